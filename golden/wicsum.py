@@ -27,8 +27,6 @@ class Selection:
     tokens: np.ndarray  # int64: sum of their counts
     total: np.ndarray  # int64: Sum, Equation 1
     threshold: np.ndarray  # int64: Th, Equation 2
-        np.ndarray
-    )  # int64: clusters looked at before the exit (exact: those selected; buckets: in the same buckets)
 
 
 def value(codes: np.ndarray, fmt: ScoreFormat) -> np.ndarray:
@@ -59,9 +57,7 @@ def select(codes: np.ndarray, counts: np.ndarray, params: ReSVParams) -> Selecti
     codes = np.asarray(codes)
     check(codes.ndim == 1, "codes.shape", codes.shape, "must be [C]; select_rows takes [R, C]")
     s = select_rows(codes[None], counts, params)
-    return Selection(
-        s.mask[0], *(int(getattr(s, n)[0]) for n in ("clusters", "tokens", "total", "threshold"))
-    )
+    return Selection(s.mask[0], *(int(getattr(s, n)[0]) for n in ("clusters", "tokens", "total", "threshold")))
 
 
 def select_rows(codes: np.ndarray, counts: np.ndarray, params: ReSVParams) -> Selection:
