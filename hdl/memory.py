@@ -1,0 +1,63 @@
+"""The one memory of the project: a module of its own, so that a flow can swap it for a macro."""
+
+from amaranth import Module
+from amaranth.lib import memory, wiring
+from amaranth.lib.wiring import In, Out
+
+from golden.params import check
+from hdl.params import bits_for
+
+
+class Ram(wiring.Component):
+    """One write port with lane enables, one synchronous read port, no reset, no initial content.
+
+    A read of the word that is written in the same cycle returns the old content: the unit around it forwards if it
+    needs the new one.
+
+    Parameters
+    ----------
+    width, depth : bits of a word, words
+    lanes : parts of a word with a write enable each; divides `width`
+
+    Members
+    -------
+    w_en : In(lanes), w_addr : In, w_data : In(width) : written at the clock edge
+    r_en : In(1), r_addr : In : word wanted
+    r_data : Out(width) : the word, one cycle later; holds while `r_en` is low
+
+    Latency: 1 cycle. Throughput: one read and one write a cycle.
+    Raises: `ParamError` for a size below 1 or lanes that do not divide the width.
+    Source: the score, count and hash-bit memories of V-Rex section V-B.
+    """
+
+    def __init__(self, width: int, depth: int, lanes: int = 1):
+        check(width >= 1, "width", width, "must be at least 1")
+        check(depth >= 1, "depth", depth, "must be at least 1")
+        check(lanes >= 1 and width % lanes == 0, "lanes", lanes, f"must divide the width {width}")
+        self.width, self.depth, self.lanes = width, depth, lanes
+        super().__init__(
+            {
+                "w_en": In(lanes),
+                "w_addr": In(bits_for(depth)),
+                "w_data": In(width),
+                "r_en": In(1),
+                "r_addr": In(bits_for(depth)),
+                "r_data": Out(width),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        # A memory of one word has a zero-bit address in Amaranth; two words keep the ports uniform.
+        m.submodules.mem = mem = memory.Memory(shape=self.width, depth=max(2, self.depth), init=[])
+        wp = mem.write_port(granularity=self.width // self.lanes)
+        rp = mem.read_port()
+        m.d.comb += [
+            wp.en.eq(self.w_en),
+            wp.addr.eq(self.w_addr),
+            wp.data.eq(self.w_data),
+            rp.en.eq(self.r_en),
+            rp.addr.eq(self.r_addr),
+            self.r_data.eq(rp.data),
+        ]
+        return m

@@ -1,0 +1,241 @@
+"""Implementation parameters (cycles and area), validated at construction, and the presets."""
+
+from dataclasses import dataclass, field, replace
+
+from golden.params import ParamError, ReSVParams, ScoreFormat, check, check_ints
+
+
+def bits_for(n: int) -> int:
+    """Bits that hold the values 0 to n - 1, at least 1 (Amaranth's `range(1)` is zero bits wide)."""
+    return max(1, (n - 1).bit_length())
+
+
+@dataclass(frozen=True)
+class HcuParams:
+    """HCU: n_h accumulators of n_w XOR bits compare n_h clusters with a token, n_w bits a cycle."""
+
+    n_h: int = 1  # N_HCU-h
+    n_w: int = 16  # N_HCU-w
+    n_hp: int = 32
+    clusters: int = 1024  # depth of a table
+    n_ctx: int = 1  # tables held: one per (layer, KV head) in flight
+    frame: int = 32  # hash words of the current hash-bit memory
+    count_bits: int = 16
+    token_bits: int = 20
+    early_abandon: bool = True
+
+    def __post_init__(self):
+        check_ints(self)
+        for name in ("n_h", "n_w", "n_hp", "clusters", "n_ctx", "frame", "count_bits", "token_bits"):
+            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        check(self.n_hp % self.n_w == 0, "n_w", self.n_w, f"must divide n_hp = {self.n_hp}")
+        check(self.clusters % self.n_h == 0, "n_h", self.n_h, f"must divide clusters = {self.clusters}")
+        check(self.n_h & (self.n_h - 1) == 0, "n_h", self.n_h, "must be a power of two: a lane is bits of an index")
+
+    @property
+    def chunks(self) -> int:
+        """Cycles that a whole comparison takes."""
+        return self.n_hp // self.n_w
+
+    @property
+    def cluster_bits(self) -> int:
+        """Bits of a cluster index."""
+        return bits_for(self.clusters)
+
+    @property
+    def distance_bits(self) -> int:
+        """Bits of a Hamming distance, 0 to n_hp + 1 (the limit of a full table)."""
+        return bits_for(self.n_hp + 2)
+
+
+@dataclass(frozen=True)
+class WtuParams:
+    """WTU core: n_w lanes over a row of up to `clusters` scores. N_WTU-h cores are n_h of these side by side."""
+
+    n_h: int = 1  # N_WTU-h: rows in parallel
+    n_w: int = 16  # N_WTU-w: scores a cycle
+    clusters: int = 1024  # longest row
+    n_ctx: int = 1  # count tables held
+    score: ScoreFormat = ScoreFormat()
+    count_bits: int = 16
+    selection: str = "exact"
+    n_buckets: int = 16  # of the paper's variant
+    double_buffer: bool = True  # load a row while the previous one is selected
+    bin_bits: int = 6  # exact variant: radix digit of the weighted histogram
+    list_depth: int = 8  # exact variant: candidates of the crossing bin kept sorted
+
+    def __post_init__(self):
+        check_ints(self)
+        for name in ("n_h", "n_w", "clusters", "n_ctx", "count_bits", "list_depth"):
+            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        check(self.clusters % self.n_w == 0, "n_w", self.n_w, f"must divide clusters = {self.clusters}")
+        check(self.selection in ("exact", "buckets"), "selection", self.selection, "must be one of exact, buckets")
+        ok = self.n_buckets >= 1 and self.n_buckets & (self.n_buckets - 1) == 0
+        check(ok, "n_buckets", self.n_buckets, "must be a power of two")
+        check(self.bin_bits >= max(1, self.score.exp_bits), "bin_bits", self.bin_bits, "must cover score.exp_bits")
+
+    @property
+    def words(self) -> int:
+        """Words of n_w scores in the longest row."""
+        return self.clusters // self.n_w
+
+    @property
+    def cluster_bits(self) -> int:
+        """Bits of a cluster index."""
+        return bits_for(self.clusters)
+
+    @property
+    def sum_bits(self) -> int:
+        """Bits of the weighted sum of a whole row (Equation 1)."""
+        return self.score.value_bits + self.count_bits + bits_for(self.clusters + 1)
+
+
+@dataclass(frozen=True)
+class KvmuParams:
+    """KVMU: cluster-contiguous home addresses in offload memory, a ring of recent entries in device memory."""
+
+    n_ctx: int = 1  # (layer, KV head) maps held
+    clusters: int = 1024
+    blocks: int = 4096  # of offload memory, in the free list
+    block_slots: int = 8  # entries a block
+    recent: int = 256  # entries of a map kept in device memory
+    entry_bytes: int = 4096  # K and V of one token (Llama-3 8B: 8 KV heads x 128 x 2 x BF16)
+    boundary: int = 4096  # a burst never crosses a multiple of this (AXI)
+    addr_bits: int = 40
+    token_bits: int = 20
+
+    def __post_init__(self):
+        check_ints(self)
+        for name in ("n_ctx", "clusters", "blocks", "block_slots", "recent", "entry_bytes", "boundary", "token_bits"):
+            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        check(self.boundary & (self.boundary - 1) == 0, "boundary", self.boundary, "must be a power of two")
+        top = self.blocks * self.block_slots * self.entry_bytes
+        check(top <= 1 << self.addr_bits, "addr_bits", self.addr_bits, f"cannot address blocks of {top} bytes in all")
+        top = self.n_ctx * self.recent * self.entry_bytes
+        check(top <= 1 << self.addr_bits, "addr_bits", self.addr_bits, f"cannot address rings of {top} bytes in all")
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block."""
+        return self.block_slots * self.entry_bytes
+
+    @property
+    def cluster_bits(self) -> int:
+        """Bits of a cluster index."""
+        return bits_for(self.clusters)
+
+    @property
+    def block_bits(self) -> int:
+        """Bits of a block index."""
+        return bits_for(self.blocks)
+
+
+@dataclass(frozen=True)
+class DreParams:
+    """DRE = HCU + WTU + KVMU; fields that the units share must agree."""
+
+    hcu: HcuParams = field(default_factory=HcuParams)
+    wtu: WtuParams = field(default_factory=WtuParams)
+    kvmu: KvmuParams = field(default_factory=KvmuParams)
+    cores: int = 1  # DREs of the system; each is one of these
+
+    def __post_init__(self):
+        check_ints(self)
+        check(self.cores >= 1, "cores", self.cores, "must be at least 1")
+        for name, units in (
+            ("n_ctx", (self.hcu, self.wtu, self.kvmu)),
+            ("clusters", (self.hcu, self.wtu, self.kvmu)),
+            ("count_bits", (self.hcu, self.wtu)),
+            ("token_bits", (self.hcu, self.kvmu)),
+        ):
+            values = [getattr(u, name) for u in units]
+            check(len(set(values)) == 1, name, values, "must be the same in every unit of a DRE")
+
+    def function(self) -> ReSVParams:
+        """The function parameters that this hardware fixes, the rest at their defaults."""
+        return ReSVParams(
+            n_hp=self.hcu.n_hp,
+            max_clusters=self.hcu.clusters,
+            count_bits=self.hcu.count_bits,
+            score=self.wtu.score,
+            selection=self.wtu.selection,
+            n_buckets=self.wtu.n_buckets,
+            recent=self.kvmu.recent,
+            th_hd=min(7, self.hcu.n_hp + 1),
+        )
+
+
+_CORE = DreParams()
+PRESETS = {
+    # Fast tests: every memory small enough to overflow in a short run.
+    "tiny": DreParams(
+        hcu=HcuParams(n_w=8, n_hp=16, clusters=32, n_ctx=3, frame=4, token_bits=14),
+        wtu=WtuParams(n_w=4, clusters=32, n_ctx=3, list_depth=4),
+        kvmu=KvmuParams(
+            n_ctx=3, clusters=32, blocks=64, block_slots=4, recent=16, entry_bytes=768, addr_bits=32, token_bits=14
+        ),
+    ),
+    "core": _CORE,  # section VI-A: N_HCU 1x16, N_WTU 1x16
+    "edge8": replace(_CORE, cores=8),
+    "server48": replace(_CORE, cores=48),
+}
+
+
+def preset(name: str) -> DreParams:
+    """The preset `name`; `ParamError` lists the valid names."""
+    check(name in PRESETS, "preset", name, f"must be one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def override(params: DreParams, assignments: list[str]) -> DreParams:
+    """`params` with each "unit.name=value" or "name=value" applied.
+
+    A bare name sets every unit that has it. Values are integers, true/false or words. `ParamError` lists the valid
+    names for an unknown one.
+    """
+    units = {"hcu": params.hcu, "wtu": params.wtu, "kvmu": params.kvmu}
+    changes: dict[str, dict[str, object]] = {u: {} for u in units}
+    top: dict[str, object] = {}
+    valid = sorted({f for u in units.values() for f in vars(u)} | {"cores"} | {f"{u}.n_h" for u in ("hcu", "wtu")})
+    for text in assignments:
+        name, eq, word = text.partition("=")
+        check(bool(eq and name and word), "-p", text, "must look like name=value")
+        value = _parse(name, word)
+        scope, _, leaf = name.rpartition(".")
+        hit = [u for u in units if scope in ("", u) and leaf in vars(units[u])]
+        if name == "cores":
+            top["cores"] = value
+            continue
+        check(bool(hit), "parameter", name, f"unknown; valid names: {', '.join(valid)}")
+        for u in hit:
+            old = getattr(units[u], leaf)
+            check(type(old) is type(value), name, value, f"must be of type {type(old).__name__}, as {old!r}")
+            changes[u][leaf] = value
+    new = {u: replace(units[u], **changes[u]) for u in units}
+    return replace(params, **new, **top)
+
+
+def _parse(name: str, word: str) -> object:
+    if word.lower() in ("true", "false"):
+        return word.lower() == "true"
+    if name.rpartition(".")[2] == "score":
+        e, _, m = word.partition("e")[2].partition("m")
+        check(e.isdigit() and m.isdigit(), name, word, "must look like e4m7")
+        return ScoreFormat(int(e), int(m))
+    try:
+        return int(word, 0)
+    except ValueError:
+        return word
+
+
+__all__ = [
+    "PRESETS",
+    "DreParams",
+    "HcuParams",
+    "KvmuParams",
+    "ParamError",
+    "WtuParams",
+    "bits_for",
+    "override",
+    "preset",
+]

