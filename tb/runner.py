@@ -147,11 +147,11 @@ class Run:
         (folder / "env").write_text("\0".join(f"{k}={v}" for k, v in setting.items()))
         env = {**verilator_env(), **setting}
         _run([str(binary), *(args or [])], folder / "run.log", cwd=folder, env=env)
-        log = (folder / "run.log").read_text()
+        log = re.sub(r"\x1b.[0-9;]*m", "", (folder / "run.log").read_text())
         tree = ET.parse(results) if results.exists() else None
         cases = list(tree.iter("testcase")) if tree else []
         if not cases or any(c.find("failure") is not None or c.find("error") is not None for c in cases):
-            raise BenchError(f"{self.bench}.{self.test} failed:\n{re.sub('\x1b.[0-9;]*m', '', log)[-3000:]}")
+            raise BenchError(f"{self.bench}.{self.test} failed:\n{log[-3000:]}")
         out = folder / "result.json"
         return json.loads(out.read_text()) if out.exists() else {}
 
