@@ -18,9 +18,13 @@ def token_layout(p: HcuParams) -> data.StructLayout:
 
 
 def joined_layout(p: HcuParams) -> data.StructLayout:
-    """What became of a key: its cluster, whether it opened it, whether a full table made it join, tokens in it now."""
+    """What became of a key: its cluster, whether it opened it, whether a full table made it join, tokens in it now.
+
+    A CLEAR passes through with op 1, so that what follows sees it in order.
+    """
     return data.StructLayout(
         {
+            "op": 1,
             "ctx": bits_for(p.n_ctx),
             "token": p.token_bits,
             "cluster": p.cluster_bits,
@@ -48,7 +52,7 @@ class Hcu(wiring.Component):
     -------
     i : In(stream of `token_layout`) : keys in token order
     th_hd : In(distance_bits) : Th_hd, 0 to n_hp + 1; stable while keys are in flight
-    o : Out(stream of `joined_layout`) : one beat per JOIN, in order
+    o : Out(stream of `joined_layout`) : one beat per beat of `i`, in order
     perf : Out(struct of 32-bit counters) : tokens, opened, full_joins, compares (cycles in which accumulators worked)
 
     Latency: 3 cycles from a key's acceptance to its first comparison, `compares` of the key, 1 to its beat on `o`.
@@ -259,13 +263,14 @@ class Hcu(wiring.Component):
             counts.r_addr.eq(slot),
             old.eq(Mux(forward, forwarded, counts.r_data)),
             count.eq(Mux(out.is_new, 1, Mux(old == top, top, old + 1))),
-            leaves.eq(out_valid & self.o.ready),
+            leaves.eq(out_valid & self.o.ready & (out.op == JOIN)),
             counts.w_en.eq(leaves),
             counts.w_addr.eq(out_slot),
             counts.w_data.eq(count),
         ]
-        with m.If(opens | joins):
+        with m.If(finish):
             m.d.sync += [
+                out.op.eq(cur.op),
                 out.ctx.eq(cur.ctx),
                 out.token.eq(cur.token),
                 out.cluster.eq(cluster),

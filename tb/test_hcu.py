@@ -49,13 +49,14 @@ def golden(p: HcuParams, th_hd: int, beats: list[dict]) -> tuple[list[dict], set
     for b in beats:
         if b["op"]:
             tables.pop(b["ctx"], None)
+            out.append({"op": 1, "ctx": b["ctx"]})
             bins.add("clear")
             continue
         table = tables.setdefault(b["ctx"], Clusterer(f))
         near = [(h ^ b["hash"]).bit_count() for h in _hashes(table)]
         j = table.add(b["hash"])
         out.append(
-            {k: b[k] for k in ("ctx", "token", "last")}
+            {k: b[k] for k in ("op", "ctx", "token", "last")}
             | {"cluster": j.cluster, "is_new": int(j.is_new), "full_join": int(j.full_join), "count": j.count}
         )
         bins.add("new" if j.is_new else "full_join" if j.full_join else "join")
@@ -75,7 +76,9 @@ def _hashes(table: Clusterer) -> list[int]:
 
 def run(e, p, beats, th_hd, idle=0.0, stall=0.0, seed=1, reset_at=0, waves=True) -> dict:
     c = {"params": asdict(p), "beats": beats, "th_hd": th_hd, "idle": idle, "stall": stall, "reset_at": reset_at}
-    return Run(e, "tb.bench_hcu", "keys", c | {"limit": 40_000}, seed, waves)()
+    got = Run(e, "tb.bench_hcu", "keys", c | {"limit": 40_000}, seed, waves)()
+    got["beats"] = [{k: b[k] for k in ("op", "ctx")} if b["op"] else b for b in got["beats"]]
+    return got
 
 
 def emitted(p: HcuParams):
