@@ -1,0 +1,43 @@
+"""What every `vrex` command shares: error lines, JSON output, parameter options."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from hdl.params import DreParams, override, preset
+
+out = Console()
+err = Console(stderr=True)
+
+Preset = Annotated[str, typer.Option("--preset", help="Named parameter set, see `vrex presets`.")]
+Param = Annotated[list[str] | None, typer.Option("-p", help="name=value or unit.name=value; may be repeated.")]
+Json = Annotated[bool, typer.Option("--json", help="Print machine-readable results.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of stalls and constrained-random data.")]
+Folder = Annotated[Path, typer.Option("-o", help="Folder to write into.")]
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn what the user can mend (ValueError and its kin, OSError) into one line and exit code 2."""
+    try:
+        yield
+    except (ValueError, OSError) as e:
+        err.print(f"[red]error:[/] {e}", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+
+
+def params(preset_name: str, assignments: list[str] | None) -> DreParams:
+    """The parameters that --preset and -p name."""
+    return override(preset(preset_name), assignments or [])
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    json.dump(value, sys.stdout, indent=1, default=str)
+    sys.stdout.write("\n")

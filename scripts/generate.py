@@ -1,0 +1,40 @@
+"""`vrex generate`."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from hdl.emit import UNITS, emit
+from scripts import console
+
+
+def command(
+    unit: Annotated[str, typer.Argument(help=f"One of {', '.join(UNITS)}.")] = "dre",
+    preset: console.Preset = "core",
+    param: console.Param = None,
+    folder: console.Folder = Path("build/rtl"),
+    json: console.Json = False,
+) -> None:
+    """Write Verilog and manifest.json of a unit."""
+    with console.one_line_errors():
+        start = time.perf_counter()
+        emitted = emit(unit, console.params(preset, param))
+        files = emitted.write(folder)
+    facts = {
+        "unit": unit,
+        "files": [str(f) for f in files],
+        "bytes": len(emitted.verilog),
+        "modules": emitted.verilog.count("\nmodule "),
+        "seconds": round(time.perf_counter() - start, 2),
+        "sha256": emitted.manifest["sha256"],
+    }
+    if json:
+        console.print_json(facts)
+        return
+    table = Table("", f"{unit} ({preset})")
+    for key, value in facts.items():
+        table.add_row(key, "\n".join(value) if isinstance(value, list) else str(value))
+    console.out.print(table)

@@ -1,0 +1,27 @@
+"""`vrex presets`."""
+
+from dataclasses import asdict
+
+from rich.table import Table
+
+from hdl.params import PRESETS
+from scripts import console
+
+
+def command(json: console.Json = False) -> None:
+    """List the presets and their parameters."""
+    if json:
+        console.print_json({name: asdict(p) for name, p in PRESETS.items()})
+        return
+    table = Table("parameter", *PRESETS, title="Presets")
+    flat = {name: _flat(asdict(p)) for name, p in PRESETS.items()}
+    for key in flat["core"]:
+        table.add_row(key, *(str(flat[name][key]) for name in PRESETS))
+    console.out.print(table)
+
+
+def _flat(tree: dict, prefix: str = "") -> dict:
+    out = {}
+    for key, value in tree.items():
+        out |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return out
