@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from golden.hashing import to_int, to_words
+from golden.numerics import flush, to_bf16
 from golden.params import ReSVParams
 
 
@@ -67,7 +67,7 @@ class Clusterer:
 
     def key_cluster(self) -> np.ndarray:
         """Key_cluster: means of the members' keys, [C, key_dim], one rounding to FP32 and one to BF16."""
-        return (self.key_sums / self.counts[:, None].astype(np.float32)).astype(ml_dtypes.bfloat16)
+        return to_bf16(self.key_sums / self.counts[:, None].astype(np.float32))
 
     def distances(self, hashes: np.ndarray) -> np.ndarray:
         """Hamming distances of `hashes` [N, words] to every cluster, [N, C]."""
@@ -76,6 +76,7 @@ class Clusterer:
     def add(self, key_hash: int, token: int | None = None, key: np.ndarray | None = None) -> Joined:
         """Put one token, by default the next index, into the table."""
         words = to_words([key_hash], self.params.n_hp)
+        key = None if key is None else flush(key)
         return self._place(words[0], *_nearest(self.distances(words)[0], 0), token, key)
 
     def add_frame(
@@ -92,7 +93,7 @@ class Clusterer:
         words = hashes if isinstance(hashes, np.ndarray) and hashes.ndim == 2 else to_words(hashes, self.params.n_hp)
         n = len(words)
         token_of = [None] * n if tokens is None else list(tokens)
-        key_of = [None] * n if keys is None else keys
+        key_of = [None] * n if keys is None else flush(keys)
         if self.params.hash_policy != "first":
             return [self.add(to_int(w), t, k) for w, t, k in zip(words, token_of, key_of, strict=True)]
         old = len(self)
@@ -122,7 +123,8 @@ class Clusterer:
         if self._counts[c] < self._top:
             self._counts[c] += 1
             if self.key_dim:
-                self._sums[c] += key.astype(np.float32)
+                with np.errstate(invalid="ignore", over="ignore"):  # infinities follow IEEE 754
+                    self._sums[c] += key.astype(np.float32)
         if self.params.hash_policy == "majority":
             self._ones[c] += _bits(words, self.params.n_hp)
             ones = np.flatnonzero(2 * self._ones[c] > len(self.members[c]))

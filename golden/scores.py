@@ -1,0 +1,108 @@
+"""Scores of clusters against queries and their unsigned codes (V-Rex section IV-C, Fig. 9 step 3).
+
+A row is one query token of one query head; its scores are s = q . Key_cluster over the key slice of the KV head that
+the query head shares (query head h of H uses KV head h // (H / kv_heads)), exact and rounded once to FP32.
+Attention's 1/sqrt(head_dim) is part of the "exp" map; "shift" and "clip" are linear and do not need it.
+
+Maps of a row, every code the same on every platform:
+
+* exp: the code of 2^(k / 256) x 2^value_bits with k = rint(256 log2(e) / sqrt(head_dim) x (s - max)), from `exp_codes`;
+  the maximum has the top code and what is below about 2^-(value_bits + 1) of it has code 0.
+* shift: s - min, scaled so that the maximum has the top value and rounded to the format, ties to even. A constant row
+  has the top code everywhere.
+* clip: max(s, 0), the same. A row without a score above zero is all zeros (and then selects every cluster).
+
+A NaN score has code 0 and takes no part in the row's maximum and minimum. If the maximum is infinite it has the top
+code and the rest of the row 0; a score of minus infinity has code 0 and takes no part in the minimum.
+"""
+
+from functools import lru_cache
+from math import isqrt, sqrt
+
+import numpy as np
+
+from golden.numerics import matmul
+from golden.params import ParamError, ReSVParams, ScoreFormat
+from golden.wicsum import value
+
+STEPS = 256  # of the exp map's argument in a factor of two
+LOG2_E = 1.4426950408889634
+
+
+def scores(q: np.ndarray, key_cluster: np.ndarray, kv_heads: int) -> np.ndarray:
+    """Scores of every query row, FP32 [T, H, C].
+
+    `q` [T, H, head_dim] BF16, after the rotary embedding; `key_cluster` [C, kv_heads x head_dim] BF16, one slice per
+    KV head. `ParamError` if H is not a multiple of `kv_heads`.
+    """
+    rows, heads, dim = q.shape
+    if heads % kv_heads:
+        raise ParamError(f"query heads={heads}: must be a multiple of kv_heads = {kv_heads}")
+    slices = key_cluster.reshape(len(key_cluster), kv_heads, dim)
+    out = np.empty((rows, heads, len(key_cluster)), np.float32)
+    group = heads // kv_heads
+    for g in range(kv_heads):
+        part = slice(g * group, (g + 1) * group)
+        out[:, part] = matmul(q[:, part].reshape(-1, dim), slices[:, g]).reshape(rows, group, -1)
+    return out
+
+
+def codes(s: np.ndarray, params: ReSVParams, head_dim: int) -> np.ndarray:
+    """Score codes of `s` [R, C] FP32, rows apart, [R, C] uint16. `head_dim` scales the exp map alone."""
+    s = s.astype(np.float64)
+    if s.shape[1] == 0:
+        return np.zeros(s.shape, np.uint16)
+    valid = ~np.isnan(s)
+    top = np.max(s, axis=1, keepdims=True, where=valid, initial=-np.inf)
+    at_top = valid & (s == top) & (top > -np.inf)  # infinity minus itself would be NaN
+    if params.score_map == "exp":
+        table = exp_codes(params.score)
+        down = np.subtract(top, s, where=valid & ~at_top & (top > -np.inf), out=np.full(s.shape, np.inf))
+        steps = np.rint(np.minimum(down * (STEPS * LOG2_E / sqrt(head_dim)), len(table) - 1))
+        return table[np.where(at_top, 0, steps).astype(np.int64)]
+    if params.score_map == "shift":
+        floor = np.min(s, axis=1, keepdims=True, where=valid & (s > -np.inf), initial=np.inf)
+    else:
+        floor = np.zeros(top.shape)
+        at_top &= top > 0
+    above = np.subtract(s, floor, where=valid & (s > floor) & ~at_top, out=np.zeros(s.shape))
+    span = np.subtract(top, floor, where=top > floor, out=np.ones(top.shape))
+    last = (1 << params.score.bits) - 1
+    out = np.where(at_top, last, encode(above / span * value(last, params.score), params.score))
+    return out.astype(np.uint16)
+
+
+def encode(x: np.ndarray, fmt: ScoreFormat) -> np.ndarray:
+    """Codes of the format's values nearest to `x` (float64, at least 0), ties to even, at most the top code, int64."""
+    exponent = np.frexp(x)[1].astype(np.int64)  # x < 2^exponent
+    shift = np.clip(exponent - fmt.significand_bits, 0, fmt.max_shift)
+    significand = np.rint(np.ldexp(x, -shift)).astype(np.int64)
+    return np.minimum((shift << fmt.man_bits) + significand, (1 << fmt.bits) - 1)  # a carry moves to the next shift
+
+
+@lru_cache
+def exp_codes(fmt: ScoreFormat) -> np.ndarray:
+    """Codes of the exp map at k = 0, -1, -2, ... (octaves / 256), as far as they exceed 0, and one 0. Integers only.
+
+    The hardware's form: a table of 256 significands round(2^(significand_bits - 1 + f / 256)), shifted by the octave;
+    what a right shift drops is rounded half up.
+    """
+    p = fmt.significand_bits
+    significands = [_exp2(p - 1, f) for f in range(STEPS)]
+    out = []
+    while not out or out[-1] > 0:
+        octave, f = divmod(STEPS * fmt.value_bits - len(out), STEPS)
+        shift = octave - (p - 1)
+        if shift >= 0:
+            out.append(min((shift << fmt.man_bits) + significands[f], (1 << fmt.bits) - 1))
+        else:
+            out.append((significands[f] + (1 << (-shift - 1))) >> -shift)
+    return np.array(out, np.uint16)
+
+
+def _exp2(n: int, f: int) -> int:
+    """round(2^(n + f / 256)) in integers: eight nested square roots give the floor of twice that."""
+    x = 1 << (STEPS * (n + 1) + f)
+    for _ in range(8):
+        x = isqrt(x)
+    return (x + 1) >> 1
