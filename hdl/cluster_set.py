@@ -63,7 +63,8 @@ class ClusterSet(wiring.Component):
         """Names of the performance counters in `perf`."""
         return ["sets", "clusters"]
 
-    def timing(self) -> dict[str, str]:
+    @staticmethod
+    def timing(p: WtuParams) -> dict[str, str]:
         """Formulas for the manifest."""
         return {"latency": "2 if the set is empty else 4", "interval": "beats + 1", "listing": "max(1, clusters)"}
 
@@ -108,16 +109,22 @@ class ClusterSet(wiring.Component):
             m.d.sync += [full.eq(1), ctx.eq(beat.ctx)]
 
         # Listing: `ahead` is the next word, `left` the clusters of `at` that are still to come.
-        listing, empty, ahead = Signal(), Signal(), Signal()
+        listing = Signal()
+        empty = Signal()
+        ahead = Signal()
         out_ctx = Signal.like(ctx)
         left = Signal(p.n_w)
-        at, next_at = Signal(addr_bits), Signal(addr_bits)
+        at = Signal(addr_bits)
+        next_at = Signal(addr_bits)
         rest = Signal(p.n_w)
         lane = Signal(lane_bits)
         other = Signal(p.words)
         found, where = self._lowest(m, other, "word")
         _, low = self._lowest(m, left, "lane")
-        step, load, look, done = Signal(), Signal(), Signal(), Signal()
+        step = Signal()
+        load = Signal()
+        look = Signal()
+        done = Signal()
         m.d.comb += [
             other.eq(Mux(fill, touched[0], touched[1])),
             lane.eq(low),

@@ -68,19 +68,20 @@ class Dre(wiring.Component):
             }
         )
 
-    def _units(self) -> list[tuple[str, type]]:
-        wtus = [(f"wtu{i}", Wtu) for i in range(self.p.wtu.n_h)]
-        return [("hcu", Hcu), *wtus, ("cluster_set", ClusterSet), ("kvmu", Kvmu)]
+    @staticmethod
+    def units(p: DreParams) -> list[tuple[str, type, object]]:
+        """Instance name, class and parameters of every unit inside."""
+        wtus = [(f"wtu{i}", Wtu, p.wtu) for i in range(p.wtu.n_h)]
+        return [("hcu", Hcu, p.hcu), *wtus, ("cluster_set", ClusterSet, p.wtu), ("kvmu", Kvmu, p.kvmu)]
 
     def counters(self) -> list[str]:
         """Names of the performance counters in `perf`."""
-        return [f"{name}.{counter}" for name, unit in self._units() for counter in unit.counters()]
+        return [f"{name}.{counter}" for name, unit, _ in self.units(self.p) for counter in unit.counters()]
 
-    def timing(self) -> dict[str, str]:
+    @classmethod
+    def timing(cls, p: DreParams) -> dict[str, str]:
         """Formulas for the manifest."""
-        p = self.p
-        units = {"hcu": Hcu(p.hcu), "wtu": Wtu(p.wtu), "cluster_set": ClusterSet(p.wtu), "kvmu": Kvmu(p.kvmu)}
-        return {f"{name}.{key}": text for name, unit in units.items() for key, text in unit.timing().items()}
+        return {f"{name}.{key}": text for name, unit, own in cls.units(p) for key, text in unit.timing(own).items()}
 
     def elaborate(self, platform):
         p, m = self.p, Module()
@@ -176,7 +177,7 @@ class Dre(wiring.Component):
             m.d.sync += take.eq(Mux(take == len(wtus) - 1, 0, take + 1))
         wiring.connect(m, union.o, kvmu.f)
 
-        for name, unit in zip((n for n, _ in self._units()), [hcu, *wtus, union, kvmu], strict=True):
+        for (name, _, _), unit in zip(self.units(p), [hcu, *wtus, union, kvmu], strict=True):
             for counter in unit.counters():
                 m.d.comb += self.perf[f"{name}.{counter}"].eq(unit.perf[counter])
         return m

@@ -76,7 +76,7 @@ def emit(unit: str, params: DreParams) -> Emitted:
         "top": unit,
         "params": asdict(params if part is None else getattr(params, part)),
         "ports": ports(component),
-        "timing": component.timing(),
+        "timing": component.timing(component.p),
         "counters": component.counters(),
         "sha256": hashlib.sha256(verilog.encode()).hexdigest(),
     }

@@ -78,9 +78,9 @@ class Hcu(wiring.Component):
         """Names of the performance counters in `perf`."""
         return ["tokens", "opened", "full_joins", "compares"]
 
-    def timing(self) -> dict[str, str]:
+    @staticmethod
+    def timing(p: HcuParams) -> dict[str, str]:
         """Formulas for the manifest."""
-        p = self.p
         return {
             "latency": "4 + compares",
             "interval": "max(1, compares) + (1 if it opened a cluster below n_h else 0)",
