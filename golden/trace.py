@@ -10,10 +10,12 @@ The file is safetensors, with its own BF16 type (any safetensors reader that kno
 | `offsets` | I32 | [segments + 1] | segment s is tokens offsets[s] to offsets[s + 1] |
 | `stages` | U8 | [segments] | index into `STAGES` |
 
-and one metadata entry, `openvrex.trace`: JSON with `version`, `layers`, `first_query` and `provenance`.
+and one metadata entry, `openvrex.trace`: JSON with `version`, `layers`, `first_query`, `provenance` and the
+`sha256` of the tensors' bytes in the order of the table, so that a damaged file is found out.
 Values are fp32 rounded to nearest even. The same arguments on the same machine give the same bytes.
 """
 
+import hashlib
 import json
 import os
 import struct
@@ -78,6 +80,7 @@ class Trace:
         agree(self.k.ndim == 4 and min(self.k.shape) > 0, f"k has shape {list(self.k.shape)}, not 4 axes of 1 or more")
         n_layers, tokens, kv_heads, size = self.k.shape
         agree(len(self.layers) == n_layers, f"layers {list(self.layers)} but k has {n_layers}")
+        agree(all(isinstance(i, int) for i in self.layers), f"layers {list(self.layers)} are not numbers")
         shape = list(self.q.shape)
         ok = len(shape) == 4 and shape[0] == n_layers and shape[1] <= tokens and shape[3] == size
         agree(ok, f"q has shape {shape}, k {list(self.k.shape)}")
@@ -152,6 +155,7 @@ class Trace:
             "layers": list(self.layers),
             "first_query": self.first_query,
             "provenance": self.provenance,
+            "sha256": _digest(tensors),
         }
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
@@ -197,6 +201,8 @@ class Trace:
             trace = cls(layers=layers, provenance=provenance, **arrays)
         except TraceError as e:
             raise TraceError(f"{name}: {e}") from None
+        if head.get("sha256") != _digest(arrays):
+            raise TraceError(f"{name}: damaged, its checksum differs; record the trace again with 'vrex trace'")
         if trace.first_query != head.get("first_query"):
             what = f"q starts at token {trace.first_query}, the header says {head.get('first_query')}"
             raise TraceError(f"{name}: {what}; record the trace again with 'vrex trace'")
@@ -300,6 +306,11 @@ def record(
             "packages": {p: metadata.version(p) for p in ("av", "ml_dtypes", "numpy")},
         },
     )
+
+
+def _digest(tensors: dict[str, np.ndarray | None]) -> str:
+    present = [tensors[name].tobytes() for name in TENSORS if tensors.get(name) is not None]
+    return hashlib.sha256(b"".join(present)).hexdigest()
 
 
 def _source(model: tuple[str, str]) -> dict[str, str]:
