@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from golden.hashing import to_int, to_words
+from golden.hashing import pack, to_int, to_words, unpack
 from golden.numerics import flush, to_bf16
 from golden.params import ReSVParams
 
@@ -126,9 +126,8 @@ class Clusterer:
                 with np.errstate(invalid="ignore", over="ignore"):  # infinities follow IEEE 754
                     self._sums[c] += key.astype(np.float32)
         if self.params.hash_policy == "majority":
-            self._ones[c] += _bits(words, self.params.n_hp)
-            ones = np.flatnonzero(2 * self._ones[c] > len(self.members[c]))
-            self._hashes[c] = to_words([sum(1 << int(b) for b in ones)], self.params.n_hp)[0]
+            self._ones[c] += unpack(words[None], self.params.n_hp)[0]
+            self._hashes[c] = pack(2 * self._ones[c : c + 1] > len(self.members[c]))[0]
         elif self.params.hash_policy == "mean":
             self._hashes[c] = to_words([self._rehash(self.key_cluster()[c])], self.params.n_hp)[0]
         return Joined(c, is_new, int(self._counts[c]), full and not near, distance)
@@ -163,8 +162,3 @@ def _nearest(distances: np.ndarray, base: int) -> tuple[int, int]:
         return 0, 0
     at = int(distances.argmin())
     return int(distances[at]), base + at
-
-
-def _bits(words: np.ndarray, n_hp: int) -> np.ndarray:
-    """The `n_hp` bits of hash words, bit 0 first, [n_hp] of 0 and 1."""
-    return np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")[:n_hp]

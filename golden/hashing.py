@@ -1,6 +1,7 @@
 """Hash bits of keys from random hyperplanes (V-Rex section IV-B, Fig. 8 step 1)."""
 
 from collections.abc import Iterable
+from copy import copy
 
 import numpy as np
 
@@ -38,6 +39,20 @@ class Hasher:
             self.mean = to_bf16(total / np.float32(keys.shape[1]))
         return np.stack([self.words(keys[i], i) for i in range(self.tables)])
 
+    def sort_planes(self, keys: np.ndarray) -> None:
+        """Put first the hyperplanes whose bits are most balanced on `keys` [tables, T, dim], before anything is hashed.
+
+        It permutes the bits of every hash, so no distance, cluster or selection changes; but the bits that tell
+        clusters apart then come first, so that an HCU which reads a hash in parts abandons sooner. Keys share a large
+        mean, and a hyperplane that it lies far from has nearly constant bits.
+        """
+        if self.mean is not None:
+            raise ValueError("sort_planes after a frame was hashed: the clusters' hash bits are in the old order")
+        words = copy(self).frame(keys)
+        bits = np.concatenate([unpack(w, self.params.n_hp) for w in words])
+        order = np.argsort(np.abs(2 * bits.sum(axis=0, dtype=np.int64) - len(bits)), kind="stable")
+        self.planes = self.planes[order]
+
     def words(self, keys: np.ndarray, table: int = 0) -> np.ndarray:
         """Hash words [N, words] of keys [N, dim] of one table."""
         if self.mean is not None:
@@ -61,6 +76,11 @@ def pack(bits: np.ndarray) -> np.ndarray:
     whole = np.zeros((n, -(-n_hp // 64) * 64), np.uint8)
     whole[:, :n_hp] = bits
     return np.packbits(whole, axis=1, bitorder="little").view("<u8").astype(np.uint64)
+
+
+def unpack(words: np.ndarray, n_hp: int) -> np.ndarray:
+    """The inverse of `pack`: bits [N, n_hp] uint8 of words [N, ceil(n_hp / 64)]."""
+    return np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, bitorder="little")[:, :n_hp]
 
 
 def to_words(hashes: Iterable[int], n_hp: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from golden.hashing import Hasher, hyperplanes, pack, to_int
+from golden.hashing import Hasher, hyperplanes, pack, to_int, unpack
 from golden.numerics import to_bf16
 from golden.params import ParamError, ReSVParams, ScoreFormat
 from golden.scores import codes, encode, exp_codes, scores
@@ -185,3 +185,21 @@ def test_pack():
     bits = np.zeros((1, 70), bool)
     bits[0, [0, 65]] = True
     assert to_int(pack(bits)[0]) == 1 | 1 << 65
+    np.testing.assert_array_equal(unpack(pack(bits), 70), bits)
+
+
+@pytest.mark.parametrize("scope", ["layer", "head"])
+@pytest.mark.parametrize("centre", [False, True])
+def test_sorted_planes_permute_the_bits(scope, centre):
+    rng = np.random.default_rng(8)
+    k = to_bf16(rng.standard_normal((40, 2, 8)) + 1.5 * rng.standard_normal((2, 8)))
+    one, two = (Hasher(ReSVParams(scope=scope, centre=centre), 2, 8) for _ in range(2))
+    two.sort_planes(two.split(k))
+    a, b = (np.concatenate([unpack(w, 32) for w in h.frame(h.split(k))]) for h in (one, two))
+    balance = [abs(int(x) - len(b) / 2) for x in b.sum(0, dtype=int)]
+    assert balance == sorted(balance)
+    assert balance != [abs(int(x) - len(a) / 2) for x in a.sum(0, dtype=int)]
+    assert sorted(map(tuple, a.T.tolist())) == sorted(map(tuple, b.T.tolist()))
+    if centre:
+        with pytest.raises(ValueError, match="after a frame was hashed"):
+            two.sort_planes(two.split(k))
