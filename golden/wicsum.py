@@ -8,7 +8,7 @@ A row holds the score codes of C clusters (`ScoreFormat`) and their token counts
 - Selection "buckets" (section V-B, Figure 11): `n_buckets` of equal width in the code between the smallest and the
   largest of the row, whole buckets from the top until Acc > Th.
 
-Exact while C x 2^(value_bits + count_bits) fits in 63 bits, which is checked.
+No sum is rounded, whatever the format.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ class Selection:
     mask: np.ndarray  # [C] or [R, C] bool: cluster is selected
     clusters: np.ndarray  # int64: how many are
     tokens: np.ndarray  # int64: sum of their counts
-    total: np.ndarray  # int64: Sum, Equation 1
-    threshold: np.ndarray  # int64: Th, Equation 2
+    total: np.ndarray  # int64 (object beyond 63 bits): Sum, Equation 1
+    threshold: np.ndarray  # the same: Th, Equation 2
 
 
 def value(codes: np.ndarray, fmt: ScoreFormat) -> np.ndarray:
@@ -40,8 +40,8 @@ def value(codes: np.ndarray, fmt: ScoreFormat) -> np.ndarray:
 
 
 def threshold(total: np.ndarray, ratio_q16: int) -> np.ndarray:
-    """floor(total x ratio_q16 / 2^16) for totals below 2^62, int64, without overflow."""
-    total = np.asarray(total, dtype=np.int64)
+    """floor(total x ratio_q16 / 2^16) of integers, int64 (any below 2^63, without overflow) or object."""
+    total = np.asarray(total)
     return (total >> 16) * ratio_q16 + (((total & 0xFFFF) * ratio_q16) >> 16)
 
 
@@ -71,20 +71,21 @@ def select_rows(codes: np.ndarray, counts: np.ndarray, params: ReSVParams) -> Se
     _check_range("codes", codes, params.score.bits)
     _check_range("counts", counts, params.count_bits)
     bits = params.score.value_bits + params.count_bits + codes.shape[1].bit_length()
-    check(bits <= 63, "clusters", codes.shape[1], f"a sum of {bits} bits does not fit in 63")
     codes, counts = codes.astype(np.int64), counts.astype(np.int64)
     rows, clusters = codes.shape
     if clusters == 0:
         zero = np.zeros(rows, np.int64)
         return Selection(np.zeros((rows, 0), bool), zero, zero, zero, zero)
-    weight = value(codes, params.score) * counts
+    # Sums beyond 63 bits (wide formats alone) are made of Python integers.
+    exact = np.int64 if bits <= 63 else object
+    weight = value(codes, params.score).astype(exact) * counts.astype(exact)
     total = weight.sum(1)
     th = threshold(total, params.ratio_q16)
     # A stable sort of the keys: equal keys stay in index order.
     key = -codes if params.selection == "exact" else bucket(codes, params.n_buckets)
     order = np.argsort(key, axis=1, kind="stable")
     acc = np.take_along_axis(weight, order, 1).cumsum(1)
-    over = acc > th[:, None]
+    over = (acc > th[:, None]).astype(bool)
     last = np.where(over.any(1), over.argmax(1), clusters - 1)
     if params.selection == "exact":
         mask = np.zeros((rows, clusters), bool)

@@ -160,7 +160,12 @@ def test_bad_rows_are_named(codes, counts, message):
         select(codes, counts, ReSVParams())
 
 
-def test_sum_that_overflows_is_named():
-    p = ReSVParams(score=ScoreFormat(5, 11), count_bits=24)
-    with pytest.raises(ParamError, match="does not fit in 63"):
-        select_rows(np.zeros((1, 1), int), np.zeros(1, int), p)
+def test_sums_beyond_63_bits():
+    p = ReSVParams(score=ScoreFormat(5, 11), count_bits=24, ratio_q16=50000)
+    rng = np.random.default_rng(8)
+    codes, counts = rng.integers(65000, 65536, 50), rng.integers(1 << 23, 1 << 24, 50)
+    s = select(codes, counts, p)
+    want, total = brute(codes.tolist(), counts.tolist(), p)
+    assert total >= 1 << 63
+    assert set(np.flatnonzero(s.mask)) == want
+    assert (s.total, s.threshold) == (total, total * 50000 >> 16)

@@ -1,0 +1,77 @@
+"""WiCSum threshold unit: one core, in the variant that the parameters name."""
+
+from amaranth import Module
+from amaranth.lib import wiring
+
+from hdl.params import WtuParams
+from hdl.wtu_buckets import WtuBuckets
+from hdl.wtu_exact import WtuExact
+from hdl.wtu_lanes import signature
+
+
+class Wtu(wiring.Component):
+    """Selects, in a row of scores, the clusters whose weighted scores make up the ratio Th_r-wics of the row's sum.
+
+    A row's clusters weigh value(code) x count; Sum is the sum of the weights and Th = floor(Sum x ratio / 2^16).
+    `selection` "exact" (`hdl.wtu_exact`) selects the shortest prefix, by code descending then index ascending, that
+    weighs more than Th; "buckets" (`hdl.wtu_buckets`) whole buckets of equal width in the code. A row of Sum 0, and
+    ratio 65536, select everything.
+
+    Parameters
+    ----------
+    p : WtuParams (n_h is the number of these units that its owner puts side by side)
+
+    Members
+    -------
+    c : In(stream of `count_layout`) : token counts, one a cycle. Taken while no row is in flight; a count that waits
+        keeps the next row from starting, so a row sees exactly the counts offered before its first word was taken
+    i : In(stream of `row_layout`) : rows, one word a cycle, at least one score in each
+    ratio : In(17) : Th_r-wics in units of 2^-16, 0 to 65536; stable while rows are in flight
+    o : Out(stream of `beat_layout`) : selections, in row order; beats without a set bit come only as last ones
+    perf : Out(struct of 32-bit counters) : rows (selected), words (taken), walked (bins, or passes over the row),
+        scanned (words read back), zooms (further digits of the exact variant)
+
+    Latency: data dependent, exact figures from `sim.wtu.WtuTime`; for L words of a row:
+        exact: L + 5 + bins walked, then at least 1 cycle for every four words, 1 for every word that holds a code at
+        or above the crossing bin, 1 for every candidate popped, and 4 to drain; once more from "then" with each zoom.
+        buckets: L x (1 + buckets visited) + 4.
+    Throughput: exact with double_buffer: a row every L + 5 + bins walked cycles, unless its selection takes longer;
+        otherwise a row every latency + 1 cycles.
+    Raises: `ParamError` from `WtuParams`.
+    Source: V-Rex sections IV-C and V-B, Equations 1 to 3, Figures 9 and 11.
+    """
+
+    def __init__(self, p: WtuParams):
+        self.p = p
+        super().__init__(signature(p, self.counters()))
+
+    @staticmethod
+    def counters() -> list[str]:
+        """Names of the performance counters in `perf`."""
+        return ["rows", "words", "walked", "scanned", "zooms"]
+
+    @staticmethod
+    def timing(p: WtuParams) -> dict[str, str]:
+        """Formulas for the manifest."""
+        words = f"ceil(clusters / {p.n_w})"
+        if p.selection == "buckets":
+            return {"latency": f"{words} * (1 + buckets) + 4", "interval": "latency + 1"}
+        return {
+            "latency": f"{words} + walked + 5 + scan + pops + 4",
+            "interval": f"{words} + walked + 5" if p.double_buffer else "latency + 1",
+            "scan": "sum over groups of four words of max(1, words that hold a code at or above the crossing bin)",
+            "start": f"{1 << min(p.bin_bits, p.score.bits)} cycles after reset",
+        }
+
+    def elaborate(self, platform):
+        m = Module()
+        core = WtuExact if self.p.selection == "exact" else WtuBuckets
+        m.submodules.core = core = core(self.p, self.counters())
+        for name in ("c", "i", "o"):
+            ours, theirs = getattr(self, name), getattr(core, name)
+            if name == "o":
+                m.d.comb += [ours.payload.eq(theirs.payload), ours.valid.eq(theirs.valid), theirs.ready.eq(ours.ready)]
+            else:
+                m.d.comb += [theirs.payload.eq(ours.payload), theirs.valid.eq(ours.valid), ours.ready.eq(theirs.ready)]
+        m.d.comb += [core.ratio.eq(self.ratio), self.perf.eq(core.perf)]
+        return m

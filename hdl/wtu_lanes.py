@@ -1,0 +1,153 @@
+"""What the variants of the WTU share: stream layouts, ports, and the arithmetic of the lanes."""
+
+from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import In, Out
+
+from hdl.params import WtuParams, bits_for
+
+TH_DIGIT = 9  # bits of ratio_q16 multiplied a cycle: two cycles for its 17
+TH_STEPS = 2
+
+
+def count_layout(p: WtuParams) -> data.StructLayout:
+    """A write to the count memory: token count of a cluster of table ctx."""
+    return data.StructLayout({"ctx": bits_for(p.n_ctx), "cluster": p.cluster_bits, "count": p.count_bits})
+
+
+def row_layout(p: WtuParams) -> data.StructLayout:
+    """A word of a row: n_w score codes from cluster 0 on, lane 0 first.
+
+    ctx: table of counts, the same in every word of a row. keep: highest lane in use, looked at in the last word only.
+    """
+    scores = data.ArrayLayout(p.score.bits, p.n_w)
+    return data.StructLayout({"ctx": bits_for(p.n_ctx), "scores": scores, "keep": bits_for(p.n_w), "last": 1})
+
+
+def beat_layout(p: WtuParams) -> data.StructLayout:
+    """Part of a row's selection: clusters n_w * addr + lane for every set bit of mask; beats of a row are ORed.
+
+    last: one beat a row, its last. clusters, tokens: how many the row selected in all, valid with last.
+    """
+    n = bits_for(p.clusters + 1)
+    return data.StructLayout(
+        {"addr": bits_for(p.words), "mask": p.n_w, "last": 1, "clusters": n, "tokens": n + p.count_bits}
+    )
+
+
+def signature(p: WtuParams, counters: list[str]) -> dict:
+    """Members of both variants."""
+    return {
+        "c": In(stream.Signature(count_layout(p))),
+        "i": In(stream.Signature(row_layout(p))),
+        "ratio": In(17),
+        "o": Out(stream.Signature(beat_layout(p))),
+        "perf": Out(data.StructLayout(dict.fromkeys(counters, 32))),
+    }
+
+
+def product_bits(p: WtuParams) -> int:
+    """Bits of significand x count."""
+    return p.score.significand_bits + p.count_bits
+
+
+def shift_bits(p: WtuParams) -> int:
+    """Bits of the shift that the exponent of a code means."""
+    return bits_for(p.score.max_shift + 1)
+
+
+def significand(p: WtuParams, code) -> Cat:
+    """Significand of a code, hidden bit included."""
+    f = p.score
+    return Cat(code[: f.man_bits], code[f.man_bits :].any()) if f.exp_bits else code
+
+
+def shift_of(p: WtuParams, exponent):
+    """Left shift of a significand: exponent - 1, 0 for the subnormals; `exponent` is a named signal, or ignored."""
+    return Mux(exponent == 0, 0, exponent - 1) if p.score.exp_bits else Const(0, 1)
+
+
+def exponent_of(p: WtuParams, code):
+    """Exponent field of a code or of any prefix of it, lowest bit first (a constant 0 where the format has none)."""
+    return code[len(code) - p.score.exp_bits :] if p.score.exp_bits else Const(0, 1)
+
+
+def adder_tree(m: Module, values: list, name: str, limit: int | None = None) -> Signal:
+    """Exact sum of `values` as a named signal, no wider than `limit` bits if its largest value is known to fit."""
+    level = 0
+    while len(values) > 1:
+        sums = []
+        for j in range(0, len(values) - 1, 2):
+            width = max(len(values[j]), len(values[j + 1])) + 1
+            s = Signal(min(width, limit or width), name=f"{name}_{level}_{j // 2}")
+            m.d.comb += s.eq(values[j] + values[j + 1])
+            sums.append(s)
+        values, level = sums + values[len(values) & ~1 :], level + 1
+    total = Signal(len(values[0]), name=name)
+    m.d.comb += total.eq(values[0])
+    return total
+
+
+def max_tree(m: Module, values: list, name: str) -> Signal:
+    """Largest of `values`, unsigned, as a named signal."""
+    level = 0
+    while len(values) > 1:
+        best = []
+        for j in range(0, len(values) - 1, 2):
+            s = Signal(len(values[0]), name=f"{name}_{level}_{j // 2}")
+            m.d.comb += s.eq(Mux(values[j] < values[j + 1], values[j + 1], values[j]))
+            best.append(s)
+        values, level = best + values[len(values) & ~1 :], level + 1
+    top = Signal(len(values[0]), name=name)
+    m.d.comb += top.eq(values[0])
+    return top
+
+
+def lowest(m: Module, bits: Signal, name: str) -> Signal:
+    """`bits` with only its lowest set bit kept, as a named signal."""
+    one = Signal(len(bits), name=name)
+    m.d.comb += one.eq(bits & (~bits + 1)[: len(bits)])
+    return one
+
+
+def pick(m: Module, onehot: Signal, values: list, name: str) -> Signal:
+    """The one of `values` (equal widths) whose bit is set in `onehot`, 0 if none is: an AND-OR multiplexer."""
+    parts = [Mux(onehot[j], v, 0) for j, v in enumerate(values)]
+    out = Signal(len(values[0]), name=name)
+    while len(parts) > 1:
+        parts = [parts[j] | parts[j + 1] for j in range(0, len(parts) - 1, 2)] + parts[len(parts) & ~1 :]
+    m.d.comb += out.eq(parts[0])
+    return out
+
+
+def threshold_step(m: Module, p: WtuParams, total: Signal, ratio, step, partial: Signal) -> Signal:
+    """Th = floor(total x ratio / 2^16) over `TH_STEPS` cycles, `ratio` below 2^16.
+
+    The result of `step` 0 goes into register `partial`, that of step 1 is Th. Nested floors: no bit is lost.
+    """
+    digit = Signal(TH_DIGIT, name="th_digit")
+    product = Signal(p.sum_bits + TH_DIGIT, name="th_product")
+    th_sum = Signal(p.sum_bits + TH_DIGIT, name="th_sum")
+    out = Signal(p.sum_bits, name="th_next")
+    m.d.comb += [
+        digit.eq(Mux(step, ratio[TH_DIGIT:16], ratio[:TH_DIGIT])),
+        product.eq(total * digit),
+        th_sum.eq(product + Mux(step, partial, 0)),
+        out.eq(Mux(step, th_sum >> (16 - TH_DIGIT), th_sum >> TH_DIGIT)),
+    ]
+    return out
+
+
+def write_counts(m: Module, p: WtuParams, c, ram) -> None:
+    """Write the counts that stream `c` hands over into `ram`, words of n_w counts, n_ctx tables."""
+    cluster = c.payload.cluster
+    shift = p.n_w.bit_length() - 1
+    if p.n_w == 1 << shift:
+        word, lane = cluster >> shift, cluster[:shift]
+    else:
+        word, lane = cluster // p.n_w, cluster % p.n_w
+    m.d.comb += [
+        ram.w_en.eq(Mux(c.valid & c.ready, 1 << lane, 0)),
+        ram.w_addr.eq(c.payload.ctx * p.words + word),
+        ram.w_data.eq(Cat(*[c.payload.count] * p.n_w)),
+    ]
