@@ -58,11 +58,25 @@ def lint(emitted: Emitted, folder: Path) -> str:
     return run.stdout + run.stderr if run.returncode else ""
 
 
+def _bench_top(emitted: Emitted) -> str:
+    """A module around the unit that adds `moves`: some stream transfers in this cycle. Quiet cycles can be skipped."""
+    ports = emitted.manifest["ports"]
+    streams = [p["name"].removesuffix("valid") for p in ports if p["name"].endswith("__valid")]
+    head = ", ".join(f"{p['dir']}put [{p['width'] - 1}:0] {p['name']}" for p in ports)
+    pins = ", ".join(f".{p['name']}({p['name']})" for p in ports)
+    moves = " | ".join(f"({s}valid & {s}ready)" for s in streams) or "1'b1"
+    return (
+        f"module bench_{emitted.top}({head}, output [0:0] moves);\n"
+        f"  {emitted.top} unit({pins});\n  assign moves = {moves};\nendmodule\n"
+    )
+
+
 def simulator(emitted: Emitted, waves: bool = False) -> Path:
     """Path of the simulator of `emitted`, built if its content is new."""
     flags = ["--cc", "--exe", "--vpi", "--prefix", "Vtop", "-Wno-fatal", "-Wno-WIDTH", "-O3", "--x-initial", "unique"]
     flags += ["--trace"] if waves else []
-    key = hashlib.sha256("\0".join([emitted.verilog, emitted.top, *flags, *_MAKE]).encode()).hexdigest()[:16]
+    top = _bench_top(emitted)
+    key = hashlib.sha256("\0".join([emitted.verilog, top, *flags, *_MAKE]).encode()).hexdigest()[:16]
     folder = BUILD / f"{emitted.top}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
     binary = folder / "obj" / emitted.top
@@ -71,16 +85,16 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
         if (folder / "done").exists():
             return binary
         emitted.write(folder)
-        ports = "".join(
-            f'public_flat_rw -module "{emitted.top}" -var "{p["name"]}"\n' for p in emitted.manifest["ports"]
-        )
+        (folder / "bench.v").write_text(top)
+        names = [p["name"] for p in emitted.manifest["ports"]] + ["moves"]
+        ports = "".join(f'public_flat_rw -module "bench_{emitted.top}" -var "{name}"\n' for name in names)
         (folder / "ports.vlt").write_text("`verilator_config\n" + ports)
         libs = cocotb_tools.config.libs_dir
         main = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
-        flags += ["-Mdir", "obj", "--top-module", emitted.top, "-o", emitted.top]
+        flags += ["-Mdir", "obj", "--top-module", f"bench_{emitted.top}", "-o", emitted.top]
         flags += ["-LDFLAGS", f"-Wl,-rpath,{libs} -L{libs} -lcocotbvpi_verilator"]
         env = verilator_env()
-        command = ["verilator", *flags, "ports.vlt", str(main), f"{emitted.top}.v"]
+        command = ["verilator", *flags, "ports.vlt", str(main), "bench.v", f"{emitted.top}.v"]
         _run(command, folder / "verilate.log", cwd=folder, env=env)
         # Verilator's runtime is the same for every design: its objects are compiled once.
         runtime = BUILD / ("runtime-waves" if waves else "runtime")
@@ -134,7 +148,7 @@ class Run:
             "GPI_USERS": f"{find_libpython.find_libpython()};{cocotb_tools.config.pygpi_entry_point()}",
             "PYTHONPATH": os.pathsep.join([str(ROOT), *(p for p in sys.path if p)]),
             "PYGPI_PYTHON_BIN": sys.executable,
-            "COCOTB_TOPLEVEL": self.emitted.top,
+            "COCOTB_TOPLEVEL": f"bench_{self.emitted.top}",
             "COCOTB_TEST_MODULES": self.bench,
             "COCOTB_TEST_FILTER": f"\\.{self.test}$",
             "COCOTB_RESULTS_FILE": str(results),

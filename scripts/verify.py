@@ -1,0 +1,71 @@
+"""`vrex verify`: a trace on the RTL in Verilator, bit by bit against golden."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from golden.params import check
+from golden.trace import Trace
+from hdl.emit import UNITS, emit
+from scripts import console
+from tb.runner import ROOT, BenchError
+from tb.verify import Outcome, verify
+
+FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
+
+
+def command(
+    unit: Annotated[str, typer.Argument(help=f"One of {', '.join(UNITS)}; dre runs them joined.")] = "dre",
+    preset: console.Preset = "core",
+    param: console.Param = None,
+    trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`; a small real one by default.")] = FIXTURE,
+    queries: Annotated[int, typer.Option(help="Query blocks (frames) whose rows are selected, from the end.")] = 2,
+    th_hd: Annotated[int, typer.Option(help="Th_hd: a key joins a cluster at a Hamming distance below it.")] = 7,
+    ratio: Annotated[float, typer.Option(help="Th_r-wics, 0 to 1.")] = 0.3,
+    idle: Annotated[float, typer.Option(help="Probability that an input idles in a cycle.")] = 0.0,
+    stall: Annotated[float, typer.Option(help="Probability that an output is stalled in a cycle.")] = 0.0,
+    seed: console.Seed = 1,
+    json: console.Json = False,
+) -> None:
+    """Run every HC table of a trace on the RTL and compare every key, address and burst with golden."""
+    with console.one_line_errors():
+        check(unit in UNITS, "unit", unit, f"must be one of {', '.join(UNITS)}")
+        check(0 <= ratio <= 1, "ratio", ratio, "must be 0 to 1")
+        check(0 <= idle < 1, "idle", idle, "must be at least 0 and below 1")
+        check(0 <= stall < 1, "stall", stall, "must be at least 0 and below 1")
+        check(queries >= 1, "queries", queries, "must be at least 1")
+        p = console.params(preset, param)
+        f = replace(p.function(), th_hd=min(th_hd, p.hcu.n_hp + 1), ratio_q16=round(ratio * 65536))
+        data = Trace.load(trace)
+        emitted = emit(unit, p)
+        try:
+            with console.err.status(f"{unit} on {trace.name}") as status:
+                outcomes = verify(data, p, emitted, f, queries, idle, stall, seed, lambda o: status.update(_line(o)))
+        except BenchError as e:
+            console.err.print(f"[red]{unit} failed[/] {e}", highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+    if json:
+        console.print_json({"unit": unit, "preset": preset, "seed": seed, "tables": [asdict(o) for o in outcomes]})
+    else:
+        console.out.print(table(outcomes, f"{unit} ({preset}) on {trace.name}"))
+    if any(o.differences for o in outcomes):
+        raise typer.Exit(1)
+
+
+def table(outcomes: list[Outcome], title: str) -> Table:
+    """One row a table of the trace, differences below it."""
+    out = Table("table", "keys", "clusters", "rows", "bursts", "beats compared", "cycles", "result", title=title)
+    for o in outcomes:
+        verdict = "[red]DIFFERS[/]" if o.differences else "[green]equal[/]"
+        numbers = (o.keys, o.clusters, o.rows, o.bursts, o.beats, o.cycles)
+        out.add_row(o.table, *(f"{n:,}" for n in numbers), verdict)
+        for d in o.differences:
+            out.add_row("", *[""] * 6, f"[red]{d}[/]")
+    return out
+
+
+def _line(o: Outcome) -> str:
+    return f"{o.table}: {o.beats:,} beats compared, {len(o.differences)} differ"
