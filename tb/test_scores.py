@@ -35,7 +35,7 @@ def nearest(x: Fraction, fmt: ScoreFormat) -> set[int]:
 def test_encode_inverts_value_and_rounds_to_nearest(fmt):
     every = np.arange(1 << fmt.bits)
     assert encode(value(every, fmt).astype(float), fmt).tolist() == every.tolist()
-    small = ScoreFormat(fmt.exp_bits, min(fmt.man_bits, 6))
+    small = ScoreFormat(fmt.exp_bits, min(fmt.man_bits, 4))
     top = int(value((1 << small.bits) - 1, small))
     rng = np.random.default_rng(1)
     xs = np.concatenate([rng.random(60) * top, 2.0 ** (rng.random(60) * small.value_bits - 1), np.arange(40) / 2])
