@@ -12,7 +12,8 @@ from rich.console import Console
 
 from hdl.params import DreParams, override, preset
 
-out = Console()
+# A pipe or a log has no width of its own; a table there should not be squeezed into 80 columns.
+out = Console(width=None if sys.stdout.isatty() else 160)
 err = Console(stderr=True)
 
 Preset = Annotated[str, typer.Option("--preset", help="Named parameter set, see `vrex presets`.")]

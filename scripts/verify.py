@@ -51,19 +51,24 @@ def command(
         console.print_json({"unit": unit, "preset": preset, "seed": seed, "tables": [asdict(o) for o in outcomes]})
     else:
         console.out.print(table(outcomes, f"{unit} ({preset}) on {trace.name}"))
+        for o in outcomes:
+            for difference in o.differences:
+                console.err.print(f"[red]{o.table}:[/] {difference}", highlight=False, soft_wrap=True)
+            if o.refused:
+                fix = "raise kvmu.blocks, or verify fewer frames"
+                console.err.print(f"{o.table}: {o.refused} keys refused, offload memory being full ({fix})")
     if any(o.differences for o in outcomes):
         raise typer.Exit(1)
 
 
 def table(outcomes: list[Outcome], title: str) -> Table:
-    """One row a table of the trace, differences below it."""
-    out = Table("table", "keys", "clusters", "rows", "bursts", "beats compared", "cycles", "result", title=title)
+    """One row a table of the trace."""
+    head = ("table", "keys", "clusters", "rows", "bursts", "refused", "beats compared", "cycles", "result")
+    out = Table(*head, title=title)
     for o in outcomes:
         verdict = "[red]DIFFERS[/]" if o.differences else "[green]equal[/]"
-        numbers = (o.keys, o.clusters, o.rows, o.bursts, o.beats, o.cycles)
+        numbers = (o.keys, o.clusters, o.rows, o.bursts, o.refused, o.beats, o.cycles)
         out.add_row(o.table, *(f"{n:,}" for n in numbers), verdict)
-        for d in o.differences:
-            out.add_row("", *[""] * 6, f"[red]{d}[/]")
     return out
 
 

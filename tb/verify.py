@@ -34,6 +34,7 @@ class Outcome:
     clusters: int
     rows: int
     bursts: int
+    refused: int  # keys without a free block: kvmu.blocks is too small for the trace
     beats: int  # compared bit by bit
     differences: list[str]
     cycles: int  # of the whole run in Verilator
@@ -50,6 +51,9 @@ def tables(trace: Trace, f: ReSVParams, queries: int) -> Iterator[Table]:
         raise TraceError("no segment of the trace has its queries recorded: record it with --queries 1 or more")
     for i, layer in enumerate(trace.layers):
         policy = ReSV(f, trace.kv_heads, trace.head_size)
+        # Informative hash bits first: same distances, earlier abandon (docs/decisions.md).
+        start, stop = next(iter(trace.spans("frame")), spans[0])
+        policy.hasher.sort_planes(policy.hasher.split(trace.k[i, start:stop]))
         own = [
             Table(f"layer {layer}" + (f" head {h}" if len(policy.tables) > 1 else ""))
             for h in range(len(policy.tables))
@@ -76,7 +80,9 @@ def scenario(table: Table, p: DreParams, f: ReSVParams) -> tuple[Scenario, list[
         if codes is None:
             continue
         s.query(0, codes)
-        at = {beat["home"]: f.sinks + beat["token"] for beat in s.w if not beat["full"]}
+        if any(beat["full"] for beat in s.w):
+            continue  # refused entries are not stored, so fetches are fewer than the policy's
+        at = {beat["home"]: f.sinks + beat["token"] for beat in s.w}
         size = p.kvmu.entry_bytes
         tokens = {at[a] for b in s.queries[-1].bursts for a in at if b.addr <= a < b.addr + b.bytes}
         tokens |= {at[a] for b in s.queries[-1].bursts for a in at if a < b.addr < a + size}  # cut by the boundary
@@ -111,6 +117,7 @@ def verify(
             clusters=len(s.model.tables[0]),
             rows=sum(len(c) for c in table.codes if c is not None),
             bursts=len(s.b),
+            refused=sum(w["full"] for w in s.w),
             beats=sum(len(getattr(s, name)) for name in "twxb"),
             differences=wrong + s.differences(got),
             cycles=got["cycles"],

@@ -1,0 +1,195 @@
+"""`vrex demo`: the main job, from a real H.264 stream to verified Verilog and its area."""
+
+import io
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import jinja2
+import matplotlib
+import numpy as np
+import typer
+from matplotlib.figure import Figure
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from golden.trace import record
+from hdl.emit import emit
+from scripts import console
+from scripts.figures import COLUMNS, measure
+from synth import flow
+from tb.runner import BenchError
+from tb.verify import verify
+
+UNITS = ("hcu", "wtu", "cluster_set", "kvmu")
+TEMPLATE = Path(__file__).with_name("report.html")
+SHOWN = ("clusters", "tokens_per_cluster", "fetched_of_cached", "visited", "error", "error_topk", "error_window")
+
+
+@dataclass
+class Section:
+    """A heading of the report with a note, a table and a plot (inline SVG)."""
+
+    title: str
+    note: str = ""
+    head: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+    plot: str = ""
+
+
+def command(
+    folder: console.Folder = Path("build/demo"),
+    video: Annotated[str, typer.Option(help="Video file or clip, as for `vrex trace`.")] = "world",
+    frames: Annotated[int, typer.Option(help="Frames of it.")] = 48,
+    tokens: Annotated[int, typer.Option(help="Tokens a frame.")] = 36,
+    layers: Annotated[str, typer.Option(help="Decoder layers.")] = "0,1,2",
+    preset: console.Preset = "core",
+    seed: console.Seed = 1,
+    json: console.Json = False,
+) -> None:
+    """Decode a video, run a real decoder on it, select by golden ReSV and by the RTL, write Verilog and a report."""
+    seconds: dict[str, float] = {}
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with console.one_line_errors():
+        p = console.params(preset, None)
+        f = p.function()
+        with Progress(*columns, console=console.err, disable=json) as bar:
+
+            @contextmanager
+            def step(name: str, total: int) -> Iterator:
+                start, task = time.perf_counter(), bar.add_task(name, total=total)
+                yield lambda done, of=total: bar.update(task, completed=done, total=of)
+                bar.update(task, completed=total, total=total)
+                seconds[name] = time.perf_counter() - start
+
+            with step(f"{video}: video to Q, K, V", frames) as advance:
+                chosen = [int(x) for x in layers.split(",")]
+                trace = record(video, frames=frames, tokens=tokens, layers=chosen, queries=2, progress=advance)
+                trace.save(folder / "trace.safetensors")
+            with step("golden ReSV", len(chosen)) as advance:
+                figures = []
+                for i in range(len(chosen)):
+                    figures += measure(trace, i, f)
+                    advance(i + 1)
+            with step("Verilog of the DRE", 1):
+                dre = emit("dre", p)
+                dre.write(folder / "rtl")
+            with step("RTL against golden", len(chosen)) as advance:
+                outcomes = []
+
+                def seen(outcome) -> None:
+                    outcomes.append(outcome)
+                    advance(len(outcomes))
+
+                try:
+                    verify(trace, p, dre, f, queries=2, seed=seed, progress=seen)
+                except BenchError as e:
+                    console.err.print(f"[red]the RTL failed[/] {e}", highlight=False, soft_wrap=True)
+                    raise typer.Exit(1) from None
+            with step("area", len(UNITS)) as advance:
+                areas = {}
+                for unit in UNITS:
+                    made = emit(unit, p)
+                    areas[unit] = flow.synthesise(made.verilog, made.top)
+                    advance(len(areas))
+        passed = not any(o.differences for o in outcomes)
+        sections = _sections(seconds, figures, outcomes, areas)
+        page = _render(f"OpenVRex demo, preset {preset}", _lead(trace, frames), passed, sections)
+        part = folder / "report.html.part"
+        part.write_text(page)
+        part.replace(folder / "report.html")
+    if json:
+        results = {s.title: [dict(zip(s.head, row, strict=True)) for row in s.rows] for s in sections}
+        console.print_json({"passed": passed, "report": str(folder / "report.html"), **results})
+    else:
+        for s in sections:
+            table = Table(s.head[0], title=s.title)
+            for head in s.head[1:]:
+                table.add_column(head, justify="right")
+            for row in s.rows:
+                table.add_row(*row)
+            console.out.print(table)
+        console.out.print(f"Report: {folder / 'report.html'} · Verilog: {folder / 'rtl'} · trace: {folder}")
+    if not passed:
+        for o in outcomes:
+            for d in o.differences:
+                console.err.print(f"[red]{o.table}:[/] {d}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1)
+
+
+def _lead(trace, frames: int) -> str:
+    return (
+        f"{frames} frames, {trace.tokens:,} tokens, layers {', '.join(map(str, trace.layers))} of "
+        f"{trace.provenance['decoder']['model']}, {trace.kv_heads} KV heads: every cluster, selected token, address "
+        "and burst of the RTL in Verilator was compared with golden."
+    )
+
+
+def _sections(seconds, figures, outcomes, areas) -> list[Section]:
+    verified = Section(
+        "RTL against golden",
+        "Every beat of the DRE's four output streams, bit by bit; cycles counted in Verilator without stalls.",
+        ["table", "keys", "clusters", "rows", "bursts", "beats compared", "cycles", "result"],
+        [
+            [
+                o.table,
+                *(f"{n:,}" for n in (o.keys, o.clusters, o.rows, o.bursts, o.beats, o.cycles)),
+                "DIFFERS" if o.differences else "equal",
+            ]
+            for o in outcomes
+        ],
+    )
+    resv = Section(
+        "What ReSV selects",
+        "Share of the cached tokens that a frame fetches, share of a row visited before early exit, relative error of "
+        "the attention output beside top-k at the same budget and the recent window alone. The projector between the "
+        "vision encoder and the decoder is training-free, so errors tell of shape, not of answers.",
+        ["layer", *(COLUMNS[c][0] for c in SHOWN)],
+        [[str(r["layer"]), *("-" if r[c] is None else format(r[c], COLUMNS[c][1]) for c in SHOWN)] for r in figures],
+        _bars(
+            [str(r["layer"]) for r in figures],
+            {COLUMNS[c][0]: [r[c] or 0 for r in figures] for c in ("error", "error_topk", "error_window")},
+            "layer",
+            "relative error of attention output",
+        ),
+    )
+    area = Section(
+        "Area",
+        "Gate equivalents (one NAND2) with the project's embedded library; memories beside the logic, in bits.",
+        ["unit", "combinational GE", "registers GE", "logic GE", "memory bits"],
+        [[u, *(f"{x:,.0f}" for x in (a.comb_ge, a.reg_ge, a.total_ge, a.memory_bits))] for u, a in areas.items()],
+        _bars(
+            list(areas),
+            {"combinational": [a.comb_ge for a in areas.values()], "registers": [a.reg_ge for a in areas.values()]},
+            "unit",
+            "gate equivalents",
+        ),
+    )
+    spent = Section("Time", "", ["step", "seconds"], [[name, f"{s:.1f}"] for name, s in seconds.items()])
+    return [verified, resv, area, spent]
+
+
+def _bars(labels: list[str], series: dict[str, list[float]], xlabel: str, ylabel: str) -> str:
+    """Grouped bars as inline SVG."""
+    figure = Figure(figsize=(7, 3), layout="constrained")
+    axes = figure.add_subplot()
+    x, width = np.arange(len(labels)), 0.8 / len(series)
+    for i, (name, values) in enumerate(series.items()):
+        axes.bar(x + (i - (len(series) - 1) / 2) * width, values, width, label=name)
+    axes.set_xticks(x, labels)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "openvrex"}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def _render(title: str, lead: str, passed: bool, sections: list[Section]) -> str:
+    template = jinja2.Template(TEMPLATE.read_text(), autoescape=True, undefined=jinja2.StrictUndefined)
+    return template.render(title=title, lead=lead, passed=passed, sections=sections)
