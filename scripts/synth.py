@@ -32,26 +32,29 @@ def command(
 ) -> None:
     """Map units to gates and print their area, in gate equivalents or, with --liberty, also in µm²."""
     done: dict[str, flow.Area] = {}
-    code, error = 0, ""
+    errors: list[str] = []
+    code = 2
     try:
         check(unit in emit.UNITS, "unit", unit, f"must be one of {', '.join(emit.UNITS)}")
         chosen = params.override(params.preset(preset), assign or [])
-        _measure(_units(unit), chosen, (liberty, macro_bits, tuple(dont_use or ())), done)
-    except (ParamError, SynthError) as e:
-        code, error = 2, str(e)
+        _measure(_units(unit), chosen, (liberty, macro_bits, tuple(dont_use or ())), done, errors)
+    except ParamError as e:
+        errors.append(str(e))
     except KeyboardInterrupt:
-        code, error = 130, "interrupted; finished units are kept and will not be run again"
+        code = 130
+        errors.append("interrupted; finished units are kept and will not be run again")
     rows = {u: done[u] for u in _units(unit) if u in done}
     report = {"preset": preset, "assignments": assign or [], "units": {u: a.report() for u, a in rows.items()}}
     text = json.dumps(report, indent=1)
-    if as_json and not code:
+    if as_json and not errors:
         typer.echo(text)
     elif rows and not as_json:
         _print(rows, rows.get(unit))
-    if out and not code:
+    if out and not errors:
         write_atomically(out / "area.json", text.encode())
-    if error:
+    for error in dict.fromkeys(errors):  # a bad library is the same fault in every unit
         typer.echo(f"vrex synth: {error}", err=True)
+    if errors:
         raise typer.Exit(code)
 
 
@@ -60,22 +63,27 @@ def _units(unit: str) -> list[str]:
     return [*(u for u in emit.UNITS if u != unit), unit] if unit == "dre" else [unit]
 
 
-def _measure(units: list[str], chosen: params.DreParams, options: tuple, done: dict[str, flow.Area]) -> None:
-    """Fill `done` unit by unit; the first fault, or Ctrl-C, ends the others."""
-    liberty, macro_bits, dont_use = options
+def _measure(
+    units: list[str], chosen: params.DreParams, options: tuple, done: dict[str, flow.Area], errors: list[str]
+) -> None:
+    """Fill `done` unit by unit, and `errors` with what stopped the others; Ctrl-C ends those that run."""
     jobs: dict[Future, str] = {}
     pool = ThreadPoolExecutor(JOBS)
 
     def collect(futures) -> None:
         for job in futures:
-            done[jobs.pop(job)] = job.result()
+            unit = jobs.pop(job)
+            try:
+                done[unit] = job.result()
+            except SynthError as e:
+                errors.append(str(e))
 
     try:
         with Console(stderr=True).status("") as status:
             for unit in units:
                 status.update(f"generating {unit}")
                 made = emit.emit(unit, chosen)
-                jobs[pool.submit(flow.synthesise, made.verilog, made.top, liberty, macro_bits, dont_use)] = unit
+                jobs[pool.submit(flow.synthesise, made.verilog, made.top, *options)] = unit
                 collect([j for j in jobs if j.done()])
             while jobs:
                 status.update(f"synthesising {', '.join(jobs.values())}")

@@ -1,0 +1,243 @@
+"""Liberty cell libraries: what a flow must know of them before Yosys and ABC read them."""
+
+import fnmatch
+import gzip
+import hashlib
+import os
+import re
+import tempfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+EMBEDDED = Path(__file__).parent / "openvrex.lib"
+
+# Cells of open libraries that their own flows bar from mapping: ASAP7's fractional drives, scan flops, clock gates and
+# its set-reset flop; SKY130's power-switch, probe and delay cells and those meant for clock trees.
+DONT_USE = (
+    *("*xp*_ASAP7_*", "*x1p*_ASAP7_*", "SDF*_ASAP7_*", "ICG*_ASAP7_*", "DFFASR*_ASAP7_*", "DFF?Qx4_ASAP7_*"),
+    *(
+        "sky130_*__lpflow_*",
+        "sky130_*__probe*",
+        "sky130_*__dly*",
+        "sky130_*__clk*",
+        "sky130_*__sdf*",
+        "sky130_*__sedf*",
+    ),
+)
+
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
+_ITEM = re.compile(
+    r'\bcell\s*\(\s*"?(?P<cell>[^")\s]+)"?\s*\)\s*\{'
+    r'|\b(?P<key>area|function|dont_use)\s*:\s*"?(?P<value>[^";\n]*)'
+    r"|\b(?P<state>ff|latch|ff_bank|latch_bank|statetable)\s*\("
+)
+
+
+class SynthError(ValueError):
+    """A design or library that cannot be synthesised; the message names it and what to do, in one line."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A library cell: `area` in the file's unit, functions of its outputs, `state` "" | "ff" | "latch" | ..."""
+
+    name: str
+    area: float | None
+    functions: tuple[str, ...]
+    state: str
+    dont_use: bool
+
+    def table(self) -> tuple[int, ...] | None:
+        """Truth table (index: inputs as a number) of a one-output gate of at most two inputs, else None."""
+        if self.state or len(self.functions) != 1:
+            return None
+        try:
+            return truth_table(self.functions[0])
+        except (IndexError, ValueError):
+            return None  # a function we cannot read is not a gate we look for
+
+
+@dataclass(frozen=True)
+class Library:
+    """Cells of one or several Liberty files, read as one library.
+
+    files : plain-text Liberty files for Yosys · cells : by name · unit : the cell that is one gate equivalent, the
+    smallest two-input NAND, barred from mapping or not · barred : names that mapping must not use.
+    """
+
+    files: tuple[Path, ...]
+    cells: dict[str, Cell]
+    unit: Cell
+    barred: tuple[str, ...]
+
+
+def truth_table(function: str) -> tuple[int, ...] | None:
+    """Truth table of a Liberty `function` of one or two inputs, None for more inputs or none.
+
+    Operators, tightest first: `!` and postfix `'`, `^`, `&` `*` or a space, `+` or `|`.
+    Raises: ValueError or IndexError where the text is not such an expression.
+    """
+    tokens = re.findall(r"[A-Za-z_]\w*|[01]|\S", function)
+    names = sorted({t for t in tokens if t[0].isalpha() or t[0] == "_"})
+    if not 1 <= len(names) <= 2:
+        return None
+    rows = ({n: i >> k & 1 for k, n in enumerate(names)} for i in range(2 ** len(names)))
+    return tuple(_evaluate([*tokens, ")"], row) for row in rows)
+
+
+def _evaluate(tokens: list[str], env: dict[str, int]) -> int:
+    """Value of an expression that ends at its closing parenthesis; consumes `tokens`."""
+
+    def factor() -> int:
+        token = tokens.pop(0)
+        if token == "!":
+            return 1 - factor()
+        value = _evaluate(tokens, env) if token == "(" else env[token] if token in env else int(token)
+        while tokens[0] == "'":
+            value = 1 - value
+            tokens.pop(0)
+        return value
+
+    def exclusive() -> int:
+        value = factor()
+        while tokens[0] == "^":
+            tokens.pop(0)
+            value ^= factor()
+        return value
+
+    def product() -> int:
+        value = exclusive()
+        while tokens[0] not in ")+|":
+            if tokens[0] in "&*":
+                tokens.pop(0)
+            value &= exclusive()
+        return value
+
+    value = product()
+    while tokens.pop(0) != ")":
+        value |= product()
+    return value
+
+
+def load(paths: list[Path], build: Path, dont_use: tuple[str, ...] = ()) -> Library:
+    """Read and check Liberty files (`.lib`, or `.lib.gz`, which is decompressed into `build`).
+
+    dont_use : name patterns barred besides `DONT_USE` and the cells that the files themselves mark.
+    Raises: `SynthError` for a file that is missing, empty, cut off or not Liberty, for a cell in two files, and for a
+    library without a usable inverter, two-input NAND or flip-flop, or without areas.
+    """
+    cells: dict[str, Cell] = {}
+    files = []
+    for path in paths:
+        text, plain = _plain(path, build)
+        files.append(plain)
+        found = _scan(path, text)
+        twice = cells.keys() & found.keys()
+        if twice:
+            raise SynthError(f"{path}: cell {min(twice)} is in another library file too; give each file once")
+        cells |= found
+    patterns = (*DONT_USE, *dont_use)
+    barred = {n for n, c in cells.items() if c.dont_use or any(fnmatch.fnmatchcase(n, p) for p in patterns)}
+    names = ", ".join(p.name for p in paths)
+
+    def usable(what: str, ok) -> None:
+        if not any(ok(c) and c.name not in barred for c in cells.values()):
+            raise SynthError(f"{names}: no usable {what} cell among {len(cells)}; add the library file that has it")
+
+    usable("inverter", lambda c: c.table() == (1, 0))
+    usable("two-input NAND", lambda c: c.table() == (1, 1, 1, 0))
+    usable("flip-flop", lambda c: c.state.startswith("ff"))
+    nands = [c for c in cells.values() if c.table() == (1, 1, 1, 0) and c.area]
+    if not nands:
+        raise SynthError(f"{names}: its two-input NAND has no area; use a library with areas")
+    unit = min(nands, key=lambda c: (c.area, c.name))
+    return Library(tuple(files), cells, unit, tuple(sorted(barred)))
+
+
+def digest(paths: list[Path]) -> str:
+    """SHA-256 of the files' contents, in order. Raises: `SynthError` for a file that cannot be read."""
+    h = hashlib.sha256()
+    for path in paths:
+        h.update(hashlib.sha256(_bytes(path)).digest())
+    return h.hexdigest()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, safe beside other processes that write the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(handle, "wb") as f:
+            f.write(data)
+        os.replace(part, path)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as e:
+        raise SynthError(f"{path}: cannot read the Liberty file: {e.strerror}") from None
+    if not data:
+        raise SynthError(f"{path}: the Liberty file is empty")
+    return data
+
+
+def _plain(path: Path, build: Path) -> tuple[str, Path]:
+    """Text of a file and where it lies uncompressed."""
+    data = _bytes(path)
+    if data[:2] != b"\x1f\x8b":
+        return data.decode(errors="replace"), path
+    plain = build / f"{path.name.removesuffix('.gz')}-{hashlib.sha256(data).hexdigest()[:16]}.lib"
+    try:
+        data = gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as e:
+        raise SynthError(f"{path}: damaged gzip file: {e}") from None
+    if not plain.exists():
+        write_atomically(plain, data)
+    return data.decode(errors="replace"), plain
+
+
+def _scan(path: Path, text: str) -> dict[str, Cell]:
+    """Cells of a file: one pass over the few attributes wanted, since real files hold 20 MB of timing tables."""
+    text = _COMMENT.sub("", text)
+    if not re.search(r"\blibrary\s*\(", text):
+        raise SynthError(f"{path}: not a Liberty file (it has no library group)")
+    depth = text.count("{") - text.count("}")
+    if depth:
+        what = f"{depth} groups are not closed, it seems cut off" if depth > 0 else f"{-depth} closing braces too many"
+        raise SynthError(f"{path}: broken Liberty file: {what}")
+    cells, name, items = {}, None, {}
+
+    def finish() -> None:
+        if name is not None:
+            cells[name] = Cell(
+                name,
+                items.get("area"),
+                tuple(items.get("function", ())),
+                items.get("state", ""),
+                items.get("dont_use", "") == "true",
+            )
+
+    for match in _ITEM.finditer(text):
+        if match["cell"]:
+            finish()
+            name, items = match["cell"], {}
+        elif match["state"]:
+            items.setdefault("state", match["state"])
+        elif match["key"] == "area":
+            try:
+                items.setdefault("area", float(match["value"]))
+            except ValueError:
+                raise SynthError(f"{path}: cell {name}: area {match['value']!r} is not a number") from None
+        elif match["key"] == "function":
+            items.setdefault("function", []).append(match["value"])
+        else:
+            items["dont_use"] = match["value"].strip()
+    finish()
+    if not cells:
+        raise SynthError(f"{path}: the Liberty file has no cells")
+    return cells

@@ -1,0 +1,356 @@
+"""Areas of circuits small enough to count by hand, accounting of memories, and every fault a user can cause."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from hdl import emit
+from scripts import synth as cli
+from synth import flow
+from synth.flow import Memory, synthesise
+from synth.liberty import EMBEDDED, SynthError, load, truth_table
+
+PDK = Path(__file__).parents[2] / "shared" / "pdk"
+ASAP7 = sorted(PDK.glob("asap7*.lib.gz"))
+SKY130 = [PDK / "sky130hd_tt.lib.gz"]
+needs_pdk = pytest.mark.skipif(
+    len(ASAP7) != 5 or not SKY130[0].exists(), reason="no ../shared/pdk beside the project: put ASAP7 and SKY130 there"
+)
+
+NAND = "module t(input a, b, output y); assign y = ~(a & b); endmodule"
+REG8 = "module t(input clk, input [7:0] d, output reg [7:0] q); always @(posedge clk) q <= d; endmodule"
+RAM = """
+module ram(input clk, re, input [1:0] we, input [5:0] wa, ra, input [15:0] d, output reg [15:0] q);
+  reg [15:0] mem [0:63];
+  always @(posedge clk) begin
+    if (we[0]) mem[wa][7:0] <= d[7:0];
+    if (we[1]) mem[wa][15:8] <= d[15:8];
+    if (re) q <= mem[ra];
+  end
+endmodule
+module t(input clk, re, input [1:0] we, input [5:0] wa, ra, input [15:0] d, output y);
+  wire [15:0] q;
+  ram left(clk, re, we, wa, ra, d, q);
+  assign y = ~(q[0] & q[1]);
+endmodule
+"""
+SMALL_RAM = """
+module t(input clk, we, input wa, ra, input [3:0] d, output [3:0] q);
+  reg [3:0] mem [0:1];
+  always @(posedge clk) if (we) mem[wa] <= d;
+  assign q = mem[ra];
+endmodule
+"""
+CHECKED = """
+module t(input clk, input [7:0] a, b, output reg [7:0] y);
+  always @(posedge clk) y <= a & b;
+`ifdef CHECK
+  reg [15:0] product, seen;
+  always @(posedge clk) begin
+    product <= a * b; seen <= seen + 1;
+    assert (product != 16'd77);
+    if (seen == 9) $display("%d", seen);
+  end
+`endif
+endmodule
+"""
+
+
+@pytest.fixture
+def area(tmp_path):
+    """`synthesise` of module t, its results kept in a folder of the test's own."""
+    return lambda text, *a, **k: synthesise(text, k.pop("top", "t"), *a, build=tmp_path / "build", **k)
+
+
+def test_gates_by_hand(area):
+    a = area(NAND)
+    assert (a.cells, a.comb_ge, a.reg_ge, a.total_ge) == ({"NAND2": 1}, 1.0, 0.0, 1.0)
+    assert not a.microns
+    xors = area("module t(input [3:0] a, b, output [3:0] y); assign y = a ^ b; endmodule")
+    assert xors.cells in ({"XOR2": 4}, {"XNOR2": 4, "INV": 4})
+    assert xors.comb_ge == pytest.approx(8)
+    assert area("module t(output y); assign y = 1; endmodule").total_ge == 0
+    assert area("module t; endmodule").total_ge == 0
+
+
+def test_registers_by_hand(area):
+    a = area(REG8)
+    assert (a.cells, a.registers, a.comb_ge) == ({"DFF": 8}, 8, 0)
+    assert a.reg_ge == pytest.approx(8 * 16 / 3, abs=1e-3)
+
+
+def test_synchronous_reset_and_enable_become_logic(area):
+    text = REG8.replace("input clk,", "input clk, rst, en,").replace("q <= d;", "if (rst) q <= 0; else if (en) q <= d;")
+    a = area(text)
+    assert a.cells["DFF"] == a.registers == 8
+    # A bit needs a 2:1 choice and a gate for the reset; more than a MUX2 and an AND2 each would be waste.
+    assert 8 * 4 / 3 < a.comb_ge <= 8 * (7 + 4) / 3
+
+
+def test_memory_is_accounted_beside_the_logic(area):
+    a = area(RAM)
+    assert a.memories == (Memory("left.mem", width=16, depth=64, read_ports=1, write_ports=1),)
+    assert a.memory_bits == 1024
+    assert a.cells == {"NAND2": 1}, "the read register belongs to the memory"
+
+
+def test_small_memory_is_built_of_registers(area):
+    a = area(SMALL_RAM)
+    assert (a.memories, a.registers) == ((), 8)
+    b = area(SMALL_RAM, macro_bits=8)
+    assert (b.memories, b.registers) == ((Memory("mem", 4, 2, 1, 1),), 0)
+
+
+def test_constant_table_is_logic(area):
+    rows = "".join(f"{i}: y = {i * 37 % 256};" for i in range(64))
+    a = area(f"module t(input [5:0] a, output reg [7:0] y); always @* case (a) {rows} endcase endmodule", macro_bits=1)
+    assert a.memories == ()
+    assert a.comb_ge > 20
+
+
+def test_assertions_are_not_hardware(area):
+    plain, checked = area(CHECKED), area("`define CHECK\n" + CHECKED)
+    assert (plain.cells, plain.registers) == (checked.cells, 8)
+    # The check would cost a multiplier if it were kept: an output in place of the assertion shows it.
+    kept = CHECKED.replace("output reg [7:0] y", "output reg [7:0] y, output bad").replace("assert (", "if (")
+    kept = kept.replace("16'd77);", "16'd77) ;").replace("`endif", "assign bad = product == 77;\n`endif")
+    assert area("`define CHECK\n" + kept).comb_ge > 10 * plain.comb_ge
+
+
+def test_result_is_kept_and_recalled(area, tmp_path, monkeypatch):
+    first = area(REG8)
+    monkeypatch.setattr(flow, "_run", lambda *a: pytest.fail("ran again"))
+    assert area(REG8) == first
+    source = tmp_path / "t.v"
+    source.write_text(REG8)
+    assert area(source) == first
+    monkeypatch.undo()
+    assert area(REG8, macro_bits=7).cells == first.cells  # another option is another run
+    kept = sorted((tmp_path / "build").glob("t-*.json"))
+    assert len(kept) == 2
+    for path in kept:
+        path.write_text(path.read_text()[:50])
+    assert area(REG8).cells == first.cells, "a damaged result is measured again"
+
+
+def test_area_is_deterministic(area, tmp_path):
+    text = "module t(input [7:0] a, b, output [15:0] y); assign y = a * b; endmodule"
+    runs = [synthesise(text, "t", build=tmp_path / str(i)) for i in range(2)]
+    assert runs[0].cells == runs[1].cells
+
+
+@pytest.mark.parametrize(
+    ("text", "top", "message"),
+    [
+        (NAND, "u", "u: no such module; the source has t"),
+        (NAND, "t; shell ls", "not a plain Verilog name"),
+        ("module t(\n", "t", "Verilog line 1: syntax error"),
+        ("module t(input a, output y); sub s(a, y); endmodule", "t", "`sub. referenced in module"),
+        ("module t(input e, d, output reg q); always @* if (e) q = d; endmodule", "t", "no cell for a register"),
+        (Path("absent.v"), "t", "absent.v: cannot read the Verilog file: No such file"),
+    ],
+)
+def test_bad_design(area, text, top, message):
+    with pytest.raises(SynthError, match=message) as e:
+        area(text, top=top)
+    assert "\n" not in str(e.value)
+
+
+def without(*names: str) -> str:
+    """The embedded library less some cells."""
+    text = EMBEDDED.read_text()
+    for name in names:
+        start = text.index(f"  cell ({name}) {{")
+        text = text[:start] + text[text.index("\n  }\n", start) + 5 :]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "x.lib: the Liberty file is empty"),
+        ("hello", "x.lib: not a Liberty file"),
+        ("library (l) { }", "x.lib: the Liberty file has no cells"),
+        (EMBEDDED.read_text()[:-4000], "x.lib: broken Liberty file: .* cut off"),
+        (EMBEDDED.read_text() + "}", "x.lib: broken Liberty file: 1 closing braces too many"),
+        (EMBEDDED.read_text().replace("area : 1.0000", "area : wide"), "cell BUF: area 'wide' is not a number"),
+        (without("INV"), "x.lib: no usable inverter cell among 17"),
+        (without("NAND2"), "no usable two-input NAND cell"),
+        (without("DFF"), "no usable flip-flop cell"),
+        (without("DFF").replace("cell (INV) {", "cell (INV) { dont_use : true;"), "no usable inverter"),
+    ],
+)
+def test_bad_library(area, tmp_path, text, message):
+    path = tmp_path / "x.lib"
+    path.write_text(text)
+    with pytest.raises(SynthError, match=message) as e:
+        area(NAND, [path])
+    assert "\n" not in str(e.value)
+
+
+def test_library_files(area, tmp_path):
+    text = EMBEDDED.read_text()
+    (tmp_path / "flops in.lib").write_text("library (f) {" + text[text.index("  cell (DFF)") :])
+    (tmp_path / "gates.lib.gz").write_bytes(gzip.compress(without("DFF").encode()))
+    parts = [tmp_path / "gates.lib.gz", tmp_path / "flops in.lib"]
+    head = text[text.index("library (") : text.index("  /* 2T")].replace("(openvrex)", "(f)")
+    parts[1].write_text(head + text[text.index("  cell (DFF)") :])
+    a = area(REG8, parts)
+    assert (a.cells, a.microns, a.library) == ({"DFF": 8}, True, ("gates.lib.gz", "flops in.lib"))
+    with pytest.raises(SynthError, match="gates.lib.gz: no usable flip-flop"):
+        area(REG8, parts[:1])
+    with pytest.raises(SynthError, match="cell AND2 is in another library file too"):
+        area(REG8, [*parts, EMBEDDED])
+    with pytest.raises(SynthError, match="absent.lib: cannot read the Liberty file: No such file"):
+        area(REG8, [tmp_path / "absent.lib"])
+    (tmp_path / "cut.lib.gz").write_bytes(parts[0].read_bytes()[:-20])
+    with pytest.raises(SynthError, match="cut.lib.gz: damaged gzip file"):
+        area(REG8, [tmp_path / "cut.lib.gz"])
+
+
+def test_barred_cells_are_not_used(area):
+    text = "module t(input a, b, output y); assign y = a ^ b; endmodule"
+    assert "XOR2" in area(text).cells
+    assert not any(n.startswith("X") for n in area(text, dont_use=("X*",)).cells)
+    with pytest.raises(SynthError, match="no usable flip-flop"):
+        area(text, dont_use=("DF*",))
+
+
+@pytest.mark.parametrize(
+    ("function", "table"),
+    [
+        ("!A", (1, 0)),
+        ("(A B)'", (1, 1, 1, 0)),
+        ("(!A) | (!B)", (1, 1, 1, 0)),
+        ("(!A) + (!B)", (1, 1, 1, 0)),
+        ("!(A1*A2)", (1, 1, 1, 0)),
+        ("A ^ B & B", (0, 0, 1, 0)),
+        ("A & B & C", None),
+        ("1", None),
+    ],
+)
+def test_truth_table(function, table):
+    assert truth_table(function) == table
+
+
+@needs_pdk
+@pytest.mark.parametrize(("files", "unit", "flop"), [(SKY130, 3.7536, 20.0192), (ASAP7, 0.05832, 0.2916)])
+def test_open_libraries(area, files, unit, flop):
+    a = area(RAM + REG8.replace("module t", "module r"), files)
+    assert a.unit_area == pytest.approx(unit)
+    assert (a.microns, a.memory_bits, sum(a.cells.values())) == (True, 1024, 1)
+    r = area(REG8, files)
+    assert r.registers == 8
+    assert r.reg_area == pytest.approx(8 * flop)
+    assert not any("xp" in n and "ASAP7" in n for n in (*a.cells, *r.cells))
+
+
+@needs_pdk
+def test_embedded_areas_lie_near_the_open_libraries(tmp_path):
+    """Each gate's area over NAND2's, within 40 % of the mean of SKY130's and ASAP7's smallest cell of that kind."""
+    own, sky, asap = (load(f, tmp_path) for f in ([EMBEDDED], SKY130, ASAP7))
+    same = {"AOI21": "a21oi", "AOI22": "a22oi", "OAI21": "o21ai", "OAI22": "o22ai", "DFF": "dfxtp", "MUX2": "mux2"}
+    for name, cell in own.cells.items():
+        ratios = []
+        twin = same.get(name, name.lower())
+        ratios.append(sky.cells[f"sky130_fd_sc_hd__{twin}_1"].area / sky.unit.area)
+        kind = "DFFHQN" if name == "DFF" else name
+        areas = [c.area for n, c in asap.cells.items() if n.startswith(kind + "x")]
+        assert areas or name == "MUX2", name
+        ratios += [min(areas) / asap.unit.area] if areas else []
+        assert cell.area == pytest.approx(sum(ratios) / len(ratios), rel=0.4), name
+
+
+runner = CliRunner()
+app = typer.Typer()
+app.command()(cli.command)
+
+
+@pytest.fixture
+def units(tmp_path, monkeypatch):
+    """A unit `hcu` (a NAND) and a unit `dre` (a register) in place of the real ones, in an empty folder."""
+    made = {"hcu": emit.Emitted(NAND, "t", {}), "dre": emit.Emitted(REG8, "t", {})}
+    monkeypatch.setattr(emit, "UNITS", dict.fromkeys(made))
+    monkeypatch.setattr(emit, "emit", lambda unit, params: made[unit])
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def test_command_prints_json_and_a_table(units, tmp_path):
+    result = runner.invoke(app, ["--preset", "tiny", "--json", "-o", "out"])
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert list(report["units"]) == ["hcu", "dre"], "the DRE after its units"
+    assert report["units"]["hcu"]["comb_ge"] == 1
+    assert json.loads((tmp_path / "out" / "area.json").read_text()) == report
+    result = runner.invoke(app, ["hcu"])
+    assert "1 GE = NAND2" in result.stdout
+    assert "dre" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["abc"], "unit='abc': must be one of hcu, dre"),
+        (["--preset", "huge"], "preset='huge': must be one of tiny, core"),
+        (["-p", "n_z=3"], "parameter='n_z': unknown; valid names"),
+        (["--liberty", "absent.lib"], "absent.lib: cannot read the Liberty file"),
+    ],
+)
+def test_command_faults(units, tmp_path, args, message):
+    result = runner.invoke(app, [*args, "-o", "out"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"vrex synth: {message}")
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_fault_keeps_finished_units(units, tmp_path):
+    units["dre"] = emit.Emitted("module t(", "t", {})
+    result = runner.invoke(app, [])
+    assert result.exit_code == 2
+    assert "syntax error" in result.stderr
+    assert len(list((tmp_path / "build" / "synth").glob("t-*.json"))) == 1
+
+
+SLOW = """
+import sys
+from hdl import emit
+from scripts import synth
+text = open(sys.argv[1]).read()
+emit.UNITS = {"hcu": None, "dre": None}
+emit.emit = lambda unit, params: emit.Emitted(text if unit == "dre" else "module t; endmodule", "t", {})
+import typer
+app = typer.Typer()
+app.command()(synth.command)
+app([])
+"""
+
+
+def test_interrupt_keeps_finished_units_and_leaves_no_process(tmp_path):
+    (tmp_path / "big.v").write_text("module t(input [255:0] a, b, output [511:0] y); assign y = a * b; endmodule")
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, "big.v"], cwd=tmp_path, env=env, stdout=-1, stderr=-1, text=True
+    )
+    kept = tmp_path / "build" / "synth"
+    while not list(kept.glob("t-*.json")) or not list(tmp_path.glob("vrex-synth-*/top.v")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 130
+    assert stderr.strip().endswith("interrupted; finished units are kept and will not be run again")
+    assert "hcu" in stdout
+    assert "dre" not in stdout
+    assert len(list(kept.glob("t-*"))) == 1, "no result of the run that was ended, whole or half"
+    assert not list(tmp_path.glob("vrex-synth-*")), "working folders are removed, so their runs have ended"
