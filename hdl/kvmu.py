@@ -97,7 +97,8 @@ class Kvmu(wiring.Component):
         """Names of the performance counters in `perf`."""
         return ["appends", "full", "offloads", "fetched", "bursts"]
 
-    def timing(self) -> dict[str, str]:
+    @staticmethod
+    def timing(p: KvmuParams) -> dict[str, str]:
         """Formulas for the manifest."""
         return {
             "append_latency": "2 + skipped + (3 + next_block if offloads else 0)",
@@ -141,7 +142,8 @@ class Kvmu(wiring.Component):
         ]
         job = Signal(append_layout(p))  # the beat of `a` being worked on
         fetch = Signal(cluster_layout(p))  # the beat of `f` being worked on
-        take_a, take_f = Signal(), Signal()
+        take_a = Signal()
+        take_f = Signal()
         m.d.comb += [self.a.ready.eq(take_a), self.f.ready.eq(take_f)]
         with m.If(take_a):
             m.d.sync += [job.eq(self.a.payload), known.eq(live.bit_select(self.a.payload.ctx, 1))]
@@ -154,7 +156,8 @@ class Kvmu(wiring.Component):
         fresh = Signal(bits_for(p.blocks + 1))
         unused = Signal()
         freed = Signal()  # the chain holds a block
-        free_head, free_tail = Signal(p.block_bits), Signal(p.block_bits)
+        free_head = Signal(p.block_bits)
+        free_tail = Signal(p.block_bits)
         renew = Signal()
         block = Signal(p.block_bits)
         m.d.comb += [unused.eq(fresh != p.blocks), block.eq(Mux(unused, fresh[: p.block_bits], free_head))]
@@ -166,7 +169,10 @@ class Kvmu(wiring.Component):
         skipping = Signal()
         skip = Signal(p.cluster_bits)
         lowest = Signal.like(word.level)  # empty cluster rows are written below this
-        exists, opens, grows, full = Signal(), Signal(), Signal(), Signal()
+        exists = Signal()
+        opens = Signal()
+        grows = Signal()
+        full = Signal()
         used = Signal(slots_bits)
         grown = Signal(row_layout)
         pos = Signal.like(word.pos)
@@ -191,7 +197,8 @@ class Kvmu(wiring.Component):
 
         # Reply and move; both name the same ring slot, the move goes first.
         reply = Signal(data.StructLayout({"token": p.token_bits, "full": 1, "home": self._slot_bits}))
-        reply_valid, moves = Signal(), Signal()  # moves: the move of the reply has not been taken
+        reply_valid = Signal()
+        moves = Signal()  # moves: the move of the reply has not been taken
         slot = Signal.like(entry)
         move = Signal(self._slot_bits)
         move_valid = Signal()
@@ -230,7 +237,8 @@ class Kvmu(wiring.Component):
         begun = Signal()  # a block of it went into `items`
         snap = Signal(data.StructLayout({"head": p.block_bits, "off": p.block_bits, "slots": slots_bits, "none": 1}))
         here = Signal.like(snap)
-        at, before = Signal(p.block_bits), Signal(p.block_bits)
+        at = Signal(p.block_bits)
+        before = Signal(p.block_bits)
         final = Signal()
         m.d.comb += [
             here.eq(snap),
@@ -437,7 +445,8 @@ class Kvmu(wiring.Component):
                 }
             )
         )
-        span_valid, take = Signal(), Signal()
+        span_valid = Signal()
+        take = Signal()
         m.d.comb += items.r_en.eq(~span_valid | take)
         with m.If(items.r_en):
             m.d.sync += [
@@ -451,7 +460,8 @@ class Kvmu(wiring.Component):
 
         end_bits = p.addr_bits + 1  # a run may end where the address space does
         run = Signal(data.StructLayout({"addr": end_bits, "end": end_bits, "last": 1, "ctx": bits_for(p.n_ctx)}))
-        run_valid, crosses = Signal(), Signal()
+        run_valid = Signal()
+        crosses = Signal()
         to_boundary = Signal(bits_for(p.boundary + 1))
         length = Signal(end_bits)
         within = p.boundary.bit_length() - 1

@@ -12,13 +12,17 @@ _QUEUE = 4  # block ranges between the walk and the bursts
 
 @dataclass
 class KvmuCycles:
-    """An unstalled run: the cycle of each beat taken on each stream, the first one offered in cycle 0."""
+    """An unstalled run: the cycle of each beat taken on each stream, the first one offered in cycle 0.
+
+    free : cycle from which a further beat of `a` can be taken, fetches apart
+    """
 
     a: list[int] = field(default_factory=list)
     w: list[int] = field(default_factory=list)
     x: list[int] = field(default_factory=list)
     f: list[int] = field(default_factory=list)
     b: list[int] = field(default_factory=list)
+    free: int = 0
 
 
 class KvmuTime:
@@ -70,6 +74,7 @@ class KvmuTime:
                 cycle += 2 + next_block
                 out.x.append(cycle)
             out.w.append(cycle + moving)
+        out.free = cycle
         self._fetch(sets, cycle + moving, out)
         return out
 

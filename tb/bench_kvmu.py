@@ -11,50 +11,55 @@ from tb.streams import Bench
 
 @cocotb.test()
 async def traffic(dut):
-    """Drive config["a"] and config["f"] under the configured stalls; with "reset_at", reset there and drive again."""
+    """Drive the beats "a" and "f" of each of config["episodes"], with a reset before each, and return its outputs.
+
+    The patterns of "stalls" (stream -> probability) take turns of 50 cycles; unless nothing ever stalls, the first
+    one must. With "block_b" nothing is taken on `b` until every reply came. With "cut_at" the episode is cut short by
+    the reset of the next one after so many cycles, and returns nothing.
+    """
     c = config()
     p = KvmuParams(**c["params"])
     bench = Bench(dut, c["seed"])
-    stalls = c["stalls"]
-    a = bench.source("a", append_layout(p), stalls.get("a", 0.0))
-    f = bench.source("f", cluster_layout(p), stalls.get("f", 0.0))
-    w = bench.sink("w", placed_layout(p), stalls.get("w", 0.0))
-    x = bench.sink("x", move_layout(p), stalls.get("x", 0.0))
-    b = bench.sink("b", burst_layout(p), stalls.get("b", 0.0))
+    a = bench.source("a", append_layout(p))
+    f = bench.source("f", cluster_layout(p))
+    w = bench.sink("w", placed_layout(p))
+    x = bench.sink("x", move_layout(p))
+    b = bench.sink("b", burst_layout(p))
     dut.device_base.value = c["device_base"]
     dut.home_base.value = c["home_base"]
     await bench.start()
-    a.put(c["a"])
-    f.put(c["f"])
-    if c["reset_at"]:
-        for _ in range(c["reset_at"]):
-            await bench.step()
+    results = []
+    for e in c["episodes"]:
         await bench.reset()
-        for s in (w, x, b):
-            s.got.clear()
-        a.sent.clear()
-        f.sent.clear()
-        a.put(c["a"])
-        f.put(c["f"])
-    replies = sum(beat["op"] == 0 for beat in c["a"])
-    sets = sum(beat["last"] for beat in c["f"])
+        for beats in (w.got, x.got, b.got, a.sent, f.sent):
+            beats.clear()
+        a.put(e["a"])
+        f.put(e["f"])
+        replies = sum(beat["op"] == 0 for beat in e["a"])
+        sets = sum(beat["last"] for beat in e["f"])
 
-    def done() -> bool:
-        if c["block_b"] and len(w.got) == replies:
-            b.stall = 0.0
-        return not a.queue and not f.queue and len(w.got) == replies and sum(v["last"] for v in b.values) == sets
+        def stall(e=e, replies=replies) -> None:
+            now = e["stalls"][bench.cycle // 50 % len(e["stalls"])]
+            a.idle, f.idle = now.get("a", 0.0), now.get("f", 0.0)
+            w.stall, x.stall, b.stall = now.get("w", 0.0), now.get("x", 0.0), now.get("b", 0.0)
+            if e["block_b"]:
+                b.stall = float(len(w.got) < replies)
 
-    await bench.run(done, limit=c["limit"])
-    for _ in range(20 + p.clusters):  # nothing more may come
-        await bench.step()
-    perf = int(dut.perf.value)
-    result(
-        {
-            "a": a.sent,
-            "f": f.sent,
-            "w": w.got,
-            "x": x.got,
-            "b": b.got,
-            "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Kvmu.counters())},
-        }
-    )
+        def done(stall=stall, replies=replies, sets=sets) -> bool:
+            stall()
+            return not a.queue and not f.queue and len(w.got) == replies and sum(v["last"] for v in b.values) == sets
+
+        stall()
+        if e["cut_at"]:
+            while bench.cycle < e["cut_at"]:
+                stall()
+                await bench.step()
+            continue
+        await bench.run(done, limit=16 * len(e["a"]) + 500)
+        for _ in range(20 + p.clusters):  # nothing more may come
+            await bench.step()
+        perf = int(dut.perf.value)
+        counts = {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Kvmu.counters())}
+        beats = {"a": a.sent[:], "f": f.sent[:], "w": w.got[:], "x": x.got[:], "b": b.got[:]}
+        results.append({**beats, "perf": counts})
+    result({"episodes": results})
