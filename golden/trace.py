@@ -179,11 +179,14 @@ class Trace:
         except safetensors.SafetensorError:
             raise TraceError(f"{name}: damaged, or not a safetensors file; record it with 'vrex trace'") from None
         header = json.loads(raw[8 : 8 + struct.unpack("<Q", raw[:8])[0]])
+        if KEY not in (header.get("__metadata__") or {}):
+            raise TraceError(f"{name}: no trace of openvrex inside; record one with 'vrex trace'")
         try:
-            head = json.loads(header.get("__metadata__", {})[KEY])
+            head = json.loads(header["__metadata__"][KEY])
             version, layers, provenance = head["version"], tuple(head["layers"]), dict(head["provenance"])
+            first_query, digest = head["first_query"], head["sha256"]
         except (KeyError, TypeError, ValueError):
-            raise TraceError(f"{name}: no trace of openvrex inside; record one with 'vrex trace'") from None
+            raise TraceError(f"{name}: incomplete trace header; record the trace again with 'vrex trace'") from None
         if version != VERSION:
             raise TraceError(f"{name}: trace version {version!r}, this reads {VERSION}; record it with 'vrex trace'")
         missing = sorted(TENSORS.keys() - tensors.keys() - {"v"})
@@ -201,10 +204,10 @@ class Trace:
             trace = cls(layers=layers, provenance=provenance, **arrays)
         except TraceError as e:
             raise TraceError(f"{name}: {e}") from None
-        if head.get("sha256") != _digest(arrays):
+        if digest != _digest(arrays):
             raise TraceError(f"{name}: damaged, its checksum differs; record the trace again with 'vrex trace'")
-        if trace.first_query != head.get("first_query"):
-            what = f"q starts at token {trace.first_query}, the header says {head.get('first_query')}"
+        if trace.first_query != first_query:
+            what = f"q starts at token {trace.first_query}, the header says {first_query}"
             raise TraceError(f"{name}: {what}; record the trace again with 'vrex trace'")
         return trace
 

@@ -90,6 +90,8 @@ def frames(
                 if taken == limit:
                     return
     except av.error.FFmpegError as e:
+        if isinstance(e, av.error.EOFError) and seen == 0:
+            raise VideoError(f"{path.name}: ends before a first frame, so there is no frame in it") from None
         where = f"damaged at frame {seen}" if seen else "damaged, or not a video"
         raise VideoError(f"{path.name}: {where} ({e.strerror})") from None
     if seen == 0:

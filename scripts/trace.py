@@ -40,7 +40,8 @@ def command(
     with console.one_line_errors():
         if output.is_dir():
             raise TraceError(f"{output}: is a directory; give a file")
-        with Progress(*columns, console=console.err, transient=True, disable=json) as bar:
+        quiet = json or not console.err.is_terminal
+        with Progress(*columns, console=console.err, transient=True, disable=quiet) as bar:
             task = bar.add_task(f"trace {line[2]}")
             trace = record(
                 video,
