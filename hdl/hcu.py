@@ -1,6 +1,6 @@
 """Hash-bit cluster unit."""
 
-from amaranth import Cat, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
@@ -39,8 +39,10 @@ def joined_layout(p: HcuParams) -> data.StructLayout:
 class Hcu(wiring.Component):
     """Joins every key to the nearest cluster by Hamming distance of hash bits, or opens a cluster (section V-B).
 
-    The cluster hash bits of a context are scanned in groups of n_h clusters, n_w bits of each a cycle. A group is left
-    as soon as none of its partial distances is below the best so far (or Th_hd); a scan ends at distance 0.
+    The cluster hash bits of a context are scanned in groups of n_h clusters, n_w bits of each a cycle. With
+    early_abandon a group is left as soon as none of its clusters can come below the best so far (or Th_hd), and a scan
+    ends at distance 0. What the bits to come must add at least is the difference of their population counts; those of
+    a cluster stand beside its bits in the memory.
     Nearest means least distance, ties to the lowest index. Without a cluster at a distance below `th_hd` the token
     opens the next one; in a full table it joins the nearest instead (`full_join`). Counts saturate.
 
@@ -104,7 +106,8 @@ class Hcu(wiring.Component):
         ]
 
         # Cluster hash bits, one memory per chunk, a word holding the chunk of n_h clusters.
-        banks = [Ram(p.n_h * p.n_w, groups * p.n_ctx, lanes=p.n_h) for _ in range(chunks)]
+        rest_bits = [p.rest_bits(c) for c in range(chunks)]
+        banks = [Ram(p.n_h * (p.n_w + rest), groups * p.n_ctx, lanes=p.n_h) for rest in rest_bits]
         for c, bank in enumerate(banks):
             m.submodules[f"hash{c}"] = bank
         counts = m.submodules.counts = Ram(p.count_bits, p.clusters * p.n_ctx)
@@ -133,12 +136,22 @@ class Hcu(wiring.Component):
         ]
 
         # One comparison: n_h clusters, n_w bits of each.
-        word = Signal(p.n_h * p.n_w)
+        word = Signal(p.n_h * (p.n_w + max(rest_bits)))
         key = Signal(p.n_w)
+        key_rest = Signal(max(1, *rest_bits))
+        lanes = data.ArrayLayout(p.n_w + max(rest_bits), p.n_h)
+        rests = []  # ones of the key from chunk c + 1 on
+        for c, rest in enumerate(rest_bits):
+            rests.append(popcount(m, cur.hash[(c + 1) * p.n_w :], f"rest{c}") if rest else Const(0, 1))
         with m.Switch(chunk):
             for c, bank in enumerate(banks):
                 with m.Case(c):
-                    m.d.comb += [word.eq(bank.r_data), key.eq(cur.hash[c * p.n_w : (c + 1) * p.n_w])]
+                    width = p.n_w + rest_bits[c]
+                    m.d.comb += [
+                        data.View(lanes, word)[lane].eq(bank.r_data[lane * width : (lane + 1) * width])
+                        for lane in range(p.n_h)
+                    ]
+                    m.d.comb += [key.eq(cur.hash[c * p.n_w : (c + 1) * p.n_w]), key_rest.eq(rests[c])]
         bound = Signal(p.distance_bits)
         m.d.comb += bound.eq(Mux(first, limit, best))
         last_chunk = Signal()
@@ -146,13 +159,21 @@ class Hcu(wiring.Component):
         alive = Signal(p.n_h)
         distance = []
         for lane in range(p.n_h):
-            ones = popcount(m, word[lane * p.n_w : (lane + 1) * p.n_w] ^ key, f"ones{lane}")
+            part = Signal(p.n_w + max(rest_bits), name=f"part{lane}")
+            m.d.comb += part.eq(data.View(lanes, word)[lane])
+            ones = popcount(m, part[: p.n_w] ^ key, f"ones{lane}")
+            rest = Signal.like(key_rest, name=f"cluster_rest{lane}")
+            more = Signal.like(key_rest, name=f"more{lane}")  # the bits to come differ in at least so many
             d = Signal(p.distance_bits, name=f"distance{lane}")
+            reach = Signal(p.distance_bits + 1, name=f"reach{lane}")
             exists = Signal(name=f"exists{lane}")
             m.d.comb += [
+                rest.eq(part[p.n_w :]),
+                more.eq(Mux(rest > key_rest, rest - key_rest, key_rest - rest)),
                 d.eq(ones + Mux(chunk == 0, 0, partial[lane])),
                 exists.eq(((group << log_h) | lane) < n_used),
-                alive[lane].eq(exists & (d < bound)),
+                reach.eq(d + more),
+                alive[lane].eq(exists & (reach < bound)),
             ]
             distance.append(d)
         near, near_lane, near_ok = self._nearest(m, distance, alive, lane_bits)
@@ -227,7 +248,7 @@ class Hcu(wiring.Component):
                 bank.r_addr.eq(read_ctx * groups + next_group),
                 bank.w_en.eq(write_lanes),
                 bank.w_addr.eq(cur.ctx * groups + write_group),
-                bank.w_data.eq(Cat(*[cur.hash[c * p.n_w : (c + 1) * p.n_w]] * p.n_h)),
+                bank.w_data.eq(Cat(*[cur.hash[c * p.n_w : (c + 1) * p.n_w], rests[c][: rest_bits[c]]] * p.n_h)),
             ]
 
         with m.If(load):

@@ -42,6 +42,11 @@ class HcuParams:
         """Bits of a cluster index."""
         return bits_for(self.clusters)
 
+    def rest_bits(self, chunk: int) -> int:
+        """Bits of the population count of what follows `chunk` in a hash; 0 where early abandon has no use for it."""
+        rest = self.n_hp - (chunk + 1) * self.n_w
+        return bits_for(rest + 1) if rest and self.early_abandon else 0
+
     @property
     def distance_bits(self) -> int:
         """Bits of a Hamming distance, 0 to n_hp + 1 (the limit of a full table)."""

@@ -1,5 +1,6 @@
 """Cycles of the HCU."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,10 @@ from hdl.params import HcuParams
 
 @dataclass(frozen=True)
 class HcuCycles:
-    """An unstalled run: `compares` per key (cycles in which accumulators work), `out` (cycle of each beat on `o`,
-    the first key being accepted in cycle 0, keys offered without a gap), `bound` (tokens x clusters x N_hp / (h x w)).
+    """An unstalled run of one context from an empty table, keys offered without a gap, the first taken in cycle 0.
+
+    compares : per key, cycles in which the accumulators work · out : cycle of each beat on `o`
+    bound : tokens x clusters x N_hp / (N_HCU-h x N_HCU-w)
     """
 
     compares: np.ndarray
@@ -19,32 +22,43 @@ class HcuCycles:
 
 
 class HcuTime:
-    """Time view of `hdl.hcu.Hcu`: cycles from the distances alone, one context, starting with an empty table."""
+    """Time view of `hdl.hcu.Hcu`, with the tables that it carries along; distances alone decide."""
 
     # Acceptance, current hash-bit memory, its output register, read of the first group.
     LATENCY = 3
 
     def __init__(self, p: HcuParams, th_hd: int):
         self.p, self.th_hd = p, th_hd
+        self._tables = np.zeros((p.n_ctx, p.clusters, p.chunks), np.uint64)
+        self.used = [0] * p.n_ctx  # clusters of each context
 
-    def run(self, hashes: list[int]) -> HcuCycles:
-        """Cycles of clustering `hashes` (integers of n_hp bits)."""
+    def clear(self, ctx: int) -> None:
+        """Forget a context."""
+        self.used[ctx] = 0
+
+    def key(self, ctx: int, key_hash: int) -> tuple[int, bool]:
+        """Comparisons of a key, and whether the next key's scan starts a cycle later: its group is being written."""
+        p, used = self.p, self.used[ctx]
+        mask = (1 << p.n_w) - 1
+        key = np.array([key_hash >> c * p.n_w & mask for c in range(p.chunks)], np.uint64)
+        opens, compares = self._scan(self._tables[ctx, :used], key)
+        if opens:
+            self._tables[ctx, used] = key
+            self.used[ctx] += 1
+        return compares, opens and used < p.n_h
+
+    def run(self, hashes: Iterable[int]) -> HcuCycles:
+        """Cycles of clustering `hashes` (integers of n_hp bits) in context 0."""
         p = self.p
-        chunk_mask = (1 << p.n_w) - 1
-        keys = np.array([[h >> c * p.n_w & chunk_mask for c in range(p.chunks)] for h in hashes], np.uint64)
-        table = np.zeros((p.clusters, p.chunks), np.uint64)
-        used, bound = 0, 0
-        compares, out, cycle = [], [], self.LATENCY
-        for key in keys.reshape(-1, p.chunks):
-            opened, n = self._scan(table[:used], key)
-            compares.append(n)
-            bound += used * p.n_hp / (p.n_h * p.n_w)
+        self.clear(0)
+        compares, out, cycle, bound = [], [], self.LATENCY, 0.0
+        for key_hash in hashes:
+            bound += self.used[0] * p.n_hp / (p.n_h * p.n_w)
+            n, late = self.key(0, key_hash)
             cycle += max(1, n)
+            compares.append(n)
             out.append(cycle)
-            if opened:
-                table[used] = key
-                cycle += used < p.n_h  # the first group is read after it is written
-                used += 1
+            cycle += late
         return HcuCycles(np.array(compares), np.array(out), bound)
 
     def _scan(self, table: np.ndarray, key: np.ndarray) -> tuple[bool, int]:
@@ -58,14 +72,19 @@ class HcuTime:
         pad = groups * p.n_h - used
         partial = np.pad(partial, ((0, pad), (0, 0)), constant_values=p.n_hp + 2)
         least = partial.reshape(groups, p.n_h, p.chunks).min(1)  # of a group, after each chunk
-        opened = least[:, -1].min() >= limit
+        opens = bool(least[:, -1].min() >= limit)
         if not p.early_abandon:
-            return opened, groups * p.chunks
+            return opens, groups * p.chunks
+        # At least: the bits to come differ in no fewer than the difference of their ones.
+        ones = np.bitwise_count(np.concatenate([table, key[None]])).astype(np.int64)
+        rest = ones.sum(1, keepdims=True) - ones.cumsum(1)
+        rest = np.pad(np.abs(rest[:-1] - rest[-1]), ((0, pad), (0, 0)))
+        at_least = (partial + rest).reshape(groups, p.n_h, p.chunks).min(1)
         # What a group must beat: the best of the groups before it. One that is left early could not have improved it.
         best = np.minimum.accumulate(np.concatenate([[limit], least[:-1, -1]]))
-        beaten = least >= best[:, None]
+        beaten = at_least >= best[:, None]
         visited = np.where(beaten.any(1), beaten.argmax(1) + 1, p.chunks)
         zero = np.flatnonzero(least[:, -1] == 0)
         if limit and len(zero):
             visited = visited[: zero[0] + 1]
-        return opened, int(visited.sum())
+        return opens, int(visited.sum())

@@ -136,7 +136,8 @@ def test_functional_coverage():
 
 
 MUTANTS = [
-    ("tiny", "distance0 < bound", "distance0 <= bound"),  # the last instead of the first of a tie
+    ("tiny", "reach0 < bound", "reach0 <= bound"),  # the last instead of the first of a tie
+    ("tiny", "reach0 = distance0 + more0", "reach0 = distance0 + more0 + 1"),  # gives up too soon
     ("all-lanes", "distance1 < distance0", "distance1 <= distance0"),
     ("tiny", "assign found = new_best < limit", "assign found = new_best <= limit"),
     ("tiny", "n_used == 6'h20", "n_used == 6'h1f"),
