@@ -61,8 +61,9 @@ def frames(
     from the first one (default: every frame). `size` stretches the whole picture to size x size, bilinear. At most
     `limit` frames are yielded; the rest of the stream is not decoded.
 
-    A damaged stream raises at the first frame the decoder cannot vouch for, instead of concealing it
-    (`err_detect=explode`). Raises `VideoError`: missing, empty, not a video, no video stream, no frame, damaged.
+    Damage raises at the first frame that the decoder reports as corrupt, where players would conceal it. H.264 carries
+    no checksum, so damage that still parses goes unseen (38 of 100 single-bit flips in `bikes` gave other pixels and
+    no error, 60 an error): compare `digest` where that matters. Raises `VideoError`: missing, empty, not a video, no video stream, no frame, damaged.
     """
     path = locate(video)
     if path.stat().st_size == 0:
@@ -73,7 +74,6 @@ def frames(
             if not container.streams.video:
                 raise VideoError(f"{path.name}: holds no video stream")
             stream = container.streams.video[0]
-            stream.codec_context.options = {"err_detect": "explode"}
             for frame in container.decode(stream):
                 if frame.is_corrupt:
                     raise VideoError(f"{path.name}: damaged at frame {seen}")
