@@ -62,8 +62,10 @@ def frames(
     `limit` frames are yielded; the rest of the stream is not decoded.
 
     Damage raises at the first frame that the decoder reports as corrupt, where players would conceal it. H.264 carries
-    no checksum, so damage that still parses goes unseen (38 of 100 single-bit flips in `bikes` gave other pixels and
-    no error, 60 an error): compare `digest` where that matters. Raises `VideoError`: missing, empty, not a video, no video stream, no frame, damaged.
+    no checksum, so damage that still parses goes unseen: of 100 single-bit flips in the first 60,000 bytes of `bikes`,
+    over 40 frames, 60 raised and 38 gave other pixels without an error. Compare `digest` where that matters.
+
+    Raises `VideoError`: missing, empty, not a video, no video stream, no frame, damaged.
     """
     path = locate(video)
     if path.stat().st_size == 0:
