@@ -11,6 +11,7 @@ from golden.params import ParamError
 from hdl.emit import emit
 from hdl.params import KvmuParams, preset
 from sim.kvmu import KvmuTime
+from tb.formal.kvmu import SMALL, prove
 from tb.runner import BenchError, Run, mutants
 
 TINY = preset("tiny").kvmu
@@ -270,6 +271,22 @@ def test_mutants_are_killed(size):
         except (BenchError, AssertionError):
             pass
     assert not survivors
+
+
+def test_allocator_is_proved():
+    assert prove(SMALL)
+    assert not prove(SMALL, reach=True)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        (r"connect \\A \\free_head \[0\]", r"connect \\A 1'0"),  # freed blocks other than the first are not found
+        (r"assign (\\w_en\S*) \[0\] \\freed \[0\]", r"assign \1 [0] 1'0"),  # freed clusters are not linked
+    ],
+)
+def test_proof_sees_a_broken_allocator(edit):
+    assert not prove(SMALL, edit)
 
 
 @pytest.mark.parametrize(
