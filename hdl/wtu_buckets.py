@@ -25,7 +25,8 @@ class WtuBuckets(wiring.Component):
     Preprocess: Sum, smallest and largest code while the row is written to score memory. Selection: the row is read once
     a bucket; its upper and lower bounds give the mask of the lanes, the weights under it are summed, and
     the sum of whole buckets is compared. A pass starts right behind the one before and is dropped if that one crossed.
-    bucket(c) = ((max - c) * n_buckets) // (max - min + 1), so bucket b ends at max - (((b + 1) * span - 1) // n_buckets).
+    bucket(c) = ((max - c) * n_buckets) // span, span = max - min + 1: bucket b ends at
+    max - (((b + 1) * span - 1) // n_buckets).
 
     Parameters
     ----------
@@ -147,7 +148,7 @@ class WtuBuckets(wiring.Component):
             exponent = Signal(max(1, f.exp_bits), name=f"exponent{j}")
             with m.If(go):
                 m.d.sync += [
-                    product.eq(lanes.significand(p, codes[j]) * part),
+                    product.eq(lanes.multiply(m, part, lanes.significand(p, codes[j]), f"mul{j}")),
                     exponent.eq(lanes.exponent_of(p, codes[j])),
                 ]
             products.append(product)

@@ -149,60 +149,51 @@ class WtuExact(wiring.Component):
         for ram in [count, count2][:buffers]:
             lanes.write_counts(m, p, self.c, ram)
 
-        # A word is accepted and its counts are read.
-        b_valid, b_first, b_last, b_buf, b_fire = flags("b_valid", "b_first", "b_last", "b_buf", "b_fire")
-        b_word, b_keep, b_code = Signal(word_bits), Signal(lane_bits), Signal(f.bits * n_w)
+        # A word is taken with its counts, which have been read before: those of the next word with every word, those
+        # of the first while it waits (and again after a zoom).
         start = comb(1, "start", taken == 0)
-        closed = comb(1, "closed", fronts[Front.CLEAR] | (front >= Front.REPLAY) | zoom_go)
-        may_start = comb(1, "may_start", ~busy.bit_select(load_buf, 1) & ~self.c.valid)
+        primed = Signal()
         accept = comb(1, "accept", self.i.valid & self.i.ready)
+        open_ = comb(1, "open", (front != Front.CLEAR) & (front < Front.REPLAY) & ~zoom_go)
+        may_start = comb(1, "may_start", ~busy.bit_select(load_buf, 1) & ~self.c.valid)
+        prime = comb(1, "prime", self.i.valid & ~primed & open_ & (~start | may_start))
         m.d.comb += [
-            self.i.ready.eq((~start | may_start) & (~b_valid | b_fire) & ~closed),
-            b_fire.eq(b_valid & fronts[Front.LOAD] & ~zoom_go),
+            self.i.ready.eq(primed & fronts[Front.LOAD] & ~zoom_go & ~(start & self.c.valid)),
             score.w_en.eq(accept),
             score.w_addr.eq(load_buf * p.words + taken),
             score.w_data.eq(row.scores),
         ]
+        with m.If(prime):
+            m.d.sync += primed.eq(1)
+        with m.Elif(zoom_go | (accept & row.last) | (self.c.valid & self.c.ready)):
+            m.d.sync += primed.eq(0)
         with m.If(accept):
-            m.d.sync += [
-                b_valid.eq(1),
-                b_first.eq(start),
-                b_last.eq(row.last),
-                b_buf.eq(load_buf),
-                b_word.eq(taken),
-                b_keep.eq(row.keep),
-                b_code.eq(row.scores),
-                taken.eq(Mux(row.last, 0, taken + 1)),
-            ]
+            m.d.sync += taken.eq(Mux(row.last, 0, taken + 1))
             if buffers == 2:
                 m.d.sync += load_buf.eq(load_buf ^ row.last)
             with m.Switch(load_buf):
                 for b in range(buffers):
                     with m.Case(b):
                         m.d.sync += [ctx_of[b].eq(row.ctx), last_of[b].eq(taken), keep_of[b].eq(row.keep)]
-        with m.Elif(b_fire | zoom_go):
-            m.d.sync += b_valid.eq(0)
 
         # Words for the histogram also come from score memory: zoom and replay.
         replay_word = Signal(word_bits)
         m_valid, m_first, m_zoom, z_fed = flags("m_valid", "m_first", "m_zoom", "z_fed")
-        m_word = Signal(word_bits)
         zoom_read = comb(1, "zoom_read", backs[Back.Z_SCAN] & scan_read)
         m.d.sync += [
             m_valid.eq(zoom_read | fronts[Front.REPLAY]),
             m_zoom.eq(zoom_read),
-            m_word.eq(replay_word),
             m_first.eq(Mux(fronts[Front.REPLAY], replay_word == 0, ~z_fed)),
             replay_word.eq(Mux(fronts[Front.REPLAY], replay_word + 1, 0)),
             z_fed.eq(backs[Back.Z_SCAN] & (z_fed | scan_read)),
         ]
         load_ctx = of(ctx_of, load_buf, "load_ctx")
-        front_read = comb(1, "front_read", accept | zoom_read | fronts[Front.REPLAY])
+        front_read = comb(1, "front_read", accept | prime | zoom_read | fronts[Front.REPLAY])
         front_ctx = comb(
             len(load_ctx), "front_ctx", Mux(zoom_read, sel_ctx, Mux(fronts[Front.REPLAY], load_ctx, row.ctx))
         )
         front_word = comb(
-            word_bits, "front_word", Mux(zoom_read, scan_word, Mux(fronts[Front.REPLAY], replay_word, taken))
+            word_bits, "front_word", Mux(zoom_read, scan_word, Mux(fronts[Front.REPLAY], replay_word, taken + accept))
         )
 
         # The codes of a word read from score memory, against what is known of the crossing code.
@@ -220,21 +211,21 @@ class WtuExact(wiring.Component):
             ]
 
         # Into the histogram.
-        b_used = Signal(n_w)
+        in_row = Signal(n_w)
         m.d.comb += [
-            hist.fire.eq(b_fire | m_valid),
-            hist.first.eq(Mux(m_valid, m_first, b_first)),
-            hist.used.eq(Mux(m_valid, Mux(m_zoom, equal, ~0), b_used)),
+            hist.fire.eq(accept | m_valid),
+            hist.first.eq(Mux(m_valid, m_first, start)),
+            hist.used.eq(Mux(m_valid, Mux(m_zoom, equal, ~0), in_row)),
             hist.counts.eq(count.r_data),
         ]
         for j in range(n_w):
-            code = comb(f.bits, f"code{j}", Mux(m_valid, s_code[j], b_code.word_select(j, f.bits)))
+            code = comb(f.bits, f"code{j}", Mux(m_valid, s_code[j], row.scores[j]))
             digit = Signal(bin_bits, name=f"digit{j}")
             m.d.comb += [
                 hist.codes[j].eq(code),
                 hist.bins[j].eq(digit),
                 digit.eq(code[digits[0][1] :]),
-                b_used[j].eq(~b_last | (b_keep >= j)),
+                in_row[j].eq(~row.last | (row.keep >= j)),
             ]
             with m.If(m_zoom):
                 with m.Switch(level):
@@ -242,12 +233,10 @@ class WtuExact(wiring.Component):
                         with m.Case(k):
                             m.d.comb += digit.eq(code[low : low + width])
         top_word = Cat(*[hist.word_top] * GROUP)
-        # A word that a zoom kept from the histogram gets its highest bin when it is replayed.
-        top_of = comb(word_bits, "top_of", Mux(m_valid, m_word, b_word))
-        top_slot = top_of[:2] if word_bits > 1 else top_of
+        top_slot = taken[:2] if word_bits > 1 else taken
         m.d.comb += [
-            tops.w_en.eq(Mux(b_fire | (m_valid & ~m_zoom), 1 << top_slot, 0)),
-            tops.w_addr.eq(Mux(m_valid, load_buf, b_buf) * groups + (top_of >> 2)),
+            tops.w_en.eq(Mux(accept, 1 << top_slot, 0)),
+            tops.w_addr.eq(load_buf * groups + (taken >> 2)),
             tops.w_data.eq(top_word),
         ]
 
@@ -403,7 +392,7 @@ class WtuExact(wiring.Component):
                 lanes3.eq(lanes2),
                 tokens3.eq(tokens2),
                 clusters3.eq(clusters2),
-                weight3.eq(tokens2 * significand2),
+                weight3.eq(lanes.multiply(m, tokens2, significand2, "weight")),
             ]
 
         # Stage 3: decide. A zoom's walk uses the same subtractor.
@@ -478,7 +467,7 @@ class WtuExact(wiring.Component):
 
         # Control of the histogram.
         quiet = ~valid2 & ~valid3
-        grant = (fronts[Front.LOAD] & ~(b_valid & b_last)) | fronts[Front.PARK] | fronts[Front.Z_HOLD]
+        grant = fronts[Front.LOAD] | fronts[Front.PARK] | fronts[Front.Z_HOLD]
         m.d.comb += [
             zoom_go.eq(backs[Back.OVER] & quiet & grant),
             hist.next.eq(fronts[Front.CLEAR] | crossed | every | fronts[Front.Z_START] | z_crossed),
@@ -492,7 +481,7 @@ class WtuExact(wiring.Component):
             with m.Case(Front.LOAD):
                 with m.If(zoom_go):
                     m.d.sync += [front.eq(Front.Z_START), f_park.eq(0)]
-                with m.Elif(b_fire & b_last):
+                with m.Elif(accept & row.last):
                     m.d.sync += [front.eq(Front.TH), th_count.eq(0)]
             with m.Case(Front.TH, Front.WALK, Front.PARK):
                 with m.If(zoom_go):

@@ -87,14 +87,13 @@ class WeightedHistogram(wiring.Component):
             exponent = Signal(max(1, p.score.exp_bits), name=f"exponent{j}")
             bin_now = Signal(bin_bits, name=f"bin{j}")
             again = Signal(name=f"again{j}")  # the bin that the word before has just written
-            m.d.comb += count.eq(Mux(self.used[j], self.counts[j], 0))
-            m.d.sync += again.eq(self.fire & add & (bin_ == bin_now))
-            with m.If(self.fire):
-                m.d.sync += [
-                    product.eq(lanes.significand(p, code) * count),
-                    exponent.eq(lanes.exponent_of(p, code)),
-                    bin_now.eq(bin_),
-                ]
+            m.d.comb += count.eq(Mux(self.used[j] & self.fire, self.counts[j], 0))
+            m.d.sync += [
+                again.eq(self.fire & add & (bin_ == bin_now)),
+                product.eq(lanes.multiply(m, count, lanes.significand(p, code), f"mul{j}")),
+                bin_now.eq(bin_),
+            ]
+            m.d.comb += exponent.eq(lanes.exponent_of(p, bin_now))
             # A word: sum, number of the histogram, whether it holds anything.
             m.submodules[f"hist{j}"] = ram = Ram(weight_bits + bin_bits + 1, 1 << bin_bits)
             m.d.comb += [ram.r_en.eq(self.fire | self.walk), ram.r_addr.eq(Mux(self.walk, self.walk_bin, bin_))]
@@ -102,25 +101,26 @@ class WeightedHistogram(wiring.Component):
             # Second stage: add, write back.
             was, wrote = ram.r_data[:weight_bits], Signal(weight_bits, name=f"wrote{j}")
             current = Signal(name=f"current{j}")
+            fresh = Signal(name=f"fresh{j}")
             old = Signal(weight_bits, name=f"old{j}")
             new = Signal(weight_bits, name=f"new{j}")
             m.d.comb += [
                 current.eq(ram.r_data[weight_bits:] == Cat(row, 1)),
-                old.eq(Mux(again, wrote, Mux(current, was, 0))),
+                fresh.eq(current & ~again),
+                old.eq((wrote & again.replicate(weight_bits)) | (was & fresh.replicate(weight_bits))),
                 new.eq(old + product),
                 ram.w_en.eq(add | self.next),
                 ram.w_addr.eq(Mux(self.next, row, bin_now)),
                 ram.w_data.eq(Cat(new, row, ~self.next)),
             ]
-            with m.If(add):
-                m.d.sync += wrote.eq(new)
+            m.d.sync += wrote.eq(new)
             shift = Signal(lanes.shift_bits(p), name=f"shift{j}")
             value = Signal(lanes.product_bits(p) + max_shift, name=f"value{j}")
             addend = Signal(max(len(value), weight_bits), name=f"addend{j}")
             m.d.comb += [
                 shift.eq(lanes.shift_of(p, exponent)),
                 value.eq(product << shift),
-                addend.eq(Mux(walked, old, value)),
+                addend.eq(value | Mux(walked, old, 0)),  # no product follows a walk
             ]
             in_tree.append(addend)
 
