@@ -22,15 +22,14 @@ MACRO_BITS = 512  # a smaller memory is a few rows of flip-flops in practice: no
 AREA_SCRIPT = Path(__file__).with_name("area.abc")
 WORKER = Path(__file__).with_name("worker.py")
 
-# Elaboration. No ROM is inferred from a case (-norom): a table of constants is logic, not a memory.
 _READ = (
     "read_verilog -sv top.v",
     "hierarchy -check -top {top}",
-    "proc -norom",
+    "proc",
     "chformal -remove",  # assertions, and what only they read, are not hardware
     "delete t:$print",
     "synth -run coarse:fine -flatten -noshare",
-    "memory_map -rom-only",
+    "memory_map -rom-only",  # a table of constants is logic; by this way a case of 64 came out at half the area
     "select t:$mem_v2",
     "write_json -selected memories.json",
     "select -clear",

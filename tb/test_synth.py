@@ -111,10 +111,17 @@ def test_small_memory_is_built_of_registers(area):
 
 
 def test_constant_table_is_logic(area):
-    rows = "".join(f"{i}: y = {i * 37 % 256};" for i in range(64))
-    a = area(f"module t(input [5:0] a, output reg [7:0] y); always @* case (a) {rows} endcase endmodule", macro_bits=1)
-    assert a.memories == ()
-    assert a.comb_ge > 20
+    values = [i * 37 % 256 for i in range(64)]
+    head = "module t(input [5:0] a, output reg [7:0] y);"
+    cases = "".join(f"{i}: y = {v};" for i, v in enumerate(values))
+    words = "".join(f"rom[{i}] = {v};" for i, v in enumerate(values))
+    for text in (
+        f"{head} always @* case (a) {cases} endcase endmodule",
+        f"{head} reg [7:0] rom [0:63]; initial begin {words} end always @* y = rom[a]; endmodule",
+    ):
+        a = area(text, macro_bits=1)
+        assert a.memories == ()
+        assert a.comb_ge > 20
 
 
 def test_assertions_are_not_hardware(area):
