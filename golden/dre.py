@@ -14,6 +14,7 @@ from golden.wicsum import Selection, select_rows
 class Query:
     """Result of a query block: each row's selection, their union (ascending clusters) and its bursts."""
 
+    counts: np.ndarray  # [C] token counts at that time
     rows: Selection
     clusters: list[int]
     bursts: list[Burst]
@@ -39,6 +40,7 @@ class DreModel:
 
     def query(self, ctx: int, codes: np.ndarray) -> Query:
         """Select for a query block: `codes` [R, C], R at least 1, C the clusters of `ctx`, at least 1."""
-        rows = select_rows(codes, self.tables[ctx].counts, self.params)
+        counts = self.tables[ctx].counts.copy()
+        rows = select_rows(codes, counts, self.params)
         clusters = np.flatnonzero(rows.mask.any(0)).tolist()
-        return Query(rows, clusters, self.kv.fetch(ctx, clusters), self.kv.traffic(ctx, clusters))
+        return Query(counts, rows, clusters, self.kv.fetch(ctx, clusters), self.kv.traffic(ctx, clusters))

@@ -85,7 +85,7 @@ def command(
                     advance(len(outcomes))
 
                 try:
-                    verify(trace, p, dre, f, queries=2, seed=seed, progress=seen)
+                    verify("dre", trace, p, dre, f, queries=2, seed=seed, progress=seen)
                 except BenchError as e:
                     console.err.print(f"[red]the RTL failed[/] {e}", highlight=False, soft_wrap=True)
                     raise typer.Exit(1) from None

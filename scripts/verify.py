@@ -43,7 +43,9 @@ def command(
         emitted = emit(unit, p)
         try:
             with console.err.status(f"{unit} on {trace.name}") as status:
-                outcomes = verify(data, p, emitted, f, queries, idle, stall, seed, lambda o: status.update(_line(o)))
+                outcomes = verify(
+                    unit, data, p, emitted, f, queries, idle, stall, seed, lambda o: status.update(_line(o))
+                )
         except BenchError as e:
             console.err.print(f"[red]{unit} failed[/] {e}", highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None

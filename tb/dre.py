@@ -9,6 +9,7 @@ from golden.dre import DreModel, Query
 from golden.kvmap import KvMap
 from golden.params import ReSVParams, ScoreFormat
 from hdl.params import DreParams, HcuParams, KvmuParams, WtuParams
+from sim.dre import DreTime
 
 
 def params_from(tree: dict) -> DreParams:
@@ -38,6 +39,7 @@ class Scenario:
         bases = {"device_base": self.device_base, "home_base": self.home_base}
         self.model = DreModel(self.f, KvMap(**{n: getattr(k, n) for n in names}, **bases))
         self._tokens = [0] * k.n_ctx
+        self._codes: list[tuple[int, np.ndarray]] = []
 
     def clear(self, ctx: int) -> None:
         """Forget a context."""
@@ -65,6 +67,7 @@ class Scenario:
         """A query block's rows, [R, C]."""
         q = self.model.query(ctx, codes)
         self.queries.append(q)
+        self._codes.append((ctx, codes))
         self.phases.append({"rows": row_beats(self.p.wtu, ctx, codes)})
         for i, burst in enumerate(q.bursts):
             self.b.append({**burst._asdict(), "ctx": ctx, "last": int(i == len(q.bursts) - 1), "empty": 0})
@@ -86,6 +89,21 @@ class Scenario:
             "gap": 16,
             "limit": 400_000,
         }
+
+    def phase_cycles(self) -> list[int]:
+        """By the time view, cycles of each phase: first beat taken to the last on `t`, or to the last burst."""
+        time = DreTime(self.p, self.f.th_hd)
+        out, t, queries = [], iter(self.t), iter(self.queries)
+        blocks = iter(self._codes)
+        for phase in self.phases:
+            if "keys" in phase:
+                news = [next(t) for _ in phase["keys"]]
+                beats = zip(phase["keys"], news, strict=True)
+                out.append(time.keys([(k["op"], k["ctx"], k["hash"], n.get("cluster", 0)) for k, n in beats])[-1])
+            else:
+                q, (ctx, codes) = next(queries), next(blocks)
+                out.append(time.query(ctx, codes, q.counts, self.f.ratio_q16, q.clusters))
+        return out
 
     def differences(self, got: dict) -> list[str]:
         """Every stream's first beat that differs from golden, one line each; empty if the hardware is right."""

@@ -1,4 +1,4 @@
-"""DRE: the joined units equal golden on constrained-random phases, under stalls, after a reset, for every shape."""
+"""DRE: the joined units equal golden in bits and the time view in cycles, under stalls, resets, in every shape."""
 
 import random
 from dataclasses import replace
@@ -49,6 +49,8 @@ def test_equals_golden(shape):
         s = play(p, seed, 24)
         got = Run(e, "tb.bench_dre", "phases", s.config(idle, stall), seed)()
         assert s.differences(got) == [], f"seed {seed}"
+        if not (idle or stall) and p.wtu.n_h == 1:
+            assert [b - a for a, b in zip(got["first"], got["ends"], strict=True)] == s.phase_cycles()
 
 
 @pytest.mark.parametrize("reset_at", [3, 60, 333])

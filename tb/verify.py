@@ -1,7 +1,7 @@
 """A trace through golden ReSV and through the RTL, beat by beat: what `vrex verify` and the demo run."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from golden.resv import ReSV
 from golden.trace import Trace, TraceError
 from hdl.emit import Emitted
 from hdl.params import DreParams
+from sim.hcu import HcuTime
+from sim.kvmu import KvmuTime
 from tb.dre import Scenario
 from tb.runner import Run
 
@@ -40,13 +42,23 @@ class Outcome:
     cycles: int  # of the whole run in Verilator
 
 
+@dataclass(frozen=True)
+class Played:
+    """A run of a unit on a table's scenario."""
+
+    beats: int  # compared bit by bit
+    differences: list[str]
+    cycles: int
+
+
 def tables(trace: Trace, f: ReSVParams, queries: int) -> Iterator[Table]:
-    """The HC tables of every recorded layer; rows for the last `queries` segments whose queries are recorded.
+    """The HC tables of every recorded layer; rows for the last `queries` frames whose queries are recorded
+    (segments, in a trace without frames).
 
     Raises `TraceError` if there is no such segment.
     """
     spans = trace.spans()
-    asked = trace.spans(queries=True)[-queries:]
+    asked = (trace.spans("frame", queries=True) or trace.spans(queries=True))[-queries:]
     if not asked:
         raise TraceError("no segment of the trace has its queries recorded: record it with --queries 1 or more")
     for i, layer in enumerate(trace.layers):
@@ -92,7 +104,91 @@ def scenario(table: Table, p: DreParams, f: ReSVParams) -> tuple[Scenario, list[
     return s, wrong
 
 
+def play(unit: str, emitted: Emitted, table: Table, s: Scenario, stalls: tuple[float, float], seed: int) -> Played:
+    """The scenario of a table, or the part of it that concerns `unit`, on the RTL."""
+    return _PLAYERS[unit](emitted, table, s, *stalls, seed)
+
+
+def _dre(emitted, table, s, idle, stall, seed) -> Played:
+    got = Run(emitted, "tb.bench_dre", "phases", s.config(idle, stall), seed)()
+    model = None
+    if not (idle or stall) and s.p.wtu.n_h == 1:
+        ends = [end - first for first, end in zip(got["first"], got["ends"], strict=True)]
+        model = _compare("cycles of a phase", s.phase_cycles(), ends)
+    return Played(sum(len(getattr(s, n)) for n in "twxb"), s.differences(got) + (model or []), got["cycles"])
+
+
+def _hcu(emitted, table, s, idle, stall, seed) -> Played:
+    keys = [beat for phase in s.phases for beat in phase.get("keys", [])]
+    c = {"params": asdict(s.p.hcu), "beats": keys, "th_hd": s.f.th_hd, "idle": idle, "stall": stall, "reset_at": 0}
+    got = Run(emitted, "tb.bench_hcu", "keys", c | {"limit": 10_000_000}, seed)()
+    wrong = _compare("o", s.t, got["beats"])
+    if not (idle or stall):
+        times = HcuTime(s.p.hcu, s.f.th_hd).run([k["hash"] for k in keys]).out.tolist()
+        wrong += _compare("cycle of o", times, [c - got["first"] for c in got["cycles"]])
+    return Played(len(s.t), wrong, got["cycles"][-1])
+
+
+def _kvmu(emitted, table, s, idle, stall, seed) -> Played:
+    """Every append, then the last query block's set."""
+    a = [{"op": t["op"], "ctx": t["ctx"], "cluster": t["cluster"], "token": t["token"]} for t in s.t]
+    last = s.queries[-1]
+    names = last.clusters or [0]
+    f = [
+        {"ctx": 0, "cluster": c, "last": int(i == len(names) - 1), "empty": int(not last.clusters)}
+        for i, c in enumerate(names)
+    ]
+    stalls = {"a": idle, "f": idle, "w": stall, "x": stall, "b": stall}
+    episode = {"a": a, "f": f, "stalls": [stalls], "block_b": 0, "cut_at": 0}
+    c = {"params": asdict(s.p.kvmu), "device_base": s.device_base, "home_base": s.home_base, "episodes": [episode]}
+    got = Run(emitted, "tb.bench_kvmu", "traffic", c, seed)()["episodes"][0]
+    bursts = s.b[-max(1, len(last.bursts)) :]
+    wrong = []
+    for name, want in (("w", s.w), ("x", s.x), ("b", bursts)):
+        wrong += _compare(name, want, [beat for _, beat in got[name]])
+    if not (idle or stall):
+        time = KvmuTime(s.p.kvmu, s.device_base, s.home_base)
+        cycles = time.run([(v["op"], v["ctx"], v["cluster"]) for v in a], [(0, last.clusters)])
+        wrong += _compare("cycle of b", cycles.b, [cycle - got["a"][0] for cycle, _ in got["b"]])
+    return Played(len(s.w) + len(s.x) + len(bursts), wrong, got["b"][-1][0])
+
+
+def _cluster_set(emitted, table, s, idle, stall, seed) -> Played:
+    p = s.p.wtu
+    beats, want = [], []
+    for q in s.queries:
+        for r, mask in enumerate(q.rows.mask):
+            words = np.pad(mask, (0, -len(mask) % p.n_w)).reshape(-1, p.n_w) @ (1 << np.arange(p.n_w))
+            ends = {"set_last": int(r == len(q.rows.mask) - 1), "ctx": 0}
+            last = len(words) - 1
+            beats += [{"addr": i, "mask": int(w), "row_last": int(i == last), **ends} for i, w in enumerate(words)]
+        want += [{"cluster": c, "last": int(c == q.clusters[-1]), "empty": 0} for c in q.clusters]
+        want += [] if q.clusters else [{"last": 1, "empty": 1}]
+    episode = {"beats": beats, "stalls": [(idle, stall)], "cut_at": 0}
+    c = {"params": asdict(p), "episodes": [episode]}
+    got = Run(emitted, "tb.bench_cluster_set", "rows", c, seed)()["episodes"][0]
+    wrong = _compare("o", want, [beat for _, beat in got["o"]])
+    return Played(len(want), wrong, got["o"][-1][0])
+
+
+_PLAYERS = {"dre": _dre, "hcu": _hcu, "kvmu": _kvmu, "cluster_set": _cluster_set}
+
+
+def _compare(name: str, want: list, got: list) -> list[str]:
+    """The first difference of two lists of numbers, or of beats in the fields that `want` names; empty if equal."""
+    if len(want) != len(got):
+        return [f"{name}: {len(got)} from the RTL, {len(want)} expected"]
+    for i, (a, b) in enumerate(zip(want, got, strict=True)):
+        fields = a.items() if isinstance(a, dict) else [("value", a)]
+        for key, v in fields:
+            have = b[key] if isinstance(a, dict) else b
+            if have != v:
+                return [f"{name}[{i}]: {key} is {have}, expected {v}"]
+    return []
+
+
 def verify(
+    unit: str,
     trace: Trace,
     p: DreParams,
     emitted: Emitted,
@@ -103,14 +199,14 @@ def verify(
     seed: int = 1,
     progress: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """Every table of the trace through the DRE's RTL; the differences stand in the outcomes.
+    """Every table of the trace through the RTL of `unit`; differences in bits or cycles stand in the outcomes.
 
     Raises `BenchError` if a simulator cannot be built or does not end.
     """
     out = []
     for table in tables(trace, f, queries):
         s, wrong = scenario(table, p, f)
-        got = Run(emitted, "tb.bench_dre", "phases", s.config(idle, stall), seed)()
+        played = play(unit, emitted, table, s, (idle, stall), seed)
         outcome = Outcome(
             table=table.name,
             keys=len(s.w),
@@ -118,9 +214,9 @@ def verify(
             rows=sum(len(c) for c in table.codes if c is not None),
             bursts=len(s.b),
             refused=sum(w["full"] for w in s.w),
-            beats=sum(len(getattr(s, name)) for name in "twxb"),
-            differences=wrong + s.differences(got),
-            cycles=got["cycles"],
+            beats=played.beats,
+            differences=wrong + played.differences,
+            cycles=played.cycles,
         )
         out.append(outcome)
         progress(outcome)

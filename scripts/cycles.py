@@ -1,0 +1,107 @@
+"""`vrex cycles`: the units' cycles on a trace, by the time views that the benches hold equal to the RTL."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.progress import track
+from rich.table import Table
+
+from golden.params import ReSVParams, check
+from golden.trace import Trace
+from hdl.params import DreParams
+from scripts import console
+from sim.hcu import HcuTime
+from sim.wtu import WtuTime
+from tb.verify import Table as HcTable
+from tb.verify import scenario, tables
+
+HEAD = {
+    "hcu_full": "HCU: no abandon",
+    "hcu": "HCU",
+    "clusters": "clusters",
+    "exact_latency": "exact: latency",
+    "exact_worst": "worst",
+    "exact_interval": "interval",
+    "exact_size": "clusters chosen",
+    "buckets_latency": "buckets: latency",
+    "buckets_worst": "worst",
+    "buckets_interval": "interval",
+    "buckets_size": "clusters chosen",
+    "useful": "KVMU: useful",
+    "burst": "burst bytes",
+    "scattered": "token-ordered",
+}
+
+
+def command(
+    traces: Annotated[list[Path], typer.Argument(help="Trace files of `vrex trace`.")],
+    preset: console.Preset = "core",
+    param: console.Param = None,
+    queries: Annotated[int, typer.Option(help="Query blocks (frames) whose rows are timed, from the end.")] = 2,
+    th_hd: Annotated[int, typer.Option(help="Th_hd: a key joins a cluster at a Hamming distance below it.")] = 7,
+    ratio: Annotated[float, typer.Option(help="Th_r-wics, 0 to 1.")] = 0.3,
+    json: console.Json = False,
+) -> None:
+    """Cycles of HCU and WTU over their bounds, and the KVMU's traffic, per HC table of a trace."""
+    rows = []
+    with console.one_line_errors():
+        check(queries >= 1, "queries", queries, "must be at least 1")
+        check(0 <= ratio <= 1, "ratio", ratio, "must be 0 to 1")
+        p = console.params(preset, param)
+        f = replace(p.function(), th_hd=min(th_hd, p.hcu.n_hp + 1), ratio_q16=round(ratio * 65536))
+        for path in traces:
+            found = list(tables(Trace.load(path), f, queries))
+            for table in track(found, path.name, console=console.err, transient=True, disable=json):
+                rows.append({"trace": path.name, "table": table.name, **measure(table, p, f)})
+    if json:
+        console.print_json(rows)
+        return
+    out = Table("trace", "table", *HEAD.values(), title=f"Cycles over the bound, preset {preset}")
+    for row in rows:
+        out.add_row(row["trace"], row["table"], *(f"{row[name]:,.3g}" for name in HEAD))
+    console.out.print(out)
+    console.out.print(
+        "HCU: cycles over tokens x clusters x N_hp / (N_HCU-h x N_HCU-w). WTU: latency (first word in to last beat "
+        "out) and interval (rows offered without a gap) over ceil(clusters / N_WTU-w), medians and the worst row. "
+        "KVMU: useful bytes over fetched bytes; mean bytes a burst, and in a layout in token order.",
+        highlight=False,
+    )
+
+
+def measure(table: HcTable, p: DreParams, f: ReSVParams) -> dict[str, float]:
+    """Figures of one HC table, keys of `HEAD`."""
+    hashes = [h for segment in table.hashes for h in segment]
+    out: dict[str, float] = {}
+    for name, abandon in (("hcu_full", False), ("hcu", True)):
+        run = HcuTime(replace(p.hcu, early_abandon=abandon), f.th_hd).run(hashes)
+        out[name] = float(run.out[-1] / run.bound)
+    for selection in ("exact", "buckets"):
+        own = replace(p, wtu=replace(p.wtu, selection=selection))
+        s, _ = scenario(table, own, replace(f, selection=selection))
+        latency, interval, size, bound = [], [], [], []
+        blocks = [c for c in table.codes if c is not None]
+        for query, codes in zip(s.queries, blocks, strict=True):
+            n = codes.shape[1]
+            counts = query.counts
+            time = WtuTime(own.wtu)
+            least = -(-n // own.wtu.n_w)
+            bound.append(n)
+            latency += [time.row(row, counts, f.ratio_q16).latency / least for row in codes]
+            _, ends = time.run([(row, counts) for row in codes], f.ratio_q16)
+            interval += (np.diff(ends) / least).tolist()
+            size += query.rows.clusters.tolist()
+        out["clusters"] = bound[-1]
+        out[f"{selection}_latency"] = float(np.median(latency))
+        out[f"{selection}_worst"] = float(np.max(latency))
+        out[f"{selection}_interval"] = float(np.median(interval))
+        out[f"{selection}_size"] = float(np.mean(size))
+        if selection == "exact":
+            traffic = [q.traffic for q in s.queries if q.traffic.bursts]
+            fetched = sum(t.fetched_bytes for t in traffic)
+            out["useful"] = sum(t.useful_bytes for t in traffic) / fetched if fetched else 1.0
+            out["burst"] = fetched / max(1, sum(t.bursts for t in traffic))
+            out["scattered"] = fetched / max(1, sum(t.scattered_bursts for t in traffic))
+    return out

@@ -1,0 +1,81 @@
+"""The `vrex` command as a user meets it: results, --json, one-line errors, exit codes, nothing half-written."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from scripts.main import app
+from scripts.verify import FIXTURE
+
+
+def vrex(*args: str):
+    return CliRunner().invoke(app, [str(a) for a in args])
+
+
+def test_presets():
+    assert set(json.loads(vrex("presets", "--json").stdout)) == {"tiny", "core", "edge8", "server48"}
+    assert "hcu.n_w" in vrex("presets").stdout
+
+
+def test_generate_writes_verilog_and_manifest(tmp_path):
+    run = vrex("generate", "hcu", "--preset", "tiny", "-p", "hcu.n_h=2", "-o", tmp_path, "--json")
+    assert run.exit_code == 0
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["params"]["n_h"] == 2
+    assert json.loads(run.stdout)["sha256"] == manifest["sha256"]
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["hcu.v", "manifest.json"]
+    assert "module hcu(" in (tmp_path / "hcu.v").read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("generate", "hcux"), "unit='hcux': must be one of hcu, wtu"),
+        (("generate", "hcu", "--preset", "big"), "preset='big': must be one of tiny, core"),
+        (("generate", "hcu", "-p", "n_hq=1"), "valid names:"),
+        (("generate", "hcu", "-p", "n_w=3"), "n_w=3: must divide n_hp = 32"),
+        (("verify", "dre", "--trace", "nowhere.safetensors"), "nowhere.safetensors: cannot be read"),
+        (("verify", "dre", "--ratio", "1.5"), "ratio=1.5: must be 0 to 1"),
+        (("verify", "dre", "--stall", "1"), "stall=1.0: must be at least 0 and below 1"),
+        (("verify", "none"), "unit='none': must be one of"),
+        (("figures", "README.md"), "README.md"),
+        (("cycles", "README.md"), "README.md"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
+    run = vrex(*args, *(("-o", tmp_path / "out") if args[0] == "generate" else ()))
+    assert run.exit_code == 2
+    assert message in run.stderr
+    assert run.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_verify_runs_the_fixture_on_the_rtl():
+    run = vrex("verify", "dre", "--preset", "tiny", "-p", "blocks=128", "--stall", "0.2", "--seed", "3", "--json")
+    assert run.exit_code == 0, run.stderr
+    tables = json.loads(run.stdout)["tables"]
+    assert len(tables) == 3
+    assert all(t["beats"] > 500 and not t["differences"] and not t["refused"] for t in tables)
+
+
+def test_verify_says_what_differs(monkeypatch):
+    """A DRE whose HCU is wrong by one comparison must not pass: the command exits with 1 and names stream and field."""
+    import scripts.verify
+    from tb.runner import mutants
+
+    sound = scripts.verify.emit
+    wrong = ("assign found = new_best < limit", "assign found = new_best <= limit")
+    monkeypatch.setattr(scripts.verify, "emit", lambda u, p: mutants(sound(u, p), [wrong])[0])
+    run = vrex("verify", "dre", "--preset", "tiny", "-p", "blocks=128")
+    assert run.exit_code == 1
+    assert "golden" in run.stderr
+
+
+def test_cycles_of_the_fixture():
+    rows = json.loads(vrex("cycles", FIXTURE, "-p", "recent=64", "--queries", "1", "--json").stdout)
+    assert len(rows) == 3
+    for row in rows:
+        assert row["hcu"] < row["hcu_full"] < 1.02
+        assert row["useful"] == 1.0
+        assert row["exact_size"] <= row["buckets_size"]
