@@ -39,7 +39,7 @@ class Scenario:
         bases = {"device_base": self.device_base, "home_base": self.home_base}
         self.model = DreModel(self.f, KvMap(**{n: getattr(k, n) for n in names}, **bases))
         self._tokens = [0] * k.n_ctx
-        self._codes: list[tuple[int, np.ndarray]] = []
+        self.blocks: list[tuple[int, np.ndarray]] = []  # ctx and codes of each query
 
     def clear(self, ctx: int) -> None:
         """Forget a context."""
@@ -67,7 +67,7 @@ class Scenario:
         """A query block's rows, [R, C]."""
         q = self.model.query(ctx, codes)
         self.queries.append(q)
-        self._codes.append((ctx, codes))
+        self.blocks.append((ctx, codes))
         self.phases.append({"rows": row_beats(self.p.wtu, ctx, codes)})
         for i, burst in enumerate(q.bursts):
             self.b.append({**burst._asdict(), "ctx": ctx, "last": int(i == len(q.bursts) - 1), "empty": 0})
@@ -94,7 +94,7 @@ class Scenario:
         """By the time view, cycles of each phase: first beat taken to the last on `t`, or to the last burst."""
         time = DreTime(self.p, self.f.th_hd)
         out, t, queries = [], iter(self.t), iter(self.queries)
-        blocks = iter(self._codes)
+        blocks = iter(self.blocks)
         for phase in self.phases:
             if "keys" in phase:
                 news = [next(t) for _ in phase["keys"]]

@@ -51,12 +51,24 @@ def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_verify_runs_the_fixture_on_the_rtl():
-    run = vrex("verify", "dre", "--preset", "tiny", "-p", "blocks=128", "--stall", "0.2", "--seed", "3", "--json")
+@pytest.mark.parametrize(
+    ("unit", "options"),
+    [
+        ("hcu", ()),
+        ("wtu", ()),
+        ("wtu", ("-p", "selection=buckets")),
+        ("cluster_set", ("--stall", "0.4")),
+        ("kvmu", ()),
+        ("dre", ()),
+        ("dre", ("--idle", "0.2", "--stall", "0.2", "--seed", "3")),
+    ],
+)
+def test_verify_runs_the_fixture_on_the_rtl(unit, options):
+    run = vrex("verify", unit, "--preset", "tiny", "-p", "blocks=128", "--queries", "1", *options, "--json")
     assert run.exit_code == 0, run.stderr
     tables = json.loads(run.stdout)["tables"]
     assert len(tables) == 3
-    assert all(t["beats"] > 500 and not t["differences"] and not t["refused"] for t in tables)
+    assert all(t["beats"] and not t["differences"] and not t["refused"] for t in tables)
 
 
 def test_verify_says_what_differs(monkeypatch):

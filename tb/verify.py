@@ -13,7 +13,8 @@ from hdl.emit import Emitted
 from hdl.params import DreParams
 from sim.hcu import HcuTime
 from sim.kvmu import KvmuTime
-from tb.dre import Scenario
+from sim.wtu import WtuTime
+from tb.dre import Scenario, row_beats
 from tb.runner import Run
 
 
@@ -129,6 +130,36 @@ def _hcu(emitted, table, s, idle, stall, seed) -> Played:
     return Played(len(s.t), wrong, got["cycles"][-1])
 
 
+def _wtu(emitted, table, s, idle, stall, seed) -> Played:
+    """A run of rows per query block, with the counts of its time."""
+    p = s.p.wtu
+    episodes, wants = [], []
+    for q, (ctx, codes) in zip(s.queries, s.blocks, strict=True):
+        counts = [{"ctx": ctx, "cluster": c, "count": n} for c, n in enumerate(q.counts.tolist())]
+        words = [beat["row"] for beat in row_beats(p, ctx, codes)]
+        stalls = {"idle": idle, "stall": stall, "period": 0, "reset_at": 0, "limit": 1_000_000}
+        episodes.append({"counts": counts, "late": [], "words": words, "ratio": s.f.ratio_q16, **stalls})
+        rows = zip(q.rows.mask, q.rows.clusters.tolist(), q.rows.tokens.tolist(), strict=True)
+        wants.append([{"set": np.flatnonzero(m).tolist(), "clusters": c, "tokens": t} for m, c, t in rows])
+    c = {"params": asdict(p), "episodes": episodes}
+    results = Run(emitted, "tb.bench_wtu", "rows", c, seed)()["episodes"]
+    wrong, cycles = [], 0
+    for (_, codes), q, want, got in zip(s.blocks, s.queries, wants, results, strict=True):
+        rows, chosen, ends = [], set(), []
+        for cycle, beat in zip(got["cycles"], got["beats"], strict=True):
+            chosen |= {beat["addr"] * p.n_w + i for i in range(p.n_w) if beat["mask"] >> i & 1}
+            if beat["last"]:
+                rows.append({"set": sorted(chosen), "clusters": beat["clusters"], "tokens": beat["tokens"]})
+                ends.append(cycle - got["taken"][0])
+                chosen = set()
+        wrong += _compare("row", want, rows)
+        if not (idle or stall):
+            _, model = WtuTime(p).run([(row, q.counts) for row in codes], s.f.ratio_q16)
+            wrong += _compare("cycle of a row's last beat", model.tolist(), ends)
+        cycles += got["cycles"][-1] - got["taken"][0]
+    return Played(sum(map(len, wants)), wrong, cycles)
+
+
 def _kvmu(emitted, table, s, idle, stall, seed) -> Played:
     """Every append, then the last query block's set."""
     a = [{"op": t["op"], "ctx": t["ctx"], "cluster": t["cluster"], "token": t["token"]} for t in s.t]
@@ -171,7 +202,7 @@ def _cluster_set(emitted, table, s, idle, stall, seed) -> Played:
     return Played(len(want), wrong, got["o"][-1][0])
 
 
-_PLAYERS = {"dre": _dre, "hcu": _hcu, "kvmu": _kvmu, "cluster_set": _cluster_set}
+_PLAYERS = {"dre": _dre, "hcu": _hcu, "wtu": _wtu, "kvmu": _kvmu, "cluster_set": _cluster_set}
 
 
 def _compare(name: str, want: list, got: list) -> list[str]:
