@@ -29,7 +29,7 @@ UNITS = {
 _PASSES = (
     "read_rtlil {il}",
     "delete w:$verilog_initial_trigger",
-    "proc",
+    "proc -norom",  # a ROM would lose its content with the initialisation of memories below
     "delete t:$meminit t:$meminit_v2",
     "setattr -unset init w:*",  # a register starts at reset and nowhere else
     "opt_clean",
