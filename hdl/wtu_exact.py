@@ -424,7 +424,7 @@ class WtuExact(wiring.Component):
                 m.d.sync += left.eq(after)
         with m.Elif(fronts[Front.Z_WALK] & walk2 & ~z_crossed):
             m.d.sync += left.eq(after)
-        with m.If(restart):
+        with m.If(hand | z_crossed):
             m.d.sync += [clusters.eq(0), tokens.eq(0), equal_done.eq(0)]
         with m.Elif(equal_cross):
             m.d.sync += equal_done.eq(1)

@@ -1,0 +1,251 @@
+"""WTU: selections equal to golden, cycles equal to the time view; stalls, sizes, reset, coverage, mutants."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from golden.params import ParamError, ScoreFormat
+from golden.wicsum import bucket, select, value
+from hdl.emit import emit
+from hdl.params import WtuParams, preset
+from sim.wtu import WtuTime, params_of
+from tb.runner import Run
+
+TINY = preset("tiny").wtu
+SIZES = {
+    "tiny": TINY,
+    "single": replace(TINY, double_buffer=False, n_w=8, score=ScoreFormat(2, 3), list_depth=2, n_ctx=1),
+    "fixed": replace(TINY, n_w=3, clusters=33, score=ScoreFormat(0, 16), list_depth=1, n_ctx=2),
+    "wide": replace(TINY, n_w=1, clusters=37, score=ScoreFormat(5, 11), bin_bits=5, list_depth=3, n_ctx=1),
+    "one": WtuParams(n_w=1, clusters=1, n_ctx=1, count_bits=1, list_depth=1),
+    "buckets": replace(TINY, selection="buckets"),
+    "buckets-fixed": replace(TINY, selection="buckets", n_w=3, clusters=33, score=ScoreFormat(0, 16), n_buckets=1),
+    "buckets-one": WtuParams(n_w=1, clusters=1, n_ctx=1, count_bits=1, selection="buckets"),
+}
+# ratio, idle, stall, period of the stalls
+EPISODES = [
+    (19661, 0.0, 0.0, 0),
+    (0, 0.0, 0.0, 0),
+    (65536, 0.0, 0.0, 0),
+    (52429, 0.0, 0.0, 0),
+    (19661, 0.4, 0.4, 0),
+    (65535, 0.0, 0.8, 0),
+    (52429, 0.8, 0.2, 0),
+    (19661, 0.9, 0.9, 60),
+    (32768, 0.0, 0.6, 40),
+]
+
+
+def row(rng, p: WtuParams, kind: int) -> np.ndarray:
+    """Codes of one row: every shape of data that has a path of its own through the unit."""
+    n = p.clusters if rng.random() < 0.2 else 1 if rng.random() < 0.1 else int(rng.integers(1, p.clusters + 1))
+    top = 1 << p.score.bits
+    a = int(rng.integers(0, top - 7))
+    if kind == 0:
+        return rng.integers(0, top, n)
+    if kind == 1:
+        return np.full(n, rng.choice([0, a, top - 1]))  # all equal
+    if kind == 2:
+        return rng.integers(a, min(top, a + max(8, top >> 6)), n)  # about one bin
+    if kind == 3:
+        return rng.integers(a, a + 3, n)  # ties across words
+    if kind == 4:
+        codes = np.zeros(n, int)
+        codes[rng.integers(0, n)] = top - 1  # one huge
+        return codes
+    if kind == 5:
+        return np.maximum(0, top - 1 - rng.exponential(top / 8, n)).astype(int)  # as an exp makes them
+    return rng.choice([0, 1, top // 2, top - 1], n)
+
+
+def episode(p: WtuParams, seed: int, ratio=19661, idle=0.0, stall=0.0, period=0, n=40, late=0, reset_at=0) -> dict:
+    """Random tables, then rows; `late` counts are offered while rows run."""
+    rng = np.random.default_rng(seed)
+    high = min(p.count_bits, 7)
+    tables = rng.integers(0, 1 << high, (p.n_ctx, p.clusters))
+    tables[:, rng.random(p.clusters) < 0.1] = (1 << p.count_bits) - 1
+    rows = [(int(rng.integers(p.n_ctx)), row(rng, p, k % 7)) for k in range(n)]
+
+    def count(ctx, cluster, n):
+        return {"ctx": int(ctx), "cluster": int(cluster), "count": int(n)}
+
+    words = []
+    for ctx, codes in rows:
+        pad = -len(codes) % p.n_w  # lanes beyond the row hold anything
+        padded = np.concatenate([codes, rng.integers(0, 1 << p.score.bits, pad)]).reshape(-1, p.n_w)
+        for i, w in enumerate(padded.tolist()):
+            last = i == len(padded) - 1
+            keep = (len(codes) - 1) % p.n_w if last else int(rng.integers(p.n_w))
+            words.append({"ctx": ctx, "scores": w, "keep": keep, "last": int(last)})
+    lates = [
+        count(rng.integers(p.n_ctx), rng.integers(p.clusters), rng.integers(1 << p.count_bits)) for _ in range(late)
+    ]
+    return {
+        "counts": [count(t, c, n) for t, table in enumerate(tables) for c, n in enumerate(table)],
+        "late": lates,
+        "words": words,
+        "ratio": ratio,
+        "idle": idle,
+        "stall": stall,
+        "period": period,
+        "reset_at": reset_at,
+        "limit": 30_000,
+        "rows": [(ctx, codes.tolist()) for ctx, codes in rows],
+    }
+
+
+def run(e, p: WtuParams, episodes: list[dict], seed=1, waves=True) -> list[dict]:
+    keep = [{k: v for k, v in x.items() if k != "rows"} for x in episodes]
+    return Run(e, "tb.bench_wtu", "rows", {"params": asdict(p), "episodes": keep}, seed, waves)()["episodes"]
+
+
+def emitted(p: WtuParams):
+    # Only the WTU's parameters matter to it; `emit` takes them from a whole DRE's.
+    d = preset("tiny")
+    shared = {"clusters": p.clusters, "n_ctx": p.n_ctx}
+    hcu = replace(d.hcu, n_h=1, count_bits=p.count_bits, **shared)
+    return emit("wtu", replace(d, hcu=hcu, wtu=p, kvmu=replace(d.kvmu, **shared)))
+
+
+def counts_of(p: WtuParams, e: dict, got: dict) -> list[np.ndarray]:
+    """The counts each row must see: those taken before its first word."""
+    writes = sorted(zip(got["counted"], e["counts"] + e["late"], strict=True), key=lambda w: w[0])
+    starts = np.cumsum([0] + [w["last"] for w in e["words"]])[:-1]
+    first = [c for i, c in enumerate(got["taken"]) if i == 0 or starts[i] != starts[i - 1]]
+    table, out = np.zeros((p.n_ctx, p.clusters), np.int64), []
+    for start, (ctx, codes) in zip(first, e["rows"], strict=True):
+        while writes and writes[0][0] < start:
+            w = writes.pop(0)[1]
+            table[w["ctx"], w["cluster"]] = w["count"]
+        out.append(table[ctx, : len(codes)].copy())
+    return out
+
+
+def differs(p: WtuParams, e: dict, got: dict) -> str:
+    """What is wrong with the beats, empty if nothing is."""
+    beats = iter(got["beats"])
+    for r, ((_, codes), counts) in enumerate(zip(e["rows"], counts_of(p, e, got), strict=True)):
+        want = select(np.array(codes), counts, params_of(p, e["ratio"]))
+        mask = np.zeros(p.clusters, bool)
+        for b in beats:
+            if not b["mask"] and not b["last"]:
+                return f"row {r}: an empty beat that is not the last"
+            for lane in range(p.n_w):
+                if b["mask"] >> lane & 1:
+                    mask[b["addr"] * p.n_w + lane] = True
+            if b["last"]:
+                break
+        if mask[: len(codes)].tolist() != want.mask.tolist() or mask[len(codes) :].any():
+            return f"row {r}: selected {np.flatnonzero(mask)}, not {np.flatnonzero(want.mask)}"
+        if (b["clusters"], b["tokens"]) != (want.clusters, want.tokens):
+            return f"row {r}: {b['clusters']} clusters, {b['tokens']} tokens, not {want.clusters}, {want.tokens}"
+    return "beats after the last row" if next(beats, None) else ""
+
+
+def times(e: dict, got: dict) -> list[tuple[int, int]]:
+    """Cycle of each row's first word and of its last beat, from the first word of all."""
+    starts = np.cumsum([0] + [w["last"] for w in e["words"]])[:-1]
+    first = [c for i, c in enumerate(got["taken"]) if i == 0 or starts[i] != starts[i - 1]]
+    last = [c for c, b in zip(got["cycles"], got["beats"], strict=True) if b["last"]]
+    return [(f - first[0], b - first[0]) for f, b in zip(first, last, strict=True)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_equals_golden_and_time_view(size):
+    p = SIZES[size]
+    episodes = [episode(p, seed, *x) for seed, x in enumerate(EPISODES, 1)]
+    for seed, (e, got) in enumerate(zip(episodes, run(emitted(p), p, episodes), strict=True), 1):
+        assert not (wrong := differs(p, e, got)), f"episode {seed}: {wrong}"
+        assert (got["perf"]["rows"], got["perf"]["words"]) == (len(e["rows"]), len(e["words"]))
+        if e["idle"] or e["stall"]:
+            continue
+        rows = [(np.array(codes), counts) for (_, codes), counts in zip(e["rows"], counts_of(p, e, got), strict=True)]
+        view = WtuTime(p)
+        first, last = view.run(rows, e["ratio"])
+        assert times(e, got) == list(zip(first.tolist(), last.tolist(), strict=True)), f"episode {seed}"
+        alone = [view.row(codes, counts, e["ratio"]) for codes, counts in rows]
+        assert got["perf"]["walked"] == sum(t.walked for t in alone)
+        assert got["perf"]["zooms"] == sum(t.zooms for t in alone)
+
+
+@pytest.mark.parametrize("size", ["tiny", "single", "buckets"])
+def test_counts_written_while_rows_run(size):
+    p = SIZES[size]
+    episodes = [
+        episode(p, seed, 19661, idle, stall, late=60) for seed, (idle, stall) in enumerate([(0, 0), (0.3, 0.5)])
+    ]
+    for e, got in zip(episodes, run(emitted(p), p, episodes), strict=True):
+        assert not differs(p, e, got)
+
+
+@pytest.mark.parametrize("size", ["tiny", "buckets"])
+def test_reset_in_flight(size):
+    p = SIZES[size]
+    episodes = [episode(p, at, 19661, 0.1, 0.2, n=12, reset_at=at) for at in (1, 9, 20, 37, 61, 100, 143)]
+    for e, got in zip(episodes, run(emitted(p), p, episodes), strict=True):
+        assert not differs(p, e, got)
+
+
+def bins_hit(p: WtuParams, e: dict) -> set[str]:
+    """Coverage bins of an episode, from golden and the time view."""
+    table = np.zeros((p.n_ctx, p.clusters), np.int64)
+    for w in e["counts"]:
+        table[w["ctx"], w["cluster"]] = w["count"]
+    hit = set()
+    for ctx, codes in e["rows"]:
+        codes, counts = np.array(codes), table[ctx, : len(codes)]
+        s = select(codes, counts, params_of(p, e["ratio"]))
+        t = WtuTime(p).row(codes, counts, e["ratio"])
+        hit |= {"one_cluster"} if len(codes) == 1 else set()
+        hit |= {"full_row"} if len(codes) == p.clusters else {"ragged"} if len(codes) % p.n_w else set()
+        hit |= {"zero_sum"} if s.total == 0 else set()
+        hit |= {"zero_threshold"} if s.threshold == 0 and s.total else set()
+        hit |= {"all_selected"} if s.clusters == len(codes) > 1 else set()
+        hit |= {"one_selected"} if s.clusters == 1 < len(codes) else set()
+        hit |= {"saturated_count"} if (counts == (1 << p.count_bits) - 1).any() else set()
+        acc = (value(codes, p.score) * counts)[s.mask].sum()
+        hit |= {"just_crossed"} if acc == s.threshold + 1 else set()
+        if p.selection == "buckets":
+            b = bucket(codes, p.n_buckets)
+            hit |= {f"buckets_{'one' if t.walked == 1 else 'all' if t.walked == p.n_buckets else 'some'}"}
+            hit |= {"empty_bucket"} if len(set(b[s.mask].tolist())) < t.walked else set()
+            hit |= {"one_code"} if len(set(codes.tolist())) == 1 else set()
+            continue
+        hit |= {f"zooms_{t.zooms}"}
+        equal = codes == codes[s.mask].min()
+        hit |= {"tie_cut"} if (equal & ~s.mask).any() else set()
+        words = np.flatnonzero(equal) // p.n_w
+        hit |= {"tie_across_words"} if len(set(words.tolist())) > 1 and (equal & ~s.mask).any() else set()
+        hit |= {"walked_far"} if t.walked > 20 else set()
+    return hit
+
+
+def test_functional_coverage():
+    """The episodes of this file reach every stated bin; without this a comparison could pass on dull data."""
+    both = {"one_cluster", "full_row", "ragged", "zero_sum", "zero_threshold", "all_selected", "one_selected"}
+    both |= {"saturated_count", "just_crossed"}
+    exact = both | {"zooms_0", "zooms_1", "zooms_2", "tie_cut", "tie_across_words", "walked_far"}
+    buckets = both | {"buckets_one", "buckets_some", "buckets_all", "empty_bucket", "one_code"}
+    for selection, want in (("exact", exact), ("buckets", buckets)):
+        hit = set()
+        for p in SIZES.values():
+            if p.selection == selection:
+                for seed, x in enumerate(EPISODES, 1):
+                    hit |= bins_hit(p, episode(p, seed, *x))
+        assert hit >= want, (selection, want - hit)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_w": 5}, "n_w=5: must divide clusters = 32"),
+        ({"list_depth": 0}, "list_depth=0: must be at least 1"),
+        ({"selection": "best"}, "selection='best': must be one of exact, buckets"),
+        ({"bin_bits": 3}, "bin_bits=3: must cover score.exp_bits"),
+        ({"n_buckets": 12}, "n_buckets=12: must be a power of two"),
+    ],
+)
+def test_bad_parameters(change, message):
+    with pytest.raises(ParamError, match=message):
+        replace(TINY, **change)
