@@ -19,21 +19,26 @@ from tb.verify import Table as HcTable
 from tb.verify import scenario, tables
 
 HEAD = {
-    "hcu_full": "HCU: no abandon",
+    "hcu_full": "HCU, no abandon",
     "hcu": "HCU",
     "clusters": "clusters",
-    "exact_latency": "exact: latency",
-    "exact_worst": "worst",
-    "exact_interval": "interval",
-    "exact_size": "clusters chosen",
-    "buckets_latency": "buckets: latency",
-    "buckets_worst": "worst",
-    "buckets_interval": "interval",
-    "buckets_size": "clusters chosen",
-    "useful": "KVMU: useful",
+    "exact_latency": "exact latency",
+    "exact_worst": "exact worst",
+    "exact_interval": "exact interval",
+    "exact_size": "exact chosen",
+    "buckets_latency": "buckets latency",
+    "buckets_worst": "buckets worst",
+    "buckets_interval": "buckets interval",
+    "buckets_size": "buckets chosen",
+    "useful": "KVMU useful",
     "burst": "burst bytes",
-    "scattered": "token-ordered",
+    "scattered": "token-ordered burst",
 }
+NOTE = (
+    "HCU: cycles over tokens x clusters x N_hp / (N_HCU-h x N_HCU-w). WTU: latency (first word in to last beat out) "
+    "and interval (rows offered without a gap) over ceil(clusters / N_WTU-w), medians and the worst row. KVMU: useful "
+    "bytes over fetched bytes; mean bytes a burst, and in a layout in token order."
+)
 
 
 def command(
@@ -63,12 +68,7 @@ def command(
     for row in rows:
         out.add_row(row["trace"], row["table"], *(f"{row[name]:,.3g}" for name in HEAD))
     console.out.print(out)
-    console.out.print(
-        "HCU: cycles over tokens x clusters x N_hp / (N_HCU-h x N_HCU-w). WTU: latency (first word in to last beat "
-        "out) and interval (rows offered without a gap) over ceil(clusters / N_WTU-w), medians and the worst row. "
-        "KVMU: useful bytes over fetched bytes; mean bytes a burst, and in a layout in token order.",
-        highlight=False,
-    )
+    console.out.print(NOTE, highlight=False)
 
 
 def measure(table: HcTable, p: DreParams, f: ReSVParams) -> dict[str, float]:

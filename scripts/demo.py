@@ -19,10 +19,12 @@ from rich.table import Table
 from golden.trace import record
 from hdl.emit import emit
 from scripts import console
+from scripts.cycles import HEAD, NOTE
+from scripts.cycles import measure as measure_cycles
 from scripts.figures import COLUMNS, measure
 from synth import flow
 from tb.runner import BenchError
-from tb.verify import verify
+from tb.verify import tables, verify
 
 UNITS = ("hcu", "wtu", "cluster_set", "kvmu")
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -89,6 +91,11 @@ def command(
                 except BenchError as e:
                     console.err.print(f"[red]the RTL failed[/] {e}", highlight=False, soft_wrap=True)
                     raise typer.Exit(1) from None
+            with step("cycles", len(chosen)) as advance:
+                cycles = []
+                for table in tables(trace, f, 2):
+                    cycles.append((table.name, measure_cycles(table, p, f)))
+                    advance(len(cycles))
             with step("area", len(UNITS)) as advance:
                 areas = {}
                 for unit in UNITS:
@@ -96,7 +103,7 @@ def command(
                     areas[unit] = flow.synthesise(made.verilog, made.top)
                     advance(len(areas))
         passed = not any(o.differences for o in outcomes)
-        sections = _sections(seconds, figures, outcomes, areas)
+        sections = _sections(seconds, figures, outcomes, cycles, areas)
         page = _render(f"OpenVRex demo, preset {preset}", _lead(trace, frames), passed, sections)
         part = folder / "report.html.part"
         part.write_text(page)
@@ -128,7 +135,7 @@ def _lead(trace, frames: int) -> str:
     )
 
 
-def _sections(seconds, figures, outcomes, areas) -> list[Section]:
+def _sections(seconds, figures, outcomes, cycles, areas) -> list[Section]:
     verified = Section(
         "RTL against golden",
         "Every beat of the DRE's four output streams, bit by bit; cycles counted in Verilator without stalls.",
@@ -156,6 +163,12 @@ def _sections(seconds, figures, outcomes, areas) -> list[Section]:
             "relative error of attention output",
         ),
     )
+    bound = Section(
+        "Cycles over the bound",
+        NOTE,
+        ["table", *HEAD.values()],
+        [[name, *(f"{row[key]:,.3g}" for key in HEAD)] for name, row in cycles],
+    )
     area = Section(
         "Area",
         "Gate equivalents (one NAND2) with the project's embedded library; memories beside the logic, in bits.",
@@ -169,7 +182,7 @@ def _sections(seconds, figures, outcomes, areas) -> list[Section]:
         ),
     )
     spent = Section("Time", "", ["step", "seconds"], [[name, f"{s:.1f}"] for name, s in seconds.items()])
-    return [verified, resv, area, spent]
+    return [verified, resv, bound, area, spent]
 
 
 def _bars(labels: list[str], series: dict[str, list[float]], xlabel: str, ylabel: str) -> str:
