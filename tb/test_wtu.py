@@ -10,7 +10,7 @@ from golden.wicsum import bucket, select, value
 from hdl.emit import emit
 from hdl.params import WtuParams, preset
 from sim.wtu import WtuTime, params_of
-from tb.runner import Run
+from tb.runner import BenchError, Run, mutants
 
 TINY = preset("tiny").wtu
 SIZES = {
@@ -59,7 +59,7 @@ def row(rng, p: WtuParams, kind: int) -> np.ndarray:
     return rng.choice([0, 1, top // 2, top - 1], n)
 
 
-def episode(p: WtuParams, seed: int, ratio=19661, idle=0.0, stall=0.0, period=0, n=40, late=0, reset_at=0) -> dict:
+def episode(p: WtuParams, seed: int, ratio=19661, idle=0.0, stall=0.0, period=0, n=30, late=0, reset_at=0) -> dict:
     """Random tables, then rows; `late` counts are offered while rows run."""
     rng = np.random.default_rng(seed)
     high = min(p.count_bits, 7)
@@ -93,6 +93,21 @@ def episode(p: WtuParams, seed: int, ratio=19661, idle=0.0, stall=0.0, period=0,
         "limit": 30_000,
         "rows": [(ctx, codes.tolist()) for ctx, codes in rows],
     }
+
+
+def met_threshold(p: WtuParams) -> dict:
+    """Rows in which the clusters above the crossing one weigh Th to the unit: they alone do not exceed it."""
+    e = episode(p, 9, 32768, n=0)
+    e["counts"] = [c | {"count": 1} for c in e["counts"]]
+    octave = 1 << p.score.man_bits
+    for code in range(octave, octave * 3, octave // 4):
+        codes = ([code + octave, code, code] + [0] * p.n_w)[: -(-3 // p.n_w) * p.n_w]
+        words = [codes[i : i + p.n_w] for i in range(0, len(codes), p.n_w)]
+        e["words"] += [
+            {"ctx": 0, "scores": w, "keep": p.n_w - 1, "last": int(i == len(words) - 1)} for i, w in enumerate(words)
+        ]
+        e["rows"].append((0, codes))
+    return e
 
 
 def run(e, p: WtuParams, episodes: list[dict], seed=1, waves=True) -> list[dict]:
@@ -155,6 +170,8 @@ def times(e: dict, got: dict) -> list[tuple[int, int]]:
 def test_equals_golden_and_time_view(size):
     p = SIZES[size]
     episodes = [episode(p, seed, *x) for seed, x in enumerate(EPISODES, 1)]
+    if p.score.exp_bits > 1 and p.clusters > 3:
+        episodes.append(met_threshold(p))
     for seed, (e, got) in enumerate(zip(episodes, run(emitted(p), p, episodes), strict=True), 1):
         assert not (wrong := differs(p, e, got)), f"episode {seed}: {wrong}"
         assert (got["perf"]["rows"], got["perf"]["words"]) == (len(e["rows"]), len(e["words"]))
@@ -234,6 +251,36 @@ def test_functional_coverage():
                 for seed, x in enumerate(EPISODES, 1):
                     hit |= bins_hit(p, episode(p, seed, *x))
         assert hit >= want, (selection, want - hit)
+
+
+MUTANTS = [
+    ("tiny", "key0 >= key", "key0 > key"),  # equal candidates in the wrong order
+    ("tiny", "again0 <= ", "again0 <= 0 & "),  # a bin that the word before has just written
+    ("tiny", "assign current0 = ", "assign current0 = 1 | "),  # a bin of an earlier row
+    ("tiny", "assign several = ", "assign several = 0 & "),  # equal candidates not taken one by one
+    ("tiny", "assign overflow = ", "assign overflow = 0 & "),  # a candidate that the list has no room for
+    ("tiny", "assign crossed = front_walk & ", "assign crossed = front_walk & (walk_rest == 0) | front_walk & "),
+    ("single", "assign may_start = ", "assign may_start = 1 | "),  # a row's buffer overwritten
+    ("buckets", "assign crosses = ", "assign crosses = (after == 0) | "),
+    ("buckets", "code0 >= low", "code0 > low"),
+]
+
+
+@pytest.mark.parametrize("size", sorted({m[0] for m in MUTANTS}))
+def test_mutants_are_killed(size):
+    p = SIZES[size]
+    edits = [m[1:] for m in MUTANTS if m[0] == size]
+    episodes = [episode(p, seed, *x) for seed, x in enumerate(EPISODES[:5], 1)]
+    episodes.append(met_threshold(p))
+    survivors = []
+    for edit, mutant in zip(edits, mutants(emitted(p), edits), strict=True):
+        try:
+            got = run(mutant, p, episodes, waves=False)
+        except BenchError:
+            continue
+        if not any(differs(p, e, g) for e, g in zip(episodes, got, strict=True)):
+            survivors.append(edit)
+    assert not survivors
 
 
 @pytest.mark.parametrize(
