@@ -161,7 +161,7 @@ def _wtu(emitted, table, s, idle, stall, seed) -> Played:
 
 
 def _kvmu(emitted, table, s, idle, stall, seed) -> Played:
-    """Every append, then the last query block's set."""
+    """Every append, then the last query block's set, fetched from the map as it is by then."""
     a = [{"op": t["op"], "ctx": t["ctx"], "cluster": t["cluster"], "token": t["token"]} for t in s.t]
     last = s.queries[-1]
     names = last.clusters or [0]
@@ -173,7 +173,9 @@ def _kvmu(emitted, table, s, idle, stall, seed) -> Played:
     episode = {"a": a, "f": f, "stalls": [stalls], "block_b": 0, "cut_at": 0}
     c = {"params": asdict(s.p.kvmu), "device_base": s.device_base, "home_base": s.home_base, "episodes": [episode]}
     got = Run(emitted, "tb.bench_kvmu", "traffic", c, seed)()["episodes"][0]
-    bursts = s.b[-max(1, len(last.bursts)) :]
+    fetched = s.model.kv.fetch(0, last.clusters)
+    bursts = [{**burst._asdict(), "last": int(i == len(fetched) - 1), "empty": 0} for i, burst in enumerate(fetched)]
+    bursts = bursts or [{"last": 1, "empty": 1}]
     wrong = []
     for name, want in (("w", s.w), ("x", s.x), ("b", bursts)):
         wrong += _compare(name, want, [beat for _, beat in got[name]])
