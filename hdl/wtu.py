@@ -31,12 +31,14 @@ class Wtu(wiring.Component):
     perf : Out(struct of 32-bit counters) : rows (selected), words (taken), walked (bins, or passes over the row),
         scanned (words read back), zooms (further digits of the exact variant)
 
-    Latency: data dependent, exact figures from `sim.wtu.WtuTime`; for L words of a row:
-        exact: L + 5 + bins walked, then at least 1 cycle for every four words, 1 for every word that holds a code at
-        or above the crossing bin, 1 for every candidate popped, and 4 to drain; once more from "then" with each zoom.
-        buckets: L x (1 + buckets visited) + 4.
-    Throughput: exact with double_buffer: a row every L + 5 + bins walked cycles, unless its selection takes longer;
-        otherwise a row every latency + 1 cycles.
+    Latency: from the acceptance of a row's first word, one cycle after it is offered to an idle unit, to its last beat;
+        data dependent, exact in `sim.wtu.WtuTime`. For L words:
+        exact: L + bins walked + scan + candidates popped + 7 at most, scan being 1 for each word that holds a code at
+        or above the crossing bin, 1 more for every further candidate in it, and 1 for four words without one; a
+        zoom adds another scan, walk and scan.
+        buckets: L * (1 + buckets visited) + 4.
+    Throughput: exact with double_buffer: a row every L + bins walked + 4 cycles, unless the selection of the row before
+        takes longer; else a row every latency + 2 cycles. buckets: a row every latency + 1 cycles.
     Raises: `ParamError` from `WtuParams`.
     Source: V-Rex sections IV-C and V-B, Equations 1 to 3, Figures 9 and 11.
     """
@@ -57,8 +59,8 @@ class Wtu(wiring.Component):
         if p.selection == "buckets":
             return {"latency": f"{words} * (1 + buckets) + 4", "interval": "latency + 1"}
         return {
-            "latency": f"{words} + walked + 5 + scan + pops + 4",
-            "interval": f"{words} + walked + 5" if p.double_buffer else "latency + 1",
+            "latency": f"{words} + walked + scan + pops + 7",
+            "interval": f"{words} + walked + 4" if p.double_buffer else "latency + 2",
             "scan": "sum over groups of four words of max(1, words that hold a code at or above the crossing bin)",
             "start": f"{1 << min(p.bin_bits, p.score.bits)} cycles after reset",
         }
