@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from golden.params import ParamError, check
 from hdl import emit, params
+from scripts import console
 from synth import flow
 from synth.liberty import SynthError, write_atomically
 
@@ -79,7 +79,7 @@ def _measure(
                 errors.append(str(e))
 
     try:
-        with Console(stderr=True).status("") as status:
+        with console.err.status("") as status:
             for unit in units:
                 status.update(f"generating {unit}")
                 made = emit.emit(unit, chosen)
@@ -105,8 +105,7 @@ def _print(rows: dict[str, flow.Area], asked: flow.Area | None) -> None:
     for name, a in rows.items():
         cells = [f"{x:,.0f}" for x in (a.comb_ge, a.reg_ge, a.total_ge, a.registers, a.memory_bits)]
         table.add_row(name, *cells, *([f"{a.total_area:,.1f}"] if a.microns else []))
-    console = Console()
-    console.print(table)
+    console.out.print(table)
     if asked and asked.memories:
         listing = Table(title=f"Memories of {asked.top}, not in the area")
         for head in ("memory", "words", "bits a word", "ports", "bits"):
@@ -114,4 +113,4 @@ def _print(rows: dict[str, flow.Area], asked: flow.Area | None) -> None:
         for m in asked.memories:
             ports = f"{m.read_ports}R {m.write_ports}W"
             listing.add_row(m.name, f"{m.depth:,}", f"{m.width:,}", ports, f"{m.bits:,}")
-        console.print(listing)
+        console.out.print(listing)
