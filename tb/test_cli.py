@@ -1,6 +1,7 @@
 """The `vrex` command as a user meets it: results, --json, one-line errors, exit codes, nothing half-written."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -91,3 +92,24 @@ def test_cycles_of_the_fixture():
         assert row["hcu"] < row["hcu_full"] < 1.02
         assert row["useful"] == 1.0
         assert row["exact_size"] <= row["buckets_size"]
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_demo_reports_and_fails_loudly(wrong, tmp_path, monkeypatch):
+    """The demo from the trace on (the fixture stands in for the models), with a sound DRE and with a wrong one."""
+    import scripts.demo
+    from golden.trace import Trace
+    from tb.runner import mutants
+
+    sound = scripts.demo.emit
+    edit = ("assign found = new_best < limit", "assign found = new_best <= limit")
+    broken = lambda unit, p: mutants(sound(unit, p), [edit])[0] if unit == "dre" else sound(unit, p)  # noqa: E731
+    monkeypatch.setattr(scripts.demo, "record", lambda *args, **kwargs: Trace.load(FIXTURE))
+    monkeypatch.setattr(scripts.demo, "emit", broken if wrong else sound)
+    run = vrex("demo", "--preset", "tiny", "-o", tmp_path, "--layers", "1,10,20", "--json")
+    assert run.exit_code == int(wrong), run.stderr
+    assert json.loads(run.stdout)["passed"] is not wrong
+    page = (tmp_path / "report.html").read_text()
+    assert ("differs from golden" if wrong else "Every beat equals golden") in page
+    assert not re.search(r'(?:src|href)="(?!#)|<link|<script|url\((?!#)|@import', page)  # one file, no outside requests
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["report.html", "rtl", "trace.safetensors"]
