@@ -6,7 +6,7 @@ import numpy as np
 
 from hdl.params import DreParams
 from sim.hcu import HcuTime
-from sim.kvmu import APPEND, CLEAR, KvmuTime
+from sim.kvmu import CLEAR, KvmuTime
 from sim.wtu import WtuTime
 
 
@@ -16,15 +16,14 @@ class DreTime:
     Nothing stalls, beats of a phase are offered without a gap, the first is taken in cycle 0.
     """
 
-    # Tag of a row: written with its first word, readable three cycles later; never later than its first beat.
     SET_TO_FETCH = 4  # the beat that ends a set to the first cluster on `f` (ClusterSet)
     EMPTY_TO_FETCH = 2
 
-    def __init__(self, p: DreParams, th_hd: int):
+    def __init__(self, p: DreParams, th_hd: int, device_base: int = 0, home_base: int = 0):
         self.p = p
         self.hcu = HcuTime(p.hcu, th_hd)
         self.wtu = WtuTime(p.wtu)
-        self.kvmu = KvmuTime(p.kvmu)
+        self.kvmu = KvmuTime(p.kvmu, device_base, home_base)  # where bursts are cut depends on the base
 
     def keys(self, beats: Iterable[tuple[int, int, int, int]]) -> list[int]:
         """Cycle of each beat on `t` for keys (op, ctx, hash, cluster that golden gives).
@@ -53,6 +52,3 @@ class DreTime:
         _, ends = self.wtu.run([(row, counts) for row in codes], ratio_q16)
         fetch = ends[-1] + (self.SET_TO_FETCH if clusters else self.EMPTY_TO_FETCH)
         return int(fetch + self.kvmu.run([], [(ctx, clusters)]).b[-1])
-
-
-__all__ = ["APPEND", "CLEAR", "DreTime"]

@@ -92,7 +92,7 @@ class Scenario:
 
     def phase_cycles(self) -> list[int]:
         """By the time view, cycles of each phase: first beat taken to the last on `t`, or to the last burst."""
-        time = DreTime(self.p, self.f.th_hd)
+        time = DreTime(self.p, self.f.th_hd, self.device_base, self.home_base)
         out, t, queries = [], iter(self.t), iter(self.queries)
         blocks = iter(self.blocks)
         for phase in self.phases:

@@ -26,7 +26,7 @@ def play(p: DreParams, seed: int, frames: int = 6) -> Scenario:
     """Frames of keys around a few centres in every context, each followed by rows peaked at a few clusters."""
     rng = random.Random(seed)
     nrng = np.random.default_rng(seed)
-    s = Scenario(p, replace(p.function(), th_hd=max(1, p.hcu.n_hp // 4)), 1 << 12, 1 << 18)
+    s = Scenario(p, replace(p.function(), th_hd=max(1, p.hcu.n_hp // 4)), 1 << 12, (1 << 18) + 256)
     centres = [rng.getrandbits(p.hcu.n_hp) for _ in range(max(2, p.hcu.clusters // 2))]
     for _ in range(frames):
         ctx = rng.randrange(p.hcu.n_ctx)
