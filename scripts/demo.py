@@ -22,6 +22,7 @@ from scripts import console
 from scripts.cycles import HEAD, NOTE
 from scripts.cycles import measure as measure_cycles
 from scripts.figures import COLUMNS, measure
+from scripts.trace import layer_numbers
 from synth import flow
 from tb.runner import BenchError
 from tb.verify import tables, verify
@@ -56,7 +57,7 @@ def command(
     seconds: dict[str, float] = {}
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with console.one_line_errors():
-        p = console.params(preset, None)
+        p, chosen = console.params(preset, None), layer_numbers(layers)
         f = p.function()
         with Progress(*columns, console=console.err, disable=json) as bar:
 
@@ -68,7 +69,6 @@ def command(
                 seconds[name] = time.perf_counter() - start
 
             with step(f"{video}: video to Q, K, V", frames) as advance:
-                chosen = [int(x) for x in layers.split(",")]
                 trace = record(video, frames=frames, tokens=tokens, layers=chosen, queries=2, progress=advance)
                 trace.save(folder / "trace.safetensors")
             with step("golden ReSV", len(chosen)) as advance:

@@ -47,7 +47,7 @@ def command(
                 video,
                 frames=frames,
                 tokens=tokens,
-                layers=_numbers(layers),
+                layers=layer_numbers(layers),
                 fps=fps,
                 queries=queries,
                 values=values,
@@ -86,7 +86,8 @@ def describe(trace: Trace) -> dict:
     }
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def layer_numbers(text: str) -> tuple[int, ...]:
+    """The layers of an option such as "0,1,2"; `ParamError` for anything else."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:

@@ -42,6 +42,7 @@ def test_generate_writes_verilog_and_manifest(tmp_path):
         (("verify", "none"), "unit='none': must be one of"),
         (("figures", "README.md"), "README.md"),
         (("cycles", "README.md"), "README.md"),
+        (("demo", "--layers", "0,x"), "layers='0,x': must be numbers"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
