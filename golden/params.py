@@ -60,6 +60,19 @@ class ScoreFormat:
         return self.significand_bits + self.max_shift
 
 
+@dataclass(frozen=True)
+class DotFormat:
+    """The fused dot product (`golden.dot`): chunks of `n` products, each aligned in `window` bits."""
+
+    n: int = 64
+    window: int = 24
+
+    def __post_init__(self):
+        check_ints(self)
+        check(1 <= self.n <= 1024, "n_w", self.n, "must be 1 to 1024")
+        check(16 <= self.window <= 48, "window", self.window, "must be 16 (a product is that wide) to 48")
+
+
 SCORE_MAPS = ("exp", "shift", "clip")
 HASH_POLICIES = ("first", "majority", "mean")
 SCOPES = ("layer", "head")

@@ -8,21 +8,22 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 from amaranth.back import rtlil
 from amaranth.lib import wiring
 
 from golden.params import check
-from hdl.params import DreParams
+from hdl.params import SystemParams
 
-# unit -> (module, class, field of DreParams that holds its parameters; None: all of them)
+# unit -> (module, class, where `SystemParams` holds its parameters)
 UNITS = {
-    "hcu": ("hdl.hcu", "Hcu", "hcu"),
-    "wtu": ("hdl.wtu", "Wtu", "wtu"),
-    "cluster_set": ("hdl.cluster_set", "ClusterSet", "wtu"),
-    "kvmu": ("hdl.kvmu", "Kvmu", "kvmu"),
-    "dre": ("hdl.dre", "Dre", None),
+    "hcu": ("hdl.hcu", "Hcu", "core.dre.hcu"),
+    "wtu": ("hdl.wtu", "Wtu", "core.dre.wtu"),
+    "cluster_set": ("hdl.cluster_set", "ClusterSet", "core.dre.wtu"),
+    "kvmu": ("hdl.kvmu", "Kvmu", "core.dre.kvmu"),
+    "dre": ("hdl.dre", "Dre", "core.dre"),
 }
 
 # Memories lose their zero initialisation: macros have none, and no unit may rely on it.
@@ -56,25 +57,25 @@ class Emitted:
         return out
 
 
-def build(unit: str, params: DreParams) -> wiring.Component:
-    """The component of `unit`; `ParamError` lists the valid names for an unknown one."""
+def params_of(unit: str, params: SystemParams) -> object:
+    """The part of `params` that `unit` takes; `ParamError` lists the valid names for an unknown unit."""
     check(unit in UNITS, "unit", unit, f"must be one of {', '.join(UNITS)}")
-    module, cls, part = UNITS[unit]
-    return getattr(import_module(module), cls)(params if part is None else getattr(params, part))
+    return attrgetter(UNITS[unit][2])(params)
 
 
-def emit(unit: str, params: DreParams) -> Emitted:
-    """Verilog of `unit`, the same to the byte for the same parameters.
+def emit(unit: str, params: object) -> Emitted:
+    """Verilog of `unit`, the same to the byte for the same parameters (its own: `params_of` a system's).
 
     Raises `ParamError` for an unknown unit or parameters that cannot work.
     """
-    component = build(unit, params)
+    check(unit in UNITS, "unit", unit, f"must be one of {', '.join(UNITS)}")
+    module, cls, _ = UNITS[unit]
+    component = getattr(import_module(module), cls)(params)
     verilog = to_verilog(component, unit)
-    part = UNITS[unit][2]
     manifest = {
         "unit": unit,
         "top": unit,
-        "params": asdict(params if part is None else getattr(params, part)),
+        "params": asdict(params),
         "ports": ports(component),
         "timing": component.timing(component.p),
         "counters": component.counters(),

@@ -1,8 +1,11 @@
 """Implementation parameters (cycles and area), validated at construction, and the presets."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from golden.params import ParamError, ReSVParams, ScoreFormat, check, check_ints
+from golden.params import DotFormat, ParamError, ReSVParams, ScoreFormat, check, check_ints
+
+_GROUPS = ("core", "dre", "hcu", "wtu", "kvmu", "dpe", "vpe")  # fields that hold parameters of their own
 
 
 def bits_for(n: int) -> int:
@@ -142,11 +145,8 @@ class DreParams:
     hcu: HcuParams = field(default_factory=HcuParams)
     wtu: WtuParams = field(default_factory=WtuParams)
     kvmu: KvmuParams = field(default_factory=KvmuParams)
-    cores: int = 1  # DREs of the system; each is one of these
 
     def __post_init__(self):
-        check_ints(self)
-        check(self.cores >= 1, "cores", self.cores, "must be at least 1")
         for name, units in (
             ("n_ctx", (self.hcu, self.wtu, self.kvmu)),
             ("clusters", (self.hcu, self.wtu, self.kvmu)),
@@ -170,54 +170,138 @@ class DreParams:
         )
 
 
-_CORE = DreParams()
+@dataclass(frozen=True)
+class DpeParams:
+    """DPE: n_h MAC trees of n_w BF16 inputs each, beside operand memories of `depth` words of n_w numbers."""
+
+    n_h: int = 64  # N_DPE-h
+    n_w: int = 64  # N_DPE-w
+    window: int = 24  # bits of an aligned product, `golden.params.DotFormat`
+    depth: int = 64  # words of a tree's weight memory, and of the memory of activations
+
+    def __post_init__(self):
+        check_ints(self)
+        for name in ("n_h", "depth"):
+            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        self.dot  # noqa: B018 - checks n_w and window
+
+    @property
+    def dot(self) -> DotFormat:
+        """The function that the trees compute."""
+        return DotFormat(self.n_w, self.window)
+
+    @property
+    def addr_bits(self) -> int:
+        """Bits of a word's address in a memory."""
+        return bits_for(self.depth)
+
+
+@dataclass(frozen=True)
+class VpeParams:
+    """VPE: n_h vector units of n_w lanes, which execute the same instruction on rows of their own."""
+
+    n_h: int = 1  # N_VPE-h
+    n_w: int = 64  # N_VPE-w
+    depth: int = 64  # words of n_w numbers in a unit's vector memory
+
+    def __post_init__(self):
+        check_ints(self)
+        for name in ("n_h", "n_w", "depth"):
+            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+
+
+@dataclass(frozen=True)
+class CoreParams:
+    """A core: its retrieval engine and its two execution engines."""
+
+    dre: DreParams = field(default_factory=DreParams)
+    dpe: DpeParams = field(default_factory=DpeParams)
+    vpe: VpeParams = field(default_factory=VpeParams)
+
+
+@dataclass(frozen=True)
+class SystemParams:
+    """A system of `cores` cores, all alike."""
+
+    core: CoreParams = field(default_factory=CoreParams)
+    cores: int = 1
+
+    def __post_init__(self):
+        check_ints(self)
+        check(self.cores >= 1, "cores", self.cores, "must be at least 1")
+
+
 PRESETS = {
     # Fast tests: every memory small enough to overflow in a short run.
-    "tiny": DreParams(
-        hcu=HcuParams(n_w=8, n_hp=16, clusters=32, n_ctx=3, frame=4, token_bits=14),
-        wtu=WtuParams(n_w=4, clusters=32, n_ctx=3, list_depth=4),
-        kvmu=KvmuParams(
-            n_ctx=3, clusters=32, blocks=64, block_slots=4, recent=16, entry_bytes=768, addr_bits=32, token_bits=14
-        ),
+    "tiny": SystemParams(
+        CoreParams(
+            DreParams(
+                hcu=HcuParams(n_w=8, n_hp=16, clusters=32, n_ctx=3, frame=4, token_bits=14),
+                wtu=WtuParams(n_w=4, clusters=32, n_ctx=3, list_depth=4),
+                kvmu=KvmuParams(
+                    n_ctx=3,
+                    clusters=32,
+                    blocks=64,
+                    block_slots=4,
+                    recent=16,
+                    entry_bytes=768,
+                    addr_bits=32,
+                    token_bits=14,
+                ),
+            ),
+            DpeParams(n_h=2, n_w=4, depth=8),
+            VpeParams(n_w=4, depth=16),
+        )
     ),
-    "core": _CORE,  # section VI-A: N_HCU 1x16, N_WTU 1x16
-    "edge8": replace(_CORE, cores=8),
-    "server48": replace(_CORE, cores=48),
+    "core": SystemParams(),  # section VI-A: N_DPE 64x64, N_VPE 1x64, N_HCU 1x16, N_WTU 1x16
+    "edge8": SystemParams(cores=8),
+    "server48": SystemParams(cores=48),
 }
 
 
-def preset(name: str) -> DreParams:
+def preset(name: str) -> SystemParams:
     """The preset `name`; `ParamError` lists the valid names."""
     check(name in PRESETS, "preset", name, f"must be one of {', '.join(PRESETS)}")
     return PRESETS[name]
 
 
-def override(params: DreParams, assignments: list[str]) -> DreParams:
+def override(params: SystemParams, assignments: list[str]) -> SystemParams:
     """`params` with each "unit.name=value" or "name=value" applied.
 
     A bare name sets every unit that has it. Values are integers, true/false or words. `ParamError` lists the valid
     names for an unknown one.
     """
-    units = {"hcu": params.hcu, "wtu": params.wtu, "kvmu": params.kvmu}
-    changes: dict[str, dict[str, object]] = {u: {} for u in units}
-    top: dict[str, object] = {}
-    valid = sorted({f for u in units.values() for f in vars(u)} | {"cores"} | {f"{u}.n_h" for u in ("hcu", "wtu")})
+    leaves = list(_leaves(params))  # (unit, name) of every value
+    changes: dict[tuple[str, str], object] = {}
     for text in assignments:
         name, eq, word = text.partition("=")
         check(bool(eq and name and word), "-p", text, "must look like name=value")
-        value = _parse(name, word)
         scope, _, leaf = name.rpartition(".")
-        hit = [u for u in units if scope in ("", u) and leaf in vars(units[u])]
-        if name == "cores":
-            top["cores"] = value
-            continue
+        hit = [(unit, n) for unit, n in leaves if n == leaf and scope in ("", unit)]
+        valid = sorted({n for _, n in leaves} | {f"{unit}.n_h" for unit, n in leaves if n == "n_h"})
         check(bool(hit), "parameter", name, f"unknown; valid names: {', '.join(valid)}")
-        for u in hit:
-            old = getattr(units[u], leaf)
+        changes |= dict.fromkeys(hit, _parse(name, word))
+    return _replaced(params, "", changes)
+
+
+def _leaves(params: object, unit: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in vars(params).items():
+        if name in _GROUPS:
+            yield from _leaves(value, name)
+        else:
+            yield unit, name
+
+
+def _replaced(params: object, unit: str, changes: dict[tuple[str, str], object]) -> object:
+    new = {}
+    for name, old in vars(params).items():
+        if name in _GROUPS:
+            new[name] = _replaced(old, name, changes)
+        elif (unit, name) in changes:
+            value = changes[unit, name]
             check(type(old) is type(value), name, value, f"must be of type {type(old).__name__}, as {old!r}")
-            changes[u][leaf] = value
-    new = {u: replace(units[u], **changes[u]) for u in units}
-    return replace(params, **new, **top)
+            new[name] = value
+    return replace(params, **new)
 
 
 def _parse(name: str, word: str) -> object:
@@ -235,10 +319,14 @@ def _parse(name: str, word: str) -> object:
 
 __all__ = [
     "PRESETS",
+    "CoreParams",
+    "DpeParams",
     "DreParams",
     "HcuParams",
     "KvmuParams",
     "ParamError",
+    "SystemParams",
+    "VpeParams",
     "WtuParams",
     "bits_for",
     "override",

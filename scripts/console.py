@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from hdl.params import DreParams, override, preset
+from hdl.params import SystemParams, override, preset
 
 # A pipe or a log has no width of its own; a table there should not be squeezed into 80 columns.
 out = Console(width=None if sys.stdout.isatty() else 160)
@@ -33,7 +33,7 @@ def one_line_errors() -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
-def params(preset_name: str, assignments: list[str] | None) -> DreParams:
+def params(preset_name: str, assignments: list[str] | None) -> SystemParams:
     """The parameters that --preset and -p name."""
     return override(preset(preset_name), assignments or [])
 

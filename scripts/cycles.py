@@ -55,7 +55,7 @@ def command(
     with console.one_line_errors():
         check(queries >= 1, "queries", queries, "must be at least 1")
         check(0 <= ratio <= 1, "ratio", ratio, "must be 0 to 1")
-        p = console.params(preset, param)
+        p = console.params(preset, param).core.dre
         f = replace(p.function(), th_hd=min(th_hd, p.hcu.n_hp + 1), ratio_q16=round(ratio * 65536))
         for path in traces:
             found = list(tables(Trace.load(path), f, queries))

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from golden.trace import record
-from hdl.emit import emit
+from hdl.emit import emit, params_of
 from scripts import console
 from scripts.cycles import HEAD, NOTE
 from scripts.cycles import measure as measure_cycles
@@ -57,7 +57,8 @@ def command(
     seconds: dict[str, float] = {}
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with console.one_line_errors():
-        p, chosen = console.params(preset, None), layer_numbers(layers)
+        system, chosen = console.params(preset, None), layer_numbers(layers)
+        p = system.core.dre
         f = p.function()
         with Progress(*columns, console=console.err, disable=json) as bar:
 
@@ -99,7 +100,7 @@ def command(
             with step("area", len(UNITS)) as advance:
                 areas = {}
                 for unit in UNITS:
-                    made = emit(unit, p)
+                    made = emit(unit, params_of(unit, system))
                     areas[unit] = flow.synthesise(made.verilog, made.top)
                     advance(len(areas))
         passed = not any(o.differences for o in outcomes)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from hdl.emit import UNITS, emit
+from hdl.emit import UNITS, emit, params_of
 from scripts import console
 
 
@@ -21,7 +21,7 @@ def command(
     """Write Verilog and manifest.json of a unit."""
     with console.one_line_errors():
         start = time.perf_counter()
-        emitted = emit(unit, console.params(preset, param))
+        emitted = emit(unit, params_of(unit, console.params(preset, param)))
         files = emitted.write(folder)
     facts = {
         "unit": unit,

@@ -64,7 +64,7 @@ def _units(unit: str) -> list[str]:
 
 
 def _measure(
-    units: list[str], chosen: params.DreParams, options: tuple, done: dict[str, flow.Area], errors: list[str]
+    units: list[str], chosen: params.SystemParams, options: tuple, done: dict[str, flow.Area], errors: list[str]
 ) -> None:
     """Fill `done` unit by unit, and `errors` with what stopped the others; Ctrl-C ends those that run."""
     jobs: dict[Future, str] = {}
@@ -82,7 +82,7 @@ def _measure(
         with console.err.status("") as status:
             for unit in units:
                 status.update(f"generating {unit}")
-                made = emit.emit(unit, chosen)
+                made = emit.emit(unit, emit.params_of(unit, chosen))
                 jobs[pool.submit(flow.synthesise, made.verilog, made.top, *options)] = unit
                 collect([j for j in jobs if j.done()])
             while jobs:

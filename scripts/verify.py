@@ -9,7 +9,7 @@ from rich.table import Table
 
 from golden.params import check
 from golden.trace import Trace
-from hdl.emit import UNITS, emit
+from hdl.emit import UNITS, emit, params_of
 from scripts import console
 from tb.runner import ROOT, BenchError
 from tb.verify import Outcome, verify
@@ -37,10 +37,11 @@ def command(
         check(0 <= idle < 1, "idle", idle, "must be at least 0 and below 1")
         check(0 <= stall < 1, "stall", stall, "must be at least 0 and below 1")
         check(queries >= 1, "queries", queries, "must be at least 1")
-        p = console.params(preset, param)
+        system = console.params(preset, param)
+        p = system.core.dre
         f = replace(p.function(), th_hd=min(th_hd, p.hcu.n_hp + 1), ratio_q16=round(ratio * 65536))
         data = Trace.load(trace)
-        emitted = emit(unit, p)
+        emitted = emit(unit, params_of(unit, system))
         try:
             with console.err.status(f"{unit} on {trace.name}") as status:
                 outcomes = verify(

@@ -15,7 +15,7 @@ from sim.dre import DreTime
 def params_from(tree: dict) -> DreParams:
     """The parameters that `asdict` flattened."""
     wtu = dict(tree["wtu"], score=ScoreFormat(**tree["wtu"]["score"]))
-    return DreParams(HcuParams(**tree["hcu"]), WtuParams(**wtu), KvmuParams(**tree["kvmu"]), tree["cores"])
+    return DreParams(HcuParams(**tree["hcu"]), WtuParams(**wtu), KvmuParams(**tree["kvmu"]))
 
 
 @dataclass

@@ -11,7 +11,7 @@ from hdl.params import WtuParams, preset
 from sim.cluster_set import ClusterSetTime
 from tb.runner import BenchError, Run, mutants
 
-TINY = preset("tiny").wtu
+TINY = preset("tiny").core.dre.wtu
 SIZES = {
     "tiny": TINY,
     "ragged": replace(TINY, n_w=3, clusters=15, n_ctx=1),
@@ -28,9 +28,7 @@ BINS = {
 
 @cache
 def emitted(p: WtuParams):
-    tiny = preset("tiny")
-    shared = {"clusters": p.clusters, "n_ctx": p.n_ctx}
-    return emit("cluster_set", replace(tiny, hcu=replace(tiny.hcu, **shared), wtu=p, kvmu=replace(tiny.kvmu, **shared)))
+    return emit("cluster_set", p)
 
 
 def rows(p: WtuParams, seed: int, n_sets: int) -> list[dict]:

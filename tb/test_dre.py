@@ -12,7 +12,7 @@ from hdl.params import DreParams, override, preset
 from tb.dre import Scenario
 from tb.runner import Run
 
-TINY = preset("tiny")
+TINY = preset("tiny").core.dre
 SHAPES = {
     "tiny": [],
     "buckets": ["selection=buckets"],
@@ -43,7 +43,7 @@ def play(p: DreParams, seed: int, frames: int = 6) -> Scenario:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_equals_golden(shape):
-    p = override(TINY, SHAPES[shape])
+    p = override(preset("tiny"), SHAPES[shape]).core.dre
     e = emit("dre", p)
     for seed, (idle, stall) in enumerate([(0.0, 0.0), (0.3, 0.3), (0.0, 0.7)], 1):
         s = play(p, seed, 24)

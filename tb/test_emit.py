@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hdl.emit import UNITS, emit
+from hdl.emit import UNITS, Emitted, emit, params_of
 from hdl.params import PRESETS, ParamError, override, preset
 from tb.runner import lint
 
@@ -14,9 +14,13 @@ from tb.runner import lint
 CASES = [(unit, name) for unit in UNITS for name in ("tiny", "core")]
 
 
+def tiny(unit: str) -> Emitted:
+    return emit(unit, params_of(unit, preset("tiny")))
+
+
 @pytest.mark.parametrize(("unit", "name"), CASES)
 def test_lints_clean_and_reads_in_yosys(unit, name, tmp_path):
-    emitted = emit(unit, preset(name))
+    emitted = emit(unit, params_of(unit, preset(name)))
     assert lint(emitted, tmp_path) == ""
     assert all(emitted.manifest[k] for k in ("sha256", "timing", "counters"))
     code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
@@ -33,27 +37,27 @@ def test_lints_clean_and_reads_in_yosys(unit, name, tmp_path):
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_builds(name):
     for unit in UNITS:
-        assert (
-            emit(unit, preset(name)).verilog == emit(unit, preset("core" if preset(name).cores > 1 else name)).verilog
-        )
+        own = params_of(unit, preset(name))
+        assert own == params_of(unit, preset("core" if preset(name).cores > 1 else name))
+        assert emit(unit, own).top == unit
 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_same_bytes_in_another_process(unit):
     """A set or dictionary order that reaches the netlist would show under another hash seed."""
-    code = "from hdl.emit import emit; from hdl.params import preset; "
-    code += f"print(emit({unit!r}, preset('tiny')).manifest['sha256'])"
+    code = "from hdl.emit import emit, params_of; from hdl.params import preset; "
+    code += f"print(emit({unit!r}, params_of({unit!r}, preset('tiny'))).manifest['sha256'])"
     shas = set()
     for seed in ("1", "2"):
         run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONHASHSEED": seed})
         shas.add(run.stdout.strip())
-    assert shas == {emit(unit, preset("tiny")).manifest["sha256"]}
+    assert shas == {tiny(unit).manifest["sha256"]}
 
 
 def test_no_port_is_constant():
     """An output that nobody drives is emitted as a constant and no tool complains."""
     for unit in UNITS:
-        emitted = emit(unit, preset("tiny"))
+        emitted = tiny(unit)
         top = emitted.verilog[emitted.verilog.index(f"module {unit}(") :].partition("endmodule")[0]
         for port in emitted.manifest["ports"]:
             if port["dir"] == "out":
@@ -62,7 +66,7 @@ def test_no_port_is_constant():
 
 def test_manifest_names_what_the_unit_has():
     for unit in UNITS:
-        manifest = emit(unit, preset("tiny")).manifest
+        manifest = tiny(unit).manifest
         assert json.loads(json.dumps(manifest)) == manifest
         widths = {p["name"]: p["width"] for p in manifest["ports"]}
         assert widths["clk"] == 1
@@ -71,7 +75,7 @@ def test_manifest_names_what_the_unit_has():
 
 def test_unknown_names_list_the_valid_ones():
     with pytest.raises(ParamError, match="hcu, wtu"):
-        emit("hcux", preset("tiny"))
+        params_of("hcux", preset("tiny"))
     with pytest.raises(ParamError, match="tiny, core"):
         preset("huge")
     with pytest.raises(ParamError, match="n_hq.*valid names: .*n_hp"):

@@ -13,7 +13,7 @@ from hdl.params import HcuParams, preset
 from sim.hcu import HcuTime
 from tb.runner import BenchError, Run, mutants
 
-TINY = preset("tiny").hcu
+TINY = preset("tiny").core.dre.hcu
 SIZES = {
     "tiny": TINY,
     "no-abandon": replace(TINY, early_abandon=False),
@@ -82,11 +82,7 @@ def run(e, p, beats, th_hd, idle=0.0, stall=0.0, seed=1, reset_at=0, waves=True)
 
 
 def emitted(p: HcuParams):
-    # Only the HCU's parameters matter to it; `emit` takes them from a whole DRE's.
-    tiny = preset("tiny")
-    shared = {"clusters": p.clusters, "n_ctx": p.n_ctx}
-    wtu = replace(tiny.wtu, n_w=1, count_bits=p.count_bits, **shared)
-    return emit("hcu", replace(tiny, hcu=p, wtu=wtu, kvmu=replace(tiny.kvmu, token_bits=p.token_bits, **shared)))
+    return emit("hcu", p)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -14,7 +14,7 @@ from sim.kvmu import KvmuTime
 from tb.formal.kvmu import SMALL, prove
 from tb.runner import BenchError, Run, mutants
 
-TINY = preset("tiny").kvmu
+TINY = preset("tiny").core.dre.kvmu
 RAGGED = KvmuParams(
     n_ctx=3, clusters=5, blocks=19, block_slots=3, recent=5, entry_bytes=24, boundary=64, addr_bits=14, token_bits=9
 )
@@ -37,10 +37,7 @@ BINS = {
 
 @cache
 def emitted(p: KvmuParams):
-    tiny = preset("tiny")
-    shared = {"clusters": p.clusters, "n_ctx": p.n_ctx}
-    hcu = replace(tiny.hcu, token_bits=p.token_bits, **shared)
-    return emit("kvmu", replace(tiny, hcu=hcu, wtu=replace(tiny.wtu, n_w=1, **shared), kvmu=p))
+    return emit("kvmu", p)
 
 
 def bases(p: KvmuParams) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from hdl.params import WtuParams, preset
 from sim.wtu import WtuTime, params_of
 from tb.runner import BenchError, Run, mutants
 
-TINY = preset("tiny").wtu
+TINY = preset("tiny").core.dre.wtu
 SIZES = {
     "tiny": TINY,
     "single": replace(TINY, double_buffer=False, n_w=8, score=ScoreFormat(2, 3), list_depth=2, n_ctx=1),
@@ -115,11 +115,7 @@ def run(e, p: WtuParams, episodes: list[dict], seed=1, waves=True) -> list[dict]
 
 
 def emitted(p: WtuParams):
-    # Only the WTU's parameters matter to it; `emit` takes them from a whole DRE's.
-    d = preset("tiny")
-    shared = {"clusters": p.clusters, "n_ctx": p.n_ctx}
-    hcu = replace(d.hcu, n_h=1, count_bits=p.count_bits, **shared)
-    return emit("wtu", replace(d, hcu=hcu, wtu=p, kvmu=replace(d.kvmu, **shared)))
+    return emit("wtu", p)
 
 
 def counts_of(p: WtuParams, e: dict, got: dict) -> list[np.ndarray]:
