@@ -15,6 +15,7 @@ from amaranth.back import rtlil
 from amaranth.lib import wiring
 
 from golden.params import check
+from hdl.leaf import Leaves
 from hdl.params import SystemParams
 
 # unit -> (module, class, where `SystemParams` holds its parameters)
@@ -71,7 +72,8 @@ def emit(unit: str, params: object) -> Emitted:
     check(unit in UNITS, "unit", unit, f"must be one of {', '.join(UNITS)}")
     module, cls, _ = UNITS[unit]
     component = getattr(import_module(module), cls)(params)
-    verilog = to_verilog(component, unit)
+    leaves = Leaves(unit)
+    verilog = to_verilog(component, unit, leaves)
     manifest = {
         "unit": unit,
         "top": unit,
@@ -79,14 +81,20 @@ def emit(unit: str, params: object) -> Emitted:
         "ports": ports(component),
         "timing": component.timing(component.p),
         "counters": component.counters(),
+        "leaves": leaves.counts,
         "sha256": hashlib.sha256(verilog.encode()).hexdigest(),
     }
     return Emitted(verilog, unit, manifest)
 
 
-def to_verilog(component: wiring.Component, top: str) -> str:
-    """Verilog-2005 of a component as module `top`; submodules are named `top__sub`."""
-    il = rtlil.convert(component, name=top, emit_src=False)
+def to_verilog(component: wiring.Component, top: str, leaves: Leaves | None = None) -> str:
+    """Verilog-2005 of a component as module `top`; submodules are named `top__sub`.
+
+    With `leaves`, what the component places as leaves is emitted once (`hdl.leaf`), and `leaves` says what that was.
+    """
+    il = rtlil.convert(component, name=top, platform=leaves, emit_src=False)
+    if leaves:
+        il = "".join([*leaves.modules.values(), il])
     # Amaranth joins module names by dots, which Verilog would have to escape.
     il = re.sub(r"^(module|  cell) \\(\S+)", lambda x: f"{x[1]} \\{x[2].replace('.', '__')}", il, flags=re.M)
     with tempfile.TemporaryDirectory() as tmp:

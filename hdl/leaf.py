@@ -1,0 +1,58 @@
+"""Leaf-once emission: a component that stands many times in a design is elaborated and emitted once.
+
+Amaranth makes a module of every instance; 64 dot-product trees would take minutes and hundreds of megabytes. `place`
+adds a component as a submodule of its own in a plain elaboration (Amaranth's simulator), and as an `Instance` of one
+shared module where the design is converted with a `Leaves` as its platform (`hdl.emit`).
+"""
+
+import re
+
+from amaranth import ClockSignal, Instance, Module, ResetSignal
+from amaranth.back import rtlil
+from amaranth.lib import wiring
+
+_PORT = re.compile(r"^  wire (?:width \d+ )?(?:input|output) \d+ +\\(\S+)$", re.M)
+
+
+class Leaves:
+    """The platform of a leaf-once conversion.
+
+    modules : {name: RTLIL text} of every shared module placed so far, deepest first
+    counts : {name: instances}
+    """
+
+    def __init__(self, top: str):
+        self.top = top
+        self.modules: dict[str, str] = {}
+        self.counts: dict[str, int] = {}
+        self._made: dict[str, tuple] = {}  # class, parameters, signature and ports of each module
+
+    def instance(self, path: str, cls: type, p: object) -> tuple[wiring.PureInterface, Instance]:
+        """The ports of one more `cls(p)`, whose signals are named after `path`, and the instance behind them."""
+        name = f"{self.top}__{re.sub(r'(?<!^)(?=[A-Z])', '_', cls.__name__).lower()}"
+        if name not in self._made:
+            component = cls(p)
+            text = rtlil.convert(component, name=name, platform=self, emit_src=False)
+            pins = set(_PORT.findall(text[text.rindex(f"module \\{name}\n") :]))
+            self.modules[name], self._made[name] = text, (cls, p, component.signature, pins)
+        made, of, signature, pins = self._made[name]
+        if (made, of) != (cls, p):
+            raise ValueError(f"leaf {name}: made of {made.__name__}({of}), cannot stand for {cls.__name__}({p})")
+        self.counts[name] = self.counts.get(name, 0) + 1
+        ports, wires = signature.create(path=(path,)), {"i_clk": ClockSignal(), "i_rst": ResetSignal()}
+        for names, member, value in signature.flatten(ports):
+            direction = "o" if member.flow == wiring.Out else "i"
+            wires[f"{direction}_{'__'.join(map(str, names))}"] = value
+        return ports, Instance(name, **{k: v for k, v in wires.items() if k[2:] in pins})
+
+
+def place(m: Module, platform: object, name: str, cls: type, p: object) -> wiring.PureInterface:
+    """Add a `cls(p)` to `m` as submodule `name` and return its ports, to be driven and read by `m`.
+
+    Within one design all of a class have equal parameters; `ValueError` if not.
+    """
+    if isinstance(platform, Leaves):
+        ports, m.submodules[name] = platform.instance(name, cls, p)
+        return ports
+    m.submodules[name] = component = cls(p)
+    return component
