@@ -1,0 +1,428 @@
+"""Retrieval policies: what of a stream's KV cache is attended, kept, moved and dropped, and what it costs.
+
+A run (`golden.run`) takes a stream block by block: the prompt, a frame, a question, one generated token. For a block it
+asks the policy's `plan` which tokens enter the decoder, then at every layer writes the block's keys and values into
+the `History`, enters them in the policy's `Store`, shows them to `append` and calls `select` with the `Step`: the
+layer's queries and the keys and values that have arrived. Light attention (`attention`) then runs over the `Selected`
+tokens. After the last layer the policy's `end` does what is left, such as eviction.
+
+No policy can look ahead: what it gets holds nothing that has not arrived, and history is read-only. No policy can
+attend to what is not in device memory: the run refuses it. So everything that a policy reads has been paid for in the
+`Ledger`. A token is named by its index in the stream, for good.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from golden.params import check
+
+STAGES = ("prompt", "frame", "question", "generation")
+ABSENT, DEVICE, HOST, PRUNED, REPRESENTED = range(5)  # places of a token's K and V
+PLACES = ("absent", "device", "host", "pruned", "represented")
+DIRECTIONS = ("in", "out")  # host to device, device to host
+REASONS = {
+    "offload": "K and V that leave device memory for the first time",
+    "fetch": "K and V that a layer found missing and waited for",
+    "prefetch": "K and V fetched for a later layer, or by a prediction made before the layer",
+    "refresh": "what is moved in order to compute K and V anew",
+    "index": "what the policy keeps to choose by: representatives, hashes, partial keys",
+}
+OPERATIONS = {
+    "linear": "MACs of the decoder's projections and feed-forward layers",
+    "attention": "MACs of q k and p v over attended tokens, causal pairs only",
+    "prediction": "MACs that choose tokens: query by representative, partial query by partial key",
+    "index": "MACs and additions that keep the index: hash projections, running means, clustering distances",
+    "compare": "comparisons: Hamming distances, thresholds, maxima",
+    "sort": "comparisons of sorting, n log2 n of n entries",
+    "elementwise": "multiplications and additions of single numbers: rotation, quantisation",
+    "state": "MACs of a recurrent state: convolution, scan, its projections",
+    "vision": "MACs of the vision encoder",
+}
+
+
+class PolicyError(ValueError):
+    """A policy that attends to what it does not hold, or counts what does not exist; a defect of the policy."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The model that a policy serves; query head h reads KV head h // group."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    rotary_base: float = 1e5  # pairs (i, i + head_size / 2) rotate by position * base^(-2 i / head_size)
+
+    def __post_init__(self):
+        for name in ("layers", "heads", "kv_heads", "head_size"):
+            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        check(self.heads % self.kv_heads == 0, "heads", self.heads, f"must be a multiple of kv_heads = {self.kv_heads}")
+
+    @property
+    def group(self) -> int:
+        """Query heads of a KV head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of K and V of one token, one KV head and one layer, in BF16."""
+        return 4 * self.head_size
+
+
+@dataclass(frozen=True)
+class Block:
+    """Tokens start to stop of the stream, which arrive together."""
+
+    index: int  # of the block in the stream
+    stage: str  # of `STAGES`
+    start: int
+    stop: int
+    visual: np.ndarray | None = None  # [T, width] FP32: vision tokens of a frame, where the source has them
+    picture: Any = None  # the decoded frame with its motion and type, where the source has it (`golden.video`)
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """Indices of the block's tokens, int64 [T]."""
+        return np.arange(self.start, self.stop)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What of a block enters the decoder, and how."""
+
+    admit: np.ndarray | None = None  # [T] bool: tokens that do; the others are pruned by rule. None: all
+    refresh: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # earlier tokens computed anew
+    positions: np.ndarray | None = None  # [rows] rotary positions of refreshed, then admitted tokens. None: indices
+
+
+@dataclass(frozen=True)
+class Step:
+    """One layer of one block, as a policy sees it. Q, K and V hold BF16 values in FP32, after rotary."""
+
+    layer: int  # 0 to shape.layers - 1 of those that run
+    block: Block
+    rows: np.ndarray  # [T] int64, T at least 1: tokens whose queries these are, rising; refreshed ones come first
+    q: np.ndarray  # [T, heads, head_size]
+    k: np.ndarray  # [kv_heads, n, head_size], read-only: all keys that have arrived, the block's own included
+    v: np.ndarray  # the same
+    x: np.ndarray | None = None  # [T, width] FP32: input of the attention, where a decoder runs
+    ahead: np.ndarray | None = None  # [T, heads, head_size]: queries of the next layer guessed from x, where it runs
+
+    @property
+    def n(self) -> int:
+        """Tokens that have arrived."""
+        return self.k.shape[1]
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What light attention reads."""
+
+    keep: np.ndarray  # [kv_heads, n] bool: tokens; those after a row are masked by the run
+    k: np.ndarray | None = None  # [kv_heads, n, head_size]: stored keys where they are not the exact ones
+    v: np.ndarray | None = None  # the same for values
+    turn: np.ndarray | None = None  # [n] int: positions that stored keys are moved on by (`turn_keys`)
+    extra_k: np.ndarray | None = None  # [kv_heads, m, head_size]: keys of no token, such as centroids, seen by all rows
+    extra_v: np.ndarray | None = None  # the same for values
+    add: np.ndarray | None = None  # [T, heads, head_size]: added to the attention's output
+
+
+class Ledger:
+    """Every byte moved, every operation, and the memory held, from the first block on.
+
+    `moved[direction, reason]` bytes and `pieces[direction, reason]` contiguous transfers; `done[kind]` operations;
+    `held[place]` and `peak[place]` bytes in device and host memory.
+    """
+
+    def __init__(self):
+        self.moved: Counter = Counter()
+        self.pieces: Counter = Counter()
+        self.done: Counter = Counter()
+        self.held = {"device": 0, "host": 0}
+        self.peak = {"device": 0, "host": 0}
+
+    def move(self, direction: str, reason: str, size: int, pieces: int = 1) -> None:
+        """Count `size` bytes over the link in `pieces` transfers."""
+        if direction not in DIRECTIONS or reason not in REASONS or size < 0 or pieces < 0:
+            raise PolicyError(f"move {direction!r} {reason!r} {size} in {pieces}: no such direction, reason or size")
+        if size:
+            self.moved[direction, reason] += int(size)
+            self.pieces[direction, reason] += int(pieces)
+
+    def work(self, kind: str, count: int) -> None:
+        """Count operations of a kind of `OPERATIONS`."""
+        if kind not in OPERATIONS or count < 0:
+            raise PolicyError(f"work {kind!r} {count}: no such kind or count")
+        if count:
+            self.done[kind] += int(count)
+
+    def sort(self, entries: int, times: int = 1) -> None:
+        """Count `times` sorts of `entries` entries: n ceil(log2 n) comparisons each."""
+        self.work("sort", times * entries * max(0, int(entries) - 1).bit_length())
+
+    def hold(self, place: str, change: int) -> None:
+        """Bytes taken (or, negative, given back) in device or host memory."""
+        held = self.held[place] + int(change)
+        if held < 0:
+            raise PolicyError(f"{place} memory: {-change} bytes given back of {self.held[place]} held")
+        self.held[place] = held
+        self.peak[place] = max(self.peak[place], held)
+
+    def totals(self) -> dict[str, int]:
+        """All counts under flat names: `in.fetch`, `pieces.in.fetch`, `ops.attention`, `device`, `device.peak`, ..."""
+        out = {f"{d}.{r}": self.moved[d, r] for d in DIRECTIONS for r in REASONS if self.moved[d, r]}
+        out |= {f"pieces.{d}.{r}": self.pieces[d, r] for d in DIRECTIONS for r in REASONS if self.pieces[d, r]}
+        out |= {f"ops.{kind}": self.done[kind] for kind in OPERATIONS if self.done[kind]}
+        out |= self.held
+        return out | {f"{place}.peak": size for place, size in self.peak.items()}
+
+
+class Store:
+    """Where the K and V of every token are, by layer and KV head; moving them counts in the ledger.
+
+    A token is `ABSENT` until its layer has run, then on the device; it may go to the host (`offload`), come back for as
+    long as a layer needs it (`fetch`, `release`: the host keeps its copy), or leave for good: `PRUNED` by a rule, or
+    `REPRESENTED` by something that the policy keeps. Masks are bool, [kv_heads, n] or [n] for all heads alike.
+    """
+
+    def __init__(self, shape: Shape, ledger: Ledger, entry_bytes: int | None = None):
+        self.shape = shape
+        self.ledger = ledger
+        self.entry_bytes = shape.entry_bytes if entry_bytes is None else entry_bytes
+        self._place = np.zeros((shape.layers, shape.kv_heads, 1024), np.uint8)
+        self._here = np.zeros(self._place.shape, bool)
+        self._guests = [False] * shape.layers  # whether a layer has fetched entries
+        self.length = 0
+
+    def arrive(self, n: int) -> None:
+        """The stream has n tokens now."""
+        self.length = n
+        while n > self._place.shape[2]:
+            self._place = np.concatenate([self._place, np.zeros_like(self._place)], axis=2)
+            self._here = np.concatenate([self._here, np.zeros_like(self._here)], axis=2)
+
+    def place(self, layer: int) -> np.ndarray:
+        """Place of every token in a layer, uint8 [kv_heads, n]."""
+        return self._place[layer, :, : self.length]
+
+    def on_device(self, layer: int) -> np.ndarray:
+        """Tokens that a layer can read now, resident or fetched, bool [kv_heads, n]."""
+        return (self.place(layer) == DEVICE) | self._here[layer, :, : self.length]
+
+    def on_host(self, layer: int) -> np.ndarray:
+        """Tokens whose home is the host, fetched or not, bool [kv_heads, n]."""
+        return self.place(layer) == HOST
+
+    def append(self, layer: int, tokens: np.ndarray) -> None:
+        """Enter new tokens of a layer on the device; a refreshed token that is not absent is overwritten in place."""
+        place = self._place[layer]
+        new = place[0, tokens] == ABSENT
+        place[:, tokens[new]] = DEVICE
+        self.ledger.hold("device", int(new.sum()) * self.shape.kv_heads * self.entry_bytes)
+
+    def offload(self, layer: int, mask: np.ndarray, pieces: int | None = None) -> np.ndarray:
+        """Send those of the masked tokens that are resident to the host; returns which, [kv_heads, n]."""
+        going = (self.place(layer) == DEVICE) & mask
+        self.place(layer)[going] = HOST
+        size = int(going.sum()) * self.entry_bytes
+        self.ledger.move("out", "offload", size, runs(going) if pieces is None else pieces)
+        self.ledger.hold("device", -size)
+        self.ledger.hold("host", size)
+        return going
+
+    def fetch(self, layer: int, mask: np.ndarray, reason: str = "fetch", pieces: int | None = None) -> np.ndarray:
+        """Copy those of the masked tokens that are on the host alone to the device; returns which, [kv_heads, n].
+
+        Transfers are counted as runs of adjacent tokens of a head, or as `pieces` where the layout is another.
+        """
+        coming = (self.place(layer) == HOST) & ~self._here[layer, :, : self.length] & mask
+        size = int(coming.sum()) * self.entry_bytes
+        if size:
+            self._here[layer, :, : self.length] |= coming
+            self._guests[layer] = True
+            self.ledger.move("in", reason, size, runs(coming) if pieces is None else pieces)
+            self.ledger.hold("device", size)
+        return coming
+
+    def release(self, layer: int) -> None:
+        """Forget the fetched copies of a layer."""
+        if self._guests[layer]:
+            here = self._here[layer, :, : self.length]
+            self.ledger.hold("device", -int(here.sum()) * self.entry_bytes)
+            here[:] = False
+            self._guests[layer] = False
+
+    def drop(self, layer: int, mask: np.ndarray, represented: bool = False) -> np.ndarray:
+        """Free the masked tokens for good, wherever they are; returns which, [kv_heads, n].
+
+        Absent ones can be dropped too; a fetched copy stays until `release`.
+        """
+        place = self.place(layer)
+        going = np.broadcast_to(mask, place.shape) & (place <= HOST)
+        for where, name in ((DEVICE, "device"), (HOST, "host")):
+            self.ledger.hold(name, -int((going & (place == where)).sum()) * self.entry_bytes)
+        place[going] = REPRESENTED if represented else PRUNED
+        return going
+
+    def census(self) -> dict[str, int]:
+        """Entries (token, layer, KV head) of the stream in every place, under the names of `PLACES`."""
+        counts = np.bincount(self._place[:, :, : self.length].ravel(), minlength=len(PLACES))
+        return dict(zip(PLACES, counts.tolist(), strict=True))
+
+
+class Policy:
+    """Base of the policies. `params` is a frozen dataclass whose fields carry their meaning as a comment.
+
+    A subclass sets `Params` and `source` (paper, section, equations), keeps its state in plain attributes (a run is
+    interrupted and resumed by pickling), counts its prediction and index work in `self.ledger`, its memory other than K
+    and V by `self.ledger.hold`, and moves K and V by `self.store` alone. The run counts attention and linear layers and
+    releases a layer's fetched copies after its attention.
+    """
+
+    Params: ClassVar[type]
+    source: ClassVar[str]
+
+    def __init__(self, params: Any, shape: Shape, entry_bytes: int | None = None):
+        self.params = params
+        self.shape = shape
+        self.ledger = Ledger()
+        self.store = Store(shape, self.ledger, entry_bytes)
+
+    def plan(self, block: Block) -> Plan:
+        """What of a block enters the decoder; called once, before its first layer. Default: all of it."""
+        return Plan()
+
+    def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
+        """K and V [T, kv_heads, head_size] of tokens [T] are on the device now, before `select`. Default: nothing.
+
+        Where a trace has no queries for a block, its layers get `append` without `select`.
+        """
+
+    def select(self, step: Step) -> Selected:
+        """What one layer attends to. Everything in `keep` must be on the device when this returns."""
+        raise NotImplementedError
+
+    def end(self, block: Block) -> None:
+        """After a block's last layer. Default: nothing."""
+
+    def offload_but(self, layer: int, first: int, last: int) -> np.ndarray:
+        """Send a layer's resident tokens except the first and the last few to the host; returns which."""
+        n = self.store.length
+        old = np.zeros(n, bool)
+        old[first : max(first, n - last)] = True
+        return self.store.offload(layer, old)
+
+
+class History:
+    """Keys and values of one layer as they arrive, BF16 values in FP32, [kv_heads, n, head_size]."""
+
+    def __init__(self, shape: Shape):
+        self._k = np.zeros((shape.kv_heads, 256, shape.head_size), np.float32)
+        self._v = np.zeros_like(self._k)
+        self.n = 0
+
+    def write(self, tokens: np.ndarray, k: np.ndarray, v: np.ndarray, n: int) -> None:
+        """Put K and V [T, kv_heads, head_size] of tokens (some may be older) of a stream of n tokens."""
+        while n > self._k.shape[1]:
+            self._k, self._v = (np.concatenate([a, np.zeros_like(a)], axis=1) for a in (self._k, self._v))
+        self._k[:, tokens] = k.swapaxes(0, 1)
+        self._v[:, tokens] = v.swapaxes(0, 1)
+        self.n = n
+
+    @property
+    def k(self) -> np.ndarray:
+        """Keys, read-only."""
+        return _sealed(self._k[:, : self.n])
+
+    @property
+    def v(self) -> np.ndarray:
+        """Values, read-only."""
+        return _sealed(self._v[:, : self.n])
+
+    def __getstate__(self) -> dict:
+        bits = {
+            name: (getattr(self, name)[:, : self.n].view(np.uint32) >> 16).astype(np.uint16) for name in ("_k", "_v")
+        }
+        return bits | {"n": self.n}
+
+    def __setstate__(self, state: dict) -> None:
+        self.n = state["n"]
+        for name in ("_k", "_v"):
+            setattr(self, name, (state[name].astype(np.uint32) << 16).view(np.float32))
+
+
+def attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, rows: np.ndarray, chosen: Selected, base: float = 1e5
+) -> tuple[np.ndarray, int]:
+    """Light attention: output FP32 [T, heads, head_size] and its MACs.
+
+    Row t of `q` [T, heads, head_size] attends to the tokens of `chosen.keep` up to its own index `rows[t]`, and to the
+    extra keys. Scores are scaled by head_size^-0.5; FP32 throughout. A row that may attend to nothing gives 0.
+    """
+    t, heads, size = q.shape
+    k = k if chosen.k is None else chosen.k
+    v = v if chosen.v is None else chosen.v
+    kv_heads = len(k)
+    group = heads // kv_heads
+    out = np.empty((t, heads, size), np.float32)
+    macs = 0
+    for g in range(kv_heads):
+        at = np.flatnonzero(chosen.keep[g])
+        everything = len(at) == k.shape[1]
+        keys, values = (k[g], v[g]) if everything else (k[g, at], v[g, at])
+        if chosen.turn is not None and chosen.turn[at].any():
+            keys = turn_keys(keys, chosen.turn[at], base)
+        seen = np.searchsorted(at, rows, side="right")
+        extra = 0
+        if chosen.extra_k is not None:
+            extra = chosen.extra_k.shape[1]
+            keys, values = np.concatenate([chosen.extra_k[g], keys]), np.concatenate([chosen.extra_v[g], values])
+        part = slice(g * group, (g + 1) * group)
+        s = q[:, part].reshape(t * group, size) @ keys.T * np.float32(size**-0.5)
+        first = extra + int(seen.min(initial=0))
+        tail = s.reshape(t, group, -1)[:, :, first:]
+        tail[(np.arange(first, s.shape[1]) >= extra + seen[:, None])[:, None].repeat(group, 1)] = -np.inf
+        out[:, part] = (_softmax(s) @ values).reshape(t, group, size)
+        macs += 2 * size * group * int((seen + extra).sum())
+    return (out if chosen.add is None else out + chosen.add), macs
+
+
+def turn_keys(k: np.ndarray, delta: np.ndarray, base: float) -> np.ndarray:
+    """Rotate keys [..., n, d] on by `delta` [n] positions and round them to BF16, as they are stored.
+
+    R(p_new - p_old) k of CodecSight, Equation 5; pairs (i, i + d / 2).
+    """
+    half = k.shape[-1] // 2
+    angle = np.asarray(delta)[:, None] * base ** (-np.arange(half) / half)
+    cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+    a, b = k[..., :half], k[..., half:]
+    return bf16(np.concatenate([a * cos - b * sin, b * cos + a * sin], -1))
+
+
+def bf16(x: np.ndarray) -> np.ndarray:
+    """FP32 values rounded to the nearest BF16, ties to even, still as FP32; finite values only."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    return ((bits + (0x7FFF + ((bits >> 16) & 1))) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def runs(mask: np.ndarray) -> int:
+    """Runs of adjacent True along the last axis of [..., n]."""
+    if mask.shape[-1] == 0:
+        return 0
+    return int(mask[..., 0].sum() + (mask[..., 1:] & ~mask[..., :-1]).sum())
+
+
+def _sealed(a: np.ndarray) -> np.ndarray:
+    a = a.view()
+    a.flags.writeable = False
+    return a
+
+
+def _softmax(s: np.ndarray) -> np.ndarray:
+    top = s.max(axis=1, keepdims=True, initial=-np.inf)
+    p = np.exp(s - np.where(np.isfinite(top), top, 0))
+    return p / np.maximum(p.sum(axis=1, keepdims=True), np.float32(1e-30))

@@ -1,0 +1,157 @@
+"""A policy's run over a stream, block by block: on a recorded trace, or inside a real decoder.
+
+Both give a `Record` a block. A run pickles: what is loaded goes on as if it had never stopped.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from golden.params import check
+from golden.policy import (
+    STAGES,
+    Block,
+    History,
+    Policy,
+    PolicyError,
+    Selected,
+    Shape,
+    Step,
+    attention,
+)
+from golden.trace import Trace
+
+
+@dataclass
+class Record:
+    """What a policy did in one block. Arrays by layer and KV head; nan where a layer had no query."""
+
+    index: int
+    stage: str
+    start: int
+    stop: int
+    rows: int  # tokens whose queries ran
+    kept: np.ndarray  # [layers, kv_heads] earlier tokens attended
+    fetched: np.ndarray  # [layers, kv_heads] tokens attended whose home is the host
+    error: np.ndarray  # [layers] |y - y_full| / |y_full| of the attention output over the same q, k and v
+    totals: dict[str, int] = field(default_factory=dict)  # the ledger's, since the stream began
+    choices: list[int] = field(default_factory=list)  # most likely next token of each row, where a decoder ran
+    losses: list[float] = field(default_factory=list)  # nats of the next token of each row, where it is known
+
+
+class Run:
+    """A policy over a stream: its histories, the tokens so far (`length`) and the records."""
+
+    def __init__(self, policy: Policy):
+        self.policy = policy
+        self.shape = policy.shape
+        self.histories = [History(self.shape) for _ in range(self.shape.layers)]
+        self.length = 0
+        self.known = np.zeros(0, bool)  # [length]: tokens with keys and values; the others were pruned by a plan
+        self.records: list[Record] = []
+
+    def begin(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ask for the plan: admitted tokens, all rows (refreshed first), and their positions."""
+        check(block.start == self.length, "block.start", block.start, f"the stream has {self.length} tokens")
+        check(block.stage in STAGES, "stage", block.stage, f"must be one of {', '.join(STAGES)}")
+        check(block.stop > block.start, "block.stop", block.stop, f"must be above start = {block.start}")
+        self.length = block.stop
+        self.policy.store.arrive(block.stop)
+        plan = self.policy.plan(block)
+        admit = block.tokens if plan.admit is None else block.tokens[plan.admit]
+        rows = np.concatenate([plan.refresh, admit]).astype(np.int64)
+        if (np.diff(rows) <= 0).any() or (rows < 0).any():
+            raise PolicyError(f"rows {rows.tolist()} of {type(self.policy).__name__}: must rise, refreshed before new")
+        self.known = np.concatenate([self.known, np.isin(block.tokens, admit)])
+        if not self.known[block.start :].all():
+            for layer in range(self.shape.layers):
+                self.policy.store.drop(layer, ~self.known)
+        nothing = np.full((self.shape.layers, self.shape.kv_heads), np.nan)
+        self.records.append(
+            Record(
+                block.index,
+                block.stage,
+                block.start,
+                block.stop,
+                len(rows),
+                nothing,
+                nothing.copy(),
+                nothing[:, 0].copy(),
+            )
+        )
+        return admit, rows, rows if plan.positions is None else np.asarray(plan.positions)
+
+    def take(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
+        """K and V [T, kv_heads, head_size] of tokens of a layer arrive."""
+        self.histories[layer].write(tokens, k, v, self.length)
+        self.policy.store.append(layer, tokens)
+        self.policy.append(layer, tokens, k, v)
+
+    def attend(self, step: Step) -> np.ndarray:
+        """Output of a layer's light attention, [T, heads, head_size] FP32."""
+        policy, store, layer = self.policy, self.policy.store, step.layer
+        chosen = policy.select(step)
+        missing = np.argwhere(chosen.keep & ~store.on_device(layer))
+        if len(missing):
+            head, token = missing[0].tolist()
+            name = type(policy).__name__
+            raise PolicyError(f"{name} attends to token {token} of layer {layer}, head {head}, without having it")
+        y, macs = attention(step.q, step.k, step.v, step.rows, chosen, self.shape.rotary_base)
+        policy.ledger.work("attention", macs)
+        record, old = self.records[-1], np.arange(step.n) < step.block.start
+        record.kept[layer] = (chosen.keep & old).sum(axis=1)
+        record.fetched[layer] = (chosen.keep & store.on_host(layer)).sum(axis=1)
+        record.error[layer] = self._error(step, chosen, y)
+        store.release(layer)
+        return y
+
+    def _error(self, step: Step, chosen: Selected, y: np.ndarray) -> float:
+        everything = Selected(np.broadcast_to(self.known, chosen.keep.shape))
+        exact = all(getattr(chosen, name) is None for name in ("k", "v", "turn", "extra_k", "add"))
+        if exact and np.array_equal(chosen.keep, everything.keep):
+            return 0.0
+        full, _ = attention(step.q, step.k, step.v, step.rows, everything)
+        return float(np.linalg.norm(y - full) / np.linalg.norm(full))
+
+    def finish(self, block: Block) -> Record:
+        """The block is over."""
+        self.policy.end(block)
+        self.records[-1].totals = self.policy.ledger.totals()
+        return self.records[-1]
+
+
+class TraceRun(Run):
+    """A policy over a recorded trace (`golden.trace`). Layers are the recorded ones, numbered from 0.
+
+    Queries and keys are those of full attention, whatever the policy chose before, and stay where they were recorded:
+    a plan's `refresh` and `positions` move nothing here. Pruned tokens have neither rows nor keys.
+    """
+
+    def __init__(self, policy: Policy, trace: Trace):
+        super().__init__(policy)
+        check(trace.v is not None, "trace", "without values", "record it without --no-values")
+
+    def step(self, trace: Trace, block: Block) -> Record:
+        """One block."""
+        admit, _, _ = self.begin(block)
+        asked = block.start >= trace.first_query
+        for layer in range(self.shape.layers):
+            k, v = (a[layer, admit].astype(np.float32) for a in (trace.k, trace.v))
+            self.take(layer, admit, k, v)
+            if asked and len(admit):
+                q = trace.q[layer, admit - trace.first_query].astype(np.float32)
+                history = self.histories[layer]
+                self.attend(Step(layer, block, admit, q, history.k, history.v))
+        return self.finish(block)
+
+
+def shape_of(trace: Trace) -> Shape:
+    """The shape of a trace's recorded layers."""
+    return Shape(len(trace.layers), trace.heads, trace.kv_heads, trace.head_size)
+
+
+def blocks(trace: Trace) -> Iterator[Block]:
+    """The blocks of a trace, one a segment."""
+    for i, ((start, stop), stage) in enumerate(zip(trace.spans(), trace.stages.tolist(), strict=True)):
+        yield Block(i, STAGES[stage], start, stop)
