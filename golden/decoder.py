@@ -127,11 +127,26 @@ class Decoder:
     def _rms(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.epsilon) * weight
 
-    def _rotary(self, x: np.ndarray, start: int) -> np.ndarray:
-        """Rotate [n, heads, 64] at positions start, start + 1, ..."""
-        cos, sin = (t[start : start + len(x), None] for t in (self.cos, self.sin))
+    def _rotary(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Rotate [n, heads, 64] at positions [n]."""
+        cos, sin = (t[positions, None] for t in (self.cos, self.sin))
         a, b = np.split(x, 2, axis=-1)
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+    def qkv(self, layer: int, x: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Queries [n, 9, 64], keys and values [n, 3, 64] of a layer's input [n, 576]; rotary positions [n]."""
+        w = self.layers[layer]
+        qkv = (self._rms(x, w["attn_norm"]) @ w["qkv"]).reshape(len(x), -1, self.head_size)
+        q, k, v = np.split(qkv, [self.heads, self.heads + self.kv_heads], axis=1)
+        return self._rotary(q, positions), self._rotary(k, positions), v
+
+    def after_attention(self, layer: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """A layer's output [n, 576] from its input [n, 576] and the heads' attention [n, 9, 64]."""
+        w = self.layers[layer]
+        x = x + y.reshape(len(x), -1) @ w["attn_output"]
+        gate, up = np.split(self._rms(x, w["ffn_norm"]) @ w["gate_up"], 2, axis=-1)
+        with np.errstate(over="ignore"):  # exp(-gate) of a very negative gate is infinite, its SiLU zero
+            return x + (gate / (1 + np.exp(-gate)) * up) @ w["ffn_down"]
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Hidden states [n, 576] after the last loaded layer of the next n tokens."""
@@ -140,19 +155,13 @@ class Decoder:
             raise ValueError(f"n_tokens={self.k.shape[2]}: the cache cannot hold {stop} tokens")
         group, d = self.heads // self.kv_heads, self.head_size
         mask = np.where(np.arange(stop) <= start + np.arange(n)[:, None], np.float32(0), np.float32(-np.inf))
-        for i, w in enumerate(self.layers):
-            qkv = (self._rms(x, w["attn_norm"]) @ w["qkv"]).reshape(n, -1, d)
-            q = self._rotary(qkv[:, : self.heads], start)
-            self.k[i, :, start:stop] = self._rotary(qkv[:, self.heads : -self.kv_heads], start).swapaxes(0, 1)
-            self.v[i, :, start:stop] = qkv[:, -self.kv_heads :].swapaxes(0, 1)
-            self.q[i] = q
+        for i in range(len(self.layers)):
+            q, k, v = self.qkv(i, x, np.arange(start, stop))
+            self.k[i, :, start:stop], self.v[i, :, start:stop], self.q[i] = k.swapaxes(0, 1), v.swapaxes(0, 1), q
             q = q.reshape(n, self.kv_heads, group, d).transpose(1, 2, 0, 3)  # query heads of a KV head are adjacent
             scores = q @ self.k[i, :, None, :stop].swapaxes(-1, -2) * np.float32(d**-0.5) + mask
             y = softmax(scores) @ self.v[i, :, None, :stop]
-            x = x + y.transpose(2, 0, 1, 3).reshape(n, -1) @ w["attn_output"]
-            gate, up = np.split(self._rms(x, w["ffn_norm"]) @ w["gate_up"], 2, axis=-1)
-            with np.errstate(over="ignore"):  # exp(-gate) of a very negative gate is infinite, its SiLU zero
-                x = x + (gate / (1 + np.exp(-gate)) * up) @ w["ffn_down"]
+            x = self.after_attention(i, x, y.transpose(2, 0, 1, 3))
         self.length = stop
         return x
 
