@@ -1,4 +1,4 @@
-"""`vrex synth`: area per unit."""
+"""`vrex synth`: area and timing per unit."""
 
 import json
 import time
@@ -15,11 +15,11 @@ from scripts import console
 from synth import flow
 from synth.liberty import SynthError, write_atomically
 
-JOBS = 2  # Yosys runs at once, each a process of its own
-
 
 def command(
-    unit: Annotated[str, typer.Argument(help=f"One of {', '.join(emit.UNITS)}; dre lists every unit in it.")] = "dre",
+    unit: Annotated[
+        str, typer.Argument(help=f"One of {', '.join(emit.UNITS)}; the units inside of it are listed too.")
+    ] = "dre",
     preset: Annotated[str, typer.Option(help=f"One of {', '.join(params.PRESETS)}.")] = "core",
     assign: Annotated[list[str] | None, typer.Option("-p", metavar="NAME=VALUE", help="Change a parameter.")] = None,
     liberty: Annotated[
@@ -27,48 +27,57 @@ def command(
     ] = None,
     dont_use: Annotated[list[str] | None, typer.Option(help="Pattern of cells that mapping must not use.")] = None,
     macro_bits: Annotated[int, typer.Option(help="Smaller memories are built of flip-flops.")] = flow.MACRO_BITS,
+    effort: Annotated[str, typer.Option(help="What to map for: area or speed.")] = "area",
+    clock: Annotated[float | None, typer.Option(help="Period (ps) to size gates for, with --effort speed.")] = None,
+    path: Annotated[bool, typer.Option("--path", help="Print the unit's longest path.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable results on stdout.")] = False,
     out: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Also write DIR/area.json.")] = None,
 ) -> None:
-    """Map units to gates and print their area, in gate equivalents or, with --liberty, also in µm²."""
+    """Map units to gates and print their area, longest path and highest clock; in µm² and MHz with --liberty."""
     done: dict[str, flow.Area] = {}
     errors: list[str] = []
     code = 2
     try:
         check(unit in emit.UNITS, "unit", unit, f"must be one of {', '.join(emit.UNITS)}")
         chosen = params.override(params.preset(preset), assign or [])
-        _measure(_units(unit), chosen, (liberty, macro_bits, tuple(dont_use or ())), done, errors)
+        options = {"liberty": liberty, "macro_bits": macro_bits, "dont_use": tuple(dont_use or ())}
+        _measure(_units(unit), chosen, options | {"effort": effort, "clock": clock}, done, errors)
     except ParamError as e:
         errors.append(str(e))
     except KeyboardInterrupt:
         code = 130
         errors.append("interrupted; finished units are kept and will not be run again")
     rows = {u: done[u] for u in _units(unit) if u in done}
+    untimed = [a.untimed for a in rows.values() if a.untimed]
     report = {"preset": preset, "assignments": assign or [], "units": {u: a.report() for u, a in rows.items()}}
     text = json.dumps(report, indent=1)
     if as_json and not errors:
         typer.echo(text)
     elif rows and not as_json:
         _print(rows, rows.get(unit))
+        if path and unit in rows:
+            _print_paths(rows[unit])
     if out and not errors:
         write_atomically(out / "area.json", text.encode())
-    for error in dict.fromkeys(errors):  # a bad library is the same fault in every unit
+    for error in dict.fromkeys(errors + untimed):  # a bad library is the same fault in every unit
         typer.echo(f"vrex synth: {error}", err=True)
-    if errors:
+    if errors or untimed:
         raise typer.Exit(code)
 
 
 def _units(unit: str) -> list[str]:
-    """The rows of a report: a DRE comes after the units it is made of."""
-    return [*(u for u in emit.UNITS if u != unit), unit] if unit == "dre" else [unit]
+    """The rows of a report: a unit comes after those inside of it, whose parameters are part of its own."""
+    if unit not in emit.UNITS:
+        return []
+    return [*(u for u in emit.UNITS if emit.UNITS[u][2].startswith(emit.UNITS[unit][2] + ".")), unit]
 
 
 def _measure(
-    units: list[str], chosen: params.SystemParams, options: tuple, done: dict[str, flow.Area], errors: list[str]
+    units: list[str], chosen: params.SystemParams, options: dict, done: dict[str, flow.Area], errors: list[str]
 ) -> None:
     """Fill `done` unit by unit, and `errors` with what stopped the others; Ctrl-C ends those that run."""
     jobs: dict[Future, str] = {}
-    pool = ThreadPoolExecutor(JOBS)
+    pool = ThreadPoolExecutor(len(units))  # which wait for each other: `synth.run` has few at once
 
     def collect(futures) -> None:
         for job in futures:
@@ -83,7 +92,8 @@ def _measure(
             for unit in units:
                 status.update(f"generating {unit}")
                 made = emit.emit(unit, emit.params_of(unit, chosen))
-                jobs[pool.submit(flow.synthesise, made.verilog, made.top, *options)] = unit
+                leaves = tuple(made.manifest.get("leaves", ()))
+                jobs[pool.submit(flow.synthesise, made.verilog, made.top, leaves=leaves, **options)] = unit
                 collect([j for j in jobs if j.done()])
             while jobs:
                 status.update(f"synthesising {', '.join(jobs.values())}")
@@ -96,21 +106,58 @@ def _measure(
 
 
 def _print(rows: dict[str, flow.Area], asked: flow.Area | None) -> None:
-    any_area = next(iter(rows.values()))
-    unit = f"1 GE = {any_area.unit_cell}" + (f", {any_area.unit_area:g} µm²" if any_area.microns else "")
-    table = Table(title=f"Area with {', '.join(any_area.library)} ({unit})")
-    heads = ["unit", "comb GE", "reg GE", "total GE", "registers", "memory bits"] + ["µm²"] * any_area.microns
-    for head in heads:
-        table.add_column(head, justify="left" if head == "unit" else "right")
+    """Table of the units, then the leaves and memories of the unit asked for."""
+    one = next(iter(rows.values()))
+    unit = f"1 GE = {one.unit_cell}" + (f", {one.unit_area:g} µm²" if one.microns else "; 1 τ = a fifth of FO4")
+    heads = ["unit", "comb GE", "reg GE", "total GE", "registers", "memory bits"]
+    heads += ["µm²", "delay ps", "levels", "MHz"] if one.microns else ["delay τ", "levels"]
+    body = []
     for name, a in rows.items():
         cells = [f"{x:,.0f}" for x in (a.comb_ge, a.reg_ge, a.total_ge, a.registers, a.memory_bits)]
-        table.add_row(name, *cells, *([f"{a.total_area:,.1f}"] if a.microns else []))
-    console.out.print(table)
+        cells += [f"{a.total_area:,.1f}"] * a.microns
+        cells += [f"{a.timing.delay:,.0f}", f"{a.timing.levels}"] if a.timing else ["-", "-"]
+        cells += [_megahertz(a)] * a.microns
+        body.append([name, *cells])
+    _table(f"Area and timing with {', '.join(one.library)}, mapped for {one.effort} ({unit})", heads, body)
+    if asked and asked.leaves:
+        split = [(x.name, x.instances, x.area) for x in asked.leaves]
+        rest = asked.total_ge - sum(n * a.total_ge for _, n, a in split)
+        body = [[name, f"{n:,}", f"{a.total_ge:,.0f}", f"{n * a.total_ge:,.0f}"] for name, n, a in split]
+        body.append(["the rest", "1", f"{rest:,.0f}", f"{rest:,.0f}"])
+        _table(f"Leaves of {asked.top}", ["leaf", "instances", "GE each", "GE"], body)
     if asked and asked.memories:
-        listing = Table(title=f"Memories of {asked.top}, not in the area")
-        for head in ("memory", "words", "bits a word", "ports", "bits"):
-            listing.add_column(head, justify="left" if head == "memory" else "right")
-        for m in asked.memories:
-            ports = f"{m.read_ports}R {m.write_ports}W"
-            listing.add_row(m.name, f"{m.depth:,}", f"{m.width:,}", ports, f"{m.bits:,}")
-        console.out.print(listing)
+        heads = ["memory", "count", "words", "bits a word", "ports", "bits"]
+        body = [
+            [m.name, f"{m.count:,}", f"{m.depth:,}", f"{m.width:,}", f"{m.read_ports}R {m.write_ports}W", f"{m.bits:,}"]
+            for m in asked.memories
+        ]
+        _table(f"Memories of {asked.top}, not in the area", heads, body)
+
+
+def _print_paths(area: flow.Area) -> None:
+    """The longest path of each kind, and the steps of the longest of all."""
+    if not area.timing or not area.timing.paths:
+        return
+    unit = {"ps": "ps", "tau": "τ"}[area.timing.unit]
+    body = [[p.kind, f"{p.delay:,.1f}", f"{p.levels}", p.module, p.start, p.end] for p in area.timing.paths]
+    _table(f"Longest paths of {area.top}", ["kind", unit, "levels", "module", "from", "to"], body)
+    path = area.timing.paths[0]
+    body = [["", path.start, "", "", "", ""]]
+    body += [[s.cell, s.instance, s.net, s.edge, f"{s.delay:,.1f}", f"{s.arrival:,.1f}"] for s in path.steps]
+    body.append(["setup", path.end, "", "", f"{path.setup:,.1f}", f"{path.delay:,.1f}"])
+    _table(f"{path.kind} in {path.module}", ["cell", "instance", "signal", "edge", unit, "at"], body)
+
+
+def _megahertz(area: flow.Area) -> str:
+    return f"{area.timing.fmax_mhz:,.0f}" if area.timing and area.timing.fmax_mhz else "-"
+
+
+def _table(title: str, heads: list[str], body: list[list[str]]) -> None:
+    """A table whose columns of numbers stand to the right."""
+    table = Table(title=title)
+    for head, column in zip(heads, zip(*body, strict=True), strict=True):
+        number = all(not x.strip("0123456789.,-") for x in column)
+        table.add_column(head, justify="right" if number else "left", overflow="fold")
+    for row in body:
+        table.add_row(*row)
+    console.out.print(table)

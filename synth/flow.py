@@ -1,84 +1,72 @@
-"""Area of a design: Yosys and ABC in a process of their own, results cached by content."""
+"""Area and timing of a design: its modules mapped by Yosys and ABC, results cached by content."""
 
 import functools
 import hashlib
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
 from collections import Counter
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+from synth import nldm, run, timing
 from synth.liberty import EMBEDDED, Library, SynthError, digest, load, write_atomically
+from synth.timing import Timing
 
 BUILD = Path("build/synth")  # below the current folder, as everything generated
 MACRO_BITS = 512  # a smaller memory is a few rows of flip-flops in practice: no memory compiler makes it
-AREA_SCRIPT = Path(__file__).with_name("area.abc")
-WORKER = Path(__file__).with_name("worker.py")
+stop = run.stop
 
-_READ = (
-    "read_verilog -sv top.v",
-    "hierarchy -check -top {top}",
-    "proc",
-    "chformal -remove",  # assertions, and what only they read, are not hardware
-    "delete t:$print",
-    "synth -run coarse:fine -flatten -noshare",
-    "memory_map -rom-only",  # a table of constants is logic; by this way a case of 64 came out at half the area
-    "select t:$mem_v2",
-    "write_json -selected memories.json",
-    "select -clear",
-)
-# `synth`'s own steps from here on, less its mapping of memories and its ABC runs.
-_MAP = (
-    "opt -fast -full",
-    "opt -undriven -fine",
-    "techmap",
-    "opt -fast",
-    "dfflibmap {bar} {lib}",  # legalises what the library lacks: resets and enables become logic
-    "opt -fast",
-    "abc -script area.abc {bar} {lib}",
-    "opt_clean -purge",
-    "tee -o stat.json stat -json",
-)
-_running: set[subprocess.Popen] = set()
 _loading = threading.Lock()  # so that two threads do not both read a library of 50 MB
 _library = functools.lru_cache(maxsize=2)(lambda content, paths, build, dont_use: load(list(paths), build, dont_use))
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A memory left out of the logic: `depth` words of `width` bits; writes of parts of a word share a port."""
+    """A memory left out of the logic: `depth` words of `width` bits; writes of parts of a word share a port.
+
+    count : as many of them, in all instances of a leaf
+    """
 
     name: str
     width: int
     depth: int
     read_ports: int
     write_ports: int
+    count: int = 1
 
     @property
     def bits(self) -> int:
-        """Bits stored."""
-        return self.width * self.depth
+        """Bits stored, in all of them."""
+        return self.width * self.depth * self.count
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A module mapped once and instantiated `instances` times; `area` is that of one, less the leaves in it."""
+
+    name: str
+    instances: int
+    area: "Area"
 
 
 @dataclass(frozen=True)
 class Area:
-    """Logic area of `top` after mapping, memories beside it.
+    """Logic area of `top` after mapping, all instances of its leaves included, memories beside it; and its timing.
 
     unit_cell, unit_area : the library's smallest two-input NAND, one gate equivalent, and its area
     comb_area, reg_area : combinational cells, flip-flops and latches, in the library's unit
     microns : that unit is µm² (a library was given) and not gate equivalents (the embedded one)
     cells : count of each mapped cell · registers : flip-flops and latches
-    cpu_seconds, peak_mb : processor time of the run, and the larger of Yosys's and ABC's memory
+    leaves : the split; what they do not hold is the logic around them
+    timing : longest paths, in all modules · untimed : why there is none
+    cpu_seconds, peak_mb : processor time of all runs, and the largest memory of Yosys or ABC in one
     """
 
     top: str
+    effort: str
     library: tuple[str, ...]
     microns: bool
     unit_cell: str
@@ -88,6 +76,9 @@ class Area:
     registers: int
     cells: dict[str, int]
     memories: tuple[Memory, ...]
+    leaves: tuple[Leaf, ...]
+    timing: Timing | None
+    untimed: str
     cpu_seconds: float
     peak_mb: float
 
@@ -119,8 +110,15 @@ class Area:
     def report(self) -> dict:
         """Everything, ready for JSON."""
         extra = ("comb_ge", "reg_ge", "total_ge", "total_area", "memory_bits")
-        memories = [asdict(m) | {"bits": m.bits} for m in self.memories]
-        return asdict(self) | {n: getattr(self, n) for n in extra} | {"memories": memories}
+        return (
+            asdict(self)
+            | {n: getattr(self, n) for n in extra}
+            | {
+                "memories": [asdict(m) | {"bits": m.bits} for m in self.memories],
+                "leaves": [asdict(leaf) | {"area": leaf.area.report()} for leaf in self.leaves],
+                "timing": self.timing and self.timing.report(),
+            }
+        )
 
 
 def synthesise(
@@ -130,38 +128,60 @@ def synthesise(
     macro_bits: int = MACRO_BITS,
     dont_use: tuple[str, ...] = (),
     build: Path = BUILD,
+    leaves: tuple[str, ...] = (),
+    effort: str = "area",
+    clock: float | None = None,
 ) -> Area:
-    """Area of module `top`, flattened and mapped for least area.
+    """Area and timing of module `top`, mapped to gates.
 
     verilog : source text, or the path of a file
     liberty : library files that are used as one (`.gz` allowed); None is the embedded library
     macro_bits : memories of this many bits or more are left out of the logic, smaller ones are built of flip-flops
     dont_use : patterns of cells to bar, besides those in `synth.liberty.DONT_USE`
     build : where results are kept, under the hash of everything that decides them
+    leaves : modules below top that are mapped once each, flattened inside, and counted as often as they are
+        instantiated; the rest is flattened with them as black boxes. None: all is flattened
+    effort : "area" maps for least area, "speed" for least delay
+    clock : period (ps) that "speed" sizes gates for; None: as fast as it can
 
-    Safe to call from several threads and processes at once: each run is a process of its own.
-    Raises: `SynthError` for an unknown top, Verilog that cannot be read, and the library faults of `liberty.load`.
+    Safe to call from several threads and processes at once: each run is a process of its own, and this process has
+    at most `run.RUNS` of them at a time.
+    Raises: `SynthError` for an unknown top or leaf, Verilog that cannot be read, and the library faults of
+    `liberty.load`. A design that cannot be timed has its area and the reason.
     """
     text = _source(verilog)
+    _check(top, leaves, effort, clock)
     paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
-    recipe = (AREA_SCRIPT.read_text(), WORKER.read_text(), _READ, _MAP, version("pyosys"))
     content = digest(paths)
-    parts = (text, top, content, macro_bits, dont_use, recipe)
-    kept = build / f"{top}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}.json"
+    sources = tuple(Path(m.__file__).read_text() for m in (nldm, timing))
+    decides = (text, top, content, macro_bits, dont_use, leaves, effort, clock, run.recipe(effort), sources)
+    kept = build / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json"
     found = _recall(kept)
     if found is not None:
         return found
     with _loading:
         library = _library(content, tuple(paths), build, dont_use)
-    area = _run(text, top, library, macro_bits, [p.name for p in paths] if liberty else ["openvrex"], bool(liberty))
+    texts = _split(text, top, leaves)
+    with ThreadPoolExecutor(len(texts)) as pool:
+        options = (library, content + repr(dont_use), macro_bits, effort, clock, build)
+        jobs = {
+            n: pool.submit(run.mapped, t, n, tuple(x for x in leaves if x != n), *options) for n, t in texts.items()
+        }
+        done = {n: job.result() for n, job in jobs.items()}
+    names = tuple(p.name for p in paths) if liberty else ("openvrex",)
+    area = _total(top, effort, done, library, names, bool(liberty))
     write_atomically(kept, json.dumps(asdict(area), indent=1).encode())
     return area
 
 
-def stop() -> None:
-    """End every run of this process, for a caller that was interrupted while threads of its own wait for them."""
-    for process in list(_running):
-        _kill(process)
+def _check(top: str, leaves: tuple[str, ...], effort: str, clock: float | None) -> None:
+    for what, name in (("top", top), *(("leaf", leaf) for leaf in leaves)):
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise SynthError(f"{what} {name!r}: not a plain Verilog name")
+    if effort not in run.EFFORTS:
+        raise SynthError(f"effort {effort!r}: must be one of {', '.join(run.EFFORTS)}")
+    if clock is not None and (effort != "speed" or not clock > 0):
+        raise SynthError(f"clock {clock:g}: only speed mapping has a target, of more than 0 ps")
 
 
 def _source(verilog: str | Path) -> str:
@@ -173,48 +193,90 @@ def _source(verilog: str | Path) -> str:
         raise SynthError(f"{verilog}: cannot read the Verilog file: {getattr(e, 'strerror', 'not text')}") from None
 
 
-def _recall(kept: Path) -> Area | None:
-    """A kept result; a damaged one is measured again."""
+def _split(text: str, top: str, leaves: tuple[str, ...]) -> dict[str, str]:
+    """Text of top and of each leaf below it: the modules it needs, the others blanked, so that lines keep numbers."""
+    if not leaves:
+        return {top: text}
+    modules = {m[1]: m for m in re.finditer(r"^[ \t]*module\s+\\?([\w$.]+)\b.*?^[ \t]*endmodule\b", text, re.M | re.S)}
+
+    def below(name: str) -> set[str]:
+        """Modules that a module's text mentions, and so on: at least those it instantiates."""
+        seen, todo = set(), [name]
+        while todo:
+            name = todo.pop()
+            if name in modules and name not in seen:
+                seen.add(name)
+                todo += set(re.findall(r"[\w$.]+", modules[name][0])) & modules.keys()
+        return seen
+
+    out = {}
+    for leaf in leaves:
+        if leaf == top or leaf not in below(top):
+            raise SynthError(f"{top}: leaf {leaf} is not below it; name modules that it instantiates")
+        if re.search(r"\bparameter\b", modules[leaf][0]):
+            raise SynthError(f"{top}: leaf {leaf} has parameters, so that it is not one module; give it none")
+    for name in (*leaves, top):
+        needed = below(name)
+        out[name] = text
+        for other, found in modules.items():
+            if other not in needed:
+                blank = "\n" * found[0].count("\n")
+                out[name] = out[name].replace(found[0], blank, 1)
+    return out
+
+
+def _total(
+    top: str, effort: str, done: dict[str, dict], library: Library, names: tuple[str, ...], microns: bool
+) -> Area:
+    """The area of a design from what its modules hold: their own cells, times their instances."""
+    inside = {n: {x: d["cells"].get(x, 0) for x in done if x in d["cells"]} for n, d in done.items()}
     try:
-        d = json.loads(kept.read_text())
-        return Area(**d | {"library": tuple(d["library"]), "memories": tuple(Memory(**m) for m in d["memories"])})
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+        order = list(TopologicalSorter(inside).static_order())  # leaves first
+    except CycleError as e:
+        raise SynthError(f"{top}: {' in '.join(e.args[1])}: a module cannot hold itself") from None
+    instances = Counter({top: 1})
+    for name in reversed(order):
+        for leaf, count in inside[name].items():
+            instances[leaf] += count * instances[name]
+    own = {n: _own(n, effort, d, set(done), library, names, microns) for n, d in done.items()}
+    timed, untimed = _timings([n for n in order if instances[n]], done, library, microns)
+    own = {n: replace(a, timing=timed.get(n), untimed=untimed) for n, a in own.items()}
+    parts = [(own[n], instances[n]) for n in (top, *(n for n in done if n != top)) if instances[n]]
+    cells = Counter()
+    for area, count in parts:
+        cells.update({n: c * count for n, c in area.cells.items()})
+    return replace(
+        own[top],
+        comb_area=sum(a.comb_area * n for a, n in parts),
+        reg_area=sum(a.reg_area * n for a, n in parts),
+        registers=sum(a.registers * n for a, n in parts),
+        cells=dict(sorted(cells.items())),
+        memories=own[top].memories
+        + tuple(replace(m, name=f"{a.top}.{m.name}", count=n) for a, n in parts[1:] for m in a.memories),
+        leaves=tuple(Leaf(a.top, n, a) for a, n in parts[1:]),
+        cpu_seconds=round(sum(d["cpu"] for d in done.values()), 1),
+        peak_mb=round(max(d["peak"] for d in done.values()) / 1024, 1),
+    )
 
 
-def _run(text: str, top: str, library: Library, macro_bits: int, names: list[str], microns: bool) -> Area:
-    if not re.fullmatch(r"[A-Za-z_]\w*", top):
-        raise SynthError(f"top {top!r}: not a plain Verilog name")
-    with tempfile.TemporaryDirectory(prefix="vrex-synth-") as tmp:
-        folder = Path(tmp)
-        for i, path in enumerate(library.files):  # Yosys takes no name with a space in it
-            (folder / f"{i}.lib").symlink_to(path.absolute())
-        (folder / "top.v").write_text(text)
-        (folder / "area.abc").write_text(AREA_SCRIPT.read_text())
-        lib = " ".join(f"-liberty {i}.lib" for i in range(len(library.files)))
-        bar = " ".join(f"-dont_use {n}" for n in library.barred)
-        job = {
-            "top": top,
-            "macro_bits": macro_bits,
-            "read": [c.format(top=top) for c in _READ],
-            "map": [c.format(lib=lib, bar=bar) for c in _MAP],
-        }
-        (folder / "job.json").write_text(json.dumps(job))
-        done = _yosys(folder, top, text)
-    cells = Counter({n: c for n, c in done["cells"].items() if n not in ("$mem_v2", "$scopeinfo")})
-    for name in cells:
-        if name not in library.cells:
-            raise SynthError(f"{top}: {', '.join(names)} has no cell for {name} ({cells[name]} of them)")
-        if library.cells[name].area is None:
-            raise SynthError(f"{', '.join(names)}: cell {name} has no area; use a library with areas")
+def _own(
+    name: str, effort: str, done: dict, modules: set[str], library: Library, names: tuple[str, ...], microns: bool
+) -> Area:
+    """A module's own area, less the leaves in it."""
+    cells = {n: c for n, c in done["cells"].items() if n != "$mem_v2" and n not in modules}
     area, registers = {True: 0.0, False: 0.0}, 0
-    for name, count in cells.items():
-        stateful = bool(library.cells[name].state)
-        area[stateful] += library.cells[name].area * count
+    for cell, count in cells.items():
+        if cell not in library.cells:
+            raise SynthError(f"{name}: {', '.join(names)} has no cell for {cell} ({count} of them)")
+        if library.cells[cell].area is None:
+            raise SynthError(f"{', '.join(names)}: cell {cell} has no area; use a library with areas")
+        stateful = bool(library.cells[cell].state)
+        area[stateful] += library.cells[cell].area * count
         registers += count * stateful
     return Area(
-        top=top,
-        library=tuple(names),
+        top=name,
+        effort=effort,
+        library=names,
         microns=microns,
         unit_cell=library.unit.name,
         unit_area=library.unit.area,
@@ -223,55 +285,39 @@ def _run(text: str, top: str, library: Library, macro_bits: int, names: list[str
         registers=registers,
         cells=dict(sorted(cells.items())),
         memories=tuple(Memory(n, *m) for n, m in sorted(done["memories"].items())),
+        leaves=(),
+        timing=None,
+        untimed="",
         cpu_seconds=round(done["cpu"], 1),
         peak_mb=round(done["peak"] / 1024, 1),
     )
 
 
-def _yosys(folder: Path, top: str, text: str) -> dict:
-    """Run the job of `folder`; what it found. Raises: `SynthError` with Yosys's own reason."""
-    with (folder / "log").open("w+") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(WORKER)],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        _running.add(process)
-        try:
-            process.wait()
-        finally:
-            _kill(process)
-            _running.discard(process)
-        log.seek(0)
-        out = log.read()
-    if process.returncode == 0:
-        return json.loads((folder / "done.json").read_text())
-    if process.returncode < 0 and "ERROR" not in out:
-        name = signal.Signals(-process.returncode).name
-        raise SynthError(f"{top}: Yosys was ended by {name}; if memory ran out, synthesise its units one by one")
-    raise SynthError(f"{top}: {_reason(out, top, text)}")
+def _timings(order: list[str], done: dict[str, dict], library: Library, microns: bool) -> tuple[dict[str, Timing], str]:
+    """Timing of each module, leaves first, and why there is none."""
+    used = {c for n in order for c in done[n]["cells"] if c in library.cells}
+    try:
+        cells = nldm.load(library, used)
+        return timing.analyse({n: done[n]["netlist"] for n in order}, cells, "ps" if microns else "tau"), ""
+    except SynthError as e:
+        return {}, str(e)
 
 
-def _reason(log: str, top: str, text: str) -> str:
-    """What Yosys stopped at, in our words where they help more."""
-    line = next((x for x in reversed(log.splitlines()) if "ERROR:" in x), "")
-    where, _, reason = line.partition("ERROR: ")
-    plain = reason.replace("\\", "")
-    if plain.startswith(f"Module `{top}' not found"):
-        modules = sorted(set(re.findall(r"^\s*module\s+\\?([\w.$]+)", text, re.M)))
-        return f"no such module; the source has {', '.join(modules) or 'none'}"
-    if "cannot be legalized" in plain:
-        return f"the library has no cell for a register of the design: {plain}"
-    if where.startswith("top.v:"):
-        return f"Verilog line {where.split(':')[1]}: {plain}"
-    return plain or f"Yosys stopped without a reason: {log.strip()[-200:]!r}"
+def _recall(kept: Path) -> Area | None:
+    """A kept result; a damaged one is measured again."""
+    try:
+        return _area(json.loads(kept.read_text()))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
-def _kill(process: subprocess.Popen) -> None:
-    """End a run with its ABC, if it has not ended yet."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def _area(d: dict) -> Area:
+    return Area(
+        **d
+        | {
+            "library": tuple(d["library"]),
+            "memories": tuple(Memory(**m) for m in d["memories"]),
+            "leaves": tuple(Leaf(**leaf | {"area": _area(leaf["area"])}) for leaf in d["leaves"]),
+            "timing": d["timing"] and timing.from_json(d["timing"]),
+        }
+    )

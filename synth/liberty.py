@@ -40,13 +40,19 @@ class SynthError(ValueError):
 
 @dataclass(frozen=True)
 class Cell:
-    """A library cell: `area` in the file's unit, functions of its outputs, `state` "" | "ff" | "latch" | ..."""
+    """A library cell.
+
+    area : in the file's unit · functions : of its outputs · state : "" | "ff" | "latch" | ...
+    file, span : which of the library's files it is in, and from where to where
+    """
 
     name: str
     area: float | None
     functions: tuple[str, ...]
     state: str
     dont_use: bool
+    file: int
+    span: tuple[int, int]
 
     def table(self) -> tuple[int, ...] | None:
         """Truth table (index: inputs as a number) of a one-output gate of at most two inputs, else None."""
@@ -70,6 +76,10 @@ class Library:
     cells: dict[str, Cell]
     unit: Cell
     barred: tuple[str, ...]
+
+    def text(self, file: int) -> str:
+        """Text of a file, as cells' spans count it."""
+        return self.files[file].read_bytes().decode(errors="replace")
 
 
 def truth_table(function: str) -> tuple[int, ...] | None:
@@ -129,10 +139,10 @@ def load(paths: list[Path], build: Path, dont_use: tuple[str, ...] = ()) -> Libr
     """
     cells: dict[str, Cell] = {}
     files = []
-    for path in paths:
+    for i, path in enumerate(paths):
         text, plain = _plain(path, build)
         files.append(plain)
-        found = _scan(path, text)
+        found = _scan(path, text, i)
         twice = cells.keys() & found.keys()
         if twice:
             raise SynthError(f"{path}: cell {min(twice)} is in another library file too; give each file once")
@@ -161,6 +171,11 @@ def digest(paths: list[Path]) -> str:
     for path in paths:
         h.update(hashlib.sha256(_bytes(path)).digest())
     return h.hexdigest()
+
+
+def blank_comments(text: str) -> str:
+    """A Liberty text with its comments blanked: every other character stays where it was."""
+    return _COMMENT.sub(lambda m: " " * len(m[0]), text)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -201,18 +216,18 @@ def _plain(path: Path, build: Path) -> tuple[str, Path]:
     return data.decode(errors="replace"), plain
 
 
-def _scan(path: Path, text: str) -> dict[str, Cell]:
+def _scan(path: Path, text: str, file: int) -> dict[str, Cell]:
     """Cells of a file: one pass over the few attributes wanted, since real files hold 20 MB of timing tables."""
-    text = _COMMENT.sub("", text)
+    text = blank_comments(text)
     if not re.search(r"\blibrary\s*\(", text):
         raise SynthError(f"{path}: not a Liberty file (it has no library group)")
     depth = text.count("{") - text.count("}")
     if depth:
         what = f"{depth} groups are not closed, it seems cut off" if depth > 0 else f"{-depth} closing braces too many"
         raise SynthError(f"{path}: broken Liberty file: {what}")
-    cells, name, items = {}, None, {}
+    cells, name, items, start = {}, None, {}, 0
 
-    def finish() -> None:
+    def finish(end: int) -> None:
         if name is not None:
             cells[name] = Cell(
                 name,
@@ -220,12 +235,14 @@ def _scan(path: Path, text: str) -> dict[str, Cell]:
                 tuple(items.get("function", ())),
                 items.get("state", ""),
                 items.get("dont_use", "") == "true",
+                file,
+                (start, end),
             )
 
     for match in _ITEM.finditer(text):
         if match["cell"]:
-            finish()
-            name, items = match["cell"], {}
+            finish(match.start())
+            name, items, start = match["cell"], {}, match.start()
         elif match["state"]:
             items.setdefault("state", match["state"])
         elif match["key"] == "area":
@@ -237,7 +254,7 @@ def _scan(path: Path, text: str) -> dict[str, Cell]:
             items.setdefault("function", []).append(match["value"])
         else:
             items["dont_use"] = match["value"].strip()
-    finish()
+    finish(len(text))
     if not cells:
         raise SynthError(f"{path}: the Liberty file has no cells")
     return cells

@@ -1,12 +1,18 @@
-"""One Yosys job, in a process of its own: a script that `synth.flow` starts in the job's folder.
+"""One Yosys job, in a process of its own: a script that `synth.run` starts in the job's folder.
 
-Reads `job.json`: {top, macro_bits, read: commands, map: commands}. Writes `done.json`: {cpu: seconds, peak: KiB,
-memories: {name: [width, words, read ports, write ports]}, cells: {type: count}}.
+Reads `job.json`: {top, macro_bits, read: commands, legal: commands, map: commands}; between `legal` and `map`
+the flip-flops still stand by the side of the signals of the source. Writes `done.json`:
+
+cpu, peak : seconds, KiB · cells : {type: count}, leaves and memories included
+memories : {name: [width, words, read ports, write ports]}
+netlist : {ports: {name: [direction, nets]}, cells: [[name, type, {pin: nets}]], names: {net: signal of the source},
+    registers: {flip-flop: signal}, memories: {name: [parameters, {pin: nets}]}}; a net is a number, or "0" "1" "x"
 """
 
 import json
 import re
 import resource
+from collections import Counter
 from pathlib import Path
 
 from pyosys import libyosys
@@ -15,25 +21,81 @@ from pyosys import libyosys
 def main() -> None:
     """Run the job of the current folder."""
     job = json.loads(Path("job.json").read_text())
+    top = job["top"]
     design = libyosys.Design()
     for command in job["read"]:
         libyosys.run_pass(command, design)
     kept = {}
-    found = json.loads(Path("memories.json").read_text())["modules"].get(job["top"], {"cells": {}})
-    for name, cell in found["cells"].items():
+    for name, cell in _module(design, top, "-selected", f"select {top}/t:$mem_v2")["cells"].items():
         parameters = cell["parameters"]
         shape = [int(parameters[k], 2) for k in ("WIDTH", "SIZE", "RD_PORTS", "WR_PORTS")]
         if shape[0] * shape[1] >= job["macro_bits"]:
-            kept[parameters["MEMID"].lstrip("\\")] = shape
+            kept[name] = parameters["MEMID"].lstrip("\\"), shape
         else:
-            libyosys.run_pass(f"memory_map {job['top']}/{re.sub(r'[][*?]', '?', name)}", design)
+            libyosys.run_pass(f"memory_map {top}/{re.sub(r'[][*?]', '?', name)}", design)
+    for command in job["legal"]:
+        libyosys.run_pass(command, design)
+    # From a copy: `write_json` sorts a design, and ABC's result depends on the order.
+    copy = libyosys.Design()
+    libyosys.run_pass("design -save legal", design)
+    libyosys.run_pass("design -load legal", copy)
+    flops = _module(copy, top)
     for command in job["map"]:
         libyosys.run_pass(command, design)
-    # `stat` does not list a module that is empty.
-    stat = json.loads(Path("stat.json").read_text())["modules"].get("\\" + job["top"], {})
+    mapped = _module(design, top)
+    mapped["cells"] = {n: c for n, c in mapped["cells"].items() if c["type"] != "$scopeinfo"}
     cpu, peak = _usage()
-    done = {"cpu": cpu, "peak": peak, "memories": kept, "cells": stat.get("num_cells_by_type", {})}
+    done = {
+        "cpu": cpu,
+        "peak": peak,
+        "memories": dict(kept.values()),
+        "cells": Counter(c["type"] for c in mapped["cells"].values()),
+        "netlist": _netlist(flops, mapped, {n: m for n, (m, _) in kept.items()}),
+    }
     Path("done.json").write_text(json.dumps(done))
+
+
+def _module(design, top: str, options: str = "", select: str = "select -clear") -> dict:
+    """A module of the design as it is now, as Yosys writes it in JSON."""
+    for command in (select, f"write_json {options} module.json", "select -clear"):
+        libyosys.run_pass(command, design)
+    module = json.loads(Path("module.json").read_text())["modules"].get(top, {})
+    return {"ports": {}, "cells": {}, "netnames": {}} | module
+
+
+def _names(module: dict) -> dict:
+    """Net -> the name in the source that says most of it: made by a person, high in the hierarchy, short."""
+    best = {}
+    for name, net in module["netnames"].items():
+        if net["hide_name"]:
+            continue
+        made = bool(re.search(r"(^|\.)_\d+_$|\$", name))
+        bits = net["bits"]
+        for i, bit in enumerate(bits):
+            if isinstance(bit, int):
+                at = i + net.get("offset", 0)
+                word = (made, name.count("."), len(name), name, f"{name}[{at}]" if len(bits) > 1 else name)
+                best[bit] = min(best.get(bit, word), word)
+    return {bit: word[-1] for bit, word in best.items()}
+
+
+def _netlist(flops: dict, mapped: dict, memories: dict) -> dict:
+    """What timing needs of a mapped module; a flip-flop keeps its name through mapping, its output may be inverted."""
+    before = _names(flops)
+    registers = {n: before.get(c["connections"]["Q"][0]) for n, c in flops["cells"].items() if "Q" in c["connections"]}
+    cells, rams = [], {}
+    for name, cell in mapped["cells"].items():
+        if cell["type"] == "$mem_v2":
+            rams[memories[name]] = [cell["parameters"], cell["connections"]]
+        else:
+            cells.append([name, cell["type"], cell["connections"]])
+    return {
+        "ports": {n: [p["direction"], p["bits"]] for n, p in mapped["ports"].items()},
+        "cells": cells,
+        "names": _names(mapped),
+        "registers": {n: registers[n] for n, *_ in cells if registers.get(n)},
+        "memories": rams,
+    }
 
 
 def _usage() -> tuple[float, int]:

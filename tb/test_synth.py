@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hdl import emit
 from scripts import synth as cli
-from synth import flow
+from synth import flow, run
 from synth.flow import Memory, synthesise
 from synth.liberty import EMBEDDED, SynthError, load, truth_table
 
@@ -135,7 +135,7 @@ def test_assertions_are_not_hardware(area):
 
 def test_result_is_kept_and_recalled(area, tmp_path, monkeypatch):
     first = area(REG8)
-    monkeypatch.setattr(flow, "_run", lambda *a: pytest.fail("ran again"))
+    monkeypatch.setattr(run, "_run", lambda *a: pytest.fail("ran again"))
     assert area(REG8) == first
     source = tmp_path / "t.v"
     source.write_text(REG8)
@@ -286,7 +286,7 @@ app.command()(cli.command)
 def units(tmp_path, monkeypatch):
     """A unit `hcu` (a NAND) and a unit `dre` (a register) in place of the real ones, in an empty folder."""
     made = {"hcu": emit.Emitted(NAND, "t", {}), "dre": emit.Emitted(REG8, "t", {})}
-    monkeypatch.setattr(emit, "UNITS", dict.fromkeys(made))
+    monkeypatch.setattr(emit, "UNITS", {"hcu": ("", "", "core.dre.hcu"), "dre": ("", "", "core.dre")})
     monkeypatch.setattr(emit, "emit", lambda unit, params: made[unit])
     monkeypatch.chdir(tmp_path)
     return made
@@ -334,7 +334,7 @@ import sys
 from hdl import emit
 from scripts import synth
 text = open(sys.argv[1]).read()
-emit.UNITS = {"hcu": None, "dre": None}
+emit.UNITS = {"hcu": ("", "", "core.dre.hcu"), "dre": ("", "", "core.dre")}
 emit.emit = lambda unit, params: emit.Emitted(text if unit == "dre" else "module t; endmodule", "t", {})
 import typer
 app = typer.Typer()

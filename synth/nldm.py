@@ -1,0 +1,275 @@
+"""Timing of Liberty cells: NLDM tables, pin capacitances, unateness and checks, in ps and fF."""
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from synth.liberty import Library, SynthError, blank_comments
+
+RISE, FALL = 0, 1
+EDGES = ("rise", "fall")
+
+_STATEMENT = re.compile(
+    r"(?P<group>\w+)\s*\((?P<args>[^()]*)\)\s*\{"
+    r"|(?P<list>\w+)\s*\((?P<items>[^()]*)\)"
+    r'|(?P<key>\w+)\s*:\s*(?P<value>"[^"]*"|[^;}\n]*)'
+    r"|(?P<close>\})"
+)
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_SECONDS = {"fs": 1e-3, "ps": 1.0, "ns": 1e3, "us": 1e6}
+_FARADS = {"ff": 1.0, "pf": 1e3, "nf": 1e6}
+_LOADS = ("total_output_net_capacitance",)
+_SLEWS = ("input_net_transition", "input_transition_time", "constrained_pin_transition")
+_CLOCKS = ("related_pin_transition",)
+
+
+@dataclass(frozen=True)
+class Table:
+    """`values[i][j]` (ps) at `x[i]`, `y[j]`.
+
+    x : slew of the input, or of the constrained pin (ps) · y : load (fF), or slew of the clock (ps); (0,) where the
+    library's table has no such axis.
+    """
+
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    values: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Arc:
+    """An input edge that causes an output edge after `delay`, with `slew` at the output."""
+
+    source: str
+    source_edge: int
+    target: str
+    target_edge: int
+    delay: Table
+    slew: Table
+
+
+@dataclass(frozen=True)
+class Check:
+    """Pin `data` must be stable `tables[edge of data]` before the clock edge; None where it may change freely."""
+
+    data: str
+    tables: tuple[Table | None, Table | None]
+
+
+@dataclass
+class CellTiming:
+    """Timing of a cell.
+
+    inputs : pin -> capacitance seen by a rising and a falling edge (fF) · outputs : names
+    arcs : of combinational gates · launches : from the clock edge to the outputs · checks : setup and recovery
+    clock : (pin, edge) of a flip-flop, None for gates and latches · latch : transparent for part of a cycle
+    """
+
+    inputs: dict[str, tuple[float, float]] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)
+    arcs: list[Arc] = field(default_factory=list)
+    launches: list[Arc] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+    clock: tuple[str, int] | None = None
+    latch: bool = False
+
+
+class _Group:
+    """A Liberty group: its `args`, simple attributes, lists (complex attributes) and groups inside."""
+
+    def __init__(self, kind: str, args: str):
+        self.kind, self.args = kind, _names(args)
+        self.attributes: dict[str, str] = {}
+        self.lists: dict[str, str] = {}
+        self.groups: list[_Group] = []
+
+    def of(self, *kinds: str) -> list["_Group"]:
+        return [g for g in self.groups if g.kind in kinds]
+
+
+class Tables:
+    """Many tables looked up at once; unequal sizes are padded."""
+
+    def __init__(self):
+        self.ids: dict[int, int] = {}
+        self.tables: list[Table] = []
+
+    def add(self, table: Table) -> int:
+        """Number of a table."""
+        if id(table) not in self.ids:
+            self.ids[id(table)] = len(self.tables)
+            self.tables.append(table)  # which also keeps its id from being given again
+        return self.ids[id(table)]
+
+    def freeze(self) -> None:
+        """Build the arrays; no table can be added afterwards."""
+        n = len(self.tables)
+        # An axis of one entry gets a second one with the same values.
+        self.n = np.array([[max(2, len(t.x)), max(2, len(t.y))] for t in self.tables], int).reshape(n, 2)
+        nx, ny = self.n.max(0, initial=2)
+        self.x, self.y, self.v = np.full((n, nx), np.inf), np.full((n, ny), np.inf), np.zeros((n, nx, ny))
+        for k, t in enumerate(self.tables):
+            x, y, v = (np.array(a, float) for a in (t.x, t.y, t.values))
+            if len(x) == 1:
+                x, v = np.array([x[0], x[0] + 1]), np.repeat(v, 2, 0)
+            if len(y) == 1:
+                y, v = np.array([y[0], y[0] + 1]), np.repeat(v, 2, 1)
+            self.x[k, : len(x)], self.y[k, : len(y)], self.v[k, : len(x), : len(y)] = x, y, v
+
+    def __call__(self, k: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Values of tables `k` at `x`, `y`."""
+        i, fx = self._place(self.x, k, self.n[k, 0], x)
+        j, fy = self._place(self.y, k, self.n[k, 1], y)
+        low = self.v[k, i, j] * (1 - fy) + self.v[k, i, j + 1] * fy
+        high = self.v[k, i + 1, j] * (1 - fy) + self.v[k, i + 1, j + 1] * fy
+        return low * (1 - fx) + high * fx
+
+    @staticmethod
+    def _place(axes: np.ndarray, k: np.ndarray, n: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        i = np.clip((axes[k] <= at[:, None]).sum(1) - 1, 0, n - 2)
+        low, high = axes[k, i], axes[k, i + 1]
+        return i, (at - low) / (high - low)
+
+
+def load(library: Library, names: set[str]) -> dict[str, CellTiming]:
+    """Timing of the cells `names` of a library.
+
+    Raises: `SynthError` for a unit or table that cannot be read, and for an output without delay tables.
+    """
+    out = {}
+    for i, path in enumerate(library.files):
+        wanted = [n for n in sorted(names) if library.cells[n].file == i]
+        if not wanted:
+            continue
+        text = library.text(i)
+        first = min(c.span[0] for c in library.cells.values() if c.file == i)
+        head = _parse(blank_comments(text[:first]))
+        templates = {g.args: g for g in head.of("lu_table_template")}
+        units = _units(path.name, head)
+        for name in wanted:
+            start, end = library.cells[name].span
+            cell = _parse(blank_comments(text[start:end])).groups[0]
+            out[name] = _cell(f"{path.name}: cell {name}", cell, templates, *units)
+    return out
+
+
+def _parse(text: str) -> _Group:
+    """The groups of a text; what is open at its end counts as closed."""
+    stack = [_Group("", "")]
+    for m in _STATEMENT.finditer(text):
+        if m["group"]:
+            group = _Group(m["group"], m["args"])
+            stack[-1].groups.append(group)
+            stack.append(group)
+        elif m["list"]:
+            stack[-1].lists[m["list"]] = m["items"]
+        elif m["key"]:
+            stack[-1].attributes[m["key"]] = m["value"].strip(' "')
+        elif len(stack) > 1:
+            stack.pop()
+    return stack[0].groups[0] if len(stack) > 1 and stack[1].kind == "library" else stack[0]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"[^\s,\"\\]+", text))
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(x) for x in _NUMBER.findall(text))
+
+
+def _units(where: str, head: _Group) -> tuple[float, float]:
+    """Ps and fF in the file's units of time and capacitance."""
+    time = head.attributes.get("time_unit", "1ns")  # the default of the format
+    m = re.fullmatch(r"([\d.]+)\s*([a-z]+)", time)
+    if not m or m[2] not in _SECONDS:
+        raise SynthError(f"{where}: time_unit {time!r} is not a time such as 1ps")
+    load = _names(head.lists.get("capacitive_load_unit", "1, pf"))
+    if len(load) != 2 or load[1].lower() not in _FARADS:
+        raise SynthError(f"{where}: capacitive_load_unit {', '.join(load)!r} is not a capacitance such as 1, ff")
+    return float(m[1]) * _SECONDS[m[2]], float(load[0]) * _FARADS[load[1].lower()]
+
+
+def _cell(where: str, group: _Group, templates: dict, ps: float, ff: float) -> CellTiming:
+    out = CellTiming(latch=bool(group.of("latch", "latch_bank", "statetable")))
+    clocks = set()
+    for pin in group.of("pin"):
+        for name in pin.args:
+            direction = pin.attributes.get("direction")
+            if direction == "input":
+                same = pin.attributes.get("capacitance", "0")
+                caps = (float(pin.attributes.get(k, same)) * ff for k in ("rise_capacitance", "fall_capacitance"))
+                out.inputs[name] = tuple(caps)
+            elif direction == "output":
+                out.outputs.append(name)
+            for timing in pin.of("timing"):
+                clocks |= _timing(
+                    f"{where}, pin {name}", name, timing, out, lambda w, t: _table(w, t, templates, ps, ff)
+                )
+    if out.latch:
+        return out
+    if len(clocks) > 1:
+        raise SynthError(f"{where}: two clocks, {' and '.join(sorted(p for p, _ in clocks))}; bar it with --dont-use")
+    out.clock = next(iter(clocks), None)
+    timed = {a.target for a in (*out.arcs, *out.launches)}
+    for pin in group.of("pin"):
+        inputs = re.findall(r"[A-Za-z_]\w*", pin.attributes.get("function", ""))
+        if inputs and not timed.issuperset(pin.args):
+            raise SynthError(f"{where}: no delay tables for pin {pin.args[0]}; use a library with NLDM tables")
+    return out
+
+
+def _timing(where: str, pin: str, group: _Group, out: CellTiming, table) -> set[tuple[str, int]]:
+    """Add a timing group of a pin to a cell; its clock and edge if it is a register's."""
+    kind = group.attributes.get("timing_type", "combinational")
+    sources = _names(group.attributes.get("related_pin", ""))
+    found = {g.kind: g for g in group.groups}
+    if kind.startswith(("setup_", "recovery_")):
+        tables = tuple(table(where, found[k]) if k in found else None for k in ("rise_constraint", "fall_constraint"))
+        out.checks.append(Check(pin, tables))
+        return {(s, RISE if kind.endswith("rising") else FALL) for s in sources}
+    launch = kind in ("rising_edge", "falling_edge")
+    if not launch and not kind.startswith("combinational"):
+        return set()  # clear and preset, hold, pulse widths, three-state: no part of a cycle's longest path
+    sense = group.attributes.get("timing_sense", "non_unate")
+    for target, (delay, slew) in enumerate((("cell_rise", "rise_transition"), ("cell_fall", "fall_transition"))):
+        if delay not in found:
+            continue
+        if slew not in found:
+            raise SynthError(f"{where}: {delay} without {slew}; use a library with both")
+        tables = table(where, found[delay]), table(where, found[slew])
+        if launch:
+            edges = (RISE if kind == "rising_edge" else FALL,)
+        else:
+            edges = {"positive_unate": (target,), "negative_unate": (1 - target,)}.get(sense, (RISE, FALL))
+        arcs = out.launches if launch else out.arcs
+        arcs.extend(Arc(s, e, pin, target, *tables) for s in sources for e in edges)
+    return {(s, RISE if kind == "rising_edge" else FALL) for s in sources} if launch else set()
+
+
+def _table(where: str, group: _Group, templates: dict, ps: float, ff: float) -> Table:
+    """A table in ps, with its slews in rows and its loads (or slews of the clock) in columns."""
+    template = templates.get(group.args, _Group("", ""))
+    axes: dict[str, tuple[float, ...]] = {}
+    order = []
+    for i in "12":
+        variable = template.attributes.get(f"variable_{i}")
+        if variable is None:
+            break
+        if variable not in (*_LOADS, *_SLEWS, *_CLOCKS):
+            raise SynthError(f"{where}: {group.kind} depends on {variable}; only slew and load are known")
+        axis = "x" if variable in _SLEWS else "y"
+        unit = ff if variable in _LOADS else ps
+        index = group.lists.get(f"index_{i}", template.lists.get(f"index_{i}", ""))
+        axes[axis] = tuple(v * unit for v in _numbers(index))
+        order.append(axis)
+    values = [v * ps for v in _numbers(group.lists.get("values", ""))]
+    x, y = axes.get("x", (0.0,)), axes.get("y", (0.0,))
+    if len(values) != len(x) * len(y) or any(list(a) != sorted(set(a)) for a in (x, y)):
+        raise SynthError(f"{where}: {group.kind} has {len(values)} values for {len(x)} slews and {len(y)} loads")
+    if order == ["y", "x"]:
+        rows = tuple(tuple(values[i :: len(x)]) for i in range(len(x)))
+    else:
+        rows = tuple(tuple(values[i * len(y) : (i + 1) * len(y)]) for i in range(len(x)))
+    return Table(x, y, rows)

@@ -1,0 +1,170 @@
+"""One module mapped to gates: Yosys and ABC in a process of their own."""
+
+import gzip
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from importlib.metadata import version
+from pathlib import Path
+
+from synth.liberty import Library, SynthError, write_atomically
+
+RUNS = 2  # at once, whoever asks for them
+HERE = Path(__file__).parent
+EFFORTS = ("area", "speed")  # each has an ABC script of its name
+
+_READ = (
+    "read_verilog -sv top.v",
+    "{blackbox}",
+    "hierarchy -check -top {top}",
+    "proc",
+    "chformal -remove",  # assertions, and what only they read, are not hardware
+    "delete t:$print",
+    "synth -run coarse:fine -flatten -noshare",
+    "memory_map -rom-only",  # a table of constants is logic; by this way a case of 64 came out at half the area
+)
+# `synth`'s own steps from here on, less its mapping of memories and its ABC runs.
+_LEGAL = (
+    "opt -fast -full",
+    "opt -undriven -fine",
+    "techmap",
+    "opt -fast",
+)
+_MAP = (
+    "dfflibmap {bar} {lib}",  # legalises what the library lacks: resets and enables become logic
+    "opt -fast",
+    "abc -script script.abc {bar} {lib}",
+    "opt_clean -purge",
+)
+_running: set[subprocess.Popen] = set()
+_slots = threading.BoundedSemaphore(RUNS)
+
+
+def recipe(effort: str) -> tuple:
+    """All that decides a result besides source, library and options."""
+    return (
+        (HERE / f"{effort}.abc").read_text(),
+        (HERE / "worker.py").read_text(),
+        _READ,
+        _LEGAL,
+        _MAP,
+        version("pyosys"),
+    )
+
+
+def mapped(
+    text: str,
+    top: str,
+    leaves: tuple[str, ...],
+    library: Library,
+    content: str,
+    macro_bits: int,
+    effort: str,
+    clock: float | None,
+    build: Path,
+) -> dict:
+    """What `synth.worker` reports of module `top`, flattened but for its leaves, which stay black boxes.
+
+    content : hash of the library and what is barred of it · effort, clock, macro_bits : as in `flow.synthesise`
+    build : where the result is kept, under the hash of everything that decides it.
+    Raises: `SynthError` with Yosys's own reason.
+    """
+    decides = (re.sub(r"\n\s*\n", "\n", text), top, leaves, content, macro_bits, effort, clock, recipe(effort))
+    kept = build / "modules" / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json.gz"
+    try:
+        return json.loads(gzip.decompress(kept.read_bytes()))
+    except (OSError, EOFError, ValueError):  # none, or a damaged one
+        pass
+    with _slots:
+        done = _run(text, top, leaves, library, macro_bits, effort, clock)
+    write_atomically(kept, gzip.compress(json.dumps(done).encode(), 1, mtime=0))
+    return done
+
+
+def stop() -> None:
+    """End every run of this process, for a caller that was interrupted while threads of its own wait for them."""
+    for process in list(_running):
+        _kill(process)
+
+
+def _run(
+    text: str,
+    top: str,
+    leaves: tuple[str, ...],
+    library: Library,
+    macro_bits: int,
+    effort: str,
+    clock: float | None,
+) -> dict:
+    with tempfile.TemporaryDirectory(prefix="vrex-synth-") as tmp:
+        folder = Path(tmp)
+        for i, path in enumerate(library.files):  # Yosys takes no name with a space in it
+            (folder / f"{i}.lib").symlink_to(path.absolute())
+        (folder / "top.v").write_text(text)
+        script = (HERE / f"{effort}.abc").read_text().replace("{D}", "" if clock is None else f"-D {clock:g}")
+        (folder / "script.abc").write_text(script)
+        words = {
+            "top": top,
+            "blackbox": "blackbox " + " ".join(leaves) if leaves else "",
+            "lib": " ".join(f"-liberty {i}.lib" for i in range(len(library.files))),
+            "bar": " ".join(f"-dont_use {n}" for n in library.barred),
+        }
+        steps = {"read": _READ, "legal": _LEGAL, "map": _MAP}
+        job = {k: [c for c in (c.format(**words) for c in commands) if c] for k, commands in steps.items()}
+        (folder / "job.json").write_text(json.dumps(job | {"top": top, "macro_bits": macro_bits}))
+        return _yosys(folder, top, text)
+
+
+def _yosys(folder: Path, top: str, text: str) -> dict:
+    """Run the job of `folder`; what it found. Raises: `SynthError` with Yosys's own reason."""
+    with (folder / "log").open("w+") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "worker.py")],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        _running.add(process)
+        try:
+            process.wait()
+        finally:
+            _kill(process)
+            _running.discard(process)
+        log.seek(0)
+        out = log.read()
+    if process.returncode == 0:
+        return json.loads((folder / "done.json").read_text())
+    if process.returncode < 0 and "ERROR" not in out:
+        name = signal.Signals(-process.returncode).name
+        raise SynthError(f"{top}: Yosys was ended by {name}; if memory ran out, synthesise its units one by one")
+    raise SynthError(f"{top}: {_reason(out, top, text)}")
+
+
+def _reason(log: str, top: str, text: str) -> str:
+    """What Yosys stopped at, in our words where they help more."""
+    line = next((x for x in reversed(log.splitlines()) if "ERROR:" in x), "")
+    where, _, reason = line.partition("ERROR: ")
+    plain = reason.replace("\\", "")
+    if plain.startswith(f"Module `{top}' not found"):
+        modules = sorted(set(re.findall(r"^\s*module\s+\\?([\w.$]+)", text, re.M)))
+        return f"no such module; the source has {', '.join(modules) or 'none'}"
+    if "cannot be legalized" in plain:
+        return f"the library has no cell for a register of the design: {plain}"
+    if where.startswith("top.v:"):
+        return f"Verilog line {where.split(':')[1]}: {plain}"
+    return plain or f"Yosys stopped without a reason: {log.strip()[-200:]!r}"
+
+
+def _kill(process: subprocess.Popen) -> None:
+    """End a run with its ABC, if it has not ended yet."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,479 @@
+"""Static timing analysis of mapped netlists: the longest paths of one clock cycle, from a library's NLDM tables.
+
+Model. Delay and output slew of a cell come from its tables by input slew and load: bilinear between entries, linear
+beyond the outermost two, and no slew below 0, as OpenSTA does. A net's load is its pins' capacitance for that edge:
+there are no wires and no clock tree. A net's slew is the largest that any of its arcs gives (graph-based analysis),
+rise and fall are kept apart by each arc's sense, and every arc counts as possible (no false paths).
+- The clock is ideal: one edge at time 0 with slew 0. A register starts paths with its clock-to-output delay and ends
+  them its setup (or recovery) time before the next edge. Hold is not analysed.
+- A memory left out of the logic is a start (its read data) and an end (everything it takes in) with no access or setup
+  time of its own; data read without a clock follow address and enable at once.
+- Input ports switch at time 0 with slew 0; output ports have no load and end paths at the clock edge.
+- Constants and undriven nets never switch.
+A leaf is analysed once, alone, its outputs loaded as in the worst of its instances. The modules around it see it
+as a cell: input capacitance, time needed behind each input (for a slew of 0), arrival at each output, and delays from
+input to output where no register lies between.
+"""
+
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from synth.liberty import SynthError
+from synth.nldm import EDGES, FALL, RISE, CellTiming, Table, Tables
+
+REGISTER, MEMORY, PORT = range(3)  # kinds of start and end
+_STARTS = ("register", "memory", "input")
+_ENDS = ("register", "memory", "output")
+_CLOCK = -3  # source of the arcs from the clock edge, until nodes are counted; -1 and -2 are edges of a constant
+
+
+@dataclass(frozen=True)
+class Step:
+    """A path's way through `instance` of `cell` to signal `net` ("" where mapping left no name), there at `arrival`."""
+
+    cell: str
+    instance: str
+    net: str
+    edge: str
+    delay: float
+    arrival: float
+
+
+@dataclass(frozen=True)
+class Path:
+    """The longest path of its kind ("register to memory"): from signal `start` to signal `end` of `module`.
+
+    delay : of the whole cycle, `setup` at its end included · levels : cells between start and end
+    """
+
+    kind: str
+    module: str
+    start: str
+    end: str
+    delay: float
+    setup: float
+    levels: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Longest paths, one a kind, the longest first; times in `unit`, "ps" or, for the embedded library, "tau"."""
+
+    unit: str
+    paths: tuple[Path, ...]
+
+    @property
+    def delay(self) -> float:
+        """Shortest clock period; 0 for a design without paths."""
+        return self.paths[0].delay if self.paths else 0.0
+
+    @property
+    def levels(self) -> int:
+        """Cells on the longest path."""
+        return self.paths[0].levels if self.paths else 0
+
+    @property
+    def fmax_mhz(self) -> float | None:
+        """Highest clock frequency; None without paths, or where the unit is no time."""
+        return 1e6 / self.delay if self.unit == "ps" and self.delay > 0 else None
+
+    def report(self) -> dict:
+        """Everything, ready for JSON."""
+        return asdict(self) | {n: getattr(self, n) for n in ("delay", "levels", "fmax_mhz")}
+
+
+def from_json(d: dict) -> Timing:
+    """A timing as `dataclasses.asdict` gave it."""
+    paths = (Path(**p | {"steps": tuple(Step(**s) for s in p["steps"])}) for p in d["paths"])
+    return Timing(d["unit"], tuple(paths))
+
+
+def analyse(netlists: dict[str, dict], cells: dict[str, CellTiming], unit: str) -> dict[str, Timing]:
+    """Longest paths of every module: of the last one with all its leaves, of a leaf those inside of it.
+
+    netlists : module -> netlist of `synth.worker`; each follows the leaves it holds
+    cells : timing of every library cell in them
+    Raises: `SynthError` for latches, combinational loops, several clocks, clocks made by logic.
+    """
+    modules: dict[str, _Module] = {}
+    for name, netlist in netlists.items():
+        modules[name] = _Module(name, netlist, cells, modules)
+    for module in reversed(list(modules.values())):
+        module.load_leaves()
+    found = {}
+    for module in modules.values():
+        module.run()
+        if module.name != name:
+            module.summarise()
+        found[module.name] = module.paths(inner=module.name != name)
+    found[name] = [p for paths in found.values() for p in paths]
+    return {n: Timing(unit, _worst(paths)) for n, paths in found.items()}
+
+
+def _worst(paths: list[Path]) -> tuple[Path, ...]:
+    """The longest of each kind, the longest first."""
+    worst: dict[str, Path] = {}
+    for path in sorted(paths, key=lambda p: -p.delay):
+        worst.setdefault(path.kind, path)
+    return tuple(worst.values())
+
+
+class _Module:
+    """The timing graph of a module: node 2n is the rise of net n, 2n + 1 its fall, the last one the clock edge.
+
+    Built in three steps, as the modules need each other: what the netlist says; the loads outside of its ports; the
+    arrivals. `leaves` are the modules it may hold, complete but for the loads.
+    """
+
+    def __init__(self, name: str, netlist: dict, cells: dict[str, CellTiming], leaves: dict[str, "_Module"]):
+        self.name, self.netlist, self.leaves = name, netlist, dict(leaves)
+        self.nets: dict[int, int] = {}
+        self.tables = Tables()
+        self.arcs: list[tuple[np.ndarray, ...]] = []  # source, target, delay table, slew table, instance
+        self.instances: list[tuple[str, str]] = []  # cell or "memory", name
+        self.starts: dict[int, tuple[str, np.ndarray, np.ndarray]] = {}  # net -> name, arrivals by kind and edge, slews
+        self.ends: list[tuple[int, int, int, str]] = []  # node, its setup table or -1, kind, name
+        self.clocks: dict[tuple[int, int], str] = {}  # net, edge -> one that it clocks
+        self.loads: list[tuple[np.ndarray, tuple[float, float]]] = []  # nets, capacitance of a pin on each
+        self.outside: dict[tuple[str, int], np.ndarray] = {}  # load on an output port
+        ports = netlist["ports"].items()
+        self.inputs = {(p, i): self._net(b) for p, (d, bits) in ports if d == "input" for i, b in enumerate(bits)}
+        self.outputs = {(p, i): self._net(b) for p, (d, bits) in ports if d != "input" for i, b in enumerate(bits)}
+        self.held = [c for c in netlist["cells"] if c[1] in leaves]
+        for port, net in self.inputs.items():
+            self._start(net, self.port(port), PORT)
+        for port, net in self.outputs.items():
+            self._end(net, (RISE, FALL), -1, PORT, self.port(port))
+        self._gates(cells)
+        for memory, (parameters, pins) in netlist["memories"].items():
+            self._memory(memory, parameters, pins)
+        for instance, kind, pins in self.held:
+            self._leaf_inputs(instance, leaves[kind], pins)
+        self.names = {self.nets[int(b)]: signal for b, signal in netlist["names"].items() if int(b) in self.nets}
+        self.load = np.zeros(2 * len(self.nets) + 1)
+        for nets, caps in self.loads:
+            for edge in (RISE, FALL):
+                np.add.at(self.load, 2 * nets[nets >= 0] + edge, caps[edge])
+        self.caps = {port: tuple(self.load[2 * n : 2 * n + 2]) if n >= 0 else (0, 0) for port, n in self.inputs.items()}
+        self.clock = self._clock()
+
+    def port(self, port: tuple[str, int]) -> str:
+        """A bit of a port, as a reader names it."""
+        return port[0] if len(self.netlist["ports"][port[0]][1]) == 1 else f"{port[0]}[{port[1]}]"
+
+    def _net(self, bit: int | str) -> int:
+        """Number of a net; -1 for a constant."""
+        return self.nets.setdefault(bit, len(self.nets)) if isinstance(bit, int) else -1
+
+    def _gates(self, cells: dict[str, CellTiming]) -> None:
+        """Arcs, loads and ends of all cells, those of one type at once."""
+        types: dict[str, list] = {}
+        for name, kind, pins in self.netlist["cells"]:
+            if kind not in self.leaves:
+                types.setdefault(kind, []).append((len(self.instances), pins))
+                self.instances.append((kind, name))
+        for kind, members in types.items():
+            cell = cells[kind]
+            at = np.array([i for i, _ in members])
+            if cell.latch:
+                raise SynthError(
+                    f"{self.name}: {self._register(at[0])} is a latch ({kind}); only edge-triggered registers are timed"
+                )
+            nets = {
+                pin: np.array([self._net(pins[pin][0]) if pins.get(pin) else -1 for _, pins in members])
+                for pin in (*cell.inputs, *cell.outputs)
+            }
+            self.loads += [(nets[pin], caps) for pin, caps in cell.inputs.items()]
+            for arc in cell.arcs:
+                source, target = nets[arc.source], nets[arc.target]
+                self._add(2 * source + arc.source_edge, 2 * target + arc.target_edge, arc.delay, arc.slew, at)
+            for arc in cell.launches:
+                self._add(np.full(len(at), _CLOCK), 2 * nets[arc.target] + arc.target_edge, arc.delay, arc.slew, at)
+            for check in cell.checks:
+                for edge, table in enumerate(check.tables):
+                    k = -1 if table is None else self.tables.add(table)
+                    for i, net in zip(at, nets[check.data], strict=True):
+                        if k >= 0:
+                            self._end(net, (edge,), k, REGISTER, self._register(i))
+            if cell.clock:
+                pin, edge = cell.clock
+                for i, net in zip(at, nets[pin], strict=True):
+                    self.clocks.setdefault((net, edge), self._register(i))
+
+    def _register(self, instance: int) -> str:
+        name = self.instances[instance][1]
+        return self.netlist["registers"].get(name, name)
+
+    def _add(self, source: np.ndarray, target: np.ndarray, delay: Table, slew: Table, instance: np.ndarray) -> None:
+        """Add arcs between nodes; constants have none."""
+        ok = (target >= 0) & ((source >= 0) | (source == _CLOCK))
+        tables = (np.full(ok.sum(), self.tables.add(t)) for t in (delay, slew))
+        self.arcs.append((source[ok], target[ok], *tables, instance[ok]))
+
+    def _end(self, net: int, edges: tuple[int, ...], table: int, kind: int, name: str) -> None:
+        if net >= 0:
+            self.ends += [(2 * net + e, table, kind, name) for e in edges]
+
+    def _memory(self, name: str, parameters: dict[str, str], pins: dict[str, list]) -> None:
+        """Starts, ends and, where data are read without a clock, arcs of a memory."""
+        width, abits = int(parameters["WIDTH"], 2), int(parameters["ABITS"], 2)
+        for way, signals in (
+            ("RD", {"address": ("ADDR", abits), "enable": ("EN", 1), "reset": ("SRST", 1)}),
+            ("WR", {"address": ("ADDR", abits), "data": ("DATA", width), "enable": ("EN", width)}),
+        ):
+            ports = int(parameters[f"{way}_PORTS"], 2)
+            for p in range(ports):
+                clocked, rising = (parameters[f"{way}_CLK_{k}"][-1 - p] == "1" for k in ("ENABLE", "POLARITY"))
+                verb = {"RD": "read", "WR": "write"}[way] + (f" {p}" if ports > 1 else "")
+                taken = [
+                    (self._net(b), f"{name} {verb} {word}" + (f"[{i}]" if n > 1 else ""))
+                    for word, (key, n) in signals.items()
+                    for i, b in enumerate(pins[f"{way}_{key}"][p * n : (p + 1) * n])
+                ]
+                given = [self._net(b) for b in pins["RD_DATA"][p * width : (p + 1) * width]] if way == "RD" else []
+                if clocked:
+                    net = self._net(pins[f"{way}_CLK"][p])
+                    self.clocks.setdefault((net, RISE if rising else FALL), f"{name} {verb}")
+                    for net, what in dict(taken).items():
+                        self._end(net, (RISE, FALL), -1, MEMORY, what)
+                    for i, net in enumerate(given):
+                        self._start(net, f"{name} {verb} data[{i}]", MEMORY)
+                elif way == "WR":
+                    raise SynthError(f"{self.name}: {name} is written without a clock; only clocked writes are timed")
+                else:
+                    self._follow(name, [n for n, _ in taken], given)
+
+    def _start(self, net: int, name: str, kind: int) -> None:
+        """Let both edges of a net start at time 0."""
+        if net < 0:
+            return
+        arrivals = np.full((3, 2), -np.inf)
+        arrivals[kind] = 0
+        self.starts[net] = name, arrivals, np.zeros(2)
+
+    def _follow(self, name: str, sources: list[int], targets: list[int]) -> None:
+        """Arcs without delay from all nets to all others."""
+        pairs = np.array([(2 * s + a, 2 * t + b) for s in sources for t in targets for a in (0, 1) for b in (0, 1)])
+        at = np.full(len(pairs), len(self.instances))
+        self.instances.append(("memory", name))
+        self._add(pairs[:, 0], pairs[:, 1], _ZERO, _ZERO, at)
+
+    def _leaf_inputs(self, instance: str, leaf: "_Module", pins: dict[str, list]) -> None:
+        """Loads and clock of a leaf in this module."""
+        for (port, i), caps in leaf.caps.items():
+            self.loads.append((np.array([self._pin(pins, port, i)]), caps))
+        if leaf.clock:
+            port, edge = leaf.clock
+            self.clocks.setdefault((self._pin(pins, *port), edge), f"{leaf.name} {instance}")
+
+    def _leaf_outputs(self, instance: str, leaf: "_Module", pins: dict[str, list]) -> None:
+        """Starts, ends and arcs of a leaf in this module."""
+        net = {port: self._pin(pins, *port) for port in (*leaf.inputs, *leaf.outputs)}
+        name = {port: f"{instance}.{leaf.port(port)}" for port in net}
+        for port, (arrivals, slews) in leaf.given.items():
+            if net[port] >= 0:
+                self.starts[net[port]] = name[port], arrivals, slews
+        for (port, edge, kind), table in leaf.needed.items():
+            self._end(net[port], (edge,), self.tables.add(table), kind, name[port])
+        at = np.array([len(self.instances)])
+        self.instances.append((leaf.name, instance))
+        for (source, a, target, b), table in leaf.through.items():
+            nodes = (np.array([2 * net[p] + edge]) for p, edge in ((source, a), (target, b)))
+            self._add(*nodes, table, _ZERO, at)
+
+    def _pin(self, pins: dict[str, list], port: str, i: int) -> int:
+        return self._net(pins[port][i]) if port in pins else -1
+
+    def _clock(self) -> tuple[tuple[str, int], int] | None:
+        """Port and edge of the only clock."""
+        names = {net: port for port, net in self.inputs.items()}
+        used = []
+        for (net, edge), what in self.clocks.items():
+            if net not in names:
+                raise SynthError(f"{self.name}: the clock of {what} is no input port; only an ungated clock is timed")
+            used.append((names[net], edge, f"{what} by the {EDGES[edge]} of {names[net][0]}"))
+        if len(used) > 1:
+            raise SynthError(f"{self.name}: several clocks, {used[0][2]} and {used[1][2]}; only one clock is timed")
+        return used[0][:2] if used else None
+
+    def load_leaves(self) -> None:
+        """Add the loads outside, and pass those of its leaves on to them: the worst of all instances."""
+        for port, outside in self.outside.items():
+            n = self.outputs[port]
+            self.load[2 * n : 2 * n + 2] += outside
+        for _, kind, pins in self.held:
+            leaf = self.leaves[kind]
+            for (port, i), n in leaf.outputs.items():
+                net = self._pin(pins, port, i)
+                if n >= 0 and net >= 0:
+                    worst = leaf.outside.setdefault((port, i), np.zeros(2))
+                    np.maximum(worst, self.load[2 * net : 2 * net + 2], out=worst)
+
+    def run(self) -> None:
+        """Arrivals and slews of all nodes, delays of all arcs; what a module around this one must know."""
+        for instance, kind, pins in self.held:
+            self._leaf_outputs(instance, self.leaves[kind], pins)
+        self.tables.freeze()
+        nodes = 2 * len(self.nets) + 1
+        none = np.zeros(0, int)
+        arcs = [np.concatenate(column) for column in zip(*self.arcs, strict=True)] or [none] * 5
+        arcs[0][arcs[0] == _CLOCK] = nodes - 1
+        level = self._levels(arcs[0], arcs[1], nodes)
+        order = np.lexsort((arcs[1], level[arcs[1]]))
+        self.source, self.target, delay, slew, self.instance = (column[order] for column in arcs)
+        edges = np.searchsorted(level[self.target], np.arange(1, level.max(initial=0) + 2))
+        self.slices = list(pairwise(edges))
+        self.arrival, self.slew = np.full((3, nodes), -np.inf), np.zeros(nodes)
+        self.arrival[REGISTER, -1] = 0
+        for net, (_, arrivals, slews) in self.starts.items():
+            self.arrival[:, 2 * net : 2 * net + 2], self.slew[2 * net : 2 * net + 2] = arrivals, slews
+        self.delay = np.zeros(len(order))
+        for a, b in self.slices:
+            source, target = self.source[a:b], self.target[a:b]
+            x, y = self.slew[source], self.load[target]
+            self.delay[a:b] = self.tables(delay[a:b], x, y)
+            at = self.arrival[:, source]
+            live = at.max(0) > -np.inf
+            first = np.flatnonzero(np.r_[True, target[1:] != target[:-1]])
+            reached = target[first]
+            latest = np.maximum.reduceat(at + self.delay[a:b], first, axis=1)
+            self.arrival[:, reached] = np.maximum(self.arrival[:, reached], latest)
+            out = np.where(live, np.maximum(self.tables(slew[a:b], x, y), 0), 0)
+            self.slew[reached] = np.maximum(self.slew[reached], np.maximum.reduceat(out, first))
+        self.node, tables, self.kind = (np.array([e[i] for e in self.ends], int) for i in range(3))
+        timed = tables >= 0
+        self.setup = np.zeros(len(tables))
+        self.setup[timed] = self.tables(tables[timed], self.slew[self.node[timed]], np.zeros(timed.sum()))
+
+    def summarise(self) -> None:
+        """What a module around this one needs: arrivals given, time needed behind inputs, delays straight through."""
+        self.given = {}
+        for port, n in self.outputs.items():
+            if n >= 0:
+                arrivals = self.arrival[:, 2 * n : 2 * n + 2].copy()
+                arrivals[PORT] = -np.inf
+                self.given[port] = arrivals, self.slew[2 * n : 2 * n + 2]
+        self.needed, self.through = {}, {}
+        for kind in (REGISTER, MEMORY):
+            behind = np.full(len(self.slew), -np.inf)
+            ends = self.kind == kind
+            np.maximum.at(behind, self.node[ends], self.setup[ends])
+            for port, edge, need in self._behind(behind):
+                self.needed[port, edge, kind] = _constant(need)
+        for target, n in self.outputs.items():
+            for b in (RISE, FALL):
+                if n >= 0 and self.arrival[PORT, 2 * n + b] > -np.inf:
+                    behind = np.full(len(self.slew), -np.inf)
+                    behind[2 * n + b] = 0
+                    for source, a, need in self._behind(behind):
+                        self.through[source, a, target, b] = _constant(need)
+
+    def _behind(self, behind: np.ndarray) -> list[tuple[tuple[str, int], int, float]]:
+        """Input ports and edges with the longest delay from there to where `behind` is set, and on by that."""
+        for a, b in reversed(self.slices):
+            np.maximum.at(behind, self.source[a:b], behind[self.target[a:b]] + self.delay[a:b])
+        ports = (
+            (port, edge, behind[2 * n + edge]) for port, n in self.inputs.items() if n >= 0 for edge in (RISE, FALL)
+        )
+        return [p for p in ports if p[2] > -np.inf]
+
+    def paths(self, inner: bool) -> list[Path]:
+        """The longest path of each kind; of a leaf only those that neither start nor end at its ports."""
+        out = []
+        for start in range(3):
+            for end in range(3):
+                ends = np.flatnonzero(self.kind == end)
+                total = self.arrival[start, self.node[ends]] + self.setup[ends]
+                if len(total) and total.max() > -np.inf and not (inner and PORT in (start, end)):
+                    out.append(self._path(start, ends[total.argmax()]))
+        return out
+
+    def _path(self, kind: int, end: int) -> Path:
+        """The longest path from starts of a kind to an end."""
+        node, arcs = self.node[end], []
+        while not self._starts(node, kind):
+            into = np.flatnonzero(self.target == node)
+            late = self.arrival[kind, self.source[into]] + self.delay[into] == self.arrival[kind, node]
+            arcs.append(into[late.argmax()])
+            node = self.source[arcs[-1]]
+        clocked = node == len(self.slew) - 1
+        start = self._register(self.instance[arcs[-1]]) if clocked else self.starts[node // 2][0]
+        steps = []
+        for i in reversed(arcs):
+            net, edge = divmod(self.target[i], 2)
+            cell, instance = self.instances[self.instance[i]]
+            signal = self.names.get(net, "")
+            steps.append(
+                Step(
+                    cell,
+                    _short(instance),
+                    signal,
+                    EDGES[edge],
+                    float(self.delay[i]),
+                    float(self.arrival[kind, self.target[i]]),
+                )
+            )
+        setup, name = self.setup[end], self.ends[end][3]
+        return Path(
+            kind=f"{_STARTS[kind]} to {_ENDS[self.kind[end]]}",
+            module=self.name,
+            start=start,
+            end=name,
+            delay=float(self.arrival[kind, self.node[end]] + setup),
+            setup=float(setup),
+            levels=len(steps) - int(clocked),
+            steps=tuple(steps),
+        )
+
+    def _starts(self, node: int, kind: int) -> bool:
+        """A path of this kind starts at the node."""
+        net, edge = divmod(node, 2)
+        if net in self.starts and self.starts[net][1][kind][edge] == self.arrival[kind, node]:
+            return True
+        return node == len(self.slew) - 1
+
+    def _levels(self, source: np.ndarray, target: np.ndarray, nodes: int) -> np.ndarray:
+        """Arcs on the way to each node at most. Raises: `SynthError` that names a loop."""
+        waiting = np.bincount(target, minlength=nodes)
+        level = np.zeros(nodes, int)
+        order = np.argsort(source, kind="stable")
+        first = np.searchsorted(source[order], np.arange(nodes + 1))
+        ready, depth = np.flatnonzero(waiting == 0), 0
+        while len(ready):
+            depth += 1
+            count = first[ready + 1] - first[ready]
+            skip = np.repeat(first[ready] - np.cumsum(count) + count, count)
+            reached = target[order[skip + np.arange(count.sum())]]
+            level[reached] = depth
+            np.subtract.at(waiting, reached, 1)
+            ready = np.unique(reached[waiting[reached] == 0])
+        if waiting.any():
+            loop = ", ".join(self._loop(source, target, waiting > 0))
+            raise SynthError(f"{self.name}: combinational loop through {loop}; put a register into it")
+        return level
+
+    def _loop(self, source: np.ndarray, target: np.ndarray, stuck: np.ndarray) -> list[str]:
+        """Signals of a loop among the `stuck` nodes, each of which has a stuck one before it."""
+        inside = stuck[source] & stuck[target]
+        before = dict(zip(target[inside].tolist(), source[inside].tolist(), strict=True))
+        way = [min(before)]
+        while before[way[-1]] not in way:
+            way.append(before[way[-1]])
+        loop = dict.fromkeys(n // 2 for n in way[way.index(before[way[-1]]) :])
+        return [self.names.get(n, "a net without name") for n in loop]
+
+
+def _constant(value: float) -> Table:
+    """The same for every slew and load."""
+    return Table((0.0,), (0.0,), ((value,),))
+
+
+_ZERO = _constant(0.0)
+
+
+def _short(instance: str) -> str:
+    """A name that Yosys made, without its history."""
+    return f"_{instance.rpartition('$')[2]}_" if instance.startswith("$") else instance
