@@ -70,7 +70,17 @@ class DotFormat:
     def __post_init__(self):
         check_ints(self)
         check(1 <= self.n <= 1024, "n_w", self.n, "must be 1 to 1024")
-        check(16 <= self.window <= 48, "window", self.window, "must be 16 (a product is that wide) to 48")
+        check(16 <= self.window <= 32, "window", self.window, "must be 16 (a product is that wide) to 32")
+
+    @property
+    def sum_bits(self) -> int:
+        """Bits of the signed sum of a chunk."""
+        return self.window + (self.n - 1).bit_length() + 1
+
+    @property
+    def row_bits(self) -> int:
+        """Bits of the signed sum of a row: a chunk's shifted by up to 7, 1,024 of them."""
+        return self.sum_bits + 17
 
 
 SCORE_MAPS = ("exp", "shift", "clip")

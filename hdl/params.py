@@ -172,18 +172,22 @@ class DreParams:
 
 @dataclass(frozen=True)
 class DpeParams:
-    """DPE: n_h MAC trees of n_w BF16 inputs each, beside operand memories of `depth` words of n_w numbers."""
+    """DPE: n_h MAC trees of n_w BF16 inputs, with memories for their weights and for the activations they share."""
 
     n_h: int = 64  # N_DPE-h
     n_w: int = 64  # N_DPE-w
     window: int = 24  # bits of an aligned product, `golden.params.DotFormat`
-    depth: int = 64  # words of a tree's weight memory, and of the memory of activations
+    w_depth: int = 32  # words of n_w weights a tree: 256 KB in all
+    x_depth: int = 512  # words of n_w activations: 64 KB
 
     def __post_init__(self):
         check_ints(self)
-        for name in ("n_h", "depth"):
-            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
-        self.dot  # noqa: B018 - checks n_w and window
+        check(self.n_h >= 1, "n_h", self.n_h, "must be at least 1")
+        for name in ("w_depth", "x_depth"):
+            value = getattr(self, name)
+            check(value >= 1 and value & (value - 1) == 0, name, value, "must be a power of two: addresses wrap")
+            check(value <= 1 << 16, name, value, "must be at most 65536")
+        DotFormat(self.n_w, self.window)  # checks both
 
     @property
     def dot(self) -> DotFormat:
@@ -191,9 +195,14 @@ class DpeParams:
         return DotFormat(self.n_w, self.window)
 
     @property
-    def addr_bits(self) -> int:
-        """Bits of a word's address in a memory."""
-        return bits_for(self.depth)
+    def w_addr_bits(self) -> int:
+        """Bits of the address of a word of weights."""
+        return bits_for(self.w_depth)
+
+    @property
+    def x_addr_bits(self) -> int:
+        """Bits of the address of a word of activations."""
+        return bits_for(self.x_depth)
 
 
 @dataclass(frozen=True)
@@ -249,7 +258,7 @@ PRESETS = {
                     token_bits=14,
                 ),
             ),
-            DpeParams(n_h=2, n_w=4, depth=8),
+            DpeParams(n_h=2, n_w=4, w_depth=4, x_depth=16),
             VpeParams(n_w=4, depth=16),
         )
     ),

@@ -1,0 +1,102 @@
+"""FP32 from wide integers."""
+
+from amaranth import Cat, Module, Mux, Signal, signed
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from golden.params import check
+
+BIAS = 127
+
+
+class Normaliser(wiring.Component):
+    """x * 2^(step * scale + offset) rounded once to FP32 by the rules of `golden.numerics`; a zero result is +0.
+
+    Parameters
+    ----------
+    width : bits of the signed integer
+    scale_bits, step, offset : of the exponent
+
+    Members
+    -------
+    x : In(width), scale : In(scale_bits)
+    nan, infinite, minus : In(1) : the result is NaN, or else infinite with that sign, whatever x
+    y : Out(32) : FP32
+
+    Latency: 3 cycles (`LATENCY`): magnitude; coarse and fine normalisation; rounding.
+    Throughput: one result a cycle, no back-pressure.
+    Raises: `ParamError` for a width below 26.
+    Source: design section 5 (one normalisation); rounding to nearest, ties to even.
+    """
+
+    LATENCY = 3
+
+    def __init__(self, width: int, scale_bits: int, step: int, offset: int):
+        check(width >= 26, "width", width, "must be at least 26: significand, guard and sign")
+        self.width, self.scale_bits, self.step, self.offset = width, scale_bits, step, offset
+        super().__init__(
+            {
+                "x": In(width),
+                "scale": In(scale_bits),
+                "nan": In(1),
+                "infinite": In(1),
+                "minus": In(1),
+                "y": Out(32),
+            }
+        )
+
+    def elaborate(self, platform):
+        m, width = Module(), self.width
+
+        def reg(name, value, shape=None):
+            s = Signal(len(value) if shape is None else shape, name=name, reset_less=True)
+            m.d.sync += s.eq(value)
+            return s
+
+        negative = self.x[-1]
+        magnitude = reg("magnitude", (self.x ^ negative.replicate(width)) + negative, width)
+        # The biased exponent if the highest bit of `magnitude` were the leading one.
+        ceiling = self.offset + width - 1 + BIAS
+        largest = ceiling + self.step * ((1 << self.scale_bits) - 1)
+        shape = signed(max(largest, -(ceiling - width)).bit_length() + 1)
+        exponent = reg("exponent", self.scale * self.step + ceiling, shape)
+        special = reg("special", Cat(self.nan, self.infinite, Mux(self.infinite, self.minus, negative)))
+
+        # Left until the leading one is the highest bit: half of the steps in this cycle, half in the next.
+        steps = [1 << k for k in reversed(range((width - 1).bit_length()))]
+        half = len(steps) // 2
+        coarse, up = self._left(m, magnitude, steps[:half])
+        coarse2, exponent2, special2 = (
+            reg("coarse2", coarse),
+            reg("exponent2", exponent - up, shape),
+            reg("special2", special),
+        )
+        fine, more = self._left(m, coarse2, steps[half:])
+        significand, guard, rest = fine[-24:], fine[-25], fine[:-25].any()
+        at = Signal(shape, name="at")
+        rounded = Signal(25, name="rounded")
+        m.d.comb += [at.eq(exponent2 - more), rounded.eq(significand + (guard & (rest | significand[0])))]
+        final = Signal(shape, name="final")
+        nan, infinite, minus = special2
+        m.d.comb += final.eq(at + rounded[24])
+        huge = Signal()
+        m.d.comb += huge.eq(infinite | (final >= 255))
+        body = Signal(31, name="body")
+        with m.If(nan):
+            m.d.comb += body.eq(0x7FC00000)
+        with m.Elif(huge):
+            m.d.comb += body.eq(0x7F800000)
+        with m.Elif((at >= 1) & fine[-1]):
+            m.d.comb += body.eq(Cat(rounded[:23], final[:8]))
+        m.d.sync += self.y.eq(Cat(body, minus & ~nan & body.any()))
+        return m
+
+    def _left(self, m: Module, x: Signal, steps: list[int]) -> tuple[Signal, Cat]:
+        """`x` shifted left by each of `steps` that finds only zeros at the top, and the sum of those taken."""
+        taken = []
+        for step in steps:
+            zeros, s = Signal(name=f"zeros{step}"), Signal(len(x), name=f"left{step}")
+            m.d.comb += [zeros.eq(~x[-step:].any()), s.eq(Mux(zeros, x << step, x))]
+            x, taken = s, [zeros, *taken]
+        low = steps[-1].bit_length() - 1
+        return x, Cat(*[0] * low, *taken)

@@ -1,0 +1,214 @@
+"""Dot product engine: N_DPE-h MAC trees that share their activations, behind streams."""
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.wiring import In, Out
+
+from hdl.dot_tree import DotTree, exponents_layout, significands_layout
+from hdl.leaf import place
+from hdl.memory import Ram
+from hdl.params import DpeParams, bits_for
+
+
+def weight_layout(p: DpeParams) -> data.StructLayout:
+    """A word of n_w BF16 weights for address `addr` of a tree."""
+    word = data.ArrayLayout(16, p.n_w)
+    return data.StructLayout({"tree": bits_for(p.n_h), "addr": p.w_addr_bits, "data": word})
+
+
+def activation_layout(p: DpeParams) -> data.StructLayout:
+    """A word of n_w BF16 activations."""
+    return data.StructLayout({"addr": p.x_addr_bits, "data": data.ArrayLayout(16, p.n_w)})
+
+
+def command_layout(p: DpeParams) -> data.StructLayout:
+    """`rows` + 1 rows of activations, one after the other from word `x`, against the trees' words from `w`.
+
+    A row is `chunks` + 1 words, the last one of `keep` + 1 numbers. `start` begins a sum with every row, else the one
+    before goes on; `end` gives a result after every row. Addresses wrap.
+    """
+    counts = {"chunks": p.x_addr_bits, "rows": p.x_addr_bits, "keep": bits_for(p.n_w)}
+    return data.StructLayout({"w": p.w_addr_bits, "x": p.x_addr_bits, **counts, "start": 1, "end": 1})
+
+
+def result_layout(p: DpeParams) -> data.StructLayout:
+    """FP32 of one row against every tree's weights; `last` with the last row of a command."""
+    return data.StructLayout({"data": data.ArrayLayout(32, p.n_h), "last": 1})
+
+
+class Dpe(wiring.Component):
+    """Rows of activations times rows of weights: o[h] = the dot product of the row with tree h's weights.
+
+    Weights and activations are written into memories, then commands multiply them. A command uses what was taken on
+    `w` and `x` before it was taken itself. A word that a running command still reads must not be written: its last
+    result, or the end of the chunks before it, tells when it is free; two halves of a memory take turns.
+    A sum may be carried over commands: at most 1,024 chunks from a start to its end.
+
+    Parameters
+    ----------
+    p : DpeParams
+
+    Members
+    -------
+    w : In(stream of `weight_layout`) : weights, a word a cycle, always taken
+    x : In(stream of `activation_layout`) : activations, the same
+    c : In(stream of `command_layout`) : commands
+    o : Out(stream of `result_layout`) : results
+    perf : Out(struct of 32-bit counters) : rows (results), chunks (steps of all trees), waits (cycles in which a chunk
+        waits for room on `o`)
+
+    Latency: a row's result is offered 14 cycles after its last chunk is issued (`LATENCY`), the first chunk of a
+        command one cycle after the command is taken. Exact in `sim.dpe.DpeTime`.
+    Throughput: a chunk, n_h x n_w products, every cycle, across rows and commands, while results are taken.
+    Raises: `ParamError` from `DpeParams`.
+    Source: V-Rex section V-A; function: `golden.dot`.
+    """
+
+    LATENCY = DotTree.LATENCY + 2
+    ROOM = 16  # results that wait; as many as can be on their way, so that results of one chunk keep the full rate
+
+    def __init__(self, p: DpeParams):
+        self.p = p
+        super().__init__(
+            {
+                "w": In(stream.Signature(weight_layout(p))),
+                "x": In(stream.Signature(activation_layout(p))),
+                "c": In(stream.Signature(command_layout(p))),
+                "o": Out(stream.Signature(result_layout(p))),
+                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
+            }
+        )
+
+    @staticmethod
+    def counters() -> list[str]:
+        """Names of the performance counters in `perf`."""
+        return ["rows", "chunks", "waits"]
+
+    @staticmethod
+    def timing(p: DpeParams) -> dict[str, str]:
+        """Formulas for the manifest."""
+        return {
+            "latency": f"{Dpe.LATENCY} from a row's last chunk to its result",
+            "interval": f"rows * ceil(K / {p.n_w}) cycles a command",
+            "products": f"{p.n_h * p.n_w} a cycle",
+        }
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        lanes = range(p.n_w)
+
+        # The chunk that is issued: words of the command in hand.
+        command = Signal(command_layout(p))
+        running, chunk, row = Signal(), Signal(p.x_addr_bits), Signal(p.x_addr_bits)
+        w_addr, x_addr = Signal(p.w_addr_bits), Signal(p.x_addr_bits)
+        row_end, issue, done = Signal(), Signal(), Signal()
+        free = Signal(range(self.ROOM + 1), init=self.ROOM)  # of the results' room, less what is on its way
+        gives = Signal()
+        m.d.comb += [
+            row_end.eq(chunk == command.chunks),
+            gives.eq(row_end & command.end),
+            issue.eq(running & ~(gives & (free == 0))),
+            done.eq(issue & row_end & (row == command.rows)),
+            self.c.ready.eq(~running | done),
+        ]
+        with m.If(issue):
+            m.d.sync += [
+                chunk.eq(Mux(row_end, 0, chunk + 1)),
+                row.eq(row + row_end),
+                w_addr.eq(Mux(row_end, command.w, w_addr + 1)),
+                x_addr.eq(x_addr + 1),
+            ]
+        with m.If(self.c.ready):
+            m.d.sync += running.eq(self.c.valid)
+        with m.If(self.c.valid & self.c.ready):
+            m.d.sync += [
+                command.eq(self.c.payload),
+                chunk.eq(0),
+                row.eq(0),
+                w_addr.eq(self.c.payload.w),
+                x_addr.eq(self.c.payload.x),
+            ]
+
+        # Activations: exponents in the cycle after the issue, significands in the next.
+        exponent_ram = m.submodules.exponent_ram = Ram(8 * p.n_w, p.x_depth)
+        significand_ram = m.submodules.significand_ram = Ram(8 * p.n_w, p.x_depth)
+        numbers = _marked(m, self.x.payload.data, "x_data")
+        issue1, x_addr1 = Signal(), Signal(p.x_addr_bits)
+        off = Signal(p.n_w)  # lanes beyond the row
+        m.d.sync += [issue1.eq(issue), x_addr1.eq(x_addr)]
+        m.d.sync += off.eq(Cat(row_end & (command.keep < i) for i in lanes))
+        m.d.comb += self.x.ready.eq(1)
+        for ram, words, read, addr in (
+            (exponent_ram, [v[7:15] for v in numbers], issue, x_addr),
+            (significand_ram, [Cat(v[:7], v[15]) for v in numbers], issue1, x_addr1),
+        ):
+            m.d.comb += [ram.w_en.eq(self.x.valid), ram.w_addr.eq(self.x.payload.addr), ram.w_data.eq(Cat(words))]
+            m.d.comb += [ram.r_en.eq(read), ram.r_addr.eq(addr)]
+        exponents = Signal(exponents_layout(p))
+        significands = Signal(significands_layout(p))
+        e = [exponent_ram.r_data.word_select(i, 8) for i in lanes]
+        s = [significand_ram.r_data.word_select(i, 8) for i in lanes]
+        special = Signal(p.n_w)
+        m.d.sync += special.eq(exponents.special)
+        m.d.comb += [
+            exponents.exponent.as_value().eq(exponent_ram.r_data),
+            exponents.zero.eq(Cat(~v.any() for v in e)),
+            exponents.special.eq(Cat(v.all() for v in e) & ~off),
+            exponents.off.eq(off),
+            significands.fraction.as_value().eq(Cat(v[:7] for v in s)),
+            significands.sign.eq(Cat(v[7] for v in s)),
+            significands.special.eq(special),
+            significands.nan.eq((special & Cat(v[6] for v in s)).any()),
+        ]
+
+        # The trees.
+        weights = Signal(16 * p.n_w)
+        first = Signal()
+        m.d.comb += [
+            weights.eq(Cat(_marked(m, self.w.payload.data, "w_data"))),
+            first.eq((chunk == 0) & command.start),
+            self.w.ready.eq(1),
+        ]
+        trees = [place(m, platform, f"tree{h}", DotTree, p) for h in range(p.n_h)]
+        for h, tree in enumerate(trees):
+            m.d.comb += [
+                tree.w_en.eq(self.w.valid & (self.w.payload.tree == h)),
+                tree.w_addr.eq(self.w.payload.addr),
+                tree.w_data.as_value().eq(weights),
+                tree.r_en.eq(issue),
+                tree.r_addr.eq(w_addr),
+                tree.first.eq(first),
+                tree.last.eq(gives),
+                tree.exponents.eq(exponents),
+                tree.significands.eq(significands),
+            ]
+        fifo = m.submodules.fifo = SyncFIFOBuffered(width=result_layout(p).size, depth=self.ROOM)
+        last = done
+        for k in range(DotTree.LATENCY):
+            stage = Signal(name=f"last{k + 1}")
+            m.d.sync += stage.eq(last)
+            last = stage
+        m.d.comb += [
+            fifo.w_en.eq(trees[0].o_en),
+            fifo.w_data.eq(Cat(*[tree.o for tree in trees], last)),
+            self.o.payload.as_value().eq(fifo.r_data),
+            self.o.valid.eq(fifo.r_rdy),
+            fifo.r_en.eq(self.o.ready),
+        ]
+        taken = self.o.valid & self.o.ready
+        m.d.sync += free.eq(free + taken - (issue & gives))
+        for name, event in (("rows", taken), ("chunks", issue), ("waits", running & ~issue)):
+            m.d.sync += self.perf[name].eq(self.perf[name] + event)
+        return m
+
+
+def _marked(m: Module, word: data.View, name: str) -> list[Signal]:
+    """The numbers of a word, of NaNs with their fraction's highest bit set: what `DotTree` tells them by."""
+    out = []
+    for i in range(len(word)):
+        v = Signal(16, name=f"{name}{i}")
+        nan = word[i][7:15].all() & word[i][:7].any()
+        m.d.comb += v.eq(Cat(word[i][:6], word[i][6] | nan, word[i][7:]))
+        out.append(v)
+    return out
