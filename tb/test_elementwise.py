@@ -1,0 +1,186 @@
+"""Elementwise functions over every BF16 operand: golden against exact decimals, RTL against golden; score codes."""
+
+from decimal import Context, Decimal
+from functools import cache
+from math import inf, nan
+
+import numpy as np
+import pytest
+
+from golden import elementwise as golden
+from golden.numerics import BF16
+from hdl.arith.elementwise import Elementwise, Op
+from hdl.emit import Emitted, ports, to_verilog
+from tb.runner import Run
+
+BITS = np.arange(65536)
+EVERY = BITS.astype(np.uint16).view(BF16)
+FUNCTIONS = {Op.EXP: golden.exp, Op.RECIP: golden.reciprocal, Op.RSQRT: golden.rsqrt, Op.SILU: golden.silu}
+LANES = 8
+DIGITS = Context(prec=30, Emin=-(10**6), Emax=10**6)
+TINY = 2.0**-126
+SILU_MINIMUM = -1.2784645
+
+
+@cache
+def values() -> list[float]:
+    """Every operand by its definition, subnormals flushed, in the order of bits."""
+    bits = np.where(BITS & 0x7F80, BITS, BITS & 0x8000).astype(np.uint32) << 16
+    return [
+        nan if b & 0x7FFFFFFF > 0x7F800000 else x for b, x in zip(bits, bits.view(np.float32).tolist(), strict=True)
+    ]
+
+
+@cache
+def exact_exp() -> dict[float, Decimal]:
+    """e^x to 30 digits of every operand that neither overflows nor underflows far."""
+    return {x: DIGITS.exp(Decimal(x)) for x in values() if abs(x) < 150}
+
+
+def exact(op: Op, x: float) -> Decimal | float:
+    """The function's value to 30 digits; inf, zero or nan by the rules."""
+    if x != x or (op is Op.RSQRT and x < 0):
+        return nan
+    if x == 0:
+        return {Op.EXP: Decimal(1), Op.SILU: x}.get(op, np.copysign(inf, x))
+    if op in (Op.RECIP, Op.RSQRT):
+        if abs(x) == inf:
+            return np.copysign(0.0, x)
+        return DIGITS.divide(1, DIGITS.sqrt(Decimal(x)) if op is Op.RSQRT else Decimal(x))
+    if abs(x) >= 150:
+        return (inf if x > 0 else 0.0) if op is Op.EXP else x if x > 0 else -0.0
+    return exact_exp()[x] if op is Op.EXP else DIGITS.divide(Decimal(x), DIGITS.add(1, exact_exp()[-x]))
+
+
+@cache
+def correct(op: Op) -> np.ndarray:
+    """Bits of the correctly rounded results: both ends of an interval around the exact value round alike."""
+    y = np.array([float(exact(op, x)) for x in values()])
+    ends = []
+    for side in (1 - 2.0**-50, 1 + 2.0**-50):
+        significand, exponent = np.frexp(np.where(np.isfinite(y), y, 0.0) * side)
+        bits = (exponent + 125) * 128 + np.rint(np.abs(significand) * 256).astype(int)
+        bits = np.where(np.abs(y) < TINY, 0, np.where(np.isfinite(y), np.minimum(bits, 0x7F80), 0x7F80))
+        ends.append(np.where(np.isnan(y), 0x7FC0, bits | np.signbit(y).astype(int) << 15))
+    np.testing.assert_array_equal(*ends)
+    return ends[0]
+
+
+def results(op: Op) -> np.ndarray:
+    """Bits of the golden model's results over every operand."""
+    return FUNCTIONS[op](EVERY).view(np.uint16).astype(int)
+
+
+@pytest.mark.parametrize(("op", "wrong"), [(Op.EXP, 131), (Op.RECIP, 0), (Op.RSQRT, 0), (Op.SILU, 468)])
+def test_within_one_unit_of_the_correctly_rounded_result(op, wrong):
+    off = np.abs(results(op) - correct(op))
+    assert off.max() <= 1
+    assert np.count_nonzero(off) == wrong
+
+
+def ordered(op: Op, low: float, high: float) -> np.ndarray:
+    """Results, as integers that order like them, of the operands from `low` to `high` in ascending order."""
+    x = np.array(values())
+    inside = np.flatnonzero((x >= low) & (x <= high))
+    y = results(op)[inside[np.argsort(x[inside], kind="stable")]]
+    return np.where(y & 0x8000, -(y & 0x7FFF), y)
+
+
+@pytest.mark.parametrize(
+    ("op", "low", "high", "sign"),
+    [
+        (Op.EXP, -inf, inf, 1),
+        (Op.RECIP, TINY, inf, -1),
+        (Op.RECIP, -inf, -TINY, -1),
+        (Op.RSQRT, TINY, inf, -1),
+        (Op.SILU, -inf, SILU_MINIMUM, -1),
+        (Op.SILU, SILU_MINIMUM, inf, 1),
+    ],
+)
+def test_monotonic(op, low, high, sign):
+    y = ordered(op, low, high)
+    assert len(y) > 15_000
+    assert (sign * np.diff(y) >= 0).all()
+
+
+E, R, Q, S = Op.EXP, Op.RECIP, Op.RSQRT, Op.SILU
+NAN, INF, NINF, ZERO, NZERO, ONE = 0x7FC0, 0x7F80, 0xFF80, 0x0000, 0x8000, 0x3F80
+RULES = {
+    "quiet NaN": (0x7FC0, {E: NAN, R: NAN, Q: NAN, S: NAN}),
+    "negative NaN with payload": (0xFFD5, {E: NAN, R: NAN, Q: NAN, S: NAN}),
+    "signalling NaN": (0x7F81, {E: NAN, R: NAN, Q: NAN, S: NAN}),
+    "inf": (INF, {E: INF, R: ZERO, Q: ZERO, S: INF}),
+    "-inf": (NINF, {E: ZERO, R: NZERO, Q: NAN, S: NZERO}),
+    "zero": (ZERO, {E: ONE, R: INF, Q: INF, S: ZERO}),
+    "-zero": (NZERO, {E: ONE, R: NINF, Q: NINF, S: NZERO}),
+    "largest subnormal": (0x007F, {E: ONE, R: INF, Q: INF, S: ZERO}),
+    "smallest negative subnormal": (0x8001, {E: ONE, R: NINF, Q: NINF, S: NZERO}),
+    "smallest normal": (0x0080, {E: ONE, R: 0x7E80, Q: 0x5F00, S: ZERO}),
+    "negative": (0xBF80, {E: 0x3EBC, R: 0xBF80, Q: NAN, S: 0xBE8A}),
+    "largest": (0x7F7F, {E: INF, R: ZERO, Q: 0x1F80, S: 0x7F7F}),
+    "largest negative": (0xFF7F, {E: ZERO, R: NZERO, Q: NAN, S: NZERO}),
+    "2^126, last with a reciprocal": (0x7E80, {R: 0x0080}),
+    "after it": (0x7E81, {R: ZERO}),
+    "-2^126": (0xFE80, {R: 0x8080}),
+    "88.5, last with an exp": (0x42B1, {E: 0x7F4D}),
+    "89": (0x42B2, {E: INF}),
+    "-87, last with an exp": (0xC2AE, {E: 0x00B3}),
+    "-87.5": (0xC2AF, {E: ZERO}),
+    "-91.5, last with a SiLU": (0xC2B7, {S: 0x80B6}),
+    "-92": (0xC2B8, {S: NZERO}),
+    "2^-125, first with a SiLU": (0x0100, {S: 0x0080}),
+    "before it": (0x00FF, {S: ZERO}),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rule(rule):
+    bits, want = RULES[rule]
+    x = np.array([bits], np.uint16).view(BF16)
+    assert {op: FUNCTIONS[op](x).view(np.uint16)[0] for op in want} == want
+
+
+@pytest.fixture(scope="module")
+def unit() -> Emitted:
+    return emitted(Elementwise(), "elementwise")
+
+
+def emitted(component, top: str) -> Emitted:
+    return Emitted(to_verilog(component, top), top, {"ports": ports(component)})
+
+
+def lanes(units: list[str]) -> Emitted:
+    """Units, given as Verilog of a module `elementwise`, side by side."""
+    text, pins = [], ".clk(clk), .rst(rst), .op(op[{0}*2 +: 2]), .x(x[{0}*16 +: 16]), .y(y[{0}*16 +: 16])"
+    for unit in dict.fromkeys(units):
+        text.append(unit.replace("elementwise", f"elementwise{len(text)}"))
+    names = [f"elementwise{list(dict.fromkeys(units)).index(u)}" for u in units]
+    widths = {"clk": 1, "rst": 1, "op": 2 * LANES, "x": 16 * LANES, "y": 16 * LANES}
+    wires = [{"name": n, "dir": "out" if n == "y" else "in", "width": w} for n, w in widths.items()]
+    head = ", ".join(f"{w['dir']}put [{w['width'] - 1}:0] {w['name']}" for w in wires)
+    body = "\n".join(f"  {name} lane{i}({pins.format(i)});" for i, name in enumerate(names))
+    return Emitted("".join(text) + f"module lanes({head});\n{body}\nendmodule\n", "lanes", {"ports": wires})
+
+
+def mismatches(units: list[str]) -> list[list[tuple]]:
+    """Operands of all functions in random order, dealt to the lanes: (function, operand, result, expected) of every
+    wrong result of each lane."""
+    pairs = np.random.default_rng(3).permutation(4 * 65536).reshape(-1, LANES)
+    op, x = pairs >> 16, pairs & 0xFFFF
+    want = np.stack([results(f) for f in Op])[op, x]
+
+    def words(values, bits):
+        numbers = [sum(v << bits * i for i, v in enumerate(row)) for row in values.tolist()]
+        return [f"{n:x}" for n in numbers + [0] * Elementwise.LATENCY]
+
+    run = Run(lanes(units), "tb.bench_elementwise", "words", {"op": words(op, 2), "x": words(x, 16)})
+    got = [int(y, 16) for y in run()["y"][Elementwise.LATENCY :]]
+    got = np.array([[y >> 16 * i & 0xFFFF for i in range(LANES)] for y in got])
+    out = [[] for _ in range(LANES)]
+    for c, i in np.argwhere(got != want):
+        out[i].append((Op(int(op[c, i])).name, f"{x[c, i]:04x}", f"{got[c, i]:04x}", f"{want[c, i]:04x}"))
+    return out
+
+
+def test_hardware_equals_golden_over_every_operand(unit):
+    assert mismatches([unit.verilog] * LANES) == [[]] * LANES
