@@ -49,8 +49,8 @@ class SortedList(wiring.Component):
         m, n = Module(), self.depth
         used = Signal(n)
         stays = Signal(n)  # entries not behind the new one: a prefix, the list being in order
-        keys = [Signal(self.key_bits, name=f"key{i}") for i in range(n)]
-        tags = [Signal(self.tag_bits, name=f"tag{i}") for i in range(n)]
+        keys = [Signal(self.key_bits, name=f"key{i}", reset_less=True) for i in range(n)]
+        tags = [Signal(self.tag_bits, name=f"tag{i}", reset_less=True) for i in range(n)]
         m.d.comb += [stays[i].eq(used[i] & (keys[i] >= self.key)) for i in range(n)]
         for i in range(n):
             new = stays[i - 1] if i else 1

@@ -135,7 +135,7 @@ class WtuExact(wiring.Component):
         )
         level = Signal(bits_for(len(digits)))
         prefix, known = Signal(f.bits), Signal(f.bits)  # digits of the crossing code so far, mask of them
-        left = Signal(p.sum_bits)  # of Th
+        left = Signal(p.sum_bits, reset_less=True)  # of Th
         equal_mode = comb(1, "equal_mode", level == len(digits) - 1)  # all digits known
 
         # Selecting pipeline, whose steps are named below.
@@ -299,7 +299,7 @@ class WtuExact(wiring.Component):
             m.d.sync += seen.eq(seen | hit)
 
         # The list of candidates.
-        todo = Signal(n_w)
+        todo = Signal(n_w, reset_less=True)
         todo_now = comb(n_w, "todo_now", Mux(s_fresh, equal, todo))
         candidate = lanes.lowest(m, todo_now, "candidate")
         rest = comb(n_w, "rest", todo_now & ~candidate)
@@ -366,14 +366,14 @@ class WtuExact(wiring.Component):
 
         # Stage 2: weight.
         def stage(n, widths):
-            return [Signal(w, name=f"{name}{n}") for name, w in widths.items()]
+            return [Signal(w, name=f"{name}{n}", reset_less=name != "valid") for name, w in widths.items()]
 
         widths = {"valid": 1, "kind": 2, "last": 1, "word": word_bits, "lanes": n_w, "tokens": len(tokens1)}
         valid2, kind2, last2, word2, lanes2, tokens2 = stage(2, widths)
         del widths["word"]
         valid3, kind3, last3, lanes3, tokens3 = stage(3, widths)
-        significand2 = Signal(f.significand_bits)
-        weight3 = Signal(f.significand_bits + len(tokens1))
+        significand2 = Signal(f.significand_bits, reset_less=True)
+        weight3 = Signal(f.significand_bits + len(tokens1), reset_less=True)
         clusters2 = popcount(m, lanes2, "clusters2")
         clusters3 = Signal.like(clusters2)
         with m.If(go):

@@ -83,10 +83,10 @@ class WeightedHistogram(wiring.Component):
 
             # First stage: the product, while the bin is read.
             count = Signal(p.count_bits, name=f"count{j}")
-            product = Signal(lanes.product_bits(p), name=f"product{j}")
+            product = Signal(lanes.product_bits(p), name=f"product{j}", reset_less=True)
             exponent = Signal(max(1, p.score.exp_bits), name=f"exponent{j}")
-            bin_now = Signal(bin_bits, name=f"bin{j}")
-            again = Signal(name=f"again{j}")  # the bin that the word before has just written
+            bin_now = Signal(bin_bits, name=f"bin{j}", reset_less=True)
+            again = Signal(name=f"again{j}", reset_less=True)  # the bin that the word before has just written
             m.d.comb += count.eq(Mux(self.used[j] & self.fire, self.counts[j], 0))
             m.d.sync += [
                 again.eq(self.fire & add & (bin_ == bin_now)),
@@ -99,7 +99,7 @@ class WeightedHistogram(wiring.Component):
             m.d.comb += [ram.r_en.eq(self.fire | self.walk), ram.r_addr.eq(Mux(self.walk, self.walk_bin, bin_))]
 
             # Second stage: add, write back.
-            was, wrote = ram.r_data[:weight_bits], Signal(weight_bits, name=f"wrote{j}")
+            was, wrote = ram.r_data[:weight_bits], Signal(weight_bits, name=f"wrote{j}", reset_less=True)
             current = Signal(name=f"current{j}")
             fresh = Signal(name=f"fresh{j}")
             old = Signal(weight_bits, name=f"old{j}")
@@ -125,7 +125,7 @@ class WeightedHistogram(wiring.Component):
             in_tree.append(addend)
 
         tree = lanes.adder_tree(m, in_tree, "tree")
-        tree_sum = Signal(len(tree))
+        tree_sum = Signal(len(tree), reset_less=True)
         m.d.sync += tree_sum.eq(tree)
         m.d.comb += [self.word_top.eq(lanes.max_tree(m, tops, "word_top")), self.bin_sum.eq(tree_sum)]
         with m.If(self.fire):
