@@ -102,7 +102,8 @@ class Decoder:
             layer["qkv"] = np.hstack([layer.pop("attn_q"), layer.pop("attn_k"), layer.pop("attn_v")])
             layer["gate_up"] = np.hstack([layer.pop("ffn_gate"), layer.pop("ffn_up")])
             self.layers.append(layer)
-        frequency = 1.0 / fields["llama.rope.freq_base"] ** (np.arange(0, self.head_size, 2) / self.head_size)
+        self.rotary_base = fields["llama.rope.freq_base"]
+        frequency = 1.0 / self.rotary_base ** (np.arange(0, self.head_size, 2) / self.head_size)
         angle = np.arange(n_tokens)[:, None] * frequency
         self.cos, self.sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
         self.k = np.zeros((depth, self.kv_heads, n_tokens, self.head_size), np.float32)

@@ -285,6 +285,7 @@ class Policy:
 
     Params: ClassVar[type]
     source: ClassVar[str]
+    uses_ahead: ClassVar[bool] = False  # whether `select` wants `Step.ahead`
 
     def __init__(self, params: Any, shape: Shape, entry_bytes: int | None = None):
         self.params = params
@@ -373,7 +374,7 @@ def attention(
     for g in range(kv_heads):
         at = np.flatnonzero(chosen.keep[g])
         everything = len(at) == k.shape[1]
-        keys, values = (k[g], v[g]) if everything else (k[g, at], v[g, at])
+        keys, values = (k[g], v[g]) if everything else (k[g].take(at, axis=0), v[g].take(at, axis=0))
         if chosen.turn is not None and chosen.turn[at].any():
             keys = turn_keys(keys, chosen.turn[at], base)
         seen = np.searchsorted(at, rows, side="right")
@@ -389,6 +390,12 @@ def attention(
         out[:, part] = (_softmax(s) @ values).reshape(t, group, size)
         macs += 2 * size * group * int((seen + extra).sum())
     return (out if chosen.add is None else out + chosen.add), macs
+
+
+def by_kv_head(q: np.ndarray, kv_heads: int) -> np.ndarray:
+    """Queries [T, heads, d] as rows of their KV heads, [kv_heads, T x group, d], heads running fastest."""
+    t, heads, size = q.shape
+    return q.reshape(t, kv_heads, heads // kv_heads, size).swapaxes(0, 1).reshape(kv_heads, -1, size)
 
 
 def turn_keys(k: np.ndarray, delta: np.ndarray, base: float) -> np.ndarray:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from golden.decoder import Decoder
 from golden.params import check
 from golden.policy import (
     STAGES,
@@ -19,6 +20,7 @@ from golden.policy import (
     Shape,
     Step,
     attention,
+    bf16,
 )
 from golden.trace import Trace
 
@@ -144,6 +146,58 @@ class TraceRun(Run):
                 history = self.histories[layer]
                 self.attend(Step(layer, block, admit, q, history.k, history.v))
         return self.finish(block)
+
+
+class DecoderRun(Run):
+    """A policy inside a real decoder, whose attention is the policy's light attention, all layers and heads.
+
+    Q, K and V are rounded to BF16, as the cache and the queries of the paper are; the rest of the decoder runs in FP32.
+    Hidden states carry what the policy lost into later layers and tokens. `embeddings` keeps the decoder's input of all
+    tokens, from which a plan's `refresh` computes K and V anew.
+    """
+
+    def __init__(self, policy: Policy, width: int):
+        super().__init__(policy)
+        self.embeddings = np.zeros((0, width), np.float32)
+
+    def step(self, decoder: Decoder, block: Block, x: np.ndarray, targets: np.ndarray | None = None) -> Record:
+        """One block with the embeddings `x` [T, width].
+
+        `targets` [T] are the tokens that follow: the record then holds the choice and the loss at each admitted one,
+        else the choice after the last.
+        """
+        admit, rows, positions = self.begin(block)
+        self.embeddings = np.concatenate([self.embeddings, x])
+        x = self.embeddings[rows]
+        for layer in range(self.shape.layers if len(rows) else 0):
+            q, k, v = (bf16(a) for a in decoder.qkv(layer, x, positions))
+            self.take(layer, rows, k, v)
+            ahead = None
+            if self.policy.uses_ahead and layer + 1 < self.shape.layers:
+                ahead = bf16(decoder.qkv(layer + 1, x, positions)[0])
+            history = self.histories[layer]
+            y = self.attend(Step(layer, block, rows, q, history.k, history.v, x, ahead))
+            x = decoder.after_attention(layer, x, y)
+            self.policy.ledger.work(
+                "linear", len(rows) * sum(w.size for w in decoder.layers[layer].values() if w.ndim == 2)
+            )
+        if len(admit):
+            self._predict(decoder, x[-len(admit) :], admit - block.start, targets)
+        return self.finish(block)
+
+    def _predict(self, decoder: Decoder, hidden: np.ndarray, at: np.ndarray, targets: np.ndarray | None) -> None:
+        logits = decoder.logits(hidden if targets is not None else hidden[-1:])
+        self.records[-1].choices = logits.argmax(axis=1).tolist()
+        if targets is not None:
+            logits = logits.astype(np.float64)
+            top = logits.max(axis=1)
+            total = np.log(np.exp(logits - top[:, None]).sum(axis=1)) + top
+            self.records[-1].losses = (total - logits[np.arange(len(logits)), targets[at]]).tolist()
+
+
+def decoder_shape(decoder: Decoder) -> Shape:
+    """The shape of a decoder's loaded layers."""
+    return Shape(len(decoder.layers), decoder.heads, decoder.kv_heads, decoder.head_size, decoder.rotary_base)
 
 
 def shape_of(trace: Trace) -> Shape:

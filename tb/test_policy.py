@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from golden.policies import POLICIES
+from golden.params import ParamError
+from golden.policies import POLICIES, Entry, override
 from golden.policy import Policy, PolicyError, Selected, Shape
 from golden.run import TraceRun, blocks, shape_of
 from golden.trace import Trace
@@ -20,14 +21,23 @@ def world() -> Trace:
     return Trace.load(FIXTURE)
 
 
-def small(name: str):
-    """Parameters under which a policy must give something up on the fixture's 300 tokens."""
-    params = POLICIES[name].params
-    return replace(params, recent=32) if hasattr(params, "recent") else params
+SMALL = {  # parameters under which a policy must give something up on the fixture's 300 tokens
+    "infinigen": {"calibrate": "8"},
+    "infinigenp": {"calibrate": "8"},
+    "rekv": {"recent": "32"},
+    "streamingllm": {"recent": "32"},
+    "resv": {"resv.recent": "32"},
+    "resv-paper": {"resv.recent": "32"},
+}
+
+
+def small(name: str) -> Entry:
+    found = POLICIES[name]
+    return replace(found, params=override(found.params, SMALL.get(name, {})))
 
 
 def run(name: str, trace: Trace, stop: int | None = None) -> TraceRun:
-    out = TraceRun(POLICIES[name].policy(small(name), shape_of(trace)), trace)
+    out = TraceRun(small(name).build(shape_of(trace)), trace)
     for block in list(blocks(trace))[:stop]:
         out.step(trace, block)
     return out
@@ -82,11 +92,29 @@ class Greedy(Policy):
         self.offload_but(0, 0, 8)
 
 
+def test_override():
+    params = override(POLICIES["resv"].params, {"resv.th_hd": "3", "prefetch": "only", "resv.centre": "true"})
+    assert (params.resv.th_hd, params.prefetch, params.resv.centre) == (3, "only", True)
+    for path, text, message in (
+        ("th_hd", "3", "unknown; valid: resv.\\*, prefetch"),
+        ("resv", "3", "unknown"),
+        ("resv.th", "3", "unknown; valid: n_hp"),
+        ("prefetch.x", "3", "unknown"),
+        ("resv.th_hd", "x", "must be of type int, as 7"),
+        ("resv.centre", "1", "must be of type bool"),
+        ("prefetch", "maybe", "must be one of none, complete, only"),
+    ):
+        with pytest.raises(ParamError, match=message):
+            override(POLICIES["resv"].params, {path: text})
+
+
 def test_attending_to_what_is_not_there_is_refused(world):
     out = TraceRun(Greedy(None, shape_of(world)), world)
+    *before, first = list(blocks(world))[:28]
+    for block in before:
+        out.step(world, block)
     with pytest.raises(PolicyError, match="Greedy attends to token 0 of layer 0, head 0, without having it"):
-        for block in blocks(world):
-            out.step(world, block)
+        out.step(world, first)
 
 
 @settings(max_examples=60, deadline=None)
