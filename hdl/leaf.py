@@ -17,7 +17,8 @@ _PORT = re.compile(r"^  wire (?:width \d+ )?(?:input|output) \d+ +\\(\S+)$", re.
 class Leaves:
     """The platform of a leaf-once conversion.
 
-    modules : {name: RTLIL text} of every shared module placed so far, deepest first
+    modules : {name: RTLIL text} of every shared module placed so far, deepest first; names are free of double
+        underscores, which Verilator would mangle in a hierarchical build
     counts : {name: instances}
     """
 
@@ -29,7 +30,7 @@ class Leaves:
 
     def instance(self, path: str, cls: type, p: object) -> tuple[wiring.PureInterface, Instance]:
         """The ports of one more `cls(p)`, whose signals are named after `path`, and the instance behind them."""
-        name = f"{self.top}__{re.sub(r'(?<!^)(?=[A-Z])', '_', cls.__name__).lower()}"
+        name = f"{self.top}_{re.sub(r'(?<!^)(?=[A-Z])', '_', cls.__name__).lower()}"
         if name not in self._made:
             component = cls(p)
             text = rtlil.convert(component, name=name, platform=self, emit_src=False)

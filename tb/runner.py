@@ -75,6 +75,9 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
     """Path of the simulator of `emitted`, built if its content is new."""
     flags = ["--cc", "--exe", "--vpi", "--prefix", "Vtop", "-Wno-fatal", "-Wno-WIDTH", "-O3", "--x-initial", "unique"]
     flags += ["--trace"] if waves else []
+    # A leaf with many instances is compiled once, as a library; a few are faster built flat.
+    blocks = [name for name, count in emitted.manifest.get("leaves", {}).items() if count >= 8]
+    flags += ["--hierarchical"] if blocks else []
     top = _bench_top(emitted)
     key = hashlib.sha256("\0".join([emitted.verilog, top, *flags, *_MAKE]).encode()).hexdigest()[:16]
     folder = BUILD / f"{emitted.top}-{key}"
@@ -88,7 +91,8 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
         (folder / "bench.v").write_text(top)
         names = [p["name"] for p in emitted.manifest["ports"]] + ["moves"]
         ports = "".join(f'public_flat_rw -module "bench_{emitted.top}" -var "{name}"\n' for name in names)
-        (folder / "ports.vlt").write_text("`verilator_config\n" + ports)
+        hierarchy = "".join(f'hier_block -module "{name}"\n' for name in blocks)
+        (folder / "ports.vlt").write_text("`verilator_config\n" + ports + hierarchy)
         libs = cocotb_tools.config.libs_dir
         main = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
         flags += ["-Mdir", "obj", "--top-module", f"bench_{emitted.top}", "-o", emitted.top]
@@ -100,7 +104,10 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
         runtime = BUILD / ("runtime-waves" if waves else "runtime")
         for o in runtime.glob("*.o"):
             shutil.copyfile(o, folder / "obj" / o.name)
-        _run(["make", "-C", "obj", "-f", "Vtop.mk", *_MAKE], folder / "make.log", cwd=folder, env=env)
+        make = ["make", "-C", "obj", "-f", "Vtop_hier.mk" if blocks else "Vtop.mk", *_MAKE]
+        # The makefile of a hierarchical block lacks the flag that includes its precompiled header.
+        make += ["CFG_CXXFLAGS_PCH_I=-include"] if blocks else []
+        _run(make, folder / "make.log", cwd=folder, env=env)
         runtime.mkdir(exist_ok=True)
         for o in (folder / "obj").glob("verilated*.o"):
             shutil.copyfile(o, part := runtime / f"{o.name}.{os.getpid()}")
