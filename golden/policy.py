@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from golden.params import check
+from golden.video import Frame
 
 STAGES = ("prompt", "frame", "question", "generation")
 ABSENT, DEVICE, HOST, PRUNED, REPRESENTED = range(5)  # places of a token's K and V
@@ -82,7 +83,7 @@ class Block:
     start: int
     stop: int
     visual: np.ndarray | None = None  # [T, width] FP32: vision tokens of a frame, where the source has them
-    picture: Any = None  # the decoded frame with its motion and type, where the source has it (`golden.video`)
+    frame: Frame | None = None  # the decoded frame with its motion and type, where the source has it
 
     @property
     def tokens(self) -> np.ndarray:

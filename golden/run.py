@@ -38,8 +38,9 @@ class Record:
     fetched: np.ndarray  # [layers, kv_heads] tokens attended whose home is the host
     error: np.ndarray  # [layers] |y - y_full| / |y_full| of the attention output over the same q, k and v
     totals: dict[str, int] = field(default_factory=dict)  # the ledger's, since the stream began
+    census: dict[str, int] = field(default_factory=dict)  # where the stream's entries are (`Store.census`)
     choices: list[int] = field(default_factory=list)  # most likely next token of each row, where a decoder ran
-    losses: list[float] = field(default_factory=list)  # nats of the next token of each row, where it is known
+    losses: list[float] = field(default_factory=list)  # nats of the next token of each row, where targets were given
 
 
 class Run:
@@ -120,6 +121,7 @@ class Run:
         """The block is over."""
         self.policy.end(block)
         self.records[-1].totals = self.policy.ledger.totals()
+        self.records[-1].census = self.policy.store.census()
         return self.records[-1]
 
 
@@ -163,8 +165,8 @@ class DecoderRun(Run):
     def step(self, decoder: Decoder, block: Block, x: np.ndarray, targets: np.ndarray | None = None) -> Record:
         """One block with the embeddings `x` [T, width].
 
-        `targets` [T] are the tokens that follow: the record then holds the choice and the loss at each admitted one,
-        else the choice after the last.
+        `targets` [T] are the tokens that follow, -1 for whatever the decoder chooses: the record then holds the choice
+        and the loss at each admitted one, else the choice after the last. The end of the answer is never chosen.
         """
         admit, rows, positions = self.begin(block)
         self.embeddings = np.concatenate([self.embeddings, x])
@@ -186,13 +188,16 @@ class DecoderRun(Run):
         return self.finish(block)
 
     def _predict(self, decoder: Decoder, hidden: np.ndarray, at: np.ndarray, targets: np.ndarray | None) -> None:
-        logits = decoder.logits(hidden if targets is not None else hidden[-1:])
-        self.records[-1].choices = logits.argmax(axis=1).tolist()
+        logits = decoder.logits(hidden if targets is not None else hidden[-1:]).astype(np.float64)
+        allowed = logits.copy()
+        allowed[:, decoder.end] = -np.inf
+        choices = allowed.argmax(axis=1)
+        self.records[-1].choices = choices.tolist()
         if targets is not None:
-            logits = logits.astype(np.float64)
             top = logits.max(axis=1)
             total = np.log(np.exp(logits - top[:, None]).sum(axis=1)) + top
-            self.records[-1].losses = (total - logits[np.arange(len(logits)), targets[at]]).tolist()
+            token = np.where(targets[at] < 0, choices, targets[at])
+            self.records[-1].losses = (total - logits[np.arange(len(logits)), token]).tolist()
 
 
 def decoder_shape(decoder: Decoder) -> Shape:

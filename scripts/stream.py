@@ -1,0 +1,200 @@
+"""`vrex stream`: retrieval policies side by side on one stream, with full attention beside them."""
+
+import json as json_format
+import math
+from pathlib import Path
+from typing import Annotated
+
+import matplotlib
+import numpy as np
+import typer
+from matplotlib.figure import Figure
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from golden import video as video_in
+from golden.compare import ratios, series, summary
+from golden.params import ParamError, check
+from golden.policies import POLICIES, Entry, entry, override
+from golden.run import Run
+from golden.stream import TEXT, DecoderStream, Options, TraceStream, follow, save
+from scripts import console
+
+TEACHER = "full"
+PANELS = {  # of stream.svg: title, scale
+    "error": ("attention-output error", 1),
+    "agreement": ("next-token agreement so far", 1),
+    "in_bytes": ("MB moved to the device so far", 1e6),
+    "held_tokens": ("tokens held", 1),
+    "operations": ("G operations without linear layers so far", 1e9),
+    "device_peak": ("peak device MB", 1e6),
+}
+QUALITY = (("kept", ".1%"), ("fetched", ".1%"), ("error", ".3f"), ("agreement", ".1%"), ("loss", ".3f"))
+COST = "in MB", "out MB", "pieces in", "tokens held", "device peak MB", "attention GMAC", "prediction GMAC", "other Mop"
+DEFAULT = Options()
+
+
+def command(
+    video: Annotated[
+        str,
+        typer.Argument(
+            help=f"Video file, a clip ({', '.join(video_in.CLIPS)}), '{TEXT}' (documentation in the standard library) "
+            "or a trace of `vrex trace` (.safetensors)."
+        ),
+    ],
+    policy: Annotated[str, typer.Option(help=f"Names with commas between: {', '.join(POLICIES)}.")] = "resv",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder to write into [default: build/stream/VIDEO].")
+    ] = None,
+    param: Annotated[
+        list[str] | None, typer.Option("-p", help="policy.name=value, e.g. resv.resv.th_hd=3; may be repeated.")
+    ] = None,
+    frames: Annotated[int, typer.Option(help="Frames at most; of text: blocks.")] = DEFAULT.frames,
+    tokens: Annotated[int, typer.Option(help="Tokens a frame, as for `vrex trace`, or a block.")] = DEFAULT.tokens,
+    fps: Annotated[float | None, typer.Option(help="Frames a second to sample; all of them if left out.")] = None,
+    question: Annotated[str, typer.Option(help="Text after the frames.")] = DEFAULT.question,
+    generate: Annotated[int, typer.Option(help="Tokens to generate.")] = DEFAULT.generate,
+    json: console.Json = False,
+) -> None:
+    """Run retrieval policies on a stream; a folder that holds part of the same run is resumed."""
+    output = output or Path("build/stream") / Path(video).stem
+    with console.one_line_errors():
+        entries = chosen(policy, param or [])
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        with Progress(*columns, console=console.err, disable=json or not console.err.is_terminal) as bar:
+
+            def track(name: str):
+                task = bar.add_task(name, total=None)
+                return lambda done, total: bar.update(task, completed=done, total=total)
+
+            if Path(video).suffix == ".safetensors":
+                stream = TraceStream(Path(video), output)
+            else:
+                options = Options(frames, tokens, fps, question, generate)
+                stream = DecoderStream(video, options, output, track("vision"))
+            teacher = follow(stream, TEACHER, entries.pop(TEACHER), output, None, track(TEACHER))
+            runs = {TEACHER: teacher}
+            for name, found in entries.items():
+                runs[name] = follow(stream, name, found, output, teacher.records, track(name))
+        results = finite(
+            {
+                "source": stream.source,
+                "layers": list(stream.layers),
+                "policies": {
+                    name: {
+                        "params": str(run.policy.params),
+                        **summary(run, teacher),
+                        "ratio": ratios(run).tolist(),
+                        "series": series(run, teacher),
+                    }
+                    for name, run in runs.items()
+                },
+            }
+        )
+        with save(output / "results.json") as file:
+            file.write((json_format.dumps(results, indent=1, default=int) + "\n").encode())
+        for name, figure in (("stream", plot_series(results)), ("ratio", plot_ratios(runs, stream.layers))):
+            for kind in ("svg", "png"):
+                with save(output / f"{name}.{kind}") as file, matplotlib.rc_context({"svg.hashsalt": "vrex"}):
+                    figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    if json:
+        console.print_json(results)
+        return
+    for part in tables(results):
+        console.out.print(part)
+    console.out.print(
+        "kept: earlier tokens attended, of those in the cache; fetched: those of them that live on the host. Error: of "
+        "the attention's output over the same q, k, v. Agreement and loss: next token, after the same input as full "
+        f"attention. A pair: frames / answer. Figures and plots: {output}",
+        highlight=False,
+    )
+    if video != TEXT and isinstance(stream, DecoderStream):
+        console.out.print(
+            "The projector from vision to decoder is not trained: agreement and loss on a video say how far a policy "
+            f"moves the decoder, not how well it understands. Accuracy: `vrex stream {TEXT}`.",
+            highlight=False,
+        )
+
+
+def chosen(names: str, assignments: list[str]) -> dict[str, Entry]:
+    """The entries asked for, with their parameters set, full attention first and always there."""
+    entries = {name: entry(name) for name in [TEACHER, *(n.strip() for n in names.split(","))]}
+    for text in assignments:
+        path, eq, value = text.partition("=")
+        name, dot, rest = path.partition(".")
+        check(bool(eq and dot and value), "-p", text, "must look like policy.name=value")
+        if name not in entries:
+            raise ParamError(f"-p {text}: {name} is not among the policies to run ({', '.join(entries)})")
+        entries[name] = Entry(entries[name].policy, override(entries[name].params, {rest: value}))
+    return entries
+
+
+def finite(value):
+    """The value with every nan in it made None, for JSON."""
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def tables(results: dict) -> tuple[Table, Table]:
+    """What the policies kept and lost, and what they cost; a row a policy."""
+    title = f"{results['source']['stream']}, {len(results['layers'])} layers"
+    quality = Table("policy", *(n for n, _ in QUALITY), title=title)
+    cost = Table("policy", *COST, title="cost over the stream")
+
+    def pair(r: dict, name: str, form: str) -> str:
+        both = [r[stage][name] for stage in ("frame", "answer")]
+        return " / ".join("-" if x is None else format(x, form) for x in both)
+
+    for name, r in results["policies"].items():
+        quality.add_row(name, *(pair(r, key, form) for key, form in QUALITY))
+        t = r["totals"]
+        ops = {key.removeprefix("ops."): n for key, n in t.items() if key.startswith("ops.")}
+        rest = sum(n for kind, n in ops.items() if kind not in ("linear", "attention", "prediction"))
+        cells = (
+            f"{sum(n for key, n in t.items() if key.startswith('in.')) / 1e6:.1f}",
+            f"{sum(n for key, n in t.items() if key.startswith('out.')) / 1e6:.1f}",
+            f"{sum(n for key, n in t.items() if key.startswith('pieces.in.'))}",
+            f"{r['tokens']['device'] + r['tokens']['host']:.0f}",
+            f"{t['device.peak'] / 1e6:.2f}",
+            f"{ops.get('attention', 0) / 1e9:.2f}",
+            f"{ops.get('prediction', 0) / 1e9:.3f}",
+            f"{rest / 1e6:.1f}",
+        )
+        cost.add_row(name, *cells)
+    return quality, cost
+
+
+def plot_series(results: dict) -> Figure:
+    """Every policy against stream length."""
+    figure = Figure(figsize=(13, 7), layout="constrained")
+    axes = figure.subplots(2, 3).ravel()
+    for axis, (name, (title, scale)) in zip(axes, PANELS.items(), strict=True):
+        for policy, r in results["policies"].items():
+            y = np.array([np.nan if v is None else v for v in r["series"][name]]) / scale
+            axis.plot(r["series"]["tokens"], y, label=policy, linewidth=1.2)
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("tokens of the stream")
+        axis.set_ylim(bottom=0)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
+    return figure
+
+
+def plot_ratios(runs: dict[str, Run], layers: tuple[int, ...]) -> Figure:
+    """Retrieval ratio of the frame stage by layer, and by layer and KV head (V-Rex Fig. 20)."""
+    figure = Figure(figsize=(13, 7), layout="constrained")
+    by_layer, by_head = figure.subplots(2, 1)
+    for name, run in runs.items():
+        r = ratios(run)
+        by_layer.plot(range(len(layers)), r.mean(axis=1), marker="o", markersize=3, linewidth=1, label=name)
+        by_head.plot(np.arange(r.size) / r.shape[1], r.ravel(), marker=".", markersize=3, linewidth=0.6)
+    by_layer.set_title("tokens attended of those cached, frame stage, by layer", fontsize=10)
+    by_head.set_title("the same by KV head, heads of a layer side by side", fontsize=10)
+    for axis in (by_layer, by_head):
+        axis.set_xticks(range(len(layers)), [str(i) for i in layers], fontsize=8)
+        axis.set_xlabel("decoder layer")
+        axis.set_ylim(0, 1.05)
+    figure.legend(*by_layer.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
+    return figure
