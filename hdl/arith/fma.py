@@ -1,0 +1,184 @@
+"""Fused multiply-add of FP32 and BF16 numbers."""
+
+from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.arith.carry_save import carry_save
+
+FIELD = 35  # bits of a sum: of weights 2^2 to 2^-32, the larger operand's exponent taken as 0
+BELOW = FIELD - 24  # of those, what lies below a significand
+SHIFT_BITS = 6
+NAN, INF = 0x7FC00000, 0x7F800000
+
+
+class Fma(wiring.Component):
+    """a * b + c, exact and rounded once to FP32: `golden.vector.fma`.
+
+    Stage 1: product, and which of product and addend has the larger exponent. Stage 2: the other one is shifted to it,
+    what leaves the field being one sticky bit, and their magnitudes are added or subtracted. The field is long enough:
+    with exponents two or more apart the sum reaches weight 2^-1, whose rounding bit is above 2^-32; closer, no bit
+    leaves it. Stage 3: normalised, rounded, packed.
+
+    Members
+    -------
+    a, c : In(32) : FP32
+    b : In(16) : BF16
+    y : Out(32) : FP32 of the operands of `LATENCY` cycles ago
+
+    Latency: `LATENCY` = 3 cycles, of which the last is the register of `y`.
+    Throughput: one a cycle; no back-pressure.
+    Raises: nothing; it has no parameters.
+    Source: V-Rex section V-A (the VPE's lanes); rules: `golden.vector`.
+
+    Parameters
+    ----------
+    none
+    """
+
+    LATENCY = 3
+
+    def __init__(self):
+        super().__init__({"a": In(32), "b": In(16), "c": In(32), "y": Out(32)})
+
+    def elaborate(self, platform):
+        m = Module()
+
+        def comb(name, value, width=None):
+            s = Signal(len(value) if width is None else width, name=name)
+            m.d.comb += s.eq(value)
+            return s
+
+        # Stage 1. Zeros and subnormals have exponent 0.
+        operand = data.StructLayout({"exponent": 8, "fraction": 23, **dict.fromkeys(("some", "inf", "nan", "sign"), 1)})
+        a, b, c = (Signal(operand, name=name) for name in "abc")
+        for x, source in ((a, self.a), (b, Cat(Const(0, 16), self.b)), (c, self.c)):
+            top = source[23:31].all()
+            m.d.comb += [
+                Cat(x.fraction, x.exponent, x.sign).eq(source),
+                x.some.eq(source[23:31].any()),
+                x.inf.eq(top & ~x.fraction.any()),
+                x.nan.eq(top & x.fraction.any()),
+            ]
+        sign = comb("p_sign", a.sign ^ b.sign)
+        opposite = comb("opposite", sign ^ c.sign)
+        p_some, p_inf = comb("p_some", a.some & b.some), comb("p_inf", a.inf | b.inf)
+        undefined = comb("undefined", (a.inf & ~b.some) | (b.inf & ~a.some) | (p_inf & c.inf & opposite))
+
+        # The product's exponent is that of the lower of the two bits it can start with.
+        p_exponent = comb("p_exponent", a.exponent + b.exponent - 127, 10)
+        ahead = comb("ahead", a.exponent + b.exponent - (c.exponent + 127), 11)
+        addend = comb("addend", ahead[-1] | ~p_some)  # it has the larger exponent
+        distance = comb("distance", ahead[:10] ^ ahead[-1].replicate(10))  # less one if the addend is ahead
+
+        product = self._product(m, comb, a.fraction, b.fraction[16:], p_some)
+        wide_p, wide_c = Cat(Const(0, 2), product), Cat(Const(0, 9), Cat(c.fraction, 1) & c.some.replicate(24))
+        r1 = Signal(
+            data.StructLayout(
+                {
+                    "larger": FIELD - 1,
+                    "smaller": FIELD - 1,
+                    "shift": SHIFT_BITS,
+                    "exponent": 10,  # biased by 127, -127 to 383
+                    **dict.fromkeys(("sign", "opposite", "addend", "nan", "inf"), 1),
+                }
+            ),
+            reset_less=True,
+        )
+        m.d.sync += [
+            r1.larger.eq(Mux(addend, wide_c, wide_p)),
+            r1.smaller.eq(Mux(addend, wide_p >> 1, wide_c)),
+            r1.shift.eq(distance[:SHIFT_BITS] | distance[SHIFT_BITS:].any().replicate(SHIFT_BITS)),
+            r1.exponent.eq(Mux(addend, c.exponent, p_exponent)),
+            r1.sign.eq(Mux(p_inf | ~c.inf, sign, c.sign)),
+            r1.opposite.eq(opposite & ~p_inf & ~c.inf),
+            r1.addend.eq(addend),
+            r1.nan.eq(a.nan | b.nan | c.nan | undefined),
+            r1.inf.eq(p_inf | c.inf),
+        ]
+
+        # Stage 2.
+        aligned, lost = r1.smaller, []
+        for k in range(SHIFT_BITS):
+            lost.append(comb(f"lost{k}", r1.shift[k] & aligned[: 1 << k].any()))
+            aligned = comb(f"aligned{k}", Mux(r1.shift[k], aligned >> (1 << k), aligned))
+        sticky = comb("sticky", Cat(lost).any())
+        total, negative = self._magnitude(m, comb, r1.larger, aligned, r1.opposite, sticky)
+        r2 = Signal(
+            data.StructLayout(
+                {"total": FIELD, "exponent": 10, **dict.fromkeys(("sticky", "sign", "opposite", "nan", "inf"), 1)}
+            ),
+            reset_less=True,
+        )
+        m.d.sync += [
+            r2.total.eq(total),
+            r2.exponent.eq(r1.exponent),
+            r2.sticky.eq(sticky),
+            r2.sign.eq(r1.sign ^ (r1.opposite & (r1.addend ^ negative))),
+            r2.opposite.eq(r1.opposite),
+            r2.nan.eq(r1.nan),
+            r2.inf.eq(r1.inf),
+        ]
+
+        # Stage 3.
+        normal, zeros = r2.total, []
+        for k in reversed(range(SHIFT_BITS)):
+            zeros.insert(0, comb(f"zeros{k}", ~normal[max(0, FIELD - (1 << k)) :].any()))
+            normal = comb(f"normal{k}", Mux(zeros[0], normal << (1 << k), normal)[:FIELD])
+        up = comb("up", normal[BELOW - 1] & (normal[BELOW] | normal[: BELOW - 1].any() | r2.sticky))
+        rounded = comb("rounded", normal[BELOW:] + up, 25)
+        exponent = comb("exponent", r2.exponent.as_signed() + 2 - Cat(zeros), 11)
+        carried = comb("carried", r2.exponent.as_signed() + 3 - Cat(zeros), 11)
+        field = comb("field", Mux(rounded[24], carried, exponent))
+        some = comb("some", normal[-1])
+        tiny = comb("tiny", ~some | exponent[-1] | (exponent == 0))
+        huge = comb("huge", r2.inf | ((field[8:10].any() | field[:8].all()) & ~tiny))
+        y = Signal(31)
+        with m.If(huge):
+            m.d.comb += y.eq(INF)
+        with m.Elif(~tiny):
+            m.d.comb += y.eq(Cat(rounded[:23], field[:8]))
+        minus = comb("minus", r2.sign & (some | r2.sticky | ~r2.opposite))  # operands that cancel give +0
+        m.d.sync += self.y.eq(Mux(r2.nan, NAN, Cat(y, minus)))
+        return m
+
+    @staticmethod
+    def _product(m: Module, comb, fa, fb, some: Signal) -> Signal:
+        """Product of the significands, 32 bits; 0 unless `some`.
+
+        Two bits of b a row, from a row of three times a: a seventh smaller than Booth's digits or single bits. The
+        highest bit of b is always taken as one, for a is 0 where b is.
+        """
+        a = comb("once", Cat(fa, 1) & some.replicate(24), 26)
+        thrice = comb("thrice", a + (a << 1), 26)
+        rows = []
+        for i in range(3):
+            low, high = fb[2 * i], fb[2 * i + 1]
+            digits = ((low & ~high, a), (high & ~low, (a << 1)[:26]), (low & high, thrice))
+            parts = [comb(f"row{i}_{k}", value & digit.replicate(26)) for k, (digit, value) in enumerate(digits)]
+            rows.append((parts[0] | parts[1] | parts[2]) << 2 * i)
+        rows.append(Mux(fb[6], thrice, a << 1) << 6)
+        pair, _ = carry_save(m, rows, [], 32, "product")
+        return comb("product", (pair[0] + pair[1])[:32])
+
+    @staticmethod
+    def _magnitude(m: Module, comb, larger, smaller, opposite, sticky) -> tuple[Signal, Signal]:
+        """|larger + smaller|, or |larger - smaller - sticky| rounded down, and whether the difference was 0 or below.
+
+        One adder with its carry brought around: x - y is x + ~y + 1, and y - x is the inverse of x + ~y.
+        """
+        y = comb("inverted", Cat(smaller, 0) ^ opposite.replicate(FIELD))
+        half = comb("half", larger ^ y)
+        carry, through = comb("carry", larger & y, FIELD), comb("through", larger | y)
+        for k in range(
+            (FIELD - 1).bit_length()
+        ):  # a prefix network: bit i takes from the end of the block below its own
+            below = {i: (i >> k << k) - 1 for i in range(FIELD) if i >> k & 1}
+            into = Cat(carry[below[i]] if i in below else 0 for i in range(FIELD))
+            past = Cat(through[below[i]] if i in below else 1 for i in range(FIELD))
+            carry = comb(f"carry{k}", carry | (through & into))
+            through = comb(f"through{k}", through & past)
+        negative = comb("negative", opposite & ~carry[-1])
+        around = comb("around", opposite & carry[-1] & ~sticky)
+        carries = comb("carries", carry | (through & around.replicate(FIELD)))
+        return half ^ Cat(around, carries[:-1]) ^ negative.replicate(FIELD), negative
