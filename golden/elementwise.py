@@ -59,11 +59,12 @@ def _antilog_table() -> np.ndarray:
 
 
 def _sigmoid_table() -> np.ndarray:
-    """The line of each eighth passes through its middle, but for its offset, which gives most correct roundings."""
+    """The line of each eighth passes through its middle, but for an offset, the one with most correct roundings; even
+    entries save a bit of logic."""
     middle = np.log2(1 + 2.0 ** -(np.arange(128) / 8 + 1 / 16))
-    gain = np.repeat(SLOPE, 4)
-    start = np.floor(ONE + 0.75 - ONE * middle - gain * 15 / 4)
-    return np.minimum(start, ONE - 1 - gain * 15 // 2).astype(np.int64)
+    gain = np.repeat(SLOPE, 4) * 15
+    start = 2 * np.floor((ONE + 1.5 - ONE * middle - gain / 4) / 2)
+    return np.minimum(start, ONE - 1 - gain // 2).astype(np.int64)
 
 
 LOG = _log_table()

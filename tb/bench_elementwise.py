@@ -23,10 +23,10 @@ async def words(dut):
 
 @cocotb.test()
 async def codes(dut):
-    """Drive config["y"] into a combinational circuit; return its codes."""
+    """Drive config["x"] into combinational circuits; return their codes."""
     out = []
-    for y in config()["y"]:
-        dut.y.value = int(y, 16)
+    for x in config()["x"]:
+        dut.x.value = int(x, 16)
         await Timer(1, unit="ns")
         out.append(f"{int(dut.code.value):x}")
     result({"code": out})

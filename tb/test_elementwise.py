@@ -1,6 +1,8 @@
 """Elementwise functions over every BF16 operand: golden against exact decimals, RTL against golden; score codes."""
 
+from bisect import bisect_left
 from decimal import Context, Decimal
+from fractions import Fraction
 from functools import cache
 from math import inf, nan
 
@@ -9,14 +11,15 @@ import pytest
 
 from golden import elementwise as golden
 from golden.numerics import BF16
-from hdl.arith.elementwise import Elementwise, Op
+from golden.params import ScoreFormat
+from hdl.arith.elementwise import Elementwise, Op, ScoreCode
 from hdl.emit import Emitted, ports, to_verilog
-from tb.runner import Run
+from synth.flow import synthesise
+from tb.runner import Run, lint, mutants
 
 BITS = np.arange(65536)
 EVERY = BITS.astype(np.uint16).view(BF16)
 FUNCTIONS = {Op.EXP: golden.exp, Op.RECIP: golden.reciprocal, Op.RSQRT: golden.rsqrt, Op.SILU: golden.silu}
-LANES = 8
 DIGITS = Context(prec=30, Emin=-(10**6), Emax=10**6)
 TINY = 2.0**-126
 SILU_MINIMUM = -1.2784645
@@ -71,7 +74,7 @@ def results(op: Op) -> np.ndarray:
     return FUNCTIONS[op](EVERY).view(np.uint16).astype(int)
 
 
-@pytest.mark.parametrize(("op", "wrong"), [(Op.EXP, 131), (Op.RECIP, 0), (Op.RSQRT, 0), (Op.SILU, 468)])
+@pytest.mark.parametrize(("op", "wrong"), [(Op.EXP, 131), (Op.RECIP, 0), (Op.RSQRT, 0), (Op.SILU, 470)])
 def test_within_one_unit_of_the_correctly_rounded_result(op, wrong):
     off = np.abs(results(op) - correct(op))
     assert off.max() <= 1
@@ -140,47 +143,121 @@ def test_rule(rule):
     assert {op: FUNCTIONS[op](x).view(np.uint16)[0] for op in want} == want
 
 
-@pytest.fixture(scope="module")
-def unit() -> Emitted:
-    return emitted(Elementwise(), "elementwise")
+@cache
+def verilog() -> str:
+    return to_verilog(Elementwise(), "elementwise")
 
 
-def emitted(component, top: str) -> Emitted:
-    return Emitted(to_verilog(component, top), top, {"ports": ports(component)})
+def side_by_side(units: list[tuple[str, str, str]], wires: dict[str, int]) -> Emitted:
+    """A module `lanes` of instances: (module, its Verilog, its connections). Outputs among `wires` are y and code."""
+    text = dict(unit[:2] for unit in units)
+    shape = [{"name": n, "dir": "out" if n in ("y", "code") else "in", "width": w} for n, w in wires.items()]
+    head = ", ".join(f"{w['dir']}put [{w['width'] - 1}:0] {w['name']}" for w in shape)
+    body = "\n".join(f"  {name} lane{i}({pins});" for i, (name, _, pins) in enumerate(units))
+    return Emitted("".join(text.values()) + f"module lanes({head});\n{body}\nendmodule\n", "lanes", {"ports": shape})
 
 
-def lanes(units: list[str]) -> Emitted:
-    """Units, given as Verilog of a module `elementwise`, side by side."""
-    text, pins = [], ".clk(clk), .rst(rst), .op(op[{0}*2 +: 2]), .x(x[{0}*16 +: 16]), .y(y[{0}*16 +: 16])"
-    for unit in dict.fromkeys(units):
-        text.append(unit.replace("elementwise", f"elementwise{len(text)}"))
-    names = [f"elementwise{list(dict.fromkeys(units)).index(u)}" for u in units]
-    widths = {"clk": 1, "rst": 1, "op": 2 * LANES, "x": 16 * LANES, "y": 16 * LANES}
-    wires = [{"name": n, "dir": "out" if n == "y" else "in", "width": w} for n, w in widths.items()]
-    head = ", ".join(f"{w['dir']}put [{w['width'] - 1}:0] {w['name']}" for w in wires)
-    body = "\n".join(f"  {name} lane{i}({pins.format(i)});" for i, name in enumerate(names))
-    return Emitted("".join(text) + f"module lanes({head});\n{body}\nendmodule\n", "lanes", {"ports": wires})
+def mismatches(lanes: list[str]) -> list[list[tuple]]:
+    """What is wrong with units given as Verilog, as (function, operand, result, expected) of each.
 
-
-def mismatches(units: list[str]) -> list[list[tuple]]:
-    """Operands of all functions in random order, dealt to the lanes: (function, operand, result, expected) of every
-    wrong result of each lane."""
-    pairs = np.random.default_rng(3).permutation(4 * 65536).reshape(-1, LANES)
+    All operands of all functions are dealt to them in random order, every lane and cycle a function of its own.
+    """
+    n = len(lanes)
+    pairs = np.random.default_rng(3).permutation(4 * 65536).reshape(-1, n)
     op, x = pairs >> 16, pairs & 0xFFFF
     want = np.stack([results(f) for f in Op])[op, x]
 
     def words(values, bits):
         numbers = [sum(v << bits * i for i, v in enumerate(row)) for row in values.tolist()]
-        return [f"{n:x}" for n in numbers + [0] * Elementwise.LATENCY]
+        return [f"{w:x}" for w in numbers + [0] * Elementwise.LATENCY]
 
-    run = Run(lanes(units), "tb.bench_elementwise", "words", {"op": words(op, 2), "x": words(x, 16)})
-    got = [int(y, 16) for y in run()["y"][Elementwise.LATENCY :]]
-    got = np.array([[y >> 16 * i & 0xFFFF for i in range(LANES)] for y in got])
-    out = [[] for _ in range(LANES)]
+    pins = ".clk(clk), .rst(rst), .op(op[{0}*2 +: 2]), .x(x[{0}*16 +: 16]), .y(y[{0}*16 +: 16])"
+    names = [f"elementwise{lanes.index(v)}" for v in lanes]
+    units = [
+        (k, v.replace("elementwise", k), pins.format(i)) for i, (k, v) in enumerate(zip(names, lanes, strict=True))
+    ]
+    emitted = side_by_side(units, {"clk": 1, "rst": 1, "op": 2 * n, "x": 16 * n, "y": 16 * n})
+    got = Run(emitted, "tb.bench_elementwise", "words", {"op": words(op, 2), "x": words(x, 16)})()["y"]
+    got = [int(y, 16) for y in got[Elementwise.LATENCY :]]
+    got = np.array([[y >> 16 * i & 0xFFFF for i in range(n)] for y in got])
+    out = [[] for _ in lanes]
     for c, i in np.argwhere(got != want):
         out[i].append((Op(int(op[c, i])).name, f"{x[c, i]:04x}", f"{got[c, i]:04x}", f"{want[c, i]:04x}"))
     return out
 
 
-def test_hardware_equals_golden_over_every_operand(unit):
-    assert mismatches([unit.verilog] * LANES) == [[]] * LANES
+def test_hardware_equals_golden_over_every_operand():
+    assert mismatches([verilog()] * 4) == [[]] * 4
+
+
+MUTANTS = {
+    "subnormals are not flushed": ("tiny = ! x[14:7]", "tiny = ! x[14:0]"),
+    "64 and above is out of range": ("x[14:7] >= 8'h86", "x[14:7] >= 8'h85"),
+    "infinite results are positive": ("special != 2'h3", "special < 2'h2"),
+    "roots are off by two": ("54'h20000ff002fe00", "54'h20000ff002fa00"),
+    "the sigmoid never is 1": ("far = | r1[35:32]", "far = 1'h0"),
+    "a power just below 2 is 1": ("r2[9:0] >= 10'h3fd", "r2[9:0] >= 10'h3fe"),
+    "one entry of a table": ("below_97 = r2[4] ? below_84 : below_96", "below_97 = r2[4] ? below_84 : below_84"),
+    "a special result comes a cycle early": ("{ r1[40:38]", "{ special, r1[38]"),
+}
+
+
+def test_mutants_are_killed():
+    unit = Emitted(verilog(), "elementwise", {})
+    found = mismatches([m.verilog for m in mutants(unit, list(MUTANTS.values()))])
+    assert [name for name, wrong in zip(MUTANTS, found, strict=True) if not wrong] == []
+
+
+def test_lint(tmp_path):
+    for component, name in ((Elementwise(), "elementwise"), (ScoreCode(ScoreFormat()), "score_code")):
+        assert lint(Emitted(to_verilog(component, name), name, {"ports": ports(component)}), tmp_path) == ""
+
+
+def test_area():
+    """A lane has one; figures of the note: about 1,940."""
+    assert synthesise(verilog(), "elementwise").total_ge < 2_000
+
+
+FORMATS = [ScoreFormat(e, m) for e, m in ((4, 7), (0, 16), (5, 11), (3, 4), (4, 8), (1, 1), (0, 1), (0, 7), (2, 12))]
+
+
+def nearest_code(y: float, fmt: ScoreFormat) -> int:
+    """By comparing exact distances to the two codes around, ties to the even one."""
+    if not y > 0:
+        return 0
+    values = exact_codes(fmt)
+    x = Fraction(min(y, 2.0)) * 2**fmt.value_bits
+    high = bisect_left(values, x)
+    if high == len(values):
+        return high - 1
+    if high == 0:
+        return 0
+    below, above = x - values[high - 1], values[high] - x
+    return high if above < below or (above == below and high % 2 == 0) else high - 1
+
+
+@cache
+def exact_codes(fmt: ScoreFormat) -> list[int]:
+    """The value of every code, by the format's definition."""
+    fields = [divmod(code, 1 << fmt.man_bits) for code in range(1 << fmt.bits)]
+    return [m if e == 0 else ((1 << fmt.man_bits) + m) << (e - 1) for e, m in fields]
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+def test_score_codes_against_exact_distances(fmt):
+    want = [nearest_code(y, fmt) for y in values()]
+    np.testing.assert_array_equal(golden.score_code(EVERY, fmt), want)
+
+
+def test_score_code_hardware_equals_golden_over_every_operand():
+    starts = np.cumsum([0, *(f.bits for f in FORMATS)]).tolist()
+    units = []
+    for i, f in enumerate(FORMATS):
+        text = to_verilog(ScoreCode(f), f"score_code{i}")
+        units.append((f"score_code{i}", text, f".y(x), .code(code[{starts[i + 1] - 1}:{starts[i]}])"))
+    emitted = side_by_side(units, {"x": 16, "code": starts[-1]})
+    got = Run(emitted, "tb.bench_elementwise", "codes", {"x": [f"{x:x}" for x in range(65536)]})()["code"]
+    got = [int(word, 16) for word in got]
+    for i, f in enumerate(FORMATS):
+        lane = [word >> starts[i] & (1 << f.bits) - 1 for word in got]
+        np.testing.assert_array_equal(lane, golden.score_code(EVERY, f), str(f))

@@ -1,7 +1,7 @@
 """Functions of one BF16 operand, and score codes."""
 
 import numpy as np
-from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -30,25 +30,25 @@ class Special(enum.Enum, shape=2):
 
 
 class Elementwise(wiring.Component):
-    """exp, 1/x, 1/sqrt(x) and SiLU of one BF16 operand, by the tables of `golden.elementwise`.
+    """exp, 1/x, 1/sqrt(x) and SiLU of one BF16 operand: one logarithm, one sum, one power of two for all four.
 
-    Stage 1: logarithm of the operand and t = |x| log2(e). Stage 2: logarithm of the result, a sum of those and of
-    log2(1 + 2^-t). Stage 3: its power of two, packed.
-
-    Members
-    -------
-    op : In(Op) : function
-    x : In(16) : operand
-    y : Out(16) : result of the operand of `LATENCY` cycles ago
-
-    Latency: `LATENCY` = 3 cycles, of which the last is the register of `y`.
-    Throughput: one operand a cycle, any function after any other; no back-pressure.
-    Raises: nothing; it has no parameters.
-    Source: V-Rex section V-A (the VPE's special functions); rules and errors: `golden.elementwise`.
+    Stage 1: logarithm of the operand, and t = |x| log2(e). Stage 2: logarithm of the result. Stage 3: its power of two.
+    The tables are those of `golden.elementwise`.
 
     Parameters
     ----------
     none
+
+    Members
+    -------
+    op : In(Op) : function
+    x : In(16) : operand, BF16
+    y : Out(16) : result of `op` and `x` of `LATENCY` cycles ago, BF16
+
+    Latency: `LATENCY` = 3 cycles, the last of them in the register of `y`. No register has a reset.
+    Throughput: one operand a cycle, any function after any other; no back-pressure.
+    Raises: nothing.
+    Source: the functions of V-Rex section V-A's vector engine; rules and errors: `golden.elementwise`.
     """
 
     LATENCY = 3
@@ -58,107 +58,134 @@ class Elementwise(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        r1 = Signal(
+            data.StructLayout(
+                {"base": FRAC + 8, "term": FRAC + 8, "plus": 1, "silu": 1, "sign": 1, "special": Special}
+            ),
+            reset_less=True,
+        )
+        r2 = Signal(
+            data.StructLayout({"low": FRAC, "carry": 1, "high": 10, "sign": 1, "special": Special}), reset_less=True
+        )
+        self._operand(m, r1)
+        self._logarithm(m, r1, r2)
+        y = Signal(16, reset_less=True)
+        m.d.sync += y.eq(self._power(m, r2))
+        m.d.comb += self.y.eq(y)
+        return m
 
-        # Stage 1. Logarithm (biased by 127) and natural exponent of the operand, both rounded down.
-        fraction, exponent, sign = Signal(7), Signal(8), Signal()
+    def _operand(self, m: Module, r1: data.View) -> None:
+        """Stage 1: what is added for the result's logarithm, and which results do not come from it."""
+        fraction = Signal(7)
+        exponent = Signal(8)
+        sign = Signal()
         m.d.comb += Cat(fraction, exponent, sign).eq(self.x)
-        log = Signal(FRAC + 8)
+
+        log = Signal(FRAC + 8)  # 127 + log2|x|
         bend = table(m, LOG - (np.arange(128) << FRAC - 7), fraction, "bend")
-        m.d.comb += log.eq((Cat(fraction, exponent) << FRAC - 7) + bend)
-        product = Signal(PRODUCT_FRAC + 2)
-        m.d.comb += product.eq(table(m, HIGH, fraction[4:], "high") + table(m, LOW, fraction[:4], "low"))
-        t = self._shift(m, product, exponent)
+        m.d.comb += log.eq((self.x[:15] << FRAC - 7) + bend)
+
+        # t: the product is shifted by the low bits of the exponent, then by eights.
+        shifted = Signal(T_BITS + 2, name="shift0")
+        product = table(m, HIGH, fraction[4:], "high") + table(m, LOW, fraction[:4], "low")
+        m.d.comb += shifted.eq(product << T_BITS - PRODUCT_FRAC)
+        for i in range(3):
+            more = Signal.like(shifted, name=f"shift{i + 1}")
+            m.d.comb += more.eq(Mux(exponent[i], shifted, shifted >> (1 << i)))
+            shifted = more
+        t = Signal(T_BITS)
+        with m.Switch(exponent[3:]):
+            for i in range(3):
+                with m.Case(16 - i):
+                    m.d.comb += t.eq(shifted >> 8 * i)
 
         exp, recip, rsqrt, silu = (Signal(name=op.name.lower()) for op in Op)
         m.d.comb += [s.eq(self.op == op) for s, op in zip((exp, recip, rsqrt, silu), Op, strict=True)]
-        tiny, huge, nan = Signal(), Signal(), Signal()
+        tiny = Signal()
+        big = Signal()  # t is out of range, and so is what depends on it
+        huge = Signal()
+        m.d.comb += [tiny.eq(exponent == 0), big.eq(exponent >= 127 + 7), huge.eq(exponent == 255)]
         special = Signal(Special)
-        m.d.comb += [tiny.eq(exponent == 0), huge.eq(exponent == 255), nan.eq(huge & (fraction != 0))]
-        with m.If(nan | (rsqrt & sign & ~tiny)):
+        with m.If((huge & (fraction != 0)) | (rsqrt & sign & ~tiny)):
             m.d.comb += special.eq(Special.NAN)
-        with m.Elif(tiny & (recip | rsqrt)):
+        with m.Elif((tiny & (recip | rsqrt)) | (big & exp & ~sign)):
             m.d.comb += special.eq(Special.INF)
-        with m.Elif(huge & rsqrt):
+        with m.Elif((huge & rsqrt) | (big & (exp | silu) & sign)):
             m.d.comb += special.eq(Special.ZERO)
 
-        # The result's logarithm is base + ~x, or base + x for exp of a positive operand, and the sigmoid's for SiLU.
-        base, x_ = Signal(FRAC + 8), Signal(FRAC + 8)
+        # Biased by 128, one more than an exponent field. A minus is the ones' complement.
+        base = Signal(FRAC + 8)
+        term = Signal(FRAC + 8)
         with m.Switch(self.op):
             with m.Case(Op.EXP):
-                m.d.comb += [base.eq(128 * ONE), x_.eq(t)]
+                m.d.comb += [base.eq(128 * ONE), term.eq(t)]
             with m.Case(Op.RECIP):
-                m.d.comb += [base.eq(255 * ONE), x_.eq(log)]
+                m.d.comb += [base.eq(255 * ONE), term.eq(log)]
             with m.Case(Op.RSQRT):
-                m.d.comb += [base.eq(383 * ONE // 2), x_.eq(log >> 1)]
+                m.d.comb += [base.eq(383 * ONE // 2), term.eq(log >> 1)]
             with m.Case(Op.SILU):
-                m.d.comb += [base.eq(log), x_.eq(t)]
-        r1 = Signal(
-            data.StructLayout({"base": FRAC + 8, "x": FRAC + 8, "plus": 1, "silu": 1, "sign": 1, "special": Special})
-        )
+                m.d.comb += [base.eq(log), term.eq(t | big << T_BITS - 1)]
         m.d.sync += [
             r1.base.eq(base),
-            r1.x.eq(x_),
+            r1.term.eq(term),
             r1.plus.eq((exp | silu) & ~sign),
             r1.silu.eq(silu),
             r1.sign.eq(sign & ~exp & (special != Special.NAN)),
             r1.special.eq(special),
         ]
 
-        # Stage 2. Biased by 128: one more than the result's exponent field.
-        segment, step = Signal(7), Signal(4)
-        m.d.comb += Cat(step, segment).eq(r1.x[FRAC - 7 :])
+    def _logarithm(self, m: Module, r1: data.View, r2: data.View) -> None:
+        """Stage 2: base - term, base + term for exp, base + sigmoid [- term] for SiLU; its last carry waits."""
+        term = Signal(FRAC + 10)
+        step = Signal(4)
+        segment = Signal(7)
+        far = Signal()  # the sigmoid is 1
+        m.d.comb += [
+            term.eq(r1.term),
+            Cat(step, segment).eq(r1.term[FRAC - 7 :]),
+            far.eq(r1.term[FRAC + 4 :].any()),
+        ]
         slope = table(m, SLOPE, segment[2:], "slope")
-        near, far = Signal(FRAC), Signal()
+        near = Signal(FRAC)
+        sigmoid = Signal(FRAC)
         m.d.comb += [
-            near.eq(table(m, SIGMOID, segment, "sigmoid") + ((slope * step) >> 1)),
-            far.eq(r1.x[FRAC + 4 :].any()),
+            near.eq(table(m, SIGMOID, segment, "sigmoid_start") + ((slope * step) >> 1)),
+            sigmoid.eq(Mux(r1.silu, near | far.replicate(FRAC), 0)),
         ]
-        x, term, gain = Signal(FRAC + 10), Signal(FRAC + 10), Signal(FRAC)
-        m.d.comb += [
-            x.eq(r1.x),
-            term.eq(Mux(~r1.plus, ~x, Mux(r1.silu, 0, x))),
-            gain.eq(Mux(r1.silu, near | far.replicate(FRAC), 0)),
+        total = Signal(FRAC + 10)
+        m.d.comb += total.eq(r1.base + Mux(~r1.plus, ~term, Mux(r1.silu, 0, term)))
+        m.d.sync += [
+            Cat(r2.low, r2.carry).eq(total[:FRAC] + sigmoid),
+            r2.high.eq(total[FRAC:]),
+            r2.sign.eq(r1.sign),
+            r2.special.eq(r1.special),
         ]
-        r2 = Signal(data.StructLayout({"log": FRAC + 10, "sign": 1, "special": Special}))
-        m.d.sync += [r2.log.eq(r1.base + term + gain), r2.sign.eq(r1.sign), r2.special.eq(r1.special)]
 
-        # Stage 3. A power of two's fraction is that of its logarithm less a small correction; it can carry.
-        power, field = Signal(8), Signal(10)
-        below = table(m, [(i >> FRAC - 7) + 1 - int(a) for i, a in enumerate(ANTILOG)], r2.log[:FRAC], "below")
-        m.d.comb += [power.eq(r2.log[FRAC - 7 : FRAC] + 1 - below), field.eq(r2.log[FRAC:] - ~power[7])]
-        zero, infinite = Signal(), Signal()
+    def _power(self, m: Module, r2: data.View) -> Value:
+        """Stage 3: the power's fraction is that of the logarithm less a small correction; close to 1 it carries."""
+        below = table(m, [(i >> FRAC - 7) + 1 - int(a) for i, a in enumerate(ANTILOG)], r2.low, "below")
+        fraction = Signal(7)
+        full = Signal()
+        exponent = Signal(10)
         m.d.comb += [
-            zero.eq(field[9] | (field == 0) | (r2.special == Special.ZERO)),
-            infinite.eq((~field[9] & (field[8] | field[:8].all())) | (r2.special == Special.INF)),
+            fraction.eq(r2.low[FRAC - 7 :] + 1 - below),
+            full.eq(r2.low >= int(np.searchsorted(ANTILOG, 128))),
+            exponent.eq(r2.high - ~r2.carry + full),
         ]
-        y = Signal(15)
+        zero = Signal()
+        infinite = Signal()
+        m.d.comb += [
+            zero.eq(exponent[9] | (exponent == 0) | (r2.special == Special.ZERO)),
+            infinite.eq((~exponent[9] & (exponent[8] | exponent[:8].all())) | (r2.special == Special.INF)),
+        ]
+        magnitude = Signal(15)
         with m.If(r2.special == Special.NAN):
-            m.d.comb += y.eq(NAN)
+            m.d.comb += magnitude.eq(NAN)
         with m.Elif(infinite):
-            m.d.comb += y.eq(INF)
+            m.d.comb += magnitude.eq(INF)
         with m.Elif(~zero):
-            m.d.comb += y.eq(Cat(power[:7], field[:8]))
-        m.d.sync += self.y.eq(Cat(y, r2.sign))
-        return m
-
-    @staticmethod
-    def _shift(m: Module, product: Signal, exponent: Signal) -> Signal:
-        """t, from the product and the operand's biased exponent: shifts by its low bits, then by eights."""
-        shifted = Signal(T_BITS + 2, name="shift_0")
-        m.d.comb += shifted.eq(product << T_BITS + 2 - len(product))
-        for i in range(3):
-            more = Signal.like(shifted, name=f"shift_{i + 1}")
-            m.d.comb += more.eq(Mux(exponent[i], shifted, shifted >> (1 << i)))
-            shifted = more
-        t = Signal(T_BITS)
-        with m.If(exponent >= 127 + 7):
-            m.d.comb += t.eq(~Const(0, T_BITS))
-        with m.Else():
-            with m.Switch(exponent[3:]):
-                for i in range(3):
-                    with m.Case(16 - i):
-                        m.d.comb += t.eq(shifted >> 8 * i)
-        return t
+            m.d.comb += magnitude.eq(Cat(fraction, exponent[:8]))
+        return Cat(magnitude, r2.sign)
 
 
 class ScoreCode(wiring.Component):
@@ -187,18 +214,22 @@ class ScoreCode(wiring.Component):
 
     def elaborate(self, platform):
         fmt, m = self.fmt, Module()
-        fraction, exponent, sign = Signal(7), Signal(8), Signal()
+        fraction = Signal(7)
+        exponent = Signal(8)
+        sign = Signal()
         m.d.comb += Cat(fraction, exponent, sign).eq(self.y)
         first = 126 - fmt.max_shift  # exponent field from which on the format has its full significand
         width = max(8, fmt.significand_bits)
         drop = width - fmt.significand_bits
 
-        down, scale = Signal(8), Signal(8)
+        down = Signal(8)
+        scale = Signal(8)
         m.d.comb += [
             down.eq(Mux(exponent < first, first - exponent, 0)),
             scale.eq(Mux(exponent < first, 0, exponent - first)),
         ]
-        kept, lost = Signal(width + 1), Const(0, 1)  # one bit more below the significand
+        kept = Signal(width + 1)  # one bit more below the significand
+        lost = Const(0, 1)
         m.d.comb += kept.eq(Cat(fraction, 1) << width - 7)
         for i in range(bits_for(width + 3)):
             shifted, sticky = Signal(width + 1, name=f"shifted{i}"), Signal(name=f"sticky{i}")
@@ -207,7 +238,9 @@ class ScoreCode(wiring.Component):
                 sticky.eq(lost | (down[i] & kept[: 1 << i].any())),
             ]
             kept, lost = shifted, sticky
-        whole, up, code = Signal(fmt.significand_bits), Signal(), Signal(fmt.bits + 1)
+        whole = Signal(fmt.significand_bits)
+        up = Signal()
+        code = Signal(fmt.bits + 1)
         m.d.comb += [
             whole.eq(kept[drop + 1 :]),
             up.eq(kept[drop] & (lost | kept[:drop].any() | whole[0])),
