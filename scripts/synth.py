@@ -28,7 +28,9 @@ def command(
     dont_use: Annotated[list[str] | None, typer.Option(help="Pattern of cells that mapping must not use.")] = None,
     macro_bits: Annotated[int, typer.Option(help="Smaller memories are built of flip-flops.")] = flow.MACRO_BITS,
     effort: Annotated[str, typer.Option(help="What to map for: area or speed.")] = "area",
-    clock: Annotated[float | None, typer.Option(help="Period (ps) to size gates for, with --effort speed.")] = None,
+    target: Annotated[
+        float | None, typer.Option(metavar="PS", help="With --effort speed: delay between registers to size gates for.")
+    ] = None,
     path: Annotated[bool, typer.Option("--path", help="Print the unit's longest path.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable results on stdout.")] = False,
     out: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Also write DIR/area.json.")] = None,
@@ -41,7 +43,7 @@ def command(
         check(unit in emit.UNITS, "unit", unit, f"must be one of {', '.join(emit.UNITS)}")
         chosen = params.override(params.preset(preset), assign or [])
         options = {"liberty": liberty, "macro_bits": macro_bits, "dont_use": tuple(dont_use or ())}
-        _measure(_units(unit), chosen, options | {"effort": effort, "clock": clock}, done, errors)
+        _measure(_units(unit), chosen, options | {"effort": effort, "target": target}, done, errors)
     except ParamError as e:
         errors.append(str(e))
     except KeyboardInterrupt:

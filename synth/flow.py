@@ -130,7 +130,7 @@ def synthesise(
     build: Path = BUILD,
     leaves: tuple[str, ...] = (),
     effort: str = "area",
-    clock: float | None = None,
+    target: float | None = None,
 ) -> Area:
     """Area and timing of module `top`, mapped to gates.
 
@@ -142,7 +142,8 @@ def synthesise(
     leaves : modules below top that are mapped once each, flattened inside, and counted as often as they are
         instantiated; the rest is flattened with them as black boxes. None: all is flattened
     effort : "area" maps for least area, "speed" for least delay
-    clock : period (ps) that "speed" sizes gates for; None: as fast as it can
+    target : delay (ps) between registers that "speed" maps and sizes gates for, without the clock-to-output and setup
+        times of registers, which ABC does not know; None: the least it can reach
 
     Safe to call from several threads and processes at once: each run is a process of its own, and this process has
     at most `run.RUNS` of them at a time.
@@ -150,11 +151,11 @@ def synthesise(
     `liberty.load`. A design that cannot be timed has its area and the reason.
     """
     text = _source(verilog)
-    _check(top, leaves, effort, clock)
+    _check(top, leaves, effort, target)
     paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
     content = digest(paths)
     sources = tuple(Path(m.__file__).read_text() for m in (nldm, timing))
-    decides = (text, top, content, macro_bits, dont_use, leaves, effort, clock, run.recipe(effort), sources)
+    decides = (text, top, content, macro_bits, dont_use, leaves, effort, target, run.recipe(effort), sources)
     kept = build / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json"
     found = _recall(kept)
     if found is not None:
@@ -163,7 +164,7 @@ def synthesise(
         library = _library(content, tuple(paths), build, dont_use)
     texts = _split(text, top, leaves)
     with ThreadPoolExecutor(len(texts)) as pool:
-        options = (library, content + repr(dont_use), macro_bits, effort, clock, build)
+        options = (library, content + repr(dont_use), macro_bits, effort, target, build)
         jobs = {
             n: pool.submit(run.mapped, t, n, tuple(x for x in leaves if x != n), *options) for n, t in texts.items()
         }
@@ -174,14 +175,14 @@ def synthesise(
     return area
 
 
-def _check(top: str, leaves: tuple[str, ...], effort: str, clock: float | None) -> None:
+def _check(top: str, leaves: tuple[str, ...], effort: str, target: float | None) -> None:
     for what, name in (("top", top), *(("leaf", leaf) for leaf in leaves)):
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise SynthError(f"{what} {name!r}: not a plain Verilog name")
     if effort not in run.EFFORTS:
         raise SynthError(f"effort {effort!r}: must be one of {', '.join(run.EFFORTS)}")
-    if clock is not None and (effort != "speed" or not clock > 0):
-        raise SynthError(f"clock {clock:g}: only speed mapping has a target, of more than 0 ps")
+    if target is not None and (effort != "speed" or not target > 0):
+        raise SynthError(f"target {target:g}: only effort speed has one, of more than 0 ps")
 
 
 def _source(verilog: str | Path) -> str:

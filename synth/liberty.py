@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 EMBEDDED = Path(__file__).parent / "openvrex.lib"
@@ -69,13 +69,16 @@ class Library:
     """Cells of one or several Liberty files, read as one library.
 
     files : plain-text Liberty files for Yosys · cells : by name · unit : the cell that is one gate equivalent, the
-    smallest two-input NAND, barred from mapping or not · barred : names that mapping must not use.
+    smallest two-input NAND, barred from mapping or not · inverter : the smallest that mapping may use
+    barred : names that mapping must not use · timings : of the cells that `nldm.load` has read so far
     """
 
     files: tuple[Path, ...]
     cells: dict[str, Cell]
     unit: Cell
+    inverter: Cell
     barred: tuple[str, ...]
+    timings: dict[str, object] = field(default_factory=dict)
 
     def text(self, file: int) -> str:
         """Text of a file, as cells' spans count it."""
@@ -151,18 +154,20 @@ def load(paths: list[Path], build: Path, dont_use: tuple[str, ...] = ()) -> Libr
     barred = {n for n, c in cells.items() if c.dont_use or any(fnmatch.fnmatchcase(n, p) for p in patterns)}
     names = ", ".join(p.name for p in paths)
 
-    def usable(what: str, ok) -> None:
-        if not any(ok(c) and c.name not in barred for c in cells.values()):
+    def usable(what: str, ok) -> Cell:
+        found = [c for c in cells.values() if ok(c) and c.name not in barred]
+        if not found:
             raise SynthError(f"{names}: no usable {what} cell among {len(cells)}; add the library file that has it")
+        return min(found, key=lambda c: (c.area or 0, c.name))
 
-    usable("inverter", lambda c: c.table() == (1, 0))
+    inverter = usable("inverter", lambda c: c.table() == (1, 0))
     usable("two-input NAND", lambda c: c.table() == (1, 1, 1, 0))
     usable("flip-flop", lambda c: c.state.startswith("ff"))
     nands = [c for c in cells.values() if c.table() == (1, 1, 1, 0) and c.area]
     if not nands:
         raise SynthError(f"{names}: its two-input NAND has no area; use a library with areas")
     unit = min(nands, key=lambda c: (c.area, c.name))
-    return Library(tuple(files), cells, unit, tuple(sorted(barred)))
+    return Library(tuple(files), cells, unit, inverter, tuple(sorted(barred)))
 
 
 def digest(paths: list[Path]) -> str:

@@ -16,6 +16,9 @@ _STATEMENT = re.compile(
     r'|(?P<key>\w+)\s*:\s*(?P<value>"[^"]*"|[^;}\n]*)'
     r"|(?P<close>\})"
 )
+_POWER = re.compile(  # most of a file
+    r"\b(?:internal|leakage)_power\s*\([^()]*\)\s*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}"
+)
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _SECONDS = {"fs": 1e-3, "ps": 1.0, "ns": 1e3, "us": 1e6}
 _FARADS = {"ff": 1.0, "pf": 1e3, "nf": 1e6}
@@ -137,9 +140,8 @@ def load(library: Library, names: set[str]) -> dict[str, CellTiming]:
 
     Raises: `SynthError` for a unit or table that cannot be read, and for an output without delay tables.
     """
-    out = {}
     for i, path in enumerate(library.files):
-        wanted = [n for n in sorted(names) if library.cells[n].file == i]
+        wanted = [n for n in sorted(names) if library.cells[n].file == i and n not in library.timings]
         if not wanted:
             continue
         text = library.text(i)
@@ -149,9 +151,9 @@ def load(library: Library, names: set[str]) -> dict[str, CellTiming]:
         units = _units(path.name, head)
         for name in wanted:
             start, end = library.cells[name].span
-            cell = _parse(blank_comments(text[start:end])).groups[0]
-            out[name] = _cell(f"{path.name}: cell {name}", cell, templates, *units)
-    return out
+            cell = _parse(_POWER.sub("", blank_comments(text[start:end]))).groups[0]
+            library.timings[name] = _cell(f"{path.name}: cell {name}", cell, templates, *units)
+    return {n: library.timings[n] for n in names}
 
 
 def _parse(text: str) -> _Group:

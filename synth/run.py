@@ -39,9 +39,11 @@ _LEGAL = (
 _MAP = (
     "dfflibmap {bar} {lib}",  # legalises what the library lacks: resets and enables become logic
     "opt -fast",
-    "abc -script script.abc {bar} {lib}",
+    "abc {constr} -script script.abc {bar} {lib}",
     "opt_clean -purge",
 )
+# Flip-flops drive no more than this; ABC would otherwise load them without end, since it takes them for ideal sources.
+_CONSTR = "set_driving_cell {inverter}\n"
 _running: set[subprocess.Popen] = set()
 _slots = threading.BoundedSemaphore(RUNS)
 
@@ -66,23 +68,23 @@ def mapped(
     content: str,
     macro_bits: int,
     effort: str,
-    clock: float | None,
+    target: float | None,
     build: Path,
 ) -> dict:
     """What `synth.worker` reports of module `top`, flattened but for its leaves, which stay black boxes.
 
-    content : hash of the library and what is barred of it · effort, clock, macro_bits : as in `flow.synthesise`
+    content : hash of the library and what is barred of it · effort, target, macro_bits : as in `flow.synthesise`
     build : where the result is kept, under the hash of everything that decides it.
     Raises: `SynthError` with Yosys's own reason.
     """
-    decides = (re.sub(r"\n\s*\n", "\n", text), top, leaves, content, macro_bits, effort, clock, recipe(effort))
+    decides = (re.sub(r"\n\s*\n", "\n", text), top, leaves, content, macro_bits, effort, target, recipe(effort))
     kept = build / "modules" / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json.gz"
     try:
         return json.loads(gzip.decompress(kept.read_bytes()))
     except (OSError, EOFError, ValueError):  # none, or a damaged one
         pass
     with _slots:
-        done = _run(text, top, leaves, library, macro_bits, effort, clock)
+        done = _run(text, top, leaves, library, macro_bits, effort, target)
     write_atomically(kept, gzip.compress(json.dumps(done).encode(), 1, mtime=0))
     return done
 
@@ -100,18 +102,20 @@ def _run(
     library: Library,
     macro_bits: int,
     effort: str,
-    clock: float | None,
+    target: float | None,
 ) -> dict:
     with tempfile.TemporaryDirectory(prefix="vrex-synth-") as tmp:
         folder = Path(tmp)
         for i, path in enumerate(library.files):  # Yosys takes no name with a space in it
             (folder / f"{i}.lib").symlink_to(path.absolute())
         (folder / "top.v").write_text(text)
-        script = (HERE / f"{effort}.abc").read_text().replace("{D}", "" if clock is None else f"-D {clock:g}")
+        (folder / "constr").write_text(_CONSTR.format(inverter=library.inverter.name))
+        script = (HERE / f"{effort}.abc").read_text().replace("{D}", "" if target is None else f"-D {target:g}")
         (folder / "script.abc").write_text(script)
         words = {
             "top": top,
             "blackbox": "blackbox " + " ".join(leaves) if leaves else "",
+            "constr": "-constr constr" if effort == "speed" else "",
             "lib": " ".join(f"-liberty {i}.lib" for i in range(len(library.files))),
             "bar": " ".join(f"-dont_use {n}" for n in library.barred),
         }

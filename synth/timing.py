@@ -326,6 +326,7 @@ class _Module:
         self.source, self.target, delay, slew, self.instance = (column[order] for column in arcs)
         edges = np.searchsorted(level[self.target], np.arange(1, level.max(initial=0) + 2))
         self.slices = list(pairwise(edges))
+        self.into = np.argsort(self.target, kind="stable")
         self.arrival, self.slew = np.full((3, nodes), -np.inf), np.zeros(nodes)
         self.arrival[REGISTER, -1] = 0
         for net, (_, arrivals, slews) in self.starts.items():
@@ -395,7 +396,7 @@ class _Module:
         """The longest path from starts of a kind to an end."""
         node, arcs = self.node[end], []
         while not self._starts(node, kind):
-            into = np.flatnonzero(self.target == node)
+            into = self.into[slice(*np.searchsorted(self.target, (node, node + 1), sorter=self.into))]
             late = self.arrival[kind, self.source[into]] + self.delay[into] == self.arrival[kind, node]
             arcs.append(into[late.argmax()])
             node = self.source[arcs[-1]]
