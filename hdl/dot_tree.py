@@ -8,7 +8,7 @@ from golden.dot import BLOCK_BITS
 from hdl.arith.carry_save import carry_save
 from hdl.arith.fp32 import Normaliser
 from hdl.arith.largest import largest
-from hdl.memory import Ram
+from hdl.memory import ram
 from hdl.params import DpeParams, bits_for
 
 GROUP = 8  # products compressed to two rows in the cycle that aligns them
@@ -105,14 +105,14 @@ class DotTree(wiring.Component):
                 m.d.sync += stages[k].eq(stages[k - 1])
 
         # Cycle 0: exponents are read; cycle 1: significands.
-        exponent_ram = m.submodules.exponent_ram = Ram(8 * n, p.w_depth)
-        significand_ram = m.submodules.significand_ram = Ram(8 * n, p.w_depth)
-        for ram, words, read, addr in (
+        exponent_ram = ram(m, platform, "exponent_ram", 8 * n, p.w_depth)
+        significand_ram = ram(m, platform, "significand_ram", 8 * n, p.w_depth)
+        for memory, words, read, addr in (
             (exponent_ram, [word[7:15] for word in self.w_data], self.r_en, self.r_addr),
             (significand_ram, [Cat(word[:7], word[15]) for word in self.w_data], valid[1], reg("r_addr1", self.r_addr)),
         ):
-            m.d.comb += [ram.w_en.eq(self.w_en), ram.w_addr.eq(self.w_addr), ram.w_data.eq(Cat(words))]
-            m.d.comb += [ram.r_en.eq(read), ram.r_addr.eq(addr)]
+            m.d.comb += [memory.w_en.eq(self.w_en), memory.w_addr.eq(self.w_addr), memory.w_data.eq(Cat(words))]
+            m.d.comb += [memory.r_en.eq(read), memory.r_addr.eq(addr)]
 
         # Cycle 1: exponents of the products, the highest bits of the largest.
         x = self.exponents

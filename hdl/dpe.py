@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.dot_tree import DotTree, exponents_layout, significands_layout
 from hdl.leaf import place
-from hdl.memory import Ram
+from hdl.memory import ram
 from hdl.params import DpeParams, bits_for
 
 
@@ -58,14 +58,14 @@ class Dpe(wiring.Component):
     perf : Out(struct of 32-bit counters) : rows (results), chunks (steps of all trees), waits (cycles in which a chunk
         waits for room on `o`)
 
-    Latency: a row's result is offered 14 cycles after its last chunk is issued (`LATENCY`), the first chunk of a
+    Latency: a row's result is offered 15 cycles after its last chunk is issued (`LATENCY`), the first chunk of a
         command one cycle after the command is taken. Exact in `sim.dpe.DpeTime`.
     Throughput: a chunk, n_h x n_w products, every cycle, across rows and commands, while results are taken.
     Raises: `ParamError` from `DpeParams`.
     Source: V-Rex section V-A; function: `golden.dot`.
     """
 
-    LATENCY = DotTree.LATENCY + 2
+    LATENCY = DotTree.LATENCY + 3
     ROOM = 16  # results that wait; as many as can be on their way, so that results of one chunk keep the full rate
 
     def __init__(self, p: DpeParams):
@@ -130,36 +130,39 @@ class Dpe(wiring.Component):
                 x_addr.eq(self.c.payload.x),
             ]
 
-        # Activations: exponents in the cycle after the issue, significands in the next.
-        exponent_ram = m.submodules.exponent_ram = Ram(8 * p.n_w, p.x_depth)
-        significand_ram = m.submodules.significand_ram = Ram(8 * p.n_w, p.x_depth)
+        # Activations: exponents are read with the issue, significands a cycle later. Both pass a register, from which
+        # all trees are driven: what is decoded here is decoded once.
+        exponent_ram = ram(m, platform, "exponent_ram", 8 * p.n_w, p.x_depth)
+        significand_ram = ram(m, platform, "significand_ram", 8 * p.n_w, p.x_depth)
         numbers = _marked(m, self.x.payload.data, "x_data")
         issue1, x_addr1 = Signal(), Signal(p.x_addr_bits)
         off = Signal(p.n_w)  # lanes beyond the row
         m.d.sync += [issue1.eq(issue), x_addr1.eq(x_addr)]
         m.d.sync += off.eq(Cat(row_end & (command.keep < i) for i in lanes))
         m.d.comb += self.x.ready.eq(1)
-        for ram, words, read, addr in (
+        for memory, words, read, addr in (
             (exponent_ram, [v[7:15] for v in numbers], issue, x_addr),
             (significand_ram, [Cat(v[:7], v[15]) for v in numbers], issue1, x_addr1),
         ):
-            m.d.comb += [ram.w_en.eq(self.x.valid), ram.w_addr.eq(self.x.payload.addr), ram.w_data.eq(Cat(words))]
-            m.d.comb += [ram.r_en.eq(read), ram.r_addr.eq(addr)]
-        exponents = Signal(exponents_layout(p))
-        significands = Signal(significands_layout(p))
+            m.d.comb += [
+                memory.w_en.eq(self.x.valid),
+                memory.w_addr.eq(self.x.payload.addr),
+                memory.w_data.eq(Cat(words)),
+            ]
+            m.d.comb += [memory.r_en.eq(read), memory.r_addr.eq(addr)]
+        exponents = Signal(exponents_layout(p), reset_less=True)
+        significands = Signal(significands_layout(p), reset_less=True)
         e = [exponent_ram.r_data.word_select(i, 8) for i in lanes]
         s = [significand_ram.r_data.word_select(i, 8) for i in lanes]
-        special = Signal(p.n_w)
-        m.d.sync += special.eq(exponents.special)
-        m.d.comb += [
+        m.d.sync += [
             exponents.exponent.as_value().eq(exponent_ram.r_data),
             exponents.zero.eq(Cat(~v.any() for v in e)),
             exponents.special.eq(Cat(v.all() for v in e) & ~off),
             exponents.off.eq(off),
             significands.fraction.as_value().eq(Cat(v[:7] for v in s)),
             significands.sign.eq(Cat(v[7] for v in s)),
-            significands.special.eq(special),
-            significands.nan.eq((special & Cat(v[6] for v in s)).any()),
+            significands.special.eq(exponents.special),
+            significands.nan.eq((exponents.special & Cat(v[6] for v in s)).any()),
         ]
 
         # The trees.
@@ -170,21 +173,26 @@ class Dpe(wiring.Component):
             first.eq((chunk == 0) & command.start),
             self.w.ready.eq(1),
         ]
+        w_addr1, first1, gives1, done1 = (
+            Signal(len(v), name=f"{n}1")
+            for n, v in (("w_addr", w_addr), ("first", first), ("gives", gives), ("done", done))
+        )
+        m.d.sync += [w_addr1.eq(w_addr), first1.eq(first), gives1.eq(gives), done1.eq(done)]
         trees = [place(m, platform, f"tree{h}", DotTree, p) for h in range(p.n_h)]
         for h, tree in enumerate(trees):
             m.d.comb += [
                 tree.w_en.eq(self.w.valid & (self.w.payload.tree == h)),
                 tree.w_addr.eq(self.w.payload.addr),
                 tree.w_data.as_value().eq(weights),
-                tree.r_en.eq(issue),
-                tree.r_addr.eq(w_addr),
-                tree.first.eq(first),
-                tree.last.eq(gives),
+                tree.r_en.eq(issue1),
+                tree.r_addr.eq(w_addr1),
+                tree.first.eq(first1),
+                tree.last.eq(gives1),
                 tree.exponents.eq(exponents),
                 tree.significands.eq(significands),
             ]
         fifo = m.submodules.fifo = SyncFIFOBuffered(width=result_layout(p).size, depth=self.ROOM)
-        last = done
+        last = done1
         for k in range(DotTree.LATENCY):
             stage = Signal(name=f"last{k + 1}")
             m.d.sync += stage.eq(last)

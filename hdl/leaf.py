@@ -19,27 +19,30 @@ class Leaves:
 
     modules : {name: RTLIL text} of every shared module placed so far, deepest first; names are free of double
         underscores, which Verilator would mangle in a hierarchical build
-    counts : {name: instances}
+    counts : {name: instances} of those that `place` made
     """
 
     def __init__(self, top: str):
         self.top = top
         self.modules: dict[str, str] = {}
         self.counts: dict[str, int] = {}
-        self._made: dict[str, tuple] = {}  # class, parameters, signature and ports of each module
+        self._made: dict[str, tuple] = {}  # class, arguments, signature and ports of each module
 
-    def instance(self, path: str, cls: type, p: object) -> tuple[wiring.PureInterface, Instance]:
-        """The ports of one more `cls(p)`, whose signals are named after `path`, and the instance behind them."""
-        name = f"{self.top}_{re.sub(r'(?<!^)(?=[A-Z])', '_', cls.__name__).lower()}"
+    def instance(self, path: str, kind: str, cls: type, *args) -> tuple[wiring.PureInterface, Instance]:
+        """The ports of one more `cls(*args)`, whose signals are named after `path`, and the instance behind them.
+
+        It is of module `<top>_<kind>`, made when the kind is first asked for. Raises `ValueError` if that was for
+        another class or other arguments.
+        """
+        name = f"{self.top}_{kind}"
         if name not in self._made:
-            component = cls(p)
+            component = cls(*args)
             text = rtlil.convert(component, name=name, platform=self, emit_src=False)
             pins = set(_PORT.findall(text[text.rindex(f"module \\{name}\n") :]))
-            self.modules[name], self._made[name] = text, (cls, p, component.signature, pins)
+            self.modules[name], self._made[name] = text, (cls, args, component.signature, pins)
         made, of, signature, pins = self._made[name]
-        if (made, of) != (cls, p):
-            raise ValueError(f"leaf {name}: made of {made.__name__}({of}), cannot stand for {cls.__name__}({p})")
-        self.counts[name] = self.counts.get(name, 0) + 1
+        if (made, of) != (cls, args):
+            raise ValueError(f"leaf {name}: made of {made.__name__}{of}, cannot stand for {cls.__name__}{args}")
         ports, wires = signature.create(path=(path,)), {"i_clk": ClockSignal(), "i_rst": ResetSignal()}
         for names, member, value in signature.flatten(ports):
             direction = "o" if member.flow == wiring.Out else "i"
@@ -47,13 +50,16 @@ class Leaves:
         return ports, Instance(name, **{k: v for k, v in wires.items() if k[2:] in pins})
 
 
-def place(m: Module, platform: object, name: str, cls: type, p: object) -> wiring.PureInterface:
-    """Add a `cls(p)` to `m` as submodule `name` and return its ports, to be driven and read by `m`.
+def place(m: Module, platform: object, name: str, cls: type, *args) -> wiring.PureInterface:
+    """Add a `cls(*args)` to `m` as submodule `name` and return its ports, to be driven and read by `m`.
 
-    Within one design all of a class have equal parameters; `ValueError` if not.
+    Within one design all of a class have equal arguments; `ValueError` if not.
     """
     if isinstance(platform, Leaves):
-        ports, m.submodules[name] = platform.instance(name, cls, p)
+        kind = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        ports, m.submodules[name] = platform.instance(name, kind, cls, *args)
+        module = f"{platform.top}_{kind}"
+        platform.counts[module] = platform.counts.get(module, 0) + 1
         return ports
-    m.submodules[name] = component = cls(p)
+    m.submodules[name] = component = cls(*args)
     return component

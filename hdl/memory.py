@@ -5,6 +5,7 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from golden.params import check
+from hdl.leaf import Leaves
 from hdl.params import bits_for
 
 
@@ -61,3 +62,17 @@ class Ram(wiring.Component):
             self.r_data.eq(rp.data),
         ]
         return m
+
+
+def ram(m: Module, platform: object, name: str, width: int, depth: int, lanes: int = 1) -> wiring.PureInterface:
+    """Add a `Ram` to `m` as submodule `name` and return its ports.
+
+    In emitted Verilog all memories of one shape are instances of one module, `<top>_ram_<depth>x<width>` (`..._<lanes>`
+    where there are several): what a flow swaps for a macro.
+    """
+    if isinstance(platform, Leaves):
+        kind = f"ram_{depth}x{width}" + (f"_{lanes}" if lanes > 1 else "")
+        ports, m.submodules[name] = platform.instance(name, kind, Ram, width, depth, lanes)
+        return ports
+    m.submodules[name] = component = Ram(width, depth, lanes)
+    return component

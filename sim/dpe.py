@@ -7,7 +7,7 @@ import numpy as np
 from hdl.params import DpeParams
 
 TO_ISSUE = 1  # from the acceptance of a command to its first chunk
-TO_RESULT = 14  # from a row's last chunk to its result
+TO_RESULT = 15  # from a row's last chunk to its result
 
 
 @dataclass(frozen=True)
