@@ -27,8 +27,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from golden import vision
-from golden.decoder import Decoder
+from golden import decoder, vision
 from golden.params import ParamError, check
 from golden.policies import Entry
 from golden.policy import Block, Shape
@@ -64,12 +63,11 @@ class Options:
     generate: int = 16  # tokens of the answer
 
     def __post_init__(self):
-        for name, least in (("frames", 1), ("generate", 0)):
+        for name, least in (("frames", 1), ("tokens", 1), ("generate", 0)):
             check(getattr(self, name) >= least, name, getattr(self, name), f"must be at least {least}")
         check(self.fps is None or 0 < self.fps < float("inf"), "fps", self.fps, "must be above 0")
-        total = self.frames * self.tokens + self.generate + 64 + len(self.question.encode())
-        name = "frames * tokens"
-        check(total <= MAX_TOKENS, name, self.frames * self.tokens, f"the decoder knows only {MAX_TOKENS} positions")
+        size = self.frames * self.tokens
+        check(self.capacity <= MAX_TOKENS, "frames * tokens", size, f"the decoder knows only {MAX_TOKENS} positions")
 
     @property
     def capacity(self) -> int:
@@ -124,7 +122,7 @@ class DecoderStream:
         self.source["packages"] = {p: metadata.version(p) for p in ("numpy", "av")}
         claim(folder, self.source)
         visuals, frames = ([], []) if video == TEXT else self._see(video, folder, progress)
-        self.decoder = Decoder(n_tokens=options.capacity)
+        self.decoder = decoder.Decoder(decoder.N_LAYERS, options.capacity)
         self.segments = self._text() if video == TEXT else self._video(visuals, frames)
         self.answer_from = len(self.segments)
 
