@@ -56,13 +56,23 @@ def exact(op: Op, x: float) -> Decimal | float:
 
 
 @cache
+def exact_results(op: Op) -> np.ndarray:
+    return np.array([float(exact(op, x)) for x in values()])
+
+
+def place(y: np.ndarray) -> np.ndarray:
+    """Where |y| stands between BF16 numbers: their bits without the sign, and fractions of a unit in the last place."""
+    significand, exponent = np.frexp(np.abs(y))
+    return (exponent + 125) * 128 + significand * 256
+
+
+@cache
 def correct(op: Op) -> np.ndarray:
     """Bits of the correctly rounded results: both ends of an interval around the exact value round alike."""
-    y = np.array([float(exact(op, x)) for x in values()])
+    y = exact_results(op)
     ends = []
     for side in (1 - 2.0**-50, 1 + 2.0**-50):
-        significand, exponent = np.frexp(np.where(np.isfinite(y), y, 0.0) * side)
-        bits = (exponent + 125) * 128 + np.rint(np.abs(significand) * 256).astype(int)
+        bits = np.rint(place(np.where(np.isfinite(y), y, 1.0) * side)).astype(int)
         bits = np.where(np.abs(y) < TINY, 0, np.where(np.isfinite(y), np.minimum(bits, 0x7F80), 0x7F80))
         ends.append(np.where(np.isnan(y), 0x7FC0, bits | np.signbit(y).astype(int) << 15))
     np.testing.assert_array_equal(*ends)
@@ -74,11 +84,17 @@ def results(op: Op) -> np.ndarray:
     return FUNCTIONS[op](EVERY).view(np.uint16).astype(int)
 
 
-@pytest.mark.parametrize(("op", "wrong"), [(Op.EXP, 131), (Op.RECIP, 0), (Op.RSQRT, 0), (Op.SILU, 470)])
-def test_within_one_unit_of_the_correctly_rounded_result(op, wrong):
+@pytest.mark.parametrize(
+    ("op", "wrong", "bound"), [(Op.EXP, 131, 0.69), (Op.RECIP, 0, 0.5), (Op.RSQRT, 0, 0.5), (Op.SILU, 439, 0.93)]
+)
+def test_error(op, wrong, bound):
+    """Against the correctly rounded results, and in units in the last place against the exact ones."""
     off = np.abs(results(op) - correct(op))
     assert off.max() <= 1
     assert np.count_nonzero(off) == wrong
+    y, magnitude = exact_results(op), results(op) & 0x7FFF
+    normal = np.isfinite(y) & (magnitude > 0) & (magnitude < 0x7F80)
+    assert np.abs(magnitude - place(np.where(normal, y, 1.0)))[normal].max() < bound
 
 
 def ordered(op: Op, low: float, high: float) -> np.ndarray:
@@ -214,7 +230,7 @@ def test_lint(tmp_path):
 
 
 def test_area():
-    """A lane has one; figures of the note: about 1,940."""
+    """Every lane of the vector engine has one: measured 1,938 when this was written."""
     assert synthesise(verilog(), "elementwise").total_ge < 2_000
 
 

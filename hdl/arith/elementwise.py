@@ -145,7 +145,7 @@ class Elementwise(wiring.Component):
             Cat(step, segment).eq(r1.term[FRAC - 7 :]),
             far.eq(r1.term[FRAC + 4 :].any()),
         ]
-        slope = table(m, SLOPE, segment[2:], "slope")
+        slope = table(m, SLOPE, segment[1:], "slope")
         near = Signal(FRAC)
         sigmoid = Signal(FRAC)
         m.d.comb += [
