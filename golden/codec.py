@@ -5,7 +5,9 @@ from it to its prediction and, where asked for, the residual's sum of absolute d
 without a vector are intra-coded. `Pruner` turns a stream of such frames into masks of patches, in one pass.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -33,6 +35,45 @@ class Coded(Protocol):
     gop: int  # I-frames before this one or at it, in the order shown
     size: tuple[int, int]  # height, width of the coded picture in pixels
     motions: tuple[np.ndarray, ...]  # the blocks of every frame since the one before this, its own last
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """A frame of a motion file: what the pruner reads, without the picture."""
+
+    kind: str  # "I", "P" or "B"
+    gop: int
+    size: tuple[int, int]
+    motions: tuple[np.ndarray, ...]
+
+
+def save_motion(path: Path, frames: Iterable[Recorded]) -> int:
+    """Write the types and blocks of a stream's frames (`golden.video.Frame` will do) to an .npz; returns frames.
+
+    Arrays: `kinds` [n], `gops` [n], `sizes` [n, 2], `blocks` (`BLOCK`) of all frames, frame i's from offsets[i] to
+    offsets[i + 1]. The same frames give the same bytes. A sampled frame's skipped motion is not kept apart: write
+    every frame of a stream.
+    """
+    frames = list(frames)
+    blocks = [np.concatenate(f.motions) for f in frames]
+    np.savez_compressed(
+        path,
+        kinds=np.array([f.kind for f in frames], "U1"),
+        gops=np.array([f.gop for f in frames], np.int32),
+        sizes=np.array([f.size for f in frames], np.int32).reshape(-1, 2),
+        offsets=np.cumsum([0] + [len(b) for b in blocks], dtype=np.int32),
+        blocks=np.concatenate([np.zeros(0, BLOCK), *blocks]),
+    )
+    return len(frames)
+
+
+def load_motion(path: Path) -> list[Recorded]:
+    """The frames of a motion file."""
+    with np.load(path) as f:
+        offsets, blocks = f["offsets"], f["blocks"]
+        heads = zip(f["kinds"].tolist(), f["gops"].tolist(), f["sizes"].tolist(), strict=True)
+        spans = zip(offsets, offsets[1:], strict=False)
+        return [Recorded(k, g, tuple(s), (blocks[a:b],)) for (k, g, s), (a, b) in zip(heads, spans, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -72,7 +113,7 @@ def motion_map(blocks: np.ndarray, size: tuple[int, int], grid: int, rule: str =
     still. With tau a multiple of 1/4, V > tau decides as the integers dx^2 + dy^2 > (4 tau)^2 do: square roots of
     squares are exact.
     """
-    cells = _paint(blocks, size, np.hypot(blocks["dx"], blocks["dy"]) / 4, np.inf)
+    cells = _paint(blocks, size, np.hypot(blocks["dx"].astype(float), blocks["dy"].astype(float)) / 4, np.inf)
     edges = [np.arange(grid + 1) * n / grid for n in size]
     if rule == "centre":
         rows, cols = (((e[:-1] + e[1:]) / 2 // CELL).astype(int) for e in edges)

@@ -13,11 +13,11 @@ A window's sequence is: system prompt, visual tokens of its frames in order, que
 Equation 5. A cached key is K = R(p_old) k, with k the key before rotation and R(p) the rotary matrix of position p,
 which turns the pair (i, i + d/2) by the angle p base^(-2i/d). Rotations of a plane add their angles, so
 R(p_new - p_old) R(p_old) k = R(p_new) k: what the new position asks for, whatever k was. The paper's text calls p a
-"position embedding"; what is subtracted are positions. In BF16 every correction rounds once more, by at most 2^-9 of
+"position embedding"; what is subtracted are positions. In BF16 every correction rounds once more, by at most 2^-8 of
 each pair's length.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -373,7 +373,7 @@ class Server:
 
     system: System
     model: Model
-    vision: Vision
+    vision: Callable[[Frame], Visual]  # a `Vision` of the system's kind
     prompt: np.ndarray  # [p, width] embeddings
     query: np.ndarray  # [q, width] embeddings
     last: Prefilled | None = None
