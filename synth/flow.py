@@ -198,7 +198,7 @@ def _split(text: str, top: str, leaves: tuple[str, ...]) -> dict[str, str]:
     """Text of top and of each leaf below it: the modules it needs, the others blanked, so that lines keep numbers."""
     if not leaves:
         return {top: text}
-    modules = {m[1]: m for m in re.finditer(r"^[ \t]*module\s+\\?([\w$.]+)\b.*?^[ \t]*endmodule\b", text, re.M | re.S)}
+    modules = {m[1]: m for m in re.finditer(r"^[ \t]*module\s+\\?([\w$.]+)\b.*?\bendmodule\b", text, re.M | re.S)}
 
     def below(name: str) -> set[str]:
         """Modules that a module's text mentions, and so on: at least those it instantiates."""

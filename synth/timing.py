@@ -45,7 +45,8 @@ class Step:
 class Path:
     """The longest path of its kind ("register to memory"): from signal `start` to signal `end` of `module`.
 
-    delay : of the whole cycle, `setup` at its end included · levels : cells between start and end
+    delay : of the whole cycle, `setup` at its end included
+    levels : cells between start and end; a leaf on the way counts as one
     """
 
     kind: str
@@ -240,7 +241,7 @@ class _Module:
                     for net, what in dict(taken).items():
                         self._end(net, (RISE, FALL), -1, MEMORY, what)
                     for i, net in enumerate(given):
-                        self._start(net, f"{name} {verb} data[{i}]", MEMORY)
+                        self._start(net, f"{name} {verb} data" + (f"[{i}]" if width > 1 else ""), MEMORY)
                 elif way == "WR":
                     raise SynthError(f"{self.name}: {name} is written without a clock; only clocked writes are timed")
                 else:
@@ -425,7 +426,7 @@ class _Module:
             end=name,
             delay=float(self.arrival[kind, self.node[end]] + setup),
             setup=float(setup),
-            levels=len(steps) - int(clocked),
+            levels=sum(s.cell != "memory" for s in steps) - int(clocked),
             steps=tuple(steps),
         )
 

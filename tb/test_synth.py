@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hdl import emit
 from scripts import synth as cli
-from synth import flow, run
+from synth import run
 from synth.flow import Memory, synthesise
 from synth.liberty import EMBEDDED, SynthError, load, truth_table
 
@@ -249,6 +249,118 @@ def test_truth_table(function, table):
     assert truth_table(function) == table
 
 
+ADDERS = """
+module cell_(input clk, input [7:0] a, b, output reg [7:0] s);
+  reg [7:0] mem [0:63];
+  always @(posedge clk) begin s <= a + mem[b[5:0]]; mem[a[5:0]] <= b; end
+endmodule
+module pair(input clk, input [7:0] a, b, output [7:0] s, output y);
+  wire [7:0] x;
+  cell_ left(clk, a, b, x);
+  cell_ right(clk, x, b, s);
+  assign y = ~(a[0] & b[0]);
+endmodule
+module t(input clk, input [7:0] a, b, output [7:0] s, output y, input u, v, output w);
+  wire [7:0] p, q;
+  wire m, n;
+  pair one(clk, a, b, p, m);
+  pair two(clk, p, b, q, n);
+  cell_ last(clk, q, p, s);
+  assign y = m ^ n;
+  assign w = ~(u & v);
+endmodule
+"""
+
+
+@pytest.mark.parametrize("leaves", [("pair", "cell_"), ("cell_", "pair")])
+def test_leaves_are_mapped_once_and_counted(area, leaves, monkeypatch):
+    one = area(ADDERS, top="cell_")
+    ran = []
+    run_ = run._run
+    monkeypatch.setattr(run, "_run", lambda text, top, *a: ran.append(top) or run_(text, top, *a))
+    a = area(ADDERS, leaves=leaves)
+    assert sorted(ran) == sorted({*leaves, "t"})
+    split = {leaf.name: leaf for leaf in a.leaves}
+    assert {n: x.instances for n, x in split.items()} == {"cell_": 5, "pair": 2}
+    assert split["cell_"].area.cells == one.cells
+    glue = {"NAND2": 3, "XOR2": 1}  # one NAND in each pair and in the top
+    assert a.cells == {n: 5 * one.cells.get(n, 0) + glue.get(n, 0) for n in one.cells | glue}
+    assert a.total_area == pytest.approx(5 * one.total_area + 3 + 2)
+    assert (a.registers, a.memory_bits) == (40, 5 * 512)
+    assert a.memories == (Memory("cell_.mem", 8, 64, 1, 1, count=5),)
+    assert a.timing.delay >= one.timing.delay
+    assert a.report()["leaves"][0]["area"]["comb_ge"] == a.leaves[0].area.comb_ge
+    ran.clear()
+    assert area(ADDERS, leaves=leaves) == a
+    # Another top with the same leaf maps that one no more.
+    area(ADDERS.replace("m ^ n", "m & n"), leaves=leaves)
+    assert ran == ["t"]
+
+
+def test_leaf_costs_nothing_but_itself(area, monkeypatch):
+    """64 multipliers as a leaf are read by the run of the top as black boxes."""
+    rows = "".join(f"mul u{i}(a[{8 * i} +: 8], b, y[{16 * i} +: 16]);" for i in range(64))
+    mul = "module mul(input [7:0] a, b, output [15:0] y); assign y = a * b; endmodule\n"
+    text = f"{mul} module t(input [511:0] a, input [7:0] b, output [1023:0] y); {rows} endmodule"
+    seen = {}
+    run_ = run._run
+
+    def counted(text, top, *options):
+        done = run_(text, top, *options)
+        seen[top] = done["cells"], done["netlist"]["cells"]
+        return done
+
+    monkeypatch.setattr(run, "_run", counted)
+    a = area(text, leaves=("mul",))
+    assert seen["t"][0] == {"mul": 64}
+    assert len(seen["mul"][1]) == sum(a.leaves[0].area.cells.values())
+    assert a.total_ge == pytest.approx(64 * area(mul, top="mul").total_ge)
+    # Every multiplier loads `b`, which comes from a port: the path is one through a leaf.
+    assert (a.timing.levels, a.timing.paths[0].steps[0].cell) == (1, "mul")
+
+
+def test_what_is_no_leaf_is_flattened(area):
+    flat, some = area(ADDERS), area(ADDERS, leaves=("cell_",))
+    assert (flat.leaves, flat.registers, flat.memory_bits) == ((), 40, 5 * 512)
+    assert [(x.name, x.instances) for x in some.leaves] == [("cell_", 5)]
+    rest = some.total_ge - 5 * some.leaves[0].area.total_ge
+    assert 2 < rest < 6, "the gates of both pairs and of the top"
+
+
+@pytest.mark.parametrize(
+    ("text", "leaves", "message"),
+    [
+        (ADDERS, ("other",), "t: leaf other is not below it"),
+        (ADDERS, ("t",), "t: leaf t is not below it"),
+        (ADDERS, ("p; shell ls",), "leaf 'p; shell ls': not a plain Verilog name"),
+        (ADDERS.replace("module cell_(", "module cell_ #(parameter W = 8) ("), ("cell_",), "leaf cell_ has parameters"),
+        (ADDERS.replace("assign y = ~(a[0]", "assign y = ~(oops a[0]"), ("cell_",), "t: Verilog line 10: syntax error"),
+        (ADDERS.replace("s <= a + mem", "s <= a + + ;"), ("cell_",), ": Verilog line 4: syntax error"),
+    ],
+)
+def test_bad_leaf(area, text, leaves, message):
+    with pytest.raises(SynthError, match=message):
+        area(text, leaves=leaves)
+
+
+def test_speed_is_faster_and_larger(area):
+    text = """module t(input clk, input [31:0] a, b, output reg [31:0] s);
+      reg [31:0] x, y; always @(posedge clk) begin x <= a; y <= b; s <= x + y; end endmodule"""
+    small, fast = area(text), area(text, effort="speed")
+    assert (small.effort, fast.effort) == ("area", "speed")
+    assert fast.timing.delay < 0.7 * small.timing.delay
+    assert fast.comb_ge > small.comb_ge
+    middle = area(text, effort="speed", target=small.timing.delay)
+    assert small.comb_ge < middle.comb_ge < fast.comb_ge
+    for options, message in (
+        ({"effort": "fun"}, "effort 'fun': must be one of area, speed"),
+        ({"target": 100}, "target 100: only effort speed has one"),
+        ({"effort": "speed", "target": 0}, "target 0: .* more than 0 ps"),
+    ):
+        with pytest.raises(SynthError, match=message):
+            area(text, **options)
+
+
 @needs_pdk
 @pytest.mark.parametrize(("files", "unit", "flop"), [(SKY130, 3.7536, 20.0192), (ASAP7, 0.05832, 0.2916)])
 def test_open_libraries(area, files, unit, flop):
@@ -304,9 +416,44 @@ def test_command_prints_json_and_a_table(units, tmp_path):
     assert "dre" not in result.stdout
 
 
+def test_command_prints_the_longest_path(units):
+    text = "module t(input clk, d, output reg q); reg start; always @(posedge clk) begin start <= d; q <= ~start; end"
+    units["dre"] = emit.Emitted(text + " endmodule", "t", {})
+    result = runner.invoke(app, ["--path", "--effort", "speed"])
+    assert result.exit_code == 0, result.stderr
+    for part in ("delay τ", "mapped for speed", "register to register", "start", "setup"):
+        assert part in result.stdout
+    result = runner.invoke(app, ["--json"])
+    timing = json.loads(result.stdout)["units"]["dre"]["timing"]
+    assert (timing["unit"], timing["levels"], timing["fmax_mhz"]) == ("tau", 1, None)
+    assert [s["cell"] for s in timing["paths"][0]["steps"]] == ["DFF", "INV"]
+    assert timing["delay"] == pytest.approx(25)
+
+
+def test_command_takes_the_leaves_of_the_manifest(units):
+    units["dre"] = emit.Emitted(ADDERS, "t", {"leaves": {"pair": 2}})
+    result = runner.invoke(app, [])
+    assert "Leaves of t" in result.stdout
+    assert "the rest" in result.stdout
+    assert "pair.left.mem" in result.stdout
+
+
+def test_untimed_unit_is_printed_with_its_reason(units):
+    two = "module t(input a, b, d, output reg p, q); always @(posedge a) p <= d; always @(posedge b) q <= d; endmodule"
+    units["dre"] = emit.Emitted(two, "t", {})
+    result = runner.invoke(app, ["--json"])
+    assert result.exit_code == 2
+    assert "vrex synth: t: several clocks" in result.stderr
+    dre = json.loads(result.stdout)["units"]["dre"]
+    assert (dre["registers"], dre["timing"]) == (2, None)
+    assert " - " in runner.invoke(app, ["--path"]).stdout
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        (["--effort", "none"], "effort 'none': must be one of area, speed"),
+        (["--target", "500"], "target 500: only effort speed has one"),
         (["abc"], "unit='abc': must be one of hcu, dre"),
         (["--preset", "huge"], "preset='huge': must be one of tiny, core"),
         (["-p", "n_z=3"], "parameter='n_z': unknown; valid names"),
