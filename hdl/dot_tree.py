@@ -12,7 +12,7 @@ from hdl.memory import ram
 from hdl.params import DpeParams, bits_for
 
 GROUP = 8  # products compressed to two rows in the cycle that aligns them
-HIGH = 4  # bits of the largest exponent found in the first cycle
+HIGH = 4  # bits of the largest exponent found in the first cycle, the other 5 in the second
 
 
 def exponents_layout(p: DpeParams) -> data.StructLayout:
@@ -135,14 +135,14 @@ class DotTree(wiring.Component):
             )
         )
 
-        # Cycle 2: the largest exponent, the shifts, the products.
+        # Cycle 2: the largest exponent, the products. Where the high bits are more than one below the largest's, a
+        # product is at least 32 binades below and lost; the low bits and "one below" are enough for the others.
         low, _ = largest(m, [v[: 9 - HIGH] for v in e1], leading1, "low")
         top = comb("top", Cat(low, high1))
-        shifts = []
-        for i in lanes:
-            down = comb(f"down{i}", (top - e1[i])[:9])
-            none = comb(f"none{i}", down[shift_bits:].any() | ~live1[i])
-            shifts.append(reg(f"shift{i}", down[:shift_bits] | none.replicate(shift_bits)))
+        next_high = comb("next_high", (high1 - 1)[:HIGH])
+        below = comb("below", Cat(v[9 - HIGH :] == next_high for v in e1))
+        low2 = [reg(f"low2_{i}", v[: 9 - HIGH]) for i, v in enumerate(e1)]
+        below2, near2 = reg("below2", below), reg("near2", leading1 | (live1 & below))
         y = self.significands
         ws = [comb(f"ws{i}", significand_ram.r_data.word_select(i, 8)) for i in lanes]
         sign = comb("sign", Cat(s[7] for s in ws) ^ y.sign)
@@ -155,12 +155,16 @@ class DotTree(wiring.Component):
 
         # Cycle 3: aligned, inverted where negative, eight at a time compressed to two rows.
         # A negative term -t is ~t + 1; its sign bit of weight -2^w is 2^w of a positive one less n 2^w in all.
+        top_low = comb("top_low", top2[: 9 - HIGH])
         ones, rows = [], []
         for i in range(0, n, GROUP):
             terms = []
             for j in range(i, min(n, i + GROUP)):
+                down = comb(f"down{j}", top_low - low2[j])  # signed: one below may have higher low bits
+                lost = comb(f"lost{j}", ~near2[j] | (below2[j] & ~down[-1]))
+                shift = comb(f"shift{j}", Cat(down[: 9 - HIGH] | lost.replicate(9 - HIGH), lost), shift_bits)
                 wide = comb(f"wide{j}", Cat(Const(0, w - 16), products[j]))
-                aligned = comb(f"aligned{j}", wide >> shifts[j])
+                aligned = comb(f"aligned{j}", wide >> shift)
                 terms.append(comb(f"term{j}", Cat(aligned ^ sign2[j].replicate(w), ~sign2[j])))
             pair, left = carry_save(m, terms, [sign2[j] for j in range(i, i + len(terms))], sum_bits, f"g{i}")
             rows += [reg(f"row{i}_{k}", v, sum_bits) for k, v in enumerate(pair)]
