@@ -193,7 +193,7 @@ class Reuse:
     def choose(self, layer: int, rows: np.ndarray, source: np.ndarray, deviation: np.ndarray) -> np.ndarray:
         """Of the rows [n] whose K and V this layer has just computed, those that keep them and go on.
 
-        `deviation` [n] is the squared distance of K and V to the reused ones, 0 for tokens that were not in the cache.
+        `deviation` [n] is the squared distance of K and V to the reused ones, where there are both.
         """
         return rows
 
@@ -288,7 +288,7 @@ def prefill(model: Model, tokens: Tokens, reuse: Reuse, old: Prefilled | None = 
         deviation = np.zeros(n)
         for new, cached in ((fresh_k, k), (fresh_v, v)):
             deviation[at] += ((new - cached[layer][:, at].swapaxes(0, 1)) ** 2).sum((1, 2))
-        rows = reuse.choose(layer, rows, source, np.where(source >= 0, deviation, 0))
+        rows = reuse.choose(layer, rows, source, deviation)
         on = rows[at]
         sizes = {name: w.size for name, w in model.layers[layer].items() if w.ndim == 2}
         counts.linear += len(at) * sizes["qkv"] + int(on.sum()) * (sum(sizes.values()) - sizes["qkv"])

@@ -173,6 +173,53 @@ def test_equation_2_sums_absolute_differences_against_the_prediction():
     assert len(block_sads(NONE, luma, reference)) == 0
 
 
+def test_equation_2_predicts_between_pixels_as_h264_does():
+    """8.4.2.2.1 of the standard, sample by sample: against a black picture the sum is the prediction's."""
+    rng = np.random.default_rng(11)
+
+    def taps(six):
+        return sum(a * b for a, b in zip((1, -5, 20, 20, -5, 1), six, strict=True))
+
+    def clip(x):
+        return min(max(x, 0), 255)
+
+    def half(y, x, down, right):
+        """The sample half a pixel down and half a pixel right of (y, x), where asked for."""
+        if not down and not right:
+            return far[y][x]
+        if not down:
+            return clip((taps(far[y][x - 2 : x + 4]) + 16) >> 5)
+        column = [taps(far[y + j][x - 2 : x + 4]) if right else far[y + j][x] for j in range(-2, 4)]
+        return clip((taps(column) + (512 if right else 16)) >> (10 if right else 5))
+
+    def sample(y, x, fy, fx):
+        if fy % 2 and fx % 2:  # the mean of the half samples above or below, left or right
+            a = half(y + (fy == 3), x, False, True), half(y, x + (fx == 3), True, False)
+        elif fy % 2:
+            a = half(y, x, False, fx == 2), half(y, x, True, fx == 2)
+            a = (half(y + 1, x, False, fx == 2), a[1]) if fy == 3 else a
+        elif fx % 2:
+            a = half(y, x, fy == 2, False), half(y, x, fy == 2, True)
+            a = (half(y, x + 1, fy == 2, False), a[1]) if fx == 3 else a
+        else:
+            return half(y, x, fy == 2, fx == 2)
+        return (a[0] + a[1] + 1) >> 1
+
+    for dy in range(-5, 11):
+        for dx in range(-5, 11):
+            reference = rng.integers(0, 256, (32, 48)).astype(np.uint8)
+            far = np.pad(reference, 16, mode="edge").astype(int).tolist()
+            blocks = np.array([(16, 8, 8, 8, dx, dy, 0), (0, 0, 4, 4, dx, dy, 0)], BLOCK)
+            got = block_sads(blocks, np.zeros_like(reference), reference)
+            for b, sad in zip(blocks, got, strict=True):
+                at = [
+                    (16 + b["y"] + j + (dy >> 2), 16 + b["x"] + i + (dx >> 2))
+                    for j in range(b["h"])
+                    for i in range(b["w"])
+                ]
+                assert sad == sum(sample(y, x, dy & 3, dx & 3) for y, x in at)
+
+
 # Token pruning: Equation 4, accumulation, groups
 
 
@@ -452,6 +499,13 @@ def test_similar_patches_are_reused_and_all_tokens_passed_on(encoder):
     differ = (a.x != b.x).any(1)
     assert differ.tolist() == [True] + [False] * 63
     assert see(frame).counts.patches == 0
+    # No step is large, but they add up: patches are compared with what was last computed.
+    fade = [(picture(0) * (1 - i / 16) + picture(1) * (i / 16)).astype(np.uint8) for i in range(9)]
+    for a, b in zip(fade, fade[1:], strict=False):
+        once = Vision(encoder, identity(), "similar")
+        assert [once(replace(frame, picture=p)).counts.patches for p in (a, b)] == [256, 0]
+    drift = Vision(encoder, identity(), "similar")
+    assert sum(drift(replace(frame, picture=p)).counts.patches for p in fade) > 256
     every = Vision(encoder, identity(), "similar", similarity=1.1)
     every(shown(0, 4, 0))
     np.testing.assert_array_equal(every(frame).x, whole(frame).x)
@@ -816,14 +870,14 @@ def whole_visuals(n: int, cells: int = 16) -> list[Visual]:
     ]
 
 
-@pytest.mark.parametrize("refresh", [True, False])
-def test_the_policy_equals_the_windows(refresh):
+@pytest.mark.parametrize(("stride", "refresh"), [(4, True), (4, False), (5, True)])
+def test_the_policy_equals_the_windows(stride, refresh):
     """The same losses at the query as `prefill` over the last window, up to the rounding of keys."""
     moving = STILL.copy()
     moving["dx"][[0, 5]] = 9
     pictures = [shown(i, 4, 0, moving) for i in range(20)]
     frames, targets = whole_visuals(20), np.array([3, 1, 4, 1])
-    run = DecoderRun(CodecSightPolicy(CodecSightParams(window=12, stride=4, refresh=refresh), SHAPE), 16)
+    run = DecoderRun(CodecSightPolicy(CodecSightParams(12, stride, refresh), SHAPE), 16)
     stream(run, frames, pictures, QUERY, targets)
 
     pruner, kept = Pruner(PruneParams(grid=8)), []
@@ -831,7 +885,7 @@ def test_the_policy_equals_the_windows(refresh):
         cells = np.flatnonzero(pruner(p))
         kept.append(Visual(v.frame, v.anchor, cells, v.x[cells], Counts()))
     last = None
-    for window in video.windows(pictures, 12, 4, whole_gops=True):
+    for window in video.windows(pictures, 12, stride, whole_gops=True):
         tokens = Tokens.of(PROMPT, [kept[f.index] for f in window.frames], QUERY)
         last = prefill(MODEL, tokens, Anchors() if refresh else FullReuse(), last)
     logits = MODEL.logits(last.hidden).astype(float)
@@ -841,9 +895,11 @@ def test_the_policy_equals_the_windows(refresh):
     logits = MODEL.logits(other.hidden).astype(float)
     fresh = np.log(np.exp(logits).sum(1)) - logits[np.arange(4), targets]
     assert np.abs(fresh - want).max() > 0.1  # so the agreement above is not that of any method
-    old = [r for r in run.records if r.stage == "frame"]
-    anchors = 2 * 16 if refresh else 0
-    assert [r.rows for r in old[12:]] == [16 + anchors, *[len(kept[1].cells)] * 3] * 2
+    rows = [r.rows - len(v.cells) for r, v in zip(run.records[1:], kept, strict=False)]
+    anchors = (
+        {12: 32, 12 + stride: 32 if stride == 4 else 48} if refresh else {}
+    )  # two or three I-frames in the overlap
+    assert {i: rows[i] for i in np.flatnonzero(rows)} == anchors
     where = run.records[-1].census
     alive = 4 * 2 * len(last.tokens.frame)
     assert where["device"] == alive

@@ -311,7 +311,8 @@ def test_reencoding_that_fails_leaves_the_old_file(folder, moving, tmp_path):
     out = tmp_path / "out.mkv"
     out.write_bytes(b"old")
     bad = folder / "bad.mkv"
-    bad.write_bytes(moving.read_bytes()[:-900])
+    long = write(folder / "long.mkv", texture(80, step=1))  # more than the encoder looks ahead
+    bad.write_bytes(long.read_bytes()[:-900])
     with pytest.raises(VideoError, match="bad.mkv: damaged"):
         video.reencode(bad, out)
     assert [p.name for p in tmp_path.iterdir()] == ["out.mkv"]
