@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from golden.params import check, check_ints
-from golden.policy import Block, Policy, Selected, Shape, Step, bf16
+from golden.policy import Block, Growing, Policy, Selected, Shape, Step, bf16
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,6 @@ class FullParams:
 class Full(Policy):
     """Full attention, everything on the device; with `offload` FlexGen, whose cache lives in host memory."""
 
-    Params = FullParams
     source = "V-Rex VI-B; with offload FlexGen, V-Rex [30]"
 
     def select(self, step: Step) -> Selected:
@@ -51,7 +50,6 @@ class Streaming(Policy):
     sinks' keys move up to it: by as many positions as tokens were dropped.
     """
 
-    Params = StreamingParams
     source = "StreamingLLM, hybrid [3] and II-B, Eq. 1"
 
     def select(self, step: Step) -> Selected:
@@ -89,17 +87,16 @@ class ReKV(Policy):
     V-Rex's comparison needs; retrieved frames keep their positions.
     """
 
-    Params = ReKVParams
     source = "ReKV, V-Rex [6] and VI-B, Table II"
 
     def __init__(self, params: ReKVParams, shape: Shape):
         super().__init__(params, shape)
         self.starts: list[int] = []  # of the blocks
-        self.means = [np.zeros((0, shape.kv_heads * shape.head_size), np.float32) for _ in range(shape.layers)]
+        self.means = [Growing(1, shape.kv_heads * shape.head_size) for _ in range(shape.layers)]  # of the blocks' keys
 
     def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
-        mean = bf16(k.mean(axis=0, dtype=np.float32).reshape(1, -1))
-        self.means[layer] = np.concatenate([self.means[layer], mean])
+        mean = bf16(k.mean(axis=0, dtype=np.float32).reshape(1, 1, -1))
+        self.means[layer].append(mean)
         self.ledger.work("index", k.size)
         self.ledger.hold("device", 2 * mean.size)
         if layer == 0:
@@ -115,7 +112,7 @@ class ReKV(Policy):
         ratio = p.generation_ratio if step.block.stage == "generation" else p.frame_ratio
         budget = int(np.ceil(ratio * len(at)))
         query = step.q.reshape(len(step.q), self.shape.kv_heads, self.shape.group, -1).mean(axis=(0, 2)).ravel()
-        means = self.means[layer][at]
+        means = self.means[layer].data[0, at]
         similarity = means @ query / np.maximum(np.linalg.norm(means, axis=1), np.float32(1e-30))
         self.ledger.work("prediction", 2 * means.size + step.q.size)
         self.ledger.sort(len(at))

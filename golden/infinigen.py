@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from golden.params import check, check_ints
-from golden.policy import Block, Policy, Selected, Shape, Step, bf16, by_kv_head
+from golden.policy import Block, Growing, Policy, Selected, Shape, Step, bf16, by_kv_head
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,15 @@ class InfiniGen(Policy):
     threshold on scores and its eviction from host memory are left out: V-Rex compares with a fixed top-k.
     """
 
-    Params = InfiniGenParams
     source = "InfiniGen, V-Rex [16] and VI-B, Table II"
     uses_ahead = True
 
     def __init__(self, params: InfiniGenParams, shape: Shape):
         super().__init__(params, shape)
-        heads, size = shape.kv_heads, shape.head_size
-        self.columns = max(1, round(params.partial_ratio * size))
+        self.columns = max(1, round(params.partial_ratio * shape.head_size))
         self.rows: list[list[np.ndarray]] = [[] for _ in range(shape.layers)]  # queries to calibrate on
         self.bases: list[np.ndarray | None] = [None] * shape.layers  # [kv_heads, head_size, columns]
-        self.keys = [np.zeros((heads, 0, self.columns), np.float32) for _ in range(shape.layers)]
+        self.keys = [Growing(shape.kv_heads, self.columns) for _ in range(shape.layers)]  # partial keys
         self.predicted: set[int] = set()  # layers whose tokens are prefetched
 
     def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
@@ -86,7 +84,7 @@ class InfiniGen(Policy):
 
     def _index(self, layer: int, k: np.ndarray) -> None:
         partial = bf16(k @ self.bases[layer])
-        self.keys[layer] = np.concatenate([self.keys[layer], partial], axis=1)
+        self.keys[layer].append(partial)
         self.ledger.work("index", k.size * self.columns)
         self.ledger.hold("device", 2 * partial.size)
 
@@ -99,7 +97,7 @@ class InfiniGen(Policy):
             return old
         heads, columns = self.shape.kv_heads, self.columns
         q = by_kv_head(q, heads)
-        keys = self.keys[layer][:, at]
+        keys = self.keys[layer].data[:, at]
         s = (q @ self.bases[layer]) @ keys.swapaxes(1, 2) * np.float32(self.shape.head_size**-0.5)
         s = np.exp(s - s.max(axis=2, keepdims=True))
         mass = (s / s.sum(axis=2, keepdims=True)).sum(axis=1)

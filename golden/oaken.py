@@ -36,7 +36,6 @@ class Oaken(Policy):
     with magnitudes instead of two signed thresholds. Rounding is to the middle of a step.
     """
 
-    Params = OakenParams
     source = "Oaken, V-Rex [13] and VI-B, Fig. 15"
 
     def __init__(self, params: OakenParams, shape: Shape):

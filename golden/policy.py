@@ -278,13 +278,12 @@ class Store:
 class Policy:
     """Base of the policies. `params` is a frozen dataclass whose fields carry their meaning as a comment.
 
-    A subclass sets `Params` and `source` (paper, section, equations), keeps its state in plain attributes (a run is
-    interrupted and resumed by pickling), counts its prediction and index work in `self.ledger`, its memory other than K
+    A subclass sets `source` (paper, section, equations), keeps its state in plain attributes (a run is interrupted and
+    resumed by pickling), counts its prediction and index work in `self.ledger`, its memory other than K
     and V by `self.ledger.hold`, and moves K and V by `self.store` alone. The run counts attention and linear layers and
     releases a layer's fetched copies after its attention.
     """
 
-    Params: ClassVar[type]
     source: ClassVar[str]
     uses_ahead: ClassVar[bool] = False  # whether `select` wants `Step.ahead`
 
@@ -319,42 +318,60 @@ class Policy:
         return self.store.offload(layer, old)
 
 
+class Growing:
+    """BF16 values in FP32, [lead, n, width], n growing at a cost that does not depend on it; pickled as BF16."""
+
+    def __init__(self, lead: int, width: int):
+        self._data = np.zeros((lead, 256, width), np.float32)
+        self.n = 0
+
+    def resize(self, n: int) -> None:
+        """Make it n long; what is new is zero."""
+        while n > self._data.shape[1]:
+            self._data = np.concatenate([self._data, np.zeros_like(self._data)], axis=1)
+        self.n = n
+
+    def append(self, x: np.ndarray) -> None:
+        """Put x [lead, T, width] at the end."""
+        start = self.n
+        self.resize(start + x.shape[1])
+        self.data[:, start:] = x
+
+    @property
+    def data(self) -> np.ndarray:
+        """What it holds, [lead, n, width]."""
+        return self._data[:, : self.n]
+
+    def __getstate__(self) -> tuple[np.ndarray, int]:
+        used = self._data[:, : max(self.n, 1)]  # something to double
+        return (used.view(np.uint32) >> 16).astype(np.uint16), self.n
+
+    def __setstate__(self, state: tuple[np.ndarray, int]) -> None:
+        bits, self.n = state
+        self._data = (bits.astype(np.uint32) << 16).view(np.float32)
+
+
 class History:
-    """Keys and values of one layer as they arrive, BF16 values in FP32, [kv_heads, n, head_size]."""
+    """Keys and values of one layer as they arrive."""
 
     def __init__(self, shape: Shape):
-        self._k = np.zeros((shape.kv_heads, 256, shape.head_size), np.float32)
-        self._v = np.zeros_like(self._k)
-        self.n = 0
+        self._k, self._v = (Growing(shape.kv_heads, shape.head_size) for _ in range(2))
 
     def write(self, tokens: np.ndarray, k: np.ndarray, v: np.ndarray, n: int) -> None:
         """Put K and V [T, kv_heads, head_size] of tokens (some may be older) of a stream of n tokens."""
-        while n > self._k.shape[1]:
-            self._k, self._v = (np.concatenate([a, np.zeros_like(a)], axis=1) for a in (self._k, self._v))
-        self._k[:, tokens] = k.swapaxes(0, 1)
-        self._v[:, tokens] = v.swapaxes(0, 1)
-        self.n = n
+        for store, x in ((self._k, k), (self._v, v)):
+            store.resize(n)
+            store.data[:, tokens] = x.swapaxes(0, 1)
 
     @property
     def k(self) -> np.ndarray:
-        """Keys, read-only."""
-        return _sealed(self._k[:, : self.n])
+        """Keys, read-only, [kv_heads, n, head_size]."""
+        return _sealed(self._k.data)
 
     @property
     def v(self) -> np.ndarray:
-        """Values, read-only."""
-        return _sealed(self._v[:, : self.n])
-
-    def __getstate__(self) -> dict:
-        bits = {
-            name: (getattr(self, name)[:, : self.n].view(np.uint32) >> 16).astype(np.uint16) for name in ("_k", "_v")
-        }
-        return bits | {"n": self.n}
-
-    def __setstate__(self, state: dict) -> None:
-        self.n = state["n"]
-        for name in ("_k", "_v"):
-            setattr(self, name, (state[name].astype(np.uint32) << 16).view(np.float32))
+        """Values, the same."""
+        return _sealed(self._v.data)
 
 
 def attention(

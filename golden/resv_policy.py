@@ -37,13 +37,13 @@ class ReSVPolicy(Policy):
     distances and score maxima; as sorting: rows of clusters.
     """
 
-    Params = ReSVPolicyParams
     source = "V-Rex IV, Eq. 1-3, Fig. 10, V-C"
 
     def __init__(self, params: ReSVPolicyParams, shape: Shape):
         super().__init__(params, shape)
         self.uses_ahead = params.prefetch != "none"
         self.layers = [ReSV(params.resv, shape.kv_heads, shape.head_size) for _ in range(shape.layers)]
+        self.cluster_of = [[[] for _ in r.tables] for r in self.layers]  # cluster of every token of a table; -1: sink
         self.predicted: set[int] = set()  # layers whose guessed tokens are prefetched
 
     def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
@@ -52,7 +52,8 @@ class ReSVPolicy(Policy):
         done = resv.append(k.astype(BF16))
         clustered, dim = len(done.tokens), resv.hasher.dim
         self.ledger.work("index", len(resv.tables) * clustered * dim * (p.n_hp + 1))
-        for table, old, joined in zip(resv.tables, before, done.joined, strict=True):
+        for i, (table, old, joined) in enumerate(zip(resv.tables, before, done.joined, strict=True)):
+            self.cluster_of[layer][i] += [-1] * (len(tokens) - clustered) + [j.cluster for j in joined]
             opened = np.cumsum([j.is_new for j in joined])
             self.ledger.work("compare", clustered * old + int(opened.sum()))
             self.ledger.hold("device", (len(table) - old) * self._cluster_bytes(dim) + clustered * 4)
@@ -94,8 +95,9 @@ class ReSVPolicy(Policy):
         missing = self.store.on_host(layer) & ~self.store.on_device(layer)
         heads = self.shape.kv_heads // len(got.clusters)
         pieces = 0
-        for i, (table, mask) in enumerate(zip(self.layers[layer].tables, got.clusters, strict=True)):
-            pieces += heads * sum(bool(missing[i * heads, table.members[c]].any()) for c in np.flatnonzero(mask))
+        for i, mask in enumerate(got.clusters):
+            absent = np.array(self.cluster_of[layer][i], np.int64)[missing[i * heads, : self.layers[layer].length]]
+            pieces += heads * int((mask & (np.bincount(absent, minlength=len(mask)) > 0)).sum())
         return pieces
 
 

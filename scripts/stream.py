@@ -42,7 +42,7 @@ def command(
             "or a trace of `vrex trace` (.safetensors)."
         ),
     ],
-    policy: Annotated[str, typer.Option(help=f"Names with commas between: {', '.join(POLICIES)}.")] = "resv",
+    policy: Annotated[str, typer.Option(help=f"Names with commas between, or all: {', '.join(POLICIES)}.")] = "resv",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write into [default: build/stream/VIDEO].")
     ] = None,
@@ -118,7 +118,8 @@ def command(
 
 def chosen(names: str, assignments: list[str]) -> dict[str, Entry]:
     """The entries asked for, with their parameters set, full attention first and always there."""
-    entries = {name: entry(name) for name in [TEACHER, *(n.strip() for n in names.split(","))]}
+    wanted = POLICIES if names == "all" else (name.strip() for name in names.split(","))
+    entries = {name: entry(name) for name in [TEACHER, *wanted]}
     for text in assignments:
         path, eq, value = text.partition("=")
         name, dot, rest = path.partition(".")

@@ -286,6 +286,7 @@ def test_store_grows_and_counts_pieces():
     assert store.census() == {"absent": 2, "device": 5995, "host": 5, "pruned": 0, "represented": 0}
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, max_size=3))
 def test_runs_by_definition(rows):
     want = sum("".join("x" if b else " " for b in row).split().__len__() for row in rows)
@@ -358,8 +359,8 @@ def test_moved_keys_are_codecsight_equation_5(small_decoder):
     np.testing.assert_allclose(turn_keys(stored, new - old, small_decoder.rotary_base), want, rtol=2**-7, atol=2e-3)
 
 
+@settings(max_examples=200, deadline=None)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=9))
-@settings(max_examples=200)
 def test_bf16_is_that_of_ml_dtypes(values):
     x = np.array(values, np.float32)
     x = x[np.abs(x) < 3e38]  # beyond, BF16 rounds to infinity
@@ -460,8 +461,7 @@ def test_refreshed_tokens_are_computed_anew(small_decoder, embedded):
     assert [r.rows for r in fresh.records] == [20, 22, 22]
     for layer in range(3):
         a, b = fresh.histories[layer], plain.histories[layer]
-        np.testing.assert_allclose(a.k, b.k, atol=0.05, rtol=0.02)
-        assert a.n == b.n
+        np.testing.assert_allclose(a.k, b.k, atol=0.05, rtol=0.02)  # as many, too
     assert fresh.records[-1].totals["ops.linear"] * 60 == plain.records[-1].totals["ops.linear"] * 64
     assert fresh.policy.store.census()["device"] == 3 * 3 * 60
     stale = drive(DecoderRun(Pruner(shape, refresh=(4, 11)), 24), small_decoder, embedded, [20])

@@ -18,7 +18,7 @@ from golden.compare import ratios, series, summary
 from golden.policies import POLICIES
 from golden.run import Record
 from scripts.main import app
-from scripts.stream import TEACHER
+from scripts.stream import TEACHER, chosen
 from scripts.verify import FIXTURE
 from tb.test_trace import FakeEncoder, models, small, small_weights  # noqa: F401 - `small` is a fixture
 
@@ -262,6 +262,11 @@ def test_figures_by_definition():
     assert t["held_tokens"] == [3] * 4
     assert t["agreement"] == [1, 2 / 3, 3 / 4, 3 / 5]
     np.testing.assert_allclose(ratios(mine), (2 / 4 + 2 / 8) / 2)
+
+
+def test_all_policies_by_one_word():
+    assert list(chosen("all", [])) == list(POLICIES)
+    assert list(chosen("resv, full", [])) == ["full", "resv"]
 
 
 def test_policies_lists_every_parameter_and_source():
