@@ -36,9 +36,11 @@ _LEGAL = (
     "techmap",
     "opt -fast",
 )
-_MAP = (
+_FLOPS = (
     "dfflibmap {bar} {lib}",  # legalises what the library lacks: resets and enables become logic
     "opt -fast",
+)
+_GATES = (
     "abc {constr} -script script.abc {bar} {lib}",
     "opt_clean -purge",
 )
@@ -55,7 +57,9 @@ def recipe(effort: str) -> tuple:
         (HERE / "worker.py").read_text(),
         _READ,
         _LEGAL,
-        _MAP,
+        _FLOPS,
+        _GATES,
+        _CONSTR,
         version("pyosys"),
     )
 
@@ -119,9 +123,12 @@ def _run(
             "lib": " ".join(f"-liberty {i}.lib" for i in range(len(library.files))),
             "bar": " ".join(f"-dont_use {n}" for n in library.barred),
         }
-        steps = {"read": _READ, "legal": _LEGAL, "map": _MAP}
+        steps = {"read": _READ, "legal": _LEGAL, "flops": _FLOPS, "gates": _GATES}
         job = {k: [c for c in (c.format(**words) for c in commands) if c] for k, commands in steps.items()}
-        (folder / "job.json").write_text(json.dumps(job | {"top": top, "macro_bits": macro_bits}))
+        buffers = [n for n, c in library.cells.items() if c.table() == (0, 1)]
+        (folder / "job.json").write_text(
+            json.dumps(job | {"top": top, "leaves": leaves, "buffers": buffers, "macro_bits": macro_bits})
+        )
         return _yosys(folder, top, text)
 
 

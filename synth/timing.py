@@ -16,7 +16,7 @@ input to output where no register lies between.
 """
 
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -138,7 +138,7 @@ class _Module:
         self.starts: dict[int, tuple[str, np.ndarray, np.ndarray]] = {}  # net -> name, arrivals by kind and edge, slews
         self.ends: list[tuple[int, int, int, str]] = []  # node, its setup table or -1, kind, name
         self.clocks: dict[tuple[int, int], str] = {}  # net, edge -> one that it clocks
-        self.loads: list[tuple[np.ndarray, tuple[float, float]]] = []  # nets, capacitance of a pin on each
+        self.loads: list[tuple[np.ndarray, np.ndarray]] = []  # nets, capacitance of a pin on each by edge
         self.outside: dict[tuple[str, int], np.ndarray] = {}  # load on an output port
         ports = netlist["ports"].items()
         self.inputs = {(p, i): self._net(b) for p, (d, bits) in ports if d == "input" for i, b in enumerate(bits)}
@@ -157,8 +157,9 @@ class _Module:
         self.load = np.zeros(2 * len(self.nets) + 1)
         for nets, caps in self.loads:
             for edge in (RISE, FALL):
-                np.add.at(self.load, 2 * nets[nets >= 0] + edge, caps[edge])
-        self.caps = {port: tuple(self.load[2 * n : 2 * n + 2]) if n >= 0 else (0, 0) for port, n in self.inputs.items()}
+                np.add.at(self.load, 2 * nets[nets >= 0] + edge, np.broadcast_to(caps[edge], len(nets))[nets >= 0])
+        inputs = np.array(list(self.inputs.values()), int)
+        self.caps = np.where(inputs < 0, 0, [self.load[2 * inputs + edge] for edge in (RISE, FALL)])  # of its ports
         self.clock = self._clock()
 
     def port(self, port: tuple[str, int]) -> str:
@@ -187,7 +188,7 @@ class _Module:
                 pin: np.array([self._net(pins[pin][0]) if pins.get(pin) else -1 for _, pins in members])
                 for pin in (*cell.inputs, *cell.outputs)
             }
-            self.loads += [(nets[pin], caps) for pin, caps in cell.inputs.items()]
+            self.loads += [(nets[pin], np.array(caps)) for pin, caps in cell.inputs.items()]
             for arc in cell.arcs:
                 source, target = nets[arc.source], nets[arc.target]
                 self._add(2 * source + arc.source_edge, 2 * target + arc.target_edge, arc.delay, arc.slew, at)
@@ -263,9 +264,10 @@ class _Module:
         self._add(pairs[:, 0], pairs[:, 1], _ZERO, _ZERO, at)
 
     def _leaf_inputs(self, instance: str, leaf: "_Module", pins: dict[str, list]) -> None:
-        """Loads and clock of a leaf in this module."""
-        for (port, i), caps in leaf.caps.items():
-            self.loads.append((np.array([self._pin(pins, port, i)]), caps))
+        """Loads and clock of a leaf in this module, and numbers for all its nets."""
+        for bit in chain(*pins.values()):
+            self._net(bit)
+        self.loads.append((np.array([self._pin(pins, *port) for port in leaf.inputs], int), leaf.caps))
         if leaf.clock:
             port, edge = leaf.clock
             self.clocks.setdefault((self._pin(pins, *port), edge), f"{leaf.name} {instance}")

@@ -1,7 +1,7 @@
 """One Yosys job, in a process of its own: a script that `synth.run` starts in the job's folder.
 
-Reads `job.json`: {top, macro_bits, read: commands, legal: commands, map: commands}; between `legal` and `map`
-the flip-flops still stand by the side of the signals of the source. Writes `done.json`:
+Reads `job.json`: {top, leaves, buffers: cells of the library, macro_bits, read: commands, legal: commands,
+flops: commands, gates: commands}; after `legal` flip-flops still drive the signals of the source. Writes `done.json`:
 
 cpu, peak : seconds, KiB · cells : {type: count}, leaves and memories included
 memories : {name: [width, words, read ports, write ports]}
@@ -40,10 +40,15 @@ def main() -> None:
     libyosys.run_pass("design -save legal", design)
     libyosys.run_pass("design -load legal", copy)
     flops = _module(copy, top)
-    for command in job["map"]:
+    for command in job["flops"]:
+        libyosys.run_pass(command, design)
+    if job["leaves"]:
+        _split_fanout(design.top_module(), {"\\" + n for n in job["leaves"]})
+    for command in job["gates"]:
         libyosys.run_pass(command, design)
     mapped = _module(design, top)
     mapped["cells"] = {n: c for n, c in mapped["cells"].items() if c["type"] != "$scopeinfo"}
+    _join_pins(mapped, job["leaves"], job["buffers"])
     cpu, peak = _usage()
     done = {
         "cpu": cpu,
@@ -53,6 +58,40 @@ def main() -> None:
         "netlist": _netlist(flops, mapped, {n: m for n, (m, _) in kept.items()}),
     }
     Path("done.json").write_text(json.dumps(done))
+
+
+def _split_fanout(module, leaves: set[str]) -> None:
+    """Give every pin of a leaf a net of its own: ABC sees, counts and buffers them as ports of its own.
+
+    What an input port drives stays as it is, as ABC buffers no ports; the clock is among it.
+    """
+    for leaf in sorted((c for c in module.cells_.values() if c.type.str() in leaves), key=lambda c: c.name.str()):
+        for port, signal in sorted(leaf.connections_.items(), key=lambda x: x[0].str()):
+            if leaf.port_dir(port) == libyosys.PortDir.PD_INPUT:
+                bits = []
+                for i, bit in enumerate(signal.bits()):
+                    own = bit.is_wire() and not bit.wire.port_input
+                    name = libyosys.IdString(f"$pin${leaf.name.str()}{port.str()}${i}")
+                    bits.append(module.BufGate(name, bit) if own else bit)
+                leaf.setPort(port, libyosys.SigSpec(bits))
+
+
+def _join_pins(mapped: dict, leaves: list[str], buffers: list[str]) -> None:
+    """Remove the buffer that ABC puts before every port: pins of leaves share nets again, those of its buffer trees."""
+    cells = mapped["cells"]
+    ends = Counter(b for x in mapped["ports"].values() for b in x["bits"])
+    ends.update(b for c in cells.values() for bits in c["connections"].values() for b in bits)
+    beside = {}  # net -> a buffer on it and the buffer's other net
+    for name, cell in cells.items():
+        if cell["type"] in buffers:
+            one, two = (bits[0] for bits in cell["connections"].values())
+            beside |= {one: (name, two), two: (name, one)}
+    for leaf in [c for c in cells.values() if c["type"] in leaves]:
+        for port, bits in leaf["connections"].items():
+            for i, bit in enumerate(bits):
+                if leaf["port_directions"][port] == "input" and ends[bit] == 2 and bit in beside:
+                    name, bits[i] = beside[bit]
+                    del cells[name]
 
 
 def _module(design, top: str, options: str = "", select: str = "select -clear") -> dict:
