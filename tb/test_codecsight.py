@@ -3,6 +3,7 @@
 Motion of real clips: `tb/fixtures/*_motion.npz` (docs/data.md).
 """
 
+import json
 import math
 import pickle
 from dataclasses import replace
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from golden import video, vision
 from golden.codec import (
@@ -50,6 +53,8 @@ from golden.policy import Block, bf16, turn_keys
 from golden.run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
 from golden.trace import Trace
 from golden.video import Frame
+from scripts.codec import command
+from tb.test_video import texture, write
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CLIPS = ("world", "bikes")
@@ -304,8 +309,6 @@ def test_a_sampled_frame_has_the_motion_of_those_left_out():
 
 
 def test_codecs_without_vectors_prune_nothing_and_intra_only_ones_neither(tmp_path):
-    from tb.test_video import texture, write
-
     for codec in ("mjpeg", "libvpx-vp9"):
         path = write(tmp_path / f"{codec}.mkv", texture(5, step=0), codec=codec)
         pruner = Pruner()
@@ -316,8 +319,6 @@ def test_codecs_without_vectors_prune_nothing_and_intra_only_ones_neither(tmp_pa
 
 
 def test_a_resolution_change_in_a_real_stream_is_whole(tmp_path):
-    from tb.test_video import texture, write
-
     parts = [write(tmp_path / f"{s}.h264", texture(4, step=0, size=s)) for s in (64, 96)]
     (tmp_path / "both.h264").write_bytes(b"".join(p.read_bytes() for p in parts))
     pruner = Pruner()
@@ -942,3 +943,71 @@ def test_the_policy_on_a_trace_is_a_sliding_window():
 def test_policy_parameters_that_cannot_be(changes, why):
     with pytest.raises(ParamError, match=why):
         CodecSightParams(**changes)
+
+
+# The command
+
+
+APP = typer.Typer()
+APP.command()(command)
+
+
+class SmallDecoder(Small):
+    """In place of the real decoder."""
+
+    def __init__(self, depth: int, n_tokens: int):
+        super().__init__(depth)
+
+    def embed(self, words: str) -> np.ndarray:
+        return self.embeddings[: len(words) % 7 + 1]
+
+
+def test_command_prunes_and_writes_the_motion_file(tmp_path):
+    path, out = write(tmp_path / "still.mkv", texture(9, step=0)), tmp_path / "motion.npz"
+    run = CliRunner().invoke(APP, [str(path), "--gop", "4", "-o", str(out), "--json"])
+    assert run.exit_code == 0, run.output
+    result = json.loads(run.stdout)
+    assert (result["frames"], result["types"]) == (9, "3 I, 6 P")
+    assert result["pruned"] == pytest.approx(6 / 9)
+    assert [f.kind for f in load_motion(out)] == list("IPPPIPPPI")
+    run = CliRunner().invoke(APP, [str(path), "--gop", "0", "--alpha", "1", "--frames", "5"])
+    assert "5 frames (1 I, 4 P), tokens pruned" in run.stdout
+
+
+def test_command_runs_every_system_over_the_windows(tmp_path, monkeypatch, encoder):
+    monkeypatch.setattr("golden.decoder.Decoder", SmallDecoder)
+    path = write(tmp_path / "moving.mkv", texture(8))
+    line = [str(path), "--gop", "2", "--window", "4", "--stride", "2", "--depth", "3"]
+    run = CliRunner().invoke(APP, [*line, "--json"])
+    assert run.exit_code == 0, run.output
+    rows = json.loads(run.stdout)["windows"]
+    assert list(rows) == list(SYSTEMS)
+    assert all(rows["full"][name] == 1 for name in ("patches", "tokens", "vision", "decoder", "all"))
+    assert {row["windows"] for row in rows.values()} == {2}
+    for name in ("full", "prune", "dejavu"):
+        assert rows[name]["reuse_error"] == 0
+    assert 0 < rows["refresh"]["reuse_error"] < rows["full-reuse"]["reuse_error"]
+    assert rows["vlcache"]["vision"] == 0.5
+    assert "codecsight" in CliRunner().invoke(APP, line).stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["absent.mp4"], "absent.mp4: no such file"),
+        (["VIDEO", "--frames", "0"], "frames=0"),
+        (["VIDEO", "--gop", "-1"], "gop=-1"),
+        (["VIDEO", "-o", "x.txt"], "output='x.txt': must end in .npz"),
+        (["VIDEO", "--rule", "median"], "rule='median'"),
+        (["VIDEO", "--window", "16"], "give more than 16 frames"),
+        (["VIDEO", "--window", "2", "--stride", "3"], "s=3: must be 1 to w = 2"),
+        (["VIDEO", "--window", "200"], "window=200: the decoder knows"),
+        (["VIDEO", "--window", "2", "--depth", "31"], "depth=31: must be 1 to 30"),
+    ],
+)
+def test_command_refuses_what_cannot_be(tmp_path, options, why):
+    path = write(tmp_path / "a.mkv", texture(3))
+    run = CliRunner().invoke(APP, [str(path) if o == "VIDEO" else o for o in options])
+    assert run.exit_code == 2
+    assert why in run.stderr
+    assert run.stderr.count("\n") == 1
