@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from golden.params import DotFormat, ParamError, ReSVParams, ScoreFormat, check, check_ints
+from golden.vector import VectorFormat
 
 _GROUPS = ("core", "dre", "hcu", "wtu", "kvmu", "dpe", "vpe")  # fields that hold parameters of their own
 
@@ -211,12 +212,23 @@ class VpeParams:
 
     n_h: int = 1  # N_VPE-h
     n_w: int = 64  # N_VPE-w
-    depth: int = 64  # words of n_w numbers in a unit's vector memory
+    depth: int = 64  # words of n_w numbers in each of a unit's three banks
+    score: ScoreFormat = ScoreFormat()
 
     def __post_init__(self):
         check_ints(self)
-        for name in ("n_h", "n_w", "depth"):
-            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        check(self.n_h >= 1, "n_h", self.n_h, "must be at least 1")
+        self.format  # noqa: B018 - checks the rest
+
+    @property
+    def format(self) -> VectorFormat:
+        """The function that a unit computes."""
+        return VectorFormat(self.n_w, self.depth, self.score)
+
+    @property
+    def addr_bits(self) -> int:
+        """Bits of a word's address in a bank."""
+        return bits_for(self.depth)
 
 
 @dataclass(frozen=True)

@@ -17,5 +17,5 @@ async def words(dut):
     for a, b, addend in zip(c["a"], c["b"], c["c"], strict=True):
         await FallingEdge(dut.clk)
         y.append(f"{int(dut.y.value):x}")
-        dut.a.value, dut.b.value, dut.c.value = a, b, addend
+        dut.op_a.value, dut.op_b.value, dut.op_c.value = a, b, addend
     result({"y": y})

@@ -34,10 +34,10 @@ def side_by_side() -> Emitted:
     """The unit and its mutants on the same operands."""
     texts = [unit().verilog, *(x.verilog for x in mutants(unit(), MUTANTS))]
     modules = [text.replace("module fma(", f"module fma{i}(") for i, text in enumerate(texts)]
-    widths = {"clk": 1, "rst": 1, "a": 32, "b": 16, "c": 32, "y": 32 * len(texts)}
+    widths = {"clk": 1, "rst": 1, "op_a": 32, "op_b": 16, "op_c": 32, "y": 32 * len(texts)}
     wires = [{"name": n, "dir": "out" if n == "y" else "in", "width": w} for n, w in widths.items()]
     head = ", ".join(f"{w['dir']}put [{w['width'] - 1}:0] {w['name']}" for w in wires)
-    pins = ".clk(clk), .rst(rst), .a(a), .b(b), .c(c)"
+    pins = ".clk(clk), .rst(rst), .op_a(op_a), .op_b(op_b), .op_c(op_c)"
     units = "".join(f"  fma{i} unit{i}({pins}, .y(y[{32 * i} +: 32]));\n" for i in range(len(texts)))
     return Emitted("".join(modules) + f"module all({head});\n{units}endmodule\n", "all", {"ports": wires})
 

@@ -13,7 +13,7 @@ NAN, INF = 0x7FC00000, 0x7F800000
 
 
 class Fma(wiring.Component):
-    """a * b + c, exact and rounded once to FP32: `golden.vector.fma`.
+    """op_a * op_b + op_c, exact and rounded once to FP32: `golden.vector.fma`.
 
     Stage 1: product, and which of product and addend has the larger exponent. Stage 2: the other one is shifted to it,
     what leaves the field being one sticky bit, and their magnitudes are added or subtracted. The field is long enough:
@@ -22,8 +22,8 @@ class Fma(wiring.Component):
 
     Members
     -------
-    a, c : In(32) : FP32
-    b : In(16) : BF16
+    op_a, op_c : In(32) : FP32
+    op_b : In(16) : BF16
     y : Out(32) : FP32 of the operands of `LATENCY` cycles ago
 
     Latency: `LATENCY` = 3 cycles, of which the last is the register of `y`.
@@ -39,7 +39,7 @@ class Fma(wiring.Component):
     LATENCY = 3
 
     def __init__(self):
-        super().__init__({"a": In(32), "b": In(16), "c": In(32), "y": Out(32)})
+        super().__init__({"op_a": In(32), "op_b": In(16), "op_c": In(32), "y": Out(32)})
 
     def elaborate(self, platform):
         m = Module()
@@ -52,7 +52,7 @@ class Fma(wiring.Component):
         # Stage 1. Zeros and subnormals have exponent 0.
         operand = data.StructLayout({"exponent": 8, "fraction": 23, **dict.fromkeys(("some", "inf", "nan", "sign"), 1)})
         a, b, c = (Signal(operand, name=name) for name in "abc")
-        for x, source in ((a, self.a), (b, Cat(Const(0, 16), self.b)), (c, self.c)):
+        for x, source in ((a, self.op_a), (b, Cat(Const(0, 16), self.op_b)), (c, self.op_c)):
             top = source[23:31].all()
             m.d.comb += [
                 Cat(x.fraction, x.exponent, x.sign).eq(source),

@@ -1,0 +1,182 @@
+"""A vector unit of the VPE: banks, operands, lanes, scalar registers, reductions of one row."""
+
+from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from golden.vector import SCALARS, Format, Reduce, Source
+from hdl.arith.elementwise import Op
+from hdl.leaf import place
+from hdl.memory import Ram
+from hdl.params import VpeParams, bits_for
+from hdl.vpe_lane import Lane, Result
+from hdl.vpe_reduce import RowMax, RowSum
+
+REGISTER = bits_for(SCALARS)
+
+
+def read_layout(p: VpeParams) -> data.StructLayout:
+    """Word to read of each bank; scalars or immediates of the operands, taken with `take`."""
+    three = data.ArrayLayout
+    scalars = {"register": three(REGISTER, 3), "immediate": three(16, 3), "fixed": 3, "take": 1}
+    return data.StructLayout({"en": 3, "addr": three(p.addr_bits, 3), **scalars})
+
+
+OPERANDS = data.StructLayout(
+    {"a": 2, "b": 2, "c": 2, "negate_a": 1, "negate_c": 1, "swap": 2, "wide": 1, "pick": 1, "least": 1}
+)
+
+
+def write_layout(p: VpeParams) -> data.StructLayout:
+    """What happens to the results: banks and address; reduction, its register, its row's first and last word."""
+    row = {"reduce": 2, "register": REGISTER, "first": 1, "last": 1}
+    return data.StructLayout({"banks": 3, "addr": p.addr_bits, **row})
+
+
+class VectorUnit(wiring.Component):
+    """n_w lanes on a row of their own. It never stalls: `hdl.vpe` tells every stage what to do.
+
+    Parameters
+    ----------
+    p : VpeParams
+
+    Members
+    -------
+    read : In(`read_layout`) : a cycle before the operands
+    operands : In(OPERANDS) : sources and signs, beside i : In(32 * n_w), a word of the stream
+    function, result : In : of the lanes, see `hdl.vpe_lane`
+    write : In(`write_layout`), live : In(n_w) : of the lanes' results, lanes that count in a reduction
+    done : Out(8) : scalar registers that are written at the next clock edge
+    format : In(2) : of o : Out(32 * n_w), the word of bank B or C that was read last
+
+    Latency: `Lane.LATENCY` or `Lane.FUNCTION_LATENCY` from operands to results; a reduction's register is written 3
+        (maximum), 7 (sum) or 0 cycles (last) after that.
+    Throughput: a word a cycle.
+    Raises: `ParamError` from `VpeParams`.
+    Source: V-Rex section V-A; function: `golden.vector.Machine`.
+    """
+
+    def __init__(self, p: VpeParams):
+        self.p = p
+        super().__init__(
+            {
+                "read": In(read_layout(p)),
+                "operands": In(OPERANDS),
+                "i": In(32 * p.n_w),
+                "function": In(Op),
+                "result": In(Result),
+                "write": In(write_layout(p)),
+                "live": In(p.n_w),
+                "done": Out(SCALARS),
+                "format": In(2),
+                "o": Out(32 * p.n_w),
+            }
+        )
+
+    def elaborate(self, platform):
+        p, m, n = self.p, Module(), self.p.n_w
+        y = Signal(32 * n)  # results of the lanes
+
+        def comb(name, value, bits=None):
+            s = Signal(len(value) if bits is None else bits, name=name)
+            m.d.comb += s.eq(value)
+            return s
+
+        def halves(name, word):
+            return comb(name, Cat(word.word_select(2 * j + 1, 16) for j in range(n)))
+
+        words = []
+        for k, name in enumerate("abc"):
+            width = 16 * n if name == "b" else 32 * n
+            bank = m.submodules[f"bank_{name}"] = Ram(width, p.depth)
+            m.d.comb += [
+                bank.r_en.eq(self.read.en[k]),
+                bank.r_addr.eq(self.read.addr[k]),
+                bank.w_en.eq(self.write.banks[k]),
+                bank.w_addr.eq(self.write.addr),
+                bank.w_data.eq(halves("y_halves", y) if name == "b" else y),
+            ]
+            words.append(bank.r_data)
+
+        # Scalars of the three operands, b's upper half: taken when the banks are read.
+        scalars = Signal(data.ArrayLayout(32, SCALARS))
+        spread = []
+        for k, name in enumerate("abc"):
+            s = Signal(32, name=f"scalar_{name}", reset_less=True)
+            immediate = Cat(Const(0, 16), self.read.immediate[k])
+            with m.If(self.read.take):
+                m.d.sync += s.eq(Mux(self.read.fixed[k], immediate, scalars[self.read.register[k]]))
+            spread.append(Cat(*[s[16:] if name == "b" else s] * n))
+
+        # Operands.
+        narrow = comb("narrow", Cat(Cat(Const(0, 16), self.i.word_select(j, 16)) for j in range(n)))
+        stream = comb("stream", Mux(self.operands.wide, self.i, narrow))
+        operands = [Signal(16 * n if name == "b" else 32 * n, name=f"operand_{name}") for name in "abc"]
+        sources = [words, [stream, halves("stream_halves", stream)], spread]
+        for k, (s, name) in enumerate(zip(operands, "abc", strict=True)):
+            with m.Switch(self.operands[name]):
+                with m.Case(Source.BANK):
+                    m.d.comb += s.eq(sources[0][k])
+                if name != "c":
+                    with m.Case(Source.STREAM):
+                        m.d.comb += s.eq(sources[1][k])
+                with m.Default():
+                    m.d.comb += s.eq(spread[k])
+        a, b, c = operands
+        partner = [
+            comb(f"partner{d}", Cat(b.word_select(j ^ min(d, n - 1), 16) for j in range(n))) for d in (1, n // 2)
+        ]
+        swapped = comb("swapped", Mux(self.operands.swap[1], partner[1], Mux(self.operands.swap[0], partner[0], b)))
+
+        for j in range(n):
+            lane = place(m, platform, f"lane{j}", Lane, p)
+            x, z = a.word_select(j, 32), c.word_select(j, 32)
+            m.d.comb += [
+                lane.op_a.eq(Cat(x[:31], x[31] ^ self.operands.negate_a)),
+                lane.op_b.eq(swapped.word_select(j, 16)),
+                lane.op_c.eq(Cat(z[:31], z[31] ^ self.operands.negate_c)),
+                lane.pick.eq(self.operands.pick),
+                lane.least.eq(self.operands.least),
+                lane.function.eq(self.function),
+                lane.result.eq(self.result),
+                y.word_select(j, 32).eq(lane.y),
+            ]
+
+        # Reductions.
+        now = Signal(SCALARS, name="done_last")
+        last = comb("last", self.write.last)
+        with m.If((self.write.reduce == Reduce.LAST) & last):
+            m.d.comb += now.eq(1 << self.write.register)
+            m.d.sync += scalars[self.write.register].eq(y[:32])
+        done = now
+        for kind, cls in ((Reduce.MAX, RowMax), (Reduce.SUM, RowSum)):
+            name = kind.name.lower()
+            unit = m.submodules[f"row_{name}"] = cls(p)
+            m.d.comb += [
+                unit.word.eq(y),
+                unit.live.eq(self.live),
+                unit.valid.eq(self.write.reduce == kind),
+                unit.first.eq(self.write.first),
+                unit.last.eq(last),
+            ]
+            register = self.write.register
+            for k in range(unit.LATENCY):
+                register, before = Signal(REGISTER, name=f"{name}_register{k}", reset_less=True), register
+                m.d.sync += register.eq(before)
+            with m.If(unit.done):
+                m.d.sync += scalars[register].eq(unit.y)
+            done = done | Mux(unit.done, 1 << register, 0)
+        m.d.comb += self.done.eq(done)
+
+        # What STORE puts out.
+        half = comb("half", words[1])
+        lanes = [half.word_select(j, 16) for j in range(n)]
+        signs = Cat(~x[15] & x[7:15].any() & ~(x[7:15].all() & x[:7].any()) for x in lanes)
+        with m.Switch(self.format):
+            with m.Case(Format.WIDE):
+                m.d.comb += self.o.eq(words[2])
+            with m.Case(Format.HALF):
+                m.d.comb += self.o.eq(half)
+            with m.Default():
+                m.d.comb += self.o.eq(signs)
+        return m
