@@ -3,7 +3,7 @@
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
-from golden import baselines, infinigen, oaken, resv_policy
+from golden import baselines, codecsight_policy, infinigen, oaken, resv_policy
 from golden.params import check
 from golden.policy import Policy, Shape
 
@@ -28,6 +28,7 @@ POLICIES = {
     "rekv": Entry(baselines.ReKV, baselines.ReKVParams()),
     "streamingllm": Entry(baselines.Streaming, baselines.StreamingParams()),
     "oaken": Entry(oaken.Oaken, oaken.OakenParams()),
+    "codecsight": Entry(codecsight_policy.CodecSightPolicy, codecsight_policy.CodecSightParams()),
     "resv": Entry(resv_policy.ReSVPolicy, resv_policy.ReSVPolicyParams()),
     "resv-paper": Entry(resv_policy.ReSVPolicy, resv_policy.PAPER_POLICY),
 }
@@ -39,24 +40,25 @@ def entry(name: str) -> Entry:
     return POLICIES[name]
 
 
-def override(params: Any, assignments: dict[str, str]) -> Any:
+def override(params: Any, assignments: dict[str, str], prefix: str = "") -> Any:
     """Parameters with fields set from text, "resv.th_hd" for a field of a field; `ParamError` for what cannot be."""
+    own: dict[str, Any] = {}
+    inner: dict[str, dict[str, str]] = {}
     for path, text in assignments.items():
-        params = _set(params, path, path, text)
-    return params
+        name, _, rest = path.partition(".")
+        nested = is_dataclass(getattr(params, name, None))
+        valid = ", ".join(f"{name}.*" if is_dataclass(value) else name for name, value in vars(params).items())
+        check(name in vars(params) and nested == bool(rest), "parameter", prefix + path, f"unknown; valid: {valid}")
+        if nested:
+            inner.setdefault(name, {})[rest] = text
+        else:
+            own[name] = _parse(prefix + name, text, getattr(params, name))
+    own |= {name: override(getattr(params, name), part, f"{prefix}{name}.") for name, part in inner.items()}
+    return replace(params, **own)
 
 
-def _set(params: Any, path: str, whole: str, text: str) -> Any:
-    name, _, rest = path.partition(".")
-    nested = is_dataclass(getattr(params, name, None))
-    known = [f"{name}.*" if is_dataclass(value) else name for name, value in vars(params).items()]
-    check(name in vars(params) and nested == bool(rest), "parameter", whole, f"unknown; valid: {', '.join(known)}")
-    old = getattr(params, name)
-    if nested:
-        return replace(params, **{name: _set(old, rest, whole, text)})
-    words = {"true": True, "false": False}
+def _parse(name: str, text: str, old: Any) -> Any:
     try:
-        new = words[text] if isinstance(old, bool) else type(old)(text)
+        return {"true": True, "false": False}[text] if isinstance(old, bool) else type(old)(text)
     except (KeyError, ValueError):
-        check(False, whole, text, f"must be of type {type(old).__name__}, as {old!r}")
-    return replace(params, **{name: new})
+        check(False, name, text, f"must be of type {type(old).__name__}, as {old!r}")

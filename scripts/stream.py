@@ -2,6 +2,7 @@
 
 import json as json_format
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -120,13 +121,16 @@ def chosen(names: str, assignments: list[str]) -> dict[str, Entry]:
     """The entries asked for, with their parameters set, full attention first and always there."""
     wanted = POLICIES if names == "all" else (name.strip() for name in names.split(","))
     entries = {name: entry(name) for name in [TEACHER, *wanted]}
+    changes: dict[str, dict[str, str]] = {}
     for text in assignments:
         path, eq, value = text.partition("=")
         name, dot, rest = path.partition(".")
         check(bool(eq and dot and value), "-p", text, "must look like policy.name=value")
         if name not in entries:
             raise ParamError(f"-p {text}: {name} is not among the policies to run ({', '.join(entries)})")
-        entries[name] = Entry(entries[name].policy, override(entries[name].params, {rest: value}))
+        changes.setdefault(name, {})[rest] = value
+    for name, part in changes.items():
+        entries[name] = replace(entries[name], params=override(entries[name].params, part))
     return entries
 
 
