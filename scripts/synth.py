@@ -144,6 +144,7 @@ def _print_paths(area: flow.Area) -> None:
     body = [[p.kind, f"{p.delay:,.1f}", f"{p.levels}", p.module, p.start, p.end] for p in area.timing.paths]
     _table(f"Longest paths of {area.top}", ["kind", unit, "levels", "module", "from", "to"], body)
     path = area.timing.paths[0]
+    console.out.print(f"{path.start} → {' → '.join(path.through)} → {path.end}", highlight=False, markup=False)
     body = [["", path.start, "", "", "", ""]]
     body += [[s.cell, s.instance, s.net, s.edge, f"{s.delay:,.1f}", f"{s.arrival:,.1f}"] for s in path.steps]
     body.append(["setup", path.end, "", "", f"{path.setup:,.1f}", f"{path.delay:,.1f}"])

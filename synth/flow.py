@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from synth import nldm, run, timing
+from synth import nldm, run, source, timing
 from synth.liberty import EMBEDDED, Library, SynthError, digest, load, write_atomically
 from synth.timing import Timing
 
@@ -154,7 +154,7 @@ def synthesise(
     _check(top, leaves, effort, target)
     paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
     content = digest(paths)
-    sources = tuple(Path(m.__file__).read_text() for m in (nldm, timing))
+    sources = tuple(Path(m.__file__).read_text() for m in (nldm, source, timing))
     decides = (text, top, content, macro_bits, dont_use, leaves, effort, target, run.recipe(effort), sources)
     kept = build / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json"
     found = _recall(kept)
@@ -299,9 +299,15 @@ def _timings(order: list[str], done: dict[str, dict], library: Library, microns:
     used = {c for n in order for c in done[n]["cells"] if c in library.cells}
     try:
         cells = nldm.load(library, used)
-        return timing.analyse({n: done[n]["netlist"] for n in order}, cells, "ps" if microns else "tau"), ""
+        found = timing.analyse({n: done[n]["netlist"] for n in order}, cells, "ps" if microns else "tau")
     except SynthError as e:
         return {}, str(e)
+    named = {}
+    for name, t in found.items():
+        signals = (source.through(done[p.module]["source"], p.start, p.end) for p in t.paths)
+        paths = (replace(p, through=s) for p, s in zip(t.paths, signals, strict=True))
+        named[name] = replace(t, paths=tuple(paths))
+    return named, ""
 
 
 def _recall(kept: Path) -> Area | None:

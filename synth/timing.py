@@ -47,6 +47,7 @@ class Path:
 
     delay : of the whole cycle, `setup` at its end included
     levels : cells between start and end; a leaf on the way counts as one
+    through : signals of the source between them, see `synth.source`
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Path:
     setup: float
     levels: int
     steps: tuple[Step, ...]
+    through: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,8 @@ class Timing:
 
 def from_json(d: dict) -> Timing:
     """A timing as `dataclasses.asdict` gave it."""
-    paths = (Path(**p | {"steps": tuple(Step(**s) for s in p["steps"])}) for p in d["paths"])
-    return Timing(d["unit"], tuple(paths))
+    lists = ({"steps": tuple(Step(**s) for s in p["steps"]), "through": tuple(p["through"])} for p in d["paths"])
+    return Timing(d["unit"], tuple(Path(**p | x) for p, x in zip(d["paths"], lists, strict=True)))
 
 
 def analyse(netlists: dict[str, dict], cells: dict[str, CellTiming], unit: str) -> dict[str, Timing]:
@@ -345,8 +347,8 @@ class _Module:
             reached = target[first]
             latest = np.maximum.reduceat(at + self.delay[a:b], first, axis=1)
             self.arrival[:, reached] = np.maximum(self.arrival[:, reached], latest)
-            out = np.where(live, np.maximum(self.tables(slew[a:b], x, y), 0), 0)
-            self.slew[reached] = np.maximum(self.slew[reached], np.maximum.reduceat(out, first))
+            out = np.where(live, self.tables(slew[a:b], x, y), 0)
+            self.slew[reached] = np.maximum(self.slew[reached], np.maximum.reduceat(out, first))  # which is 0 or more
         self.node, tables, self.kind = (np.array([e[i] for e in self.ends], int) for i in range(3))
         timed = tables >= 0
         self.setup = np.zeros(len(tables))

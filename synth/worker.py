@@ -7,6 +7,7 @@ cpu, peak : seconds, KiB · cells : {type: count}, leaves and memories included
 memories : {name: [width, words, read ports, write ports]}
 netlist : {ports: {name: [direction, nets]}, cells: [[name, type, {pin: nets}]], names: {net: signal of the source},
     registers: {flip-flop: signal}, memories: {name: [parameters, {pin: nets}]}}; a net is a number, or "0" "1" "x"
+source : of the module before it was mapped, as `synth.source.through` wants it
 """
 
 import json
@@ -16,6 +17,9 @@ from collections import Counter
 from pathlib import Path
 
 from pyosys import libyosys
+
+MADE = re.compile(r"(^|\.)_\d+_(\[|$)|\$")  # names that no person gave
+MEMORY_PINS = {"address": "ADDR", "data": "DATA", "enable": "EN", "reset": "SRST"}
 
 
 def main() -> None:
@@ -49,13 +53,15 @@ def main() -> None:
     mapped = _module(design, top)
     mapped["cells"] = {n: c for n, c in mapped["cells"].items() if c["type"] != "$scopeinfo"}
     _join_pins(mapped, job["leaves"], job["buffers"])
+    memories = {n: m for n, (m, _) in kept.items()}
     cpu, peak = _usage()
     done = {
         "cpu": cpu,
         "peak": peak,
         "memories": dict(kept.values()),
         "cells": Counter(c["type"] for c in mapped["cells"].values()),
-        "netlist": _netlist(flops, mapped, {n: m for n, (m, _) in kept.items()}),
+        "netlist": _netlist(flops, mapped, memories),
+        "source": _source(flops, memories, job["leaves"]),
     }
     Path("done.json").write_text(json.dumps(done))
 
@@ -108,7 +114,7 @@ def _names(module: dict) -> dict:
     for name, net in module["netnames"].items():
         if net["hide_name"]:
             continue
-        made = bool(re.search(r"(^|\.)_\d+_$|\$", name))
+        made = bool(MADE.search(name))
         bits = net["bits"]
         for i, bit in enumerate(bits):
             if isinstance(bit, int):
@@ -135,6 +141,44 @@ def _netlist(flops: dict, mapped: dict, memories: dict) -> dict:
         "registers": {n: registers[n] for n, *_ in cells if registers.get(n)},
         "memories": rams,
     }
+
+
+def _source(flops: dict, memories: dict, leaves: list[str]) -> dict:
+    """The graph of a module before mapping, and where its paths start and end."""
+    names = _names(flops)
+    gates, starts, ends = {}, {}, {}
+    for name, port in flops["ports"].items():
+        way = starts if port["direction"] == "input" else ends
+        way |= _labelled(name, port["bits"])
+    for name, cell in flops["cells"].items():
+        pins = cell["connections"]
+        if cell["type"] == "$mem_v2":
+            if "0" in cell["parameters"]["RD_CLK_ENABLE"]:  # data follow the address
+                gates |= dict.fromkeys(pins["RD_DATA"], [str(b) for b in pins["RD_ADDR"]])
+            for verb, way in (("read", "RD"), ("write", "WR")):
+                for word, key in MEMORY_PINS.items():
+                    data = (way, key) == ("RD", "DATA")
+                    (starts if data else ends)[f"{memories[name]} {verb} {word}"] = pins.get(f"{way}_{key}", [])
+        elif cell["type"] in leaves:
+            for pin, bits in pins.items():
+                way = ends if cell["port_directions"][pin] == "input" else starts
+                way |= _labelled(f"{name}.{pin}", bits)
+        elif "Y" in pins:
+            gates[pins["Y"][0]] = [str(pins[k][0]) for k in pins if k != "Y"]
+        elif "Q" in pins:
+            label = names.get(pins["Q"][0], name)
+            starts[label] = pins["Q"]
+            ends[label] = [pins[k][0] for k in pins if k not in "CQ"]
+    return {
+        "gates": gates,
+        "names": {b: n for b, n in names.items() if not MADE.search(n)},
+        "starts": {n: [str(b) for b in bits] for n, bits in starts.items()},
+        "ends": {n: [str(b) for b in bits] for n, bits in ends.items()},
+    }
+
+
+def _labelled(name: str, bits: list) -> dict[str, list]:
+    return {name if len(bits) == 1 else f"{name}[{i}]": [b] for i, b in enumerate(bits)}
 
 
 def _usage() -> tuple[float, int]:

@@ -1,10 +1,11 @@
 """Delays of circuits small enough to work out by hand, what a path is called, and designs that cannot be timed."""
 
+import dataclasses
 import itertools
 
 import pytest
 
-from synth import nldm, timing
+from synth import nldm, source, timing
 from synth.flow import synthesise
 from synth.liberty import EMBEDDED, SynthError, load
 from tb.test_synth import ASAP7, RAM, SKY130, needs_pdk
@@ -310,6 +311,15 @@ def test_what_cannot_be_timed(cells, part, message):
         analyse(cells, t=part)
 
 
+def test_edge_without_a_check_may_change_freely(cells):
+    """As an asynchronous reset, whose recovery is checked for the edge that ends it."""
+    rise, _ = cells["DFF"].checks[0].tables
+    loose = cells | {"DFF": dataclasses.replace(cells["DFF"], checks=[nldm.Check("D", (rise, None))])}
+    part = netlist("ck", "", [("DFF", "ckq")])
+    assert analyse(loose, t=part).delay == pytest.approx(plane("rise_constraint", 0, 0))
+    assert analyse(cells, t=part).delay == pytest.approx(plane("fall_constraint", 0, 0))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -445,3 +455,29 @@ def test_sky130_register_by_its_tables(build):
     slew = corner(0, load, *at, ((0.0209158, 0.0305161), (0.0208936, 0.0304365)))
     fall += corner(0, slew, *setup, ((0.1033184, 0.3187643), (-0.0108092, 0.1997539)))
     assert path.delay == pytest.approx(1000 * max(rise, fall), rel=1e-6)
+
+
+def test_signals_between_the_ends_of_a_path(tmp_path):
+    text = """module t(input clk, input [7:0] a, output reg [7:0] q, output y);
+      reg [7:0] p; wire [7:0] mixed = p ^ {p[3:0], p[7:4]}; wire [7:0] _1_ = mixed + q; wire [7:0] sum = _1_ + mixed;
+      reg [7:0] mem [0:63]; wire [5:0] place = q[5:0] ^ p[5:0]; wire [7:0] word = mem[place];
+      always @(posedge clk) begin p <= a; q <= sum ^ (sum >> 3); mem[p[5:0]] <= q; end
+      assign y = word == 3;
+    endmodule"""
+    paths = {p.kind: p for p in synthesise(text, "t", build=tmp_path).timing.paths}
+    path = paths["register to register"]
+    assert (path.start.partition("[")[0], path.end.partition("[")[0], path.through) == ("p", "q", ("mixed", "sum"))
+    assert paths["register to output"].through == ("place", "word")
+    assert paths["input to register"].through == ()
+
+
+def test_longest_way_through_the_source():
+    gates = {"5": ["2", "3"], "6": ["5", "4"], "7": ["2", "6"], "8": ["4", "3"]}
+    names = {"5": "first[3]", "6": "first[4]", "7": "second", "2": "a", "8": "other"}
+    graph = {"gates": gates, "names": names, "starts": {"a": ["2"], "m read data": ["4"]}, "ends": {"b": ["2", "7"]}}
+    graph["ends"]["m write enable"] = ["8", "x"]
+    assert source.through(graph, "a", "b") == ("first", "second")
+    assert source.through(graph, "m read 1 data[3]", "b") == ("first", "second")
+    assert source.through(graph, "m read data", "m write 0 enable") == ("other",)
+    assert source.through(graph, "a", "m write enable") == ()
+    assert source.through(graph, "none", "b") == ()
