@@ -130,6 +130,56 @@ def test_everything_selected_is_full_attention(name, world):
         assert np.nanmax([r.error for r in run(name, world).records]) > 0.01
 
 
+def random_trace(seed: int, sizes: list[int], heads: int) -> Trace:
+    """A stream of blocks of these sizes, all stages, two layers, keys that resemble those of the block before."""
+    rng = np.random.default_rng(seed)
+    n, kind = sum(sizes), rng.standard_normal((5, 2, 1, 2, 8))
+    k = np.moveaxis(kind[np.arange(n) % 5, :, 0], 0, 1) + 0.3 * rng.standard_normal((2, n, 2, 8))
+    stages = np.minimum(np.arange(len(sizes)) * 4 // max(1, len(sizes)), 3).astype(np.uint8)
+    q = rng.standard_normal((2, n, heads, 8))
+    to = lambda x: x.astype(ml_dtypes.bfloat16)  # noqa: E731
+    return Trace(
+        (0, 1), to(k), to(q), to(rng.standard_normal(k.shape)), np.cumsum([0, *sizes]).astype(np.int32), stages, {}
+    )
+
+
+TIGHT = {
+    "infinigen": {"calibrate": "6", "generation_ratio": "0.3"},
+    "infinigenp": {"calibrate": "6", "frame_ratio": "0.3", "generation_ratio": "0.3"},
+    "rekv": {"recent": "3", "frame_ratio": "0.3"},
+    "streamingllm": {"recent": "3", "sinks": "2"},
+    "codecsight": {"window": "2", "stride": "1"},
+    "resv": {"resv.recent": "3", "resv.sinks": "2", "resv.max_clusters": "6"},
+    "resv-paper": {"resv.recent": "3", "resv.sinks": "2"},
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(sorted(POLICIES)),
+    st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    st.sampled_from([2, 4]),
+    st.integers(0, 99),
+)
+def test_on_random_streams(name, sizes, heads, seed):
+    """Nothing is lost, bytes held are those of the entries and of the index, and a longer stream has the same past."""
+    trace = random_trace(seed, sizes, heads)
+    out = run(name, trace, changes=TIGHT)
+    store, census, held = out.policy.store, out.policy.store.census(), out.policy.ledger.held
+    assert census["absent"] == 0
+    assert sum(census.values()) == 4 * sum(sizes)
+    assert held["host"] == census["host"] * store.entry_bytes
+    assert held["device"] >= census["device"] * store.entry_bytes
+    for r in out.records:
+        assert (r.kept <= r.start).all()
+        assert (r.fetched <= r.kept + r.stop - r.start).all()
+        assert np.isfinite(r.error).all()
+    offsets = np.concatenate([trace.offsets, trace.offsets[1:] + sum(sizes)]).astype(np.int32)
+    twice = [np.concatenate([a, -a], axis=1) for a in (trace.k, trace.q, trace.v)]
+    longer = Trace((0, 1), *twice, offsets, np.tile(trace.stages, 2), {})
+    assert same(run(name, longer, len(sizes), TIGHT).records, out.records)
+
+
 class Watcher(Policy):
     """Full attention that keeps what it is shown."""
 
