@@ -198,10 +198,9 @@ class _Module:
                 self._add(np.full(len(at), _CLOCK), 2 * nets[arc.target] + arc.target_edge, arc.delay, arc.slew, at)
             for check in cell.checks:
                 for edge, table in enumerate(check.tables):
-                    k = -1 if table is None else self.tables.add(table)
                     for i, net in zip(at, nets[check.data], strict=True):
-                        if k >= 0:
-                            self._end(net, (edge,), k, REGISTER, self._register(i))
+                        if table:
+                            self._end(net, (edge,), self.tables.add(table), REGISTER, self._register(i))
             if cell.clock:
                 pin, edge = cell.clock
                 for i, net in zip(at, nets[pin], strict=True):
@@ -411,17 +410,9 @@ class _Module:
         for i in reversed(arcs):
             net, edge = divmod(self.target[i], 2)
             cell, instance = self.instances[self.instance[i]]
+            arrival = float(self.arrival[kind, self.target[i]])
             signal = self.names.get(net, "")
-            steps.append(
-                Step(
-                    cell,
-                    _short(instance),
-                    signal,
-                    EDGES[edge],
-                    float(self.delay[i]),
-                    float(self.arrival[kind, self.target[i]]),
-                )
-            )
+            steps.append(Step(cell, _short(instance), signal, EDGES[edge], float(self.delay[i]), arrival))
         setup, name = self.setup[end], self.ends[end][3]
         return Path(
             kind=f"{_STARTS[kind]} to {_ENDS[self.kind[end]]}",

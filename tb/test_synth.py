@@ -319,6 +319,21 @@ def test_leaf_costs_nothing_but_itself(area, monkeypatch):
     assert (a.timing.levels, a.timing.paths[0].steps[0].cell) == (1, "mul")
 
 
+def test_fanout_to_leaves_is_buffered(area):
+    """A register that 64 leaves read, and one that stands before a leaf alone."""
+    leaf = "module g(input clk, x, output reg y); always @(posedge clk) y <= x; endmodule\n"
+    rows = "".join(f"g u{i}(clk, {'p' if i else 'q'}, y[{i}]);" for i in range(65))
+    body = f"reg p, q; always @(posedge clk) begin p <= a; q <= b; end {rows}"
+    text = leaf + f"module t(input clk, a, b, output [64:0] y); {body} endmodule"
+    a = area(text, leaves=("g",), effort="speed")
+    assert a.cells["DFF"] == 67
+    assert 64 / 10 <= a.cells["BUF"] <= 9, "no buffer has more than 10 pins, and no pin one of its own"
+    path = a.timing.paths[0]
+    assert (path.start, path.end.partition(".")[2]) == ("p", "x")
+    assert max(s.delay for s in path.steps[1:]) == 3 + 10
+    assert path.steps[0].delay <= 13 + 10
+
+
 def test_what_is_no_leaf_is_flattened(area):
     flat, some = area(ADDERS), area(ADDERS, leaves=("cell_",))
     assert (flat.leaves, flat.registers, flat.memory_bits) == ((), 40, 5 * 512)
@@ -335,6 +350,11 @@ def test_what_is_no_leaf_is_flattened(area):
         (ADDERS, ("p; shell ls",), "leaf 'p; shell ls': not a plain Verilog name"),
         (ADDERS.replace("module cell_(", "module cell_ #(parameter W = 8) ("), ("cell_",), "leaf cell_ has parameters"),
         (ADDERS.replace("assign y = ~(a[0]", "assign y = ~(oops a[0]"), ("cell_",), "t: Verilog line 10: syntax error"),
+        (
+            f"{NAND.replace(' t(', ' u(').replace(';', ';' + chr(10))}{ADDERS.replace('s <= a + mem', 's <= +')}",
+            ("cell_",),
+            "line 6: s",
+        ),
         (ADDERS.replace("s <= a + mem", "s <= a + + ;"), ("cell_",), ": Verilog line 4: syntax error"),
     ],
 )
@@ -352,6 +372,10 @@ def test_speed_is_faster_and_larger(area):
     assert fast.comb_ge > small.comb_ge
     middle = area(text, effort="speed", target=small.timing.delay)
     assert small.comb_ge < middle.comb_ge < fast.comb_ge
+    wide = """module t(input clk, d, input [63:0] a, output reg [63:0] q);
+      reg p; always @(posedge clk) begin p <= d; q <= a ^ {64{p}}; end endmodule"""
+    assert area(wide).timing.paths[0].steps[0].delay > 13 + 64, "ABC takes a register for an ideal source"
+    assert area(wide, effort="speed").timing.paths[0].steps[0].delay < 13 + 32
     for options, message in (
         ({"effort": "fun"}, "effort 'fun': must be one of area, speed"),
         ({"target": 100}, "target 100: only effort speed has one"),

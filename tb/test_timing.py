@@ -320,6 +320,12 @@ def test_edge_without_a_check_may_change_freely(cells):
     assert analyse(cells, t=part).delay == pytest.approx(plane("fall_constraint", 0, 0))
 
 
+def test_latch_is_refused(cells):
+    part = netlist("ab", "", [("DFF", "abq")], {0: "held"})
+    with pytest.raises(SynthError, match=r"t: held is a latch \(DFF\); only edge-triggered registers are timed"):
+        analyse(cells | {"DFF": dataclasses.replace(cells["DFF"], latch=True)}, t=part)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
