@@ -362,6 +362,7 @@ SYSTEMS = {
     "cacheblend": System("whole", CacheBlend(), True, "CacheBlend [78]: KV refresh by deviation"),
     "vlcache": System("whole", VLCache(), False, "VLCache [51]: encoder cache, KV refresh by layer"),
     "prune": System("pruned", Reuse(), False, "section 6.2: token pruning alone"),
+    "prune-reuse": System("pruned", FullReuse(), False, "token pruning with naive reuse"),
     "refresh": System("whole", Anchors(), False, "section 6.2: selective KVC refresh alone"),
     "codecsight": System("pruned", Anchors(), False, "CodecSight, section 3"),
 }

@@ -826,8 +826,8 @@ def test_every_system_runs_and_does_no_more_than_full_recomputation(encoder):
             assert a.counts.tokens <= b.counts.tokens
             assert a.counts.vision <= b.counts.vision
             assert a.counts.linear + a.counts.attention <= 1.2 * (b.counts.linear + b.counts.attention), name
-    least = min(results, key=lambda n: results[n][-1].counts.tokens)
-    assert least == "codecsight"
+    order = sorted(results, key=lambda n: results[n][-1].counts.tokens)
+    assert order[:2] == ["prune-reuse", "codecsight"]
 
 
 @pytest.mark.parametrize(("pruned", "reduction"), [(0.5, 0.85), (0.27, 0.80), (0.13, 0.78)])
