@@ -251,7 +251,7 @@ class Sum:
     def total(self) -> np.float32:
         """The sum of all, FP32."""
         if not np.isfinite(self.special):
-            return _clean(self.special)[()]
+            return np.float32(np.nan) if np.isnan(self.special) else self.special
         return to_fp32(np.ldexp(float(self.sum), 8 * self.block - 150))[()] + np.float32(0)
 
 
@@ -305,15 +305,16 @@ class Machine:
                 return came[part]
             return np.full((len(at), n), scalars[register] if source == Source.SCALAR else immediate << 16, np.uint32)
 
+        b_source = i.b if i.op == Op.FMA else Source.IMMEDIATE
         # Word by word where a word reads what one before it wrote, else all at once.
-        operands = ((a_at, i.a, Bank.A), (b_at, i.b, Bank.B), (c_at, i.c, Bank.C))
+        operands = ((a_at, i.a, Bank.A), (b_at, b_source, Bank.B), (c_at, i.c, Bank.C))
         reads = [at for at, source, bank in operands if source == Source.BANK and i.write & bank]
         chained = any(np.triu(d_at[:, None] == at[None], 1).any() for at in reads)
         parts = [slice(w, w + 1) for w in range(count)] if chained else [slice(0, count)]
         result = np.zeros(shape, np.uint32)
         for part in parts:
             a = operand(i.a, 0, a_at[part], i.scalar_a, i.imm_a) ^ np.uint32(i.negate_a << 31)
-            b = operand(i.b, 1, b_at[part], i.scalar_b, i.imm_b)
+            b = operand(b_source, 1, b_at[part], i.scalar_b, i.imm_b)
             c = operand(i.c, 2, c_at[part], i.scalar_c, i.imm_c) ^ np.uint32(i.negate_c << 31)
             distance = {Swap.NEIGHBOUR: 1, Swap.HALF: n // 2}.get(i.swap, 0)
             b = b[:, np.arange(n) ^ min(distance, n - 1)]

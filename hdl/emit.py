@@ -25,6 +25,7 @@ UNITS = {
     "cluster_set": ("hdl.cluster_set", "ClusterSet", "core.dre.wtu"),
     "kvmu": ("hdl.kvmu", "Kvmu", "core.dre.kvmu"),
     "dre": ("hdl.dre", "Dre", "core.dre"),
+    "vpe": ("hdl.vpe", "Vpe", "core.vpe"),
     "dpe": ("hdl.dpe", "Dpe", "core.dpe"),
 }
 

@@ -222,7 +222,7 @@ class Vpe(wiring.Component):
         conflicts = [reads[k] & on_the_way(f"way_{n}", k, at[k]) for k, n in enumerate("abc")]
         behind = comb("behind", (to - s.at) & top, p.addr_bits)
         conflicts += [
-            s_active & (now.write & s_bank).any() & (behind <= s.left),  # not stored yet
+            comb("unread", s_active & (now.write & s_bank).any() & (behind <= s.left)),  # to be stored before
             s_active & streams & (Cat(reads) & s_bank).any(),
             ~out_free & (Cat(reads) & out_bank).any(),
         ]

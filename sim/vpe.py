@@ -1,5 +1,6 @@
 """Cycles of the VPE."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -20,7 +21,10 @@ class VpeCycles:
     i: list[int] = field(default_factory=list)
     o: list[int] = field(default_factory=list)
     words: int = 0  # through the lanes
-    waits: int = 0  # cycles in which an instruction is in hand and neither issues nor is handed on
+    # Cycles in which an instruction is in hand and neither issues nor is handed on, by reason: "order" (its word before
+    # would come before others), "bank" or "scalar" (on its way), "store" (of what it overwrites or streams into, or
+    # the STORE before).
+    waits: Counter = field(default_factory=Counter)
 
     @property
     def end(self) -> int:
@@ -70,6 +74,7 @@ class VpeTime:
             fire = held is not None and (slow or not any(w.left >= LATENCY for w in coming))
             issue = hand_on = False
             read: set[int] = set()
+            reason = "order"
             if now and now.op != Op.STORE and (held is None or fire):
                 at = self._addresses(now, word)
                 to = (now.addr_d + word) & top
@@ -79,16 +84,19 @@ class VpeTime:
                     (now.write >> store[0] & 1 and (to - store[1]) & top <= store[2])
                     or (now.streams and store[0] in at)
                 )
-                blocked = stored or any(on_the_way(bank, addr) for bank, addr in at.items())
-                issue = not blocked and all(busy.get(r, 0) <= cycle for r in registers)
+                bank = any(on_the_way(bank, addr) for bank, addr in at.items())
+                scalar = any(busy.get(r, 0) > cycle for r in registers)
+                issue = not (stored or bank or scalar)
+                reason = "bank" if bank else "scalar" if scalar else "store"
                 read = set(at) if issue else set()
             fetch = store is not None and not on_the_way(store[0], store[1])
             if fetch:
                 kept = self._addresses(held[1], 0) if held and not fire else {}
                 fetch = store[0] not in read and store[0] not in kept
             if now and now.op == Op.STORE:
-                hand_on = store is None or (fetch and store[2] == 0)
-            out.waits += bool(now and not issue and not hand_on)
+                hand_on, reason = store is None or (fetch and store[2] == 0), "store"
+            if now and not issue and not hand_on:
+                out.waits[reason] += 1
 
             # The clock edge.
             for w in coming:

@@ -14,7 +14,8 @@ async def programs(dut):
     """Drive "c" and "i" of each of config["episodes"], with a reset before each, and return its outputs and cycles.
 
     "stalls" are probabilities of idling on c and i and of stalling o, each a turn of 40 cycles. With "cut_at" the
-    episode is cut short by the reset of the next one after so many cycles, and returns nothing.
+    episode is cut short by the reset of the next one after so many cycles, and returns nothing. With "mutant" it goes
+    to that port and whatever fails is returned.
     """
     settings = config()
     p = VpeParams(**settings["params"] | {"score": ScoreFormat(**settings["params"]["score"])})
@@ -44,9 +45,17 @@ async def programs(dut):
                 stall()
                 await bench.step()
             continue
-        await bench.run(done, limit=30 * (len(e["c"]) + len(e["i"]) + e["outputs"]) + 2000)
-        for _ in range(30):  # nothing more may come
-            await bench.step()
+        if "mutant" in e:
+            dut.mutant.value = e["mutant"]
+        try:
+            await bench.run(done, limit=30 * (len(e["c"]) + len(e["i"]) + e["outputs"]) + 2000)
+            for _ in range(30):  # nothing more may come
+                await bench.step()
+        except AssertionError as error:
+            if "mutant" not in e:
+                raise
+            results.append({"failed": str(error)})
+            continue
         perf = int(dut.perf.value)
         counts = {n: perf >> 32 * k & 0xFFFFFFFF for k, n in enumerate(Vpe.counters())}
         results.append({"c": c.sent[:], "i": i.sent[:], "o": o.got[:], "perf": counts})

@@ -1,0 +1,330 @@
+"""VPE: stored words equal to golden, cycles equal to the time view; programs at random and on real rows, mutants."""
+
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from golden import vector_programs as programs
+from golden.numerics import matmul
+from golden.params import ScoreFormat
+from golden.trace import Trace
+from golden.vector import FOREVER, Bank, Format, Instruction, Machine, Op, Post, Reduce, Source, Step, Swap
+from hdl.emit import Emitted, emit
+from hdl.params import VpeParams, preset
+from sim.vpe import VpeTime
+from tb.runner import ROOT, Run
+from tb.test_vector import SPECIAL
+
+TINY = preset("tiny").core.vpe
+SIZES = {
+    "tiny": TINY,
+    "rows": VpeParams(n_h=2, n_w=2, depth=4, score=ScoreFormat(0, 16)),
+    "one": VpeParams(n_w=1, depth=1),
+}
+STALLS = [(0.4, 0.4, 0.4), (0.0, 0.8, 0.0), (0.0, 0.0, 0.85), (0.0, 0.0, 0.0), (0.8, 0.1, 0.5)]
+FULL_RATE = [(0.0, 0.0, 0.0)]
+LANE_BITS = {Format.WIDE: 32, Format.HALF: 16, Format.SIGN: 1, 3: 1}
+
+
+@cache
+def emitted(p: VpeParams):
+    return emit("vpe", p)
+
+
+@dataclass
+class Episode:
+    """A program and the words of each row's stream; what golden stores."""
+
+    p: VpeParams
+    rows: list[list[Step]]  # the same instructions in all
+    stalls: list[tuple[float, float, float]]
+    cut_at: int = 0
+
+    def __post_init__(self):
+        machines = [Machine(self.p.format) for _ in self.rows]
+        self.want = list(zip(*(m.run(row) for m, row in zip(machines, self.rows, strict=True)), strict=True))
+
+    @property
+    def instructions(self) -> list[Instruction]:
+        return [step.instruction for step in self.rows[0]]
+
+    def beats(self) -> dict:
+        """What the bench drives."""
+        c = [{k: fit(self.p, k, v) for k, v in asdict(i).items()} for i in self.instructions]
+        i = []
+        for steps in zip(*self.rows, strict=True):
+            if steps[0].instruction.streams:
+                bits = 32 if steps[0].instruction.wide else 16
+                i += [[packed(w, bits) for w in row] for row in zip(*(s.words for s in steps), strict=True)]
+        return {"c": c, "i": i, "outputs": len(self.want), "stalls": self.stalls, "cut_at": self.cut_at}
+
+    def check(self, got: dict) -> None:
+        """Every stored word."""
+        assert len(got["o"]) == len(self.want)
+        for at, (want, (_, beat)) in enumerate(zip(self.want, got["o"], strict=True)):
+            first = want[0]
+            head = {"format": first.format, "keep": first.keep, "last": first.last}
+            assert {k: beat[k] for k in head} == head, at
+            assert beat["data"] == [packed(w.data, LANE_BITS[w.format]) for w in want], at
+        counts = {"instructions": len(self.rows[0]), "loads": len(self.beats()["i"]), "stores": len(self.want)}
+        lanes = [i for i in self.instructions if i.op != Op.STORE]
+        counts["words"] = sum(i.words + 1 for i in lanes)
+        counts["functions"] = sum(i.words + 1 for i in lanes if i.post >= Post.EXP)
+        assert {k: got["perf"][k] for k in counts} == counts
+
+    def check_cycles(self, got: dict) -> Counter:
+        """Every transfer of an unstalled run; the reasons of the cycles waited."""
+        time = VpeTime(self.p).run(self.instructions)
+        first = got["c"][0]
+        for name, want in (("c", time.c), ("i", time.i)):
+            assert [cycle - first for cycle in got[name]] == want, name
+        assert [cycle - first for cycle, _ in got["o"]] == time.o
+        assert got["perf"]["waits"] == time.waits.total()
+        assert got["perf"]["starved"] == 0
+        return time.waits
+
+
+def fit(p: VpeParams, field: str, value: int) -> int:
+    """A field's value as the instruction has it: addresses wrap."""
+    return value & p.depth - 1 if field.startswith("addr_") else int(value)
+
+
+def packed(lanes: np.ndarray, bits: int) -> int:
+    return sum(int(v) << bits * j for j, v in enumerate(lanes.tolist()))
+
+
+def run(e, p: VpeParams, episodes: list[Episode], waves: bool = True) -> list[dict]:
+    c = {"params": asdict(p), "episodes": [episode.beats() for episode in episodes]}
+    return Run(e, "tb.bench_vpe", "programs", c, waves=waves)()["episodes"]
+
+
+def numbers(rng: np.random.Generator, shape: tuple[int, ...], wide: bool) -> np.ndarray:
+    """FP32 or BF16 bits: of moderate size, of any, special ones."""
+    bits = (rng.standard_normal(shape) * 4).astype(np.float32).view(np.uint32).astype(np.int64)
+    kind = rng.random(shape)
+    bits = np.where(kind < 0.2, rng.integers(0, 1 << 32, shape), bits)
+    bits = np.where(kind > 0.93, rng.choice(SPECIAL, shape), bits)
+    return (bits if wide else bits >> 16).astype(np.uint32)
+
+
+def random_rows(p: VpeParams, seed: int, count: int) -> list[list[Step]]:
+    """`count` instructions with any value in any field, after those that fill the banks."""
+    rng = np.random.default_rng(seed)
+    fill = {"a": Source.STREAM, "wide": 1, "write": Bank.A | Bank.B | Bank.C, "words": p.depth - 1}
+    instructions = [Instruction(**fill)]
+    address_bits = p.depth.bit_length() - 1
+
+    def pick(*values):
+        return int(rng.choice(values))
+
+    def address() -> int:
+        return int(rng.integers(p.depth))
+
+    for _ in range(count):
+        instructions.append(
+            Instruction(
+                op=pick(Op.FMA, Op.FMA, Op.FMA, Op.MAX, Op.MIN, Op.STORE, Op.STORE),
+                words=min(p.depth, pick(1, 1, 2, 3, 5, p.depth)) - 1,
+                keep=int(rng.integers(p.n_w)),
+                **{n: pick(*Source) for n in "abc"},
+                **{f"scalar_{n}": int(rng.integers(8)) for n in "abcd"},
+                **{f"imm_{n}": int(numbers(rng, (1,), False)[0]) for n in "abc"},
+                **{f"addr_{n}": address() for n in "abcd"},
+                **{f"span_{n}": pick(0, 1, 2, FOREVER, FOREVER) for n in "abc"},
+                negate_a=pick(0, 1),
+                negate_c=pick(0, 1),
+                swap=pick(0, 0, *range(1, Swap.HALF + 1 + address_bits)),
+                wide=pick(0, 1),
+                post=pick(0, 0, *range(8)),
+                code=pick(0, 0, 1),
+                write=int(rng.integers(8)),
+                reduce=pick(0, *Reduce),
+                format=int(rng.integers(4)),
+            )
+        )
+
+    def row() -> list[Step]:
+        return [Step(i, numbers(rng, (i.words + 1, p.n_w), bool(i.wide)) if i.streams else None) for i in instructions]
+
+    return [row() for _ in range(p.n_h)]
+
+
+@cache
+def random_results(size: str) -> list[tuple[Episode, dict]]:
+    """Random programs of one size and what came of them: stalled, at full rate, with resets in flight between."""
+    p = SIZES[size]
+    stalled = [Episode(p, random_rows(p, seed, 150), STALLS) for seed in (1, 2)]
+    cut = [Episode(p, random_rows(p, seed, 60), STALLS[:1], cut_at=seed) for seed in (7, 40, 111)]
+    full_rate = [Episode(p, random_rows(p, seed, 150), FULL_RATE) for seed in (21, 22, 23)]
+    episodes = [stalled[0], cut[0], full_rate[0], cut[1], full_rate[1], stalled[1], cut[2], full_rate[2]]
+    return list(zip([e for e in episodes if not e.cut_at], run(emitted(p), p, episodes), strict=True))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_random_programs_equal_golden(size):
+    """Also after resets in flight, which cut the episodes between these."""
+    for episode, got in random_results(size):
+        episode.check(got)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_cycles_equal_time_view(size):
+    full_rate = [(e, got) for e, got in random_results(size) if e.stalls == FULL_RATE]
+    assert len(full_rate) == 3
+    for episode, got in full_rate:
+        episode.check_cycles(got)
+
+
+def bins(episode: Episode, got: dict) -> set[str]:
+    """What a random program exercised."""
+    hit = set()
+    before = None
+    for i in episode.instructions[1:]:
+        hit |= {f"op {Op(i.op).name}"}
+        if i.op == Op.STORE:
+            hit |= {f"format {i.format}"} | ({"store part"} if i.keep < episode.p.n_w - 1 else set())
+            continue
+        length = "many" if i.words else "one"
+        hit |= {f"{n} {Source(getattr(i, n)).name}" for n in ("abc" if i.op == Op.FMA else "ac")}
+        hit |= {f"post {i.post}", f"reduce {Reduce(i.reduce).name} {length}", f"write {i.write}"}
+        hit |= {f"swap {min(i.swap, 3)}"} if i.op == Op.FMA and i.b != Source.SCALAR else set()
+        hit |= {"code"} if i.code and i.post >= Post.EXP else set()
+        hit |= {"reduce part"} if i.reduce and i.keep < episode.p.n_w - 1 else set()
+        hit |= {"span"} if i.a == Source.BANK and i.words >> i.span_a else set()
+        if before is not None and before.post >= Post.EXP > i.post:
+            hit.add("after a function")
+        before = i
+    for word in episode.want:
+        for row in word:
+            if row.format == Format.WIDE:
+                top = row.data >> 23 & 255
+                hit |= {"stored NaN"} if (row.data == 0x7FC00000).any() else set()
+                hit |= {"stored infinity"} if ((top == 255) & (row.data & 0x7FFFFF == 0)).any() else set()
+                hit |= {"stored zero"} if (row.data & 0x7FFFFFFF == 0).any() else set()
+    if episode.stalls == FULL_RATE:
+        hit |= {f"wait {reason}" for reason in episode.check_cycles(got)}
+    else:
+        hit |= {"starved"} if got["perf"]["starved"] else set()
+    return hit
+
+
+BINS = {
+    *(f"op {o.name}" for o in Op),
+    *(f"format {k}" for k in range(4)),
+    *(f"{n} {s.name}" for n in "abc" for s in Source),
+    *(f"post {k}" for k in range(8)),
+    *(f"reduce {r.name} {length}" for r in Reduce for length in ("one", "many")),
+    *(f"write {k}" for k in range(8)),
+    *(f"swap {k}" for k in range(4)),
+    *(f"wait {reason}" for reason in ("order", "bank", "scalar", "store")),
+    *("code", "store part", "reduce part", "span", "after a function", "starved"),
+    *("stored NaN", "stored infinity", "stored zero"),
+}
+
+
+def test_functional_coverage():
+    """Random programs reach every stated bin; without this a comparison could pass on dull data."""
+    hit = frozenset().union(*(bins(e, got) for size in ("tiny", "rows") for e, got in random_results(size)))
+    assert hit == BINS, (BINS - hit, hit - BINS)
+
+
+@cache
+def trace() -> Trace:
+    return Trace.load(ROOT / "tb" / "fixtures" / "world.safetensors")
+
+
+def score_row(length: int, head: int = 0) -> np.ndarray:
+    """Scores of the last recorded query against the first keys, FP32: what the DPE gives."""
+    t = trace()
+    q = t.queries(1, *t.spans(queries=True)[-1])[:, head]
+    return matmul(q, t.k[1, :length, head // 3])[0]
+
+
+def real_programs(p: VpeParams, length: int) -> dict[str, list[Step]]:
+    """Every sequence on rows of a real decoder, of `length` numbers where they can be."""
+    fmt, t = p.format, trace()
+    s = score_row(length)
+    keys = t.k[0, :, 0]
+    angle = 7 * 1e5 ** -(np.arange(p.n_w) / p.n_w)  # a head of two words
+    head = [np.resize(key, 2 * p.n_w) for key in keys[:2]]
+    half = p.depth // 2
+    members = [programs.cluster_add(key[: p.n_w], i == 0, fmt) for i, key in enumerate(keys[:5])]
+    return {
+        "softmax": programs.softmax(s, 0.125, fmt),
+        "score codes": programs.score_codes(s, 0.125, fmt),
+        "hash bits": programs.hash_bits(s, fmt),
+        "norm": programs.rms_norm(np.resize(keys[0], length), np.resize(keys[1], length), 1e-5, fmt, 0, half),
+        "rotary halves": programs.rotary_tables(np.cos(angle), np.sin(angle), "halves", fmt)
+        + programs.rotary(np.stack(head), 4 * p.n_w // 2, "halves", fmt, to=8),
+        "rotary neighbours": programs.rotary_tables(np.cos(angle), np.sin(angle), "neighbours", fmt)
+        + programs.rotary(np.stack(head), 4 * p.n_w // 2, "neighbours", fmt, to=8),
+        "gate": programs.silu_gate(s, s[::-1].copy(), fmt),
+        "residual": programs.residual(s, s[::-1].copy(), fmt),
+        "cluster mean": [step for key in members for step in key] + programs.cluster_mean(p.n_w, 5, fmt, 0, 2),
+        "two rows": programs.interleave(
+            programs.softmax(score_row(length, head), 0.125, fmt, head * half, 4 * head) for head in (0, 1)
+        ),
+    }
+
+
+@pytest.mark.parametrize("stalls", [STALLS, FULL_RATE])
+def test_sequences_on_real_rows(stalls):
+    episodes = [Episode(TINY, [program], stalls) for program in real_programs(TINY, 30).values()]
+    for episode, got in zip(episodes, run(emitted(TINY), TINY, episodes), strict=True):
+        episode.check(got)
+        if stalls == FULL_RATE:
+            episode.check_cycles(got)
+
+
+MUTANTS = [
+    ("assign early = ", "0 & "),  # results come out of order
+    ("assign way_a = ", "0 & "),  # a word is read before it is written
+    ("assign way_b = ", "0 & "),
+    ("assign way_c = ", "0 & "),
+    ("assign s_b = ", "0 & "),  # a word is stored before it is written
+    ("assign sets = ", "0 & "),  # scalars are taken before they come
+    ("assign unread = ", "0 & "),  # words are overwritten before they are stored
+    ("assign out_free = ", "1 | "),
+    ("assign taken = ", "0 & "),  # a STORE reads a bank that is being read
+    ("assign second = ", "0 & "),
+    ("assign nan = flags", "0 & "),  # in a sum
+    ("assign highest = ", "0 & "),
+]
+
+
+def with_mutants(p: VpeParams) -> Emitted:
+    """The unit with an input `mutant`: 0 for none, k for the k-th edit. One simulator for all."""
+    text = emitted(p).verilog
+    for k, (assign, change) in enumerate(MUTANTS, 1):
+        assert text.count(assign) >= 1, f"mutant does not apply: {assign!r}"
+        name, value = assign.partition(" = ")[0] + " = ", assign.partition(" = ")[2]
+        gate = f"{{64{{bench_vpe.unit.mutant == {k}}}}}"
+        chosen = f"~{gate} & " if change == "0 & " else f"{gate} | "
+        text = re.sub(re.escape(assign) + "(.*?);", lambda x: f"{name}{chosen}({value}{x[1]});", text, count=1)  # noqa: B023
+    head, module, rest = text.rpartition("\nmodule vpe(")
+    text = head + module + "mutant, " + rest.replace(");", ");\n  input [7:0] mutant;", 1)
+    port = {"name": "mutant", "dir": "in", "width": 8}
+    return Emitted(text, "vpe", emitted(p).manifest | {"ports": [*emitted(p).manifest["ports"], port]})
+
+
+def test_mutants_are_killed():
+    p = replace(TINY, n_w=2, depth=8)
+    episodes = [Episode(p, random_rows(p, 3, 300), STALLS), Episode(p, random_rows(p, 4, 300), FULL_RATE)]
+    c = {"params": asdict(p), "episodes": []}
+    for k in range(len(MUTANTS) + 1):
+        c["episodes"] += [e.beats() | {"mutant": k} for e in episodes]
+    got = Run(with_mutants(p), "tb.bench_vpe", "programs", c)()["episodes"]
+    survivors = []
+    for k in range(len(MUTANTS) + 1):
+        try:
+            for episode, result in zip(episodes, got[2 * k : 2 * k + 2], strict=True):
+                assert "failed" not in result
+                episode.check(result)
+            survivors.append(k)
+        except AssertionError:
+            pass
+    assert survivors == [0]
