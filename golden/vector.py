@@ -27,7 +27,7 @@ from golden.numerics import BF16, flush, to_bf16, to_fp32
 from golden.params import ScoreFormat, check, check_ints
 
 ONE, MINUS_ZERO = 0x3F80, 0x8000  # BF16
-SCALARS = 8
+SCALARS = 16
 FOREVER = 15  # a span that no bank reaches
 
 
@@ -259,7 +259,7 @@ class Machine:
     """One vector unit: banks of `depth` words, scalar registers, and an interpreter of instructions.
 
     Banks and scalars can be read and set: `banks[i]` is uint32 [depth, n] (of B only the upper halves count),
-    `scalars` FP32 [8]. Hardware starts with unknown banks and scalars of zero.
+    `scalars` FP32 [16]. Hardware starts with unknown banks and scalars of zero.
     """
 
     def __init__(self, fmt: VectorFormat):

@@ -1,15 +1,14 @@
 """The VPE's sequences: programs for rows of a decoder layer and for the inputs of the retrieval engine.
 
 Each function returns the steps of one row or block. They take the banks' first words (`at`) and registers (`regs`, four
-from there on), so that several can stand in the machine at once; `interleave` mixes programs that share nothing, which
-hides the latency of one behind the words of another. Rows are as long as a bank at most.
+from there on), so that several can stand in the machine at once; `interleave` mixes the programs of many rows, which
+hides the latencies of one behind the words of others. Rows are as long as a bank at most.
 
 Numbers: what enters as FP32 is FP32, results are BF16. A reciprocal or root is refined in FP32 by a Newton step
 (relative error below 2^-15), so that a row's common factor does not carry BF16's error.
 """
 
-from collections.abc import Iterable
-from itertools import zip_longest
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -32,6 +31,12 @@ from golden.vector import (
 )
 
 BANK, STREAM, SCALAR, IMMEDIATE = Source
+
+
+# Turns and period of a sequence for `interleave`: between a scalar's step and its use, words of other rows pass.
+SOFTMAX_TURNS = (0, 5, 8, 11, 13, 16, 17), 7
+SCORE_TURNS = (0, 4, 5), 3
+NORM_TURNS = (0, 3, 10, 12, 15, 18, 19, 21, 23, 28, 31, 32), 11
 
 
 def count_words(length: int, fmt: VectorFormat) -> int:
@@ -265,9 +270,13 @@ def cluster_mean(length: int, count: int, fmt: VectorFormat, at: int, to: int, r
     ]
 
 
-def interleave(programs: Iterable[list[Step]]) -> list[Step]:
-    """Steps of programs that share no word and no register, in turns."""
-    return [step for steps in zip_longest(*programs) for step in steps if step is not None]
+def interleave(programs: Iterable[list[Step]], turns: Sequence[int], period: int) -> list[Step]:
+    """Many programs of equal shape, each `period` turns behind the one before; step j of one takes its turn `turns[j]`.
+
+    Programs under way at the same time, `turns[-1] // period + 1` of them, must share no word and no register.
+    """
+    order = [(k * period + turns[j], k, step) for k, steps in enumerate(programs) for j, step in enumerate(steps)]
+    return [step for _, _, step in sorted(order, key=lambda x: x[:2])]
 
 
 def rows(outputs: Iterable[Output]) -> list[np.ndarray]:

@@ -46,7 +46,7 @@ class VectorUnit(wiring.Component):
     operands : In(OPERANDS) : sources and signs, beside i : In(32 * n_w), a word of the stream
     function, result : In : of the lanes, see `hdl.vpe_lane`
     write : In(`write_layout`), live : In(n_w) : of the lanes' results, lanes that count in a reduction
-    done : Out(8) : scalar registers that are written at the next clock edge
+    done : Out(16) : scalar registers that are written at the next clock edge
     format : In(2) : of o : Out(32 * n_w), the word of bank B or C that was read last
 
     Latency: `Lane.LATENCY` or `Lane.FUNCTION_LATENCY` from operands to results; a reduction's register is written 3

@@ -12,7 +12,7 @@ from golden import vector_programs as programs
 from golden.numerics import matmul
 from golden.params import ScoreFormat
 from golden.trace import Trace
-from golden.vector import FOREVER, Bank, Format, Instruction, Machine, Op, Post, Reduce, Source, Step, Swap
+from golden.vector import FOREVER, SCALARS, Bank, Format, Instruction, Machine, Op, Post, Reduce, Source, Step, Swap
 from hdl.emit import Emitted, emit
 from hdl.params import VpeParams, preset
 from sim.vpe import VpeTime
@@ -131,7 +131,7 @@ def random_rows(p: VpeParams, seed: int, count: int) -> list[list[Step]]:
                 words=min(p.depth, pick(1, 1, 2, 3, 5, p.depth)) - 1,
                 keep=int(rng.integers(p.n_w)),
                 **{n: pick(*Source) for n in "abc"},
-                **{f"scalar_{n}": int(rng.integers(8)) for n in "abcd"},
+                **{f"scalar_{n}": int(rng.integers(SCALARS)) for n in "abcd"},
                 **{f"imm_{n}": int(numbers(rng, (1,), False)[0]) for n in "abc"},
                 **{f"addr_{n}": address() for n in "abcd"},
                 **{f"span_{n}": pick(0, 1, 2, FOREVER, FOREVER) for n in "abc"},
@@ -265,8 +265,9 @@ def real_programs(p: VpeParams, length: int) -> dict[str, list[Step]]:
         "gate": programs.silu_gate(s, s[::-1].copy(), fmt),
         "residual": programs.residual(s, s[::-1].copy(), fmt),
         "cluster mean": [step for key in members for step in key] + programs.cluster_mean(p.n_w, 5, fmt, 0, 2),
-        "two rows": programs.interleave(
-            programs.softmax(score_row(length, head), 0.125, fmt, head * half, 4 * head) for head in (0, 1)
+        "many rows": programs.interleave(
+            [programs.softmax(score_row(20, h), 0.125, fmt, h % 3 * 5, h % 3 * 4) for h in range(5)],
+            *programs.SOFTMAX_TURNS,
         ),
     }
 
