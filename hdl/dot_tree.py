@@ -180,7 +180,8 @@ class DotTree(wiring.Component):
         # Cycle 6: the chunk to its block of exponents; the larger block of chunk and row.
         top5 = later("top_", top2, 3)
         fine6 = reg("fine6", total5.as_signed() << top5[:BLOCK_BITS], sum_bits + (1 << BLOCK_BITS) - 1)
-        block, own = Signal(9 - BLOCK_BITS, reset_less=True), top5[BLOCK_BITS:]
+        block = Signal(9 - BLOCK_BITS, reset_less=True)
+        own = top5[BLOCK_BITS:]
         larger = comb("larger", Mux(first[6] | (own > block), own, block))
         down_chunk6 = reg("down_chunk6", larger - own, len(block))
         down_row6 = reg("down_row6", larger - block, len(block))

@@ -100,9 +100,14 @@ class Dpe(wiring.Component):
 
         # The chunk that is issued: words of the command in hand.
         command = Signal(command_layout(p))
-        running, chunk, row = Signal(), Signal(p.x_addr_bits), Signal(p.x_addr_bits)
-        w_addr, x_addr = Signal(p.w_addr_bits), Signal(p.x_addr_bits)
-        row_end, issue, done = Signal(), Signal(), Signal()
+        running = Signal()
+        chunk = Signal(p.x_addr_bits)
+        row = Signal(p.x_addr_bits)
+        w_word = Signal(p.w_addr_bits)
+        x_word = Signal(p.x_addr_bits)
+        row_end = Signal()
+        issue = Signal()
+        done = Signal()
         free = Signal(range(self.ROOM + 1), init=self.ROOM)  # of the results' room, less what is on its way
         gives = Signal()
         m.d.comb += [
@@ -116,8 +121,8 @@ class Dpe(wiring.Component):
             m.d.sync += [
                 chunk.eq(Mux(row_end, 0, chunk + 1)),
                 row.eq(row + row_end),
-                w_addr.eq(Mux(row_end, command.w, w_addr + 1)),
-                x_addr.eq(x_addr + 1),
+                w_word.eq(Mux(row_end, command.w, w_word + 1)),
+                x_word.eq(x_word + 1),
             ]
         with m.If(self.c.ready):
             m.d.sync += running.eq(self.c.valid)
@@ -126,8 +131,8 @@ class Dpe(wiring.Component):
                 command.eq(self.c.payload),
                 chunk.eq(0),
                 row.eq(0),
-                w_addr.eq(self.c.payload.w),
-                x_addr.eq(self.c.payload.x),
+                w_word.eq(self.c.payload.w),
+                x_word.eq(self.c.payload.x),
             ]
 
         # Activations: exponents are read with the issue, significands a cycle later. Both pass a register, from which
@@ -135,14 +140,15 @@ class Dpe(wiring.Component):
         exponent_ram = ram(m, platform, "exponent_ram", 8 * p.n_w, p.x_depth)
         significand_ram = ram(m, platform, "significand_ram", 8 * p.n_w, p.x_depth)
         numbers = _marked(m, self.x.payload.data, "x_data")
-        issue1, x_addr1 = Signal(), Signal(p.x_addr_bits)
+        issue1 = Signal()
+        x_word1 = Signal(p.x_addr_bits)
         off = Signal(p.n_w)  # lanes beyond the row
-        m.d.sync += [issue1.eq(issue), x_addr1.eq(x_addr)]
+        m.d.sync += [issue1.eq(issue), x_word1.eq(x_word)]
         m.d.sync += off.eq(Cat(row_end & (command.keep < i) for i in lanes))
         m.d.comb += self.x.ready.eq(1)
         for memory, words, read, addr in (
-            (exponent_ram, [v[7:15] for v in numbers], issue, x_addr),
-            (significand_ram, [Cat(v[:7], v[15]) for v in numbers], issue1, x_addr1),
+            (exponent_ram, [v[7:15] for v in numbers], issue, x_word),
+            (significand_ram, [Cat(v[:7], v[15]) for v in numbers], issue1, x_word1),
         ):
             m.d.comb += [
                 memory.w_en.eq(self.x.valid),
@@ -150,19 +156,19 @@ class Dpe(wiring.Component):
                 memory.w_data.eq(Cat(words)),
             ]
             m.d.comb += [memory.r_en.eq(read), memory.r_addr.eq(addr)]
-        exponents = Signal(exponents_layout(p), reset_less=True)
-        significands = Signal(significands_layout(p), reset_less=True)
+        shared_exponents = Signal(exponents_layout(p), reset_less=True)
+        shared_significands = Signal(significands_layout(p), reset_less=True)
         e = [exponent_ram.r_data.word_select(i, 8) for i in lanes]
         s = [significand_ram.r_data.word_select(i, 8) for i in lanes]
         m.d.sync += [
-            exponents.exponent.as_value().eq(exponent_ram.r_data),
-            exponents.zero.eq(Cat(~v.any() for v in e)),
-            exponents.special.eq(Cat(v.all() for v in e) & ~off),
-            exponents.off.eq(off),
-            significands.fraction.as_value().eq(Cat(v[:7] for v in s)),
-            significands.sign.eq(Cat(v[7] for v in s)),
-            significands.special.eq(exponents.special),
-            significands.nan.eq((exponents.special & Cat(v[6] for v in s)).any()),
+            shared_exponents.exponent.as_value().eq(exponent_ram.r_data),
+            shared_exponents.zero.eq(Cat(~v.any() for v in e)),
+            shared_exponents.special.eq(Cat(v.all() for v in e) & ~off),
+            shared_exponents.off.eq(off),
+            shared_significands.fraction.as_value().eq(Cat(v[:7] for v in s)),
+            shared_significands.sign.eq(Cat(v[7] for v in s)),
+            shared_significands.special.eq(shared_exponents.special),
+            shared_significands.nan.eq((shared_exponents.special & Cat(v[6] for v in s)).any()),
         ]
 
         # The trees.
@@ -173,11 +179,11 @@ class Dpe(wiring.Component):
             first.eq((chunk == 0) & command.start),
             self.w.ready.eq(1),
         ]
-        w_addr1, first1, gives1, done1 = (
+        w_word1, first1, gives1, done1 = (
             Signal(len(v), name=f"{n}1")
-            for n, v in (("w_addr", w_addr), ("first", first), ("gives", gives), ("done", done))
+            for n, v in (("w_word", w_word), ("first", first), ("gives", gives), ("done", done))
         )
-        m.d.sync += [w_addr1.eq(w_addr), first1.eq(first), gives1.eq(gives), done1.eq(done)]
+        m.d.sync += [w_word1.eq(w_word), first1.eq(first), gives1.eq(gives), done1.eq(done)]
         trees = [place(m, platform, f"tree{h}", DotTree, p) for h in range(p.n_h)]
         for h, tree in enumerate(trees):
             m.d.comb += [
@@ -185,11 +191,11 @@ class Dpe(wiring.Component):
                 tree.w_addr.eq(self.w.payload.addr),
                 tree.w_data.as_value().eq(weights),
                 tree.r_en.eq(issue1),
-                tree.r_addr.eq(w_addr1),
+                tree.r_addr.eq(w_word1),
                 tree.first.eq(first1),
                 tree.last.eq(gives1),
-                tree.exponents.eq(exponents),
-                tree.significands.eq(significands),
+                tree.exponents.eq(shared_exponents),
+                tree.significands.eq(shared_significands),
             ]
         fifo = m.submodules.fifo = SyncFIFOBuffered(width=result_layout(p).size, depth=self.ROOM)
         last = done1

@@ -1,18 +1,24 @@
 """DPE: results equal to golden, cycles equal to the time view; stalls, sizes, specials, reset, coverage, mutants."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from golden.dot import dot
-from hdl.emit import emit
+from golden.params import ParamError
+from golden.trace import Trace
+from hdl.dpe import Dpe
+from hdl.emit import emit, to_verilog
+from hdl.leaf import Leaves
 from hdl.params import DpeParams, preset
 from sim.dpe import DpeTime
+from tb.formal.equal import prove_equal
 from tb.operands import KINDS, operands
-from tb.runner import Run
+from tb.runner import ROOT, BenchError, Run, mutants
 
 TINY = preset("tiny").core.dpe
 SIZES = {
@@ -28,10 +34,13 @@ class Traffic:
     """Phases for the bench, and the results that golden gives for them."""
 
     def __init__(self, p: DpeParams):
-        self.p, self.phases, self.wants, self.commands = p, [], [], []
+        self.p, self.phases, self.wants, self.commands, self.fits = p, [], [], [], True
 
     def phase(self, weights: np.ndarray, rows: np.ndarray, rng=None, splits: int = 1) -> None:
-        """`rows` [R, K] times `weights` [trees, K]; with more `splits`, row by row in so many commands each."""
+        """`rows` [R, K] times `weights` [trees, K]; with more `splits`, row by row in so many commands each.
+
+        Phases take turns with the halves of the memories; one that needs more runs alone.
+        """
         p, half = self.p, len(self.phases) % 2
         n, chunks = p.n_w, -(-rows.shape[1] // p.n_w)
         w_base, x_base = half * p.w_depth // 2, half * p.x_depth // 2
@@ -75,8 +84,9 @@ class Traffic:
         want = dot(rows, weights, p.dot)
         lasts = [int(splits > 1 or r == len(rows) - 1) for r in range(len(rows))]
         self.wants += [{"data": v, "last": z} for v, z in zip(want.view(np.uint32).tolist(), lasts, strict=True)]
-        # The memories have two halves; with one word there are none, and a phase waits for all before it.
-        before = len(self.phases) - (min(p.w_depth, p.x_depth) > 1)
+        fits = chunks <= p.w_depth // 2 and chunks * len(rows) <= p.x_depth // 2
+        before = len(self.phases) - (fits and self.fits)
+        self.fits = fits
         after = sum(phase["results"] for phase in self.phases[: max(0, before)])
         self.phases.append({"w": w, "x": x, "c": c, "results": len(rows), "after": after})
 
@@ -130,3 +140,149 @@ def test_cycles_equal_the_time_view(size):
         assert [c - first for c in got["cycles"]] == want.results.tolist()
         assert got["beats"] == t.wants * 3
         assert got["perf"]["waits"] == 0
+
+
+@pytest.mark.slow
+def test_real_operands_at_full_size():
+    """Weights and activations of the real decoder, and queries against keys, on 64 trees of 64."""
+    p = preset("core").core.dpe
+    real = load_file(ROOT / "tb" / "fixtures" / "decoder.safetensors")
+    world = Trace.load(ROOT / "tb" / "fixtures" / "world.safetensors")
+    start, stop = world.spans("frame", queries=True)[-1]
+    queries = world.queries(0, start, stop)[:, 0]
+    for seed, (idle, stall) in enumerate([(0.0, 0.0), (0.2, 0.5)], 1):
+        t = Traffic(p)
+        t.phase(real["qkv_w"], real["qkv_x"])
+        t.phase(world.k[0, :64, 0], queries)
+        t.phase(real["down_w"], real["down_x"], np.random.default_rng(seed))
+        rng = np.random.default_rng(seed)
+        for kind in KINDS:
+            t.phase(operands(rng, kind, p.n_h, 150), operands(rng, kind, 3, 150), rng)
+        got = t.run(emitted(p), seed, idle, stall)
+        assert got["beats"] == t.wants
+        if not stall:
+            alone = DpeTime(p).run(t.commands[:1])
+            first = got["taken"][0]
+            assert [c - first for c in got["cycles"][: len(real["qkv_x"])]] == alone.results.tolist()
+
+
+def test_results_that_are_not_taken_hold_the_chunks_back():
+    p = replace(TINY, x_depth=64)
+    rng = np.random.default_rng(7)
+    t = Traffic(p)
+    t.phase(operands(rng, "normal", p.n_h, p.n_w), operands(rng, "normal", 32, p.n_w))
+    got = t.run(emitted(p), 1, stall=0.9)
+    assert got["beats"] == t.wants
+    assert got["perf"]["waits"] > 0
+    assert got["perf"]["chunks"] == 32
+
+
+@pytest.mark.parametrize("reset_at", [3, 30, 77])
+def test_reset_in_flight(reset_at):
+    t = traffic(TINY, reset_at, 6)
+    got = t.run(emitted(TINY), reset_at, 0.2, 0.2, reset_at)
+    assert got["beats"] == t.wants
+    assert got["perf"]["rows"] == len(t.wants)
+
+
+def bins(t: Traffic) -> set[str]:
+    """What the rows of some traffic reach in the unit."""
+    p, hit = t.p, set()
+    for c in t.commands:
+        hit |= {"one_chunk"} if not c["chunks"] else {"chunks"}
+        hit |= {"one_row"} if not c["rows"] else {"rows"}
+        hit |= {"ragged"} if c["keep"] < p.n_w - 1 else {"whole"}
+        hit |= {"goes_on"} if not c["start"] else set()
+        hit |= {"stays_open"} if not c["end"] else set()
+        hit |= {"wraps"} if c["x"] + (c["rows"] + 1) * (c["chunks"] + 1) > p.x_depth else set()
+    for want in t.wants:
+        for bits in want["data"]:
+            e, f = bits >> 23 & 0xFF, bits & 0x7FFFFF
+            hit |= {"nan"} if e == 255 and f else {f"infinity{bits >> 31}"} if e == 255 else set()
+            hit |= {"zero"} if bits == 0 else {"negative"} if bits >> 31 else {"positive"}
+    for k, phase in enumerate(t.phases):
+        a = np.array([beat["data"] for beat in phase["w"]], np.uint16)
+        e = a.astype(int) >> 7 & 0xFF
+        hit |= {"subnormal"} if ((e == 0) & (a & 0x7F > 0)).any() else set()
+        hit |= {"dead_chunk"} if (e == 0).all(1).any() else set()
+        spread = np.where(e > 0, e, 1000)
+        hit |= {"far_apart"} if (e.max(1) - spread.min(1) > 40).any() else {"near"}
+        hit |= {"waits_for_all"} if k and phase["after"] == sum(v["results"] for v in t.phases[:k]) else {"overlaps"}
+    return hit
+
+
+BINS = {
+    *("one_chunk", "chunks", "one_row", "rows", "ragged", "whole", "goes_on", "stays_open", "nan", "infinity0"),
+    *("infinity1", "zero", "negative", "positive", "subnormal", "dead_chunk", "far_apart", "near", "overlaps"),
+}
+
+
+def test_coverage():
+    """The traffic of `test_equals_golden` reaches every bin."""
+    hit = set().union(
+        *(bins(traffic(SIZES[size], seed, 24)) for size in ("tiny", "ragged", "wide") for seed in (1, 2, 3))
+    )
+    assert hit >= BINS, BINS - hit
+
+
+MUTANTS = [
+    ("assign below[1] = e1_1[8:5] == ", "assign below[1] = e1_1[8:5] != "),
+    ("assign lost0 = ", "assign lost0 = 0 & "),  # of "lost unless near", what is left is "one below and not near"
+    ("assign high_left0 = high_left1 & ", "assign high_left0 = high_left1 | 0 & "),
+    ("assign nan = ", "assign nan = 0 & "),
+    ("assign special = w_special1 | ", "assign special = w_special1 & "),
+    ("assign w_special = ", "assign w_special = 0 & "),
+    ("larger - block", "larger - larger"),
+    ("kept + chunk7", "kept + chunk7 + 1"),
+    ("larger - top", "0 & larger - top"),
+    ("assign issue = running & ", "assign issue = running | 0 & "),  # whether or not there is room for the result
+    ("assign row_end = chunk == ", "assign row_end = chunk >= 0 * "),
+]
+
+
+@pytest.mark.slow
+def test_mutants_are_killed():
+    p = SIZES["ragged"]
+    plans = [
+        (traffic(p, seed, 24), seed, idle, stall) for seed, (idle, stall) in enumerate([(0.0, 0.0), (0.0, 0.95)], 1)
+    ]
+    survivors = []
+    for edit, mutant in zip(MUTANTS, mutants(emitted(p), MUTANTS), strict=True):
+        killed = False
+        for t, seed, idle, stall in plans:
+            try:
+                killed |= t.run(mutant, seed, idle, stall, waves=False)["beats"] != t.wants
+            except BenchError:
+                killed = True
+            if killed:
+                break
+        if not killed:
+            survivors.append(edit)
+    assert not survivors
+
+
+def test_units_are_the_same_leaf_once_and_alone():
+    """Yosys proves the netlist with one shared tree module equal to the one in which every tree is its own."""
+    p = DpeParams(n_h=2, n_w=2, window=16, w_depth=2, x_depth=2)
+    shared, native = to_verilog(Dpe(p), "dpe", Leaves("dpe")), to_verilog(Dpe(p), "dpe")
+    assert shared.count("module dpe_dot_tree(") == 1
+    assert native.count("module dpe__tree") > 1
+    prove_equal(shared, native, "dpe")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_h": 0}, "n_h=0"),
+        ({"n_w": 0}, "n_w=0"),
+        ({"n_w": 1025}, "n_w=1025"),
+        ({"window": 15}, "window=15"),
+        ({"window": 33}, "window=33"),
+        ({"w_depth": 3}, "w_depth=3.*power of two"),
+        ({"x_depth": 1 << 17}, "x_depth=131072"),
+        ({"n_h": 1.5}, "n_h=1.5"),
+    ],
+)
+def test_parameters_that_cannot_work_are_refused(change, message):
+    with pytest.raises(ParamError, match=message):
+        replace(TINY, **change)
