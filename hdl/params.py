@@ -270,7 +270,7 @@ PRESETS = {
                     token_bits=14,
                 ),
             ),
-            DpeParams(n_h=2, n_w=4, w_depth=4, x_depth=16),
+            DpeParams(n_h=2, n_w=4, w_depth=64, x_depth=64),
             VpeParams(n_w=4, depth=16),
         )
     ),

@@ -12,7 +12,7 @@ from golden.trace import Trace
 from hdl.emit import UNITS, emit, params_of
 from scripts import console
 from tb.runner import ROOT, BenchError
-from tb.verify import Outcome, verify
+from tb.verify import Outcome, products, verify
 
 FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
 
@@ -30,7 +30,7 @@ def command(
     seed: console.Seed = 1,
     json: console.Json = False,
 ) -> None:
-    """Run every HC table of a trace on the RTL and compare every key, address and burst with golden."""
+    """Run a trace on the RTL of a unit and compare with golden, beat by beat; for the DRE every address and burst."""
     with console.one_line_errors():
         check(unit in UNITS, "unit", unit, f"must be one of {', '.join(UNITS)}")
         check(0 <= ratio <= 1, "ratio", ratio, "must be 0 to 1")
@@ -44,9 +44,9 @@ def command(
         emitted = emit(unit, params_of(unit, system))
         try:
             with console.err.status(f"{unit} on {trace.name}") as status:
-                outcomes = verify(
-                    unit, data, p, emitted, f, queries, idle, stall, seed, lambda o: status.update(_line(o))
-                )
+                common = (emitted, f, queries, idle, stall, seed, lambda o: status.update(_line(o)))
+                dpe = system.core.dpe
+                outcomes = products(data, dpe, *common) if unit == "dpe" else verify(unit, data, p, *common)
         except BenchError as e:
             console.err.print(f"[red]{unit} failed[/] {e}", highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None

@@ -1,14 +1,12 @@
 """DPE: results equal to golden, cycles equal to the time view; stalls, sizes, specials, reset, coverage, mutants."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from golden.dot import dot
 from golden.params import ParamError
 from golden.trace import Trace
 from hdl.dpe import Dpe
@@ -16,11 +14,12 @@ from hdl.emit import emit, to_verilog
 from hdl.leaf import Leaves
 from hdl.params import DpeParams, preset
 from sim.dpe import DpeTime
+from tb.dpe import Traffic
 from tb.formal.equal import prove_equal
 from tb.operands import KINDS, operands
-from tb.runner import ROOT, BenchError, Run, mutants
+from tb.runner import ROOT, BenchError, mutants
 
-TINY = preset("tiny").core.dpe
+TINY = replace(preset("tiny").core.dpe, w_depth=4, x_depth=16)  # few words: rows wrap
 SIZES = {
     "tiny": TINY,
     "one": DpeParams(n_h=1, n_w=1, w_depth=1, x_depth=1),
@@ -28,71 +27,6 @@ SIZES = {
     "ragged": DpeParams(n_h=3, n_w=3, w_depth=8, x_depth=2, window=16),
     "wide": DpeParams(n_h=2, n_w=17, w_depth=2, x_depth=8, window=28),
 }
-
-
-class Traffic:
-    """Phases for the bench, and the results that golden gives for them."""
-
-    def __init__(self, p: DpeParams):
-        self.p, self.phases, self.wants, self.commands, self.fits = p, [], [], [], True
-
-    def phase(self, weights: np.ndarray, rows: np.ndarray, rng=None, splits: int = 1) -> None:
-        """`rows` [R, K] times `weights` [trees, K]; with more `splits`, row by row in so many commands each.
-
-        Phases take turns with the halves of the memories; one that needs more runs alone.
-        """
-        p, half = self.p, len(self.phases) % 2
-        n, chunks = p.n_w, -(-rows.shape[1] // p.n_w)
-        w_base, x_base = half * p.w_depth // 2, half * p.x_depth // 2
-
-        def words(values: np.ndarray) -> np.ndarray:  # what is beyond the row may be anything
-            junk = rng.integers(0, 1 << 16, (len(values), chunks * n)) if rng else np.zeros((len(values), chunks * n))
-            junk[:, : values.shape[1]] = values.view(np.uint16)
-            return junk.astype(int).reshape(len(values), chunks, n)
-
-        w = [
-            {"tree": h, "addr": (w_base + k) % p.w_depth, "data": word.tolist()}
-            for h, row in enumerate(words(weights))
-            for k, word in enumerate(row)
-        ]
-        flat = words(rows).reshape(-1, n)
-        x = [{"addr": (x_base + k) % p.x_depth, "data": word.tolist()} for k, word in enumerate(flat)]
-        keep = (rows.shape[1] - 1) % n
-        if splits == 1:
-            c = [
-                {
-                    "w": w_base,
-                    "x": x_base,
-                    "chunks": chunks - 1,
-                    "rows": len(rows) - 1,
-                    "keep": keep,
-                    "start": 1,
-                    "end": 1,
-                }
-            ]
-        else:
-            c = []
-            for r in range(len(rows)):
-                cuts = np.unique(np.linspace(0, chunks, splits + 1).astype(int))
-                for a, b in pairwise(cuts):
-                    addr = {"w": int(w_base + a) % p.w_depth, "x": int(x_base + r * chunks + a) % p.x_depth}
-                    ends = {"start": int(a == 0), "end": int(b == chunks)}
-                    c.append(
-                        {**addr, "chunks": int(b - a) - 1, "rows": 0, "keep": keep if b == chunks else n - 1, **ends}
-                    )
-        self.commands += c
-        want = dot(rows, weights, p.dot)
-        lasts = [int(splits > 1 or r == len(rows) - 1) for r in range(len(rows))]
-        self.wants += [{"data": v, "last": z} for v, z in zip(want.view(np.uint32).tolist(), lasts, strict=True)]
-        fits = chunks <= p.w_depth // 2 and chunks * len(rows) <= p.x_depth // 2
-        before = len(self.phases) - (fits and self.fits)
-        self.fits = fits
-        after = sum(phase["results"] for phase in self.phases[: max(0, before)])
-        self.phases.append({"w": w, "x": x, "c": c, "results": len(rows), "after": after})
-
-    def run(self, emitted, seed: int, idle=0.0, stall=0.0, reset_at=0, waves=True) -> dict:
-        config = {"params": asdict(self.p), "phases": self.phases, "idle": idle, "stall": stall, "reset_at": reset_at}
-        return Run(emitted, "tb.bench_dpe", "products", config, seed, waves)()
 
 
 @cache
@@ -242,7 +176,7 @@ MUTANTS = [
 
 @pytest.mark.slow
 def test_mutants_are_killed():
-    p = SIZES["ragged"]
+    p = replace(TINY, w_depth=8, x_depth=64)  # room for rows of chunks, and for more results than may wait
     plans = [
         (traffic(p, seed, 24), seed, idle, stall) for seed, (idle, stall) in enumerate([(0.0, 0.0), (0.0, 0.95)], 1)
     ]

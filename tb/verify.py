@@ -10,10 +10,12 @@ from golden.params import ReSVParams
 from golden.resv import ReSV
 from golden.trace import Trace, TraceError
 from hdl.emit import Emitted
-from hdl.params import DreParams
+from hdl.params import DpeParams, DreParams
+from sim.dpe import DpeTime
 from sim.hcu import HcuTime
 from sim.kvmu import KvmuTime
 from sim.wtu import WtuTime
+from tb.dpe import Traffic
 from tb.dre import Scenario, row_beats
 from tb.runner import Run
 
@@ -58,10 +60,7 @@ def tables(trace: Trace, f: ReSVParams, queries: int) -> Iterator[Table]:
 
     Raises `TraceError` if there is no such segment.
     """
-    spans = trace.spans()
-    asked = (trace.spans("frame", queries=True) or trace.spans(queries=True))[-queries:]
-    if not asked:
-        raise TraceError("no segment of the trace has its queries recorded: record it with --queries 1 or more")
+    spans, asked = trace.spans(), _asked(trace, queries)
     for i, layer in enumerate(trace.layers):
         policy = ReSV(f, trace.kv_heads, trace.head_size)
         # Informative hash bits first: same distances, earlier abandon (docs/decisions.md).
@@ -81,6 +80,14 @@ def tables(trace: Trace, f: ReSVParams, queries: int) -> Iterator[Table]:
                 if rows:
                     table.fetched.append(set(np.flatnonzero(got.fetched[t]).tolist()))
         yield from own
+
+
+def _asked(trace: Trace, queries: int) -> list[tuple[int, int]]:
+    """The last `queries` frames, or segments in a trace without frames, whose queries are recorded."""
+    asked = (trace.spans("frame", queries=True) or trace.spans(queries=True))[-queries:]
+    if not asked:
+        raise TraceError("no segment of the trace has its queries recorded: record it with --queries 1 or more")
+    return asked
 
 
 def scenario(table: Table, p: DreParams, f: ReSVParams) -> tuple[Scenario, list[str]]:
@@ -218,6 +225,64 @@ def _compare(name: str, want: list, got: list) -> list[str]:
             if have != v:
                 return [f"{name}[{i}]: {key} is {have}, expected {v}"]
     return []
+
+
+def products(
+    trace: Trace,
+    p: DpeParams,
+    emitted: Emitted,
+    f: ReSVParams,
+    queries: int = 1,
+    idle: float = 0.0,
+    stall: float = 0.0,
+    seed: int = 1,
+    progress: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """The DPE's share of ReSV on every recorded layer: keys times hyperplanes, queries times Key_cluster.
+
+    For the last `queries` segments whose queries are recorded. Raises `BenchError` as `verify` does.
+    """
+    out = []
+    asked = _asked(trace, queries)
+    for i, layer in enumerate(trace.layers):
+        policy = ReSV(f, trace.kv_heads, trace.head_size)
+        keys, clusters = Traffic(p), Traffic(p)
+        n_keys = n_rows = n_clusters = 0
+        for start, stop in trace.spans():
+            policy.append(trace.k[i, start:stop])
+            if (start, stop) not in asked:
+                continue
+            for own in policy.hasher.split(trace.k[i, start:stop]):
+                keys.product(policy.hasher.planes, own)
+                n_keys += len(own)
+            q = trace.queries(i, start, stop)
+            group = q.shape[1] // trace.kv_heads
+            per = trace.kv_heads // len(policy.tables)  # KV heads of a table
+            for h in range(trace.kv_heads):
+                rows = q[:, h * group : (h + 1) * group].reshape(-1, trace.head_size)
+                means = policy.tables[h // per].key_cluster().reshape(-1, per, trace.head_size)[:, h % per]
+                clusters.product(means, rows)
+                n_rows, n_clusters = n_rows + len(rows), max(n_clusters, len(means))
+        for name, traffic in (("keys x hyperplanes", keys), ("queries x Key_cluster", clusters)):
+            got = traffic.run(emitted, seed, idle, stall)
+            wrong = _compare("o", traffic.wants, got["beats"])
+            busy = DpeTime(p).run(traffic.commands).busy
+            if got["perf"]["chunks"] != busy:
+                wrong.append(f"chunks: {got['perf']['chunks']} in the RTL, {busy} in the time view")
+            outcome = Outcome(
+                table=f"layer {layer}, {name}",
+                keys=n_keys,
+                clusters=n_clusters,
+                rows=n_rows,
+                bursts=0,
+                refused=0,
+                beats=len(traffic.wants),
+                differences=wrong,
+                cycles=got["cycles"][-1],
+            )
+            out.append(outcome)
+            progress(outcome)
+    return out
 
 
 def verify(
