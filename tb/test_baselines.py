@@ -330,6 +330,19 @@ def test_resv_prefetch(prefetch, small_decoder):  # noqa: F811
         return drive(DecoderRun(policy, 24), small_decoder, x, [10] * 6)
 
     out, plain = go(prefetch), go("none")
+    if prefetch != "none":  # what is prefetched is chosen by the queries guessed for the next layer
+        steps, asked = [], []
+        select, retrieve = out.policy.select, out.policy._retrieve
+        out.policy.select = lambda step: (steps.append(step), select(step))[1]
+        out.policy._retrieve = lambda *args: (asked.append(args), retrieve(*args))[1]
+        again = Block(6, "frame", 60, 65)
+        out.step(small_decoder, again, x[:5])
+        out.records.pop()
+        guessed = [args for args in asked if args[2] == "prefetch"]
+        assert [layer for layer, _, _ in guessed] == [1, 2]
+        for (_, q, _), step in zip(guessed, steps, strict=False):
+            np.testing.assert_array_equal(q, step.ahead)
+        out, plain = go(prefetch), go("none")
     moved = out.policy.ledger.moved
     kept, want = (np.array([r.kept for r in run.records]) for run in (out, plain))
     if prefetch == "only":

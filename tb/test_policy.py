@@ -472,7 +472,12 @@ def test_losses_are_those_of_the_decoder(small_decoder):
     own = DecoderRun(entry("full").build(decoder_shape(small_decoder)), 24)
     free = own.step(small_decoder, Block(0, "frame", 0, n), small_decoder.embeddings[ids[:-1]], np.full(n, -1))
     assert free.choices == record.choices
-    assert small_decoder.end not in free.choices
+    most = max(set(free.choices), key=free.choices.count)
+    small_decoder.end, end = most, small_decoder.end
+    barred = DecoderRun(entry("full").build(decoder_shape(small_decoder)), 24)
+    block = Block(0, "frame", 0, n)
+    assert most not in barred.step(small_decoder, block, small_decoder.embeddings[ids[:-1]], np.full(n, -1)).choices
+    small_decoder.end = end
     assert (np.array(free.losses) <= np.array(record.losses) + 1e-9).sum() > n / 2  # the likeliest but for the end
 
 
