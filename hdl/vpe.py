@@ -150,7 +150,7 @@ class Vpe(wiring.Component):
             {
                 "write": write_layout(p),
                 "keep": bits_for(p.n_w),
-                "function": 2,
+                "fn": 2,
                 "result": Result,
                 "scores": 1,
             }
@@ -246,7 +246,7 @@ class Vpe(wiring.Component):
                 held.write.first.eq(word == 0),
                 held.write.last.eq(last_word),
                 held.keep.eq(Mux(last_word, now.keep, p.n_w - 1)),
-                held.function.eq(now.post[:2]),
+                held.fn.eq(now.post[:2]),
                 held.result.eq(
                     Mux(functional, Mux(now.code, Result.CODE, Result.FUNCTION), Mux(now.post == Post.NONE, 0, 1))
                 ),
@@ -276,8 +276,8 @@ class Vpe(wiring.Component):
                 unit.read.eq(read),
                 unit.operands.eq(operands),
                 unit.i.eq(self.i.payload[h]),
-                unit.function.eq(coming[Lane.LATENCY - 1].function),
-                unit.result.eq(coming[1].result),
+                unit.fn.eq(coming[Lane.LATENCY].fn),
+                unit.result.eq(coming[2].result),
                 unit.write.eq(write),
                 unit.live.eq(live),
                 unit.format.eq(out.format),

@@ -32,8 +32,8 @@ class Lane(wiring.Component):
     -------
     op_a, op_c : In(32), op_b : In(16) : operands
     pick, least : In(1) : the larger of a and c, with `least` the smaller, in place of the multiply-add
-    function : In(Op) : of the operands of four cycles ago
-    result : In(Result) : which result `y` takes at the next clock edge
+    fn : In(Op) : of the operands of three cycles ago
+    result : In(Result) : which result `y` takes at the clock edge after the next
     y : Out(32) : result
 
     Latency: `LATENCY` = 5 cycles from operands to `y`, `FUNCTION_LATENCY` = 8 for functions and codes.
@@ -54,7 +54,7 @@ class Lane(wiring.Component):
                 "op_c": In(32),
                 "pick": In(1),
                 "least": In(1),
-                "function": In(Op),
+                "fn": In(Op),
                 "result": In(Result),
                 "y": Out(32),
             }
@@ -88,13 +88,16 @@ class Lane(wiring.Component):
 
         rounded = Signal(16)
         m.d.comb += rounded.eq(fma.y[16:] + (fma.y[15] & (fma.y[:15].any() | fma.y[16])))
+        # Registers of every lane's own: all lanes share these inputs.
+        fn, result = Signal(Op, reset_less=True), Signal(Result, reset_less=True)
+        m.d.sync += [fn.eq(self.fn), result.eq(self.result)]
         m.d.comb += [
-            elementwise.op.eq(self.function),
+            elementwise.op.eq(fn),
             elementwise.x.eq(rounded),
             code.y.eq(elementwise.y),
         ]
         zero = Const(0, 16)
-        with m.Switch(self.result):
+        with m.Switch(result):
             with m.Case(Result.WIDE):
                 m.d.sync += self.y.eq(fma.y)
             with m.Case(Result.ROUNDED):

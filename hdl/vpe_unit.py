@@ -44,7 +44,7 @@ class VectorUnit(wiring.Component):
     -------
     read : In(`read_layout`) : a cycle before the operands
     operands : In(OPERANDS) : sources and signs, beside i : In(32 * n_w), a word of the stream
-    function, result : In : of the lanes, see `hdl.vpe_lane`
+    fn, result : In : of the lanes, see `hdl.vpe_lane`
     write : In(`write_layout`), live : In(n_w) : of the lanes' results, lanes that count in a reduction
     done : Out(16) : scalar registers that are written at the next clock edge
     format : In(2) : of o : Out(32 * n_w), the word of bank B or C that was read last
@@ -63,7 +63,7 @@ class VectorUnit(wiring.Component):
                 "read": In(read_layout(p)),
                 "operands": In(OPERANDS),
                 "i": In(32 * p.n_w),
-                "function": In(Op),
+                "fn": In(Op),
                 "result": In(Result),
                 "write": In(write_layout(p)),
                 "live": In(p.n_w),
@@ -137,7 +137,7 @@ class VectorUnit(wiring.Component):
                 lane.op_c.eq(Cat(z[:31], z[31] ^ self.operands.negate_c)),
                 lane.pick.eq(self.operands.pick),
                 lane.least.eq(self.operands.least),
-                lane.function.eq(self.function),
+                lane.fn.eq(self.fn),
                 lane.result.eq(self.result),
                 y.word_select(j, 32).eq(lane.y),
             ]

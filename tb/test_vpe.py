@@ -10,12 +10,15 @@ import pytest
 
 from golden import vector_programs as programs
 from golden.numerics import matmul
-from golden.params import ScoreFormat
+from golden.params import ParamError, ScoreFormat
 from golden.trace import Trace
 from golden.vector import FOREVER, SCALARS, Bank, Format, Instruction, Machine, Op, Post, Reduce, Source, Step, Swap
-from hdl.emit import Emitted, emit
+from hdl.emit import Emitted, emit, to_verilog
+from hdl.leaf import Leaves
 from hdl.params import VpeParams, preset
+from hdl.vpe import Vpe
 from sim.vpe import VpeTime
+from tb.formal.equal import prove_equal
 from tb.runner import ROOT, Run
 from tb.test_vector import SPECIAL
 
@@ -281,6 +284,19 @@ def test_sequences_on_real_rows(stalls):
             episode.check_cycles(got)
 
 
+@pytest.mark.slow
+def test_sequences_at_full_size():
+    """64 lanes; rows of the decoder's whole context, and one of each stall."""
+    p = preset("core").core.vpe
+    real = real_programs(p, 296)
+    episodes = [Episode(p, [program], FULL_RATE) for program in real.values()]
+    episodes += [Episode(p, [real["many rows"]], STALLS), Episode(p, random_rows(p, 5, 40), STALLS)]
+    for episode, got in zip(episodes, run(emitted(p), p, episodes), strict=True):
+        episode.check(got)
+        if episode.stalls == FULL_RATE:
+            episode.check_cycles(got)
+
+
 MUTANTS = [
     ("assign early = ", "0 & "),  # results come out of order
     ("assign way_a = ", "0 & "),  # a word is read before it is written
@@ -329,3 +345,29 @@ def test_mutants_are_killed():
         except AssertionError:
             pass
     assert survivors == [0]
+
+
+def test_units_are_the_same_leaf_once_and_alone():
+    """Yosys proves the netlist with one shared lane equal to the one in which every lane is its own."""
+    p = VpeParams(n_h=2, n_w=2, depth=2)
+    shared, native = to_verilog(Vpe(p), "vpe", Leaves("vpe")), to_verilog(Vpe(p), "vpe")
+    assert shared.count("module vpe_lane(") == 1
+    assert native.count("module vpe__unit") > 2
+    prove_equal(shared, native, "vpe")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_h": 0}, "n_h=0: must be at least 1"),
+        ({"n_w": 0}, "n_w=0: must be a power of two"),
+        ({"n_w": 24}, "n_w=24: must be a power of two"),
+        ({"depth": 48}, "depth=48: must be a power of two"),
+        ({"depth": 8192}, "depth=8192: must be a power of two, at most 4,096"),
+        ({"n_w": 4096, "depth": 2048}, r"n_w \* depth=8388608: must be at most 2\^22"),
+        ({"depth": 1.5}, "depth=1.5: must be an integer"),
+    ],
+)
+def test_parameters_that_cannot_work_are_refused(change, message):
+    with pytest.raises(ParamError, match=message):
+        replace(TINY, **change)
