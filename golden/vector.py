@@ -107,7 +107,7 @@ class Format(IntEnum):
 
 
 class Swap(IntEnum):
-    """Partner of a lane for operand b. 2 + k (k >= 1): its own, of the word whose address differs in bit k - 1."""
+    """Where a lane takes operand b in bank B. 2 + k (k >= 1): from the word whose address differs in bit k - 1."""
 
     NONE = 0
     NEIGHBOUR = 1  # lane ^ 1: interleaved pairs
@@ -121,7 +121,7 @@ class Instruction:
     keep : highest lane of the last word in use
     a, b, c : sources · scalar_* : registers · imm_* : BF16 immediates
     addr_*, span_* : address of an operand's first word, which comes back after 2^span words. All addresses wrap
-    negate_a, negate_c : sign flipped · swap : of operand b, from a bank or from the stream
+    negate_a, negate_c : sign flipped · swap : of operand b from a bank
     wide : the stream's words are FP32, else BF16
     post, code : of the result; `code` takes the score code (16 bits) of a function's result instead
     write, addr_d : banks and address of the first result · reduce, scalar_d : and register
@@ -317,7 +317,8 @@ class Machine:
             b = operand(b_source, 1, b_at[part], i.scalar_b, i.imm_b)
             c = operand(i.c, 2, c_at[part], i.scalar_c, i.imm_c) ^ np.uint32(i.negate_c << 31)
             distance = {Swap.NEIGHBOUR: 1, Swap.HALF: n // 2}.get(i.swap, 0)
-            b = b[:, np.arange(n) ^ min(distance, n - 1)]
+            if b_source == Source.BANK:
+                b = b[:, np.arange(n) ^ min(distance, n - 1)]
             result[part] = self._lanes(i, a.view(np.float32), b, c.view(np.float32))
             for bank in range(3):
                 if i.write >> bank & 1:

@@ -9,8 +9,8 @@ from amaranth.lib.wiring import In, Out
 from golden.vector import SCALARS, Bank, Format, Instruction, Op, Post, Reduce, Source, Swap
 from hdl.leaf import place
 from hdl.params import VpeParams, bits_for
-from hdl.vpe_lane import Lane, Result
-from hdl.vpe_unit import OPERANDS, REGISTER, VectorUnit, read_layout, write_layout
+from hdl.vpe_lane import OPERANDS, Lane, Result
+from hdl.vpe_unit import REGISTER, VectorUnit, read_layout, write_layout
 
 BANK_B, BANK_C = 1, 2
 
@@ -230,15 +230,21 @@ class Vpe(wiring.Component):
         m.d.comb += issue.eq(active & ~is_store & free & ~Cat(conflicts, needs).any())
         with m.If(free):
             m.d.sync += held_valid.eq(issue)
+        chosen = Signal(OPERANDS)  # of the word that issues, else of the one that is held
+        m.d.comb += chosen.eq(operands)
+        m.d.sync += operands.eq(chosen)
+        with m.If(issue):
+            m.d.comb += [
+                *(chosen[n].eq(now[n]) for n in ("a", "b", "c", "negate_a", "negate_c", "wide")),
+                chosen.swap.eq(Cat(now.swap == Swap.NEIGHBOUR, now.swap == Swap.HALF)),
+                chosen.pick.eq(picks),
+                chosen.least.eq(now.op == Op.MIN),
+            ]
         functional = now.post[2]
         with m.If(issue):
             m.d.sync += [
                 held_streams.eq(streams),
                 held_reads.eq(Cat(reads)),
-                *(operands[n].eq(now[n]) for n in ("a", "b", "c", "negate_a", "negate_c", "wide")),
-                operands.swap.eq(Cat(now.swap == Swap.NEIGHBOUR, now.swap == Swap.HALF)),
-                operands.pick.eq(picks),
-                operands.least.eq(now.op == Op.MIN),
                 held.write.banks.eq(now.write),
                 held.write.addr.eq(to),
                 held.write.reduce.eq(now.reduce),
@@ -274,7 +280,7 @@ class Vpe(wiring.Component):
             unit = place(m, platform, f"unit{h}", VectorUnit, p)
             m.d.comb += [
                 unit.read.eq(read),
-                unit.operands.eq(operands),
+                unit.operands.eq(chosen),
                 unit.i.eq(self.i.payload[h]),
                 unit.fn.eq(coming[Lane.LATENCY].fn),
                 unit.result.eq(coming[2].result),

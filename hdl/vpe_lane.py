@@ -1,10 +1,10 @@
 """A lane of the VPE."""
 
 from amaranth import Cat, Const, Module, Mux, Signal
-from amaranth.lib import enum, wiring
+from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out
 
-from golden.vector import MINUS_ZERO, ONE
+from golden.vector import MINUS_ZERO, ONE, Source
 from hdl.arith.elementwise import Elementwise, Op, ScoreCode
 from hdl.arith.fma import Fma
 from hdl.params import VpeParams
@@ -19,10 +19,18 @@ class Result(enum.Enum, shape=2):
     CODE = 3  # score code of that
 
 
+# Sources of the operands; a and c with the sign flipped; b's swap, one-hot; the stream's words are FP32; the larger of
+# a and c, or the smaller, in place of the multiply-add.
+OPERANDS = data.StructLayout(
+    {"a": 2, "b": 2, "c": 2, "negate_a": 1, "negate_c": 1, "swap": 2, "wide": 1, "pick": 1, "least": 1}
+)
+
+
 class Lane(wiring.Component):
     """a * b + c, or the larger or smaller of a and c, and then a rounding, a function and a score code of the result.
 
-    A BF16 number stands in the upper half of its word, and so does a score code; the lower half is 0.
+    A BF16 number stands in the upper half of its word, and so does a score code; the lower half is 0. What all lanes
+    share has registers in each, so that none drives more than a lane.
 
     Parameters
     ----------
@@ -30,8 +38,10 @@ class Lane(wiring.Component):
 
     Members
     -------
-    op_a, op_c : In(32), op_b : In(16) : operands
-    pick, least : In(1) : the larger of a and c, with `least` the smaller, in place of the multiply-add
+    operands : In(OPERANDS) : where the next cycle's operands come from
+    bank_a, bank_c : In(32), bank_b, near_b, far_b : In(16) : the banks' words; of b also the other lanes' for a swap
+    stream : In(32), narrow : In(16) : of the stream's word, if it is FP32 and if it is BF16
+    scalar_a, scalar_c : In(32), scalar_b : In(16) : scalars or immediates
     fn : In(Op) : of the operands of three cycles ago
     result : In(Result) : which result `y` takes at the clock edge after the next
     y : Out(32) : result
@@ -47,18 +57,9 @@ class Lane(wiring.Component):
 
     def __init__(self, p: VpeParams):
         self.p = p
-        super().__init__(
-            {
-                "op_a": In(32),
-                "op_b": In(16),
-                "op_c": In(32),
-                "pick": In(1),
-                "least": In(1),
-                "fn": In(Op),
-                "result": In(Result),
-                "y": Out(32),
-            }
-        )
+        wide, half = ("bank_a", "bank_c", "stream", "scalar_a", "scalar_c"), ("bank_b", "near_b", "far_b", "narrow")
+        numbers = dict.fromkeys(wide, In(32)) | dict.fromkeys((*half, "scalar_b"), In(16))
+        super().__init__({"operands": In(OPERANDS), **numbers, "fn": In(Op), "result": In(Result), "y": Out(32)})
 
     def elaborate(self, platform):
         m = Module()
@@ -66,29 +67,47 @@ class Lane(wiring.Component):
         m.submodules.elementwise = elementwise = Elementwise()
         m.submodules.code = code = ScoreCode(self.p.score)
 
+        # Operands.
+        now = Signal(OPERANDS, reset_less=True)
+        m.d.sync += now.eq(self.operands)
+        stream, bank_b = Signal(32, name="word"), Signal(16, name="partner")
+        m.d.comb += [
+            stream.eq(Mux(now.wide, self.stream, Cat(Const(0, 16), self.narrow))),
+            bank_b.eq(Mux(now.swap[1], self.far_b, Mux(now.swap[0], self.near_b, self.bank_b))),
+        ]
+        operands = []
+        for name, bank, word in (("a", self.bank_a, stream), ("b", bank_b, stream[16:]), ("c", self.bank_c, None)):
+            scalar = getattr(self, f"scalar_{name}")
+            s = Signal(len(bank), name=f"operand_{name}")
+            chosen = Mux(now[name] == Source.BANK, bank, scalar)
+            m.d.comb += s.eq(chosen if word is None else Mux(now[name] == Source.STREAM, word, chosen))
+            operands.append(s)
+        op_a, op_b, op_c = operands
+        op_a = Cat(op_a[:31], op_a[31] ^ now.negate_a)
+        op_c = Cat(op_c[:31], op_c[31] ^ now.negate_c)
+
         # Which of two numbers is larger: as integers, NaN last.
         keys = []
-        for name, x in (("a", self.op_a), ("c", self.op_c)):
+        for name, x in (("a", op_a), ("c", op_c)):
             key = Signal(32, name=f"key_{name}")
             nan = Signal(name=f"nan_{name}")
             m.d.comb += [
                 nan.eq(x[23:31].all() & x[:23].any()),
-                key.eq((x ^ Cat((x[31] ^ self.least).replicate(31), ~self.least)) & (~nan).replicate(32)),
+                key.eq((x ^ Cat((x[31] ^ now.least).replicate(31), ~now.least)) & (~nan).replicate(32)),
             ]
             keys.append(key)
         second = Signal()
-        m.d.comb += second.eq(self.pick & (keys[1] > keys[0]))
+        m.d.comb += second.eq(now.pick & (keys[1] > keys[0]))
         a, b, c = (Signal(n, name=f"taken_{name}", reset_less=True) for name, n in (("a", 32), ("b", 16), ("c", 32)))
         m.d.sync += [
-            a.eq(Mux(second, self.op_c, self.op_a)),
-            b.eq(Mux(self.pick, ONE, self.op_b)),
-            c.eq(Mux(self.pick, MINUS_ZERO << 16, self.op_c)),
+            a.eq(Mux(second, op_c, op_a)),
+            b.eq(Mux(now.pick, ONE, op_b)),
+            c.eq(Mux(now.pick, MINUS_ZERO << 16, op_c)),
         ]
         m.d.comb += [fma.op_a.eq(a), fma.op_b.eq(b), fma.op_c.eq(c)]
 
         rounded = Signal(16)
         m.d.comb += rounded.eq(fma.y[16:] + (fma.y[15] & (fma.y[:15].any() | fma.y[16])))
-        # Registers of every lane's own: all lanes share these inputs.
         fn, result = Signal(Op, reset_less=True), Signal(Result, reset_less=True)
         m.d.sync += [fn.eq(self.fn), result.eq(self.result)]
         m.d.comb += [

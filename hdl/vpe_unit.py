@@ -4,12 +4,12 @@ from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from golden.vector import SCALARS, Format, Reduce, Source
+from golden.vector import SCALARS, Format, Reduce
 from hdl.arith.elementwise import Op
 from hdl.leaf import place
 from hdl.memory import Ram
 from hdl.params import VpeParams, bits_for
-from hdl.vpe_lane import Lane, Result
+from hdl.vpe_lane import OPERANDS, Lane, Result
 from hdl.vpe_reduce import RowMax, RowSum
 
 REGISTER = bits_for(SCALARS)
@@ -20,11 +20,6 @@ def read_layout(p: VpeParams) -> data.StructLayout:
     three = data.ArrayLayout
     scalars = {"register": three(REGISTER, 3), "immediate": three(16, 3), "fixed": 3, "take": 1}
     return data.StructLayout({"en": 3, "addr": three(p.addr_bits, 3), **scalars})
-
-
-OPERANDS = data.StructLayout(
-    {"a": 2, "b": 2, "c": 2, "negate_a": 1, "negate_c": 1, "swap": 2, "wide": 1, "pick": 1, "least": 1}
-)
 
 
 def write_layout(p: VpeParams) -> data.StructLayout:
@@ -43,7 +38,7 @@ class VectorUnit(wiring.Component):
     Members
     -------
     read : In(`read_layout`) : a cycle before the operands
-    operands : In(OPERANDS) : sources and signs, beside i : In(32 * n_w), a word of the stream
+    operands : In(OPERANDS) : with `read`; i : In(32 * n_w) : a word of the stream, a cycle later
     fn, result : In : of the lanes, see `hdl.vpe_lane`
     write : In(`write_layout`), live : In(n_w) : of the lanes' results, lanes that count in a reduction
     done : Out(16) : scalar registers that are written at the next clock edge
@@ -106,37 +101,22 @@ class VectorUnit(wiring.Component):
             immediate = Cat(Const(0, 16), self.read.immediate[k])
             with m.If(self.read.take):
                 m.d.sync += s.eq(Mux(self.read.fixed[k], immediate, scalars[self.read.register[k]]))
-            spread.append(Cat(*[s[16:] if name == "b" else s] * n))
-
-        # Operands.
-        narrow = comb("narrow", Cat(Cat(Const(0, 16), self.i.word_select(j, 16)) for j in range(n)))
-        stream = comb("stream", Mux(self.operands.wide, self.i, narrow))
-        operands = [Signal(16 * n if name == "b" else 32 * n, name=f"operand_{name}") for name in "abc"]
-        sources = [words, [stream, halves("stream_halves", stream)], spread]
-        for k, (s, name) in enumerate(zip(operands, "abc", strict=True)):
-            with m.Switch(self.operands[name]):
-                with m.Case(Source.BANK):
-                    m.d.comb += s.eq(sources[0][k])
-                if name != "c":
-                    with m.Case(Source.STREAM):
-                        m.d.comb += s.eq(sources[1][k])
-                with m.Default():
-                    m.d.comb += s.eq(spread[k])
-        a, b, c = operands
-        partner = [
-            comb(f"partner{d}", Cat(b.word_select(j ^ min(d, n - 1), 16) for j in range(n))) for d in (1, n // 2)
-        ]
-        swapped = comb("swapped", Mux(self.operands.swap[1], partner[1], Mux(self.operands.swap[0], partner[0], b)))
+            spread.append(s)
 
         for j in range(n):
             lane = place(m, platform, f"lane{j}", Lane, p)
-            x, z = a.word_select(j, 32), c.word_select(j, 32)
             m.d.comb += [
-                lane.op_a.eq(Cat(x[:31], x[31] ^ self.operands.negate_a)),
-                lane.op_b.eq(swapped.word_select(j, 16)),
-                lane.op_c.eq(Cat(z[:31], z[31] ^ self.operands.negate_c)),
-                lane.pick.eq(self.operands.pick),
-                lane.least.eq(self.operands.least),
+                lane.operands.eq(self.operands),
+                lane.bank_a.eq(words[0].word_select(j, 32)),
+                lane.bank_b.eq(words[1].word_select(j, 16)),
+                lane.near_b.eq(words[1].word_select(j ^ min(1, n - 1), 16)),
+                lane.far_b.eq(words[1].word_select(j ^ n // 2, 16)),
+                lane.bank_c.eq(words[2].word_select(j, 32)),
+                lane.stream.eq(self.i.word_select(j, 32)),
+                lane.narrow.eq(self.i.word_select(j, 16)),
+                lane.scalar_a.eq(spread[0]),
+                lane.scalar_b.eq(spread[1][16:]),
+                lane.scalar_c.eq(spread[2]),
                 lane.fn.eq(self.fn),
                 lane.result.eq(self.result),
                 y.word_select(j, 32).eq(lane.y),
