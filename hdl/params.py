@@ -69,19 +69,22 @@ class WtuParams:
     count_bits: int = 16
     selection: str = "exact"
     n_buckets: int = 16  # of the paper's variant
-    double_buffer: bool = True  # load a row while the previous one is selected
-    bin_bits: int = 6  # exact variant: radix digit of the weighted histogram
+    double_buffer: bool = True  # exact variant: load a row while the previous one is selected
+    walk_ahead: bool = False  # exact variant, double buffer: also walk one, with bins and an adder tree of its own
+    bin_bits: int = 5  # exact variant: radix digit of the weighted histogram
     list_depth: int = 8  # exact variant: candidates of the crossing bin kept sorted
+    count_digit: int = 9  # exact variant: bits of a count multiplied a cycle
 
     def __post_init__(self):
         check_ints(self)
-        for name in ("n_h", "n_w", "clusters", "n_ctx", "count_bits", "list_depth"):
+        for name in ("n_h", "n_w", "clusters", "n_ctx", "count_bits", "list_depth", "count_digit"):
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         check(self.clusters % self.n_w == 0, "n_w", self.n_w, f"must divide clusters = {self.clusters}")
         check(self.selection in ("exact", "buckets"), "selection", self.selection, "must be one of exact, buckets")
         ok = self.n_buckets >= 1 and self.n_buckets & (self.n_buckets - 1) == 0
         check(ok, "n_buckets", self.n_buckets, "must be a power of two")
         check(self.bin_bits >= max(1, self.score.exp_bits), "bin_bits", self.bin_bits, "must cover score.exp_bits")
+        check(self.double_buffer or not self.walk_ahead, "walk_ahead", self.walk_ahead, "needs double_buffer")
 
     @property
     def words(self) -> int:
@@ -97,6 +100,46 @@ class WtuParams:
     def sum_bits(self) -> int:
         """Bits of the weighted sum of a whole row (Equation 1)."""
         return self.score.value_bits + self.count_bits + bits_for(self.clusters + 1)
+
+    @property
+    def group(self) -> int:
+        """Words whose highest bins the exact variant compares at once; a row takes score memory in such groups."""
+        return min(8, 1 << (self.words - 1).bit_length())
+
+    @property
+    def row_groups(self) -> int:
+        """Groups of the longest row."""
+        return -(-self.words // self.group)
+
+    @property
+    def groups(self) -> int:
+        """Groups that score memory holds."""
+        return self.row_groups * (2 if self.double_buffer else 1)
+
+    @property
+    def count_digits(self) -> int:
+        """Digits of a count."""
+        return -(-self.count_bits // self.count_digit)
+
+    @property
+    def lane_bins(self) -> int:
+        """Bins of a lane's histogram, those of every digit of a count: cycles after reset until the first row."""
+        return 1 << min(self.bin_bits, self.score.bits) + (self.count_digits - 1).bit_length()
+
+    @property
+    def ratio_parts(self) -> int:
+        """Parts of ratio_q16 that fit a lane's multiplier where a significand does."""
+        return -(-16 // self.score.significand_bits)
+
+    @property
+    def th_steps(self) -> int:
+        """Cycles that the exact variant's multipliers take for Th (Equation 2)."""
+        return -(-(-(-self.sum_bits // self.count_digit) * self.ratio_parts) // self.n_w)
+
+    @property
+    def list_limit(self) -> int:
+        """Candidates of a pass beyond which the exact variant goes on to the next digit at once."""
+        return 4 * self.list_depth
 
 
 @dataclass(frozen=True)

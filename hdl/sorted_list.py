@@ -8,7 +8,7 @@ from golden.params import check
 
 
 class SortedList(wiring.Component):
-    """Keeps up to `depth` entries by key, largest first; equal keys in the order in which they came.
+    """Keeps the best `depth` entries by key, largest first; equal keys in the order in which they came.
 
     Parameters
     ----------
@@ -16,10 +16,10 @@ class SortedList(wiring.Component):
 
     Members
     -------
-    insert : In(1), key : In(key_bits), tag : In(tag_bits) : put an entry in; ignored while full
+    insert : In(1), key : In(key_bits), tag : In(tag_bits) : put an entry in; of a full list the last drops out
     pop : In(1) : drop the first entry; not together with `insert`
     clear : In(1) : drop all
-    full, empty : Out(1)
+    empty : Out(1)
     first_key, first_tag : Out : the first entry, valid unless `empty`
 
     Latency: 1 cycle. Throughput: one insertion or removal a cycle.
@@ -38,7 +38,6 @@ class SortedList(wiring.Component):
                 "tag": In(tag_bits),
                 "pop": In(1),
                 "clear": In(1),
-                "full": Out(1),
                 "empty": Out(1),
                 "first_key": Out(key_bits),
                 "first_tag": Out(tag_bits),
@@ -57,7 +56,7 @@ class SortedList(wiring.Component):
             before, after = max(0, i - 1), min(n - 1, i + 1)
             with m.If(self.pop):
                 m.d.sync += [keys[i].eq(keys[after]), tags[i].eq(tags[after])]
-            with m.Elif(self.insert & ~self.full & ~stays[i]):
+            with m.Elif(self.insert & ~stays[i]):
                 m.d.sync += [
                     keys[i].eq(Mux(new, self.key, keys[before])),
                     tags[i].eq(Mux(new, self.tag, tags[before])),
@@ -69,7 +68,6 @@ class SortedList(wiring.Component):
         with m.Elif(self.insert):
             m.d.sync += used.eq((used << 1) | 1)
         m.d.comb += [
-            self.full.eq(used[-1]),
             self.empty.eq(~used[0]),
             self.first_key.eq(keys[0]),
             self.first_tag.eq(tags[0]),

@@ -31,14 +31,16 @@ class Wtu(wiring.Component):
     perf : Out(struct of 32-bit counters) : rows (selected), words (taken), walked (bins, or passes over the row),
         scanned (words read back), zooms (further digits of the exact variant)
 
-    Latency: from the acceptance of a row's first word, one cycle after it is offered to an idle unit, to its last beat;
-        data dependent, exact in `sim.wtu.WtuTime`. For L words:
-        exact: L + bins walked + scan + candidates popped + 7 at most, scan being 1 for each word that holds a code at
-        or above the crossing bin, 1 more for every further candidate in it, and 1 for four words without one; a
-        zoom adds another scan, walk and scan.
+    Latency: from the acceptance of a row's first word to its last beat; data dependent, exact in `sim.wtu.WtuTime`,
+        which also has the worst case. For L words:
+        exact: load + th_steps + bins walked + scan + candidates popped + 5 at most. load is a cycle for each digit of
+        `count_digit` bits of each word's largest count: L where counts have one. A bin with further digits is walked in
+        as many cycles. scan is 1 for each word that holds a code at or above the crossing bin, 1 more for every further
+        candidate in it, and 1 for `group` words without one. A zoom adds another load, walk and scan.
         buckets: L * (1 + buckets visited) + 4.
-    Throughput: exact with double_buffer: a row every L + bins walked + 4 cycles, unless the selection of the row before
-        takes longer; else a row every latency + 2 cycles. buckets: a row every latency + 1 cycles.
+    Throughput: exact: with walk_ahead a row every load + 1 cycles (more if th_steps is), or th_steps + walked + 2, or
+        selection; with double_buffer alone every load + th_steps + walked + 2, or selection; else every latency + 1.
+        buckets: a row every latency + 1 cycles.
     Raises: `ParamError` from `WtuParams`.
     Source: V-Rex sections IV-C and V-B, Equations 1 to 3, Figures 9 and 11.
     """
@@ -58,11 +60,15 @@ class Wtu(wiring.Component):
         words = f"ceil(clusters / {p.n_w})"
         if p.selection == "buckets":
             return {"latency": f"{words} * (1 + buckets) + 4", "interval": "latency + 1"}
+        interval = f"load + walked + {p.th_steps + 2}" if p.double_buffer else "latency + 1"
+        if p.walk_ahead:
+            interval = f"max(load + {1 if p.th_steps == 1 else p.th_steps + 1}, walked + {p.th_steps + 2})"
         return {
-            "latency": f"{words} + walked + scan + pops + 7",
-            "interval": f"{words} + walked + 4" if p.double_buffer else "latency + 2",
-            "scan": "sum over groups of four words of max(1, words that hold a code at or above the crossing bin)",
-            "start": f"{1 << min(p.bin_bits, p.score.bits)} cycles after reset",
+            "load": f"sum over {words} words of the digits ({p.count_digit} bits) of the largest count",
+            "latency": f"load + walked + scan + pops + {p.th_steps + 5}",
+            "interval": interval,
+            "scan": f"sum over groups of {p.group} words of max(1, words that reach the crossing bin) + candidates",
+            "start": f"{p.lane_bins} cycles after reset",
         }
 
     def elaborate(self, platform):

@@ -93,7 +93,7 @@ class WtuBuckets(wiring.Component):
 
         # First stage: which lanes, product.
         valid1, pass1, first1, last1, end1 = (Signal(name=f"{n}1") for n in ("valid", "pass", "first", "last", "end"))
-        word1, code1 = Signal(word_bits), Signal(f.bits * n_w)
+        word1, code1 = Signal(word_bits, reset_less=True), Signal(f.bits * n_w, reset_less=True)
         with m.If(go):
             m.d.sync += [
                 valid1.eq((accept | again) & ~finish),
@@ -140,35 +140,30 @@ class WtuBuckets(wiring.Component):
             m.d.sync += [above.eq(low), low.eq(high - (reach >> log_n)), reach.eq(reach + width + 1)]
 
         counts = []
-        products, shifts = [], []
+        values = []
         for j in range(n_w):
             part = comb(p.count_bits, f"count{j}", Mux(used[j], count.r_data.word_select(j, p.count_bits), 0))
             counts.append(part)
-            product = Signal(lanes.product_bits(p), name=f"product{j}")
-            exponent = Signal(max(1, f.exp_bits), name=f"exponent{j}")
+            product = Signal(lanes.product_bits(p), name=f"product{j}", reset_less=True)
+            exponent = Signal(max(1, f.exp_bits), name=f"exponent{j}", reset_less=True)
             with m.If(go):
                 m.d.sync += [
                     product.eq(lanes.multiply(m, part, lanes.significand(p, codes[j]), f"mul{j}")),
                     exponent.eq(lanes.exponent_of(p, codes[j])),
                 ]
-            products.append(product)
-            shifts.append(comb(lanes.shift_bits(p), f"shift{j}", lanes.shift_of(p, exponent)))
+            values.append(lanes.scaled(m, p, product, exponent, f"value{j}"))
         tokens1 = lanes.adder_tree(m, counts, "tokens1")
 
         # Second stage: sum of the word.
         def stage(n):
             names = {"valid": 1, "pass": 1, "first": 1, "last": 1, "end": 1, "word": word_bits, "used": n_w}
-            return [Signal(w, name=f"{name}{n}") for name, w in names.items()] + [
-                Signal(len(tokens1), name=f"tokens{n}")
-            ]
+            names["tokens"] = len(tokens1)
+            return [Signal(w, name=f"{name}{n}", reset_less=name != "valid") for name, w in names.items()]
 
         stage1 = [valid1, pass1, first1, last1, end1, word1, used, tokens1]
         stage2, stage3 = stage(2), stage(3)
-        wide = lanes.product_bits(p) + f.max_shift
-        tree = lanes.adder_tree(
-            m, [comb(wide, f"value{j}", v << s) for j, (v, s) in enumerate(zip(products, shifts, strict=True))], "tree"
-        )
-        weight = Signal(len(tree))
+        tree = lanes.adder_tree(m, values, "tree")
+        weight = Signal(len(tree), reset_less=True)
         with m.If(go):
             m.d.sync += [new.eq(old) for old, new in zip(stage1, stage2, strict=True)]
             m.d.sync += [new.eq(old) for old, new in zip(stage2, stage3, strict=True)]

@@ -2,8 +2,8 @@
 
 from enum import IntEnum
 
-from amaranth import Cat, Module, Mux, Signal
-from amaranth.lib import wiring
+from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, wiring
 
 from hdl import wtu_lanes as lanes
 from hdl.arith.popcount import popcount
@@ -12,23 +12,16 @@ from hdl.params import WtuParams, bits_for
 from hdl.sorted_list import SortedList
 from hdl.wtu_histogram import WeightedHistogram
 
-GROUP = 4  # words whose highest bins the selecting pass compares at once
-
 
 class Front(IntEnum):
-    """What the histogram is used for."""
+    """What the row that is loaded and not yet selected waits for."""
 
     CLEAR = 0  # after reset
-    LOAD = 1  # the row that comes in
-    TH = 2  # its sum settles, Th is multiplied
-    WALK = 3  # bins from the top until one exceeds what is left of Th
-    PARK = 4  # walked; the row before is still being selected
-    REPLAY = 5  # the row that was coming in when a zoom took the histogram, from score memory
-    Z_START = 6  # zoom: the histogram is taken for the next digit of the row being selected
-    Z_LOAD = 7
-    Z_TAIL = 8
-    Z_WALK = 9
-    Z_HOLD = 10  # until that row is done
+    IDLE = 1  # there is none
+    START = 2  # its sum settles
+    TH = 3  # the lanes make Th
+    WALK = 4  # bins from the top until one exceeds what is left of Th
+    PARK = 5  # walked; the row before is still being selected
 
 
 class Back(IntEnum):
@@ -38,9 +31,10 @@ class Back(IntEnum):
     SCAN = 1  # reads words with a code at or above the crossing bin
     POP = 2  # all read; takes candidates from the list
     SERIAL = 3  # lane by lane through the word in which equal codes cross
-    OVER = 4  # more candidates than the list holds: waits for the histogram
-    Z_SCAN = 5  # feeds the words to it
-    Z_WALK = 6
+    OVER = 4  # the list is not enough: waits for the lanes and a free histogram
+    Z_SCAN = 5  # zoom: feeds the words to them
+    Z_TAIL = 6  # until the last is added
+    Z_WALK = 7
 
 
 class Kind(IntEnum):
@@ -55,15 +49,15 @@ class WtuExact(wiring.Component):
     """Exact minimal set of Equation 3. Ports, latency and throughput: `hdl.wtu.Wtu`.
 
     Load: a histogram of weights by the top `bin_bits` of the code, and Sum (`hdl.wtu_histogram`); of each word the
-    highest bin is kept.
-    Walk: bins from the row's highest down are taken from Th until one exceeds what is left: the crossing bin. The
-    histogram is then free for the next row.
-    Select: words whose highest bin reaches the crossing one are read again, the others skipped four at a time. Codes
-    above the bin are selected; candidates, those in it, go one a cycle into a list by code, then index, which is popped
-    until one crosses.
-    Zoom, when the list has no room for a candidate: the pass is left, the histogram taken for the next digit of the
-    codes in the bin, walked, and the pass made again. With all digits known candidates are equal and are taken a word
-    at a time. The next row waits; what had come of it is replayed into the histogram.
+    highest bin is kept. A word takes a cycle, and one for each further `count_digit` bits of its largest count.
+    Walk: bins from the row's highest down are taken from Th until one exceeds what is left: the crossing bin.
+    Select: words whose highest bin reaches the crossing one are read again, the others skipped `group` at a time. Codes
+    above the bin are selected; candidates, those in it, go one a cycle into a list that keeps the best `list_depth` by
+    code, then index, and is popped until one crosses.
+    Zoom, when the list runs empty first, or after `list_limit` candidates: the pass is made again with the lanes, into
+    a histogram of the next digit of the codes in the bin, which is walked, and once more to select. With all digits
+    known candidates are equal and are taken a word at a time. Meanwhile no word is taken until the walk.
+    With double_buffer one row is loaded, one walked and one selected; score memory is a ring that the rows share.
 
     Parameters
     ----------
@@ -73,7 +67,7 @@ class WtuExact(wiring.Component):
     -------
     c, i, ratio, o, perf : as in `hdl.wtu.Wtu`
 
-    Latency: see `hdl.wtu.Wtu`; the first row is taken 2^bin_bits cycles after reset.
+    Latency: see `hdl.wtu.Wtu`; the first row is taken after as many cycles as a lane has bins, after reset.
     Throughput: see `hdl.wtu.Wtu`.
     Raises: `ParamError` from `WtuParams`.
     Source: V-Rex Equations 1 to 3; histogram, list and zoom are this project's own.
@@ -91,253 +85,304 @@ class WtuExact(wiring.Component):
     def elaborate(self, platform):
         p, m = self.p, Module()
         f, n_w, digits = p.score, p.n_w, self.digits
-        bin_bits = digits[0][0]
-        word_bits, lane_bits = bits_for(p.words), bits_for(n_w)
-        buffers = 2 if p.double_buffer else 1
-        groups = -(-p.words // GROUP)
+        bin_bits, low_bits = digits[0]
+        word_bits, lane_bits, group_bits = bits_for(p.words), bits_for(n_w), bits_for(p.groups)
+        at_bits = (p.group - 1).bit_length()  # of a word in its group
         n_bits = bits_for(p.clusters + 1)
         row, beat = self.i.payload, self.o.payload
 
         def flags(*names):
             return [Signal(name=n) for n in names]
 
+        def held(width, name):
+            return Signal(width, name=name, reset_less=True)
+
         def comb(width, name, value):
             s = Signal(width, name=name)
             m.d.comb += s.eq(value)
             return s
 
-        score = m.submodules.score = Ram(f.bits * n_w, buffers * p.words)
-        tops = m.submodules.tops = Ram(bin_bits * GROUP, buffers * groups, lanes=GROUP)
+        def ring(group, name):
+            """A group of score memory, `group` being below twice their number."""
+            group = comb(group_bits + 1, f"{name}_far", group)
+            return comb(group_bits, name, Mux(group >= p.groups, group - p.groups, group))
+
+        score = m.submodules.score = Ram(f.bits * n_w, p.groups * p.group)
+        tops = m.submodules.tops = Ram(bin_bits * p.group, p.groups, lanes=p.group)
         count = m.submodules.count = Ram(p.count_bits * n_w, p.n_ctx * p.words, lanes=n_w)
         # Loading and selecting read counts in the same cycle: a second read port, as a copy.
         count2 = count
-        if buffers == 2:
+        if p.double_buffer:
             count2 = m.submodules.count2 = Ram(p.count_bits * n_w, p.n_ctx * p.words, lanes=n_w)
         hist = m.submodules.hist = WeightedHistogram(p, bin_bits)
 
-        front, back = Signal(4, init=Front.CLEAR), Signal(3, init=Back.IDLE)
+        front, back = Signal(3, init=Front.CLEAR), Signal(3, init=Back.IDLE)
         fronts = [comb(1, f"front_{e.name.lower()}", front == e) for e in Front]
         backs = [comb(1, f"back_{e.name.lower()}", back == e) for e in Back]
+        feeding = comb(1, "feeding", backs[Back.Z_SCAN] | backs[Back.Z_TAIL])
+        zooming = comb(1, "zooming", feeding | backs[Back.Z_WALK])
 
-        # Rows: one being loaded, one being selected.
-        busy = Signal(buffers)
-        load_buf, taken = Signal(), Signal(word_bits)  # words accepted of the row being loaded
-        sel_buf, sel_all = flags("sel_buf", "sel_all")
-        ctx_of = [Signal(bits_for(p.n_ctx), name=f"ctx{b}") for b in range(buffers)]
-        last_of = [Signal(word_bits, name=f"last{b}") for b in range(buffers)]
-        keep_of = [Signal(lane_bits, name=f"keep{b}") for b in range(buffers)]
-
-        def of(values, which, name):
-            return comb(len(values[0]), name, Mux(which, values[-1], values[0]))
-
-        sel_ctx, sel_last, sel_keep = (
-            of(v, sel_buf, f"sel_{n}") for n, v in (("ctx", ctx_of), ("last", last_of), ("keep", keep_of))
-        )
+        # Rows: one being loaded, one that waits for its crossing bin, one being selected. Each starts a group.
+        info = data.StructLayout({"ctx": bits_for(p.n_ctx), "group": group_bits, "last": word_bits, "keep": lane_bits})
+        load, wait, sel = (held(info, n) for n in ("load", "wait", "sel"))
+        rows, used_groups = Signal(2), Signal(bits_for(p.groups + 1))
+        # A count has a further digit; in no bin above this one.
+        load_wide, wait_wide, zoom_wide = flags("load_wide", "wait_wide", "zoom_wide")
+        load_wide_top, wait_wide_top = held(bin_bits, "load_wide_top"), held(bin_bits, "wait_wide_top")
+        full, load_set, sel_all = flags("full", "load_set", "sel_all")  # full: the row in `load` is complete
         level = Signal(bits_for(len(digits)))
-        prefix, known = Signal(f.bits), Signal(f.bits)  # digits of the crossing code so far, mask of them
-        left = Signal(p.sum_bits, reset_less=True)  # of Th
+        prefix, known = held(f.bits, "prefix"), Signal(f.bits)  # digits of the crossing code so far, mask of them
+        for k, (_, low) in enumerate(digits):
+            with m.If(level == k):
+                m.d.comb += known.eq(((1 << f.bits) - 1) >> low << low)
         equal_mode = comb(1, "equal_mode", level == len(digits) - 1)  # all digits known
 
         # Selecting pipeline, whose steps are named below.
-        go, hold, finish, split, overflow = flags("go", "hold", "finish", "split", "overflow")
+        go, hold, finish, split, overflow, exhaust = flags("go", "hold", "finish", "split", "overflow", "exhaust")
         equal_done, equal_cross = flags("equal_done", "equal_cross")  # with equal candidates: the threshold is crossed
         scan_read, scan_word = Signal(), Signal(word_bits)
-        zoom_go = Signal()
+        crossed, every, grant, z_crossed = flags("crossed", "every", "grant", "z_crossed")
+        quiet = Signal()  # nothing in its last steps
 
         # Count writes.
-        m.d.comb += self.c.ready.eq(busy == 0)
-        for ram in [count, count2][:buffers]:
+        m.d.comb += self.c.ready.eq(rows == 0)
+        for ram in [count, count2][: 1 + p.double_buffer]:
             lanes.write_counts(m, p, self.c, ram)
 
-        # A word is taken with its counts, which have been read before: those of the next word with every word, those
-        # of the first while it waits (and again after a zoom).
+        # Words in.
+        taken, load_group = Signal(word_bits), Signal(group_bits)  # of the row, and the group of the next word
         start = comb(1, "start", taken == 0)
-        primed = Signal()
         accept = comb(1, "accept", self.i.valid & self.i.ready)
-        open_ = comb(1, "open", (front != Front.CLEAR) & (front < Front.REPLAY) & ~zoom_go)
-        may_start = comb(1, "may_start", ~busy.bit_select(load_buf, 1) & ~self.c.valid)
-        prime = comb(1, "prime", self.i.valid & ~primed & open_ & (~start | may_start))
+        move = comb(1, "move", full & ~hist.busy & fronts[Front.IDLE] & ~zooming)
+        # Th takes the lanes of the word behind it; made in several steps, it needs the sum as long.
+        th_step = Signal(bits_for(p.th_steps))
+        th_last = comb(1, "th_last", th_step == p.th_steps - 1)
+        th_soon = comb(1, "th_soon", fronts[Front.START] | (fronts[Front.TH] & ~th_last))
+        if p.walk_ahead:
+            free = ~full | (move if p.th_steps == 1 else 0)
+        elif p.double_buffer:
+            free = ~full & fronts[Front.IDLE] & ~backs[Back.OVER] & ~zooming
+        else:
+            free = rows == 0
+        may_start = comb(1, "may_start", free & ~self.c.valid)
+        # A zoom needs the lanes, and bins: those of a row that is walked.
+        walked = comb(1, "walked", fronts[Front.PARK] | (fronts[Front.IDLE] & ~full))
+        z_free = comb(1, "z_free", walked if p.walk_ahead else walked & start)
+        zoom_soon = comb(1, "zoom_soon", backs[Back.OVER] & (fronts[Front.IDLE] | fronts[Front.PARK]) & p.walk_ahead)
+        room = comb(1, "room", taken[:at_bits].any() | (used_groups != p.groups))
         m.d.comb += [
-            self.i.ready.eq(primed & fronts[Front.LOAD] & ~zoom_go & ~(start & self.c.valid)),
+            self.i.ready.eq(
+                ~fronts[Front.CLEAR] & ~hist.busy & ~th_soon & ~zoom_soon & ~feeding & room & (~start | may_start)
+            ),
             score.w_en.eq(accept),
-            score.w_addr.eq(load_buf * p.words + taken),
+            score.w_addr.eq(Cat(taken[:at_bits], load_group)),
             score.w_data.eq(row.scores),
         ]
-        with m.If(prime):
-            m.d.sync += primed.eq(1)
-        with m.Elif(zoom_go | (accept & row.last) | (self.c.valid & self.c.ready)):
-            m.d.sync += primed.eq(0)
+        group_end = comb(1, "group_end", taken[:at_bits].all() | row.last)
         with m.If(accept):
-            m.d.sync += taken.eq(Mux(row.last, 0, taken + 1))
-            if buffers == 2:
-                m.d.sync += load_buf.eq(load_buf ^ row.last)
-            with m.Switch(load_buf):
-                for b in range(buffers):
-                    with m.Case(b):
-                        m.d.sync += [ctx_of[b].eq(row.ctx), last_of[b].eq(taken), keep_of[b].eq(row.keep)]
-
-        # Words for the histogram also come from score memory: zoom and replay.
-        replay_word = Signal(word_bits)
-        m_valid, m_first, m_zoom, z_fed = flags("m_valid", "m_first", "m_zoom", "z_fed")
-        zoom_read = comb(1, "zoom_read", backs[Back.Z_SCAN] & scan_read)
-        m.d.sync += [
-            m_valid.eq(zoom_read | fronts[Front.REPLAY]),
-            m_zoom.eq(zoom_read),
-            m_first.eq(Mux(fronts[Front.REPLAY], replay_word == 0, ~z_fed)),
-            replay_word.eq(Mux(fronts[Front.REPLAY], replay_word + 1, 0)),
-            z_fed.eq(backs[Back.Z_SCAN] & (z_fed | scan_read)),
-        ]
-        load_ctx = of(ctx_of, load_buf, "load_ctx")
-        front_read = comb(1, "front_read", accept | prime | zoom_read | fronts[Front.REPLAY])
-        front_ctx = comb(
-            len(load_ctx), "front_ctx", Mux(zoom_read, sel_ctx, Mux(fronts[Front.REPLAY], load_ctx, row.ctx))
-        )
-        front_word = comb(
-            word_bits, "front_word", Mux(zoom_read, scan_word, Mux(fronts[Front.REPLAY], replay_word, taken + accept))
-        )
+            m.d.sync += [taken.eq(Mux(row.last, 0, taken + 1)), load.ctx.eq(row.ctx), load.last.eq(taken)]
+            m.d.sync += load.keep.eq(row.keep)
+            with m.If(start):
+                m.d.sync += load.group.eq(load_group)
+            with m.If(group_end):
+                m.d.sync += load_group.eq(ring(load_group + 1, "group_after"))
+        with m.If(accept & row.last):
+            m.d.sync += full.eq(1)
+        with m.Elif(move):
+            m.d.sync += full.eq(0)
+        with m.If(accept & start):
+            m.d.sync += load_wide.eq(0)
+        with m.Elif(hist.busy & ~feeding):
+            m.d.sync += load_wide.eq(1)
+            with m.If(~load_wide | (hist.word_top > load_wide_top)):
+                m.d.sync += load_wide_top.eq(hist.word_top)
+        m.d.sync += rows.eq(rows + (accept & start) - finish)
+        groups_done = comb(group_bits + 1, "groups_done", Mux(finish, (sel.last >> at_bits) + 1, 0))
+        m.d.sync += used_groups.eq(used_groups + (accept & ~taken[:at_bits].any()) - groups_done)
+        with m.If(move):
+            m.d.sync += [wait.eq(load), wait_wide.eq(load_wide), wait_wide_top.eq(load_wide_top)]
+            if p.walk_ahead:
+                m.d.sync += load_set.eq(~load_set)
 
         # The codes of a word read from score memory, against what is known of the crossing code.
-        s_valid, s_fresh, s_pop = flags("s_valid", "s_fresh", "s_pop")
-        s_word, s_lane = Signal(word_bits), Signal(lane_bits)
+        s_valid, s_fresh, s_pop, z_valid = flags("s_valid", "s_fresh", "s_pop", "z_valid")
+        s_word, s_lane = held(word_bits, "s_word"), held(lane_bits, "s_lane")
         s_code = [comb(f.bits, f"s_code{j}", score.r_data.word_select(j, f.bits)) for j in range(n_w)]
-        s_end = comb(1, "s_end", s_word == sel_last)
+        s_end = comb(1, "s_end", s_word == sel.last)
         above, equal = Signal(n_w), Signal(n_w)
         for j, code in enumerate(s_code):
             masked = comb(f.bits, f"s_masked{j}", code & known)
-            exists = comb(1, f"s_exists{j}", ~s_end | (sel_keep >= j))
+            exists = comb(1, f"s_exists{j}", ~s_end | (sel.keep >= j))
             m.d.comb += [
                 above[j].eq(exists & (sel_all | (masked > prefix))),
                 equal[j].eq(exists & ~sel_all & ~equal_done & (masked == prefix)),
             ]
 
-        # Into the histogram.
+        # Words for the lanes, from the input or, in a zoom, from score memory.
+        z_take = comb(1, "z_take", z_valid & ~hist.busy)
         in_row = Signal(n_w)
         m.d.comb += [
-            hist.fire.eq(accept | m_valid),
-            hist.first.eq(Mux(m_valid, m_first, start)),
-            hist.used.eq(Mux(m_valid, Mux(m_zoom, equal, ~0), in_row)),
+            hist.take.eq(accept | z_take),
+            hist.zoom.eq(feeding),
+            hist.first.eq(start),
+            hist.used.eq(Mux(feeding, equal, in_row)),
             hist.counts.eq(count.r_data),
+            hist.hidden.eq(lanes.exponent_of(p, prefix).any()),
+            hist.hold.eq(th_soon),
+            hist.load_set.eq(load_set ^ move if p.walk_ahead else 0),
+            hist.ratio.eq(self.ratio),
         ]
         for j in range(n_w):
-            code = comb(f.bits, f"code{j}", Mux(m_valid, s_code[j], row.scores[j]))
             digit = Signal(bin_bits, name=f"digit{j}")
             m.d.comb += [
-                hist.codes[j].eq(code),
-                hist.bins[j].eq(digit),
-                digit.eq(code[digits[0][1] :]),
                 in_row[j].eq(~row.last | (row.keep >= j)),
+                hist.mantissas[j].eq(Mux(feeding, s_code[j], row.scores[j])),
+                hist.bins[j].eq(Mux(feeding, digit, row.scores[j][low_bits:])),
             ]
-            with m.If(m_zoom):
-                with m.Switch(level):
-                    for k, (width, low) in enumerate(digits[1:]):
-                        with m.Case(k):
-                            m.d.comb += digit.eq(code[low : low + width])
-        top_word = Cat(*[hist.word_top] * GROUP)
-        top_slot = taken[:2] if word_bits > 1 else taken
+            with m.Switch(level):
+                for k, (width, low) in enumerate(digits[1:]):
+                    with m.Case(k):
+                        m.d.comb += digit.eq(s_code[j][low : low + width])
+        front_addr = comb(
+            len(count.r_addr), "front_addr", Mux(feeding, sel.ctx, row.ctx) * p.words + Mux(feeding, s_word, taken)
+        )
+        # Of each word the highest bin is kept, a cycle later.
+        top_group, top_at, top_start = held(group_bits, "top_group"), held(max(1, at_bits), "top_at"), Signal()
+        m.d.sync += [top_group.eq(load_group), top_at.eq(taken[:at_bits]), top_start.eq(start)]
+        loaded = comb(1, "loaded", hist.fresh & ~feeding)
         m.d.comb += [
-            tops.w_en.eq(Mux(accept, 1 << top_slot, 0)),
-            tops.w_addr.eq(load_buf * groups + (taken >> 2)),
-            tops.w_data.eq(top_word),
+            tops.w_en.eq(Mux(loaded, 1 << top_at, 0)),
+            tops.w_addr.eq(top_group),
+            tops.w_data.eq(Cat(*[hist.word_top] * p.group)),
         ]
+        top, walk_bin = held(bin_bits, "top"), held(bin_bits, "walk_bin")
+        with m.If(loaded & (top_start | (hist.word_top > top))):
+            m.d.sync += top.eq(hist.word_top)
 
-        # Threshold and walk.
-        th_count, f_left, f_all, f_park = Signal(2), Signal(p.sum_bits), Signal(), Signal()
-        walk_bin, bin1, bin2, f_bin = (Signal(bin_bits, name=n) for n in ("walk_bin", "bin1", "bin2", "f_bin"))
-        walk1, walk2 = flags("walk1", "walk2")
-        th_step = comb(1, "th_step", th_count[0])
-        th = lanes.threshold_step(m, p, hist.total, self.ratio, th_step, f_left)
-        th_first = comb(1, "th_first", fronts[Front.TH] & (th_count == 2))
-        every = comb(1, "every", th_first & ((hist.total == 0) | self.ratio[16]))
-        walk = comb(1, "walk", (fronts[Front.TH] & th_count[1]) | fronts[Front.WALK] | fronts[Front.Z_WALK])
-        m.d.comb += [hist.walk.eq(walk), hist.walk_bin.eq(walk_bin)]
-        m.d.sync += [walk1.eq(walk), walk2.eq(walk1), bin1.eq(walk_bin), bin2.eq(bin1)]
-        m.d.sync += walk_bin.eq(Mux(walk, walk_bin - 1, hist.top))
-        exponent = comb(max(1, f.exp_bits), "walk_exponent", lanes.exponent_of(p, bin2))
-        walk_shift = comb(lanes.shift_bits(p), "walk_shift", lanes.shift_of(p, exponent))
-        walk_value = comb(p.sum_bits, "walk_value", hist.bin_sum << walk_shift)
+        # Threshold.
+        f_left, f_all, f_bin = held(p.sum_bits, "f_left"), Signal(), held(bin_bits, "f_bin")
+        m.d.comb += [
+            hist.th.eq(fronts[Front.TH]),
+            hist.th_step.eq(th_step),
+            every.eq(fronts[Front.TH] & (th_step == 0) & ((hist.total == 0) | self.ratio[16])),
+        ]
+        m.d.sync += th_step.eq(Mux(fronts[Front.TH] & ~th_last, th_step + 1, 0))
+
+        # Walk: a bin a cycle, its digits from the highest; of the row that waits, or of a zoom.
+        z_start = comb(1, "z_start", backs[Back.Z_TAIL] & ~z_valid & ~hist.active & ~hist.busy)
+        if p.th_steps == 1:
+            begin, under_way = fronts[Front.START], fronts[Front.TH]
+        else:
+            begin, under_way = fronts[Front.TH] & (th_step == p.th_steps - 2), fronts[Front.TH] & th_last
+        walk = comb(1, "walk", begin | under_way | fronts[Front.WALK] | z_start | backs[Back.Z_WALK])
+        bin_now = comb(bin_bits, "bin_now", Mux(fronts[Front.START], top, walk_bin))
+        wide = comb(1, "wide", Mux(zooming, zoom_wide, wait_wide & (bin_now <= wait_wide_top)))
+        walk_digit, walk_first = held(len(hist.walk_digit), "walk_digit"), Signal()  # of the bin; the bin's highest
+        digit_now = comb(len(walk_digit), "digit_now", Mux(walk_first, Mux(wide, p.count_digits - 1, 0), walk_digit))
+        whole = comb(1, "whole", digit_now == 0)
+        stop = comb(1, "stop", crossed | every | z_crossed)
+        walk1, walk2, whole1, whole2 = flags("walk1", "walk2", "whole1", "whole2")
+        bin1, bin2 = held(bin_bits, "bin1"), held(bin_bits, "bin2")
+        m.d.comb += [
+            hist.walk.eq(walk),
+            hist.walk_bin.eq(bin_now),
+            hist.walk_digit.eq(digit_now),
+            hist.walk_first.eq(walk_first),
+        ]
+        m.d.sync += [walk1.eq(walk & ~stop), walk2.eq(walk1 & ~stop), whole1.eq(whole), whole2.eq(whole1)]
+        m.d.sync += [bin1.eq(bin_now), bin2.eq(bin1), walk_first.eq(whole | ~walk)]
+        with m.If(walk):
+            m.d.sync += [walk_bin.eq(bin_now - whole), walk_digit.eq(digit_now - 1)]
+        with m.Elif(fronts[Front.START]):
+            m.d.sync += walk_bin.eq(top)
+        with m.Elif(grant):
+            m.d.sync += walk_bin.eq(0)
+        with m.Elif(hist.fresh & feeding & (hist.word_top > walk_bin)):
+            m.d.sync += walk_bin.eq(hist.word_top)
+        check = comb(1, "check", walk2 & whole2 & fronts[Front.WALK])
+        walk_value = lanes.scaled(m, p, hist.bin_sum, lanes.exponent_of(p, bin2), "walk_value")
         walk_rest = comb(p.sum_bits + 1, "walk_rest", f_left - walk_value)
-        crossed = comb(1, "crossed", fronts[Front.WALK] & walk_rest[-1])
+        m.d.comb += crossed.eq(check & walk_rest[-1])
         offer = comb(1, "offer", crossed | every | fronts[Front.PARK])
         hand = comb(1, "hand", offer & backs[Back.IDLE])
+        all_now = comb(1, "all_now", Mux(fronts[Front.PARK], f_all, every))
+        bin_cross = comb(bin_bits, "bin_cross", Mux(fronts[Front.PARK], f_bin, bin2))
         with m.If(fronts[Front.TH]):
-            m.d.sync += [th_count.eq(th_count + 1), f_all.eq(every)]
-        with m.If(fronts[Front.TH] & th_count[1]):
-            m.d.sync += f_left.eq(th)
-        with m.If(fronts[Front.WALK]):
-            m.d.sync += [f_bin.eq(bin2), f_all.eq(0)]
-            with m.If(~crossed):
-                m.d.sync += f_left.eq(walk_rest)
+            m.d.sync += f_left.eq(hist.th_value)
+        with m.Elif(check & ~crossed):
+            m.d.sync += f_left.eq(walk_rest)
+        with m.If(crossed | every):
+            m.d.sync += [f_bin.eq(bin2), f_all.eq(every)]
 
         # Which words the selecting pass reads.
-        group, seen = Signal(bits_for(groups)), Signal(GROUP)
-        last_group = comb(1, "last_group", group == sel_last >> 2)
-        hits = Signal(GROUP)
-        prefix_top = prefix[digits[0][1] :]
-        for j in range(GROUP):
-            there = ~last_group | ((sel_last[:2] if word_bits > 1 else sel_last) >= j)
-            reaches = sel_all | (tops.r_data.word_select(j, bin_bits) >= prefix_top)
+        group, seen = Signal(bits_for(p.row_groups)), Signal(p.group)
+        last_group = comb(1, "last_group", group == sel.last >> at_bits)
+        hits = Signal(p.group)
+        for j in range(p.group):
+            there = ~last_group | (sel.last[:at_bits] >= j)
+            reaches = sel_all | (tops.r_data.word_select(j, bin_bits) >= prefix[low_bits:])
             m.d.comb += hits[j].eq(there & reaches & ~seen[j])
         hit = lanes.lowest(m, hits, "hit")
-        hit_slot = comb(2, "hit_slot", Cat(hit[1] | hit[3], hit[2] | hit[3]))
-        step = comb(1, "step", (backs[Back.SCAN] & go & ~hold) | backs[Back.Z_SCAN])
+        hit_at = comb(
+            at_bits, "hit_at", Cat(Cat(hit[j] for j in range(p.group) if j >> k & 1).any() for k in range(at_bits))
+        )
+        step = comb(1, "step", (backs[Back.SCAN] & go & ~hold) | (backs[Back.Z_SCAN] & ~hist.busy))
         next_group = comb(1, "next_group", step & ~(hits & ~hit).any())
         scan_end = comb(1, "scan_end", next_group & last_group)
         restart = comb(1, "restart", backs[Back.IDLE] | backs[Back.OVER] | backs[Back.Z_WALK])
         # After the crossing among equal candidates the pass goes on behind its word, for the codes above alone.
-        word3 = Signal(word_bits)
-        group_next = comb(len(group), "group_next", Mux(restart, 0, Mux(equal_cross, word3 >> 2, group + 1)))
-        word3_slot = word3[:2] if word_bits > 1 else word3
+        word3 = held(word_bits, "word3")
+        group_next = comb(len(group), "group_next", Mux(restart, 0, Mux(equal_cross, word3 >> at_bits, group + 1)))
         m.d.comb += [
             scan_read.eq(step & hits.any()),
-            scan_word.eq(Cat(hit_slot, group)),
+            scan_word.eq(Cat(hit_at, group)),
             tops.r_en.eq(restart | next_group | equal_cross),
-            tops.r_addr.eq(sel_buf * groups + group_next),
+            tops.r_addr.eq(ring(Mux(backs[Back.IDLE], wait.group, sel.group) + group_next, "tops_group")),
         ]
         with m.If(restart | next_group | equal_cross):
-            m.d.sync += [group.eq(group_next), seen.eq(Mux(equal_cross, (2 << word3_slot) - 1, 0))]
+            m.d.sync += [group.eq(group_next), seen.eq(Mux(equal_cross, (2 << word3[:at_bits]) - 1, 0))]
         with m.Elif(scan_read):
             m.d.sync += seen.eq(seen | hit)
 
         # The list of candidates.
-        todo = Signal(n_w, reset_less=True)
+        todo = held(n_w, "todo")
         todo_now = comb(n_w, "todo_now", Mux(s_fresh, equal, todo))
         candidate = lanes.lowest(m, todo_now, "candidate")
         rest = comb(n_w, "rest", todo_now & ~candidate)
         insert = comb(1, "insert", s_valid & ~s_pop & ~equal_mode & todo_now.any() & go)
-        pop, low, tag = Signal(), 0, Signal(word_bits + lane_bits)
+        pop, low, tag = Signal(), Const(0, 1), Signal(word_bits + lane_bits)
         candidate_lane = Signal(lane_bits)
         for k in range(lane_bits):
             m.d.comb += candidate_lane[k].eq(Cat(candidate[j] for j in range(n_w) if j >> k & 1).any())
-        low_bits = digits[0][1]
         if low_bits:
             listed = m.submodules.list = SortedList(p.list_depth, low_bits, len(tag))
-            s_low = Signal(low_bits)
+            s_low, inserted = held(low_bits, "s_low"), Signal(bits_for(p.list_limit + 1))
             m.d.comb += [
                 listed.insert.eq(insert),
                 listed.key.eq(lanes.pick(m, candidate, [c[:low_bits] for c in s_code], "candidate_low")),
                 listed.tag.eq(Cat(candidate_lane, s_word)),
                 listed.pop.eq(pop),
                 listed.clear.eq(restart),
-                overflow.eq(insert & listed.full),
+                overflow.eq(insert & (inserted == p.list_limit)),
                 tag.eq(listed.first_tag),
                 pop.eq(backs[Back.POP] & go & ~listed.empty & ~(s_valid & ~s_pop)),
+                exhaust.eq(backs[Back.POP] & ~equal_mode & listed.empty & ~s_valid & quiet),
             ]
+            m.d.sync += inserted.eq(Mux(restart, 0, inserted + insert))
             with m.If(pop):
                 m.d.sync += s_low.eq(listed.first_key)
             low = Mux(s_pop, s_low, 0)
 
         # Stage 1: lanes that go on together, and their counts.
-        serial_word, serial_read, serial_due = Signal(word_bits), Signal(), Signal()
+        serial_word, serial_due = held(word_bits, "serial_word"), Signal()
         end_read, s_last = Signal(), Signal()  # ends a row of equal candidates
-        m.d.comb += [
-            serial_read.eq(backs[Back.SERIAL] & serial_due),
-            end_read.eq(backs[Back.POP] & equal_done & ~s_valid),
-        ]
+        serial_read = comb(1, "serial_read", backs[Back.SERIAL] & serial_due)
+        m.d.comb += end_read.eq(backs[Back.POP] & equal_done & ~s_valid)
         read = comb(1, "read", (scan_read & backs[Back.SCAN]) | pop | serial_read | end_read)
         read_word = comb(
             word_bits,
             "read_word",
-            Mux(backs[Back.SCAN] | zoom_read, scan_word, Mux(serial_read, serial_word, tag[lane_bits:])),
+            Mux(backs[Back.SCAN] | backs[Back.Z_SCAN], scan_word, Mux(serial_read, serial_word, tag[lane_bits:])),
         )
         lanes1, send, kind = Signal(n_w), Signal(), Signal(2)
         with m.If(s_last):
@@ -362,7 +407,11 @@ class WtuExact(wiring.Component):
             m.d.sync += [s_fresh.eq(~hold), s_valid.eq((hold | read) & ~kill & ~overflow)]
             m.d.sync += todo.eq(Mux(equal_mode & ~backs[Back.SERIAL], todo_now, rest))
             with m.If(~hold):
-                m.d.sync += [s_word.eq(read_word), s_pop.eq(pop), s_last.eq(end_read), s_lane.eq(tag[:lane_bits])]
+                m.d.sync += [s_pop.eq(pop), s_last.eq(end_read), s_lane.eq(tag[:lane_bits])]
+            with m.If(Mux(feeding, step, ~hold)):
+                m.d.sync += s_word.eq(read_word)
+        zoom_read = comb(1, "zoom_read", scan_read & backs[Back.Z_SCAN])
+        m.d.sync += z_valid.eq(zoom_read | (z_valid & hist.busy))
 
         # Stage 2: weight.
         def stage(n, widths):
@@ -372,10 +421,10 @@ class WtuExact(wiring.Component):
         valid2, kind2, last2, word2, lanes2, tokens2 = stage(2, widths)
         del widths["word"]
         valid3, kind3, last3, lanes3, tokens3 = stage(3, widths)
-        significand2 = Signal(f.significand_bits, reset_less=True)
-        weight3 = Signal(f.significand_bits + len(tokens1), reset_less=True)
+        significand2 = held(f.significand_bits, "significand2")
+        weight3 = held(f.significand_bits + len(tokens1), "weight3")
         clusters2 = popcount(m, lanes2, "clusters2")
-        clusters3 = Signal.like(clusters2)
+        clusters3 = held(len(clusters2), "clusters3")
         with m.If(go):
             m.d.sync += [
                 valid2.eq(s_valid & send & ~kill & ~overflow),
@@ -394,19 +443,20 @@ class WtuExact(wiring.Component):
                 clusters3.eq(clusters2),
                 weight3.eq(lanes.multiply(m, tokens2, significand2, "weight")),
             ]
+        m.d.comb += quiet.eq(~valid2 & ~valid3)
 
-        # Stage 3: decide. A zoom's walk uses the same subtractor.
-        sel_exponent = comb(max(1, f.exp_bits), "sel_exponent", lanes.exponent_of(p, prefix))
-        sel_shift = comb(lanes.shift_bits(p), "sel_shift", lanes.shift_of(p, sel_exponent))
-        operand = comb(max(len(weight3), len(hist.bin_sum)), "operand", Mux(backs[Back.Z_WALK], hist.bin_sum, weight3))
-        value = comb(p.sum_bits, "value", operand << sel_shift)
-        after = comb(p.sum_bits + 1, "after", left - value)
+        # Stage 3: decide. Candidates share their exponent: what is left of Th is counted in its units, rounded down.
+        # A zoom's walk uses the same subtractor.
+        left, left_first = held(hist.bin_sum_bits, "left"), held(hist.bin_sum_bits, "left_first")
+        operand = comb(hist.bin_sum_bits, "operand", Mux(backs[Back.Z_WALK], hist.bin_sum, weight3))
+        after = comb(hist.bin_sum_bits + 1, "after", left - operand)
         crosses = comb(1, "crosses", after[-1])
         several = comb(1, "several", (lanes3 & (lanes3 - 1)).any())
         take = comb(1, "take", self.o.valid & self.o.ready)
-        z_crossed = comb(1, "z_crossed", backs[Back.Z_WALK] & fronts[Front.Z_WALK] & walk2 & crosses)
-        clusters, tokens = Signal(n_bits), Signal(n_bits + p.count_bits)
+        z_check = comb(1, "z_check", walk2 & whole2 & backs[Back.Z_WALK])
+        clusters, tokens = held(n_bits, "clusters"), held(n_bits + p.count_bits, "tokens")
         m.d.comb += [
+            z_crossed.eq(z_check & crosses),
             split.eq(valid3 & (kind3 == Kind.EQUAL) & crosses & several),
             self.o.valid.eq(valid3 & ~split),
             go.eq(~self.o.valid | self.o.ready),
@@ -418,140 +468,103 @@ class WtuExact(wiring.Component):
             finish.eq(take & beat.last),
             equal_cross.eq(take & (kind3 != Kind.ABOVE) & crosses & equal_mode),
         ]
-        with m.If(take):
-            m.d.sync += [clusters.eq(beat.clusters), tokens.eq(beat.tokens)]
-            with m.If(kind3 != Kind.ABOVE):
-                m.d.sync += left.eq(after)
-        with m.Elif(fronts[Front.Z_WALK] & walk2 & ~z_crossed):
+        cross_exponent = comb(max(1, f.exp_bits), "cross_exponent", lanes.exponent_of(p, bin_cross))
+        f_units = lanes.unscaled(m, p, f_left, cross_exponent, len(left), "f_units")
+        with m.If(hand):
+            m.d.sync += left.eq(f_units)
+        with m.Elif(exhaust):
+            m.d.sync += left.eq(left_first)
+        with m.Elif((take & (kind3 != Kind.ABOVE)) | (z_check & ~crosses)):
             m.d.sync += left.eq(after)
         with m.If(hand | z_crossed):
+            m.d.sync += left_first.eq(Mux(hand, f_units, left))
+        with m.If(hand | z_crossed):
             m.d.sync += [clusters.eq(0), tokens.eq(0), equal_done.eq(0)]
-        with m.Elif(equal_cross):
-            m.d.sync += equal_done.eq(1)
+        with m.Elif(take):
+            m.d.sync += [clusters.eq(beat.clusters), tokens.eq(beat.tokens)]
+            with m.If(equal_cross):
+                m.d.sync += equal_done.eq(1)
 
         # Control of the selecting pass.
+        m.d.comb += grant.eq(backs[Back.OVER] & quiet & ~hist.active & ~hist.busy & z_free)
         with m.If(finish):
             m.d.sync += back.eq(Back.IDLE)
-            if buffers == 2:
-                m.d.sync += sel_buf.eq(~sel_buf)
         with m.Elif(split):
             m.d.sync += [back.eq(Back.SERIAL), serial_word.eq(word3), serial_due.eq(1)]
         with m.Elif(equal_cross):
             m.d.sync += back.eq(Back.SCAN)
-        with m.Elif(overflow):
+        with m.Elif(overflow | exhaust):
             m.d.sync += back.eq(Back.OVER)
         with m.Elif(scan_end):
-            m.d.sync += back.eq(Mux(backs[Back.Z_SCAN], Back.Z_WALK, Back.POP))
+            m.d.sync += back.eq(Mux(backs[Back.Z_SCAN], Back.Z_TAIL, Back.POP))
         with m.Elif(hand):
-            m.d.sync += [
-                back.eq(Back.SCAN),
-                sel_all.eq(Mux(fronts[Front.TH], 1, f_all)),
-                level.eq(0),
-                prefix.eq(Mux(fronts[Front.PARK], f_bin, bin2) << low_bits),
-                known.eq(((1 << bin_bits) - 1) << low_bits),
-                left.eq(f_left),
-            ]
-        with m.Elif(fronts[Front.Z_START]):
+            m.d.sync += [back.eq(Back.SCAN), sel.eq(wait), sel_all.eq(all_now), level.eq(0)]
+            m.d.sync += prefix.eq(bin_cross << low_bits)
+        with m.Elif(grant):
             m.d.sync += back.eq(Back.Z_SCAN)
+        with m.Elif(z_start):
+            m.d.sync += back.eq(Back.Z_WALK)
         with m.Elif(z_crossed):
             m.d.sync += [back.eq(Back.SCAN), level.eq(level + 1)]
             with m.Switch(level):
                 for k, (width, at) in enumerate(digits[1:]):
                     with m.Case(k):
-                        m.d.sync += [
-                            prefix.eq(prefix | (bin2[:width] << at)),
-                            known.eq(known | (((1 << width) - 1) << at)),
-                        ]
+                        m.d.sync += prefix.eq(prefix | (bin2[:width] << at))
         with m.If(serial_read):
             m.d.sync += serial_due.eq(0)
+        with m.If(grant):
+            m.d.sync += zoom_wide.eq(0)
+        with m.Elif(hist.busy & feeding):
+            m.d.sync += zoom_wide.eq(1)
 
-        # Control of the histogram.
-        quiet = ~valid2 & ~valid3
-        grant = fronts[Front.LOAD] | fronts[Front.PARK] | fronts[Front.Z_HOLD]
-        m.d.comb += [
-            zoom_go.eq(backs[Back.OVER] & quiet & grant),
-            hist.next.eq(fronts[Front.CLEAR] | crossed | every | fronts[Front.Z_START] | z_crossed),
-        ]
-        cleared = Signal(bin_bits)
+        # Control of the row that waits, and of the histograms.
+        cleared = Signal(hist.digit_bits + bin_bits)
         with m.Switch(front):
             with m.Case(Front.CLEAR):
                 m.d.sync += cleared.eq(cleared + 1)
                 with m.If(cleared.all()):
-                    m.d.sync += front.eq(Front.LOAD)
-            with m.Case(Front.LOAD):
-                with m.If(zoom_go):
-                    m.d.sync += [front.eq(Front.Z_START), f_park.eq(0)]
-                with m.Elif(accept & row.last):
-                    m.d.sync += [front.eq(Front.TH), th_count.eq(0)]
+                    m.d.sync += front.eq(Front.IDLE)
+            with m.Case(Front.IDLE):
+                with m.If(move):
+                    m.d.sync += front.eq(Front.START)
+            with m.Case(Front.START):
+                m.d.sync += front.eq(Front.TH)
             with m.Case(Front.TH, Front.WALK, Front.PARK):
-                with m.If(zoom_go):
-                    m.d.sync += [front.eq(Front.Z_START), f_park.eq(1)]
-                with m.Elif(hand):
-                    m.d.sync += front.eq(Front.LOAD)
+                with m.If(hand):
+                    m.d.sync += front.eq(Front.IDLE)
                 with m.Elif(offer):
                     m.d.sync += front.eq(Front.PARK)
-                with m.Elif(fronts[Front.TH] & (th_count == 3)):
+                with m.Elif(fronts[Front.TH] & th_last):
                     m.d.sync += front.eq(Front.WALK)
-            with m.Case(Front.Z_START):
-                m.d.sync += [front.eq(Front.Z_LOAD), th_count.eq(0)]
-            with m.Case(Front.Z_LOAD):
-                with m.If(scan_end):
-                    m.d.sync += front.eq(Front.Z_TAIL)
-            with m.Case(Front.Z_TAIL):
-                m.d.sync += th_count.eq(1)
-                with m.If(th_count[0]):
-                    m.d.sync += front.eq(Front.Z_WALK)
-            with m.Case(Front.Z_WALK):
-                with m.If(z_crossed):
-                    m.d.sync += front.eq(Front.Z_HOLD)
-            with m.Case(Front.Z_HOLD):
-                with m.If(zoom_go):
-                    m.d.sync += front.eq(Front.Z_START)
-                with m.Elif(finish):
-                    m.d.sync += front.eq(Mux(f_park, Front.PARK, Mux(start, Front.LOAD, Front.REPLAY)))
-            with m.Case(Front.REPLAY):
-                with m.If(replay_word + 1 == taken):
-                    m.d.sync += front.eq(Front.LOAD)
-
-        for b in range(buffers):
-            with m.If(accept & (load_buf == b)):
-                m.d.sync += busy[b].eq(1)
-            with m.Elif(finish & (sel_buf == b)):
-                m.d.sync += busy[b].eq(0)
+        for s in range(hist.sets):
+            m.d.comb += hist.next[s].eq(fronts[Front.CLEAR] | (stop & (load_set != s if hist.sets == 2 else 1)))
 
         # Read ports.
-        select_read = comb(1, "select_read", read)
         m.d.comb += [
-            score.r_en.eq(zoom_read | fronts[Front.REPLAY] | (read & ~pop)),
-            score.r_addr.eq(
-                Mux(
-                    fronts[Front.REPLAY],
-                    load_buf * p.words + replay_word,
-                    sel_buf * p.words + Mux(zoom_read, scan_word, read_word),
-                )
-            ),
+            score.r_en.eq(zoom_read | (read & ~pop)),
+            score.r_addr.eq(Cat(read_word[:at_bits], ring(sel.group + (read_word >> at_bits), "read_group"))),
         ]
-        front_addr = comb(len(count.r_addr), "front_addr", front_ctx * p.words + front_word)
-        select_addr = comb(len(count.r_addr), "select_addr", sel_ctx * p.words + read_word)
-        if buffers == 2:
+        select_addr = comb(len(count.r_addr), "select_addr", sel.ctx * p.words + read_word)
+        front_read = comb(1, "front_read", accept | z_take)
+        if p.double_buffer:
             m.d.comb += [
                 count.r_en.eq(front_read),
                 count.r_addr.eq(front_addr),
-                count2.r_en.eq(select_read),
+                count2.r_en.eq(read),
                 count2.r_addr.eq(select_addr),
             ]
         else:
             m.d.comb += [
-                count.r_en.eq(front_read | select_read),
-                count.r_addr.eq(Mux(select_read, select_addr, front_addr)),
+                count.r_en.eq(front_read | read),
+                count.r_addr.eq(Mux(read, select_addr, front_addr)),
             ]
 
         events = {
             "rows": finish,
             "words": accept,
-            "walked": fronts[Front.WALK] | (fronts[Front.Z_WALK] & walk2),
+            "walked": check | z_check,
             "scanned": scan_read,
-            "zooms": zoom_go,
+            "zooms": grant,
         }
         for name, event in events.items():
             with m.If(event):

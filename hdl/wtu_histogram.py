@@ -6,15 +6,19 @@ from amaranth.lib.wiring import In, Out
 
 from hdl import wtu_lanes as lanes
 from hdl.memory import Ram
-from hdl.params import WtuParams
+from hdl.params import WtuParams, bits_for
 
 
 class WeightedHistogram(wiring.Component):
     """Adds significand x count of n_w codes a cycle to a histogram a lane, and value x count to the sum of the row.
 
+    Counts are multiplied `count_digit` bits a cycle: a word in which a count has more takes a cycle for each further
+    digit that is not zero in all lanes up to its highest. A digit has bins of its own.
     Codes of a bin share their exponent, so bins hold unshifted products. A bin's word carries the number of the
     histogram that wrote it and counts as zero in any other; a bin is cleared when its own number ends, so that numbers
     can come round: starting anew takes one cycle whatever the size.
+    With walk_ahead there are two sets of bins: one takes words while the other is walked, through a tree of its own.
+    The multipliers also make Th of the sum and the ratio, in `th_steps` cycles.
 
     Parameters
     ----------
@@ -22,114 +26,247 @@ class WeightedHistogram(wiring.Component):
 
     Members
     -------
-    fire : In(1) : a word of codes, once in a cycle; the following are those of its lanes
-    first : In(1) : it starts a row
-    used : In(n_w) : lanes that count · codes, counts, bins : In(arrays of n_w)
-    word_top : Out(bin_bits) : highest bin of the word, in the same cycle
-    top : Out(bin_bits) : highest bin of the row so far, one cycle later
-    total : Out(sum_bits) : Sum of the row so far, three cycles later
-    walk : In(1), walk_bin : In(bin_bits) : read a bin, not before the second cycle after a `fire`
+    take : In(1) : a word; the following six are its own. Not while `busy`
+    zoom : In(1) : it goes to the set that is walked, and not into the sum
+    first : In(1) : it starts a row · used : In(n_w) : lanes that count · bins, mantissas : In(arrays of n_w)
+    counts : In(array of n_w) : one cycle after `take`, held while `busy`
+    hidden : In(1) : hidden bit of the codes of a `zoom`
+    hold : In(1) : no further digit is begun
+    busy : Out(1) : digits of the word are left · active : Out(1) : a digit is added
+    fresh : Out(1), word_top : Out(bin_bits) : first digit of a word, its highest bin; the cycle after `take`
+    total : Out(sum_bits) : Sum of the row, three cycles after the last digit was begun
+    th : In(1), th_step : In, ratio : In(16) : make Th, not with or in the cycle after a `take` or a digit begun
+    th_value : Out(sum_bits) : Th, in the cycle of the last step
+    load_set : In(1) : set that takes words
+    walk : In(1), walk_bin : In(bin_bits), walk_digit : In : read a bin of the other set; not before the second cycle
+        after its last digit was begun. The digits of a bin are read in a row, from `walk_first : In(1)` on down to 0
     bin_sum : Out : the bin of all lanes, unshifted, two cycles later
-    next : In(1) : start a new histogram, not in the cycle after a `fire`; 2^bin_bits times after reset
+    next : In(sets) : start a new histogram in that set, which takes no word then; 2^(address bits) times after reset
 
-    Latency: see the members. Throughput: a word, or a bin, a cycle.
+    Latency: see the members. Throughput: a word's digit and a bin a cycle; with one set, one of both.
     Raises: nothing.
-    Source: V-Rex Equation 1 (Sum); the histogram is this project's own.
+    Source: V-Rex Equations 1 and 2 (Sum, Th); the histogram is this project's own.
     """
 
     def __init__(self, p: WtuParams, bin_bits: int):
         self.p, self.bin_bits = p, bin_bits
-        self.weight_bits = lanes.product_bits(p) + (p.words - 1).bit_length()
-        self.bin_sum_bits = self.weight_bits + (p.n_w - 1).bit_length()
+        self.sets = 2 if p.walk_ahead else 1
+        self.digit_bits = (p.count_digits - 1).bit_length()
+        self.product_bits = p.score.significand_bits + p.count_digit
+        self.weight_bits = self.product_bits + (p.words - 1).bit_length()
+        self.bin_sum_bits = lanes.product_bits(p) + (p.words - 1).bit_length() + (p.n_w - 1).bit_length()
         super().__init__(
             {
-                "fire": In(1),
+                "take": In(1),
+                "zoom": In(1),
                 "first": In(1),
                 "used": In(p.n_w),
-                "codes": In(data.ArrayLayout(p.score.bits, p.n_w)),
-                "counts": In(data.ArrayLayout(p.count_bits, p.n_w)),
                 "bins": In(data.ArrayLayout(bin_bits, p.n_w)),
+                "mantissas": In(data.ArrayLayout(p.score.man_bits, p.n_w)),
+                "counts": In(data.ArrayLayout(p.count_bits, p.n_w)),
+                "hidden": In(1),
+                "hold": In(1),
+                "busy": Out(1),
+                "active": Out(1),
+                "fresh": Out(1),
                 "word_top": Out(bin_bits),
-                "top": Out(bin_bits),
                 "total": Out(p.sum_bits),
+                "th": In(1),
+                "th_step": In(bits_for(p.th_steps)),
+                "ratio": In(16),
+                "th_value": Out(p.sum_bits),
+                "load_set": In(1),
                 "walk": In(1),
                 "walk_bin": In(bin_bits),
+                "walk_digit": In(max(1, self.digit_bits)),
+                "walk_first": In(1),
                 "bin_sum": Out(self.bin_sum_bits),
-                "next": In(1),
+                "next": In(self.sets),
             }
         )
 
     def elaborate(self, platform):
         p, m, bin_bits, weight_bits = self.p, Module(), self.bin_bits, self.weight_bits
-        max_shift = p.score.max_shift
-        row = Signal(bin_bits)  # number of the histogram
-        add, add_first, total_valid, total_first, walked = (
-            Signal(name=n) for n in ("add", "add_first", "total_valid", "total_first", "walked")
-        )
-        m.d.sync += [
-            add.eq(self.fire),
-            add_first.eq(self.first),
-            total_valid.eq(add),
-            total_first.eq(add_first),
-            walked.eq(self.walk),
-            row.eq(row + self.next),
+        n_w, n_digits, digit_bits, sets = p.n_w, p.count_digits, self.digit_bits, self.sets
+        address_bits = bin_bits + digit_bits
+
+        def comb(width, name, value):
+            s = Signal(width, name=name)
+            m.d.comb += s.eq(value)
+            return s
+
+        def held(width, name):
+            return Signal(width, name=name, reset_less=True)
+
+        # The word whose digits are being multiplied.
+        add, pending, zoom, first, set_ = (Signal(name=n) for n in ("add", "pending", "zoom_", "first_", "set_"))
+        digit, used = Signal(max(1, digit_bits)), held(n_w, "used_")
+        counts = [comb(p.count_bits, f"count{j}", self.counts[j]) for j in range(n_w)]
+        more = Signal()
+        with m.Switch(digit):
+            for d in range(n_digits - 1):
+                above = Cat(c[(d + 1) * p.count_digit :].any() for c in counts)
+                with m.Case(d):
+                    m.d.comb += more.eq(add & (above & used).any())
+        further = comb(1, "further", self.busy & ~self.hold)
+        set_next = comb(1, "set_next", Mux(self.busy, set_, self.load_set ^ self.zoom) if sets == 2 else 0)
+        same_set = comb(1, "same_set", add & (set_ == set_next))
+        digit_next = comb(len(digit), "digit_next", Mux(self.busy, digit + 1, 0))
+        m.d.comb += [
+            self.busy.eq(more | pending),
+            self.active.eq(add),
+            self.fresh.eq(add & (digit == 0)),
         ]
-        in_tree, tops = [], []
-        for j in range(p.n_w):
-            code, bin_ = self.codes[j], self.bins[j]
-            top = Signal(bin_bits, name=f"top{j}")
-            m.d.comb += top.eq(Mux(self.used[j], bin_, 0))
-            tops.append(top)
+        m.d.sync += [add.eq(self.take | further), pending.eq(self.busy & self.hold)]
+        with m.If(self.take | further):
+            m.d.sync += digit.eq(digit_next)
+        with m.If(self.take):
+            m.d.sync += [zoom.eq(self.zoom), first.eq(self.first), used.eq(self.used), set_.eq(set_next)]
 
-            # First stage: the product, while the bin is read.
-            count = Signal(p.count_bits, name=f"count{j}")
-            product = Signal(lanes.product_bits(p), name=f"product{j}", reset_less=True)
-            exponent = Signal(max(1, p.score.exp_bits), name=f"exponent{j}")
-            bin_now = Signal(bin_bits, name=f"bin{j}", reset_less=True)
-            again = Signal(name=f"again{j}", reset_less=True)  # the bin that the word before has just written
-            m.d.comb += count.eq(Mux(self.used[j] & self.fire, self.counts[j], 0))
-            m.d.sync += [
-                again.eq(self.fire & add & (bin_ == bin_now)),
-                product.eq(lanes.multiply(m, count, lanes.significand(p, code), f"mul{j}")),
-                bin_now.eq(bin_),
-            ]
-            m.d.comb += exponent.eq(lanes.exponent_of(p, bin_now))
-            # A word: sum, number of the histogram, whether it holds anything.
-            m.submodules[f"hist{j}"] = ram = Ram(weight_bits + bin_bits + 1, 1 << bin_bits)
-            m.d.comb += [ram.r_en.eq(self.fire | self.walk), ram.r_addr.eq(Mux(self.walk, self.walk_bin, bin_))]
+        # Numbers of the histograms, and which set is walked.
+        rows = [Signal(address_bits, name=f"row{s}") for s in range(sets)]
+        m.d.sync += [r.eq(r + self.next[s]) for s, r in enumerate(rows)]
+        walk1, walk1_first = Signal(), Signal()
+        m.d.sync += [walk1.eq(self.walk), walk1_first.eq(self.walk_first)]
+        set_walks = [
+            comb(1, f"set_walks{s}", self.walk & (self.load_set != s if sets == 2 else 1)) for s in range(sets)
+        ]
+        set_walked = [comb(1, f"set_walked{s}", self.load_set != s if sets == 2 else walk1) for s in range(sets)]
+        live = comb(n_w, "live", used if sets == 2 else used & add.replicate(n_w))
+        walk_address = Cat(self.walk_bin, self.walk_digit[:digit_bits])
 
-            # Second stage: add, write back.
-            was, wrote = ram.r_data[:weight_bits], Signal(weight_bits, name=f"wrote{j}", reset_less=True)
-            current = Signal(name=f"current{j}")
-            fresh = Signal(name=f"fresh{j}")
-            old = Signal(weight_bits, name=f"old{j}")
-            new = Signal(weight_bits, name=f"new{j}")
-            m.d.comb += [
-                current.eq(ram.r_data[weight_bits:] == Cat(row, 1)),
-                fresh.eq(current & ~again),
-                old.eq((wrote & again.replicate(weight_bits)) | (was & fresh.replicate(weight_bits))),
-                new.eq(old + product),
-                ram.w_en.eq(add | self.next),
-                ram.w_addr.eq(Mux(self.next, row, bin_now)),
-                ram.w_data.eq(Cat(new, row, ~self.next)),
-            ]
-            m.d.sync += wrote.eq(new)
-            shift = Signal(lanes.shift_bits(p), name=f"shift{j}")
-            value = Signal(lanes.product_bits(p) + max_shift, name=f"value{j}")
-            addend = Signal(max(len(value), weight_bits), name=f"addend{j}")
-            m.d.comb += [
-                shift.eq(lanes.shift_of(p, exponent)),
-                value.eq(product << shift),
-                addend.eq(value | Mux(walked, old, 0)),  # no product follows a walk
-            ]
-            in_tree.append(addend)
+        pieces = self._pieces()
+        products, values, bins_walked, tops = [], [], [], []
+        for j in range(n_w):
+            bin_, mantissa = held(bin_bits, f"bin{j}"), held(p.score.man_bits, f"mantissa{j}")
+            with m.If(self.take):
+                m.d.sync += [bin_.eq(self.bins[j]), mantissa.eq(self.mantissas[j])]
+            tops.append(comb(bin_bits, f"top{j}", Mux(used[j], bin_, 0)))
 
-        tree = lanes.adder_tree(m, in_tree, "tree")
-        tree_sum = Signal(len(tree), reset_less=True)
-        m.d.sync += tree_sum.eq(tree)
-        m.d.comb += [self.word_top.eq(lanes.max_tree(m, tops, "word_top")), self.bin_sum.eq(tree_sum)]
-        with m.If(self.fire):
-            m.d.sync += self.top.eq(Mux(self.first | (self.word_top > self.top), self.word_top, self.top))
-        with m.If(total_valid):
-            m.d.sync += self.total.eq(Mux(total_first, 0, self.total) + tree_sum)
+            # The product, of a digit or for Th.
+            exponent = comb(max(1, p.score.exp_bits), f"exponent{j}", lanes.exponent_of(p, bin_))
+            factor, part = Signal(p.score.significand_bits, name=f"factor{j}"), Signal(p.count_digit, name=f"part{j}")
+            m.d.comb += factor.eq(
+                Cat(mantissa, Mux(zoom, self.hidden, exponent.any())) if p.score.exp_bits else mantissa
+            )
+            with m.Switch(digit):
+                for d in range(n_digits):
+                    with m.Case(d):
+                        m.d.comb += part.eq(Mux(live[j], counts[j][d * p.count_digit : (d + 1) * p.count_digit], 0))
+            with m.If(self.th):
+                with m.Switch(self.th_step):
+                    for step in range(p.th_steps):
+                        if step * n_w + j < len(pieces):
+                            i, k = pieces[step * n_w + j]
+                            with m.Case(step):
+                                m.d.comb += part.eq(self.total[i * p.count_digit : (i + 1) * p.count_digit])
+                                m.d.comb += factor.eq(self.ratio[k * len(factor) : (k + 1) * len(factor)])
+            products.append(product := lanes.multiply(m, part, factor, f"product{j}"))
+            if sets == 1 and j < len(pieces):  # the first bin is in the tree when Th is made
+                product = comb(len(product), f"product_sum{j}", product & ~self.th.replicate(len(product)))
+            value = lanes.scaled(m, p, product, exponent, f"value{j}")
+
+            # Its bin, read while the word was taken; the one that the digit before has just written is forwarded.
+            address = comb(address_bits, f"address{j}", Cat(bin_, digit[:digit_bits]))
+            address_next = comb(
+                address_bits, f"address_next{j}", Cat(Mux(self.busy, bin_, self.bins[j]), digit_next[:digit_bits])
+            )
+            again, wrote = Signal(name=f"again{j}", reset_less=True), held(weight_bits, f"wrote{j}")
+            old, new = Signal(weight_bits, name=f"old{j}"), Signal(weight_bits, name=f"new{j}")
+            m.d.sync += [again.eq(same_set & (address == address_next)), wrote.eq(new)]
+            m.d.comb += new.eq(old + products[j])
+            was, seen = wrote & again.replicate(weight_bits), 0
+            for s in range(sets):
+                # A word of a bin: sum, number of the histogram, whether it holds anything.
+                m.submodules[f"hist{j}_{s}"] = ram = Ram(weight_bits + address_bits + 1, 1 << address_bits)
+                m.d.comb += [
+                    ram.r_en.eq(self.take | further | self.walk),
+                    ram.r_addr.eq(Mux(set_walks[s], walk_address, address_next)),
+                    ram.w_en.eq((add & (set_ == s if sets == 2 else 1)) | self.next[s]),
+                    ram.w_addr.eq(Mux(self.next[s], rows[s], address)),
+                    ram.w_data.eq(Cat(new, rows[s], ~self.next[s])),
+                ]
+                current = comb(1, f"current{j}_{s}", ram.r_data[weight_bits:] == Cat(rows[s], 1))
+                loaded = comb(1, f"loaded{j}_{s}", current & ~again & (set_ == s if sets == 2 else 1))
+                inside = comb(1, f"inside{j}_{s}", current & set_walked[s])
+                was = was | (ram.r_data[:weight_bits] & loaded.replicate(weight_bits))
+                seen = seen | (ram.r_data[:weight_bits] & inside.replicate(weight_bits))
+            m.d.comb += old.eq(was)
+            walked = comb(weight_bits, f"walked{j}", seen)
+            if sets == 2:
+                values.append(value)
+                bins_walked.append(walked)
+            else:
+                values.append(comb(max(len(value), weight_bits), f"addend{j}", value | walked))
+        m.d.comb += self.word_top.eq(lanes.max_tree(m, tops, "word_top"))
+        self._th(m, products, pieces)
+
+        # The sum of the row: half of the tree, a register, the other half.
+        half = (n_w - 1).bit_length() // 2
+        for level in range(half):
+            values = lanes.adder_level(m, values, f"sum_{level}")
+        middle = [held(len(v), f"middle{j}") for j, v in enumerate(values)]
+        m.d.sync += [r.eq(v) for r, v in zip(middle, values, strict=True)]
+        tree = lanes.adder_tree(m, middle, "sum")
+        sum_valid, sum_first, sum_digit = Signal(), Signal(), Signal.like(digit)
+        m.d.sync += [sum_valid.eq(add & ~zoom), sum_first.eq(first & (digit == 0)), sum_digit.eq(digit)]
+        addend = Signal(p.sum_bits)
+        with m.Switch(sum_digit):
+            for d in range(n_digits):
+                with m.Case(d):
+                    m.d.comb += addend.eq(tree << d * p.count_digit)
+        with m.If(sum_valid):
+            m.d.sync += self.total.eq(Mux(sum_first, 0, self.total) + addend)
+
+        # The sum of a bin, highest digit first.
+        walk2_first = Signal()
+        m.d.sync += walk2_first.eq(walk1_first)
+        bin_tree = held(self.weight_bits + (n_w - 1).bit_length(), "bin_tree")
+        if sets == 2:
+            m.d.sync += bin_tree.eq(lanes.adder_tree(m, bins_walked, "walk_tree"))
+        else:
+            bin_tree = tree
+        m.d.comb += self.bin_sum.eq(bin_tree)
+        if n_digits > 1:
+            higher = held(self.bin_sum_bits, "higher")
+            m.d.sync += higher.eq(self.bin_sum)
+            m.d.comb += self.bin_sum.eq(bin_tree + Mux(walk2_first, 0, higher << p.count_digit))
         return m
+
+    def _pieces(self) -> list[tuple[int, int]]:
+        """Pairs of a digit of the total and a part of the ratio whose products make Th, n_w a step."""
+        p = self.p
+        return [(i, k) for i in range(-(-p.sum_bits // p.count_digit)) for k in range(p.ratio_parts)]
+
+    def _th(self, m: Module, products: list[Signal], pieces: list[tuple[int, int]]) -> None:
+        """Th = floor(total x ratio / 2^16) from the products of its pieces."""
+        p = self.p
+        width = p.sum_bits + 16
+        now = Signal(width, name="th_now")
+        with m.Switch(self.th_step):
+            for step in range(p.th_steps):
+                # Products that do not overlap are parts of one number.
+                numbers: list[list[tuple[int, Signal]]] = []
+                for (i, k), product in zip(pieces[step * p.n_w :], products, strict=False):
+                    at = i * p.count_digit + k * p.score.significand_bits
+                    room = [n for n in numbers if n[-1][0] + len(product) <= at]
+                    if room:
+                        room[0].append((at, product))
+                    else:
+                        numbers.append([(at, product)])
+                sums = []
+                for k, number in enumerate(numbers):
+                    joined, end = [], 0
+                    for at, product in number:
+                        joined += [Signal(at - end, name=f"gap{step}_{k}_{at}"), product] if at > end else [product]
+                        end = at + len(product)
+                    sums.append(Signal(min(end, width), name=f"th_number{step}_{k}"))
+                    m.d.comb += sums[-1].eq(Cat(joined))
+                with m.Case(step):
+                    m.d.comb += now.eq(lanes.adder_tree(m, sums, f"th_sum{step}", width))
+        so_far = 0
+        if p.th_steps > 1:
+            partial = Signal(width, name="th_partial", reset_less=True)
+            so_far = Mux(self.th_step == 0, 0, partial)
+            m.d.sync += partial.eq(so_far + now)
+        m.d.comb += self.th_value.eq((so_far + now) >> 16)

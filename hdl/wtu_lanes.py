@@ -50,11 +50,6 @@ def product_bits(p: WtuParams) -> int:
     return p.score.significand_bits + p.count_bits
 
 
-def shift_bits(p: WtuParams) -> int:
-    """Bits of the shift that the exponent of a code means."""
-    return bits_for(p.score.max_shift + 1)
-
-
 def multiply(m: Module, wide, narrow, name: str) -> Signal:
     """Exact unsigned product as a named signal: two bits of `narrow` a row, from a row of three times `wide`.
 
@@ -95,9 +90,24 @@ def significand(p: WtuParams, code) -> Cat:
     return Cat(code[: f.man_bits], code[f.man_bits :].any()) if f.exp_bits else code
 
 
-def shift_of(p: WtuParams, exponent):
-    """Left shift of a significand: exponent - 1, 0 for the subnormals; `exponent` is a named signal, or ignored."""
-    return Mux(exponent == 0, 0, exponent - 1) if p.score.exp_bits else Const(0, 1)
+def scale_of(p: WtuParams, exponent):
+    """What an `exponent` doubles a significand by, plus one: 1 for the subnormals too (0 where there is none)."""
+    return Cat(exponent[0] | ~exponent.any(), exponent[1:]) if p.score.exp_bits else Const(0, 1)
+
+
+def scaled(m: Module, p: WtuParams, significand, exponent, name: str) -> Signal:
+    """`significand`, or any multiple of one, times 2^(exponent - 1), as a named signal."""
+    out = Signal(len(significand) + p.score.max_shift, name=name)
+    # Shifting by one more and dropping the bit that is always zero needs no subtraction.
+    m.d.comb += out.eq((significand << scale_of(p, exponent))[1:] if p.score.exp_bits else significand)
+    return out
+
+
+def unscaled(m: Module, p: WtuParams, value, exponent, bits: int, name: str) -> Signal:
+    """floor(`value` / 2^(exponent - 1)), known to fit in `bits`, as a named signal."""
+    out = Signal(bits, name=name)
+    m.d.comb += out.eq(Cat(Const(0, 1), value) >> scale_of(p, exponent) if p.score.exp_bits else value)
+    return out
 
 
 def exponent_of(p: WtuParams, code):
@@ -105,17 +115,22 @@ def exponent_of(p: WtuParams, code):
     return code[len(code) - p.score.exp_bits :] if p.score.exp_bits else Const(0, 1)
 
 
+def adder_level(m: Module, values: list, name: str, limit: int | None = None) -> list:
+    """Sums of neighbours as named signals, no wider than `limit` bits if the largest is known to fit."""
+    sums = []
+    for j in range(0, len(values) - 1, 2):
+        width = max(len(values[j]), len(values[j + 1])) + 1
+        s = Signal(min(width, limit or width), name=f"{name}_{j // 2}")
+        m.d.comb += s.eq(values[j] + values[j + 1])
+        sums.append(s)
+    return sums + values[len(values) & ~1 :]
+
+
 def adder_tree(m: Module, values: list, name: str, limit: int | None = None) -> Signal:
     """Exact sum of `values` as a named signal, no wider than `limit` bits if its largest value is known to fit."""
     level = 0
     while len(values) > 1:
-        sums = []
-        for j in range(0, len(values) - 1, 2):
-            width = max(len(values[j]), len(values[j + 1])) + 1
-            s = Signal(min(width, limit or width), name=f"{name}_{level}_{j // 2}")
-            m.d.comb += s.eq(values[j] + values[j + 1])
-            sums.append(s)
-        values, level = sums + values[len(values) & ~1 :], level + 1
+        values, level = adder_level(m, values, f"{name}_{level}", limit), level + 1
     total = Signal(len(values[0]), name=name)
     m.d.comb += total.eq(values[0])
     return total

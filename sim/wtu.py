@@ -1,5 +1,6 @@
 """Cycles of the WTU."""
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,37 +9,43 @@ from golden.params import ReSVParams
 from golden.wicsum import bucket, threshold, value
 from hdl.params import WtuParams
 
-GROUP = 4  # words whose highest bins the selecting pass compares at once
-TO_CHECK = 5  # from the last word of a load, or of a zoom's scan, to the check of the first bin
-TO_EVERY = 3  # from the last word of a load to the finding that the whole row is selected
+TO_CHECK = 5  # buckets: from the last word of a load to the first pass
+TO_MOVE = 1  # exact: from the last digit of a load to the row's leaving the loading stage
+TO_EVERY = 2  # from there to the finding that the whole row is selected
+TO_BIN = 2  # from the read of a bin to its check
 TO_BEAT = 3  # from the read of a word, or of a list entry, to its beat
-TO_START = 2  # from the grant of the histogram to the first read of a zoom
 
 
 @dataclass(frozen=True)
 class RowTiming:
-    """One row in a unit that is otherwise idle, cycles.
+    """One row in a unit that is otherwise idle.
 
     words: of the row, the bound of one pass · walked: bins (or passes over the row, "buckets") · zooms ·
-    latency: from the acceptance of its first word to its last beat · interval: to the earliest acceptance of the next
-    row's first word while `select` of the row before does not hold it up · select: from the walk's end to the last beat
+    latency: cycles from the acceptance of its first word to its last beat
     """
 
     words: int
     walked: int
     zooms: int
     latency: int
-    interval: int
-    select: int
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One selecting pass, cycles from the end of the walk before it."""
+
+    ends: int  # its last beat, or the first cycle in which the list is not enough
+    asks: int  # the first in which a zoom can start; 0 if the pass selects all
+    feed: int = 0  # cycles that a zoom before it takes the lanes, from its start to the read of the first bin
+    walk: int = 0  # from there to the end of its walk
 
 
 @dataclass(frozen=True)
 class _Plan:
     words: int
-    load: int  # from the last word's acceptance to the end of the walk
-    select: int  # from there to the last beat, or to the request for a zoom
-    zoom: int  # from the grant to the last beat
-    zooms: int
+    digits: tuple[int, ...]  # cycles that the lanes take for each word
+    crossed: int  # from the row's leaving the loading stage to the end of the walk
+    passes: tuple[_Pass, ...]
     walked: int
 
 
@@ -55,59 +62,49 @@ class WtuTime:
     def row(self, codes: np.ndarray, counts: np.ndarray, ratio_q16: int) -> RowTiming:
         """One row of `codes` [C] with token counts `counts` [C], C at least 1."""
         plan = self._plan(np.asarray(codes, np.int64), np.asarray(counts, np.int64), ratio_q16)
-        last = plan.words - 1 + plan.load
-        latency = last + plan.select + plan.zoom
-        overlaps = self.p.double_buffer and self.p.selection == "exact"
-        interval = last + 1 if overlaps else latency + 1 + (self.p.selection == "exact")
-        return RowTiming(plan.words, plan.walked, plan.zooms, latency, interval, latency - last)
+        latency = sum(plan.digits) - 1 + plan.crossed + plan.passes[0].ends
+        if self.p.selection == "exact":
+            latency += TO_MOVE
+        for before, after in itertools.pairwise(plan.passes):
+            latency += before.asks - before.ends + after.feed + after.walk + after.ends
+        return RowTiming(plan.words, plan.walked, len(plan.passes) - 1, latency)
+
+    def worst(self, clusters: int, largest: int) -> int:
+        """Latency that no row of `clusters` clusters with counts of at most `largest` exceeds, whatever its scores."""
+        p = self.p
+        words = -(-clusters // p.n_w)
+        if p.selection == "buckets":
+            return words * (1 + p.n_buckets) + TO_CHECK - 1
+        digits = max(1, -(-largest.bit_length() // p.count_digit))
+        reads = p.count_digits if digits > 1 else 1  # of a bin
+        bins = [1 << top - low for top, low in itertools.pairwise([p.score.bits, *self.digits])]
+        load = words * digits
+        cycles = load + TO_MOVE + p.th_steps + bins[0] * reads
+        for b in bins[1:]:
+            # The list is not enough after all its candidates; the words are fed to the lanes; a walk.
+            cycles += words + p.list_limit + p.list_depth + 6 + load + 3 + 1 + b * reads
+        # Equal candidates: the codes above and those equal of each word, one word lane by lane.
+        return cycles + 2 * words + p.n_w + 12
 
     def run(self, rows: list[tuple[np.ndarray, np.ndarray]], ratio_q16: int) -> tuple[np.ndarray, np.ndarray]:
         """Cycles of the acceptance of each row's first word (0 for the first row) and of its last beat, [R] each."""
         plans = [self._plan(np.asarray(c, np.int64), np.asarray(n, np.int64), ratio_q16) for c, n in rows]
-        first, done = np.zeros(len(plans), np.int64), np.zeros(len(plans), np.int64)
         if self.p.selection == "buckets":
+            first, done = np.zeros(len(plans), np.int64), np.zeros(len(plans), np.int64)
             start = 0
             for r, plan in enumerate(plans):
-                first[r], done[r] = start, start + plan.words - 1 + plan.load + plan.select
+                first[r], done[r] = start, start + plan.words - 1 + plan.crossed + plan.passes[0].ends
                 start = done[r] + 1
             return first, done
-        buffers = 2 if self.p.double_buffer else 1
-        start, before = 0, -1  # acceptance of this row's first word; last beat of the row before
-        end = plans[0].words - 1 if plans else 0  # acceptance of this row's last word
-        for r, plan in enumerate(plans):
-            first[r] = start
-            walked = end + plan.load
-            hand = max(walked, before + 1)
-            ask = hand + plan.select
-            done[r] = ask
-            free = before if buffers == 2 else None  # last beat of the row that holds the next one's buffer
-            more = r + 1 < len(plans)
-            if more and free is not None:
-                # Counts are read one cycle ahead, once a buffer is free; the histogram is free after the walk.
-                start = max(end + 2, free + 2, hand + 1)
-            if plan.zooms:
-                grant, words = ask, 0
-                if more and free is not None:
-                    next_end = start + plans[r + 1].words - 1
-                    if ask > next_end:
-                        grant = max(ask, next_end + plans[r + 1].load + 1)
-                    else:
-                        words = max(0, ask - start)
-                done[r] = grant + plan.zoom
-            if more and free is None:
-                start = done[r] + 2
-            if more:
-                end = start + plans[r + 1].words - 1
-                if plan.zooms and free is not None and ask <= end:
-                    # What had come is replayed, then the rest is taken.
-                    start = start if words else done[r] + 2
-                    end = done[r] + plans[r + 1].words + 1
-            before = done[r]
-        return first, done
+        pipeline = _Pipeline(self.p, plans)
+        while len(pipeline.done) < len(plans):
+            pipeline.cycle()
+        return np.array(pipeline.first, np.int64), np.array(pipeline.done, np.int64)
 
     def _plan(self, codes: np.ndarray, counts: np.ndarray, ratio_q16: int) -> _Plan:
         p, n = self.p, len(codes)
         words = -(-n // p.n_w)
+        digits = self._count_digits(counts, np.arange(n), words)
         weight = value(codes, p.score)
         if p.score.value_bits + p.count_bits + n.bit_length() > 62:
             weight, counts = weight.astype(object), counts.astype(object)
@@ -118,57 +115,83 @@ class WtuTime:
             b = bucket(codes, p.n_buckets)
             acc = np.array([weight[b == j].sum() for j in range(b.max() + 1)]).cumsum()
             over = np.flatnonzero(acc > left)
-            passes = int(over[0]) + 1 if len(over) else p.n_buckets
-            return _Plan(words, TO_CHECK, words * passes, 0, 0, passes)
+            walked = int(over[0]) + 1 if len(over) else p.n_buckets
+            return _Plan(words, (1,) * words, TO_CHECK, (_Pass(words * walked, 0),), walked)
         if total == 0 or ratio_q16 >= 1 << 16:
-            return _Plan(words, TO_EVERY, words + TO_BEAT, 0, 0, 0)
+            return _Plan(words, tuple(digits), TO_EVERY, (_Pass(words + TO_BEAT, 0),), 0)
 
         top = codes >> self.digits[0]
         pad = words * p.n_w - n
         highest = np.pad(top, (0, pad)).reshape(words, p.n_w).max(1)
         inside = np.arange(n)  # indices of the codes in the crossing bin
         above = np.zeros(n, bool)
-        walked = zooms = zoom = 0
-        load = select = 0
+        passes: list[_Pass] = []
+        walked = crossed = 0
         for level, low in enumerate(self.digits):
             width = (self.digits[level - 1] if level else p.score.bits) - low
             digit = (codes[inside] >> low) & ((1 << width) - 1)
             order = np.argsort(-digit, kind="stable")
             crossing = int(digit[order[np.argmax(weight[inside][order].cumsum() > left)]])
             higher = digit > crossing
-            left -= int(weight[inside][higher].sum())
-            above[inside[higher]] = True
-            steps = int(digit.max()) - crossing
-            walked += steps + 1
-            inside = inside[digit == crossing]
+            bins = int(digit.max()) - crossing + 1
+            walked += bins
+            feed = walk = 0
             if level == 0:
                 reach = highest >= crossing
-                load = TO_CHECK + steps
+                # Further digits are read in no bin above the highest of a word that has some.
+                wide = int(highest[digits > 1].max(initial=-1)) - crossing + 1
+                crossed = p.th_steps + TO_BIN - 1 + bins + max(0, wide) * (p.count_digits - 1)
             else:
-                zoom += TO_START + self._steps(reach, None)[1] - 1 + TO_CHECK + steps
-            last_level = level == len(self.digits) - 1
-            scan = self._equal if last_level else self._list
-            cycles, overflow = scan(reach, above, inside, weight, left, codes)
-            if level == 0:
-                select = cycles
-            else:
-                zoom += cycles
-            if not overflow:
+                own = self._count_digits(counts, inside, words)
+                feed = self._feed(reach, own)
+                walk = TO_BIN - 1 + bins * (p.count_digits if own.max() > 1 else 1)
+            left -= int(weight[inside][higher].sum())
+            above[inside[higher]] = True
+            inside = inside[digit == crossing]
+            scan = self._equal if level == len(self.digits) - 1 else self._list
+            ends, asks = scan(reach, above, inside, weight, left, codes)
+            passes.append(_Pass(ends, asks, feed, walk))
+            if not asks:
                 break
-            zooms += 1
-        return _Plan(words, load, select, zoom, zooms, walked)
+        return _Plan(words, tuple(digits.tolist()), crossed, tuple(passes), walked)
+
+    def _count_digits(self, counts: np.ndarray, used: np.ndarray, words: int) -> np.ndarray:
+        """Digits of the largest count of each word among the clusters `used`, at least 1."""
+        largest = np.zeros(words, np.int64)
+        np.maximum.at(largest, used // self.p.n_w, counts[used].astype(np.int64))
+        digits = np.ones(words, np.int64)
+        for d in range(1, self.p.count_digits):
+            digits += largest >> d * self.p.count_digit > 0
+        return digits
 
     def _steps(self, reach: np.ndarray, cost: np.ndarray | None) -> tuple[np.ndarray, int, bool]:
         """When each word that reaches the bin is read, cycles of the whole scan, whether its last step reads a word."""
-        words = len(reach)
+        words, size = len(reach), self.p.group
         spent = reach.astype(np.int64) if cost is None else np.where(reach, cost, 0)
-        groups = -(-words // GROUP)
-        blank = ~np.pad(reach, (0, groups * GROUP - words)).reshape(groups, GROUP).any(1)
-        at = spent.cumsum() - spent + np.repeat(blank.cumsum() - blank, GROUP)[:words]
+        groups = -(-words // size)
+        blank = ~np.pad(reach, (0, groups * size - words)).reshape(groups, size).any(1)
+        at = spent.cumsum() - spent + np.repeat(blank.cumsum() - blank, size)[:words]
         return at, int(spent.sum() + blank.sum()), not blank[-1]
 
-    def _list(self, reach, above, inside, weight, left, codes) -> tuple[int, bool]:
-        """Cycles from the end of the walk to the last beat, or to the request for a zoom (then True)."""
+    def _feed(self, reach: np.ndarray, digits: np.ndarray) -> int:
+        """Cycles from the start of a zoom to the read of its first bin: a step of the scan a cycle, read, added."""
+        at, total, _ = self._steps(reach, None)
+        steps = [0] * total
+        for word in np.flatnonzero(reach):
+            steps[at[word]] = int(digits[word])
+        cycle = 1
+        waiting = adding = 0  # digits of the word that was read, and of the one that is added
+        while steps or waiting or adding:
+            busy = adding > 1
+            if busy:
+                adding -= 1
+            else:
+                waiting, adding = (steps.pop(0) if steps else 0), waiting
+            cycle += 1
+        return cycle
+
+    def _list(self, reach, above, inside, weight, left, codes) -> tuple[int, int]:
+        """`_Pass.ends` and `.asks` of a pass with the list."""
         p, words = self.p, len(reach)
         word = inside // p.n_w
         candidates = np.bincount(word, minlength=words)
@@ -176,21 +199,25 @@ class WtuTime:
         has_above[np.flatnonzero(above) // p.n_w] = True
         cost = np.maximum(candidates, 1)
         at, total, reads = self._steps(reach, cost)
-        if len(inside) > p.list_depth:
-            w = int(word[p.list_depth])
-            place = p.list_depth - int(candidates[:w].sum())
-            over = 1 + int(at[w]) + 1 + place  # cycle in which the candidate finds no room
+        if len(inside) > p.list_limit:
+            w = int(word[p.list_limit])
+            place = p.list_limit - int(candidates[:w].sum())
+            over = 1 + int(at[w]) + 1 + place  # cycle of the candidate beyond the limit
             if place:
                 busy = place == 1 and has_above[w]
             else:
                 previous = np.flatnonzero(reach[:w] & (at[:w] + 1 == at[w]) & (cost[:w] == 1))
                 busy = bool(len(previous)) and bool(has_above[previous[-1]])
-            return over + 1 + int(busy), True
+            return over + 1, over + 1 + int(busy)
         order = np.argsort(-codes[inside], kind="stable")
         pops = int(np.argmax(weight[inside][order].cumsum() > left))
-        return 1 + total + int(reads) + pops + TO_BEAT, False
+        first = 1 + total + int(reads)  # pop
+        if pops >= p.list_depth:
+            empty = first + p.list_depth + TO_BEAT + 1
+            return empty, empty
+        return first + pops + TO_BEAT, 0
 
-    def _equal(self, reach, above, inside, weight, left, codes) -> tuple[int, bool]:
+    def _equal(self, reach, above, inside, weight, left, codes) -> tuple[int, int]:
         """The same where all candidates are equal: a word at a time, the word in which they cross by lanes."""
         p, words = self.p, len(reach)
         word = inside // p.n_w
@@ -205,9 +232,86 @@ class WtuTime:
             cycle += 4 + crossing - int(np.argmax(word == w))
         rest = reach.copy()
         rest[: w + 1] = False
-        group = w // GROUP * GROUP
+        group = w // p.group * p.group
         _, total, reads = self._steps(rest[group:], None)
-        return cycle + 1 + total + int(reads) + TO_BEAT, False
+        return cycle + 1 + total + int(reads) + TO_BEAT, 0
+
+
+class _Pipeline:
+    """Rows in the exact variant, cycle by cycle: one is loaded, one waits for its crossing bin, one is selected.
+
+    How long a stage takes is the plan's; what is stepped here is who waits for whom. Attributes hold for `now`.
+    """
+
+    def __init__(self, p: WtuParams, plans: list[_Plan]):
+        self.p, self.plans = p, plans
+        self.now = 0
+        self.first: list[int] = []  # acceptance of each row's first word
+        self.done: list[int] = []  # last beat of each row
+        self.taken = 0  # words of the row that is loaded
+        self.full = False  # all are
+        self.groups = 0  # of score memory in use
+        self.adds, self.rest = False, 0  # the lanes add a digit of a word; how many are left after it
+        self.moved = 0  # rows that have left the loading stage; the last of them waits
+        self.waits, self.since = False, 0  # or does not; when it came
+        self.handed = 0  # rows that have left the waiting stage; the last of them is selected
+        self.selects, self.passes, self.base = False, iter(()), 0  # or not; its passes to come, start of this one
+        self.at: _Pass | None = None
+        self.granted = -1  # start of the zoom before the pass `at`, when it has been granted and is not over
+
+    def cycle(self) -> None:
+        """Step one cycle."""
+        p, now = self.p, self.now
+        busy, start, idle = self.rest > 0, self.taken == 0, not self.waits
+        crossed = self.since + self.plans[self.moved - 1].crossed if self.waits else 0
+        parked = self.waits and now > crossed
+        th_soon = self.waits and self.since < now <= min(self.since + p.th_steps, crossed)
+        zooming = self.granted >= 0
+        feeding = zooming and now <= self.granted + self.at.feed
+        over = self.selects and not zooming and self.at.asks > 0 and now >= self.base + self.at.ends
+        move = self.full and not busy and idle and not zooming
+        if p.walk_ahead:
+            may_start = not self.full or (move and p.th_steps == 1)
+            stop = over and (idle or parked)
+        else:
+            may_start = not self.full and idle and not over and not zooming
+            may_start = may_start and (p.double_buffer or len(self.first) == len(self.done))
+            stop = False
+        row = len(self.first) - (not start)
+        room = self.taken % p.group or self.groups < p.groups
+        accept = row < len(self.plans) and room and (may_start or not start)
+        accept = accept and not (busy or th_soon or stop or feeding)
+        walked = parked or (idle and not self.full)
+        grant = over and now >= self.base + self.at.asks and not self.adds and not busy and walked
+        grant = grant and (start or p.walk_ahead)
+        hand = self.waits and now >= crossed and not self.selects
+        finish = self.selects and not zooming and not self.at.asks and now == self.base + self.at.ends
+
+        further = busy and not th_soon
+        self.adds, self.rest = accept or further, self.rest - further
+        if move:
+            self.full, self.waits, self.since, self.moved = False, True, now, self.moved + 1
+        if accept:
+            if start:
+                self.first.append(now)
+            self.groups += self.taken % p.group == 0
+            self.rest = self.plans[row].digits[self.taken] - 1
+            self.full = self.taken + 1 == self.plans[row].words
+            self.taken = 0 if self.full else self.taken + 1
+        if hand:
+            self.waits, self.selects, self.base = False, True, now
+            self.passes = iter(self.plans[self.handed].passes)
+            self.at = next(self.passes)
+            self.handed += 1
+        if grant:
+            self.granted, self.at = now, next(self.passes)
+        elif zooming and now == self.granted + self.at.feed + self.at.walk:
+            self.granted, self.base = -1, now
+        if finish:
+            self.selects = False
+            self.groups -= -(-self.plans[len(self.done)].words // p.group)
+            self.done.append(now)
+        self.now += 1
 
 
 def params_of(p: WtuParams, ratio_q16: int) -> ReSVParams:

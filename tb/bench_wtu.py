@@ -34,7 +34,7 @@ async def rows(dut):
             counts.idle, source.idle, sink.stall = 0.0, stalls[0], stalls[1]
             counts.put(e["counts"])
             await bench.run(lambda: not counts.queue, limit=4 * len(e["counts"]) + 1000)
-            for _ in range(1 << min(p.bin_bits, p.score.bits)):  # the histogram is clear
+            for _ in range(p.lane_bins):  # the histogram is clear
                 await bench.step()
             counts.idle = 0.5
             counts.put(e["late"])

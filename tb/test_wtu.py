@@ -12,13 +12,16 @@ from hdl.params import WtuParams, preset
 from sim.wtu import WtuTime, params_of
 from tb.runner import BenchError, Run, mutants
 
-TINY = preset("tiny").core.dre.wtu
+TINY, CORE = preset("tiny").core.dre.wtu, preset("core").core.dre.wtu
 SIZES = {
     "tiny": TINY,
     "single": replace(TINY, double_buffer=False, n_w=8, score=ScoreFormat(2, 3), list_depth=2, n_ctx=1),
     "fixed": replace(TINY, n_w=3, clusters=33, score=ScoreFormat(0, 16), list_depth=1, n_ctx=2),
     "wide": replace(TINY, n_w=1, clusters=37, score=ScoreFormat(5, 11), bin_bits=5, list_depth=3, n_ctx=1),
     "one": WtuParams(n_w=1, clusters=1, n_ctx=1, count_bits=1, list_depth=1),
+    "lanes": replace(TINY, n_w=16, clusters=128, list_depth=2, count_digit=7),
+    "ahead": replace(TINY, n_w=16, clusters=128, list_depth=2, walk_ahead=True),
+    "digits": replace(TINY, list_depth=2, count_digit=4, walk_ahead=True),
     "buckets": replace(TINY, selection="buckets"),
     "buckets-fixed": replace(TINY, selection="buckets", n_w=3, clusters=33, score=ScoreFormat(0, 16), n_buckets=1),
     "buckets-one": WtuParams(n_w=1, clusters=1, n_ctx=1, count_bits=1, selection="buckets"),
@@ -94,18 +97,24 @@ def episode(p: WtuParams, seed: int, ratio=19661, idle=0.0, stall=0.0, period=0,
     }
 
 
-def met_threshold(p: WtuParams) -> dict:
-    """Rows in which the clusters above the crossing one weigh Th to the unit: they alone do not exceed it."""
+def unit_counts(p: WtuParams) -> dict:
+    """Rows of clusters that count one each, so that a single lost weight shows.
+
+    First rows in which the clusters above the crossing one weigh Th to the unit: they alone do not exceed it. Then rows
+    of few bins, which the lanes add to in cycle after cycle.
+    """
     e = episode(p, 9, 32768, n=0)
     e["counts"] = [c | {"count": 1} for c in e["counts"]]
-    octave = 1 << p.score.man_bits
-    for code in range(octave, octave * 3, octave // 4):
-        codes = ([code + octave, code, code] + [0] * p.n_w)[: -(-3 // p.n_w) * p.n_w]
-        words = [codes[i : i + p.n_w] for i in range(0, len(codes), p.n_w)]
+    rng, octave = np.random.default_rng(9), 1 << p.score.man_bits
+    rows = [[code + octave, code, code] for code in range(octave, octave * 3, octave // 4)]
+    rows += [(octave * 3 - rng.integers(1, 4, p.clusters) * (octave // 2)).tolist() for _ in range(8)]
+    for codes in rows:
+        padded = codes + [0] * (-len(codes) % p.n_w)
+        words = [padded[i : i + p.n_w] for i in range(0, len(padded), p.n_w)]
         e["words"] += [
             {"ctx": 0, "scores": w, "keep": p.n_w - 1, "last": int(i == len(words) - 1)} for i, w in enumerate(words)
         ]
-        e["rows"].append((0, codes))
+        e["rows"].append((0, padded))
     return e
 
 
@@ -166,7 +175,7 @@ def test_equals_golden_and_time_view(size):
     p = SIZES[size]
     episodes = [episode(p, seed, *x) for seed, x in enumerate(EPISODES, 1)]
     if p.score.exp_bits > 1 and p.clusters > 3:
-        episodes.append(met_threshold(p))
+        episodes.append(unit_counts(p))
     for seed, (e, got) in enumerate(zip(episodes, run(emitted(p), p, episodes), strict=True), 1):
         assert not (wrong := differs(p, e, got)), f"episode {seed}: {wrong}"
         assert (got["perf"]["rows"], got["perf"]["words"]) == (len(e["rows"]), len(e["words"]))
@@ -181,7 +190,7 @@ def test_equals_golden_and_time_view(size):
         assert got["perf"]["zooms"] == sum(t.zooms for t in alone)
 
 
-@pytest.mark.parametrize("size", ["tiny", "single", "buckets"])
+@pytest.mark.parametrize("size", ["tiny", "single", "ahead", "buckets"])
 def test_counts_written_while_rows_run(size):
     p = SIZES[size]
     episodes = [
@@ -191,12 +200,46 @@ def test_counts_written_while_rows_run(size):
         assert not differs(p, e, got)
 
 
-@pytest.mark.parametrize("size", ["tiny", "buckets"])
+@pytest.mark.parametrize("size", ["tiny", "ahead", "buckets"])
 def test_reset_in_flight(size):
     p = SIZES[size]
     episodes = [episode(p, at, 19661, 0.1, 0.2, n=12, reset_at=at) for at in (1, 9, 20, 37, 61, 100, 143)]
     for e, got in zip(episodes, run(emitted(p), p, episodes), strict=True):
         assert not differs(p, e, got)
+
+
+ADVERSARIAL = {
+    "all equal": lambda rng, c: np.full(c, 1500),
+    "all zero": lambda rng, c: np.zeros(c, int),
+    "uniform": lambda rng, c: rng.integers(0, 2048, c),
+    "one bin": lambda rng, c: rng.integers(1472, 1536, c),
+    "ties": lambda rng, c: rng.integers(1500, 1502, c),
+    "one huge": lambda rng, c: np.where(np.arange(c) == c // 2, 2047, 1),
+}
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.8])
+@pytest.mark.parametrize("kind", ADVERSARIAL)
+@pytest.mark.parametrize("selection", ["exact", "buckets"])
+def test_adversarial_rows_end_in_time(selection, kind, ratio):
+    """`WtuTime.worst` is the documented bound; the cycles are those that the tests above hold equal to the RTL's."""
+    p = replace(CORE, selection=selection)
+    view, rng = WtuTime(p), np.random.default_rng(1)
+    for clusters in (p.clusters, 155, 1):
+        for largest in (1, 40, 600, (1 << p.count_bits) - 1):
+            counts = rng.integers(1, largest + 1, clusters)
+            latency = view.row(ADVERSARIAL[kind](rng, clusters), counts, round(ratio * 65536)).latency
+            assert latency <= view.worst(clusters, largest), (clusters, largest)
+
+
+@pytest.mark.parametrize(("selection", "slack"), [("exact", 2), ("buckets", 1)])
+def test_worst_case_is_about_reached(selection, slack):
+    """The bound means something: some row comes close."""
+    p = replace(CORE, selection=selection)
+    view, rng, counts = WtuTime(p), np.random.default_rng(1), np.ones(p.clusters, int)
+    rows = [make(rng, p.clusters) for make in ADVERSARIAL.values()]
+    got = max(view.row(codes, counts, round(r * 65536)).latency for codes in rows for r in (0.3, 0.8))
+    assert got * slack >= view.worst(p.clusters, 1)
 
 
 def bins_hit(p: WtuParams, e: dict) -> set[str]:
@@ -225,6 +268,11 @@ def bins_hit(p: WtuParams, e: dict) -> set[str]:
             hit |= {"one_code"} if len(set(codes.tolist())) == 1 else set()
             continue
         hit |= {f"zooms_{t.zooms}"}
+        hit |= {"further_digit"} if (counts >= 1 << p.count_digit).any() else set()
+        if t.zooms:
+            low = max(0, p.score.bits - p.bin_bits)
+            listed = codes >> low == codes[s.mask].min() >> low
+            hit |= {"list_ran_empty" if listed.sum() <= p.list_limit else "list_limit"}
         equal = codes == codes[s.mask].min()
         hit |= {"tie_cut"} if (equal & ~s.mask).any() else set()
         words = np.flatnonzero(equal) // p.n_w
@@ -238,6 +286,7 @@ def test_functional_coverage():
     both = {"one_cluster", "full_row", "ragged", "zero_sum", "zero_threshold", "all_selected", "one_selected"}
     both |= {"saturated_count", "just_crossed"}
     exact = both | {"zooms_0", "zooms_1", "zooms_2", "tie_cut", "tie_across_words", "walked_far"}
+    exact |= {"further_digit", "list_ran_empty", "list_limit"}
     buckets = both | {"buckets_one", "buckets_some", "buckets_all", "empty_bucket", "one_code"}
     for selection, want in (("exact", exact), ("buckets", buckets)):
         hit = set()
@@ -250,11 +299,14 @@ def test_functional_coverage():
 
 MUTANTS = [
     ("tiny", "key0 >= key", "key0 > key"),  # equal candidates in the wrong order
-    ("tiny", "again0 <= ", "again0 <= 0 & "),  # a bin that the word before has just written
-    ("tiny", "assign current0 = ", "assign current0 = 1 | "),  # a bin of an earlier row
-    ("tiny", "assign overflow = ", "assign overflow = 0 & "),  # a candidate that the list has no room for
-    ("tiny", "assign crossed = front_walk & ", "assign crossed = front_walk & (walk_rest == 0) | front_walk & "),
-    ("single", "assign may_start = ", "assign may_start = 1 | "),  # a row's buffer overwritten
+    ("tiny", "assign same_set = ", "assign same_set = 0 & "),  # a bin that the word before has just written
+    ("tiny", "assign current0_0 = ", "assign current0_0 = 1 | "),  # a bin of an earlier row
+    ("tiny", "assign exhaust = ", "assign exhaust = 0 & "),  # a list that runs empty
+    ("tiny", "assign crossed = check & ", "assign crossed = check & (walk_rest == 0) | check & "),
+    ("tiny", "walk2_first ? ", "1'h1 ? "),  # the higher digit of a bin
+    ("tiny", "assign may_start = ", "assign may_start = 1 | "),  # a histogram that is still walked
+    ("ahead", "assign same_set = add & ", "assign same_set = add | 0 & "),  # the bin of another set
+    ("ahead", "assign room = ", "assign room = 1 | "),  # the ring of score memory overrun
     ("buckets", "assign crosses = ", "assign crosses = (after == 0) | "),
     ("buckets", "code0 >= low", "code0 > low"),
 ]
@@ -265,7 +317,7 @@ def test_mutants_are_killed(size):
     p = SIZES[size]
     edits = [m[1:] for m in MUTANTS if m[0] == size]
     episodes = [episode(p, seed, *x) for seed, x in enumerate(EPISODES[:5], 1)]
-    episodes.append(met_threshold(p))
+    episodes = [e | {"limit": 4000} for e in [*episodes, unit_counts(p)]]  # a deadlock is found soon
     survivors = []
     for edit, mutant in zip(edits, mutants(emitted(p), edits), strict=True):
         try:
@@ -282,6 +334,8 @@ def test_mutants_are_killed(size):
     [
         ({"n_w": 5}, "n_w=5: must divide clusters = 32"),
         ({"list_depth": 0}, "list_depth=0: must be at least 1"),
+        ({"count_digit": 0}, "count_digit=0: must be at least 1"),
+        ({"double_buffer": False, "walk_ahead": True}, "walk_ahead=True: needs double_buffer"),
         ({"selection": "best"}, "selection='best': must be one of exact, buckets"),
         ({"bin_bits": 3}, "bin_bits=3: must cover score.exp_bits"),
         ({"n_buckets": 12}, "n_buckets=12: must be a power of two"),
