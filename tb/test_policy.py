@@ -38,6 +38,7 @@ SMALL = {  # parameters under which a policy must give something up on the fixtu
     "rekv": {"recent": "32"},
     "streamingllm": {"recent": "32"},
     "codecsight": {"window": "8", "stride": "4"},
+    "mosaic": {"recent": "32"},
     "resv": {"resv.recent": "32"},
     "resv-paper": {"resv.recent": "32"},
 }
@@ -46,6 +47,7 @@ ALL = {  # parameters under which a policy attends to everything
     "infinigenp": {"calibrate": "8", "frame_ratio": "1", "generation_ratio": "1"},
     "rekv": {"recent": "32", "frame_ratio": "1", "generation_ratio": "1"},
     "streamingllm": {"recent": "300"},
+    "mosaic": {"recent": "32", "ratio": "1"},
     "resv": {"resv.recent": "32", "resv.ratio_q16": "65536"},
     "resv-paper": {"resv.recent": "32", "resv.ratio_q16": "65536"},
 }
@@ -149,6 +151,7 @@ TIGHT = {
     "rekv": {"recent": "3", "frame_ratio": "0.3"},
     "streamingllm": {"recent": "3", "sinks": "2"},
     "codecsight": {"window": "2", "stride": "1"},
+    "mosaic": {"recent": "3", "build": "2", "ratio": "0.3", "cluster_tokens": "3"},
     "resv": {"resv.recent": "3", "resv.sinks": "2", "resv.max_clusters": "6"},
     "resv-paper": {"resv.recent": "3", "resv.sinks": "2"},
 }
