@@ -101,6 +101,7 @@ def _measure(
                 status.update(f"synthesising {', '.join(jobs.values())}")
                 collect(wait(jobs, return_when=FIRST_COMPLETED).done)
     finally:
+        collect([j for j in jobs if j.done() and not j.cancelled()])  # interrupted just after they ended
         pool.shutdown(wait=False, cancel_futures=True)
         while not all(job.done() for job in jobs):  # a thread may be about to start its run
             flow.stop()

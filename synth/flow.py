@@ -142,8 +142,8 @@ def synthesise(
     leaves : modules below top that are mapped once each, flattened inside, and counted as often as they are
         instantiated; the rest is flattened with them as black boxes. None: all is flattened
     effort : "area" maps for least area, "speed" for least delay
-    target : delay (ps) between registers that "speed" maps and sizes gates for, without the clock-to-output and setup
-        times of registers, which ABC does not know; None: the least it can reach
+    target : delay (ps) between registers that "speed" then meets with the least area it can, without the times of
+        the registers themselves, which ABC does not know; None: the least delay it can reach
 
     Safe to call from several threads and processes at once: each run is a process of its own, and this process has
     at most `run.RUNS` of them at a time.
@@ -155,7 +155,7 @@ def synthesise(
     paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
     content = digest(paths)
     sources = tuple(Path(m.__file__).read_text() for m in (nldm, source, timing))
-    decides = (text, top, content, macro_bits, dont_use, leaves, effort, target, run.recipe(effort), sources)
+    decides = (text, top, content, macro_bits, dont_use, leaves, effort, target, run.recipe(effort, target), sources)
     kept = build / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json"
     found = _recall(kept)
     if found is not None:

@@ -17,7 +17,7 @@ from synth.liberty import Library, SynthError, write_atomically
 
 RUNS = 2  # at once, whoever asks for them
 HERE = Path(__file__).parent
-EFFORTS = ("area", "speed")  # each has an ABC script of its name
+EFFORTS = ("area", "speed")  # each has an ABC script of its name; a target has one too
 
 _READ = (
     "read_verilog -sv top.v",
@@ -50,10 +50,22 @@ _running: set[subprocess.Popen] = set()
 _slots = threading.BoundedSemaphore(RUNS)
 
 
-def recipe(effort: str) -> tuple:
+def _script(effort: str, target: float | None) -> str:
+    """The ABC script of an effort. With a target: least area that meets it, where "speed" alone is least delay."""
+    if target is None:
+        return (HERE / f"{effort}.abc").read_text()
+    # `map` knows no loads: what it is allowed leaves room for them.
+    words = {"{MAP}": f"{0.75 * target:g}", "{TARGET}": f"{target:g}"}
+    script = (HERE / "target.abc").read_text()
+    for word, value in words.items():
+        script = script.replace(word, value)
+    return script
+
+
+def recipe(effort: str, target: float | None) -> tuple:
     """All that decides a result besides source, library and options."""
     return (
-        (HERE / f"{effort}.abc").read_text(),
+        _script(effort, target),
         (HERE / "worker.py").read_text(),
         _READ,
         _LEGAL,
@@ -81,7 +93,7 @@ def mapped(
     build : where the result is kept, under the hash of everything that decides it.
     Raises: `SynthError` with Yosys's own reason.
     """
-    decides = (re.sub(r"\n\s*\n", "\n", text), top, leaves, content, macro_bits, effort, target, recipe(effort))
+    decides = (re.sub(r"\n\s*\n", "\n", text), top, leaves, content, macro_bits, effort, target, recipe(effort, target))
     kept = build / "modules" / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json.gz"
     try:
         return json.loads(gzip.decompress(kept.read_bytes()))
@@ -114,8 +126,7 @@ def _run(
             (folder / f"{i}.lib").symlink_to(path.absolute())
         (folder / "top.v").write_text(text)
         (folder / "constr").write_text(_CONSTR.format(inverter=library.inverter.name))
-        script = (HERE / f"{effort}.abc").read_text().replace("{D}", "" if target is None else f"-D {target:g}")
-        (folder / "script.abc").write_text(script)
+        (folder / "script.abc").write_text(_script(effort, target))
         words = {
             "top": top,
             "blackbox": "blackbox " + " ".join(leaves) if leaves else "",

@@ -524,6 +524,7 @@ def test_interrupt_keeps_finished_units_and_leaves_no_process(tmp_path):
     while not list(kept.glob("t-*.json")) or not list(tmp_path.glob("vrex-synth-*/top.v")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
+    time.sleep(1)  # the result is in its file a moment before its thread has ended
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate()
     assert process.returncode == 130

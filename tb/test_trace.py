@@ -448,8 +448,8 @@ def test_fixtures_hold_what_the_manual_says(name, frames, values):
     assert video.digest(path) in manual
 
 
-def test_fixtures_stay_below_a_megabyte():
-    assert sum(f.stat().st_size for f in FIXTURES.glob("*.safetensors")) < 1_000_000
+def test_fixtures_stay_small():
+    assert sum(f.stat().st_size for f in FIXTURES.iterdir()) < 1_500_000
 
 
 def unrotated(k: np.ndarray) -> np.ndarray:
