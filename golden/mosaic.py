@@ -8,6 +8,8 @@ from golden.mosaic_clusters import Clusters, Threshold, kmeans, unit
 from golden.params import check, check_ints
 from golden.policy import Block, Growing, Policy, PolicyError, Selected, Shape, Step, bf16
 
+PREFETCH = ("none", "query", "input")
+
 
 @dataclass(frozen=True)
 class MosaicParams:
@@ -20,9 +22,9 @@ class MosaicParams:
     partition_frames: int = 2  # mean frames of a visual cluster when built
     cluster_tokens: int = 8  # mean tokens of a semantic cluster when built
     visual: Threshold = Threshold(0.06, 0.12)  # variance that a visual cluster may have
-    semantic: Threshold = Threshold(0.06, 0.14)  # variance that a semantic cluster may have
+    semantic: Threshold = Threshold(0.08, 0.16)  # variance that a semantic cluster may have
     defer: bool = True  # split a cluster whose members are on the host when it is next retrieved, not at once
-    prefetch: bool = True  # fetch for the next layer what this layer's queries choose there
+    prefetch: str = "query"  # none; by this layer's query; by the next layer's, guessed from this layer's input
     seed: int = 0  # of the K-means
 
     def __post_init__(self):
@@ -32,6 +34,7 @@ class MosaicParams:
         check(self.recent >= 0, "recent", self.recent, "must not be negative")
         for name in ("build", "partition_frames", "cluster_tokens"):
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        check(self.prefetch in PREFETCH, "prefetch", self.prefetch, f"must be one of {', '.join(PREFETCH)}")
         check(self.seed >= 0, "seed", self.seed, "must not be negative")
 
 
@@ -120,8 +123,9 @@ class Mosaic(Policy):
 
     Prefetch (VII-B). A layer's query also chooses in the next layer, whose clusters are fetched (`prefetch`); the next
     layer chooses with its own query and fetches what is missing (`fetch`, the completion step). `needed` and `covered`
-    count the entries that layers after the first retrieved, and those of them that were there; what is attended does
-    not change.
+    count the tokens that layers after the first retrieved, and those of them that were there; what is attended does
+    not change. "query" is the text to the letter, though layers project queries on their own; "input" takes the next
+    layer's projection of this layer's input, where a decoder runs: what residual connections do keep alike.
 
     `splits` and `deferred` count splits, and entries that went to the buffer. A new split's placement on the host is
     the host's own copy and not counted.
@@ -131,6 +135,7 @@ class Mosaic(Policy):
 
     def __init__(self, params: MosaicParams, shape: Shape):
         super().__init__(params, shape)
+        self.uses_ahead = params.prefetch == "input"
         self.width = shape.kv_heads * shape.head_size
         self.layers = [Layer(self.width) for _ in range(shape.layers)]
         self.visual: Clusters | None = None  # the visual clusters, once built
@@ -163,9 +168,8 @@ class Mosaic(Policy):
                 self.embedding = unit(state.directions(tokens).mean(axis=0))
 
     def select(self, step: Step) -> Selected:
-        layer, state, heads = step.layer, self.layers[step.layer], self.shape.kv_heads
-        query = step.q.reshape(len(step.q), heads, self.shape.group, -1).mean(axis=(0, 2)).ravel()
-        self.ledger.work("prediction", step.q.size)
+        layer, state = step.layer, self.layers[step.layer]
+        query = self._query(step.q)
         there = self.store.on_device(layer)[0].copy()
         chosen = self._choose(layer, query)
         wanted = chosen[state.cluster] & (state.cluster >= 0)
@@ -178,10 +182,20 @@ class Mosaic(Policy):
         extra = self._representatives(layer, ~chosen)
         for c in np.flatnonzero(chosen[:-1] & state.clusters.lazy):
             self._split(layer, state.members(c), c)
-        if self.params.prefetch and layer + 1 < self.shape.layers:
+        if self.params.prefetch != "none" and layer + 1 < self.shape.layers:
+            if self.uses_ahead and step.ahead is not None:
+                self.ledger.work("prediction", step.x.size * self.shape.heads * self.shape.head_size)
+                query = self._query(step.ahead)
             mask = self._choose(layer + 1, query)
             self._fetch(layer + 1, mask[self.layers[layer + 1].cluster], "prefetch")
-        return Selected(np.repeat((wanted | resident)[None], heads, 0), extra_k=extra[0], extra_v=extra[1])
+        return Selected(
+            np.repeat((wanted | resident)[None], self.shape.kv_heads, 0), extra_k=extra[0], extra_v=extra[1]
+        )
+
+    def _query(self, q: np.ndarray) -> np.ndarray:
+        """A block's query [D]: the mean over rows and the query heads of a KV head."""
+        self.ledger.work("prediction", q.size)
+        return q.reshape(len(q), self.shape.kv_heads, self.shape.group, -1).mean(axis=(0, 2)).ravel()
 
     def _fetch(self, layer: int, mask: np.ndarray, reason: str) -> None:
         """Fetch tokens, a cluster in one piece; a mask shorter than the stream leaves out what has not arrived."""

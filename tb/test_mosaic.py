@@ -160,6 +160,7 @@ def test_a_new_scene_opens_a_visual_cluster():
 # V-C: index, retrieval, representatives, window
 
 
+@settings(deadline=None, max_examples=15)
 @given(st.integers(0, 99))
 def test_index_is_the_mean_of_members(seed):
     """The sums behind the representatives, and the statistics, are those of the members that are not buffered."""
@@ -419,7 +420,7 @@ def test_the_mask_hides_later_frames():
 def test_layers_do_not_depend_on_each_other_so_that_a_layer_can_run_many_frames():
     """Layer 1 alone, as a batch that goes layer by layer would run it, selects what it selects beside layer 0."""
     trace, parts = stream(SCENES)
-    params = replace(SMALL, prefetch=False)
+    params = replace(SMALL, prefetch="none")
     both, alone = [], []
     run(params, trace, parts, lambda s, c: both.append(c) if s.layer == 1 else None)
     single = replace(trace, layers=(1,), k=trace.k[1:], q=trace.q[1:], v=trace.v[1:])
@@ -433,8 +434,8 @@ def test_prefetch_changes_when_bytes_move_and_not_what_is_attended():
     trace, parts = stream(SCENES)
     seen: list[list[Selected]] = [[], []]
     ends = [
-        run(replace(SMALL, prefetch=on), trace, parts, lambda _, c, on=on: seen[on].append(c)).policy
-        for on in (False, True)
+        run(replace(SMALL, prefetch=how), trace, parts, lambda _, c, i=i: seen[i].append(c)).policy
+        for i, how in enumerate(("none", "query"))
     ]
     for a, b in zip(*seen, strict=True):
         np.testing.assert_array_equal(a.keep, b.keep)
@@ -527,6 +528,7 @@ def test_a_stream_keeps_its_kind_of_embedding():
         ({"build": 0}, "build=0: must be at least 1"),
         ({"partition_frames": 0}, "partition_frames=0: must be at least 1"),
         ({"cluster_tokens": 0}, "cluster_tokens=0: must be at least 1"),
+        ({"prefetch": "all"}, "prefetch='all': must be one of none, query, input"),
         ({"seed": -1}, "seed=-1: must not be negative"),
         ({"build": 1.5}, "build=1.5: must be an integer"),
     ],
