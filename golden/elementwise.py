@@ -32,7 +32,7 @@ import numpy as np
 
 from golden.numerics import BF16, flush
 from golden.params import ScoreFormat
-from golden.scores import encode
+from golden.wicsum import encode
 
 FRAC = 10  # fraction bits of a logarithm
 ONE = 1 << FRAC

@@ -5,12 +5,15 @@ from copy import copy
 
 import numpy as np
 
+from golden.dot import dot
 from golden.numerics import flush, positive, to_bf16
 from golden.params import ReSVParams
 
 
 class Hasher:
-    """Key hash-bits: bit i of a key is 1 where its exact dot product with hyperplane i exceeds zero, else 0.
+    """Key hash-bits: bit i of a key is 1 where its dot product with hyperplane i exceeds zero, else 0.
+
+    The product is exact, or as the parameter `dot` says the DPE's.
 
     Scope "layer" has one table, which hashes the keys of all KV heads of a token end to end (dim = kv_heads x
     head_dim); scope "head" has one table per KV head, all on the same hyperplanes (dim = head_dim).
@@ -58,7 +61,8 @@ class Hasher:
         if self.mean is not None:
             with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN
                 keys = to_bf16(keys.astype(np.float64) - self.mean[table].astype(np.float64))
-        return pack(positive(keys, self.planes))
+        fmt = self.params.dot
+        return pack(dot(keys, self.planes, fmt) > 0 if fmt else positive(keys, self.planes))
 
     def rehash(self, key: np.ndarray, table: int = 0) -> int:
         """The hash of one key [dim]: what hash_policy "mean" needs."""

@@ -83,7 +83,7 @@ class DotFormat:
         return self.sum_bits + 17
 
 
-SCORE_MAPS = ("exp", "shift", "clip")
+SCORE_MAPS = ("exp", "vpe", "shift", "clip")
 HASH_POLICIES = ("first", "majority", "mean")
 SCOPES = ("layer", "head")
 SELECTIONS = ("exact", "buckets")
@@ -101,7 +101,8 @@ class ReSVParams:
     centre: bool = False  # subtract the mean key of the first frame before hashing
     max_clusters: int = 1024  # a token without a near cluster joins the nearest once the table is full
     count_bits: int = 16  # token counts saturate at 2^count_bits - 1
-    score_map: str = "exp"  # exp(s - row max), s - row min, or max(s, 0)
+    score_map: str = "exp"  # exp(s - row max), the same as the VPE computes it, s - row min, or max(s, 0)
+    dot: DotFormat | None = None  # of hash bits and scores: None is the exact product, rounded once
     score: ScoreFormat = ScoreFormat()
     ratio_q16: int = 19661  # Th_r-wics in units of 2^-16 (0.3)
     selection: str = "exact"  # minimal set of Equation 3, or the paper's equal buckets

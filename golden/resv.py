@@ -94,7 +94,7 @@ class ReSV:
         own = self.kv_heads // len(self.tables)
         out = []
         for i, table in enumerate(self.tables):
-            s = scores(q[:, i * heads : (i + 1) * heads], table.key_cluster(), own)
+            s = scores(q[:, i * heads : (i + 1) * heads], table.key_cluster(), own, self.params.dot)
             out.append(codes(s.reshape(len(q) * heads, len(table)), self.params, self.head_dim))
         return out
 

@@ -8,6 +8,8 @@ Maps of a row, every code the same on every platform:
 
 * exp: the code of 2^(k / 256) x 2^value_bits with k = rint(256 log2(e) / sqrt(head_dim) x (s - max)), from `exp_codes`;
   the maximum has the top code and what is below about 2^-(value_bits + 1) of it has code 0.
+* vpe: the code of exp(s' - max s') as the VPE computes it (`golden.vector_programs.score_codes`): s' = s x scale with
+  1/sqrt(head_dim) rounded to BF16, the difference rounded to FP32 and to BF16, exp in BF16.
 * shift: s - min, scaled so that the maximum has the top value and rounded to the format, ties to even. A constant row
   has the top code everywhere.
 * clip: max(s, 0), the same. A row without a score above zero is all zeros (and then selects every cluster).
@@ -21,16 +23,19 @@ from math import isqrt, sqrt
 
 import numpy as np
 
-from golden.numerics import matmul
-from golden.params import ParamError, ReSVParams, ScoreFormat
-from golden.wicsum import value
+from golden.dot import dot
+from golden.elementwise import exp, score_code
+from golden.numerics import matmul, to_bf16
+from golden.params import DotFormat, ParamError, ReSVParams, ScoreFormat
+from golden.vector import fma, order
+from golden.wicsum import encode, value
 
 STEPS = 256  # of the exp map's argument in a factor of two
 LOG2_E = 1.4426950408889634
 
 
-def scores(q: np.ndarray, key_cluster: np.ndarray, kv_heads: int) -> np.ndarray:
-    """Scores of every query row, FP32 [T, H, C].
+def scores(q: np.ndarray, key_cluster: np.ndarray, kv_heads: int, fmt: DotFormat | None = None) -> np.ndarray:
+    """Scores of every query row, FP32 [T, H, C]: exact products rounded once, or the DPE's of format `fmt`.
 
     `q` [T, H, head_dim] BF16, after the rotary embedding; `key_cluster` [C, kv_heads x head_dim] BF16, one slice per
     KV head. `ParamError` if H is not a multiple of `kv_heads`.
@@ -43,15 +48,19 @@ def scores(q: np.ndarray, key_cluster: np.ndarray, kv_heads: int) -> np.ndarray:
     group = heads // kv_heads
     for g in range(kv_heads):
         part = slice(g * group, (g + 1) * group)
-        out[:, part] = matmul(q[:, part].reshape(-1, dim), slices[:, g]).reshape(rows, group, -1)
+        own = q[:, part].reshape(-1, dim)
+        products = dot(own, slices[:, g], fmt) if fmt else matmul(own, slices[:, g])
+        out[:, part] = products.reshape(rows, group, -1)
     return out
 
 
 def codes(s: np.ndarray, params: ReSVParams, head_dim: int) -> np.ndarray:
     """Score codes of `s` [R, C] FP32, rows apart, [R, C] uint16. `head_dim` scales the exp map alone."""
-    s = s.astype(np.float64)
     if s.shape[1] == 0:
         return np.zeros(s.shape, np.uint16)
+    if params.score_map == "vpe":
+        return _vpe_codes(s, params.score, head_dim)
+    s = s.astype(np.float64)
     valid = ~np.isnan(s)
     top = np.max(s, axis=1, keepdims=True, where=valid, initial=-np.inf)
     at_top = valid & (s == top) & (top > -np.inf)  # infinity minus itself would be NaN
@@ -72,12 +81,11 @@ def codes(s: np.ndarray, params: ReSVParams, head_dim: int) -> np.ndarray:
     return out.astype(np.uint16)
 
 
-def encode(x: np.ndarray, fmt: ScoreFormat) -> np.ndarray:
-    """Codes of the format's values nearest to `x` (float64, at least 0), ties to even, at most the top code, int64."""
-    exponent = np.frexp(x)[1].astype(np.int64)  # x < 2^exponent
-    shift = np.clip(exponent - fmt.significand_bits, 0, fmt.max_shift)
-    significand = np.rint(np.ldexp(x, -shift)).astype(np.int64)
-    return np.minimum((shift << fmt.man_bits) + significand, (1 << fmt.bits) - 1)  # a carry moves to the next shift
+def _vpe_codes(s: np.ndarray, fmt: ScoreFormat, head_dim: int) -> np.ndarray:
+    scale, one = (to_bf16(np.full(s.shape, x)) for x in (1 / sqrt(head_dim), 1.0))
+    scaled = fma(s.astype(np.float32), scale, np.full(s.shape, -0.0, np.float32))
+    best = np.take_along_axis(scaled, order(scaled).argmax(axis=1)[:, None], axis=1)
+    return score_code(exp(to_bf16(fma(scaled, one, -np.broadcast_to(best, s.shape)))), fmt)
 
 
 @lru_cache

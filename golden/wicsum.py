@@ -29,6 +29,14 @@ class Selection:
     threshold: np.ndarray  # the same: Th, Equation 2
 
 
+def encode(x: np.ndarray, fmt: ScoreFormat) -> np.ndarray:
+    """Codes of the format's values nearest to `x` (float64, at least 0), ties to even, at most the top code, int64."""
+    exponent = np.frexp(x)[1].astype(np.int64)  # x < 2^exponent
+    shift = np.clip(exponent - fmt.significand_bits, 0, fmt.max_shift)
+    significand = np.rint(np.ldexp(x, -shift)).astype(np.int64)
+    return np.minimum((shift << fmt.man_bits) + significand, (1 << fmt.bits) - 1)  # a carry moves to the next shift
+
+
 def value(codes: np.ndarray, fmt: ScoreFormat) -> np.ndarray:
     """Exact integer value of score codes, any shape, int64: `m` for e = 0, `(2^man_bits + m) << (e - 1)` otherwise."""
     codes = np.asarray(codes, dtype=np.int64)

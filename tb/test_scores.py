@@ -10,8 +10,8 @@ import pytest
 from golden.hashing import Hasher, hyperplanes, pack, to_int, unpack
 from golden.numerics import to_bf16
 from golden.params import ParamError, ReSVParams, ScoreFormat
-from golden.scores import codes, encode, exp_codes, scores
-from golden.wicsum import value
+from golden.scores import codes, exp_codes, scores
+from golden.wicsum import encode, value
 
 FORMATS = [
     ScoreFormat(),
