@@ -1,8 +1,7 @@
 """VPE: stored words equal to golden, cycles equal to the time view; programs at random and on real rows, mutants."""
 
 import re
-from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 
 import numpy as np
@@ -10,17 +9,17 @@ import pytest
 
 from golden import vector_programs as programs
 from golden.numerics import matmul
-from golden.params import ParamError, ScoreFormat
+from golden.params import ParamError, ReSVParams, ScoreFormat
 from golden.trace import Trace
-from golden.vector import FOREVER, SCALARS, Bank, Format, Instruction, Machine, Op, Post, Reduce, Source, Step, Swap
+from golden.vector import FOREVER, SCALARS, Bank, Format, Instruction, Op, Post, Reduce, Source, Step, Swap
 from hdl.emit import Emitted, emit, to_verilog
 from hdl.leaf import Leaves
 from hdl.params import VpeParams, preset
 from hdl.vpe import Vpe
-from sim.vpe import VpeTime
 from tb.formal.equal import prove_equal
 from tb.runner import ROOT, Run
 from tb.test_vector import SPECIAL
+from tb.vpe import Episode, run, shares
 
 TINY = preset("tiny").core.vpe
 SIZES = {
@@ -30,79 +29,11 @@ SIZES = {
 }
 STALLS = [(0.4, 0.4, 0.4), (0.0, 0.8, 0.0), (0.0, 0.0, 0.85), (0.0, 0.0, 0.0), (0.8, 0.1, 0.5)]
 FULL_RATE = [(0.0, 0.0, 0.0)]
-LANE_BITS = {Format.WIDE: 32, Format.HALF: 16, Format.SIGN: 1, 3: 1}
 
 
 @cache
 def emitted(p: VpeParams):
     return emit("vpe", p)
-
-
-@dataclass
-class Episode:
-    """A program and the words of each row's stream; what golden stores."""
-
-    p: VpeParams
-    rows: list[list[Step]]  # the same instructions in all
-    stalls: list[tuple[float, float, float]]
-    cut_at: int = 0
-
-    def __post_init__(self):
-        machines = [Machine(self.p.format) for _ in self.rows]
-        self.want = list(zip(*(m.run(row) for m, row in zip(machines, self.rows, strict=True)), strict=True))
-
-    @property
-    def instructions(self) -> list[Instruction]:
-        return [step.instruction for step in self.rows[0]]
-
-    def beats(self) -> dict:
-        """What the bench drives."""
-        c = [{k: fit(self.p, k, v) for k, v in asdict(i).items()} for i in self.instructions]
-        i = []
-        for steps in zip(*self.rows, strict=True):
-            if steps[0].instruction.streams:
-                bits = 32 if steps[0].instruction.wide else 16
-                i += [[packed(w, bits) for w in row] for row in zip(*(s.words for s in steps), strict=True)]
-        return {"c": c, "i": i, "outputs": len(self.want), "stalls": self.stalls, "cut_at": self.cut_at}
-
-    def check(self, got: dict) -> None:
-        """Every stored word."""
-        assert len(got["o"]) == len(self.want)
-        for at, (want, (_, beat)) in enumerate(zip(self.want, got["o"], strict=True)):
-            first = want[0]
-            head = {"format": first.format, "keep": first.keep, "last": first.last}
-            assert {k: beat[k] for k in head} == head, at
-            assert beat["data"] == [packed(w.data, LANE_BITS[w.format]) for w in want], at
-        counts = {"instructions": len(self.rows[0]), "loads": len(self.beats()["i"]), "stores": len(self.want)}
-        lanes = [i for i in self.instructions if i.op != Op.STORE]
-        counts["words"] = sum(i.words + 1 for i in lanes)
-        counts["functions"] = sum(i.words + 1 for i in lanes if i.post >= Post.EXP)
-        assert {k: got["perf"][k] for k in counts} == counts
-
-    def check_cycles(self, got: dict) -> Counter:
-        """Every transfer of an unstalled run; the reasons of the cycles waited."""
-        time = VpeTime(self.p).run(self.instructions)
-        first = got["c"][0]
-        for name, want in (("c", time.c), ("i", time.i)):
-            assert [cycle - first for cycle in got[name]] == want, name
-        assert [cycle - first for cycle, _ in got["o"]] == time.o
-        assert got["perf"]["waits"] == time.waits.total()
-        assert got["perf"]["starved"] == 0
-        return time.waits
-
-
-def fit(p: VpeParams, field: str, value: int) -> int:
-    """A field's value as the instruction has it: addresses wrap."""
-    return value & p.depth - 1 if field.startswith("addr_") else int(value)
-
-
-def packed(lanes: np.ndarray, bits: int) -> int:
-    return sum(int(v) << bits * j for j, v in enumerate(lanes.tolist()))
-
-
-def run(e, p: VpeParams, episodes: list[Episode], waves: bool = True) -> list[dict]:
-    c = {"params": asdict(p), "episodes": [episode.beats() for episode in episodes]}
-    return Run(e, "tb.bench_vpe", "programs", c, waves=waves)()["episodes"]
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, ...], wide: bool) -> np.ndarray:
@@ -297,6 +228,22 @@ def test_sequences_at_full_size():
             episode.check_cycles(got)
 
 
+@pytest.mark.slow
+def test_share_of_resv_at_full_size():
+    """Hash bits and cluster means equal those of the policy; every stored word equals golden, score codes too."""
+    p, f, t = preset("core").core.vpe, ReSVParams(), trace()
+    asked = t.spans(queries=True)[-1:]
+    parts = list(shares(t, 1, asked, f, p.format))
+    assert {part.name for part in parts} == {"hash bits", "score codes", "cluster means"}
+    episodes = [Episode(p, [part.program], FULL_RATE) for part in parts]
+    for part, episode, got in zip(parts, episodes, run(emitted(p), p, episodes), strict=True):
+        episode.check(got)
+        episode.check_cycles(got)
+        rows = programs.rows(word for (word,) in episode.want)
+        if part.want is not None:
+            np.testing.assert_array_equal(rows, part.want)
+
+
 MUTANTS = [
     ("assign early = ", "0 & "),  # results come out of order
     ("assign way_a = ", "0 & "),  # a word is read before it is written
@@ -349,10 +296,10 @@ def test_mutants_are_killed():
 
 def test_units_are_the_same_leaf_once_and_alone():
     """Yosys proves the netlist with one shared lane equal to the one in which every lane is its own."""
-    p = VpeParams(n_h=2, n_w=2, depth=2)
+    p = VpeParams(n_w=2, depth=1)
     shared, native = to_verilog(Vpe(p), "vpe", Leaves("vpe")), to_verilog(Vpe(p), "vpe")
     assert shared.count("module vpe_lane(") == 1
-    assert native.count("module vpe__unit") > 2
+    assert native.count("module vpe__unit0__lane") > 1
     prove_equal(shared, native, "vpe")
 
 
