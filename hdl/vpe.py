@@ -58,9 +58,8 @@ class Vpe(wiring.Component):
     own, which reads words as they are written, in cycles in which the lanes read other banks; a later instruction does
     not overwrite what it has not read. No instruction is bad: every value of every field has a meaning.
 
-    `o` that is not taken stops the STOREs and then whatever reads their bank, and so `i`; an instruction that takes
-    words from `i` and from a bank waits until earlier STOREs from this bank are read, so that `i` without words never
-    stops `o`.
+    `o` that is not taken stops the STOREs and then whatever reads their bank, and so `i`. An instruction that takes
+    words from `i` and from a bank waits until earlier STOREs have read this bank: a lack of words never keeps them back.
 
     Parameters
     ----------

@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from amaranth.sim import Simulator
 
 from golden import vector_programs as programs
 from golden.numerics import matmul
@@ -19,7 +20,7 @@ from hdl.vpe import Vpe
 from tb.formal.equal import prove_equal
 from tb.runner import ROOT, Run
 from tb.test_vector import SPECIAL
-from tb.vpe import Episode, run, shares
+from tb.vpe import Episode, fit, run, shares
 
 TINY = preset("tiny").core.vpe
 SIZES = {
@@ -242,6 +243,51 @@ def test_share_of_resv_at_full_size():
         rows = programs.rows(word for (word,) in episode.want)
         if part.want is not None:
             np.testing.assert_array_equal(rows, part.want)
+
+
+@pytest.mark.parametrize("bank", [Bank.B, Bank.C])
+def test_stores_leave_while_a_later_instruction_waits_for_the_stream(bank):
+    p = VpeParams(n_w=1, depth=4)
+    unit = Vpe(p)
+    two = {"words": 1, "a": Source.STREAM, "wide": 1}
+    form = Format.HALF if bank == Bank.B else Format.WIDE
+    reads = {"b": Source.BANK} if bank == Bank.B else {"c": Source.BANK}
+    program = [
+        Instruction(**two, write=bank),
+        Instruction(op=Op.STORE, words=1, format=form),
+        Instruction(**two, **reads, write=Bank.A),
+    ]
+    simulator = Simulator(unit)
+    simulator.add_clock(1e-9)
+    stored = []
+
+    async def feed(ctx):
+        for i in program:
+            await send(ctx, unit.c, {k: fit(p, k, v) for k, v in asdict(i).items()})
+
+    async def words(ctx):
+        for value in (3.0, 4.0):  # none for the last instruction
+            await send(ctx, unit.i, [int(np.float32(value).view(np.uint32))])
+
+    async def send(ctx, port, payload):
+        ctx.set(port.payload, payload)
+        ctx.set(port.valid, 1)
+        await ctx.tick().until(port.ready)
+        ctx.set(port.valid, 0)
+
+    async def take(ctx):
+        await ctx.tick().repeat(40)  # by then the last instruction waits
+        ctx.set(unit.o.ready, 1)
+        for _ in range(20):
+            *_, valid, data = await ctx.tick().sample(unit.o.valid, unit.o.payload.data)
+            stored.extend([data[0]] if valid else [])
+
+    simulator.add_testbench(feed, background=True)
+    simulator.add_testbench(words, background=True)
+    simulator.add_testbench(take)
+    simulator.run()
+    bits = [int(np.float32(x).view(np.uint32)) for x in (3.0, 4.0)]
+    assert stored == ([b >> 16 for b in bits] if bank == Bank.B else bits)
 
 
 MUTANTS = [
