@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from golden import decoder as decoder_module
 from golden.mosaic import Mosaic, MosaicParams, batched_attention, best
 from golden.mosaic_clusters import Clusters, Threshold, kmeans, unit
 from golden.params import ParamError
-from golden.policy import HOST, PolicyError, Selected, attention, bf16
-from golden.run import TraceRun, blocks, shape_of
+from golden.policy import HOST, Block, PolicyError, Selected, attention, bf16
+from golden.run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
 from golden.trace import Trace
 from scripts.verify import FIXTURE
+from tb.test_trace import small_weights
 
 STRICT = Threshold(0.05, 0.05)
 WIDTH = 16
@@ -453,6 +455,34 @@ def test_the_same_query_in_the_next_layer_is_covered_whole():
     moved = policy.ledger.moved
     assert policy.covered == policy.needed > 0
     assert moved["in", "fetch"] == moved["in", "prefetch"]  # the first layer's own, the second's in advance
+
+
+@pytest.fixture(scope="module")
+def small_decoder() -> decoder_module.Decoder:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoder_module.Decoder, "_read", staticmethod(lambda: small_weights(3)))
+        return decoder_module.Decoder(3, 128)
+
+
+def test_prefetch_by_the_layers_input_in_a_decoder(small_decoder):
+    """It guesses as `Step.ahead` does, pays for the projection, and changes no token and no attended entry."""
+    x = np.random.default_rng(2).standard_normal((60, 24)).astype(np.float32)
+    outs = {}
+    for how in ("none", "query", "input"):
+        params = replace(SMALL, prefetch=how)
+        out = outs[how] = DecoderRun(Mosaic(params, decoder_shape(small_decoder)), 24)
+        for i in range(15):
+            out.step(small_decoder, Block(i, "frame", 4 * i, 4 * i + 4), x[4 * i : 4 * i + 4])
+    for how in ("query", "input"):
+        for a, b in zip(outs["none"].records, outs[how].records, strict=True):
+            np.testing.assert_array_equal(a.kept, b.kept)
+            assert a.choices == b.choices
+        assert 0 < outs[how].policy.covered < outs[how].policy.needed
+    assert outs["query"].policy.covered != outs["input"].policy.covered
+    work = [outs[how].policy.ledger.done["prediction"] for how in ("none", "query", "input")]
+    projection = 2 * 60 * 24 * 9 * 64  # two guesses a token
+    assert work[0] < work[1]
+    assert projection < work[2] < work[1] + projection + 2 * 60 * 9 * 64 * 3
 
 
 # Properties
