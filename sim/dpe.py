@@ -23,8 +23,8 @@ class DpeTiming:
 
     @property
     def utilisation(self) -> float:
-        """Share of the cycles from the first chunk to the last in which the trees multiply."""
-        return self.busy / max(1, self.busy + int(self.taken[0]))
+        """Share of the cycles from the first command's acceptance to the last result in which the trees multiply."""
+        return self.busy / int(self.results[-1])
 
 
 class DpeTime:
