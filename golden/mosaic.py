@@ -15,7 +15,7 @@ PREFETCH = ("none", "query", "input")
 class MosaicParams:
     """Mosaic. The paper states no value but 64 retrieved frames; these are set on the committed trace."""
 
-    ratio: float = 0.1  # of the offloaded entries, retrieved; 64 frames are 4 to 14 % of the paper's streams
+    ratio: float = 0.1  # of the offloaded entries, retrieved; 64 frames are 4 to 27 % of the paper's longest streams
     breadth: float = 4.0  # the visual stage leaves at least this many times the retrieved entries to the semantic one
     recent: int = 256  # local window: last tokens before a block, always attended, resident
     build: int = 8  # frames from which the first clusters are made; until then all is resident
