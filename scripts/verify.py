@@ -12,7 +12,7 @@ from golden.trace import Trace
 from hdl.emit import UNITS, emit, params_of
 from scripts import console
 from tb.runner import ROOT, BenchError
-from tb.verify import Outcome, products, verify
+from tb.verify import Outcome, products, vectors, verify
 
 FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
 
@@ -45,8 +45,9 @@ def command(
         try:
             with console.err.status(f"{unit} on {trace.name}") as status:
                 common = (emitted, f, queries, idle, stall, seed, lambda o: status.update(_line(o)))
-                dpe = system.core.dpe
-                outcomes = products(data, dpe, *common) if unit == "dpe" else verify(unit, data, p, *common)
+                engine = {"dpe": products, "vpe": vectors}.get(unit)
+                own = params_of(unit, system)
+                outcomes = engine(data, own, *common) if engine else verify(unit, data, p, *common)
         except BenchError as e:
             console.err.print(f"[red]{unit} failed[/] {e}", highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None

@@ -22,7 +22,7 @@ from tb.runner import ROOT, Run
 from tb.test_vector import SPECIAL
 from tb.vpe import Episode, fit, run, shares
 
-TINY = preset("tiny").core.vpe
+TINY = replace(preset("tiny").core.vpe, depth=16)  # few words: addresses wrap
 SIZES = {
     "tiny": TINY,
     "rows": VpeParams(n_h=2, n_w=2, depth=4, score=ScoreFormat(0, 16)),

@@ -5,12 +5,13 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
+from golden import vector_programs as programs
 from golden.hashing import to_int
 from golden.params import ReSVParams
 from golden.resv import ReSV
 from golden.trace import Trace, TraceError
 from hdl.emit import Emitted
-from hdl.params import DpeParams, DreParams
+from hdl.params import DpeParams, DreParams, VpeParams
 from sim.dpe import DpeTime
 from sim.hcu import HcuTime
 from sim.kvmu import KvmuTime
@@ -18,6 +19,7 @@ from sim.wtu import WtuTime
 from tb.dpe import Traffic
 from tb.dre import Scenario, row_beats
 from tb.runner import Run
+from tb.vpe import Episode, shares
 
 
 @dataclass
@@ -279,6 +281,59 @@ def products(
                 beats=len(traffic.wants),
                 differences=wrong,
                 cycles=got["cycles"][-1],
+            )
+            out.append(outcome)
+            progress(outcome)
+    return out
+
+
+def vectors(
+    trace: Trace,
+    p: VpeParams,
+    emitted: Emitted,
+    f: ReSVParams,
+    queries: int = 1,
+    idle: float = 0.0,
+    stall: float = 0.0,
+    seed: int = 1,
+    progress: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """The VPE's share of ReSV on every recorded layer: hash bits, score codes, cluster means (`tb.vpe.shares`).
+
+    For the last `queries` segments whose queries are recorded. Raises `BenchError` as `verify` does.
+    """
+    out = []
+    for i, layer in enumerate(trace.layers):
+        parts = list(shares(trace, i, _asked(trace, queries), f, p.format))
+        episodes = [Episode(p, [part.program] * p.n_h, [(idle, idle, stall)]) for part in parts]
+        c = {"params": asdict(p), "episodes": [episode.beats() for episode in episodes]}
+        results = Run(emitted, "tb.bench_vpe", "programs", c, seed)()["episodes"]
+        for name in dict.fromkeys(part.name for part in parts):
+            wrong, beats, cycles, rows = [], 0, 0, 0
+            for part, episode, got in zip(parts, episodes, results, strict=True):
+                if part.name != name:
+                    continue
+                stored = programs.rows(word for word, *_ in episode.want)
+                rows, beats = rows + len(stored), beats + len(episode.want)
+                cycles += got["o"][-1][0] if got["o"] else 0
+                if part.want is not None:
+                    wrong += _compare(name, [r.tolist() for r in part.want], [r.tolist() for r in stored])
+                try:
+                    episode.check(got)
+                    if not (idle or stall):
+                        episode.check_cycles(got)
+                except AssertionError as e:
+                    wrong.append(f"{name}: {str(e).splitlines()[0]}")
+            outcome = Outcome(
+                table=f"layer {layer}, {name}",
+                keys=0,
+                clusters=0,
+                rows=rows,
+                bursts=0,
+                refused=0,
+                beats=beats,
+                differences=wrong,
+                cycles=cycles,
             )
             out.append(outcome)
             progress(outcome)
