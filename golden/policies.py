@@ -3,7 +3,7 @@
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
-from golden import baselines, codecsight_policy, infinigen, mosaic, oaken, resv_policy
+from golden import baselines, codecsight_policy, hybrid, infinigen, mosaic, oaken, resv_policy
 from golden.params import check
 from golden.policy import Policy, Shape
 
@@ -30,6 +30,7 @@ POLICIES = {
     "oaken": Entry(oaken.Oaken, oaken.OakenParams()),
     "codecsight": Entry(codecsight_policy.CodecSightPolicy, codecsight_policy.CodecSightParams()),
     "mosaic": Entry(mosaic.Mosaic, mosaic.MosaicParams()),
+    "hybrid": Entry(hybrid.Hybrid, hybrid.HybridParams()),
     "resv": Entry(resv_policy.ReSVPolicy, resv_policy.ReSVPolicyParams()),
     "resv-paper": Entry(resv_policy.ReSVPolicy, resv_policy.PAPER_POLICY),
 }

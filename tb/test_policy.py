@@ -39,6 +39,7 @@ SMALL = {  # parameters under which a policy must give something up on the fixtu
     "streamingllm": {"recent": "32"},
     "codecsight": {"window": "8", "stride": "4"},
     "mosaic": {"recent": "32"},
+    "hybrid": {"recent_blocks": "2"},
     "resv": {"resv.recent": "32"},
     "resv-paper": {"resv.recent": "32"},
 }
@@ -48,6 +49,7 @@ ALL = {  # parameters under which a policy attends to everything
     "rekv": {"recent": "32", "frame_ratio": "1", "generation_ratio": "1"},
     "streamingllm": {"recent": "300"},
     "mosaic": {"recent": "32", "ratio": "1"},
+    "hybrid": {"ssm": "disabled"},
     "resv": {"resv.recent": "32", "resv.ratio_q16": "65536"},
     "resv-paper": {"resv.recent": "32", "resv.ratio_q16": "65536"},
 }
@@ -152,6 +154,7 @@ TIGHT = {
     "streamingllm": {"recent": "3", "sinks": "2"},
     "codecsight": {"window": "2", "stride": "1"},
     "mosaic": {"recent": "3", "build": "2", "ratio": "0.3", "cluster_tokens": "3"},
+    "hybrid": {"block_tokens": "2", "recent_blocks": "2"},
     "resv": {"resv.recent": "3", "resv.sinks": "2", "resv.max_clusters": "6"},
     "resv-paper": {"resv.recent": "3", "resv.sinks": "2"},
 }
