@@ -251,6 +251,9 @@ def cluster_mean(length: int, count: int, fmt: VectorFormat, at: int, to: int, r
     where it is a tie of BF16. Banks A, B and C from `to`; registers 0 to 3 of `regs`.
     """
     check(1 <= count < 1 << 16, "count", count, "must be 1 to 65,535")
+    words = count_words(length, fmt)
+    apart = min((to - at) % fmt.depth, (at - to) % fmt.depth)
+    check(apart >= words, "to", to, f"overlaps the sum at {at}: both take {words} words of {fmt.depth}")
     whole, inverse, low, high = range(regs, regs + 4)
     number = {"a": IMMEDIATE, "imm_a": imm(count & 0xFF00), "imm_c": imm(count & 0xFF)}
 

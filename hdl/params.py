@@ -314,7 +314,7 @@ PRESETS = {
                 ),
             ),
             DpeParams(n_h=2, n_w=4, w_depth=64, x_depth=64),
-            VpeParams(n_w=4, depth=64),
+            VpeParams(n_w=4, depth=128),
         )
     ),
     "core": SystemParams(),  # section VI-A: N_DPE 64x64, N_VPE 1x64, N_HCU 1x16, N_WTU 1x16

@@ -317,7 +317,7 @@ def vectors(
                 rows, beats = rows + len(stored), beats + len(episode.want)
                 cycles += got["o"][-1][0] if got["o"] else 0
                 if part.want is not None:
-                    wrong += _compare(name, [r.tolist() for r in part.want], [r.tolist() for r in stored])
+                    wrong += _compare(name, np.concatenate(part.want).tolist(), np.concatenate(stored).tolist())
                 try:
                     episode.check(got)
                     if not (idle or stall):
