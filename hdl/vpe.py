@@ -59,7 +59,7 @@ class Vpe(wiring.Component):
     not overwrite what it has not read. No instruction is bad: every value of every field has a meaning.
 
     `o` that is not taken stops the STOREs and then whatever reads their bank, and so `i`. An instruction that takes
-    words from `i` and from a bank waits until earlier STOREs have read this bank: a lack of words never keeps them back.
+    words from `i` and from a bank waits until earlier STOREs have read this bank: they never wait for words of `i`.
 
     Parameters
     ----------

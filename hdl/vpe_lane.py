@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 from golden.vector import MINUS_ZERO, ONE, Source
 from hdl.arith.elementwise import Elementwise, Op, ScoreCode
 from hdl.arith.fma import Fma
+from hdl.arith.order import exceeds
 from hdl.params import VpeParams
 
 
@@ -86,18 +87,10 @@ class Lane(wiring.Component):
         op_a = Cat(op_a[:31], op_a[31] ^ now.negate_a)
         op_c = Cat(op_c[:31], op_c[31] ^ now.negate_c)
 
-        # Which of two numbers is larger: as integers, NaN last.
-        keys = []
-        for name, x in (("a", op_a), ("c", op_c)):
-            key = Signal(32, name=f"key_{name}")
-            nan = Signal(name=f"nan_{name}")
-            m.d.comb += [
-                nan.eq(x[23:31].all() & x[:23].any()),
-                key.eq((x ^ Cat((x[31] ^ now.least).replicate(31), ~now.least)) & (~nan).replicate(32)),
-            ]
-            keys.append(key)
-        second = Signal()
-        m.d.comb += second.eq(now.pick & (keys[1] > keys[0]))
+        # The larger or smaller of two numbers, not NaN if one is a number.
+        nan_a, nan_c, second = Signal(), Signal(), Signal()
+        m.d.comb += [nan.eq(x[23:31].all() & x[:23].any()) for nan, x in ((nan_a, op_a), (nan_c, op_c))]
+        m.d.comb += second.eq(now.pick & (nan_a | (~nan_c & (exceeds(m, op_c, op_a, "larger") ^ now.least))))
         a, b, c = (Signal(n, name=f"taken_{name}", reset_less=True) for name, n in (("a", 32), ("b", 16), ("c", 32)))
         m.d.sync += [
             a.eq(Mux(second, op_c, op_a)),

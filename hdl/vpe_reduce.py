@@ -1,11 +1,14 @@
 """Row reductions of the VPE: maximum and sum of a row's words."""
 
+from collections.abc import Callable
+
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.arith.carry_save import carry_save
 from hdl.arith.fp32 import Normaliser
+from hdl.arith.order import exceeds
 from hdl.params import VpeParams
 
 GROUP = 8  # lanes whose numbers are compressed to two rows in the cycle that aligns them
@@ -14,17 +17,22 @@ BLOCK_BITS = 5
 NAN = 0x7FC00000
 
 
-def tree(m: Module, values: list, name: str, width: int) -> Signal:
-    """Largest of unsigned `values`, by comparisons in pairs."""
+def tree(m: Module, values: list, name: str, exceeds: Callable) -> Signal:
+    """Largest of `values`, by comparisons in pairs: `exceeds(m, x, y, name)` is whether x is larger than y."""
     level = 0
     while len(values) > 1:
         best = []
         for j in range(0, len(values) - 1, 2):
-            s = Signal(width, name=f"{name}_{level}_{j // 2}")
-            m.d.comb += s.eq(Mux(values[j] < values[j + 1], values[j + 1], values[j]))
+            s = Signal(len(values[0]), name=f"{name}_{level}_{j // 2}")
+            x, y = values[j], values[j + 1]
+            m.d.comb += s.eq(Mux(exceeds(m, y, x, f"{name}_{level}_second{j // 2}"), y, x))
             best.append(s)
         values, level = best + values[len(values) & ~1 :], level + 1
     return values[0]
+
+
+def _above(m: Module, x: Signal, y: Signal, name: str):
+    return x > y
 
 
 class RowMax(wiring.Component):
@@ -55,27 +63,27 @@ class RowMax(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        keys = []  # integers of the same order, NaN and idle lanes last
+        keys = []
         for j in range(self.p.n_w):
-            x, key, nan = self.word.word_select(j, 32), Signal(32, name=f"key{j}"), Signal(name=f"nan{j}")
-            m.d.comb += nan.eq(x[22:31].all())  # the only NaN is the quiet one
-            m.d.comb += key.eq((x ^ Cat(x[31].replicate(31), 1)) & (self.live[j] & ~nan).replicate(32))
+            x, key, out = self.word.word_select(j, 32), Signal(32, name=f"key{j}"), Signal(name=f"out{j}")
+            m.d.comb += out.eq(~self.live[j] | x[22:31].all())  # the only NaN is the quiet one
+            m.d.comb += key.eq(x | out.replicate(32))
             keys.append(key)
         for stage, size in enumerate((4, 8)):
             groups = [keys[j : j + size] for j in range(0, len(keys), size)]
             keys = [Signal(32, name=f"top{stage}_{k}", reset_less=True) for k in range(len(groups))]
             for k, group in enumerate(groups):
-                m.d.sync += keys[k].eq(tree(m, group, f"stage{stage}_{k}", 32))
+                m.d.sync += keys[k].eq(tree(m, group, f"stage{stage}_{k}", exceeds))
         valid, first, last = (Signal(2, name=name) for name in ("valid_", "first_", "last_"))
         for s, new in ((valid, self.valid), (first, self.first), (last, self.last)):
             m.d.sync += s.eq(Cat(new, s[0]))
         row = Signal(32, reset_less=True)
         before = Signal(32)
-        m.d.comb += before.eq(Mux(first[1], 0, row))
+        m.d.comb += before.eq(row | first[1].replicate(32))
         with m.If(valid[1]):
-            m.d.sync += row.eq(tree(m, [*keys, before], "row", 32))
+            m.d.sync += row.eq(tree(m, [*keys, before], "row", exceeds))
         m.d.sync += self.done.eq(valid[1] & last[1])
-        m.d.comb += self.y.eq(Mux(row == 0, NAN, row ^ Cat((~row[31]).replicate(31), 1)))
+        m.d.comb += self.y.eq(Mux(row[22:].all(), NAN, row))
         return m
 
 
@@ -134,7 +142,7 @@ class RowSum(wiring.Component):
 
         # Cycle 0: the word's largest block; a zero is in block 0. Specials may be in it, for the flags then rule.
         lanes = [comb(f"lane{j}", self.word.word_select(j, 32) & self.live[j].replicate(32)) for j in range(n)]
-        top1 = reg("top1", tree(m, [x[26:31] for x in lanes], "largest", BLOCK_BITS))
+        top1 = reg("top1", tree(m, [x[26:31] for x in lanes], "largest", _above))
         special = comb("special", Cat(x[23:31].all() for x in lanes))
         sign = comb("sign", Cat(x[31] for x in lanes))
         nan = (special & Cat(x[22] for x in lanes)).any()  # the only NaN is the quiet one
@@ -143,7 +151,7 @@ class RowSum(wiring.Component):
         numbers = []
         for j, x in enumerate(lanes):
             some = comb(f"some{j}", x[23:31].any())
-            numbers.append(reg(f"number{j}", (Cat(x[:23], 1) & some.replicate(24)) << x[23:26], FIELD))
+            numbers.append(reg(f"number{j}", Cat(x[:23], some) << x[23:26], FIELD))  # a zero has no fraction
         sign1 = reg("sign1", sign)
 
         # Cycle 1: aligned, inverted where negative: -t is ~t + 1, and its sign bit of weight -2^31 is that of a
