@@ -14,7 +14,7 @@ from golden.params import check
 HOLE = -1  # a freed place of a block table whose shape was not rewritten
 
 
-class PoolError(RuntimeError):
+class PoolError(ValueError):
     """A pool that is full, or a block given back, shared or named that nobody holds."""
 
 
@@ -51,9 +51,8 @@ class BlockPool:
     def allocate(self, count: int) -> list[int]:
         """Give `count` blocks, each held once."""
         if count > self.free_blocks:
-            raise PoolError(
-                f"out of memory: {count} blocks wanted, {self.free_blocks} of {self.blocks} free; evict more"
-            )
+            free = f"{self.free_blocks} of {self.blocks} free"
+            raise PoolError(f"out of memory: {count} blocks wanted, {free}; evict, or raise pool_blocks")
         fresh = min(count, self.blocks - self._unused)
         given = list(range(self._unused, self._unused + fresh))
         self._unused += fresh

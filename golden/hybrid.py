@@ -151,8 +151,9 @@ class Hybrid(Policy):
 
     Eviction is at the end of a block of the stream (section IV-B), so the block in flight is attended whole. Keys keep
     the rotary positions they were stored with. Evicted tokens are represented by the branch's state; without a branch
-    (phase 2) they are pruned. In a decoder the branch reads the attention's input; a trace has none, so there it reads
-    the values instead, each KV head's once for every query head. Its parameters are random.
+    (phase 2) they are pruned. In a decoder the branch reads the layer's input, its root mean square brought to 1, as
+    the paper's reads what the layer's norm gives (whose trained scale a policy does not see); a trace has none, so
+    there it reads the values instead, each KV head's once for every query head. Its parameters are random.
 
     Counted: the branch's MACs as state; blocks whose reference count is checked as comparisons; whole KV blocks and the
     padded state as device memory.
@@ -185,7 +186,7 @@ class Hybrid(Policy):
         keep = self.store.on_device(layer)
         if p.eviction != "rewrite":
             keep = keep & np.concatenate([p.kept(start), np.ones(step.n - start, bool)])
-        y = self._history(layer, self.waiting[layer] if step.x is None else step.x)
+        y = self._history(layer, self.waiting[layer] if step.x is None else rms_norm(step.x))
         return Selected(keep, add=None if y is None else y.reshape(step.q.shape))
 
     def end(self, block: Block) -> None:
@@ -214,6 +215,11 @@ class Hybrid(Policy):
         y, self.states[layer] = self.branches[layer](x, np.array([0, len(x)]), self.states[layer])
         self.ledger.work("state", len(x) * self.branches[layer].macs)
         return y
+
+
+def rms_norm(x: np.ndarray) -> np.ndarray:
+    """Rows of x [T, width] over their root mean square."""
+    return x / np.sqrt((x * x).mean(axis=1, keepdims=True) + np.float32(1e-5))
 
 
 class Backend:
