@@ -131,10 +131,7 @@ class WtuExact(wiring.Component):
         load_wide_top, wait_wide_top = held(bin_bits, "load_wide_top"), held(bin_bits, "wait_wide_top")
         full, load_set, sel_all = flags("full", "load_set", "sel_all")  # full: the row in `load` is complete
         level = Signal(bits_for(len(digits)))
-        prefix, known = held(f.bits, "prefix"), Signal(f.bits)  # digits of the crossing code so far, mask of them
-        for k, (_, low) in enumerate(digits):
-            with m.If(level == k):
-                m.d.comb += known.eq(((1 << f.bits) - 1) >> low << low)
+        prefix, known = held(f.bits, "prefix"), held(f.bits, "known")  # digits of the crossing code so far, their mask
         equal_mode = comb(1, "equal_mode", level == len(digits) - 1)  # all digits known
 
         # Selecting pipeline, whose steps are named below.
@@ -155,7 +152,7 @@ class WtuExact(wiring.Component):
         accept = comb(1, "accept", self.i.valid & self.i.ready)
         move = comb(1, "move", full & ~hist.busy & fronts[Front.IDLE] & ~zooming)
         # Th takes the lanes of the word behind it; made in several steps, it needs the sum as long.
-        th_step = Signal(bits_for(p.th_steps))
+        th_step = Signal(bits_for(p.th_steps)) if p.th_steps > 1 else Const(0, 1)
         th_last = comb(1, "th_last", th_step == p.th_steps - 1)
         th_soon = comb(1, "th_soon", fronts[Front.START] | (fronts[Front.TH] & ~th_last))
         if p.walk_ahead:
@@ -228,7 +225,7 @@ class WtuExact(wiring.Component):
             hist.used.eq(Mux(feeding, equal, in_row)),
             hist.counts.eq(count.r_data),
             hist.hidden.eq(lanes.exponent_of(p, prefix).any()),
-            hist.hold.eq(th_soon),
+            hist.th_soon.eq(th_soon),
             hist.load_set.eq(load_set ^ move if p.walk_ahead else 0),
             hist.ratio.eq(self.ratio),
         ]
@@ -262,11 +259,11 @@ class WtuExact(wiring.Component):
         # Threshold.
         f_left, f_all, f_bin = held(p.sum_bits, "f_left"), Signal(), held(bin_bits, "f_bin")
         m.d.comb += [
-            hist.th.eq(fronts[Front.TH]),
             hist.th_step.eq(th_step),
             every.eq(fronts[Front.TH] & (th_step == 0) & ((hist.total == 0) | self.ratio[16])),
         ]
-        m.d.sync += th_step.eq(Mux(fronts[Front.TH] & ~th_last, th_step + 1, 0))
+        if p.th_steps > 1:
+            m.d.sync += th_step.eq(Mux(fronts[Front.TH] & ~th_last, th_step + 1, 0))
 
         # Walk: a bin a cycle, its digits from the highest; of the row that waits, or of a zoom.
         z_start = comb(1, "z_start", backs[Back.Z_TAIL] & ~z_valid & ~hist.active & ~hist.busy)
@@ -300,17 +297,23 @@ class WtuExact(wiring.Component):
         with m.Elif(hist.fresh & feeding & (hist.word_top > walk_bin)):
             m.d.sync += walk_bin.eq(hist.word_top)
         check = comb(1, "check", walk2 & whole2 & fronts[Front.WALK])
-        walk_value = lanes.scaled(m, p, hist.bin_sum, lanes.exponent_of(p, bin2), "walk_value")
-        walk_rest = comb(p.sum_bits + 1, "walk_rest", f_left - walk_value)
-        m.d.comb += crossed.eq(check & walk_rest[-1])
+        z_check = comb(1, "z_check", walk2 & whole2 & backs[Back.Z_WALK])
+        bin_cross = comb(bin_bits, "bin_cross", Mux(fronts[Front.PARK], f_bin, bin2))
+        cross_exponent = comb(max(1, f.exp_bits), "cross_exponent", lanes.exponent_of(p, bin_cross))
+        bin_sum = comb(hist.bin_sum_bits, "bin_sum", hist.bin_high + hist.bin_low)
+        # Candidates, as the codes of a bin, share their exponent: what is left of Th is counted in its units.
+        left, left_first = held(len(bin_sum), "left"), held(len(bin_sum), "left_first")
+        f_units = lanes.unscaled(m, p, f_left, cross_exponent, len(left), "f_units")
+        walk_rest = comb(len(left) + 2, "walk_rest", (Mux(zooming, left, f_units) - hist.bin_high) - hist.bin_low)
+        m.d.comb += [crossed.eq(check & walk_rest[-1]), z_crossed.eq(z_check & walk_rest[-1])]
+        walk_value = lanes.scaled(m, p, bin_sum, lanes.exponent_of(p, bin2), "walk_value")
         offer = comb(1, "offer", crossed | every | fronts[Front.PARK])
         hand = comb(1, "hand", offer & backs[Back.IDLE])
         all_now = comb(1, "all_now", Mux(fronts[Front.PARK], f_all, every))
-        bin_cross = comb(bin_bits, "bin_cross", Mux(fronts[Front.PARK], f_bin, bin2))
         with m.If(fronts[Front.TH]):
             m.d.sync += f_left.eq(hist.th_value)
         with m.Elif(check & ~crossed):
-            m.d.sync += f_left.eq(walk_rest)
+            m.d.sync += f_left.eq(f_left - walk_value)
         with m.If(crossed | every):
             m.d.sync += [f_bin.eq(bin2), f_all.eq(every)]
 
@@ -445,18 +448,13 @@ class WtuExact(wiring.Component):
             ]
         m.d.comb += quiet.eq(~valid2 & ~valid3)
 
-        # Stage 3: decide. Candidates share their exponent: what is left of Th is counted in its units, rounded down.
-        # A zoom's walk uses the same subtractor.
-        left, left_first = held(hist.bin_sum_bits, "left"), held(hist.bin_sum_bits, "left_first")
-        operand = comb(hist.bin_sum_bits, "operand", Mux(backs[Back.Z_WALK], hist.bin_sum, weight3))
-        after = comb(hist.bin_sum_bits + 1, "after", left - operand)
+        # Stage 3: decide.
+        after = comb(len(left) + 1, "after", left - weight3)
         crosses = comb(1, "crosses", after[-1])
         several = comb(1, "several", (lanes3 & (lanes3 - 1)).any())
         take = comb(1, "take", self.o.valid & self.o.ready)
-        z_check = comb(1, "z_check", walk2 & whole2 & backs[Back.Z_WALK])
         clusters, tokens = held(n_bits, "clusters"), held(n_bits + p.count_bits, "tokens")
         m.d.comb += [
-            z_crossed.eq(z_check & crosses),
             split.eq(valid3 & (kind3 == Kind.EQUAL) & crosses & several),
             self.o.valid.eq(valid3 & ~split),
             go.eq(~self.o.valid | self.o.ready),
@@ -468,17 +466,16 @@ class WtuExact(wiring.Component):
             finish.eq(take & beat.last),
             equal_cross.eq(take & (kind3 != Kind.ABOVE) & crosses & equal_mode),
         ]
-        cross_exponent = comb(max(1, f.exp_bits), "cross_exponent", lanes.exponent_of(p, bin_cross))
-        f_units = lanes.unscaled(m, p, f_left, cross_exponent, len(left), "f_units")
         with m.If(hand):
             m.d.sync += left.eq(f_units)
         with m.Elif(exhaust):
             m.d.sync += left.eq(left_first)
-        with m.Elif((take & (kind3 != Kind.ABOVE)) | (z_check & ~crosses)):
+        with m.Elif(take & (kind3 != Kind.ABOVE)):
             m.d.sync += left.eq(after)
+        with m.Elif(z_check & ~z_crossed):
+            m.d.sync += left.eq(walk_rest)
         with m.If(hand | z_crossed):
             m.d.sync += left_first.eq(Mux(hand, f_units, left))
-        with m.If(hand | z_crossed):
             m.d.sync += [clusters.eq(0), tokens.eq(0), equal_done.eq(0)]
         with m.Elif(take):
             m.d.sync += [clusters.eq(beat.clusters), tokens.eq(beat.tokens)]
@@ -499,7 +496,7 @@ class WtuExact(wiring.Component):
             m.d.sync += back.eq(Mux(backs[Back.Z_SCAN], Back.Z_TAIL, Back.POP))
         with m.Elif(hand):
             m.d.sync += [back.eq(Back.SCAN), sel.eq(wait), sel_all.eq(all_now), level.eq(0)]
-            m.d.sync += prefix.eq(bin_cross << low_bits)
+            m.d.sync += [prefix.eq(bin_cross << low_bits), known.eq(((1 << bin_bits) - 1) << low_bits)]
         with m.Elif(grant):
             m.d.sync += back.eq(Back.Z_SCAN)
         with m.Elif(z_start):
@@ -510,6 +507,7 @@ class WtuExact(wiring.Component):
                 for k, (width, at) in enumerate(digits[1:]):
                     with m.Case(k):
                         m.d.sync += prefix.eq(prefix | (bin2[:width] << at))
+                        m.d.sync += known.eq(known | (((1 << width) - 1) << at))
         with m.If(serial_read):
             m.d.sync += serial_due.eq(0)
         with m.If(grant):
@@ -536,8 +534,10 @@ class WtuExact(wiring.Component):
                     m.d.sync += front.eq(Front.PARK)
                 with m.Elif(fronts[Front.TH] & th_last):
                     m.d.sync += front.eq(Front.WALK)
+        stopped = Signal()  # the bins are left a cycle later, which no word can reach before
+        m.d.sync += stopped.eq(stop)
         for s in range(hist.sets):
-            m.d.comb += hist.next[s].eq(fronts[Front.CLEAR] | (stop & (load_set != s if hist.sets == 2 else 1)))
+            m.d.comb += hist.next[s].eq(fronts[Front.CLEAR] | (stopped & (load_set != s if hist.sets == 2 else 1)))
 
         # Read ports.
         m.d.comb += [

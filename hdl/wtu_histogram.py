@@ -31,16 +31,15 @@ class WeightedHistogram(wiring.Component):
     first : In(1) : it starts a row · used : In(n_w) : lanes that count · bins, mantissas : In(arrays of n_w)
     counts : In(array of n_w) : one cycle after `take`, held while `busy`
     hidden : In(1) : hidden bit of the codes of a `zoom`
-    hold : In(1) : no further digit is begun
     busy : Out(1) : digits of the word are left · active : Out(1) : a digit is added
     fresh : Out(1), word_top : Out(bin_bits) : first digit of a word, its highest bin; the cycle after `take`
     total : Out(sum_bits) : Sum of the row, three cycles after the last digit was begun
-    th : In(1), th_step : In, ratio : In(16) : make Th, not with or in the cycle after a `take` or a digit begun
-    th_value : Out(sum_bits) : Th, in the cycle of the last step
+    th_soon : In(1) : the next cycle is a step of Th; no `take`, no further digit is begun
+    th_step : In, ratio : In(16), th_value : Out(sum_bits) : which step; Th, in the cycle of the last one
     load_set : In(1) : set that takes words
     walk : In(1), walk_bin : In(bin_bits), walk_digit : In : read a bin of the other set; not before the second cycle
         after its last digit was begun. The digits of a bin are read in a row, from `walk_first : In(1)` on down to 0
-    bin_sum : Out : the bin of all lanes, unshifted, two cycles later
+    bin_low, bin_high : Out : the bin of all lanes, unshifted, two cycles later: digit 0, and those above it
     next : In(sets) : start a new histogram in that set, which takes no word then; 2^(address bits) times after reset
 
     Latency: see the members. Throughput: a word's digit and a bin a cycle; with one set, one of both.
@@ -65,13 +64,12 @@ class WeightedHistogram(wiring.Component):
                 "mantissas": In(data.ArrayLayout(p.score.man_bits, p.n_w)),
                 "counts": In(data.ArrayLayout(p.count_bits, p.n_w)),
                 "hidden": In(1),
-                "hold": In(1),
                 "busy": Out(1),
                 "active": Out(1),
                 "fresh": Out(1),
                 "word_top": Out(bin_bits),
                 "total": Out(p.sum_bits),
-                "th": In(1),
+                "th_soon": In(1),
                 "th_step": In(bits_for(p.th_steps)),
                 "ratio": In(16),
                 "th_value": Out(p.sum_bits),
@@ -80,7 +78,8 @@ class WeightedHistogram(wiring.Component):
                 "walk_bin": In(bin_bits),
                 "walk_digit": In(max(1, self.digit_bits)),
                 "walk_first": In(1),
-                "bin_sum": Out(self.bin_sum_bits),
+                "bin_low": Out(self.weight_bits + (p.n_w - 1).bit_length()),
+                "bin_high": Out(self.bin_sum_bits),
                 "next": In(self.sets),
             }
         )
@@ -100,6 +99,8 @@ class WeightedHistogram(wiring.Component):
 
         # The word whose digits are being multiplied.
         add, pending, zoom, first, set_ = (Signal(name=n) for n in ("add", "pending", "zoom_", "first_", "set_"))
+        th = Signal()  # or Th is
+        m.d.sync += th.eq(self.th_soon)
         digit, used = Signal(max(1, digit_bits)), held(n_w, "used_")
         counts = [comb(p.count_bits, f"count{j}", self.counts[j]) for j in range(n_w)]
         more = Signal()
@@ -108,7 +109,7 @@ class WeightedHistogram(wiring.Component):
                 above = Cat(c[(d + 1) * p.count_digit :].any() for c in counts)
                 with m.Case(d):
                     m.d.comb += more.eq(add & (above & used).any())
-        further = comb(1, "further", self.busy & ~self.hold)
+        further = comb(1, "further", self.busy & ~self.th_soon)
         set_next = comb(1, "set_next", Mux(self.busy, set_, self.load_set ^ self.zoom) if sets == 2 else 0)
         same_set = comb(1, "same_set", add & (set_ == set_next))
         digit_next = comb(len(digit), "digit_next", Mux(self.busy, digit + 1, 0))
@@ -117,7 +118,7 @@ class WeightedHistogram(wiring.Component):
             self.active.eq(add),
             self.fresh.eq(add & (digit == 0)),
         ]
-        m.d.sync += [add.eq(self.take | further), pending.eq(self.busy & self.hold)]
+        m.d.sync += [add.eq(self.take | further), pending.eq(self.busy & self.th_soon)]
         with m.If(self.take | further):
             m.d.sync += digit.eq(digit_next)
         with m.If(self.take):
@@ -132,6 +133,7 @@ class WeightedHistogram(wiring.Component):
             comb(1, f"set_walks{s}", self.walk & (self.load_set != s if sets == 2 else 1)) for s in range(sets)
         ]
         set_walked = [comb(1, f"set_walked{s}", self.load_set != s if sets == 2 else walk1) for s in range(sets)]
+        # A bin that is walked has the tree for itself.
         live = comb(n_w, "live", used if sets == 2 else used & add.replicate(n_w))
         walk_address = Cat(self.walk_bin, self.walk_digit[:digit_bits])
 
@@ -153,7 +155,7 @@ class WeightedHistogram(wiring.Component):
                 for d in range(n_digits):
                     with m.Case(d):
                         m.d.comb += part.eq(Mux(live[j], counts[j][d * p.count_digit : (d + 1) * p.count_digit], 0))
-            with m.If(self.th):
+            with m.If(th):
                 with m.Switch(self.th_step):
                     for step in range(p.th_steps):
                         if step * n_w + j < len(pieces):
@@ -163,7 +165,7 @@ class WeightedHistogram(wiring.Component):
                                 m.d.comb += factor.eq(self.ratio[k * len(factor) : (k + 1) * len(factor)])
             products.append(product := lanes.multiply(m, part, factor, f"product{j}"))
             if sets == 1 and j < len(pieces):  # the first bin is in the tree when Th is made
-                product = comb(len(product), f"product_sum{j}", product & ~self.th.replicate(len(product)))
+                product = comb(len(product), f"product_sum{j}", product & ~th.replicate(len(product)))
             value = lanes.scaled(m, p, product, exponent, f"value{j}")
 
             # Its bin, read while the word was taken; the one that the digit before has just written is forwarded.
@@ -219,18 +221,16 @@ class WeightedHistogram(wiring.Component):
             m.d.sync += self.total.eq(Mux(sum_first, 0, self.total) + addend)
 
         # The sum of a bin, highest digit first.
-        walk2_first = Signal()
-        m.d.sync += walk2_first.eq(walk1_first)
-        bin_tree = held(self.weight_bits + (n_w - 1).bit_length(), "bin_tree")
         if sets == 2:
+            bin_tree = held(len(self.bin_low), "bin_tree")
             m.d.sync += bin_tree.eq(lanes.adder_tree(m, bins_walked, "walk_tree"))
+            m.d.comb += self.bin_low.eq(bin_tree)
         else:
-            bin_tree = tree
-        m.d.comb += self.bin_sum.eq(bin_tree)
+            m.d.comb += self.bin_low.eq(tree)
         if n_digits > 1:
-            higher = held(self.bin_sum_bits, "higher")
-            m.d.sync += higher.eq(self.bin_sum)
-            m.d.comb += self.bin_sum.eq(bin_tree + Mux(walk2_first, 0, higher << p.count_digit))
+            walk2_first, higher = Signal(), held(self.bin_sum_bits, "higher")
+            m.d.sync += [walk2_first.eq(walk1_first), higher.eq(self.bin_high + self.bin_low)]
+            m.d.comb += self.bin_high.eq(Mux(walk2_first, 0, higher << p.count_digit))
         return m
 
     def _pieces(self) -> list[tuple[int, int]]:
