@@ -228,7 +228,7 @@ class WeightedHistogram(wiring.Component):
         else:
             m.d.comb += self.bin_low.eq(tree)
         if n_digits > 1:
-            walk2_first, higher = Signal(), held(self.bin_sum_bits, "higher")
+            walk2_first, higher = Signal(name="walk2_first"), held(self.bin_sum_bits, "higher")
             m.d.sync += [walk2_first.eq(walk1_first), higher.eq(self.bin_high + self.bin_low)]
             m.d.comb += self.bin_high.eq(Mux(walk2_first, 0, higher << p.count_digit))
         return m

@@ -19,9 +19,9 @@ SIZES = {
     "fixed": replace(TINY, n_w=3, clusters=33, score=ScoreFormat(0, 16), list_depth=1, n_ctx=2),
     "wide": replace(TINY, n_w=1, clusters=37, score=ScoreFormat(5, 11), bin_bits=5, list_depth=3, n_ctx=1),
     "one": WtuParams(n_w=1, clusters=1, n_ctx=1, count_bits=1, list_depth=1),
-    "lanes": replace(TINY, n_w=16, clusters=128, list_depth=2, count_digit=7),
-    "ahead": replace(TINY, n_w=16, clusters=128, list_depth=2, walk_ahead=True),
-    "digits": replace(TINY, list_depth=2, count_digit=4, walk_ahead=True),
+    "lanes": replace(TINY, n_w=16, clusters=64, n_ctx=1, list_depth=2, count_digit=7),
+    "ahead": replace(TINY, n_w=16, clusters=64, n_ctx=1, list_depth=2, walk_ahead=True),
+    "digits": replace(TINY, n_w=2, list_depth=2, count_digit=4, walk_ahead=True),
     "buckets": replace(TINY, selection="buckets"),
     "buckets-fixed": replace(TINY, selection="buckets", n_w=3, clusters=33, score=ScoreFormat(0, 16), n_buckets=1),
     "buckets-one": WtuParams(n_w=1, clusters=1, n_ctx=1, count_bits=1, selection="buckets"),
@@ -306,7 +306,7 @@ MUTANTS = [
     ("tiny", "walk2_first ? ", "1'h1 ? "),  # the higher digit of a bin
     ("tiny", "assign may_start = ", "assign may_start = 1 | "),  # a histogram that is still walked
     ("ahead", "assign same_set = add & ", "assign same_set = add | 0 & "),  # the bin of another set
-    ("ahead", "assign room = ", "assign room = 1 | "),  # the ring of score memory overrun
+    ("digits", "assign room = ", "assign room = 1 | "),  # the ring of score memory overrun
     ("buckets", "assign crosses = ", "assign crosses = (after == 0) | "),
     ("buckets", "code0 >= low", "code0 > low"),
 ]
