@@ -30,6 +30,7 @@ POLICIES = {
     "oaken": Entry(oaken.Oaken, oaken.OakenParams()),
     "codecsight": Entry(codecsight_policy.CodecSightPolicy, codecsight_policy.CodecSightParams()),
     "mosaic": Entry(mosaic.Mosaic, mosaic.MosaicParams()),
+    "mosaic-eager": Entry(mosaic.Mosaic, mosaic.MosaicParams(defer=False)),
     "hybrid": Entry(hybrid.Hybrid, hybrid.HybridParams()),
     "resv": Entry(resv_policy.ReSVPolicy, resv_policy.ReSVPolicyParams()),
     "resv-paper": Entry(resv_policy.ReSVPolicy, resv_policy.PAPER_POLICY),
