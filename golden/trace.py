@@ -303,9 +303,9 @@ def record(
             "prompt": PROMPT,
             "question": question,
             "answer": model.tokenizer.decode(answer),
-            "vision": {"model": "DINOv2 ViT-S/14", **_source(vision.MODEL)},
+            "vision": {"model": "DINOv2 ViT-S/14", **source(vision.MODEL)},
             "projector": {"kind": "principal components, variances matched, not trained", "fit_frames": len(head)},
-            "decoder": {"model": "SmolLM2-135M-Instruct Q4_1", **_source(decoder.MODEL)},
+            "decoder": {"model": "SmolLM2-135M-Instruct Q4_1", **source(decoder.MODEL)},
             "packages": {p: metadata.version(p) for p in ("av", "ml_dtypes", "numpy")},
         },
     )
@@ -316,7 +316,8 @@ def _digest(tensors: dict[str, np.ndarray | None]) -> str:
     return hashlib.sha256(b"".join(present)).hexdigest()
 
 
-def _source(model: tuple[str, str]) -> dict[str, str]:
+def source(model: tuple[str, str]) -> dict[str, str]:
+    """Package and SHA-256 of a model given as (distribution, file in it)."""
     return {
         "package": f"{model[0]} {metadata.version(model[0])}",
         "sha256": video.digest(video.package_file(*model)),

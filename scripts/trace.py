@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from golden import hugging_face
 from golden import video as video_in
 from golden.params import ParamError
 from golden.trace import STAGES, Trace, TraceError, record
@@ -18,18 +20,36 @@ from scripts import console
 def command(
     video: Annotated[str, typer.Argument(help=f"Video file, or a clip: {', '.join(video_in.CLIPS)}.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Trace file to write (safetensors).")],
+    hf: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a Hugging Face model to run instead of SmolLM2 (docs/traces.md); needs 'make hf'."
+        ),
+    ] = None,
     frames: Annotated[int, typer.Option(help="Frames at most.")] = 48,
-    tokens: Annotated[int, typer.Option(help="Tokens a frame: g*g, or g*g + 1 with the class token.")] = 36,
-    layers: Annotated[str, typer.Option(help="Decoder layers, 0 to 29, e.g. 0,1,2.")] = "0,1,2",
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens a frame: g*g, or g*g + 1 with the class token [default: 36, or the model's own]."),
+    ] = None,
+    layers: Annotated[str, typer.Option(help="Decoder layers from 0 (SmolLM2: to 29), e.g. 0,1,2.")] = "0,1,2",
     fps: Annotated[float | None, typer.Option(help="Frames a second to sample; all of them if left out.")] = None,
     queries: Annotated[int | None, typer.Option(help="Keep queries of the last N frames only.")] = None,
     values: Annotated[bool, typer.Option(help="Record the values too.")] = True,
     question: Annotated[str, typer.Option(help="Text after the frames.")] = "",
-    generate: Annotated[int, typer.Option(help="Tokens to generate; runs all 30 layers.")] = 0,
+    generate: Annotated[int, typer.Option(help="Tokens to generate; runs all layers.")] = 0,
     json: console.Json = False,
 ) -> None:
     """Record queries, keys and values of a real video in a real decoder."""
-    options = {"frames": frames, "tokens": tokens, "layers": layers, "fps": fps, "queries": queries}
+    if hf is None:
+        tokens = 36 if tokens is None else tokens
+    options = {
+        "hf": hf and hf.resolve().name,
+        "frames": frames,
+        "tokens": tokens,
+        "layers": layers,
+        "fps": fps,
+        "queries": queries,
+    }
     options |= {"question": question, "generate": generate}
     line = ["vrex", "trace", video if video in video_in.CLIPS else Path(video).name, "-o", output.name]
     line += [
@@ -43,7 +63,8 @@ def command(
         quiet = json or not console.err.is_terminal
         with Progress(*columns, console=console.err, transient=True, disable=quiet) as bar:
             task = bar.add_task(f"trace {line[2]}")
-            trace = record(
+            make = record if hf is None else partial(hugging_face.record, hf)
+            trace = make(
                 video,
                 frames=frames,
                 tokens=tokens,
@@ -66,6 +87,8 @@ def command(
     for key in ("frames", "tokens", "tokens_per_frame", "layers", "heads", "kv_heads", "queries", "answer", "bytes"):
         table.add_row(key.replace("_", " "), str(summary[key]))
     console.out.print(table)
+    if "content" in trace.provenance:
+        console.out.print(trace.provenance["content"], highlight=False)
 
 
 def describe(trace: Trace) -> dict:
