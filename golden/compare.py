@@ -2,16 +2,20 @@
 
 import numpy as np
 
+from golden.codecsight_policy import CodecSightPolicy
+from golden.hybrid import Hybrid
+from golden.mosaic import Mosaic
 from golden.run import Record, Run
 
-STAGES = {"frame": ("frame",), "answer": ("question", "generation")}
+STAGES = {"frame": ("frame",), "answer": ("question", "generation"), "generation": ("generation",)}
+PLACES = ("device", "host")
 
 
 def summary(run: Run, teacher: Run) -> dict:
     """Figures of a run on a stream.
 
-    By stage (`frame`, and `answer`: the question and the generated tokens), over the blocks that have a past and
-    queries; nan where there is none:
+    By stage (`frame`; `answer`: the question and the generated tokens; `generation`: these alone), over the blocks that
+    have a past and queries; nan where there is none:
 
     * `kept`: earlier tokens attended, of those that have arrived (V-Rex's retrieval ratio); mean over layers and heads;
       `fetched`: those whose home is the host.
@@ -19,7 +23,9 @@ def summary(run: Run, teacher: Run) -> dict:
     * `agreement`: share of rows whose most likely next token is full attention's, after the same input; `loss`: nats of
       the next token, mean. Only where a decoder ran.
 
-    Then the ledger's totals over the stream, and `tokens`: where its entries are in the end, tokens a layer and head.
+    Then the ledger's totals over the stream; `tokens`: where its entries are in the end, tokens a layer and head;
+    `pruned`: frame tokens that a plan kept out of the decoder, a share of all; `growth`: bytes a frame by which device
+    and host memory grow over the second half of the frames; and the figures of `of_policy`.
     """
     out: dict = {}
     for stage, names in STAGES.items():
@@ -34,7 +40,36 @@ def summary(run: Run, teacher: Run) -> dict:
         }
     last = run.records[-1]
     entries = run.shape.layers * run.shape.kv_heads
-    return out | {"totals": last.totals, "tokens": {place: n / entries for place, n in last.census.items()}}
+    out |= {"totals": last.totals, "tokens": {place: n / entries for place, n in last.census.items()}}
+    frames = [r for r in run.records if r.stage == "frame"]
+    came = [x for r in frames for x in run.known[r.start : r.stop]]
+    half = [r.totals for r in frames[len(frames) // 2 :]]
+    steps = len(half) - 1
+    growth = {x: (half[-1][x] - half[0][x]) / steps if steps > 0 else float("nan") for x in PLACES}
+    return out | {"pruned": 1 - _mean(came), "growth": growth, "policy": of_policy(run)}
+
+
+def of_policy(run: Run) -> dict:
+    """What one policy alone counts.
+
+    Mosaic: `splits`; `deferred`, entries that wait for one; `coverage`, of the tokens that layers after the first
+    retrieve, those that prefetch had brought. CodecSight: `reduction`, tokens that its windows after the first need not
+    compute, of those of full recomputation, which computes a window's frames whole whenever it moves on (text not
+    counted; the windows' stated length, though they may begin earlier, at an I-frame); nan with one window. Hybrid
+    memory: `random`, whether parameters that nobody trained add to the output.
+    """
+    policy = run.policy
+    if isinstance(policy, Mosaic):
+        coverage = policy.covered / policy.needed if policy.needed else float("nan")
+        return {"splits": policy.splits, "deferred": policy.deferred, "coverage": coverage}
+    if isinstance(policy, CodecSightPolicy):
+        w, s = policy.params.window, policy.params.stride
+        frames = [r for r in run.records if r.stage == "frame"]
+        moves = max(0, len(frames) - w) // s
+        later = frames[w : w + moves * s]
+        full = moves * w * (frames[0].stop - frames[0].start) if frames else 0
+        return {"reduction": 1 - sum(r.rows for r in later) / full if full else float("nan")}
+    return {"random": policy.params.ssm == "random"} if isinstance(policy, Hybrid) else {}
 
 
 def agreements(record: Record, teacher: Record) -> list[bool]:

@@ -127,6 +127,20 @@ def read(
         yield frame(decoded.to_ndarray(format="rgb24"))
 
 
+def fallbacks(stream: Iterable[Frame]) -> list[str]:
+    """What a stream's user should know of how it was taken, a sentence each; nothing of an ordinary stream."""
+    out, sizes = [], []
+    for frame in stream:
+        if frame.lost:
+            out.append(f"starts within a GOP: {frame.lost} packets before its first I-frame are left out")
+        if frame.size not in sizes:
+            sizes.append(frame.size)
+    if len(sizes) > 1:
+        named = ", ".join(f"{width}x{height}" for height, width in sizes)
+        out.append(f"changes its resolution ({named}): every picture is stretched alike")
+    return out
+
+
 class _Reader:
     """One pass over a video: yields PyAV's frame and a function from its picture to the `Frame`."""
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from golden import codecsight, decoder, vision
 from golden import video as video_in
-from golden.codec import RULES, PruneParams, Pruner, save_motion
+from golden.codec import RULES, PruneParams, Pruner, mean_motion, motion_class, save_motion
 from golden.codecsight import SYSTEMS, Counts, Prefilled, Server, Visual
 from golden.params import check
 from golden.video import Frame
@@ -60,8 +60,11 @@ def command(
     if json:
         console.print_json(result)
         return
+    moves = "no motion vectors"
+    if result["motion"] is not None:
+        moves = f"{result['motion_class']} motion ({result['motion']:.2f} px a frame)"
     console.out.print(
-        f"{result['video']}: {result['frames']} frames ({result['types']}), tokens pruned "
+        f"{result['video']}: {result['frames']} frames ({result['types']}), {moves}, tokens pruned "
         f"{result['pruned']:.1%}, without accumulation {result['pruned_alone']:.1%}"
     )
     if window:
@@ -69,7 +72,8 @@ def command(
 
 
 def pruning(frames: Iterable[Frame], params: PruneParams) -> dict:
-    """Shares of all visual tokens of a stream that are pruned, with and without accumulation."""
+    """Motion, types, and the share of all visual tokens that is pruned, with and without accumulation."""
+    frames = list(frames)
     pruner, alone = Pruner(params), Pruner(PruneParams(**vars(params) | {"accumulate": False}))
     kinds, kept = [], []
     for frame in frames:
@@ -77,7 +81,9 @@ def pruning(frames: Iterable[Frame], params: PruneParams) -> dict:
         kept.append((pruner(frame).mean(), alone(frame).mean()))
     pruned = 1 - np.mean(kept, axis=0)
     types = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
-    return {"frames": len(kinds), "types": types, "pruned": pruned[0], "pruned_alone": pruned[1]}
+    motion = mean_motion(frames)
+    found = {"frames": len(kinds), "types": types, "motion": motion, "motion_class": motion_class(motion)}
+    return found | {"pruned": pruned[0], "pruned_alone": pruned[1]}
 
 
 @dataclass

@@ -1,7 +1,9 @@
-"""`vrex stream`: retrieval policies side by side on one stream, with full attention beside them."""
+"""`vrex stream`: retrieval policies side by side on one stream or several, with full attention beside them."""
 
 import json as json_format
 import math
+import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,15 +13,15 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from golden import video as video_in
+from golden.codec import motion_class
 from golden.compare import ratios, series, summary
 from golden.params import ParamError, check
 from golden.policies import POLICIES, Entry, entry, override
 from golden.run import Run
 from golden.stream import TEXT, DecoderStream, Options, TraceStream, follow, save
-from scripts import console
+from scripts import comparison, console
 
 TEACHER = "full"
 PANELS = {  # of stream.svg: title, scale
@@ -30,22 +32,25 @@ PANELS = {  # of stream.svg: title, scale
     "operations": ("G operations without linear layers so far", 1e9),
     "device_peak": ("peak device MB", 1e6),
 }
-QUALITY = (("kept", ".1%"), ("fetched", ".1%"), ("error", ".3f"), ("agreement", ".1%"), ("loss", ".3f"))
-COST = "in MB", "out MB", "pieces in", "tokens held", "device peak MB", "attention GMAC", "prediction GMAC", "other Mop"
 DEFAULT = Options()
 
 
 def command(
     video: Annotated[
-        str,
+        list[str],
         typer.Argument(
             help=f"Video file, a clip ({', '.join(video_in.CLIPS)}), '{TEXT}' (documentation in the standard library) "
-            "or a trace of `vrex trace` (.safetensors)."
+            "or a trace of `vrex trace` (.safetensors). Several are compared in one report."
         ),
     ],
     policy: Annotated[str, typer.Option(help=f"Names with commas between, or all: {', '.join(POLICIES)}.")] = "resv",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder to write into [default: build/stream/VIDEO].")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder to write into [default: build/stream/VIDEO]; with several videos, a folder each inside it.",
+        ),
     ] = None,
     param: Annotated[
         list[str] | None, typer.Option("-p", help="policy.name=value, e.g. resv.resv.th_hd=3; may be repeated.")
@@ -55,66 +60,86 @@ def command(
     fps: Annotated[float | None, typer.Option(help="Frames a second to sample; all of them if left out.")] = None,
     question: Annotated[str, typer.Option(help="Text after the frames.")] = DEFAULT.question,
     generate: Annotated[int, typer.Option(help="Tokens to generate.")] = DEFAULT.generate,
+    gop: Annotated[
+        int, typer.Option(help="Encode videos anew to this GOP, as surveillance does; 0 takes them as they are.")
+    ] = DEFAULT.gop,
+    depth: Annotated[int | None, typer.Option(help="Decoder layers to run; all of them if left out.")] = None,
     json: console.Json = False,
 ) -> None:
-    """Run retrieval policies on a stream; a folder that holds part of the same run is resumed."""
-    output = output or Path("build/stream") / Path(video).stem
+    """Run retrieval policies on streams; a folder that holds part of the same run is resumed."""
+    output = output or Path("build/stream") / (Path(video[0]).stem if len(video) == 1 else "")
     with console.one_line_errors():
+        stems = [Path(v).stem for v in video]
+        check(len(set(stems)) == len(stems), "VIDEO", " ".join(video), "each needs a name of its own")
         entries = chosen(policy, param or [])
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-        with Progress(*columns, console=console.err, disable=json or not console.err.is_terminal) as bar:
-
-            def track(name: str):
-                task = bar.add_task(name, total=None)
-                return lambda done, total: bar.update(task, completed=done, total=total)
-
-            if Path(video).suffix == ".safetensors":
-                stream = TraceStream(Path(video), output)
-            else:
-                options = Options(frames, tokens, fps, question, generate)
-                stream = DecoderStream(video, options, output, track("vision"))
-            teacher = follow(stream, TEACHER, entries.pop(TEACHER), output, None, track(TEACHER))
-            runs = {TEACHER: teacher}
-            for name, found in entries.items():
-                runs[name] = follow(stream, name, found, output, teacher.records, track(name))
-        results = finite(
-            {
-                "source": stream.source,
-                "layers": list(stream.layers),
-                "policies": {
-                    name: {
-                        "params": str(run.policy.params),
-                        **summary(run, teacher),
-                        "ratio": ratios(run).tolist(),
-                        "series": series(run, teacher),
-                    }
-                    for name, run in runs.items()
-                },
-            }
-        )
-        with save(output / "results.json") as file:
-            file.write((json_format.dumps(results, indent=1, default=int) + "\n").encode())
-        for name, figure in (("stream", plot_series(results)), ("ratio", plot_ratios(runs, stream.layers))):
-            for kind in ("svg", "png"):
-                with save(output / f"{name}.{kind}") as file, matplotlib.rc_context({"svg.hashsalt": "vrex"}):
-                    figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
+        options = Options(frames, tokens, fps, question, generate, gop, depth)
+        streams = []
+        for one, stem in zip(video, stems, strict=True):
+            folder = output if len(video) == 1 else output / stem
+            streams.append(run_stream(one, entries, options, folder, quiet=json))
+        with save(output / "report.md") as file:
+            file.write(comparison.report(streams, command_line()).encode())
     if json:
-        console.print_json(results)
+        console.print_json(streams[0] if len(streams) == 1 else streams)
         return
-    for part in tables(results):
-        console.out.print(part)
-    console.out.print(
-        "kept: earlier tokens attended, of those in the cache; fetched: those of them that live on the host. Error: of "
-        "the attention's output over the same q, k, v. Agreement and loss: next token, after the same input as full "
-        f"attention. A pair: frames / answer. Figures and plots: {output}",
-        highlight=False,
+    for results in streams:
+        for part in (*comparison.side_by_side(results), comparison.by_length(results)):
+            console.out.print(part.rich())
+    console.out.print(comparison.beside_papers(streams).rich())
+    if "hybrid" in entries:
+        console.out.print(comparison.hybrid_tables().rich())
+    for note in (*comparison.notes(streams), f"Figures, plots and report: {output}"):
+        console.out.print(note, highlight=False)
+
+
+def command_line() -> str:
+    """What the user typed."""
+    return shlex.join(["vrex", *sys.argv[1:]])
+
+
+def run_stream(video: str, entries: dict[str, Entry], options: Options, output: Path, quiet: bool) -> dict:
+    """Run the policies on one stream, full attention first; writes and returns the results."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console.err, disable=quiet or not console.err.is_terminal) as bar:
+
+        def track(name: str):
+            task = bar.add_task(f"{Path(video).stem} {name}", total=None)
+            return lambda done, total: bar.update(task, completed=done, total=total)
+
+        if Path(video).suffix == ".safetensors":
+            stream = TraceStream(Path(video), output)
+        else:
+            stream = DecoderStream(video, options, output, track("vision"))
+        teacher = follow(stream, TEACHER, entries[TEACHER], output, None, track(TEACHER))
+        runs = {TEACHER: teacher}
+        for name, found in entries.items():
+            if name != TEACHER:
+                runs[name] = follow(stream, name, found, output, teacher.records, track(name))
+    results = finite(
+        {
+            "source": stream.source,
+            "tokens": teacher.length,
+            "motion": {"pixels": stream.motion, "class": motion_class(stream.motion)},
+            "fallbacks": list(stream.fallbacks),
+            "layers": list(stream.layers),
+            "policies": {
+                name: {
+                    "params": str(run.policy.params),
+                    **summary(run, teacher),
+                    "ratio": ratios(run).tolist(),
+                    "series": series(run, teacher),
+                }
+                for name, run in runs.items()
+            },
+        }
     )
-    if video != TEXT and isinstance(stream, DecoderStream):
-        console.out.print(
-            "The projector from vision to decoder is not trained: agreement and loss on a video say how far a policy "
-            f"moves the decoder, not how well it understands. Accuracy: `vrex stream {TEXT}`.",
-            highlight=False,
-        )
+    with save(output / "results.json") as file:
+        file.write((json_format.dumps(results, indent=1, default=int) + "\n").encode())
+    for name, figure in (("stream", plot_series(results)), ("ratio", plot_ratios(runs, stream.layers))):
+        for kind in ("svg", "png"):
+            with save(output / f"{name}.{kind}") as file, matplotlib.rc_context({"svg.hashsalt": "vrex"}):
+                figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return results
 
 
 def chosen(names: str, assignments: list[str]) -> dict[str, Entry]:
@@ -141,35 +166,6 @@ def finite(value):
     if isinstance(value, list):
         return [finite(v) for v in value]
     return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def tables(results: dict) -> tuple[Table, Table]:
-    """What the policies kept and lost, and what they cost; a row a policy."""
-    title = f"{results['source']['stream']}, {len(results['layers'])} layers"
-    quality = Table("policy", *(n for n, _ in QUALITY), title=title)
-    cost = Table("policy", *COST, title="cost over the stream")
-
-    def pair(r: dict, name: str, form: str) -> str:
-        both = [r[stage][name] for stage in ("frame", "answer")]
-        return " / ".join("-" if x is None else format(x, form) for x in both)
-
-    for name, r in results["policies"].items():
-        quality.add_row(name, *(pair(r, key, form) for key, form in QUALITY))
-        t = r["totals"]
-        ops = {key.removeprefix("ops."): n for key, n in t.items() if key.startswith("ops.")}
-        rest = sum(n for kind, n in ops.items() if kind not in ("linear", "attention", "prediction"))
-        cells = (
-            f"{sum(n for key, n in t.items() if key.startswith('in.')) / 1e6:.1f}",
-            f"{sum(n for key, n in t.items() if key.startswith('out.')) / 1e6:.1f}",
-            f"{sum(n for key, n in t.items() if key.startswith('pieces.in.'))}",
-            f"{r['tokens']['device'] + r['tokens']['host']:.0f}",
-            f"{t['device.peak'] / 1e6:.2f}",
-            f"{ops.get('attention', 0) / 1e9:.2f}",
-            f"{ops.get('prediction', 0) / 1e9:.3f}",
-            f"{rest / 1e6:.1f}",
-        )
-        cost.add_row(name, *cells)
-    return quality, cost
 
 
 def plot_series(results: dict) -> Figure:

@@ -2,26 +2,32 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import golden.run
 import golden.stream
+import scripts.stream
 from golden import decoder, vision
-from golden.compare import ratios, series, summary
-from golden.policies import POLICIES
+from golden.compare import of_policy, ratios, series, summary
+from golden.policies import POLICIES, override
 from golden.run import Record
+from scripts import comparison
 from scripts.main import app
 from scripts.stream import TEACHER, chosen
 from scripts.verify import FIXTURE
 from tb.test_trace import FakeEncoder, models, small, small_weights  # noqa: F401 - `small` is a fixture
+from tb.test_video import texture, without_packets, write
 
 POLICY = ("--policy", "resv,rekv,streamingllm", "-p", "resv.resv.recent=32", "-p", "rekv.recent=32")
 FILES = ["ratio.png", "ratio.svg", "results.json", "stream.png", "stream.svg"]
@@ -45,6 +51,13 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture
+def no_plots(monkeypatch):
+    """Empty plots: drawing takes longer than a small stream."""
+    for name in ("plot_series", "plot_ratios"):
+        monkeypatch.setattr(scripts.stream, name, lambda *_: Figure())
+
+
+@pytest.fixture
 def small_models(monkeypatch):
     """Random weights in place of the models of models.txt."""
     monkeypatch.setattr(decoder.Decoder, "_read", staticmethod(lambda: small_weights(3)))
@@ -56,7 +69,7 @@ def test_trace_side_by_side(whole):
     folder, results = whole
     assert json.loads((folder / "results.json").read_text()) == results
     assert sorted(f.name for f in folder.iterdir()) == sorted(
-        [*FILES, "source.json", *(f"{name}.run" for name in results["policies"])]
+        [*FILES, "report.md", "source.json", *(f"{name}.run" for name in results["policies"])]
     )
     assert list(results["policies"]) == [TEACHER, "resv", "rekv", "streamingllm"]
     assert results["layers"] == [1, 10, 20]
@@ -198,6 +211,110 @@ def test_text_has_a_loss_at_every_token(small_models, tmp_path):
     assert 0 < losses[0] != losses[1]
 
 
+def test_several_videos_in_one_report(small, small_models, no_plots, tmp_path):  # noqa: F811
+    """A folder each, one table of all, the motion that the vectors say; a finished one runs nothing again."""
+    still = write(tmp_path / "still.mkv", texture(8, step=0))
+    args = ("stream", still, small, "--frames", 6, "--tokens", 4, "--generate", 1, "--gop", 3, "--depth", 1)
+    args += ("--policy", "codecsight,mosaic,mosaic-eager,hybrid", "-o", tmp_path / "x")
+    done = vrex(*args, "--json")
+    assert done.exit_code == 0, done.stderr
+    first, second = json.loads(done.stdout)
+    assert [s["source"]["stream"] for s in (first, second)] == ["still.mkv", "small.mp4"]
+    assert first["motion"] == {"pixels": 0, "class": "low"}
+    assert first["layers"] == [0]
+    assert sorted(f.name for f in (tmp_path / "x").iterdir()) == ["report.md", "small", "still"]
+    assert json.loads((tmp_path / "x" / "still" / "results.json").read_text()) == first
+    # A GOP of 3: of 6 frames the I-frames 0 and 3 are whole, and nothing moves in the others.
+    assert first["policies"]["codecsight"]["pruned"] == pytest.approx(4 / 6)
+    assert first["policies"]["full"]["pruned"] == 0
+    text = (tmp_path / "x" / "report.md").read_text()
+    table = [line.split(" | ") for line in text.splitlines() if line.startswith(("| still.mkv", "| small.mp4"))]
+    assert [row[2] for row in table] == ["full", "codecsight", "mosaic", "mosaic-eager", "hybrid"] * 2
+    assert len({len(row) for row in table}) == 1
+    assert "low motion (0.00 px a frame)" in text
+    assert comparison.RANDOM in text
+    encoded = (tmp_path / "x" / "still" / "stream.mkv").stat().st_mtime_ns
+    assert json.loads(vrex(*args, "--json").stdout) == [first, second]
+    assert (tmp_path / "x" / "still" / "stream.mkv").stat().st_mtime_ns == encoded
+    shown = vrex(*args).stdout.replace("\n", " ")
+    for note in ("parameters of its history branch are random", "first 1 layers ran", "CodecSight 6.1.4", "Table II"):
+        assert note in shown
+    twice = vrex("stream", still, still, "-o", tmp_path / "y")
+    assert "each needs a name of its own" in twice.stderr
+
+
+def test_hybrid_without_its_branch_needs_no_warning(no_plots, tmp_path):
+    args = ("stream", FIXTURE, "--policy", "hybrid", "-o", tmp_path / "x", "-p", "hybrid.ssm=disabled")
+    assert "random" not in vrex(*args).stdout
+    assert "random" not in (tmp_path / "x" / "report.md").read_text()
+
+
+# Streams that are not as they should be
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    """Videos by what is odd about them."""
+    folder = tmp_path_factory.mktemp("odd")
+    moving = write(folder / "moving.mkv", texture(14), gop=4)
+    parts = [write(folder / f"{size}.h264", texture(4, size=size)) for size in (64, 96)]
+    (folder / "resized.h264").write_bytes(b"".join(p.read_bytes() for p in parts))
+    (folder / "cut.mkv").write_bytes(moving.read_bytes()[: moving.stat().st_size // 2])
+    return {
+        "late": without_packets(moving, folder / "late.mkv", 2),
+        "resized": folder / "resized.h264",
+        "vectorless": write(folder / "vectorless.mkv", texture(5), codec="libvpx-vp9"),
+        "one": write(folder / "one.mkv", texture(1)),
+        "none": write(folder / "none.mkv", []),
+        "cut": folder / "cut.mkv",
+    }
+
+
+@pytest.mark.parametrize("gop", [0, 4])
+@pytest.mark.parametrize(
+    ("kind", "frames", "note"),
+    [
+        ("late", 10, "starts within a GOP: 2 packets before its first I-frame are left out"),
+        ("resized", 8, "changes its resolution (64x64, 96x96)"),
+        ("vectorless", 5, "has no motion vectors"),
+        ("one", 1, None),
+    ],
+)
+def test_a_fallback_is_stated(kind, frames, note, gop, odd, small_models, no_plots, tmp_path):
+    """Every policy runs on it and loses no entry; encoding anew gives motion vectors to a stream without."""
+    done = vrex("stream", odd[kind], "--tokens", 4, "--generate", 1, "--gop", gop, "--policy", "all",
+                "--depth", 1, "-o", tmp_path / "x", "--json")  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    results = json.loads(done.stdout)
+    assert list(results["policies"]) == list(POLICIES)
+    stated = [] if note is None or gop and kind == "vectorless" else [note]
+    assert [text[: len(note or "")] for text in results["fallbacks"]] == stated
+    assert all(text in (tmp_path / "x" / "report.md").read_text() for text in results["fallbacks"])
+    for name, r in results["policies"].items():
+        assert r["tokens"]["absent"] == 0, name
+        assert sum(r["tokens"].values()) == results["tokens"]
+    lengths = [r.stage for r in load(tmp_path / "x" / "full.run").records]
+    assert lengths.count("frame") == frames
+    assert results["policies"]["full"]["frame"]["error"] in (0, None)
+    if kind == "vectorless" and not gop:
+        assert results["policies"]["codecsight"]["pruned"] == 0
+        assert results["motion"] == {"pixels": None, "class": None}
+
+
+@pytest.mark.parametrize("gop", [0, 4])
+@pytest.mark.parametrize(("kind", "message"), [("none", "has no frame"), ("cut", "cut.mkv: damaged at frame")])
+def test_a_stream_that_cannot_run_is_one_line(kind, message, gop, odd, small_models, tmp_path):
+    run = vrex("stream", odd[kind], "--tokens", 4, "--gop", gop, "-o", tmp_path / "x")
+    assert run.exit_code == 2
+    assert run.stderr.count("\n") == 1
+    assert not (tmp_path / "x" / "results.json").exists()
+    assert message in run.stderr or "no frame" in run.stderr
+
+
+def load(path):
+    return pickle.loads(path.read_bytes())[1]
+
+
 @models
 def test_real_models(tmp_path):
     done = vrex("stream", "world", "--frames", 2, "--tokens", 4, "--generate", 1, "--policy", "resv", "-p",
@@ -222,6 +339,10 @@ def test_real_models(tmp_path):
         (("text", "--frames", "9000"), "the decoder knows only 8192 positions"),
         (("world", "--tokens", "11"), "tokens=11: must be g*g"),
         (("world", "--fps", "0"), "fps=0.0: must be above 0"),
+        (("world", "--gop", "-1"), "gop=-1: must be at least 0"),
+        (("text", "--gop", "4"), "gop=4: must be 0 for text"),
+        (("text", "--depth", "31"), "depth=31: must be 1 to 30"),
+        (("text", "--depth", "0"), "depth=0: must be 1 to 30"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
@@ -250,17 +371,20 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 
 
 class FakeRun:
-    """Records alone."""
+    """Records alone; of the stream's tokens, number 6 was pruned by a plan."""
+
+    policy = None
 
     def __init__(self, records):
         self.records = records
+        self.known = np.arange(records[-1].stop) != 6
         self.shape = type("S", (), {"layers": 2, "kv_heads": 2})
 
 
 def record(stage, start, stop, kept, choices, error=0.5, device=8):
     kept = np.full((2, 2), float(kept))
     totals = {"in.fetch": 10 * stop, "in.prefetch": 1, "out.offload": 2, "ops.sort": 5, "ops.linear": 100}
-    totals |= {"device.peak": 7, "pieces.in.fetch": 99}
+    totals |= {"device.peak": 7, "pieces.in.fetch": 99, "device": 3 * stop, "host": 5}
     census = {"absent": 0, "device": device, "host": 4, "pruned": 0, "represented": 0}
     return Record(
         0, stage, start, stop, 1, kept, kept / 2, np.full(2, error), totals, census, choices, [1.0] * len(choices)
@@ -279,6 +403,9 @@ def test_figures_by_definition():
     assert s["frame"]["error"] == pytest.approx((0.2 + 0.5) / 2)
     assert s["frame"]["agreement"] == 1  # rows are matched from the last one back
     assert s["answer"] == {"kept": 3 / 12, "fetched": 1.5 / 12, "error": 0.5, "agreement": 0, "loss": 1}
+    assert s["generation"] == s["answer"]
+    assert s["pruned"] == 1 / 8
+    assert np.isnan(list(s["growth"].values())).all()  # one frame in the second half
     assert s["tokens"]["device"] == 2
     t = series(mine, full)
     assert t["tokens"] == [4, 8, 12, 13]
@@ -288,6 +415,113 @@ def test_figures_by_definition():
     assert t["held_tokens"] == [3] * 4
     assert t["agreement"] == [1, 1, 1, 4 / 5]
     np.testing.assert_allclose(ratios(mine), (2 / 4 + 2 / 8) / 2)
+
+
+def test_growth_is_that_of_the_second_half_of_the_frames():
+    rows = [record("frame", 4 * i, 4 * i + 4, 0, []) for i in range(6)]
+    for r, device in zip(rows, (99, 0, 7, 10, 30, 20), strict=True):
+        r.totals |= {"device": device}
+    assert summary(FakeRun(rows), FakeRun(rows))["growth"] == {"device": 5, "host": 0}
+
+
+def test_generation_is_the_answer_without_the_question():
+    rows = [record("frame", 0, 4, 0, []), record("question", 4, 8, 4, []), record("generation", 8, 9, 2, [])]
+    s = summary(FakeRun(rows), FakeRun(rows))
+    assert s["generation"]["kept"] == 2 / 8
+    assert s["answer"]["kept"] == (1 + 2 / 8) / 2
+
+
+def test_mosaic_s_splits_and_coverage_are_its_policy_s(small, small_models, tmp_path):  # noqa: F811
+    """Coverage is of the retrieved tokens, whichever there are; splitting at once defers nothing."""
+    options = golden.stream.Options(14, 9, None, "why", 2)
+    stream = golden.stream.DecoderStream(str(small), options, tmp_path, lambda done, total: None)
+    strict = {"recent": "18", "build": "3", "ratio": "0.3", "cluster_tokens": "4", "semantic.small": "0.005",
+              "semantic.large": "0.01"}  # fmt: skip
+    found = {}
+    for name in ("mosaic", "mosaic-eager"):
+        entry = replace(POLICIES[name], params=override(POLICIES[name].params, strict))
+        run = golden.stream.follow(stream, name, entry, tmp_path)
+        found[name] = of_policy(run)
+        assert found[name]["coverage"] == run.policy.covered / run.policy.needed
+        assert 0 < found[name]["coverage"] <= 1
+        assert found[name]["splits"] == run.policy.splits > 0
+    assert found["mosaic"]["deferred"] > 0 == found["mosaic-eager"]["deferred"]
+
+
+def test_codecsight_s_reduction_counts_windows_after_the_first(tmp_path, small_models):
+    """CodecSight 6.1.3. GOP 4, w = 4, s = 2, nothing moves: of 11 frames, windows at 2, 4, 6 compute 4 frames each.
+
+    Frames 4 to 9 come after the first window: 4 and 8 are I-frames, whole; the others bring nothing. Frames 0 and 4 are
+    the overlaps' I-frames: window [2, 6) begins at its GOP's I-frame 0, so does not move; [4, 8) drops 0 to 3, keeps 4
+    and computes it anew; [6, 10) begins at 4 and does not move.
+    """
+    path = write(tmp_path / "still.mkv", texture(11, step=0), gop=4)
+    options = golden.stream.Options(11, 4, None, "why", 0, depth=1)
+    stream = golden.stream.DecoderStream(str(path), options, tmp_path / "x", lambda done, total: None)
+    entry = replace(
+        POLICIES["codecsight"], params=override(POLICIES["codecsight"].params, {"window": "4", "stride": "2"})
+    )
+    run = golden.stream.follow(stream, "codecsight", entry, tmp_path / "x")
+    assert of_policy(run)["reduction"] == pytest.approx(1 - (4 + 4 + 4) / (3 * 16))
+    whole = golden.stream.follow(stream, "one", POLICIES["codecsight"], tmp_path / "x")  # 80 frames: one window
+    assert np.isnan(of_policy(whole)["reduction"])
+
+
+# Beside the papers
+
+
+def fake_results(kept=0.5):
+    """Results of the policies that the papers' figures need."""
+    stages = {"frame": {"kept": kept}, "generation": {"kept": 0.02}}
+    more = {"growth": {"device": 2.0**20}, "pruned": 0.27, "ratio": [[0.1, 0.3], [0.6, 0.4]]}
+    own = {"mosaic": {"splits": 6, "coverage": 0.9}, "mosaic-eager": {"splits": 8}, "codecsight": {"reduction": 0.8}}
+    return {
+        name: stages | more | {"policy": own.get(name, {})} | ({"frame": {"kept": 0.25}} if name == "resv" else {})
+        for name in POLICIES
+    }
+
+
+def test_the_papers_figures_are_read_off_the_results():
+    source = {"stream": "a.mp4"}
+    made = {"source": source, "motion": {"class": None}, "tokens": 9, "layers": [0], "policies": fake_results()}
+    table = comparison.beside_papers([made, made])
+    shown = {row[0]: row for row in table.rows}
+    assert len(shown) == len(comparison.FIGURES)
+    ours = {what: row[3] for what, row in shown.items()}
+    assert all(row[3] == row[4] for row in table.rows)
+    assert ours["rekv: cache attended, frames / generation"] == "50.0% / 2.0%"
+    assert ours["rekv over resv: tokens attended, frames"] == "2.0 x"
+    assert ours["resv: layers, frames"] == "20.0% to 50.0%; heads 10.0% to 60.0%"
+    assert ours["codecsight: visual tokens pruned"] == "27.0%"
+    assert ours["codecsight: tokens not computed, of full recomputation's"] == "80.0%"
+    assert ours["mosaic: splits saved by deferring"] == "25.0% (6 of 8)"
+    assert ours["mosaic: retrieved tokens that prefetch had brought"] == "90.0%"
+    assert ours["hybrid: device growth, MiB a frame"] == "1.000"
+    made["policies"]["mosaic-eager"]["policy"]["splits"] = 0
+    assert comparison.saved(made["policies"]) == "no split"
+    del made["policies"]["mosaic-eager"]
+    assert len(comparison.beside_papers([made]).rows) == len(comparison.FIGURES) - 1
+
+
+def test_baselines_run_at_the_ratios_that_stand_beside_them():
+    """V-Rex Table II."""
+    paper = {figure.what.partition(":")[0]: figure.paper for figure in comparison.FIGURES[:3]}
+    for name, text in paper.items():
+        params = POLICIES[name].params
+        assert text == f"{100 * params.frame_ratio:.3g} % / {100 * params.generation_ratio:.3g} %"
+
+
+def test_hybrid_tables_ii_and_iii():
+    ours = {row[0]: row[2] for row in comparison.hybrid_tables().rows}
+    assert list(ours.values()) == ["223.5 to 23.6 (-89.4%)", "9.5 x", "392 to 140 (-64%)", "6.12 to 0.00"]
+
+
+def test_length_table_has_each_quarter_s_end():
+    series = {"tokens": [5, 6, 7, 8, 9, 10], "device_peak": [1e6, 2e6, 3e6, 4e6, 5e6, 6e6]}
+    series |= {"in_bytes": [0, 1e6, 2e6, 3e6, 4e6, 5e6], "out_bytes": [1e6] * 6}
+    table = comparison.by_length({"source": {"stream": "a"}, "policies": {"full": {"series": series}}})
+    assert table.columns == ("policy", "6 tokens", "7 tokens", "9 tokens", "10 tokens")
+    assert table.rows == [("full", "2.00 / 2.0", "3.00 / 3.0", "5.00 / 5.0", "6.00 / 6.0")]
 
 
 def test_all_policies_by_one_word():

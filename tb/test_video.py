@@ -1,5 +1,6 @@
 """The stream: one pass over real H.264 with its motion, types and GOPs, windows, re-encoding. Inputs are made here."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from golden import video
-from golden.codec import BLOCK
+from golden.codec import BLOCK, mean_motion, motion_class
 from golden.params import ParamError
 from golden.video import Frame, VideoError
 
@@ -229,6 +230,37 @@ def test_a_truncated_file_is_an_error(folder, moving, suffix, share):
 def test_a_rate_that_cannot_be(moving, fps):
     with pytest.raises(ParamError, match=f"fps={fps}"):
         next(video.read(moving, fps=fps))
+
+
+def test_fallbacks_name_what_is_not_as_it_should_be(folder, moving, resized):
+    assert video.fallbacks(video.read(moving)) == []
+    assert video.fallbacks([]) == []
+    late = without_packets(moving, folder / "later.mkv", 3)
+    assert video.fallbacks(video.read(late)) == ["starts within a GOP: 5 packets before its first I-frame are left out"]
+    (resolution,) = video.fallbacks(video.read(resized, size=28))
+    assert resolution == "changes its resolution (64x64, 96x96): every picture is stretched alike"
+    assert video.fallbacks(video.read(write(folder / "single.mkv", texture(1)))) == []
+
+
+# Motion of a stream (CodecSight 6.1.4)
+
+
+def test_mean_motion_by_definition():
+    """Every pixel counts once with its block's vector, over all frames; frames without vectors do not."""
+    blocks = np.array([(0, 0, 16, 16, 12, 16, 0), (16, 0, 8, 16, 0, 0, 0), (24, 0, 4, 4, -4, 0, 0)], BLOCK)
+    shown = [replace(fake(0, 9), motions=m) for m in ((blocks[:1], blocks[1:]), (blocks[:0],))]
+    assert mean_motion(shown) == pytest.approx((5 * 256 + 0 * 128 + 1 * 16) / (256 + 128 + 16))
+    assert mean_motion([fake(0, 9)]) is None
+    assert [motion_class(x) for x in (None, 0, 0.49, 0.5, 1.99, 2, 99)] == [
+        None, "low", "low", "medium", "medium", "high", "high"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "name"), [(0, "low"), (1, "medium"), (3, "high")])
+def test_motion_of_a_real_stream(folder, step, name):
+    pixels = mean_motion(video.read(write(folder / f"by{step}.mkv", texture(12, step))))
+    assert pixels == pytest.approx(step, abs=0.25)
+    assert motion_class(pixels) == name
 
 
 # Windows
