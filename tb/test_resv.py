@@ -93,6 +93,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_equals_brute_force(name):
+    """V-Rex section IV, Figures 8 and 9, step by step in plain Python."""
     params = CASES[name]
     resv = ReSV(params, 2, 8)
     heads_of = [[0, 1, 2, 3]] if params.scope == "layer" else [[0, 1], [2, 3]]

@@ -143,6 +143,7 @@ def test_hyperplanes_are_the_same_everywhere():
 @pytest.mark.parametrize("scope", ["layer", "head"])
 @pytest.mark.parametrize("centre", [False, True])
 def test_hash_bits_by_fractions(scope, centre):
+    """V-Rex IV-B, hash-bit generation: key times hyperplanes, zero or below gives 0."""
     rng = np.random.default_rng(4)
     params = ReSVParams(n_hp=70, scope=scope, centre=centre)
     k = to_bf16(rng.standard_normal((2, 5, 2, 8)) + 2)

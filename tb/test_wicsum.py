@@ -65,6 +65,7 @@ def rows(draw):
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(rows())
 def test_equals_brute_force(case):
+    """Equations 1 to 3, and whole buckets in place of Equation 3's clusters (V-B): sum, threshold, shortest prefix."""
     codes, counts, p = case
     got = select(np.array(codes), np.array(counts), p)
     want, total = brute(codes, counts, p)
@@ -126,6 +127,7 @@ def test_buckets_hold_the_exact_set():
 
 
 def test_bucket_edges():
+    """V-Rex V-B, Figure 11."""
     assert bucket(np.array([0, 15, 7, 8]), 16).tolist() == [15, 0, 8, 7]
     assert bucket(np.array([5, 5, 5]), 4).tolist() == [0, 0, 0]
     assert bucket(np.array([0, 2047]), 1).tolist() == [0, 0]
