@@ -3,6 +3,7 @@
 import json
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,13 +13,16 @@ from rich.table import Table
 from golden.params import ParamError, check
 from hdl import emit, params
 from scripts import console
-from synth import flow
+from synth import emission, flow, table3
 from synth.liberty import SynthError, write_atomically
+from synth.technology import NODES
+
+CORE = "core"
 
 
 def command(
     unit: Annotated[
-        str, typer.Argument(help=f"One of {', '.join(emit.UNITS)}; the units inside of it are listed too.")
+        str, typer.Argument(help=f"One of {', '.join(emit.UNITS)}, core; the units inside of it are listed too.")
     ] = "dre",
     preset: Annotated[str, typer.Option(help=f"One of {', '.join(params.PRESETS)}.")] = "core",
     assign: Annotated[list[str] | None, typer.Option("-p", metavar="NAME=VALUE", help="Change a parameter.")] = None,
@@ -32,6 +36,10 @@ def command(
         float | None, typer.Option(metavar="PS", help="With --effort speed: delay between registers to size gates for.")
     ] = None,
     path: Annotated[bool, typer.Option("--path", help="Print the unit's longest path.")] = False,
+    beside_paper: Annotated[
+        bool, typer.Option("--table3", help="With unit core: print its area beside Table III of V-Rex.")
+    ] = False,
+    node: Annotated[int, typer.Option(help=f"Process of --table3, nm: {', '.join(map(str, NODES))}.")] = 14,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable results on stdout.")] = False,
     out: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Also write DIR/area.json.")] = None,
 ) -> None:
@@ -40,7 +48,9 @@ def command(
     errors: list[str] = []
     code = 2
     try:
-        check(unit in emit.UNITS, "unit", unit, f"must be one of {', '.join(emit.UNITS)}")
+        check(unit in (*emit.UNITS, CORE), "unit", unit, f"must be one of {', '.join((*emit.UNITS, CORE))}")
+        check(unit == CORE or not beside_paper, "--table3", unit, "is of the whole core: vrex synth core --table3")
+        check(node in NODES, "--node", node, f"must be one of {', '.join(map(str, NODES))}")
         chosen = params.override(params.preset(preset), assign or [])
         options = {"liberty": liberty, "macro_bits": macro_bits, "dont_use": tuple(dont_use or ())}
         _measure(_units(unit), chosen, options | {"effort": effort, "target": target}, done, errors)
@@ -52,6 +62,9 @@ def command(
     rows = {u: done[u] for u in _units(unit) if u in done}
     untimed = [a.untimed for a in rows.values() if a.untimed]
     report = {"preset": preset, "assignments": assign or [], "units": {u: a.report() for u, a in rows.items()}}
+    lines = table3.table3(rows, node=node) if beside_paper and set(rows) >= set(table3.UNITS) else {}
+    if lines:
+        report["table3"] = {"node": node, "rows": {n: asdict(r) | {"area": asdict(r.area)} for n, r in lines.items()}}
     text = json.dumps(report, indent=1)
     if as_json and not errors:
         typer.echo(text)
@@ -59,6 +72,8 @@ def command(
         _print(rows, rows.get(unit))
         if path and unit in rows:
             _print_paths(rows[unit])
+        if lines:
+            _print_table3(lines, next(iter(rows.values())), node)
     if out and not errors:
         write_atomically(out / "area.json", text.encode())
     for error in dict.fromkeys(errors + untimed):  # a bad library is the same fault in every unit
@@ -69,6 +84,8 @@ def command(
 
 def _units(unit: str) -> list[str]:
     """The rows of a report: a unit comes after those inside of it, whose parameters are part of its own."""
+    if unit == CORE:  # no module yet: its units side by side
+        return list(emit.UNITS)
     if unit not in emit.UNITS:
         return []
     return [*(u for u in emit.UNITS if emit.UNITS[u][2].startswith(emit.UNITS[unit][2] + ".")), unit]
@@ -93,7 +110,7 @@ def _measure(
         with console.err.status("") as status:
             for unit in units:
                 status.update(f"generating {unit}")
-                made = emit.emit(unit, emit.params_of(unit, chosen))
+                made = emission.emitted(unit, emit.params_of(unit, chosen), flow.BUILD)
                 leaves = tuple(made.manifest.get("leaves", ()))
                 jobs[pool.submit(flow.synthesise, made.verilog, made.top, leaves=leaves, **options)] = unit
                 collect([j for j in jobs if j.done()])
@@ -150,6 +167,28 @@ def _print_paths(area: flow.Area) -> None:
     body += [[s.cell, s.instance, s.net, s.edge, f"{s.delay:,.1f}", f"{s.arrival:,.1f}"] for s in path.steps]
     body.append(["setup", path.end, "", "", f"{path.setup:,.1f}", f"{path.delay:,.1f}"])
     _table(f"{path.kind} in {path.module}", ["cell", "instance", "signal", "edge", unit, "at"], body)
+
+
+def _print_table3(rows: dict[str, table3.Row], area: flow.Area, node: int) -> None:
+    """Table III of the paper and ours, then systems of several cores."""
+    core, paper = rows["core"], rows["core"].paper_area
+    title = f"Table III at {node} nm, mm², with {', '.join(area.library)}, mapped for {area.effort}"
+    heads = ["unit", "paper", "%", "ours", "low to high", "%", "cells", "registers", "memories", "KB", "paper mW", "mW"]
+    body = []
+    for r in rows.values():
+        cells = [f"{r.paper_area:.4f}", f"{100 * r.paper_area / paper:.2f}"] if r.paper_area else ["-", "-"]
+        cells += [f"{r.area.value:.4f}", f"{r.area.low:.4f} to {r.area.high:.4f}"]
+        cells.append(f"{100 * r.area.value / core.area.value:.2f}")
+        cells += [f"{x.value:.4f}" for x in (r.cells, r.registers, r.memories)] + [f"{r.bits / 8192:,.1f}"]
+        cells.append(f"{r.paper_power:,.2f}" if r.paper_power else "-")
+        cells.append(f"{r.power.value:,.2f}" if r.power else "-")
+        body.append([r.name, *cells])
+    _table(title, heads, body)
+    body = [
+        [f"{n}", f"{mm2:.2f}", f"{n * core.area.value:.2f}", f"{n * core.area.low:.2f} to {n * core.area.high:.2f}"]
+        for n, mm2 in table3.SYSTEMS.items()
+    ]
+    _table("Systems, mm²", ["cores", "paper", "ours", "low to high"], body)
 
 
 def _megahertz(area: flow.Area) -> str:

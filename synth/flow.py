@@ -131,6 +131,7 @@ def synthesise(
     leaves: tuple[str, ...] = (),
     effort: str = "area",
     target: float | None = None,
+    unread: tuple[str, ...] = ("perf",),
 ) -> Area:
     """Area and timing of module `top`, mapped to gates.
 
@@ -144,6 +145,8 @@ def synthesise(
     effort : "area" maps for least area, "speed" for least delay
     target : delay (ps) between registers that "speed" then meets with the least area it can, without the times of
         the registers themselves, which ABC does not know; None: the least delay it can reach
+    unread : outputs of top, where it has them, that are left open, so that what only they read is no hardware: by
+        default the performance counters, which are there to verify a unit and are part of none
 
     Safe to call from several threads and processes at once: each run is a process of its own, and this process has
     at most `run.RUNS` of them at a time.
@@ -151,32 +154,55 @@ def synthesise(
     `liberty.load`. A design that cannot be timed has its area and the reason.
     """
     text = _source(verilog)
-    _check(top, leaves, effort, target)
+    _check(top, leaves, unread, effort, target)
     paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
     content = digest(paths)
     sources = tuple(Path(m.__file__).read_text() for m in (nldm, source, timing))
-    decides = (text, top, content, macro_bits, dont_use, leaves, effort, target, run.recipe(effort, target), sources)
+    asked = (macro_bits, dont_use, leaves, effort, target, unread)
+    decides = (text, top, content, asked, run.recipe(effort, target), sources)
     kept = build / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json"
     found = _recall(kept)
     if found is not None:
         return found
-    with _loading:
-        library = _library(content, tuple(paths), build, dont_use)
-    texts = _split(text, top, leaves)
-    with ThreadPoolExecutor(len(texts)) as pool:
-        options = (library, content + repr(dont_use), macro_bits, effort, target, build)
-        jobs = {
-            n: pool.submit(run.mapped, t, n, tuple(x for x in leaves if x != n), *options) for n, t in texts.items()
-        }
-        done = {n: job.result() for n, job in jobs.items()}
+    done, library = netlists(text, top, liberty, macro_bits, dont_use, build, leaves, effort, target, unread)
     names = tuple(p.name for p in paths) if liberty else ("openvrex",)
     area = _total(top, effort, done, library, names, bool(liberty))
     write_atomically(kept, json.dumps(asdict(area), indent=1).encode())
     return area
 
 
-def _check(top: str, leaves: tuple[str, ...], effort: str, target: float | None) -> None:
-    for what, name in (("top", top), *(("leaf", leaf) for leaf in leaves)):
+def netlists(
+    verilog: str | Path,
+    top: str,
+    liberty: list[Path] | None = None,
+    macro_bits: int = MACRO_BITS,
+    dont_use: tuple[str, ...] = (),
+    build: Path = BUILD,
+    leaves: tuple[str, ...] = (),
+    effort: str = "area",
+    target: float | None = None,
+    unread: tuple[str, ...] = ("perf",),
+) -> tuple[dict[str, dict], Library]:
+    """What `synth.worker` reports of `top` and of each leaf, and the library; arguments as of `synthesise`."""
+    text = _source(verilog)
+    _check(top, leaves, unread, effort, target)
+    paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
+    content = digest(paths)
+    with _loading:
+        library = _library(content, tuple(paths), build, dont_use)
+    texts = _split(text, top, leaves)
+    with ThreadPoolExecutor(len(texts)) as pool:
+        options = (library, content + repr(dont_use), macro_bits, effort, target)
+        jobs = {}
+        for n, t in texts.items():
+            others = tuple(x for x in leaves if x != n)
+            jobs[n] = pool.submit(run.mapped, t, n, others, *options, unread if n == top else (), build)
+        done = {n: job.result() for n, job in jobs.items()}
+    return done, library
+
+
+def _check(top: str, leaves: tuple[str, ...], unread: tuple[str, ...], effort: str, target: float | None) -> None:
+    for what, name in (("top", top), *(("leaf", n) for n in leaves), *(("output", n) for n in unread)):
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise SynthError(f"{what} {name!r}: not a plain Verilog name")
     if effort not in run.EFFORTS:

@@ -50,9 +50,10 @@ LEAKAGE = Estimate(5e-6, 15e-6, 100e-6)  # uW a bit, 25 C: IHP 12e-6, SRAM22 (SK
 
 @dataclass(frozen=True)
 class Sram:
-    """A macro of `words` words of `bits` bits at a node (nm); `shared`: one port both reads and writes.
+    """A memory of `words` words of `bits` bits at a node (nm); `shared`: one port both reads and writes.
 
-    Raises: `ParamError` for a size below 1, ports other than one each, or an unknown node.
+    More read ports are copies of the macro, all written at once.
+    Raises: `ParamError` for a size or a number of read ports below 1, other than one write port, or an unknown node.
     """
 
     words: int
@@ -64,10 +65,9 @@ class Sram:
 
     def __post_init__(self):
         check_ints(self)
-        for name in ("words", "bits"):
+        for name in ("words", "bits", "read_ports"):
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
-        for name in ("read_ports", "write_ports"):
-            check(getattr(self, name) == 1, name, getattr(self, name), "only macros of 1R1W are calibrated")
+        check(self.write_ports == 1, "write_ports", self.write_ports, "must be 1: no other macros are known")
         node(self.node)
 
     @cached_property
@@ -90,8 +90,8 @@ class Sram:
 
     @property
     def capacity(self) -> int:
-        """Bits stored."""
-        return self.words * self.bits
+        """Bits stored, in all copies."""
+        return self.words * self.bits * self.read_ports
 
     @property
     def cell(self) -> Estimate:
@@ -101,13 +101,13 @@ class Sram:
     @property
     def efficiency(self) -> float:
         """Share of the cells in the area."""
-        return self.capacity / self._cells(*self.organisation[:4])
+        return self.words * self.bits / self._cells(*self.organisation[:4])
 
     @property
     def area(self) -> Estimate:
-        """Area of the macro (µm²)."""
+        """Area (µm²)."""
         spread = Estimate(1 - AREA_SPREAD, 1.0, 1 + AREA_SPREAD)
-        return self.cell * self._cells(*self.organisation[:4]) * spread
+        return self.cell * self._cells(*self.organisation[:4]) * self.read_ports * spread
 
     @property
     def read_energy(self) -> Estimate:
@@ -118,8 +118,8 @@ class Sram:
 
     @property
     def write_energy(self) -> Estimate:
-        """Energy of a write (pJ), taken for that of a read: the published macros give one figure for both."""
-        return self.read_energy
+        """Energy of a write (pJ) to all copies; of one that of a read, as published macros give one figure for both."""
+        return self.read_energy * self.read_ports
 
     @property
     def leakage(self) -> Estimate:
