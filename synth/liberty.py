@@ -26,6 +26,7 @@ DONT_USE = (
     ),
 )
 
+_TOKEN = re.compile(r"[A-Za-z_]\w*|[01]|\S")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 _ITEM = re.compile(
     r'\bcell\s*\(\s*"?(?P<cell>[^")\s]+)"?\s*\)\s*\{'
@@ -91,7 +92,7 @@ def truth_table(function: str) -> tuple[int, ...] | None:
     Operators, tightest first: `!` and postfix `'`, `^`, `&` `*` or a space, `+` or `|`.
     Raises: ValueError or IndexError where the text is not such an expression.
     """
-    tokens = re.findall(r"[A-Za-z_]\w*|[01]|\S", function)
+    tokens = _TOKEN.findall(function)
     names = sorted({t for t in tokens if t[0].isalpha() or t[0] == "_"})
     if not 1 <= len(names) <= 2:
         return None
@@ -99,7 +100,15 @@ def truth_table(function: str) -> tuple[int, ...] | None:
     return tuple(_evaluate([*tokens, ")"], row) for row in rows)
 
 
-def _evaluate(tokens: list[str], env: dict[str, int]) -> int:
+def evaluate(function: str, env: dict) -> object:
+    """Value of a Liberty `function` of the names in `env`: numbers, or what else has `&`, `|`, `^` and `1 -`.
+
+    Raises: ValueError or IndexError where the text is not such an expression.
+    """
+    return _evaluate([*_TOKEN.findall(function), ")"], env)
+
+
+def _evaluate(tokens: list[str], env: dict) -> object:
     """Value of an expression that ends at its closing parenthesis; consumes `tokens`."""
 
     def factor() -> int:

@@ -78,16 +78,16 @@ class CellTiming:
     latch: bool = False
 
 
-class _Group:
+class Group:
     """A Liberty group: its `args`, simple attributes, lists (complex attributes) and groups inside."""
 
     def __init__(self, kind: str, args: str):
         self.kind, self.args = kind, _names(args)
         self.attributes: dict[str, str] = {}
         self.lists: dict[str, str] = {}
-        self.groups: list[_Group] = []
+        self.groups: list[Group] = []
 
-    def of(self, *kinds: str) -> list["_Group"]:
+    def of(self, *kinds: str) -> list["Group"]:
         return [g for g in self.groups if g.kind in kinds]
 
 
@@ -146,22 +146,22 @@ def load(library: Library, names: set[str]) -> dict[str, CellTiming]:
             continue
         text = library.text(i)
         first = min(c.span[0] for c in library.cells.values() if c.file == i)
-        head = _parse(blank_comments(text[:first]))
+        head = parse(blank_comments(text[:first]))
         templates = {g.args: g for g in head.of("lu_table_template")}
-        units = _units(path.name, head)
+        units = units_of(path.name, head)
         for name in wanted:
             start, end = library.cells[name].span
-            cell = _parse(_POWER.sub("", blank_comments(text[start:end]))).groups[0]
+            cell = parse(_POWER.sub("", blank_comments(text[start:end]))).groups[0]
             library.timings[name] = _cell(f"{path.name}: cell {name}", cell, templates, *units)
     return {n: library.timings[n] for n in names}
 
 
-def _parse(text: str) -> _Group:
-    """The groups of a text; what is open at its end counts as closed."""
-    stack = [_Group("", "")]
+def parse(text: str) -> Group:
+    """Groups of a Liberty text; what is open at its end counts as closed."""
+    stack = [Group("", "")]
     for m in _STATEMENT.finditer(text):
         if m["group"]:
-            group = _Group(m["group"], m["args"])
+            group = Group(m["group"], m["args"])
             stack[-1].groups.append(group)
             stack.append(group)
         elif m["list"]:
@@ -181,7 +181,7 @@ def _numbers(text: str) -> tuple[float, ...]:
     return tuple(float(x) for x in _NUMBER.findall(text))
 
 
-def _units(where: str, head: _Group) -> tuple[float, float]:
+def units_of(where: str, head: Group) -> tuple[float, float]:
     """Ps and fF in the file's units of time and capacitance."""
     time = head.attributes.get("time_unit", "1ns")  # the default of the format
     m = re.fullmatch(r"([\d.]+)\s*([a-z]+)", time)
@@ -193,7 +193,7 @@ def _units(where: str, head: _Group) -> tuple[float, float]:
     return float(m[1]) * _SECONDS[m[2]], float(load[0]) * _FARADS[load[1].lower()]
 
 
-def _cell(where: str, group: _Group, templates: dict, ps: float, ff: float) -> CellTiming:
+def _cell(where: str, group: Group, templates: dict, ps: float, ff: float) -> CellTiming:
     out = CellTiming(latch=bool(group.of("latch", "latch_bank", "statetable")))
     clocks = set()
     for pin in group.of("pin"):
@@ -207,7 +207,7 @@ def _cell(where: str, group: _Group, templates: dict, ps: float, ff: float) -> C
                 out.outputs.append(name)
             for timing in pin.of("timing"):
                 clocks |= _timing(
-                    f"{where}, pin {name}", name, timing, out, lambda w, t: _table(w, t, templates, ps, ff)
+                    f"{where}, pin {name}", name, timing, out, lambda w, t: table_of(w, t, templates, ps, ff)
                 )
     if out.latch:
         return out
@@ -222,7 +222,7 @@ def _cell(where: str, group: _Group, templates: dict, ps: float, ff: float) -> C
     return out
 
 
-def _timing(where: str, pin: str, group: _Group, out: CellTiming, table) -> set[tuple[str, int]]:
+def _timing(where: str, pin: str, group: Group, out: CellTiming, table) -> set[tuple[str, int]]:
     """Add a timing group of a pin to a cell; its clock and edge if it is a register's."""
     kind = group.attributes.get("timing_type", "combinational")
     sources = _names(group.attributes.get("related_pin", ""))
@@ -250,9 +250,9 @@ def _timing(where: str, pin: str, group: _Group, out: CellTiming, table) -> set[
     return {(s, RISE if kind == "rising_edge" else FALL) for s in sources} if launch else set()
 
 
-def _table(where: str, group: _Group, templates: dict, ps: float, ff: float) -> Table:
+def table_of(where: str, group: Group, templates: dict, ps: float, ff: float) -> Table:
     """A table in ps, with its slews in rows and its loads (or slews of the clock) in columns."""
-    template = templates.get(group.args, _Group("", ""))
+    template = templates.get(group.args, Group("", ""))
     axes: dict[str, tuple[float, ...]] = {}
     order = []
     for i in "12":

@@ -1,0 +1,102 @@
+"""What a bench's run does inside of the RTL, cycle by cycle: the recording that `synth.activity` evaluates."""
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from hdl.emit import Emitted
+from synth.activity import Recording
+from tb.runner import simulator
+
+_BIT = re.compile(r"(.*)\[(\d+)\]")
+
+
+def recorded(emitted: Emitted, signals: dict[str, list[str]]) -> Emitted:
+    """`emitted` with a recorder in some of its modules, which writes `<module>.<instance>.rec` into the run's folder.
+
+    signals : module -> bits of signals of it and below, as `synth.activity.Circuit.needs` names them
+    """
+    text = emitted.verilog
+    for module, bits in signals.items():
+        start = re.search(rf"^module \\?{re.escape(module)}\b", text, re.M)
+        end = text.index("\nendmodule", start.start())
+        text = text[:end] + _recorder(module, bits) + text[end:]
+    return replace(emitted, verilog=text)
+
+
+def recordings(
+    emitted: Emitted, signals: dict[str, list[str]], play: Callable[[Emitted], object]
+) -> dict[str, list[Recording]]:
+    """Run `play` on a unit with recorders; of each module the recordings of its instances and runs, in order."""
+    unit = recorded(emitted, signals)
+    runs = simulator(unit).parent.parent / "runs"
+
+    def files(module: str) -> list[Path]:
+        return sorted(runs.glob(f"*-{os.getpid()}/{module}.*.rec"), key=lambda p: (p.stat().st_mtime_ns, p.name))
+
+    for module in signals:
+        for old in files(module):  # of another process that had the same number
+            old.unlink()
+    play(unit)
+    out = {}
+    for module, bits in signals.items():
+        out[module] = [_read(path, bits) for path in files(module)]
+        for path in files(module):
+            path.unlink()
+    return out
+
+
+def _read(path: Path, bits: list[str]) -> Recording:
+    words = list(dict.fromkeys(_word(b)[0] for b in bits))
+    widths = dict(zip(words, np.fromfile(path, np.uint32, len(words)).tolist(), strict=True))
+    data, width = np.fromfile(path, np.uint8, offset=4 * len(words)), 4 * -(-len(bits) // 32)
+    # A state register that Yosys encoded anew has more bits than the signal of its name.
+    other = {word for word, at in map(_word, bits) if at is not None and at >= widths[word]}
+    columns = {b: i for i, b in enumerate(bits) if _word(b)[0] not in other}
+    return Recording(columns, data[: len(data) // width * width].reshape(-1, width))
+
+
+def _recorder(module: str, bits: list[str]) -> str:
+    """A process that writes the words' widths, then the bits before each rising edge, the first one lowest."""
+    pad = f"{-len(bits) % 32}'b0, " if len(bits) % 32 else ""
+    words = dict.fromkeys(_word(b)[0] for b in bits)
+    widths = ", ".join(f"32'($bits({_path(w)}))" for w in reversed(words))
+    ranges = ", ".join(reversed(list(_ranges(bits))))
+    return (
+        "\n  integer recorder;"
+        "\n  initial begin"
+        f'\n    recorder = $fopen({{"{module}.", $sformatf("%m"), ".rec"}}, "wb");'
+        f'\n    $fwrite(recorder, "%u", {{{widths}}});'
+        "\n  end"
+        f'\n  always @(posedge clk) $fwrite(recorder, "%u", {{{pad}{ranges}}});'
+    )
+
+
+def _word(bit: str) -> tuple[str, int | None]:
+    """A signal and which bit of it; None where it has only one."""
+    m = _BIT.fullmatch(bit)
+    return (m[1], int(m[2])) if m else (bit, None)
+
+
+def _ranges(bits: list[str]) -> Iterable[str]:
+    """Verilog of the bits, those that follow each other in a word as a range."""
+    word, low, high = "", None, None
+    for bit in [*bits, ""]:
+        name, at = _word(bit)
+        if word and name == word and at == high + 1:
+            high = at
+            continue
+        if word:
+            yield _path(word) + ("" if low is None else f"[{high}:{low}]")
+        word, low, high = name, at, at
+
+
+def _path(name: str) -> str:
+    """A hierarchical name, escaped, as it may be a keyword of SystemVerilog; a word of a memory keeps its index."""
+    return ".".join(
+        f"\\{stem} {bracket}{index}" for stem, bracket, index in (x.partition("[") for x in name.split("."))
+    )
