@@ -1,46 +1,30 @@
 """`vrex demo`: the main job, from a real H.264 stream to verified Verilog and its area."""
 
-import io
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import jinja2
-import matplotlib
 import numpy as np
 import typer
-from matplotlib.figure import Figure
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from golden.trace import record
 from hdl.emit import emit, params_of
-from scripts import console, engines
+from scripts import console, engines, page
 from scripts.cycles import HEAD, NOTE
 from scripts.cycles import measure as measure_cycles
 from scripts.figures import COLUMNS, measure
+from scripts.page import Section
 from scripts.trace import layer_numbers
 from synth import flow
 from tb.runner import BenchError
 from tb.verify import tables, verify
 
 UNITS = ("hcu", "wtu", "cluster_set", "kvmu")
-TEMPLATE = Path(__file__).with_name("report.html")
 SHOWN = ("clusters", "tokens_per_cluster", "fetched_of_cached", "visited", "error", "error_topk", "error_window")
-
-
-@dataclass
-class Section:
-    """A heading of the report with a note, a table and a plot (inline SVG)."""
-
-    title: str
-    note: str = ""
-    head: list[str] = field(default_factory=list)
-    rows: list[list[str]] = field(default_factory=list)
-    plot: str = ""
 
 
 def command(
@@ -109,10 +93,10 @@ def command(
                 lost = engines.errors(trace, system.core.dpe.n_w)
         passed = not any(o.differences for o in outcomes)
         sections = [*_sections(seconds, figures, outcomes, cycles, areas), *_engines(busy, lost)]
-        page = _render(f"OpenVRex demo, preset {preset}", _lead(trace, frames), passed, sections)
-        part = folder / "report.html.part"
-        part.write_text(page)
-        part.replace(folder / "report.html")
+        verdict = "Every beat equals golden." if passed else "The hardware differs from golden."
+        page.write(
+            folder / "report.html", f"OpenVRex demo, preset {preset}", _lead(trace, frames), verdict, passed, sections
+        )
     if json:
         results = {s.title: [dict(zip(s.head, row, strict=True)) for row in s.rows] for s in sections}
         console.print_json({"passed": passed, "report": str(folder / "report.html"), **results})
@@ -161,7 +145,7 @@ def _sections(seconds, figures, outcomes, cycles, areas) -> list[Section]:
         "vision encoder and the decoder is training-free, so errors tell of shape, not of answers.",
         ["layer", *(COLUMNS[c][0] for c in SHOWN)],
         [[str(r["layer"]), *("-" if r[c] is None else format(r[c], COLUMNS[c][1]) for c in SHOWN)] for r in figures],
-        _bars(
+        page.bars(
             [str(r["layer"]) for r in figures],
             {COLUMNS[c][0]: [r[c] or 0 for r in figures] for c in ("error", "error_topk", "error_window")},
             "layer",
@@ -179,7 +163,7 @@ def _sections(seconds, figures, outcomes, cycles, areas) -> list[Section]:
         "Gate equivalents (one NAND2) with the project's embedded library; memories beside the logic, in bits.",
         ["unit", "combinational GE", "registers GE", "logic GE", "memory bits"],
         [[u, *(f"{x:,.0f}" for x in (a.comb_ge, a.reg_ge, a.total_ge, a.memory_bits))] for u, a in areas.items()],
-        _bars(
+        page.bars(
             list(areas),
             {"combinational": [a.comb_ge for a in areas.values()], "registers": [a.reg_ge for a in areas.values()]},
             "unit",
@@ -207,45 +191,11 @@ def _engines(busy: list[tuple[str, int, float]], lost: dict[int, np.ndarray]) ->
             [str(w), f"2^{np.log2(e.max()):.1f}", f"2^{np.log2(np.median(e)):.1f}", f"{(e < 2.0**-24).mean():.1%}"]
             for w, e in lost.items()
         ],
-        _histogram({f"{w} bits": np.log2(e[e > 0]) for w, e in lost.items()}, "log2 of the error"),
+        page.histogram(
+            {f"{w} bits": np.log2(e[e > 0]) for w, e in lost.items()},
+            np.arange(-40, -7, 0.5),
+            "log2 of the error",
+            "scores",
+        ),
     )
     return [run, error]
-
-
-def _histogram(series: dict[str, np.ndarray], xlabel: str) -> str:
-    """Overlaid histograms as inline SVG."""
-    figure = Figure(figsize=(7, 3), layout="constrained")
-    axes = figure.add_subplot()
-    edges = np.arange(-40, -7, 0.5)
-    for name, values in series.items():
-        axes.hist(values, edges, histtype="stepfilled", alpha=0.5, label=name)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel("scores")
-    return _svg(figure, axes)
-
-
-def _bars(labels: list[str], series: dict[str, list[float]], xlabel: str, ylabel: str) -> str:
-    """Grouped bars as inline SVG."""
-    figure = Figure(figsize=(7, 3), layout="constrained")
-    axes = figure.add_subplot()
-    x, width = np.arange(len(labels)), 0.8 / len(series)
-    for i, (name, values) in enumerate(series.items()):
-        axes.bar(x + (i - (len(series) - 1) / 2) * width, values, width, label=name)
-    axes.set_xticks(x, labels)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
-    return _svg(figure, axes)
-
-
-def _svg(figure: Figure, axes) -> str:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    text = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "openvrex"}):
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()[text.getvalue().index("<svg") :]
-
-
-def _render(title: str, lead: str, passed: bool, sections: list[Section]) -> str:
-    template = jinja2.Template(TEMPLATE.read_text(), autoescape=True, undefined=jinja2.StrictUndefined)
-    return template.render(title=title, lead=lead, passed=passed, sections=sections)

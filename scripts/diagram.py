@@ -1,0 +1,182 @@
+"""Block diagrams drawn from emitted Verilog: its modules, what is inside of them, and the data between them."""
+
+import re
+from dataclasses import dataclass, field
+
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+_NAME = r"(\\\S+ |[A-Za-z_][\w$]*)"
+_WORD = re.compile(r"\\\S+ |(?<![\w$'])[A-Za-z_][\w$]*")
+_PORT = re.compile(rf"^  (input|output) (?:\[(\d+):0\] )?{_NAME};", re.M)
+_ASSIGN = re.compile(r"^  assign (.+?) = (.+);$", re.M)
+_CELL = re.compile(rf"^  {_NAME}\s*{_NAME}\s*\(\n(.*?)^  \);", re.M | re.S)
+_PIN = re.compile(rf"^    \.{_NAME}\((.*)\),?$", re.M)
+_MEMORY = re.compile(r"^  reg \[(\d+):0\] \S+ \[(\d+):0\];", re.M)
+_WIDE = 2  # bits from which a signal carries data; below it steers
+
+
+@dataclass
+class Module:
+    """A module as the diagram needs it.
+
+    ports : name -> (input or output, bits) · assigns : signal -> signals it is made of, at once
+    cells : instance -> (module, {port: signals}) · memories : (words, bits) of each in it
+    """
+
+    ports: dict[str, tuple[str, int]]
+    assigns: dict[str, set[str]] = field(default_factory=dict)
+    cells: dict[str, tuple[str, dict[str, set[str]]]] = field(default_factory=dict)
+    memories: list[tuple[int, int]] = field(default_factory=list)
+
+
+def modules(verilog: str) -> dict[str, Module]:
+    """The modules of Verilog that `hdl.emit` wrote."""
+    out = {}
+    for text in re.findall(r"^module .*?^endmodule", verilog, re.M | re.S):
+        name = re.match(rf"module {_NAME}", text)[1].strip()
+        ports = {p.strip(): (way, int(high or 0) + 1) for way, high, p in _PORT.findall(text)}
+        out[name] = m = Module(ports)
+        for left, right in _ASSIGN.findall(text):
+            for signal in _words(left):
+                m.assigns.setdefault(signal, set()).update(_words(right))
+        for kind, instance, pins in _CELL.findall(text):
+            if kind.strip() in ("always", "initial"):
+                continue
+            m.cells[instance.strip()] = kind.strip(), {p.strip(): _words(x) for p, x in _PIN.findall(pins)}
+        m.memories = [(int(words) + 1, int(bits) + 1) for bits, words in _MEMORY.findall(text)]
+    return out
+
+
+def edges(design: dict[str, Module], top: str) -> dict[tuple[str, str], int]:
+    """(from, to) -> widest port of the data that goes there without a register between; a stream of the module itself
+    is a node too, named by the port less its `__payload`."""
+    m = design[top]
+    drives: dict[str, str] = {}
+    for port, (way, bits) in m.ports.items():
+        if way == "input" and bits >= _WIDE and "__" in port:
+            drives[port] = _stream(port)
+    for instance, (kind, pins) in m.cells.items():
+        for port, signals in pins.items():
+            if design[kind].ports[port][0] == "output" and design[kind].ports[port][1] >= _WIDE:
+                drives |= dict.fromkeys(signals, instance)
+    ends = [
+        (instance, signals, design[kind].ports[port][1])
+        for instance, (kind, pins) in m.cells.items()
+        for port, signals in pins.items()
+        if design[kind].ports[port][0] == "input" and design[kind].ports[port][1] >= _WIDE
+    ]
+    ends += [(_stream(p), {p}, bits) for p, (way, bits) in m.ports.items() if way == "output" and "__" in p]
+    found: dict[tuple[str, str], int] = {}
+    for node, signals, bits in ends:
+        if bits < _WIDE:
+            continue
+        for source in sorted({drives[s] for s in _before(m, signals, set(drives)) if s in drives} - {node}):
+            found[source, node] = max(bits, found.get((source, node), 0))
+    return found
+
+
+def draw(verilog: str, top: str, notes: dict[str, str] | None = None) -> Figure:
+    """`top`, a box an instance with what it holds in it, and the data between them, from left to right.
+
+    notes : instance -> a line of text under its name, such as its area
+    """
+    design = modules(verilog)
+    m, links = design[top], edges(design, top)
+    columns = _columns([*m.cells, *dict.fromkeys(n for pair in links for n in pair if n not in m.cells)], links)
+    texts = {
+        n: _text(design, m.cells[n][0], n, (notes or {}).get(n)) if n in m.cells else n for c in columns for n in c
+    }
+    heights = {n: 0.5 + 0.32 * texts[n].count("\n") for n in texts}
+    tall = max(sum(heights[n] + 0.5 for n in c) for c in columns)
+    figure = Figure(figsize=(2.4 * len(columns), max(1.5, 0.62 * tall)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_axis_off()
+    at = {}
+    for x, column in enumerate(columns):
+        y = (tall + sum(heights[n] + 0.5 for n in column)) / 2
+        for n in column:
+            y -= heights[n] + 0.25
+            at[n] = 3.4 * x, y, heights[n]
+            y -= 0.25
+    for n, (x, y, h) in at.items():
+        inside = n in m.cells
+        style = "round,pad=0,rounding_size=.1" if inside else "round,pad=0,rounding_size=.25"
+        face, edge = ("#eef4fb", "#3b6ea5") if inside else ("#f6f6f6", "#999999")
+        axes.add_patch(FancyBboxPatch((x, y), 2.2, h, boxstyle=style, facecolor=face, edgecolor=edge))
+        axes.text(x + 1.1, y + h / 2, texts[n], ha="center", va="center", fontsize=8)
+    tracks = 0
+    line = {"color": "#555555", "linewidth": 0.9}
+    for k, ((a, b), bits) in enumerate(links.items()):
+        (xa, ya, ha), (xb, yb, hb) = at[a], at[b]
+        start, end = (xa + 2.2, ya + ha / 2), (xb, yb + hb / 2)
+        if xb - xa < 4:
+            label = start[0] + 0.4 * (end[0] - start[0]), start[1] + 0.4 * (end[1] - start[1])
+        else:  # past the boxes between, on a track below all of them
+            tracks += 1
+            x = start[0] + 0.15 + 0.08 * (k % 5), end[0] - 0.55 + 0.08 * (k % 5)
+            axes.plot([start[0], x[0], x[0], x[1], x[1]], [start[1]] * 2 + [-0.4 * tracks] * 2 + [end[1]], **line)
+            start, label = (x[1], end[1]), (sum(x) / 2, -0.4 * tracks)
+        axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0, **line})
+        axes.text(*label, f"{bits}", fontsize=7, color="#555555", ha="center", va="bottom")
+    axes.set_xlim(-0.2, 3.4 * len(columns) - 1)
+    axes.set_ylim(-0.4 * tracks - 0.2, tall)
+    return figure
+
+
+def _text(design: dict[str, Module], module: str, name: str, note: str | None) -> str:
+    """Name, note, and the memories below."""
+    sizes: dict[tuple[int, int], int] = {}
+
+    def walk(kind: str) -> None:
+        for size in design[kind].memories:
+            sizes[size] = sizes.get(size, 0) + 1
+        for below, _ in design[kind].cells.values():
+            walk(below)
+
+    walk(module)
+    held = [f"{n} x " * (n > 1) + f"{words} x {bits} bit" for (words, bits), n in sorted(sizes.items())[:6]]
+    return "\n".join([name, *([note] if note else []), *held])
+
+
+def _columns(nodes: list[str], links: dict[tuple[str, str], int]) -> list[list[str]]:
+    """Nodes by the longest way to them; a link that closes a circle is not counted."""
+    after: dict[str, list[str]] = {n: [b for a, b in links if a == n] for n in nodes}
+    depth, open_ = dict.fromkeys(nodes, 0), set()
+
+    def walk(n: str, d: int) -> None:
+        if n in open_ or d < depth[n] or d > len(nodes):
+            return
+        depth[n] = d
+        open_.add(n)
+        for b in after[n]:
+            walk(b, d + 1)
+        open_.remove(n)
+
+    for n in nodes:
+        if not any(b == n for _, b in links):
+            walk(n, 0)
+    last = max(depth.values())
+    ends = {b for _, b in links} - {a for a, _ in links}
+    depth |= dict.fromkeys(ends, last)  # what leaves the module stands in one column
+    return [[n for n in nodes if depth[n] == d] for d in range(last + 1) if d in depth.values()]
+
+
+def _before(m: Module, signals: set[str], stop: set[str]) -> set[str]:
+    """`signals` and all that they are made of at once, not looking behind those of `stop`."""
+    seen, todo = set(), list(signals)
+    while todo:
+        s = todo.pop()
+        if s not in seen:
+            seen.add(s)
+            todo += () if s in stop else m.assigns.get(s, ())
+    return seen
+
+
+def _stream(port: str) -> str:
+    return port.partition("__")[0]
+
+
+def _words(text: str) -> set[str]:
+    """Signals of an expression."""
+    return {w.strip() for w in _WORD.findall(text)}
