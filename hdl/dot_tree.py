@@ -12,7 +12,8 @@ from hdl.memory import ram
 from hdl.params import DpeParams, bits_for
 
 GROUP = 8  # products compressed to two rows in the cycle that aligns them
-HIGH = 4  # bits of the largest exponent found in the first cycle, the other 5 in the second
+HIGH = 3  # bits of the largest exponent found in the first cycle, the other 6 in the second
+FINE = 5  # low bits of an exponent of which a shift is made: it is less than 2^FINE, the largest window, or all is lost
 
 
 def exponents_layout(p: DpeParams) -> data.StructLayout:
@@ -114,35 +115,34 @@ class DotTree(wiring.Component):
             m.d.comb += [memory.w_en.eq(self.w_en), memory.w_addr.eq(self.w_addr), memory.w_data.eq(Cat(words))]
             m.d.comb += [memory.r_en.eq(read), memory.r_addr.eq(addr)]
 
-        # Cycle 1: exponents of the products, the highest bits of the largest.
+        # Cycle 1: exponents of the products, the highest bits of the largest. It has the fewest of them, as activations
+        # come late: their register drives all trees.
         x = self.exponents
         we = [comb(f"we{i}", exponent_ram.r_data.word_select(i, 8)) for i in lanes]
         w_zero = comb("w_zero", Cat(~e.any() for e in we))
         w_special = comb("w_special", Cat(e.all() for e in we) & ~x.off)
         e = [comb(f"e{i}", we[i] + x.exponent[i]) for i in lanes]
         live = comb("live", ~(w_zero | x.zero | x.off))
-        high, leading = largest(m, [v[9 - HIGH :] for v in e], live, "high")
+        high, leading, below = largest(m, [v[9 - HIGH :] for v in e], live, Const(0, n), "high")
         bad = comb("bad", ((w_special & x.zero) | (x.special & w_zero)).any())
-        e1 = [reg(f"e1_{i}", e[i]) for i in lanes]
-        high1, leading1, live1, bad1, w_special1 = (
+        e1 = [reg(f"e1_{i}", v[: 9 - HIGH]) for i, v in enumerate(e)]
+        high1, leading1, below1, bad1, w_special1 = (
             reg(f"{name}1", v)
             for name, v in (
                 ("high", high),
                 ("leading", leading),
-                ("live", live),
+                ("below", below),
                 ("bad", bad),
                 ("w_special", w_special),
             )
         )
 
-        # Cycle 2: the largest exponent, the products. Where the high bits are more than one below the largest's, a
-        # product is at least 32 binades below and lost; the low bits and "one below" are enough for the others.
-        low, _ = largest(m, [v[: 9 - HIGH] for v in e1], leading1, "low")
+        # Cycle 2: the largest exponent, the products. One whose exponent without the fine bits is more than one below
+        # the largest's is at least 32 binades below and lost; the fine bits and "one below" are enough for the others.
+        low, equal, below = largest(m, e1, leading1, below1, "low", FINE)
         top = comb("top", Cat(low, high1))
-        next_high = comb("next_high", (high1 - 1)[:HIGH])
-        below = comb("below", Cat(v[9 - HIGH :] == next_high for v in e1))
-        low2 = [reg(f"low2_{i}", v[: 9 - HIGH]) for i, v in enumerate(e1)]
-        below2, near2 = reg("below2", below), reg("near2", leading1 | (live1 & below))
+        fine2 = [reg(f"fine2_{i}", v[:FINE]) for i, v in enumerate(e1)]
+        below2, near2 = reg("below2", below), reg("near2", equal | below)
         y = self.significands
         ws = [comb(f"ws{i}", significand_ram.r_data.word_select(i, 8)) for i in lanes]
         sign = comb("sign", Cat(s[7] for s in ws) ^ y.sign)
@@ -155,14 +155,14 @@ class DotTree(wiring.Component):
 
         # Cycle 3: aligned, inverted where negative, eight at a time compressed to two rows.
         # A negative term -t is ~t + 1; its sign bit of weight -2^w is 2^w of a positive one less n 2^w in all.
-        top_low = comb("top_low", top2[: 9 - HIGH])
+        top_fine = comb("top_fine", top2[:FINE])
         ones, rows = [], []
         for i in range(0, n, GROUP):
             terms = []
             for j in range(i, min(n, i + GROUP)):
-                down = comb(f"down{j}", top_low - low2[j])  # signed: one below may have higher low bits
+                down = comb(f"down{j}", top_fine - fine2[j])  # signed: one below may have higher fine bits
                 lost = comb(f"lost{j}", ~near2[j] | (below2[j] & ~down[-1]))
-                shift = comb(f"shift{j}", Cat(down[: 9 - HIGH] | lost.replicate(9 - HIGH), lost), shift_bits)
+                shift = comb(f"shift{j}", Cat(down[:FINE] | lost.replicate(FINE), lost), shift_bits)
                 wide = comb(f"wide{j}", Cat(Const(0, w - 16), products[j]))
                 aligned = comb(f"aligned{j}", wide >> shift)
                 terms.append(comb(f"term{j}", Cat(aligned ^ sign2[j].replicate(w), ~sign2[j])))

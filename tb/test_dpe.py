@@ -160,7 +160,9 @@ def test_coverage():
 
 
 MUTANTS = [
-    ("assign below[1] = e1_1[8:5] == ", "assign below[1] = e1_1[8:5] != "),
+    ("assign low_less5 = ", "assign low_less5 = 0 & "),  # of "one below", what is left is what the high bits know
+    ("assign high_less0 = ", "assign high_less0 = 0 & "),
+    ("assign low[4] = low[5] ? ", "assign low[4] = 0 ? "),  # the second bit of a pair, as if the first were 0
     ("assign lost0 = ", "assign lost0 = 0 & "),  # of "lost unless near", what is left is "one below and not near"
     ("assign high_left0 = high_left1 & ", "assign high_left0 = high_left1 | 0 & "),
     ("assign nan = ", "assign nan = 0 & "),

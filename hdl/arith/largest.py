@@ -1,24 +1,37 @@
 """The largest of many numbers, from the highest bit down."""
 
-from amaranth import Cat, Module, Signal, Value
+from amaranth import Cat, Module, Mux, Signal, Value
 
 
-def largest(m: Module, values: list[Value], live: Value, name: str) -> tuple[Signal, Signal]:
-    """The largest of the `values` (equal widths) whose bit in `live` is set, and which of those are equal to it.
+def largest(
+    m: Module, values: list[Value], leading: Value, below: Value, name: str, at: int = 0
+) -> tuple[Signal, Signal, Signal]:
+    """The largest of the `values` (equal widths) whose bit in `leading` is set, 0 if there is none; and of the numbers
+    without their `at` lowest bits, which are equal to the largest one's, and which are one less.
 
-    Bit by bit, all at once: a value with a 0 where another one still in the race has a 1 drops out. Faster and smaller
-    than a tree of comparators, whose every level waits for a carry. 0 if none is live.
+    A number may be wider than its value: `leading` and `below` are those equal to the largest and one less in the bits
+    above, as a call for those gives them. `below` is nobody where there are none.
+
+    All numbers at once, bit by bit: one with a 0 where another one still in the race has a 1 drops out. Faster and
+    smaller than a tree of comparators, whose every level waits for a carry. Bits go in pairs, whose second is found
+    for either result of the first, so that two bits wait once for a result to reach all numbers.
     """
-    width = len(values[0])
+    n, width = len(values), len(values[0])
     top = Signal(width, name=name)
+    bits = [Signal(n, name=f"{name}_bits{k}") for k in range(width)]
     for k in reversed(range(width)):
-        bits, left = Signal(len(values), name=f"{name}_bits{k}"), Signal(len(values), name=f"{name}_left{k}")
-        found = Signal(name=f"{name}_found{k}")
-        m.d.comb += [
-            bits.eq(Cat(v[k] for v in values) & live),
-            found.eq(bits.any()),
-            top[k].eq(found),
-            left.eq(live & (bits | (~found).replicate(len(values)))),
-        ]
-        live = left
-    return top, live
+        one, found = bits[k], top[k].replicate(n)
+        m.d.comb += one.eq(Cat(v[k] for v in values))
+        if (width - k) % 2:
+            race = leading
+            m.d.comb += top[k].eq((race & one).any())
+        else:
+            m.d.comb += top[k].eq(Mux(top[k + 1], (race & bits[k + 1] & one).any(), (race & one).any()))
+        left = Signal(n, name=f"{name}_left{k}")
+        m.d.comb += left.eq(leading & (one | ~found))
+        if k >= at:
+            less = Signal(n, name=f"{name}_less{k}")
+            m.d.comb += less.eq((leading & ~one & found) | (below & one & ~found))
+            equal, below = left, less
+        leading = left
+    return top, equal, below
