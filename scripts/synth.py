@@ -1,5 +1,6 @@
 """`vrex synth`: area and timing per unit."""
 
+import glob
 import json
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -13,7 +14,7 @@ from rich.table import Table
 from golden.params import ParamError, check
 from hdl import emit, params
 from scripts import console
-from synth import emission, flow, table3
+from synth import agreement, emission, flow, table3
 from synth.liberty import SynthError, write_atomically
 from synth.technology import NODES
 
@@ -40,11 +41,16 @@ def command(
         bool, typer.Option("--table3", help="With unit core: print its area beside Table III of V-Rex.")
     ] = False,
     node: Annotated[int, typer.Option(help=f"Process of --table3, nm: {', '.join(map(str, NODES))}.")] = 14,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Also measure with the library in these files and print the agreement."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable results on stdout.")] = False,
     out: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Also write DIR/area.json.")] = None,
 ) -> None:
     """Map units to gates and print their area, longest path and highest clock; in µm² and MHz with --liberty."""
     done: dict[str, flow.Area] = {}
+    others: dict[str, dict[str, flow.Area]] = {}
     errors: list[str] = []
     code = 2
     try:
@@ -53,7 +59,12 @@ def command(
         check(node in NODES, "--node", node, f"must be one of {', '.join(map(str, NODES))}")
         chosen = params.override(params.preset(preset), assign or [])
         options = {"liberty": liberty, "macro_bits": macro_bits, "dont_use": tuple(dont_use or ())}
-        _measure(_units(unit), chosen, options | {"effort": effort, "target": target}, done, errors)
+        options |= {"effort": effort, "target": target}
+        files = {pattern: _files(pattern) for pattern in compare or []}
+        _measure(_units(unit), chosen, options, done, errors)
+        for pattern, paths in files.items():
+            others[pattern] = {}
+            _measure(_units(unit), chosen, options | {"liberty": paths}, others[pattern], errors)
     except ParamError as e:
         errors.append(str(e))
     except KeyboardInterrupt:
@@ -65,6 +76,9 @@ def command(
     lines = table3.table3(rows, node=node) if beside_paper and set(rows) >= set(table3.UNITS) else {}
     if lines:
         report["table3"] = {"node": node, "rows": {n: asdict(r) | {"area": asdict(r.area)} for n, r in lines.items()}}
+    agreements = [_agreement(rows, measured) for measured in others.values()] if rows and not errors else []
+    if agreements:
+        report["agreement"] = [{k: asdict(a) | {"worst": a.worst} for k, a in x.items()} for x in agreements]
     text = json.dumps(report, indent=1)
     if as_json and not errors:
         typer.echo(text)
@@ -74,12 +88,27 @@ def command(
             _print_paths(rows[unit])
         if lines:
             _print_table3(lines, next(iter(rows.values())), node)
+        for pattern, found in zip(others, agreements, strict=False):
+            _print_agreement(Path(pattern).name, found)
     if out and not errors:
         write_atomically(out / "area.json", text.encode())
     for error in dict.fromkeys(errors + untimed):  # a bad library is the same fault in every unit
         typer.echo(f"vrex synth: {error}", err=True)
     if errors or untimed:
         raise typer.Exit(code)
+
+
+def _files(pattern: str) -> list[Path]:
+    """The files of a library, by a pattern."""
+    found = sorted(map(Path, glob.glob(pattern)))
+    check(bool(found), "--compare", pattern, "names no file; quote a pattern so that the shell leaves it alone")
+    return found
+
+
+def _agreement(rows: dict[str, flow.Area], others: dict[str, flow.Area]) -> dict[str, agreement.Agreement]:
+    """Of area and delay, where at least two units have them."""
+    pairs = zip(("area", "delay"), agreement.figures(rows), agreement.figures(others), strict=True)
+    return {k: agreement.agreement(a, b) for k, a, b in pairs if len(a.keys() & b.keys()) > 1}
 
 
 def _units(unit: str) -> list[str]:
@@ -189,6 +218,18 @@ def _print_table3(rows: dict[str, table3.Row], area: flow.Area, node: int) -> No
         for n, mm2 in table3.SYSTEMS.items()
     ]
     _table("Systems, mm²", ["cores", "paper", "ours", "low to high"], body)
+
+
+def _print_agreement(name: str, found: dict[str, agreement.Agreement]) -> None:
+    """What one library makes of every unit, scaled once, over what the other does."""
+    heads = ["of", "factor", "rank correlation", "worst", *found["area"].names] if found else []
+    body = []
+    for what, a in found.items():
+        errors = dict(zip(a.names, a.errors, strict=True))
+        cells = [f"{100 * errors[n]:+.1f}" if n in errors else "-" for n in heads[4:]]
+        body.append([what, f"{a.factor:.4g}", f"{a.rank:.3f}", f"{100 * a.worst:.1f}", *cells])
+    if body:
+        _table(f"Agreement with {name}: per cent above it after one factor", heads, body)
 
 
 def _megahertz(area: flow.Area) -> str:
