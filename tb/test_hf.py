@@ -10,13 +10,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 import typer
+from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 from golden import decoder, hugging_face, trace, video, vision
 from golden.params import ParamError
 from golden.trace import Trace, TraceError
 from scripts.trace import command
-from tb.test_trace import FakeEncoder, small, small_weights  # noqa: F401 - `small` is a fixture
+from tb.test_trace import FIXTURES, FakeEncoder, models, small, small_weights  # noqa: F401 - `small` is a fixture
 
 torch = pytest.importorskip("torch", reason="needs the extra hf: run 'make hf'")
 transformers = pytest.importorskip("transformers", reason="needs the extra hf: run 'make hf'")
@@ -253,31 +254,50 @@ def test_an_image_model_frame_by_frame_is_its_own_one_pass(tmp_path, small, spie
     assert t.provenance["content"] == hugging_face.OWN
 
 
-def llama_of_gguf(folder: Path) -> Path:
-    """The weights that `golden.decoder` reads of `small_weights`, as a Llama folder."""
-    fields, tensors = small_weights(width=36)
+def llama_of_gguf(folder: Path, depth: int) -> Path:
+    """The first layers of what `golden.decoder` reads, as a Llama folder."""
+    fields, tensors = decoder.Decoder._read()
     tokens = fields["tokenizer.ggml.tokens"]
-    shape = {"hidden_size": 36, "intermediate_size": 40, "num_attention_heads": 9, "num_key_value_heads": 3}
-    rope = {"rope_type": "default", "rope_theta": fields["llama.rope.freq_base"]}
-    config = transformers.LlamaConfig(
-        **(TEXT | shape | {"vocab_size": len(tokens), "head_dim": 64, "max_position_embeddings": 8192}),
-        rms_norm_eps=fields["llama.attention.layer_norm_rms_epsilon"],
-        rope_parameters=rope,
-        tie_word_embeddings=True,
-    )
     names = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
     names |= {f"attn_{a}": f"self_attn.{b}_proj" for a, b in (("q", "q"), ("k", "k"), ("v", "v"), ("output", "o"))}
     names |= {f"ffn_{a}": f"mlp.{a}_proj" for a in ("gate", "up", "down")}
     weights = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
-    weights |= {f"model.layers.{i}.{b}.weight": f"blk.{i}.{a}.weight" for i in range(2) for a, b in names.items()}
-    state = {name: tensors[key].data for name, key in weights.items()}
-    for name in state:
-        if "q_proj" in name or "k_proj" in name:
-            state[name] = decoder.Decoder._unpermute(state[name], 9 if "q_proj" in name else 3)
-    state = {name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in state.items()}
-    transformers.LlamaForCausalLM(config).save_pretrained(folder, state_dict=state)
-    write_tokenizer(folder, tokens, fields["tokenizer.ggml.merges"], tokens[:2], CHAT)
+    weights |= {f"model.layers.{i}.{b}.weight": f"blk.{i}.{a}.weight" for i in range(depth) for a, b in names.items()}
+    state = {name: decoder.Decoder._weights(tensors[key]) for name, key in weights.items()}
+    for name, heads in (("q_proj", 9), ("k_proj", 3)):
+        for i in range(depth):
+            key = f"model.layers.{i}.self_attn.{name}.weight"
+            state[key] = decoder.Decoder._unpermute(state[key], heads)
+    config = transformers.LlamaConfig(
+        vocab_size=len(tokens),
+        hidden_size=state["model.norm.weight"].size,
+        intermediate_size=len(state["model.layers.0.mlp.up_proj.weight"]),
+        num_hidden_layers=depth,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        head_dim=64,
+        max_position_embeddings=8192,
+        rms_norm_eps=fields["llama.attention.layer_norm_rms_epsilon"],
+        rope_parameters={"rope_type": "default", "rope_theta": fields["llama.rope.freq_base"]},
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokens.index("<|im_end|>"),
+    )
+    folder.mkdir()
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(folder)
+    save_file(
+        {name: np.ascontiguousarray(w) for name, w in state.items()}, folder / "model.safetensors", {"format": "pt"}
+    )
+    write_tokenizer(folder, tokens, fields["tokenizer.ggml.merges"], ["<|im_start|>", "<|im_end|>"], CHAT)
     return folder
+
+
+def assert_same(have: np.ndarray, want: np.ndarray) -> None:
+    """Nearly all numbers equal, none further than its neighbour among BF16 numbers."""
+    a, b = (x.astype(np.float32) for x in (have, want))
+    assert (a == b).mean() > 0.99
+    np.testing.assert_allclose(a, b, rtol=2**-7, atol=1e-4 * np.abs(b).max())
 
 
 def test_the_same_weights_give_the_trace_of_the_numpy_decoder(tmp_path, small, eyes, monkeypatch):  # noqa: F811
@@ -286,16 +306,26 @@ def test_the_same_weights_give_the_trace_of_the_numpy_decoder(tmp_path, small, e
     stream = {"frames": 4, "tokens": 10, "layers": [0, 1], "fps": 5, "queries": 2, "fit": 3}
     stream |= {"question": "hello world 42", "generate": 5}
     want = trace.record(small, **stream)
-    have = hugging_face.record(llama_of_gguf(tmp_path / "model"), small, **stream)
+    have = hugging_face.record(llama_of_gguf(tmp_path / "model", 2), small, **stream)
     np.testing.assert_array_equal(have.offsets, want.offsets)
     np.testing.assert_array_equal(have.stages, want.stages)
     for name in ("k", "q", "v"):
-        a, b = (getattr(t, name).astype(np.float32) for t in (have, want))
-        assert (a == b).mean() > 0.99
-        np.testing.assert_allclose(a, b, rtol=2**-7, atol=1e-4 * np.abs(b).max())  # neighbours among BF16 numbers
+        assert_same(getattr(have, name), getattr(want, name))
     same = ("video", "frames", "tokens_per_frame", "fps", "question", "answer", "vision", "projector")
     assert {name: have.provenance[name] for name in same} == {name: want.provenance[name] for name in same}
     assert have.provenance["content"] == hugging_face.UNTRAINED
+
+
+@models
+def test_smollm2_as_a_folder_gives_the_fixture_recorded_in_numpy(tmp_path, monkeypatch):
+    """Trained weights, real video: layer 1 of tb/fixtures/bikes.safetensors."""
+    monkeypatch.setattr(hugging_face, "SAMPLE", 1 << 16)  # the whole vocabulary, as the fixture
+    want = Trace.load(FIXTURES / "bikes.safetensors")
+    folder = llama_of_gguf(tmp_path / "model", 2)
+    have = hugging_face.record(folder, "bikes", frames=12, tokens=10, layers=[1], fps=2.0, queries=1, values=False)
+    np.testing.assert_array_equal(have.offsets, want.offsets)
+    assert_same(have.k[0], want.k[0])
+    assert_same(have.q[0], want.q[0])
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "qwen2_5_vl"])
@@ -373,8 +403,6 @@ def failing(folder: Path, change: str) -> Path:
     elif change == "cut weights":
         weights.write_bytes(weights.read_bytes()[:-100])
     elif change == "fewer weights":
-        from safetensors.numpy import load_file, save_file
-
         state = load_file(weights)
         del state["model.layers.1.self_attn.k_proj.weight"]
         save_file(state, weights, {"format": "pt"})
