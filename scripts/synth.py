@@ -2,6 +2,7 @@
 
 import glob
 import json
+import os
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
@@ -167,7 +168,7 @@ def _print(rows: dict[str, flow.Area], asked: flow.Area | None) -> None:
         cells += [f"{a.timing.delay:,.0f}", f"{a.timing.levels}"] if a.timing else ["-", "-"]
         cells += [_megahertz(a)] * a.microns
         body.append([name, *cells])
-    _table(f"Area and timing with {', '.join(one.library)}, mapped for {one.effort} ({unit})", heads, body)
+    _table(f"Area and timing with {_library(one)}, mapped for {one.effort} ({unit})", heads, body)
     if asked and asked.leaves:
         split = [(x.name, x.instances, x.area) for x in asked.leaves]
         rest = asked.total_ge - sum(n * a.total_ge for _, n, a in split)
@@ -201,14 +202,16 @@ def _print_paths(area: flow.Area) -> None:
 def _print_table3(rows: dict[str, table3.Row], area: flow.Area, node: int) -> None:
     """Table III of the paper and ours, then systems of several cores."""
     core, paper = rows["core"], rows["core"].paper_area
-    title = f"Table III at {node} nm, mm², with {', '.join(area.library)}, mapped for {area.effort}"
+    title = f"Table III at {node} nm, mm², with {_library(area)}, mapped for {area.effort}"
     heads = ["unit", "paper", "%", "ours", "low to high", "%", "cells", "registers", "memories", "KB", "paper mW", "mW"]
     body = []
     for r in rows.values():
         cells = [f"{r.paper_area:.4f}", f"{100 * r.paper_area / paper:.2f}"] if r.paper_area else ["-", "-"]
-        cells += [f"{r.area.value:.4f}", f"{r.area.low:.4f} to {r.area.high:.4f}"]
+        cells += [f"{round(r.area.value, 4) + 0:.4f}", f"{r.area.low:.4f} to {r.area.high:.4f}"]
         cells.append(f"{100 * r.area.value / core.area.value:.2f}")
-        cells += [f"{x.value:.4f}" for x in (r.cells, r.registers, r.memories)] + [f"{r.bits / 8192:,.1f}"]
+        cells += [f"{round(x.value, 4) + 0:.4f}" for x in (r.cells, r.registers, r.memories)] + [
+            f"{r.bits / 8192:,.1f}"
+        ]
         cells.append(f"{r.paper_power:,.2f}" if r.paper_power else "-")
         cells.append(f"{r.power.value:,.2f}" if r.power else "-")
         body.append([r.name, *cells])
@@ -230,6 +233,12 @@ def _print_agreement(name: str, found: dict[str, agreement.Agreement]) -> None:
         body.append([what, f"{a.factor:.4g}", f"{a.rank:.3f}", f"{100 * a.worst:.1f}", *cells])
     if body:
         _table(f"Agreement with {name}: per cent above it after one factor", heads, body)
+
+
+def _library(area: flow.Area) -> str:
+    """Name of a library; of one in several files what these have in common."""
+    names = area.library
+    return names[0] if len(names) == 1 else f"{os.path.commonprefix(names).strip('_-.')} ({len(names)} files)"
 
 
 def _megahertz(area: flow.Area) -> str:

@@ -45,6 +45,9 @@ ENERGY_FACTOR = 1.7
 START, ROW, COLUMN = 13.9, 0.0214, 0.0025  # FO4: IHP's slopes, half-way (in logarithms) between IHP and ASAP7
 ACCESS_FACTOR = 2.8
 WIRE = 100.0  # ps a mm of repeated wire: Ho, Mai, Horowitz, The Future of Wires, Proc. IEEE 89.4, 2001
+# Gate equivalents a bit of a 1R1W memory of flip-flops with its decoder and read multiplexer: 16 x 16 to 64 x 32
+# measured 10.2 to 10.9 (embedded library, area).
+FLIP_FLOP = 10.7
 LEAKAGE = Estimate(5e-6, 15e-6, 100e-6)  # uW a bit, 25 C: IHP 12e-6, SRAM22 (SKY130) 21e-6, typical; the rest a guess
 
 
@@ -148,6 +151,15 @@ def work(slices: int, rows: int, columns: int) -> float:
 def delay(rows: int, columns: int) -> float:
     """Clock to data of one array, in FO4."""
     return START + ROW * rows + COLUMN * columns
+
+
+def crossover(bits: int, nanometres: int = 14) -> int:
+    """Fewest words of `bits` bits for which a 1R1W macro is smaller than flip-flops (cells alone, by `value`)."""
+    gate = node(nanometres).nand2.value
+    words = 1
+    while Sram(words, bits, node=nanometres).area.value > FLIP_FLOP * gate * words * bits:
+        words += 1
+    return words
 
 
 def total(memories: list[Sram]) -> Estimate:
