@@ -140,9 +140,12 @@ class Hcu(wiring.Component):
         key = Signal(p.n_w)
         key_rest = Signal(max(1, *rest_bits))
         lanes = data.ArrayLayout(p.n_w + max(rest_bits), p.n_h)
-        rests = []  # ones of the key from chunk c + 1 on
-        for c, rest in enumerate(rest_bits):
-            rests.append(popcount(m, cur.hash[(c + 1) * p.n_w :], f"rest{c}") if rest else Const(0, 1))
+        # Ones of the key from chunk c + 1 on, counted when it comes.
+        head_rests = [
+            popcount(m, head.hash[(c + 1) * p.n_w :], f"rest{c}") if rest else Const(0, 1)
+            for c, rest in enumerate(rest_bits)
+        ]
+        rests = [Signal.like(rest, name=f"key_rest{c}", reset_less=True) for c, rest in enumerate(head_rests)]
         with m.Switch(chunk):
             for c, bank in enumerate(banks):
                 with m.Case(c):
@@ -197,8 +200,13 @@ class Hcu(wiring.Component):
                 | ((improved & (near == 0)) if p.early_abandon else 0)
             ),
         ]
-        found = Signal()  # some cluster is near enough
-        m.d.comb += found.eq(new_best < limit)
+        # Some cluster is near enough: `best` starts at the limit, and what improves on it is below.
+        found, found_before = Signal(), Signal()
+        far = Signal()  # and yet not below th_hd: the table is full
+        m.d.comb += [
+            found.eq(improved | (found_before & ~first)),
+            far.eq(Mux(improved, near >= self.th_hd, bound >= self.th_hd)),
+        ]
 
         # Stage of the result: its count is read while the scan of the next key starts.
         out = Signal(joined_layout(p))
@@ -253,10 +261,11 @@ class Hcu(wiring.Component):
 
         with m.If(load):
             m.d.sync += [cur.eq(head), cur_valid.eq(1), first.eq(1)]
+            m.d.sync += [rest.eq(counted) for rest, counted in zip(rests, head_rests, strict=True)]
         with m.Elif(finish):
             m.d.sync += cur_valid.eq(0)
         with m.If(go & ~finish):
-            m.d.sync += [first.eq(0), best.eq(new_best), best_cluster.eq(new_cluster)]
+            m.d.sync += [first.eq(0), found_before.eq(found), best.eq(new_best), best_cluster.eq(new_cluster)]
             m.d.sync += [part.eq(d) for part, d in zip(partial, distance, strict=True)]
         with m.If(read):
             m.d.sync += [group.eq(next_group), chunk.eq(next_chunk)]
@@ -276,7 +285,7 @@ class Hcu(wiring.Component):
         forwarded = Signal(p.count_bits)
         old = Signal(p.count_bits)
         count = Signal(p.count_bits)
-        leaves = Signal()
+        leaves, same_here, same_best = Signal(), Signal(), Signal()
         top = (1 << p.count_bits) - 1
         m.d.comb += [
             slot.eq(cur.ctx * p.clusters + cluster),
@@ -285,6 +294,8 @@ class Hcu(wiring.Component):
             old.eq(Mux(forward, forwarded, counts.r_data)),
             count.eq(Mux(out.is_new, 1, Mux(old == top, top, old + 1))),
             leaves.eq(out_valid & self.o.ready & (out.op == JOIN)),
+            same_here.eq(cur.ctx * p.clusters + ((group << log_h) | near_lane) == out_slot),
+            same_best.eq(cur.ctx * p.clusters + best_cluster == out_slot),
             counts.w_en.eq(leaves),
             counts.w_addr.eq(out_slot),
             counts.w_data.eq(count),
@@ -296,11 +307,11 @@ class Hcu(wiring.Component):
                 out.token.eq(cur.token),
                 out.cluster.eq(cluster),
                 out.is_new.eq(opens),
-                out.full_join.eq(joins & full & (new_best >= self.th_hd)),
+                out.full_join.eq(joins & full & far),
                 out.last.eq(cur.last),
                 out_valid.eq(1),
                 out_slot.eq(slot),
-                forward.eq(leaves & (slot == out_slot)),
+                forward.eq(leaves & Mux(improved, same_here, same_best)),  # of no use where a cluster is opened
                 forwarded.eq(count),
             ]
         with m.Elif(self.o.ready):
@@ -310,12 +321,13 @@ class Hcu(wiring.Component):
         for name, event in (
             ("tokens", opens | joins),
             ("opened", opens),
+            ("full_joins", joins & full & far),
             ("compares", go & (cur.op == JOIN) & (n_used != 0)),
         ):
-            with m.If(event):
+            counted = Signal(name=f"counted_{name}")  # a cycle later: 32 bits hang on it
+            m.d.sync += counted.eq(event)
+            with m.If(counted):
                 m.d.sync += self.perf[name].eq(self.perf[name] + 1)
-        with m.If(joins & full & (new_best >= self.th_hd)):
-            m.d.sync += self.perf.full_joins.eq(self.perf.full_joins + 1)
         return m
 
     def _nearest(self, m, distance, alive, lane_bits):

@@ -135,7 +135,8 @@ MUTANTS = [
     ("tiny", "reach0 < bound", "reach0 <= bound"),  # the last instead of the first of a tie
     ("tiny", "reach0 = distance0 + more0", "reach0 = distance0 + more0 + 1"),  # gives up too soon
     ("all-lanes", "distance1 < distance0", "distance1 <= distance0"),
-    ("tiny", "assign found = new_best < limit", "assign found = new_best <= limit"),
+    ("tiny", "found_before <= ", "found_before <= 0 & "),  # a cluster of an earlier group forgotten
+    ("tiny", "assign far = ", "assign far = 0 & "),  # a full table not told
     ("tiny", "n_used == 6'h20", "n_used == 6'h1f"),
     ("all-lanes", "forward <= ", "forward <= 0 & "),
     ("all-lanes", "assign into_first = ", "assign into_first = 0 & "),
