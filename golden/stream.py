@@ -8,10 +8,11 @@ another, full attention first, and keeps in its folder what a later call needs t
 | `source.json` | what the stream is; another stream is refused |
 | `stream.mkv` | the video encoded anew, where a GOP was asked for |
 | `visual/N.npy` | vision tokens of frame N |
-| `NAME.run` | a policy's run after its last whole block (a pickle: resume only folders that you trust) |
+| `NAME.run` | a policy's run after some whole block (a pickle: resume only folders that you trust) |
 
-Each is written beside its place and renamed, so a kill leaves the state after some block, and what is resumed ends bit
-for bit as it would have without the kill.
+A run is saved when saving took less than a tenth of the time since the last one, and at its end. Each file is written
+beside its place and renamed, so a kill leaves the state after some block, and what is resumed ends bit for bit as it
+would have without the kill.
 """
 
 import json
@@ -24,6 +25,7 @@ from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from pydoc_data.topics import topics
+from time import monotonic
 from typing import BinaryIO
 
 import numpy as np
@@ -40,6 +42,7 @@ from golden.video import Frame, VideoError, digest, fallbacks, locate, read, ree
 
 FIT = 32  # frames that the projector is fitted on
 VERSION = 2  # of the files
+SAVING = 0.1  # share of a run's time that saving it may take
 TEXT = "text"  # name of the stream of real text
 
 
@@ -255,7 +258,7 @@ def follow(
     teacher: list[Record] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Run:
-    """Run a policy on a stream to its end, from where the folder has it; the run is saved after every block."""
+    """Run a policy on a stream to its end, from where the folder has it, saving it as it goes on."""
     path = folder / f"{name}.run"
     run = None
     if path.exists():
@@ -266,8 +269,12 @@ def follow(
         if params != entry.params:
             raise ParamError(f"{path}: ran with {params}, now asked for {entry.params}; choose another folder")
     run = run or stream.start(entry)
+    due = monotonic()
     for left in stream.run(run, teacher):
-        with save(path) as file:
-            pickle.dump((entry.params, run), file, pickle.HIGHEST_PROTOCOL)
+        begun = monotonic()
+        if begun >= due or left == 0:
+            with save(path) as file:
+                pickle.dump((entry.params, run), file, pickle.HIGHEST_PROTOCOL)
+            due = monotonic() + (monotonic() - begun) / SAVING
         progress(len(run.records), len(run.records) + left)
     return run

@@ -19,7 +19,6 @@ from golden.codec import motion_class
 from golden.compare import ratios, series, summary
 from golden.params import ParamError, check
 from golden.policies import POLICIES, Entry, entry, override
-from golden.run import Run
 from golden.stream import TEXT, DecoderStream, Options, TraceStream, follow, save
 from scripts import comparison, console
 
@@ -111,10 +110,17 @@ def run_stream(video: str, entries: dict[str, Entry], options: Options, output: 
         else:
             stream = DecoderStream(video, options, output, track("vision"))
         teacher = follow(stream, TEACHER, entries[TEACHER], output, None, track(TEACHER))
-        runs = {TEACHER: teacher}
+        policies = {}
         for name, found in entries.items():
+            run = teacher
             if name != TEACHER:
-                runs[name] = follow(stream, name, found, output, teacher.records, track(name))
+                run = follow(stream, name, found, output, teacher.records, track(name))
+            policies[name] = {
+                "params": str(run.policy.params),
+                **summary(run, teacher),
+                "ratio": ratios(run).tolist(),
+                "series": series(run, teacher),
+            }
     results = finite(
         {
             "source": stream.source,
@@ -122,20 +128,12 @@ def run_stream(video: str, entries: dict[str, Entry], options: Options, output: 
             "motion": {"pixels": stream.motion, "class": motion_class(stream.motion)},
             "fallbacks": list(stream.fallbacks),
             "layers": list(stream.layers),
-            "policies": {
-                name: {
-                    "params": str(run.policy.params),
-                    **summary(run, teacher),
-                    "ratio": ratios(run).tolist(),
-                    "series": series(run, teacher),
-                }
-                for name, run in runs.items()
-            },
+            "policies": policies,
         }
     )
     with save(output / "results.json") as file:
         file.write((json_format.dumps(results, indent=1, default=int) + "\n").encode())
-    for name, figure in (("stream", plot_series(results)), ("ratio", plot_ratios(runs, stream.layers))):
+    for name, figure in (("stream", plot_series(results)), ("ratio", plot_ratios(results))):
         for kind in ("svg", "png"):
             with save(output / f"{name}.{kind}") as file, matplotlib.rc_context({"svg.hashsalt": "vrex"}):
                 figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
@@ -183,12 +181,13 @@ def plot_series(results: dict) -> Figure:
     return figure
 
 
-def plot_ratios(runs: dict[str, Run], layers: tuple[int, ...]) -> Figure:
+def plot_ratios(results: dict) -> Figure:
     """Retrieval ratio of the frame stage by layer, and by layer and KV head (V-Rex Fig. 20)."""
     figure = Figure(figsize=(13, 7), layout="constrained")
     by_layer, by_head = figure.subplots(2, 1)
-    for name, run in runs.items():
-        r = ratios(run)
+    layers = results["layers"]
+    for name, p in results["policies"].items():
+        r = np.array(p["ratio"], float)
         by_layer.plot(range(len(layers)), r.mean(axis=1), marker="o", markersize=3, linewidth=1, label=name)
         by_head.plot(np.arange(r.size) / r.shape[1], r.ravel(), marker=".", markersize=3, linewidth=0.6)
     by_layer.set_title("tokens attended of those cached, frame stage, by layer", fontsize=10)

@@ -105,6 +105,7 @@ def test_interrupted_while_writing_it_resumes_to_the_same_bits(stop, whole, tmp_
             yield file
 
     monkeypatch.setattr(golden.stream, "save", torn)
+    monkeypatch.setattr(golden.stream, "SAVING", float("inf"))  # after every block
     first = vrex("stream", FIXTURE, *POLICY, "-o", tmp_path / "x")
     assert str(first.exception) == "killed"
     assert not (tmp_path / "x" / "results.json").exists()
@@ -113,6 +114,24 @@ def test_interrupted_while_writing_it_resumes_to_the_same_bits(stop, whole, tmp_
     assert again.exit_code == 0, again.stderr
     assert count - before == 4 * 34 + (stop == 1) - max(0, stop - 2)  # only what was not there yet
     assert written(tmp_path / "x") == written(whole[0])
+
+
+@pytest.mark.parametrize(("share", "saves"), [(float("inf"), 34), (1e-12, 2)])
+def test_saving_has_its_share_of_the_time(share, saves, tmp_path, monkeypatch):
+    """After every block, or, where it may take nothing, after the first and the last."""
+    sound, count = golden.stream.save, 0
+
+    def counted(path):
+        nonlocal count
+        count += path.suffix == ".run"
+        return sound(path)
+
+    stream = golden.stream.TraceStream(FIXTURE, tmp_path)
+    monkeypatch.setattr(golden.stream, "save", counted)
+    monkeypatch.setattr(golden.stream, "SAVING", share)
+    run = golden.stream.follow(stream, "rekv", POLICIES["rekv"], tmp_path)
+    assert (len(run.records), count) == (34, saves)
+    assert len(load(tmp_path / "rekv.run").records) == 34
 
 
 def test_a_file_is_replaced_at_once(tmp_path):
