@@ -46,4 +46,4 @@ def figures(areas: dict[str, Area]) -> tuple[dict[str, float], dict[str, float]]
     for area in areas.values():
         every |= {leaf.name: leaf.area for leaf in area.leaves}
     delays = {n: a.timing.delay for n, a in every.items() if a.timing and a.timing.delay}
-    return {n: a.total_area for n, a in every.items()}, delays
+    return {n: a.total_area for n, a in every.items() if a.total_area}, delays

@@ -256,6 +256,8 @@ def _scan(path: Path, text: str, file: int) -> dict[str, Cell]:
     for match in _ITEM.finditer(text):
         if match["cell"]:
             finish(match.start())
+            if match["cell"] in cells:
+                raise SynthError(f"{path}: cell {match['cell']} stands in it twice; keep one of them")
             name, items, start = match["cell"], {}, match.start()
         elif match["state"]:
             items.setdefault("state", match["state"])

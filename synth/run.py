@@ -47,6 +47,8 @@ _GATES = (
 )
 # Flip-flops drive no more than this; ABC would otherwise load them without end, since it takes them for ideal sources.
 _CONSTR = "set_driving_cell {inverter}\n"
+# What ABC says of itself; anything else before it stops is why.
+_PROGRESS = ("+", "=", "**", "Memory", "Parsing", "Reading", "Library", "Warning", "Scl_Lib", "Aborted")
 _running: set[subprocess.Popen] = set()
 _slots = threading.BoundedSemaphore(RUNS)
 
@@ -146,10 +148,10 @@ def _run(
         (folder / "job.json").write_text(
             json.dumps(job | {"top": top, "leaves": leaves, "buffers": buffers, "macro_bits": macro_bits})
         )
-        return _yosys(folder, top, text)
+        return _yosys(folder, top, text, ", ".join(p.name for p in library.files))
 
 
-def _yosys(folder: Path, top: str, text: str) -> dict:
+def _yosys(folder: Path, top: str, text: str, library: str) -> dict:
     """Run the job of `folder`; what it found. Raises: `SynthError` with Yosys's own reason."""
     with (folder / "log").open("w+") as log:
         process = subprocess.Popen(
@@ -173,10 +175,10 @@ def _yosys(folder: Path, top: str, text: str) -> dict:
     if process.returncode < 0 and "ERROR" not in out:
         name = signal.Signals(-process.returncode).name
         raise SynthError(f"{top}: Yosys was ended by {name}; if memory ran out, synthesise its units one by one")
-    raise SynthError(f"{top}: {reason(out, top, text)}")
+    raise SynthError(f"{top}: {reason(out, top, text, library)}")
 
 
-def reason(log: str, top: str, text: str) -> str:
+def reason(log: str, top: str, text: str, library: str = "") -> str:
     """What Yosys stopped at, in our words where they help more."""
     line = next((x for x in reversed(log.splitlines()) if "ERROR:" in x), "")
     where, _, reason = line.partition("ERROR: ")
@@ -186,6 +188,12 @@ def reason(log: str, top: str, text: str) -> str:
         return f"no such module; the source has {', '.join(modules) or 'none'}"
     if "cannot be legalized" in plain:
         return f"the library has no cell for a register of the design: {plain}"
+    if "ABC" in plain or "liberty" in plain:
+        # Where ABC reads the library, it says why a line before Yosys says that it has nothing from ABC.
+        lines = (x.removeprefix("ABC: ") for x in log.splitlines() if x.startswith("ABC: "))
+        told = [x for x in lines if not x.startswith(_PROGRESS)]
+        said = told[-1][-160:] if told and "ABC" in plain else plain
+        return f"{library or 'the library'} cannot be read: {said.strip(' .')}; use a sound Liberty file"
     if where.startswith("top.v:"):
         return f"Verilog line {where.split(':')[1]}: {plain}"
     return plain or f"Yosys stopped without a reason: {log.strip()[-200:]!r}"

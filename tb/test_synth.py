@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,9 +14,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from hdl import emit
+from hdl import emit, params
 from scripts import synth as cli
-from synth import run
+from synth import emission, run, table3
 from synth.flow import Memory, synthesise
 from synth.liberty import EMBEDDED, SynthError, load, truth_table
 
@@ -222,6 +223,47 @@ def test_library_files(area, tmp_path):
     (tmp_path / "cut.lib.gz").write_bytes(parts[0].read_bytes()[:-20])
     with pytest.raises(SynthError, match="cut.lib.gz: damaged gzip file"):
         area(REG8, [tmp_path / "cut.lib.gz"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: "\n", "not a Liberty file"),
+        (
+            lambda s: s.replace("cell (NAND3) {", 'cell (NAND3) { a b : : ;;; "'),
+            "t: bad.lib cannot be read: Syntax error",
+        ),
+        (lambda s: s.replace('"!(A & B & C)"', '"!(A & & C"'), r"t: bad.lib cannot be read: Mio_ParseFormula\(\)"),
+        (lambda s: s.replace('"1, 33, 65", "1, 33, 65"', '"1, x, 65"', 1), "t: bad.lib cannot be read: .*Assertion"),
+        (lambda s: s.replace("cell (BUF)", "cell (INV)"), "bad.lib: cell INV stands in it twice; keep one"),
+        (lambda s: s.replace("clocked_on", "clock"), "t: the library has no cell for a register"),
+        (lambda s: s.replace("area : 1.3333", "size : 1"), "bad.lib: cell .* has no area"),
+    ],
+)
+def test_broken_library(area, tmp_path, change, message):
+    (tmp_path / "bad.lib").write_text(change(EMBEDDED.read_text()))
+    text = "module t(input clk, input [2:0] a, output reg y); always @(posedge clk) y <= ~&a; endmodule"
+    with pytest.raises(SynthError, match=message) as e:
+        area(text, [tmp_path / "bad.lib"])
+    assert "\n" not in str(e.value)
+    assert str(tmp_path / "vrex") not in str(e.value)
+
+
+def test_counters_are_no_area(tmp_path):
+    """Performance counters of a real unit: 32 flip-flops each, and the adders before them."""
+    made = emit.emit("cluster_set", emit.params_of("cluster_set", params.preset("tiny")))
+    counters = made.manifest["counters"]
+    with_, without = (synthesise(made.verilog, made.top, build=tmp_path, unread=u) for u in ((), ("perf",)))
+    assert with_.registers - without.registers == 32 * len(counters)
+    assert with_.comb_ge - without.comb_ge > 32 * len(counters)
+    assert without == synthesise(made.verilog, made.top, build=tmp_path), "which is the default"
+    # A port of that name in a leaf is not the top's.
+    text = "module g(input a, output perf); assign perf = ~a; endmodule\n"
+    text += "module t(input a, output y, perf); g u(a, y); assign perf = a & y; endmodule"
+    assert synthesise(text, "t", build=tmp_path, leaves=("g",)).cells == {"INV": 1}
+    assert synthesise(text, "t", build=tmp_path, leaves=("g",), unread=()).cells == {"INV": 1, "AND2": 1}
+    with pytest.raises(SynthError, match="output 'a b': not a plain Verilog name"):
+        synthesise(text, "t", build=tmp_path, unread=("a b",))
 
 
 def test_barred_cells_are_not_used(area):
@@ -462,6 +504,67 @@ def test_command_takes_the_leaves_of_the_manifest(units):
     assert "pair.left.mem" in result.stdout
 
 
+def test_verilog_is_kept_until_sources_change(units, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(emit, "emit", lambda unit, p: asked.append(unit) or units[unit])
+    p = params.preset("tiny").core.dre.hcu
+    assert [emission.emitted("hcu", p, tmp_path) for _ in range(2)] == [units["hcu"]] * 2
+    assert asked == ["hcu"]
+    emission.emitted("hcu", params.preset("core").core.dre.hcu, tmp_path)
+    assert asked == ["hcu"] * 2
+    for file in tmp_path.rglob("hcu-*.gz"):
+        file.write_bytes(file.read_bytes()[:-9])
+    emission.emitted("hcu", p, tmp_path)
+    assert asked == ["hcu"] * 3
+    for package in emission.PACKAGES:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "a.py").write_text("a = 1")
+        before = emission.sources(tmp_path)
+        (tmp_path / package / "a.py").write_text("a = 2")
+        emission.sources.cache_clear()
+        assert emission.sources(tmp_path) != before
+    monkeypatch.setattr(emission, "ROOT", tmp_path)
+    emission.emitted("hcu", p, tmp_path)
+    assert asked == ["hcu"] * 4
+
+
+@pytest.fixture
+def core(units, monkeypatch):
+    """Seven small units that stand for those of a core."""
+    paths = {"dpe": "core.dpe", "vpe": "core.vpe", "dre": "core.dre", "kvmu": "core.dre.kvmu", "hcu": "core.dre.hcu"}
+    paths |= {"wtu": "core.dre.wtu", "cluster_set": "core.dre.wtu"}
+    monkeypatch.setattr(emit, "UNITS", {n: ("", "", paths[n]) for n in table3.UNITS})
+    for i, name in enumerate(table3.UNITS):
+        body = f"always @(posedge clk) r <= r ^ d[{i + 1}:0];"
+        text = f"module t(input clk, input [15:0] d, output reg [{i + 1}:0] r); {body} endmodule"
+        units[name] = emit.Emitted(text, "t", {})
+
+
+def test_command_prints_table_iii(core):
+    result = runner.invoke(app, ["core", "--preset", "tiny", "--table3"])
+    assert result.exit_code == 0, result.stderr
+    for part in ("Table III at 14 nm", "On-chip memory", "1.3757", "0.3398", "15.12", "90.57"):
+        assert part in result.stdout
+    report = json.loads(runner.invoke(app, ["core", "--table3", "--node", "28", "--json"]).stdout)
+    assert report["table3"]["node"] == 28
+    rows = report["table3"]["rows"]
+    assert rows["memory"]["area"]["value"] == pytest.approx(rows["memory"]["memories"]["value"])
+    assert rows["core"]["power"] is None
+    assert rows["core"]["area"]["low"] < rows["core"]["area"]["value"] < rows["core"]["area"]["high"]
+
+
+def test_command_compares_libraries(core, tmp_path):
+    """The embedded library with every area doubled agrees with itself to the last digit."""
+    text = re.sub(r"area : ([\d.]+)", lambda m: f"area : {2 * float(m[1])}", EMBEDDED.read_text())
+    (tmp_path / "twice.lib").write_text(text)
+    result = runner.invoke(app, ["core", "--json", "--compare", str(tmp_path / "tw*.lib")])
+    assert result.exit_code == 0, result.stderr
+    (found,) = json.loads(result.stdout)["agreement"]
+    assert (found["area"]["factor"], found["area"]["rank"], found["area"]["worst"]) == pytest.approx((2, 1, 0))
+    assert len(found["area"]["names"]) == 7
+    assert "Agreement with tw*.lib" in runner.invoke(app, ["core", "--compare", str(tmp_path / "tw*.lib")]).stdout
+
+
 def test_untimed_unit_is_printed_with_its_reason(units):
     two = "module t(input a, b, d, output reg p, q); always @(posedge a) p <= d; always @(posedge b) q <= d; endmodule"
     units["dre"] = emit.Emitted(two, "t", {})
@@ -478,7 +581,10 @@ def test_untimed_unit_is_printed_with_its_reason(units):
     [
         (["--effort", "none"], "effort 'none': must be one of area, speed"),
         (["--target", "500"], "target 500: only effort speed has one"),
-        (["abc"], "unit='abc': must be one of hcu, dre"),
+        (["abc"], "unit='abc': must be one of hcu, dre, core"),
+        (["dre", "--table3"], "--table3='dre': is of the whole core: vrex synth core --table3"),
+        (["core", "--node", "10"], "--node=10: must be one of 7, 14, 16, 28, 45, 130"),
+        (["dre", "--compare", "*.lib"], "--compare='*.lib': names no file"),
         (["--preset", "huge"], "preset='huge': must be one of tiny, core"),
         (["-p", "n_z=3"], "parameter='n_z': unknown; valid names"),
         (["--liberty", "absent.lib"], "absent.lib: cannot read the Liberty file"),
