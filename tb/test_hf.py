@@ -317,6 +317,7 @@ def test_the_same_weights_give_the_trace_of_the_numpy_decoder(tmp_path, small, e
 
 
 @models
+@pytest.mark.slow
 def test_smollm2_as_a_folder_gives_the_fixture_recorded_in_numpy(tmp_path, monkeypatch):
     """Trained weights, real video: layer 1 of tb/fixtures/bikes.safetensors."""
     monkeypatch.setattr(hugging_face, "SAMPLE", 1 << 16)  # the whole vocabulary, as the fixture
@@ -368,6 +369,17 @@ def test_a_folder_without_a_tokenizer_still_gives_frames_and_an_answer(tmp_path,
     t = hugging_face.record(folder, small, frames=2, tokens=4, layers=[1], fit=2, generate=2)
     assert t.spans() == [(0, 1), (1, 5), (5, 9), (9, 10), (10, 11)]
     assert len(t.provenance["answer"].split()) == 2
+
+
+def test_an_answer_never_ends_before_its_length(tmp_path, small, eyes):  # noqa: F811
+    folder = write_decoder(tmp_path / "model", "llama", tokenizer=False)
+    path = folder / "generation_config.json"
+    answers = []
+    for _ in range(2):  # what is generated first is an end token the second time
+        t = hugging_face.record(folder, small, frames=1, tokens=4, layers=[1], generate=1)
+        answers.append(int(t.provenance["answer"]))
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [1, answers[0]]}))
+    assert answers[0] not in (1, answers[1])
 
 
 # What is refused
