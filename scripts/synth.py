@@ -17,7 +17,7 @@ from hdl import emit, params
 from scripts import console
 from synth import agreement, emission, flow, table3
 from synth.liberty import SynthError, write_atomically
-from synth.technology import NODES
+from synth.technology import NODES, Estimate
 
 CORE = "core"
 
@@ -41,6 +41,10 @@ def command(
     beside_paper: Annotated[
         bool, typer.Option("--table3", help="With unit core: print its area beside Table III of V-Rex.")
     ] = False,
+    power: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --table3: output of vrex power UNITS --json, for its power."),
+    ] = None,
     node: Annotated[int, typer.Option(help=f"Process of --table3, nm: {', '.join(map(str, NODES))}.")] = 14,
     compare: Annotated[
         list[str] | None,
@@ -52,11 +56,13 @@ def command(
     """Map units to gates and print their area, longest path and highest clock; in µm² and MHz with --liberty."""
     done: dict[str, flow.Area] = {}
     others: dict[str, dict[str, flow.Area]] = {}
+    powers: dict[str, Estimate] = {}
     errors: list[str] = []
     code = 2
     try:
         check(unit in (*emit.UNITS, CORE), "unit", unit, f"must be one of {', '.join((*emit.UNITS, CORE))}")
         check(unit == CORE or not beside_paper, "--table3", unit, "is of the whole core: vrex synth core --table3")
+        powers = _powers(power) if power else {}
         check(node in NODES, "--node", node, f"must be one of {', '.join(map(str, NODES))}")
         chosen = params.override(params.preset(preset), assign or [])
         options = {"liberty": liberty, "macro_bits": macro_bits, "dont_use": tuple(dont_use or ())}
@@ -74,7 +80,7 @@ def command(
     rows = {u: done[u] for u in _units(unit) if u in done}
     untimed = [a.untimed for a in rows.values() if a.untimed]
     report = {"preset": preset, "assignments": assign or [], "units": {u: a.report() for u, a in rows.items()}}
-    lines = table3.table3(rows, node=node) if beside_paper and set(rows) >= set(table3.UNITS) else {}
+    lines = table3.table3(rows, powers, node) if beside_paper and set(rows) >= set(table3.UNITS) else {}
     if lines:
         report["table3"] = {"node": node, "rows": {n: asdict(r) | {"area": asdict(r.area)} for n, r in lines.items()}}
     agreements = [_agreement(rows, measured) for measured in others.values()] if rows and not errors else []
@@ -97,6 +103,17 @@ def command(
         typer.echo(f"vrex synth: {error}", err=True)
     if errors or untimed:
         raise typer.Exit(code)
+
+
+def _powers(file: Path) -> dict[str, Estimate]:
+    """Powers of the rows of Table III, from a file that `vrex power --json` wrote."""
+    try:
+        units = json.loads(file.read_text())["units"]
+    except OSError as e:
+        raise ParamError(f"--power={str(file)!r}: cannot read it: {e.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise ParamError(f"--power={str(file)!r}: is no output of vrex power UNITS --json") from None
+    return table3.powers_of(units)
 
 
 def _files(pattern: str) -> list[Path]:

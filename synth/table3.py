@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from golden.params import check
 from synth import technology
 from synth.flow import Area, Memory
 from synth.sram import Sram, total
@@ -90,6 +91,31 @@ def table3(
     for unit, name, units in (("dre", "DRE", DRE), ("core", "Core", (*PAPER, "glue"))):
         rows[unit] = _sum(name, [rows[u] for u in units])
     return rows
+
+
+def powers_of(units: dict[str, dict]) -> dict[str, Estimate]:
+    """What `table3` takes as powers, of the units that `vrex power --json` reports (`synth.power.Power.report`).
+
+    Raises: `ParamError` for reports that lack a figure.
+    """
+    parts = {}
+    for name, report in units.items():
+        for part in ("dynamic_mw", "leakage_mw", "memory_mw"):
+            given = report.get(part)
+            check(
+                isinstance(given, dict) and set(given) == {"low", "value", "high"}, part, given, f"not of unit {name}"
+            )
+            parts[name, part] = Estimate(**given)
+    logic = {n: parts[n, "dynamic_mw"] + parts[n, "leakage_mw"] for n in units}
+    whole = {n: p + parts[n, "memory_mw"] for n, p in logic.items()}
+    out = {n: p for n, p in logic.items() if n in ("dpe", "vpe")} | {n: whole[n] for n in ("hcu", "kvmu") if n in whole}
+    if {"dpe", "vpe"} <= set(units):
+        out["memory"] = parts["dpe", "memory_mw"] + parts["vpe", "memory_mw"]
+    if {"wtu", "cluster_set"} <= set(units):
+        out["wtu"] = whole["wtu"] + whole["cluster_set"]
+    if {"dre", "hcu", "wtu", "kvmu"} <= set(units) and "wtu" in out:
+        out["glue"] = whole["dre"] + -1 * (out["hcu"] + out["wtu"] + out["kvmu"])
+    return out
 
 
 def macros(memories: list[Memory] | tuple[Memory, ...], node: int) -> list[Sram]:

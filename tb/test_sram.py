@@ -10,7 +10,7 @@ from synth.agreement import agreement
 from synth.flow import MACRO_BITS, Area, Memory
 from synth.liberty import EMBEDDED, load
 from synth.sram import ACCESS_FACTOR, AREA_SPREAD, ENERGY_FACTOR, POINTS, Sram, crossover
-from synth.table3 import CORE, LXE_BITS, PAPER, table3
+from synth.table3 import CORE, LXE_BITS, PAPER, powers_of, table3
 from synth.technology import NODES, Estimate, to_node
 from synth.timing import Path, Timing
 
@@ -179,6 +179,22 @@ def test_table_sums():
     powers = dict.fromkeys((*PAPER, "glue"), Estimate(1.0, 2.0, 3.0))
     assert table3(units, powers)["core"].power == Estimate(7.0, 14.0, 21.0)
     assert table3(units, powers)["dre"].power.value == 8.0
+
+
+def test_powers_of_units():
+    def unit(logic: float, memory: float) -> dict:
+        parts = {"dynamic_mw": logic - 1, "leakage_mw": 1.0, "memory_mw": memory}
+        return {n: {"low": v, "value": v, "high": 2 * v} for n, v in parts.items()}
+
+    units = {n: unit(10.0 * (i + 1), 1.0) for i, n in enumerate(("hcu", "wtu", "cluster_set", "kvmu", "vpe", "dpe"))}
+    found = powers_of(units | {"dre": unit(120.0, 5.0)})
+    assert set(found) == {*PAPER, "glue"}
+    values = {n: p.value for n, p in found.items()}
+    assert values == {"dpe": 60, "vpe": 50, "memory": 2, "hcu": 11, "wtu": 52, "kvmu": 41, "glue": 125 - 104}
+    assert found["hcu"].high == 22
+    assert set(powers_of({"hcu": units["hcu"]})) == {"hcu"}
+    with pytest.raises(ParamError, match="leakage_mw=None: not of unit hcu"):
+        powers_of({"hcu": {"dynamic_mw": {"low": 1, "value": 1, "high": 1}}})
 
 
 def test_agreement_of_libraries():

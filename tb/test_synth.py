@@ -553,6 +553,20 @@ def test_command_prints_table_iii(core):
     assert rows["core"]["area"]["low"] < rows["core"]["area"]["value"] < rows["core"]["area"]["high"]
 
 
+def test_table_iii_takes_powers(core, tmp_path):
+    half = {"low": 0.5, "value": 1.5, "high": 2.5}
+    one = dict.fromkeys(("dynamic_mw", "leakage_mw", "memory_mw"), half)
+    power = tmp_path / "power.json"
+    power.write_text(json.dumps({"units": {n: one for n in table3.UNITS}}))
+    result = runner.invoke(app, ["core", "--table3", "--json", "--power", str(power)])
+    assert json.loads(result.stdout)["table3"]["rows"]["hcu"]["power"]["value"] == 4.5
+    power.write_text("[]")
+    for file, message in ((power, "is no output of vrex power"), (tmp_path / "absent", "cannot read it: No such file")):
+        result = runner.invoke(app, ["core", "--table3", "--power", str(file)])
+        assert result.exit_code == 2
+        assert message in result.stderr
+
+
 def test_command_compares_libraries(core, tmp_path):
     """The embedded library with every area doubled agrees with itself to the last digit."""
     text = re.sub(r"area : ([\d.]+)", lambda m: f"area : {2 * float(m[1])}", EMBEDDED.read_text())
