@@ -195,6 +195,13 @@ FIGURES = (
     ),
     Figure("resv: layers, frames", "V-Rex Fig. 20", "4.2 % to 44.0 %", ("resv",), lambda p: spread(p["resv"])),
     Figure(
+        "resv-paper: layers, frames",
+        "V-Rex Fig. 20",
+        "4.2 % to 44.0 %",
+        ("resv-paper",),
+        lambda p: spread(p["resv-paper"]),
+    ),
+    Figure(
         "infinigenp: layers, frames", "V-Rex Fig. 20", "all alike", ("infinigenp",), lambda p: spread(p["infinigenp"])
     ),
     Figure(
