@@ -10,7 +10,7 @@ demo: models
 	$(BIN)/vrex demo -o build/demo
 
 test: setup lint
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal --junitxml build/tests.xml
 
 lint: setup
 	$(BIN)/ruff check .

@@ -14,14 +14,15 @@ def command(json: console.Json = False) -> None:
         console.print_json({name: asdict(p) for name, p in PRESETS.items()})
         return
     table = Table("parameter", *PRESETS, title="Presets")
-    flat = {name: _flat(asdict(p)) for name, p in PRESETS.items()}
+    flat = {name: flat(asdict(p)) for name, p in PRESETS.items()}
     for key in flat["core"]:
         table.add_row(key, *(str(flat[name][key]) for name in PRESETS))
     console.out.print(table)
 
 
-def _flat(tree: dict, prefix: str = "") -> dict:
+def flat(tree: dict, prefix: str = "") -> dict:
+    """A tree of parameters as one level of dotted names."""
     out = {}
     for key, value in tree.items():
-        out |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        out |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return out

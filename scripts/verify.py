@@ -12,7 +12,7 @@ from golden.trace import Trace
 from hdl.emit import UNITS, emit, params_of
 from scripts import console
 from tb.runner import ROOT, BenchError
-from tb.verify import Outcome, products, vectors, verify
+from tb.verify import Outcome, verify_unit
 
 FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
 
@@ -44,10 +44,10 @@ def command(
         emitted = emit(unit, params_of(unit, system))
         try:
             with console.err.status(f"{unit} on {trace.name}") as status:
-                common = (emitted, f, queries, idle, stall, seed, lambda o: status.update(_line(o)))
-                engine = {"dpe": products, "vpe": vectors}.get(unit)
-                own = params_of(unit, system)
-                outcomes = engine(data, own, *common) if engine else verify(unit, data, p, *common)
+                how = {"queries": queries, "idle": idle, "stall": stall, "seed": seed}
+                outcomes = verify_unit(
+                    unit, data, system, emitted, f, **how, progress=lambda o: status.update(_line(o))
+                )
         except BenchError as e:
             console.err.print(f"[red]{unit} failed[/] {e}", highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None

@@ -10,8 +10,8 @@ from golden.hashing import to_int
 from golden.params import ReSVParams
 from golden.resv import ReSV
 from golden.trace import Trace, TraceError
-from hdl.emit import Emitted
-from hdl.params import DpeParams, DreParams, VpeParams
+from hdl.emit import Emitted, params_of
+from hdl.params import DpeParams, DreParams, SystemParams, VpeParams
 from sim.dpe import DpeTime
 from sim.hcu import HcuTime
 from sim.kvmu import KvmuTime
@@ -374,3 +374,10 @@ def verify(
         out.append(outcome)
         progress(outcome)
     return out
+
+
+def verify_unit(unit: str, trace: Trace, system: SystemParams, emitted: Emitted, f: ReSVParams, **how) -> list[Outcome]:
+    """Any unit on a trace: `products` for the DPE, `vectors` for the VPE, `verify` for the units of the DRE."""
+    if unit in ("dpe", "vpe"):
+        return (products if unit == "dpe" else vectors)(trace, params_of(unit, system), emitted, f, **how)
+    return verify(unit, trace, system.core.dre, emitted, f, **how)

@@ -1,0 +1,255 @@
+"""`vrex report`: a preset on one self-contained HTML page."""
+
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from rich.progress import Progress
+
+from golden.trace import Trace
+from hdl.emit import UNITS, Emitted, params_of
+from hdl.params import SystemParams
+from scripts import console, diagram, page, waves
+from scripts.page import Section
+from scripts.presets import flat
+from scripts.verify import FIXTURE
+from synth import flow
+from synth.emission import emitted
+from synth.sweep.evaluate import OBJECTIVES
+from synth.table3 import DRE, SYSTEMS, Row, table3
+from tb.runner import BenchError
+from tb.verify import Outcome, verify_unit
+
+TESTS = Path("build/tests.xml")  # of `make test`
+STALLS = {"idle": 0.1, "stall": 0.2}  # so that the pictures show what a full-rate run would not
+
+
+def command(
+    folder: console.Folder = Path("build/report"),
+    preset: console.Preset = "core",
+    param: console.Param = None,
+    trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`; a small real one by default.")] = FIXTURE,
+    sweep: Annotated[Path | None, typer.Option(help="Folder of a `vrex sweep`, for its front and plots.")] = None,
+    tests: Annotated[
+        Path, typer.Option(help="Results of a test run in JUnit's XML, as `make test` leaves them.")
+    ] = TESTS,
+    seed: console.Seed = 1,
+) -> None:
+    """Parameters, block diagram, areas, Table III, sweep, verification, coverage and waveforms on one HTML page."""
+    with console.one_line_errors():
+        system = console.params(preset, param)
+        data = Trace.load(trace)
+        swept = _sweep(sweep) if sweep else []  # before the long part, as a wrong folder should not cost it
+        areas: dict[str, flow.Area] = {}
+        outcomes: dict[str, list[Outcome]] = {}
+        pictures: dict[str, str] = {}
+        with Progress(console=console.err, transient=True) as progress:
+            bar = progress.add_task("", total=2 * len(UNITS))
+            for unit in UNITS:
+                progress.update(bar, description=f"{unit}: area")
+                made = emitted(unit, params_of(unit, system), flow.BUILD)
+                areas[unit] = flow.synthesise(made.verilog, made.top, leaves=tuple(made.manifest["leaves"]))
+                progress.advance(bar)
+            for unit in UNITS:
+                progress.update(bar, description=f"{unit}: {trace.name} on the RTL")
+                made = emitted(unit, params_of(unit, system), flow.BUILD)
+                try:
+                    outcomes[unit], pictures[unit] = _simulate(unit, made, system, data, seed)
+                except BenchError as e:
+                    console.err.print(f"[red]{unit} failed[/] {e}", highlight=False, soft_wrap=True)
+                    raise typer.Exit(1) from None
+                progress.advance(bar)
+        differs = [f"{u}, {o.table}: {d}" for u, found in outcomes.items() for o in found for d in o.differences]
+        sections = [
+            *_parameters(system),
+            _diagram(system, areas),
+            *_areas(areas),
+            *swept,
+            _verification(outcomes, data),
+            _tests(tests),
+            *(_waveform(unit, picture) for unit, picture in pictures.items()),
+        ]
+        lead = f"Preset {preset}" + (f" with {', '.join(param)}" if param else "") + f", trace {trace.name}."
+        verdict = f"{len(differs)} differences from golden." if differs else "Every beat equals golden."
+        file = folder / "report.html"
+        page.write(file, f"OpenVRex {preset}", lead, verdict, not differs, sections)
+    console.out.print(f"Report: {file}")
+    for line in differs:
+        console.err.print(f"[red]differs:[/] {line}", highlight=False, soft_wrap=True)
+    if differs:
+        raise typer.Exit(1)
+
+
+def _simulate(unit: str, made: Emitted, system: SystemParams, data: Trace, seed: int) -> tuple[list[Outcome], str]:
+    """What the trace gave on the RTL, and a picture of it."""
+    outcomes: list[Outcome] = []
+
+    def play(recorder: Emitted) -> None:
+        f = system.core.dre.function()
+        outcomes.extend(verify_unit(unit, data, system, recorder, f, queries=1, seed=seed, **STALLS))
+
+    samples = waves.record(made, play)
+    return outcomes, page.svg(waves.draw(made, samples))
+
+
+def _parameters(system: SystemParams) -> list[Section]:
+    values = flat(asdict(system))
+    return [
+        Section("Parameters", "As `-p` takes them.", ["parameter", "value"], [[k, str(v)] for k, v in values.items()])
+    ]
+
+
+def _diagram(system: SystemParams, areas: dict[str, flow.Area]) -> Section:
+    made = emitted("dre", params_of("dre", system), flow.BUILD)
+    notes = {u: f"{a.total_ge:,.0f} GE" for u, a in areas.items()}
+    notes |= {f"wtu{i}": notes["wtu"] for i in range(system.core.dre.wtu.n_h)}
+    note = (
+        "Drawn from the Verilog of the DRE: its parts with their memories, and the data that go from one to the other "
+        "(bits of the widest port). k: keys' hash bits, s: rows of score codes, t: clusters of the keys, w: addresses "
+        "of new entries, x: moves out of the recent window, b: bursts to fetch."
+    )
+    return Section("Retrieval engine (DRE)", note, plot=page.svg(diagram.draw(made.verilog, made.top, notes)))
+
+
+def _areas(areas: dict[str, flow.Area]) -> list[Section]:
+    rows = table3(areas)
+    core, paper = rows["core"], rows["core"].paper_area
+    body = [
+        [
+            r.name,
+            f"{r.paper_area:.4f}" if r.paper_area else "-",
+            f"{100 * r.paper_area / paper:.2f}" if r.paper_area else "-",
+            f"{r.area.value:.4f}",
+            f"{r.area.low:.4f} to {r.area.high:.4f}",
+            f"{100 * r.area.value / core.area.value:.2f}",
+        ]
+        for r in rows.values()
+    ]
+    for n, mm2 in SYSTEMS.items():
+        ours = n * core.area
+        body.append([f"{n} cores", f"{mm2:.2f}", "", f"{ours.value:.2f}", f"{ours.low:.2f} to {ours.high:.2f}", ""])
+    third = Section(
+        "Table III",
+        "mm² in 14 nm: the paper's, and ours through the embedded library and the documented step from gate "
+        "equivalents to a node, with its uncertainty (docs/area.md).",
+        ["unit", "paper", "%", "ours", "low to high", "%"],
+        body,
+    )
+    units = Section(
+        "Logic and memories of each unit",
+        "Embedded library; 1 GE is one NAND2, 1 τ a fifth of an inverter with four alike behind it.",
+        ["unit", "cells GE", "registers GE", "memory bits", "longest path τ", "levels"],
+        [
+            [
+                u,
+                *(f"{x:,.0f}" for x in (a.comb_ge, a.reg_ge, a.memory_bits)),
+                f"{a.timing.delay:,.0f}",
+                str(a.timing.levels),
+            ]
+            for u, a in areas.items()
+        ],  # fmt: skip
+    )
+    return [
+        Section("Area of the core", "Cells, registers and memories of each unit.", plot=_tree_map(rows)),
+        third,
+        units,
+    ]
+
+
+def _tree_map(rows: dict[str, Row]) -> str:
+    """Columns are units, as wide as their area; in them cells, registers and memories. The DRE again, larger."""
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    kinds = (("cells", "#3b6ea5"), ("registers", "#8fb3d9"), ("memories", "#e0b060"))
+    for i, (title, names) in enumerate((("core", [*(n for n in rows if n not in (*DRE, "core"))]), ("DRE", DRE)), 1):
+        axes = figure.add_subplot(1, 2, i, title=f"{title}: {rows[title.lower()].area.value:.3f} mm²")
+        axes.set_axis_off()
+        total, x = sum(max(0.0, rows[n].area.value) for n in names), 0.0
+        for name in names:
+            own = max(0.0, rows[name].area.value)
+            width, y = own / total, 0.0
+            for kind, colour in kinds:
+                height = max(0.0, getattr(rows[name], kind).value) / own if own else 0.0
+                axes.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor="white", linewidth=1))
+                y += height
+            if width > 0.02:
+                axes.text(x + width / 2, 0.5, f"{rows[name].name}\n{100 * width:.0f} %", ha="center", va="center",
+                          rotation=90 if width < 0.12 else 0, fontsize=8)  # fmt: skip
+            x += width
+        for kind, colour in kinds:
+            axes.bar(0, 0, color=colour, label=kind)
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, 1)
+    return page.svg(figure)
+
+
+def _sweep(folder: Path) -> list[Section]:
+    """The front of a sweep and its plots. Raises: `ValueError` for a folder that `vrex sweep` did not write."""
+    try:
+        points = json.loads((folder / "points.json").read_text())
+        best = [p for p in points if p["front"]]
+        objectives = [o for o in OBJECTIVES if best and o in best[0]["result"]]
+        names = list(best[0]["point"]) if best else []
+        rows = [[*(str(p["point"][n]) for n in names), *(f"{p['result'][o]:,.5g}" for o in objectives)] for p in best]
+        plots = [p.read_text()[p.read_text().index("<svg") :] for p in sorted(folder.glob("*.svg"))]
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise ValueError(f"sweep={folder}: not a folder that `vrex sweep` wrote ({e})") from None
+    failed = sum(bool(p["error"]) for p in points)
+    note = f"{len(points):,} points, {failed:,} failed, {len(best):,} on the Pareto front."
+    heads = [*names, *(f"{OBJECTIVES[o].title}, {OBJECTIVES[o].unit}" for o in objectives)]
+    return [Section("Sweep", note, heads, rows, "".join(plots))]
+
+
+def _verification(outcomes: dict[str, list[Outcome]], data: Trace) -> Section:
+    return Section(
+        "RTL against golden",
+        f"{data.tokens:,} tokens, layers {', '.join(map(str, data.layers))}; inputs idle in {STALLS['idle']:.0%} and "
+        f"outputs are stalled in {STALLS['stall']:.0%} of the cycles. Cycles of unstalled runs are held equal by "
+        "`vrex verify`.",
+        ["unit", "run", "beats compared", "cycles", "result"],
+        [
+            [u, o.table, f"{o.beats:,}", f"{o.cycles:,}", "DIFFERS" if o.differences else "equal"]
+            for u, found in outcomes.items()
+            for o in found
+        ],
+    )
+
+
+def _tests(path: Path) -> Section:
+    """Tests by file, and the coverage bins they reached."""
+    if not path.exists():
+        return Section("Tests and functional coverage", f"No test run on record at {path}: `make test` leaves one.")
+    try:
+        cases = list(ET.parse(path).iter("testcase"))
+    except ET.ParseError as e:
+        raise ValueError(f"tests={path}: not JUnit's XML ({e})") from None
+    counts: dict[str, list[int]] = {}
+    bins: dict[str, str] = {}
+    for case in cases:
+        name = case.get("classname", "").rpartition(".")[2]
+        own = counts.setdefault(name, [0, 0, 0])
+        failed = case.find("failure") is not None or case.find("error") is not None
+        own[1 if failed else 2 if case.find("skipped") is not None else 0] += 1
+        for p in case.iter("property"):
+            if p.get("name") == "bins":
+                bins[name] = f"{bins[name]}, {p.get('value')}" if name in bins else p.get("value", "")
+    rows = [[n, *(f"{x:,}" for x in c), bins.get(n, "")] for n, c in sorted(counts.items())]
+    return Section(
+        "Tests and functional coverage",
+        f"From {path}. Every bin listed was reached; a test fails if a stated one is not.",
+        ["file", "passed", "failed", "skipped", "coverage bins"],
+        rows,
+    )
+
+
+def _waveform(unit: str, picture: str) -> Section:
+    return Section(
+        f"Streams of {unit}",
+        "From the run above. Blue: a beat is handed over, the end of its payload in hexadecimal; yellow: offered, the "
+        "receiver not ready.",
+        plot=picture,
+    )
