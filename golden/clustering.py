@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from golden.hashing import pack, to_int, to_words, unpack
-from golden.numerics import flush, to_bf16
+from golden.numerics import BF16, flush, to_bf16
 from golden.params import ReSVParams
 
 
@@ -67,7 +67,10 @@ class Clusterer:
 
     def key_cluster(self) -> np.ndarray:
         """Key_cluster: means of the members' keys, [C, key_dim], one rounding to FP32 and one to BF16."""
-        return to_bf16(self.key_sums / self.counts[:, None].astype(np.float32))
+        changed = np.flatnonzero(self._changed[: len(self), 0])
+        self._means[changed] = to_bf16(self._sums[changed] / self._counts[changed, None].astype(np.float32))
+        self._changed[changed] = False
+        return self._means[: len(self)].copy()
 
     def distances(self, hashes: np.ndarray) -> np.ndarray:
         """Hamming distances of `hashes` [N, words] to every cluster, [N, C]."""
@@ -93,19 +96,50 @@ class Clusterer:
         words = hashes if isinstance(hashes, np.ndarray) and hashes.ndim == 2 else to_words(hashes, self.params.n_hp)
         n = len(words)
         token_of = [None] * n if tokens is None else list(tokens)
-        key_of = [None] * n if keys is None else flush(keys)
+        keys = None if keys is None else flush(keys)
         if self.params.hash_policy != "first":
+            key_of = [None] * n if keys is None else keys
             return [self.add(to_int(w), t, k) for w, t, k in zip(words, token_of, key_of, strict=True)]
-        old = len(self)
-        far = self.params.n_hp + 1
-        before = self.distances(words)
-        at = before.argmin(axis=1) if old else np.zeros(n, np.int64)
-        best = before[np.arange(n), at].tolist() if old else [far] * n
+        old, p = len(self), self.params
+        distance = np.full(n, p.n_hp + 1)
+        at = np.zeros(n, np.int64)
+        if old:
+            before = self.distances(words)
+            at = before.argmin(axis=1)
+            distance = before[np.arange(n), at].astype(np.int64)
+        opened: dict[int, int] = {}  # token of the frame: the cluster it opens
+        first = 0
+        while old + len(opened) < p.max_clusters and (lone := distance[first:] >= p.th_hd).any():
+            first += int(lone.argmax())
+            opened[first] = old + len(opened)
+            near = hamming(words[first:], words[first : first + 1])[:, 0]
+            closer = near < distance[first:]  # strictly: the older cluster has the lower index
+            closer[0] = True
+            at[first:][closer], distance[first:][closer] = opened[first], near[closer]
+            first += 1
+        return self._put(words, at.tolist(), distance.tolist(), set(opened), token_of, keys)
+
+    def _put(
+        self,
+        words: np.ndarray,
+        clusters: list[int],
+        distances: list[int],
+        opening: set[int],
+        tokens: list[int | None],
+        keys: np.ndarray | None,
+    ) -> list[Joined]:
+        """Enter tokens into the clusters found for them; hashes of old clusters do not change."""
+        while len(self) + len(opening) > len(self._counts):
+            self._allocate(min(2 * len(self._counts), self.params.max_clusters))
+        numbers = [None] * len(words) if keys is None else keys.astype(np.float32)
         joined = []
-        for i, nearest in enumerate(zip(best, at.tolist(), strict=True)):
-            if len(self) > old:  # strictly nearer only: the older cluster has the lower index
-                nearest = min(nearest, _nearest(hamming(words[i : i + 1], self.hashes[old:])[0], old))
-            joined.append(self._place(words[i], *nearest, token_of[i], key_of[i]))
+        for i, c in enumerate(clusters):
+            if i in opening:
+                self.members.append([])
+                self._hashes[c] = words[i]
+            joined.append(
+                self._count(c, i in opening, distances[i], tokens[i], None if numbers is None else numbers[i])
+            )
         return joined
 
     def _place(self, words: np.ndarray, distance: int, c: int, token: int | None, key: np.ndarray | None) -> Joined:
@@ -118,23 +152,33 @@ class Clusterer:
                 self._allocate(min(2 * c, self.params.max_clusters))
             self.members.append([])
             self._hashes[c] = words
+        joined = self._count(c, is_new, distance, token, None if key is None else key.astype(np.float32))
+        if self.params.hash_policy == "majority":
+            self._ones[c] += unpack(words[None], self.params.n_hp)[0]
+            self._hashes[c] = pack(2 * self._ones[c : c + 1] > len(self.members[c]))[0]
+        elif self.params.hash_policy == "mean":
+            self._hashes[c] = to_words([self._rehash(self.key_cluster()[c])], self.params.n_hp)[0]
+        return joined
+
+    def _count(self, c: int, is_new: bool, distance: int, token: int | None, key: np.ndarray | None) -> Joined:
         self.members[c].append(self._tokens if token is None else token)
         self._tokens += 1
         if self._counts[c] < self._top:
             self._counts[c] += 1
             if self.key_dim:
                 with np.errstate(invalid="ignore", over="ignore"):  # infinities follow IEEE 754
-                    self._sums[c] += key.astype(np.float32)
-        if self.params.hash_policy == "majority":
-            self._ones[c] += unpack(words[None], self.params.n_hp)[0]
-            self._hashes[c] = pack(2 * self._ones[c : c + 1] > len(self.members[c]))[0]
-        elif self.params.hash_policy == "mean":
-            self._hashes[c] = to_words([self._rehash(self.key_cluster()[c])], self.params.n_hp)[0]
-        return Joined(c, is_new, int(self._counts[c]), full and not near, distance)
+                    self._sums[c] += key
+                self._changed[c] = True
+        return Joined(c, is_new, int(self._counts[c]), not is_new and distance >= self.params.th_hd, distance)
 
     def _allocate(self, capacity: int) -> None:
         n = len(self)
-        columns = {"_hashes": (self._words, np.uint64), "_sums": (self.key_dim, np.float32)}
+        columns = {
+            "_hashes": (self._words, np.uint64),
+            "_sums": (self.key_dim, np.float32),
+            "_means": (self.key_dim, BF16),  # of clusters that have not changed since they were last asked for
+            "_changed": (1, bool),
+        }
         if self.params.hash_policy == "majority":
             columns["_ones"] = (self.params.n_hp, np.int64)
         for name, (width, dtype) in columns.items():

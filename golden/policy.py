@@ -379,35 +379,95 @@ def attention(
 ) -> tuple[np.ndarray, int]:
     """Light attention: output FP32 [T, heads, head_size] and its MACs.
 
-    Row t of `q` [T, heads, head_size] attends to the tokens of `chosen.keep` up to its own index `rows[t]`, and to the
-    extra keys. Scores are scaled by head_size^-0.5; FP32 throughout. A row that may attend to nothing gives 0.
+    Row t of `q` [T, heads, head_size] attends to the tokens of `chosen.keep` up to its own index `rows[t]` (rising),
+    and to the extra keys. Scores are scaled by head_size^-0.5; FP32 throughout. A row that may attend to nothing
+    gives 0. Softmax and sum go over the keys a chunk at a time, so that scores stay in a core's cache.
     """
     t, heads, size = q.shape
     k = k if chosen.k is None else chosen.k
     v = v if chosen.v is None else chosen.v
     kv_heads = len(k)
     group = heads // kv_heads
-    out = np.empty((t, heads, size), np.float32)
+    scaled = by_kv_head(q * np.float32(size**-0.5), kv_heads)
+    moved = np.flatnonzero(chosen.turn) if chosen.turn is not None else np.zeros(0, np.int64)
+    turned = turn_keys(k[:, moved], chosen.turn[moved], base) if len(moved) else None
+    out = np.empty((kv_heads, t, group, size), np.float32)
     macs = 0
     for g in range(kv_heads):
         at = np.flatnonzero(chosen.keep[g])
-        everything = len(at) == k.shape[1]
-        keys, values = (k[g], v[g]) if everything else (k[g].take(at, axis=0), v[g].take(at, axis=0))
-        if chosen.turn is not None and chosen.turn[at].any():
-            keys = turn_keys(keys, chosen.turn[at], base)
         seen = np.searchsorted(at, rows, side="right")
+        own = chosen.keep[g, moved]  # of the keys that move
+        slots = np.searchsorted(at, moved[own])
+        softmax = _Softmax(scaled[g], group)
         extra = 0
         if chosen.extra_k is not None:
             extra = chosen.extra_k.shape[1]
-            keys, values = np.concatenate([chosen.extra_k[g], keys]), np.concatenate([chosen.extra_v[g], values])
-        part = slice(g * group, (g + 1) * group)
-        s = q[:, part].reshape(t * group, size) @ keys.T * np.float32(size**-0.5)
-        first = extra + int(seen.min(initial=0))
-        tail = s.reshape(t, group, -1)[:, :, first:]
-        tail[(np.arange(first, s.shape[1]) >= extra + seen[:, None])[:, None].repeat(group, 1)] = -np.inf
-        out[:, part] = (_softmax(s) @ values).reshape(t, group, size)
+            softmax.add(chosen.extra_k[g], chosen.extra_v[g], np.full(t, extra))
+        for i in range(0, len(at), _CHUNK):
+            part = at[i : i + _CHUNK]
+            first, last = int(part[0]), int(part[-1])
+            part = slice(first, last + 1) if last - first == len(part) - 1 else part  # neighbours need no copy
+            keys = k[g, part]
+            here = (slots >= i) & (slots < i + _CHUNK)
+            if here.any():
+                keys = keys.copy()
+                keys[slots[here] - i] = turned[g, own][here]
+            softmax.add(keys, v[g, part], seen - i)
+        out[g] = softmax.mean().reshape(t, group, size)
         macs += 2 * size * group * int((seen + extra).sum())
-    return (out if chosen.add is None else out + chosen.add), macs
+    y = out.swapaxes(0, 1).reshape(q.shape)
+    return (y if chosen.add is None else y + chosen.add), macs
+
+
+_CHUNK = 2048  # keys whose scores are in work at once
+_ROWS = 144  # query rows, the same: 1.2 MB of scores
+_HIDDEN, _LOWEST = np.float32(-np.inf), np.finfo(np.float32).min
+
+
+class _Softmax:
+    """Softmax-weighted sum of values for query rows [R, d], `group` to a token, over keys that come in parts."""
+
+    def __init__(self, q: np.ndarray, group: int):
+        self.q, self.group = q, group
+        step = max(1, _ROWS // group)  # tokens of a block of rows
+        self.blocks = [slice(i, i + step) for i in range(0, len(q) // group, step)]
+        self.parts: list[tuple[np.ndarray, ...] | None] = [None] * len(self.blocks)  # largest score, weight, sum
+
+    def add(self, k: np.ndarray, v: np.ndarray, seen: np.ndarray) -> None:
+        """Keys and values [n, d], of which token t sees the first seen[t], rising."""
+        n = len(k)
+        if not n:
+            return
+        for b, tokens in enumerate(self.blocks):
+            own = seen[tokens]
+            first, last = max(0, int(own[0])), min(n, int(own[-1]))
+            if last <= 0:
+                continue
+            s = self.q[self.group * tokens.start : self.group * tokens.stop] @ k[:last].T
+            if first < last:
+                hidden = np.where(np.arange(first, last) < own[:, None], np.float32(0), _HIDDEN)
+                s.reshape(-1, self.group, last)[:, :, first:] += hidden[:, None]
+            top = s.max(axis=1, keepdims=True, initial=_LOWEST)
+            old = self.parts[b]
+            if old is not None:
+                top = np.maximum(top, old[0])
+            s -= top
+            np.exp(s, out=s)
+            weight, total = (s @ np.ones(last, np.float32))[:, None], s @ v[:last]
+            if old is not None:
+                fade = np.exp(old[0] - top)
+                weight += old[1] * fade
+                total += old[2] * fade
+            self.parts[b] = top, weight, total
+
+    def mean(self) -> np.ndarray:
+        """The sum over all that was added [R, d], 0 where a row saw nothing."""
+        out = np.zeros(self.q.shape, np.float32)
+        for part, tokens in zip(self.parts, self.blocks, strict=True):
+            if part is not None:
+                rows = out[self.group * tokens.start : self.group * tokens.stop]
+                np.divide(part[2], np.maximum(part[1], np.float32(1e-30)), out=rows)
+        return out
 
 
 def by_kv_head(q: np.ndarray, kv_heads: int) -> np.ndarray:
@@ -445,9 +505,3 @@ def _sealed(a: np.ndarray) -> np.ndarray:
     a = a.view()
     a.flags.writeable = False
     return a
-
-
-def _softmax(s: np.ndarray) -> np.ndarray:
-    top = s.max(axis=1, keepdims=True, initial=-np.inf)
-    p = np.exp(s - np.where(np.isfinite(top), top, 0))
-    return p / np.maximum(p.sum(axis=1, keepdims=True), np.float32(1e-30))

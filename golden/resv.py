@@ -51,8 +51,14 @@ class ReSV:
         self.tables = [
             Clusterer(params, self.hasher.dim, partial(self.hasher.rehash, table=i)) for i in range(self.hasher.tables)
         ]
+        self._cluster_of = np.full((len(self.tables), 1024), -1)
         self.length = 0
         self.frame = 0  # tokens of the last frame
+
+    @property
+    def cluster_of(self) -> np.ndarray:
+        """Cluster of every token in every table, int64 [tables, n]; -1 for a sink."""
+        return self._cluster_of[:, : self.length]
 
     def append(self, k: np.ndarray) -> Appended:
         """Cluster the keys `k` [T, kv_heads, head_dim] (BF16, after the rotary embedding) of a new frame."""
@@ -64,6 +70,9 @@ class ReSV:
         joined = [t.add_frame(h, names, x) for t, h, x in zip(self.tables, hashes, keys, strict=True)]
         self.length += len(k)
         self.frame = len(k)
+        while self.length > self._cluster_of.shape[1]:
+            self._cluster_of = np.concatenate([self._cluster_of, np.full_like(self._cluster_of, -1)], axis=1)
+        self.cluster_of[:, tokens[clustered]] = [[j.cluster for j in of] for of in joined]
         return Appended(tokens[clustered], hashes, joined)
 
     def retrieve(self, q: np.ndarray) -> Retrieved:
@@ -83,10 +92,7 @@ class ReSV:
 
     def tokens_of(self, clusters: Iterable[np.ndarray]) -> np.ndarray:
         """Tokens of cluster sets ([C] bool a table) by the HC tables, [kv_heads, n] bool."""
-        out = np.zeros((len(self.tables), self.length), bool)
-        for i, (table, mask) in enumerate(zip(self.tables, clusters, strict=True)):
-            for c in np.flatnonzero(mask):
-                out[i, table.members[c]] = True
+        out = np.stack([np.append(mask, False)[of] for mask, of in zip(clusters, self.cluster_of, strict=True)])
         return np.broadcast_to(out, (self.kv_heads, self.length)) if len(out) == 1 else out
 
     def _codes(self, q: np.ndarray) -> list[np.ndarray]:

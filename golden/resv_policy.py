@@ -43,7 +43,6 @@ class ReSVPolicy(Policy):
         super().__init__(params, shape)
         self.uses_ahead = params.prefetch != "none"
         self.layers = [ReSV(params.resv, shape.kv_heads, shape.head_size) for _ in range(shape.layers)]
-        self.cluster_of = [[[] for _ in r.tables] for r in self.layers]  # cluster of every token of a table; -1: sink
         self.predicted: set[int] = set()  # layers whose guessed tokens are prefetched
 
     def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
@@ -52,8 +51,7 @@ class ReSVPolicy(Policy):
         done = resv.append(k.astype(BF16))
         clustered, dim = len(done.tokens), resv.hasher.dim
         self.ledger.work("index", len(resv.tables) * clustered * dim * (p.n_hp + 1))
-        for i, (table, old, joined) in enumerate(zip(resv.tables, before, done.joined, strict=True)):
-            self.cluster_of[layer][i] += [-1] * (len(tokens) - clustered) + [j.cluster for j in joined]
+        for table, old, joined in zip(resv.tables, before, done.joined, strict=True):
             opened = np.cumsum([j.is_new for j in joined])
             self.ledger.work("compare", clustered * old + int(opened.sum()))
             self.ledger.hold("device", (len(table) - old) * self._cluster_bytes(dim) + clustered * 4)
@@ -96,7 +94,7 @@ class ReSVPolicy(Policy):
         heads = self.shape.kv_heads // len(got.clusters)
         pieces = 0
         for i, mask in enumerate(got.clusters):
-            absent = np.array(self.cluster_of[layer][i], np.int64)[missing[i * heads, : self.layers[layer].length]]
+            absent = self.layers[layer].cluster_of[i][missing[i * heads, : self.layers[layer].length]]
             pieces += heads * int((mask & (np.bincount(absent, minlength=len(mask)) > 0)).sum())
         return pieces
 

@@ -49,9 +49,38 @@ def scores(q: np.ndarray, key_cluster: np.ndarray, kv_heads: int, fmt: DotFormat
     for g in range(kv_heads):
         part = slice(g * group, (g + 1) * group)
         own = q[:, part].reshape(-1, dim)
-        products = dot(own, slices[:, g], fmt) if fmt else matmul(own, slices[:, g])
+        products = dot(own, slices[:, g], fmt) if fmt else _matmul(own, slices[:, g])
         out[:, part] = products.reshape(rows, group, -1)
     return out
+
+
+def _matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The same as `golden.numerics.matmul`, sooner: plain rows first, whose float64 sums are exact in any order.
+
+    Of a plain row, the length in units of its smallest number's last bit is below 2^26. Products of two such rows are
+    multiples of a common unit, and their magnitudes sum to at most the product of the lengths (Cauchy and Schwarz).
+    """
+    (x, plain_a), (y, plain_b) = _plain(a), _plain(b)
+    out = (x @ y.T).astype(np.float32) + np.float32(0)
+    if not plain_a.all():
+        out[~plain_a] = matmul(a[~plain_a], b)
+    if not plain_b.all():
+        out[:, ~plain_b] = matmul(a, b[~plain_b])
+    return out
+
+
+def _plain(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows [N, n] of BF16 as float64, 0 where they are not plain, and which are [N] bool."""
+    bits = np.ascontiguousarray(x).view(np.uint16)
+    field = (bits >> 7) & 0xFF
+    lowest = np.where(field == 0, 255, field).min(axis=1, initial=255).astype(np.int64)  # 0: zero or subnormal
+    with np.errstate(invalid="ignore", over="ignore"):
+        number = np.where(field == 0, 0, bits).astype(np.uint32)
+        wide = (number << 16).view(np.float32).astype(np.float64)
+        length = np.sqrt(np.einsum("ij,ij->i", wide, wide))
+        plain = (length < np.ldexp(1.0, lowest - 134 + 26)) & (lowest > 71) & (length < 2.0**60)
+    plain |= length == 0
+    return np.where(plain[:, None], wide, 0.0), plain
 
 
 def codes(s: np.ndarray, params: ReSVParams, head_dim: int) -> np.ndarray:
@@ -60,6 +89,8 @@ def codes(s: np.ndarray, params: ReSVParams, head_dim: int) -> np.ndarray:
         return np.zeros(s.shape, np.uint16)
     if params.score_map == "vpe":
         return _vpe_codes(s, params.score, head_dim)
+    if params.score_map == "exp" and np.isfinite(s).all():
+        return _exp_codes(s, params.score, head_dim)
     s = s.astype(np.float64)
     valid = ~np.isnan(s)
     top = np.max(s, axis=1, keepdims=True, where=valid, initial=-np.inf)
@@ -79,6 +110,20 @@ def codes(s: np.ndarray, params: ReSVParams, head_dim: int) -> np.ndarray:
     last = (1 << params.score.bits) - 1
     out = np.where(at_top, last, encode(above / span * value(last, params.score), params.score))
     return out.astype(np.uint16)
+
+
+def _exp_codes(s: np.ndarray, fmt: ScoreFormat, head_dim: int) -> np.ndarray:
+    """The exp map of finite scores, some rows at a time so that they stay in a core's cache."""
+    table = exp_codes(fmt)
+    out = np.empty(s.shape, np.uint16)
+    step = max(1, (1 << 15) // s.shape[1])
+    for i in range(0, len(s), step):
+        down = s[i : i + step].astype(np.float64)
+        np.subtract(down.max(axis=1, keepdims=True), down, out=down)
+        down *= STEPS * LOG2_E / sqrt(head_dim)
+        np.minimum(down, len(table) - 1, out=down)
+        out[i : i + step] = table.take(np.rint(down, out=down).astype(np.int32))
+    return out
 
 
 def _vpe_codes(s: np.ndarray, fmt: ScoreFormat, head_dim: int) -> np.ndarray:

@@ -98,7 +98,7 @@ class HistoryBranch:
         x, conv = causal_conv1d(x, self.conv_weight, self.conv_bias, cu, state.conv)
         x = silu(x)
         dt, b, c = np.split(x @ self.x_proj, [rank, rank + n], axis=1)
-        dt = np.logaddexp(np.float32(0), dt @ self.dt_proj + self.dt_bias)
+        dt = softplus(dt @ self.dt_proj + self.dt_bias)
         y, h = selective_scan(x, dt, self.a, b, c, cu, state.h)
         return ((y + self.d * x) * silu(z)) @ self.out_proj, State(conv, h)
 
@@ -136,18 +136,29 @@ def selective_scan(
     """
     lengths = np.diff(cu)
     order = np.argsort(-lengths, kind="stable")  # the sequences that last longest first: the others fall off the end
-    h = h[order]
+    h = np.ascontiguousarray(h[order].swapaxes(1, 2))  # channels last: long rows for the elementwise work
+    fade, new = np.empty_like(h), np.empty_like(h)
+    a, u = np.ascontiguousarray(a.T), dt * x
     y = np.empty_like(x)
     for t in range(int(lengths.max(initial=0))):
         live = int((lengths > t).sum())
         at = cu[order[:live]] + t
-        now = h[:live]
-        now *= np.exp(dt[at, :, None] * a)
-        now += (dt[at] * x[at])[:, :, None] * b[at, None, :]
-        y[at] = np.einsum("bdn,bn->bd", now, c[at])
+        now, f, n = h[:live], fade[:live], new[:live]
+        np.exp(np.multiply(dt[at, None], a, out=f), out=f)
+        now *= f
+        now += np.multiply(u[at, None], b[at, :, None], out=n)
+        y[at] = (c[at, None] @ now)[:, 0]
     out = np.empty_like(h)
     out[order] = h
-    return y, out
+    return y, np.ascontiguousarray(out.swapaxes(1, 2))
+
+
+def softplus(x: np.ndarray) -> np.ndarray:
+    """log(1 + exp(x)) of FP32, without overflow; log1p(e) = log(u) e / (u - 1) for u = 1 + e as it is rounded."""
+    e = np.exp(-np.abs(x))
+    u = 1 + e
+    above = u - 1
+    return np.maximum(x, 0) + np.where(above == 0, e, np.log(u) * (e / np.where(above == 0, 1, above)))
 
 
 def silu(x: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ No sum is rounded, whatever the format.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -78,31 +79,40 @@ def select_rows(codes: np.ndarray, counts: np.ndarray, params: ReSVParams) -> Se
     check(counts.shape == codes.shape[1:], "counts.shape", counts.shape, f"must be [{codes.shape[1]}], as codes")
     _check_range("codes", codes, params.score.bits)
     _check_range("counts", counts, params.count_bits)
-    bits = params.score.value_bits + params.count_bits + codes.shape[1].bit_length()
-    codes, counts = codes.astype(np.int64), counts.astype(np.int64)
     rows, clusters = codes.shape
     if clusters == 0:
         zero = np.zeros(rows, np.int64)
         return Selection(np.zeros((rows, 0), bool), zero, zero, zero, zero)
     # Sums beyond 63 bits (wide formats alone) are made of Python integers.
+    bits = params.score.value_bits + params.count_bits + clusters.bit_length()
     exact = np.int64 if bits <= 63 else object
-    weight = value(codes, params.score).astype(exact) * counts.astype(exact)
-    total = weight.sum(1)
+    # Rank and index of a cluster in one integer: no two are equal, so any sort of them is the stable one of the ranks.
+    low = clusters.bit_length()
+    unsigned = np.uint32 if params.score.bits + low <= 32 else np.uint64
+    top = codes.max(1, keepdims=True).astype(unsigned)
+    rank = top - codes.astype(unsigned)
+    if params.selection == "buckets":
+        rank = bucket(codes, params.n_buckets).astype(unsigned)
+    key = (rank << unsigned(low)) | np.arange(clusters, dtype=unsigned)
+    order = np.sort(key, axis=1)
+    at = (order & unsigned((1 << low) - 1)).astype(np.int64)
+    ordered = np.take_along_axis(codes, at, 1) if params.selection == "buckets" else top - (order >> unsigned(low))
+    acc = _values(params.score).astype(exact).take(ordered)
+    acc *= counts.astype(exact).take(at)
+    np.cumsum(acc, axis=1, out=acc)
+    total = acc[:, -1].copy()
     th = threshold(total, params.ratio_q16)
-    # A stable sort of the keys: equal keys stay in index order.
-    key = -codes if params.selection == "exact" else bucket(codes, params.n_buckets)
-    order = np.argsort(key, axis=1, kind="stable")
-    acc = np.take_along_axis(weight, order, 1).cumsum(1)
-    over = (acc > th[:, None]).astype(bool)
-    last = np.where(over.any(1), over.argmax(1), clusters - 1)
-    if params.selection == "exact":
-        mask = np.zeros((rows, clusters), bool)
-        np.put_along_axis(mask, order, np.arange(clusters) <= last[:, None], 1)
-    else:
-        cut = np.take_along_axis(np.take_along_axis(key, order, 1), last[:, None], 1)
-        mask = key <= cut
-    n = mask.sum(1)
-    return Selection(mask, n, mask @ counts, total, th)
+    last = np.minimum(np.count_nonzero(acc <= th[:, None], axis=1), clusters - 1)
+    cut = order[np.arange(rows), last][:, None]
+    mask = key <= cut if params.selection == "exact" else rank <= cut >> unsigned(low)
+    tokens = (mask.astype(np.float64) @ counts.astype(np.float64)).astype(np.int64)  # below 2^53
+    return Selection(mask, np.count_nonzero(mask, axis=1), tokens, total, th)
+
+
+@lru_cache
+def _values(fmt: ScoreFormat) -> np.ndarray:
+    """The value of every code."""
+    return value(np.arange(1 << fmt.bits), fmt)
 
 
 def union(mask: np.ndarray) -> np.ndarray:
@@ -113,6 +123,6 @@ def union(mask: np.ndarray) -> np.ndarray:
 def _check_range(name: str, array: np.ndarray, bits: int) -> None:
     if not np.issubdtype(array.dtype, np.integer):
         raise ParamError(f"{name}: dtype {array.dtype} must be an integer type")
-    bad = (array < 0) | (array >= 1 << bits)
-    if bad.any():
+    if array.size and (array.min() < 0 or array.max() >= 1 << bits):
+        bad = (array < 0) | (array >= 1 << bits)
         raise ParamError(f"{name}: {array[bad][0]} does not fit in {bits} unsigned bits")
