@@ -1,0 +1,336 @@
+"""What a point costs: tasks that points share, and the objectives put together from their results.
+
+A unit is timed and synthesised once for all points in which its parameters are the same: a grid of HCUs and WTUs costs
+the sum of its axes in synthesis, not their product.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from golden.clustering import Clusterer
+from golden.params import ParamError, ReSVParams, check
+from golden.trace import Trace, TraceError
+from golden.wicsum import select_rows
+from hdl import emit
+from hdl.params import DreParams, HcuParams, KvmuParams, WtuParams
+from sim.dre import DreTime
+from sim.hcu import HcuTime
+from sim.kvmu import APPEND, KvmuCycles, KvmuTime
+from sim.wtu_cores import WtuCores
+from synth import flow, technology
+from synth.liberty import EMBEDDED, digest, load
+from synth.sram import Sram
+from synth.sweep.points import Design, Point
+from tb.verify import tables
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("golden", "hdl", "hdl/arith", "sim", "synth", "synth/sweep")
+UNITS = ("hcu", "wtu", "cluster_set", "kvmu")
+BASE = 1 << 20  # of the KVMU's device and home memory: where bursts are cut depends on it
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is sought. `most`: more is better · `timed`: needs the time views · `built`: needs synthesis."""
+
+    title: str
+    unit: str
+    most: bool = False
+    timed: bool = False
+    built: bool = False
+
+
+OBJECTIVES = {
+    "cycles": Objective("DRE cycles per frame and table", "cycles", timed=True),
+    "bytes": Objective("fetched per frame and table", "bytes", timed=True),
+    "area": Objective("DRE area", "µm²", built=True),
+    "fmax": Objective("highest clock", "MHz", most=True, built=True),
+}
+
+
+@cache
+def code() -> str:
+    """Hash of all source that decides a result, and the version of Yosys."""
+    files = [f for p in PACKAGES for f in (ROOT / p).iterdir() if f.suffix in (".py", ".abc", ".v")]
+    files += [ROOT / "tb" / "verify.py"]
+    text = [(f.relative_to(ROOT).as_posix(), f.read_bytes()) for f in sorted(files)]
+    return hashlib.sha256(repr((text, version("pyosys"))).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the points of a sweep share; files by absolute path, since workers may run elsewhere.
+
+    trace_digest, library_digest : of the files' contents · queries : frames that are timed, from the end
+    node : technology (nm) that area and clock are stated for · build : where synthesis keeps its results
+    """
+
+    trace: str
+    trace_digest: str
+    queries: int
+    liberty: tuple[str, ...]
+    library_digest: str
+    effort: str
+    target: float | None
+    node: int
+    build: str
+    code: str
+
+    @classmethod
+    def of(
+        cls, trace: Path, queries: int, liberty: list[Path], effort: str, target: float | None, node: int
+    ) -> "Settings":
+        """Settings of files that exist; raises `TraceError`, `SynthError` or `ParamError` where something is wrong."""
+        check(queries >= 1, "queries", queries, "must be at least 1")
+        check(effort in ("area", "speed"), "effort", effort, "must be one of area, speed")
+        ok = target is None or (effort == "speed" and target > 0)
+        check(ok, "target", target, "only effort speed has one, of more than 0 ps")
+        technology.node(node)
+        Trace.load(trace)
+        return cls(
+            trace=str(trace.absolute()),
+            trace_digest=_digest(trace),
+            queries=queries,
+            liberty=tuple(str(f.absolute()) for f in liberty),
+            library_digest=digest(list(liberty) or [EMBEDDED]),
+            effort=effort,
+            target=target,
+            node=node,
+            build=str(flow.BUILD.absolute()),
+            code=code(),
+        )
+
+    @property
+    def identity(self) -> str:
+        """All of it that decides results, wherever the files are."""
+        kept = (self.trace_digest, self.queries, self.library_digest, self.effort, self.target, self.node, self.code)
+        return repr(kept)
+
+
+@dataclass(frozen=True)
+class Task:
+    """`function(*arguments, *results of inputs)`; two tasks of the same key are the same."""
+
+    kind: str
+    function: Callable
+    arguments: tuple
+    inputs: tuple["Task", ...] = ()
+    salt: str = ""  # what else decides the result
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of everything that decides the result."""
+        decides = (self.arguments, [t.key for t in self.inputs], self.salt)
+        return f"{self.kind}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}"
+
+
+def key_of(design: Design | Point, settings: Settings) -> str:
+    """Name of a design's results: its parameters, the trace, the library, the code; of a point that is no design."""
+    return hashlib.sha256(repr((design, settings.identity)).encode()).hexdigest()[:32]
+
+
+def task(design: Design, objectives: tuple[str, ...], settings: Settings) -> Task:
+    """The task of a point, with those it shares; its result is {objective or detail: number}."""
+    dre, f = design.system.core.dre, design.function
+    make = partial(Task, salt=settings.code)
+    inputs: list[Task] = []
+    if any(OBJECTIVES[o].timed for o in objectives):
+        shared = replace(f, recent=1)  # residence is the KVMU's; what is selected does not depend on it
+        seen = make("stream", stream, (shared, settings.trace, settings.trace_digest, settings.queries))
+        inputs += [
+            make("hcu cycles", hcu_cycles, (dre.hcu, f.th_hd), (seen,)),
+            make("wtu cycles", wtu_cycles, (dre.wtu, f.ratio_q16), (seen,)),
+            make("kvmu cycles", kvmu_cycles, (dre.kvmu,), (seen,)),
+        ]
+    if any(OBJECTIVES[o].built for o in objectives):
+        options = (settings.liberty, settings.library_digest, settings.effort, settings.target, settings.build)
+        for unit in UNITS:
+            own = emit.params_of(unit, design.system)
+            if isinstance(own, WtuParams):
+                own = replace(own, n_h=1)  # a core is the same, however many there are
+            inputs.append(make(f"{unit} synthesis", built, (unit, own, *options)))
+    return make("point", combine, (dre, objectives, settings.node, tuple(t.kind for t in inputs)), tuple(inputs))
+
+
+@dataclass(frozen=True)
+class Block:
+    """A frame of one HC table whose queries are timed: its segment, rows, token counts, and the union they select."""
+
+    segment: int
+    codes: np.ndarray  # [R, C]
+    counts: np.ndarray  # [C]
+    clusters: list[int]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What one HC table's units see of a trace: key hashes and clusters of every segment, the timed frames."""
+
+    hashes: list[list[int]]
+    clusters: list[list[int]]
+    blocks: list[Block]
+
+
+def stream(f: ReSVParams, path: str, trace_digest: str, queries: int) -> list[Stream]:
+    """The trace through golden ReSV, a `Stream` an HC table."""
+    if _digest(Path(path)) != trace_digest:
+        raise TraceError(f"{path}: not the trace that the sweep was started with; give workers the same file")
+    out = []
+    for table in tables(Trace.load(path), f, queries):
+        model, clusters, blocks = Clusterer(f), [], []
+        for segment, (hashes, codes) in enumerate(zip(table.hashes, table.codes, strict=True)):
+            clusters.append([j.cluster for j in model.add_frame(hashes)])
+            if codes is not None:
+                counts = model.counts.copy()
+                union = select_rows(codes, counts, f).mask.any(0)
+                blocks.append(Block(segment, codes, counts, np.flatnonzero(union).tolist()))
+        out.append(Stream(table.hashes, clusters, blocks))
+    return out
+
+
+def hcu_cycles(p: HcuParams, th_hd: int, streams: list[Stream]) -> list[list[list[tuple[int, bool]]]]:
+    """(comparisons, late) of every key of each timed frame, per table."""
+    out = []
+    for s in streams:
+        time = HcuTime(p, th_hd)
+        keys = [[time.key(0, h) for h in hashes] for hashes in s.hashes]
+        out.append([keys[b.segment] for b in s.blocks])
+    return out
+
+
+def wtu_cycles(p: WtuParams, ratio_q16: int, streams: list[Stream]) -> list[list[int]]:
+    """Cycle of the last row's last beat of each timed frame, per table; of all N_WTU-h cores."""
+    cores = WtuCores(p)
+    return [[int(cores.run([(row, b.counts) for row in b.codes], ratio_q16)[-1]) for b in s.blocks] for s in streams]
+
+
+@dataclass
+class KvmuFrame:
+    """A timed frame: cycles from each key to the next that can be taken, from the set's last beat to its last burst."""
+
+    free: list[int] = field(default_factory=list)
+    fetch: int = 0
+    bytes: int = 0  # fetched
+
+
+def kvmu_cycles(p: KvmuParams, streams: list[Stream]) -> list[list[KvmuFrame]]:
+    """A `KvmuFrame` for each timed frame, per table. Raises `ParamError` if the trace does not fit."""
+    out = []
+    for s in streams:
+        time = KvmuTime(p, BASE, BASE)
+        blocks = {b.segment: b for b in s.blocks}
+        frames = []
+        for segment, clusters in enumerate(s.clusters):
+            free = [time.run([(APPEND, 0, c)]).free for c in clusters]
+            if segment in blocks:
+                union = blocks[segment].clusters
+                slots = sum(r.slots for c in union for r in time.kv.ranges(0, c))
+                joined = DreTime.SET_TO_FETCH if union else DreTime.EMPTY_TO_FETCH
+                frames.append(KvmuFrame(free, joined + time.run([], [(0, union)]).b[-1], slots * p.entry_bytes))
+        stored, keys = time.kv.contexts[0].n, sum(map(len, s.clusters))
+        check(stored == keys, "blocks", p.blocks, f"{keys - stored} of {keys} keys of the trace are refused; give more")
+        out.append(frames)
+    return out
+
+
+@dataclass(frozen=True)
+class Built:
+    """A unit after synthesis: gate equivalents, memories, longest path in FO4 (None: `untimed` says why)."""
+
+    gates: float
+    memories: tuple[flow.Memory, ...]
+    path: float | None
+    untimed: str
+
+
+def built(unit: str, params, liberty: tuple[str, ...], _: str, effort: str, target: float | None, build: str) -> Built:
+    """Synthesis of a unit on its own."""
+    made = emit.emit(unit, params)
+    leaves = tuple(made.manifest["leaves"])
+    files = [Path(f) for f in liberty]
+    area = flow.synthesise(
+        made.verilog, made.top, files or None, leaves=leaves, effort=effort, target=target, build=Path(build)
+    )
+    path = area.timing.delay / _fo4(tuple(files) or (EMBEDDED,), build) if area.timing else None
+    return Built(area.total_ge, area.memories, path, area.untimed)
+
+
+@cache
+def _fo4(files: tuple[Path, ...], build: str) -> float:
+    return technology.fo4(load(list(files), Path(build)))
+
+
+class _Known:
+    """Stands for a unit's time view where its cycles are known."""
+
+    def __init__(self, cycles: list):
+        self._cycles = iter(cycles)
+
+    def key(self, ctx: int, key_hash: int) -> tuple[int, bool]:
+        return next(self._cycles)
+
+    def run(self, ops: list) -> KvmuCycles:
+        return KvmuCycles(free=next(self._cycles))
+
+
+def combine(
+    p: DreParams, objectives: tuple[str, ...], node: int, kinds: tuple[str, ...], *results: object
+) -> dict[str, float]:
+    """The objectives of a point, and what they are made of, from the results of its tasks."""
+    part = dict(zip(kinds, results, strict=True))
+    out = {}
+    if "hcu cycles" in part:
+        out |= _timed(p, *(part[f"{unit} cycles"] for unit in ("hcu", "wtu", "kvmu")))
+    if "hcu synthesis" in part:
+        out |= _sized(p, node, {u: part[f"{u} synthesis"] for u in UNITS}, "fmax" in objectives)
+    return {n: v for n, v in out.items() if n.partition(".")[0] in objectives}
+
+
+def _timed(p: DreParams, hcu: list, wtu: list, kvmu: list) -> dict[str, float]:
+    """Means over the timed frames of all tables."""
+    keys, query, fetched = [], [], []
+    for compares, ends, frames in zip(hcu, wtu, kvmu, strict=True):
+        for own, end, frame in zip(compares, ends, frames, strict=True):
+            time = DreTime(p, 0)
+            time.hcu, time.kvmu = _Known(own), _Known(frame.free)
+            keys.append(time.keys([(APPEND, 0, 0, 0)] * len(own))[-1] if own else 0)
+            query.append(end + frame.fetch)
+            fetched.append(frame.bytes)
+    out = {n: float(np.mean(v)) for n, v in (("cycles.keys", keys), ("cycles.query", query), ("bytes", fetched))}
+    return out | {"cycles": out["cycles.keys"] + out["cycles.query"]}
+
+
+def _sized(p: DreParams, node: int, units: dict[str, Built], clock: bool) -> dict[str, float]:
+    """Area (µm²) of each unit with its memories, and the clock (MHz) of the slowest."""
+    count = {u: p.wtu.n_h if u == "wtu" else 1 for u in units}
+    logic = {u: count[u] * technology.to_node(x.gates, node).value for u, x in units.items()}
+    memory = {u: count[u] * sum(_macros(x.memories, node)) for u, x in units.items()}
+    out = {f"area.{u}": logic[u] + memory[u] for u in units}
+    out |= {"area": sum(out.values()), "area.memory": sum(memory.values())}
+    untimed = next((f"{u} has no longest path: {x.untimed}" for u, x in units.items() if x.path is None), "")
+    check(not (clock and untimed), "fmax", None, untimed)
+    if clock:
+        out["fmax"] = 1e6 / (max(x.path for x in units.values()) * technology.node(node).fo4.value)
+    return out
+
+
+def _macros(memories: tuple[flow.Memory, ...], node: int) -> list[float]:
+    return [m.count * Sram(m.depth, m.width, m.read_ports, m.write_ports, node).area.value for m in memories]
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
+    except OSError as e:
+        raise TraceError(
+            f"{path}: cannot be read on this worker ({e.strerror}); put it where all workers see it"
+        ) from None
+
+
+__all__ = ["OBJECTIVES", "ParamError", "Settings", "Task", "code", "key_of", "task"]

@@ -1,0 +1,142 @@
+"""The points of a sweep: axes as the user writes them, and the design that a point means."""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from golden.params import ParamError, ReSVParams, check
+from hdl.params import SystemParams, override, preset
+
+Point = dict[str, str]  # own name of a parameter -> value, as `-p` takes them
+
+# The paper's names. N_HCU alone is N_HCU-h, which the paper writes first in "N_HCU 1x16".
+PAPER = {
+    f"N_{u}{end}": f"{u.lower()}.n_{end[-1:] or 'h'}" for u in ("HCU", "WTU", "DPE", "VPE") for end in ("", "-h", "-w")
+}
+PAPER |= {"N_hp": "n_hp", "Th_hd": "th_hd", "Th_r-wics": "ratio"}
+FUNCTION = ("th_hd", "ratio")  # parameters of ReSV that no memory or lane fixes
+MOST = 1_000_000  # points of a grid
+
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:([:*])(-?\d+))?")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A parameter and the values it takes: `given` as the user wrote its name, `name` our own."""
+
+    given: str
+    name: str
+    values: tuple[str, ...]
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the values are numbers."""
+        return all(_number(v) for v in self.values)
+
+
+@dataclass(frozen=True)
+class Design:
+    """What a point means: hardware, and the function it computes."""
+
+    system: SystemParams
+    function: ReSVParams
+
+
+def axis(text: str) -> Axis:
+    """An axis from `NAME=V,V,...`, a value being a word, `LOW..HIGH`, `LOW..HIGH:STEP` or `LOW..HIGH*FACTOR`.
+
+    Raises `ParamError` for an axis without values, a range that holds none, a value given twice, numbers beside words.
+    """
+    given, eq, words = text.partition("=")
+    check(bool(eq and given and words), "axis", text, "must look like N_HCU-h=1,2,4 or clusters=256..1024*2")
+    values = [v for word in words.split(",") for v in _expand(given, word.strip())]
+    for v in values:
+        check(values.count(v) == 1, given, v, "is given twice; give each value once")
+    numbers = [_number(v) for v in values]
+    check(all(numbers) or not any(numbers), given, words, "has numbers and words; give values of one kind")
+    return Axis(given, PAPER.get(given, given), tuple(values))
+
+
+def axes(texts: list[str], fixed: list[str]) -> tuple[Axis, ...]:
+    """The axes of a sweep. Raises `ParamError` where two of them, or one and a `fixed` NAME=VALUE, set the same."""
+    out = tuple(axis(t) for t in texts)
+    check(bool(out), "axes", 0, "give at least one, e.g. N_HCU-h=1,2,4")
+    names = [(a.given, a.name) for a in out]
+    names += [(f"-p {n}", PAPER.get(n, n)) for n in (t.partition("=")[0] for t in fixed)]
+    for (one, a), (two, b) in itertools.combinations(names, 2):
+        (scope_a, leaf_a), (scope_b, leaf_b) = (_scoped(n) for n in (a, b))
+        overlap = leaf_a == leaf_b and (scope_a == scope_b or not (scope_a and scope_b))
+        check(not overlap, two, one, "both set the same parameter; leave one of them out")
+    return out
+
+
+def size(axes: tuple[Axis, ...], listed: bool) -> int:
+    """Points of a grid, or of a list, in which the n-th values of all axes make a point."""
+    lengths = {len(a.values) for a in axes}
+    if not listed:
+        return math.prod(len(a.values) for a in axes)
+    counts = ", ".join(f"{a.given} has {len(a.values)}" for a in axes)
+    check(len(lengths) == 1, "--list", counts, "every axis must have as many values; without --list it is a grid")
+    return lengths.pop()
+
+
+def points(axes: tuple[Axis, ...], listed: bool) -> Iterator[Point]:
+    """The points of a grid, the last axis running fastest, or of a list."""
+    n = size(axes, listed)
+    check(n <= MOST, "points", n, f"a grid has at most {MOST}; give fewer values, or use --search")
+    values = zip(*(a.values for a in axes), strict=True) if listed else itertools.product(*(a.values for a in axes))
+    for row in values:
+        yield dict(zip((a.name for a in axes), row, strict=True))
+
+
+def design(base: str, fixed: list[str], point: Point, th_hd: int = 7, ratio: float = 0.3) -> Design:
+    """The design of a point over preset `base` with NAME=VALUE `fixed`.
+
+    Raises `ParamError` if its parameters cannot work.
+    """
+    own = dict(t.partition("=")[::2] for t in fixed)
+    settings = {PAPER.get(n, n): v for n, v in own.items()} | point
+    function = {"th_hd": str(th_hd), "ratio": str(ratio)} | {n: settings.pop(n) for n in FUNCTION if n in settings}
+    system = override(preset(base), [f"{n}={v}" for n, v in settings.items()])
+    hardware = system.core.dre
+    try:
+        limit, share = int(function["th_hd"]), float(function["ratio"])
+    except ValueError:
+        raise ParamError(f"th_hd, ratio={function!r}: must be a whole number and a number") from None
+    check(0 <= share <= 1, "ratio", share, "must be 0 to 1")
+    f = replace(hardware.function(), th_hd=min(limit, hardware.hcu.n_hp + 1), ratio_q16=round(share * 65536))
+    return Design(system, f)
+
+
+def _expand(given: str, word: str) -> list[str]:
+    """The values that a word between commas stands for."""
+    check(bool(word), given, word, "an empty value; write V,V,...")
+    m = _RANGE.fullmatch(word)
+    if m is None:
+        check(".." not in word, given, word, "must look like 1..8, 16..64:16 or 256..1024*2")
+        return [word]
+    low, high, by = int(m[1]), int(m[2]), int(m[4] or 1)
+    check(low <= high, given, word, f"a range from {low} to {high} holds nothing; write {high}..{low}")
+    if m[3] == "*":
+        check(low >= 1 and by >= 2, given, word, "a range of factors starts at 1 or more and its factor is 2 or more")
+        values = list(itertools.takewhile(lambda v: v <= high, (low * by**i for i in itertools.count())))
+    else:
+        check(by >= 1, given, word, "its step must be at least 1")
+        values = list(itertools.islice(range(low, high + 1, by), MOST + 1))
+    check(len(values) <= MOST, given, word, f"more than {MOST} values")
+    return [str(v) for v in values]
+
+
+def _scoped(name: str) -> tuple[str, str]:
+    scope, _, leaf = name.rpartition(".")
+    return scope, leaf
+
+
+def _number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
