@@ -31,6 +31,7 @@ PANELS = {  # of stream.svg: title, scale
     "operations": ("G operations without linear layers so far", 1e9),
     "device_peak": ("peak device MB", 1e6),
 }
+COLOURS = matplotlib.colormaps["tab20"].colors  # one for each policy
 DEFAULT = Options()
 
 
@@ -171,6 +172,7 @@ def plot_series(results: dict) -> Figure:
     figure = Figure(figsize=(13, 7), layout="constrained")
     axes = figure.subplots(2, 3).ravel()
     for axis, (name, (title, scale)) in zip(axes, PANELS.items(), strict=True):
+        axis.set_prop_cycle(color=COLOURS)
         for policy, r in results["policies"].items():
             y = np.array([np.nan if v is None else v for v in r["series"][name]]) / scale
             axis.plot(r["series"]["tokens"], y, label=policy, linewidth=1.2)
@@ -186,6 +188,8 @@ def plot_ratios(results: dict) -> Figure:
     figure = Figure(figsize=(13, 7), layout="constrained")
     by_layer, by_head = figure.subplots(2, 1)
     layers = results["layers"]
+    for axis in (by_layer, by_head):
+        axis.set_prop_cycle(color=COLOURS)
     for name, p in results["policies"].items():
         r = np.array(p["ratio"], float)
         by_layer.plot(range(len(layers)), r.mean(axis=1), marker="o", markersize=3, linewidth=1, label=name)

@@ -86,6 +86,10 @@ def test_trace_side_by_side(whole):
     for name in ("ratio.svg", "stream.svg"):
         text = (folder / name).read_text()
         assert "<svg" in text
+    everything = {"layers": [1, 10, 20], "policies": dict.fromkeys(POLICIES, full)}
+    for plot in (scripts.stream.plot_series, scripts.stream.plot_ratios):
+        lines = plot(everything).axes[0].lines
+        assert len({line.get_color() for line in lines}) == len(lines) == len(POLICIES)
 
 
 @pytest.mark.parametrize("stop", [1, 40, 75])
