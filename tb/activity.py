@@ -15,24 +15,28 @@ from tb.runner import simulator
 _BIT = re.compile(r"(.*)\[(\d+)\]")
 
 
-def recorded(emitted: Emitted, signals: dict[str, list[str]]) -> Emitted:
+def recorded(emitted: Emitted, signals: dict[str, list[str]], instances: dict[str, list[str]]) -> Emitted:
     """`emitted` with a recorder in some of its modules, which writes `<module>.<instance>.rec` into the run's folder.
 
     signals : module -> bits of signals of it and below, as `synth.activity.Circuit.needs` names them
+    instances : module -> names of those to record, where they are not all
     """
     text = emitted.verilog
     for module, bits in signals.items():
         start = re.search(rf"^module \\?{re.escape(module)}\b", text, re.M)
         end = text.index("\nendmodule", start.start())
-        text = text[:end] + _recorder(module, bits) + text[end:]
+        text = text[:end] + _recorder(module, bits, instances.get(module, [])) + text[end:]
     return replace(emitted, verilog=text)
 
 
 def recordings(
-    emitted: Emitted, signals: dict[str, list[str]], play: Callable[[Emitted], object]
+    emitted: Emitted,
+    signals: dict[str, list[str]],
+    play: Callable[[Emitted], object],
+    instances: dict[str, list[str]] | None = None,
 ) -> dict[str, list[Recording]]:
-    """Run `play` on a unit with recorders; of each module the recordings of its instances and runs, in order."""
-    unit = recorded(emitted, signals)
+    """Run `play` on a unit with recorders as in `recorded`; of each module its recordings, run by run."""
+    unit = recorded(emitted, signals, instances or {})
     runs = simulator(unit).parent.parent / "runs"
 
     def files(module: str) -> list[Path]:
@@ -60,19 +64,26 @@ def _read(path: Path, bits: list[str]) -> Recording:
     return Recording(columns, data[: len(data) // width * width].reshape(-1, width))
 
 
-def _recorder(module: str, bits: list[str]) -> str:
+def _recorder(module: str, bits: list[str], instances: list[str]) -> str:
     """A process that writes the words' widths, then the bits before each rising edge, the first one lowest."""
+    ends = (f'place.substr(place.len() - {len(n) + 1}, place.len() - 1) == ".{n}"' for n in instances)
+    chosen = " || ".join(ends) or "1"
     pad = f"{-len(bits) % 32}'b0, " if len(bits) % 32 else ""
     words = dict.fromkeys(_word(b)[0] for b in bits)
-    widths = ", ".join(f"32'($bits({_path(w)}))" for w in reversed(words))
-    ranges = ", ".join(reversed(list(_ranges(bits))))
+    widths = ",\n    ".join(f"32'($bits({_path(w)}))" for w in reversed(words))
+    ranges = ",\n    ".join(reversed(list(_ranges(bits))))
     return (
         "\n  integer recorder;"
+        "\n  string place;"
         "\n  initial begin"
-        f'\n    recorder = $fopen({{"{module}.", $sformatf("%m"), ".rec"}}, "wb");'
-        f'\n    $fwrite(recorder, "%u", {{{widths}}});'
+        '\n    place = $sformatf("%m");'
+        f"\n    recorder = 0;"
+        f"\n    if ({chosen}) begin"
+        f'\n      recorder = $fopen({{"{module}.", place, ".rec"}}, "wb");'
+        f'\n      $fwrite(recorder, "%u", {{{widths}}});'
+        "\n    end"
         "\n  end"
-        f'\n  always @(posedge clk) $fwrite(recorder, "%u", {{{pad}{ranges}}});'
+        f'\n  always @(posedge clk) if (recorder != 0) $fwrite(recorder, "%u", {{{pad}{ranges}}});'
     )
 
 

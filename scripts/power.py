@@ -1,0 +1,107 @@
+"""`vrex power`: what a unit's mapped netlist consumes on a real trace."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from golden.params import check
+from golden.trace import Trace
+from hdl.emit import UNITS, emit, params_of
+from hdl.params import SystemParams
+from scripts import console
+from synth import flow
+from synth.power import Power, chosen, circuits, measure
+from synth.technology import node as known_node
+from tb.activity import recordings
+from tb.runner import ROOT, BenchError
+from tb.verify import products, vectors, verify
+
+FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
+
+
+def command(
+    unit: Annotated[list[str], typer.Argument(help=f"Any of {', '.join(UNITS)}.")],
+    preset: console.Preset = "core",
+    param: console.Param = None,
+    trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`; a small real one by default.")] = FIXTURE,
+    queries: Annotated[int, typer.Option(help="Query blocks (frames) whose rows are selected, from the end.")] = 1,
+    liberty: Annotated[
+        list[Path] | None, typer.Option(help="Liberty file, .gz allowed; repeat for a library in several files.")
+    ] = None,
+    effort: Annotated[str, typer.Option(help="What to map for: area or speed.")] = "area",
+    target: Annotated[
+        float | None, typer.Option(metavar="PS", help="With --effort speed: delay between registers to size gates for.")
+    ] = None,
+    mhz: Annotated[float, typer.Option(help="Clock.")] = 800.0,
+    node: Annotated[int, typer.Option(help="Node of the figures (nm), see `synth/technology.py`.")] = 14,
+    cycles: Annotated[int, typer.Option(help="Cycles evaluated of each run, spread over all of it.")] = 4096,
+    json: console.Json = False,
+) -> None:
+    """Simulate units on a trace with Verilator, count every net's toggles in their netlists and print their power."""
+    with console.one_line_errors():
+        check(mhz > 0, "mhz", mhz, "must be more than 0")
+        check(cycles >= 2, "cycles", cycles, "must be at least 2")
+        known_node(node)
+        for name in unit:
+            check(name in UNITS, "unit", name, f"must be one of {', '.join(UNITS)}")
+        system = console.params(preset, param)
+        data = Trace.load(trace)
+        done = {}
+        try:
+            for name in unit:
+                with console.err.status(f"{name} on {trace.name}"):
+                    options = {"liberty": liberty, "effort": effort, "target": target}
+                    done[name] = power(name, system, data, options, queries, mhz=mhz, node=node, cycles=cycles)
+        except BenchError as e:
+            console.err.print(f"[red]error:[/] {e}", highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+    if json:
+        console.print_json({"preset": preset, "trace": trace.name, "units": {n: p.report() for n, p in done.items()}})
+    else:
+        console.out.print(table(done, f"Power on {trace.name} ({preset}), mapped for {effort}"))
+
+
+def power(unit: str, system: SystemParams, trace: Trace, options: dict, queries: int = 1, **measured) -> Power:
+    """Power of `unit` while it does its part of ReSV on every recorded layer of a trace, at full rate.
+
+    options : of `synth.flow.netlists` · measured : of `synth.power.measure`
+    Raises: `SynthError`, `TraceError`; `BenchError` if the RTL does not do what golden does.
+    """
+    own, p = params_of(unit, system), system.core.dre
+    emitted = emit(unit, own)
+    netlists, library = flow.netlists(emitted.verilog, unit, leaves=tuple(emitted.manifest["leaves"]), **options)
+    modules = circuits(netlists, library)
+    f = replace(p.function(), th_hd=min(7, p.hcu.n_hp + 1))
+
+    def play(recorder) -> None:
+        engine = {"dpe": products, "vpe": vectors}.get(unit)
+        outcomes = engine(trace, own, recorder, f, queries) if engine else verify(unit, trace, p, recorder, f, queries)
+        wrong = [f"{o.table}: {d}" for o in outcomes for d in o.differences]
+        if wrong:
+            raise BenchError(f"{unit}: {wrong[0]}")
+
+    signals = {name: circuit.needs for name, circuit in modules.items()}
+    recorded = recordings(emitted, signals, play, chosen(modules))
+    memories = {name: done["memories"] for name, done in netlists.items()}
+    return measure(unit, modules, memories, library, recorded, **measured)
+
+
+def table(powers: dict[str, Power], title: str) -> Table:
+    """One row a unit."""
+    one = next(iter(powers.values()))
+    where = f"{one.node} nm" if one.library_node else "the library's own node"
+    title += f" with {', '.join(one.library)}; {where}, {one.mhz:g} MHz; before layout: no wires, glitches, clock tree"
+    heads = ("unit", "cycles", "toggles a cycle", "nets pJ", "cells pJ", "clock pJ", "logic mW", "leakage mW")
+    out = Table(*heads, "memory mW", "total mW", "from", "to", title=title)
+    for name, p in powers.items():
+        top = p.modules[[m.name for m in p.modules].index(name)]
+        toggles = sum(m.instances * m.toggles for m in p.modules)
+        parts = (p.energy(n) for n in ("switching", "internal", "clock"))
+        total = p.total
+        milliwatts = (p.dynamic_mw.value, p.leakage_mw.value, p.memory_mw.value, total.value, total.low, total.high)
+        numbers = [*(f"{x:,.2f}" for x in parts), *(f"{x:,.3f}" for x in milliwatts)]
+        out.add_row(name, f"{top.cycles:,}", f"{toggles:,.0f}", *numbers)
+    return out

@@ -1,0 +1,391 @@
+"""Power of a mapped unit: exact toggles of its netlist times what a library says of their energy.
+
+Counted: charge of every pin that a net drives (half C V^2 a toggle), internal energy of every cell's edges, the clock
+pins of all registers every cycle (no clock gating), reads and writes of memories by the SRAM model, leakage of both.
+Not counted: wires, glitches and the clock tree, as in a report before layout (docs/power.md has what they add).
+
+Internal energy of an output's edge is the mean over the inputs that may have caused it; of an input's that moves no
+output, what the library has for the state of the cell. The slew is that of a chain of inverters that drive four.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from synth import cells, nldm
+from synth.activity import Activity, Circuit, Recording, after, count, spread
+from synth.cells import Gate, Internal
+from synth.flow import Memory
+from synth.liberty import EMBEDDED, Library, SynthError
+from synth.nldm import Table
+from synth.sram import Sram
+from synth.technology import ZERO, Estimate
+
+INSTANCES = 4  # of a leaf that are recorded; the others are taken for their mean
+# The embedded library in a process: energy of charging one input pin of INV and leakage of a gate equivalent in ASAP7,
+# 0.7 V (fJ, nW): with these its power is ASAP7's, over all units (docs/power.md).
+PIN, LEAK = 0.3, 0.06
+CLOCK = 6.0  # pins' charge that a DFF's clock inverters move at each edge: two of 1 + 2, openvrex.lib
+# Energy of a node's circuits over another's is the ratio of a V^2 + b V + c: Stillmaker and Baas, Scaling Equations for
+# the Accurate Prediction of CMOS Device Performance from 180 nm to 7 nm, Integration 58, 2017, table 5.
+SCALING = {
+    7: (0.1776, -0.09097, 0.02447),
+    14: (0.2363, -0.09675, 0.02239),
+    16: (0.2958, -0.1241, 0.03024),
+    20: (0.373, -0.1582, 0.04104),
+    32: (0.9559, -0.7823, 0.471),
+    45: (1.103, -0.362, 0.2767),
+    130: (7.171, -6.709, 2.904),
+}
+NODES = {"openvrex": 7, "asap7": 7, "sky130": 130}  # of libraries, by how their file names start
+# Interval of a figure for a node that is not the library's: Stillmaker and Baas's fits beside ASAP7 against SKY130.
+SPREAD, LEAK_SPREAD = 1.5, 10.0
+
+
+@dataclass(frozen=True)
+class Module:
+    """Energy of a module per cycle (fJ), the leaves in it apart, mean over what was recorded.
+
+    switching : of its nets · internal : of its cells · clock : clock pins and what is behind them
+    leakage : nW · toggles : of its nets, a cycle · accesses : memory -> reads and writes a cycle
+    """
+
+    name: str
+    instances: int
+    recorded: int
+    cycles: int
+    toggles: float
+    switching: float
+    internal: float
+    clock: float
+    leakage: float
+    accesses: dict[Memory, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Power:
+    """Power of a unit at `mhz`, by a library at its own node and supply, memories at `node`.
+
+    modules : top and leaves · factor : energy at `node` over that of the library's node; 1 where that is not known
+    """
+
+    unit: str
+    library: tuple[str, ...]
+    library_node: int | None
+    node: int
+    mhz: float
+    modules: tuple[Module, ...]
+
+    @cached_property
+    def factor(self) -> float:
+        """Energy of the same gates at `node` over that at the library's node, both at their nominal supply."""
+        return scaling(self.node) / scaling(self.library_node) if self.library_node else 1.0
+
+    def energy(self, *parts: str) -> float:
+        """Energy a cycle (pJ) at `node` of some of switching, internal and clock."""
+        return sum(m.instances * getattr(m, p) for m in self.modules for p in parts) * self.factor / 1000
+
+    @property
+    def cycle_pj(self) -> float:
+        """Energy a cycle (pJ), memories and leakage included."""
+        return self.total.value / self.mhz * 1000
+
+    @property
+    def dynamic_mw(self) -> Estimate:
+        """Of the logic, clock pins included."""
+        value = self.energy("switching", "internal", "clock") * self.mhz / 1000
+        spread = SPREAD if self.node != self.library_node else 1.0
+        return Estimate(value / spread, value, value * spread)
+
+    @property
+    def leakage_mw(self) -> Estimate:
+        """Of the logic, at 25 °C: as it is in the library."""
+        value = sum(m.instances * m.leakage for m in self.modules) / 1e6
+        spread = LEAK_SPREAD if self.node != self.library_node else 1.0
+        return Estimate(value / spread, value, value * spread)
+
+    @property
+    def memory_mw(self) -> Estimate:
+        """Of memories: reads, writes and leakage."""
+        out = ZERO
+        for module in self.modules:
+            for memory, (reads, writes) in module.accesses.items():
+                ram = Sram(memory.depth, memory.width, memory.read_ports, memory.write_ports, self.node)
+                access = ram.read_energy * (reads * self.mhz / 1000) + ram.write_energy * (writes * self.mhz / 1000)
+                out += (access + ram.leakage * 1e-3) * module.instances
+        return out
+
+    @property
+    def total(self) -> Estimate:
+        """All of it (mW)."""
+        return self.dynamic_mw + self.leakage_mw + self.memory_mw
+
+    def report(self) -> dict:
+        """Everything, ready for JSON."""
+        parts = {n: self.energy(n) for n in ("switching", "internal", "clock")}
+        return {
+            "unit": self.unit,
+            "library": self.library,
+            "library_node": self.library_node,
+            "node": self.node,
+            "mhz": self.mhz,
+            "pj_per_cycle": parts | {"all": self.cycle_pj},
+            "dynamic_mw": vars(self.dynamic_mw),
+            "leakage_mw": vars(self.leakage_mw),
+            "memory_mw": vars(self.memory_mw),
+            "total_mw": vars(self.total),
+            "modules": [vars(m) | {"accesses": {k.name: v for k, v in m.accesses.items()}} for m in self.modules],
+        }
+
+
+def scaling(node: int, volts: float | None = None) -> float:
+    """Energy of a circuit at a node relative to others, at its nominal supply or another one; between nodes in logs."""
+    nominal = {7: 0.7, 14: 0.8, 16: 0.8, 20: 0.9, 32: 0.9, 45: 1.0, 130: 1.8}
+    nodes = sorted(SCALING)
+    factors = []
+    for n in nodes:
+        v = volts or nominal[n]
+        a, b, c = SCALING[n]
+        factors.append(a * v * v + b * v + c)
+    return float(np.exp(np.interp(np.log(node), np.log(nodes), np.log(factors))))
+
+
+def circuits(netlists: dict[str, dict], library: Library) -> dict[str, Circuit]:
+    """Every module of `flow.netlists`, ready to be evaluated."""
+    out = {}
+    for name, done in netlists.items():
+        used = {c for c in done["cells"] if c in library.cells}
+        out[name] = Circuit(name, done["netlist"], cells.load(library, used)[0])
+    return out
+
+
+def chosen(modules: dict[str, Circuit]) -> dict[str, list[str]]:
+    """Instances of leaves to record: `INSTANCES` of each in the module that holds it, at equal distances."""
+    out = {}
+    for module in modules.values():
+        for leaf, held in module.leaves.items():
+            if leaf in modules and len(held) > INSTANCES:
+                names = [name.rpartition(".")[2] for name, _ in held]
+                out[leaf] = [names[i] for i in np.linspace(0, len(names) - 1, INSTANCES).astype(int)]
+    return out
+
+
+def measure(
+    unit: str,
+    modules: dict[str, Circuit],
+    memories: dict[str, dict],
+    library: Library,
+    recordings: dict[str, list[Recording]],
+    mhz: float = 800.0,
+    node: int = 14,
+    cycles: int = 4096,
+) -> Power:
+    """Power of `unit` from recordings of all its modules, in the same runs.
+
+    modules : of `circuits` · memories : module -> the `memories` of its netlist's report, {name: shape}
+    cycles : evaluated of each run, between the first and last cycle after reset in which anything moves
+    Raises: `SynthError` for a library without power tables or leakage, a recording in which nothing moves, and what
+    `Circuit.evaluate` finds.
+    """
+    counts = Counter({unit: 1})
+    for name in _outside_in(unit, modules):
+        for leaf, held in modules[name].leaves.items():
+            counts[leaf] += counts[name] * len(held)
+    spans = [_span(unit, r) for r in recordings[unit]]
+    embedded = library.files == (EMBEDDED,)
+    out = []
+    for name, circuit in modules.items():
+        volts = cells.load(library, set(circuit.gates))[1]
+        gates = circuit.gates
+        if embedded:
+            gates, volts = _stand_in(library, gates), 1.0
+        for gate in gates.values():
+            if gate.leakage is None or not (gate.internal or not gate.outputs):
+                what = "leakage" if gate.leakage is None else "internal_power tables"
+                raise SynthError(f"{_files(library)}: cell {gate.name} has no {what}; use a library with power tables")
+        prices = Prices(circuit, gates, volts, _slew(library))
+        each = len(recordings[name]) // len(spans)
+        activities = (
+            circuit.evaluate(recording, spread(*spans[i // each], cycles))
+            for i, recording in enumerate(recordings[name])
+        )
+        scale = PIN if embedded else 1.0
+        out.append(prices.module(activities, counts[name], memories[name], scale))
+    first = _files(library).lower()
+    known = next((n for start, n in NODES.items() if first.startswith(start)), None)
+    files = tuple(p.name for p in library.files)
+    return Power(unit, ("openvrex",) if embedded else files, known, node, mhz, tuple(out))
+
+
+def _files(library: Library) -> str:
+    return ", ".join(p.name for p in library.files)
+
+
+def _outside_in(unit: str, modules: dict[str, Circuit]) -> list[str]:
+    """Modules, each before those it holds."""
+    order = [unit]
+    for name in order:
+        for leaf in modules[name].leaves:
+            if leaf in order:
+                order.remove(leaf)
+            order.append(leaf)
+    return order
+
+
+def _span(unit: str, recording: Recording) -> tuple[int, int]:
+    """First and last cycle after reset in which anything moves."""
+    moves = np.flatnonzero((recording.samples[1:] != recording.samples[:-1]).any(1))
+    if "rst" in recording.columns:
+        at = recording.columns["rst"]
+        reset = np.flatnonzero(recording.samples[:, at // 8] >> (at % 8) & 1)
+        moves = moves[moves > reset.max(initial=-1) + 1]
+    if not len(moves):
+        raise SynthError(f"{unit}: nothing moves in the recording; give it a trace with traffic")
+    return int(moves[0]), int(moves[-1]) + 1
+
+
+def _slew(library: Library) -> float:
+    """Slew (ps) in a chain of the library's inverter, each driving four, mean of the edges."""
+    cell = nldm.load(library, {library.inverter.name})[library.inverter.name]
+    load, slew = 4 * sum(next(iter(cell.inputs.values()))) / 2, 0.0
+    for _ in range(20):
+        slew = float(np.mean([_at(a.slew, slew, np.array([load]))[0] for a in cell.arcs]))
+    return slew
+
+
+def _at(table: Table | None, slew: float, loads: np.ndarray) -> np.ndarray:
+    """A table's values at a slew and some loads; its ends hold beyond them."""
+    if table is None:
+        return np.zeros(len(loads))
+    values = np.array(table.values)
+    row = [np.interp(slew, table.x, values[:, j]) for j in range(values.shape[1])]
+    return np.interp(loads, table.y, row)
+
+
+def _stand_in(library: Library, gates: dict[str, Gate]) -> dict[str, Gate]:
+    """The embedded library's cells with energies in charges of one pin, by logical effort.
+
+    An output moves p / g pins' charge besides its load, its parasitic capacitance: d = p + g h. Of a register, the part
+    of p that is its clock inverters' moves with the clock instead. Leakage goes with the area.
+    """
+    timings = nldm.load(library, set(gates))
+    out = {}
+    for name, gate in gates.items():
+        arcs = [a.delay for a in (*timings[name].arcs, *timings[name].launches)]
+        clock = CLOCK if gate.next_state else 0.0
+        charge = np.mean([(t.values[0][0] - clock) / ((t.values[0][1] - t.values[0][0]) / t.y[1]) for t in arcs])
+        own = [Internal(pin, None, *[_constant(charge / 2)] * 2) for pin in gate.outputs]
+        own += [Internal(gate.clock, None, *[_constant(CLOCK / 2)] * 2)] if gate.clock else []
+        out[name] = replace(gate, internal=own, leakage=library.cells[name].area * LEAK)
+    return out
+
+
+def _constant(value: float) -> Table:
+    return Table((0.0,), (0.0,), ((value,),))
+
+
+class Prices:
+    """What the edges of a circuit's pins cost."""
+
+    def __init__(self, circuit: Circuit, gates: dict[str, Gate], volts: float, slew: float):
+        self.circuit, self.volts, self.slew = circuit, volts, slew
+        self.groups = [(gates[g.name], pins) for g, pins in circuit.steps]
+        self.groups += [(gates[g.name], pins) for g, _, pins in circuit.registers]
+        self.loads = np.zeros(max(circuit.rows.values()) + 1)
+        for gate, pins in self.groups:
+            for pin in gate.inputs:
+                np.add.at(self.loads, pins[pin], gate.loads[pin])
+
+    def module(self, activities, instances: int, shapes: dict[str, list[int]], scale: float) -> Module:
+        """Means over activities."""
+        sums, edges, recorded, cycles = Counter(), 0, 0, 0
+        accesses: Counter = Counter()
+        for activity in activities:
+            edges += activity.edges
+            cycles += activity.cycles
+            recorded += 1
+            toggles = activity.toggles()
+            sums["toggles"] += toggles.sum()
+            sums["switching"] += (toggles * self.loads).sum() * self.volts**2 / 2
+            for gate, pins in self.groups:
+                sums["internal"] += self._internal(activity, gate, pins)
+                if gate.clock:
+                    sums["clock"] += self._clock(activity, gate, pins)
+            accesses.update(self._accesses(activity, shapes))
+        leakage = sum(gate.leakage * len(next(iter(pins.values()))) for gate, pins in self.groups)
+        found = {}
+        for name, (width, depth, reads, writes) in shapes.items():
+            memory = Memory(name, width, depth, reads, writes)
+            found[memory] = tuple(accesses[name, way] / edges for way in ("RD", "WR"))
+        return Module(
+            self.circuit.name,
+            instances,
+            recorded,
+            cycles,
+            sums["toggles"] / edges,
+            *(sums[n] / edges * scale for n in ("switching", "internal", "clock")),
+            leakage,
+            found,
+        )
+
+    def _internal(self, activity: Activity, gate: Gate, pins: dict[str, np.ndarray]) -> float:
+        """Energy of all edges of outputs and of inputs that move no output, in all instances."""
+        energy = 0.0
+        env = None
+        for pin in dict.fromkeys(i.pin for i in gate.internal if i.pin in pins):
+            prices = [i for i in gate.internal if i.pin == pin]
+            edges = activity.moves(pins[pin])
+            if pin in gate.outputs:
+                loads = self.loads[pins[pin]]
+                for words, way in zip(edges, ("rise", "fall"), strict=True):
+                    price = np.mean([_at(getattr(i, way), self.slew, loads) for i in prices], 0)
+                    energy += (count(words) * price).sum()
+                continue
+            if env is None:
+                env = self._state(activity, gate, pins, after)
+            energy += self._stated(prices, edges, env)
+        return energy
+
+    def _clock(self, activity: Activity, gate: Gate, pins: dict[str, np.ndarray]) -> float:
+        """Energy of clock pins: a rising edge at the end of every cycle, a falling one in the middle of the next."""
+        prices = [i for i in gate.internal if i.pin == gate.clock]
+        first = pins[next(iter(gate.outputs))]
+        always = np.broadcast_to(activity.follows, (len(first), len(activity.follows)))
+        before, later = (self._state(activity, gate, pins, f) for f in (lambda words: words, after))
+        none = np.zeros_like(always)
+        energy = self._stated(prices, (always, none), before) + self._stated(prices, (none, always), later)
+        return energy + len(first) * activity.edges * gate.loads[gate.clock] * self.volts**2
+
+    def _state(self, activity: Activity, gate: Gate, pins: dict[str, np.ndarray], at) -> dict[str, np.ndarray]:
+        """Values of all pins of all instances; the clock is high when data move."""
+        env = {p: at(activity.values[rows]) for p, rows in pins.items()}
+        shape = next(iter(env.values()))
+        return env | ({gate.clock: np.full_like(shape, ~np.uint64(0))} if gate.clock else {})
+
+    def _stated(self, prices: list[Internal], edges: tuple, env: dict[str, np.ndarray]) -> float:
+        """Energy of input edges by the state they meet; what has no state is for those that meet none."""
+        energy, zero = 0.0, np.zeros(1)
+        for words, way in zip(edges, ("rise", "fall"), strict=True):
+            left = count(words).sum()
+            for price in (i for i in prices if i.when):
+                hit = count(words & price.when(env)).sum()
+                left -= hit
+                energy += hit * _at(getattr(price, way), self.slew, zero)[0]
+            energy += sum(left * _at(getattr(i, way), self.slew, zero)[0] for i in prices if not i.when)
+        return energy
+
+    def _accesses(self, activity: Activity, shapes: dict[str, list[int]]) -> Counter:
+        """Cycles in which ports of memories are enabled."""
+        out: Counter = Counter()
+        for name in shapes:
+            parameters, pins = self.circuit.netlist["memories"][name]
+            for way in ("RD", "WR"):
+                ports = int(parameters[f"{way}_PORTS"], 2)
+                bits = len(pins[f"{way}_EN"]) // max(1, ports)
+                for p in range(ports):
+                    rows = [self.circuit.row(b) for b in pins[f"{way}_EN"][p * bits : (p + 1) * bits]]
+                    enabled = np.bitwise_or.reduce(activity.values[rows]) & activity.follows
+                    out[name, way] += int(count(enabled[None])[0])
+        return out
