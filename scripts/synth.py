@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.progress import Progress
 from rich.table import Table
 
 from golden.params import ParamError, check
 from hdl import emit, params
 from scripts import console
-from synth import agreement, emission, flow, table3
+from synth import agreement, emission, flow, fpga, table3
 from synth.liberty import SynthError, write_atomically
 from synth.technology import NODES, Estimate
 
@@ -50,10 +51,17 @@ def command(
         list[str] | None,
         typer.Option(metavar="PATTERN", help="Also measure with the library in these files and print the agreement."),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--fpga", help=f"Place and route on an FPGA instead: {', '.join(fpga.DEVICES)}."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable results on stdout.")] = False,
     out: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Also write DIR/area.json.")] = None,
 ) -> None:
     """Map units to gates and print their area, longest path and highest clock; in µm² and MHz with --liberty."""
+    if device:
+        _place(unit, preset, assign or [], device, as_json)
+        return
     done: dict[str, flow.Area] = {}
     others: dict[str, dict[str, flow.Area]] = {}
     powers: dict[str, Estimate] = {}
@@ -103,6 +111,50 @@ def command(
         typer.echo(f"vrex synth: {error}", err=True)
     if errors or untimed:
         raise typer.Exit(code)
+
+
+def _place(unit: str, preset: str, assign: list[str], device: str, as_json: bool) -> None:
+    """A unit and those inside of it on an FPGA; what was placed is printed though another failed."""
+    placed: dict[str, fpga.Placed] = {}
+    errors = []
+    with console.one_line_errors():
+        check(unit in emit.UNITS, "unit", unit, f"must be one of {', '.join(emit.UNITS)}")
+        chosen = params.override(params.preset(preset), assign)
+        with Progress(console=console.err, transient=True) as progress:
+            for name in progress.track(_units(unit), description=f"{device}: place and route"):
+                made = emission.emitted(name, emit.params_of(name, chosen), flow.BUILD)
+                try:
+                    placed[name] = fpga.place(made.verilog, made.top, device)
+                except SynthError as e:
+                    errors.append(str(e))
+    if as_json:
+        console.print_json(
+            {"preset": preset, "assignments": assign, "units": {n: p.report() for n, p in placed.items()}}
+        )
+    elif placed:
+        heads = [
+            "unit",
+            "LUTs",
+            "flip-flops",
+            "DSPs",
+            "block RAMs",
+            "MHz",
+            "longest path ns",
+            "of it logic",
+            "from",
+            "to",
+        ]
+        body = []
+        for name, p in placed.items():
+            used = (p.luts, p.flip_flops, p.dsps, p.block_rams)
+            times = (f"{p.mhz:.1f}", f"{p.path_ns:.1f}", f"{p.logic_ns:.1f}")
+            body.append([name, *(f"{x:,}" for x in used), *times, p.start, p.end])
+        has = ", ".join(f"{n:,} {k.replace('_', ' ')}" for k, n in next(iter(placed.values())).available.items())
+        _table(f"On {device} after place and route ({has})", heads, body)
+    for error in dict.fromkeys(errors):
+        typer.echo(f"vrex synth: {error}", err=True)
+    if errors:
+        raise typer.Exit(2)
 
 
 def _powers(file: Path) -> dict[str, Estimate]:

@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
 
+from scripts.main import app
 from synth import fpga
 from synth.liberty import SynthError
 
@@ -89,3 +91,24 @@ def test_damaged_cache_is_made_again(placed, tmp_path):
     again = fpga.place(COUNTER, "counter", "ecp5", tmp_path)
     assert again == first["counter"]  # a fixed seed: the same figures
     assert json.loads(next((tmp_path / "fpga").glob("counter-*.json")).read_text())["flip_flops"] == 16
+
+
+def test_command_prints_what_fits_and_fails_for_the_rest(monkeypatch):
+    def place(verilog, top, device):
+        if top == "wtu":
+            raise SynthError("wtu on ecp5: does not fit")
+        return fpga.Placed(device, 10, 20, 0, 3, {"luts": 99}, 50.0, "a", "b", 20.0, 8.0)
+
+    monkeypatch.setattr(fpga, "place", place)
+    run = CliRunner().invoke(app, ["synth", "dre", "--preset", "tiny", "--fpga", "ecp5", "--json"])
+    assert run.exit_code == 2
+    assert run.stderr.splitlines()[-1] == "vrex synth: wtu on ecp5: does not fit"
+    units = json.loads(run.stdout)["units"]
+    assert set(units) == {"hcu", "cluster_set", "kvmu", "dre"}
+    assert units["dre"]["block_rams"] == 3
+    table = CliRunner().invoke(app, ["synth", "hcu", "--preset", "tiny", "--fpga", "ecp5"])
+    assert table.exit_code == 0
+    assert "50.0" in table.stdout
+    wrong = CliRunner().invoke(app, ["synth", "core", "--fpga", "ecp5"])
+    assert wrong.exit_code == 2
+    assert "unit='core': must be one of" in wrong.stderr
