@@ -6,7 +6,7 @@ utilisation, no wires, no clock tree, as in a pre-layout synthesis report (V-Rex
 
 NAND2 of a FinFET node = contacted gate pitch x 3 columns (2 gates and a single diffusion break) x cell height; 4
 columns where diffusion breaks are double, as in ASAP7's NAND2xp33. Intervals are ranges of published processes and
-libraries, not standard deviations, and are the same for all units of a node: ratios of areas are free of them.
+libraries, not standard deviations, and are the same for all units of a node: ratios of logic areas are free of them.
 """
 
 from dataclasses import dataclass
