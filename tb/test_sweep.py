@@ -277,11 +277,6 @@ def work(n: int, generation: int, *_: object) -> dict[str, float]:
     return {"cycles": float(n), "area": 100.0 / n}
 
 
-def slow(n: int) -> dict[str, float]:
-    time.sleep(0.2)
-    return {"cycles": float(n)}
-
-
 @pytest.fixture(scope="module")
 def client():
     with Client(processes=False, n_workers=2, threads_per_worker=1, dashboard_address=":0") as c:
@@ -459,6 +454,12 @@ def by_hand(tmp_path):
 def test_workers_and_a_scheduler_that_die(by_hand, tmp_path, monkeypatch):
     """A worker killed half-way: nothing is lost. Then the scheduler: one line, and what was done is kept."""
     address, (scheduler, worker, _) = by_hand
+
+    def slow(n):  # within the test, so that workers need not import this file
+        time.sleep(0.2)
+        return {"cycles": float(n)}
+
+    monkeypatch.setattr(run, "CONNECT", 5)
     monkeypatch.setattr(evaluate, "task", lambda n, objectives, s: Task("point", slow, (n,), salt=str(tmp_path)))
     done = []
 
@@ -466,7 +467,7 @@ def test_workers_and_a_scheduler_that_die(by_hand, tmp_path, monkeypatch):
         done.append(left)
         if len(done) == 4:
             worker.send_signal(signal.SIGKILL)
-        if len(done) == 16:
+        if len(done) == 12 + 12 + 4:
             scheduler.send_signal(signal.SIGKILL)
 
     with Database(tmp_path / "sweep.db") as database, run.cluster(address) as client:
@@ -480,6 +481,30 @@ def test_workers_and_a_scheduler_that_die(by_hand, tmp_path, monkeypatch):
         known = database.get(evaluate.key_of(n, sweep.settings) for n in range(40))
         assert 12 < len(known) < 40
         assert not any(row.error for row in known.values())
+
+
+FAKES = {  # a queue of one machine that runs a job at once
+    "slurm": {"sbatch": 'sh "$1" >/dev/null 2>&1 & echo "Submitted batch job $!"', "scancel": 'kill "$@"'},
+    "lsf": {"bsub": 'cat > job; sh job >/dev/null 2>&1 & echo "Job <$!> is submitted"', "bkill": 'kill "$@"'},
+}
+
+
+@pytest.mark.parametrize("name", FAKES)
+def test_jobs_of_a_queue(name, tmp_path, monkeypatch):
+    for command, text in FAKES[name].items():
+        (tmp_path / command).write_text(f"#!/bin/sh\necho {command} >> {tmp_path}/log\n{text}\n")
+        (tmp_path / command).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    with run.cluster(jobs=name, workers=1) as client:
+        assert client.submit(sum, [1, 2]).result(timeout=60) == 3
+    assert set((tmp_path / "log").read_text().split()) == set(FAKES[name]), "the job is submitted and ended"
+
+
+def test_a_queue_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterError, match="there is no sbatch here"), run.cluster(jobs="slurm", workers=1):
+        pass
 
 
 # The front.

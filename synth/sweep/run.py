@@ -1,5 +1,6 @@
 """Points on Dask: those that are known from the database, the others as their tasks end, each kept at once."""
 
+import shutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ from synth.sweep.database import Database, Row
 from synth.sweep.evaluate import Settings, Task
 from synth.sweep.points import Design, Point
 
-CLUSTERS = {"slurm": "SLURMCluster", "lsf": "LSFCluster"}  # of dask-jobqueue
+CLUSTERS = {"slurm": ("sbatch", "SLURMCluster"), "lsf": ("bsub", "LSFCluster")}  # command, class of dask-jobqueue
 CONNECT = 10  # seconds
 NO_WORKERS = 60  # seconds after which a scheduler without workers is an error
 
@@ -95,6 +96,7 @@ def cluster(scheduler: str | None = None, jobs: str | None = None, workers: int 
 
 
 def _client(address: object, timeout: int) -> Client:
+    dask.config.set({"distributed.comm.timeouts.connect": timeout})  # of a scheduler that is lost, too
     try:
         return Client(address, timeout=timeout)
     except (OSError, ValueError) as e:
@@ -117,12 +119,12 @@ def _jobs(name: str, workers: int):
         import dask_jobqueue
     except ImportError:
         raise ClusterError(f"--cluster {name} needs dask-jobqueue: pip install 'openvrex[cluster]'") from None
+    command, kind = CLUSTERS[name]
+    if shutil.which(command) is None:
+        raise ClusterError(f"--cluster {name}: there is no {command} here; run this on a host that submits jobs")
     asked = dask.config.get(f"jobqueue.{name}", {})
     cores, memory = asked.get("cores") or 1, asked.get("memory") or "4GB"
-    try:
-        return getattr(dask_jobqueue, CLUSTERS[name])(n_workers=workers, cores=cores, processes=1, memory=memory)
-    except (OSError, ValueError, RuntimeError) as e:
-        raise ClusterError(f"--cluster {name}: cannot submit jobs: {e}") from None
+    return getattr(dask_jobqueue, kind)(n_workers=workers, cores=cores, processes=1, memory=memory)
 
 
 @dataclass
