@@ -1,7 +1,7 @@
 """From gate equivalents and FO4 delays to square micrometres and picoseconds of a node, with the uncertainty.
 
-The one step: area = gate equivalents x NAND2 of the node; delay = delay in FO4 inverters x FO4 of the node. Gate
-equivalents are those of any library (`flow.Area.total_ge`), FO4 delays those of its inverter. Cell area only: no
+The one step: area = gate equivalents x NAND2 of the node (`to_node`); delay = delay over the library's FO4 (`fo4`) x
+FO4 of the node. Gate equivalents are those of any library (`flow.Area.total_ge`). Cell area only: no
 utilisation, no wires, no clock tree, as in a pre-layout synthesis report (V-Rex section VI-A).
 
 NAND2 of a FinFET node = contacted gate pitch x 3 columns (2 gates and a single diffusion break) x cell height; 4
@@ -16,7 +16,6 @@ import numpy as np
 from golden.params import check
 from synth import nldm
 from synth.liberty import Library
-from synth.timing import Timing
 
 # Gate equivalents of one unit by two of the libraries (embedded, ASAP7, SKY130) differ by at most 1.23, docs/area.md.
 LIBRARY_SPREAD = 0.25
@@ -157,8 +156,3 @@ def fo4(library: Library) -> float:
             at = np.array([entering[edge]]), np.array([load])
             delays[edge], slews[edge] = (float(tables(np.array([t]), *at)[0]) for t in (delay, slew))
     return sum(delays) / 2
-
-
-def delay_to_node(timing: Timing, library: Library, nanometres: int = 14) -> Estimate:
-    """Longest path (ps) at a node, of a netlist timed with a library."""
-    return node(nanometres).fo4 * (timing.delay / fo4(library))

@@ -1,6 +1,7 @@
 """The SRAM model against published macros and the paper's, the node step, and Table III's sums."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,6 @@ from synth.liberty import EMBEDDED, load
 from synth.sram import ACCESS_FACTOR, AREA_SPREAD, ENERGY_FACTOR, POINTS, Sram, crossover
 from synth.table3 import CORE, LXE_BITS, PAPER, powers_of, table3
 from synth.technology import NODES, Estimate, to_node
-from synth.timing import Path, Timing
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda p: p.name)
@@ -112,11 +112,14 @@ def test_gates_to_a_node():
             assert x.low <= x.value <= x.high
 
 
-def test_delay_to_a_node(tmp_path):
-    library = load([EMBEDDED], tmp_path)
-    assert technology.fo4(library) == pytest.approx(5), "tau is a fifth of it"
-    timing = Timing("tau", (Path("register to register", "t", "a", "b", 100.0, 0.0, 1, ()),))
-    assert technology.delay_to_node(timing, library, 14).value == pytest.approx(20 * 19.5 * 2**0.4845)
+def test_fo4(tmp_path):
+    assert technology.fo4(load([EMBEDDED], tmp_path)) == pytest.approx(5), "tau is a fifth of it"
+    assert (NODES[7].fo4.value, NODES[130].fo4.value) == (19.5, 80.3)
+    assert pytest.approx(80.3, rel=1e-3) == 19.5 * (130 / 7) ** 0.4845, "the line through both"
+    assert NODES[14].fo4.value == pytest.approx(27.3, abs=0.05)
+    sky130 = Path(__file__).parents[2] / "shared" / "pdk" / "sky130hd_tt.lib.gz"
+    if sky130.exists():
+        assert technology.fo4(load([sky130], tmp_path)) == pytest.approx(80.3, abs=0.05)
 
 
 def test_estimates_move_together():
