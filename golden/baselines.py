@@ -57,8 +57,10 @@ class Streaming(Policy):
         middle = np.zeros(step.n, bool)
         middle[p.sinks : max(p.sinks, first - p.recent)] = True
         self.store.drop(step.layer, middle)
-        turn = np.where(np.arange(step.n) < p.sinks, middle.sum(), 0)
-        if middle.any():
+        turn = np.zeros(step.n, np.int64)
+        gone = max(0, first - p.recent - p.sinks)
+        turn[: p.sinks] = gone
+        if gone:
             moved = min(p.sinks, step.n) * self.shape.kv_heads * self.shape.head_size
             self.ledger.work("elementwise", 3 * moved)  # a rotation: 2 multiplications and an addition a number
         return Selected(self.store.on_device(step.layer), turn=turn)

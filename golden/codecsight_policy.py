@@ -42,7 +42,6 @@ class CodecSightPolicy(Policy):
     patches is `golden.codecsight.Vision`.
     """
 
-    Params = CodecSightParams
     source = "CodecSight 3.3, 3.4, Eq. 1-5"
 
     def __init__(self, params: CodecSightParams, shape: Shape):

@@ -97,16 +97,29 @@ class InfiniGen(Policy):
             return old
         heads, columns = self.shape.kv_heads, self.columns
         q = by_kv_head(q, heads)
-        keys = self.keys[layer].data[:, at]
-        s = (q @ self.bases[layer]) @ keys.swapaxes(1, 2) * np.float32(self.shape.head_size**-0.5)
-        s = np.exp(s - s.max(axis=2, keepdims=True))
-        mass = (s / s.sum(axis=2, keepdims=True)).sum(axis=1)
+        n = len(at)
+        keys = self.keys[layer].data[:, :n] if at[-1] == n - 1 else self.keys[layer].data[:, at]
+        rows = (q @ self.bases[layer]) * np.float32(self.shape.head_size**-0.5)
+        mass = np.stack([predicted(r, k) for r, k in zip(rows, keys, strict=True)])
         self.ledger.work("prediction", q.size * columns + q.shape[1] * keys.size)
         self.ledger.sort(len(at), heads)
         mask = np.zeros_like(old)
         best = np.argpartition(-mass, budget, axis=1)[:, :budget]
         np.put_along_axis(mask, at[best], True, axis=1)
         return mask
+
+
+def predicted(q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Softmax over the keys [n, d] of every query row [R, d], summed over the rows, FP32 [n]."""
+    s = q @ k.T
+    mass = np.zeros(len(k), np.float32)
+    step = max(1, (1 << 18) // len(k))  # rows that stay in a core's cache
+    for i in range(0, len(s), step):
+        part = s[i : i + step]
+        part -= part.max(axis=1, keepdims=True)
+        np.exp(part, out=part)
+        mass += (1 / part.sum(axis=1)) @ part
+    return mass
 
 
 def skew(rows: np.ndarray, columns: int) -> np.ndarray:

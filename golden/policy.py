@@ -228,8 +228,8 @@ class Store:
     def offload(self, layer: int, mask: np.ndarray, pieces: int | None = None) -> np.ndarray:
         """Send those of the masked tokens that are resident to the host; returns which, [kv_heads, n]."""
         going = (self.place(layer) == DEVICE) & mask
-        self.place(layer)[going] = HOST
-        size = int(going.sum()) * self.entry_bytes
+        np.copyto(self.place(layer), HOST, where=going)
+        size = int(np.count_nonzero(going)) * self.entry_bytes
         self.ledger.move("out", "offload", size, runs(going) if pieces is None else pieces)
         self.ledger.hold("device", -size)
         self.ledger.hold("host", size)
@@ -241,7 +241,7 @@ class Store:
         Transfers are counted as runs of adjacent tokens of a head, or as `pieces` where the layout is another.
         """
         coming = (self.place(layer) == HOST) & ~self._here[layer, :, : self.length] & mask
-        size = int(coming.sum()) * self.entry_bytes
+        size = int(np.count_nonzero(coming)) * self.entry_bytes
         if size:
             self._here[layer, :, : self.length] |= coming
             self._guests[layer] = True
@@ -265,8 +265,8 @@ class Store:
         place = self.place(layer)
         going = np.broadcast_to(mask, place.shape) & (place <= HOST)
         for where, name in ((DEVICE, "device"), (HOST, "host")):
-            self.ledger.hold(name, -int((going & (place == where)).sum()) * self.entry_bytes)
-        place[going] = REPRESENTED if represented else PRUNED
+            self.ledger.hold(name, -int(np.count_nonzero(going & (place == where))) * self.entry_bytes)
+        np.copyto(place, REPRESENTED if represented else PRUNED, where=going)
         return going
 
     def census(self) -> dict[str, int]:
@@ -391,69 +391,78 @@ def attention(
     scaled = by_kv_head(q * np.float32(size**-0.5), kv_heads)
     moved = np.flatnonzero(chosen.turn) if chosen.turn is not None else np.zeros(0, np.int64)
     turned = turn_keys(k[:, moved], chosen.turn[moved], base) if len(moved) else None
-    out = np.empty((kv_heads, t, group, size), np.float32)
+    out = np.empty((kv_heads, t * group, size), np.float32)
     macs = 0
-    for g in range(kv_heads):
-        at = np.flatnonzero(chosen.keep[g])
+    alike = bool((chosen.keep[1:] == chosen.keep[:1]).all())  # heads that keep the same are done at once
+    for heads_of in [slice(0, kv_heads)] if alike else [slice(g, g + 1) for g in range(kv_heads)]:
+        keep = chosen.keep[heads_of.start]
+        at = np.flatnonzero(keep)
         seen = np.searchsorted(at, rows, side="right")
-        own = chosen.keep[g, moved]  # of the keys that move
+        own = keep[moved]  # of the keys that move
         slots = np.searchsorted(at, moved[own])
-        softmax = _Softmax(scaled[g], group)
+        softmax = _Softmax(scaled[heads_of], group)
         extra = 0
         if chosen.extra_k is not None:
             extra = chosen.extra_k.shape[1]
-            softmax.add(chosen.extra_k[g], chosen.extra_v[g], np.full(t, extra))
+            softmax.add(chosen.extra_k[heads_of], chosen.extra_v[heads_of], np.full(t, extra))
         for i in range(0, len(at), _CHUNK):
             part = at[i : i + _CHUNK]
-            first, last = int(part[0]), int(part[-1])
-            part = slice(first, last + 1) if last - first == len(part) - 1 else part  # neighbours need no copy
-            keys = k[g, part]
+            keys, values = _take(k[heads_of], part), _take(v[heads_of], part)
             here = (slots >= i) & (slots < i + _CHUNK)
             if here.any():
                 keys = keys.copy()
-                keys[slots[here] - i] = turned[g, own][here]
-            softmax.add(keys, v[g, part], seen - i)
-        out[g] = softmax.mean().reshape(t, group, size)
-        macs += 2 * size * group * int((seen + extra).sum())
-    y = out.swapaxes(0, 1).reshape(q.shape)
+                keys[:, slots[here] - i] = turned[heads_of, own][:, here]
+            softmax.add(keys, values, seen - i)
+        out[heads_of] = softmax.mean()
+        macs += (heads_of.stop - heads_of.start) * 2 * size * group * int((seen + extra).sum())
+    y = out.reshape(kv_heads, t, group, size).swapaxes(0, 1).reshape(q.shape)
     return (y if chosen.add is None else y + chosen.add), macs
 
 
-_CHUNK = 2048  # keys whose scores are in work at once
-_ROWS = 144  # query rows, the same: 1.2 MB of scores
+def _take(x: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Entries at [n], rising, of x [heads, all, d]; neighbours are not copied."""
+    first, last = int(at[0]), int(at[-1])
+    return x[:, first : last + 1] if last - first == len(at) - 1 else x.take(at, axis=1)
+
+
+_CHUNK = 1024  # keys whose scores are in work at once
+_ROWS = 144  # query rows, the same: 0.6 MB of scores a head
 _HIDDEN, _LOWEST = np.float32(-np.inf), np.finfo(np.float32).min
 
 
 class _Softmax:
-    """Softmax-weighted sum of values for query rows [R, d], `group` to a token, over keys that come in parts."""
+    """Softmax-weighted sum of values for query rows [heads, R, d], `group` to a token, over keys that come in parts."""
 
     def __init__(self, q: np.ndarray, group: int):
         self.q, self.group = q, group
         step = max(1, _ROWS // group)  # tokens of a block of rows
-        self.blocks = [slice(i, i + step) for i in range(0, len(q) // group, step)]
+        tokens = q.shape[1] // group
+        self.blocks = [slice(i, min(i + step, tokens)) for i in range(0, tokens, step)]
         self.parts: list[tuple[np.ndarray, ...] | None] = [None] * len(self.blocks)  # largest score, weight, sum
 
+    def rows(self, x: np.ndarray, tokens: slice) -> np.ndarray:
+        """Rows of tokens."""
+        return x[:, self.group * tokens.start : self.group * tokens.stop]
+
     def add(self, k: np.ndarray, v: np.ndarray, seen: np.ndarray) -> None:
-        """Keys and values [n, d], of which token t sees the first seen[t], rising."""
-        n = len(k)
-        if not n:
-            return
+        """Keys and values [heads, n, d], of which token t sees the first seen[t], rising."""
+        n = k.shape[1]
         for b, tokens in enumerate(self.blocks):
             own = seen[tokens]
             first, last = max(0, int(own[0])), min(n, int(own[-1]))
             if last <= 0:
                 continue
-            s = self.q[self.group * tokens.start : self.group * tokens.stop] @ k[:last].T
+            s = self.rows(self.q, tokens) @ k[:, :last].swapaxes(1, 2)
             if first < last:
                 hidden = np.where(np.arange(first, last) < own[:, None], np.float32(0), _HIDDEN)
-                s.reshape(-1, self.group, last)[:, :, first:] += hidden[:, None]
-            top = s.max(axis=1, keepdims=True, initial=_LOWEST)
+                s.reshape(len(s), -1, self.group, last)[..., first:] += hidden[:, None]
+            top = s.max(axis=2, keepdims=True, initial=_LOWEST)
             old = self.parts[b]
             if old is not None:
                 top = np.maximum(top, old[0])
             s -= top
             np.exp(s, out=s)
-            weight, total = (s @ np.ones(last, np.float32))[:, None], s @ v[:last]
+            weight, total = s @ np.ones((last, 1), np.float32), s @ v[:, :last]
             if old is not None:
                 fade = np.exp(old[0] - top)
                 weight += old[1] * fade
@@ -461,12 +470,11 @@ class _Softmax:
             self.parts[b] = top, weight, total
 
     def mean(self) -> np.ndarray:
-        """The sum over all that was added [R, d], 0 where a row saw nothing."""
+        """The sum over all that was added [heads, R, d], 0 where a row saw nothing."""
         out = np.zeros(self.q.shape, np.float32)
         for part, tokens in zip(self.parts, self.blocks, strict=True):
             if part is not None:
-                rows = out[self.group * tokens.start : self.group * tokens.stop]
-                np.divide(part[2], np.maximum(part[1], np.float32(1e-30)), out=rows)
+                np.divide(part[2], np.maximum(part[1], np.float32(1e-30)), out=self.rows(out, tokens))
         return out
 
 
