@@ -969,9 +969,13 @@ def test_command_prunes_and_writes_the_motion_file(tmp_path):
     result = json.loads(run.stdout)
     assert (result["frames"], result["types"]) == (9, "3 I, 6 P")
     assert result["pruned"] == pytest.approx(6 / 9)
+    assert (result["motion"], result["motion_class"]) == (0, "low")
     assert [f.kind for f in load_motion(out)] == list("IPPPIPPPI")
     run = CliRunner().invoke(APP, [str(path), "--gop", "0", "--alpha", "1", "--frames", "5"])
-    assert "5 frames (1 I, 4 P), tokens pruned" in run.stdout
+    assert "5 frames (1 I, 4 P), low motion (0.00 px a frame), tokens" in run.stdout
+    path = write(tmp_path / "vectorless.mkv", texture(3), codec="libvpx-vp9")
+    run = CliRunner().invoke(APP, [str(path), "--gop", "0"])
+    assert "no motion vectors, tokens pruned 0.0%" in run.stdout
 
 
 def test_command_runs_every_system_over_the_windows(tmp_path, monkeypatch, encoder):
