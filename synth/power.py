@@ -24,10 +24,12 @@ from synth.sram import Sram
 from synth.technology import ZERO, Estimate
 
 INSTANCES = 4  # of a leaf that are recorded; the others are taken for their mean
-# The embedded library in a process: energy of charging one input pin of INV and leakage of a gate equivalent in ASAP7,
-# 0.7 V (fJ, nW): with these its power is ASAP7's, over all units (docs/power.md).
-PIN, LEAK = 0.3, 0.06
-CLOCK = 6.0  # pins' charge that a DFF's clock inverters move at each edge: two of 1 + 2, openvrex.lib
+# What the embedded library's units are in ASAP7 at 0.7 V: charging the input pin of INVx1, which its libraries give as
+# 0.62 fF (fJ), and leakage of a gate equivalent (nW), the mean of hcu, kvmu, cluster_set and wtu (docs/power.md).
+PIN, LEAK = 0.3037, 0.078
+# Pins' charge behind the clock pin of a DFF, a cycle: the geometric mean of ASAP7's DFFHQN (1.9) and SKY130's dfxtp
+# (5.3), by their tables. Of a DFF's delay, 6 are its two clock inverters (openvrex.lib).
+CLOCK, CLOCK_DELAY = 3.2, 6.0
 # Energy of a node's circuits over another's is the ratio of a V^2 + b V + c: Stillmaker and Baas, Scaling Equations for
 # the Accurate Prediction of CMOS Device Performance from 180 nm to 7 nm, Integration 58, 2017, table 5.
 SCALING = {
@@ -207,6 +209,8 @@ def measure(
                 raise SynthError(f"{_files(library)}: cell {gate.name} has no {what}; use a library with power tables")
         prices = Prices(circuit, gates, volts, _slew(library))
         each = len(recordings[name]) // len(spans)
+        if not each:
+            raise SynthError(f"{unit}: no instance of {name} was recorded in each of {len(spans)} runs")
         activities = (
             circuit.evaluate(recording, spread(*spans[i // each], cycles))
             for i, recording in enumerate(recordings[name])
@@ -217,6 +221,31 @@ def measure(
     known = next((n for start, n in NODES.items() if first.startswith(start)), None)
     files = tuple(p.name for p in library.files)
     return Power(unit, ("openvrex",) if embedded else files, known, node, mhz, tuple(out))
+
+
+def table3(powers: dict[str, Power]) -> dict[str, Estimate]:
+    """Power (mW) of the rows of Table III as `synth.table3` takes it, of those whose units are there.
+
+    The WTU is `wtu` and `cluster_set`; memories of DPE and VPE are the row "memory". "glue" is what joining the DRE's
+    units adds: its registers and memories are counted, its gates taken to move with them as the units' do.
+    """
+    logic = {n: p.dynamic_mw + p.leakage_mw for n, p in powers.items()}
+    out = {n: powers[n].total for n in ("hcu", "kvmu") if n in powers}
+    out |= {n: logic[n] for n in ("dpe", "vpe") if n in powers}
+    units = ("hcu", "wtu", "cluster_set", "kvmu")
+    if "wtu" in powers and "cluster_set" in powers:
+        out["wtu"] = powers["wtu"].total + powers["cluster_set"].total
+    if "dpe" in powers and "vpe" in powers:
+        out["memory"] = powers["dpe"].memory_mw + powers["vpe"].memory_mw
+    if all(n in powers for n in (*units, "dre")):
+        clock = sum(powers[n].energy("clock") for n in units)
+        share = max(0.0, powers["dre"].energy("clock") / clock - 1)
+        inside = {k.name for u in units for m in powers[u].modules for k in m.accesses}
+        top = powers["dre"].modules[0]
+        own = {k: v for k, v in top.accesses.items() if k.name.partition(".")[2] not in inside}
+        memories = replace(powers["dre"], modules=(replace(top, accesses=own),)).memory_mw
+        out["glue"] = sum((logic[n] for n in units), ZERO) * share + memories
+    return out
 
 
 def _files(library: Library) -> str:
@@ -268,13 +297,13 @@ def _stand_in(library: Library, gates: dict[str, Gate]) -> dict[str, Gate]:
     """The embedded library's cells with energies in charges of one pin, by logical effort.
 
     An output moves p / g pins' charge besides its load, its parasitic capacitance: d = p + g h. Of a register, the part
-    of p that is its clock inverters' moves with the clock instead. Leakage goes with the area.
+    of p that is its clock inverters' left out: `CLOCK` stands for them. Leakage goes with the area.
     """
     timings = nldm.load(library, set(gates))
     out = {}
     for name, gate in gates.items():
         arcs = [a.delay for a in (*timings[name].arcs, *timings[name].launches)]
-        clock = CLOCK if gate.next_state else 0.0
+        clock = CLOCK_DELAY if gate.next_state else 0.0
         charge = np.mean([(t.values[0][0] - clock) / ((t.values[0][1] - t.values[0][0]) / t.y[1]) for t in arcs])
         own = [Internal(pin, None, *[_constant(charge / 2)] * 2) for pin in gate.outputs]
         own += [Internal(gate.clock, None, *[_constant(CLOCK / 2)] * 2)] if gate.clock else []

@@ -66,8 +66,9 @@ def _read(path: Path, bits: list[str]) -> Recording:
 
 def _recorder(module: str, bits: list[str], instances: list[str]) -> str:
     """A process that writes the words' widths, then the bits before each rising edge, the first one lowest."""
-    ends = (f'place.substr(place.len() - {len(n) + 1}, place.len() - 1) == ".{n}"' for n in instances)
-    chosen = " || ".join(ends) or "1"
+    # Verilator adds the module's name to the place of a block that it compiles by itself.
+    ends = (end for n in instances for end in (f".{n}", f".{n}.{module}"))
+    chosen = " || ".join(f'place.substr(place.len() - {len(e)}, place.len() - 1) == "{e}"' for e in ends) or "1"
     pad = f"{-len(bits) % 32}'b0, " if len(bits) % 32 else ""
     words = dict.fromkeys(_word(b)[0] for b in bits)
     widths = ",\n    ".join(f"32'($bits({_path(w)}))" for w in reversed(words))
@@ -108,6 +109,5 @@ def _ranges(bits: list[str]) -> Iterable[str]:
 
 def _path(name: str) -> str:
     """A hierarchical name, escaped, as it may be a keyword of SystemVerilog; a word of a memory keeps its index."""
-    return ".".join(
-        f"\\{stem} {bracket}{index}" for stem, bracket, index in (x.partition("[") for x in name.split("."))
-    )
+    parts = (part.removeprefix("\\").partition("[") for part in name.split("."))
+    return ".".join(f"\\{stem} {bracket}{index}" for stem, bracket, index in parts)
