@@ -200,7 +200,9 @@ POWERED = """library (p) { time_unit : "1ps"; capacitive_load_unit (1, ff); leak
     pg_pin (VSS) { pg_type : primary_ground; }
     pin (A) { direction : input; capacitance : 2;
       internal_power () { when : "!B"; rise_power (scalar) { values ("7"); } fall_power (scalar) { values ("9"); } } }
-    pin (B) { direction : input; capacitance : 4; }
+    pin (B) { direction : input; capacitance : 4;
+      internal_power () { when : "A"; rise_power (scalar) { values ("20"); } fall_power (scalar) { values ("30"); } }
+      internal_power () { rise_power (scalar) { values ("40"); } fall_power (scalar) { values ("50"); } } }
     pin (Y) { direction : output; function : "A B";
       internal_power () { related_pin : "A"; rise_power (l) { values ("1, 3"); } fall_power (l) { values ("5, 5"); } }
       internal_power () { related_pin : "B"; rise_power (l) { values ("2, 4"); } fall_power (l) { values ("7, 7"); } }
@@ -227,7 +229,8 @@ def test_liberty_tables_by_hand(tmp_path):
     assert module.toggles == (1 + 3 + 2 + 3 + 1) / 4
     assert module.switching == pytest.approx((1 * 2 + 3 * 4 + 2 * 4 + 3 * 2) / 2 * 2**2 / 4)
     u = 2 * (1.5 + 0.2 * 2) + 6  # mean of the two inputs' tables, at a load of 2
-    assert module.internal == pytest.approx((u + 1.5 + 7) / 4)
+    b = 40 + 30 + 20  # rises while A is 0, falls and rises while it is 1
+    assert module.internal == pytest.approx((u + 1.5 + 7 + b + 30 + 40) / 4)
     assert module.leakage == 6
 
 
@@ -332,7 +335,7 @@ def test_asap7_register(measured):
 
 
 def test_rows_of_table3(measured):
-    """Rows add up; the DRE's own share is what its registers exceed its units' by, and memories that none of them has."""
+    """Rows add up; the DRE's own is what its registers exceed its units' by, and memories that none of them has."""
     one = measured(COUNTER, recording(**counter(82)), node=14)
     (m,) = one.modules
 
