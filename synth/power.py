@@ -10,11 +10,10 @@ output, what the library has for the state of the cell. The slew is that of a ch
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
-from synth import cells, nldm
+from synth import cells, nldm, technology
 from synth.activity import Activity, Circuit, Recording, after, count, spread
 from synth.cells import Gate, Internal
 from synth.flow import Memory
@@ -24,25 +23,15 @@ from synth.sram import Sram
 from synth.technology import ZERO, Estimate
 
 INSTANCES = 4  # of a leaf that are recorded; the others are taken for their mean
-# What the embedded library's units are in ASAP7 at 0.7 V: charging the input pin of INVx1, which its libraries give as
-# 0.62 fF (fJ), and leakage of a gate equivalent (nW), the mean of hcu, kvmu, cluster_set and wtu (docs/power.md).
-PIN, LEAK = 0.3037, 0.078
+# Capacitance (fF) of the smallest inverter's pin: ASAP7's INVx1 at 7 nm, and on to other nodes the line through it and
+# SKY130's inv_1 (2.302) in log scales, as `technology` has for delays.
+PIN, SHRINK = 0.6198, 0.449
+LEAK = 0.078  # nW of a gate equivalent: mean of hcu, kvmu, cluster_set and wtu in ASAP7 (docs/power.md)
 # Pins' charge behind the clock pin of a DFF, a cycle: the geometric mean of ASAP7's DFFHQN (1.9) and SKY130's dfxtp
 # (5.3), by their tables. Of a DFF's delay, 6 are its two clock inverters (openvrex.lib).
 CLOCK, CLOCK_DELAY = 3.2, 6.0
-# Energy of a node's circuits over another's is the ratio of a V^2 + b V + c: Stillmaker and Baas, Scaling Equations for
-# the Accurate Prediction of CMOS Device Performance from 180 nm to 7 nm, Integration 58, 2017, table 5.
-SCALING = {
-    7: (0.1776, -0.09097, 0.02447),
-    14: (0.2363, -0.09675, 0.02239),
-    16: (0.2958, -0.1241, 0.03024),
-    20: (0.373, -0.1582, 0.04104),
-    32: (0.9559, -0.7823, 0.471),
-    45: (1.103, -0.362, 0.2767),
-    130: (7.171, -6.709, 2.904),
-}
-NODES = {"openvrex": 7, "asap7": 7, "sky130": 130}  # of libraries, by how their file names start
-# Interval of a figure for a node that is not the library's: Stillmaker and Baas's fits beside ASAP7 against SKY130.
+LIBRARIES = {"openvrex": 7, "asap7": 7, "sky130": 130}  # nodes of libraries, by how their file names start
+# Intervals of figures at a node that is not the library's: between those from ASAP7 and SKY130 (docs/power.md).
 SPREAD, LEAK_SPREAD = 1.5, 10.0
 
 
@@ -70,20 +59,21 @@ class Module:
 class Power:
     """Power of a unit at `mhz`, by a library at its own node and supply, memories at `node`.
 
-    modules : top and leaves · factor : energy at `node` over that of the library's node; 1 where that is not known
+    modules : top and leaves · library_node, volts : of the library; None where not known, figures are then at that node
     """
 
     unit: str
     library: tuple[str, ...]
     library_node: int | None
+    volts: float
     node: int
     mhz: float
     modules: tuple[Module, ...]
 
-    @cached_property
+    @property
     def factor(self) -> float:
-        """Energy of the same gates at `node` over that at the library's node, both at their nominal supply."""
-        return scaling(self.node) / scaling(self.library_node) if self.library_node else 1.0
+        """Energy of the same gates at `node` and its supply over that in the library."""
+        return pin_energy(self.node) / pin_energy(self.library_node, self.volts) if self.library_node else 1.0
 
     def energy(self, *parts: str) -> float:
         """Energy a cycle (pJ) at `node` of some of switching, internal and clock."""
@@ -131,6 +121,7 @@ class Power:
             "unit": self.unit,
             "library": self.library,
             "library_node": self.library_node,
+            "volts": self.volts,
             "node": self.node,
             "mhz": self.mhz,
             "pj_per_cycle": parts | {"all": self.cycle_pj},
@@ -142,16 +133,9 @@ class Power:
         }
 
 
-def scaling(node: int, volts: float | None = None) -> float:
-    """Energy of a circuit at a node relative to others, at its nominal supply or another one; between nodes in logs."""
-    nominal = {7: 0.7, 14: 0.8, 16: 0.8, 20: 0.9, 32: 0.9, 45: 1.0, 130: 1.8}
-    nodes = sorted(SCALING)
-    factors = []
-    for n in nodes:
-        v = volts or nominal[n]
-        a, b, c = SCALING[n]
-        factors.append(a * v * v + b * v + c)
-    return float(np.exp(np.interp(np.log(node), np.log(nodes), np.log(factors))))
+def pin_energy(node: int, volts: float | None = None) -> float:
+    """Energy (fJ) of charging the smallest inverter's pin, C V^2, at a node and its nominal supply, or another one."""
+    return PIN * (node / 7) ** SHRINK * (volts or technology.node(node).volts) ** 2
 
 
 def circuits(netlists: dict[str, dict], library: Library) -> dict[str, Circuit]:
@@ -199,8 +183,7 @@ def measure(
     embedded = library.files == (EMBEDDED,)
     out = []
     for name, circuit in modules.items():
-        volts = cells.load(library, set(circuit.gates))[1]
-        gates = circuit.gates
+        gates, volts = cells.load(library, set(circuit.gates))
         if embedded:
             gates, volts = _stand_in(library, gates), 1.0
         for gate in gates.values():
@@ -215,12 +198,12 @@ def measure(
             circuit.evaluate(recording, spread(*spans[i // each], cycles))
             for i, recording in enumerate(recordings[name])
         )
-        scale = PIN if embedded else 1.0
+        scale = pin_energy(7) if embedded else 1.0
         out.append(prices.module(activities, counts[name], memories[name], scale))
-    first = _files(library).lower()
-    known = next((n for start, n in NODES.items() if first.startswith(start)), None)
-    files = tuple(p.name for p in library.files)
-    return Power(unit, ("openvrex",) if embedded else files, known, node, mhz, tuple(out))
+    files = ("openvrex",) if embedded else tuple(p.name for p in library.files)
+    known = next((n for start, n in LIBRARIES.items() if files[0].startswith(start)), None)
+    volts = 0.7 if embedded else volts
+    return Power(unit, files, known, volts, node, mhz, tuple(out))
 
 
 def table3(powers: dict[str, Power]) -> dict[str, Estimate]:
