@@ -422,7 +422,9 @@ def attention(
 def _take(x: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Entries at [n], rising, of x [heads, all, d]; neighbours are not copied."""
     first, last = int(at[0]), int(at[-1])
-    return x[:, first : last + 1] if last - first == len(at) - 1 else x.take(at, axis=1)
+    if last - first == len(at) - 1:
+        return x[:, first : last + 1]
+    return np.stack([head.take(at, axis=0) for head in x])  # a take over all heads would copy the cache first
 
 
 _CHUNK = 1024  # keys whose scores are in work at once
