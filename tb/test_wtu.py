@@ -305,7 +305,7 @@ MUTANTS = [
     ("tiny", "assign crossed = check & ", "assign crossed = check & (walk_rest == 0) | check & "),
     ("tiny", "walk2_first ? ", "1'h1 ? "),  # the higher digit of a bin
     ("tiny", "assign may_start = ", "assign may_start = 1 | "),  # a histogram that is still walked
-    ("ahead", "assign set_next = load_set ^ ", "assign set_next = load_set | 0 & "),  # a zoom into the bins of a load
+    ("ahead", "assign same_set = add & ", "assign same_set = add | 0 & "),  # the bin of another set
     ("digits", "assign room = ", "assign room = 1 | "),  # the ring of score memory overrun
     ("buckets", "assign crosses = ", "assign crosses = (after == 0) | "),
     ("buckets", "code0 >= low", "code0 > low"),
