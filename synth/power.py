@@ -206,31 +206,6 @@ def measure(
     return Power(unit, files, known, volts, node, mhz, tuple(out))
 
 
-def table3(powers: dict[str, Power]) -> dict[str, Estimate]:
-    """Power (mW) of the rows of Table III as `synth.table3` takes it, of those whose units are there.
-
-    The WTU is `wtu` and `cluster_set`; memories of DPE and VPE are the row "memory". "glue" is what joining the DRE's
-    units adds: its registers and memories are counted, its gates taken to move with them as the units' do.
-    """
-    logic = {n: p.dynamic_mw + p.leakage_mw for n, p in powers.items()}
-    out = {n: powers[n].total for n in ("hcu", "kvmu") if n in powers}
-    out |= {n: logic[n] for n in ("dpe", "vpe") if n in powers}
-    units = ("hcu", "wtu", "cluster_set", "kvmu")
-    if "wtu" in powers and "cluster_set" in powers:
-        out["wtu"] = powers["wtu"].total + powers["cluster_set"].total
-    if "dpe" in powers and "vpe" in powers:
-        out["memory"] = powers["dpe"].memory_mw + powers["vpe"].memory_mw
-    if all(n in powers for n in (*units, "dre")):
-        clock = sum(powers[n].energy("clock") for n in units)
-        share = max(0.0, powers["dre"].energy("clock") / clock - 1)
-        inside = {k.name for u in units for m in powers[u].modules for k in m.accesses}
-        top = powers["dre"].modules[0]
-        own = {k: v for k, v in top.accesses.items() if k.name.partition(".")[2] not in inside}
-        memories = replace(powers["dre"], modules=(replace(top, accesses=own),)).memory_mw
-        out["glue"] = sum((logic[n] for n in units), ZERO) * share + memories
-    return out
-
-
 def _files(library: Library) -> str:
     return ", ".join(p.name for p in library.files)
 

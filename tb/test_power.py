@@ -339,25 +339,3 @@ def test_asap7_register(measured):
     assert 0.3 < m.clock < 1.2
     assert 0.3 < m.internal < 1.5
     assert m.leakage == pytest.approx(0.2297 + 0.049, abs=0.1)
-
-
-def test_rows_of_table3(measured):
-    """Rows add up; the DRE's own is what its registers exceed its units' by, and memories that none of them has."""
-    one = measured(COUNTER, recording(**counter(82)), node=14)
-    (m,) = one.modules
-
-    def unit(name: str, clock: float = 1.0, **accesses) -> power.Power:
-        kept = {Memory(k.replace("_", "."), 32, 64, 1, 1): (1.0, 1.0) for k in accesses}
-        return replace(one, unit=name, modules=(replace(m, clock=m.clock * clock, accesses=kept),))
-
-    powers = {n: unit(n) for n in ("hcu", "cluster_set", "kvmu")} | {"wtu": unit("wtu", a_mem=1)}
-    rows = power.table3(powers | {"dpe": unit("dpe", w_mem=1), "vpe": unit("vpe", x_mem=1)})
-    logic = unit("hcu").total.value
-    ram = unit("x", a_mem=1).memory_mw.value
-    assert rows["hcu"].value == rows["kvmu"].value == rows["dpe"].value == pytest.approx(logic)
-    assert rows["wtu"].value == pytest.approx(2 * logic + ram)
-    assert rows["memory"].value == pytest.approx(2 * ram)
-    assert "glue" not in rows
-    rows = power.table3(powers | {"dre": unit("dre", clock=5.0, wtu_a_mem=1, own_fifo=1)})
-    assert rows["glue"].value == pytest.approx(4 * logic * 0.25 + ram)
-    assert power.table3({}) == {}
