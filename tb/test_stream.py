@@ -166,7 +166,7 @@ def test_killed_it_resumes_to_the_same_bits(whole, tmp_path):
     assert written(folder) == written(whole[0])
 
 
-def test_finished_it_runs_nothing_again_and_takes_more_policies(whole, tmp_path, monkeypatch):
+def test_finished_it_runs_nothing_again_and_takes_more_policies(no_plots, tmp_path):
     args = ("stream", FIXTURE, "-o", tmp_path / "x")
     assert vrex(*args, "--policy", "rekv").exit_code == 0
     before = (tmp_path / "x" / "full.run").stat().st_mtime_ns
@@ -175,7 +175,7 @@ def test_finished_it_runs_nothing_again_and_takes_more_policies(whole, tmp_path,
     assert (tmp_path / "x" / "full.run").stat().st_mtime_ns == before
 
 
-def test_video_in_a_decoder(small, small_models, tmp_path):  # noqa: F811
+def test_video_in_a_decoder(small, small_models, no_plots, tmp_path):  # noqa: F811
     """Frames, question and answer; a second stream into the same folder is refused; a resumed one is the same."""
     args = ("stream", small, "--frames", 5, "--tokens", 4, "--question", "why", "--generate", 3)
     args += ("--policy", "resv,streamingllm,oaken", "-p", "resv.resv.recent=8", "-p", "streamingllm.recent=4")
@@ -225,7 +225,7 @@ def test_policies_are_fed_the_answer_of_full_attention(small, small_models, tmp_
     assert all(len(r.losses) == (r.stop - r.start) * (r.stage in ("question", "generation")) for r in run.records)
 
 
-def test_text_has_a_loss_at_every_token(small_models, tmp_path):
+def test_text_has_a_loss_at_every_token(small_models, no_plots, tmp_path):
     args = ("stream", "text", "--frames", 4, "--tokens", 9, "--generate", 0, "-o", tmp_path / "x", "--json")
     done = vrex(*args, "--policy", "streamingllm", "-p", "streamingllm.recent=3")
     assert done.exit_code == 0, done.stderr
@@ -339,7 +339,7 @@ def load(path):
 
 
 @models
-def test_real_models(tmp_path):
+def test_real_models(no_plots, tmp_path):
     done = vrex("stream", "world", "--frames", 2, "--tokens", 4, "--generate", 1, "--policy", "resv", "-p",
                 "resv.resv.recent=1", "-o", tmp_path / "x", "--json")  # fmt: skip
     assert done.exit_code == 0, done.stderr
@@ -376,7 +376,7 @@ def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path):
+def test_a_folder_of_something_else_is_refused(no_plots, tmp_path):
     (tmp_path / "mine.txt").write_text("x")
     args = ("stream", FIXTURE, "--policy", "rekv", "-o", tmp_path)
     assert "not empty, and not a run; choose another folder" in vrex(*args).stderr
