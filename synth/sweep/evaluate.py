@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from golden.clustering import Clusterer
-from golden.params import ParamError, ReSVParams, check
+from golden.params import ReSVParams, check
 from golden.trace import Trace, TraceError
 from golden.wicsum import select_rows
 from hdl import emit
@@ -331,6 +331,3 @@ def _digest(path: Path) -> str:
         raise TraceError(
             f"{path}: cannot be read on this worker ({e.strerror}); put it where all workers see it"
         ) from None
-
-
-__all__ = ["OBJECTIVES", "ParamError", "Settings", "Task", "code", "key_of", "task"]

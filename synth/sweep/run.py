@@ -161,8 +161,8 @@ class Sweep:
                 continue
             key = evaluate.key_of(design, self.settings)
             known = self.database.get([key]).get(key)
-            if known and not known.error and all(o in known.result for o in self.objectives):
-                rows[i] = known
+            if known and all(o in known.result for o in self.objectives):
+                rows[i] = Row(known.result)  # an error that was kept since was of other objectives
             else:
                 open_[key].append(i)
                 tasks[key] = evaluate.task(design, self.objectives, self.settings)
