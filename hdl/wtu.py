@@ -25,7 +25,9 @@ class Wtu(wiring.Component):
     -------
     c : In(stream of `count_layout`) : token counts, one a cycle. Taken while no row is in flight; a count that waits
         keeps the next row from starting, so a row sees exactly the counts offered before its first word was taken
-    i : In(stream of `row_layout`) : rows, one word a cycle, at least one score in each
+    i : In(stream of `row_layout`) : rows, one word a cycle, at least one score in each. The exact variant takes a word
+        with the last digit of its counts, which it reads a cycle ahead: a row's first word waits for them. Scores go
+        straight to its multipliers, and `ready` depends on `keep` and `last`: drive them from registers
     ratio : In(17) : Th_r-wics in units of 2^-16, 0 to 65536; stable while rows are in flight
     o : Out(stream of `beat_layout`) : selections, in row order; beats without a set bit come only as last ones
     perf : Out(struct of 32-bit counters) : rows (selected), words (taken), walked (bins, or passes over the row),
@@ -33,13 +35,15 @@ class Wtu(wiring.Component):
 
     Latency: from the acceptance of a row's first word to its last beat; data dependent, exact in `sim.wtu.WtuTime`,
         which also has the worst case. For L words:
-        exact: load + th_steps + bins walked + scan + candidates popped + 5 at most. load is a cycle for each digit of
-        `count_digit` bits of each word's largest count: L where counts have one. A bin with further digits is walked in
-        as many cycles. scan is 1 for each word that holds a code at or above the crossing bin, 1 more for every further
-        candidate in it, and 1 for `group` words without one. A zoom adds another load, walk and scan.
+        exact: load + th_steps + bins walked + scan + candidates popped + 8 at most. load is a cycle for each digit of
+        `count_digit` bits of each word's largest count (of the first word, the last alone): L where counts have one. A
+        bin with further digits is walked in as many cycles. scan is 1 for each word that holds a code at or above the
+        crossing bin, 1 more for every further candidate in it, and 1 for `group` words without one. A zoom adds another
+        load, walk and scan.
         buckets: L * (1 + buckets visited) + 4.
-    Throughput: exact: with walk_ahead a row every load + 1 cycles (more if th_steps is), or th_steps + walked + 2, or
-        selection; with double_buffer alone every load + th_steps + walked + 2, or selection; else every latency + 1.
+    Throughput: exact: with walk_ahead a row every load + 2 cycles (load + th_steps + 2 if th_steps is more than 1), or
+        th_steps + walked + 3, or selection; with double_buffer alone every load + th_steps + walked + 3, or selection;
+        else every latency + 2.
         buckets: a row every latency + 1 cycles.
     Raises: `ParamError` from `WtuParams`.
     Source: V-Rex sections IV-C and V-B, Equations 1 to 3, Figures 9 and 11.
@@ -60,12 +64,12 @@ class Wtu(wiring.Component):
         words = f"ceil(clusters / {p.n_w})"
         if p.selection == "buckets":
             return {"latency": f"{words} * (1 + buckets) + 4", "interval": "latency + 1"}
-        interval = f"load + walked + {p.th_steps + 2}" if p.double_buffer else "latency + 1"
+        interval = f"load + walked + {p.th_steps + 3}" if p.double_buffer else "latency + 2"
         if p.walk_ahead:
-            interval = f"max(load + {1 if p.th_steps == 1 else p.th_steps + 1}, walked + {p.th_steps + 2})"
+            interval = f"max(load + {2 if p.th_steps == 1 else p.th_steps + 2}, walked + {p.th_steps + 3})"
         return {
             "load": f"sum over {words} words of the digits ({p.count_digit} bits) of the largest count",
-            "latency": f"load + walked + scan + pops + {p.th_steps + 5}",
+            "latency": f"load + walked + scan + pops + {p.th_steps + 8}",
             "interval": interval,
             "scan": f"sum over groups of {p.group} words of max(1, words that reach the crossing bin) + candidates",
             "start": f"{p.lane_bins} cycles after reset",

@@ -19,9 +19,10 @@ class Front(IntEnum):
     CLEAR = 0  # after reset
     IDLE = 1  # there is none
     START = 2  # its sum settles
-    TH = 3  # the lanes make Th
-    WALK = 4  # bins from the top until one exceeds what is left of Th
-    PARK = 5  # walked; the row before is still being selected
+    TH = 3  # the lanes multiply for Th
+    SUM = 4  # which is added up
+    WALK = 5  # bins from the top until one exceeds what is left of Th
+    PARK = 6  # walked; the row before is still being selected
 
 
 class Back(IntEnum):
@@ -139,10 +140,10 @@ class WtuExact(wiring.Component):
         equal_done, equal_cross = flags("equal_done", "equal_cross")  # with equal candidates: the threshold is crossed
         scan_read, scan_word = Signal(), Signal(word_bits)
         crossed, every, grant, z_crossed = flags("crossed", "every", "grant", "z_crossed")
-        quiet = Signal()  # nothing in its last steps
+        quiet = Signal()  # nothing in its later steps
 
         # Count writes.
-        m.d.comb += self.c.ready.eq(rows == 0)
+        m.d.comb += self.c.ready.eq((rows == 0) & ~hist.part)
         for ram in [count, count2][: 1 + p.double_buffer]:
             lanes.write_counts(m, p, self.c, ram)
 
@@ -150,27 +151,29 @@ class WtuExact(wiring.Component):
         taken, load_group = Signal(word_bits), Signal(group_bits)  # of the row, and the group of the next word
         start = comb(1, "start", taken == 0)
         accept = comb(1, "accept", self.i.valid & self.i.ready)
-        move = comb(1, "move", full & ~hist.busy & fronts[Front.IDLE] & ~zooming)
-        # Th takes the lanes of the word behind it; made in several steps, it needs the sum as long.
+        move = comb(1, "move", full & fronts[Front.IDLE] & ~zooming)
         th_step = Signal(bits_for(p.th_steps)) if p.th_steps > 1 else Const(0, 1)
         th_last = comb(1, "th_last", th_step == p.th_steps - 1)
-        th_soon = comb(1, "th_soon", fronts[Front.START] | (fronts[Front.TH] & ~th_last))
         if p.walk_ahead:
-            free = ~full | (move if p.th_steps == 1 else 0)
+            free = ~full & ~fronts[Front.CLEAR]
         elif p.double_buffer:
             free = ~full & fronts[Front.IDLE] & ~backs[Back.OVER] & ~zooming
         else:
-            free = rows == 0
-        may_start = comb(1, "may_start", free & ~self.c.valid)
+            free = (rows == 0) & ~fronts[Front.CLEAR]
+        may_start = comb(1, "may_start", (free & ~self.c.valid) | hist.part)
         # A zoom needs the lanes, and bins: those of a row that is walked.
         walked = comb(1, "walked", fronts[Front.PARK] | (fronts[Front.IDLE] & ~full))
         z_free = comb(1, "z_free", walked if p.walk_ahead else walked & start)
         zoom_soon = comb(1, "zoom_soon", backs[Back.OVER] & (fronts[Front.IDLE] | fronts[Front.PARK]) & p.walk_ahead)
         room = comb(1, "room", taken[:at_bits].any() | (used_groups != p.groups))
+        # The counts of a word are read while the word before is taken, those of a row's first before it is taken.
+        counted = Signal()
+        # Th takes the lanes; made in several steps, it needs the sum as long.
+        th_now = comb(1, "th_now", fronts[Front.TH] | (fronts[Front.START] & (p.th_steps > 1)))
+        may_go_on = comb(1, "may_go_on", counted & ~th_now & ~feeding & (~zoom_soon | hist.part))
+        may_take = comb(1, "may_take", may_go_on & room & (~start | may_start))
         m.d.comb += [
-            self.i.ready.eq(
-                ~fronts[Front.CLEAR] & ~hist.busy & ~th_soon & ~zoom_soon & ~feeding & room & (~start | may_start)
-            ),
+            self.i.ready.eq(may_take & ~hist.more),
             score.w_en.eq(accept),
             score.w_addr.eq(Cat(taken[:at_bits], load_group)),
             score.w_data.eq(row.scores),
@@ -187,17 +190,11 @@ class WtuExact(wiring.Component):
             m.d.sync += full.eq(1)
         with m.Elif(move):
             m.d.sync += full.eq(0)
-        with m.If(accept & start):
-            m.d.sync += load_wide.eq(0)
-        with m.Elif(hist.busy & ~feeding):
-            m.d.sync += load_wide.eq(1)
-            with m.If(~load_wide | (hist.word_top > load_wide_top)):
-                m.d.sync += load_wide_top.eq(hist.word_top)
         m.d.sync += rows.eq(rows + (accept & start) - finish)
         groups_done = comb(group_bits + 1, "groups_done", Mux(finish, (sel.last >> at_bits) + 1, 0))
         m.d.sync += used_groups.eq(used_groups + (accept & ~taken[:at_bits].any()) - groups_done)
         with m.If(move):
-            m.d.sync += [wait.eq(load), wait_wide.eq(load_wide), wait_wide_top.eq(load_wide_top)]
+            m.d.sync += wait.eq(load)
             if p.walk_ahead:
                 m.d.sync += load_set.eq(~load_set)
 
@@ -206,27 +203,27 @@ class WtuExact(wiring.Component):
         s_word, s_lane = held(word_bits, "s_word"), held(lane_bits, "s_lane")
         s_code = [comb(f.bits, f"s_code{j}", score.r_data.word_select(j, f.bits)) for j in range(n_w)]
         s_end = comb(1, "s_end", s_word == sel.last)
-        above, equal = Signal(n_w), Signal(n_w)
+        above, equal, exists = Signal(n_w), Signal(n_w), Signal(n_w)
         for j, code in enumerate(s_code):
             masked = comb(f.bits, f"s_masked{j}", code & known)
-            exists = comb(1, f"s_exists{j}", ~s_end | (sel.keep >= j))
             m.d.comb += [
-                above[j].eq(exists & (sel_all | (masked > prefix))),
-                equal[j].eq(exists & ~sel_all & ~equal_done & (masked == prefix)),
+                exists[j].eq(~s_end | (sel.keep >= j)),
+                above[j].eq(exists[j] & (sel_all | (masked > prefix))),
+                equal[j].eq(exists[j] & ~sel_all & ~equal_done & (masked == prefix)),
             ]
 
         # Words for the lanes, from the input or, in a zoom, from score memory.
-        z_take = comb(1, "z_take", z_valid & ~hist.busy)
         in_row = Signal(n_w)
         m.d.comb += [
-            hist.take.eq(accept | z_take),
+            hist.take.eq((self.i.valid & may_take) | z_valid),
             hist.zoom.eq(feeding),
             hist.first.eq(start),
+            hist.there.eq(Mux(feeding, exists, in_row)),
             hist.used.eq(Mux(feeding, equal, in_row)),
             hist.counts.eq(count.r_data),
             hist.hidden.eq(lanes.exponent_of(p, prefix).any()),
-            hist.th_soon.eq(th_soon),
-            hist.load_set.eq(load_set ^ move if p.walk_ahead else 0),
+            hist.th.eq(fronts[Front.TH]),
+            hist.load_set.eq(load_set),
             hist.ratio.eq(self.ratio),
         ]
         for j in range(n_w):
@@ -240,24 +237,32 @@ class WtuExact(wiring.Component):
                 for k, (width, low) in enumerate(digits[1:]):
                     with m.Case(k):
                         m.d.comb += digit.eq(s_code[j][low : low + width])
-        front_addr = comb(
-            len(count.r_addr), "front_addr", Mux(feeding, sel.ctx, row.ctx) * p.words + Mux(feeding, s_word, taken)
-        )
         # Of each word the highest bin is kept, a cycle later.
-        top_group, top_at, top_start = held(group_bits, "top_group"), held(max(1, at_bits), "top_at"), Signal()
-        m.d.sync += [top_group.eq(load_group), top_at.eq(taken[:at_bits]), top_start.eq(start)]
-        loaded = comb(1, "loaded", hist.fresh & ~feeding)
+        top_group, top_at = held(group_bits, "top_group"), held(max(1, at_bits), "top_at")
+        m.d.sync += [top_group.eq(load_group), top_at.eq(taken[:at_bits])]
         m.d.comb += [
-            tops.w_en.eq(Mux(loaded, 1 << top_at, 0)),
+            tops.w_en.eq(Mux(hist.fresh & ~feeding, 1 << top_at, 0)),
             tops.w_addr.eq(top_group),
             tops.w_data.eq(Cat(*[hist.word_top] * p.group)),
         ]
+        # And those of the row, of its words with a further digit, and of a zoom, another cycle later.
         top, walk_bin = held(bin_bits, "top"), held(bin_bits, "walk_bin")
-        with m.If(loaded & (top_start | (hist.word_top > top))):
-            m.d.sync += top.eq(hist.word_top)
+        fresh3, first2, first3, more2, more3 = flags("fresh3", "first2", "first3", "more2", "more3")
+        top3 = held(bin_bits, "top3")
+        m.d.sync += [first2.eq(start), more2.eq(hist.more), top3.eq(hist.word_top)]
+        m.d.sync += [fresh3.eq(hist.fresh), first3.eq(first2), more3.eq(more2)]
+        with m.If(fresh3 & ~feeding):
+            with m.If(first3 | (top3 > top)):
+                m.d.sync += top.eq(top3)
+            with m.If(more3 & (~load_wide | (top3 > load_wide_top))):
+                m.d.sync += load_wide_top.eq(top3)
+        with m.If(hist.fresh & first2 & ~feeding):
+            m.d.sync += load_wide.eq(0)
+        with m.Elif(fresh3 & more3 & ~feeding):
+            m.d.sync += load_wide.eq(1)
 
         # Threshold.
-        f_left, f_all, f_bin = held(p.sum_bits, "f_left"), Signal(), held(bin_bits, "f_bin")
+        f_all, f_bin = Signal(), held(bin_bits, "f_bin")
         m.d.comb += [
             hist.th_step.eq(th_step),
             every.eq(fronts[Front.TH] & (th_step == 0) & ((hist.total == 0) | self.ratio[16])),
@@ -266,13 +271,13 @@ class WtuExact(wiring.Component):
             m.d.sync += th_step.eq(Mux(fronts[Front.TH] & ~th_last, th_step + 1, 0))
 
         # Walk: a bin a cycle, its digits from the highest; of the row that waits, or of a zoom.
-        z_start = comb(1, "z_start", backs[Back.Z_TAIL] & ~z_valid & ~hist.active & ~hist.busy)
-        if p.th_steps == 1:
-            begin, under_way = fronts[Front.START], fronts[Front.TH]
-        else:
-            begin, under_way = fronts[Front.TH] & (th_step == p.th_steps - 2), fronts[Front.TH] & th_last
-        walk = comb(1, "walk", begin | under_way | fronts[Front.WALK] | z_start | backs[Back.Z_WALK])
-        bin_now = comb(bin_bits, "bin_now", Mux(fronts[Front.START], top, walk_bin))
+        begin = comb(1, "begin", fronts[Front.TH] & th_last)
+        added = Signal()  # a cycle later the highest bin is in walk_bin
+        m.d.sync += added.eq(hist.active)
+        z_start = comb(1, "z_start", backs[Back.Z_TAIL] & ~z_valid & ~hist.active & ~added)
+        walk = comb(1, "walk", begin | fronts[Front.SUM] | fronts[Front.WALK] | z_start | backs[Back.Z_WALK])
+        at_top = comb(1, "at_top", fronts[Front.TH] & (th_step == 0))
+        bin_now = comb(bin_bits, "bin_now", Mux(at_top, top, walk_bin))
         wide = comb(1, "wide", Mux(zooming, zoom_wide, wait_wide & (bin_now <= wait_wide_top)))
         walk_digit, walk_first = held(len(hist.walk_digit), "walk_digit"), Signal()  # of the bin; the bin's highest
         digit_now = comb(len(walk_digit), "digit_now", Mux(walk_first, Mux(wide, p.count_digits - 1, 0), walk_digit))
@@ -290,30 +295,37 @@ class WtuExact(wiring.Component):
         m.d.sync += [bin1.eq(bin_now), bin2.eq(bin1), walk_first.eq(whole | ~walk)]
         with m.If(walk):
             m.d.sync += [walk_bin.eq(bin_now - whole), walk_digit.eq(digit_now - 1)]
-        with m.Elif(fronts[Front.START]):
+        with m.Elif(at_top):
             m.d.sync += walk_bin.eq(top)
         with m.Elif(grant):
             m.d.sync += walk_bin.eq(0)
-        with m.Elif(hist.fresh & feeding & (hist.word_top > walk_bin)):
-            m.d.sync += walk_bin.eq(hist.word_top)
+        with m.Elif(fresh3 & feeding & (top3 > walk_bin)):
+            m.d.sync += walk_bin.eq(top3)
         check = comb(1, "check", walk2 & whole2 & fronts[Front.WALK])
         z_check = comb(1, "z_check", walk2 & whole2 & backs[Back.Z_WALK])
         bin_cross = comb(bin_bits, "bin_cross", Mux(fronts[Front.PARK], f_bin, bin2))
-        cross_exponent = comb(max(1, f.exp_bits), "cross_exponent", lanes.exponent_of(p, bin_cross))
-        bin_sum = comb(hist.bin_sum_bits, "bin_sum", hist.bin_high + hist.bin_low)
-        # Candidates, as the codes of a bin, share their exponent: what is left of Th is counted in its units.
-        left, left_first = held(len(bin_sum), "left"), held(len(bin_sum), "left_first")
-        f_units = lanes.unscaled(m, p, f_left, cross_exponent, len(left), "f_units")
+        # Candidates, as the codes of a bin, share their exponent: what is left of Th is counted in its units. While
+        # bins are walked it is doubled with every exponent less, its lower bits coming up from `f_left`.
+        left, left_first = held(hist.bin_sum_bits, "left"), held(hist.bin_sum_bits, "left_first")
+        f_left = held(f.max_shift + len(left), "f_left")
+        f_units = comb(len(left), "f_units", f_left[f.max_shift :])
+        f_first = lanes.unscaled(
+            m, p, Cat(Const(0, f.max_shift), hist.th_value), lanes.exponent_of(p, bin1), len(f_left), "f_first"
+        )
+        lowest = bin2[: bin_bits - f.exp_bits] == 0  # of its exponent
+        down = comb(1, "down", lowest & lanes.exponent_of(p, bin2)[1:].any())
         walk_rest = comb(len(left) + 2, "walk_rest", (Mux(zooming, left, f_units) - hist.bin_high) - hist.bin_low)
         m.d.comb += [crossed.eq(check & walk_rest[-1]), z_crossed.eq(z_check & walk_rest[-1])]
-        walk_value = lanes.scaled(m, p, bin_sum, lanes.exponent_of(p, bin2), "walk_value")
         offer = comb(1, "offer", crossed | every | fronts[Front.PARK])
         hand = comb(1, "hand", offer & backs[Back.IDLE])
         all_now = comb(1, "all_now", Mux(fronts[Front.PARK], f_all, every))
-        with m.If(fronts[Front.TH]):
-            m.d.sync += f_left.eq(hist.th_value)
+        with m.If(fronts[Front.START]):
+            m.d.sync += [wait_wide.eq(load_wide), wait_wide_top.eq(load_wide_top)]
+        with m.If(fronts[Front.SUM]):
+            m.d.sync += f_left.eq(f_first)
         with m.Elif(check & ~crossed):
-            m.d.sync += f_left.eq(f_left - walk_value)
+            f_next = Cat(f_left[: f.max_shift], walk_rest[: len(left)])
+            m.d.sync += f_left.eq(Mux(down, f_next << 1, f_next))
         with m.If(crossed | every):
             m.d.sync += [f_bin.eq(bin2), f_all.eq(every)]
 
@@ -329,13 +341,14 @@ class WtuExact(wiring.Component):
         hit_at = comb(
             at_bits, "hit_at", Cat(Cat(hit[j] for j in range(p.group) if j >> k & 1).any() for k in range(at_bits))
         )
-        step = comb(1, "step", (backs[Back.SCAN] & go & ~hold) | (backs[Back.Z_SCAN] & ~hist.busy))
+        z_next = comb(1, "z_next", ~z_valid | ~hist.more)
+        step = comb(1, "step", (backs[Back.SCAN] & go & ~hold) | (backs[Back.Z_SCAN] & z_next))
         next_group = comb(1, "next_group", step & ~(hits & ~hit).any())
         scan_end = comb(1, "scan_end", next_group & last_group)
         restart = comb(1, "restart", backs[Back.IDLE] | backs[Back.OVER] | backs[Back.Z_WALK])
         # After the crossing among equal candidates the pass goes on behind its word, for the codes above alone.
-        word3 = held(word_bits, "word3")
-        group_next = comb(len(group), "group_next", Mux(restart, 0, Mux(equal_cross, word3 >> at_bits, group + 1)))
+        word4 = held(word_bits, "word4")
+        group_next = comb(len(group), "group_next", Mux(restart, 0, Mux(equal_cross, word4 >> at_bits, group + 1)))
         m.d.comb += [
             scan_read.eq(step & hits.any()),
             scan_word.eq(Cat(hit_at, group)),
@@ -343,7 +356,7 @@ class WtuExact(wiring.Component):
             tops.r_addr.eq(ring(Mux(backs[Back.IDLE], wait.group, sel.group) + group_next, "tops_group")),
         ]
         with m.If(restart | next_group | equal_cross):
-            m.d.sync += [group.eq(group_next), seen.eq(Mux(equal_cross, (2 << word3[:at_bits]) - 1, 0))]
+            m.d.sync += [group.eq(group_next), seen.eq(Mux(equal_cross, (2 << word4[:at_bits]) - 1, 0))]
         with m.Elif(scan_read):
             m.d.sync += seen.eq(seen | hit)
 
@@ -359,24 +372,31 @@ class WtuExact(wiring.Component):
             m.d.comb += candidate_lane[k].eq(Cat(candidate[j] for j in range(n_w) if j >> k & 1).any())
         if low_bits:
             listed = m.submodules.list = SortedList(p.list_depth, low_bits, len(tag))
+            unlisted = Signal()  # the list may lack a candidate of the cycle before
             s_low, inserted = held(low_bits, "s_low"), Signal(bits_for(p.list_limit + 1))
             m.d.comb += [
-                listed.insert.eq(insert),
-                listed.key.eq(lanes.pick(m, candidate, [c[:low_bits] for c in s_code], "candidate_low")),
-                listed.tag.eq(Cat(candidate_lane, s_word)),
                 listed.pop.eq(pop),
                 listed.clear.eq(restart),
                 overflow.eq(insert & (inserted == p.list_limit)),
                 tag.eq(listed.first_tag),
-                pop.eq(backs[Back.POP] & go & ~listed.empty & ~(s_valid & ~s_pop)),
-                exhaust.eq(backs[Back.POP] & ~equal_mode & listed.empty & ~s_valid & quiet),
+                pop.eq(backs[Back.POP] & go & ~listed.empty & ~(s_valid & ~s_pop) & ~unlisted),
+                exhaust.eq(backs[Back.POP] & ~equal_mode & listed.empty & ~s_valid & ~unlisted & quiet),
             ]
+            # Found in one cycle, put into the list in the next.
+            key_in, tag_in, insert_in = held(low_bits, "key_in"), held(len(tag), "tag_in"), Signal()
+            m.d.sync += [
+                insert_in.eq(insert),
+                key_in.eq(lanes.pick(m, candidate, [c[:low_bits] for c in s_code], "candidate_low")),
+                tag_in.eq(Cat(candidate_lane, s_word)),
+                unlisted.eq(s_valid & ~s_pop),
+            ]
+            m.d.comb += [listed.insert.eq(insert_in), listed.key.eq(key_in), listed.tag.eq(tag_in)]
             m.d.sync += inserted.eq(Mux(restart, 0, inserted + insert))
             with m.If(pop):
                 m.d.sync += s_low.eq(listed.first_key)
             low = Mux(s_pop, s_low, 0)
 
-        # Stage 1: lanes that go on together, and their counts.
+        # Stage 1: lanes that go on together.
         serial_word, serial_due = held(word_bits, "serial_word"), Signal()
         end_read, s_last = Signal(), Signal()  # ends a row of equal candidates
         serial_read = comb(1, "serial_read", backs[Back.SERIAL] & serial_due)
@@ -400,10 +420,6 @@ class WtuExact(wiring.Component):
         with m.Else():
             m.d.comb += [lanes1.eq(todo_now), send.eq(equal_mode & todo_now.any()), kind.eq(Kind.EQUAL)]
             m.d.comb += hold.eq(s_valid & ~equal_mode & rest.any())
-        sel_counts = [count2.r_data.word_select(j, p.count_bits) for j in range(n_w)]
-        tokens1 = lanes.adder_tree(
-            m, [comb(p.count_bits, f"s_count{j}", Mux(lanes1[j], c, 0)) for j, c in enumerate(sel_counts)], "tokens1"
-        )
         code1 = comb(f.bits, "code1", prefix | low)
         kill = comb(1, "kill", split | equal_cross | finish)
         with m.If(go):
@@ -414,20 +430,23 @@ class WtuExact(wiring.Component):
             with m.If(Mux(feeding, step, ~hold)):
                 m.d.sync += s_word.eq(read_word)
         zoom_read = comb(1, "zoom_read", scan_read & backs[Back.Z_SCAN])
-        m.d.sync += z_valid.eq(zoom_read | (z_valid & hist.busy))
+        m.d.sync += z_valid.eq(zoom_read | ~z_next)
 
-        # Stage 2: weight.
-        def stage(n, widths):
-            return [Signal(w, name=f"{name}{n}", reset_less=name != "valid") for name, w in widths.items()]
+        # Stage 2: their tokens. Stage 3: their weight.
+        def stage(n, *names):
+            widths = {"valid": 1, "kind": 2, "last": 1, "word": word_bits, "lanes": n_w, "clusters": bits_for(n_w + 1)}
+            widths |= {"tokens": p.count_bits + (n_w - 1).bit_length(), "significand": f.significand_bits}
+            return [Signal(widths[name], name=f"{name}{n}", reset_less=name != "valid") for name in names]
 
-        widths = {"valid": 1, "kind": 2, "last": 1, "word": word_bits, "lanes": n_w, "tokens": len(tokens1)}
-        valid2, kind2, last2, word2, lanes2, tokens2 = stage(2, widths)
-        del widths["word"]
-        valid3, kind3, last3, lanes3, tokens3 = stage(3, widths)
-        significand2 = held(f.significand_bits, "significand2")
-        weight3 = held(f.significand_bits + len(tokens1), "weight3")
-        clusters2 = popcount(m, lanes2, "clusters2")
-        clusters3 = held(len(clusters2), "clusters3")
+        valid2, kind2, last2, word2, lanes2, significand2 = stage(
+            2, "valid", "kind", "last", "word", "lanes", "significand"
+        )
+        names = ("valid", "kind", "last", "word", "lanes", "tokens", "clusters")
+        valid3, kind3, last3, word3, lanes3, tokens3, clusters3, significand3 = stage(3, *names, "significand")
+        valid4, kind4, last4, lanes4, tokens4, clusters4 = stage(4, *(n for n in names if n != "word"))
+        weight4 = held(len(significand3) + len(tokens3), "weight4")
+        counts2 = [count2.r_data.word_select(j, p.count_bits) & lanes2[j].replicate(p.count_bits) for j in range(n_w)]
+        counts2 = [comb(p.count_bits, f"count2_{j}", c) for j, c in enumerate(counts2)]
         with m.If(go):
             m.d.sync += [
                 valid2.eq(s_valid & send & ~kill & ~overflow),
@@ -435,42 +454,49 @@ class WtuExact(wiring.Component):
                 last2.eq((sel_all & s_end) | s_last),
                 word2.eq(s_word),
                 lanes2.eq(lanes1),
-                tokens2.eq(tokens1),
                 significand2.eq(lanes.significand(p, code1)),
                 valid3.eq(valid2 & ~kill),
                 kind3.eq(kind2),
                 last3.eq(last2),
                 word3.eq(word2),
                 lanes3.eq(lanes2),
-                tokens3.eq(tokens2),
-                clusters3.eq(clusters2),
-                weight3.eq(lanes.multiply(m, tokens2, significand2, "weight")),
+                tokens3.eq(lanes.adder_tree(m, counts2, "tokens")),
+                clusters3.eq(popcount(m, lanes2, "clusters2")),
+                significand3.eq(significand2),
+                valid4.eq(valid3 & ~kill),
+                kind4.eq(kind3),
+                last4.eq(last3),
+                word4.eq(word3),
+                lanes4.eq(lanes3),
+                tokens4.eq(tokens3),
+                clusters4.eq(clusters3),
+                weight4.eq(lanes.multiply(m, tokens3, significand3, "weight")),
             ]
-        m.d.comb += quiet.eq(~valid2 & ~valid3)
+        m.d.comb += quiet.eq(~valid2 & ~valid3 & ~valid4)
 
-        # Stage 3: decide.
-        after = comb(len(left) + 1, "after", left - weight3)
+        # Stage 4: decide.
+        after = comb(len(left) + 1, "after", left - weight4)
         crosses = comb(1, "crosses", after[-1])
-        several = comb(1, "several", (lanes3 & (lanes3 - 1)).any())
+        several = comb(1, "several", (lanes4 & (lanes4 - 1)).any())
         take = comb(1, "take", self.o.valid & self.o.ready)
         clusters, tokens = held(n_bits, "clusters"), held(n_bits + p.count_bits, "tokens")
         m.d.comb += [
-            split.eq(valid3 & (kind3 == Kind.EQUAL) & crosses & several),
-            self.o.valid.eq(valid3 & ~split),
+            split.eq(valid4 & (kind4 == Kind.EQUAL) & crosses & several),
+            self.o.valid.eq(valid4 & ~split),
             go.eq(~self.o.valid | self.o.ready),
-            beat.addr.eq(word3),
-            beat.mask.eq(lanes3),
-            beat.last.eq(Mux(kind3 == Kind.ABOVE, last3, crosses & ~equal_mode)),
-            beat.clusters.eq(clusters + clusters3),
-            beat.tokens.eq(tokens + tokens3),
+            beat.addr.eq(word4),
+            beat.mask.eq(lanes4),
+            beat.last.eq(Mux(kind4 == Kind.ABOVE, last4, crosses & ~equal_mode)),
+            beat.clusters.eq(clusters + clusters4),
+            beat.tokens.eq(tokens + tokens4),
             finish.eq(take & beat.last),
-            equal_cross.eq(take & (kind3 != Kind.ABOVE) & crosses & equal_mode),
+            equal_cross.eq(take & (kind4 != Kind.ABOVE) & crosses & equal_mode),
         ]
         with m.If(hand):
             m.d.sync += left.eq(f_units)
         with m.Elif(exhaust):
             m.d.sync += left.eq(left_first)
-        with m.Elif(take & (kind3 != Kind.ABOVE)):
+        with m.Elif(take & (kind4 != Kind.ABOVE)):
             m.d.sync += left.eq(after)
         with m.Elif(z_check & ~z_crossed):
             m.d.sync += left.eq(walk_rest)
@@ -483,11 +509,11 @@ class WtuExact(wiring.Component):
                 m.d.sync += equal_done.eq(1)
 
         # Control of the selecting pass.
-        m.d.comb += grant.eq(backs[Back.OVER] & quiet & ~hist.active & ~hist.busy & z_free)
+        m.d.comb += grant.eq(backs[Back.OVER] & quiet & ~hist.active & ~hist.part & z_free)
         with m.If(finish):
             m.d.sync += back.eq(Back.IDLE)
         with m.Elif(split):
-            m.d.sync += [back.eq(Back.SERIAL), serial_word.eq(word3), serial_due.eq(1)]
+            m.d.sync += [back.eq(Back.SERIAL), serial_word.eq(word4), serial_due.eq(1)]
         with m.Elif(equal_cross):
             m.d.sync += back.eq(Back.SCAN)
         with m.Elif(overflow | exhaust):
@@ -512,7 +538,7 @@ class WtuExact(wiring.Component):
             m.d.sync += serial_due.eq(0)
         with m.If(grant):
             m.d.sync += zoom_wide.eq(0)
-        with m.Elif(hist.busy & feeding):
+        with m.Elif(z_valid & hist.more):
             m.d.sync += zoom_wide.eq(1)
 
         # Control of the row that waits, and of the histograms.
@@ -527,13 +553,15 @@ class WtuExact(wiring.Component):
                     m.d.sync += front.eq(Front.START)
             with m.Case(Front.START):
                 m.d.sync += front.eq(Front.TH)
-            with m.Case(Front.TH, Front.WALK, Front.PARK):
+            with m.Case(Front.TH, Front.SUM, Front.WALK, Front.PARK):
                 with m.If(hand):
                     m.d.sync += front.eq(Front.IDLE)
                 with m.Elif(offer):
                     m.d.sync += front.eq(Front.PARK)
-                with m.Elif(fronts[Front.TH] & th_last):
+                with m.Elif(fronts[Front.SUM]):
                     m.d.sync += front.eq(Front.WALK)
+                with m.Elif(fronts[Front.TH] & th_last):
+                    m.d.sync += front.eq(Front.SUM)
         stopped = Signal()  # the bins are left a cycle later, which no word can reach before
         m.d.sync += stopped.eq(stop)
         for s in range(hist.sets):
@@ -544,19 +572,27 @@ class WtuExact(wiring.Component):
             score.r_en.eq(zoom_read | (read & ~pop)),
             score.r_addr.eq(Cat(read_word[:at_bits], ring(sel.group + (read_word >> at_bits), "read_group"))),
         ]
-        select_addr = comb(len(count.r_addr), "select_addr", sel.ctx * p.words + read_word)
-        front_read = comb(1, "front_read", accept | z_take)
+        select_read = comb(1, "select_read", go & s_valid & send)
+        select_addr = comb(len(count.r_addr), "select_addr", sel.ctx * p.words + Mux(feeding, read_word, s_word))
+        load_addr = comb(len(count.r_addr), "load_addr", row.ctx * p.words + (taken + accept))
+        front_addr = comb(len(count.r_addr), "front_addr", Mux(feeding, select_addr, load_addr))
+        ahead = ~counted & self.i.valid & ~feeding
+        if not p.double_buffer:
+            ahead = ahead & (~start | free)
+        load_read = comb(1, "load_read", (accept & ~row.last) | ahead)
+        front_read = comb(1, "front_read", load_read | zoom_read)
+        m.d.sync += counted.eq((load_read | (counted & ~accept)) & ~grant & ~(self.c.valid & self.c.ready))
         if p.double_buffer:
             m.d.comb += [
                 count.r_en.eq(front_read),
                 count.r_addr.eq(front_addr),
-                count2.r_en.eq(read),
+                count2.r_en.eq(select_read),
                 count2.r_addr.eq(select_addr),
             ]
         else:
             m.d.comb += [
-                count.r_en.eq(front_read | read),
-                count.r_addr.eq(Mux(read, select_addr, front_addr)),
+                count.r_en.eq(front_read | select_read),
+                count.r_addr.eq(Mux(select_read, select_addr, front_addr)),
             ]
 
         events = {

@@ -26,21 +26,24 @@ class WeightedHistogram(wiring.Component):
 
     Members
     -------
-    take : In(1) : a word; the following six are its own. Not while `busy`
+    take : In(1) : a digit of the word that the following eight hold; with `more` they hold it for the next one too
     zoom : In(1) : it goes to the set that is walked, and not into the sum
-    first : In(1) : it starts a row · used : In(n_w) : lanes that count · bins, mantissas : In(arrays of n_w)
-    counts : In(array of n_w) : one cycle after `take`, held while `busy`
     hidden : In(1) : hidden bit of the codes of a `zoom`
-    busy : Out(1) : digits of the word are left · active : Out(1) : a digit is added
-    fresh : Out(1), word_top : Out(bin_bits) : first digit of a word, its highest bin; the cycle after `take`
-    total : Out(sum_bits) : Sum of the row, three cycles after the last digit was begun
-    th_soon : In(1) : the next cycle is a step of Th; no `take`, no further digit is begun
-    th_step : In, ratio : In(16), th_value : Out(sum_bits) : which step; Th, in the cycle of the last one
+    first : In(1) : it starts a row · there, used : In(n_w) : lanes that it has, and those of them that count
+    bins, mantissas, counts : In(arrays of n_w)
+    more : Out(1) : it has further digits; whether it is taken or not
+    part : Out(1) : a word's first digits have been taken and not its last
+    active : Out(1) : a digit is added, the cycle after `take`
+    fresh : Out(1), word_top : Out(bin_bits) : the first digit of a word is, its highest bin
+    total : Out(sum_bits) : Sum of the row, three cycles after the last digit was taken
+    th : In(1) : a step of Th; no `take`
+    th_step : In, ratio : In(16), th_value : Out(sum_bits) : which step; Th, the cycle after the last one
     load_set : In(1) : set that takes words
     walk : In(1), walk_bin : In(bin_bits), walk_digit : In : read a bin of the other set; not before the second cycle
-        after its last digit was begun. The digits of a bin are read in a row, from `walk_first : In(1)` on down to 0
+        after its last digit was taken. The digits of a bin are read in a row, from `walk_first : In(1)` on down to 0
     bin_low, bin_high : Out : the bin of all lanes, unshifted, two cycles later: digit 0, and those above it
-    next : In(sets) : start a new histogram in that set, which takes no word then; 2^(address bits) times after reset
+    next : In(sets) : start a new histogram in that set, to which no word is added then; 2^(address bits) times after
+        reset
 
     Latency: see the members. Throughput: a word's digit and a bin a cycle; with one set, one of both.
     Raises: nothing.
@@ -58,18 +61,20 @@ class WeightedHistogram(wiring.Component):
             {
                 "take": In(1),
                 "zoom": In(1),
+                "hidden": In(1),
                 "first": In(1),
+                "there": In(p.n_w),
                 "used": In(p.n_w),
                 "bins": In(data.ArrayLayout(bin_bits, p.n_w)),
                 "mantissas": In(data.ArrayLayout(p.score.man_bits, p.n_w)),
                 "counts": In(data.ArrayLayout(p.count_bits, p.n_w)),
-                "hidden": In(1),
-                "busy": Out(1),
+                "more": Out(1),
+                "part": Out(1),
                 "active": Out(1),
                 "fresh": Out(1),
                 "word_top": Out(bin_bits),
                 "total": Out(p.sum_bits),
-                "th_soon": In(1),
+                "th": In(1),
                 "th_step": In(bits_for(p.th_steps)),
                 "ratio": In(16),
                 "th_value": Out(p.sum_bits),
@@ -97,32 +102,23 @@ class WeightedHistogram(wiring.Component):
         def held(width, name):
             return Signal(width, name=name, reset_less=True)
 
-        # The word whose digits are being multiplied.
-        add, pending, zoom, first, set_ = (Signal(name=n) for n in ("add", "pending", "zoom_", "first_", "set_"))
-        th = Signal()  # or Th is
-        m.d.sync += th.eq(self.th_soon)
-        digit, used = Signal(max(1, digit_bits)), held(n_w, "used_")
+        # The digit that is multiplied, and the one before, which is added.
+        digit, digit2 = Signal(max(1, digit_bits)), held(max(1, digit_bits), "digit2")
+        add, zoom, first, set_ = (Signal(name=n) for n in ("add", "zoom_", "first_", "set_"))
+        used = held(n_w, "used_")
         counts = [comb(p.count_bits, f"count{j}", self.counts[j]) for j in range(n_w)]
-        more = Signal()
         with m.Switch(digit):
             for d in range(n_digits - 1):
                 above = Cat(c[(d + 1) * p.count_digit :].any() for c in counts)
                 with m.Case(d):
-                    m.d.comb += more.eq(add & (above & used).any())
-        further = comb(1, "further", self.busy & ~self.th_soon)
-        set_next = comb(1, "set_next", Mux(self.busy, set_, self.load_set ^ self.zoom) if sets == 2 else 0)
+                    m.d.comb += self.more.eq((above & self.there).any())
+        set_next = comb(1, "set_next", self.load_set ^ self.zoom if sets == 2 else 0)
         same_set = comb(1, "same_set", add & (set_ == set_next))
-        digit_next = comb(len(digit), "digit_next", Mux(self.busy, digit + 1, 0))
-        m.d.comb += [
-            self.busy.eq(more | pending),
-            self.active.eq(add),
-            self.fresh.eq(add & (digit == 0)),
-        ]
-        m.d.sync += [add.eq(self.take | further), pending.eq(self.busy & self.th_soon)]
-        with m.If(self.take | further):
-            m.d.sync += digit.eq(digit_next)
+        m.d.comb += [self.part.eq(digit != 0), self.active.eq(add), self.fresh.eq(add & (digit2 == 0))]
         with m.If(self.take):
-            m.d.sync += [zoom.eq(self.zoom), first.eq(self.first), used.eq(self.used), set_.eq(set_next)]
+            m.d.sync += digit.eq(Mux(self.more, digit + 1, 0))
+        m.d.sync += [add.eq(self.take), zoom.eq(self.zoom), first.eq(self.first), set_.eq(set_next), digit2.eq(digit)]
+        m.d.sync += used.eq(self.used & self.take.replicate(n_w))
 
         # Numbers of the histograms, and which set is walked.
         rows = [Signal(address_bits, name=f"row{s}") for s in range(sets)]
@@ -133,29 +129,22 @@ class WeightedHistogram(wiring.Component):
             comb(1, f"set_walks{s}", self.walk & (self.load_set != s if sets == 2 else 1)) for s in range(sets)
         ]
         set_walked = [comb(1, f"set_walked{s}", self.load_set != s if sets == 2 else walk1) for s in range(sets)]
-        # A bin that is walked has the tree for itself.
-        live = comb(n_w, "live", used if sets == 2 else used & add.replicate(n_w))
         walk_address = Cat(self.walk_bin, self.walk_digit[:digit_bits])
 
         pieces = self._pieces()
         products, values, bins_walked, tops = [], [], [], []
         for j in range(n_w):
-            bin_, mantissa = held(bin_bits, f"bin{j}"), held(p.score.man_bits, f"mantissa{j}")
-            with m.If(self.take):
-                m.d.sync += [bin_.eq(self.bins[j]), mantissa.eq(self.mantissas[j])]
-            tops.append(comb(bin_bits, f"top{j}", Mux(used[j], bin_, 0)))
-
             # The product, of a digit or for Th.
-            exponent = comb(max(1, p.score.exp_bits), f"exponent{j}", lanes.exponent_of(p, bin_))
             factor, part = Signal(p.score.significand_bits, name=f"factor{j}"), Signal(p.count_digit, name=f"part{j}")
+            now = lanes.exponent_of(p, self.bins[j]).any()
             m.d.comb += factor.eq(
-                Cat(mantissa, Mux(zoom, self.hidden, exponent.any())) if p.score.exp_bits else mantissa
+                Cat(self.mantissas[j], Mux(self.zoom, self.hidden, now)) if p.score.exp_bits else self.mantissas[j]
             )
             with m.Switch(digit):
                 for d in range(n_digits):
                     with m.Case(d):
-                        m.d.comb += part.eq(Mux(live[j], counts[j][d * p.count_digit : (d + 1) * p.count_digit], 0))
-            with m.If(th):
+                        m.d.comb += part.eq(counts[j][d * p.count_digit : (d + 1) * p.count_digit])
+            with m.If(self.th):
                 with m.Switch(self.th_step):
                     for step in range(p.th_steps):
                         if step * n_w + j < len(pieces):
@@ -163,26 +152,31 @@ class WeightedHistogram(wiring.Component):
                             with m.Case(step):
                                 m.d.comb += part.eq(self.total[i * p.count_digit : (i + 1) * p.count_digit])
                                 m.d.comb += factor.eq(self.ratio[k * len(factor) : (k + 1) * len(factor)])
-            products.append(product := lanes.multiply(m, part, factor, f"product{j}"))
-            if sets == 1 and j < len(pieces):  # the first bin is in the tree when Th is made
-                product = comb(len(product), f"product_sum{j}", product & ~th.replicate(len(product)))
-            value = lanes.scaled(m, p, product, exponent, f"value{j}")
+            product = held(self.product_bits, f"product{j}")
+            m.d.sync += product.eq(lanes.multiply(m, part, factor, f"multiply{j}"))
+            products.append(product)
 
-            # Its bin, read while the word was taken; the one that the digit before has just written is forwarded.
-            address = comb(address_bits, f"address{j}", Cat(bin_, digit[:digit_bits]))
-            address_next = comb(
-                address_bits, f"address_next{j}", Cat(Mux(self.busy, bin_, self.bins[j]), digit_next[:digit_bits])
-            )
+            # Added, to the sum and to its bin. A bin that is walked, or Th, has the tree for itself.
+            bin_ = held(bin_bits, f"bin{j}")
+            m.d.sync += bin_.eq(self.bins[j])
+            tops.append(comb(bin_bits, f"top{j}", Mux(used[j], bin_, 0)))
+            weight = comb(self.product_bits, f"weight{j}", product & used[j].replicate(self.product_bits))
+            exponent = comb(max(1, p.score.exp_bits), f"exponent{j}", lanes.exponent_of(p, bin_))
+            value = lanes.scaled(m, p, weight, exponent, f"value{j}")
+
+            # The bin is read while the product is made; what is being written to it is forwarded.
+            address = comb(address_bits, f"address{j}", Cat(bin_, digit2[:digit_bits]))
+            address_next = comb(address_bits, f"address_next{j}", Cat(self.bins[j], digit[:digit_bits]))
             again, wrote = Signal(name=f"again{j}", reset_less=True), held(weight_bits, f"wrote{j}")
             old, new = Signal(weight_bits, name=f"old{j}"), Signal(weight_bits, name=f"new{j}")
             m.d.sync += [again.eq(same_set & (address == address_next)), wrote.eq(new)]
-            m.d.comb += new.eq(old + products[j])
+            m.d.comb += new.eq(old + weight)
             was, seen = wrote & again.replicate(weight_bits), 0
             for s in range(sets):
                 # A word of a bin: sum, number of the histogram, whether it holds anything.
                 m.submodules[f"hist{j}_{s}"] = ram = Ram(weight_bits + address_bits + 1, 1 << address_bits)
                 m.d.comb += [
-                    ram.r_en.eq(self.take | further | self.walk),
+                    ram.r_en.eq(self.take | self.walk),
                     ram.r_addr.eq(Mux(set_walks[s], walk_address, address_next)),
                     ram.w_en.eq((add & (set_ == s if sets == 2 else 1)) | self.next[s]),
                     ram.w_addr.eq(Mux(self.next[s], rows[s], address)),
@@ -203,15 +197,10 @@ class WeightedHistogram(wiring.Component):
         m.d.comb += self.word_top.eq(lanes.max_tree(m, tops, "word_top"))
         self._th(m, products, pieces)
 
-        # The sum of the row: half of the tree, a register, the other half.
-        half = (n_w - 1).bit_length() // 2
-        for level in range(half):
-            values = lanes.adder_level(m, values, f"sum_{level}")
-        middle = [held(len(v), f"middle{j}") for j, v in enumerate(values)]
-        m.d.sync += [r.eq(v) for r, v in zip(middle, values, strict=True)]
-        tree = lanes.adder_tree(m, middle, "sum")
+        # The sum of the row.
+        tree = self._registered_tree(m, values, "sum")
         sum_valid, sum_first, sum_digit = Signal(), Signal(), Signal.like(digit)
-        m.d.sync += [sum_valid.eq(add & ~zoom), sum_first.eq(first & (digit == 0)), sum_digit.eq(digit)]
+        m.d.sync += [sum_valid.eq(add & ~zoom), sum_first.eq(first & (digit2 == 0)), sum_digit.eq(digit2)]
         addend = Signal(p.sum_bits)
         with m.Switch(sum_digit):
             for d in range(n_digits):
@@ -222,9 +211,7 @@ class WeightedHistogram(wiring.Component):
 
         # The sum of a bin, highest digit first.
         if sets == 2:
-            bin_tree = held(len(self.bin_low), "bin_tree")
-            m.d.sync += bin_tree.eq(lanes.adder_tree(m, bins_walked, "walk_tree"))
-            m.d.comb += self.bin_low.eq(bin_tree)
+            m.d.comb += self.bin_low.eq(self._registered_tree(m, bins_walked, "walk_tree"))
         else:
             m.d.comb += self.bin_low.eq(tree)
         if n_digits > 1:
@@ -232,6 +219,15 @@ class WeightedHistogram(wiring.Component):
             m.d.sync += [walk2_first.eq(walk1_first), higher.eq(self.bin_high + self.bin_low)]
             m.d.comb += self.bin_high.eq(Mux(walk2_first, 0, higher << p.count_digit))
         return m
+
+    def _registered_tree(self, m: Module, values: list[Signal], name: str) -> Signal:
+        """Sum of `values`, with a register before the last level of the tree."""
+        level = 0
+        while len(values) > 2:
+            values, level = lanes.adder_level(m, values, f"{name}_{level}"), level + 1
+        halves = [Signal(len(v), name=f"{name}_half{j}", reset_less=True) for j, v in enumerate(values)]
+        m.d.sync += [r.eq(v) for r, v in zip(halves, values, strict=True)]
+        return lanes.adder_tree(m, halves, name)
 
     def _pieces(self) -> list[tuple[int, int]]:
         """Pairs of a digit of the total and a part of the ratio whose products make Th, n_w a step."""
@@ -242,8 +238,9 @@ class WeightedHistogram(wiring.Component):
         """Th = floor(total x ratio / 2^16) from the products of its pieces."""
         p = self.p
         width = p.sum_bits + 16
-        now = Signal(width, name="th_now")
-        with m.Switch(self.th_step):
+        now, th_step = Signal(width, name="th_now"), Signal.like(self.th_step)
+        m.d.sync += th_step.eq(self.th_step)
+        with m.Switch(th_step):
             for step in range(p.th_steps):
                 # Products that do not overlap are parts of one number.
                 numbers: list[list[tuple[int, Signal]]] = []
@@ -267,6 +264,6 @@ class WeightedHistogram(wiring.Component):
         so_far = 0
         if p.th_steps > 1:
             partial = Signal(width, name="th_partial", reset_less=True)
-            so_far = Mux(self.th_step == 0, 0, partial)
+            so_far = Mux(th_step == 0, 0, partial)
             m.d.sync += partial.eq(so_far + now)
         m.d.comb += self.th_value.eq((so_far + now) >> 16)

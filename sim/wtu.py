@@ -10,10 +10,11 @@ from golden.wicsum import bucket, threshold, value
 from hdl.params import WtuParams
 
 TO_CHECK = 5  # buckets: from the last word of a load to the first pass
-TO_MOVE = 1  # exact: from the last digit of a load to the row's leaving the loading stage
+TO_MOVE = 1  # exact: from the acceptance of the last word to the row's leaving the loading stage
 TO_EVERY = 2  # from there to the finding that the whole row is selected
+TO_ADD = 3  # from the last digit that a zoom adds to the read of its first bin
 TO_BIN = 2  # from the read of a bin to its check
-TO_BEAT = 3  # from the read of a word, or of a list entry, to its beat
+TO_BEAT = 4  # from the read of a word, or of a list entry, to its beat
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class WtuTime:
     def row(self, codes: np.ndarray, counts: np.ndarray, ratio_q16: int) -> RowTiming:
         """One row of `codes` [C] with token counts `counts` [C], C at least 1."""
         plan = self._plan(np.asarray(codes, np.int64), np.asarray(counts, np.int64), ratio_q16)
-        latency = sum(plan.digits) - 1 + plan.crossed + plan.passes[0].ends
+        latency = sum(plan.digits[1:]) + plan.crossed + plan.passes[0].ends
         if self.p.selection == "exact":
             latency += TO_MOVE
         for before, after in itertools.pairwise(plan.passes):
@@ -79,12 +80,12 @@ class WtuTime:
         reads = p.count_digits if digits > 1 else 1  # of a bin
         bins = [1 << top - low for top, low in itertools.pairwise([p.score.bits, *self.digits])]
         load = words * digits
-        cycles = load + TO_MOVE + p.th_steps + bins[0] * reads
+        cycles = load + TO_MOVE + p.th_steps + 1 + bins[0] * reads
         for b in bins[1:]:
             # The list is not enough after all its candidates; the words are fed to the lanes; a walk.
-            cycles += words + p.list_limit + p.list_depth + 6 + load + 3 + 1 + b * reads
+            cycles += words + p.list_limit + p.list_depth + TO_BEAT + 4 + load + TO_ADD + 2 + b * reads
         # Equal candidates: the codes above and those equal of each word, one word lane by lane.
-        return cycles + 2 * words + p.n_w + 12
+        return cycles + 2 * words + p.n_w + 4 * TO_BEAT
 
     def run(self, rows: list[tuple[np.ndarray, np.ndarray]], ratio_q16: int) -> tuple[np.ndarray, np.ndarray]:
         """Cycles of the acceptance of each row's first word (0 for the first row) and of its last beat, [R] each."""
@@ -99,12 +100,13 @@ class WtuTime:
         pipeline = _Pipeline(self.p, plans)
         while len(pipeline.done) < len(plans):
             pipeline.cycle()
-        return np.array(pipeline.first, np.int64), np.array(pipeline.done, np.int64)
+        first, done = np.array(pipeline.first, np.int64), np.array(pipeline.done, np.int64)
+        return first - first[:1], done - first[:1]
 
     def _plan(self, codes: np.ndarray, counts: np.ndarray, ratio_q16: int) -> _Plan:
         p, n = self.p, len(codes)
         words = -(-n // p.n_w)
-        digits = self._count_digits(counts, np.arange(n), words)
+        digits = self._count_digits(counts, words)
         weight = value(codes, p.score)
         if p.score.value_bits + p.count_bits + n.bit_length() > 62:
             weight, counts = weight.astype(object), counts.astype(object)
@@ -140,11 +142,10 @@ class WtuTime:
                 reach = highest >= crossing
                 # Further digits are read in no bin above the highest of a word that has some.
                 wide = int(highest[digits > 1].max(initial=-1)) - crossing + 1
-                crossed = p.th_steps + TO_BIN - 1 + bins + max(0, wide) * (p.count_digits - 1)
+                crossed = p.th_steps + TO_BIN + bins + max(0, wide) * (p.count_digits - 1)
             else:
-                own = self._count_digits(counts, inside, words)
-                feed = self._feed(reach, own)
-                walk = TO_BIN - 1 + bins * (p.count_digits if own.max() > 1 else 1)
+                feed = self._feed(reach, digits)
+                walk = TO_BIN - 1 + bins * (p.count_digits if digits[reach].max() > 1 else 1)
             left -= int(weight[inside][higher].sum())
             above[inside[higher]] = True
             inside = inside[digit == crossing]
@@ -155,13 +156,13 @@ class WtuTime:
                 break
         return _Plan(words, tuple(digits.tolist()), crossed, tuple(passes), walked)
 
-    def _count_digits(self, counts: np.ndarray, used: np.ndarray, words: int) -> np.ndarray:
-        """Digits of the largest count of each word among the clusters `used`, at least 1."""
-        largest = np.zeros(words, np.int64)
-        np.maximum.at(largest, used // self.p.n_w, counts[used].astype(np.int64))
+    def _count_digits(self, counts: np.ndarray, words: int) -> np.ndarray:
+        """Digits of the largest count of each word, at least 1."""
+        p = self.p
+        largest = np.pad(counts.astype(np.int64), (0, words * p.n_w - len(counts))).reshape(words, p.n_w).max(1)
         digits = np.ones(words, np.int64)
-        for d in range(1, self.p.count_digits):
-            digits += largest >> d * self.p.count_digit > 0
+        for d in range(1, p.count_digits):
+            digits += largest >> d * p.count_digit > 0
         return digits
 
     def _steps(self, reach: np.ndarray, cost: np.ndarray | None) -> tuple[np.ndarray, int, bool]:
@@ -174,21 +175,15 @@ class WtuTime:
         return at, int(spent.sum() + blank.sum()), not blank[-1]
 
     def _feed(self, reach: np.ndarray, digits: np.ndarray) -> int:
-        """Cycles from the start of a zoom to the read of its first bin: a step of the scan a cycle, read, added."""
+        """Cycles from the start of a zoom to the read of its first bin: a step of the scan a cycle, or its digits."""
         at, total, _ = self._steps(reach, None)
-        steps = [0] * total
-        for word in np.flatnonzero(reach):
-            steps[at[word]] = int(digits[word])
-        cycle = 1
-        waiting = adding = 0  # digits of the word that was read, and of the one that is added
-        while steps or waiting or adding:
-            busy = adding > 1
-            if busy:
-                adding -= 1
-            else:
-                waiting, adding = (steps.pop(0) if steps else 0), waiting
-            cycle += 1
-        return cycle
+        steps = np.zeros(total, np.int64)
+        steps[at[reach]] = digits[reach]
+        cycle = added = 0  # of the step; of the last digit
+        for taken in steps.tolist():
+            cycle = max(cycle + 1, added)
+            added = cycle + taken if taken else added
+        return max(cycle + 1, added + TO_ADD)
 
     def _list(self, reach, above, inside, weight, left, codes) -> tuple[int, int]:
         """`_Pass.ends` and `.asks` of a pass with the list."""
@@ -198,20 +193,17 @@ class WtuTime:
         has_above = np.zeros(words, bool)
         has_above[np.flatnonzero(above) // p.n_w] = True
         cost = np.maximum(candidates, 1)
-        at, total, reads = self._steps(reach, cost)
+        at, total, _ = self._steps(reach, cost)
         if len(inside) > p.list_limit:
             w = int(word[p.list_limit])
-            place = p.list_limit - int(candidates[:w].sum())
-            over = 1 + int(at[w]) + 1 + place  # cycle of the candidate beyond the limit
-            if place:
-                busy = place == 1 and has_above[w]
-            else:
-                previous = np.flatnonzero(reach[:w] & (at[:w] + 1 == at[w]) & (cost[:w] == 1))
-                busy = bool(len(previous)) and bool(has_above[previous[-1]])
-            return over + 1, over + 1 + int(busy)
+            over = 2 + int(at[w]) + p.list_limit - int(candidates[:w].sum())  # cycle of the candidate beyond the limit
+            sent = 2 + at[reach & has_above]  # codes above, on their way to a beat
+            left_over = max((3 - d for d in (1, 2) if over - d in sent), default=0)
+            return over + 1, over + 1 + left_over
         order = np.argsort(-codes[inside], kind="stable")
         pops = int(np.argmax(weight[inside][order].cumsum() > left))
-        first = 1 + total + int(reads)  # pop
+        w = int(np.flatnonzero(reach)[-1])
+        first = max(total + 1, int(at[w] + cost[w]) + 3)  # pop: all words read, all candidates in the list
         if pops >= p.list_depth:
             empty = first + p.list_depth + TO_BEAT + 1
             return empty, empty
@@ -227,9 +219,9 @@ class WtuTime:
         at, _, _ = self._steps(reach, np.maximum(has_equal.astype(np.int64) + has_above, 1))
         crossing = int(np.argmax(weight[inside].cumsum() > left))
         w = int(word[crossing])
-        cycle = 1 + int(at[w]) + 1 + int(has_above[w]) + 2  # its equal lanes are weighed
+        cycle = 1 + int(at[w]) + int(has_above[w]) + TO_BEAT  # its equal lanes are weighed
         if np.count_nonzero(word == w) > 1:
-            cycle += 4 + crossing - int(np.argmax(word == w))
+            cycle += TO_BEAT + 1 + crossing - int(np.argmax(word == w))
         rest = reach.copy()
         rest[: w + 1] = False
         group = w // p.group * p.group
@@ -251,7 +243,8 @@ class _Pipeline:
         self.taken = 0  # words of the row that is loaded
         self.full = False  # all are
         self.groups = 0  # of score memory in use
-        self.adds, self.rest = False, 0  # the lanes add a digit of a word; how many are left after it
+        self.adds, self.part = False, 0  # the lanes add a digit; how many of a word they have that is not taken yet
+        self.counted = False  # the counts of the next word are read
         self.moved = 0  # rows that have left the loading stage; the last of them waits
         self.waits, self.since = False, 0  # or does not; when it came
         self.handed = 0  # rows that have left the waiting stage; the last of them is selected
@@ -262,42 +255,44 @@ class _Pipeline:
     def cycle(self) -> None:
         """Step one cycle."""
         p, now = self.p, self.now
-        busy, start, idle = self.rest > 0, self.taken == 0, not self.waits
+        start, idle = self.taken == 0, not self.waits
         crossed = self.since + self.plans[self.moved - 1].crossed if self.waits else 0
         parked = self.waits and now > crossed
-        th_soon = self.waits and self.since < now <= min(self.since + p.th_steps, crossed)
+        th = self.waits and self.since + (p.th_steps == 1) < now <= min(self.since + 1 + p.th_steps, crossed)
         zooming = self.granted >= 0
         feeding = zooming and now <= self.granted + self.at.feed
         over = self.selects and not zooming and self.at.asks > 0 and now >= self.base + self.at.ends
-        move = self.full and not busy and idle and not zooming
+        move = self.full and idle and not zooming
         if p.walk_ahead:
-            may_start = not self.full or (move and p.th_steps == 1)
-            stop = over and (idle or parked)
+            free = not self.full
+            stop = over and (idle or parked) and not self.part
         else:
-            may_start = not self.full and idle and not over and not zooming
-            may_start = may_start and (p.double_buffer or len(self.first) == len(self.done))
+            free = not self.full and idle and not over and not zooming
+            free = free and (p.double_buffer or len(self.first) == len(self.done))
             stop = False
         row = len(self.first) - (not start)
+        offered = row < len(self.plans)
         room = self.taken % p.group or self.groups < p.groups
-        accept = row < len(self.plans) and room and (may_start or not start)
-        accept = accept and not (busy or th_soon or stop or feeding)
+        take = offered and self.counted and room and (free or self.part or not start) and not (th or stop or feeding)
+        accept = take and self.part + 1 == self.plans[row].digits[self.taken]
+        last = accept and self.taken + 1 == self.plans[row].words
+        read = offered and not self.counted and not feeding and (p.double_buffer or free or not start)
         walked = parked or (idle and not self.full)
-        grant = over and now >= self.base + self.at.asks and not self.adds and not busy and walked
+        grant = over and now >= self.base + self.at.asks and not self.adds and not self.part and walked
         grant = grant and (start or p.walk_ahead)
         hand = self.waits and now >= crossed and not self.selects
         finish = self.selects and not zooming and not self.at.asks and now == self.base + self.at.ends
 
-        further = busy and not th_soon
-        self.adds, self.rest = accept or further, self.rest - further
+        self.adds, self.part = take, self.part + 1 if take and not accept else 0 if accept else self.part
+        self.counted = (read or (accept and not last) or (self.counted and not accept)) and not grant
         if move:
             self.full, self.waits, self.since, self.moved = False, True, now, self.moved + 1
         if accept:
             if start:
                 self.first.append(now)
             self.groups += self.taken % p.group == 0
-            self.rest = self.plans[row].digits[self.taken] - 1
-            self.full = self.taken + 1 == self.plans[row].words
-            self.taken = 0 if self.full else self.taken + 1
+            self.full = last
+            self.taken = 0 if last else self.taken + 1
         if hand:
             self.waits, self.selects, self.base = False, True, now
             self.passes = iter(self.plans[self.handed].passes)

@@ -73,9 +73,10 @@ class _Recorder(WtuTime):
 
     def _list(self, reach, above, inside, weight, left, codes):
         ends, asks = super()._list(reach, above, inside, weight, left, codes)
-        at, total, reads = self._steps(reach, np.maximum(np.bincount(inside // self.p.n_w, minlength=len(reach)), 1))
-        high = np.flatnonzero(above) // self.p.n_w
-        pop = 1 + total + int(reads)
+        cost = np.maximum(np.bincount(inside // self.p.n_w, minlength=len(reach)), 1)
+        at, total, _ = self._steps(reach, cost)
+        high, last = np.flatnonzero(above) // self.p.n_w, int(np.flatnonzero(reach)[-1])
+        pop = max(total + 1, int(at[last] + cost[last]) + 3)
         first = TO_BEAT + (1 + int(at[high[0]]) if len(high) else pop)
         if len(inside) > self.p.list_limit and not (len(high) and first <= ends):
             first = NEVER  # given up before its first beat
@@ -91,7 +92,7 @@ class _Recorder(WtuTime):
         first = 1 + int(at[w]) + TO_BEAT
         crossing = word[int(np.argmax(weight[inside].cumsum() > left))]
         if w == crossing and w not in high and np.count_nonzero(word == w) > 1:
-            first += 4  # its word is done lane by lane
+            first += TO_BEAT + 1  # its word is done lane by lane
         self._firsts.append(first)
         return ends, asks
 

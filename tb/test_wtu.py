@@ -15,10 +15,12 @@ from tb.runner import BenchError, Run, mutants
 TINY, CORE = preset("tiny").core.dre.wtu, preset("core").core.dre.wtu
 SIZES = {
     "tiny": TINY,
+    "early": replace(TINY, double_buffer=False, clusters=4, n_ctx=1),  # rows come while the bins are still cleared
     "single": replace(TINY, double_buffer=False, n_w=8, score=ScoreFormat(2, 3), list_depth=2, n_ctx=1),
     "fixed": replace(TINY, n_w=3, clusters=33, score=ScoreFormat(0, 16), list_depth=1, n_ctx=2),
     "wide": replace(TINY, n_w=1, clusters=37, score=ScoreFormat(5, 11), bin_bits=5, list_depth=3, n_ctx=1),
     "one": WtuParams(n_w=1, clusters=1, n_ctx=1, count_bits=1, list_depth=1),
+    "early-ahead": replace(TINY, walk_ahead=True, clusters=4, n_ctx=1),
     "lanes": replace(TINY, n_w=16, clusters=64, n_ctx=1, list_depth=2, count_digit=7),
     "ahead": replace(TINY, n_w=16, clusters=64, n_ctx=1, list_depth=2, walk_ahead=True),
     "digits": replace(TINY, n_w=2, list_depth=2, count_digit=4, walk_ahead=True),
@@ -281,7 +283,7 @@ def bins_hit(p: WtuParams, e: dict) -> set[str]:
     return hit
 
 
-def test_functional_coverage():
+def test_functional_coverage(record_property):
     """The episodes of this file reach every stated bin; without this a comparison could pass on dull data."""
     both = {"one_cluster", "full_row", "ragged", "zero_sum", "zero_threshold", "all_selected", "one_selected"}
     both |= {"saturated_count", "just_crossed"}
@@ -294,6 +296,7 @@ def test_functional_coverage():
             if p.selection == selection:
                 for seed, x in enumerate(EPISODES, 1):
                     hit |= bins_hit(p, episode(p, seed, *x))
+        record_property("bins", f"{selection}: {', '.join(sorted(hit))}")  # for `vrex report`
         assert hit >= want, (selection, want - hit)
 
 
@@ -305,7 +308,7 @@ MUTANTS = [
     ("tiny", "assign crossed = check & ", "assign crossed = check & (walk_rest == 0) | check & "),
     ("tiny", "walk2_first ? ", "1'h1 ? "),  # the higher digit of a bin
     ("tiny", "assign may_start = ", "assign may_start = 1 | "),  # a histogram that is still walked
-    ("ahead", "assign same_set = add & ", "assign same_set = add | 0 & "),  # the bin of another set
+    ("ahead", "assign set_next = load_set ^ ", "assign set_next = load_set | 0 & "),  # a zoom into the bins of a load
     ("digits", "assign room = ", "assign room = 1 | "),  # the ring of score memory overrun
     ("buckets", "assign crosses = ", "assign crosses = (after == 0) | "),
     ("buckets", "code0 >= low", "code0 > low"),
