@@ -120,7 +120,7 @@ def test_reset_in_flight(reset_at):
     assert got["beats"] == golden(TINY, 4, beats)[0]
 
 
-def test_functional_coverage():
+def test_functional_coverage(record_property):
     """The streams of this file reach every stated bin; without this a comparison could pass on dull data."""
     want = {"new", "join", "full_join", "tie", "zero_distance", "just_below", "just_not_below"}
     want |= {"saturated", "same_cluster_again", "clear"}
@@ -128,6 +128,7 @@ def test_functional_coverage():
     for p in SIZES.values():
         for seed in range(1, 5):
             hit |= golden(p, max(1, p.n_hp // 4), stream(p, seed, 240, p.n_ctx, 0.02))[1]
+    record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= want, want - hit
 
 

@@ -93,6 +93,7 @@ def episode(p: WtuParams, seed: int, ratio=19661, idle=0.0, stall=0.0, period=0,
         "idle": idle,
         "stall": stall,
         "period": period,
+        "clear": True,
         "reset_at": reset_at,
         "limit": 30_000,
         "rows": [(ctx, codes.tolist()) for ctx, codes in rows],
@@ -208,6 +209,15 @@ def test_reset_in_flight(size):
     episodes = [episode(p, at, 19661, 0.1, 0.2, n=12, reset_at=at) for at in (1, 9, 20, 37, 61, 100, 143)]
     for e, got in zip(episodes, run(emitted(p), p, episodes), strict=True):
         assert not differs(p, e, got)
+
+
+@pytest.mark.parametrize("size", ["early", "early-ahead", "one"])
+def test_rows_right_after_reset(size):
+    """They wait until the bins are clear."""
+    p = SIZES[size]
+    episodes = [episode(p, seed, *x) | {"clear": False} for seed, x in enumerate(EPISODES, 1)]
+    for e, got in zip(episodes, run(emitted(p), p, episodes), strict=True):
+        assert not (wrong := differs(p, e, got)), wrong
 
 
 ADVERSARIAL = {

@@ -146,7 +146,7 @@ def _wtu(emitted, table, s, idle, stall, seed) -> Played:
     for q, (ctx, codes) in zip(s.queries, s.blocks, strict=True):
         counts = [{"ctx": ctx, "cluster": c, "count": n} for c, n in enumerate(q.counts.tolist())]
         words = [beat["row"] for beat in row_beats(p, ctx, codes)]
-        stalls = {"idle": idle, "stall": stall, "period": 0, "reset_at": 0, "limit": 1_000_000}
+        stalls = {"idle": idle, "stall": stall, "period": 0, "clear": True, "reset_at": 0, "limit": 1_000_000}
         episodes.append({"counts": counts, "late": [], "words": words, "ratio": s.f.ratio_q16, **stalls})
         rows = zip(q.rows.mask, q.rows.clusters.tolist(), q.rows.tokens.tolist(), strict=True)
         wants.append([{"set": np.flatnonzero(m).tolist(), "clusters": c, "tokens": t} for m, c, t in rows])
