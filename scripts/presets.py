@@ -14,9 +14,9 @@ def command(json: console.Json = False) -> None:
         console.print_json({name: asdict(p) for name, p in PRESETS.items()})
         return
     table = Table("parameter", *PRESETS, title="Presets")
-    flat = {name: flat(asdict(p)) for name, p in PRESETS.items()}
-    for key in flat["core"]:
-        table.add_row(key, *(str(flat[name][key]) for name in PRESETS))
+    values = {name: flat(asdict(p)) for name, p in PRESETS.items()}
+    for key in values["core"]:
+        table.add_row(key, *(str(values[name][key]) for name in PRESETS))
     console.out.print(table)
 
 

@@ -79,7 +79,7 @@ def test_verify_says_what_differs(monkeypatch):
     from tb.runner import mutants
 
     sound = scripts.verify.emit
-    wrong = ("assign found = new_best < limit", "assign found = new_best <= limit")
+    wrong = ("assign bound = first ? limit : ", "assign bound = first ? limit + 1'h1 : ")
     monkeypatch.setattr(scripts.verify, "emit", lambda u, p: mutants(sound(u, p), [wrong])[0])
     run = vrex("verify", "dre", "--preset", "tiny", "-p", "blocks=128")
     assert run.exit_code == 1
@@ -103,7 +103,7 @@ def test_demo_reports_and_fails_loudly(wrong, tmp_path, monkeypatch):
     from tb.runner import mutants
 
     sound = scripts.demo.emit
-    edit = ("assign found = new_best < limit", "assign found = new_best <= limit")
+    edit = ("assign bound = first ? limit : ", "assign bound = first ? limit + 1'h1 : ")
     broken = lambda unit, p: mutants(sound(unit, p), [edit])[0] if unit == "dre" else sound(unit, p)  # noqa: E731
     monkeypatch.setattr(scripts.demo, "record", lambda *args, **kwargs: Trace.load(FIXTURE))
     monkeypatch.setattr(scripts.demo, "emit", broken if wrong else sound)
