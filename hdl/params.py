@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from golden.isa import LxeFormat
 from golden.params import DotFormat, ParamError, ReSVParams, ScoreFormat, check, check_ints
 from golden.vector import VectorFormat
 
-_GROUPS = ("core", "dre", "hcu", "wtu", "kvmu", "dpe", "vpe")  # fields that hold parameters of their own
+_GROUPS = ("core", "dre", "hcu", "wtu", "kvmu", "dpe", "vpe", "lxe")  # fields that hold parameters of their own
 
 
 def bits_for(n: int) -> int:
@@ -275,12 +276,58 @@ class VpeParams:
 
 
 @dataclass(frozen=True)
+class LxeParams:
+    """What the LXE adds to DPE and VPE: program memory, queues and the bus."""
+
+    i_depth: int = 512  # instructions of 32 bytes: 16 KB
+    queue: int = 8  # instructions that wait in front of an engine
+    words: int = 16  # words that wait between bus, DPE and VPE
+    bus_bytes: int = 64  # a beat of the AXI port
+    bursts: int = 8  # read bursts under way, and write bursts
+    burst_bytes: int = 1024  # longest burst
+
+    def __post_init__(self):
+        check_ints(self)
+        for name in ("queue", "bursts"):
+            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        for name, low, high in (
+            ("i_depth", 2, 1 << 16),
+            ("words", 2, 1 << 12),
+            ("bus_bytes", 1, 128),
+            ("burst_bytes", 1, 4096),
+        ):
+            value = getattr(self, name)
+            ok = low <= value <= high and value & (value - 1) == 0
+            check(ok, name, value, f"must be a power of two, {low} to {high}")
+        beats = self.burst_bytes // self.bus_bytes
+        check(1 <= beats <= 256, "burst_bytes", self.burst_bytes, f"must be 1 to 256 beats of {self.bus_bytes} bytes")
+
+
+@dataclass(frozen=True)
 class CoreParams:
-    """A core: its retrieval engine and its two execution engines."""
+    """A core: its retrieval engine, its two execution engines and what joins them."""
 
     dre: DreParams = field(default_factory=DreParams)
     dpe: DpeParams = field(default_factory=DpeParams)
     vpe: VpeParams = field(default_factory=VpeParams)
+    lxe: LxeParams = field(default_factory=LxeParams)
+
+    def lxe_format(self) -> LxeFormat:
+        """The function of the LXE; `ParamError` if its engines do not fit together."""
+        lanes = self.dpe.n_w
+        check(
+            self.dpe.n_h == lanes, "dpe.n_h", self.dpe.n_h, f"must equal dpe.n_w = {lanes} in an LXE: results are words"
+        )
+        check(self.vpe.n_w == lanes, "vpe.n_w", self.vpe.n_w, f"must equal dpe.n_w = {lanes} in an LXE")
+        check(self.vpe.n_h == 1, "vpe.n_h", self.vpe.n_h, "must be 1 in an LXE")
+        check(
+            self.lxe.bus_bytes <= 2 * lanes,
+            "bus_bytes",
+            self.lxe.bus_bytes,
+            f"must be at most a word of {2 * lanes} bytes",
+        )
+        d = self.dpe
+        return LxeFormat(lanes, d.window, d.w_depth, d.x_depth, self.vpe.depth, self.lxe.i_depth, self.vpe.score)
 
 
 @dataclass(frozen=True)
@@ -313,8 +360,9 @@ PRESETS = {
                     token_bits=14,
                 ),
             ),
-            DpeParams(n_h=2, n_w=4, w_depth=64, x_depth=64),
+            DpeParams(n_h=4, n_w=4, w_depth=64, x_depth=64),
             VpeParams(n_w=4, depth=128),
+            LxeParams(i_depth=64, queue=2, words=4, bus_bytes=8, bursts=2, burst_bytes=64),
         )
     ),
     "core": SystemParams(),  # section VI-A: N_DPE 64x64, N_VPE 1x64, N_HCU 1x16, N_WTU 1x16

@@ -19,7 +19,7 @@ from tb.formal.equal import prove_equal
 from tb.operands import KINDS, operands
 from tb.runner import ROOT, BenchError, mutants
 
-TINY = replace(preset("tiny").core.dpe, w_depth=4, x_depth=16)  # few words: rows wrap
+TINY = replace(preset("tiny").core.dpe, n_h=2, w_depth=4, x_depth=16)  # few words: rows wrap
 SIZES = {
     "tiny": TINY,
     "one": DpeParams(n_h=1, n_w=1, w_depth=1, x_depth=1),

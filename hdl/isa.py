@@ -1,0 +1,42 @@
+"""What the LXE's sequencer takes and what it hands to the engines (`golden.isa`)."""
+
+from amaranth.lib import data
+
+from golden.isa import PAYLOAD, SEMAPHORES, WORD_BITS, Engine, Opcode
+from hdl.params import CoreParams
+from hdl.vpe import instruction_layout
+
+PROGRAM, REGISTER, START = range(3)  # what the host asks for
+
+_HEAD = {"skip": 1, "wait": SEMAPHORES, "signal": SEMAPHORES}
+_TRANSFER = {k: v for k, v in PAYLOAD[Opcode.LOAD].items() if k != "base"}  # `addr` has its base added
+
+
+def host_layout() -> data.StructLayout:
+    """op PROGRAM (word `addr` of the program is `data`), REGISTER (R[addr] = data) or START (at the first word)."""
+    return data.StructLayout({"op": 2, "addr": 16, "data": WORD_BITS})
+
+
+def status_layout() -> data.StructLayout:
+    """code : `golden.isa.Status` · pc : of the instruction issued last · engines : `Engine`s that have not finished"""
+    return data.StructLayout({"code": 3, "pc": 16, "engines": len(Engine)})
+
+
+def fault_layout() -> data.StructLayout:
+    """Pulses: an error response, an address outside a scratchpad or off the grid, a semaphore above 255."""
+    return data.StructLayout({"bus": 1, "range": 1, "semaphore": 1})
+
+
+def transfer_layout() -> data.StructLayout:
+    """A LOAD or STORE with its registers resolved. skip : do nothing but wait and signal."""
+    return data.StructLayout({**_HEAD, **_TRANSFER})
+
+
+def mul_layout() -> data.StructLayout:
+    """A MUL with its registers resolved."""
+    return data.StructLayout({**_HEAD, **PAYLOAD[Opcode.MUL]})
+
+
+def vector_layout(p: CoreParams) -> data.StructLayout:
+    """A VECTOR with its registers resolved: where its stream words come from, and the VPE's instruction."""
+    return data.StructLayout({**_HEAD, "source": 1, "instruction": instruction_layout(p.vpe)})
