@@ -43,8 +43,8 @@ class DotTree(wiring.Component):
 
     Members
     -------
-    w_en, w_addr, w_data : In : a word of n_w BF16 weights is written; NaNs must have their fraction's highest bit set,
-        infinities no other than 0
+    w_en, w_addr, w_data : In : the lanes of w_en of a word of n_w BF16 weights are written; NaNs must have their
+        fraction's highest bit set, infinities no other than 0
     r_en, r_addr : In : chunk to multiply; its activations come as
     exponents : In(`exponents_layout`) : one cycle after `r_en`, and
     significands : In(`significands_layout`) : two cycles after it
@@ -63,7 +63,7 @@ class DotTree(wiring.Component):
         self.p = p
         super().__init__(
             {
-                "w_en": In(1),
+                "w_en": In(p.n_w),
                 "w_addr": In(p.w_addr_bits),
                 "w_data": In(data.ArrayLayout(16, p.n_w)),
                 "r_en": In(1),
@@ -106,8 +106,8 @@ class DotTree(wiring.Component):
                 m.d.sync += stages[k].eq(stages[k - 1])
 
         # Cycle 0: exponents are read; cycle 1: significands.
-        exponent_ram = ram(m, platform, "exponent_ram", 8 * n, p.w_depth)
-        significand_ram = ram(m, platform, "significand_ram", 8 * n, p.w_depth)
+        exponent_ram = ram(m, platform, "exponent_ram", 8 * n, p.w_depth, n)
+        significand_ram = ram(m, platform, "significand_ram", 8 * n, p.w_depth, n)
         for memory, words, read, addr in (
             (exponent_ram, [word[7:15] for word in self.w_data], self.r_en, self.r_addr),
             (significand_ram, [Cat(word[:7], word[15]) for word in self.w_data], valid[1], reg("r_addr1", self.r_addr)),

@@ -12,9 +12,13 @@ from hdl.params import DpeParams, bits_for
 
 
 def weight_layout(p: DpeParams) -> data.StructLayout:
-    """A word of n_w BF16 weights for address `addr` of a tree."""
+    """A word of n_w BF16 weights for address `addr` of a tree.
+
+    With `column`, number i of it goes to tree i, into lane `lane` of its word at `addr`: a transposed tile.
+    """
     word = data.ArrayLayout(16, p.n_w)
-    return data.StructLayout({"tree": bits_for(p.n_h), "addr": p.w_addr_bits, "data": word})
+    at = {"tree": bits_for(p.n_h), "addr": p.w_addr_bits}
+    return data.StructLayout({**at, "column": 1, "lane": bits_for(p.n_w), "data": word})
 
 
 def activation_layout(p: DpeParams) -> data.StructLayout:
@@ -23,17 +27,19 @@ def activation_layout(p: DpeParams) -> data.StructLayout:
 
 
 def command_layout(p: DpeParams) -> data.StructLayout:
-    """`rows` + 1 rows of activations, one after the other from word `x`, against the trees' words from `w`.
+    """`rows` + 1 rows of activations from word `x`, `x_step` words apart, against `tiles` + 1 tiles of weights.
 
-    A row is `chunks` + 1 words, the last one of `keep` + 1 numbers. `start` begins a sum with every row, else the one
-    before goes on; `end` gives a result after every row. Addresses wrap.
+    A row is `chunks` + 1 words, the last one of `keep` + 1 numbers, a tile as many words of every tree; tiles
+    follow each other from word `w`. Each row goes through all tiles before the next one. `start` begins a sum with every row and
+    tile, else the one before goes on; `end` gives a result after every row and tile. Addresses wrap.
     """
-    counts = {"chunks": p.x_addr_bits, "rows": p.x_addr_bits, "keep": bits_for(p.n_w)}
-    return data.StructLayout({"w": p.w_addr_bits, "x": p.x_addr_bits, **counts, "start": 1, "end": 1})
+    counts = {"chunks": p.x_addr_bits, "tiles": p.w_addr_bits, "rows": p.x_addr_bits, "keep": bits_for(p.n_w)}
+    at = {"w": p.w_addr_bits, "x": p.x_addr_bits, "x_step": p.x_addr_bits}
+    return data.StructLayout({**at, **counts, "start": 1, "end": 1})
 
 
 def result_layout(p: DpeParams) -> data.StructLayout:
-    """FP32 of one row against every tree's weights; `last` with the last row of a command."""
+    """FP32 of one row against every tree's weights of one tile; `last` with the last of a command."""
     return data.StructLayout({"data": data.ArrayLayout(32, p.n_h), "last": 1})
 
 
@@ -41,8 +47,8 @@ class Dpe(wiring.Component):
     """Rows of activations times rows of weights: o[h] = the dot product of the row with tree h's weights.
 
     Weights and activations are written into memories, then commands multiply them. A command uses what was taken on
-    `w` and `x` before it was taken itself. A word that a running command still reads must not be written: its last
-    result, or the end of the chunks before it, tells when it is free; two halves of a memory take turns.
+    `w` and `x` before it was taken itself. A word that a running command still reads must not be written: `read` tells
+    when it is free; two halves of a memory take turns.
     A sum may be carried over commands: at most 1,024 chunks from a start to its end.
 
     Parameters
@@ -55,8 +61,10 @@ class Dpe(wiring.Component):
     x : In(stream of `activation_layout`) : activations, the same
     c : In(stream of `command_layout`) : commands
     o : Out(stream of `result_layout`) : results
-    perf : Out(struct of 32-bit counters) : rows (results), chunks (steps of all trees), waits (cycles in which a chunk
-        waits for room on `o`)
+    read : Out(1) : pulse for each command, in order: its words have been read for the last time
+    overrun : Out(1) : pulse: an address has wrapped
+    perf : Out(struct of 32-bit counters) : commands (`read`), results, chunks (steps of all trees), waits (cycles in
+        which a chunk waits for room on `o`), overruns
 
     Latency: a row's result is offered 15 cycles after its last chunk is issued (`LATENCY`), the first chunk of a
         command one cycle after the command is taken. Exact in `sim.dpe.DpeTime`.
@@ -76,6 +84,8 @@ class Dpe(wiring.Component):
                 "x": In(stream.Signature(activation_layout(p))),
                 "c": In(stream.Signature(command_layout(p))),
                 "o": Out(stream.Signature(result_layout(p))),
+                "read": Out(1),
+                "overrun": Out(1),
                 "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
             }
         )
@@ -83,14 +93,14 @@ class Dpe(wiring.Component):
     @staticmethod
     def counters() -> list[str]:
         """Names of the performance counters in `perf`."""
-        return ["rows", "chunks", "waits"]
+        return ["commands", "results", "chunks", "waits", "overruns"]
 
     @staticmethod
     def timing(p: DpeParams) -> dict[str, str]:
         """Formulas for the manifest."""
         return {
             "latency": f"{Dpe.LATENCY} from a row's last chunk to its result",
-            "interval": f"rows * ceil(K / {p.n_w}) cycles a command",
+            "interval": f"rows * tiles * ceil(K / {p.n_w}) cycles a command",
             "products": f"{p.n_h * p.n_w} a cycle",
         }
 
@@ -102,37 +112,52 @@ class Dpe(wiring.Component):
         command = Signal(command_layout(p))
         running = Signal()
         chunk = Signal(p.x_addr_bits)
+        tile = Signal(p.w_addr_bits)
         row = Signal(p.x_addr_bits)
         w_word = Signal(p.w_addr_bits)
         x_word = Signal(p.x_addr_bits)
+        x_row = Signal(p.x_addr_bits)  # first word of the row
+        x_next = Signal(p.x_addr_bits + 1)  # of the next row
+        tile_end = Signal()
         row_end = Signal()
         issue = Signal()
         done = Signal()
         free = Signal(range(self.ROOM + 1), init=self.ROOM)  # of the results' room, less what is on its way
         gives = Signal()
         m.d.comb += [
-            row_end.eq(chunk == command.chunks),
-            gives.eq(row_end & command.end),
+            tile_end.eq(chunk == command.chunks),
+            row_end.eq(tile_end & (tile == command.tiles)),
+            gives.eq(tile_end & command.end),
             issue.eq(running & ~(gives & (free == 0))),
             done.eq(issue & row_end & (row == command.rows)),
             self.c.ready.eq(~running | done),
+            x_next.eq(x_row + command.x_step),
         ]
         with m.If(issue):
             m.d.sync += [
-                chunk.eq(Mux(row_end, 0, chunk + 1)),
+                chunk.eq(Mux(tile_end, 0, chunk + 1)),
+                tile.eq(Mux(row_end, 0, tile + tile_end)),
                 row.eq(row + row_end),
                 w_word.eq(Mux(row_end, command.w, w_word + 1)),
-                x_word.eq(x_word + 1),
+                x_word.eq(Mux(row_end, x_next, Mux(tile_end, x_row, x_word + 1))),
             ]
+        with m.If(issue & row_end):
+            m.d.sync += x_row.eq(x_next)
+        # Where a step goes beyond a memory's last word, and not back to a first one.
+        x_over = Mux(row_end, x_next[-1], ~tile_end & x_word.all()) if p.x_depth > 1 else ~tile_end
+        w_over = w_word.all() & ~row_end if p.w_depth > 1 else ~row_end
+        m.d.sync += [self.read.eq(done), self.overrun.eq(issue & ~done & (x_over | w_over))]
         with m.If(self.c.ready):
             m.d.sync += running.eq(self.c.valid)
         with m.If(self.c.valid & self.c.ready):
             m.d.sync += [
                 command.eq(self.c.payload),
                 chunk.eq(0),
+                tile.eq(0),
                 row.eq(0),
                 w_word.eq(self.c.payload.w),
                 x_word.eq(self.c.payload.x),
+                x_row.eq(self.c.payload.x),
             ]
 
         # Activations: exponents are read with the issue, significands a cycle later. Both pass a register, from which
@@ -144,7 +169,7 @@ class Dpe(wiring.Component):
         x_word1 = Signal(p.x_addr_bits)
         off = Signal(p.n_w)  # lanes beyond the row
         m.d.sync += [issue1.eq(issue), x_word1.eq(x_word)]
-        m.d.sync += off.eq(Cat(row_end & (command.keep < i) for i in lanes))
+        m.d.sync += off.eq(Cat(tile_end & (command.keep < i) for i in lanes))
         m.d.comb += self.x.ready.eq(1)
         for memory, words, read, addr in (
             (exponent_ram, [v[7:15] for v in numbers], issue, x_word),
@@ -172,10 +197,15 @@ class Dpe(wiring.Component):
         ]
 
         # The trees.
+        # A tree's data is a row's word or, in every lane, its number of a column, the other being 0.
+        numbers = _marked(m, self.w.payload.data, "w_data")
+        column = self.w.payload.column
         weights = Signal(16 * p.n_w)
+        lane = Signal(p.n_w)
         first = Signal()
         m.d.comb += [
-            weights.eq(Cat(_marked(m, self.w.payload.data, "w_data"))),
+            weights.eq(Mux(column, 0, Cat(numbers))),
+            lane.eq(Mux(column, 1 << self.w.payload.lane, -1)),
             first.eq((chunk == 0) & command.start),
             self.w.ready.eq(1),
         ]
@@ -186,10 +216,14 @@ class Dpe(wiring.Component):
         m.d.sync += [w_word1.eq(w_word), first1.eq(first), gives1.eq(gives), done1.eq(done)]
         trees = [place(m, platform, f"tree{h}", DotTree, p) for h in range(p.n_h)]
         for h, tree in enumerate(trees):
+            own = Signal(16, name=f"column{h}")
+            if h < p.n_w:
+                m.d.comb += own.eq(Mux(column, numbers[h], 0))
+            takes = Mux(column, h < p.n_w, self.w.payload.tree == h)
             m.d.comb += [
-                tree.w_en.eq(self.w.valid & (self.w.payload.tree == h)),
+                tree.w_en.eq(Mux(self.w.valid & takes, lane, 0)),
                 tree.w_addr.eq(self.w.payload.addr),
-                tree.w_data.as_value().eq(weights),
+                tree.w_data.as_value().eq(weights | own.replicate(p.n_w)),
                 tree.r_en.eq(issue1),
                 tree.r_addr.eq(w_word1),
                 tree.first.eq(first1),
@@ -212,7 +246,13 @@ class Dpe(wiring.Component):
         ]
         taken = self.o.valid & self.o.ready
         m.d.sync += free.eq(free + taken - (issue & gives))
-        for name, event in (("rows", taken), ("chunks", issue), ("waits", running & ~issue)):
+        for name, event in (
+            ("commands", self.read),
+            ("results", taken),
+            ("chunks", issue),
+            ("waits", running & ~issue),
+            ("overruns", self.overrun),
+        ):
             m.d.sync += self.perf[name].eq(self.perf[name] + event)
         return m
 

@@ -39,7 +39,8 @@ class DpeTime:
 
     def run(self, commands: list[dict]) -> DpeTiming:
         """Commands as beats of `hdl.dpe.command_layout`."""
-        rows = np.array([c["rows"] + 1 for c in commands], np.int64)
+        # A result for each row and tile.
+        rows = np.array([(c["rows"] + 1) * (c.get("tiles", 0) + 1) for c in commands], np.int64)
         chunks = np.array([c["chunks"] + 1 for c in commands], np.int64)
         ends = (rows * chunks).cumsum()  # the cycle of each command's last chunk: the next is taken in it
         taken = np.concatenate([[0], ends[:-1]])

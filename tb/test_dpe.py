@@ -41,10 +41,14 @@ def traffic(p: DpeParams, seed: int, phases: int) -> Traffic:
         kind = KINDS[k % len(KINDS)]
         chunks = int(rng.integers(1, max(1, min(p.w_depth, p.x_depth) // 2) + 1))
         length = max(1, chunks * p.n_w - int(rng.integers(0, p.n_w)))
-        rows = int(rng.integers(1, max(1, p.x_depth // 2 // chunks) + 1))
+        gap = int(rng.integers(0, 3)) if p.x_depth > 2 * chunks + 4 else 0
+        rows = int(rng.integers(1, max(1, p.x_depth // 2 // (chunks + gap)) + 1))
         other = kind if rng.random() < 0.5 else "normal"
         splits = int(rng.integers(1, 4))
-        t.phase(operands(rng, kind, p.n_h, length), operands(rng, other, rows, length), rng, splits)
+        tiles = int(rng.integers(1, max(1, p.w_depth // 2 // chunks) + 1)) if splits == 1 else 1
+        columns = p.n_h <= p.n_w and bool(rng.integers(0, 2))
+        weights = operands(rng, kind, tiles * p.n_h, length)
+        t.phase(weights, operands(rng, other, rows, length), rng, splits, gap, columns)
     return t
 
 
@@ -55,7 +59,9 @@ def test_equals_golden(size):
         t = traffic(p, seed, 24)
         got = t.run(emitted(p), seed, idle, stall)
         assert got["beats"] == t.wants, f"seed {seed}"
-        assert got["perf"]["rows"] == len(t.wants)
+        assert got["perf"]["results"] == len(t.wants)
+        assert got["perf"]["commands"] == len(t.commands)
+        assert got["perf"]["overruns"] == t.overruns
         assert got["perf"]["chunks"] == DpeTime(p).run(t.commands).busy
 
 
@@ -116,7 +122,7 @@ def test_reset_in_flight(reset_at):
     t = traffic(TINY, reset_at, 6)
     got = t.run(emitted(TINY), reset_at, 0.2, 0.2, reset_at)
     assert got["beats"] == t.wants
-    assert got["perf"]["rows"] == len(t.wants)
+    assert got["perf"]["results"] == len(t.wants)
 
 
 def bins(t: Traffic) -> set[str]:
@@ -125,6 +131,8 @@ def bins(t: Traffic) -> set[str]:
     for c in t.commands:
         hit |= {"one_chunk"} if not c["chunks"] else {"chunks"}
         hit |= {"one_row"} if not c["rows"] else {"rows"}
+        hit |= {"tiles"} if c.get("tiles") else {"one_tile"}
+        hit |= {"apart"} if c.get("x_step", 0) > c["chunks"] + 1 else set()
         hit |= {"ragged"} if c["keep"] < p.n_w - 1 else {"whole"}
         hit |= {"goes_on"} if not c["start"] else set()
         hit |= {"stays_open"} if not c["end"] else set()
@@ -135,6 +143,7 @@ def bins(t: Traffic) -> set[str]:
             hit |= {"nan"} if e == 255 and f else {f"infinity{bits >> 31}"} if e == 255 else set()
             hit |= {"zero"} if bits == 0 else {"negative"} if bits >> 31 else {"positive"}
     for k, phase in enumerate(t.phases):
+        hit |= {"columns"} if phase["w"][0].get("column") else {"weights_by_row"}
         a = np.array([beat["data"] for beat in phase["w"]], np.uint16)
         e = a.astype(int) >> 7 & 0xFF
         hit |= {"subnormal"} if ((e == 0) & (a & 0x7F > 0)).any() else set()
@@ -148,6 +157,7 @@ def bins(t: Traffic) -> set[str]:
 BINS = {
     *("one_chunk", "chunks", "one_row", "rows", "ragged", "whole", "goes_on", "stays_open", "nan", "infinity0"),
     *("infinity1", "zero", "negative", "positive", "subnormal", "dead_chunk", "far_apart", "near", "overlaps"),
+    *("tiles", "one_tile", "apart", "columns", "weights_by_row"),
 }
 
 
@@ -173,7 +183,8 @@ MUTANTS = [
     ("kept + chunk7", "kept + chunk7 + 1"),
     ("larger - top", "0 & larger - top"),
     ("assign issue = running & ", "assign issue = running | 0 & "),  # whether or not there is room for the result
-    ("assign row_end = chunk == ", "assign row_end = chunk >= 0 * "),
+    ("assign tile_end = chunk == ", "assign tile_end = chunk >= 0 * "),
+    ("assign row_end = tile_end & ", "assign row_end = tile_end | 0 & "),
 ]
 
 
