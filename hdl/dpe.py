@@ -29,9 +29,9 @@ def activation_layout(p: DpeParams) -> data.StructLayout:
 def command_layout(p: DpeParams) -> data.StructLayout:
     """`rows` + 1 rows of activations from word `x`, `x_step` words apart, against `tiles` + 1 tiles of weights.
 
-    A row is `chunks` + 1 words, the last one of `keep` + 1 numbers, a tile as many words of every tree; tiles
-    follow each other from word `w`. Each row goes through all tiles before the next one. `start` begins a sum with every row and
-    tile, else the one before goes on; `end` gives a result after every row and tile. Addresses wrap.
+    A row is `chunks` + 1 words, the last one of `keep` + 1 numbers, a tile as many words of every tree; tiles follow
+    each other from word `w`. Each row goes through all tiles before the next one. `start` begins a sum with every row
+    and tile, else the one before goes on; `end` gives a result after every row and tile. Addresses wrap.
     """
     counts = {"chunks": p.x_addr_bits, "tiles": p.w_addr_bits, "rows": p.x_addr_bits, "keep": bits_for(p.n_w)}
     at = {"w": p.w_addr_bits, "x": p.x_addr_bits, "x_step": p.x_addr_bits}
