@@ -52,18 +52,20 @@ class Streaming(Policy):
 
     source = "StreamingLLM, hybrid [3] and II-B, Eq. 1"
 
+    def __init__(self, params: StreamingParams, shape: Shape):
+        super().__init__(params, shape)
+        self.window = [params.sinks] * shape.layers  # a layer's first token past the sinks that it holds
+
     def select(self, step: Step) -> Selected:
-        p, first = self.params, step.block.start
-        middle = np.zeros(step.n, bool)
-        middle[p.sinks : max(p.sinks, first - p.recent)] = True
-        self.store.drop(step.layer, middle)
-        turn = np.zeros(step.n, np.int64)
-        gone = max(0, first - p.recent - p.sinks)
-        turn[: p.sinks] = gone
-        if gone:
-            moved = min(p.sinks, step.n) * self.shape.kv_heads * self.shape.head_size
-            self.ledger.work("elementwise", 3 * moved)  # a rotation: 2 multiplications and an addition a number
-        return Selected(self.store.on_device(step.layer), turn=turn)
+        p, layer = self.params, step.layer
+        first, self.window[layer] = self.window[layer], max(p.sinks, step.block.start - p.recent)
+        self.store.drop(layer, slice(first, self.window[layer]))
+        gone = self.window[layer] - p.sinks
+        if not gone:
+            return Selected(self.store.on_device(layer))
+        moved = p.sinks * self.shape.kv_heads * self.shape.head_size
+        self.ledger.work("elementwise", 3 * moved)  # a rotation: 2 multiplications and an addition a number
+        return Selected(self.store.on_device(layer), turn=np.full(p.sinks, gone))
 
 
 @dataclass(frozen=True)

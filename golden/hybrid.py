@@ -196,9 +196,9 @@ class Hybrid(Policy):
                 self._history(layer, x)
         if p.eviction == "compression":
             self.ledger.work("compare", len(self.manager.live))
-        gone = np.isin(np.arange(block.stop) // p.block_tokens, self.manager.evict())
-        for layer in range(self.shape.layers):
-            self.store.drop(layer, gone, represented=p.ssm != "disabled")
+        for first in (self.manager.evict() * p.block_tokens).tolist():
+            for layer in range(self.shape.layers):
+                self.store.drop(layer, slice(first, first + p.block_tokens), represented=p.ssm != "disabled")
 
     def _history(self, layer: int, x: np.ndarray) -> np.ndarray | None:
         """The branch's output [T, heads x head_size] for its input [T, width]."""

@@ -126,7 +126,7 @@ class Selected:
     keep: np.ndarray  # [kv_heads, n] bool: tokens; those after a row are masked by the run
     k: np.ndarray | None = None  # [kv_heads, n, head_size]: stored keys where they are not the exact ones
     v: np.ndarray | None = None  # the same for values
-    turn: np.ndarray | None = None  # [n] int: positions that stored keys are moved on by (`turn_keys`)
+    turn: np.ndarray | None = None  # [up to n] int: positions that stored keys move on by (`turn_keys`), 0 past its end
     extra_k: np.ndarray | None = None  # [kv_heads, m, head_size]: keys of no token, such as centroids, seen by all rows
     extra_v: np.ndarray | None = None  # the same for values
     add: np.ndarray | None = None  # [T, heads, head_size]: added to the attention's output
@@ -212,7 +212,8 @@ class Store:
 
     def on_device(self, layer: int) -> np.ndarray:
         """Tokens that a layer can read now, resident or fetched, bool [kv_heads, n]."""
-        return (self.place(layer) == DEVICE) | self._here[layer, :, : self.length]
+        resident = self.place(layer) == DEVICE
+        return resident | self._here[layer, :, : self.length] if self._guests[layer] else resident
 
     def on_host(self, layer: int) -> np.ndarray:
         """Tokens whose home is the host, fetched or not, bool [kv_heads, n]."""
@@ -223,7 +224,7 @@ class Store:
         place = self._place[layer]
         new = place[0, tokens] == ABSENT
         place[:, tokens[new]] = DEVICE
-        self.ledger.hold("device", int(new.sum()) * self.shape.kv_heads * self.entry_bytes)
+        self.ledger.hold("device", int(np.count_nonzero(new)) * self.shape.kv_heads * self.entry_bytes)
 
     def offload(self, layer: int, mask: np.ndarray, pieces: int | None = None) -> np.ndarray:
         """Send those of the masked tokens that are resident to the host; returns which, [kv_heads, n]."""
@@ -257,13 +258,15 @@ class Store:
             here[:] = False
             self._guests[layer] = False
 
-    def drop(self, layer: int, mask: np.ndarray, represented: bool = False) -> np.ndarray:
-        """Free the masked tokens for good, wherever they are; returns which, [kv_heads, n].
+    def drop(self, layer: int, mask: np.ndarray | slice, represented: bool = False) -> np.ndarray:
+        """Free the masked tokens (or those of a slice) for good, wherever they are; returns which of n (or of it).
 
         Absent ones can be dropped too; a fetched copy stays until `release`.
         """
         place = self.place(layer)
-        going = np.broadcast_to(mask, place.shape) & (place <= HOST)
+        if isinstance(mask, slice):
+            place, mask = place[:, mask], True
+        going = (place <= HOST) & mask
         for where, name in ((DEVICE, "device"), (HOST, "host")):
             self.ledger.hold(name, -int(np.count_nonzero(going & (place == where))) * self.entry_bytes)
         np.copyto(place, REPRESENTED if represented else PRUNED, where=going)
@@ -389,8 +392,8 @@ def attention(
     kv_heads = len(k)
     group = heads // kv_heads
     scaled = by_kv_head(q * np.float32(size**-0.5), kv_heads)
-    moved = np.flatnonzero(chosen.turn) if chosen.turn is not None else np.zeros(0, np.int64)
-    turned = turn_keys(k[:, moved], chosen.turn[moved], base) if len(moved) else None
+    moved = np.zeros(0, np.int64) if chosen.turn is None else np.flatnonzero(chosen.turn)
+    turned = turn_keys(k[:, moved], chosen.turn[moved], base) if len(moved) else k[:, :0]
     out = np.empty((kv_heads, t * group, size), np.float32)
     macs = 0
     alike = bool((chosen.keep[1:] == chosen.keep[:1]).all())  # heads that keep the same are done at once
@@ -399,20 +402,21 @@ def attention(
         at = np.flatnonzero(keep)
         seen = np.searchsorted(at, rows, side="right")
         own = keep[moved]  # of the keys that move
-        slots = np.searchsorted(at, moved[own])
+        slots, turned_own = np.searchsorted(at, moved[own]), turned[heads_of, own]
+        cuts = np.searchsorted(slots, np.arange(0, len(at) + _CHUNK, _CHUNK)).tolist()  # of the slots, by chunk
         softmax = _Softmax(scaled[heads_of], group)
         extra = 0
         if chosen.extra_k is not None:
             extra = chosen.extra_k.shape[1]
             softmax.add(chosen.extra_k[heads_of], chosen.extra_v[heads_of], np.full(t, extra))
-        for i in range(0, len(at), _CHUNK):
+        for i, first, last in zip(range(0, len(at), _CHUNK), cuts[:-1], cuts[1:], strict=True):
             part = at[i : i + _CHUNK]
-            keys, values = _take(k[heads_of], part), _take(v[heads_of], part)
-            here = (slots >= i) & (slots < i + _CHUNK)
-            if here.any():
-                keys = keys.copy()
-                keys[:, slots[here] - i] = turned[heads_of, own][:, here]
-            softmax.add(keys, values, seen - i)
+            if first < last:
+                keys = _copied(k[heads_of], part)
+                keys[:, slots[first:last] - i] = turned_own[:, first:last]
+            else:
+                keys = _take(k[heads_of], part)
+            softmax.add(keys, _take(v[heads_of], part), seen - i)
         out[heads_of] = softmax.mean()
         macs += (heads_of.stop - heads_of.start) * 2 * size * group * int((seen + extra).sum())
     y = out.reshape(kv_heads, t, group, size).swapaxes(0, 1).reshape(q.shape)
@@ -424,7 +428,15 @@ def _take(x: np.ndarray, at: np.ndarray) -> np.ndarray:
     first, last = int(at[0]), int(at[-1])
     if last - first == len(at) - 1:
         return x[:, first : last + 1]
-    return np.stack([head.take(at, axis=0) for head in x])  # a take over all heads would copy the cache first
+    return _copied(x, at)
+
+
+def _copied(x: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """A copy of entries at [n] of x [heads, all, d]; a take over all heads would copy the cache first."""
+    out = np.empty((len(x), len(at), x.shape[2]), x.dtype)
+    for head, mine in zip(x, out, strict=True):
+        head.take(at, axis=0, out=mine, mode="clip")  # the default mode takes to a buffer first
+    return out
 
 
 _CHUNK = 1024  # keys whose scores are in work at once

@@ -110,55 +110,49 @@ def causal_conv1d(
 
     x [T, inner], weight [taps, inner], before [B, taps - 1, inner]: the inputs ahead of each sequence's rows.
     """
-    taps, inner = weight.shape
-    past = np.concatenate([before.reshape(-1, inner), x])
-    lengths = np.diff(cu)
-    sequence = np.repeat(np.arange(len(lengths)), lengths)
-
-    def row(b: np.ndarray, at: np.ndarray) -> np.ndarray:
-        """Row of `past` of a sequence's input `at`, negative ones being carried."""
-        return np.where(at < 0, (b + 1) * (taps - 1) + at, len(before) * (taps - 1) + cu[b] + at)
-
-    at = np.arange(len(x)) - cu[sequence]
     y = np.tile(bias, (len(x), 1))
-    for j in range(taps):
-        y += weight[j] * past[row(sequence, at - (taps - 1) + j)]
-    last = lengths[:, None] + np.arange(-(taps - 1), 0)
-    return y, past[row(np.arange(len(lengths))[:, None], last)]
+    after = np.empty_like(before)
+    for i, old in enumerate(before):
+        rows = slice(cu[i], cu[i + 1])
+        past = np.concatenate([old, x[rows]])
+        length = len(past) - len(old)
+        for j, tap in enumerate(weight):
+            y[rows] += tap * past[j : j + length]
+        after[i] = past[length:]
+    return y, after
 
 
 def selective_scan(
     x: np.ndarray, dt: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray, cu: np.ndarray, h: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t and y_t = C_t h_t (section II-D), all sequences and channels at once.
+    """h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t and y_t = C_t h_t (section II-D), all channels at once.
 
     x, dt [T, inner], A [inner, state], B, C [T, state], h [B, inner, state] before the rows; returns y [T, inner], h.
+    A step's work stays in a core's cache, which that of a chunk would leave.
     """
-    lengths = np.diff(cu)
-    order = np.argsort(-lengths, kind="stable")  # the sequences that last longest first: the others fall off the end
-    h = np.ascontiguousarray(h[order].swapaxes(1, 2))  # channels last: long rows for the elementwise work
-    fade, new = np.empty_like(h), np.empty_like(h)
-    a, u = np.ascontiguousarray(a.T), dt * x
+    h = h.swapaxes(1, 2).copy()  # channels last: long rows for the elementwise work
+    a, u, b = np.ascontiguousarray(a.T), dt * x, b[:, :, None]
     y = np.empty_like(x)
-    for t in range(int(lengths.max(initial=0))):
-        live = int((lengths > t).sum())
-        at = cu[order[:live]] + t
-        now, f, n = h[:live], fade[:live], new[:live]
-        np.exp(np.multiply(dt[at, None], a, out=f), out=f)
-        now *= f
-        now += np.multiply(u[at, None], b[at, :, None], out=n)
-        y[at] = (c[at, None] @ now)[:, 0]
-    out = np.empty_like(h)
-    out[order] = h
-    return y, np.ascontiguousarray(out.swapaxes(1, 2))
+    fade, new = np.empty_like(a), np.empty_like(a)
+    for i, now in enumerate(h):
+        for t in range(cu[i], cu[i + 1]):
+            now *= np.exp(np.multiply(dt[t], a, out=fade), out=fade)
+            now += np.multiply(u[t], b[t], out=new)
+            np.matmul(c[t], now, out=y[t])
+    return y, h.swapaxes(1, 2).copy()
 
 
 def softplus(x: np.ndarray) -> np.ndarray:
     """log(1 + exp(x)) of FP32, without overflow; log1p(e) = log(u) e / (u - 1) for u = 1 + e as it is rounded."""
     e = np.exp(-np.abs(x))
     u = 1 + e
-    above = u - 1
-    return np.maximum(x, 0) + np.where(above == 0, e, np.log(u) * (e / np.where(above == 0, 1, above)))
+    y, above = np.log(u), u - 1
+    lost = above == 0
+    np.copyto(above, 1, where=lost)
+    y *= e / above
+    np.copyto(y, e, where=lost)
+    y += np.maximum(x, 0)
+    return y
 
 
 def silu(x: np.ndarray) -> np.ndarray:

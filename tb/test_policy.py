@@ -349,6 +349,22 @@ def test_store_grows_and_counts_pieces():
     assert store.census() == {"absent": 0, "device": 0, "host": 0, "pruned": 5992, "represented": 10}
 
 
+def test_a_slice_is_dropped_as_its_mask_is():
+    stores = [Greedy(None, Shape(1, 2, 2, 4)).store for _ in range(2)]
+    mask = np.zeros(50, bool)
+    mask[7:30] = True
+    for store, which in zip(stores, (mask, slice(7, 30)), strict=True):
+        store.arrive(50)
+        store.append(0, np.arange(2, 50))
+        store.offload(0, np.arange(50) % 3 == 0)
+        gone = store.drop(0, which)
+        assert gone.shape == ((2, 50) if store is stores[0] else (2, 23))
+        assert gone.sum() == 2 * 23
+        assert not store.drop(0, which).any()
+    np.testing.assert_array_equal(*(store.place(0) for store in stores))
+    assert stores[0].ledger.held == stores[1].ledger.held == {"device": 2 * 16 * 16, "host": 2 * 9 * 16}
+
+
 @settings(deadline=None)
 @given(st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, max_size=3))
 def test_runs_by_definition(rows):
@@ -394,6 +410,20 @@ def test_light_attention_by_definition(seed):
             if turn is None:
                 np.testing.assert_allclose(got[i, h] - add[i, h], e / e.sum() @ np.array(values), atol=2e-6)
     assert macs == pairs * 2 * 8
+
+
+def test_moved_keys_of_any_chunk_are_the_keys_moved_first():
+    """Kept tokens fill three chunks of 1,024; keys move in the first two, the array ends before the third."""
+    rng = np.random.default_rng(5)
+    n = 6000
+    q, k, v = (bf16(rng.standard_normal(s)) for s in ((3, 4, 8), (2, n, 8), (2, n, 8)))
+    turn = np.where(rng.random(4000) < 0.1, rng.integers(1, 90, 4000), 0)
+    moved = np.concatenate([turn_keys(k[:, :4000], turn, 100.0), k[:, 4000:]], axis=1)
+    rows = np.arange(n - 3, n)
+    for keep in (np.broadcast_to(rng.random(n) < 0.5, (2, n)), rng.random((2, n)) < 0.5):
+        got, _ = attention(q, k, v, rows, Selected(keep, turn=turn), 100.0)
+        np.testing.assert_array_equal(got, attention(q, k, v, rows, Selected(keep, k=moved))[0])
+        assert np.abs(got - attention(q, k, v, rows, Selected(keep))[0]).max() > 1e-3
 
 
 def test_a_row_without_tokens_gives_zero():
