@@ -471,7 +471,7 @@ def test_workers_and_a_scheduler_that_die(by_hand, tmp_path, monkeypatch):
             scheduler.send_signal(signal.SIGKILL)
 
     with Database(tmp_path / "sweep.db") as database, run.cluster(address) as client:
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=600)
         sweep = Sweep(asked(), ("cycles",), lambda p: int(p["n"]), database, lambda: client, progress)
         found = sweep.run(numbers(*range(12)))
         assert [(r.error, r.result.get("cycles")) for r in found] == [("", n) for n in range(12)]
@@ -497,7 +497,7 @@ def test_jobs_of_a_queue(name, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     with run.cluster(jobs=name, workers=1) as client:
-        assert client.submit(sum, [1, 2]).result(timeout=60) == 3
+        assert client.submit(sum, [1, 2]).result(timeout=600) == 3
     assert set((tmp_path / "log").read_text().split()) == set(FAKES[name]), "the job is submitted and ended"
 
 
