@@ -9,13 +9,14 @@ from rich.table import Table
 
 from golden.params import check
 from golden.trace import Trace
-from hdl.emit import UNITS, emit, params_of
+from hdl.dre import Dre
+from hdl.emit import UNITS, Emitted, params_of
 from hdl.params import SystemParams
 from scripts import console
-from synth import flow
-from synth.power import Power, chosen, circuits, measure
+from synth import flow, recorded
+from synth.emission import emitted
+from synth.power import Power
 from synth.technology import node as known_node
-from tb.activity import recordings
 from tb.runner import ROOT, BenchError
 from tb.verify import products, vectors, verify
 
@@ -67,26 +68,22 @@ def command(
 def power(unit: str, system: SystemParams, trace: Trace, options: dict, queries: int = 1, **measured) -> Power:
     """Power of `unit` while it does its part of ReSV on every recorded layer of a trace, at full rate.
 
+    The units of the DRE are mapped apart, so that the power of each in the same runs is known.
     options : of `synth.flow.netlists` · measured : of `synth.power.measure`
     Raises: `SynthError`, `TraceError`; `BenchError` if the RTL does not do what golden does.
     """
     own, p = params_of(unit, system), system.core.dre
-    emitted = emit(unit, own)
-    netlists, library = flow.netlists(emitted.verilog, unit, leaves=tuple(emitted.manifest["leaves"]), **options)
-    modules = circuits(netlists, library)
     f = replace(p.function(), th_hd=min(7, p.hcu.n_hp + 1))
 
-    def play(recorder) -> None:
+    def play(recorder: Emitted) -> None:
         engine = {"dpe": products, "vpe": vectors}.get(unit)
         outcomes = engine(trace, own, recorder, f, queries) if engine else verify(unit, trace, p, recorder, f, queries)
         wrong = [f"{o.table}: {d}" for o in outcomes for d in o.differences]
         if wrong:
             raise BenchError(f"{unit}: {wrong[0]}")
 
-    signals = {name: circuit.needs for name, circuit in modules.items()}
-    recorded = recordings(emitted, signals, play, chosen(modules))
-    memories = {name: done["memories"] for name, done in netlists.items()}
-    return measure(unit, modules, memories, library, recorded, **measured)
+    leaves = [f"dre__{name}" for name, *_ in Dre.units(p)] if unit == "dre" else []
+    return recorded.power(emitted(unit, own, flow.BUILD), play, options, leaves, **measured)
 
 
 def table(powers: dict[str, Power], title: str) -> Table:
@@ -96,8 +93,9 @@ def table(powers: dict[str, Power], title: str) -> Table:
     title += f" with {', '.join(one.library)}; {where}, {one.mhz:g} MHz; before layout: no wires, glitches, clock tree"
     heads = ("unit", "cycles", "toggles a cycle", "nets pJ", "cells pJ", "clock pJ", "logic mW", "leakage mW")
     out = Table(*heads, "memory mW", "total mW", "from", "to", title=title)
-    for name, p in powers.items():
-        top = p.modules[[m.name for m in p.modules].index(name)]
+    lines = [line for unit, whole in powers.items() for line in ((unit, whole), *_split(unit, whole))]
+    for name, p in lines:
+        top = p.modules[-1]
         toggles = sum(m.instances * m.toggles for m in p.modules)
         parts = (p.energy(n) for n in ("switching", "internal", "clock"))
         total = p.total
@@ -105,3 +103,9 @@ def table(powers: dict[str, Power], title: str) -> Table:
         numbers = [*(f"{x:,.2f}" for x in parts), *(f"{x:,.3f}" for x in milliwatts)]
         out.add_row(name, f"{top.cycles:,}", f"{toggles:,.0f}", *numbers)
     return out
+
+
+def _split(unit: str, p: Power) -> list[tuple[str, Power]]:
+    """Units of the DRE, and what joins them."""
+    parts = p.parts().items() if unit == "dre" else ()
+    return [("  the join" if n == unit else f"  its {n.removeprefix('dre__')}", q) for n, q in parts]

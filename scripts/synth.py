@@ -44,7 +44,7 @@ def command(
     ] = False,
     power: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --table3: output of vrex power UNITS --json, for its power."),
+        typer.Option(metavar="FILE", help="With --table3: output of vrex power dre vpe dpe --json."),
     ] = None,
     node: Annotated[int, typer.Option(help=f"Process of --table3, nm: {', '.join(map(str, NODES))}.")] = 14,
     compare: Annotated[
@@ -272,7 +272,8 @@ def _print_table3(rows: dict[str, table3.Row], area: flow.Area, node: int) -> No
     """Table III of the paper and ours, then systems of several cores."""
     core, paper = rows["core"], rows["core"].paper_area
     title = f"Table III at {node} nm, mm², with {_library(area)}, mapped for {area.effort}"
-    heads = ["unit", "paper", "%", "ours", "low to high", "%", "cells", "registers", "memories", "KB", "paper mW", "mW"]
+    heads = ["unit", "paper", "%", "ours", "low to high", "%", "cells", "registers", "memories", "KB"]
+    heads += ["paper mW", "%", "mW", "%"]
     body = []
     for r in rows.values():
         cells = [f"{r.paper_area:.4f}", f"{100 * r.paper_area / paper:.2f}"] if r.paper_area else ["-", "-"]
@@ -281,8 +282,11 @@ def _print_table3(rows: dict[str, table3.Row], area: flow.Area, node: int) -> No
         cells += [f"{round(x.value, 4) + 0:.4f}" for x in (r.cells, r.registers, r.memories)] + [
             f"{r.bits / 8192:,.1f}"
         ]
-        cells.append(f"{r.paper_power:,.2f}" if r.paper_power else "-")
-        cells.append(f"{r.power.value:,.2f}" if r.power else "-")
+        for mw, whole in (
+            (r.paper_power, core.paper_power),
+            (r.power and r.power.value, core.power and core.power.value),
+        ):
+            cells += [f"{mw:,.2f}" if mw else "-", f"{100 * mw / whole:.2f}" if mw and whole else "-"]
         body.append([r.name, *cells])
     _table(title, heads, body)
     body = [

@@ -145,8 +145,9 @@ def synthesise(
     effort : "area" maps for least area, "speed" for least delay
     target : delay (ps) between registers that "speed" then meets with the least area it can, without the times of
         the registers themselves, which ABC does not know; None: the least delay it can reach
-    unread : outputs of top, where it has them, that are left open, so that what only they read is no hardware: by
-        default the performance counters, which are there to verify a unit and are part of none
+    unread : outputs of top, where it has them, and of leaves ("leaf.output") that are left open, so that what only
+        they read is no hardware: by default the performance counters, which are there to verify a unit and are part
+        of none
 
     Safe to call from several threads and processes at once: each run is a process of its own, and this process has
     at most `run.RUNS` of them at a time.
@@ -196,13 +197,18 @@ def netlists(
         jobs = {}
         for n, t in texts.items():
             others = tuple(x for x in leaves if x != n)
-            jobs[n] = pool.submit(run.mapped, t, n, others, *options, unread if n == top else (), build)
+            left = tuple(name for where, _, name in (o.rpartition(".") for o in unread) if (where or top) == n)
+            jobs[n] = pool.submit(run.mapped, t, n, others, *options, left, build)
         done = {n: job.result() for n, job in jobs.items()}
     return done, library
 
 
 def _check(top: str, leaves: tuple[str, ...], unread: tuple[str, ...], effort: str, target: float | None) -> None:
-    for what, name in (("top", top), *(("leaf", n) for n in leaves), *(("output", n) for n in unread)):
+    for what, name in (
+        ("top", top),
+        *(("leaf", n) for n in leaves),
+        *(("output", n) for o in unread for n in o.split(".")),
+    ):
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise SynthError(f"{what} {name!r}: not a plain Verilog name")
     if effort not in run.EFFORTS:

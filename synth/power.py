@@ -59,7 +59,8 @@ class Module:
 class Power:
     """Power of a unit at `mhz`, by a library at its own node and supply, memories at `node`.
 
-    modules : top and leaves · library_node, volts : of the library; None where not known, figures are then at that node
+    modules : leaves, then top · library_node, volts : of the library; None where not known, figures are then at its own
+    run_cycles : of all runs, from the first to the last one in which anything moves; modules hold means over them
     """
 
     unit: str
@@ -69,6 +70,7 @@ class Power:
     node: int
     mhz: float
     modules: tuple[Module, ...]
+    run_cycles: int
 
     @property
     def factor(self) -> float:
@@ -99,20 +101,37 @@ class Power:
         return Estimate(value / spread, value, value * spread)
 
     @property
+    def access_pj(self) -> Estimate:
+        """Reads and writes of memories, a cycle."""
+        return sum((r.read_energy * reads + r.write_energy * writes for r, (reads, writes) in self._macros()), ZERO)
+
+    @property
     def memory_mw(self) -> Estimate:
         """Of memories: reads, writes and leakage."""
-        out = ZERO
-        for module in self.modules:
-            for memory, (reads, writes) in module.accesses.items():
-                ram = Sram(memory.depth, memory.width, memory.read_ports, memory.write_ports, self.node)
-                access = ram.read_energy * (reads * self.mhz / 1000) + ram.write_energy * (writes * self.mhz / 1000)
-                out += (access + ram.leakage * 1e-3) * module.instances
-        return out
+        return self.access_pj * (self.mhz / 1000) + sum((r.leakage * 1e-3 for r, _ in self._macros()), ZERO)
 
     @property
     def total(self) -> Estimate:
         """All of it (mW)."""
         return self.dynamic_mw + self.leakage_mw + self.memory_mw
+
+    def _macros(self) -> list[tuple[Sram, tuple[float, float]]]:
+        """Every memory of every instance, and its reads and writes a cycle."""
+        return [
+            (Sram(m.depth, m.width, m.read_ports, m.write_ports, self.node), accesses)
+            for module in self.modules
+            for m, accesses in module.accesses.items()
+            for _ in range(module.instances)
+        ]
+
+    def parts(self) -> dict[str, "Power"]:
+        """Of each module, all its instances."""
+        return {m.name: replace(self, modules=(m,)) for m in self.modules}
+
+    def milliwatts(self) -> dict[str, dict[str, float]]:
+        """Powers, ready for JSON."""
+        powers = {"dynamic": self.dynamic_mw, "leakage": self.leakage_mw, "memory": self.memory_mw, "total": self.total}
+        return {f"{n}_mw": vars(p) for n, p in powers.items()}
 
     def report(self) -> dict:
         """Everything, ready for JSON."""
@@ -125,11 +144,9 @@ class Power:
             "node": self.node,
             "mhz": self.mhz,
             "pj_per_cycle": parts | {"all": self.cycle_pj},
-            "dynamic_mw": vars(self.dynamic_mw),
-            "leakage_mw": vars(self.leakage_mw),
-            "memory_mw": vars(self.memory_mw),
-            "total_mw": vars(self.total),
+            **self.milliwatts(),
             "modules": [vars(m) | {"accesses": {k.name: v for k, v in m.accesses.items()}} for m in self.modules],
+            "parts": {name: p.milliwatts() for name, p in self.parts().items()},
         }
 
 
@@ -203,7 +220,7 @@ def measure(
     files = ("openvrex",) if embedded else tuple(p.name for p in library.files)
     known = next((n for start, n in LIBRARIES.items() if files[0].startswith(start)), None)
     volts = 0.7 if embedded else volts
-    return Power(unit, files, known, volts, node, mhz, tuple(out))
+    return Power(unit, files, known, volts, node, mhz, tuple(out), sum(b - a + 1 for a, b in spans))
 
 
 def _files(library: Library) -> str:

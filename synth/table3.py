@@ -96,26 +96,29 @@ def table3(
 def powers_of(units: dict[str, dict]) -> dict[str, Estimate]:
     """What `table3` takes as powers, of the units that `vrex power --json` reports (`synth.power.Power.report`).
 
-    Raises: `ParamError` for reports that lack a figure.
+    Rows of the DRE's units are parts of the DRE's own run, in which they wait for each other; units measured alone,
+    each as busy as it can be, are not taken. Raises: `ParamError` for reports that lack a figure.
     """
-    parts = {}
-    for name, report in units.items():
-        for part in ("dynamic_mw", "leakage_mw", "memory_mw"):
-            given = report.get(part)
-            check(
-                isinstance(given, dict) and set(given) == {"low", "value", "high"}, part, given, f"not of unit {name}"
-            )
-            parts[name, part] = Estimate(**given)
-    logic = {n: parts[n, "dynamic_mw"] + parts[n, "leakage_mw"] for n in units}
-    whole = {n: p + parts[n, "memory_mw"] for n, p in logic.items()}
-    out = {n: p for n, p in logic.items() if n in ("dpe", "vpe")} | {n: whole[n] for n in ("hcu", "kvmu") if n in whole}
+    out = {}
+    for name in ("dpe", "vpe"):
+        if name in units:
+            out[name] = _given(name, units[name], "dynamic_mw") + _given(name, units[name], "leakage_mw")
     if {"dpe", "vpe"} <= set(units):
-        out["memory"] = parts["dpe", "memory_mw"] + parts["vpe", "memory_mw"]
-    if {"wtu", "cluster_set"} <= set(units):
-        out["wtu"] = whole["wtu"] + whole["cluster_set"]
-    if {"dre", "hcu", "wtu", "kvmu"} <= set(units) and "wtu" in out:
-        out["glue"] = whole["dre"] + -1 * (out["hcu"] + out["wtu"] + out["kvmu"])
+        out["memory"] = _given("dpe", units["dpe"], "memory_mw") + _given("vpe", units["vpe"], "memory_mw")
+    if "dre" in units:
+        parts = units["dre"].get("parts")
+        check(isinstance(parts, dict) and "dre" in parts, "parts", parts, "not of unit dre; run vrex power dre again")
+        for module, report in parts.items():
+            inside = module.removeprefix("dre__").rstrip("0123456789")
+            row = {"cluster_set": "wtu", "dre": "glue"}.get(inside, inside)
+            out[row] = out.get(row, ZERO) + _given(module, report, "total_mw")
     return out
+
+
+def _given(unit: str, report: dict, part: str) -> Estimate:
+    given = report.get(part)
+    check(isinstance(given, dict) and set(given) == {"low", "value", "high"}, part, given, f"not of unit {unit}")
+    return Estimate(**given)
 
 
 def macros(memories: list[Memory] | tuple[Memory, ...], node: int) -> list[Sram]:

@@ -126,6 +126,31 @@ def test_energy_grows_with_activity(measured):
     assert energies[-1] > 2 * energies[0]
 
 
+def test_parts_of_a_unit(tmp_path):
+    """What stands in a unit is priced apart, and with the rest it is the whole."""
+    text = (
+        COUNTER.replace("module t(", "module u(")
+        + """
+module t(input clk, rst, en, input a, b, output [2:0] q, output reg y);
+  wire x;
+  u u0(clk, rst, en, a, b, q, x);
+  always @(posedge clk) y <= x;
+endmodule
+"""
+    )
+    netlists, library = flow.netlists(text, "t", build=tmp_path, leaves=("u",))
+    signals = counter(82)
+    x = "".join(str(1 - int(i) * int(j)) for i, j in zip(signals["a"], signals["b"], strict=True))
+    q = {f"q_{k}": signals[f"n_{k}"] for k in range(3)}
+    given = {"t": recording(**signals | q, x=x, y="0" + x[:-1]), "u": recording(**signals)}
+    shapes = {n: d["memories"] for n, d in netlists.items()}
+    p = power.measure("t", power.circuits(netlists, library), shapes, library, {n: [r] for n, r in given.items()})
+    parts = p.parts()
+    assert parts["u"].energy("clock") == pytest.approx(3 * parts["t"].energy("clock"))
+    assert sum(q.total.value for q in parts.values()) == pytest.approx(p.total.value)
+    assert p.report()["parts"]["u"]["total_mw"]["value"] == parts["u"].total.value
+
+
 def test_wrong_netlist_is_an_error(measured):
     bad = counter(40)
     bad["n_1"] = bad["n_1"][:30] + str(1 - int(bad["n_1"][30])) + bad["n_1"][31:]

@@ -186,18 +186,23 @@ def test_table_sums():
 
 def test_powers_of_units():
     def unit(logic: float, memory: float) -> dict:
-        parts = {"dynamic_mw": logic - 1, "leakage_mw": 1.0, "memory_mw": memory}
+        parts = {"dynamic_mw": logic - 1, "leakage_mw": 1.0, "memory_mw": memory, "total_mw": logic + memory}
         return {n: {"low": v, "value": v, "high": 2 * v} for n, v in parts.items()}
 
-    units = {n: unit(10.0 * (i + 1), 1.0) for i, n in enumerate(("hcu", "wtu", "cluster_set", "kvmu", "vpe", "dpe"))}
-    found = powers_of(units | {"dre": unit(120.0, 5.0)})
+    parts = {
+        f"dre__{n}": unit(10.0 * (i + 1), 1.0) for i, n in enumerate(("hcu", "wtu0", "wtu1", "cluster_set", "kvmu"))
+    }
+    units = {"vpe": unit(50.0, 1.0), "dpe": unit(60.0, 1.0), "hcu": unit(500.0, 1.0)}
+    found = powers_of(units | {"dre": {"parts": parts | {"dre": unit(3.0, 0.0)}}})
     assert set(found) == {*PAPER, "glue"}
     values = {n: p.value for n, p in found.items()}
-    assert values == {"dpe": 60, "vpe": 50, "memory": 2, "hcu": 11, "wtu": 52, "kvmu": 41, "glue": 125 - 104}
+    assert values == {"dpe": 60, "vpe": 50, "memory": 2, "hcu": 11, "wtu": 21 + 31 + 41, "kvmu": 51, "glue": 3}
     assert found["hcu"].high == 22
-    assert set(powers_of({"hcu": units["hcu"]})) == {"hcu"}
-    with pytest.raises(ParamError, match="leakage_mw=None: not of unit hcu"):
-        powers_of({"hcu": {"dynamic_mw": {"low": 1, "value": 1, "high": 1}}})
+    assert set(powers_of({"dpe": units["dpe"], "hcu": units["hcu"]})) == {"dpe"}, "units alone are not the DRE's"
+    with pytest.raises(ParamError, match="leakage_mw=None: not of unit dpe"):
+        powers_of({"dpe": {"dynamic_mw": {"low": 1, "value": 1, "high": 1}}})
+    with pytest.raises(ParamError, match="parts=None: not of unit dre"):
+        powers_of({"dre": units["dpe"]})
 
 
 def test_agreement_of_libraries():

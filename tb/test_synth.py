@@ -262,6 +262,7 @@ def test_counters_are_no_area(tmp_path):
     text += "module t(input a, output y, perf); g u(a, y); assign perf = a & y; endmodule"
     assert synthesise(text, "t", build=tmp_path, leaves=("g",)).cells == {"INV": 1}
     assert synthesise(text, "t", build=tmp_path, leaves=("g",), unread=()).cells == {"INV": 1, "AND2": 1}
+    assert synthesise(text, "t", build=tmp_path, leaves=("g",), unread=("g.perf",)).cells == {"AND2": 1}
     with pytest.raises(SynthError, match="output 'a b': not a plain Verilog name"):
         synthesise(text, "t", build=tmp_path, unread=("a b",))
 
@@ -554,12 +555,20 @@ def test_command_prints_table_iii(core):
 
 
 def test_table_iii_takes_powers(core, tmp_path):
-    half = {"low": 0.5, "value": 1.5, "high": 2.5}
-    one = dict.fromkeys(("dynamic_mw", "leakage_mw", "memory_mw"), half)
+    def mw(v: float) -> dict:
+        one = {"low": v / 2, "value": v, "high": 2 * v}
+        return dict.fromkeys(("dynamic_mw", "leakage_mw", "memory_mw", "total_mw"), one)
+
+    parts = {"dre": mw(1.0)} | {f"dre__{n}": mw(2.0) for n in ("hcu", "wtu0", "cluster_set", "kvmu")}
     power = tmp_path / "power.json"
-    power.write_text(json.dumps({"units": {n: one for n in table3.UNITS}}))
+    power.write_text(json.dumps({"units": {"dpe": mw(20.0), "vpe": mw(10.0), "dre": {"parts": parts}}}))
     result = runner.invoke(app, ["core", "--table3", "--json", "--power", str(power)])
-    assert json.loads(result.stdout)["table3"]["rows"]["hcu"]["power"]["value"] == 4.5
+    rows = json.loads(result.stdout)["table3"]["rows"]
+    assert {n: r["power"]["value"] for n, r in rows.items()} == {
+        **{"dpe": 40, "vpe": 20, "memory": 30, "hcu": 2, "wtu": 4, "kvmu": 2, "glue": 1, "dre": 9, "core": 99}
+    }
+    printed = runner.invoke(app, ["core", "--table3", "--power", str(power)]).stdout
+    assert re.search(r"DRE +│.*│ +9\.00 │ +9\.09 │", printed)
     power.write_text("[]")
     for file, message in ((power, "is no output of vrex power"), (tmp_path / "absent", "cannot read it: No such file")):
         result = runner.invoke(app, ["core", "--table3", "--power", str(file)])
