@@ -222,9 +222,9 @@ class Store:
     def append(self, layer: int, tokens: np.ndarray) -> None:
         """Enter new tokens of a layer on the device; a refreshed token that is not absent is overwritten in place."""
         place = self._place[layer]
-        new = place[0, tokens] == ABSENT
-        place[:, tokens[new]] = DEVICE
-        self.ledger.hold("device", int(np.count_nonzero(new)) * self.shape.kv_heads * self.entry_bytes)
+        new = tokens[place[0, tokens] == ABSENT]
+        place[:, new] = DEVICE
+        self.ledger.hold("device", len(new) * self.shape.kv_heads * self.entry_bytes)
 
     def offload(self, layer: int, mask: np.ndarray, pieces: int | None = None) -> np.ndarray:
         """Send those of the masked tokens that are resident to the host; returns which, [kv_heads, n]."""
@@ -394,7 +394,8 @@ def attention(
     scaled = by_kv_head(q * np.float32(size**-0.5), kv_heads)
     moved = np.zeros(0, np.int64) if chosen.turn is None else np.flatnonzero(chosen.turn)
     turned = turn_keys(k[:, moved], chosen.turn[moved], base) if len(moved) else k[:, :0]
-    out = np.empty((kv_heads, t * group, size), np.float32)
+    y = np.zeros(q.shape, np.float32)
+    by_head = y.reshape(t, kv_heads, group, size).swapaxes(0, 1)
     macs = 0
     alike = bool((chosen.keep[1:] == chosen.keep[:1]).all())  # heads that keep the same are done at once
     for heads_of in [slice(0, kv_heads)] if alike else [slice(g, g + 1) for g in range(kv_heads)]:
@@ -417,10 +418,11 @@ def attention(
             else:
                 keys = _take(k[heads_of], part)
             softmax.add(keys, _take(v[heads_of], part), seen - i)
-        out[heads_of] = softmax.mean()
+        softmax.mean(by_head[heads_of])
         macs += (heads_of.stop - heads_of.start) * 2 * size * group * int((seen + extra).sum())
-    y = out.reshape(kv_heads, t, group, size).swapaxes(0, 1).reshape(q.shape)
-    return (y if chosen.add is None else y + chosen.add), macs
+    if chosen.add is not None:
+        y += chosen.add
+    return y, macs
 
 
 def _take(x: np.ndarray, at: np.ndarray) -> np.ndarray:
@@ -468,8 +470,8 @@ class _Softmax:
                 continue
             s = self.rows(self.q, tokens) @ k[:, :last].swapaxes(1, 2)
             if first < last:
-                hidden = np.where(np.arange(first, last) < own[:, None], np.float32(0), _HIDDEN)
-                s.reshape(len(s), -1, self.group, last)[..., first:] += hidden[:, None]
+                late = np.arange(first, last) >= own[:, None]
+                np.copyto(s.reshape(len(s), -1, self.group, last)[..., first:], _HIDDEN, where=late[:, None])
             top = s.max(axis=2, keepdims=True, initial=_LOWEST)
             old = self.parts[b]
             if old is not None:
@@ -483,13 +485,13 @@ class _Softmax:
                 total += old[2] * fade
             self.parts[b] = top, weight, total
 
-    def mean(self) -> np.ndarray:
-        """The sum over all that was added [heads, R, d], 0 where a row saw nothing."""
-        out = np.zeros(self.q.shape, np.float32)
+    def mean(self, out: np.ndarray) -> None:
+        """Put the sum over all that was added into `out` [heads, T, group, d], which keeps rows that saw nothing."""
         for part, tokens in zip(self.parts, self.blocks, strict=True):
             if part is not None:
-                np.divide(part[2], np.maximum(part[1], np.float32(1e-30)), out=self.rows(out, tokens))
-        return out
+                _, weight, total = part
+                total /= np.maximum(weight, np.float32(1e-30))
+                out[:, tokens] = total.reshape(len(out), -1, *out.shape[2:])
 
 
 def by_kv_head(q: np.ndarray, kv_heads: int) -> np.ndarray:
@@ -513,7 +515,12 @@ def turn_keys(k: np.ndarray, delta: np.ndarray, base: float) -> np.ndarray:
 def bf16(x: np.ndarray) -> np.ndarray:
     """FP32 values rounded to the nearest BF16, ties to even, still as FP32; finite values only."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    return ((bits + (0x7FFF + ((bits >> 16) & 1))) & np.uint32(0xFFFF0000)).view(np.float32)
+    out = bits >> 16
+    out &= 1
+    out += 0x7FFF
+    out += bits
+    out &= 0xFFFF0000
+    return out.view(np.float32)
 
 
 def runs(mask: np.ndarray) -> int:
