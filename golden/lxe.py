@@ -34,11 +34,12 @@ from golden.isa import (
 )
 from golden.lxe_known import Known
 from golden.lxe_memory import BusError, Memory, Region
+from golden.lxe_order import Hazard, Order, simulate
 from golden.lxe_sequence import Issue, LxeError, bits, sequence
 from golden.numerics import BF16
 from golden.vector import Format, Machine, Step
 
-__all__ = ["BusError", "Lxe", "LxeError", "Memory", "Region", "Result", "Write"]
+__all__ = ["BusError", "Hazard", "Lxe", "LxeError", "Memory", "Order", "Region", "Result", "Write", "simulate"]
 
 
 class Write(NamedTuple):
