@@ -6,7 +6,7 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from hdl.cluster_set import cluster_layout
-from hdl.memory import Ram
+from hdl.memory import SinglePortRam
 from hdl.params import KvmuParams, bits_for
 
 APPEND, CLEAR = 0, 1
@@ -123,10 +123,10 @@ class Kvmu(wiring.Component):
         state_layout = data.StructLayout(
             {"level": bits_for(p.clusters + 1), "pos": bits_for(p.recent), "filled": 1}  # pos: ring slot of next entry
         )
-        table = m.submodules.table = Ram(row_layout.size, p.n_ctx * p.clusters)
-        chain = m.submodules.chain = Ram(p.block_bits, p.blocks)
-        ring = m.submodules.ring = Ram(p.cluster_bits, p.n_ctx * p.recent)
-        state = m.submodules.state = Ram(state_layout.size, p.n_ctx)
+        table = m.submodules.table = SinglePortRam(row_layout.size, p.n_ctx * p.clusters)
+        chain = m.submodules.chain = SinglePortRam(p.block_bits, p.blocks)
+        ring = m.submodules.ring = SinglePortRam(p.cluster_bits, p.n_ctx * p.recent)
+        state = m.submodules.state = SinglePortRam(state_layout.size, p.n_ctx)
         items = m.submodules.items = SyncFIFO(width=self._item_layout().size, depth=4)
 
         # What was read for the beat taken last. A context that holds nothing has no valid state word.
@@ -147,23 +147,31 @@ class Kvmu(wiring.Component):
         m.d.comb += [self.a.ready.eq(take_a), self.f.ready.eq(take_f)]
         with m.If(take_a):
             m.d.sync += [job.eq(self.a.payload), known.eq(live.bit_select(self.a.payload.ctx, 1))]
-            m.d.comb += [state.r_en.eq(1), state.r_addr.eq(self.a.payload.ctx)]
+            m.d.comb += [state.en.eq(1), state.addr.eq(self.a.payload.ctx)]
         with m.Elif(take_f):
             m.d.sync += [fetch.eq(self.f.payload), known.eq(live.bit_select(self.f.payload.ctx, 1))]
-            m.d.comb += [state.r_en.eq(1), state.r_addr.eq(self.f.payload.ctx)]
+            m.d.comb += [state.en.eq(1), state.addr.eq(self.f.payload.ctx)]
 
-        # Free list: blocks never used, then a chain of freed ones. Its head is renewed the cycle after it was given.
+        # Free list: blocks never used, then a chain of freed ones. A head that was given is followed by the next block
+        # when a beat of `a` is taken, which leaves the chain's port free.
         fresh = Signal(bits_for(p.blocks + 1))
         unused = Signal()
         freed = Signal()  # the chain holds a block
         free_head = Signal(p.block_bits)
         free_tail = Signal(p.block_bits)
-        renew = Signal()
+        renew = Signal()  # `free_head` was given
+        renewed = Signal()  # its follower has just been read
+        free_block = Signal(p.block_bits)
         block = Signal(p.block_bits)
-        m.d.comb += [unused.eq(fresh != p.blocks), block.eq(Mux(unused, fresh[: p.block_bits], free_head))]
-        m.d.sync += renew.eq(0)
-        with m.If(renew):
-            m.d.sync += free_head.eq(chain.r_data)
+        m.d.comb += [
+            unused.eq(fresh != p.blocks),
+            free_block.eq(Mux(renewed, chain.r_data, free_head)),
+            block.eq(Mux(unused, fresh[: p.block_bits], free_block)),
+        ]
+        m.d.sync += [renewed.eq(take_a & renew), free_head.eq(free_block)]
+        with m.If(take_a):
+            m.d.comb += [chain.en.eq(renew), chain.addr.eq(free_head)]
+            m.d.sync += renew.eq(0)
 
         # APPEND: where the entry goes.
         skipping = Signal()
@@ -288,7 +296,7 @@ class Kvmu(wiring.Component):
                     with m.Else():
                         m.next = "LEVEL"
                 with m.Elif(walking):
-                    m.d.comb += [chain.r_en.eq(begun), chain.r_addr.eq(before)]
+                    m.d.comb += [chain.en.eq(begun), chain.addr.eq(before)]
                     m.next = "WALK"
                 with m.Elif(self.f.valid & ~move_valid):
                     m.d.comb += take_f.eq(1)
@@ -296,7 +304,7 @@ class Kvmu(wiring.Component):
 
             with m.State("PLACE"):
                 with m.If(~full & (job.cluster > lowest)):
-                    m.d.comb += [table.w_en.eq(1), table.w_addr.eq(job.ctx * p.clusters + lowest)]
+                    m.d.comb += [table.en.eq(1), table.write.eq(1), table.addr.eq(job.ctx * p.clusters + lowest)]
                     m.d.sync += [skipping.eq(1), skip.eq(lowest + 1)]
                 with m.Elif(reply_free):
                     m.d.sync += [
@@ -317,51 +325,52 @@ class Kvmu(wiring.Component):
                         ]
                         new = Signal(state_layout)
                         m.d.comb += [
-                            table.w_en.eq(1),
-                            table.w_addr.eq(job.ctx * p.clusters + job.cluster),
+                            table.en.eq(1),
+                            table.write.eq(1),
+                            table.addr.eq(job.ctx * p.clusters + job.cluster),
                             table.w_data.eq(grown),
                             new.level.eq(Mux(exists, level, job.cluster + 1)),
                             new.pos.eq(Mux(wraps, 0, pos + 1)),
                             new.filled.eq((known & word.filled) | wraps),
-                            state.w_en.eq(1),
-                            state.w_addr.eq(job.ctx),
+                            state.en.eq(1),
+                            state.write.eq(1),
+                            state.addr.eq(job.ctx),
                             state.w_data.eq(new),
-                            chain.w_en.eq(grows & ~opens),
-                            chain.w_addr.eq(row.tail),
+                            chain.en.eq(grows & ~opens),
+                            chain.write.eq(1),
+                            chain.addr.eq(row.tail),
                             chain.w_data.eq(block),
-                            ring.r_addr.eq(entry),
-                            ring.w_addr.eq(entry),
+                            ring.en.eq(1),
+                            ring.write.eq(~(known & word.filled)),
+                            ring.addr.eq(entry),
                             ring.w_data.eq(job.cluster),
                         ]
                         with m.If(known & word.filled):
-                            m.d.comb += ring.r_en.eq(1)
                             m.d.sync += moves.eq(1)
                             m.next = "OLDEST"
-                        with m.Else():
-                            m.d.comb += ring.w_en.eq(1)
                         with m.If(grows & unused):
                             m.d.sync += fresh.eq(fresh + 1)
-                        with m.Elif(grows & (free_head == free_tail)):
+                        with m.Elif(grows & (free_block == free_tail)):
                             m.d.sync += freed.eq(0)
                         with m.Elif(grows):
-                            m.d.comb += [chain.r_en.eq(1), chain.r_addr.eq(free_head)]
                             m.d.sync += renew.eq(1)
 
             with m.State("OLDEST"):
                 m.d.comb += [
-                    ring.w_en.eq(1),
-                    ring.w_addr.eq(slot),
+                    ring.en.eq(1),
+                    ring.write.eq(1),
+                    ring.addr.eq(slot),
                     ring.w_data.eq(job.cluster),
-                    table.r_en.eq(1),
-                    table.r_addr.eq(job.ctx * p.clusters + ring.r_data),
+                    table.en.eq(1),
+                    table.addr.eq(job.ctx * p.clusters + ring.r_data),
                 ]
                 m.d.sync += oldest.eq(ring.r_data)
                 m.next = "OFFLOAD"
 
             with m.State("OFFLOAD"):
-                m.d.comb += chain.r_addr.eq(row.off)
+                m.d.comb += chain.addr.eq(row.off)
                 with m.If(row.off_slots == p.block_slots):
-                    m.d.comb += chain.r_en.eq(1)
+                    m.d.comb += chain.en.eq(1)
                     m.next = "NEXT"
                 with m.Else():
                     m.d.comb += leave.eq(1)
@@ -380,7 +389,7 @@ class Kvmu(wiring.Component):
                     m.d.comb += items.w_en.eq(~here.none | fetch.last)
                     with m.If(~items.w_en | items.w_rdy):
                         with m.If(~final):
-                            m.d.comb += [chain.r_en.eq(1), chain.r_addr.eq(at)]
+                            m.d.comb += [chain.en.eq(1), chain.addr.eq(at)]
                             m.d.sync += [before.eq(at), begun.eq(1)]
                         with m.Elif(self.f.valid & ~self.a.valid & ~move_valid):
                             m.d.comb += take_f.eq(1)
@@ -389,7 +398,7 @@ class Kvmu(wiring.Component):
                             m.next = "IDLE"
 
             with m.State("LEVEL"):
-                m.d.comb += [table.r_en.eq(1), table.r_addr.eq(job.ctx * p.clusters)]
+                m.d.comb += [table.en.eq(1), table.addr.eq(job.ctx * p.clusters)]
                 m.d.sync += index.eq(0)
                 with m.If(level == 0):
                     m.next = "IDLE"
@@ -398,7 +407,12 @@ class Kvmu(wiring.Component):
 
             with m.State("FREE"):
                 with m.If(row.tail_slots != 0):
-                    m.d.comb += [chain.w_en.eq(freed), chain.w_addr.eq(free_tail), chain.w_data.eq(row.head)]
+                    m.d.comb += [
+                        chain.en.eq(freed),
+                        chain.write.eq(1),
+                        chain.addr.eq(free_tail),
+                        chain.w_data.eq(row.head),
+                    ]
                     m.d.sync += [freed.eq(1), free_tail.eq(row.tail)]
                     with m.If(~freed):
                         m.d.sync += free_head.eq(row.head)
@@ -407,21 +421,22 @@ class Kvmu(wiring.Component):
                     m.d.sync += live.bit_select(job.ctx, 1).eq(0)
                     m.next = "IDLE"
                 with m.Else():
-                    m.d.comb += [table.r_en.eq(1), table.r_addr.eq(job.ctx * p.clusters + after)]
+                    m.d.comb += [table.en.eq(1), table.addr.eq(job.ctx * p.clusters + after)]
 
         with m.If(leave):
             m.d.comb += [
-                table.w_en.eq(1),
-                table.w_addr.eq(job.ctx * p.clusters + oldest),
+                table.en.eq(1),
+                table.write.eq(1),
+                table.addr.eq(job.ctx * p.clusters + oldest),
                 table.w_data.eq(sent),
             ]
             m.d.sync += [move_valid.eq(1), move.eq(sent.off * p.block_slots + (sent.off_slots - 1))]
         with m.If(take_a):
             at_a = self.a.payload
-            m.d.comb += [table.r_en.eq(1), table.r_addr.eq(at_a.ctx * p.clusters + at_a.cluster)]
+            m.d.comb += [table.en.eq(1), table.addr.eq(at_a.ctx * p.clusters + at_a.cluster)]
         with m.Elif(take_f):
             at_f = self.f.payload
-            m.d.comb += [table.r_en.eq(1), table.r_addr.eq(at_f.ctx * p.clusters + at_f.cluster)]
+            m.d.comb += [table.en.eq(1), table.addr.eq(at_f.ctx * p.clusters + at_f.cluster)]
             m.d.sync += [walking.eq(1), first.eq(1), begun.eq(0)]
 
         self._merge(m, items)

@@ -1,6 +1,6 @@
-"""The one memory of the project: a module of its own, so that a flow can swap it for a macro."""
+"""The memories of the project: modules of their own, so that a flow can swap them for macros."""
 
-from amaranth import Module
+from amaranth import Module, Mux
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -32,9 +32,7 @@ class Ram(wiring.Component):
     """
 
     def __init__(self, width: int, depth: int, lanes: int = 1):
-        check(width >= 1, "width", width, "must be at least 1")
-        check(depth >= 1, "depth", depth, "must be at least 1")
-        check(lanes >= 1 and width % lanes == 0, "lanes", lanes, f"must divide the width {width}")
+        _check_sizes(width, depth, lanes)
         self.width, self.depth, self.lanes = width, depth, lanes
         super().__init__(
             {
@@ -62,6 +60,65 @@ class Ram(wiring.Component):
             self.r_data.eq(rp.data),
         ]
         return m
+
+
+class SinglePortRam(wiring.Component):
+    """One port that reads or writes, with lane enables for writes, no reset, no initial content.
+
+    Its macro has the six-transistor cell, 1 / 1.52 of `Ram`'s (`synth.sram`): one address, and a read only in a cycle
+    without a write, so that nothing can collide.
+
+    Parameters
+    ----------
+    width, depth : bits of a word, words
+    lanes : parts of a word with a write enable each; divides `width`
+
+    Members
+    -------
+    en : In(1), addr : In : an access to that word: a read, or a write if a bit of `write` is set
+    write : In(lanes), w_data : In(width) : lanes written at the clock edge
+    r_data : Out(width) : the word read, one cycle later, until the next access; nothing that means anything after a
+        write, as macros differ there
+
+    Latency: 1 cycle. Throughput: one access a cycle.
+    Raises: `ParamError` for a size below 1 or lanes that do not divide the width.
+    Source: this project's own.
+    """
+
+    def __init__(self, width: int, depth: int, lanes: int = 1):
+        _check_sizes(width, depth, lanes)
+        self.width, self.depth, self.lanes = width, depth, lanes
+        super().__init__(
+            {
+                "en": In(1),
+                "addr": In(bits_for(depth)),
+                "write": In(lanes),
+                "w_data": In(width),
+                "r_data": Out(width),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        # As in `Ram`, two words at least.
+        m.submodules.mem = mem = memory.Memory(shape=self.width, depth=max(2, self.depth), init=[])
+        wp = mem.write_port(granularity=self.width // self.lanes)
+        rp = mem.read_port()
+        m.d.comb += [
+            wp.en.eq(Mux(self.en, self.write, 0)),
+            wp.addr.eq(self.addr),
+            wp.data.eq(self.w_data),
+            rp.en.eq(self.en & ~self.write.any()),
+            rp.addr.eq(self.addr),
+            self.r_data.eq(rp.data),
+        ]
+        return m
+
+
+def _check_sizes(width: int, depth: int, lanes: int) -> None:
+    check(width >= 1, "width", width, "must be at least 1")
+    check(depth >= 1, "depth", depth, "must be at least 1")
+    check(lanes >= 1 and width % lanes == 0, "lanes", lanes, f"must divide the width {width}")
 
 
 def ram(m: Module, platform: object, name: str, width: int, depth: int, lanes: int = 1) -> wiring.PureInterface:

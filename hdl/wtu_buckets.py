@@ -7,7 +7,7 @@ from amaranth.lib import wiring
 
 from hdl import wtu_lanes as lanes
 from hdl.arith.popcount import popcount
-from hdl.memory import Ram
+from hdl.memory import SinglePortRam
 from hdl.params import WtuParams, bits_for
 
 
@@ -58,14 +58,13 @@ class WtuBuckets(wiring.Component):
             m.d.comb += s.eq(value)
             return s
 
-        score = m.submodules.score = Ram(f.bits * n_w, p.words)
-        count = m.submodules.count = Ram(p.count_bits * n_w, p.n_ctx * p.words, lanes=n_w)
+        score = m.submodules.score = SinglePortRam(f.bits * n_w, p.words)
+        count = m.submodules.count = SinglePortRam(p.count_bits * n_w, p.n_ctx * p.words, lanes=n_w)
         state = Signal(2, init=State.LOAD)
         load, th_state, passing = (comb(1, f"state_{e.name.lower()}", state == e) for e in State)
         busy, go, finish = Signal(), Signal(), Signal()
         ctx, last, keep = Signal(bits_for(p.n_ctx)), Signal(word_bits), Signal(lane_bits)
         m.d.comb += self.c.ready.eq(~busy)
-        lanes.write_counts(m, p, self.c, count)
 
         # Words in, and words read again.
         word, bucket, th_count = Signal(word_bits), Signal(bits_for(p.n_buckets)), Signal(2)
@@ -75,14 +74,13 @@ class WtuBuckets(wiring.Component):
         again_last = comb(1, "again_last", word == last)
         m.d.comb += [
             self.i.ready.eq(load & ~closed & (busy | ~self.c.valid)),
-            score.w_en.eq(accept),
-            score.w_addr.eq(word),
+            score.en.eq(accept | (again & go)),
+            score.write.eq(accept),
+            score.addr.eq(word),
             score.w_data.eq(row.scores),
-            score.r_en.eq(again & go),
-            score.r_addr.eq(word),
-            count.r_en.eq(accept | (again & go)),
-            count.r_addr.eq(Mux(accept, row.ctx, ctx) * p.words + word),
         ]
+        # No count is taken while a row is, nor in the cycle of its first word.
+        lanes.count_port(m, p, self.c, count, accept | (again & go), Mux(accept, row.ctx, ctx) * p.words + word)
         with m.If(accept):
             m.d.sync += [busy.eq(1), ctx.eq(row.ctx), last.eq(word), keep.eq(row.keep)]
             m.d.sync += [word.eq(Mux(row.last, 0, word + 1)), closed.eq(row.last)]

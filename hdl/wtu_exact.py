@@ -7,7 +7,7 @@ from amaranth.lib import data, wiring
 
 from hdl import wtu_lanes as lanes
 from hdl.arith.popcount import popcount
-from hdl.memory import Ram
+from hdl.memory import Ram, SinglePortRam
 from hdl.params import WtuParams, bits_for
 from hdl.sorted_list import SortedList
 from hdl.wtu_histogram import WeightedHistogram
@@ -110,11 +110,11 @@ class WtuExact(wiring.Component):
 
         score = m.submodules.score = Ram(f.bits * n_w, p.groups * p.group)
         tops = m.submodules.tops = Ram(bin_bits * p.group, p.groups, lanes=p.group)
-        count = m.submodules.count = Ram(p.count_bits * n_w, p.n_ctx * p.words, lanes=n_w)
+        count = m.submodules.count = SinglePortRam(p.count_bits * n_w, p.n_ctx * p.words, lanes=n_w)
         # Loading and selecting read counts in the same cycle: a second read port, as a copy.
         count2 = count
         if p.double_buffer:
-            count2 = m.submodules.count2 = Ram(p.count_bits * n_w, p.n_ctx * p.words, lanes=n_w)
+            count2 = m.submodules.count2 = SinglePortRam(p.count_bits * n_w, p.n_ctx * p.words, lanes=n_w)
         hist = m.submodules.hist = WeightedHistogram(p, bin_bits)
 
         front, back = Signal(3, init=Front.CLEAR), Signal(3, init=Back.IDLE)
@@ -142,10 +142,7 @@ class WtuExact(wiring.Component):
         crossed, every, grant, z_crossed = flags("crossed", "every", "grant", "z_crossed")
         quiet = Signal()  # nothing in its later steps
 
-        # Count writes.
         m.d.comb += self.c.ready.eq((rows == 0) & ~hist.part)
-        for ram in [count, count2][: 1 + p.double_buffer]:
-            lanes.write_counts(m, p, self.c, ram)
 
         # Words in.
         taken, load_group = Signal(word_bits), Signal(group_bits)  # of the row, and the group of the next word
@@ -573,27 +570,22 @@ class WtuExact(wiring.Component):
             score.r_addr.eq(Cat(read_word[:at_bits], ring(sel.group + (read_word >> at_bits), "read_group"))),
         ]
         select_read = comb(1, "select_read", go & s_valid & send)
-        select_addr = comb(len(count.r_addr), "select_addr", sel.ctx * p.words + Mux(feeding, read_word, s_word))
-        load_addr = comb(len(count.r_addr), "load_addr", row.ctx * p.words + (taken + accept))
-        front_addr = comb(len(count.r_addr), "front_addr", Mux(feeding, select_addr, load_addr))
+        select_addr = comb(len(count.addr), "select_addr", sel.ctx * p.words + Mux(feeding, read_word, s_word))
+        load_addr = comb(len(count.addr), "load_addr", row.ctx * p.words + (taken + accept))
+        front_addr = comb(len(count.addr), "front_addr", Mux(feeding, select_addr, load_addr))
         ahead = ~counted & self.i.valid & ~feeding
         if not p.double_buffer:
             ahead = ahead & (~start | free)
         load_read = comb(1, "load_read", (accept & ~row.last) | ahead)
         front_read = comb(1, "front_read", load_read | zoom_read)
         m.d.sync += counted.eq((load_read | (counted & ~accept)) & ~grant & ~(self.c.valid & self.c.ready))
+        # A count that is taken costs the read of a first word, which is made again.
         if p.double_buffer:
-            m.d.comb += [
-                count.r_en.eq(front_read),
-                count.r_addr.eq(front_addr),
-                count2.r_en.eq(select_read),
-                count2.r_addr.eq(select_addr),
-            ]
+            lanes.count_port(m, p, self.c, count, front_read, front_addr)
+            lanes.count_port(m, p, self.c, count2, select_read, select_addr)
         else:
-            m.d.comb += [
-                count.r_en.eq(front_read | select_read),
-                count.r_addr.eq(Mux(select_read, select_addr, front_addr)),
-            ]
+            address = Mux(select_read, select_addr, front_addr)
+            lanes.count_port(m, p, self.c, count, front_read | select_read, address)
 
         events = {
             "rows": finish,

@@ -189,16 +189,18 @@ def threshold_step(m: Module, p: WtuParams, total: Signal, ratio, step, partial:
     return out
 
 
-def write_counts(m: Module, p: WtuParams, c, ram) -> None:
-    """Write the counts that stream `c` hands over into `ram`, words of n_w counts, n_ctx tables."""
+def count_port(m: Module, p: WtuParams, c, ram, read, word) -> None:
+    """Access of `ram`, words of n_w counts, n_ctx tables: write what stream `c` hands over, else `read` its `word`."""
     cluster = c.payload.cluster
     shift = p.n_w.bit_length() - 1
     if p.n_w == 1 << shift:
-        word, lane = cluster >> shift, cluster[:shift]
+        written, lane = cluster >> shift, cluster[:shift]
     else:
-        word, lane = cluster // p.n_w, cluster % p.n_w
+        written, lane = cluster // p.n_w, cluster % p.n_w
+    writes = c.valid & c.ready
     m.d.comb += [
-        ram.w_en.eq(Mux(c.valid & c.ready, 1 << lane, 0)),
-        ram.w_addr.eq(c.payload.ctx * p.words + word),
+        ram.en.eq(writes | read),
+        ram.write.eq(Mux(writes, 1 << lane, 0)),
+        ram.addr.eq(Mux(writes, c.payload.ctx * p.words + written, word)),
         ram.w_data.eq(Cat(*[c.payload.count] * p.n_w)),
     ]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from synth import nldm, run, source, timing
 from synth.liberty import EMBEDDED, Library, SynthError, digest, load, write_atomically
+from synth.sram import Sram
 from synth.timing import Timing
 
 BUILD = Path("build/synth")  # below the current folder, as everything generated
@@ -28,6 +29,8 @@ class Memory:
     """A memory left out of the logic: `depth` words of `width` bits; writes of parts of a word share a port.
 
     count : as many of them, in all instances of a leaf
+    shared : the read and the write port have one address and are never used both, as in `hdl.memory.SinglePortRam`:
+        a single-port macro
     """
 
     name: str
@@ -36,11 +39,16 @@ class Memory:
     read_ports: int
     write_ports: int
     count: int = 1
+    shared: bool = False
 
     @property
     def bits(self) -> int:
         """Bits stored, in all of them."""
         return self.width * self.depth * self.count
+
+    def macro(self, node: int) -> Sram:
+        """The SRAM macro of one of them."""
+        return Sram(self.depth, self.width, self.read_ports, self.write_ports, node, self.shared)
 
 
 @dataclass(frozen=True)
@@ -317,7 +325,7 @@ def _own(
         reg_area=area[True],
         registers=registers,
         cells=dict(sorted(cells.items())),
-        memories=tuple(Memory(n, *m) for n, m in sorted(done["memories"].items())),
+        memories=tuple(Memory(n, *m[:4], shared=m[4]) for n, m in sorted(done["memories"].items())),
         leaves=(),
         timing=None,
         untimed="",

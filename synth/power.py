@@ -118,7 +118,7 @@ class Power:
     def _macros(self) -> list[tuple[Sram, tuple[float, float]]]:
         """Every memory of every instance, and its reads and writes a cycle."""
         return [
-            (Sram(m.depth, m.width, m.read_ports, m.write_ports, self.node), accesses)
+            (m.macro(self.node), accesses)
             for module in self.modules
             for m, accesses in module.accesses.items()
             for _ in range(module.instances)
@@ -320,8 +320,8 @@ class Prices:
             accesses.update(self._accesses(activity, shapes))
         leakage = sum(gate.leakage * len(next(iter(pins.values()))) for gate, pins in self.groups)
         found = {}
-        for name, (width, depth, reads, writes) in shapes.items():
-            memory = Memory(name, width, depth, reads, writes)
+        for name, shape in shapes.items():
+            memory = Memory(name, *shape[:4], shared=shape[4])
             found[memory] = tuple(accesses[name, way] / edges for way in ("RD", "WR"))
         return Module(
             self.circuit.name,

@@ -16,7 +16,7 @@ discharge, the other ones of a mux too. A write costs the same. Access time in F
 columns, and WIRE a millimetre to the far corner. Leakage is a figure a bit.
 
 A memory of a read and a write port (as `hdl.memory.Ram`) has an eight-transistor cell and a decoder more. A macro with
-`shared` takes either a read or a write a cycle and has a six-transistor cell.
+`shared` (`hdl.memory.SinglePortRam`) takes either a read or a write a cycle and has a six-transistor cell.
 
 Calibration: `POINTS`; `errors()` gives the residuals. The overheads are the means of ASAP7's and IHP's, read off the
 sizes of their macros (IHP's rows 1.134 um and columns 2.846 um: 40.8 and 19.6; dual port 1.294, 4.42: 41.9, 31.0;

@@ -123,7 +123,7 @@ def _given(unit: str, report: dict, part: str) -> Estimate:
 
 def macros(memories: list[Memory] | tuple[Memory, ...], node: int) -> list[Sram]:
     """The SRAM macros of a unit's memories."""
-    return [Sram(m.depth, m.width, m.read_ports, m.write_ports, node) for m in memories for _ in range(m.count)]
+    return [m.macro(node) for m in memories for _ in range(m.count)]
 
 
 def _square(gates: float, node: int) -> Estimate:

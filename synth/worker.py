@@ -4,7 +4,7 @@ Reads `job.json`: {top, leaves, buffers: cells of the library, macro_bits, read:
 flops: commands, gates: commands}; after `legal` flip-flops still drive the signals of the source. Writes `done.json`:
 
 cpu, peak : seconds, KiB · cells : {type: count}, leaves and memories included
-memories : {name: [width, words, read ports, write ports]}
+memories : {name: [width, words, read ports, write ports, single port]}
 netlist : {ports: {name: [direction, nets]}, cells: [[name, type, {pin: nets}]], names: {net: signal of the source},
     registers: {flip-flop: signal}, memories: {name: [parameters, {pin: nets}]}}; a net is a number, or "0" "1" "x"
 source : of the module before it was mapped, as `synth.source.through` wants it
@@ -58,12 +58,20 @@ def main() -> None:
     done = {
         "cpu": cpu,
         "peak": peak,
-        "memories": dict(kept.values()),
+        "memories": {m: [*shape, _single_port(mapped["cells"][n])] for n, (m, shape) in kept.items()},
         "cells": Counter(c["type"] for c in mapped["cells"].values()),
         "netlist": _netlist(flops, mapped, memories),
         "source": _source(flops, memories, job["leaves"]),
     }
     Path("done.json").write_text(json.dumps(done))
+
+
+def _single_port(memory: dict) -> bool:
+    """Whether a read and a write port are one: they have one address, and Yosys proved that no cycle uses both."""
+    parameters, pins = memory["parameters"], memory["connections"]
+    ports = [int(parameters[k], 2) for k in ("RD_PORTS", "WR_PORTS")]
+    never_both = int(parameters["RD_COLLISION_X_MASK"], 2) == 1
+    return ports == [1, 1] and pins["RD_ADDR"] == pins["WR_ADDR"] and never_both
 
 
 def _split_fanout(module, leaves: set[str]) -> None:

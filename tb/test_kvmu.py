@@ -280,7 +280,7 @@ def test_allocator_is_proved():
     "edit",
     [
         (r"connect \\A \\free_head \[0\]", r"connect \\A 1'0"),  # freed blocks other than the first are not found
-        (r"assign (\\w_en\S*) \[0\] \\freed \[0\]", r"assign \1 [0] 1'0"),  # freed clusters are not linked
+        (r"assign (\\en\S*) \[0\] \\freed \[0\]", r"assign \1 [0] 1'0"),  # freed clusters are not linked
     ],
 )
 def test_proof_sees_a_broken_allocator(edit):

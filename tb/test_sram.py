@@ -157,7 +157,7 @@ def test_table_sums():
         "hcu": area("hcu", 1000, 500, Memory("h", 32, 1024, 1, 1)),
         "wtu": area("wtu", 3e4, 1e4, Memory("s", 176, 128, 1, 1)),
         "cluster_set": area("cluster_set", 2000, 1000),
-        "kvmu": area("kvmu", 4000, 3000, Memory("t", 44, 1024, 1, 1)),
+        "kvmu": area("kvmu", 4000, 3000, Memory("t", 44, 1024, 1, 1, shared=True)),
         "dre": area("dre", 37100, 14600, Memory("h", 32, 1024, 1, 1), Memory("s", 176, 128, 1, 1)),
     }
     memories = (*units["dre"].memories, *units["kvmu"].memories, Memory("glue", 64, 64, 1, 1))
@@ -175,7 +175,7 @@ def test_table_sums():
     assert rows["memory"].area.value == pytest.approx((own + Sram(left, 512, shared=True).area.value) * 1e-6)
     assert rows["glue"].cells.value == pytest.approx(to_node(100).value * 1e-6)
     assert rows["glue"].memories.value == pytest.approx(Sram(64, 64).area.value * 1e-6)
-    whole = to_node(37100 + 14600).value + sum(Sram(m.depth, m.width).area.value for m in memories)
+    whole = to_node(37100 + 14600).value + sum(Sram(m.depth, m.width, shared=m.shared).area.value for m in memories)
     assert rows["dre"].area.value == pytest.approx(whole * 1e-6)
     assert rows["core"].area.value == pytest.approx(sum(rows[u].area.value for u in (*PAPER, "glue")))
     assert rows["core"].power is None

@@ -19,6 +19,7 @@ from scripts import synth as cli
 from synth import emission, run, table3
 from synth.flow import Memory, synthesise
 from synth.liberty import EMBEDDED, SynthError, load, truth_table
+from synth.sram import Sram
 
 PDK = Path(__file__).parents[2] / "shared" / "pdk"
 ASAP7 = sorted(PDK.glob("asap7*.lib.gz"))
@@ -102,6 +103,28 @@ def test_memory_is_accounted_beside_the_logic(area):
     assert a.memories == (Memory("left.mem", width=16, depth=64, read_ports=1, write_ports=1),)
     assert a.memory_bits == 1024
     assert a.cells == {"NAND2": 1}, "the read register belongs to the memory"
+
+
+@pytest.mark.parametrize(
+    ("address", "read", "shared"),
+    [
+        ("a", "!we", True),
+        ("b", "!we", False),  # two addresses
+        ("a", "1", False),  # one address, but read while it is written
+    ],
+)
+def test_single_port_of_a_memory(area, address, read, shared):
+    """One address, and no cycle that reads and writes: a macro with the six-transistor cell."""
+    a = area(f"""
+module t(input clk, en, we, input [5:0] a, b, input [15:0] d, output reg [15:0] q);
+  reg [15:0] mem [0:63];
+  always @(posedge clk) begin
+    if (en && we) mem[a] <= d;
+    if (en && {read}) q <= mem[{address}];
+  end
+endmodule""")
+    assert a.memories == (Memory("mem", 16, 64, 1, 1, shared=shared),)
+    assert a.memories[0].macro(14) == Sram(64, 16, shared=shared)
 
 
 def test_small_memory_is_built_of_registers(area):

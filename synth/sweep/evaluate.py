@@ -25,7 +25,6 @@ from sim.kvmu import APPEND, KvmuCycles, KvmuTime
 from sim.wtu_cores import WtuCores
 from synth import flow, technology
 from synth.liberty import EMBEDDED, digest, load
-from synth.sram import Sram
 from synth.sweep.points import Design, Point
 from tb.verify import tables
 
@@ -321,7 +320,7 @@ def _sized(p: DreParams, node: int, units: dict[str, Built], clock: bool) -> dic
 
 
 def _macros(memories: tuple[flow.Memory, ...], node: int) -> list[float]:
-    return [m.count * Sram(m.depth, m.width, m.read_ports, m.write_ports, node).area.value for m in memories]
+    return [m.count * m.macro(node).area.value for m in memories]
 
 
 def _digest(path: Path) -> str:
