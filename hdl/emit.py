@@ -27,6 +27,7 @@ UNITS = {
     "dre": ("hdl.dre", "Dre", "core.dre"),
     "vpe": ("hdl.vpe", "Vpe", "core.vpe"),
     "dpe": ("hdl.dpe", "Dpe", "core.dpe"),
+    "sequencer": ("hdl.sequencer", "Sequencer", "core"),
 }
 
 # Memories lose their zero initialisation: macros have none, and no unit may rely on it.

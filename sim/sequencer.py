@@ -1,0 +1,238 @@
+"""What the LXE's sequencer does with a program, instruction by instruction, and in which cycles."""
+
+from bisect import insort
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from golden.isa import (
+    ADDR_BITS,
+    ENGINE,
+    LOOPS,
+    REGISTERS,
+    SEMAPHORES,
+    VECTOR,
+    Engine,
+    Instruction,
+    Opcode,
+    Status,
+    decode,
+)
+from golden.params import ParamError
+from golden.vector import Swap
+from hdl.params import CoreParams, bits_for
+
+NAMES = {Engine.LOAD: "load", Engine.MUL: "mul", Engine.VECTOR: "vector", Engine.STORE: "store"}
+TO_FETCH = 1  # from START
+STAGES = 3  # from the fetch to the hand-over
+TO_COUNT = 2  # from what signals a semaphore to what waits for it
+_HOLDING = (Opcode.SET, Opcode.ADD, Opcode.LOOP, Opcode.END, Opcode.HALT)
+_FLOW = (Opcode.LOOP, Opcode.END, Opcode.HALT)
+
+
+@dataclass(frozen=True)
+class Step:
+    """An executed instruction; `jumps`: the next is not the one behind it; `beat`: what its engine gets."""
+
+    pc: int
+    op: Opcode
+    wait: int
+    signal: int
+    jumps: bool = False
+    beat: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Executed instructions in order, how the program ends (RUNNING: not within the limit), where, and R0 to R15."""
+
+    steps: list[Step]
+    code: Status
+    pc: int
+    registers: list[int]
+
+
+@dataclass(frozen=True)
+class SequencerTiming:
+    """Cycles from START's transfer on.
+
+    executed : of every step of the trace · handed : {engine: of every hand-over} · done : the first in which status is
+    DONE, None without HALT
+    """
+
+    executed: list[int]
+    handed: dict[str, list[int]]
+    done: int | None
+
+
+def trace(p: CoreParams, program: list[int], registers: dict[int, int] | None = None, limit: int = 100_000) -> Trace:
+    """Execute the words of `program` on `registers` (zero where not named), `limit` instructions at most."""
+    lanes, r = p.lxe_format().lanes, [0] * REGISTERS
+    for number, value in (registers or {}).items():
+        r[number] = value if number else 0
+    steps: list[Step] = []
+    loops: list[list[int]] = []  # [times to go, first instruction]
+    pc = 0
+    while len(steps) < limit:
+        if pc >= p.lxe.i_depth:
+            return Trace(steps, Status.OPCODE, pc % (1 << 16), r)
+        try:
+            i = decode(program[pc])
+        except ParamError:
+            return Trace(steps, Status.OPCODE, pc, r)
+        n = (r[i["len"]] ^ 1 << ADDR_BITS - 1) - (1 << ADDR_BITS - 1) + i["add"] if i["len"] else None
+        skip = n is not None and n <= 0
+        beat: dict = {}
+        after, jumps = pc + 1, False
+        if i.op in ENGINE:
+            beat = _beat(i, r, n, lanes)
+            if not skip and not _fits(p, i.op, beat, lanes):
+                return Trace(steps, Status.RANGE, pc, r)
+        elif i.op in (Opcode.SET, Opcode.ADD):
+            if i["to"]:
+                r[i["to"]] = (i["imm"] + (r[i["a"]] if i.op == Opcode.ADD else 0)) % (1 << ADDR_BITS)
+        elif i.op == Opcode.LOOP:
+            count = i["count"] if n is None else -(-n // lanes) if i["unit"] else n
+            if len(loops) == LOOPS:
+                return Trace(steps, Status.OPCODE, pc, r)
+            if count > 0xFFFF:
+                return Trace(steps, Status.RANGE, pc, r)
+            if count > 0:
+                loops.append([count, pc + 1])
+            else:
+                after, jumps = i["end"] + 1, True
+        elif i.op == Opcode.END:
+            if not loops:
+                return Trace(steps, Status.OPCODE, pc, r)
+            loops[-1][0] -= 1
+            if loops[-1][0]:
+                after, jumps = loops[-1][1], True
+            else:
+                loops.pop()
+        steps.append(Step(pc, i.op, i["wait"], i["signal"], jumps, beat))
+        if i.op == Opcode.HALT:
+            return Trace(steps, Status.DONE, pc, r)
+        pc = after
+    return Trace(steps, Status.RUNNING, pc, r)
+
+
+def _beat(i: Instruction, r: list[int], n: int | None, lanes: int) -> dict:
+    """The instruction as its engine gets it, counts unchecked."""
+    head = {"skip": int(n is not None and n <= 0), "wait": i["wait"], "signal": i["signal"]}
+    words, rest = (-(-n // lanes) - 1, (n - 1) % lanes) if n is not None else (0, 0)
+    if i.op in (Opcode.LOAD, Opcode.STORE):
+        own = {k: i[k] for k in ("target", "wide", "rows", "words", "stride", "to", "step")}
+        own["addr"] = (r[i["base"]] + i["addr"]) % (1 << ADDR_BITS)
+        if n is not None:
+            own["rows"] = words if i["unit"] else n - 1
+    elif i.op == Opcode.MUL:
+        own = {k: i[k] for k in ("w", "x", "rows", "tiles", "chunks", "keep", "x_step", "start", "end")}
+        if n is not None:
+            own |= {"chunks": words, "keep": rest} if i["unit"] else {"tiles": words}
+    else:
+        instruction = {k.removeprefix("v_"): i[k] for k in VECTOR}
+        if n is not None:
+            instruction |= {"words": words, "keep": rest}
+        own = {"source": i["source"], "instruction": instruction}
+    return head | own
+
+
+def _fits(p: CoreParams, op: Opcode, beat: dict, lanes: int) -> bool:
+    """Whether every field has a value that the engine knows."""
+    if op in (Opcode.LOAD, Opcode.STORE):
+        return beat["rows"] < 1 << 16
+    if op == Opcode.MUL:
+        return max(beat["tiles"], beat["chunks"]) < 1 << 12 and beat["keep"] < lanes
+    v, bits = beat["instruction"], p.vpe.addr_bits
+    swaps = bits_for(Swap.HALF + bits + 1)
+    addresses = all(v[k] < 1 << bits for k in ("words", "addr_a", "addr_b", "addr_c", "addr_d"))
+    return addresses and v["keep"] < 1 << bits_for(lanes) and v["swap"] < 1 << swaps
+
+
+class SequencerTime:
+    """Time view of `hdl.sequencer.Sequencer` with engines that take what they are offered at once.
+
+    p : CoreParams · delays : cycles from a hand-over to the pulse of `done` (load, mul, store) or until the engine is
+    idle (vector), at least 1; an engine is done with one instruction a cycle, in order
+
+    The signals of a semaphore count in the order of the program: exact where one engine gives them, or in that order.
+    """
+
+    def __init__(self, p: CoreParams, delays: dict[str, int] | None = None):
+        self.p, self.delays = p, dict.fromkeys(NAMES.values(), 1) | (delays or {})
+
+    def run(self, steps: list[Step]) -> SequencerTiming:
+        """Cycles of a trace's steps, START being taken in cycle 0. Raises `ValueError` for a wait that never ends."""
+        depth = self.p.lxe.queue
+        signals: dict[int, list[int]] = defaultdict(list)  # of each semaphore: cycles from which on it is one higher
+        taken: dict[int, int] = defaultdict(int)
+        queues: dict[str, _Queue] = {name: _Queue(depth) for name in NAMES.values()}
+        idle = dict.fromkeys(NAMES.values(), 0)  # cycle of the last `done`, from the next on the engine is idle
+        executed: list[int] = []
+        fetched, decoded, added, done = TO_FETCH, 0, 0, 0
+        finish = None
+        for k, step in enumerate(steps):
+            before = steps[k - 1] if k else None
+            if before:
+                fetched = executed[-1] + 1 if before.jumps else decoded
+                earliest = max(added + 1 if before.op in _HOLDING else added, executed[-1] if before.op in _FLOW else 0)
+            else:
+                earliest = 0
+            decoded = max(fetched + 1, earliest)
+            added = max(decoded + 1, executed[-1] if before else 0)
+            at = added + 1
+            if step.op in ENGINE:
+                name = NAMES[ENGINE[step.op]]
+                at = queues[name].push(at)
+                go = self._ready(step, queues[name].offer(), signals, taken)
+                queues[name].handed.append(go)
+                done = go if name == "vector" else max(idle[name] + 1, go + self.delays[name])
+                idle[name] = max(idle[name], done, go + self.delays[name])
+            else:
+                go = self._ready(step, at, signals, taken)
+                if step.op == Opcode.HALT:
+                    go = max([go, at + 1, *(c + 2 for c in idle.values())])
+                    finish = go + 1
+                done = at = go
+            executed.append(at)
+            for s in range(SEMAPHORES):
+                if step.signal >> s & 1:
+                    insort(signals[s], done + TO_COUNT)
+        return SequencerTiming(executed, {n: q.handed for n, q in queues.items()}, finish)
+
+    @staticmethod
+    def _ready(step: Step, at: int, signals: dict[int, list[int]], taken: dict[int, int]) -> int:
+        """First cycle from `at` on in which every semaphore that the step waits for is above zero; takes them."""
+        for s in range(SEMAPHORES):
+            if step.wait >> s & 1:
+                if taken[s] == len(signals[s]):
+                    raise ValueError(f"pc {step.pc}: waits for semaphore {s}, which nothing before it signals")
+                at = max(at, signals[s][taken[s]])
+                taken[s] += 1
+        return at
+
+
+class _Queue:
+    """Cycles of a queue (`SyncFIFOBuffered`): of each entry those in which it is put in, moves to the output, goes."""
+
+    def __init__(self, depth: int):
+        self.depth = depth
+        self.moved: list[int] = []
+        self.put: list[int] = []
+        self.handed: list[int] = []
+
+    def push(self, at: int) -> int:
+        """The first cycle from `at` on in which there is room."""
+        if self.depth == 1:
+            at = max([at, *(h + 1 for h in self.handed[-1:])])
+        elif len(self.put) >= self.depth - 1:
+            at = max(at, self.moved[len(self.put) - (self.depth - 1)] + 1)
+        self.put.append(at)
+        return at
+
+    def offer(self) -> int:
+        """The first cycle in which the entry put in last can go."""
+        if self.depth == 1:
+            return self.put[-1] + 1
+        ready = max([self.put[-1] + 1, *self.handed[-1:]])
+        self.moved.append(ready)
+        return ready + 1
