@@ -66,7 +66,6 @@ class Result:
     words : of each engine: LOAD, STORE: words moved; MUL: results; VECTOR: words through the lanes or stored
     instructions : of each engine, skipped ones included · chunks : steps of the DPE
     writes : every word stored to the memory, in order · semaphores : every wait and signal, in order
-    registers : at the end
     """
 
     words: dict[Engine, int] = field(default_factory=lambda: dict.fromkeys(Engine, 0))
@@ -74,7 +73,6 @@ class Result:
     chunks: int = 0
     writes: list[Write] = field(default_factory=list)
     semaphores: list[Taken] = field(default_factory=list)
-    registers: dict[int, int] = field(default_factory=dict)
 
 
 class Words:
@@ -114,7 +112,7 @@ class Lxe:
     """One LXE with its memory. What is in its scratchpads, banks, scalars and registers stays from program to program.
 
     w : [trees, words, lanes] BF16 bits of the weights, w_known : which are written · x, x_known : [words, lanes],
-    activations · vpe : `golden.vector.Machine`
+    activations · registers : index -> value · vpe : `golden.vector.Machine`
     """
 
     def __init__(self, fmt: LxeFormat, memory: Memory):
@@ -122,18 +120,18 @@ class Lxe:
         self.w = np.zeros((fmt.lanes, fmt.w_depth, fmt.lanes), np.uint16)
         self.x = np.zeros((fmt.x_depth, fmt.lanes), np.uint16)
         self.w_known, self.x_known = np.zeros(self.w.shape, bool), np.zeros(self.x.shape, bool)
+        self.registers: dict[int, int] = {}
         self.vpe = Machine(fmt.vector)
         self.known = Known(fmt.vector)
 
     def run(self, program: Sequence[Instruction], registers: dict[int, int] | None = None) -> Result:
-        """Execute a program from its first instruction to HALT. Registers that are not given are 0.
+        """Execute a program from its first instruction to HALT, with some registers set before.
 
         `LxeError` names the instruction and the word: what the hardware reports (`status`), a wait for a semaphore that
         nothing before has signalled, numbers never written, queues that are empty too early or not at the end.
         """
-        result = Result()
-        result.registers.update(registers or {})
-        self._result = result
+        self._result = result = Result()
+        self.registers |= registers or {}
         self._queues = [Words(f"the queue of {q.name} words", self.fmt.lanes) for q in Queue]
         self._out = Words("the VPE's output", self.fmt.lanes)
         self._sum: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]] = []
@@ -144,7 +142,7 @@ class Lxe:
             Opcode.VECTOR: self._vector,
             Opcode.STORE: self._store,
         }
-        for i in sequence(program, result.registers, self.fmt):
+        for i in sequence(program, self.registers, self.fmt):
             wait, signal = bits(i["wait"]), bits(i["signal"])
             for s in wait:
                 if not counts[s]:

@@ -193,10 +193,10 @@ class _Game:
 
     def _sequencer(self) -> Iterator[None]:
         for i in self.issues:
-            if i.op == Opcode.SYNC:
+            if i.op not in ENGINE:
                 yield from self._wait(SEQUENCER, i)
                 self._signal(SEQUENCER, i, self.knows[SEQUENCER])
-            elif i.op in ENGINE:
+            else:
                 e = ENGINE[i.op]
                 while len(self.queues[e]) == self.queue:
                     self.at[SEQUENCER] = i.pc, f"the {e.name} engine's queue is full ({self.queue})"

@@ -7,7 +7,6 @@ from functools import cached_property
 from golden.dot import CHUNKS
 from golden.isa import (
     ADDR_BITS,
-    ENGINE,
     LOOPS,
     PAYLOAD,
     REGISTERS,
@@ -23,7 +22,6 @@ from golden.isa import (
 from golden.vector import Instruction as VectorInstruction
 from golden.vector import Swap
 
-WAITING = (Opcode.SYNC, *ENGINE)  # opcodes that wait and signal
 COUNTS = {  # fields that are encoded less one
     Opcode.LOAD: ("rows", "words"),
     Opcode.MUL: ("rows", "tiles", "chunks", "keep"),
@@ -77,7 +75,7 @@ class Issue:
 
 
 def sequence(program: Sequence[Instruction], registers: dict[int, int], fmt: LxeFormat) -> Iterator[Issue]:
-    """LOAD, MUL, VECTOR, STORE and SYNC in the order of issue, HALT at the end.
+    """What engines execute, and control instructions that wait or signal, in the order of issue; HALT at the end.
 
     `registers` holds the values at the start and then at the end. `LxeError` for what the hardware reports as OPCODE or
     RANGE, and for a semaphore that two engines wait for.
@@ -93,9 +91,10 @@ def sequence(program: Sequence[Instruction], registers: dict[int, int], fmt: Lxe
         if pc >= len(program):
             raise LxeError(pc - 1, program[-1].op, "the program ends without a HALT", Status.OPCODE)
         i = program[pc]
-        if i.op == Opcode.HALT:
+        if i.op not in COUNTS and (i.op == Opcode.HALT or i["wait"] or i["signal"]):
             registers.update(enumerate(values))
             yield Issue(pc, i, {})
+        if i.op == Opcode.HALT:
             return
         if i.op in (Opcode.SET, Opcode.ADD):
             if i["to"]:
@@ -120,7 +119,7 @@ def sequence(program: Sequence[Instruction], registers: dict[int, int], fmt: Lxe
             loops.pop()
         elif pc in known:
             yield known[pc]
-        else:
+        elif i.op != Opcode.SYNC:
             issue = resolve(pc, i, values, fmt)
             if not i["len"] and not i["base"]:
                 known[pc] = issue
@@ -137,13 +136,14 @@ def check_program(program: Sequence[Instruction], fmt: LxeFormat) -> None:
         raise LxeError(fmt.i_depth, program[fmt.i_depth].op, reason)
     waits: dict[int, tuple[int, Opcode]] = {}
     for pc, i in enumerate(program):
-        if (i["wait"] or i["signal"]) and i.op not in WAITING:
-            raise LxeError(pc, i.op, f"cannot wait or signal; only {', '.join(o.name for o in WAITING)} can")
+        if i.op == Opcode.HALT and i["signal"]:
+            raise LxeError(pc, i.op, "signals nothing: what follows it would be a new program")
+        who = i.op if i.op in COUNTS else Opcode.SYNC  # the sequencer
         for s in bits(i["wait"]):
-            first, op = waits.setdefault(s, (pc, i.op))
-            if op != i.op:
-                reason = f"waits for semaphore {s}, as instruction {first} ({op.name}) does: only one engine may"
-                raise LxeError(pc, i.op, reason)
+            first, other = waits.setdefault(s, (pc, who))
+            if other != who:
+                reason = f"waits for semaphore {s}, as instruction {first} ({program[first].op.name}) does: only one "
+                raise LxeError(pc, i.op, reason + "engine, or the sequencer, may wait for a semaphore")
 
 
 def bits(mask: int) -> list[int]:
@@ -152,10 +152,10 @@ def bits(mask: int) -> list[int]:
 
 
 def resolve(pc: int, i: Instruction, registers: Sequence[int], fmt: LxeFormat) -> Issue:
-    """One instruction of an engine, or SYNC, with the registers' values; `LxeError` if its extents do not fit."""
-    counts = {name: i[name] + 1 for name in COUNTS.get(i.op, ())}
+    """One instruction of an engine with the registers' values; `LxeError` if its extents do not fit."""
+    counts = {name: i[name] + 1 for name in COUNTS[i.op]}
     n = _count(i, registers)
-    if n is not None and i.op in COUNTS:
+    if n is not None:
         words, rest = -(-n // fmt.lanes), (n - 1) % fmt.lanes + 1
         if i.op in (Opcode.LOAD, Opcode.STORE):
             counts |= {"rows": words if i["unit"] else n}
@@ -244,4 +244,5 @@ def _check_extents(i: Issue, fmt: LxeFormat) -> None:
         for name in ("addr_a", "addr_b", "addr_c", "addr_d"):
             within(name, "a bank", i[name], 1, fmt.depth)
         top = Swap.HALF + max(1, (fmt.depth - 1).bit_length())
-        need(i["swap"] <= top, f"swap={i['swap']}: must be at most {top} with banks of {fmt.depth} words")
+        most = (1 << top.bit_length()) - 1  # bits that hold `top`
+        need(i["swap"] <= most, f"swap={i['swap']} does not fit: at most {most} with banks of {fmt.depth} words")

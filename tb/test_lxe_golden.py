@@ -226,7 +226,7 @@ def test_loops_and_registers():
     )
     assert np.array_equal(stored(unit, 2, 4, dtype=BF16), x.reshape(-1, 4)[[2, 5]])
     assert result.instructions[Engine.LOAD] == 6
-    assert [result.registers[r] for r in range(5)] == [0, X + 6 * SIZE, Y + 2 * SIZE, 1, (1 << 40) - 1]
+    assert [unit.registers[r] for r in range(5)] == [0, X + 6 * SIZE, Y + 2 * SIZE, 1, (1 << 40) - 1]
 
 
 def test_stores_to_x_and_sign_bits():
@@ -297,7 +297,7 @@ REFUSED = {
         "2 (MUL): waits for semaphore 0, as instruction 1 (LOAD) does",
         None,
     ),
-    "no gate": ([op("SET", to=1, wait=1)], "(SET): cannot wait or signal; only SYNC, LOAD, MUL", None),
+    "HALT": ([op("HALT", signal=1)], "0 (HALT): signals nothing", None),
     "256 signals": (
         [op("LOOP", count=256, end=2), op("SYNC", signal=8), op("END")],
         "signals semaphore 3 to 256: a counter has 8 bits",
@@ -332,7 +332,7 @@ REFUSED = {
     "rows of a sum": ([mul(2, 1, 1, end=0)], "needs rows 1 and tiles 1", Status.RANGE),
     "bank words": ([put(17)], "words 17 does not fit: at most the 16 of a bank", Status.RANGE),
     "bank address": ([put(1, at=16)], "addr_b=16: words 16 to 16 are outside a bank of 16", Status.RANGE),
-    "swap": ([vector(Vector(swap=7))], "swap=7: must be at most 6", Status.RANGE),
+    "swap": ([vector(Vector(swap=8))], "swap=8 does not fit: at most 7", Status.RANGE),
     "no sum": ([load_x(1, 1), load_w(4, 1), mul(1, 1, 1, start=0)], "none has begun", None),
     "open sum": ([load_x(1, 1), load_w(4, 1), mul(1, 1, 1, end=0)], "(HALT): the sum that instruction 2 began", None),
     "second sum": (
@@ -417,3 +417,16 @@ def test_memory():
         Region("a", 1 << 40, 8)
     with pytest.raises(ValueError, match="address 0x3c: 8 bytes from there are in no region"):
         memory.get(60, 8, np.uint8)
+
+
+def test_control_instructions_wait_and_signal_once_each_time():
+    """SET, LOOP (once), END (every round), HALT."""
+    program = [op("SET", to=1, signal=1), op("LOOP", count=3, end=2, wait=1, signal=2), op("END", wait=2, signal=2)]
+    unit = lxe()
+    result = unit.run([*program, op("HALT", wait=2)])
+    assert [(t.pc, t.counts[:2]) for t in result.semaphores] == [
+        (0, (1, 0)),
+        (1, (0, 1)),
+        *[(2, (0, 1))] * 3,
+        (3, (0, 0)),
+    ]
