@@ -27,6 +27,11 @@ def fault_layout() -> data.StructLayout:
     return data.StructLayout({"bus": 1, "range": 1, "semaphore": 1})
 
 
+def done_layout() -> data.StructLayout:
+    """A pulse: an instruction is done, its `signal` adds one to each of these semaphores."""
+    return data.StructLayout({"valid": 1, "signal": SEMAPHORES})
+
+
 def transfer_layout() -> data.StructLayout:
     """A LOAD or STORE with its registers resolved. skip : do nothing but wait and signal."""
     return data.StructLayout({**_HEAD, **_TRANSFER})
