@@ -1,8 +1,8 @@
 """Instructions of the LXE: fields, their bits, words of 256 bits.
 
-The sequencer executes control instructions itself, one after the other, and hands LOAD, MUL, VECTOR and STORE to four
-engines, each of which works through its own in order. Engines run side by side; only semaphores and the streams between
-them (below) hold them back.
+The sequencer executes control instructions itself, one after the other, and hands LOAD, MUL, VECTOR, STORE and
+RETRIEVE to five engines, each of which works through its own in order. Engines run side by side; only semaphores and
+the streams between them (below) hold them back.
 
 Streams. LOAD with target VECTOR and MUL put words into two queues from which VECTOR instructions take theirs
 (`source`); VECTOR instructions of op STORE put words into a third, from which STORE takes its own. A word is `lanes`
@@ -13,8 +13,8 @@ empties it.
 Semaphores. An instruction starts when every semaphore in its `wait` is above zero, and takes one from each; when it is
 done, it adds one to each in its `signal`. All start at zero. Only one engine (or SYNC, the sequencer) waits for a
 semaphore. Done means: LOAD: its last word is in W or X, or taken from the queue; MUL: its operands have been read for
-the last time; STORE: its last word is in X, or the bus has answered the last write; VECTOR: handed to the VPE. An
-engine signals in order.
+the last time; STORE: its last word is in X or taken by the DRE, or the bus has answered the last write; VECTOR: handed
+to the VPE; RETRIEVE: its copies are written, its registers set. An engine signals in order.
 
 Counts. Where `len` names a register other than R0, n = R[len] + add replaces a count:
 
@@ -23,6 +23,7 @@ Counts. Where `len` names a register other than R0, n = R[len] + add replaces a 
 =========  ==========  ==============================================
 LOAD       rows = n    rows = ceil(n / lanes)
 STORE      rows = n    rows = ceil(n / lanes)
+RETRIEVE   rows = n    rows = ceil(n / lanes)
 MUL        tiles = ceil(n / lanes)   chunks = ceil(n / lanes), keep = (n - 1) mod lanes
 VECTOR     words = ceil(n / lanes), keep = (n - 1) mod lanes (unit 0 or 1)
 LOOP       count = n   count = ceil(n / lanes)
@@ -92,7 +93,8 @@ class Opcode(IntEnum):
     LOAD = 6  # memory to a scratchpad or the VPE
     MUL = 7  # the DPE
     VECTOR = 8  # the VPE
-    STORE = 9  # the VPE's output to memory or a scratchpad
+    STORE = 9  # the VPE's output to memory, a scratchpad or the DRE
+    RETRIEVE = 10  # what the DRE gives: clusters, places and fetches
 
 
 class LoadTo(IntEnum):
@@ -109,6 +111,19 @@ class StoreTo(IntEnum):
 
     MEMORY = 0  # bytes; `wide`: FP32 words
     X = 1  # activations: word to + r * step + j
+    HASH = 2  # the HCU: row r is the hash bits of token R[base] + addr + r of context `to`, `words` words of SIGN
+    SCORE = (
+        3  # the WTU: row r is what one STORE of the VPE gives, score codes; `wide`: the last row ends the query block
+    )
+
+
+class Retrieve(IntEnum):
+    """What RETRIEVE does, in a core (an LXE alone has no such engine)."""
+
+    CLUSTER = 0  # R[to] = cluster of the next token << shift; if the token opened it, R[level] = its index + 1
+    PLACE = 1  # copy entry i (0 to rows) from addr + i * entry_bytes to where the KVMU puts the next token's
+    FETCH = 2  # copy the bursts of the next cluster set to addr, one behind the other; R[to] = entries fetched
+    CLEAR = 3  # forget the context `ctx`: its clusters and its entries
 
 
 class Queue(IntEnum):
@@ -129,6 +144,7 @@ class Status(IntEnum):
     DEADLOCK = 5  # every engine waits
     BUS = 6  # an error response
     SEMAPHORE = 7  # a count above 255
+    FULL = 8  # the KVMU has no block for an entry
 
 
 class Engine(IntFlag):
@@ -138,6 +154,7 @@ class Engine(IntFlag):
     MUL = 2
     VECTOR = 4
     STORE = 8
+    RETRIEVE = 16
 
 
 ENGINE = {
@@ -145,6 +162,7 @@ ENGINE = {
     Opcode.MUL: Engine.MUL,
     Opcode.VECTOR: Engine.VECTOR,
     Opcode.STORE: Engine.STORE,
+    Opcode.RETRIEVE: Engine.RETRIEVE,
 }
 
 # Fields in order, from bit 0: name and bits. `add` is signed.
@@ -199,6 +217,16 @@ PAYLOAD: dict[Opcode, dict[str, int]] = {
     },
     Opcode.VECTOR: {"source": 1, **VECTOR},
     Opcode.STORE: _TRANSFER,
+    Opcode.RETRIEVE: {
+        "action": 3,  # so that base, addr and rows stand where a LOAD has them
+        "base": 4,
+        "addr": ADDR_BITS,
+        "rows": 16,
+        "ctx": 8,
+        "to": 4,
+        "level": 4,
+        "shift": 5,
+    },
 }
 
 

@@ -19,12 +19,12 @@ def host_layout() -> data.StructLayout:
 
 def status_layout() -> data.StructLayout:
     """code : `golden.isa.Status` · pc : of the instruction issued last · engines : `Engine`s that have not finished"""
-    return data.StructLayout({"code": 3, "pc": 16, "engines": len(Engine)})
+    return data.StructLayout({"code": 4, "pc": 16, "engines": len(Engine)})
 
 
 def fault_layout() -> data.StructLayout:
-    """Pulses: an error response, an address outside a scratchpad or off the grid, a semaphore above 255."""
-    return data.StructLayout({"bus": 1, "range": 1, "semaphore": 1})
+    """Pulses: an error response, an address outside a scratchpad or off the grid, a semaphore above 255, no block."""
+    return data.StructLayout({"bus": 1, "range": 1, "semaphore": 1, "full": 1})
 
 
 def done_layout() -> data.StructLayout:
@@ -45,3 +45,8 @@ def mul_layout() -> data.StructLayout:
 def vector_layout(p: CoreParams) -> data.StructLayout:
     """A VECTOR with its registers resolved: where its stream words come from, and the VPE's instruction."""
     return data.StructLayout({**_HEAD, "source": 1, "instruction": instruction_layout(p.vpe)})
+
+
+def retrieve_layout() -> data.StructLayout:
+    """A RETRIEVE with its registers resolved."""
+    return data.StructLayout({**_HEAD, **{k: v for k, v in PAYLOAD[Opcode.RETRIEVE].items() if k != "base"}})
