@@ -47,10 +47,11 @@ class Oaken(Policy):
     def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
         if self.seen[layer] is not None:
             self._calibrate(layer, k, v)
-        done = [quantise(x, *limits, self.params.bits) for x, limits in zip((k, v), self.limits[layer], strict=True)]
-        self.stored[layer].write(tokens, done[0][0], done[1][0], self.store.length)
-        apart = sum(int(outliers.sum()) for _, outliers in done)
-        self.ledger.hold("device", apart + 2 * 3 * 2 * len(tokens))  # bytes of sparse values; three BF16 scales
+        inner, outer = self.limits[layer].repeat(len(k), axis=0).T[:, :, None]
+        done, apart = quantise(np.concatenate([k, v]), inner, outer, self.params.bits)
+        self.stored[layer].write(tokens, *np.split(done, 2), self.store.length)
+        sparse = np.count_nonzero(apart)
+        self.ledger.hold("device", sparse + 2 * 3 * 2 * len(tokens))  # bytes of sparse values; three BF16 scales
         self.ledger.work("compare", 2 * (k.size + v.size))
         self.ledger.work("elementwise", 2 * (k.size + v.size))  # shift and scale
 
@@ -69,18 +70,23 @@ class Oaken(Policy):
             self.seen[layer] = None
 
 
-def quantise(x: np.ndarray, inner: float, outer: float, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """What quantised `x` [T, ...] reads back as, BF16 values in FP32, and which values are stored apart (bool)."""
+def quantise(
+    x: np.ndarray, inner: float | np.ndarray, outer: float | np.ndarray, bits: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """What quantised `x` [T, ...] reads back as, BF16 values in FP32, and which values are stored apart (bool).
+
+    Thresholds are of all rows or [T, 1].
+    """
     flat = x.reshape(len(x), -1)
     size = np.abs(flat)
     out, apart = np.zeros_like(flat), np.zeros(flat.shape, bool)
     for low, high, width in ((0.0, inner, bits + 1), (inner, outer, bits), (outer, np.inf, bits + 1)):
         group = (size >= low) & (size < high)
-        shifted = np.where(group, size - np.float32(low), 0)
+        shifted = (size - np.float32(low)) * group
         levels = 1 << (width - 1)
         top = bf16(shifted.max(axis=1, keepdims=True, initial=0))
         step = np.maximum(top, np.float32(1e-30)) / levels
         code = np.minimum(np.floor(shifted / step), levels - 1)
-        out = np.where(group, np.copysign((code + np.float32(0.5)) * step + np.float32(low), flat), out)
+        np.copyto(out, (code + np.float32(0.5)) * step + np.float32(low), where=group)
         apart |= group & (width > bits)
-    return bf16(out).reshape(x.shape), apart.reshape(x.shape)
+    return bf16(np.copysign(out, flat)).reshape(x.shape), apart.reshape(x.shape)

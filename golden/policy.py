@@ -13,6 +13,7 @@ attend to what is not in device memory: the run refuses it. So everything that a
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -405,7 +406,7 @@ def attention(
         own = keep[moved]  # of the keys that move
         slots, turned_own = np.searchsorted(at, moved[own]), turned[heads_of, own]
         cuts = np.searchsorted(slots, np.arange(0, len(at) + _CHUNK, _CHUNK)).tolist()  # of the slots, by chunk
-        softmax = _Softmax(scaled[heads_of], group)
+        softmax = _Softmax(scaled[heads_of], rows)
         extra = 0
         if chosen.extra_k is not None:
             extra = chosen.extra_k.shape[1]
@@ -447,13 +448,13 @@ _HIDDEN, _LOWEST = np.float32(-np.inf), np.finfo(np.float32).min
 
 
 class _Softmax:
-    """Softmax-weighted sum of values for query rows [heads, R, d], `group` to a token, over keys that come in parts."""
+    """Softmax-weighted sum of values for queries [heads, T x group, d] of tokens [T], over keys that come in parts."""
 
-    def __init__(self, q: np.ndarray, group: int):
-        self.q, self.group = q, group
-        step = max(1, _ROWS // group)  # tokens of a block of rows
-        tokens = q.shape[1] // group
-        self.blocks = [slice(i, min(i + step, tokens)) for i in range(0, tokens, step)]
+    def __init__(self, q: np.ndarray, tokens: np.ndarray):
+        self.q, self.group = q, q.shape[1] // len(tokens)
+        step = max(1, _ROWS // self.group)  # tokens of a block of rows; where tokens jump, their keys end elsewhere
+        runs_of = pairwise([0, *(np.flatnonzero(np.diff(tokens) > step) + 1).tolist(), len(tokens)])
+        self.blocks = [slice(i, min(i + step, b)) for a, b in runs_of for i in range(a, b, step)]
         self.parts: list[tuple[np.ndarray, ...] | None] = [None] * len(self.blocks)  # largest score, weight, sum
 
     def rows(self, x: np.ndarray, tokens: slice) -> np.ndarray:

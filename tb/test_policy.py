@@ -426,6 +426,21 @@ def test_moved_keys_of_any_chunk_are_the_keys_moved_first():
         assert np.abs(got - attention(q, k, v, rows, Selected(keep))[0]).max() > 1e-3
 
 
+@pytest.mark.parametrize("heads", [2, 6, 300])
+def test_rows_that_jump_attend_as_they_do_alone(heads):
+    """Frames computed anew lie apart: rows are done in blocks, of one token and more, that end where tokens jump."""
+    rng = np.random.default_rng(7)
+    n = 2600
+    rows = np.concatenate([[3], np.arange(400, 436), np.arange(1500, 1720), [1730], np.arange(n - 36, n)])
+    q, k, v = (rng.standard_normal(s).astype(np.float32) for s in ((len(rows), heads, 4), (2, n, 4), (2, n, 4)))
+    keep = np.broadcast_to(rng.random(n) < 0.7, (2, n)).copy()
+    keep[:, 0] = True
+    got, macs = attention(q, k, v, rows, Selected(keep))
+    alone = [attention(q[i : i + 1], k, v, rows[i : i + 1], Selected(keep)) for i in range(len(rows))]
+    np.testing.assert_allclose(got, np.concatenate([y for y, _ in alone]), atol=2e-5)
+    assert macs == sum(m for _, m in alone)
+
+
 def test_a_row_without_tokens_gives_zero():
     q = np.ones((2, 2, 4), np.float32)
     k = v = np.ones((1, 5, 4), np.float32)
