@@ -19,7 +19,8 @@ from synth.sweep.evaluate import OBJECTIVES, Settings
 
 NOTE = (
     "cycles: mean over the timed frames and the recorded layers, keys phase + query phase. area: the units of the DRE, "
-    "each synthesised on its own, with their memories, N_WTU-h cores counted. fmax: the slowest unit. docs/sweeps.md"
+    "each synthesised on its own, with their memories, N_WTU-h cores counted. fmax: the slowest unit. "
+    "energy: of that frame, without DRAM. docs/sweeps.md"
 )
 
 

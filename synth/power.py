@@ -87,6 +87,16 @@ class Power:
         return self.total.value / self.mhz * 1000
 
     @property
+    def work_pj(self) -> float:
+        """Energy a cycle (pJ) of what moves: nets, cells, reads and writes of memories."""
+        return self.energy("switching", "internal") + self.access_pj.value
+
+    @property
+    def idle_pj(self) -> float:
+        """The rest of it: clock and leakage, which go on where nothing moves."""
+        return self.cycle_pj - self.work_pj
+
+    @property
     def dynamic_mw(self) -> Estimate:
         """Of the logic, clock pins included."""
         value = self.energy("switching", "internal", "clock") * self.mhz / 1000

@@ -30,8 +30,9 @@ from sim.wtu_cores import WtuCores
 from synth import flow
 from synth.flow import Memory
 from synth.sram import Sram
-from synth.sweep import evaluate, front, points, run, search
+from synth.sweep import energy, evaluate, front, points, run, search
 from synth.sweep.database import Database, DatabaseError, Row
+from synth.sweep.energy import Energy
 from synth.sweep.evaluate import UNITS, Settings, Task
 from synth.sweep.run import ClusterError, Estimate, Sweep
 from synth.technology import node
@@ -251,7 +252,15 @@ def test_points_share_what_their_units_share():
         "cluster_set synthesis": 1,
         "kvmu synthesis": 1,
     }
-    assert not [k for k in distinct(grid, ("cycles", "bytes")) if "synthesis" in k]
+    kinds = distinct(grid, ("energy",))
+    assert {k: kinds.count(k) for k in kinds if "energy" in k} == {
+        "hcu energy": 10,
+        "wtu energy": 1,
+        "cluster_set energy": 1,
+        "kvmu energy": 1,
+    }
+    assert kinds.count("hcu synthesis") == 10
+    assert not [k for k in distinct(grid, ("cycles", "bytes")) if "synthesis" in k or "energy" in k]
     assert not [k for k in distinct(grid, ("area",)) if "cycles" in k or k == "stream"]
 
 
@@ -605,6 +614,39 @@ def test_command_of_area(tmp_path, monkeypatch, client):
     assert one["area.wtu"] == pytest.approx(1000 * gate + macro)
     assert three["area"] - one["area"] == pytest.approx(2 * one["area.wtu"])
     assert one["fmax"] == three["fmax"] == pytest.approx(1e6 / (23 * node(7).fo4.value))
+
+
+def test_energy_of_a_frame():
+    """Events of every unit, keys, clock and leakage, by hand: a frame of 3 keys and 5 row words in 100 cycles."""
+    p = override(preset("tiny"), ["wtu.n_h=2"]).core.dre
+    parts = {u: Energy(10.0 * (i + 1), 1.0 + i, 0.5 if u == "wtu" else 0.0) for i, u in enumerate(UNITS)}
+    frame = evaluate.KvmuFrame(free=[2, 2, 3], fetch=9)
+    got = evaluate._spent(p, 100.0, parts, [[[(4, False), (0, True), (7, True)]]], [[(60, 5)]], [[frame]])
+    by_hand = {
+        "energy.hcu": 10 * (4 + 2 + 8) + 100,
+        "energy.wtu": 20 * 5 + 2 * (0.5 * 3 + 2 * 100),
+        "energy.cluster_set": 30 * 5 + 300,
+        "energy.kvmu": 40 * (7 + 9) + 400,
+    }
+    by_hand |= {"energy": sum(by_hand.values()), "energy.idle": 100 * (1 + 2 * 2 + 3 + 4)}
+    assert got == {n: pytest.approx(pj / 1000) for n, pj in by_hand.items()}
+
+
+def test_energy_of_a_unit_is_that_of_its_recorded_run(monkeypatch):
+    """Events times their energy, and clock and leakage of every cycle, are what `vrex power` has for the same run."""
+    d = points.design(*TINY, {})
+    s, f = asked(), replace(d.function, recent=1)
+    own = d.system.core.dre.wtu
+    streams = evaluate.stream(f, s.trace, s.trace_digest, s.queries)
+    options = ((), s.library_digest, s.effort, s.target, s.build)
+    found, power = [], energy.recorded.power
+    monkeypatch.setattr(energy.recorded, "power", lambda *a, **how: found.append(power(*a, **how)) or found[-1])
+    got = energy.energy("cluster_set", own, f, options, 14, streams)
+    (whole,) = found
+    total = got.event * energy.words(streams[0], own) + got.idle * whole.run_cycles
+    assert total == pytest.approx(whole.cycle_pj * whole.run_cycles)
+    assert (got.key, whole.mhz) == (0, energy.MHZ)
+    assert whole.run_cycles > 20
 
 
 def test_a_unit_is_measured_as_vrex_synth_does():

@@ -13,10 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from golden.clustering import Clusterer
-from golden.params import ReSVParams, check
-from golden.trace import Trace, TraceError
-from golden.wicsum import select_rows
+from golden.params import check
+from golden.trace import Trace
 from hdl import emit
 from hdl.params import DreParams, HcuParams, KvmuParams, WtuParams
 from sim.dre import DreTime
@@ -25,8 +23,9 @@ from sim.kvmu import APPEND, KvmuCycles, KvmuTime
 from sim.wtu_cores import WtuCores
 from synth import flow, technology
 from synth.liberty import EMBEDDED, digest, load
+from synth.sweep.energy import Energy, energy, hcu_events, row_words
 from synth.sweep.points import Design, Point
-from tb.verify import tables
+from synth.sweep.stream import Stream, file_digest, stream
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("golden", "hdl", "hdl/arith", "sim", "synth", "synth/sweep")
@@ -36,13 +35,15 @@ BASE = 1 << 20  # of the KVMU's device and home memory: where bursts are cut dep
 
 @dataclass(frozen=True)
 class Objective:
-    """What is sought. `most`: more is better · `timed`: needs the time views · `built`: needs synthesis."""
+    """What is sought. `most`: more is better · `timed`: needs the time views · `built`: needs synthesis · `recorded`:
+    needs a recorded run of every unit."""
 
     title: str
     unit: str
     most: bool = False
     timed: bool = False
     built: bool = False
+    recorded: bool = False
 
 
 OBJECTIVES = {
@@ -50,6 +51,7 @@ OBJECTIVES = {
     "bytes": Objective("fetched per frame and table", "bytes", timed=True),
     "area": Objective("DRE area", "µm²", built=True),
     "fmax": Objective("highest clock", "MHz", most=True, built=True),
+    "energy": Objective("DRE energy per frame and table", "nJ", timed=True, built=True, recorded=True),
 }
 
 
@@ -57,7 +59,8 @@ OBJECTIVES = {
 def code() -> str:
     """Hash of all source that decides a result, and the version of Yosys."""
     files = [f for p in PACKAGES for f in (ROOT / p).iterdir() if f.suffix in (".py", ".abc", ".v")]
-    files += [ROOT / "tb" / "verify.py"]
+    files += [ROOT / "tb" / f"{name}.py" for name in ("verify", "activity", "runner", "dre")]
+    files += (ROOT / "tb").glob("bench_*.py")
     text = [(f.relative_to(ROOT).as_posix(), f.read_bytes()) for f in sorted(files)]
     return hashlib.sha256(repr((text, version("pyosys"))).encode()).hexdigest()[:16]
 
@@ -94,7 +97,7 @@ class Settings:
         Trace.load(trace)
         return cls(
             trace=str(trace.absolute()),
-            trace_digest=_digest(trace),
+            trace_digest=file_digest(trace),
             queries=queries,
             liberty=tuple(str(f.absolute()) for f in liberty),
             library_digest=digest(list(liberty) or [EMBEDDED]),
@@ -153,44 +156,12 @@ def task(design: Design, objectives: tuple[str, ...], settings: Settings) -> Tas
             own = emit.params_of(unit, design.system)
             if isinstance(own, WtuParams):
                 own = replace(own, n_h=1)  # a core is the same, however many there are
-            inputs.append(make(f"{unit} synthesis", built, (unit, own, *options)))
+            known = make(f"{unit} synthesis", built, (unit, own, *options))  # keeps its netlist for the energies
+            inputs.append(known)
+            if any(OBJECTIVES[o].recorded for o in objectives):
+                arguments = (unit, own, shared, options, settings.node)
+                inputs.append(make(f"{unit} energy", energy, arguments, (seen, known)))
     return make("point", combine, (dre, objectives, settings.node, tuple(t.kind for t in inputs)), tuple(inputs))
-
-
-@dataclass(frozen=True)
-class Block:
-    """A frame of one HC table whose queries are timed: its segment, rows, token counts, and the union they select."""
-
-    segment: int
-    codes: np.ndarray  # [R, C]
-    counts: np.ndarray  # [C]
-    clusters: list[int]
-
-
-@dataclass(frozen=True)
-class Stream:
-    """What one HC table's units see of a trace: key hashes and clusters of every segment, the timed frames."""
-
-    hashes: list[list[int]]
-    clusters: list[list[int]]
-    blocks: list[Block]
-
-
-def stream(f: ReSVParams, path: str, trace_digest: str, queries: int) -> list[Stream]:
-    """The trace through golden ReSV, a `Stream` an HC table."""
-    if _digest(Path(path)) != trace_digest:
-        raise TraceError(f"{path}: not the trace that the sweep was started with; give workers the same file")
-    out = []
-    for table in tables(Trace.load(path), f, queries):
-        model, clusters, blocks = Clusterer(f), [], []
-        for segment, (hashes, codes) in enumerate(zip(table.hashes, table.codes, strict=True)):
-            clusters.append([j.cluster for j in model.add_frame(hashes)])
-            if codes is not None:
-                counts = model.counts.copy()
-                union = select_rows(codes, counts, f).mask.any(0)
-                blocks.append(Block(segment, codes, counts, np.flatnonzero(union).tolist()))
-        out.append(Stream(table.hashes, clusters, blocks))
-    return out
 
 
 def hcu_cycles(p: HcuParams, th_hd: int, streams: list[Stream]) -> list[list[list[tuple[int, bool]]]]:
@@ -203,10 +174,14 @@ def hcu_cycles(p: HcuParams, th_hd: int, streams: list[Stream]) -> list[list[lis
     return out
 
 
-def wtu_cycles(p: WtuParams, ratio_q16: int, streams: list[Stream]) -> list[list[int]]:
-    """Cycle of the last row's last beat of each timed frame, per table; of all N_WTU-h cores."""
+def wtu_cycles(p: WtuParams, ratio_q16: int, streams: list[Stream]) -> list[list[tuple[int, int]]]:
+    """Cycle of the last row's last beat, of all N_WTU-h cores, and words of the rows of each timed frame, per table."""
     cores = WtuCores(p)
-    return [[int(cores.run([(row, b.counts) for row in b.codes], ratio_q16)[-1]) for b in s.blocks] for s in streams]
+    ends = ([int(cores.run([(row, b.counts) for row in b.codes], ratio_q16)[-1]) for b in s.blocks] for s in streams)
+    return [
+        [(end, row_words(b.codes, p)) for end, b in zip(own, s.blocks, strict=True)]
+        for own, s in zip(ends, streams, strict=True)
+    ]
 
 
 @dataclass
@@ -288,6 +263,9 @@ def combine(
         out |= _timed(p, *(part[f"{unit} cycles"] for unit in ("hcu", "wtu", "kvmu")))
     if "hcu synthesis" in part:
         out |= _sized(p, node, {u: part[f"{u} synthesis"] for u in UNITS}, "fmax" in objectives)
+    if "hcu energy" in part:
+        cycles = [part[f"{unit} cycles"] for unit in ("hcu", "wtu", "kvmu")]
+        out |= _spent(p, out["cycles"], {u: part[f"{u} energy"] for u in UNITS}, *cycles)
     return {n: v for n, v in out.items() if n.partition(".")[0] in objectives}
 
 
@@ -295,7 +273,7 @@ def _timed(p: DreParams, hcu: list, wtu: list, kvmu: list) -> dict[str, float]:
     """Means over the timed frames of all tables."""
     keys, query, fetched = [], [], []
     for compares, ends, frames in zip(hcu, wtu, kvmu, strict=True):
-        for own, end, frame in zip(compares, ends, frames, strict=True):
+        for own, (end, _), frame in zip(compares, ends, frames, strict=True):
             time = DreTime(p, 0)
             time.hcu, time.kvmu = _Known(own), _Known(frame.free)
             keys.append(time.keys([(APPEND, 0, 0, 0)] * len(own))[-1] if own else 0)
@@ -319,14 +297,25 @@ def _sized(p: DreParams, node: int, units: dict[str, Built], clock: bool) -> dic
     return out
 
 
+def _spent(p: DreParams, cycles: float, units: dict[str, Energy], hcu: list, wtu: list, kvmu: list) -> dict[str, float]:
+    """Energy (nJ) of each unit, a mean frame: its events, and clock and leakage over all of the frame's cycles."""
+    frames = [frame for table in zip(hcu, wtu, kvmu, strict=True) for frame in zip(*table, strict=True)]
+    words = np.mean([n for _, (_, n), _ in frames])
+    events = {
+        "hcu": np.mean([sum(map(hcu_events, keys)) for keys, _, _ in frames]),
+        "wtu": words,
+        "cluster_set": words,
+        "kvmu": np.mean([sum(k.free) + k.fetch for _, _, k in frames]),
+    }
+    count = {u: p.wtu.n_h if u == "wtu" else 1 for u in units}
+    keys = np.mean([len(own) for own, _, _ in frames])
+    out = {
+        f"energy.{u}": (e.event * events[u] + count[u] * (e.key * keys + e.idle * cycles)) / 1000
+        for u, e in units.items()
+    }
+    idle = sum(e.idle * count[u] for u, e in units.items()) * cycles / 1000
+    return out | {"energy": float(sum(out.values())), "energy.idle": idle}
+
+
 def _macros(memories: tuple[flow.Memory, ...], node: int) -> list[float]:
     return [m.count * m.macro(node).area.value for m in memories]
-
-
-def _digest(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
-    except OSError as e:
-        raise TraceError(
-            f"{path}: cannot be read on this worker ({e.strerror}); put it where all workers see it"
-        ) from None
