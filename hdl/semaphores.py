@@ -4,14 +4,10 @@ from amaranth import Cat, Module, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from golden.isa import SEMAPHORE_BITS, SEMAPHORES
+from golden.isa import SEMAPHORE_BITS, SEMAPHORES, Engine
+from hdl.isa import done_layout
 
-WAITERS = ("load", "mul", "vector", "store", "sync")  # the four engines and the sequencer
-
-
-def done_layout() -> data.StructLayout:
-    """A pulse: an instruction is done, its `signal` adds one to each of these semaphores."""
-    return data.StructLayout({"valid": 1, "signal": SEMAPHORES})
+WAITERS = (*(e.name.lower() for e in Engine), "sync")  # the engines and the sequencer
 
 
 class Semaphores(wiring.Component):
@@ -28,10 +24,10 @@ class Semaphores(wiring.Component):
     Members
     -------
     clear : In(1) : all counts are zero from the next cycle on, whatever else happens
-    wait : In(array of 5 masks) : of the heads, in the order of `WAITERS`
-    ready : Out(5) : heads that may go
-    take : In(5) : heads that go; only those that are ready
-    done : In(array of 5 `done_layout`) : what is done in this cycle
+    wait : In(array of masks) : of the heads, in the order of `WAITERS`
+    ready : Out(a bit a waiter) : heads that may go
+    take : In(a bit a waiter) : heads that go; only those that are ready
+    done : In(array of `hdl.isa.done_layout`) : of each waiter, what is done in this cycle
     overflow : Out(1) : pulse, a count has come above 255 (the counter has wrapped)
 
     Latency: what is done in cycle t is counted for `ready` from t + 2 on, what is taken from t + 1; `overflow` comes

@@ -19,14 +19,14 @@ from golden.isa import (
 )
 from golden.params import ParamError
 from golden.vector import Swap
-from hdl.params import CoreParams, bits_for
+from hdl.params import CoreParams
 
-NAMES = {Engine.LOAD: "load", Engine.MUL: "mul", Engine.VECTOR: "vector", Engine.STORE: "store"}
+NAMES = {e: e.name.lower() for e in Engine}
 TO_FETCH = 1  # from START
 STAGES = 3  # from the fetch to the hand-over
 TO_COUNT = 2  # from what signals a semaphore to what waits for it
-_HOLDING = (Opcode.SET, Opcode.ADD, Opcode.LOOP, Opcode.END, Opcode.HALT)
-_FLOW = (Opcode.LOOP, Opcode.END, Opcode.HALT)
+_FLOW = (Opcode.LOOP, Opcode.END, Opcode.SYNC, Opcode.HALT)
+_HOLDING = (Opcode.SET, Opcode.ADD, *_FLOW)
 
 
 @dataclass(frozen=True)
@@ -65,22 +65,28 @@ class SequencerTiming:
 
 
 def trace(p: CoreParams, program: list[int], registers: dict[int, int] | None = None, limit: int = 100_000) -> Trace:
-    """Execute the words of `program` on `registers` (zero where not named), `limit` instructions at most."""
+    """Execute the words of `program` on `registers` (zero where not named), `limit` instructions at most.
+
+    Registers that RETRIEVE sets stay as they are.
+    """
     lanes, r = p.lxe_format().lanes, [0] * REGISTERS
     for number, value in (registers or {}).items():
         r[number] = value if number else 0
     steps: list[Step] = []
-    loops: list[list[int]] = []  # [times to go, first instruction]
+    loops: list[list[int]] = []  # rounds left, first instruction, END
     pc = 0
     while len(steps) < limit:
         if pc >= p.lxe.i_depth:
-            return Trace(steps, Status.OPCODE, pc % (1 << 16), r)
+            return Trace(steps, Status.OPCODE, steps[-1].pc, r)
         try:
             i = decode(program[pc])
         except ParamError:
             return Trace(steps, Status.OPCODE, pc, r)
-        n = (r[i["len"]] ^ 1 << ADDR_BITS - 1) - (1 << ADDR_BITS - 1) + i["add"] if i["len"] else None
+        half = 1 << ADDR_BITS - 1
+        n = (r[i["len"]] + i["add"] + half) % (2 * half) - half if i["len"] else None
         skip = n is not None and n <= 0
+        if n is not None and i["pair"]:
+            n = -(-n // (2 * lanes)) * 2 * lanes
         beat: dict = {}
         after, jumps = pc + 1, False
         if i.op in ENGINE:
@@ -91,17 +97,17 @@ def trace(p: CoreParams, program: list[int], registers: dict[int, int] | None = 
             if i["to"]:
                 r[i["to"]] = (i["imm"] + (r[i["a"]] if i.op == Opcode.ADD else 0)) % (1 << ADDR_BITS)
         elif i.op == Opcode.LOOP:
-            count = i["count"] if n is None else -(-n // lanes) if i["unit"] else n
-            if len(loops) == LOOPS:
-                return Trace(steps, Status.OPCODE, pc, r)
+            count = i["count"] if n is None else n // (2 * lanes) if i["pair"] else -(-n // lanes) if i["unit"] else n
             if count > 0xFFFF:
                 return Trace(steps, Status.RANGE, pc, r)
+            if len(loops) == LOOPS:
+                return Trace(steps, Status.OPCODE, pc, r)
             if count > 0:
-                loops.append([count, pc + 1])
+                loops.append([count, pc + 1, i["end"]])
             else:
                 after, jumps = i["end"] + 1, True
         elif i.op == Opcode.END:
-            if not loops:
+            if not loops or loops[-1][2] != pc:
                 return Trace(steps, Status.OPCODE, pc, r)
             loops[-1][0] -= 1
             if loops[-1][0]:
@@ -121,38 +127,39 @@ def _beat(i: Instruction, r: list[int], n: int | None, lanes: int) -> dict:
     words, rest = (-(-n // lanes) - 1, (n - 1) % lanes) if n is not None else (0, 0)
     if i.op in (Opcode.LOAD, Opcode.STORE):
         own = {k: i[k] for k in ("target", "wide", "rows", "words", "stride", "to", "step")}
-        own["addr"] = (r[i["base"]] + i["addr"]) % (1 << ADDR_BITS)
-        if n is not None:
-            own["rows"] = words if i["unit"] else n - 1
     elif i.op == Opcode.MUL:
         own = {k: i[k] for k in ("w", "x", "rows", "tiles", "chunks", "keep", "x_step", "start", "end")}
         if n is not None:
             own |= {"chunks": words, "keep": rest} if i["unit"] else {"tiles": words}
+    elif i.op == Opcode.RETRIEVE:
+        own = {k: i[k] for k in ("action", "rows", "ctx", "to", "level", "shift")}
     else:
         instruction = {k.removeprefix("v_"): i[k] for k in VECTOR}
         if n is not None:
             instruction |= {"words": words, "keep": rest}
         own = {"source": i["source"], "instruction": instruction}
+    if "rows" in own and i.op != Opcode.MUL:
+        own["addr"] = (r[i["base"]] + i["addr"]) % (1 << ADDR_BITS)
+        own["rows"] = own["rows"] if n is None else words if i["unit"] or i["pair"] else n - 1
     return head | own
 
 
 def _fits(p: CoreParams, op: Opcode, beat: dict, lanes: int) -> bool:
     """Whether every field has a value that the engine knows."""
-    if op in (Opcode.LOAD, Opcode.STORE):
+    if op in (Opcode.LOAD, Opcode.STORE, Opcode.RETRIEVE):
         return beat["rows"] < 1 << 16
     if op == Opcode.MUL:
         return max(beat["tiles"], beat["chunks"]) < 1 << 12 and beat["keep"] < lanes
     v, bits = beat["instruction"], p.vpe.addr_bits
-    swaps = bits_for(Swap.HALF + bits + 1)
     addresses = all(v[k] < 1 << bits for k in ("words", "addr_a", "addr_b", "addr_c", "addr_d"))
-    return addresses and v["keep"] < 1 << bits_for(lanes) and v["swap"] < 1 << swaps
+    return addresses and v["keep"] < lanes and v["swap"] <= Swap.HALF + bits
 
 
 class SequencerTime:
     """Time view of `hdl.sequencer.Sequencer` with engines that take what they are offered at once.
 
-    p : CoreParams · delays : cycles from a hand-over to the pulse of `done` (load, mul, store) or until the engine is
-    idle (vector), at least 1; an engine is done with one instruction a cycle, in order
+    p : CoreParams · delays : of engines, cycles from a hand-over to the pulse of `done` (vector: to the last in which
+    it is busy), 1 where not named; an engine is done with one instruction a cycle, in order
 
     The signals of a semaphore count in the order of the program: exact where one engine gives them, or in that order.
     """

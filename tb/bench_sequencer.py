@@ -3,10 +3,19 @@
 import cocotb
 
 from golden.isa import Engine, Status
-from hdl.isa import START, fault_layout, host_layout, mul_layout, status_layout, transfer_layout, vector_layout
+from hdl.isa import (
+    START,
+    done_layout,
+    fault_layout,
+    host_layout,
+    mul_layout,
+    retrieve_layout,
+    status_layout,
+    transfer_layout,
+    vector_layout,
+)
 from hdl.params import override, preset
-from hdl.semaphores import done_layout
-from hdl.sequencer import Sequencer
+from hdl.sequencer import Sequencer, set_layout
 from tb.runner import config, result
 from tb.streams import Bench, pack, unpack
 
@@ -17,7 +26,7 @@ DONE = [n for n in NAMES if n != "vector"]  # in the order of the port
 class Engines:
     """Drives `done` and `busy`: a hand-over takes delays[name] = (low, high) cycles, one is done a cycle, in order.
 
-    And the pins that `run` names in cycles from START on: "fault" {cycle: pulses}, "moved" and "outstanding" [cycles].
+    And what `run` names in cycles from START on: "fault", "set" {cycle: fields}, "moved", "outstanding" [cycles].
     """
 
     def __init__(self, bench: Bench, host, sinks: dict, delays: dict[str, list[int]]):
@@ -49,6 +58,7 @@ class Engines:
         dut, now = self.bench.dut, -1 if self.start is None else self.bench.cycle - self.start
         dut.busy.value, dut.done.value = busy, done
         dut.fault.value = pack(fault_layout(), self.run.get("fault", {}).get(str(now), {}))
+        dut.set.value = pack(set_layout(), self.run.get("set", {}).get(str(now), {}))
         dut.moved.value = int(now in self.run.get("moved", []))
         dut.outstanding.value = int(now in self.run.get("outstanding", []))
 
@@ -75,7 +85,7 @@ async def programs(dut):
     p = override(preset("tiny"), c["assign"]).core
     bench = Bench(dut, c["seed"])
     host = bench.source("host", host_layout(), c["idle"])
-    shapes = (transfer_layout(), mul_layout(), vector_layout(p), transfer_layout())
+    shapes = (transfer_layout(), mul_layout(), vector_layout(p), transfer_layout(), retrieve_layout())
     sinks = {n: bench.sink(n, s, c["stall"]) for n, s in zip(NAMES, shapes, strict=True)}
     engines = Engines(bench, host, sinks, c["delays"])
     bench.streams.append(engines)
