@@ -34,12 +34,12 @@ from golden.isa import (
 )
 from golden.lxe_known import Known
 from golden.lxe_memory import BusError, Memory, Region
-from golden.lxe_order import Hazard, Order, simulate
-from golden.lxe_sequence import Issue, LxeError, bits, sequence
+from golden.lxe_order import Hazard, Order, play, simulate
+from golden.lxe_sequence import Issue, LxeError, bits, register_values, sequence
 from golden.numerics import BF16
-from golden.vector import Format, Machine, Step
+from golden.vector import Machine, Step
 
-__all__ = ["BusError", "Hazard", "Lxe", "LxeError", "Memory", "Order", "Region", "Result", "Write", "simulate"]
+__all__ = ["BusError", "Hazard", "Lxe", "LxeError", "Memory", "Order", "Region", "Result", "Write", "play", "simulate"]
 
 
 class Write(NamedTuple):
@@ -66,6 +66,7 @@ class Result:
     words : of each engine: LOAD, STORE: words moved; MUL: results; VECTOR: words through the lanes or stored
     instructions : of each engine, skipped ones included · chunks : steps of the DPE
     writes : every word stored to the memory, in order · semaphores : every wait and signal, in order
+    issues : instructions with their registers, in order; `golden.lxe_order.play` takes them
     """
 
     words: dict[Engine, int] = field(default_factory=lambda: dict.fromkeys(Engine, 0))
@@ -73,46 +74,59 @@ class Result:
     chunks: int = 0
     writes: list[Write] = field(default_factory=list)
     semaphores: list[Taken] = field(default_factory=list)
+    issues: list[Issue] = field(default_factory=list)
+
+
+class Part(NamedTuple):
+    """Words of one instruction in a queue: bits of the lanes (uint32 [words, lanes]), marks of the known ones."""
+
+    words: np.ndarray
+    known: np.ndarray
+    kind: str  # FP32, BF16 (and score codes), signs
+    keep: int  # lanes in use of the last word
 
 
 class Words:
-    """A queue of words: bits of the lanes (uint32), marks of the known ones, and the kind of number they hold."""
+    """A queue of words."""
 
     def __init__(self, name: str, lanes: int):
         self.name, self.lanes = name, lanes
-        self.parts: deque[tuple[np.ndarray, np.ndarray, str]] = deque()
+        self.parts: deque[Part] = deque()
 
     def __len__(self) -> int:
-        return sum(len(words) for words, _, _ in self.parts)
+        return sum(len(part.words) for part in self.parts)
 
-    def put(self, words: np.ndarray, known: np.ndarray, kind: str) -> None:
-        """Append words [k, lanes]."""
-        self.parts.append((words, known, kind))
+    def put(self, words: np.ndarray, known: np.ndarray, kind: str, keep: int | None = None) -> None:
+        """Append words."""
+        self.parts.append(Part(words, known, kind, keep or self.lanes))
 
-    def take(self, i: Issue, count: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
-        """The next `count` words, which must be of a kind."""
+    def take(self, i: Issue, count: int, *kinds: str) -> tuple[np.ndarray, np.ndarray, str]:
+        """The next `count` words, which must be of one of some kinds; the last one's."""
         out, left = [], count
         while left:
-            if not self.parts:
-                reason = (
-                    f"takes {count} words of {self.name}, which has {count - left}: what fills it must stand before"
-                )
-                raise i.error(reason, Status.DEADLOCK)
-            words, known, came = self.parts.popleft()
-            if came != kind:
-                raise i.error(f"takes {kind} words of {self.name}, whose next one is {came}")
-            if len(words) > left:
-                self.parts.appendleft((words[left:], known[left:], came))
-            out.append((words[:left], known[:left]))
-            left -= len(out[-1][0])
-        return np.concatenate([w for w, _ in out]), np.concatenate([k for _, k in out])
+            part = self.row(i, *kinds, count=count, found=count - left)
+            if len(part.words) > left:
+                self.parts.appendleft(part._replace(words=part.words[left:], known=part.known[left:]))
+            out.append(part)
+            left -= min(left, len(part.words))
+        words, known = (np.concatenate([part[k] for part in out])[:count] for k in (0, 1))
+        return words, known, out[-1].kind
+
+    def row(self, i: Issue, *kinds: str, count: int = 1, found: int = 0) -> Part:
+        """The next words that were put together, which must be of one of some kinds."""
+        if not self.parts:
+            reason = f"takes {count} words of {self.name}, which has {found}: what fills it must stand before"
+            raise i.error(reason, Status.DEADLOCK)
+        if self.parts[0].kind not in kinds:
+            raise i.error(f"takes {' or '.join(kinds)} words of {self.name}, whose next one is {self.parts[0].kind}")
+        return self.parts.popleft()
 
 
 class Lxe:
     """One LXE with its memory. What is in its scratchpads, banks, scalars and registers stays from program to program.
 
     w : [trees, words, lanes] BF16 bits of the weights, w_known : which are written · x, x_known : [words, lanes],
-    activations · registers : index -> value · vpe : `golden.vector.Machine`
+    activations · registers : [16] · vpe : `golden.vector.Machine`
     """
 
     def __init__(self, fmt: LxeFormat, memory: Memory):
@@ -120,7 +134,7 @@ class Lxe:
         self.w = np.zeros((fmt.lanes, fmt.w_depth, fmt.lanes), np.uint16)
         self.x = np.zeros((fmt.x_depth, fmt.lanes), np.uint16)
         self.w_known, self.x_known = np.zeros(self.w.shape, bool), np.zeros(self.x.shape, bool)
-        self.registers: dict[int, int] = {}
+        self.registers = register_values({})
         self.vpe = Machine(fmt.vector)
         self.known = Known(fmt.vector)
 
@@ -131,7 +145,7 @@ class Lxe:
         nothing before has signalled, numbers never written, queues that are empty too early or not at the end.
         """
         self._result = result = Result()
-        self.registers |= registers or {}
+        self.registers = register_values(dict(enumerate(self.registers)) | (registers or {}))
         self._queues = [Words(f"the queue of {q.name} words", self.fmt.lanes) for q in Queue]
         self._out = Words("the VPE's output", self.fmt.lanes)
         self._sum: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]] = []
@@ -141,8 +155,10 @@ class Lxe:
             Opcode.MUL: self._mul,
             Opcode.VECTOR: self._vector,
             Opcode.STORE: self._store,
+            Opcode.RETRIEVE: self.retrieve,
         }
         for i in sequence(program, self.registers, self.fmt):
+            result.issues.append(i)
             wait, signal = bits(i["wait"]), bits(i["signal"])
             for s in wait:
                 if not counts[s]:
@@ -249,22 +265,30 @@ class Lxe:
     def _vector(self, i: Issue) -> int:
         v, words, known = i.vector, None, None
         if v.streams:
-            words, known = self._queues[i["source"]].take(i, i["words"], "FP32" if v.wide else "BF16")
-        out_known = self.known.run(i, v, known)
-        for k, out in enumerate(self.vpe.run([Step(v, words)])):
-            kind = "FP32" if out.format == Format.WIDE else "BF16"
-            data, lanes = out.data, out_known[k]
-            if out.format >= Format.SIGN:  # bit i of the word is lane i's
-                packed = np.packbits(data.astype(bool), bitorder="little")
-                data = np.pad(packed, (0, self.fmt.word_bytes - len(packed))).view(np.uint16).astype(np.uint32)
-                size = -(-self.fmt.lanes // 16)
-                lanes = np.concatenate([np.full(size, lanes.all()), np.ones(self.fmt.lanes - size, bool)])
-            self._out.put(data[None], lanes[None], kind)
+            words, known, _ = self._queues[i["source"]].take(i, i["words"], "FP32" if v.wide else "BF16")
+        stored = self.known.run(i, v, known)
+        outputs = list(self.vpe.run([Step(v, words)]))
+        if outputs:
+            kind = ("FP32", "BF16", "signs", "signs")[v.format]
+            self._out.put(np.stack([out.data for out in outputs]), stored, kind, i["keep"])
         return i["words"]
 
     def _store(self, i: Issue) -> int:
         rows, words = i["rows"], i["words"]
-        data, known = self._out.take(i, rows * words, "FP32" if i["wide"] else "BF16")
+        if i["target"] == StoreTo.SCORE:
+            parts = [self._out.row(i, "BF16") for _ in range(rows)]
+            for r, part in enumerate(parts):
+                length = (len(part.words) - 1) * self.fmt.lanes + part.keep
+                self.score(i, part.words.reshape(-1)[:length], bool(i["wide"]) and r == rows - 1)
+            return sum(len(part.words) for part in parts)
+        if i["target"] == StoreTo.HASH:
+            signs = self._out.take(i, rows * words, "signs")[0].astype(bool).reshape(rows, -1)
+            for r in range(rows):
+                self.hash(i, i.addr + r, signs[r])
+            return rows * words
+        data, known, kind = self._out.take(i, rows * words, *(["FP32"] if i["wide"] else ["BF16", "signs"]))
+        if kind == "signs":
+            data, known = self._packed(data, known)
         if i["target"] == StoreTo.X:
             at = (i["to"] + np.arange(rows)[:, None] * i["step"] + np.arange(words)).reshape(-1)
             self.x[at], self.x_known[at] = data, known
@@ -277,3 +301,24 @@ class Lxe:
             at = range(addr, addr + words * raw.shape[1], raw.shape[1])
             self._result.writes += map(Write, at, raw[part], known[part])
         return rows * words
+
+    def _packed(self, signs: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Words whose bit i is lane i's; a number of 16 bits is known if all its lanes are."""
+
+        def numbers(x: np.ndarray) -> np.ndarray:
+            packed = np.packbits(x.astype(bool), axis=1, bitorder="little")
+            return np.pad(packed, ((0, 0), (0, self.fmt.word_bytes - packed.shape[1]))).view(np.uint16)
+
+        return numbers(signs).astype(np.uint32), numbers(~known) == 0
+
+    def hash(self, i: Issue, token: int, signs: np.ndarray) -> None:
+        """A STORE hands on the hash bits of a token (bool [words * lanes]), context `i["to"]`; for a core to define."""
+        raise i.error("goes to the retrieval engine, which an LXE alone does not have")
+
+    def score(self, i: Issue, codes: np.ndarray, last: bool) -> None:
+        """A STORE hands on the score codes of a row, the last of its query block or not; for a core to define."""
+        raise i.error("goes to the retrieval engine, which an LXE alone does not have")
+
+    def retrieve(self, i: Issue) -> int:
+        """Execute a RETRIEVE: set `registers`, copy in `memory`; the entries copied; for a core to define."""
+        raise i.error("asks the retrieval engine, which an LXE alone does not have")

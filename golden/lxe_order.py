@@ -8,12 +8,13 @@ Order is what an engine knows of the words that the others have read or written.
 waited for (of several engines that signal one, only what all signals of the others leave: the engines of a loop are
 better told apart by semaphores of their own), and a word of a queue carries what its source knew. Two accesses to one
 word, one of them a write, by two engines of which neither knows of the other's are a hazard. W and X are watched by
-words, memory by words of BF16 numbers; the VPE's banks are its own matter.
+words, memory by words of BF16 numbers, registers where a RETRIEVE sets them and the sequencer uses them. The VPE's
+banks are its own matter. What RETRIEVE copies is not watched, nor does it wait for the DRE here: its counts are data.
 """
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,14 +30,16 @@ from golden.isa import (
     LxeFormat,
     Opcode,
     Queue,
+    Retrieve,
     Status,
     StoreTo,
 )
-from golden.lxe_sequence import Issue, bits, sequence
+from golden.lxe_sequence import Issue, bits, register_values, sequence
 from golden.vector import Format, Op
 
 SEQUENCER = "sequencer"
-_WATCHED = [Engine.LOAD, Engine.MUL, Engine.STORE]  # columns of a clock: words that an engine has read or written
+# Columns of a clock: words that an engine has read or written; RETRIEVEs that are done.
+_WATCHED = [Engine.LOAD, Engine.MUL, Engine.STORE, Engine.RETRIEVE]
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,14 @@ class Hazard:
 
     first: int
     second: int
-    engines: tuple[Engine, Engine]
+    engines: tuple[str, str]
     word: str
 
     def __str__(self) -> str:
-        (a, b), names = (self.first, self.second), [e.name for e in self.engines]
+        first, second = self.engines
         return (
-            f"instruction {b} ({names[1]}) and instruction {a} ({names[0]}) both use {self.word}, and nothing orders "
-            f"them: let {names[1]} wait for a semaphore that {names[0]} signals"
+            f"instruction {self.second} ({second}) and instruction {self.first} ({first}) both use {self.word}, and "
+            f"nothing orders them: let {second} wait for a semaphore that {first} signals"
         )
 
 
@@ -81,8 +84,15 @@ def simulate(
     """Play a program; `LxeError` as `golden.lxe_sequence.sequence`, and for a semaphore above 255.
 
     queue, words : places for instructions in front of an engine and in each queue of words
+
+    RETRIEVEs leave the registers here as they are; where counts hang on them, `play` what a run has recorded.
     """
-    return _Game(list(sequence(program, dict(registers), fmt)), fmt, queue, words).play()
+    return play(sequence(program, register_values(registers), fmt), fmt, queue, words)
+
+
+def play(issues: Iterable[Issue], fmt: LxeFormat, queue: int = 2, words: int = 4) -> Order:
+    """Play instructions as they are issued (`golden.lxe.Result.issues`)."""
+    return _Game(list(issues), fmt, queue, words).play()
 
 
 class _Accesses:
@@ -141,6 +151,27 @@ class _Words:
         return np.concatenate(out)
 
 
+def _scores(issues: list[Issue]) -> deque[int]:
+    """Words of each STORE to SCORE: a row is what one STORE of the VPE gives."""
+    given, out = deque(), deque()
+    for i in issues:
+        if i.skip:
+            continue
+        if i.op == Opcode.VECTOR and i.vector.op == Op.STORE:
+            given.append(i["words"])
+        elif i.op == Opcode.STORE and i["target"] == StoreTo.SCORE:
+            out.append(sum(given.popleft() if given else 1 for _ in range(i["rows"])))
+        elif i.op == Opcode.STORE:
+            left = i["rows"] * i["words"]
+            while left and given:
+                part = min(left, given[0])
+                left -= part
+                given[0] -= part
+                if not given[0]:
+                    given.popleft()
+    return out
+
+
 class _Game:
     def __init__(self, issues: list[Issue], fmt: LxeFormat, queue: int, words: int):
         self.issues, self.fmt, self.queue = issues, fmt, queue
@@ -171,6 +202,9 @@ class _Game:
         self.hazards: dict[tuple[int, int, str], Hazard] = {}
         # Loads of which words may still wait in the queue: words to be taken, the instruction, what it knows.
         self.loads: deque[tuple[int, Issue, np.ndarray]] = deque()
+        self.sets: dict[int, tuple[int, int]] = {}  # registers: the last RETRIEVE that sets it, its position
+        self.retrieves = 0
+        self.scores = _scores(issues)
         self.tags = np.zeros((3, fmt.depth, len(_WATCHED)), np.int64)  # what the words of the banks carry
         self.fired = np.zeros(len(_WATCHED), np.int64)  # what the VPE's last word knew
 
@@ -195,18 +229,41 @@ class _Game:
         for i in self.issues:
             if i.op not in ENGINE:
                 yield from self._wait(SEQUENCER, i)
+                self._uses(i)
                 self._signal(SEQUENCER, i, self.knows[SEQUENCER])
             else:
                 e = ENGINE[i.op]
                 while len(self.queues[e]) == self.queue:
                     self.at[SEQUENCER] = i.pc, f"the {e.name} engine's queue is full ({self.queue})"
                     yield
+                self._uses(i)
                 self.queues[e].append((i, self.knows[SEQUENCER]))
             self.moves += 1
         self.issued = True
 
+    def _uses(self, i: Issue) -> None:
+        """Registers that the sequencer reads or sets for an instruction, and those that a RETRIEVE will set."""
+        used = {i["len"], i["base"] if i.op in (Opcode.LOAD, Opcode.STORE, Opcode.RETRIEVE) else 0}
+        if i.op in (Opcode.SET, Opcode.ADD):
+            used |= {i["to"], i["a"]}
+        for r in used & self.sets.keys():
+            pc, position = self.sets[r]
+            if position > self.knows[SEQUENCER][_WATCHED.index(Engine.RETRIEVE)]:
+                who = Engine.RETRIEVE.name, SEQUENCER
+                self.hazards.setdefault((pc, i.pc, "R"), Hazard(pc, i.pc, who, f"register {r}"))
+        if i.op == Opcode.RETRIEVE:
+            self.retrieves += 1
+            results = {Retrieve.CLUSTER: ("to", "level"), Retrieve.FETCH: ("to",)}.get(i["action"], ())
+            self.sets |= {i[name]: (i.pc, self.retrieves) for name in results if i[name] and not i.skip}
+
     def _engine(self, e: Engine) -> Iterator[None]:
-        work = {Engine.LOAD: self._load, Engine.MUL: self._mul, Engine.VECTOR: self._vector, Engine.STORE: self._store}
+        work = {
+            Engine.LOAD: self._load,
+            Engine.MUL: self._mul,
+            Engine.VECTOR: self._vector,
+            Engine.STORE: self._store,
+            Engine.RETRIEVE: lambda i: (),
+        }
         while True:
             while not self.queues[e]:
                 if self.issued:
@@ -224,6 +281,8 @@ class _Game:
 
     def _done(self, e: Engine, i: Issue) -> None:
         clock = self.knows[e].copy()
+        if e == Engine.RETRIEVE:
+            self.positions[_WATCHED.index(e)] += 1
         if e in _WATCHED:
             clock[_WATCHED.index(e)] = self.positions[_WATCHED.index(e)]
         if e == Engine.LOAD:
@@ -305,7 +364,7 @@ class _Game:
         for other, before, now, word in accesses.touch(k, at, positions, clock, write):
             first, second = (self.pcs[n][bisect_left(self.ends[n], p)] for n, p in ((other, before), (k, now)))
             where = hex(self.stored[word] * self.fmt.word_bytes) if space == "memory" else word
-            hazard = Hazard(first, second, (_WATCHED[other], e), f"{accesses.name} {where}")
+            hazard = Hazard(first, second, (_WATCHED[other].name, e.name), f"{accesses.name} {where}")
             self.hazards.setdefault((first, second, space), hazard)
 
     def _memory(self, e: Engine, units: np.ndarray, positions: np.ndarray, clock: np.ndarray, write: bool) -> None:
@@ -370,19 +429,20 @@ class _Game:
             done += len(part)
 
     def _store(self, i: Issue) -> Iterator[None]:
-        rows, words, e = i["rows"], i["words"], Engine.STORE
-        positions, done = self._positions(e, i, rows * words), 0
-        at = (i["to"] + np.arange(rows)[:, None] * i["step"] + np.arange(words)).reshape(-1)
+        e, target = Engine.STORE, i["target"]
+        count = self.scores.popleft() if target == StoreTo.SCORE else i["rows"] * i["words"]
+        positions, done = self._positions(e, i, count), 0
+        at = (i["to"] + np.arange(i["rows"])[:, None] * i["step"] + np.arange(i["words"])).reshape(-1)
         units = self._units(i)
-        for part in self._take(e, i, self.out, rows * words):
+        for part in self._take(e, i, self.out, count):
             if part is None:
                 yield
                 continue
             clocks = np.maximum.accumulate(np.maximum(part, self.knows[e]))
             now = slice(done, done + len(part))
-            if i["target"] == StoreTo.X:
+            if target == StoreTo.X:
                 self._touch(e, "X", at[now], positions[now], clocks, write=True)
-            else:
+            elif target == StoreTo.MEMORY:
                 self._memory(e, units[now], positions[now], clocks, write=True)
             self.knows[e] = clocks[-1]
             done += len(part)

@@ -27,6 +27,7 @@ COUNTS = {  # fields that are encoded less one
     Opcode.MUL: ("rows", "tiles", "chunks", "keep"),
     Opcode.VECTOR: ("words", "keep"),
     Opcode.STORE: ("rows", "words"),
+    Opcode.RETRIEVE: ("rows",),
 }
 
 
@@ -74,16 +75,13 @@ class Issue:
         return LxeError(self.pc, self.op, reason, status)
 
 
-def sequence(program: Sequence[Instruction], registers: dict[int, int], fmt: LxeFormat) -> Iterator[Issue]:
-    """What engines execute, and control instructions that wait or signal, in the order of issue; HALT at the end.
+def sequence(program: Sequence[Instruction], registers: list[int], fmt: LxeFormat) -> Iterator[Issue]:
+    """All instructions in the order of issue but ENDs that neither wait nor signal; HALT at the end.
 
-    `registers` holds the values at the start and then at the end. `LxeError` for what the hardware reports as OPCODE or
-    RANGE, and for a semaphore that two engines wait for.
+    `registers` are the 16 values, changed as the program goes; whoever executes a RETRIEVE sets them, too. `LxeError`
+    for what the hardware reports as OPCODE or RANGE, and for a semaphore that two engines wait for.
     """
     check_program(program, fmt)
-    values = [0] * REGISTERS
-    for r, value in registers.items():
-        values[r] = value % (1 << ADDR_BITS) if r else 0
     known: dict[int, Issue] = {}  # those without registers
     loops: list[list[int]] = []  # first instruction, END, rounds left
     pc = 0
@@ -91,16 +89,21 @@ def sequence(program: Sequence[Instruction], registers: dict[int, int], fmt: Lxe
         if pc >= len(program):
             raise LxeError(pc - 1, program[-1].op, "the program ends without a HALT", Status.OPCODE)
         i = program[pc]
-        if i.op not in COUNTS and (i.op == Opcode.HALT or i["wait"] or i["signal"]):
-            registers.update(enumerate(values))
+        if i.op in COUNTS:
+            if pc not in known or i["len"] or i["base"]:
+                known[pc] = resolve(pc, i, registers, fmt)
+            yield known[pc]
+            pc += 1
+            continue
+        if i.op != Opcode.END or i["wait"] or i["signal"]:
             yield Issue(pc, i, {})
         if i.op == Opcode.HALT:
             return
         if i.op in (Opcode.SET, Opcode.ADD):
             if i["to"]:
-                values[i["to"]] = (i["imm"] + (values[i["a"]] if i.op == Opcode.ADD else 0)) % (1 << ADDR_BITS)
+                registers[i["to"]] = (i["imm"] + (registers[i["a"]] if i.op == Opcode.ADD else 0)) % (1 << ADDR_BITS)
         elif i.op == Opcode.LOOP:
-            rounds, end = _rounds(pc, i, values, fmt), i["end"]
+            rounds, end = _rounds(pc, i, registers, fmt), i["end"]
             if not pc < end < len(program) or program[end].op != Opcode.END:
                 raise LxeError(pc, i.op, f"end={end} is not the index of an END behind it", Status.OPCODE)
             if len(loops) == LOOPS:
@@ -117,14 +120,12 @@ def sequence(program: Sequence[Instruction], registers: dict[int, int], fmt: Lxe
                 pc = loops[-1][0]
                 continue
             loops.pop()
-        elif pc in known:
-            yield known[pc]
-        elif i.op != Opcode.SYNC:
-            issue = resolve(pc, i, values, fmt)
-            if not i["len"] and not i["base"]:
-                known[pc] = issue
-            yield issue
         pc += 1
+
+
+def register_values(given: dict[int, int]) -> list[int]:
+    """The 16 registers, 0 where none is given; R0 is always 0."""
+    return [given.get(r, 0) % (1 << ADDR_BITS) if r else 0 for r in range(REGISTERS)]
 
 
 def check_program(program: Sequence[Instruction], fmt: LxeFormat) -> None:
@@ -156,9 +157,10 @@ def resolve(pc: int, i: Instruction, registers: Sequence[int], fmt: LxeFormat) -
     counts = {name: i[name] + 1 for name in COUNTS[i.op]}
     n = _count(i, registers)
     if n is not None:
+        n = _even(n, i, fmt)
         words, rest = -(-n // fmt.lanes), (n - 1) % fmt.lanes + 1
-        if i.op in (Opcode.LOAD, Opcode.STORE):
-            counts |= {"rows": words if i["unit"] else n}
+        if i.op in (Opcode.LOAD, Opcode.STORE, Opcode.RETRIEVE):
+            counts |= {"rows": words if i["unit"] or i["pair"] else n}
         elif i.op == Opcode.VECTOR:
             counts |= {"words": words, "keep": rest}
         else:
@@ -183,11 +185,16 @@ def _count(i: Instruction, registers: Sequence[int]) -> int | None:
     return (registers[i["len"]] + i["add"] + half) % (2 * half) - half
 
 
+def _even(n: int, i: Instruction, fmt: LxeFormat) -> int:
+    """n, with `pair` rounded up to an even number of words."""
+    return -(-n // (2 * fmt.lanes)) * 2 * fmt.lanes if i["pair"] else n
+
+
 def _rounds(pc: int, i: Instruction, registers: Sequence[int], fmt: LxeFormat) -> int:
     n = _count(i, registers)
     if n is None:
         return i["count"]
-    rounds = max(0, -(-n // fmt.lanes) if i["unit"] else n)
+    rounds = max(0, _even(n, i, fmt) // (2 * fmt.lanes) if i["pair"] else -(-n // fmt.lanes) if i["unit"] else n)
     if rounds >> 16:
         raise LxeError(pc, i.op, f"count {rounds} does not fit: at most {(1 << 16) - 1}", Status.RANGE)
     return rounds
@@ -210,15 +217,16 @@ def _check_extents(i: Issue, fmt: LxeFormat) -> None:
     if "keep" in i.counts:
         need(i["keep"] <= fmt.lanes, f"keep={i['keep'] - 1}: must be below lanes = {fmt.lanes}")
     if i.op in (Opcode.LOAD, Opcode.STORE):
+        to, step, rows, words, target = i["to"], i["step"], i["rows"], i["words"], i["target"]
+        if i.op == Opcode.STORE and target == StoreTo.SCORE:
+            return
+        through = target == (LoadTo.VECTOR if i.op == Opcode.LOAD else StoreTo.MEMORY)
+        need(through or not i["wide"], "wide: words of FP32 go between memory and VPE only")
+        if i.op == Opcode.STORE and target == StoreTo.HASH:
+            return
         size = fmt.word_bytes
         for name, value in (("addr", i.addr), ("stride", i["stride"])):
             need(value % size == 0, f"{name}={value:#x}: must be a multiple of a word's {size} bytes")
-        to, step, rows, words = i["to"], i["step"], i["rows"], i["words"]
-        target = i["target"]
-        through = target == (LoadTo.VECTOR if i.op == Opcode.LOAD else StoreTo.MEMORY)
-        need(through or not i["wide"], "wide: words of FP32 go between memory and VPE only")
-        if i.op == Opcode.STORE:
-            need(target in list(StoreTo), f"target={target}: must be 0 or 1")
         if through:
             return
         if i.op == Opcode.LOAD and target == LoadTo.W:

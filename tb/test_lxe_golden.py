@@ -5,7 +5,7 @@ import pytest
 
 from golden.dot import dot
 from golden.isa import Engine, Instruction, LoadTo, LxeFormat, Opcode, Queue, Status, StoreTo, vector
-from golden.lxe import Lxe, LxeError, Memory, Region
+from golden.lxe import Lxe, LxeError, Memory, Region, play
 from golden.numerics import BF16, to_bf16
 from golden.params import ParamError
 from golden.vector import Bank, Format, Op, Reduce, Source
@@ -13,6 +13,7 @@ from golden.vector import Instruction as Vector
 
 FMT = LxeFormat(lanes=4, w_depth=16, x_depth=32, depth=16, i_depth=64)
 SIZE = FMT.word_bytes
+ENGINES = Engine.LOAD, Engine.MUL, Engine.VECTOR, Engine.STORE
 X, W, Y = 0x1000, 0x8000, 0x20000  # regions
 
 
@@ -78,7 +79,7 @@ def test_a_tiled_product():
     y = unit.memory.get(Y, (3, 8), np.float32)
     assert np.array_equal(y[:, :7], dot(x, w, FMT.dot))
     assert np.allclose(y[:, :7], x.astype(np.float64) @ w.astype(np.float64).T, atol=1e-5)
-    assert result.words == {Engine.LOAD: 9 + 21, Engine.MUL: 6, Engine.VECTOR: 12, Engine.STORE: 6}
+    assert [result.words[e] for e in ENGINES] == [9 + 21, 6, 12, 6]
     assert result.chunks == 18
     assert [w.addr - Y for w in result.writes] == [0, 16, 32, 48, 64, 80]
     assert [w.known.tolist() for w in result.writes[:2]] == [[True] * 4, [True] * 3 + [False]]  # no eighth tree
@@ -177,7 +178,7 @@ def test_counts_from_registers(n, words):
     _, result = run(*program, registers=registers, unit=unit)
     want = dot(x[:1, :4], w[: max(n, 0)], FMT.dot)[0]
     assert np.array_equal(stored(unit, 12)[: max(n, 0)], want)
-    assert [int(result.words[e]) for e in Engine] == [3 + max(n, 0), words, 2 * words, words]
+    assert [int(result.words[e]) for e in ENGINES] == [3 + max(n, 0), words, 2 * words, words]
     if n > 0:
         assert result.writes[-1].known.tolist() == [lane <= (n - 1) % 4 for lane in range(4)]
     # The reduction: n numbers against n rows of one word, columns of W.
@@ -325,7 +326,6 @@ REFUSED = {
         Status.RANGE,
     ),
     "wide X": ([load_x(1, 1, wide=1)], "wide: words of FP32", Status.RANGE),
-    "target": ([op("STORE", target=2)], "target=2: must be 0 or 1", Status.RANGE),
     "MUL w": ([mul(1, 4, 4, w=1)], "w=1: words 1 to 16 are outside W", Status.RANGE),
     "MUL x": ([mul(3, 1, 2, x_step=15, x=1)], "x=1: words 1 to 32 are outside X", Status.RANGE),
     "keep": ([mul(1, 1, 1, keep=5)], "keep=4: must be below lanes = 4", Status.RANGE),
@@ -430,3 +430,57 @@ def test_control_instructions_wait_and_signal_once_each_time():
         *[(2, (0, 1))] * 3,
         (3, (0, 0)),
     ]
+
+
+def test_stores_to_the_retrieval_engine():
+    """A core takes hash bits token by token and score codes row by row; an LXE alone refuses them."""
+    rng = np.random.default_rng(9)
+    given = []
+
+    class Core(Lxe):
+        def hash(self, i, token, signs):
+            given.append((i["to"], token, signs.tolist()))
+
+        def score(self, i, codes, last):
+            given.append((codes.tolist(), last))
+
+        def retrieve(self, i):
+            self.registers[i["to"]] = X + SIZE
+            return i["rows"]
+
+    unit = Core(FMT, lxe().memory)
+    x = random_x(rng, unit).reshape(-1, 4)
+    bits = x.view(np.uint16)
+    first = [op("LOAD", target=LoadTo.VECTOR, addr=X, words=3), load_v_to_b(4)]
+    program = [
+        *first,
+        put(4, form=Format.SIGN),
+        op("STORE", target=StoreTo.HASH, rows=1, words=1, addr=17, to=3),
+        put(2, keep=1, form=Format.HALF),
+        put(1, keep=3, form=Format.HALF, at=2),
+        op("STORE", target=StoreTo.SCORE, rows=1, wide=1),
+        op("RETRIEVE", rows=2, to=5, signal=1),
+        op("SYNC", wait=1),
+        op("LOAD", target=LoadTo.X, base=5),
+    ]
+    _, result = run(*program, unit=unit)
+    assert given == [
+        (3, 17, (x[:2] > 0).reshape(-1).tolist()),
+        (3, 18, (x[2:4] > 0).reshape(-1).tolist()),
+        (bits[:2].reshape(-1)[:5].tolist(), False),
+        (bits[2, :3].tolist(), True),
+    ]
+    assert result.words[Engine.STORE] == 4 + 3
+    assert result.words[Engine.RETRIEVE] == 3
+    assert np.array_equal(unit.x[0], bits[1])
+    assert not play(result.issues, FMT).problems()
+    for stop, what in ((4, "STORE"), (7, "STORE"), (8, "RETRIEVE")):
+        part = [i for k, i in enumerate(program[:stop]) if stop == 4 or k not in (2, 3)]
+        part = part if what == "STORE" else program[7:8]
+        with pytest.raises(LxeError, match=rf"\({what}\): .* the retrieval engine, which an LXE alone does not have"):
+            run(*part, unit=lxe_with(unit))
+
+
+def load_v_to_b(words: int) -> Instruction:
+    """Words of the LOAD queue to bank B."""
+    return vector(Vector(a=Source.STREAM, words=words - 1, keep=3, write=Bank.B), source=Queue.LOAD)

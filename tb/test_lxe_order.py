@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from golden.isa import ENGINE, SEMAPHORES, Engine, Instruction, LoadTo, Opcode, Queue, StoreTo, vector
+from golden.isa import ENGINE, SEMAPHORES, Engine, Instruction, LoadTo, Opcode, Queue, Retrieve, StoreTo, vector
 from golden.lxe import Lxe, LxeError, Result, Words, simulate
 from golden.lxe_sequence import bits, sequence
 from golden.vector import Bank, Format, Source
@@ -74,7 +74,7 @@ class Anyhow(Lxe):
         self._out = Words("output", FMT.lanes)
         work = {Engine.LOAD: self._load, Engine.MUL: self._mul, Engine.VECTOR: self._vector, Engine.STORE: self._store}
         counts = [0] * SEMAPHORES
-        todo = deque(i for i in sequence(program, {}, FMT) if i.op != Opcode.HALT)
+        todo = deque(i for i in sequence(program, [0] * 16, FMT) if i.op in (*ENGINE, Opcode.SYNC))
         queues = {e: deque() for e in Engine}
 
         def short(i) -> bool:
@@ -238,3 +238,19 @@ def test_two_engines_that_signal_one_semaphore():
 def test_a_semaphore_above_255():
     with pytest.raises(LxeError, match="signals semaphore 1 to 256"):
         problems(op("LOOP", count=256, end=2), op("SYNC", signal=2), op("END"))
+
+
+def test_a_register_that_a_retrieve_sets_is_waited_for():
+    ask = op("RETRIEVE", action=Retrieve.CLUSTER, to=3, level=4, signal=1)
+    assert problems(ask, op("SYNC", wait=1), op("ADD", to=1, a=3)) == []
+    assert problems(ask, op("ADD", to=1, a=5), op("SYNC", wait=1)) == []
+    for use in (
+        op("ADD", to=1, a=4),
+        op("SET", to=3),
+        load_w(1, 1, base=3),
+        load_w(1, 1, len=4),
+        op("LOOP", len=3, end=2),
+    ):
+        found = problems(ask, use, op("END")) if use.op == Opcode.LOOP else problems(ask, use)
+        assert len(found) == 1
+        assert "instruction 1 (sequencer) and instruction 0 (RETRIEVE) both use register" in found[0]
