@@ -3,9 +3,8 @@
 import fnmatch
 import gzip
 import hashlib
-import os
 import re
-import tempfile
+import uuid
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -193,16 +192,14 @@ def blank_comments(text: str) -> str:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, safe beside other processes that write the same."""
+    """Write a file whole or not at all, safe beside other processes that write the same; its mode is the umask's."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
-        with os.fdopen(handle, "wb") as f:
-            f.write(data)
-        os.replace(part, path)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
+        part.write_bytes(data)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _bytes(path: Path) -> bytes:

@@ -1,6 +1,7 @@
 """The Pareto front of a sweep, its files and its plots."""
 
 import csv
+import io
 import itertools
 import json
 from pathlib import Path
@@ -9,6 +10,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from synth.liberty import write_atomically
 from synth.sweep.database import Row
 from synth.sweep.evaluate import OBJECTIVES
 from synth.sweep.points import Point
@@ -40,22 +42,16 @@ def front_of(rows: list[Row], objectives: tuple[str, ...]) -> list[int]:
 def write(folder: Path, points: list[Point], rows: list[Row], objectives: tuple[str, ...]) -> None:
     """`points.csv`, `points.json` and a plot in PNG and SVG of each pair of objectives, each at once or not at all."""
     best = set(front_of(rows, objectives))
-    folder.mkdir(parents=True, exist_ok=True)
     table = [
         {"point": p, "result": r.result, "error": r.error, "front": i in best}
         for i, (p, r) in enumerate(zip(points, rows, strict=True))
     ]
-    _whole(folder / "points.json", lambda part: part.write_text(json.dumps(table, indent=1) + "\n"))
-    _whole(folder / "points.csv", lambda part: _csv(part, table))
+    write_atomically(folder / "points.json", (json.dumps(table, indent=1) + "\n").encode())
+    write_atomically(folder / "points.csv", _csv(table).encode())
     for x, y in itertools.combinations(objectives, 2):
         figure = plot(rows, best, x, y)
-        for end in ("png", "svg"):
-            with mpl.rc_context({"svg.hashsalt": "sweep"}):
-                metadata = {"Date": None} if end == "svg" else None
-                _whole(
-                    folder / f"{x}-{y}.{end}",
-                    lambda part, f=figure, e=end, m=metadata: f.savefig(part, format=e, dpi=150, metadata=m),
-                )
+        for kind in ("png", "svg"):
+            write_atomically(folder / f"{x}-{y}.{kind}", _image(figure, kind))
 
 
 def plot(rows: list[Row], best: set[int], x: str, y: str) -> Figure:
@@ -77,21 +73,20 @@ def plot(rows: list[Row], best: set[int], x: str, y: str) -> Figure:
     return figure
 
 
-def _csv(part: Path, table: list[dict]) -> None:
+def _csv(table: list[dict]) -> str:
     names = list(dict.fromkeys(n for entry in table for n in entry["point"]))
     results = sorted({n for entry in table for n in entry["result"]})
-    with part.open("w", newline="") as f:
-        out = csv.writer(f)
-        out.writerow([*names, *results, "front", "error"])
-        for entry in table:
-            own = [entry["point"].get(n, "") for n in names] + [entry["result"].get(n, "") for n in results]
-            out.writerow([*own, int(entry["front"]), entry["error"]])
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow([*names, *results, "front", "error"])
+    for entry in table:
+        own = [entry["point"].get(n, "") for n in names] + [entry["result"].get(n, "") for n in results]
+        out.writerow([*own, int(entry["front"]), entry["error"]])
+    return text.getvalue()
 
 
-def _whole(path: Path, write) -> None:
-    part = path.with_name(path.name + ".part")
-    try:
-        write(part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+def _image(figure: Figure, kind: str) -> bytes:
+    data = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "sweep"}):
+        figure.savefig(data, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    return data.getvalue()
