@@ -29,7 +29,9 @@ VECTOR     words = ceil(n / lanes), keep = (n - 1) mod lanes (unit 0 or 1)
 LOOP       count = n   count = ceil(n / lanes)
 =========  ==========  ==============================================
 
-n is signed. With n of 0 or less the instruction does nothing but wait and signal; a LOOP skips its body.
+n is signed. With n of 0 or less the instruction does nothing but wait and signal; a LOOP skips its body. With `pair`
+n is first rounded up to a multiple of 2 * lanes and counts are as with unit 1 (those of MUL as its unit says); a LOOP's
+is n / (2 * lanes), of steps that take turns with the halves of a scratchpad.
 
 Addresses: `R[base] + addr` bytes modulo 2^40, a multiple of a word's 2 * lanes bytes, as `stride` is. Registers have 40
 bits, R0 is always 0. Encoded counts (rows, words, tiles, chunks, keep) are one less than what they count.
@@ -166,7 +168,7 @@ ENGINE = {
 }
 
 # Fields in order, from bit 0: name and bits. `add` is signed.
-HEADER = {"op": OP_BITS, "wait": SEMAPHORES, "signal": SEMAPHORES, "len": 4, "add": 16, "unit": 1}
+HEADER = {"op": OP_BITS, "wait": SEMAPHORES, "signal": SEMAPHORES, "len": 4, "add": 16, "unit": 1, "pair": 1}
 _TRANSFER = {
     "target": 2,
     "wide": 1,
