@@ -122,9 +122,9 @@ class StoreTo(IntEnum):
 class Retrieve(IntEnum):
     """What RETRIEVE does, in a core (an LXE alone has no such engine)."""
 
-    CLUSTER = 0  # R[to] = cluster of the next token << shift; if the token opened it, R[level] = its index + 1
-    PLACE = 1  # copy entry i (0 to rows) from addr + i * entry_bytes to where the KVMU puts the next token's
-    FETCH = 2  # copy the bursts of the next cluster set to addr, one behind the other; R[to] = entries fetched
+    CLUSTER = 0  # R[to] = R[base] + addr + (cluster of the next token << shift); R[level] = clusters of its context
+    PLACE = 1  # copy entry i (0 to rows) from R[base] + addr + i * entry_bytes to where the KVMU puts the next token's
+    FETCH = 2  # copy the bursts of the next cluster set to R[base] + addr on; R[to] = entries, R[level] = that << shift
     CLEAR = 3  # forget the context `ctx`: its clusters and its entries
 
 
