@@ -179,7 +179,7 @@ def _text(op: Opcode, name: str, value: int) -> str:
     if _takes_register(op, name):
         return f"r{value}"
     if name in IMMEDIATES:
-        return _bf16_text(value)
+        return bf16_text(value)
     if name in COUNTS.get(op, ()):
         return str(value + 1)
     kind = ENUMS.get((op, name))
@@ -190,7 +190,8 @@ def _text(op: Opcode, name: str, value: int) -> str:
     return hex(value) if name in ("addr", "imm", "stride") else str(value)
 
 
-def _bf16_text(value: int) -> str:
+def bf16_text(value: int) -> str:
+    """BF16 bits as a decimal number of at most four digits that rounds to them, else as hexadecimal bits."""
     number = float(np.array([value], np.uint16).view(BF16)[0])
     for digits in (1, 2, 3, 4):
         text = f"{number:#.{digits}g}"
@@ -397,12 +398,10 @@ class _Assembler:
         except LxeError as e:
             raise self._error(e.reason, self.lines[e.pc]) from None
         if order.waiting:
-            places = [f"{who} at line {self.lines[pc]} {self._named(why)}" for who, (pc, why) in order.waiting.items()]
+            places = [f"{who} (line {self.lines[pc]}) {self._named(why)}" for who, (pc, why) in order.waiting.items()]
             first = next(iter(order.waiting.values()))
-            reason = (
-                f"deadlock: {'; '.join(places)}: let something signal or fill what is waited for, and stand before it"
-            )
-            raise self._error(reason, self.lines[first[0]])
+            fix = "let what they wait for stand before them and need nothing of them"
+            raise self._error(f"deadlock: {'; '.join(places)}: {fix}", self.lines[first[0]])
         for name, count in order.left.items():
             raise self._error(f"{count} words are left in {name} at the end: take them", self.lines[-1])
         return order

@@ -73,7 +73,7 @@ class Order:
 
     def problems(self) -> list[str]:
         """One line each; empty if there are none."""
-        out = [f"deadlock: {who} stands at instruction {pc}, {why}" for who, (pc, why) in self.waiting.items()]
+        out = [f"deadlock: instruction {pc} ({who}) {why}" for who, (pc, why) in self.waiting.items()]
         out += [f"{n} words are left in {name}" for name, n in self.left.items()]
         return out + [str(h) for h in self.hazards]
 
@@ -220,7 +220,7 @@ class _Game:
                 self._loaded()
         waiting = {getattr(who, "name", who): self.at[who] for who in actors if self.at[who][1]}
         if self.loads:
-            waiting.setdefault(Engine.LOAD.name, (self.loads[0][1].pc, "its words wait in the queue of LOAD words"))
+            waiting.setdefault(Engine.LOAD.name, (self.loads[0][1].pc, "waits for the VPE to take its words"))
         queues = [] if waiting else [*self.words.values(), self.out]
         left = {q.name: q.waiting for q in queues if q.waiting}
         return Order(waiting, left, list(self.hazards.values()))
@@ -234,7 +234,10 @@ class _Game:
             else:
                 e = ENGINE[i.op]
                 while len(self.queues[e]) == self.queue:
-                    self.at[SEQUENCER] = i.pc, f"the {e.name} engine's queue is full ({self.queue})"
+                    self.at[SEQUENCER] = (
+                        i.pc,
+                        f"waits for room in the queue of {e.name} instructions ({self.queue} places)",
+                    )
                     yield
                 self._uses(i)
                 self.queues[e].append((i, self.knows[SEQUENCER]))
@@ -302,7 +305,7 @@ class _Game:
     def _wait(self, who: Engine | str, i: Issue) -> Iterator[None]:
         wait = bits(i["wait"])
         while short := [s for s in wait if not self.counts[s]]:
-            self.at[who] = i.pc, f"waiting for semaphore {short[0]}"
+            self.at[who] = i.pc, f"waits for semaphore {short[0]}"
             yield
         for s in wait:
             self.counts[s] -= 1
@@ -328,7 +331,10 @@ class _Game:
             done += count
             self.moves += count
             if not count:
-                self.at[e] = i.pc, f"{queue.name} is full ({queue.places}) with {len(clocks) - done} words to come"
+                self.at[e] = (
+                    i.pc,
+                    f"waits for room in {queue.name} ({queue.places} places) for {len(clocks) - done} more",
+                )
                 yield
 
     def _take(self, e: Engine, i: Issue, queue: _Words, count: int) -> Iterator[np.ndarray | None]:
@@ -340,7 +346,7 @@ class _Game:
             if len(part):
                 yield part
             else:
-                self.at[e] = i.pc, f"waiting for {count} words of {queue.name}"
+                self.at[e] = i.pc, f"waits for {count} words of {queue.name}"
                 yield None
 
     def _units(self, i: Issue) -> np.ndarray:

@@ -155,9 +155,8 @@ def bits(mask: int) -> list[int]:
 def resolve(pc: int, i: Instruction, registers: Sequence[int], fmt: LxeFormat) -> Issue:
     """One instruction of an engine with the registers' values; `LxeError` if its extents do not fit."""
     counts = {name: i[name] + 1 for name in COUNTS[i.op]}
-    n = _count(i, registers)
+    n = _count(i, registers, fmt)
     if n is not None:
-        n = _even(n, i, fmt)
         words, rest = -(-n // fmt.lanes), (n - 1) % fmt.lanes + 1
         if i.op in (Opcode.LOAD, Opcode.STORE, Opcode.RETRIEVE):
             counts |= {"rows": words if i["unit"] or i["pair"] else n}
@@ -177,24 +176,21 @@ def resolve(pc: int, i: Instruction, registers: Sequence[int], fmt: LxeFormat) -
     return issue
 
 
-def _count(i: Instruction, registers: Sequence[int]) -> int | None:
-    """n of an instruction whose count a register holds, as a signed number of 40 bits."""
+def _count(i: Instruction, registers: Sequence[int], fmt: LxeFormat) -> int | None:
+    """n of an instruction whose count a register holds: signed, 40 bits; with `pair` rounded up."""
     if not i["len"]:
         return None
-    half = 1 << ADDR_BITS - 1
-    return (registers[i["len"]] + i["add"] + half) % (2 * half) - half
-
-
-def _even(n: int, i: Instruction, fmt: LxeFormat) -> int:
-    """n, with `pair` rounded up to an even number of words."""
-    return -(-n // (2 * fmt.lanes)) * 2 * fmt.lanes if i["pair"] else n
+    half, pair = 1 << ADDR_BITS - 1, 2 * fmt.lanes
+    n = (registers[i["len"]] + half) % (2 * half) - half + i["add"]
+    return -(-n // pair) * pair if i["pair"] else n
 
 
 def _rounds(pc: int, i: Instruction, registers: Sequence[int], fmt: LxeFormat) -> int:
-    n = _count(i, registers)
+    n = _count(i, registers, fmt)
     if n is None:
         return i["count"]
-    rounds = max(0, _even(n, i, fmt) // (2 * fmt.lanes) if i["pair"] else -(-n // fmt.lanes) if i["unit"] else n)
+    size = 2 * fmt.lanes if i["pair"] else fmt.lanes if i["unit"] else 1
+    rounds = max(0, -(-n // size))
     if rounds >> 16:
         raise LxeError(pc, i.op, f"count {rounds} does not fit: at most {(1 << 16) - 1}", Status.RANGE)
     return rounds

@@ -6,6 +6,7 @@ import pytest
 from golden.dot import dot
 from golden.isa import Engine, Instruction, LoadTo, LxeFormat, Opcode, Queue, Status, StoreTo, vector
 from golden.lxe import Lxe, LxeError, Memory, Region, play
+from golden.lxe_sequence import resolve, sequence
 from golden.numerics import BF16, to_bf16
 from golden.params import ParamError
 from golden.vector import Bank, Format, Op, Reduce, Source
@@ -484,3 +485,31 @@ def test_stores_to_the_retrieval_engine():
 def load_v_to_b(words: int) -> Instruction:
     """Words of the LOAD queue to bank B."""
     return vector(Vector(a=Source.STREAM, words=words - 1, keep=3, write=Bank.B), source=Queue.LOAD)
+
+
+@pytest.mark.parametrize(("n", "pairs"), [(-1, 0), (0, 0), (1, 1), (8, 1), (9, 2)])
+def test_counts_in_pairs_of_words(n, pairs):
+    """Counts from a register, rounded up to whole pairs of words: those of each opcode as `golden.isa` has them."""
+    values = [0, n & (1 << 40) - 1, *[0] * 14]
+    by = {"len": 1, "pair": 1}
+    counts = {
+        "LOAD": ({"target": LoadTo.VECTOR}, {"rows": 2 * pairs, "words": 1}),
+        "STORE": ({}, {"rows": 2 * pairs, "words": 1}),
+        "MUL": ({"start": 1, "end": 1}, {"rows": 1, "tiles": 2 * pairs, "chunks": 1, "keep": 1}),
+        "VECTOR": ({}, {"words": 2 * pairs, "keep": 4}),
+    }
+    for name, (fields, want) in counts.items():
+        issue = resolve(0, op(name, **by, **fields), values, FMT)
+        assert issue.skip is (pairs == 0)
+        assert issue.skip or issue.counts == want
+    unit1 = resolve(0, op("MUL", **by, unit=1, start=1, end=1), values, FMT)
+    assert unit1.skip or unit1.counts == {"rows": 1, "tiles": 1, "chunks": 2 * pairs, "keep": 4}
+    loop = [op("LOOP", **by, end=2), op("SYNC"), op("END"), op("HALT")]
+    assert [i.op.name for i in sequence(loop, values, FMT)].count("SYNC") == pairs
+
+
+def test_a_register_of_a_count_is_signed_and_the_count_exact():
+    """The largest register and a positive `add` give a large count, not a negative one."""
+    values = [0, (1 << 39) - 1, *[0] * 14]
+    with pytest.raises(LxeError, match=f"rows {(1 << 39) + 4} does not fit"):
+        resolve(0, op("STORE", len=1, add=5), values, FMT)

@@ -150,13 +150,16 @@ def test_a_missing_wait_or_signal_is_found(name):
 def test_a_deadlock_names_who_waits_for_what():
     order = simulate(edited(10, signal=0), {}, FMT)
     assert order.waiting == {
-        "sequencer": (8, "the LOAD engine's queue is full (2)"),
-        "LOAD": (8, "waiting for semaphore 2"),
-        "MUL": (11, "waiting for semaphore 1"),
-        "VECTOR": (12, "waiting for 2 words of the queue of MUL words"),
-        "STORE": (14, "waiting for 4 words of the VPE's output"),
+        "sequencer": (8, "waits for room in the queue of LOAD instructions (2 places)"),
+        "LOAD": (8, "waits for semaphore 2"),
+        "MUL": (11, "waits for semaphore 1"),
+        "VECTOR": (12, "waits for 2 words of the queue of MUL words"),
+        "STORE": (14, "waits for 4 words of the VPE's output"),
     }
-    assert order.problems()[0] == "deadlock: sequencer stands at instruction 8, the LOAD engine's queue is full (2)"
+    assert (
+        order.problems()[0]
+        == "deadlock: instruction 8 (sequencer) waits for room in the queue of LOAD instructions (2 places)"
+    )
 
 
 def through(words: int, **fields) -> list[Instruction]:
@@ -206,22 +209,22 @@ def test_few_places_stop_what_many_let_pass():
     turns = [mul(6, 1, 1, signal=2), load_v(1, wait=2), through(1)[0], take(6)]
     assert problems(*start, *turns, words=6) == []
     assert problems(*start, *turns, words=4) == [
-        "deadlock: LOAD stands at instruction 5, waiting for semaphore 1",
-        "deadlock: MUL stands at instruction 4, the queue of MUL words is full (4) with 2 words to come",
-        "deadlock: VECTOR stands at instruction 6, waiting for 1 words of the queue of LOAD words",
+        "deadlock: instruction 5 (LOAD) waits for semaphore 1",
+        "deadlock: instruction 4 (MUL) waits for room in the queue of MUL words (4 places) for 2 more",
+        "deadlock: instruction 6 (VECTOR) waits for 1 words of the queue of LOAD words",
     ]
     many = [op("SYNC", signal=2), *[load_w(1, 1, wait=1)] * 4, op("SYNC", wait=2, signal=1)]
     many += [op("SYNC", signal=1)] * 3
     assert problems(*many, queue=4) == []
     assert (
         problems(*many, queue=3)[0]
-        == "deadlock: sequencer stands at instruction 4, the LOAD engine's queue is full (3)"
+        == "deadlock: instruction 4 (sequencer) waits for room in the queue of LOAD instructions (3 places)"
     )
 
 
 def test_words_that_nobody_takes():
     assert problems(load_v(3)) == [
-        "deadlock: LOAD stands at instruction 0, its words wait in the queue of LOAD words",
+        "deadlock: instruction 0 (LOAD) waits for the VPE to take its words",
     ]
     known = [load_x(1, 1, signal=1), load_w(4, 1, signal=1), op("SYNC", wait=1), op("SYNC", wait=1)]
     assert problems(*known, mul(1, 1, 1)) == ["1 words are left in the queue of MUL words"]
