@@ -256,7 +256,7 @@ class _Game:
                 self.hazards.setdefault((pc, i.pc, "R"), Hazard(pc, i.pc, who, f"register {r}"))
         if i.op == Opcode.RETRIEVE:
             self.retrieves += 1
-            results = {Retrieve.CLUSTER: ("to", "level"), Retrieve.FETCH: ("to",)}.get(i["action"], ())
+            results = ("to", "level") if i["action"] in (Retrieve.CLUSTER, Retrieve.FETCH) else ()
             self.sets |= {i[name]: (i.pc, self.retrieves) for name in results if i[name] and not i.skip}
 
     def _engine(self, e: Engine) -> Iterator[None]:
@@ -421,7 +421,7 @@ class _Game:
             return
         self.fired = np.maximum(self.fired, knows)
         done, to = 0, v.addr_d + np.arange(count) & top
-        into = [[bank] for bank in range(3) if v.write >> bank & 1]
+        into = np.flatnonzero([v.write >> bank & 1 for bank in range(3)])[:, None]
         if not v.streams:
             self.tags[into, to] = self.fired
             return

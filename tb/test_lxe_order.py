@@ -9,7 +9,7 @@ import pytest
 from golden.isa import ENGINE, SEMAPHORES, Engine, Instruction, LoadTo, Opcode, Queue, Retrieve, StoreTo, vector
 from golden.lxe import Lxe, LxeError, Result, Words, simulate
 from golden.lxe_sequence import bits, sequence
-from golden.vector import Bank, Format, Source
+from golden.vector import Bank, Format, Reduce, Source
 from golden.vector import Instruction as Vector
 from tb.test_lxe_golden import FMT, SIZE, W, X, Y, bf16, load_w, load_x, lxe, mul, op, put, store, take
 
@@ -190,6 +190,12 @@ def test_words_carry_order_through_the_vpe():
     assert problems(*take_more, put(1, form=Format.HALF, at=4), store(1, 1, addr=X + 0x100)) == []
     assert problems(*take_more, put(1, form=Format.HALF), store(1, 1, addr=X)) == []
     assert len(problems(*take_more, put(1, form=Format.HALF), store(1, 1, addr=X + 0x100))) == 1
+
+
+def test_vectors_that_write_no_bank():
+    """Of the stream, and of a bank: their words are taken all the same."""
+    top = Vector(a=Source.STREAM, words=1, keep=3, reduce=Reduce.MAX)
+    assert problems(load_v(2), vector(top, source=Queue.LOAD), vector(replace(top, a=Source.BANK))) == []
 
 
 def test_rows_of_a_mul_are_ordered_one_by_one():
