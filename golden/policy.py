@@ -255,7 +255,7 @@ class Store:
         """Forget the fetched copies of a layer."""
         if self._guests[layer]:
             here = self._here[layer, :, : self.length]
-            self.ledger.hold("device", -int(here.sum()) * self.entry_bytes)
+            self.ledger.hold("device", -int(np.count_nonzero(here)) * self.entry_bytes)
             here[:] = False
             self._guests[layer] = False
 
@@ -528,7 +528,7 @@ def runs(mask: np.ndarray) -> int:
     """Runs of adjacent True along the last axis of [..., n]."""
     if mask.shape[-1] == 0:
         return 0
-    return int(mask[..., 0].sum() + (mask[..., 1:] & ~mask[..., :-1]).sum())
+    return int(np.count_nonzero(mask[..., 0]) + np.count_nonzero(mask[..., 1:] & ~mask[..., :-1]))
 
 
 def _sealed(a: np.ndarray) -> np.ndarray:
