@@ -5,8 +5,8 @@ A pass takes the hidden states of `tokens` tokens through one layer, in stages o
 =========  ===========================================================================================================
 norm1      RMSNorm of each token: `golden.vector_programs.rms_norm`
 qkv        queries, keys and values: GEMM
-rotary     queries and keys turned (pairs i and i + head / 2)
-append     keys and values of the pass to their slots of the ring
+rotary     queries and keys turned (pairs i and i + head / 2); keys and values put together as entries
+append     the pass's entries to their slots of the ring
 scores     queries against all keys of the ring and all entries behind it, FP32
 softmax    each row of scores, with an additive mask: `vector_programs.softmax`; probabilities are BF16
 values     probabilities against the values
@@ -27,22 +27,23 @@ Scores and values are the same steps with keys and transposed values for weights
 
 Entries are kept in whole: the keys of all KV heads, then the values. The ring holds the last `recent` tokens, those of
 the pass included: token t in slot t mod recent. Behind it lie up to `entries` more (sinks and what was fetched), as
-many as the registers say, rounded up to 2 * lanes. The host's masks say which columns of a row count: those of the ring
-by token (causality, slots not yet filled), the others by number. All that is masked must be finite: memory is zero at
-first.
+many as the register ENTRIES says when `scores` begins; keys are multiplied in pairs of tiles, so some beyond them,
+which are masked, as are slots of the ring that a token does not see: the host's mask says which. All that is masked
+must be finite: memory is zero at first.
 
 Rows of attention are ordered by KV head, token and query head of its group.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 
 import numpy as np
 
-from golden.isa import Instruction, LoadTo, LxeFormat, Opcode, Queue, StoreTo, vector
-from golden.loops import Item, Op, assemble, op, repeat, roll
+from golden.isa import ADDR_BITS, ENGINE, Instruction, LoadTo, LxeFormat, Opcode, Queue, StoreTo, vector
+from golden.loops import Item, Loop, Op, assemble, op, repeat, roll
+from golden.lxe_sequence import register_values, sequence
 from golden.numerics import BF16, to_bf16
 from golden.params import check, check_ints
 from golden.vector import MINUS_ZERO, ONE, Bank, Format, Post, Reduce, Source, Swap
@@ -60,11 +61,11 @@ class Register(IntEnum):
     SLOT = 3  # address of the slot of the pass's first token
     FIRST = 4  # tokens of the pass from there to the ring's end
     REST = 5  # those that go on at the ring's start
-    PAIRS = 6  # entries behind the ring in units of 2 * lanes, rounded up
-    ROW = 7  # length of a row of scores: recent + PAIRS * 2 * lanes
+    ENTRIES = 6  # behind the ring; read from the stage `scores` on
+    TAIL = 7  # the program's: bytes to the mask of the last tile with an entry
 
 
-POINTERS = range(8, 16)  # registers of the program's own
+POINTERS = range(8, 16)  # of the program's loops
 # Semaphores: a half of W and X is free; filled; a stage is in memory; X holds no queries that are still needed.
 FREE, FULL, STORED, QUERIES = range(4)
 _NEVER = -(1 << 15)  # added to a small register gives a count below zero: the instruction only waits and signals
@@ -150,10 +151,10 @@ class Tiling:
 
 @dataclass
 class Work:
-    """What a stage does, counted over its program. All in a pass.
+    """What a stage does in a pass.
 
-    issued : instructions of the four engines · loaded, stored : bytes over the bus · words : through the VPE
-    chunks : steps of the DPE, i.e. cycles of all its trees · macs : products that count
+    issued : instructions of the four engines · loaded, stored : bytes over the bus · words : through the VPE's lanes
+    or out of it · chunks : steps of the DPE, all trees at once
     """
 
     issued: int = 0
@@ -162,9 +163,16 @@ class Work:
     words: int = 0
     chunks: int = 0
 
-    def utilisation(self, bus_bytes: int) -> float:
-        """Upper bound of the DPE's share of cycles: it, the VPE and either way of the bus beside each other."""
-        return self.chunks / max(self.chunks, self.words, self.loaded / bus_bytes, self.stored / bus_bytes, 1)
+    def cycles(self, bus_bytes: int) -> dict[str, int]:
+        """Lower bounds by resource: DPE and VPE a chunk or word, the bus `bus_bytes` a cycle in either direction."""
+        load, store = (-(-n // bus_bytes) for n in (self.loaded, self.stored))
+        return {"dpe": self.chunks, "vpe": self.words, "load": load, "store": store}
+
+    def utilisation(self, bus_bytes: int) -> tuple[float, str]:
+        """Upper bound of the DPE's share of the stage's cycles, and the resource that sets it."""
+        cycles = self.cycles(bus_bytes)
+        most = max(cycles, key=cycles.get)
+        return self.chunks / max(1, cycles[most]), most
 
 
 @dataclass(frozen=True)
@@ -193,6 +201,8 @@ class _Compiler:
         self.plan, self.shape, self.fmt = plan, plan.shape, plan.fmt
         self.items: list[Item] = []
         self.half = 0
+        # Words of a row of scores: those of the ring and pairs behind it.
+        self.row = {"len": int(Register.ENTRIES), "add": self.shape.recent, "pair": 1}
 
     # Instructions
 
@@ -206,15 +216,17 @@ class _Compiler:
         size, wide = np.dtype(array.dtype).itemsize, array.dtype == np.float32
         self._emit(
             Opcode.LOAD,
-            base=array.base,
-            addr=array.offset + at * size,
-            rows=rows - 1,
-            words=words - 1,
-            stride=stride * size,
-            target=target,
-            wide=wide,
-            **_semaphores(wait, signal),
-            **more,
+            **{
+                "base": array.base,
+                "addr": array.offset + at * size,
+                "rows": rows - 1,
+                "words": words - 1,
+                "stride": stride * size,
+                "target": target,
+                "wide": wide,
+            }
+            | _semaphores(wait, signal)
+            | more,
         )
 
     def store(self, array: Array, at: int, rows: int, words: int, stride: int, **more: int) -> None:
@@ -238,7 +250,7 @@ class _Compiler:
         """VECTOR on `words` words, or on a row of scores. Lanes above `keep` take no part in a reduction."""
         header = (("source", int(source)),)
         if row:
-            header += (("len", Register.ROW),)
+            header += tuple(self.row.items())
         keep = self.fmt.lanes - 1 if keep is None else keep
         fields = {k: int(v) for k, v in fields.items()}
         self.items.append(_vector(header, words=0 if row else words - 1, keep=keep, **fields))
@@ -393,20 +405,25 @@ class _Compiler:
                         at = ((g * s.tokens + first) * s.group + j) * head
                         self.store(p["q"], at, at_once, period, s.group * head)
                     else:
-                        k_row = s.kv_heads * head
-                        self.store(p["k"], first * k_row + (h - s.heads) * head, at_once, period, k_row)
+                        self.store(p["fresh"], first * s.entry + (h - s.heads) * head, at_once, period, s.entry)
+        half = s.kv_heads * head
+        for at, words in self.columns(half):
+            self.load(p["qkv"], row - half + at, s.tokens, words, row, LoadTo.VECTOR)
+            self.vector(s.tokens * words, Queue.LOAD, a=STREAM, write=Bank.B)
+            self.out(s.tokens * words)
+            self.store(p["fresh"], half + at, s.tokens, words, s.entry)
+
+    def columns(self, numbers: int) -> list[tuple[int, int]]:
+        """Rows of so many numbers cut so that a bank holds a part of all tokens' rows: first number, words."""
+        n = self.fmt.lanes
+        words = max(d for d in divisors(numbers // n) if d * self.shape.tokens <= self.fmt.depth)
+        return [(at, words) for at in range(0, numbers, words * n)]
 
     def append(self) -> None:
-        """Keys and values of the pass to the ring, which may end between two of them."""
-        s, p, n = self.shape, self.plan, self.fmt.lanes
-        half = s.kv_heads * s.head_size
-        values = (s.heads + s.kv_heads) * s.head_size
-        words = max(d for d in divisors(half // n) if d * s.tokens <= self.fmt.depth)
-        for at in range(0, s.entry, words * n):
-            if at < half:
-                self.load(p["k"], at, s.tokens, words, half, LoadTo.VECTOR)
-            else:
-                self.load(p["qkv"], values + at - half, s.tokens, words, p["qkv"].shape[-1], LoadTo.VECTOR)
+        """Entries of the pass to the ring, which may end between two of them."""
+        s, p = self.shape, self.plan
+        for at, words in self.columns(s.entry):
+            self.load(p["fresh"], at, s.tokens, words, s.entry, LoadTo.VECTOR)
             self.vector(s.tokens * words, Queue.LOAD, a=STREAM, write=Bank.B)
             self.out(s.tokens * words)
             self.store(p["ring"], at, 1, words, s.entry, base=Register.SLOT, len=Register.FIRST)
@@ -416,6 +433,7 @@ class _Compiler:
         """Queries of a KV head, `batch` rows at a time, against a tile of keys a step."""
         s, p, n, batch = self.shape, self.plan, self.fmt.lanes, self.plan.batch
         period, out = s.head_size // n, p["scores"]
+        self.count()
         self.signal_queries()
         for g in range(s.kv_heads):
             for first in range(g * s.rows, (g + 1) * s.rows, batch):
@@ -434,6 +452,21 @@ class _Compiler:
                 self.tiles(tile)
                 self.signal_queries()
 
+    def count(self) -> None:
+        """TAIL from ENTRIES: the sequencer adds, and counts in words where a LOOP does."""
+        n, tail, last = self.fmt.lanes, Register.TAIL, POINTERS[0]
+
+        def add(to: int, a: int, imm: int) -> Op:
+            return op(Opcode.ADD, to=to, a=a, imm=imm % (1 << ADDR_BITS))
+
+        self.items += [
+            # ENTRIES less all their tiles, and one back: numbers of the last one.
+            add(last, Register.ENTRIES, n),
+            Loop((add(last, last, -n),), (), register=Register.ENTRIES, unit="unit"),
+            add(tail, 0, 0),
+            Loop((add(tail, tail, 2 * self.fmt.word_bytes),), (), register=last),
+        ]
+
     def signal_queries(self) -> None:
         """The queries in X are needed no more."""
         self._emit(Opcode.MUL, len=Register.REST, add=_NEVER, **_semaphores((), (QUERIES,)))
@@ -449,7 +482,7 @@ class _Compiler:
             for i in range(2):
                 step(ring + 2 * k + i)
             bodies.append(self.items)
-        self.items = [*before, repeat(Register.PAIRS, *bodies)]
+        self.items = [*before, repeat(Register.ENTRIES, "pair", *bodies)]
 
     def softmax(self) -> None:
         """Rows of scores, as `vector_programs.softmax` with a mask in bank C."""
@@ -457,18 +490,14 @@ class _Compiler:
         ring, scores, out = s.recent // n, p["scores"], p["probabilities"]
         top, total, inverse, rest = range(4)
         size = scores.shape[-1]
-        row = {"len": Register.ROW, "unit": 1}
-        behind = {"len": Register.ROW, "add": -s.recent}
-        self.load(p["unused"], 0, 1, 1, n, LoadTo.VECTOR, unit=1, **behind)
-        header = (("source", int(Queue.LOAD)), *behind.items())
-        self.items.append(_vector(header, a=int(STREAM), write=int(Bank.C), addr_d=ring % self.fmt.depth))
+        self.mask_behind()
         scale = {"imm_b": _bf16(p.scale)}
         for g in range(s.kv_heads):
             for r in range(s.rows):
                 at = g * s.rows + r
                 self.load(p["mask"], r * s.recent, 1, ring, 0, LoadTo.VECTOR)
                 self.vector(ring, Queue.LOAD, a=STREAM, write=Bank.C)
-                self.load(scores, at * size, 1, 1, n, LoadTo.VECTOR, **row)
+                self.load(scores, at * size, 1, 1, n, LoadTo.VECTOR, **self.row)
                 self.vector(
                     0,
                     Queue.LOAD,
@@ -488,7 +517,23 @@ class _Compiler:
                 self.scalar(inverse, scalar_a=rest, b=SCALAR, scalar_b=inverse, c=SCALAR, scalar_c=inverse)
                 self.vector(0, row=True, a=SCALAR, scalar_a=inverse, b=BANK, post=Post.ROUND, write=Bank.B)
                 self.out(0, row=True)
-                self.store(out, at * size, 1, 1, n, **row)
+                self.store(out, at * size, 1, 1, n, **self.row)
+
+    def mask_behind(self) -> None:
+        """The mask behind the ring, if there are entries, in bank C: zeros, the last tile's word, one for its pair."""
+        p, n, some = self.plan, self.fmt.lanes, POINTERS[0]
+        outer, self.items = self.items, []
+        self.load(p["zeros"], 0, 1, 1, 0, LoadTo.VECTOR, len=Register.ENTRIES, unit=1, add=-n)
+        self.load(p["tails"], 0, 1, 2, 0, LoadTo.VECTOR, base=Register.TAIL)
+        header = (("source", int(Queue.LOAD)), ("len", int(Register.ENTRIES)), ("add", n))
+        at = self.shape.recent // n % self.fmt.depth
+        self.items.append(_vector(header, a=int(STREAM), write=int(Bank.C), addr_d=at))
+        self.items = [
+            *outer,
+            op(Opcode.SET, to=some),
+            Loop((op(Opcode.SET, to=some, imm=1),), (), register=Register.ENTRIES, unit="unit"),
+            Loop(tuple(self.items), (0, 0), register=some),
+        ]
 
     def values(self) -> None:
         """Probabilities of `batch` rows against a tile of values a step, transposed as they are loaded."""
@@ -529,10 +574,12 @@ class LayerPlan:
     `work`, `weights` and `kv` hold arrays (`plan["q"]` is one by its name); the first from address 0, the others from
     the registers WEIGHTS and KV, so that one program serves all layers of a decoder. `work` is the pass's own.
 
+    cuts : how the GEMMs are cut and so how weights lie in memory; chosen for the pass if not given
+
     Raises `ParamError` for a shape that does not fit the format: it names the dimension and what it may be.
     """
 
-    def __init__(self, shape: LayerShape, fmt: LxeFormat):
+    def __init__(self, shape: LayerShape, fmt: LxeFormat, cuts: dict[str, Tiling] | None = None):
         self.shape, self.fmt = shape, fmt
         self._check()
         s, n = shape, fmt.lanes
@@ -555,11 +602,12 @@ class LayerPlan:
             ("hidden", (s.tokens, s.width), np.float32),
             ("tables", (2, 2, s.tokens, head), np.float32),  # of queries and keys: cos, sin
             ("mask", (s.rows, s.recent), BF16),
-            ("unused", (max(behind, n),), BF16),  # the mask behind the ring
+            ("zeros", (n,), BF16),
+            ("tails", (n + 1, 2, n), BF16),  # masks of a tile with so many entries, and of one with none
             ("norm1", (1, s.tokens, s.width), BF16),
             ("qkv", (s.tokens, qkv), BF16),
             ("q", (s.kv_heads, s.tokens, s.group * head), BF16),
-            ("k", (s.tokens, s.kv_heads * head), BF16),
+            ("fresh", (s.tokens, s.entry), BF16),
             ("scores", (s.kv_heads * s.rows, self.row), np.float32),
             ("probabilities", (s.kv_heads * s.rows, self.row), BF16),
             ("attention", (s.kv_heads, s.tokens, s.group * head), BF16),
@@ -568,7 +616,7 @@ class LayerPlan:
         ):
             self.work.add(name, dims, dtype)
         self.kv.add("ring", (self.row, s.entry), BF16)
-        self.cuts = {
+        self.cuts = cuts or {
             "qkv": self._cut(qkv, s.width, s.width),
             "output": self._cut(s.width, s.heads * head, s.group * head),
             "gate_up": self._cut(s.ffn, s.width, s.width, 2),
@@ -585,12 +633,18 @@ class LayerPlan:
     def __getitem__(self, name: str) -> Array:
         return self.arrays[name]
 
+    def of(self, tokens: int) -> "LayerPlan":
+        """The plan of a pass of fewer tokens over the same weights and entries."""
+        check(tokens <= self.shape.tokens, "tokens", tokens, f"must be at most the plan's {self.shape.tokens}")
+        return LayerPlan(replace(self.shape, tokens=tokens), self.fmt, self.cuts)
+
     def _check(self) -> None:
         s, f = self.shape, self.fmt
         n, half = f.lanes, f.w_depth // 2
-        for name in ("width", "head_size", "ffn", "recent"):
+        for name in ("width", "head_size", "ffn"):
             value = getattr(s, name)
             check(value % n == 0, name, value, f"must be a multiple of lanes = {n}")
+        check(s.recent % (2 * n) == 0, "recent", s.recent, f"must be a multiple of two words of lanes = {n}")
         period = s.head_size // n
         check(period & (period - 1) == 0, "head_size", s.head_size, f"must be a power of two times lanes = {n}")
         check(period <= half, "head_size", s.head_size, f"must be at most {half * n}: a key is a word of half of W")
@@ -626,7 +680,7 @@ class LayerPlan:
         for name, outputs, build in (
             ("norm1", ("norm1",), lambda: c.norm(a["hidden"], a["norm1_weight"], a["norm1"])),
             ("qkv", ("qkv",), lambda: gemm("qkv", "norm1", "qkv")),
-            ("rotary", ("q", "k"), c.rotary),
+            ("rotary", ("q", "fresh"), c.rotary),
             ("append", ("ring",), c.append),
             ("scores", ("scores",), c.scores),
             ("softmax", ("probabilities",), c.softmax),
@@ -662,16 +716,33 @@ class LayerPlan:
         check(len(out) <= self.fmt.i_depth, name, len(out), f"must be at most i_depth = {self.fmt.i_depth}: run fewer")
         return out
 
-    # The host's part
+    def costs(self, entries: int) -> dict[str, Work]:
+        """What each stage does with so many entries behind the ring, by name."""
+        registers = register_values(self.registers(0, entries, 0, 0))
+        return {stage.name: self._cost(stage.name, registers) for stage in self.stages}
 
-    def pairs(self, entries: int) -> int:
-        """What the register PAIRS holds for so many entries behind the ring; `ParamError` if there is no room."""
-        check(0 <= entries <= self.shape.entries, "entries", entries, f"must be 0 to {self.shape.entries}")
-        return -(-entries // (2 * self.fmt.lanes))
+    def _cost(self, name: str, registers: list[int]) -> Work:
+        out = Work()
+        for i in sequence(self.program(name, name), registers, self.fmt):
+            out.issued += i.op in ENGINE
+            if i.skip:
+                continue
+            if i.op in (Opcode.LOAD, Opcode.STORE):
+                moved = i["rows"] * i["words"] * self.fmt.word_bytes * (1 + i["wide"])
+                out.loaded += moved * (i.op == Opcode.LOAD)
+                out.stored += moved * (i.op == Opcode.STORE)
+            elif i.op == Opcode.MUL:
+                out.chunks += i["rows"] * i["tiles"] * i["chunks"]
+            elif i.op == Opcode.VECTOR:
+                out.words += i["words"]
+        return out
+
+    # The host's part
 
     def registers(self, start: int, entries: int, weights: int, kv: int) -> dict[int, int]:
         """Of a pass whose first token is token `start`, with `entries` behind the ring; addresses of the layer."""
         s = self.shape
+        check(0 <= entries <= s.entries, "entries", entries, f"must be 0 to {s.entries}")
         slot = start % s.recent
         first = min(s.tokens, s.recent - slot)
         return {
@@ -680,8 +751,7 @@ class LayerPlan:
             Register.SLOT: kv + slot * s.entry * 2,
             Register.FIRST: first,
             Register.REST: s.tokens - first,
-            Register.PAIRS: (pairs := self.pairs(entries)),
-            Register.ROW: s.recent + pairs * 2 * self.fmt.lanes,
+            Register.ENTRIES: entries,
         }
 
     def inputs(self, hidden: np.ndarray, cos: np.ndarray, sin: np.ndarray, start: int) -> dict[str, np.ndarray]:
@@ -702,9 +772,14 @@ class LayerPlan:
         token = newest - (newest - np.arange(s.recent)) % s.recent  # in each slot
         return (token >= 0) & (token <= start + np.arange(s.tokens)[:, None])
 
-    def unused(self, entries: int) -> np.ndarray:
-        """The array `unused` for so many entries behind the ring."""
-        return np.where(np.arange(*self["unused"].shape) < entries, 0.0, -np.inf).astype(BF16)
+    def constants(self) -> dict[str, np.ndarray]:
+        """Arrays by name that no pass changes."""
+        rows, _, n = self["tails"].shape
+        unused = np.arange(rows)[:, None] <= np.arange(2 * n)
+        return {
+            "zeros": np.zeros(n, BF16),
+            "tails": np.where(unused, -np.inf, 0.0).astype(BF16).reshape(rows, 2, n),
+        }
 
     def pack(self, layer: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Arrays of weights by name, from those of a layer as `golden.decoder` keeps them ([inputs, outputs])."""

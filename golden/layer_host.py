@@ -14,14 +14,16 @@ from golden.params import check
 class LayerHost:
     """Layers of one shape with their weights and entries in the memory of one LXE.
 
-    layers : of each its weights as `golden.decoder` keeps them
+    plan : of the largest pass · layers : of each its weights as `golden.decoder` keeps them
 
-    `begin` writes the inputs of a pass, `run` executes stages of a layer on what stands in memory; hidden states go
-    from layer to layer there. Before the stage `scores`, `fetch` says what stands behind the ring.
+    `begin` writes the inputs of a pass, whose plan is then `plan`; `run` executes stages of a layer on what stands in
+    memory; hidden states go from layer to layer there. Before the stage `scores`, `fetch` says what stands behind the
+    ring.
     """
 
     def __init__(self, plan: LayerPlan, layers: Sequence[dict[str, np.ndarray]]):
         self.plan = plan
+        self._plans = {plan.shape.tokens: plan}
         sizes = plan.weights.size, plan.kv.size
         bases = plan.work.size + np.arange(len(layers))[:, None] * sum(sizes) + [0, sizes[0]]
         self.bases = [(int(weights), int(kv)) for weights, kv in bases]
@@ -35,7 +37,7 @@ class LayerHost:
                 self.put(name, x, i)
         self.entries = [0] * len(layers)
         self.start = 0
-        self._programs: dict[tuple[str | None, str | None], list[Instruction]] = {}
+        self._programs: dict[tuple[int, str | None, str | None], list[Instruction]] = {}
 
     def address(self, array: Array, layer: int = 0) -> int:
         """Of the first byte."""
@@ -56,14 +58,17 @@ class LayerHost:
 
     def begin(self, hidden: np.ndarray, cos: np.ndarray, sin: np.ndarray, start: int) -> None:
         """A pass of tokens from `start`: hidden states [tokens, width], cos and sin [tokens, head / 2]."""
-        self.start = start
-        for name, x in self.plan.inputs(hidden, cos, sin, start).items():
+        tokens = len(hidden)
+        if tokens not in self._plans:
+            self._plans[tokens] = self._plans[max(self._plans)].of(tokens)
+        self.plan, self.start = self._plans[tokens], start
+        for name, x in (self.plan.constants() | self.plan.inputs(hidden, cos, sin, start)).items():
             self.put(name, x)
 
     def fetch(self, entries: np.ndarray, layer: int = 0) -> None:
         """Put entries [n, 2, KV heads, head size] (keys, values; BF16) behind the ring; each pass attends to them."""
         s, n = self.plan.shape, len(entries)
-        self.plan.pairs(n)
+        check(n <= s.entries, "entries", n, f"must be at most {s.entries}")
         self.entries[layer] = n
         if n:
             at = self.address(self.plan["ring"], layer) + s.recent * s.entry * 2
@@ -71,10 +76,9 @@ class LayerHost:
 
     def run(self, layer: int = 0, first: str | None = None, last: str | None = None) -> Result:
         """Execute the stages from `first` to `last` (all if not given) of a layer."""
-        key = first, last
+        key = self.plan.shape.tokens, first, last
         if key not in self._programs:
             self._programs[key] = self.plan.program(first, last)
-        self.put("unused", self.plan.unused(self.entries[layer]))
         registers = self.plan.registers(self.start, self.entries[layer], *self.bases[layer])
         return self.lxe.run(self._programs[key], {int(k): v for k, v in registers.items()})
 

@@ -5,6 +5,7 @@ finds what repeats: a stretch of instructions that comes again and again and dif
 moves by the same step from one time to the next. `assemble` gives each distinct step a register.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -51,17 +52,21 @@ class Op:
 
 @dataclass(frozen=True)
 class Loop:
-    """`body`, `count` times or, with a `register`, as often as that says; address k moves by `steps[k]` each time."""
+    """`body`, `count` times or, with a `register`, as often as that says; address k moves by `steps[k]` each time.
+
+    unit : what the register counts in: "" itself, its words ("unit") or pairs of words ("pair")
+    """
 
     body: tuple["Op | Loop", ...]
     steps: tuple[int, ...]
     count: int = 0
     register: int = 0
+    unit: str = ""
 
     @cached_property
     def key(self) -> int:
         """Equal for what differs in addresses only."""
-        return _name((self.count, self.register, self.steps, tuple(item.key for item in self.body)))
+        return _name((self.count, self.register, self.unit, self.steps, tuple(item.key for item in self.body)))
 
     @cached_property
     def addresses(self) -> tuple[int, ...]:
@@ -93,11 +98,11 @@ def addresses(items: Sequence[Item]) -> tuple[int, ...]:
     return tuple(a for item in items for a in item.addresses)
 
 
-def repeat(register: int, first: Sequence[Item], second: Sequence[Item]) -> Loop:
-    """A loop of R[register] times, from what its body is the first and the second time."""
+def repeat(register: int, unit: str, first: Sequence[Item], second: Sequence[Item]) -> Loop:
+    """A loop with a count in a register, from what its body is the first and the second time."""
     first, second = roll(first), roll(second)
     check([i.key for i in first] == [i.key for i in second], "body", len(first), "must differ in addresses only")
-    return Loop(tuple(first), _steps(first, second), register=register)
+    return Loop(tuple(first), _steps(first, second), register=register, unit=unit)
 
 
 def roll(items: Sequence[Item]) -> list[Item]:
@@ -153,21 +158,28 @@ class _Assembler:
 
     def _loop(self, loop: Loop, bases: Sequence[int]) -> None:
         wanted = dict.fromkeys((b, s) for b, s in zip(bases, loop.steps, strict=True) if s)
+        used = Counter(b for b, _ in set(zip(bases, loop.steps, strict=True)))
+        # A register that only moves by one step is moved itself, and back after the loop.
+        moved = [want for want in wanted if want[0] and used[want[0]] == 1 and loop.count]
+        copied = [want for want in wanted if want not in moved]
         check(
-            len(wanted) <= len(self.free), "registers", len(wanted), f"a loop needs more than the {len(self.free)} free"
+            len(copied) <= len(self.free), "registers", len(copied), f"a loop needs more than the {len(self.free)} free"
         )
-        pointers = {want: self.free.pop() for want in wanted}
-        for (base, _), register in pointers.items():
-            self._add(register, base, 0)
+        pointers = {want: want[0] for want in moved} | {want: self.free.pop() for want in copied}
+        for want in copied:
+            self._add(pointers[want], want[0], 0)
         head = len(self.out)
         self.out.append(Instruction(Opcode.LOOP, {}))
         self.emit(loop.body, [pointers.get(want, want[0]) for want in zip(bases, loop.steps, strict=True)])
         for (_, step), register in pointers.items():
             self._add(register, register, step)
         how = {"len": loop.register} if loop.register else {"count": loop.count}
-        self.out[head] = Instruction(Opcode.LOOP, how | {"end": len(self.out)})
+        how |= {loop.unit: 1} if loop.unit else {}
+        self.out[head] = op(Opcode.LOOP, **how, end=len(self.out)).instruction
         self.out.append(Instruction(Opcode.END, {}))
-        self.free += pointers.values()
+        for register, step in moved:
+            self._add(register, register, -step * loop.count)
+        self.free += [pointers[want] for want in copied]
 
     def _add(self, to: int, a: int, imm: int) -> None:
         self.out.append(Instruction(Opcode.ADD, {"to": to, "a": a, "imm": imm % (1 << ADDR_BITS)}))

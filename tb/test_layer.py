@@ -1,0 +1,302 @@
+"""The layer compiler's programs on the golden LXE: every stage against an independent composition and against FP64."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from golden import vector_programs as programs
+from golden.dot import dot
+from golden.isa import ENGINE, LxeFormat, Opcode
+from golden.layer import LayerPlan, LayerShape
+from golden.layer_host import LayerHost
+from golden.loops import assemble, op, roll
+from golden.lxe_order import simulate
+from golden.lxe_sequence import register_values, sequence
+from golden.numerics import BF16, to_bf16
+from golden.params import ParamError
+from golden.vector import fma
+
+TINY = LxeFormat(lanes=4, w_depth=64, x_depth=64, depth=128)
+
+
+def weights(shape: LayerShape, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    s = shape
+    attention = s.heads * s.head_size
+
+    def matrix(k: int, n: int) -> np.ndarray:
+        return rng.normal(size=(k, n)) * k**-0.5
+
+    return {
+        "attn_norm": 1 + rng.normal(size=s.width) / 8,
+        "qkv": matrix(s.width, attention + s.entry),
+        "attn_output": matrix(attention, s.width),
+        "ffn_norm": 1 + rng.normal(size=s.width) / 8,
+        "gate_up": matrix(s.width, 2 * s.ffn),
+        "ffn_down": matrix(s.ffn, s.width),
+    }
+
+
+def turns(shape: LayerShape, start: int) -> tuple[np.ndarray, np.ndarray]:
+    angle = (start + np.arange(shape.tokens))[:, None] * 1e4 ** -(np.arange(0, shape.head_size, 2) / shape.head_size)
+    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+
+class Composed:
+    """A layer from the functions that are verified on their own: `golden.dot` and the VPE's sequences."""
+
+    def __init__(self, plan: LayerPlan, layer: dict[str, np.ndarray]):
+        self.plan, self.shape, self.fmt, self.v = plan, plan.shape, plan.fmt, plan.fmt.vector
+        self.w = {k: to_bf16(np.asarray(w)) for k, w in layer.items()}
+
+    def norm(self, x: np.ndarray, name: str) -> np.ndarray:
+        words, eps = self.shape.width // self.fmt.lanes, self.shape.epsilon
+        steps = [programs.rms_norm(to_bf16(row), self.w[name], eps, self.v, 0, words) for row in x]
+        return np.concatenate([programs.run(p, self.v)[0].view(BF16)[None] for p in steps])
+
+    def gemm(self, name: str, x: np.ndarray, w: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
+        """Sums of slices added in FP32, in order."""
+        step = self.plan.cuts[name].words * self.fmt.lanes
+        for k in range(0, x.shape[1], step):
+            part = dot(x[:, k : k + step], np.ascontiguousarray(w[k : k + step].T), self.fmt.dot)
+            y = part if y is None else fma(part, np.ones(1, BF16), y)
+        return y
+
+    def turn(self, heads: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+        """Heads [tokens, heads, head]; one head a program."""
+        out = []
+        for x, c, s in zip(heads, cos, sin, strict=True):
+            for head in x:
+                steps = programs.rotary_tables(c, s, "halves", self.v)
+                out += programs.run([*steps, *programs.rotary(head[None], len(head), "halves", self.v)], self.v)
+        return np.stack(out).view(BF16).reshape(heads.shape)
+
+    def attention(self, q: np.ndarray, entries: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Scores, probabilities and outputs of the rows of a KV head: q [rows, head], entries [n, 2, head]."""
+        k, v = (np.ascontiguousarray(entries[:, i]) for i in range(2))
+        scores = dot(q, k, self.fmt.dot)
+        masked = np.where(seen, scores, np.float32(-np.inf))
+        p = np.stack([programs.run(programs.softmax(r, self.plan.scale, self.v), self.v)[0] for r in masked])
+        p = p.view(BF16)
+        n, out = self.fmt.lanes, None
+        for at in range(0, len(entries), n):
+            part = dot(p[:, at : at + n], np.ascontiguousarray(v[at : at + n].T), self.fmt.dot)
+            out = part if out is None else fma(part, np.ones(1, BF16), out)
+        return scores, p, to_bf16(out)
+
+    def gate(self, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+        return np.stack([programs.run(programs.silu_gate(*r, self.v), self.v)[0] for r in zip(gate, up, strict=True)])
+
+    def gated(self, x: np.ndarray) -> np.ndarray:
+        gate, up = (self.gemm("gate_up", x, w) for w in np.split(self.w["gate_up"], 2, axis=1))
+        rows = [programs.run(programs.silu_gate(*r, self.v), self.v)[0] for r in zip(gate, up, strict=True)]
+        return np.stack(rows).view(BF16)
+
+
+def same(have: np.ndarray, want: np.ndarray) -> None:
+    """Equal bit for bit."""
+    assert have.dtype == want.dtype
+    bits = np.uint16 if have.dtype == BF16 else np.uint32
+    np.testing.assert_array_equal(have.view(bits).reshape(want.shape), want.view(bits))
+
+
+def check_pass(host: LayerHost, composed: Composed, hidden: np.ndarray, start: int) -> np.ndarray:
+    """Run a pass stage by stage; every array it leaves equals the composition. The layer's output."""
+    plan, s = host.plan, host.plan.shape
+    head, (cos, sin) = s.head_size, turns(s, start)
+    outputs = {stage.name: stage.outputs for stage in plan.stages}
+
+    def after(stage: str) -> list[np.ndarray]:
+        host.run(0, stage, stage)
+        return [host.get(a.name) for a in outputs[stage]]
+
+    host.begin(hidden, cos, sin, start)
+    [[norm]] = after("norm1")
+    same(norm, composed.norm(hidden, "attn_norm"))
+    [qkv] = after("qkv")
+    same(qkv, to_bf16(composed.gemm("qkv", norm, composed.w["qkv"])))
+
+    heads = qkv.reshape(s.tokens, -1, head)
+    q, fresh = after("rotary")
+    q = q.reshape(s.kv_heads, s.tokens, s.group, head)
+    scaled = np.float32(cos * plan.query_scale), np.float32(sin * plan.query_scale)
+    same(q.swapaxes(0, 1).reshape(s.tokens, s.heads, head).copy(), composed.turn(heads[:, : s.heads], *scaled))
+    turned, v = np.split(heads[:, s.heads :], 2, axis=1)
+    fresh = fresh.reshape(s.tokens, 2, s.kv_heads, head)
+    same(fresh[:, 0].copy(), composed.turn(turned, cos, sin))
+    same(fresh[:, 1].copy(), v.copy())
+    ring = host.ring()
+    ring[(start + np.arange(s.tokens)) % s.recent] = fresh
+    after("append")
+    same(host.ring(), ring)
+
+    n = s.recent + -(-host.entries[0] // (2 * plan.fmt.lanes)) * 2 * plan.fmt.lanes
+    entries = host.get("ring")[:n].reshape(n, 2, s.kv_heads, head)
+    behind = np.arange(s.recent, n) < s.recent + host.entries[0]
+    seen = np.concatenate([plan.seen(start), np.tile(behind, (s.tokens, 1))], axis=1).repeat(s.group, axis=0)
+    want = [composed.attention(q[g].reshape(-1, head), entries[:, :, g], seen) for g in range(s.kv_heads)]
+    for i, stage in enumerate(("scores", "softmax", "values")):
+        [have] = after(stage)
+        y = np.concatenate([w[i] for w in want])
+        same(np.ascontiguousarray(have.reshape(len(y), -1)[:, : y.shape[1]]), y)
+
+    y = y.reshape(s.kv_heads, s.tokens, -1).swapaxes(0, 1).reshape(s.tokens, -1)
+    hidden = composed.gemm("output", y, composed.w["attn_output"], hidden)
+    same(after("output")[0], hidden)
+    [[norm]] = after("norm2")
+    same(norm, composed.norm(hidden, "ffn_norm"))
+    [[gated]] = after("gate_up")
+    same(gated, composed.gated(norm))
+    hidden = composed.gemm("down", gated, composed.w["ffn_down"], hidden)
+    same(after("down")[0], hidden)
+    return hidden
+
+
+SHAPES = {
+    "grouped": (LayerShape(32, 4, 2, 8, 48, tokens=3, recent=16, entries=25), TINY),
+    "one": (LayerShape(16, 2, 2, 4, 16, tokens=1, recent=8, entries=0), TINY),
+    "ragged": (
+        LayerShape(40, 4, 2, 16, 56, tokens=5, recent=16, entries=9),
+        LxeFormat(8, 24, 16, 16, 16, i_depth=1024),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_stage_equals_the_composition(name):
+    shape, fmt = SHAPES[name]
+    rng = np.random.default_rng(len(name))
+    layer = weights(shape, rng)
+    plan = LayerPlan(shape, fmt)
+    host, composed = LayerHost(plan, [layer]), Composed(plan, layer)
+    for frame in range(4):  # the ring wraps, within a pass where its tokens do not divide it
+        many = min(shape.entries, 7 * frame - frame // 3)
+        host.fetch(rng.normal(size=(many, 2, shape.kv_heads, shape.head_size)).astype(BF16))
+        hidden = rng.normal(size=(shape.tokens, shape.width)).astype(np.float32)
+        want = check_pass(host, composed, hidden, frame * shape.tokens)
+        host.begin(hidden, *turns(shape, frame * shape.tokens), frame * shape.tokens)
+        host.run()
+        same(host.get("hidden"), want)
+
+
+def test_passes_of_fewer_tokens_share_weights_and_entries():
+    shape, rng = LayerShape(16, 4, 2, 4, 16, tokens=4, recent=8, entries=8), np.random.default_rng(3)
+    plan = LayerPlan(shape, TINY)
+    layer, hidden = weights(shape, rng), rng.normal(size=(8, 16)).astype(np.float32)
+    left = []
+    for sizes in ((4, 4), (3, 1, 1, 3)):
+        host, out, start = LayerHost(plan, [layer]), [], 0
+        for tokens in sizes:
+            cos, sin = turns(shape, start)
+            host.begin(hidden[start : start + tokens], cos[:tokens], sin[:tokens], start)
+            host.run()
+            out.append(host.get("hidden"))
+            start += tokens
+        left.append((np.concatenate(out), host.get("ring")))
+    same(left[0][0], left[1][0])
+    same(left[0][1], left[1][1])
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("first", "last"), [("qkv", "output"), ("gate_up", "down")])
+def test_engines_are_ordered_by_semaphores_alone(name, first, last):
+    shape, fmt = SHAPES[name]
+    plan = LayerPlan(shape, fmt)
+    registers = plan.registers(7, min(13, shape.entries), plan.work.size, plan.work.size + plan.weights.size)
+    order = simulate(plan.program(first, last), {int(k): v for k, v in registers.items()}, fmt)
+    assert not order.waiting
+    assert not order.left
+    assert not order.hazards
+
+
+def test_work_is_what_the_lxe_counts():
+    shape, fmt = SHAPES["grouped"]
+    rng = np.random.default_rng(5)
+    plan = LayerPlan(shape, fmt)
+    host = LayerHost(plan, [weights(shape, rng)])
+    host.fetch(rng.normal(size=(13, 2, 2, 8)).astype(BF16))
+    host.begin(rng.normal(size=(3, 32)).astype(np.float32), *turns(shape, 0), 0)
+    for name, work in plan.costs(13).items():
+        result = host.run(0, name, name)
+        assert work.chunks == result.chunks, name
+        assert work.issued == sum(result.instructions.values()), name
+        assert work.words == result.words[ENGINE[Opcode.VECTOR]], name
+        assert work.stored == sum(w.data.size for w in result.writes), name
+
+
+REFUSED = {  # dimension -> shape, format, what the message says
+    "width": ({"width": 36}, {}, "multiple of lanes = 8"),
+    "head_size": ({"head_size": 24}, {}, "power of two times lanes = 8"),
+    "ffn": ({"ffn": 12}, {}, "multiple of lanes = 8"),
+    "recent": ({"recent": 24}, {}, "multiple of two words of lanes = 8"),
+    "tokens": ({"tokens": 20}, {"x_depth": 32}, "at most 16"),
+    "recent + entries": ({"entries": 200}, {"depth": 16}, "at most 128"),
+    "heads": ({"heads": 5}, {}, "multiple of kv_heads = 2"),
+    "kv_heads": ({"kv_heads": 0}, {}, "at least 1"),
+    "entries": ({"entries": -1}, {}, "negative"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_illegal_shape_is_refused_by_its_dimension(name):
+    values, fmt, reason = REFUSED[name]
+    good = {"width": 32, "heads": 4, "kv_heads": 2, "head_size": 8, "ffn": 16, "tokens": 2, "recent": 32, "entries": 8}
+    sizes = {"lanes": 8, "w_depth": 16, "x_depth": 64, "depth": 64}
+    LayerPlan(LayerShape(**good), LxeFormat(**sizes))
+    with pytest.raises(ParamError, match=re.escape(name) + "=.*" + reason):
+        LayerPlan(LayerShape(**good | values), LxeFormat(**sizes | fmt))
+
+
+@pytest.mark.parametrize(
+    ("values", "fmt", "message"),
+    [
+        ({"head_size": 64, "width": 128}, {"w_depth": 8}, "head_size=64: must be at most 32: a key is"),
+        ({"head_size": 64}, {"depth": 8}, "head_size=64: must be at most 32, half a bank"),
+        ({"width": 1024}, {}, "width=1024: must be at most 512 numbers, as a bank"),
+    ],
+)
+def test_a_memory_that_is_too_small_is_named(values, fmt, message):
+    sizes = {"lanes": 8, "w_depth": 16, "x_depth": 64, "depth": 64}
+    with pytest.raises(ParamError, match=message):
+        LayerPlan(LayerShape(**{"width": 32, "recent": 16, "ffn": 16} | values), LxeFormat(**sizes | fmt))
+
+
+def test_a_program_too_long_for_its_memory_is_refused():
+    shape, fmt = SHAPES["grouped"]
+    plan = LayerPlan(shape, replace(fmt, i_depth=64))
+    assert len(plan.program("norm1", "norm1")) <= 64
+    with pytest.raises(ParamError, match="instructions of norm1 to down=.*at most i_depth = 64"):
+        plan.program()
+
+
+def test_core_runs_a_layer_of_llama_3_8b_from_its_program_memory():
+    plan = LayerPlan(LayerShape(4096, 32, 8, 128, 14336, 10, 256, 3840), LxeFormat())
+    assert len(plan.program()) <= 512
+    work = plan.costs(3840)
+    assert work["qkv"].chunks == 10 * 96 * 64
+    assert work["gate_up"].loaded >= 2 * 14336 * 4096 * 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rolled_programs_issue_what_the_straight_ones_do(seed):
+    rng = np.random.default_rng(seed)
+    items, base = [], 0
+    for block in range(rng.integers(2, 6)):
+        for k in range(rng.integers(1, 7) if seed % 2 else 4):
+            items.append(op(Opcode.LOAD, base=1, addr=block * 640 + k * 64, rows=1))
+            items.append(op(Opcode.STORE, base=2, addr=base, rows=k % 2))
+            base += 64
+        items.append(op(Opcode.LOAD, addr=4096 - block * 64))
+
+    def issued(program: list) -> list:
+        program = [*program, op(Opcode.HALT).instruction]
+        registers = register_values({1: 1 << 20, 2: 1 << 30})
+        found = [(i.op, i.addr, i["rows"]) for i in sequence(program, registers, TINY) if i.op in ENGINE]
+        assert registers[1:3] == [1 << 20, 1 << 30]
+        return found
+
+    rolled = assemble(roll(items), range(10, 16))
+    assert issued(rolled) == issued(assemble(items, []))
+    if seed % 2 == 0:
+        assert len(rolled) < len(items)
