@@ -6,7 +6,7 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from hdl.arith.popcount import popcount
-from hdl.memory import Ram
+from hdl.memory import SinglePortRam
 from hdl.params import HcuParams, bits_for
 
 JOIN, CLEAR = 0, 1
@@ -39,7 +39,8 @@ def joined_layout(p: HcuParams) -> data.StructLayout:
 class Hcu(wiring.Component):
     """Joins every key to the nearest cluster by Hamming distance of hash bits, or opens a cluster (section V-B).
 
-    The cluster hash bits of a context are scanned in groups of n_h clusters, n_w bits of each a cycle. With
+    The cluster hash bits of a context are scanned in groups of n_h clusters, n_w bits of each a cycle; a group is one
+    word of the memory, read once. With
     early_abandon a group is left as soon as none of its clusters can come below the best so far (or Th_hd), and a scan
     ends at distance 0. What the bits to come must add at least is the difference of their population counts; those of
     a cluster stand beside its bits in the memory.
@@ -58,8 +59,9 @@ class Hcu(wiring.Component):
     perf : Out(struct of 32-bit counters) : tokens, opened, full_joins, compares (cycles in which accumulators worked)
 
     Latency: 3 cycles from a key's acceptance to its first comparison, `compares` of the key, 1 to its beat on `o`.
-    Throughput: one key every max(1, compares) cycles, one more after a key that opened a cluster below n_h, where
-    compares = ceil(clusters / n_h) * n_hp / n_w at most (exactly, without early_abandon).
+    Throughput: one key every max(1, compares) cycles, one more after a key that opened a cluster, where
+    compares = ceil(clusters / n_h) * n_hp / n_w at most (exactly, without early_abandon). With n_w = n_hp a key that
+    joins after one comparison ends two cycles after the key before, whose count is being written.
     Raises: `ParamError` from `HcuParams`.
     Source: V-Rex sections IV-B and V-B, Fig. 8.
     """
@@ -85,7 +87,8 @@ class Hcu(wiring.Component):
         """Formulas for the manifest."""
         return {
             "latency": "4 + compares",
-            "interval": "max(1, compares) + (1 if it opened a cluster below n_h else 0)",
+            "interval": "max(1, compares) + (1 if it opened a cluster else 0)"
+            + (", at least 2 where a key joins" if p.chunks == 1 else ""),
             "compares_max": f"ceil(clusters / {p.n_h}) * {p.chunks}",
         }
 
@@ -105,12 +108,11 @@ class Hcu(wiring.Component):
             self.i.ready.eq(fifo.w_rdy),
         ]
 
-        # Cluster hash bits, one memory per chunk, a word holding the chunk of n_h clusters.
+        # Cluster hash bits, a word holding those of n_h clusters, and the ones that come after each chunk.
         rest_bits = [p.rest_bits(c) for c in range(chunks)]
-        banks = [Ram(p.n_h * (p.n_w + rest), groups * p.n_ctx, lanes=p.n_h) for rest in rest_bits]
-        for c, bank in enumerate(banks):
-            m.submodules[f"hash{c}"] = bank
-        counts = m.submodules.counts = Ram(p.count_bits, p.clusters * p.n_ctx)
+        lane_width = p.n_hp + sum(rest_bits)
+        table = m.submodules.table = SinglePortRam(p.n_h * lane_width, groups * p.n_ctx, lanes=p.n_h)
+        counts = m.submodules.counts = SinglePortRam(p.count_bits, p.clusters * p.n_ctx)
 
         # The key being compared, and how far its scan is.
         cur = Signal(token_layout(p))
@@ -147,13 +149,13 @@ class Hcu(wiring.Component):
         ]
         rests = [Signal.like(rest, name=f"key_rest{c}", reset_less=True) for c, rest in enumerate(head_rests)]
         with m.Switch(chunk):
-            for c, bank in enumerate(banks):
+            for c in range(chunks):
                 with m.Case(c):
-                    width = p.n_w + rest_bits[c]
-                    m.d.comb += [
-                        data.View(lanes, word)[lane].eq(bank.r_data[lane * width : (lane + 1) * width])
-                        for lane in range(p.n_h)
-                    ]
+                    for lane in range(p.n_h):
+                        stored = table.r_data[lane * lane_width : (lane + 1) * lane_width]
+                        at = p.n_hp + sum(rest_bits[:c])
+                        chunk_now = Cat(stored[c * p.n_w : (c + 1) * p.n_w], stored[at : at + rest_bits[c]])
+                        m.d.comb += data.View(lanes, word)[lane].eq(chunk_now)
                     m.d.comb += [key.eq(cur.hash[c * p.n_w : (c + 1) * p.n_w]), key_rest.eq(rests[c])]
         bound = Signal(p.distance_bits)
         m.d.comb += bound.eq(Mux(first, limit, best))
@@ -208,30 +210,33 @@ class Hcu(wiring.Component):
             far.eq(Mux(improved, near >= self.th_hd, bound >= self.th_hd)),
         ]
 
-        # Stage of the result: its count is read while the scan of the next key starts.
+        # Stage of the result: its count is read while the scan of the next key starts, and written back at once. A key
+        # cannot join meanwhile: it takes a comparison a chunk. With one chunk it waits.
         out = Signal(joined_layout(p))
         out_valid = Signal()
+        counting = Signal()  # the count is being written
         out_free = Signal()
         m.d.comb += out_free.eq(~out_valid | self.o.ready)
         go = Signal()  # the comparison of this cycle counts
         finish = Signal()
+        may_join = Signal(init=1)
         opens = Signal()
         joins = Signal()
         cluster = Signal(p.cluster_bits)
         m.d.comb += [
-            go.eq(cur_valid & (~done | out_free)),
-            finish.eq(cur_valid & done & out_free),
+            go.eq(cur_valid & (~done | (out_free & may_join))),
+            finish.eq(cur_valid & done & out_free & may_join),
             opens.eq(finish & (cur.op == JOIN) & ~found),
             joins.eq(finish & (cur.op == JOIN) & found),
             cluster.eq(Mux(found, new_cluster, n_used[: p.cluster_bits])),
         ]
 
-        # The next key's first group is read while the last comparison of this one is made, unless that one is
-        # being written.
-        into_first = Signal()
-        m.d.comb += into_first.eq(opens & (n_used < p.n_h))
+        if chunks == 1:
+            m.d.comb += may_join.eq(~(counting & found & (cur.op == JOIN)))
+
+        # The next key's first group is read while the last comparison of this one is made, unless a cluster is written.
         load = Signal()
-        m.d.comb += [load.eq(fifo.r_rdy & ((finish & ~into_first) | ~cur_valid)), fifo.r_en.eq(load)]
+        m.d.comb += [load.eq(fifo.r_rdy & ((finish & ~opens) | ~cur_valid)), fifo.r_en.eq(load)]
 
         next_group = Signal(group_bits)
         next_chunk = Signal(bits_for(chunks))
@@ -250,14 +255,12 @@ class Hcu(wiring.Component):
         m.d.comb += write_group.eq(n_used >> log_h)
         for lane in range(p.n_h):
             m.d.comb += write_lanes[lane].eq(opens & (n_used[:log_h] == lane if log_h else opens))
-        for c, bank in enumerate(banks):
-            m.d.comb += [
-                bank.r_en.eq(read & (next_chunk == c)),
-                bank.r_addr.eq(read_ctx * groups + next_group),
-                bank.w_en.eq(write_lanes),
-                bank.w_addr.eq(cur.ctx * groups + write_group),
-                bank.w_data.eq(Cat(*[cur.hash[c * p.n_w : (c + 1) * p.n_w], rests[c][: rest_bits[c]]] * p.n_h)),
-            ]
+        m.d.comb += [
+            table.en.eq(opens | (read & (next_chunk == 0))),
+            table.write.eq(write_lanes),
+            table.addr.eq(Mux(opens, cur.ctx * groups + write_group, read_ctx * groups + next_group)),
+            table.w_data.eq(Cat(*[cur.hash, *(r[:bits] for r, bits in zip(rests, rest_bits, strict=True))] * p.n_h)),
+        ]
 
         with m.If(load):
             m.d.sync += [cur.eq(head), cur_valid.eq(1), first.eq(1)]
@@ -277,29 +280,19 @@ class Hcu(wiring.Component):
                     with m.Elif(opens):
                         m.d.sync += u.eq(u + 1)
 
-        # Counts: read at `finish`, written back when the result leaves. A read of what is just being written is
-        # forwarded.
-        slot = Signal(bits_for(p.clusters * p.n_ctx))
-        out_slot = Signal.like(slot)
-        forward = Signal()
-        forwarded = Signal(p.count_bits)
+        # Counts: read at `finish`, written back in the next cycle.
         old = Signal(p.count_bits)
         count = Signal(p.count_bits)
-        leaves, same_here, same_best = Signal(), Signal(), Signal()
         top = (1 << p.count_bits) - 1
         m.d.comb += [
-            slot.eq(cur.ctx * p.clusters + cluster),
-            counts.r_en.eq(joins),
-            counts.r_addr.eq(slot),
-            old.eq(Mux(forward, forwarded, counts.r_data)),
-            count.eq(Mux(out.is_new, 1, Mux(old == top, top, old + 1))),
-            leaves.eq(out_valid & self.o.ready & (out.op == JOIN)),
-            same_here.eq(cur.ctx * p.clusters + ((group << log_h) | near_lane) == out_slot),
-            same_best.eq(cur.ctx * p.clusters + best_cluster == out_slot),
-            counts.w_en.eq(leaves),
-            counts.w_addr.eq(out_slot),
+            old.eq(counts.r_data),
+            count.eq(Mux(counting, Mux(out.is_new, 1, Mux(old == top, top, old + 1)), out.count)),
+            counts.en.eq(counting | joins),
+            counts.write.eq(counting),
+            counts.addr.eq(Mux(counting, out.ctx * p.clusters + out.cluster, cur.ctx * p.clusters + cluster)),
             counts.w_data.eq(count),
         ]
+        m.d.sync += [counting.eq(opens | joins), out.count.eq(count)]
         with m.If(finish):
             m.d.sync += [
                 out.op.eq(cur.op),
@@ -310,9 +303,6 @@ class Hcu(wiring.Component):
                 out.full_join.eq(joins & full & far),
                 out.last.eq(cur.last),
                 out_valid.eq(1),
-                out_slot.eq(slot),
-                forward.eq(leaves & Mux(improved, same_here, same_best)),  # of no use where a cluster is opened
-                forwarded.eq(count),
             ]
         with m.Elif(self.o.ready):
             m.d.sync += out_valid.eq(0)

@@ -33,18 +33,21 @@ class DreTime:
         out = []
         scan = HcuTime.LATENCY  # cycle before the first comparison of the key
         left = placed = -1  # cycle in which the result before left; from which the KVMU takes the next
+        counted = -2  # cycle in which a count was written last
         for op, ctx, key_hash, cluster in beats:
             if op == CLEAR:
                 self.hcu.clear(ctx)
-                compares, late = 1, False
+                compares, opens = 1, False
             else:
-                compares, late = self.hcu.key(ctx, key_hash)
+                compares, opens = self.hcu.key(ctx, key_hash)
             valid = max(scan + max(1, compares), left + 1)
+            if op != CLEAR:
+                valid = counted = valid if opens else max(valid, counted + 2)
             taken = max(valid, placed)
             placed = taken + self.kvmu.run([(op, ctx, cluster)]).free
             left = taken
             out.append(valid)
-            scan = valid + late
+            scan = valid + opens
         return out
 
     def query(self, ctx: int, codes: np.ndarray, counts: np.ndarray, ratio_q16: int, clusters: list[int]) -> int:

@@ -37,7 +37,11 @@ class HcuTime:
         self.used[ctx] = 0
 
     def key(self, ctx: int, key_hash: int) -> tuple[int, bool]:
-        """Comparisons of a key, and whether the next key's scan starts a cycle later: its group is being written."""
+        """Comparisons of a key, and whether it opens a cluster.
+
+        If it does, the next key's scan starts a cycle later: the table is being written. If it joins, it ends
+        two cycles after the key before or later: the count of that one is being written.
+        """
         p, used = self.p, self.used[ctx]
         mask = (1 << p.n_w) - 1
         key = np.array([key_hash >> c * p.n_w & mask for c in range(p.chunks)], np.uint64)
@@ -45,7 +49,7 @@ class HcuTime:
         if opens:
             self._tables[ctx, used] = key
             self.used[ctx] += 1
-        return compares, opens and used < p.n_h
+        return compares, opens
 
     def run(self, hashes: Iterable[int]) -> HcuCycles:
         """Cycles of clustering `hashes` (integers of n_hp bits) in context 0."""
@@ -54,11 +58,13 @@ class HcuTime:
         compares, out, cycle, bound = [], [], self.LATENCY, 0.0
         for key_hash in hashes:
             bound += self.used[0] * p.n_hp / (p.n_h * p.n_w)
-            n, late = self.key(0, key_hash)
+            n, opens = self.key(0, key_hash)
             cycle += max(1, n)
+            if out and not opens:
+                cycle = max(cycle, out[-1] + 2)
             compares.append(n)
             out.append(cycle)
-            cycle += late
+            cycle += opens
         return HcuCycles(np.array(compares), np.array(out), bound)
 
     def _scan(self, table: np.ndarray, key: np.ndarray) -> tuple[bool, int]:

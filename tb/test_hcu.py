@@ -139,8 +139,8 @@ MUTANTS = [
     ("tiny", "found_before <= ", "found_before <= 0 & "),  # a cluster of an earlier group forgotten
     ("tiny", "assign far = ", "assign far = 0 & "),  # a full table not told
     ("tiny", "n_used == 6'h20", "n_used == 6'h1f"),
-    ("all-lanes", "forward <= ", "forward <= 0 & "),
-    ("all-lanes", "assign into_first = ", "assign into_first = 0 & "),
+    ("all-lanes", "assign may_join = ", "assign may_join = 1 | "),  # a count that is read while another is written
+    ("all-lanes", "assign load = ", "assign load = (r_rdy & finish) | "),  # a table that is read while it is written
     ("tiny", "assign leave = ", "assign leave = 1 | "),
     ("tiny", "assign last_group = ", "assign last_group = ~"),
     ("tiny", "assign out_free = ", "assign out_free = 1 | "),

@@ -165,7 +165,7 @@ def task(design: Design, objectives: tuple[str, ...], settings: Settings) -> Tas
 
 
 def hcu_cycles(p: HcuParams, th_hd: int, streams: list[Stream]) -> list[list[list[tuple[int, bool]]]]:
-    """(comparisons, late) of every key of each timed frame, per table."""
+    """(comparisons, whether it opens a cluster) of every key of each timed frame, per table."""
     out = []
     for s in streams:
         time = HcuTime(p, th_hd)
