@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from golden.isa import LxeFormat
+from golden.isa import ADDR_BITS, PAYLOAD, LxeFormat, Opcode
 from golden.params import DotFormat, ParamError, ReSVParams, ScoreFormat, check, check_ints
 from golden.vector import VectorFormat
 
+CONTEXT_BITS = PAYLOAD[Opcode.RETRIEVE]["ctx"]
 _GROUPS = ("core", "dre", "hcu", "wtu", "kvmu", "dpe", "vpe", "lxe")  # fields that hold parameters of their own
 
 
@@ -104,7 +105,7 @@ class WtuParams:
 
     @property
     def group(self) -> int:
-        """Words whose highest bins the exact variant compares at once; a row takes score memory in such groups."""
+        """Words whose highest bins the exact variant compares at once."""
         return min(8, 1 << (self.words - 1).bit_length())
 
     @property
@@ -113,9 +114,9 @@ class WtuParams:
         return -(-self.words // self.group)
 
     @property
-    def groups(self) -> int:
-        """Groups that score memory holds."""
-        return self.row_groups * (2 if self.double_buffer else 1)
+    def banks(self) -> int:
+        """Rows that the exact variant's score memory holds, each in a bank of its own."""
+        return 1 + self.double_buffer + self.walk_ahead
 
     @property
     def count_digits(self) -> int:
@@ -124,8 +125,8 @@ class WtuParams:
 
     @property
     def lane_bins(self) -> int:
-        """Bins of a lane's histogram, those of every digit of a count: cycles after reset until the first row."""
-        return 1 << min(self.bin_bits, self.score.bits) + (self.count_digits - 1).bit_length()
+        """Bins of a lane's histogram: cycles after reset until the first row."""
+        return 1 << min(self.bin_bits, self.score.bits)
 
     @property
     def ratio_parts(self) -> int:
@@ -315,6 +316,8 @@ class CoreParams:
     def lxe_format(self) -> LxeFormat:
         """The function of the LXE; `ParamError` if its engines do not fit together."""
         lanes = self.dpe.n_w
+        ok = lanes & (lanes - 1) == 0
+        check(ok, "dpe.n_w", lanes, "must be a power of two in an LXE: words are whole beats")
         check(
             self.dpe.n_h == lanes, "dpe.n_h", self.dpe.n_h, f"must equal dpe.n_w = {lanes} in an LXE: results are words"
         )
@@ -328,6 +331,28 @@ class CoreParams:
         )
         d = self.dpe
         return LxeFormat(lanes, d.window, d.w_depth, d.x_depth, self.vpe.depth, self.lxe.i_depth, self.vpe.score)
+
+    def core_format(self) -> LxeFormat:
+        """The function of the LXE beside its DRE; `ParamError` if they do not fit together."""
+        out = self.lxe_format()
+        word, d = out.word_bytes, self.dre
+        entry, n_w = d.kvmu.entry_bytes, d.wtu.n_w
+        check(entry % word == 0, "entry_bytes", entry, f"must be a multiple of a word of {word} bytes in a core")
+        top = word << PAYLOAD[Opcode.LOAD]["words"]
+        check(entry <= top, "entry_bytes", entry, f"must be at most {top} in a core: words of a transfer")
+        ok = word <= d.kvmu.boundary <= top
+        check(ok, "boundary", d.kvmu.boundary, f"must be {word} to {top} in a core: a burst is words of a transfer")
+        check(
+            n_w & (n_w - 1) == 0, "wtu.n_w", n_w, "must be a power of two in a core: words of scores are cut or joined"
+        )
+        check(d.wtu.score == out.score, "wtu.score", d.wtu.score, f"must equal vpe.score = {out.score} in a core")
+        for name, bits, high in (
+            ("addr_bits", d.kvmu.addr_bits, ADDR_BITS),
+            ("token_bits", d.hcu.token_bits, ADDR_BITS),
+            ("n_ctx", bits_for(d.hcu.n_ctx), CONTEXT_BITS),
+        ):
+            check(bits <= high, name, getattr(d.kvmu, name), f"takes {bits} bits, a core has {high}")
+        return out
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ class Wtu(wiring.Component):
     Latency: from the acceptance of a row's first word to its last beat; data dependent, exact in `sim.wtu.WtuTime`,
         which also has the worst case. For L words:
         exact: load + th_steps + bins walked + scan + candidates popped + 8 at most. load is a cycle for each digit of
-        `count_digit` bits of each word's largest count (of the first word, the last alone): L where counts have one. A
-        bin with further digits is walked in as many cycles. scan is 1 for each word that holds a code at or above the
+        `count_digit` bits of each word's largest count (of the first word, the last alone): L where counts have one.
+        scan is 1 for each word that holds a code at or above the
         crossing bin, 1 more for every further candidate in it, and 1 for `group` words without one. A zoom adds another
         load, walk and scan.
         buckets: L * (1 + buckets visited) + 4.

@@ -58,7 +58,8 @@ class WtuExact(wiring.Component):
     Zoom, when the list runs empty first, or after `list_limit` candidates: the pass is made again with the lanes, into
     a histogram of the next digit of the codes in the bin, which is walked, and once more to select. With all digits
     known candidates are equal and are taken a word at a time. Meanwhile no word is taken until the walk.
-    With double_buffer one row is loaded, one walked and one selected; score memory is a ring that the rows share.
+    With double_buffer a row is loaded while the one before is selected; with walk_ahead also while one is walked. Score
+    memory has a bank for each, so that none is read and written at once: single-port memories.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ class WtuExact(wiring.Component):
         p, m = self.p, Module()
         f, n_w, digits = p.score, p.n_w, self.digits
         bin_bits, low_bits = digits[0]
-        word_bits, lane_bits, group_bits = bits_for(p.words), bits_for(n_w), bits_for(p.groups)
+        word_bits, lane_bits, bank_bits = bits_for(p.words), bits_for(n_w), bits_for(p.banks)
         at_bits = (p.group - 1).bit_length()  # of a word in its group
         n_bits = bits_for(p.clusters + 1)
         row, beat = self.i.payload, self.o.payload
@@ -103,13 +104,10 @@ class WtuExact(wiring.Component):
             m.d.comb += s.eq(value)
             return s
 
-        def ring(group, name):
-            """A group of score memory, `group` being below twice their number."""
-            group = comb(group_bits + 1, f"{name}_far", group)
-            return comb(group_bits, name, Mux(group >= p.groups, group - p.groups, group))
-
-        score = m.submodules.score = Ram(f.bits * n_w, p.groups * p.group)
-        tops = m.submodules.tops = Ram(bin_bits * p.group, p.groups, lanes=p.group)
+        scores = [SinglePortRam(f.bits * n_w, p.words) for _ in range(p.banks)]
+        for k, score in enumerate(scores):
+            m.submodules[f"score{k}"] = score
+        tops = m.submodules.tops = Ram(bin_bits * p.group, p.banks * p.row_groups, lanes=p.group)
         count = m.submodules.count = SinglePortRam(p.count_bits * n_w, p.n_ctx * p.words, lanes=n_w)
         # Loading and selecting read counts in the same cycle: a second read port, as a copy.
         count2 = count
@@ -123,13 +121,10 @@ class WtuExact(wiring.Component):
         feeding = comb(1, "feeding", backs[Back.Z_SCAN] | backs[Back.Z_TAIL])
         zooming = comb(1, "zooming", feeding | backs[Back.Z_WALK])
 
-        # Rows: one being loaded, one that waits for its crossing bin, one being selected. Each starts a group.
-        info = data.StructLayout({"ctx": bits_for(p.n_ctx), "group": group_bits, "last": word_bits, "keep": lane_bits})
+        # Rows: one being loaded, one that waits for its crossing bin, one being selected. Each has a bank.
+        info = data.StructLayout({"ctx": bits_for(p.n_ctx), "bank": bank_bits, "last": word_bits, "keep": lane_bits})
         load, wait, sel = (held(info, n) for n in ("load", "wait", "sel"))
-        rows, used_groups = Signal(2), Signal(bits_for(p.groups + 1))
-        # A count has a further digit; in no bin above this one.
-        load_wide, wait_wide, zoom_wide = flags("load_wide", "wait_wide", "zoom_wide")
-        load_wide_top, wait_wide_top = held(bin_bits, "load_wide_top"), held(bin_bits, "wait_wide_top")
+        rows = Signal(2)
         full, load_set, sel_all = flags("full", "load_set", "sel_all")  # full: the row in `load` is complete
         level = Signal(bits_for(len(digits)))
         prefix, known = held(f.bits, "prefix"), held(f.bits, "known")  # digits of the crossing code so far, their mask
@@ -145,7 +140,7 @@ class WtuExact(wiring.Component):
         m.d.comb += self.c.ready.eq((rows == 0) & ~hist.part)
 
         # Words in.
-        taken, load_group = Signal(word_bits), Signal(group_bits)  # of the row, and the group of the next word
+        taken, load_bank = Signal(word_bits), Signal(bank_bits)  # of the row, and its bank
         start = comb(1, "start", taken == 0)
         accept = comb(1, "accept", self.i.valid & self.i.ready)
         move = comb(1, "move", full & fronts[Front.IDLE] & ~zooming)
@@ -162,34 +157,22 @@ class WtuExact(wiring.Component):
         walked = comb(1, "walked", fronts[Front.PARK] | (fronts[Front.IDLE] & ~full))
         z_free = comb(1, "z_free", walked if p.walk_ahead else walked & start)
         zoom_soon = comb(1, "zoom_soon", backs[Back.OVER] & (fronts[Front.IDLE] | fronts[Front.PARK]) & p.walk_ahead)
-        room = comb(1, "room", taken[:at_bits].any() | (used_groups != p.groups))
         # The counts of a word are read while the word before is taken, those of a row's first before it is taken.
         counted = Signal()
         # Th takes the lanes; made in several steps, it needs the sum as long.
         th_now = comb(1, "th_now", fronts[Front.TH] | (fronts[Front.START] & (p.th_steps > 1)))
         may_go_on = comb(1, "may_go_on", counted & ~th_now & ~feeding & (~zoom_soon | hist.part))
-        may_take = comb(1, "may_take", may_go_on & room & (~start | may_start))
-        m.d.comb += [
-            self.i.ready.eq(may_take & ~hist.more),
-            score.w_en.eq(accept),
-            score.w_addr.eq(Cat(taken[:at_bits], load_group)),
-            score.w_data.eq(row.scores),
-        ]
-        group_end = comb(1, "group_end", taken[:at_bits].all() | row.last)
+        may_take = comb(1, "may_take", may_go_on & (~start | may_start))
+        m.d.comb += self.i.ready.eq(may_take & ~hist.more)
         with m.If(accept):
             m.d.sync += [taken.eq(Mux(row.last, 0, taken + 1)), load.ctx.eq(row.ctx), load.last.eq(taken)]
-            m.d.sync += load.keep.eq(row.keep)
-            with m.If(start):
-                m.d.sync += load.group.eq(load_group)
-            with m.If(group_end):
-                m.d.sync += load_group.eq(ring(load_group + 1, "group_after"))
+            m.d.sync += [load.keep.eq(row.keep), load.bank.eq(load_bank)]
+        bank_after = comb(bank_bits, "bank_after", Mux(load_bank == p.banks - 1, 0, load_bank + 1))
         with m.If(accept & row.last):
-            m.d.sync += full.eq(1)
+            m.d.sync += [full.eq(1), load_bank.eq(bank_after)]
         with m.Elif(move):
             m.d.sync += full.eq(0)
         m.d.sync += rows.eq(rows + (accept & start) - finish)
-        groups_done = comb(group_bits + 1, "groups_done", Mux(finish, (sel.last >> at_bits) + 1, 0))
-        m.d.sync += used_groups.eq(used_groups + (accept & ~taken[:at_bits].any()) - groups_done)
         with m.If(move):
             m.d.sync += wait.eq(load)
             if p.walk_ahead:
@@ -198,7 +181,12 @@ class WtuExact(wiring.Component):
         # The codes of a word read from score memory, against what is known of the crossing code.
         s_valid, s_fresh, s_pop, z_valid = flags("s_valid", "s_fresh", "s_pop", "z_valid")
         s_word, s_lane = held(word_bits, "s_word"), held(lane_bits, "s_lane")
-        s_code = [comb(f.bits, f"s_code{j}", score.r_data.word_select(j, f.bits)) for j in range(n_w)]
+        s_scores = Signal(f.bits * n_w)
+        with m.Switch(sel.bank):
+            for k, score in enumerate(scores):
+                with m.Case(k):
+                    m.d.comb += s_scores.eq(score.r_data)
+        s_code = [comb(f.bits, f"s_code{j}", s_scores.word_select(j, f.bits)) for j in range(n_w)]
         s_end = comb(1, "s_end", s_word == sel.last)
         above, equal, exists = Signal(n_w), Signal(n_w), Signal(n_w)
         for j, code in enumerate(s_code):
@@ -235,28 +223,20 @@ class WtuExact(wiring.Component):
                     with m.Case(k):
                         m.d.comb += digit.eq(s_code[j][low : low + width])
         # Of each word the highest bin is kept, a cycle later.
-        top_group, top_at = held(group_bits, "top_group"), held(max(1, at_bits), "top_at")
-        m.d.sync += [top_group.eq(load_group), top_at.eq(taken[:at_bits])]
+        top_group, top_at = held(len(tops.w_addr), "top_group"), held(max(1, at_bits), "top_at")
+        m.d.sync += [top_group.eq(load_bank * p.row_groups + (taken >> at_bits)), top_at.eq(taken[:at_bits])]
         m.d.comb += [
             tops.w_en.eq(Mux(hist.fresh & ~feeding, 1 << top_at, 0)),
             tops.w_addr.eq(top_group),
             tops.w_data.eq(Cat(*[hist.word_top] * p.group)),
         ]
-        # And those of the row, of its words with a further digit, and of a zoom, another cycle later.
+        # And those of the row and of a zoom, another cycle later.
         top, walk_bin = held(bin_bits, "top"), held(bin_bits, "walk_bin")
-        fresh3, first2, first3, more2, more3 = flags("fresh3", "first2", "first3", "more2", "more3")
+        fresh3, first2, first3 = flags("fresh3", "first2", "first3")
         top3 = held(bin_bits, "top3")
-        m.d.sync += [first2.eq(start), more2.eq(hist.more), top3.eq(hist.word_top)]
-        m.d.sync += [fresh3.eq(hist.fresh), first3.eq(first2), more3.eq(more2)]
-        with m.If(fresh3 & ~feeding):
-            with m.If(first3 | (top3 > top)):
-                m.d.sync += top.eq(top3)
-            with m.If(more3 & (~load_wide | (top3 > load_wide_top))):
-                m.d.sync += load_wide_top.eq(top3)
-        with m.If(hist.fresh & first2 & ~feeding):
-            m.d.sync += load_wide.eq(0)
-        with m.Elif(fresh3 & more3 & ~feeding):
-            m.d.sync += load_wide.eq(1)
+        m.d.sync += [first2.eq(start), top3.eq(hist.word_top), fresh3.eq(hist.fresh), first3.eq(first2)]
+        with m.If(fresh3 & ~feeding & (first3 | (top3 > top))):
+            m.d.sync += top.eq(top3)
 
         # Threshold.
         f_all, f_bin = Signal(), held(bin_bits, "f_bin")
@@ -267,7 +247,7 @@ class WtuExact(wiring.Component):
         if p.th_steps > 1:
             m.d.sync += th_step.eq(Mux(fronts[Front.TH] & ~th_last, th_step + 1, 0))
 
-        # Walk: a bin a cycle, its digits from the highest; of the row that waits, or of a zoom.
+        # Walk: a bin a cycle, of the row that waits, or of a zoom.
         begin = comb(1, "begin", fronts[Front.TH] & th_last)
         added = Signal()  # a cycle later the highest bin is in walk_bin
         m.d.sync += added.eq(hist.active)
@@ -275,31 +255,21 @@ class WtuExact(wiring.Component):
         walk = comb(1, "walk", begin | fronts[Front.SUM] | fronts[Front.WALK] | z_start | backs[Back.Z_WALK])
         at_top = comb(1, "at_top", fronts[Front.TH] & (th_step == 0))
         bin_now = comb(bin_bits, "bin_now", Mux(at_top, top, walk_bin))
-        wide = comb(1, "wide", Mux(zooming, zoom_wide, wait_wide & (bin_now <= wait_wide_top)))
-        walk_digit, walk_first = held(len(hist.walk_digit), "walk_digit"), Signal()  # of the bin; the bin's highest
-        digit_now = comb(len(walk_digit), "digit_now", Mux(walk_first, Mux(wide, p.count_digits - 1, 0), walk_digit))
-        whole = comb(1, "whole", digit_now == 0)
         stop = comb(1, "stop", crossed | every | z_crossed)
-        walk1, walk2, whole1, whole2 = flags("walk1", "walk2", "whole1", "whole2")
+        walk1, walk2 = flags("walk1", "walk2")
         bin1, bin2 = held(bin_bits, "bin1"), held(bin_bits, "bin2")
-        m.d.comb += [
-            hist.walk.eq(walk),
-            hist.walk_bin.eq(bin_now),
-            hist.walk_digit.eq(digit_now),
-            hist.walk_first.eq(walk_first),
-        ]
-        m.d.sync += [walk1.eq(walk & ~stop), walk2.eq(walk1 & ~stop), whole1.eq(whole), whole2.eq(whole1)]
-        m.d.sync += [bin1.eq(bin_now), bin2.eq(bin1), walk_first.eq(whole | ~walk)]
+        m.d.comb += [hist.walk.eq(walk), hist.walk_bin.eq(bin_now)]
+        m.d.sync += [walk1.eq(walk & ~stop), walk2.eq(walk1 & ~stop), bin1.eq(bin_now), bin2.eq(bin1)]
         with m.If(walk):
-            m.d.sync += [walk_bin.eq(bin_now - whole), walk_digit.eq(digit_now - 1)]
+            m.d.sync += walk_bin.eq(bin_now - 1)
         with m.Elif(at_top):
             m.d.sync += walk_bin.eq(top)
         with m.Elif(grant):
             m.d.sync += walk_bin.eq(0)
         with m.Elif(fresh3 & feeding & (top3 > walk_bin)):
             m.d.sync += walk_bin.eq(top3)
-        check = comb(1, "check", walk2 & whole2 & fronts[Front.WALK])
-        z_check = comb(1, "z_check", walk2 & whole2 & backs[Back.Z_WALK])
+        check = comb(1, "check", walk2 & fronts[Front.WALK])
+        z_check = comb(1, "z_check", walk2 & backs[Back.Z_WALK])
         bin_cross = comb(bin_bits, "bin_cross", Mux(fronts[Front.PARK], f_bin, bin2))
         # Candidates, as the codes of a bin, share their exponent: what is left of Th is counted in its units. While
         # bins are walked it is doubled with every exponent less, its lower bits coming up from `f_left`.
@@ -311,13 +281,11 @@ class WtuExact(wiring.Component):
         )
         lowest = bin2[: bin_bits - f.exp_bits] == 0  # of its exponent
         down = comb(1, "down", lowest & lanes.exponent_of(p, bin2)[1:].any())
-        walk_rest = comb(len(left) + 2, "walk_rest", (Mux(zooming, left, f_units) - hist.bin_high) - hist.bin_low)
+        walk_rest = comb(len(left) + 1, "walk_rest", Mux(zooming, left, f_units) - hist.bin_sum)
         m.d.comb += [crossed.eq(check & walk_rest[-1]), z_crossed.eq(z_check & walk_rest[-1])]
         offer = comb(1, "offer", crossed | every | fronts[Front.PARK])
         hand = comb(1, "hand", offer & backs[Back.IDLE])
         all_now = comb(1, "all_now", Mux(fronts[Front.PARK], f_all, every))
-        with m.If(fronts[Front.START]):
-            m.d.sync += [wait_wide.eq(load_wide), wait_wide_top.eq(load_wide_top)]
         with m.If(fronts[Front.SUM]):
             m.d.sync += f_left.eq(f_first)
         with m.Elif(check & ~crossed):
@@ -350,7 +318,7 @@ class WtuExact(wiring.Component):
             scan_read.eq(step & hits.any()),
             scan_word.eq(Cat(hit_at, group)),
             tops.r_en.eq(restart | next_group | equal_cross),
-            tops.r_addr.eq(ring(Mux(backs[Back.IDLE], wait.group, sel.group) + group_next, "tops_group")),
+            tops.r_addr.eq(Mux(backs[Back.IDLE], wait.bank, sel.bank) * p.row_groups + group_next),
         ]
         with m.If(restart | next_group | equal_cross):
             m.d.sync += [group.eq(group_next), seen.eq(Mux(equal_cross, (2 << word4[:at_bits]) - 1, 0))]
@@ -533,13 +501,9 @@ class WtuExact(wiring.Component):
                         m.d.sync += known.eq(known | (((1 << width) - 1) << at))
         with m.If(serial_read):
             m.d.sync += serial_due.eq(0)
-        with m.If(grant):
-            m.d.sync += zoom_wide.eq(0)
-        with m.Elif(z_valid & hist.more):
-            m.d.sync += zoom_wide.eq(1)
 
         # Control of the row that waits, and of the histograms.
-        cleared = Signal(hist.digit_bits + bin_bits)
+        cleared = Signal(bin_bits)
         with m.Switch(front):
             with m.Case(Front.CLEAR):
                 m.d.sync += cleared.eq(cleared + 1)
@@ -564,11 +528,16 @@ class WtuExact(wiring.Component):
         for s in range(hist.sets):
             m.d.comb += hist.next[s].eq(fronts[Front.CLEAR] | (stopped & (load_set != s if hist.sets == 2 else 1)))
 
-        # Read ports.
-        m.d.comb += [
-            score.r_en.eq(zoom_read | (read & ~pop)),
-            score.r_addr.eq(Cat(read_word[:at_bits], ring(sel.group + (read_word >> at_bits), "read_group"))),
-        ]
+        # Score memory: the row that is loaded is never the one that is selected.
+        score_read = comb(1, "score_read", zoom_read | (read & ~pop))
+        for k, score in enumerate(scores):
+            loads = comb(1, f"loads{k}", accept & (load_bank == k))
+            m.d.comb += [
+                score.en.eq(loads | (score_read & (sel.bank == k))),
+                score.write.eq(loads),
+                score.addr.eq(Mux(loads, taken, read_word)),
+                score.w_data.eq(row.scores),
+            ]
         select_read = comb(1, "select_read", go & s_valid & send)
         select_addr = comb(len(count.addr), "select_addr", sel.ctx * p.words + Mux(feeding, read_word, s_word))
         load_addr = comb(len(count.addr), "load_addr", row.ctx * p.words + (taken + accept))

@@ -13,8 +13,8 @@ class WeightedHistogram(wiring.Component):
     """Adds significand x count of n_w codes a cycle to a histogram a lane, and value x count to the sum of the row.
 
     Counts are multiplied `count_digit` bits a cycle: a word in which a count has more takes a cycle for each further
-    digit that is not zero in all lanes up to its highest. A digit has bins of its own.
-    Codes of a bin share their exponent, so bins hold unshifted products. A bin's word carries the number of the
+    digit that is not zero in all lanes up to its highest.
+    Codes of a bin share their exponent, so bins hold products unshifted by it. A bin's word carries the number of the
     histogram that wrote it and counts as zero in any other; a bin is cleared when its own number ends, so that numbers
     can come round: starting anew takes one cycle whatever the size.
     With walk_ahead there are two sets of bins: one takes words while the other is walked, through a tree of its own.
@@ -39,11 +39,10 @@ class WeightedHistogram(wiring.Component):
     th : In(1) : a step of Th; no `take`
     th_step : In, ratio : In(16), th_value : Out(sum_bits) : which step; Th, the cycle after the last one
     load_set : In(1) : set that takes words
-    walk : In(1), walk_bin : In(bin_bits), walk_digit : In : read a bin of the other set; not before the second cycle
-        after its last digit was taken. The digits of a bin are read in a row, from `walk_first : In(1)` on down to 0
-    bin_low, bin_high : Out : the bin of all lanes, unshifted, two cycles later: digit 0, and those above it
-    next : In(sets) : start a new histogram in that set, to which no word is added then; 2^(address bits) times after
-        reset
+    walk : In(1), walk_bin : In(bin_bits) : read a bin of the other set; not before the second cycle after its last
+        digit was taken
+    bin_sum : Out : the bin of all lanes, unshifted, two cycles later
+    next : In(sets) : start a new histogram in that set, to which no word is added then; 2^bin_bits times after reset
 
     Latency: see the members. Throughput: a word's digit and a bin a cycle; with one set, one of both.
     Raises: nothing.
@@ -53,10 +52,9 @@ class WeightedHistogram(wiring.Component):
     def __init__(self, p: WtuParams, bin_bits: int):
         self.p, self.bin_bits = p, bin_bits
         self.sets = 2 if p.walk_ahead else 1
-        self.digit_bits = (p.count_digits - 1).bit_length()
         self.product_bits = p.score.significand_bits + p.count_digit
-        self.weight_bits = self.product_bits + (p.words - 1).bit_length()
-        self.bin_sum_bits = lanes.product_bits(p) + (p.words - 1).bit_length() + (p.n_w - 1).bit_length()
+        self.weight_bits = lanes.product_bits(p) + (p.words - 1).bit_length()
+        self.bin_sum_bits = self.weight_bits + (p.n_w - 1).bit_length()
         super().__init__(
             {
                 "take": In(1),
@@ -81,18 +79,14 @@ class WeightedHistogram(wiring.Component):
                 "load_set": In(1),
                 "walk": In(1),
                 "walk_bin": In(bin_bits),
-                "walk_digit": In(max(1, self.digit_bits)),
-                "walk_first": In(1),
-                "bin_low": Out(self.weight_bits + (p.n_w - 1).bit_length()),
-                "bin_high": Out(self.bin_sum_bits),
+                "bin_sum": Out(self.bin_sum_bits),
                 "next": In(self.sets),
             }
         )
 
     def elaborate(self, platform):
         p, m, bin_bits, weight_bits = self.p, Module(), self.bin_bits, self.weight_bits
-        n_w, n_digits, digit_bits, sets = p.n_w, p.count_digits, self.digit_bits, self.sets
-        address_bits = bin_bits + digit_bits
+        n_w, n_digits, digit_bits, sets = p.n_w, p.count_digits, (p.count_digits - 1).bit_length(), self.sets
 
         def comb(width, name, value):
             s = Signal(width, name=name)
@@ -121,15 +115,14 @@ class WeightedHistogram(wiring.Component):
         m.d.sync += used.eq(self.used & self.take.replicate(n_w))
 
         # Numbers of the histograms, and which set is walked.
-        rows = [Signal(address_bits, name=f"row{s}") for s in range(sets)]
+        rows = [Signal(bin_bits, name=f"row{s}") for s in range(sets)]
         m.d.sync += [r.eq(r + self.next[s]) for s, r in enumerate(rows)]
-        walk1, walk1_first = Signal(), Signal()
-        m.d.sync += [walk1.eq(self.walk), walk1_first.eq(self.walk_first)]
+        walk1 = Signal()
+        m.d.sync += walk1.eq(self.walk)
         set_walks = [
             comb(1, f"set_walks{s}", self.walk & (self.load_set != s if sets == 2 else 1)) for s in range(sets)
         ]
         set_walked = [comb(1, f"set_walked{s}", self.load_set != s if sets == 2 else walk1) for s in range(sets)]
-        walk_address = Cat(self.walk_bin, self.walk_digit[:digit_bits])
 
         pieces = self._pieces()
         products, values, bins_walked, tops = [], [], [], []
@@ -165,21 +158,24 @@ class WeightedHistogram(wiring.Component):
             value = lanes.scaled(m, p, weight, exponent, f"value{j}")
 
             # The bin is read while the product is made; what is being written to it is forwarded.
-            address = comb(address_bits, f"address{j}", Cat(bin_, digit2[:digit_bits]))
-            address_next = comb(address_bits, f"address_next{j}", Cat(self.bins[j], digit[:digit_bits]))
             again, wrote = Signal(name=f"again{j}", reset_less=True), held(weight_bits, f"wrote{j}")
             old, new = Signal(weight_bits, name=f"old{j}"), Signal(weight_bits, name=f"new{j}")
-            m.d.sync += [again.eq(same_set & (address == address_next)), wrote.eq(new)]
-            m.d.comb += new.eq(old + weight)
+            whole = Signal(lanes.product_bits(p), name=f"whole{j}")
+            with m.Switch(digit2):
+                for d in range(n_digits):
+                    with m.Case(d):
+                        m.d.comb += whole.eq(weight << d * p.count_digit)
+            m.d.sync += [again.eq(same_set & (bin_ == self.bins[j])), wrote.eq(new)]
+            m.d.comb += new.eq(old + whole)
             was, seen = wrote & again.replicate(weight_bits), 0
             for s in range(sets):
                 # A word of a bin: sum, number of the histogram, whether it holds anything.
-                m.submodules[f"hist{j}_{s}"] = ram = Ram(weight_bits + address_bits + 1, 1 << address_bits)
+                m.submodules[f"hist{j}_{s}"] = ram = Ram(weight_bits + bin_bits + 1, 1 << bin_bits)
                 m.d.comb += [
                     ram.r_en.eq(self.take | self.walk),
-                    ram.r_addr.eq(Mux(set_walks[s], walk_address, address_next)),
+                    ram.r_addr.eq(Mux(set_walks[s], self.walk_bin, self.bins[j])),
                     ram.w_en.eq((add & (set_ == s if sets == 2 else 1)) | self.next[s]),
-                    ram.w_addr.eq(Mux(self.next[s], rows[s], address)),
+                    ram.w_addr.eq(Mux(self.next[s], rows[s], bin_)),
                     ram.w_data.eq(Cat(new, rows[s], ~self.next[s])),
                 ]
                 current = comb(1, f"current{j}_{s}", ram.r_data[weight_bits:] == Cat(rows[s], 1))
@@ -209,15 +205,7 @@ class WeightedHistogram(wiring.Component):
         with m.If(sum_valid):
             m.d.sync += self.total.eq(Mux(sum_first, 0, self.total) + addend)
 
-        # The sum of a bin, highest digit first.
-        if sets == 2:
-            m.d.comb += self.bin_low.eq(self._registered_tree(m, bins_walked, "walk_tree"))
-        else:
-            m.d.comb += self.bin_low.eq(tree)
-        if n_digits > 1:
-            walk2_first, higher = Signal(name="walk2_first"), held(self.bin_sum_bits, "higher")
-            m.d.sync += [walk2_first.eq(walk1_first), higher.eq(self.bin_high + self.bin_low)]
-            m.d.comb += self.bin_high.eq(Mux(walk2_first, 0, higher << p.count_digit))
+        m.d.comb += self.bin_sum.eq(self._registered_tree(m, bins_walked, "walk_tree") if sets == 2 else tree)
         return m
 
     def _registered_tree(self, m: Module, values: list[Signal], name: str) -> Signal:

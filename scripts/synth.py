@@ -247,10 +247,13 @@ def _print(rows: dict[str, flow.Area], asked: flow.Area | None) -> None:
     if asked and asked.memories:
         heads = ["memory", "count", "words", "bits a word", "ports", "bits"]
         body = [
-            [m.name, f"{m.count:,}", f"{m.depth:,}", f"{m.width:,}", f"{m.read_ports}R {m.write_ports}W", f"{m.bits:,}"]
-            for m in asked.memories
+            [m.name, f"{m.count:,}", f"{m.depth:,}", f"{m.width:,}", _ports(m), f"{m.bits:,}"] for m in asked.memories
         ]
         _table(f"Memories of {asked.top}, not in the area", heads, body)
+
+
+def _ports(memory: flow.Memory) -> str:
+    return "1RW" if memory.shared else f"{memory.read_ports}R {memory.write_ports}W"
 
 
 def _print_paths(area: flow.Area) -> None:

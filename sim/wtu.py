@@ -77,13 +77,12 @@ class WtuTime:
         if p.selection == "buckets":
             return words * (1 + p.n_buckets) + TO_CHECK - 1
         digits = max(1, -(-largest.bit_length() // p.count_digit))
-        reads = p.count_digits if digits > 1 else 1  # of a bin
         bins = [1 << top - low for top, low in itertools.pairwise([p.score.bits, *self.digits])]
         load = words * digits
-        cycles = load + TO_MOVE + p.th_steps + 1 + bins[0] * reads
+        cycles = load + TO_MOVE + p.th_steps + 1 + bins[0]
         for b in bins[1:]:
             # The list is not enough after all its candidates; the words are fed to the lanes; a walk.
-            cycles += words + p.list_limit + p.list_depth + TO_BEAT + 4 + load + TO_ADD + 2 + b * reads
+            cycles += words + p.list_limit + p.list_depth + TO_BEAT + 4 + load + TO_ADD + 2 + b
         # Equal candidates: the codes above and those equal of each word, one word lane by lane.
         return cycles + 2 * words + p.n_w + 4 * TO_BEAT
 
@@ -140,12 +139,10 @@ class WtuTime:
             feed = walk = 0
             if level == 0:
                 reach = highest >= crossing
-                # Further digits are read in no bin above the highest of a word that has some.
-                wide = int(highest[digits > 1].max(initial=-1)) - crossing + 1
-                crossed = p.th_steps + TO_BIN + bins + max(0, wide) * (p.count_digits - 1)
+                crossed = p.th_steps + TO_BIN + bins
             else:
                 feed = self._feed(reach, digits)
-                walk = TO_BIN - 1 + bins * (p.count_digits if digits[reach].max() > 1 else 1)
+                walk = TO_BIN - 1 + bins
             left -= int(weight[inside][higher].sum())
             above[inside[higher]] = True
             inside = inside[digit == crossing]
@@ -242,7 +239,6 @@ class _Pipeline:
         self.done: list[int] = []  # last beat of each row
         self.taken = 0  # words of the row that is loaded
         self.full = False  # all are
-        self.groups = 0  # of score memory in use
         self.adds, self.part = False, 0  # the lanes add a digit; how many of a word they have that is not taken yet
         self.counted = False  # the counts of the next word are read
         self.moved = 0  # rows that have left the loading stage; the last of them waits
@@ -272,8 +268,7 @@ class _Pipeline:
             stop = False
         row = len(self.first) - (not start)
         offered = row < len(self.plans)
-        room = self.taken % p.group or self.groups < p.groups
-        take = offered and self.counted and room and (free or self.part or not start) and not (th or stop or feeding)
+        take = offered and self.counted and (free or self.part or not start) and not (th or stop or feeding)
         accept = take and self.part + 1 == self.plans[row].digits[self.taken]
         last = accept and self.taken + 1 == self.plans[row].words
         read = offered and not self.counted and not feeding and (p.double_buffer or free or not start)
@@ -290,7 +285,6 @@ class _Pipeline:
         if accept:
             if start:
                 self.first.append(now)
-            self.groups += self.taken % p.group == 0
             self.full = last
             self.taken = 0 if last else self.taken + 1
         if hand:
@@ -304,7 +298,6 @@ class _Pipeline:
             self.granted, self.base = -1, now
         if finish:
             self.selects = False
-            self.groups -= -(-self.plans[len(self.done)].words // p.group)
             self.done.append(now)
         self.now += 1
 
