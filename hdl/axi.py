@@ -1,15 +1,15 @@
-"""AXI4 of the LXE: layouts of its channels, bursts of rows of words, port names."""
+"""AXI4 of a core: layouts of its channels, bursts of rows of words, port names."""
 
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from golden.isa import ADDR_BITS, PAYLOAD, Opcode
-from golden.params import check
 from hdl.params import CoreParams
 
 LEN_BITS = 8
-PREFIX = "m_axi_"
+PREFIX = "m_axi_"  # the LXE's port
+HOST_PREFIX = "h_axi_"  # a core's second port: the retriever's
 _INCR = 1
 _BUFFERABLE = 0b0011  # normal, not cacheable: what DMA engines ask for
 
@@ -55,9 +55,7 @@ def word_beats(p: CoreParams) -> int:
 
     Raises `ParamError` where lanes and bus do not fit together.
     """
-    lanes = p.lxe_format().lanes
-    check(lanes & (lanes - 1) == 0, "dpe.n_w", lanes, "must be a power of two in an LXE: words are whole beats")
-    return 2 * lanes // p.lxe.bus_bytes
+    return p.lxe_format().word_bytes // p.lxe.bus_bytes
 
 
 class Bursts(wiring.Component):
@@ -140,8 +138,8 @@ class Bursts(wiring.Component):
         return m
 
 
-def port_members(p: CoreParams) -> dict[str, wiring.Member]:
-    """The manager's AXI4 ports `m_axi_*`, for a component's signature; one ID, 0."""
+def port_members(p: CoreParams, prefix: str = PREFIX) -> dict[str, wiring.Member]:
+    """A manager's AXI4 ports, for a component's signature; one ID, 0."""
     bits = 8 * p.lxe.bus_bytes
     address = {"id": 1, "addr": ADDR_BITS, "len": LEN_BITS, "size": 3, "burst": 2, "lock": 1, "cache": 4, "prot": 3}
     out = {f"{x}{name}": Out(width) for x in ("ar", "aw") for name, width in address.items()}
@@ -149,17 +147,19 @@ def port_members(p: CoreParams) -> dict[str, wiring.Member]:
     out |= {"bid": In(1), "bresp": In(2), "rid": In(1), "rdata": In(bits), "rresp": In(2), "rlast": In(1)}
     for x, flow, back in (("ar", Out, In), ("aw", Out, In), ("w", Out, In), ("r", In, Out), ("b", In, Out)):
         out |= {f"{x}valid": flow(1), f"{x}ready": back(1)}
-    return {PREFIX + name: member for name, member in out.items()}
+    return {prefix + name: member for name, member in out.items()}
 
 
-def connect_ports(m: Module, p: CoreParams, ports: object, loader: object, storer: object) -> None:
-    """Drive the ports of `port_members` on `ports` from the streams `ar`, `r` of a loader and `aw`, `w`, `b` of a
-    storer."""
+def connect_ports(
+    m: Module, p: CoreParams, ports: object, reader: object, writer: object, prefix: str = PREFIX
+) -> None:
+    """Drive the ports of `port_members` on `ports` from the streams `ar`, `r` of a reader and `aw`, `w`, `b` of a
+    writer."""
 
     def port(name):
-        return getattr(ports, PREFIX + name)
+        return getattr(ports, prefix + name)
 
-    for x, channel in (("ar", loader.ar), ("aw", storer.aw)):
+    for x, channel in (("ar", reader.ar), ("aw", writer.aw)):
         m.d.comb += [
             port(f"{x}addr").eq(channel.payload.addr),
             port(f"{x}len").eq(channel.payload.len),
@@ -167,10 +167,10 @@ def connect_ports(m: Module, p: CoreParams, ports: object, loader: object, store
             port(f"{x}burst").eq(_INCR),
             port(f"{x}cache").eq(_BUFFERABLE),
         ]
-    m.d.comb += [port(f"w{name}").eq(storer.w.payload[name]) for name in ("data", "strb", "last")]
-    m.d.comb += [loader.r.payload[name].eq(port(f"r{name}")) for name in ("data", "resp", "last")]
-    m.d.comb += storer.b.payload.resp.eq(port("bresp"))
-    for x, channel in (("ar", loader.ar), ("aw", storer.aw), ("w", storer.w)):
+    m.d.comb += [port(f"w{name}").eq(writer.w.payload[name]) for name in ("data", "strb", "last")]
+    m.d.comb += [reader.r.payload[name].eq(port(f"r{name}")) for name in ("data", "resp", "last")]
+    m.d.comb += writer.b.payload.resp.eq(port("bresp"))
+    for x, channel in (("ar", reader.ar), ("aw", writer.aw), ("w", writer.w)):
         m.d.comb += [port(f"{x}valid").eq(channel.valid), channel.ready.eq(port(f"{x}ready"))]
-    for x, channel in (("r", loader.r), ("b", storer.b)):
+    for x, channel in (("r", reader.r), ("b", writer.b)):
         m.d.comb += [channel.valid.eq(port(f"{x}valid")), port(f"{x}ready").eq(channel.ready)]

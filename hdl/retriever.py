@@ -1,0 +1,263 @@
+"""Retriever: what the DRE gives, to registers and as copies in memory."""
+
+from amaranth import Array, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from golden.isa import ADDR_BITS, Retrieve
+from hdl.copier import Copier, bus_signature
+from hdl.feeder import clear_layout
+from hdl.hcu import CLEAR, JOIN, joined_layout
+from hdl.isa import done_layout, retrieve_layout
+from hdl.kvmu import burst_layout, move_layout, placed_layout
+from hdl.params import CoreParams, bits_for
+from hdl.sequencer import set_layout
+
+
+def fault_layout() -> data.StructLayout:
+    """Pulses: an error response; an instruction that is out of range; an entry for which the KVMU has no block."""
+    return data.StructLayout({"bus": 1, "range": 1, "full": 1})
+
+
+class Retriever(wiring.Component):
+    """Executes RETRIEVEs, one at a time: hands on the DRE's clusters, copies entries between device and home.
+
+    CLUSTER takes the next token's cluster and says how many its context has. PLACE copies as many entries to where the
+    KVMU's replies say, and before each what the KVMU moves home to make room for it. FETCH copies a set's bursts one
+    behind the other. CLEAR asks for the context to be forgotten and waits until the HCU has. Copies overlap
+    (`hdl.copier.Copier`). A move reads its slot of the ring before the slot's next entry is written, and after its last
+    one was: before the first move behind `recent` entries, all responses are waited for.
+
+    Faults: an error response; an address that is no multiple of 2 * lanes bytes (PLACE, FETCH), a context that the DRE
+    has not (CLEAR), an unknown action; a reply that is `full`. Nothing more is begun after one. While `stop` is high no
+    burst is begun, the rest of one begun goes out with strb 0, beats on their way and responses are taken and dropped;
+    once `busy` is low, a reset is safe for the bus.
+
+    Parameters
+    ----------
+    p : CoreParams
+
+    Members
+    -------
+    c : In(stream of `hdl.isa.retrieve_layout`) : instructions; `skip`: done at once
+    t : In(stream of `hdl.hcu.joined_layout`) : the HCU's news; a CLEAR ends an instruction CLEAR, else it is dropped
+    w, x, b : In(streams of `hdl.kvmu.placed_layout`, `move_layout`, `burst_layout`) : the KVMU's replies, each behind
+        its move; bases and lengths are multiples of 2 * lanes bytes
+    clear : Out(stream of `hdl.feeder.clear_layout`) : contexts to forget
+    set : Out(`hdl.sequencer.set_layout`) : pulses: registers, never R0; the last is with `done`
+    bus : Out(`hdl.copier.bus_signature`) : AXI4
+    done : Out(`hdl.isa.done_layout`) : in the cycle after the instruction if it has `skip`
+    fault : Out(`fault_layout`) : one pulse until a reset
+    stop : In(1) : begin nothing, end what was begun
+    busy : Out(1) : a burst is under way
+    perf : Out(struct of 32-bit counters) : instructions (done), moves, entries, fetches (bursts of the KVMU), reads,
+        writes (bursts on the bus), beats (written), waits (cycles in which a read waits for room)
+
+    Latency: news, a move, a reply or a burst can be taken in the cycle after the instruction; CLUSTER is done 2 cycles
+        after its news. Copies as in `Copier`, then 2 cycles from the last response to `done`, 3 for FETCH. Exact in
+        `sim.retriever.RetrieverTime`.
+    Throughput: CLUSTER 4 cycles; a copied beat a cycle, across copies.
+    Raises: `ParamError` where the DRE and the LXE do not fit together.
+    Source: `golden.isa.Retrieve`; V-Rex section V-C, Fig. 12.
+    """
+
+    def __init__(self, p: CoreParams):
+        self.p = p
+        p.core_format()  # checks
+        k = p.dre.kvmu
+        super().__init__(
+            {
+                "c": In(stream.Signature(retrieve_layout())),
+                "t": In(stream.Signature(joined_layout(p.dre.hcu))),
+                "w": In(stream.Signature(placed_layout(k))),
+                "x": In(stream.Signature(move_layout(k))),
+                "b": In(stream.Signature(burst_layout(k))),
+                "clear": Out(stream.Signature(clear_layout(p))),
+                "set": Out(set_layout()),
+                "bus": Out(bus_signature(p)),
+                "done": Out(done_layout()),
+                "fault": Out(fault_layout()),
+                "stop": In(1),
+                "busy": Out(1),
+                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
+            }
+        )
+
+    @staticmethod
+    def counters() -> list[str]:
+        """Names of the performance counters in `perf`."""
+        return ["instructions", "moves", "entries", "fetches", *Copier.counters()]
+
+    @staticmethod
+    def timing(p: CoreParams) -> dict[str, str]:
+        """Formulas for the manifest."""
+        return {
+            "cluster_interval": "4",
+            "read_latency": "2 from a move, reply or burst to its first burst on the bus",
+            "write_latency": "2 from a burst's last beat read to its first written",
+            "interval": f"{p.dre.kvmu.entry_bytes // p.lxe.bus_bytes} cycles an entry",
+        }
+
+    def elaborate(self, platform):
+        p, k, m = self.p, self.p.dre.kvmu, Module()
+        works = Signal()
+        failed = Signal()
+        m.submodules.copier = copier = Copier(p)
+        wiring.connect(m, copier.bus, wiring.flipped(self.bus))
+        copies, copy = copier.i, copier.i.payload
+        length = Signal(bits_for(max(k.entry_bytes, k.boundary) + 1), init=k.entry_bytes)  # bytes of a copy
+        m.d.sync += failed.eq(failed | self.fault.as_value().any())
+        shift = (2 * p.dpe.n_w).bit_length() - 1  # of bytes to words
+        entry_beats = k.entry_bytes // p.lxe.bus_bytes
+        c, t = self.c.payload, self.t.payload
+        work = Signal(retrieve_layout())
+        at = Signal(ADDR_BITS)  # the entry to copy from, or where to
+        rows = Signal(len(c.rows))  # after this one
+        since = Signal(bits_for(k.recent + 1))  # entries copied since all responses were there
+        beat = Signal(range(max(2, entry_beats)))
+        entries = Signal(bits_for(k.blocks * k.block_slots + 1))  # fetched
+        takes = Signal()
+        moves = Signal()
+        placed = Signal()
+        fetched = Signal()
+
+        with m.If(copier.read):
+            m.d.sync += beat.eq(beat + 1)
+            with m.If(beat == entry_beats - 1):
+                m.d.sync += [beat.eq(0), entries.eq(entries + 1)]
+        m.d.comb += [
+            works.eq(~failed & ~self.stop),
+            copier.go.eq(works),
+            copier.stop.eq(self.stop),
+            copy.words.eq((length >> shift) - 1),
+            self.fault.bus.eq(copier.error),
+            self.busy.eq(copier.busy),
+            self.done.signal.eq(work.signal),
+        ]
+
+        # What registers are set to: an address or a count, and a count. Clusters of a context are counted here.
+        value = Signal(ADDR_BITS)
+        count = Signal(ADDR_BITS)
+        levels = Array(Signal(bits_for(k.clusters + 1), name=f"level{i}") for i in range(k.n_ctx))
+        level = Signal.like(levels[0])
+        m.d.comb += level.eq(Mux(t.op == CLEAR, 0, Mux(t.is_new, t.cluster + 1, levels[t.ctx])))
+        with m.If(self.t.valid & self.t.ready):
+            m.d.sync += levels[t.ctx].eq(level)
+
+        with m.FSM():
+            with m.State("IDLE"):
+                m.d.comb += [self.c.ready.eq(works), takes.eq(works & self.c.valid)]
+                with m.If(takes):
+                    m.d.sync += [work.eq(c), at.eq(c.addr), rows.eq(c.rows), since.eq(0), beat.eq(0), entries.eq(0)]
+                    with m.Switch(c.action):
+                        for action in Retrieve:
+                            with m.Case(action):
+                                m.next = action.name
+                        with m.Default():
+                            m.next = "BAD"
+                    addresses = (c.action == Retrieve.PLACE) | (c.action == Retrieve.FETCH)
+                    with m.If(addresses & c.addr[:shift].any()):
+                        m.next = "BAD"
+                    with m.If((c.action == Retrieve.CLEAR) & (c.ctx >= k.n_ctx)):
+                        m.next = "BAD"
+                    with m.If(c.skip):
+                        m.next = "DONE"
+
+            with m.State("CLUSTER"):
+                m.d.comb += self.t.ready.eq(works)
+                with m.If(self.t.valid & self.t.ready & (t.op == JOIN)):
+                    m.d.sync += [value.eq(work.addr + (t.cluster << work.shift)), count.eq(level)]
+                    m.next = "SET"
+
+            with m.State("SET"):
+                m.d.comb += [self.set.valid.eq(works & work.to.any()), self.set.to.eq(work.to), self.set.data.eq(value)]
+                with m.If(works):
+                    m.next = "LEVEL"
+
+            with m.State("LEVEL"):
+                m.d.comb += [
+                    self.set.valid.eq(works & work.level.any()),
+                    self.set.to.eq(work.level),
+                    self.set.data.eq(count),
+                    self.done.valid.eq(works),
+                ]
+                with m.If(works):
+                    m.next = "IDLE"
+
+            with m.State("PLACE"):
+                with m.If(works & self.x.valid & (since != k.recent)):
+                    m.d.comb += [
+                        copies.valid.eq(1),
+                        copy.src.eq(self.x.payload.src),
+                        copy.dst.eq(self.x.payload.dst),
+                        self.x.ready.eq(copies.ready),
+                        moves.eq(copies.ready),
+                    ]
+                with m.Elif(works & self.x.valid & copier.ended):
+                    m.d.sync += since.eq(0)
+                with m.Elif(works & ~self.x.valid & self.w.valid):
+                    m.d.comb += [
+                        self.fault.full.eq(self.w.payload.full),
+                        copies.valid.eq(~self.w.payload.full),
+                        copy.src.eq(at),
+                        copy.dst.eq(self.w.payload.device),
+                        self.w.ready.eq(copies.ready & ~self.w.payload.full),
+                        placed.eq(self.w.ready),
+                    ]
+                with m.If(placed):
+                    m.d.sync += [at.eq(at + k.entry_bytes), rows.eq(rows - 1)]
+                    with m.If(since != k.recent):
+                        m.d.sync += since.eq(since + 1)
+                    with m.If(rows == 0):
+                        m.next = "END"
+
+            with m.State("FETCH"):
+                b = self.b.payload
+                m.d.comb += [
+                    copies.valid.eq(works & self.b.valid & ~b.empty),
+                    copy.src.eq(b.addr),
+                    copy.dst.eq(at),
+                    length.eq(b.bytes),
+                    self.b.ready.eq(works & (copies.ready | b.empty)),
+                    fetched.eq(copies.valid & copies.ready),
+                ]
+                with m.If(fetched):
+                    m.d.sync += at.eq(at + b.bytes)
+                with m.If(self.b.valid & self.b.ready & b.last):
+                    m.next = "END"
+
+            with m.State("END"):
+                with m.If(works & copier.ended):
+                    m.d.sync += [value.eq(entries), count.eq(entries << work.shift)]
+                    m.next = "SET"
+                    with m.If(work.action == Retrieve.PLACE):
+                        m.next = "DONE"
+
+            with m.State("CLEAR"):
+                m.d.comb += [self.clear.valid.eq(1), self.clear.payload.ctx.eq(work.ctx)]
+                with m.If(self.clear.ready):
+                    m.next = "CLEARED"
+
+            with m.State("CLEARED"):
+                m.d.comb += [self.t.ready.eq(works & (t.op == CLEAR)), self.done.valid.eq(self.t.ready & self.t.valid)]
+                with m.If(self.done.valid):
+                    m.next = "IDLE"
+
+            with m.State("DONE"):
+                m.d.comb += self.done.valid.eq(works)
+                with m.If(works):
+                    m.next = "IDLE"
+
+            with m.State("BAD"):
+                m.d.comb += self.fault.range.eq(works)
+
+        for name, event in (
+            ("instructions", self.done.valid),
+            ("moves", moves),
+            ("entries", placed),
+            ("fetches", fetched),
+        ):
+            m.d.sync += self.perf[name].eq(self.perf[name] + event)
+        for name in copier.counters():
+            m.d.comb += self.perf[name].eq(copier.perf[name])
+        return m
