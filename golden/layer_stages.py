@@ -1,0 +1,405 @@
+"""The stages of a layer's program (`golden.layer`), written down without loops (`golden.loops`)."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from golden.isa import ADDR_BITS, LoadTo, Opcode, Queue, StoreTo, vector
+from golden.layer_memory import Array, Register, Tiling, divisors
+from golden.loops import Item, Loop, Op, op, repeat
+from golden.numerics import to_bf16
+from golden.vector import MINUS_ZERO, ONE, Bank, Format, Post, Reduce, Source, Swap
+from golden.vector import Instruction as VectorInstruction
+from golden.vector import Op as VectorOp
+
+if TYPE_CHECKING:
+    from golden.layer import LayerPlan
+
+BANK, STREAM, SCALAR, IMMEDIATE = Source
+
+POINTERS = range(8, 16)  # of the program's loops
+# Semaphores: a half of W and X is free; filled; a stage is in memory; X holds no queries that are still needed.
+FREE, FULL, STORED, QUERIES = range(4)
+_NEVER = -(1 << 15)  # added to a small register gives a count below zero: the instruction only waits and signals
+
+
+@lru_cache(maxsize=4096)
+def _vector(header: tuple, **fields: int) -> Op:
+    return Op(vector(VectorInstruction(**fields), **dict(header)))
+
+
+class Compiler:
+    """Builds the stages; `half` of W and X is the one that the next step takes."""
+
+    def __init__(self, plan: "LayerPlan"):
+        self.plan, self.shape, self.fmt = plan, plan.shape, plan.fmt
+        self.items: list[Item] = []
+        self.half = 0
+        # Words of a row of scores: those of the ring and pairs behind it.
+        self.row = {"len": int(Register.ENTRIES), "add": self.shape.recent, "pair": 1}
+
+    # Instructions
+
+    def _emit(self, opcode: Opcode, **values: int) -> None:
+        self.items.append(op(opcode, **values))
+
+    def load(
+        self, array: Array, at: int, rows: int, words: int, stride: int, target: LoadTo, wait=(), signal=(), **more: int
+    ) -> None:
+        """LOAD `rows` rows of `words` words from number `at` of an array, `stride` numbers apart."""
+        size, wide = np.dtype(array.dtype).itemsize, array.dtype == np.float32
+        self._emit(
+            Opcode.LOAD,
+            **{
+                "base": array.base,
+                "addr": array.offset + at * size,
+                "rows": rows - 1,
+                "words": words - 1,
+                "stride": stride * size,
+                "target": target,
+                "wide": wide,
+            }
+            | semaphores(wait, signal)
+            | more,
+        )
+
+    def store(self, array: Array, at: int, rows: int, words: int, stride: int, **more: int) -> None:
+        """STORE the VPE's output to memory, as `load`."""
+        size, wide = np.dtype(array.dtype).itemsize, array.dtype == np.float32
+        self._emit(
+            Opcode.STORE,
+            **{
+                "base": array.base,
+                "addr": array.offset + at * size,
+                "rows": rows - 1,
+                "words": words - 1,
+                "stride": stride * size,
+                "target": StoreTo.MEMORY,
+                "wide": wide,
+            }
+            | more,
+        )
+
+    def vector(self, words: int = 1, source: Queue = Queue.MUL, row: bool = False, keep: int | None = None, **fields):
+        """VECTOR on `words` words, or on a row of scores. Lanes above `keep` take no part in a reduction."""
+        header = (("source", int(source)),)
+        if row:
+            header += tuple(self.row.items())
+        keep = self.fmt.lanes - 1 if keep is None else keep
+        fields = {k: int(v) for k, v in fields.items()}
+        self.items.append(_vector(header, words=0 if row else words - 1, keep=keep, **fields))
+
+    def out(self, words: int, wide: bool = False, at: int = 0, **more) -> None:
+        """Words of bank C (`wide`) or B to the output."""
+        form = Format.WIDE if wide else Format.HALF
+        self.vector(words, op=VectorOp.STORE, addr_b=at, addr_c=at, format=form, **more)
+
+    def scalar(self, to: int, **fields) -> None:
+        """A word of scalars whose result goes to register `to`."""
+        self.vector(a=SCALAR, reduce=Reduce.LAST, scalar_d=to, keep=0, **fields)
+
+    def begin(self) -> None:
+        """LOADs wait for the stage before."""
+        self._emit(Opcode.LOAD, len=Register.REST, add=_NEVER, **semaphores((STORED,), ()))
+
+    def end(self) -> None:
+        """All STOREs so far are in memory."""
+        self._emit(Opcode.STORE, len=Register.REST, add=_NEVER, **semaphores((), (STORED,)))
+
+    def turn(self) -> tuple[int, int]:
+        """First words in W and X of the half for the next step."""
+        half, self.half = self.half, 1 - self.half
+        return half * (self.fmt.w_depth // 2), half * (self.fmt.x_depth // 2)
+
+    def mul(self, w: int, x: int, rows: int, tiles: int, chunks: int, x_step: int) -> None:
+        """MUL of a step; its half is free when it is done."""
+        self._emit(
+            Opcode.MUL,
+            w=w,
+            x=x,
+            rows=rows - 1,
+            tiles=tiles - 1,
+            chunks=chunks - 1,
+            keep=self.fmt.lanes - 1,
+            x_step=x_step,
+            start=1,
+            end=1,
+            **semaphores((FULL,), (FREE,)),
+        )
+
+    # Stages
+
+    def norm(self, x: Array, weight: Array, y: Array) -> None:
+        """RMSNorm, as `vector_programs.rms_norm` with its weight from the stream."""
+        length, n = self.shape.width, self.fmt.lanes
+        words = length // n
+        mean, root, half, rest = range(4)
+        nth = np.float32(1 / length)
+        high = to_bf16(nth)
+        low = float(nth) - float(high)
+        for t in range(self.shape.tokens):
+            self.load(x, t * length, 1, words, 0, LoadTo.VECTOR)
+            self.vector(words, Queue.LOAD, a=STREAM, wide=1, post=Post.ROUND, write=Bank.A | Bank.B)
+            self.vector(words, a=BANK, b=BANK, reduce=Reduce.SUM, scalar_d=rest)
+            self.scalar(mean, scalar_a=rest, imm_b=_bf16(low), imm_c=_bf16(self.shape.epsilon))
+            self.scalar(mean, scalar_a=rest, imm_b=_bf16(high), c=SCALAR, scalar_c=mean)
+            self.scalar(root, scalar_a=mean, post=Post.RSQRT)
+            self.scalar(half, scalar_a=root, imm_b=_bf16(0.5))
+            self.scalar(rest, scalar_a=mean, b=SCALAR, scalar_b=root)
+            self.scalar(rest, scalar_a=rest, negate_a=1, b=SCALAR, scalar_b=root, imm_c=ONE)
+            self.scalar(root, scalar_a=rest, b=SCALAR, scalar_b=half, c=SCALAR, scalar_c=root)
+            self.vector(words, a=SCALAR, scalar_a=root, b=BANK, write=Bank.A)
+            self.load(weight, 0, 1, words, 0, LoadTo.VECTOR)
+            self.vector(words, Queue.LOAD, a=BANK, b=STREAM, post=Post.ROUND, write=Bank.B)
+            self.out(words)
+            self.store(y, t * length, 1, words, 0)
+
+    def gemm(self, x: Array, weight: Array, cut: Tiling, y: Array, gated: bool = False) -> None:
+        """y = x W^T; added to y if y is FP32; SiLU of the even blocks times the odd ones if `gated`.
+
+        x [segments, tokens, numbers]: K runs through the segments.
+        """
+        n, tokens = self.fmt.lanes, self.shape.tokens
+        segment = x.shape[-1]
+        numbers, many = cut.words * n, tokens * cut.tiles
+        size = cut.tiles * n * numbers  # of a step's weights
+        row = y.shape[-1]
+        residual = y.dtype == np.float32
+        for block in range(cut.blocks):
+            gate, up = gated and block % 2 == 0, gated and block % 2 == 1
+            to = (block // 2 if gated else block) * cut.tiles * n
+            for k in range(cut.slices):
+                w_at, x_at = self.turn()
+                step = block * cut.slices + k
+                self.load(
+                    weight, step * size, cut.tiles * n, cut.words, numbers, LoadTo.W, (FREE,), to=w_at, step=cut.words
+                )
+                part, rest = divmod(k * numbers, segment)
+                self.load(
+                    x,
+                    part * tokens * segment + rest,
+                    tokens,
+                    cut.words,
+                    segment,
+                    LoadTo.X,
+                    (),
+                    (FULL,),
+                    to=x_at,
+                    step=cut.words,
+                )
+                if residual and k == 0:
+                    self.load(y, to, tokens, cut.tiles, row, LoadTo.VECTOR)
+                    self.vector(many, Queue.LOAD, a=STREAM, wide=1, write=Bank.C)
+                self.mul(w_at, x_at, tokens, cut.tiles, cut.words, cut.words)
+                more = {"c": BANK} if k or residual else {}
+                if k < cut.slices - 1 or residual:
+                    result = {"write": Bank.C}
+                elif up:
+                    result = {"write": Bank.A}
+                else:
+                    result = {"write": Bank.B, "post": Post.SILU if gate else Post.ROUND}
+                self.vector(many, a=STREAM, wide=1, **more, **result)
+            if gate:
+                continue
+            if up:
+                self.vector(many, a=BANK, b=BANK, post=Post.ROUND, write=Bank.B)
+            self.out(many, residual)
+            self.store(y, to, tokens, cut.tiles, row)
+
+    def rotary(self) -> None:
+        """Heads of `at_once` tokens at a time, turned by tables in bank A."""
+        s, p, n = self.shape, self.plan, self.fmt.lanes
+        head, period = s.head_size, s.head_size // n
+        at_once, words = p.turned, p.turned * period
+        row = p["qkv"].shape[-1]
+        for first in range(0, s.tokens, at_once):
+            for which, heads in enumerate((range(s.heads), range(s.heads, s.heads + s.kv_heads))):
+                for k in range(2):
+                    at = ((which * 2 + k) * s.tokens + first) * head
+                    self.load(p["tables"], at, 1, words, 0, LoadTo.VECTOR)
+                    self.vector(words, Queue.LOAD, a=STREAM, wide=1, write=Bank.A, addr_d=k * words)
+                for h in heads:
+                    self.load(p["qkv"], first * row + h * head, at_once, period, row, LoadTo.VECTOR)
+                    self.vector(words, Queue.LOAD, a=STREAM, post=Post.ROUND, write=Bank.B)
+                    self.vector(words, a=BANK, b=BANK, write=Bank.C)
+                    self.vector(
+                        words,
+                        a=BANK,
+                        addr_a=words,
+                        b=BANK,
+                        swap=Swap.HALF + period.bit_length() - 1,
+                        c=BANK,
+                        post=Post.ROUND,
+                        write=Bank.B,
+                        addr_d=words,
+                    )
+                    self.out(words, at=words)
+                    if which == 0:
+                        g, j = divmod(h, s.group)
+                        at = ((g * s.tokens + first) * s.group + j) * head
+                        self.store(p["q"], at, at_once, period, s.group * head)
+                    else:
+                        self.store(p["fresh"], first * s.entry + (h - s.heads) * head, at_once, period, s.entry)
+        half = s.kv_heads * head
+        for at, words in self.columns(half):
+            self.load(p["qkv"], row - half + at, s.tokens, words, row, LoadTo.VECTOR)
+            self.vector(s.tokens * words, Queue.LOAD, a=STREAM, write=Bank.B)
+            self.out(s.tokens * words)
+            self.store(p["fresh"], half + at, s.tokens, words, s.entry)
+
+    def columns(self, numbers: int) -> list[tuple[int, int]]:
+        """Rows of so many numbers cut so that a bank holds a part of all tokens' rows: first number, words."""
+        n = self.fmt.lanes
+        words = max(d for d in divisors(numbers // n) if d * self.shape.tokens <= self.fmt.depth)
+        return [(at, words) for at in range(0, numbers, words * n)]
+
+    def append(self) -> None:
+        """Entries of the pass to the ring, which may end between two of them."""
+        s, p = self.shape, self.plan
+        for at, words in self.columns(s.entry):
+            self.load(p["fresh"], at, s.tokens, words, s.entry, LoadTo.VECTOR)
+            self.vector(s.tokens * words, Queue.LOAD, a=STREAM, write=Bank.B)
+            self.out(s.tokens * words)
+            self.store(p["ring"], at, 1, words, s.entry, base=Register.SLOT, len=Register.FIRST)
+            self.store(p["ring"], at, 1, words, s.entry, len=Register.REST)
+
+    def scores(self) -> None:
+        """Queries of a KV head, `batch` rows at a time, against a tile of keys a step."""
+        s, p, n, batch = self.shape, self.plan, self.fmt.lanes, self.plan.batch
+        period, out = s.head_size // n, p["scores"]
+        self.count()
+        self.signal_queries()
+        for g in range(s.kv_heads):
+            for first in range(g * s.rows, (g + 1) * s.rows, batch):
+                at = first * s.head_size
+                self.load(p["q"], at, batch, period, s.head_size, LoadTo.X, (QUERIES,), to=0, step=period)
+
+                def tile(i: int, g=g, first=first) -> None:
+                    w_at, _ = self.turn()
+                    at = i * n * s.entry + g * s.head_size
+                    self.load(p["ring"], at, n, period, s.entry, LoadTo.W, (FREE,), (FULL,), to=w_at, step=period)
+                    self.mul(w_at, 0, batch, 1, period, period)
+                    self.vector(batch, a=STREAM, wide=1, write=Bank.C)
+                    self.out(batch, True)
+                    self.store(out, first * out.shape[-1] + i * n, batch, 1, out.shape[-1])
+
+                self.tiles(tile)
+                self.signal_queries()
+
+    def count(self) -> None:
+        """TAIL from ENTRIES: the sequencer adds, and counts in words where a LOOP does."""
+        n, tail, last = self.fmt.lanes, Register.TAIL, POINTERS[0]
+
+        def add(to: int, a: int, imm: int) -> Op:
+            return op(Opcode.ADD, to=to, a=a, imm=imm % (1 << ADDR_BITS))
+
+        self.items += [
+            # ENTRIES less all their tiles, and one back: numbers of the last one.
+            add(last, Register.ENTRIES, n),
+            Loop((add(last, last, -n),), (), register=Register.ENTRIES, unit="unit"),
+            add(tail, 0, 0),
+            Loop((add(tail, tail, 2 * self.fmt.word_bytes),), (), register=last),
+        ]
+
+    def signal_queries(self) -> None:
+        """The queries in X are needed no more."""
+        self._emit(Opcode.MUL, len=Register.REST, add=_NEVER, **semaphores((), (QUERIES,)))
+
+    def tiles(self, step: Callable[[int], None]) -> None:
+        """`step` for every tile of entries: those of the ring, then as many pairs as the register says."""
+        ring = self.shape.recent // self.fmt.lanes
+        for i in range(ring):
+            step(i)
+        before, bodies = self.items, []
+        for k in range(2):
+            self.items = []
+            for i in range(2):
+                step(ring + 2 * k + i)
+            bodies.append(self.items)
+        self.items = [*before, repeat(Register.ENTRIES, "pair", *bodies)]
+
+    def softmax(self) -> None:
+        """Rows of scores, as `vector_programs.softmax` with a mask in bank C."""
+        s, p, n = self.shape, self.plan, self.fmt.lanes
+        ring, scores, out = s.recent // n, p["scores"], p["probabilities"]
+        top, total, inverse, rest = range(4)
+        size = scores.shape[-1]
+        self.mask_behind()
+        scale = {"imm_b": _bf16(p.scale)}
+        for g in range(s.kv_heads):
+            for r in range(s.rows):
+                at = g * s.rows + r
+                self.load(p["mask"], r * s.recent, 1, ring, 0, LoadTo.VECTOR)
+                self.vector(ring, Queue.LOAD, a=STREAM, write=Bank.C)
+                self.load(scores, at * size, 1, 1, n, LoadTo.VECTOR, **self.row)
+                self.vector(
+                    0,
+                    Queue.LOAD,
+                    True,
+                    a=STREAM,
+                    wide=1,
+                    **scale,
+                    c=BANK,
+                    write=Bank.A,
+                    reduce=Reduce.MAX,
+                    scalar_d=top,
+                )
+                less = {"a": BANK, "c": SCALAR, "scalar_c": top, "negate_c": 1}
+                self.vector(0, row=True, **less, post=Post.EXP, write=Bank.B, reduce=Reduce.SUM, scalar_d=total)
+                self.scalar(inverse, scalar_a=total, post=Post.RECIPROCAL)
+                self.scalar(rest, scalar_a=total, negate_a=1, b=SCALAR, scalar_b=inverse, imm_c=ONE)
+                self.scalar(inverse, scalar_a=rest, b=SCALAR, scalar_b=inverse, c=SCALAR, scalar_c=inverse)
+                self.vector(0, row=True, a=SCALAR, scalar_a=inverse, b=BANK, post=Post.ROUND, write=Bank.B)
+                self.out(0, row=True)
+                self.store(out, at * size, 1, 1, n, **self.row)
+
+    def mask_behind(self) -> None:
+        """The mask behind the ring, if there are entries, in bank C: zeros, the last tile's word, one for its pair."""
+        p, n, some = self.plan, self.fmt.lanes, POINTERS[0]
+        outer, self.items = self.items, []
+        self.load(p["zeros"], 0, 1, 1, 0, LoadTo.VECTOR, len=Register.ENTRIES, unit=1, add=-n)
+        self.load(p["tails"], 0, 1, 2, 0, LoadTo.VECTOR, base=Register.TAIL)
+        header = (("source", int(Queue.LOAD)), ("len", int(Register.ENTRIES)), ("add", n))
+        at = self.shape.recent // n % self.fmt.depth
+        self.items.append(_vector(header, a=int(STREAM), write=int(Bank.C), addr_d=at))
+        self.items = [
+            *outer,
+            op(Opcode.SET, to=some),
+            Loop((op(Opcode.SET, to=some, imm=1),), (), register=Register.ENTRIES, unit="unit"),
+            Loop(tuple(self.items), (0, 0), register=some),
+        ]
+
+    def values(self) -> None:
+        """Probabilities of `batch` rows against a tile of values a step, transposed as they are loaded."""
+        s, p, n, batch = self.shape, self.plan, self.fmt.lanes, self.plan.batch
+        rows, out, tiles = p["probabilities"], p["attention"], p.value_tiles
+        for g in range(s.kv_heads):
+            for first in range(g * s.rows, (g + 1) * s.rows, batch):
+                for part in range(0, s.head_size // n, tiles):
+
+                    def tile(i: int, g=g, first=first, part=part) -> None:
+                        w_at, x_at = self.turn()
+                        at = i * n * s.entry + (s.kv_heads + g) * s.head_size
+                        for k in range(tiles):
+                            wait = () if k else (FREE,)
+                            self.load(p["ring"], at + (part + k) * n, n, 1, s.entry, LoadTo.COLUMN, wait, to=w_at + k)
+                        at = first * rows.shape[-1] + i * n
+                        self.load(rows, at, batch, 1, rows.shape[-1], LoadTo.X, (), (FULL,), to=x_at, step=1)
+                        self.mul(w_at, x_at, batch, tiles, 1, 1)
+                        self.vector(batch * tiles, a=STREAM, wide=1, **({"c": BANK} if i else {}), write=Bank.C)
+
+                    self.tiles(tile)
+                    self.vector(batch * tiles, a=IMMEDIATE, imm_a=MINUS_ZERO, c=BANK, post=Post.ROUND, write=Bank.B)
+                    self.out(batch * tiles)
+                    self.store(out, first * s.head_size + part * n, batch, tiles, s.head_size)
+
+
+def semaphores(wait: tuple[int, ...], signal: tuple[int, ...]) -> dict[str, int]:
+    """The fields of an instruction that waits and signals."""
+    return {"wait": sum(1 << s for s in wait), "signal": sum(1 << s for s in signal)}
+
+
+def _bf16(x: float) -> int:
+    return int(to_bf16(np.array([x])).view(np.uint16)[0])
