@@ -16,7 +16,7 @@ from rich.table import Table
 from golden.params import ParamError, check
 from hdl import emit, params
 from scripts import console
-from synth import agreement, emission, flow, fpga, table3
+from synth import agreement, emission, flow, fpga, opensta, table3
 from synth.liberty import SynthError, write_atomically
 from synth.technology import NODES, Estimate
 
@@ -51,6 +51,9 @@ def command(
         list[str] | None,
         typer.Option(metavar="PATTERN", help="Also measure with the library in these files and print the agreement."),
     ] = None,
+    with_sta: Annotated[
+        bool, typer.Option("--opensta", help="Also time units without leaves with OpenSTA, if `sta` is installed.")
+    ] = False,
     device: Annotated[
         str | None,
         typer.Option("--fpga", help=f"Place and route on an FPGA instead: {', '.join(fpga.DEVICES)}."),
@@ -94,6 +97,13 @@ def command(
     agreements = [_agreement(rows, measured) for measured in others.values()] if rows and not errors else []
     if agreements:
         report["agreement"] = [{k: asdict(a) | {"worst": a.worst} for k, a in x.items()} for x in agreements]
+    timed: dict[str, opensta.StaPath] = {}
+    if with_sta and rows and not errors:
+        try:
+            timed = _time(rows, chosen, options)
+        except SynthError as e:
+            errors.append(str(e))
+        report["opensta"] = {u: asdict(p) for u, p in timed.items()}
     text = json.dumps(report, indent=1)
     if as_json and not errors:
         typer.echo(text)
@@ -103,6 +113,8 @@ def command(
             _print_paths(rows[unit])
         if lines:
             _print_table3(lines, next(iter(rows.values())), node)
+        if timed:
+            _print_opensta(rows, timed)
         for pattern, found in zip(others, agreements, strict=False):
             _print_agreement(Path(pattern).name, found)
     if out and not errors:
@@ -224,6 +236,17 @@ def _measure(
             time.sleep(0.05)
 
 
+def _time(rows: dict[str, flow.Area], chosen: params.SystemParams, options: dict) -> dict[str, opensta.StaPath]:
+    """OpenSTA's longest path of each unit that has one and no leaves."""
+    out = {}
+    for unit, area in rows.items():
+        if area.timing and not area.leaves:
+            made = emission.emitted(unit, emit.params_of(unit, chosen), flow.BUILD)
+            netlists, library = flow.netlists(made.verilog, made.top, **options)
+            out[unit] = opensta.longest(made.top, netlists[made.top]["netlist"], library)
+    return out
+
+
 def _print(rows: dict[str, flow.Area], asked: flow.Area | None) -> None:
     """Table of the units, then the leaves and memories of the unit asked for."""
     one = next(iter(rows.values()))
@@ -297,6 +320,17 @@ def _print_table3(rows: dict[str, table3.Row], area: flow.Area, node: int) -> No
         for n, mm2 in table3.SYSTEMS.items()
     ]
     _table("Systems, mm²", ["cores", "paper", "ours", "low to high"], body)
+
+
+def _print_opensta(rows: dict[str, flow.Area], timed: dict[str, opensta.StaPath]) -> None:
+    """Longest paths of `synth.timing` beside OpenSTA's."""
+    body = []
+    for unit, path in timed.items():
+        own = rows[unit].timing.delay
+        delays = (f"{own:,.2f}", f"{path.delay:,.2f}", f"{100 * (own / path.delay - 1):+.3f}" if path.delay else "-")
+        body.append([unit, *delays, path.start, path.end])
+    unit = "ps" if next(iter(rows.values())).microns else "τ"
+    _table("Longest paths and OpenSTA's", ["unit", unit, f"OpenSTA {unit}", "difference %", "from", "to"], body)
 
 
 def _print_agreement(name: str, found: dict[str, agreement.Agreement]) -> None:

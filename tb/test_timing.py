@@ -2,10 +2,13 @@
 
 import dataclasses
 import itertools
+import shutil
+import sys
 
 import pytest
 
-from synth import nldm, source, timing
+from synth import nldm, opensta, source, timing
+from synth.flow import netlists as netlists_of
 from synth.flow import synthesise
 from synth.liberty import EMBEDDED, SynthError, load
 from tb.test_synth import ASAP7, RAM, SKY130, needs_pdk
@@ -487,3 +490,64 @@ def test_longest_way_through_the_source():
     assert source.through(graph, "m read data", "m write 0 enable") == ("other",)
     assert source.through(graph, "a", "m write enable") == ()
     assert source.through(graph, "none", "b") == ()
+
+
+# OpenSTA.
+
+STAND_IN = """#!{python}
+import pathlib, re, sys
+assert sys.argv[1:] == ["-no_init", "-no_splash", "-exit", "top.tcl"], sys.argv
+script = pathlib.Path("top.tcl").read_text().splitlines()
+assert "default_wire_load" not in pathlib.Path("0.lib").read_text()
+net = pathlib.Path("top.v").read_text()
+for line in {lines}:
+    assert line in script, script
+assert re.search(r"DFF u[0-9]+ \\(.*\\.CK\\(clk\\[0\\]\\)", net), net
+register = re.search(r"DFF (u[0-9]+)", net)[1]
+print("Startpoint: p1[1] (input port clocked by clk)\\nEndpoint: " + register + " (rising edge-triggered)")
+print("  99958.000   data required time\\n  -42.500   data arrival time\\n  {slack}   slack (MET)")
+"""
+TO_REGISTER = "module t(input clk, input [1:0] a, output reg state); always @(posedge clk) state <= ~&a; endmodule"
+needs_sta = pytest.mark.skipif(shutil.which("sta") is None, reason="OpenSTA is not installed")
+
+
+def netlist(text: str, files: list, build):
+    netlists, used = netlists_of(text, "t", files, macro_bits=64, build=build)
+    return netlists["t"]["netlist"], used
+
+
+def test_opensta_is_given_the_netlist_and_the_same_model(tmp_path, monkeypatch):
+    (tmp_path / "planes.lib").write_text(library().replace("cell (INV)", 'default_wire_load : "Small"; cell (INV)', 1))
+    lines = [
+        "read_liberty 0.lib",
+        "link_design t",
+        "set_cmd_units -time ps",
+        "set_output_delay 0 -clock clk [all_outputs]",
+    ]
+    lines.append(f"create_clock -name clk -period {opensta.PERIOD:g} [get_ports clk]")
+    (tmp_path / "sta").write_text(STAND_IN.format(python=sys.executable, lines=lines, slack=opensta.PERIOD - 42.5))
+    (tmp_path / "sta").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    given, used = netlist(TO_REGISTER, [tmp_path / "planes.lib"], tmp_path / "build")
+    assert opensta.longest("t", given, used) == opensta.StaPath("a[1]", "state", 42.5)
+    (tmp_path / "sta").write_text("#!/bin/sh\necho Error: top.tcl line 3, t not found.\n")
+    with pytest.raises(SynthError, match="t: OpenSTA found no path: Error: top.tcl line 3, t not found."):
+        opensta.longest("t", given, used)
+
+
+def test_opensta_that_cannot_be_used(tmp_path, monkeypatch):
+    given, used = netlist(TO_REGISTER, None, tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SynthError, match="OpenSTA: no 'sta' on PATH; install it"):
+        opensta.longest("t", given, used)
+    (tmp_path / "sta").touch(0o755)
+    with pytest.raises(SynthError, match="t: OpenSTA is given flat designs only; this one holds leaf"):
+        opensta.longest("t", given | {"cells": [*given["cells"], ["u", "leaf", {}]]}, used)
+
+
+@needs_sta
+@pytest.mark.parametrize("text", [TO_REGISTER, RAM])
+def test_delays_are_those_of_opensta(tmp_path, text):
+    given, used = netlist(text, None, tmp_path)
+    ours = synthesise(text, "t", macro_bits=64, build=tmp_path).timing.delay
+    assert opensta.longest("t", given, used).delay == pytest.approx(ours, abs=0.02)

@@ -1,0 +1,116 @@
+"""The longest path of a mapped netlist by OpenSTA, where its `sta` is installed, to compare `synth.timing` with."""
+
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from synth.liberty import Library, SynthError
+
+COMMAND = "sta"
+CLOCK = "clk"  # port that is the clock; a design without it is timed from port to port
+PERIOD = 1e5  # ps: longer than any path; single precision takes it in steps of 0.01 ps
+# The same model as `synth.timing`: no wires, ideal clock, ports that switch with it and have no load.
+_SCRIPT = """{liberty}
+read_verilog top.v
+link_design {top}
+set_cmd_units -time ps
+create_clock -name {clock} -period {period:g} {ports}
+set_input_delay 0 -clock {clock} [all_inputs]
+set_output_delay 0 -clock {clock} [all_outputs]
+report_checks -path_delay max -digits 3
+"""
+
+
+@dataclass(frozen=True)
+class StaPath:
+    """OpenSTA's longest path of a clock cycle: `delay` (ps; tau with the embedded library), setup included."""
+
+    start: str
+    end: str
+    delay: float
+
+
+def longest(top: str, netlist: dict, library: Library) -> StaPath:
+    """Of a flat module.
+
+    netlist : of `synth.worker`; its memories' read data are inputs, what they take is outputs
+    Raises: `SynthError` without OpenSTA, for leaves, and for what OpenSTA says where it finds no path.
+    """
+    command = shutil.which(COMMAND)
+    if command is None:
+        raise SynthError(f"OpenSTA: no {COMMAND!r} on PATH; install it (Debian: apt-get install opensta)")
+    leaves = {kind for _, kind, _ in netlist["cells"]} - library.cells.keys()
+    if leaves:
+        raise SynthError(f"{top}: OpenSTA is given flat designs only; this one holds {', '.join(sorted(leaves))}")
+    text, names = verilog(top, netlist)
+    with tempfile.TemporaryDirectory(prefix="vrex-sta-") as tmp:
+        folder = Path(tmp)
+        (folder / "top.v").write_text(text)
+        for i in range(len(library.files)):  # wire loads that a library asks for are left out, as there are no wires
+            (folder / f"{i}.lib").write_text(re.sub(r"\bdefault_wire_load\s*:[^;]*;", "", library.text(i)))
+        words = {
+            "liberty": "\n".join(f"read_liberty {i}.lib" for i in range(len(library.files))),
+            "top": top,
+            "clock": CLOCK,
+            "period": PERIOD,
+            "ports": f"[get_ports {CLOCK}]" if CLOCK in netlist["ports"] else "",
+        }
+        (folder / "top.tcl").write_text(_SCRIPT.format(**words))
+        options = ["-no_init", "-no_splash", "-exit", "top.tcl"]
+        done = subprocess.run(
+            [command, *options], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+    return _read(top, done.stdout + done.stderr, names)
+
+
+def verilog(top: str, netlist: dict) -> tuple[str, dict[str, str]]:
+    """A flat netlist as structural Verilog, and what its instances and added ports stand for."""
+    ports = {f"p{i}" if n != CLOCK else n: (n, d, bits) for i, (n, (d, bits)) in enumerate(netlist["ports"].items())}
+    for i, (memory, (parameters, pins)) in enumerate(netlist["memories"].items()):
+        if "0" in parameters["RD_CLK_ENABLE"]:
+            raise SynthError(f"{top}: {memory} is read without a clock; OpenSTA is given clocked memories only")
+        for pin, bits in pins.items():
+            if not pin.endswith("_CLK"):
+                ports[f"m{i}_{pin}"] = (f"{memory} {pin}", "input" if pin == "RD_DATA" else "output", bits)
+    lines = [f"  {direction} [{len(bits) - 1}:0] {port};" for port, (_, direction, bits) in ports.items() if bits]
+    names = {port: name for port, (name, *_) in ports.items()}
+    nets: dict[int, str] = {}
+    for port, (_, direction, bits) in ports.items():
+        if direction == "input":
+            nets |= {b: f"{port}[{i}]" for i, b in enumerate(bits) if isinstance(b, int)}
+    cells = [(f"u{i}", cell) for i, cell in enumerate(netlist["cells"])]
+    used = {b for _, (_, _, pins) in cells for bits in pins.values() for b in bits if isinstance(b, int)}
+    used |= {b for _, direction, bits in ports.values() if direction != "input" for b in bits if isinstance(b, int)}
+    nets = {b: f"n{b}" for b in sorted(used)} | nets
+    lines += [f"  wire {nets[b]};" for b in sorted(used) if nets[b] == f"n{b}"]
+
+    def net(bit: int | str) -> str:
+        return nets[bit] if isinstance(bit, int) else f"1'b{int(bit == '1')}"
+
+    for name, (old, kind, pins) in cells:
+        names[name] = netlist["registers"].get(old, old)
+        given = ", ".join(f".{p}({net(bits[0])})" for p, bits in pins.items() if bits)
+        lines.append(f"  {kind} {name} ({given});")
+    for port, (_, direction, bits) in ports.items():
+        if direction != "input":
+            lines += [f"  assign {port}[{i}] = {net(b)};" for i, b in enumerate(bits)]
+    listed = ", ".join(port for port, (*_, bits) in ports.items() if bits)
+    return f"module {top} ({listed});\n" + "\n".join(lines) + "\nendmodule\n", names
+
+
+def _read(top: str, report: str, names: dict[str, str]) -> StaPath:
+    """The first path of a report."""
+    slack = re.search(r"(-?[\d.]+)\s+slack", report)
+    ends = [re.search(rf"^{kind}: (\S+)", report, re.M) for kind in ("Startpoint", "Endpoint")]
+    if slack is None or None in ends:
+        errors = [x for x in report.splitlines() if x.startswith("Error")] or report.strip().splitlines()[-1:]
+        raise SynthError(f"{top}: OpenSTA found no path: {(errors or ['it said nothing'])[0]}")
+
+    def name(text: str) -> str:
+        word, _, index = text.partition("[")
+        return names.get(word, word) + (f"[{index}" if index else "")
+
+    return StaPath(*(name(e[1]) for e in ends), PERIOD - float(slack[1]))
