@@ -28,6 +28,8 @@ UNITS = {
     "vpe": ("hdl.vpe", "Vpe", "core.vpe"),
     "dpe": ("hdl.dpe", "Dpe", "core.dpe"),
     "sequencer": ("hdl.sequencer", "Sequencer", "core"),
+    "loader": ("hdl.loader", "Loader", "core"),
+    "storer": ("hdl.storer", "Storer", "core"),
 }
 
 # Memories lose their zero initialisation: macros have none, and no unit may rely on it.
