@@ -308,7 +308,9 @@ def _own(
     area, registers = {True: 0.0, False: 0.0}, 0
     for cell, count in cells.items():
         if cell not in library.cells:
-            raise SynthError(f"{name}: {', '.join(names)} has no cell for {cell} ({count} of them)")
+            raise SynthError(
+                f"{name}: {', '.join(names)} has no {run.cell_class(cell)}, {count} of them; {run.NO_CELL}"
+            )
         if library.cells[cell].area is None:
             raise SynthError(f"{', '.join(names)}: cell {cell} has no area; use a library with areas")
         stateful = bool(library.cells[cell].state)

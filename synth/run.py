@@ -49,6 +49,18 @@ _GATES = (
 _CONSTR = "set_driving_cell {inverter}\n"
 # What ABC says of itself; anything else before it stops is why.
 _PROGRESS = ("+", "=", "**", "Memory", "Parsing", "Reading", "Library", "Warning", "Scl_Lib", "Aborted")
+# Yosys's registers that a library may lack, by their names' patterns.
+_CLASSES = {
+    r"\$_DLATCH_[PN]_": "latch",
+    r"\$_DLATCH(SR)?_.*": "latch with set or reset",
+    r"\$_SR_.*": "set-reset latch",
+    r"\$_DFFE?_[PN]{2}0([PN])?_": "flip-flop with asynchronous reset",
+    r"\$_DFFE?_[PN]{2}1([PN])?_": "flip-flop with asynchronous set",
+    r"\$_DFFSRE?_.*": "flip-flop with asynchronous set and reset",
+    r"\$_ALDFFE?_.*": "flip-flop with asynchronous load",
+    r"\$_(SD|D)FFC?E?_.*": "flip-flop",
+}
+NO_CELL = "make it an edge-triggered flip-flop with a synchronous reset, or give a library that has one"
 _running: set[subprocess.Popen] = set()
 _slots = threading.BoundedSemaphore(RUNS)
 
@@ -187,7 +199,8 @@ def reason(log: str, top: str, text: str, library: str = "") -> str:
         modules = sorted(set(re.findall(r"^\s*module\s+\\?([\w.$]+)", text, re.M)))
         return f"no such module; the source has {', '.join(modules) or 'none'}"
     if "cannot be legalized" in plain:
-        return f"the library has no cell for a register of the design: {plain}"
+        kind = re.search(r"\(type (\S+)\)", plain)
+        return f"{library or 'the library'} has no {cell_class(kind[1])}; {NO_CELL}" if kind else plain
     if "ABC" in plain or "liberty" in plain:
         # Where ABC reads the library, it says why a line before Yosys says that it has nothing from ABC.
         lines = (x.removeprefix("ABC: ") for x in log.splitlines() if x.startswith("ABC: "))
@@ -197,6 +210,14 @@ def reason(log: str, top: str, text: str, library: str = "") -> str:
     if where.startswith("top.v:"):
         return f"Verilog line {where.split(':')[1]}: {plain}"
     return plain or f"Yosys stopped without a reason: {log.strip()[-200:]!r}"
+
+
+def cell_class(kind: str) -> str:
+    """What a cell of Yosys is that a library has none for, in words."""
+    for pattern, words in _CLASSES.items():
+        if re.fullmatch(pattern, kind):
+            return f"{words} ({kind})"
+    return f"cell for {kind}"
 
 
 def _kill(process: subprocess.Popen) -> None:
