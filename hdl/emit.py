@@ -30,6 +30,10 @@ UNITS = {
     "sequencer": ("hdl.sequencer", "Sequencer", "core"),
     "loader": ("hdl.loader", "Loader", "core"),
     "storer": ("hdl.storer", "Storer", "core"),
+    "feeder": ("hdl.feeder", "Feeder", "core"),
+    "retriever": ("hdl.retriever", "Retriever", "core"),
+    "lxe": ("hdl.lxe", "Lxe", "core"),
+    "core": ("hdl.core", "Core", "core"),
 }
 
 # Memories lose their zero initialisation: macros have none, and no unit may rely on it.

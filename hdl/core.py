@@ -1,0 +1,112 @@
+"""A core: the LXE with the retrieval engine beside it."""
+
+from amaranth import Module
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.axi import HOST_PREFIX, connect_ports, port_members
+from hdl.dre import Dre
+from hdl.feeder import Feeder
+from hdl.isa import host_layout, status_layout
+from hdl.lxe import Lxe
+from hdl.params import CoreParams
+from hdl.retriever import Retriever
+
+
+class Core(wiring.Component):
+    """Runs a decoder layer with retrieval: the six steps of Fig. 10, asked for by the program of the LXE.
+
+    Hash bits that the LXE stores go to the HCU, score codes to the WTU. RETRIEVE hands a token's cluster back to the
+    program, copies its entry to where the KVMU puts it, and fetches the entries of a chosen cluster set; on an AXI4
+    port of its own, so that copies go beside the loads of the LXE.
+
+    Parameters
+    ----------
+    p : CoreParams
+
+    Members
+    -------
+    host, status : as in `hdl.lxe.Lxe`
+    m_axi_* : AXI4 manager of the LXE · h_axi_* : of the retriever, which reads and writes device and offload memory
+    th_hd, ratio, device_base, home_base : In : as in `hdl.dre.Dre`, stable while a program runs
+    perf : Out(struct of 32-bit counters) : those of the units, named unit.counter
+
+    Latency: that of the program and of what it waits for.
+    Throughput: that of the LXE, and beside it that of the DRE and of the retriever.
+    Raises: `ParamError` from `CoreParams.core_format`.
+    Source: V-Rex section V, Fig. 10; function: `golden.core`.
+    """
+
+    def __init__(self, p: CoreParams):
+        self.p = p
+        p.core_format()  # checks that all fits together
+        k = p.dre.kvmu
+        super().__init__(
+            {
+                "host": In(stream.Signature(host_layout())),
+                "status": Out(status_layout()),
+                **port_members(p),
+                **port_members(p, HOST_PREFIX),
+                "th_hd": In(p.dre.hcu.distance_bits),
+                "ratio": In(17),
+                "device_base": In(k.addr_bits),
+                "home_base": In(k.addr_bits),
+                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
+            }
+        )
+
+    @staticmethod
+    def units(p: CoreParams) -> list[tuple[str, type, object]]:
+        """Instance name, class and parameters of every unit inside."""
+        return [("lxe", Lxe, p), ("dre", Dre, p.dre), ("feeder", Feeder, p), ("retriever", Retriever, p)]
+
+    def counters(self) -> list[str]:
+        """Names of the performance counters in `perf`."""
+        return [f"{name}.{counter}" for name, counters in self._counters(self.p).items() for counter in counters]
+
+    @classmethod
+    def _counters(cls, p: CoreParams) -> dict[str, list[str]]:
+        return {
+            name: [f"{inner}.{c}" for inner, kind, _ in unit.units(own) for c in kind.counters()]
+            if hasattr(unit, "units")
+            else unit.counters()
+            for name, unit, own in cls.units(p)
+        }
+
+    @classmethod
+    def timing(cls, p: CoreParams) -> dict[str, str]:
+        """Formulas for the manifest."""
+        return {f"{name}.{key}": text for name, unit, own in cls.units(p) for key, text in unit.timing(own).items()}
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        parts = {name: unit(own) for name, unit, own in self.units(p)}
+        for name, unit in parts.items():
+            m.submodules[name] = unit
+        lxe, dre, feeder, retriever = parts.values()
+        wiring.connect(m, wiring.flipped(self.host), lxe.host)
+        wiring.connect(m, lxe.retrieve, retriever.c)
+        wiring.connect(m, lxe.d, feeder.d)
+        wiring.connect(m, retriever.clear, feeder.clear)
+        wiring.connect(m, feeder.k, dre.k)
+        wiring.connect(m, feeder.s, dre.s)
+        for name in ("t", "w", "x", "b"):
+            wiring.connect(m, getattr(dre, name), getattr(retriever, name))
+        m.d.comb += [
+            self.status.eq(lxe.status),
+            lxe.done.eq(retriever.done),
+            lxe.busy.eq(retriever.busy),
+            lxe.set.eq(retriever.set),
+            lxe.fault.eq(retriever.fault),
+            retriever.stop.eq(lxe.stop),
+            *(getattr(dre, name).eq(getattr(self, name)) for name in ("th_hd", "ratio", "device_base", "home_base")),
+        ]
+        # The LXE's own port goes through; the retriever's channels become one.
+        for name, member in port_members(p).items():
+            inner, outer = getattr(lxe, name), getattr(self, name)
+            m.d.comb += outer.eq(inner) if member.flow == wiring.Out else inner.eq(outer)
+        connect_ports(m, p, self, retriever.bus, retriever.bus, HOST_PREFIX)
+        for name, counters in self._counters(p).items():
+            for counter in counters:
+                m.d.comb += self.perf[f"{name}.{counter}"].eq(parts[name].perf[counter])
+        return m

@@ -1,0 +1,207 @@
+"""LLM execution engine: DPE, VPE, scratchpads, an AXI4 port and the sequencer that runs a program on them."""
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.wiring import In, Out
+
+from golden.isa import Queue
+from golden.vector import Op, Source
+from hdl.axi import connect_ports, port_members
+from hdl.dpe import Dpe, result_layout
+from hdl.isa import done_layout, host_layout, retrieve_layout, status_layout
+from hdl.loader import Loader
+from hdl.multiplier import Multiplier
+from hdl.params import CoreParams
+from hdl.retriever import fault_layout
+from hdl.sequencer import Sequencer, set_layout
+from hdl.storer import Storer, dre_layout
+from hdl.vpe import Vpe, output_layout, word_layout
+
+
+class Lxe(wiring.Component):
+    """Runs programs of `golden.isa` between its scratchpads and the memory behind its AXI4 port.
+
+    The host writes a program and registers, starts it and reads the status. LOAD, MUL, VECTOR and STORE run side by
+    side as far as semaphores and the queues between them allow. After a fault the port is drained (what was asked for
+    is taken, what was announced is written with no byte enabled) and `status` names the fault; a reset makes the LXE
+    ready again.
+
+    Scratchpad: the DPE's weights and activations, the VPE's banks, the program: `core` has 256 + 64 + 40 + 16 KB, and
+    8 KB of queues, of the paper's 384 KB.
+
+    Parameters
+    ----------
+    p : CoreParams
+
+    Members
+    -------
+    host : In(stream of `hdl.isa.host_layout`) : program, registers, start; START is taken while nothing runs
+    status : Out(`hdl.isa.status_layout`) : how the program stands or ended
+    m_axi_* : AXI4 manager of `lxe.bus_bytes` a beat (`hdl.axi`)
+    retrieve, done, busy, set, fault : Out(stream of `hdl.isa.retrieve_layout`), In(`done_layout`), In(1),
+        In(`hdl.sequencer.set_layout`), In(`hdl.retriever.fault_layout`) : a fifth engine beside the LXE, as
+        `hdl.retriever.Retriever`; `busy`: its bus owes an answer
+    d : Out(stream of `hdl.storer.dre_layout`) : hash bits and score codes for it
+    stop : Out(1) : after a fault, to whatever has a bus of its own
+    perf : Out(struct of 32-bit counters) : those of the units, named unit.counter
+
+    Latency: that of the program (`golden.isa`); an instruction reaches its engine 2 cycles after it leaves program
+        memory if that waits for nothing.
+    Throughput: a chunk of the DPE, a word of the VPE, and a beat in each direction, all in every cycle.
+    Raises: `ParamError` from `CoreParams.lxe_format`.
+    Source: V-Rex section V-A, Fig. 10; function: `golden.lxe`.
+    """
+
+    def __init__(self, p: CoreParams):
+        self.p = p
+        p.core_format()  # checks that all fits together
+        super().__init__(
+            {
+                "host": In(stream.Signature(host_layout())),
+                "status": Out(status_layout()),
+                **port_members(p),
+                "retrieve": Out(stream.Signature(retrieve_layout())),
+                "done": In(done_layout()),
+                "busy": In(1),
+                "set": In(set_layout()),
+                "fault": In(fault_layout()),
+                "d": Out(stream.Signature(dre_layout(p))),
+                "stop": Out(1),
+                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
+            }
+        )
+
+    @staticmethod
+    def units(p: CoreParams) -> list[tuple[str, type, object]]:
+        """Instance name, class and parameters of every unit inside that counts its events."""
+        own = [("sequencer", Sequencer), ("loader", Loader), ("storer", Storer)]
+        return [*((name, unit, p) for name, unit in own), ("dpe", Dpe, p.dpe), ("vpe", Vpe, p.vpe)]
+
+    def counters(self) -> list[str]:
+        """Names of the performance counters in `perf`."""
+        return [f"{name}.{counter}" for name, unit, _ in self.units(self.p) for counter in unit.counters()]
+
+    @classmethod
+    def timing(cls, p: CoreParams) -> dict[str, str]:
+        """Formulas for the manifest."""
+        return {f"{name}.{key}": text for name, unit, own in cls.units(p) for key, text in unit.timing(own).items()}
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        parts = {name: unit(own) for name, unit, own in self.units(p)}
+        for name, unit in parts.items():
+            m.submodules[name] = unit
+        sequencer, loader, storer, dpe, vpe = parts.values()
+        m.submodules.multiplier = multiplier = Multiplier(p)
+
+        def words(name, layout):
+            """A queue of words."""
+            fifo = m.submodules[name] = SyncFIFOBuffered(width=layout.size, depth=p.lxe.words)
+            return fifo
+
+        # The sequencer and its engines.
+        wiring.connect(m, wiring.flipped(self.host), sequencer.host)
+        wiring.connect(m, sequencer.load, loader.c)
+        wiring.connect(m, sequencer.store, storer.c)
+        wiring.connect(m, sequencer.mul, multiplier.i)
+        wiring.connect(m, multiplier.c, dpe.c)
+        wiring.connect(m, sequencer.retrieve, wiring.flipped(self.retrieve))
+        wiring.connect(m, storer.d, wiring.flipped(self.d))
+        m.d.comb += [
+            sequencer.done.retrieve.eq(self.done),
+            sequencer.set.eq(self.set),
+            self.stop.eq(sequencer.stop),
+            self.status.eq(sequencer.status),
+            multiplier.read.eq(dpe.read),
+            sequencer.done.load.eq(loader.done),
+            sequencer.done.mul.eq(multiplier.done),
+            sequencer.done.store.eq(storer.done),
+            loader.stop.eq(sequencer.stop),
+            storer.stop.eq(sequencer.stop),
+            sequencer.outstanding.eq(loader.busy | storer.busy | self.busy),
+            sequencer.fault.bus.eq(loader.fault.bus | storer.fault.bus | self.fault.bus),
+            sequencer.fault.range.eq(
+                loader.fault.range | storer.fault.range | multiplier.fault | dpe.overrun | self.fault.range
+            ),
+            sequencer.fault.full.eq(self.fault.full),
+        ]
+
+        # Scratchpads: X has two writers, the loader first.
+        wiring.connect(m, loader.w, dpe.w)
+        m.d.comb += [
+            dpe.x.valid.eq(loader.x.valid | storer.x.valid),
+            dpe.x.payload.eq(Mux(loader.x.valid, loader.x.payload, storer.x.payload)),
+            loader.x.ready.eq(dpe.x.ready),
+            storer.x.ready.eq(dpe.x.ready & ~loader.x.valid),
+        ]
+
+        # A VECTOR goes to the VPE, and if it takes words, where from and how many to `routes`.
+        vector = sequencer.vector.payload
+        i = vector.instruction
+        picks = (i.op == Op.MAX) | (i.op == Op.MIN)
+        streams = Signal()
+        route_layout = data.StructLayout({"source": 1, "words": len(i.words)})
+        routes = m.submodules.routes = SyncFIFOBuffered(width=route_layout.size, depth=4)
+        route_in, route = Signal(route_layout), data.View(route_layout, routes.r_data)
+        goes = Signal()
+        m.d.comb += [
+            streams.eq((i.op != Op.STORE) & ((i.a == Source.STREAM) | ((i.b == Source.STREAM) & ~picks))),
+            goes.eq(sequencer.vector.valid & ~vector.skip & (routes.w_rdy | ~streams)),
+            vpe.c.valid.eq(goes),
+            vpe.c.payload.eq(i),
+            sequencer.vector.ready.eq(Mux(vector.skip, 1, vpe.c.ready & (routes.w_rdy | ~streams))),
+            route_in.source.eq(vector.source),
+            route_in.words.eq(i.words),
+            routes.w_data.eq(route_in),
+            routes.w_en.eq(goes & vpe.c.ready & streams),
+        ]
+
+        # The queues between DPE, loader, VPE and storer.
+        loaded, put = words("loaded", word_layout(p.vpe)), words("put", output_layout(p.vpe))
+        taken = Signal.like(route.words)
+        moved = Signal()
+        from_dpe = Signal(result_layout(p.dpe))
+        m.d.comb += [
+            loaded.w_data.eq(loader.v.payload),
+            loaded.w_en.eq(loader.v.valid),
+            loader.v.ready.eq(loaded.w_rdy),
+            from_dpe.eq(dpe.o.payload),
+            vpe.i.payload.as_value().eq(Mux(route.source == Queue.LOAD, loaded.r_data, from_dpe.data.as_value())),
+            vpe.i.valid.eq(routes.r_rdy & Mux(route.source == Queue.LOAD, loaded.r_rdy, dpe.o.valid)),
+            moved.eq(vpe.i.valid & vpe.i.ready),
+            loaded.r_en.eq(moved & (route.source == Queue.LOAD)),
+            dpe.o.ready.eq(moved & (route.source == Queue.MUL)),
+            routes.r_en.eq(moved & (taken == route.words)),
+            put.w_data.eq(vpe.o.payload),
+            put.w_en.eq(vpe.o.valid),
+            vpe.o.ready.eq(put.w_rdy),
+            storer.i.payload.as_value().eq(put.r_data),
+            storer.i.valid.eq(put.r_rdy),
+            put.r_en.eq(storer.i.ready),
+        ]
+        with m.If(moved):
+            m.d.sync += taken.eq(Mux(routes.r_en, 0, taken + 1))
+
+        # What is under way, and whether anything moves.
+        flows = (loader.c, loader.r, loader.v, storer.c, storer.i, storer.b, multiplier.i, dpe.c, dpe.o, vpe.c)
+        flows += (sequencer.retrieve, storer.d)
+        multiplies = multiplier.busy & ~(dpe.o.valid & ~dpe.o.ready)
+        m.d.comb += [
+            sequencer.moved.eq(Cat(multiplies, *(f.valid & f.ready for f in flows)).any()),
+            sequencer.busy[2].eq(routes.r_rdy | loaded.r_rdy | put.r_rdy | dpe.o.valid),
+        ]
+        for bit, given, done in (
+            (0, sequencer.load, loader.done.valid),
+            (1, sequencer.mul, multiplier.done.valid),
+            (3, sequencer.store, storer.done.valid),
+            (4, sequencer.retrieve, self.done.valid),
+        ):
+            under_way = Signal(8, name=f"under_way{bit}")
+            m.d.sync += under_way.eq(under_way + (given.valid & given.ready) - done)
+            m.d.comb += sequencer.busy[bit].eq(under_way.any())
+        connect_ports(m, p, self, loader, storer)
+        for name, unit in parts.items():
+            for counter in unit.counters():
+                m.d.comb += self.perf[f"{name}.{counter}"].eq(unit.perf[counter])
+        return m
