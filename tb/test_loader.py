@@ -10,7 +10,7 @@ from hdl.emit import Emitted, emit
 from hdl.params import CoreParams
 from sim.loader import LoaderTime
 from tb.runner import Run
-from tb.transfers import PAGE, SIZES, TOP, bursts_of, loads, params, random_transfers, transfer
+from tb.transfers import PAGE, SIZES, TOP, bursts_of, loads, params, random_transfers, same_word, transfer
 
 TARGETS = list(LoadTo)
 STALLS = [{}, dict.fromkeys(("c", "ar", "r", "w", "x", "v"), 0.4), {"v": 0.9, "w": 0.5}, {"r": 0.7, "ar": 0.8}]
@@ -55,14 +55,7 @@ def compare(size: str, e: dict, got: dict) -> None:
     words = sorted((cycle, name, beat) for name in "wxv" for cycle, beat in got[name])
     assert len({cycle for cycle, *_ in words}) == len(words), "one word a cycle"
     assert len(words) == len(want.words)
-    for (_, name, beat), (port, payload) in zip(words, want.words, strict=True):
-        assert name == port
-        if name == "v":
-            mask = (1 << 32 * p.dpe.n_w >> (not payload["wide"]) * 16 * p.dpe.n_w) - 1
-            number = sum(v << 16 * i for i, v in enumerate(payload["data"]))
-            assert beat[0] & mask == number
-        else:
-            assert beat == payload
+    assert all(same_word(p, name, beat, *w) for (_, name, beat), w in zip(words, want.words, strict=True))
     bursts = [(b["addr"], b["len"]) for _, b in got["bursts"]]
     assert [f for _, f in got["faults"]] == [want.fault] * bool(want.fault)
     assert bursts == want.bursts[: len(bursts)]

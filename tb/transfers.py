@@ -145,6 +145,14 @@ def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozense
     return out
 
 
+def same_word(p: CoreParams, name: str, beat: object, port: str, payload: dict) -> bool:
+    """Whether a beat of a loader's stream `name` is the word that `loads` gives as (port, payload)."""
+    if port != "v":
+        return (name, beat) == (port, payload)
+    bits = 16 * p.dpe.n_w << payload["wide"]  # what is above is undefined
+    return name == port and beat[0] % (1 << bits) == sum(v << 16 * i for i, v in enumerate(payload["data"]))
+
+
 def stores(p: CoreParams, commands: list[dict], words: list[dict], errors: frozenset[int] = frozenset()) -> Expected:
     """What STOREs do with `words` ({data, keep, last} of `output_layout`); `errors`: addresses of bursts that fail."""
     out, lanes, bus = Expected(), p.dpe.n_w, p.lxe.bus_bytes
@@ -266,7 +274,7 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
 
 
 class Transfers(wiring.Component):
-    """Loader and storer behind one set of AXI ports, as in an LXE; what the loader has for the VPE is the storer's.
+    """Loader and storer behind one set of AXI ports, as in an LXE; their streams are l_* and s_*.
 
     Parameters
     ----------
@@ -276,7 +284,7 @@ class Transfers(wiring.Component):
     def __init__(self, p: CoreParams):
         self.p, self.loader, self.storer = p, Loader(p), Storer(p)
         own = {f"l_{n}": m for n, m in self.loader.signature.members.items() if n in ("c", "w", "x", "v", "done")}
-        own |= {f"s_{n}": m for n, m in self.storer.signature.members.items() if n in ("c", "i", "x", "done")}
+        own |= {f"s_{n}": m for n, m in self.storer.signature.members.items() if n in ("c", "i", "x", "d", "done")}
         super().__init__({**own, **port_members(p)})
 
     def elaborate(self, platform):
