@@ -149,7 +149,14 @@ class LayerPlan:
         qkv = (s.heads + 2 * s.kv_heads) * head
         behind = -(-s.entries // (2 * n)) * 2 * n
         self.row = s.recent + behind  # the longest row of scores
-        check(self.row <= fmt.depth * n, "recent + entries", self.row, f"must be at most {fmt.depth * n}, as a bank")
+        # Words of a part of a row of scores behind the ring, with one more for its mask; 0 where a bank holds a row.
+        room = fmt.depth - s.recent // n - 1
+        fits = self.row <= fmt.depth * n
+        most = (fmt.depth - 3) // 2 * 2 * n
+        check(
+            fits or room >= 2, "recent", s.recent, f"must be at most {most}, so that a bank holds masks behind the ring"
+        )
+        self.part = 0 if fits else 1 << room.bit_length() - 1
 
         align = max(4096, 4 * n)
         self.work, self.weights, self.kv = Space(align), Space(align, Register.WEIGHTS), Space(align, Register.KV)

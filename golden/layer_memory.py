@@ -17,7 +17,10 @@ class Register(IntEnum):
     FIRST = 4  # tokens of the pass from there to the ring's end
     REST = 5  # those that go on at the ring's start
     ENTRIES = 6  # behind the ring; read from the stage `scores` on
-    TAIL = 7  # the program's: bytes to the mask of the last tile with an entry
+    # The program's:
+    TAIL = 7  # bytes to the mask of the last tile with an entry
+    PARTS = 8  # where a bank does not hold a row of scores: whole parts behind the ring
+    LEFT = 9  # entries behind those
 
 
 @dataclass(frozen=True)

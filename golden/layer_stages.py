@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from golden.layer import LayerPlan
 
 BANK, STREAM, SCALAR, IMMEDIATE = Source
+TOP, TOTAL, INVERSE, PART, OTHER = range(5)  # scalars of a row of scores
 
-POINTERS = range(8, 16)  # of the program's loops
+POINTERS = range(10, 16)  # of the program's loops
 # Semaphores: a half of W and X is free; filled; a stage is in memory; X holds no queries that are still needed.
 FREE, FULL, STORED, QUERIES = range(4)
 _NEVER = -(1 << 15)  # added to a small register gives a count below zero: the instruction only waits and signals
@@ -82,16 +83,17 @@ class Compiler:
             | more,
         )
 
-    def vector(self, words: int = 1, source: Queue = Queue.MUL, row: bool = False, keep: int | None = None, **fields):
-        """VECTOR on `words` words, or on a row of scores. Lanes above `keep` take no part in a reduction."""
-        header = (("source", int(source)),)
-        if row:
-            header += tuple(self.row.items())
-        keep = self.fmt.lanes - 1 if keep is None else keep
-        fields = {k: int(v) for k, v in fields.items()}
-        self.items.append(_vector(header, words=0 if row else words - 1, keep=keep, **fields))
+    def vector(self, words: int | dict = 1, source: Queue = Queue.MUL, keep: int | None = None, **fields: int) -> None:
+        """VECTOR on `words` words, or as many as `len` and more fields say.
 
-    def out(self, words: int, wide: bool = False, at: int = 0, **more) -> None:
+        Lanes above `keep` take no part in a reduction.
+        """
+        header, words = (words, 1) if isinstance(words, dict) else ({}, words)
+        header = (("source", int(source)), *header.items())
+        keep = self.fmt.lanes - 1 if keep is None else keep
+        self.items.append(_vector(header, words=words - 1, keep=keep, **{k: int(v) for k, v in fields.items()}))
+
+    def out(self, words: int | dict, wide: bool = False, at: int = 0, **more) -> None:
         """Words of bank C (`wide`) or B to the output."""
         form = Format.WIDE if wide else Format.HALF
         self.vector(words, op=VectorOp.STORE, addr_b=at, addr_c=at, format=form, **more)
@@ -289,7 +291,7 @@ class Compiler:
                 self.signal_queries()
 
     def count(self) -> None:
-        """TAIL from ENTRIES: the sequencer adds, and counts in words where a LOOP does."""
+        """TAIL, PARTS and LEFT from ENTRIES: the sequencer adds, and counts in words where a LOOP does."""
         n, tail, last = self.fmt.lanes, Register.TAIL, POINTERS[0]
 
         def add(to: int, a: int, imm: int) -> Op:
@@ -302,6 +304,17 @@ class Compiler:
             add(tail, 0, 0),
             Loop((add(tail, tail, 2 * self.fmt.word_bytes),), (), register=last),
         ]
+        if self.plan.part:
+            size, more, parts, left = self.plan.part * n, POINTERS[1], Register.PARTS, Register.LEFT
+            # As often as there may be a part: if there is one, it goes from what is left.
+            turn = (
+                add(last, left, 1 - size),
+                add(more, 0, 0),
+                Loop((add(more, 0, 1),), (), register=last, unit="unit"),
+                Loop((add(left, left, -size), add(parts, parts, 1)), (), register=more),
+            )
+            most = self.shape.entries // size
+            self.items += [add(left, Register.ENTRIES, 0), add(parts, 0, 0), Loop(turn, (), count=most)]
 
     def signal_queries(self) -> None:
         """The queries in X are needed no more."""
@@ -322,52 +335,105 @@ class Compiler:
 
     def softmax(self) -> None:
         """Rows of scores, as `vector_programs.softmax` with a mask in bank C."""
-        s, p, n = self.shape, self.plan, self.fmt.lanes
-        ring, scores, out = s.recent // n, p["scores"], p["probabilities"]
-        top, total, inverse, rest = range(4)
-        size = scores.shape[-1]
+        s, p = self.shape, self.plan
+        ring = s.recent // self.fmt.lanes
         self.mask_behind()
-        scale = {"imm_b": _bf16(p.scale)}
         for g in range(s.kv_heads):
             for r in range(s.rows):
-                at = g * s.rows + r
                 self.load(p["mask"], r * s.recent, 1, ring, 0, LoadTo.VECTOR)
                 self.vector(ring, Queue.LOAD, a=STREAM, write=Bank.C)
-                self.load(scores, at * size, 1, 1, n, LoadTo.VECTOR, **self.row)
-                self.vector(
-                    0,
-                    Queue.LOAD,
-                    True,
-                    a=STREAM,
-                    wide=1,
-                    **scale,
-                    c=BANK,
-                    write=Bank.A,
-                    reduce=Reduce.MAX,
-                    scalar_d=top,
-                )
-                less = {"a": BANK, "c": SCALAR, "scalar_c": top, "negate_c": 1}
-                self.vector(0, row=True, **less, post=Post.EXP, write=Bank.B, reduce=Reduce.SUM, scalar_d=total)
-                self.scalar(inverse, scalar_a=total, post=Post.RECIPROCAL)
-                self.scalar(rest, scalar_a=total, negate_a=1, b=SCALAR, scalar_b=inverse, imm_c=ONE)
-                self.scalar(inverse, scalar_a=rest, b=SCALAR, scalar_b=inverse, c=SCALAR, scalar_c=inverse)
-                self.vector(0, row=True, a=SCALAR, scalar_a=inverse, b=BANK, post=Post.ROUND, write=Bank.B)
-                self.out(0, row=True)
-                self.store(out, at * size, 1, 1, n, **self.row)
+                at = (g * s.rows + r) * p["scores"].shape[-1]
+                if p.part:
+                    self.long_row(at)
+                else:
+                    self.highest(at, self.row, 0, TOP)
+                    self.exponentials(self.row, TOTAL)
+                    self.reciprocal()
+                    self.shares(at, self.row)
+
+    def long_row(self, at: int) -> None:
+        """A row that no bank holds, in parts: three times, for its maximum, its sum and its probabilities."""
+        for result, none, op_code in ((TOP, 0xFF80, VectorOp.MAX), (TOTAL, 0, VectorOp.FMA), (None, 0, None)):
+
+            def part(at: int, size: int | dict, mask: int | None, result=result, none=none, op_code=op_code) -> None:
+                if result is not None:  # what a part of no words leaves
+                    self.vector(a=IMMEDIATE, imm_a=none, reduce=Reduce.LAST, scalar_d=PART, keep=0)
+                self.highest(at, size, mask, PART if result == TOP else OTHER)
+                if result != TOP:
+                    self.exponentials(size, PART if result == TOTAL else OTHER)
+                if result is None:
+                    self.shares(at, size)
+                else:
+                    self.scalar(result, op=op_code, scalar_a=PART, c=SCALAR, scalar_c=result)
+
+            if result is not None:
+                self.vector(a=IMMEDIATE, imm_a=none, reduce=Reduce.LAST, scalar_d=result, keep=0)
+            self.parts(at, part)
+            if result == TOTAL:
+                self.reciprocal()
+
+    def parts(self, at: int, part: Callable[[int, int | dict, int | None], None]) -> None:
+        """`part` for the ring's words of a row from number `at`, for whole parts behind it, for what is left.
+
+        It takes a part's first number, its words or the fields that give them, and where in bank C its mask is.
+        """
+        n, ring, words = self.fmt.lanes, self.shape.recent // self.fmt.lanes, self.plan.part
+        part(at, ring, 0)
+        before, bodies, ends = self.items, [], []
+        for k in range(2):
+            first = at + (ring + k * words) * n
+            for found, size, mask in ((bodies, words, None), (ends, {"len": int(Register.LEFT), "pair": 1}, ring)):
+                self.items = []
+                part(first, size, mask)
+                found.append(self.items)
+        self.items = [*before, repeat(Register.PARTS, "", *bodies, ends)]
+
+    def highest(self, at: int, size: int | dict, mask: int | None, to: int) -> None:
+        """Scores from number `at` of a row, scaled, with the mask from word `mask` of bank C, to A; maximum in `to`."""
+        n, fields = self.fmt.lanes, {} if mask is None else {"c": BANK, "addr_c": mask}
+        scores = self.plan["scores"]
+        if isinstance(size, int):
+            self.load(scores, at, 1, size, 0, LoadTo.VECTOR)
+        else:
+            self.load(scores, at, 1, 1, n, LoadTo.VECTOR, **size)
+        scale = {"imm_b": _bf16(self.plan.scale), "wide": 1}
+        self.vector(size, Queue.LOAD, a=STREAM, **scale, **fields, write=Bank.A, reduce=Reduce.MAX, scalar_d=to)
+
+    def exponentials(self, size: int | dict, to: int) -> None:
+        """exp of what is in A less the row's maximum, to B; their sum in `to`."""
+        less = {"a": BANK, "c": SCALAR, "scalar_c": TOP, "negate_c": 1}
+        self.vector(size, **less, post=Post.EXP, write=Bank.B, reduce=Reduce.SUM, scalar_d=to)
+
+    def reciprocal(self) -> None:
+        """INVERSE = 1 / TOTAL, as `vector_programs.reciprocal`."""
+        self.scalar(INVERSE, scalar_a=TOTAL, post=Post.RECIPROCAL)
+        self.scalar(PART, scalar_a=TOTAL, negate_a=1, b=SCALAR, scalar_b=INVERSE, imm_c=ONE)
+        self.scalar(INVERSE, scalar_a=PART, b=SCALAR, scalar_b=INVERSE, c=SCALAR, scalar_c=INVERSE)
+
+    def shares(self, at: int, size: int | dict) -> None:
+        """What is in B times INVERSE: probabilities from number `at` of a row."""
+        out = self.plan["probabilities"]
+        self.vector(size, a=SCALAR, scalar_a=INVERSE, b=BANK, post=Post.ROUND, write=Bank.B)
+        self.out(size)
+        if isinstance(size, int):
+            self.store(out, at, 1, size, 0)
+        else:
+            self.store(out, at, 1, 1, self.fmt.lanes, **size)
 
     def mask_behind(self) -> None:
-        """The mask behind the ring, if there are entries, in bank C: zeros, the last tile's word, one for its pair."""
+        """The mask behind the ring in bank C, or of what is left behind whole parts: zeros, the last tile's word, and
+        one for its pair."""
         p, n, some = self.plan, self.fmt.lanes, POINTERS[0]
+        entries = int(Register.LEFT if p.part else Register.ENTRIES)
         outer, self.items = self.items, []
-        self.load(p["zeros"], 0, 1, 1, 0, LoadTo.VECTOR, len=Register.ENTRIES, unit=1, add=-n)
+        self.load(p["zeros"], 0, 1, 1, 0, LoadTo.VECTOR, len=entries, unit=1, add=-n)
         self.load(p["tails"], 0, 1, 2, 0, LoadTo.VECTOR, base=Register.TAIL)
-        header = (("source", int(Queue.LOAD)), ("len", int(Register.ENTRIES)), ("add", n))
         at = self.shape.recent // n % self.fmt.depth
-        self.items.append(_vector(header, a=int(STREAM), write=int(Bank.C), addr_d=at))
+        self.vector({"len": entries, "add": n}, Queue.LOAD, a=STREAM, write=Bank.C, addr_d=at)
         self.items = [
             *outer,
             op(Opcode.SET, to=some),
-            Loop((op(Opcode.SET, to=some, imm=1),), (), register=Register.ENTRIES, unit="unit"),
+            Loop((op(Opcode.SET, to=some, imm=1),), (), register=entries, unit="unit"),
             Loop(tuple(self.items), (0, 0), register=some),
         ]
 

@@ -55,6 +55,7 @@ class Loop:
     """`body`, `count` times or, with a `register`, as often as that says; address k moves by `steps[k]` each time.
 
     unit : what the register counts in: "" itself, its words ("unit") or pairs of words ("pair")
+    after : what comes once behind it, with its addresses moved by as many steps (theirs come last in `steps`)
     """
 
     body: tuple["Op | Loop", ...]
@@ -62,32 +63,34 @@ class Loop:
     count: int = 0
     register: int = 0
     unit: str = ""
+    after: tuple["Op | Loop", ...] = ()
 
     @cached_property
     def key(self) -> int:
         """Equal for what differs in addresses only."""
-        return _name((self.count, self.register, self.unit, self.steps, tuple(item.key for item in self.body)))
+        parts = (tuple(item.key for item in items) for items in (self.body, self.after))
+        return _name((self.count, self.register, self.unit, self.steps, *parts))
 
     @cached_property
     def addresses(self) -> tuple[int, ...]:
         """Those of the first time."""
-        return addresses(self.body)
+        return addresses(self.body + self.after)
 
     @cached_property
     def bases(self) -> tuple[int, ...]:
         """The registers that the addresses are added to."""
-        return tuple(b for item in self.body for b in item.bases)
+        return tuple(b for item in self.body + self.after for b in item.bases)
 
     @cached_property
     def size(self) -> int:
         """Instructions, about: two more for each pointer, one to set it and one to move it."""
         pointers = {(b, s) for b, s in zip(self.bases, self.steps, strict=True) if s}
-        return 2 + sum(item.size for item in self.body) + 2 * len(pointers)
+        return 2 + sum(item.size for item in self.body + self.after) + 2 * len(pointers)
 
     @cached_property
     def depth(self) -> int:
         """Of loops in loops."""
-        return 1 + max(item.depth for item in self.body)
+        return max([1 + item.depth for item in self.body] + [item.depth for item in self.after])
 
 
 Item = Op | Loop
@@ -98,11 +101,17 @@ def addresses(items: Sequence[Item]) -> tuple[int, ...]:
     return tuple(a for item in items for a in item.addresses)
 
 
-def repeat(register: int, unit: str, first: Sequence[Item], second: Sequence[Item]) -> Loop:
-    """A loop with a count in a register, from what its body is the first and the second time."""
-    first, second = roll(first), roll(second)
-    check([i.key for i in first] == [i.key for i in second], "body", len(first), "must differ in addresses only")
-    return Loop(tuple(first), _steps(first, second), register=register, unit=unit)
+def repeat(
+    register: int, unit: str, first: Sequence[Item], second: Sequence[Item], after: Sequence[Sequence[Item]] = ((), ())
+) -> Loop:
+    """A loop with a count in a register, from what its body is the first and the second time.
+
+    after : what comes behind the loop when it is skipped, and when its body is executed once
+    """
+    bodies, ends = [tuple(roll(x)) for x in (first, second)], [tuple(roll(x)) for x in after]
+    one, two = (body + end for body, end in zip(bodies, ends, strict=True))
+    check([i.key for i in one] == [i.key for i in two], "body", len(first), "must differ in addresses only")
+    return Loop(bodies[0], _steps(one, two), register=register, unit=unit, after=ends[0])
 
 
 def roll(items: Sequence[Item]) -> list[Item]:
@@ -170,13 +179,16 @@ class _Assembler:
             self._add(pointers[want], want[0], 0)
         head = len(self.out)
         self.out.append(Instruction(Opcode.LOOP, {}))
-        self.emit(loop.body, [pointers.get(want, want[0]) for want in zip(bases, loop.steps, strict=True)])
+        moving = [pointers.get(want, want[0]) for want in zip(bases, loop.steps, strict=True)]
+        inside = len(addresses(loop.body))
+        self.emit(loop.body, moving[:inside])
         for (_, step), register in pointers.items():
             self._add(register, register, step)
         how = {"len": loop.register} if loop.register else {"count": loop.count}
         how |= {loop.unit: 1} if loop.unit else {}
         self.out[head] = op(Opcode.LOOP, **how, end=len(self.out)).instruction
         self.out.append(Instruction(Opcode.END, {}))
+        self.emit(loop.after, moving[inside:])
         for register, step in moved:
             self._add(register, register, -step * loop.count)
         self.free += [pointers[want] for want in copied]
