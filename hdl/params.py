@@ -390,6 +390,19 @@ PRESETS = {
             LxeParams(i_depth=64, queue=2, words=4, bus_bytes=8, bursts=2, burst_bytes=64),
         )
     ),
+    # Layers of the small decoder that the tests use (`golden.decoder`): two contexts, two rings' room behind each ring.
+    "small": SystemParams(
+        CoreParams(
+            DreParams(
+                hcu=HcuParams(clusters=256, n_ctx=4, token_bits=14),
+                wtu=WtuParams(clusters=256, n_ctx=4),
+                kvmu=KvmuParams(n_ctx=4, clusters=256, blocks=512, recent=64, entry_bytes=768, token_bits=14),
+            ),
+            DpeParams(n_h=32, n_w=32, w_depth=64),
+            VpeParams(n_w=32, depth=64),
+            LxeParams(i_depth=1024),
+        )
+    ),
     "core": SystemParams(),  # section VI-A: N_DPE 64x64, N_VPE 1x64, N_HCU 1x16, N_WTU 1x16
     "edge8": SystemParams(cores=8),
     "server48": SystemParams(cores=48),
