@@ -1,5 +1,6 @@
 """`vrex report`: a preset on one self-contained HTML page."""
 
+import itertools
 import json
 import xml.etree.ElementTree as ET
 from dataclasses import asdict
@@ -20,6 +21,8 @@ from scripts.presets import flat
 from scripts.verify import FIXTURE
 from synth import flow
 from synth.emission import emitted
+from synth.sweep import front
+from synth.sweep.database import Row as Result
 from synth.sweep.evaluate import OBJECTIVES
 from synth.table3 import DRE, SYSTEMS, Row, table3
 from tb.runner import BenchError
@@ -191,17 +194,28 @@ def _sweep(folder: Path) -> list[Section]:
     """The front of a sweep and its plots. Raises: `ValueError` for a folder that `vrex sweep` did not write."""
     try:
         points = json.loads((folder / "points.json").read_text())
-        best = [p for p in points if p["front"]]
-        objectives = [o for o in OBJECTIVES if best and o in best[0]["result"]]
-        names = list(best[0]["point"]) if best else []
-        rows = [[*(str(p["point"][n]) for n in names), *(f"{p['result'][o]:,.5g}" for o in objectives)] for p in best]
-        plots = [p.read_text()[p.read_text().index("<svg") :] for p in sorted(folder.glob("*.svg"))]
-    except (OSError, ValueError, KeyError, TypeError) as e:
+        rows = [Result(p["result"], p["error"]) for p in points]
+        best = {i: p["point"] for i, p in enumerate(points) if p["front"]}
+        objectives = [o for o in OBJECTIVES if any(o in r.result for r in rows)]
+        names = list(points[0]["point"]) if points else []
+        body = [
+            [*(str(point[n]) for n in names), *(_number(rows[i].result[o]) for o in objectives)]
+            for i, point in best.items()
+        ]
+        same = [o for o in objectives if len({r.result[o] for r in rows if not r.error}) == 1]
+        pairs = list(itertools.combinations([o for o in objectives if o not in same], 2))
+        plots = [page.svg(front.plot(rows, set(best), x, y)) for x, y in pairs]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise ValueError(f"sweep={folder}: not a folder that `vrex sweep` wrote ({e})") from None
-    failed = sum(bool(p["error"]) for p in points)
+    failed = sum(bool(r.error) for r in rows)
     note = f"{len(points):,} points, {failed:,} failed, {len(best):,} on the Pareto front."
+    note += f" The same at all points, so not plotted: {', '.join(OBJECTIVES[o].title for o in same)}." if same else ""
     heads = [*names, *(f"{OBJECTIVES[o].title}, {OBJECTIVES[o].unit}" for o in objectives)]
-    return [Section("Sweep", note, heads, rows, "".join(plots))]
+    return [Section("Sweep", note, heads, body, f'<div class="plots">{"".join(plots)}</div>')]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
 
 
 def _verification(outcomes: dict[str, list[Outcome]], data: Trace) -> Section:

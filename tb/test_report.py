@@ -31,11 +31,12 @@ def made(tmp_path_factory):
     sweep = folder / "sweep"
     sweep.mkdir()
     points = [
-        {"point": {"n_w": 8}, "result": {"area": 1.5}, "error": "", "front": True},
+        {"point": {"n_w": 8}, "result": {"area": 1.5, "cycles": 174976.0, "bytes": 7.0}, "error": "", "front": True},
         {"point": {"n_w": 5}, "result": {}, "error": "n_w=5: no", "front": False},
+        {"point": {"n_w": 4}, "result": {"area": 2.5, "cycles": 174977.0, "bytes": 7.0}, "error": "", "front": False},
     ]
     (sweep / "points.json").write_text(json.dumps(points))
-    (sweep / "area-cycles.svg").write_text('<?xml version="1.0"?><svg id="swept"></svg>')
+    (sweep / "area-fmax.svg").write_text('<?xml version="1.0"?><svg id="stale"></svg>')
     real = report._simulate
 
     def simulate(unit, *rest):
@@ -58,8 +59,11 @@ def test_page_holds_everything(made):
     assert [t for t in titles if t in wanted] == wanted
     assert [f"Streams of {u}" in titles for u in report.UNITS] == [True] * len(report.UNITS)
     assert "Every beat equals golden." in text
-    assert 'id="swept"' in text
-    assert "2 points, 1 failed, 1 on the Pareto front." in text
+    swept = re.search(r'<div class="plots">.*?</div>', text, re.S)[0]
+    assert (swept.count("<svg"), swept.count("of cycles and area")) == (1, 1)
+    assert "stale" not in text, "a plot of an earlier sweep in the folder"
+    assert "3 points, 1 failed, 1 on the Pareto front. The same at all points, so not plotted: fetched" in text
+    assert "<td>174,976</td>" in text
     row = re.search(r"<td>test_hcu</td>(.*?)</tr>", text, re.S)[1]
     assert re.findall(r"<td>(.*?)</td>", row) == ["1", "1", "0", "full, ragged"]
 
