@@ -8,7 +8,8 @@ qkv        queries, keys and values: GEMM
 rotary     queries and keys turned (pairs i and i + head / 2); keys and values put together as entries
 append     the pass's entries to their slots of the ring
 scores     queries against all keys of the ring and all entries behind it, FP32
-softmax    each row of scores, with an additive mask: `vector_programs.softmax`; probabilities are BF16
+softmax    each row of scores, with an additive mask: `vector_programs.softmax`; probabilities are BF16. A row longer
+           than a bank in parts, three times: FP32 sums of the ring, of whole parts and of what is left are added
 values     probabilities against the values
 output     output projection, added to the hidden states
 norm2      as norm1
@@ -41,49 +42,13 @@ import numpy as np
 
 from golden.isa import ENGINE, Instruction, LxeFormat, Opcode
 from golden.layer_memory import Array, LayerShape, Register, Space, Tiling, divisors
-from golden.layer_stages import (
-    BANK,
-    FREE,
-    FULL,
-    IMMEDIATE,
-    POINTERS,
-    QUERIES,
-    SCALAR,
-    STREAM,
-    Compiler,
-    _bf16,
-    _vector,
-    semaphores,
-)
+from golden.layer_stages import FREE, POINTERS, Compiler, semaphores
 from golden.loops import Item, assemble, op, roll
 from golden.lxe_sequence import register_values, sequence
 from golden.numerics import BF16, to_bf16
 from golden.params import check
 
-__all__ = [
-    "BANK",
-    "FREE",
-    "FULL",
-    "IMMEDIATE",
-    "POINTERS",
-    "QUERIES",
-    "SCALAR",
-    "STREAM",
-    "Array",
-    "Compiler",
-    "LayerPlan",
-    "LayerShape",
-    "Register",
-    "Stage",
-    "Tiling",
-    "Work",
-    "_bf16",
-    "_vector",
-    "divisors",
-    "op",
-    "semaphores",
-]
-_Compiler, _semaphores = Compiler, semaphores
+__all__ = ["Array", "LayerPlan", "LayerShape", "Register", "Stage", "Work"]
 
 
 @dataclass

@@ -13,6 +13,7 @@ from golden.numerics import to_bf16
 from golden.vector import MINUS_ZERO, ONE, Bank, Format, Post, Reduce, Source, Swap
 from golden.vector import Instruction as VectorInstruction
 from golden.vector import Op as VectorOp
+from golden.vector_programs import imm
 
 if TYPE_CHECKING:
     from golden.layer import LayerPlan
@@ -145,10 +146,10 @@ class Compiler:
             self.load(x, t * length, 1, words, 0, LoadTo.VECTOR)
             self.vector(words, Queue.LOAD, a=STREAM, wide=1, post=Post.ROUND, write=Bank.A | Bank.B)
             self.vector(words, a=BANK, b=BANK, reduce=Reduce.SUM, scalar_d=rest)
-            self.scalar(mean, scalar_a=rest, imm_b=_bf16(low), imm_c=_bf16(self.shape.epsilon))
-            self.scalar(mean, scalar_a=rest, imm_b=_bf16(high), c=SCALAR, scalar_c=mean)
+            self.scalar(mean, scalar_a=rest, imm_b=imm(low), imm_c=imm(self.shape.epsilon))
+            self.scalar(mean, scalar_a=rest, imm_b=imm(high), c=SCALAR, scalar_c=mean)
             self.scalar(root, scalar_a=mean, post=Post.RSQRT)
-            self.scalar(half, scalar_a=root, imm_b=_bf16(0.5))
+            self.scalar(half, scalar_a=root, imm_b=imm(0.5))
             self.scalar(rest, scalar_a=mean, b=SCALAR, scalar_b=root)
             self.scalar(rest, scalar_a=rest, negate_a=1, b=SCALAR, scalar_b=root, imm_c=ONE)
             self.scalar(root, scalar_a=rest, b=SCALAR, scalar_b=half, c=SCALAR, scalar_c=root)
@@ -396,7 +397,7 @@ class Compiler:
             self.load(scores, at, 1, size, 0, LoadTo.VECTOR)
         else:
             self.load(scores, at, 1, 1, n, LoadTo.VECTOR, **size)
-        scale = {"imm_b": _bf16(self.plan.scale), "wide": 1}
+        scale = {"imm_b": imm(self.plan.scale), "wide": 1}
         self.vector(size, Queue.LOAD, a=STREAM, **scale, **fields, write=Bank.A, reduce=Reduce.MAX, scalar_d=to)
 
     def exponentials(self, size: int | dict, to: int) -> None:
@@ -465,7 +466,3 @@ class Compiler:
 def semaphores(wait: tuple[int, ...], signal: tuple[int, ...]) -> dict[str, int]:
     """The fields of an instruction that waits and signals."""
     return {"wait": sum(1 << s for s in wait), "signal": sum(1 << s for s in signal)}
-
-
-def _bf16(x: float) -> int:
-    return int(to_bf16(np.array([x])).view(np.uint16)[0])
