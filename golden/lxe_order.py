@@ -419,7 +419,6 @@ class _Game:
             carried = np.maximum(self.tags[bank, addr + np.arange(count) & top], knows)
             yield from self._put(Engine.VECTOR, i, self.out, carried)
             return
-        self.fired = np.maximum(self.fired, knows)
         done, to = 0, v.addr_d + np.arange(count) & top
         into = np.flatnonzero([v.write >> bank & 1 for bank in range(3)])[:, None]
         if not v.streams:

@@ -283,6 +283,8 @@ def test_known_numbers_follow_the_lanes():
         run(*first, vector(c), vector(Vector(a=Source.BANK, keep=3, reduce=Reduce.MAX)), unit=lxe_with(unit))
     with pytest.raises(LxeError, match=r"instruction 4 \(VECTOR\): stores lane 3 of bank C word 0, which depends on"):
         run(*first, put(1), unit=lxe_with(unit))
+    with pytest.raises(LxeError, match=r"instruction 4 \(VECTOR\): stores lane 3 of bank C word 0, which depends on"):
+        run(*first, put(2, 3), unit=lxe_with(unit))  # `keep` is of the last word
 
 
 def lxe_with(unit: Lxe) -> Lxe:

@@ -207,6 +207,17 @@ def test_rows_of_a_mul_are_ordered_one_by_one():
     assert len(problems(*start, mul(4, 1, 1), *outs, op("STORE", target=StoreTo.X, rows=3, step=1, to=1))) == 1
     two = [load_w(8, 1, signal=4), mul(2, 2, 1), take(4), put(4, form=Format.HALF)]
     assert len(problems(*start[:2], two[0], start[3], *two[1:], *back)) == 1  # tile 0 comes before row 0 is done
+    early = [op("STORE", target=StoreTo.X), store(1, 3)]
+    assert len(problems(*start[:2], two[0], start[3], *two[1:], *early)) == 1
+
+
+def test_tiles_of_a_mul_are_used_to_the_last_row():
+    """The first row's result is in memory, but the second may not have been multiplied: W is not free."""
+    start = [op("SYNC", signal=1), load_x(2, 1, wait=1, signal=2), load_w(8, 1, signal=4), op("SYNC", wait=6)]
+    rows = [mul(2, 2, 1), take(4), put(2), store(1, 2, wide=1, signal=8), put(2, at=2), store(1, 2, wide=1, signal=16)]
+    again = load_w(4, 1)
+    assert len(problems(*start, *rows, op("SYNC", wait=8), again)) == 1
+    assert problems(*start, *rows, op("SYNC", wait=24), again) == []
 
 
 def test_few_places_stop_what_many_let_pass():
