@@ -5,6 +5,10 @@ import random
 import pytest
 
 from golden.isa import LoadTo, StoreTo
+from hdl.loader import Loader
+from hdl.storer import Storer
+from tb.formal.axi import BusMonitor
+from tb.formal.prover import holds
 from tb.runner import Run, lint
 from tb.transfers import SIZES, loads, params, ported, random_transfers, same_word, stores, vpe_words
 
@@ -46,3 +50,16 @@ def test_axi_memory(size, pause):
 
 def test_ports_lint_clean(tmp_path):
     assert lint(ported(params([])), tmp_path) == ""
+
+
+@pytest.mark.parametrize("unit", [Loader, Storer])
+def test_bursts_are_proved_to_stay_within_4_kb(unit):
+    """Whatever the instructions are; and what is offered on the bus stays, whatever `stop` and the responses are."""
+    longest = params(["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096"])
+    for p in (longest, params(SIZES["narrow"])):
+        assert holds(BusMonitor(unit(p)), merge=False)
+    for edit in (
+        (r"cell \$le ", "cell $ge "),  # the rest of a row fits in up to the boundary
+        (r"assign (\$\d+) \[0\] \\(offered|aw_valid) \[0\]", r"assign \1 [0] 1'0"),  # what is not taken is forgotten
+    ):
+        assert not holds(BusMonitor(unit(longest)), edit, merge=False)

@@ -1,47 +1,21 @@
 """Proof about the KVMU's allocator: no block is given out twice, none is lost, FULL is never wrong.
 
-Yosys writes the unit and a monitor at its ports as an and-inverter graph, on which ABC's property-directed
-reachability finds an inductive invariant: the proof is not bounded. All inputs are free in every cycle (operations,
+The proof is not bounded (`tb.formal.prover`). All inputs are free in every cycle (operations,
 clusters, fetches, stalls), and so is the initial content of the memories. Blocks hold one slot, so that every APPEND
 needs a block and every reply names one.
 """
 
-import re
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-
-import pyosys
 from amaranth import Module, Mux, Signal
-from amaranth.back import rtlil
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
 from hdl.kvmu import APPEND, CLEAR, Kvmu
 from hdl.params import KvmuParams
+from tb.formal.prover import holds
 
 SMALL = KvmuParams(
     n_ctx=1, clusters=2, blocks=2, block_slots=1, recent=1, entry_bytes=1, boundary=2, addr_bits=3, token_bits=1
-)
-
-_PASSES = (
-    "read_rtlil {il}",
-    "delete t:$meminit t:$meminit_v2",  # memories start with anything
-    "hierarchy -top top",
-    "proc",
-    "flatten",
-    "chformal -lower",
-    "memory",
-    "opt -full",
-    "techmap",
-    "opt -fast",
-    "setundef -undriven -anyseq",
-    "async2sync",
-    "dffunmap",
-    "aigmap",
-    "write_aiger -zinit {aig}",  # a flip-flop without an initial value gets a free one
 )
 
 
@@ -119,28 +93,5 @@ class AllocatorMonitor(wiring.Component):
 
 
 def prove(p: KvmuParams, edit: tuple[str, str] | None = None, reach: bool = False) -> bool:
-    """Whether the monitor's claims hold in every reachable state; False if ABC finds a way to break one.
-
-    `edit` (pattern, replacement) changes the unit's RTLIL once, to see the proof fail. Raises
-    `RuntimeError` if there is no answer.
-    """
-    il = rtlil.convert(AllocatorMonitor(p, reach), name="top", emit_src=False)
-    if edit:
-        il, n = re.subn(*edit, il, count=1)
-        assert n, f"edit does not apply: {edit[0]!r}"
-    with tempfile.TemporaryDirectory() as tmp:
-        source, aig = Path(tmp, "a.il"), Path(tmp, "a.aig")
-        source.write_text(il)
-        commands = [c.format(il=source, aig=aig) for c in _PASSES]
-        code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
-        run = subprocess.run([sys.executable, "-c", code, *commands], capture_output=True, text=True, check=False)
-        if run.returncode:
-            raise RuntimeError(f"Yosys could not write the KVMU's graph: {(run.stdout + run.stderr)[-500:]}")
-        abc = Path(pyosys.__file__).parent / "yosys-abc"
-        script = f"read_aiger {aig}; fold; orpos; scorr; pdr -T 300"
-        run = subprocess.run([str(abc), "-c", script], capture_output=True, text=True, check=False)
-    if "Property proved" in run.stdout:
-        return True
-    if "was asserted in frame" in run.stdout:
-        return False
-    raise RuntimeError(f"ABC found no answer: {(run.stdout + run.stderr)[-500:]}")
+    """Whether the monitor's claims hold in every reachable state (`tb.formal.prover.holds`)."""
+    return holds(AllocatorMonitor(p, reach), edit)
