@@ -6,7 +6,6 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from golden.isa import ADDR_BITS, REGISTERS, VECTOR, WORD_BITS, Engine, Opcode, Status, layout
-from golden.vector import Swap
 from hdl.isa import (
     PROGRAM,
     REGISTER,
@@ -48,8 +47,9 @@ class Sequencer(wiring.Component):
     A VECTOR with `skip` set is handed over, too: its taker drops it. What is offered stays so after a fault.
 
     Status. OPCODE: also a LOOP inside of `LOOPS` others, whatever its count, an END that is not that of the innermost
-    LOOP, and what is behind the program memory. RANGE: a count that does not fit its field, 65,535 for a LOOP; a word
-    of a bank, a `swap` or a `keep` that is none; what needs to know the scratchpads is the engines'. Nothing is out of
+    LOOP, and what is behind the program memory. RANGE: a count that does not fit its field (a LOOP's: 16
+    bits as it is), a word of no bank, a `keep` of no lane, a `swap` that the VPE's field does not hold; what needs to
+    know the scratchpads is the engines'. Nothing is out of
     range where `skip` is set. DEADLOCK: no stream moved and no instruction was executed for `WATCHDOG` cycles while
     nothing was outstanding. Of faults in one cycle BUS is told, else RANGE, SEMAPHORE, FULL, OPCODE, DEADLOCK. `pc` is
     that of the bad instruction, which does nothing, else of the one that is being executed or put into its queue, or
@@ -395,7 +395,9 @@ class Sequencer(wiring.Component):
         }
         vector |= {"words": Mux(counts, count, vector["words"]), "keep": Mux(counts, rest, vector["keep"])}
 
-        beats, beyond = {}, [vector["keep"][lane_bits:], vector["swap"] > Swap.HALF + self.p.vpe.addr_bits]
+        depth_bits = self.format.depth.bit_length() - 1
+        limits = {"keep": lane_bits, **dict.fromkeys(("words", "addr_a", "addr_b", "addr_c", "addr_d"), depth_bits)}
+        beats, beyond = {}, []
         for name, shape in self._engines(self.p).items():
             beats[name] = beat = Signal(shape, name=f"{name}_beat")
             given = values[Opcode[name.upper()]]
@@ -404,7 +406,7 @@ class Sequencer(wiring.Component):
                 for k in VECTOR:
                     field = beat.instruction[k.removeprefix("v_")]
                     m.d.comb += field.eq(given[k])
-                    beyond.append(given[k][len(field) :])
+                    beyond.append(given[k][limits.get(k, len(field)) :])
         outside = Signal()
         fits16, fits12 = ~count[16:].any(), ~count[12:].any()
         counted = Cat(is_[x] for x in (Opcode.LOAD, Opcode.STORE, Opcode.RETRIEVE, Opcode.LOOP)).any()

@@ -19,7 +19,7 @@ from golden.isa import (
 )
 from golden.params import ParamError
 from golden.vector import Swap
-from hdl.params import CoreParams
+from hdl.params import CoreParams, bits_for
 
 NAMES = {e: e.name.lower() for e in Engine}
 TO_FETCH = 1  # from START
@@ -150,9 +150,9 @@ def _fits(p: CoreParams, op: Opcode, beat: dict, lanes: int) -> bool:
         return beat["rows"] < 1 << 16
     if op == Opcode.MUL:
         return max(beat["tiles"], beat["chunks"]) < 1 << 12 and beat["keep"] < lanes
-    v, bits = beat["instruction"], p.vpe.addr_bits
-    addresses = all(v[k] < 1 << bits for k in ("words", "addr_a", "addr_b", "addr_c", "addr_d"))
-    return addresses and v["keep"] < lanes and v["swap"] <= Swap.HALF + bits
+    v = beat["instruction"]
+    addresses = all(v[k] < p.vpe.depth for k in ("words", "addr_a", "addr_b", "addr_c", "addr_d"))
+    return addresses and v["keep"] < lanes and v["swap"] < 1 << bits_for(Swap.HALF + p.vpe.addr_bits + 1)
 
 
 class SequencerTime:

@@ -1,6 +1,7 @@
 """cocotb side of the sequencer's bench: the host, and four engines that are done some time after they take."""
 
 import cocotb
+from cocotb.triggers import ClockCycles
 
 from golden.isa import Engine, Status
 from hdl.isa import (
@@ -77,9 +78,9 @@ class Engines:
 async def programs(dut):
     """Play config["runs"], one after the other: each {"host": beats, "limit": cycles to wait for its end}.
 
-    Pins as in `Engines`; "reset": cycle from START on in which the unit is reset, everything then comes again. Of each
-    run: cycles from the last START on of every hand-over, its beat, and of the first cycle with the final status;
-    status, counters.
+    Pins as in `Engines`; "fresh": the unit is reset first; "reset": cycle from START on in which it is reset, all then
+    comes again; "sleep": {cycle: cycles that nobody drives or samples}. Of each run: cycles from the last START on of
+    every hand-over, its beat, and of the first cycle with the final status; status, counters.
     """
     c = config()
     p = override(preset("tiny"), c["assign"]).core
@@ -94,6 +95,8 @@ async def programs(dut):
 
 
 async def _play(dut, bench: Bench, engines: Engines, run: dict) -> dict:
+    if run.get("fresh"):
+        await bench.reset()
     engines.begin(run)
     end, rest = None, 30
     while rest:
@@ -103,6 +106,10 @@ async def _play(dut, bench: Bench, engines: Engines, run: dict) -> dict:
             run = run | {"reset": None}
             await bench.reset()
             engines.begin(run)
+            continue
+        if sleep := run.get("sleep", {}).get(str(now)):
+            await ClockCycles(dut.clk, sleep)
+            bench.cycle += sleep
             continue
         status = unpack(status_layout(), int(dut.status.value))
         assert int(dut.stop.value) == (status["code"] >= Status.OPCODE)

@@ -1,50 +1,470 @@
-"""Sequencer: beats equal to an interpreter's, cycles equal to the time view."""
+"""Sequencer: beats as an interpreter and golden have them, cycles as the time view; statuses, mutants, proof."""
+
+import random
+from dataclasses import replace
 
 import pytest
 
-from golden.isa import Instruction, Opcode, Status, encode
+from golden.isa import (
+    ENGINE,
+    PAYLOAD,
+    SEMAPHORES,
+    Engine,
+    Instruction,
+    Opcode,
+    Retrieve,
+    Status,
+    decode,
+    encode,
+)
+from golden.lxe_sequence import sequence
+from golden.vector import Swap
 from hdl.emit import emit, params_of
-from hdl.isa import PROGRAM, START
-from hdl.params import override, preset
+from hdl.isa import PROGRAM, REGISTER, START
+from hdl.params import CoreParams, override, preset
+from hdl.sequencer import Sequencer
 from sim.sequencer import NAMES, SequencerTime, trace
-from tb.runner import Run
+from tb.runner import BenchError, Run
 
-MAKE, OP = Instruction, Opcode
-PROGRAM_OF_ALL = [
-    MAKE(OP.SET, {"to": 1, "imm": 3}),
-    MAKE(OP.SET, {"to": 2, "imm": 1000}),
-    MAKE(OP.LOOP, {"count": 2, "end": 8}),
-    MAKE(OP.LOAD, {"base": 2, "addr": 64, "signal": 1, "rows": 3}),
-    MAKE(OP.ADD, {"to": 2, "a": 2, "imm": 8}),
-    MAKE(OP.MUL, {"wait": 1, "len": 1, "add": 2, "unit": 1, "signal": 2}),
-    MAKE(OP.STORE, {"wait": 2}),
-    MAKE(OP.VECTOR, {"v_op": 1, "words": 3}),
-    MAKE(OP.END, {}),
-    MAKE(OP.HALT, {}),
+SIZES = {
+    "tiny": [],
+    "queue-5": ["lxe.queue=5", "lxe.i_depth=128"],
+    "one": ["lxe.queue=1", "dpe.n_h=1", "dpe.n_w=1", "vpe.n_w=1", "vpe.depth=1", "lxe.bus_bytes=2", "lxe.i_depth=128"],
+}
+IN_FULL = 1 << 40
+
+
+def core(size: str) -> CoreParams:
+    return override(preset("tiny"), SIZES[size]).core
+
+
+def op(name: str, **values: int) -> int:
+    """The word of an instruction."""
+    return encode(Instruction(Opcode[name], values))
+
+
+TAME = {
+    Opcode.LOAD: {"target": 3, "addr": 1 << 20, "stride": 1 << 8},
+    Opcode.STORE: {"target": 0, "addr": 3 << 15, "stride": 0},
+    Opcode.MUL: {"w": 3, "x": 5, "rows": 1, "tiles": 1, "chunks": 1, "x_step": 2, "start": 1, "end": 1},
+}
+
+
+class Writer:
+    """Random programs that end and cannot deadlock: what waits comes behind what signals, in the same round of a loop.
+
+    Each semaphore has one engine (or the sequencer) that signals and one that waits. R1 to R5 hold lengths, R6 to R10
+    addresses. `tame`: within the scratchpads, which golden checks.
+    """
+
+    def __init__(self, p: CoreParams, seed: int, tame: bool = False):
+        self.p, self.rng, self.tame = p, random.Random(seed), tame
+        self.words: list[int] = []
+        kinds = [*(e.name for e in Engine), "SYNC"]
+        self.ends = [(self.rng.choice(kinds), self.rng.choice(kinds)) for _ in range(SEMAPHORES)]
+        self.longest = min(60, p.vpe.depth * p.vpe.n_w)
+
+    def program(self, length: int) -> list[int]:
+        """At most `length` words."""
+        for r in range(1, 11):
+            self.set(r)
+        self.block(length - 1, 0)
+        assert len(self.words) < length
+        return [*self.words, op("HALT")]
+
+    def set(self, r: int) -> None:
+        value = self.rng.randint(-4, self.longest) % IN_FULL if r <= 5 else self.rng.getrandbits(33) << 7
+        self.words.append(op("SET", to=r, imm=value))
+
+    def block(self, end: int, depth: int) -> None:
+        rng = self.rng
+        for _ in range(rng.randint(2, 9 if depth else 60)):
+            room = end - len(self.words)
+            kind = rng.choices(["engine", "pair", "set", "add", "loop"], [8, 5, 1, 2, 3 if depth < 4 else 0])[0]
+            if room < 8:
+                break
+            if kind == "engine":
+                self.engine(rng.choice(list(Engine)).name)
+            elif kind == "pair":
+                s = rng.randrange(SEMAPHORES)
+                self.engine(self.ends[s][0], signal=1 << s)
+                for _ in range(rng.randint(0, 2)):
+                    self.engine(rng.choice(list(Engine)).name)
+                self.engine(self.ends[s][1], wait=1 << s)
+            elif kind == "set":
+                self.set(rng.randint(1, 10))
+            elif kind == "add":
+                low, high, imm = (1, 5, rng.choice([1, 2])) if rng.random() < 0.4 else (6, 10, rng.getrandbits(33) << 7)
+                self.words.append(op("ADD", to=rng.randint(low, high), a=rng.randint(low, high), imm=imm))
+            else:
+                self.loop(end, depth)
+
+    def loop(self, end: int, depth: int) -> None:
+        rng = self.rng
+        rounds = {"count": rng.choice([0, 1, 1, 2, 3])}
+        if rng.random() < 0.5:  # by a register, of few rounds
+            rounds = {"len": 5, "add": rng.randint(-1, 1), "unit": rng.getrandbits(1), "pair": rng.getrandbits(1)}
+            scale = (2 if rounds["pair"] else 1) * (self.p.dpe.n_w if rounds["pair"] or rounds["unit"] else 1)
+            self.words.append(op("SET", to=5, imm=rng.randint(-1, 3) * scale % IN_FULL))
+        at = len(self.words)
+        self.words.append(0)
+        if depth < 3 and end - at > 12 and rng.random() < 0.5:
+            self.loop(end - 1, depth + 1)
+        if rng.random() < 0.9:
+            self.block(min(end - 1, at + 25), depth + 1)
+        self.words[at] = op("LOOP", end=len(self.words), **rounds)
+        self.words.append(op("END"))
+
+    def engine(self, name: str, **header: int) -> None:
+        rng, opcode = self.rng, Opcode[name]
+        values = {k: rng.getrandbits(bits) for k, bits in PAYLOAD[opcode].items()}
+        if "base" in values:
+            values["base"] = rng.choice([0, *range(6, 11)])
+        if name == "MUL":
+            values["keep"] = rng.randrange(self.p.dpe.n_w)
+        if name == "VECTOR":
+            for k in ("words", "addr_a", "addr_b", "addr_c", "addr_d"):
+                values[k] = rng.randrange(self.p.vpe.depth)
+            values["keep"] = rng.randrange(self.p.vpe.n_w)
+            values["swap"] = rng.randint(0, Swap.HALF + self.p.vpe.addr_bits)
+        if self.tame:
+            values |= TAME.get(opcode, {})
+        if name == "RETRIEVE":
+            values["action"] = rng.choice(list(Retrieve))
+        if opcode in ENGINE and rng.random() < 0.5:
+            values |= {"len": rng.randint(1, 5), "unit": rng.getrandbits(1), "pair": int(rng.random() < 0.2)}
+            values["add"] = rng.randint(-3, 3)
+        self.words.append(op(name, **values, **header))
+
+
+def random_program(p: CoreParams, seed: int, steps: int = 500, tame: bool = False) -> list[int]:
+    """The first of the programs from `seed` on that is done within some steps."""
+    while True:
+        words = Writer(p, seed, tame).program(p.lxe.i_depth)
+        if trace(p, words, limit=steps).code == Status.DONE:
+            return words
+        seed += 1000
+
+
+def host(words: list[int], registers: dict[int, int] | None = None) -> list[dict]:
+    """Beats that write a program and registers and start it."""
+    beats = [{"op": PROGRAM, "addr": i, "data": w} for i, w in enumerate(words)]
+    beats += [{"op": REGISTER, "addr": r, "data": v} for r, v in (registers or {}).items()]
+    return [*beats, {"op": START, "addr": 0, "data": 0}]
+
+
+def play(emitted, size, runs, delays=(1, 1), idle=0.0, stall=0.0, seed=1, waves=True) -> list[dict]:
+    """What each of the runs gave; `delays` of all engines, or by name."""
+    delays = delays if isinstance(delays, dict) else dict.fromkeys(NAMES.values(), delays)
+    c = {"assign": SIZES[size], "idle": idle, "stall": stall, "delays": {n: list(d) for n, d in delays.items()}}
+    runs = [{"limit": 30_000, **r} for r in runs]
+    return Run(emitted, "tb.bench_sequencer", "programs", c | {"runs": runs}, seed, waves)()["runs"]
+
+
+def emitted(size: str):
+    return emit("sequencer", params_of("sequencer", override(preset("tiny"), SIZES[size])))
+
+
+def beats(steps) -> dict[str, list[dict]]:
+    """What every engine must get."""
+    return {n: [_head(s.beat) for s in steps if ENGINE.get(s.op) == e] for e, n in NAMES.items()}
+
+
+def given(run: dict) -> dict[str, list[dict]]:
+    """What every engine got."""
+    return {n: [_head(beat) for _, beat in run[n]] for n in NAMES.values()}
+
+
+def _head(beat: dict) -> dict:
+    """A beat whose instruction is skipped has no counts."""
+    return {k: beat[k] for k in ("skip", "wait", "signal")} if beat["skip"] else beat
+
+
+def ended(run: dict) -> tuple[Status, int]:
+    return Status(run["status"]["code"]), run["status"]["pc"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_equals_interpreter_and_time_view(size):
+    """At full rate: every beat, its cycle, the end; registers stay for the next program."""
+    p, registers = core(size), {}
+    for seed in (1, 2, 3):
+        delays = {n: random.Random(f"{seed}{n}").choice([1, 2, 5, 30]) for n in NAMES.values()}
+        programs = [random_program(p, 100 * seed + i) for i in range(3)]
+        got = play(
+            emitted(size),
+            size,
+            [{"host": host(w)} for w in programs],
+            {n: (d, d) for n, d in delays.items()},
+            seed=seed,
+        )
+        registers = {}
+        for words, run in zip(programs, got, strict=True):
+            want = trace(p, words, registers)
+            cycles = SequencerTime(p, delays).run(want.steps)
+            assert given(run) == beats(want.steps)
+            assert {n: [c for c, _ in run[n]] for n in NAMES.values()} == cycles.handed
+            assert (run["end"], ended(run)) == (cycles.done, (Status.DONE, want.pc))
+            registers = dict(enumerate(want.registers))
+        assert got[-1]["perf"]["instructions"] == sum(len(trace(p, w).steps) for w in programs)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_equals_interpreter_under_stalls(size):
+    p = core(size)
+    resets = (None, 3, 40, None, 97)
+    programs = [random_program(p, 7000 + i) for i in range(len(resets))]
+    runs = [{"host": host(w), "reset": reset} for w, reset in zip(programs, resets, strict=True)]
+    got = play(emitted(size), size, runs, (1, 40), 0.2, 0.5)
+    registers: dict[int, int] = {}
+    for words, run, reset in zip(programs, got, resets, strict=True):
+        want = trace(p, words, {} if reset else registers)
+        assert given(run) == beats(want.steps)
+        assert ended(run) == (Status.DONE, want.pc)
+        assert run["status"]["engines"] == 0
+        registers = dict(enumerate(want.registers))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_interpreter_equals_golden(size):
+    """The interpreter behind the time view against golden's sequence, which other code resolves."""
+    p = core(size)
+    for seed in range(20):
+        words = random_program(p, seed, tame=True)
+        want, registers = trace(p, words), [0] * 16
+        steps = [s for s in want.steps if s.op != Opcode.END or s.wait or s.signal]
+        for issue, step in zip(sequence([decode(w) for w in words], registers, p.lxe_format()), steps, strict=True):
+            assert (issue.pc, issue.op) == (step.pc, step.op)
+            if step.op in ENGINE:
+                own = step.beat | step.beat.get("instruction", {})
+                assert own["skip"] == issue.skip
+                assert own.get("addr") == (issue.addr if "base" in PAYLOAD[step.op] else None) or "source" in own
+                assert issue.skip or all(own[name] == count - 1 for name, count in issue.counts.items())
+        assert registers == want.registers
+
+
+def fault(words: list[int], registers: dict[int, int] | None = None, **pins) -> dict:
+    """A run from reset on; `pins` as in `tb.bench_sequencer`."""
+    return {"host": host(words, registers), "fresh": True, **pins}
+
+
+NOTHING = op("SYNC")
+BAD = {  # words, registers, status, pc
+    "opcode": ([NOTHING, 15, op("HALT")], {}, Status.OPCODE, 1),
+    "end": ([NOTHING, op("END"), op("HALT")], {}, Status.OPCODE, 1),
+    "other-end": ([op("LOOP", count=1, end=2), op("END"), op("END"), op("HALT")], {}, Status.OPCODE, 1),
+    "five-loops": ([op("LOOP", count=1, end=9 - i) for i in range(5)] + [op("END")] * 5, {}, Status.OPCODE, 4),
+    "five-loops-empty": ([op("LOOP", count=1 - i // 4, end=9 - i) for i in range(5)], {}, Status.OPCODE, 4),
+    "past-the-end": ([NOTHING] * 64, {}, Status.OPCODE, 63),
+    "skip-past-the-end": ([op("LOOP", end=63)], {}, Status.OPCODE, 0),
+    "jump-far-past-the-end": ([op("LOOP", end=65535)], {}, Status.OPCODE, 0),
+    "rows": ([op("LOAD"), op("LOAD", len=1, add=1)], {1: 1 << 16}, Status.RANGE, 1),
+    "rows-store": ([op("STORE", len=1, unit=1, add=1)], {1: 4 << 16}, Status.RANGE, 0),
+    "rows-retrieve": ([op("RETRIEVE", len=1, pair=1)], {1: (4 << 16) + 1}, Status.RANGE, 0),
+    "tiles": ([op("MUL", len=2, add=1)], {2: 4 << 12}, Status.RANGE, 0),
+    "chunks": ([op("MUL", len=2, unit=1, add=1)], {2: 4 << 12}, Status.RANGE, 0),
+    "keep": ([op("MUL", keep=4)], {}, Status.RANGE, 0),
+    "words": ([op("VECTOR", v_op=0, len=1, add=1)], {1: 4 << 7}, Status.RANGE, 0),
+    "words-fixed": ([op("VECTOR", words=128)], {}, Status.RANGE, 0),
+    "keep-vector": ([op("VECTOR", keep=4)], {}, Status.RANGE, 0),
+    "bank": ([op("VECTOR", addr_d=128)], {}, Status.RANGE, 0),
+    "rounds": ([op("LOOP", len=1, end=2)], {1: 1 << 16}, Status.RANGE, 0),
+    "rounds-words": ([op("LOOP", len=1, unit=1, add=1, end=2)], {1: 65535 * 4}, Status.RANGE, 0),
+    "rounds-pairs": ([op("LOOP", len=1, pair=1, end=2), 15], {1: 65535 * 8}, Status.OPCODE, 1),
+    "largest-counts": (
+        [
+            op("LOAD", len=1),
+            op("STORE", len=2, unit=1),
+            op("MUL", len=3),
+            op("VECTOR", len=4, keep=2),
+            op("LOOP", len=1, add=-1, end=6),
+            op("RETRIEVE"),
+            15,
+        ],
+        {1: 1 << 16, 2: 4 << 16, 3: 4 << 12, 4: 4 << 7},
+        Status.OPCODE,
+        6,
+    ),
+    "pairs": (
+        [
+            op("LOAD", len=1, pair=1),
+            op("MUL", len=1, unit=1, pair=1),
+            op("VECTOR", len=1, pair=1),
+            op("LOOP", len=1, pair=1, end=5),
+            op("RETRIEVE", len=1, pair=1, add=4),
+            op("END"),
+            op("HALT"),
+        ],
+        {1: 13},  # 16 with 4 lanes
+        Status.DONE,
+        6,
+    ),
+    "skipped": (
+        [
+            op("VECTOR", len=1, addr_d=128),
+            op("MUL", len=1, keep=4),
+            op("LOAD", len=2),
+            op("LOOP", len=1, add=-2, end=5),
+            15,
+            op("END"),
+            op("HALT"),
+        ],
+        {1: 0, 2: 1 << 39},
+        Status.DONE,
+        6,
+    ),
+    "no-loop": ([op("LOOP", len=1, end=2), 15, op("END"), op("HALT")], {0: 5, 16: 6}, Status.DONE, 3),
+}
+
+
+def test_statuses():
+    """Bad and barely good programs: status, pc, and every beat before the fault."""
+    p = core("tiny")
+    got = play(emitted("tiny"), "tiny", [fault(words, registers) for words, registers, _, _ in BAD.values()])
+    for (name, (words, registers, code, pc)), run in zip(BAD.items(), got, strict=True):
+        assert ended(run) == (code, pc), name
+        want = trace(p, words + [0] * (p.lxe.i_depth - len(words)), {r: v for r, v in registers.items() if 0 < r < 16})
+        assert (want.code, want.pc) == (code, pc), name
+        assert given(run) == beats(want.steps), name
+
+
+def test_events():
+    """Faults from outside, semaphores above 255, START again, registers that an engine sets, inputs out of range."""
+    p, slow = core("tiny"), [op("LOAD", rows=i, base=7) for i in range(6)] + [op("HALT")]
+    pulses = {"bus": 1, "range": 1, "semaphore": 1, "full": 1}
+    kinds = [(Status.BUS, pulses), (Status.RANGE, pulses | {"bus": 0}), (Status.FULL, {"full": 1})]
+    kinds += [(Status.SEMAPHORE, {"semaphore": 1, "full": 1})]
+    runs = [fault(slow, fault={"9": pins}) for _, pins in kinds]
+    runs.append({"host": host([op("HALT")])})  # START after a fault does nothing
+    for count in (255, 256):
+        loop = [op("LOOP", count=count, end=2), op("SYNC", signal=1 << 15), op("END"), op("HALT")]
+        runs.append(fault(loop, sleep={"20": 6 * count - 40}))
+    again = fault(slow)
+    again["host"].append({"op": START, "addr": 0, "data": 0})
+    runs.append(again)
+    odd = fault(slow, {0: 99, 16: 77, 7: 1 << 39})
+    odd["host"][-1:-1] = [{"op": PROGRAM, "addr": 64, "data": 15}, {"op": 3, "addr": 0, "data": 15}]
+    runs.append(odd)
+    reads = [
+        op("RETRIEVE", signal=1),
+        op("SYNC", wait=1),
+        op("LOAD", base=7, addr=8),
+        op("SET", to=0, imm=5),
+        op("LOAD", len=7, base=0),
+        op("HALT"),
+    ]
+    runs.append(fault(reads, {7: 3}, set={"9": {"valid": 1, "to": 7, "data": 4096}}))
+    got = play(emitted("tiny"), "tiny", runs, (3, 3))
+    for (code, _), run in zip(kinds, got, strict=False):
+        assert (ended(run)[0], run["end"]) == (code, 10)
+    after, most, above, twice, dropped, sets = got[len(kinds) :]
+    assert (ended(after)[0], after["end"], given(after)["load"]) == (Status.SEMAPHORE, 1, [])
+    assert ended(most) == (Status.DONE, 3)
+    assert ended(above)[0] == Status.SEMAPHORE
+    steps = trace(p, slow).steps
+    done = SequencerTime(p, dict.fromkeys(NAMES.values(), 3)).run(steps).done
+    assert given(twice)["load"] == 2 * beats(steps)["load"]
+    assert twice["load"][0][0] == 6 - done  # the second START is taken as soon as the first run is done
+    assert given(dropped) == beats(trace(p, slow, {7: 1 << 39}).steps)
+    assert (ended(dropped)[0], ended(sets)[0]) == (Status.DONE, Status.DONE)
+    assert given(sets) == beats(trace(p, reads, {7: 4096}).steps)
+
+
+def test_watchdog():
+    """A wait without end is told `WATCHDOG` + 3 cycles after the last move; what moves or is owed puts it off."""
+    lost = [op("MUL", wait=4), op("HALT")]
+    busy = [op("LOOP", count=1200, end=1), op("END"), op("HALT")]  # 4 cycles a round
+    runs = [
+        fault(lost, sleep={"8": 4090}),
+        fault(lost, moved=[1000], sleep={"8": 990, "1002": 4090}),
+        fault(lost, outstanding=[4000, 4001], sleep={"8": 3990, "4003": 4090}),
+        fault(busy, sleep={"8": 4780}),
+    ]
+    got = play(emitted("tiny"), "tiny", runs)
+    for run, last in zip(got, (4, 1000, 4001), strict=False):
+        assert (ended(run), run["end"]) == ((Status.DEADLOCK, 1), last + Sequencer.WATCHDOG + 3)
+        assert run["status"]["engines"] == Engine.MUL
+    assert ended(got[3]) == (Status.DONE, 2)
+
+
+def test_functional_coverage(record_property):
+    """The random programs reach every stated bin; without this a comparison could pass on dull data."""
+    hit = set()
+    for size in SIZES:
+        p = core(size)
+        for words in [random_program(p, 100 + i) for i in range(5)]:
+            depth = 0
+            steps = trace(p, words).steps
+            for before, step in zip([None, *steps], steps, strict=False):
+                i = decode(words[step.pc])
+                hit |= {step.op.name.lower(), *({"wait"} if step.wait else ()), *({"signal"} if step.signal else ())}
+                if step.op in ENGINE and i["len"]:
+                    how = "skipped" if step.beat["skip"] else f"by unit {i['unit']}"
+                    hit.add(f"{step.op.name.lower()} {how}")
+                hit |= {"pair"} if i["pair"] else set()
+                hit |= {"loop by a register"} if step.op == Opcode.LOOP and i["len"] and not step.jumps else set()
+                hit |= {"loop skipped"} if step.op == Opcode.LOOP and step.jumps else set()
+                hit |= {"empty body"} if step.op == Opcode.END and before.op == Opcode.LOOP else set()
+                writes = before is not None and before.op in (Opcode.SET, Opcode.ADD)
+                hit |= {"register read at once"} if writes and _reads(i) == decode(words[before.pc])["to"] else set()
+                depth += (step.op == Opcode.LOOP and not step.jumps) - (step.op == Opcode.END and not step.jumps)
+                hit.add(f"{depth} loops")
+    want = {o.name.lower() for o in Opcode} | {f"{d} loops" for d in range(5)} | {"wait", "signal", "pair"}
+    want |= {f"{e.name.lower()} {how}" for e in Engine for how in ("skipped", "by unit 0", "by unit 1")}
+    want |= {"loop by a register", "loop skipped", "empty body", "register read at once"}
+    record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
+    assert hit >= want, want - hit
+
+
+def _reads(i: Instruction) -> int | None:
+    """The register that an instruction's address is made of."""
+    return i["base"] if "base" in PAYLOAD[i.op] else i["a"] if i.op == Opcode.ADD else None
+
+
+# One simulator has them all: a beat that the host gives otherwise without effect chooses one.
+MUTANTS = [
+    ("holds2 <= ", "holds2 <= {off} & "),  # a register is read before it is written
+    ("drained <= ", "drained <= {on} | "),  # HALT waits for nobody
+    ("assign empty = counts3 ? none", "assign empty = counts3 ? {off} & none"),
+    ("assign outside = ", "assign outside = {off} & "),
+    ("assign redirect = go3", "assign redirect = go3 & {off}"),
+    ("quiet == 13'h1000", "quiet == 13'h0fff + {off}"),
+    ("assign rounded = less3 | ", "assign rounded = less3 | {{40{{{off}}}}} & "),
+    ("past2 <= ", "past2 <= {off} & "),
 ]
 
 
-def run(program, assign=(), delays=None, idle=0.0, stall=0.0, seed=1):
-    """The program's beats, cycles, status and counters in Verilator."""
-    system = override(preset("tiny"), list(assign))
-    host = [{"op": PROGRAM, "addr": i, "data": encode(x)} for i, x in enumerate(program)]
-    host.append({"op": START, "addr": 0, "data": 0})
-    waits = {n: (delays or {}).get(n, [1, 1]) for n in NAMES.values()}
-    c = {"assign": list(assign), "idle": idle, "stall": stall, "delays": waits, "runs": [{"host": host, "limit": 9999}]}
-    return Run(emit("sequencer", params_of("sequencer", system)), "tb.bench_sequencer", "programs", c, seed)()["runs"][
-        0
-    ]
+def test_mutants_are_killed():
+    e = emitted("tiny")
+    text = e.verilog
+    for k, (old, new) in enumerate(MUTANTS, 1):
+        assert text.count(old) == 1, f"mutant does not apply: {old!r}"
+        text = text.replace(old, new.format(on=f"(mutant == {k})", off=f"(mutant != {k})"))
+    head = text.index("module sequencer(")
+    body = text.index(";\n", head) + 2
+    chooser = "  reg [3:0] mutant;\n  always @(posedge clk) if (host__valid & host__payload[1:0] == 2'd3) "
+    text = text[:body] + chooser + "mutant <= host__payload[5:2];\n" + text[body:]
+    many = replace(e, verilog=text)
+    p = core("tiny")
+    programs = [(random_program(p, 103), {}, Status.DONE)]
+    programs += [BAD[name] for name in ("past-the-end", "keep", "pairs", "skipped")]
+    want = [beats(trace(p, [*w, *[0] * p.lxe.i_depth], x).steps) for w, x, *_ in programs]
+    survivors = []
+    for k in range(len(MUTANTS) + 1):
+        runs = [fault(x[0], x[1]) for x in programs] + [fault([op("MUL", wait=4), op("HALT")], sleep={"8": 4090})]
+        runs[0]["host"].insert(0, {"op": 3, "addr": k, "data": 0})
+        try:
+            got = play(many, "tiny", runs, (9, 9), waves=False)
+            same = all(given(r) == w for r, w in zip(got, want, strict=False))
+            same &= all(r["status"]["code"] == x[2] for r, x in zip(got, programs, strict=False))
+            same &= got[-1]["end"] == 4 + Sequencer.WATCHDOG + 3
+        except BenchError:
+            same = False
+        if same == (k > 0):
+            survivors.append(MUTANTS[k - 1] if k else "without a mutant it fails")
+    assert not survivors
 
 
-@pytest.mark.parametrize("queue", [1, 2, 5])
-def test_equals_interpreter_and_time_view(queue):
-    delays = {"load": 5, "mul": 3, "vector": 2, "store": 1}
-    assign = [f"lxe.queue={queue}"]
-    got = run(PROGRAM_OF_ALL, assign, {k: [v, v] for k, v in delays.items()})
-    p = override(preset("tiny"), assign).core
-    want = trace(p, [encode(x) for x in PROGRAM_OF_ALL])
-    cycles = SequencerTime(p, delays).run(want.steps)
-    for engine, name in NAMES.items():
-        beats = [s.beat for s in want.steps if s.op.name == engine.name]
-        assert got[name] == [list(x) for x in zip(cycles.handed[name], beats, strict=True)]
-    assert (got["end"], got["status"]["code"]) == (cycles.done, Status.DONE)
+def test_wait_without_a_signal_is_told():
+    with pytest.raises(ValueError, match="pc 0: waits for semaphore 2, which nothing before it signals"):
+        SequencerTime(core("tiny")).run(trace(core("tiny"), [op("MUL", wait=4), op("HALT")]).steps)
