@@ -18,7 +18,7 @@ from golden.params import check
 from hdl.leaf import Leaves
 from hdl.params import SystemParams
 
-# unit -> (module, class, where `SystemParams` holds its parameters)
+# unit -> (module, class, where `SystemParams` holds its parameters). These run on a trace alone.
 UNITS = {
     "hcu": ("hdl.hcu", "Hcu", "core.dre.hcu"),
     "wtu": ("hdl.wtu", "Wtu", "core.dre.wtu"),
@@ -27,6 +27,9 @@ UNITS = {
     "dre": ("hdl.dre", "Dre", "core.dre"),
     "vpe": ("hdl.vpe", "Vpe", "core.vpe"),
     "dpe": ("hdl.dpe", "Dpe", "core.dpe"),
+}
+# What joins them to an LXE and a core, and these themselves.
+BLOCKS = {
     "sequencer": ("hdl.sequencer", "Sequencer", "core"),
     "loader": ("hdl.loader", "Loader", "core"),
     "storer": ("hdl.storer", "Storer", "core"),
@@ -35,6 +38,7 @@ UNITS = {
     "lxe": ("hdl.lxe", "Lxe", "core"),
     "core": ("hdl.core", "Core", "core"),
 }
+ALL = UNITS | BLOCKS
 
 # Memories lose their zero initialisation: macros have none, and no unit may rely on it.
 _PASSES = (
@@ -69,8 +73,8 @@ class Emitted:
 
 def params_of(unit: str, params: SystemParams) -> object:
     """The part of `params` that `unit` takes; `ParamError` lists the valid names for an unknown unit."""
-    check(unit in UNITS, "unit", unit, f"must be one of {', '.join(UNITS)}")
-    return attrgetter(UNITS[unit][2])(params)
+    check(unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
+    return attrgetter(ALL[unit][2])(params)
 
 
 def emit(unit: str, params: object) -> Emitted:
@@ -78,8 +82,8 @@ def emit(unit: str, params: object) -> Emitted:
 
     Raises `ParamError` for an unknown unit or parameters that cannot work.
     """
-    check(unit in UNITS, "unit", unit, f"must be one of {', '.join(UNITS)}")
-    module, cls, _ = UNITS[unit]
+    check(unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
+    module, cls, _ = ALL[unit]
     component = getattr(import_module(module), cls)(params)
     leaves = Leaves(unit)
     verilog = to_verilog(component, unit, leaves)

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from hdl.emit import UNITS, emit, params_of
+from hdl.emit import ALL, emit, params_of
 from scripts import console
 
 
 def command(
-    unit: Annotated[str, typer.Argument(help=f"One of {', '.join(UNITS)}.")] = "dre",
+    unit: Annotated[str, typer.Argument(help=f"One of {', '.join(ALL)}.")] = "dre",
     preset: console.Preset = "core",
     param: console.Param = None,
     folder: console.Folder = Path("build/rtl"),

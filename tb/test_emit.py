@@ -6,12 +6,14 @@ import sys
 
 import pytest
 
-from hdl.emit import UNITS, Emitted, emit, params_of
+from hdl.emit import ALL, UNITS, Emitted, emit, params_of
 from hdl.params import PRESETS, ParamError, override, preset
 from tb.runner import lint
 
 # edge8 and server48 hold several of `core`'s units, whose Verilog they share.
-CASES = [(unit, name) for unit in UNITS for name in ("tiny", "core")]
+WHOLE = ("lxe", "core", "system")  # of the others: `core` holds all but the system's own at its full size
+CASES = [(unit, name) for unit in ALL for name in ("tiny", "core") if unit not in WHOLE or name == "tiny"]
+CASES.append(pytest.param("core", "core", marks=pytest.mark.slow))
 
 
 def tiny(unit: str) -> Emitted:
@@ -42,7 +44,7 @@ def test_every_preset_builds(name):
         assert emit(unit, own).top == unit
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", [*UNITS, "core"])
 def test_same_bytes_in_another_process(unit):
     """A set or dictionary order that reaches the netlist would show under another hash seed."""
     code = "from hdl.emit import emit, params_of; from hdl.params import preset; "
