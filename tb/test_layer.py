@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from golden import elementwise
+from golden import elementwise, video, vision
 from golden import vector_programs as programs
+from golden.decoder import Decoder
 from golden.dot import dot
 from golden.isa import ENGINE, LxeFormat, Opcode
 from golden.layer import LayerPlan, LayerShape
@@ -18,6 +19,7 @@ from golden.lxe_sequence import register_values, sequence
 from golden.numerics import BF16, to_bf16
 from golden.params import ParamError
 from golden.vector import Machine, Sum, fma
+from tb.test_trace import models
 
 TINY = LxeFormat(lanes=4, w_depth=64, x_depth=64, depth=128)
 
@@ -169,6 +171,87 @@ def check_pass(host: LayerHost, composed: Composed, hidden: np.ndarray, start: i
     return hidden
 
 
+HALF = 2.0**-8  # relative error of a rounding to BF16
+
+
+def near(have: np.ndarray, want: np.ndarray, bound: np.ndarray) -> None:
+    """Each number within its bound of the exact one."""
+    error = np.abs(have.astype(np.float64) - want)
+    worst = np.unravel_index(np.argmax(error - bound), error.shape)
+    assert (error <= bound).all(), f"{worst}: off by {error[worst]}, at most {bound[worst]} is allowed"
+
+
+def check_errors(host: LayerHost, layer: dict[str, np.ndarray], hidden: np.ndarray, start: int, turns: tuple) -> None:
+    """Every stage of a pass within derived bounds of float64 on the stage's own inputs, as they stand in memory."""
+    plan, s, lanes = host.plan, host.plan.shape, host.plan.fmt.lanes
+    w = {k: to_bf16(np.asarray(v)).astype(np.float64) for k, v in layer.items()}
+
+    def product(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """x y, and what alignment in the DPE and FP32 sums of slices lose at most."""
+        size = np.abs(x) @ np.abs(y)
+        return x @ y, size * x.shape[-1] * (2.0 ** (2 - plan.fmt.window) + 2.0**-23)
+
+    def norm(x: np.ndarray, name: str, have: np.ndarray) -> None:
+        y = x / np.sqrt((x * x).mean(-1, keepdims=True) + s.epsilon) * w[name]
+        # x rounded, once in the root and once outside, and the result.
+        near(have, y, np.abs(y) * 3.1 * HALF)
+
+    def get(name: str) -> np.ndarray:
+        return host.get(name).astype(np.float64)
+
+    host.begin(hidden, *turns, start)
+    host.run(0, None, "output")
+    norm(hidden.astype(np.float64), "attn_norm", get("norm1")[0])
+    y, lost = product(get("norm1")[0], w["qkv"])
+    near(get("qkv"), y, np.abs(y) * HALF + lost)
+
+    heads = get("qkv").reshape(s.tokens, -1, s.head_size)
+    q = get("q").reshape(s.kv_heads, s.tokens, s.group, s.head_size).swapaxes(0, 1).reshape(s.tokens, s.heads, -1)
+    fresh = get("fresh").reshape(s.tokens, 2, s.kv_heads, s.head_size)
+    cos, sin = (t[:, None].astype(np.float64) for t in turns)
+    for have, x, scale in (
+        (q, heads[:, : s.heads], plan.query_scale),
+        (fresh[:, 0], heads[:, s.heads : s.heads + s.kv_heads], 1.0),
+    ):
+        a, b = np.split(x, 2, axis=-1)
+        y = np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1) * scale
+        near(have, y, np.abs(y) * HALF + np.tile(np.abs(a) + np.abs(b), 2) * 2.0**-22)
+
+    n = s.recent + -(-host.entries[0] // (2 * lanes)) * 2 * lanes
+    entries = get("ring")[:n].reshape(n, 2, s.kv_heads, s.head_size)
+    behind = np.arange(s.recent, n) < s.recent + host.entries[0]
+    seen = np.concatenate([plan.seen(start), np.tile(behind, (s.tokens, 1))], axis=1).repeat(s.group, axis=0)
+    rows = get("q").reshape(s.kv_heads, s.rows, s.head_size)
+    scores = get("scores").reshape(s.kv_heads, s.rows, -1)[:, :, :n]
+    shares = get("probabilities").reshape(s.kv_heads, s.rows, -1)[:, :, :n]
+    attention = get("attention").reshape(s.kv_heads, s.rows, s.head_size)
+    for g in range(s.kv_heads):
+        y, lost = product(rows[g], entries[:, 0, g].T)
+        near(scores[g], y, np.abs(y) * 2.0**-23 + lost)
+        z = np.where(seen, scores[g] * plan.scale, -np.inf)
+        depth = np.where(seen, z.max(axis=1, keepdims=True) - z, 0)
+        e = np.exp(-depth) * seen
+        p = e / e.sum(axis=1, keepdims=True)
+        # exp takes a BF16 number and is within 0.69 units in the last place; the sum is off as its terms are.
+        relative = depth * HALF * 1.01 + 0.69 * 2 * HALF + 2.0**-20
+        near(shares[g], p, p * (relative + (p * relative).sum(axis=1, keepdims=True) + 1.1 * HALF) + 2.0**-120)
+        y, lost = product(shares[g], entries[:, 1, g])
+        near(attention[g], y, np.abs(y) * HALF + lost)
+
+    y, lost = product(
+        attention.reshape(s.kv_heads, s.tokens, -1).swapaxes(0, 1).reshape(s.tokens, -1), w["attn_output"]
+    )
+    near(middle := get("hidden"), hidden + y, lost + np.abs(hidden) * s.width * 2.0**-24 + np.abs(y) * 2.0**-23)
+    host.run(0, "norm2")
+    norm(middle, "ffn_norm", get("norm2")[0])
+    (gate, lost_gate), (up, lost_up) = (product(get("norm2")[0], m) for m in np.split(w["gate_up"], 2, axis=1))
+    y = gate / (1 + np.exp(-gate))
+    silu = 1.1 * (np.abs(gate) * HALF + lost_gate) + 0.93 * 2 * HALF * np.abs(y) + 2.0**-120
+    near(get("gated")[0], y * up, np.abs(y * up) * HALF * 1.1 + (np.abs(up) + lost_up) * silu + np.abs(y) * lost_up)
+    y, lost = product(get("gated")[0], w["ffn_down"])
+    near(get("hidden"), middle + y, lost + np.abs(middle) * s.ffn * 2.0**-24 + np.abs(y) * 2.0**-23)
+
+
 SHAPES = {
     "long": (LayerShape(16, 2, 1, 8, 16, tokens=2, recent=16, entries=101), LxeFormat(4, 16, 32, 32, 16)),
     "grouped": (LayerShape(32, 4, 2, 8, 48, tokens=3, recent=16, entries=25), TINY),
@@ -197,6 +280,45 @@ def test_every_stage_equals_the_composition(name):
         host.begin(hidden, *turns(shape, frame * shape.tokens), frame * shape.tokens)
         host.run()
         same(host.get("hidden"), want)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_stage_is_within_its_bound_of_float64(name):
+    shape, fmt = SHAPES[name]
+    rng = np.random.default_rng(1)
+    layer = weights(shape, rng)
+    host = LayerHost(LayerPlan(shape, replace(fmt, i_depth=1024)), [layer])
+    many = shape.entries // 2
+    host.fetch(rng.normal(size=(many, 2, shape.kv_heads, shape.head_size)).astype(BF16))
+    hidden = rng.normal(size=(shape.tokens, shape.width)).astype(np.float32)
+    check_errors(host, layer, hidden, 5, turns(shape, 5))
+
+
+@models
+@pytest.mark.slow
+def test_a_real_layer_over_frames_of_a_real_stream():
+    """Layer 1 of SmolLM2 for the third frame of `world`; two frames in the ring and behind it."""
+    pictures = video.frames(video.locate("world"), 3, None, vision.IMAGE)
+    encoder = vision.VisionEncoder()
+    pooled = [vision.pool(encoder(picture), 10) for picture in pictures]
+    decoder = Decoder(2, 64)
+    projector = vision.Projector.fit(np.concatenate(pooled), decoder.embeddings)
+    first, layer = decoder.layers
+    layer["attn_norm"], layer["ffn_norm"] = (to_bf16(layer[k]).astype(np.float32) for k in ("attn_norm", "ffn_norm"))
+    decoder.layers = [first]
+    hidden = [decoder(projector(x)) for x in pooled]
+
+    fmt = LxeFormat(lanes=16, w_depth=64, x_depth=512, depth=64)
+    shape = LayerShape(tokens=10, recent=32, entries=32, epsilon=float(decoder.epsilon))
+    host = LayerHost(LayerPlan(shape, fmt), [layer])
+    for frame in range(3):
+        at = slice(10 * frame, 10 * frame + 10)
+        cos, sin = decoder.cos[at], decoder.sin[at]
+        if frame < 2:
+            host.begin(hidden[frame], cos, sin, 10 * frame)
+            host.run(0, None, "append")
+    host.fetch(host.ring()[:7])
+    check_errors(host, layer, hidden[2], 20, (cos, sin))
 
 
 def test_passes_of_fewer_tokens_share_weights_and_entries():
