@@ -185,6 +185,9 @@ def test_words_carry_order_through_the_vpe():
         "instruction 3 (STORE) and instruction 0 (LOAD) both use memory at 0x1008, and nothing orders them: let STORE "
         "wait for a semaphore that LOAD signals"
     ]
+    wide = [load_v(1, wide=1), vector(Vector(a=Source.STREAM, wide=1, keep=3, write=Bank.C), source=Queue.LOAD), put(1)]
+    assert problems(*wide, store(1, 1, addr=X, wide=1)) == []
+    assert len(problems(*wide, load_x(1, 1, addr=X + 3 * SIZE), store(1, 1, addr=X + 2 * SIZE, wide=1))) == 1
     # What is stored was written before the last words were taken, so it says nothing about them.
     take_more = [load_v(1), *through(1)[:1], load_v(2, X + 0x100), *through(2, addr_d=4)[:1]]
     assert problems(*take_more, put(1, form=Format.HALF, at=4), store(1, 1, addr=X + 0x100)) == []
