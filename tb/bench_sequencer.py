@@ -76,7 +76,7 @@ class Engines:
 
 @cocotb.test()
 async def programs(dut):
-    """Play config["runs"], one after the other: each {"host": beats, "limit": cycles to wait for its end}.
+    """Play config["runs"], one after the other: each {"host": beats, "limit": cycle in which it is given up}.
 
     Pins as in `Engines`; "fresh": the unit is reset first; "reset": cycle from START on in which it is reset, all then
     comes again; "sleep": {cycle: cycles that nobody drives or samples}. Of each run: cycles from the last START on of
@@ -115,7 +115,8 @@ async def _play(dut, bench: Bench, engines: Engines, run: dict) -> dict:
         assert int(dut.stop.value) == (status["code"] >= Status.OPCODE)
         if now and status["code"] != Status.RUNNING:  # what comes after the end is seen, too
             end, rest = now if end is None else end, rest - 1
-        assert now is None or now < run["limit"], f"RUNNING for {run['limit']} cycles"
+        if now is not None and now >= run["limit"]:
+            break
     perf = int(dut.perf.value)
     return {
         **{n: [[cycle - engines.start, beat] for cycle, beat in s.got] for n, s in engines.sinks.items()},
