@@ -124,10 +124,9 @@ class Bursts(wiring.Component):
             ]
             with m.If(fits):
                 m.d.sync += [row.eq(next_row), rows.eq(rows - 1)]
-        with m.If(self.c.ready):
-            m.d.sync += running.eq(self.c.valid)
-        with m.If(self.c.ready & self.c.valid):
+        with m.If(self.c.ready):  # whether there are rows or not: a storer knows late
             m.d.sync += [
+                running.eq(self.c.valid),
                 at.eq(c.addr >> shift),
                 row.eq(c.addr >> shift),
                 stride.eq(c.stride >> shift),

@@ -1,5 +1,8 @@
 """Storer: words of the VPE to memory, to the activations of the DPE and to the DRE."""
 
+from functools import reduce
+from operator import or_
+
 from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFO
@@ -153,9 +156,8 @@ class Storer(wiring.Component):
         is_dre = Signal()
         is_bad = Signal()
         with m.If(~active | finish):
-            m.d.sync += active.eq(self.c.valid & self.c.ready)
-        with m.If(self.c.valid & self.c.ready):
             m.d.sync += [
+                active.eq(self.c.valid & self.c.ready),
                 work.eq(c),
                 is_bad.eq(bad & ~c.skip),
                 is_memory.eq(to_memory & ~c.skip & ~bad),
@@ -212,11 +214,19 @@ class Storer(wiring.Component):
             self.aw.valid.eq(aw_valid),
             self.w.valid.eq(w_valid),
         ]
+        # One wire selects each part: registers cannot drive as many gates as a beat has bits.
+        bits, parts = 8 * p.lxe.bus_bytes, []
+        for k in range(2 * self.beats):
+            chosen = Signal(name=f"beat{k}")
+            m.d.comb += chosen.eq(beat == k)
+            parts.append(self.i.payload.data.as_value().word_select(k, bits) & chosen.replicate(bits))
+        part = Signal(bits)
+        m.d.comb += part.eq(reduce(or_, parts))
         with m.If(w_free):
             m.d.sync += w_valid.eq(gives)
         with m.If(gives):
             m.d.sync += [
-                self.w.payload.data.eq(self.i.payload.data.as_value().word_select(beat, 8 * p.lxe.bus_bytes)),
+                self.w.payload.data.eq(part),
                 self.w.payload.strb.eq(Mux(self.stop, 0, (1 << p.lxe.bus_bytes) - 1)),
                 self.w.payload.last.eq(remaining == 0),
                 open_.eq(remaining != 0),
