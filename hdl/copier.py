@@ -32,8 +32,8 @@ def bus_signature(p: CoreParams) -> wiring.Signature:
 class Copier(wiring.Component):
     """Copies words, one copy behind the other, reading ahead of what is written.
 
-    What was asked for has a place in the buffer of max(2, `lxe.bursts`) bursts, and a burst is written when it is there
-    as a whole: whatever the bus does, no burst, read or written, waits for another one. Beats are read in the order of
+    What was asked for has a place in the buffer of `lxe.bursts` + 1 bursts, and a burst is written when it is there as
+    a whole: whatever the bus does, no burst, read or written, waits for another one. Beats are read in the order of
     the copies and written in it: a copy may write what one before it reads, not read what one before it writes unless
     `ended` was high between them.
 
@@ -57,7 +57,8 @@ class Copier(wiring.Component):
 
     Latency: a burst is offered on `ar` 2 cycles after its copy is taken; on `aw` and `w` 2 cycles after its last beat
         came. `ended` rises in the cycle after the last response. Exact in `sim.retriever`.
-    Throughput: a beat in each direction every cycle, across copies, while the buffer covers the memory's latency.
+    Throughput: a beat in each direction every cycle, across copies, while bursts are as long as they can be and the
+        memory answers within (`lxe.bursts` - 1) * burst_bytes / bus_bytes - 1 cycles.
     Raises: `ParamError` where lanes and bus do not fit together.
     Source: AXI4 (ARM IHI 0022); V-Rex section V-C.
     """
@@ -65,7 +66,7 @@ class Copier(wiring.Component):
     def __init__(self, p: CoreParams):
         self.p = p
         self.longest = p.lxe.burst_bytes // p.lxe.bus_bytes  # beats of a burst
-        self.depth = max(2, p.lxe.bursts) * self.longest  # a burst to write, and one to be read, can always be in it
+        self.depth = (p.lxe.bursts + 1) * self.longest  # what is being read, and a burst that is being written
         super().__init__(
             {
                 "i": In(stream.Signature(copy_layout())),

@@ -38,7 +38,7 @@ class CopierTime:
 
     def __init__(self, p: CoreParams, latency: int, out: RetrieverCycles):
         self.p, self.latency, self.out = p, latency, out
-        self.depth = max(2, p.lxe.bursts) * (p.lxe.burst_bytes // p.lxe.bus_bytes)
+        self.depth = (p.lxe.bursts + 1) * (p.lxe.burst_bytes // p.lxe.bus_bytes)
         self._asked = self._begun = -1  # cycle in which the last burst was asked for, in which one was begun
         self._popped: list[int] = []  # cycle in which each copy left the queue
         self._ends: list[int] = []  # of each burst's last beat on `r`

@@ -171,7 +171,8 @@ async def retrieves(dut):
             await step()
         counts = [len(commands.sent), len(news.sent), len(bursts.sent), len(places.taken), int(dut.perf.value) >> 96]
         if e["fault"]:
-            started = begun(dut)
+            await step()
+            started = begun(dut)  # in the cycle of the fault, too
             for _ in range(e["hold"]):
                 await step()
             after = [len(commands.sent), len(news.sent), len(bursts.sent), len(places.taken)]
@@ -202,6 +203,7 @@ async def retrieves(dut):
                 "reads": memory.ar.got[:],
                 "read": memory.r.sent[:],
                 "writes": memory.aw.got[:],
+                "filler": sum(not b["strb"] for _, b in memory.w.got),
                 "written": [cycle for cycle, _ in memory.w.got],
                 "done": done,
                 "sets": sets,

@@ -15,7 +15,6 @@ SIZES = {
         *("dpe.n_h=1", "n_w=1", "w_depth=1", "x_depth=1", "bus_bytes=2", "burst_bytes=2", "bursts=1", "words=2"),
         *("entry_bytes=2", "recent=1", "clusters=1", "n_ctx=1", "blocks=4", "block_slots=2", "boundary=2"),
     ],
-    "narrow": ["dpe.n_h=8", "n_w=8", "bus_bytes=2", "burst_bytes=16", "bursts=3", "entry_bytes=80", "recent=2"],
     "long": ["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096", "bursts=5", "entry_bytes=2080", "n_ctx=2"],
 }
 RINGS, HOMES, SOURCES, FETCHED = 0x1_0000, 0x20_0000, 0x8000_0000, 0xC000_0000
@@ -108,9 +107,8 @@ class Episode:
         entries = (at - addr) // self.p.dre.kvmu.entry_bytes
         self.bins.add("empty" if not bursts else "one_burst" if len(bursts) == 1 else "bursts")
         self.bins |= {"fetches_moved"} if any(src in self.homes for src, _ in bursts) else set()
-        if not self.fault:
-            self._set(i["to"], entries)
-            self._set(i["level"], entries << i["shift"])
+        self._set(i["to"], entries)
+        self._set(i["level"], entries << i["shift"])
         self._done(i)
 
     def clear(self, ctx: int, **fields: int) -> None:
@@ -158,7 +156,7 @@ class Episode:
             self.signals.append(i["signal"])
 
     def _set(self, register: int, value: int) -> None:
-        if register:
+        if register and not self.fault:
             self.sets.append((register, value % (1 << ADDR_BITS)))
 
     def _copy(self, src: int, dst: int, size: int) -> None:

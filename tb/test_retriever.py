@@ -5,10 +5,11 @@ from functools import cache
 
 import pytest
 
+from golden.isa import Retrieve
 from hdl.emit import Emitted, emit
 from sim.retriever import RetrieverTime
-from tb.retrievals import SIZES, Episode, random_episode
-from tb.runner import Run
+from tb.retrievals import FETCHED, HOMES, SIZES, SOURCES, Episode, random_episode
+from tb.runner import Run, mutants
 from tb.transfers import PAGE, params
 
 PORTS = ("c", "t", "w", "x", "b", "clear", *(f"bus__{n}" for n in ("ar", "r", "aw", "w", "b")))
@@ -62,11 +63,15 @@ def compare(e: Episode, got: dict) -> None:
         assert addr // PAGE == (addr + (n + 1) * p.lxe.bus_bytes - 1) // PAGE, "a burst crosses 4 KB"
 
 
+def traffic(size: str) -> list[tuple[Episode, dict]]:
+    """Seeded random episodes, each with stalls of its own."""
+    rng = random.Random(1)
+    return [(random_episode(params(SIZES[size]), rng, 20), {"stalls": stalls}) for stalls in STALLS]
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_equals_the_reference(size):
-    rng = random.Random(1)
-    p = params(SIZES[size])
-    run(size, [(random_episode(p, rng, 24), {"stalls": stalls}) for stalls in STALLS])
+    run(size, traffic(size))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -84,3 +89,116 @@ def test_takes_the_cycles_of_the_time_view(size):
             "clears": [cycle for cycle, _ in got["clear"]],
         }
         assert {name: [t - first for t in cycles[name]] for name in cycles} == vars(want)
+
+
+def test_full_rate():
+    """bus_bytes every cycle in both directions, also where copies meet, up to the latency that `bursts` covers."""
+    p, runs = params(SIZES["tiny"]), []
+    covered = (p.lxe.bursts - 1) * p.lxe.burst_bytes // p.lxe.bus_bytes - 1
+    for latency in (1, covered, covered + 1):
+        e = Episode(p)
+        e.fetch(FETCHED, [(HOMES + 4096 * i, 6 * p.lxe.burst_bytes) for i in range(4)])
+        runs.append((e, {"latency": (latency, latency)}))
+    beats = 24 * p.lxe.burst_bytes // p.lxe.bus_bytes
+    got = run("tiny", runs)
+    for name in ("read", "written"):
+        spans = [g[name][-1] - g[name][0] + 1 for g in got]
+        assert spans[:2] == [beats, beats]
+        assert spans[2] > beats
+    assert [g["most"] for g in got] == [p.lxe.bursts] * 3
+
+
+def good(errors=()) -> Episode:
+    """A good start."""
+    e = Episode(params(SIZES["tiny"]), frozenset(errors))
+    e.place(0, SOURCES, 4)
+    e.cluster(0, to=1, level=2)
+    e.fetch(FETCHED + 8, [(HOMES, 96), (HOMES + 960, 192)], to=3)
+    return e
+
+
+def bad() -> list[tuple[Episode, dict]]:
+    """Instructions that are refused, and replies for which there is no room."""
+    n_ctx, out = params(SIZES["tiny"]).dre.kvmu.n_ctx, []
+    for k, (action, fields) in enumerate(
+        (
+            (Retrieve.PLACE, {"addr": SOURCES + 4}),
+            (Retrieve.FETCH, {"addr": 7}),
+            (Retrieve.CLEAR, {"ctx": n_ctx}),
+            (len(Retrieve), {}),
+            (7, {}),
+        )
+    ):
+        e = good()
+        e.bad(action, **fields)
+        e.place(0, SOURCES, 2)
+        out.append((e, {"stalls": STALLS[k % 2]}))
+    for full_at in (0, 2):
+        for stalls in STALLS[:3]:
+            e = good()
+            e.place(0, SOURCES, 3, full_at=full_at)
+            e.cluster(0)
+            out.append((e, {"stalls": stalls}))
+    kinds = [e.fault for e, _ in out]
+    assert (kinds.count("range"), kinds.count("full")) == (5, 6)
+    return out
+
+
+def errors(rng: random.Random) -> list[tuple[Episode, dict]]:
+    """An error response to any beat that is read, or to any burst that is written."""
+    out = []
+    for stalls in STALLS * 4:
+        e = good()
+        reads = [a + k * e.p.lxe.bus_bytes for a, n in e.reads for k in range(n + 1)]
+        e = good([rng.choice([rng.choice(reads), rng.choice(e.writes)[0]])])
+        e.place(0, SOURCES, 3)
+        out.append((e, {"stalls": stalls, "latency": (1, rng.choice([2, 30]))}))
+    return out
+
+
+def test_faults():
+    """A fault pulses once, after all that came before is done; then nothing is begun, and the bus drains."""
+    got = run("tiny", [*bad(), *errors(random.Random(4))])
+    assert any(g["filler"] for g in got), "no burst was cut short by stop"
+
+
+def test_reset_in_flight():
+    whole = random_episode(params(SIZES["tiny"]), random.Random(5), 12)
+    how = {"stalls": STALLS[1]}
+    run("tiny", [x for cut_at in (1, 7, 43, 160) for x in ((whole, how | {"cut_at": cut_at}), (whole, how))])
+
+
+BINS = {
+    *("opens", "joins", "moves", "no_moves", "moves_its_own", "one_row", "rows", "empty", "one_burst", "bursts"),
+    *("fetches_moved", "clear", "skip", "aligned", "askew"),
+}
+
+
+def test_coverage(record_property):
+    """The traffic of `test_equals_the_reference` reaches every bin."""
+    hit = set().union(*(e.bins for e, _ in traffic("tiny")))
+    record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
+    assert hit >= BINS, BINS - hit
+
+
+# Edits of the Verilog: what is there, what takes its place.
+MUTANTS = [
+    ("since != 2'h3", "1'h1"),  # a move that does not wait for its slot
+    ("level > \\o__payload", "level >= \\o__payload"),  # a burst that begins with a beat too few
+    ("room > o__payload", "room >= o__payload"),  # one that finds no room
+    ("stop ? 8'h00", "1'h0 ? 8'h00"),
+    ("& bus__r__payload[65]", "& 1'h0"),
+    ("t__payload[21:17] + 1'h1", "t__payload[21:17] + 1'h0"),
+]
+
+
+def test_mutants():
+    survivors = []
+    episodes = [*traffic("tiny"), *errors(random.Random(4))[:6]]
+    for edit, mutant in zip(MUTANTS, mutants(emitted("tiny"), MUTANTS), strict=True):
+        try:
+            run("tiny", episodes, unit=mutant, waves=False)
+            survivors.append(edit)
+        except (AssertionError, KeyError):
+            pass
+    assert not survivors
