@@ -90,11 +90,15 @@ class Core(Lxe):
     def _fetch(self, i: Issue) -> int:
         if not self.sets:
             raise i.error("fetches a cluster set, but none has been chosen", Status.DEADLOCK)
-        at = i.addr
-        for burst in self.sets.popleft():
+        at, bursts = i.addr, self.sets.popleft()
+        size = self.dre.kv.entry_bytes
+        entries = sum(burst.bytes for burst in bursts) // size
+        if entries > i["rows"]:
+            reason = f"fetches {entries} entries, but there is room for {i['rows']}: make room behind the ring"
+            raise i.error(reason, Status.FULL)
+        for burst in bursts:
             self._copy(burst.addr, at, burst.bytes)
             at += burst.bytes
-        entries = (at - i.addr) // self.dre.kv.entry_bytes
         self._set(i["to"], entries)
         self._set(i["level"], entries << i["shift"])
         return entries

@@ -161,7 +161,8 @@ class CoreCompiler(Compiler):
             self.row_vector(header, op=VectorOp.STORE, format=Format.HALF)
             self._emit(Opcode.STORE, target=StoreTo.SCORE, to=p.retrieval.ctx, wide=int(r == rows - 1))
         at = (s.recent + p.retrieval.sinks) * s.entry * 2
-        self.retrieve(Retrieve.FETCH, p["ring"], at, (), (FETCHED,), to=Register.ENTRIES)
+        room = s.entries - p.retrieval.sinks - 1
+        self.retrieve(Retrieve.FETCH, p["ring"], at, (), (FETCHED,), to=Register.ENTRIES, rows=room)
         self.sync(FETCHED)
         self.items.append(op(Opcode.ADD, to=Register.ENTRIES, a=Register.ENTRIES, imm=p.retrieval.sinks))
 
@@ -202,6 +203,7 @@ class CorePlan(LayerPlan):
         check(need <= f.depth, "kv_heads * head_size", keys, f"needs {need} words of a bank of {f.depth}")
         most = f.depth * n
         check(r.clusters <= most, "clusters", r.clusters, f"must be at most {most}: a row of scores is in a bank")
+        check(r.sinks < s.entries, "sinks", r.sinks, f"must be below entries = {s.entries}, which they are among")
         tiles = -(-r.n_hp // n)
         fits = [w for w in divisors(self.key_words) if tiles * w <= f.w_depth // 2 and s.tokens * w <= f.x_depth // 2]
         check(bool(fits) and tiles * s.tokens <= f.depth, "n_hp", r.n_hp, f"does not fit: {tiles} tiles of hyperplanes")

@@ -124,7 +124,9 @@ class Retrieve(IntEnum):
 
     CLUSTER = 0  # R[to] = R[base] + addr + (cluster of the next token << shift); R[level] = clusters of its context
     PLACE = 1  # copy entry i (0 to rows) from R[base] + addr + i * entry_bytes to where the KVMU puts the next token's
-    FETCH = 2  # copy the bursts of the next cluster set to R[base] + addr on; R[to] = entries, R[level] = that << shift
+    # Copy the bursts of the next cluster set, `rows` entries at most, to R[base] + addr on; R[to] = entries, R[level] =
+    # that << shift.
+    FETCH = 2
     CLEAR = 3  # forget the context `ctx`: its clusters and its entries
 
 
@@ -146,7 +148,7 @@ class Status(IntEnum):
     DEADLOCK = 5  # every engine waits
     BUS = 6  # an error response
     SEMAPHORE = 7  # a count above 255
-    FULL = 8  # the KVMU has no block for an entry
+    FULL = 8  # the KVMU has no block for an entry, or a FETCH no room for its entries
 
 
 class Engine(IntFlag):

@@ -29,9 +29,9 @@ class Retriever(wiring.Component):
     one was: before the first move behind `recent` entries, all responses are waited for.
 
     Faults: an error response; an address that is no multiple of 2 * lanes bytes (PLACE, FETCH), a context that the DRE
-    has not (CLEAR), an unknown action; a reply that is `full`. Nothing more is begun after one. While `stop` is high no
-    burst is begun, the rest of one begun goes out with strb 0, beats on their way and responses are taken and dropped;
-    once `busy` is low, a reset is safe for the bus.
+    has not (CLEAR), an unknown action; a reply that is `full`, a set of more entries than FETCH has rows. Nothing more
+    is begun after one. While `stop` is high no burst is begun, the rest of one begun goes out with strb 0, beats on
+    their way and responses are taken and dropped; once `busy` is low, a reset is safe for the bus.
 
     Parameters
     ----------
@@ -116,6 +116,7 @@ class Retriever(wiring.Component):
         since = Signal(bits_for(k.recent + 1))  # entries copied since all responses were there
         beat = Signal(range(max(2, entry_beats)))
         entries = Signal(bits_for(k.blocks * k.block_slots + 1))  # fetched
+        room = Signal(bits_for(k.entry_bytes << len(c.rows)) + 1)  # bytes for what is still fetched
         takes = Signal()
         moves = Signal()
         placed = Signal()
@@ -149,6 +150,7 @@ class Retriever(wiring.Component):
                 m.d.comb += [self.c.ready.eq(works), takes.eq(works & self.c.valid)]
                 with m.If(takes):
                     m.d.sync += [work.eq(c), at.eq(c.addr), rows.eq(c.rows), since.eq(0), beat.eq(0), entries.eq(0)]
+                    m.d.sync += room.eq((c.rows + 1) * k.entry_bytes)
                     with m.Switch(c.action):
                         for action in Retrieve:
                             with m.Case(action):
@@ -213,16 +215,19 @@ class Retriever(wiring.Component):
 
             with m.State("FETCH"):
                 b = self.b.payload
+                fits = Signal()
                 m.d.comb += [
-                    copies.valid.eq(works & self.b.valid & ~b.empty),
+                    fits.eq(b.bytes <= room),
+                    self.fault.full.eq(works & self.b.valid & ~b.empty & ~fits),
+                    copies.valid.eq(works & self.b.valid & ~b.empty & fits),
                     copy.src.eq(b.addr),
                     copy.dst.eq(at),
                     length.eq(b.bytes),
-                    self.b.ready.eq(works & (copies.ready | b.empty)),
+                    self.b.ready.eq(works & ((copies.ready & fits) | b.empty)),
                     fetched.eq(copies.valid & copies.ready),
                 ]
                 with m.If(fetched):
-                    m.d.sync += at.eq(at + b.bytes)
+                    m.d.sync += [at.eq(at + b.bytes), room.eq(room - b.bytes)]
                 with m.If(self.b.valid & self.b.ready & b.last):
                     m.next = "END"
 

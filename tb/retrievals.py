@@ -93,12 +93,16 @@ class Episode:
         self.bins.add("one_row" if rows == 1 else "rows")
         self._done(i)
 
-    def fetch(self, addr: int, bursts: list[tuple[int, int]], **fields: int) -> None:
-        """A set of bursts (address, bytes), a whole number of entries."""
-        i = self._next(Retrieve.FETCH, addr, **fields)
+    def fetch(self, addr: int, bursts: list[tuple[int, int]], short: int = 0, **fields: int) -> None:
+        """A set of bursts (address, bytes), a whole number of entries; `short` of room for so many of them."""
+        entry = self.p.dre.kvmu.entry_bytes
+        rows = max(1, -(-sum(size for _, size in bursts) // entry) - short)
+        i = self._next(Retrieve.FETCH, addr, rows, **fields)
         at = addr
         for src, size in bursts:
             self.b.append({"addr": src, "bytes": size, "ctx": 0, "last": 0, "empty": 0})
+            if at + size > addr + rows * entry:
+                self.fault = self.fault or "full"
             self._copy(src, at, size)
             at += size
         if not bursts:

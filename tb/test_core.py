@@ -16,10 +16,10 @@ from hdl.params import override, preset
 from tb.lxe import Ran, Script
 from tb.runner import lint
 
-SHAPE = LayerShape(width=16, heads=2, kv_heads=1, head_size=8, ffn=32, tokens=3, recent=8, entries=8)
-SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=64", "clusters=32", "n_ctx=4")
+SHAPE = LayerShape(width=16, heads=2, kv_heads=1, head_size=8, ffn=32, tokens=3, recent=8, entries=16)
+SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=64", "clusters=32", "n_ctx=6")
 LAYERS = 2
-CONTEXTS = 2  # of the KVMU for each layer: the second one's ring is room for the entries behind the first
+CONTEXTS = 3  # of the KVMU for each layer: the rings of two are room for the entries behind the first's
 
 
 @cache
@@ -133,7 +133,7 @@ def test_a_map_without_blocks_ends_in_a_status():
     function, kv = h.core.dre.params, h.core.dre.kv
     h.core.dre.kv = type(kv)(
         **{"clusters": 32, "blocks": 4, "block_slots": kv.block_slots, "recent": 8, "entry_bytes": 32},
-        **{"boundary": kv.boundary, "n_ctx": 4, "device_base": h.device_base, "home_base": h.home_base},
+        **{"boundary": kv.boundary, "n_ctx": kv.n_ctx, "device_base": h.device_base, "home_base": h.home_base},
     )
     script = Script(h.memory)
     refused = None

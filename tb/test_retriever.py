@@ -139,8 +139,12 @@ def bad() -> list[tuple[Episode, dict]]:
             e.place(0, SOURCES, 3, full_at=full_at)
             e.cluster(0)
             out.append((e, {"stalls": stalls}))
+    for stalls in STALLS[:2]:
+        e = good()
+        e.fetch(FETCHED, [(HOMES, e.p.dre.kvmu.entry_bytes)] * 3, short=1)
+        out.append((e, {"stalls": stalls}))
     kinds = [e.fault for e, _ in out]
-    assert (kinds.count("range"), kinds.count("full")) == (5, 6)
+    assert (kinds.count("range"), kinds.count("full")) == (5, 8)
     return out
 
 
