@@ -62,10 +62,11 @@ class Core(wiring.Component):
 
     def counters(self) -> list[str]:
         """Names of the performance counters in `perf`."""
-        return [f"{name}.{counter}" for name, counters in self._counters(self.p).items() for counter in counters]
+        return [f"{name}.{counter}" for name, counters in self.counters_of(self.p).items() for counter in counters]
 
     @classmethod
-    def _counters(cls, p: CoreParams) -> dict[str, list[str]]:
+    def counters_of(cls, p: CoreParams) -> dict[str, list[str]]:
+        """Names of the counters of each unit."""
         return {
             name: [f"{inner}.{c}" for inner, kind, _ in unit.units(own) for c in kind.counters()]
             if hasattr(unit, "units")
@@ -106,7 +107,7 @@ class Core(wiring.Component):
             inner, outer = getattr(lxe, name), getattr(self, name)
             m.d.comb += outer.eq(inner) if member.flow == wiring.Out else inner.eq(outer)
         connect_ports(m, p, self, retriever.bus, retriever.bus, HOST_PREFIX)
-        for name, counters in self._counters(p).items():
+        for name, counters in self.counters_of(p).items():
             for counter in counters:
                 m.d.comb += self.perf[f"{name}.{counter}"].eq(parts[name].perf[counter])
         return m

@@ -37,6 +37,8 @@ BLOCKS = {
     "retriever": ("hdl.retriever", "Retriever", "core"),
     "lxe": ("hdl.lxe", "Lxe", "core"),
     "core": ("hdl.core", "Core", "core"),
+    "arbiter": ("hdl.arbiter", "Arbiter", ""),
+    "system": ("hdl.system", "System", ""),
 }
 ALL = UNITS | BLOCKS
 
@@ -74,7 +76,8 @@ class Emitted:
 def params_of(unit: str, params: SystemParams) -> object:
     """The part of `params` that `unit` takes; `ParamError` lists the valid names for an unknown unit."""
     check(unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
-    return attrgetter(ALL[unit][2])(params)
+    path = ALL[unit][2]
+    return attrgetter(path)(params) if path else params
 
 
 def emit(unit: str, params: object) -> Emitted:
@@ -94,6 +97,7 @@ def emit(unit: str, params: object) -> Emitted:
         "ports": ports(component),
         "timing": component.timing(component.p),
         "counters": component.counters(),
+        **({"core_counters": component.core_counters()} if hasattr(component, "core_counters") else {}),
         "leaves": leaves.counts,
         "sha256": hashlib.sha256(verilog.encode()).hexdigest(),
     }

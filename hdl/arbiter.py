@@ -1,0 +1,235 @@
+"""Arbiter: the AXI4 managers of all cores on one memory port."""
+
+from functools import reduce
+from operator import or_
+from types import SimpleNamespace
+
+from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.wiring import In, Out
+
+from hdl.axi import PREFIX, address_layout, connect_ports, port_members, read_layout, response_layout, write_layout
+from hdl.leaf import place
+from hdl.manager_port import ManagerPort, Slice
+from hdl.params import SystemParams, bits_for
+
+_AHEAD = 8  # bursts whose addresses can be out before their data
+
+
+def _with_id(layout: data.StructLayout, p: SystemParams) -> data.StructLayout:
+    """`layout` with the number of a manager."""
+    return data.StructLayout({**{name: f.shape for name, f in layout}, "id": id_bits(p)})
+
+
+def id_bits(p: SystemParams) -> int:
+    """Bits of an ID: the number of a manager, two a core."""
+    return bits_for(2 * p.cores)
+
+
+def memory_members(p: SystemParams) -> dict[str, wiring.Member]:
+    """AXI4 manager ports to memory, with an ID wide enough for all managers."""
+    wide = {f"{PREFIX}{x}id": (Out if x[0] == "a" else In)(id_bits(p)) for x in ("ar", "aw", "r", "b")}
+    return port_members(p.core) | wide
+
+
+class RoundRobin(wiring.Component):
+    """Picks one of `n` that ask: the first after the one that was taken last, cyclically.
+
+    Whoever asks until it is picked waits while at most n - 1 others are taken, each of them once.
+
+    Parameters
+    ----------
+    n : number of those who may ask
+
+    Members
+    -------
+    ask : In(n)
+    pick : Out(n) : one bit, or none if nobody asks
+    take : In(1) : the pick counts
+
+    Latency: none.
+    Throughput: a pick a cycle.
+    Raises: nothing.
+    Source: this project's own; the bound is proved in `tb/test_arbiter.py` over all states.
+    """
+
+    def __init__(self, n: int):
+        self.n = n
+        super().__init__({"ask": In(n), "pick": Out(n), "take": In(1)})
+
+    def _above(self, m: Module, bits: Value, name: str) -> Signal:
+        """Ones above the lowest one, in a logarithm of steps."""
+        out = Signal(self.n, name=f"{name}0")
+        m.d.comb += out.eq(bits << 1)
+        for k in range(bits_for(self.n)):
+            wider = Signal(self.n, name=f"{name}{k + 1}")
+            m.d.comb += wider.eq(out | out << (1 << k))
+            out = wider
+        return out
+
+    def elaborate(self, platform):
+        m = Module()
+        after = Signal(self.n)  # those behind the one taken last
+        first, above, any_above = Signal(self.n), Signal(self.n), Signal()
+        m.d.comb += [first.eq(self.ask & after), any_above.eq(first.any())]
+        behind, round_ = self._above(m, first, "behind"), self._above(m, self.ask, "round")
+        m.d.comb += [
+            above.eq(Mux(any_above, behind, round_)),
+            self.pick.eq(Mux(any_above, first, self.ask) & ~above),
+        ]
+        with m.If(self.take & self.ask.any()):
+            m.d.sync += after.eq(above)
+        return m
+
+
+class Arbiter(wiring.Component):
+    """Joins 2 * cores AXI4 managers (core i has numbers 2 i, of its LXE, and 2 i + 1, of its retriever) on one port.
+
+    AR and AW are granted in turn, bursts whole. The ID is the manager's number; the memory may answer different IDs
+    in any order and interleave their beats on R. W follows in the order of the AWs, not interleaved, from beats that
+    are all in the arbiter's buffers when their AW is granted, and may come before it. Every answer has room before its
+    burst is granted (`hdl.manager_port`): rready and bready are always high, a manager that takes nothing holds up
+    nobody, and no output depends on an input of the same cycle. A burst is at most burst_bytes; what is longer than
+    the room for it is never granted. An answer whose ID is no manager's is dropped.
+
+    Fairness: a burst that is offered is granted before any other manager is granted a second one: at most
+    2 * cores - 1 grants come before it, and none if it alone asks.
+
+    Parameters
+    ----------
+    p : SystemParams
+
+    Members
+    -------
+    ar, aw, w, r, b : In, In, In, Out, Out(arrays of 2 * cores streams of the layouts in `hdl.axi`) : the managers
+    m_axi_* : AXI4 manager, INCR bursts of whole beats, IDs of `id_bits`
+    perf : Out(struct of 32-bit counters) : reads, writes (bursts granted), read_beats, write_beats, read_waits,
+        write_waits (cycles in which a burst on offer was not granted)
+
+    Latency: without others 3 cycles from `ar` to m_axi_ar and 3 from m_axi_r to `r`; from the last beat of a write to
+        m_axi_aw 3, to its first beat on m_axi_w 6; 3 from m_axi_b to `b`. Exact in `sim.arbiter`.
+    Throughput: a grant of each kind and a beat in each direction every cycle; of one manager as far as its reads under
+        way fit `ManagerPort.depths`.
+    Raises: `ParamError` where lanes and bus do not fit together.
+    Source: V-Rex section V-A, Fig. 10 (N cores on one memory); AXI4 (ARM IHI 0022) A5.
+    """
+
+    def __init__(self, p: SystemParams):
+        self.p, self.managers = p, 2 * p.cores
+        p.core.lxe_format()  # checks that lanes and bus fit together
+        layouts = {"ar": address_layout(), "aw": address_layout(), "w": write_layout(p.core)}
+        answers = {"r": read_layout(p.core), "b": response_layout()}
+        super().__init__(
+            {
+                **{n: In(stream.Signature(layout)).array(self.managers) for n, layout in layouts.items()},
+                **{n: Out(stream.Signature(layout)).array(self.managers) for n, layout in answers.items()},
+                **memory_members(p),
+                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
+            }
+        )
+
+    @staticmethod
+    def counters() -> list[str]:
+        """Names of the performance counters in `perf`."""
+        return ["reads", "writes", "read_beats", "write_beats", "read_waits", "write_waits"]
+
+    @staticmethod
+    def timing(p: SystemParams) -> dict[str, str]:
+        """Formulas for the manifest."""
+        reads, writes = ManagerPort.depths(p)
+        return {
+            "read": "3 cycles from ar to m_axi_ar, 3 from m_axi_r to r",
+            "write": "3 cycles from a burst's last beat to m_axi_aw, 6 to its first on m_axi_w; 3 from m_axi_b to b",
+            "fairness": f"at most {2 * p.cores - 1} grants of others before one's own",
+            "room": f"of each manager {reads} beats of reads, {writes} of writes, {p.core.lxe.bursts} responses",
+        }
+
+    def elaborate(self, platform):
+        p, m, count = self.p, Module(), self.managers
+        ports = [place(m, platform, f"port{i}", ManagerPort, p) for i in range(count)]
+        for i, port in enumerate(ports):
+            for name in ("ar", "aw", "w"):
+                outer, inner = getattr(self, name)[i], getattr(port, name)
+                m.d.comb += [inner.payload.eq(outer.payload), inner.valid.eq(outer.valid), outer.ready.eq(inner.ready)]
+            for name in ("r", "b"):
+                outer, inner = getattr(self, name)[i], getattr(port, name)
+                m.d.comb += [outer.payload.eq(inner.payload), outer.valid.eq(inner.valid), inner.ready.eq(outer.ready)]
+
+        def chosen(words, pick):
+            """The word whose bit of `pick` is set."""
+            return reduce(or_, (Mux(pick[i], word, 0) for i, word in enumerate(words)))
+
+        def grants(name, offers, room):
+            """Bursts of the managers in turn, with their number, to a register slice."""
+            turn = m.submodules[f"{name}_turn"] = RoundRobin(count)
+            out = m.submodules[f"{name}_out"] = Slice(_with_id(address_layout(), p))
+            take = Signal(name=f"{name}_take")
+            m.d.comb += [
+                turn.ask.eq(Cat(o.valid for o in offers)),
+                take.eq(out.i.ready & room),
+                turn.take.eq(take),
+                out.i.valid.eq(turn.ask.any() & room),
+                out.i.payload.as_value()[: address_layout().size].eq(
+                    chosen([o.payload.as_value() for o in offers], turn.pick)
+                ),
+                out.i.payload.id.eq(reduce(or_, (Mux(turn.pick[i], i, 0) for i in range(count)))),
+                *(o.ready.eq(turn.pick[i] & take) for i, o in enumerate(offers)),
+            ]
+            waits = Signal(name=f"{name}_waits")
+            m.d.comb += waits.eq((turn.ask & ~Mux(take, turn.pick, 0)).any())
+            return out, waits, out.i.valid & out.i.ready
+
+        # Addresses, and the order in which their beats go.
+        order = m.submodules.order = SyncFIFOBuffered(width=id_bits(p), depth=_AHEAD)
+        ar, read_waits, read = grants("read", [port.reads for port in ports], 1)
+        aw, write_waits, write = grants("write", [port.writes for port in ports], order.w_rdy)
+        m.d.comb += [order.w_data.eq(aw.i.payload.id), order.w_en.eq(write)]
+
+        # Write beats: all of a burst are here when its turn comes.
+        w = m.submodules.w_out = Slice(write_layout(p.core))
+        owner, owned, next_owner = Signal(count), Signal(), Signal()
+        beat = Signal(write_layout(p.core))
+        m.d.comb += [
+            beat.as_value().eq(chosen([port.beats.payload.as_value() for port in ports], owner)),
+            w.i.payload.eq(beat),
+            w.i.valid.eq(owned),
+            next_owner.eq(~owned | (w.i.ready & beat.last)),
+            order.r_en.eq(next_owner),
+            *(port.beats.ready.eq(owner[i] & owned & w.i.ready) for i, port in enumerate(ports)),
+        ]
+        with m.If(next_owner):
+            m.d.sync += [owned.eq(order.r_rdy), owner.eq(Cat(order.r_data == i for i in range(count)))]
+
+        # Answers: a register, then the buffers of whoever asked.
+        channels = {"r": read_layout(p.core), "b": response_layout()}
+        bus = SimpleNamespace(ar=ar.o, aw=aw.o, w=w.o)
+        come = {}
+        for name, into in (("r", "answers"), ("b", "responses")):
+            from_bus = stream.Signature(channels[name]).create(path=(f"{name}_bus",))
+            setattr(bus, name, from_bus)
+            come[name] = valid = Signal(name=f"{name}_come")
+            number = Signal(id_bits(p), name=f"{name}_number", reset_less=True)
+            payload = Signal(channels[name], name=f"{name}_payload", reset_less=True)
+            m.d.comb += from_bus.ready.eq(1)
+            m.d.sync += [
+                valid.eq(from_bus.valid),
+                number.eq(getattr(self, f"{PREFIX}{name}id")),
+                payload.eq(from_bus.payload),
+            ]
+            for i, port in enumerate(ports):
+                to = getattr(port, into)
+                m.d.comb += [to.valid.eq(valid & (number == i)), to.payload.eq(payload)]
+        connect_ports(m, p.core, self, bus, bus)
+        for name, channel in (("arid", ar), ("awid", aw)):
+            m.d.comb += getattr(self, PREFIX + name).eq(channel.o.payload.id)
+        for name, event in (
+            ("reads", read),
+            ("writes", write),
+            ("read_beats", come["r"]),
+            ("write_beats", w.i.valid & w.i.ready),
+            ("read_waits", read_waits),
+            ("write_waits", write_waits),
+        ):
+            m.d.sync += self.perf[name].eq(self.perf[name] + event)
+        return m
