@@ -25,6 +25,7 @@ from hdl.params import CoreParams, override, preset
 from hdl.semaphores import WAITERS
 from hdl.sequencer import Sequencer
 from sim.sequencer import NAMES, SequencerTime, trace
+from tb.formal.sequencer import prove_loops, prove_semaphores
 from tb.runner import Run
 
 SIZES = {
@@ -461,6 +462,25 @@ def test_mutants_are_killed():
         if all(same) and last["end"] == 4 + Sequencer.WATCHDOG + 3:
             alike.append(k)
     assert alike == [0], [MUTANTS[k - 1] for k in alike if k]
+
+
+@pytest.mark.parametrize("prove", [prove_semaphores, prove_loops])
+def test_semaphores_and_loops_are_proved(prove):
+    assert prove()
+    assert not prove(reach=True)
+
+
+@pytest.mark.parametrize(
+    ("prove", "edit"),
+    [
+        (prove_semaphores, (r"connect \\B \\taken0 \[0\]", r"connect \\B 1'0")),  # nothing is taken
+        (prove_semaphores, (r"connect \\B \\more0 \[2:0\]", r"connect \\B { 1'0 \\more0 [1:0] }")),
+        (prove_loops, (r"assign (\$\d+) \[15:0\] \\last1 \[15:0\]", r"assign \1 [15:0] \\last0 [15:0]")),
+        (prove_loops, (r"connect \\B 3'100(\s+connect \\Y \\full)", r"connect \\B 3'101\1")),
+    ],
+)
+def test_proof_sees_what_is_broken(prove, edit):
+    assert not prove(edit)
 
 
 def test_wait_without_a_signal_is_told():

@@ -1,0 +1,122 @@
+"""Proof about the sequencer's semaphores and loops, each against a plain model of it.
+
+Nothing goes that was not signalled, no signal is lost, a count above the range is told; the stack of loops gives each
+loop's END, first instruction and rounds back. The proof is not bounded and all inputs are free
+but for what the data sheets ask for: only heads that are ready go, a loop is entered where there is room, turned where
+one is open. Semaphores have 3 bits (as many as hold what all may be
+adding at once), indices 2.
+"""
+
+from unittest.mock import patch
+
+from amaranth import Array, Module, Mux, Signal
+from amaranth.hdl import Assert
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In
+
+from golden.isa import LOOPS
+from hdl.loop_stack import LoopStack
+from hdl.semaphores import WAITERS, Semaphores
+from tb.formal.prover import holds
+
+BITS = 3
+_TOP = (1 << BITS) - 1
+
+
+class SemaphoreMonitor(wiring.Component):
+    """Semaphore 0 beside a count of its own, to which what is done in a cycle is added one cycle later.
+
+    With `reach` it claims instead that no semaphore overflows, which must fail: otherwise the proof would say nothing.
+    """
+
+    def __init__(self, reach: bool):
+        self.reach = reach
+        n = len(WAITERS)
+        super().__init__({"clear": In(1), **dict.fromkeys(("waits", "wants", "done"), In(n))})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unit = unit = Semaphores()
+        m.d.comb += [unit.clear.eq(self.clear), unit.take.eq(self.wants & unit.ready)]
+        for e in range(len(WAITERS)):
+            m.d.comb += [unit.wait[e][0].eq(self.waits[e]), unit.done[e].valid.eq(1)]
+            m.d.comb += unit.done[e].signal[0].eq(self.done[e])
+        held = Signal(range(_TOP + 1))  # what may be taken
+        late = Signal(range(len(WAITERS) + 1))  # done in the cycle before
+        lost = Signal()  # it has overflowed: nothing is claimed before a clear
+        tells = Signal()
+        total = Signal(range(_TOP + len(WAITERS) + 1))
+        goes = (unit.take & self.waits).any()
+        m.d.comb += total.eq(held + late - (goes & (held != 0)))
+        m.d.sync += [
+            held.eq(Mux(self.clear, 0, total)),
+            late.eq(Mux(self.clear, 0, sum(self.done))),
+            lost.eq(~self.clear & (lost | (total > _TOP))),
+            tells.eq(~self.clear & (total > _TOP)),
+        ]
+        if self.reach:
+            m.d.comb += Assert(~unit.overflow)
+            return m
+        m.d.comb += [
+            Assert(lost | ~goes | (held != 0), "a head goes without a signal"),
+            Assert(
+                lost | (unit.ready == (~self.waits | (held != 0).replicate(len(WAITERS)))),
+                "a signal is lost, or a head waits for none",
+            ),
+            Assert((lost & ~tells) | (unit.overflow == tells), "a count above the range is not told"),
+        ]
+        return m
+
+
+class LoopMonitor(wiring.Component):
+    """The stack beside arrays and an index. With `reach` it claims that it is never full, which must fail."""
+
+    def __init__(self, reach: bool):
+        self.reach = reach
+        super().__init__({**dict.fromkeys(("clear", "enters", "turns"), In(1)), **dict.fromkeys("abc", In(2))})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unit = unit = LoopStack()
+        m.d.comb += [
+            unit.clear.eq(self.clear),
+            unit.enter.eq(self.enters & ~unit.full),
+            unit.turn.eq(self.turns & ~unit.enter & ~unit.none),
+            unit.rounds.eq(self.a),
+            unit.first.eq(self.b),
+            unit.end.eq(self.c),
+        ]
+        depth = Signal(range(LOOPS + 1))
+        left, first, end = (Array(Signal(2, name=f"{n}{i}") for i in range(LOOPS)) for n in ("left", "first", "end"))
+        top = Signal(range(LOOPS))
+        m.d.comb += top.eq(depth - 1)
+        with m.If(unit.enter):
+            m.d.sync += [left[depth[:2]].eq(self.a), first[depth[:2]].eq(self.b), end[depth[:2]].eq(self.c)]
+            m.d.sync += depth.eq(depth + 1)
+        with m.If(unit.turn):
+            with m.If(left[top] == 0):
+                m.d.sync += depth.eq(depth - 1)
+            with m.Else():
+                m.d.sync += left[top].eq(left[top] - 1)
+        with m.If(self.clear):
+            m.d.sync += depth.eq(0)
+        if self.reach:
+            m.d.comb += Assert(~unit.full)
+            return m
+        m.d.comb += [
+            Assert((unit.none == (depth == 0)) & (unit.full == (depth == LOOPS)), "depth"),
+            Assert((depth == 0) | (unit.again == (left[top] != 0)), "rounds"),
+            Assert((depth == 0) | ((unit.back == first[top]) & (unit.last == end[top])), "a loop's place"),
+        ]
+        return m
+
+
+def prove_semaphores(edit: tuple[str, str] | None = None, reach: bool = False) -> bool:
+    """Whether the claims of `SemaphoreMonitor` hold, as in `tb.formal.prover.holds`."""
+    with patch("hdl.semaphores.SEMAPHORE_BITS", BITS):
+        return holds(SemaphoreMonitor(reach), edit, merge=False)
+
+
+def prove_loops(edit: tuple[str, str] | None = None, reach: bool = False) -> bool:
+    """Whether the claims of `LoopMonitor` hold, as in `tb.formal.prover.holds`."""
+    return holds(LoopMonitor(reach), edit)
