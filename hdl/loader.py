@@ -47,7 +47,8 @@ class Loader(wiring.Component):
     Latency: an instruction's first burst is offered 2 cycles after it is taken; a word is offered the cycle after its
         last beat is taken; a beat can be taken 2 cycles after its instruction. Exact in `sim.loader.LoaderTime`.
     Throughput: a beat a cycle, also across rows and instructions, while words are taken and `lxe.bursts` bursts cover
-        the memory's latency; a skipped instruction takes a cycle.
+        the memory's latency: n beats each, (bursts - 1) * n - 1 cycles from `ar` to the first beat. A skipped
+        instruction takes a cycle.
     Raises: `ParamError` where lanes and bus do not fit together.
     Source: `golden.isa`; V-Rex section V-A (LXE).
     """

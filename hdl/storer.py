@@ -75,7 +75,8 @@ class Storer(wiring.Component):
     Latency: a burst and its first beat are offered 2 cycles after its instruction is taken, 1 after its word is there.
         Exact in `sim.storer.StorerTime`.
     Throughput: a beat, or a word to X or the DRE, every cycle, also across rows and instructions, while they are taken
-        and `lxe.bursts` bursts cover the memory's latency; a skipped instruction takes a cycle.
+        and `lxe.bursts` bursts cover the memory's latency: n beats each, (bursts - 1) * n - 1 cycles from the last beat
+        to the response. A skipped instruction takes a cycle.
     Raises: `ParamError` where lanes and bus do not fit together.
     Source: `golden.isa`; V-Rex section V-A (LXE).
     """

@@ -216,7 +216,6 @@ MUTANTS = [
     ("assign fits = ", "assign fits = 1 | 0 & "),  # a row is one burst
     ("assign gives = w_free & ", "assign gives = "),  # a beat is overwritten before it is taken
     ("assign begins = ", "assign begins = stop | "),  # a burst begins under stop
-    ("assign bad = ", "assign bad = 0 & "),
     ("assign error = ", "assign error = 0 & "),
 ]
 
