@@ -12,7 +12,7 @@ from hdl.storer import dre_layout
 
 
 def clear_layout(p: CoreParams) -> data.StructLayout:
-    """A context to forget."""
+    """A context whose rows are to be forgotten."""
     return data.StructLayout({"ctx": bits_for(p.dre.hcu.n_ctx)})
 
 
@@ -138,7 +138,8 @@ class Feeder(wiring.Component):
             m.d.sync += [s.row.ctx.eq(d.ctx), s.set_last.eq(d.last)]
         if parts > 1:
             final = Signal()
-            m.d.comb += [final.eq(at == Mux(d.row_last, d.keep // n_w, parts - 1)), takes.eq(free & final)]
+            end = d.keep[n_w.bit_length() - 1 :]  # part of the last number in use
+            m.d.comb += [final.eq(at == Mux(d.row_last, end, parts - 1)), takes.eq(free & final)]
             with m.If(free):
                 m.d.sync += valid.eq(there)
             with m.If(loads):

@@ -15,7 +15,7 @@ def vrex(*args: str):
 
 
 def test_presets():
-    assert set(json.loads(vrex("presets", "--json").stdout)) == {"tiny", "core", "edge8", "server48"}
+    assert set(json.loads(vrex("presets", "--json").stdout)) == {"tiny", "small", "core", "edge8", "server48"}
     assert "hcu.n_w" in vrex("presets").stdout
 
 
@@ -33,7 +33,7 @@ def test_generate_writes_verilog_and_manifest(tmp_path):
     ("args", "message"),
     [
         (("generate", "hcux"), "unit='hcux': must be one of hcu, wtu"),
-        (("generate", "hcu", "--preset", "big"), "preset='big': must be one of tiny, core"),
+        (("generate", "hcu", "--preset", "big"), "preset='big': must be one of tiny, small, core"),
         (("generate", "hcu", "-p", "n_hq=1"), "valid names:"),
         (("generate", "hcu", "-p", "n_w=3"), "n_w=3: must divide n_hp = 32"),
         (("verify", "dre", "--trace", "nowhere.safetensors"), "nowhere.safetensors: cannot be read"),

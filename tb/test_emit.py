@@ -78,7 +78,7 @@ def test_manifest_names_what_the_unit_has():
 def test_unknown_names_list_the_valid_ones():
     with pytest.raises(ParamError, match="hcu, wtu"):
         params_of("hcux", preset("tiny"))
-    with pytest.raises(ParamError, match="tiny, core"):
+    with pytest.raises(ParamError, match="tiny, small, core"):
         preset("huge")
     with pytest.raises(ParamError, match="n_hq.*valid names: .*n_hp"):
         override(preset("tiny"), ["n_hq=3"])

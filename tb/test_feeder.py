@@ -7,8 +7,9 @@ import pytest
 
 from golden.isa import StoreTo
 from hdl.emit import Emitted, emit
+from hdl.params import ParamError, override, preset
 from sim.feeder import FeederTime
-from tb.runner import Run
+from tb.runner import Run, mutants
 from tb.transfers import params
 
 # Words of the VPE against those of a WTU: as many numbers, four times as many, a quarter; hashes of 1 to 16 words.
@@ -137,14 +138,16 @@ def random_words(size: str, rng: random.Random, n: int = 12) -> tuple[list[dict]
     return words, sorted(clears)
 
 
+def traffic(size: str) -> list[dict]:
+    """Seeded random episodes, each with stalls of its own."""
+    rng = random.Random(1)
+    programs = [random_words(size, rng) for _ in STALLS]
+    return [episode(size, words, stalls, clears) for (words, clears), stalls in zip(programs, STALLS, strict=True)]
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_equals_the_reference(size):
-    rng = random.Random(1)
-    episodes = []
-    for stalls in STALLS:
-        words, clears = random_words(size, rng)
-        episodes.append(episode(size, words, stalls, clears))
-    run(size, episodes)
+    run(size, traffic(size))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -159,3 +162,101 @@ def test_takes_the_cycles_of_the_time_view(size):
         assert [t - first for t in got["taken"]] == want.d
         assert [t - first for t, _ in got["k"]] == want.k
         assert [t - first for t, _ in got["s"]] == want.s
+
+
+def test_reset_in_flight():
+    """Also between the words of a row, and between those of a score word that is put together."""
+    words, clears = random_words("joined", random.Random(5))
+    whole = episode("joined", words, STALLS[1], clears)
+    run("joined", [e for cut_at in (2, 9, 16, 40) for e in (whole | {"cut_at": cut_at}, whole)])
+
+
+def bins(size: str) -> set[str]:
+    """What the traffic reaches."""
+    p, out = params(SIZES[size]), set()
+    lanes, n_w, words = p.dpe.n_w, p.dre.wtu.n_w, -(-p.dre.hcu.n_hp // p.dpe.n_w)
+    for e in traffic(size):
+        before, at = None, 0
+        for i, word in enumerate(e["d"]):
+            kind = StoreTo(word["target"]).name.lower()
+            at += 1
+            out |= {f"{before}_{kind}"} if before else set()
+            before = kind
+            if not word["row_last"]:
+                continue
+            if kind == "hash":
+                out |= {"more_words"} if at > words else {"just_enough"}
+            else:
+                n = (at - 1) * lanes + word["keep"] + 1
+                out |= {"one_score"} if n == 1 else set()
+                out |= {"longest_row"} if n == p.dre.wtu.clusters else set()
+                out |= {"whole_words"} if n % n_w == 0 else {"part_of_a_word"}
+                out |= {"block_ends"} if word["last"] else {"block_goes_on"}
+            at = 0
+            follows = any(k == i + 1 for k, _ in e["clears"])
+            out |= {f"clear_behind_{kind}"} if follows else set()
+        out |= {"clear_in_a_row" for k, _ in e["clears"] if 0 < k < len(e["d"]) and not e["d"][k - 1]["row_last"]}
+    return out
+
+
+BINS = {
+    *("hash_hash", "hash_score", "score_hash", "score_score", "just_enough", "more_words", "one_score", "longest_row"),
+    *("whole_words", "part_of_a_word", "block_ends", "block_goes_on", "clear_behind_hash", "clear_behind_score"),
+    "clear_in_a_row",
+}
+
+
+def test_coverage(record_property):
+    """The traffic of `test_equals_the_reference` reaches every bin."""
+    hit = bins("cut") | bins("joined")
+    record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
+    assert hit >= BINS, BINS - hit
+
+
+# Edits of the Verilog: the size, what is there, what takes its place.
+MUTANTS = [
+    ("joined", "k_takes = k_free & ", "k_takes = k__ready & "),
+    ("joined", "clear__valid & ", "clear__ready & "),
+    ("joined", "index == 4'h8", "index == 4'h9"),
+    ("joined", "d__payload[50] ? 5'h00", "1'h0 ? 5'h00"),
+    ("joined", "whole = d__payload[50] | ", "whole = 1'h0 | "),
+    ("joined", "at * 2'h2", "at * 1'h1"),
+    ("cut", "is_hash = d__payload[1:0] == 2'h2", "is_hash = d__payload[1:0] != 2'h3"),
+    ("cut", "s_takes = s_free & \\final ", "s_takes = s_free"),
+    ("cut", "\\final  & d__payload[50]", "d__payload[50]"),
+    ("cut", "at == 2'h3;", "at == 2'h2;"),
+    ("cut", "d__payload[50] ? d__payload[55:54]", "1'h0 ? d__payload[55:54]"),
+]
+
+
+@pytest.mark.parametrize("size", ["cut", "joined"])
+def test_mutants(size):
+    edits = [m[1:] for m in MUTANTS if m[0] == size]
+    survivors = []
+    for edit, mutant in zip(edits, mutants(emitted(size), edits), strict=True):
+        try:
+            run(size, traffic(size)[:2], unit=mutant, waves=False)
+            survivors.append(edit)
+        except (AssertionError, ValueError):
+            pass
+    assert not survivors
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["entry_bytes=100"], "entry_bytes=100: must be a multiple of a word of 8 bytes"),
+        (["entry_bytes=32776"], "entry_bytes=32776: must be at most 32768"),
+        (["boundary=4"], "boundary=4: must be 8 to 32768"),
+        (["boundary=65536"], "boundary=65536: must be 8 to 32768"),
+        (["wtu.n_w=3", "clusters=33", "hcu.n_h=1"], "wtu.n_w=3: must be a power of two in a core"),
+        (["wtu.score=e4m8"], "wtu.score=.*: must equal vpe.score"),
+        (["addr_bits=41"], "addr_bits=41: takes 41 bits, a core has 40"),
+        (["token_bits=41"], "token_bits=41: takes 41 bits, a core has 40"),
+        (["n_ctx=257"], "n_ctx=257: takes 9 bits, a core has 8"),
+        (["dpe.n_w=3", "dpe.n_h=3"], "dpe.n_w=3: must be a power of two in an LXE"),
+    ],
+)
+def test_bad_parameters(changes, message):
+    with pytest.raises(ParamError, match=message):
+        override(preset("tiny"), changes).core.core_format()

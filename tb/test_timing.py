@@ -511,7 +511,7 @@ TO_REGISTER = "module t(input clk, input [1:0] a, output reg state); always @(po
 needs_sta = pytest.mark.skipif(shutil.which("sta") is None, reason="OpenSTA is not installed")
 
 
-def netlist(text: str, files: list, build):
+def synthesised(text: str, files: list, build):
     netlists, used = netlists_of(text, "t", files, macro_bits=64, build=build)
     return netlists["t"]["netlist"], used
 
@@ -528,7 +528,7 @@ def test_opensta_is_given_the_netlist_and_the_same_model(tmp_path, monkeypatch):
     (tmp_path / "sta").write_text(STAND_IN.format(python=sys.executable, lines=lines, slack=opensta.PERIOD - 42.5))
     (tmp_path / "sta").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    given, used = netlist(TO_REGISTER, [tmp_path / "planes.lib"], tmp_path / "build")
+    given, used = synthesised(TO_REGISTER, [tmp_path / "planes.lib"], tmp_path / "build")
     assert opensta.longest("t", given, used) == opensta.StaPath("a[1]", "state", 42.5)
     (tmp_path / "sta").write_text("#!/bin/sh\necho Error: top.tcl line 3, t not found.\n")
     with pytest.raises(SynthError, match="t: OpenSTA found no path: Error: top.tcl line 3, t not found."):
@@ -536,7 +536,7 @@ def test_opensta_is_given_the_netlist_and_the_same_model(tmp_path, monkeypatch):
 
 
 def test_opensta_that_cannot_be_used(tmp_path, monkeypatch):
-    given, used = netlist(TO_REGISTER, None, tmp_path)
+    given, used = synthesised(TO_REGISTER, None, tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SynthError, match="OpenSTA: no 'sta' on PATH; install it"):
         opensta.longest("t", given, used)
@@ -548,6 +548,6 @@ def test_opensta_that_cannot_be_used(tmp_path, monkeypatch):
 @needs_sta
 @pytest.mark.parametrize("text", [TO_REGISTER, RAM])
 def test_delays_are_those_of_opensta(tmp_path, text):
-    given, used = netlist(text, None, tmp_path)
+    given, used = synthesised(text, None, tmp_path)
     ours = synthesise(text, "t", macro_bits=64, build=tmp_path).timing.delay
     assert opensta.longest("t", given, used).delay == pytest.approx(ours, abs=0.02)
