@@ -9,6 +9,7 @@ The file is safetensors, with its own BF16 type (any safetensors reader that kno
 | `q` | BF16 | [layers, tokens - first_query, heads, head size] | queries of the last tokens, post-rotary, not scaled |
 | `offsets` | I32 | [segments + 1] | segment s is tokens offsets[s] to offsets[s + 1] |
 | `stages` | U8 | [segments] | index into `STAGES` |
+| `hidden` | BF16 | [tokens, width] | what goes into the decoder's first layer, recorded or not; may be absent |
 
 and one metadata entry, `openvrex.trace`: JSON with `version`, `layers`, `first_query`, `provenance` and the
 `sha256` of the tensors' bytes in the order of the table, so that a damaged file is found out.
@@ -38,7 +39,8 @@ VERSION = 1
 KEY = "openvrex.trace"
 STAGES = ("prompt", "frame", "question", "generation")
 DTYPES = {"BF16": ml_dtypes.bfloat16, "I32": np.int32, "U8": np.uint8}
-TENSORS = {"k": "BF16", "v": "BF16", "q": "BF16", "offsets": "I32", "stages": "U8"}
+TENSORS = {"k": "BF16", "v": "BF16", "q": "BF16", "offsets": "I32", "stages": "U8", "hidden": "BF16"}
+OPTIONAL = {"v", "hidden"}
 MAX_TOKENS = 8192  # positions the decoder was trained on
 PROMPT = "<|im_start|>user\n"
 TURN = "<|im_end|>\n<|im_start|>assistant\n"
@@ -63,6 +65,7 @@ class Trace:
     offsets: np.ndarray
     stages: np.ndarray
     provenance: dict
+    hidden: np.ndarray | None = None
 
     def __post_init__(self):
         try:
@@ -91,6 +94,9 @@ class Trace:
         agree(ok, f"offsets {list(self.offsets.shape)} and stages {list(self.stages.shape)}: one more offset is needed")
         ok = self.offsets[0] == 0 and self.offsets[-1] == tokens and (np.diff(self.offsets) > 0).all()
         agree(ok, f"offsets do not rise from 0 to {tokens} tokens")
+        if self.hidden is not None:
+            ok = self.hidden.ndim == 2 and len(self.hidden) == tokens and self.hidden.shape[1] > 0
+            agree(ok, f"hidden has shape {list(self.hidden.shape)}, not {tokens} tokens")
         agree(int(self.stages.max()) < len(STAGES), f"stage {int(self.stages.max())} is none of 0 to {len(STAGES) - 1}")
 
     @property
@@ -189,12 +195,12 @@ class Trace:
             raise TraceError(f"{name}: incomplete trace header; record the trace again with 'vrex trace'") from None
         if version != VERSION:
             raise TraceError(f"{name}: trace version {version!r}, this reads {VERSION}; record it with 'vrex trace'")
-        missing = sorted(TENSORS.keys() - tensors.keys() - {"v"})
+        missing = sorted(TENSORS.keys() - tensors.keys() - OPTIONAL)
         unknown = sorted(tensors.keys() - TENSORS.keys())
         if missing or unknown:
             what = f"tensor {missing[0]} is missing" if missing else f"tensor {unknown[0]} is unknown"
             raise TraceError(f"{name}: {what}; record the trace again with 'vrex trace'")
-        arrays = {"v": None}
+        arrays = dict.fromkeys(OPTIONAL)
         for key, t in tensors.items():
             if t["dtype"] != TENSORS[key]:
                 what = f"{key} is {t['dtype']}, not {TENSORS[key]}"
@@ -257,11 +263,11 @@ def record(
         progress(len(head), 2 * frames)
     projector = vision.Projector.fit(np.concatenate(head), model.embeddings)
 
-    sizes, stages, q = [], [], deque()
+    hidden_in, stages, q = [], [], deque()
 
     def take(x: np.ndarray, stage: str) -> np.ndarray:
         hidden = model(x)
-        sizes.append(len(x))
+        hidden_in.append(x.astype(ml_dtypes.bfloat16))
         stages.append(STAGES.index(stage))
         q.append(np.stack([model.q[i] for i in layers]).astype(ml_dtypes.bfloat16))
         if stage in ("prompt", "frame") and queries is not None and len(q) > queries:
@@ -293,7 +299,7 @@ def record(
         k=cache(model.k),
         q=np.concatenate([empty, *q], axis=1),
         v=cache(model.v) if values else None,
-        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
+        offsets=np.concatenate([[0], np.cumsum([len(x) for x in hidden_in])]).astype(np.int32),
         stages=np.array(stages, np.uint8),
         provenance={
             "video": {"name": str(clip) if str(clip) in video.CLIPS else path.name, "sha256": video.digest(path)},
@@ -308,6 +314,7 @@ def record(
             "decoder": {"model": "SmolLM2-135M-Instruct Q4_1", **source(decoder.MODEL)},
             "packages": {p: metadata.version(p) for p in ("av", "ml_dtypes", "numpy")},
         },
+        hidden=np.concatenate(hidden_in),
     )
 
 
