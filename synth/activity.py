@@ -104,6 +104,7 @@ class Circuit:
     def _place(self, kinds: dict[str, list]) -> set[int]:
         """Rows of all pins, registers apart, the others by levels; the rows that gates drive."""
         self.registers, waiting, level = [], [], {}
+        encoded = set(self.netlist["encoded"])
         for kind, many in kinds.items():
             if kind not in self.gates:
                 continue
@@ -113,6 +114,8 @@ class Circuit:
                 waiting += [(gate, pins, i) for i in range(len(many))]
                 continue
             names = [self.netlist["registers"].get(n) for n, _ in many]
+            # A state that Yosys encoded anew may have as many bits as the signal of its name.
+            names = [n if n and n.partition("[")[0] not in encoded else None for n in names]
             self.registers.append((gate, names, {p: np.array(r) for p, r in pins.items()}))
             level |= dict.fromkeys((r for p in gate.outputs for r in pins[p]), 0)
         driver = {pins[p][i]: k for k, (gate, pins, i) in enumerate(waiting) for p in gate.outputs}

@@ -6,7 +6,8 @@ flops: commands, gates: commands}; after `legal` flip-flops still drive the sign
 cpu, peak : seconds, KiB · cells : {type: count}, leaves and memories included
 memories : {name: [width, words, read ports, write ports, single port]}
 netlist : {ports: {name: [direction, nets]}, cells: [[name, type, {pin: nets}]], names: {net: signal of the source},
-    registers: {flip-flop: signal}, memories: {name: [parameters, {pin: nets}]}}; a net is a number, or "0" "1" "x"
+    registers: {flip-flop: signal}, encoded: [signals that hold other codes than in the source],
+    memories: {name: [parameters, {pin: nets}]}}; a net is a number, or "0" "1" "x"
 source : of the module before it was mapped, as `synth.source.through` wants it
 """
 
@@ -19,6 +20,8 @@ from pathlib import Path
 from pyosys import libyosys
 
 MADE = re.compile(r"(^|\.)_\d+_(\[|$)|\$")  # names that no person gave
+# `coarse.log` is what Yosys says of the commands that find state machines and encode them anew.
+ENCODED = re.compile(r"^Recoding FSM `\$fsm\$\\?(.+)\$\d+' from module", re.M)
 MEMORY_PINS = {"address": "ADDR", "data": "DATA", "enable": "EN", "reset": "SRST"}
 
 
@@ -60,7 +63,7 @@ def main() -> None:
         "peak": peak,
         "memories": {m: [*shape, _single_port(mapped["cells"][n])] for n, (m, shape) in kept.items()},
         "cells": Counter(c["type"] for c in mapped["cells"].values()),
-        "netlist": _netlist(flops, mapped, memories),
+        "netlist": _netlist(flops, mapped, memories) | {"encoded": ENCODED.findall(Path("coarse.log").read_text())},
         "source": _source(flops, memories, job["leaves"]),
     }
     Path("done.json").write_text(json.dumps(done))

@@ -55,23 +55,17 @@ def recordings(
 
 
 def _read(path: Path, bits: list[str]) -> Recording:
-    words = list(dict.fromkeys(_word(b)[0] for b in bits))
-    widths = dict(zip(words, np.fromfile(path, np.uint32, len(words)).tolist(), strict=True))
-    data, width = np.fromfile(path, np.uint8, offset=4 * len(words)), 4 * -(-len(bits) // 32)
-    # A state register that Yosys encoded anew has more bits than the signal of its name.
-    other = {word for word, at in map(_word, bits) if at is not None and at >= widths[word]}
-    columns = {b: i for i, b in enumerate(bits) if _word(b)[0] not in other}
+    data, width = np.fromfile(path, np.uint8), 4 * -(-len(bits) // 32)
+    columns = {b: i for i, b in enumerate(bits)}
     return Recording(columns, data[: len(data) // width * width].reshape(-1, width))
 
 
 def _recorder(module: str, bits: list[str], instances: list[str]) -> str:
-    """A process that writes the words' widths, then the bits before each rising edge, the first one lowest."""
+    """A process that writes the bits before each rising edge, the first one lowest."""
     # Verilator adds the module's name to the place of a block that it compiles by itself.
     ends = (end for n in instances for end in (f".{n}", f".{n}.{module}"))
     chosen = " || ".join(f'place.substr(place.len() - {len(e)}, place.len() - 1) == "{e}"' for e in ends) or "1"
     pad = f"{-len(bits) % 32}'b0, " if len(bits) % 32 else ""
-    words = dict.fromkeys(_word(b)[0] for b in bits)
-    widths = ",\n    ".join(f"32'($bits({_path(w)}))" for w in reversed(words))
     ranges = ",\n    ".join(reversed(list(_ranges(bits))))
     return (
         "\n  integer recorder;"
@@ -79,10 +73,7 @@ def _recorder(module: str, bits: list[str], instances: list[str]) -> str:
         "\n  initial begin"
         '\n    place = $sformatf("%m");'
         f"\n    recorder = 0;"
-        f"\n    if ({chosen}) begin"
-        f'\n      recorder = $fopen({{"{module}.", place, ".rec"}}, "wb");'
-        f'\n      $fwrite(recorder, "%u", {{{widths}}});'
-        "\n    end"
+        f'\n    if ({chosen}) recorder = $fopen({{"{module}.", place, ".rec"}}, "wb");'
         "\n  end"
         f'\n  always @(posedge clk) if (recorder != 0) $fwrite(recorder, "%u", {{{pad}{ranges}}});'
     )

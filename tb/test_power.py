@@ -1,6 +1,7 @@
 """Toggles and energies of circuits small enough to count by hand, the netlist against its source, bad libraries."""
 
 import json
+import random
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -167,6 +168,41 @@ def test_registers_that_are_not_recorded_are_followed(measured):
         measured(wide, recording(**{k: v for k, v in counter(600).items() if k[0] != "n"}))
 
 
+# A machine whose one-hot code has bits that nothing in the source is.
+STATES = """
+module t(input clk, rst, en, input a, b, output y, z);
+  reg [1:0] s;
+  always @(posedge clk)
+    if (rst) s <= 0;
+    else case (s)
+      0: if (a) s <= 1;
+      1: if (b) s <= 2; else s <= 0;
+      2: s <= en ? 3 : 0;
+      default: if (a & b) s <= 0;
+    endcase
+  assign y = s == 1;
+  assign z = s == 3 && en;
+endmodule
+"""
+
+
+def test_states_that_yosys_encoded_are_followed(measured, tmp_path):
+    """Their registers bear the name of the source's and hold other bits."""
+    netlist = flow.netlists(STATES, "t", build=tmp_path)[0]["t"]["netlist"]
+    assert netlist["encoded"] == ["s"]
+    assert any(n in ("s[0]", "s[1]") for n in netlist["registers"].values())
+    rng, s, seen = random.Random(1), 0, []
+    bits = {
+        n: "1" + "0" * 199 if n == "rst" else "".join(rng.choice("01") for _ in range(200)) for n in ("rst", *"abe")
+    }
+    for rst, a, b, e in zip(*(map(int, v) for v in bits.values()), strict=True):
+        seen.append(s)
+        s = 0 if rst else [a, 2 * b, 3 * e, 3 * (1 - a * b)][s]
+    given = {"clk": "1" * 200, "rst": bits["rst"], "a": bits["a"], "b": bits["b"], "en": bits["e"]}
+    given |= {"s_0": "".join(str(x & 1) for x in seen), "s_1": "".join(str(x >> 1) for x in seen)}
+    assert measured(STATES, recording(**given)).modules[-1].clock > 0
+
+
 def test_missing_signal(measured):
     given = counter(20)
     del given["a"]
@@ -252,6 +288,7 @@ def test_liberty_tables_by_hand(tmp_path):
         "cells": [["u", "G", {"A": [2], "B": [3], "Y": [5]}], ["v", "G", {"A": [5], "B": [4], "Y": [6]}]],
         "names": {},
         "registers": {},
+        "encoded": [],
         "memories": {},
     }
     circuit = Circuit("t", netlist, gates)
