@@ -71,7 +71,9 @@ class RoundRobin(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         after = Signal(self.n)  # those behind the one taken last
-        first, above, any_above = Signal(self.n), Signal(self.n), Signal()
+        first, above, any_above = (
+            Signal(k, name=n) for n, k in (("first", self.n), ("above", self.n), ("any_above", 1))
+        )
         m.d.comb += [first.eq(self.ask & after), any_above.eq(first.any())]
         behind, round_ = self._above(m, first, "behind"), self._above(m, self.ask, "round")
         m.d.comb += [
@@ -188,7 +190,7 @@ class Arbiter(wiring.Component):
 
         # Write beats: all of a burst are here when its turn comes.
         w = m.submodules.w_out = Slice(write_layout(p.core))
-        owner, owned, next_owner = Signal(count), Signal(), Signal()
+        owner, owned, next_owner = Signal(count, name="owner"), Signal(name="owned"), Signal(name="next_owner")
         beat = Signal(write_layout(p.core))
         m.d.comb += [
             beat.as_value().eq(chosen([port.beats.payload.as_value() for port in ports], owner)),
