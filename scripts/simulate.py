@@ -1,0 +1,134 @@
+"""`vrex simulate`: one point of the system, and the memories by themselves."""
+
+import json as jsonlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from golden.params import check
+from scripts import console
+from sim import platform
+from sim.memory.curves import Curve, all_curves
+from sim.selection import RATIOS, shares
+from sim.system import NOT_SELECTING, simulate
+from sim.timeline import Pass, Point
+from sim.workload import TABLE_II, Decoder, Selection, Session, measured, table_ii, traced
+
+PLATFORMS = {"edge": platform.EDGE, "server": platform.SERVER, "agx": platform.AGX, "a100": platform.A100}
+STAGES = ("frame", "question", "token")
+POLICIES = (*TABLE_II, *NOT_SELECTING)
+
+
+def command(
+    what: Annotated[
+        str, typer.Argument(help="point, memories, or selection (what to fetch, from results.json files).")
+    ] = "point",
+    files: Annotated[list[Path] | None, typer.Argument(help="results.json files of `vrex stream`.")] = None,
+    on: Annotated[str, typer.Option("--platform", help=f"One of {', '.join(PLATFORMS)}.")] = "edge",
+    policy: Annotated[str, typer.Option(help=f"One of {', '.join(POLICIES)}.")] = "resv",
+    cache: Annotated[int, typer.Option(help="Tokens of a stream in the cache.")] = 40960,
+    batch: Annotated[int, typer.Option(help="Streams.")] = 1,
+    stage: Annotated[str, typer.Option(help=f"One of {', '.join(STAGES)}.")] = "frame",
+    select: Annotated[
+        str, typer.Option(help=f"Share of the cache: table2 (V-Rex), {', '.join(RATIOS)}, or a results.json file.")
+    ] = "table2",
+    output: Annotated[Path | None, typer.Option("-o", help="Folder for the plot of timeline and bandwidth.")] = None,
+    json: console.Json = False,
+) -> None:
+    """Simulate a frame, a question or a token on a platform, stage by stage; or print the memories' efficiencies."""
+    with console.one_line_errors():
+        check(what in ("point", "memories", "selection"), "what", what, "must be one of point, memories, selection")
+        if what == "memories":
+            curves = all_curves()
+            _show([vars(c) for c in curves] if json else [table(c) for c in curves], json)
+            return
+        if what == "selection":
+            check(bool(files), "files", files, "name at least one results.json")
+            _show({str(f): _described(f) for f in files}, True)
+            return
+        for name, value, allowed in (
+            ("platform", on, PLATFORMS),
+            ("policy", policy, POLICIES),
+            ("stage", stage, STAGES),
+        ):
+            check(value in allowed, name, value, f"must be one of {', '.join(allowed)}")
+        rows = {"frame": Session.frame_tokens, "question": Session.question, "token": 1}[stage]
+        point = Point(cache, batch, rows, stage == "frame", policy)
+        done = simulate(PLATFORMS[on], point, selection(select, policy, point.model))
+    if output:
+        from sim.evaluate_plots import timeline
+
+        for path in timeline(PLATFORMS[on], done, output, f"{on}-{policy}-{cache}-{stage}"):
+            console.err.print(f"wrote {path}", highlight=False)
+    _show(report(done) if json else [stages(done, f"{stage} of {batch} x {cache} tokens, {policy} on {on}")], json)
+
+
+def selection(name: str, policy: str, model: Decoder) -> Selection:
+    """What --select names."""
+    if name == "table2":
+        return table_ii(policy, model)
+    if name in RATIOS:
+        return traced(model, name)
+    path = Path(name)
+    check(path.suffix == ".json", "select", name, f"must be table2, one of {', '.join(RATIOS)}, or a results.json file")
+    return measured(model, name, *shares(jsonlib.loads(path.read_text())))
+
+
+def report(p: Pass) -> dict:
+    """A pass as JSON."""
+    names = list(dict.fromkeys((s.resource, s.name) for s in p.stages))
+    return {
+        "seconds": p.seconds,
+        "joules": p.joules,
+        "watts": p.watts,
+        "fetched": p.fetched,
+        "operations": p.ops,
+        "stages": [{"resource": r, "name": n, "seconds": _of(p, r, n)} for r, n in names],
+    }
+
+
+def stages(p: Pass, title: str) -> Table:
+    """A row a stage."""
+    watts = ", ".join(f"{name} {w:.1f}" for name, w in p.watts.items())
+    title += f": {p.seconds * 1e3:.1f} ms, {p.fetched / 1e6:.0f} MB fetched, {p.joules:.2f} J (W: {watts})"
+    out = Table("resource", "stage", "times", "ms in all", "of the time", "GB/s of device memory", title=title)
+    for resource, name in dict.fromkeys((s.resource, s.name) for s in p.stages):
+        these = [s for s in p.stages if (s.resource, s.name) == (resource, name)]
+        seconds = _of(p, resource, name)
+        rate = sum(s.bytes for s in these) / seconds / 1e9 if seconds else 0.0
+        out.add_row(
+            resource,
+            name,
+            str(len(these)),
+            f"{seconds * 1e3:.3f}",
+            f"{seconds / p.seconds:.1%}",
+            f"{rate:.1f}" if rate else "-",
+        )
+    return out
+
+
+def table(c: Curve) -> Table:
+    """A curve."""
+    out = Table(*c.columns, title=c.title)
+    for row in c.rows:
+        out.add_row(*row)
+    return out
+
+
+def _of(p: Pass, resource: str, name: str) -> float:
+    return sum(s.end - s.start for s in p.stages if (s.resource, s.name) == (resource, name))
+
+
+def _described(path: Path) -> dict:
+    frame, text = shares(jsonlib.loads(path.read_text()))
+    return {"frame": [[round(float(x), 3) for x in row] for row in frame], "text": round(text, 4), "mean": frame.mean()}
+
+
+def _show(what, as_json: bool) -> None:
+    if as_json:
+        console.print_json(what)
+        return
+    for t in what:
+        console.out.print(t)

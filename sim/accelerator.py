@@ -1,0 +1,180 @@
+"""V-Rex of N cores (Fig. 10), stage by stage.
+
+In a layer the LXE makes Q, K and V, then hash bits and cluster scores that predict the next layer; HCU, WTU and KVMU
+select on the DRE; link and drive bring what was selected for the next layer, while the LXE attends to what came for
+this one and runs the rest of the layer. LXE, DRE and link each take one stage at a time, in order; a stage starts when
+its resource is free and what it needs is there. What the first layer attends to is fetched from the end of the encoder
+on.
+
+- LXE: the largest of its products on the DPEs, its words on the VPEs and its bytes over the memory bus. Products take a
+  chunk a cycle, row by row and tile by tile (`sim.dpe`). Weights stay in a tree's memory while rows pass; rows that do
+  not fit the activation memory are read again for every load of half of it: that is what limits the vision encoder.
+- DRE: the cycles of the units' time views (`sim.units`).
+- Link and drive: their models on the KVMU's bursts, a sample of them: latency once, then the sample's rate.
+
+New entries are written home against the direction of fetches, 1.3 MB a frame: left out.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from sim import units
+from sim.dpe import TO_RESULT, DpeTime
+from sim.memory.pcie import Link
+from sim.memory.ssd import Ssd
+from sim.platform import CLOCK, HOST, POWER, Vrex
+from sim.timeline import Pass, Point, Timeline
+from sim.workload import Selection
+
+SOFTMAX_WORDS = 4  # passes of the VPE over a score: largest; exp and sum; product; conversion
+ELEMENT_WORDS = 4  # over an element of the encoder's hidden layers and normalisations
+SHARES = 64  # steps in which a layer's share is sampled
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a stage asks of a core's DPE (cycles) and VPE (words), and of the device memory (bytes); its products."""
+
+    dpe: float = 0.0
+    vpe: float = 0.0
+    bytes: float = 0.0
+    macs: float = 0.0
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(self.dpe + other.dpe, self.vpe + other.vpe, self.bytes + other.bytes, self.macs + other.macs)
+
+    def seconds(self, v: Vrex, stolen: float = 0.0) -> float:
+        """Time on `v` while others take `stolen` bytes per second of its memory."""
+        lanes = v.core.vpe.n_h * v.core.vpe.n_w
+        return max(self.dpe / CLOCK, self.vpe / (lanes * CLOCK), self.bytes / (v.bus - stolen))
+
+
+def product(v: Vrex, rows: int, k: int, n: int) -> Work:
+    """`rows` rows of `k` numbers times `k` x `n` weights: every core has the rows and a part of the outputs."""
+    d = v.core.dpe
+    cycles = -(-n // (d.n_h * v.cores)) * rows * DpeTime(d).chunks(k) + TO_RESULT
+    again = 1.0
+    if rows * min(k, d.w_depth * d.n_w) > d.x_depth * d.n_w:
+        # Half of the weight memory is filled while the other half is used: n_h outputs of up to w_depth / 2 chunks.
+        # The rows pass once for each filling.
+        again = max(1.0, n / d.n_h / max(1.0, (d.w_depth // 2) / DpeTime(d).chunks(k)))
+    return Work(cycles, rows * n / v.cores, 2 * k * n + 2 * rows * k * again + 2 * rows * n, float(rows) * k * n)
+
+
+def attention(v: Vrex, streams: int, rows: int, heads: int, head: int, tokens: float, kv_bytes: float) -> Work:
+    """Scores, softmax and values of `rows` rows of each stream over `tokens` tokens of its own."""
+    macs = 2.0 * streams * rows * heads * head * tokens
+    words = SOFTMAX_WORDS * streams * rows * heads * tokens
+    cycles = macs * CLOCK / v.macs + 2 * TO_RESULT
+    return Work(cycles, words / v.cores, streams * tokens * kv_bytes, macs)
+
+
+def encoder(v: Vrex, p: Point) -> tuple[Work, float]:
+    """Of all streams' images: what it asks for, and its seconds, layer by layer and product by product."""
+    e = p.vision
+    rows = p.batch * e.tokens
+    works = [product(v, rows, k, n) for k, n in e.matrices.values()]
+    works.append(attention(v, p.batch, e.tokens, e.heads, e.width // e.heads, e.tokens, 4 * e.width))
+    works.append(Work(vpe=ELEMENT_WORDS * rows * (e.hidden + 4 * e.width) / v.cores))
+    seconds = v.gap + sum(w.seconds(v) for w in works)
+    whole = sum(works, Work())
+    return Work(*(e.layers * x for x in (whole.dpe, whole.vpe, whole.bytes, whole.macs))), e.layers * seconds
+
+
+def prediction(v: Vrex, p: Point, clusters: int) -> Work:
+    """Hash bits of the new keys, and the scores of all queries with the clusters' representatives."""
+    m = p.model
+    rows = p.batch * p.rows
+    hashes = product(v, rows * m.kv_heads, m.head, v.core.dre.hcu.n_hp)
+    macs = float(rows * m.heads * m.head * clusters)
+    means = p.batch * clusters * m.kv_heads * m.head * 2
+    return hashes + Work(macs * CLOCK / v.macs, SOFTMAX_WORDS * rows * m.heads * clusters / v.cores, means, macs)
+
+
+@lru_cache(maxsize=512)
+def transfer(link: Link, ssd: Ssd | None, addr: bytes, size: bytes) -> tuple[float, float]:
+    """Latency, and bytes per second after it, of a list of reads over link and drive (or the host's memory)."""
+    a, n = np.frombuffer(addr, np.int64), np.frombuffer(size, np.int64)
+    if ssd is None:
+        first = 2 * link.latency + link.memory
+        # The host's memory gives no more than its own rate for pieces of this size.
+        host = HOST.t.bandwidth * HOST.efficiency(1 << int(np.log2(min(4096, n.mean()))))
+        return first, float(min(host, n.sum() / (link.read(a, n).seconds - first)))
+    drive = replace(ssd, link=link)
+    first = drive.read_latency(1)
+    return first, float(n.sum() / (drive.read(a, n).seconds - first))
+
+
+def fetch(v: Vrex, tokens: float, share: float, per_cluster: int) -> tuple[float, float]:
+    """Seconds of link and drive for `tokens` tokens of a layer, from `share` of its clusters; cycles of the KVMU's
+    walk."""
+    if tokens <= 0:
+        return 0.0, 0.0
+    f = units.fetch(v.core.dre, per_cluster, max(1, min(SHARES, round(share * SHARES))), v.kvmu)
+    first, rate = transfer(v.link, v.ssd, f.addr.tobytes(), f.bytes.tobytes())
+    return first + tokens * v.core.dre.kvmu.entry_bytes / rate, f.cycles * tokens / per_cluster
+
+
+def run(v: Vrex, p: Point, selection: Selection) -> Pass:
+    """One pass."""
+    m, dre = p.model, v.core.dre
+    rows = p.batch * p.rows
+    shares = selection.layers(p.stage)
+    recent = min(p.cache, dre.kvmu.recent)
+    home = p.cache - recent
+    clusters = max(1, min(dre.hcu.clusters, -(-home // selection.cluster)))
+    per_cluster = max(1, min(512, round(home / clusters)))
+    predicts = home > 0 and 0 < shares.mean() < 1
+    stolen = v.link.raw if home and shares.any() else 0.0
+    works = {name: product(v, rows, k, n) for name, (k, n) in m.matrices.items()}
+    selects = (0.0, 0.0)
+    if predicts:
+        keys = rows * units.cluster_cycles(dre, clusters) / min(v.cores, p.batch)  # a table is in one core
+        scores = rows * m.heads * units.select_cycles(dre, clusters) / dre.wtu.n_h / v.cores
+        selects = (keys, scores)
+    line = Timeline()
+
+    def lxe(layer: int, name: str, w: Work, after: float = 0.0, gap: float = 0.0) -> float:
+        return line.put(layer, name, "LXE", gap + w.seconds(v, stolen), after, w.bytes, 2 * w.macs)
+
+    if p.frame:
+        w, seconds = encoder(v, p)
+        line.put(-1, "vision", "LXE", seconds, 0.0, w.bytes, 2 * w.macs)
+    asked = line.free.get("LXE", 0.0)  # when it is known what the layer attends to
+    fetched = 0.0
+    for layer, share in enumerate(shares.tolist()):
+        tokens = share * home
+        seconds, walk = fetch(v, p.batch * tokens, share, per_cluster)
+        moved = p.batch * tokens * m.entry_bytes
+        came = line.put(layer, "fetch", "link", seconds, asked, moved) if moved else asked
+        fetched += moved
+        asked = lxe(layer, "qkv", works["qkv"], gap=v.gap)
+        if predicts:
+            scored = lxe(layer, "predict", prediction(v, p, clusters), asked)
+            asked = line.put(layer, "select", "DRE", (sum(selects) + walk) / CLOCK, scored)
+        lxe(layer, "attention", attention(v, p.batch, p.rows, m.heads, m.head, tokens + recent, m.entry_bytes), came)
+        for name in ("out", "gate_up", "down"):
+            lxe(layer, name, works[name])
+    lxe(-1, "vocabulary", product(v, p.batch if p.frame else rows, m.width, m.vocab))
+    return Pass(line.stages, fetched, _watts(v, line, fetched))
+
+
+def _watts(v: Vrex, line: Timeline, fetched: float) -> dict[str, float]:
+    """Mean power: cores by use (ours) or as given (paper), memory by bytes, link and drive by the time they work."""
+    total = max(s.end for s in line.stages)
+    mw = POWER[v.power]
+    use = sum(s.ops for s in line.stages) / 2 / v.macs / total if v.power == "ours" else 1.0
+    core = mw["dpe idle"] + mw["dpe busy"] * use + mw["vpe"] + mw["dre"] + mw["memory"]
+    moved = sum(s.bytes for s in line.stages)
+    link = sum(s.end - s.start for s in line.stages if s.resource == "link") / total
+    drive = HOST.idle_watts + HOST.joules(fetched) / total
+    if v.ssd:
+        drive = v.ssd.idle_watts + (v.ssd.active_watts - v.ssd.idle_watts) * link
+    return {
+        "cores": v.cores * core * 1e-3,
+        "memory": v.dram.idle_watts + v.dram.joules(moved) / total,
+        "link": v.link.watts * (v.link.idle_share + (1 - v.link.idle_share) * link),
+        "store": drive,
+    }

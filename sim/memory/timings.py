@@ -1,0 +1,107 @@
+"""Timing and organisation of DRAM devices, from public sources.
+
+The standards are named per device; where a standard leaves a value to the vendor, the value is that of the public
+configurations of DRAMsim3 (umd-memsys/DRAMsim3, configs/) and Ramulator 2 (CMU-SAFARI/ramulator2, src/dram/impl/).
+Energies: O'Connor et al., Fine-Grained DRAM, MICRO 2017 (HBM2: about 0.9 nJ an activation of 1 KB, about 2.9 pJ/bit for
+moving data on the die and over the interface); DDR4 from IDD0, IDD4R, IDD5B and IDD3N of an 8 Gb x8 part in DRAMsim3's
+configuration at 1.2 V; LPDDR5 as LPDDR4X's interface scaled (about 4 pJ/bit in all, a row of 2 KB at 1.5 nJ). The last
+one is an estimate: vendors publish no LPDDR5 currents. A factor of 1.5 either way is what these energies are good for.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+
+@dataclass(frozen=True)
+class DramTiming:
+    """One channel of a DRAM: a data bus with its own command bus, banks in groups, one rank.
+
+    Times in nanoseconds, `cl` and `cwl` in clocks. `beat` is the time of an access on the data bus and the least
+    distance between accesses to different bank groups (tCCD_S); accesses to the same group keep tCCD_L.
+    """
+
+    name: str
+    channels: int
+    tck: float  # clock of the command bus
+    atom: int  # bytes of an access
+    beat: float  # tCCD_S = time of an access on the data bus
+    ccd_l: float
+    groups: int
+    banks: int  # of a group
+    row: int  # bytes of a row of a channel
+    rows: int
+    cl: int
+    cwl: int
+    rcd: float
+    rp: float
+    ras: float
+    rrd_s: float
+    rrd_l: float
+    faw: float
+    rtp: float
+    wr: float
+    wtr_s: float
+    wtr_l: float
+    refi: float
+    rfc: float  # all banks
+    rfc_bank: float  # one bank; 0 where the standard has no refresh of one bank
+    split_bus: bool  # row and column commands have a bus each
+    act_slots: int  # clocks of the command bus that an activation takes
+    act_pj: float  # of an activation and its precharge
+    bit_pj: float  # of a bit read or written, interface included
+    ref_pj: float  # of an all-bank refresh
+    idle_mw: float  # of a channel, always
+
+    def clocks(self, ns: float) -> int:
+        """Clocks that cover `ns`; 2.5 % of a clock are forgiven, as JEDEC rounds."""
+        return max(0, ceil(ns / self.tck - 0.025))
+
+    @property
+    def bandwidth(self) -> float:
+        """Peak bytes per second of all channels."""
+        return self.channels * self.atom / self.beat * 1e9
+
+    @property
+    def refresh_share(self) -> float:
+        """Share of the time that all-bank refresh takes: tRFC / tREFI."""
+        return self.rfc / self.refi
+
+    @property
+    def read_latency(self) -> float:
+        """Nanoseconds of a read of one access to a closed bank of an idle channel: tRCD + CL + burst."""
+        return (self.clocks(self.rcd) + self.cl + self.clocks(self.beat)) * self.tck
+
+    @property
+    def turn_rw(self) -> int:
+        """Clocks from a read to a write: the bus must be free of the one before the other, two clocks apart."""
+        return self.cl + self.clocks(self.beat) + 2 - self.cwl
+
+
+# JEDEC JESD209-5B at 6,400 Mb/s, 16 Gb, 16 banks in groups, CK 800 MHz, WCK 3,200 MHz, BL16: an access takes 2 clocks.
+# RL 17 and WL 9 (set 0, set A). tRFCab 280 ns, tRFCpb 140 ns, tREFI 3,906 ns. 16 channels of 16 bits are 256 bits.
+LPDDR5 = DramTiming(
+    name="LPDDR5-6400 x256", channels=16, tck=1.25, atom=32, beat=2.5, ccd_l=5.0, groups=4, banks=4,
+    row=2048, rows=65536, cl=17, cwl=9, rcd=18, rp=18, ras=42, rrd_s=5, rrd_l=5, faw=20, rtp=7.5, wr=34,
+    wtr_s=6.25, wtr_l=12, refi=3906, rfc=280, rfc_bank=140, split_bus=False, act_slots=2,
+    act_pj=1500, bit_pj=4.0, ref_pj=90000, idle_mw=12,
+)  # fmt: skip
+
+# JEDEC JESD235C/D (HBM2E), pseudo channels of 64 bits, BL4, 8 Gb each; 5 stacks of 16 pseudo channels (A100 80 GB) at
+# 3,023 Mb/s. DRAMsim3 HBM2_8Gb_x128: CL 14 ns, tRCD 14, tRP 14, tRAS 34, tRRD 4/6, tWTR 6/8, tWR 16, tRTP 4/6; tFAW is
+# 4 tRRD_S; tRFC 350 ns for 8 Gb, tRFCSB 160 ns (Ramulator 2).
+HBM2E = DramTiming(
+    name="HBM2e 5120 bit", channels=80, tck=1 / 1.5117, atom=32, beat=2 / 1.5117, ccd_l=4 / 1.5117, groups=4, banks=4,
+    row=1024, rows=65536, cl=22, cwl=7, rcd=14, rp=14, ras=34, rrd_s=4, rrd_l=6, faw=16, rtp=5, wr=16,
+    wtr_s=6, wtr_l=8, refi=3900, rfc=350, rfc_bank=160, split_bus=True, act_slots=2,
+    act_pj=909, bit_pj=2.9, ref_pj=45000, idle_mw=25,
+)  # fmt: skip
+
+# JEDEC JESD79-4C, DDR4-3200AA 22-22-22, 8 Gb x8, 64 bits a channel; tRFC1 350 ns, tREFI 7.8 us; 8 channels of one rank.
+DDR4 = DramTiming(
+    name="DDR4-3200 x8", channels=8, tck=0.625, atom=64, beat=2.5, ccd_l=5.0, groups=4, banks=4,
+    row=8192, rows=65536, cl=22, cwl=16, rcd=13.75, rp=13.75, ras=32, rrd_s=2.5, rrd_l=4.9, faw=21, rtp=7.5, wr=15,
+    wtr_s=2.5, wtr_l=7.5, refi=7800, rfc=350, rfc_bank=0, split_bus=False, act_slots=1,
+    act_pj=4300, bit_pj=5.8, ref_pj=640000, idle_mw=500,
+)  # fmt: skip
+
+DEVICES = {"lpddr5": LPDDR5, "hbm2e": HBM2E, "ddr4": DDR4}

@@ -1,0 +1,108 @@
+"""Platforms: V-Rex of N cores, and GPUs as calibrated rooflines."""
+
+from dataclasses import dataclass, field
+
+from hdl.params import CoreParams, preset
+from sim.memory.dram import Dram
+from sim.memory.pcie import GEN3_X4, GEN4_X16, Link
+from sim.memory.ssd import Ssd
+from sim.memory.timings import DDR4, HBM2E, LPDDR5
+
+CLOCK = 800e6  # V-Rex VI-A
+
+# Milliwatts of a core's units. Ours: `vrex power` (docs/power.md: clock, and nets, cells and memories at full use; 14
+# nm, embedded library, before layout). The paper's: Table III, one figure each.
+POWER = {
+    "ours": {"dpe idle": 359.0, "dpe busy": 1773.0, "vpe": 96.0, "dre": 10.4, "memory": 0.0},
+    "paper": {"dpe idle": 0.0, "dpe busy": 2311.39, "vpe": 122.06, "dre": 57.04, "memory": 118.94},
+}
+
+
+@dataclass(frozen=True)
+class Vrex:
+    """`cores` V-Rex cores on one device memory, and a link to a drive (`ssd`) or to a host's memory.
+
+    gap      : seconds of a layer that neither bytes nor products explain. Fitted: V-Rex's TPOT at 1K is the time of its
+               bytes and 5.1 ms, on the edge and on the server alike (8.95 times the bandwidth), 0.16 ms a layer
+    kvpu     : HCU and WTU predict beside the LXE; else prediction runs on the LXE
+    kvmu     : clusters lie together; else tokens lie in their order and are fetched one by one
+    capacity : bytes of device memory
+    """
+
+    name: str
+    cores: int
+    dram: Dram
+    link: Link
+    ssd: Ssd | None
+    capacity: int
+    core: CoreParams = field(default_factory=lambda: preset("core").core)
+    gap: float = 0.16e-3
+    kvmu: bool = True
+    power: str = "ours"
+
+    @property
+    def macs(self) -> float:
+        """Multiplications per second of all trees."""
+        return self.cores * self.core.dpe.n_h * self.core.dpe.n_w * CLOCK
+
+    @property
+    def flops(self) -> float:
+        """Peak of DPE and VPE, operations per second (V-Rex Table I: 53.3 and 319.5 T)."""
+        return 2 * (self.macs + self.lanes)
+
+    @property
+    def lanes(self) -> float:
+        """Words of the vector engines per second."""
+        return self.cores * self.core.vpe.n_h * self.core.vpe.n_w * CLOCK
+
+    @property
+    def bus(self) -> float:
+        """Bytes per second of the cores' memory ports together, at most the memory's."""
+        ports = self.cores * self.core.lxe.bus_bytes * CLOCK
+        return min(ports, self.dram.t.bandwidth * self.dram.efficiency(4096, random=False))
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as a roofline, calibrated on V-Rex's own measurements of it (VI-B); each constant says how.
+
+    bandwidth, weights : peak of the device memory, share of it that streaming weights reaches
+    launch    : seconds of a layer beside its bytes. TPOT of FlexGen at 1K (1.9 x 89, 2.8 x 14 ms) less weights and
+    cache
+    link      : bytes per second, the slope of FlexGen's TPOT over the cache, not overlapped (facts: 4.04, 24.6 GB/s)
+    attention : operations per second of attention in frames. Slope of FlexGen's frame latency less the link's
+    dense     : operations per second of products with many rows
+    vision    : operations per second of the encoder. FlexGen's frame at 1K (2.2 x 121, 2.6 x 20 ms) less its TPOT
+    predict   : seconds of prediction for a cached token and layer, by policy
+    watts     : V-Rex Table I
+    """
+
+    name: str
+    peak: float
+    bandwidth: float
+    launch: float
+    link: float
+    attention: float
+    dense: float
+    vision: float
+    predict: dict[str, float]
+    watts: float
+    capacity: int
+    weights: float = 0.87
+
+
+EDGE = Vrex("V-Rex8", 8, Dram(LPDDR5), GEN3_X4, Ssd(), 32 << 30)
+SERVER = Vrex("V-Rex48", 48, Dram(HBM2E), GEN4_X16, None, 80 << 30)
+HOST = Dram(DDR4)
+
+# Prediction. A100, InfiniGenP: Fig. 4c, 40 % of the latency while 10K of 40K tokens come at the link's rate are 39 %:
+# 56 ms, 43 ns a token and layer. AGX, ReSV: Fig. 16, 48 % of what 2.8 times less than FlexGen is. The others stand at
+# the same ratio between the two GPUs, InfiniGenP on AGX where V-Rex VI-B has it: no faster than FlexGen up to 20K.
+AGX = Gpu(
+    "AGX Orin", 54e12, 204.8e9, launch=1.6e-3, link=4.04e9, attention=0.66e12, dense=27e12, vision=4.6e12,
+    predict={"infinigen": 600e-9, "infinigenp": 600e-9, "rekv": 60e-9, "resv": 242e-9}, watts=40, capacity=32 << 30,
+)  # fmt: skip
+A100 = Gpu(
+    "A100", 312e12, 1935e9, launch=0.775e-3, link=24.6e9, attention=2.3e12, dense=156e12, vision=36e12,
+    predict={"infinigen": 43e-9, "infinigenp": 43e-9, "rekv": 4.3e-9, "resv": 17e-9}, watts=300, capacity=80 << 30,
+)  # fmt: skip
