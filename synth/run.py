@@ -27,7 +27,7 @@ _READ = (
     "{unread}",
     "chformal -remove",  # assertions, and what only they read, are not hardware
     "delete t:$print",
-    "tee -o coarse.log synth -run coarse:fine -flatten -noshare",
+    "synth -run coarse:fine -flatten -noshare",
     "memory_map -rom-only",  # a table of constants is logic; by this way a case of 64 came out at half the area
 )
 # `synth`'s own steps from here on, less its mapping of memories and its ABC runs.

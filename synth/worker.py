@@ -1,7 +1,8 @@
 """One Yosys job, in a process of its own: a script that `synth.run` starts in the job's folder.
 
-Reads `job.json`: {top, leaves, buffers: cells of the library, macro_bits, read: commands, legal: commands,
-flops: commands, gates: commands}; after `legal` flip-flops still drive the signals of the source. Writes `done.json`:
+Its output goes to the file `log` there. Reads `job.json`: {top, leaves, buffers: cells of the library, macro_bits,
+read: commands, legal: commands, flops: commands, gates: commands}; after `legal` flip-flops still drive the signals of
+the source. Writes `done.json`:
 
 cpu, peak : seconds, KiB · cells : {type: count}, leaves and memories included
 memories : {name: [width, words, read ports, write ports, single port]}
@@ -20,7 +21,7 @@ from pathlib import Path
 from pyosys import libyosys
 
 MADE = re.compile(r"(^|\.)_\d+_(\[|$)|\$")  # names that no person gave
-# `coarse.log` is what Yosys says of the commands that find state machines and encode them anew.
+# What Yosys says in its log of a state machine that it encodes anew.
 ENCODED = re.compile(r"^Recoding FSM `\$fsm\$\\?(.+)\$\d+' from module", re.M)
 MEMORY_PINS = {"address": "ADDR", "data": "DATA", "enable": "EN", "reset": "SRST"}
 
@@ -32,6 +33,8 @@ def main() -> None:
     design = libyosys.Design()
     for command in job["read"]:
         libyosys.run_pass(command, design)
+    libyosys.log_flush()
+    encoded = ENCODED.findall(Path("log").read_text())
     kept = {}
     for name, cell in _module(design, top, "-selected", f"select {top}/t:$mem_v2")["cells"].items():
         parameters = cell["parameters"]
@@ -63,7 +66,7 @@ def main() -> None:
         "peak": peak,
         "memories": {m: [*shape, _single_port(mapped["cells"][n])] for n, (m, shape) in kept.items()},
         "cells": Counter(c["type"] for c in mapped["cells"].values()),
-        "netlist": _netlist(flops, mapped, memories) | {"encoded": ENCODED.findall(Path("coarse.log").read_text())},
+        "netlist": _netlist(flops, mapped, memories) | {"encoded": encoded},
         "source": _source(flops, memories, job["leaves"]),
     }
     Path("done.json").write_text(json.dumps(done))
