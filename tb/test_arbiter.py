@@ -14,6 +14,8 @@ from hdl.emit import Emitted, emit
 from hdl.params import SystemParams
 from sim.arbiter import ArbiterTime
 from tb.bench_arbiter import SIZE
+from tb.formal.arbiter import PortMonitor, TurnMonitor
+from tb.formal.prover import holds
 from tb.runner import Run
 from tb.transfers import content, params
 
@@ -279,6 +281,34 @@ def test_bound_of_waiting_holds_in_every_state(n):
     simulator.add_clock(1e-9)
     simulator.add_testbench(walk)
     simulator.run()
+
+
+def small() -> SystemParams:
+    """Bursts of at most two beats, two of them."""
+    return system(2, (*(size for size in ONES if size[:6] != "bursts"), "burst_bytes=2", "bursts=2"))
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_turns_are_proved(n):
+    assert holds(TurnMonitor(n))
+
+
+@pytest.mark.slow
+def test_room_is_proved():
+    assert holds(PortMonitor(small()))
+    assert not holds(PortMonitor(small(), reach=True))
+
+
+@pytest.mark.parametrize(
+    ("monitor", "edit"),
+    [
+        (lambda: TurnMonitor(4), (r"connect \\B \\after \[3:0\]", r"connect \\B 4'1111")),  # the lowest first
+        (lambda: PortMonitor(small()), (r"cell \$gt (\$\d+\n(?:.*\n){5}    connect \\A \\room)", r"cell $ge \1")),
+        (lambda: PortMonitor(small()), (r"connect \\A \\whole \[2:0\](\n    connect \\Y)", r"connect \\A 3'001\1")),
+    ],
+)
+def test_proofs_see_what_is_broken(monitor, edit):
+    assert not holds(monitor(), edit)
 
 
 # One simulator has them all; the bench chooses.
