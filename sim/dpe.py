@@ -1,13 +1,17 @@
 """Cycles of the DPE."""
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
 
 from hdl.params import DpeParams
+from sim.queue import Always, Queue, Wait, alone
 
 TO_ISSUE = 1  # from the acceptance of a command to its first chunk
 TO_RESULT = 15  # from a row's last chunk to its result
+TO_READ = 1  # from a command's last chunk to `read`
+ROOM = 16  # results on their way or waiting
 
 
 @dataclass(frozen=True)
@@ -28,10 +32,16 @@ class DpeTiming:
 
 
 class DpeTime:
-    """Time view of `hdl.dpe.Dpe`: a chunk every cycle, across rows and commands."""
+    """Time view of `hdl.dpe.Dpe`: a chunk every cycle, across rows and commands, while there is room for results.
+
+    taken : cycles in which commands were taken · busy : chunks issued · waits : cycles in which one waited for room
+    """
 
     def __init__(self, p: DpeParams):
         self.p = p
+        self.taken: list[int] = []
+        self.busy = self.waits = 0
+        self._issued = 0  # cycle of the last chunk: the next command is taken in it
 
     def chunks(self, length: int) -> int:
         """Chunks of a row of `length` numbers."""
@@ -39,14 +49,40 @@ class DpeTime:
 
     def run(self, commands: list[dict]) -> DpeTiming:
         """Commands as beats of `hdl.dpe.command_layout`."""
+        results = Always()
+
+        def all_():
+            for c in commands:
+                yield from self.command(c, 0, results)
+
+        alone(commands=all_())
+        return DpeTiming(np.array(self.taken), np.array(results.put, np.int64) + 2, self.busy)
+
+    def command(self, c: dict, offered: int, results: Queue | Always) -> Generator[Wait, None, int]:
+        """Take the next command, which is offered from a cycle on; the cycle of its last chunk.
+
+        results : of depth `ROOM`; two cycles from there to the taker
+        """
+        cycle = max(offered, self._issued)
+        self.taken.append(cycle)
+        cycle += TO_ISSUE - 1
         # A result for each row and tile.
-        rows = np.array([(c["rows"] + 1) * (c.get("tiles", 0) + 1) for c in commands], np.int64)
-        chunks = np.array([c["chunks"] + 1 for c in commands], np.int64)
-        ends = (rows * chunks).cumsum()  # the cycle of each command's last chunk: the next is taken in it
-        taken = np.concatenate([[0], ends[:-1]])
-        results = [
-            taken[i] + TO_ISSUE - 1 + chunks[i] * np.arange(1, rows[i] + 1) + TO_RESULT
-            for i, c in enumerate(commands)
-            if c["end"]
-        ]
-        return DpeTiming(taken, np.concatenate(results) if results else np.zeros(0, np.int64), int(ends[-1]))
+        rows, chunks = (c["rows"] + 1) * (c.get("tiles", 0) + 1), c["chunks"] + 1
+        self.busy += rows * chunks
+        if not c["end"]:
+            cycle += rows * chunks
+        else:
+            gone, n = results.taken, len(results.put) - ROOM
+            bounded = isinstance(results, Queue)
+            for _ in range(rows):
+                cycle += chunks
+                if bounded and n >= 0:
+                    if len(gone) <= n:
+                        yield gone, n
+                    if gone[n] >= cycle:
+                        self.waits += gone[n] + 1 - cycle
+                        cycle = gone[n] + 1
+                n += 1
+                results.push(cycle + TO_RESULT - 2)
+        self._issued = cycle
+        return cycle

@@ -1,20 +1,30 @@
 """Cycles of the loader."""
 
+from collections.abc import Generator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
+from golden.isa import LoadTo
 from hdl.params import CoreParams
+from sim.queue import Always, Queue, Wait, Waits, alone
 
 
-def cut(p: CoreParams, c: dict) -> list[int]:
+def cut(p: CoreParams, c: dict) -> tuple[int, ...]:
     """Beats of every burst of a LOAD or STORE, a beat of `hdl.isa.transfer_layout`: none crosses burst_bytes."""
-    longest = p.lxe.burst_bytes // p.lxe.bus_bytes
+    bus, longest = p.lxe.bus_bytes, p.lxe.burst_bytes // p.lxe.bus_bytes
+    at, stride = c["addr"] // bus % longest, c["stride"] // bus % longest
+    return _cut(at, stride, c["rows"] + 1, (c["words"] + 1) * word_beats(p, c), longest)
+
+
+@lru_cache(4096)
+def _cut(first: int, stride: int, rows: int, row_beats: int, longest: int) -> tuple[int, ...]:
     out = []
-    for r in range(c["rows"] + 1):
-        at, left = (c["addr"] + r * c["stride"]) // p.lxe.bus_bytes, (c["words"] + 1) * word_beats(p, c)
+    for r in range(rows):
+        at, left = first + r * stride, row_beats
         while left:
             out.append(min(left, longest - at % longest))
             at, left = at + out[-1], left - out[-1]
-    return out
+    return tuple(out)
 
 
 def word_beats(p: CoreParams, c: dict) -> int:
@@ -24,7 +34,7 @@ def word_beats(p: CoreParams, c: dict) -> int:
 
 @dataclass
 class LoaderCycles:
-    """An unstalled run of LOADs, all offered from cycle 0 on: the cycle in which each transfer happens.
+    """A run of LOADs: the cycle in which each transfer happens.
 
     taken : instructions · bursts : on `ar` · beats : on `r` · words : on `w`, `x` and `v` together · done : pulses
     """
@@ -40,41 +50,129 @@ class LoaderTime:
     """Time view of `hdl.loader.Loader` in front of a memory that takes a burst every cycle and answers in order.
 
     latency : cycles from a burst's transfer on `ar` to its first beat on `r`, at least 1
+    detail : keep the cycles of beats and words, too · shared : keep those of words to X in `to_x`
+
+    Two units: one takes instructions and asks for their bursts (`ask`), one takes the beats (`receive`).
     """
 
-    def __init__(self, p: CoreParams, latency: int):
-        self.p, self.latency = p, latency
+    def __init__(self, p: CoreParams, latency: int, detail: bool = True, shared: bool = False):
+        self.p, self.latency, self.detail, self.shared = p, latency, detail, shared
+        self.out = LoaderCycles()
+        self.to_x: set[int] = set()
+        self.beats = 0  # taken on `r`
+        self._popped: list[int] = []  # cycle in which each instruction left the queue
+        self._ends: list[int] = []  # of each burst's last beat
+        self._asked = self._finished = -1  # the last burst was begun, the last instruction had all beats
+        self._beat = self._free = -1  # of the last beat; from which on a word's first beat can be taken
 
     def run(self, commands: list[dict]) -> LoaderCycles:
-        """Commands as beats of `hdl.isa.transfer_layout`, none of them at fault."""
-        p, out = self.p, LoaderCycles()
-        popped: list[int] = []  # cycle in which each instruction left the queue
-        ends: list[int] = []  # cycle of each burst's last beat
-        asked = finished = -1  # cycle in which the last burst was begun, in which the last instruction had all beats
-        beat = -1  # cycle of the last beat
-        for k, c in enumerate(commands):
-            taken = max(out.taken[-1] + 1 if k else 0, asked)
-            if k >= p.lxe.bursts:
-                taken = max(taken, popped[k - p.lxe.bursts] + 1)
-            out.taken.append(taken)
-            popped.append(max(taken + 1, finished))
-            if c["skip"]:
-                finished = popped[-1] + 1
-                out.done.append(finished + 1)
-                continue
-            asked = max(asked, taken)
-            first = len(out.beats)
-            for beats in cut(p, c):
-                asked += 1
-                if len(ends) >= p.lxe.bursts:
-                    asked = max(asked, ends[-p.lxe.bursts] + 1)
-                out.bursts.append(asked + 1)
-                start = max(asked + 1 + self.latency, beat + 1, popped[-1] + 1)
-                beat = start + beats - 1
-                ends.append(beat)
-                out.beats += range(start, beat + 1)
-            finished = beat
-            step = word_beats(p, c)
-            out.words += [t + 1 for t in out.beats[first + step - 1 :: step]]
-            out.done.append(out.words[-1])
-        return out
+        """Commands as beats of `hdl.isa.transfer_layout`, none of them at fault, all offered from cycle 0 on."""
+
+        def asks() -> Waits:
+            for c in commands:
+                yield from self.ask(c, 0)
+
+        def receives() -> Waits:
+            words = Always()
+            for n, c in enumerate(commands):
+                yield self.out.taken, n
+                yield from self.receive(c, words)
+
+        alone(asks=asks(), receives=receives())
+        return self.out
+
+    def ask(self, c: dict, offered: int) -> Waits:
+        """Take the next instruction, which is offered from a cycle on, and begin its bursts."""
+        out, ends, n, k = self.out, self._ends, self.p.lxe.bursts, len(self.out.taken)
+        taken = max(offered, out.taken[-1] + 1 if k else 0, self._asked)
+        if k >= n:
+            if len(self._popped) <= k - n:
+                yield self._popped, k - n
+            taken = max(taken, self._popped[k - n] + 1)
+        out.taken.append(taken)
+        if c["skip"]:
+            return
+        asked, k = max(self._asked, taken), len(out.bursts)
+        for _ in cut(self.p, c):
+            asked += 1
+            if k >= n:
+                if len(ends) <= k - n:
+                    yield ends, k - n
+                asked = max(asked, ends[k - n] + 1)
+            out.bursts.append(asked + 1)
+            k += 1
+        self._asked = asked
+
+    def receive(self, c: dict, words: Queue | Always) -> Generator[Wait, None, int]:
+        """Take the beats of the next instruction that was taken, hand its words on; the cycle in which it is done.
+
+        words : where those for LoadTo.VECTOR go
+        """
+        out = self.out
+        popped = max(out.taken[len(self._popped)] + 1, self._finished)
+        self._popped.append(popped)
+        if c["skip"]:
+            self._finished = max(popped + 1, self._free)
+            out.done.append(self._finished + 1)
+        else:
+            self._beat = max(self._beat, popped)
+            receive = self._stream(c, words) if c["target"] == LoadTo.VECTOR else self._fill(c)
+            yield from receive
+            self._finished = self._beat
+            out.done.append(self._free)
+        return out.done[-1]
+
+    def _fill(self, c: dict) -> Waits:
+        """Scratchpads take every word at once."""
+        bursts, ends, k = self.out.bursts, self._ends, len(self._ends)
+        beat = max(self._beat, self._free - 1)
+        taken: list[int] = []  # cycles of beats, where somebody asks
+        asks = self.detail or (self.shared and c["target"] == LoadTo.X)
+        for beats in cut(self.p, c):
+            if len(bursts) <= k:
+                yield bursts, k
+            start = max(bursts[k] + self.latency, beat + 1)
+            beat = start + beats - 1
+            ends.append(beat)
+            k += 1
+            self.beats += beats
+            if asks:
+                taken += range(start, beat + 1)
+        self._beat, self._free = beat, beat + 1
+        step = word_beats(self.p, c)
+        words = [t + 1 for t in taken[step - 1 :: step]]
+        if self.detail:
+            self.out.beats += taken
+            self.out.words += words
+        if c["target"] == LoadTo.X:
+            self.to_x.update(words)
+
+    def _stream(self, c: dict, words: Queue | Always) -> Waits:
+        """The next word's beats are taken once the one before has gone."""
+        bursts, ends, k = self.out.bursts, self._ends, len(self._ends)
+        beat, free, step = self._beat, self._free, word_beats(self.p, c)
+        left = step  # beats of the word
+        for beats in cut(self.p, c):
+            if len(bursts) <= k:
+                yield bursts, k
+            beat = max(beat, bursts[k] + self.latency - 1)
+            more = beats
+            while more:
+                part = min(more, left)
+                start = max(beat + 1, free) if left == step else beat + 1
+                beat = start + part - 1
+                more, left = more - part, left - part
+                if self.detail:
+                    self.out.beats += range(start, beat + 1)
+                if not left:
+                    left = step
+                    happened, n = words.room()
+                    if len(happened) <= n:
+                        yield happened, n
+                    free = words.push(beat + 1)
+                    if self.detail:
+                        self.out.words.append(free)
+            ends.append(beat)
+            k += 1
+            self.beats += beats
+        self._beat, self._free = beat, free

@@ -1,7 +1,7 @@
 """What the LXE's sequencer does with a program, instruction by instruction, and in which cycles."""
 
 from bisect import insort
-from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from golden.isa import (
@@ -20,6 +20,7 @@ from golden.isa import (
 from golden.params import ParamError
 from golden.vector import Swap
 from hdl.params import CoreParams, bits_for
+from sim.queue import Queue, Wait
 
 NAMES = {e: e.name.lower() for e in Engine}
 TO_FETCH = 1  # from START
@@ -27,6 +28,17 @@ STAGES = 3  # from the fetch to the hand-over
 TO_COUNT = 2  # from what signals a semaphore to what waits for it
 _FLOW = (Opcode.LOOP, Opcode.END, Opcode.SYNC, Opcode.HALT)
 _HOLDING = (Opcode.SET, Opcode.ADD, *_FLOW)
+
+
+class _Masks(dict):
+    """Mask -> its semaphores."""
+
+    def __missing__(self, mask: int) -> tuple[int, ...]:
+        self[mask] = tuple(s for s in range(SEMAPHORES) if mask >> s & 1)
+        return self[mask]
+
+
+_MASKS = _Masks()
 
 
 @dataclass(frozen=True)
@@ -64,22 +76,30 @@ class SequencerTiming:
     done: int | None
 
 
-def trace(p: CoreParams, program: list[int], registers: dict[int, int] | None = None, limit: int = 100_000) -> Trace:
+def trace(
+    p: CoreParams,
+    program: list[int],
+    registers: dict[int, int] | None = None,
+    limit: int = 100_000,
+    retrieved: Iterable[dict[int, int]] = (),
+) -> Trace:
     """Execute the words of `program` on `registers` (zero where not named), `limit` instructions at most.
 
-    Registers that RETRIEVE sets stay as they are.
+    retrieved : the registers that each RETRIEVE sets; those that are not given stay as they are
     """
     lanes, r = p.lxe_format().lanes, [0] * REGISTERS
     for number, value in (registers or {}).items():
         r[number] = value if number else 0
     steps: list[Step] = []
     loops: list[list[int]] = []  # rounds left, first instruction, END
+    known: dict[int, Instruction] = {}
+    sets = iter(retrieved)
     pc = 0
     while len(steps) < limit:
         if pc >= p.lxe.i_depth:
             return Trace(steps, Status.OPCODE, steps[-1].pc, r)
         try:
-            i = decode(program[pc])
+            i = known[pc] = known.get(pc) or decode(program[pc])
         except ParamError:
             return Trace(steps, Status.OPCODE, pc, r)
         half = 1 << ADDR_BITS - 1
@@ -93,6 +113,9 @@ def trace(p: CoreParams, program: list[int], registers: dict[int, int] | None = 
             beat = _beat(i, r, n, lanes)
             if not skip and not _fits(p, i.op, beat, lanes):
                 return Trace(steps, Status.RANGE, pc, r)
+            if i.op == Opcode.RETRIEVE:
+                for to, value in next(sets, {}).items():
+                    r[to] = value
         elif i.op in (Opcode.SET, Opcode.ADD):
             if i["to"]:
                 r[i["to"]] = (i["imm"] + (r[i["a"]] if i.op == Opcode.ADD else 0)) % (1 << ADDR_BITS)
@@ -155,6 +178,54 @@ def _fits(p: CoreParams, op: Opcode, beat: dict, lanes: int) -> bool:
     return addresses and v["keep"] < lanes and v["swap"] < 1 << bits_for(Swap.HALF + p.vpe.addr_bits + 1)
 
 
+class Pipeline:
+    """Cycles of fetch, decode and addition."""
+
+    def __init__(self):
+        self.fetched, self.decoded, self.added, self.at = TO_FETCH, 0, 0, 0
+        self.before: Step | None = None
+
+    def reach(self, step: Step) -> int:
+        """The first cycle in which the next step can be executed or put into its queue."""
+        before, earliest = self.before, 0
+        if before:
+            self.fetched = self.at + 1 if before.jumps else self.decoded
+            earliest = max(self.added + (before.op in _HOLDING), self.at if before.op in _FLOW else 0)
+        self.decoded = max(self.fetched + 1, earliest)
+        self.added = max(self.decoded + 1, self.at)
+        self.before = step
+        return self.added + 1
+
+
+class SemaphoreTimes:
+    """Semaphores: from which cycles on each is one higher, and how many of those have been taken.
+
+    Signals may come in any order as long as none is earlier than one that has been taken.
+    """
+
+    def __init__(self):
+        self.signals: list[list[int]] = [[] for _ in range(SEMAPHORES)]
+        self.taken = [0] * SEMAPHORES
+
+    def signal(self, mask: int, done: int) -> None:
+        """What is done in a cycle signals."""
+        for s in _MASKS[mask]:
+            if self.taken[s] and done + TO_COUNT < self.signals[s][self.taken[s] - 1]:
+                raise ValueError(f"semaphore {s}: two engines signal it, the first of them not first in the program")
+            insort(self.signals[s], done + TO_COUNT)
+
+    def waits(self, mask: int) -> list[Wait]:
+        """What must be known before `ready`."""
+        return [(self.signals[s], self.taken[s]) for s in _MASKS[mask] if len(self.signals[s]) <= self.taken[s]]
+
+    def ready(self, mask: int, at: int) -> int:
+        """First cycle from `at` on in which every semaphore of `mask` is above zero; takes one of each."""
+        for s in _MASKS[mask]:
+            at = max(at, self.signals[s][self.taken[s]])
+            self.taken[s] += 1
+        return at
+
+
 class SequencerTime:
     """Time view of `hdl.sequencer.Sequencer` with engines that take what they are offered at once.
 
@@ -169,77 +240,35 @@ class SequencerTime:
 
     def run(self, steps: list[Step]) -> SequencerTiming:
         """Cycles of a trace's steps, START being taken in cycle 0. Raises `ValueError` for a wait that never ends."""
-        depth = self.p.lxe.queue
-        signals: dict[int, list[int]] = defaultdict(list)  # of each semaphore: cycles from which on it is one higher
-        taken: dict[int, int] = defaultdict(int)
-        queues: dict[str, _Queue] = {name: _Queue(depth) for name in NAMES.values()}
+        semaphores, pipeline = SemaphoreTimes(), Pipeline()
+        queues = {name: Queue(self.p.lxe.queue) for name in NAMES.values()}
         idle = dict.fromkeys(NAMES.values(), 0)  # cycle of the last `done`, from the next on the engine is idle
         executed: list[int] = []
-        fetched, decoded, added, done = TO_FETCH, 0, 0, 0
         finish = None
-        for k, step in enumerate(steps):
-            before = steps[k - 1] if k else None
-            if before:
-                fetched = executed[-1] + 1 if before.jumps else decoded
-                earliest = max(added + 1 if before.op in _HOLDING else added, executed[-1] if before.op in _FLOW else 0)
-            else:
-                earliest = 0
-            decoded = max(fetched + 1, earliest)
-            added = max(decoded + 1, executed[-1] if before else 0)
-            at = added + 1
+
+        def ready(step: Step, at: int) -> int:
+            if semaphores.waits(step.wait):
+                s = next(s for s in _MASKS[step.wait] if len(semaphores.signals[s]) <= semaphores.taken[s])
+                raise ValueError(f"pc {step.pc}: waits for semaphore {s}, which nothing before it signals")
+            return semaphores.ready(step.wait, at)
+
+        for step in steps:
+            at = pipeline.reach(step)
             if step.op in ENGINE:
                 name = NAMES[ENGINE[step.op]]
-                at = queues[name].push(at)
-                go = self._ready(step, queues[name].offer(), signals, taken)
-                queues[name].handed.append(go)
+                queue = queues[name]
+                at = queue.push(at)
+                go = ready(step, queue.offered(len(queue.taken)))
+                queue.pop(go)
                 done = go if name == "vector" else max(idle[name] + 1, go + self.delays[name])
                 idle[name] = max(idle[name], done, go + self.delays[name])
             else:
-                go = self._ready(step, at, signals, taken)
+                go = ready(step, at)
                 if step.op == Opcode.HALT:
                     go = max([go, at + 1, *(c + 2 for c in idle.values())])
                     finish = go + 1
                 done = at = go
+            pipeline.at = at
             executed.append(at)
-            for s in range(SEMAPHORES):
-                if step.signal >> s & 1:
-                    insort(signals[s], done + TO_COUNT)
-        return SequencerTiming(executed, {n: q.handed for n, q in queues.items()}, finish)
-
-    @staticmethod
-    def _ready(step: Step, at: int, signals: dict[int, list[int]], taken: dict[int, int]) -> int:
-        """First cycle from `at` on in which every semaphore that the step waits for is above zero; takes them."""
-        for s in range(SEMAPHORES):
-            if step.wait >> s & 1:
-                if taken[s] == len(signals[s]):
-                    raise ValueError(f"pc {step.pc}: waits for semaphore {s}, which nothing before it signals")
-                at = max(at, signals[s][taken[s]])
-                taken[s] += 1
-        return at
-
-
-class _Queue:
-    """Cycles of a queue (`SyncFIFOBuffered`): of each entry those in which it is put in, moves to the output, goes."""
-
-    def __init__(self, depth: int):
-        self.depth = depth
-        self.moved: list[int] = []
-        self.put: list[int] = []
-        self.handed: list[int] = []
-
-    def push(self, at: int) -> int:
-        """The first cycle from `at` on in which there is room."""
-        if self.depth == 1:
-            at = max([at, *(h + 1 for h in self.handed[-1:])])
-        elif len(self.put) >= self.depth - 1:
-            at = max(at, self.moved[len(self.put) - (self.depth - 1)] + 1)
-        self.put.append(at)
-        return at
-
-    def offer(self) -> int:
-        """The first cycle in which the entry put in last can go."""
-        if self.depth == 1:
-            return self.put[-1] + 1
-        ready = max([self.put[-1] + 1, *self.handed[-1:]])
-        self.moved.append(ready)
-        return ready + 1
+            semaphores.signal(step.signal, done)
+        return SequencerTiming(executed, {n: q.taken for n, q in queues.items()}, finish)
