@@ -1,0 +1,79 @@
+"""cocotb side of long runs of a core: programs and registers in; status, cycles and counters on the way out."""
+
+import os
+from pathlib import Path
+
+import cocotb
+from cocotb.triggers import First, Timer, ValueChange
+from cocotb.utils import get_sim_time
+
+from golden.isa import Status
+from hdl.isa import PROGRAM, REGISTER, START, host_layout, status_layout
+from tb.runner import config, result
+from tb.streams import Bench, unpack
+
+
+def counts(dut, counters: list[list[int]]) -> list[int]:
+    """Sums of performance counters, given by their places."""
+    perf = int(dut.perf.value)
+    return [sum(perf >> 32 * i & 0xFFFFFFFF for i in places) for places in counters]
+
+
+@cocotb.test()
+async def layers(dut):
+    """Run programs one after the other on one memory (`tb/axi_memory.v`).
+
+    folder : its files · programs : [words in hex] · ports : values of inputs that stay · runs : [{"program",
+    "registers", "marks"}] · counters : [[places of counters that are added up]] · every : cycles between samples at
+    most · limit : cycles after which a run has failed
+
+    marks : of each of the counters the counts since the run's start whose cycle is wanted, rising: a sample is taken
+    when they are reached, as none of them counts faster than a cycle. A sample: cycle, counts since the run's start.
+    """
+    c = config()
+    os.chdir(c["folder"])
+    bench = Bench(dut, c["seed"])
+    host = bench.source("host", host_layout())
+    for name, value in c["ports"].items():
+        getattr(dut, name).value = value
+    dut.run.value = 0
+    await bench.start()
+    done, loaded = [], None
+    for k, run in enumerate(c["runs"]):
+        dut.run.value = k + 1
+        await bench.step()
+        if run["program"] != loaded:
+            loaded = run["program"]
+            words = c["programs"][loaded]
+            host.put({"op": PROGRAM, "addr": i, "data": int(word, 16)} for i, word in enumerate(words))
+        host.put({"op": REGISTER, "addr": int(r), "data": v} for r, v in run["registers"].items())
+        host.put([{"op": START}])
+        while host.queue:
+            await bench.step()
+        await bench.step()  # START has been taken, and nothing more is offered
+        start, base = get_sim_time("ns"), counts(dut, c["counters"])
+        samples, left, due, cycle = [], [list(reversed(m)) for m in run["marks"]], 0, 0
+        while (status := unpack(status_layout(), int(dut.status.value)))["code"] == Status.RUNNING:
+            assert cycle < c["limit"], f"no end after {c['limit']} cycles: {status}"
+            if cycle >= due:
+                now = [n - b for n, b in zip(counts(dut, c["counters"]), base, strict=True)]
+                samples.append([cycle, *now])
+                wait = c["every"]
+                for marks, n in zip(left, now, strict=True):
+                    while marks and marks[-1] <= n:
+                        marks.pop()
+                    wait = min(wait, marks[-1] - n) if marks else wait
+                due = cycle + wait
+            await First(ValueChange(dut.status), Timer(2 * (due - cycle), unit="ns"))
+            cycle = int(get_sim_time("ns") - start) // 2
+        now = [n - b for n, b in zip(counts(dut, c["counters"]), base, strict=True)]
+        done.append({"status": status, "cycles": cycle, "samples": [*samples, [cycle, *now]]})
+        done[-1]["perf"] = f"{int(dut.perf.value):x}"
+        Path("progress").write_text(str(k + 1))
+        await bench.step()
+        if status["code"] != Status.DONE:
+            break
+    dut.run.value = 0
+    await bench.step()
+    await bench.step()
+    result({"runs": done})

@@ -1,0 +1,119 @@
+"""Which stage of a layer each unit of a core worked on, and when: golden's issues against the counters of the RTL.
+
+A unit does its work in the order of the program, so the counts of its counter tell which stage it is in, also where
+stages overlap. How much each stage gives it is known from golden.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from golden.core_layer import CorePlan
+from golden.isa import Opcode, StoreTo
+from golden.lxe_sequence import Issue
+from golden.vector import Op as VectorOp
+from hdl.dre import Dre
+from hdl.params import CoreParams
+
+__all__ = ["Span", "Unit", "marks", "spans", "stage_of", "units", "work"]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit of a core: counters that follow its work, those that count its busy cycles, an instruction's share."""
+
+    name: str
+    counters: tuple[str, ...]
+    busy: tuple[str, ...]
+    count: Callable[[Issue], int]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A unit's work in a stage: the cycles between which it was done, and in how many of them the unit was busy."""
+
+    first: int
+    last: int
+    busy: int
+
+
+def units(p: CoreParams) -> list[Unit]:
+    """What the table and the picture show, in their order.
+
+    Busy: DPE a chunk a cycle, VPE a word; loader, storer, retriever a beat of the bus; HCU cycles in which hashes are
+    compared; WTU words of scores taken, all cores together.
+    """
+    beats = p.lxe_format().word_bytes // p.lxe.bus_bytes
+    wtus = [f"dre.{name}" for name, _, _ in Dre.units(p.dre) if name.startswith("wtu")]
+
+    def of(opcode: Opcode, count: Callable[[Issue], int]) -> Callable[[Issue], int]:
+        return lambda i: count(i) if i.op == opcode and not i.skip else 0
+
+    def target(to: StoreTo) -> Callable[[Issue], int]:
+        return of(Opcode.STORE, lambda i: i["rows"] * (i["target"] == to))
+
+    def lanes(stored: bool) -> Callable[[Issue], int]:
+        return of(Opcode.VECTOR, lambda i: i["words"] * ((i.vector.op == VectorOp.STORE) == stored))
+
+    def one(name: str, path: str, counter: str, count: Callable[[Issue], int], busy: str = "") -> Unit:
+        return Unit(name, (f"{path}.{counter}",), (f"{path}.{busy or counter}",), count)
+
+    return [
+        one("DPE", "lxe.dpe", "chunks", of(Opcode.MUL, lambda i: i["rows"] * i["tiles"] * i["chunks"])),
+        one("VPE", "lxe.vpe", "words", lanes(False)),
+        one(
+            "loader", "lxe.loader", "beats", of(Opcode.LOAD, lambda i: i["rows"] * i["words"] * beats * (1 + i["wide"]))
+        ),
+        one("storer", "lxe.storer", "words", lanes(True), "beats"),
+        one("retriever", "retriever", "instructions", lambda i: int(i.op == Opcode.RETRIEVE), "beats"),
+        one("HCU", "dre.hcu", "tokens", target(StoreTo.HASH), "compares"),
+        Unit("WTU", tuple(f"{w}.rows" for w in wtus), tuple(f"{w}.words" for w in wtus), target(StoreTo.SCORE)),
+    ]
+
+
+def stage_of(plan: CorePlan) -> list[int]:
+    """The stage of every instruction of the plan's program, as an index of `plan.stages`."""
+    whole, out = plan.program(), []
+    for k, stage in enumerate(plan.stages):
+        part = plan.program(None, stage.name)[:-1]
+        assert part == whole[: len(part)], f"stage {stage.name}: its instructions are not in one piece"
+        out += [k] * (len(part) - len(out))
+    return [*out, len(plan.stages) - 1]
+
+
+def work(plan: CorePlan, issues: Sequence[Issue], of: Sequence[Unit]) -> np.ndarray:
+    """Counts of every unit at the end of every stage, [units, stages]."""
+    stages, out = stage_of(plan), np.zeros((len(of), len(plan.stages)), np.int64)
+    for i in issues:
+        for u, unit in enumerate(of):
+            out[u, stages[i.pc]] += unit.count(i)
+    return out.cumsum(axis=1)
+
+
+def marks(ends: np.ndarray) -> list[list[int]]:
+    """The counts of each unit at the end of the stages in which it works."""
+    return [sorted({int(n) for n in row if n}) for row in ends]
+
+
+def spans(ends: np.ndarray, samples: np.ndarray) -> list[list[Span | None]]:
+    """Of each unit its work in every stage; None where it has none.
+
+    samples : [n, 1 + 2 * units] cycle, counts of all units, busy counts of all units; with one at every mark, so that
+    `last` is exact, while `first` may be up to `tb.layers.EVERY` cycles early
+    """
+    out = []
+    for u, row in enumerate(ends):
+        counts, busy = samples[:, 1 + u], samples[:, 1 + len(ends) + u]
+        found: list[Span | None] = []
+        before = at = 0
+        for end in row.tolist():
+            if end == before:
+                found.append(None)
+                continue
+            first = int(np.searchsorted(counts, before, "right")) - 1
+            last = int(np.searchsorted(counts, end, "left"))
+            found.append(Span(int(samples[first, 0]), int(samples[last, 0]), int(busy[last] - busy[at])))
+            before, at = end, last
+        out.append(found)
+    return out
