@@ -18,6 +18,7 @@ from hdl.params import SystemParams
 from scripts import console, diagram, page, waves
 from scripts.page import Section
 from scripts.presets import flat
+from scripts.run import load as layers_of
 from scripts.verify import FIXTURE
 from synth import flow
 from synth.emission import emitted
@@ -38,16 +39,18 @@ def command(
     param: console.Param = None,
     trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`; a small real one by default.")] = FIXTURE,
     sweep: Annotated[Path | None, typer.Option(help="Folder of a `vrex sweep`, for its front and plots.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Folder of a `vrex run`, for its stages and picture.")] = None,
     tests: Annotated[
         Path, typer.Option(help="Results of a test run in JUnit's XML, as `make test` leaves them.")
     ] = TESTS,
     seed: console.Seed = 1,
 ) -> None:
-    """Parameters, block diagram, areas, Table III, sweep, verification, coverage and waveforms on one HTML page."""
+    """Parameters, block diagram, areas, Table III, sweep, verification, layers, coverage and waveforms on one page."""
     with console.one_line_errors():
         system = console.params(preset, param)
         data = Trace.load(trace)
         swept = _sweep(sweep) if sweep else []  # before the long part, as a wrong folder should not cost it
+        ran = layers_of(run) if run else []
         areas: dict[str, flow.Area] = {}
         outcomes: dict[str, list[Outcome]] = {}
         pictures: dict[str, str] = {}
@@ -74,6 +77,7 @@ def command(
             *_areas(areas),
             *swept,
             _verification(outcomes, data),
+            *ran,
             _tests(tests),
             *(_waveform(unit, picture) for unit, picture in pictures.items()),
         ]
