@@ -129,8 +129,8 @@ class DecoderLayers:
     def _places(self, layer: int, everything: bool) -> list[Place]:
         """What is compared after a pass: all that it may change, or all of the memory."""
         h, plan = self.host, self.plans[layer]
-        fixed = {name for name in plan.weights.arrays if name.endswith("_weight")}
-        own = [a for name, a in plan.arrays.items() if name not in fixed]
+        spaces = plan.work, plan.weights, plan.kv
+        own = [a for space in spaces for a in space.arrays.values() if not a.name.endswith("_weight")]
         regions = [r for r in h.memory.regions if everything or r.name == "home"]
         return [
             *(Place(a.name, h.address(a, layer), a.shape, a.dtype) for a in own),
