@@ -60,6 +60,9 @@ class Core(Lxe):
             case Retrieve.FETCH:
                 return self._fetch(i)
         ctx = self._context(i, i["ctx"])
+        if i["action"] == Retrieve.COUNT:
+            self._set(i["level"], self.clusters[ctx])
+            return 0
         self.dre.clear(ctx)
         self.clusters[ctx] = 0
         return 0

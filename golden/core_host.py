@@ -54,8 +54,8 @@ class CoreHost:
         self.device_base = region("rings", n_ctx * s.recent * size)
         self.home_base = region("home", blocks * block_slots * size)
         for i, plan in enumerate(plans):
-            end = plan.retrieval.ctx * s.recent + p.row
-            check(end <= n_ctx * s.recent, "n_ctx", n_ctx, f"layer {i} needs {end} entries behind device_base")
+            ctx = plan.retrieval.ctx
+            check(ctx < n_ctx, "n_ctx", n_ctx, f"layer {i} has context {ctx}")
         kv = KvMap(
             clusters=params.max_clusters,
             blocks=blocks,
@@ -70,7 +70,8 @@ class CoreHost:
         self.core = Core(p.fmt, Memory(regions), DreModel(params, kv))
         self.memory = self.core.memory
         for i, (plan, layer, hyperplanes) in enumerate(zip(plans, layers, planes, strict=True)):
-            for name, x in (plan.pack(layer) | {"hash_weight": plan.planes(hyperplanes)}).items():
+            packed = plan.pack(layer) | {"hash_weight": plan.planes(hyperplanes)} | plan.constants()
+            for name, x in packed.items():
                 self.put(name, x, i)
         self.start = 0
         self._programs: dict[tuple[int, str | None, str | None], list[Instruction]] = {}
@@ -103,14 +104,17 @@ class CoreHost:
     def registers(self, layer: int) -> dict[int, int]:
         """What a layer's program starts with."""
         plan = self.plans[layer]
-        return {
+        out = {
             int(Register.WEIGHTS): self.weights[layer],
             int(Register.KV): self.address(plan["ring"], layer),
             int(ROW): 0,
-            int(LEVEL): self.core.clusters[plan.retrieval.ctx],
+            int(LEVEL): 0,
             int(Register.REST): 0,
             int(Register.ENTRIES): 0,
         }
+        if plan.retrieval.fetched:
+            del out[ROW]  # the layer before says here how many entries it has fetched
+        return out
 
     def program(self, layer: int = 0, first: str | None = None, last: str | None = None) -> list[Instruction]:
         """The program of a layer's stages."""

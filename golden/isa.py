@@ -128,6 +128,7 @@ class Retrieve(IntEnum):
     # that << shift.
     FETCH = 2
     CLEAR = 3  # forget the context `ctx`: its clusters and its entries
+    COUNT = 4  # R[level] = clusters of the context `ctx`
 
 
 class Queue(IntEnum):

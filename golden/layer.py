@@ -79,11 +79,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the program, and the arrays it leaves in memory."""
+    """A part of the program, and the arrays it leaves in memory.
+
+    waits : for all of the stage before to be in memory; else for the one before that
+    """
 
     name: str
     items: tuple[Item, ...]
     outputs: tuple[Array, ...]
+    waits: bool = True
 
 
 class LayerPlan:
@@ -98,6 +102,8 @@ class LayerPlan:
     """
 
     _compiler = Compiler
+    _beside: tuple[str, ...] = ()  # names of stages that do not wait for the one before
+    _hands: dict[int, tuple[str, str]] = {}  # semaphores from one stage to another that is not the next
 
     def __init__(self, shape: LayerShape, fmt: LxeFormat, cuts: dict[str, Tiling] | None = None):
         self.shape, self.fmt = shape, fmt
@@ -142,7 +148,7 @@ class LayerPlan:
             ("gated", (1, s.tokens, s.ffn), BF16),
         ):
             self.work.add(name, dims, dtype)
-        self.kv.add("ring", (self.row, s.entry), BF16)
+        self._entry_arrays()
         self.cuts = cuts or {
             "qkv": self._cut(qkv, s.width, s.width),
             "output": self._cut(s.width, s.heads * head, s.group * head),
@@ -155,7 +161,7 @@ class LayerPlan:
             dims = (cut.blocks, cut.slices, cut.tiles * n, cut.words * n)
             self.weights.add(f"{name}_weight", dims, BF16)
         self._more_arrays()
-        self.arrays = self.work.arrays | self.weights.arrays | self.kv.arrays
+        self.arrays = self.work.arrays | self.weights.arrays | self.kv.arrays | self._views
         self.stages = list(self._stages())
 
     def __getitem__(self, name: str) -> Array:
@@ -207,9 +213,14 @@ class LayerPlan:
         for name, outputs, build in self._steps(c, gemm):
             c.items = []
             build()
-            yield Stage(name, tuple(roll(c.items)), tuple(a[o] for o in outputs))
+            yield Stage(name, tuple(roll(c.items)), tuple(a[o] for o in outputs), name not in self._beside)
 
-    _compiler = Compiler
+    def _entry_arrays(self) -> None:
+        """The ring, and the entries behind it, here in one array."""
+        s = self.shape
+        ring = self.kv.add("ring", (self.row, s.entry), BF16)
+        offset = ring.offset + s.recent * s.entry * 2
+        self._views = {"behind": Array("behind", offset, (self.row - s.recent, s.entry), BF16, ring.base)}
 
     def _more_arrays(self) -> None:
         """For plans that do more."""
@@ -241,13 +252,14 @@ class LayerPlan:
             check(name is None or name in names, "stage", name, f"must be one of {', '.join(names)}")
         chosen = self.stages[names.index(first or names[0]) : names.index(last or names[-1]) + 1]
         c = self._compiler(self)
-        c.items = [op(Opcode.SYNC, **semaphores((), (FREE,))) for _ in range(2)]
+        chosen_names = [stage.name for stage in chosen]
+        given = [s for s, (a, b) in self._hands.items() if b in chosen_names and a not in chosen_names]
+        c.items = [op(Opcode.SYNC, **semaphores((), (s,))) for s in (FREE, FREE, *given)]
         for k, stage in enumerate(chosen):
-            if k:
+            if k and stage.waits:
+                c.end()
                 c.begin()
             c.items += stage.items
-            if k < len(chosen) - 1:
-                c.end()
         out = [*assemble(c.items, POINTERS), Instruction(Opcode.HALT, {})]
         name = f"instructions of {first or names[0]} to {last or names[-1]}"
         check(len(out) <= self.fmt.i_depth, name, len(out), f"must be at most i_depth = {self.fmt.i_depth}: run fewer")

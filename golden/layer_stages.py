@@ -159,10 +159,12 @@ class Compiler:
             self.out(words)
             self.store(y, t * length, 1, words, 0)
 
-    def gemm(self, x: Array, weight: Array, cut: Tiling, y: Array, gated: bool = False) -> None:
+    def gemm(
+        self, x: Array, weight: Array, cut: Tiling, y: Array, gated: bool = False, blocks: range | None = None
+    ) -> None:
         """y = x W^T; added to y if y is FP32; SiLU of the even blocks times the odd ones if `gated`.
 
-        x [segments, tokens, numbers]: K runs through the segments.
+        x [segments, tokens, numbers]: K runs through the segments. `blocks`: some of W's, all if not given.
         """
         n, tokens = self.fmt.lanes, self.shape.tokens
         segment = x.shape[-1]
@@ -170,7 +172,7 @@ class Compiler:
         size = cut.tiles * n * numbers  # of a step's weights
         row = y.shape[-1]
         residual = y.dtype == np.float32
-        for block in range(cut.blocks):
+        for block in range(cut.blocks) if blocks is None else blocks:
             gate, up = gated and block % 2 == 0, gated and block % 2 == 1
             to = (block // 2 if gated else block) * cut.tiles * n
             for k in range(cut.slices):
@@ -212,45 +214,68 @@ class Compiler:
             self.store(y, to, tokens, cut.tiles, row)
 
     def rotary(self) -> None:
-        """Heads of `at_once` tokens at a time, turned by tables in bank A."""
+        """Queries and entries of the pass from `qkv`."""
+        self.queries(self.plan["q"])
+        self.entries()
+
+    def queries(self, to: Array) -> None:
+        """All query heads turned."""
+        s = self.shape
+
+        def place(h: int, first: int) -> tuple[Array, int, int]:
+            g, j = divmod(h, s.group)
+            return to, ((g * s.tokens + first) * s.group + j) * s.head_size, s.group * s.head_size
+
+        self.turn_heads(range(s.heads), 0, place)
+
+    def entries(self) -> None:
+        """Keys turned, and values, put together."""
+        s, p = self.shape, self.plan
+        fresh = p["fresh"]
+
+        def place(h: int, first: int) -> tuple[Array, int, int]:
+            return fresh, first * s.entry + (h - s.heads) * s.head_size, s.entry
+
+        self.turn_heads(range(s.heads, s.heads + s.kv_heads), 1, place)
+        row, half = p["qkv"].shape[-1], s.kv_heads * s.head_size
+        for at, words in self.columns(half):
+            self.load(p["qkv"], row - half + at, s.tokens, words, row, LoadTo.VECTOR)
+            self.vector(s.tokens * words, Queue.LOAD, a=STREAM, write=Bank.B)
+            self.out(s.tokens * words)
+            self.store(fresh, half + at, s.tokens, words, s.entry)
+
+    def turn_heads(self, heads: range, which: int, place: Callable[[int, int], tuple[Array, int, int]]) -> None:
+        """Heads of `qkv`, some tokens at a time, turned by tables `which` in bank A.
+
+        `place` says of a head and a first token in which array, where and how far apart its rows are stored.
+        """
         s, p, n = self.shape, self.plan, self.fmt.lanes
         head, period = s.head_size, s.head_size // n
         at_once, words = p.turned, p.turned * period
         row = p["qkv"].shape[-1]
         for first in range(0, s.tokens, at_once):
-            for which, heads in enumerate((range(s.heads), range(s.heads, s.heads + s.kv_heads))):
-                for k in range(2):
-                    at = ((which * 2 + k) * s.tokens + first) * head
-                    self.load(p["tables"], at, 1, words, 0, LoadTo.VECTOR)
-                    self.vector(words, Queue.LOAD, a=STREAM, wide=1, write=Bank.A, addr_d=k * words)
-                for h in heads:
-                    self.load(p["qkv"], first * row + h * head, at_once, period, row, LoadTo.VECTOR)
-                    self.vector(words, Queue.LOAD, a=STREAM, post=Post.ROUND, write=Bank.B)
-                    self.vector(words, a=BANK, b=BANK, write=Bank.C)
-                    self.vector(
-                        words,
-                        a=BANK,
-                        addr_a=words,
-                        b=BANK,
-                        swap=Swap.HALF + period.bit_length() - 1,
-                        c=BANK,
-                        post=Post.ROUND,
-                        write=Bank.B,
-                        addr_d=words,
-                    )
-                    self.out(words, at=words)
-                    if which == 0:
-                        g, j = divmod(h, s.group)
-                        at = ((g * s.tokens + first) * s.group + j) * head
-                        self.store(p["q"], at, at_once, period, s.group * head)
-                    else:
-                        self.store(p["fresh"], first * s.entry + (h - s.heads) * head, at_once, period, s.entry)
-        half = s.kv_heads * head
-        for at, words in self.columns(half):
-            self.load(p["qkv"], row - half + at, s.tokens, words, row, LoadTo.VECTOR)
-            self.vector(s.tokens * words, Queue.LOAD, a=STREAM, write=Bank.B)
-            self.out(s.tokens * words)
-            self.store(p["fresh"], half + at, s.tokens, words, s.entry)
+            for k in range(2):
+                at = ((which * 2 + k) * s.tokens + first) * head
+                self.load(p["tables"], at, 1, words, 0, LoadTo.VECTOR)
+                self.vector(words, Queue.LOAD, a=STREAM, wide=1, write=Bank.A, addr_d=k * words)
+            for h in heads:
+                self.load(p["qkv"], first * row + h * head, at_once, period, row, LoadTo.VECTOR)
+                self.vector(words, Queue.LOAD, a=STREAM, post=Post.ROUND, write=Bank.B)
+                self.vector(words, a=BANK, b=BANK, write=Bank.C)
+                self.vector(
+                    words,
+                    a=BANK,
+                    addr_a=words,
+                    b=BANK,
+                    swap=Swap.HALF + period.bit_length() - 1,
+                    c=BANK,
+                    post=Post.ROUND,
+                    write=Bank.B,
+                    addr_d=words,
+                )
+                self.out(words, at=words)
+                array, at, apart = place(h, first)
+                self.store(array, at, at_once, period, apart)
 
     def columns(self, numbers: int) -> list[tuple[int, int]]:
         """Rows of so many numbers cut so that a bank holds a part of all tokens' rows: first number, words."""
@@ -269,27 +294,49 @@ class Compiler:
             self.store(p["ring"], at, 1, words, s.entry, len=Register.REST)
 
     def scores(self) -> None:
-        """Queries of a KV head, `batch` rows at a time, against a tile of keys a step."""
-        s, p, n, batch = self.shape, self.plan, self.fmt.lanes, self.plan.batch
-        period, out = s.head_size // n, p["scores"]
+        """Queries against the keys of the ring and of the entries behind it."""
         self.count()
-        self.signal_queries()
+        self.products(self.plan["q"], self.plan["scores"], self.keys, self.tiles)
+
+    def products(
+        self,
+        q: Array,
+        out: Array,
+        keys: Callable[[int, int], tuple[Array, int, int]],
+        tiles: Callable[[Callable[[int], None]], None],
+    ) -> None:
+        """Queries of a KV head, `batch` rows at a time, against a tile of keys a step.
+
+        `keys` says of a KV head and a tile in which array, where and how far apart they are; `tiles` which there are.
+        """
+        s, n, batch = self.shape, self.fmt.lanes, self.plan.batch
+        period, row = s.head_size // n, out.shape[-1]
         for g in range(s.kv_heads):
             for first in range(g * s.rows, (g + 1) * s.rows, batch):
+                self.signal_queries()
                 at = first * s.head_size
-                self.load(p["q"], at, batch, period, s.head_size, LoadTo.X, (QUERIES,), to=0, step=period)
+                self.load(q, at, batch, period, s.head_size, LoadTo.X, (QUERIES,), to=0, step=period)
 
                 def tile(i: int, g=g, first=first) -> None:
                     w_at, _ = self.turn()
-                    at = i * n * s.entry + g * s.head_size
-                    self.load(p["ring"], at, n, period, s.entry, LoadTo.W, (FREE,), (FULL,), to=w_at, step=period)
+                    array, at, apart = keys(g, i)
+                    self.load(array, at, n, period, apart, LoadTo.W, (FREE,), (FULL,), to=w_at, step=period)
                     self.mul(w_at, 0, batch, 1, period, period)
                     self.vector(batch, a=STREAM, wide=1, write=Bank.C)
                     self.out(batch, True)
-                    self.store(out, first * out.shape[-1] + i * n, batch, 1, out.shape[-1])
+                    self.store(out, first * row + i * n, batch, 1, row)
 
-                self.tiles(tile)
-                self.signal_queries()
+                tiles(tile)
+
+    def keys(self, g: int, i: int) -> tuple[Array, int, int]:
+        """Where the keys of tile `i` are: array, first number, how far apart."""
+        array, first = self.entry_tile(i)
+        return array, first + g * self.shape.head_size, self.shape.entry
+
+    def entry_tile(self, i: int) -> tuple[Array, int]:
+        """The array with tile `i` of the entries, and the first number of its first entry."""
+        p, tile, ring = self.plan, self.fmt.lanes * self.shape.entry, self.shape.recent // self.fmt.lanes
+        return (p["ring"], i * tile) if i < ring else (p["behind"], (i - ring) * tile)
 
     def count(self) -> None:
         """TAIL, PARTS and LEFT from ENTRIES: the sequencer adds, and counts in words where a LOOP does."""
@@ -318,21 +365,32 @@ class Compiler:
             self.items += [add(left, Register.ENTRIES, 0), add(parts, 0, 0), Loop(turn, (), count=most)]
 
     def signal_queries(self) -> None:
-        """The queries in X are needed no more."""
+        """No query in X is needed any more."""
         self._emit(Opcode.MUL, len=Register.REST, add=_NEVER, **semaphores((), (QUERIES,)))
 
     def tiles(self, step: Callable[[int], None]) -> None:
-        """`step` for every tile of entries: those of the ring, then as many pairs as the register says."""
-        ring = self.shape.recent // self.fmt.lanes
-        for i in range(ring):
+        """`step` for every tile of entries: those of the ring, then those behind it."""
+        self.ring_tiles(step)
+        self.tiles_behind(step)
+
+    def ring_tiles(self, step: Callable[[int], None]) -> None:
+        """`step` for every tile of the ring."""
+        for i in range(self.shape.recent // self.fmt.lanes):
             step(i)
+
+    def tiles_behind(self, step: Callable[[int], None]) -> None:
+        """`step` for every tile behind the ring."""
+        self.pairs(step, self.shape.recent // self.fmt.lanes, Register.ENTRIES)
+
+    def pairs(self, step: Callable[[int], None], first: int, register: int) -> None:
+        """`step` for tiles from number `first`, as many pairs as the register says."""
         before, bodies = self.items, []
         for k in range(2):
             self.items = []
             for i in range(2):
-                step(ring + 2 * k + i)
+                step(first + 2 * k + i)
             bodies.append(self.items)
-        self.items = [*before, repeat(Register.ENTRIES, "pair", *bodies)]
+        self.items = [*before, repeat(register, "pair", *bodies)]
 
     def softmax(self) -> None:
         """Rows of scores, as `vector_programs.softmax` with a mask in bank C."""
@@ -448,10 +506,11 @@ class Compiler:
 
                     def tile(i: int, g=g, first=first, part=part) -> None:
                         w_at, x_at = self.turn()
-                        at = i * n * s.entry + (s.kv_heads + g) * s.head_size
+                        array, at = self.entry_tile(i)
+                        at += (s.kv_heads + g) * s.head_size
                         for k in range(tiles):
                             wait = () if k else (FREE,)
-                            self.load(p["ring"], at + (part + k) * n, n, 1, s.entry, LoadTo.COLUMN, wait, to=w_at + k)
+                            self.load(array, at + (part + k) * n, n, 1, s.entry, LoadTo.COLUMN, wait, to=w_at + k)
                         at = first * rows.shape[-1] + i * n
                         self.load(rows, at, batch, 1, rows.shape[-1], LoadTo.X, (), (FULL,), to=x_at, step=1)
                         self.mul(w_at, x_at, batch, tiles, 1, 1)

@@ -256,7 +256,8 @@ class _Game:
                 self.hazards.setdefault((pc, i.pc, "R"), Hazard(pc, i.pc, who, f"register {r}"))
         if i.op == Opcode.RETRIEVE:
             self.retrieves += 1
-            results = ("to", "level") if i["action"] in (Retrieve.CLUSTER, Retrieve.FETCH) else ()
+            both = ("to", "level")
+            results = {Retrieve.CLUSTER: both, Retrieve.FETCH: both, Retrieve.COUNT: both[1:]}.get(i["action"], ())
             self.sets |= {i[name]: (i.pc, self.retrieves) for name in results if i[name] and not i.skip}
 
     def _engine(self, e: Engine) -> Iterator[None]:

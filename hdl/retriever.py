@@ -24,14 +24,15 @@ class Retriever(wiring.Component):
 
     CLUSTER takes the next token's cluster and says how many its context has. PLACE copies as many entries to where the
     KVMU's replies say, and before each what the KVMU moves home to make room for it. FETCH copies a set's bursts one
-    behind the other. CLEAR asks for the context to be forgotten and waits until the HCU has. Copies overlap
-    (`hdl.copier.Copier`). A move reads its slot of the ring before the slot's next entry is written, and after its last
-    one was: before the first move behind `recent` entries, all responses are waited for.
+    behind the other. CLEAR asks for the context to be forgotten and waits until the HCU has. COUNT says how many
+    clusters a context has. Copies overlap (`hdl.copier.Copier`). A move reads its slot of the ring before the slot's
+    next entry is written, and after its last one was: before the first move behind `recent` entries, all responses are
+    waited for.
 
     Faults: an error response; an address that is no multiple of 2 * lanes bytes (PLACE, FETCH), a context that the DRE
-    has not (CLEAR), an unknown action; a reply that is `full`, a set of more entries than FETCH has rows. Nothing more
-    is begun after one. While `stop` is high no burst is begun, the rest of one begun goes out with strb 0, beats on
-    their way and responses are taken and dropped; once `busy` is low, a reset is safe for the bus.
+    has not (CLEAR, COUNT), an unknown action; a reply that is `full`, a set of more entries than FETCH has rows.
+    Nothing more is begun after one. While `stop` is high no burst is begun, the rest of one begun goes out with strb 0,
+    beats on their way and responses are taken and dropped; once `busy` is low, a reset is safe for the bus.
 
     Parameters
     ----------
@@ -54,9 +55,9 @@ class Retriever(wiring.Component):
         writes (bursts on the bus), beats (written), waits (cycles in which a read waits for room)
 
     Latency: news, a move, a reply or a burst can be taken in the cycle after the instruction; CLUSTER is done 2 cycles
-        after its news. Copies as in `Copier`, then 2 cycles from the last response to `done`, 3 for FETCH. Exact in
-        `sim.retriever.RetrieverTime`.
-    Throughput: CLUSTER 4 cycles; a copied beat a cycle, across copies.
+        after its news, COUNT 1 after the instruction. Copies as in `Copier`, then 2 cycles from the last response to
+        `done`, 3 for FETCH. Exact in `sim.retriever.RetrieverTime`.
+    Throughput: CLUSTER 4 cycles, COUNT 2; a copied beat a cycle, across copies.
     Raises: `ParamError` where the DRE and the LXE do not fit together.
     Source: `golden.isa.Retrieve`; V-Rex section V-C, Fig. 12.
     """
@@ -154,13 +155,15 @@ class Retriever(wiring.Component):
                     with m.Switch(c.action):
                         for action in Retrieve:
                             with m.Case(action):
-                                m.next = action.name
+                                m.next = "LEVEL" if action == Retrieve.COUNT else action.name
                         with m.Default():
                             m.next = "BAD"
+                    m.d.sync += count.eq(levels[c.ctx])  # for COUNT
                     addresses = (c.action == Retrieve.PLACE) | (c.action == Retrieve.FETCH)
                     with m.If(addresses & c.addr[:shift].any()):
                         m.next = "BAD"
-                    with m.If((c.action == Retrieve.CLEAR) & (c.ctx >= k.n_ctx)):
+                    contexts = (c.action == Retrieve.CLEAR) | (c.action == Retrieve.COUNT)
+                    with m.If(contexts & (c.ctx >= k.n_ctx)):
                         m.next = "BAD"
                     with m.If(c.skip):
                         m.next = "DONE"

@@ -86,7 +86,7 @@ class CopierTime:
 
     def _cut(self, addr: int, size: int) -> list[int]:
         words = size // (2 * self.p.dpe.n_w)
-        return cut(self.p, {"addr": addr, "stride": 0, "rows": 0, "words": words - 1, "wide": 0})
+        return list(cut(self.p, {"addr": addr, "stride": 0, "rows": 0, "words": words - 1, "wide": 0}))
 
 
 class RetrieverTime:
@@ -108,6 +108,9 @@ class RetrieverTime:
             out.taken.append(free)
             if c["skip"]:
                 last = free + 1
+            elif c["action"] == Retrieve.COUNT:
+                last = free + 1
+                out.sets += [last] * (c["level"] > 0)
             elif c["action"] == Retrieve.CLEAR:
                 out.clears.append(free + 1)
                 out.news.append(last := free + 2)

@@ -126,6 +126,13 @@ class Episode:
         self.bins.add("clear")
         self._done(i)
 
+    def count(self, ctx: int, **fields: int) -> None:
+        """Ask how many clusters a context has."""
+        i = self._next(Retrieve.COUNT, ctx=ctx, **fields)
+        self._set(i["level"], self.levels[ctx])
+        self.bins.add("counts" if self.levels[ctx] else "counts_none")
+        self._done(i)
+
     def skip(self, action: int, **fields: int) -> None:
         """An instruction that only signals."""
         self.bins.add("skip")
@@ -195,7 +202,7 @@ def random_episode(p: CoreParams, rng: random.Random, n: int, errors: frozenset[
     """`n` instructions that fit."""
     k, word = p.dre.kvmu, 2 * p.dpe.n_w
     out = Episode(p, errors)
-    actions = [Retrieve.CLUSTER] * 3 + [Retrieve.PLACE] * 3 + [Retrieve.FETCH] * 3 + [Retrieve.CLEAR]
+    actions = [Retrieve.CLUSTER] * 3 + [Retrieve.PLACE] * 3 + [Retrieve.FETCH] * 3 + [Retrieve.CLEAR, Retrieve.COUNT]
     for _ in range(n):
         registers = {name: rng.randrange(REGISTERS) for name in ("to", "level")} | {"shift": rng.randrange(32)}
         ctx = rng.randrange(k.n_ctx)
@@ -211,6 +218,8 @@ def random_episode(p: CoreParams, rng: random.Random, n: int, errors: frozenset[
             out.place(ctx, addr, rng.choice([1, 2, k.recent + 1, rng.randint(1, 6)]), **registers)
         elif action == Retrieve.FETCH:
             out.fetch(FETCHED + rng.randint(0, 2000) * word, random_bursts(out, rng), **registers)
+        elif action == Retrieve.COUNT:
+            out.count(ctx, **registers)
         else:
             out.clear(ctx, **registers)
     return out

@@ -1,25 +1,33 @@
 """A core on RTL: whole decoder layers with retrieval, every byte of memory against golden after every pass."""
 
+import tempfile
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from golden import vector_programs as programs
 from golden.core_host import CoreHost
-from golden.core_layer import CorePlan, RetrievalShape
-from golden.isa import Instruction, Opcode, Retrieve, Status
+from golden.core_layer import LEVEL, ROW, CorePlan, RetrievalShape
+from golden.dot import dot
+from golden.isa import Engine, Instruction, Opcode, Retrieve, Status, encode
 from golden.layer_memory import LayerShape, Register
+from golden.lxe_order import play
+from golden.numerics import BF16, to_bf16
 from golden.params import ParamError
+from golden.wicsum import select_rows
 from hdl.emit import emit
 from hdl.params import override, preset
-from tb.lxe import Ran, Script
-from tb.runner import lint
+from tb.lxe import Ran, Script, image
+from tb.runner import Run, lint
+from tb.test_layer import Composed, same, turns, weights
 
 SHAPE = LayerShape(width=16, heads=2, kv_heads=1, head_size=8, ffn=32, tokens=3, recent=8, entries=16)
-SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=64", "clusters=32", "n_ctx=6")
+GROUPS = replace(SHAPE, heads=4, kv_heads=2, head_size=4)  # entries of the same size, more of everything else
+SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=36", "clusters=32", "n_ctx=3")
 LAYERS = 2
-CONTEXTS = 3  # of the KVMU for each layer: the rings of two are room for the entries behind the first's
 
 
 @cache
@@ -32,37 +40,28 @@ def emitted():
     return emit("core", params())
 
 
-def weights(rng: np.random.Generator) -> dict[str, np.ndarray]:
-    s = SHAPE
-
-    def matrix(k: int, n: int) -> np.ndarray:
-        return rng.normal(size=(k, n)) * k**-0.5
-
-    return {
-        "attn_norm": 1 + rng.normal(size=s.width) / 8,
-        "qkv": matrix(s.width, (s.heads + 2 * s.kv_heads) * s.head_size),
-        "attn_output": matrix(s.heads * s.head_size, s.width),
-        "ffn_norm": 1 + rng.normal(size=s.width) / 8,
-        "gate_up": matrix(s.width, 2 * s.ffn),
-        "ffn_down": matrix(s.ffn, s.width),
-    }
+def model(rng: np.random.Generator, shape: LayerShape) -> tuple[list[dict[str, np.ndarray]], list[np.ndarray]]:
+    """Weights and hyperplanes of each layer."""
+    planes = [rng.normal(size=(16, shape.kv_heads * shape.head_size)) for _ in range(LAYERS)]
+    return [weights(shape, rng) for _ in range(LAYERS)], planes
 
 
-def host(rng: np.random.Generator, blocks: int = 64) -> CoreHost:
-    p = params()
-    function = replace(p.dre.function(), th_hd=4)
+def host(rng: np.random.Generator, shape: LayerShape = SHAPE, ahead: bool = False, th_hd: int = 4) -> CoreHost:
+    """Two layers; with `ahead`, the first one chooses and fetches for the second."""
+    p, k = params(), params().dre.kvmu
+    how = [{"ahead": 1}, {"fetched": True}] if ahead else [{}, {}]
     plans = [
-        CorePlan(SHAPE, p.lxe_format(), RetrievalShape(n_hp=16, clusters=32, ctx=CONTEXTS * i)) for i in range(LAYERS)
+        CorePlan(shape, p.lxe_format(), RetrievalShape(n_hp=16, clusters=32, ctx=i, **how[i])) for i in range(LAYERS)
     ]
-    planes = [rng.normal(size=(16, SHAPE.kv_heads * SHAPE.head_size)) for _ in range(LAYERS)]
-    layers = [weights(rng) for _ in range(LAYERS)]
-    sizes = {"blocks": blocks, "block_slots": p.dre.kvmu.block_slots, "n_ctx": CONTEXTS * LAYERS}
-    return CoreHost(plans, layers, planes, function, **sizes)
+    layers, planes = model(rng, shape)
+    sizes = {"blocks": k.blocks, "block_slots": k.block_slots, "n_ctx": k.n_ctx}
+    return CoreHost(plans, layers, planes, replace(p.dre.function(), th_hd=th_hd), **sizes)
 
 
-def turns(start: int) -> tuple[np.ndarray, np.ndarray]:
-    angle = (start + np.arange(SHAPE.tokens))[:, None] * 1e4 ** -(np.arange(0, SHAPE.head_size, 2) / SHAPE.head_size)
-    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+def begin(h: CoreHost, rng: np.random.Generator, start: int) -> None:
+    """The inputs of a pass."""
+    s = h.plans[0].shape
+    h.begin(rng.normal(size=(s.tokens, s.width)).astype(np.float32), *turns(s, start), start)
 
 
 def ports(h: CoreHost) -> dict[str, int]:
@@ -70,15 +69,14 @@ def ports(h: CoreHost) -> dict[str, int]:
     return {"th_hd": f.th_hd, "ratio": f.ratio_q16, "device_base": h.device_base, "home_base": h.home_base}
 
 
-def passes(seed: int, count: int) -> tuple[CoreHost, Script, list[int]]:
-    """So many passes through all layers; entries fetched in each run."""
+def passes(seed: int, count: int, *how) -> tuple[CoreHost, Script, list[int]]:
+    """So many passes through all layers; entries behind the ring in each run."""
     rng = np.random.default_rng(seed)
-    h = host(rng)
+    h = host(rng, *how)
     script = Script(h.memory, [r.name for r in h.memory.regions])
     fetched = []
     for k in range(count):
-        start = k * SHAPE.tokens
-        h.begin(rng.normal(size=(SHAPE.tokens, SHAPE.width)).astype(np.float32), *turns(start), start)
+        begin(h, rng, k * SHAPE.tokens)
         for layer in range(LAYERS):
             script.add(h.program(layer), h.registers(layer))
             h.run(layer)
@@ -110,12 +108,15 @@ BINS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "pause", "count"), [(1, 0.0, 7), (2, 0.4, 5)])
-def test_layers_equal_golden(seed, pause, count, record_property):
+@pytest.mark.parametrize(
+    ("seed", "pause", "count", "how"), [(1, 0.0, 7, ()), (2, 0.4, 4, (GROUPS,)), (3, 0.2, 4, (SHAPE, True))]
+)
+def test_layers_equal_golden(seed, pause, count, how, record_property):
     """Clusters grow, entries go home and come back, and what is chosen changes from pass to pass."""
-    h, script, fetched = passes(seed, count)
+    h, script, fetched = passes(seed, count, *how)
     ran, after = script.play(emitted(), ports(h), pause, seed=seed)
     assert not script.differences(ran, after)
+    assert max(fetched) > 0
     perf, dre = ran[-1].perf, h.core.dre
     assert perf["retriever.entries"] == perf["dre.kvmu.appends"] == count * LAYERS * SHAPE.tokens
     assert perf["dre.hcu.opened"] == sum(map(len, dre.tables))
@@ -128,50 +129,164 @@ def test_layers_equal_golden(seed, pause, count, record_property):
 def test_a_map_without_blocks_ends_in_a_status():
     """Blocks that do not suffice: the same entry is refused in golden and on RTL, with everything before it done."""
     rng = np.random.default_rng(3)
-    h = host(rng)
-    p = override(preset("tiny"), [*SIZES, "blocks=4"]).core
-    function, kv = h.core.dre.params, h.core.dre.kv
-    h.core.dre.kv = type(kv)(
-        **{"clusters": 32, "blocks": 4, "block_slots": kv.block_slots, "recent": 8, "entry_bytes": 32},
-        **{"boundary": kv.boundary, "n_ctx": kv.n_ctx, "device_base": h.device_base, "home_base": h.home_base},
-    )
-    script = Script(h.memory)
-    refused = None
-    for k in range(6):
-        start = k * SHAPE.tokens
-        h.begin(rng.normal(size=(SHAPE.tokens, SHAPE.width)).astype(np.float32), *turns(start), start)
-        script.add(h.program(0), h.registers(0))
-        try:
-            h.run(0)
-        except ValueError as e:
-            refused = e
-            break
-        script.expect()
+    h = host(rng, th_hd=0)  # hardly any token joins another one's cluster
+    script, refused = Script(h.memory), None
+    while not refused:
+        begin(h, rng, len(script.runs) // LAYERS * SHAPE.tokens)
+        for layer in range(LAYERS):
+            script.add(h.program(layer, None, "cluster"), h.registers(layer))
+            try:
+                h.run(layer, None, "cluster")
+            except ValueError as e:
+                refused = e
+                break
+            script.expect()
     assert refused.status == Status.FULL
     assert "more blocks" in str(refused)
-    ran, _ = script.play(emit("core", p), ports(h) | {"th_hd": function.th_hd})
+    ran, _ = script.play(emitted(), ports(h))
     assert [r.status for r in ran] == [Status.DONE] * (len(ran) - 1) + [Status.FULL]
     assert len(ran) == len(script.runs)
 
 
 def test_a_context_is_forgotten():
     """CLEAR: clusters begin anew, blocks are given again."""
-    h, script, _ = passes(5, 2)
+    h, script, _ = passes(5, 2, GROUPS, True)
     clear = [
-        Instruction(Opcode.RETRIEVE, {"action": Retrieve.CLEAR, "ctx": 0}),
+        Instruction(Opcode.RETRIEVE, {"action": Retrieve.CLEAR, "ctx": 1}),
         Instruction(Opcode.HALT, {}),
     ]
     script.add(clear, {})
     h.core.run(clear, {})
     script.expect()
-    rng = np.random.default_rng(6)
-    h.begin(rng.normal(size=(SHAPE.tokens, SHAPE.width)).astype(np.float32), *turns(0), 0)
+    begin(h, np.random.default_rng(6), 0)
     script.add(h.program(0), h.registers(0))
     h.run(0)
     script.expect()
     ran, after = script.play(emitted(), ports(h))
     assert not script.differences(ran, after)
     assert ran[-1].perf["feeder.clears"] == 1
+
+
+def cases() -> tuple[CoreHost, list[dict], bytes, bytes]:
+    """A pass's clusters and places, interrupted; the memory before it and what golden leaves of it."""
+    rng = np.random.default_rng(7)
+    h = host(rng)
+    begin(h, rng, 0)
+    before = image(h.memory)
+    program, registers = h.program(0, None, "cluster"), h.registers(0)
+    h.run(0, None, "cluster")
+    fresh, ring, qkv, planes = (h.address(h.plans[0][name]) for name in ("fresh", "ring", "qkv", "hash_weight"))
+    bus = params().lxe.bus_bytes
+    errors = [
+        ("m_axi", "read", planes + 4 * bus),
+        ("m_axi", "write", qkv),
+        ("h_axi", "read", fresh + bus),
+        ("h_axi", "write", ring + SHAPE.entry * 2),
+    ]
+    whole = {"program": [f"{encode(i):x}" for i in program], "registers": registers, "errors": [], "cut_at": 0}
+    out = [whole | {"errors": [e]} for e in errors]
+    return h, out + [whole | {"cut_at": n} for n in (60, 801, 1049)], before, h.memory
+
+
+def test_errors_and_resets_leave_a_core_that_works():
+    """An error response to any manager ends in a status and a quiet bus; after a reset, all is as at first."""
+    h, interrupted, before, memory = cases()
+    region = next(r for r in memory.regions if r.name == "rings")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "memory.bin")
+        before.tofile(path)
+        config = {"cases": interrupted, "memory": str(path), "ports": ports(h), "limit": 5000}
+        config["watch"] = [region.base, region.size]
+        got = Run(emitted(), "tb.bench_core", "interrupted", config)()["cases"]
+    for case, (first, second, rings) in zip(interrupted, got, strict=True):
+        if case["errors"]:
+            assert first["status"]["code"] == Status.BUS, case["errors"]
+            assert (first["begun"], first["left"]) == (0, []), case["errors"]
+        else:
+            assert first["status"]["code"] == Status.RUNNING
+        assert second["status"]["code"] == Status.DONE
+        assert bytes.fromhex(rings) == region.data.tobytes()
+
+
+@pytest.mark.parametrize(("shape", "ahead"), [(SHAPE, False), (GROUPS, False), (GROUPS, True)])
+def test_programs_are_ordered_by_semaphores_alone(shape, ahead):
+    rng = np.random.default_rng(8)
+    h = host(rng, shape, ahead)
+    for k in range(5):
+        begin(h, rng, k * shape.tokens)
+        for layer in range(LAYERS):
+            result = h.run(layer)
+            if k in (0, 4):
+                order = play(result.issues, params().lxe_format())
+                assert (order.waiting, order.left, order.hazards) == ({}, {}, [])
+    assert h.core.registers[Register.ENTRIES] > 0
+
+
+def test_stages_may_run_alone():
+    """Stage by stage, what is in memory and registers is as after the whole program."""
+    whole, parts = (host(np.random.default_rng(9), GROUPS, True) for _ in range(2))
+    rng = [np.random.default_rng(10) for _ in range(2)]
+    for k in range(4):
+        for h, r in zip((whole, parts), rng, strict=True):
+            begin(h, r, k * SHAPE.tokens)
+        for layer in range(LAYERS):
+            whole.run(layer)
+            registers = parts.registers(layer)
+            plan, entries = parts.plans[layer], whole.core.registers[Register.ENTRIES]
+            for stage in plan.stages:
+                result = parts.core.run(parts.program(layer, stage.name, stage.name), registers)
+                registers = {}
+                if k < 3:
+                    continue
+                work = plan.costs(entries, parts.core.registers[LEVEL])[stage.name]
+                assert work.chunks == result.chunks, stage.name
+                assert work.words == result.words[Engine.VECTOR], stage.name
+                assert work.issued == sum(result.instructions.values()), stage.name
+    for a, b in zip(whole.memory.regions, parts.memory.regions, strict=True):
+        assert a.data.tobytes() == b.data.tobytes()
+    assert whole.core.registers[Register.ENTRIES] == parts.core.registers[Register.ENTRIES] > 0
+
+
+def test_entries_are_those_that_guessed_queries_choose():
+    """The first layer's input, normed and projected as the second layer's, chooses what the second one attends to."""
+    rng = np.random.default_rng(11)
+    h = host(rng, GROUPS, ahead=True)
+    plan, s, most = h.plans[1], GROUPS, 0
+    composed = Composed(plan, model(np.random.default_rng(11), s)[0][1])
+    for k in range(6):
+        begin(h, rng, k * s.tokens)
+        hidden = h.get("hidden")
+        cos, sin = turns(s, k * s.tokens)
+        x = composed.norm(hidden, "attn_norm")
+        q = to_bf16(composed.gemm("qkv", x, composed.w["qkv"]))[:, : s.heads * s.head_size]
+        q = composed.turn(q.reshape(s.tokens, s.heads, -1), *(np.float32(t * plan.query_scale) for t in (cos, sin)))
+        q = q.reshape(s.tokens, s.kv_heads, s.group, -1).swapaxes(0, 1).reshape(s.kv_heads, -1, s.head_size)
+        level, counts, chosen = h.core.clusters[1], h.core.dre.tables[1].counts.copy(), []
+        h.run(0)
+        same(h.get("guess").reshape(q.shape), q)
+        if level:
+            f = params().lxe_format()
+            means = h.get("means", 1)[:level, : s.kv_heads * s.head_size].reshape(level, s.kv_heads, -1)
+            rows = np.concatenate([dot(q[g], np.ascontiguousarray(means[:, g]), f.dot) for g in range(s.kv_heads)])
+            steps = [programs.score_codes(row, plan.scale, f.vector) for row in rows]
+            codes = [programs.run(step, f.vector)[0][:level] for step in steps]
+            mask = select_rows(np.stack(codes).astype(np.int64), counts, h.core.dre.params).mask.any(0)
+            kv, size = h.core.dre.kv, s.entry * 2
+            for b in kv.fetch(1, np.flatnonzero(mask).tolist()):
+                chosen += [h.memory.get(b.addr + i, (s.entry,), BF16) for i in range(0, b.bytes, size)]
+        assert h.core.registers[ROW] == len(chosen)
+        same(h.get("behind", 1)[: len(chosen)], np.array(chosen, BF16).reshape(-1, s.entry))
+        h.run(1)
+        assert h.core.registers[Register.ENTRIES] == len(chosen)
+        # Attention to the ring and to them, and to nothing else.
+        n, q = s.recent + -(-len(chosen) // 8) * 8, h.get("q", 1).reshape(q.shape)
+        entries = np.concatenate([h.get("ring", 1), h.get("behind", 1)])[:n].reshape(n, 2, s.kv_heads, -1)
+        behind = np.arange(s.recent, n) < s.recent + len(chosen)
+        seen = np.concatenate([plan.seen(k * s.tokens), np.tile(behind, (s.tokens, 1))], axis=1).repeat(s.group, axis=0)
+        want = np.concatenate([composed.attention(q[g], entries[:, :, g], seen)[2] for g in range(s.kv_heads)])
+        same(h.get("attention", 1), want)
+        most = max(most, len(chosen))
+    assert most > 0
 
 
 def test_lints(tmp_path):

@@ -125,6 +125,7 @@ def bad() -> list[tuple[Episode, dict]]:
             (Retrieve.PLACE, {"addr": SOURCES + 4}),
             (Retrieve.FETCH, {"addr": 7}),
             (Retrieve.CLEAR, {"ctx": n_ctx}),
+            (Retrieve.COUNT, {"ctx": n_ctx}),
             (len(Retrieve), {}),
             (7, {}),
         )
@@ -144,7 +145,7 @@ def bad() -> list[tuple[Episode, dict]]:
         e.fetch(FETCHED, [(HOMES, e.p.dre.kvmu.entry_bytes)] * 3, short=1)
         out.append((e, {"stalls": stalls}))
     kinds = [e.fault for e, _ in out]
-    assert (kinds.count("range"), kinds.count("full")) == (5, 8)
+    assert (kinds.count("range"), kinds.count("full")) == (6, 8)
     return out
 
 
@@ -174,7 +175,7 @@ def test_reset_in_flight():
 
 BINS = {
     *("opens", "joins", "moves", "no_moves", "moves_its_own", "one_row", "rows", "empty", "one_burst", "bursts"),
-    *("fetches_moved", "clear", "skip", "aligned", "askew"),
+    *("fetches_moved", "clear", "counts", "counts_none", "skip", "aligned", "askew"),
 }
 
 
