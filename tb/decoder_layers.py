@@ -90,6 +90,7 @@ class DecoderLayers:
         )
         self.hidden = trace.hidden.astype(np.float32)
         self.units = stages.units(p)
+        self.stages = [stages.stage_of(plan) for plan in self.plans]
         counters = [unit.counters for unit in self.units] + [unit.busy for unit in self.units]
         self.session = Session(self.host.memory, p, counters)
         self.passes: list[Pass] = []
@@ -109,11 +110,11 @@ class DecoderLayers:
         for frame, (start, stop) in enumerate(self.spans):
             turns = (table[start:stop] for table in (self.decoder.cos, self.decoder.sin))
             h.begin(self.hidden[start:stop], *turns, start - self.sinks)
-            for i, plan in enumerate(self.plans):
+            for i in range(len(self.plans)):
                 label = f"frame {frame}, layer {i}"
                 self.session.add(label, h.program(i), h.registers(i))
                 got = h.run(i)
-                ends = stages.work(plan, got.issues, self.units)
+                ends = stages.work(self.stages[i], got.issues, self.units)
                 counts = [*stages.marks(ends), *([] for _ in self.units)]
                 self.session.expect(got.writes, self._places(i, frame == len(self.spans) - 1), counts)
                 at_home = sum(c.offloaded for c in h.core.dre.kv.contexts[i].clusters.values())

@@ -82,9 +82,12 @@ def stage_of(plan: CorePlan) -> list[int]:
     return [*out, len(plan.stages) - 1]
 
 
-def work(plan: CorePlan, issues: Sequence[Issue], of: Sequence[Unit]) -> np.ndarray:
-    """Counts of every unit at the end of every stage, [units, stages]."""
-    stages, out = stage_of(plan), np.zeros((len(of), len(plan.stages)), np.int64)
+def work(stages: Sequence[int], issues: Sequence[Issue], of: Sequence[Unit]) -> np.ndarray:
+    """Counts of every unit at the end of every stage, [units, stages].
+
+    stages : of each instruction of the program, `stage_of`
+    """
+    out = np.zeros((len(of), stages[-1] + 1), np.int64)
     for i in issues:
         for u, unit in enumerate(of):
             out[u, stages[i.pc]] += unit.count(i)
