@@ -20,12 +20,12 @@ from scripts.page import Section
 from scripts.presets import flat
 from scripts.run import load as layers_of
 from scripts.verify import FIXTURE
-from synth import flow
+from synth import flow, table3
 from synth.emission import emitted
 from synth.sweep import front
 from synth.sweep.database import Row as Result
 from synth.sweep.evaluate import OBJECTIVES
-from synth.table3 import DRE, SYSTEMS, Row, table3
+from synth.table3 import DRE, SYSTEMS, Row
 from tb.runner import BenchError
 from tb.verify import Outcome, verify_unit
 
@@ -55,11 +55,11 @@ def command(
         outcomes: dict[str, list[Outcome]] = {}
         pictures: dict[str, str] = {}
         with Progress(console=console.err, transient=True) as progress:
-            bar = progress.add_task("", total=2 * len(UNITS))
-            for unit in UNITS:
+            bar = progress.add_task("", total=len(table3.UNITS) + len(UNITS))
+            for unit in table3.UNITS:
                 progress.update(bar, description=f"{unit}: area")
-                made = emitted(unit, params_of(unit, system), flow.BUILD)
-                areas[unit] = flow.synthesise(made.verilog, made.top, leaves=tuple(made.manifest["leaves"]))
+                made, parts = table3.design(unit, system, flow.BUILD)
+                areas[unit] = flow.synthesise(made.verilog, made.top, **parts)
                 progress.advance(bar)
             for unit in UNITS:
                 progress.update(bar, description=f"{unit}: {trace.name} on the RTL")
@@ -124,7 +124,7 @@ def _diagram(system: SystemParams, areas: dict[str, flow.Area]) -> Section:
 
 
 def _areas(areas: dict[str, flow.Area]) -> list[Section]:
-    rows = table3(areas)
+    rows = table3.table3(areas)
     core, paper = rows["core"], rows["core"].paper_area
     body = [
         [
@@ -155,8 +155,7 @@ def _areas(areas: dict[str, flow.Area]) -> list[Section]:
             [
                 u,
                 *(f"{x:,.0f}" for x in (a.comb_ge, a.reg_ge, a.memory_bits)),
-                f"{a.timing.delay:,.0f}",
-                str(a.timing.levels),
+                *((f"{a.timing.delay:,.0f}", str(a.timing.levels)) if a.timing else ("-", "-")),
             ]
             for u, a in areas.items()
         ],  # fmt: skip

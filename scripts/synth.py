@@ -25,7 +25,10 @@ CORE = "core"
 
 def command(
     unit: Annotated[
-        str, typer.Argument(help=f"One of {', '.join(emit.UNITS)}, core; the units inside of it are listed too.")
+        str,
+        typer.Argument(
+            help=f"One of {', '.join((*emit.UNITS, *table3.BLOCKS))}, core; the units inside of it are listed too."
+        ),
     ] = "dre",
     preset: Annotated[str, typer.Option(help=f"One of {', '.join(params.PRESETS)}.")] = "core",
     assign: Annotated[list[str] | None, typer.Option("-p", metavar="NAME=VALUE", help="Change a parameter.")] = None,
@@ -71,7 +74,8 @@ def command(
     errors: list[str] = []
     code = 2
     try:
-        check(unit in (*emit.UNITS, CORE), "unit", unit, f"must be one of {', '.join((*emit.UNITS, CORE))}")
+        valid = (*emit.UNITS, *table3.BLOCKS, CORE)
+        check(unit in valid, "unit", unit, f"must be one of {', '.join(valid)}")
         check(unit == CORE or not beside_paper, "--table3", unit, "is of the whole core: vrex synth core --table3")
         powers = _powers(power) if power else {}
         check(node in NODES, "--node", node, f"must be one of {', '.join(map(str, NODES))}")
@@ -130,7 +134,8 @@ def _place(unit: str, preset: str, assign: list[str], device: str, as_json: bool
     placed: dict[str, fpga.Placed] = {}
     errors = []
     with console.one_line_errors():
-        check(unit in emit.UNITS, "unit", unit, f"must be one of {', '.join(emit.UNITS)}")
+        valid = (*emit.UNITS, *table3.BLOCKS)
+        check(unit in valid, "unit", unit, f"must be one of {', '.join(valid)}")
         chosen = params.override(params.preset(preset), assign)
         with Progress(console=console.err, transient=True) as progress:
             for name in progress.track(_units(unit), description=f"{device}: place and route"):
@@ -195,10 +200,10 @@ def _agreement(rows: dict[str, flow.Area], others: dict[str, flow.Area]) -> dict
 
 def _units(unit: str) -> list[str]:
     """The rows of a report: a unit comes after those inside of it, whose parameters are part of its own."""
-    if unit == CORE:  # no module yet: its units side by side
-        return list(emit.UNITS)
+    if unit == CORE:  # its units side by side
+        return list(table3.UNITS)
     if unit not in emit.UNITS:
-        return []
+        return [unit] if unit in table3.BLOCKS else []
     return [*(u for u in emit.UNITS if emit.UNITS[u][2].startswith(emit.UNITS[unit][2] + ".")), unit]
 
 
@@ -221,9 +226,8 @@ def _measure(
         with console.err.status("") as status:
             for unit in units:
                 status.update(f"generating {unit}")
-                made = emission.emitted(unit, emit.params_of(unit, chosen), flow.BUILD)
-                leaves = tuple(made.manifest.get("leaves", ()))
-                jobs[pool.submit(flow.synthesise, made.verilog, made.top, leaves=leaves, **options)] = unit
+                made, parts = table3.design(unit, chosen, flow.BUILD)
+                jobs[pool.submit(flow.synthesise, made.verilog, made.top, **parts, **options)] = unit
                 collect([j for j in jobs if j.done()])
             while jobs:
                 status.update(f"synthesising {', '.join(jobs.values())}")

@@ -140,6 +140,7 @@ def synthesise(
     effort: str = "area",
     target: float | None = None,
     unread: tuple[str, ...] = ("perf",),
+    outside: tuple[str, ...] = (),
 ) -> Area:
     """Area and timing of module `top`, mapped to gates.
 
@@ -156,6 +157,7 @@ def synthesise(
     unread : outputs of top, where it has them, and of leaves ("leaf.output") that are left open, so that what only
         they read is no hardware: by default the performance counters, which are there to verify a unit and are part
         of none
+    outside : modules below top that are left out, as they are measured elsewhere; what joins them has no timing then
 
     Safe to call from several threads and processes at once: each run is a process of its own, and this process has
     at most `run.RUNS` of them at a time.
@@ -163,19 +165,19 @@ def synthesise(
     `liberty.load`. A design that cannot be timed has its area and the reason.
     """
     text = _source(verilog)
-    _check(top, leaves, unread, effort, target)
+    _check(top, (*leaves, *outside), unread, effort, target)
     paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
     content = digest(paths)
     sources = tuple(Path(m.__file__).read_text() for m in (nldm, source, timing))
-    asked = (macro_bits, dont_use, leaves, effort, target, unread)
+    asked = (macro_bits, dont_use, leaves, effort, target, unread, *outside)
     decides = (text, top, content, asked, run.recipe(effort, target), sources)
     kept = build / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json"
     found = _recall(kept)
     if found is not None:
         return found
-    done, library = netlists(text, top, liberty, macro_bits, dont_use, build, leaves, effort, target, unread)
+    done, library = netlists(text, top, liberty, macro_bits, dont_use, build, leaves, effort, target, unread, outside)
     names = tuple(p.name for p in paths) if liberty else ("openvrex",)
-    area = _total(top, effort, done, library, names, bool(liberty))
+    area = _total(top, effort, done, library, names, bool(liberty), outside)
     write_atomically(kept, json.dumps(asdict(area), indent=1).encode())
     return area
 
@@ -191,20 +193,21 @@ def netlists(
     effort: str = "area",
     target: float | None = None,
     unread: tuple[str, ...] = ("perf",),
+    outside: tuple[str, ...] = (),
 ) -> tuple[dict[str, dict], Library]:
     """What `synth.worker` reports of `top` and of each leaf, and the library; arguments as of `synthesise`."""
     text = _source(verilog)
-    _check(top, leaves, unread, effort, target)
+    _check(top, (*leaves, *outside), unread, effort, target)
     paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
     content = digest(paths)
     with _loading:
         library = _library(content, tuple(paths), build, dont_use)
-    texts = _split(text, top, leaves)
+    texts = {n: t for n, t in _split(text, top, (*leaves, *outside)).items() if n not in outside}
     with ThreadPoolExecutor(len(texts)) as pool:
         options = (library, content + repr(dont_use), macro_bits, effort, target)
         jobs = {}
         for n, t in texts.items():
-            others = tuple(x for x in leaves if x != n)
+            others = tuple(x for x in (*leaves, *outside) if x != n)
             left = tuple(name for where, _, name in (o.rpartition(".") for o in unread) if (where or top) == n)
             jobs[n] = pool.submit(run.mapped, t, n, others, *options, left, build)
         done = {n: job.result() for n, job in jobs.items()}
@@ -267,7 +270,13 @@ def _split(text: str, top: str, leaves: tuple[str, ...]) -> dict[str, str]:
 
 
 def _total(
-    top: str, effort: str, done: dict[str, dict], library: Library, names: tuple[str, ...], microns: bool
+    top: str,
+    effort: str,
+    done: dict[str, dict],
+    library: Library,
+    names: tuple[str, ...],
+    microns: bool,
+    outside: tuple[str, ...],
 ) -> Area:
     """The area of a design from what its modules hold: their own cells, times their instances."""
     inside = {n: {x: d["cells"].get(x, 0) for x in done if x in d["cells"]} for n, d in done.items()}
@@ -279,8 +288,8 @@ def _total(
     for name in reversed(order):
         for leaf, count in inside[name].items():
             instances[leaf] += count * instances[name]
-    own = {n: _own(n, effort, d, set(done), library, names, microns) for n, d in done.items()}
-    timed, untimed = _timings([n for n in order if instances[n]], done, library, microns)
+    own = {n: _own(n, effort, d, {*done, *outside}, library, names, microns) for n, d in done.items()}
+    timed, untimed = ({}, "") if outside else _timings([n for n in order if instances[n]], done, library, microns)
     own = {n: replace(a, timing=timed.get(n), untimed=untimed) for n, a in own.items()}
     parts = [(own[n], instances[n]) for n in (top, *(n for n in done if n != top)) if instances[n]]
     cells = Counter()

@@ -1,9 +1,14 @@
 """Table III of V-Rex: its core's area and power by unit, ours beside it."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from golden.params import check
+from hdl.emit import Emitted, params_of
+from hdl.lxe import Lxe
+from hdl.params import SystemParams
 from synth import technology
+from synth.emission import emitted
 from synth.flow import Area, Memory
 from synth.sram import Sram, total
 from synth.technology import ZERO, Estimate
@@ -21,7 +26,12 @@ PAPER = {
     "kvmu": ("KVMU", 0.53, 0.58),
 }
 DRE = ("hcu", "wtu", "kvmu", "glue")
-UNITS = ("hcu", "wtu", "cluster_set", "kvmu", "dre", "vpe", "dpe")  # whose areas the table needs
+# What a core has beside the units that the paper lists.
+CONTROL = {"lxe": "LXE's control and DMA", "copies": "Retriever and feeder"}
+BLOCKS = ("sequencer", "loader", "storer", "feeder", "retriever")
+JOIN = "lxe_join"  # an LXE without its units: what hands commands and words from one to the other
+# Whose areas the table needs.
+UNITS = ("hcu", "wtu", "cluster_set", "kvmu", "dre", "vpe", "dpe", *BLOCKS, JOIN)
 
 
 @dataclass(frozen=True)
@@ -48,24 +58,37 @@ class Row:
         return self.cells + self.registers + self.memories
 
 
+def design(unit: str, system: SystemParams, build: Path) -> tuple[Emitted, dict]:
+    """One of `UNITS` as Verilog, and what `flow.synthesise` is to map apart or leave out of it."""
+    name = unit if unit != JOIN else "lxe"
+    made = emitted(name, params_of(name, system), build)
+    if unit == JOIN:
+        return made, {"outside": tuple(f"lxe__{inner}" for inner, *_ in Lxe.units(system.core))}
+    return made, {"leaves": tuple(made.manifest.get("leaves", ()))}
+
+
 def table3(
     areas: dict[str, Area], powers: dict[str, Estimate] | None = None, node: int = 14, lxe_bits: int = LXE_BITS
 ) -> dict[str, Row]:
-    """The rows, by unit: those of `PAPER`, "glue" (the DRE without its units), "dre" (all of it) and "core".
+    """The rows, by unit: those of `PAPER`, "glue" (the DRE without its units), those of `CONTROL`, "dre" and "core".
 
     areas : of `UNITS` at least, with one library
-    powers : of a unit of `PAPER` or "glue" (mW), memories counted where the row counts them; units may be missing
-    lxe_bits : on-chip memory of the LXE: memories of DPE and VPE are part of it, what they leave is a macro of one port
+    powers : of a unit of `PAPER` or "glue" (mW), memories counted where the row counts them; units may be missing.
+        Rows of `CONTROL` have none, and the core's is without them
+    lxe_bits : on-chip memory of the LXE: those of its units and queues are part of it, what they leave is a macro of
+        one port
 
     The WTU is `wtu` and `cluster_set`, which unites its rows. Memories of the DRE's units are in the units' rows, as
-    there is no row for them in the paper.
+    there is no row for them in the paper; the retriever's buffer is in its own.
     """
     powers = powers or {}
-    own = [*areas["dpe"].memories, *areas["vpe"].memories]
+    lxe = ("sequencer", "loader", "storer", JOIN)
+    own = [m for n in ("dpe", "vpe", *lxe) for m in areas[n].memories]
     rest = lxe_bits - sum(m.bits for m in own)
     scratchpad = [Sram(-(-rest // 512), 512, node=node, shared=True)] if rest > 0 else []
     inside = [areas[n] for n in ("hcu", "wtu", "cluster_set", "kvmu")]
     known = sum(m.bits for a in inside for m in a.memories)
+    copies = [areas[n] for n in ("feeder", "retriever")]
     parts = {
         "dpe": ([areas["dpe"]], []),
         "vpe": ([areas["vpe"]], []),
@@ -73,10 +96,12 @@ def table3(
         "hcu": ([areas["hcu"]], macros(areas["hcu"].memories, node)),
         "wtu": (inside[1:3], macros([*inside[1].memories, *inside[2].memories], node)),
         "kvmu": ([areas["kvmu"]], macros(areas["kvmu"].memories, node)),
+        "lxe": ([areas[n] for n in lxe], []),
+        "copies": (copies, macros([m for a in copies for m in a.memories], node)),
     }
     rows = {}
     for unit, (logic, memories) in parts.items():
-        name, area, power = PAPER[unit]
+        name, area, power = PAPER[unit] if unit in PAPER else (CONTROL[unit], 0.0, 0.0)
         comb, reg = (_square(sum(getattr(a, k) for a in logic), node) for k in ("comb_ge", "reg_ge"))
         ram = total(memories) * 1e-6
         bits = sum(m.capacity for m in memories)
@@ -88,8 +113,9 @@ def table3(
     ram += -1 * sum((rows[u].memories for u in ("hcu", "wtu", "kvmu")), ZERO)
     bits = areas["dre"].memory_bits - known
     rows["glue"] = Row("DRE, its own", 0.0, 0.0, *logic, ram, bits, powers.get("glue"))
-    for unit, name, units in (("dre", "DRE", DRE), ("core", "Core", (*PAPER, "glue"))):
-        rows[unit] = _sum(name, [rows[u] for u in units])
+    rows = {u: rows[u] for u in (*PAPER, "glue", *CONTROL)}
+    for unit, name, units in (("dre", "DRE", DRE), ("core", "Core", tuple(rows))):
+        rows[unit] = _sum(name, [rows[u] for u in units], [rows[u].power for u in units if u not in CONTROL])
     return rows
 
 
@@ -130,8 +156,7 @@ def _square(gates: float, node: int) -> Estimate:
     return technology.to_node(gates, node) * 1e-6
 
 
-def _sum(name: str, rows: list[Row]) -> Row:
-    powers = [r.power for r in rows]
+def _sum(name: str, rows: list[Row], powers: list[Estimate | None]) -> Row:
     columns = (sum((getattr(r, k) for r in rows), ZERO) for k in ("cells", "registers", "memories"))
     power = None if None in powers else sum(powers, ZERO)
     paper = (sum(getattr(r, k) for r in rows) for k in ("paper_area", "paper_power"))

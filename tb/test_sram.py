@@ -11,7 +11,7 @@ from synth.agreement import agreement
 from synth.flow import MACRO_BITS, Area, Memory
 from synth.liberty import EMBEDDED, load
 from synth.sram import ACCESS_FACTOR, AREA_SPREAD, ENERGY_FACTOR, POINTS, Sram, crossover
-from synth.table3 import CORE, LXE_BITS, PAPER, powers_of, table3
+from synth.table3 import CONTROL, CORE, LXE_BITS, PAPER, powers_of, table3
 from synth.technology import NODES, Estimate, to_node
 
 
@@ -159,25 +159,34 @@ def test_table_sums():
         "cluster_set": area("cluster_set", 2000, 1000),
         "kvmu": area("kvmu", 4000, 3000, Memory("t", 44, 1024, 1, 1, shared=True)),
         "dre": area("dre", 37100, 14600, Memory("h", 32, 1024, 1, 1), Memory("s", 176, 128, 1, 1)),
+        "sequencer": area("sequencer", 9000, 8000, Memory("program", 256, 512, 1, 1)),
+        "loader": area("loader", 700, 600),
+        "storer": area("storer", 50, 40),
+        "feeder": area("feeder", 3, 2),
+        "retriever": area("retriever", 20, 10, Memory("buffer", 512, 144, 1, 1)),
+        "lxe_join": area("lxe", 1, 1, Memory("queue", 2048, 15, 1, 1)),
     }
     memories = (*units["dre"].memories, *units["kvmu"].memories, Memory("glue", 64, 64, 1, 1))
     units["dre"] = replace(units["dre"], memories=memories)
     rows = table3(units)
-    assert list(rows) == [*PAPER, "glue", "dre", "core"]
+    assert list(rows) == [*PAPER, "glue", *CONTROL, "dre", "core"]
     assert rows["core"].paper_area == pytest.approx(CORE, rel=1e-3)
     assert rows["dre"].paper_area / CORE == pytest.approx(0.0204)
     assert rows["wtu"].cells.value == pytest.approx(to_node(32000).value * 1e-6)
     assert rows["wtu"].registers.value == pytest.approx(to_node(11000).value * 1e-6)
     assert rows["wtu"].memories.value == pytest.approx(Sram(128, 176).area.value * 1e-6)
-    assert rows["memory"].bits == LXE_BITS, "what DPE and VPE leave is filled up"
-    own = 64 * Sram(32, 1024).area.value + Sram(64, 2048).area.value
-    left = (LXE_BITS - 64 * 32768 - 131072) // 512
+    assert rows["memory"].bits == LXE_BITS, "what its units leave is filled up"
+    shapes = [*[(32, 1024)] * 64, (64, 2048), (512, 256), (15, 2048)]
+    own = sum(Sram(*shape).area.value for shape in shapes)
+    left = (LXE_BITS - sum(words * bits for words, bits in shapes)) // 512
     assert rows["memory"].area.value == pytest.approx((own + Sram(left, 512, shared=True).area.value) * 1e-6)
+    assert rows["lxe"].area.value == pytest.approx(to_node(9751 + 8641).value * 1e-6), "memories are in their own row"
+    assert rows["copies"].area.value == pytest.approx((to_node(35).value + Sram(144, 512).area.value) * 1e-6)
     assert rows["glue"].cells.value == pytest.approx(to_node(100).value * 1e-6)
     assert rows["glue"].memories.value == pytest.approx(Sram(64, 64).area.value * 1e-6)
     whole = to_node(37100 + 14600).value + sum(Sram(m.depth, m.width, shared=m.shared).area.value for m in memories)
     assert rows["dre"].area.value == pytest.approx(whole * 1e-6)
-    assert rows["core"].area.value == pytest.approx(sum(rows[u].area.value for u in (*PAPER, "glue")))
+    assert rows["core"].area.value == pytest.approx(sum(rows[u].area.value for u in (*PAPER, "glue", *CONTROL)))
     assert rows["core"].power is None
     powers = dict.fromkeys((*PAPER, "glue"), Estimate(1.0, 2.0, 3.0))
     assert table3(units, powers)["core"].power == Estimate(7.0, 14.0, 21.0)

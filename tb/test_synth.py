@@ -15,6 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from hdl import emit, params
+from hdl.lxe import Lxe
 from scripts import synth as cli
 from synth import emission, run, table3
 from synth.flow import Memory, synthesise
@@ -582,10 +583,15 @@ def test_verilog_is_kept_until_sources_change(units, tmp_path, monkeypatch):
 
 @pytest.fixture
 def core(units, monkeypatch):
-    """Seven small units that stand for those of a core."""
+    """Small units that stand for those of a core, the LXE with its units inside."""
     paths = {"dpe": "core.dpe", "vpe": "core.vpe", "dre": "core.dre", "kvmu": "core.dre.kvmu", "hcu": "core.dre.hcu"}
     paths |= {"wtu": "core.dre.wtu", "cluster_set": "core.dre.wtu"}
-    monkeypatch.setattr(emit, "UNITS", {n: ("", "", paths[n]) for n in table3.UNITS})
+    monkeypatch.setattr(emit, "UNITS", {n: ("", "", path) for n, path in paths.items()})
+    inside = [f"lxe__{name}" for name, *_ in Lxe.units(params.preset("tiny").core)]
+    text = "\n".join(f"  {n} u_{n}(.clk(clk));" for n in inside)
+    text = f"module t(input clk, d, output reg r);\n{text}\n  always @(posedge clk) r <= d;\nendmodule\n"
+    text += "".join(f"module {n}(input clk); reg r; always @(posedge clk) r <= ~r; endmodule\n" for n in inside)
+    units["lxe"] = emit.Emitted(text, "t", {})
     for i, name in enumerate(table3.UNITS):
         body = f"always @(posedge clk) r <= r ^ d[{i + 1}:0];"
         text = f"module t(input clk, input [15:0] d, output reg [{i + 1}:0] r); {body} endmodule"
@@ -595,10 +601,12 @@ def core(units, monkeypatch):
 def test_command_prints_table_iii(core):
     result = runner.invoke(app, ["core", "--preset", "tiny", "--table3"])
     assert result.exit_code == 0, result.stderr
-    for part in ("Table III at 14 nm", "On-chip memory", "1.3757", "0.3398", "15.12", "90.57"):
+    for part in ("Table III at 14 nm", "On-chip memory", "1.3757", "0.3398", "Retriever and feeder", "15.12", "90.57"):
         assert part in result.stdout
     report = json.loads(runner.invoke(app, ["core", "--table3", "--node", "28", "--json"]).stdout)
     assert report["table3"]["node"] == 28
+    join = report["units"]["lxe_join"]
+    assert (join["registers"], join["timing"], join["untimed"]) == (1, None, ""), "without its units"
     rows = report["table3"]["rows"]
     assert rows["memory"]["area"]["value"] == pytest.approx(rows["memory"]["memories"]["value"])
     assert rows["core"]["power"] is None
@@ -615,7 +623,7 @@ def test_table_iii_takes_powers(core, tmp_path):
     power.write_text(json.dumps({"units": {"dpe": mw(20.0), "vpe": mw(10.0), "dre": {"parts": parts}}}))
     result = runner.invoke(app, ["core", "--table3", "--json", "--power", str(power)])
     rows = json.loads(result.stdout)["table3"]["rows"]
-    assert {n: r["power"]["value"] for n, r in rows.items()} == {
+    assert {n: r["power"]["value"] for n, r in rows.items() if n not in table3.CONTROL} == {
         **{"dpe": 40, "vpe": 20, "memory": 30, "hcu": 2, "wtu": 4, "kvmu": 2, "glue": 1, "dre": 9, "core": 99}
     }
     printed = runner.invoke(app, ["core", "--table3", "--power", str(power)]).stdout
@@ -635,7 +643,8 @@ def test_command_compares_libraries(core, tmp_path):
     assert result.exit_code == 0, result.stderr
     (found,) = json.loads(result.stdout)["agreement"]
     assert (found["area"]["factor"], found["area"]["rank"], found["area"]["worst"]) == pytest.approx((2, 1, 0))
-    assert len(found["area"]["names"]) == 7
+    assert found["area"]["names"] == list(table3.UNITS)
+    assert found["delay"]["names"] == [n for n in table3.UNITS if n != table3.JOIN]
     assert "Agreement with tw*.lib" in runner.invoke(app, ["core", "--compare", str(tmp_path / "tw*.lib")]).stdout
 
 
@@ -655,11 +664,11 @@ def test_untimed_unit_is_printed_with_its_reason(units):
     [
         (["--effort", "none"], "effort 'none': must be one of area, speed"),
         (["--target", "500"], "target 500: only effort speed has one"),
-        (["abc"], "unit='abc': must be one of hcu, dre, core"),
+        (["abc"], "unit='abc': must be one of hcu, dre, sequencer, loader, storer, feeder, retriever, core"),
         (["dre", "--table3"], "--table3='dre': is of the whole core: vrex synth core --table3"),
         (["core", "--node", "10"], "--node=10: must be one of 7, 14, 16, 28, 45, 130"),
         (["dre", "--compare", "*.lib"], "--compare='*.lib': names no file"),
-        (["--preset", "huge"], "preset='huge': must be one of tiny, core"),
+        (["--preset", "huge"], "preset='huge': must be one of tiny, small, core"),
         (["-p", "n_z=3"], "parameter='n_z': unknown; valid names"),
         (["--liberty", "absent.lib"], "absent.lib: cannot read the Liberty file"),
     ],
