@@ -25,12 +25,11 @@ from sim.dpe import TO_RESULT, DpeTime
 from sim.memory.pcie import Link
 from sim.memory.ssd import Ssd
 from sim.platform import CLOCK, HOST, POWER, Vrex
-from sim.timeline import Pass, Point, Timeline
+from sim.timeline import RESIDENT, Pass, Point, Timeline
 from sim.workload import Selection
 
 SOFTMAX_WORDS = 4  # passes of the VPE over a score: largest; exp and sum; product; conversion
 ELEMENT_WORDS = 4  # over an element of the encoder's hidden layers and normalisations
-SHARES = 64  # steps in which a layer's share is sampled
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def fetch(v: Vrex, tokens: float, share: float, per_cluster: int) -> tuple[float
     walk."""
     if tokens <= 0:
         return 0.0, 0.0
-    f = units.fetch(v.core.dre, per_cluster, max(1, min(SHARES, round(share * SHARES))), v.kvmu)
+    f = units.fetch(v.core.dre, per_cluster, max(1, min(units.CLUSTERS, round(share * units.CLUSTERS))), v.kvmu)
     first, rate = transfer(v.link, v.ssd, f.addr.tobytes(), f.bytes.tobytes())
     return first + tokens * v.core.dre.kvmu.entry_bytes / rate, f.cycles * tokens / per_cluster
 
@@ -142,19 +141,21 @@ def run(v: Vrex, p: Point, selection: Selection) -> Pass:
     if p.frame:
         w, seconds = encoder(v, p)
         line.put(-1, "vision", "LXE", seconds, 0.0, w.bytes, 2 * w.macs)
-    asked = line.free.get("LXE", 0.0)  # when it is known what the layer attends to
+    asked = [line.free.get("LXE", 0.0)] * v.ahead  # when it is known what each layer attends to
     fetched = 0.0
     for layer, share in enumerate(shares.tolist()):
         tokens = share * home
         seconds, walk = fetch(v, p.batch * tokens, share, per_cluster)
         moved = p.batch * tokens * m.entry_bytes
-        came = line.put(layer, "fetch", "link", seconds, asked, moved) if moved else asked
+        came = line.put(layer, "fetch", "link", seconds, asked[layer], moved) if moved else 0.0
         fetched += moved
-        asked = lxe(layer, "qkv", works["qkv"], gap=v.gap)
+        asked.append(lxe(layer, "qkv", works["qkv"], gap=v.gap))
         if predicts:
-            scored = lxe(layer, "predict", prediction(v, p, clusters), asked)
-            asked = line.put(layer, "select", "DRE", (sum(selects) + walk) / CLOCK, scored)
-        lxe(layer, "attention", attention(v, p.batch, p.rows, m.heads, m.head, tokens + recent, m.entry_bytes), came)
+            scored = lxe(layer, "predict", prediction(v, p, clusters), asked[-1])
+            asked[-1] = line.put(layer, "select", "DRE", (sum(selects) + walk) / CLOCK, scored)
+        attended = float(p.cache) if p.policy in RESIDENT else tokens + recent
+        w = attention(v, p.batch, p.rows, m.heads, m.head, attended, m.entry_bytes / (4 if p.policy == "oaken" else 1))
+        lxe(layer, "attention", w, came)
         for name in ("out", "gate_up", "down"):
             lxe(layer, name, works[name])
     lxe(-1, "vocabulary", product(v, p.batch if p.frame else rows, m.width, m.vocab))

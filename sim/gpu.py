@@ -6,7 +6,7 @@ by the whole time of the transfer.
 """
 
 from sim.platform import Gpu
-from sim.timeline import Pass, Point, Timeline
+from sim.timeline import RESIDENT, Pass, Point, Timeline
 from sim.workload import Selection
 
 
@@ -16,7 +16,7 @@ def run(g: Gpu, p: Point, selection: Selection) -> Pass:
     rows = p.batch * p.rows
     line = Timeline()
     memory = g.bandwidth * g.weights
-    narrow = 4 if p.policy == "oaken" else 1  # K and V of 4 bits
+    launch = 0.0 if p.policy in RESIDENT else g.launch
     overlaps = p.policy in g.predict
 
     def gpu(layer: int, name: str, seconds: float, after: float = 0.0, ops: float = 0.0) -> float:
@@ -28,19 +28,19 @@ def run(g: Gpu, p: Point, selection: Selection) -> Pass:
     asked = line.free.get("GPU", 0.0)
     fetched = 0.0
     for layer, share in enumerate(selection.layers(p.stage).tolist()):
-        attended = p.cache if p.policy in ("resident", "oaken") else share * p.cache
+        attended = p.cache if p.policy in RESIDENT else share * p.cache
         moved = p.batch * share * p.cache * m.entry_bytes
         fetched += moved
         came = line.put(layer, "fetch", "link", moved / g.link, asked if overlaps else line.free.get("GPU", 0.0))
         ops = 2.0 * rows * m.layer_weights
         # FlexGen's layer waits for the cache, too: nothing of it is hidden.
         asked = gpu(
-            layer, "layer", g.launch + max(2 * m.layer_weights / memory, ops / g.dense), 0.0 if overlaps else came, ops
+            layer, "layer", launch + max(2 * m.layer_weights / memory, ops / g.dense), 0.0 if overlaps else came, ops
         )
         if overlaps:
             asked = gpu(layer, "predict", p.batch * p.cache * g.predict[p.policy])
         ops = 2 * p.batch * m.attention_macs(p.rows, attended)
-        read = p.batch * attended * m.entry_bytes / narrow / memory
+        read = p.batch * attended * m.entry_bytes / memory
         gpu(layer, "attention", max(ops / g.attention, read), came, ops)
     gpu(-1, "vocabulary", 2 * m.width * m.vocab / memory)
     return Pass(line.stages, fetched, {"GPU": g.watts})

@@ -24,7 +24,7 @@ class Vrex:
 
     gap      : seconds of a layer that neither bytes nor products explain. Fitted: V-Rex's TPOT at 1K is the time of its
                bytes and 5.1 ms, on the edge and on the server alike (8.95 times the bandwidth), 0.16 ms a layer
-    kvpu     : HCU and WTU predict beside the LXE; else prediction runs on the LXE
+    ahead    : layers between a prediction and the layer that it is for (V-Rex IV-A: the next one)
     kvmu     : clusters lie together; else tokens lie in their order and are fetched one by one
     capacity : bytes of device memory
     """
@@ -37,6 +37,7 @@ class Vrex:
     capacity: int
     core: CoreParams = field(default_factory=lambda: preset("core").core)
     gap: float = 0.16e-3
+    ahead: int = 1
     kvmu: bool = True
     power: str = "ours"
 
@@ -67,8 +68,9 @@ class Gpu:
     """A GPU as a roofline, calibrated on V-Rex's own measurements of it (VI-B); each constant says how.
 
     bandwidth, weights : peak of the device memory, share of it that streaming weights reaches
-    launch    : seconds of a layer beside its bytes. TPOT of FlexGen at 1K (1.9 x 89, 2.8 x 14 ms) less weights and
-    cache
+    launch    : seconds of a layer beside its bytes, where the cache is offloaded. TPOT of FlexGen at 1K (1.9 x 89,
+                2.8 x 14 ms) less weights and cache. Without offloading there is none: AGX's frame at 1K is then 178 ms,
+                Fig. 15 has 1.5 x 121
     link      : bytes per second, the slope of FlexGen's TPOT over the cache, not overlapped (facts: 4.04, 24.6 GB/s)
     attention : operations per second of attention in frames. Slope of FlexGen's frame latency less the link's
     dense     : operations per second of products with many rows
@@ -96,13 +98,14 @@ SERVER = Vrex("V-Rex48", 48, Dram(HBM2E), GEN4_X16, None, 80 << 30)
 HOST = Dram(DDR4)
 
 # Prediction. A100, InfiniGenP: Fig. 4c, 40 % of the latency while 10K of 40K tokens come at the link's rate are 39 %:
-# 56 ms, 43 ns a token and layer. AGX, ReSV: Fig. 16, 48 % of what 2.8 times less than FlexGen is. The others stand at
-# the same ratio between the two GPUs, InfiniGenP on AGX where V-Rex VI-B has it: no faster than FlexGen up to 20K.
+# 56 ms, 43 ns a token and layer; InfiniGen: Fig. 4b, 17 % of a session are answers. AGX, ReSV: Fig. 16, 48 % of what is
+# 2.8 times less than FlexGen; InfiniGenP: as fast as FlexGen in a session of 20K (Fig. 14). Fig. 18 puts ReKV's at
+# nearly nothing: a tenth of the least of the others.
 AGX = Gpu(
     "AGX Orin", 54e12, 204.8e9, launch=1.6e-3, link=4.04e9, attention=0.66e12, dense=27e12, vision=4.6e12,
-    predict={"infinigen": 600e-9, "infinigenp": 600e-9, "rekv": 60e-9, "resv": 242e-9}, watts=40, capacity=32 << 30,
+    predict={"infinigen": 1.07e-6, "infinigenp": 1.07e-6, "rekv": 24e-9, "resv": 242e-9}, watts=40, capacity=32 << 30,
 )  # fmt: skip
 A100 = Gpu(
     "A100", 312e12, 1935e9, launch=0.775e-3, link=24.6e9, attention=2.3e12, dense=156e12, vision=36e12,
-    predict={"infinigen": 43e-9, "infinigenp": 43e-9, "rekv": 4.3e-9, "resv": 17e-9}, watts=300, capacity=80 << 30,
+    predict={"infinigen": 15e-9, "infinigenp": 43e-9, "rekv": 1.5e-9, "resv": 17e-9}, watts=300, capacity=80 << 30,
 )  # fmt: skip

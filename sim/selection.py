@@ -1,7 +1,11 @@
 """Shares of the offloaded tokens that ReSV selects, measured on real streams: the paper's literal reading
 (`resv-paper`, a table a KV head, ratio 0.3, Th_hd 7) in the real decoder with 30 layers and 3 KV heads.
 
-From the runs of `docs/comparison.md`; `vrex simulate selection build/comparison/*/results.json` prints this table anew.
+`world`: 180 frames of 10 tokens, the paper's setting; NAME36: 56 frames of 36 tokens (`docs/comparison.md`). From
+
+    vrex stream world --policy resv-paper --tokens 10 --fps 15 --gop 16 --frames 180 -o build/selection
+    vrex simulate selection build/selection/results.json
+
 A share is (kept - resident) / (1 - resident) of a layer and head: recent window and sinks, which are never fetched, are
 taken out, so that it holds for any cache length.
 """
@@ -19,11 +23,43 @@ def shares(results: dict, policy: str = "resv-paper") -> tuple[np.ndarray, float
 
 
 # Generation.
-TEXT = {"world": 0.0443, "bigbuckbunny": 0.0524, "bikes": 0.0589}
+TEXT = {"world": 0.0236, "world36": 0.0443, "bigbuckbunny36": 0.0524, "bikes36": 0.0589}
 
 # Frames: a row a layer, a column a KV head.
 RATIOS = {
     "world": [
+        (0.813, 0.129, 0.229),
+        (0.426, 0.103, 0.014),
+        (0.41, 0.18, 0.178),
+        (0.022, 0.01, 0.086),
+        (0.032, 0.005, 0.023),
+        (0.065, 0.096, 0.013),
+        (0.067, 0.121, 0.288),
+        (0.015, 0.049, 0.636),
+        (0.454, 0.036, 0.135),
+        (0.124, 0.044, 0.064),
+        (0.085, 0.188, 0.117),
+        (0.461, 0.096, 0.105),
+        (0.113, 0.089, 0.173),
+        (0.19, 0.022, 0.028),
+        (0.252, 0.139, 0.085),
+        (0.044, 0.084, 0.214),
+        (0.229, 0.016, 0.01),
+        (0.051, 0.547, 0.015),
+        (0.112, 0.005, 0.824),
+        (0.149, 0.173, 0.021),
+        (0.207, 0.545, 0.384),
+        (0.055, 0.117, 0.192),
+        (0.039, 0.062, 0.101),
+        (0.338, 0.14, 0.278),
+        (0.255, 0.057, 0.219),
+        (0.058, 0.05, 0.013),
+        (0.238, 0.047, 0.06),
+        (0.192, 0.115, 0.18),
+        (0.064, 0.1, 0.055),
+        (0.136, 0.271, 0.192),
+    ],
+    "world36": [
         (0.856, 0.171, 0.376),
         (0.615, 0.228, 0.074),
         (0.549, 0.208, 0.554),
@@ -55,7 +91,7 @@ RATIOS = {
         (0.094, 0.077, 0.039),
         (0.174, 0.19, 0.118),
     ],
-    "bigbuckbunny": [
+    "bigbuckbunny36": [
         (0.823, 0.216, 0.36),
         (0.56, 0.206, 0.044),
         (0.602, 0.183, 0.289),
@@ -87,7 +123,7 @@ RATIOS = {
         (0.127, 0.09, 0.058),
         (0.285, 0.194, 0.065),
     ],
-    "bikes": [
+    "bikes36": [
         (0.939, 0.237, 0.499),
         (0.622, 0.126, 0.034),
         (0.494, 0.199, 0.553),

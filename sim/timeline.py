@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from sim.workload import Decoder, Vision
 
+RESIDENT = ("resident", "oaken")  # policies that keep the whole cache on the device
+
 
 @dataclass(frozen=True)
 class Point:
@@ -26,6 +28,15 @@ class Point:
         for name in ("cache", "batch", "rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+
+    @property
+    def device_bytes(self) -> int:
+        """Weights of both models, and the caches of a policy that keeps them on the device."""
+        cache = {"resident": 1.0, "oaken": 0.25 * 1.1}.get(self.policy, 0.0)  # Oaken: 4 bits, about a tenth of outliers
+        return int(
+            2 * (self.model.pass_weights + self.vision.weights)
+            + self.batch * self.cache * self.model.token_bytes * cache
+        )
 
     @property
     def stage(self) -> str:

@@ -38,9 +38,11 @@ def cluster_cycles(p: DreParams, clusters: int) -> float:
     """Cycles of the HCU for a key before a table of `clusters` clusters."""
     rng = np.random.default_rng(clusters)
     time = HcuTime(p.hcu, TH_HD)
-    table = rng.integers(0, 1 << min(63, p.hcu.n_hp), clusters)
-    for code in table.tolist():
-        time.key(0, code)
+    table = []
+    for code in rng.integers(0, 1 << min(63, p.hcu.n_hp), 16 * clusters).tolist():  # some join a cluster
+        if time.used[0] < clusters and time.key(0, code)[1]:
+            table.append(code)
+    # Keys two bits from a cluster, which join it.
     near = rng.choice(table, KEYS) ^ (1 << rng.integers(0, p.hcu.n_hp, KEYS)) ^ (1 << rng.integers(0, p.hcu.n_hp, KEYS))
     return float(np.mean([time.key(0, int(code))[0] for code in near]))
 
@@ -58,29 +60,33 @@ def select_cycles(p: DreParams, clusters: int, ratio_q16: int = 19661) -> float:
     return float(done[-1] - done[0]) / (ROWS - 1)
 
 
+@lru_cache(maxsize=32)
+def _map(p: DreParams, tokens: int) -> tuple[KvmuTime, list[int]]:
+    """A KVMU that holds `tokens` tokens of each sampled cluster, in a random order of arrival; their clusters."""
+    blocks = CLUSTERS * -(-(tokens + 1) // p.kvmu.block_slots + 1)
+    time = KvmuTime(replace(p.kvmu, n_ctx=1, clusters=CLUSTERS, recent=1, blocks=blocks))
+    members = np.random.default_rng(tokens).permutation(np.repeat(np.arange(CLUSTERS), tokens)).tolist()
+    time.run([(APPEND, 0, c) for c in [*members, 0]])
+    return time, members
+
+
 @lru_cache(maxsize=256)
 def fetch(p: DreParams, tokens: int, share: int, by_cluster: bool = True) -> Fetch:
-    """A fetch of `share` / 64 of the clusters, of `tokens` tokens each; without `by_cluster` tokens lie in token order.
+    """A fetch of `share` of the sampled clusters, of `tokens` tokens each; without `by_cluster` they lie as they came.
 
     Bursts are those of the KVMU; what is adjacent is one command, as an NVMe driver or a DMA engine joins it.
     """
-    rng = np.random.default_rng(share)
-    k = replace(
-        p.kvmu, n_ctx=1, clusters=CLUSTERS, recent=1, blocks=CLUSTERS * -(-(tokens + 1) // p.kvmu.block_slots + 1)
-    )
-    time = KvmuTime(k)
-    members = rng.permutation(np.repeat(np.arange(CLUSTERS), tokens)).tolist()
-    time.run([(APPEND, 0, c) for c in [*members, 0]])
-    chosen = sorted(rng.choice(CLUSTERS, max(1, share), replace=False).tolist())
+    time, members = _map(p, tokens)
+    chosen = sorted(np.random.default_rng(share).choice(CLUSTERS, share, replace=False).tolist())
     ran = time.run([], [(0, chosen)])
     cycles = (ran.b[-1] - ran.f[0] + 1) / len(chosen)
+    entry = p.kvmu.entry_bytes
     if by_cluster:
         bursts = time.kv.fetch(0, chosen)
     else:
-        places = np.flatnonzero(np.isin(members, chosen)) * k.entry_bytes
-        bursts = [Burst(int(a), k.entry_bytes) for a in places]
+        bursts = [Burst(int(i) * entry, entry) for i in np.flatnonzero(np.isin(members, chosen))]
     addr, size = joined(bursts)
-    return Fetch(cycles, len(chosen), int(size.sum()) // k.entry_bytes, addr, size)
+    return Fetch(cycles, len(chosen), int(size.sum()) // entry, addr, size)
 
 
 def joined(bursts: list[Burst], most: int = 1 << 17) -> tuple[np.ndarray, np.ndarray]:

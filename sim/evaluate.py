@@ -1,0 +1,153 @@
+"""Points of V-Rex's evaluation, and the verdict on a number of its text."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sim import platform
+from sim.system import simulate
+from sim.timeline import Point
+from sim.workload import Decoder, Session, table_ii, traced
+
+CACHES = (1024, 5120, 10240, 20480, 40960)
+PLATFORMS = {
+    "edge": platform.EDGE,
+    "kvpu": replace(platform.EDGE, name="V-Rex8 KVPU", kvmu=False),
+    "server": platform.SERVER,
+    "agx": platform.AGX,
+    "a100": platform.A100,
+}
+ROWS = {"frame": Session.frame_tokens, "question": Session.question, "token": 1}
+TOLERANCE = 0.10
+TABLE_II = "table2"  # selection by V-Rex's Table II
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of the paper beside ours, with the shares of Table II, and with those of a real stream (`trace`).
+
+    verdict : reproduced (within 10 %), fitted (so, because a constant of the model was set by it), inconsistent (the
+              paper's own numbers contradict it; the arithmetic is in `why`), or off (by more, `why` says why)
+    """
+
+    where: str
+    what: str
+    paper: float
+    unit: str
+    ours: float | None
+    trace: float | None
+    verdict: str
+    why: str
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours over the paper's."""
+        return None if self.ours is None else self.ours / self.paper
+
+
+@dataclass
+class Points:
+    """Simulated points, kept in `file` if there is one, so that an interrupted evaluation goes on where it was."""
+
+    file: Path | None = None
+    known: dict[str, dict] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.file and self.file.exists():
+            self.known = json.loads(self.file.read_text())
+
+    def at(self, on: str, cache: int, batch=1, stage="frame", policy="resv", select=TABLE_II) -> dict[str, float]:
+        """A point: its seconds, joules, fetched bytes and operations; seconds of parts, of the link and of
+        computing."""
+        model, target = Decoder(), PLATFORMS[on]
+        shares = table_ii(policy, model) if select == TABLE_II else traced(model, select)
+        made_of = f"{target} {shares.frame.tobytes()} {shares.text.tobytes()}"
+        key = f"{on} {cache} {batch} {stage} {policy} {select} {hashlib.sha256(made_of.encode()).hexdigest()[:12]}"
+        if key not in self.known:
+            p = simulate(target, Point(cache, batch, ROWS[stage], stage == "frame", policy), shares)
+            self.known[key] = {
+                "seconds": p.seconds,
+                "joules": p.joules,
+                "fetched": p.fetched,
+                "ops": p.ops,
+                "vision": p.named("vision"),
+                "predict": p.named("predict", "select"),
+                "select": p.named("select"),
+                "attention": p.named("attention"),
+                "fetch": p.busy("link"),
+                "compute": p.busy("LXE") + p.busy("GPU"),
+            }
+            if self.file:
+                part = self.file.with_suffix(".part")
+                part.write_text(json.dumps(self.known))
+                part.replace(self.file)
+        return self.known[key]
+
+    def ms(self, on: str, cache: int, batch=1, stage="frame", policy="resv", select=TABLE_II) -> float:
+        """Milliseconds of a point."""
+        return 1e3 * self.at(on, cache, batch, stage, policy, select)["seconds"]
+
+    def gain(self, pair: tuple[str, str], cache: int, batch=1, stage="frame", select=TABLE_II, of="seconds") -> float:
+        """FlexGen on a GPU over V-Rex, both of `pair`: seconds or joules."""
+        vrex, gpu = pair
+        return self.at(gpu, cache, batch, stage, "flexgen")[of] / self.at(vrex, cache, batch, stage, "resv", select)[of]
+
+    def session(self, on: str, cache: int, policy: str, select=TABLE_II) -> dict[str, float]:
+        """Seconds of COIN's average session at a cache that stays as it is, by part, and in all."""
+        s = Session()
+        times = {"frame": s.frames, "question": 1, "token": s.answer}
+        out = {k: n * self.at(on, cache, 1, k, policy, select)["seconds"] for k, n in times.items()}
+        return out | {"total": sum(out.values())}
+
+
+@dataclass
+class Claims:
+    """Collects numbers: `say` takes ours as a value, or as a function of what selects."""
+
+    trace: str
+    found: list[Number] = field(default_factory=list)
+
+    def say(
+        self,
+        where: str,
+        what: str,
+        paper: float,
+        unit: str,
+        ours: Callable[[str], float] | float | None,
+        doubt: str = "",
+        fitted: str = "",
+        off: str = "",
+    ) -> None:
+        """Judge a number. doubt: why it cannot be; fitted: what was set by it; off: why ours differs."""
+        value, other = (ours(TABLE_II), ours(self.trace)) if callable(ours) else (ours, None)
+        verdict, why = judged(paper, value, doubt, fitted, off)
+        if other is not None and verdict in ("inconsistent", "off") and near(paper, other):
+            why += "; within 10 % with the shares of the trace"
+        self.found.append(Number(where, what, paper, unit, value, other, verdict, why.removeprefix("; ")))
+
+
+def near(paper: float, ours: float | None) -> bool:
+    """Whether ours is within the tolerance of the paper's."""
+    return ours is not None and abs(ours / paper - 1) <= TOLERANCE
+
+
+def judged(paper: float, ours: float | None, doubt: str, fitted: str, off: str) -> tuple[str, str]:
+    """Verdict and reason."""
+    if doubt:
+        return "inconsistent", doubt
+    if near(paper, ours):
+        return ("fitted", fitted) if fitted else ("reproduced", "")
+    return "off", off or fitted
+
+
+def markdown(found: list[Number]) -> str:
+    """The table."""
+    heads = ("where", "what", "paper", "ours", "ratio", "trace", "verdict", "why")
+    lines = [heads, tuple("---" for _ in heads)]
+    for n in found:
+        ours, trace = ("-" if x is None else f"{x:.4g}" for x in (n.ours, n.trace))
+        ratio = "-" if n.ratio is None else f"{n.ratio:.2f}"
+        lines.append((n.where, n.what, f"{n.paper:g} {n.unit}", ours, ratio, trace, n.verdict, n.why))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

@@ -1,0 +1,310 @@
+"""The system: anchors of the paper that agree with themselves, laws that hold whatever the parameters, and the
+commands."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from hdl.params import preset
+from scripts.main import app
+from sim import accelerator, units
+from sim.dpe import DpeTime
+from sim.evaluate import CACHES, PLATFORMS, Claims, Points, judged, markdown
+from sim.evaluate_numbers import numbers, table_share
+from sim.hcu import HcuTime
+from sim.memory.pcie import LINKS
+from sim.platform import A100, AGX, EDGE, SERVER
+from sim.selection import shares
+from sim.system import simulate
+from sim.timeline import Point, Timeline
+from sim.workload import Decoder, Selection, Vision, constant, measured, table_ii, traced
+
+MODEL = Decoder()
+DRE = preset("core").core.dre
+
+
+@pytest.fixture(scope="module")
+def points():
+    return Points()
+
+
+def vrex(*args: str):
+    return CliRunner().invoke(app, [str(a) for a in args])
+
+
+# Workloads
+
+
+def test_shapes_are_those_of_the_models():
+    assert MODEL.entry_bytes == 4096
+    assert MODEL.token_bytes == 131072
+    assert 2 * MODEL.pass_weights / 1e9 == pytest.approx(15.0, rel=0.01)
+    assert Vision().weights / 1e6 == pytest.approx(302, rel=0.01)  # SigLIP-L: 24 layers of 12.6 M
+    assert 2 * Vision().macs / EDGE.flops == pytest.approx(29.6e-3 / 4, rel=0.05)  # facts: a quarter of 29.6 ms
+    assert table_share() == pytest.approx(0.0167, rel=0.05)
+
+
+def test_shares_of_a_trace_keep_their_mean_and_range():
+    known = np.linspace(0.1, 0.5, 30)[:, None] * np.array([0.5, 1.0, 1.5])
+    s = measured(MODEL, "x", known, 0.02)
+    assert s.frame.shape == (32, 8)
+    assert s.layers("frame").mean() == pytest.approx(known.mean(), rel=0.1)  # 8 heads of 3
+    assert s.text.mean() == pytest.approx(0.02)
+    assert (np.diff(s.layers("frame")) > 0).all()
+    assert table_ii("rekv", MODEL).layers("text")[0] == 0.312
+
+
+def test_resident_tokens_are_no_share():
+    """A layer that attends to nothing but the recent window fetches nothing; one that attends to all, all."""
+    policy = {
+        "ratio": [[0.4, 1.0]],
+        "frame": {"kept": 0.7, "fetched": 0.3},
+        "generation": {"kept": 0.2, "fetched": 0.1},
+    }
+    frame, text = shares({"policies": {"resv-paper": policy}})
+    assert frame[0].tolist() == pytest.approx([0.0, 1.0])
+    assert text == pytest.approx(0.1 / 0.9)
+
+
+# Units
+
+
+def test_what_units_take_comes_of_their_time_views():
+    clusters = 256
+    p = replace(DRE, hcu=replace(DRE.hcu, early_abandon=False))
+    assert units.cluster_cycles(p, clusters) == clusters * DRE.hcu.n_hp / DRE.hcu.n_w
+    assert units.cluster_cycles(DRE, clusters) < units.cluster_cycles(p, clusters)
+    words = clusters / DRE.wtu.n_w
+    assert words <= units.select_cycles(DRE, clusters) <= 2.5 * words
+    f = units.fetch(DRE, 32, 16)
+    assert f.tokens == 16 * 32
+    assert f.bytes.sum() == f.tokens * 4096
+    assert f.bytes.mean() == DRE.kvmu.block_bytes  # whole blocks
+    # A burst of 4 KB a cycle, and the walk beside it.
+    assert 32 <= f.cycles <= 40
+    apart = units.fetch(DRE, 32, 16, by_cluster=False)
+    assert apart.bytes.sum() == f.bytes.sum()
+    assert len(apart.bytes) > 6 * len(f.bytes)
+
+
+def test_products_take_the_dpe_s_cycles_and_the_weights_bytes():
+    v = replace(EDGE, cores=1)
+    few = accelerator.product(v, 10, 4096, 4096)
+    d = v.core.dpe
+    assert few.dpe == pytest.approx(64 * 10 * DpeTime(d).chunks(4096), rel=0.001)
+    assert few.bytes == pytest.approx(2 * 4096 * 4096, rel=0.01)
+    assert few.macs == 10 * 4096 * 4096
+    # 576 rows do not fit: they pass for each of 16 fillings with 64 outputs of half the weight memory.
+    many = accelerator.product(v, 576, 1024, 1024)
+    assert many.bytes == 2 * (1024 * 1024 + 16 * 576 * 1024 + 576 * 1024)
+
+
+def test_hcu_time_is_used():
+    assert HcuTime(DRE.hcu, units.TH_HD).key(0, 5) == (0, True)
+
+
+# Anchors
+
+
+@pytest.mark.parametrize(
+    ("platform", "cache", "stage", "ms"),
+    [
+        ("edge", 1024, "frame", 121),
+        ("edge", 5120, "frame", 123),
+        ("edge", 1024, "token", 89),
+        ("server", 1024, "frame", 20),
+        ("server", 1024, "token", 14),
+        ("agx", 1024, "token", 1.9 * 89),
+        ("agx", 40960, "token", 15.1 * 97),
+        ("agx", 40960, "frame", 7.3 * 254),
+        ("a100", 40960, "token", 16.8 * 15),
+        ("a100", 40960, "frame", 7.3 * 48),
+    ],
+)
+def test_consistent_anchors_within_ten_percent(points, platform, cache, stage, ms):
+    policy = "flexgen" if platform in ("agx", "a100") else "resv"
+    assert points.ms(platform, cache, 1, stage, policy) == pytest.approx(ms, rel=0.10)
+
+
+def test_table_ii_cannot_take_254_ms(points):
+    """What the paper fetches at 40K takes longer than its frame: ours is bound by the link, at its rate."""
+    a = points.at("edge", 40960)
+    assert a["fetched"] == pytest.approx(0.327 * (40960 - 256) * 131072)
+    assert a["fetch"] == pytest.approx(a["fetched"] / LINKS["pcie3x4"].bandwidth(4096, read=False), rel=0.03)
+    assert a["seconds"] == pytest.approx(a["vision"] + a["fetch"], rel=0.03)
+
+
+# Laws
+
+FAST = settings(max_examples=20, deadline=None)
+
+
+@given(
+    on=st.sampled_from([EDGE, SERVER, AGX, A100]),
+    cache=st.sampled_from([300, 1024, 10240]),
+    batch=st.sampled_from([1, 3]),
+    share=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    frame=st.booleans(),
+)
+@FAST
+def test_timelines_are_sound(on, cache, batch, share, frame):
+    p = simulate(on, Point(cache, batch, 10 if frame else 1, frame), constant("x", share, share, MODEL))
+    busy = {}
+    for s in p.stages:
+        assert s.start >= busy.get(s.resource, 0.0) - 1e-12
+        assert s.end >= s.start
+        busy[s.resource] = s.end
+    home = cache if on in (AGX, A100) else max(0, cache - 256)
+    assert p.fetched == pytest.approx(batch * share * home * MODEL.token_bytes)
+    assert {s.layer for s in p.stages if s.name == "attention"} == set(range(32))
+    # A layer attends to what has come.
+    came = {s.layer: s.end for s in p.stages if s.name == "fetch"}
+    assert all(s.start >= came.get(s.layer, 0.0) - 1e-12 for s in p.stages if s.name == "attention")
+    assert p.joules == pytest.approx(sum(p.watts.values()) * p.seconds)
+    again = simulate(on, Point(cache, batch, 10 if frame else 1, frame), constant("x", share, share, MODEL))
+    assert again == p
+
+
+def test_more_is_never_faster_and_better_never_slower(points):
+    for on in ("edge", "server", "agx", "a100"):
+        policy = "flexgen" if on in ("agx", "a100") else "resv"
+        for stage in ("frame", "token"):
+            times = [points.ms(on, c, 1, stage, policy) for c in CACHES]
+            assert times == sorted(times)
+            assert points.ms(on, 10240, 4, stage, policy) > points.ms(on, 10240, 1, stage, policy)
+    base = simulate(EDGE, Point(20480)).seconds
+    faster = {
+        "cores": replace(EDGE, cores=16),
+        "link": replace(EDGE, link=LINKS["pcie4x4"]),
+        "memory": replace(EDGE, dram=SERVER.dram),
+        "gap": replace(EDGE, gap=0.0),
+        "ahead": replace(EDGE, ahead=3),
+    }
+    for name, v in faster.items():
+        assert simulate(v, Point(20480)).seconds <= base * (1 + 1e-9), name
+    assert simulate(faster["link"], Point(20480)).seconds < 0.7 * base
+    by_share = [simulate(EDGE, Point(20480), constant("x", s, s, MODEL)).seconds for s in (0.05, 0.2, 0.6)]
+    assert by_share == sorted(by_share)
+
+
+def test_uneven_layers_gain_from_fetching_further_ahead():
+    shares_ = np.tile([[0.02], [0.6]], (16, 8))
+    uneven = Selection("x", shares_, shares_)
+    one, four = (simulate(replace(EDGE, ahead=n), Point(10240), uneven).seconds for n in (1, 4))
+    even = simulate(EDGE, Point(10240), constant("x", 0.31, 0.31, MODEL)).seconds
+    assert four < one
+    assert even < one
+
+
+def test_a_resident_cache_is_not_fetched():
+    for on in (EDGE, AGX):
+        p = simulate(on, Point(10240, policy="resident"))
+        assert p.fetched == 0
+        assert simulate(on, Point(10240, policy="oaken")).seconds <= p.seconds
+    assert Point(10240, 16, policy="resident").device_bytes > AGX.capacity
+    assert Point(10240, 16, policy="oaken").device_bytes <= AGX.capacity
+
+
+def test_timeline_is_in_order():
+    t = Timeline()
+    assert t.put(0, "a", "x", 2.0) == 2.0
+    assert t.put(0, "b", "x", 1.0, after=1.0) == 3.0
+    assert t.put(0, "c", "y", 1.0, after=2.5) == 3.5
+
+
+def test_bad_points_are_named():
+    with pytest.raises(ValueError, match="cache=0: must be at least 1"):
+        Point(0)
+
+
+# Evaluation
+
+
+def test_every_number_has_a_verdict_and_its_reason(points):
+    found = numbers(points)
+    assert len(found) > 75
+    for n in found:
+        close = n.ours is not None and abs(n.ratio - 1) <= 0.1
+        assert n.verdict in ("reproduced", "fitted", "inconsistent", "off")
+        assert close or n.verdict in ("off", "inconsistent")
+        assert n.why or n.verdict == "reproduced", n.what
+    text = markdown(found)
+    assert text.count("\n") == len(found) + 2
+    anchors = [
+        n for n in found if n.where in ("Fig. 13a", "Fig. 13b", "VI-B") and n.what.endswith("1K") and n.unit == "ms"
+    ]
+    assert len(anchors) == 4
+    assert all(n.verdict in ("reproduced", "fitted") for n in anchors)
+
+
+def test_verdicts():
+    assert judged(10, 10.9, "", "", "") == ("reproduced", "")
+    assert judged(10, 10.9, "", "set", "") == ("fitted", "set")
+    assert judged(10, 11.1, "", "set", "why") == ("off", "why")
+    assert judged(10, 10, "no", "", "") == ("inconsistent", "no")
+    c = Claims("world")
+    c.say("x", "y", 10.0, "s", lambda s: 20.0 if s == "table2" else 10.0, off="far")
+    assert c.found[0].why == "far; within 10 % with the shares of the trace"
+
+
+def test_an_interrupted_evaluation_goes_on(tmp_path, monkeypatch):
+    import sim.evaluate
+
+    first = Points(tmp_path / "p.json")
+    ms = first.ms("agx", 1024)
+    monkeypatch.setattr(sim.evaluate, "simulate", lambda *a: pytest.fail("simulated again"))
+    assert Points(tmp_path / "p.json").ms("agx", 1024) == ms
+    # Another platform of the same name is another point.
+    monkeypatch.setitem(PLATFORMS, "agx", replace(AGX, link=1e9))
+    with pytest.raises(pytest.fail.Exception, match="simulated again"):
+        Points(tmp_path / "p.json").ms("agx", 1024)
+
+
+def test_plots_are_the_same_every_time(tmp_path):
+    from sim.evaluate_plots import bandwidth, memory, timeline
+
+    p = simulate(SERVER, Point(10240), traced(MODEL))
+    for folder in ("a", "b"):
+        paths = [*timeline(SERVER, p, tmp_path / folder, "t"), *memory(tmp_path / folder)]
+    assert all((tmp_path / "a" / f.name).read_bytes() == f.read_bytes() for f in paths)
+    time, rate = bandwidth(p)
+    moved = sum((values[:-1] * np.diff(time)).sum() for values in rate.values())
+    assert moved == pytest.approx(sum(s.bytes for s in p.stages))
+
+
+# Commands
+
+
+def test_simulate_prints_stages():
+    run = vrex("simulate", "--platform", "agx", "--policy", "flexgen", "--cache", "1024", "--json")
+    assert run.exit_code == 0, run.stderr
+    out = json.loads(run.stdout)
+    assert {s["name"] for s in out["stages"]} == {"vision", "fetch", "layer", "attention", "vocabulary"}
+    assert out["seconds"] == pytest.approx(simulate(AGX, Point(1024, policy="flexgen")).seconds)
+    assert "select" in vrex("simulate", "--cache", "2048", "--select", "world").stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("simulate", "all"), "what='all': must be one of point, memories, selection"),
+        (("simulate", "--platform", "phone"), "platform='phone': must be one of edge, server, agx, a100"),
+        (("simulate", "--policy", "none"), "policy='none': must be one of"),
+        (("simulate", "--stage", "x"), "stage='x': must be one of frame, question, token"),
+        (("simulate", "--select", "x"), "select='x': must be table2"),
+        (("simulate", "--select", "nowhere.json"), "nowhere.json"),
+        (("simulate", "--cache", "0"), "cache=0: must be at least 1"),
+        (("simulate", "selection"), "name at least one results.json"),
+        (("evaluate", "--trace", "x"), "trace='x': must be one of world"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(args, message):
+    run = vrex(*args)
+    assert run.exit_code == 2
+    assert message in run.stderr
+    assert run.stderr.count("\n") == 1
