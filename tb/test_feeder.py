@@ -217,11 +217,11 @@ def test_coverage(record_property):
 MUTANTS = [
     ("joined", "k_takes = k_free & ", "k_takes = k__ready & "),
     ("joined", "clear__valid & ", "clear__ready & "),
-    ("joined", "index == 4'h8", "index == 4'h9"),
+    ("joined", "index == 4'h8", "index == 4'h7"),
     ("joined", "d__payload[50] ? 5'h00", "1'h0 ? 5'h00"),
     ("joined", "whole = d__payload[50] | ", "whole = 1'h0 | "),
     ("joined", "at * 2'h2", "at * 1'h1"),
-    ("cut", "is_hash = d__payload[1:0] == 2'h2", "is_hash = d__payload[1:0] != 2'h3"),
+    ("cut", "is_hash = d__payload[1:0] == 2'h2", "is_hash = d__payload[1:0] == 2'h3"),
     ("cut", "s_takes = s_free & \\final ", "s_takes = s_free"),
     ("cut", "\\final  & d__payload[50]", "d__payload[50]"),
     ("cut", "at == 2'h3;", "at == 2'h2;"),

@@ -9,8 +9,20 @@ from golden.isa import LoadTo
 from hdl.emit import Emitted, emit
 from hdl.params import CoreParams
 from sim.loader import LoaderTime
-from tb.runner import Run, mutants
-from tb.transfers import PAGE, SIZES, TOP, bursts_of, loads, params, random_transfers, same_word, transfer
+from tb.runner import mutants
+from tb.transfers import (
+    PAGE,
+    SIZES,
+    TOP,
+    bursts_of,
+    episode,
+    loads,
+    params,
+    play,
+    random_transfers,
+    same_word,
+    transfer,
+)
 
 TARGETS = list(LoadTo)
 STALLS = [{}, dict.fromkeys(("c", "ar", "r", "w", "x", "v"), 0.4), {"v": 0.9, "w": 0.5}, {"r": 0.7, "ar": 0.8}]
@@ -21,32 +33,14 @@ def emitted(size: str) -> Emitted:
     return emit("loader", params(SIZES[size]))
 
 
-def episode(size: str, commands: list[dict], stalls=None, latency=(1, 9), errors=(), cut_at=0) -> dict:
-    """An episode for the bench, and what it expects under "want"."""
-    want = loads(params(SIZES[size]), commands, frozenset(errors))
-    return {
-        "c": commands,
-        "stalls": stalls or {},
-        "latency": list(latency),
-        "errors": list(errors),
-        "dones": len(want.signals),
-        "fault": bool(want.fault),
-        "cut_at": cut_at,
-        "hold": 20,
-        "want": want,
-    }
+def case(size: str, commands: list[dict], *args, errors=(), **fields) -> dict:
+    """An episode, and what it must do."""
+    return episode(loads(params(SIZES[size]), commands, frozenset(errors)), commands, *args, errors=errors, **fields)
 
 
-def run(size: str, episodes: list[dict], seed: int = 1, unit: Emitted | None = None, waves: bool = True) -> list[dict]:
+def run(size: str, episodes: list[dict], unit: Emitted | None = None, **how) -> list[dict]:
     """Results of the bench, compared."""
-    plain = [{k: v for k, v in e.items() if k != "want"} for e in episodes]
-    config = {"params": SIZES[size], "episodes": plain}
-    got = Run(unit or emitted(size), "tb.bench_loader", "transfers", config, seed, waves)()["episodes"]
-    kept = [e for e in episodes if not e["cut_at"]]
-    assert len(got) == len(kept)
-    for e, g in zip(kept, got, strict=True):
-        compare(size, e, g)
-    return got
+    return play(unit or emitted(size), "tb.bench_loader", size, episodes, compare, **how)
 
 
 def compare(size: str, e: dict, got: dict) -> None:
@@ -73,7 +67,7 @@ def traffic(size: str) -> list[dict]:
     """Seeded random episodes, each with stalls of its own."""
     p, rng = params(SIZES[size]), random.Random(1)
     n = 24 if size == "tiny" else 12
-    return [episode(size, random_transfers(p, rng, n, TARGETS, LoadTo.VECTOR), stalls) for stalls in STALLS]
+    return [case(size, random_transfers(p, rng, n, TARGETS, LoadTo.VECTOR), stalls) for stalls in STALLS]
 
 
 def corners(size: str) -> list[dict]:
@@ -95,7 +89,7 @@ def corners(size: str) -> list[dict]:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_equals_the_reference(size):
-    run(size, [*traffic(size), *(episode(size, corners(size), stalls) for stalls in STALLS[:3])])
+    run(size, [*traffic(size), *(case(size, corners(size), stalls) for stalls in STALLS[:3])])
 
 
 @pytest.mark.parametrize("size", ["tiny"])
@@ -103,7 +97,7 @@ def test_cycles_equal_the_time_view(size):
     p, rng = params(SIZES[size]), random.Random(2)
     programs = [random_transfers(p, rng, 10, TARGETS, LoadTo.VECTOR) for _ in range(3)] + [corners(size)]
     latencies = [1, 5, 40, 2]
-    got = run(size, [episode(size, c, latency=(n, n)) for c, n in zip(programs, latencies, strict=True)])
+    got = run(size, [case(size, c, latency=(n, n)) for c, n in zip(programs, latencies, strict=True)])
     for c, n, g in zip(programs, latencies, got, strict=True):
         want, first = LoaderTime(p, n).run(c), g["taken"][0]
         words = sorted(cycle for name in "wxv" for cycle, _ in g[name])
@@ -134,7 +128,7 @@ def test_full_rate(size):
     program = full_rate(p)
     beats = sum((c["rows"] + 1) * (c["words"] + 1) << c["wide"] for c in program) * 2 * p.dpe.n_w // p.lxe.bus_bytes
     covered = (p.lxe.bursts - 1) * p.lxe.burst_bytes // p.lxe.bus_bytes - 1
-    got = run(size, [episode(size, program, latency=(n, n)) for n in (1, covered, covered + 1)])
+    got = run(size, [case(size, program, latency=(n, n)) for n in (1, covered, covered + 1)])
     spans = [g["beats"][-1] - g["beats"][0] + 1 for g in got]
     assert spans[:2] == [beats, beats]
     assert spans[2] > beats
@@ -167,13 +161,13 @@ def faults(size: str) -> list[dict]:
 def faulty() -> list[dict]:
     """Every fault behind good instructions, with more of them behind."""
     p, rng = params(SIZES["tiny"]), random.Random(4)
-    episodes = [episode("tiny", c, stalls) for c in faults("tiny") for stalls in STALLS[:2]]
+    episodes = [case("tiny", c, stalls) for c in faults("tiny") for stalls in STALLS[:2]]
     assert {e["want"].fault for e in episodes} == {"range"}
     for stalls in STALLS * 5:  # any beat of a burst, also one that is read ahead
         program = [faults("tiny")[0][0], *random_transfers(p, rng, 8, TARGETS, LoadTo.VECTOR)]
         spans = [span for c in program if not c["skip"] for span in bursts_of(p, c)]
         addr, n = rng.choice(spans)
-        episodes.append(episode("tiny", program, stalls, errors=[addr + rng.randint(0, n) * p.lxe.bus_bytes]))
+        episodes.append(case("tiny", program, stalls, errors=[addr + rng.randint(0, n) * p.lxe.bus_bytes]))
     return episodes
 
 
@@ -184,7 +178,7 @@ def test_faults():
 
 def test_reset_in_flight():
     program = random_transfers(params(SIZES["tiny"]), random.Random(5), 12, TARGETS, LoadTo.VECTOR)
-    whole = episode("tiny", program, STALLS[1])
+    whole = case("tiny", program, STALLS[1])
     run("tiny", [e for cut_at in (1, 7, 23, 60) for e in (whole | {"cut_at": cut_at}, whole)])
 
 

@@ -66,7 +66,8 @@ def compare(e: Episode, got: dict) -> None:
 def traffic(size: str) -> list[tuple[Episode, dict]]:
     """Seeded random episodes, each with stalls of its own."""
     rng = random.Random(1)
-    return [(random_episode(params(SIZES[size]), rng, 16), {"stalls": stalls}) for stalls in STALLS]
+    n = 24 if size == "tiny" else 12
+    return [(random_episode(params(SIZES[size]), rng, n), {"stalls": stalls}) for stalls in STALLS]
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -8,8 +8,20 @@ import pytest
 from golden.isa import StoreTo
 from hdl.emit import Emitted, emit
 from sim.storer import StorerTime
-from tb.runner import Run, mutants
-from tb.transfers import PAGE, SIZES, TOP, bursts_of, params, random_transfers, stores, transfer, vpe_words
+from tb.runner import mutants
+from tb.transfers import (
+    PAGE,
+    SIZES,
+    TOP,
+    bursts_of,
+    episode,
+    params,
+    play,
+    random_transfers,
+    stores,
+    transfer,
+    vpe_words,
+)
 
 TARGETS = list(StoreTo)
 STALLS = [{}, dict.fromkeys(("c", "i", "x", "d", "aw", "w", "b"), 0.4), {"aw": 0.9}, {"w": 0.7, "i": 0.5}, {"b": 0.9}]
@@ -20,35 +32,17 @@ def emitted(size: str) -> Emitted:
     return emit("storer", params(SIZES[size]))
 
 
-def episode(size: str, commands: list[dict], stalls=None, latency=(1, 9), errors=(), cut_at=0) -> dict:
-    """An episode for the bench, and what it expects under "want"."""
+def case(size: str, commands: list[dict], *args, errors=(), **fields) -> dict:
+    """An episode, and what it must do."""
     p = params(SIZES[size])
     words = vpe_words(p, random.Random(3), commands)
     want = stores(p, commands, words, frozenset(errors))
-    return {
-        "c": commands,
-        "i": words,
-        "stalls": stalls or {},
-        "latency": list(latency),
-        "errors": list(errors),
-        "dones": len(want.signals),
-        "fault": bool(want.fault),
-        "cut_at": cut_at,
-        "hold": 20,
-        "want": want,
-    }
+    return episode(want, commands, *args, errors=errors, i=words, **fields)
 
 
-def run(size: str, episodes: list[dict], seed: int = 1, unit: Emitted | None = None, waves: bool = True) -> list[dict]:
+def run(size: str, episodes: list[dict], unit: Emitted | None = None, **how) -> list[dict]:
     """Results of the bench, compared."""
-    plain = [{k: v for k, v in e.items() if k != "want"} for e in episodes]
-    config = {"params": SIZES[size], "episodes": plain}
-    got = Run(unit or emitted(size), "tb.bench_storer", "transfers", config, seed, waves)()["episodes"]
-    kept = [e for e in episodes if not e["cut_at"]]
-    assert len(got) == len(kept)
-    for e, g in zip(kept, got, strict=True):
-        compare(size, e, g)
-    return got
+    return play(unit or emitted(size), "tb.bench_storer", size, episodes, compare, **how)
 
 
 def compare(size: str, e: dict, got: dict) -> None:
@@ -83,7 +77,7 @@ def traffic(size: str) -> list[dict]:
     """Seeded random episodes, each with stalls of its own."""
     p, rng = params(SIZES[size]), random.Random(1)
     n = 24 if size == "tiny" else 12
-    return [episode(size, random_transfers(p, rng, n, TARGETS, StoreTo.MEMORY), stalls) for stalls in STALLS]
+    return [case(size, random_transfers(p, rng, n, TARGETS, StoreTo.MEMORY), stalls) for stalls in STALLS]
 
 
 def corners(size: str) -> list[dict]:
@@ -107,7 +101,7 @@ def corners(size: str) -> list[dict]:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_equals_the_reference(size):
-    run(size, [*traffic(size), *(episode(size, corners(size), stalls) for stalls in STALLS[:3])])
+    run(size, [*traffic(size), *(case(size, corners(size), stalls) for stalls in STALLS[:3])])
 
 
 @pytest.mark.parametrize("size", ["tiny"])
@@ -115,7 +109,7 @@ def test_cycles_equal_the_time_view(size):
     p, rng = params(SIZES[size]), random.Random(2)
     programs = [random_transfers(p, rng, 10, TARGETS, StoreTo.MEMORY) for _ in range(3)] + [corners(size)]
     latencies = [1, 5, 40, 2]
-    got = run(size, [episode(size, c, latency=(n, n)) for c, n in zip(programs, latencies, strict=True)])
+    got = run(size, [case(size, c, latency=(n, n)) for c, n in zip(programs, latencies, strict=True)])
     for c, n, g in zip(programs, latencies, got, strict=True):
         want, first = StorerTime(p, n).run(c), g["taken"][0]
         assert [t - first for t in g["taken"]] == want.taken
@@ -138,7 +132,7 @@ def test_full_rate(size):
     ]
     beats = 18 * p.lxe.burst_bytes // p.lxe.bus_bytes
     covered = (p.lxe.bursts - 1) * p.lxe.burst_bytes // p.lxe.bus_bytes - 1
-    got = run(size, [episode(size, program, latency=(n, n)) for n in (1, covered, covered + 1)])
+    got = run(size, [case(size, program, latency=(n, n)) for n in (1, covered, covered + 1)])
     spans = [g["beats"][-1][0] - g["beats"][0][0] + 1 for g in got]
     assert spans[:2] == [beats, beats]
     assert spans[2] > beats
@@ -164,12 +158,12 @@ def faulty() -> list[dict]:
         transfer(StoreTo.X, 0, 3, to=x - 1, step=1, signal=4),
         transfer(StoreTo.X, 0, 20, step=4095, signal=4),
     ]
-    episodes = [episode("tiny", [*good, c, *good], s) for c in bad for s in STALLS[:2]]
+    episodes = [case("tiny", [*good, c, *good], s) for c in bad for s in STALLS[:2]]
     assert {e["want"].fault for e in episodes} == {"range"}
     for stalls in STALLS * 5:  # a burst among others, the last one of its instruction or not
         program = [good[1], *random_transfers(p, rng, 8, TARGETS, StoreTo.MEMORY)]
         bursts = [a for c in program if c["target"] == StoreTo.MEMORY and not c["skip"] for a, _ in bursts_of(p, c)]
-        episodes.append(episode("tiny", program, stalls, errors=[rng.choice(bursts)]))
+        episodes.append(case("tiny", program, stalls, errors=[rng.choice(bursts)]))
     return episodes
 
 
@@ -181,7 +175,7 @@ def test_faults():
 
 def test_reset_in_flight():
     program = random_transfers(params(SIZES["tiny"]), random.Random(5), 12, TARGETS, StoreTo.MEMORY)
-    whole = episode("tiny", program, STALLS[1])
+    whole = case("tiny", program, STALLS[1])
     run("tiny", [e for cut_at in (1, 7, 23, 60) for e in (whole | {"cut_at": cut_at}, whole)])
 
 

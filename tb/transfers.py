@@ -1,6 +1,7 @@
 """Traffic of the loader and the storer: instructions, and what they must do, byte by byte."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from amaranth import Module
@@ -13,6 +14,7 @@ from hdl.emit import Emitted, ports, to_verilog
 from hdl.loader import Loader
 from hdl.params import CoreParams, override, preset
 from hdl.storer import Storer
+from tb.runner import Run
 
 # Words of 1 to 8 beats, bursts of 1 to 256; what is changed of the preset tiny.
 SIZES = {
@@ -271,6 +273,31 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
         fields = {"stride": stride % (1 << 32), "to": to, "step": step, "wide": wide, "signal": 1 << k % 16}
         out.append(transfer(target, addr, rows, words, skip=int(rng.random() < 0.08), **fields))
     return out
+
+
+def episode(want: Expected, commands: list[dict], stalls=None, latency=(1, 9), errors=(), cut_at=0, **inputs) -> dict:
+    """An episode for the benches of loader and storer, and what it expects under "want"."""
+    return {
+        "c": commands,
+        **inputs,
+        "stalls": stalls or {},
+        "latency": list(latency),
+        "errors": list(errors),
+        "dones": len(want.signals),
+        "fault": bool(want.fault),
+        "cut_at": cut_at,
+        "hold": 20,
+        "want": want,
+    }
+
+
+def play(unit: Emitted, bench: str, size: str, episodes: list[dict], compare: Callable, **how) -> list[dict]:
+    """Results of a bench's episodes, each that is not cut short compared by `compare(size, episode, result)`."""
+    plain = [{k: v for k, v in e.items() if k != "want"} for e in episodes]
+    got = Run(unit, bench, "transfers", {"params": SIZES[size], "episodes": plain}, **how)()["episodes"]
+    for e, g in zip([e for e in episodes if not e["cut_at"]], got, strict=True):
+        compare(size, e, g)
+    return got
 
 
 class Transfers(wiring.Component):
