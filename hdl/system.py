@@ -21,10 +21,11 @@ def system_host_layout(p: SystemParams) -> data.StructLayout:
 class System(wiring.Component):
     """`cores` cores, all alike, which share one memory and nothing else.
 
-    Work is shared out by the host, by programs and registers of each core: of n cores, core i has KV heads (with the
-    query heads of their groups) and rows h with h mod n = i. Each core has contexts, rings and offloaded entries of
-    its own (device_base, home_base); weights are read by all. What one core gives the next goes through memory: the
-    host starts the reader when the writer's status is DONE, by which time its last write has been answered.
+    Work is shared out by the host, by programs and registers of each core (`golden.system_host`): of n cores, core i
+    has the KV heads h with h mod n = i, with the query heads of their groups and with contexts, rings and offloaded
+    entries of its own (device_base, home_base), and the i-th part of the columns of hidden states and FFN. What one
+    core gives the next goes through memory: the host starts the reader when the writer's status is DONE, by which time
+    its last write has been answered.
 
     A fault ends the program of its own core only: that core drains its bursts while the others run on. A reset is of
     the whole system.
@@ -47,7 +48,7 @@ class System(wiring.Component):
     Latency: that of the programs; 1 cycle from `host` to the core.
     Throughput: that of the cores, as far as a beat in each direction a cycle suffices for all.
     Raises: `ParamError` from `CoreParams.core_format`.
-    Source: V-Rex section VI-A (V-Rex8, V-Rex48), Fig. 10.
+    Source: V-Rex section VI-A (V-Rex8, V-Rex48), Fig. 10; function: `golden.system_host`.
     """
 
     def __init__(self, p: SystemParams):
