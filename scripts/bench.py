@@ -17,11 +17,13 @@ from hdl.params import PRESETS, CoreParams, SystemParams, preset
 from scripts import console, cycles, engines
 from synth import flow
 from synth.liberty import write_atomically
+from synth.table3 import BLOCKS
 
 ROOT = Path(__file__).parent.parent
 BUDGETS = ROOT / "tb/budgets.json"
 TRACE = ROOT / "tb/fixtures/world.safetensors"  # 8 frames of a real stream, three layers of a real decoder
 SLACK = 0.01  # mapping noise: a renamed signal alone moves area and delay by some tenths of a percent
+MEASURED = (*UNITS, *BLOCKS)
 # figure -> (what it is, +1 where more is better, -1 where less is)
 FIGURES = {
     "logic_ge": ("gate equivalents of cells and registers, embedded library", -1),
@@ -43,7 +45,7 @@ CYCLES = {
 
 
 def command(
-    units: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(UNITS)}; all without.")] = None,
+    units: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(MEASURED)}; all without.")] = None,
     presets: Annotated[list[str] | None, typer.Option("--preset", help="May be repeated; all without.")] = None,
     accept: Annotated[bool, typer.Option("--accept", help="Keep what was measured as the new budgets.")] = False,
     as_json: console.Json = False,
@@ -53,8 +55,8 @@ def command(
         for name in presets or ():
             preset(name)  # an unknown one is refused by name
         for unit in units or ():
-            check(unit in UNITS, "unit", unit, f"must be one of {', '.join(UNITS)}")
-        todo = [(p, u) for p in presets or PRESETS for u in units or UNITS]
+            check(unit in MEASURED, "unit", unit, f"must be one of {', '.join(MEASURED)}")
+        todo = [(p, u) for p in presets or PRESETS for u in units or MEASURED]
         measured: dict[str, float] = {}
         with Progress(console=console.err, transient=True) as progress:
             bar = progress.add_task("", total=len(todo))

@@ -15,8 +15,7 @@ HINT = "accept a wanted change with `vrex bench --accept` and say why in the com
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("name", ["tiny", "core"])
+@pytest.mark.parametrize(("name", "unit"), [*(("tiny", u) for u in UNITS), *(("core", u) for u in bench.MEASURED)])
 def test_within_budget(name, unit):
     now = {f"{name}.{unit}.{k}": v for k, v in bench.measure(unit, preset(name)).items()}
     faults = {k: why for k, v in now.items() if (why := bench.verdict(k, v, BUDGETS.get(k)))}
@@ -25,12 +24,12 @@ def test_within_budget(name, unit):
 
 
 def test_every_unit_and_preset_has_budgets():
-    assert {tuple(k.split(".")[:2]) for k in BUDGETS} == {(p, u) for p in PRESETS for u in UNITS}, HINT
+    assert {tuple(k.split(".")[:2]) for k in BUDGETS} == {(p, u) for p in PRESETS for u in bench.MEASURED}, HINT
 
 
 @pytest.mark.parametrize("name", ["edge8", "server48"])
 def test_larger_systems_share_the_units_of_core(name):
-    """So that their budgets need no run of their own; issue 6's units will be their own."""
+    """So that their budgets need no run of their own."""
     assert preset(name).core == preset("core").core
     theirs = {k.partition(".")[2]: v for k, v in BUDGETS.items() if k.startswith(f"{name}.")}
     assert theirs == {k.partition(".")[2]: v for k, v in BUDGETS.items() if k.startswith("core.")}
@@ -77,7 +76,7 @@ def test_accepting_a_part_keeps_the_rest(budgets):
     assert json.loads(budgets.read_text())["core.wtu.logic_ge"] == 7.0
     assert CliRunner().invoke(app, ["bench", "--accept"]).exit_code == 0
     kept = json.loads(budgets.read_text())
-    assert len(kept) == len(PRESETS) * len(UNITS)
+    assert len(kept) == len(PRESETS) * len(bench.MEASURED)
     assert "old.unit.logic_ge" not in kept
 
 
