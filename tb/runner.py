@@ -167,7 +167,9 @@ class Run:
         }
         (folder / "env").write_text("\0".join(f"{k}={v}" for k, v in setting.items()))
         env = {**verilator_env(), **setting}
-        _run([str(binary), *(args or [])], folder / "run.log", cwd=folder, env=env)
+        number = getattr(self.emitted, "number", 0)
+        args = [*(args or []), *([f"+mutant={number}"] if number else [])]
+        _run([str(binary), *args], folder / "run.log", cwd=folder, env=env)
         log = re.sub(r"\x1b.[0-9;]*m", "", (folder / "run.log").read_text())
         tree = ET.parse(results) if results.exists() else None
         cases = list(tree.iter("testcase")) if tree else []
@@ -187,10 +189,41 @@ def result(values: dict) -> None:
     Path(os.environ["OPENVREX_RUN"], "result.json").write_text(json.dumps(values))
 
 
+@dataclass(frozen=True)
+class Mutant(Emitted):
+    """One of several mutants that are built as one simulator, in which it has a number."""
+
+    number: int = 0
+
+
+_STATEMENT = re.compile(r"( *(?:assign )?\S+(?: \[[^]]*\])? (?:<=|=) )(.*);")
+
+
 def mutants(emitted: Emitted, edits: list[tuple[str, str]]) -> list[Emitted]:
-    """`emitted` with one textual edit each; every edit must apply, or the mutant would be no mutant."""
-    out = []
-    for old, new in edits:
-        assert emitted.verilog.count(old) >= 1, f"mutant does not apply: {old!r}"
-        out.append(replace(emitted, verilog=emitted.verilog.replace(old, new, 1)))
-    return out
+    """`emitted` with one textual edit each; every edit must apply, or the mutant would be no mutant.
+
+    Those in the right side of an assignment share one simulator, which is told at its start which of them it is.
+    """
+    text, chosen, alone = emitted.verilog, {}, {}
+    for number, (old, new) in enumerate(edits, 1):
+        at = text.find(old)
+        assert at >= 0, f"mutant does not apply: {old!r}"
+        start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+        line, edited = text[start:end], text[start:at] + new + text[at + len(old) : end]
+        sides = _STATEMENT.fullmatch(line), _STATEMENT.fullmatch(edited)
+        if len(edits) > 1 and all(sides) and sides[0][1] == sides[1][1] and "$signed" not in line:
+            chosen.setdefault((start, end), []).append((number, sides[0], sides[1][2]))
+        else:
+            alone[number] = replace(emitted, verilog=text.replace(old, new, 1))
+    parts = {}
+    for (start, end), choices in chosen.items():
+        sound = choices[0][1]
+        cases = "".join(f"mutant == {number} ? ({right}) : " for number, _, right in choices)
+        parts[start, end] = f"{sound[1]}{cases}({sound[2]});"
+        head = text.index(");\n", text.rindex("\nmodule ", 0, start)) + 3
+        parts[head, head] = '  integer mutant;\n  initial if (!$value$plusargs("mutant=%d", mutant)) mutant = 0;\n'
+    many = text
+    for (start, end), part in sorted(parts.items(), reverse=True):
+        many = many[:start] + part + many[end:]
+    fields = {"verilog": many, "top": emitted.top, "manifest": emitted.manifest}
+    return [alone.get(number) or Mutant(**fields, number=number) for number in range(1, len(edits) + 1)]

@@ -32,7 +32,7 @@ def unit() -> Emitted:
 
 def side_by_side() -> Emitted:
     """The unit and its mutants on the same operands."""
-    texts = [unit().verilog, *(x.verilog for x in mutants(unit(), MUTANTS))]
+    texts = [unit().verilog, *(mutants(unit(), [edit])[0].verilog for edit in MUTANTS)]
     modules = [text.replace("module fma(", f"module fma{i}(") for i, text in enumerate(texts)]
     widths = {"clk": 1, "rst": 1, "op_a": 32, "op_b": 16, "op_c": 32, "y": 32 * len(texts)}
     wires = [{"name": n, "dir": "out" if n == "y" else "in", "width": w} for n, w in widths.items()]
