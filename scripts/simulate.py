@@ -10,6 +10,7 @@ from rich.table import Table
 from golden.params import check
 from scripts import console
 from sim import platform
+from sim.evaluate_limits import limits
 from sim.memory.curves import Curve, all_curves
 from sim.selection import RATIOS, shares
 from sim.system import NOT_SELECTING, simulate
@@ -17,13 +18,14 @@ from sim.timeline import Pass, Point
 from sim.workload import TABLE_II, Decoder, Selection, Session, measured, table_ii, traced
 
 PLATFORMS = {"edge": platform.EDGE, "server": platform.SERVER, "agx": platform.AGX, "a100": platform.A100}
+WHAT = ("point", "memories", "limits", "selection")
 STAGES = ("frame", "question", "token")
 POLICIES = (*TABLE_II, *NOT_SELECTING)
 
 
 def command(
     what: Annotated[
-        str, typer.Argument(help="point, memories, or selection (what to fetch, from results.json files).")
+        str, typer.Argument(help="point, memories, limits (beyond 40K), or selection (shares of results.json files).")
     ] = "point",
     files: Annotated[list[Path] | None, typer.Argument(help="results.json files of `vrex stream`.")] = None,
     on: Annotated[str, typer.Option("--platform", help=f"One of {', '.join(PLATFORMS)}.")] = "edge",
@@ -39,9 +41,9 @@ def command(
 ) -> None:
     """Simulate a frame, a question or a token on a platform, stage by stage; or print the memories' efficiencies."""
     with console.one_line_errors():
-        check(what in ("point", "memories", "selection"), "what", what, "must be one of point, memories, selection")
-        if what == "memories":
-            curves = all_curves()
+        check(what in WHAT, "what", what, f"must be one of {', '.join(WHAT)}")
+        if what in ("memories", "limits"):
+            curves = all_curves() if what == "memories" else [limits()]
             _show([vars(c) for c in curves] if json else [table(c) for c in curves], json)
             return
         if what == "selection":

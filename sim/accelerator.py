@@ -30,6 +30,7 @@ from sim.workload import Selection
 
 SOFTMAX_WORDS = 4  # passes of the VPE over a score: largest; exp and sum; product; conversion
 ELEMENT_WORDS = 4  # over an element of the encoder's hidden layers and normalisations
+ENOUGH = 1 << 24  # bytes of a sample
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,10 @@ class Work:
     def __add__(self, other: "Work") -> "Work":
         return Work(self.dpe + other.dpe, self.vpe + other.vpe, self.bytes + other.bytes, self.macs + other.macs)
 
-    def seconds(self, v: Vrex, stolen: float = 0.0) -> float:
-        """Time on `v` while others take `stolen` bytes per second of its memory."""
+    def seconds(self, v: Vrex, crowd: float = 1.0) -> float:
+        """Time on `v` while its memory moves `crowd` times these bytes."""
         lanes = v.core.vpe.n_h * v.core.vpe.n_w
-        return max(self.dpe / CLOCK, self.vpe / (lanes * CLOCK), self.bytes / (v.bus - stolen))
+        return max(self.dpe / CLOCK, self.vpe / (lanes * CLOCK), crowd * self.bytes / v.bus)
 
 
 def product(v: Vrex, rows: int, k: int, n: int) -> Work:
@@ -94,8 +95,14 @@ def prediction(v: Vrex, p: Point, clusters: int) -> Work:
 
 @lru_cache(maxsize=512)
 def transfer(link: Link, ssd: Ssd | None, addr: bytes, size: bytes) -> tuple[float, float]:
-    """Latency, and bytes per second after it, of a list of reads over link and drive (or the host's memory)."""
+    """Latency, and bytes per second after it, of a list of reads over link and drive (or the host's memory).
+
+    The list is repeated at other places until its end, when dies and tags fall idle, no longer counts.
+    """
     a, n = np.frombuffer(addr, np.int64), np.frombuffer(size, np.int64)
+    times = -(-ENOUGH // int(n.sum()))
+    apart = (1 << 34) + (1 << 15)  # other planes, too
+    a, n = (a + apart * np.arange(times)[:, None]).ravel(), np.tile(n, times)
     if ssd is None:
         first = 2 * link.latency + link.memory
         # The host's memory gives no more than its own rate for pieces of this size.
@@ -126,7 +133,6 @@ def run(v: Vrex, p: Point, selection: Selection) -> Pass:
     clusters = max(1, min(dre.hcu.clusters, -(-home // selection.cluster)))
     per_cluster = max(1, min(512, round(home / clusters)))
     predicts = home > 0 and 0 < shares.mean() < 1
-    stolen = v.link.raw if home and shares.any() else 0.0
     works = {name: product(v, rows, k, n) for name, (k, n) in m.matrices.items()}
     selects = (0.0, 0.0)
     if predicts:
@@ -134,9 +140,10 @@ def run(v: Vrex, p: Point, selection: Selection) -> Pass:
         scores = rows * m.heads * units.select_cycles(dre, clusters) / dre.wtu.n_h / v.cores
         selects = (keys, scores)
     line = Timeline()
+    crowd = 1.0  # bytes of the device memory, those that come over the link included, over the LXE's
 
     def lxe(layer: int, name: str, w: Work, after: float = 0.0, gap: float = 0.0) -> float:
-        return line.put(layer, name, "LXE", gap + w.seconds(v, stolen), after, w.bytes, 2 * w.macs)
+        return line.put(layer, name, "LXE", gap + w.seconds(v, crowd), after, w.bytes, 2 * w.macs)
 
     if p.frame:
         w, seconds = encoder(v, p)
@@ -149,6 +156,7 @@ def run(v: Vrex, p: Point, selection: Selection) -> Pass:
         moved = p.batch * tokens * m.entry_bytes
         came = line.put(layer, "fetch", "link", seconds, asked[layer], moved) if moved else 0.0
         fetched += moved
+        crowd = 1 + moved / sum(w.bytes for w in works.values())
         asked.append(lxe(layer, "qkv", works["qkv"], gap=v.gap))
         if predicts:
             scored = lxe(layer, "predict", prediction(v, p, clusters), asked[-1])
@@ -158,6 +166,7 @@ def run(v: Vrex, p: Point, selection: Selection) -> Pass:
         lxe(layer, "attention", w, came)
         for name in ("out", "gate_up", "down"):
             lxe(layer, name, works[name])
+    crowd = 1.0
     lxe(-1, "vocabulary", product(v, p.batch if p.frame else rows, m.width, m.vocab))
     return Pass(line.stages, fetched, _watts(v, line, fetched))
 

@@ -15,6 +15,7 @@ from scripts.main import app
 from sim import accelerator, units
 from sim.dpe import DpeTime
 from sim.evaluate import CACHES, PLATFORMS, Claims, Points, judged, markdown
+from sim.evaluate_limits import limits
 from sim.evaluate_numbers import numbers, table_share
 from sim.hcu import HcuTime
 from sim.memory.pcie import LINKS
@@ -89,7 +90,7 @@ def test_what_units_take_comes_of_their_time_views():
     assert 32 <= f.cycles <= 40
     apart = units.fetch(DRE, 32, 16, by_cluster=False)
     assert apart.bytes.sum() == f.bytes.sum()
-    assert len(apart.bytes) > 6 * len(f.bytes)
+    assert len(apart.bytes) > 5 * len(f.bytes)
 
 
 def test_products_take_the_dpe_s_cycles_and_the_weights_bytes():
@@ -201,6 +202,15 @@ def test_uneven_layers_gain_from_fetching_further_ahead():
     assert even < one
 
 
+def test_beyond_40k_the_link_limits_and_a_wider_one_lifts_it():
+    only = ("edge", "edge, PCIe 4.0 x4", "server", "server, PCIe 6.0 x16")
+    edge, wide, server, six = (row[1:] for row in limits(caches=(10240, 131072), only=only).rows)
+    assert [c.split()[1] for c in (*edge, *server)] == ["LXE", "link", "LXE", "link"]
+    assert six[1].endswith("LXE")
+    for narrow, better in ((edge, wide), (server, six)):
+        assert all(float(b.split()[0]) <= float(n.split()[0]) for n, b in zip(narrow, better, strict=True))
+
+
 def test_a_resident_cache_is_not_fetched():
     for on in (EDGE, AGX):
         p = simulate(on, Point(10240, policy="resident"))
@@ -292,7 +302,7 @@ def test_simulate_prints_stages():
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("simulate", "all"), "what='all': must be one of point, memories, selection"),
+        (("simulate", "all"), "what='all': must be one of point, memories, limits, selection"),
         (("simulate", "--platform", "phone"), "platform='phone': must be one of edge, server, agx, a100"),
         (("simulate", "--policy", "none"), "policy='none': must be one of"),
         (("simulate", "--stage", "x"), "stage='x': must be one of frame, question, token"),

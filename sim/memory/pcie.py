@@ -176,4 +176,6 @@ LINKS = {
     "pcie4x4": Link(16.0, 4),
     "pcie4x16": GEN4_X16,
     "pcie5x16": Link(32.0, 16, tags=768, credits=131072),
+    # 6.0 sends flits of 256 bytes, 236 of them packets, without 128b/130b: the same 0.92 within 6 %.
+    "pcie6x16": Link(64.0, 16, tags=1024, credits=262144),
 }

@@ -39,7 +39,7 @@ class Ssd:
     sense: float = 50e-6
     bus: float = 1.6e9
     overhead: float = 0.2e-6
-    command: float = 1.0e-6
+    command: float = 1.15e-6
     pipe: float = 8e-6
     active_watts: float = 4.2
     idle_watts: float = 0.5
