@@ -24,11 +24,8 @@ async def layers(dut):
     """Run programs one after the other on one memory (`tb/axi_memory.v`).
 
     folder : its files · programs : [words in hex] · ports : values of inputs that stay · runs : [{"program",
-    "registers", "marks"}] · counters : [[places of counters that are added up]] · every : cycles between samples at
-    most · limit : cycles after which a run has failed
-
-    marks : of each of the counters the counts since the run's start whose cycle is wanted, rising: a sample is taken
-    when they are reached, as none of them counts faster than a cycle. A sample: cycle, counts since the run's start.
+    "registers"}] · counters : [[places of counters that are added up]] · every : cycles between samples, each cycle and
+    counts since the reset · limit : cycles after which a run has failed
     """
     c = config()
     os.chdir(c["folder"])
@@ -51,24 +48,16 @@ async def layers(dut):
         while host.queue:
             await bench.step()
         await bench.step()  # START has been taken, and nothing more is offered
-        start, base = get_sim_time("ns"), counts(dut, c["counters"])
-        samples, left, due, cycle = [], [list(reversed(m)) for m in run["marks"]], 0, 0
+        start, samples, due, cycle = get_sim_time("ns"), [], 0, 0
         while (status := unpack(status_layout(), int(dut.status.value)))["code"] == Status.RUNNING:
             assert cycle < c["limit"], f"no end after {c['limit']} cycles: {status}"
             if cycle >= due:
-                now = [n - b for n, b in zip(counts(dut, c["counters"]), base, strict=True)]
-                samples.append([cycle, *now])
-                wait = c["every"]
-                for marks, n in zip(left, now, strict=True):
-                    while marks and marks[-1] <= n:
-                        marks.pop()
-                    wait = min(wait, marks[-1] - n) if marks else wait
-                due = cycle + wait
+                samples.append([cycle, *counts(dut, c["counters"])])
+                due = cycle + c["every"]
             await First(ValueChange(dut.status), Timer(2 * (due - cycle), unit="ns"))
             cycle = int(get_sim_time("ns") - start) // 2
-        now = [n - b for n, b in zip(counts(dut, c["counters"]), base, strict=True)]
-        done.append({"status": status, "cycles": cycle, "samples": [*samples, [cycle, *now]]})
-        done[-1]["perf"] = f"{int(dut.perf.value):x}"
+        samples.append([cycle, *counts(dut, c["counters"])])
+        done.append({"status": status, "cycles": cycle, "samples": samples, "perf": f"{int(dut.perf.value):x}"})
         Path("progress").write_text(str(k + 1))
         await bench.step()
         if status["code"] != Status.DONE:

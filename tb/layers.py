@@ -19,7 +19,7 @@ from hdl.params import CoreParams
 from tb.runner import ROOT, Run
 
 LATENCY = 32  # cycles from the address of a read to its first beat
-EVERY = 64  # cycles between samples of the counters, at most
+EVERY = 32  # cycles between samples of the counters
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,6 @@ class _Expected:
     label: str
     program: int
     registers: dict[int, int]
-    marks: list[list[int]]
     patch: tuple[np.ndarray, np.ndarray]  # what the host has written before: words, their bytes
     writes: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # golden's stores: addresses, bytes, known bytes
     arrays: list[tuple[Place, bytes, np.ndarray | None]] = field(default_factory=list)
@@ -129,18 +128,14 @@ class Session:
         now = self._image().reshape(-1, self.bus)
         changed = (now != self._last).any(axis=1) if self.runs else np.ones(len(now), bool)
         at = np.flatnonzero(changed)
-        self.runs.append(_Expected(label, self.programs.index(words), registers, [], (at, now[at])))
+        self.runs.append(_Expected(label, self.programs.index(words), registers, (at, now[at])))
 
-    def expect(self, writes: Iterable[Write], places: Iterable[Place], marks: Sequence[Sequence[int]]) -> None:
-        """The RTL stores `writes` in this order, and leaves the memory as it is now at `places`.
-
-        marks : of each counter the counts whose cycles are wanted
-        """
+    def expect(self, writes: Iterable[Write], places: Iterable[Place]) -> None:
+        """The RTL stores `writes` in this order, and leaves the memory as it is now at `places`."""
         run, bus = self.runs[-1], self.bus
         parts = [(w.addr + np.arange(0, w.data.size, bus), w.data, np.repeat(w.known, w.data.size // w.known.size))
                  for w in writes]  # fmt: skip
         run.writes = tuple(np.concatenate([part[k].reshape(-1) for part in parts]) for k in range(3))
-        run.marks = [list(m) for m in marks]
         for place in places:
             r = self.memory.region(place.address, place.size)
             at = slice(place.address - r.base, place.address - r.base + place.size)
@@ -165,7 +160,7 @@ class Session:
                 "folder": folder,
                 "programs": self.programs,
                 "ports": ports,
-                "runs": [{"program": r.program, "registers": r.registers, "marks": r.marks} for r in self.runs],
+                "runs": [{"program": r.program, "registers": r.registers} for r in self.runs],
                 "counters": [[names.index(n) for n in summed] for summed in self.counters],
                 "every": EVERY,
                 "limit": limit,
@@ -186,7 +181,9 @@ class Session:
                 differences.append(f"{run.label}: ends with {status.name} at instruction {had['status']['pc']}")
             perf = int(had["perf"], 16)
             counters = {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(names)}
-            out.append(Ran(status, had["cycles"], np.array(had["samples"]), counters, differences))
+            samples = np.array(had["samples"])
+            samples[:, 1:] -= samples[0, 1:]
+            out.append(Ran(status, had["cycles"], samples, counters, differences))
         return out
 
     def _differences(self, run: _Expected, memory: np.ndarray, written: _Written) -> list[str]:

@@ -16,7 +16,7 @@ from golden.vector import Op as VectorOp
 from hdl.dre import Dre
 from hdl.params import CoreParams
 
-__all__ = ["Span", "Unit", "marks", "spans", "stage_of", "units", "work"]
+__all__ = ["Span", "Unit", "spans", "stage_of", "units", "work"]
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,11 @@ def work(stages: Sequence[int], issues: Sequence[Issue], of: Sequence[Unit]) -> 
     return out.cumsum(axis=1)
 
 
-def marks(ends: np.ndarray) -> list[list[int]]:
-    """The counts of each unit at the end of the stages in which it works."""
-    return [sorted({int(n) for n in row if n}) for row in ends]
-
-
 def spans(ends: np.ndarray, samples: np.ndarray) -> list[list[Span | None]]:
     """Of each unit its work in every stage; None where it has none.
 
-    samples : [n, 1 + 2 * units] cycle, counts of all units, busy counts of all units; with one at every mark, so that
-    `last` is exact, while `first` may be up to `tb.layers.EVERY` cycles early
+    samples : [n, 1 + 2 * units] cycle, counts of all units, busy counts of all units: `first` may be early, and `last`
+    late, by as many cycles as lie between two
     """
     out = []
     for u, row in enumerate(ends):
