@@ -16,7 +16,10 @@ def cut(p: CoreParams, c: dict) -> tuple[int, ...]:
     return _cut(at, stride, c["rows"] + 1, (c["words"] + 1) * word_beats(p, c), longest)
 
 
-@lru_cache(4096)
+_CUTS: dict[tuple[int, ...], tuple[int, ...]] = {}  # equal ones are one object
+
+
+@lru_cache(None)
 def _cut(first: int, stride: int, rows: int, row_beats: int, longest: int) -> tuple[int, ...]:
     out = []
     for r in range(rows):
@@ -24,7 +27,8 @@ def _cut(first: int, stride: int, rows: int, row_beats: int, longest: int) -> tu
         while left:
             out.append(min(left, longest - at % longest))
             at, left = at + out[-1], left - out[-1]
-    return tuple(out)
+    bursts = tuple(out)
+    return _CUTS.setdefault(bursts, bursts)
 
 
 def word_beats(p: CoreParams, c: dict) -> int:

@@ -6,7 +6,8 @@ VPE has done lets it, and what is still unknown then lies after the next step.
 """
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from golden.isa import Queue as From
 from golden.vector import Instruction as VectorInstruction
 from hdl.params import CoreParams
 from sim.dpe import ROOM, TO_READ, DpeTime
-from sim.loader import LoaderTime
+from sim.loader import LoaderTime, cut, word_beats
 from sim.queue import Queue, Units, Wait, Waits
 from sim.sequencer import NAMES, Pipeline, SemaphoreTimes, Step
 from sim.storer import StorerTime
@@ -32,26 +33,95 @@ class LxeCycles:
     executed : of every step of its trace: executed, or put into its engine's queue · started : taken by its engine (of
     control instructions as `executed`) · finished : done (of a VECTOR: taken by the VPE) · done : the first in which
     `status` is DONE
-    busy : cycles in which each unit works: dpe (a chunk), vpe (a word goes into the lanes), load, store (a beat on the
-    bus) · waits : cycles in which the DPE waits for room, the VPE for a stream (starved) or for itself, by its reason
     """
 
-    executed: list[int] = field(default_factory=list)
-    started: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    finished: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    executed: np.ndarray
+    started: np.ndarray
+    finished: np.ndarray
     done: int = 0
-    busy: dict[str, int] = field(default_factory=dict)
-    waits: dict[str, int] = field(default_factory=dict)
+
+
+def busy(p: CoreParams, step: Step) -> dict[str, int]:
+    """Cycles in which a step makes its units work: dpe (a chunk), vpe (a word), load, store (a beat on the bus)."""
+    c = step.beat
+    if step.op not in ENGINE or c["skip"]:
+        return {}
+    if step.op == Opcode.MUL:
+        return {"dpe": (c["rows"] + 1) * (c["tiles"] + 1) * (c["chunks"] + 1)}
+    if step.op == Opcode.VECTOR:
+        return {"vpe": c["instruction"]["words"] + 1}
+    if step.op == Opcode.LOAD:
+        return {"load": (c["rows"] + 1) * (c["words"] + 1) * word_beats(p, c)}
+    if step.op == Opcode.STORE and c["target"] == StoreTo.MEMORY:
+        return {"store": (c["rows"] + 1) * (c["words"] + 1) * word_beats(p, c)}
+    return {}
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """`count` rounds of a loop that differ only in addresses: of `length` steps each, from step `first` on."""
+
+    first: int
+    length: int
+    count: int
+
+    def round(self, i: int) -> slice:
+        """The steps of one."""
+        return slice(self.first + i * self.length, self.first + (i + 1) * self.length)
+
+
+def stretches(p: CoreParams, steps: list[Step]) -> list[Stretch]:
+    """All stretches of more than one round, inner loops before outer ones.
+
+    Addresses make a difference only in how rows are cut into bursts.
+    """
+    names: dict[tuple, int] = {}
+
+    def key(step: Step) -> int:
+        c = step.beat
+        what = step.pc, c.get("skip"), *(c.get(n) for n in ("rows", "words", "tiles", "chunks"))
+        if "stride" in c:
+            what += (id(cut(p, c)),)
+        if "instruction" in c:
+            what += (c["instruction"]["words"], c["instruction"]["keep"])
+        return names.setdefault(what, len(names))
+
+    keys = np.array([key(step) for step in steps])
+    out: list[Stretch] = []
+    open_: list[list[int]] = []  # of each open loop, the first step of each round
+    for k, step in enumerate(steps):
+        if step.op == Opcode.LOOP and not step.jumps:
+            open_.append([k + 1])
+        elif step.op == Opcode.END:
+            open_[-1].append(k + 1)
+            if not step.jumps:
+                out += _equal(keys, open_.pop())
+    return out
+
+
+def _equal(keys: np.ndarray, starts: list[int]) -> list[Stretch]:
+    """Stretches of rounds that begin at `starts`, the last of which is the end."""
+    out = [Stretch(starts[0], starts[1] - starts[0], 1)]
+    for a, b in pairwise(starts[1:]):
+        last = out[-1]
+        if b - a == last.length and (keys[a:b] == keys[last.round(0)]).all():
+            out[-1] = replace(last, count=last.count + 1)
+        else:
+            out.append(Stretch(a, b - a, 1))
+    return [s for s in out if s.count > 1]
 
 
 class LxeTime:
     """Time view of `hdl.lxe.Lxe` with a memory that takes a burst and a beat in each direction every cycle.
 
-    latency : of the memory, as in `LoaderTime` and `StorerTime` · detail : keep the cycles of every transfer
+    latency : of the memory, as in `LoaderTime` and `StorerTime`
+
+    Of more than twice `rounds` equal rounds of a loop, only so many and the last are played: if three of them, one
+    after the other, take the same cycles in every step, so do those that are left out. Else the loop is played whole.
     """
 
-    def __init__(self, p: CoreParams, latency: int, detail: bool = False):
-        self.p, self.latency, self.detail = p, latency, detail
+    def __init__(self, p: CoreParams, latency: int, rounds: int = 8):
+        self.p, self.latency, self.rounds = p, latency, rounds
 
     def run(self, steps: list[Step]) -> LxeCycles:
         """Cycles of a trace's steps (`sim.sequencer.trace`), the last of them HALT.
@@ -59,16 +129,53 @@ class LxeTime:
         Raises `ValueError` for a program that waits for ever, and where a semaphore's first signal in time is not the
         first in the program.
         """
-        return Run(self.p, self.latency, steps, self.detail).play()
+        long = [s for s in stretches(self.p, steps) if s.count > 2 * self.rounds]
+        while True:
+            out, unlike = self._play(steps, long)
+            if not unlike:
+                return out
+            long = [s for s in long if s not in unlike]
+
+    def _play(self, steps: list[Step], long: list[Stretch]) -> tuple[LxeCycles, list[Stretch]]:
+        """Cycles with few rounds of each long stretch, and those of these whose rounds are not alike."""
+        kept = np.ones(len(steps), bool)
+        for s in long:
+            kept[s.round(self.rounds).start : s.round(s.count - 1).start] = False
+        chosen = np.flatnonzero(kept)
+        played = self.play([steps[k] for k in chosen])
+        times = np.zeros((3, len(steps)), np.int64)
+        times[:, chosen] = played.executed, played.started, played.finished
+        done, unlike = played.done, []
+        for s in long:
+            if not kept[s.first] or any(s.first <= u.first < s.round(s.count).start for u in unlike):
+                continue
+            last, left = times[:, s.round(self.rounds - 1)], s.count - self.rounds - 1
+            before = [times[:, s.round(self.rounds - i)] for i in (2, 3)]
+            period = (last - before[0])[0, 0]
+            if (last - before[0] != period).any() or (before[0] - before[1] != period).any():
+                unlike.append(s)
+                continue
+            times[:, s.round(s.count - 1).start :] += period * left
+            done += int(period) * left
+            for i in range(1, left + 1):
+                times[:, s.round(self.rounds - 1 + i)] = last + period * i
+        return LxeCycles(*times, done), unlike
+
+    def play(self, steps: list[Step]) -> LxeCycles:
+        """Every step."""
+        return Run(self.p, self.latency, steps).play()
 
 
 class Run:
-    """A program's units. Lists of an engine are in the order of its instructions."""
+    """A program's units. Lists of an engine are in the order of its instructions.
 
-    def __init__(self, p: CoreParams, latency: int, steps: list[Step], detail: bool):
+    detail : keep the cycles of every transfer
+    """
+
+    def __init__(self, p: CoreParams, latency: int, steps: list[Step], detail: bool = False):
         self.p, self.steps, self.now = p, steps, 0
-        shared = any(s.op == Opcode.STORE and s.beat["target"] == StoreTo.X for s in steps)
-        self.loader, self.storer = LoaderTime(p, latency, detail, shared), StorerTime(p, latency, detail)
+        self.shared = any(s.op == Opcode.STORE and s.beat["target"] == StoreTo.X for s in steps)
+        self.loader, self.storer = LoaderTime(p, latency, detail, self.shared), StorerTime(p, latency, detail)
         self.dpe, self.vpe = DpeTime(p.dpe), VpeTime(p.vpe, detail)
         self.semaphores = SemaphoreTimes()
         names = NAMES.values()
@@ -82,11 +189,7 @@ class Run:
         self.to_dpe: list[int] = []  # cycle in which each of these is offered there
         self.head: tuple[int, int] | None = None  # VECTOR in front of the VPE, and from which cycle on
         self.works: dict[tuple, Work] = {}
-        self.out = LxeCycles(
-            executed=[0] * len(steps),
-            started=np.zeros(len(steps), np.int64),
-            finished=np.zeros(len(steps), np.int64),
-        )
+        self.out = LxeCycles(*(np.zeros(len(steps), np.int64) for _ in range(3)))
         self.units = Units(self.all_units())
 
     def all_units(self) -> dict[str, Waits]:
@@ -103,33 +206,26 @@ class Run:
 
     def play(self) -> LxeCycles:
         """All of it."""
-        while True:
-            self.units.settle()
-            if self.out.done:
-                return self.totals()
-            at = self.next_cycle()
-            if at >= NEVER:
+        vpe = self.vpe
+        self.units.settle()
+        while not self.out.done:
+            c, i, o = self.comes(), self.arrives(), self.leaves()
+            at = NEVER
+            for t in (vpe.wake, c, i, o, *self.timed()):
+                if self.now < t < at:
+                    at = t
+            if at == NEVER:
                 raise ValueError(f"the program waits for ever from cycle {self.now} on: {self.stuck()}")
             self.now = at
-            self.step(at)
-
-    def totals(self) -> LxeCycles:
-        """What the units have counted."""
-        out, vpe = self.out, self.vpe.out
-        out.busy = {
-            "dpe": self.dpe.busy,
-            "vpe": vpe.words,
-            "load": self.loader.beats,
-            "store": self.storer.beats,
-        }
-        out.waits = {"dpe": self.dpe.waits, "starved": self.vpe.starved} | dict(vpe.waits)
-        return out
+            self.step(at, c <= at, i <= at, o <= at)
+            if vpe.took_c or vpe.took_i or vpe.gave_o or self.shared:
+                self.units.settle()
+        return self.out
 
     def stuck(self) -> str:
         """Which units wait."""
-        names = [
-            f"{name} at pc {self.steps[k[-1]].pc}" for name, k in self.given.items() if len(k) > len(self.done[name])
-        ]
+        late = ((name, given, len(self.done[name])) for name, given in self.given.items())
+        names = [f"{name} at pc {self.steps[given[n]].pc}" for name, given, n in late if len(given) > n]
         return ", ".join(names) or "the sequencer"
 
     # The sequencer
@@ -304,24 +400,18 @@ class Run:
         happened, n = self.routes.room()
         return go if n < 0 else max(go, happened[n] + 1) if len(happened) > n else NEVER
 
-    def next_cycle(self) -> int:
-        """The next in which the VPE, or a unit that waits for time, can do something."""
-        later = [t for t in (self.vpe.wake, self.comes(), self.arrives(), self.leaves()) if t > self.now]
-        return min([*later, *self.timed()], default=NEVER)
-
     def timed(self) -> Iterator[int]:
         """Cycles that units wait for."""
-        return (n for happened, n in self.units.waits.values() if happened is self)
+        return (n for happened, n in self.units.waits.values() if happened is self) if self.shared else iter(())
 
     def __len__(self) -> int:
         """Cycles that have begun: to wait for a cycle, a unit waits for its entry here."""
         return self.now + 1
 
-    def step(self, now: int) -> None:
-        """A cycle of the VPE."""
-        vpe = self.vpe
-        c = self.head if self.comes() <= now else None
-        vpe.step(now, self.work(c[0]) if c else None, self.arrives() <= now, self.leaves() <= now)
+    def step(self, now: int, c: bool, i: bool, o: bool) -> None:
+        """A cycle of the VPE in which an instruction and a word are there, and room for one."""
+        vpe, head = self.vpe, self.head
+        vpe.step(now, self.work(head[0]) if c else None, i, o)
         if vpe.took_i:
             self.stream().pop(now)
             route = self.route[len(self.routes.taken)]
@@ -331,7 +421,7 @@ class Run:
         if vpe.gave_o:
             self.put.push(now)
         if vpe.took_c:
-            k = c[0]
+            k = head[0]
             work = self.work(k)
             if work.streams:
                 self.routes.push(now)

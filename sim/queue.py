@@ -79,25 +79,28 @@ class Units:
     """Units that wait for each other, by name."""
 
     def __init__(self, units: dict[str, Waits]):
-        self._units = units
-        self.waits: dict[str, Wait] = {name: ((0,), 0) for name in units}  # of those that have not ended
+        self._slots = [[name, unit, (0,), 0] for name, unit in units.items()]  # and what each waits for
+
+    @property
+    def waits(self) -> dict[str, Wait]:
+        """What each waits for, of those that have not ended."""
+        return {name: (happened, n) for name, _, happened, n in self._slots}
 
     def settle(self) -> None:
         """Let all go on as far as they can."""
         moved = True
         while moved:
             moved = False
-            for name, (happened, n) in list(self.waits.items()):
-                if len(happened) > n:
+            for slot in self._slots:
+                if len(slot[2]) > slot[3]:
                     moved = True
-                    unit = self._units[name]
+                    unit = slot[1]
                     wait = next(unit, None)
                     while wait and len(wait[0]) > wait[1]:
                         wait = next(unit, None)
-                    if wait:
-                        self.waits[name] = wait
-                    else:
-                        del self.waits[name]
+                    slot[2:] = wait or ((), 0)
+                    if not wait:
+                        self._slots = [s for s in self._slots if s is not slot]
 
 
 def alone(**units: Waits) -> None:

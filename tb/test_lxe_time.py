@@ -1,20 +1,22 @@
 """The cycle model of programs against the RTL of a core: the cycle of every instruction, burst, beat, word, chunk."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
+import numpy as np
 import pytest
 
 from golden.isa import Instruction, LoadTo, Opcode, Queue, Status, StoreTo, encode
 from golden.isa import vector as vector_of
+from golden.layer import LayerPlan
 from golden.vector import Bank, Format, Op, Post, Reduce, Source
 from golden.vector import Instruction as Vector
 from hdl.emit import Emitted
-from sim.lxe import Run
+from sim.lxe import LxeTime, Run
 from sim.sequencer import trace
 from tb.runner import Run as Bench
-from tb.test_core import SIZES, emitted, params
+from tb.test_core import SHAPE, SIZES, emitted, params
 
 # Counter -> cycles from what it counts to the cycle in which it has.
 COUNTERS = {
@@ -30,7 +32,7 @@ def events(run: Run) -> dict[str, list[int]]:
     load, store, steps = run.loader.out, run.storer.out, run.steps
     reads = [c for c, k in zip(run.done["mul"], run.given["mul"], strict=True) if not steps[k].beat["skip"]]
     return {
-        "sequencer.instructions": run.out.executed,
+        "sequencer.instructions": run.out.executed.tolist(),
         "loader.instructions": load.done,
         "loader.bursts": [c - 1 for c in load.bursts],
         "loader.beats": load.beats,
@@ -166,12 +168,12 @@ class Program:
         self.vector(1, a=Source.STREAM, wide=1)
 
 
-def play(e: Emitted, programs: list[list[Instruction]], latency: int) -> list[dict]:
-    """Each program on the RTL, one after the other."""
+def play(e: Emitted, programs: list[list[Instruction]], latency: int, registers: dict | None = None) -> list[dict]:
+    """Each program on the RTL, one after the other; register 7 is 0 if none is given."""
     config = {
         "params": list(SIZES),
-        "runs": [{"program": [f"{encode(i):x}" for i in x], "registers": {7: 0}} for x in programs],
-        "memory": bytes(1 << 16).hex(),
+        "runs": [{"program": [f"{encode(i):x}" for i in x], "registers": registers or {7: 0}} for x in programs],
+        "memory": bytes(1 << 17).hex(),
         "ports": dict.fromkeys(("th_hd", "ratio", "device_base", "home_base"), 0),
         "latency": latency,
         "counters": e.manifest["counters"],
@@ -196,15 +198,75 @@ def timed(program: list[Instruction], latency: int, registers=None) -> Run:
     """The time view of a program."""
     p = params()
     steps = trace(p, [encode(i) for i in program], registers).steps
-    run = Run(p, latency, steps, True)
+    run = Run(p, latency, steps, detail=True)
     run.play()
     return run
 
 
 @pytest.mark.parametrize("latency", [1, 9])
 def test_random_programs(latency):
-    programs = [Program(100 * latency + k).out for k in range(12)]
+    programs = [Program(100 * latency + k).out for k in range(9)]
     got = play(emitted(), programs, latency)
     for k, (program, run) in enumerate(zip(programs, got, strict=True)):
         assert run["status"]["code"] == Status.DONE, f"program {k}"
         assert not differences(timed(program, latency), run), f"program {k}"
+
+
+def layer() -> tuple[LayerPlan, dict[int, int]]:
+    """A layer on a tiny LXE, and its registers."""
+    plan = LayerPlan(replace(SHAPE, tokens=2), params().lxe_format())
+    return plan, {
+        int(r): v for r, v in plan.registers(7, 11, plan.work.size, plan.work.size + plan.weights.size).items()
+    }
+
+
+@pytest.mark.slow
+def test_a_layer():
+    plan, registers = layer()
+    [got] = play(emitted(), [plan.program()], 6, registers)
+    assert got["status"]["code"] == Status.DONE
+    assert not differences(timed(plan.program(), 6, registers), got)
+
+
+def test_equal_rounds_are_left_out():
+    """Cycles are those of the whole program."""
+    p, played, steps_of_all = params(), 0, 0
+    for k in range(6):
+        body = Program(300 + k).out[:-1]
+        program = [
+            Instruction(Opcode.LOOP, {"count": 40, "end": len(body) + 2}),
+            Instruction(Opcode.SET, {"to": 7}),  # rounds differ in nothing
+            *(moved(i, 2) for i in body),
+            Instruction(Opcode.END, {}),
+            Instruction(Opcode.HALT, {}),
+        ]
+        steps = trace(p, [encode(i) for i in program]).steps
+        time, whole = Played(p, 4), Run(p, 4, steps).play()
+        short = time.run(steps)
+        played, steps_of_all = played + time.played, steps_of_all + len(steps)
+        for name in ("executed", "started", "finished", "done"):
+            assert np.array_equal(getattr(short, name), getattr(whole, name)), name
+    assert played < steps_of_all / 4
+
+
+class Played(LxeTime):
+    """Counts the steps that it plays in the end."""
+
+    def play(self, steps):
+        self.played = len(steps)
+        return super().play(steps)
+
+
+def moved(i: Instruction, places: int) -> Instruction:
+    """The instruction, some places on."""
+    return Instruction(i.op, i.values | {"end": i["end"] + places}) if i.op == Opcode.LOOP else i
+
+
+def test_a_program_that_waits_for_ever():
+    program = [
+        Instruction(Opcode.MUL, {"start": 1, "end": 1, "rows": 15, "tiles": 3}),
+        Instruction(Opcode.MUL, {"wait": 1}),
+        Instruction(Opcode.HALT, {}),
+    ]
+    with pytest.raises(ValueError, match="waits for ever from cycle .* on: mul at pc 0"):
+        timed(program, 1)
