@@ -142,8 +142,8 @@ def run(v: Vrex, p: Point, selection: Selection) -> Pass:
     line = Timeline()
     crowd = 1.0  # bytes of the device memory, those that come over the link included, over the LXE's
 
-    def lxe(layer: int, name: str, w: Work, after: float = 0.0, gap: float = 0.0) -> float:
-        return line.put(layer, name, "LXE", gap + w.seconds(v, crowd), after, w.bytes, 2 * w.macs)
+    def lxe(layer: int, name: str, w: Work, after: float = 0.0) -> float:
+        return line.put(layer, name, "LXE", w.seconds(v, crowd), after, w.bytes, 2 * w.macs)
 
     if p.frame:
         w, seconds = encoder(v, p)
@@ -157,7 +157,8 @@ def run(v: Vrex, p: Point, selection: Selection) -> Pass:
         came = line.put(layer, "fetch", "link", seconds, asked[layer], moved) if moved else 0.0
         fetched += moved
         crowd = 1 + moved / sum(w.bytes for w in works.values())
-        asked.append(lxe(layer, "qkv", works["qkv"], gap=v.gap))
+        line.put(layer, "gap", "LXE", v.gap)
+        asked.append(lxe(layer, "qkv", works["qkv"]))
         if predicts:
             scored = lxe(layer, "predict", prediction(v, p, clusters), asked[-1])
             asked[-1] = line.put(layer, "select", "DRE", (sum(selects) + walk) / CLOCK, scored)

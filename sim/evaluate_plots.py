@@ -22,7 +22,7 @@ X = [c / 1024 for c in CACHES]
 COLOURS = {
     "vision": "#8172b2", "qkv": "#4c72b0", "predict": "#dd8452", "select": "#c44e52", "fetch": "#937860",
     "attention": "#55a868", "out": "#64b5cd", "gate_up": "#8c8c8c", "down": "#b5b5b5", "layer": "#4c72b0",
-    "vocabulary": "#ccb974",
+    "vocabulary": "#ccb974", "gap": "#eeeeee",
 }  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def timeline(platform: Vrex | Gpu, p: Pass, folder: Path, name: str) -> list[Pat
     """Stages of a middle layer and its neighbours by resource, and the device memory's bandwidth under them (Fig.
     17)."""
     middle = max(s.layer for s in p.stages) // 2
-    first = min(s.start for s in p.stages if s.layer == middle and s.name in ("qkv", "layer"))
+    first = min(s.start for s in p.stages if s.layer == middle and s.name in ("gap", "layer"))
     last = max(s.end for s in p.stages if s.layer == middle + 1)
     shown = [s for s in p.stages if s.end > first and s.start < last]
     resources = sorted({s.resource for s in shown}, reverse=True)

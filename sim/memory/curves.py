@@ -11,7 +11,7 @@ from sim.memory.timings import DEVICES
 
 CHUNKS = tuple(64 << i for i in range(11))  # 64 B to 64 KB
 PAYLOADS = (64, 128, 256, 512, 1024, 4096, 16384, 65536)
-REQUESTS = (4096, 16384, 65536, 131072, 1 << 20)
+REQUESTS = (512, 4096, 16384, 65536, 131072, 1 << 20)
 DEPTHS = (1, 4, 16, 64, 256)
 
 
