@@ -11,11 +11,10 @@ from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 
-from amaranth.back import rtlil
 from amaranth.lib import wiring
 
 from golden.params import check
-from hdl.leaf import Leaves
+from hdl.leaf import Leaves, convert
 from hdl.params import SystemParams
 
 # unit -> (module, class, where `SystemParams` holds its parameters). These run on a trace alone.
@@ -41,6 +40,8 @@ BLOCKS = {
     "system": ("hdl.system", "System", ""),
 }
 ALL = UNITS | BLOCKS
+
+MOST_INPUTS = (1 << 16) - 2  # bits: Amaranth numbers those of a top module, its first two numbers being constants
 
 # Memories lose their zero initialisation: macros have none, and no unit may rely on it.
 _PASSES = (
@@ -109,7 +110,13 @@ def to_verilog(component: wiring.Component, top: str, leaves: Leaves | None = No
 
     With `leaves`, what the component places as leaves is emitted once (`hdl.leaf`), and `leaves` says what that was.
     """
-    il = rtlil.convert(component, name=top, platform=leaves, emit_src=False)
+    try:
+        il = convert(component, top, leaves)
+    except AssertionError:
+        bits = sum(port["width"] for port in ports(component) if port["dir"] == "in")
+        limit = f"must be at most {MOST_INPUTS}, as a top module of Amaranth has: generate what it is a part of"
+        check(bits <= MOST_INPUTS, f"input bits of {top}", bits, limit)
+        raise
     if leaves:
         il = "".join([*leaves.modules.values(), il])
     # Amaranth joins module names by dots, which Verilog would have to escape.

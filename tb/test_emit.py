@@ -5,14 +5,18 @@ import subprocess
 import sys
 
 import pytest
+from amaranth import Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
 
-from hdl.emit import ALL, UNITS, Emitted, emit, params_of
+from hdl.emit import ALL, UNITS, Emitted, emit, params_of, to_verilog
 from hdl.params import PRESETS, ParamError, override, preset
 from tb.runner import lint
 
-# edge8 and server48 hold several of `core`'s units, whose Verilog they share.
+# edge8 and server48 hold several of `core`'s units, whose Verilog they share, and a wider arbiter.
 WHOLE = ("lxe", "core", "system")  # of the others: `core` holds all but the system's own at its full size
 CASES = [(unit, name) for unit in ALL for name in ("tiny", "core") if unit not in WHOLE or name == "tiny"]
+CASES.append(("arbiter", "edge8"))
 CASES.append(pytest.param("core", "core", marks=pytest.mark.slow))
 
 
@@ -88,3 +92,21 @@ def test_unknown_names_list_the_valid_ones():
         override(preset("tiny"), ["n_hp=many"])
     with pytest.raises(ParamError, match="same in every unit"):
         override(preset("tiny"), ["hcu.clusters=64"])
+
+
+class Wide(wiring.Component):
+    """More inputs than Amaranth can number."""
+
+    i: In(1 << 16)
+    o: Out(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += self.o.eq(self.i.any())
+        return m
+
+
+def test_more_inputs_than_a_top_module_has_are_refused():
+    """As those of the arbiter of `server48` alone are."""
+    with pytest.raises(ParamError, match="input bits of wide=65538: must be at most 65534.*what it is a part of"):
+        to_verilog(Wide(), "wide")
