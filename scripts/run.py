@@ -44,6 +44,10 @@ def command(
     trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`: what goes into the first layer, frame by frame.")],
     layers: Annotated[int, typer.Option(help="Layers of the decoder, from the first.")] = 2,
     frames: Annotated[int, typer.Option(help="Frames of the trace, from the first.")] = 3,
+    ahead: Annotated[
+        bool,
+        typer.Option("--ahead", help="Each layer chooses and fetches entries for the next one, beside its own work."),
+    ] = False,
     preset: console.Preset = "small",
     param: console.Param = None,
     folder: console.Folder = Path("build/run"),
@@ -64,7 +68,7 @@ def command(
 
             data = Trace.load(trace)
             try:
-                run = DecoderLayers(data, p, layers, frames)
+                run = DecoderLayers(data, p, layers, frames, ahead)
             except TraceError as e:
                 raise TraceError(f"{trace.name}: {e}") from None
             with step("golden", layers * frames) as advance:
@@ -88,6 +92,7 @@ def command(
             "param": param or [],
             "layers": layers,
             "frames": frames,
+            "ahead": ahead,
             "tokens_per_frame": run.tokens,
             "sinks": run.sinks,
             "errors": errors,
@@ -165,7 +170,7 @@ def stage_rows(names: list[str], units: list[Unit], found: list[list[Span | None
 
 
 def draw(run: DecoderLayers, had: Ran) -> Figure:
-    """The last pass: a row a unit, as high as it was busy, in the colour of the stage that it was busy for."""
+    """The last pass: a row a unit, in the colours of the stages that it worked for, filled as far as it was busy."""
     one, n = run.passes[-1], len(run.units)
     found = spans(one.ends, had.samples)
     names = [s.name for s in run.plans[one.layer].stages]
@@ -180,11 +185,13 @@ def draw(run: DecoderLayers, had: Ran) -> Figure:
             if span:
                 own = np.where((middle >= span.first) & (middle <= span.last), busy, 0)
                 base = n - 1 - u
+                axes.broken_barh(
+                    [(span.first, span.last - span.first)], (base, 0.85), color=colours[k % 20], alpha=0.15
+                )
                 axes.fill_between(middle, base, base + 0.85 * own, step="mid", color=colours[k % 20], linewidth=0)
     axes.set_yticks(np.arange(n) + 0.4, [u.name for u in reversed(run.units)])
     axes.set_xlim(0, had.cycles)
     axes.set_ylim(-0.05, n)
-    axes.grid(axis="y", which="minor")
     used = [k for k in range(len(names)) if any(row[k] for row in found)]
     handles = [Patch(color=colours[k % 20], label=names[k]) for k in used]
     figure.legend(handles=handles, loc="outside lower center", ncols=8, frameon=False)
@@ -200,11 +207,12 @@ def sections(result: dict, picture: str = "") -> list[Section]:
     everything["units"] = last["utilisation"]
     names = list(dict.fromkeys(s["stage"] for one in passes for s in one["stages"]))
     cycles = [{s["stage"]: s["cycles"] for s in one["stages"]} for one in passes]
+    chooses = "each layer chooses for the next one" if result["ahead"] else "each layer chooses for itself"
     return [
         Section(
             "Decoder layers on the RTL",
             f"{result['model']}, {result['tokens_per_frame']} tokens a frame, {result['sinks']} before the first as "
-            f"sinks; trace {result['trace']}, preset {result['preset']}{''.join(' ' + p for p in result['param'])}; "
+            f"sinks; {chooses}; trace {result['trace']}, preset {' '.join([result['preset'], *result['param']])}; "
             f"memory: {LATENCY} cycles to the first beat, then a beat a cycle. {PASS_NOTE}",
             [*PASSES, "error", "result"],
             [

@@ -41,12 +41,12 @@ class DecoderLayers:
 
     What stands before the first frame (the prompt) is attended to always: its keys and values, from the decoder in
     FP32, are the sinks. Every frame is a pass of each layer. Hidden states go from layer to layer in the core's memory;
-    a frame's come from the trace.
+    a frame's come from the trace. With `ahead`, every layer but the last chooses and fetches for the next one.
 
     Raises `TraceError` for a trace that does not fit, `ParamError` for parameters that do not.
     """
 
-    def __init__(self, trace: Trace, p: CoreParams, layers: int, frames: int):
+    def __init__(self, trace: Trace, p: CoreParams, layers: int, frames: int, ahead: bool = False):
         check(1 <= layers <= model.N_LAYERS, "layers", layers, f"must be 1 to {model.N_LAYERS}, those of the decoder")
         if trace.hidden is None:
             raise TraceError("holds nothing that goes into the first layer: record it with 'vrex trace', without --hf")
@@ -74,8 +74,12 @@ class DecoderLayers:
             entries=self.sinks + max(1, frames * self.tokens - k.recent),  # the most that a frame may fetch
             epsilon=float(self.decoder.epsilon),
         )
-        retrieval = {"n_hp": p.dre.hcu.n_hp, "clusters": k.clusters, "sinks": self.sinks}
-        self.plans = [CorePlan(shape, fmt, RetrievalShape(ctx=i, **retrieval)) for i in range(layers)]
+        sizes = {"n_hp": p.dre.hcu.n_hp, "clusters": k.clusters, "sinks": self.sinks}
+        next_ = [i + 1 if ahead and i < layers - 1 else -1 for i in range(layers)]
+        self.plans = [
+            CorePlan(shape, fmt, RetrievalShape(ctx=i, ahead=next_[i], fetched=ahead and i > 0, **sizes))
+            for i in range(layers)
+        ]
         f = p.dre.function()
         planes = hyperplanes(f.n_hp, trace.kv_heads * trace.head_size, f.hash_seed)
         self.host = CoreHost(

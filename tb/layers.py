@@ -19,6 +19,7 @@ from hdl.params import CoreParams
 from tb.runner import ROOT, Run
 
 LATENCY = 32  # cycles from the address of a read to its first beat
+LEAST = 25  # bits of an address of the smallest memory: runs of similar layers share a simulator
 EVERY = 32  # cycles between samples of the counters
 
 
@@ -74,7 +75,7 @@ class _Written:
 
 def with_memory(emitted: Emitted, p: CoreParams, size: int) -> Emitted:
     """The core of `emitted` with a memory of at least `size` bytes at both of its ports, as module `layers`."""
-    bus = p.lxe.bus_bytes
+    bus, words = p.lxe.bus_bytes, (1 << max(LEAST, (size - 1).bit_length())) // p.lxe.bus_bytes
     inner = [*port_members(p), *port_members(p, HOST_PREFIX)]
     ports = [x for x in emitted.manifest["ports"] if x["name"] not in inner]
     ports.append({"name": "run", "dir": "in", "width": 16})
@@ -92,7 +93,7 @@ def with_memory(emitted: Emitted, p: CoreParams, size: int) -> Emitted:
     zeros = "".join(f"  assign {a}{n} = 0;\n" for a in (PREFIX, HOST_PREFIX) for n in ("rid", "rresp", "bid", "bresp"))
     text = (
         f"module layers({head});\n{wires}{zeros}  {emitted.top} core({core});\n"
-        f"  axi_memory #(.BYTES({bus}), .WORDS({(1 << (size - 1).bit_length()) // bus}), .LATENCY({LATENCY})) memory(\n"
+        f"  axi_memory #(.BYTES({bus}), .WORDS({words}), .LATENCY({LATENCY})) memory(\n"
         f"    .clk(clk), .rst(rst), .run(run), {memory});\nendmodule\n"
     )
     verilog = "\n".join([emitted.verilog, (ROOT / "tb" / "axi_memory.v").read_text(), text])

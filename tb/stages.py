@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from golden.core_layer import CorePlan
-from golden.isa import Opcode, StoreTo
+from golden.isa import Opcode, Retrieve, StoreTo
 from golden.lxe_sequence import Issue
 from golden.vector import Op as VectorOp
 from hdl.dre import Dre
@@ -42,7 +42,7 @@ def units(p: CoreParams) -> list[Unit]:
     """What the table and the picture show, in their order.
 
     Busy: DPE a chunk a cycle, VPE a word; loader, storer, retriever a beat of the bus; HCU cycles in which hashes are
-    compared; WTU words of scores taken, all cores together.
+    compared, in the stage that takes the clusters, which it waits for; WTU words of scores taken, all cores together.
     """
     beats = p.lxe_format().word_bytes // p.lxe.bus_bytes
     wtus = [f"dre.{name}" for name, _, _ in Dre.units(p.dre) if name.startswith("wtu")]
@@ -50,8 +50,8 @@ def units(p: CoreParams) -> list[Unit]:
     def of(opcode: Opcode, count: Callable[[Issue], int]) -> Callable[[Issue], int]:
         return lambda i: count(i) if i.op == opcode and not i.skip else 0
 
-    def target(to: StoreTo) -> Callable[[Issue], int]:
-        return of(Opcode.STORE, lambda i: i["rows"] * (i["target"] == to))
+    rows = of(Opcode.STORE, lambda i: i["rows"] * (i["target"] == StoreTo.SCORE))
+    joins = of(Opcode.RETRIEVE, lambda i: int(i["action"] == Retrieve.CLUSTER))
 
     def lanes(stored: bool) -> Callable[[Issue], int]:
         return of(Opcode.VECTOR, lambda i: i["words"] * ((i.vector.op == VectorOp.STORE) == stored))
@@ -67,8 +67,8 @@ def units(p: CoreParams) -> list[Unit]:
         ),
         one("storer", "lxe.storer", "words", lanes(True), "beats"),
         one("retriever", "retriever", "instructions", lambda i: int(i.op == Opcode.RETRIEVE), "beats"),
-        one("HCU", "dre.hcu", "tokens", target(StoreTo.HASH), "compares"),
-        Unit("WTU", tuple(f"{w}.rows" for w in wtus), tuple(f"{w}.words" for w in wtus), target(StoreTo.SCORE)),
+        one("HCU", "dre.hcu", "tokens", joins, "compares"),
+        Unit("WTU", tuple(f"{w}.rows" for w in wtus), tuple(f"{w}.words" for w in wtus), rows),
     ]
 
 

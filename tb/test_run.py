@@ -28,7 +28,7 @@ from tb.test_trace import models
 
 # Narrow enough for a short build, a ring short enough for entries to leave it in the second frame.
 SIZES = ("dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16", "vpe.depth=128", "bus_bytes=32", "recent=32", "n_ctx=2")
-FRAMES, TOKENS = 3, 17
+FRAMES, TOKENS = 2, 17
 
 
 @pytest.fixture(scope="module")
