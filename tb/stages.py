@@ -6,6 +6,7 @@ stages overlap. How much each stage gives it is known from golden.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 
 import numpy as np
 
@@ -74,12 +75,17 @@ def units(p: CoreParams) -> list[Unit]:
 
 def stage_of(plan: CorePlan) -> list[int]:
     """The stage of every instruction of the plan's program, as an index of `plan.stages`."""
-    whole, out = plan.program(), []
+
+    def opcodes(last: str | None) -> list[Opcode]:
+        """Of the program up to a stage, without the SYNCs in front: a part of a program may need fewer of them."""
+        return list(dropwhile(lambda op: op == Opcode.SYNC, (i.op for i in plan.program(None, last))))
+
+    whole, out = opcodes(None), []
     for k, stage in enumerate(plan.stages):
-        part = plan.program(None, stage.name)[:-1]
+        part = opcodes(stage.name)[:-1]
         assert part == whole[: len(part)], f"stage {stage.name}: its instructions are not in one piece"
         out += [k] * (len(part) - len(out))
-    return [*out, len(plan.stages) - 1]
+    return [0] * (len(plan.program()) - len(whole)) + out + [len(plan.stages) - 1]
 
 
 def work(stages: Sequence[int], issues: Sequence[Issue], of: Sequence[Unit]) -> np.ndarray:

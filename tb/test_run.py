@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from golden import decoder as model
 from golden import trace as trace_file
+from golden.core_layer import CorePlan, RetrievalShape
 from golden.decoder import Decoder
 from golden.lxe import Memory, Region, Write
 from golden.numerics import BF16
@@ -23,7 +24,8 @@ from scripts.verify import FIXTURE
 from tb import layers
 from tb.decoder_layers import DecoderLayers
 from tb.layers import Place, Session
-from tb.stages import Span, spans
+from tb.stages import Span, spans, stage_of
+from tb.test_core import SHAPE, params
 from tb.test_trace import models
 
 # Narrow enough for a short build, a ring short enough for entries to leave it in the second frame.
@@ -247,6 +249,16 @@ def test_units_are_followed_through_stages_that_overlap():
     assert rows[2]["units"] == {"DPE": 6 / 21, "VPE": 3 / 21}
 
 
+@pytest.mark.parametrize("how", [{}, {"ahead": 1}, {"fetched": True}])
+def test_every_instruction_is_of_a_stage(how):
+    plan = CorePlan(SHAPE, params().lxe_format(), RetrievalShape(n_hp=16, clusters=32, **how))
+    found = stage_of(plan)
+    assert len(found) == len(plan.program())
+    assert found == sorted(found)
+    assert set(found) == set(range(len(plan.stages)))
+
+
 def test_report_refuses_another_folder(tmp_path):
-    with pytest.raises(ValueError, match=r"run=.*: not a folder that `vrex run` wrote"):
-        run.load(tmp_path)
+    got = CliRunner().invoke(app, ["report", "--preset", "tiny", "--run", str(tmp_path), "-o", str(tmp_path)])
+    assert got.exit_code == 2
+    assert re.search(r"run=.*: not a folder that `vrex run` wrote", got.stderr)
