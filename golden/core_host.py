@@ -17,8 +17,8 @@ from golden.params import ReSVParams, check
 class CoreHost:
     """Layers of one shape with their weights, rings and offloaded entries in the memory of one core.
 
-    plans : one a layer, which differ in their contexts · layers : weights as `golden.decoder` keeps them · planes :
-    hyperplanes [n_hp, KV heads * head size] of each layer
+    plans : one a layer, which differ in their `RetrievalShape` · layers : weights as `golden.decoder` keeps them
+    planes : hyperplanes [n_hp, KV heads * head size] of each layer
 
     `begin` writes the inputs of a pass, `run` executes a layer (or some of its stages) on what stands in memory.
     """

@@ -1,18 +1,30 @@
 """The layer compiler for a core: a decoder layer with its retrieval (V-Rex Fig. 10), as stages of `golden.layer`.
 
-Between `rotary` and `scores` stand, instead of `append`:
+Instead of `qkv`, `rotary`, `append` and `scores` stand:
 
-=========  ===========================================================================================================
-hash       keys times hyperplanes, their signs to the HCU
-cluster    of each token: its cluster, its entry to the KVMU's place, Key_cluster: FP32 sums and count, BF16 mean
-rank       queries against Key_cluster, FP32
-select     rows of score codes to the WTU (`vector_programs.score_codes`); the chosen clusters' entries are fetched
-=========  ===========================================================================================================
+==========  ==========================================================================================================
+keys        blocks of the product of queries, keys and values that hold keys or values
+entries     keys turned; keys and values put together as entries
+hash        keys times hyperplanes, their signs to the HCU
+cluster     of each token: its cluster, its entry to the KVMU's place, Key_cluster: FP32 sums and count, BF16 mean;
+            between tokens the other blocks, of queries only
+rotary      queries turned
+rank        queries against Key_cluster, FP32
+select      rows of score codes to the WTU (`vector_programs.score_codes`); FETCH of the chosen entries is begun
+resident    queries against the keys of the ring
+scores      queries against the keys behind it, once they are there
+==========  ==========================================================================================================
+
+A layer may choose for the next one (`RetrievalShape.ahead`), whose weights lie behind its own: before `resident` then
+stand guess_norm, guess, guess_rotary, guess_rank and guess_select, which do with the layer's input and the next layer's
+weights and clusters what the stages of those names do; FETCH runs beside all that follows. The next layer (`fetched`)
+has no rank and no select: its entries are those, as in `golden.resv_policy` with prefetch `only`; what leaves the ring
+between is not among them. How many they are is left in the register ROW from one program to the next.
 
 A row of the cluster table: sums of the keys of all KV heads, FP32; a word whose first number is their count; the means;
 rows are a power of two of bytes apart. Memory must be zero at first.
 
-Sinks are entries that the host has put behind the ring; fetched ones come behind them.
+Sinks are entries that the host has put first behind the ring (`behind`); fetched ones come behind them.
 """
 
 from collections.abc import Callable
@@ -247,8 +259,9 @@ class CoreCompiler(Compiler):
 class CorePlan(LayerPlan):
     """The program of a layer's pass on a core, and its memory: that of `LayerPlan` and the retrieval's.
 
-    `kv` is the ring of the layer's context, as the KVMU places it, with room for entries behind it. The registers
-    SLOT and FIRST are the program's. One program serves one context.
+    `kv` is the ring of the layer's context, as the KVMU places it; entries behind it lie among the weights. The
+    registers SLOT and FIRST are the program's. One program serves one context. `turns` times in `cluster`, `beside`
+    blocks of the queries' product precede some tokens.
 
     Raises `ParamError` as `LayerPlan`, and for a retrieval that does not fit.
     """
