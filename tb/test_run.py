@@ -13,6 +13,7 @@ from golden import decoder as model
 from golden import trace as trace_file
 from golden.core_layer import CorePlan, RetrievalShape
 from golden.decoder import Decoder
+from golden.isa import Status
 from golden.lxe import Memory, Region, Write
 from golden.numerics import BF16
 from golden.params import ParamError
@@ -22,8 +23,8 @@ from scripts import run
 from scripts.main import app
 from scripts.verify import FIXTURE
 from tb import layers
-from tb.decoder_layers import DecoderLayers
-from tb.layers import Place, Session
+from tb.decoder_layers import DecoderLayers, Pass
+from tb.layers import Place, Ran, Session
 from tb.stages import Span, spans, stage_of
 from tb.test_core import SHAPE, params
 from tb.test_trace import models
@@ -247,6 +248,52 @@ def test_units_are_followed_through_stages_that_overlap():
         ("c", 10, 9, 30),
     ]
     assert rows[2]["units"] == {"DPE": 6 / 21, "VPE": 3 / 21}
+
+
+class Played:
+    """Two passes of a run that is over, the second with or without a difference: what `vrex run` makes of it."""
+
+    tokens, sinks, p = 2, 1, preset("tiny").core
+    session = SimpleNamespace(size=4096)
+    units = [SimpleNamespace(name="DPE"), SimpleNamespace(name="VPE")]
+    plans = [SimpleNamespace(stages=[SimpleNamespace(name=n) for n in ("norm1", "qkv")])]
+    differences: list[str] = []
+
+    def __init__(self, *given):
+        ends = np.array([[0, 8], [4, 6]])
+        self.passes = [Pass(frame, 0, ends, 3 + frame, 1 + frame, frame) for frame in range(2)]
+
+    def run(self, progress):
+        progress(2)
+
+    def errors(self):
+        return [0.01, 0.02]
+
+    def play(self, made, progress):
+        samples = np.array([[0, 0, 0, 0, 0], [10, 0, 4, 0, 4], [20, 8, 6, 8, 6]])
+        perf = [{"dre.cluster_set.clusters": 3 * (k + 1), "lxe.storer.beats": 5 * (k + 1)} for k in range(2)]
+        return [Ran(Status.DONE, 20, samples, perf[k], self.differences * k) for k in range(2)]
+
+
+@pytest.mark.parametrize("differences", [[], ["frame 1, layer 0: q: 1 numbers differ"]])
+def test_a_difference_ends_the_command(monkeypatch, tmp_path, differences):
+    monkeypatch.setattr(run, "DecoderLayers", Played)
+    monkeypatch.setattr(Played, "differences", differences)
+    for name in ("emit", "with_memory", "simulator"):
+        monkeypatch.setattr(run, name, lambda *given: None)
+    words = "--trace", FIXTURE, "--layers", 1, "--frames", 2, "-o", tmp_path
+    got = vrex(*words, "--json")
+    result = json.loads(got.stdout)
+    assert got.exit_code == len(differences)
+    assert result["differences"] == differences
+    assert [one["differs"] for one in result["passes"]] == [False, bool(differences)]
+    assert (result["passes"][1]["chosen"], result["passes"][1]["stored"]) == (3, 40)
+    assert [s["cycles"] for s in result["passes"][0]["stages"]] == [10, 10]
+    page = (tmp_path / "report.html").read_text()
+    assert ("Every store and every array equal golden." in page) != bool(differences)
+    got = vrex(*words)
+    assert ("DIFFERS" in got.stdout, "numbers differ" in got.stderr) == (bool(differences),) * 2
+    assert re.search(r"norm1 .* 10 .* 0 .* 10 .* 40.0%", got.stdout)
 
 
 @pytest.mark.parametrize("how", [{}, {"ahead": 1}, {"fetched": True}])
