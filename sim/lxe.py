@@ -14,6 +14,7 @@ import numpy as np
 from golden.isa import ENGINE, Opcode, StoreTo
 from golden.isa import Queue as From
 from golden.vector import Instruction as VectorInstruction
+from golden.vector import Op
 from hdl.params import CoreParams
 from sim.dpe import ROOM, TO_READ, DpeTime
 from sim.loader import LoaderTime, cut, word_beats
@@ -42,14 +43,15 @@ class LxeCycles:
 
 
 def busy(p: CoreParams, step: Step) -> dict[str, int]:
-    """Cycles in which a step makes its units work: dpe (a chunk), vpe (a word), load, store (a beat on the bus)."""
+    """Cycles in which a step makes its units work: dpe (a chunk), vpe (a word in the lanes), load, store (a beat)."""
     c = step.beat
     if step.op not in ENGINE or c["skip"]:
         return {}
     if step.op == Opcode.MUL:
         return {"dpe": (c["rows"] + 1) * (c["tiles"] + 1) * (c["chunks"] + 1)}
     if step.op == Opcode.VECTOR:
-        return {"vpe": c["instruction"]["words"] + 1}
+        i = c["instruction"]
+        return {"vpe": (i["words"] + 1) * (i["op"] != Op.STORE)}
     if step.op == Opcode.LOAD:
         return {"load": (c["rows"] + 1) * (c["words"] + 1) * word_beats(p, c)}
     if step.op == Opcode.STORE and c["target"] == StoreTo.MEMORY:

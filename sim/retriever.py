@@ -1,5 +1,6 @@
 """Cycles of the retriever."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from golden.isa import Retrieve
@@ -100,35 +101,45 @@ class RetrieverTime:
 
     def run(self, commands: list[dict], places: list[tuple[str, dict]], bursts: list[dict]) -> RetrieverCycles:
         """Commands, replies ("w") and moves ("x"), and bursts as beats of the layouts in `hdl`, none at fault."""
-        out = RetrieverCycles()
-        self._copier = CopierTime(self.p, self.latency, out)
-        self._places, self._bursts = iter(places), iter(bursts)
+        self.begin(places, bursts)
         free = 0
         for c in commands:
-            out.taken.append(free)
-            if c["skip"]:
-                last = free + 1
-            elif c["action"] == Retrieve.COUNT:
-                last = free + 1
-                out.sets += [last] * (c["level"] > 0)
-            elif c["action"] == Retrieve.CLEAR:
-                out.clears.append(free + 1)
-                out.news.append(last := free + 2)
-            elif c["action"] == Retrieve.CLUSTER:
-                out.news.append(free + 1)
-                last = self._set(c, free + 2)
-            elif c["action"] == Retrieve.PLACE:
-                last = self._ended(self._place(c, free + 1)) + 1
-            else:
-                last = self._set(c, self._ended(self._fetch(c, free + 1)) + 1)
-            out.done.append(last)
-            free = last + 1
-        return out
+            free = self.execute(c, free) + 1
+        return self.out
+
+    def begin(self, places: Iterable[tuple[str, dict]], bursts: Iterable[dict]) -> None:
+        """What `execute` takes, in order; a beat with `at` is there from that cycle on only."""
+        self.out = RetrieverCycles()
+        self._copier = CopierTime(self.p, self.latency, self.out)
+        self._places, self._bursts = iter(places), iter(bursts)
+
+    def execute(self, c: dict, taken: int, news: int = 0) -> int:
+        """The cycle in which an instruction taken in a cycle is done; the news of CLUSTER are there from one on."""
+        out = self.out
+        out.taken.append(taken)
+        if c["skip"]:
+            last = taken + 1
+        elif c["action"] == Retrieve.COUNT:
+            last = taken + 1
+            out.sets += [last] * (c["level"] > 0)
+        elif c["action"] == Retrieve.CLEAR:
+            out.clears.append(taken + 1)
+            out.news.append(last := taken + 2)
+        elif c["action"] == Retrieve.CLUSTER:
+            out.news.append(max(taken + 1, news))
+            last = self._set(c, out.news[-1] + 1)
+        elif c["action"] == Retrieve.PLACE:
+            last = self._ended(self._place(c, taken + 1)) + 1
+        else:
+            last = self._set(c, self._ended(self._fetch(c, taken + 1)) + 1)
+        out.done.append(last)
+        return last
 
     def _place(self, c: dict, cycle: int) -> int:
         size, left, since, at = self.p.dre.kvmu.entry_bytes, c["rows"] + 1, 0, c["addr"]
         while left:
             name, beat = next(self._places)
+            cycle = max(cycle, beat.get("at", 0))
             if name == "x":
                 if since == self.p.dre.kvmu.recent:
                     cycle, since = self._ended(cycle) + 1, 0
@@ -144,6 +155,7 @@ class RetrieverTime:
         at, last = c["addr"], False
         while not last:
             beat = next(self._bursts)
+            cycle = max(cycle, beat.get("at", 0))
             if not beat["empty"]:
                 cycle = self._copier.copy(cycle, beat["addr"], at, beat["bytes"])
             self._copier.out.fetched.append(cycle)

@@ -85,7 +85,7 @@ def trace(
 ) -> Trace:
     """Execute the words of `program` on `registers` (zero where not named), `limit` instructions at most.
 
-    retrieved : the registers that each RETRIEVE sets; those that are not given stay as they are
+    retrieved : the registers that each RETRIEVE which is not skipped sets; those not given stay as they are
     """
     lanes, r = p.lxe_format().lanes, [0] * REGISTERS
     for number, value in (registers or {}).items():
@@ -113,7 +113,7 @@ def trace(
             beat = _beat(i, r, n, lanes)
             if not skip and not _fits(p, i.op, beat, lanes):
                 return Trace(steps, Status.RANGE, pc, r)
-            if i.op == Opcode.RETRIEVE:
+            if i.op == Opcode.RETRIEVE and not skip:
                 for to, value in next(sets, {}).items():
                     r[to] = value
         elif i.op in (Opcode.SET, Opcode.ADD):
