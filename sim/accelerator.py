@@ -6,7 +6,8 @@ this one and runs the rest of the layer. LXE, DRE and link each take one stage a
 its resource is free and what it needs is there. What the first layer attends to is fetched from the end of the encoder
 on.
 
-- LXE: the largest of its products on the DPEs, its words on the VPEs and its bytes over the memory bus. Products take a
+- LXE: the largest of its products on the DPEs, its words on the VPEs, its bytes on the cores' ports, as far as the
+  latency of the bursts that are under way lets them come, and all cores' bytes at the device memory. Products take a
   chunk a cycle, row by row and tile by tile (`sim.dpe`). Weights stay in a tree's memory while rows pass; rows that do
   not fit the activation memory are read again for every load of half of it: that is what limits the vision encoder.
 - DRE: the cycles of the units' time views (`sim.units`).
@@ -15,7 +16,7 @@ on.
 New entries are written home against the direction of fetches, 1.3 MB a frame: left out.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import numpy as np
@@ -30,28 +31,42 @@ from sim.workload import Selection
 
 SOFTMAX_WORDS = 4  # passes of the VPE over a score: largest; exp and sum; product; conversion
 ELEMENT_WORDS = 4  # over an element of the encoder's hidden layers and normalisations
+# As the LXE's programs are (`vrex stages`): beats of the bursts that read weights, keys and values, and cycles of a
+# core's port for a score of the decoder, which goes through memory: 0.24 in the softmax, 0.4 where it meets the values.
+BEATS = {"qkv": 4, "keys": 4, "values": 2}
+USUAL_BEATS = 8
+SCORE_PORT = 0.64
 ENOUGH = 1 << 24  # bytes of a sample
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a stage asks of a core's DPE (cycles) and VPE (words), and of the device memory (bytes); its products."""
+    """What a stage asks of a core's DPE, its port (cycles) and VPE (words), of the device memory (bytes); its
+    products."""
 
     dpe: float = 0.0
+    port: float = 0.0
     vpe: float = 0.0
     bytes: float = 0.0
     macs: float = 0.0
 
     def __add__(self, other: "Work") -> "Work":
-        return Work(self.dpe + other.dpe, self.vpe + other.vpe, self.bytes + other.bytes, self.macs + other.macs)
+        return Work(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Work)))
 
     def seconds(self, v: Vrex, crowd: float = 1.0) -> float:
         """Time on `v` while its memory moves `crowd` times these bytes."""
         lanes = v.core.vpe.n_h * v.core.vpe.n_w
-        return max(self.dpe / CLOCK, self.vpe / (lanes * CLOCK), crowd * self.bytes / v.bus)
+        return max(max(self.dpe, self.port, self.vpe / lanes) / CLOCK, crowd * self.bytes / v.bandwidth)
 
 
-def product(v: Vrex, rows: int, k: int, n: int) -> Work:
+def port(v: Vrex, moved: float, beats: int = USUAL_BEATS) -> float:
+    """Cycles of every core's port for `moved` bytes of all cores in bursts of `beats`: a beat a cycle, or the
+    latency."""
+    p = v.core.lxe
+    return moved / v.cores / p.bus_bytes * max(1.0, (1 + (v.latency + 1) / beats) / p.bursts)
+
+
+def product(v: Vrex, rows: int, k: int, n: int, beats: int = USUAL_BEATS) -> Work:
     """`rows` rows of `k` numbers times `k` x `n` weights: every core has the rows and a part of the outputs."""
     d = v.core.dpe
     cycles = -(-n // (d.n_h * v.cores)) * rows * DpeTime(d).chunks(k) + TO_RESULT
@@ -60,15 +75,26 @@ def product(v: Vrex, rows: int, k: int, n: int) -> Work:
         # Half of the weight memory is filled while the other half is used: n_h outputs of up to w_depth / 2 chunks.
         # The rows pass once for each filling.
         again = max(1.0, n / d.n_h / max(1.0, (d.w_depth // 2) / DpeTime(d).chunks(k)))
-    return Work(cycles, rows * n / v.cores, 2 * k * n + 2 * rows * k * again + 2 * rows * n, float(rows) * k * n)
+    moved = 2 * k * n + 2 * rows * k * again + 2 * rows * n
+    return Work(cycles, port(v, moved, beats), rows * n / v.cores, moved, float(rows) * k * n)
 
 
-def attention(v: Vrex, streams: int, rows: int, heads: int, head: int, tokens: float, kv_bytes: float) -> Work:
+def attention(
+    v: Vrex,
+    streams: int,
+    rows: int,
+    heads: int,
+    head: int,
+    tokens: float,
+    kv_bytes: float,
+    score_port: float = SCORE_PORT,
+) -> Work:
     """Scores, softmax and values of `rows` rows of each stream over `tokens` tokens of its own."""
     macs = 2.0 * streams * rows * heads * head * tokens
-    words = SOFTMAX_WORDS * streams * rows * heads * tokens
-    cycles = macs * CLOCK / v.macs + 2 * TO_RESULT
-    return Work(cycles, words / v.cores, streams * tokens * kv_bytes, macs)
+    scores = streams * rows * heads * tokens / v.cores
+    moved = streams * tokens * kv_bytes
+    ports = port(v, moved / 2, BEATS["keys"]) + port(v, moved / 2, BEATS["values"]) + score_port * scores
+    return Work(macs * CLOCK / v.macs + 2 * TO_RESULT, ports, SOFTMAX_WORDS * scores, moved, macs)
 
 
 def encoder(v: Vrex, p: Point) -> tuple[Work, float]:
@@ -76,11 +102,12 @@ def encoder(v: Vrex, p: Point) -> tuple[Work, float]:
     e = p.vision
     rows = p.batch * e.tokens
     works = [product(v, rows, k, n) for k, n in e.matrices.values()]
-    works.append(attention(v, p.batch, e.tokens, e.heads, e.width // e.heads, e.tokens, 4 * e.width))
+    # Blocks of rows whose scores fit the activation memory: nothing of them leaves the core.
+    works.append(attention(v, p.batch, e.tokens, e.heads, e.width // e.heads, e.tokens, 4 * e.width, score_port=0.0))
     works.append(Work(vpe=ELEMENT_WORDS * rows * (e.hidden + 4 * e.width) / v.cores))
     seconds = v.gap + sum(w.seconds(v) for w in works)
     whole = sum(works, Work())
-    return Work(*(e.layers * x for x in (whole.dpe, whole.vpe, whole.bytes, whole.macs))), e.layers * seconds
+    return Work(*(e.layers * getattr(whole, f.name) for f in fields(Work))), e.layers * seconds
 
 
 def prediction(v: Vrex, p: Point, clusters: int) -> Work:
@@ -90,7 +117,8 @@ def prediction(v: Vrex, p: Point, clusters: int) -> Work:
     hashes = product(v, rows * m.kv_heads, m.head, v.core.dre.hcu.n_hp)
     macs = float(rows * m.heads * m.head * clusters)
     means = p.batch * clusters * m.kv_heads * m.head * 2
-    return hashes + Work(macs * CLOCK / v.macs, SOFTMAX_WORDS * rows * m.heads * clusters / v.cores, means, macs)
+    words = SOFTMAX_WORDS * rows * m.heads * clusters / v.cores
+    return hashes + Work(macs * CLOCK / v.macs, port(v, means, BEATS["keys"]), words, means, macs)
 
 
 @lru_cache(maxsize=512)
@@ -133,7 +161,7 @@ def run(v: Vrex, p: Point, selection: Selection) -> Pass:
     clusters = max(1, min(dre.hcu.clusters, -(-home // selection.cluster)))
     per_cluster = max(1, min(512, round(home / clusters)))
     predicts = home > 0 and 0 < shares.mean() < 1
-    works = {name: product(v, rows, k, n) for name, (k, n) in m.matrices.items()}
+    works = {name: product(v, rows, k, n, BEATS.get(name, USUAL_BEATS)) for name, (k, n) in m.matrices.items()}
     selects = (0.0, 0.0)
     if predicts:
         keys = rows * units.cluster_cycles(dre, clusters) / min(v.cores, p.batch)  # a table is in one core

@@ -22,8 +22,8 @@ POWER = {
 class Vrex:
     """`cores` V-Rex cores on one device memory, and a link to a drive (`ssd`) or to a host's memory.
 
-    gap      : seconds of a layer that neither bytes nor products explain. Fitted: V-Rex's TPOT at 1K is the time of its
-               bytes and 5.1 ms, on the edge and on the server alike (8.95 times the bandwidth), 0.16 ms a layer
+    gap      : seconds of a layer that nothing else here explains. Fitted to V-Rex's time per token at 1K, 89 and 14 ms
+    latency  : cycles from a burst's address to its first beat, as `vrex stages` has it
     ahead    : layers between a prediction and the layer that it is for (V-Rex IV-A: the next one)
     kvmu     : clusters lie together; else tokens lie in their order and are fetched one by one
     capacity : bytes of device memory
@@ -36,7 +36,8 @@ class Vrex:
     ssd: Ssd | None
     capacity: int
     core: CoreParams = field(default_factory=lambda: preset("core").core)
-    gap: float = 0.16e-3
+    gap: float = 0.07e-3
+    latency: int = 100
     ahead: int = 1
     kvmu: bool = True
     power: str = "ours"
@@ -57,10 +58,9 @@ class Vrex:
         return self.cores * self.core.vpe.n_h * self.core.vpe.n_w * CLOCK
 
     @property
-    def bus(self) -> float:
-        """Bytes per second of the cores' memory ports together, at most the memory's."""
-        ports = self.cores * self.core.lxe.bus_bytes * CLOCK
-        return min(ports, self.dram.t.bandwidth * self.dram.efficiency(4096, random=False))
+    def bandwidth(self) -> float:
+        """Bytes per second of streams from the device memory."""
+        return self.dram.t.bandwidth * self.dram.efficiency(4096, random=False)
 
 
 @dataclass(frozen=True)
