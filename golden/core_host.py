@@ -53,9 +53,16 @@ class CoreHost:
         self.weights = [region(f"weights {i}", p.weights.size) for i in range(len(layers))]
         self.device_base = region("rings", n_ctx * s.recent * size)
         self.home_base = region("home", blocks * block_slots * size)
+        ahead = -1  # context for which the layer before fetches
         for i, plan in enumerate(plans):
-            ctx = plan.retrieval.ctx
-            check(ctx < n_ctx, "n_ctx", n_ctx, f"layer {i} has context {ctx}")
+            r = plan.retrieval
+            check(r.ctx < n_ctx, "n_ctx", n_ctx, f"layer {i} has context {r.ctx}")
+            if r.fetched or ahead >= 0:
+                ok = r.fetched and ahead == r.ctx
+                reason = f"of layer {i - 1}: layer {i} has context {r.ctx}, fetched={r.fetched}"
+                check(ok, "ahead", ahead, f"{reason}; both must be told, and the same context")
+            ahead = r.ahead
+        check(ahead < 0, "ahead", ahead, "of the last layer: there is no layer to fetch for")
         kv = KvMap(
             clusters=params.max_clusters,
             blocks=blocks,

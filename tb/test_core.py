@@ -46,13 +46,14 @@ def model(rng: np.random.Generator, shape: LayerShape) -> tuple[list[dict[str, n
     return [weights(shape, rng) for _ in range(LAYERS)], planes
 
 
-def host(rng: np.random.Generator, shape: LayerShape = SHAPE, ahead: bool = False, th_hd: int = 4) -> CoreHost:
-    """Two layers; with `ahead`, the first one chooses and fetches for the second."""
+ALONE, AHEAD = [{}, {}], [{"ahead": 1}, {"fetched": True}]
+
+
+def host(rng: np.random.Generator, shape: LayerShape = SHAPE, how: list[dict] = ALONE, th_hd: int = 4) -> CoreHost:
+    """Two layers; with AHEAD, the first one chooses and fetches for the second."""
     p, k = params(), params().dre.kvmu
-    how = [{"ahead": 1}, {"fetched": True}] if ahead else [{}, {}]
-    plans = [
-        CorePlan(shape, p.lxe_format(), RetrievalShape(n_hp=16, clusters=32, ctx=i, **how[i])) for i in range(LAYERS)
-    ]
+    retrievals = [RetrievalShape(**{"n_hp": 16, "clusters": 32, "ctx": i} | how[i]) for i in range(LAYERS)]
+    plans = [CorePlan(shape, p.lxe_format(), r) for r in retrievals]
     layers, planes = model(rng, shape)
     sizes = {"blocks": k.blocks, "block_slots": k.block_slots, "n_ctx": k.n_ctx}
     return CoreHost(plans, layers, planes, replace(p.dre.function(), th_hd=th_hd), **sizes)
@@ -108,7 +109,7 @@ BINS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "pause", "count", "how"), [(1, 0.0, 7, ()), (3, 0.4, 4, (GROUPS, True))])
+@pytest.mark.parametrize(("seed", "pause", "count", "how"), [(1, 0.0, 7, ()), (3, 0.4, 4, (GROUPS, AHEAD))])
 def test_layers_equal_golden(seed, pause, count, how, record_property):
     """Clusters grow, entries go home and come back, and what is chosen changes from pass to pass."""
     h, script, fetched = passes(seed, count, *how)
@@ -148,7 +149,7 @@ def test_a_map_without_blocks_ends_in_a_status():
 
 def test_a_context_is_forgotten():
     """CLEAR: clusters begin anew, blocks are given again."""
-    h, script, _ = passes(5, 2, GROUPS, True)
+    h, script, _ = passes(5, 2, GROUPS, AHEAD)
     clear = [
         Instruction(Opcode.RETRIEVE, {"action": Retrieve.CLEAR, "ctx": 1}),
         Instruction(Opcode.HALT, {}),
@@ -246,10 +247,10 @@ def test_mutants():
     assert alive == [False] * (len(MUTANTS) - 1) + [True]
 
 
-@pytest.mark.parametrize(("shape", "ahead"), [(SHAPE, False), (GROUPS, True)])
-def test_programs_are_ordered_by_semaphores_alone(shape, ahead):
+@pytest.mark.parametrize(("shape", "how"), [(SHAPE, ALONE), (GROUPS, AHEAD)])
+def test_programs_are_ordered_by_semaphores_alone(shape, how):
     rng = np.random.default_rng(8)
-    h = host(rng, shape, ahead)
+    h = host(rng, shape, how)
     for k in range(5):
         begin(h, rng, k * shape.tokens)
         for layer in range(LAYERS):
@@ -262,7 +263,7 @@ def test_programs_are_ordered_by_semaphores_alone(shape, ahead):
 
 def test_stages_may_run_alone():
     """Stage by stage, what is in memory and registers is as after the whole program."""
-    whole, parts = (host(np.random.default_rng(9), GROUPS, True) for _ in range(2))
+    whole, parts = (host(np.random.default_rng(9), GROUPS, AHEAD) for _ in range(2))
     rng = [np.random.default_rng(10) for _ in range(2)]
     for k in range(4):
         for h, r in zip((whole, parts), rng, strict=True):
@@ -288,7 +289,7 @@ def test_stages_may_run_alone():
 def test_entries_are_those_that_guessed_queries_choose():
     """The first layer's input, normed and projected as the second layer's, chooses what the second one attends to."""
     rng = np.random.default_rng(11)
-    h = host(rng, GROUPS, ahead=True)
+    h = host(rng, GROUPS, AHEAD)
     plan, s, most = h.plans[1], GROUPS, 0
     composed = Composed(plan, model(np.random.default_rng(11), s)[0][1])
     for k in range(6):
@@ -329,6 +330,21 @@ def test_entries_are_those_that_guessed_queries_choose():
 
 def test_lints(tmp_path):
     assert not lint(emitted(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ([{"ahead": 1}, {}], "ahead=1: of layer 0: layer 1 has context 1, fetched=False"),
+        ([{}, {"fetched": True}], "ahead=-1: of layer 0: layer 1 has context 1, fetched=True"),
+        ([{"ahead": 2}, {"fetched": True}], "ahead=2: of layer 0: layer 1 has context 1"),
+        ([{}, {"ahead": 2}], "ahead=2: of the last layer"),
+        ([{}, {"ctx": 3}], "n_ctx=3: layer 1 has context 3"),
+    ],
+)
+def test_layers_that_do_not_fit_together_are_refused(how, message):
+    with pytest.raises(ParamError, match=message):
+        host(np.random.default_rng(0), how=how)
 
 
 @pytest.mark.parametrize(
