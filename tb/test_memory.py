@@ -199,6 +199,21 @@ def test_random_chunks_cost_activations():
         assert shares[0] < shares[1] <= shares[2] + 0.02
 
 
+@pytest.mark.parametrize("t", DEVICES.values(), ids=DEVICES)
+def test_turning_the_bus_costs_time(t):
+    d = Dram(replace(t, channels=1), refresh="none")
+    n = 300
+    rng = np.random.default_rng(2)
+    pure, half, writes = (
+        d.run(np.arange(n) * 256, np.full(n, 256), rng.random(n) < w).utilisation for w in (0, 0.5, 1)
+    )
+    assert 0.6 < half < 0.9 < min(pure, writes)
+    # One access at a time: nothing is batched, and a write and a read take at least both turns.
+    one = replace(d, queue=1).run(np.arange(100) * 256, np.full(100, t.atom), np.arange(100) % 2 == 1)
+    turns = t.turn_rw + t.cwl + t.clocks(t.beat) + t.clocks(t.wtr_s)
+    assert one.seconds >= 49 * turns * t.tck * 1e-9
+
+
 # PCI Express
 
 

@@ -292,11 +292,11 @@ def test_an_interrupted_evaluation_goes_on(tmp_path, monkeypatch):
 
 
 def test_plots_are_the_same_every_time(tmp_path):
-    from sim.evaluate_plots import bandwidth, memory, timeline
+    from sim.evaluate_plots import bandwidth, timeline
 
     p = simulate(SERVER, Point(10240), traced(MODEL))
     for folder in ("a", "b"):
-        paths = [*timeline(SERVER, p, tmp_path / folder, "t"), *memory(tmp_path / folder)]
+        paths = timeline(SERVER, p, tmp_path / folder, "t")
     assert all((tmp_path / "a" / f.name).read_bytes() == f.read_bytes() for f in paths)
     time, rate = bandwidth(p)
     moved = sum((values[:-1] * np.diff(time)).sum() for values in rate.values())

@@ -12,6 +12,7 @@ from sim.memory.timings import DEVICES
 CHUNKS = tuple(64 << i for i in range(11))  # 64 B to 64 KB
 PAYLOADS = (64, 128, 256, 512, 1024, 4096, 16384, 65536)
 REQUESTS = (512, 4096, 16384, 65536, 131072, 1 << 20)
+WRITES = (0.0, 0.1, 0.3, 0.5, 1.0)
 DEPTHS = (1, 4, 16, 64, 256)
 
 
@@ -41,6 +42,19 @@ def dram() -> Curve:
             )
     columns = ("DRAM", "refresh", "peak GB/s", "sequential", *(size(n) for n in CHUNKS))
     return Curve("DRAM reads, share of the peak", columns, rows)
+
+
+def mixed() -> Curve:
+    """Share of the peak of one channel without refresh: reads and writes of 256 B in turn at random."""
+    rows, n = [], 1000
+    for t in DEVICES.values():
+        d = Dram(replace(t, channels=1), refresh="none")
+        for name, random in (("sequential", False), ("random", True)):
+            rng = np.random.default_rng(1)
+            addr = (rng.integers(0, 1 << 20, n) if random else np.arange(n)) * 256
+            served = (d.run(addr, np.full(n, 256), rng.random(n) < share) for share in WRITES)
+            rows.append((t.name, name, *(f"{s.utilisation:.3f}" for s in served)))
+    return Curve("DRAM, share of the peak by share of writes", ("DRAM", "places", *(f"{w:.0%}" for w in WRITES)), rows)
 
 
 def pcie() -> Curve:
@@ -74,4 +88,4 @@ def ssd() -> Curve:
 
 def all_curves() -> list[Curve]:
     """Every table."""
-    return [dram(), pcie(), ssd()]
+    return [dram(), mixed(), pcie(), ssd()]
