@@ -9,7 +9,7 @@ from rich.table import Table
 
 from golden.params import check
 from scripts import console
-from sim import platform
+from sim.evaluate import PLATFORMS
 from sim.evaluate_limits import limits
 from sim.memory.curves import Curve, all_curves
 from sim.selection import RATIOS, shares
@@ -17,7 +17,6 @@ from sim.system import NOT_SELECTING, simulate
 from sim.timeline import Pass, Point
 from sim.workload import TABLE_II, Decoder, Selection, Session, measured, table_ii, traced
 
-PLATFORMS = {"edge": platform.EDGE, "server": platform.SERVER, "agx": platform.AGX, "a100": platform.A100}
 WHAT = ("point", "memories", "limits", "selection")
 STAGES = ("frame", "question", "token")
 POLICIES = (*TABLE_II, *NOT_SELECTING)

@@ -205,6 +205,9 @@ def test_more_is_never_faster_and_better_never_slower(points):
     for name, v in faster.items():
         assert simulate(v, Point(20480)).seconds <= base * (1 + 1e-9), name
     assert simulate(faster["link"], Point(20480)).seconds < 0.7 * base
+    assert simulate(PLATFORMS["kvpu"], Point(20480)).seconds >= 0.99 * base  # the link is full either way
+    scattered = replace(PLATFORMS["kvpu"], ssd=replace(EDGE.ssd, command=4e-6))
+    assert simulate(scattered, Point(20480)).seconds > 1.5 * base  # a drive of 250,000 requests a second
     by_share = [simulate(EDGE, Point(20480), constant("x", s, s, MODEL)).seconds for s in (0.05, 0.2, 0.6)]
     assert by_share == sorted(by_share)
 
@@ -320,7 +323,7 @@ def test_simulate_prints_stages():
     ("args", "message"),
     [
         (("simulate", "all"), "what='all': must be one of point, memories, limits, selection"),
-        (("simulate", "--platform", "phone"), "platform='phone': must be one of edge, server, agx, a100"),
+        (("simulate", "--platform", "phone"), "platform='phone': must be one of edge, kvpu, server, agx, a100"),
         (("simulate", "--policy", "none"), "policy='none': must be one of"),
         (("simulate", "--stage", "x"), "stage='x': must be one of frame, question, token"),
         (("simulate", "--select", "x"), "select='x': must be table2"),
