@@ -87,8 +87,9 @@ class Memory:
 async def timed(dut):
     """Run programs one after the other.
 
-    params : overrides of the preset tiny · runs : [{"program": words in hex, "registers"}] · memory : bytes in hex ·
-    ports : values of inputs that stay · latency : of the memories · counters : names, in the order of `perf`
+    params : overrides of the preset tiny · runs : [{"program": words in hex, "registers", "writes": [[address, hex]]
+    before it}] · memory : bytes in hex · ports : values of inputs that stay · latency : of the memories · counters :
+    names, in the order of `perf`
     """
     c = config()
     p = override(preset("tiny"), c["params"]).core
@@ -110,6 +111,9 @@ async def timed(dut):
 
     out = []
     for run in c["runs"]:
+        for address, text in run["writes"]:
+            new = bytes.fromhex(text)
+            bytes_[address : address + len(new)] = new
         host.put({"op": PROGRAM, "addr": i, "data": int(word, 16)} for i, word in enumerate(run["program"]))
         host.put({"op": REGISTER, "addr": int(r), "data": v} for r, v in run["registers"].items())
         host.put([{"op": START}])

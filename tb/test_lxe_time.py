@@ -2,21 +2,26 @@
 
 import random
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import zip_longest
 
 import numpy as np
 import pytest
 
+from golden.core_host import CoreHost
 from golden.isa import Instruction, LoadTo, Opcode, Queue, Status, StoreTo, encode
 from golden.isa import vector as vector_of
 from golden.layer import LayerPlan
 from golden.vector import Bank, Format, Op, Post, Reduce, Source
 from golden.vector import Instruction as Vector
 from hdl.emit import Emitted
+from sim.core import CoreTime, Retrieval
+from sim.hcu import HcuTime
 from sim.lxe import LxeTime, Run
 from sim.sequencer import trace
+from tb.lxe import Script
 from tb.runner import Run as Bench
-from tb.test_core import SHAPE, SIZES, emitted, params
+from tb.test_core import SHAPE, SIZES, begin, emitted, host, params, ports
 
 # Counter -> cycles from what it counts to the cycle in which it has.
 COUNTERS = {
@@ -170,15 +175,16 @@ class Program:
 
 def play(e: Emitted, programs: list[list[Instruction]], latency: int, registers: dict | None = None) -> list[dict]:
     """Each program on the RTL, one after the other; register 7 is 0 if none is given."""
-    config = {
-        "params": list(SIZES),
-        "runs": [{"program": [f"{encode(i):x}" for i in x], "registers": registers or {7: 0}} for x in programs],
-        "memory": bytes(1 << 17).hex(),
-        "ports": dict.fromkeys(("th_hd", "ratio", "device_base", "home_base"), 0),
-        "latency": latency,
-        "counters": e.manifest["counters"],
-    }
-    return Bench(e, "tb.bench_lxe_time", "timed", config)()["runs"]
+    words = [[f"{encode(i):x}" for i in program] for program in programs]
+    runs = [{"program": w, "registers": registers or {7: 0}, "writes": []} for w in words]
+    ports = dict.fromkeys(("th_hd", "ratio", "device_base", "home_base"), 0)
+    return simulate(e, runs, latency, ports, bytes(1 << 17))
+
+
+def simulate(e: Emitted, runs: list[dict], latency: int, ports: dict[str, int], memory: bytes) -> list[dict]:
+    """Runs as `tb.bench_lxe_time` takes them."""
+    config = {"params": list(SIZES), "runs": runs, "memory": memory.hex(), "ports": ports, "latency": latency}
+    return Bench(e, "tb.bench_lxe_time", "timed", config | {"counters": e.manifest["counters"]})()["runs"]
 
 
 def differences(run: Run, got: dict) -> list[str]:
@@ -270,3 +276,63 @@ def test_a_program_that_waits_for_ever():
     ]
     with pytest.raises(ValueError, match="waits for ever from cycle .* on: mul at pc 0"):
         timed(program, 1)
+
+
+class Recorded:
+    """What the data decide in a run of a golden core, for the time view."""
+
+    def __init__(self, h: CoreHost):
+        self.core, self.h = h.core, h
+        self.hcu = HcuTime(params().dre.hcu, h.core.dre.params.th_hd)
+        self.begin()
+        for unit, name in ((h.core.dre, "key"), (h.core.dre, "query"), (h.core, "retrieve")):
+            setattr(unit, name, partial(getattr(self, name), getattr(unit, name)))
+
+    def begin(self) -> None:
+        self.data, self.registers = Retrieval(), []
+
+    def key(self, plain, ctx: int, key_hash: int):
+        joined, placed = plain(ctx, key_hash)
+        self.data.scans.append(self.hcu.key(ctx, key_hash)[0])
+        move = [("x", {"src": placed.move.src, "dst": placed.move.dst})] if placed.move else []
+        self.data.places.append([*move, ("w", {"device": placed.device})])
+        return joined, placed
+
+    def query(self, plain, ctx: int, rows: np.ndarray):
+        out = plain(ctx, rows)
+        self.data.clusters.append(rows.shape[1])
+        self.data.selects.append(2 * -(-rows.shape[1] // params().dre.wtu.n_w) + 30)
+        self.data.sets.append([{"addr": b.addr, "bytes": b.bytes} for b in out.bursts])
+        return out
+
+    def retrieve(self, plain, i):
+        out = plain(i)
+        self.registers.append({i[n]: self.core.registers[i[n]] for n in ("to", "level") if i[n]})
+        return out
+
+
+@pytest.mark.slow
+def test_layers_on_a_core_are_bounded():
+    """The DRE's part of a core's time is an upper bound, a close one."""
+    rng, p, latency = np.random.default_rng(1), params(), 6
+    h = host(rng)
+    script, runs, views = Script(h.memory), [], []
+    recorded = Recorded(h)
+    for k in range(4):
+        begin(h, rng, k * SHAPE.tokens)
+        for i in range(2):
+            script.add(h.program(i), h.registers(i))
+            recorded.begin()
+            registers = h.registers(i)
+            h.run(i)
+            script.expect()
+            program = [encode(x) for x in h.program(i)]
+            steps = trace(p, program, registers, retrieved=recorded.registers).steps
+            views.append(CoreTime(p, latency, recorded.data).run(steps).done)
+            runs.append({"program": [f"{w:x}" for w in program], "registers": registers})
+    for run, given in zip(runs, script.runs, strict=True):
+        run["writes"] = given["writes"]
+    got = simulate(emitted(), runs, latency, ports(h), script.before.tobytes())
+    assert all(g["status"]["code"] == Status.DONE for g in got)
+    for view, g in zip(views, got, strict=True):
+        assert g["done"] <= view <= 1.005 * g["done"]
