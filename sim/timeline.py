@@ -90,6 +90,10 @@ class Pass:
         """Seconds in which a resource works."""
         return sum(s.end - s.start for s in self.stages if s.resource == resource)
 
+    def busy_share(self, name: str) -> float:
+        """Of the seconds of all stages, hidden or not, those of this name."""
+        return self.named(name) / sum(s.end - s.start for s in self.stages)
+
     def named(self, *names: str) -> float:
         """Seconds of all stages of these names."""
         return sum(s.end - s.start for s in self.stages if s.name in names)
