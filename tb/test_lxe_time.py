@@ -312,8 +312,8 @@ class Recorded:
 
 
 @pytest.mark.slow
-def test_layers_on_a_core_are_bounded():
-    """The DRE's part of a core's time is an upper bound, a close one."""
+def test_layers_on_a_core():
+    """What the DRE takes is not exact, but close."""
     rng, p, latency = np.random.default_rng(1), params(), 6
     h = host(rng)
     script, runs, views = Script(h.memory), [], []
@@ -335,4 +335,5 @@ def test_layers_on_a_core_are_bounded():
     got = simulate(emitted(), runs, latency, ports(h), script.before.tobytes())
     assert all(g["status"]["code"] == Status.DONE for g in got)
     for view, g in zip(views, got, strict=True):
-        assert g["done"] <= view <= 1.005 * g["done"]
+        assert abs(view - g["done"]) <= 0.0025 * g["done"]
+    assert sum(view == g["done"] for view, g in zip(views, got, strict=True)) >= 6
