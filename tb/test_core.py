@@ -13,7 +13,7 @@ from golden.core_host import CoreHost
 from golden.core_layer import LEVEL, ROW, CorePlan, RetrievalShape
 from golden.dot import dot
 from golden.isa import Engine, Instruction, Opcode, Retrieve, Status, encode
-from golden.layer_memory import LayerShape, Register
+from golden.layer_memory import LayerShape, Register, Tiling
 from golden.lxe_order import play
 from golden.numerics import BF16, to_bf16
 from golden.params import ParamError
@@ -27,6 +27,7 @@ from tb.test_layer import Composed, same, turns, weights
 SHAPE = LayerShape(width=16, heads=2, kv_heads=1, head_size=8, ffn=32, tokens=3, recent=8, entries=16)
 GROUPS = replace(SHAPE, heads=4, kv_heads=2, head_size=4)  # entries of the same size, more of everything else
 SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=36", "clusters=32", "n_ctx=3")
+TILES = {SHAPE: 1, GROUPS: 4}  # of a block of the queries' product: some stand between tokens, or before them
 LAYERS = 2
 
 
@@ -53,7 +54,9 @@ def host(rng: np.random.Generator, shape: LayerShape = SHAPE, how: list[dict] = 
     """Two layers; with AHEAD, the first one chooses and fetches for the second."""
     p, k = params(), params().dre.kvmu
     retrievals = [RetrievalShape(**{"n_hp": 16, "clusters": 32, "ctx": i} | how[i]) for i in range(LAYERS)]
-    plans = [CorePlan(shape, p.lxe_format(), r) for r in retrievals]
+    tiles = TILES[shape]
+    cuts = CorePlan(shape, p.lxe_format(), retrievals[1]).cuts | {"qkv": Tiling(8 // tiles, tiles, 1, 4)}
+    plans = [CorePlan(shape, p.lxe_format(), r, cuts) for r in retrievals]
     layers, planes = model(rng, shape)
     sizes = {"blocks": k.blocks, "block_slots": k.block_slots, "n_ctx": k.n_ctx}
     return CoreHost(plans, layers, planes, replace(p.dre.function(), th_hd=th_hd), **sizes)
@@ -125,6 +128,7 @@ def test_layers_equal_golden(seed, pause, count, how, record_property):
         assert hit >= BINS, BINS - hit
 
 
+@pytest.mark.slow
 def test_a_map_without_blocks_ends_in_a_status():
     """Blocks that do not suffice: the same entry is refused in golden and on RTL, with everything before it done."""
     rng = np.random.default_rng(3)
