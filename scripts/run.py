@@ -205,7 +205,8 @@ def sections(result: dict, picture: str = "") -> list[Section]:
     last = passes[-1]
     everything = {"stage": "all", "cycles": last["cycles"], "first": 0, "last": last["cycles"]}
     everything["units"] = last["utilisation"]
-    names = list(dict.fromkeys(s["stage"] for one in passes for s in one["stages"]))
+    longest_first = sorted(passes, key=lambda one: -len(one["stages"]))
+    names = list(dict.fromkeys(s["stage"] for one in longest_first for s in one["stages"]))
     cycles = [{s["stage"]: s["cycles"] for s in one["stages"]} for one in passes]
     chooses = "each layer chooses for the next one" if result["ahead"] else "each layer chooses for itself"
     return [
