@@ -17,13 +17,13 @@ from sim.lxe import LxeTime, busy
 from sim.sequencer import trace
 
 LLAMA = {"width": 4096, "heads": 32, "kv_heads": 8, "head_size": 128, "ffn": 14336}
-UNITS = ("dpe", "vpe", "load", "store", "bursts")
+UNITS = ("dpe", "vpe", "load", "store", "reads", "writes")
 LONGEST = 10_000_000  # steps of a program
+BURSTS = {"load": "reads", "store": "writes"}
 CLUSTER_TOKENS = 32  # section VI-D
 NOTE = (
     "Share of the stage's cycles in which each unit works: DPE a chunk of all trees, VPE a word, load and store a beat "
-    "of the bus. Bursts: the latency of all bursts that are read, divided by how many may be under way. Limit: what is "
-    "nearest to all of the cycles."
+    "of the bus. Reads, writes: the latency of all bursts, divided by how many may be under way. Limit: the largest."
 )
 
 
@@ -31,7 +31,7 @@ NOTE = (
 class StageCycles:
     """A stage of a pass: its cycles, and in how many of them each unit works.
 
-    bursts : cycles that the bursts which are read need at least, `lxe.bursts` being under way
+    reads, writes : cycles that bursts need at least for their latency, `lxe.bursts` being under way
     """
 
     cached: int
@@ -42,7 +42,8 @@ class StageCycles:
     vpe: int = 0
     load: int = 0
     store: int = 0
-    bursts: int = 0
+    reads: int = 0
+    writes: int = 0
 
     @property
     def limit(self) -> str:
@@ -117,9 +118,11 @@ def staged(
         for k in mine:
             for unit, n in busy(p, steps[k]).items():
                 counts[unit] += n
-            if steps[k].op == Opcode.LOAD and not steps[k].beat["skip"]:
-                bursts = cut(p, steps[k].beat)
-                counts["bursts"] += len(bursts) * (latency + 1) + sum(bursts)
-        counts["bursts"] //= p.lxe.bursts
+            for unit, direction in BURSTS.items():
+                if unit in busy(p, steps[k]):
+                    bursts = cut(p, steps[k].beat)
+                    counts[direction] += len(bursts) * (latency + 1) + sum(bursts)
+        for direction in BURSTS.values():
+            counts[direction] //= p.lxe.bursts
         out[name], before = counts, end
     return out

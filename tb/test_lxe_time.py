@@ -11,10 +11,12 @@ import pytest
 from golden.core_host import CoreHost
 from golden.isa import Instruction, LoadTo, Opcode, Queue, Status, StoreTo, encode
 from golden.isa import vector as vector_of
-from golden.layer import LayerPlan
+from golden.layer import LayerPlan, LayerShape
 from golden.vector import Bank, Format, Op, Post, Reduce, Source
 from golden.vector import Instruction as Vector
 from hdl.emit import Emitted
+from hdl.params import preset
+from scripts import stages
 from sim.core import CoreTime, Retrieval
 from sim.hcu import HcuTime
 from sim.lxe import LxeTime, Run
@@ -337,3 +339,21 @@ def test_layers_on_a_core():
     for view, g in zip(views, got, strict=True):
         assert abs(view - g["done"]) <= 0.0025 * g["done"]
     assert sum(view == g["done"] for view, g in zip(views, got, strict=True)) >= 6
+
+
+def test_stages_of_a_small_model(monkeypatch):
+    """What the units do is what the layer compiler counts, and takes no less than their time."""
+    monkeypatch.setattr(stages, "LLAMA", {"width": 256, "heads": 4, "kv_heads": 2, "head_size": 64, "ffn": 512})
+    p, cached, recent = preset("core").core, 400, 128
+    rows = stages.measure(p, 4, cached, 0.5, recent, 20)
+    assert {row.entries for row in rows} == {136}
+    plan = LayerPlan(LayerShape(**stages.LLAMA, tokens=4, recent=recent, entries=136), p.lxe_format())
+    for name, work in plan.costs(136).items():
+        [row] = (row for row in rows if row.stage == name)
+        least = work.cycles(p.lxe.bus_bytes)
+        assert (row.dpe, row.load, row.store) == (least["dpe"], least["load"], least["store"]), name
+        assert row.cycles >= max(row.dpe, row.load, row.store), name
+    whole, rank = rows[-2:]
+    assert whole.cycles == sum(row.cycles for row in rows[:-2])
+    assert rank.stage == "rank"
+    assert rank.dpe > 0
