@@ -17,11 +17,15 @@ def platforms() -> dict[str, Vrex]:
     """Configurations to compare."""
     wide = replace(Ssd(), channels=16, command=0.25e-6)
     dre = EDGE.core.dre
-    slots = replace(EDGE.core, dre=replace(dre, kvmu=replace(dre.kvmu, block_slots=1)))
+    slots, recent = (
+        replace(EDGE, core=replace(EDGE.core, dre=replace(dre, kvmu=replace(dre.kvmu, **change))))
+        for change in ({"block_slots": 1}, {"recent": 16384})
+    )
     return {
         "edge": EDGE,
         "edge, fetch 4 layers ahead": replace(EDGE, ahead=4),
-        "edge, blocks of 1 entry": replace(EDGE, core=slots),
+        "edge, blocks of 1 entry": slots,
+        "edge, 16,384 recent tokens on the device": recent,
         "edge, PCIe 4.0 x4": replace(EDGE, link=LINKS["pcie4x4"]),
         "edge, four such drives, PCIe 4.0 x16": replace(EDGE, link=LINKS["pcie4x16"], ssd=wide),
         "server": SERVER,
