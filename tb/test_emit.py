@@ -13,10 +13,8 @@ from hdl.emit import ALL, UNITS, Emitted, emit, params_of, to_verilog
 from hdl.params import PRESETS, ParamError, override, preset
 from tb.runner import lint
 
-# edge8 and server48 hold several of `core`'s units, whose Verilog they share, and a wider arbiter.
-WHOLE = ("lxe", "core", "system")  # of the others: `core` holds all but the system's own at its full size
-CASES = [(unit, name) for unit in ALL for name in ("tiny", "core") if unit not in WHOLE or name == "tiny"]
-CASES.append(("arbiter", "edge8"))
+# `core` holds all units and blocks at their full size; edge8 and server48 hold several of it, and a wider arbiter.
+CASES = [*((unit, "tiny") for unit in ALL), ("arbiter", "edge8")]
 CASES.append(pytest.param("core", "core", marks=pytest.mark.slow))
 
 
@@ -42,10 +40,18 @@ def test_lints_clean_and_reads_in_yosys(unit, name, tmp_path):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_builds(name):
-    for unit in UNITS:
-        own = params_of(unit, preset(name))
-        assert own == params_of(unit, preset("core" if preset(name).cores > 1 else name))
-        assert emit(unit, own).top == unit
+    """Larger systems hold the core of `core`, all of it one module, so that the largest tells of the others."""
+    system = preset(name)
+    if system.cores > 1:
+        assert system.core == preset("core").core
+    else:
+        assert all(emit(unit, params_of(unit, system)).top == unit for unit in UNITS)
+
+
+@pytest.mark.slow
+def test_largest_system_builds():
+    largest = max((preset(name) for name in PRESETS), key=lambda system: system.cores)
+    assert emit("system", largest).manifest["leaves"]["system_core"] == largest.cores
 
 
 @pytest.mark.parametrize("unit", [*UNITS, "core"])
