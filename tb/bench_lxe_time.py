@@ -33,7 +33,8 @@ class Pins:
 
 class Memory:
     """Answers in order, each direction for itself: a read's first beat comes `latency` cycles after its address, a
-    write's response as long after its last beat, or as soon as earlier ones have gone."""
+    write's response as long after its last beat, or as soon as earlier ones have gone. Bursts behind the last byte
+    fail."""
 
     def __init__(self, bench: Bench, prefix: str, p: CoreParams, bytes_: bytearray, latency: int):
         self.bench, self.bus, self.bytes, self.latency = bench, p.lxe.bus_bytes, bytes_, latency
@@ -48,8 +49,25 @@ class Memory:
         self.ar, self.aw = (channel(Sink, name, address_layout()) for name in ("ar", "aw"))
         self.w = channel(Sink, "w", write_layout(p))
         self.r, self.b = channel(Source, "r", read_layout(p)), channel(Source, "b", response_layout())
+        self.forget()
+
+    def forget(self) -> None:
+        """After a reset."""
+        for s in (self.ar, self.aw, self.w):
+            s.got.clear()
+        for s in (self.r, self.b):
+            s.sent.clear()
         self.due: list[tuple[int, Source, list[dict]]] = []
         self.asked = self.written = self.answered = self.place = 0
+
+    @property
+    def owes(self) -> bool:
+        """Whether a burst has not ended."""
+        beats = sum(burst["len"] + 1 for _, burst in self.ar.got)
+        return len(self.r.sent) < beats or len(self.b.sent) < len(self.aw.got)
+
+    def _resp(self, burst: dict) -> int:
+        return 0 if burst["addr"] < len(self.bytes) else 2
 
     def before(self) -> None:
         """What is due goes in the next cycle."""
@@ -65,7 +83,7 @@ class Memory:
             beats = [
                 {
                     "data": int.from_bytes(self.bytes[a : a + self.bus], "little"),
-                    "resp": 0,
+                    "resp": self._resp(burst),
                     "last": int(a == places[-1]),
                 }
                 for a in places
@@ -75,11 +93,13 @@ class Memory:
         for at, beat in self.w.got[self.written :]:
             _, burst = self.aw.got[self.answered]
             a = burst["addr"] + self.place * self.bus
-            self.bytes[a : a + self.bus] = beat["data"].to_bytes(self.bus, "little")
+            for j, byte in enumerate(beat["data"].to_bytes(self.bus, "little")):
+                if beat["strb"] >> j & 1 and a + j < len(self.bytes):
+                    self.bytes[a + j] = byte
             self.place += 1
             if beat["last"]:
                 self.place, self.answered = 0, self.answered + 1
-                self.due.append((at + self.latency, self.b, [{"resp": 0}]))
+                self.due.append((at + self.latency, self.b, [{"resp": self._resp(burst)}]))
         self.written = len(self.w.got)
 
 
@@ -137,3 +157,66 @@ async def timed(dut):
             assert now < 20_000, f"no end: {status}"
         out.append({"done": done, "status": status, "events": events})
     result({"runs": out, "memory": bytes_.hex()})
+
+
+@cocotb.test()
+async def stopped(dut):
+    """Programs that end in a fault or are cut short by a reset; each is followed by a reset and the program "good".
+
+    episodes : [{"program", "cut_at": cycle of the reset or 0}] · else as in `timed`
+
+    After a fault the bus comes to rest by itself, with no burst begun.
+    """
+    c = config()
+    p = override(preset("tiny"), c["params"]).core
+    bench = Bench(dut, c["seed"])
+    host = bench.source("host", host_layout())
+    for name, value in c["ports"].items():
+        getattr(dut, name).value = value
+    first = bytes.fromhex(c["memory"])
+    bytes_ = bytearray(first)
+    memories = [Memory(bench, x, p, bytes_, c["latency"]) for x in ("m_axi_", "h_axi_") if hasattr(dut, f"{x}araddr")]
+    await bench.start()
+
+    async def step() -> dict:
+        for m in memories:
+            m.before()
+        await bench.step()
+        for m in memories:
+            m.after()
+        return unpack(status_layout(), int(dut.status.value))
+
+    async def play(program: list[str], cut_at: int) -> dict:
+        host.put({"op": PROGRAM, "addr": i, "data": int(word, 16)} for i, word in enumerate(program))
+        host.put([{"op": START}])
+        while host.queue:
+            await step()
+        start = bench.cycle
+        while (status := await step())["code"] in (Status.IDLE, Status.RUNNING):
+            if cut_at and bench.cycle - start >= cut_at:
+                break
+            assert bench.cycle - start < 10_000, f"no end: {status}"
+        return status
+
+    out = []
+    for e in c["episodes"]:
+        status = await play(e["program"], e["cut_at"])
+        if not e["cut_at"]:
+            for _ in range(4):  # what was offered goes
+                await step()
+            begun = [len(s.got) for m in memories for s in (m.ar, m.aw)]
+            for _ in range(200):
+                await step()
+            assert begun == [len(s.got) for m in memories for s in (m.ar, m.aw)], "a burst was begun after the fault"
+            assert not any(m.owes for m in memories), "the bus is not at rest"
+        await bench.reset()
+        for m in memories:
+            m.forget()
+        bytes_[:] = first
+        good = await play(c["good"], 0)
+        out.append({"status": status, "good": good, "memory": bytes_.hex()})
+        await bench.reset()
+        for m in memories:
+            m.forget()
+        bytes_[:] = first
+    result({"episodes": out})
