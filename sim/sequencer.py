@@ -24,7 +24,6 @@ from sim.queue import Queue, Wait
 
 NAMES = {e: e.name.lower() for e in Engine}
 TO_FETCH = 1  # from START
-STAGES = 3  # from the fetch to the hand-over
 TO_COUNT = 2  # from what signals a semaphore to what waits for it
 _FLOW = (Opcode.LOOP, Opcode.END, Opcode.SYNC, Opcode.HALT)
 _HOLDING = (Opcode.SET, Opcode.ADD, *_FLOW)
