@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import cocotb
-from cocotb.triggers import First, Timer, ValueChange
+from cocotb.triggers import FallingEdge, First, Timer
 from cocotb.utils import get_sim_time
 
 from golden.isa import Status
@@ -48,15 +48,14 @@ async def layers(dut):
         while host.queue:
             await bench.step()
         await bench.step()  # START has been taken, and nothing more is offered
-        start, samples, due, cycle = get_sim_time("ns"), [], 0, 0
-        while (status := unpack(status_layout(), int(dut.status.value)))["code"] == Status.RUNNING:
-            assert cycle < c["limit"], f"no end after {c['limit']} cycles: {status}"
-            if cycle >= due:
-                samples.append([cycle, *counts(dut, c["counters"])])
-                due = cycle + c["every"]
-            await First(ValueChange(dut.status), Timer(2 * (due - cycle), unit="ns"))
+        start, samples, cycle = get_sim_time("ns"), [], 0
+        while int(dut.running.value):
+            samples.append([cycle, *counts(dut, c["counters"])])
+            assert cycle < c["limit"], f"no end after {c['limit']} cycles: {int(dut.status.value):#x}"
+            await First(FallingEdge(dut.running), Timer(2 * c["every"], unit="ns"))
             cycle = int(get_sim_time("ns") - start) // 2
         samples.append([cycle, *counts(dut, c["counters"])])
+        status = unpack(status_layout(), int(dut.status.value))
         done.append({"status": status, "cycles": cycle, "samples": samples, "perf": f"{int(dut.perf.value):x}"})
         Path("progress").write_text(str(k + 1))
         await bench.step()

@@ -15,12 +15,13 @@ from golden.isa import Instruction, Status, encode
 from golden.lxe import Memory, Write
 from hdl.axi import HOST_PREFIX, PREFIX, port_members
 from hdl.emit import Emitted
+from hdl.isa import status_layout
 from hdl.params import CoreParams
 from tb.runner import ROOT, Run
 
 LATENCY = 32  # cycles from the address of a read to its first beat
 LEAST = 25  # bits of an address of the smallest memory: runs of similar layers share a simulator
-EVERY = 32  # cycles between samples of the counters
+EVERY = 64  # cycles between samples of the counters
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def with_memory(emitted: Emitted, p: CoreParams, size: int) -> Emitted:
     bus, words = p.lxe.bus_bytes, (1 << max(LEAST, (size - 1).bit_length())) // p.lxe.bus_bytes
     inner = [*port_members(p), *port_members(p, HOST_PREFIX)]
     ports = [x for x in emitted.manifest["ports"] if x["name"] not in inner]
-    ports.append({"name": "run", "dir": "in", "width": 16})
+    ports += [{"name": "run", "dir": "in", "width": 16}, {"name": "running", "dir": "out", "width": 1}]
+    code = status_layout()["code"]
     widths = {x["name"]: x["width"] for x in emitted.manifest["ports"]}
     head = ", ".join(f"{x['dir']}put [{x['width'] - 1}:0] {x['name']}" for x in ports)
     wires = "".join(f"  wire [{widths[n] - 1}:0] {n};\n" for n in inner)
@@ -93,6 +95,7 @@ def with_memory(emitted: Emitted, p: CoreParams, size: int) -> Emitted:
     zeros = "".join(f"  assign {a}{n} = 0;\n" for a in (PREFIX, HOST_PREFIX) for n in ("rid", "rresp", "bid", "bresp"))
     text = (
         f"module layers({head});\n{wires}{zeros}  {emitted.top} core({core});\n"
+        f"  assign running = status[{code.offset} +: {code.width}] == {Status.RUNNING};\n"
         f"  axi_memory #(.BYTES({bus}), .WORDS({words}), .LATENCY({LATENCY})) memory(\n"
         f"    .clk(clk), .rst(rst), .run(run), {memory});\nendmodule\n"
     )
