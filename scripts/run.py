@@ -183,12 +183,13 @@ def draw(run: DecoderLayers, had: Ran) -> Figure:
         busy = np.diff(np.interp(edges, had.samples[:, 0], had.samples[:, 1 + n + u])) / np.diff(edges)
         for k, span in enumerate(row):
             if span:
-                own = np.where((middle >= span.first) & (middle <= span.last), busy, 0)
                 base = n - 1 - u
                 axes.broken_barh(
                     [(span.first, span.last - span.first)], (base, 0.85), color=colours[k % 20], alpha=0.15
                 )
-                axes.fill_between(middle, base, base + 0.85 * own, step="mid", color=colours[k % 20], linewidth=0)
+                own = (middle >= span.first) & (middle <= span.last)
+                heights = base + 0.85 * busy[own]
+                axes.fill_between(middle[own], base, heights, step="mid", color=colours[k % 20], linewidth=0)
     axes.set_yticks(np.arange(n) + 0.4, [u.name for u in reversed(run.units)])
     axes.set_xlim(0, had.cycles)
     axes.set_ylim(-0.05, n)
