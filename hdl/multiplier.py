@@ -60,6 +60,7 @@ class Multiplier(wiring.Component):
         pending = m.submodules.pending = SyncFIFO(width=entry_layout.size, depth=self.ROOM)
         entry, head = Signal(entry_layout), data.View(entry_layout, pending.r_data)
         waits, failed, bad, take = Signal(), Signal(), Signal(), Signal()
+        owed = Signal(range(self.ROOM + 1))  # read while a skipped instruction was in front
         names = ("w", "x", "x_step", "chunks", "tiles", "rows", "keep")
         # The DPE's fields have fewer bits; a single row has no step.
         beyond = [i[n][command[n].width :].any() & (i.rows.any() if n == "x_step" else 1) for n in names]
@@ -73,12 +74,15 @@ class Multiplier(wiring.Component):
             entry.signal.eq(i.signal),
             pending.w_data.eq(entry),
             pending.w_en.eq(self.i.valid & self.i.ready),
-            pending.r_en.eq(head.skip | self.read),
+            pending.r_en.eq(head.skip | self.read | owed.any()),
             self.done.valid.eq(pending.r_rdy & pending.r_en),
             self.done.signal.eq(head.signal),
             self.busy.eq(pending.r_rdy),
         ]
-        m.d.sync += failed.eq(failed | bad)
+        m.d.sync += [
+            failed.eq(failed | bad),
+            owed.eq(owed + self.read - (pending.r_rdy & pending.r_en & ~head.skip)),
+        ]
         with m.If(~waits | self.c.ready):
             m.d.sync += waits.eq(self.i.valid & self.i.ready & ~i.skip)
         with m.If(self.i.valid & self.i.ready):
