@@ -1,8 +1,10 @@
 """Every preset and unit emits Verilog that lints clean, reads in Yosys and is the same to the byte."""
 
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from amaranth import Module
@@ -48,10 +50,27 @@ def test_every_preset_builds(name):
         assert all(emit(unit, params_of(unit, system)).top == unit for unit in UNITS)
 
 
+def without_cores(system: Emitted) -> Emitted:
+    """A system around empty cores, for tools that look into each of many."""
+    name = f"{system.top}_core"
+    modules = [m for m in re.split(r"(?=^module )", system.verilog, flags=re.M) if not m.startswith(f"module {name}__")]
+    at = next(i for i, m in enumerate(modules) if m.startswith(f"module {name}("))
+    core = modules[at]
+    ports = re.findall(r"^  (?:input|output) .*?;\n", core, flags=re.M)
+    ends = [f"  assign {o} = 0;\n" for o in re.findall(r"^  output (?:\[.*?\] )?(\S+) ?;", core, flags=re.M)]
+    head = core[: core.index(");\n") + 3]
+    waived = "/* verilator lint_{} UNUSED */\n"
+    modules[at] = "".join([waived.format("off"), head, *ports, *ends, "endmodule\n", waived.format("on")])
+    kept = [m for m in modules if not re.match(rf"module \\?{system.top}_(dot_tree|lane|vector_unit|ram)", m)]
+    return replace(system, verilog="".join(kept))
+
+
 @pytest.mark.slow
-def test_largest_system_builds():
+def test_largest_system_builds(tmp_path):
     largest = max((preset(name) for name in PRESETS), key=lambda system: system.cores)
-    assert emit("system", largest).manifest["leaves"]["system_core"] == largest.cores
+    system = emit("system", largest)
+    assert system.manifest["leaves"]["system_core"] == largest.cores
+    assert lint(without_cores(system), tmp_path) == ""
 
 
 @pytest.mark.parametrize("unit", [*UNITS, "core"])
