@@ -390,7 +390,7 @@ PRESETS = {
             LxeParams(i_depth=64, queue=2, words=4, bus_bytes=8, bursts=2, burst_bytes=64),
         )
     ),
-    # Layers of the small decoder that the tests use (`golden.decoder`): two contexts, two rings' room behind each ring.
+    # Layers of the small decoder that the tests use (`golden.decoder`): four contexts, each of a layer.
     "small": SystemParams(
         CoreParams(
             DreParams(

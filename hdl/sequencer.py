@@ -47,13 +47,12 @@ class Sequencer(wiring.Component):
     A VECTOR with `skip` set is handed over, too: its taker drops it. What is offered stays so after a fault.
 
     Status. OPCODE: also a LOOP inside of `LOOPS` others, whatever its count, an END that is not that of the innermost
-    LOOP, and what is behind the program memory. RANGE: a count that does not fit its field (a LOOP's: 16
-    bits as it is), a word of no bank, a `keep` of no lane, a `swap` that the VPE's field does not hold; what needs to
-    know the scratchpads is the engines'. Nothing is out of
-    range where `skip` is set. DEADLOCK: no stream moved and no instruction was executed for `WATCHDOG` cycles while
-    nothing was outstanding. Of faults in one cycle BUS is told, else RANGE, SEMAPHORE, FULL, OPCODE, DEADLOCK. `pc` is
-    that of the bad instruction, which does nothing, else of the one that is being executed or put into its queue, or
-    was last.
+    LOOP, and what is behind the program memory. RANGE: a count that does not fit its field (a LOOP's: 16 bits as it
+    is), a word of no bank, a `keep` of no lane, a `swap` that the VPE's field does not hold; what needs to know the
+    scratchpads is the engines'. Nothing is out of range where `skip` is set. DEADLOCK: no stream moved and no
+    instruction was executed for `WATCHDOG` cycles while nothing was outstanding. Of faults in one cycle BUS is told,
+    else RANGE, SEMAPHORE, FULL, OPCODE, DEADLOCK. `pc` is that of the bad instruction, which does nothing, else of the
+    one that is being executed or put into its queue, or was last.
 
     Parameters
     ----------

@@ -29,7 +29,9 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as e:
-        err.print(f"[red]error:[/] {e}", highlight=False, soft_wrap=True)
+        named = isinstance(e, OSError) and e.filename
+        message = f"{e.filename}: {e.strerror}" if named else e
+        err.print(f"[red]error:[/] {message}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
 
 

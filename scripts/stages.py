@@ -64,7 +64,9 @@ def command(
     """Cycles of a layer of Llama-3 8B, stage by stage."""
     with console.one_line_errors():
         check(0 <= share <= 1, "share", share, "must be 0 to 1")
-        check(latency >= 1, "latency", latency, "must be at least 1")
+        for name, values in (("cached", cached), ("recent", [recent]), ("latency", [latency])):
+            for value in values:
+                check(value >= 1, name, value, "must be at least 1")
         p = console.params(preset, param).core
         rows = [row for n in cached for row in measure(p, tokens, n, share, recent, latency)]
     if json:

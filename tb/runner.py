@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -227,3 +228,15 @@ def mutants(emitted: Emitted, edits: list[tuple[str, str]]) -> list[Emitted]:
         many = many[:start] + part + many[end:]
     fields = {"verilog": many, "top": emitted.top, "manifest": emitted.manifest}
     return [alone.get(number) or Mutant(**fields, number=number) for number in range(1, len(edits) + 1)]
+
+
+def survivors(emitted: Emitted, edits: list[tuple[str, str]], passes: Callable[[Emitted], object]) -> list:
+    """The edits whose mutants a bench does not see: `passes` of a mutant neither fails an assertion nor is False."""
+    out = []
+    for edit, mutant in zip(edits, mutants(emitted, edits), strict=True):
+        try:
+            if passes(mutant) is not False:
+                out.append(edit)
+        except AssertionError:  # of the bench (`BenchError`) or of the comparison
+            pass
+    return out
