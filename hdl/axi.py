@@ -62,25 +62,27 @@ class Bursts(wiring.Component):
     """Cuts rows of words into bursts.
 
     No burst crosses a multiple of burst_bytes, and so none crosses 4 KB or the end of the address space. Addresses
-    are modulo 2^40; bits of `addr` and `stride` below a beat count as zero.
+    are modulo 2^40; bits of `addr` and `stride` below a beat count as zero. Rows without a gap between them are one
+    stretch if `joined`.
 
     Parameters
     ----------
     p : CoreParams
+    joined : bool
 
     Members
     -------
     c : In(stream of `rows_layout`) : rows
     o : Out(stream of `span_layout`) : their bursts, row by row
 
-    Latency: a cycle from the rows' acceptance to their first burst.
-    Throughput: a burst a cycle, also across rows and their ends.
+    Latency: a cycle from the rows' acceptance to their first burst, and one for each row that is joined to its first.
+    Throughput: a burst a cycle, also across rows and their ends; of joined rows a row a cycle.
     Raises: `ParamError` where lanes and bus do not fit together.
     Source: AXI4 (ARM IHI 0022) A3.4.1: a burst does not cross a 4 KB boundary.
     """
 
-    def __init__(self, p: CoreParams):
-        self.p = p
+    def __init__(self, p: CoreParams, joined: bool = False):
+        self.p, self.joined = p, joined
         self.beats = word_beats(p)
         super().__init__({"c": In(stream.Signature(rows_layout())), "o": Out(stream.Signature(span_layout()))})
 
@@ -96,7 +98,7 @@ class Bursts(wiring.Component):
         at = Signal(ADDR_BITS - shift)
         row = Signal.like(at)  # first beat of this row
         stride = Signal(len(c.stride) - shift)
-        left = Signal.like(row_beats)  # of this row
+        left = Signal(max(len(row_beats), within) + 1)  # of this row, and of those joined to it
         length = Signal.like(row_beats)  # of every row
         rows = Signal(len(c.rows))
         running = Signal()
@@ -104,6 +106,7 @@ class Bursts(wiring.Component):
         fits = Signal()
         next_row = Signal.like(at)
         done = Signal()
+        joins = Signal()  # the next row is added to what is left
         ones = Const((1 << log_beats) - 1, log_beats)
         m.d.comb += [
             row_beats.eq(Mux(c.wide, Cat(ones, Const(1, 1), c.words), Cat(ones, c.words))),
@@ -113,17 +116,30 @@ class Bursts(wiring.Component):
             self.o.payload.addr.eq(at << shift),
             self.o.payload.len.eq(Mux(fits, left[:LEN_BITS], room)),
             self.o.payload.last.eq(fits & (rows == 0)),
-            self.o.valid.eq(running),
+            self.o.valid.eq(running & ~joins),
             done.eq(self.o.ready & self.o.payload.last),
             self.c.ready.eq(~running | done),
         ]
-        with m.If(self.o.ready & running):
+        rest = Signal.like(left)
+        m.d.comb += rest.eq(left - room - 1)
+        gapless = Signal()
+        if self.joined:
+            adds = Signal()
+            m.d.comb += [joins.eq(running & gapless & (left < room) & rows.any()), adds.eq(gapless & rows.any())]
+            with m.If(self.c.ready):
+                m.d.sync += gapless.eq((c.stride >> shift) == row_beats + 1)
+            with m.If(joins):
+                m.d.sync += [left.eq(left + length + 1), rows.eq(rows - 1)]
+        with m.If(self.o.ready & running & ~joins):
             m.d.sync += [
-                left.eq(Mux(fits, length, left - room - 1)),
-                at.eq(Mux(fits, next_row, Cat(Const(0, within), at[within:] + 1))),
+                left.eq(Mux(fits, length, rest)),
+                at.eq(Mux(fits & ~gapless, next_row, Cat(Const(0, within), at[within:] + 1))),
             ]
             with m.If(fits):
                 m.d.sync += [row.eq(next_row), rows.eq(rows - 1)]
+            if self.joined:
+                with m.Elif(adds & ~rest[within:].any()):  # the next burst has as many beats as there are
+                    m.d.sync += [left.eq(rest + length + 1), rows.eq(rows - 1)]
         with m.If(self.c.ready):  # whether there are rows or not: a storer knows late
             m.d.sync += [
                 running.eq(self.c.valid),

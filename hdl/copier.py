@@ -32,7 +32,7 @@ def bus_signature(p: CoreParams) -> wiring.Signature:
 class Copier(wiring.Component):
     """Copies words, one copy behind the other, reading ahead of what is written.
 
-    What was asked for has a place in the buffer of `lxe.bursts` + 1 bursts, and a burst is written when it is there as
+    What was asked for has a place in the buffer of `lxe.copies` + 1 bursts, and a burst is written when it is there as
     a whole: whatever the bus does, no burst, read or written, waits for another one. Beats are read in the order of
     the copies and written in it: a copy may write what one before it reads, not read what one before it writes unless
     `ended` was high between them.
@@ -44,7 +44,7 @@ class Copier(wiring.Component):
     Members
     -------
     i : In(stream of `copy_layout`) : copies; bits of an address below a beat count as zero
-    bus : Out(`bus_signature`) : AXI4; a burst's address on `aw` goes out with its first beat on `w`, up to `lxe.bursts`
+    bus : Out(`bus_signature`) : AXI4; a burst's address on `aw` goes out with its first beat on `w`, up to `lxe.copies`
         bursts are under way in each direction, beats on `r` and responses on `b` are always taken
     read : Out(1) : a beat of a copy is being taken
     ended : Out(1) : all copies taken so far are written, and the bus has said so
@@ -58,7 +58,7 @@ class Copier(wiring.Component):
     Latency: a burst is offered on `ar` 2 cycles after its copy is taken; on `aw` and `w` 2 cycles after its last beat
         came. `ended` rises in the cycle after the last response. Exact in `sim.retriever`.
     Throughput: a beat in each direction every cycle, across copies, while bursts are as long as they can be and the
-        memory answers within (`lxe.bursts` - 1) * burst_bytes / bus_bytes - 1 cycles.
+        memory answers within (`lxe.copies` - 1) * burst_bytes / bus_bytes - 1 cycles.
     Raises: `ParamError` where lanes and bus do not fit together.
     Source: AXI4 (ARM IHI 0022); V-Rex section V-C.
     """
@@ -66,7 +66,7 @@ class Copier(wiring.Component):
     def __init__(self, p: CoreParams):
         self.p = p
         self.longest = p.lxe.burst_bytes // p.lxe.bus_bytes  # beats of a burst
-        self.depth = (p.lxe.bursts + 1) * self.longest  # what is being read, and a burst that is being written
+        self.depth = (p.lxe.copies + 1) * self.longest  # what is being read, and a burst that is being written
         super().__init__(
             {
                 "i": In(stream.Signature(copy_layout())),
@@ -88,7 +88,7 @@ class Copier(wiring.Component):
 
     def elaborate(self, platform):
         p, bus, depth, m = self.p, self.bus, self.depth, Module()
-        bursts = p.lxe.bursts
+        bursts = p.lxe.copies
         m.submodules.reads = reads = Bursts(p)
         m.submodules.writes = writes = Bursts(p)
         m.submodules.buffer = buffer = Ram(8 * p.lxe.bus_bytes, depth)

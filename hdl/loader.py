@@ -17,7 +17,8 @@ class Loader(wiring.Component):
     """Executes LOADs: reads rows of words in bursts and hands each word on where it belongs.
 
     Bursts go out while the data of earlier ones still come, also across instructions: up to `lxe.bursts` are under
-    way. There is no room for data: a beat is taken when its word can go.
+    way, of up to `lxe.queue` instructions and the one before them. Rows without a gap are cut as one. There is no room
+    for data: a beat is taken when its word can go.
 
     Faults come in the order of the words: an error response; an address or a stride that is no multiple of 2 * lanes
     bytes; a word outside its scratchpad; a COLUMN row of more than one word; `wide` but for LoadTo.VECTOR. The pulse is
@@ -46,9 +47,9 @@ class Loader(wiring.Component):
 
     Latency: an instruction's first burst is offered 2 cycles after it is taken; a word is offered the cycle after its
         last beat is taken; a beat can be taken 2 cycles after its instruction. Exact in `sim.loader.LoaderTime`.
-    Throughput: a beat a cycle, also across rows and instructions, while words are taken and `lxe.bursts` bursts cover
-        the memory's latency: n beats each, (bursts - 1) * n - 1 cycles from `ar` to the first beat. A skipped
-        instruction takes a cycle.
+    Throughput: a beat a cycle, also across rows and instructions, while words are taken and `lxe.bursts` bursts, of at
+        most `lxe.queue` instructions, cover the memory's latency: n beats each, (bursts - 1) * n - 1 cycles from `ar`
+        to the first beat. A skipped instruction takes a cycle.
     Raises: `ParamError` where lanes and bus do not fit together.
     Source: `golden.isa`; V-Rex section V-A (LXE).
     """
@@ -99,9 +100,8 @@ class Loader(wiring.Component):
         kept = ("target", "wide", "words", "rows", "to", "step", "signal", "skip")
         fields = {name: transfer_layout()[name].shape for name in kept}
         work_layout = data.StructLayout({**fields, "bad": 1})
-        bursts = m.submodules.bursts = Bursts(p)
-        # As many instructions as bursts can be under way.
-        queue = m.submodules.queue = SyncFIFO(width=work_layout.size, depth=p.lxe.bursts)
+        bursts = m.submodules.bursts = Bursts(p, joined=True)
+        queue = m.submodules.queue = SyncFIFO(width=work_layout.size, depth=p.lxe.queue)
         entry = Signal(work_layout)
         m.d.comb += [
             bad.eq(

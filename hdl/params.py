@@ -284,12 +284,13 @@ class LxeParams:
     queue: int = 8  # instructions that wait in front of an engine
     words: int = 16  # words that wait between bus, DPE and VPE
     bus_bytes: int = 64  # a beat of the AXI port
-    bursts: int = 8  # read bursts under way, and write bursts
+    bursts: int = 32  # read bursts of the loader under way, and write bursts of the storer
+    copies: int = 8  # bursts of the retriever under way in each direction; its buffer has room for one more
     burst_bytes: int = 1024  # longest burst
 
     def __post_init__(self):
         check_ints(self)
-        for name in ("queue", "bursts"):
+        for name in ("queue", "bursts", "copies"):
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         for name, low, high in (
             ("i_depth", 2, 1 << 16),
@@ -387,7 +388,7 @@ PRESETS = {
             ),
             DpeParams(n_h=4, n_w=4, w_depth=64, x_depth=64),
             VpeParams(n_w=4, depth=128),
-            LxeParams(i_depth=64, queue=2, words=4, bus_bytes=8, bursts=2, burst_bytes=64),
+            LxeParams(i_depth=64, queue=2, words=4, bus_bytes=8, bursts=2, copies=2, burst_bytes=64),
         )
     ),
     # Layers of the small decoder that the tests use (`golden.decoder`): four contexts, each of a layer.

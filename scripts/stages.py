@@ -122,8 +122,8 @@ def staged(
                 counts[unit] += n
             for unit, direction in BURSTS.items():
                 if unit in busy(p, steps[k]):
-                    bursts = cut(p, steps[k].beat)
-                    counts[direction] += len(bursts) * (latency + 1) + sum(bursts)
+                    bursts = cut(p, steps[k].beat, joined=direction == "reads")
+                    counts[direction] += len(bursts) * (latency + 1) + sum(beats for beats, _ in bursts)
         for direction in BURSTS.values():
             counts[direction] //= p.lxe.bursts
         out[name], before = counts, end

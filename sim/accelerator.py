@@ -31,11 +31,11 @@ from sim.workload import Selection
 
 SOFTMAX_WORDS = 4  # passes of the VPE over a score: largest; exp and sum; product; conversion
 ELEMENT_WORDS = 4  # over an element of the encoder's hidden layers and normalisations
-# As the LXE's programs are (`vrex stages`): beats of the bursts that read weights, keys and values, and cycles of a
-# core's port for a score of the decoder, which goes through memory: 0.24 in the softmax, 0.4 where it meets the values.
-BEATS = {"qkv": 4, "keys": 4, "values": 2}
-USUAL_BEATS = 8
-SCORE_PORT = 0.64
+# As the LXE's programs are (`vrex stages`): beats of the bursts that read keys and values, whose rows lie apart, and
+# cycles of a core's port for a score of the decoder, which goes through memory: 0.14 (1K) to 0.20 (40K) in the softmax,
+# 0.1 where it meets the values.
+BEATS = {"keys": 4, "values": 2}
+SCORE_PORT = 0.28
 ENOUGH = 1 << 24  # bytes of a sample
 
 
@@ -59,14 +59,15 @@ class Work:
         return max(max(self.dpe, self.port, self.vpe / lanes) / CLOCK, crowd * self.bytes / v.bandwidth)
 
 
-def port(v: Vrex, moved: float, beats: int = USUAL_BEATS) -> float:
-    """Cycles of every core's port for `moved` bytes of all cores in bursts of `beats`: a beat a cycle, or the
-    latency."""
+def port(v: Vrex, moved: float, beats: int | None = None) -> float:
+    """Cycles of every core's port for `moved` bytes of all cores in bursts of `beats`, the longest ones if not given:
+    a beat a cycle, or the latency."""
     p = v.core.lxe
+    beats = beats or p.burst_bytes // p.bus_bytes
     return moved / v.cores / p.bus_bytes * max(1.0, (1 + (v.latency + 1) / beats) / p.bursts)
 
 
-def product(v: Vrex, rows: int, k: int, n: int, beats: int = USUAL_BEATS) -> Work:
+def product(v: Vrex, rows: int, k: int, n: int) -> Work:
     """`rows` rows of `k` numbers times `k` x `n` weights: every core has the rows and a part of the outputs."""
     d = v.core.dpe
     cycles = -(-n // (d.n_h * v.cores)) * rows * DpeTime(d).chunks(k) + TO_RESULT
@@ -76,7 +77,7 @@ def product(v: Vrex, rows: int, k: int, n: int, beats: int = USUAL_BEATS) -> Wor
         # The rows pass once for each filling.
         again = max(1.0, n / d.n_h / max(1.0, (d.w_depth // 2) / DpeTime(d).chunks(k)))
     moved = 2 * k * n + 2 * rows * k * again + 2 * rows * n
-    return Work(cycles, port(v, moved, beats), rows * n / v.cores, moved, float(rows) * k * n)
+    return Work(cycles, port(v, moved), rows * n / v.cores, moved, float(rows) * k * n)
 
 
 def attention(
@@ -161,7 +162,7 @@ def run(v: Vrex, p: Point, selection: Selection) -> Pass:
     clusters = max(1, min(dre.hcu.clusters, -(-home // selection.cluster)))
     per_cluster = max(1, min(512, round(home / clusters)))
     predicts = home > 0 and 0 < shares.mean() < 1
-    works = {name: product(v, rows, k, n, BEATS.get(name, USUAL_BEATS)) for name, (k, n) in m.matrices.items()}
+    works = {name: product(v, rows, k, n) for name, (k, n) in m.matrices.items()}
     selects = (0.0, 0.0)
     if predicts:
         keys = rows * units.cluster_cycles(dre, clusters) / min(v.cores, p.batch)  # a table is in one core

@@ -8,25 +8,45 @@ from golden.isa import LoadTo
 from hdl.params import CoreParams
 from sim.queue import Always, Queue, Wait, Waits, alone
 
+Cut = tuple[tuple[int, int], ...]
 
-def cut(p: CoreParams, c: dict) -> tuple[int, ...]:
-    """Beats of every burst of a LOAD or STORE, a beat of `hdl.isa.transfer_layout`: none crosses burst_bytes."""
+
+def cut(p: CoreParams, c: dict, joined: bool = False) -> Cut:
+    """Of every burst of a LOAD (`joined`) or STORE, a beat of `hdl.isa.transfer_layout`: its beats, none across
+    burst_bytes, and the cycles that `hdl.axi.Bursts` joins rows before it."""
     bus, longest = p.lxe.bus_bytes, p.lxe.burst_bytes // p.lxe.bus_bytes
-    at, stride = c["addr"] // bus % longest, c["stride"] // bus % longest
-    return _cut(at, stride, c["rows"] + 1, (c["words"] + 1) * word_beats(p, c), longest)
+    at, stride, row_beats = c["addr"] // bus % longest, c["stride"] // bus, (c["words"] + 1) * word_beats(p, c)
+    if joined and stride == row_beats:
+        return _join(at, c["rows"] + 1, row_beats, longest)
+    return _cut(at, stride % longest, c["rows"] + 1, row_beats, longest)
 
 
-_CUTS: dict[tuple[int, ...], tuple[int, ...]] = {}  # equal ones are one object
+_CUTS: dict[Cut, Cut] = {}  # equal ones are one object
 
 
 @lru_cache(None)
-def _cut(first: int, stride: int, rows: int, row_beats: int, longest: int) -> tuple[int, ...]:
+def _cut(first: int, stride: int, rows: int, row_beats: int, longest: int) -> Cut:
     out = []
     for r in range(rows):
         at, left = first + r * stride, row_beats
         while left:
-            out.append(min(left, longest - at % longest))
-            at, left = at + out[-1], left - out[-1]
+            out.append((min(left, longest - at % longest), 0))
+            at, left = at + out[-1][0], left - out[-1][0]
+    bursts = tuple(out)
+    return _CUTS.setdefault(bursts, bursts)
+
+
+@lru_cache(None)
+def _join(first: int, rows: int, row_beats: int, longest: int) -> Cut:
+    out, room, left, rows = [], longest - first, row_beats, rows - 1
+    while left:
+        joins = min(rows, max(0, -((left - room) // row_beats)))
+        left, rows = left + joins * row_beats, rows - joins
+        out.append((min(left, room), joins))
+        left -= out[-1][0]
+        room = longest
+        if rows and left <= longest:
+            left, rows = left + row_beats, rows - 1
     bursts = tuple(out)
     return _CUTS.setdefault(bursts, bursts)
 
@@ -88,17 +108,17 @@ class LoaderTime:
     def ask(self, c: dict, offered: int) -> Waits:
         """Take the next instruction, which is offered from a cycle on, and begin its bursts."""
         out, ends, n, k = self.out, self._ends, self.p.lxe.bursts, len(self.out.taken)
-        taken = max(offered, out.taken[-1] + 1 if k else 0, self._asked)
-        if k >= n:
-            if len(self._popped) <= k - n:
-                yield self._popped, k - n
-            taken = max(taken, self._popped[k - n] + 1)
+        taken, waits = max(offered, out.taken[-1] + 1 if k else 0, self._asked), k - self.p.lxe.queue
+        if waits >= 0:
+            if len(self._popped) <= waits:
+                yield self._popped, waits
+            taken = max(taken, self._popped[waits] + 1)
         out.taken.append(taken)
         if c["skip"]:
             return
         asked, k = max(self._asked, taken), len(out.bursts)
-        for _ in cut(self.p, c):
-            asked += 1
+        for _, joins in cut(self.p, c, joined=True):
+            asked += 1 + joins
             if k >= n:
                 if len(ends) <= k - n:
                     yield ends, k - n
@@ -132,7 +152,7 @@ class LoaderTime:
         beat = max(self._beat, self._free - 1)
         taken: list[int] = []  # cycles of beats, where somebody asks
         asks = self.detail or (self.shared and c["target"] == LoadTo.X)
-        for beats in cut(self.p, c):
+        for beats, _ in cut(self.p, c, joined=True):
             if len(bursts) <= k:
                 yield bursts, k
             start = max(bursts[k] + self.latency, beat + 1)
@@ -156,7 +176,7 @@ class LoaderTime:
         bursts, ends, k = self.out.bursts, self._ends, len(self._ends)
         beat, free, step = self._beat, self._free, word_beats(self.p, c)
         left = step  # beats of the word
-        for beats in cut(self.p, c):
+        for beats, _ in cut(self.p, c, joined=True):
             if len(bursts) <= k:
                 yield bursts, k
             beat = max(beat, bursts[k] + self.latency - 1)

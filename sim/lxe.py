@@ -83,7 +83,7 @@ def stretches(p: CoreParams, steps: list[Step]) -> list[Stretch]:
         c = step.beat
         what = step.pc, c.get("skip"), *(c.get(n) for n in ("rows", "words", "tiles", "chunks"))
         if "stride" in c:
-            what += (id(cut(p, c)),)
+            what += (id(cut(p, c, step.op == Opcode.LOAD)),)
         if "instruction" in c:
             what += (c["instruction"]["words"], c["instruction"]["keep"])
         return names.setdefault(what, len(names))

@@ -36,7 +36,7 @@ class Vrex:
     ssd: Ssd | None
     capacity: int
     core: CoreParams = field(default_factory=lambda: preset("core").core)
-    gap: float = 0.07e-3
+    gap: float = 0.15e-3
     latency: int = 100
     ahead: int = 1
     kvmu: bool = True

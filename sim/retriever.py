@@ -39,7 +39,7 @@ class CopierTime:
 
     def __init__(self, p: CoreParams, latency: int, out: RetrieverCycles):
         self.p, self.latency, self.out = p, latency, out
-        self.depth = (p.lxe.bursts + 1) * (p.lxe.burst_bytes // p.lxe.bus_bytes)
+        self.depth = (p.lxe.copies + 1) * (p.lxe.burst_bytes // p.lxe.bus_bytes)
         self._asked = self._begun = -1  # cycle in which the last burst was asked for, in which one was begun
         self._popped: list[int] = []  # cycle in which each copy left the queue
         self._ends: list[int] = []  # of each burst's last beat on `r`
@@ -52,7 +52,7 @@ class CopierTime:
 
     def copy(self, cycle: int, src: int, dst: int, size: int) -> int:
         """The first cycle from `cycle` on in which a copy of `size` bytes is taken."""
-        n, out = self.p.lxe.bursts, self.out
+        n, out = self.p.lxe.copies, self.out
         taken = max(cycle, self._asked)
         if len(self._popped) >= n:
             taken = max(taken, self._popped[-n] + 1)
@@ -75,7 +75,7 @@ class CopierTime:
 
     def _write(self, after: int, beats: int) -> int:
         """Write a burst whose beats are there; the cycle of its last one's departure from the buffer."""
-        out, n = self.out, self.p.lxe.bursts
+        out, n = self.out, self.p.lxe.copies
         begun = max(after, out.read[len(out.written) + beats - 1], out.written[-1] - 1 if out.written else 0) + 1
         if len(self._responses) >= n:
             begun = max(begun, self._responses[-n] + 1)
@@ -87,7 +87,8 @@ class CopierTime:
 
     def _cut(self, addr: int, size: int) -> list[int]:
         words = size // (2 * self.p.dpe.n_w)
-        return list(cut(self.p, {"addr": addr, "stride": 0, "rows": 0, "words": words - 1, "wide": 0}))
+        cuts = cut(self.p, {"addr": addr, "stride": 0, "rows": 0, "words": words - 1, "wide": 0})
+        return [beats for beats, _ in cuts]
 
 
 class RetrieverTime:

@@ -85,7 +85,7 @@ class StorerTime:
     def _write(self, c: dict, words: Queue | Always) -> Waits:
         cycle, step = self.out.taken[-1] + 1, word_beats(self.p, c)
         left = step  # beats of the word
-        for beats in cut(self.p, c):
+        for beats, _ in cut(self.p, c):
             more = beats
             while more:
                 if left == step:

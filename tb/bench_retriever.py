@@ -160,7 +160,7 @@ async def retrieves(dut):
                 faults.append((bench.cycle, {1: "bus", 2: "range", 4: "full"}[fault]))
             under_way = memory.reading + memory.writing
             assert under_way == 0 or int(dut.busy.value), f"not busy in cycle {bench.cycle}"
-            assert memory.most <= p.lxe.bursts, f"{memory.most} bursts under way in cycle {bench.cycle}"
+            assert memory.most <= p.lxe.copies, f"{memory.most} bursts under way in cycle {bench.cycle}"
 
         if e["cut_at"]:
             while bench.cycle < e["cut_at"]:

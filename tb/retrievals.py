@@ -12,10 +12,10 @@ from tb.transfers import bursts_of, content
 SIZES = {
     "tiny": ["entry_bytes=96", "recent=3"],
     "one": [
-        *("dpe.n_h=1", "n_w=1", "w_depth=1", "x_depth=1", "bus_bytes=2", "burst_bytes=2", "bursts=1", "words=2"),
-        *("entry_bytes=2", "recent=1", "clusters=1", "n_ctx=1", "blocks=4", "block_slots=2", "boundary=2"),
+        *("dpe.n_h=1", "n_w=1", "w_depth=1", "x_depth=1", "bus_bytes=2", "burst_bytes=2", "bursts=1", "copies=1"),
+        *("words=2", "entry_bytes=2", "recent=1", "clusters=1", "n_ctx=1", "blocks=4", "block_slots=2", "boundary=2"),
     ],
-    "long": ["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096", "bursts=5", "entry_bytes=2080", "n_ctx=2"],
+    "long": ["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096", "copies=5", "entry_bytes=2080", "n_ctx=2"],
 }
 RINGS, HOMES, SOURCES, FETCHED = 0x1_0000, 0x20_0000, 0x8000_0000, 0xC000_0000
 

@@ -192,7 +192,7 @@ def interruptions() -> tuple[CoreHost, list[dict], np.ndarray]:
         ("h_axi", "write", ring + SHAPE.entry * 2),
     ]
     whole = {"program": words, "registers": registers, "ports": ports(h), "errors": [], "cut_at": 0}
-    return h, [whole | {"errors": [e]} for e in errors] + [whole | {"cut_at": n} for n in (60, 801, 1049)], before
+    return h, [whole | {"errors": [e]} for e in errors] + [whole | {"cut_at": n} for n in (60, 801, 1030)], before
 
 
 def interrupt(unit: Emitted, h: CoreHost, cases: list[dict], before: np.ndarray) -> list[bool]:

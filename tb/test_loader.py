@@ -165,7 +165,7 @@ def faulty() -> list[dict]:
     assert {e["want"].fault for e in episodes} == {"range"}
     for stalls in STALLS * 5:  # any beat of a burst, also one that is read ahead
         program = [faults("tiny")[0][0], *random_transfers(p, rng, 8, TARGETS, LoadTo.VECTOR)]
-        spans = [span for c in program if not c["skip"] for span in bursts_of(p, c)]
+        spans = [span for c in program if not c["skip"] for span in bursts_of(p, c, joined=True)]
         addr, n = rng.choice(spans)
         episodes.append(case("tiny", program, stalls, errors=[addr + rng.randint(0, n) * p.lxe.bus_bytes]))
     return episodes

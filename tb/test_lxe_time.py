@@ -15,8 +15,8 @@ from golden.layer import LayerPlan, LayerShape
 from golden.vector import Bank, Format, Op, Post, Reduce, Source
 from golden.vector import Instruction as Vector
 from hdl.emit import Emitted
-from hdl.params import preset
-from scripts import stages
+from hdl.params import override, preset
+from scripts import prediction, stages
 from sim.core import CoreTime, Retrieval
 from sim.hcu import HcuTime
 from sim.lxe import LxeTime, Run
@@ -357,3 +357,20 @@ def test_stages_of_a_small_model(monkeypatch):
     assert whole.cycles == sum(row.cycles for row in rows[:-2])
     assert rank.stage == "rank"
     assert rank.dpe > 0
+
+
+def test_prediction_of_a_small_model(monkeypatch):
+    """What shows is what the LXE has to do for it; a longer fetch is waited for longer."""
+    small = {"width": 256, "heads": 4, "kv_heads": 2, "head_size": 64, "ffn": 512}
+    monkeypatch.setattr(stages, "LLAMA", small)
+    monkeypatch.setattr(prediction, "LLAMA", small)
+    p = override(preset("core"), ["entry_bytes=512"]).core
+    few, more = (prediction.predict(p, 4, cached, 0.5, 128, 20) for cached in (400, 1200))
+    assert (few.entries, few.clusters, more.entries, more.clusters) == (136, 12, 536, 37)
+    for row in (few, more):
+        [rank] = (s for s in stages.measure(p, 4, row.cached, 0.5, 128, 20) if s.stage == "rank")
+        assert max(rank.load, rank.dpe) <= row.rank <= rank.cycles  # which counts the program's start, too
+        assert row.codes >= 16 * -(-row.clusters // p.dre.wtu.n_w)  # words of the 16 rows
+        assert row.clustering >= 0
+        assert row.fetch <= row.entries * 512 // p.lxe.bus_bytes
+    assert 0 < few.fetch < more.fetch

@@ -95,7 +95,7 @@ def test_takes_the_cycles_of_the_time_view(size):
 def test_full_rate():
     """bus_bytes every cycle in both directions, also where copies meet, up to the latency that `bursts` covers."""
     p, runs = params(SIZES["tiny"]), []
-    covered = (p.lxe.bursts - 1) * p.lxe.burst_bytes // p.lxe.bus_bytes - 1
+    covered = (p.lxe.copies - 1) * p.lxe.burst_bytes // p.lxe.bus_bytes - 1
     for latency in (1, covered, covered + 1):
         e = Episode(p)
         e.fetch(FETCHED, [(HOMES + 4096 * i, 6 * p.lxe.burst_bytes) for i in range(4)])
@@ -106,7 +106,7 @@ def test_full_rate():
         spans = [g[name][-1] - g[name][0] + 1 for g in got]
         assert spans[:2] == [beats, beats]
         assert spans[2] > beats
-    assert [g["most"] for g in got] == [p.lxe.bursts] * 3
+    assert [g["most"] for g in got] == [p.lxe.copies] * 3
 
 
 def good(errors=()) -> Episode:

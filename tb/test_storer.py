@@ -124,13 +124,13 @@ def test_full_rate(size):
     """bus_bytes every cycle, also where one instruction follows another, up to the latency that `bursts` covers."""
     p = params(SIZES[size])
     words = p.lxe.burst_bytes // (2 * p.dpe.n_w)
-    rows = {"stride": p.lxe.burst_bytes}
+    rows, bursts = {"stride": p.lxe.burst_bytes}, p.lxe.bursts
     program = [
-        transfer(StoreTo.MEMORY, 0, 5, words, **rows),
+        transfer(StoreTo.MEMORY, 0, bursts, words, **rows),
         transfer(StoreTo.MEMORY, 1 << 20, 8, words // 2, wide=1, **rows),
-        transfer(StoreTo.MEMORY, 1 << 22, 5, words, **rows),
+        transfer(StoreTo.MEMORY, 1 << 22, bursts, words, **rows),
     ]
-    beats = 18 * p.lxe.burst_bytes // p.lxe.bus_bytes
+    beats = (2 * bursts + 8) * p.lxe.burst_bytes // p.lxe.bus_bytes
     covered = (p.lxe.bursts - 1) * p.lxe.burst_bytes // p.lxe.bus_bytes - 1
     got = run(size, [case(size, program, latency=(n, n)) for n in (1, covered, covered + 1)])
     spans = [g["beats"][-1][0] - g["beats"][0][0] + 1 for g in got]

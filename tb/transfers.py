@@ -23,7 +23,7 @@ SIZES = {
     "narrow": ["dpe.n_h=8", "n_w=8", "bus_bytes=2", "burst_bytes=2", "bursts=3"],
     "core": [
         *("dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512"),
-        *("bus_bytes=64", "burst_bytes=1024", "bursts=8"),
+        *("bus_bytes=64", "burst_bytes=1024", "queue=8", "bursts=32"),
     ],
 }
 TOP = 1 << ADDR_BITS
@@ -73,18 +73,19 @@ def rows_of(p: CoreParams, c: dict) -> list[list[int]]:
     return [[(a + j * size) % TOP for j in range(c["words"] + 1)] for a in first]
 
 
-def bursts_of(p: CoreParams, c: dict) -> list[tuple[int, int]]:
-    """(addr, len) of the bursts: a new one with every row and at every multiple of burst_bytes."""
+def bursts_of(p: CoreParams, c: dict, joined: bool = False) -> list[tuple[int, int]]:
+    """(addr, len) of the bursts: a new one at every multiple of burst_bytes and with every row, those of a LOAD
+    (`joined`) only where it does not go on behind the row before."""
     bus, out = p.lxe.bus_bytes, []
+    size, end = 2 * p.dpe.n_w << c["wide"], None
     for row in rows_of(p, c):
-        size = 2 * p.dpe.n_w << c["wide"]
-        begins = True
+        begins = not joined or row[0] != end
         for a in ((word + k) % TOP for word in row for k in range(0, size, bus)):
             if begins or a % p.lxe.burst_bytes == 0:
                 out.append((a, 0))
             else:
                 out[-1] = (out[-1][0], out[-1][1] + 1)
-            begins = False
+            begins, end = False, (a + bus) % TOP
     return out
 
 
@@ -109,7 +110,7 @@ def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozense
         )
 
     for c in commands:
-        out.bursts += [] if c["skip"] or refused(c) else bursts_of(p, c)
+        out.bursts += [] if c["skip"] or refused(c) else bursts_of(p, c, joined=True)
     for c in commands:
         if c["skip"]:
             out.signals.append(c["signal"])
