@@ -1,5 +1,6 @@
 """`vrex evaluate`: V-Rex's evaluation with our hardware in it, number by number."""
 
+import json as json_format
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -9,10 +10,13 @@ import typer
 from rich.table import Table
 
 from golden.params import check
-from scripts import console
+from scripts import console, page
+from scripts.page import Section
 from sim.evaluate import Number, Points, markdown
 from sim.evaluate_numbers import numbers
 from sim.selection import RATIOS
+
+HEAD = ("where", "what", "paper", "ours", "ratio", "trace", "verdict")
 
 
 def command(
@@ -21,7 +25,9 @@ def command(
     ] = "world",
     output: Annotated[
         Path | None,
-        typer.Option("-o", help="Folder for report.md, numbers.json, points.json (resumed from) and plots."),
+        typer.Option(
+            "-o", help="Folder for report.html, report.md, numbers.json, points.json (resumed from) and plots."
+        ),
     ] = None,
     json: console.Json = False,
 ) -> None:
@@ -49,12 +55,17 @@ def summary(found: list[Number]) -> str:
 
 def table(found: list[Number]) -> Table:
     """One row a number."""
-    out = Table("where", "what", "paper", "ours", "ratio", "trace", "verdict", title="V-Rex's evaluation")
+    out = Table(*HEAD, title="V-Rex's evaluation")
     for n in found:
-        ours, trace = ("-" if x is None else f"{x:.4g}" for x in (n.ours, n.trace))
-        ratio = "-" if n.ratio is None else f"{n.ratio:.2f}"
-        out.add_row(n.where, n.what, f"{n.paper:g} {n.unit}", ours, ratio, trace, n.verdict)
+        out.add_row(*row(n))
     return out
+
+
+def row(n: Number) -> list[str]:
+    """Under HEAD."""
+    ours, trace = ("-" if x is None else f"{x:.4g}" for x in (n.ours, n.trace))
+    ratio = "-" if n.ratio is None else f"{n.ratio:.2f}"
+    return [n.where, n.what, f"{n.paper:g} {n.unit}", ours, ratio, trace, n.verdict]
 
 
 def _write(points: Points, found: list[Number], folder: Path, trace: str) -> None:
@@ -65,3 +76,22 @@ def _write(points: Points, found: list[Number], folder: Path, trace: str) -> Non
     (folder / "report.md").write_text("\n".join([*lines, *(f"![{p.stem}]({p.name})" for p in plots), ""]))
     with (folder / "numbers.json").open("w") as file:
         console.json.dump([asdict(n) | {"ratio": n.ratio} for n in found], file, indent=1)
+    lead = f"Section VI of the paper beside ours, shares of the cache of Table II and of trace {trace}."
+    page.write(folder / "report.html", "V-Rex's evaluation", lead, "", True, load(folder))
+
+
+def load(folder: Path) -> list[Section]:
+    """What `vrex evaluate` has left in a folder, for a page. Raises: `ValueError` for any other folder."""
+    try:
+        found = [
+            Number(**{k: v for k, v in n.items() if k != "ratio"})
+            for n in json_format.loads((folder / "numbers.json").read_text())
+        ]
+        plots = [(path.stem, path.read_text()) for path in sorted(folder.glob("fig*.svg"))]
+        drawn = [
+            Section(name.replace("_", ", ").replace("fig", "Fig. "), plot=x[x.index("<svg") :]) for name, x in plots
+        ]
+    except (OSError, ValueError, TypeError) as e:
+        raise ValueError(f"evaluation={folder}: not a folder that `vrex evaluate` wrote ({e})") from None
+    note = f"{summary(found)}. Ratio: ours over the paper's."
+    return [Section("V-Rex's evaluation", note, [*HEAD, "why"], [[*row(n), n.why] for n in found]), *drawn]

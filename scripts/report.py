@@ -16,6 +16,7 @@ from golden.trace import Trace
 from hdl.emit import UNITS, Emitted, params_of
 from hdl.params import SystemParams
 from scripts import console, diagram, page, waves
+from scripts.evaluate import load as evaluation_of
 from scripts.page import Section
 from scripts.presets import flat
 from scripts.run import load as layers_of
@@ -40,17 +41,21 @@ def command(
     trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`; a small real one by default.")] = FIXTURE,
     sweep: Annotated[Path | None, typer.Option(help="Folder of a `vrex sweep`, for its front and plots.")] = None,
     run: Annotated[Path | None, typer.Option(help="Folder of a `vrex run`, for its stages and picture.")] = None,
+    evaluation: Annotated[
+        Path | None, typer.Option(help="Folder of a `vrex evaluate`, for its numbers and plots.")
+    ] = None,
     tests: Annotated[
         Path, typer.Option(help="Results of a test run in JUnit's XML, as `make test` leaves them.")
     ] = TESTS,
     seed: console.Seed = 1,
 ) -> None:
-    """Parameters, block diagram, areas, Table III, sweep, verification, layers, coverage and waveforms on one page."""
+    """Parameters, areas, Table III, sweep, verification, layers, evaluation, coverage and waveforms on one page."""
     with console.one_line_errors():
         system = console.params(preset, param)
         data = Trace.load(trace)
         swept = _sweep(sweep) if sweep else []  # before the long part, as a wrong folder should not cost it
         ran = layers_of(run) if run else []
+        evaluated = evaluation_of(evaluation) if evaluation else []
         areas: dict[str, flow.Area] = {}
         outcomes: dict[str, list[Outcome]] = {}
         pictures: dict[str, str] = {}
@@ -78,6 +83,7 @@ def command(
             *swept,
             _verification(outcomes, data),
             *ran,
+            *evaluated,
             _tests(tests),
             *(_waveform(unit, picture) for unit, picture in pictures.items()),
         ]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sim import platform
 from sim.system import simulate
-from sim.timeline import Point
-from sim.workload import Decoder, Session, table_ii, traced
+from sim.timeline import Pass, Point
+from sim.workload import Decoder, Session, constant, table_ii, traced
 
 CACHES = (1024, 5120, 10240, 20480, 40960)
 PLATFORMS = {
@@ -151,3 +151,8 @@ def markdown(found: list[Number]) -> str:
         ratio = "-" if n.ratio is None else f"{n.ratio:.2f}"
         lines.append((n.where, n.what, f"{n.paper:g} {n.unit}", ours, ratio, trace, n.verdict, n.why))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def budgeted() -> Pass:
+    """Fig. 4c: a frame of A100+InfiniGenP that fetches 10K of 40K tokens."""
+    return simulate(platform.A100, Point(40960, policy="infinigenp"), constant("10K", 0.25, 0.25, Decoder()))

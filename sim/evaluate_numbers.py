@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from sim import platform
 from sim.accelerator import prediction
-from sim.evaluate import CACHES, PLATFORMS, TOLERANCE, Claims, Number, Points
+from sim.evaluate import CACHES, PLATFORMS, TOLERANCE, Claims, Number, Points, budgeted
 from sim.system import simulate
 from sim.timeline import Point
-from sim.workload import TABLE_II, Decoder, Vision, constant, traced
+from sim.workload import TABLE_II, Decoder, Vision, traced
 
 EDGE, SERVER = ("edge", "agx"), ("server", "a100")
 SHARE = TABLE_II["resv"][0]
@@ -62,7 +62,7 @@ def _motivation(c: Claims, p: Points) -> None:
     frame = p.at("a100", 81920, policy="infinigen")
     share = (frame["fetch"] + frame["predict"]) / (frame["fetch"] + frame["compute"])
     c.say("Fig. 4b", "A100+InfiniGen, 80K: retrieval of prefill", 74, "%", 100 * share)
-    budget = simulate(platform.A100, Point(40960, policy="infinigenp"), constant("10K", 0.25, 0.25, Decoder()))
+    budget = budgeted()
     parts = {"prediction": 100 * budget.busy_share("predict"), "fetch": 100 * budget.busy_share("fetch")}
     off = "shares of all work; the paper's leave 29 ms for the rest, less than A100 takes for a token (39 ms)"
     c.say("Fig. 4c", "A100+InfiniGenP, 10K of 40K: prediction", 40, "%", parts["prediction"], off=off)

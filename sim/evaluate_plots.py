@@ -11,7 +11,7 @@ matplotlib.rcParams["font.size"] = 9
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 
-from sim.evaluate import CACHES, PLATFORMS, TABLE_II, Points  # noqa: E402
+from sim.evaluate import CACHES, PLATFORMS, TABLE_II, Points, budgeted  # noqa: E402
 from sim.platform import Gpu, Vrex  # noqa: E402
 from sim.system import simulate  # noqa: E402
 from sim.timeline import Pass, Point  # noqa: E402
@@ -112,6 +112,25 @@ def memory(folder: Path) -> list[Path]:
     return saved(figure, folder, "fig4a")
 
 
+def budget(folder: Path) -> list[Path]:
+    """Fig. 4c: parts of a frame's work where 10K of 40K tokens are fetched, ours beside the paper's."""
+    work = budgeted()
+    ours = [100 * work.busy_share(part) for part in ("predict", "fetch")]
+    figure, axis = plt.subplots(figsize=(4, 3), layout="constrained")
+    for x, (label, parts) in enumerate((("paper", [40.0, 39.0]), ("ours", ours))):
+        under = 0.0
+        for part, y in zip(("prediction", "fetch", "rest"), [*parts, 100 - sum(parts)], strict=True):
+            axis.bar(x, y, 0.6, bottom=under, color=f"C{('prediction', 'fetch', 'rest').index(part)}", label=part)
+            under += y
+        axis.text(x, 101, label, ha="center")
+    axis.set_xticks([])
+    axis.set_ylim(0, 110)
+    axis.set_ylabel("% of the work, A100 + InfiniGenP")
+    handles, names = axis.get_legend_handles_labels()
+    axis.legend(handles[:3], names[:3], fontsize=7)
+    return saved(figure, folder, "fig4c")
+
+
 def sessions(p: Points, folder: Path, trace: str) -> list[Path]:
     """Figs. 4b and 14: parts of COIN's session."""
     bars = [("a100", "infinigen", TABLE_II, (10240, 20480, 40960, 81920))]
@@ -186,6 +205,7 @@ def figures(p: Points, folder: Path, trace: str) -> list[Path]:
     middle = simulate(PLATFORMS["server"], Point(40960), traced(Decoder(), trace))
     return [
         *memory(folder),
+        *budget(folder),
         *sessions(p, folder, trace),
         *latencies(p, folder, trace),
         *throughput(folder, p, trace),

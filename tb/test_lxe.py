@@ -1,5 +1,8 @@
 """Programs that fail on the RTL of a core: golden's status, a bus at rest, a core that works after a reset."""
 
+import re
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 
@@ -8,8 +11,10 @@ from golden.isa import vector as vector_of
 from golden.lxe import BusError, Lxe, LxeError, Memory, Region
 from golden.vector import Bank, Format, Op, Source
 from golden.vector import Instruction as Vector
-from tb.runner import Run
-from tb.test_core import SIZES, emitted, params
+from hdl.emit import Emitted
+from tb.lxe import Script
+from tb.runner import Run, survivors
+from tb.test_core import SIZES, begin, emitted, host, params, ports
 
 SIZE = 1 << 12  # bytes of memory; what lies behind is answered by an error
 HALT = Instruction(Opcode.HALT, {})
@@ -64,7 +69,7 @@ def refusal(program: list) -> tuple[Status, int]:
     return e.value.status, e.value.pc
 
 
-def play(episodes: list[dict]) -> list[dict]:
+def play(episodes: list[dict], unit: Emitted | None = None, **how) -> list[dict]:
     config = {
         "params": list(SIZES),
         "episodes": episodes,
@@ -73,7 +78,7 @@ def play(episodes: list[dict]) -> list[dict]:
         "ports": dict.fromkeys(("th_hd", "ratio", "device_base", "home_base"), 0),
         "latency": 20,
     }
-    return Run(emitted(), "tb.bench_lxe_time", "stopped", config)()["episodes"]
+    return Run(unit or emitted(), "tb.bench_lxe_time", "stopped", config, **how)()["episodes"]
 
 
 def check_good(got: dict) -> None:
@@ -84,14 +89,19 @@ def check_good(got: dict) -> None:
     assert got["memory"] == unit.memory.regions[0].data.tobytes().hex()
 
 
-def test_faults():
-    got = play([{"program": words(program), "cut_at": 0} for program in PROGRAMS.values()])
-    for (name, program), g in zip(PROGRAMS.items(), got, strict=True):
-        status, pc = WANTS[name] if name in WANTS else refusal(program)
+def check_faults(names: Iterable[str], *unit, **how) -> None:
+    """These programs end as in golden, and a good one after each."""
+    got = play([{"program": words(PROGRAMS[name]), "cut_at": 0} for name in names], *unit, **how)
+    for name, g in zip(names, got, strict=True):
+        status, pc = WANTS[name] if name in WANTS else refusal(PROGRAMS[name])
         assert Status(g["status"]["code"]) == status, name
         if status == Status.OPCODE:  # of others, what the sequencer has in hand
             assert g["status"]["pc"] == pc, name
         check_good(g)
+
+
+def test_faults():
+    check_faults(PROGRAMS)
 
 
 def test_resets_in_flight():
@@ -99,3 +109,45 @@ def test_resets_in_flight():
     for g in play([{"program": program, "cut_at": at} for at in (1, 7, 24, 31, 40, 77, 120)]):
         assert g["status"]["code"] == Status.RUNNING
         check_good(g)
+
+
+# Edits of what joins the units: how they begin in the Verilog, and what stands there instead.
+JOIN = [
+    (r"assign streams = ", "= ", "= ~"),  # words for instructions that take none
+    (r"i__payload\S* +=( \S*r_data\S*\[0\]) \?", "= ", "= ~"),  # words of the other source
+    (r"assign r_en = moved & ", "&", "|"),  # a loaded word is gone with every word
+    (r"assign o__ready = moved & ", "&", "|"),  # so is a result
+    (r"r_en\S* +=( moved) & _", "&", "|"),  # an instruction is gone with its first word
+    (r"x__payload =( \S*x__valid\S*)  \?", "= ", "= ~"),  # a word for X is the other writer's
+    (r"fault\.bus +=", "=", "= 1'h0 &"),
+    (r"fault\.range +=", "=", "= 1'h0 &"),
+]
+
+
+@pytest.mark.slow
+def test_mutants_of_the_join_are_killed():
+    """A layer, or one of the programs that fail, does not end as in golden."""
+    text = emitted().verilog
+    start = text.index("module core__lxe(")
+    lxe, edits = text[start : text.index("endmodule", start)], []
+    for pattern, old, new in JOIN:
+        [at] = re.finditer(pattern + ".*", lxe)
+        assert text.count(at[0]) == 1, "the edit is of the first such line of the core"
+        edits.append((at[0], at[0].replace(old, new, 1)))
+
+    rng = np.random.default_rng(1)
+    h = host(rng)
+    script = Script(h.memory)
+    begin(h, rng, 0)
+    script.add(h.program(0), h.registers(0))
+    h.run(0)
+    script.expect()
+
+    def sound(mutant: Emitted) -> bool:
+        if script.differences(*script.play(mutant, ports(h), limit=8000, waves=False)):
+            return False
+        check_faults(("a word of W", "reads", "writes", "a wait for ever"), mutant, waves=False)
+        return True
+
+    alive = survivors(emitted(), edits, sound)
+    assert not alive, "\n".join(old for old, _ in alive)

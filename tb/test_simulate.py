@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from hdl.params import preset
+from scripts import evaluate
 from scripts.main import app
 from sim import accelerator, units
 from sim.dpe import DpeTime
@@ -264,6 +265,19 @@ def test_every_number_has_a_verdict_and_its_reason(points):
     ]
     assert len(anchors) == 4
     assert all(n.verdict in ("reproduced", "fitted") for n in anchors)
+
+
+def test_a_folder_holds_numbers_and_plots_for_a_page(points, tmp_path):
+    found = numbers(points)
+    evaluate._write(points, found, tmp_path, "world")
+    page = (tmp_path / "report.html").read_text()
+    figures = ("4a", "4b, 14", "4c", "13", "15", "16", "17", "18")
+    assert all(f"<h2>Fig. {n.replace('b, 14', 'b, Fig. 14')}</h2>" in page for n in figures)
+    assert page.count("<svg") == len(figures)
+    assert sum(len(s.rows) for s in evaluate.load(tmp_path)) == len(found)
+    (tmp_path / "numbers.json").write_text("{")
+    with pytest.raises(ValueError, match=r"evaluation=.*: not a folder that `vrex evaluate` wrote"):
+        evaluate.load(tmp_path)
 
 
 def test_verdicts():
