@@ -11,20 +11,24 @@ from golden.params import check
 from scripts import console
 from sim.evaluate import PLATFORMS
 from sim.evaluate_limits import limits
+from sim.evaluate_policies import PROFILES, Profile, policies, profile
 from sim.memory.curves import Curve, all_curves
 from sim.selection import RATIOS, shares
 from sim.system import NOT_SELECTING, simulate
 from sim.timeline import Pass, Point
 from sim.workload import TABLE_II, Decoder, Selection, Session, measured, table_ii, traced
 
-WHAT = ("point", "memories", "limits", "selection")
+WHAT = ("point", "memories", "limits", "policies", "selection")
 STAGES = ("frame", "question", "token")
 POLICIES = (*TABLE_II, *NOT_SELECTING)
 
 
 def command(
     what: Annotated[
-        str, typer.Argument(help="point, memories, limits (beyond 40K), or selection (shares of results.json files).")
+        str,
+        typer.Argument(
+            help="point, memories, limits (beyond 40K), policies (others), or selection (shares of results.json)."
+        ),
     ] = "point",
     files: Annotated[list[Path] | None, typer.Argument(help="results.json files of `vrex stream`.")] = None,
     on: Annotated[str, typer.Option("--platform", help=f"One of {', '.join(PLATFORMS)}.")] = "edge",
@@ -44,6 +48,11 @@ def command(
         if what in ("memories", "limits"):
             curves = all_curves() if what == "memories" else [limits()]
             _show([vars(c) for c in curves] if json else [table(c) for c in curves], json)
+            return
+        if what == "policies":
+            check(on in ("edge", "server"), "platform", on, "must be one of edge, server")
+            curve = policies(PLATFORMS[on], _profiles(files[0]) if files else PROFILES)
+            _show([vars(curve)] if json else [table(curve)], json)
             return
         if what == "selection":
             check(bool(files), "files", files, "name at least one results.json")
@@ -120,6 +129,11 @@ def table(c: Curve) -> Table:
 
 def _of(p: Pass, resource: str, name: str) -> float:
     return sum(s.end - s.start for s in p.stages if (s.resource, s.name) == (resource, name))
+
+
+def _profiles(path: Path) -> dict[str, Profile]:
+    results = jsonlib.loads(path.read_text())
+    return {name: profile(results, name) for name in results["policies"]}
 
 
 def _described(path: Path) -> dict:

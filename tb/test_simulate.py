@@ -18,6 +18,8 @@ from sim.dpe import DpeTime
 from sim.evaluate import CACHES, PLATFORMS, Claims, Points, judged, markdown
 from sim.evaluate_limits import limits
 from sim.evaluate_numbers import numbers, table_share
+from sim.evaluate_policies import PROFILES, Profile, profile
+from sim.evaluate_policies import run as run_policy
 from sim.hcu import HcuTime
 from sim.memory.pcie import LINKS
 from sim.platform import A100, AGX, EDGE, SERVER
@@ -265,6 +267,46 @@ def test_every_number_has_a_verdict_and_its_reason(points):
     ]
     assert len(anchors) == 4
     assert all(n.verdict in ("reproduced", "fitted") for n in anchors)
+
+
+def results(**policies) -> dict:
+    """As `vrex stream` writes them."""
+    plain = {"kept": 1.0, "fetched": 0.0}
+    base = {"frame": plain, "generation": plain, "pruned": 0.0, "growth": {"device": 800.0}}
+    base["tokens"] = {"device": 2000.0, "host": 0.0, "pruned": 0.0}
+    return {"policies": {name: base | changed for name, changed in ({"full": {}} | policies).items()}}
+
+
+def test_profiles_of_policies():
+    far = {"tokens": {"device": 500.0, "host": 1500.0}, "frame": {"kept": 0.6, "fetched": 0.2}}
+    far["generation"] = {"kept": 0.3, "fetched": 0.05}
+    r = results(
+        far=far,
+        window={"growth": {"device": 0.0}, "tokens": {"device": 260.0, "host": 0.0, "pruned": 1740.0}},
+        pruned={"pruned": 0.5, "tokens": {"device": 700.0, "host": 0.0, "pruned": 1300.0}},
+        small={"growth": {"device": 250.0}},
+    )
+    assert {name: profile(r, name) for name in r["policies"]} == {
+        "full": Profile("device"),
+        "far": Profile("host", 0.333, 0.067),  # 0.2 of the 0.6 that are not on the device, 0.05 of 0.75
+        "window": Profile("window", held=260),
+        "pruned": Profile("device", enters=0.5, held=0.35),
+        "small": Profile("device", bits=4),
+    }
+
+
+def test_policies_on_the_hardware():
+    frame = {name: run_policy(EDGE, p, 40960) for name, p in PROFILES.items()}
+    assert frame["flexgen"].fetched == pytest.approx((40960 - EDGE.core.dre.kvmu.recent) * MODEL.token_bytes)
+    assert frame["resv"].fetched == pytest.approx(0.265 * frame["flexgen"].fetched)
+    assert all(frame[name].fetched == 0 for name, p in PROFILES.items() if p.home != "host")
+    assert frame["hybrid"].seconds == run_policy(EDGE, PROFILES["hybrid"], 1 << 20).seconds  # of no length of stream
+    assert frame["codecsight"].seconds < frame["full"].seconds < frame["resv"].seconds < frame["flexgen"].seconds
+    needed = run_policy(EDGE, PROFILES["full"], 1 << 20)
+    assert needed > MODEL.token_bytes << 20 > EDGE.capacity
+    shown = vrex("simulate", "policies")
+    assert shown.exit_code == 0
+    assert all(name in shown.stdout for name in PROFILES)
 
 
 def test_a_folder_holds_numbers_and_plots_for_a_page(points, tmp_path):

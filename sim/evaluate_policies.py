@@ -1,0 +1,86 @@
+"""Other policies on V-Rex's hardware, with what they did on a real stream."""
+
+from dataclasses import dataclass
+
+from sim.memory.curves import Curve
+from sim.platform import Vrex
+from sim.system import simulate
+from sim.timeline import Pass, Point
+from sim.workload import Decoder, Session, constant
+
+CACHES = (10240, 40960, 131072)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a policy does with the cache of a stream.
+
+    home    : host (what is not recent is fetched from there), device (all that is held), window (the rest is dropped)
+    frame, text : share of what is at home on the host that a frame, a generated token fetches
+    enters  : share of a frame's tokens that enter the decoder
+    held    : share of all tokens whose K and V are kept; of a window, how many tokens
+    bits    : of a number of K or V on the device
+    """
+
+    home: str
+    frame: float = 0.0
+    text: float = 0.0
+    enters: float = 1.0
+    held: float = 1.0
+    bits: int = 16
+
+
+# 56 frames of 36 tokens of `world` (`docs/comparison.md`), from `profile`; of hybrid memory the paper's window (4,096).
+PROFILES = {
+    "full": Profile("device"),
+    "flexgen": Profile("host", 1.0, 1.0),
+    "infinigen": Profile("host", 1.0, 0.068),
+    "infinigenp": Profile("host", 0.535, 0.068),
+    "rekv": Profile("host", 0.612, 0.313),
+    "streamingllm": Profile("window", held=261),
+    "oaken": Profile("device", bits=4),
+    "codecsight": Profile("device", enters=0.488, held=0.362),
+    "mosaic-eager": Profile("host", 0.137, 0.144),
+    "hybrid": Profile("window", held=4096),
+    "resv": Profile("host", 0.265, 0.036),
+}
+
+
+def profile(results: dict, name: str) -> Profile:
+    """Of a results.json of `vrex stream`."""
+    r = results["policies"][name]
+    full, tokens = results["policies"]["full"]["growth"]["device"], r["tokens"]
+    if tokens["host"]:
+        shares = [r[s]["fetched"] / (1 - r[s]["kept"] + r[s]["fetched"]) for s in ("frame", "generation")]
+        return Profile("host", *(round(share, 3) for share in shares))
+    if not r["growth"]["device"]:
+        return Profile("window", held=tokens["device"])
+    held = tokens["device"] / sum(tokens.values())
+    bits = 4 if held == 1 and r["growth"]["device"] < full / 2 else 16
+    return Profile("device", enters=round(1 - r["pruned"], 3), held=round(held, 3), bits=bits)
+
+
+def run(v: Vrex, p: Profile, cache: int, stage: str = "frame") -> Pass | float:
+    """A pass of one stream; where the device's memory does not hold it, the bytes that it needs."""
+    frame = stage == "frame"
+    rows = max(1, round(Session.frame_tokens * p.enters)) if frame else 1
+    if p.home == "host":
+        policy = "flexgen" if p.frame == p.text == 1 else "resv"
+        return simulate(v, Point(cache, 1, rows, frame, policy), constant("profile", p.frame, p.text, Decoder()))
+    held = min(cache, round(p.held)) if p.home == "window" else max(1, round(cache * p.held))
+    point = Point(held, 1, rows, frame, "oaken" if p.bits == 4 else "resident")
+    return simulate(v, point) if point.device_bytes <= v.capacity else float(point.device_bytes)
+
+
+def policies(v: Vrex, profiles: dict[str, Profile], caches: tuple[int, ...] = CACHES) -> Curve:
+    """Milliseconds of a frame and of a token, and what a frame fetches at the middle cache."""
+    rows = []
+    for name, p in profiles.items():
+        cells = [run(v, p, cache, stage) for stage in ("frame", "token") for cache in caches]
+        shown = [f"{c.seconds * 1e3:.0f}" if isinstance(c, Pass) else f"{c / 2**30:.0f} GiB" for c in cells]
+        middle = cells[len(caches) // 2]
+        rows.append((name, p.home, *shown, f"{middle.fetched / 1e6:.0f}" if isinstance(middle, Pass) else "-"))
+    sizes = [f"{c >> 10}K" for c in caches]
+    head = ("policy", "cache", *(f"frame {s}" for s in sizes), *(f"token {s}" for s in sizes), "MB a frame")
+    title = f"Policies on {v.name}: ms, or what memory would be needed of {v.capacity / 2**30:.0f} GiB"
+    return Curve(title, head, rows)
