@@ -12,6 +12,6 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 HARDWARE = ("presets", "generate", "verify", "synth", "power", "cycles", "sweep", "bench", "report", "demo", "asm")
 STREAMS = ("trace", "figures", "policies", "speed", "stream", "codec")
-SYSTEM = ("simulate", "evaluate", "run", "stages", "prediction")
+SYSTEM = ("simulate", "evaluate", "fleet", "run", "stages", "prediction")
 for name in (*HARDWARE, *STREAMS, *SYSTEM):
     app.command(name)(import_module(f"scripts.{name}").command)

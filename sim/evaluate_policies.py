@@ -6,7 +6,7 @@ from sim.memory.curves import Curve
 from sim.platform import Vrex
 from sim.system import simulate
 from sim.timeline import Pass, Point
-from sim.workload import Decoder, Session, constant
+from sim.workload import Session, constant
 
 CACHES = (10240, 40960, 131072)
 
@@ -60,26 +60,35 @@ def profile(results: dict, name: str) -> Profile:
     return Profile("device", enters=round(1 - r["pruned"], 3), held=round(held, 3), bits=bits)
 
 
-def run(v: Vrex, p: Profile, cache: int, stage: str = "frame") -> Pass | float:
-    """A pass of one stream; where the device's memory does not hold it, the bytes that it needs."""
+def point(p: Profile, cache: int, stage: str = "frame", batch: int = 1) -> Point:
+    """A pass of streams with so many tokens each."""
     frame = stage == "frame"
     rows = max(1, round(Session.frame_tokens * p.enters)) if frame else 1
     if p.home == "host":
-        policy = "flexgen" if p.frame == p.text == 1 else "resv"
-        return simulate(v, Point(cache, 1, rows, frame, policy), constant("profile", p.frame, p.text, Decoder()))
+        return Point(cache, batch, rows, frame, "flexgen" if p.frame == p.text == 1 else "resv")
     held = min(cache, round(p.held)) if p.home == "window" else max(1, round(cache * p.held))
-    point = Point(held, 1, rows, frame, "oaken" if p.bits == 4 else "resident")
-    return simulate(v, point) if point.device_bytes <= v.capacity else float(point.device_bytes)
+    return Point(held, batch, rows, frame, "oaken" if p.bits == 4 else "resident")
+
+
+def run(v: Vrex, p: Profile, at: Point) -> Pass | None:
+    """The pass; None where the device's memory does not hold the cache."""
+    if at.device_bytes > v.capacity:
+        return None
+    return simulate(v, at, constant("profile", p.frame, p.text, at.model))
 
 
 def policies(v: Vrex, profiles: dict[str, Profile], caches: tuple[int, ...] = CACHES) -> Curve:
     """Milliseconds of a frame and of a token, and what a frame fetches at the middle cache."""
     rows = []
     for name, p in profiles.items():
-        cells = [run(v, p, cache, stage) for stage in ("frame", "token") for cache in caches]
-        shown = [f"{c.seconds * 1e3:.0f}" if isinstance(c, Pass) else f"{c / 2**30:.0f} GiB" for c in cells]
-        middle = cells[len(caches) // 2]
-        rows.append((name, p.home, *shown, f"{middle.fetched / 1e6:.0f}" if isinstance(middle, Pass) else "-"))
+        points = [point(p, cache, stage) for stage in ("frame", "token") for cache in caches]
+        passes = [run(v, p, at) for at in points]
+        shown = [
+            f"{done.seconds * 1e3:.0f}" if done else f"{at.device_bytes / 2**30:.0f} GiB"
+            for at, done in zip(points, passes, strict=True)
+        ]
+        middle = passes[len(caches) // 2]
+        rows.append((name, p.home, *shown, f"{middle.fetched / 1e6:.0f}" if middle else "-"))
     sizes = [f"{c >> 10}K" for c in caches]
     head = ("policy", "cache", *(f"frame {s}" for s in sizes), *(f"token {s}" for s in sizes), "MB a frame")
     title = f"Policies on {v.name}: ms, or what memory would be needed of {v.capacity / 2**30:.0f} GiB"

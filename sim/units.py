@@ -63,7 +63,7 @@ def select_cycles(p: DreParams, clusters: int, ratio_q16: int = 19661) -> float:
 @lru_cache(maxsize=32)
 def _map(p: DreParams, tokens: int) -> tuple[KvmuTime, list[int]]:
     """A KVMU that holds `tokens` tokens of each sampled cluster, in a random order of arrival; their clusters."""
-    blocks = CLUSTERS * -(-(tokens + 1) // p.kvmu.block_slots + 1)
+    blocks = CLUSTERS * (-(-(tokens + 1) // p.kvmu.block_slots) + 1)
     time = KvmuTime(replace(p.kvmu, n_ctx=1, clusters=CLUSTERS, recent=1, blocks=blocks))
     members = np.random.default_rng(tokens).permutation(np.repeat(np.arange(CLUSTERS), tokens)).tolist()
     time.run([(APPEND, 0, c) for c in [*members, 0]])

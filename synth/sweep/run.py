@@ -127,6 +127,24 @@ def _jobs(name: str, workers: int):
     return getattr(dask_jobqueue, kind)(n_workers=workers, cores=cores, processes=1, memory=memory)
 
 
+def results(client: Client, task: Callable, tasks: dict[str, object]) -> Iterator[tuple[str, Row]]:
+    """`task` of each argument on the workers, by key, as they end. A task that fails has its error in its row.
+
+    Raises: `ClusterError` where the scheduler is lost.
+    """
+    own = evaluate.code()
+    of = {client.submit(timed, own, key, task, (argument,), key=key): key for key, argument in tasks.items()}
+    try:
+        for future in as_completed(of, raise_errors=False):
+            if future.status not in ("finished", "error"):
+                raise OSError(f"a task is {future.status}")
+            done = future.status == "finished"
+            yield of[future], Row(future.result().value) if done else Row({}, _reason(future.exception()))
+    except OSError as e:
+        fix = "results so far are kept: run the same command again"
+        raise ClusterError(f"the scheduler is lost; {fix} ({e})") from None
+
+
 @dataclass
 class Sweep:
     """Evaluates points for `objectives` and keeps the results in `database`.

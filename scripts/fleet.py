@@ -1,0 +1,91 @@
+"""`vrex fleet`: hours of video on many devices, on Dask, results kept as they arrive."""
+
+import hashlib
+import itertools
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+from rich.table import Table
+
+from scripts import console
+from sim.evaluate_policies import PROFILES
+from sim.fleet import PLATFORMS, Device, day
+from synth.sweep.database import Database, Row
+from synth.sweep.evaluate import code
+
+
+def command(
+    platform: Annotated[str, typer.Option(help=f"Of {', '.join(PLATFORMS)}; separated by commas.")] = "edge",
+    policy: Annotated[str, typer.Option(help=f"Of {', '.join(PROFILES)}; separated by commas.")] = "resv,full,hybrid",
+    streams: Annotated[str, typer.Option(help="Videos of a device; several numbers separated by commas.")] = "1",
+    fps: Annotated[str, typer.Option(help="Frames a second of each; several separated by commas.")] = "2",
+    hours: Annotated[str, typer.Option(help="Of each video; several separated by commas.")] = "24",
+    workers: Annotated[
+        int | None, typer.Option(help="Processes here, or jobs; default one a processor, 2 jobs.")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler, e.g. tcp://host:8786.")
+    ] = None,
+    jobs: Annotated[str | None, typer.Option("--cluster", help="Submit workers as jobs: slurm or lsf.")] = None,
+    folder: console.Folder = Path("build/fleet"),
+    json: console.Json = False,
+) -> None:
+    """Simulate every combination as a device of its own; run it again to resume."""
+    with console.one_line_errors(), ExitStack() as stack:
+        lists = (platform.split(","), policy.split(","), _numbers("streams", streams, int))
+        lists += (_numbers("fps", fps, float), _numbers("hours", hours, float))
+        devices = [Device(*values) for values in itertools.product(*lists)]
+        database = stack.enter_context(Database(folder / "fleet.db"))
+        keys = [hashlib.sha256(f"{code()} {device}".encode()).hexdigest() for device in devices]
+        rows = {key: row for key, row in database.get(keys).items() if not row.error}
+        missing = {k: device for k, device in zip(keys, devices, strict=True) if k not in rows}
+        bar = stack.enter_context(Progress(console=console.err, disable=json, transient=True))
+        task = bar.add_task("devices", total=len(devices), completed=len(rows))
+        if missing:
+            from synth.sweep.run import cluster, results
+
+            client = stack.enter_context(cluster(scheduler, jobs, workers))
+            try:
+                for key, row in results(client, day, missing):
+                    database.put(key, {k: str(v) for k, v in asdict(missing[key]).items()}, row)
+                    rows[key] = row
+                    bar.advance(task)
+            except KeyboardInterrupt:
+                bar.stop()
+                console.err.print("interrupted; results so far are kept: run the same command again")
+                raise typer.Exit(130) from None
+    found = [rows[key] for key in keys]
+    if json:
+        console.print_json([asdict(d) | {"error": r.error} | r.result for d, r in zip(devices, found, strict=True)])
+    else:
+        console.out.print(table(devices, found))
+    failed = [row.error for row in found if row.error]
+    if failed:
+        console.err.print(f"{len(failed)} of {len(found)} devices failed, the first: {failed[0]}", highlight=False)
+        raise typer.Exit(1)
+
+
+def table(devices: list[Device], rows: list[Row]) -> Table:
+    """A row a device."""
+    out = Table("platform", "policy", "streams", "fps", "hours", "keeps up", "limit", "busy", "kJ", "TB fetched",
+                "last pass", title="A fleet")  # fmt: skip
+    for d, row in zip(devices, rows, strict=True):
+        r = row.result
+        cells = (f"{d.streams}", f"{d.fps:g}", f"{d.hours:g}")
+        if row.error:
+            out.add_row(d.platform, d.policy, *cells, row.error)
+            continue
+        share = (f"{r['hours']:.2f} h", r["limit"], f"{r['busy']:.1%}", f"{r['joules'] / 1e3:,.1f}")
+        out.add_row(d.platform, d.policy, *cells, *share, f"{r['fetched'] / 1e12:.3f}", f"{r['seconds'] * 1e3:.0f} ms")
+    return out
+
+
+def _numbers(name: str, text: str, kind: type) -> list:
+    try:
+        return [kind(word) for word in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{name}={text!r}: must be numbers separated by commas") from None
