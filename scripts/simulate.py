@@ -10,7 +10,7 @@ from rich.table import Table
 from golden.params import check
 from scripts import console
 from sim.evaluate import PLATFORMS
-from sim.evaluate_limits import limits
+from sim.evaluate_limits import engines, limits
 from sim.evaluate_policies import PROFILES, Profile, policies, profile
 from sim.memory.curves import Curve, all_curves
 from sim.selection import RATIOS, shares
@@ -18,7 +18,8 @@ from sim.system import NOT_SELECTING, simulate
 from sim.timeline import Pass, Point
 from sim.workload import TABLE_II, Decoder, Selection, Session, measured, table_ii, traced
 
-WHAT = ("point", "memories", "limits", "policies", "selection")
+WHAT = ("point", "memories", "limits", "engines", "policies", "selection")
+CURVES = {"memories": all_curves, "limits": lambda: [limits()], "engines": lambda: [engines()]}
 STAGES = ("frame", "question", "token")
 POLICIES = (*TABLE_II, *NOT_SELECTING)
 
@@ -27,7 +28,7 @@ def command(
     what: Annotated[
         str,
         typer.Argument(
-            help="point, memories, limits (beyond 40K), policies (others), or selection (shares of results.json)."
+            help="point, memories, limits (beyond 40K), engines (DREs), policies, or selection (of results.json)."
         ),
     ] = "point",
     files: Annotated[list[Path] | None, typer.Argument(help="results.json files of `vrex stream`.")] = None,
@@ -45,8 +46,8 @@ def command(
     """Simulate a frame, a question or a token on a platform, stage by stage; or print the memories' efficiencies."""
     with console.one_line_errors():
         check(what in WHAT, "what", what, f"must be one of {', '.join(WHAT)}")
-        if what in ("memories", "limits"):
-            curves = all_curves() if what == "memories" else [limits()]
+        if what in CURVES:
+            curves = CURVES[what]()
             _show([vars(c) for c in curves] if json else [table(c) for c in curves], json)
             return
         if what == "policies":

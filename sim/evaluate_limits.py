@@ -50,3 +50,23 @@ def limits(trace: str = "world", caches: tuple[int, ...] = CACHES, only: tuple[s
         passes = [simulate(v, Point(cache), shares) for cache in caches]
         rows.append((name, *(f"{p.seconds * 1e3:.0f} {binds(p)}" for p in passes)))
     return Curve("A frame, ms, and what works longest", ("platform", *(f"{c >> 10}K" for c in caches)), rows)
+
+
+# N_HCU-h, N_HCU-w, N_WTU-h, N_WTU-w: V-Rex VI-A's, larger, and ever smaller.
+ENGINES = ((2, 32, 2, 32), (1, 16, 1, 16), (1, 16, 1, 8), (1, 8, 1, 8), (1, 8, 1, 4), (1, 4, 1, 2))
+BATCHES = (1, 4, 16)
+
+
+def engines(trace: str = "world", cache: int = 40960) -> Curve:
+    """Milliseconds of a frame with DREs of other sizes, and in brackets those in which the DRE works."""
+    shares, rows = traced(Decoder(), trace), []
+    for v in (EDGE, SERVER):
+        for hcu_h, hcu_w, wtu_h, wtu_w in ENGINES:
+            dre = v.core.dre
+            units = {"hcu": replace(dre.hcu, n_h=hcu_h, n_w=hcu_w), "wtu": replace(dre.wtu, n_h=wtu_h, n_w=wtu_w)}
+            changed = replace(v, core=replace(v.core, dre=replace(dre, **units)))
+            passes = [simulate(changed, Point(cache, batch), shares) for batch in BATCHES]
+            cells = (f"{p.seconds * 1e3:.1f} ({p.busy('DRE') * 1e3:.1f})" for p in passes)
+            rows.append((v.name, f"{hcu_h} x {hcu_w}", f"{wtu_h} x {wtu_w}", *cells))
+    title = f"A frame at {cache >> 10}K, ms, and in brackets those of the DRE"
+    return Curve(title, ("platform", "N_HCU", "N_WTU", *(f"batch {n}" for n in BATCHES)), rows)

@@ -2,6 +2,7 @@
 commands."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from scripts.main import app
 from sim import accelerator, units
 from sim.dpe import DpeTime
 from sim.evaluate import CACHES, PLATFORMS, Claims, Points, judged, markdown
-from sim.evaluate_limits import limits
+from sim.evaluate_limits import ENGINES, engines, limits
 from sim.evaluate_numbers import numbers, table_share
 from sim.evaluate_policies import PROFILES, Profile, profile
 from sim.evaluate_policies import point as point_of
@@ -229,6 +230,17 @@ def test_beyond_40k_the_link_limits_and_a_wider_one_lifts_it():
         assert all(float(b.split()[0]) <= float(n.split()[0]) for n, b in zip(narrow, better, strict=True))
 
 
+def test_a_smaller_dre_takes_longer_and_stays_hidden():
+    rows = [row for row in engines().rows if row[0] == EDGE.name]
+    assert len(rows) == len(ENGINES)
+    whole, inside = (
+        np.array([[float(re.split(r"[ ()]+", cell)[k]) for cell in row[3:]] for row in rows]) for k in (0, 1)
+    )
+    assert (np.diff(inside[:, 0]) > 0).all()  # each is smaller than the one before
+    assert (np.diff(whole, axis=0) >= 0).all()
+    assert whole[1, 0] - whole[0, 0] <= inside[1, 0] - inside[0, 0]
+
+
 def test_a_resident_cache_is_not_fetched():
     for on in (EDGE, AGX):
         p = simulate(on, Point(10240, policy="resident"))
@@ -376,7 +388,7 @@ def test_simulate_prints_stages():
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("simulate", "all"), "what='all': must be one of point, memories, limits, policies, selection"),
+        (("simulate", "all"), "what='all': must be one of point, memories, limits, engines, policies, selection"),
         (("simulate", "--platform", "phone"), "platform='phone': must be one of edge, kvpu, server, agx, a100"),
         (("simulate", "--policy", "none"), "policy='none': must be one of"),
         (("simulate", "--stage", "x"), "stage='x': must be one of frame, question, token"),
