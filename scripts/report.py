@@ -20,7 +20,7 @@ from scripts.evaluate import load as evaluation_of
 from scripts.page import Section
 from scripts.presets import flat
 from scripts.run import load as layers_of
-from scripts.verify import FIXTURE
+from scripts.verify import FIXTURE, TESTS
 from synth import flow, table3
 from synth.emission import emitted
 from synth.sweep import front
@@ -30,7 +30,6 @@ from synth.table3 import DRE, SYSTEMS, Row
 from tb.runner import BenchError
 from tb.verify import Outcome, verify_unit
 
-TESTS = Path("build/tests.xml")  # of `make test`
 STALLS = {"idle": 0.1, "stall": 0.2}  # so that the pictures show what a full-rate run would not
 
 

@@ -11,9 +11,11 @@ from golden.params import check
 from golden.trace import Trace
 from hdl.emit import UNITS, emit, params_of
 from scripts import console
+from scripts.plan import show
 from tb.runner import ROOT, BenchError
 from tb.verify import Outcome, verify_unit
 
+TESTS = Path("build/tests.xml")
 FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
 
 
@@ -28,10 +30,18 @@ def command(
     idle: Annotated[float, typer.Option(help="Probability that an input idles in a cycle.")] = 0.0,
     stall: Annotated[float, typer.Option(help="Probability that an output is stalled in a cycle.")] = 0.0,
     seed: console.Seed = 1,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Instead: the verification plan's features, and what --tests says of each."),
+    ] = False,
+    tests: Annotated[Path, typer.Option(help="Of a test run, in JUnit's XML, as `make test` leaves it.")] = TESTS,
     json: console.Json = False,
 ) -> None:
     """Run a trace on the RTL of a unit and compare with golden, beat by beat; for the DRE every address and burst."""
     with console.one_line_errors():
+        if plan:
+            show(tests, json)
+            return
         check(unit in UNITS, "unit", unit, f"must be one of {', '.join(UNITS)}")
         check(0 <= ratio <= 1, "ratio", ratio, "must be 0 to 1")
         check(0 <= idle < 1, "idle", idle, "must be at least 0 and below 1")

@@ -1,0 +1,94 @@
+"""The verification plan: features of each unit, their evidence, and what the last test run says of it."""
+
+import ast
+import tomllib
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+TB = Path(__file__).resolve().parent
+PLAN = TB / "plan.toml"
+STAGES = ("V1", "V2", "V3")
+VERDICTS = ("passed", "failed", "skipped", "not run", "no evidence")
+
+
+class PlanError(ValueError):
+    """A plan or a test run that cannot be read; one line that names the thing and the fix."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What a unit does, at which stage it is shown, by which tests: (file, name), both without test_."""
+
+    unit: str
+    name: str
+    stage: str
+    evidence: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Status:
+    """A feature with what was found of it.
+
+    verdict : of VERDICTS; skipped or not run if any of its tests was · tests : how many cases passed
+    """
+
+    feature: Feature
+    verdict: str
+    tests: int
+
+
+def load(path: Path = PLAN) -> list[Feature]:
+    """The plan's features. Raises: `PlanError` for another stage, or evidence that is no test."""
+    try:
+        tables = tomllib.loads(path.read_text())
+    except (OSError, ValueError) as e:
+        raise PlanError(f"plan={path}: cannot be read as TOML ({e})") from None
+    out = []
+    for unit, features in tables.items():
+        for name, (stage, *tests) in features.items():
+            where = f"{path.name}: {unit}, {name!r}"
+            if stage not in STAGES:
+                raise PlanError(f"{where}: stage={stage!r}: must be one of {', '.join(STAGES)}")
+            evidence = tuple((t if "::" in t else f"{unit}::{t}").split("::") for t in tests)
+            for file, test in evidence:
+                if test not in _names(file):
+                    raise PlanError(f"{where}: tb/test_{file}.py has no test_{test}: correct the plan or write it")
+            out.append(Feature(unit, name, stage, tuple((file, test) for file, test in evidence)))
+    return out
+
+
+@cache
+def _names(file: str) -> frozenset[str]:
+    """Tests of a file, without test_."""
+    path = TB / f"test_{file}.py"
+    tree = ast.parse(path.read_text()) if path.exists() else ast.Module([], [])
+    return frozenset(n.name[5:] for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_"))
+
+
+def cases(path: Path) -> dict[tuple[str, str], list[str]]:
+    """Of each test, what its cases came to. Raises: `PlanError` if it is not JUnit's XML."""
+    out: dict[tuple[str, str], list[str]] = {}
+    try:
+        for case in ET.parse(path).iter("testcase"):
+            file = case.get("classname", "").rpartition(".")[2].removeprefix("test_")
+            test = case.get("name", "").partition("[")[0].removeprefix("test_")
+            bad = case.find("failure") is not None or case.find("error") is not None
+            verdict = "failed" if bad else "skipped" if case.find("skipped") is not None else "passed"
+            out.setdefault((file, test), []).append(verdict)
+    except OSError:
+        raise PlanError(f"tests={path}: not there; `make test` leaves it") from None
+    except ET.ParseError as e:
+        raise PlanError(f"tests={path}: not JUnit's XML ({e}); `make test` leaves it") from None
+    return out
+
+
+def judge(features: list[Feature], found: dict[tuple[str, str], list[str]]) -> list[Status]:
+    """What a test run says of each feature: the worst of its tests."""
+    out = []
+    for feature in features:
+        ends = [verdict for test in feature.evidence for verdict in found.get(test, ["not run"])]
+        worst = next((v for v in ("failed", "not run", "skipped") if v in ends), "passed" if ends else "no evidence")
+        out.append(Status(feature, worst, ends.count("passed")))
+    return out
