@@ -21,6 +21,22 @@ Param = Annotated[list[str] | None, typer.Option("-p", help="name=value or unit.
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable results.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of stalls and constrained-random data.")]
 Folder = Annotated[Path, typer.Option("-o", help="Folder to write into.")]
+Trace = Annotated[Path, typer.Option("--trace", help="Trace of `vrex trace`; a small real one by default.")]
+Tests = Annotated[Path, typer.Option("--tests", help="A test run in JUnit's XML, as `make test` leaves it.")]
+# Where tasks run.
+Workers = Annotated[
+    int | None, typer.Option("--workers", help="Processes here, or jobs; default one a processor, 2 jobs.")
+]
+Scheduler = Annotated[
+    str | None, typer.Option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, e.g. tcp://host:8786.")
+]
+Jobs = Annotated[str | None, typer.Option("--cluster", help="Submit workers as jobs: slurm or lsf.")]
+# A pass of Llama-3 8B by the time view.
+Tokens = Annotated[int, typer.Option("--tokens", help="Tokens of a pass: of a frame.")]
+Cached = Annotated[list[int], typer.Option("--cached", help="Cached tokens; may be repeated.")]
+Share = Annotated[float, typer.Option("--share", help="Fetched entries, of the cached ones that are not recent.")]
+Recent = Annotated[int, typer.Option("--recent", help="Entries of the ring.")]
+Latency = Annotated[int, typer.Option("--latency", help="Cycles from a burst's address to its first beat.")]
 
 
 @contextmanager

@@ -24,13 +24,9 @@ def command(
     streams: Annotated[str, typer.Option(help="Videos of a device; several numbers separated by commas.")] = "1",
     fps: Annotated[str, typer.Option(help="Frames a second of each; several separated by commas.")] = "2",
     hours: Annotated[str, typer.Option(help="Of each video; several separated by commas.")] = "24",
-    workers: Annotated[
-        int | None, typer.Option(help="Processes here, or jobs; default one a processor, 2 jobs.")
-    ] = None,
-    scheduler: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler, e.g. tcp://host:8786.")
-    ] = None,
-    jobs: Annotated[str | None, typer.Option("--cluster", help="Submit workers as jobs: slurm or lsf.")] = None,
+    workers: console.Workers = None,
+    scheduler: console.Scheduler = None,
+    jobs: console.Jobs = None,
     folder: console.Folder = Path("build/fleet"),
     json: console.Json = False,
 ) -> None:

@@ -27,7 +27,7 @@ def command(
     unit: Annotated[list[str], typer.Argument(help=f"Any of {', '.join(UNITS)}.")],
     preset: console.Preset = "core",
     param: console.Param = None,
-    trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`; a small real one by default.")] = FIXTURE,
+    trace: console.Trace = FIXTURE,
     queries: Annotated[int, typer.Option(help="Query blocks (frames) whose rows are selected, from the end.")] = 1,
     liberty: Annotated[
         list[Path] | None, typer.Option(help="Liberty file, .gz allowed; repeat for a library in several files.")

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Annotated
 
 import numpy as np
-import typer
 from rich.progress import track
 from rich.table import Table
 
@@ -16,7 +14,7 @@ from golden.layer_memory import Register
 from golden.params import check
 from hdl.params import CoreParams
 from scripts import console
-from scripts.stages import CLUSTER_TOKENS, LLAMA, LONGEST, measure
+from scripts.stages import CLUSTER_TOKENS, LLAMA, LONGEST, checked, measure
 from sim.core import CoreTime, Retrieval
 from sim.sequencer import Step, trace
 
@@ -52,19 +50,16 @@ class Prediction:
 def command(
     preset: console.Preset = "core",
     param: console.Param = None,
-    tokens: Annotated[int, typer.Option(help="Tokens of a pass: of a frame.")] = 10,
-    cached: Annotated[list[int], typer.Option(help="Cached tokens; may be repeated.")] = (10240, 40960),
-    share: Annotated[float, typer.Option(help="Fetched entries, of the cached ones that are not recent.")] = 0.327,
-    recent: Annotated[int, typer.Option(help="Entries of the ring.")] = 1024,
-    latency: Annotated[int, typer.Option(help="Cycles from a burst's address to its first beat.")] = 100,
+    tokens: console.Tokens = 10,
+    cached: console.Cached = (10240, 40960),
+    share: console.Share = 0.327,
+    recent: console.Recent = 1024,
+    latency: console.Latency = 100,
     json: console.Json = False,
 ) -> None:
     """What KV prediction leaves visible of a layer of Llama-3 8B on a core."""
     with console.one_line_errors():
-        check(0 <= share <= 1, "share", share, "must be 0 to 1")
-        for name, values in (("cached", cached), ("recent", [recent]), ("latency", [latency])):
-            for value in values:
-                check(value >= 1, name, value, "must be at least 1")
+        checked(cached, share, recent, latency)
         p = console.params(preset, param).core
         lengths = track(cached, "passes", console=console.err, transient=True)
         rows = [predict(p, tokens, n, share, recent, latency) for n in lengths]

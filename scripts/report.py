@@ -37,15 +37,13 @@ def command(
     folder: console.Folder = Path("build/report"),
     preset: console.Preset = "core",
     param: console.Param = None,
-    trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`; a small real one by default.")] = FIXTURE,
+    trace: console.Trace = FIXTURE,
     sweep: Annotated[Path | None, typer.Option(help="Folder of a `vrex sweep`, for its front and plots.")] = None,
     run: Annotated[Path | None, typer.Option(help="Folder of a `vrex run`, for its stages and picture.")] = None,
     evaluation: Annotated[
         Path | None, typer.Option(help="Folder of a `vrex evaluate`, for its numbers and plots.")
     ] = None,
-    tests: Annotated[
-        Path, typer.Option(help="Results of a test run in JUnit's XML, as `make test` leaves them.")
-    ] = TESTS,
+    tests: console.Tests = TESTS,
     seed: console.Seed = 1,
 ) -> None:
     """Parameters, areas, Table III, sweep, verification, layers, evaluation, coverage and waveforms on one page."""

@@ -1,9 +1,7 @@
 """`vrex stages`: cycles of a decoder layer on the LXE, stage by stage, by the time view that the RTL confirms."""
 
 from dataclasses import asdict, dataclass
-from typing import Annotated
 
-import typer
 from rich.table import Table
 
 from golden.core_layer import LEVEL, CorePlan, RetrievalShape
@@ -54,19 +52,16 @@ class StageCycles:
 def command(
     preset: console.Preset = "core",
     param: console.Param = None,
-    tokens: Annotated[int, typer.Option(help="Tokens of a pass: of a frame.")] = 10,
-    cached: Annotated[list[int], typer.Option(help="Cached tokens; may be repeated.")] = (1024, 10240, 40960),
-    share: Annotated[float, typer.Option(help="Fetched entries, of the cached ones that are not recent.")] = 0.327,
-    recent: Annotated[int, typer.Option(help="Entries of the ring.")] = 1024,
-    latency: Annotated[int, typer.Option(help="Cycles from a burst's address to its first beat.")] = 100,
+    tokens: console.Tokens = 10,
+    cached: console.Cached = (1024, 10240, 40960),
+    share: console.Share = 0.327,
+    recent: console.Recent = 1024,
+    latency: console.Latency = 100,
     json: console.Json = False,
 ) -> None:
     """Cycles of a layer of Llama-3 8B, stage by stage."""
     with console.one_line_errors():
-        check(0 <= share <= 1, "share", share, "must be 0 to 1")
-        for name, values in (("cached", cached), ("recent", [recent]), ("latency", [latency])):
-            for value in values:
-                check(value >= 1, name, value, "must be at least 1")
+        checked(cached, share, recent, latency)
         p = console.params(preset, param).core
         rows = [row for n in cached for row in measure(p, tokens, n, share, recent, latency)]
     if json:
@@ -78,6 +73,14 @@ def command(
         out.add_row(f"{row.cached:,}", f"{row.entries:,}", row.stage, f"{row.cycles:,}", *shares, row.limit)
     console.out.print(out)
     console.out.print(NOTE, highlight=False)
+
+
+def checked(cached: list[int], share: float, recent: int, latency: int) -> None:
+    """Raises: `ParamError` where a pass cannot be so."""
+    check(0 <= share <= 1, "share", share, "must be 0 to 1")
+    for name, values in (("cached", cached), ("recent", [recent]), ("latency", [latency])):
+        for value in values:
+            check(value >= 1, name, value, "must be at least 1")
 
 
 def measure(p: CoreParams, tokens: int, cached: int, share: float, recent: int, latency: int) -> list[StageCycles]:

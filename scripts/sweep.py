@@ -31,7 +31,7 @@ def command(
     ],
     preset: console.Preset = "core",
     param: console.Param = None,
-    trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`; a small real one by default.")] = FIXTURE,
+    trace: console.Trace = FIXTURE,
     objective: Annotated[str, typer.Option(help=f"Of {', '.join(OBJECTIVES)}; separated by commas.")] = "cycles,area",
     queries: Annotated[int, typer.Option(help="Frames that are timed, from the end.")] = 2,
     th_hd: Annotated[int, typer.Option(help="Th_hd, where it is no axis.")] = 7,
@@ -45,13 +45,9 @@ def command(
     effort: Annotated[str, typer.Option(help="What to map for: area or speed.")] = "area",
     target: Annotated[float | None, typer.Option(metavar="PS", help="With --effort speed: delay to size for.")] = None,
     node: Annotated[int, typer.Option(metavar="NM", help="Technology that area and clock are stated for.")] = 14,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes here, or jobs; default one a processor, 2 jobs.")
-    ] = None,
-    scheduler: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler, e.g. tcp://host:8786.")
-    ] = None,
-    jobs: Annotated[str | None, typer.Option("--cluster", help="Submit workers as jobs: slurm or lsf.")] = None,
+    workers: console.Workers = None,
+    scheduler: console.Scheduler = None,
+    jobs: console.Jobs = None,
     folder: console.Folder = Path("build/sweep"),
     json: console.Json = False,
 ) -> None:

@@ -23,7 +23,7 @@ def command(
     unit: Annotated[str, typer.Argument(help=f"One of {', '.join(UNITS)}; dre runs them joined.")] = "dre",
     preset: console.Preset = "core",
     param: console.Param = None,
-    trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`; a small real one by default.")] = FIXTURE,
+    trace: console.Trace = FIXTURE,
     queries: Annotated[int, typer.Option(help="Query blocks (frames) whose rows are selected, from the end.")] = 2,
     th_hd: Annotated[int, typer.Option(help="Th_hd: a key joins a cluster at a Hamming distance below it.")] = 7,
     ratio: Annotated[float, typer.Option(help="Th_r-wics, 0 to 1.")] = 0.3,
@@ -34,7 +34,7 @@ def command(
         bool,
         typer.Option("--plan", help="Instead: the verification plan's features, and what --tests says of each."),
     ] = False,
-    tests: Annotated[Path, typer.Option(help="Of a test run, in JUnit's XML, as `make test` leaves it.")] = TESTS,
+    tests: console.Tests = TESTS,
     json: console.Json = False,
 ) -> None:
     """Run a trace on the RTL of a unit and compare with golden, beat by beat; for the DRE every address and burst."""
