@@ -52,28 +52,29 @@ def day(device: Device) -> dict[str, float | str]:
     for cache in caches.tolist():
         done = run(v, p, point(p, cache, batch=device.streams))
         if not done:
-            fits = range(1, cache + 1)
-            limit = "memory"
-            end = float(
-                bisect_left(fits, True, key=lambda n: point(p, n, batch=device.streams).device_bytes > v.capacity)
-            )
+            limit, end = "memory", float(_fits(device, cache))
             break
         if done.seconds > 1 / device.fps:
             limit, end = "speed", _crossing(taken, cache, done.seconds, 1 / device.fps)
             taken.append((cache, done))
             break
         taken.append((cache, done))
-    at = np.array([0, *(cache for cache, _ in taken)], float)
-    hours = end / a_second / 3600
-    out: dict[str, float | str] = {"hours": hours, "limit": limit}
-    for name in ("seconds", "joules", "fetched"):
+    if not taken:  # not even the first frames fit
+        return {"hours": 0.0, "limit": limit} | dict.fromkeys(("seconds", "joules", "fetched", "busy"), 0.0)
+    at = [0, *(cache for cache, _ in taken)]
+    grid = np.unique([*(float(n) for n in at if n < end), end])
+
+    def course(name: str) -> np.ndarray:
         values = [getattr(done, name) for _, done in taken]
-        grid = np.unique([*at[at < end], end])
-        y = np.interp(grid, at, [values[0], *values]) if values else np.zeros(len(grid))
-        out[name] = float(y[-1]) if name == "seconds" else float(np.trapezoid(y, grid) / Session.frame_tokens)
-        if name == "seconds":
-            busy = float(np.trapezoid(y, grid) / Session.frame_tokens)
-    return out | {"busy": busy / (hours * 3600) if hours else 0.0}
+        return np.interp(grid, at, [values[0], *values])
+
+    def total(name: str) -> float:
+        return float(np.trapezoid(course(name), grid) / Session.frame_tokens)
+
+    hours = end / a_second / 3600
+    out = {"hours": hours, "limit": limit, "seconds": float(course("seconds")[-1])}
+    busy = total("seconds") / (hours * 3600) if hours else 0.0
+    return out | {"joules": total("joules"), "fetched": total("fetched"), "busy": busy}
 
 
 def _fits(device: Device, cache: int) -> int:
