@@ -198,7 +198,7 @@ class Mutant(Emitted):
     number: int = 0
 
 
-_STATEMENT = re.compile(r"( *(?:assign )?\S+(?: \[[^]]*\])? (?:<=|=) )(.*);")
+_STATEMENT = re.compile(r"( *(?:assign )?\S+(?: +\[[^]]*\])? +(?:<=|=) )(.*);")
 
 
 def mutants(emitted: Emitted, edits: list[tuple[str, str]]) -> list[Emitted]:
