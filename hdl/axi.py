@@ -75,7 +75,7 @@ class Bursts(wiring.Component):
     c : In(stream of `rows_layout`) : rows
     o : Out(stream of `span_layout`) : their bursts, row by row
 
-    Latency: a cycle from the rows' acceptance to their first burst, and one for each row that is joined to its first.
+    Latency: a cycle from the rows' acceptance to their first burst, and one for each row that is added to a burst.
     Throughput: a burst a cycle, also across rows and their ends; of joined rows a row a cycle.
     Raises: `ParamError` where lanes and bus do not fit together.
     Source: AXI4 (ARM IHI 0022) A3.4.1: a burst does not cross a 4 KB boundary.
@@ -120,26 +120,20 @@ class Bursts(wiring.Component):
             done.eq(self.o.ready & self.o.payload.last),
             self.c.ready.eq(~running | done),
         ]
-        rest = Signal.like(left)
-        m.d.comb += rest.eq(left - room - 1)
         gapless = Signal()
         if self.joined:
-            adds = Signal()
-            m.d.comb += [joins.eq(running & gapless & (left < room) & rows.any()), adds.eq(gapless & rows.any())]
+            m.d.comb += joins.eq(running & gapless & (left < room) & rows.any())
             with m.If(self.c.ready):
                 m.d.sync += gapless.eq((c.stride >> shift) == row_beats + 1)
             with m.If(joins):
                 m.d.sync += [left.eq(left + length + 1), rows.eq(rows - 1)]
         with m.If(self.o.ready & running & ~joins):
             m.d.sync += [
-                left.eq(Mux(fits, length, rest)),
+                left.eq(Mux(fits, length, left - room - 1)),
                 at.eq(Mux(fits & ~gapless, next_row, Cat(Const(0, within), at[within:] + 1))),
             ]
             with m.If(fits):
                 m.d.sync += [row.eq(next_row), rows.eq(rows - 1)]
-            if self.joined:
-                with m.Elif(adds & ~rest[within:].any()):  # the next burst has as many beats as there are
-                    m.d.sync += [left.eq(rest + length + 1), rows.eq(rows - 1)]
         with m.If(self.c.ready):  # whether there are rows or not: a storer knows late
             m.d.sync += [
                 running.eq(self.c.valid),

@@ -91,7 +91,7 @@ def load(folder: Path) -> list[Section]:
         drawn = [
             Section(name.replace("_", ", ").replace("fig", "Fig. "), plot=x[x.index("<svg") :]) for name, x in plots
         ]
-    except (OSError, ValueError, TypeError) as e:
+    except (OSError, ValueError, TypeError, AttributeError) as e:
         raise ValueError(f"evaluation={folder}: not a folder that `vrex evaluate` wrote ({e})") from None
     note = f"{summary(found)}. Ratio: ours over the paper's."
     return [Section("V-Rex's evaluation", note, [*HEAD, "why"], [[*row(n), n.why] for n in found]), *drawn]

@@ -124,7 +124,6 @@ def ends(
     played = trace(p, program, registers, LONGEST, retrieved())
     check(played.code == Status.DONE, "status", played.code.name, f"must be DONE: the program ended at {played.pc}")
     d = p.dre
-    kept = min(clusters, d.hcu.clusters)
     sizes = [entry * min(CLUSTER_TOKENS, entries - k) for k in range(0, entries, CLUSTER_TOKENS)]
     starts = [HOME + k * 3 * CLUSTER_TOKENS * entry for k in range(len(sizes))]  # homes do not follow each other
     bursts = [
@@ -134,7 +133,7 @@ def ends(
     ]
     moves = [{"src": DEVICE + t * entry, "dst": HOME + t * entry} for t in range(tokens)]
     retrieval = Retrieval(
-        scans=[-(-kept // d.hcu.n_h) * d.hcu.chunks] * tokens,
+        scans=[-(-clusters // d.hcu.n_h) * d.hcu.chunks] * tokens,
         places=[[("x", move), ("w", {"device": move["src"]})] for move in moves],
         clusters=[clusters],
         selects=[2 * -(-clusters // d.wtu.n_w) + SELECT],

@@ -1,8 +1,9 @@
 """`vrex simulate`: one point of the system, and the memories by themselves."""
 
 import json as jsonlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.table import Table
@@ -20,6 +21,7 @@ from sim.workload import TABLE_II, Decoder, Selection, Session, measured, table_
 
 WHAT = ("point", "memories", "limits", "engines", "policies", "selection")
 CURVES = {"memories": all_curves, "limits": lambda: [limits()], "engines": lambda: [engines()]}
+T = TypeVar("T")
 STAGES = ("frame", "question", "token")
 POLICIES = (*TABLE_II, *NOT_SELECTING)
 
@@ -52,7 +54,7 @@ def command(
             return
         if what == "policies":
             check(on in ("edge", "server"), "platform", on, "must be one of edge, server")
-            curve = policies(PLATFORMS[on], _profiles(files[0]) if files else PROFILES)
+            curve = policies(PLATFORMS[on], _read(files[0], _profiles) if files else PROFILES)
             _show([vars(curve)] if json else [table(curve)], json)
             return
         if what == "selection":
@@ -84,7 +86,7 @@ def selection(name: str, policy: str, model: Decoder) -> Selection:
         return traced(model, name)
     path = Path(name)
     check(path.suffix == ".json", "select", name, f"must be table2, one of {', '.join(RATIOS)}, or a results.json file")
-    return measured(model, name, *shares(jsonlib.loads(path.read_text())))
+    return measured(model, name, *_read(path, shares))
 
 
 def report(p: Pass) -> dict:
@@ -132,13 +134,20 @@ def _of(p: Pass, resource: str, name: str) -> float:
     return sum(s.end - s.start for s in p.stages if (s.resource, s.name) == (resource, name))
 
 
-def _profiles(path: Path) -> dict[str, Profile]:
-    results = jsonlib.loads(path.read_text())
+def _read(path: Path, what: Callable[[dict], T]) -> T:
+    """`what` of a results.json. Raises: `ValueError` for any other file."""
+    try:
+        return what(jsonlib.loads(path.read_text()))
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise ValueError(f"{path}: not a results.json that `vrex stream` wrote with this policy ({e!r})") from None
+
+
+def _profiles(results: dict) -> dict[str, Profile]:
     return {name: profile(results, name) for name in results["policies"]}
 
 
 def _described(path: Path) -> dict:
-    frame, text = shares(jsonlib.loads(path.read_text()))
+    frame, text = _read(path, shares)
     return {"frame": [[round(float(x), 3) for x in row] for row in frame], "text": round(text, 4), "mean": frame.mean()}
 
 

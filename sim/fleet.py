@@ -1,5 +1,6 @@
 """A device of a fleet over hours of video: until when it keeps up, what it takes till then."""
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
@@ -32,8 +33,8 @@ class Device:
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {', '.join(known)}")
         for name in ("streams", "fps", "hours"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}={getattr(self, name)}: must be more than 0")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)}: must be more than 0, and finite")
 
 
 def day(device: Device) -> dict[str, float | str]:
@@ -44,8 +45,8 @@ def day(device: Device) -> dict[str, float | str]:
     """
     v, p = PLATFORMS[device.platform], PROFILES[device.policy]
     a_second = device.fps * Session.frame_tokens  # tokens of a stream
-    last = max(2, int(device.hours * 3600 * a_second))
-    count = 2 + int(SAMPLES * np.log10(last / Session.frame_tokens))
+    last = max(2, round(device.hours * 3600 * a_second))
+    count = 2 + max(0, int(SAMPLES * np.log10(last / Session.frame_tokens)))
     caches = np.unique(np.geomspace(min(Session.frame_tokens, last - 1), last, count).astype(int))
     taken: list[tuple[int, Pass]] = []
     limit, end = "none", float(last)

@@ -45,8 +45,8 @@ def _join(first: int, rows: int, row_beats: int, longest: int) -> Cut:
         out.append((min(left, room), joins))
         left -= out[-1][0]
         room = longest
-        if rows and left <= longest:
-            left, rows = left + row_beats, rows - 1
+        if rows and not left:
+            left, rows = row_beats, rows - 1
     bursts = tuple(out)
     return _CUTS.setdefault(bursts, bursts)
 

@@ -47,11 +47,16 @@ def load(path: Path = PLAN) -> list[Feature]:
         raise PlanError(f"plan={path}: cannot be read as TOML ({e})") from None
     out = []
     for unit, features in tables.items():
-        for name, (stage, *tests) in features.items():
+        if not isinstance(features, dict):
+            raise PlanError(f"{path.name}: {unit}={features!r}: must be a table of features")
+        for name, line in features.items():
             where = f"{path.name}: {unit}, {name!r}"
+            if not isinstance(line, list) or not line or not all(isinstance(word, str) for word in line):
+                raise PlanError(f"{where}={line!r}: must be a list, the stage and the tests that show it")
+            stage, *tests = line
             if stage not in STAGES:
                 raise PlanError(f"{where}: stage={stage!r}: must be one of {', '.join(STAGES)}")
-            evidence = tuple((t if "::" in t else f"{unit}::{t}").split("::") for t in tests)
+            evidence = tuple((t if "::" in t else f"{unit}::{t}").split("::", 1) for t in tests)
             for file, test in evidence:
                 if test not in _names(file):
                     raise PlanError(f"{where}: tb/test_{file}.py has no test_{test}: correct the plan or write it")

@@ -33,6 +33,10 @@ def test_a_stream_of_any_length_fits_where_the_cache_does_not_grow():
     assert long["joules"] == pytest.approx(100 * short["joules"], rel=4096 / 72000)  # until the window is full
 
 
+def test_an_hour_of_less_than_a_frame_is_one():
+    assert day(Device("edge", "hybrid", hours=1e-9))["limit"] == "none"
+
+
 def test_falls_behind_when_a_pass_takes_a_frame_s_time():
     slow, fast, many = (day(Device("edge", "flexgen", s, fps)) for s, fps in ((1, 2.0), (1, 1.0), (4, 1.0)))
     assert {d["limit"] for d in (slow, fast, many)} == {"speed"}
@@ -63,7 +67,9 @@ def test_results_are_kept(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--fps", "0"), "fps=0.0: must be more than 0"),
+        (("--fps", "0"), "fps=0.0: must be more than 0, and finite"),
+        (("--hours", "nan"), "hours=nan: must be more than 0, and finite"),
+        (("--fps", "inf"), "fps=inf: must be more than 0, and finite"),
         (("--streams", "x"), "streams='x': must be numbers separated by commas"),
         (("--policy", "y"), "policy='y': must be one of full, flexgen"),
         (("--platform", "agx"), "platform='agx': must be one of edge, server"),

@@ -92,12 +92,12 @@ def test_equals_the_reference(size):
     run(size, [*traffic(size), *(case(size, corners(size), stalls) for stalls in STALLS[:3])])
 
 
-@pytest.mark.parametrize("size", ["tiny"])
-def test_cycles_equal_the_time_view(size):
+def check_cycles(size: str, **how) -> None:
+    """Every transfer of random programs in the cycle of the time view."""
     p, rng = params(SIZES[size]), random.Random(2)
     programs = [random_transfers(p, rng, 10, TARGETS, LoadTo.VECTOR) for _ in range(3)] + [corners(size)]
     latencies = [1, 5, 40, 2]
-    got = run(size, [case(size, c, latency=(n, n)) for c, n in zip(programs, latencies, strict=True)])
+    got = run(size, [case(size, c, latency=(n, n)) for c, n in zip(programs, latencies, strict=True)], **how)
     for c, n, g in zip(programs, latencies, got, strict=True):
         want, first = LoaderTime(p, n).run(c), g["taken"][0]
         words = sorted(cycle for name in "wxv" for cycle, _ in g[name])
@@ -106,6 +106,11 @@ def test_cycles_equal_the_time_view(size):
         assert [t - first for t in g["beats"]] == want.beats
         assert [t - first for t in words] == want.words
         assert [t - first for t, _ in g["done"]] == want.done
+
+
+@pytest.mark.parametrize("size", ["tiny"])
+def test_cycles_equal_the_time_view(size):
+    check_cycles(size)
 
 
 def full_rate(p: CoreParams) -> list[dict]:
@@ -198,6 +203,7 @@ def test_coverage(record_property):
 MUTANTS = [
     ("assign free = ", "assign free = 1 | "),  # a word is overwritten before it is taken
     ("assign fits = ", "assign fits = 1 | 0 & "),  # a row is one burst
+    ("assign joins = ", "assign joins = 0 & "),  # a burst ends with its row
     ("assign column = ", "assign column = 0 & "),
     ("assign error = ", "assign error = 0 & "),
 ]
@@ -206,4 +212,9 @@ MUTANTS = [
 @pytest.mark.slow
 def test_mutants_are_killed():
     episodes = [*traffic("tiny"), *faulty()]
-    assert not survivors(emitted("tiny"), MUTANTS, lambda unit: run("tiny", episodes, unit=unit, waves=False))
+
+    def passes(unit):
+        run("tiny", episodes, unit=unit, waves=False)
+        check_cycles("tiny", unit=unit, waves=False)
+
+    assert not survivors(emitted("tiny"), MUTANTS, passes)

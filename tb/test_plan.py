@@ -67,6 +67,8 @@ def test_command_fails_on_a_feature_that_was_not_shown(tmp_path):
     ("text", "message"),
     [
         ("[hcu]\n1 = [", "cannot be read as TOML"),
+        ("hcu = 1", "hcu=1: must be a table of features"),
+        ("[hcu]\nx = []", "x'=[]: must be a list, the stage and the tests that show it"),
         ('[hcu]\nx = ["V4", "mutants_are_killed"]', "stage='V4': must be one of V1, V2, V3"),
         ('[hcu]\nx = ["V1", "nothing"]', "tb/test_hcu.py has no test_nothing: correct the plan or write it"),
     ],

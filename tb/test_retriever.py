@@ -93,7 +93,7 @@ def test_takes_the_cycles_of_the_time_view(size):
 
 
 def test_full_rate():
-    """bus_bytes every cycle in both directions, also where copies meet, up to the latency that `bursts` covers."""
+    """bus_bytes every cycle in both directions, also where copies meet, up to the latency that `copies` covers."""
     p, runs = params(SIZES["tiny"]), []
     covered = (p.lxe.copies - 1) * p.lxe.burst_bytes // p.lxe.bus_bytes - 1
     for latency in (1, covered, covered + 1):

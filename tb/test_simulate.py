@@ -290,6 +290,16 @@ def results(**policies) -> dict:
     return {"policies": {name: base | changed for name, changed in ({"full": {}} | policies).items()}}
 
 
+@pytest.mark.parametrize("text", ["{", "[]", '{"policies": {"x": {}}}'])
+@pytest.mark.parametrize("what", ["policies", "selection"])
+def test_another_file_than_results_is_named(tmp_path, what, text):
+    path = tmp_path / "results.json"
+    path.write_text(text)
+    run = vrex("simulate", what, path)
+    assert run.exit_code == 2
+    assert f"{path}: not a results.json that `vrex stream` wrote" in run.stderr
+
+
 def test_profiles_of_policies():
     far = {"tokens": {"device": 500.0, "host": 1500.0}, "frame": {"kept": 0.6, "fetched": 0.2}}
     far["generation"] = {"kept": 0.3, "fetched": 0.05}
@@ -332,9 +342,10 @@ def test_a_folder_holds_numbers_and_plots_for_a_page(points, tmp_path):
     assert all(f"<h2>Fig. {n.replace('b, 14', 'b, Fig. 14')}</h2>" in page for n in figures)
     assert page.count("<svg") == len(figures)
     assert sum(len(s.rows) for s in evaluate.load(tmp_path)) == len(found)
-    (tmp_path / "numbers.json").write_text("{")
-    with pytest.raises(ValueError, match=r"evaluation=.*: not a folder that `vrex evaluate` wrote"):
-        evaluate.load(tmp_path)
+    for text in ("{", '{"a": 1}', "[{}]"):
+        (tmp_path / "numbers.json").write_text(text)
+        with pytest.raises(ValueError, match=r"evaluation=.*: not a folder that `vrex evaluate` wrote"):
+            evaluate.load(tmp_path)
 
 
 def test_verdicts():
