@@ -159,6 +159,13 @@ def port_members(p: CoreParams, prefix: str = PREFIX) -> dict[str, wiring.Member
     return {prefix + name: member for name, member in out.items()}
 
 
+def pass_ports(m: Module, outer: object, inner: object, members: dict[str, wiring.Member]) -> None:
+    """Ports of these names of what stands inside are those of what stands around it."""
+    for name, member in members.items():
+        i, o = getattr(inner, name), getattr(outer, name)
+        m.d.comb += o.eq(i) if member.flow == Out else i.eq(o)
+
+
 def connect_ports(
     m: Module, p: CoreParams, ports: object, reader: object, writer: object, prefix: str = PREFIX
 ) -> None:

@@ -4,7 +4,7 @@ from amaranth import Module
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.axi import HOST_PREFIX, connect_ports, port_members
+from hdl.axi import HOST_PREFIX, connect_ports, pass_ports, port_members
 from hdl.dre import Dre
 from hdl.feeder import Feeder
 from hdl.isa import host_layout, status_layout
@@ -103,9 +103,7 @@ class Core(wiring.Component):
             *(getattr(dre, name).eq(getattr(self, name)) for name in ("th_hd", "ratio", "device_base", "home_base")),
         ]
         # The LXE's own port goes through; the retriever's channels become one.
-        for name, member in port_members(p).items():
-            inner, outer = getattr(lxe, name), getattr(self, name)
-            m.d.comb += outer.eq(inner) if member.flow == wiring.Out else inner.eq(outer)
+        pass_ports(m, self, lxe, port_members(p))
         connect_ports(m, p, self, retriever.bus, retriever.bus, HOST_PREFIX)
         for name, counters in self.counters_of(p).items():
             for counter in counters:

@@ -36,6 +36,8 @@ BLOCKS = {
     "retriever": ("hdl.retriever", "Retriever", "core"),
     "lxe": ("hdl.lxe", "Lxe", "core"),
     "core": ("hdl.core", "Core", "core"),
+    "dre_ip": ("hdl.dre_ip", "DreIp", "core"),
+    "core_ip": ("hdl.core_ip", "CoreIp", "core"),
     "arbiter": ("hdl.arbiter", "Arbiter", ""),
     "system": ("hdl.system", "System", ""),
 }

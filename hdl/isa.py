@@ -18,8 +18,9 @@ def host_layout() -> data.StructLayout:
 
 
 def status_layout() -> data.StructLayout:
-    """code : `golden.isa.Status` · pc : of the instruction issued last · engines : `Engine`s that have not finished"""
-    return data.StructLayout({"code": 4, "pc": 16, "engines": len(Engine)})
+    """code : `golden.isa.Status` · pc : of the instruction issued last · engines : `Engine`s that have not finished ·
+    bus : it owes an answer; a reset while it does would leave the bus with a burst that nobody ends"""
+    return data.StructLayout({"code": 4, "pc": 16, "engines": len(Engine), "bus": 1})
 
 
 def fault_layout() -> data.StructLayout:

@@ -73,7 +73,8 @@ class Sequencer(wiring.Component):
     fault : In(`hdl.isa.fault_layout`) : pulses
     moved : In(1) : something moved in the engines or on the bus · outstanding : In(1) : the bus owes an answer
     stop : Out(1) : high from a fault on until reset
-    status : Out(`hdl.isa.status_layout`) : `engines` are those with work in hand or in their queue
+    status : Out(`hdl.isa.status_layout`) : `engines` are those with work in hand or in their queue, `bus`
+        is `outstanding`
     perf : Out(struct of 32-bit counters) : instructions (executed or put into queues), loops (rounds begun), and the
         cycles in which the head of each queue, or a control instruction (sync), waits for a semaphore
 
@@ -352,6 +353,7 @@ class Sequencer(wiring.Component):
             self.status.code.eq(code),
             self.status.pc.eq(pc3),
             self.status.engines.eq(waiting | self.busy),
+            self.status.bus.eq(self.outstanding),
         ]
 
         for name, happens in (

@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.arbiter import Arbiter, memory_members
-from hdl.axi import HOST_PREFIX, PREFIX
+from hdl.axi import HOST_PREFIX, PREFIX, pass_ports
 from hdl.core import Core
 from hdl.isa import host_layout, status_layout
 from hdl.leaf import place
@@ -116,9 +116,7 @@ class System(wiring.Component):
             m.d.sync += values[i].eq(core.perf.as_value().word_select(self.perf_index, 32))
         chosen = Signal.like(self.perf_core)
         m.d.sync += [chosen.eq(self.perf_core), self.perf_value.eq(values[chosen])]
-        for name, member in memory_members(p).items():
-            inner, outer = getattr(arbiter, name), getattr(self, name)
-            m.d.comb += outer.eq(inner) if member.flow == wiring.Out else inner.eq(outer)
+        pass_ports(m, self, arbiter, memory_members(p))
         for name in Arbiter.counters():
             m.d.comb += self.perf[f"arbiter.{name}"].eq(arbiter.perf[name])
         return m

@@ -6,7 +6,7 @@ import cocotb
 import numpy as np
 from cocotb.triggers import First, Timer, ValueChange
 from cocotb.utils import get_sim_time
-from cocotbext.axi import AxiBus, AxiRam
+from cocotbext.axi import AxiBus, AxiRam, AxiSlave
 
 from golden.isa import Status
 from hdl.isa import PROGRAM, REGISTER, START, host_layout, status_layout
@@ -18,12 +18,16 @@ def memory(bench: Bench, prefix: str, pause: float, **how) -> AxiRam:
     """A memory at one of the AXI ports, whose channels wait in a share of the cycles."""
     dut = bench.dut
     ram = AxiRam(AxiBus.from_prefix(dut, prefix), dut.clk, dut.rst, **how)
-    if pause:
-        for side, channels in ((ram.write_if, ("aw", "w", "b")), (ram.read_if, ("ar", "r"))):
-            for name in channels:
-                waits = (bench.rng.random() < pause for _ in iter(int, 1))
-                getattr(side, f"{name}_channel").set_pause_generator(waits)
+    pauses(bench, ram, pause)
     return ram
+
+
+def pauses(bench: Bench, memory: AxiRam | AxiSlave, share: float) -> None:
+    """A memory's channels wait in a share of the cycles."""
+    for side, channels in ((memory.write_if, ("aw", "w", "b")), (memory.read_if, ("ar", "r"))) if share else ():
+        for name in channels:
+            waits = (bench.rng.random() < share for _ in iter(int, 1))
+            getattr(side, f"{name}_channel").set_pause_generator(waits)
 
 
 @cocotb.test()

@@ -71,8 +71,10 @@ class Script:
         limit: int = 100_000,
         seed: int = 1,
         waves: bool = True,
+        bench: str = "tb.bench_lxe",
+        **how,
     ) -> tuple[list[Ran], np.ndarray]:
-        """The runs on the RTL, and the memory after them."""
+        """The runs on the RTL, and the memory after them. `how`: what a bench takes besides."""
         regions = [r for r in self.memory.regions if r.name in self.watch]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "memory.bin")
@@ -85,8 +87,9 @@ class Script:
                 "ports": ports or {},
                 "pause": pause,
                 "limit": limit,
+                **how,
             }
-            got = Run(emitted, "tb.bench_lxe", "program", config, seed, waves)()
+            got = Run(emitted, bench, "program", config, seed, waves)()
             after = np.fromfile(path, np.uint8)
         names = emitted.manifest["counters"]
         out = []

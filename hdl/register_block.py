@@ -1,0 +1,260 @@
+"""Registers behind AXI4-Lite, made of their SystemRDL description (`registers.rdl`)."""
+
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+from amaranth import (
+    Cat,
+    ClockDomain,
+    ClockSignal,
+    Const,
+    DomainRenamer,
+    Elaboratable,
+    Module,
+    Mux,
+    ResetSignal,
+    Signal,
+)
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+from systemrdl import RDLCompiler
+from systemrdl.node import AddrmapNode, FieldNode, MemNode, RegNode
+
+from hdl.params import CoreParams, bits_for
+
+RDL = Path(__file__).with_name("registers.rdl")
+PREFIX = "s_axi_"
+OKAY, SLVERR = 0b00, 0b10
+_BITS = 32  # of an access
+
+
+def address_map(name: str, p: CoreParams) -> AddrmapNode:
+    """The elaborated address map `name` of `registers.rdl` for a core of these parameters.
+
+    Raises `ParamError` where the parameters do not fit together.
+    """
+    word_bytes = p.core_format().word_bytes
+    major, minor, patch = (int(x) for x in version("openvrex").split("."))
+    d = p.dre
+    known = {
+        **{"MAJOR": major, "MINOR": minor, "PATCH": patch, "WORD_BYTES": word_bytes},
+        **{"CONTEXTS": d.hcu.n_ctx, "CLUSTERS": d.hcu.clusters, "ENTRY_BYTES": d.kvmu.entry_bytes},
+        **{"N_WTU": d.wtu.n_h, "HD_BITS": d.hcu.distance_bits, "ADDR_BITS": d.kvmu.addr_bits},
+        **{"I_DEPTH": p.lxe.i_depth},
+    }
+    compiler = RDLCompiler()
+    compiler.compile_file(str(RDL))
+    takes = compiler.elaborate(name).top.inst.parameters_dict
+    return compiler.elaborate(name, parameters={k: v for k, v in known.items() if k in takes}).top
+
+
+def path_of(node: FieldNode | MemNode, top: AddrmapNode) -> str:
+    """Its name in a register block: dots between instances, and none between an array and its index."""
+    return node.get_rel_path(top).replace("[", "").replace("]", "")
+
+
+def access_layout(words: int) -> data.StructLayout:
+    """A write to word `addr` of a window."""
+    return data.StructLayout({"addr": bits_for(words), "data": _BITS})
+
+
+class RegisterBlock(wiring.Component):
+    """The registers of an address map.
+
+    A field is one of these: a constant (hw = na), a wire that software reads (hw = w), a value that software writes
+    (sw = rw), a pulse that it gives (singlepulse), an interrupt that stays until a one is written (intr). A memory
+    (external mem, sw = w) is a window that hands writes on, whole words only.
+
+    Parameters
+    ----------
+    top : AddrmapNode, as `address_map` gives it
+
+    Members
+    -------
+    s_axi_* : AXI4-Lite subordinate, data of 32 bits, addresses of `bits_for(top.size)` bits
+    i : In(struct) : what hardware gives, by field (`path_of`): wires, and pulses that set interrupts
+    o : Out(struct) : what software gives, by field: values and pulses
+    <window> : Out(stream of `access_layout`) : writes to each memory, by its instance name
+    irq : Out(1) : an interrupt is pending that is enabled
+
+    Latency: 2 cycles from the later of address and data to B, a window adding what it waits; 2 from AR to R.
+    Throughput: a write every 2 cycles, a read every 3.
+    Raises: `ValueError` for a field that is none of the above.
+    Source: SystemRDL 2.0 (Accellera), sections 9 and 11; AXI4-Lite (ARM IHI 0022) B1.1.
+    """
+
+    def __init__(self, top: AddrmapNode):
+        self.top = top
+        self._fields = [n for n in top.descendants(unroll=True) if isinstance(n, FieldNode)]
+        self._registers = [n for n in top.descendants(unroll=True) if isinstance(n, RegNode)]
+        self._windows = {n.inst_name: n for n in top.children() if isinstance(n, MemNode)}
+        self._names = {f.get_path(): path_of(f, top) for f in self._fields}
+        for field in self._fields:
+            kind_of(field)
+        given = [f for f in self._fields if kind_of(f) in ("wire", "interrupt")]
+        taken = [f for f in self._fields if kind_of(f) in ("value", "pulse") and f.is_hw_readable]
+        self.address_bits = bits_for(top.size)
+        super().__init__(
+            {
+                **lite_members(self.address_bits),
+                "i": In(data.StructLayout({self._names[f.get_path()]: f.width for f in given})),
+                "o": Out(data.StructLayout({self._names[f.get_path()]: f.width for f in taken})),
+                **{
+                    name: Out(stream.Signature(access_layout(n.get_property("mementries"))))
+                    for name, n in self._windows.items()
+                },
+                "irq": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+
+        def port(name):
+            return getattr(self, PREFIX + name)
+
+        # A write goes when its address and its data are here and the last response is taken.
+        held = Signal(2)  # address, data
+        at = Signal(self.address_bits - 2)
+        word = Signal(_BITS)
+        strobe = Signal(_BITS // 8)
+        goes = Signal()
+        fails = Signal()
+        waits = Signal()
+        m.d.comb += [
+            port("awready").eq(~held[0]),
+            port("wready").eq(~held[1]),
+            goes.eq(held.all() & ~port("bvalid") & ~waits),
+        ]
+        with m.If(port("awvalid") & ~held[0]):
+            m.d.sync += [held[0].eq(1), at.eq(port("awaddr")[2:])]
+        with m.If(port("wvalid") & ~held[1]):
+            m.d.sync += [held[1].eq(1), word.eq(port("wdata")), strobe.eq(port("wstrb"))]
+        with m.If(port("bready")):
+            m.d.sync += port("bvalid").eq(0)
+        with m.If(goes):
+            m.d.sync += [held.eq(0), port("bvalid").eq(1), port("bresp").eq(Mux(fails, SLVERR, OKAY))]
+
+        # A read: its word, then its answer.
+        asked = Signal()
+        place = Signal(self.address_bits - 2)
+        value = Signal(_BITS)
+        none = Signal()
+        m.d.comb += port("arready").eq(~asked & ~port("rvalid"))
+        with m.If(asked):
+            m.d.sync += asked.eq(0)
+        with m.If(port("arvalid") & port("arready")):
+            m.d.sync += [asked.eq(1), place.eq(port("araddr")[2:])]
+        with m.If(port("rready")):
+            m.d.sync += port("rvalid").eq(0)
+        with m.If(asked):
+            m.d.sync += [port("rvalid").eq(1), port("rdata").eq(value), port("rresp").eq(Mux(none, SLVERR, OKAY))]
+
+        store = self._storage(m)
+        mask = Signal(_BITS)
+        m.d.comb += mask.eq(Cat(bit.replicate(8) for bit in strobe))
+        m.d.comb += [fails.eq(1), none.eq(1)]
+        with m.Switch(at):
+            for where, reg, first in self._words():
+                if reg.has_sw_writable:
+                    with m.Case(where):
+                        m.d.comb += fails.eq(0)
+                        with m.If(goes):
+                            for field in filter(lambda f: f.is_sw_writable, reg.fields()):
+                                self._write(m, store[field.get_path()], field, first, word, mask)
+        with m.Switch(place):
+            for where, reg, first in self._words():
+                if reg.has_sw_readable:
+                    with m.Case(where):
+                        bits = Signal(reg.size * 8, name=f"reads_{where}")
+                        for field in filter(lambda f: f.is_sw_readable, reg.fields()):
+                            m.d.comb += bits[field.low : field.high + 1].eq(store[field.get_path()])
+                        m.d.comb += [none.eq(0), value.eq(bits[first : first + _BITS])]
+        for field in self._fields:
+            if kind_of(field) == "interrupt":  # what happens as it is cleared is not lost
+                with m.If(self.i[self._names[field.get_path()]]):
+                    m.d.sync += store[field.get_path()].eq(1)
+        for name, window in self._windows.items():
+            first, count = window.absolute_address // 4, window.get_property("mementries")
+            out, inside = getattr(self, name), Signal(name=f"in_{name}")
+            m.d.comb += [
+                inside.eq((at >= first) & (at < first + count)),
+                out.payload.addr.eq(at - first),
+                out.payload.data.eq(word),
+                out.valid.eq(held.all() & ~port("bvalid") & inside & strobe.all()),
+            ]
+            with m.If(inside):
+                m.d.comb += [fails.eq(~strobe.all()), waits.eq(out.valid & ~out.ready)]
+        return m
+
+    def _storage(self, m: Module) -> dict[str, Signal]:
+        """What each field reads as."""
+        store, pending = {}, []
+        for field in self._fields:
+            path, name, kind = field.get_path(), self._names[field.get_path()], kind_of(field)
+            init = field.get_property("reset") or 0
+            if kind == "constant":
+                store[path] = Const(init, field.width)
+            elif kind == "wire":
+                store[path] = self.i[name]
+            else:
+                store[path] = Signal(field.width, init=init, name=name.replace(".", "_"))
+                if name in self.o.shape().members:
+                    m.d.comb += self.o[name].eq(store[path])
+            if kind == "pulse":
+                m.d.sync += store[path].eq(0)
+        for field in self._fields:
+            if kind_of(field) == "interrupt":
+                mask = field.get_property("enable")
+                pending.append(store[field.get_path()] & (store[mask.get_path()] if mask else 1))
+        m.d.comb += self.irq.eq(Cat(pending).any())
+        return store
+
+    def _words(self) -> Iterator[tuple[int, RegNode, int]]:
+        """Index of every word of every register, the register, its first bit there."""
+        for reg in self._registers:
+            for i in range(reg.size * 8 // _BITS):
+                yield reg.absolute_address // 4 + i, reg, _BITS * i
+
+    def _write(self, m: Module, target: Signal, field: FieldNode, first: int, word: Signal, mask: Signal) -> None:
+        """Software's write of a word, of which a field has its part: bits from `first` of its register on."""
+        low, high = max(field.low, first), min(field.high + 1, first + _BITS)
+        if low < high:
+            part, at = target[low - field.low : high - field.low], slice(low - first, high - first)
+            new = part & ~word[at] if kind_of(field) == "interrupt" else word[at]
+            m.d.sync += part.eq((new & mask[at]) | (part & ~mask[at]))
+
+
+def kind_of(field: FieldNode) -> str:
+    """What a field is, of what `RegisterBlock` can make. Raises `ValueError` for anything else."""
+    sw, hw = field.get_property("sw").name, field.get_property("hw").name
+    onwrite = field.get_property("onwrite")
+    if field.get_property("intr") and (sw, hw) == ("rw", "w") and onwrite and onwrite.name == "woclr":
+        return "interrupt"
+    plain = not onwrite and not field.get_property("onread") and not field.get_property("intr")
+    if plain and field.get_property("singlepulse") and (sw, hw) == ("w", "r"):
+        return "pulse"
+    if plain and sw == "rw" and hw in ("r", "na"):
+        return "value"
+    if plain and (sw, hw) == ("r", "w"):
+        return "wire"
+    if plain and (sw, hw) == ("r", "na"):
+        return "constant"
+    raise ValueError(f"{field.get_path()}: sw={sw}, hw={hw}: a register block has no such field")
+
+
+def with_reset(m: Module, unit: wiring.Component, reset: Signal) -> Elaboratable:
+    """A submodule of `m` that is also reset by a signal: in a clock domain of its own, whose clock is that of `m`."""
+    m.domains.unit = ClockDomain("unit", local=True)
+    m.d.comb += [ClockSignal("unit").eq(ClockSignal()), ResetSignal("unit").eq(ResetSignal() | reset)]
+    return DomainRenamer("unit")(unit)
+
+
+def lite_members(address_bits: int) -> dict[str, wiring.Member]:
+    """An AXI4-Lite subordinate's ports, for a component's signature."""
+    out = {"awaddr": In(address_bits), "awprot": In(3), "wdata": In(_BITS), "wstrb": In(_BITS // 8)}
+    out |= {"bresp": Out(2), "araddr": In(address_bits), "arprot": In(3), "rdata": Out(_BITS), "rresp": Out(2)}
+    for x, flow, back in (("aw", In, Out), ("w", In, Out), ("b", Out, In), ("ar", In, Out), ("r", Out, In)):
+        out |= {f"{x}valid": flow(1), f"{x}ready": back(1)}
+    return {PREFIX + name: member for name, member in out.items()}

@@ -1,0 +1,217 @@
+"""cocotb side of the register block's bench: accesses at random against what the SystemRDL description says."""
+
+import cocotb
+from amaranth.lib import data
+from cocotb.triggers import FallingEdge, RisingEdge
+from cocotbext.axi import AxiResp
+from systemrdl.node import FieldNode, MemNode, RegNode
+
+from hdl.register_block import access_layout, address_map, path_of
+from tb.registers import WORD, Registers
+from tb.runner import config, result
+from tb.streams import Bench, pack, unpack
+from tb.transfers import params
+
+
+class Model:
+    """Registers as SystemRDL has them: words that software sees, and what it gives to hardware."""
+
+    def __init__(self, top):
+        self.top = top
+        self.fields = [n for n in top.descendants(unroll=True) if isinstance(n, FieldNode)]
+        self.windows = [n for n in top.descendants(unroll=True) if isinstance(n, MemNode)]
+        self.regs = [n for n in top.descendants(unroll=True) if isinstance(n, RegNode)]
+        self.values = {f.get_path(): f.get_property("reset") or 0 for f in self.fields}
+        self.pulses: list[tuple[str, int]] = []
+        self.passed: list[tuple[str, int, int]] = []
+
+    def window(self, address: int):
+        """The window that has an address."""
+        return next((w for w in self.windows if w.absolute_address <= address < w.absolute_address + w.size), None)
+
+    def parts(self, address: int, way: str) -> list[tuple[FieldNode, int, int]]:
+        """Fields of a word that software can read or write: first bit in the word, first bit of the field there."""
+        out = []
+        for f in self.fields:
+            at = f.parent.absolute_address * 8 + f.low - address * 8
+            if getattr(f, f"is_sw_{way}able") and -f.width < at < 32:
+                out.append((f, max(at, 0), max(-at, 0)))
+        return out
+
+    def can(self, address: int, way: str) -> bool:
+        """Whether a register of which software can read or write something has an address."""
+        regs = (r for r in self.regs if r.absolute_address <= address < r.absolute_address + r.size)
+        return any(getattr(r, f"has_sw_{way}able") for r in regs)
+
+    def read(self, address: int) -> tuple[int, AxiResp]:
+        """What a read answers."""
+        parts = self.parts(address, "read")
+        word = sum((self.values[f.get_path()] >> low) << at for f, at, low in parts) & 0xFFFFFFFF
+        return (word, AxiResp.OKAY) if self.can(address, "read") else (0, AxiResp.SLVERR)
+
+    def write(self, address: int, word: int, strobe: int) -> AxiResp:
+        """A write, and what it answers."""
+        if window := self.window(address):
+            if strobe != 0xF:
+                return AxiResp.SLVERR
+            self.passed.append((window.inst_name, (address - window.absolute_address) // 4, word))
+            return AxiResp.OKAY
+        mask = sum(0xFF << 8 * i for i in range(4) if strobe >> i & 1)
+        parts = self.parts(address, "writ")
+        for f, at, low in parts:
+            name, bits = f.get_path(), (1 << f.width) - 1
+            new, sets = word >> at << low & bits, mask >> at << low & bits
+            if low == 0 and f.width + at > 32:
+                sets &= (1 << 32 - at) - 1
+            if f.get_property("onwrite"):  # a one clears
+                self.values[name] &= ~(new & sets)
+            elif f.get_property("singlepulse"):
+                self.pulses += [(path_of(f, self.top), 1)] if new & sets else []
+            else:
+                self.values[name] = (new & sets) | (self.values[name] & ~sets)
+        return AxiResp.OKAY if self.can(address, "writ") else AxiResp.SLVERR
+
+
+@cocotb.test(timeout_time=100_000, timeout_unit="ns")  # of a port that never answers
+async def accesses(dut):
+    """Reads, writes of some bytes and pulses from hardware at random, on registers, windows and what lies between.
+
+    kinds : what was reached
+    """
+    c = config()
+    top = address_map(c["map"], params(c["params"]))
+    bench, model, kinds = Bench(dut, c["seed"]), Model(top), set()
+    rng = bench.rng
+    given = data.StructLayout({path_of(f, top): f.width for f in model.fields if f.is_hw_writable})
+    taken = [f for f in model.fields if f.is_hw_readable]
+    outs = data.StructLayout({path_of(f, top): f.width for f in taken})
+    wires = [f for f in model.fields if f.is_hw_writable and not f.get_property("intr")]
+    irqs = [f for f in model.fields if f.get_property("intr")]
+    regs = Registers(dut, top)
+    for window in model.windows:
+        getattr(dut, f"{window.inst_name}__ready").value = 0
+    dut.i.value = 0
+    passed, pulses = [], []
+
+    async def watch():
+        while True:
+            await FallingEdge(dut.clk)
+            for w in model.windows:
+                name = w.inst_name
+                ready = int(rng.random() < 0.5)
+                getattr(dut, f"{name}__ready").value = ready
+            await RisingEdge(dut.clk)
+            for w in model.windows:
+                name = w.inst_name
+                if int(getattr(dut, f"{name}__valid").value) and int(getattr(dut, f"{name}__ready").value):
+                    layout = access_layout(w.get_property("mementries"))
+                    beat = unpack(layout, int(getattr(dut, f"{name}__payload").value))
+                    passed.append((name, beat["addr"], beat["data"]))
+            out = unpack(outs, int(dut.o.value))
+            pulses.extend((path_of(f, top), 1) for f in taken if f.get_property("singlepulse") and out[path_of(f, top)])
+
+    await bench.start()
+    cocotb.start_soon(watch())
+    spots = [r.absolute_address + i for r in model.regs for i in range(0, r.size, WORD)]
+    plain = [f for f in taken if not f.get_property("singlepulse")]
+    for _ in range(c["count"]):
+        window = rng.choice(model.windows) if model.windows and rng.random() < 0.2 else None
+        address = rng.choice(spots)
+        if rng.random() < 0.1:
+            address = rng.randrange(0, spots[-1] + 64, WORD)
+        if window:
+            address = window.absolute_address + WORD * rng.randrange(window.get_property("mementries"))
+        if rng.random() < 0.3:  # hardware changes what it gives, and raises interrupts for a cycle
+            values = {path_of(f, top): rng.getrandbits(f.width) for f in wires}
+            model.values |= {f.get_path(): values[path_of(f, top)] for f in wires}
+            raised = [f for f in irqs if rng.random() < 0.5]
+            model.values |= {f.get_path(): 1 for f in raised}
+            rest = {path_of(f, top): 0 for f in irqs}
+            await FallingEdge(dut.clk)
+            dut.i.value = pack(given, values | rest | {path_of(f, top): 1 for f in raised})
+            await FallingEdge(dut.clk)
+            dut.i.value = pack(given, values | rest)
+            kinds |= {f"raised {f.inst_name}" for f in raised}
+        if rng.random() < 0.1:  # several at once
+            writes = [(rng.choice(spots), rng.getrandbits(32)) for _ in range(4)]
+            tasks = [cocotb.start_soon(regs.put(a, word)) for a, word in writes]
+            answers = [await task for task in tasks]
+            assert answers == [model.write(a, word, 0xF) for a, word in writes]
+            kinds.add("several")
+        elif rng.random() < 0.5:
+            got, want = await regs.word(address), model.read(address)
+            kinds.add(f"read {want[1].name}")
+            assert got == want, f"read of {address:#x}: {got}, not {want}"
+        else:
+            word, first = rng.getrandbits(32), rng.choice((0, 0, 0, 1, 2, 3))
+            size = 4 - first if rng.random() < 0.7 else 1
+            answer = await regs.master.write(address + first, (word >> 8 * first).to_bytes(4, "little")[:size])
+            strobe = ((1 << size) - 1) << first
+            want = model.write(address, word & ~((1 << 8 * first) - 1), strobe)
+            kinds |= {f"write {want.name}", "window" if window else "register", "part" if size < 4 else "whole"}
+            assert answer.resp == want, f"write to {address:#x}: {answer.resp}, not {want}"
+        await FallingEdge(dut.clk)
+        have = unpack(outs, int(dut.o.value))
+        for f in plain:
+            assert have[path_of(f, top)] == model.values[f.get_path()], f.get_path()
+        pending = [f for f in irqs if model.values[f.get_path()] and model.values[f.get_property("enable").get_path()]]
+        assert int(dut.irq.value) == bool(pending)
+        kinds |= {"irq"} if pending else set()
+    for _ in range(4):
+        await FallingEdge(dut.clk)
+    assert passed == model.passed
+    assert pulses == model.pulses
+    result({"kinds": sorted(kinds)})
+
+
+@cocotb.test(timeout_time=100_000, timeout_unit="ns")  # of a port that never answers
+async def cycles(dut):
+    """Cycles of a write and a read on a quiet port, and of many one after the other, driven by hand."""
+    c = config()
+    bench = Bench(dut, c["seed"])
+    for name in ("awvalid", "wvalid", "bready", "arvalid", "rready", "awprot", "arprot"):
+        getattr(dut, f"s_axi_{name}").value = 0
+    dut.i.value = 0
+    await bench.start()
+    address = c["address"]
+    dut.s_axi_awaddr.value = dut.s_axi_araddr.value = address
+    dut.s_axi_wdata.value, dut.s_axi_wstrb.value = 5, 0xF
+    seen = {"aw": [], "w": [], "b": [], "ar": [], "r": []}
+
+    async def run(valid: tuple[str, ...], ready: str, late: str = "") -> None:
+        for s in seen.values():
+            s.clear()
+        await RisingEdge(dut.clk)
+        for name in valid:
+            getattr(dut, f"s_axi_{name}valid").value = int(name != late)
+        getattr(dut, f"s_axi_{ready}ready").value = 1
+        for _ in range(40):
+            await FallingEdge(dut.clk)
+            for name, when in seen.items():
+                if all(int(getattr(dut, f"s_axi_{name}{x}").value) for x in ("valid", "ready")):
+                    when.append(bench.cycle)
+            await RisingEdge(dut.clk)
+            bench.cycle += 1
+            if late and bench.cycle % 8 == 0:
+                getattr(dut, f"s_axi_{late}valid").value = 1
+        for name in valid:
+            getattr(dut, f"s_axi_{name}valid").value = 0
+        for _ in range(8):
+            await RisingEdge(dut.clk)
+
+    out = {}
+    await run(("aw", "w"), "b")
+    out["write"], out["writes"] = (
+        seen["b"][0] - seen["w"][0],
+        [b - a for a, b in zip(seen["b"], seen["b"][1:], strict=False)],
+    )
+    await run(("aw", "w"), "b", late="w")
+    out["late_data"] = seen["b"][0] - seen["w"][0]
+    await run(("aw", "w"), "b", late="aw")
+    out["late_address"] = seen["b"][0] - seen["aw"][0]
+    await run(("ar",), "r")
+    out["read"], out["reads"] = (
+        seen["r"][0] - seen["ar"][0],
+        [b - a for a, b in zip(seen["r"], seen["r"][1:], strict=False)],
+    )
+    result(out)

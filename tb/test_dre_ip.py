@@ -1,0 +1,249 @@
+"""The DRE IP: keys, scores, commands of random frames as golden, every byte of memory; faults, resets, mutants."""
+
+import random
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from golden.dre import DreModel
+from golden.isa import Retrieve, Status
+from golden.kvmap import KvMap
+from hdl.dre_ip import CODE_BITS
+from hdl.emit import Emitted, emit
+from tb.dre import row_beats
+from tb.runner import Run, lint, survivors
+from tb.test_core import SIZES
+from tb.transfers import params
+
+DEVICE, HOME, FRESH, BUFFER = 0x0000, 0x1000, 0x8000, 0x10000
+TOP = 0x20000
+CHANGES = [*SIZES, "addr_bits=36"]
+
+
+@cache
+def emitted() -> Emitted:
+    return emit("dre_ip", params(CHANGES))
+
+
+class Software:
+    """What a driver does, and what golden says of it."""
+
+    def __init__(self, seed: int, **changes):
+        self.rng, p = random.Random(seed), params(CHANGES).dre
+        self.p, k = p, p.kvmu
+        self.function = replace(p.function(), th_hd=4, **changes)
+        sizes = {
+            n: getattr(k, n)
+            for n in ("clusters", "blocks", "block_slots", "recent", "entry_bytes", "boundary", "n_ctx")
+        }
+        self.model = DreModel(self.function, KvMap(**sizes, device_base=DEVICE, home_base=HOME))
+        self.memory = bytearray(self.rng.randbytes(TOP))
+        self.before = bytes(self.memory)
+        self.bases = [self.rng.getrandbits(p.hcu.n_hp) for _ in range(6)]
+        self.steps: list[dict] = []
+        self.wants: list[list[int]] = []
+        self.tokens = [0] * k.n_ctx
+        self.last = [0, 0]  # result, count
+        self.bins: set[str] = set()
+
+    def command(self, action: Retrieve, result: int | None = None, count: int | None = None, **fields) -> None:
+        """A command, and what it gives."""
+        self.last = [self.last[0] if result is None else result, self.last[1] if count is None else count]
+        polls = self.rng.random() < 0.5
+        self.steps.append({"command": {"action": int(action), **fields}, "polls": polls})
+        self.wants.append([Status.DONE, *self.last])
+        self.bins |= {action.name, "polls" if polls else "interrupt"}
+
+    def frame(self, ctx: int, tokens: int, rows: int) -> None:
+        """Keys, their clusters and places; then a query block and what it fetches."""
+        hashes = [self.rng.choice(self.bases) ^ (1 << self.rng.randrange(self.p.hcu.n_hp)) for _ in range(tokens)]
+        number, size = self.tokens[ctx], self.p.kvmu.entry_bytes
+        self.steps.append(
+            {
+                "keys": [
+                    {"data": h, "user": {"token": number + i, "ctx": ctx}, "last": int(i == tokens - 1)}
+                    for i, h in enumerate(hashes)
+                ]
+            }
+        )
+        self.tokens[ctx] += tokens
+        fresh, level = self.rng.randbytes(size * tokens), len(self.model.tables[ctx].counts)
+        self.steps.append({"writes": [[FRESH, fresh.hex()]]})
+        self.memory[FRESH : FRESH + len(fresh)] = fresh
+        for i, h in enumerate(hashes):
+            joined, placed = self.model.key(ctx, h)
+            level = max(level, joined.cluster + 1)
+            self.command(Retrieve.CLUSTER, 0x100 + (joined.cluster << 3), level, base=0x100, shift=3)
+            assert placed.ok
+            if placed.move:
+                self.copy(placed.move.src, placed.move.dst, placed.move.bytes)
+                self.bins.add("offload")
+            self.copy(FRESH + i * size, placed.device, size)
+            self.command(Retrieve.PLACE, base=FRESH + i * size)
+        if rows:
+            codes = np.array([[self.rng.getrandbits(8) for _ in range(level)] for _ in range(rows)])
+            query = self.model.query(ctx, codes)
+            self.steps.append({"rows": [axis(beat) for beat in row_beats(self.p.wtu, ctx, codes)]})
+            at = BUFFER
+            for burst in query.bursts:
+                self.copy(burst.addr, at, burst.bytes)
+                at += burst.bytes
+            entries = (at - BUFFER) // size
+            self.bins.add("fetches" if entries else "fetches_nothing")
+            self.command(Retrieve.FETCH, entries, entries << 2, base=BUFFER, rows=max(entries, 1), shift=2)
+
+    def copy(self, src: int, dst: int, size: int) -> None:
+        """Bytes of the memory."""
+        self.memory[dst : dst + size] = self.memory[src : src + size]
+
+    def clear(self, ctx: int) -> None:
+        """Forget a context."""
+        self.model.clear(ctx)
+        self.tokens[ctx] = 0
+        self.command(Retrieve.CLEAR, ctx=ctx)
+
+    def count(self, ctx: int) -> None:
+        """Ask for a context's clusters."""
+        self.command(Retrieve.COUNT, count=len(self.model.tables[ctx].counts), ctx=ctx)
+
+    def play(self, unit: Emitted, idle: float = 0.0, pause: float = 0.0, seed: int = 1, **how) -> dict:
+        """The steps on RTL: what its commands and its memory say."""
+        f = self.function
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "memory.bin")
+            path.write_bytes(self.before)
+            c = {
+                "params": CHANGES,
+                "memory": str(path),
+                "steps": self.steps,
+                "ports": {"th_hd": f.th_hd, "ratio": f.ratio_q16, "device_base": DEVICE, "home_base": HOME},
+                "counters": ["perf.dre.hcu.tokens", "perf.dre.kvmu.appends", "perf.retriever.entries"],
+                "idle": idle,
+                "pause": pause,
+            }
+            got = Run(unit, "tb.bench_dre_ip", "commands", c, seed, **how)()
+            return got | {"memory": path.read_bytes()}
+
+    def check(self, got: dict) -> None:
+        """As golden."""
+        assert got["commands"] == self.wants
+        assert got["memory"] == bytes(self.memory)
+
+
+def axis(beat: dict) -> dict:
+    """A word of scores as it stands on the stream."""
+    row = beat["row"]
+    data = sum(code << CODE_BITS * i for i, code in enumerate(row["scores"]))
+    return {
+        "data": data,
+        "user": {"keep": row["keep"], "ctx": row["ctx"], "set_last": beat["set_last"]},
+        "last": row["last"],
+    }
+
+
+BINS = {*(a.name for a in Retrieve), "polls", "interrupt", "offload", "fetches", "fetches_nothing"}
+
+
+def frames(seed: int, count: int) -> Software:
+    """Frames of several contexts, some forgotten on the way."""
+    s = Software(seed)
+    for n in range(count):
+        ctx = s.rng.randrange(s.p.kvmu.n_ctx)
+        s.frame(ctx, s.rng.randrange(1, 5), s.rng.choice((0, 1, 3)))
+        if n % 5 == 4:
+            s.clear(s.rng.randrange(s.p.kvmu.n_ctx))
+        s.count(s.rng.randrange(s.p.kvmu.n_ctx))
+    return s
+
+
+@pytest.mark.parametrize(("seed", "idle", "pause"), [(1, 0.0, 0.0), (2, 0.5, 0.3)])
+def test_frames_equal_golden(seed, idle, pause, record_property):
+    s = frames(seed, 14)
+    got = s.play(emitted(), idle, pause, seed)
+    s.check(got)
+    keys = sum(len(step.get("keys", ())) for step in s.steps)
+    assert set(got["perf"].values()) == {keys}
+    record_property("bins", ", ".join(sorted(s.bins)))  # for `vrex report`
+    if seed == 1:
+        assert s.bins >= BINS, BINS - s.bins
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ({"action": Retrieve.PLACE, "base": FRESH + 1}, Status.RANGE),
+        ({"action": Retrieve.CLEAR, "ctx": 3}, Status.RANGE),
+        ({"action": 7}, Status.RANGE),
+        ({"action": Retrieve.FETCH, "base": BUFFER, "rows": 1}, Status.FULL),
+        ({"action": Retrieve.PLACE, "base": FRESH, "errors": [["read", FRESH + 8]]}, Status.BUS),
+    ],
+)
+def test_a_fault_ends_in_a_status_and_a_reset_mends_it(command, status):
+    check_fault(command, status, emitted())
+
+
+def check_fault(command: dict, status: Status, unit: Emitted, **how) -> None:
+    """What follows the fault does nothing; after a reset frames are as at first."""
+    broken, whole = Software(3), frames(4, 2)
+    for _ in range(4):
+        broken.frame(0, 4, 0)
+    codes = np.full((1, len(broken.model.tables[0].counts)), 3)
+    assert sum(b.bytes for b in broken.model.query(0, codes).bursts) > broken.p.kvmu.entry_bytes
+    broken.steps.append({"rows": [axis(beat) for beat in row_beats(broken.p.wtu, 0, codes)]})
+    if command["action"] == Retrieve.PLACE:
+        broken.frame(0, 1, 0)
+        broken.steps.pop()  # here comes the command
+        broken.wants.pop()
+    after = {"action": int(Retrieve.COUNT)}
+    errors = command.get("errors", [])
+    broken.steps += [{"command": command | {"action": int(command["action"])}, "errors": errors}]
+    broken.steps += [{"command": after, "polls": 1}]
+    broken.steps[-1]["reset"] = 50
+    broken.steps.append({"writes": [[0, whole.before.hex()]]})
+    broken.steps += whole.steps
+    got = broken.play(unit, **how)
+    ends = len(broken.wants)
+    assert [c[0] for c in got["commands"][ends : ends + 2]] == [status, status]
+    assert [c[0] for c in got["commands"][ends + 2 :]] == [Status.DONE] * len(whole.wants)
+    assert got["memory"] == bytes(whole.memory)
+
+
+@pytest.mark.parametrize("after", [0, 3, 17, 40])
+def test_a_reset_while_a_command_runs(after):
+    """The bus is left quiet, and all is as at first."""
+    broken, whole = Software(5), frames(6, 2)
+    broken.frame(0, 4, 0)
+    broken.steps[-1]["reset"] = after
+    broken.steps.append({"writes": [[0, whole.before.hex()]]})
+    broken.steps += whole.steps
+    got = broken.play(emitted(), 0.0, 0.2)
+    assert got["commands"][len(broken.wants) - 1][0] in (Status.RUNNING, Status.DONE)
+    assert [c[0] for c in got["commands"][len(broken.wants) :]] == [Status.DONE] * len(whole.wants)
+    assert got["memory"] == bytes(whole.memory)
+
+
+MUTANTS = [
+    ("assign begins = ", "assign begins = start | "),
+    ("assign unit_rst = rst | reset", "assign unit_rst = rst"),
+    ("assign s_axis_k_tready = ", "assign s_axis_k_tready = 1 | "),
+    ("assign \\i.irq.fault  = ", "assign \\i.irq.fault  = 0 & "),
+    ("assign \\i.status.resets  = ", "assign \\i.status.resets  = 0 & "),
+]
+
+
+@pytest.mark.slow
+def test_mutants_are_killed():
+    def passes(unit: Emitted):
+        s = frames(1, 8)
+        s.check(s.play(unit, waves=False))
+        check_fault({"action": Retrieve.CLEAR, "ctx": 3}, Status.RANGE, unit, waves=False)
+
+    assert not survivors(emitted(), MUTANTS, passes)
+
+
+def test_lints(tmp_path):
+    assert not lint(emitted(), tmp_path)
