@@ -153,7 +153,7 @@ def frames(seed: int, count: int) -> Software:
     s = Software(seed)
     for n in range(count):
         ctx = s.rng.randrange(s.p.kvmu.n_ctx)
-        s.frame(ctx, s.rng.randrange(1, 5), s.rng.choice((0, 1, 3)))
+        s.frame(ctx, s.rng.choice((1, 2, 3, 11)), s.rng.choice((0, 1, 3)))
         if n % 5 == 4:
             s.clear(s.rng.randrange(s.p.kvmu.n_ctx))
         s.count(s.rng.randrange(s.p.kvmu.n_ctx))
@@ -214,13 +214,17 @@ def check_fault(command: dict, status: Status, unit: Emitted, **how) -> None:
 
 @pytest.mark.parametrize("after", [0, 3, 17, 40])
 def test_a_reset_while_a_command_runs(after):
+    check_reset(after, emitted())
+
+
+def check_reset(after: int, unit: Emitted, **how) -> None:
     """The bus is left quiet, and all is as at first."""
     broken, whole = Software(5), frames(6, 2)
     broken.frame(0, 4, 0)
     broken.steps[-1]["reset"] = after
     broken.steps.append({"writes": [[0, whole.before.hex()]]})
     broken.steps += whole.steps
-    got = broken.play(emitted(), 0.0, 0.2)
+    got = broken.play(unit, 0.0, 0.2, **how)
     assert got["commands"][len(broken.wants) - 1][0] in (Status.RUNNING, Status.DONE)
     assert [c[0] for c in got["commands"][len(broken.wants) :]] == [Status.DONE] * len(whole.wants)
     assert got["memory"] == bytes(whole.memory)
@@ -241,6 +245,7 @@ def test_mutants_are_killed():
         s = frames(1, 8)
         s.check(s.play(unit, waves=False))
         check_fault({"action": Retrieve.CLEAR, "ctx": 3}, Status.RANGE, unit, waves=False)
+        check_reset(3, unit, waves=False)
 
     assert not survivors(emitted(), MUTANTS, passes)
 
