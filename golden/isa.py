@@ -150,6 +150,7 @@ class Status(IntEnum):
     BUS = 6  # an error response
     SEMAPHORE = 7  # a count above 255
     FULL = 8  # the KVMU has no block for an entry, or a FETCH no room for its entries
+    MEMORY = 9  # a memory gave a word that its check bits cannot correct
 
 
 class Engine(IntFlag):

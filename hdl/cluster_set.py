@@ -4,7 +4,7 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.memory import Ram
+from hdl.memory import Ram, collect_errors, error_members
 from hdl.params import KvmuParams, WtuParams, bits_for
 
 
@@ -55,6 +55,7 @@ class ClusterSet(wiring.Component):
                 "i": In(stream.Signature(mask_layout(p))),
                 "o": Out(stream.Signature(cluster_layout(p))),
                 "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
+                **error_members(p.protect),
             }
         )
 
@@ -72,7 +73,8 @@ class ClusterSet(wiring.Component):
         p, m = self.p, Module()
         addr_bits = bits_for(p.words)
         lane_bits = bits_for(p.n_w)
-        banks = [Ram(p.n_w, p.words) for _ in range(2)]
+        banks = [Ram(p.n_w, p.words, protect=p.protect) for _ in range(2)]
+        collect_errors(m, self, banks)
         touched = [Signal(p.words, name=f"touched{k}") for k in range(2)]
         for k, bank in enumerate(banks):
             m.submodules[f"bank{k}"] = bank

@@ -9,8 +9,14 @@ from hdl.dre import Dre
 from hdl.feeder import Feeder
 from hdl.isa import host_layout, status_layout
 from hdl.lxe import Lxe
+from hdl.memory import collect_errors, error_members
 from hdl.params import CoreParams
 from hdl.retriever import Retriever
+
+
+def protects(p: CoreParams) -> list[str]:
+    """The protection of every unit's memories."""
+    return [unit.protect for unit in (p.dre.hcu, p.dre.wtu, p.dre.kvmu, p.dpe, p.vpe, p.lxe)]
 
 
 class Core(wiring.Component):
@@ -51,6 +57,7 @@ class Core(wiring.Component):
                 "ratio": In(17),
                 "device_base": In(k.addr_bits),
                 "home_base": In(k.addr_bits),
+                **error_members(*protects(p)),
                 "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
             }
         )
@@ -100,8 +107,10 @@ class Core(wiring.Component):
             lxe.set.eq(retriever.set),
             lxe.fault.eq(retriever.fault),
             retriever.stop.eq(lxe.stop),
+            lxe.memory.eq(dre.error[1] if hasattr(dre, "error") else 0),
             *(getattr(dre, name).eq(getattr(self, name)) for name in ("th_hd", "ratio", "device_base", "home_base")),
         ]
+        collect_errors(m, self, [lxe, dre])
         # The LXE's own port goes through; the retriever's channels become one.
         pass_ports(m, self, lxe, port_members(p))
         connect_ports(m, p, self, retriever.bus, retriever.bus, HOST_PREFIX)

@@ -8,8 +8,8 @@ from golden.isa import WORD_BITS, Status
 from hdl.axi import HOST_PREFIX, pass_ports, port_members
 from hdl.core import Core
 from hdl.isa import PROGRAM, REGISTER, START
-from hdl.params import CoreParams
-from hdl.register_block import RegisterBlock, address_map, lite_members, with_reset
+from hdl.params import CoreParams, reset_cycles
+from hdl.register_block import RegisterBlock, address_map, count_errors, lite_members, with_reset
 
 
 class CoreIp(wiring.Component):
@@ -59,27 +59,23 @@ class CoreIp(wiring.Component):
     def elaborate(self, platform):
         p, m = self.p, Module()
         m.submodules.registers = registers = self.registers
-        resets = Signal()  # asked for
-        reset = Signal()
+        may_reset = Signal()
         core = Core(p)
-        m.submodules.core = with_reset(m, core, reset)
+        asked = registers.o["control.reset"]
+        m.submodules.core, resets = with_reset(m, core, asked, may_reset, reset_cycles(p))
+        count_errors(m, registers, core, resets)
 
         i, o, status = registers.i, registers.o, core.status
         running = Signal()
         was_running = Signal()
-        may_reset = Signal()
         m.d.comb += [running.eq(status.code == Status.RUNNING), may_reset.eq(~running & ~status.bus)]
-        m.d.sync += [
-            was_running.eq(running),
-            reset.eq(resets & may_reset & ~reset),
-            resets.eq((resets & ~reset) | o["control.reset"]),
-        ]
+        m.d.sync += was_running.eq(running)
         m.d.comb += [
             i["status.code"].eq(status.code),
             i["status.engines"].eq(status.engines),
             i["status.bus"].eq(status.bus),
             i["status.pc"].eq(status.pc),
-            i["status.resets"].eq(resets | reset),
+            i["status.resets"].eq(resets),
             i["irq.done"].eq(was_running & (status.code == Status.DONE)),
             i["irq.fault"].eq(was_running & (status.code >= Status.OPCODE)),
             self.irq.eq(registers.irq),

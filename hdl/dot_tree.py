@@ -8,7 +8,7 @@ from golden.dot import BLOCK_BITS
 from hdl.arith.carry_save import carry_save
 from hdl.arith.fp32 import Normaliser
 from hdl.arith.largest import largest
-from hdl.memory import ram
+from hdl.memory import collect_errors, error_members, ram
 from hdl.params import DpeParams, bits_for
 
 GROUP = 8  # products compressed to two rows in the cycle that aligns them
@@ -74,6 +74,7 @@ class DotTree(wiring.Component):
                 "significands": In(significands_layout(p)),
                 "o": Out(32),
                 "o_en": Out(1),
+                **error_members(p.protect),
             }
         )
 
@@ -106,8 +107,9 @@ class DotTree(wiring.Component):
                 m.d.sync += stages[k].eq(stages[k - 1])
 
         # Cycle 0: exponents are read; cycle 1: significands.
-        exponent_ram = ram(m, platform, "exponent_ram", 8 * n, p.w_depth, n)
-        significand_ram = ram(m, platform, "significand_ram", 8 * n, p.w_depth, n)
+        exponent_ram = ram(m, platform, "exponent_ram", 8 * n, p.w_depth, n, p.protect)
+        significand_ram = ram(m, platform, "significand_ram", 8 * n, p.w_depth, n, p.protect)
+        collect_errors(m, self, [exponent_ram, significand_ram])
         for memory, words, read, addr in (
             (exponent_ram, [word[7:15] for word in self.w_data], self.r_en, self.r_addr),
             (significand_ram, [Cat(word[:7], word[15]) for word in self.w_data], valid[1], reg("r_addr1", self.r_addr)),

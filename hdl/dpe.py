@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.dot_tree import DotTree, exponents_layout, significands_layout
 from hdl.leaf import place
-from hdl.memory import ram
+from hdl.memory import collect_errors, error_members, ram
 from hdl.params import DpeParams, bits_for
 
 
@@ -87,6 +87,7 @@ class Dpe(wiring.Component):
                 "read": Out(1),
                 "overrun": Out(1),
                 "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
+                **error_members(p.protect),
             }
         )
 
@@ -162,8 +163,8 @@ class Dpe(wiring.Component):
 
         # Activations: exponents are read with the issue, significands a cycle later. Both pass a register, from which
         # all trees are driven: what is decoded here is decoded once.
-        exponent_ram = ram(m, platform, "exponent_ram", 8 * p.n_w, p.x_depth)
-        significand_ram = ram(m, platform, "significand_ram", 8 * p.n_w, p.x_depth)
+        exponent_ram = ram(m, platform, "exponent_ram", 8 * p.n_w, p.x_depth, protect=p.protect)
+        significand_ram = ram(m, platform, "significand_ram", 8 * p.n_w, p.x_depth, protect=p.protect)
         numbers = _marked(m, self.x.payload.data, "x_data")
         issue1 = Signal()
         x_word1 = Signal(p.x_addr_bits)
@@ -215,6 +216,7 @@ class Dpe(wiring.Component):
         )
         m.d.sync += [w_word1.eq(w_word), first1.eq(first), gives1.eq(gives), done1.eq(done)]
         trees = [place(m, platform, f"tree{h}", DotTree, p) for h in range(p.n_h)]
+        collect_errors(m, self, [exponent_ram, significand_ram, *trees])
         for h, tree in enumerate(trees):
             own = Signal(16, name=f"column{h}")
             if h < p.n_w:

@@ -8,6 +8,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.cluster_set import ClusterSet
 from hdl.hcu import CLEAR, Hcu, joined_layout, token_layout
 from hdl.kvmu import Kvmu, burst_layout, move_layout, placed_layout
+from hdl.memory import collect_errors, error_members
 from hdl.params import DreParams, WtuParams, bits_for
 from hdl.wtu import Wtu
 from hdl.wtu_lanes import row_layout
@@ -65,6 +66,7 @@ class Dre(wiring.Component):
                 "device_base": In(p.kvmu.addr_bits),
                 "home_base": In(p.kvmu.addr_bits),
                 "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
+                **error_members(*(unit.protect for unit in (p.hcu, p.wtu, p.kvmu))),
             }
         )
 
@@ -176,6 +178,7 @@ class Dre(wiring.Component):
         with m.If(tags.r_en):
             m.d.sync += take.eq(Mux(take == len(wtus) - 1, 0, take + 1))
         wiring.connect(m, union.o, kvmu.f)
+        collect_errors(m, self, [hcu, *wtus, union, kvmu])
 
         for (name, _, _), unit in zip(self.units(p), [hcu, *wtus, union, kvmu], strict=True):
             for counter in unit.counters():

@@ -10,8 +10,9 @@ from hdl.dre import Dre
 from hdl.hcu import CLEAR, JOIN, token_layout
 from hdl.isa import retrieve_layout
 from hdl.manager_port import Slice
-from hdl.params import CoreParams, HcuParams, WtuParams, bits_for
-from hdl.register_block import RegisterBlock, address_map, lite_members, with_reset
+from hdl.memory import collect_errors, error_members
+from hdl.params import CoreParams, HcuParams, WtuParams, bits_for, reset_cycles
+from hdl.register_block import RegisterBlock, address_map, count_errors, lite_members, with_reset
 from hdl.retriever import Retriever
 
 RESULT, COUNT = 1, 2  # what the retriever calls the registers that it sets
@@ -84,6 +85,7 @@ class CommandEngine(wiring.Component):
                 **stream_members(p),
                 **port_members(p),
                 "perf": Out(data.StructLayout(dict.fromkeys(self.counters(p), 32))),
+                **error_members(p.dre.hcu.protect, p.dre.wtu.protect, p.dre.kvmu.protect),
             }
         )
 
@@ -129,6 +131,7 @@ class CommandEngine(wiring.Component):
             *(row.scores[i].eq(self.s_axis_s_tdata.word_select(i, CODE_BITS)) for i in range(p.dre.wtu.n_w)),
         ]
 
+        collect_errors(m, self, [dre])
         # The command.
         code = Signal(Status)
         offered = Signal()
@@ -147,6 +150,9 @@ class CommandEngine(wiring.Component):
             m.d.sync += [offered.eq(1), code.eq(Status.RUNNING)]
         with m.If(retriever.done.valid):
             m.d.sync += code.eq(Status.DONE)
+        if hasattr(dre, "error"):
+            with m.If(dre.error[1]):
+                m.d.sync += code.eq(Status.MEMORY)
         for name, status in (("full", Status.FULL), ("range", Status.RANGE), ("bus", Status.BUS)):
             with m.If(retriever.fault[name]):
                 m.d.sync += code.eq(status)
@@ -209,20 +215,17 @@ class DreIp(wiring.Component):
         p, m = self.p, Module()
         m.submodules.registers = registers = self.registers
         i, o = registers.i, registers.o
-        reset = Signal()
         engine = CommandEngine(p)
-        m.submodules.engine = with_reset(m, engine, reset)
-        resets = Signal()  # asked for
+        may_reset = Signal()
+        m.submodules.engine, resets = with_reset(m, engine, o["control.reset"], may_reset, reset_cycles(p))
+        count_errors(m, registers, engine, resets)
         was_running = Signal()
         running = Signal()
-        m.d.sync += [
-            was_running.eq(running),
-            reset.eq(resets & ~engine.busy & ~reset),
-            resets.eq((resets & ~reset) | o["control.reset"]),
-        ]
+        m.d.sync += was_running.eq(running)
         m.d.comb += [
             running.eq(engine.code == Status.RUNNING),
             engine.stop.eq(resets),
+            may_reset.eq(~engine.busy),
             engine.start.eq(o["control.start"]),
             engine.command.action.eq(o["command.action"]),
             engine.command.shift.eq(o["command.shift"]),
@@ -234,7 +237,7 @@ class DreIp(wiring.Component):
             *(getattr(engine, n).eq(o[f"{n}.value"]) for n in ("th_hd", "ratio", "device_base", "home_base")),
             i["status.code"].eq(engine.code),
             i["status.bus"].eq(engine.busy),
-            i["status.resets"].eq(resets | reset),
+            i["status.resets"].eq(resets),
             i["irq.done"].eq(was_running & (engine.code == Status.DONE)),
             i["irq.fault"].eq(was_running & (engine.code >= Status.OPCODE)),
             i["result.value"].eq(engine.result),

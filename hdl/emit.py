@@ -15,7 +15,7 @@ from amaranth.lib import wiring
 
 from golden.params import check
 from hdl.leaf import Leaves, convert
-from hdl.params import SystemParams
+from hdl.params import SystemParams, reset_cycles
 
 # unit -> (module, class, where `SystemParams` holds its parameters). These run on a trace alone.
 UNITS = {
@@ -101,6 +101,7 @@ def emit(unit: str, params: object) -> Emitted:
         "timing": component.timing(component.p),
         "counters": component.counters(),
         **({"core_counters": component.core_counters()} if hasattr(component, "core_counters") else {}),
+        "reset_cycles": reset_cycles(params),
         "leaves": leaves.counts,
         "sha256": hashlib.sha256(verilog.encode()).hexdigest(),
     }

@@ -6,7 +6,7 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from hdl.arith.popcount import popcount
-from hdl.memory import SinglePortRam
+from hdl.memory import SinglePortRam, collect_errors, error_members
 from hdl.params import HcuParams, bits_for
 
 JOIN, CLEAR = 0, 1
@@ -74,6 +74,7 @@ class Hcu(wiring.Component):
                 "th_hd": In(p.distance_bits),
                 "o": Out(stream.Signature(joined_layout(p))),
                 "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
+                **error_members(p.protect),
             }
         )
 
@@ -111,8 +112,9 @@ class Hcu(wiring.Component):
         # Cluster hash bits, a word holding those of n_h clusters, and the ones that come after each chunk.
         rest_bits = [p.rest_bits(c) for c in range(chunks)]
         lane_width = p.n_hp + sum(rest_bits)
-        table = m.submodules.table = SinglePortRam(p.n_h * lane_width, groups * p.n_ctx, lanes=p.n_h)
-        counts = m.submodules.counts = SinglePortRam(p.count_bits, p.clusters * p.n_ctx)
+        table = m.submodules.table = SinglePortRam(p.n_h * lane_width, groups * p.n_ctx, p.n_h, p.protect)
+        counts = m.submodules.counts = SinglePortRam(p.count_bits, p.clusters * p.n_ctx, protect=p.protect)
+        collect_errors(m, self, [table, counts])
 
         # The key being compared, and how far its scan is.
         cur = Signal(token_layout(p))

@@ -24,8 +24,9 @@ def status_layout() -> data.StructLayout:
 
 
 def fault_layout() -> data.StructLayout:
-    """Pulses: an error response, an address outside a scratchpad or off the grid, a semaphore above 255, no block."""
-    return data.StructLayout({"bus": 1, "range": 1, "semaphore": 1, "full": 1})
+    """Pulses: an error response, an address outside a scratchpad or off the grid, a semaphore above 255, no block, a
+    word of a memory that its check bits cannot correct."""
+    return data.StructLayout({"bus": 1, "range": 1, "semaphore": 1, "full": 1, "memory": 1})
 
 
 def done_layout() -> data.StructLayout:

@@ -6,7 +6,7 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from hdl.cluster_set import cluster_layout
-from hdl.memory import SinglePortRam
+from hdl.memory import SinglePortRam, collect_errors, error_members
 from hdl.params import KvmuParams, bits_for
 
 APPEND, CLEAR = 0, 1
@@ -89,6 +89,7 @@ class Kvmu(wiring.Component):
                 "device_base": In(p.addr_bits),
                 "home_base": In(p.addr_bits),
                 "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
+                **error_members(p.protect),
             }
         )
 
@@ -123,10 +124,11 @@ class Kvmu(wiring.Component):
         state_layout = data.StructLayout(
             {"level": bits_for(p.clusters + 1), "pos": bits_for(p.recent), "filled": 1}  # pos: ring slot of next entry
         )
-        table = m.submodules.table = SinglePortRam(row_layout.size, p.n_ctx * p.clusters)
-        chain = m.submodules.chain = SinglePortRam(p.block_bits, p.blocks)
-        ring = m.submodules.ring = SinglePortRam(p.cluster_bits, p.n_ctx * p.recent)
-        state = m.submodules.state = SinglePortRam(state_layout.size, p.n_ctx)
+        table = m.submodules.table = SinglePortRam(row_layout.size, p.n_ctx * p.clusters, protect=p.protect)
+        chain = m.submodules.chain = SinglePortRam(p.block_bits, p.blocks, protect=p.protect)
+        ring = m.submodules.ring = SinglePortRam(p.cluster_bits, p.n_ctx * p.recent, protect=p.protect)
+        state = m.submodules.state = SinglePortRam(state_layout.size, p.n_ctx, protect=p.protect)
+        collect_errors(m, self, [table, chain, ring, state])
         items = m.submodules.items = SyncFIFO(width=self._item_layout().size, depth=4)
 
         # What was read for the beat taken last. A context that holds nothing has no valid state word.

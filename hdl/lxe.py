@@ -11,6 +11,7 @@ from hdl.axi import connect_ports, port_members
 from hdl.dpe import Dpe, result_layout
 from hdl.isa import done_layout, host_layout, retrieve_layout, status_layout
 from hdl.loader import Loader
+from hdl.memory import collect_errors, error_members
 from hdl.multiplier import Multiplier
 from hdl.params import CoreParams
 from hdl.retriever import fault_layout
@@ -44,6 +45,7 @@ class Lxe(wiring.Component):
         `hdl.retriever.Retriever`; `busy`: its bus owes an answer
     d : Out(stream of `hdl.storer.dre_layout`) : hash bits and score codes for it
     stop : Out(1) : after a fault, to whatever has a bus of its own
+    memory : In(1) : pulse: a memory beside the LXE has a word that its check bits cannot correct
     perf : Out(struct of 32-bit counters) : those of the units, named unit.counter
 
     Latency: that of the program (`golden.isa`); an instruction reaches its engine 2 cycles after it leaves program
@@ -68,6 +70,8 @@ class Lxe(wiring.Component):
                 "fault": In(fault_layout()),
                 "d": Out(stream.Signature(dre_layout(p))),
                 "stop": Out(1),
+                "memory": In(1),
+                **error_members(p.lxe.protect, p.dpe.protect, p.vpe.protect),
                 "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
             }
         )
@@ -125,7 +129,9 @@ class Lxe(wiring.Component):
                 loader.fault.range | storer.fault.range | multiplier.fault | dpe.overrun | self.fault.range
             ),
             sequencer.fault.full.eq(self.fault.full),
+            sequencer.fault.memory.eq(self.memory | (self.error[1] if hasattr(self, "error") else 0)),
         ]
+        collect_errors(m, self, [sequencer, dpe, vpe])
 
         # Scratchpads: X has two writers, the loader first.
         wiring.connect(m, loader.w, dpe.w)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from golden.isa import ADDR_BITS, PAYLOAD, LxeFormat, Opcode
 from golden.params import DotFormat, ParamError, ReSVParams, ScoreFormat, check, check_ints
+from golden.secded import PROTECTIONS
 from golden.vector import VectorFormat
 
 CONTEXT_BITS = PAYLOAD[Opcode.RETRIEVE]["ctx"]
@@ -14,6 +15,36 @@ _GROUPS = ("core", "dre", "hcu", "wtu", "kvmu", "dpe", "vpe", "lxe")  # fields t
 def bits_for(n: int) -> int:
     """Bits that hold the values 0 to n - 1, at least 1 (Amaranth's `range(1)` is zero bits wide)."""
     return max(1, (n - 1).bit_length())
+
+
+def check_protect(p: object) -> None:
+    """`ParamError` for a protection that there is none of."""
+    check(p.protect in PROTECTIONS, "protect", p.protect, f"must be one of {', '.join(PROTECTIONS)}")
+
+
+def depths(p: object) -> list[int]:
+    """Words of the protected memories under these parameters, of whatever holds some."""
+    own = []
+    if getattr(p, "protect", "none") != "none":
+        match p:
+            case HcuParams():
+                own = [p.clusters * p.n_ctx]
+            case WtuParams():
+                own = [p.words * p.n_ctx, p.banks * p.row_groups, 1 << p.bin_bits]
+            case KvmuParams():
+                own = [p.clusters * p.n_ctx, p.blocks, p.n_ctx * p.recent]
+            case DpeParams():
+                own = [p.w_depth, p.x_depth]
+            case VpeParams():
+                own = [p.depth]
+            case LxeParams():
+                own = [p.i_depth]
+    return own + [d for name, part in vars(p).items() if name in _GROUPS for d in depths(part)]
+
+
+def reset_cycles(p: object) -> int:
+    """Cycles for which a reset must last: in them protected memories become zero."""
+    return max([1, *(1 << bits_for(depth) for depth in depths(p))])
 
 
 @dataclass(frozen=True)
@@ -29,9 +60,11 @@ class HcuParams:
     count_bits: int = 16
     token_bits: int = 20
     early_abandon: bool = True
+    protect: str = "none"  # check bits of the memories: none, parity or secded (`golden.secded`)
 
     def __post_init__(self):
         check_ints(self)
+        check_protect(self)
         for name in ("n_h", "n_w", "n_hp", "clusters", "n_ctx", "frame", "count_bits", "token_bits"):
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         check(self.n_hp % self.n_w == 0, "n_w", self.n_w, f"must divide n_hp = {self.n_hp}")
@@ -76,9 +109,11 @@ class WtuParams:
     bin_bits: int = 5  # exact variant: radix digit of the weighted histogram
     list_depth: int = 8  # exact variant: candidates of the crossing bin kept sorted
     count_digit: int = 9  # exact variant: bits of a count multiplied a cycle
+    protect: str = "none"  # check bits of the memories
 
     def __post_init__(self):
         check_ints(self)
+        check_protect(self)
         for name in ("n_h", "n_w", "clusters", "n_ctx", "count_bits", "list_depth", "count_digit"):
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         check(self.clusters % self.n_w == 0, "n_w", self.n_w, f"must divide clusters = {self.clusters}")
@@ -157,9 +192,11 @@ class KvmuParams:
     boundary: int = 4096  # a burst never crosses a multiple of this (AXI)
     addr_bits: int = 40
     token_bits: int = 20
+    protect: str = "none"  # check bits of the memories
 
     def __post_init__(self):
         check_ints(self)
+        check_protect(self)
         for name in ("n_ctx", "clusters", "blocks", "block_slots", "recent", "entry_bytes", "boundary", "token_bits"):
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         check(self.boundary & (self.boundary - 1) == 0, "boundary", self.boundary, "must be a power of two")
@@ -225,9 +262,11 @@ class DpeParams:
     window: int = 24  # bits of an aligned product, `golden.params.DotFormat`
     w_depth: int = 32  # words of n_w weights a tree: 256 KB in all
     x_depth: int = 512  # words of n_w activations: 64 KB
+    protect: str = "none"  # check bits of the memories, for 8 bits of weights, a word of activations
 
     def __post_init__(self):
         check_ints(self)
+        check_protect(self)
         check(self.n_h >= 1, "n_h", self.n_h, "must be at least 1")
         for name in ("w_depth", "x_depth"):
             value = getattr(self, name)
@@ -259,9 +298,11 @@ class VpeParams:
     n_w: int = 64  # N_VPE-w
     depth: int = 64  # words of n_w numbers in each of a unit's three banks
     score: ScoreFormat = ScoreFormat()
+    protect: str = "none"  # check bits of the banks
 
     def __post_init__(self):
         check_ints(self)
+        check_protect(self)
         check(self.n_h >= 1, "n_h", self.n_h, "must be at least 1")
         self.format  # noqa: B018 - checks the rest
 
@@ -287,9 +328,11 @@ class LxeParams:
     bursts: int = 32  # read bursts of the loader under way, and write bursts of the storer
     copies: int = 8  # bursts of the retriever under way in each direction; its buffer has room for one more
     burst_bytes: int = 1024  # longest burst
+    protect: str = "none"  # check bits of program memory
 
     def __post_init__(self):
         check_ints(self)
+        check_protect(self)
         for name in ("queue", "bursts", "copies"):
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         for name, low, high in (

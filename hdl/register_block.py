@@ -15,6 +15,7 @@ from amaranth import (
     Mux,
     ResetSignal,
     Signal,
+    Value,
 )
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -244,11 +245,36 @@ def kind_of(field: FieldNode) -> str:
     raise ValueError(f"{field.get_path()}: sw={sw}, hw={hw}: a register block has no such field")
 
 
-def with_reset(m: Module, unit: wiring.Component, reset: Signal) -> Elaboratable:
-    """A submodule of `m` that is also reset by a signal: in a clock domain of its own, whose clock is that of `m`."""
+def with_reset(
+    m: Module, unit: wiring.Component, asked: Signal, may: Signal, cycles: int
+) -> tuple[Elaboratable, Value]:
+    """A submodule of `m` that is reset with `m` and when it is `asked` for, as soon as it `may`, for so many cycles.
+
+    And whether that is still to come or under way. Its clock is that of `m`, its clock domain its own.
+    """
     m.domains.unit = ClockDomain("unit", local=True)
+    waits = Signal()
+    reset = Signal(init=1)
+    left = Signal(range(max(2, cycles)), init=cycles - 1)
+    with m.If(reset):
+        m.d.sync += [left.eq(left - 1), reset.eq(left != 0), waits.eq(0)]
+    with m.Elif(waits & may):
+        m.d.sync += [reset.eq(1), left.eq(cycles - 1)]
+    with m.If(asked):
+        m.d.sync += waits.eq(1)
     m.d.comb += [ClockSignal("unit").eq(ClockSignal()), ResetSignal("unit").eq(ResetSignal() | reset)]
-    return DomainRenamer("unit")(unit)
+    return DomainRenamer("unit")(unit), waits | reset
+
+
+def count_errors(m: Module, registers: RegisterBlock, unit: wiring.Component, reset: Value) -> None:
+    """What the memories of a unit correct and detect, in the registers `protection`."""
+    for k, name in enumerate(("corrected", "detected")):
+        counted = Signal(32, name=name)
+        m.d.comb += registers.i[f"protection.{name}.value"].eq(counted)
+        if hasattr(unit, "error"):
+            m.d.sync += counted.eq(Mux(reset, 0, counted + unit.error[k]))
+    if hasattr(unit, "error"):
+        m.d.comb += registers.i["irq.corrected"].eq(unit.error[0])
 
 
 def lite_members(address_bits: int) -> dict[str, wiring.Member]:

@@ -20,7 +20,7 @@ from hdl.isa import (
     vector_layout,
 )
 from hdl.loop_stack import LoopStack
-from hdl.memory import ram
+from hdl.memory import collect_errors, error_members, ram
 from hdl.params import CoreParams, bits_for
 from hdl.semaphores import WAITERS, Semaphores
 
@@ -106,6 +106,7 @@ class Sequencer(wiring.Component):
                 "outstanding": In(1),
                 "stop": Out(1),
                 "status": Out(status_layout()),
+                **error_members(p.lxe.protect),
                 "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
             }
         )
@@ -148,7 +149,8 @@ class Sequencer(wiring.Component):
         ]
 
         # Fetch.
-        program = ram(m, platform, "program", WORD_BITS, f.i_depth)
+        program = ram(m, platform, "program", WORD_BITS, f.i_depth, protect=self.p.lxe.protect)
+        collect_errors(m, self, [program])
         pc = Signal(17)  # of the instruction to be fetched
         fetch = Signal()
         redirect = Signal()
@@ -337,7 +339,9 @@ class Sequencer(wiring.Component):
         with m.If(halts):
             m.d.sync += code.eq(Status.DONE)
         with m.If(~self.stop):
-            with m.If(self.fault.bus):
+            with m.If(self.fault.memory):
+                m.d.sync += code.eq(Status.MEMORY)
+            with m.Elif(self.fault.bus):
                 m.d.sync += code.eq(Status.BUS)
             with m.Elif(self.fault.range | (running & valid3 & outside)):
                 m.d.sync += code.eq(Status.RANGE)

@@ -8,6 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from golden.vector import SCALARS, Bank, Format, Instruction, Op, Post, Reduce, Source, Swap
 from hdl.leaf import place
+from hdl.memory import collect_errors, error_members
 from hdl.params import VpeParams, bits_for
 from hdl.vpe_lane import OPERANDS, Lane, Result
 from hdl.vpe_unit import REGISTER, VectorUnit, read_layout, write_layout
@@ -91,6 +92,7 @@ class Vpe(wiring.Component):
                 "i": In(stream.Signature(word_layout(p))),
                 "o": Out(stream.Signature(output_layout(p))),
                 "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
+                **error_members(p.protect),
             }
         )
 
@@ -275,6 +277,7 @@ class Vpe(wiring.Component):
             *(read.immediate[k].eq(now[f"imm_{n}"]) for k, n in enumerate("abc")),
             read.fixed.eq(Cat(now[n] != Source.SCALAR for n in "abc")),
         ]
+        units = []
         for h in range(p.n_h):
             unit = place(m, platform, f"unit{h}", VectorUnit, p)
             m.d.comb += [
@@ -288,8 +291,10 @@ class Vpe(wiring.Component):
                 unit.format.eq(out.format),
                 self.o.payload.data[h].eq(unit.o),
             ]
+            units.append(unit)
             if h == 0:
                 m.d.comb += done.eq(unit.done)
+        collect_errors(m, self, units)
         m.d.comb += [
             self.o.valid.eq(out_valid),
             self.o.payload.format.eq(out.format),

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from golden.vector import SCALARS, Format, Reduce
 from hdl.arith.elementwise import Op
 from hdl.leaf import place
-from hdl.memory import Ram
+from hdl.memory import Ram, collect_errors, error_members
 from hdl.params import VpeParams, bits_for
 from hdl.vpe_lane import OPERANDS, Lane, Result
 from hdl.vpe_reduce import RowMax, RowSum
@@ -65,6 +65,7 @@ class VectorUnit(wiring.Component):
                 "done": Out(SCALARS),
                 "format": In(2),
                 "o": Out(32 * p.n_w),
+                **error_members(p.protect),
             }
         )
 
@@ -80,10 +81,11 @@ class VectorUnit(wiring.Component):
         def halves(name, word):
             return comb(name, Cat(word.word_select(2 * j + 1, 16) for j in range(n)))
 
-        words = []
+        words, banks = [], []
         for k, name in enumerate("abc"):
             width = 16 * n if name == "b" else 32 * n
-            bank = m.submodules[f"bank_{name}"] = Ram(width, p.depth)
+            bank = m.submodules[f"bank_{name}"] = Ram(width, p.depth, protect=p.protect)
+            banks.append(bank)
             m.d.comb += [
                 bank.r_en.eq(self.read.en[k]),
                 bank.r_addr.eq(self.read.addr[k]),
@@ -92,6 +94,7 @@ class VectorUnit(wiring.Component):
                 bank.w_data.eq(halves("y_halves", y) if name == "b" else y),
             ]
             words.append(bank.r_data)
+        collect_errors(m, self, banks)
 
         # Scalars of the three operands, b's upper half: taken when the banks are read.
         scalars = Signal(data.ArrayLayout(32, SCALARS))

@@ -86,4 +86,6 @@ class Wtu(wiring.Component):
             else:
                 m.d.comb += [theirs.payload.eq(ours.payload), theirs.valid.eq(ours.valid), ours.ready.eq(theirs.ready)]
         m.d.comb += [core.ratio.eq(self.ratio), self.perf.eq(core.perf)]
+        if hasattr(self, "error"):
+            m.d.comb += self.error.eq(core.error)
         return m

@@ -7,7 +7,7 @@ from amaranth.lib import wiring
 
 from hdl import wtu_lanes as lanes
 from hdl.arith.popcount import popcount
-from hdl.memory import SinglePortRam
+from hdl.memory import SinglePortRam, collect_errors
 from hdl.params import WtuParams, bits_for
 
 
@@ -58,8 +58,9 @@ class WtuBuckets(wiring.Component):
             m.d.comb += s.eq(value)
             return s
 
-        score = m.submodules.score = SinglePortRam(f.bits * n_w, p.words)
-        count = m.submodules.count = SinglePortRam(p.count_bits * n_w, p.n_ctx * p.words, lanes=n_w)
+        score = m.submodules.score = SinglePortRam(f.bits * n_w, p.words, protect=p.protect)
+        count = m.submodules.count = SinglePortRam(p.count_bits * n_w, p.n_ctx * p.words, n_w, p.protect)
+        collect_errors(m, self, [score, count])
         state = Signal(2, init=State.LOAD)
         load, th_state, passing = (comb(1, f"state_{e.name.lower()}", state == e) for e in State)
         busy, go, finish = Signal(), Signal(), Signal()

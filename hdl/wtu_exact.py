@@ -7,7 +7,7 @@ from amaranth.lib import data, wiring
 
 from hdl import wtu_lanes as lanes
 from hdl.arith.popcount import popcount
-from hdl.memory import Ram, SinglePortRam
+from hdl.memory import Ram, SinglePortRam, collect_errors
 from hdl.params import WtuParams, bits_for
 from hdl.sorted_list import SortedList
 from hdl.wtu_histogram import WeightedHistogram
@@ -104,16 +104,18 @@ class WtuExact(wiring.Component):
             m.d.comb += s.eq(value)
             return s
 
-        scores = [SinglePortRam(f.bits * n_w, p.words) for _ in range(p.banks)]
+        scores = [SinglePortRam(f.bits * n_w, p.words, protect=p.protect) for _ in range(p.banks)]
         for k, score in enumerate(scores):
             m.submodules[f"score{k}"] = score
-        tops = m.submodules.tops = Ram(bin_bits * p.group, p.banks * p.row_groups, lanes=p.group)
-        count = m.submodules.count = SinglePortRam(p.count_bits * n_w, p.n_ctx * p.words, lanes=n_w)
+        tops = m.submodules.tops = Ram(bin_bits * p.group, p.banks * p.row_groups, p.group, p.protect)
+        count = m.submodules.count = SinglePortRam(p.count_bits * n_w, p.n_ctx * p.words, n_w, p.protect)
         # Loading and selecting read counts in the same cycle: a second read port, as a copy.
         count2 = count
         if p.double_buffer:
-            count2 = m.submodules.count2 = SinglePortRam(p.count_bits * n_w, p.n_ctx * p.words, lanes=n_w)
+            count2 = m.submodules.count2 = SinglePortRam(p.count_bits * n_w, p.n_ctx * p.words, n_w, p.protect)
         hist = m.submodules.hist = WeightedHistogram(p, bin_bits)
+        counts = [count, count2] if count2 is not count else [count]
+        collect_errors(m, self, [*scores, tops, *counts, hist])
 
         front, back = Signal(3, init=Front.CLEAR), Signal(3, init=Back.IDLE)
         fronts = [comb(1, f"front_{e.name.lower()}", front == e) for e in Front]

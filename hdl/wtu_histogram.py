@@ -5,7 +5,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl import wtu_lanes as lanes
-from hdl.memory import Ram
+from hdl.memory import Ram, collect_errors, error_members
 from hdl.params import WtuParams, bits_for
 
 
@@ -81,6 +81,7 @@ class WeightedHistogram(wiring.Component):
                 "walk_bin": In(bin_bits),
                 "bin_sum": Out(self.bin_sum_bits),
                 "next": In(self.sets),
+                **error_members(p.protect),
             }
         )
 
@@ -126,6 +127,7 @@ class WeightedHistogram(wiring.Component):
 
         pieces = self._pieces()
         products, values, bins_walked, tops = [], [], [], []
+        rams = []
         for j in range(n_w):
             # The product, of a digit or for Th.
             factor, part = Signal(p.score.significand_bits, name=f"factor{j}"), Signal(p.count_digit, name=f"part{j}")
@@ -170,7 +172,8 @@ class WeightedHistogram(wiring.Component):
             was, seen = wrote & again.replicate(weight_bits), 0
             for s in range(sets):
                 # A word of a bin: sum, number of the histogram, whether it holds anything.
-                m.submodules[f"hist{j}_{s}"] = ram = Ram(weight_bits + bin_bits + 1, 1 << bin_bits)
+                m.submodules[f"hist{j}_{s}"] = ram = Ram(weight_bits + bin_bits + 1, 1 << bin_bits, protect=p.protect)
+                rams.append(ram)
                 m.d.comb += [
                     ram.r_en.eq(self.take | self.walk),
                     ram.r_addr.eq(Mux(set_walks[s], self.walk_bin, self.bins[j])),
@@ -190,6 +193,7 @@ class WeightedHistogram(wiring.Component):
                 bins_walked.append(walked)
             else:
                 values.append(comb(max(len(value), weight_bits), f"addend{j}", value | walked))
+        collect_errors(m, self, rams)
         m.d.comb += self.word_top.eq(lanes.max_tree(m, tops, "word_top"))
         self._th(m, products, pieces)
 

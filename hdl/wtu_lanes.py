@@ -4,6 +4,7 @@ from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
+from hdl.memory import error_members
 from hdl.params import WtuParams, bits_for
 
 TH_DIGIT = 8  # bits of ratio_q16 multiplied a cycle
@@ -42,6 +43,7 @@ def signature(p: WtuParams, counters: list[str]) -> dict:
         "ratio": In(17),
         "o": Out(stream.Signature(beat_layout(p))),
         "perf": Out(data.StructLayout(dict.fromkeys(counters, 32))),
+        **error_members(p.protect),
     }
 
 

@@ -150,7 +150,9 @@ class Run:
 
     def _simulate(self, binary: Path, folder: Path, args: list[str] | None = None) -> dict:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps({**self.config, "seed": self.seed}))
+        (folder / "config.json").write_text(
+            json.dumps({**self.config, "seed": self.seed, "reset_cycles": self.emitted.manifest.get("reset_cycles", 1)})
+        )
         results = folder / "results.xml"
         results.unlink(missing_ok=True)
         setting = {

@@ -13,6 +13,8 @@ from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge, First, RisingEdge, Timer
 from cocotb.utils import get_sim_time
 
+from tb.runner import config
+
 
 def pack(layout, value) -> int:
     """The integer whose bits are `value` (dict for a struct, list for an array, int otherwise) in `layout`."""
@@ -114,6 +116,7 @@ class Bench:
 
     def __init__(self, dut, seed: int):
         self.dut, self.rng, self.cycle = dut, random.Random(seed), 0
+        self.hold = config()["reset_cycles"]
         self.streams: list[Source | Sink] = []
 
     def source(self, name: str, layout, idle: float = 0.0) -> Source:
@@ -127,17 +130,17 @@ class Bench:
         return self.streams[-1]
 
     async def start(self) -> None:
-        """Start the clock and reset for two cycles."""
+        """Start the clock and reset for a cycle more than is needed."""
         self.dut.rst.value = 1
         cocotb.start_soon(Clock(self.dut.clk, 2, unit="ns").start())
-        for _ in range(2):
+        for _ in range(1 + self.hold):
             await FallingEdge(self.dut.clk)
         await RisingEdge(self.dut.clk)
         self.dut.rst.value = 0
         await self._settle()
 
     async def reset(self) -> None:
-        """Reset for one cycle in flight; streams forget what was on its way, cycle counting starts again."""
+        """Reset in flight, as long as is needed; streams forget what was on its way, cycle counting starts again."""
         await RisingEdge(self.dut.clk)
         self.dut.rst.value = 1
         for s in self.streams:
@@ -147,7 +150,8 @@ class Bench:
                 s.valid_.value = 0
             else:
                 s.held = None
-        await RisingEdge(self.dut.clk)
+        for _ in range(self.hold):
+            await RisingEdge(self.dut.clk)
         self.dut.rst.value = 0
         self.cycle = 0
         await self._settle()
