@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from golden.isa import ADDR_BITS, PAYLOAD, Opcode
 from hdl.axi import Bursts, address_layout, read_layout, response_layout, write_layout
-from hdl.memory import Ram
+from hdl.memory import Ram, collect_errors, error_members
 from hdl.params import CoreParams, bits_for
 
 
@@ -48,7 +48,7 @@ class Copier(wiring.Component):
         bursts are under way in each direction, beats on `r` and responses on `b` are always taken
     read : Out(1) : a beat of a copy is being taken
     ended : Out(1) : all copies taken so far are written, and the bus has said so
-    error : Out(1) : an error response, pulses
+    bus_error : Out(1) : an error response, pulses
     go : In(1) : begin bursts, keep what comes. It falls once, for good, at a fault or with `stop`
     stop : In(1) : write nothing more: the rest of a burst goes out with strb 0
     busy : Out(1) : a burst is under way
@@ -73,11 +73,12 @@ class Copier(wiring.Component):
                 "bus": Out(bus_signature(p)),
                 "read": Out(1),
                 "ended": Out(1),
-                "error": Out(1),
+                "bus_error": Out(1),
                 "go": In(1),
                 "stop": In(1),
                 "busy": Out(1),
                 "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
+                **error_members(p.lxe.protect),
             }
         )
 
@@ -91,7 +92,8 @@ class Copier(wiring.Component):
         bursts = p.lxe.copies
         m.submodules.reads = reads = Bursts(p)
         m.submodules.writes = writes = Bursts(p)
-        m.submodules.buffer = buffer = Ram(8 * p.lxe.bus_bytes, depth)
+        m.submodules.buffer = buffer = Ram(8 * p.lxe.bus_bytes, depth, protect=p.lxe.protect)
+        collect_errors(m, self, [buffer])
 
         # A copy goes to both; what it writes waits, so that its reads need not.
         i = self.i.payload
@@ -181,7 +183,7 @@ class Copier(wiring.Component):
             bus.aw.valid.eq(announced),
             bus.w.valid.eq(w_valid),
             bus.b.ready.eq(1),
-            self.error.eq(error | (self.go & bus.b.valid & bus.b.payload.resp[1])),
+            self.bus_error.eq(error | (self.go & bus.b.valid & bus.b.payload.resp[1])),
             self.busy.eq(reading.any() | writing.any()),
             self.ended.eq(~queue.r_rdy & ~writes.o.valid & ~writing.any()),
         ]

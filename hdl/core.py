@@ -1,6 +1,6 @@
 """A core: the LXE with the retrieval engine beside it."""
 
-from amaranth import Module
+from amaranth import Cat, Module
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -107,10 +107,10 @@ class Core(wiring.Component):
             lxe.set.eq(retriever.set),
             lxe.fault.eq(retriever.fault),
             retriever.stop.eq(lxe.stop),
-            lxe.memory.eq(dre.error[1] if hasattr(dre, "error") else 0),
+            lxe.memory.eq(Cat(unit.error[1] for unit in (dre, retriever) if hasattr(unit, "error")).any()),
             *(getattr(dre, name).eq(getattr(self, name)) for name in ("th_hd", "ratio", "device_base", "home_base")),
         ]
-        collect_errors(m, self, [lxe, dre])
+        collect_errors(m, self, [lxe, dre, retriever])
         # The LXE's own port goes through; the retriever's channels become one.
         pass_ports(m, self, lxe, port_members(p))
         connect_ports(m, p, self, retriever.bus, retriever.bus, HOST_PREFIX)

@@ -1,6 +1,6 @@
 """A DRE as an IP block beside any GPU or NPU: registers, an interrupt, two AXI4 streams, an AXI4 manager."""
 
-from amaranth import Module, Mux, Signal
+from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -85,7 +85,7 @@ class CommandEngine(wiring.Component):
                 **stream_members(p),
                 **port_members(p),
                 "perf": Out(data.StructLayout(dict.fromkeys(self.counters(p), 32))),
-                **error_members(p.dre.hcu.protect, p.dre.wtu.protect, p.dre.kvmu.protect),
+                **error_members(p.dre.hcu.protect, p.dre.wtu.protect, p.dre.kvmu.protect, p.lxe.protect),
             }
         )
 
@@ -131,7 +131,7 @@ class CommandEngine(wiring.Component):
             *(row.scores[i].eq(self.s_axis_s_tdata.word_select(i, CODE_BITS)) for i in range(p.dre.wtu.n_w)),
         ]
 
-        collect_errors(m, self, [dre])
+        collect_errors(m, self, [dre, retriever])
         # The command.
         code = Signal(Status)
         offered = Signal()
@@ -150,9 +150,8 @@ class CommandEngine(wiring.Component):
             m.d.sync += [offered.eq(1), code.eq(Status.RUNNING)]
         with m.If(retriever.done.valid):
             m.d.sync += code.eq(Status.DONE)
-        if hasattr(dre, "error"):
-            with m.If(dre.error[1]):
-                m.d.sync += code.eq(Status.MEMORY)
+        with m.If(Cat(unit.error[1] for unit in (dre, retriever) if hasattr(unit, "error")).any()):
+            m.d.sync += code.eq(Status.MEMORY)
         for name, status in (("full", Status.FULL), ("range", Status.RANGE), ("bus", Status.BUS)):
             with m.If(retriever.fault[name]):
                 m.d.sync += code.eq(status)

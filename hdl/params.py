@@ -38,7 +38,7 @@ def depths(p: object) -> list[int]:
             case VpeParams():
                 own = [p.depth]
             case LxeParams():
-                own = [p.i_depth]
+                own = [p.i_depth, (p.copies + 1) * max(1, p.burst_bytes // p.bus_bytes)]
     return own + [d for name, part in vars(p).items() if name in _GROUPS for d in depths(part)]
 
 
@@ -328,7 +328,7 @@ class LxeParams:
     bursts: int = 32  # read bursts of the loader under way, and write bursts of the storer
     copies: int = 8  # bursts of the retriever under way in each direction; its buffer has room for one more
     burst_bytes: int = 1024  # longest burst
-    protect: str = "none"  # check bits of program memory
+    protect: str = "none"  # check bits of program memory and of the retriever's buffer
 
     def __post_init__(self):
         check_ints(self)

@@ -10,6 +10,7 @@ from hdl.feeder import clear_layout
 from hdl.hcu import CLEAR, JOIN, joined_layout
 from hdl.isa import done_layout, retrieve_layout
 from hdl.kvmu import burst_layout, move_layout, placed_layout
+from hdl.memory import collect_errors, error_members
 from hdl.params import CoreParams, bits_for
 from hdl.sequencer import set_layout
 
@@ -81,6 +82,7 @@ class Retriever(wiring.Component):
                 "stop": In(1),
                 "busy": Out(1),
                 "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
+                **error_members(p.lxe.protect),
             }
         )
 
@@ -105,6 +107,7 @@ class Retriever(wiring.Component):
         failed = Signal()
         m.submodules.copier = copier = Copier(p)
         wiring.connect(m, copier.bus, wiring.flipped(self.bus))
+        collect_errors(m, self, [copier])
         copies, copy = copier.i, copier.i.payload
         length = Signal(bits_for(max(k.entry_bytes, k.boundary) + 1), init=k.entry_bytes)  # bytes of a copy
         m.d.sync += failed.eq(failed | self.fault.as_value().any())
@@ -132,7 +135,7 @@ class Retriever(wiring.Component):
             copier.go.eq(works),
             copier.stop.eq(self.stop),
             copy.words.eq((length >> shift) - 1),
-            self.fault.bus.eq(copier.error),
+            self.fault.bus.eq(copier.bus_error),
             self.busy.eq(copier.busy),
             self.done.signal.eq(work.signal),
         ]
