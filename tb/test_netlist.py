@@ -1,0 +1,44 @@
+"""Benches on mapped netlists: after synthesis the units of retrieval compute what golden does."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from hdl.emit import Emitted, emit
+from hdl.params import preset
+from tb.netlist import mapped
+from tb.test_hcu import golden, run, stream
+from tb.test_protection import dre
+
+TINY = preset("tiny").core
+
+
+@cache
+def netlist(unit: str) -> Emitted:
+    return mapped(emit(unit, {"hcu": TINY.dre.hcu, "dre": TINY.dre}[unit]))
+
+
+def hcu(unit: Emitted) -> bool:
+    beats = stream(TINY.dre.hcu, 1, 200, 3, 0.02)
+    return run(unit, TINY.dre.hcu, beats, 3, 0.2, 0.2, waves=False)["beats"] == golden(TINY.dre.hcu, 3, beats)[0]
+
+
+def test_hcu_equals_golden():
+    assert hcu(netlist("hcu"))
+
+
+@pytest.mark.slow
+def test_dre_equals_golden():
+    """It holds HCU, WTU, cluster set and KVMU."""
+    assert dre(netlist("dre"), TINY)
+
+
+def test_a_wrong_cell_is_noticed():
+    sound = netlist("hcu")
+    at = sound.verilog.index("module NAND2(")
+    cell, end, rest = sound.verilog[at:].partition("endmodule")
+    assert "_0_ = ~_1_" in cell
+    broken = replace(sound, verilog=sound.verilog[:at] + cell.replace("_0_ = ~_1_", "_0_ = _1_") + end + rest)
+    with pytest.raises(AssertionError):
+        assert hcu(broken)
