@@ -17,6 +17,9 @@ SIZES = {
     ],
     "long": ["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096", "copies=5", "entry_bytes=2080", "n_ctx=2"],
 }
+# Entries of `core` on its bus.
+WIDE = ["dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512", "bus_bytes=64", "burst_bytes=1024"]
+WIDE += ["entry_bytes=4096", "addr_bits=40"]
 RINGS, HOMES, SOURCES, FETCHED = 0x1_0000, 0x20_0000, 0x8000_0000, 0xC000_0000
 
 

@@ -8,7 +8,7 @@ import pytest
 from golden.isa import Retrieve
 from hdl.emit import Emitted, emit
 from sim.retriever import RetrieverTime
-from tb.retrievals import FETCHED, HOMES, SIZES, SOURCES, Episode, random_episode
+from tb.retrievals import FETCHED, HOMES, SIZES, SOURCES, WIDE, Episode, random_episode
 from tb.runner import Run, mutants
 from tb.transfers import PAGE, params
 
@@ -107,6 +107,25 @@ def test_full_rate():
         assert spans[:2] == [beats, beats]
         assert spans[2] > beats
     assert [g["most"] for g in got] == [p.lxe.copies] * 3
+
+
+@pytest.mark.slow
+def test_a_wide_bus_is_full_at_a_latency_of_500(record_property):
+    """Entries of 4 KB on 64 bytes a beat: 33 bursts of 1 KB under way are enough, 32 are not."""
+    for copies, full in ((33, True), (32, False)):
+        changes = [*WIDE, f"copies={copies}"]
+        p, runs = params(changes), []
+        for latency in (1, 50, 500):
+            e = Episode(p)
+            e.fetch(FETCHED, [(HOMES + 8192 * i, 4096) for i in range(24)])
+            runs.append((e, {"latency": (latency, latency)}))
+        config = {"params": changes, "episodes": [e.config(**how) for e, how in runs]}
+        got = Run(emit("retriever", p), "tb.bench_retriever", "retrieves", config)()["episodes"]
+        beats = 24 * 4096 // p.lxe.bus_bytes
+        shares = [beats / (g["written"][-1] - g["written"][0] + 1) for g in got]
+        record_property(f"efficiency, {copies} bursts", ", ".join(f"{share:.3f}" for share in shares))
+        assert shares[:2] == [1.0, 1.0]
+        assert (shares[2] == 1.0) == full
 
 
 def good(errors=()) -> Episode:
