@@ -19,6 +19,7 @@ from tb.formal.mutants import Miter
 from tb.runner import Mutant
 
 _READ = ("read_verilog {top}.v", "hierarchy -top {top}", "proc -norom", "opt_expr", "wreduce", "opt_clean -purge")
+_OFF = re.compile(r" -port CLK |\$memrd\S* -port (?:EN|ARST|SRST) ")
 _OPTIONS = re.compile(r"-(\S+) (\S+)")
 
 
@@ -50,10 +51,10 @@ def sample(emitted: Emitted, n: int, seed: int) -> list[Mutation]:
     """At most `n` different mutations, spread over modules, signals and modes as `mutate -list` does it."""
     with tempfile.TemporaryDirectory() as tmp:
         emitted.write(Path(tmp))
-        # Some of the list go: clocks, and what it has twice.
+        # Some of the list go: what it has twice, clocks, and the enable of a read port that has none.
         yosys(Path(tmp), *_read(emitted), f"mutate -list {2 * n + 20} -seed {seed} -o list")
         found = [Mutation(*_described(line, emitted.verilog)) for line in Path(tmp, "list").read_text().splitlines()]
-    return [m for m in dict.fromkeys(found) if " -port CLK " not in m.options][:n]
+    return [m for m in dict.fromkeys(found) if not _OFF.search(m.options)][:n]
 
 
 def _read(emitted: Emitted) -> list[str]:
@@ -71,26 +72,26 @@ def _described(line: str, verilog: str) -> tuple[str, str]:
     lines[-1] = lines[-1][: right - 1]
     text = " ".join(" ".join([lines[0][left - 1 :], *lines[1:]]).split())
     other = f" by {o['ctrlbit']}" if "ctrlbit" in o else ""
-    return " ".join(f"-{k} {v}" for k, v in pairs), f"{o['module']}: {text}: {o['port']}[{o['portbit']}] {o['mode']}{other}"
+    return " ".join(
+        f"-{k} {v}" for k, v in pairs
+    ), f"{o['module']}: {text}: {o['port']}[{o['portbit']}] {o['mode']}{other}"
 
 
-def netlist(emitted: Emitted, mutations: list[Mutation], il: Path | None = None) -> list[Mutant]:
-    """The unit without a fault and with each of `mutations`, number 0 and on, in one text; `il`: its RTLIL, too.
+def netlist(emitted: Emitted, mutations: list[Mutation], folder: Path) -> list[Mutant]:
+    """The unit without a fault and with each of `mutations`, number 0 and on, in one text with an input `mutant`.
 
-    It has one more input, `mutant`.
+    It leaves mutants.il in `folder`. The runs' servers are to be stopped at the end.
     """
-    top, bits = emitted.top, len(mutations).bit_length()
-    with tempfile.TemporaryDirectory() as tmp:
-        emitted.write(Path(tmp))
-        commands = [f"mutate -ctrl mutant {bits} {k} {m.options}" for k, m in enumerate(mutations, 1)]
-        commands = [*_read(emitted), *commands, "opt_clean", "write_verilog -noattr mutants.v"]
-        commands += [f"write_rtlil {il}"] if il else []
-        Path(tmp, "script").write_text("\n".join(commands))
-        yosys(Path(tmp), "script script")
-        text = Path(tmp, "mutants.v").read_text()
-    port, servers = {"name": "mutant", "dir": "in", "width": bits}, {}
-    manifest = emitted.manifest | {"ports": [*emitted.manifest["ports"], port]}
-    return [Mutant(text, top, manifest, number, servers) for number in range(len(mutations) + 1)]
+    bits = len(mutations).bit_length()
+    emitted.write(folder)
+    commands = [f"mutate -ctrl mutant {bits} {k} {m.options}" for k, m in enumerate(mutations, 1)]
+    commands = [*_read(emitted), *commands, "opt_clean", "write_verilog -noattr mutants.v", "write_rtlil mutants.il"]
+    (folder / "script").write_text("\n".join(commands))
+    yosys(folder, "script script")
+    port = {"name": "mutant", "dir": "in", "width": bits}
+    manifest, servers = emitted.manifest | {"ports": [*emitted.manifest["ports"], port]}, {}
+    text = (folder / "mutants.v").read_text()
+    return [Mutant(text, emitted.top, manifest, number, servers) for number in range(len(mutations) + 1)]
 
 
 def seen(passes: Callable[[Emitted], object], mutant: Emitted) -> str:
@@ -106,8 +107,7 @@ def seen(passes: Callable[[Emitted], object], mutant: Emitted) -> str:
 class Verdict:
     """What became of a mutant.
 
-    verdict : killed · equivalent: proved to be · counter: proved to be but for bits of counters that no run reaches ·
-        survives
+    verdict : killed · equivalent: proved to be · counter: proved to be as long as counters are low · survives
     how : what the bench said, or the proof
     """
 
@@ -118,9 +118,17 @@ class Verdict:
 
 
 def campaign(
-    unit: str, emitted: Emitted, passes: Callable[[Emitted], object], n: int, seed: int, folder: Path
+    unit: str,
+    emitted: Emitted,
+    passes: Callable[[Emitted], object],
+    n: int,
+    seed: int,
+    folder: Path,
+    care: dict[str, str] | None = None,
 ) -> Iterator[Verdict]:
     """Verdicts of `n` mutants, as they come. They are kept in `folder`, and a later call goes on from there.
+
+    care : as of `Miter`
 
     Survivors are run again, since the bench may have learnt. Raises: `MutateError` if it fails without a fault.
     """
@@ -134,11 +142,11 @@ def campaign(
     if len(done) == len(mutations):
         return
     with tempfile.TemporaryDirectory() as tmp:
-        mutants = netlist(emitted, mutations, il := Path(tmp, "mutants.il"))
+        mutants = netlist(emitted, mutations, Path(tmp))
         try:
             if how := seen(passes, mutants[0]):
                 raise MutateError(f"{unit}: the bench fails without a fault: {how}")
-            miter = Miter(emitted, il, len(mutations))
+            miter = Miter(emitted, Path(tmp), len(mutations), care or {})
             for k, m in enumerate(mutations, 1):
                 if m.options in done:
                     continue

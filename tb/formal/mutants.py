@@ -1,23 +1,22 @@
 """Whether a mutant is its unit: ABC compares the two sequentially and without a bound, from the same state on.
 
 Each starts with a reset. Memories, and registers that a reset leaves alone, start with anything, the same in both.
-Inputs are free in every cycle, the reset too. Outputs are compared in every cycle, a stream's payload where it is valid.
+Inputs are free in every cycle, the reset too. Outputs are compared in every cycle, the payload of a stream where it is
+valid, and of it those bits that mean something.
 """
 
 import re
 import subprocess
 import sys
-import tempfile
+from importlib.util import find_spec
 from pathlib import Path
-
-import pyosys
 
 from hdl.emit import Emitted
 
-REACHED = 12  # bits of a 32-bit event counter that the runs of a bench reach
+REACHED = 8  # bits of 32-bit event counters that a bench's runs should reach
 SECONDS = 20
 _MAP = (
-    "read_rtlil {il}",
+    "read_rtlil mutants.il",
     "read_verilog side.v",
     "hierarchy -top side",
     "proc",
@@ -37,7 +36,7 @@ _MAP = (
 )
 
 
-def _yosys(folder: str, *commands: str) -> None:
+def _yosys(folder: Path, *commands: str) -> None:
     code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
     command = [sys.executable, "-c", code, *commands]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -46,57 +45,65 @@ def _yosys(folder: str, *commands: str) -> None:
 
 
 class Miter:
-    """Decides mutants of one netlist, `il`, whose input `mutant` chooses (`tb.mutate.netlist`)."""
+    """Decides mutants of a netlist, `mutants.il` in `folder`, whose input `mutant` chooses (`tb.mutate.netlist`)."""
 
-    def __init__(self, emitted: Emitted, il: Path, mutants: int):
-        self.bits, self.folder = mutants.bit_length(), tempfile.TemporaryDirectory()
-        Path(self.folder.name, "side.v").write_text(_side(emitted, self.bits))
-        _yosys(self.folder.name, *(c.format(il=il) for c in _MAP), "write_rtlil side.il")
+    def __init__(self, emitted: Emitted, folder: Path, mutants: int, care: dict[str, str]):
+        self.bits, self.folder = mutants.bit_length(), folder
+        (folder / "side.v").write_text(_side(emitted, self.bits, care))
+        _yosys(folder, *_MAP, "write_rtlil side.il")
 
     def decide(self, number: int) -> tuple[str, str]:
         """What a mutant is, and how that is known.
 
-        equivalent · counter: equivalent but for bits of counters that no run reaches · survives
+        equivalent · counter: equivalent if a reset comes when a counter gets to 2^REACHED · survives
         """
         end = self._compare(number, 0, f"bmc3 -F 200 -T {SECONDS}; pdr -T {SECONDS}")
         if end != "equal":
             return "survives", end
-        return ("equivalent" if self._compare(number, 1) == "equal" else "counter"), "proved"
+        whole = self._compare(number, 1, f"pdr -T {SECONDS // 2}")
+        return ("equivalent" if whole == "equal" else "counter"), "proved"
 
-    def _compare(self, number: int, whole: int, search: str = "") -> str:
-        """equal, differs in some cycle, or undecided; `whole`: in all bits of counters."""
+    def _compare(self, number: int, whole: int, search: str) -> str:
+        """equal, differs in some cycle, or undecided; `whole`: wherever the counters are."""
         for name, k in (("unit", 0), ("mutant", number)):
             sets = f"connect -set mutant {self.bits}'d{k}", f"connect -set whole 1'd{whole}"
-            _yosys(self.folder.name, "read_rtlil side.il", *sets, f"write_aiger -zinit {name}.aig")
-        abc = Path(pyosys.__file__).parent / "yosys-abc"
+            _yosys(self.folder, "read_rtlil side.il", *sets, f"write_aiger -zinit {name}.aig")
+        abc = Path(find_spec("pyosys").submodule_search_locations[0], "yosys-abc")
         # What is left of equal ones is mostly a constant, which the engines for sequential networks refuse.
         script = f"miter -n unit.aig mutant.aig; orpos; strash; scorr; sat; {search}"
-        run = subprocess.run([str(abc), "-c", script], cwd=self.folder.name, capture_output=True, text=True, check=False)
+        run = subprocess.run([str(abc), "-c", script], cwd=self.folder, capture_output=True, text=True, check=False)
         if "UNSATISFIABLE" in run.stdout or "Property proved" in run.stdout:
             return "equal"
         found = re.search(r"asserted in frame (\d+)", run.stdout)
         return f"differs in cycle {found[1]} after a reset" if found else "undecided"
 
 
-def _side(emitted: Emitted, bits: int) -> str:
-    """A module around the netlist whose outputs are what is compared, after a first cycle under reset."""
+def _side(emitted: Emitted, bits: int, care: dict[str, str]) -> str:
+    """A module around the netlist whose outputs are what is compared, after a first cycle under reset.
+
+    care : port -> Verilog of the bits of it that mean something, outputs being <port> there
+    """
     ports = emitted.manifest["ports"]
-    names = {p["name"] for p in ports}
-    head, pins, body = [], [".mutant(mutant)"], []
-    for p in ports:
-        name, width = p["name"], p["width"]
-        head.append(f"{p['dir']}put [{width - 1}:0] {name}")
-        pins.append(f".{name}({name if p['dir'] == 'in' and name != 'rst' else f'own_{name}'})")
-        if p["dir"] == "out":
+    widths = {p["name"]: p["width"] for p in ports}
+    head, pins, body = ["output past"], [".mutant(mutant)"], []
+    for name, width in widths.items():
+        given = next(p["dir"] for p in ports if p["name"] == name) == "in"
+        head.append(f"{'in' if given else 'out'}put [{width - 1}:0] {name if given else f'seen_{name}'}")
+        pins.append(f".{name}({'held' if name == 'rst' else name})")
+        if not given:
             valid = name.removesuffix("payload") + "valid"
-            when = f"own_{valid}" if name.endswith("__payload") and valid in names else "1'b1"
-            reached = sum(1 << i for i in range(width) if i % 32 < REACHED)
-            mask = f" & ({width}'h{reached:x} | {{{width}{{whole}}}})" if name == "perf" else ""
-            body += [f"wire [{width - 1}:0] own_{name};"]
-            body += [f"assign {name} = {{{width}{{started & {when}}}}} & own_{name}{mask};"]
+            when = valid if name.endswith("__payload") and valid in widths else "1'b1"
+            body += [f"wire [{width - 1}:0] {name};"]
+            means = care.get(name, "~0")
+            body += [f"assign seen_{name} = {{{width}{{started & ~past & {when}}}}} & {name} & ({means});"]
+    perf = widths.get("perf", 1)
+    reached = sum(1 << i for i in range(perf) if i % 32 < REACHED)
+    high = f"|(perf & ~{perf}'h{reached:x})" if "perf" in widths else "1'b0"
     return (
         f"module side({', '.join(head)}, input [{bits - 1}:0] mutant, input whole);\n"
-        "reg started = 0; always @(posedge clk) started <= 1;\nwire own_rst = rst | ~started;\n"
         + "\n".join(body)
-        + f"\n{emitted.top} unit({', '.join(pins)});\nendmodule\n"
+        + "\nreg started = 0; always @(posedge clk) started <= 1;\n"
+        f"assign past = started & ~whole & ({high});\n"
+        "wire held = rst | ~started | past;\n"
+        f"{emitted.top} unit({', '.join(pins)});\nendmodule\n"
     )
