@@ -14,7 +14,7 @@ from pathlib import Path
 from hdl.emit import Emitted
 
 REACHED = 8  # bits of 32-bit event counters that a bench's runs should reach
-SECONDS = 20
+SECONDS = 40  # for a comparison
 _MAP = (
     "read_rtlil mutants.il",
     "read_verilog side.v",
@@ -57,25 +57,29 @@ class Miter:
 
         equivalent · counter: equivalent if a reset comes when a counter gets to 2^REACHED · survives
         """
-        end = self._compare(number, 0, f"bmc3 -F 200 -T {SECONDS}; pdr -T {SECONDS}")
+        end = self._compare(number, 0)
         if end != "equal":
             return "survives", end
-        whole = self._compare(number, 1, f"pdr -T {SECONDS // 2}")
-        return ("equivalent" if whole == "equal" else "counter"), "proved"
+        return ("equivalent" if self._compare(number, 1) == "equal" else "counter"), "proved"
 
-    def _compare(self, number: int, whole: int, search: str) -> str:
+    def _compare(self, number: int, whole: int) -> str:
         """equal, differs in some cycle, or undecided; `whole`: wherever the counters are."""
         for name, k in (("unit", 0), ("mutant", number)):
             sets = f"connect -set mutant {self.bits}'d{k}", f"connect -set whole 1'd{whole}"
             _yosys(self.folder, "read_rtlil side.il", *sets, f"write_aiger -zinit {name}.aig")
         abc = Path(find_spec("pyosys").submodule_search_locations[0], "yosys-abc")
-        # What is left of equal ones is mostly a constant, which the engines for sequential networks refuse.
-        script = f"miter -n unit.aig mutant.aig; orpos; strash; scorr; sat; {search}"
-        run = subprocess.run([str(abc), "-c", script], cwd=self.folder, capture_output=True, text=True, check=False)
-        if "UNSATISFIABLE" in run.stdout or "Property proved" in run.stdout:
-            return "equal"
-        found = re.search(r"asserted in frame (\d+)", run.stdout)
-        return f"differs in cycle {found[1]} after a reset" if found else "undecided"
+        # What `scorr` leaves of equal ones is mostly a constant, which the engines for sequential networks refuse.
+        search = f"bmc3 -F 60 -T {SECONDS // 4};" if not whole else ""
+        script = f"miter -n unit.aig mutant.aig; orpos; strash; {search} scorr; sat; pdr -T {SECONDS // 2}"
+        command = [str(abc), "-c", script]
+        try:
+            run = subprocess.run(command, cwd=self.folder, capture_output=True, timeout=SECONDS, check=False)
+            text = run.stdout.decode()
+        except subprocess.TimeoutExpired as e:
+            text = (e.stdout or b"").decode()
+        if found := re.search(r"asserted in frame (\d+)", text):
+            return f"differs in cycle {found[1]} after a reset"
+        return "equal" if "UNSATISFIABLE" in text or "Property proved" in text else "undecided"
 
 
 def _side(emitted: Emitted, bits: int, care: dict[str, str]) -> str:
