@@ -5,6 +5,7 @@ Inputs are free in every cycle, the reset too. Outputs are compared in every cyc
 valid, and of it those bits that mean something.
 """
 
+import itertools
 import re
 import subprocess
 import sys
@@ -14,16 +15,21 @@ from pathlib import Path
 from hdl.emit import Emitted
 
 REACHED = 8  # bits of 32-bit event counters that a bench's runs should reach
-SECONDS = 40  # for a comparison
-_MAP = (
+SECONDS = 30  # of an engine
+_FLATTEN = (
     "read_rtlil mutants.il",
     "read_verilog side.v",
     "hierarchy -top side",
     "proc",
     "flatten",
     "opt_clean",
-    "memory -nordff",
+    "memory -nordff -nomap",
     "opt -fast",
+    "write_rtlil flat.il",
+)
+_MAP = (
+    "read_rtlil {flat}.il",
+    "memory_map",
     "techmap",
     "opt -fast",
     "setundef -undriven -zero",
@@ -33,7 +39,9 @@ _MAP = (
     "aigmap",
     "opt_clean",
     "delete -input side/mutant side/whole",
+    "write_rtlil {flat}.il",
 )
+_MEMORY = re.compile(r"(?:  attribute .*\n)*  cell \$mem_v2 .*\n(?:    .*\n)*  end\n")
 
 
 def _yosys(folder: Path, *commands: str) -> None:
@@ -50,36 +58,70 @@ class Miter:
     def __init__(self, emitted: Emitted, folder: Path, mutants: int, care: dict[str, str]):
         self.bits, self.folder = mutants.bit_length(), folder
         (folder / "side.v").write_text(_side(emitted, self.bits, care))
-        _yosys(folder, *_MAP, "write_rtlil side.il")
+        _yosys(folder, *_FLATTEN)
+        text = (folder / "flat.il").read_text()
+        (folder / "cut.il").write_text(_cut(text))
+        self.models = ["cut", "flat"] if "$mem_v2" in text else ["flat"]
+        for flat in self.models:
+            _yosys(folder, *(c.format(flat=flat) for c in _MAP))
 
     def decide(self, number: int) -> tuple[str, str]:
         """What a mutant is, and how that is known.
 
         equivalent · counter: equivalent if a reset comes when a counter gets to 2^REACHED · survives
         """
-        end = self._compare(number, 0)
-        if end != "equal":
-            return "survives", end
-        return ("equivalent" if self._compare(number, 1) == "equal" else "counter"), "proved"
+        for model in self.models:
+            if (end := self._compare(model, number, 0)) == "equal":
+                whole = self._compare(model, number, 1)
+                return ("equivalent" if whole == "equal" else "counter"), "proved"
+        return "survives", end
 
-    def _compare(self, number: int, whole: int) -> str:
+    def _compare(self, model: str, number: int, whole: int) -> str:
         """equal, differs in some cycle, or undecided; `whole`: wherever the counters are."""
         for name, k in (("unit", 0), ("mutant", number)):
             sets = f"connect -set mutant {self.bits}'d{k}", f"connect -set whole 1'd{whole}"
-            _yosys(self.folder, "read_rtlil side.il", *sets, f"write_aiger -zinit {name}.aig")
+            _yosys(self.folder, f"read_rtlil {model}.il", *sets, f"write_aiger -zinit {name}.aig")
         abc = Path(find_spec("pyosys").submodule_search_locations[0], "yosys-abc")
         # What `scorr` leaves of equal ones is mostly a constant, which the engines for sequential networks refuse.
-        search = f"bmc3 -F 60 -T {SECONDS // 4};" if not whole else ""
-        script = f"miter -n unit.aig mutant.aig; orpos; strash; {search} scorr; sat; pdr -T {SECONDS // 2}"
-        command = [str(abc), "-c", script]
-        try:
-            run = subprocess.run(command, cwd=self.folder, capture_output=True, timeout=SECONDS, check=False)
+        for engines in (f"bmc3 -F 60 -T {SECONDS // 4}", "scorr; sat; pdr")[whole:]:
+            command = [str(abc), "-c", f"miter -n unit.aig mutant.aig; orpos; strash; {engines}"]
+            try:
+                run = subprocess.run(command, cwd=self.folder, capture_output=True, timeout=SECONDS, check=False)
+            except subprocess.TimeoutExpired:
+                continue
             text = run.stdout.decode()
-        except subprocess.TimeoutExpired as e:
-            text = (e.stdout or b"").decode()
-        if found := re.search(r"asserted in frame (\d+)", text):
-            return f"differs in cycle {found[1]} after a reset"
-        return "equal" if "UNSATISFIABLE" in text or "Property proved" in text else "undecided"
+            if found := re.search(r"asserted in frame (\d+)", text):
+                return f"differs in cycle {found[1]} after a reset"
+            if "UNSATISFIABLE" in text or "Property proved" in text:
+                return "equal"
+        return "undecided"
+
+
+def _cut(il: str) -> str:
+    """A flat module without its memories: what they are told becomes an output, what they answer an input.
+
+    If that is enough for a proof, memories of the same content stay so. It saves most of the state.
+    """
+    count = itertools.count(1)
+
+    def ports(cell: re.Match) -> str:
+        n = next(count)
+        pins = dict(re.findall(r"connect \\(\S+) (.*)", cell[0]))
+        sizes = {k: int(v) for k, v in re.findall(r"parameter (?:signed )?\\(\S+) (\d+)$", cell[0], re.M)}
+        data, bits = sizes["WR_PORTS"] * sizes["WIDTH"], sizes["ABITS"]
+        asked = data + data + (sizes["WR_PORTS"] + sizes["RD_PORTS"]) * bits
+        return (
+            f"  wire width {sizes['RD_PORTS'] * sizes['WIDTH']} input {9000 + 2 * n} \\cut{n}_answer\n"
+            f"  wire width {asked} output {9001 + 2 * n} \\cut{n}_asked\n"
+            f"  wire width {data} \\cut{n}_data\n"
+            f"  cell $and \\cut{n}_masked\n    parameter \\A_SIGNED 0\n    parameter \\B_SIGNED 0\n"
+            f"    parameter \\A_WIDTH {data}\n    parameter \\B_WIDTH {data}\n    parameter \\Y_WIDTH {data}\n"
+            f"    connect \\A {pins['WR_DATA']}\n    connect \\B {pins['WR_EN']}\n    connect \\Y \\cut{n}_data\n  end\n"
+            f"  connect {pins['RD_DATA']} \\cut{n}_answer\n"
+            f"  connect \\cut{n}_asked {{ {pins['WR_EN']} \\cut{n}_data {pins['WR_ADDR']} {pins['RD_ADDR']} }}\n"
+        )
+
+    return _MEMORY.sub(ports, il)
 
 
 def _side(emitted: Emitted, bits: int, care: dict[str, str]) -> str:
