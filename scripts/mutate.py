@@ -65,7 +65,8 @@ def command(
 def share(own: list[Verdict]) -> float:
     """Killed of those that are not equivalent."""
     ends = Counter(v.verdict for v in own)
-    return ends["killed"] / ((ends["killed"] + ends["survives"]) or 1)
+    different = ends["killed"] + ends["survives"]
+    return ends["killed"] / different if different else 1.0
 
 
 def table(found: dict[str, list[Verdict]], why: dict[str, dict[str, str]]) -> Table:

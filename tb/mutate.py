@@ -94,6 +94,12 @@ def netlist(emitted: Emitted, mutations: list[Mutation], folder: Path) -> list[M
     return [Mutant(text, emitted.top, manifest, number, servers) for number in range(len(mutations) + 1)]
 
 
+def stop(mutants: list[Mutant]) -> None:
+    """End their servers."""
+    while mutants[0].servers:
+        mutants[0].servers.popitem()[1].stop()
+
+
 def seen(passes: Callable[[Emitted], object], mutant: Emitted) -> str:
     """How a bench sees a mutant, one line; empty if it does not: `passes` neither raises nor gives False."""
     try:
@@ -156,8 +162,7 @@ def campaign(
                     f.write(json.dumps(asdict(out := Verdict(m.options, m.key, *ends))) + "\n")
                 yield out
         finally:
-            for server in mutants[0].servers.values():
-                server.stop()
+            stop(mutants)
 
 
 def _kept(file: Path) -> Iterator[Verdict]:

@@ -52,11 +52,11 @@ def _each(test: str, *values: int) -> tuple:
 
 
 _TRANSFERS = (
-    ("faults",),
-    ("equals_the_reference", "tiny"),
+    ("reset_in_flight",),
     ("cycles_equal_the_time_view", "tiny"),
     ("full_rate", "tiny"),
-    ("reset_in_flight",),
+    ("equals_the_reference", "tiny"),
+    ("faults",),
 )
 _SUBJECTS = (
     Subject("cluster_set", (("equals_sets_and_time_view", "tiny"),), named=False),
@@ -105,11 +105,11 @@ _SUBJECTS = (
     Subject(
         "retriever",
         (
-            ("equals_the_reference", "tiny"),
-            ("takes_the_cycles_of_the_time_view", "tiny"),
             ("full_rate",),
-            ("faults",),
+            ("takes_the_cycles_of_the_time_view", "tiny"),
             ("reset_in_flight",),
+            ("equals_the_reference", "tiny"),
+            ("faults",),
         ),
     ),
     Subject(

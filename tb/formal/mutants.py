@@ -83,7 +83,7 @@ class Miter:
             _yosys(self.folder, f"read_rtlil {model}.il", *sets, f"write_aiger -zinit {name}.aig")
         abc = Path(find_spec("pyosys").submodule_search_locations[0], "yosys-abc")
         # What `scorr` leaves of equal ones is mostly a constant, which the engines for sequential networks refuse.
-        for engines in (f"bmc3 -F 60 -T {SECONDS // 4}", "scorr; sat; pdr")[whole:]:
+        for engines in ("scorr; sat; pdr -T 5",) if whole else (f"bmc3 -F 40 -T {SECONDS // 4}", "scorr; sat; pdr"):
             command = [str(abc), "-c", f"miter -n unit.aig mutant.aig; orpos; strash; {engines}"]
             try:
                 run = subprocess.run(command, cwd=self.folder, capture_output=True, timeout=SECONDS, check=False)
@@ -116,7 +116,8 @@ def _cut(il: str) -> str:
             f"  wire width {data} \\cut{n}_data\n"
             f"  cell $and \\cut{n}_masked\n    parameter \\A_SIGNED 0\n    parameter \\B_SIGNED 0\n"
             f"    parameter \\A_WIDTH {data}\n    parameter \\B_WIDTH {data}\n    parameter \\Y_WIDTH {data}\n"
-            f"    connect \\A {pins['WR_DATA']}\n    connect \\B {pins['WR_EN']}\n    connect \\Y \\cut{n}_data\n  end\n"
+            f"    connect \\A {pins['WR_DATA']}\n    connect \\B {pins['WR_EN']}\n"
+            f"    connect \\Y \\cut{n}_data\n  end\n"
             f"  connect {pins['RD_DATA']} \\cut{n}_answer\n"
             f"  connect \\cut{n}_asked {{ {pins['WR_EN']} \\cut{n}_data {pins['WR_ADDR']} {pins['RD_ADDR']} }}\n"
         )
