@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from hdl.emit import Emitted
@@ -70,11 +70,10 @@ def _described(line: str, verilog: str) -> tuple[str, str]:
     first, left, last, right = max(spans, key=lambda s: (s[0], s[2], s[3] - s[1]))
     lines = verilog.splitlines()[first - 1 : last]
     lines[-1] = lines[-1][: right - 1]
-    text = " ".join(" ".join([lines[0][left - 1 :], *lines[1:]]).split())
+    text = " ".join(" ".join([lines[0][left - 1 :], *lines[1:]]).split()).partition(" ( .")[0] or o["cell"]
     other = f" by {o['ctrlbit']}" if "ctrlbit" in o else ""
-    return " ".join(
-        f"-{k} {v}" for k, v in pairs
-    ), f"{o['module']}: {text}: {o['port']}[{o['portbit']}] {o['mode']}{other}"
+    key = f"{o['module']}: {text}: {o['port']}[{o['portbit']}] {o['mode']}{other}"
+    return " ".join(f"-{k} {v}" for k, v in pairs), key
 
 
 def netlist(emitted: Emitted, mutations: list[Mutation], folder: Path) -> list[Mutant]:
@@ -144,25 +143,37 @@ def campaign(
     file = folder / f"{unit}-{name}.jsonl"
     known = {v.options: v for v in _kept(file)}
     done = {o for o, v in known.items() if v.verdict != "survives"}
-    yield from (known[m.options] for m in mutations if m.options in done)
+    yield from (replace(known[m.options], key=m.key) for m in mutations if m.options in done)
     if len(done) == len(mutations):
         return
     with tempfile.TemporaryDirectory() as tmp:
         mutants = netlist(emitted, mutations, Path(tmp))
+        alive = []
+
+        def kept(k: int, verdict: str, how: str) -> Verdict:
+            m = mutations[k - 1]
+            with file.open("a") as f:
+                f.write(json.dumps(asdict(out := Verdict(m.options, m.key, verdict, how))) + "\n")
+            return out
+
         try:
             if how := seen(passes, mutants[0]):
                 raise MutateError(f"{unit}: the bench fails without a fault: {how}")
-            miter = Miter(emitted, Path(tmp), len(mutations), care or {})
             for k, m in enumerate(mutations, 1):
                 if m.options in done:
                     continue
-                how, before = seen(passes, mutants[k]), known.get(m.options)
-                ends = ("killed", how) if how else (before.verdict, before.how) if before else miter.decide(k)
-                with file.open("a") as f:
-                    f.write(json.dumps(asdict(out := Verdict(m.options, m.key, *ends))) + "\n")
-                yield out
+                if how := seen(passes, mutants[k]):
+                    yield kept(k, "killed", how)
+                else:
+                    alive.append(k)
         finally:
             stop(mutants)
+        if alive:  # a proof may take longer than the bench
+            miter = Miter(emitted, Path(tmp), len(mutations), care or {})
+        for k in alive:
+            before = known.get(mutations[k - 1].options)
+            differs = before and before.how.startswith("differs")
+            yield kept(k, *((before.verdict, before.how) if differs else miter.decide(k)))
 
 
 def _kept(file: Path) -> Iterator[Verdict]:

@@ -74,7 +74,7 @@ _SUBJECTS = (
     Subject(
         "hcu",
         (
-            *_each("thresholds_at_their_ends", 17, 1, 0),
+            *_each("thresholds_to_their_ends", 17, 11, 6, 3, 1, 0),
             ("equals_golden_and_time_view", "tiny"),
             *_each("reset_in_flight", 1, 7, 40, 101),
         ),

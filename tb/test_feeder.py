@@ -20,8 +20,13 @@ SIZES = {
     "cut": ["dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16"],
     "joined": ["dpe.n_h=2", "dpe.n_w=2", "vpe.n_w=2", "bus_bytes=4", "wtu.n_w=8", "hcu.n_w=5", "hcu.n_hp=15"],
 }
-STALLS = [{}, dict.fromkeys(("d", "clear", "k", "s"), 0.4), {"k": 0.9, "s": 0.1}, {"d": 0.7, "s": 0.6}]
-STALLS.append({"k": LATE, "s": LATE})
+STALLS = [
+    {},
+    dict.fromkeys(("d", "clear", "k", "s"), 0.4),
+    {"k": 0.9, "s": 0.1},
+    {"d": 0.7, "s": 0.6},
+    {"k": LATE, "s": LATE},
+]
 
 
 @cache

@@ -36,6 +36,7 @@ def stream(p: HcuParams, seed: int, n: int, contexts: int = 1, clear: float = 0.
         key = rng.choice(centres)
         for _ in range(rng.choice([0, 0, 1, 1, 2, 3, p.n_hp])):
             key ^= 1 << rng.randrange(p.n_hp)
+        key ^= (1 << p.n_hp) - 1 if rng.random() < 0.1 else 0  # all bits differ
         op = int(rng.random() < clear)
         ctx = rng.randrange(contexts)
         beats.append({"op": op, "ctx": ctx, "token": i % (1 << p.token_bits), "hash": key, "last": int(i % 5 == 4)})
@@ -64,6 +65,7 @@ def golden(p: HcuParams, th_hd: int, beats: list[dict]) -> tuple[list[dict], set
         bins |= {"same_cluster_again"} if (b["ctx"], j.cluster) == previous and not j.is_new else set()
         bins |= {"tie"} if near and near.count(min(near)) > 1 and min(near) < th_hd else set()
         bins |= {"zero_distance"} if near and min(near) == 0 else set()
+        bins |= {"all_bits_differ"} if near and min(near) == p.n_hp > 1 else set()
         bins |= {"just_below"} if near and min(near) == th_hd - 1 else set()
         bins |= {"just_not_below"} if near and min(near) == th_hd else set()
         bins |= {"saturated"} if j.count == (1 << p.count_bits) - 1 else set()
@@ -108,8 +110,8 @@ def test_equals_golden_and_time_view(size):
             assert got["perf"] == counters(got["beats"], want)
 
 
-@pytest.mark.parametrize("th_hd", [0, 1, 17])
-def test_thresholds_at_their_ends(th_hd):
+@pytest.mark.parametrize("th_hd", [0, 1, 3, 6, 11, 17])
+def test_thresholds_to_their_ends(th_hd):
     beats = stream(TINY, 9, 80 + th_hd)
     got = run(emitted(TINY), TINY, beats, th_hd)
     want = HcuTime(TINY, th_hd).run([b["hash"] for b in beats])
@@ -128,7 +130,7 @@ def test_reset_in_flight(reset_at):
 def test_functional_coverage(record_property):
     """The streams of this file reach every stated bin; without this a comparison could pass on dull data."""
     want = {"new", "join", "full_join", "tie", "zero_distance", "just_below", "just_not_below"}
-    want |= {"saturated", "same_cluster_again", "clear"}
+    want |= {"saturated", "same_cluster_again", "clear", "all_bits_differ"}
     hit = set()
     for p in SIZES.values():
         for seed in range(1, 5):

@@ -26,8 +26,13 @@ from tb.transfers import (
 )
 
 TARGETS = list(LoadTo)
-STALLS = [{}, dict.fromkeys(("c", "ar", "r", "w", "x", "v"), 0.4), {"v": 0.9, "w": 0.5}, {"r": 0.7, "ar": 0.8}]
-STALLS.append(dict.fromkeys(("ar", "w", "x", "v"), LATE))
+STALLS = [
+    {},
+    dict.fromkeys(("c", "ar", "r", "w", "x", "v"), 0.4),
+    {"v": 0.9, "w": 0.5},
+    {"r": 0.7, "ar": 0.8},
+    dict.fromkeys(("ar", "w", "x", "v"), LATE),
+]
 
 
 @cache

@@ -14,8 +14,13 @@ from tb.streams import LATE
 from tb.transfers import PAGE, params
 
 PORTS = ("c", "t", "w", "x", "b", "clear", *(f"bus__{n}" for n in ("ar", "r", "aw", "w", "b")))
-STALLS = [{}, dict.fromkeys(PORTS, 0.4), {"bus__w": 0.8, "bus__aw": 0.5}, {"bus__r": 0.7, "bus__ar": 0.8}]
-STALLS.append(dict.fromkeys(("clear", "bus__ar", "bus__aw", "bus__w"), LATE))
+STALLS = [
+    {},
+    dict.fromkeys(PORTS, 0.4),
+    {"bus__w": 0.8, "bus__aw": 0.5},
+    {"bus__r": 0.7, "bus__ar": 0.8},
+    dict.fromkeys(("clear", "bus__ar", "bus__aw", "bus__w"), LATE),
+]
 
 
 @cache

@@ -25,8 +25,14 @@ from tb.transfers import (
 )
 
 TARGETS = list(StoreTo)
-STALLS = [{}, dict.fromkeys(("c", "i", "x", "d", "aw", "w", "b"), 0.4), {"aw": 0.9}, {"w": 0.7, "i": 0.5}, {"b": 0.9}]
-STALLS.append(dict.fromkeys(("aw", "w", "x", "d"), LATE))
+STALLS = [
+    {},
+    dict.fromkeys(("c", "i", "x", "d", "aw", "w", "b"), 0.4),
+    {"aw": 0.9},
+    {"w": 0.7, "i": 0.5},
+    {"b": 0.9},
+    dict.fromkeys(("aw", "w", "x", "d"), LATE),
+]
 
 
 @cache
