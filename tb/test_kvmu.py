@@ -194,8 +194,9 @@ def results(size: str) -> list[tuple[dict, dict]]:
     cut = [episode(p, *traffic(p, n, 120), STALLS[:1], cut_at=n) for n in (1, 9, 60, 201)]
     full_rate = [episode(p, *unstalled(p, n, 200), seed=n) for n in (21, 22)]
     late = episode(p, *traffic(p, 8, 150), [dict.fromkeys("wxb", LATE)], seed=2)
+    churn = episode(p, *traffic(p, 9, 500, clear=0.06), [{"b": 0.5}, {}], seed=3)
     long = episode(p, *traffic(p, 1, 900), STALLS)
-    episodes = [late, cut[0], full_rate[0], *cut[1:3], blocked, cut[3], full_rate[1], long]
+    episodes = [late, churn, cut[0], full_rate[0], *cut[1:3], blocked, cut[3], full_rate[1], long]
     return list(zip([e for e in episodes if not e["cut_at"]], run(emitted(p), p, episodes), strict=True))
 
 
