@@ -45,7 +45,7 @@ def bases(p: KvmuParams, seed: int = 0) -> tuple[int, int]:
     """Device base and home base: any, and without a seed one that ends the blocks where the address space ends."""
     rng, home = random.Random(seed), (1 << p.addr_bits) - p.blocks * p.block_bytes
     device = (1 << p.addr_bits) - p.n_ctx * p.recent * p.entry_bytes
-    return (rng.randint(0, device), rng.randint(0, home)) if seed else (1, home)
+    return (rng.randint(0, device), min(home, rng.randint(0, home) | 7)) if seed else (1, home)
 
 
 def traffic(p: KvmuParams, seed: int, n: int, clear: float = 0.02) -> tuple[list[dict], list[dict]]:
