@@ -20,7 +20,6 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-import cocotb
 import cocotb_tools.config
 import find_libpython
 
@@ -190,8 +189,8 @@ class Run:
 
 def config() -> dict:
     """Inside a bench: the run's configuration, with its seed."""
-    if "OPENVREX_SERVER" in os.environ:
-        _serve(*map(int, os.environ["OPENVREX_SERVER"].split()))
+    if server := os.environ.pop("OPENVREX_SERVER", ""):
+        _serve(*map(int, server.split()))
     return json.loads(Path(os.environ["OPENVREX_RUN"], "config.json").read_text())
 
 
@@ -244,6 +243,8 @@ class Server:
 
 def _serve(orders: int, replies: int) -> None:
     """Inside a bench, as a server: returns in each process that is forked for a mutant."""
+    import cocotb  # takes its time
+
     with os.fdopen(orders) as lines:
         for line in iter(lines.readline, ""):
             if pid := os.fork():
