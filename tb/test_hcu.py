@@ -36,7 +36,8 @@ def stream(p: HcuParams, seed: int, n: int, contexts: int = 1, clear: float = 0.
         key = rng.choice(centres)
         for _ in range(rng.choice([0, 0, 1, 1, 2, 3, p.n_hp])):
             key ^= 1 << rng.randrange(p.n_hp)
-        key ^= (1 << p.n_hp) - 1 if rng.random() < 0.1 else 0  # all bits differ
+        if beats and rng.random() < 0.1:  # all bits differ
+            key = beats[0]["hash"] ^ (1 << p.n_hp) - 1
         op = int(rng.random() < clear)
         ctx = rng.randrange(contexts)
         beats.append({"op": op, "ctx": ctx, "token": i % (1 << p.token_bits), "hash": key, "last": int(i % 5 == 4)})
