@@ -40,7 +40,8 @@ def stream(p: HcuParams, seed: int, n: int, contexts: int = 1, clear: float = 0.
             key = beats[0]["hash"] ^ (1 << p.n_hp) - 1
         op = int(rng.random() < clear)
         ctx = rng.randrange(contexts)
-        beats.append({"op": op, "ctx": ctx, "token": i % (1 << p.token_bits), "hash": key, "last": int(i % 5 == 4)})
+        token = rng.getrandbits(p.token_bits)
+        beats.append({"op": op, "ctx": ctx, "token": token, "hash": key, "last": int(i % 5 == 4)})
     return beats
 
 
