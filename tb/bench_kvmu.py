@@ -13,6 +13,8 @@ from tb.streams import Bench
 async def traffic(dut):
     """Drive the beats "a" and "f" of each of config["episodes"], with a reset before each, and return its outputs.
 
+    "bases": the device base and the home base.
+
     The patterns of "stalls" (stream -> probability) take turns of 50 cycles; unless nothing ever stalls, the first
     one must. With "block_b" nothing is taken on `b` until every reply came. With "cut_at" the episode is cut short by
     the reset of the next one after so many cycles, and returns nothing.
@@ -25,11 +27,10 @@ async def traffic(dut):
     w = bench.sink("w", placed_layout(p))
     x = bench.sink("x", move_layout(p))
     b = bench.sink("b", burst_layout(p))
-    dut.device_base.value = c["device_base"]
-    dut.home_base.value = c["home_base"]
     await bench.start()
     results = []
     for e in c["episodes"]:
+        dut.device_base.value, dut.home_base.value = e["bases"]
         await bench.reset()
         for beats in (w.got, x.got, b.got, a.sent, f.sent):
             beats.clear()

@@ -16,6 +16,7 @@ import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -137,7 +138,7 @@ class Run:
         try:
             return self._simulate(binary, folder)
         except BenchError as first:
-            if not self.waves:
+            if not self.waves or isinstance(self.emitted, Mutant):
                 raise
             waves = simulator(self.emitted, waves=True)
             folder = waves.parent.parent / "runs" / folder.name
@@ -171,9 +172,14 @@ class Run:
         }
         (folder / "env").write_text("\0".join(f"{k}={v}" for k, v in setting.items()))
         env = {**verilator_env(), **setting}
-        number = getattr(self.emitted, "number", 0)
+        number, servers = getattr(self.emitted, "number", 0), getattr(self.emitted, "servers", None)
         args = [*(args or []), *([f"+mutant={number}"] if number else [])]
-        _run([str(binary), *args], folder / "run.log", cwd=folder, env=env)
+        if servers is None:
+            _run([str(binary), *args], folder / "run.log", cwd=folder, env=env)
+        else:
+            if folder not in servers:
+                servers[folder] = Server(binary, folder, env)
+            servers[folder].run(number)
         log = re.sub(r"\x1b.[0-9;]*m", "", (folder / "run.log").read_text())
         tree = ET.parse(results) if results.exists() else None
         cases = list(tree.iter("testcase")) if tree else []
@@ -185,6 +191,8 @@ class Run:
 
 def config() -> dict:
     """Inside a bench: the run's configuration, with its seed."""
+    if server := os.environ.pop("OPENVREX_SERVER", ""):
+        _serve(*map(int, server.split()))
     return json.loads(Path(os.environ["OPENVREX_RUN"], "config.json").read_text())
 
 
@@ -195,9 +203,63 @@ def result(values: dict) -> None:
 
 @dataclass(frozen=True)
 class Mutant(Emitted):
-    """One of several mutants that are built as one simulator, in which it has a number."""
+    """One of several mutants that are built as one simulator, in which it has a number.
+
+    servers : of their runs, if the unit has a port `mutant` for the number; else the command line has it
+    """
 
     number: int = 0
+    servers: dict | None = None
+
+
+class Server:
+    """A run that stands at its start, and of which a process is forked for every mutant.
+
+    Python, the bench's modules and the simulator start once, which takes longer than most runs.
+    """
+
+    def __init__(self, binary: Path, folder: Path, env: dict[str, str]):
+        self.log = folder / "run.log"
+        (orders, self.orders), (self.replies, replies) = os.pipe(), os.pipe()
+        env = env | {"OPENVREX_SERVER": f"{orders} {replies}"}
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [str(binary)], stdout=log, stderr=log, cwd=folder, env=env, pass_fds=(orders, replies)
+            )
+        os.close(orders)
+        os.close(replies)
+
+    def run(self, number: int) -> None:
+        """One mutant. Raises: `BenchError` if its process fails, or the server is not there."""
+        os.write(self.orders, f"{number}\n".encode())
+        code = os.read(self.replies, 16).decode().strip()
+        if code != "0":
+            raise BenchError(f"mutant {number} ends with {code or 'the server'}:\n{self.log.read_text()[-2000:]}")
+
+    def stop(self) -> None:
+        """End it."""
+        os.close(self.orders)
+        self.process.wait()
+        os.close(self.replies)
+
+
+def _serve(orders: int, replies: int) -> None:
+    """Inside a bench, as a server: returns in each process that is forked for a mutant."""
+    import cocotb  # takes its time
+
+    with os.fdopen(orders) as lines:
+        for line in iter(lines.readline, ""):
+            if pid := os.fork():
+                os.write(replies, f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
+                continue
+            log = os.open("run.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            cocotb.top.mutant.value = int(line)
+            # At the end, results are written; the simulator's own end would wait for threads that a fork does not have.
+            cocotb.simulator.stop_simulator = partial(os._exit, 0)
+            return
+    os._exit(0)
 
 
 _STATEMENT = re.compile(r"( *(?:assign )?\S+(?: +\[[^]]*\])? +(?:<=|=) )(.*);")

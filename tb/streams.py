@@ -73,8 +73,11 @@ class Source:
             self.pending = False
 
 
+LATE = 2.0  # as a stall: ready only for a beat that was offered in the cycle before, as a source must not wait for it
+
+
 class Sink:
-    """Collects stream `name` of `dut` into `got` (cycle, payload); not ready with probability `stall`.
+    """Collects stream `name` of `dut` into `got` (cycle, payload); not ready with probability `stall`, or LATE.
 
     Checks the stream rules: once valid, valid and payload hold until ready.
     """
@@ -89,7 +92,7 @@ class Sink:
 
     def drive(self, rng) -> None:
         """Just after the rising edge."""
-        ready = not self.stall or rng.random() >= self.stall
+        ready = self.held is not None if self.stall == LATE else not self.stall or rng.random() >= self.stall
         if ready != self.ready:
             self.ready_.value = int(ready)
             self.ready = ready

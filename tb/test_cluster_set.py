@@ -10,6 +10,7 @@ from hdl.emit import emit
 from hdl.params import WtuParams, preset
 from sim.cluster_set import ClusterSetTime
 from tb.runner import Run, survivors
+from tb.streams import LATE
 
 TINY = preset("tiny").core.dre.wtu
 SIZES = {
@@ -19,7 +20,7 @@ SIZES = {
     "one-word": replace(TINY, n_w=16, clusters=16, n_ctx=2),
     "one-lane": replace(TINY, n_w=1, clusters=11),
 }
-STALLS = [(0.4, 0.4), (0.0, 0.8), (0.0, 0.0), (0.8, 0.0)]
+STALLS = [(0.4, 0.4), (0.0, 0.8), (0.0, 0.0), (0.8, 0.0), (0.0, LATE)]
 BINS = {
     *("empty_set", "empty_row", "all_clusters", "same_word_at_once", "same_word_later", "word_left_from_before"),
     *("one_beat_set", "waits_for_listing", "set_last_all_row"),
@@ -115,7 +116,7 @@ def test_equals_sets_and_time_view(size):
     """Every stall pattern, and full rate; resets in flight cut the episodes between these."""
     p = SIZES[size]
     cut = [episode(rows(p, n, 20), STALLS[:1], n) for n in (1, 3, 77)]
-    episodes = [cut[0], episode(rows(p, 1, 60), STALLS), *cut[1:], episode(rows(p, 2, 60))]
+    episodes = [cut[0], episode(rows(p, 1, 61), STALLS), *cut[1:], episode(rows(p, 2, 61))]
     results = run(emitted(p), p, episodes)
     whole = [e for e in episodes if not e["cut_at"]]
     for e, got in zip(whole, results, strict=True):

@@ -18,6 +18,7 @@ from tb.dpe import Traffic
 from tb.formal.equal import prove_equal
 from tb.operands import KINDS, operands
 from tb.runner import ROOT, survivors
+from tb.streams import LATE
 
 TINY = replace(preset("tiny").core.dpe, n_h=2, w_depth=4, x_depth=16)  # few words: rows wrap
 SIZES = {
@@ -55,7 +56,7 @@ def traffic(p: DpeParams, seed: int, phases: int) -> Traffic:
 @pytest.mark.parametrize("size", SIZES)
 def test_equals_golden(size):
     p = SIZES[size]
-    for seed, (idle, stall) in enumerate([(0.0, 0.0), (0.4, 0.4), (0.0, 0.8)], 1):
+    for seed, (idle, stall) in enumerate([(0.0, 0.0), (0.4, 0.4), (0.0, 0.8), (0.0, LATE)], 1):
         t = traffic(p, seed, 24)
         got = t.run(emitted(p), seed, idle, stall)
         assert got["beats"] == t.wants, f"seed {seed}"

@@ -10,6 +10,7 @@ from hdl.emit import Emitted, emit
 from hdl.params import ParamError, override, preset
 from sim.feeder import FeederTime
 from tb.runner import Run, mutants
+from tb.streams import LATE
 from tb.transfers import params
 
 # Words of the VPE against those of a WTU: as many numbers, four times as many, a quarter; hashes of 1 to 16 words.
@@ -19,7 +20,13 @@ SIZES = {
     "cut": ["dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16"],
     "joined": ["dpe.n_h=2", "dpe.n_w=2", "vpe.n_w=2", "bus_bytes=4", "wtu.n_w=8", "hcu.n_w=5", "hcu.n_hp=15"],
 }
-STALLS = [{}, dict.fromkeys(("d", "clear", "k", "s"), 0.4), {"k": 0.9, "s": 0.1}, {"d": 0.7, "s": 0.6}]
+STALLS = [
+    {},
+    dict.fromkeys(("d", "clear", "k", "s"), 0.4),
+    {"k": 0.9, "s": 0.1},
+    {"d": 0.7, "s": 0.6},
+    {"k": LATE, "s": LATE},
+]
 
 
 @cache
@@ -28,14 +35,14 @@ def emitted(size: str) -> Emitted:
 
 
 def hashes(p, ctx: int, rows: int, rng: random.Random, more: int = 0) -> list[dict]:
-    """Words of rows of HASH from token 7 on, `more` of them behind those that count."""
-    lanes = p.dpe.n_w
+    """Words of rows of HASH, `more` of them behind those that count."""
+    lanes, first = p.dpe.n_w, rng.getrandbits(40)
     words = -(-p.dre.hcu.n_hp // lanes) + more
     return [
         {
             "target": int(StoreTo.HASH),
             "ctx": ctx,
-            "number": 7 + r,
+            "number": (first + r) % (1 << 40),
             "row_last": int(j == words - 1),
             "last": int(r == rows - 1),
             "keep": rng.randrange(lanes),
@@ -153,10 +160,10 @@ def test_equals_the_reference(size):
 @pytest.mark.parametrize("size", SIZES)
 def test_takes_the_cycles_of_the_time_view(size):
     rng = random.Random(2)
-    words, _ = random_words(size, rng, 30)
-    clears = [(0, 0)] * 3
+    words, _ = random_words(size, rng, 200)
+    clears = [(0, 0)] * 300
     runs = [episode(size, words), episode(size, words, clears=clears)]
-    for got, n in zip(run(size, runs), (0, 3), strict=True):
+    for got, n in zip(run(size, runs), (0, 300), strict=True):
         want = FeederTime(params(SIZES[size])).run(words, n)
         first = got["taken"][0] - want.d[0]
         assert [t - first for t in got["taken"]] == want.d

@@ -12,8 +12,9 @@ from hdl.emit import emit
 from hdl.params import HcuParams, preset
 from sim.hcu import HcuTime
 from tb.runner import Run, survivors
+from tb.streams import LATE
 
-TINY = preset("tiny").core.dre.hcu
+TINY = replace(preset("tiny").core.dre.hcu, count_bits=5)  # counts saturate
 SIZES = {
     "tiny": TINY,
     "no-abandon": replace(TINY, early_abandon=False),
@@ -23,21 +24,24 @@ SIZES = {
     "all-lanes": HcuParams(n_h=8, n_w=8, n_hp=8, clusters=8, n_ctx=1, frame=3, count_bits=3, token_bits=12),
     "wide": HcuParams(n_h=1, n_w=16, n_hp=96, clusters=16, n_ctx=1, frame=32, count_bits=16, token_bits=12),
 }
-STALLS = [(0.0, 0.0), (0.4, 0.4), (0.0, 0.8), (0.8, 0.0)]
+STALLS = [(0.0, 0.0), (0.4, 0.4), (0.0, 0.8), (0.8, 0.0), (0.0, LATE)]
 
 
 def stream(p: HcuParams, seed: int, n: int, contexts: int = 1, clear: float = 0.0) -> list[dict]:
     """Keys around a few centres, so that all of joins, ties, new clusters, repeats and a full table occur."""
     rng = random.Random(seed)
-    centres = [rng.getrandbits(p.n_hp) for _ in range(max(2, p.clusters // 2))]
+    centres = [0, *(rng.getrandbits(p.n_hp) for _ in range(max(1, p.clusters // 2)))]
     beats = []
     for i in range(n):
         key = rng.choice(centres)
         for _ in range(rng.choice([0, 0, 1, 1, 2, 3, p.n_hp])):
             key ^= 1 << rng.randrange(p.n_hp)
+        if beats and rng.random() < 0.1:  # all bits differ
+            key = beats[0]["hash"] ^ (1 << p.n_hp) - 1
         op = int(rng.random() < clear)
         ctx = rng.randrange(contexts)
-        beats.append({"op": op, "ctx": ctx, "token": i % (1 << p.token_bits), "hash": key, "last": int(i % 5 == 4)})
+        token = rng.getrandbits(p.token_bits)
+        beats.append({"op": op, "ctx": ctx, "token": token, "hash": key, "last": int(i % 5 == 4)})
     return beats
 
 
@@ -63,6 +67,7 @@ def golden(p: HcuParams, th_hd: int, beats: list[dict]) -> tuple[list[dict], set
         bins |= {"same_cluster_again"} if (b["ctx"], j.cluster) == previous and not j.is_new else set()
         bins |= {"tie"} if near and near.count(min(near)) > 1 and min(near) < th_hd else set()
         bins |= {"zero_distance"} if near and min(near) == 0 else set()
+        bins |= {"all_bits_differ"} if near and max(near) == p.n_hp > 1 else set()
         bins |= {"just_below"} if near and min(near) == th_hd - 1 else set()
         bins |= {"just_not_below"} if near and min(near) == th_hd else set()
         bins |= {"saturated"} if j.count == (1 << p.count_bits) - 1 else set()
@@ -79,6 +84,12 @@ def run(e, p, beats, th_hd, idle=0.0, stall=0.0, seed=1, reset_at=0, waves=True)
     got = Run(e, "tb.bench_hcu", "keys", c | {"limit": 40_000}, seed, waves)()
     got["beats"] = [{k: b[k] for k in ("op", "ctx")} if b["op"] else b for b in got["beats"]]
     return got
+
+
+def counters(beats: list[dict], time) -> dict[str, int]:
+    """What the unit must have counted, at full rate and without CLEARs."""
+    sums = {n: sum(b[k] for b in beats) for n, k in (("opened", "is_new"), ("full_joins", "full_join"))}
+    return {"tokens": len(beats), "compares": time.compares.sum(), **sums}
 
 
 def emitted(p: HcuParams):
@@ -98,19 +109,18 @@ def test_equals_golden_and_time_view(size):
         if full_rate:
             want = HcuTime(p, th_hd).run([b["hash"] for b in beats])
             assert [c - got["first"] for c in got["cycles"]] == want.out.tolist()
-            assert got["perf"]["compares"] == want.compares.sum()
-            assert got["perf"]["opened"] == sum(b["is_new"] for b in got["beats"])
-            assert got["perf"]["full_joins"] == sum(b["full_join"] for b in got["beats"])
+            assert got["perf"] == counters(got["beats"], want)
 
 
-@pytest.mark.parametrize("th_hd", [0, 1, 17])
-def test_thresholds_at_their_ends(th_hd):
-    beats = stream(TINY, 9, 80)
-    got = run(emitted(TINY), TINY, beats, th_hd)
-    assert got["beats"] == golden(TINY, th_hd, beats)[0]
-    assert [c - got["first"] for c in got["cycles"]] == HcuTime(TINY, th_hd).run(
-        [b["hash"] for b in beats]
-    ).out.tolist()
+@pytest.mark.parametrize("th_hd", [0, 1, 3, 6, 11, 17])
+def test_thresholds_to_their_ends(th_hd):
+    beats = stream(TINY, 9, 80 + th_hd)
+    clear = {"op": 1, "ctx": 0, "token": 0, "hash": 0, "last": 0}
+    got = run(emitted(TINY), TINY, [*beats, clear], th_hd)
+    want = HcuTime(TINY, th_hd).run([b["hash"] for b in beats])
+    assert got["beats"] == golden(TINY, th_hd, [*beats, clear])[0]
+    assert [c - got["first"] for c in got["cycles"][:-1]] == want.out.tolist()
+    assert got["perf"] == counters(got["beats"][:-1], want)
 
 
 @pytest.mark.parametrize("reset_at", [1, 7, 40, 101])
@@ -123,7 +133,7 @@ def test_reset_in_flight(reset_at):
 def test_functional_coverage(record_property):
     """The streams of this file reach every stated bin; without this a comparison could pass on dull data."""
     want = {"new", "join", "full_join", "tie", "zero_distance", "just_below", "just_not_below"}
-    want |= {"saturated", "same_cluster_again", "clear"}
+    want |= {"saturated", "same_cluster_again", "clear", "all_bits_differ"}
     hit = set()
     for p in SIZES.values():
         for seed in range(1, 5):

@@ -13,6 +13,7 @@ from hdl.params import KvmuParams, preset
 from sim.kvmu import KvmuTime
 from tb.formal.kvmu import SMALL, prove
 from tb.runner import Run, survivors
+from tb.streams import LATE
 
 TINY = preset("tiny").core.dre.kvmu
 RAGGED = KvmuParams(
@@ -40,9 +41,11 @@ def emitted(p: KvmuParams):
     return emit("kvmu", p)
 
 
-def bases(p: KvmuParams) -> tuple[int, int]:
-    """Device base, and a home base that ends the blocks exactly where the address space ends."""
-    return 1, (1 << p.addr_bits) - p.blocks * p.block_bytes
+def bases(p: KvmuParams, seed: int = 0) -> tuple[int, int]:
+    """Device base and home base: any, and without a seed one that ends the blocks where the address space ends."""
+    rng, home = random.Random(seed), (1 << p.addr_bits) - p.blocks * p.block_bytes
+    device = (1 << p.addr_bits) - p.n_ctx * p.recent * p.entry_bytes
+    return (rng.randint(0, device), min(home, rng.randint(0, home) | 7)) if seed else (1, home)
 
 
 def traffic(p: KvmuParams, seed: int, n: int, clear: float = 0.02) -> tuple[list[dict], list[dict]]:
@@ -71,15 +74,14 @@ def traffic(p: KvmuParams, seed: int, n: int, clear: float = 0.02) -> tuple[list
     return a, f
 
 
-def golden_map(p: KvmuParams) -> KvMap:
+def golden_map(p: KvmuParams, device: int, home: int) -> KvMap:
     sizes = {k: v for k, v in asdict(p).items() if k not in ("addr_bits", "token_bits")}
-    device, home = bases(p)
     return KvMap(**sizes, device_base=device, home_base=home)
 
 
-def check(p: KvmuParams, a: list[dict], f: list[dict], got: dict) -> set[str]:
+def check(p: KvmuParams, e: dict, got: dict) -> set[str]:
     """Replay the beats on the golden map in the order of their acceptance and compare all outputs; bins hit."""
-    kv, bins = golden_map(p), set()
+    a, f, kv, bins = e["a"], e["f"], golden_map(p, *e["bases"]), set()
     assert len(got["a"]) == len(a)
     assert len(got["f"]) == len(f)
     order = sorted([(c, 0, i) for i, c in enumerate(got["a"])] + [(c, 1, i) for i, c in enumerate(got["f"])])
@@ -164,42 +166,44 @@ def _layout_bins(p: KvmuParams, ranges: list, bursts: list) -> set[str]:
     return bins | ({"split"} if split else set())
 
 
-def episode(a, f, stalls=({},), block_b=False, cut_at=0) -> dict:
-    return {"a": a, "f": f, "stalls": list(stalls), "block_b": block_b, "cut_at": cut_at}
+def episode(p: KvmuParams, a, f, stalls=({},), block_b=False, cut_at=0, seed=0) -> dict:
+    return {"a": a, "f": f, "bases": bases(p, seed), "stalls": list(stalls), "block_b": block_b, "cut_at": cut_at}
 
 
 def run(e, p: KvmuParams, episodes: list[dict], waves=True) -> list[dict]:
-    device, home = bases(p)
-    c = {"params": asdict(p), "device_base": device, "home_base": home, "episodes": episodes}
+    c = {"params": asdict(p), "episodes": episodes}
     return Run(e, "tb.bench_kvmu", "traffic", c, waves=waves)()["episodes"]
 
 
-def cycles(p: KvmuParams, a: list[dict], f: list[dict]) -> dict:
+def cycles(p: KvmuParams, e: dict) -> dict:
     """The time view's cycles of an unstalled run; sets must not end in an extra empty beat."""
     sets, chosen = [], []
-    for beat in f:
+    for beat in e["f"]:
         chosen += [] if beat["empty"] else [beat["cluster"]]
         if beat["last"]:
             sets.append((beat["ctx"], chosen))
             chosen = []
-    return asdict(KvmuTime(p, *bases(p)).run([(v["op"], v["ctx"], v["cluster"]) for v in a], sets))
+    return asdict(KvmuTime(p, *e["bases"]).run([(v["op"], v["ctx"], v["cluster"]) for v in e["a"]], sets))
 
 
 @cache
 def results(size: str) -> list[tuple[dict, dict]]:
     """Episodes of one size and what came of them: every stall pattern, full rate after a cut, `b` blocked."""
     p = SIZES[size]
-    blocked = episode(*traffic(p, 7, 150, clear=0), [{"a": 0.5}], block_b=True)
-    cut = [episode(*traffic(p, n, 120), STALLS[:1], cut_at=n) for n in (1, 9, 60, 201)]
-    full_rate = [episode(*unstalled(p, n, 200)) for n in (21, 22)]
-    episodes = [episode(*traffic(p, 1, 900), STALLS), cut[0], full_rate[0], *cut[1:3], blocked, cut[3], full_rate[1]]
+    blocked = episode(p, *traffic(p, 7, 150, clear=0), [{"a": 0.5}], block_b=True, seed=1)
+    cut = [episode(p, *traffic(p, n, 120), STALLS[:1], cut_at=n) for n in (1, 9, 60, 201)]
+    full_rate = [episode(p, *unstalled(p, n, 200), seed=n) for n in (21, 22)]
+    late = episode(p, *traffic(p, 8, 150), [dict.fromkeys("wxb", LATE)], seed=2)
+    churn = episode(p, *traffic(p, 9, 500, clear=0.06), [{"b": 0.5}, {}], seed=3)
+    long = episode(p, *traffic(p, 1, 900), STALLS)
+    episodes = [late, churn, cut[0], full_rate[0], *cut[1:3], blocked, cut[3], full_rate[1], long]
     return list(zip([e for e in episodes if not e["cut_at"]], run(emitted(p), p, episodes), strict=True))
 
 
 @cache
 def covered(size: str) -> frozenset[str]:
     """Compare every episode of one size; the bins hit."""
-    return frozenset().union(*(check(SIZES[size], e["a"], e["f"], got) for e, got in results(size)))
+    return frozenset().union(*(check(SIZES[size], e, got) for e, got in results(size)))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -232,7 +236,7 @@ def test_cycles_equal_time_view(size):
     full_rate = [(e, got) for e, got in results(size) if e["stalls"] == [{}]]
     assert len(full_rate) == 2
     for e, got in full_rate:
-        want, first = cycles(SIZES[size], e["a"], e["f"]), got["a"][0]
+        want, first = cycles(SIZES[size], e), got["a"][0]
         for name in ("a", "f"):
             assert [c - first for c in got[name]] == want[name], name
         for name in ("w", "x", "b"):
@@ -259,9 +263,9 @@ MUTANTS = [
 @pytest.mark.parametrize("size", sorted({m[0] for m in MUTANTS}))
 def test_mutants_are_killed(size):
     p = SIZES[size]
-    e = episode(*traffic(p, 1, 400), STALLS)
+    e = episode(p, *traffic(p, 1, 400), STALLS)
     edits = [m[1:] for m in MUTANTS if m[0] == size]
-    assert not survivors(emitted(p), edits, lambda unit: check(p, e["a"], e["f"], run(unit, p, [e], waves=False)[0]))
+    assert not survivors(emitted(p), edits, lambda unit: check(p, e, run(unit, p, [e], waves=False)[0]))
 
 
 def test_allocator_is_proved():

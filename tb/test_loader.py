@@ -10,6 +10,7 @@ from hdl.emit import Emitted, emit
 from hdl.params import CoreParams
 from sim.loader import LoaderTime
 from tb.runner import survivors
+from tb.streams import LATE
 from tb.transfers import (
     PAGE,
     SIZES,
@@ -25,7 +26,13 @@ from tb.transfers import (
 )
 
 TARGETS = list(LoadTo)
-STALLS = [{}, dict.fromkeys(("c", "ar", "r", "w", "x", "v"), 0.4), {"v": 0.9, "w": 0.5}, {"r": 0.7, "ar": 0.8}]
+STALLS = [
+    {},
+    dict.fromkeys(("c", "ar", "r", "w", "x", "v"), 0.4),
+    {"v": 0.9, "w": 0.5},
+    {"r": 0.7, "ar": 0.8},
+    dict.fromkeys(("ar", "w", "x", "v"), LATE),
+]
 
 
 @cache

@@ -10,10 +10,17 @@ from hdl.emit import Emitted, emit
 from sim.retriever import RetrieverTime
 from tb.retrievals import FETCHED, HOMES, SIZES, SOURCES, WIDE, Episode, random_episode
 from tb.runner import Run, mutants
+from tb.streams import LATE
 from tb.transfers import PAGE, params
 
 PORTS = ("c", "t", "w", "x", "b", "clear", *(f"bus__{n}" for n in ("ar", "r", "aw", "w", "b")))
-STALLS = [{}, dict.fromkeys(PORTS, 0.4), {"bus__w": 0.8, "bus__aw": 0.5}, {"bus__r": 0.7, "bus__ar": 0.8}]
+STALLS = [
+    {},
+    dict.fromkeys(PORTS, 0.4),
+    {"bus__w": 0.8, "bus__aw": 0.5},
+    {"bus__r": 0.7, "bus__ar": 0.8},
+    dict.fromkeys(("clear", "bus__ar", "bus__aw", "bus__w"), LATE),
+]
 
 
 @cache

@@ -316,7 +316,8 @@ BAD = {  # words, registers, status, pc
 def test_statuses():
     """Bad and barely good programs: status, pc, and every beat before the fault."""
     p = core("tiny")
-    got = play(emitted("tiny"), "tiny", [fault(words, registers) for words, registers, _, _ in BAD.values()])
+    runs = [fault(words, registers, limit=1000) for words, registers, _, _ in BAD.values()]
+    got = play(emitted("tiny"), "tiny", runs)
     for (name, (words, registers, code, pc)), run in zip(BAD.items(), got, strict=True):
         assert ended(run) == (code, pc), name
         want = trace(p, words + [0] * (p.lxe.i_depth - len(words)), {r: v for r, v in registers.items() if 0 < r < 16})

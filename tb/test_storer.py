@@ -9,6 +9,7 @@ from golden.isa import StoreTo
 from hdl.emit import Emitted, emit
 from sim.storer import StorerTime
 from tb.runner import survivors
+from tb.streams import LATE
 from tb.transfers import (
     PAGE,
     SIZES,
@@ -24,7 +25,14 @@ from tb.transfers import (
 )
 
 TARGETS = list(StoreTo)
-STALLS = [{}, dict.fromkeys(("c", "i", "x", "d", "aw", "w", "b"), 0.4), {"aw": 0.9}, {"w": 0.7, "i": 0.5}, {"b": 0.9}]
+STALLS = [
+    {},
+    dict.fromkeys(("c", "i", "x", "d", "aw", "w", "b"), 0.4),
+    {"aw": 0.9},
+    {"w": 0.7, "i": 0.5},
+    {"b": 0.9},
+    dict.fromkeys(("aw", "w", "x", "d"), LATE),
+]
 
 
 @cache

@@ -19,6 +19,7 @@ from hdl.params import VpeParams, preset
 from hdl.vpe import Vpe
 from tb.formal.equal import prove_equal
 from tb.runner import ROOT, Run
+from tb.streams import LATE
 from tb.test_vector import SPECIAL
 from tb.vpe import Episode, fit, run, shares
 
@@ -28,7 +29,7 @@ SIZES = {
     "rows": VpeParams(n_h=2, n_w=2, depth=4, score=ScoreFormat(0, 16)),
     "one": VpeParams(n_w=1, depth=1),
 }
-STALLS = [(0.4, 0.4, 0.4), (0.0, 0.8, 0.0), (0.0, 0.0, 0.85), (0.0, 0.0, 0.0), (0.8, 0.1, 0.5)]
+STALLS = [(0.4, 0.4, 0.4), (0.0, 0.8, 0.0), (0.0, 0.0, 0.85), (0.0, 0.0, 0.0), (0.8, 0.1, 0.5), (0.0, 0.0, LATE)]
 FULL_RATE = [(0.0, 0.0, 0.0)]
 
 

@@ -11,6 +11,7 @@ from hdl.emit import emit
 from hdl.params import WtuParams, preset
 from sim.wtu import WtuTime, params_of
 from tb.runner import Run, survivors
+from tb.streams import LATE
 
 TINY, CORE = preset("tiny").core.dre.wtu, preset("core").core.dre.wtu
 SIZES = {
@@ -38,6 +39,7 @@ EPISODES = [
     (65535, 0.0, 0.8, 0),
     (52429, 0.8, 0.2, 0),
     (19661, 0.9, 0.9, 60),
+    (52429, 0.0, LATE, 0),
 ]
 
 

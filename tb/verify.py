@@ -179,8 +179,9 @@ def _kvmu(emitted, table, s, idle, stall, seed) -> Played:
         for i, c in enumerate(names)
     ]
     stalls = {"a": idle, "f": idle, "w": stall, "x": stall, "b": stall}
-    episode = {"a": a, "f": f, "stalls": [stalls], "block_b": 0, "cut_at": 0}
-    c = {"params": asdict(s.p.kvmu), "device_base": s.device_base, "home_base": s.home_base, "episodes": [episode]}
+    bases = s.device_base, s.home_base
+    episode = {"a": a, "f": f, "bases": bases, "stalls": [stalls], "block_b": 0, "cut_at": 0}
+    c = {"params": asdict(s.p.kvmu), "episodes": [episode]}
     got = Run(emitted, "tb.bench_kvmu", "traffic", c, seed)()["episodes"][0]
     fetched = s.model.kv.fetch(0, last.clusters)
     bursts = [{**burst._asdict(), "last": int(i == len(fetched) - 1), "empty": 0} for i, burst in enumerate(fetched)]

@@ -1,0 +1,137 @@
+"""What is mutated, and the tests that judge a mutant: those of the unit's file, with it in the place of the unit."""
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
+from unittest.mock import patch
+
+from hdl.emit import Emitted
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A unit of tb/test_<unit>.py in one of its SIZES.
+
+    tests : (function without "test_", arguments) of that file, which take the unit from its function `emitted`
+    forget : functions of the file that keep results of the unit
+    named : whether `emitted` takes the name of the size, or else its parameters
+    care : bits of its payloads that mean something, as of `tb.formal.mutants.Miter`
+    """
+
+    unit: str
+    tests: tuple[tuple, ...]
+    size: str = "tiny"
+    forget: tuple[str, ...] = ()
+    named: bool = True
+    care: dict[str, str] = field(default_factory=dict)
+
+    def _module(self) -> ModuleType:
+        """Found when it is needed: it takes pytest along."""
+        return import_module(f"tb.test_{self.unit}")
+
+    def _size(self):
+        return self.size if self.named else self._module().SIZES[self.size]
+
+    def emitted(self) -> Emitted:
+        """The unit."""
+        return self._module().emitted(self._size())
+
+    def judge(self, mutant: Emitted) -> None:
+        """Run the tests on a mutant. Raises what they raise."""
+        module, own = self._module(), self._size()
+        plain = module.emitted
+        for name in self.forget:
+            getattr(module, name).cache_clear()
+        with patch.object(module, "emitted", lambda size: mutant if size == own else plain(size)):
+            for test, *args in self.tests:
+                getattr(module, f"test_{test}")(*args)
+
+
+def _each(test: str, *values: int) -> tuple:
+    return tuple((test, v) for v in values)
+
+
+_TRANSFERS = (
+    ("reset_in_flight",),
+    ("cycles_equal_the_time_view", "tiny"),
+    ("full_rate", "tiny"),
+    ("equals_the_reference", "tiny"),
+    ("faults",),
+)
+_SUBJECTS = (
+    Subject("cluster_set", (("equals_sets_and_time_view", "tiny"),), named=False),
+    Subject(
+        "feeder",
+        (("equals_the_reference", "joined"), ("takes_the_cycles_of_the_time_view", "joined"), ("reset_in_flight",)),
+        "joined",
+        care={
+            "k__payload": "k__payload[0] ? 33'h7 : ~33'h0",  # CLEAR has a context
+            # Of a row's last word, lanes up to `keep`, which others do not have.
+            "s__payload": "{2'h3, {3{s__payload[93]}}, {88{~s__payload[93]}}"
+            " | ~({88{1'b1}} << 11 << 11 * s__payload[92:90]), 2'h3}",
+        },
+    ),
+    Subject(
+        "hcu",
+        (
+            *_each("thresholds_to_their_ends", 17, 11, 6, 3, 1, 0),
+            ("equals_golden_and_time_view", "tiny"),
+            *_each("reset_in_flight", 1, 7, 40, 101),
+        ),
+        named=False,
+    ),
+    Subject(
+        "kvmu",
+        (
+            ("equals_golden", "ragged"),
+            ("cycles_equal_time_view", "ragged"),
+            ("append_never_waits_for_bursts", "ragged"),
+        ),
+        "ragged",
+        forget=("results", "covered"),
+        named=False,
+    ),
+    Subject(
+        "wtu",
+        (
+            ("reset_in_flight", "tiny"),
+            ("equals_golden_and_time_view", "tiny"),
+            ("counts_written_while_rows_run", "tiny"),
+        ),
+        named=False,
+    ),
+    Subject("loader", _TRANSFERS),
+    Subject("storer", _TRANSFERS),
+    Subject(
+        "retriever",
+        (
+            ("full_rate",),
+            ("takes_the_cycles_of_the_time_view", "tiny"),
+            ("reset_in_flight",),
+            ("equals_the_reference", "tiny"),
+            ("faults",),
+        ),
+    ),
+    Subject(
+        "sequencer",
+        (
+            ("statuses",),
+            ("equals_interpreter_and_time_view", "tiny"),
+            ("equals_interpreter_under_stalls", "tiny"),
+            ("events",),
+            ("watchdog",),
+        ),
+    ),
+    Subject(
+        "dpe",
+        (*_each("reset_in_flight", 3, 30, 77), ("cycles_equal_the_time_view", "tiny"), ("equals_golden", "tiny")),
+        named=False,
+    ),
+    Subject(
+        "vpe",
+        (("random_programs_equal_golden", "tiny"), ("cycles_equal_time_view", "tiny")),
+        forget=("random_results",),
+        named=False,
+    ),
+)
+SUBJECTS = {s.unit: s for s in _SUBJECTS}
