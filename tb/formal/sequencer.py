@@ -9,7 +9,7 @@ adding at once), indices 2.
 
 from unittest.mock import patch
 
-from amaranth import Array, Module, Mux, Signal
+from amaranth import Array, Instance, Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
@@ -17,7 +17,7 @@ from amaranth.lib.wiring import In
 from golden.isa import LOOPS
 from hdl.loop_stack import LoopStack
 from hdl.semaphores import WAITERS, Semaphores
-from tb.formal.prover import holds
+from tb.formal.prover import Proof, holds
 
 BITS = 3
 _TOP = (1 << BITS) - 1
@@ -68,6 +68,52 @@ class SemaphoreMonitor(wiring.Component):
         return m
 
 
+class ReadyMonitor(wiring.Component):
+    """Semaphore 0 with one waiter at a time, which waits until it goes: what it may do it may until it does.
+
+    Nothing is claimed from an overflow on. With `reach` it claims instead that nobody who may go waits.
+    """
+
+    def __init__(self, reach: bool):
+        self.reach = reach
+        n = len(WAITERS)
+        super().__init__({"clear": In(1), "begins": In(range(n)), "takes": In(1), "done": In(n)})
+
+    def elaborate(self, platform):
+        m = Module()
+        n = len(WAITERS)
+        m.submodules.unit = unit = Semaphores()
+        waits, kept, lost = Signal(n), Signal(n), Signal()
+        may, might = Signal(), Signal()
+        m.d.comb += [
+            waits.eq(Mux(kept.any(), kept, 1 << self.begins)),
+            may.eq((unit.ready & waits).any()),
+            unit.clear.eq(self.clear),
+            unit.take.eq(Mux(self.takes, unit.ready & waits, 0)),
+            *(unit.wait[e][0].eq(waits[e]) for e in range(n)),
+            *(w for e in range(n) for w in (unit.done[e].valid.eq(1), unit.done[e].signal[0].eq(self.done[e]))),
+        ]
+        m.d.sync += [
+            kept.eq(Mux(may & self.takes, 0, waits)),
+            might.eq(may & ~self.takes & ~self.clear),
+            lost.eq(~self.clear & (lost | unit.overflow)),
+        ]
+        m.d.comb += Assert(~might) if self.reach else Assert(lost | unit.overflow | ~might | may, "may go no more")
+        return m
+
+
+class SteadySemaphores(Semaphores):
+    """In place of the semaphores: any head may go in any cycle, and then until it goes, as `ReadyMonitor` claims."""
+
+    def elaborate(self, platform):
+        m, n = Module(), len(WAITERS)
+        any_, kept = Signal(n), Signal(n)
+        m.submodules.any = Instance("$anyseq", p_WIDTH=n, o_Y=any_)
+        m.d.comb += self.ready.eq(any_ | kept)
+        m.d.sync += kept.eq(Mux(self.clear, 0, self.ready & ~self.take))
+        return m
+
+
 class LoopMonitor(wiring.Component):
     """The stack beside arrays and an index. With `reach` it claims that it is never full, which must fail."""
 
@@ -111,12 +157,18 @@ class LoopMonitor(wiring.Component):
         return m
 
 
-def prove_semaphores(edit: tuple[str, str] | None = None, reach: bool = False) -> bool:
+def prove_semaphores(edit: tuple[str, str] | None = None, reach: bool = False) -> Proof:
     """Whether the claims of `SemaphoreMonitor` hold, as in `tb.formal.prover.holds`."""
     with patch("hdl.semaphores.SEMAPHORE_BITS", BITS):
         return holds(SemaphoreMonitor(reach), edit, merge=False)
 
 
-def prove_loops(edit: tuple[str, str] | None = None, reach: bool = False) -> bool:
+def prove_ready(edit: tuple[str, str] | None = None, reach: bool = False) -> Proof:
+    """Whether the claim of `ReadyMonitor` holds, as in `tb.formal.prover.holds`."""
+    with patch("hdl.semaphores.SEMAPHORE_BITS", BITS):
+        return holds(ReadyMonitor(reach), edit, merge=False)
+
+
+def prove_loops(edit: tuple[str, str] | None = None, reach: bool = False) -> Proof:
     """Whether the claims of `LoopMonitor` hold, as in `tb.formal.prover.holds`."""
     return holds(LoopMonitor(reach), edit)
