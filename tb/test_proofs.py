@@ -1,13 +1,17 @@
 """The proofs of `tb.formal.proofs`: the quick ones, that each can fail, and what a counterexample leaves."""
 
+import json
 import re
+from dataclasses import replace
 
 import pytest
 from amaranth import Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
+from typer.testing import CliRunner
 
 from hdl.emit import ALL
+from scripts.main import app
 from tb.formal.proofs import Independence, goals, unit_of
 from tb.formal.prover import holds
 from tb.formal.streams import StreamMonitor, waiting
@@ -41,6 +45,47 @@ def test_every_unit_has_its_channels():
         "retriever": {"clear", "bus__ar", "bus__aw", "bus__w"},
         "kvmu": {"w", "x", "b"},
     }
+
+
+@pytest.mark.parametrize(
+    ("unit", "claim", "size"),
+    [
+        ("kvmu", "an entry has a place of its own", "two blocks of 1"),
+        ("sequencer", "who may go may until it goes", "of 3 bits"),
+        ("arbiter", "a slice keeps order, and all", "items of 2 bits"),
+    ],
+)
+def test_claims_hold_and_can_fail(unit, claim, size):
+    goal = next(g for g in goals() if (g.unit, g.claim, g.size) == (unit, claim, size))
+    verdict = goal.judge()
+    assert verdict.kind == "unbounded", verdict.note
+    assert verdict.reached
+    assert verdict.edited
+
+
+def test_a_selection_that_is_not_minimal_is_seen():
+    """The WTU's proof, as far as an edit shows in it; `vrex prove wtu` has the whole."""
+    goal = next(g for g in goals() if g.claim == "whole buckets, minimal")
+    edited = goal.edited()
+    assert not edited
+    assert edited.claim == "it is not minimal"
+    assert holds(goal.make(False), depth=edited.depth - 1, merge=False)
+
+
+def test_prove_prints_verdicts(monkeypatch):
+    """A line a claim; what is broken, or could not fail, is told and is exit code 1."""
+    run = CliRunner().invoke(app, ["prove", "feeder"])
+    assert run.exit_code == 0
+    assert re.search(r"feeder +an offer .* unbounded +pdr .* reached in \d+, edit seen in \d+", run.stdout)
+    blunt = replace(next(g for g in goals() if g.unit == "feeder"), edit=("module", "module"))
+    monkeypatch.setattr("scripts.prove.goals", lambda: [blunt])
+    run = CliRunner().invoke(app, ["prove", "--json"])
+    assert run.exit_code == 1
+    assert json.loads(run.stdout)[0]["kind"] == "edit not seen"
+    assert "feeder , an offer stays until taken: edit not seen" in run.stderr
+    run = CliRunner().invoke(app, ["prove", "feedr"])
+    assert run.exit_code == 2
+    assert "unit='feedr': must be one of hcu" in run.stderr
 
 
 class Late(wiring.Component):

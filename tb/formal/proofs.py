@@ -1,20 +1,29 @@
 """Every proof of the project: what is claimed of which unit, at which size, and what shows that it can fail."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from unittest.mock import patch
 
 from amaranth.lib import wiring
+from amaranth.lib.data import StructLayout
 
 from hdl.emit import ALL, params_of
+from hdl.loader import Loader
+from hdl.manager_port import Slice
 from hdl.params import SystemParams, WtuParams, override, preset
-from tb.formal import kvmu
+from hdl.sequencer import Sequencer
+from hdl.storer import Storer
+from tb.formal import kvmu, remapper, wtu
+from tb.formal.arbiter import PortMonitor, TurnMonitor
+from tb.formal.axi import BusMonitor
+from tb.formal.order import OrderMonitor
 from tb.formal.prover import MEMORIES, Proof, holds
-from tb.formal.sequencer import SteadySemaphores
+from tb.formal.sequencer import BITS, LoopMonitor, ReadyMonitor, SemaphoreMonitor, SteadySemaphores, StuckMonitor
 from tb.formal.streams import StreamMonitor, waiting
 
 LIMIT = 600  # seconds
@@ -22,7 +31,7 @@ LIMIT = 600  # seconds
 # Every count at or near its least, so that all wrap and overflow within a few cycles.
 _SMALL = (
     *("clusters=4", "n_ctx=2", "n_hp=4", "hcu.n_w=2", "frame=2", "token_bits=3", "count_bits=3", "wtu.n_w=2"),
-    *("score=e2m2", "bin_bits=3", "list_depth=2", "count_digit=2", "n_buckets=2"),
+    *("score=e2m2", "bin_bits=3", "list_depth=2", "count_digit=2", "n_buckets=16"),
     *("blocks=4", "block_slots=2", "recent=2", "entry_bytes=8", "boundary=16", "addr_bits=8"),
     *("dpe.n_h=2", "dpe.n_w=2", "vpe.n_w=2", "w_depth=4", "x_depth=4", "vpe.depth=4", "lxe.words=2"),
     *("bus_bytes=4", "burst_bytes=8", "i_depth=4", "queue=1", "bursts=1", "copies=1"),
@@ -40,7 +49,8 @@ class Goal:
     """A claim about a unit.
 
     make : the monitor that claims it; of True, one that claims the contrary of what the claim is about: that must fail
-    edit : of the RTLIL, after which the claim must fail · deep : cycles within which both must fail
+    edit : of the RTLIL, after which the claim must fail · deep : cycles within which both must fail; 0: neither is
+        looked for, where a program would have to run; then it is shown of the units inside
     size : parameters, to be read · cut, merge, depth : as `tb.formal.prover.holds` takes them
     within : what is replaced meanwhile
     """
@@ -59,7 +69,7 @@ class Goal:
     @property
     def name(self) -> str:
         """Of its waveforms."""
-        return "-".join(f"{self.unit} {self.size} {self.claim}".replace("=", " ").split())
+        return "-".join(re.findall(r"\w+", f"{self.unit} {self.claim} {self.size}"))
 
     def prove(self, limit: int = LIMIT) -> Proof:
         """Whether the claim holds. Raises `RuntimeError` if there is no answer in `limit` seconds."""
@@ -70,26 +80,26 @@ class Goal:
     def reached(self, limit: int = LIMIT) -> Proof:
         """What the claim is about happens: false, with a waveform of it, if all is well."""
         with self.within():
-            return holds(self.make(True), depth=self.deep, limit=limit, name=f"{self.name}-reached")
+            return holds(self.make(True), merge=False, depth=self.deep, limit=limit, name=f"{self.name}-reached")
 
     def edited(self, limit: int = LIMIT) -> Proof:
         """The claim of the edited unit: false if all is well."""
         with self.within():
-            return holds(self.make(False), self.edit, depth=self.deep, limit=limit, name=f"{self.name}-edited")
+            return holds(self.make(False), self.edit, False, depth=self.deep, limit=limit, name=f"{self.name}-edited")
 
     def judge(self, limit: int = LIMIT) -> "Verdict":
         """All three."""
         start = time.monotonic()
         try:
-            proof, reached, edited = self.prove(limit), self.reached(limit), self.edited(limit)
+            proof = self.prove(limit)
+            reached, edited = (self.reached(limit), self.edited(limit)) if self.deep else (None, None)
         except RuntimeError as e:
             return Verdict(self.unit, self.claim, self.size, "no answer", "", time.monotonic() - start, note=str(e))
         found = ["broken"] * (not proof) + ["never happens"] * bool(reached) + ["edit not seen"] * bool(edited)
         kind = found[0] if found else f"{proof.depth} cycles" if proof.depth else "unbounded"
         note = str(proof) if not proof else ""
-        return Verdict(
-            self.unit, self.claim, self.size, kind, proof.engine, proof.seconds, reached.depth, edited.depth, note
-        )
+        depths = [p.depth if p is not None else None for p in (reached, edited)]
+        return Verdict(self.unit, self.claim, self.size, kind, proof.engine, proof.seconds, *depths, note)
 
 
 @dataclass(frozen=True)
@@ -160,9 +170,101 @@ def stream_goal(unit: str, edit: tuple[str, str], deep: int, p: object = None, s
 
 def goals() -> Iterator[Goal | Independence]:
     """All of them, unit by unit."""
-    found = [*_streams(), *_independence()]
+    found = [*_streams(), *_kvmu(), *_wtu(), *_rest(), *_independence()]
     for unit in ALL:
         yield from (g for g in found if g.unit == unit)
+
+
+def _kvmu() -> Iterator[Goal]:
+    lost = (r"connect \\A \\free_head \[0\]", r"connect \\A 1'0")  # freed blocks but the first are not found
+    one = replace(remapper.SMALL, block_slots=1)
+
+    def allocator(reach: bool):
+        return kvmu.AllocatorMonitor(kvmu.SMALL, reach)
+
+    def places(p, reach: bool):
+        return remapper.MapMonitor(p, reach=reach)
+
+    def sets(reach: bool):
+        return remapper.MapMonitor(one, fetches=True, reach=reach)
+
+    yield Goal("kvmu", "no block given twice or lost", "two blocks of a slot", allocator, lost, 30)
+    for p in (one, remapper.SMALL):
+        size = f"two blocks of {p.block_slots}"
+        yield Goal("kvmu", "an entry has a place of its own", size, partial(places, p), lost, 30, merge=False)
+    joined = (r"connect \\A \\starts \[0\]", r"connect \\A 1'0")  # a set's first burst goes on from the one before
+    yield Goal("kvmu", "a set fetches what it names", "two blocks of 1", sets, joined, 30, merge=False)
+
+
+def _wtu() -> Iterator[Goal]:
+    """`merge` with a depth: what is left after the first row is nothing, all later cycles are trivial."""
+    for claim, depth, change, edit in (
+        ("the exact minimal set", 70, {"clusters": 2, "n_w": 1}, _EXACT),
+        ("the exact minimal set", 24, {}, _EXACT),
+        ("whole buckets, minimal", 200, {"selection": "buckets"}, _BUCKETS),
+    ):
+        p = replace(wtu.SMALL, **change)
+        size = f"rows of {p.clusters}, {p.n_w} a word"
+        yield Goal("wtu", claim, size, partial(_row, p), edit, 40, depth=depth)
+
+
+def _row(p: WtuParams, reach: bool) -> wtu.RowMonitor:
+    return wtu.RowMonitor(p, reach)
+
+
+# Weights lose their lowest bit on the way to what is left of Th.
+_EXACT = (r"connect \\B \\bin_sum \[(\d+):0\]", r"connect \\B { \\bin_sum [\1:1] 1'0 }")
+_BUCKETS = (
+    r"connect \\B \\weight \[(\d+):0\](\n    connect \\Y \\after)",
+    r"connect \\B { \\weight [\1:1] 1'0 }\2",
+)
+
+
+_WATCHDOG = 5  # cycles
+
+
+def _stuck(reach: bool) -> StuckMonitor:
+    return StuckMonitor(unit_of("sequencer"), reach)
+
+
+@contextmanager
+def _short() -> Iterator[None]:
+    """Semaphores of which any may be there, a watchdog that is soon at its end."""
+    with patch("hdl.sequencer.Semaphores", SteadySemaphores), patch.object(Sequencer, "WATCHDOG", _WATCHDOG):
+        yield
+
+
+def _rest() -> Iterator[Goal]:
+    longest = override(preset("tiny"), ["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096"]).core
+    fits = (r"cell \$le ", "cell $ge ")  # the rest of a row fits in up to the boundary
+    for name, cls in (("loader", Loader), ("storer", Storer)):
+
+        def bursts(reach: bool, cls: type = cls):
+            return BusMonitor(cls(longest), reach)
+
+        yield Goal(name, "no burst crosses 4 KB", "bursts of 256 beats", bursts, fits, 30, merge=False)
+    bits = partial(patch, "hdl.semaphores.SEMAPHORE_BITS", BITS)
+    size = f"of {BITS} bits"
+    even = (r"connect \\A \\count0 \[2:0\]", r"connect \\A { 2'00 \\count0 [0] }")  # two are as good as none
+    taken = (r"connect \\B \\taken0 \[0\]", r"connect \\B 1'0")  # nothing is taken
+    yield Goal("sequencer", "semaphores count", size, SemaphoreMonitor, taken, 30, merge=False, within=bits)
+    yield Goal("sequencer", "who may go may until it goes", size, ReadyMonitor, even, 30, merge=False, within=bits)
+    endless = (r"connect \\A \\quiet \[2:0\](\n\s+connect \\B 3'101)", r"connect \\A 3'000\1")  # a watchdog that sleeps
+    size = f"a watchdog of {_WATCHDOG} cycles"
+    yield Goal("sequencer", "never stands still", size, _stuck, endless, 30, MEMORIES, False, within=_short)
+    depth = (r"connect \\B 3'100(\s+connect \\Y \\full)", r"connect \\B 3'101\1")  # one loop too many
+    yield Goal("sequencer", "loops turn and end", "indices of 2 bits", LoopMonitor, depth, 30)
+    lowest = (r"connect \\B \\after \[3:0\]", r"connect \\B 4'1111")  # the lowest first
+    yield Goal("arbiter", "nobody is picked twice before", "4 who ask", partial(TurnMonitor, 4), lowest, 30)
+    few = override(preset("tiny"), ["bursts=2", "burst_bytes=16"])
+    room = (r"cell \$gt (\$\d+\n(?:.*\n){5}    connect \\A \\room)", r"cell $ge \1")
+    yield Goal("arbiter", "a granted burst never waits", "bursts of 2 beats", partial(PortMonitor, few), room, 40)
+
+    def order(reach: bool):
+        return OrderMonitor(Slice(StructLayout({"x": 2})), lambda item: item.x, 2, 1, reach=reach)
+
+    forgets = (r"connect \\A \\full \[0\]", r"connect \\A 1'0")  # that it is full
+    yield Goal("arbiter", "a slice keeps order, and all", "items of 2 bits", order, forgets, 30, merge=False)
 
 
 def _wtus() -> Iterator[tuple[str, WtuParams]]:
@@ -193,3 +295,7 @@ def _streams() -> Iterator[Goal]:
     yield stream_goal("storer", unread("aw__ready"), 30)
     yield stream_goal("retriever", unread("bus__ar__ready"), 40)
     yield stream_goal("arbiter", unread("o__ready", "unit.read_out"), 30)
+    yield stream_goal("dre", unread("w__ready", "unit.kvmu"), 30, depth=16)
+    yield stream_goal("lxe", unread("ar__ready", "unit.loader"), 0, depth=12)
+    for unit in ("core", "system"):
+        yield stream_goal(unit, unread("ar__ready", "unit"), 0)

@@ -94,8 +94,8 @@ def holds(
         (folder / "a.il").write_text(il)
         run_yosys([c.format(folder=folder, cut=cut) for c in (*_WORDS, *_MEMORY, *_GRAPH)])
         abc = Path(pyosys.__file__).parent / "yosys-abc"
-        engine = f"bmc3 -F {depth} -T {limit}" if depth else f"pdr -T {limit}"
-        script = f"read_aiger a.aig; fold; orpos; {'scorr; ' * (merge and not depth)}{engine}; write_cex {BITS}"
+        engine = f"bmc3 -c -F {depth} -T {limit}" if depth else f"pdr -T {limit}"
+        script = f"read_aiger a.aig; fold; orpos; {'scorr; dc2; ' * merge}{engine}; write_cex {BITS}"
         run = subprocess.run([abc, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
         log, seconds = run.stdout + run.stderr, time.monotonic() - start
         broken = re.search(r"was asserted in frame (\d+)", log)

@@ -7,6 +7,8 @@ one is open. Semaphores have 3 bits (as many as hold what all may be
 adding at once), indices 2.
 """
 
+from functools import reduce
+from operator import or_
 from unittest.mock import patch
 
 from amaranth import Array, Instance, Module, Mux, Signal
@@ -14,10 +16,12 @@ from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
-from golden.isa import LOOPS
+from golden.isa import LOOPS, Status
 from hdl.loop_stack import LoopStack
 from hdl.semaphores import WAITERS, Semaphores
+from hdl.sequencer import Sequencer
 from tb.formal.prover import Proof, holds
+from tb.formal.streams import UnitMonitor, channels
 
 BITS = 3
 _TOP = (1 << BITS) - 1
@@ -155,6 +159,34 @@ class LoopMonitor(wiring.Component):
             Assert((depth == 0) | ((unit.back == first[top]) & (unit.last == end[top])), "a loop's place"),
         ]
         return m
+
+
+class StuckMonitor(UnitMonitor):
+    """A running sequencer in which nothing happens ends, by its watchdog: nothing stands still for long.
+
+    What happens: an instruction is executed or goes to its engine, the host is heard, an engine moves something or has
+    something outstanding. With `reach` it claims instead that the watchdog never ends a program, which must fail.
+    """
+
+    def __init__(self, unit: Sequencer, reach: bool):
+        super().__init__(unit)
+        self.reach = reach
+
+    def claims(self, m: Module, held: dict[str, Signal], before: dict[str, Signal]) -> None:
+        """About the status, from what passes the ports and the count of instructions."""
+        unit, late = self.unit, 4  # cycles from what happens to the count of it, and to the status
+        last, quiet, happens = Signal(32), Signal(range(unit.WATCHDOG + late + 2)), Signal()
+        goes = [c.valid & c.ready for c in channels(unit)]
+        m.d.comb += happens.eq(unit.moved | unit.outstanding | reduce(or_, goes) | (unit.perf.instructions != last))
+        runs = unit.status.code == Status.RUNNING
+        m.d.sync += [
+            last.eq(unit.perf.instructions),
+            quiet.eq(Mux(happens | ~runs, 0, quiet + (quiet <= unit.WATCHDOG + late))),
+        ]
+        if self.reach:
+            m.d.comb += Assert(unit.status.code != Status.DEADLOCK, "the watchdog ends nothing")
+        else:
+            m.d.comb += Assert(quiet <= unit.WATCHDOG + late, "it runs and stands still")
 
 
 def prove_semaphores(edit: tuple[str, str] | None = None, reach: bool = False) -> Proof:

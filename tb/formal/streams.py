@@ -59,16 +59,20 @@ def channels(unit: wiring.Component) -> Iterator[Channel]:
         yield Channel(stem.rstrip("_"), flow == Out, valid, found[f"{stem}ready"][1], payload)
 
 
-class StreamMonitor(wiring.Component):
-    """A unit between free inputs.
+class UnitMonitor(wiring.Component):
+    """A unit between free inputs, but that offers to it stay until taken and `stable` inputs never change.
 
-    stable : inputs that never change · reach : claims instead that not every output has been stalled, which must fail
+    more : further free inputs, for `claims`
     """
 
-    def __init__(self, unit: wiring.Component, stable: tuple[str, ...] = (), reach: bool = False):
-        self.unit, self.stable, self.reach = unit, stable, reach
+    def __init__(self, unit: wiring.Component, stable: tuple[str, ...] = (), more: tuple[str, ...] = ()):
+        self.unit, self.stable = unit, stable
         self.free = {name: value for name, (flow, value) in ports(unit).items() if flow == In}
-        super().__init__({name: In(len(value)) for name, value in self.free.items()})
+        super().__init__({name: In(len(value)) for name, value in self.free.items()} | dict.fromkeys(more, In(1)))
+
+    def claims(self, m: Module, held: dict[str, Signal], before: dict[str, Signal]) -> None:
+        """What is asserted. By channel: it was offered and not taken in the cycle before, its payload then."""
+        raise NotImplementedError
 
     def elaborate(self, platform):
         m = Module()
@@ -82,9 +86,10 @@ class StreamMonitor(wiring.Component):
             m.d.comb += now.eq(Mux(begun, kept, getattr(self, name)))
             m.d.sync += kept.eq(now)
             gives[id(value)] = now
-        stalled = []
+        helds, befores = {}, {}
         for c in channels(unit):
-            held, before = Signal(name=f"{c.name}_held"), Signal(len(c.bits), name=f"{c.name}_before")
+            helds[c.name] = held = Signal(name=f"{c.name}_held")
+            befores[c.name] = before = Signal(len(c.bits), name=f"{c.name}_before")
             m.d.sync += [held.eq(c.valid & ~c.ready), before.eq(c.bits)]
             if not c.given:
                 valid, k = Signal(name=f"{c.name}_now"), 0
@@ -93,17 +98,33 @@ class StreamMonitor(wiring.Component):
                 for value in c.payload:
                     gives[id(value)] = Mux(held, before[k : k + len(value)], gives[id(value)])
                     k += len(value)
-            elif self.reach:
-                seen = Signal(name=f"{c.name}_seen")
-                m.d.sync += seen.eq(seen | held)
-                stalled.append(seen)
-            else:
-                m.d.comb += Assert(~held | c.valid, f"{c.name} is withdrawn")
-                m.d.comb += Assert(~held | ~c.valid | (c.bits == before), f"{c.name} changes while it waits")
         m.d.comb += [value.eq(gives[id(value)]) for value in self.free.values()]
-        if self.reach:
-            m.d.comb += Assert(~Cat(stalled).all(), "every output has been stalled")
+        self.claims(m, helds, befores)
         return m
+
+
+class StreamMonitor(UnitMonitor):
+    """What a unit offers stays until it is taken.
+
+    reach : claims instead that not every output has been stalled, which must fail
+    """
+
+    def __init__(self, unit: wiring.Component, stable: tuple[str, ...] = (), reach: bool = False):
+        super().__init__(unit, stable)
+        self.reach = reach
+
+    def claims(self, m: Module, held: dict[str, Signal], before: dict[str, Signal]) -> None:
+        """For every channel that the unit gives."""
+        given = [c for c in channels(self.unit) if c.given]
+        if self.reach:
+            stalled = Signal(len(given))
+            m.d.sync += stalled.eq(stalled | Cat(held[c.name] for c in given))
+            m.d.comb += Assert(~stalled.all(), "every output has been stalled")
+            return
+        for c in given:
+            m.d.comb += Assert(~held[c.name] | c.valid, f"{c.name} is withdrawn")
+            same = c.bits == before[c.name]
+            m.d.comb += Assert(~held[c.name] | ~c.valid | same, f"{c.name} changes while it waits")
 
 
 def waiting(unit: wiring.Component) -> dict[str, set[str]]:

@@ -31,7 +31,7 @@ def write_wave(folder: Path, il: str, name: str, frames: int) -> tuple[str, Path
     part.replace(wave)
     cell = re.escape(broken[2].replace("_witness_.assert_", "$"))
     message = re.search(rf'  cell \$check {cell}\n(?:    .*\n)*?    parameter \\FORMAT "([^"]*)"', il)
-    return (message[1] if message else "") or broken[2], wave
+    return (message[1] if message else "") or "the claim", wave
 
 
 def _witness(inputs: dict, bits: str, frames: int) -> dict:
