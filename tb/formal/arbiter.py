@@ -92,10 +92,13 @@ class PortMonitor(wiring.Component):
 
 
 class TurnMonitor(wiring.Component):
-    """`n` who ask until they are picked: nobody is picked twice while another one waits."""
+    """`n` who ask until they are picked: nobody is picked twice while another one waits.
 
-    def __init__(self, n: int):
-        self.n = n
+    With `reach` it claims instead that not all others are picked while the first waits, which must fail.
+    """
+
+    def __init__(self, n: int, reach: bool = False):
+        self.n, self.reach = n, reach
         super().__init__({"begin": In(n), "take": In(1)})
 
     def elaborate(self, platform):
@@ -111,6 +114,9 @@ class TurnMonitor(wiring.Component):
         for i in range(n):
             gone = Signal(n, name=f"gone{i}")  # those who were picked while i waits
             m.d.sync += gone.eq(Mux(turn.ask[i] & ~takes[i], gone | takes, 0))
+            if self.reach:
+                m.d.comb += Assert(~gone[1:].all(), "not all others are picked before the first")
+                return m
             m.d.comb += Assert((takes & gone) == 0, f"one is picked twice while {i} waits")
         m.d.comb += [
             Assert((turn.pick & (turn.pick - 1)) == 0, "two are picked"),

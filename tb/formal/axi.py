@@ -15,10 +15,13 @@ PAGE_BITS = 12
 
 
 class BusMonitor(wiring.Component):
-    """A loader or storer between free inputs, and what it offers on its address and data channels."""
+    """A loader or storer between free inputs, and what it offers on its address and data channels.
 
-    def __init__(self, unit: Loader | Storer):
-        self.unit = unit
+    With `reach` it claims instead that no burst of several beats ends where a page does, which must fail.
+    """
+
+    def __init__(self, unit: Loader | Storer, reach: bool = False):
+        self.unit, self.reach = unit, reach
         free = {}
         for name, member in unit.signature.members.items():
             port = getattr(unit, name)
@@ -44,9 +47,14 @@ class BusMonitor(wiring.Component):
             held = Signal(name=f"{name}_held")
             before = Signal(len(bits), name=f"{name}_before")
             m.d.sync += [held.eq(channel.valid & ~channel.ready), before.eq(bits)]
-            m.d.comb += Assert(~held | (channel.valid & (bits == before)), f"{name} is withdrawn or changed")
+            if not self.reach:
+                m.d.comb += Assert(~held | (channel.valid & (bits == before)), f"{name} is withdrawn or changed")
             if name != "w":
                 end = Signal(PAGE_BITS + 1, name=f"{name}_end")  # in bytes from the page's first to the burst's last
                 m.d.comb += end.eq(channel.payload.addr[:PAGE_BITS] + (channel.payload.len + 1) * bus_bytes - 1)
-                m.d.comb += Assert(~channel.valid | ~end[PAGE_BITS], f"a burst of {name} crosses 4 KB")
+                if self.reach:
+                    at_end = channel.valid & end[:PAGE_BITS].all() & channel.payload.len.any()
+                    m.d.comb += Assert(~at_end, f"no burst of {name} ends with a page")
+                else:
+                    m.d.comb += Assert(~channel.valid | ~end[PAGE_BITS], f"a burst of {name} crosses 4 KB")
         return m

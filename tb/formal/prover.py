@@ -1,61 +1,111 @@
-"""Unbounded proofs: Yosys writes a monitor and its unit as an and-inverter graph, ABC finds an inductive invariant.
+"""Proofs: Yosys writes a monitor and its unit as an and-inverter graph, ABC finds an inductive invariant.
 
-A monitor is a component whose inputs are free in every cycle; its assertions are the claims.
+A monitor is a component whose inputs are free in every cycle, its reset among them; its assertions are the claims.
 """
 
 import re
 import subprocess
-import sys
 import tempfile
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyosys
 from amaranth.back import rtlil
 from amaranth.lib import wiring
 
-_PASSES = (
-    "read_rtlil {il}",
+from tb.formal.wave import BITS, MAP, WORDS, write_wave
+from tb.formal.yosys import run_yosys
+
+_WORDS = (
+    "read_rtlil {folder}/a.il",
     "delete t:$meminit t:$meminit_v2",  # memories start with anything
     "hierarchy -top top",
     "proc",
     "flatten",
     "chformal -lower",
-    "memory",
+)
+# What a proof may leave out: what is selected gives anything in every cycle. A read port keeps its word.
+MEMORIES = "c:*.mem t:$mem_v2 %i"  # of `hdl.memory`
+PRODUCTS = "t:$mul"
+_MEMORY = ("memory_collect", "memory_nordff", "opt_clean", "cutpoint {cut}", "memory_map")
+_GRAPH = (
     "opt -full",
+    "setundef -undriven -anyseq",
+    "rename -witness",  # a name for all that a counterexample gives a value
+    f"write_rtlil {{folder}}/{WORDS}",
     "techmap",
     "opt -fast",
-    "setundef -undriven -anyseq",
     "async2sync",
     "dffunmap",
     "aigmap",
-    "write_aiger -zinit {aig}",  # a flip-flop without an initial value gets a free one
+    f"write_aiger -zinit -ywmap {{folder}}/{MAP} {{folder}}/a.aig",  # a register without a first value gets a free one
 )
 
 
-def holds(monitor: wiring.Component, edit: tuple[str, str] | None = None, merge: bool = True) -> bool:
-    """Whether the monitor's claims hold in every reachable state; False if ABC finds a way to break one.
+@dataclass(frozen=True)
+class Proof:
+    """What became of a monitor's claims; true if they hold.
+
+    claim : the first that is broken, by its message · depth : cycles from reset that were looked at, or after which
+        the claim is broken; None: all · wave : the counterexample as a waveform
+    """
+
+    holds: bool
+    engine: str
+    seconds: float
+    depth: int | None = None
+    claim: str = ""
+    wave: Path | None = None
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+    def __str__(self) -> str:
+        if self.holds:
+            return "holds" + (f" for {self.depth} cycles" if self.depth else "")
+        return f"{self.claim!r} is broken in cycle {self.depth}: {self.wave}"
+
+
+def holds(
+    monitor: wiring.Component,
+    edit: tuple[str, str] | None = None,
+    merge: bool = True,
+    cut: str = "none",
+    depth: int | None = None,
+    limit: int = 300,
+    name: str = "",
+) -> Proof:
+    """Whether the monitor's claims hold in every reachable state, or in the first `depth` cycles.
 
     `edit` (pattern, replacement) changes the RTLIL once, to see the proof fail. `merge` joins equivalent registers
-    first, which pays in a large unit; ABC then has no answer to claims that this alone proves. Raises `RuntimeError` if
-    there is no answer.
+    first, which pays in a large unit; ABC then has no answer to claims that this alone proves. What `cut` selects
+    (`MEMORIES`, `PRODUCTS`) gives anything: what holds then holds for the unit, and is proved faster. A counterexample
+    is simulated word by word and left as a waveform, `name`-<hash>.vcd. Raises `RuntimeError` if there is no answer in
+    `limit` seconds.
     """
-    il = rtlil.convert(monitor, name="top", emit_src=False)
+    start = time.monotonic()
+    il = rtlil.convert(monitor, name="top", emit_src=False).replace("cell \\$anyseq ", "cell $anyseq ")
     if edit:
         il, n = re.subn(*edit, il, count=1)
         assert n, f"edit does not apply: {edit[0]!r}"
     with tempfile.TemporaryDirectory() as tmp:
-        source, aig = Path(tmp, "a.il"), Path(tmp, "a.aig")
-        source.write_text(il)
-        commands = [c.format(il=source, aig=aig) for c in _PASSES]
-        code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
-        run = subprocess.run([sys.executable, "-c", code, *commands], capture_output=True, text=True, check=False)
-        if run.returncode:
-            raise RuntimeError(f"Yosys could not write the graph: {(run.stdout + run.stderr)[-500:]}")
+        folder = Path(tmp)
+        (folder / "a.il").write_text(il)
+        run_yosys([c.format(folder=folder, cut=cut) for c in (*_WORDS, *_MEMORY, *_GRAPH)])
         abc = Path(pyosys.__file__).parent / "yosys-abc"
-        script = f"read_aiger {aig}; fold; orpos; {'scorr; ' * merge}pdr -T 300"
-        run = subprocess.run([str(abc), "-c", script], capture_output=True, text=True, check=False)
-    if "Property proved" in run.stdout:
-        return True
-    if "was asserted in frame" in run.stdout:
-        return False
-    raise RuntimeError(f"ABC found no answer: {(run.stdout + run.stderr)[-500:]}")
+        engine = f"bmc3 -c -F {depth} -T {limit}" if depth else f"pdr -T {limit}"
+        script = f"read_aiger a.aig; fold; orpos; {'scorr; dc2; ' * merge}{engine}; write_cex {BITS}"
+        run = subprocess.run([abc, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
+        log, seconds = run.stdout + run.stderr, time.monotonic() - start
+        broken = re.search(r"was asserted in frame (\d+)", log)
+        if broken:
+            frames = int(broken[1]) + 1
+            claim, wave = write_wave(folder, il, name or type(monitor).__name__, frames)
+            return Proof(False, engine.split()[0], seconds, frames, claim, wave)
+    if "Property proved" in log:
+        return Proof(True, "pdr", seconds)
+    reached = re.search(r"No output (?:failed|asserted) in (\d+) frames", log)
+    if depth and reached and int(reached[1]) >= depth:
+        return Proof(True, "bmc3", seconds, depth)
+    raise RuntimeError(f"ABC found no answer: {log[-500:]}")

@@ -7,17 +7,21 @@ one is open. Semaphores have 3 bits (as many as hold what all may be
 adding at once), indices 2.
 """
 
+from functools import reduce
+from operator import or_
 from unittest.mock import patch
 
-from amaranth import Array, Module, Mux, Signal
+from amaranth import Array, Instance, Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
-from golden.isa import LOOPS
+from golden.isa import LOOPS, Status
 from hdl.loop_stack import LoopStack
 from hdl.semaphores import WAITERS, Semaphores
-from tb.formal.prover import holds
+from hdl.sequencer import Sequencer
+from tb.formal.prover import Proof, holds
+from tb.formal.streams import UnitMonitor, channels
 
 BITS = 3
 _TOP = (1 << BITS) - 1
@@ -68,6 +72,52 @@ class SemaphoreMonitor(wiring.Component):
         return m
 
 
+class ReadyMonitor(wiring.Component):
+    """Semaphore 0 with one waiter at a time, which waits until it goes: what it may do it may until it does.
+
+    Nothing is claimed from an overflow on. With `reach` it claims instead that nobody who may go waits.
+    """
+
+    def __init__(self, reach: bool):
+        self.reach = reach
+        n = len(WAITERS)
+        super().__init__({"clear": In(1), "begins": In(range(n)), "takes": In(1), "done": In(n)})
+
+    def elaborate(self, platform):
+        m = Module()
+        n = len(WAITERS)
+        m.submodules.unit = unit = Semaphores()
+        waits, kept, lost = Signal(n), Signal(n), Signal()
+        may, might = Signal(), Signal()
+        m.d.comb += [
+            waits.eq(Mux(kept.any(), kept, 1 << self.begins)),
+            may.eq((unit.ready & waits).any()),
+            unit.clear.eq(self.clear),
+            unit.take.eq(Mux(self.takes, unit.ready & waits, 0)),
+            *(unit.wait[e][0].eq(waits[e]) for e in range(n)),
+            *(w for e in range(n) for w in (unit.done[e].valid.eq(1), unit.done[e].signal[0].eq(self.done[e]))),
+        ]
+        m.d.sync += [
+            kept.eq(Mux(may & self.takes, 0, waits)),
+            might.eq(may & ~self.takes & ~self.clear),
+            lost.eq(~self.clear & (lost | unit.overflow)),
+        ]
+        m.d.comb += Assert(~might) if self.reach else Assert(lost | unit.overflow | ~might | may, "may go no more")
+        return m
+
+
+class SteadySemaphores(Semaphores):
+    """In place of the semaphores: any head may go in any cycle, and then until it goes, as `ReadyMonitor` claims."""
+
+    def elaborate(self, platform):
+        m, n = Module(), len(WAITERS)
+        any_, kept = Signal(n), Signal(n)
+        m.submodules.any = Instance("$anyseq", p_WIDTH=n, o_Y=any_)
+        m.d.comb += self.ready.eq(any_ | kept)
+        m.d.sync += kept.eq(Mux(self.clear, 0, self.ready & ~self.take))
+        return m
+
+
 class LoopMonitor(wiring.Component):
     """The stack beside arrays and an index. With `reach` it claims that it is never full, which must fail."""
 
@@ -111,12 +161,46 @@ class LoopMonitor(wiring.Component):
         return m
 
 
-def prove_semaphores(edit: tuple[str, str] | None = None, reach: bool = False) -> bool:
+class StuckMonitor(UnitMonitor):
+    """A running sequencer in which nothing happens ends, by its watchdog: nothing stands still for long.
+
+    What happens: an instruction is executed or goes to its engine, the host is heard, an engine moves something or has
+    something outstanding. With `reach` it claims instead that the watchdog never ends a program, which must fail.
+    """
+
+    def __init__(self, unit: Sequencer, reach: bool):
+        super().__init__(unit)
+        self.reach = reach
+
+    def claims(self, m: Module, held: dict[str, Signal], before: dict[str, Signal]) -> None:
+        """About the status, from what passes the ports and the count of instructions."""
+        unit, late = self.unit, 4  # cycles from what happens to the count of it, and to the status
+        last, quiet, happens = Signal(32), Signal(range(unit.WATCHDOG + late + 2)), Signal()
+        goes = [c.valid & c.ready for c in channels(unit)]
+        m.d.comb += happens.eq(unit.moved | unit.outstanding | reduce(or_, goes) | (unit.perf.instructions != last))
+        runs = unit.status.code == Status.RUNNING
+        m.d.sync += [
+            last.eq(unit.perf.instructions),
+            quiet.eq(Mux(happens | ~runs, 0, quiet + (quiet <= unit.WATCHDOG + late))),
+        ]
+        if self.reach:
+            m.d.comb += Assert(unit.status.code != Status.DEADLOCK, "the watchdog ends nothing")
+        else:
+            m.d.comb += Assert(quiet <= unit.WATCHDOG + late, "it runs and stands still")
+
+
+def prove_semaphores(edit: tuple[str, str] | None = None, reach: bool = False) -> Proof:
     """Whether the claims of `SemaphoreMonitor` hold, as in `tb.formal.prover.holds`."""
     with patch("hdl.semaphores.SEMAPHORE_BITS", BITS):
         return holds(SemaphoreMonitor(reach), edit, merge=False)
 
 
-def prove_loops(edit: tuple[str, str] | None = None, reach: bool = False) -> bool:
+def prove_ready(edit: tuple[str, str] | None = None, reach: bool = False) -> Proof:
+    """Whether the claim of `ReadyMonitor` holds, as in `tb.formal.prover.holds`."""
+    with patch("hdl.semaphores.SEMAPHORE_BITS", BITS):
+        return holds(ReadyMonitor(reach), edit, merge=False)
+
+
+def prove_loops(edit: tuple[str, str] | None = None, reach: bool = False) -> Proof:
     """Whether the claims of `LoopMonitor` hold, as in `tb.formal.prover.holds`."""
     return holds(LoopMonitor(reach), edit)

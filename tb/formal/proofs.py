@@ -1,0 +1,301 @@
+"""Every proof of the project: what is claimed of which unit, at which size, and what shows that it can fail."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from importlib import import_module
+from unittest.mock import patch
+
+from amaranth.lib import wiring
+from amaranth.lib.data import StructLayout
+
+from hdl.emit import ALL, params_of
+from hdl.loader import Loader
+from hdl.manager_port import Slice
+from hdl.params import SystemParams, WtuParams, override, preset
+from hdl.sequencer import Sequencer
+from hdl.storer import Storer
+from tb.formal import kvmu, remapper, wtu
+from tb.formal.arbiter import PortMonitor, TurnMonitor
+from tb.formal.axi import BusMonitor
+from tb.formal.order import OrderMonitor
+from tb.formal.prover import MEMORIES, Proof, holds
+from tb.formal.sequencer import BITS, LoopMonitor, ReadyMonitor, SemaphoreMonitor, SteadySemaphores, StuckMonitor
+from tb.formal.streams import StreamMonitor, waiting
+
+LIMIT = 600  # seconds
+
+# Every count at or near its least, so that all wrap and overflow within a few cycles.
+_SMALL = (
+    *("clusters=4", "n_ctx=2", "n_hp=4", "hcu.n_w=2", "frame=2", "token_bits=3", "count_bits=3", "wtu.n_w=2"),
+    *("score=e2m2", "bin_bits=3", "list_depth=2", "count_digit=2", "n_buckets=16"),
+    *("blocks=4", "block_slots=2", "recent=2", "entry_bytes=8", "boundary=16", "addr_bits=8"),
+    *("dpe.n_h=2", "dpe.n_w=2", "vpe.n_w=2", "w_depth=4", "x_depth=4", "vpe.depth=4", "lxe.words=2"),
+    *("bus_bytes=4", "burst_bytes=8", "i_depth=4", "queue=1", "bursts=1", "copies=1"),
+)
+
+
+@cache
+def small() -> SystemParams:
+    """The preset tiny, smaller."""
+    return override(preset("tiny"), list(_SMALL))
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A claim about a unit.
+
+    make : the monitor that claims it; of True, one that claims the contrary of what the claim is about: that must fail
+    edit : of the RTLIL, after which the claim must fail · deep : cycles within which both must fail; 0: neither is
+        looked for, where a program would have to run; then it is shown of the units inside
+    size : parameters, to be read · cut, merge, depth : as `tb.formal.prover.holds` takes them
+    within : what is replaced meanwhile
+    """
+
+    unit: str
+    claim: str
+    size: str
+    make: Callable[[bool], wiring.Component]
+    edit: tuple[str, str]
+    deep: int
+    cut: str = "none"
+    merge: bool = True
+    depth: int | None = None
+    within: Callable[[], AbstractContextManager] = nullcontext
+
+    @property
+    def name(self) -> str:
+        """Of its waveforms."""
+        return "-".join(re.findall(r"\w+", f"{self.unit} {self.claim} {self.size}"))
+
+    def prove(self, limit: int = LIMIT) -> Proof:
+        """Whether the claim holds. Raises `RuntimeError` if there is no answer in `limit` seconds."""
+        with self.within():
+            how = {"merge": self.merge, "cut": self.cut, "depth": self.depth, "limit": limit}
+            return holds(self.make(False), **how, name=self.name)
+
+    def reached(self, limit: int = LIMIT) -> Proof:
+        """What the claim is about happens: false, with a waveform of it, if all is well."""
+        with self.within():
+            return holds(self.make(True), merge=False, depth=self.deep, limit=limit, name=f"{self.name}-reached")
+
+    def edited(self, limit: int = LIMIT) -> Proof:
+        """The claim of the edited unit: false if all is well."""
+        with self.within():
+            return holds(self.make(False), self.edit, False, depth=self.deep, limit=limit, name=f"{self.name}-edited")
+
+    def judge(self, limit: int = LIMIT) -> "Verdict":
+        """All three."""
+        start = time.monotonic()
+        try:
+            proof = self.prove(limit)
+            reached, edited = (self.reached(limit), self.edited(limit)) if self.deep else (None, None)
+        except RuntimeError as e:
+            return Verdict(self.unit, self.claim, self.size, "no answer", "", time.monotonic() - start, note=str(e))
+        found = ["broken"] * (not proof) + ["never happens"] * bool(reached) + ["edit not seen"] * bool(edited)
+        kind = found[0] if found else f"{proof.depth} cycles" if proof.depth else "unbounded"
+        note = str(proof) if not proof else ""
+        depths = [p.depth if p is not None else None for p in (reached, edited)]
+        return Verdict(self.unit, self.claim, self.size, kind, proof.engine, proof.seconds, *depths, note)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a claim.
+
+    kind : "unbounded", "<n> cycles", or what is wrong · seconds : of the proof alone · reached, edited : cycles
+    after which what the claim is about has happened, and after which the edited unit breaks it
+    """
+
+    unit: str
+    claim: str
+    size: str
+    kind: str
+    engine: str
+    seconds: float
+    reached: int | None = None
+    edited: int | None = None
+    note: str = ""
+
+    @property
+    def fine(self) -> bool:
+        """The claim holds, and could have failed."""
+        return self.kind == "unbounded" or self.kind.endswith("cycles")
+
+
+@dataclass(frozen=True)
+class Independence:
+    """No `valid` and no payload that `unit` gives depends on a `ready` of the same cycle."""
+
+    unit: str
+    size: str
+    make: Callable[[], wiring.Component]
+    claim: str = "no offer depends on ready"
+
+    def judge(self, limit: int = LIMIT) -> Verdict:
+        """From the netlist, which takes no solver."""
+        start = time.monotonic()
+        found = {out: names for out, names in waiting(self.make()).items() if names}
+        kind = "broken" if found else "unbounded"
+        note = "; ".join(f"{out} depends on {', '.join(sorted(names))}" for out, names in found.items())
+        return Verdict(self.unit, self.claim, self.size, kind, "netlist", time.monotonic() - start, note=note)
+
+
+def unread(port: str, module: str = "unit") -> tuple[str, str]:
+    """An edit: `module` takes the input `port`, of one bit, for high where it reads it first."""
+    return rf"(?s)(\nmodule \\top\.{module}\n.*?(?:connect \\[ABS]|switch(?: {{)?) )\\{port} \[0\]", r"\g<1>1'1"
+
+
+_STABLE = ("th_hd", "ratio", "device_base", "home_base")  # inputs that the data sheets ask to be so
+
+
+def unit_of(name: str, p: object = None) -> wiring.Component:
+    """The unit `name` with the parameters `p`, or small ones."""
+    module, cls, _ = ALL[name]
+    return getattr(import_module(module), cls)(p or params_of(name, small()))
+
+
+def stream_goal(unit: str, edit: tuple[str, str], deep: int, p: object = None, size: str = "", **how) -> Goal:
+    """What `unit` offers stays until it is taken, whatever its memories hold."""
+
+    def make(reach: bool) -> StreamMonitor:
+        made = unit_of(unit, p)
+        return StreamMonitor(made, tuple(n for n in _STABLE if hasattr(made, n)), reach)
+
+    return Goal(unit, "an offer stays until taken", size, make, edit, deep, cut=MEMORIES, merge=False, **how)
+
+
+def goals() -> Iterator[Goal | Independence]:
+    """All of them, unit by unit."""
+    found = [*_streams(), *_kvmu(), *_wtu(), *_rest(), *_independence()]
+    for unit in ALL:
+        yield from (g for g in found if g.unit == unit)
+
+
+def _kvmu() -> Iterator[Goal]:
+    lost = (r"connect \\A \\free_head \[0\]", r"connect \\A 1'0")  # freed blocks but the first are not found
+    one = replace(remapper.SMALL, block_slots=1)
+
+    def allocator(reach: bool):
+        return kvmu.AllocatorMonitor(kvmu.SMALL, reach)
+
+    def places(p, reach: bool):
+        return remapper.MapMonitor(p, reach=reach)
+
+    def sets(reach: bool):
+        return remapper.MapMonitor(one, fetches=True, reach=reach)
+
+    yield Goal("kvmu", "no block given twice or lost", "two blocks of a slot", allocator, lost, 30)
+    for p in (one, remapper.SMALL):
+        size = f"two blocks of {p.block_slots}"
+        yield Goal("kvmu", "an entry has a place of its own", size, partial(places, p), lost, 30, merge=False)
+    joined = (r"connect \\A \\starts \[0\]", r"connect \\A 1'0")  # a set's first burst goes on from the one before
+    yield Goal("kvmu", "a set fetches what it names", "two blocks of 1", sets, joined, 30, merge=False)
+
+
+def _wtu() -> Iterator[Goal]:
+    """`merge` with a depth: what is left after the first row is nothing, all later cycles are trivial."""
+    for claim, depth, change, edit in (
+        ("the exact minimal set", 70, {"clusters": 2, "n_w": 1}, _EXACT),
+        ("the exact minimal set", 24, {}, _EXACT),
+        ("whole buckets, minimal", 200, {"selection": "buckets"}, _BUCKETS),
+    ):
+        p = replace(wtu.SMALL, **change)
+        size = f"rows of {p.clusters}, {p.n_w} a word"
+        yield Goal("wtu", claim, size, partial(_row, p), edit, 40, depth=depth)
+
+
+def _row(p: WtuParams, reach: bool) -> wtu.RowMonitor:
+    return wtu.RowMonitor(p, reach)
+
+
+# Weights lose their lowest bit on the way to what is left of Th.
+_EXACT = (r"connect \\B \\bin_sum \[(\d+):0\]", r"connect \\B { \\bin_sum [\1:1] 1'0 }")
+_BUCKETS = (
+    r"connect \\B \\weight \[(\d+):0\](\n    connect \\Y \\after)",
+    r"connect \\B { \\weight [\1:1] 1'0 }\2",
+)
+
+
+_WATCHDOG = 5  # cycles
+
+
+def _stuck(reach: bool) -> StuckMonitor:
+    return StuckMonitor(unit_of("sequencer"), reach)
+
+
+@contextmanager
+def _short() -> Iterator[None]:
+    """Semaphores of which any may be there, a watchdog that is soon at its end."""
+    with patch("hdl.sequencer.Semaphores", SteadySemaphores), patch.object(Sequencer, "WATCHDOG", _WATCHDOG):
+        yield
+
+
+def _rest() -> Iterator[Goal]:
+    longest = override(preset("tiny"), ["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096"]).core
+    fits = (r"cell \$le ", "cell $ge ")  # the rest of a row fits in up to the boundary
+    for name, cls in (("loader", Loader), ("storer", Storer)):
+
+        def bursts(reach: bool, cls: type = cls):
+            return BusMonitor(cls(longest), reach)
+
+        yield Goal(name, "no burst crosses 4 KB", "bursts of 256 beats", bursts, fits, 30, merge=False)
+    bits = partial(patch, "hdl.semaphores.SEMAPHORE_BITS", BITS)
+    size = f"of {BITS} bits"
+    even = (r"connect \\A \\count0 \[2:0\]", r"connect \\A { 2'00 \\count0 [0] }")  # two are as good as none
+    taken = (r"connect \\B \\taken0 \[0\]", r"connect \\B 1'0")  # nothing is taken
+    yield Goal("sequencer", "semaphores count", size, SemaphoreMonitor, taken, 30, merge=False, within=bits)
+    yield Goal("sequencer", "who may go may until it goes", size, ReadyMonitor, even, 30, merge=False, within=bits)
+    endless = (r"connect \\A \\quiet \[2:0\](\n\s+connect \\B 3'101)", r"connect \\A 3'000\1")  # a watchdog that sleeps
+    size = f"a watchdog of {_WATCHDOG} cycles"
+    yield Goal("sequencer", "never stands still", size, _stuck, endless, 30, MEMORIES, False, within=_short)
+    depth = (r"connect \\B 3'100(\s+connect \\Y \\full)", r"connect \\B 3'101\1")  # one loop too many
+    yield Goal("sequencer", "loops turn and end", "indices of 2 bits", LoopMonitor, depth, 30)
+    lowest = (r"connect \\B \\after \[3:0\]", r"connect \\B 4'1111")  # the lowest first
+    yield Goal("arbiter", "nobody is picked twice before", "4 who ask", partial(TurnMonitor, 4), lowest, 30)
+    few = override(preset("tiny"), ["bursts=2", "burst_bytes=16"])
+    room = (r"cell \$gt (\$\d+\n(?:.*\n){5}    connect \\A \\room)", r"cell $ge \1")
+    yield Goal("arbiter", "a granted burst never waits", "bursts of 2 beats", partial(PortMonitor, few), room, 40)
+
+    def order(reach: bool):
+        return OrderMonitor(Slice(StructLayout({"x": 2})), lambda item: item.x, 2, 1, reach=reach)
+
+    forgets = (r"connect \\A \\full \[0\]", r"connect \\A 1'0")  # that it is full
+    yield Goal("arbiter", "a slice keeps order, and all", "items of 2 bits", order, forgets, 30, merge=False)
+
+
+def _wtus() -> Iterator[tuple[str, WtuParams]]:
+    for selection in ("exact", "buckets"):
+        yield f"selection={selection}", replace(small().core.dre.wtu, selection=selection)
+
+
+def _independence() -> Iterator[Independence]:
+    for unit in ALL:
+        if unit == "wtu":
+            yield from (Independence(unit, size, partial(unit_of, unit, p)) for size, p in _wtus())
+        else:
+            yield Independence(unit, "", partial(unit_of, unit))
+
+
+def _streams() -> Iterator[Goal]:
+    yield stream_goal("hcu", unread("o__ready"), 30)
+    for size, p in _wtus():
+        yield stream_goal("wtu", unread("o__ready", "unit.core"), 40, p, size)
+    yield stream_goal("cluster_set", unread("o__ready"), 30)
+    yield stream_goal("kvmu", unread("w__ready"), 40, kvmu.SMALL, "two blocks of a slot")
+    yield stream_goal("dpe", unread("r_en", "unit.fifo"), 40)
+    yield stream_goal("vpe", unread("o__ready"), 40)
+    steady = partial(patch, "hdl.sequencer.Semaphores", SteadySemaphores)
+    yield stream_goal("sequencer", unread("mul__ready"), 40, within=steady)
+    yield stream_goal("feeder", unread("k__ready"), 30)
+    yield stream_goal("loader", unread("ar__ready"), 30)
+    yield stream_goal("storer", unread("aw__ready"), 30)
+    yield stream_goal("retriever", unread("bus__ar__ready"), 40)
+    yield stream_goal("arbiter", unread("o__ready", "unit.read_out"), 30)
+    yield stream_goal("dre", unread("w__ready", "unit.kvmu"), 30, depth=16)
+    yield stream_goal("lxe", unread("ar__ready", "unit.loader"), 0, depth=12)
+    for unit in ("core", "system"):
+        yield stream_goal(unit, unread("ar__ready", "unit"), 0)

@@ -1,0 +1,15 @@
+"""Yosys in a process of its own: it echoes commands to the terminal and aborts on errors."""
+
+import subprocess
+import sys
+
+_CODE = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
+
+
+def run_yosys(commands: list[str]) -> str:
+    """What Yosys prints. Raises `RuntimeError` with the end of it if a command fails."""
+    run = subprocess.run([sys.executable, "-c", _CODE, *commands], capture_output=True, text=True, check=False)
+    log = run.stdout + run.stderr
+    if run.returncode:
+        raise RuntimeError(f"Yosys failed: {log[-500:]}")
+    return log
