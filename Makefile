@@ -17,7 +17,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 setup: .venv/.setup
 models: .venv/.models

@@ -55,4 +55,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
                 path = posixpath.relpath(name, here or ".")
         return f"]({path}{anchor})"
 
-    return re.sub(r"\]\(([^)#:]+\.md)(#[^)]*)?\)", mend, markdown)
+    pages = {f.src_uri for f in files if f.src_uri.endswith(".md")}
+
+    def link(name: re.Match) -> str:
+        known = name[1] in pages and name[1] != page.file.src_uri
+        return f"[{name[0]}]({posixpath.relpath(name[1], here or '.')})" if known else name[0]
+
+    markdown = re.sub(r"\]\(([^)#:]+\.md)(#[^)]*)?\)", mend, markdown)
+    return re.sub(r"(?<!\[)`docs/(\w+\.md)`", link, markdown)

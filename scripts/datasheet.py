@@ -2,14 +2,16 @@
 
 import ast
 import inspect
+import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, is_dataclass
 from importlib import import_module
 
 from amaranth.lib import data, stream, wiring
 
-from golden.params import ScoreFormat, check
+import hdl
+from golden.params import ParamError, ScoreFormat, check
 from hdl.emit import ALL, component_of, params_of, ports
 from hdl.params import preset
 from tb import plan
@@ -85,7 +87,7 @@ def page(unit: str, picture: str = "") -> str:
     cls = unit_class(unit)
     sheet = parse(inspect.getdoc(cls))
     title = import_module(cls.__module__).__doc__.split("\n")[0].rstrip(".")
-    out = [f"# `{unit}`: {title[0].lower() + title[1:] if title[1].islower() else title}", ""]
+    out = [f"# `{unit}`: {title[0].lower() + title[1:] if title.split()[0][1:].islower() else title}", ""]
     out += [f"{_text(p)}\n" for p in sheet.lead]
     for name in _VARIANTS.get(unit, ()):
         variant = getattr(import_module(name.rpartition(".")[0]), name.rpartition(".")[2])
@@ -156,14 +158,18 @@ def _members(cls: type, sheet: Sheet) -> Iterator[str]:
         cells = ", ".join(f"`{n.strip()}`" for n in names.split(","))
         yield f"| {cells} | {_text(shape)} | {_text(meaning)} |"
     yield "\n`clk` and a synchronous `rst`, high for a cycle at least, belong to every unit.\n"
-    docs = {}
-    for _, shape, _ in sheet.members:
-        for name in re.findall(r"`([\w.]*_layout)`", shape):
-            module = import_module(name.rpartition(".")[0] or cls.__module__)
-            layout = getattr(module, name.rpartition(".")[2], None)
-            if layout:
-                docs[name] = _joined(inspect.getdoc(layout))
-    yield from (f"- `{name}`: {_text(doc)}" for name, doc in docs.items())
+    names = [n for _, shape, _ in sheet.members for n in re.findall(r"`([\w.]*_layout)`", shape)]
+    for name in dict.fromkeys(names):
+        yield f"- `{name}`: {_text(_joined(inspect.getdoc(_layout(name, cls.__module__))))}"
+
+
+def _layout(name: str, module: str) -> Callable:
+    """The function of that name: of the module that it names, of the unit's own, or the only one in `hdl`."""
+    path, _, name = name.rpartition(".")
+    for own in (path or module, *(f"hdl.{m.name}" for m in pkgutil.iter_modules(hdl.__path__))):
+        if hasattr(found := import_module(own), name):
+            return getattr(found, name)
+    raise ParamError(f"docstring={module}: names `{name}`, which is no function of hdl")
 
 
 def _signals(unit: str) -> Iterator[str]:
@@ -207,13 +213,13 @@ def _features(unit: str) -> Iterator[str]:
     features = [f for f in plan.load() if f.unit == unit]
     if features:
         yield "## Verified features\n"
-        yield "From `tb/plan.toml`; `vrex verify --plan` says what the last test run came to ([Verification](../verification.md)).\n"
+        yield "From `tb/plan.toml`; `vrex verify --plan` says what the last test run came to"
+        yield "([Verification](../verification.md)).\n"
         yield "| stage | feature | shown by |\n| --- | --- | --- |"
         for f in features:
             tests = ", ".join(f"`{file}::{test}`" if file != unit else f"`{test}`" for file, test in f.evidence)
             yield f"| {f.stage} | {_text(f.name)} | {tests} |"
         yield ""
-
 
 
 def index(*groups: dict) -> str:
@@ -228,13 +234,13 @@ def index(*groups: dict) -> str:
     return "\n".join(out)
 
 
-_INDEX = """Made from the docstrings, parameter classes and signatures in `hdl/` when this manual is built; a unit's sheet for
-parameters of your own is the `manifest.json` beside its Verilog.
+_INDEX = """Made from the docstrings, parameter classes and signatures in `hdl/` when this manual is built; a unit's
+sheet for parameters of your own is the `manifest.json` beside its Verilog.
 
-All units have one clock `clk` and one synchronous reset `rst`, active high. A stream `s` is three ports: `s__valid` and `s__payload` from its source,
-`s__ready` from its sink. A beat is handed over in a cycle in which `valid` and `ready` are high; once `valid` is high, it and the payload hold until then.
-`valid` never waits for `ready`. Payloads are structs, the first field in the lowest bits. A port in a struct is joined to its name by a double underscore. `perf` is a
-struct of 32-bit counters that wrap.
+All units have one clock `clk` and one synchronous reset `rst`, active high. A stream `s` is three ports: `s__valid` and
+`s__payload` from its source, `s__ready` from its sink. A beat is handed over in a cycle in which `valid` and `ready`
+are high; once `valid` is high, it and the payload hold until then. `valid` never waits for `ready`. Payloads are
+structs, the first field in the lowest bits. `perf` is a struct of 32-bit counters that wrap.
 
 Shapes: `In` and `Out` as the unit sees them; `n_ctx`, `clusters` and the like are parameters.
 """

@@ -53,8 +53,8 @@ def _selection(ctx: int, addr: int, mask: int, row_last: int, set_last: int) -> 
 
 SCENARIOS = {
     "hcu": Scenario(
-        "Six keys, Th_hd 4. Keys 0, 2 and 4 open clusters 0, 1 and 2; keys 1, 3 and 5 join them at distances of 1, 2 and 0. "
-        "`o` stalls now and then: its beat holds until it is taken.",
+        "Six keys, Th_hd 4. Keys 0, 2 and 4 open clusters 0, 1 and 2; keys 1, 3 and 5 join them at distances of 1, 2 "
+        "and 0. `o` stalls now and then: its beat holds until it is taken.",
         {"i": [_key(i, h) for i, h in enumerate((0x00FF, 0x00FE, 0xFF00, 0xFF03, 0x0FF0, 0x0FF0))]},
         {"i": ["token", "hash:04x"], "o": ["token", "cluster", "is_new", "count"]},
         ports={"th_hd": 4},
@@ -62,12 +62,13 @@ SCENARIOS = {
         cycles=24,
     ),
     "wtu": Scenario(
-        "Two rows of eight scores, each cluster of one token, at a ratio of a half; the counts were written before. The first row "
-        "selects clusters 1, 2 and 5, in two beats of four clusters each, the second cluster 5 alone. It is loaded "
-        "while the first is selected.",
+        "Two rows of eight scores, each cluster of one token, at a ratio of a half; the counts were written before. "
+        "The first row selects clusters 1, 2 and 5, in two beats of four clusters each, the second cluster 5 alone. "
+        "It is loaded while the first is selected.",
         {
             "c": [{"ctx": 0, "cluster": i, "count": 1} for i in range(8)],
-            "i": _row([900, 1000, 990, 800, 700, 1010, 850, 600], 4) + _row([256, 300, 900, 128, 64, 1000, 500, 256], 4),
+            "i": _row([900, 1000, 990, 800, 700, 1010, 850, 600], 4)
+            + _row([256, 300, 900, 128, 64, 1000, 500, 256], 4),
         },
         {"i": [*(f"scores[{i}]" for i in range(4)), "last"], "o": ["addr", "mask:04b", "last", "clusters", "tokens"]},
         ports={"ratio": 1 << 15},
@@ -75,8 +76,8 @@ SCENARIOS = {
         cycles=32,
     ),
     "cluster_set": Scenario(
-        "Two rows of a query block, {1, 6} and {1, 8, 9}; the second ends the set, whose union leaves in ascending order. "
-        "Then a set of one row without a cluster.",
+        "Two rows of a query block, {1, 6} and {1, 8, 9}; the second ends the set, whose union leaves in ascending "
+        "order. Then a set of one row without a cluster.",
         {
             "i": [
                 _selection(0, 0, 0b0010, 0, 0),
@@ -90,8 +91,8 @@ SCENARIOS = {
         cycles=20,
     ),
     "kvmu": Scenario(
-        "The last of 19 entries of two clusters, a ring of 16: each new one moves an old one home (`x`) before its reply on `w`. Then "
-        "the set {0, 1} is fetched: what is at home, and nothing that is still in the ring.",
+        "The last of 19 entries of two clusters, a ring of 16: each new one moves an old one home (`x`) before its "
+        "reply on `w`. Then the set {0, 1} is fetched: what is at home, and nothing that is still in the ring.",
         {
             "a": [_append(i, i % 2) for i in range(19)],
             "f": [{"ctx": 0, "cluster": i, "last": i, "empty": 0} for i in range(2)],
@@ -135,8 +136,9 @@ def draw(scenario: Scenario, log: dict[str, list]) -> str:
             y += _ROW
         y += 8
     width = _LEFT + _STEP * scenario.cycles + 4
+    middle = 'y="12" text-anchor="middle" opacity=".6"'
     marks = "".join(
-        f'<text x="{_LEFT + _STEP * i + _STEP / 2:g}" y="12" text-anchor="middle" opacity=".6">{scenario.first + i + 1}</text>'
+        f'<text x="{_LEFT + _STEP * i + _STEP / 2:g}" {middle}>{scenario.first + i + 1}</text>'
         for i in range(0, scenario.cycles, 2)
     )
     style = f"width:{width}px;max-width:none;font:9px monospace;fill:currentColor"
@@ -174,10 +176,8 @@ def _cells(cycles: list, key: str, base: str, y: int) -> list[str]:
             x, width, text = _LEFT + _STEP * at, _STEP * n, beat[1]
             box = f'x="{x + 1}" y="{y + 2}" width="{width - 2}" height="{_ROW - 4}" rx="3"'
             out.append(f'<rect {box} style="fill:none;stroke:currentColor;opacity:.5"/>')
-            size = min(9, width / max(1, len(text)) * 1.55)
-            out.append(
-                f'<text x="{x + width / 2:g}" y="{y + 12}" text-anchor="middle" style="font-size:{size:.1f}px">{text}</text>'
-            )
+            size = f"font-size:{min(9, width / max(1, len(text)) * 1.55):.1f}px"
+            out.append(f'<text x="{x + width / 2:g}" y="{y + 12}" text-anchor="middle" style="{size}">{text}</text>')
         at += n
     return out
 
