@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test lint setup models hf clean
+.PHONY: demo test lint docs setup models hf clean
 
 demo: models
 	$(BIN)/vrex demo -o build/demo
@@ -15,6 +15,9 @@ test: setup lint
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 setup: .venv/.setup
 models: .venv/.models

@@ -17,7 +17,7 @@ no product of a chunk is more than window - 16 binades below its largest and all
 
 NaN, infinity and zero: as `golden.numerics.matmul`. A sum of zero is +0.
 
-Source: V-Rex section V-A (the DPE's MAC trees); the fused form is design section 5.
+Source: V-Rex section V-A (the DPE's MAC trees); the fused form is this project's own (`docs/decisions.md`).
 """
 
 import numpy as np

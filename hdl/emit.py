@@ -83,15 +83,19 @@ def params_of(unit: str, params: SystemParams) -> object:
     return attrgetter(path)(params) if path else params
 
 
+def component_of(unit: str, params: object) -> wiring.Component:
+    """The unit itself, not elaborated; raises as `emit`."""
+    check(unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
+    module, cls, _ = ALL[unit]
+    return getattr(import_module(module), cls)(params)
+
+
 def emit(unit: str, params: object) -> Emitted:
     """Verilog of `unit`, the same to the byte for the same parameters (its own: `params_of` a system's).
 
     Raises `ParamError` for an unknown unit or parameters that cannot work.
     """
-    check(unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
-    module, cls, _ = ALL[unit]
-    component = getattr(import_module(module), cls)(params)
-    leaves = Leaves(unit)
+    component, leaves = component_of(unit, params), Leaves(unit)
     verilog = to_verilog(component, unit, leaves)
     manifest = {
         "unit": unit,

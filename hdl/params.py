@@ -53,13 +53,13 @@ class HcuParams:
 
     n_h: int = 1  # N_HCU-h
     n_w: int = 16  # N_HCU-w
-    n_hp: int = 32
+    n_hp: int = 32  # hash bits of a key
     clusters: int = 1024  # depth of a table
     n_ctx: int = 1  # tables held: one per (layer, KV head) in flight
     frame: int = 32  # hash words of the current hash-bit memory
-    count_bits: int = 16
-    token_bits: int = 20
-    early_abandon: bool = True
+    count_bits: int = 16  # of a cluster's token count, which saturates
+    token_bits: int = 20  # of a token's number
+    early_abandon: bool = True  # leave a comparison that can no longer win
     protect: str = "none"  # check bits of the memories: none, parity or secded (`golden.secded`)
 
     def __post_init__(self):
@@ -100,9 +100,9 @@ class WtuParams:
     n_w: int = 16  # N_WTU-w: scores a cycle
     clusters: int = 1024  # longest row
     n_ctx: int = 1  # count tables held
-    score: ScoreFormat = ScoreFormat()
-    count_bits: int = 16
-    selection: str = "exact"
+    score: ScoreFormat = ScoreFormat()  # of a score code: exponent and mantissa bits
+    count_bits: int = 16  # of a cluster's token count
+    selection: str = "exact"  # variant: exact, or the paper's buckets
     n_buckets: int = 16  # of the paper's variant
     double_buffer: bool = True  # exact variant: load a row while the previous one is selected
     walk_ahead: bool = False  # exact variant, double buffer: also walk one, with bins and an adder tree of its own
@@ -184,14 +184,14 @@ class KvmuParams:
     """KVMU: cluster-contiguous home addresses in offload memory, a ring of recent entries in device memory."""
 
     n_ctx: int = 1  # (layer, KV head) maps held
-    clusters: int = 1024
+    clusters: int = 1024  # of a map
     blocks: int = 4096  # of offload memory, in the free list
     block_slots: int = 8  # entries a block
     recent: int = 256  # entries of a map kept in device memory
     entry_bytes: int = 4096  # K and V of one token (Llama-3 8B: 8 KV heads x 128 x 2 x BF16)
     boundary: int = 4096  # a burst never crosses a multiple of this (AXI)
-    addr_bits: int = 40
-    token_bits: int = 20
+    addr_bits: int = 40  # of a byte address
+    token_bits: int = 20  # of a token's number
     protect: str = "none"  # check bits of the memories
 
     def __post_init__(self):
@@ -297,7 +297,7 @@ class VpeParams:
     n_h: int = 1  # N_VPE-h
     n_w: int = 64  # N_VPE-w
     depth: int = 64  # words of n_w numbers in each of a unit's three banks
-    score: ScoreFormat = ScoreFormat()
+    score: ScoreFormat = ScoreFormat()  # of the score codes that it makes
     protect: str = "none"  # check bits of the banks
 
     def __post_init__(self):
@@ -404,7 +404,7 @@ class SystemParams:
     """A system of `cores` cores, all alike."""
 
     core: CoreParams = field(default_factory=CoreParams)
-    cores: int = 1
+    cores: int = 1  # on one memory port
 
     def __post_init__(self):
         check_ints(self)

@@ -107,7 +107,7 @@ class RowSum(wiring.Component):
     Latency: `LATENCY` = 7 cycles.
     Throughput: a word a cycle, no back-pressure.
     Raises: `ParamError` from `VpeParams`.
-    Source: V-Rex section V-A (the VPE); design section 5.
+    Source: V-Rex section V-A (the VPE); the sum is `golden.vector.Sum`.
     """
 
     LATENCY = 4 + Normaliser.LATENCY

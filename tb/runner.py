@@ -169,6 +169,8 @@ class Run:
             "COCOTB_LOG_LEVEL": "WARNING",
             "TOPLEVEL_LANG": "verilog",
             "OPENVREX_RUN": str(folder),
+            # A simulator that was built with another Python looks for its library there.
+            "LD_LIBRARY_PATH": f"{cocotb_tools.config.libs_dir}:{os.environ.get('LD_LIBRARY_PATH', '')}",
         }
         (folder / "env").write_text("\0".join(f"{k}={v}" for k, v in setting.items()))
         env = {**verilator_env(), **setting}

@@ -26,7 +26,7 @@ class Normaliser(wiring.Component):
     Latency: 3 cycles (`LATENCY`): magnitude; coarse and fine normalisation; rounding.
     Throughput: one result a cycle, no back-pressure.
     Raises: `ParamError` for a width below 26.
-    Source: design section 5 (one normalisation); rounding to nearest, ties to even.
+    Source: one normalisation as `golden.dot` has it; rounding to nearest, ties to even.
     """
 
     LATENCY = 3

@@ -1,0 +1,65 @@
+"""What the manual takes from the sources when it is built (MkDocs calls the functions by their names)."""
+
+import posixpath
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
+from mkdocs.structure.files import File, Files  # noqa: E402
+from mkdocs.structure.pages import Page  # noqa: E402
+
+from hdl.emit import ALL, BLOCKS, UNITS  # noqa: E402
+from scripts import datasheet, scenarios  # noqa: E402
+
+SHEETS = "datasheets"
+COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """A page a unit, below the heading that names the folder."""
+    for entry in config.nav:
+        for title, pages in entry.items():
+            if pages == [f"{SHEETS}/index.md"]:
+                entry[title] = [*pages, *({u: f"{SHEETS}/{u}.md"} for u in ALL)]
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Pages that nobody writes by hand."""
+    texts = {f"{SHEETS}/{unit}.md": datasheet.page(unit, picture(unit)) for unit in ALL}
+    texts[f"{SHEETS}/index.md"] = datasheet.index(UNITS, BLOCKS)
+    texts |= {page: (ROOT / source).read_text() for page, source in COPIED.items()}
+    for name, text in texts.items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def picture(unit: str) -> str:
+    """The waveform of a unit, from its bench on Verilator; empty for a unit without a scenario."""
+    return scenarios.picture(unit) if unit in scenarios.SCENARIOS else ""
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links of the repository's own files, such as ../README.md or docs/run.md, lead to pages of the manual."""
+    here = posixpath.dirname(page.file.src_uri)
+
+    def mend(link: re.Match) -> str:
+        path, anchor = link[1], link[2] or ""
+        if page.file.src_uri in COPIED:
+            path = path.removeprefix("docs/")
+        for name, source in COPIED.items():
+            if posixpath.basename(path) == source:
+                path = posixpath.relpath(name, here or ".")
+        return f"]({path}{anchor})"
+
+    pages = {f.src_uri for f in files if f.src_uri.endswith(".md")}
+
+    def link(name: re.Match) -> str:
+        known = name[1] in pages and name[1] != page.file.src_uri
+        return f"[{name[0]}]({posixpath.relpath(name[1], here or '.')})" if known else name[0]
+
+    markdown = re.sub(r"\]\(([^)#:]+\.md)(#[^)]*)?\)", mend, markdown)
+    return re.sub(r"(?<!\[)`docs/(\w+\.md)`", link, markdown)
