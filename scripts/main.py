@@ -10,7 +10,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-HARDWARE = ("presets", "generate", "verify", "synth", "power", "cycles", "sweep", "bench", "report", "demo", "asm")
+HARDWARE = ("presets", "generate", "ip", "verify", "synth", "power", "cycles", "sweep", "bench", "report", "demo", "asm")
 STREAMS = ("trace", "figures", "policies", "speed", "stream", "codec")
 SYSTEM = ("simulate", "evaluate", "fleet", "run", "stages", "prediction")
 for name in (*HARDWARE, *STREAMS, *SYSTEM):
