@@ -66,9 +66,9 @@ _EXAMPLE_TARGET = """  sim:
     flow_options:
       tool: verilator
       mode: cc
-      verilator_options: [-O3, -Wno-fatal, -Wno-WIDTH, --x-initial unique]
+      verilator_options: [-O3, --x-initial unique]
       make_options: [OPT_FAST=-O1, OPT_SLOW=-O0, OPT_GLOBAL=-O1, VM_PARALLEL_BUILDS=0]
-    filesets: [rtl, example]
+    filesets: [waivers, rtl, example]
     toplevel: openvrex_soc
     parameters: [BYTES={bytes}, ADDRESS_BITS={bits}, SIZE, LATENCY, script]
 
@@ -82,7 +82,7 @@ parameters:
     datatype: int
     paramtype: vlogparam
   SIZE:
-    description: Bytes of the memory
+    description: Bytes of the memory, a power of two
     datatype: int
     paramtype: vlogparam
     default: 16777216

@@ -109,7 +109,7 @@ struct Cpu {
     // The memory's bytes, of which Verilator keeps a word in little-endian order.
     uint8_t *byte(uint64_t address) {
         auto &words = soc.rootp->openvrex_soc__DOT__memory__DOT__words;
-        uint64_t bytes = soc.rootp->openvrex_soc__DOT__memory__DOT__BYTES;
+        const uint64_t bytes = sizeof words[0];
         if (address >= bytes * words.size()) throw std::runtime_error("address beyond the memory");
         return reinterpret_cast<uint8_t *>(&words[address / bytes]) + address % bytes;
     }

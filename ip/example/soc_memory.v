@@ -1,5 +1,6 @@
 // A memory behind AXI4: INCR bursts of whole beats, answered in order, the first beat of a read LATENCY cycles after its
-// address, then a beat a cycle. What lies beyond SIZE bytes is no memory: DECERR.
+// address, then a beat a cycle. What lies beyond SIZE bytes, a power of two,
+// is no memory: DECERR.
 module soc_memory #(parameter BYTES = 8, SIZE = 1 << 24, LATENCY = 20) (
   input wire clk, input wire rst,
   input wire arvalid, output wire arready, input wire [39:0] araddr, input wire [7:0] arlen, input wire [1:0] arid,
@@ -11,7 +12,7 @@ module soc_memory #(parameter BYTES = 8, SIZE = 1 << 24, LATENCY = 20) (
 );
   localparam OKAY = 2'b00, DECERR = 2'b11;
   localparam SHIFT = $clog2(BYTES), WORDS = SIZE / BYTES, BITS = $clog2(WORDS);
-  reg [8*BYTES-1:0] words [0:WORDS-1];
+  reg [8*BYTES-1:0] words [0:WORDS-1] /* verilator public_flat_rw */;
 
   // Reads.
   reg [31:0] now;
@@ -19,6 +20,7 @@ module soc_memory #(parameter BYTES = 8, SIZE = 1 << 24, LATENCY = 20) (
   wire [81:0] head;
   wire some;
   wire [39:0] from = (head[39:0] >> SHIFT) + {32'd0, beat};
+  wire outside_read = |from[39:BITS];
   wire gives = some && now - head[81:50] < 32'h80000000 && (~rvalid | rready);
   wire ends = beat == head[47:40];
   soc_fifo #(.WIDTH(82), .DEPTH(64)) reads (
@@ -32,7 +34,7 @@ module soc_memory #(parameter BYTES = 8, SIZE = 1 << 24, LATENCY = 20) (
   reg outside;
   wire [39:0] to = (at[39:0] >> SHIFT) + {32'd0, write_beat};
   wire moves = wvalid & wready;
-  wire bad = outside | to >= WORDS;
+  wire bad = outside | |to[39:BITS];
   assign wready = written & (~bvalid | bready);
   soc_fifo #(.WIDTH(42), .DEPTH(4)) writes (
     .clk(clk), .rst(rst), .put(awvalid), .tail({awid, awaddr}), .room(awready),
@@ -44,8 +46,8 @@ module soc_memory #(parameter BYTES = 8, SIZE = 1 << 24, LATENCY = 20) (
     if (rready) rvalid <= 1'b0;
     if (gives) begin
       rvalid <= 1'b1;
-      rdata <= from < WORDS ? words[from[BITS-1:0]] : {BYTES{8'h00}};
-      rresp <= from < WORDS ? OKAY : DECERR;
+      rdata <= outside_read ? {BYTES{8'h00}} : words[from[BITS-1:0]];
+      rresp <= outside_read ? DECERR : OKAY;
       rlast <= ends;
       rid <= head[49:48];
       beat <= ends ? 8'd0 : beat + 8'd1;
