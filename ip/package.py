@@ -26,9 +26,10 @@ def write(unit: str, p: CoreParams, folder: Path, period: float = PERIOD) -> lis
     """
     check(unit in TOPS, "unit", unit, f"must be one of {', '.join(TOPS)}")
     check(period > 0, "period", period, "must be more than 0 ns")
-    files = [x for x in (folder, *folder.parents) if x.is_file()]
-    check(not files, "folder", folder, f"must be a folder, and {files and files[0]} is a file")
-    top, emitted, registers, release = TOPS[unit], emit(unit, p), address_map(unit, p), version("openvrex")
+    files = [str(x) for x in (folder, *folder.parents) if x.is_file()]
+    check(not files, "folder", str(folder), f"must be a folder, and {''.join(files)} is a file")
+    top, registers, release = TOPS[unit], address_map(unit, p), version("openvrex")
+    emitted = emit(unit, p)
     folder.mkdir(parents=True, exist_ok=True)
     out = []
     with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:

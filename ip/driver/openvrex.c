@@ -67,7 +67,7 @@ enum openvrex_result openvrex_configure(const struct openvrex *device, const str
 
 void openvrex_enable(const struct openvrex *device, uint32_t events)
 {
-    put(device, AT(irq_enable), events & (OPENVREX_DONE | OPENVREX_FAULTED));
+    put(device, AT(irq_enable), events & (OPENVREX_DONE | OPENVREX_FAULTED | OPENVREX_CORRECTED));
 }
 
 enum openvrex_result openvrex_load(const struct openvrex *device, const uint32_t *program, size_t instructions)

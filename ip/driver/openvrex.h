@@ -39,13 +39,15 @@ enum openvrex_code {
     OPENVREX_CODE_DEADLOCK = 5,
     OPENVREX_CODE_BUS = 6,
     OPENVREX_CODE_SEMAPHORE = 7,
-    OPENVREX_CODE_FULL = 8
+    OPENVREX_CODE_FULL = 8,
+    OPENVREX_CODE_MEMORY = 9
 };
 
 /* Interrupts: bits of `events`. */
 enum openvrex_event {
     OPENVREX_DONE = CORE_IP__IRQ__DONE_bm,
-    OPENVREX_FAULTED = CORE_IP__IRQ__FAULT_bm
+    OPENVREX_FAULTED = CORE_IP__IRQ__FAULT_bm,
+    OPENVREX_CORRECTED = CORE_IP__IRQ__CORRECTED_bm
 };
 
 struct openvrex {
@@ -80,10 +82,11 @@ struct openvrex_status {
 
 #define OPENVREX_WORDS 8u
 
-/* A counter by its name in core_ip.h: OPENVREX_COUNTER(&device, lxe.sequencer.instructions). */
-#define OPENVREX_COUNTER(device, name) openvrex_read((device), (uint32_t)offsetof(core_ip_t, perf.name))
+/* A register by its name in core_ip.h, e.g. a counter: OPENVREX_READ(&device, perf.lxe.sequencer.instructions). */
+#define OPENVREX_READ(device, name) openvrex_read((device), (uint32_t)offsetof(core_ip_t, name))
 
-/* Is it what core_ip.h describes? Interrupts are off and none is pending afterwards. */
+/* Is it what core_ip.h describes? Interrupts are off and none is pending afterwards. Then call openvrex_reset: the core
+ * may be resetting its memories still, or be left as another program left it. */
 enum openvrex_result openvrex_init(struct openvrex *device, uint32_t (*read)(void *, uint32_t),
                                    void (*write)(void *, uint32_t, uint32_t), void *bus);
 

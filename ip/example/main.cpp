@@ -154,10 +154,10 @@ static void smoke(Cpu &cpu, const openvrex &device) {
     check(openvrex_submit(&device, &frame) == OPENVREX_FAULT, "a core with a fault takes a program");
     done(openvrex_reset(&device, POLLS), "reset");
     check(openvrex_poll(&device).code == OPENVREX_CODE_IDLE, "a reset core is not idle");
-    check(OPENVREX_COUNTER(&device, lxe.sequencer.instructions) == 0, "a reset core has counted");
+    check(OPENVREX_READ(&device, perf.lxe.sequencer.instructions) == 0, "a reset core has counted");
     frame.program = halt;
     run(cpu, device, frame);
-    check(OPENVREX_COUNTER(&device, lxe.sequencer.instructions) == 1, "an instruction is not counted");
+    check(OPENVREX_READ(&device, perf.lxe.sequencer.instructions) == 1, "an instruction is not counted");
     std::puts("smoke test passed");
 }
 
@@ -227,6 +227,7 @@ int main(int argc, char **argv) {
         Cpu cpu(argc, argv);
         openvrex device;
         done(openvrex_init(&device, bus_read, bus_write, &cpu), "init");
+        done(openvrex_reset(&device, POLLS), "reset");
         std::string name = cpu.context.commandArgsPlusMatch("script=");
         if (name.empty()) {
             smoke(cpu, device);
