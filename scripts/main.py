@@ -10,7 +10,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-HARDWARE = ("presets", "generate", "synth", "power", "cycles", "sweep", "report", "demo", "asm")
+HARDWARE = ("presets", "generate", "ip", "synth", "power", "cycles", "sweep", "report", "demo", "asm")
 CHECKS = ("verify", "prove", "mutate", "bench")
 STREAMS = ("trace", "figures", "policies", "speed", "stream", "codec")
 SYSTEM = ("simulate", "evaluate", "fleet", "run", "stages", "prediction")

@@ -1,0 +1,544 @@
+"""IP packages: shell, address maps, driver and example SoC, FuseSoC targets, each seen failing on what is broken."""
+
+import ctypes
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from systemrdl.node import AddrmapNode, FieldNode, MemNode, RegNode
+from typer.testing import CliRunner
+
+import ip.package
+from golden.isa import Instruction, LoadTo, Opcode, Status, encode
+from hdl.emit import emit, params_of
+from hdl.params import CoreParams, override, preset
+from hdl.register_block import address_map
+from ip.package import HERE, write
+from ip.registers import header, html, ipxact
+from ip.shell import TOPS
+from scripts.main import app
+from sim.core import CoreTime
+from sim.sequencer import trace
+from tb.lxe import Ran, Script
+from tb.runner import BUILD, verilator_env
+from tb.test_core import LAYERS, SHAPE, SIZES, begin, host, ports
+from tb.test_core import params as core_params
+from tb.test_lxe_time import Recorded
+
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
+LATENCY = 6  # of the example's memory
+UNITS = tuple(TOPS)
+
+
+def params(unit: str) -> CoreParams:
+    return core_params() if unit == "core_ip" else params_of("dre_ip", preset("tiny"))
+
+
+def run(command: list, folder: Path, **env: str) -> subprocess.CompletedProcess:
+    env = verilator_env() | env
+    return subprocess.run(list(map(str, command)), cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def fusesoc(folder: Path, unit: str, target: str, *how: str, **env: str) -> subprocess.CompletedProcess:
+    command = [Path(sys.executable).with_name("fusesoc"), "--cores-root", ".", "run", "--target", target]
+    return run([*command, f"openvrex:ip:{unit}", *how], folder, **env)
+
+
+def yosys(folder: Path, *commands: str) -> subprocess.CompletedProcess:
+    code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
+    return run([sys.executable, "-c", code, *commands], folder)
+
+
+def vrex(*args: object):
+    return CliRunner().invoke(app, ["ip", *map(str, args)])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def once():
+    """Units are emitted once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ip.package, "emit", cache(emit))
+        yield
+
+
+# Package.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_package_lints_and_reads_in_yosys(unit, tmp_path):
+    """Its shell names every interface; shell, stub and constraints have the same ports."""
+    files = write(unit, params(unit), tmp_path, 2.0)
+    assert all(f.exists() for f in files)
+    assert not list(tmp_path.glob(".part*"))
+    top = TOPS[unit]
+    linted = fusesoc(tmp_path, unit, "lint")
+    assert linted.returncode == 0, linted.stderr
+    assert "%Warning" not in linted.stdout + linted.stderr
+    found = []
+    for sources in (f"{top}.v {unit}.v", f"{top}_stub.v"):
+        last = (f"select ={top}", "write_json -selected top.json")
+        read = yosys(tmp_path, f"read_verilog {sources}", f"hierarchy -check -top {top}", *last)
+        assert read.returncode == 0, read.stdout[-2000:]
+        module = json.loads((tmp_path / "top.json").read_text())["modules"][top]
+        found.append({n: (p["direction"], len(p["bits"])) for n, p in module["ports"].items()})
+        attributes = {n: module["netnames"][n]["attributes"] for n in module["ports"]}
+        assert all("X_INTERFACE_INFO" in a for a in attributes.values())
+    assert found[0] == found[1]
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    wants = {p["name"]: (f"{p['dir']}put", p["width"]) for p in manifest["ports"] if p["name"] not in ("clk", "rst")}
+    assert found[0] == wants | {"aclk": ("input", 1), "aresetn": ("input", 1)}
+    check_interfaces(attributes, found[0])
+    check_constraints((tmp_path / f"{top}.sdc").read_text(), found[0])
+
+
+AXI = {"AR": "ADDR LEN SIZE BURST VALID READY ID LOCK CACHE PROT", "R": "DATA RESP LAST VALID READY ID"}
+AXI |= {"AW": AXI["AR"], "W": "DATA STRB LAST VALID READY", "B": "RESP VALID READY ID"}
+LITE = {"AR": "ADDR VALID READY PROT", "R": "DATA RESP VALID READY", "W": "DATA STRB VALID READY"}
+LITE |= {"AW": LITE["AR"], "B": "RESP VALID READY"}
+STREAM = {"T": "DATA USER LAST VALID READY"}
+
+
+def check_interfaces(attributes: dict[str, dict], ports_: dict[str, tuple]) -> None:
+    """As the vendor's tools infer them: signals of each interface, all of them, and what clock and reset belong to."""
+    buses: dict[str, set[str]] = {}
+    for name, values in attributes.items():
+        kind, bus, signal = re.fullmatch(r"xilinx.com:(\S+):1.0 (\S+) (\S+)", values["X_INTERFACE_INFO"]).groups()
+        buses.setdefault(bus, {kind}).add(signal)
+        assert name.lower() in (f"{bus}_{signal}".lower(), bus)
+    of = {n: attributes[n].get("X_INTERFACE_PARAMETER", "") for n in attributes}
+    for bus, signals in buses.items():
+        if "axi" in bus:
+            lite = bus == "s_axi"
+            kind, channels = ("axis", STREAM) if "axis" in bus else ("aximm", LITE if lite else AXI)
+            assert signals == {f"interface:{kind}"} | {c + s for c in channels for s in channels[c].split()}, bus
+            text = next(text for text in of.values() if text.startswith(f"XIL_INTERFACENAME {bus}, "))
+            assert kind == "axis" or f"DATA_WIDTH {ports_[f'{bus}_wdata'][1]}" in text
+            assert kind == "axis" or ("AXI4LITE" in text) == lite
+    named = sorted(bus for bus in buses if "axi" in bus)
+    assert sorted(re.search(r"ASSOCIATED_BUSIF (\S+),", of["aclk"])[1].split(":")) == named
+    assert "ASSOCIATED_RESET aresetn" in of["aclk"]
+    assert "POLARITY ACTIVE_LOW" in of["aresetn"]
+    assert "SENSITIVITY LEVEL_HIGH" in of["irq"]
+
+
+def check_constraints(sdc: str, ports_: dict[str, tuple]) -> None:
+    """Every port but the clock is timed, once and as what it is; nothing is left out."""
+    assert "expr {2 * $ns}" in sdc
+    for direction in ("input", "output"):
+        [names] = re.findall(rf"set_{direction}_delay .*\[get_ports {{(.*)}}]", sdc)
+        wants = [n if w == 1 else f"{n}[*]" for n, (d, w) in ports_.items() if d == direction and n != "aclk"]
+        assert sorted(names.split()) == sorted(wants)
+    assert "false_path" not in sdc
+
+
+def test_files_are_written_together_or_not_at_all(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError("no space")
+
+    monkeypatch.setattr(ip.package, "html", fail)
+    with pytest.raises(OSError, match="no space"):
+        write("dre_ip", params("dre_ip"), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("lxe",), "unit='lxe': must be one of core_ip, dre_ip"),
+        (("core_ip", "--preset", "tiny", "-p", "entry_bytes=36"), "entry_bytes=36: must be a multiple of a word"),
+        (("core_ip", "--preset", "tiny", "-p", "n_hq=1"), "valid names:"),
+        (("dre_ip", "--preset", "tiny", "--period", "0"), "period=0.0: must be more than 0 ns"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
+    got = vrex(*args, "-o", tmp_path / "out")
+    assert (got.exit_code, got.stderr.count("\n")) == (2, 1)
+    assert message in got.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("below", ["", "below"])
+def test_a_folder_that_is_a_file(tmp_path, below):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    got = vrex("dre_ip", "--preset", "tiny", "-o", file / below)
+    assert (got.exit_code, got.stderr.count("\n")) == (2, 1)
+    assert f"folder={str(file / below)!r}: must be a folder, and {file} is a file" in got.stderr
+    assert file.read_text() == "mine"
+
+
+# Address maps.
+
+
+def fields(top: AddrmapNode) -> dict[str, dict[str, tuple]]:
+    """Every register's path: its address, and its fields' places and accesses."""
+    out = {}
+    for node in top.descendants(unroll=True):
+        if isinstance(node, RegNode):
+            of = {f.inst_name: (f.low, f.width, f.get_property("sw").name) for f in node.fields()}
+            out[node.get_rel_path(top)] = {"": (node.absolute_address, node.size)} | of
+        elif isinstance(node, MemNode):
+            of = {"": (node.absolute_address, node.size), "value": (0, node.get_property("memwidth"), "w")}
+            out[node.get_rel_path(top)] = of
+    return out
+
+
+def c_header(top: AddrmapNode, unit: str, folder: Path) -> dict[str, dict[str, tuple]]:
+    """The same of the C header, by a C compiler: without accesses, and of windows without fields."""
+    header(top, folder / f"{unit}.h")
+    lines = []
+    for path, of in fields(top).items():
+        lines.append(f'printf("{path}  %zu %zu\\n", offsetof({unit}_t, {path}), sizeof(((({unit}_t *)0)->{path})));')
+        macro = "__".join([unit, *re.sub(r"\[\d+]", "x", path).split(".")]).upper()
+        for name in filter(None, of if isinstance(top.find_by_path(path), RegNode) else ()):
+            field = f"{macro}__{name.upper()}"
+            lines.append(f'printf("{path} {name} %d %d\\n", {field}_bp, {field}_bw);')
+            lines.append(f"if ({field}_bm != ((1ull << {field}_bw) - 1) << {field}_bp) return 1;")
+    text = f'#include <stddef.h>\n#include <stdio.h>\n#include "{unit}.h"\nint main(void) {{\n' + "\n".join(lines)
+    (folder / "offsets.c").write_text(text + "\nreturn 0;\n}\n")
+    built = run(["gcc", *STRICT, "-o", "offsets", "offsets.c"], folder)
+    assert built.returncode == 0, built.stderr
+    ran = run([folder / "offsets"], folder)
+    assert ran.returncode == 0
+    out: dict[str, dict[str, tuple]] = {}
+    for path, name, a, b in (line.split(" ") for line in ran.stdout.splitlines()):
+        out.setdefault(path, {})[name] = (int(a), int(b))
+    return out
+
+
+def ip_xact(top: AddrmapNode, unit: str, folder: Path) -> dict[str, dict[str, tuple]]:
+    """The same of IP-XACT."""
+    ipxact(top, folder / f"{unit}.xml", "1.2.3")
+    space = "{http://www.accellera.org/XMLSchema/IPXACT/1685-2014}"
+    access = {"read-only": "r", "write-only": "w", "read-write": "rw"}
+    out = {}
+
+    def number(node, tag: str) -> int:
+        text = node.findtext(space + tag)
+        return int(text[2:], 16) if text.startswith("'h") else int(text)
+
+    def walk(node, path: str, base: int) -> None:
+        for child in node:
+            tag = child.tag.removeprefix(space)
+            if tag not in ("registerFile", "register"):
+                continue
+            name, at = child.findtext(f"{space}name"), base + number(child, "addressOffset")
+            dim = child.find(f"{space}dim")
+            if tag == "registerFile":
+                size = number(child, "range")
+                for i in range(int(dim.text) if dim is not None else 1):
+                    walk(child, f"{path}{name}[{i}]." if dim is not None else f"{path}{name}.", at + i * size)
+                continue
+            of = {"": (at, number(child, "size") // 8 * (int(dim.text) if dim is not None else 1))}
+            for field in child.iter(f"{space}field"):
+                at_bits = number(field, "bitOffset"), number(field, "bitWidth")
+                of[field.findtext(f"{space}name")] = (*at_bits, access[field.findtext(f"{space}access")])
+            out[path + name] = of
+
+    walk(ET.parse(folder / f"{unit}.xml").find(f".//{space}addressBlock"), "", 0)
+    return out
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_address_maps_are_those_of_the_registers(unit, tmp_path, capfd):
+    top = address_map(unit, override(preset("tiny"), ["wtu.n_h=2"]).core)
+    wants = fields(top)
+    assert ip_xact(top, unit, tmp_path) == wants
+    plain = {path: {n: x[:2] for n, x in of.items()} for path, of in wants.items()}
+    windows = {n.inst_name for n in top.children() if isinstance(n, MemNode)}
+    assert c_header(top, unit, tmp_path) == {p: {"": x[""]} if p in windows else x for p, x in plain.items()}
+    html(top, tmp_path / "html")
+    assert (tmp_path / "html" / "index.html").exists()
+    nodes = json.loads((tmp_path / "html" / "data" / "ral-data-0.json").read_text())
+    registers = [n for n in nodes if "fields" in n]
+    assert {n["name"] for n in registers} == {p.rpartition(".")[2] for p in wants} - windows
+    for unrolled in (n for n in top.descendants() if isinstance(n, RegNode)):
+        same = [n for n in registers if n["name"] == unrolled.inst_name]
+        at = {f.inst_name: (f.low, f.high) for f in unrolled.fields()}
+        assert any(
+            int(n["offset"], 16) == unrolled.raw_address_offset
+            and {f["name"]: (f["lsb"], f["msb"]) for f in n["fields"]} == at
+            for n in same
+        ), unrolled.get_path()
+    assert capfd.readouterr().err == ""  # what IP-XACT has no word for is not left out
+    assert all(isinstance(f, FieldNode) for r in top.descendants() if isinstance(r, RegNode) for f in r.fields())
+
+
+# Driver on a bus of Python.
+
+
+class Bus:
+    """Registers that hold what was written, and the driver on them."""
+
+    def __init__(self, library: Path, top: AddrmapNode):
+        self.top, self.words, self.log = top, {}, []
+        for node in top.descendants(unroll=True):
+            if isinstance(node, FieldNode):
+                at = node.parent.absolute_address
+                self.words[at] = self.words.get(at, 0) | (node.get_property("reset") or 0) << node.low
+        self.driver = ctypes.CDLL(str(library))
+        self.kinds = (
+            ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32),
+            ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32),
+        )
+        self.functions = self.kinds[0](self._read), self.kinds[1](self._write)
+        self.device = (ctypes.c_void_p * 3)()
+
+    def _read(self, _, offset: int) -> int:
+        return self.words.get(offset, 0)
+
+    def _write(self, _, offset: int, value: int) -> None:
+        self.log.append((offset, value))
+
+    def at(self, path: str) -> int:
+        return self.top.find_by_path(path).absolute_address
+
+    def call(self, name: str, *args) -> int:
+        return getattr(self.driver, f"openvrex_{name}")(self.device, *args)
+
+    def init(self) -> int:
+        return self.driver.openvrex_init(self.device, *self.functions, None)
+
+
+CODES = {"OK": 0, "NO_DEVICE": -1, "VERSION": -2, "PARAMETERS": -3, "RANGE": -4, "BUSY": -5, "FAULT": -6, "TIMEOUT": -7}
+
+
+class Config(ctypes.Structure):
+    _fields_ = [
+        ("th_hd", ctypes.c_uint32),
+        ("ratio", ctypes.c_uint32),
+        ("device_base", ctypes.c_uint64),
+        ("home_base", ctypes.c_uint64),
+    ]
+
+
+class Frame(ctypes.Structure):
+    _fields_ = [
+        ("program", ctypes.c_void_p),
+        ("instructions", ctypes.c_size_t),
+        ("registers", ctypes.c_uint64 * 16),
+        ("set", ctypes.c_uint32),
+    ]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory) -> tuple[Path, AddrmapNode]:
+    folder, top = tmp_path_factory.mktemp("driver"), address_map("core_ip", params("core_ip"))
+    header(top, folder / "core_ip.h")
+    source = HERE / "driver" / "openvrex.c"
+    built = run(["gcc", *STRICT, "-ffreestanding", "-shared", "-fPIC", "-I.", "-o", "driver.so", source], folder)
+    assert built.returncode == 0, built.stderr
+    symbols = run(["nm", "-u", "driver.so"], folder).stdout
+    assert not [s for s in symbols.split() if len(s) > 1 and not s.startswith("_")]  # no library
+    return folder / "driver.so", top
+
+
+def test_the_driver_knows_its_device(library):
+    assert Bus(*library).init() == CODES["OK"]
+    for path, value, result in (
+        ("magic", 0, "NO_DEVICE"),
+        ("version", 0x1_0100, "VERSION"),  # MAJOR
+        ("version", 0x0_0000, "VERSION"),  # an older MINOR
+        ("version", 0x0_0201, "OK"),
+        ("contexts", 9, "PARAMETERS"),
+        ("clusters", 9, "PARAMETERS"),
+        ("entry_bytes", 9, "PARAMETERS"),
+        ("word_bytes", 9, "PARAMETERS"),
+    ):
+        bus = Bus(*library)
+        bus.words[bus.at(f"identity.{path}")] = value
+        assert bus.init() == CODES[result], path
+
+
+def test_the_driver_refuses_what_cannot_be(library):
+    bus = Bus(*library)
+    bus.init()
+    limit = {"th_hd": 1 << params("core_ip").dre.hcu.distance_bits, "ratio": 65537}
+    limit |= dict.fromkeys(("device_base", "home_base"), 1 << params("core_ip").dre.kvmu.addr_bits)
+    bus.log.clear()
+    for name, value in limit.items():
+        assert bus.call("configure", ctypes.byref(Config(**{name: value}))) == CODES["RANGE"], name
+    depth = params("core_ip").lxe.i_depth
+    program = (ctypes.c_uint32 * (8 * depth + 8))()
+    assert bus.call("load", program, ctypes.c_size_t(depth + 1)) == CODES["RANGE"]
+    assert bus.call("set", 16, ctypes.c_uint64(1)) == CODES["RANGE"]
+    frame = ctypes.byref(Frame(ctypes.addressof(program), 1, (), 0xFFFF))
+    for status, result in ((Status.RUNNING, "BUSY"), (1 << 10, "BUSY"), (Status.BUS, "FAULT")):
+        bus.words[bus.at("status")] = int(status)
+        assert bus.call("submit", frame) == CODES[result]
+        if result == "BUSY":
+            assert bus.call("configure", ctypes.byref(Config())) == CODES["BUSY"]
+            assert bus.call("load", program, ctypes.c_size_t(1)) == CODES["BUSY"]
+            assert bus.call("set", 1, ctypes.c_uint64(1)) == CODES["BUSY"]
+    assert not bus.log  # nothing is written by what is refused
+    for status, result in ((Status.RUNNING, "TIMEOUT"), (Status.FULL, "FAULT"), (Status.DONE, "OK")):
+        bus.words[bus.at("status")] = int(status)
+        assert bus.call("wait", 10) == CODES[result]
+    bus.words[bus.at("status")] = 1 << 10
+    assert bus.call("reset", 10) == CODES["TIMEOUT"]
+    bus.words[bus.at("status")] = 0
+    assert bus.call("reset", 10) == CODES["OK"]
+    assert bus.log == [(bus.at("control"), 2)] * 2
+
+
+def test_the_driver_clears_the_interrupts_that_it_saw(library):
+    bus = Bus(*library)
+    bus.init()
+    for events in (0, 1, 2, 3, 4, 7):
+        bus.log.clear()
+        bus.words[bus.at("irq")] = events
+        assert bus.call("interrupt") == events
+        assert bus.log == ([(bus.at("irq"), events)] if events else [])
+    bus.call("enable", 0xFF)
+    assert bus.log[-1] == (bus.at("irq_enable"), 7)
+
+
+def test_names_of_the_driver_are_those_of_the_hardware():
+    text = (HERE / "driver" / "openvrex.h").read_text()
+    codes = {n: int(v) for n, v in re.findall(r"OPENVREX_CODE_(\w+) = (\d+)", text)}
+    assert codes == {s.name: int(s) for s in Status}
+    results = {n: int(v) for n, v in re.findall(r"OPENVREX_((?!CODE)\w+) = (0|-\d)", text)}
+    assert results == CODES
+
+
+# Driver on the example SoC.
+
+SWAPPED = (".rst(~aresetn)", '.rst($test$plusargs("swapped") ? aresetn : ~aresetn)')
+
+
+def locked(folder: Path, build) -> Path:
+    """Built once, also by several at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            build()
+            (folder / "done").touch()
+    return folder
+
+
+@cache
+def soc() -> Path:
+    """Where FuseSoC has built the example, of a package whose shell can be told to swap its reset. Built without
+    optimisation, which takes less than the runs would gain."""
+    new = BUILD / f"soc-new-{os.getpid()}"
+    shutil.rmtree(new, ignore_errors=True)
+    write("core_ip", params("core_ip"), new)
+    shell = new / "openvrex_core.v"
+    assert SWAPPED[0] in shell.read_text()
+    shell.write_text(shell.read_text().replace(*SWAPPED))
+    key = hashlib.sha256(b"".join(f.read_bytes() for f in sorted(new.rglob("*")) if f.is_file())).hexdigest()[:16]
+    folder = BUILD / f"soc-{key}"
+
+    def build():
+        shutil.copytree(new, folder, dirs_exist_ok=True)
+        how = ["--LATENCY", str(LATENCY), "--SIZE", str(1 << 20), "--make_options", "OPT_FAST=-O0 OPT_GLOBAL=-O0"]
+        built = fusesoc(folder, "core_ip", "sim", *how)
+        assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
+        assert "smoke test passed" in built.stdout
+
+    locked(folder, build)
+    shutil.rmtree(new)
+    [work] = folder.glob("build/*/sim")
+    return work
+
+
+def with_driver(folder: Path, old: str, new: str) -> Path:
+    """The example with another driver."""
+    text = (HERE / "driver" / "openvrex.c").read_text()
+    assert old in text, old
+    (folder / "driver.c").write_text(text.replace(old, new, 1))
+    include = ["-I", HERE / "driver", "-I", soc().parents[2]]
+    parts = [soc() / "main.o", *soc().glob("verilated*.o"), soc() / "Vopenvrex_soc__ALL.a"]
+    built = run(["g++", *include, "-x", "c++", "driver.c", "-x", "none", *parts, "-o", "soc"], folder)
+    assert built.returncode == 0, built.stderr
+    return folder / "soc"
+
+
+class Frames:
+    """Passes through two layers by golden, and what software has to do for them."""
+
+    def __init__(self, count: int):
+        rng = np.random.default_rng(1)
+        self.h = h = host(rng)
+        self.script, self.views = Script(h.memory, [r.name for r in h.memory.regions]), []
+        recorded = Recorded(h)
+        for k in range(count):
+            begin(h, rng, k * SHAPE.tokens)
+            for layer in range(LAYERS):
+                program, registers = h.program(layer), h.registers(layer)
+                self.script.add(program, registers)
+                recorded.begin()
+                h.run(layer)
+                self.script.expect()
+                words = [encode(i) for i in program]
+                steps = trace(core_params(), words, registers, retrieved=recorded.registers).steps
+                self.views.append(CoreTime(core_params(), LATENCY, recorded.data).run(steps).done)
+        top, names = address_map("core_ip", core_params()), emit("core", core_params()).manifest["counters"]
+        paths = ("perf." + n.replace("wtu0", "wtu[0]") for n in names)
+        self.counters = {n: top.find_by_path(p).absolute_address for n, p in zip(names, paths, strict=True)}
+
+    def play(self, soc: Path, folder: Path, before: list[str] = ()) -> tuple[list[Ran], np.ndarray]:
+        """On the example SoC; every other run is polled for. `before`: lines that come first."""
+        self.script.before.tofile(folder / "before.bin")
+        p = ports(self.h)
+        lines = [*before, "read before.bin"]
+        lines += [f"configure {p['th_hd']} {p['ratio']} {p['device_base']:#x} {p['home_base']:#x}"]
+        for k, one in enumerate(self.script.runs):
+            lines += [f"write {address:#x} {text}" for address, text in one["writes"]]
+            lines += ["program", *(f"instruction {word}" for word in self.script.programs[one["program"]])]
+            lines += [f"register {r} {value}" for r, value in one["registers"].items()]
+            lines += ["poll" if k % 2 else "run", *(f"counter {at:#x}" for at in self.counters.values())]
+            lines += [f"dump {k}.bin {len(self.script.before)}"]
+        (folder / "script").write_text("\n".join(lines))
+        ran = run([soc, "+script=script"], folder)
+        assert ran.returncode == 0, ran.stderr
+        found = re.findall(r"^(?:run|poll) code (\d+) pc (\d+) cycles (\d+)$", ran.stdout, re.M)[-len(self.script.runs) :]
+        values = list(map(int, re.findall(r"^counter \S+ (\d+)$", ran.stdout, re.M)))
+        out = []
+        for k, (code, pc, cycles) in enumerate(found):
+            after = np.fromfile(folder / f"{k}.bin", np.uint8)
+            seen = {r.name: after[r.base : r.end].tobytes() for r in self.h.memory.regions}
+            perf = dict(zip(self.counters, values[k * len(self.counters) :], strict=False))
+            out.append(Ran(Status(int(code)), int(pc), int(cycles), perf, seen))
+        return out, after
+
+
+@cache
+def frames() -> Frames:
+    return Frames(4)
+
+
+TIMING = ("waits", "starved")  # counters of cycles, which another memory changes
+
+
+@pytest.mark.slow
+def test_the_driver_plays_frames_as_golden(tmp_path, record_property):
+    """Every byte of memory after every run, counters as the core's under cocotb; after a fault, too."""
+    f = frames()
+    load = Instruction(Opcode.LOAD, {"target": LoadTo.W, "addr": 1 << 30})
+    assert 1 << 30 > 1 << 20  # the memory's size: an error response
+    program = [f"instruction {encode(i):#x}" for i in (load, Instruction(Opcode.HALT, {}))]
+    broken = ["program", *program, "run", "program", *program[1:], "reset", "poll", "reset"]
+    ran, after = f.play(soc() / "Vopenvrex_soc", tmp_path, broken)
+    assert not f.script.differences(ran, after)
+    plain, _ = f.script.play(emit("core", core_params()), ports(f.h), seed=1)
+    for mine, other in zip(ran, plain, strict=True):
+        one = {"lxe.sequencer.instructions": 1}  # HALT is counted in the cycle in which the other bench looks
+        events = [n for n in mine.perf if not n.endswith(TIMING)]
+        assert {n: mine.perf[n] for n in events} == {n: other.perf[n] + one.get(n, 0) for n in events}
+    assert ran[-1].perf["retriever.entries"] == 4 * LAYERS * SHAPE.tokens
+    assert ran[-1].perf["retriever.fetches"] > 0
+    record_property("cycles", [r.cycles for r in ran[::2]])
+    record_property("time view", f.views[::2])
