@@ -31,7 +31,7 @@ from sim.core import CoreTime
 from sim.sequencer import trace
 from tb.lxe import Ran, Script
 from tb.runner import BUILD, verilator_env
-from tb.test_core import LAYERS, SHAPE, SIZES, begin, host, ports
+from tb.test_core import LAYERS, SHAPE, begin, host, ports
 from tb.test_core import params as core_params
 from tb.test_lxe_time import Recorded
 
@@ -504,7 +504,9 @@ class Frames:
         (folder / "script").write_text("\n".join(lines))
         ran = run([soc, "+script=script"], folder)
         assert ran.returncode == 0, ran.stderr
-        found = re.findall(r"^(?:run|poll) code (\d+) pc (\d+) cycles (\d+)$", ran.stdout, re.M)[-len(self.script.runs) :]
+        found = re.findall(r"^(?:run|poll) code (\d+) pc (\d+) cycles (\d+)$", ran.stdout, re.M)[
+            -len(self.script.runs) :
+        ]
         values = list(map(int, re.findall(r"^counter \S+ (\d+)$", ran.stdout, re.M)))
         out = []
         for k, (code, pc, cycles) in enumerate(found):
