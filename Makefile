@@ -4,13 +4,19 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test lint docs setup models hf clean
+.PHONY: demo test nightly lint docs setup models hf clean
 
 demo: models
 	$(BIN)/vrex demo -o build/demo
 
 test: setup lint
 	$(BIN)/pytest -n 2 --dist worksteal --junitxml build/tests.xml
+
+# What is too long for every change; each goes on where it was stopped.
+nightly: setup
+	$(BIN)/vrex stress
+	$(BIN)/vrex mutate hcu wtu cluster_set kvmu dpe vpe feeder loader storer retriever sequencer
+	$(BIN)/vrex prove
 
 lint: setup
 	$(BIN)/ruff check .

@@ -75,7 +75,7 @@ def traffic(p: KvmuParams, seed: int, n: int, clear: float = 0.02) -> tuple[list
 
 
 def golden_map(p: KvmuParams, device: int, home: int) -> KvMap:
-    sizes = {k: v for k, v in asdict(p).items() if k not in ("addr_bits", "token_bits")}
+    sizes = {k: v for k, v in asdict(p).items() if k not in ("addr_bits", "token_bits", "protect")}
     return KvMap(**sizes, device_base=device, home_base=home)
 
 

@@ -124,7 +124,7 @@ def test_waveforms_show_what_golden_says():
     clusters = [(o["cluster"], o["empty"]) for o in beats["cluster_set"]["o"]]
     assert clusters == [(1, 0), (6, 0), (8, 0), (9, 0), (0, 1)]
 
-    own = {k: v for k, v in vars(dre.kvmu).items() if k not in ("addr_bits", "token_bits")}
+    own = {k: v for k, v in vars(dre.kvmu).items() if k not in ("addr_bits", "token_bits", "protect")}
     kv = KvMap(**own, **SCENARIOS["kvmu"].ports)
     placed = [kv.append(0, a["cluster"]) for a in put["kvmu"]["a"]]
     shown = [(w["device"], w["home"]) for w in beats["kvmu"]["w"]]

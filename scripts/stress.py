@@ -1,0 +1,34 @@
+"""`vrex stress`: random transactions of units against golden, as many as asked for."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from golden.params import check
+from scripts import console
+from tb.stress import UNITS, campaign
+
+
+def command(
+    unit: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(UNITS)}; all by default.")] = None,
+    n: Annotated[int, typer.Option("-n", help="Transactions of each unit.")] = 1_000_000,
+    out: console.Folder = Path("build/stress"),
+) -> None:
+    """Play random traffic on units and compare every beat; what was played is kept, a later run goes on behind it."""
+    with console.one_line_errors():
+        check(n >= 1, "n", n, "must be at least 1")
+        for name in unit or ():
+            check(name in UNITS, "unit", name, f"must be one of {', '.join(UNITS)}")
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console.err) as bar:
+            for name in unit or UNITS:
+                task = bar.add_task(name, total=n)
+                try:
+                    for done in campaign(name, n, out):
+                        bar.update(task, completed=min(done, n))
+                except AssertionError as e:
+                    console.err.print(f"[red]{name}:[/] {e}", highlight=False, soft_wrap=True)
+                    raise typer.Exit(1) from None
+                console.out.print(f"{name}: {done:,} transactions as golden", highlight=False)

@@ -1,0 +1,119 @@
+"""Stress: random traffic of a unit, seed after seed, every beat compared with golden.
+
+A seed chooses the size (any of the unit's test file), the data and the stalls; what it plays can be played again.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+
+from golden.isa import LoadTo
+
+_LIMIT = {"limit": 1_000_000}  # cycles; no run needs as many
+
+
+def _stall(rng: random.Random) -> float:
+    return rng.choice((0.0, 0.0, 0.2, 0.5, 0.8))
+
+
+def _hcu(t, rng: random.Random) -> int:
+    p, seed = t.SIZES[rng.choice(list(t.SIZES))], rng.getrandbits(31)
+    th_hd = rng.randint(0, p.n_hp + 1)
+    beats = t.stream(p, seed, 300, p.n_ctx, rng.choice((0.0, 0.01, 0.1)))
+    got = t.run(t.emitted(p), p, beats, th_hd, _stall(rng), _stall(rng), seed)
+    assert got["beats"] == t.golden(p, th_hd, beats)[0]
+    return len(beats)
+
+
+def _wtu(t, rng: random.Random) -> int:
+    p = t.SIZES[rng.choice(list(t.SIZES))]
+    ratio = rng.choice((0, 1, 19661, 65535, 65536, rng.randrange(65537)))
+    stalls = [(_stall(rng), _stall(rng), rng.choice((0, 9))) for _ in range(4)]
+    episodes = [t.episode(p, rng.getrandbits(31), ratio, a, b, n=60, late=late) for a, b, late in stalls]
+    for e, got in zip(episodes, t.run(t.emitted(p), p, [e | _LIMIT for e in episodes]), strict=True):
+        wrong = t.differs(p, e, got)
+        assert not wrong, wrong
+    return sum(len(e["words"]) for e in episodes)
+
+
+def _cluster_set(t, rng: random.Random) -> int:
+    p = t.SIZES[rng.choice(list(t.SIZES))]
+    e = t.episode(t.rows(p, rng.getrandbits(31), 150), [(_stall(rng), _stall(rng)) for _ in range(3)])
+    (got,) = t.run(t.emitted(p), p, [e])
+    assert [v for _, v in got["o"]] == t.listing(t.unions(p, e["beats"]))
+    return len(e["beats"])
+
+
+def _kvmu(t, rng: random.Random) -> int:
+    p, seed = t.SIZES[rng.choice(list(t.SIZES))], rng.getrandbits(31)
+    stalls = [{name: _stall(rng) for name in "afwxb"} for _ in range(3)]
+    e = t.episode(p, *t.traffic(p, seed, 1200, rng.choice((0.0, 0.02, 0.06))), stalls)
+    (got,) = t.run(t.emitted(p), p, [e])
+    t.check(p, e, got)
+    return len(e["a"]) + len(e["f"])
+
+
+def _dpe(t, rng: random.Random) -> int:
+    p, seed = t.SIZES[rng.choice(list(t.SIZES))], rng.getrandbits(31)
+    traffic = t.traffic(p, seed, 60)
+    assert traffic.run(t.emitted(p), seed, _stall(rng), _stall(rng))["beats"] == traffic.wants
+    return len(traffic.wants)
+
+
+def _vpe(t, rng: random.Random) -> int:
+    p = t.SIZES[rng.choice(list(t.SIZES))]
+    e = t.Episode(p, t.random_rows(p, rng.getrandbits(31), 300), [tuple(_stall(rng) for _ in range(3)) for _ in "ab"])
+    (got,) = t.run(t.emitted(p), p, [e])
+    e.check(got)
+    return len(e.want)
+
+
+def _transfers(target: object) -> Callable:
+    def play(t, rng: random.Random) -> int:
+        size = rng.choice(list(t.SIZES))
+        commands = t.random_transfers(t.params(t.SIZES[size]), rng, 24, t.TARGETS, target)
+        e = t.case(size, commands, rng.choice(t.STALLS))
+        t.run(size, [e])
+        return len(e["want"].words) + len(e["want"].bursts)
+
+    return play
+
+
+def _retriever(t, rng: random.Random) -> int:
+    size = rng.choice(list(t.SIZES))
+    e = t.random_episode(t.params(t.SIZES[size]), rng, 24)
+    t.run(size, [(e, {"stalls": rng.choice(t.STALLS)})])
+    return len(e.signals) + len(e.reads) + len(e.writes)
+
+
+_PLAYS = {
+    **{"hcu": _hcu, "wtu": _wtu, "cluster_set": _cluster_set, "kvmu": _kvmu, "dpe": _dpe, "vpe": _vpe},
+    **{"loader": _transfers(LoadTo.VECTOR), "retriever": _retriever},
+}
+UNITS = tuple(_PLAYS)
+
+
+def play(unit: str, seed: int) -> int:
+    """One seed's traffic; the transactions compared. Raises `AssertionError`, of the bench or of the comparison."""
+    return _PLAYS[unit](import_module(f"tb.test_{unit}"), random.Random(f"{unit} {seed}"))
+
+
+def campaign(unit: str, count: int, folder: Path) -> Iterator[int]:
+    """Seeds 1, 2, ... until `count` transactions are compared; those so far, after each. Raises as `play`.
+
+    What was played is kept in `folder`, a line a seed: a later campaign goes on behind it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / f"{unit}.jsonl"
+    done = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    total, seed = sum(d["transactions"] for d in done), len(done)
+    yield total
+    while total < count:
+        seed += 1
+        n = play(unit, seed)
+        with kept.open("a") as f:
+            f.write(json.dumps({"seed": seed, "transactions": n}) + "\n")
+        total += n
+        yield total
