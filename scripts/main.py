@@ -11,7 +11,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 HARDWARE = ("presets", "generate", "ip", "synth", "power", "cycles", "sweep", "report", "demo", "asm")
-CHECKS = ("verify", "prove", "mutate", "stress", "bench")
+CHECKS = ("verify", "prove", "mutate", "stress", "coverage", "bench")
 STREAMS = ("trace", "figures", "policies", "speed", "stream", "codec")
 SYSTEM = ("simulate", "evaluate", "fleet", "run", "stages", "prediction")
 for name in (*HARDWARE, *CHECKS, *STREAMS, *SYSTEM):

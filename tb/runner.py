@@ -78,6 +78,7 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
     """Path of the simulator of `emitted`, built if its content is new."""
     flags = ["--cc", "--exe", "--vpi", "--prefix", "Vtop", "-Wno-fatal", "-Wno-WIDTH", "-O3", "--x-initial", "unique"]
     flags += ["--trace"] if waves else []
+    flags += ["--coverage-line", "--coverage-toggle"] if os.environ.get("OPENVREX_COVERAGE") else []
     # A leaf with many instances is compiled once, as a library; a few are faster built flat.
     blocks = [name for name, count in emitted.manifest.get("leaves", {}).items() if count >= 8]
     flags += ["--hierarchical"] if blocks else []
