@@ -89,8 +89,8 @@ def test_a_package_lints_and_reads_in_yosys(unit, tmp_path):
     assert linted.returncode == 0, linted.stderr
     assert "%Warning" not in linted.stdout + linted.stderr
     found = []
-    for sources in (f"{top}.v {unit}.v", f"{top}_stub.v"):
-        last = (f"select ={top}", "write_json -selected top.json")
+    whole = f"select {top}", "write_json -selected top.json"
+    for sources, last in ((f"{top}.v {unit}.v", whole), (f"{top}_stub.v", ["write_json top.json"])):
         read = yosys(tmp_path, f"read_verilog {sources}", f"hierarchy -check -top {top}", *last)
         assert read.returncode == 0, read.stdout[-2000:]
         module = json.loads((tmp_path / "top.json").read_text())["modules"][top]
