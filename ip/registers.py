@@ -1,6 +1,8 @@
 """The address map of an IP block for software and tools: C header, HTML, IP-XACT."""
 
+import re
 import xml.etree.ElementTree as ET
+import zlib
 from pathlib import Path
 
 from peakrdl_cheader.c_standards import CStandard
@@ -19,8 +21,12 @@ def header(top: AddrmapNode, path: Path) -> None:
 
 
 def html(top: AddrmapNode, folder: Path) -> None:
-    """Pages to read, the first of them index.html."""
+    """Pages to read, the first of them index.html. The same to the byte for the same registers: where the exporter puts
+    the time, so that browsers fetch pages anew, is a number of what they say."""
     HTMLExporter(generate_source_links=False).export(top, str(folder))
+    number = zlib.crc32(b"".join(f.read_bytes() for f in sorted((folder / "data").glob("*.json"))))
+    index = folder / "index.html"
+    index.write_text(re.sub(r"(BUILD_TS = |\?ts=)\d+", rf"\g<1>{number}", index.read_text()))
 
 
 class _Quiet(MessagePrinter):

@@ -12,7 +12,7 @@ from scripts import console
 
 
 def command(
-    unit: Annotated[str, typer.Argument(help=f"One of {', '.join(TOPS)}.")],
+    unit: Annotated[str, typer.Argument(help=f"One of {', '.join(TOPS)}.")] = "core_ip",
     preset: console.Preset = "core",
     param: console.Param = None,
     folder: console.Folder = Path("build/ip"),

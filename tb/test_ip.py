@@ -4,11 +4,11 @@ import ctypes
 import fcntl
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree as ET
 from functools import cache
 from pathlib import Path
@@ -81,13 +81,16 @@ def test_a_package_lints_and_reads_in_yosys(unit, tmp_path):
     files = write(unit, params(unit), tmp_path, 2.0)
     assert all(f.exists() for f in files)
     assert not list(tmp_path.glob(".part*"))
+    before = {f: f.read_bytes() for f in files}
+    assert sorted(write(unit, params(unit), tmp_path, 2.0)) == sorted(before)
+    assert all(f.read_bytes() == text for f, text in before.items())
     top = TOPS[unit]
     linted = fusesoc(tmp_path, unit, "lint")
     assert linted.returncode == 0, linted.stderr
     assert "%Warning" not in linted.stdout + linted.stderr
     found = []
-    for sources in (f"{top}.v {unit}.v", f"{top}_stub.v"):
-        last = (f"select ={top}", "write_json -selected top.json")
+    whole = f"select {top}", "write_json -selected top.json"
+    for sources, last in ((f"{top}.v {unit}.v", whole), (f"{top}_stub.v", ["write_json top.json"])):
         read = yosys(tmp_path, f"read_verilog {sources}", f"hierarchy -check -top {top}", *last)
         assert read.returncode == 0, read.stdout[-2000:]
         module = json.loads((tmp_path / "top.json").read_text())["modules"][top]
@@ -412,44 +415,44 @@ def test_names_of_the_driver_are_those_of_the_hardware():
     assert results == CODES
 
 
+def test_the_example_of_the_manual_compiles(library, tmp_path):
+    page = HERE.parent / "docs" / "integration.md"
+    [text] = re.findall(r"^```c\n(.*?)^```", page.read_text(), re.M | re.S)
+    (tmp_path / "example.c").write_text(text)
+    include = ["-I", HERE / "driver", "-I", library[0].parent]
+    built = run(["gcc", *STRICT, *include, "-c", "example.c"], tmp_path)
+    assert built.returncode == 0, built.stderr
+
+
 # Driver on the example SoC.
 
 SWAPPED = (".rst(~aresetn)", '.rst($test$plusargs("swapped") ? aresetn : ~aresetn)')
 
 
-def locked(folder: Path, build) -> Path:
-    """Built once, also by several at a time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "done").exists():
-            build()
-            (folder / "done").touch()
-    return folder
-
-
 @cache
 def soc() -> Path:
-    """Where FuseSoC has built the example, of a package whose shell can be told to swap its reset. Built without
-    optimisation, which takes less than the runs would gain."""
-    new = BUILD / f"soc-new-{os.getpid()}"
-    shutil.rmtree(new, ignore_errors=True)
-    write("core_ip", params("core_ip"), new)
-    shell = new / "openvrex_core.v"
-    assert SWAPPED[0] in shell.read_text()
-    shell.write_text(shell.read_text().replace(*SWAPPED))
-    key = hashlib.sha256(b"".join(f.read_bytes() for f in sorted(new.rglob("*")) if f.is_file())).hexdigest()[:16]
-    folder = BUILD / f"soc-{key}"
+    """Where FuseSoC has built the example once per content, of a package whose shell can be told to swap its reset.
 
-    def build():
-        shutil.copytree(new, folder, dirs_exist_ok=True)
-        how = ["--LATENCY", str(LATENCY), "--SIZE", str(1 << 20), "--make_options", "OPT_FAST=-O0 OPT_GLOBAL=-O0"]
-        built = fusesoc(folder, "core_ip", "sim", *how)
-        assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
-        assert "smoke test passed" in built.stdout
-
-    locked(folder, build)
-    shutil.rmtree(new)
+    Without optimisation, which takes longer than the runs would gain.
+    """
+    with tempfile.TemporaryDirectory() as new:
+        write("core_ip", params("core_ip"), Path(new))
+        shell = Path(new, "openvrex_core.v")
+        assert SWAPPED[0] in shell.read_text()
+        shell.write_text(shell.read_text().replace(*SWAPPED))
+        files = sorted(f for f in Path(new).rglob("*") if f.is_file())
+        folder = BUILD / f"soc-{hashlib.sha256(b''.join(f.read_bytes() for f in files)).hexdigest()[:16]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / "done").exists():
+                shutil.copytree(new, folder, dirs_exist_ok=True)
+                how = ["--LATENCY", str(LATENCY), "--SIZE", str(1 << 20)]
+                how += ["--make_options", "OPT_FAST=-O0 OPT_GLOBAL=-O0"]
+                built = fusesoc(folder, "core_ip", "sim", *how)
+                assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
+                assert "smoke test passed" in built.stdout
+                (folder / "done").touch()
     [work] = folder.glob("build/*/sim")
     return work
 
@@ -489,13 +492,16 @@ class Frames:
         paths = ("perf." + n.replace("wtu0", "wtu[0]") for n in names)
         self.counters = {n: top.find_by_path(p).absolute_address for n, p in zip(names, paths, strict=True)}
 
-    def play(self, soc: Path, folder: Path, before: list[str] = ()) -> tuple[list[Ran], np.ndarray]:
-        """On the example SoC; every other run is polled for. `before`: lines that come first."""
+    def play(
+        self, soc: Path, folder: Path, before: list[str] = (), count: int | None = None
+    ) -> tuple[list[Ran], np.ndarray]:
+        """On the example SoC; every other run is polled for. before: lines that come first · count: of runs"""
+        runs = self.script.runs[:count]
         self.script.before.tofile(folder / "before.bin")
         p = ports(self.h)
         lines = [*before, "read before.bin"]
         lines += [f"configure {p['th_hd']} {p['ratio']} {p['device_base']:#x} {p['home_base']:#x}"]
-        for k, one in enumerate(self.script.runs):
+        for k, one in enumerate(runs):
             lines += [f"write {address:#x} {text}" for address, text in one["writes"]]
             lines += ["program", *(f"instruction {word}" for word in self.script.programs[one["program"]])]
             lines += [f"register {r} {value}" for r, value in one["registers"].items()]
@@ -516,10 +522,16 @@ class Frames:
             out.append(Ran(Status(int(code)), int(pc), int(cycles), perf, seen))
         return out, after
 
+    def differs(self, first: Ran) -> list[str]:
+        """What the first run alone leaves otherwise than golden."""
+        wants = self.script.wants[0]
+        wrong = [n for n, (data, known) in wants.items() if known is None and first.seen[n] != data]
+        return [*wrong, *([] if first.status == Status.DONE else [first.status.name])]
+
 
 @cache
 def frames() -> Frames:
-    return Frames(4)
+    return Frames(3)
 
 
 TIMING = ("waits", "starved")  # counters of cycles, which another memory changes
@@ -540,7 +552,95 @@ def test_the_driver_plays_frames_as_golden(tmp_path, record_property):
         one = {"lxe.sequencer.instructions": 1}  # HALT is counted in the cycle in which the other bench looks
         events = [n for n in mine.perf if not n.endswith(TIMING)]
         assert {n: mine.perf[n] for n in events} == {n: other.perf[n] + one.get(n, 0) for n in events}
-    assert ran[-1].perf["retriever.entries"] == 4 * LAYERS * SHAPE.tokens
+    assert ran[-1].perf["retriever.entries"] == 3 * LAYERS * SHAPE.tokens
     assert ran[-1].perf["retriever.fetches"] > 0
     record_property("cycles", [r.cycles for r in ran[::2]])
     record_property("time view", f.views[::2])
+
+
+# An edit of the driver, and whether the smoke test tells.
+WRONG = [
+    ("put(device, offset + 4, (uint32_t)(value >> 32));", "", False),
+    ("put(device, AT(control), CORE_IP__CONTROL__START_bm);", "put(device, AT(control), 0);", True),
+    ("put(device, AT(irq), events);", "", True),
+    ("put(device, AT(irq), events);", "put(device, AT(irq), 0xFFFFFFFF & ~events);", True),
+    ("result == OPENVREX_OK && openvrex_poll(device).code > OPENVREX_CODE_DONE", "0", True),
+    ("i < instructions * OPENVREX_WORDS;", "i < (instructions - 1) * OPENVREX_WORDS;", True),
+    ("AT(device_base), config->device_base", "AT(device_base), config->home_base", False),
+    ("AT(th_hd), config->th_hd", "AT(th_hd), config->ratio", False),
+    ("+ 8 * number", "+ 8 * (number ^ 1)", False),
+    ("CORE_IP__CONTROL__RESET_bm", "0", True),
+]
+
+
+@pytest.mark.slow
+def test_wrong_drivers_are_noticed(tmp_path):
+    f = frames()
+    [first], _ = f.play(soc() / "Vopenvrex_soc", tmp_path, count=1)
+    assert not f.differs(first)
+    for old, new, simple in WRONG:
+        wrong = with_driver(tmp_path, old, new)
+        if simple:
+            assert run([wrong], tmp_path).returncode == 1, new
+            continue
+        assert run([wrong], tmp_path).returncode == 0, new
+        [first], _ = f.play(wrong, tmp_path, count=1)
+        assert f.differs(first), new
+
+
+@pytest.mark.slow
+def test_a_swapped_reset_is_noticed(tmp_path):
+    sound, broken = (run([soc() / "Vopenvrex_soc", *how], tmp_path) for how in ([], ["+swapped"]))
+    assert (sound.returncode, broken.returncode) == (0, 1)
+    assert sound.stdout.endswith("smoke test passed\n")
+    assert "error: " in broken.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("run fast", "line 1: 'run fast' is no command"),
+        ("register 16 1", "line 1: 'register 16 1' is no command"),
+        ("write 0x100000 00", "address beyond the memory"),
+        ("configure 4 65537 0 0", "configure gives -4"),
+        ("counter 0x18", "read of register 0x18: error response 2"),
+        ("read nowhere.bin", "nowhere.bin: cannot be read"),
+    ],
+)
+def test_scripts_that_cannot_be_played(line, message, tmp_path):
+    (tmp_path / "script").write_text(line)
+    got = run([soc() / "Vopenvrex_soc", "+script=script"], tmp_path)
+    assert got.returncode == 1
+    assert message in got.stderr
+
+
+YOSYS = """#!{python}
+import sys
+from pyosys import libyosys
+assert sys.argv[1:] == ["-q", "-l", "synth.log", "-s", "synth.ys"]
+libyosys.run_pass("script synth.ys", libyosys.Design())
+"""
+
+
+@pytest.mark.slow
+def test_synthesis_by_fusesoc(tmp_path):
+    """Gates, and the memories as they are."""
+    write("dre_ip", params("dre_ip"), tmp_path)
+    command = tmp_path / "bin" / "yosys"
+    command.parent.mkdir()
+    command.write_text(YOSYS.format(python=sys.executable))
+    command.chmod(0o755)
+    got = fusesoc(tmp_path, "dre_ip", "synth", PATH=f"{command.parent}:{verilator_env()['PATH']}")
+    assert got.returncode == 0, got.stdout[-2000:] + got.stderr[-2000:]
+    [work] = tmp_path.glob("build/*/synth")
+    assert "module openvrex_dre(" in (work / "openvrex_dre_synth.v").read_text()
+    total = (work / "stat.txt").read_text().rpartition("Count including submodules")[2]
+    cells = {kind: int(n) for n, kind in re.findall(r"^ +(\d+) +(\$\S+)$", total, re.M)}
+    assert all(kind.startswith("$_") or kind == "$mem_v2" for kind in cells), cells
+    assert sum(cells.values()) > 10_000
+    assert cells["$mem_v2"] > 10
+    broken = tmp_path / "openvrex_dre.v"
+    broken.write_text(broken.read_text().replace("dre_ip unit", "dre unit"))
+    assert fusesoc(tmp_path, "dre_ip", "synth", PATH=f"{command.parent}:{verilator_env()['PATH']}").returncode
+    assert fusesoc(tmp_path, "dre_ip", "lint").returncode

@@ -2,6 +2,7 @@
 //
 // Without an argument, a smoke test. With +script=FILE, what its lines say (numbers in decimal, or in hexadecimal after
 // 0x; bytes in hexadecimal):
+//   limit CYCLES               within which a program ends, 10,000 without
 //   configure TH_HD RATIO DEVICE_BASE HOME_BASE
 //   write ADDRESS BYTES        memory
 //   read FILE                  memory from address 0 on
@@ -27,13 +28,14 @@
 #include "openvrex.h"
 #include "verilated.h"
 
-static const uint32_t POLLS = 1000000;  // and cycles that the CPU waits for anything
+static const uint32_t ANSWER = 1000;  // cycles within which the bus answers
 
 // The SoC's pins, a cycle at a time.
 struct Cpu {
     VerilatedContext context;
     Vopenvrex_soc soc{&context};
     uint64_t cycles = 0;
+    uint32_t limit = 10000;  // cycles within which a program ends
 
     Cpu(int argc, char **argv) {
         context.commandArgs(argc, argv);
@@ -62,8 +64,8 @@ struct Cpu {
         throw std::runtime_error(text);
     }
 
-    template <class Ready> void until(Ready ready, const char *what) {
-        for (uint32_t i = 0; i < POLLS; i++) {
+    template <class Ready> void until(Ready ready, const char *what, uint32_t most = ANSWER) {
+        for (uint32_t i = 0; i < most; i++) {
             low();
             if (ready()) return;
             tick();
@@ -131,7 +133,7 @@ static uint64_t run(Cpu &cpu, const openvrex &device, const openvrex_frame &fram
     openvrex_enable(&device, OPENVREX_DONE | OPENVREX_FAULTED);
     done(openvrex_submit(&device, &frame), "submit");
     uint64_t start = cpu.cycles;
-    cpu.until([&] { return cpu.soc.irq; }, "interrupt");
+    cpu.until([&] { return cpu.soc.irq; }, "interrupt", cpu.limit);
     uint64_t end = cpu.cycles;
     bool fault = openvrex_poll(&device).code > OPENVREX_CODE_DONE;
     check(openvrex_interrupt(&device) == (fault ? OPENVREX_FAULTED : OPENVREX_DONE), "another interrupt");
@@ -152,7 +154,7 @@ static void smoke(Cpu &cpu, const openvrex &device) {
     std::printf("unknown opcode: interrupt after %u cycles\n", (unsigned)run(cpu, device, frame));
     check(openvrex_poll(&device).code == OPENVREX_CODE_OPCODE, "an unknown opcode is no fault");
     check(openvrex_submit(&device, &frame) == OPENVREX_FAULT, "a core with a fault takes a program");
-    done(openvrex_reset(&device, POLLS), "reset");
+    done(openvrex_reset(&device, cpu.limit), "reset");
     check(openvrex_poll(&device).code == OPENVREX_CODE_IDLE, "a reset core is not idle");
     check(OPENVREX_READ(&device, perf.lxe.sequencer.instructions) == 0, "a reset core has counted");
     frame.program = halt;
@@ -172,7 +174,9 @@ static void play(Cpu &cpu, const openvrex &device, std::istream &script) {
         uint64_t a = 0, b = 0, c = 0, d = 0;
         std::string text;
         bool good = true;
-        if (word == "configure" && (good = bool(in >> a >> b >> c >> d))) {
+        if (word == "limit" && (good = bool(in >> a))) {
+            cpu.limit = (uint32_t)a;
+        } else if (word == "configure" && (good = bool(in >> a >> b >> c >> d))) {
             openvrex_config config = {(uint32_t)a, (uint32_t)b, c, d};
             done(openvrex_configure(&device, &config), "configure");
         } else if (word == "write" && (good = bool(in >> a >> text))) {
@@ -205,14 +209,14 @@ static void play(Cpu &cpu, const openvrex &device, std::istream &script) {
                 cycles = run(cpu, device, frame);
             } else {
                 done(openvrex_submit(&device, &frame), "submit");
-                check(openvrex_wait(&device, POLLS) != OPENVREX_TIMEOUT, "no end");
+                check(openvrex_wait(&device, cpu.limit) != OPENVREX_TIMEOUT, "no end");
             }
             openvrex_status status = openvrex_poll(&device);
             std::printf("%s code %d pc %u cycles %llu\n", word.c_str(), status.code, status.pc, (unsigned long long)cycles);
             program.clear();
             frame = openvrex_frame{};
         } else if (word == "reset") {
-            done(openvrex_reset(&device, POLLS), "reset");
+            done(openvrex_reset(&device, cpu.limit), "reset");
         } else if (word == "counter" && (good = bool(in >> a))) {
             std::printf("counter 0x%x %u\n", (unsigned)a, openvrex_read(&device, (uint32_t)a));
         } else {
@@ -227,7 +231,7 @@ int main(int argc, char **argv) {
         Cpu cpu(argc, argv);
         openvrex device;
         done(openvrex_init(&device, bus_read, bus_write, &cpu), "init");
-        done(openvrex_reset(&device, POLLS), "reset");
+        done(openvrex_reset(&device, cpu.limit), "reset");
         std::string name = cpu.context.commandArgsPlusMatch("script=");
         if (name.empty()) {
             smoke(cpu, device);
