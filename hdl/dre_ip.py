@@ -1,3 +1,5 @@
+# amaranth: UnusedElaboratable=no
+# (a unit may be made only to look at its ports)
 """A DRE as an IP block beside any GPU or NPU: registers, an interrupt, two AXI4 streams, an AXI4 manager."""
 
 from amaranth import Cat, Module, Mux, Signal

@@ -1,3 +1,5 @@
+# amaranth: UnusedElaboratable=no
+# (a unit may be made only to look at its ports)
 """Verilog and manifest of any unit: Amaranth emits RTLIL, Yosys (pyosys) writes Verilog-2005."""
 
 import hashlib

@@ -478,6 +478,19 @@ def override(params: SystemParams, assignments: list[str]) -> SystemParams:
     return _replaced(params, "", changes)
 
 
+def flat(params: object, unit: str = "") -> dict[str, str]:
+    """Every value below `params` under the name, and as the word, that `override` takes."""
+    out = {}
+    for name, value in vars(params).items():
+        if name in _GROUPS:
+            out |= flat(value, name)
+        else:
+            score = isinstance(value, ScoreFormat)
+            word = f"e{value.exp_bits}m{value.man_bits}" if score else str(value)
+            out[f"{unit}.{name}" if unit else name] = word.lower() if isinstance(value, bool) else word
+    return out
+
+
 def _leaves(params: object, unit: str = "") -> Iterator[tuple[str, str]]:
     for name, value in vars(params).items():
         if name in _GROUPS:
@@ -523,6 +536,7 @@ __all__ = [
     "VpeParams",
     "WtuParams",
     "bits_for",
+    "flat",
     "override",
     "preset",
 ]

@@ -13,7 +13,7 @@ from amaranth.lib import data, stream, wiring
 import hdl
 from golden.params import ParamError, ScoreFormat, check
 from hdl.emit import ALL, component_of, params_of, ports
-from hdl.params import preset
+from hdl.params import flat, preset
 from tb import plan
 
 SHOWN = ("core", "tiny")  # presets whose values stand in the table of parameters
@@ -144,7 +144,7 @@ def _rows(group: str, values: list, linked: list[str]) -> Iterator[str]:
         own = [getattr(v, name) for v in values]
         if not is_dataclass(own[0]) or isinstance(own[0], ScoreFormat):
             key = f"{group}.{name}" if group not in ("", "core") else name
-            cells = (f"e{v.exp_bits}m{v.man_bits}" if isinstance(v, ScoreFormat) else str(v).lower() for v in own)
+            cells = (flat(v)[name] for v in values)
             yield f"| `{key}` | {' | '.join(cells)} | {_text(meaning)} |"
         elif name in ALL and ALL[name][2].rpartition(".")[2] == name:
             linked.append(name)

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from hdl.params import PRESETS
+from hdl.params import PRESETS, flat
 from scripts import console
 
 
@@ -13,16 +13,8 @@ def command(json: console.Json = False) -> None:
     if json:
         console.print_json({name: asdict(p) for name, p in PRESETS.items()})
         return
-    table = Table("parameter", *PRESETS, title="Presets")
-    values = {name: flat(asdict(p)) for name, p in PRESETS.items()}
+    table = Table("-p", *PRESETS, title="Presets")
+    values = {name: flat(p) for name, p in PRESETS.items()}
     for key in values["core"]:
-        table.add_row(key, *(str(values[name][key]) for name in PRESETS))
+        table.add_row(key, *(values[name][key] for name in PRESETS))
     console.out.print(table)
-
-
-def flat(tree: dict, prefix: str = "") -> dict:
-    """A tree of parameters as one level of dotted names."""
-    out = {}
-    for key, value in tree.items():
-        out |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return out

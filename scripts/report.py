@@ -3,7 +3,6 @@
 import itertools
 import json
 import xml.etree.ElementTree as ET
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -14,11 +13,10 @@ from rich.progress import Progress
 
 from golden.trace import Trace
 from hdl.emit import UNITS, Emitted, params_of
-from hdl.params import SystemParams
+from hdl.params import SystemParams, flat
 from scripts import console, diagram, page, waves
 from scripts.evaluate import load as evaluation_of
 from scripts.page import Section
-from scripts.presets import flat
 from scripts.run import load as layers_of
 from scripts.verify import FIXTURE, TESTS
 from synth import flow, table3
@@ -108,9 +106,9 @@ def _simulate(unit: str, made: Emitted, system: SystemParams, data: Trace, seed:
 
 
 def _parameters(system: SystemParams) -> list[Section]:
-    values = flat(asdict(system))
+    values = flat(system)
     return [
-        Section("Parameters", "As `-p` takes them.", ["parameter", "value"], [[k, str(v)] for k, v in values.items()])
+        Section("Parameters", "As `-p` takes them.", ["parameter", "value"], [list(item) for item in values.items()])
     ]
 
 

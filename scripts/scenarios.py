@@ -1,6 +1,7 @@
 """Waveforms of the data sheets: short scenarios of units on Verilator, drawn as SVG that takes its page's colours."""
 
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from html import escape
 from itertools import groupby
 
@@ -26,12 +27,6 @@ class Scenario:
     stall: dict[str, float] = field(default_factory=dict)
     first: int = 0
     cycles: int = 34
-
-    def run(self, unit: str) -> dict[str, list]:
-        """Of each stream, cycle by cycle: valid, ready, payload. Raises `BenchError` as every bench."""
-        own = {k: v for k, v in asdict(self).items() if k not in ("says", "shown")}
-        made = emit(unit, params_of(unit, preset(PRESET)))
-        return Run(made, "tb.bench_scenario", "scenario", own | {"unit": unit, "preset": PRESET})()
 
 
 def _key(token: int, bits: int) -> dict:
@@ -111,18 +106,26 @@ SCENARIOS = {
 }
 
 
+@cache
+def log(unit: str) -> dict[str, list]:
+    """What a unit's streams did, cycle by cycle: [valid, ready, payload]. Raises `BenchError` as every bench."""
+    scenario = {k: v for k, v in asdict(SCENARIOS[unit]).items() if k not in ("says", "shown")}
+    made = emit(unit, params_of(unit, preset(PRESET)))
+    return Run(made, "tb.bench_scenario", "scenario", scenario | {"unit": unit, "preset": PRESET})()
+
+
 def picture(unit: str) -> str:
     """The waveform of a unit's scenario with its caption, as HTML that stands in a page of Markdown."""
     scenario = SCENARIOS[unit]
-    return f"{scenario.says}\n\n{draw(scenario, scenario.run(unit))}"
+    return f"{scenario.says}\n\n{draw(scenario, log(unit))}"
 
 
-def draw(scenario: Scenario, log: dict[str, list]) -> str:
+def draw(scenario: Scenario, streams: dict[str, list]) -> str:
     """SVG: of every stream valid, ready and the chosen fields; a cycle in which a beat is handed over is shaded."""
     rows: list[str] = []
     y = _ROW + 4
     for name, fields in scenario.shown.items():
-        cycles, top = log[name], y
+        cycles, top = streams[name], y
         for i, (valid, ready, _) in enumerate(cycles):
             if valid and ready:
                 height = _ROW * (2 + len(fields))

@@ -6,6 +6,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
+from hdl.params import PRESETS, flat, override
 from scripts.main import app
 from scripts.verify import FIXTURE
 
@@ -16,7 +17,13 @@ def vrex(*args: str):
 
 def test_presets():
     assert set(json.loads(vrex("presets", "--json").stdout)) == {"tiny", "small", "core", "edge8", "server48"}
-    assert "hcu.n_w" in vrex("presets").stdout
+    assert "│ hcu.n_w " in vrex("presets").stdout
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_told_as_they_are_set(name):
+    values = flat(PRESETS[name])
+    assert override(PRESETS["tiny"], [f"{k}={v}" for k, v in values.items()]) == PRESETS[name]
 
 
 def test_generate_writes_verilog_and_manifest(tmp_path):
