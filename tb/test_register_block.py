@@ -17,7 +17,16 @@ from tb.transfers import params
 SIZES = {"tiny": [], "wide": ["addr_bits=36"], "cores": ["wtu.n_h=3", "lxe.i_depth=2"]}
 MAPS = ("core_ip",)
 KINDS = {
-    *("raised done", "raised fault", "irq", "read OKAY", "read SLVERR", "write OKAY", "write SLVERR"),
+    *(
+        "raised done",
+        "raised fault",
+        "raised corrected",
+        "irq",
+        "read OKAY",
+        "read SLVERR",
+        "write OKAY",
+        "write SLVERR",
+    ),
     *("window", "register", "part", "whole", "several"),
 }
 
