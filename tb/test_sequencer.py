@@ -381,7 +381,7 @@ def test_watchdog():
     for name, run in zip(WAITERS, got, strict=True):
         begun, offered, pc, engines = (0, 4, 0, 0) if name == "sync" else (4, 6, 1, Engine[name.upper()])
         end = begun + Sequencer.WATCHDOG + 3
-        assert (run["end"], run["status"]) == (end, {"code": Status.DEADLOCK, "pc": pc, "engines": engines})
+        assert (run["end"], run["status"]) == (end, {"code": Status.DEADLOCK, "pc": pc, "engines": engines, "bus": 0})
         assert {n: run["perf"][f"{n}_waits"] for n in WAITERS} == dict.fromkeys(WAITERS, 0) | {name: end - offered}
     assert (ended(moved), moved["end"]) == ((Status.DEADLOCK, 1), 1000 + Sequencer.WATCHDOG + 3)
     assert (ended(owed), owed["end"]) == ((Status.DEADLOCK, 1), 4001 + Sequencer.WATCHDOG + 3)
