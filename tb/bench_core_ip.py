@@ -58,7 +58,7 @@ async def reset(regs: Registers) -> None:
         pass
 
 
-@cocotb.test(timeout_time=1, timeout_unit="ms")  # of a port that never answers
+@cocotb.test(timeout_time=400_000, timeout_unit="ns")  # of a port that never answers
 async def program(dut):
     """As `tb.bench_lxe.program`, through registers and an interrupt. counters : paths of their registers."""
     c = config()
@@ -87,7 +87,7 @@ async def program(dut):
     result({"runs": runs})
 
 
-@cocotb.test(timeout_time=1, timeout_unit="ms")  # of a port that never answers
+@cocotb.test(timeout_time=400_000, timeout_unit="ns")  # of a port that never answers
 async def faults(dut):
     """Each case with its errors, then whole after a reset that software asks for: as `tb.bench_core.interrupted`.
 

@@ -17,7 +17,7 @@ from tb.formal.prover import holds
 from tb.formal.streams import StreamMonitor, waiting
 
 QUICK = ("hcu", "cluster_set", "feeder")  # units whose streams take seconds; `vrex prove` has all
-LARGE = ("lxe", "core", "system")  # whose netlists take half a minute
+LARGE = ("lxe", "core", "core_ip", "system")  # whose netlists take half a minute
 
 
 @pytest.mark.parametrize("unit", QUICK)

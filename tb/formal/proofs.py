@@ -158,12 +158,14 @@ def unit_of(name: str, p: object = None) -> wiring.Component:
     return getattr(import_module(module), cls)(p or params_of(name, small()))
 
 
-def stream_goal(unit: str, edit: tuple[str, str], deep: int, p: object = None, size: str = "", **how) -> Goal:
-    """What `unit` offers stays until it is taken, whatever its memories hold."""
+def stream_goal(
+    unit: str, edit: tuple[str, str], deep: int, p: object = None, size: str = "", asked: bool = False, **how
+) -> Goal:
+    """What `unit` offers stays until it is taken, whatever its memories hold (and what is `asked` of the bus's)."""
 
     def make(reach: bool) -> StreamMonitor:
         made = unit_of(unit, p)
-        return StreamMonitor(made, tuple(n for n in _STABLE if hasattr(made, n)), reach)
+        return StreamMonitor(made, tuple(n for n in _STABLE if hasattr(made, n)), reach, asked)
 
     return Goal(unit, "an offer stays until taken", size, make, edit, deep, cut=MEMORIES, merge=False, **how)
 
@@ -193,7 +195,7 @@ def _kvmu() -> Iterator[Goal]:
         size = f"two blocks of {p.block_slots}"
         yield Goal("kvmu", "an entry has a place of its own", size, partial(places, p), lost, 30, merge=False)
     joined = (r"connect \\A \\starts \[0\]", r"connect \\A 1'0")  # a set's first burst goes on from the one before
-    yield Goal("kvmu", "a set fetches what it names", "two blocks of 1", sets, joined, 30, merge=False)
+    yield Goal("kvmu", "a set fetches what it names", "two blocks of 1", sets, joined, 30)
 
 
 def _wtu() -> Iterator[Goal]:
@@ -295,7 +297,9 @@ def _streams() -> Iterator[Goal]:
     yield stream_goal("storer", unread("aw__ready"), 30)
     yield stream_goal("retriever", unread("bus__ar__ready"), 40)
     yield stream_goal("arbiter", unread("o__ready", "unit.read_out"), 30)
-    yield stream_goal("dre", unread("w__ready", "unit.kvmu"), 30, depth=16)
-    yield stream_goal("lxe", unread("ar__ready", "unit.loader"), 0, depth=12)
+    yield stream_goal("dre", unread("w__ready", "unit.kvmu"), 30, depth=30)
+    yield stream_goal("lxe", unread("ar__ready", "unit.loader"), 0, depth=16, within=steady)
+    yield stream_goal("dre_ip", unread("bus__ar__ready", "unit.engine.retriever"), 0, asked=True, depth=24)
+    yield stream_goal("core_ip", unread("ar__ready", "unit"), 0, asked=True, depth=16)
     for unit in ("core", "system"):
         yield stream_goal(unit, unread("ar__ready", "unit"), 0)

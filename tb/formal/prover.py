@@ -95,7 +95,8 @@ def holds(
         run_yosys([c.format(folder=folder, cut=cut) for c in (*_WORDS, *_MEMORY, *_GRAPH)])
         abc = Path(pyosys.__file__).parent / "yosys-abc"
         engine = f"bmc3 -c -F {depth} -T {limit}" if depth else f"pdr -T {limit}"
-        script = f"read_aiger a.aig; fold; orpos; {'scorr; dc2; ' * merge}{engine}; write_cex {BITS}"
+        smaller = ("scorr; dc2; " if depth else "scorr; ") if merge else ""
+        script = f"read_aiger a.aig; fold; orpos; {smaller}{engine}; write_cex {BITS}"
         run = subprocess.run([abc, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
         log, seconds = run.stdout + run.stderr, time.monotonic() - start
         broken = re.search(r"was asserted in frame (\d+)", log)

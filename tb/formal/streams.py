@@ -62,11 +62,17 @@ def channels(unit: wiring.Component) -> Iterator[Channel]:
 class UnitMonitor(wiring.Component):
     """A unit between free inputs, but that offers to it stay until taken and `stable` inputs never change.
 
-    more : further free inputs, for `claims`
+    more : further free inputs, for `claims` · asked : a memory answers no burst that it was not asked for
     """
 
-    def __init__(self, unit: wiring.Component, stable: tuple[str, ...] = (), more: tuple[str, ...] = ()):
-        self.unit, self.stable = unit, stable
+    def __init__(
+        self,
+        unit: wiring.Component,
+        stable: tuple[str, ...] = (),
+        more: tuple[str, ...] = (),
+        asked: bool = False,
+    ):
+        self.unit, self.stable, self.asked = unit, stable, asked
         self.free = {name: value for name, (flow, value) in ports(unit).items() if flow == In}
         super().__init__({name: In(len(value)) for name, value in self.free.items()} | dict.fromkeys(more, In(1)))
 
@@ -87,20 +93,38 @@ class UnitMonitor(wiring.Component):
             m.d.sync += kept.eq(now)
             gives[id(value)] = now
         helds, befores = {}, {}
-        for c in channels(unit):
+        found = {c.name: c for c in channels(unit)}
+        for c in found.values():
             helds[c.name] = held = Signal(name=f"{c.name}_held")
             befores[c.name] = before = Signal(len(c.bits), name=f"{c.name}_before")
             m.d.sync += [held.eq(c.valid & ~c.ready), before.eq(c.bits)]
             if not c.given:
-                valid, k = Signal(name=f"{c.name}_now"), 0
-                m.d.comb += valid.eq(held | gives[id(c.valid)])
-                gives[id(c.valid)] = valid
+                k = 0
                 for value in c.payload:
                     gives[id(value)] = Mux(held, before[k : k + len(value)], gives[id(value)])
                     k += len(value)
+                valid = Signal(name=f"{c.name}_now")
+                may = self._may_answer(m, c, found, valid, gives) if self.asked else 1
+                m.d.comb += valid.eq(held | (gives[id(c.valid)] & may))
+                gives[id(c.valid)] = valid
         m.d.comb += [value.eq(gives[id(value)]) for value in self.free.values()]
         self.claims(m, helds, befores)
         return m
+
+    def _may_answer(self, m: Module, c: Channel, found: dict[str, Channel], valid: Value, gives: dict) -> Value:
+        """Whether a burst waits for a beat of `c`, if that answers any."""
+        stem, kind = c.name[:-1], c.name[-1]
+        if not stem.endswith("axi_") or kind not in "rb":
+            return 1
+        named = ports(self.unit)
+        last = {n: gives.get(id(v), v) for n in "rw" for v in [named[f"{stem}{n}last"][1]]}
+        asked = {"ar": 1} if kind == "r" else {"aw": 1, "w": last["w"]}
+        may = []
+        for name, ends in asked.items():
+            owed, by = Signal(4, name=f"{stem}{name}_owed"), found[stem + name]
+            m.d.sync += owed.eq(owed + (by.valid & by.ready & ends) - (valid & c.ready & (last["r"] | (kind == "b"))))
+            may.append(owed.any())
+        return Cat(may).all()
 
 
 class StreamMonitor(UnitMonitor):
@@ -109,8 +133,8 @@ class StreamMonitor(UnitMonitor):
     reach : claims instead that not every output has been stalled, which must fail
     """
 
-    def __init__(self, unit: wiring.Component, stable: tuple[str, ...] = (), reach: bool = False):
-        super().__init__(unit, stable)
+    def __init__(self, unit: wiring.Component, stable: tuple[str, ...] = (), reach: bool = False, asked: bool = False):
+        super().__init__(unit, stable, asked=asked)
         self.reach = reach
 
     def claims(self, m: Module, held: dict[str, Signal], before: dict[str, Signal]) -> None:
