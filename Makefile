@@ -14,6 +14,7 @@ test: setup lint
 
 # What is too long for every change; each goes on where it was stopped.
 nightly: setup
+	$(BIN)/pytest -n 2 --dist worksteal -m nightly --junitxml build/nightly.xml
 	$(BIN)/vrex stress
 	$(BIN)/vrex mutate hcu wtu cluster_set kvmu dpe vpe feeder loader storer retriever sequencer
 	$(BIN)/vrex prove

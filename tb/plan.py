@@ -10,7 +10,7 @@ from pathlib import Path
 TB = Path(__file__).resolve().parent
 PLAN = TB / "plan.toml"
 STAGES = ("V1", "V2", "V3")
-VERDICTS = ("passed", "failed", "skipped", "not run", "no evidence")
+VERDICTS = ("passed", "failed", "skipped", "not run", "nightly", "no evidence")
 
 
 class PlanError(ValueError):
@@ -31,7 +31,8 @@ class Feature:
 class Status:
     """A feature with what was found of it.
 
-    verdict : of VERDICTS; skipped or not run if any of its tests was · tests : how many cases passed
+    verdict : of VERDICTS; skipped, not run, or left to `make nightly`, if any of its tests was · tests : how many cases
+    passed
     """
 
     feature: Feature
@@ -67,9 +68,20 @@ def load(path: Path = PLAN) -> list[Feature]:
 @cache
 def _names(file: str) -> frozenset[str]:
     """Tests of a file, without test_."""
+    return frozenset(n.name[5:] for n in _tests(file))
+
+
+@cache
+def _nightly(file: str) -> frozenset[str]:
+    """Tests of a file that `make test` leaves out, without test_."""
+    marked = (n for n in _tests(file) if "pytest.mark.nightly" in map(ast.unparse, n.decorator_list))
+    return frozenset(n.name[5:] for n in marked)
+
+
+def _tests(file: str) -> list[ast.FunctionDef]:
     path = TB / f"test_{file}.py"
     tree = ast.parse(path.read_text()) if path.exists() else ast.Module([], [])
-    return frozenset(n.name[5:] for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_"))
+    return [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")]
 
 
 def cases(path: Path) -> dict[tuple[str, str], list[str]]:
@@ -93,7 +105,12 @@ def judge(features: list[Feature], found: dict[tuple[str, str], list[str]]) -> l
     """What a test run says of each feature: the worst of its tests."""
     out = []
     for feature in features:
-        ends = [verdict for test in feature.evidence for verdict in found.get(test, ["not run"])]
-        worst = next((v for v in ("failed", "not run", "skipped") if v in ends), "passed" if ends else "no evidence")
+        ends = [verdict for test in feature.evidence for verdict in found.get(test, [_absent(*test)])]
+        order = ("failed", "not run", "nightly", "skipped")
+        worst = next((v for v in order if v in ends), "passed" if ends else "no evidence")
         out.append(Status(feature, worst, ends.count("passed")))
     return out
+
+
+def _absent(file: str, test: str) -> str:
+    return "nightly" if test in _nightly(file) else "not run"

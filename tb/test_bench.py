@@ -11,12 +11,12 @@ from scripts.main import app
 
 BUDGETS = json.loads(bench.BUDGETS.read_text())
 # What maps in seconds; `vrex bench` maps the arrays and blocks of every preset, which takes minutes.
-CASES = [*(("tiny", u) for u in bench.MEASURED), *(("core", u) for u in ("hcu", "cluster_set", "kvmu", "dre"))]
+CASES = [*(("tiny", u) for u in bench.MEASURED), *(("core", u) for u in ("hcu", "cluster_set", "kvmu"))]
 HINT = "accept a wanted change with `vrex bench --accept` and say why in the commit"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "unit"), CASES)
+@pytest.mark.parametrize(("name", "unit"), [*CASES, pytest.param("core", "dre", marks=pytest.mark.nightly)])
 def test_within_budget(name, unit):
     now = {f"{name}.{unit}.{k}": v for k, v in bench.measure(unit, preset(name)).items()}
     faults = {k: why for k, v in now.items() if (why := bench.verdict(k, v, BUDGETS.get(k)))}

@@ -84,7 +84,7 @@ def test_every_preset_builds(name):
         assert all(emit(unit, params_of(unit, system)).top == unit for unit in UNITS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_largest_system_builds(tmp_path):
     largest = max((preset(name) for name in PRESETS), key=lambda system: system.cores)
     system = emit("system", largest)

@@ -236,7 +236,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("size", ["cut", "joined"])
+@pytest.mark.parametrize("size", [pytest.param("cut", marks=pytest.mark.nightly), "joined"])
 def test_mutants(size):
     edits = [m[1:] for m in MUTANTS if m[0] == size]
     survivors = []

@@ -157,7 +157,9 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("size", sorted({m[0] for m in MUTANTS}))
+@pytest.mark.parametrize(
+    "size", ["tiny", *(pytest.param(s, marks=pytest.mark.nightly) for s in sorted({m[0] for m in MUTANTS} - {"tiny"}))]
+)
 def test_mutants_are_killed(size):
     p = SIZES[size]
     beats = stream(p, 5, 160) + stream(p, 6, 160, p.n_ctx, 0.05)

@@ -41,7 +41,7 @@ def stored(steps: list[list]) -> list[np.ndarray]:
     return [np.concatenate([w.data[: w.keep + 1] for (w,) in e.want]) for e in episodes]
 
 
-@pytest.mark.parametrize("layer", [0, 2])
+@pytest.mark.parametrize("layer", [2, pytest.param(0, marks=pytest.mark.nightly)])
 def test_hash_bits_and_score_codes(layer):
     trace = Trace.load(ROOT / "tb" / "fixtures" / "world.safetensors")
     policy = ReSV(PARAMS, trace.kv_heads, trace.head_size)

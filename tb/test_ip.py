@@ -623,7 +623,7 @@ libyosys.run_pass("script synth.ys", libyosys.Design())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_synthesis_by_fusesoc(tmp_path):
     """Gates, and the memories as they are."""
     write("dre_ip", params("dre_ip"), tmp_path)

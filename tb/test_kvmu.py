@@ -260,7 +260,10 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("size", sorted({m[0] for m in MUTANTS}))
+@pytest.mark.parametrize(
+    "size",
+    ["ragged", *(pytest.param(s, marks=pytest.mark.nightly) for s in sorted({m[0] for m in MUTANTS} - {"ragged"}))],
+)
 def test_mutants_are_killed(size):
     p = SIZES[size]
     e = episode(p, *traffic(p, 1, 400), STALLS)

@@ -28,7 +28,7 @@ def test_hcu_equals_golden():
     assert hcu(netlist("hcu"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_dre_equals_golden():
     """It holds HCU, WTU, cluster set and KVMU."""
     assert dre(netlist("dre"), TINY)

@@ -48,16 +48,17 @@ def vrex(*words) -> object:
 
 @models
 @pytest.mark.slow
-def test_two_layers_of_the_decoder_equal_golden(recorded, tmp_path):
+@pytest.mark.parametrize("layers", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_layers_of_the_decoder_equal_golden(layers, recorded, tmp_path):
     """All heads, real weights and tokens, every store and array; clusters grow, entries go home and come back."""
     words = [w for size in SIZES for w in ("-p", size)]
-    got = vrex("--trace", recorded, "--frames", FRAMES, *words, "-o", tmp_path, "--json")
+    got = vrex("--trace", recorded, "--frames", FRAMES, "--layers", layers, *words, "-o", tmp_path, "--json")
     assert got.exit_code == 0, got.output
     result = json.loads(got.stdout)
     passes = result["passes"]
-    assert [(one["frame"], one["layer"]) for one in passes] == [(f, i) for f in range(FRAMES) for i in range(2)]
+    assert [(one["frame"], one["layer"]) for one in passes] == [(f, i) for f in range(FRAMES) for i in range(layers)]
     assert not result["differences"]
-    for i in range(2):
+    for i in range(layers):
         own = [one for one in passes if one["layer"] == i]
         assert own[0]["clusters"] < own[-1]["clusters"], "clusters grow"
         assert [one["offloaded"] for one in own] == [max(0, TOKENS * (f + 1) - 32) for f in range(FRAMES)]

@@ -179,7 +179,9 @@ def rows(p, seed, n=14):
     return s
 
 
-@pytest.mark.parametrize("assign", [["wtu.n_h=3", "hcu.n_h=2"], ["wtu.n_h=3", "selection=buckets"]])
+@pytest.mark.parametrize(
+    "assign", [["wtu.n_h=3", "hcu.n_h=2"], pytest.param(["wtu.n_h=3", "selection=buckets"], marks=pytest.mark.nightly)]
+)
 def test_cores_equal_rtl(assign):
     """Several WTU cores in the DRE's RTL: every query block ends in the cycle that the time view gives."""
     p = override(preset("tiny"), assign).core.dre

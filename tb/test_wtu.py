@@ -327,7 +327,9 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("size", sorted({m[0] for m in MUTANTS}))
+@pytest.mark.parametrize(
+    "size", ["tiny", *(pytest.param(s, marks=pytest.mark.nightly) for s in sorted({m[0] for m in MUTANTS} - {"tiny"}))]
+)
 def test_mutants_are_killed(size):
     p = SIZES[size]
     edits = [m[1:] for m in MUTANTS if m[0] == size]
