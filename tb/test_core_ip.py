@@ -47,7 +47,7 @@ def faults(unit: Emitted, chosen: slice = slice(None)) -> list[bool]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "memory.bin")
         before.tofile(path)
-        c = {"cases": cases, "memory": str(path), "limit": 20_000, "params": list(SIZES)}
+        c = {"cases": cases, "memory": str(path), "limit": 5000, "params": list(SIZES)}
         got = Run(unit, "tb.bench_core_ip", "faults", c, waves=False)()["cases"]
     out = []
     for case, (codes, moves, after) in zip(cases, got, strict=True):
