@@ -167,7 +167,12 @@ class WeightedHistogram(wiring.Component):
                 for d in range(n_digits):
                     with m.Case(d):
                         m.d.comb += whole.eq(weight << d * p.count_digit)
-            m.d.sync += [again.eq(same_set & (bin_ == self.bins[j])), wrote.eq(new)]
+            # A bin that is read in the cycle in which it is cleared may hold what a histogram of the new number left;
+            # with two sets, that of the words is not the one that starts anew.
+            clears, gone = self.next[0] if sets == 1 else 0, Signal(name=f"gone{j}", reset_less=True)
+            written = comb(bin_bits, f"written{j}", Mux(clears, rows[0], bin_))
+            same = comb(1, f"same{j}", written == self.bins[j])
+            m.d.sync += [again.eq(same_set & same), gone.eq((same_set | clears) & same), wrote.eq(new)]
             m.d.comb += new.eq(old + whole)
             was, seen = wrote & again.replicate(weight_bits), 0
             for s in range(sets):
@@ -182,7 +187,7 @@ class WeightedHistogram(wiring.Component):
                     ram.w_data.eq(Cat(new, rows[s], ~self.next[s])),
                 ]
                 current = comb(1, f"current{j}_{s}", ram.r_data[weight_bits:] == Cat(rows[s], 1))
-                loaded = comb(1, f"loaded{j}_{s}", current & ~again & (set_ == s if sets == 2 else 1))
+                loaded = comb(1, f"loaded{j}_{s}", current & ~gone & (set_ == s if sets == 2 else 1))
                 inside = comb(1, f"inside{j}_{s}", current & set_walked[s])
                 was = was | (ram.r_data[:weight_bits] & loaded.replicate(weight_bits))
                 seen = seen | (ram.r_data[:weight_bits] & inside.replicate(weight_bits))

@@ -175,6 +175,29 @@ def times(e: dict, got: dict) -> list[tuple[int, int]]:
     return [(f - first[0], b - first[0]) for f, b in zip(first, last, strict=True)]
 
 
+@pytest.mark.parametrize("size", ["tiny", "lanes", "ahead"])
+def test_numbers_of_histograms_come_round(size):
+    """A bin may be read while it is cleared, and hold what it did when its histogram had the same number.
+
+    Rows of a score in the bin that is cleared as they start, which was used when the number was theirs, and of a lesser
+    one. They come one right behind the other.
+    """
+    p = SIZES[size]
+    e, rng = episode(p, 5, 65535, n=0), np.random.default_rng(5)
+    low_bits = p.score.bits - p.bin_bits
+    for k in range(4 << p.bin_bits):
+        code = (k - 1) % (1 << p.bin_bits) << low_bits | int(rng.integers(1 << low_bits))
+        codes = [code, int(rng.integers(code + 1))]
+        padded = codes + [0] * (-2 % p.n_w)
+        words = [padded[i : i + p.n_w] for i in range(0, len(padded), p.n_w)]
+        e["words"] += [
+            {"ctx": 0, "scores": w, "keep": 1 % p.n_w, "last": int(i == len(words) - 1)} for i, w in enumerate(words)
+        ]
+        e["rows"].append((0, codes))
+    [got] = run(emitted(p), p, [e])
+    assert not differs(p, e, got)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_equals_golden_and_time_view(size):
     p = SIZES[size]

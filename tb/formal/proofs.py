@@ -21,6 +21,7 @@ from hdl.storer import Storer
 from tb.formal import kvmu, remapper, wtu
 from tb.formal.arbiter import PortMonitor, TurnMonitor
 from tb.formal.axi import BusMonitor
+from tb.formal.histogram import BinMonitor
 from tb.formal.order import OrderMonitor
 from tb.formal.prover import MEMORIES, Proof, holds
 from tb.formal.sequencer import BITS, LoopMonitor, ReadyMonitor, SemaphoreMonitor, SteadySemaphores, StuckMonitor
@@ -208,6 +209,8 @@ def _wtu() -> Iterator[Goal]:
         p = replace(wtu.SMALL, **change)
         size = f"rows of {p.clusters}, {p.n_w} a word"
         yield Goal("wtu", claim, size, partial(_row, p), edit, 40, depth=depth)
+    old = (r"connect \\A \\gone0 \[0\]", r"connect \\A \\again0 [0]")  # what is cleared meanwhile counts
+    yield Goal("wtu", "a bin is its histogram's alone", "4 bins of a lane", BinMonitor, old, 40, merge=False)
 
 
 def _row(p: WtuParams, reach: bool) -> wtu.RowMonitor:
