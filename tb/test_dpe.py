@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from golden.numerics import to_bf16
 from golden.params import ParamError
 from golden.trace import Trace
 from hdl.dpe import Dpe
@@ -118,6 +119,15 @@ def test_results_that_are_not_taken_hold_the_chunks_back():
     assert got["beats"] == t.wants
     assert got["perf"]["waits"] > 0
     assert got["perf"]["chunks"] == 32
+
+
+@pytest.mark.parametrize("exponents", [(60, -70), (-70, 60)])
+def test_chunks_far_from_each_other(exponents):
+    """32 blocks of exponents and more lie between the products of two chunks: nothing is left of the smaller ones."""
+    t, values = Traffic(TINY), to_bf16(np.repeat(np.exp2(exponents), TINY.n_w))
+    t.phase(np.tile(values, (TINY.n_h, 1)), values[None, :])
+    assert {v for beat in t.wants for v in beat["data"]} == {int(np.float32(TINY.n_w * 2.0**120).view(np.uint32))}
+    assert t.run(emitted(TINY), 1)["beats"] == t.wants
 
 
 @pytest.mark.parametrize("reset_at", [3, 30, 77])

@@ -330,6 +330,7 @@ def test_events():
     p, slow = core("tiny"), [op("LOAD", rows=i, base=7) for i in range(6)] + [op("HALT")]
     pulses = {"bus": 1, "range": 1, "semaphore": 1, "full": 1}
     kinds = [(Status.BUS, pulses), (Status.RANGE, pulses | {"bus": 0}), (Status.FULL, {"full": 1})]
+    kinds.append((Status.MEMORY, pulses | {"memory": 1}))
     kinds += [(Status.SEMAPHORE, {"semaphore": 1, "full": 1})]
     runs = [fault(slow, fault={"9": pins}) for _, pins in kinds]
     runs.append({"host": host([op("HALT")])})  # START after a fault does nothing
@@ -365,6 +366,23 @@ def test_events():
     assert given(dropped) == beats(trace(p, slow, {7: 1 << 39}).steps)
     assert (ended(dropped)[0], ended(sets)[0]) == (Status.DONE, Status.DONE)
     assert given(sets) == beats(trace(p, reads, {7: 4096}).steps)
+
+
+def test_every_register():
+    """Each is written by the host, SET, ADD and an engine, and read as a base and by ADD."""
+    p, rest = core("tiny"), range(1, 16)
+    values = {r: r << 25 for r in rest}
+    loads = [op("LOAD", base=r) for r in rest]
+    sets = [op("SET", to=r, imm=r << 9) for r in rest]
+    adds = [op("ADD", to=16 - r, a=r, imm=1 << 20) for r in rest]
+    own = [*loads, *sets, *adds, *loads, op("HALT")]
+    given_by_engine = [op("RETRIEVE", signal=1), op("SYNC", wait=1), *loads, op("HALT")]
+    pulses = {str(8 + r): {"valid": 1, "to": r, "data": values[r]} for r in rest}
+    runs = [fault(own, values), fault(given_by_engine, set=pulses)]
+    got = play(emitted("tiny"), "tiny", runs, {n: (40, 40) if n == "retrieve" else (3, 3) for n in NAMES.values()})
+    for words, run in zip((own, given_by_engine), got, strict=True):
+        assert given(run) == beats(trace(p, words, values).steps)
+        assert ended(run) == (Status.DONE, len(words) - 1)
 
 
 def test_watchdog():
