@@ -203,12 +203,14 @@ def test_reset_in_flight():
 BINS = {
     *("opens", "joins", "moves", "no_moves", "moves_its_own", "one_row", "rows", "empty", "one_burst", "bursts"),
     *("fetches_moved", "clear", "counts", "counts_none", "skip", "aligned", "askew"),
+    *("fault bus", "fault range", "fault full"),
 }
 
 
 def test_coverage(record_property):
-    """The traffic of `test_equals_the_reference` reaches every bin."""
-    hit = set().union(*(e.bins for e, _ in traffic("tiny")))
+    """The traffic of `test_equals_the_reference` reaches every bin, that of `test_faults` every fault."""
+    faulty = [*bad(), *errors(random.Random(4))]
+    hit = set().union(*(e.bins for e, _ in traffic("tiny")), (f"fault {e.fault}" for e, _ in faulty))
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= BINS, BINS - hit
 
