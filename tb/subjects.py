@@ -110,6 +110,7 @@ _SUBJECTS = (
             ("reset_in_flight",),
             ("equals_the_reference", "tiny"),
             ("faults",),
+            ("news_that_are_dropped_or_late",),
         ),
     ),
     Subject(
