@@ -28,6 +28,7 @@ class Memory:
     def forget(self, latency: list[int], errors: list[int]) -> None:
         """After a reset."""
         self.latency, self.errors = latency, set(errors)
+        self.waited = 0  # cycles in which a response was not taken
         for beats in (self.aw.got, self.w.got, self.b.sent):
             beats.clear()
         self.due: list[tuple[int, int]] = []  # cycle, response
@@ -46,6 +47,7 @@ class Memory:
         before = len(self.aw.got), len(self.b.sent)
         await self.bench.step()
         rng, cycle = self.bench.rng, self.bench.cycle
+        self.waited += self.b.pending
         under_way = before[0] + int(self.aw.valid_.value) - before[1]
         assert under_way <= self.p.lxe.bursts, f"{under_way} bursts under way in cycle {cycle}"
         assert int(self.bench.dut.busy.value) or not under_way, f"not busy in cycle {cycle}: {under_way} bursts"
@@ -128,6 +130,7 @@ async def transfers(dut):
                 "done": control.done[:],
                 "faults": control.faults[:],
                 "most": memory.most,
+                "waited": memory.waited,
                 "stopped": stopped,
                 "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Storer.counters())},
             }
