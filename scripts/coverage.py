@@ -83,5 +83,5 @@ def table(rows: list[dict], out: Path) -> Table:
             colour = "green" if share(found) >= TARGETS.get(kind, 0) else "red"
             cells.append(f"{found['hit']}/{found['total']} [{colour}]{share(found):.1%}[/]")
             cells += [str(found["excluded"])] if kind in TARGETS else []
-        made.add_row(row["unit"], row["size"], *cells, str(out / f"{row['unit']}.missed"))
+        made.add_row(row["unit"], str(row["size"]), *cells, str(out / f"{row['unit']}.missed"))
     return made
