@@ -1,6 +1,7 @@
 """Code coverage: what Verilator counts is read, added up, written as LCOV; what is left out is named, or told."""
 
 import json
+import tomllib
 from collections import Counter
 from types import SimpleNamespace
 
@@ -164,6 +165,12 @@ def test_tests_reach_every_branch_and_none_without_them():
     assert hit == every > 200
     assert not [p for p in missed(points) if p.kind != "toggle"]
     assert measure(Subject("cluster_set", (), named=False)) == Counter()
+
+
+def test_reasons_are_of_units_that_are_judged():
+    listed = tomllib.loads(command.EXCLUDED.read_text())
+    assert listed.keys() <= SUBJECTS.keys()
+    assert all(why.endswith(".") for own in listed.values() for why in own.values())
 
 
 def test_bad_input_is_named():
