@@ -55,7 +55,8 @@ def read(files: Iterable[Path], source: str) -> Counter[Point]:
                 kind, _, module = fields["page"].removeprefix("v_").partition("/")
                 kind = "stall" if kind == "user" else kind
                 if kind == "stall" or fields["f"] == source and kind in CODE:
-                    point = Point(fields["f"], int(fields["l"]), kind, fields.get("o", ""), module)
+                    what = re.sub("__0([0-9a-fA-F]{2})", lambda x: chr(int(x[1], 16)), fields.get("o", ""))
+                    point = Point(fields["f"], int(fields["l"]), kind, what, module)
                     total[point] += int(found[2])
     return total
 

@@ -33,7 +33,7 @@ def test_data_files_are_added_up(tmp_path):
         ("bench.v", 6, "user", "i_waits", 4),
         ("u.v", 3, "line", "block", 2),
         ("u.v", 4, "branch", "if", 0),
-        ("u.v", 5, "toggle", "perf__x[9]:0->1", 0),
+        ("u.v", 5, "toggle", "perf___05Fx[9]:0->1", 0),
     )
     points = read([a, b], "u.v")
     assert points == {
