@@ -50,9 +50,9 @@ class Sequencer(wiring.Component):
     LOOP, and what is behind the program memory. RANGE: a count that does not fit its field (a LOOP's: 16 bits as it
     is), a word of no bank, a `keep` of no lane, a `swap` that the VPE's field does not hold; what needs to know the
     scratchpads is the engines'. Nothing is out of range where `skip` is set. DEADLOCK: no stream moved and no
-    instruction was executed for `WATCHDOG` cycles while nothing was outstanding. Of faults in one cycle BUS is told,
-    else RANGE, SEMAPHORE, FULL, OPCODE, DEADLOCK. `pc` is that of the bad instruction, which does nothing, else of the
-    one that is being executed or put into its queue, or was last.
+    instruction was executed for `WATCHDOG` cycles while nothing was outstanding. Of faults in one cycle MEMORY is
+    told, else BUS, RANGE, SEMAPHORE, FULL, OPCODE, DEADLOCK. `pc` is that of the bad instruction, which does nothing,
+    else of the one that is being executed or put into its queue, or was last.
 
     Parameters
     ----------

@@ -162,6 +162,8 @@ async def accesses(dut):
         pending = any(model.values[name] and model.values[enable] for name, enable in enables)
         assert int(dut.irq.value) == pending
         kinds |= {"irq"} if pending else set()
+    for address in spots:  # each at least once, whatever was drawn
+        assert await regs.word(address) == model.read(address), f"read of {address:#x}"
     for _ in range(4):
         await FallingEdge(dut.clk)
     assert passed == model.passed

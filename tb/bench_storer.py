@@ -28,6 +28,7 @@ class Memory:
     def forget(self, latency: list[int], errors: list[int]) -> None:
         """After a reset."""
         self.latency, self.errors = latency, set(errors)
+        self.waited = 0  # cycles in which a response was not taken
         for beats in (self.aw.got, self.w.got, self.b.sent):
             beats.clear()
         self.due: list[tuple[int, int]] = []  # cycle, response
@@ -46,6 +47,7 @@ class Memory:
         before = len(self.aw.got), len(self.b.sent)
         await self.bench.step()
         rng, cycle = self.bench.rng, self.bench.cycle
+        self.waited += self.b.pending
         under_way = before[0] + int(self.aw.valid_.value) - before[1]
         assert under_way <= self.p.lxe.bursts, f"{under_way} bursts under way in cycle {cycle}"
         assert int(self.bench.dut.busy.value) or not under_way, f"not busy in cycle {cycle}: {under_way} bursts"
@@ -122,6 +124,7 @@ async def transfers(dut):
                 "taken": commands.sent[:],
                 "bursts": memory.aw.got[:],
                 "beats": memory.w.got[:],
+                "waited": memory.waited,
                 "words": words.sent[:],
                 "x": x.got[:],
                 "d": d.got[:],

@@ -121,13 +121,18 @@ class Episode:
     def clear(self, ctx: int, **fields: int) -> None:
         """Forget a context."""
         i = self._next(Retrieve.CLEAR, ctx=ctx, **fields)
+        self.dropped(ctx)
+        self.cleared.append(ctx)
+        self.placed[ctx] = 0
+        self.bins.add("clear")
+        self._done(i)
+
+    def dropped(self, ctx: int) -> None:
+        """News of a CLEAR, which nobody need have asked for."""
         self.t.append(
             {"op": 1, "ctx": ctx, "cluster": 0, "is_new": 1, "token": 0, "full_join": 0, "count": 0, "last": 1}
         )
-        self.cleared.append(ctx)
-        self.levels[ctx] = self.placed[ctx] = 0
-        self.bins.add("clear")
-        self._done(i)
+        self.levels[ctx] = 0
 
     def count(self, ctx: int, **fields: int) -> None:
         """Ask how many clusters a context has."""

@@ -61,16 +61,29 @@ def lint(emitted: Emitted, folder: Path) -> str:
     return run.stdout + run.stderr if run.returncode else ""
 
 
-def _bench_top(emitted: Emitted) -> str:
-    """A module around the unit that adds `moves`: some stream transfers in this cycle. Quiet cycles can be skipped."""
+def _bench_top(emitted: Emitted, cover: bool = False) -> str:
+    """A module around the unit that adds `moves`: some stream transfers in this cycle. Quiet cycles can be skipped.
+
+    With `cover` it counts of each stream in how many cycles a beat waits, none is there to be taken, and one goes right
+    behind another.
+    """
     ports = emitted.manifest["ports"]
     streams = [p["name"].removesuffix("valid") for p in ports if p["name"].endswith("__valid")]
     head = ", ".join(f"{p['dir']}put [{p['width'] - 1}:0] {p['name']}" for p in ports)
     pins = ", ".join(f".{p['name']}({p['name']})" for p in ports)
     moves = " | ".join(f"({s}valid & {s}ready)" for s in streams) or "1'b1"
+    covers = ""
+    for s in streams if cover else []:
+        covers += f"  reg {s}moved = 0;\n  always @(posedge clk) {s}moved <= {s}valid & {s}ready & ~rst;\n"
+        for name, what in (
+            ("waits", f"~rst & {s}valid & ~{s}ready"),
+            ("starves", f"~rst & ~{s}valid & {s}ready"),
+            ("at_once", f"{s}moved & {s}valid & {s}ready"),
+        ):
+            covers += f"  {s.replace('__', '_')}{name}: cover property (@(posedge clk) {what});\n"
     return (
         f"module bench_{emitted.top}({head}, output [0:0] moves);\n"
-        f"  {emitted.top} unit({pins});\n  assign moves = {moves};\nendmodule\n"
+        f"  {emitted.top} unit({pins});\n  assign moves = {moves};\n{covers}endmodule\n"
     )
 
 
@@ -78,11 +91,12 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
     """Path of the simulator of `emitted`, built if its content is new."""
     flags = ["--cc", "--exe", "--vpi", "--prefix", "Vtop", "-Wno-fatal", "-Wno-WIDTH", "-O3", "--x-initial", "unique"]
     flags += ["--trace"] if waves else []
-    flags += ["--coverage-line", "--coverage-toggle"] if os.environ.get("OPENVREX_COVERAGE") else []
+    cover = bool(os.environ.get("OPENVREX_COVERAGE"))
+    flags += ["--coverage-line", "--coverage-toggle", "--coverage-user"] if cover else []
     # A leaf with many instances is compiled once, as a library; a few are faster built flat.
     blocks = [name for name, count in emitted.manifest.get("leaves", {}).items() if count >= 8]
     flags += ["--hierarchical"] if blocks else []
-    top = _bench_top(emitted)
+    top = _bench_top(emitted, cover)
     key = hashlib.sha256("\0".join([emitted.verilog, top, *flags, *_MAKE]).encode()).hexdigest()[:16]
     folder = BUILD / f"{emitted.top}-{key}"
     folder.mkdir(parents=True, exist_ok=True)

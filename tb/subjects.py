@@ -14,37 +14,42 @@ class Subject:
 
     tests : (function without "test_", arguments) of that file, which take the unit from its function `emitted`
     forget : functions of the file that keep results of the unit
-    named : whether `emitted` takes the name of the size, or else its parameters
+    named : whether `emitted` takes the name of the size, or else its parameters · more : what it takes besides
     care : bits of its payloads that mean something, as of `tb.formal.mutants.Miter`
     """
 
     unit: str
     tests: tuple[tuple, ...]
-    size: str = "tiny"
+    size: str | int = "tiny"
     forget: tuple[str, ...] = ()
     named: bool = True
+    more: tuple = ()
     care: dict[str, str] = field(default_factory=dict)
 
     def _module(self) -> ModuleType:
         """Found when it is needed: it takes pytest along."""
         return import_module(f"tb.test_{self.unit}")
 
-    def _size(self):
-        return self.size if self.named else self._module().SIZES[self.size]
+    def _arguments(self) -> tuple:
+        return (self.size if self.named else self._module().SIZES[self.size], *self.more)
 
     def emitted(self) -> Emitted:
         """The unit."""
-        return self._module().emitted(self._size())
+        return self._module().emitted(*self._arguments())
 
     def judge(self, mutant: Emitted) -> None:
         """Run the tests on a mutant. Raises what they raise."""
-        module, own = self._module(), self._size()
+        module, own = self._module(), self._arguments()
         plain = module.emitted
         for name in self.forget:
             getattr(module, name).cache_clear()
-        with patch.object(module, "emitted", lambda size: mutant if size == own else plain(size)):
+        with patch.object(module, "emitted", lambda *size: mutant if size == own else plain(*size)):
             for test, *args in self.tests:
                 getattr(module, f"test_{test}")(*args)
+
+
+def _unrecorded(name: str, value: object) -> None:
+    """In the place of pytest's `record_property`."""
 
 
 def _each(test: str, *values: int) -> tuple:
@@ -110,6 +115,7 @@ _SUBJECTS = (
             ("reset_in_flight",),
             ("equals_the_reference", "tiny"),
             ("faults",),
+            ("news_that_are_dropped_or_late",),
         ),
     ),
     Subject(
@@ -119,19 +125,49 @@ _SUBJECTS = (
             ("equals_interpreter_and_time_view", "tiny"),
             ("equals_interpreter_under_stalls", "tiny"),
             ("events",),
+            ("every_register",),
             ("watchdog",),
         ),
     ),
     Subject(
         "dpe",
-        (*_each("reset_in_flight", 3, 30, 77), ("cycles_equal_the_time_view", "tiny"), ("equals_golden", "tiny")),
+        (
+            *_each("reset_in_flight", 3, 30, 77),
+            ("chunks_far_from_each_other", (60, -70)),
+            ("addresses_that_wrap_are_counted",),
+            ("cycles_equal_the_time_view", "tiny"),
+            ("equals_golden", "tiny"),
+        ),
         named=False,
     ),
     Subject(
         "vpe",
-        (("random_programs_equal_golden", "tiny"), ("cycles_equal_time_view", "tiny")),
+        (
+            ("random_programs_equal_golden", "tiny"),
+            ("cycles_equal_time_view", "tiny"),
+            ("rounding_up_to_a_power_of_two",),
+        ),
         forget=("random_results",),
         named=False,
+    ),
+    Subject(
+        "arbiter",
+        (
+            ("cycles_equal_the_time_view", 2),
+            ("every_answer_goes_to_whoever_asked", _unrecorded),
+            ("no_manager_holds_up_another",),
+        ),
+        2,
+        forget=("two_cores",),
+        more=((),),
+    ),
+    Subject(
+        "register_block",
+        (
+            ("cycles_are_those_of_the_data_sheet",),
+            ("accesses_are_as_described", "tiny", "core_ip", _unrecorded),
+        ),
+        more=("core_ip",),
     ),
 )
 SUBJECTS = {s.unit: s for s in _SUBJECTS}

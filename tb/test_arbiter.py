@@ -229,11 +229,12 @@ def test_managers_take_turns():
     assert in_turn(writes, "aw")
 
 
-def test_cycles_equal_the_time_view():
+@pytest.mark.parametrize("cores", [2, 3])
+def test_cycles_equal_the_time_view(cores):
     """Bursts offered at once or at random, of managers that take everything at once, before a memory in order."""
     shapes = [(0, 1, None), (3, 1, None), (40, 7, None), (9, 30, 2), (150, 4, None)]
     runs = [
-        Traffic(cores=3, apart=apart, latency=(latency - 1,) * 2, longest=longest, oldest=True, seed=20 + k)
+        Traffic(cores, apart=apart, latency=(latency - 1,) * 2, longest=longest, oldest=True, seed=20 + k)
         for k, (apart, latency, longest) in enumerate(shapes)
     ]
     for t, got in zip(runs, play(runs), strict=True):

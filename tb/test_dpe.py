@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from golden.numerics import to_bf16
 from golden.params import ParamError
 from golden.trace import Trace
 from hdl.dpe import Dpe
@@ -120,6 +121,31 @@ def test_results_that_are_not_taken_hold_the_chunks_back():
     assert got["perf"]["chunks"] == 32
 
 
+@cache
+def wrapping() -> Traffic:
+    """Tiles and rows that begin in the middle of the memories and need more than half of them."""
+    t, rng = Traffic(TINY), np.random.default_rng(11)
+    for chunks, rows in ((2, 3), (TINY.w_depth, 3), (1, 1), (3, 4)):
+        t.phase(operands(rng, "normal", TINY.n_h, chunks * TINY.n_w), operands(rng, "normal", rows, chunks * TINY.n_w))
+    return t
+
+
+def test_addresses_that_wrap_are_counted():
+    t = wrapping()
+    got = t.run(emitted(TINY), 1, 0.2, 0.2)
+    assert got["beats"] == t.wants
+    assert got["perf"]["overruns"] == t.overruns > 0
+
+
+@pytest.mark.parametrize("exponents", [(60, -70), (-70, 60)])
+def test_chunks_far_from_each_other(exponents):
+    """32 blocks of exponents and more lie between the products of two chunks: nothing is left of the smaller ones."""
+    t, values = Traffic(TINY), to_bf16(np.repeat(np.exp2(exponents), TINY.n_w))
+    t.phase(np.tile(values, (TINY.n_h, 1)), values[None, :])
+    assert {v for beat in t.wants for v in beat["data"]} == {int(np.float32(TINY.n_w * 2.0**120).view(np.uint32))}
+    assert t.run(emitted(TINY), 1)["beats"] == t.wants
+
+
 @pytest.mark.parametrize("reset_at", [3, 30, 77])
 def test_reset_in_flight(reset_at):
     t = traffic(TINY, reset_at, 6)
@@ -160,13 +186,13 @@ def bins(t: Traffic) -> set[str]:
 BINS = {
     *("one_chunk", "chunks", "one_row", "rows", "ragged", "whole", "goes_on", "stays_open", "nan", "infinity0"),
     *("infinity1", "zero", "negative", "positive", "subnormal", "dead_chunk", "far_apart", "near", "overlaps"),
-    *("tiles", "one_tile", "apart", "columns", "weights_by_row"),
+    *("tiles", "one_tile", "apart", "columns", "weights_by_row", "wraps", "waits_for_all"),
 }
 
 
 def test_coverage(record_property):
-    """The traffic of `test_equals_golden` reaches every bin."""
-    hit = set().union(
+    """The traffic of `test_equals_golden` and of rows that wrap reaches every bin."""
+    hit = bins(wrapping()).union(
         *(bins(traffic(SIZES[size], seed, 24)) for size in ("tiny", "ragged", "wide") for seed in (1, 2, 3))
     )
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`

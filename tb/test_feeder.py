@@ -199,6 +199,7 @@ def bins(size: str) -> set[str]:
                 out |= {"longest_row"} if n == p.dre.wtu.clusters else set()
                 out |= {"whole_words"} if n % n_w == 0 else {"part_of_a_word"}
                 out |= {"block_ends"} if word["last"] else {"block_goes_on"}
+            out |= {f"context_{word['ctx']}"}
             at = 0
             follows = any(k == i + 1 for k, _ in e["clears"])
             out |= {f"clear_behind_{kind}"} if follows else set()
@@ -209,7 +210,7 @@ def bins(size: str) -> set[str]:
 BINS = {
     *("hash_hash", "hash_score", "score_hash", "score_score", "just_enough", "more_words", "one_score", "longest_row"),
     *("whole_words", "part_of_a_word", "block_ends", "block_goes_on", "clear_behind_hash", "clear_behind_score"),
-    "clear_in_a_row",
+    *("clear_in_a_row", "context_0", "context_1", "context_2"),
 }
 
 

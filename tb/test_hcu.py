@@ -52,9 +52,8 @@ def golden(p: HcuParams, th_hd: int, beats: list[dict]) -> tuple[list[dict], set
     out, bins, previous = [], set(), None
     for b in beats:
         if b["op"]:
-            tables.pop(b["ctx"], None)
+            bins.add("clear" if tables.pop(b["ctx"], None) else "clear_empty")
             out.append({"op": 1, "ctx": b["ctx"]})
-            bins.add("clear")
             continue
         table = tables.setdefault(b["ctx"], Clusterer(f))
         near = [(h ^ b["hash"]).bit_count() for h in _hashes(table)]
@@ -64,6 +63,7 @@ def golden(p: HcuParams, th_hd: int, beats: list[dict]) -> tuple[list[dict], set
             | {"cluster": j.cluster, "is_new": int(j.is_new), "full_join": int(j.full_join), "count": j.count}
         )
         bins.add("new" if j.is_new else "full_join" if j.full_join else "join")
+        bins |= {"contexts"} if len(tables) > 1 else set()
         bins |= {"same_cluster_again"} if (b["ctx"], j.cluster) == previous and not j.is_new else set()
         bins |= {"tie"} if near and near.count(min(near)) > 1 and min(near) < th_hd else set()
         bins |= {"zero_distance"} if near and min(near) == 0 else set()
@@ -133,11 +133,18 @@ def test_reset_in_flight(reset_at):
 def test_functional_coverage(record_property):
     """The streams of this file reach every stated bin; without this a comparison could pass on dull data."""
     want = {"new", "join", "full_join", "tie", "zero_distance", "just_below", "just_not_below"}
-    want |= {"saturated", "same_cluster_again", "clear", "all_bits_differ"}
+    want |= {"saturated", "same_cluster_again", "clear", "clear_empty", "contexts", "all_bits_differ"}
+    want |= {"abandoned", "not_abandoned", "compares_nothing"}
     hit = set()
     for p in SIZES.values():
         for seed in range(1, 5):
-            hit |= golden(p, max(1, p.n_hp // 4), stream(p, seed, 240, p.n_ctx, 0.02))[1]
+            th_hd = max(1, p.n_hp // 4)
+            hit |= golden(p, th_hd, stream(p, seed, 240, p.n_ctx, 0.02))[1]
+            keys = [b["hash"] for b in stream(p, seed, 240)]
+            n, most = (HcuTime(replace(p, early_abandon=x), th_hd).run(keys).compares for x in (p.early_abandon, False))
+            hit |= {"abandoned"} if (n < most).any() else set()
+            hit |= {"not_abandoned"} if (n == most)[most > 0].any() else set()
+            hit |= {"compares_nothing"} if (most == 0).any() else set()
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= want, want - hit
 

@@ -197,12 +197,13 @@ def test_reset_in_flight():
 BINS = {
     *("w", "column", "x", "vector", "wide_vector", "skip", "one_row", "rows", "one_word", "words", "stride_0"),
     *("contiguous", "apart", "overlapping", "clear", "groups", "crosses_page", "wraps", "longest_burst", "short_burst"),
+    *("fault bus", "fault range"),
 }
 
 
 def test_coverage(record_property):
-    """The traffic of `test_equals_the_reference` reaches every bin."""
-    hit = set().union(*(e["want"].bins for e in traffic("tiny")))
+    """The traffic of `test_equals_the_reference` reaches every bin, that of `test_faults` every fault."""
+    hit = set().union(*(e["want"].bins for e in traffic("tiny")), (f"fault {e['want'].fault}" for e in faulty()))
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= BINS, BINS - hit
 

@@ -3,6 +3,7 @@
 import random
 from functools import cache
 
+import numpy as np
 import pytest
 
 from golden.isa import Retrieve
@@ -97,6 +98,18 @@ def test_takes_the_cycles_of_the_time_view(size):
             "clears": [cycle for cycle, _ in got["clear"]],
         }
         assert {name: [t - first for t in cycles[name]] for name in cycles} == vars(want)
+
+
+def test_news_that_are_dropped_or_late():
+    """A CLEAR that no instruction asked for is dropped; what is behind it is taken in the next cycle, or once there."""
+    e = Episode(params(SIZES["tiny"]))
+    for ctx in (1, 0, 1):
+        e.cluster(ctx, to=1, level=2)
+        e.dropped(ctx)
+        e.cluster(ctx, to=3, level=4)
+    direct, late = run("tiny", [(e, {}), (e, {"stalls": {"t": 0.8}})])
+    assert 1 in np.diff(direct["news"])
+    assert late["done"][-1][0] > direct["done"][-1][0]
 
 
 def test_full_rate():
@@ -203,12 +216,14 @@ def test_reset_in_flight():
 BINS = {
     *("opens", "joins", "moves", "no_moves", "moves_its_own", "one_row", "rows", "empty", "one_burst", "bursts"),
     *("fetches_moved", "clear", "counts", "counts_none", "skip", "aligned", "askew"),
+    *("fault bus", "fault range", "fault full"),
 }
 
 
 def test_coverage(record_property):
-    """The traffic of `test_equals_the_reference` reaches every bin."""
-    hit = set().union(*(e.bins for e, _ in traffic("tiny")))
+    """The traffic of `test_equals_the_reference` reaches every bin, that of `test_faults` every fault."""
+    faulty = [*bad(), *errors(random.Random(4))]
+    hit = set().union(*(e.bins for e, _ in traffic("tiny")), (f"fault {e.fault}" for e, _ in faulty))
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= BINS, BINS - hit
 

@@ -325,13 +325,20 @@ def test_statuses():
         assert given(run) == beats(want.steps), name
 
 
+PULSES = {"bus": 1, "range": 1, "semaphore": 1, "full": 1}
+FAULTS = [  # of several in one cycle, the first is told
+    (Status.BUS, PULSES),
+    (Status.RANGE, PULSES | {"bus": 0}),
+    (Status.FULL, {"full": 1}),
+    (Status.MEMORY, PULSES | {"memory": 1}),
+    (Status.SEMAPHORE, {"semaphore": 1, "full": 1}),
+]
+
+
 def test_events():
     """Faults from outside, semaphores above 255, START again, registers that an engine sets, inputs out of range."""
     p, slow = core("tiny"), [op("LOAD", rows=i, base=7) for i in range(6)] + [op("HALT")]
-    pulses = {"bus": 1, "range": 1, "semaphore": 1, "full": 1}
-    kinds = [(Status.BUS, pulses), (Status.RANGE, pulses | {"bus": 0}), (Status.FULL, {"full": 1})]
-    kinds += [(Status.SEMAPHORE, {"semaphore": 1, "full": 1})]
-    runs = [fault(slow, fault={"9": pins}) for _, pins in kinds]
+    runs = [fault(slow, fault={"9": pins}) for _, pins in FAULTS]
     runs.append({"host": host([op("HALT")])})  # START after a fault does nothing
     for count in (255, 256):
         loop = [op("LOOP", count=count, end=2), op("SYNC", signal=1 << 15), op("END"), op("HALT")]
@@ -352,9 +359,9 @@ def test_events():
     ]
     runs.append(fault(reads, {7: 3}, set={"9": {"valid": 1, "to": 7, "data": 4096}}))
     got = play(emitted("tiny"), "tiny", runs, (3, 3))
-    for (code, _), run in zip(kinds, got, strict=False):
+    for (code, _), run in zip(FAULTS, got, strict=False):
         assert (ended(run)[0], run["end"]) == (code, 10)
-    after, most, above, twice, dropped, sets = got[len(kinds) :]
+    after, most, above, twice, dropped, sets = got[len(FAULTS) :]
     assert (ended(after)[0], after["end"], given(after)["load"]) == (Status.SEMAPHORE, 1, [])
     assert ended(most) == (Status.DONE, 3)
     assert ended(above)[0] == Status.SEMAPHORE
@@ -365,6 +372,23 @@ def test_events():
     assert given(dropped) == beats(trace(p, slow, {7: 1 << 39}).steps)
     assert (ended(dropped)[0], ended(sets)[0]) == (Status.DONE, Status.DONE)
     assert given(sets) == beats(trace(p, reads, {7: 4096}).steps)
+
+
+def test_every_register():
+    """Each is written by the host, SET, ADD and an engine, and read as a base, as a length and by ADD."""
+    p, rest = core("tiny"), range(1, 16)
+    values = {r: r << 11 for r in rest}
+    loads = [op("LOAD", base=r, len=16 - r) for r in rest]
+    sets = [op("SET", to=r, imm=r << 9) for r in rest]
+    adds = [op("ADD", to=16 - r, a=r, imm=20_000) for r in rest]
+    own = [*loads, *sets, *adds, *loads, op("HALT")]
+    given_by_engine = [op("RETRIEVE", signal=1), op("SYNC", wait=1), *loads, op("HALT")]
+    pulses = {str(8 + r): {"valid": 1, "to": r, "data": values[r]} for r in rest}
+    runs = [fault(own, values), fault(given_by_engine, set=pulses)]
+    got = play(emitted("tiny"), "tiny", runs, {n: (40, 40) if n == "retrieve" else (3, 3) for n in NAMES.values()})
+    for words, run in zip((own, given_by_engine), got, strict=True):
+        assert given(run) == beats(trace(p, words, values).steps)
+        assert ended(run) == (Status.DONE, len(words) - 1)
 
 
 def test_watchdog():
@@ -410,7 +434,9 @@ def test_functional_coverage(record_property):
                 hit |= {"register read at once"} if writes and _reads(i) == decode(words[before.pc])["to"] else set()
                 depth += (step.op == Opcode.LOOP and not step.jumps) - (step.op == Opcode.END and not step.jumps)
                 hit.add(f"{depth} loops")
-    want = {o.name.lower() for o in Opcode} | {f"{d} loops" for d in range(5)} | {"wait", "signal", "pair"}
+    hit |= {f"status {code.name}" for code in (*(code for *_, code, _ in BAD.values()), *(code for code, _ in FAULTS))}
+    want = {f"status {s.name}" for s in set(Status) - {Status.IDLE, Status.RUNNING, Status.DEADLOCK}}
+    want |= {o.name.lower() for o in Opcode} | {f"{d} loops" for d in range(5)} | {"wait", "signal", "pair"}
     want |= {f"{e.name.lower()} {how}" for e in Engine for how in ("skipped", "by unit 0", "by unit 1")}
     want |= {"loop by a register", "loop skipped", "empty body", "register read at once"}
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`

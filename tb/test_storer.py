@@ -149,6 +149,16 @@ def test_full_rate(size):
         assert [t - g["taken"][0] for t, _ in g["beats"]] == StorerTime(p, n).run(program).beats
 
 
+def test_a_response_waits_for_what_was_stored_before_its_burst():
+    """Two responses in a row, and between their bursts a word to X, whose end comes between, too."""
+    word, program = 2 * params(SIZES["narrow"]).dpe.n_w, []
+    for k in range(12):
+        program.append(transfer(StoreTo.MEMORY, 2 * k * word, signal=1 << k))
+        program.append(transfer(StoreTo.X, 0, signal=1 << k))
+    (got,) = run("narrow", [case("narrow", program, latency=(1, 40))])
+    assert got["waited"] > 0
+
+
 def faulty() -> list[dict]:
     """Every fault behind good instructions, with more of them behind."""
     p, rng = params(SIZES["tiny"]), random.Random(4)
@@ -204,12 +214,13 @@ BINS = {
         "contiguous",
     ),
     *("apart", "overlapping", "clear", "groups", "crosses_page", "wraps", "longest_burst", "short_burst"),
+    *("fault bus", "fault range"),
 }
 
 
 def test_coverage(record_property):
-    """The traffic of `test_equals_the_reference` reaches every bin."""
-    hit = set().union(*(e["want"].bins for e in traffic("tiny")))
+    """The traffic of `test_equals_the_reference` reaches every bin, that of `test_faults` every fault."""
+    hit = set().union(*(e["want"].bins for e in traffic("tiny")), (f"fault {e['want'].fault}" for e in faulty()))
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= BINS, BINS - hit
 

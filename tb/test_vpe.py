@@ -169,6 +169,17 @@ def test_functional_coverage(record_property):
     assert hit == BINS, (BINS - hit, hit - BINS)
 
 
+def test_rounding_up_to_a_power_of_two():
+    """2 - 2^-30: the fraction's ones all carry into the exponent."""
+    least = np.full((1, TINY.n_w), np.float32(2.0**-30).view(np.uint32))
+    add = Instruction(a=Source.STREAM, wide=1, negate_a=1, imm_c=0x4000, write=Bank.C)
+    row = [Step(add, least), Step(Instruction(op=Op.STORE, format=Format.WIDE))]
+    episode = Episode(TINY, [row] * TINY.n_h, FULL_RATE)
+    assert (episode.want[0][0].data == np.float32(2).view(np.uint32)).all()
+    (got,) = run(emitted(TINY), TINY, [episode])
+    episode.check(got)
+
+
 @cache
 def trace() -> Trace:
     return Trace.load(ROOT / "tb" / "fixtures" / "world.safetensors")

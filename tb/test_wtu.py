@@ -97,7 +97,7 @@ def episode(p: WtuParams, seed: int, ratio=19661, idle=0.0, stall=0.0, period=0,
         "period": period,
         "clear": True,
         "reset_at": reset_at,
-        "limit": 30_000,
+        "limit": 8000,  # the longest takes 4700
         "rows": [(ctx, codes.tolist()) for ctx, codes in rows],
     }
 
