@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-from golden.isa import LoadTo
+from golden.isa import LoadTo, StoreTo
 
 _LIMIT = {"limit": 1_000_000}  # cycles; no run needs as many
 
@@ -21,7 +21,7 @@ def _stall(rng: random.Random) -> float:
 def _hcu(t, rng: random.Random) -> int:
     p, seed = t.SIZES[rng.choice(list(t.SIZES))], rng.getrandbits(31)
     th_hd = rng.randint(0, p.n_hp + 1)
-    beats = t.stream(p, seed, 300, p.n_ctx, rng.choice((0.0, 0.01, 0.1)))
+    beats = t.stream(p, seed, 3000, p.n_ctx, rng.choice((0.0, 0.01, 0.1)))
     got = t.run(t.emitted(p), p, beats, th_hd, _stall(rng), _stall(rng), seed)
     assert got["beats"] == t.golden(p, th_hd, beats)[0]
     return len(beats)
@@ -31,7 +31,7 @@ def _wtu(t, rng: random.Random) -> int:
     p = t.SIZES[rng.choice(list(t.SIZES))]
     ratio = rng.choice((0, 1, 19661, 65535, 65536, rng.randrange(65537)))
     stalls = [(_stall(rng), _stall(rng), rng.choice((0, 9))) for _ in range(4)]
-    episodes = [t.episode(p, rng.getrandbits(31), ratio, a, b, n=60, late=late) for a, b, late in stalls]
+    episodes = [t.episode(p, rng.getrandbits(31), ratio, a, b, n=300, late=late) for a, b, late in stalls]
     for e, got in zip(episodes, t.run(t.emitted(p), p, [e | _LIMIT for e in episodes]), strict=True):
         wrong = t.differs(p, e, got)
         assert not wrong, wrong
@@ -40,7 +40,7 @@ def _wtu(t, rng: random.Random) -> int:
 
 def _cluster_set(t, rng: random.Random) -> int:
     p = t.SIZES[rng.choice(list(t.SIZES))]
-    e = t.episode(t.rows(p, rng.getrandbits(31), 150), [(_stall(rng), _stall(rng)) for _ in range(3)])
+    e = t.episode(t.rows(p, rng.getrandbits(31), 1000), [(_stall(rng), _stall(rng)) for _ in range(3)])
     (got,) = t.run(t.emitted(p), p, [e])
     assert [v for _, v in got["o"]] == t.listing(t.unions(p, e["beats"]))
     return len(e["beats"])
@@ -49,7 +49,7 @@ def _cluster_set(t, rng: random.Random) -> int:
 def _kvmu(t, rng: random.Random) -> int:
     p, seed = t.SIZES[rng.choice(list(t.SIZES))], rng.getrandbits(31)
     stalls = [{name: _stall(rng) for name in "afwxb"} for _ in range(3)]
-    e = t.episode(p, *t.traffic(p, seed, 1200, rng.choice((0.0, 0.02, 0.06))), stalls)
+    e = t.episode(p, *t.traffic(p, seed, 6000, rng.choice((0.0, 0.02, 0.06))), stalls)
     (got,) = t.run(t.emitted(p), p, [e])
     t.check(p, e, got)
     return len(e["a"]) + len(e["f"])
@@ -57,14 +57,14 @@ def _kvmu(t, rng: random.Random) -> int:
 
 def _dpe(t, rng: random.Random) -> int:
     p, seed = t.SIZES[rng.choice(list(t.SIZES))], rng.getrandbits(31)
-    traffic = t.traffic(p, seed, 60)
+    traffic = t.traffic(p, seed, 800)
     assert traffic.run(t.emitted(p), seed, _stall(rng), _stall(rng))["beats"] == traffic.wants
     return len(traffic.wants)
 
 
 def _vpe(t, rng: random.Random) -> int:
     p = t.SIZES[rng.choice(list(t.SIZES))]
-    e = t.Episode(p, t.random_rows(p, rng.getrandbits(31), 300), [tuple(_stall(rng) for _ in range(3)) for _ in "ab"])
+    e = t.Episode(p, t.random_rows(p, rng.getrandbits(31), 3000), [tuple(_stall(rng) for _ in range(3)) for _ in "ab"])
     (got,) = t.run(t.emitted(p), p, [e])
     e.check(got)
     return len(e.want)
@@ -73,24 +73,55 @@ def _vpe(t, rng: random.Random) -> int:
 def _transfers(target: object) -> Callable:
     def play(t, rng: random.Random) -> int:
         size = rng.choice(list(t.SIZES))
-        commands = t.random_transfers(t.params(t.SIZES[size]), rng, 24, t.TARGETS, target)
-        e = t.case(size, commands, rng.choice(t.STALLS))
-        t.run(size, [e])
-        return len(e["want"].words) + len(e["want"].bursts)
+        p = t.params(t.SIZES[size])
+        programs = [t.random_transfers(p, rng, 24, t.TARGETS, target) for _ in range(6)]
+        cases = [t.case(size, commands, rng.choice(t.STALLS)) for commands in programs]
+        t.run(size, cases)
+        return sum(len(e["want"].words) + len(e["want"].bursts) for e in cases)
 
     return play
 
 
 def _retriever(t, rng: random.Random) -> int:
     size = rng.choice(list(t.SIZES))
-    e = t.random_episode(t.params(t.SIZES[size]), rng, 24)
-    t.run(size, [(e, {"stalls": rng.choice(t.STALLS)})])
-    return len(e.signals) + len(e.reads) + len(e.writes)
+    episodes = [t.random_episode(t.params(t.SIZES[size]), rng, 24) for _ in range(8)]
+    t.run(size, [(e, {"stalls": rng.choice(t.STALLS)}) for e in episodes])
+    return sum(len(e.signals) + len(e.reads) + len(e.writes) for e in episodes)
+
+
+def _feeder(t, rng: random.Random) -> int:
+    size = rng.choice(list(t.SIZES))
+    programs = [t.random_words(size, rng, 40) for _ in range(6)]
+    t.run(size, [t.episode(size, words, rng.choice(t.STALLS), clears) for words, clears in programs])
+    return sum(len(words) for words, _ in programs)
+
+
+def _sequencer(t, rng: random.Random) -> int:
+    size = rng.choice(list(t.SIZES))
+    programs = [t.random_program(t.core(size), rng.getrandbits(31)) for _ in range(12)]
+    delays = (1, rng.choice((1, 9, 40)))
+    got = t.play(t.emitted(size), size, [{"host": t.host(w)} for w in programs], delays, _stall(rng), _stall(rng))
+    registers, steps = {}, 0
+    for words, run in zip(programs, got, strict=True):
+        want = t.trace(t.core(size), words, registers)
+        assert t.given(run) == t.beats(want.steps)
+        assert t.ended(run) == (t.Status.DONE, want.pc)
+        registers, steps = dict(enumerate(want.registers)), steps + len(want.steps)
+    return steps
+
+
+def _arbiter(t, rng: random.Random) -> int:
+    how = {"cores": rng.randint(1, 3), "bursts": 40, "errors": rng.choice((0.0, 0.1))}
+    stalls = [{n: _stall(rng) for n in ("", "w", "r")} for _ in range(4)]
+    runs = [t.Traffic(**how, stalls=s, latency=(0, rng.choice((0, 9, 40))), seed=rng.getrandbits(20)) for s in stalls]
+    t.play(runs)
+    return sum(len(m["ar"]) + len(m["aw"]) for r in runs for m in r.managers)
 
 
 _PLAYS = {
     **{"hcu": _hcu, "wtu": _wtu, "cluster_set": _cluster_set, "kvmu": _kvmu, "dpe": _dpe, "vpe": _vpe},
-    **{"loader": _transfers(LoadTo.VECTOR), "retriever": _retriever},
+    **{"loader": _transfers(LoadTo.VECTOR), "storer": _transfers(StoreTo.MEMORY), "retriever": _retriever},
+    **{"feeder": _feeder, "sequencer": _sequencer, "arbiter": _arbiter},
 }
 UNITS = tuple(_PLAYS)
 

@@ -81,7 +81,7 @@ def _hashes(table: Clusterer) -> list[int]:
 
 def run(e, p, beats, th_hd, idle=0.0, stall=0.0, seed=1, reset_at=0, waves=True) -> dict:
     c = {"params": asdict(p), "beats": beats, "th_hd": th_hd, "idle": idle, "stall": stall, "reset_at": reset_at}
-    got = Run(e, "tb.bench_hcu", "keys", c | {"limit": 40_000}, seed, waves)()
+    got = Run(e, "tb.bench_hcu", "keys", c | {"limit": max(40_000, 200 * len(beats))}, seed, waves)()
     got["beats"] = [{k: b[k] for k in ("op", "ctx")} if b["op"] else b for b in got["beats"]]
     return got
 
