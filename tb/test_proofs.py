@@ -51,6 +51,7 @@ def test_every_unit_has_its_channels():
     ("unit", "claim", "size"),
     [
         ("kvmu", "an entry has a place of its own", "two blocks of 1"),
+        ("wtu", "a bin is its histogram's alone", "4 bins of a lane"),
         ("sequencer", "who may go may until it goes", "of 3 bits"),
         ("arbiter", "a slice keeps order, and all", "items of 2 bits"),
     ],

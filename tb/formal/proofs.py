@@ -256,7 +256,7 @@ def _rest() -> Iterator[Goal]:
     yield Goal("sequencer", "who may go may until it goes", size, ReadyMonitor, even, 30, merge=False, within=bits)
     endless = (r"connect \\A \\quiet \[2:0\](\n\s+connect \\B 3'101)", r"connect \\A 3'000\1")  # a watchdog that sleeps
     size = f"a watchdog of {_WATCHDOG} cycles"
-    yield Goal("sequencer", "never stands still", size, _stuck, endless, 30, MEMORIES, False, within=_short)
+    yield Goal("sequencer", "never stands still", size, _stuck, endless, 30, MEMORIES, False, 60, within=_short)
     depth = (r"connect \\B 3'100(\s+connect \\Y \\full)", r"connect \\B 3'101\1")  # one loop too many
     yield Goal("sequencer", "loops turn and end", "indices of 2 bits", LoopMonitor, depth, 30)
     lowest = (r"connect \\B \\after \[3:0\]", r"connect \\B 4'1111")  # the lowest first
