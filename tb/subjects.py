@@ -81,6 +81,7 @@ _SUBJECTS = (
         (
             *_each("thresholds_to_their_ends", 17, 11, 6, 3, 1, 0),
             ("equals_golden_and_time_view", "tiny"),
+            ("words_hold_while_a_key_waits",),
             *_each("reset_in_flight", 1, 7, 40, 101),
         ),
         named=False,

@@ -123,6 +123,29 @@ def test_thresholds_to_their_ends(th_hd):
     assert got["perf"] == counters(got["beats"][:-1], want)
 
 
+def test_words_hold_while_a_key_waits():
+    """Tables of one cluster, so that every chunk of its word decides a key, whose comparison waits for the output."""
+    rng, half = random.Random(1), TINY.n_hp // 2
+
+    def chunk(weight: int) -> int:
+        return sum(1 << i for i in rng.sample(range(half), weight))
+
+    for th_hd in (1, 4):
+        pairs, beats = [], []
+        for _ in range(150):
+            old = chunk(rng.randint(0, half)) << half | rng.getrandbits(half)
+            new = old ^ sum(1 << i for i in rng.sample(range(TINY.n_hp), th_hd - rng.getrandbits(1)))
+            if rng.random() < 0.5:  # near in the first chunk, far in the ones of the second
+                new = chunk(rng.randint(0, half)) << half | (new if th_hd == 1 else old) % (1 << half)
+            pairs.append([old, new])
+            beats.append({"op": 1, "ctx": 0, "token": 0, "hash": 0, "last": 0})
+            beats += [{"op": 0, "ctx": 0, "token": 0, "hash": key, "last": 0} for key in pairs[-1]]
+        for stall in (0.5, 0.8):
+            got = run(emitted(TINY), TINY, beats, th_hd, 0.0, stall)
+            assert got["beats"] == golden(TINY, th_hd, beats)[0]
+            assert got["perf"]["compares"] == sum(HcuTime(TINY, th_hd).run(pair).compares.sum() for pair in pairs)
+
+
 @pytest.mark.parametrize("reset_at", [1, 7, 40, 101])
 def test_reset_in_flight(reset_at):
     beats = stream(TINY, reset_at, 60, contexts=3)
