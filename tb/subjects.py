@@ -102,6 +102,7 @@ _SUBJECTS = (
         (
             ("reset_in_flight", "tiny"),
             ("equals_golden_and_time_view", "tiny"),
+            ("every_bit_of_a_weight_decides", "tiny"),
             ("counts_written_while_rows_run", "tiny"),
         ),
         named=False,

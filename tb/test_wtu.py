@@ -123,6 +123,34 @@ def unit_counts(p: WtuParams) -> dict:
     return e
 
 
+def balanced(p: WtuParams, ratio: int) -> dict:
+    """Rows of two clusters that count, of which the first crosses Th by one or just not, so that any lost bit shows."""
+    rng, n = np.random.default_rng(ratio), 1 << 18
+    codes = np.sort(rng.integers(1, 1 << p.score.bits, (2, n)), 0)[::-1]
+    v = value(codes, p.score)
+    first = rng.integers(1, 1 << rng.integers(1, p.count_bits + 1, n))
+    second = v[0] * first * (65536 - ratio) // ratio // v[1] + rng.integers(0, 2, n)
+    total = v[0] * first + v[1] * second
+    over = v[0] * first - (total * ratio >> 16)
+    near = np.where(over, 65535 - total * ratio % 65536, total * ratio % 65536)  # how far Th is from another
+    good = np.flatnonzero((codes[0] > codes[1]) & (0 < second) & (second < 1 << p.count_bits) & (over >> 1 == 0))
+    good = good[np.argsort(near[good], kind="stable")]
+    e, pairs = episode(p, 1, ratio, n=0), p.clusters // 2
+    for ctx, own in enumerate(good[: p.n_ctx * pairs].reshape(p.n_ctx, pairs)):
+        places = rng.permutation(p.clusters)
+        for k, pair in zip(own, places.reshape(pairs, 2), strict=True):
+            row = np.zeros(p.clusters, int)
+            row[pair] = codes[:, k]
+            for at, count in zip(pair, (first[k], second[k]), strict=True):
+                e["counts"][ctx * p.clusters + at]["count"] = int(count)
+            e["rows"].append((ctx, row.tolist()))
+            e["words"] += [
+                {"ctx": ctx, "scores": w.tolist(), "keep": p.n_w - 1, "last": int(i == p.words - 1)}
+                for i, w in enumerate(row.reshape(p.words, p.n_w))
+            ]
+    return e
+
+
 def run(e, p: WtuParams, episodes: list[dict], seed=1, waves=True) -> list[dict]:
     keep = [{k: v for k, v in x.items() if k != "rows"} for x in episodes]
     return Run(e, "tb.bench_wtu", "rows", {"params": asdict(p), "episodes": keep}, seed, waves)()["episodes"]
@@ -216,6 +244,16 @@ def test_equals_golden_and_time_view(size):
         alone = [view.row(codes, counts, e["ratio"]) for codes, counts in rows]
         assert got["perf"]["walked"] == sum(t.walked for t in alone)
         assert got["perf"]["zooms"] == sum(t.zooms for t in alone)
+
+
+@pytest.mark.parametrize("size", ["tiny", "digits", "buckets"])
+def test_every_bit_of_a_weight_decides(size):
+    p = SIZES[size]
+    full = episode(p, 3, 52429)
+    full["counts"] = [c | {"count": (1 << p.count_bits) - 1} for c in full["counts"]]
+    episodes = [*(balanced(p, ratio) for ratio in (32768, 19661, 43691, 60001)), full]
+    for seed, (e, got) in enumerate(zip(episodes, run(emitted(p), p, episodes), strict=True), 1):
+        assert not (wrong := differs(p, e, got)), f"episode {seed}: {wrong}"
 
 
 @pytest.mark.parametrize("size", ["tiny", "single", "ahead", "buckets"])
