@@ -56,7 +56,7 @@ class Miter:
     """Decides mutants of a netlist, `mutants.il` in `folder`, whose input `mutant` chooses (`tb.mutate.netlist`)."""
 
     def __init__(self, emitted: Emitted, folder: Path, mutants: int, care: dict[str, str]):
-        self.bits, self.folder = mutants.bit_length(), folder
+        self.bits, self.folder, self.written = mutants.bit_length(), folder, set()
         (folder / "side.v").write_text(_side(emitted, self.bits, care))
         _yosys(folder, *_FLATTEN)
         text = (folder / "flat.il").read_text()
@@ -79,11 +79,14 @@ class Miter:
 
     def _compare(self, model: str, number: int, whole: int, engines: str) -> str:
         """equal, differs in some cycle, or undecided; `whole`: wherever the counters are."""
-        for name, k in (("unit", 0), ("mutant", number)):
-            sets = f"connect -set mutant {self.bits}'d{k}", f"connect -set whole 1'd{whole}"
-            _yosys(self.folder, f"read_rtlil {model}.il", *sets, f"write_aiger -zinit {name}.aig")
+        unit = f"{model}{whole}.aig"
+        for name, k in ((unit, 0), ("mutant.aig", number)):
+            if name not in self.written:
+                sets = f"connect -set mutant {self.bits}'d{k}", f"connect -set whole 1'd{whole}"
+                _yosys(self.folder, f"read_rtlil {model}.il", *sets, f"write_aiger -zinit {name}")
+        self.written.add(unit)
         abc = Path(find_spec("pyosys").submodule_search_locations[0], "yosys-abc")
-        command = [str(abc), "-c", f"miter -n unit.aig mutant.aig; orpos; strash; {engines}"]
+        command = [str(abc), "-c", f"miter -n {unit} mutant.aig; orpos; strash; {engines}"]
         try:
             run = subprocess.run(command, cwd=self.folder, capture_output=True, timeout=SECONDS, check=False)
         except subprocess.TimeoutExpired:
