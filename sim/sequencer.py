@@ -67,12 +67,13 @@ class SequencerTiming:
     """Cycles from START's transfer on.
 
     executed : of every step of the trace · handed : {engine: of every hand-over} · done : the first in which status is
-    DONE, None without HALT
+    DONE, None without HALT · waits : of each waiter, cycles in which its head waits for a semaphore
     """
 
     executed: list[int]
     handed: dict[str, list[int]]
     done: int | None
+    waits: dict[str, int]
 
 
 def trace(
@@ -243,7 +244,7 @@ class SequencerTime:
         queues = {name: Queue(self.p.lxe.queue) for name in NAMES.values()}
         idle = dict.fromkeys(NAMES.values(), 0)  # cycle of the last `done`, from the next on the engine is idle
         executed: list[int] = []
-        finish = None
+        finish, waits = None, dict.fromkeys((*NAMES.values(), "sync"), 0)
 
         def ready(step: Step, at: int) -> int:
             if semaphores.waits(step.wait):
@@ -257,12 +258,15 @@ class SequencerTime:
                 name = NAMES[ENGINE[step.op]]
                 queue = queues[name]
                 at = queue.push(at)
-                go = ready(step, queue.offered(len(queue.taken)))
+                offered = queue.offered(len(queue.taken))
+                go = ready(step, offered)
+                waits[name] += go - offered
                 queue.pop(go)
                 done = go if name == "vector" else max(idle[name] + 1, go + self.delays[name])
                 idle[name] = max(idle[name], done, go + self.delays[name])
             else:
                 go = ready(step, at)
+                waits["sync"] += go - at
                 if step.op == Opcode.HALT:
                     go = max([go, at + 1, *(c + 2 for c in idle.values())])
                     finish = go + 1
@@ -270,4 +274,4 @@ class SequencerTime:
             pipeline.at = at
             executed.append(at)
             semaphores.signal(step.signal, done)
-        return SequencerTiming(executed, {n: q.taken for n, q in queues.items()}, finish)
+        return SequencerTiming(executed, {n: q.taken for n, q in queues.items()}, finish, waits)

@@ -124,6 +124,9 @@ _SUBJECTS = (
         "sequencer",
         (
             ("statuses",),
+            ("every_semaphore_for_everyone",),
+            ("loops_in_loops",),
+            ("every_bit_of_a_register",),
             ("equals_interpreter_and_time_view", "tiny"),
             ("equals_interpreter_under_stalls", "tiny"),
             ("events",),

@@ -1,7 +1,9 @@
 """Sequencer: beats as an interpreter and golden have them, cycles as the time view; statuses, mutants, proof."""
 
 import random
+from collections import Counter
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 
@@ -182,6 +184,13 @@ def _head(beat: dict) -> dict:
     return {k: beat[k] for k in ("skip", "wait", "signal")} if beat["skip"] else beat
 
 
+def counters(steps, cycles) -> Counter[str]:
+    """What a program adds to the unit's counters."""
+    rounds = sum(s.jumps == (s.op == Opcode.END) for s in steps if s.op in (Opcode.LOOP, Opcode.END))
+    waits = {f"{name}_waits": n for name, n in cycles.waits.items()}
+    return Counter({"instructions": len(steps), "loops": rounds} | waits)
+
+
 def ended(run: dict) -> tuple[Status, int]:
     return Status(run["status"]["code"]), run["status"]["pc"]
 
@@ -193,7 +202,7 @@ def test_equals_interpreter_and_time_view(size):
     programs = [random_program(p, 100 + i) for i in range(5)]
     delays = {"load": 30, "mul": 5, "vector": 2, "store": 1, "retrieve": 12}
     got = play(emitted(size), size, [{"host": host(w)} for w in programs], {n: (d, d) for n, d in delays.items()})
-    executed = rounds = 0
+    counted: Counter[str] = Counter()
     for words, run in zip(programs, got, strict=True):
         want = trace(p, words, registers)
         cycles = SequencerTime(p, delays).run(want.steps)
@@ -201,9 +210,8 @@ def test_equals_interpreter_and_time_view(size):
         assert {n: [c for c, _ in run[n]] for n in NAMES.values()} == cycles.handed
         assert (run["end"], ended(run)) == (cycles.done, (Status.DONE, want.pc))
         registers = dict(enumerate(want.registers))
-        executed += len(want.steps)
-        rounds += sum(s.jumps == (s.op == Opcode.END) for s in want.steps if s.op in (Opcode.LOOP, Opcode.END))
-        assert (run["perf"]["instructions"], run["perf"]["loops"]) == (executed, rounds)
+        counted += counters(want.steps, cycles)
+        assert run["perf"] == dict.fromkeys(run["perf"], 0) | counted
 
 
 @pytest.mark.parametrize("size", ["tiny", "one"])
@@ -237,6 +245,75 @@ def test_interpreter_equals_golden(size):
                 assert own.get("addr") == (issue.addr if "base" in PAYLOAD[step.op] else None) or "source" in own
                 assert issue.skip or all(own[name] == count - 1 for name, count in issue.counts.items())
         assert registers == want.registers
+
+
+def check_directed(runs: list[tuple[list[int], dict]]) -> None:
+    """Programs from reset on, and pins as in `tb.bench_sequencer`: beats, their cycles and counters."""
+    p, delays = core("tiny"), {"load": 13, "mul": 12, "vector": 2, "store": 11, "retrieve": 10}
+    ways = [{"host": host(words), "fresh": True} | pins for words, pins in runs]
+    got = play(emitted("tiny"), "tiny", ways, {n: (d, d) for n, d in delays.items()})
+    for (words, _), run in zip(runs, got, strict=True):
+        want = trace(p, words)
+        cycles = SequencerTime(p, delays).run(want.steps)
+        assert given(run) == beats(want.steps)
+        assert {n: [c for c, _ in run[n]] for n in NAMES.values()} == cycles.handed
+        assert (run["end"], ended(run)) == (cycles.done, (Status.DONE, want.pc))
+        assert run["perf"] == dict.fromkeys(run["perf"], 0) | counters(want.steps, cycles)
+
+
+def test_every_semaphore_for_everyone():
+    """Up to 255 and down to zero; signalled by four at once; each waited for by each."""
+    every = (1 << SEMAPHORES) - 1
+    many = [op("LOOP", count=255, end=2), op("SYNC", signal=every), op("END")]
+    many += [op("LOOP", count=255, end=5), op("SYNC", wait=every), op("END")]
+    four = [op(n, signal=every) for n in ("LOAD", "MUL", "STORE", "RETRIEVE")]
+    again = [op("LOOP", count=4, end=6), op("SYNC", wait=every), op("END")]
+    last = [op(n, **{how: 1 << s}) for s in range(SEMAPHORES) for n, how in (("STORE", "signal"), ("MUL", "wait"))]
+    runs = [([*many, *last, op("HALT")], {"sleep": {"20": 3000}}), ([*four, *again, *last, op("HALT")], {})]
+    names = [e.name for e in Engine] + ["SYNC"]
+    for signals, waits in zip([*names[:-1], "LOAD"], [*names[1:-1], "LOAD", "SYNC"], strict=True):
+        pairs = ((op(signals, signal=1 << s), op(waits, wait=1 << s)) for s in range(SEMAPHORES))
+        runs.append(([*chain.from_iterable(pairs), op("HALT")], {}))
+    check_directed(runs)
+
+
+def test_loops_in_loops():
+    """Four of them, wherever they are in the program, and of many rounds."""
+    runs = []
+    for at in (0, 21, 42):
+        words = [op("SYNC") for _ in range(at)]
+        for k in range(4):
+            words += [op("LOAD", rows=at + k), op("LOOP", count=2 + (k == at % 4), end=at + 15 - 2 * k)]
+        words += [x for k in range(4) for x in (op("STORE", rows=at + k), op("END"))]
+        runs.append(([*words, op("HALT")], {}))
+    for rounds in (1366, 2731):
+        words = [op("LOOP", count=rounds, end=7), *(op("LOOP", count=1, end=6 - k) for k in range(3))]
+        runs.append(([*words, *[op("END")] * 4, op("HALT")], {"sleep": {"20": 15 * rounds}, "limit": 100_000}))
+    check_directed(runs)
+
+
+def test_every_bit_of_a_register():
+    """As the host, an engine and the program write them; zero after a reset."""
+    rng, p = random.Random(8), core("tiny")
+    for _ in range(2):
+        first = {r: rng.getrandbits(40) for r in range(1, 16)}
+        second = {r: v ^ IN_FULL - 1 for r, v in first.items()}
+        reads = [op("LOAD", base=r, rows=r) for r in range(16)] + [op("HALT")]
+        spins = [op("LOOP", count=16, end=1), op("END")]
+        runs, wants = [], []
+        for values in (first, second):
+            pulses = {str(4 * r): {"valid": 1, "to": r, "data": v} for r, v in values.items()}
+            writes = [op("SET", to=r, imm=v) for r, v in values.items()]
+            runs += [
+                {"host": host(reads, values), "fresh": True},
+                {"host": host([*writes, *reads])},
+                {"host": host(reads), "fresh": True},
+                {"host": host([*spins, *reads]), "set": pulses},
+                {"host": host(reads, values)},
+            ]
+            wants += [values, values, {}, values, values]
+        for values, run in zip(wants, play(emitted("tiny"), "tiny", runs, (3, 3)), strict=True):
+            assert given(run) == beats(trace(p, reads, values).steps)
 
 
 def fault(words: list[int], registers: dict[int, int] | None = None, **pins) -> dict:

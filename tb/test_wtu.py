@@ -133,7 +133,7 @@ def balanced(p: WtuParams, ratio: int) -> dict:
     total = v[0] * first + v[1] * second
     over = v[0] * first - (total * ratio >> 16)
     near = np.where(over, 65535 - total * ratio % 65536, total * ratio % 65536)  # how far Th is from another
-    good = np.flatnonzero((codes[0] > codes[1]) & (0 < second) & (second < 1 << p.count_bits) & (over >> 1 == 0))
+    good = np.flatnonzero((codes[0] > codes[1]) & (second > 0) & (second < 1 << p.count_bits) & (over >> 1 == 0))
     good = good[np.argsort(near[good], kind="stable")]
     e, pairs = episode(p, 1, ratio, n=0), p.clusters // 2
     for ctx, own in enumerate(good[: p.n_ctx * pairs].reshape(p.n_ctx, pairs)):
