@@ -30,7 +30,7 @@ class Memory:
         self.r.sent.clear()
         self.due: list[tuple[int, list[dict]]] = []
         self.ends: list[int] = []  # beats up to and with the last one of each burst
-        self.answered = self.ended = self.most = 0
+        self.answered = self.ended = self.most = self.offered = 0
 
     @property
     def begun(self) -> int:
@@ -44,6 +44,7 @@ class Memory:
             self.r.put(beats)
             self.ends.append(len(beats) + (self.ends[-1] if self.ends else 0))
         await self.bench.step()
+        self.offered += self.r.valid
         dut, bus, rng = self.bench.dut, self.p.lxe.bus_bytes, self.bench.rng
         under_way = self.answered + int(self.ar.valid_.value) - self.ended  # as it was before this cycle
         assert under_way <= self.p.lxe.bursts, f"{under_way} bursts under way in cycle {self.bench.cycle}"
@@ -133,6 +134,7 @@ async def transfers(dut):
                 "done": control.done[:],
                 "faults": control.faults[:],
                 "most": memory.most,
+                "offered": memory.offered,
                 "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Loader.counters())},
             }
         )

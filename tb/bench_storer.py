@@ -8,7 +8,7 @@ from hdl.isa import transfer_layout
 from hdl.storer import Storer, dre_layout
 from hdl.vpe import output_layout
 from tb.runner import config, result
-from tb.streams import Bench
+from tb.streams import Bench, Source
 from tb.transfers import Control, params
 
 
@@ -18,11 +18,12 @@ class Memory:
     errors : addresses of bursts that are answered by an error
     """
 
-    def __init__(self, bench: Bench, p):
+    def __init__(self, bench: Bench, p, words: Source):
         self.bench, self.p = bench, p
         self.aw = bench.sink("aw", address_layout())
         self.w = bench.sink("w", write_layout(p))
         self.b = bench.source("b", response_layout())
+        self.words = words
         self.forget([1, 1], [])
 
     def forget(self, latency: list[int], errors: list[int]) -> None:
@@ -33,7 +34,7 @@ class Memory:
             beats.clear()
         self.due: list[tuple[int, int]] = []  # cycle, response
         self.ends: list[int] = []  # cycle of each burst's last beat
-        self.seen = self.answered = self.most = 0
+        self.seen = self.answered = self.first = self.most = self.offered = 0
 
     @property
     def begun(self) -> int:
@@ -46,6 +47,7 @@ class Memory:
             self.b.put([{"resp": self.due.pop(0)[1]}])
         before = len(self.aw.got), len(self.b.sent)
         await self.bench.step()
+        self.offered += self.words.valid
         rng, cycle = self.bench.rng, self.bench.cycle
         self.waited += self.b.pending
         under_way = before[0] + int(self.aw.valid_.value) - before[1]
@@ -56,7 +58,8 @@ class Memory:
         self.seen = len(self.w.got)
         while self.answered < min(len(self.ends), len(self.aw.got)):
             at, burst = self.aw.got[self.answered]
-            beats = self.w.got[sum(b["len"] + 1 for _, b in self.aw.got[: self.answered]) :][: burst["len"] + 1]
+            beats = self.w.got[self.first : self.first + burst["len"] + 1]
+            self.first += len(beats)
             assert [b["last"] for _, b in beats] == [0] * burst["len"] + [1], "last marks another beat than the last"
             earliest = self.due[-1][0] if self.due else 0
             answer = max(earliest, max(at, self.ends[self.answered]) + rng.randint(*self.latency))
@@ -76,7 +79,7 @@ async def transfers(dut):
     bench = Bench(dut, c["seed"])
     commands = bench.source("c", transfer_layout())
     words = bench.source("i", output_layout(p.vpe))
-    memory = Memory(bench, p)
+    memory = Memory(bench, p, words)
     x = bench.sink("x", activation_layout(p.dpe))
     d = bench.sink("d", dre_layout(p))
     control = Control(bench)
@@ -131,6 +134,7 @@ async def transfers(dut):
                 "done": control.done[:],
                 "faults": control.faults[:],
                 "most": memory.most,
+                "offered": memory.offered,
                 "stopped": stopped,
                 "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Storer.counters())},
             }

@@ -62,6 +62,7 @@ _TRANSFERS = (
     ("full_rate", "tiny"),
     ("equals_the_reference", "tiny"),
     ("faults",),
+    ("long_instructions",),
 )
 _SUBJECTS = (
     Subject("cluster_set", (("equals_sets_and_time_view", "tiny"),), named=False),

@@ -15,9 +15,11 @@ from tb.transfers import (
     PAGE,
     SIZES,
     TOP,
+    beyond,
     bursts_of,
     episode,
     loads,
+    long,
     params,
     play,
     random_transfers,
@@ -65,7 +67,7 @@ def compare(size: str, e: dict, got: dict) -> None:
         beats = sum(n + 1 for _, n in bursts)
         assert len(got["beats"]) == beats
         counts = {"instructions": len(want.signals), "bursts": len(bursts), "beats": beats, "words": len(words)}
-        assert got["perf"] == counts | {"waits": got["perf"]["waits"]}
+        assert got["perf"] == counts | {"waits": got["offered"] - beats}
     for addr, n in bursts:
         assert addr // PAGE == (addr + (n + 1) * p.lxe.bus_bytes - 1) // PAGE, "a burst crosses 4 KB"
 
@@ -97,6 +99,10 @@ def corners(size: str) -> list[dict]:
 @pytest.mark.parametrize("size", SIZES)
 def test_equals_the_reference(size):
     run(size, [*traffic(size), *(case(size, corners(size), stalls) for stalls in STALLS[:3])])
+
+
+def test_long_instructions():
+    run("tiny", [case("tiny", long(LoadTo.VECTOR, 2 * params([]).dpe.n_w), latency=(1, 1))])
 
 
 def check_cycles(size: str, **how) -> None:
@@ -174,6 +180,7 @@ def faulty() -> list[dict]:
     """Every fault behind good instructions, with more of them behind."""
     p, rng = params(SIZES["tiny"]), random.Random(4)
     episodes = [case("tiny", c, stalls) for c in faults("tiny") for stalls in STALLS[:2]]
+    episodes += [case("tiny", [c]) for c in (*beyond(p, LoadTo.X), transfer(LoadTo.W, 0, to=1 << 15))]
     assert {e["want"].fault for e in episodes} == {"range"}
     for stalls in STALLS * 5:  # any beat of a burst, also one that is read ahead
         program = [faults("tiny")[0][0], *random_transfers(p, rng, 8, TARGETS, LoadTo.VECTOR)]

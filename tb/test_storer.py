@@ -14,8 +14,10 @@ from tb.transfers import (
     PAGE,
     SIZES,
     TOP,
+    beyond,
     bursts_of,
     episode,
+    long,
     params,
     play,
     random_transfers,
@@ -78,7 +80,7 @@ def compare(size: str, e: dict, got: dict) -> None:
     assert len(got["words"]) == want.taken
     if not want.fault:
         counts = {"instructions": len(want.signals), "bursts": len(bursts), "beats": len(beats), "words": want.taken}
-        assert got["perf"] == counts | {"waits": got["perf"]["waits"]}
+        assert got["perf"] == counts | {"waits": got["offered"] - len(beats) - len(words)}
 
 
 def traffic(size: str) -> list[dict]:
@@ -110,6 +112,10 @@ def corners(size: str) -> list[dict]:
 @pytest.mark.parametrize("size", SIZES)
 def test_equals_the_reference(size):
     run(size, [*traffic(size), *(case(size, corners(size), stalls) for stalls in STALLS[:3])])
+
+
+def test_long_instructions():
+    run("tiny", [case("tiny", long(StoreTo.MEMORY, 2 * params([]).dpe.n_w), latency=(1, 1))])
 
 
 @pytest.mark.parametrize("size", ["tiny"])
@@ -177,6 +183,7 @@ def faulty() -> list[dict]:
         transfer(StoreTo.X, 0, 20, step=4095, signal=4),
     ]
     episodes = [case("tiny", [*good, c, *good], s) for c in bad for s in STALLS[:2]]
+    episodes += [case("tiny", [c]) for c in beyond(p, StoreTo.X)]
     assert {e["want"].fault for e in episodes} == {"range"}
     for stalls in STALLS * 5:  # a burst among others, the last one of its instruction or not
         program = [good[1], *random_transfers(p, rng, 8, TARGETS, StoreTo.MEMORY)]

@@ -222,8 +222,8 @@ def vpe_words(p: CoreParams, rng: random.Random, commands: list[dict]) -> list[d
     """Words for STOREs, {data, keep, last}; rows of SCORE end with `last`, elsewhere it is anything."""
     out = []
     for c in commands:
-        if not c["skip"] and c["rows"] < 1 << 10:
-            for k in range((c["rows"] + 1) * (c["words"] + 1)):
+        if not c["skip"]:
+            for k in range(min((c["rows"] + 1) * (c["words"] + 1), 1 << 12)):  # of more, it is refused before
                 ends = k % (c["words"] + 1) == c["words"] if c["target"] == StoreTo.SCORE else rng.random() < 0.3
                 fields = {"keep": rng.randrange(p.dpe.n_w), "last": int(ends)}
                 out.append({"data": rng.getrandbits(32 * p.dpe.n_w), **fields})
@@ -272,8 +272,35 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
         addr = near + rng.randint(-6, 6) * size
         addr += rng.randrange(9) * to_dre  # a number
         fields = {"stride": stride % (1 << 32), "to": to, "step": step, "wide": wide, "signal": 1 << k % 16}
-        out.append(transfer(target, addr, rows, words, skip=int(rng.random() < 0.08), **fields))
+        out.append(transfer(target, addr, rows, words, **fields))
+        # What does not count is anything.
+        if target == memory or to_dre or column:
+            out[-1]["step"] = rng.getrandbits(12)
+        if target == memory:
+            out[-1]["to"] = rng.getrandbits(16)
+        if rng.random() < 0.08:
+            widths = {"to": 16, "step": 12, "rows": 16, "words": 12, "wide": 1, "stride": 32, "addr": ADDR_BITS}
+            out[-1] |= {"skip": 1} | {name: rng.getrandbits(bits) for name, bits in widths.items()}
     return out
+
+
+def long(memory: int, size: int) -> list[dict]:
+    """Rows of many words, and many rows of one word."""
+    return [
+        *(transfer(memory, 0, 1, n, signal=1) for n in (2731, 1366)),
+        *(transfer(memory, PAGE, n, stride=size, signal=2) for n in (1366, 683)),
+    ]
+
+
+def beyond(p: CoreParams, x: int) -> list[dict]:
+    """Instructions that leave a scratchpad, each by one bit of a field of its own."""
+    first = p.dpe.x_depth.bit_length() - 1
+    return [
+        *(transfer(x, 0, to=1 << k, signal=4) for k in range(first, 16)),
+        *(transfer(x, 0, 2, step=1 << k, signal=4) for k in range(first, 12)),
+        *(transfer(x, 0, 1 + (1 << k), step=p.dpe.x_depth, signal=4) for k in range(16)),
+        *(transfer(x, 0, 1, 1 + (1 << k), signal=4) for k in range(first, 12)),
+    ]
 
 
 def episode(want: Expected, commands: list[dict], stalls=None, latency=(1, 9), errors=(), cut_at=0, **inputs) -> dict:
