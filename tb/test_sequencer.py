@@ -278,6 +278,25 @@ def test_every_semaphore_for_everyone():
     check_directed(runs)
 
 
+def test_instructions_hold_while_they_wait():
+    """For room in their engine's queue, or for a semaphore."""
+    free = (1 << SEMAPHORES) - 2
+    runs = [([op("LOAD", signal=1), op("SYNC", wait=1, signal=free), op("MUL", wait=free), op("HALT")], {})]
+    for name, other in (
+        ("LOAD", "STORE"),
+        ("MUL", "STORE"),
+        ("VECTOR", "STORE"),
+        ("STORE", "LOAD"),
+        ("RETRIEVE", "LOAD"),
+    ):
+        writer = Writer(core("tiny"), 1)
+        writer.words += [op(other, signal=1), op(name, wait=1)]
+        for _ in range(12):
+            writer.engine(name, signal=writer.rng.getrandbits(SEMAPHORES))
+        runs.append(([*writer.words, op("HALT")], {}))
+    check_directed(runs)
+
+
 def test_loops_in_loops():
     """Four of them, wherever they are in the program, of bodies of odd and even lengths, and of many rounds."""
     runs = []
