@@ -167,7 +167,7 @@ async def retrieves(dut):
                 await step()
             continue
         while not (faults if e["fault"] else len(done) == e["dones"]):
-            assert bench.cycle < 100_000, f"no end: {len(done)} of {e['dones']} done"
+            assert bench.cycle < e["limit"], f"no end: {len(done)} of {e['dones']} done"
             await step()
         counts = [len(commands.sent), len(news.sent), len(bursts.sent), len(places.taken), int(dut.perf.value) >> 96]
         if e["fault"]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from golden.isa import ADDR_BITS, REGISTERS, Retrieve
 from hdl.isa import retrieve_layout
 from hdl.params import CoreParams
-from tb.transfers import bursts_of, content
+from tb.transfers import bursts_of, content, params
 
 # Words of 1 to 8 beats, bursts of 1 to 256, entries of 1 to 130 beats, rings of 1 to 16; changes of the preset tiny.
 SIZES = {
@@ -203,6 +203,7 @@ class Episode:
             "fault": self.fault,
             "cut_at": cut_at,
             "hold": 20,
+            "limit": 10_000 if self.p == params(SIZES["tiny"]) else 100_000,  # the longest take 3100, 21_000
         }
 
 
