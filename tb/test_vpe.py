@@ -90,13 +90,19 @@ def random_rows(p: VpeParams, seed: int, count: int) -> list[list[Step]]:
 
 
 @cache
-def random_results(size: str) -> list[tuple[Episode, dict]]:
-    """Random programs of one size and what came of them: stalled, at full rate, with resets in flight between."""
+def random_episodes(size: str) -> list[Episode]:
+    """Random programs of one size: stalled, at full rate, with resets in flight between."""
     p = SIZES[size]
     stalled = [Episode(p, random_rows(p, seed, 150), STALLS) for seed in (1, 2)]
     cut = [Episode(p, random_rows(p, seed, 60), STALLS[:1], cut_at=seed) for seed in (7, 40, 111)]
     full_rate = [Episode(p, random_rows(p, seed, 150), FULL_RATE) for seed in (21, 22, 23)]
-    episodes = [stalled[0], cut[0], full_rate[0], cut[1], full_rate[1], stalled[1], cut[2], full_rate[2]]
+    return [stalled[0], cut[0], full_rate[0], cut[1], full_rate[1], stalled[1], cut[2], full_rate[2]]
+
+
+@cache
+def random_results(size: str) -> list[tuple[Episode, dict]]:
+    """What came of them, but of those that are cut."""
+    p, episodes = SIZES[size], random_episodes(size)
     return list(zip([e for e in episodes if not e.cut_at], run(emitted(p), p, episodes), strict=True))
 
 
