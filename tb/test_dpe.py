@@ -36,6 +36,7 @@ def emitted(p: DpeParams):
     return emit("dpe", p)
 
 
+@cache
 def traffic(p: DpeParams, seed: int, phases: int) -> Traffic:
     rng = np.random.default_rng(seed)
     t = Traffic(p)
