@@ -252,8 +252,12 @@ def test_every_bit_of_a_weight_decides(size):
     full = episode(p, 3, 52429)
     full["counts"] = [c | {"count": (1 << p.count_bits) - 1} for c in full["counts"]]
     episodes = [*(balanced(p, ratio) for ratio in (32768, 19661, 43691, 60001)), full]
-    for seed, (e, got) in enumerate(zip(episodes, run(emitted(p), p, episodes), strict=True), 1):
+    episodes.append(episode(p, 5, 65536, n=9))
+    results = run(emitted(p), p, episodes)
+    for seed, (e, got) in enumerate(zip(episodes, results, strict=True), 1):
         assert not (wrong := differs(p, e, got)), f"episode {seed}: {wrong}"
+    if p.selection == "exact":  # where all is selected, each word is read once
+        assert results[-1]["perf"]["scanned"] == len(episodes[-1]["words"])
 
 
 @pytest.mark.parametrize("size", ["tiny", "single", "ahead", "buckets"])
