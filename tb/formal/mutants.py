@@ -70,8 +70,9 @@ class Miter:
 
         equivalent · counter: equivalent if a reset comes when a counter gets to 2^REACHED · survives
         """
-        # What `scorr` leaves of equal ones is mostly a constant, which the engines for sequential networks refuse.
-        proof = f"scorr; sat; pdr -T {SECONDS // 2}"
+        # `lcorr` pairs most registers at once. What the two leave of equal ones is mostly a constant, which the engines
+        # for sequential networks refuse.
+        proof = f"lcorr; scorr; sat; pdr -T {SECONDS // 2}"
         if self._compare(self.model, number, 0, proof) == "equal":
             whole = self._compare(self.model, number, 1, proof)
             return ("equivalent" if whole == "equal" else "counter"), "proved"
