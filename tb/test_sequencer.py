@@ -263,14 +263,16 @@ def check_directed(runs: list[tuple[list[int], dict]]) -> None:
 
 
 def test_every_semaphore_for_everyone():
-    """Up to 255 and down to zero; signalled by four at once; each waited for by each."""
+    """Up to 255 and down to zero; signalled by up to four at once; each waited for by each."""
     every = (1 << SEMAPHORES) - 1
     many = [op("LOOP", count=255, end=2), op("SYNC", signal=every), op("END")]
     many += [op("LOOP", count=255, end=5), op("SYNC", wait=every), op("END")]
     four = [op(n, signal=every) for n in ("LOAD", "MUL", "STORE", "RETRIEVE")]
-    again = [op("LOOP", count=4, end=6), op("SYNC", wait=every), op("END")]
     last = [op(n, **{how: 1 << s}) for s in range(SEMAPHORES) for n, how in (("STORE", "signal"), ("MUL", "wait"))]
-    runs = [([*many, *last, op("HALT")], {}), ([*four, *again, *last, op("HALT")], {})]
+    runs = [([*many, *last, op("HALT")], {})]
+    for n in (2, 3, 4):
+        again = [op("LOOP", count=n, end=n + 2), op("SYNC", wait=every), op("END")]
+        runs.append(([*four[:n], *again, *last, op("HALT")], {}))
     names = [e.name for e in Engine] + ["SYNC"]
     for signals, waits in zip([*names[:-1], "LOAD"], [*names[1:-1], "LOAD", "SYNC"], strict=True):
         pairs = ((op(signals, signal=1 << s), op(waits, wait=1 << s)) for s in range(SEMAPHORES))
@@ -338,6 +340,11 @@ def test_every_bit_of_a_register():
             wants += [values, values, {}, values, values]
         for values, run in zip(wants, play(emitted("tiny"), "tiny", runs, (3, 3)), strict=True):
             assert given(run) == beats(trace(p, reads, values).steps)
+        lengths = {r: rng.randint(1, 1 << 16) for r in first}
+        both = lengths, {r: (1 << 16) + 1 - n for r, n in lengths.items()}
+        counts = [op("LOAD", len=r) for r in lengths] + [op("HALT")]
+        for values, run in zip(both, play(emitted("tiny"), "tiny", [fault(counts, x) for x in both]), strict=True):
+            assert given(run) == beats(trace(p, counts, values).steps)
 
 
 def fault(words: list[int], registers: dict[int, int] | None = None, **pins) -> dict:

@@ -284,11 +284,11 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
     return out
 
 
-def long(memory: int, size: int) -> list[dict]:
+def long(memory: int, size: int, rows: tuple[int, int]) -> list[dict]:
     """Rows of many words, and many rows of one word."""
     return [
         *(transfer(memory, 0, 1, n, signal=1) for n in (2731, 1366)),
-        *(transfer(memory, PAGE, n, stride=size, signal=2) for n in (1366, 683)),
+        *(transfer(memory, PAGE, n, stride=size, signal=2) for n in rows),
     ]
 
 
