@@ -182,6 +182,8 @@ def faulty() -> list[dict]:
     episodes = [case("tiny", c, stalls) for c in faults("tiny") for stalls in STALLS[:2]]
     episodes += [case("tiny", [c]) for c in (*beyond(p, LoadTo.X), transfer(LoadTo.W, 0, to=1 << 15))]
     assert {e["want"].fault for e in episodes} == {"range"}
+    longest = transfer(LoadTo.VECTOR, 0, 1, 2053, wide=1)  # of more than 4096 beats, given up soon
+    episodes.append(case("tiny", [longest], STALLS[3], errors=[40 * p.lxe.bus_bytes]))
     for stalls in STALLS * 5:  # any beat of a burst, also one that is read ahead
         program = [faults("tiny")[0][0], *random_transfers(p, rng, 8, TARGETS, LoadTo.VECTOR)]
         spans = [span for c in program if not c["skip"] for span in bursts_of(p, c, joined=True)]
