@@ -102,7 +102,9 @@ def test_equals_the_reference(size):
 
 
 def test_long_instructions():
-    run("tiny", [case("tiny", long(LoadTo.VECTOR, 2 * params([]).dpe.n_w, (2732, 1367)), latency=(1, 1))])
+    """And many of them."""
+    programs = long(LoadTo.VECTOR, 2 * params([]).dpe.n_w, (2732, 1367)), [transfer(LoadTo.VECTOR, 0, skip=1)] * 300
+    run("tiny", [case("tiny", c, latency=(1, 1)) for c in programs])
 
 
 def check_cycles(size: str, **how) -> None:

@@ -115,7 +115,9 @@ def test_equals_the_reference(size):
 
 
 def test_long_instructions():
-    run("tiny", [case("tiny", long(StoreTo.MEMORY, 2 * params([]).dpe.n_w, (1367, 683)), latency=(1, 1))])
+    """And many of them."""
+    programs = long(StoreTo.MEMORY, 2 * params([]).dpe.n_w, (1367, 683)), [transfer(StoreTo.MEMORY, 0, skip=1)] * 300
+    run("tiny", [case("tiny", c, latency=(1, 1)) for c in programs])
 
 
 @pytest.mark.parametrize("size", ["tiny"])
