@@ -300,7 +300,7 @@ def beyond(p: CoreParams, x: int) -> list[dict]:
     return [
         *(transfer(x, 0, to=1 << k, signal=4) for k in range(first, 16)),
         *(transfer(x, 0, 2, step=1 << k, signal=4) for k in range(first, 12)),
-        *(transfer(x, 0, 1 + (1 << k), step=p.dpe.x_depth, signal=4) for k in range(16)),
+        *(transfer(x, 0, 1 + (1 << k), 2, step=p.dpe.x_depth, signal=4) for k in range(16)),
         *(transfer(x, 0, 1, 1 + (1 << k), signal=4) for k in range(first, 12)),
     ]
 
