@@ -185,13 +185,12 @@ def faulty() -> list[dict]:
         transfer(StoreTo.X, 0, 20, step=4095, signal=4),
     ]
     episodes = [case("tiny", [*good, c, *good], s) for c in bad for s in STALLS[:2]]
-    episodes += [case("tiny", [c]) for c in beyond(p, StoreTo.X)]
     assert {e["want"].fault for e in episodes} == {"range"}
     for stalls in STALLS * 5:  # a burst among others, the last one of its instruction or not
         program = [good[1], *random_transfers(p, rng, 8, TARGETS, StoreTo.MEMORY)]
         bursts = [a for c in program if c["target"] == StoreTo.MEMORY and not c["skip"] for a, _ in bursts_of(p, c)]
         episodes.append(case("tiny", program, stalls, errors=[rng.choice(bursts)]))
-    return episodes
+    return episodes + [case("tiny", [c]) for c in beyond(p, StoreTo.X)]
 
 
 def test_faults():
