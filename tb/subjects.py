@@ -65,6 +65,7 @@ _TRANSFERS = (
     ("faults",),
     ("long_instructions",),
 )
+_DONE = {"done": "done[0] ? ~0 : 17'h1"}  # whose signal means something while it is valid
 _SUBJECTS = (
     Subject("cluster_set", (("equals_sets_and_time_view", "tiny"),), named=False),
     Subject(
@@ -109,8 +110,8 @@ _SUBJECTS = (
         ),
         named=False,
     ),
-    Subject("loader", _TRANSFERS),
-    Subject("storer", _TRANSFERS),
+    Subject("loader", _TRANSFERS, care=_DONE),
+    Subject("storer", _TRANSFERS, care=_DONE),
     Subject(
         "retriever",
         (

@@ -116,7 +116,7 @@ def test_equals_the_reference(size):
 
 def test_long_instructions():
     """And many of them."""
-    programs = long(StoreTo.MEMORY, 2 * params([]).dpe.n_w, (1367, 683)), [transfer(StoreTo.MEMORY, 0, skip=1)] * 300
+    programs = long(StoreTo.MEMORY, 2 * params([]).dpe.n_w, (2732,)), [transfer(StoreTo.MEMORY, 0, skip=1)] * 300
     run("tiny", [case("tiny", c, latency=(1, 1)) for c in programs])
 
 

@@ -274,6 +274,7 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
         fields = {"stride": stride % (1 << 32), "to": to, "step": step, "wide": wide, "signal": 1 << k % 16}
         out.append(transfer(target, addr, rows, words, **fields))
         # What does not count is anything.
+        out[-1]["wait"] = k % 2 * 0xFFFF
         if target == memory or to_dre or column:
             out[-1]["step"] = rng.getrandbits(12)
         if target == memory:
@@ -284,7 +285,7 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
     return out
 
 
-def long(memory: int, size: int, rows: tuple[int, int]) -> list[dict]:
+def long(memory: int, size: int, rows: tuple[int, ...]) -> list[dict]:
     """Rows of many words, with and without a gap between them, and many rows of one word."""
     return [
         *(transfer(memory, 0, 1, n, signal=1) for n in (2732, 1367)),
