@@ -123,8 +123,11 @@ def unit_counts(p: WtuParams) -> dict:
     return e
 
 
-def balanced(p: WtuParams, ratio: int) -> dict:
-    """Rows of two clusters that count, of which the first crosses Th by one or just not, so that any lost bit shows."""
+def balanced(p: WtuParams, ratio: int, least: int = 0) -> dict:
+    """Rows of two clusters that count, of which the first crosses Th by one or just not, so that any lost bit shows.
+
+    least : weight of the first, which is in two parts then, of one lane, and crosses by as little as it can
+    """
     rng, n = np.random.default_rng(ratio), 1 << 18
     codes = np.sort(rng.integers(1, 1 << p.score.bits, (2, n)), 0)[::-1]
     v = value(codes, p.score)
@@ -134,15 +137,22 @@ def balanced(p: WtuParams, ratio: int) -> dict:
     over = v[0] * first - (total * ratio >> 16)
     near = np.where(over, 65535 - total * ratio % 65536, total * ratio % 65536)  # how far Th is from another
     good = np.flatnonzero((codes[0] > codes[1]) & (second > 0) & (second < 1 << p.count_bits) & (over >> 1 == 0))
+    if least:
+        good = np.flatnonzero((codes[0] > codes[1]) & (second > 0) & (second < 1 << p.count_bits))
+        good = good[v[0][good] * first[good] >= least]
+        near = np.abs((v[0] * first << 16) - total * ratio)
     good = good[np.argsort(near[good], kind="stable")]
-    e, pairs = episode(p, 1, ratio, n=0), p.clusters // 2
+    size = 4 if least else 2
+    e, pairs = episode(p, 1, ratio, n=0), p.clusters // size
     for ctx, own in enumerate(good[: p.n_ctx * pairs].reshape(p.n_ctx, pairs)):
-        places = rng.permutation(p.clusters)
-        for k, pair in zip(own, places.reshape(pairs, 2), strict=True):
-            row = np.zeros(p.clusters, int)
-            row[pair] = codes[:, k]
-            for at, count in zip(pair, (first[k], second[k]), strict=True):
-                e["counts"][ctx * p.clusters + at]["count"] = int(count)
+        lanes = np.arange(p.clusters).reshape(p.words, p.n_w).T
+        places = rng.permuted(lanes, axis=1) if least else rng.permutation(p.clusters)
+        for k, place in zip(own, places.reshape(pairs, size), strict=True):
+            row, part = np.zeros(p.clusters, int), int(first[k]) // 3 if least else 0
+            counts = [int(first[k]) - part, int(second[k]), part]
+            for at, code, count in zip(place, [*codes[:, k], codes[0, k]], counts, strict=False):
+                row[at] = code
+                e["counts"][ctx * p.clusters + at]["count"] = count
             e["rows"].append((ctx, row.tolist()))
             e["words"] += [
                 {"ctx": ctx, "scores": w.tolist(), "keep": p.n_w - 1, "last": int(i == p.words - 1)}
@@ -252,6 +262,7 @@ def test_every_bit_of_a_weight_decides(size):
     full = episode(p, 3, 52429)
     full["counts"] = [c | {"count": (1 << p.count_bits) - 1} for c in full["counts"]]
     episodes = [*(balanced(p, ratio) for ratio in (32768, 19661, 43691, 60001)), full]
+    episodes += [balanced(p, ratio, least) for ratio, least in ((32769, 1 << 31), (32767, 1 << 20))]
     episodes.append(episode(p, 5, 65536, n=9))
     results = run(emitted(p), p, episodes)
     for seed, (e, got) in enumerate(zip(episodes, results, strict=True), 1):
