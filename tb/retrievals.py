@@ -20,7 +20,7 @@ SIZES = {
 # Entries of `core` on its bus.
 WIDE = ["dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512", "bus_bytes=64", "burst_bytes=1024"]
 WIDE += ["entry_bytes=4096", "addr_bits=40"]
-RINGS, HOMES, SOURCES, FETCHED = 0x1_0000, 0x20_0000, 0x8000_0000, 0xC000_0000
+RINGS, HOMES, SOURCES, FETCHED = 0x1_0000, 0x20_0000, 0x55_AAB0_0000, 0xAA_5560_0000
 
 
 def retrieve(action: int, addr: int = 0, rows: int = 1, **fields: int) -> dict:
