@@ -107,6 +107,7 @@ _SUBJECTS = (
             ("equals_golden_and_time_view", "tiny"),
             ("every_bit_of_a_weight_decides", "tiny"),
             ("counts_written_while_rows_run", "tiny"),
+            ("numbers_of_histograms_come_round", "tiny"),
         ),
         named=False,
     ),

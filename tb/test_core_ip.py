@@ -26,7 +26,7 @@ def counters() -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "pause", "count"), [(1, 0.0, 4), (3, 0.3, 2)])
+@pytest.mark.parametrize(("seed", "pause", "count"), [(1, 0.0, 2), (3, 0.3, 2)])
 def test_layers_equal_golden(seed, pause, count):
     """Every byte of memory after every run, and every counter as on the core without registers."""
     h, script, _ = passes(seed, count)
@@ -75,7 +75,7 @@ MUTANTS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chosen", [slice(0, None, 3), pytest.param(slice(None), marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("chosen", [slice(4), pytest.param(slice(None), marks=pytest.mark.nightly)])
 def test_mutants_are_killed(chosen):
     assert not survivors(emitted(), MUTANTS[chosen], lambda unit: all(faults(unit, slice(4, 6))))
 

@@ -92,7 +92,7 @@ def test_largest_system_builds(tmp_path):
     assert lint(part(system, "system", ["system_core"]), tmp_path) == ""
 
 
-@pytest.mark.parametrize("unit", [*UNITS, "core"])
+@pytest.mark.parametrize("unit", [*UNITS, pytest.param("core", marks=pytest.mark.nightly)])
 def test_same_bytes_in_another_process(unit):
     """A set or dictionary order that reaches the netlist would show under another hash seed."""
     code = "from hdl.emit import emit, params_of; from hdl.params import preset; "

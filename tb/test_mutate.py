@@ -41,6 +41,7 @@ def verdicts(folder: Path) -> list[Verdict]:
     return list(campaign("cluster_set", emitted(TINY), sharp, N, SEED, folder))
 
 
+@pytest.mark.nightly
 def test_a_bench_that_compares_kills(folder):
     found = verdicts(folder)
     assert len({v.options for v in found}) == len(found) == N

@@ -213,7 +213,7 @@ def times(e: dict, got: dict) -> list[tuple[int, int]]:
     return [(f - first[0], b - first[0]) for f, b in zip(first, last, strict=True)]
 
 
-@pytest.mark.parametrize("size", ["tiny", "lanes", "ahead"])
+@pytest.mark.parametrize("size", ["tiny", "lanes", pytest.param("ahead", marks=pytest.mark.nightly)])
 def test_numbers_of_histograms_come_round(size):
     """A bin may be read while it is cleared, and hold what it did when its histogram had the same number.
 
