@@ -108,6 +108,7 @@ _SUBJECTS = (
             ("every_bit_of_a_weight_decides", "tiny"),
             ("counts_written_while_rows_run", "tiny"),
             ("numbers_of_histograms_come_round", "tiny"),
+            ("words_of_every_bin",),
         ),
         named=False,
     ),

@@ -236,6 +236,26 @@ def test_numbers_of_histograms_come_round(size):
     assert not differs(p, e, got)
 
 
+def test_words_of_every_bin():
+    """Each word's codes are of one bin, any: which words are read again hangs on the highest bin of each."""
+    p = SIZES["tiny"]
+    rng, episodes = np.random.default_rng(6), []
+    for ratio in (13107, 32768, 58982):
+        e = episode(p, 6, ratio, n=0)
+        for _ in range(40):
+            bins = rng.integers(0, 1 << p.bin_bits, p.words).repeat(p.n_w)
+            codes = bins << p.score.bits - p.bin_bits | rng.integers(0, 1 << p.score.bits - p.bin_bits, len(bins))
+            words = codes.reshape(-1, p.n_w).tolist()
+            last = len(words) - 1
+            e["words"] += [
+                {"ctx": 0, "scores": w, "keep": p.n_w - 1, "last": int(i == last)} for i, w in enumerate(words)
+            ]
+            e["rows"].append((0, codes.tolist()))
+        episodes.append(e)
+    for e, got in zip(episodes, run(emitted(p), p, episodes), strict=True):
+        assert not differs(p, e, got)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_equals_golden_and_time_view(size):
     p = SIZES[size]
