@@ -237,13 +237,13 @@ def test_numbers_of_histograms_come_round(size):
 
 
 def test_words_of_every_bin():
-    """Each word's codes are of one bin, any: which words are read again hangs on the highest bin of each."""
+    """Each word's codes are of one bin, near the others': which words are read again hangs on the highest bin of each."""
     p = SIZES["tiny"]
     rng, episodes = np.random.default_rng(6), []
-    for ratio in (13107, 32768, 58982):
-        e = episode(p, 6, ratio, n=0)
+    for ratio, stall in ((13107, 0.5), (32768, 0.0), (58982, 0.5), (65000, 0.0)):
+        e = episode(p, 6, ratio, stall=stall, n=0)
         for _ in range(40):
-            bins = rng.integers(0, 1 << p.bin_bits, p.words).repeat(p.n_w)
+            bins = (rng.integers(0, (1 << p.bin_bits) - 4) + rng.integers(0, 5, p.words)).repeat(p.n_w)
             codes = bins << p.score.bits - p.bin_bits | rng.integers(0, 1 << p.score.bits - p.bin_bits, len(bins))
             words = codes.reshape(-1, p.n_w).tolist()
             last = len(words) - 1
