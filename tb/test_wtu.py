@@ -237,7 +237,7 @@ def test_numbers_of_histograms_come_round(size):
 
 
 def test_words_of_every_bin():
-    """Each word's codes are of one bin, near the others': on the highest bin of a word hangs whether it is read again."""
+    """Each word's codes are of one bin, near the others': its highest bin decides whether it is read again."""
     p = SIZES["tiny"]
     rng, episodes = np.random.default_rng(6), []
     for ratio, stall in ((13107, 0.5), (32768, 0.0), (58982, 0.5), (65000, 0.0)):
