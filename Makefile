@@ -17,8 +17,8 @@ nightly: setup
 	$(BIN)/pytest -n 2 --dist worksteal -m nightly --junitxml build/nightly.xml
 	$(BIN)/vrex stress
 	$(BIN)/vrex coverage
-	$(BIN)/vrex mutate hcu wtu cluster_set kvmu dpe vpe feeder loader storer retriever sequencer arbiter register_block
 	$(BIN)/vrex prove
+	$(BIN)/vrex mutate hcu wtu cluster_set kvmu dpe vpe feeder loader storer retriever sequencer arbiter register_block
 
 lint: setup
 	$(BIN)/ruff check .

@@ -102,6 +102,15 @@ def episode(p: WtuParams, seed: int, ratio=19661, idle=0.0, stall=0.0, period=0,
     }
 
 
+def put_row(e: dict, p: WtuParams, ctx: int, codes: list[int]) -> None:
+    """Add a row to an episode; lanes beyond it hold 0."""
+    padded = codes + [0] * (-len(codes) % p.n_w)
+    words = [padded[i : i + p.n_w] for i in range(0, len(padded), p.n_w)]
+    keep, last = (len(codes) - 1) % p.n_w, len(words) - 1
+    e["words"] += [{"ctx": ctx, "scores": w, "keep": keep, "last": int(i == last)} for i, w in enumerate(words)]
+    e["rows"].append((ctx, codes))
+
+
 def unit_counts(p: WtuParams) -> dict:
     """Rows of clusters that count one each, so that a single lost weight shows.
 
@@ -114,12 +123,7 @@ def unit_counts(p: WtuParams) -> dict:
     rows = [[code + octave, code, code] for code in range(octave, octave * 3, octave // 4)]
     rows += [(octave * 3 - rng.integers(1, 4, p.clusters) * (octave // 2)).tolist() for _ in range(8)]
     for codes in rows:
-        padded = codes + [0] * (-len(codes) % p.n_w)
-        words = [padded[i : i + p.n_w] for i in range(0, len(padded), p.n_w)]
-        e["words"] += [
-            {"ctx": 0, "scores": w, "keep": p.n_w - 1, "last": int(i == len(words) - 1)} for i, w in enumerate(words)
-        ]
-        e["rows"].append((0, padded))
+        put_row(e, p, 0, codes + [0] * (-len(codes) % p.n_w))
     return e
 
 
@@ -153,11 +157,7 @@ def balanced(p: WtuParams, ratio: int, least: int = 0) -> dict:
             for at, code, count in zip(place, [*codes[:, k], codes[0, k]], counts, strict=False):
                 row[at] = code
                 e["counts"][ctx * p.clusters + at]["count"] = count
-            e["rows"].append((ctx, row.tolist()))
-            e["words"] += [
-                {"ctx": ctx, "scores": w.tolist(), "keep": p.n_w - 1, "last": int(i == p.words - 1)}
-                for i, w in enumerate(row.reshape(p.words, p.n_w))
-            ]
+            put_row(e, p, ctx, row.tolist())
     return e
 
 
@@ -226,12 +226,7 @@ def test_numbers_of_histograms_come_round(size):
     for k in range(4 << p.bin_bits):
         code = (k - 1) % (1 << p.bin_bits) << low_bits | int(rng.integers(1 << low_bits))
         codes = [code, int(rng.integers(code + 1))]
-        padded = codes + [0] * (-2 % p.n_w)
-        words = [padded[i : i + p.n_w] for i in range(0, len(padded), p.n_w)]
-        e["words"] += [
-            {"ctx": 0, "scores": w, "keep": 1 % p.n_w, "last": int(i == len(words) - 1)} for i, w in enumerate(words)
-        ]
-        e["rows"].append((0, codes))
+        put_row(e, p, 0, codes)
     [got] = run(emitted(p), p, [e])
     assert not differs(p, e, got)
 
@@ -245,12 +240,7 @@ def test_words_of_every_bin():
         for _ in range(40):
             bins = (rng.integers(0, (1 << p.bin_bits) - 4) + rng.integers(0, 5, p.words)).repeat(p.n_w)
             codes = bins << p.score.bits - p.bin_bits | rng.integers(0, 1 << p.score.bits - p.bin_bits, len(bins))
-            words = codes.reshape(-1, p.n_w).tolist()
-            last = len(words) - 1
-            e["words"] += [
-                {"ctx": 0, "scores": w, "keep": p.n_w - 1, "last": int(i == last)} for i, w in enumerate(words)
-            ]
-            e["rows"].append((0, codes.tolist()))
+            put_row(e, p, 0, codes.tolist())
         episodes.append(e)
     for e, got in zip(episodes, run(emitted(p), p, episodes), strict=True):
         assert not differs(p, e, got)
