@@ -127,13 +127,18 @@ def unit_counts(p: WtuParams) -> dict:
     return e
 
 
-def balanced(p: WtuParams, ratio: int, least: int = 0) -> dict:
+def balanced(p: WtuParams, ratio: int, least: int = 0, one_bin: bool = False) -> dict:
     """Rows of two clusters that count, of which the first crosses Th by one or just not, so that any lost bit shows.
 
     least : weight of the first, which is in two parts then, of one lane, and crosses by as little as it can
+    one_bin : both are candidates, whose weights are multiplied
     """
     rng, n = np.random.default_rng(ratio), 1 << 18
-    codes = np.sort(rng.integers(1, 1 << p.score.bits, (2, n)), 0)[::-1]
+    codes = rng.integers(1, 1 << p.score.bits, (2, n))
+    if one_bin:
+        low = (1 << p.score.bits - p.bin_bits) - 1
+        codes[1] = np.maximum(1, codes[0] & ~low | codes[1] & low)
+    codes = np.sort(codes, 0)[::-1]
     v = value(codes, p.score)
     first = rng.integers(1, 1 << rng.integers(1, p.count_bits + 1, n))
     second = v[0] * first * (65536 - ratio) // ratio // v[1] + rng.integers(0, 2, n)
@@ -273,6 +278,7 @@ def test_every_bit_of_a_weight_decides(size):
     full["counts"] = [c | {"count": (1 << p.count_bits) - 1} for c in full["counts"]]
     episodes = [*(balanced(p, ratio) for ratio in (32768, 19661, 43691, 60001)), full]
     episodes += [balanced(p, ratio, least) for ratio, least in ((32769, 1 << 31), (32767, 1 << 20))]
+    episodes += [balanced(p, ratio, one_bin=True) for ratio in (32768, 39322, 45875, 19661, 58982)]
     episodes.append(episode(p, 5, 65536, n=9))
     results = run(emitted(p), p, episodes)
     for seed, (e, got) in enumerate(zip(episodes, results, strict=True), 1):
