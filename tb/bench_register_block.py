@@ -118,10 +118,11 @@ async def accesses(dut):
     await bench.start()
     cocotb.start_soon(watch())
     spots = [r.absolute_address + i for r in model.regs for i in range(0, r.size, WORD)]
+    writable = [a for a in spots if model.can(a, "writ")]
     plain = {path_of(f, top): f.get_path() for f in taken if path_of(f, top) not in pulsed}
     for _ in range(c["count"]):
         window = rng.choice(model.windows) if model.windows and rng.random() < 0.2 else None
-        address = rng.choice(spots)
+        address = rng.choice(writable if rng.random() < 0.4 else spots)
         if rng.random() < 0.1:
             address = rng.randrange(0, spots[-1] + 64, WORD)
         if window:
@@ -155,14 +156,46 @@ async def accesses(dut):
             want = model.write(address, word & ~((1 << 8 * first) - 1), strobe)
             kinds |= {f"write {want.name}", "window" if window else "register", "part" if size < 4 else "whole"}
             assert answer.resp == want, f"write to {address:#x}: {answer.resp}, not {want}"
-        await FallingEdge(dut.clk)
+        for _ in range(rng.randint(1, 2)):
+            await FallingEdge(dut.clk)
         have = unpack(outs, int(dut.o.value))
         for path, name in plain.items():
             assert have[path] == model.values[name], name
         pending = any(model.values[name] and model.values[enable] for name, enable in enables)
         assert int(dut.irq.value) == pending
         kinds |= {"irq"} if pending else set()
-    for address in spots:  # each at least once, whatever was drawn
+    near = sorted({a ^ WORD << k for a in spots for k in range(len(dut.s_axi_araddr) - 2)} - {*spots})
+    for k in range(4):  # every bit high and low; once also addresses of which a bit is wrong
+        if k % 2:
+            values = {path: value ^ (1 << wires[path].width) - 1 for path, value in values.items()}
+        else:
+            values = {path: rng.getrandbits(f.width) for path, f in wires.items()}
+        model.values |= {f.get_path(): values[path] for path, f in wires.items()}
+        await FallingEdge(dut.clk)
+        dut.i.value = pack(given, values | {path_of(f, top): 0 for f in irqs})
+        for address in [*spots, *(near if k == 0 else ())]:
+            assert await regs.word(address) == model.read(address), f"read of {address:#x}"
+    for address in sorted({a ^ WORD << k for a in writable for k in range(len(dut.s_axi_awaddr) - 2)}):
+        if not model.window(address):
+            word = rng.getrandbits(32)
+            await FallingEdge(dut.clk)
+            dut.i.value = pack(given, values | {path_of(f, top): 1 for f in irqs})
+            await FallingEdge(dut.clk)
+            dut.i.value = pack(given, values | {path_of(f, top): 0 for f in irqs})
+            model.values |= {f.get_path(): 1 for f in irqs}
+            assert await regs.put(address, word) == model.write(address, word, 0xF), f"write to {address:#x}"
+            for f in irqs:
+                assert await regs.word(f.parent.absolute_address) == model.read(f.parent.absolute_address)
+    for address in [a for a in writable for _ in range(4)]:  # and every byte alone, over ones
+        for byte in range(4):
+            assert await regs.put(address, 0xFFFFFFFF) == model.write(address, 0xFFFFFFFF, 0xF)
+            new = rng.getrandbits(8)
+            answer = await regs.master.write(address + byte, bytes([new]))
+            assert answer.resp == model.write(address, new << 8 * byte, 1 << byte)
+            await FallingEdge(dut.clk)
+            have = unpack(outs, int(dut.o.value))
+            assert all(have[path] == model.values[name] for path, name in plain.items()), f"write to {address:#x}"
+    for address in spots:
         assert await regs.word(address) == model.read(address), f"read of {address:#x}"
     for _ in range(4):
         await FallingEdge(dut.clk)
@@ -173,7 +206,7 @@ async def accesses(dut):
 
 @cocotb.test(timeout_time=100_000, timeout_unit="ns")  # of a port that never answers
 async def cycles(dut):
-    """Cycles of a write and a read on a quiet port, and of many one after the other, driven by hand."""
+    """Cycles of a write and a read on a quiet port, and of many one after the other, driven by hand; bytes written."""
     c = config()
     bench = Bench(dut, c["seed"])
     for name in ("awvalid", "wvalid", "bready", "arvalid", "rready", "awprot", "arprot"):
@@ -221,4 +254,10 @@ async def cycles(dut):
         seen["r"][0] - seen["ar"][0],
         [b - a for a, b in zip(seen["r"], seen["r"][1:], strict=False)],
     )
+    out["bytes"] = []
+    for word, strobe in ((0, 0xF), (0xFFFFFFFF, 0b0101), (0, 0xF), (0xFFFFFFFF, 0b1010)):
+        dut.s_axi_wdata.value, dut.s_axi_wstrb.value = word, strobe  # bytes that are not written hold something
+        await run(("aw", "w"), "b")
+        await run(("ar",), "r")
+        out["bytes"].append(int(dut.s_axi_rdata.value))
     result(out)

@@ -8,6 +8,7 @@ import pytest
 from hdl.emit import Emitted, emit
 from hdl.params import preset
 from tb.netlist import mapped
+from tb.subjects import SUBJECTS
 from tb.test_hcu import golden, run, stream
 from tb.test_protection import dre
 
@@ -32,6 +33,13 @@ def test_hcu_equals_golden():
 def test_dre_equals_golden():
     """It holds HCU, WTU, cluster set and KVMU."""
     assert dre(netlist("dre"), TINY)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("unit", SUBJECTS)
+def test_the_tests_of_a_unit_pass(unit):
+    """Those that judge its mutants: bits against golden, cycles against the time view, stalls, resets, faults."""
+    SUBJECTS[unit].judge(mapped(SUBJECTS[unit].emitted()))
 
 
 def test_a_wrong_cell_is_noticed():

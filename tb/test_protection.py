@@ -18,6 +18,7 @@ from golden.secded import Verdict, check_bits, columns, decode, encode
 from hdl.arith.secded import checks_of, decoded
 from hdl.emit import Emitted, emit
 from hdl.params import HcuParams, override, preset, reset_cycles
+from tb import test_core as core
 from tb.runner import BenchError, Run
 from tb.test_dpe import traffic
 from tb.test_dre import play
@@ -186,6 +187,27 @@ def test_software_is_told():
     assert set(codes[first : len(broken.wants) + 1]) == {Status.MEMORY}
     assert codes[len(broken.wants) + 1 :] == [Status.DONE] * len(whole.wants)
     assert got["memory"] == bytes(whole.memory)
+
+
+@pytest.mark.nightly
+def test_programs_of_a_core_are_told(record_property):
+    """Layers with retrieval: single errors leave every byte as golden's, a double one in any memory ends in MEMORY."""
+    e, names = with_upsets(emit("core", override(preset("tiny"), [*core.SIZES, "protect=secded"]).core))
+    h, script, _ = core.passes(1, 3)
+    ran, after = script.play(singles(e), core.ports(h), waves=False)
+    assert not script.differences(ran, after)
+    told, upsets = 0, 0
+    for memory, name in enumerate(names):
+        for path in logs(e):
+            path.unlink()
+        ran, _ = script.play(double(e, memory, memory % 4), core.ports(h), waves=False)
+        (path,) = logs(e)
+        if upset := read_log(path).upset:  # it is read so often
+            upsets += sum(upset.values())
+            told += 1
+            assert ran[-1].status == Status.MEMORY, name
+    record_property("upsets", upsets)
+    assert told >= len(names) - 1
 
 
 @pytest.mark.slow

@@ -52,11 +52,12 @@ def test_accesses_are_as_described(size, name, record_property):
 
 
 def test_cycles_are_those_of_the_data_sheet():
-    c = {"address": address_map("core_ip", params([])).find_by_path("th_hd").absolute_address}
+    c = {"address": address_map("core_ip", params([])).find_by_path("device_base").absolute_address}
     got = Run(emitted("tiny", "core_ip"), "tb.bench_register_block", "cycles", c)()
     assert (got["write"], got["late_data"], got["late_address"], got["read"]) == (2, 2, 2, 2)
     assert set(got["writes"]) == {2}
     assert set(got["reads"]) == {3}
+    assert got["bytes"] == [0, 0x00FF00FF, 0, 0xFF00FF00]
 
 
 def test_lints(tmp_path):
