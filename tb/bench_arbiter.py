@@ -47,7 +47,7 @@ class Memory:
     """Answers each ID in order and different IDs in any order, beats of reads interleaved.
 
     Of the orders that AXI4 allows it takes the worst: a read sees what was there when it was asked for, a write is seen
-    when it is answered.
+    when it is answered. Its bytes are there over and over in the space of addresses.
     """
 
     def __init__(self, bench: Bench, p: SystemParams):
@@ -90,9 +90,15 @@ class Memory:
             if write:
                 self._write(*write)
 
+    def _at(self, burst: dict) -> int:
+        """Of its first beat, in the bytes."""
+        return burst["addr"] // self.bus * self.bus % len(self.data)
+
     def _answer(self, burst: dict) -> tuple[int, int]:
         """Cycles until it comes, and whether it is an error."""
-        return self.bench.rng.randint(*self.latency), 2 * any(a <= burst["addr"] < b for a, b in self.errors)
+        return self.bench.rng.randint(*self.latency), 2 * any(
+            a <= burst["addr"] % len(self.data) < b for a, b in self.errors
+        )
 
     async def step(self) -> None:
         """One cycle."""
@@ -102,7 +108,7 @@ class Memory:
         for at, burst in self.ar.got[self.asked :]:
             wait, resp = self._answer(burst)
             for k in range(burst["len"] + 1):
-                a = burst["addr"] + k * self.bus
+                a = self._at(burst) + k * self.bus
                 value = int.from_bytes(self.data[a : a + self.bus], "little")
                 beat = {"data": value, "resp": resp, "last": int(k == burst["len"])}
                 self.reads[burst["id"]].append((at + 1 + wait, beat, None))
@@ -116,7 +122,7 @@ class Memory:
             assert [beat["last"] for beat in beats] == [0] * burst["len"] + [1], "last"
             wait, resp = self._answer(burst)
             due = max(at, self.w.got[end - 1][0]) + 1 + wait
-            self.responses[burst["id"]].append((due, {"resp": resp}, (burst["addr"], beats)))
+            self.responses[burst["id"]].append((due, {"resp": resp}, (self._at(burst), beats)))
             self.beats, self.answered = end, self.answered + 1
 
     def _write(self, addr: int, beats: list[dict]) -> None:
