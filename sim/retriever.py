@@ -14,7 +14,7 @@ class RetrieverCycles:
 
     taken : instructions · news : on `t` · places : on `w` and `x` · fetched : on `b` · clears : on `clear`
     reads : bursts on `ar` · read : beats on `r` · writes : bursts on `aw` · written : beats on `w`
-    sets, done : pulses
+    sets, done : pulses · waits : cycles in which a burst waits for room in the buffer
     """
 
     taken: list[int] = field(default_factory=list)
@@ -28,6 +28,7 @@ class RetrieverCycles:
     written: list[int] = field(default_factory=list)
     sets: list[int] = field(default_factory=list)
     done: list[int] = field(default_factory=list)
+    waits: int = 0
 
 
 class CopierTime:
@@ -60,10 +61,10 @@ class CopierTime:
         asked, free, writes = taken, self._popped[-1], self._cut(dst, size)
         for beats in self._cut(src, size):
             asked += 1
-            if len(self._ends) >= n:
-                asked = max(asked, self._ends[-n] + 1)
             most = len(out.read) + beats - self.depth  # beats that must have left the buffer
-            asked = max(asked, out.written[most - 1] if most > 0 else 0)
+            room = out.written[most - 1] if most > 0 else 0
+            out.waits += max(0, room - asked)
+            asked = max(asked, room, self._ends[-n] + 1 if len(self._ends) >= n else 0)
             out.reads.append(asked + 1)
             first = max(asked + 1 + self.latency, out.read[-1] + 1 if out.read else 0)
             out.read += range(first, first + beats)

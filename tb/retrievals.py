@@ -35,7 +35,7 @@ class Episode:
 
     c, t, b : beats · places : replies and moves, ("w" or "x", beat), in order · copies : (src, dst, bytes)
     signals : of the instructions done · sets : (register, value) · cleared : contexts · written : address of each beat
-    written -> its values in turn · bins : what it reaches
+    written -> its values in turn · bins : what it reaches · rings, home : where the KVMU's entries are
     """
 
     p: CoreParams
@@ -51,6 +51,8 @@ class Episode:
     written: dict[int, list[int]] = field(default_factory=dict)
     fault: str = ""
     bins: set[str] = field(default_factory=set)
+    rings: int = RINGS
+    home: int = HOMES
 
     def __post_init__(self):
         n = self.p.dre.kvmu.n_ctx
@@ -77,8 +79,8 @@ class Episode:
         i = self._next(Retrieve.PLACE, addr, rows, **fields)
         moved = 0
         for r in range(rows):
-            slot = RINGS + (ctx * k.recent + self.placed[ctx] % k.recent) * k.entry_bytes
-            home = HOMES + len(self.homes) * 3 * k.entry_bytes
+            slot = self.rings + (ctx * k.recent + self.placed[ctx] % k.recent) * k.entry_bytes
+            home = self.home + len(self.homes) * 3 * k.entry_bytes
             full = r == full_at
             if self.placed[ctx] >= k.recent and not full:
                 self.homes.append(home)
@@ -210,7 +212,14 @@ class Episode:
 def random_episode(p: CoreParams, rng: random.Random, n: int, errors: frozenset[int] = frozenset()) -> Episode:
     """`n` instructions that fit."""
     k, word = p.dre.kvmu, 2 * p.dpe.n_w
-    out = Episode(p, errors)
+    # Any bits that addresses can have; tokens and sets are where no entry is, above what the KVMU knows.
+    rings, home = ((2 * x + 1) << 20 for x in rng.sample(range(1 << 11), 2))
+    out = Episode(p, errors, rings=rings, home=home)
+
+    def elsewhere(half: int) -> int:
+        at = half << ADDR_BITS - 1 | rng.randrange(1 << k.addr_bits, 1 << ADDR_BITS - 1)
+        return at // word * word
+
     actions = [Retrieve.CLUSTER] * 3 + [Retrieve.PLACE] * 3 + [Retrieve.FETCH] * 3 + [Retrieve.CLEAR, Retrieve.COUNT]
     for _ in range(n):
         registers = {name: rng.randrange(REGISTERS) for name in ("to", "level")} | {"shift": rng.randrange(32)}
@@ -223,10 +232,9 @@ def random_episode(p: CoreParams, rng: random.Random, n: int, errors: frozenset[
             opens = not level or (level < k.clusters and rng.random() < 0.5)
             out.cluster(ctx, None if opens else rng.randrange(level), addr=rng.getrandbits(ADDR_BITS), **registers)
         elif action == Retrieve.PLACE:
-            addr = SOURCES + rng.randint(0, 2000) * word
-            out.place(ctx, addr, rng.choice([1, 2, k.recent + 1, rng.randint(1, 6)]), **registers)
+            out.place(ctx, elsewhere(0), rng.choice([1, 2, k.recent + 1, rng.randint(1, 6)]), **registers)
         elif action == Retrieve.FETCH:
-            out.fetch(FETCHED + rng.randint(0, 2000) * word, random_bursts(out, rng), **registers)
+            out.fetch(elsewhere(1), random_bursts(out, rng), **registers)
         elif action == Retrieve.COUNT:
             out.count(ctx, **registers)
         else:
@@ -242,11 +250,18 @@ def random_bursts(episode: Episode, rng: random.Random) -> list[tuple[int, int]]
         home = (
             rng.choice(episode.homes)
             if episode.homes and rng.random() < 0.5
-            else HOMES * 2 + rng.randint(0, 99) * k.entry_bytes
+            else (episode.home ^ 1 << 20) + rng.randint(0, 99) * k.entry_bytes
         )
-        at, end = home, home + rng.randint(1, 2) * k.entry_bytes
-        while at < end:
-            size = min(end, (at // k.boundary + 1) * k.boundary) - at
-            out.append((at, size))
-            at += size
+        out += cut(episode.p, home, rng.randint(1, 2))
+    return out
+
+
+def cut(p: CoreParams, at: int, entries: int) -> list[tuple[int, int]]:
+    """Entries one behind the other as bursts of the KVMU."""
+    k, out = p.dre.kvmu, []
+    end = at + entries * k.entry_bytes
+    while at < end:
+        size = min(end, (at // k.boundary + 1) * k.boundary) - at
+        out.append((at, size))
+        at += size
     return out

@@ -122,6 +122,7 @@ _SUBJECTS = (
             ("reset_in_flight",),
             ("equals_the_reference", "tiny"),
             ("faults",),
+            ("sets_of_many_entries",),
             ("news_that_are_dropped_or_late",),
         ),
     ),
