@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 
 from golden.isa import ADDR_BITS, PAYLOAD, LxeFormat, Opcode
 from golden.params import DotFormat, ParamError, ReSVParams, ScoreFormat, check, check_ints
@@ -17,9 +18,23 @@ def bits_for(n: int) -> int:
     return max(1, (n - 1).bit_length())
 
 
-def check_protect(p: object) -> None:
-    """`ParamError` for a protection that there is none of."""
-    check(p.protect in PROTECTIONS, "protect", p.protect, f"must be one of {', '.join(PROTECTIONS)}")
+# What is larger takes minutes to elaborate and is no unit of a core.
+_MOST = dict.fromkeys(("clusters", "frame", "recent", "entry_bytes", "boundary"), 1 << 16)
+_MOST |= dict.fromkeys(
+    ("n_h", "n_w", "n_ctx", "n_hp", "n_buckets", "block_slots", "queue", "bursts", "copies"), 1 << 10
+)
+_MOST |= dict.fromkeys(("count_bits", "token_bits", "addr_bits", "cores"), 64)
+_MOST |= {"blocks": 1 << 20, "depth": 1 << 16, "list_depth": 64, "count_digit": 64, "bin_bits": 10}
+
+
+def check_fields(p: object) -> None:
+    """`ParamError` for what is no integer, a size above those that can be made, a protection that there is none of."""
+    check_ints(p)
+    for name, high in _MOST.items():
+        value = getattr(p, name, 0)
+        check(value <= high, name, value, f"must be at most {high}")
+    protect = getattr(p, "protect", "none")
+    check(protect in PROTECTIONS, "protect", protect, f"must be one of {', '.join(PROTECTIONS)}")
 
 
 def depths(p: object) -> list[int]:
@@ -63,8 +78,7 @@ class HcuParams:
     protect: str = "none"  # check bits of the memories: none, parity or secded (`golden.secded`)
 
     def __post_init__(self):
-        check_ints(self)
-        check_protect(self)
+        check_fields(self)
         for name in ("n_h", "n_w", "n_hp", "clusters", "n_ctx", "frame", "count_bits", "token_bits"):
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         check(self.n_hp % self.n_w == 0, "n_w", self.n_w, f"must divide n_hp = {self.n_hp}")
@@ -112,8 +126,7 @@ class WtuParams:
     protect: str = "none"  # check bits of the memories
 
     def __post_init__(self):
-        check_ints(self)
-        check_protect(self)
+        check_fields(self)
         for name in ("n_h", "n_w", "clusters", "n_ctx", "count_bits", "list_depth", "count_digit"):
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         check(self.clusters % self.n_w == 0, "n_w", self.n_w, f"must divide clusters = {self.clusters}")
@@ -195,8 +208,7 @@ class KvmuParams:
     protect: str = "none"  # check bits of the memories
 
     def __post_init__(self):
-        check_ints(self)
-        check_protect(self)
+        check_fields(self)
         for name in ("n_ctx", "clusters", "blocks", "block_slots", "recent", "entry_bytes", "boundary", "token_bits"):
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         check(self.boundary & (self.boundary - 1) == 0, "boundary", self.boundary, "must be a power of two")
@@ -265,8 +277,7 @@ class DpeParams:
     protect: str = "none"  # check bits of the memories, for 8 bits of weights, a word of activations
 
     def __post_init__(self):
-        check_ints(self)
-        check_protect(self)
+        check_fields(self)
         check(self.n_h >= 1, "n_h", self.n_h, "must be at least 1")
         for name in ("w_depth", "x_depth"):
             value = getattr(self, name)
@@ -301,8 +312,7 @@ class VpeParams:
     protect: str = "none"  # check bits of the banks
 
     def __post_init__(self):
-        check_ints(self)
-        check_protect(self)
+        check_fields(self)
         check(self.n_h >= 1, "n_h", self.n_h, "must be at least 1")
         self.format  # noqa: B018 - checks the rest
 
@@ -331,8 +341,7 @@ class LxeParams:
     protect: str = "none"  # check bits of program memory and of the retriever's buffer
 
     def __post_init__(self):
-        check_ints(self)
-        check_protect(self)
+        check_fields(self)
         for name in ("queue", "bursts", "copies"):
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         for name, low, high in (
@@ -371,7 +380,7 @@ class CoreParams:
             self.lxe.bus_bytes <= 2 * lanes,
             "bus_bytes",
             self.lxe.bus_bytes,
-            f"must be at most a word of {2 * lanes} bytes",
+            f"must be at most a word of {2 * lanes} bytes: raise dpe.n_w, dpe.n_h and vpe.n_w",
         )
         d = self.dpe
         return LxeFormat(lanes, d.window, d.w_depth, d.x_depth, self.vpe.depth, self.lxe.i_depth, self.vpe.score)
@@ -407,7 +416,7 @@ class SystemParams:
     cores: int = 1  # on one memory port
 
     def __post_init__(self):
-        check_ints(self)
+        check_fields(self)
         check(self.cores >= 1, "cores", self.cores, "must be at least 1")
 
 
@@ -462,8 +471,8 @@ def preset(name: str) -> SystemParams:
 def override(params: SystemParams, assignments: list[str]) -> SystemParams:
     """`params` with each "unit.name=value" or "name=value" applied.
 
-    A bare name sets every unit that has it. Values are integers, true/false or words. `ParamError` lists the valid
-    names for an unknown one.
+    A bare name sets every unit that has it. Values are integers, true/false or words. `ParamError` names the unit, and
+    for an unknown name the valid ones, the nearest first.
     """
     leaves = list(_leaves(params))  # (unit, name) of every value
     changes: dict[tuple[str, str], object] = {}
@@ -472,8 +481,11 @@ def override(params: SystemParams, assignments: list[str]) -> SystemParams:
         check(bool(eq and name and word), "-p", text, "must look like name=value")
         scope, _, leaf = name.rpartition(".")
         hit = [(unit, n) for unit, n in leaves if n == leaf and scope in ("", unit)]
-        valid = sorted({n for _, n in leaves} | {f"{unit}.n_h" for unit, n in leaves if n == "n_h"})
-        check(bool(hit), "parameter", name, f"unknown; valid names: {', '.join(valid)}")
+        own = [n for unit, n in leaves if unit == scope]
+        valid = [f"{scope}.{n}" for n in own] if scope and own else sorted({n for _, n in leaves})
+        near = get_close_matches(name, valid, cutoff=0.5)
+        rest = [n for n in valid if n not in near]
+        check(bool(hit), "parameter", name, f"unknown; valid names: {', '.join(near + rest)}")
         changes |= dict.fromkeys(hit, _parse(name, word))
     return _replaced(params, "", changes)
 
@@ -508,7 +520,11 @@ def _replaced(params: object, unit: str, changes: dict[tuple[str, str], object])
             value = changes[unit, name]
             check(type(old) is type(value), name, value, f"must be of type {type(old).__name__}, as {old!r}")
             new[name] = value
-    return replace(params, **new)
+    try:
+        return replace(params, **new)
+    except ParamError as e:
+        own = str(e).partition("=")[0] in vars(params)
+        raise ParamError(f"{unit}.{e}") if own and unit else e from None
 
 
 def _parse(name: str, word: str) -> object:

@@ -22,12 +22,10 @@ def write(unit: str, p: CoreParams, folder: Path, period: float = PERIOD) -> lis
 
     Verilog, manifest.json, shell, stub, SDC, registers as C header, HTML, IP-XACT and SystemRDL, a FuseSoC core; for a
     core also its driver and an example SoC. Other files of the folder stay.
-    Raises: `ParamError` for a unit that is no IP block, parameters that do not fit, a folder that is a file.
+    Raises: `ParamError` for a unit that is no IP block, parameters that do not fit.
     """
     check(unit in TOPS, "unit", unit, f"must be one of {', '.join(TOPS)}")
     check(period > 0, "period", period, "must be more than 0 ns")
-    files = [str(x) for x in (folder, *folder.parents) if x.is_file()]
-    check(not files, "folder", str(folder), f"must be a folder, and {''.join(files)} is a file")
     top, registers, release = TOPS[unit], address_map(unit, p), version("openvrex")
     emitted = emit(unit, p)
     folder.mkdir(parents=True, exist_ok=True)

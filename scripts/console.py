@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from hdl.params import SystemParams, override, preset
+from golden.params import check
+from hdl.emit import ALL, params_of
+from hdl.params import SystemParams, flat, override, preset
 
 # A pipe or a log has no width of its own; a table there should not be squeezed into 80 columns.
 out = Console(width=None if sys.stdout.isatty() else 160)
@@ -54,6 +56,28 @@ def one_line_errors() -> Iterator[None]:
 def params(preset_name: str, assignments: list[str] | None) -> SystemParams:
     """The parameters that --preset and -p name."""
     return override(preset(preset_name), assignments or [])
+
+
+def unit_params(unit: str, preset_name: str, assignments: list[str] | None) -> object:
+    """Those of a unit; `ParamError` for a name that the unit has not, which would change nothing."""
+    own = params_of(unit, params(preset_name, assignments))
+    names = flat(own, ALL[unit][2].rpartition(".")[2])
+    for text in assignments or []:
+        name = text.partition("=")[0]
+        known = name in names or name in {n.rpartition(".")[2] for n in names}
+        check(known, "parameter", name, f"{unit} has none of this name; it has {', '.join(names)}")
+    return own
+
+
+def own_folder(folder: Path | None, default: Path, unit: str) -> Path:
+    """Where the files of a unit go; `ParamError` for a folder with those of another one, and for a file."""
+    folder = folder or default / unit
+    files = [str(x) for x in (folder, *folder.parents) if x.is_file()]
+    check(not files, "-o", str(folder), f"must be a folder, and {''.join(files)} is a file")
+    manifest = folder / "manifest.json"
+    other = json.loads(manifest.read_text()).get("unit") if manifest.exists() else unit
+    check(other == unit, "-o", str(folder), f"holds {other}, whose files would be mixed with those of {unit}")
+    return folder
 
 
 def print_json(value: Any) -> None:

@@ -122,7 +122,7 @@ def _files(cls: type, unit: str) -> str:
     parts = [f"Hardware `{own}`"]
     parts += [f"{what} `{p}`" for what, p in (("time view", f"sim/{unit}.py"), ("tests", f"tb/test_{unit}.py"))
               if (plan.TB.parent / p).exists()]  # fmt: skip
-    return f"{', '.join(parts)}. Generate it: `vrex generate {unit} -o build/rtl`.\n"
+    return f"{', '.join(parts)}. Generate it: `vrex generate {unit}`.\n"
 
 
 def _parameters(unit: str, sheet: Sheet) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from hdl.emit import ALL, emit, params_of
+from hdl.emit import ALL, emit
 from scripts import console
 
 
@@ -15,13 +15,15 @@ def command(
     unit: Annotated[str, typer.Argument(help=f"One of {', '.join(ALL)}.")] = "dre",
     preset: console.Preset = "core",
     param: console.Param = None,
-    folder: console.Folder = Path("build/rtl"),
+    folder: Annotated[Path | None, typer.Option("-o", help="Folder to write into; default build/rtl/UNIT.")] = None,
     json: console.Json = False,
 ) -> None:
     """Write Verilog and manifest.json of a unit."""
     with console.one_line_errors():
         start = time.perf_counter()
-        emitted = emit(unit, params_of(unit, console.params(preset, param)))
+        own = console.unit_params(unit, preset, param)
+        folder = console.own_folder(folder, Path("build/rtl"), unit)
+        emitted = emit(unit, own)
         files = emitted.write(folder)
     facts = {
         "unit": unit,

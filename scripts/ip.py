@@ -15,12 +15,13 @@ def command(
     unit: Annotated[str, typer.Argument(help=f"One of {', '.join(TOPS)}.")] = "core_ip",
     preset: console.Preset = "core",
     param: console.Param = None,
-    folder: console.Folder = Path("build/ip"),
+    folder: Annotated[Path | None, typer.Option("-o", help="Folder to write into; default build/ip/UNIT.")] = None,
     period: Annotated[float, typer.Option("--period", help="ns of the clock in the SDC; 800 MHz by default.")] = PERIOD,
     json: console.Json = False,
 ) -> None:
     """Write an IP block for a SoC: Verilog, constraints, registers, FuseSoC core; of a core also driver and example."""
     with console.one_line_errors():
+        folder = console.own_folder(folder, Path("build/ip"), unit)
         files = write(unit, console.params(preset, param).core, folder, period)
     shown = [f for f in files if f.relative_to(folder).parts[0] != "html" or f.name == "index.html"]
     if json:

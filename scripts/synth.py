@@ -80,6 +80,8 @@ def command(
         powers = _powers(power) if power else {}
         check(node in NODES, "--node", node, f"must be one of {', '.join(map(str, NODES))}")
         chosen = params.override(params.preset(preset), assign or [])
+        if unit in emit.UNITS:
+            console.unit_params(unit, preset, assign)
         options = {"liberty": liberty, "macro_bits": macro_bits, "dont_use": tuple(dont_use or ())}
         options |= {"effort": effort, "target": target}
         files = {pattern: _files(pattern) for pattern in compare or []}

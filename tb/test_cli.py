@@ -42,7 +42,11 @@ def test_generate_writes_verilog_and_manifest(tmp_path):
         (("generate", "hcux"), "unit='hcux': must be one of hcu, wtu"),
         (("generate", "hcu", "--preset", "big"), "preset='big': must be one of tiny, small, core"),
         (("generate", "hcu", "-p", "n_hq=1"), "valid names:"),
-        (("generate", "hcu", "-p", "n_w=3"), "n_w=3: must divide n_hp = 32"),
+        (("generate", "hcu", "-p", "wtu.nw=1"), "parameter='wtu.nw': unknown; valid names: wtu.n_w, wtu."),
+        (("generate", "hcu", "-p", "n_w=3"), "hcu.n_w=3: must divide n_hp = 32"),
+        (("generate", "hcu", "-p", "clusters=100000"), "hcu.clusters=100000: must be at most 65536"),
+        (("generate", "hcu", "-p", "wtu.n_w=8"), "parameter='wtu.n_w': hcu has none of this name; it has hcu.n_h, "),
+        (("synth", "dre", "-p", "bus_bytes=8"), "parameter='bus_bytes': dre has none of this name; it has hcu.n_h, "),
         (("verify", "dre", "--trace", "nowhere.safetensors"), "nowhere.safetensors: cannot be read"),
         (("verify", "dre", "--ratio", "1.5"), "ratio=1.5: must be 0 to 1"),
         (("verify", "dre", "--stall", "1"), "stall=1.0: must be at least 0 and below 1"),
@@ -58,6 +62,18 @@ def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
     assert message in run.stderr
     assert run.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_holds_one_unit(tmp_path):
+    """Of another one nothing is overwritten; the same one may be made anew."""
+    for _ in range(2):
+        assert vrex("generate", "hcu", "--preset", "tiny", "-o", tmp_path).exit_code == 0
+    before = {f.name: f.read_bytes() for f in tmp_path.iterdir()}
+    for words in (("generate", "kvmu"), ("ip", "dre_ip")):
+        run = vrex(*words, "--preset", "tiny", "-o", tmp_path)
+        assert (run.exit_code, run.stderr.count("\n")) == (2, 1)
+        assert f"-o={str(tmp_path)!r}: holds hcu, whose files would be mixed with those of {words[1]}" in run.stderr
+    assert {f.name: f.read_bytes() for f in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize(

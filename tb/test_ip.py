@@ -177,7 +177,7 @@ def test_a_folder_that_is_a_file(tmp_path, below):
     file.write_text("mine")
     got = vrex("dre_ip", "--preset", "tiny", "-o", file / below)
     assert (got.exit_code, got.stderr.count("\n")) == (2, 1)
-    assert f"folder={str(file / below)!r}: must be a folder, and {file} is a file" in got.stderr
+    assert f"-o={str(file / below)!r}: must be a folder, and {file} is a file" in got.stderr
     assert file.read_text() == "mine"
 
 

@@ -593,7 +593,7 @@ def test_command(tmp_path):
     args = ("N_HCU=1,2", "N_HCU-w=8,3", "--preset", "tiny", "-p", "blocks=128", "--objective", "cycles,bytes")
     found = vrex(*args, "--workers", 1, "-o", tmp_path, "--json")
     assert found.exit_code == 1, "two points failed"
-    assert "2 of 4 points failed, the first: n_w=3: must divide n_hp = 16" in found.stderr
+    assert "2 of 4 points failed, the first: hcu.n_w=3: must divide n_hp = 16" in found.stderr
     out = json.loads(found.stdout)
     assert out["points"][0]["result"] == timed(points.design(*TINY, {"hcu.n_h": "1", "hcu.n_w": "8"}))
     assert [p["error"] != "" for p in out["points"]] == [False, True, False, True]
