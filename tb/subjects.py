@@ -160,6 +160,7 @@ _SUBJECTS = (
             ("random_programs_equal_golden", "tiny"),
             ("cycles_equal_time_view", "tiny"),
             ("rounding_up_to_a_power_of_two",),
+            ("every_result_is_stored",),
         ),
         forget=("random_results",),
         named=False,

@@ -415,13 +415,17 @@ def test_names_of_the_driver_are_those_of_the_hardware():
     assert results == CODES
 
 
-def test_the_example_of_the_manual_compiles(library, tmp_path):
+def test_the_examples_of_the_manual_compile(library, tmp_path):
+    """Of a core with its driver, of a DRE with its header."""
     page = HERE.parent / "docs" / "integration.md"
-    [text] = re.findall(r"^```c\n(.*?)^```", page.read_text(), re.M | re.S)
-    (tmp_path / "example.c").write_text(text)
-    include = ["-I", HERE / "driver", "-I", library[0].parent]
-    built = run(["gcc", *STRICT, *include, "-c", "example.c"], tmp_path)
-    assert built.returncode == 0, built.stderr
+    header(address_map("dre_ip", params("dre_ip")), tmp_path / "dre_ip.h")
+    core, dre = re.findall(r"^```c\n(.*?)^```", page.read_text(), re.M | re.S)
+    assert '"dre_ip.h"' in dre
+    for text in (core, dre):
+        (tmp_path / "example.c").write_text(text)
+        include = ["-I", HERE / "driver", "-I", library[0].parent, "-I", tmp_path]
+        built = run(["gcc", *STRICT, *include, "-c", "example.c"], tmp_path)
+        assert built.returncode == 0, built.stderr
 
 
 # Driver on the example SoC.

@@ -186,6 +186,47 @@ def test_rounding_up_to_a_power_of_two():
     episode.check(got)
 
 
+def test_every_result_is_stored():
+    """Arithmetic on many numbers, each result stored before others hide it: lanes, sums and maxima, functions."""
+    p, rng, steps = TINY, np.random.default_rng(41), []
+    words = p.depth
+
+    def put(words: int = words, **fields: int) -> None:
+        steps.append(Step(Instruction(words=words - 1, keep=p.n_w - 1, **fields)))
+
+    def fill(bank: Bank, wide: int) -> None:
+        spread = int(rng.choice([0, 3, 12, 40]))
+        bits = np.ldexp(rng.standard_normal((words, p.n_w)), rng.integers(-spread, spread + 1, (words, p.n_w)))
+        bits = bits.astype(np.float32).view(np.uint32)
+        bits = np.where(rng.random(bits.shape) < 0.05, numbers(rng, bits.shape, True), bits)
+        load = Instruction(a=Source.STREAM, wide=wide, write=bank, words=words - 1)
+        steps.append(Step(load, bits if wide else bits >> 16))
+
+    for _ in range(40):
+        fill(Bank.A | Bank.C, 1)
+        fill(Bank.B, 0)
+        for op in (Op.FMA, Op.MAX, Op.MIN):
+            signs = {name: int(rng.integers(2)) for name in ("negate_a", "negate_c")}
+            put(op=op, a=Source.BANK, b=Source.BANK, c=Source.BANK, swap=int(rng.integers(4)), write=Bank.C, **signs)
+            put(op=Op.STORE, format=Format.WIDE)
+            fill(Bank.C, 1)
+        for post in (Post.ROUND, *list(Post)[2:]):
+            code = int(rng.integers(2))
+            put(a=Source.BANK, post=post, code=code, write=Bank.B | Bank.C)
+            put(op=Op.STORE, format=Format.HALF)
+            put(op=Op.STORE, format=Format.SIGN)
+        for reduce in (Reduce.MAX, Reduce.SUM, Reduce.LAST):
+            length, scalar = int(rng.integers(1, words + 1)), int(rng.integers(SCALARS))
+            row = Instruction(a=Source.BANK, words=length - 1, keep=int(rng.integers(p.n_w)), reduce=reduce)
+            steps.append(Step(replace(row, scalar_d=scalar)))
+        for scalar in range(SCALARS):
+            put(1, a=Source.SCALAR, scalar_a=scalar, write=Bank.C)
+            put(1, op=Op.STORE, format=Format.WIDE)
+    episode = Episode(p, [steps] * p.n_h, FULL_RATE)
+    [got] = run(emitted(p), p, [episode])
+    episode.check(got)
+
+
 @cache
 def trace() -> Trace:
     return Trace.load(ROOT / "tb" / "fixtures" / "world.safetensors")
