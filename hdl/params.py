@@ -18,19 +18,17 @@ def bits_for(n: int) -> int:
     return max(1, (n - 1).bit_length())
 
 
-# What is larger takes minutes to elaborate and is no unit of a core.
-_MOST = dict.fromkeys(("clusters", "frame", "recent", "entry_bytes", "boundary"), 1 << 16)
-_MOST |= dict.fromkeys(
-    ("n_h", "n_w", "n_ctx", "n_hp", "n_buckets", "block_slots", "queue", "bursts", "copies"), 1 << 10
-)
-_MOST |= dict.fromkeys(("count_bits", "token_bits", "addr_bits", "cores"), 64)
-_MOST |= {"blocks": 1 << 20, "depth": 1 << 16, "list_depth": 64, "count_digit": 64, "bin_bits": 10}
+# Largest values of sizes, wherever a unit has one: beyond them elaboration takes minutes.
+MOST = dict.fromkeys(("clusters", "frame", "recent", "entry_bytes", "boundary"), 1 << 16)
+MOST |= dict.fromkeys(("n_h", "n_w", "n_ctx", "n_hp", "n_buckets", "block_slots", "queue", "bursts", "copies"), 1 << 10)
+MOST |= dict.fromkeys(("count_bits", "token_bits", "addr_bits", "cores"), 64)
+MOST |= {"blocks": 1 << 20, "depth": 1 << 16, "list_depth": 64, "count_digit": 64, "bin_bits": 10}
 
 
 def check_fields(p: object) -> None:
     """`ParamError` for what is no integer, a size above those that can be made, a protection that there is none of."""
     check_ints(p)
-    for name, high in _MOST.items():
+    for name, high in MOST.items():
         value = getattr(p, name, 0)
         check(value <= high, name, value, f"must be at most {high}")
     protect = getattr(p, "protect", "none")

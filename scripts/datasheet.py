@@ -13,7 +13,7 @@ from amaranth.lib import data, stream, wiring
 import hdl
 from golden.params import ParamError, ScoreFormat, check
 from hdl.emit import ALL, component_of, params_of, ports
-from hdl.params import flat, preset
+from hdl.params import MOST, flat, preset
 from tb import plan
 
 SHOWN = ("core", "tiny")  # presets whose values stand in the table of parameters
@@ -133,9 +133,9 @@ def _parameters(unit: str, sheet: Sheet) -> Iterator[str]:
     if linked:
         yield f"\nThose of its parts: {', '.join(f'[`{u}`]({u}.md#parameters)' for u in linked)}."
     if rows:
-        yield f"\n| `-p` | {' | '.join(f'`{n}`' for n in SHOWN)} | |\n| --- {'| --- ' * len(SHOWN)}| --- |"
+        yield f"\n| `-p` | {' | '.join(f'`{n}`' for n in SHOWN)} | most | |\n| --- {'| --- ' * len(SHOWN)}| --- | --- |"
         yield from rows
-    yield "\nSizes that follow from these, and what is refused: `hdl/params.py`.\n"
+    yield "\nWhat does not fit together is refused by name; sizes that follow from these: `hdl/params.py`.\n"
 
 
 def _rows(group: str, values: list, linked: list[str]) -> Iterator[str]:
@@ -145,7 +145,8 @@ def _rows(group: str, values: list, linked: list[str]) -> Iterator[str]:
         if not is_dataclass(own[0]) or isinstance(own[0], ScoreFormat):
             key = f"{group}.{name}" if group not in ("", "core") else name
             cells = (flat(v)[name] for v in values)
-            yield f"| `{key}` | {' | '.join(cells)} | {_text(meaning)} |"
+            most = f"{MOST[name]:,}" if name in MOST else ""
+            yield f"| `{key}` | {' | '.join(cells)} | {most} | {_text(meaning)} |"
         elif name in ALL and ALL[name][2].rpartition(".")[2] == name:
             linked.append(name)
         else:

@@ -68,7 +68,7 @@ def command(
         for o in outcomes:
             for difference in o.differences:
                 console.err.print(f"[red]{o.table}:[/] {difference}", highlight=False, soft_wrap=True)
-            if o.refused:
+            if o.refused and unit in ("kvmu", "dre"):  # others do not store entries
                 fix = "raise kvmu.blocks, or verify fewer frames"
                 console.err.print(f"{o.table}: {o.refused} keys refused, offload memory being full ({fix})")
     if any(o.differences for o in outcomes):

@@ -149,6 +149,7 @@ _SUBJECTS = (
             *_each("reset_in_flight", 3, 30, 77),
             ("chunks_far_from_each_other", (60, -70)),
             ("addresses_that_wrap_are_counted",),
+            ("many_operands",),
             ("cycles_equal_the_time_view", "tiny"),
             ("equals_golden", "tiny"),
         ),

@@ -126,8 +126,13 @@ def test_results_that_are_not_taken_hold_the_chunks_back():
 def wrapping() -> Traffic:
     """Tiles and rows that begin in the middle of the memories and need more than half of them."""
     t, rng = Traffic(TINY), np.random.default_rng(11)
-    for chunks, rows in ((2, 3), (TINY.w_depth, 3), (1, 1), (3, 4)):
-        t.phase(operands(rng, "normal", TINY.n_h, chunks * TINY.n_w), operands(rng, "normal", rows, chunks * TINY.n_w))
+    sizes = [(2, 1, 3), (TINY.w_depth, 1, 3), (1, 1, 1), (3, 1, 4)]
+    for chunks in rng.integers(1, TINY.w_depth + 1, 200).tolist():
+        most = TINY.w_depth // chunks, TINY.x_depth // chunks
+        sizes.append((chunks, *(int(rng.integers(1, n + 1)) for n in most)))
+    for chunks, tiles, rows in sizes:
+        weights, n = operands(rng, "normal", tiles * TINY.n_h, chunks * TINY.n_w), chunks * TINY.n_w
+        t.phase(weights, operands(rng, "normal", rows, n))
     return t
 
 
@@ -135,7 +140,13 @@ def test_addresses_that_wrap_are_counted():
     t = wrapping()
     got = t.run(emitted(TINY), 1, 0.2, 0.2)
     assert got["beats"] == t.wants
-    assert got["perf"]["overruns"] == t.overruns > 0
+    assert got["perf"]["overruns"] == t.overruns > 256
+
+
+def test_many_operands():
+    """Shifts, carries and signs of every size, in the tree and in its rounding."""
+    t = traffic(TINY, 9, 1200)
+    assert t.run(emitted(TINY), 9)["beats"] == t.wants
 
 
 @pytest.mark.parametrize("exponents", [(60, -70), (-70, 60)])

@@ -198,7 +198,10 @@ def test_every_result_is_stored():
         spread = int(rng.choice([0, 3, 12, 40]))
         bits = np.ldexp(rng.standard_normal((words, p.n_w)), rng.integers(-spread, spread + 1, (words, p.n_w)))
         bits = bits.astype(np.float32).view(np.uint32)
-        bits = np.where(rng.random(bits.shape) < 0.05, numbers(rng, bits.shape, True), bits)
+        if rng.random() < 0.5:
+            bits = np.where(rng.random(bits.shape) < 0.05, numbers(rng, bits.shape, True), bits)
+        elif rng.random() < 0.5:  # one infinity, which a sum must keep
+            bits[int(rng.integers(2)), int(rng.integers(p.n_w))] = rng.choice([0x7F800000, 0xFF800000])
         load = Instruction(a=Source.STREAM, wide=wide, write=bank, words=words - 1)
         steps.append(Step(load, bits if wide else bits >> 16))
 
