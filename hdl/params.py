@@ -20,7 +20,9 @@ def bits_for(n: int) -> int:
 
 # Largest values of sizes, wherever a unit has one: beyond them elaboration takes minutes.
 MOST = dict.fromkeys(("clusters", "frame", "recent", "entry_bytes", "boundary"), 1 << 16)
-MOST |= dict.fromkeys(("n_h", "n_w", "n_ctx", "n_hp", "n_buckets", "block_slots", "queue", "bursts", "copies"), 1 << 10)
+MOST |= {"n_w": 1 << 12} | dict.fromkeys(
+    ("n_h", "n_ctx", "n_hp", "n_buckets", "block_slots", "queue", "bursts", "copies"), 1 << 10
+)
 MOST |= dict.fromkeys(("count_bits", "token_bits", "addr_bits", "cores"), 64)
 MOST |= {"blocks": 1 << 20, "depth": 1 << 16, "list_depth": 64, "count_digit": 64, "bin_bits": 10}
 

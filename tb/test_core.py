@@ -233,7 +233,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_mutants():
     h, cases, before = interruptions()
     text = emitted().verilog

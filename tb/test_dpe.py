@@ -85,10 +85,8 @@ def test_cycles_equal_the_time_view(size):
         assert got["perf"]["waits"] == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("seed", "idle", "stall"), [(1, 0.0, 0.0), pytest.param(2, 0.2, 0.5, marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("seed", "idle", "stall"), [(1, 0.0, 0.0), (2, 0.2, 0.5)])
 def test_real_operands_at_full_size(seed, idle, stall):
     """Weights and activations of the real decoder, and queries against keys, on 64 trees of 64."""
     p = preset("core").core.dpe

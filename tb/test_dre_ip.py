@@ -249,7 +249,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_mutants_are_killed():
     def passes(unit: Emitted):
         s = frames(1, 8)

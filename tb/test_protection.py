@@ -149,7 +149,7 @@ def test_single_errors_are_corrected(unit, record_property):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("unit", [*(u for u in PLAYS if u != "dre"), pytest.param("dre", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("unit", ["dpe", *(pytest.param(u, marks=pytest.mark.nightly) for u in ("dre", "vpe"))])
 def test_double_errors_are_told(unit, record_property):
     """In every memory: the unit tells within four cycles of the read, through four registers at most."""
     e, names, p = upsettable(unit, "secded")

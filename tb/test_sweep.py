@@ -495,7 +495,7 @@ def test_workers_and_a_scheduler_that_die(by_hand, tmp_path, monkeypatch):
 
 
 FAKES = {  # a queue of one machine that runs a job at once
-    "slurm": {"sbatch": 'sh "$1" >/dev/null 2>&1 & echo "Submitted batch job $!"', "scancel": 'kill "$@"'},
+    "slurm": {"sbatch": 'cp "$1" job; sh job >/dev/null 2>&1 & echo "Submitted batch job $!"', "scancel": 'kill "$@"'},
     "lsf": {"bsub": 'cat > job; sh job >/dev/null 2>&1 & echo "Job <$!> is submitted"', "bkill": 'kill "$@"'},
 }
 

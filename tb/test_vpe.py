@@ -279,7 +279,7 @@ def test_sequences_on_real_rows(stalls):
             episode.check_cycles(got)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sequences_at_full_size():
     """64 lanes; rows of the decoder's whole context, and one of each stall."""
     p = preset("core").core.vpe
