@@ -213,7 +213,7 @@ def random_episode(p: CoreParams, rng: random.Random, n: int, errors: frozenset[
     """`n` instructions that fit."""
     k, word = p.dre.kvmu, 2 * p.dpe.n_w
     # Any bits that addresses can have; tokens and sets are where no entry is, above what the KVMU knows.
-    rings, home = ((2 * x + 1) << 20 for x in rng.sample(range(1 << 11), 2))
+    rings, home = ((2 * x + 1) << 20 | rng.randrange(1 << 7) << 12 for x in rng.sample(range(1 << 11), 2))
     out = Episode(p, errors, rings=rings, home=home)
 
     def elsewhere(half: int) -> int:
