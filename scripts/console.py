@@ -75,7 +75,7 @@ def own_folder(folder: Path | None, default: Path, unit: str) -> Path:
     files = [str(x) for x in (folder, *folder.parents) if x.is_file()]
     check(not files, "-o", str(folder), f"must be a folder, and {''.join(files)} is a file")
     manifest = folder / "manifest.json"
-    other = json.loads(manifest.read_text()).get("unit") if manifest.exists() else unit
+    other = json.loads(manifest.read_text()).get("unit", "another manifest.json") if manifest.exists() else unit
     check(other == unit, "-o", str(folder), f"holds {other}, whose files would be mixed with those of {unit}")
     return folder
 

@@ -96,9 +96,7 @@ class Memory:
 
     def _answer(self, burst: dict) -> tuple[int, int]:
         """Cycles until it comes, and whether it is an error."""
-        return self.bench.rng.randint(*self.latency), 2 * any(
-            a <= burst["addr"] % len(self.data) < b for a, b in self.errors
-        )
+        return self.bench.rng.randint(*self.latency), 2 * any(a <= self._at(burst) < b for a, b in self.errors)
 
     async def step(self) -> None:
         """One cycle."""
