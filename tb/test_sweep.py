@@ -1,5 +1,6 @@
 """Sweeps: spaces, the join of shared unit times, results that survive every fault, the front, the search."""
 
+import itertools
 import json
 import os
 import random
@@ -22,7 +23,7 @@ from typer.testing import CliRunner
 from golden.params import ParamError
 from golden.trace import Trace
 from hdl.emit import emit
-from hdl.params import override, preset
+from hdl.params import flat, override, preset
 from scripts.main import app
 from scripts.verify import FIXTURE
 from sim.wtu import WtuTime
@@ -381,6 +382,56 @@ def test_points_of_one_design_are_evaluated_once(sweep):
     assert [r.result["cycles"] for r in sweep.run([{"n": "4"}, {"n": "04"}])] == [4, 4]
     assert sweep.ran() == [4]
     assert len(seen) == 2
+
+
+# Every parameter is an axis: two values of it that make a design, on a fresh database, all objectives.
+
+WORDS = {"true": "false", "false": "true", "none": "parity", "exact": "buckets", "e4m7": "e4m6"}
+NAMES = [*flat(preset("tiny")), *points.FUNCTION]
+
+
+def values(name: str) -> tuple[str, list[str]]:
+    """The axis that a parameter makes, bare where units share it, and two legal values of it."""
+
+    def legal(axis: str, value: str) -> bool:
+        try:
+            points.design(*TINY, {axis: value})
+        except ParamError:
+            return False
+        return True
+
+    now = (flat(points.design(*TINY, {}).system) | {"th_hd": "7", "ratio": "0.3"})[name]
+    n = int(now) if now.isdigit() else 0
+    tried = [WORDS[now]] if now in WORDS else [str(v) for v in (2 * n, n // 2, n + 1, 0.5)]
+    for axis, value in itertools.product((name, name.rpartition(".")[2]), tried):
+        if value != now and legal(axis, value):
+            return axis, [now, value]
+    pytest.fail(f"{name}: no second value makes a design")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_is_an_axis(name, client, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "built", lambda unit, *_: evaluate.Built(100.0, (), 20.0, ""))
+    monkeypatch.setattr(evaluate, "energy", lambda unit, *_: Energy(1.0, 2.0))
+    axis, two = values(name)
+    with Database(tmp_path / "sweep.db") as database:
+        own = Sweep(asked(), tuple(evaluate.OBJECTIVES), partial(points.design, *TINY), database, lambda: client)
+        found = own.run([{axis: value} for value in two])
+    assert [row.error for row in found] == ["", ""]
+    assert all(o in row.result for row in found for o in evaluate.OBJECTIVES)
+    assert front.front_of(found, own.objectives)
+
+
+@pytest.mark.parametrize(
+    ("axis", "objective", "search"),
+    [("N_DPE=4,8", "cycles", []), ("th_hd=3,7", "area", []), ("lxe.copies=1,2", "cycles", ["--search", 2])],
+)
+def test_points_that_no_objective_tells_apart(axis, objective, search, client, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "cluster", lambda *args: nullcontext(client))
+    monkeypatch.setattr(evaluate, "built", lambda unit, *_: evaluate.Built(100.0, (), 20.0, ""))
+    found = vrex(axis, "--objective", objective, *search, "--preset", "tiny", "-p", "blocks=128", "-o", tmp_path)
+    assert found.exit_code == 0, found.output
+    assert len((tmp_path / "points.csv").read_text().splitlines()) == 3
 
 
 def test_other_code_on_a_worker_is_an_error(sweep):

@@ -199,23 +199,25 @@ class Sweep:
         client = self.connect()
         estimate = Estimate()
         self.futures = {k: f for k, f in self.futures.items() if f.status == "finished"}  # what failed is tried again
-        of: dict[Future, str] = {}
+        of: dict[Future, list[str]] = defaultdict(list)  # designs share a task where no objective tells them apart
         for key, task in tasks.items():
             estimate.expect(task)
-            of[self._submit(client, task)] = key
+            of[self._submit(client, task)].append(key)
         try:
             for future in as_completed(of, raise_errors=False):
-                key = of[future]
+                keys = of[future]
                 if future.status == "finished":
                     timed = future.result()
-                    estimate.done(tasks[key], timed.spent)
+                    estimate.done(tasks[keys[0]], timed.spent)
                     row = Row(timed.value)
                 elif future.status == "error":
-                    estimate.done(tasks[key], {})
+                    estimate.done(tasks[keys[0]], {})
                     row = Row({}, _reason(future.exception()))
                 else:
                     raise OSError(f"a point's task is {future.status}")
-                yield key, row, estimate.remaining(sum(client.nthreads().values()))
+                left = estimate.remaining(sum(client.nthreads().values()))
+                for key in keys:
+                    yield key, row, left
         except OSError as e:
             fix = "results so far are kept: run the same command again"
             raise ClusterError(f"the scheduler is lost; {fix} ({e})") from None
