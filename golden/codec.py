@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from golden.files import replacing
 from golden.params import check, check_ints
 
 BLOCK = np.dtype(
@@ -57,14 +58,15 @@ def save_motion(path: Path, frames: Iterable[Recorded]) -> int:
     """
     frames = list(frames)
     blocks = [np.concatenate(f.motions) for f in frames]
-    np.savez_compressed(
-        path,
-        kinds=np.array([f.kind for f in frames], "U1"),
-        gops=np.array([f.gop for f in frames], np.int32),
-        sizes=np.array([f.size for f in frames], np.int32).reshape(-1, 2),
-        offsets=np.cumsum([0] + [len(b) for b in blocks], dtype=np.int32),
-        blocks=np.concatenate([np.zeros(0, BLOCK), *blocks]),
-    )
+    with replacing(path) as file:
+        np.savez_compressed(
+            file,
+            kinds=np.array([f.kind for f in frames], "U1"),
+            gops=np.array([f.gop for f in frames], np.int32),
+            sizes=np.array([f.size for f in frames], np.int32).reshape(-1, 2),
+            offsets=np.cumsum([0] + [len(b) for b in blocks], dtype=np.int32),
+            blocks=np.concatenate([np.zeros(0, BLOCK), *blocks]),
+        )
     return len(frames)
 
 

@@ -16,22 +16,20 @@ would have without the kill.
 """
 
 import json
-import os
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from pydoc_data.topics import topics
 from time import monotonic
-from typing import BinaryIO
 
 import numpy as np
 
 from golden import decoder, vision
 from golden.codec import mean_motion
+from golden.files import replacing
 from golden.params import ParamError, check
 from golden.policies import Entry
 from golden.policy import Block, Shape
@@ -168,7 +166,7 @@ class DecoderStream:
             path = folder / "visual" / f"{i}.npy"
             if not path.exists():
                 encoder = encoder or vision.VisionEncoder()
-                with save(path) as file:
+                with replacing(path) as file:
                     np.save(file, vision.pool(encoder(frame.picture), o.tokens))
             visuals.append(np.load(path))
             frames.append(replace(frame, picture=frame.picture[:0]))  # its motion is wanted, not its pixels
@@ -233,21 +231,8 @@ def claim(folder: Path, source: dict) -> None:
     elif folder.exists() and any(folder.iterdir()):
         raise ParamError(f"{folder}: not empty, and not a run; choose another folder")
     else:
-        with save(path) as file:
+        with replacing(path) as file:
             file.write(json.dumps(source, indent=1).encode())
-
-
-@contextmanager
-def save(path: Path) -> Iterator[BinaryIO]:
-    """A file to write at once or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "wb") as file:
-            yield file
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def follow(
@@ -273,7 +258,7 @@ def follow(
     for left in stream.run(run, teacher):
         begun = monotonic()
         if begun >= due or left == 0:
-            with save(path) as file:
+            with replacing(path) as file:
                 pickle.dump((entry.params, run), file, pickle.HIGHEST_PROTOCOL)
             due = monotonic() + (monotonic() - begun) / SAVING
         progress(len(run.records), len(run.records) + left)

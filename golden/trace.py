@@ -18,7 +18,6 @@ Values are fp32 rounded to nearest even. The same arguments on the same machine 
 
 import hashlib
 import json
-import os
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -33,6 +32,7 @@ import safetensors
 from safetensors.numpy import save as to_safetensors
 
 from golden import decoder, video, vision
+from golden.files import write_atomically
 from golden.params import check
 
 VERSION = 1
@@ -153,8 +153,7 @@ class Trace:
                 raise TraceError(f"{name}={have} in the trace (of {model}), {want} needed: use a trace of that shape")
 
     def save(self, path: str | Path) -> None:
-        """Write the file at once or not at all: to a temporary file beside it, then renamed."""
-        path = Path(path)
+        """Write the file at once or not at all. Raises: `OSError` that names it."""
         tensors = {name: np.ascontiguousarray(a) for name in TENSORS if (a := getattr(self, name)) is not None}
         head = {
             "version": VERSION,
@@ -163,20 +162,12 @@ class Trace:
             "provenance": self.provenance,
             "sha256": _digest(tensors),
         }
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_bytes(to_safetensors(tensors, {KEY: json.dumps(head, sort_keys=True)}))
-            part.replace(path)
-        except OSError as e:
-            raise TraceError(f"{path.name}: cannot be written ({e.strerror}); choose another output file") from None
-        finally:
-            part.unlink(missing_ok=True)
+        write_atomically(Path(path), to_safetensors(tensors, {KEY: json.dumps(head, sort_keys=True)}))
 
     @classmethod
     def load(cls, path: str | Path) -> "Trace":
         """Read and check a file; raises `TraceError` saying which file, what is wrong and the fix."""
-        name = Path(path).name
+        name = str(path)  # as the user typed it
         try:
             raw = Path(path).read_bytes()
             tensors = dict(safetensors.deserialize(raw))

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from operator import attrgetter
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from amaranth.lib import wiring
 
+from golden.files import replacing
 from golden.params import check
 from hdl.leaf import Leaves, convert
 from hdl.params import SystemParams, reset_cycles
@@ -68,14 +70,12 @@ class Emitted:
     manifest: dict
 
     def write(self, folder: Path) -> list[Path]:
-        """Write `<top>.v` and `manifest.json` into `folder`, each at once or not at all."""
-        folder.mkdir(parents=True, exist_ok=True)
-        out = []
-        for name, text in ((f"{self.top}.v", self.verilog), ("manifest.json", json.dumps(self.manifest, indent=1))):
-            part = folder / (name + ".part")
-            part.write_text(text)
-            out.append(part.replace(folder / name))
-        return out
+        """Write `<top>.v` and `manifest.json` into `folder`: both, or neither; `OSError` names the one that fails."""
+        texts = {f"{self.top}.v": self.verilog, "manifest.json": json.dumps(self.manifest, indent=1)}
+        with ExitStack() as stack:
+            for name, text in texts.items():
+                stack.enter_context(replacing(folder / name)).write(text.encode())
+        return [folder / name for name in texts]
 
 
 def params_of(unit: str, params: SystemParams) -> object:

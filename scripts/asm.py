@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from golden.assembler import Program, assemble, disassemble
+from golden.files import write_atomically
 from golden.isa import WORD_BITS, LxeFormat
 from scripts import console
 
@@ -28,7 +29,7 @@ def command(
         fmt = p.lxe_format()
         program = assemble(file.read_text(), fmt, p.lxe.queue, p.lxe.words)
         if out:
-            out.write_text("".join(f"{word:0{WORD_BITS // 4}x}\n" for word in program.words))
+            write_atomically(out, "".join(f"{word:0{WORD_BITS // 4}x}\n" for word in program.words))
     hazards = [str(h) for h in program.order.hazards] if program.order else []
     if json:
         facts = {"instructions": len(program.words), "played": program.order is not None, "hazards": hazards}

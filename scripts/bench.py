@@ -10,13 +10,13 @@ import typer
 from rich.progress import Progress
 from rich.table import Table
 
+from golden.files import write_atomically
 from golden.params import check
 from golden.trace import Trace
 from hdl.emit import UNITS, emit, params_of
 from hdl.params import PRESETS, CoreParams, SystemParams, preset
 from scripts import console, cycles, engines
 from synth import flow
-from synth.liberty import write_atomically
 from synth.table3 import BLOCKS
 
 ROOT = Path(__file__).parent.parent

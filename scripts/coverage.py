@@ -8,6 +8,7 @@ import typer
 from rich.progress import Progress
 from rich.table import Table
 
+from golden.files import write_atomically
 from golden.params import check
 from scripts import console
 from tb.coverage import KINDS, Source, counts, lcov, left_out, measure, missed, without
@@ -33,7 +34,6 @@ def command(
         for name in unit:
             check(name in SUBJECTS, "unit", name, f"must be one of {', '.join(SUBJECTS)}")
         listed = tomllib.loads(EXCLUDED.read_text())
-        out.mkdir(parents=True, exist_ok=True)
         rows, wrong = [], []
         with Progress(console=console.err, transient=True, disable=json) as bar:
             task = bar.add_task("tests", total=len(unit))
@@ -43,14 +43,14 @@ def command(
                 source = Source(verilog)
                 excluded, bad = left_out(every, verilog, listed.get(name, {}))
                 points = without(every, excluded)
-                (out / f"{name}.info").write_text(lcov(name, points))
+                write_atomically(out / f"{name}.info", lcov(name, points))
                 left = [
                     f"{p.line}: toggle {p.what} in {p.module}" if p.kind == "toggle" else f"{p.line}: {source.name(p)}"
                     for p in missed(points)
                 ]
-                (out / f"{name}.missed").write_text("\n".join(left) + "\n")
+                write_atomically(out / f"{name}.missed", "\n".join(left) + "\n")
                 reasons = [f"{p.line}: {source.name(p)}: {why}" for p, why in excluded.items()]
-                (out / f"{name}.excluded").write_text("\n".join(reasons) + "\n")
+                write_atomically(out / f"{name}.excluded", "\n".join(reasons) + "\n")
                 wrong += [f"{name}: {text}" for text in bad]
                 row: dict = {"unit": name, "size": subject.size}
                 for kind, (hit, total) in counts(points).items():

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from golden.files import write_atomically
 from golden.params import check
 from scripts import console, page
 from scripts.page import Section
@@ -73,9 +74,10 @@ def _write(points: Points, found: list[Number], folder: Path, trace: str) -> Non
 
     plots = [path for path in figures(points, folder, trace) if path.suffix == ".png"]
     lines = [f"# V-Rex's evaluation\n\n`vrex evaluate --trace {trace}`: {summary(found)}.\n", markdown(found)]
-    (folder / "report.md").write_text("\n".join([*lines, *(f"![{p.stem}]({p.name})" for p in plots), ""]))
-    with (folder / "numbers.json").open("w") as file:
-        console.json.dump([asdict(n) | {"ratio": n.ratio} for n in found], file, indent=1)
+    pictures = (f"![{p.stem}]({p.name})" for p in plots)
+    write_atomically(folder / "report.md", "\n".join([*lines, *pictures, ""]))
+    values = [asdict(n) | {"ratio": n.ratio} for n in found]
+    write_atomically(folder / "numbers.json", json_format.dumps(values, indent=1))
     lead = f"Section VI of the paper beside ours, shares of the cache of Table II and of trace {trace}."
     page.write(folder / "report.html", "V-Rex's evaluation", lead, "", True, load(folder))
 

@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from synth.liberty import write_atomically
+from golden.files import write_atomically
 
 TEMPLATE = Path(__file__).with_name("report.html")
 

@@ -15,11 +15,11 @@ from matplotlib.patches import Patch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from golden.files import replacing, write_atomically
 from golden.trace import Trace, TraceError
 from hdl.emit import emit
 from scripts import console, page
 from scripts.page import Section
-from synth.liberty import write_atomically
 from tb.decoder_layers import DecoderLayers
 from tb.layers import LATENCY, Ran, with_memory
 from tb.runner import BenchError, simulator
@@ -102,11 +102,11 @@ def command(
         }
         if len(ran) < len(run.passes):
             result["differences"].append(f"{len(ran)} passes of {len(run.passes)} were run")
-        folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / RESULT, json_format.dumps(result, indent=1).encode())
         figure = draw(run, ran[-1])
         write_atomically(folder / f"{PICTURE}.svg", page.svg(figure).encode())
-        figure.savefig(folder / f"{PICTURE}.png", dpi=150)
+        with replacing(folder / f"{PICTURE}.png") as file:
+            figure.savefig(file, format="png", dpi=150)
         lead = f"{result['model']}: {layers} layers, {frames} frames of {trace.name}, preset {preset}."
         verdict = (
             "The RTL differs from golden." if result["differences"] else "Every store and every array equal golden."

@@ -17,9 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from golden import video as video_in
 from golden.codec import motion_class
 from golden.compare import ratios, series, summary
+from golden.files import replacing
 from golden.params import ParamError, check
 from golden.policies import POLICIES, Entry, entry, override
-from golden.stream import TEXT, DecoderStream, Options, TraceStream, follow, save
+from golden.stream import TEXT, DecoderStream, Options, TraceStream, follow
 from scripts import comparison, console
 
 TEACHER = "full"
@@ -77,7 +78,7 @@ def command(
         for one, stem in zip(video, stems, strict=True):
             folder = output if len(video) == 1 else output / stem
             streams.append(run_stream(one, entries, options, folder, quiet=json))
-        with save(output / "report.md") as file:
+        with replacing(output / "report.md") as file:
             file.write(comparison.report(streams, command_line()).encode())
     if json:
         console.print_json(streams[0] if len(streams) == 1 else streams)
@@ -132,11 +133,11 @@ def run_stream(video: str, entries: dict[str, Entry], options: Options, output: 
             "policies": policies,
         }
     )
-    with save(output / "results.json") as file:
+    with replacing(output / "results.json") as file:
         file.write((json_format.dumps(results, indent=1, default=int) + "\n").encode())
     for name, figure in (("stream", plot_series(results)), ("ratio", plot_ratios(results))):
         for kind in ("svg", "png"):
-            with save(output / f"{name}.{kind}") as file, matplotlib.rc_context({"svg.hashsalt": "vrex"}):
+            with replacing(output / f"{name}.{kind}") as file, matplotlib.rc_context({"svg.hashsalt": "vrex"}):
                 figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return results
 

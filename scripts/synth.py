@@ -13,11 +13,12 @@ import typer
 from rich.progress import Progress
 from rich.table import Table
 
+from golden.files import write_atomically
 from golden.params import ParamError, check
 from hdl import emit, params
 from scripts import console
 from synth import agreement, emission, flow, fpga, opensta, table3
-from synth.liberty import SynthError, write_atomically
+from synth.liberty import SynthError
 from synth.technology import NODES, Estimate
 
 CORE = "core"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from golden.files import write_atomically
 from sim import platform
 from sim.system import simulate
 from sim.timeline import Pass, Point
@@ -80,9 +81,7 @@ class Points:
                 "compute": p.busy("LXE") + p.busy("GPU"),
             }
             if self.file:
-                part = self.file.with_suffix(".part")
-                part.write_text(json.dumps(self.known))
-                part.replace(self.file)
+                write_atomically(self.file, json.dumps(self.known))
         return self.known[key]
 
     def ms(self, on: str, cache: int, batch=1, stage="frame", policy="resv", select=TABLE_II) -> float:

@@ -11,6 +11,7 @@ matplotlib.rcParams["font.size"] = 9
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 
+from golden.files import replacing  # noqa: E402
 from sim.evaluate import CACHES, PLATFORMS, TABLE_II, Points, budgeted  # noqa: E402
 from sim.platform import Gpu, Vrex  # noqa: E402
 from sim.system import simulate  # noqa: E402
@@ -28,10 +29,11 @@ COLOURS = {
 
 def saved(figure, folder: Path, name: str) -> list[Path]:
     """Write a figure both ways; the same figure gives the same bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
     out = [folder / f"{name}.svg", folder / f"{name}.png"]
-    figure.savefig(out[0], metadata={"Date": None})
-    figure.savefig(out[1], dpi=120, metadata={"Software": None})
+    options = {"metadata": {"Date": None}}, {"dpi": 120, "metadata": {"Software": None}}
+    for path, how in zip(out, options, strict=True):
+        with replacing(path) as file:
+            figure.savefig(file, format=path.suffix[1:], **how)
     plt.close(figure)
     return out
 

@@ -9,8 +9,8 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from golden.files import write_atomically
 from hdl import emit
-from synth.liberty import write_atomically
 
 ROOT = Path(emit.__file__).parents[1]
 PACKAGES = ("hdl", "golden")  # whose sources decide what a unit is

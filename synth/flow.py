@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+from golden.files import write_atomically
 from synth import nldm, run, source, timing
-from synth.liberty import EMBEDDED, Library, SynthError, digest, load, write_atomically
+from synth.liberty import EMBEDDED, Library, SynthError, digest, load
 from synth.sram import Sram
 from synth.timing import Timing
 

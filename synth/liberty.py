@@ -4,10 +4,11 @@ import fnmatch
 import gzip
 import hashlib
 import re
-import uuid
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from golden.files import write_atomically
 
 EMBEDDED = Path(__file__).parent / "openvrex.lib"
 
@@ -189,17 +190,6 @@ def digest(paths: list[Path]) -> str:
 def blank_comments(text: str) -> str:
     """A Liberty text with its comments blanked: every other character stays where it was."""
     return _COMMENT.sub(lambda m: " " * len(m[0]), text)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, safe beside other processes that write the same; its mode is the umask's."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
-    try:
-        part.write_bytes(data)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _bytes(path: Path) -> bytes:

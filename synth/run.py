@@ -13,7 +13,8 @@ import threading
 from importlib.metadata import version
 from pathlib import Path
 
-from synth.liberty import Library, SynthError, write_atomically
+from golden.files import write_atomically
+from synth.liberty import Library, SynthError
 
 RUNS = 2  # at once, whoever asks for them
 HERE = Path(__file__).parent

@@ -19,7 +19,7 @@ from hdl.lxe import Lxe
 from scripts import synth as cli
 from synth import emission, run, table3
 from synth.flow import Memory, synthesise
-from synth.liberty import EMBEDDED, SynthError, load, truth_table, write_atomically
+from synth.liberty import EMBEDDED, SynthError, load, truth_table
 from synth.sram import Sram
 
 PDK = Path(__file__).parents[2] / "shared" / "pdk"
@@ -279,26 +279,6 @@ def test_broken_library(area, tmp_path, change, message):
         area(text, [tmp_path / "bad.lib"])
     assert "\n" not in str(e.value)
     assert str(tmp_path / "vrex") not in str(e.value)
-
-
-def test_files_are_written_whole_and_for_others_to_read(tmp_path, monkeypatch):
-    before = os.umask(0o022)
-    try:
-        write_atomically(tmp_path / "new" / "page", b"one")
-    finally:
-        os.umask(before)
-    page = tmp_path / "new" / "page"
-    assert page.stat().st_mode & 0o777 == 0o644
-
-    def full(path, data):
-        path.touch()
-        raise OSError("disk full")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="disk full"):
-        write_atomically(page, b"two")
-    assert page.read_bytes() == b"one"
-    assert list(page.parent.iterdir()) == [page]
 
 
 def test_counters_are_no_area(tmp_path):

@@ -572,7 +572,7 @@ def test_a_file_that_is_not_this_trace(tmp_path, change, why):
     rewrite(path, change)
     with pytest.raises(TraceError, match=why) as e:
         Trace.load(path)
-    assert str(e.value).startswith("t.safetensors: ")
+    assert str(e.value).startswith(f"{path}: ")
     assert "\n" not in str(e.value)
 
 
@@ -582,7 +582,7 @@ def test_a_file_that_is_no_safetensors(tmp_path, data):
     path.write_bytes(data)
     with pytest.raises(TraceError, match="t.safetensors: damaged, or not a safetensors file"):
         Trace.load(path)
-    with pytest.raises(TraceError, match="absent: cannot be read"):
+    with pytest.raises(TraceError, match=f"{tmp_path}/absent: cannot be read"):
         Trace.load(tmp_path / "absent")
 
 
@@ -601,20 +601,6 @@ def test_any_damaged_byte_is_found(tmp_path):
         # What may still load differs in its provenance or in a name of the header only.
         np.testing.assert_array_equal(t.k, tiny().k)
         np.testing.assert_array_equal(t.q, tiny().q)
-
-
-def test_a_failing_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
-    path = tmp_path / "t.safetensors"
-    path.write_bytes(b"old")
-
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(TraceError, match="t.safetensors: cannot be written .No space left"):
-        tiny().save(path)
-    assert [f.name for f in tmp_path.iterdir()] == ["t.safetensors"]
-    assert path.read_bytes() == b"old"
 
 
 # The command

@@ -10,7 +10,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from synth.liberty import write_atomically
+from golden.files import write_atomically
 from synth.sweep.database import Row
 from synth.sweep.evaluate import OBJECTIVES
 from synth.sweep.points import Point
