@@ -26,7 +26,8 @@ import find_libpython
 from hdl.emit import Emitted
 
 ROOT = Path(__file__).resolve().parent.parent
-BUILD = Path(os.environ.get("OPENVREX_BUILD", ROOT / "build")) / "sim"
+# Below the current folder, as everything generated: an installed package may stand where nobody can write.
+BUILD = Path(os.environ.get("OPENVREX_BUILD", "build")).absolute() / "sim"
 # One translation unit: the precompiled headers of a split build cost more than they save at these sizes. -O2 takes
 # twice as long to build and simulates no faster.
 _MAKE = ("OPT_FAST=-O1", "OPT_SLOW=-O0", "OPT_GLOBAL=-O1", "VM_PARALLEL_BUILDS=0")

@@ -28,12 +28,13 @@ from hdl.params import override, preset
 from scripts import datasheet
 from scripts.main import app
 from scripts.scenarios import PRESET, SCENARIOS, log
-from tb.runner import ROOT
+from tb.runner import BUILD, ROOT
 
 PAGES = sorted(Path(ROOT, "docs").glob("*.md"))
 TEXTS = {p.name: p.read_text() for p in (*PAGES, *(ROOT / f"{n}.md" for n in ("README", "CONTRIBUTING", "CHANGELOG")))}
 COMMANDS = get_command(app).commands
 ENV = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+ENV |= {"OPENVREX_BUILD": str(BUILD.parent)}  # simulators of the suite, wherever a block runs
 # A line of a block, with its continuations; a file or a thing that text names in backticks; what a browser fetches.
 VREX = re.compile(r"^(?: {4})?(?:\.venv/bin/)?vrex ((?:.*\\\n)*.*)", re.M)
 FILE = re.compile(
