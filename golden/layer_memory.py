@@ -43,7 +43,8 @@ class LayerShape:
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         check(self.entries >= 0, "entries", self.entries, "must not be negative")
         check(self.heads % self.kv_heads == 0, "heads", self.heads, f"must be a multiple of kv_heads = {self.kv_heads}")
-        check(self.tokens <= self.recent, "tokens", self.tokens, f"must be at most recent = {self.recent}")
+        reason = f"must be at most recent = {self.recent} (a pass sees its own tokens in the ring): split it in passes"
+        check(self.tokens <= self.recent, "tokens", self.tokens, f"{reason}, or raise recent")
 
     @property
     def group(self) -> int:

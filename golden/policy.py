@@ -212,9 +212,22 @@ class Store:
         return self._place[layer, :, : self.length]
 
     def on_device(self, layer: int) -> np.ndarray:
-        """Tokens that a layer can read now, resident or fetched, bool [kv_heads, n]."""
+        """Tokens that device memory holds now, resident or fetched, bool [kv_heads, n]."""
         resident = self.place(layer) == DEVICE
         return resident | self._here[layer, :, : self.length] if self._guests[layer] else resident
+
+    def readable(self, layer: int, block: Block) -> np.ndarray:
+        """Tokens that the block can attend to, bool [kv_heads, n]: those on the device, and its own.
+
+        Keys and values of its own tokens have just been computed, even where the policy has sent them to the host.
+        """
+        own = self.on_host(layer)
+        own[:, : block.start] = False
+        return self.on_device(layer) | own
+
+    def missing(self, layer: int) -> np.ndarray:
+        """Tokens that a fetch would move: on the host and not fetched, bool [kv_heads, n]."""
+        return self.on_host(layer) & ~self._here[layer, :, : self.length]
 
     def on_host(self, layer: int) -> np.ndarray:
         """Tokens whose home is the host, fetched or not, bool [kv_heads, n]."""
@@ -242,7 +255,7 @@ class Store:
 
         Transfers are counted as runs of adjacent tokens of a head, or as `pieces` where the layout is another.
         """
-        coming = (self.place(layer) == HOST) & ~self._here[layer, :, : self.length] & mask
+        coming = self.missing(layer) & mask
         size = int(np.count_nonzero(coming)) * self.entry_bytes
         if size:
             self._here[layer, :, : self.length] |= coming

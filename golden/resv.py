@@ -3,6 +3,10 @@
 Of every frame: `append` its keys (hash-bits, clustering), then `retrieve` for its queries (scores of the clusters,
 WiCSum selection of each row, union over the rows, tokens of the chosen clusters). Light attention then runs over the
 chosen tokens, the first `sinks`, the last `recent` and the frame itself. Sinks are never clustered.
+
+Resident are sinks and the last `recent` tokens, as in the KVMU's ring (`golden.kvmap`), however long the frame is. What
+a longer frame has pushed out of the ring is fetched like any token where its cluster is chosen. The frame attends to
+it in any case: whoever computes attention has just made those keys and values.
 """
 
 from collections.abc import Iterable
@@ -37,7 +41,7 @@ class Retrieved:
     rows: list[wicsum.Selection]  # a table: selection of each row
     clusters: list[np.ndarray]  # a table: [C] bool, the union of its rows
     keep: np.ndarray  # [kv_heads, n] bool: tokens that light attention reads
-    fetched: np.ndarray  # [kv_heads, n] bool: those of `keep` that are neither sinks nor resident
+    fetched: np.ndarray  # [kv_heads, n] bool: tokens of chosen clusters that are not resident
 
 
 class ReSV:
@@ -81,14 +85,17 @@ class ReSV:
         counts = [t.counts.copy() for t in self.tables]
         rows = [wicsum.select_rows(c, n, self.params) for c, n in zip(row_codes, counts, strict=True)]
         clusters = [wicsum.union(r.mask) for r in rows]
-        fetched = self.tokens_of(clusters)
-        resident = self.resident()
-        return Retrieved(row_codes, counts, rows, clusters, fetched | resident, fetched & ~resident)
+        chosen = self.tokens_of(clusters)
+        return Retrieved(row_codes, counts, rows, clusters, chosen | self.always(), chosen & ~self.resident())
 
     def resident(self) -> np.ndarray:
-        """Tokens that are always attended, [n] bool: sinks, the last `recent` and the whole last frame."""
+        """Tokens that device memory keeps, [n] bool: sinks and the last `recent`."""
         t = np.arange(self.length)
-        return (t < self.params.sinks) | (t >= self.length - max(self.params.recent, self.frame))
+        return (t < self.params.sinks) | (t >= self.length - self.params.recent)
+
+    def always(self) -> np.ndarray:
+        """Tokens that are attended whatever is chosen, [n] bool: the resident ones and the whole last frame."""
+        return self.resident() | (np.arange(self.length) >= self.length - self.frame)
 
     def tokens_of(self, clusters: Iterable[np.ndarray]) -> np.ndarray:
         """Tokens of cluster sets ([C] bool a table) by the HC tables, [kv_heads, n] bool."""

@@ -26,6 +26,9 @@ class ReSVPolicyParams:
 class ReSVPolicy(Policy):
     """Hash-bit key clustering and WiCSum thresholding; sinks and the last `recent` tokens stay on the device.
 
+    A block longer than `recent` attends to all of its own tokens; those that have left the ring are on the host and
+    fetched with the clusters that are chosen, as the KVMU does it (`golden.resv`).
+
     A layer's own queries choose clusters among all keys that have arrived; their tokens are in device memory before its
     light attention (steps 1 to 6 of Fig. 10), a cluster's fetched in one piece a KV head (contiguous, section V-C). In
     a decoder, `prefetch` guesses the next layer's queries from this layer's input and fetches what they choose from
@@ -55,7 +58,7 @@ class ReSVPolicy(Policy):
             opened = np.cumsum([j.is_new for j in joined])
             self.ledger.work("compare", clustered * old + int(opened.sum()))
             self.ledger.hold("device", (len(table) - old) * self._cluster_bytes(dim) + clustered * 4)
-        self.offload_but(layer, p.sinks, max(p.recent, len(tokens)))
+        self.offload_but(layer, p.sinks, p.recent)
 
     def _cluster_bytes(self, dim: int) -> int:
         """A cluster in the HC table: BF16 representative, hash-bits, count. A token adds its index of 4 bytes."""
@@ -66,7 +69,7 @@ class ReSVPolicy(Policy):
         if not (layer in self.predicted and self.params.prefetch == "only"):
             keep = self._retrieve(layer, step.q, "fetch")
         else:
-            keep = self.store.on_device(layer)
+            keep = self.store.readable(layer, step.block)
         self.predicted.discard(layer)
         if self.uses_ahead and step.ahead is not None:
             self.ledger.work("prediction", step.x.size * self.shape.heads * self.shape.head_size)
@@ -83,14 +86,14 @@ class ReSVPolicy(Policy):
             self.ledger.work("prediction", rows * clusters * self.shape.head_size)
             self.ledger.work("compare", rows * clusters)
             self.ledger.sort(clusters, rows)
-        keep = np.zeros((self.shape.kv_heads, self.store.length), bool)
-        keep[:, : resv.length] = got.keep
-        self.store.fetch(layer, keep, reason, self._pieces(layer, got))
+        keep, fetched = (np.zeros((self.shape.kv_heads, self.store.length), bool) for _ in range(2))
+        keep[:, : resv.length], fetched[:, : resv.length] = got.keep, got.fetched
+        self.store.fetch(layer, fetched, reason, self._pieces(layer, got))
         return keep
 
     def _pieces(self, layer: int, got: Retrieved) -> int:
         """Chosen clusters with a token that is on the host alone, times the KV heads of their table."""
-        missing = self.store.on_host(layer) & ~self.store.on_device(layer)
+        missing = self.store.missing(layer)
         heads = self.shape.kv_heads // len(got.clusters)
         pieces = 0
         for i, mask in enumerate(got.clusters):

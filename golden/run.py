@@ -35,7 +35,7 @@ class Record:
     stop: int
     rows: int  # tokens whose queries ran
     kept: np.ndarray  # [layers, kv_heads] earlier tokens attended
-    fetched: np.ndarray  # [layers, kv_heads] tokens attended whose home is the host
+    fetched: np.ndarray  # [layers, kv_heads] tokens attended that were fetched from the host
     error: np.ndarray  # [layers] |y - y_full| / |y_full| of the attention output over the same q, k and v
     totals: dict[str, int] = field(default_factory=dict)  # the ledger's, since the stream began
     census: dict[str, int] = field(default_factory=dict)  # where the stream's entries are (`Store.census`)
@@ -95,7 +95,7 @@ class Run:
         """Output of a layer's light attention, [T, heads, head_size] FP32."""
         policy, store, layer = self.policy, self.policy.store, step.layer
         chosen = policy.select(step)
-        missing = np.argwhere(chosen.keep & ~store.on_device(layer))
+        missing = np.argwhere(chosen.keep & ~store.readable(layer, step.block))
         if len(missing):
             head, token = missing[0].tolist()
             name = type(policy).__name__
@@ -104,7 +104,7 @@ class Run:
         policy.ledger.work("attention", macs)
         record, old = self.records[-1], np.arange(step.n) < step.block.start
         record.kept[layer] = (chosen.keep & old).sum(axis=1)
-        record.fetched[layer] = (chosen.keep & store.on_host(layer)).sum(axis=1)
+        record.fetched[layer] = (chosen.keep & store.on_host(layer) & store.on_device(layer)).sum(axis=1)
         record.error[layer] = self._error(step, chosen, y)
         store.release(layer)
         return y

@@ -125,19 +125,19 @@ def _block(trace: Trace, i: int, resv: ReSV, start: int, stop: int) -> dict[str,
     tokens = resv.tokens_of([wicsum.union(b.mask) for b in buckets])
     out["fetched_buckets"] = (tokens & ~resident).mean(0).sum()
     if trace.v is not None:
-        out |= _errors(q, trace.k[i, :stop], trace.v[i, :stop], got, resident)
+        out |= _errors(q, trace.k[i, :stop], trace.v[i, :stop], got, resv.always())
     return out
 
 
-def _errors(q: np.ndarray, k: np.ndarray, v: np.ndarray, got: Retrieved, resident: np.ndarray) -> dict[str, float]:
+def _errors(q: np.ndarray, k: np.ndarray, v: np.ndarray, got: Retrieved, always: np.ndarray) -> dict[str, float]:
     everything = np.ones_like(got.keep)
     p = probabilities(q, k, everything)
     full = attend(p, v)
-    mass = np.where(resident, -1.0, p.sum(axis=0).reshape(len(got.keep), -1, len(k)).sum(axis=1))  # [kv_heads, n]
-    topk = np.tile(resident, (len(mass), 1))
+    mass = np.where(always, -1.0, p.sum(axis=0).reshape(len(got.keep), -1, len(k)).sum(axis=1))  # [kv_heads, n]
+    topk = np.tile(always, (len(mass), 1))
     for g, budget in enumerate(got.fetched.sum(axis=1).tolist()):
         topk[g, np.argsort(-mass[g], kind="stable")[:budget]] = True
-    keeps = {"error": got.keep, "error_topk": topk, "error_window": np.broadcast_to(resident, topk.shape)}
+    keeps = {"error": got.keep, "error_topk": topk, "error_window": np.broadcast_to(always, topk.shape)}
     return {
         name: float(np.linalg.norm(attend(probabilities(q, k, keep), v) - full) / np.linalg.norm(full))
         for name, keep in keeps.items()

@@ -7,11 +7,18 @@ from math import exp, sqrt
 import numpy as np
 import pytest
 
+from golden.dre import DreModel
 from golden.hashing import hyperplanes, to_int
+from golden.kvmap import KvMap
 from golden.numerics import to_bf16
 from golden.params import PAPER, ReSVParams, ScoreFormat
 from golden.resv import ReSV, attend, probabilities
 from golden.scores import exp_codes
+from golden.trace import Trace
+from hdl.emit import emit
+from hdl.params import override, preset
+from scripts.verify import FIXTURE
+from tb.verify import verify
 
 SMALL = ReSVParams(n_hp=16, th_hd=4, recent=12, sinks=3, count_bits=5, ratio_q16=20000)
 
@@ -109,8 +116,8 @@ def test_equals_brute_force(name):
             assert [j.cluster for j in done.joined[i]] == [c for _, c in want]
         n += 7
         got = resv.retrieve(q)
-        keep = [set(range(min(params.sinks, n))) | set(range(max(0, n - max(params.recent, 7)), n)) for _ in range(2)]
-        resident = set(keep[0])
+        resident = set(range(min(params.sinks, n))) | set(range(max(0, n - params.recent), n))
+        keep, fetched = [resident | set(range(n - 7, n)) for _ in range(2)], [set(), set()]  # a frame sees itself
         for i, (b, heads) in enumerate(zip(brute, heads_of, strict=True)):
             assert got.counts[i].tolist() == [c["count"] for c in b.clusters]
             union, row = set(), 0
@@ -128,9 +135,10 @@ def test_equals_brute_force(name):
             tokens = {t for c in union for t in b.clusters[c]["tokens"]}
             for g in [0, 1] if params.scope == "layer" else [i]:
                 keep[g] |= tokens
+                fetched[g] = tokens - resident
         for g in range(2):
             assert set(np.flatnonzero(got.keep[g])) == keep[g]
-            assert set(np.flatnonzero(got.fetched[g])) == keep[g] - resident
+            assert set(np.flatnonzero(got.fetched[g])) == fetched[g]
     assert name == "full" or min(sizes) < 1  # the case is no proof if everything is always selected
 
 
@@ -226,3 +234,45 @@ def test_empty_stream_selects_nothing():
     got = resv.retrieve(next(video(1))[0][:2])
     assert got.keep.all()
     assert not got.fetched.any()
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 12, 13, 30])
+def test_fetches_what_the_memory_map_does(tokens):
+    """Frames shorter and longer than the ring: one rule for what is resident, in the policy and in the KVMU's map."""
+    params = replace(SMALL, th_hd=2, ratio_q16=1000)
+    resv = ReSV(params, 2, 8)
+    sizes = {"clusters": 1024, "blocks": 512, "block_slots": 4, "recent": SMALL.recent}
+    dre = DreModel(params, KvMap(**sizes, entry_bytes=16, boundary=4096))
+    home: dict[int, int] = {}  # tokens by their address
+    reached = set()
+    for q, k, _ in video(6, frames=max(3, 60 // tokens), tokens=tokens):
+        for key, token in zip(
+            resv.append(k).hashes[0], range(max(resv.length - tokens, SMALL.sinks), resv.length), strict=True
+        ):
+            home[dre.key(0, to_int(key))[1].home] = token
+        got = resv.retrieve(q)
+        assert got.keep[:, -tokens:].all()
+        assert (got.fetched <= got.keep).all()
+        if resv.length <= SMALL.sinks:
+            continue
+        fetched = [home[a] for b in dre.query(0, got.codes[0]).bursts for a in range(b.addr, b.addr + b.bytes, 16)]
+        assert sorted(fetched) == np.flatnonzero(got.fetched[0]).tolist()
+        reached |= {"own" if t >= resv.length - tokens else "older" for t in fetched}
+        reached |= {"attended alone"} if (got.keep & ~got.fetched & ~resv.resident()).any() else set()
+    assert ("older" in reached, "own" in reached) == (True, tokens > SMALL.recent)
+    assert "attended alone" in reached or tokens < 30
+
+
+@pytest.mark.parametrize("tokens", [17, 36])
+def test_long_frames_on_the_rtl(tokens):
+    """Frames longer than the ring of 16 entries, recorded keys and queries: the DRE fetches what ReSV says."""
+    p = override(preset("tiny"), ["blocks=128"]).core.dre
+    t = Trace.load(FIXTURE)
+    trace = replace(t, layers=t.layers[:1], k=t.k[:1], q=t.q[:1], v=t.v[:1])
+    ends = [0, 3, *range(trace.tokens, 3, -tokens)[::-1]]
+    sized = {"offsets": np.array(ends, np.int32), "stages": np.array([0] + [1] * (len(ends) - 2), np.uint8)}
+    f = replace(p.function(), th_hd=4)
+    (outcome,) = verify("dre", replace(trace, **sized), p, emit("dre", p), f)
+    assert not outcome.differences
+    assert outcome.bursts > 1
+    assert not outcome.refused
