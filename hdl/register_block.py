@@ -1,5 +1,7 @@
 """Registers behind AXI4-Lite, made of their SystemRDL description (`registers.rdl`)."""
 
+import re
+import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -30,24 +32,35 @@ OKAY, SLVERR = 0b00, 0b10
 _BITS = 32  # of an access
 
 
-def address_map(name: str, p: CoreParams) -> AddrmapNode:
-    """The elaborated address map `name` of `registers.rdl` for a core of these parameters.
+def description(name: str, p: CoreParams) -> str:
+    """SystemRDL of the address map `name` alone, for a core of these parameters: `registers.rdl` with numbers where its
+    parameters stood, which every compiler reads as the hardware has them.
 
     Raises `ParamError` where the parameters do not fit together.
     """
-    word_bytes = p.core_format().word_bytes
     major, minor, patch = (int(x) for x in version("openvrex").split("."))
     d = p.dre
     known = {
-        **{"MAJOR": major, "MINOR": minor, "PATCH": patch, "WORD_BYTES": word_bytes},
+        **{"MAJOR": major, "MINOR": minor, "PATCH": patch, "WORD_BYTES": p.core_format().word_bytes},
         **{"CONTEXTS": d.hcu.n_ctx, "CLUSTERS": d.hcu.clusters, "ENTRY_BYTES": d.kvmu.entry_bytes},
         **{"N_WTU": d.wtu.n_h, "HD_BITS": d.hcu.distance_bits, "ADDR_BITS": d.kvmu.addr_bits},
         **{"I_DEPTH": p.lxe.i_depth},
     }
+    types, *maps = re.split(r"^(?=addrmap )", RDL.read_text(), flags=re.M)
+    [own] = (text for text in maps if text.startswith(f"addrmap {name} "))
+    body = own.partition(") {")[2]  # behind its parameters
+    body = re.sub(rf"(?<!\.)\b({'|'.join(known)})\b", lambda found: str(known[found[0]]), body)
+    return f"{types}addrmap {name} {{{body.rstrip()}\n"
+
+
+def address_map(name: str, p: CoreParams) -> AddrmapNode:
+    """The address map of `description`, elaborated. Raises as that does."""
     compiler = RDLCompiler()
-    compiler.compile_file(str(RDL))
-    takes = compiler.elaborate(name).top.inst.parameters_dict
-    return compiler.elaborate(name, parameters={k: v for k, v in known.items() if k in takes}).top
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, RDL.name)
+        file.write_text(description(name, p))
+        compiler.compile_file(str(file))
+    return compiler.elaborate().top
 
 
 def path_of(node: FieldNode | MemNode, top: AddrmapNode) -> str:

@@ -7,9 +7,10 @@ from pathlib import Path
 from golden.params import check
 from hdl.emit import emit
 from hdl.params import CoreParams, bits_for
-from hdl.register_block import RDL, address_map
+from hdl.register_block import RDL, address_map, description
 from ip.fusesoc import core_file, synth_script
-from ip.registers import header, html, ipxact
+from ip.ipxact import ipxact
+from ip.registers import header, html
 from ip.shell import TOPS, constraints, shell, stub
 
 HERE = Path(__file__).resolve().parent
@@ -40,7 +41,7 @@ def write(unit: str, p: CoreParams, folder: Path, period: float = PERIOD) -> lis
             f"{unit}.core": core_file(unit, p, bits_for(registers.size), release),
             "synth.ys": synth_script(unit),
             "waivers.vlt": WAIVERS.read_text(),
-            RDL.name: RDL.read_text(),
+            RDL.name: description(unit, p),
         }
         if unit == "core_ip":
             sources = [*(HERE / "driver").glob("*.[ch]"), *(HERE / "example").iterdir()]
@@ -49,7 +50,7 @@ def write(unit: str, p: CoreParams, folder: Path, period: float = PERIOD) -> lis
             (new / name).parent.mkdir(exist_ok=True)
             (new / name).write_text(text)
         header(registers, new / f"{unit}.h")
-        ipxact(registers, new / f"{unit}.xml", release)
+        ipxact(registers, emitted, p, new / f"{unit}.xml", release)
         html(registers, new / "html")
         for file in sorted(f for f in new.rglob("*") if f.is_file()):
             target = folder / file.relative_to(new)

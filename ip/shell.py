@@ -1,15 +1,32 @@
 """The Verilog around an IP block that vendor tools read: clock, reset and bus interfaces by attributes."""
 
 import re
+from dataclasses import dataclass
 
 from hdl.emit import Emitted
 from hdl.params import CoreParams
 
 # unit -> top module of its package
 TOPS = {"core_ip": "openvrex_core", "dre_ip": "openvrex_dre"}
-_INFO = "xilinx.com"  # the vendor whose interface names all block-design tools take
+VENDOR, VERSION = "xilinx.com", "1.0"  # of the bus definitions, whose names all block-design tools take
 _BUS = re.compile(r"(s_axis_[ks]|[smh]_axi)_(\w+)")
 _BLACK_BOX = '(* blackbox, black_box = "yes", syn_black_box *)\n'  # Yosys, Vivado, Synplify
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A bus interface: ports of the top module that belong together, under the names of a bus definition.
+
+    library, kind : of the definition: "interface" "aximm" · master : initiates transfers, or drives the signal
+    ports : {signal of the definition: port} · parameters : {name of the definition's: value}
+    """
+
+    name: str
+    library: str
+    kind: str
+    master: bool
+    ports: dict[str, str]
+    parameters: dict[str, object]
 
 
 def shell(emitted: Emitted, p: CoreParams) -> str:
@@ -36,48 +53,57 @@ def _ports(emitted: Emitted) -> list[tuple[str, str, int]]:
     return [(p["name"], p["dir"], p["width"]) for p in emitted.manifest["ports"] if p["name"] not in ("clk", "rst")]
 
 
-def _module(emitted: Emitted, p: CoreParams) -> str:
+def interfaces(emitted: Emitted, p: CoreParams) -> list[Interface]:
+    """Bus interfaces of the top module, in the order of its ports: each port belongs to one of them."""
     ports = _ports(emitted)
-    widths = {name: width for name, _, width in ports}
-    buses = list(dict.fromkeys(m[1] for name in widths if (m := _BUS.fullmatch(name))))
-    clock = f"XIL_INTERFACENAME aclk, ASSOCIATED_BUSIF {':'.join(buses)}, ASSOCIATED_RESET aresetn"
-    lines = [
-        _port("signal:clock:1.0 aclk CLK", "aclk", parameter=clock),
-        _port("signal:reset:1.0 aresetn RST", "aresetn", parameter="XIL_INTERFACENAME aresetn, POLARITY ACTIVE_LOW"),
+    widths, buses, others = {name: width for name, _, width in ports}, {}, []
+    for name in widths:
+        if match := _BUS.fullmatch(name):
+            buses.setdefault(match[1], {})[match[2].upper()] = name
+        else:
+            others.append(name)
+    clock = {"ASSOCIATED_BUSIF": ":".join(buses), "ASSOCIATED_RESET": "aresetn"}
+    out = [
+        Interface("aclk", "signal", "clock", False, {"CLK": "aclk"}, clock),
+        Interface("aresetn", "signal", "reset", False, {"RST": "aresetn"}, {"POLARITY": "ACTIVE_LOW"}),
     ]
-    seen = set()
-    for name, direction, width in ports:
-        match = _BUS.fullmatch(name)
-        if match is None:
-            parameter = f"XIL_INTERFACENAME {name}, SENSITIVITY LEVEL_HIGH"
-            lines.append(_port(f"signal:interrupt:1.0 {name} INTERRUPT", name, direction, width, parameter))
-            continue
-        bus, signal = match.groups()
-        kind = "interface:axis:1.0" if bus.startswith("s_axis") else "interface:aximm:1.0"
-        parameter = "" if bus in seen else _parameter(bus, widths, p)
-        seen.add(bus)
-        lines.append(_port(f"{kind} {bus} {signal.upper()}", name, direction, width, parameter))
+    for bus, signals in buses.items():
+        kind = "axis" if bus.startswith("s_axis") else "aximm"
+        out.append(Interface(bus, "interface", kind, not bus.startswith("s_"), signals, _parameters(bus, widths, p)))
+    level = {"SENSITIVITY": "LEVEL_HIGH"}
+    return out + [Interface(name, "signal", "interrupt", True, {"INTERRUPT": name}, level) for name in others]
+
+
+def top_ports(emitted: Emitted) -> dict[str, tuple[str, int]]:
+    """Direction and width of the top module's ports."""
+    return {"aclk": ("in", 1), "aresetn": ("in", 1)} | {name: (d, width) for name, d, width in _ports(emitted)}
+
+
+def _module(emitted: Emitted, p: CoreParams) -> str:
+    ports, lines = top_ports(emitted), []
+    for bus in interfaces(emitted, p):
+        text = ", ".join([f"XIL_INTERFACENAME {bus.name}", *(f"{k} {v}" for k, v in bus.parameters.items())])
+        parameter = f'  (* X_INTERFACE_PARAMETER = "{text}" *)\n'
+        for signal, name in bus.ports.items():
+            direction, width = ports[name]
+            bits = f"[{width - 1}:0] " if width > 1 else ""
+            info = f"{VENDOR}:{bus.library}:{bus.kind}:{VERSION} {bus.name} {signal}"
+            lines.append(f'  (* X_INTERFACE_INFO = "{info}" *)\n{parameter}  {direction}put wire {bits}{name}')
+            parameter = ""
     return f"module {TOPS[emitted.top]} (\n" + ",\n".join(lines) + "\n);\n"
 
 
-def _port(info: str, name: str, direction: str = "in", width: int = 1, parameter: str = "") -> str:
-    parameter = f'  (* X_INTERFACE_PARAMETER = "{parameter}" *)\n' if parameter else ""
-    bits = f"[{width - 1}:0] " if width > 1 else ""
-    return f'  (* X_INTERFACE_INFO = "{_INFO}:{info}" *)\n{parameter}  {direction}put wire {bits}{name}'
-
-
-def _parameter(bus: str, widths: dict[str, int], p: CoreParams) -> str:
+def _parameters(bus: str, widths: dict[str, int], p: CoreParams) -> dict[str, object]:
     if bus.startswith("s_axis"):
         values = {"TDATA_NUM_BYTES": widths[f"{bus}_tdata"] // 8, "TUSER_WIDTH": widths[f"{bus}_tuser"]}
-        values |= {"HAS_TREADY": 1, "HAS_TLAST": 1}
-    else:
-        lite = bus == "s_axi"
-        values = {"PROTOCOL": "AXI4LITE" if lite else "AXI4"}
-        values |= {"DATA_WIDTH": widths[f"{bus}_wdata"], "ADDR_WIDTH": widths[f"{bus}_araddr"]}
-        if not lite:
-            values |= {"ID_WIDTH": widths[f"{bus}_arid"], "SUPPORTS_NARROW_BURST": 0}
-            values |= {"MAX_BURST_LENGTH": p.lxe.burst_bytes // p.lxe.bus_bytes}
-    return ", ".join([f"XIL_INTERFACENAME {bus}", *(f"{key} {value}" for key, value in values.items())])
+        return values | {"HAS_TREADY": 1, "HAS_TLAST": 1}
+    lite = bus == "s_axi"
+    values = {"PROTOCOL": "AXI4LITE" if lite else "AXI4"}
+    values |= {"DATA_WIDTH": widths[f"{bus}_wdata"], "ADDR_WIDTH": widths[f"{bus}_araddr"]}
+    if lite:
+        return values
+    values |= {"ID_WIDTH": widths[f"{bus}_arid"], "SUPPORTS_NARROW_BURST": 0}
+    return values | {"MAX_BURST_LENGTH": p.lxe.burst_bytes // p.lxe.bus_bytes}
 
 
 def constraints(emitted: Emitted, period: float) -> str:

@@ -261,3 +261,24 @@ async def cycles(dut):
         await run(("ar",), "r")
         out["bytes"].append(int(dut.s_axi_rdata.value))
     result(out)
+
+
+@cocotb.test(timeout_time=100_000, timeout_unit="ns")  # of a port that never answers
+async def after_reset(dut):
+    """An IP block as it comes out of reset: words at `reads`, then those at `writes` after all ones were written there.
+
+    inputs : ports that stay low · resets : address and bit that says whether the reset is still under way
+    """
+    c = config()
+    bench, regs = Bench(dut, c["seed"]), Registers(dut, None)
+    for name in c["inputs"]:
+        getattr(dut, name).value = 0
+    await bench.start()
+    address, bit = c["resets"]
+    while (await regs.word(address))[0] >> bit & 1:
+        pass
+    reads = [await regs.word(address) for address in c["reads"]]
+    for address in c["writes"]:
+        assert await regs.put(address, 0xFFFFFFFF) == AxiResp.OKAY, f"write to {address:#x}"
+    ones = [(await regs.word(address))[0] for address in c["writes"]]
+    result({"reads": [(value, int(resp)) for value, resp in reads], "ones": ones})

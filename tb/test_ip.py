@@ -20,20 +20,24 @@ from typer.testing import CliRunner
 
 import ip.package
 from golden.isa import Instruction, LoadTo, Opcode, Status, encode
-from hdl.emit import emit, params_of
+from hdl.emit import Emitted, component_of, emit, params_of
+from hdl.emit import ports as ports_of
 from hdl.params import CoreParams, override, preset
-from hdl.register_block import address_map
+from hdl.register_block import OKAY, address_map
+from ip.ipxact import ipxact
 from ip.package import HERE, write
-from ip.registers import header, html, ipxact
+from ip.registers import header, html
 from ip.shell import TOPS
 from scripts.main import app
 from sim.core import CoreTime
 from sim.sequencer import trace
 from tb.lxe import Ran, Script
-from tb.runner import BUILD, verilator_env
+from tb.runner import BUILD, Run, verilator_env
 from tb.test_core import LAYERS, SHAPE, begin, host, ports
 from tb.test_core import params as core_params
+from tb.test_dre_ip import CHANGES as DRE_IP
 from tb.test_lxe_time import Recorded
+from tb.transfers import params as dre_ip_params
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 LATENCY = 6  # of the example's memory
@@ -102,6 +106,7 @@ def test_a_package_lints_and_reads_in_yosys(unit, tmp_path):
     wants = {p["name"]: (f"{p['dir']}put", p["width"]) for p in manifest["ports"] if p["name"] not in ("clk", "rst")}
     assert found[0] == wants | {"aclk": ("input", 1), "aresetn": ("input", 1)}
     check_interfaces(attributes, found[0])
+    check_ipxact(tmp_path, unit, found[0])
     check_constraints((tmp_path / f"{top}.sdc").read_text(), found[0])
 
 
@@ -133,6 +138,62 @@ def check_interfaces(attributes: dict[str, dict], ports_: dict[str, tuple]) -> N
     assert "ASSOCIATED_RESET aresetn" in of["aclk"]
     assert "POLARITY ACTIVE_LOW" in of["aresetn"]
     assert "SENSITIVITY LEVEL_HIGH" in of["irq"]
+
+
+IPXACT = "{http://www.accellera.org/XMLSchema/IPXACT/1685-2014}"
+# As the schema orders them; a tool refuses any other order.
+COMPONENT = ["vendor", "library", "name", "version", "busInterfaces", "addressSpaces", "memoryMaps"]
+COMPONENT += ["model", "fileSets"]
+BUS = {"aximm": AXI, "axis": STREAM, "clock": {"CLK": ""}, "reset": {"RST": ""}, "interrupt": {"INTERRUPT": ""}}
+
+
+def check_ipxact(folder: Path, unit: str, ports_: dict[str, tuple]) -> None:
+    """Ports are the Verilog's; each belongs to one interface, under its definition's names; what is named exists."""
+    root = ET.parse(folder / f"{unit}.xml").getroot()
+
+    def elements(path: str, of: ET.Element = root) -> list[ET.Element]:
+        return of.findall("/".join(IPXACT + tag for tag in path.split("/")))
+
+    def texts(path: str, of: ET.Element = root) -> list[str]:
+        return [e.text for e in elements(path, of)]
+
+    assert [e.tag.removeprefix(IPXACT) for e in root] == COMPONENT
+    described = {}
+    for port in elements("model/ports/port"):
+        [name], [direction] = texts("name", port), texts("wire/direction", port)
+        bits = texts("wire/vectors/vector/left", port)
+        assert texts("wire/vectors/vector/right", port) == ["0"] * len(bits)
+        described[name] = (f"{direction}put", int(bits[0]) + 1 if bits else 1)
+    assert described == ports_
+    assert texts("model/instantiations/componentInstantiation/moduleName") == [TOPS[unit]]
+    files = texts("fileSets/fileSet/file/name")
+    assert {f"{unit}.v", f"{TOPS[unit]}.v"} < set(files)
+    assert all((folder / name).is_file() for name in files)
+    mapped, roles = [], {}
+    for bus in elements("busInterfaces/busInterface"):
+        [name], kind = texts("name", bus), elements("busType", bus)[0].get("name")
+        [abstraction] = elements("abstractionTypes/abstractionType/abstractionRef", bus)
+        assert abstraction.get("name") == f"{kind}_rtl"
+        pairs = "abstractionTypes/abstractionType/portMaps/portMap"
+        logical = texts(f"{pairs}/logicalPort/name", bus)
+        channels = LITE if name == "s_axi" else BUS[kind]
+        assert sorted(logical) == sorted(c + s for c in channels for s in (channels[c].split() or [""]))
+        mapped += texts(f"{pairs}/physicalPort/name", bus)
+        [role] = (tag for tag in ("master", "slave") if elements(tag, bus))
+        [maps] = elements(role, bus)
+        refers = [value for e in maps for value in e.attrib.values()]
+        known = texts("addressSpaces/addressSpace/name") if role == "master" else texts("memoryMaps/memoryMap/name")
+        assert len(refers) == (kind == "aximm")
+        assert set(refers) <= set(known)
+        roles[name] = (kind, role)
+    assert sorted(mapped) == sorted(ports_)
+    own = {"m_axi": ("aximm", "master"), "irq": ("interrupt", "master")}
+    own |= {"s_axi": ("aximm", "slave"), "aclk": ("clock", "slave"), "aresetn": ("reset", "slave")}
+    streams = dict.fromkeys(("s_axis_k", "s_axis_s"), ("axis", "slave"))
+    assert roles == own | ({"h_axi": ("aximm", "master")} if unit == "core_ip" else streams)
+    [width] = texts("memoryMaps/memoryMap/addressBlock/width")
+    assert int(width) == ports_["s_axi_wdata"][1]
+    assert {e.text for e in root.iter(f"{IPXACT}size")} == {width}  # no register is wider than the bus
 
 
 def check_constraints(sdc: str, ports_: dict[str, tuple]) -> None:
@@ -220,44 +281,61 @@ def c_header(top: AddrmapNode, unit: str, folder: Path) -> dict[str, dict[str, t
     return out
 
 
-def ip_xact(top: AddrmapNode, unit: str, folder: Path) -> dict[str, dict[str, tuple]]:
+def ip_xact(top: AddrmapNode, p: CoreParams, folder: Path) -> dict[str, dict[str, tuple]]:
     """The same of IP-XACT."""
-    ipxact(top, folder / f"{unit}.xml", "1.2.3")
-    space = "{http://www.accellera.org/XMLSchema/IPXACT/1685-2014}"
+    unit = top.inst_name
+    ports_ = Emitted("", unit, {"ports": ports_of(component_of(unit, p))})
+    ipxact(top, ports_, p, folder / f"{unit}.xml", "1.2.3")
     access = {"read-only": "r", "write-only": "w", "read-write": "rw"}
     out = {}
 
     def number(node, tag: str) -> int:
-        text = node.findtext(space + tag)
+        text = node.findtext(IPXACT + tag)
         return int(text[2:], 16) if text.startswith("'h") else int(text)
 
     def walk(node, path: str, base: int) -> None:
         for child in node:
-            tag = child.tag.removeprefix(space)
+            tag = child.tag.removeprefix(IPXACT)
             if tag not in ("registerFile", "register"):
                 continue
-            name, at = child.findtext(f"{space}name"), base + number(child, "addressOffset")
-            dim = child.find(f"{space}dim")
+            name, at = child.findtext(f"{IPXACT}name"), base + number(child, "addressOffset")
+            dim = child.find(f"{IPXACT}dim")
             if tag == "registerFile":
                 size = number(child, "range")
                 for i in range(int(dim.text) if dim is not None else 1):
                     walk(child, f"{path}{name}[{i}]." if dim is not None else f"{path}{name}.", at + i * size)
                 continue
             of = {"": (at, number(child, "size") // 8 * (int(dim.text) if dim is not None else 1))}
-            for field in child.iter(f"{space}field"):
+            for field in child.iter(f"{IPXACT}field"):
                 at_bits = number(field, "bitOffset"), number(field, "bitWidth")
-                of[field.findtext(f"{space}name")] = (*at_bits, access[field.findtext(f"{space}access")])
+                of[field.findtext(f"{IPXACT}name")] = (*at_bits, access[field.findtext(f"{IPXACT}access")])
             out[path + name] = of
 
-    walk(ET.parse(folder / f"{unit}.xml").find(f".//{space}addressBlock"), "", 0)
+    walk(ET.parse(folder / f"{unit}.xml").find(f".//{IPXACT}addressBlock"), "", 0)
+    return out
+
+
+def halved(registers: dict[str, dict[str, tuple]]) -> dict[str, dict[str, tuple]]:
+    """Registers as a bus of 32 bits has them: those of 64 in two words."""
+    out = {}
+    for path, of in registers.items():
+        (at, size), whole = of[""], {name: field for name, field in of.items() if name}
+        if size != 8:
+            out[path] = of
+            continue
+        [(name, (low, width, access))] = whole.items()
+        assert low == 0
+        out[f"{path}_low"] = {"": (at, 4), name: (0, 32, access)}
+        out[f"{path}_high"] = {"": (at + 4, 4), name: (0, width - 32, access)}
     return out
 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_address_maps_are_those_of_the_registers(unit, tmp_path, capfd):
-    top = address_map(unit, override(preset("tiny"), ["wtu.n_h=2"]).core)
+    p = override(preset("tiny"), ["wtu.n_h=2"]).core
+    top = address_map(unit, p)
     wants = fields(top)
-    assert ip_xact(top, unit, tmp_path) == wants
+    assert ip_xact(top, p, tmp_path) == halved(wants)
     plain = {path: {n: x[:2] for n, x in of.items()} for path, of in wants.items()}
     windows = {n.inst_name for n in top.children() if isinstance(n, MemNode)}
     assert c_header(top, unit, tmp_path) == {p: {"": x[""]} if p in windows else x for p, x in plain.items()}
@@ -276,6 +354,68 @@ def test_address_maps_are_those_of_the_registers(unit, tmp_path, capfd):
         ), unrolled.get_path()
     assert capfd.readouterr().err == ""  # what IP-XACT has no word for is not left out
     assert all(isinstance(f, FieldNode) for r in top.descendants() if isinstance(r, RegNode) for f in r.fields())
+
+
+# What any SystemRDL compiler says of a file, seeing nothing of this project.
+PLAIN = """
+import json, sys
+from systemrdl import RDLCompiler
+from systemrdl.node import MemNode, RegNode
+compiler = RDLCompiler()
+compiler.compile_file(sys.argv[1])
+tops = [name for name, made in compiler.root.comp_defs.items() if type(made).__name__ == "Addrmap"]
+registers, windows = [], []
+for node in compiler.elaborate().top.descendants(unroll=True):
+    if isinstance(node, MemNode):
+        windows.append([node.absolute_address, node.size])
+    if isinstance(node, RegNode):
+        fields = [[f.inst_name, f.low, f.width, f.is_sw_readable, f.get_property("sw").name == "rw" and not
+                   f.get_property("onwrite"), f.get_property("reset")] for f in node.fields()]
+        registers.append([node.get_path(), node.absolute_address, node.size, fields])
+json.dump([tops, registers, windows], sys.stdout)
+"""
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_shipped_registers_are_those_of_the_hardware(unit, tmp_path, record_property):
+    """A compiler alone reads from `registers.rdl` which addresses answer, what is there after a reset, and how wide."""
+    p = {"core_ip": core_params(), "dre_ip": dre_ip_params(DRE_IP)}[unit]
+    write(unit, p, tmp_path)
+    read = run([sys.executable, "-I", "-c", PLAIN, "registers.rdl"], tmp_path)
+    assert read.returncode == 0, read.stderr
+    tops, registers, windows = json.loads(read.stdout)
+    assert tops == [unit]
+    readable, reset, known, writable = set(), {}, {}, {}
+    for _, address, size, fields_ in registers:
+        words = range(address, address + size, 4)
+        readable |= {*words} if any(read for _, _, _, read, _, _ in fields_) else set()
+        for _, low, width, _, free, value in fields_:
+            for at in words:
+                mask = ((1 << width) - 1 << low) >> 8 * (at - address) & 0xFFFFFFFF
+                if value is not None:
+                    reset[at] = reset.get(at, 0) | (value << low) >> 8 * (at - address) & mask
+                    known[at] = known.get(at, 0) | mask
+                if free and mask:
+                    writable[at] = writable.get(at, 0) | mask
+    emitted = ip.package.emit(unit, p)
+    [bits] = (x["width"] for x in emitted.manifest["ports"] if x["name"] == "s_axi_araddr")
+    end = max(address + size for _, address, size, _ in registers)
+    asked = [
+        *range(0, min(end + 64, 1 << bits), 4),
+        *(at for first, size in windows for at in (first, first + size - 4)),
+    ]
+    [status] = (r for r in registers if r[0] == f"{unit}.status")
+    [bit] = (low for name, low, *_ in status[3] if name == "resets")
+    inputs = [x["name"] for x in emitted.manifest["ports"] if x["dir"] == "in" and x["name"] not in ("clk", "rst")]
+    config = {"inputs": inputs, "resets": [status[1], bit], "reads": asked, "writes": sorted(writable)}
+    got = Run(emitted, "tb.bench_register_block", "after_reset", config)()
+    answers = dict(zip(asked, got["reads"], strict=True))
+    assert {at for at, (_, resp) in answers.items() if resp == OKAY} == readable
+    assert {at: answers[at][0] & known[at] for at in known if at in readable} == {
+        at: value for at, value in reset.items() if at in readable
+    }
+    assert dict(zip(sorted(writable), got["ones"], strict=True)) == writable
+    record_property("registers", len(registers))
 
 
 # Driver on a bus of Python.
