@@ -1,82 +1,24 @@
 """Data sheets of the manual: a unit's docstring, parameters, ports, timing and counters as Markdown."""
 
-import ast
 import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import is_dataclass
 from importlib import import_module
 
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, stream
 
 import hdl
-from golden.params import ParamError, ScoreFormat, check
+from golden.params import ParamError, ScoreFormat
+from hdl.docstrings import Sheet, joined, meanings, parse, prose, unit_class
 from hdl.emit import ALL, component_of, params_of, ports
 from hdl.params import MOST, flat, preset
 from tb import plan
 
 SHOWN = ("core", "tiny")  # presets whose values stand in the table of parameters
-_FINAL = ("Latency", "Throughput", "Raises", "Source")
-_LISTS = ("Parameters", "Members")
 # Classes whose docstrings belong to the data sheet of a unit: its variants.
 _VARIANTS = {"wtu": ("hdl.wtu_exact.WtuExact", "hdl.wtu_buckets.WtuBuckets")}
-
-
-@dataclass
-class Sheet:
-    """A docstring in its parts.
-
-    lead : paragraphs · parameters, members : entries, (names, what stands between, meaning)
-    final : Latency, Throughput, Raises, Source
-    """
-
-    lead: list[str] = field(default_factory=list)
-    parameters: list[tuple[str, str, str]] = field(default_factory=list)
-    members: list[tuple[str, str, str]] = field(default_factory=list)
-    final: dict[str, str] = field(default_factory=dict)
-
-
-def parse(doc: str) -> Sheet:
-    """A unit's docstring. Raises: `ParamError` where a section is missing or there is one that is not known."""
-    sheet = Sheet()
-    sections = re.split(r"^(Parameters|Members)\n-+\n", doc, flags=re.M)
-    sheet.lead = [_joined(part) for part in re.split(r"\n\s*\n", sections[0].strip())]
-    final = re.split(rf"^({'|'.join(_FINAL)}): ", sections[-1], flags=re.M)
-    sections[-1] = final[0]
-    for name, text in zip(sections[1::2], sections[2::2], strict=True):
-        setattr(sheet, name.lower(), list(_entries(text)))
-    sheet.final = {name: _joined(text) for name, text in zip(final[1::2], final[2::2], strict=True)}
-    for name in (*_LISTS, *_FINAL):
-        found = getattr(sheet, name.lower(), None) or sheet.final.get(name)
-        check(bool(found), "docstring", doc.split("\n")[0], f"has no section {name}")
-    return sheet
-
-
-def _joined(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip()
-
-
-def _entries(text: str) -> Iterator[tuple[str, str, str]]:
-    """`names : shape : meaning`, continued by indented lines; entries of one line are parted by a middle dot."""
-    for block in re.split(r"\n(?=\S)", text.strip()):
-        for entry in re.split(r" · (?=[\w*, ]+ : )", _joined(block)):
-            parts = entry.split(" : ", 2)
-            yield (parts[0], parts[1] if len(parts) == 3 else "", parts[-1] if len(parts) > 1 else "")
-
-
-def unit_class(unit: str) -> type[wiring.Component]:
-    """The class of a unit of `hdl.emit.ALL`."""
-    module, name, _ = ALL[unit]
-    return getattr(import_module(module), name)
-
-
-def meanings(cls: type) -> dict[str, str]:
-    """What the comment beside each field of a parameter class says."""
-    source = inspect.getsource(cls)
-    lines = source.splitlines()
-    fields = [n for n in ast.parse(source).body[0].body if isinstance(n, ast.AnnAssign)]
-    return {n.target.id: lines[n.lineno - 1].partition("  # ")[2] for n in fields}
 
 
 def page(unit: str, picture: str = "") -> str:
@@ -104,10 +46,8 @@ def page(unit: str, picture: str = "") -> str:
 
 
 def _text(text: str) -> str:
-    """Prose of a docstring as Markdown: nothing but backticks means anything; names of units become links."""
-    parts = re.split(r"(`[^`]+`)", text)
-    return "".join(_link(p[1:-1]) if i % 2 else re.sub(r"([*_|])", r"\\\1", p).replace("<", "&lt;")
-                   for i, p in enumerate(parts))  # fmt: skip
+    """Prose of a docstring as Markdown; names of units become links."""
+    return prose(text, _link)
 
 
 def _link(name: str) -> str:
@@ -161,7 +101,7 @@ def _members(cls: type, sheet: Sheet) -> Iterator[str]:
     yield "\n`clk` and a synchronous `rst`, high for a cycle at least, belong to every unit.\n"
     names = [n for _, shape, _ in sheet.members for n in re.findall(r"`([\w.]*_layout)`", shape)]
     for name in dict.fromkeys(names):
-        yield f"- `{name}`: {_text(_joined(inspect.getdoc(_layout(name, cls.__module__))))}"
+        yield f"- `{name}`: {_text(joined(inspect.getdoc(_layout(name, cls.__module__))))}"
 
 
 def _layout(name: str, module: str) -> Callable:

@@ -1,0 +1,81 @@
+"""Docstrings of units, which are their data sheets, in parts."""
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+
+from amaranth.lib import wiring
+
+from golden.params import check
+from hdl.emit import ALL
+
+_FINAL = ("Latency", "Throughput", "Raises", "Source")
+_LISTS = ("Parameters", "Members")
+
+
+@dataclass
+class Sheet:
+    """A docstring in its parts.
+
+    lead : paragraphs · parameters, members : entries, (names, what stands between, meaning)
+    final : Latency, Throughput, Raises, Source
+    """
+
+    lead: list[str] = field(default_factory=list)
+    parameters: list[tuple[str, str, str]] = field(default_factory=list)
+    members: list[tuple[str, str, str]] = field(default_factory=list)
+    final: dict[str, str] = field(default_factory=dict)
+
+
+def parse(doc: str) -> Sheet:
+    """A unit's docstring. Raises: `ParamError` where a section is missing or there is one that is not known."""
+    sheet = Sheet()
+    sections = re.split(r"^(Parameters|Members)\n-+\n", doc, flags=re.M)
+    sheet.lead = [joined(part) for part in re.split(r"\n\s*\n", sections[0].strip())]
+    final = re.split(rf"^({'|'.join(_FINAL)}): ", sections[-1], flags=re.M)
+    sections[-1] = final[0]
+    for name, text in zip(sections[1::2], sections[2::2], strict=True):
+        setattr(sheet, name.lower(), list(_entries(text)))
+    sheet.final = {name: joined(text) for name, text in zip(final[1::2], final[2::2], strict=True)}
+    for name in (*_LISTS, *_FINAL):
+        found = getattr(sheet, name.lower(), None) or sheet.final.get(name)
+        check(bool(found), "docstring", doc.split("\n")[0], f"has no section {name}")
+    return sheet
+
+
+def joined(text: str) -> str:
+    """One line of a text that is broken into several."""
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def _entries(text: str) -> Iterator[tuple[str, str, str]]:
+    """`names : shape : meaning`, continued by indented lines; entries of one line are parted by a middle dot."""
+    for block in re.split(r"\n(?=\S)", text.strip()):
+        for entry in re.split(r" · (?=[\w*, ]+ : )", joined(block)):
+            parts = entry.split(" : ", 2)
+            yield (parts[0], parts[1] if len(parts) == 3 else "", parts[-1] if len(parts) > 1 else "")
+
+
+def unit_class(unit: str) -> type[wiring.Component]:
+    """The class of a unit of `hdl.emit.ALL`."""
+    module, name, _ = ALL[unit]
+    return getattr(import_module(module), name)
+
+
+def meanings(cls: type) -> dict[str, str]:
+    """What the comment beside each field of a parameter class says."""
+    source = inspect.getsource(cls)
+    lines = source.splitlines()
+    fields = [n for n in ast.parse(source).body[0].body if isinstance(n, ast.AnnAssign)]
+    return {n.target.id: lines[n.lineno - 1].partition("  # ")[2] for n in fields}
+
+
+def prose(text: str, code: Callable[[str], str] = "`{}`".format) -> str:
+    """Prose of a docstring as Markdown: nothing but backticks means anything, and `code` says what stands for them."""
+    parts = re.split(r"(`[^`]+`)", text)
+    return "".join(
+        code(p[1:-1]) if i % 2 else re.sub(r"([*_|])", r"\\\1", p).replace("<", "&lt;") for i, p in enumerate(parts)
+    )
