@@ -85,7 +85,7 @@ def verdict(key: str, now: float, budget: float | None) -> str:
     if budget is None:
         return "has no budget"
     worse = (budget - now) * better
-    return f"{now:,.6g} is worse than {budget:,.6g}" if worse > SLACK * abs(budget) else ""
+    return f"{now:,.10g} is worse than {budget:,.10g}" if worse > SLACK * abs(budget) else ""
 
 
 def measure(unit: str, system: SystemParams) -> dict[str, float]:
@@ -130,7 +130,7 @@ def _print(measured: dict[str, float], budgets: dict[str, float], bad: dict[str,
     for key, now in measured.items():
         budget = budgets.get(key)
         change = f"{now / budget - 1:+.1%}" if budget else "-"
-        table.add_row(key, f"{now:,.6g}", "-" if budget is None else f"{budget:,.6g}", change, bad.get(key, "ok"))
+        table.add_row(key, f"{now:,.10g}", "-" if budget is None else f"{budget:,.10g}", change, bad.get(key, "ok"))
     console.out.print(table)
     for name, (what, better) in FIGURES.items():
         console.out.print(f"{name}: {what}; {'more' if better > 0 else 'less'} is better", highlight=False)

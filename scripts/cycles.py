@@ -13,32 +13,54 @@ from golden.params import ReSVParams, check
 from golden.trace import Trace
 from hdl.params import DreParams
 from scripts import console
+from scripts.quantity import Column
 from sim.hcu import HcuTime
 from sim.wtu import WtuTime
 from tb.verify import Table as HcTable
 from tb.verify import scenario, tables
 
-HEAD = {
-    "hcu_full": "HCU, no abandon",
-    "hcu": "HCU",
-    "clusters": "clusters",
-    "exact_latency": "exact latency",
-    "exact_worst": "exact worst",
-    "exact_interval": "exact interval",
-    "exact_size": "exact chosen",
-    "buckets_latency": "buckets latency",
-    "buckets_worst": "buckets worst",
-    "buckets_interval": "buckets interval",
-    "buckets_size": "buckets chosen",
-    "useful": "KVMU useful",
-    "burst": "burst bytes",
-    "scattered": "token-ordered burst",
+
+def over_bound(title: str) -> Column:
+    """Cycles over those of the bound."""
+    return Column(title, "x bound", 2)
+
+
+GROUPS = {  # what a table is of: its note, its figures
+    "HCU: cycles": (
+        "The bound is tokens x clusters x N_hp / (N_HCU-h x N_HCU-w) cycles. Partial distances that can no longer win "
+        "are abandoned, so that less than one bound is needed.",
+        {
+            "clusters": Column("clusters"),
+            "hcu_full": over_bound("every distance whole"),
+            "hcu": over_bound("with abandoning"),
+        },
+    ),
+    "WTU: cycles of a row": (
+        "The bound is ceil(clusters / N_WTU-w) cycles. Latency: from the first word in to the last beat out, median "
+        "and worst row; interval: between rows that are offered without a gap, median. Chosen: clusters a row, mean. "
+        "Rows of few clusters stand at many times the bound, as the fixed latency of the two passes outweighs it.",
+        {
+            "clusters": Column("clusters"),
+            "exact_latency": over_bound("exact: latency"),
+            "exact_worst": over_bound("exact: worst"),
+            "exact_interval": over_bound("exact: interval"),
+            "exact_size": Column("exact: chosen", "clusters", 1),
+            "buckets_latency": over_bound("buckets: latency"),
+            "buckets_worst": over_bound("buckets: worst"),
+            "buckets_interval": over_bound("buckets: interval"),
+            "buckets_size": Column("buckets: chosen", "clusters", 1),
+        },
+    ),
+    "KVMU: bursts": (
+        "Bytes that the selection asked for, of those fetched; bytes of a burst, mean, as clusters lie in memory and "
+        "as they would in token order.",
+        {
+            "useful": Column("useful", "%"),
+            "burst": Column("mean burst", "B"),
+            "scattered": Column("in token order", "B"),
+        },
+    ),
 }
-NOTE = (
-    "HCU: cycles over tokens x clusters x N_hp / (N_HCU-h x N_HCU-w). WTU: latency (first word in to last beat out) "
-    "and interval (rows offered without a gap) over ceil(clusters / N_WTU-w), medians and the worst row. KVMU: useful "
-    "bytes over fetched bytes; mean bytes a burst, and in a layout in token order."
-)
 
 
 def command(
@@ -64,15 +86,16 @@ def command(
     if json:
         console.print_json(rows)
         return
-    out = Table("trace", "table", *HEAD.values(), title=f"Cycles over the bound, preset {preset}")
-    for row in rows:
-        out.add_row(row["trace"], row["table"], *(f"{row[name]:,.3g}" for name in HEAD))
-    console.out.print(out)
-    console.out.print(NOTE, highlight=False)
+    for title, (note, columns) in GROUPS.items():
+        out = Table("trace", "table", *(c.head for c in columns.values()), title=f"{title}, preset {preset}")
+        for row in rows:
+            out.add_row(row["trace"], row["table"], *(c.cell(row[name]) for name, c in columns.items()))
+        console.out.print(out)
+        console.out.print(note, highlight=False)
 
 
 def measure(table: HcTable, p: DreParams, f: ReSVParams) -> dict[str, float]:
-    """Figures of one HC table, keys of `HEAD`."""
+    """Figures of one HC table, those of `GROUPS`."""
     hashes = [h for segment in table.hashes for h in segment]
     out: dict[str, float] = {}
     for name, abandon in (("hcu_full", False), ("hcu", True)):

@@ -9,21 +9,21 @@ from typing import Annotated
 import numpy as np
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from golden.trace import record
 from hdl.emit import emit, params_of
 from scripts import console, engines, page
-from scripts.cycles import HEAD, NOTE
+from scripts.cycles import GROUPS
 from scripts.cycles import measure as measure_cycles
-from scripts.figures import COLUMNS, measure
+from scripts.figures import COLUMNS, measure, verdict
 from scripts.page import Section
 from scripts.trace import layer_numbers
-from synth import flow
+from synth import flow, technology
 from tb.runner import BenchError
 from tb.verify import tables, verify
 
 UNITS = ("hcu", "wtu", "cluster_set", "kvmu")
+NODE = 14  # nm, the paper's
 SHOWN = ("clusters", "tokens_per_cluster", "fetched_of_cached", "visited", "error", "error_topk", "error_window")
 
 
@@ -102,12 +102,7 @@ def command(
         console.print_json({"passed": passed, "report": str(folder / "report.html"), **results})
     else:
         for s in sections:
-            table = Table(s.head[0], title=s.title)
-            for head in s.head[1:]:
-                table.add_column(head, justify="right")
-            for row in s.rows:
-                table.add_row(*row)
-            console.out.print(table)
+            console.out.print(s.table())
         console.out.print(f"Report: {folder / 'report.html'} · Verilog: {folder / 'rtl'} · trace: {folder}")
     if not passed:
         for o in outcomes:
@@ -127,8 +122,8 @@ def _lead(trace, frames: int) -> str:
 def _sections(seconds, figures, outcomes, cycles, areas) -> list[Section]:
     verified = Section(
         "RTL against golden",
-        "Every beat of the DRE's four output streams, bit by bit; cycles counted in Verilator without stalls.",
-        ["table", "keys", "clusters", "rows", "bursts", "beats compared", "cycles", "result"],
+        "Every beat of the DRE's four output streams, bit by bit; clock cycles counted in Verilator without stalls.",
+        ["table", "keys", "clusters", "rows", "bursts", "beats compared", "clock cycles", "result"],
         [
             [
                 o.table,
@@ -140,29 +135,45 @@ def _sections(seconds, figures, outcomes, cycles, areas) -> list[Section]:
     )
     resv = Section(
         "What ReSV selects",
-        "Share of the cached tokens that a frame fetches, share of a row visited before early exit, relative error of "
-        "the attention output beside top-k at the same budget and the recent window alone. The projector between the "
-        "vision encoder and the decoder is training-free, so errors tell of shape, not of answers.",
-        ["layer", *(COLUMNS[c][0] for c in SHOWN)],
-        [[str(r["layer"]), *("-" if r[c] is None else format(r[c], COLUMNS[c][1]) for c in SHOWN)] for r in figures],
+        "Share of the cached tokens that a block (a frame, or generated tokens) fetches, share of a row visited before "
+        "early exit, relative error of the attention output beside top-k at the same budget and the recent window "
+        "alone. The projector between the vision encoder and the decoder is training-free, so errors tell of shape, "
+        f"not of answers.\n{verdict(figures)}",
+        ["layer", "stage", *(COLUMNS[c].head for c in SHOWN)],
+        [[str(r["layer"]), r["stage"], *(COLUMNS[c].cell(r[c]) for c in SHOWN)] for r in figures],
         page.bars(
-            [str(r["layer"]) for r in figures],
-            {COLUMNS[c][0]: [r[c] or 0 for r in figures] for c in ("error", "error_topk", "error_window")},
-            "layer",
-            "relative error of attention output",
+            [f"{r['layer']}, {r['stage']}" for r in figures],
+            {
+                name: [100 * (r[c] or 0) for r in figures]
+                for name, c in (("ReSV", "error"), ("top-k", "error_topk"), ("recent window alone", "error_window"))
+            },
+            "layer, stage",
+            "error of the attention output, %",
         ),
     )
-    bound = Section(
-        "Cycles over the bound",
-        NOTE,
-        ["table", *HEAD.values()],
-        [[name, *(f"{row[key]:,.3g}" for key in HEAD)] for name, row in cycles],
-    )
+    bounds = [
+        Section(
+            title,
+            note,
+            ["table", *(c.head for c in columns.values())],
+            [[name, *(c.cell(row[key]) for key, c in columns.items())] for name, row in cycles],
+        )
+        for title, (note, columns) in GROUPS.items()
+    ]
     area = Section(
         "Area",
-        "Gate equivalents (one NAND2) with the project's embedded library; memories beside the logic, in bits.",
-        ["unit", "combinational GE", "registers GE", "logic GE", "memory bits"],
-        [[u, *(f"{x:,.0f}" for x in (a.comb_ge, a.reg_ge, a.total_ge, a.memory_bits))] for u, a in areas.items()],
+        "Gate equivalents (GE: one NAND2) with the project's embedded library, cells only, and what the logic would "
+        f"take at {NODE} nm (docs/area.md has the interval). Memories stand beside the logic.",
+        ["unit", "combinational, GE", "registers, GE", "logic, GE", f"logic at {NODE} nm, µm²", "memories, bit"],
+        [
+            [
+                u,
+                *(f"{x:,.0f}" for x in (a.comb_ge, a.reg_ge, a.total_ge)),
+                f"{technology.to_node(a.total_ge, NODE).value:,.0f}",
+                f"{a.memory_bits:,}",
+            ]
+            for u, a in areas.items()
+        ],
         page.bars(
             list(areas),
             {"combinational": [a.comb_ge for a in areas.values()], "registers": [a.reg_ge for a in areas.values()]},
@@ -170,8 +181,8 @@ def _sections(seconds, figures, outcomes, cycles, areas) -> list[Section]:
             "gate equivalents",
         ),
     )
-    spent = Section("Time", "", ["step", "seconds"], [[name, f"{s:.1f}"] for name, s in seconds.items()])
-    return [verified, resv, bound, area, spent]
+    spent = Section("Time", "", ["step", "time, s"], [[name, f"{s:.1f}"] for name, s in seconds.items()])
+    return [verified, resv, *bounds, area, spent]
 
 
 def _engines(busy: list[tuple[str, int, float]], lost: dict[int, np.ndarray]) -> list[Section]:
@@ -179,16 +190,21 @@ def _engines(busy: list[tuple[str, int, float]], lost: dict[int, np.ndarray]) ->
         "Execution engines",
         "Cycles and utilisation of DPE and VPE by their time views, which the benches hold equal to the RTL: operands "
         "in place, nothing stalls, from the first command to the last result.",
-        ["step", "cycles", "utilisation"],
-        [[name, f"{cycles:,}", f"{share:.0%}"] for name, cycles, share in busy],
+        ["step", "clock cycles", "utilisation, %"],
+        [[name, f"{cycles:,}", f"{100 * share:.0f}"] for name, cycles, share in busy],
     )
     error = Section(
         "Error of the fused dot product",
         "Queries times keys of the trace, in shares of each score's sum of magnitudes, for three alignment windows; "
         "zero errors are left out. FP32 alone rounds by up to 2^-24 of the result.",
-        ["window, bits", "worst", "median", "below 2^-24"],
+        ["window, bit", "worst error", "median error", "below 2^-24, %"],
         [
-            [str(w), f"2^{np.log2(e.max()):.1f}", f"2^{np.log2(np.median(e)):.1f}", f"{(e < 2.0**-24).mean():.1%}"]
+            [
+                str(w),
+                f"2^{np.log2(e.max()):.1f}",
+                f"2^{np.log2(np.median(e)):.1f}",
+                f"{100 * (e < 2.0**-24).mean():.1f}",
+            ]
             for w, e in lost.items()
         ],
         page.histogram(

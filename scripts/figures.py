@@ -15,19 +15,20 @@ from golden.params import ReSVParams, check
 from golden.resv import ReSV, Retrieved, attend, probabilities
 from golden.trace import Trace, TraceError
 from scripts import console
+from scripts.quantity import Column
 
-COLUMNS = {  # figure: title, format
-    "blocks": ("blocks", "d"),
-    "clusters": ("clusters", ".0f"),
-    "tokens_per_cluster": ("tokens / cluster", ".1f"),
-    "fetched_of_cached": ("fetched / cached", ".1%"),
-    "fetched_of_offloaded": ("fetched / offloaded", ".1%"),
-    "visited": ("row visited", ".1%"),
-    "buckets_row": ("buckets: row", ".2f"),
-    "buckets_fetched": ("buckets: fetched", ".2f"),
-    "error": ("error", ".4f"),
-    "error_topk": ("top-k", ".4f"),
-    "error_window": ("window only", ".4f"),
+COLUMNS = {
+    "blocks": Column("blocks"),
+    "clusters": Column("clusters"),
+    "tokens_per_cluster": Column("cluster size", "tokens", 1),
+    "fetched_of_cached": Column("fetched of cached", "%", 1),
+    "fetched_of_offloaded": Column("fetched of offloaded", "%", 1),
+    "visited": Column("row visited", "%", 1),
+    "buckets_row": Column("buckets: row", "x", 2),
+    "buckets_fetched": Column("buckets: fetched", "x", 2),
+    "error": Column("error of ReSV", "%", 2),
+    "error_topk": Column("error of top-k", "%", 2),
+    "error_window": Column("error of the window", "%", 2),
 }
 STAGES = ("frame", "generation")
 DEFAULT = ReSVParams()
@@ -67,17 +68,36 @@ def command(
     if json:
         console.print_json(results)
         return
-    table = Table("trace", "layer", "stage", *(title for title, _ in COLUMNS.values()), title="ReSV against attention")
+    table = Table("trace", "layer", "stage", *(c.head for c in COLUMNS.values()), title="ReSV against attention")
     for r in results:
-        cells = ("-" if r[name] is None else format(r[name], form) for name, (_, form) in COLUMNS.items())
+        cells = (c.cell(r[name]) for name, c in COLUMNS.items())
         table.add_row(r["trace"], str(r["layer"]), r["stage"], *cells)
     console.out.print(table)
     console.out.print(
         "Over blocks (frames, or generated tokens with the question) whose past is partly offloaded. Errors are "
         "|o - o_full| / |o_full| of the attention output; top-k reads as many tokens per KV head, chosen by their true "
         "attention mass in the block. buckets: equal buckets over the exact minimal set, clusters a row and tokens "
-        "fetched.",
+        f"fetched.\n{verdict(results)}",
         highlight=False,
+    )
+
+
+def verdict(rows: list[dict]) -> str:
+    """In how many layers ReSV's error in frames is above top-k's and above the recent window's, and what top-k knows;
+    "" for rows without values."""
+    frames = [r for r in rows if r["stage"] == "frame" and r["error"] is not None]
+    if not frames:
+        return ""
+    worse = [r for r in frames if r["error"] > r["error_topk"]]
+    error = COLUMNS["error"].cell
+    pairs = ", ".join(f"layer {r['layer']}: {error(r['error'])} against {error(r['error_topk'])} %" for r in worse)
+    window = sum(r["error"] < r["error_window"] for r in frames)
+    return (
+        f"In frames, ReSV's error is above top-k's in {len(worse)} of {len(frames)} layers"
+        + (f" ({pairs})" if worse else "")
+        + f", and below that of the recent window alone in {window} of {len(frames)}. Top-k reads as many tokens, but "
+        "ranks them by their true attention, which nobody knows before every key was read. ReSV reads one mean key a "
+        "cluster and fetches whole clusters, so part of what it fetches matters little."
     )
 
 

@@ -8,21 +8,38 @@ import jinja2
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter, StrMethodFormatter
+from rich.table import Table
 
 from golden.files import write_atomically
 
 TEMPLATE = Path(__file__).with_name("report.html")
+THOUSANDS = StrMethodFormatter("{x:,.9g}")
 
 
 @dataclass
 class Section:
-    """A heading of the page with a note, a table and a plot (inline SVG)."""
+    """A heading of the page with a note (a line a paragraph), a table and a plot (inline SVG)."""
 
     title: str
     note: str = ""
     head: list[str] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)
     plot: str = ""
+
+    def numeric(self) -> list[bool]:
+        """Of each column, whether it is numbers, which stand to the right; the first one names its row."""
+        columns = zip(*self.rows, strict=True)
+        return [i > 0 and all(cell[:1] in "0123456789-+" for cell in column) for i, column in enumerate(columns)]
+
+    def table(self) -> Table:
+        """Its table for the terminal."""
+        out = Table(title=self.title)
+        for head, right in zip(self.head, self.numeric() or [False] * len(self.head), strict=True):
+            out.add_column(head, justify="right" if right else "left")
+        for row in self.rows:
+            out.add_row(*row)
+        return out
 
 
 def write(path: Path, title: str, lead: str, verdict: str, passed: bool, sections: list[Section]) -> None:
@@ -39,6 +56,9 @@ def svg(figure: Figure) -> str:
     """A figure as inline SVG, the same text for the same figure; its ids are its own within a page."""
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
+        for axis in (axes.xaxis, axes.yaxis):
+            if type(axis.get_major_formatter()) is ScalarFormatter:  # which writes 1e5 beside the axis
+                axis.set_major_formatter(THOUSANDS)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False)
     text = io.StringIO()

@@ -17,6 +17,7 @@ from hdl.params import SystemParams, flat
 from scripts import console, diagram, page, waves
 from scripts.evaluate import load as evaluation_of
 from scripts.page import Section
+from scripts.quantity import number
 from scripts.run import load as layers_of
 from scripts.verify import FIXTURE, TESTS
 from synth import flow, table3
@@ -143,15 +144,15 @@ def _areas(areas: dict[str, flow.Area]) -> list[Section]:
         body.append([f"{n} cores", f"{mm2:.2f}", "", f"{ours.value:.2f}", f"{ours.low:.2f} to {ours.high:.2f}", ""])
     third = Section(
         "Table III",
-        "mm² in 14 nm: the paper's, and ours through the embedded library and the documented step from gate "
-        "equivalents to a node, with its uncertainty (docs/area.md).",
-        ["unit", "paper", "%", "ours", "low to high", "%"],
+        "Area in 14 nm and share of the core: the paper's, and ours through the embedded library and the documented "
+        "step from gate equivalents to a node, with its uncertainty (docs/area.md).",
+        ["unit", "paper, mm²", "of its core, %", "ours, mm²", "low to high, mm²", "of our core, %"],
         body,
     )
     units = Section(
         "Logic and memories of each unit",
         "Embedded library; 1 GE is one NAND2, 1 τ a fifth of an inverter with four alike behind it.",
-        ["unit", "cells GE", "registers GE", "memory bits", "longest path τ", "levels"],
+        ["unit", "cells, GE", "registers, GE", "memories, bit", "longest path, τ", "levels"],
         [
             [
                 u,
@@ -203,7 +204,7 @@ def _sweep(folder: Path) -> list[Section]:
         objectives = [o for o in OBJECTIVES if any(o in r.result for r in rows)]
         names = list(points[0]["point"]) if points else []
         body = [
-            [*(str(point[n]) for n in names), *(_number(rows[i].result[o]) for o in objectives)]
+            [*(str(point[n]) for n in names), *(number(rows[i].result[o], 4) for o in objectives)]
             for i, point in best.items()
         ]
         same = [o for o in objectives if len({r.result[o] for r in rows if not r.error}) == 1]
@@ -218,17 +219,13 @@ def _sweep(folder: Path) -> list[Section]:
     return [Section("Sweep", note, heads, body, f'<div class="plots">{"".join(plots)}</div>')]
 
 
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
-
-
 def _verification(outcomes: dict[str, list[Outcome]], data: Trace) -> Section:
     return Section(
         "RTL against golden",
         f"{data.tokens:,} tokens, layers {', '.join(map(str, data.layers))}; inputs idle in {STALLS['idle']:.0%} and "
         f"outputs are stalled in {STALLS['stall']:.0%} of the cycles. Cycles of unstalled runs are held equal by "
         "`vrex verify`.",
-        ["unit", "run", "beats compared", "cycles", "result"],
+        ["unit", "run", "beats compared", "clock cycles", "result"],
         [
             [u, o.table, f"{o.beats:,}", f"{o.cycles:,}", "DIFFERS" if o.differences else "equal"]
             for u, found in outcomes.items()

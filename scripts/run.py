@@ -13,7 +13,6 @@ import typer
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from golden.files import replacing, write_atomically
 from golden.trace import Trace, TraceError
@@ -117,12 +116,7 @@ def command(
         console.print_json(result)
     else:
         for s in sections(result):
-            out = Table(s.head[0], title=s.title)
-            for head in s.head[1:]:
-                out.add_column(head, justify="right")
-            for row in s.rows:
-                out.add_row(*row)
-            console.out.print(out)
+            console.out.print(s.table())
         console.out.print(f"Report: {folder / 'report.html'} · picture: {folder / PICTURE}.svg, .png")
     for line in result["differences"]:
         console.err.print(f"[red]differs:[/] {line}", highlight=False, soft_wrap=True)

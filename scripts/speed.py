@@ -20,6 +20,7 @@ from golden.policies import POLICIES, Entry, entry
 from golden.policy import Block, History, Policy, Shape, Step, attention, bf16
 from golden.trace import Trace
 from scripts import console
+from scripts.quantity import number
 
 NAMES = [name for name in POLICIES if name not in ("resv-paper", "mosaic-eager")]
 ASKED = 8  # frames; while the cache fills, one in so many has queries, whose answer is not computed
@@ -72,7 +73,7 @@ def command(
     out = Table("policy", "cache", "golden frames/s", "PyTorch frames/s", "ratio", title=f"{shape}")
     for row in rows:
         out.add_row(
-            row["policy"], f"{row['cache']:,}", f"{row['golden']:.4g}", f"{row['torch']:.4g}", f"{row['ratio']:.2f}"
+            row["policy"], f"{row['cache']:,}", number(row["golden"], 4), number(row["torch"], 4), f"{row['ratio']:.2f}"
         )
     console.out.print(out)
     console.out.print(NOTE, highlight=False)

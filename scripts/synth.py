@@ -17,6 +17,7 @@ from golden.files import write_atomically
 from golden.params import ParamError, check
 from hdl import emit, params
 from scripts import console
+from scripts.quantity import number
 from synth import agreement, emission, flow, fpga, opensta, table3
 from synth.liberty import SynthError
 from synth.technology import NODES, Estimate
@@ -347,7 +348,7 @@ def _print_agreement(name: str, found: dict[str, agreement.Agreement]) -> None:
     for what, a in found.items():
         errors = dict(zip(a.names, a.errors, strict=True))
         cells = [f"{100 * errors[n]:+.1f}" if n in errors else "-" for n in heads[4:]]
-        body.append([what, f"{a.factor:.4g}", f"{a.rank:.3f}", f"{100 * a.worst:.1f}", *cells])
+        body.append([what, number(a.factor, 4), f"{a.rank:.3f}", f"{100 * a.worst:.1f}", *cells])
     if body:
         _table(f"Agreement with {name}: per cent above it after one factor", heads, body)
 

@@ -44,6 +44,7 @@ def test_larger_systems_share_the_units_of_core(name):
         ("core.hcu.logic_ge", 50.0, 100.0, ""),
         ("core.dpe.utilisation", 0.9, 0.8, ""),
         ("core.dpe.utilisation", 0.79, 0.8, "0.79 is worse than 0.8"),
+        ("core.dpe.logic_ge", 5265340.5, 5165340.5, "5,265,340.5 is worse than 5,165,340.5"),
         ("core.hcu.logic_ge", 1.0, None, "has no budget"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 from hdl.params import PRESETS, flat, override
 from scripts.main import app
 from scripts.verify import FIXTURE
+from tb.pages import faults
 
 
 def vrex(*args: str):
@@ -128,12 +130,22 @@ def test_demo_reports_and_fails_loudly(wrong, tmp_path, monkeypatch):
     sound = scripts.demo.emit
     edit = ("assign bound = first ? limit : ", "assign bound = first ? limit + 1'h1 : ")
     broken = lambda unit, p: mutants(sound(unit, p), [edit])[0] if unit == "dre" else sound(unit, p)  # noqa: E731
-    monkeypatch.setattr(scripts.demo, "record", lambda *args, **kwargs: Trace.load(FIXTURE))
+    trace = Trace.load(FIXTURE)
+    trace = replace(trace, v=trace.k)  # the fixture has no values; with some, errors can be measured
+    monkeypatch.setattr(scripts.demo, "record", lambda *args, **kwargs: trace)
     monkeypatch.setattr(scripts.demo, "emit", broken if wrong else sound)
     run = vrex("demo", "--preset", "tiny", "-o", tmp_path, "--layers", "1,10,20", "--json")
     assert run.exit_code == int(wrong), run.stderr
     assert json.loads(run.stdout)["passed"] is not wrong
     page = (tmp_path / "report.html").read_text()
+    assert not faults(page)
+    # What a reader will ask, answered from the numbers of this run.
+    rows = [r for r in json.loads(run.stdout)["What ReSV selects"] if r["stage"] == "frame"]
+    worse = [r["layer"] for r in rows if float(r["error of ReSV, %"]) > float(r["error of top-k, %"])]
+    assert len(rows) == 3
+    assert f"ReSV&#39;s error is above top-k&#39;s in {len(worse)} of 3 layers" in page
+    assert re.findall(r"layer (\d+): [\d.]+ against", page) == worse
+    assert {"ReSV", "top-k", "recent window alone"} <= set(re.findall(r"<text[^>]*>([^<]*)</text>", page))
     assert ("differs from golden" if wrong else "Every beat equals golden") in page
     assert not re.search(r'(?:src|href)="(?!#)|<link|<script|url\((?!#)|@import', page)  # one file, no outside requests
     assert sorted(f.name for f in tmp_path.iterdir()) == ["report.html", "rtl", "trace.safetensors"]

@@ -77,3 +77,15 @@ def test_command(run, tmp_path):
         done = run(*bad)
         assert done.exit_code == 2
         assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_verdict_counts_layers():
+    def row(layer, stage, error, topk, window):
+        return {"layer": layer, "stage": stage, "error": error, "error_topk": topk, "error_window": window}
+
+    rows = [row(0, "frame", 0.01, 0.02, 0.03), row(7, "frame", 0.5, 0.25, 0.4), row(7, "generation", 1.0, 0.0, 2.0)]
+    said = figures.verdict(rows)
+    assert "above top-k's in 1 of 2 layers (layer 7: 50.00 against 25.00 %), and below" in said
+    assert "recent window alone in 1 of 2." in said
+    assert "in 0 of 1 layers, and" in figures.verdict(rows[:1])
+    assert not figures.verdict([row(0, "frame", None, None, None)])

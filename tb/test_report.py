@@ -8,8 +8,9 @@ import subprocess
 import pytest
 from typer.testing import CliRunner
 
-from scripts import diagram, report
+from scripts import diagram, quantity, report
 from scripts.main import app
+from tb.pages import faults
 from tb.verify import Outcome
 
 CHROMIUM = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
@@ -63,9 +64,34 @@ def test_page_holds_everything(made):
     assert (swept.count("<svg"), swept.count("of cycles and area")) == (1, 1)
     assert "stale" not in text, "a plot of an earlier sweep in the folder"
     assert "3 points, 1 failed, 1 on the Pareto front. The same at all points, so not plotted: fetched" in text
-    assert "<td>174,976</td>" in text
+    assert "<td class=n>174,976</td>" in text
     row = re.search(r"<td>test_hcu</td>(.*?)</tr>", text, re.S)[1]
-    assert re.findall(r"<td>(.*?)</td>", row) == ["1", "1", "0", "full, ragged"]
+    assert re.findall(r"<td[^>]*>(.*?)</td>", row) == ["1", "1", "0", "full, ragged"]
+
+
+def test_page_can_be_read(made):
+    assert not faults(made.read_text())
+
+
+def test_faults_of_a_page_are_found():
+    page = (
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><div class="scroll"><table><tr><th>{}</th>'
+    )
+    page += "</tr>\n<tr><td class=n>{}</td></tr></table></div>"
+    assert not faults(page.format("mean burst, B", "4,096.5"))
+    assert faults(page.format("mean burst", "4,096.5")) == ["mean burst: 4,096.5 has no unit"]
+    assert faults(page.format("mean burst, B", "4.1e+03")) == ["exponent: 4.1e+03"]
+    assert faults(page.format("clusters", "7")[70:]) == ["no viewport", "not in a scrolling container: <table"]
+    assert faults("<meta><svg>") == ["no viewport", "not in a scrolling container: <svg"]
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [(4096.0, 3, "4,096"), (0.01234, 3, "0.0123"), (1.5e9, 3, "1,500,000,000"), (0, 3, "0"), (12, 1, "12"),
+     (12.3456, 4, "12.35"), (-0.5, 2, "-0.50"), (None, 3, "-")],
+)  # fmt: skip
+def test_numbers(value, digits, text):
+    assert quantity.number(value, digits) == text
 
 
 def test_page_asks_nothing_of_another_place(made):

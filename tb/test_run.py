@@ -25,6 +25,7 @@ from scripts.verify import FIXTURE
 from tb import layers
 from tb.decoder_layers import DecoderLayers, Pass
 from tb.layers import Place, Ran, Session
+from tb.pages import faults
 from tb.stages import Span, spans, stage_of
 from tb.test_core import SHAPE, params
 from tb.test_trace import models
@@ -69,6 +70,7 @@ def test_layers_of_the_decoder_equal_golden(layers, recorded, tmp_path):
         assert all(0 <= share <= 1 for s in one["stages"] for share in s["units"].values())
     assert max(result["errors"]) < 0.1
     page = (tmp_path / "report.html").read_text()
+    assert not faults(page)
     assert "Every store and every array equal golden." in page
     assert page.count("<svg") == 1
     assert (tmp_path / "timeline.png").stat().st_size
@@ -291,6 +293,7 @@ def test_a_difference_ends_the_command(monkeypatch, tmp_path, differences):
     assert (result["passes"][1]["chosen"], result["passes"][1]["stored"]) == (3, 40)
     assert [s["cycles"] for s in result["passes"][0]["stages"]] == [10, 10]
     page = (tmp_path / "report.html").read_text()
+    assert not faults(page)
     assert ("Every store and every array equal golden." in page) != bool(differences)
     got = vrex(*words)
     assert ("DIFFERS" in got.stdout, "numbers differ" in got.stderr) == (bool(differences),) * 2
