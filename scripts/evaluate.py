@@ -13,11 +13,12 @@ from golden.files import write_atomically
 from golden.params import check
 from scripts import console, page
 from scripts.page import Section
-from sim.evaluate import Number, Points, markdown
+from scripts.quantity import number
+from sim.evaluate import Number, Points
 from sim.evaluate_numbers import numbers
 from sim.selection import RATIOS
 
-HEAD = ("where", "what", "paper", "ours", "ratio", "trace", "verdict")
+HEAD = ("where", "what", "paper", "ours", "ratio, x", "trace", "verdict", "why")
 
 
 def command(
@@ -55,18 +56,25 @@ def summary(found: list[Number]) -> str:
 
 
 def table(found: list[Number]) -> Table:
-    """One row a number."""
-    out = Table(*HEAD, title="V-Rex's evaluation")
+    """One row a number; the reasons take a page's width."""
+    out = Table(*HEAD[:-1], title="V-Rex's evaluation")
     for n in found:
-        out.add_row(*row(n))
+        out.add_row(*row(n)[:-1])
     return out
 
 
 def row(n: Number) -> list[str]:
     """Under HEAD."""
-    ours, trace = ("-" if x is None else f"{x:.4g}" for x in (n.ours, n.trace))
+    ours, trace = ("-" if x is None else f"{number(x, 4)} {n.unit}" for x in (n.ours, n.trace))
     ratio = "-" if n.ratio is None else f"{n.ratio:.2f}"
-    return [n.where, n.what, f"{n.paper:g} {n.unit}", ours, ratio, trace, n.verdict]
+    why = "; ".join(x for x in (n.proof and f"proof: {n.proof}", n.why) if x)
+    return [n.where, n.what, f"{n.paper:,} {n.unit}", ours, ratio, trace, n.verdict, why]
+
+
+def markdown(found: list[Number]) -> str:
+    """The table for a Markdown page."""
+    lines = [HEAD, ["---" for _ in HEAD], *map(row, found)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def _write(points: Points, found: list[Number], folder: Path, trace: str) -> None:
@@ -96,4 +104,4 @@ def load(folder: Path) -> list[Section]:
     except (OSError, ValueError, TypeError, AttributeError) as e:
         raise ValueError(f"evaluation={folder}: not a folder that `vrex evaluate` wrote ({e})") from None
     note = f"{summary(found)}. Ratio: ours over the paper's."
-    return [Section("V-Rex's evaluation", note, [*HEAD, "why"], [[*row(n), n.why] for n in found]), *drawn]
+    return [Section("V-Rex's evaluation", note, list(HEAD), [row(n) for n in found]), *drawn]

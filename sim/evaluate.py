@@ -29,8 +29,11 @@ TABLE_II = "table2"  # selection by V-Rex's Table II
 class Number:
     """A number of the paper beside ours, with the shares of Table II, and with those of a real stream (`trace`).
 
-    verdict : reproduced (within 10 %), fitted (so, because a constant of the model was set by it), inconsistent (the
-              paper's own numbers contradict it; the arithmetic is in `why`), or off (by more, `why` says why)
+    verdict : reproduced (within 10 %), fitted (so, because a constant of the model or a condition that the paper leaves
+              open was set by it), inconsistent (the paper's own numbers contradict it: `proof` is the arithmetic),
+              unexplained (it does not follow from the paper's other numbers, but on a premise that the paper leaves
+              open: `why` says which), or off (by more than 10 %, `why` says why)
+    proof   : arithmetic on numbers of the paper alone that excludes this one; "" if there is none
     """
 
     where: str
@@ -41,6 +44,7 @@ class Number:
     trace: float | None
     verdict: str
     why: str
+    proof: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -118,13 +122,15 @@ class Claims:
         doubt: str = "",
         fitted: str = "",
         off: str = "",
+        proof: str = "",
     ) -> None:
-        """Judge a number. doubt: why it cannot be; fitted: what was set by it; off: why ours differs."""
+        """Judge a number. proof: why it cannot be; doubt: why it hardly can; fitted: what was set by it; off: why ours
+        differs."""
         value, other = (ours(TABLE_II), ours(self.trace)) if callable(ours) else (ours, None)
-        verdict, why = judged(paper, value, doubt, fitted, off)
-        if other is not None and verdict in ("inconsistent", "off") and near(paper, other):
+        verdict, why = judged(paper, value, doubt, fitted, off, proof)
+        if other is not None and verdict in ("inconsistent", "unexplained", "off") and near(paper, other):
             why += "; within 10 % with the shares of the trace"
-        self.found.append(Number(where, what, paper, unit, value, other, verdict, why.removeprefix("; ")))
+        self.found.append(Number(where, what, paper, unit, value, other, verdict, why.removeprefix("; "), proof))
 
 
 def near(paper: float, ours: float | None) -> bool:
@@ -132,24 +138,15 @@ def near(paper: float, ours: float | None) -> bool:
     return ours is not None and abs(ours / paper - 1) <= TOLERANCE
 
 
-def judged(paper: float, ours: float | None, doubt: str, fitted: str, off: str) -> tuple[str, str]:
-    """Verdict and reason."""
+def judged(paper: float, ours: float | None, doubt: str, fitted: str, off: str, proof: str = "") -> tuple[str, str]:
+    """Verdict and reason. Only a proof makes a number of the paper inconsistent."""
+    if proof:
+        return "inconsistent", ""
     if doubt:
-        return "inconsistent", doubt
+        return "unexplained", doubt
     if near(paper, ours):
         return ("fitted", fitted) if fitted else ("reproduced", "")
     return "off", off or fitted
-
-
-def markdown(found: list[Number]) -> str:
-    """The table."""
-    heads = ("where", "what", "paper", "ours", "ratio", "trace", "verdict", "why")
-    lines = [heads, tuple("---" for _ in heads)]
-    for n in found:
-        ours, trace = ("-" if x is None else f"{x:.4g}" for x in (n.ours, n.trace))
-        ratio = "-" if n.ratio is None else f"{n.ratio:.2f}"
-        lines.append((n.where, n.what, f"{n.paper:g} {n.unit}", ours, ratio, trace, n.verdict, n.why))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def budgeted() -> Pass:

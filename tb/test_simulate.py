@@ -16,7 +16,7 @@ from scripts import evaluate
 from scripts.main import app
 from sim import accelerator, units
 from sim.dpe import DpeTime
-from sim.evaluate import CACHES, PLATFORMS, Claims, Points, judged, markdown
+from sim.evaluate import CACHES, PLATFORMS, Claims, Points, judged
 from sim.evaluate_limits import ENGINES, engines, limits
 from sim.evaluate_numbers import numbers, table_share
 from sim.evaluate_policies import PROFILES, Profile, profile
@@ -29,6 +29,8 @@ from sim.selection import shares
 from sim.system import simulate
 from sim.timeline import Pass, Point, Timeline
 from sim.workload import Decoder, Selection, Vision, constant, measured, table_ii, traced
+from tb.pages import faults
+from tb.runner import ROOT
 
 MODEL = Decoder()
 DRE = preset("core").core.dre
@@ -270,11 +272,15 @@ def test_every_number_has_a_verdict_and_its_reason(points):
     assert len(found) > 75
     for n in found:
         close = n.ours is not None and abs(n.ratio - 1) <= 0.1
-        assert n.verdict in ("reproduced", "fitted", "inconsistent", "off")
-        assert close or n.verdict in ("off", "inconsistent")
-        assert n.why or n.verdict == "reproduced", n.what
-    text = markdown(found)
+        assert n.verdict in ("reproduced", "fitted", "inconsistent", "unexplained", "off")
+        assert close or n.verdict in ("off", "unexplained", "inconsistent")
+        assert bool(n.proof) == (n.verdict == "inconsistent"), n.what
+        assert n.why or n.proof or n.verdict == "reproduced", n.what
+    open_premises = [n for n in found if "energy" in n.what or n.unit == "TOPS/W" or n.where == "Fig. 15"]
+    assert not [n.what for n in open_premises if n.verdict in ("reproduced", "inconsistent")]
+    text = evaluate.markdown(found)
     assert text.count("\n") == len(found) + 2
+    assert text in (ROOT / "docs/evaluation.md").read_text(), "write it anew: vrex evaluate -o, report.md"
     anchors = [
         n for n in found if n.where in ("Fig. 13a", "Fig. 13b", "VI-B") and n.what.endswith("1K") and n.unit == "ms"
     ]
@@ -341,6 +347,7 @@ def test_a_folder_holds_numbers_and_plots_for_a_page(points, tmp_path):
     figures = ("4a", "4b, 14", "4c", "13", "15", "16", "17", "18")
     assert all(f"<h2>Fig. {n.replace('b, 14', 'b, Fig. 14')}</h2>" in page for n in figures)
     assert page.count("<svg") == len(figures)
+    assert not faults(page)
     assert sum(len(s.rows) for s in evaluate.load(tmp_path)) == len(found)
     for text in ("{", '{"a": 1}', "[{}]"):
         (tmp_path / "numbers.json").write_text(text)
@@ -352,7 +359,9 @@ def test_verdicts():
     assert judged(10, 10.9, "", "", "") == ("reproduced", "")
     assert judged(10, 10.9, "", "set", "") == ("fitted", "set")
     assert judged(10, 11.1, "", "set", "why") == ("off", "why")
-    assert judged(10, 10, "no", "", "") == ("inconsistent", "no")
+    assert judged(10, 10, "hardly", "", "") == ("unexplained", "hardly")
+    assert judged(10, 10, "", "", "", "1 + 1 = 2") == ("inconsistent", "")
+    assert judged(10, 10, "hardly", "set", "why", "1 + 1 = 2") == ("inconsistent", "")
     c = Claims("world")
     c.say("x", "y", 10.0, "s", lambda s: 20.0 if s == "table2" else 10.0, off="far")
     assert c.found[0].why == "far; within 10 % with the shares of the trace"
