@@ -18,7 +18,8 @@ def command(
     preset: console.Preset = "core",
     param: console.Param = None,
     out: Annotated[
-        Path | None, typer.Option("-o", help="File of hexadecimal words, one a line, as $readmemh takes them.")
+        Path | None,
+        typer.Option("-o", parser=console.file, help="File of hexadecimal words, one a line, as $readmemh takes them."),
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="Print every instruction with its word.")] = False,
     json: console.Json = False,
@@ -27,7 +28,11 @@ def command(
     with console.one_line_errors():
         p = console.params(preset, param).core
         fmt = p.lxe_format()
-        program = assemble(file.read_text(), fmt, p.lxe.queue, p.lxe.words)
+        try:
+            source = file.read_text()
+        except UnicodeDecodeError:
+            raise ValueError(f"{file}: is no text: give the source of a program") from None
+        program = assemble(source, fmt, p.lxe.queue, p.lxe.words)
         if out:
             write_atomically(out, "".join(f"{word:0{WORD_BITS // 4}x}\n" for word in program.words))
     hazards = [str(h) for h in program.order.hazards] if program.order else []

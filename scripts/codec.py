@@ -26,8 +26,10 @@ DEFAULT = PruneParams()
 
 def command(
     video: Annotated[str, typer.Argument(help=f"Video file, or a clip: {', '.join(video_in.CLIPS)}.")],
-    gop: Annotated[int, typer.Option(help="Re-encode to this GOP without B-frames; 0 takes the stream as it is.")] = 16,
-    frames: Annotated[int, typer.Option(help="Frames at most.")] = 256,
+    gop: Annotated[
+        int, typer.Option(min=0, help="Re-encode to this GOP without B-frames; 0 takes the stream as it is.")
+    ] = 16,
+    frames: Annotated[int, typer.Option(min=1, help="Frames at most.")] = 256,
     fps: Annotated[
         float | None, typer.Option(help="Frames a second to sample before re-encoding; all if left out.")
     ] = None,
@@ -35,15 +37,16 @@ def command(
     tau: Annotated[float, typer.Option(help="Pixels; a patch that moves more is dynamic.")] = DEFAULT.tau,
     alpha: Annotated[float, typer.Option(help="Weight of the residual, pixels per grey level.")] = DEFAULT.alpha,
     rule: Annotated[str, typer.Option(help=f"Motion of a patch: {', '.join(RULES)}.")] = DEFAULT.rule,
-    output: Annotated[Path | None, typer.Option("-o", help="Write frame types and motion vectors (.npz).")] = None,
-    window: Annotated[int, typer.Option(help="Run windows of so many frames through the models too.")] = 0,
-    stride: Annotated[int, typer.Option(help="Frames between windows.")] = 16,
-    depth: Annotated[int, typer.Option(help="Decoder layers to run, of 30.")] = decoder.N_LAYERS,
+    output: Annotated[
+        Path | None, typer.Option("-o", parser=console.file, help="Write frame types and motion vectors (.npz).")
+    ] = None,
+    window: Annotated[int, typer.Option(min=0, help="Run windows of so many frames through the models too.")] = 0,
+    stride: Annotated[int, typer.Option(min=1, help="Frames between windows.")] = 16,
+    depth: Annotated[int, typer.Option(min=1, max=decoder.N_LAYERS, help="Decoder layers to run.")] = decoder.N_LAYERS,
     json: console.Json = False,
 ) -> None:
     """Share of visual tokens that motion vectors prune; with --window, all systems' work and error."""
     with console.one_line_errors(), tempfile.TemporaryDirectory() as folder:
-        check(frames >= 1, "frames", frames, "must be at least 1")
         check(output is None or output.suffix == ".npz", "output", str(output), "must end in .npz")
         params = PruneParams(grid=grid, tau=tau, alpha=alpha, rule=rule)
         path = video_in.locate(video)
@@ -110,7 +113,6 @@ def distance(a: np.ndarray, b: np.ndarray) -> float:
 
 def windows(stream: Iterator[Frame], w: int, s: int, depth: int, prune: PruneParams, quiet: bool) -> dict[str, dict]:
     """Every system over the same windows; the first, which nobody can reuse, is run and not counted."""
-    check(1 <= depth <= decoder.N_LAYERS, "depth", depth, f"must be 1 to {decoder.N_LAYERS}")
     check(w * prune.tokens + 256 <= 8192, "window", w, f"the decoder knows 8192 positions, {prune.tokens} a frame")
     spans = list(video_in.windows(stream, w, s, whole_gops=True))
     check(len(spans) > 1, "window", w, f"the stream has one window only: give more than {w} frames")

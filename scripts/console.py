@@ -1,44 +1,82 @@
-"""What every `vrex` command shares: error lines, JSON output, parameter options."""
+"""What every `vrex` command shares: error lines, JSON output, options."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
-from golden.params import check
+from golden.params import ReSVParams, check
 from hdl.emit import ALL, params_of
-from hdl.params import SystemParams, flat, override, preset
+from hdl.params import DreParams, SystemParams, flat, override, preset
 
 # A pipe or a log has no width of its own; a table there should not be squeezed into 80 columns.
 out = Console(width=None if sys.stdout.isatty() else 160)
 err = Console(stderr=True)
 
+
+def folder(typed: str | Path) -> Path:
+    """An output folder that can be made, or written to. Raises: `ValueError`."""
+    if not str(typed):
+        raise ValueError("must name a folder (`-o .` is the current one)")
+    path = Path(typed)
+    nearest = next(x for x in (path, *path.absolute().parents) if x.exists())
+    if not nearest.is_dir():
+        raise ValueError(f"must be a folder, and {nearest} is a file: choose another place")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ValueError(f"must be writable, and {nearest} is not: choose another place")
+    return path
+
+
+def file(typed: str | Path) -> Path:
+    """An output file that can be made, or replaced. Raises: `ValueError`."""
+    if not str(typed):
+        raise ValueError("must name a file")
+    if Path(typed).is_dir():
+        raise ValueError("must be a file, and is a folder: add a file's name")
+    folder(Path(typed).absolute().parent)
+    return Path(typed)
+
+
 Preset = Annotated[str, typer.Option("--preset", help="Named parameter set, see `vrex presets`.")]
 Param = Annotated[list[str] | None, typer.Option("-p", help="name=value or unit.name=value; may be repeated.")]
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable results.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of stalls and constrained-random data.")]
-Folder = Annotated[Path, typer.Option("-o", help="Folder to write into.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of stalls and constrained-random data.")]
+Folder = Annotated[Path, typer.Option("-o", parser=folder, help="Folder to write into.")]
 Trace = Annotated[Path, typer.Option("--trace", help="Trace of `vrex trace`; a small real one by default.")]
 Tests = Annotated[Path, typer.Option("--tests", help="A test run in JUnit's XML, as `make test` leaves it.")]
+# Of ReSV on a trace.
+Queries = Annotated[int, typer.Option("--queries", min=1, help="Query blocks (frames) that select, from the end.")]
+ThHd = Annotated[
+    int | None,
+    typer.Option(
+        "--th-hd", min=0, help="Th_hd, at most n_hp + 1: keys join a cluster at a distance below it; default 7."
+    ),
+]
+Ratio = Annotated[float, typer.Option("--ratio", min=0, max=1, help="Th_r-wics.")]
 # Where tasks run.
 Workers = Annotated[
-    int | None, typer.Option("--workers", help="Processes here, or jobs; default one a processor, 2 jobs.")
+    int | None, typer.Option("--workers", min=1, help="Processes here, or jobs; default one a processor, 2 jobs.")
 ]
 Scheduler = Annotated[
     str | None, typer.Option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, e.g. tcp://host:8786.")
 ]
-Jobs = Annotated[str | None, typer.Option("--cluster", help="Submit workers as jobs: slurm or lsf.")]
+Jobs = Annotated[Literal["local", "slurm", "lsf"] | None, typer.Option("--cluster", help="Submit workers as jobs.")]
 # A pass of Llama-3 8B by the time view.
-Tokens = Annotated[int, typer.Option("--tokens", help="Tokens of a pass: of a frame.")]
-Cached = Annotated[list[int], typer.Option("--cached", help="Cached tokens; may be repeated.")]
-Share = Annotated[float, typer.Option("--share", help="Fetched entries, of the cached ones that are not recent.")]
-Recent = Annotated[int, typer.Option("--recent", help="Entries of the ring.")]
-Latency = Annotated[int, typer.Option("--latency", help="Cycles from a burst's address to its first beat.")]
+Tokens = Annotated[int, typer.Option("--tokens", min=1, help="Tokens of a pass: of a frame.")]
+Cached = Annotated[list[int], typer.Option("--cached", min=1, help="Cached tokens; may be repeated.")]
+Share = Annotated[
+    float, typer.Option("--share", min=0, max=1, help="Fetched entries, of the cached ones that are not recent.")
+]
+Recent = Annotated[int, typer.Option("--recent", min=1, help="Entries of the ring.")]
+Latency = Annotated[int, typer.Option("--latency", min=1, help="Cycles from a burst's address to its first beat.")]
 
 
 @contextmanager
@@ -46,11 +84,22 @@ def one_line_errors() -> Iterator[None]:
     """Turn what the user can mend (ValueError and its kin, OSError) into one line and exit code 2."""
     try:
         yield
+    except BrokenPipeError:
+        raise  # the reader of our output has gone: `vrex presets | head`
     except (ValueError, OSError) as e:
         named = isinstance(e, OSError) and e.filename
-        message = f"{e.filename}: {e.strerror}" if named else e
-        err.print(f"[red]error:[/] {message}", highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from None
+        fail(f"{e.filename}: {e.strerror}" if named else str(e), 2)
+
+
+def error(message: str) -> None:
+    """One line on standard error."""
+    err.print("[red]error:[/]", Text(" ".join(message.split())), highlight=False, soft_wrap=True)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """End the command with one line."""
+    error(message)
+    raise typer.Exit(code) from None
 
 
 def params(preset_name: str, assignments: list[str] | None) -> SystemParams:
@@ -67,6 +116,12 @@ def unit_params(unit: str, preset_name: str, assignments: list[str] | None) -> o
         known = name in names or name in {n.rpartition(".")[2] for n in names}
         check(known, "parameter", name, f"{unit} has none of this name; it has {', '.join(names)}")
     return own
+
+
+def function(p: DreParams, th_hd: int | None, ratio: float) -> ReSVParams:
+    """ReSV as the hardware fixes it, with the thresholds of a run. Raises: `ParamError`."""
+    own = p.function()
+    return replace(own, th_hd=own.th_hd if th_hd is None else th_hd, ratio_q16=round(ratio * 65536))
 
 
 def own_folder(folder: Path | None, default: Path, unit: str) -> Path:

@@ -35,7 +35,7 @@ def command(
             check(name in SUBJECTS, "unit", name, f"must be one of {', '.join(SUBJECTS)}")
         listed = tomllib.loads(EXCLUDED.read_text())
         rows, wrong = [], []
-        with Progress(console=console.err, transient=True, disable=json) as bar:
+        with Progress(console=console.err, transient=True, disable=json or not console.err.is_terminal) as bar:
             task = bar.add_task("tests", total=len(unit))
             for name in unit:
                 subject, every = SUBJECTS[name], measure(SUBJECTS[name])

@@ -9,7 +9,7 @@ import typer
 from rich.progress import track
 from rich.table import Table
 
-from golden.params import ReSVParams, check
+from golden.params import ReSVParams
 from golden.trace import Trace
 from hdl.params import DreParams
 from scripts import console
@@ -67,18 +67,16 @@ def command(
     traces: Annotated[list[Path], typer.Argument(help="Trace files of `vrex trace`.")],
     preset: console.Preset = "core",
     param: console.Param = None,
-    queries: Annotated[int, typer.Option(help="Query blocks (frames) whose rows are timed, from the end.")] = 2,
-    th_hd: Annotated[int, typer.Option(help="Th_hd: a key joins a cluster at a Hamming distance below it.")] = 7,
-    ratio: Annotated[float, typer.Option(help="Th_r-wics, 0 to 1.")] = 0.3,
+    queries: console.Queries = 2,
+    th_hd: console.ThHd = None,
+    ratio: console.Ratio = 0.3,
     json: console.Json = False,
 ) -> None:
     """Cycles of HCU and WTU over their bounds, and the KVMU's traffic, per HC table of a trace."""
     rows = []
     with console.one_line_errors():
-        check(queries >= 1, "queries", queries, "must be at least 1")
-        check(0 <= ratio <= 1, "ratio", ratio, "must be 0 to 1")
         p = console.params(preset, param).core.dre
-        f = replace(p.function(), th_hd=min(th_hd, p.hcu.n_hp + 1), ratio_q16=round(ratio * 65536))
+        f = console.function(p, th_hd, ratio)
         for path in traces:
             found = list(tables(Trace.load(path), f, queries))
             for table in track(found, path.name, console=console.err, transient=True, disable=json):

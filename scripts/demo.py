@@ -10,6 +10,7 @@ import numpy as np
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from golden import vision
 from golden.trace import record
 from hdl.emit import emit, params_of
 from scripts import console, engines, page
@@ -30,7 +31,7 @@ SHOWN = ("clusters", "tokens_per_cluster", "fetched_of_cached", "visited", "erro
 def command(
     folder: console.Folder = Path("build/demo"),
     video: Annotated[str, typer.Option(help="Video file or clip, as for `vrex trace`.")] = "world",
-    frames: Annotated[int, typer.Option(help="Frames of it.")] = 48,
+    frames: Annotated[int, typer.Option(min=1, help="Frames of it.")] = 48,
     tokens: Annotated[int, typer.Option(help="Tokens a frame.")] = 36,
     layers: Annotated[str, typer.Option(help="Decoder layers.")] = "0,1,2",
     preset: console.Preset = "core",
@@ -42,9 +43,10 @@ def command(
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with console.one_line_errors():
         system, chosen = console.params(preset, None), layer_numbers(layers)
+        vision.check_tokens(tokens)
         p = system.core.dre
         f = p.function()
-        with Progress(*columns, console=console.err, disable=json) as bar:
+        with Progress(*columns, console=console.err, disable=json or not console.err.is_terminal) as bar:
 
             @contextmanager
             def step(name: str, total: int) -> Iterator:

@@ -28,7 +28,9 @@ def command(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", help="Folder for report.html, report.md, numbers.json, points.json (resumed from) and plots."
+            "-o",
+            parser=console.folder,
+            help="Folder for report.html, report.md, numbers.json, points.json (resumed from) and plots.",
         ),
     ] = None,
     json: console.Json = False,

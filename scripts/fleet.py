@@ -39,7 +39,9 @@ def command(
         keys = [hashlib.sha256(f"{code()} {device}".encode()).hexdigest() for device in devices]
         rows = {key: row for key, row in database.get(keys).items() if not row.error}
         missing = {k: device for k, device in zip(keys, devices, strict=True) if k not in rows}
-        bar = stack.enter_context(Progress(console=console.err, disable=json, transient=True))
+        bar = stack.enter_context(
+            Progress(console=console.err, disable=json or not console.err.is_terminal, transient=True)
+        )
         task = bar.add_task("devices", total=len(devices), completed=len(rows))
         if missing:
             from synth.sweep.run import cluster, results

@@ -15,7 +15,9 @@ def command(
     unit: Annotated[str, typer.Argument(help=f"One of {', '.join(ALL)}.")] = "dre",
     preset: console.Preset = "core",
     param: console.Param = None,
-    folder: Annotated[Path | None, typer.Option("-o", help="Folder to write into; default build/rtl/UNIT.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("-o", parser=console.folder, help="Folder to write into; default build/rtl/UNIT.")
+    ] = None,
     json: console.Json = False,
 ) -> None:
     """Write Verilog and manifest.json of a unit."""

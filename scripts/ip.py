@@ -15,7 +15,9 @@ def command(
     unit: Annotated[str, typer.Argument(help=f"One of {', '.join(TOPS)}.")] = "core_ip",
     preset: console.Preset = "core",
     param: console.Param = None,
-    folder: Annotated[Path | None, typer.Option("-o", help="Folder to write into; default build/ip/UNIT.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("-o", parser=console.folder, help="Folder to write into; default build/ip/UNIT.")
+    ] = None,
     period: Annotated[float, typer.Option("--period", help="ns of the clock in the SDC; 800 MHz by default.")] = PERIOD,
     json: console.Json = False,
 ) -> None:

@@ -23,7 +23,7 @@ TARGET = 0.95  # of the mutants that are not equivalent
 def command(
     unit: Annotated[list[str], typer.Argument(help=f"Any of {', '.join(SUBJECTS)}.")],
     n: Annotated[int, typer.Option("-n", help="Mutants of each unit.")] = 200,
-    seed: Annotated[int, typer.Option("--seed", help="Of the sample.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the sample.")] = 1,
     out: console.Folder = Path("build/mutate"),
     json: console.Json = False,
 ) -> None:
@@ -39,7 +39,9 @@ def command(
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         found: dict[str, list[Verdict]] = {}
         try:
-            with Progress(*columns, console=console.err, transient=True, disable=json) as bar:
+            with Progress(
+                *columns, console=console.err, transient=True, disable=json or not console.err.is_terminal
+            ) as bar:
                 for name in unit:
                     task, subject = bar.add_task(name, total=n), SUBJECTS[name]
                     verdicts = campaign(name, subject.emitted(), subject.judge, n, seed, out, subject.care)

@@ -28,7 +28,7 @@ def command(
     preset: console.Preset = "core",
     param: console.Param = None,
     trace: console.Trace = FIXTURE,
-    queries: Annotated[int, typer.Option(help="Query blocks (frames) whose rows are selected, from the end.")] = 1,
+    queries: console.Queries = 1,
     liberty: Annotated[
         list[Path] | None, typer.Option(help="Liberty file, .gz allowed; repeat for a library in several files.")
     ] = None,
@@ -46,6 +46,7 @@ def command(
         check(mhz > 0, "mhz", mhz, "must be more than 0")
         check(cycles >= 2, "cycles", cycles, "must be at least 2")
         known_node(node)
+        flow.check_mapping(liberty, effort, target)
         for name in unit:
             check(name in UNITS, "unit", name, f"must be one of {', '.join(UNITS)}")
         system = console.params(preset, param)

@@ -14,7 +14,7 @@ from golden.layer_memory import Register
 from golden.params import check
 from hdl.params import CoreParams
 from scripts import console
-from scripts.stages import CLUSTER_TOKENS, LLAMA, LONGEST, checked, measure
+from scripts.stages import CLUSTER_TOKENS, LLAMA, LONGEST, measure
 from sim.core import CoreTime, Retrieval
 from sim.sequencer import Step, trace
 
@@ -59,7 +59,6 @@ def command(
 ) -> None:
     """What KV prediction leaves visible of a layer of Llama-3 8B on a core."""
     with console.one_line_errors():
-        checked(cached, share, recent, latency)
         p = console.params(preset, param).core
         lengths = track(cached, "passes", console=console.err, transient=True)
         rows = [predict(p, tokens, n, share, recent, latency) for n in lengths]

@@ -1,7 +1,7 @@
 """`vrex report`: a preset on one self-contained HTML page."""
 
 import itertools
-import json
+import json as json_format
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Annotated
@@ -44,6 +44,7 @@ def command(
     ] = None,
     tests: console.Tests = TESTS,
     seed: console.Seed = 1,
+    json: console.Json = False,
 ) -> None:
     """Parameters, areas, Table III, sweep, verification, layers, evaluation, coverage and waveforms on one page."""
     with console.one_line_errors():
@@ -52,10 +53,11 @@ def command(
         swept = _sweep(sweep) if sweep else []  # before the long part, as a wrong folder should not cost it
         ran = layers_of(run) if run else []
         evaluated = evaluation_of(evaluation) if evaluation else []
+        tested = _tests(tests)
         areas: dict[str, flow.Area] = {}
         outcomes: dict[str, list[Outcome]] = {}
         pictures: dict[str, str] = {}
-        with Progress(console=console.err, transient=True) as progress:
+        with Progress(console=console.err, transient=True, disable=json or not console.err.is_terminal) as progress:
             bar = progress.add_task("", total=len(table3.UNITS) + len(UNITS))
             for unit in table3.UNITS:
                 progress.update(bar, description=f"{unit}: area")
@@ -80,14 +82,18 @@ def command(
             _verification(outcomes, data),
             *ran,
             *evaluated,
-            _tests(tests),
+            tested,
             *(_waveform(unit, picture) for unit, picture in pictures.items()),
         ]
         lead = f"Preset {preset}" + (f" with {', '.join(param)}" if param else "") + f", trace {trace.name}."
         verdict = f"{len(differs)} differences from golden." if differs else "Every beat equals golden."
         file = folder / "report.html"
         page.write(file, f"OpenVRex {preset}", lead, verdict, not differs, sections)
-    console.out.print(f"Report: {file}")
+    if json:
+        tables = {s.title: [dict(zip(s.head, row, strict=True)) for row in s.rows] for s in sections}
+        console.print_json({"passed": not differs, "report": str(file), "differences": differs, **tables})
+    else:
+        console.out.print(f"Report: {file}")
     for line in differs:
         console.err.print(f"[red]differs:[/] {line}", highlight=False, soft_wrap=True)
     if differs:
@@ -198,7 +204,7 @@ def _tree_map(rows: dict[str, Row]) -> str:
 def _sweep(folder: Path) -> list[Section]:
     """The front of a sweep and its plots. Raises: `ValueError` for a folder that `vrex sweep` did not write."""
     try:
-        points = json.loads((folder / "points.json").read_text())
+        points = json_format.loads((folder / "points.json").read_text())
         rows = [Result(p["result"], p["error"]) for p in points]
         best = {i: p["point"] for i, p in enumerate(points) if p["front"]}
         objectives = [o for o in OBJECTIVES if any(o in r.result for r in rows)]

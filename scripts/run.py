@@ -41,8 +41,8 @@ STAGE_NOTE = (
 
 def command(
     trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`: what goes into the first layer, frame by frame.")],
-    layers: Annotated[int, typer.Option(help="Layers of the decoder, from the first.")] = 2,
-    frames: Annotated[int, typer.Option(help="Frames of the trace, from the first.")] = 3,
+    layers: Annotated[int, typer.Option(min=1, help="Layers of the decoder, from the first.")] = 2,
+    frames: Annotated[int, typer.Option(min=1, help="Frames of the trace, from the first.")] = 3,
     ahead: Annotated[
         bool,
         typer.Option("--ahead", help="Each layer chooses and fetches entries for the next one, beside its own work."),

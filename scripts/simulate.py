@@ -42,7 +42,9 @@ def command(
     select: Annotated[
         str, typer.Option(help=f"Share of the cache: table2 (V-Rex), {', '.join(RATIOS)}, or a results.json file.")
     ] = "table2",
-    output: Annotated[Path | None, typer.Option("-o", help="Folder for the plot of timeline and bandwidth.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", parser=console.folder, help="Folder for the plot of timeline and bandwidth.")
+    ] = None,
     json: console.Json = False,
 ) -> None:
     """Simulate a frame, a question or a token on a platform, stage by stage; or print the memories' efficiencies."""

@@ -61,7 +61,6 @@ def command(
 ) -> None:
     """Cycles of a layer of Llama-3 8B, stage by stage."""
     with console.one_line_errors():
-        checked(cached, share, recent, latency)
         p = console.params(preset, param).core
         rows = [row for n in cached for row in measure(p, tokens, n, share, recent, latency)]
     if json:
@@ -73,14 +72,6 @@ def command(
         out.add_row(f"{row.cached:,}", f"{row.entries:,}", row.stage, f"{row.cycles:,}", *shares, row.limit)
     console.out.print(out)
     console.out.print(NOTE, highlight=False)
-
-
-def checked(cached: list[int], share: float, recent: int, latency: int) -> None:
-    """Raises: `ParamError` where a pass cannot be so."""
-    check(0 <= share <= 1, "share", share, "must be 0 to 1")
-    for name, values in (("cached", cached), ("recent", [recent]), ("latency", [latency])):
-        for value in values:
-            check(value >= 1, name, value, "must be at least 1")
 
 
 def measure(p: CoreParams, tokens: int, cached: int, share: float, recent: int, latency: int) -> list[StageCycles]:

@@ -50,6 +50,7 @@ def command(
         typer.Option(
             "--output",
             "-o",
+            parser=console.folder,
             help="Folder to write into [default: build/stream/VIDEO]; with several videos, a folder each inside it.",
         ),
     ] = None,

@@ -15,6 +15,7 @@ def command(
     unit: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(UNITS)}; all by default.")] = None,
     n: Annotated[int, typer.Option("-n", help="Transactions of each unit.")] = 1_000_000,
     out: console.Folder = Path("build/stress"),
+    json: console.Json = False,
 ) -> None:
     """Play random traffic on units and compare every beat; what was played is kept, a later run goes on behind it."""
     with console.one_line_errors():
@@ -22,7 +23,8 @@ def command(
         for name in unit or ():
             check(name in UNITS, "unit", name, f"must be one of {', '.join(UNITS)}")
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=console.err) as bar:
+        found = {}
+        with Progress(*columns, console=console.err, disable=json or not console.err.is_terminal) as bar:
             for name in unit or UNITS:
                 task = bar.add_task(name, total=n)
                 try:
@@ -31,4 +33,8 @@ def command(
                 except AssertionError as e:
                     console.err.print(f"[red]{name}:[/] {e}", highlight=False, soft_wrap=True)
                     raise typer.Exit(1) from None
-                console.out.print(f"{name}: {done:,} transactions as golden", highlight=False)
+                found[name] = done
+                if not json:
+                    console.out.print(f"{name}: {done:,} transactions as golden", highlight=False)
+    if json:
+        console.print_json([{"unit": name, "transactions": done} for name, done in found.items()])

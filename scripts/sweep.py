@@ -34,13 +34,15 @@ def command(
     trace: console.Trace = FIXTURE,
     objective: Annotated[str, typer.Option(help=f"Of {', '.join(OBJECTIVES)}; separated by commas.")] = "cycles,area",
     queries: Annotated[int, typer.Option(help="Frames that are timed, from the end.")] = 2,
-    th_hd: Annotated[int, typer.Option(help="Th_hd, where it is no axis.")] = 7,
+    th_hd: Annotated[int, typer.Option(min=0, max=257, help="Th_hd, where it is no axis.")] = 7,
     ratio: Annotated[float, typer.Option(help="Th_r-wics, where it is no axis.")] = 0.3,
     listed: Annotated[
         bool, typer.Option("--list", help="The n-th values of all axes make a point; else a grid.")
     ] = False,
-    search: Annotated[int | None, typer.Option(metavar="POINTS", help="Search this many points of the grid.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 1,
+    search: Annotated[
+        int | None, typer.Option(metavar="POINTS", min=1, help="Search this many points of the grid.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 1,
     liberty: Annotated[list[Path] | None, typer.Option(help="Liberty file; repeat for several.")] = None,
     effort: Annotated[str, typer.Option(help="What to map for: area or speed.")] = "area",
     target: Annotated[float | None, typer.Option(metavar="PS", help="With --effort speed: delay to size for.")] = None,
@@ -70,7 +72,12 @@ def command(
         database = stack.enter_context(Database(folder / "sweep.db"))
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         bar = stack.enter_context(
-            Progress(*columns, TextColumn("{task.fields[end]}"), console=console.err, disable=json)
+            Progress(
+                *columns,
+                TextColumn("{task.fields[end]}"),
+                console=console.err,
+                disable=json or not console.err.is_terminal,
+            )
         )
         task = bar.add_task("points", total=search or len(asked), end="")
         connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, workers)))

@@ -38,7 +38,7 @@ def command(
         list[Path] | None, typer.Option(help="Liberty file, .gz allowed; repeat for a library in several files.")
     ] = None,
     dont_use: Annotated[list[str] | None, typer.Option(help="Pattern of cells that mapping must not use.")] = None,
-    macro_bits: Annotated[int, typer.Option(help="Smaller memories are built of flip-flops.")] = flow.MACRO_BITS,
+    macro_bits: Annotated[int, typer.Option(min=0, help="Smaller memories are built of flip-flops.")] = flow.MACRO_BITS,
     effort: Annotated[str, typer.Option(help="What to map for: area or speed.")] = "area",
     target: Annotated[
         float | None, typer.Option(metavar="PS", help="With --effort speed: delay between registers to size gates for.")
@@ -64,7 +64,7 @@ def command(
         typer.Option("--fpga", help=f"Place and route on an FPGA instead: {', '.join(fpga.DEVICES)}."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable results on stdout.")] = False,
-    out: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Also write DIR/area.json.")] = None,
+    out: Annotated[Path | None, typer.Option("-o", parser=console.folder, help="Also write area.json there.")] = None,
 ) -> None:
     """Map units to gates and print their area, longest path and highest clock; in µm² and MHz with --liberty."""
     if device:
@@ -84,6 +84,7 @@ def command(
         chosen = params.override(params.preset(preset), assign or [])
         if unit in emit.UNITS:
             console.unit_params(unit, preset, assign)
+        flow.check_mapping(liberty, effort, target)
         options = {"liberty": liberty, "macro_bits": macro_bits, "dont_use": tuple(dont_use or ())}
         options |= {"effort": effort, "target": target}
         files = {pattern: _files(pattern) for pattern in compare or []}
@@ -91,7 +92,7 @@ def command(
         for pattern, paths in files.items():
             others[pattern] = {}
             _measure(_units(unit), chosen, options | {"liberty": paths}, others[pattern], errors)
-    except ParamError as e:
+    except (ParamError, SynthError) as e:
         errors.append(str(e))
     except KeyboardInterrupt:
         code = 130
@@ -128,7 +129,7 @@ def command(
     if out and not errors:
         write_atomically(out / "area.json", text.encode())
     for error in dict.fromkeys(errors + untimed):  # a bad library is the same fault in every unit
-        typer.echo(f"vrex synth: {error}", err=True)
+        console.error(error)
     if errors or untimed:
         raise typer.Exit(code)
 
@@ -141,7 +142,8 @@ def _place(unit: str, preset: str, assign: list[str], device: str, as_json: bool
         valid = (*emit.UNITS, *table3.BLOCKS)
         check(unit in valid, "unit", unit, f"must be one of {', '.join(valid)}")
         chosen = params.override(params.preset(preset), assign)
-        with Progress(console=console.err, transient=True) as progress:
+        check(device in fpga.DEVICES, "--fpga", device, f"must be one of {', '.join(fpga.DEVICES)}")
+        with Progress(console=console.err, transient=True, disable=not console.err.is_terminal) as progress:
             for name in progress.track(_units(unit), description=f"{device}: place and route"):
                 made = emission.emitted(name, emit.params_of(name, chosen), flow.BUILD)
                 try:
@@ -173,7 +175,7 @@ def _place(unit: str, preset: str, assign: list[str], device: str, as_json: bool
         has = ", ".join(f"{n:,} {k.replace('_', ' ')}" for k, n in next(iter(placed.values())).available.items())
         _table(f"On {device} after place and route ({has})", heads, body)
     for error in dict.fromkeys(errors):
-        typer.echo(f"vrex synth: {error}", err=True)
+        console.error(error)
     if errors:
         raise typer.Exit(2)
 

@@ -13,13 +13,15 @@ from rich.table import Table
 from golden import hugging_face
 from golden import video as video_in
 from golden.params import ParamError
-from golden.trace import STAGES, Trace, TraceError, record
+from golden.trace import STAGES, Trace, record
 from scripts import console
 
 
 def command(
     video: Annotated[str, typer.Argument(help=f"Video file, or a clip: {', '.join(video_in.CLIPS)}.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Trace file to write (safetensors).")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", parser=console.file, help="Trace file to write (safetensors).")
+    ],
     hf: Annotated[
         Path | None,
         typer.Option(
@@ -58,8 +60,6 @@ def command(
     line += [] if values else ["--no-values"]
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with console.one_line_errors():
-        if output.is_dir():
-            raise TraceError(f"{output}: is a directory; give a file")
         quiet = json or not console.err.is_terminal
         with Progress(*columns, console=console.err, transient=True, disable=quiet) as bar:
             task = bar.add_task(f"trace {line[2]}")

@@ -1,6 +1,6 @@
 """`vrex verify`: a trace on the RTL in Verilator, bit by bit against golden."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -24,9 +24,9 @@ def command(
     preset: console.Preset = "core",
     param: console.Param = None,
     trace: console.Trace = FIXTURE,
-    queries: Annotated[int, typer.Option(help="Query blocks (frames) whose rows are selected, from the end.")] = 2,
-    th_hd: Annotated[int, typer.Option(help="Th_hd: a key joins a cluster at a Hamming distance below it.")] = 7,
-    ratio: Annotated[float, typer.Option(help="Th_r-wics, 0 to 1.")] = 0.3,
+    queries: console.Queries = 2,
+    th_hd: console.ThHd = None,
+    ratio: console.Ratio = 0.3,
     idle: Annotated[float, typer.Option(help="Probability that an input idles in a cycle.")] = 0.0,
     stall: Annotated[float, typer.Option(help="Probability that an output is stalled in a cycle.")] = 0.0,
     seed: console.Seed = 1,
@@ -43,13 +43,11 @@ def command(
             show(tests, json)
             return
         check(unit in UNITS, "unit", unit, f"must be one of {', '.join(UNITS)}")
-        check(0 <= ratio <= 1, "ratio", ratio, "must be 0 to 1")
         check(0 <= idle < 1, "idle", idle, "must be at least 0 and below 1")
         check(0 <= stall < 1, "stall", stall, "must be at least 0 and below 1")
-        check(queries >= 1, "queries", queries, "must be at least 1")
         system = console.params(preset, param)
         p = system.core.dre
-        f = replace(p.function(), th_hd=min(th_hd, p.hcu.n_hp + 1), ratio_q16=round(ratio * 65536))
+        f = console.function(p, th_hd, ratio)
         data = Trace.load(trace)
         emitted = emit(unit, params_of(unit, system))
         try:

@@ -223,10 +223,16 @@ def _check(top: str, leaves: tuple[str, ...], unread: tuple[str, ...], effort: s
     ):
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise SynthError(f"{what} {name!r}: not a plain Verilog name")
+    check_mapping(None, effort, target)
+
+
+def check_mapping(liberty: list[Path] | None, effort: str, target: float | None) -> None:
+    """Raise `SynthError` for what `synthesise` would refuse of these, so that a caller need not make Verilog before."""
     if effort not in run.EFFORTS:
         raise SynthError(f"effort {effort!r}: must be one of {', '.join(run.EFFORTS)}")
     if target is not None and (effort != "speed" or not target > 0):
         raise SynthError(f"target {target:g}: only effort speed has one, of more than 0 ps")
+    digest(liberty or [])
 
 
 def _source(verilog: str | Path) -> str:

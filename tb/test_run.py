@@ -114,7 +114,7 @@ def inputs(**changes) -> Trace:
     [
         (["--trace", "none.safetensors"], "none.safetensors: cannot be read .*record one with 'vrex trace'"),
         (["--trace", FIXTURE], "world.safetensors: holds nothing that goes into the first layer: record it with"),
-        (["--trace", FIXTURE, "--layers", "0"], "layers=0: must be 1 to 30"),
+        (["--trace", FIXTURE, "--layers", "0"], "--layers=0: must be at least 1"),
         (["--trace", FIXTURE, "--layers", "31"], "layers=31: must be 1 to 30"),
         (["--trace", FIXTURE, "--preset", "large"], "preset='large': must be one of"),
     ],

@@ -724,7 +724,7 @@ def test_a_unit_is_measured_as_vrex_synth_does():
         (("N_HCU=1", "--target", 5), "only effort speed has one"),
         (("N_HCU=1", "--node", 3), "node=3: must be one of"),
         (("N_HCU=1", "--liberty", "nowhere.lib"), "nowhere.lib"),
-        (("N_HCU=1", "--cluster", "sge"), "cluster='sge': must be one of local, slurm, lsf"),
+        (("N_HCU=1", "--cluster", "sge"), "--cluster=sge: must be one of 'local', 'slurm', 'lsf'"),
         (("N_HCU=1", "--workers", 0), "workers=0: must be at least 1"),
         (("N_HCU=1", "--workers", 2, "--scheduler", "tcp://x:1"), "has workers of its own"),
         (("N_HCU=1,2", "--search", 3), "must be 1 to 2, the whole grid"),

@@ -633,7 +633,7 @@ def test_untimed_unit_is_printed_with_its_reason(units):
     units["dre"] = emit.Emitted(two, "t", {})
     result = runner.invoke(app, ["--json"])
     assert result.exit_code == 2
-    assert "vrex synth: t: several clocks" in result.stderr
+    assert "error: t: several clocks" in result.stderr
     dre = json.loads(result.stdout)["units"]["dre"]
     assert (dre["registers"], dre["timing"]) == (2, None)
     assert " - " in runner.invoke(app, ["--path"]).stdout
@@ -656,7 +656,7 @@ def test_untimed_unit_is_printed_with_its_reason(units):
 def test_command_faults(units, tmp_path, args, message):
     result = runner.invoke(app, [*args, "-o", "out"])
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"vrex synth: {message}")
+    assert result.stderr.startswith(f"error: {message}")
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
