@@ -51,6 +51,7 @@ class Streaming(Policy):
     """
 
     source = "StreamingLLM, hybrid [3] and II-B, Eq. 1"
+    turns = True
 
     def __init__(self, params: StreamingParams, shape: Shape):
         super().__init__(params, shape)

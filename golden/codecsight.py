@@ -17,7 +17,7 @@ R(p_new - p_old) R(p_old) k = R(p_new) k: what the new position asks for, whatev
 each pair's length.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -39,7 +39,7 @@ class Model(Protocol):
     heads: int
     kv_heads: int
     head_size: int
-    rotary_base: float
+    frequencies: Sequence[float]  # rotary: radians a position, [head_size / 2]
 
     def qkv(self, layer: int, x: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
 
@@ -275,7 +275,7 @@ def prefill(model: Model, tokens: Tokens, reuse: Reuse, old: Prefilled | None = 
     shape = layers, model.kv_heads, n, model.head_size
     k, v = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     if old is not None:
-        k[:, :, kept] = turn_keys(old.k[:, :, source[kept]], kept - source[kept], model.rotary_base)  # Equation 5
+        k[:, :, kept] = turn_keys(old.k[:, :, source[kept]], kept - source[kept], model.frequencies)  # Equation 5
         v[:, :, kept] = old.v[:, :, source[kept]]
     x = tokens.x.copy()
     outputs = np.zeros((layers, tokens.query, model.heads, model.head_size), np.float32)

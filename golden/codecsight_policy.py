@@ -43,6 +43,7 @@ class CodecSightPolicy(Policy):
     """
 
     source = "CodecSight 3.3, 3.4, Eq. 1-5"
+    turns = True
 
     def __init__(self, params: CodecSightParams, shape: Shape):
         super().__init__(params, shape)

@@ -6,6 +6,7 @@ from functools import lru_cache
 import gguf
 import numpy as np
 
+from golden.model import frequencies
 from golden.video import package_file
 from golden.vision import softmax
 
@@ -102,9 +103,9 @@ class Decoder:
             layer["qkv"] = np.hstack([layer.pop("attn_q"), layer.pop("attn_k"), layer.pop("attn_v")])
             layer["gate_up"] = np.hstack([layer.pop("ffn_gate"), layer.pop("ffn_up")])
             self.layers.append(layer)
-        self.rotary_base = fields["llama.rope.freq_base"]
-        frequency = 1.0 / self.rotary_base ** (np.arange(0, self.head_size, 2) / self.head_size)
-        angle = np.arange(n_tokens)[:, None] * frequency
+        self.rotary_base = float(fields["llama.rope.freq_base"])
+        self.frequencies = frequencies(self.rotary_base, self.head_size)
+        angle = np.arange(n_tokens)[:, None] * np.array(self.frequencies)
         self.cos, self.sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
         self.k = np.zeros((depth, self.kv_heads, n_tokens, self.head_size), np.float32)
         self.v = np.zeros_like(self.k)

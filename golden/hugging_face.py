@@ -28,6 +28,7 @@ import ml_dtypes
 import numpy as np
 
 from golden import trace, video, vision
+from golden.model import Model
 from golden.params import check
 from golden.trace import STAGES, Trace, TraceError
 
@@ -77,6 +78,7 @@ class FolderModel:
             if types is not None:
                 text.layer_types = types[: layers[-1] + 1]
         self.limit = text.max_position_embeddings
+        self._epsilon, self._scaling = float(text.rms_norm_eps), dict(text.rope_parameters)
         self.tokenizer = None
         if any((self.folder / name).is_file() for name in TOKENIZERS):
             self.tokenizer = self._read("AutoTokenizer", "its tokenizer")
@@ -90,6 +92,7 @@ class FolderModel:
         self.model = self._load(config)
         decoder = self.model.get_decoder()
         decoder.set_attn_implementation(ATTENTION)
+        self._axes = hasattr(self.model.model, "get_rope_index")  # positions have three, and are not token numbers
         self.tap: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         for module in decoder.modules():
             if hasattr(module, "layer_idx"):
@@ -137,6 +140,20 @@ class FolderModel:
             what = f"{len(bad)} of its weights are missing or of another shape ({bad[0]})"
             raise TraceError(f"{self.name}: {what}; download the folder again")
         return model.eval()
+
+    def constants(self, layers: tuple[int, ...]) -> Model:
+        """What the trace says of the model; `layers` are those recorded. To be called after the last block."""
+        decoder = self.model.get_decoder()
+        turns = decoder.rotary_emb
+        # Some scalings change frequencies as the stream grows: then no one set turns all of its keys.
+        fixed = self._torch.equal(turns.inv_freq, turns.original_inv_freq) and not self._axes
+        return Model(
+            epsilon=self._epsilon,
+            rotary_base=float(self._scaling["rope_theta"]),
+            frequencies=tuple(turns.inv_freq.tolist()) if fixed else None,
+            turned=tuple(bool(getattr(decoder.layers[i].self_attn, "use_rope", True)) for i in layers),
+            scaling={name: value for name, value in self._scaling.items() if name != "rope_theta"},
+        )
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of the files that the numbers come from, by name."""
@@ -198,7 +215,7 @@ class FolderModel:
             inputs["inputs_embeds"] = torch.from_numpy(np.ascontiguousarray(x, np.float32))[None]
         if seen is not None:
             inputs["mm_encoder_outputs"] = {"image": seen["outputs"]}
-        if hasattr(self.model.model, "get_rope_index"):  # three axes: an image takes fewer positions than it has tokens
+        if self._axes:  # an image takes fewer positions than it has tokens
             kinds = (inputs["input_ids"] == self._image).int()
             grid = None if seen is None else seen["grid"]
             at, _ = self.model.model.get_rope_index(inputs["input_ids"], mm_token_type_ids=kinds, image_grid_thw=grid)
@@ -332,6 +349,7 @@ def record(
             },
             "packages": {p: metadata.version(p) for p in ("av", "ml_dtypes", "numpy", "torch", "transformers")},
         },
+        model=model.constants(layers),
     )
 
 

@@ -186,7 +186,7 @@ class Hybrid(Policy):
         keep = self.store.on_device(layer)
         if p.eviction != "rewrite":
             keep = keep & np.concatenate([p.kept(start), np.ones(step.n - start, bool)])
-        y = self._history(layer, self.waiting[layer] if step.x is None else rms_norm(step.x))
+        y = self._history(layer, self.waiting[layer] if step.x is None else rms_norm(step.x, self.shape.epsilon))
         return Selected(keep, add=None if y is None else y.reshape(step.q.shape))
 
     def end(self, block: Block) -> None:
@@ -217,9 +217,9 @@ class Hybrid(Policy):
         return y
 
 
-def rms_norm(x: np.ndarray) -> np.ndarray:
-    """Rows of x [T, width] over their root mean square."""
-    return x / np.sqrt((x * x).mean(axis=1, keepdims=True) + np.float32(1e-5))
+def rms_norm(x: np.ndarray, epsilon: float) -> np.ndarray:
+    """Rows of x [T, width] over their root mean square; `epsilon` is that of the model's norms."""
+    return x / np.sqrt((x * x).mean(axis=1, keepdims=True) + np.float32(epsilon))
 
 
 class Backend:

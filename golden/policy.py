@@ -12,6 +12,7 @@ attend to what is not in device memory: the run refuses it. So everything that a
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -51,18 +52,26 @@ class PolicyError(ValueError):
 
 @dataclass(frozen=True)
 class Shape:
-    """The model that a policy serves; query head h reads KV head h // group."""
+    """The model that a policy serves; query head h reads KV head h // group.
+
+    A key at position p has its pairs (i, i + head_size / 2) turned by p * frequencies[layer][i] radians.
+    """
 
     layers: int
     heads: int
     kv_heads: int
     head_size: int
-    rotary_base: float = 1e5  # pairs (i, i + head_size / 2) rotate by position * base^(-2 i / head_size)
+    frequencies: tuple[tuple[float, ...], ...] | None = None  # [layers][head_size / 2]; None: not known
+    epsilon: float | None = None  # of its RMS norms; None: not known
 
     def __post_init__(self):
         for name in ("layers", "heads", "kv_heads", "head_size"):
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         check(self.heads % self.kv_heads == 0, "heads", self.heads, f"must be a multiple of kv_heads = {self.kv_heads}")
+        if self.frequencies is not None:
+            sizes = [len(own) for own in self.frequencies]
+            want = [self.head_size // 2] * self.layers
+            check(sizes == want, "frequencies", sizes, f"must be head_size / 2 numbers a layer, {want}")
 
     @property
     def group(self) -> int:
@@ -303,8 +312,11 @@ class Policy:
 
     source: ClassVar[str]
     uses_ahead: ClassVar[bool] = False  # whether `select` wants `Step.ahead`
+    turns: ClassVar[bool] = False  # whether `Selected.turn` moves keys, by the shape's rotary frequencies
 
     def __init__(self, params: Any, shape: Shape, entry_bytes: int | None = None):
+        known = not self.turns or shape.frequencies is not None
+        check(known, "frequencies", None, f"must be known, as {type(self).__name__} turns keys: record the trace again")
         self.params = params
         self.shape = shape
         self.ledger = Ledger()
@@ -392,9 +404,14 @@ class History:
 
 
 def attention(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, rows: np.ndarray, chosen: Selected, base: float = 1e5
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    rows: np.ndarray,
+    chosen: Selected,
+    frequencies: Sequence[float] | None = None,
 ) -> tuple[np.ndarray, int]:
-    """Light attention: output FP32 [T, heads, head_size] and its MACs.
+    """Light attention: output FP32 [T, heads, head_size] and its MACs. `frequencies`: of the layer, for `chosen.turn`.
 
     Row t of `q` [T, heads, head_size] attends to the tokens of `chosen.keep` up to its own index `rows[t]` (rising),
     and to the extra keys. Scores are scaled by head_size^-0.5; FP32 throughout. A row that may attend to nothing
@@ -407,7 +424,7 @@ def attention(
     group = heads // kv_heads
     scaled = by_kv_head(q * np.float32(size**-0.5), kv_heads)
     moved = np.zeros(0, np.int64) if chosen.turn is None else np.flatnonzero(chosen.turn)
-    turned = turn_keys(k[:, moved], chosen.turn[moved], base) if len(moved) else k[:, :0]
+    turned = turn_keys(k[:, moved], chosen.turn[moved], frequencies) if len(moved) else k[:, :0]
     y = np.zeros(q.shape, np.float32)
     by_head = y.reshape(t, kv_heads, group, size).swapaxes(0, 1)
     macs = 0
@@ -514,13 +531,13 @@ def by_kv_head(q: np.ndarray, kv_heads: int) -> np.ndarray:
     return q.reshape(t, kv_heads, heads // kv_heads, size).swapaxes(0, 1).reshape(kv_heads, -1, size)
 
 
-def turn_keys(k: np.ndarray, delta: np.ndarray, base: float) -> np.ndarray:
+def turn_keys(k: np.ndarray, delta: np.ndarray, frequencies: Sequence[float]) -> np.ndarray:
     """Rotate keys [..., n, d] on by `delta` [n] positions and round them to BF16, as they are stored.
 
-    R(p_new - p_old) k of CodecSight, Equation 5; pairs (i, i + d / 2).
+    R(p_new - p_old) k of CodecSight, Equation 5; pairs (i, i + d / 2) turn by `frequencies` [d / 2] a position.
     """
     half = k.shape[-1] // 2
-    angle = np.asarray(delta)[:, None] * base ** (-np.arange(half) / half)
+    angle = np.asarray(delta)[:, None] * np.asarray(frequencies)
     cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
     a, b = k[..., :half], k[..., half:]
     return bf16(np.concatenate([a * cos - b * sin, b * cos + a * sin], -1))

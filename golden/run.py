@@ -100,7 +100,8 @@ class Run:
             head, token = missing[0].tolist()
             name = type(policy).__name__
             raise PolicyError(f"{name} attends to token {token} of layer {layer}, head {head}, without having it")
-        y, macs = attention(step.q, step.k, step.v, step.rows, chosen, self.shape.rotary_base)
+        turns = None if self.shape.frequencies is None else self.shape.frequencies[layer]
+        y, macs = attention(step.q, step.k, step.v, step.rows, chosen, turns)
         policy.ledger.work("attention", macs)
         record, old = self.records[-1], np.arange(step.n) < step.block.start
         record.kept[layer] = (chosen.keep & old).sum(axis=1)
@@ -202,12 +203,15 @@ class DecoderRun(Run):
 
 def decoder_shape(decoder: Decoder) -> Shape:
     """The shape of a decoder's loaded layers."""
-    return Shape(len(decoder.layers), decoder.heads, decoder.kv_heads, decoder.head_size, decoder.rotary_base)
+    layers = len(decoder.layers)
+    turns = (tuple(decoder.frequencies),) * layers
+    return Shape(layers, decoder.heads, decoder.kv_heads, decoder.head_size, turns, float(decoder.epsilon))
 
 
 def shape_of(trace: Trace) -> Shape:
-    """The shape of a trace's recorded layers."""
-    return Shape(len(trace.layers), trace.heads, trace.kv_heads, trace.head_size)
+    """The shape of a trace's recorded layers; what the trace does not say of its model is None."""
+    known = () if trace.model is None else (trace.model.turns, trace.model.epsilon)
+    return Shape(len(trace.layers), trace.heads, trace.kv_heads, trace.head_size, *known)
 
 
 def blocks(trace: Trace) -> Iterator[Block]:

@@ -35,7 +35,7 @@ from golden.policies import Entry
 from golden.policy import Block, Shape
 from golden.run import DecoderRun, Record, Run, TraceRun, decoder_shape, shape_of
 from golden.run import blocks as trace_blocks
-from golden.trace import MAX_TOKENS, PROMPT, TURN, Trace
+from golden.trace import MAX_TOKENS, PROMPT, TURN, Trace, TraceError
 from golden.video import Frame, VideoError, digest, fallbacks, locate, read, reencode
 
 FIT = 32  # frames that the projector is fitted on
@@ -83,13 +83,19 @@ class Options:
 
 
 class TraceStream:
-    """A recorded trace, of which every policy sees the same queries; only layers and blocks that it holds."""
+    """A recorded trace, of which every policy sees the same queries; only layers and blocks that it holds.
+
+    Raises `TraceError` before anything is written if an entry turns keys and the trace does not say how.
+    """
 
     motion = None  # a trace does not say
     fallbacks = ()
 
-    def __init__(self, path: Path, folder: Path):
+    def __init__(self, path: Path, folder: Path, entries: dict[str, Entry]):
         self.trace = Trace.load(path)
+        for name, found in entries.items():
+            if found.policy.turns and self.shape.frequencies is None:
+                raise TraceError(f"{path}: {self._unknown(name)}")
         self.source = {"stream": path.name, "sha256": digest(path)}
         claim(folder, self.source)
 
@@ -102,6 +108,11 @@ class TraceStream:
     def layers(self) -> tuple[int, ...]:
         """Decoder layers of the runs' layers."""
         return self.trace.layers
+
+    def _unknown(self, policy: str) -> str:
+        if self.trace.model is None:
+            return f"does not say how its keys are turned, which {policy} needs: record it again with 'vrex trace'"
+        return f"its keys do not turn evenly from token to token, so {policy} cannot move them: leave that policy out"
 
     def start(self, entry: Entry) -> Run:
         """A fresh run of a policy."""

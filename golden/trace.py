@@ -11,8 +11,10 @@ The file is safetensors, with its own BF16 type (any safetensors reader that kno
 | `stages` | U8 | [segments] | index into `STAGES` |
 | `hidden` | BF16 | [tokens, width] | what goes into the decoder's first layer, recorded or not; may be absent |
 
-and one metadata entry, `openvrex.trace`: JSON with `version`, `layers`, `first_query`, `provenance` and the
-`sha256` of the tensors' bytes in the order of the table, so that a damaged file is found out.
+and one metadata entry, `openvrex.trace`: JSON with `version`, `layers`, `first_query`, `provenance`, `model` (layout
+of the heads, rotary base, scaling and frequencies, the norms' epsilon: `golden.model`) and the `sha256` of the tensors'
+bytes in the order of the table and of `model`, so that a damaged file is found out. Version 1, which has no `model`, is
+read too.
 Values are fp32 rounded to nearest even. The same arguments on the same machine give the same bytes.
 """
 
@@ -21,7 +23,7 @@ import json
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from itertools import chain, islice
 from pathlib import Path
@@ -33,9 +35,10 @@ from safetensors.numpy import save as to_safetensors
 
 from golden import decoder, video, vision
 from golden.files import write_atomically
+from golden.model import Model
 from golden.params import check
 
-VERSION = 1
+VERSION = 2
 KEY = "openvrex.trace"
 STAGES = ("prompt", "frame", "question", "generation")
 DTYPES = {"BF16": ml_dtypes.bfloat16, "I32": np.int32, "U8": np.uint8}
@@ -66,6 +69,7 @@ class Trace:
     stages: np.ndarray
     provenance: dict
     hidden: np.ndarray | None = None
+    model: Model | None = None  # None: not known
 
     def __post_init__(self):
         try:
@@ -97,6 +101,12 @@ class Trace:
         if self.hidden is not None:
             ok = self.hidden.ndim == 2 and len(self.hidden) == tokens and self.hidden.shape[1] > 0
             agree(ok, f"hidden has shape {list(self.hidden.shape)}, not {tokens} tokens")
+        if self.model is not None:
+            turns, turned = self.model.frequencies, len(self.model.turned)
+            ok = turned == n_layers and (turns is None or len(turns) == size // 2)
+            agree(
+                ok, f"model has {turned} layers and {turns and len(turns)} frequencies, not {n_layers} and {size // 2}"
+            )
         agree(int(self.stages.max()) < len(STAGES), f"stage {int(self.stages.max())} is none of 0 to {len(STAGES) - 1}")
 
     @property
@@ -160,8 +170,10 @@ class Trace:
             "layers": list(self.layers),
             "first_query": self.first_query,
             "provenance": self.provenance,
-            "sha256": _digest(tensors),
         }
+        if self.model is not None:
+            head["model"] = self.model.header(self.heads, self.kv_heads, self.head_size)
+        head["sha256"] = _digest(tensors, head.get("model"))
         write_atomically(Path(path), to_safetensors(tensors, {KEY: json.dumps(head, sort_keys=True)}))
 
     @classmethod
@@ -184,8 +196,9 @@ class Trace:
             first_query, digest = head["first_query"], head["sha256"]
         except (KeyError, TypeError, ValueError):
             raise TraceError(f"{name}: incomplete trace header; record the trace again with 'vrex trace'") from None
-        if version != VERSION:
-            raise TraceError(f"{name}: trace version {version!r}, this reads {VERSION}; record it with 'vrex trace'")
+        if version not in (1, VERSION):
+            what = f"trace version {version!r}, this reads 1 and {VERSION}"
+            raise TraceError(f"{name}: {what}; record it with 'vrex trace'")
         missing = sorted(TENSORS.keys() - tensors.keys() - OPTIONAL)
         unknown = sorted(tensors.keys() - TENSORS.keys())
         if missing or unknown:
@@ -199,9 +212,11 @@ class Trace:
             arrays[key] = np.frombuffer(t["data"], DTYPES[t["dtype"]]).reshape(t["shape"])
         try:
             trace = cls(layers=layers, provenance=provenance, **arrays)
+            if "model" in head:
+                trace = replace(trace, model=_model(head["model"], trace))
         except TraceError as e:
             raise TraceError(f"{name}: {e}") from None
-        if digest != _digest(arrays):
+        if digest != _digest(arrays, head.get("model")):
             raise TraceError(f"{name}: damaged, its checksum differs; record the trace again with 'vrex trace'")
         if trace.first_query != first_query:
             what = f"q starts at token {trace.first_query}, the header says {first_query}"
@@ -306,12 +321,22 @@ def record(
             "packages": {p: metadata.version(p) for p in ("av", "ml_dtypes", "numpy")},
         },
         hidden=np.concatenate(hidden_in),
+        model=Model(float(model.epsilon), model.rotary_base, model.frequencies, (True,) * len(layers)),
     )
 
 
-def _digest(tensors: dict[str, np.ndarray | None]) -> str:
+def _model(header: dict, trace: Trace) -> Model:
+    try:
+        return Model.read(header, trace.heads, trace.kv_heads, trace.head_size)
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        what = f"what it says of its model cannot be used ({e})"
+        raise TraceError(f"{what}; record the trace again with 'vrex trace'") from None
+
+
+def _digest(tensors: dict[str, np.ndarray | None], model: dict | None) -> str:
     present = [tensors[name].tobytes() for name in TENSORS if tensors.get(name) is not None]
-    return hashlib.sha256(b"".join(present)).hexdigest()
+    said = [] if model is None else [json.dumps(model, sort_keys=True).encode()]
+    return hashlib.sha256(b"".join(present + said)).hexdigest()
 
 
 def source(model: tuple[str, str]) -> dict[str, str]:

@@ -15,14 +15,17 @@ from rich.progress import track
 from rich.table import Table
 
 from golden.codec import BLOCK, Recorded
+from golden.model import frequencies
 from golden.params import check
 from golden.policies import POLICIES, Entry, entry
 from golden.policy import Block, History, Policy, Shape, Step, attention, bf16
+from golden.run import shape_of
 from golden.trace import Trace
 from scripts import console
 from scripts.quantity import number
 
 NAMES = [name for name in POLICIES if name not in ("resv-paper", "mosaic-eager")]
+BASE = 1e5  # rotary, of a synthetic stream
 ASKED = 8  # frames; while the cache fills, one in so many has queries, whose answer is not computed
 NOTE = (
     "CPU time of one core for a frame of one layer: its keys and values entered, tokens chosen, light attention, "
@@ -56,13 +59,14 @@ def command(
         if trace is None:
             geometry = numbers("heads", heads)
             check(len(geometry) == 3, "heads", heads, "must be query heads, KV heads, head size")
-            shape = Shape(1, *geometry)
+            shape = Shape(1, *geometry, (frequencies(BASE, geometry[2]),))
         else:
             recorded = Trace.load(trace)
             check(recorded.v is not None, "trace", str(trace), "has no values: record it without --no-values")
             asked = [a for a, _ in recorded.spans("frame") if a >= recorded.first_query]
             check(bool(asked), "trace", str(trace), "has no queries of a frame: record it with queries")
-            shape = Shape(1, recorded.heads, recorded.kv_heads, recorded.head_size)
+            shape = shape_of(recorded)
+            shape = replace(shape, layers=1, frequencies=shape.frequencies and shape.frequencies[:1])
         rows = []
         for name, found in track(chosen.items(), "policies", console=console.err, transient=True, disable=json):
             frames = synthetic(shape, tokens, seed) if trace is None else recorded_frames(recorded)
@@ -163,7 +167,14 @@ class Golden:
         if q is not None:
             chosen = policy.select(Step(0, block, rows, q, self.history.k, self.history.v))
             if attend:
-                y, macs = attention(q, self.history.k, self.history.v, rows, chosen, policy.shape.rotary_base)
+                y, macs = attention(
+                    q,
+                    self.history.k,
+                    self.history.v,
+                    rows,
+                    chosen,
+                    policy.shape.frequencies and policy.shape.frequencies[0],
+                )
                 policy.ledger.work("attention", macs)
             policy.store.release(0)
         policy.end(block)

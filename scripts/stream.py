@@ -109,7 +109,7 @@ def run_stream(video: str, entries: dict[str, Entry], options: Options, output: 
             return lambda done, total: bar.update(task, completed=done, total=total)
 
         if Path(video).suffix == ".safetensors":
-            stream = TraceStream(Path(video), output)
+            stream = TraceStream(Path(video), output, entries)
         else:
             stream = DecoderStream(video, options, output, track("vision"))
         teacher = follow(stream, TEACHER, entries[TEACHER], output, None, track(TEACHER))

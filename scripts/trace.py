@@ -102,6 +102,7 @@ def describe(trace: Trace) -> dict:
         "heads": trace.heads,
         "kv_heads": trace.kv_heads,
         "head_size": trace.head_size,
+        "model": trace.model and trace.model.header(trace.heads, trace.kv_heads, trace.head_size),
         "queries": trace.tokens - trace.first_query,
         "segments": {stage: len(trace.spans(stage)) for stage in STAGES},
         "answer": p.get("answer", ""),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from golden.baselines import Full, FullParams, ReKV, ReKVParams, Streaming, StreamingParams
 from golden.infinigen import InfiniGen, InfiniGenParams, skew
+from golden.model import frequencies
 from golden.numerics import BF16
 from golden.oaken import Oaken, OakenParams, quantise
 from golden.params import ParamError, ReSVParams
@@ -19,7 +20,7 @@ from golden.run import DecoderRun, Run, decoder_shape
 from tb.test_policy import drive, rotated, small_decoder  # noqa: F401 - a fixture
 from tb.test_resv import video
 
-SHAPE = Shape(1, 4, 2, 8, 100.0)
+SHAPE = Shape(1, 4, 2, 8, (frequencies(100.0, 8),), 1e-5)
 ENTRY = 32  # bytes of K and V of a token and a head of 8 BF16 numbers
 
 

@@ -48,6 +48,7 @@ from golden.codecsight import (
     prefill,
 )
 from golden.codecsight_policy import CodecSightParams, CodecSightPolicy
+from golden.model import frequencies
 from golden.params import ParamError
 from golden.policy import Block, bf16, turn_keys
 from golden.run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
@@ -528,7 +529,8 @@ def test_a_vision_that_cannot_be(encoder, kind, prune, why):
 class Small:
     """A decoder of random weights with residual layers; rotary by complex numbers."""
 
-    heads, kv_heads, head_size, rotary_base, end = 4, 2, 8, 100.0, 0
+    heads, kv_heads, head_size, end, epsilon = 4, 2, 8, 0, 1e-5
+    frequencies = frequencies(100.0, 8)
 
     def __init__(self, layers: int = 4, width: int = 16, seed: int = 0):
         rng = np.random.default_rng(seed)
@@ -550,7 +552,7 @@ class Small:
 
     def rotate(self, x, positions):
         z = x[..., :4] + 1j * x[..., 4:]
-        z = z * np.exp(1j * np.asarray(positions)[:, None, None] * self.rotary_base ** (-np.arange(4) / 4))
+        z = z * np.exp(1j * np.asarray(positions)[:, None, None] * 100.0 ** (-np.arange(4) / 4))
         return np.concatenate([z.real, z.imag], -1).astype(np.float32)
 
     @staticmethod
@@ -638,7 +640,7 @@ def test_equation_5_a_rotated_key_is_the_key_of_its_new_position(seed, correctio
     at = rng.integers(0, 4000, (corrections + 1, 5))
     k = bf16(MODEL.rotate(raw, at[0])).swapaxes(0, 1)
     for old, new in zip(at, at[1:], strict=False):
-        k = turn_keys(k, new - old, MODEL.rotary_base)
+        k = turn_keys(k, new - old, MODEL.frequencies)
     want = bf16(MODEL.rotate(raw, at[-1])).swapaxes(0, 1)
     pair = np.hypot(raw[..., :4], raw[..., 4:]).swapaxes(0, 1)
     off = np.hypot(*np.split(k - want, 2, axis=-1))
@@ -731,7 +733,7 @@ def test_cacheblend_computes_the_tokens_that_deviate_most_at_the_second_layer():
     full, got = prefill(MODEL, tokens, Reuse()), prefill(MODEL, tokens, CacheBlend(0.3), old)
     source = overlap(tokens, old)
     at = np.flatnonzero(source >= 0)[3:]  # but the prompt
-    k = turn_keys(old.k[1][:, source[at]], at - source[at], MODEL.rotary_base)
+    k = turn_keys(old.k[1][:, source[at]], at - source[at], MODEL.frequencies)
     deviation = ((full.k[1][:, at] - k) ** 2 + (full.v[1][:, at] - old.v[1][:, source[at]]) ** 2).sum((0, 2))
     chosen = set(at[np.argsort(-deviation)[: round(0.3 * len(at))]].tolist())
     for layer in (1, 2, 3):

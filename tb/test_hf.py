@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -14,7 +15,12 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 from golden import decoder, hugging_face, trace, video, vision
+from golden.model import frequencies
 from golden.params import ParamError
+from golden.policies import POLICIES
+from golden.policy import turn_keys
+from golden.run import TraceRun, shape_of
+from golden.run import blocks as trace_blocks
 from golden.trace import Trace, TraceError
 from scripts.trace import command
 from tb.test_trace import FIXTURES, FakeEncoder, models, small, small_weights  # noqa: F401 - `small` is a fixture
@@ -380,6 +386,84 @@ def test_an_answer_never_ends_before_its_length(tmp_path, small, eyes):  # noqa:
         answers.append(int(t.provenance["answer"]))
         path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [1, answers[0]]}))
     assert answers[0] not in (1, answers[1])
+
+
+ROTARY = {  # decoder, and what its configuration says of rotary positions
+    "base": ("llama", {"rope_type": "default", "rope_theta": 1e6}, {}),
+    "linear": ("qwen2", {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}, {}),
+    "llama3": (
+        "llama",
+        {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        | {"original_max_position_embeddings": 64},
+        {},
+    ),
+    "yarn": ("qwen3", {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0}, {"max_position_embeddings": 512}),
+    "none in layer 0": ("smollm3", {"rope_type": "default", "rope_theta": 1e6}, {"no_rope_layers": [0, 1]}),
+}
+
+
+@pytest.mark.parametrize("case", ROTARY)
+def test_recorded_keys_move_on_by_what_the_trace_says(tmp_path, small, eyes, case):  # noqa: F811
+    """Equal tokens of the first layer: turned to the last one's position, each key is the last one's."""
+    kind, rope, more = ROTARY[case]
+    folder = write_decoder(tmp_path / "model", kind, rope_parameters=rope, rms_norm_eps=3e-6, **more)
+    t = hugging_face.record(folder, small, frames=2, tokens=4, layers=[0, 1], fit=2, question="a" * 100)
+    m = t.model
+    assert (m.epsilon, m.rotary_base, m.scaling["rope_type"]) == (3e-6, rope["rope_theta"], rope["rope_type"])
+    assert m.scaling.items() >= {k: v for k, v in rope.items() if k != "rope_theta"}.items()
+    assert m.turned == (case != "none in layer 0", True)
+    t.save(tmp_path / "t")
+    assert Trace.load(tmp_path / "t").model == m
+    (first, _), n = t.spans("question")[0], 100
+    same = t.k[0, first + 1 : first + 1 + n].astype(np.float32).swapaxes(0, 1)  # behind the line's end
+    assert m.turned[0] == bool((same[:, 0] != same[:, -1]).any())
+    turned = turn_keys(same, np.arange(n)[::-1], m.turns[0])
+    np.testing.assert_allclose(turned, np.broadcast_to(same[:, -1:], turned.shape), atol=2**-7 * np.abs(same).max())
+
+
+def test_a_policy_turns_keys_by_the_models_own_base(tmp_path, small, eyes):  # noqa: F811
+    """StreamingLLM on a model of base 1e6: the error by definition, and not what a base of 1e5 gives."""
+    rope = {"rope_type": "default", "rope_theta": 1e6}
+    folder = write_decoder(tmp_path / "model", "llama", rope_parameters=rope, head_dim=16)
+    path = tmp_path / "t.safetensors"
+    hugging_face.record(folder, small, frames=12, tokens=10, layers=[0, 1], fit=3).save(path)
+    t, found = Trace.load(path), POLICIES["streamingllm"]
+    found = replace(found, params=replace(found.params, recent=40, sinks=30))
+
+    def errors(trace: Trace) -> np.ndarray:
+        run = TraceRun(found.build(shape_of(trace)), trace)
+        return np.array([run.step(trace, block).error for block in trace_blocks(trace)])
+
+    def attended(i: int, k: np.ndarray, at: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        q, v = t.q[i, rows].astype(float), t.v[i, at].astype(float).repeat(2, axis=1)
+        s = np.einsum("qhd,khd->hqk", q, k.repeat(2, axis=1)) / 4
+        return np.einsum("hqk,khd->qhd", vision.softmax(np.where(rows[:, None] >= at, s, -np.inf)), v)
+
+    got, other = errors(t), errors(replace(t, model=replace(t.model, frequencies=frequencies(1e5, 16))))
+    start, stop = t.spans()[-1]
+    rows, gone = np.arange(start, stop), start - 40 - 30
+    at = np.array([*range(30), *range(start - 40, stop)])
+    for i in range(2):
+        k = t.k[i].astype(float)
+        sinks = (k[:30, :, :8] + 1j * k[:30, :, 8:]) * np.exp(1j * gone * 1e6 ** (-np.arange(8) / 8))
+        moved = np.concatenate([np.concatenate([sinks.real, sinks.imag], -1), k[at[30:]]])
+        full = attended(i, k, np.arange(stop), rows)
+        want = np.linalg.norm(attended(i, moved, at, rows) - full) / np.linalg.norm(full)
+        assert got[-1, i] == pytest.approx(want, rel=0.002)
+        assert other[-1, i] != pytest.approx(want, rel=0.02)
+
+
+def test_positions_that_are_no_token_numbers_are_not_turned(tmp_path, small):  # noqa: F811
+    """Of three axes (Qwen's image models): a policy that turns keys is refused in one line, others run."""
+    from scripts.main import app
+
+    path, folder = tmp_path / "t.safetensors", tmp_path / "stream"
+    model = write_image_model(tmp_path / "model", "qwen2_5_vl")
+    hugging_face.record(model, small, frames=3, layers=[0]).save(path)
+    assert Trace.load(path).model.frequencies is None
+    ran = CliRunner().invoke(app, ["stream", str(path), "--policy", "streamingllm", "-o", str(folder)])
+    assert (ran.exit_code, ran.stderr.count("\n"), folder.exists()) == (2, 1, False)
+    assert f"{path}: its keys do not turn evenly from token to token, so streamingllm cannot move them" in ran.stderr
 
 
 # What is refused

@@ -28,7 +28,7 @@ from golden.state_space import HistoryBranch, State, StateSpaceParams, causal_co
 from tb.test_baselines import Stream
 from tb.test_policy import drive, embedded, small_decoder  # noqa: F401 - fixtures
 
-SHAPE = Shape(1, 4, 2, 8, 100.0)
+SHAPE = Shape(1, 4, 2, 8, epsilon=1e-5)
 SMALL = HybridParams(block_tokens=4, sink_blocks=1, recent_blocks=3, state=StateSpaceParams(state=4))
 PHASE_2 = replace(SMALL, ssm="disabled")
 

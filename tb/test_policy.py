@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from golden import decoder as decoder_module
 from golden.decoder import Decoder, loss
+from golden.model import Model, frequencies
 from golden.params import ParamError
 from golden.policies import POLICIES, Entry, entry, override
 from golden.policy import (
@@ -56,6 +57,8 @@ ALL = {  # parameters under which a policy attends to everything
     "resv-paper": {"resv.recent": "32", "resv.ratio_q16": "65536"},
 }
 EXACT = [name for name in POLICIES if name != "oaken"]  # stores K and V as they are
+
+MODEL = Model(1e-5, 100.0, frequencies(100.0, 8), (True, True))  # of two recorded layers
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +147,8 @@ def random_trace(seed: int, sizes: list[int], heads: int) -> Trace:
     stages = np.minimum(np.arange(len(sizes)) * 4 // max(1, len(sizes)), 3).astype(np.uint8)
     q = rng.standard_normal((2, n, heads, 8))
     to = lambda x: x.astype(ml_dtypes.bfloat16)  # noqa: E731
-    return Trace(
-        (0, 1), to(k), to(q), to(rng.standard_normal(k.shape)), np.cumsum([0, *sizes]).astype(np.int32), stages, {}
-    )
+    v, offsets = rng.standard_normal(k.shape), np.cumsum([0, *sizes]).astype(np.int32)
+    return Trace((0, 1), to(k), to(q), to(v), offsets, stages, {}, model=MODEL)
 
 
 TIGHT = {
@@ -185,7 +187,7 @@ def test_on_random_streams(name, sizes, heads, seed):
         assert np.isfinite(r.error).all()
     offsets = np.concatenate([trace.offsets, trace.offsets[1:] + sum(sizes)]).astype(np.int32)
     twice = [np.concatenate([a, -a], axis=1) for a in (trace.k, trace.q, trace.v)]
-    longer = Trace((0, 1), *twice, offsets, np.tile(trace.stages, 2), {})
+    longer = Trace((0, 1), *twice, offsets, np.tile(trace.stages, 2), {}, model=MODEL)
     assert same(run(name, longer, len(sizes), TIGHT).records, out.records)
 
 
@@ -396,7 +398,7 @@ def test_light_attention_by_definition(seed):
     extra = bf16(rng.standard_normal((2, 2, m, 8)))
     add = rng.standard_normal(q.shape).astype(np.float32)
     chosen = Selected(keep, turn=turn, extra_k=extra[0] if m else None, extra_v=extra[1] if m else None, add=add)
-    got, macs = attention(q, k, v, rows, chosen, 100.0)
+    got, macs = attention(q, k, v, rows, chosen, frequencies(100.0, 8))
     pairs = 0
     for i, row in enumerate(rows):
         for h in range(4):
@@ -418,10 +420,10 @@ def test_moved_keys_of_any_chunk_are_the_keys_moved_first():
     n = 6000
     q, k, v = (bf16(rng.standard_normal(s)) for s in ((3, 4, 8), (2, n, 8), (2, n, 8)))
     turn = np.where(rng.random(4000) < 0.1, rng.integers(1, 90, 4000), 0)
-    moved = np.concatenate([turn_keys(k[:, :4000], turn, 100.0), k[:, 4000:]], axis=1)
+    moved = np.concatenate([turn_keys(k[:, :4000], turn, frequencies(100.0, 8)), k[:, 4000:]], axis=1)
     rows = np.arange(n - 3, n)
     for keep in (np.broadcast_to(rng.random(n) < 0.5, (2, n)), rng.random((2, n)) < 0.5):
-        got, _ = attention(q, k, v, rows, Selected(keep, turn=turn), 100.0)
+        got, _ = attention(q, k, v, rows, Selected(keep, turn=turn), frequencies(100.0, 8))
         np.testing.assert_array_equal(got, attention(q, k, v, rows, Selected(keep, k=moved))[0])
         assert np.abs(got - attention(q, k, v, rows, Selected(keep))[0]).max() > 1e-3
 
@@ -464,7 +466,7 @@ def test_moved_keys_are_codecsight_equation_5(small_decoder):
     k = np.random.default_rng(5).standard_normal((6, 3, 64)).astype(np.float32)
     old, new = np.array([0, 5, 9, 40, 77, 3]), np.array([3, 0, 90, 41, 70, 3])
     stored, want = (small_decoder._rotary(k, p).swapaxes(0, 1) for p in (old, new))
-    np.testing.assert_allclose(turn_keys(stored, new - old, small_decoder.rotary_base), want, rtol=2**-7, atol=2e-3)
+    np.testing.assert_allclose(turn_keys(stored, new - old, small_decoder.frequencies), want, rtol=2**-7, atol=2e-3)
 
 
 def test_bf16_is_that_of_ml_dtypes():

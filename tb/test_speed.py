@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from golden.model import frequencies
 from golden.policies import POLICIES, override
 from golden.policy import Selected, Shape, attention
 from golden.trace import Trace
@@ -16,7 +17,7 @@ from scripts.verify import FIXTURE
 
 torch = pytest.importorskip("torch", reason="the extra hf: make hf")
 
-SHAPE = Shape(1, 4, 2, 16)
+SHAPE = Shape(1, 4, 2, 16, (frequencies(100.0, 16),))
 FRAMES, TOKENS = 30, 9
 SMALL = {  # parameters under which a policy must give something up on 270 tokens
     "infinigen": {"calibrate": "32"},

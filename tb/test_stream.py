@@ -1,5 +1,6 @@
 """`vrex stream` and `vrex policies` as a user meets them: results, plots, resuming bit for bit, one-line errors."""
 
+import hashlib
 import json
 import os
 import pickle
@@ -12,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import safetensors
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
@@ -22,11 +24,12 @@ from golden import decoder, vision
 from golden.compare import of_policy, ratios, series, summary
 from golden.policies import POLICIES, override
 from golden.run import Record
+from golden.trace import TENSORS
 from scripts import comparison
 from scripts.main import app
 from scripts.stream import TEACHER, chosen
 from scripts.verify import FIXTURE
-from tb.test_trace import FakeEncoder, models, small, small_weights  # noqa: F401 - `small` is a fixture
+from tb.test_trace import FakeEncoder, models, rewrite, small, small_weights  # noqa: F401 - `small` is a fixture
 from tb.test_video import texture, without_packets, write
 
 POLICY = ("--policy", "resv,rekv,streamingllm", "-p", "resv.resv.recent=32", "-p", "rekv.recent=32")
@@ -95,7 +98,7 @@ def test_trace_side_by_side(whole):
 @pytest.mark.parametrize("stop", [1, 40, 75])
 def test_interrupted_while_writing_it_resumes_to_the_same_bits(stop, whole, tmp_path, monkeypatch):
     """The stop-th file is torn in the middle; the second call ends with the bytes of the uninterrupted run."""
-    sound, count = golden.stream.save, 0
+    sound, count = golden.stream.replacing, 0
 
     @contextmanager
     def torn(path):
@@ -108,7 +111,7 @@ def test_interrupted_while_writing_it_resumes_to_the_same_bits(stop, whole, tmp_
         with sound(path) as file:
             yield file
 
-    monkeypatch.setattr(golden.stream, "save", torn)
+    monkeypatch.setattr(golden.stream, "replacing", torn)
     monkeypatch.setattr(golden.stream, "SAVING", float("inf"))  # after every block
     first = vrex("stream", FIXTURE, *POLICY, "-o", tmp_path / "x")
     assert str(first.exception) == "killed"
@@ -123,15 +126,15 @@ def test_interrupted_while_writing_it_resumes_to_the_same_bits(stop, whole, tmp_
 @pytest.mark.parametrize(("share", "saves"), [(float("inf"), 34), (1e-12, 2)])
 def test_saving_has_its_share_of_the_time(share, saves, tmp_path, monkeypatch):
     """After every block, or, where it may take nothing, after the first and the last."""
-    sound, count = golden.stream.save, 0
+    sound, count = golden.stream.replacing, 0
 
     def counted(path):
         nonlocal count
         count += path.suffix == ".run"
         return sound(path)
 
-    stream = golden.stream.TraceStream(FIXTURE, tmp_path)
-    monkeypatch.setattr(golden.stream, "save", counted)
+    stream = golden.stream.TraceStream(FIXTURE, tmp_path, {})
+    monkeypatch.setattr(golden.stream, "replacing", counted)
     monkeypatch.setattr(golden.stream, "SAVING", share)
     run = golden.stream.follow(stream, "rekv", POLICIES["rekv"], tmp_path)
     assert (len(run.records), count) == (34, saves)
@@ -143,12 +146,12 @@ def test_a_file_is_replaced_at_once(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"old")
     with open(path, "rb") as reader:
-        with golden.stream.save(path) as file:
+        with golden.stream.replacing(path) as file:
             file.write(b"new")
             assert path.read_bytes() == b"old"
         assert reader.read() == b"old"
     assert path.read_bytes() == b"new"
-    with pytest.raises(TypeError), golden.stream.save(path) as file:
+    with pytest.raises(TypeError), golden.stream.replacing(path) as file:
         file.write("no bytes")
     assert [f.name for f in tmp_path.iterdir()] == ["x"]
     assert path.read_bytes() == b"new"
@@ -564,3 +567,26 @@ def test_policies_lists_every_parameter_and_source():
     shown = vrex("policies").stdout
     assert "resv.ratio_q16" in shown
     assert "flexgen" in shown
+
+
+def test_a_trace_that_does_not_say_how_keys_are_turned(tmp_path, no_plots):
+    """Version 1: refused where a policy turns keys, before anything is written; other policies take it."""
+    path, folder = tmp_path / "old.safetensors", tmp_path / "x"
+    path.write_bytes(FIXTURE.read_bytes())
+
+    def first_version(header, head):
+        model = head.pop("model")
+        head["version"] = 1
+        assert model["rotary"]["base"] == 1e5
+
+    rewrite(path, first_version)
+    tensors = {name: t["data"] for name, t in safetensors.deserialize(path.read_bytes())}
+    digest = hashlib.sha256(b"".join(tensors[name] for name in TENSORS if name in tensors)).hexdigest()
+    rewrite(path, lambda header, head: head.update(sha256=digest))
+    for policy in ("streamingllm", "resv,codecsight"):
+        ran = vrex("stream", path, "--policy", policy, "-o", folder)
+        assert (ran.exit_code, ran.stderr.count("\n"), folder.exists()) == (2, 1, False)
+        assert (
+            f"{path}: does not say how its keys are turned, which {policy.split(',')[-1]} needs: record" in ran.stderr
+        )
+    assert vrex("stream", path, "--policy", "rekv", "-o", folder).exit_code == 0

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import wave
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from golden import decoder, trace, video, vision
+from golden.model import Model, frequencies
 from golden.params import ParamError
+from golden.run import shape_of
 from golden.trace import Trace, TraceError
 from scripts.trace import command
 
@@ -480,6 +483,18 @@ def test_a_trace_survives_the_file_bit_by_bit(tmp_path):
     assert [f.name for f in (tmp_path / "new").iterdir()] == ["copy.safetensors"]
 
 
+def test_a_trace_says_how_its_model_turns_keys(tmp_path):
+    """Of the fixtures, as the decoder has it; any other model comes back from the file as it was."""
+    assert Trace.load(FIXTURES / "world.safetensors").model == Model(
+        float(np.float32(1e-5)), 1e5, frequencies(1e5, 64), (True,) * 3
+    )
+    for model in (tiny().model, replace(tiny().model, frequencies=None), None):
+        tiny(model=model).save(tmp_path / "t")
+        assert Trace.load(tmp_path / "t").model == model
+    shape = shape_of(tiny())
+    assert (shape.epsilon, shape.frequencies) == (1e-6, (frequencies(1e6, 8), (0.0,) * 4))
+
+
 def tiny(**changes) -> Trace:
     rng = np.random.default_rng(2)
     arrays = {
@@ -490,6 +505,7 @@ def tiny(**changes) -> Trace:
         "offsets": np.array([0, 2, 4, 6], np.int32),
         "stages": np.array([0, 1, 1], np.uint8),
         "provenance": {"decoder": {"model": "random"}},
+        "model": Model(1e-6, 1e6, frequencies(1e6, 8), (True, False), {"rope_type": "llama3", "factor": 8.0}),
     }
     return Trace(**(arrays | changes))
 
@@ -549,10 +565,18 @@ def rewrite(path: Path, change) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda header, head: head.update(version=2), "version 2, this reads 1"),
+        (lambda header, head: head.update(version=3), "version 3, this reads 1 and 2"),
         (lambda header, head: head.update(layers=[0]), "k has 2"),
         (lambda header, head: head.update(first_query=3), "header says 3"),
         (lambda header, head: head.update(sha256="0"), "checksum"),
+        (lambda header, head: head["model"]["rotary"].update(base=1e5), "checksum"),
+        (lambda header, head: head.pop("model"), "checksum"),
+        (lambda header, head: head["model"]["heads"].update(query=8), "model cannot be used .heads is .*'query': 8"),
+        (lambda header, head: head["model"]["rotary"].update(pairs="neighbours"), "rotary is .*'pairs': 'neighbours'"),
+        (lambda header, head: head["model"]["norm"].update(kind="layer"), "norm is .*'kind': 'layer'"),
+        (lambda header, head: head["model"].pop("rotary"), "model cannot be used"),
+        (lambda header, head: head["model"]["rotary"].update(turned=[True]), "model has 1 layers and 4 freq.*, not 2 "),
+        (lambda header, head: head["model"]["rotary"].update(frequencies=[1.0]), "2 layers and 1 freq.*, not 2 and 4"),
         (lambda header, head: head.pop("provenance"), "incomplete trace header"),
         (lambda header, head: head.pop("sha256"), "incomplete trace header"),
         (lambda header, head: header.pop("__metadata__"), "no trace of openvrex"),
@@ -614,6 +638,7 @@ def test_command_writes_a_trace_and_its_summary(tmp_path, small, small_models):
     summary = json.loads(result.stdout)
     t = Trace.load(out)
     assert (summary["frames"], summary["tokens"], summary["sha256"]) == (3, t.tokens, video.digest(out))
+    assert summary["model"]["rotary"]["base"] == t.model.rotary_base == 1e5
     expected = "vrex trace small.mp4 -o t.safetensors --frames 3 --tokens 4 --layers 0,1 --queries 1"
     assert t.provenance["command"] == expected
     assert str(tmp_path) not in json.dumps(t.provenance)

@@ -29,10 +29,10 @@ def unit(x: torch.Tensor) -> torch.Tensor:
     return F.normalize(x, dim=-1, eps=1e-30)
 
 
-def turned(k: torch.Tensor, by: int, base: float) -> torch.Tensor:
+def turned(k: torch.Tensor, by: int, frequencies: tuple[float, ...]) -> torch.Tensor:
     """Keys [..., d] rotated on by so many positions."""
     half = k.shape[-1] // 2
-    angle = by * base ** (-torch.arange(half, dtype=torch.float64) / half)
+    angle = by * torch.tensor(frequencies, dtype=torch.float64)
     cos, sin = angle.cos().float(), angle.sin().float()
     a, b = k[..., :half], k[..., half:]
     return bf16(torch.cat([a * cos - b * sin, b * cos + a * sin], -1))
@@ -141,7 +141,7 @@ class Streaming(TorchPolicy):
         k, v = self.sinks
         gone = self.n - k.shape[1] - self.window[0].shape[1]
         if gone:
-            k = turned(k, gone, self.shape.rotary_base)
+            k = turned(k, gone, self.shape.frequencies[0])
         return torch.cat([k, self.window[0]], 1), torch.cat([v, self.window[1]], 1)
 
 
