@@ -268,7 +268,7 @@ def test_long_frames_on_the_rtl(tokens):
     """Frames longer than the ring of 16 entries, recorded keys and queries: the DRE fetches what ReSV says."""
     p = override(preset("tiny"), ["blocks=128"]).core.dre
     t = Trace.load(FIXTURE)
-    trace = replace(t, layers=t.layers[:1], k=t.k[:1], q=t.q[:1], v=t.v[:1])
+    trace = replace(t, layers=t.layers[:1], k=t.k[:1], q=t.q[:1], v=t.v[:1], model=None)
     ends = [0, 3, *range(trace.tokens, 3, -tokens)[::-1]]
     sized = {"offsets": np.array(ends, np.int32), "stages": np.array([0] + [1] * (len(ends) - 2), np.uint8)}
     f = replace(p.function(), th_hd=4)
