@@ -320,7 +320,7 @@ def record(
             "decoder": {"model": "SmolLM2-135M-Instruct Q4_1", **source(decoder.MODEL)},
             "packages": {p: metadata.version(p) for p in ("av", "ml_dtypes", "numpy")},
         },
-        hidden=np.concatenate(hidden_in),
+        hidden=np.concatenate(hidden_in) if values else None,
         model=Model(float(model.epsilon), model.rotary_base, model.frequencies, (True,) * len(layers)),
     )
 

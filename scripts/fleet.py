@@ -1,6 +1,8 @@
 """`vrex fleet`: hours of video on many devices, on Dask, results kept as they arrive."""
 
+import csv
 import hashlib
+import io
 import itertools
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -11,6 +13,7 @@ import typer
 from rich.progress import Progress
 from rich.table import Table
 
+from golden.files import write_atomically
 from scripts import console
 from sim.evaluate_policies import PROFILES
 from sim.fleet import PLATFORMS, Device, day
@@ -46,8 +49,8 @@ def command(
         if missing:
             from synth.sweep.run import cluster, results
 
-            client = stack.enter_context(cluster(scheduler, jobs, workers))
             try:
+                client = stack.enter_context(cluster(scheduler, jobs, workers))
                 for key, row in results(client, day, missing):
                     database.put(key, {k: str(v) for k, v in asdict(missing[key]).items()}, row)
                     rows[key] = row
@@ -56,15 +59,34 @@ def command(
                 bar.stop()
                 console.err.print("interrupted; results so far are kept: run the same command again")
                 raise typer.Exit(130) from None
-    found = [rows[key] for key in keys]
+        found = [rows[key] for key in keys]
+        write_atomically(folder / "fleet.csv", as_csv(devices, found).encode())
     if json:
-        console.print_json([asdict(d) | {"error": r.error} | r.result for d, r in zip(devices, found, strict=True)])
+        console.print_json(entries(devices, found))
     else:
         console.out.print(table(devices, found))
+        console.out.print(f"{folder}/fleet.db and fleet.csv", highlight=False)
     failed = [row.error for row in found if row.error]
     if failed:
         console.err.print(f"{len(failed)} of {len(found)} devices failed, the first: {failed[0]}", highlight=False)
         raise typer.Exit(1)
+
+
+def entries(devices: list[Device], rows: list[Row]) -> list[dict]:
+    """What is known of each device; `asked` hours of video, of which it keeps up with `hours`."""
+    own = ({"asked" if n == "hours" else n: v for n, v in asdict(d).items()} for d in devices)
+    return [d | {"error": r.error} | r.result for d, r in zip(own, rows, strict=True)]
+
+
+def as_csv(devices: list[Device], rows: list[Row]) -> str:
+    """A line a device, under the names of `entries`."""
+    table = entries(devices, rows)
+    text = io.StringIO()
+    names = sorted(dict.fromkeys(n for entry in table for n in entry), key="error".__eq__)  # the error at the end
+    out = csv.DictWriter(text, names, lineterminator="\n")
+    out.writeheader()
+    out.writerows(table)
+    return text.getvalue()
 
 
 def table(devices: list[Device], rows: list[Row]) -> Table:

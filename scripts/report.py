@@ -46,11 +46,13 @@ def command(
     seed: console.Seed = 1,
     json: console.Json = False,
 ) -> None:
-    """Parameters, areas, Table III, sweep, verification, layers, evaluation, coverage and waveforms on one page."""
+    """Verdicts, sweep, verification, areas, layers, evaluation, coverage, waveforms, parameters: one page."""
     with console.one_line_errors():
         system = console.params(preset, param)
         data = Trace.load(trace)
-        swept = _sweep(sweep) if sweep else []  # before the long part, as a wrong folder should not cost it
+        swept, choice = (
+            _sweep(sweep) if sweep else ([], [])
+        )  # before the long part, as a wrong folder should not cost it
         ran = layers_of(run) if run else []
         evaluated = evaluation_of(evaluation) if evaluation else []
         tested = _tests(tests)
@@ -75,15 +77,16 @@ def command(
                 progress.advance(bar)
         differs = [f"{u}, {o.table}: {d}" for u, found in outcomes.items() for o in found for d in o.differences]
         sections = [
-            *_parameters(system),
-            _diagram(system, areas),
-            *_areas(areas),
+            _verdicts(outcomes, choice, tested),
             *swept,
             _verification(outcomes, data),
+            _diagram(system, areas),
+            *_areas(areas),
             *ran,
             *evaluated,
             tested,
             *(_waveform(unit, picture) for unit, picture in pictures.items()),
+            *_parameters(system),
         ]
         lead = f"Preset {preset}" + (f" with {', '.join(param)}" if param else "") + f", trace {trace.name}."
         verdict = f"{len(differs)} differences from golden." if differs else "Every beat equals golden."
@@ -201,28 +204,52 @@ def _tree_map(rows: dict[str, Row]) -> str:
     return page.svg(figure)
 
 
-def _sweep(folder: Path) -> list[Section]:
-    """The front of a sweep and its plots. Raises: `ValueError` for a folder that `vrex sweep` did not write."""
+def _verdicts(outcomes: dict[str, list[Outcome]], choice: list[list[str]], tested: Section) -> Section:
+    """What a reader wants first: is it right, which design to take, what has been tested."""
+    runs = [o for found in outcomes.values() for o in found]
+    wrong = sum(len(o.differences) for o in runs)
+    verdict = f"{wrong:,} differences" if wrong else "every beat is equal"
+    rows = [["RTL against golden", verdict, f"{sum(o.beats for o in runs):,} beats of {len(runs):,} runs"], *choice]
+    passed, failed, skipped = (sum(int(row[i].replace(",", "")) for row in tested.rows) for i in (1, 2, 3))
+    counts = f"{passed:,} passed, {failed:,} failed, {skipped:,} skipped" if tested.rows else "none on record"
+    return Section("Verdicts", "", ["what", "verdict", "of"], [*rows, ["tests", counts, f"{len(tested.rows):,} files"]])
+
+
+def _sweep(folder: Path) -> tuple[list[Section], list[list[str]]]:
+    """The front of a sweep and its plots, and the verdict on it.
+
+    Raises: `ValueError` for a folder that `vrex sweep` did not write.
+    """
     try:
         points = json_format.loads((folder / "points.json").read_text())
+        shown = [p["point"] for p in points]
         rows = [Result(p["result"], p["error"]) for p in points]
-        best = {i: p["point"] for i, p in enumerate(points) if p["front"]}
-        objectives = [o for o in OBJECTIVES if any(o in r.result for r in rows)]
+        best = [i for i, p in enumerate(points) if p["front"]]
+        objectives = tuple(o for o in OBJECTIVES if any(o in r.result for r in rows))
+        choice = front.chosen(rows, best, objectives)
         names = list(points[0]["point"]) if points else []
         body = [
-            [*(str(point[n]) for n in names), *(number(rows[i].result[o], 4) for o in objectives)]
-            for i, point in best.items()
+            [
+                *(str(shown[i][n]) for n in names),
+                *(number(rows[i].result[o], 4) for o in objectives),
+                "chosen" if i == choice else "",
+            ]
+            for i in best
         ]
-        same = [o for o in objectives if len({r.result[o] for r in rows if not r.error}) == 1]
-        pairs = list(itertools.combinations([o for o in objectives if o not in same], 2))
-        plots = [page.svg(front.plot(rows, set(best), x, y)) for x, y in pairs]
+        varied = front.differing(rows, objectives)
+        pairs = itertools.combinations(varied, 2)
+        plots = [front.hover(page.svg(front.plot(shown, rows, set(best), x, y))) for x, y in pairs]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise ValueError(f"sweep={folder}: not a folder that `vrex sweep` wrote ({e})") from None
     failed = sum(bool(r.error) for r in rows)
-    note = f"{len(points):,} points, {failed:,} failed, {len(best):,} on the Pareto front."
-    note += f" The same at all points, so not plotted: {', '.join(OBJECTIVES[o].title for o in same)}." if same else ""
-    heads = [*names, *(f"{OBJECTIVES[o].title}, {OBJECTIVES[o].unit}" for o in objectives)]
-    return [Section("Sweep", note, heads, body, f'<div class="plots">{"".join(plots)}</div>')]
+    counts = f"{len(points):,} points, {failed:,} failed, {len(best):,} on the Pareto front"
+    same = [OBJECTIVES[o].title for o in objectives if o not in varied]
+    note = f"{counts}." + (f" The same at all points, so not plotted: {', '.join(same)}." if same else "")
+    note += " Chosen: the point of the front nearest to the best of every objective, each scaled over the front."
+    heads = [*names, *(f"{OBJECTIVES[o].title}, {OBJECTIVES[o].unit}" for o in objectives), ""]
+    verdict = "no point has a result" if choice is None else ", ".join(f"{n} {v}" for n, v in shown[choice].items())
+    section = Section("Sweep", note, heads, body, f'<div class="plots">{"".join(plots)}</div>' if plots else "")
+    return [section], [["sweep: chosen point", verdict, counts]]
 
 
 def _verification(outcomes: dict[str, list[Outcome]], data: Trace) -> Section:

@@ -11,19 +11,31 @@ from rich.table import Table
 from golden.params import check
 from scripts import console
 from sim.evaluate import PLATFORMS
-from sim.evaluate_limits import engines, limits
+from sim.evaluate_limits import BATCHES, engines, limits
+from sim.evaluate_limits import CACHES as LIMIT_CACHES
+from sim.evaluate_policies import CACHES as POLICY_CACHES
 from sim.evaluate_policies import PROFILES, Profile, policies, profile
 from sim.memory.curves import Curve, all_curves
+from sim.platform import EDGE, SERVER
 from sim.selection import RATIOS, shares
-from sim.system import NOT_SELECTING, simulate
+from sim.system import NOT_SELECTING, lacks, selected, simulate
 from sim.timeline import Pass, Point
 from sim.workload import TABLE_II, Decoder, Selection, Session, measured, table_ii, traced
 
-WHAT = ("point", "memories", "limits", "engines", "policies", "selection")
-CURVES = {"memories": all_curves, "limits": lambda: [limits()], "engines": lambda: [engines()]}
 T = TypeVar("T")
 STAGES = ("frame", "question", "token")
 POLICIES = (*TABLE_II, *NOT_SELECTING)
+SYSTEMS = {"edge": EDGE, "server": SERVER}
+# What each table depends on; the other options are refused.
+_PASS = {"--platform", "--policy", "--cache", "--batch", "--stage", "--select"}
+WHAT = {
+    "point": _PASS | {"-o"},
+    "memories": set(),
+    "limits": _PASS,
+    "engines": _PASS,
+    "policies": {"--platform", "--cache", "--batch", "FILES"},
+    "selection": {"FILES"},
+}
 
 
 def command(
@@ -34,14 +46,20 @@ def command(
         ),
     ] = "point",
     files: Annotated[list[Path] | None, typer.Argument(help="results.json files of `vrex stream`.")] = None,
-    on: Annotated[str, typer.Option("--platform", help=f"One of {', '.join(PLATFORMS)}.")] = "edge",
-    policy: Annotated[str, typer.Option(help=f"One of {', '.join(POLICIES)}.")] = "resv",
-    cache: Annotated[int, typer.Option(help="Tokens of a stream in the cache.")] = 40960,
-    batch: Annotated[int, typer.Option(help="Streams.")] = 1,
-    stage: Annotated[str, typer.Option(help=f"One of {', '.join(STAGES)}.")] = "frame",
+    on: Annotated[
+        str | None,
+        typer.Option("--platform", help=f"One of {', '.join(PLATFORMS)}; edge [limits, engines: edge and server]."),
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help=f"One of {', '.join(POLICIES)}; resv.")] = None,
+    cache: Annotated[
+        int | None, typer.Option(help="Tokens of a stream in the cache; 40960 [limits, policies: several].")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Streams; 1 [engines: several].")] = None,
+    stage: Annotated[str | None, typer.Option(help=f"One of {', '.join(STAGES)}; frame.")] = None,
     select: Annotated[
-        str, typer.Option(help=f"Share of the cache: table2 (V-Rex), {', '.join(RATIOS)}, or a results.json file.")
-    ] = "table2",
+        str | None,
+        typer.Option(help=f"Share of the cache: table2 (V-Rex; default), {', '.join(RATIOS)}, or a results.json file."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", parser=console.folder, help="Folder for the plot of timeline and bandwidth.")
     ] = None,
@@ -49,41 +67,76 @@ def command(
 ) -> None:
     """Simulate a frame, a question or a token on a platform, stage by stage; or print the memories' efficiencies."""
     with console.one_line_errors():
-        check(what in WHAT, "what", what, f"must be one of {', '.join(WHAT)}")
-        if what in CURVES:
-            curves = CURVES[what]()
-            _show([vars(c) for c in curves] if json else [table(c) for c in curves], json)
-            return
-        if what == "policies":
-            check(on in ("edge", "server"), "platform", on, "must be one of edge, server")
-            curve = policies(PLATFORMS[on], _read(files[0], _profiles) if files else PROFILES)
-            _show([vars(curve)] if json else [table(curve)], json)
+        given = {"FILES": files, "--platform": on, "--policy": policy, "--cache": cache, "--batch": batch}
+        _check_given(what, given | {"--stage": stage, "--select": select, "-o": output})
+        if what == "memories":
+            _curves(all_curves(), json)
             return
         if what == "selection":
             check(bool(files), "files", files, "name at least one results.json")
             _show({str(f): _described(f) for f in files}, True)
             return
+        known = PLATFORMS if what == "point" else SYSTEMS
         for name, value, allowed in (
-            ("platform", on, PLATFORMS),
+            ("platform", on, known),
             ("policy", policy, POLICIES),
             ("stage", stage, STAGES),
         ):
-            check(value in allowed, name, value, f"must be one of {', '.join(allowed)}")
+            check(value is None or value in allowed, name, value, f"must be one of {', '.join(allowed)}")
+        caches, batches = ((n,) if n is not None else () for n in (cache, batch))
+        if what == "policies":
+            check(len(files or []) <= 1, "files", len(files or []), "must be one results.json at most")
+            profiles = _read(files[0], _profiles) if files else PROFILES
+            own = (SYSTEMS[on or "edge"], profiles, caches or POLICY_CACHES, batch or 1)
+            _curves([policies(*own)], json)
+            return
+        stage, policy = stage or "frame", policy or "resv"
         rows = {"frame": Session.frame_tokens, "question": Session.question, "token": 1}[stage]
-        point = Point(cache, batch, rows, stage == "frame", policy)
-        done = simulate(PLATFORMS[on], point, selection(select, policy, point.model))
+        point = Point(cache or 40960, batch or 1, rows, stage == "frame", policy)
+        chosen = selection(select, policy, point.model)
+        if what == "limits":
+            _curves([limits(point, chosen, caches or LIMIT_CACHES, (on,) if on else ())], json)
+            return
+        if what == "engines":
+            _curves([engines(point, chosen, batches or BATCHES, (SYSTEMS[on],) if on else (EDGE, SERVER))], json)
+            return
+        on = on or "edge"
+        missing = lacks(PLATFORMS[on], point, chosen)
+        check(not missing, "cache", point.cache, f"needs {missing} on {on}: lower --cache or --batch")
+        done = simulate(PLATFORMS[on], point, chosen)
     if output:
         from sim.evaluate_plots import timeline
 
-        for path in timeline(PLATFORMS[on], done, output, f"{on}-{policy}-{cache}-{stage}"):
+        for path in timeline(PLATFORMS[on], done, output, f"{on}-{policy}-{point.cache}-{stage}"):
             console.err.print(f"wrote {path}", highlight=False)
-    _show(report(done) if json else [stages(done, f"{stage} of {batch} x {cache} tokens, {policy} on {on}")], json)
+    title = f"{stage} of {point.batch} x {point.cache} tokens, {policy} on {on}, {chosen.name}"
+    _show(report(done) | {"selection": chosen.name} if json else [stages(done, title)], json)
 
 
-def selection(name: str, policy: str, model: Decoder) -> Selection:
-    """What --select names."""
-    if name == "table2":
+def _check_given(what: str, given: dict[str, object]) -> None:
+    """Raise `ParamError` for a table that is not there, and for an option that it does not depend on."""
+    check(what in WHAT, "what", what, f"must be one of {', '.join(WHAT)}")
+    for name, value in given.items():
+        if value not in (None, []):
+            used = ", ".join(sorted(WHAT[what])) or "no option"
+            fix = f"has no effect on `vrex simulate {what}`, which depends on {used}: leave it out"
+            check(name in WHAT[what], name, str(value), fix)
+    for name in ("--cache", "--batch"):
+        value = given[name]
+        check(value is None or value >= 1, name[2:], value, "must be at least 1")
+
+
+def selection(name: str | None, policy: str, model: Decoder) -> Selection:
+    """What --select names; Table II's shares if it is left out.
+
+    Raises `ParamError` where the shares are not those of the policy.
+    """
+    if policy in NOT_SELECTING:
+        check(name is None, "select", name, f"has no effect on {policy}, which selects nothing: leave it out")
+        return selected(Point(1, policy=policy, model=model), None)
+    if name in (None, "table2"):
         return table_ii(policy, model)
+    check(policy == "resv", "select", name, f"has the shares of resv, not of {policy}: leave it out for Table II's")
     if name in RATIOS:
         return traced(model, name)
     path = Path(name)
@@ -140,7 +193,7 @@ def _read(path: Path, what: Callable[[dict], T]) -> T:
     """`what` of a results.json. Raises: `ValueError` for any other file."""
     try:
         return what(jsonlib.loads(path.read_text()))
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as e:
         raise ValueError(f"{path}: not a results.json that `vrex stream` wrote with this policy ({e!r})") from None
 
 
@@ -151,6 +204,10 @@ def _profiles(results: dict) -> dict[str, Profile]:
 def _described(path: Path) -> dict:
     frame, text = _read(path, shares)
     return {"frame": [[round(float(x), 3) for x in row] for row in frame], "text": round(text, 4), "mean": frame.mean()}
+
+
+def _curves(curves: list[Curve], as_json: bool) -> None:
+    _show([vars(c) for c in curves] if as_json else [table(c) for c in curves], as_json)
 
 
 def _show(what, as_json: bool) -> None:

@@ -10,13 +10,14 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from golden.params import check
+from golden.params import ParamError, check
 from scripts import console
 from scripts.verify import FIXTURE
-from synth.sweep import points
+from synth.sweep import evaluate, points
 from synth.sweep.database import Database, Row
 from synth.sweep.evaluate import OBJECTIVES, Settings
 
+SOME = 10_000  # points of a grid among which a search looks for one that is a design
 NOTE = (
     "cycles: mean over the timed frames and the recorded layers, keys phase + query phase. area: the units of the DRE, "
     "each synthesised on its own, with their memories, N_WTU-h cores counted. fmax: the slowest unit. "
@@ -55,7 +56,7 @@ def command(
 ) -> None:
     """Evaluate a grid, a list or a search of designs and print the Pareto front; run it again to resume."""
     # Dask and Matplotlib take half a second to import, for which no other command should wait.
-    from synth.sweep import front
+    from synth.sweep import effects, front
     from synth.sweep.run import Sweep, cluster
     from synth.sweep.search import search as searched
 
@@ -65,41 +66,50 @@ def command(
             check(o in OBJECTIVES, "objective", o, f"must be of {', '.join(OBJECTIVES)}")
         check(not (listed and search), "--list", search, "a search goes through a grid; leave out one")
         space = points.axes(axes, param or [])
+        points.check_names(space, param or [])
         settings = Settings.of(trace, queries, liberty or [], effort, target, node)
         asked = [] if search else list(points.points(space, listed))
         design = partial(points.design, preset, param or [], th_hd=th_hd, ratio=ratio)
-        _check_some(design, asked or [{a.name: a.values[0] for a in space}])
+        some = asked or [points.at(space, i) for i in range(min(SOME, points.size(space, False)))]
+        _check_some(design, some)
+        unread = effects.unread(space, some, lambda point: evaluate.task(design(point), objectives, settings).key)
+        told = [f"{a.given}: no objective of {', '.join(objectives)} depends on it; leave it out" for a in unread]
+        _warn(told, json)
         database = stack.enter_context(Database(folder / "sweep.db"))
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        bar = stack.enter_context(
-            Progress(
-                *columns,
-                TextColumn("{task.fields[end]}"),
-                console=console.err,
-                disable=json or not console.err.is_terminal,
-            )
-        )
+        bar = stack.enter_context(_progress(json or not console.err.is_terminal))
         task = bar.add_task("points", total=search or len(asked), end="")
         connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, workers)))
-        sweep = Sweep(
-            settings, objectives, design, database, connect, lambda left: bar.update(task, advance=1, end=_end(left))
-        )
+
+        def progress(ended: int, left: float | None) -> None:
+            if not (ended or left is None or console.err.is_terminal or json):  # a log has no bar: once, at the start
+                console.err.print(f"{search or len(asked)} points, {_end(left)}", highlight=False)
+            bar.update(task, advance=ended, end=_end(left))
+
+        sweep = Sweep(settings, objectives, design, database, connect, progress)
+        dropped: list[str] = []
         try:
             if search:
-                asked, rows = searched(space, objectives, search, seed, sweep.run)
+                feasible = partial(_feasible, design, dropped)
+                asked, rows = searched(space, objectives, search, seed, sweep.run, feasible)
             else:
                 rows = sweep.run(asked)
         except KeyboardInterrupt:
             bar.stop()
             console.err.print("interrupted; results so far are kept: run the same command again")
             raise typer.Exit(130) from None
-        front.write(folder, asked, rows, objectives)
+        shown = [points.named(space, p) for p in asked]
+        front.write(folder, shown, rows, objectives)
     best = front.front_of(rows, objectives)
+    choice = front.chosen(rows, best, objectives)
+    late = effects.warnings(tuple(a for a in space if a not in unread), asked, rows, objectives)
+    if dropped:
+        late.append(f"{len(dropped)} points that are no design were dropped, the first: {dropped[0]}")
+    _warn(late, json)
     if json:
-        found = [{"point": p, "result": r.result, "error": r.error} for p, r in zip(asked, rows, strict=True)]
-        console.print_json({"points": found, "front": best})
+        found = [{"point": p, "result": r.result, "error": r.error} for p, r in zip(shown, rows, strict=True)]
+        console.print_json({"points": found, "front": best, "chosen": choice, "warnings": told + late})
     else:
-        _print(space, asked, rows, best, objectives)
+        _print(space, shown, rows, best, choice, objectives)
         console.out.print(f"{NOTE}\n{folder}/sweep.db, points.csv, points.json and plots", highlight=False)
     failed = [row.error for row in rows if row.error]
     if failed:
@@ -123,22 +133,45 @@ def _check_some(design, asked: list[points.Point]) -> None:
     raise errors[0]
 
 
+def _feasible(design, dropped: list[str], point: points.Point) -> bool:
+    """Whether a point is a design; if not, the reason goes to `dropped`."""
+    try:
+        design(point)
+    except ParamError as e:
+        dropped.append(str(e))
+        return False
+    return True
+
+
+def _progress(quiet: bool) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TextColumn("{task.fields[end]}"), console=console.err, disable=quiet)
+
+
+def _warn(lines: list[str], quiet: bool) -> None:
+    for line in [] if quiet else lines:
+        console.err.print(f"[yellow]warning:[/] {line}", highlight=False, soft_wrap=True)
+
+
 def _end(left: float | None) -> str:
     return "" if left is None else f"ends about {datetime.now() + timedelta(seconds=left):%H:%M:%S}"
 
 
 def _print(
     space: tuple[points.Axis, ...],
-    asked: list[points.Point],
+    shown: list[dict[str, int | float | str]],
     rows: list[Row],
     best: list[int],
+    choice: int | None,
     objectives: tuple[str, ...],
 ) -> None:
-    table = Table(title=f"Pareto front: {len(best)} of {len(rows)} points")
+    table = Table(title=f"Pareto front: {len(best)} of {len(rows)} points", caption="*: nearest to the best of each")
     for a in space:
         table.add_column(a.given, justify="right" if a.ordered else "left")
     for o in objectives:
         table.add_column(f"{o} ({OBJECTIVES[o].unit})" if o != OBJECTIVES[o].unit else o, justify="right")
+    table.add_column("")
     for i in best:
-        table.add_row(*(asked[i][a.name] for a in space), *(f"{rows[i].result[o]:,.1f}" for o in objectives))
+        numbers = (f"{rows[i].result[o]:,.1f}" for o in objectives)
+        table.add_row(*map(str, shown[i].values()), *numbers, "*" if i == choice else "")
     console.out.print(table)

@@ -36,7 +36,7 @@ def command(
     layers: Annotated[str, typer.Option(help="Decoder layers from 0 (SmolLM2: to 29), e.g. 0,1,2.")] = "0,1,2",
     fps: Annotated[float | None, typer.Option(help="Frames a second to sample; all of them if left out.")] = None,
     queries: Annotated[int | None, typer.Option(help="Keep queries of the last N frames only.")] = None,
-    values: Annotated[bool, typer.Option(help="Record the values too.")] = True,
+    values: Annotated[bool, typer.Option(help="Record the values, and what goes into the first layer, too.")] = True,
     question: Annotated[str, typer.Option(help="Text after the frames.")] = "",
     generate: Annotated[int, typer.Option(help="Tokens to generate; runs all layers.")] = 0,
     json: console.Json = False,

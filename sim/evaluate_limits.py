@@ -1,14 +1,15 @@
 """What limits V-Rex at 40K tokens and beyond, and what lifts it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from sim.memory.curves import Curve
 from sim.memory.pcie import LINKS
 from sim.memory.ssd import Ssd
 from sim.platform import EDGE, SERVER, Vrex
-from sim.system import simulate
+from sim.system import lacks, simulate
 from sim.timeline import Pass, Point
-from sim.workload import Decoder, traced
+from sim.workload import Selection
 
 CACHES = (10240, 40960, 131072, 1 << 20)
 
@@ -40,16 +41,15 @@ def binds(p: Pass) -> str:
     return max(("LXE", "DRE", "link"), key=p.busy)
 
 
-def limits(trace: str = "world", caches: tuple[int, ...] = CACHES, only: tuple[str, ...] = ()) -> Curve:
-    """Milliseconds of a frame with the shares of a trace, and what works longest; `only`: these platforms, all if
-    none."""
-    shares, rows = traced(Decoder(), trace), []
+def limits(at: Point, shares: Selection, caches: tuple[int, ...] = CACHES, only: tuple[str, ...] = ()) -> Curve:
+    """Milliseconds of `at` with other caches, and what works longest; `only`: platforms that begin so, all if none."""
+    rows = []
     for name, v in platforms().items():
-        if only and name not in only:
+        if only and not name.startswith(only):
             continue
-        passes = [simulate(v, Point(cache), shares) for cache in caches]
-        rows.append((name, *(f"{p.seconds * 1e3:.0f} {binds(p)}" for p in passes)))
-    return Curve("A frame, ms, and what works longest", ("platform", *(f"{c >> 10}K" for c in caches)), rows)
+        rows.append((name, *(_cell(v, replace(at, cache=c), shares, _limit) for c in caches)))
+    title = f"{_pass(at)}, batch {at.batch}: ms, and what works longest, or what memory it lacks; {shares.name}"
+    return Curve(title, ("platform", *(_size(c) for c in caches)), rows)
 
 
 # N_HCU-h, N_HCU-w, N_WTU-h, N_WTU-w: V-Rex VI-A's, larger, and ever smaller.
@@ -57,16 +57,37 @@ ENGINES = ((2, 32, 2, 32), (1, 16, 1, 16), (1, 16, 1, 8), (1, 8, 1, 8), (1, 8, 1
 BATCHES = (1, 4, 16)
 
 
-def engines(trace: str = "world", cache: int = 40960) -> Curve:
-    """Milliseconds of a frame with DREs of other sizes, and in brackets those in which the DRE works."""
-    shares, rows = traced(Decoder(), trace), []
-    for v in (EDGE, SERVER):
+def engines(
+    at: Point, shares: Selection, batches: tuple[int, ...] = BATCHES, on: tuple[Vrex, ...] = (EDGE, SERVER)
+) -> Curve:
+    """Milliseconds of `at` in other batches with DREs of other sizes, and in brackets those in which the DRE works."""
+    rows = []
+    for v in on:
         for hcu_h, hcu_w, wtu_h, wtu_w in ENGINES:
             dre = v.core.dre
             units = {"hcu": replace(dre.hcu, n_h=hcu_h, n_w=hcu_w), "wtu": replace(dre.wtu, n_h=wtu_h, n_w=wtu_w)}
             changed = replace(v, core=replace(v.core, dre=replace(dre, **units)))
-            passes = [simulate(changed, Point(cache, batch), shares) for batch in BATCHES]
-            cells = (f"{p.seconds * 1e3:.1f} ({p.busy('DRE') * 1e3:.1f})" for p in passes)
+            cells = (_cell(changed, replace(at, batch=n), shares, _engine) for n in batches)
             rows.append((v.name, f"{hcu_h} x {hcu_w}", f"{wtu_h} x {wtu_w}", *cells))
-    title = f"A frame at {cache >> 10}K, ms, and in brackets those of the DRE"
-    return Curve(title, ("platform", "N_HCU", "N_WTU", *(f"batch {n}" for n in BATCHES)), rows)
+    title = f"{_pass(at)} at {_size(at.cache)}: ms, and in brackets those of the DRE; {shares.name}"
+    return Curve(title, ("platform", "N_HCU", "N_WTU", *(f"batch {n}" for n in batches)), rows)
+
+
+def _pass(at: Point) -> str:
+    return f"A {'frame' if at.frame else 'question' if at.rows > 1 else 'token'} of {at.policy}"
+
+
+def _cell(v: Vrex, at: Point, shares: Selection, say: Callable[[Pass], str]) -> str:
+    return lacks(v, at, shares) or say(simulate(v, at, shares))
+
+
+def _limit(p: Pass) -> str:
+    return f"{p.seconds * 1e3:.0f} {binds(p)}"
+
+
+def _engine(p: Pass) -> str:
+    return f"{p.seconds * 1e3:.1f} ({p.busy('DRE') * 1e3:.1f})"
+
+
+def _size(tokens: int) -> str:
+    return f"{tokens >> 10}K" if tokens % 1024 == 0 else f"{tokens:,}"

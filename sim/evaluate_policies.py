@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from sim.memory.curves import Curve
 from sim.platform import Vrex
-from sim.system import simulate
+from sim.system import lacks, simulate
 from sim.timeline import Pass, Point
-from sim.workload import Session, constant
+from sim.workload import Selection, Session, constant
 
 CACHES = (10240, 40960, 131072)
 
@@ -70,26 +70,29 @@ def point(p: Profile, cache: int, stage: str = "frame", batch: int = 1) -> Point
     return Point(held, batch, rows, frame, "oaken" if p.bits == 4 else "resident")
 
 
+def shares(p: Profile, at: Point) -> Selection:
+    """What a policy fetches, the same in all layers."""
+    return constant("profile", p.frame, p.text, at.model)
+
+
 def run(v: Vrex, p: Profile, at: Point) -> Pass | None:
-    """The pass; None where the device's memory does not hold the cache."""
-    if at.device_bytes > v.capacity:
-        return None
-    return simulate(v, at, constant("profile", p.frame, p.text, at.model))
+    """The pass; None where the device's memory, or the drive, does not hold what it needs."""
+    return None if lacks(v, at, shares(p, at)) else simulate(v, at, shares(p, at))
 
 
-def policies(v: Vrex, profiles: dict[str, Profile], caches: tuple[int, ...] = CACHES) -> Curve:
-    """Milliseconds of a frame and of a token, and what a frame fetches at the middle cache."""
+def policies(v: Vrex, profiles: dict[str, Profile], caches: tuple[int, ...] = CACHES, batch: int = 1) -> Curve:
+    """Milliseconds of a frame and of a token of `batch` streams, and what a frame fetches at the middle cache."""
     rows = []
     for name, p in profiles.items():
-        points = [point(p, cache, stage) for stage in ("frame", "token") for cache in caches]
+        points = [point(p, cache, stage, batch) for stage in ("frame", "token") for cache in caches]
         passes = [run(v, p, at) for at in points]
         shown = [
-            f"{done.seconds * 1e3:.0f}" if done else f"{at.device_bytes / 2**30:.0f} GiB"
+            f"{done.seconds * 1e3:.0f}" if done else lacks(v, at, shares(p, at)).partition(" of")[0] + " GiB"
             for at, done in zip(points, passes, strict=True)
         ]
         middle = passes[len(caches) // 2]
         rows.append((name, p.home, *shown, f"{middle.fetched / 1e6:.0f}" if middle else "-"))
     sizes = [f"{c >> 10}K" for c in caches]
     head = ("policy", "cache", *(f"frame {s}" for s in sizes), *(f"token {s}" for s in sizes), "MB a frame")
-    title = f"Policies on {v.name}: ms, or what memory would be needed of {v.capacity / 2**30:.0f} GiB"
+    title = f"Policies on {v.name}, batch {batch}: ms, or what memory would be needed of {v.capacity / 2**30:.0f} GiB"
     return Curve(title, head, rows)

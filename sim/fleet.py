@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.evaluate_policies import PROFILES, point, run
+from sim.evaluate_policies import PROFILES, point, run, shares
 from sim.platform import EDGE, SERVER
+from sim.system import lacks
 from sim.timeline import Pass
 from sim.workload import Session
 
@@ -81,7 +82,12 @@ def day(device: Device) -> dict[str, float | str]:
 def _fits(device: Device, cache: int) -> int:
     """The most tokens of each stream, fewer than `cache`, that the memory holds."""
     v, p = PLATFORMS[device.platform], PROFILES[device.policy]
-    return bisect_left(range(1, cache), True, key=lambda n: point(p, n, batch=device.streams).device_bytes > v.capacity)
+
+    def full(tokens: int) -> bool:
+        at = point(p, tokens, batch=device.streams)
+        return bool(lacks(v, at, shares(p, at)))
+
+    return bisect_left(range(1, cache), True, key=full)
 
 
 def _crossing(taken: list[tuple[int, Pass]], cache: int, seconds: float, most: float) -> float:

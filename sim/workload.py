@@ -122,7 +122,7 @@ TABLE_II = {"infinigen": (1.0, 0.068), "infinigenp": (0.508, 0.068), "rekv": (0.
 
 def table_ii(policy: str, model: Decoder) -> Selection:
     """The ratios of V-Rex's Table II; everything for a policy that is not in it."""
-    return constant("table II", *TABLE_II.get(policy, (1.0, 1.0)), model)
+    return constant("shares of Table II", *TABLE_II.get(policy, (1.0, 1.0)), model)
 
 
 def measured(model: Decoder, name: str, ratios: np.ndarray, text: float) -> Selection:
@@ -134,7 +134,7 @@ def measured(model: Decoder, name: str, ratios: np.ndarray, text: float) -> Sele
     depth = np.linspace(0, len(known) - 1, model.layers)
     columns = [np.interp(depth, np.arange(len(known)), known[:, h % known.shape[1]]) for h in range(model.kv_heads)]
     frame = np.stack(columns, 1)
-    return Selection(name, frame, np.minimum(1.0, frame * (text / max(frame.mean(), 1e-9))))
+    return Selection(f"shares of {name}", frame, np.minimum(1.0, frame * (text / max(frame.mean(), 1e-9))))
 
 
 def traced(model: Decoder, stream: str = "world") -> Selection:

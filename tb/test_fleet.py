@@ -1,14 +1,17 @@
 """`vrex fleet`: how long a device keeps up, what it takes; results kept, taken up again."""
 
+import csv
 import json
 
 import pytest
 from typer.testing import CliRunner
 
+from scripts.fleet import as_csv
 from scripts.main import app
 from sim.evaluate_policies import PROFILES, point
 from sim.fleet import PLATFORMS, Device, day
 from sim.workload import Decoder, Session
+from synth.sweep.database import Row
 
 
 def vrex(folder, *words):
@@ -62,6 +65,19 @@ def test_results_are_kept(tmp_path, monkeypatch):
     found = json.loads(first.stdout)
     assert [d["policy"] for d in found] == ["hybrid", "full"]
     assert found[1] == found[1] | day(Device("edge", "full", hours=1.0))
+    rows = list(csv.DictReader((tmp_path / "fleet.csv").read_text().splitlines()))
+    assert [{n: str(v) for n, v in d.items()} for d in found] == rows
+    assert (rows[0]["policy"], rows[0]["asked"]) == ("hybrid", "1.0")
+
+
+def test_a_device_that_failed_has_a_line(tmp_path):
+    """With its error, and nothing where the others have results."""
+    text = as_csv([Device("edge", "full"), Device("edge", "resv")], [Row({"hours": 2.0}), Row({}, "broken, badly")])
+    assert text.splitlines() == [
+        "platform,policy,streams,fps,asked,hours,error",
+        "edge,full,1,2.0,24.0,2.0,",
+        'edge,resv,1,2.0,24.0,,"broken, badly"',
+    ]
 
 
 @pytest.mark.parametrize(

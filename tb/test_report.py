@@ -56,8 +56,9 @@ def made(tmp_path_factory):
 def test_page_holds_everything(made):
     text = made.read_text()
     titles = re.findall(r"<h2>(.*?)</h2>", text)
-    wanted = ["Parameters", "Retrieval engine (DRE)", "Area of the core", "Table III", "Sweep", "RTL against golden"]
+    wanted = ["Sweep", "RTL against golden", "Retrieval engine (DRE)", "Area of the core", "Table III", "Parameters"]
     assert [t for t in titles if t in wanted] == wanted
+    assert (titles[0], titles[-1]) == ("Verdicts", "Parameters"), "what is asked first, what is looked up last"
     assert [f"Streams of {u}" in titles for u in report.UNITS] == [True] * len(report.UNITS)
     assert "Every beat equals golden." in text
     swept = re.search(r'<div class="plots">.*?</div>', text, re.S)[0]
@@ -67,6 +68,18 @@ def test_page_holds_everything(made):
     assert "<td class=n>174,976</td>" in text
     row = re.search(r"<td>test_hcu</td>(.*?)</tr>", text, re.S)[1]
     assert re.findall(r"<td[^>]*>(.*?)</td>", row) == ["1", "1", "0", "full, ragged"]
+
+
+def test_page_opens_with_its_verdicts_and_a_table_of_contents(made):
+    text = made.read_text()
+    opening = text[text.index("<h2>Verdicts") :].partition("</table>")[0]
+    assert "every beat is equal" in opening
+    assert re.search(r"<td>sweep: chosen point</td><td[^>]*>n_w 8</td><td[^>]*>3 points, 1 failed, 1 on", opening)
+    assert "1 passed, 1 failed, 1 skipped" in opening
+    nav = re.search(r"<nav>.*?</nav>", text)[0]
+    links = re.findall(r'<a href="#(\w+)">(.*?)</a>', nav)
+    assert links == re.findall(r'<section id="(\w+)"><h2>(.*?)</h2>', text)
+    assert "<title>n_w=8: cycles 174,976, area 1.5</title>" in text
 
 
 def test_page_can_be_read(made):

@@ -4,17 +4,20 @@ commands."""
 import json
 import re
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
+import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from hdl.params import preset
 from scripts import evaluate
+from scripts import simulate as simulate_command
 from scripts.main import app
-from sim import accelerator, units
+from sim import accelerator, evaluate_limits, units
 from sim.dpe import DpeTime
 from sim.evaluate import CACHES, PLATFORMS, Claims, Points, judged
 from sim.evaluate_limits import ENGINES, engines, limits
@@ -26,7 +29,7 @@ from sim.hcu import HcuTime
 from sim.memory.pcie import LINKS
 from sim.platform import A100, AGX, EDGE, SERVER
 from sim.selection import shares
-from sim.system import simulate
+from sim.system import device_bytes, lacks, simulate
 from sim.timeline import Pass, Point, Timeline
 from sim.workload import Decoder, Selection, Vision, constant, measured, table_ii, traced
 from tb.pages import faults
@@ -225,7 +228,8 @@ def test_uneven_layers_gain_from_fetching_further_ahead():
 
 def test_beyond_40k_the_link_limits_and_a_wider_one_lifts_it():
     only = ("edge", "edge, PCIe 4.0 x4", "server", "server, PCIe 6.0 x16")
-    edge, wide, server, six = (row[1:] for row in limits(caches=(10240, 131072), only=only).rows)
+    rows = limits(Point(10240), traced(MODEL), caches=(10240, 131072), only=only).rows
+    edge, wide, server, six = (row[1:] for row in rows if row[0] in only)
     assert [c.split()[1] for c in (*edge, *server)] == ["LXE", "link", "LXE", "link"]
     assert six[1].endswith("LXE")
     for narrow, better in ((edge, wide), (server, six)):
@@ -233,7 +237,7 @@ def test_beyond_40k_the_link_limits_and_a_wider_one_lifts_it():
 
 
 def test_a_smaller_dre_takes_longer_and_stays_hidden():
-    rows = [row for row in engines().rows if row[0] == EDGE.name]
+    rows = engines(Point(40960), traced(MODEL), on=(EDGE,)).rows
     assert len(rows) == len(ENGINES)
     whole, inside = (
         np.array([[float(re.split(r"[ ()]+", cell)[k]) for cell in row[3:]] for row in rows]) for k in (0, 1)
@@ -262,6 +266,20 @@ def test_timeline_is_in_order():
 def test_bad_points_are_named():
     with pytest.raises(ValueError, match="cache=0: must be at least 1"):
         Point(0)
+
+
+def test_what_a_pass_keeps_in_device_memory():
+    """Weights; the ring, two layers of what is fetched and the representatives, of every stream."""
+    shares_, at = constant("x", 0.25, 0.1, MODEL), Point(40960, batch=2)
+    weights = Point(1, policy="flexgen").device_bytes
+    fetched, ring = 2 * 0.25 * (40960 - 256) * 4096, 256 * 131072
+    means = 1024 * 32 * 8 * 128 * 2
+    assert device_bytes(EDGE, at, shares_) == weights + 2 * (fetched + ring + means)
+    assert device_bytes(EDGE, replace(at, policy="resident"), shares_) == weights + 2 * 40960 * MODEL.token_bytes
+    assert lacks(EDGE, Point(10_000_000), constant("x", 0.2, 0.1, MODEL)) == ""
+    assert lacks(EDGE, Point(10_000_000), table_ii("resv", MODEL)) == "40 of 32 GiB of device memory"
+    assert lacks(EDGE, Point(10_000_000, batch=2), constant("x", 0.01, 0.01, MODEL)).endswith("GiB of the drive")
+    assert lacks(SERVER, Point(10_000_000), table_ii("resv", MODEL)) == ""
 
 
 # Evaluation
@@ -405,6 +423,57 @@ def test_simulate_prints_stages():
     assert all(name in text for name in ("gap", "qkv", "predict", "select", "fetch", "attention"))
 
 
+def test_the_shares_are_one_default_and_named():
+    for what in ([], ["limits", "--cache", "10240", "--platform", "server"], ["engines", "--batch", "1"]):
+        plain, world = (vrex("simulate", *what, *more).stdout for more in ([], ["--select", "world"]))
+        assert "shares of Table II" in " ".join(plain.split())
+        assert "shares of trace world" in " ".join(world.split())
+    limit = vrex("simulate", "limits", "--platform", "edge", "--cache", "40960", "--json").stdout
+    rows = json.loads(limit)[0]["rows"]
+    point = json.loads(vrex("simulate", "--json").stdout)
+    assert point["selection"] == "shares of Table II"
+    assert rows[0][1].split()[0] == f"{point['seconds'] * 1e3:.0f}"
+
+
+# A value of each option of `vrex simulate` that is not the one taken without it.
+GIVEN = {
+    "files": ("results.json",),
+    "on": ("--platform", "server"),
+    "policy": ("--policy", "infinigenp"),
+    "cache": ("--cache", "10240"),
+    "batch": ("--batch", "2"),
+    "stage": ("--stage", "token"),
+    "select": ("--select", "world"),
+    "output": ("-o", "plots"),
+}
+
+
+@pytest.mark.parametrize("what", simulate_command.WHAT)
+def test_every_option_has_an_effect_or_is_refused(what, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(evaluate_limits, "platforms", lambda: {"edge": EDGE, "server": SERVER})
+    own = {"ratio": [[0.5]], "tokens": {"device": 500.0, "host": 1500.0}}
+    own |= {stage: {"kept": 0.6, "fetched": 0.2} for stage in ("frame", "generation")}
+    (tmp_path / "results.json").write_text(json.dumps(results(**{"resv-paper": own})))
+    plain = cache(lambda: vrex("simulate", what).stdout)
+    command = typer.main.get_command(app).commands["simulate"]
+    options = {p.name for p in command.params} - {"what", "json", "help"}
+    assert options == set(GIVEN), "an option that this test does not know"
+    for name in options:
+        run = vrex("simulate", what, *GIVEN[name])
+        if run.exit_code:
+            assert run.exit_code == 2
+            assert f"has no effect on `vrex simulate {what}`" in run.stderr
+            assert run.stderr.count("\n") == 1
+        elif name == "output":
+            assert list((tmp_path / "plots").iterdir())
+        else:
+            assert run.stdout != plain(), name
+    assert {name for name in ("cache", "batch", "on") if not vrex("simulate", what, *GIVEN[name]).exit_code} == (
+        set() if what in ("memories", "selection") else {"cache", "batch", "on"}
+    )
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -415,6 +484,12 @@ def test_simulate_prints_stages():
         (("simulate", "--select", "x"), "select='x': must be table2"),
         (("simulate", "--select", "nowhere.json"), "nowhere.json"),
         (("simulate", "--cache", "0"), "cache=0: must be at least 1"),
+        (("simulate", "--cache", "10000000"), "cache=10000000: needs 40 of 32 GiB of device memory on edge: lower"),
+        (("simulate", "limits", "--batch", "0"), "batch=0: must be at least 1"),
+        (("simulate", "limits", "--platform", "agx"), "platform='agx': must be one of edge, server"),
+        (("simulate", "--policy", "flexgen", "--select", "world"), "select='world': has no effect on flexgen"),
+        (("simulate", "--policy", "rekv", "--select", "world"), "select='world': has the shares of resv, not of rekv"),
+        (("simulate", "policies", "a.json", "b.json"), "files=2: must be one results.json at most"),
         (("simulate", "selection"), "name at least one results.json"),
         (("evaluate", "--trace", "x"), "trace='x': must be one of world"),
     ],

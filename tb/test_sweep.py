@@ -1,9 +1,11 @@
 """Sweeps: spaces, the join of shared unit times, results that survive every fault, the front, the search."""
 
+import importlib
 import itertools
 import json
 import os
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -13,8 +15,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
+import dask
 import numpy as np
 import pytest
+import yaml
 from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +42,7 @@ from synth.sweep.evaluate import UNITS, Settings, Task
 from synth.sweep.run import ClusterError, Estimate, Sweep
 from synth.technology import node
 from tb.dre import Scenario
-from tb.runner import Run
+from tb.runner import ROOT, Run
 from tb.verify import scenario, tables
 
 TINY = ("tiny", ["blocks=128"])
@@ -348,11 +352,11 @@ def test_an_impossible_point_is_recorded(sweep):
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError])
 def test_an_interrupted_sweep_resumes(sweep, stop):
     """Stopped after five points: these are kept, and the next run evaluates the others alone, with the same result."""
-    wanted, left = numbers(*range(20, 40)), []
+    wanted, ended = numbers(*range(20, 40)), []
 
-    def progress(seconds):
-        left.append(seconds)
-        if len(left) == 5:
+    def progress(n, left):
+        ended.append(n)
+        if sum(ended) == 5:
             raise stop
 
     sweep.progress = progress
@@ -361,7 +365,7 @@ def test_an_interrupted_sweep_resumes(sweep, stop):
     kept = set(sweep.database.get(evaluate.key_of(int(p["n"]), sweep.settings) for p in wanted))
     assert len(kept) == 5
     sweep.generation = 1
-    sweep.progress = lambda seconds: None
+    sweep.progress = lambda n, left: None
     assert [r.result["cycles"] for r in sweep.run(wanted)] == list(range(20, 40))
     assert len(sweep.ran()) == len(set(sweep.ran())) == 15
     sweep.connect = lambda: pytest.fail("nothing is left to evaluate")
@@ -378,10 +382,10 @@ def test_further_objectives_are_added(sweep):
 
 def test_points_of_one_design_are_evaluated_once(sweep):
     seen = []
-    sweep.progress = seen.append
+    sweep.progress = lambda n, left: seen.append((n, left is not None))
     assert [r.result["cycles"] for r in sweep.run([{"n": "4"}, {"n": "04"}])] == [4, 4]
     assert sweep.ran() == [4]
-    assert len(seen) == 2
+    assert seen == [(0, False), (0, True), (2, True)], "known points, the first estimate, both points at once"
 
 
 # Every parameter is an axis: two values of it that make a design, on a fresh database, all objectives.
@@ -470,7 +474,7 @@ def test_estimate():
     tasks = [Task("point", work, (i,), (shared,)) for i in range(4)]
     for t in tasks:
         e.expect(t)
-    assert e.remaining(1) is None, "no kind was seen"
+    assert e.remaining(1) == 4 * run.EXPECTED["point"] + 1, "no kind was seen, one is not known"
     e.done(tasks[0], {shared.key: 30.0, tasks[0].key: 2.0})
     assert e.remaining(1) == 6
     assert e.remaining(2) == 3
@@ -525,8 +529,8 @@ def test_workers_and_a_scheduler_that_die(by_hand, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate, "task", lambda n, objectives, s: Task("point", slow, (n,), salt=str(tmp_path)))
     done = []
 
-    def progress(left):
-        done.append(left)
+    def progress(n, left):
+        done.extend([left] * n)
         if len(done) == 4:
             worker.send_signal(signal.SIGKILL)
         if len(done) == 12 + 12 + 4:
@@ -551,16 +555,66 @@ FAKES = {  # a queue of one machine that runs a job at once
 }
 
 
+@pytest.fixture
+def queue(tmp_path, monkeypatch):
+    """Makes a queue; returns the file in which it writes what it was asked."""
+
+    def make(name: str):
+        for command, text in FAKES[name].items():
+            (tmp_path / command).write_text(f"#!/bin/sh\necho {command} >> {tmp_path}/log\n{text}\n")
+            (tmp_path / command).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.chdir(tmp_path)
+        return tmp_path / "log"
+
+    return make
+
+
 @pytest.mark.parametrize("name", FAKES)
-def test_jobs_of_a_queue(name, tmp_path, monkeypatch):
-    for command, text in FAKES[name].items():
-        (tmp_path / command).write_text(f"#!/bin/sh\necho {command} >> {tmp_path}/log\n{text}\n")
-        (tmp_path / command).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.chdir(tmp_path)
+def test_jobs_of_a_queue(name, queue):
+    log = queue(name)
     with run.cluster(jobs=name, workers=1) as client:
         assert client.submit(sum, [1, 2]).result(timeout=600) == 3
-    assert set((tmp_path / "log").read_text().split()) == set(FAKES[name]), "the job is submitted and ended"
+    assert set(log.read_text().split()) == set(FAKES[name]), "the job is submitted and ended"
+
+
+def test_slurm_as_the_manual_has_it(queue, tmp_path):
+    """The manual's jobqueue.yaml asks Slurm for what the manual says, and its workers start."""
+    text = (ROOT / "docs" / "sweeps.md").read_text().replace("/shared/vrex", str(tmp_path))
+    asked, job = (re.search(rf"```{kind}\n(.*?)```", text, re.S)[1] for kind in ("yaml", "sh"))
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "activate").write_text("")
+    own = {f"jobqueue.slurm.{n}": v for n, v in yaml.safe_load(asked)["jobqueue"]["slurm"].items()}
+    importlib.import_module("dask_jobqueue")  # which puts its defaults into the configuration
+    queue("slurm")
+    with dask.config.set(own), run.cluster(jobs="slurm", workers=1) as client:
+        assert client.submit(sum, [1, 2]).result(timeout=600) == 3
+    script = (tmp_path / "job").read_text()
+    for line in ("-p short", "-A my-project", "-t 01:00:00", "--mem=4G", f"-o {tmp_path}/logs/"):
+        assert f"#SBATCH {line}" in script
+    assert "--lifetime 55m" in script
+    assert subprocess.run(["bash", "-n"], input=job, text=True, check=False).returncode == 0
+    assert "--cluster slurm" in job
+
+
+@pytest.mark.nightly
+def test_a_job_that_reaches_its_wall_time_has_a_successor(queue):
+    log = queue("slurm")
+    with run.cluster(jobs="slurm", workers=1) as client:
+        first = client.submit(os.getppid).result(timeout=600)
+        os.kill(first, signal.SIGTERM)  # as Slurm does
+        while client.submit(os.getppid, pure=False).result(timeout=600) == first:
+            time.sleep(0.1)
+    assert log.read_text().split().count("sbatch") >= 2
+
+
+def test_ctrl_c_does_not_reach_the_workers():
+    """A terminal sends it to all processes; a worker that took it would end in a traceback on the screen."""
+    with run.cluster(workers=1) as client:
+        worker = client.submit(os.getpid).result(timeout=600)
+        os.kill(worker, signal.SIGINT)
+        assert client.submit(os.getpid, pure=False).result(timeout=600) == worker
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, []), "but this process"
 
 
 def test_a_queue_that_is_not_there(tmp_path, monkeypatch):
@@ -581,23 +635,44 @@ def test_front_is_what_nothing_dominates(values, most):
 
 
 def test_files(tmp_path):
-    wanted = [{"n": "1"}, {"n": "2"}, {"n": "3"}]
+    wanted = [{"N": 1, "kind": "a"}, {"N": 2, "kind": "a"}, {"N": 3, "kind": "b"}]
     found = [Row({"cycles": 5.0, "area": 1.0}), Row({}, "broken, badly"), Row({"cycles": 6.0, "area": 2.0})]
     assert front.front_of(found, ("cycles", "area")) == [0]
     front.write(tmp_path, wanted, found, ("cycles", "area"))
     assert (tmp_path / "points.csv").read_text().splitlines() == [
-        "n,area,cycles,front,error",
-        "1,1.0,5.0,1,",
-        '2,,,0,"broken, badly"',
-        "3,2.0,6.0,0,",
+        "N,kind,area,cycles,front,chosen,error",
+        "1,a,1.0,5.0,1,1,",
+        '2,a,,,0,0,"broken, badly"',
+        "3,b,2.0,6.0,0,0,",
     ]
-    assert [p["front"] for p in json.loads((tmp_path / "points.json").read_text())] == [True, False, False]
+    kept = json.loads((tmp_path / "points.json").read_text())
+    assert [p["front"] for p in kept] == [p["chosen"] for p in kept] == [True, False, False]
+    assert [p["point"]["N"] for p in kept] == [1, 2, 3]
     files = ["cycles-area.png", "cycles-area.svg", "points.csv", "points.json"]
     assert sorted(f.name for f in tmp_path.iterdir()) == files
     before = (tmp_path / "cycles-area.svg").read_bytes()
     front.write(tmp_path, wanted, found, ("cycles", "area"))
     assert (tmp_path / "cycles-area.svg").read_bytes() == before
+    titles = re.findall(r'<g id="cycles-area-(\d)"><title>(.*?)</title>', before.decode())
+    assert titles == [("2", "N=3, kind=b: cycles 6, area 2"), ("0", "N=1, kind=a: cycles 5, area 1")]
+    texts = [text.get_text() for text in front.plot(wanted, found, {0}, "cycles", "area").axes[0].texts]
+    assert texts == ["1, a"]
     front.write(tmp_path, wanted[1:2], found[1:2], ("cycles", "area"))  # nothing but failures
+    assert sorted(f.name for f in tmp_path.iterdir()) == files[2:], "no empty plot, and none of the sweep before"
+
+
+def test_an_objective_that_is_the_same_everywhere_is_not_plotted(tmp_path):
+    found = [Row({"cycles": 5.0, "bytes": 0.0, "area": 1.0}), Row({"cycles": 4.0, "bytes": 0.0, "area": 2.0})]
+    front.write(tmp_path, [{"N": 1}, {"N": 2}], found, ("cycles", "bytes", "area"))
+    assert {f.stem for f in tmp_path.iterdir()} == {"points", "cycles-area"}
+
+
+def test_chosen_is_nearest_to_the_best_of_each():
+    found = [Row({"cycles": c, "fmax": f}) for c, f in ((0.0, 0.0), (10.0, 90.0), (100.0, 100.0), (50.0, 95.0))]
+    best = front.front_of(found, ("cycles", "fmax"))
+    assert front.chosen(found, best, ("cycles", "fmax")) == 1
+    assert front.chosen([Row({}, "no")], [], ("cycles",)) is None
+    assert front.chosen(found[:1], [0], ("cycles",)) == 0
 
 
 # The search.
@@ -628,6 +703,26 @@ def test_search_finds_the_front():
     assert go()[0] == found, "the same seed searches the same points"
 
 
+def test_search_drops_what_is_no_design():
+    """No trial is spent on a point that cannot be; where fewer are left than asked for, all of them are the result."""
+    axes = points.axes(["N_HCU=1..8", "clusters=256,512,1024"], [])
+    dropped = []
+
+    def feasible(point):
+        ok = int(point["hcu.n_h"]) in (1, 2, 4, 8)
+        dropped.extend([] if ok else [point])
+        return ok
+
+    def evaluated(batch):
+        return [Row({"cycles": 9.0 - int(p["hcu.n_h"])}) for p in batch]
+
+    for asked_for, there in ((9, 9), (20, 12)):
+        found, result = search.search(axes, ("cycles",), asked_for, 1, evaluated, feasible)
+        assert len({tuple(p.values()) for p in found}) == len(result) == there
+        assert all(p["hcu.n_h"] in "1248" for p in found)
+        assert dropped
+
+
 def test_search_of_everything_is_the_grid():
     axes = points.axes(["x=13..15", "y=13..15", "kind=a,b"], [])
     found, result = search.search(axes, ("cycles", "area"), 18, 1, lambda batch: [landscape(p) for p in batch])
@@ -646,6 +741,9 @@ def test_command(tmp_path):
     assert found.exit_code == 1, "two points failed"
     assert "2 of 4 points failed, the first: hcu.n_w=3: must divide n_hp = 16" in found.stderr
     out = json.loads(found.stdout)
+    assert [p["point"] for p in out["points"]] == [{"N_HCU": h, "N_HCU-w": w} for h in (1, 2) for w in (8, 3)]
+    assert (tmp_path / "points.csv").read_text().startswith("N_HCU,N_HCU-w,bytes,cycles,")
+    assert out["chosen"] in out["front"]
     assert out["points"][0]["result"] == timed(points.design(*TINY, {"hcu.n_h": "1", "hcu.n_w": "8"}))
     assert [p["error"] != "" for p in out["points"]] == [False, True, False, True]
     again = vrex(*args, "--scheduler", "tcp://127.0.0.1:9", "-o", tmp_path)
@@ -716,7 +814,9 @@ def test_a_unit_is_measured_as_vrex_synth_does():
     [
         (("N_HCU=8..2",), "N_HCU='8..2': a range from 8 to 2 holds nothing; write 2..8"),
         (("N_HCU=3,5",), "n_h=3: must divide clusters"),
-        (("N_HCX=3",), "unknown; valid names"),
+        (("N_HCX=3",), "parameter='N_HCX': unknown; write N_HCU"),
+        (("n_hcu=3",), "parameter='n_hcu': unknown; write N_HCU"),
+        (("N_HCU=1", "-p", "N_wtu=2"), "parameter='N_wtu': unknown; write N_WTU"),
         (("N_HCU=1", "--objective", "speed"), "objective='speed': must be of cycles, bytes"),
         (("N_HCU=1", "--trace", "nowhere"), "nowhere: cannot be read"),
         (("N_HCU=1", "--queries", 0), "queries=0: must be at least 1"),
@@ -735,6 +835,35 @@ def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
     found = vrex(*args, "-o", tmp_path / "out")
     assert found.exit_code == 2
     assert message in found.stderr
+
+
+def told(client, monkeypatch, tmp_path, *args) -> list[str]:
+    """The warnings of a sweep of `tiny`."""
+    monkeypatch.setattr(run, "cluster", lambda *args: nullcontext(client))
+    monkeypatch.setattr(evaluate, "built", lambda unit, own, *_: evaluate.Built(getattr(own, "n_w", 1), (), 20.0, ""))
+    found = vrex(*args, "--preset", "tiny", "-p", "blocks=128", "-o", tmp_path, "--json")
+    assert found.exit_code == 0, found.output
+    return json.loads(found.stdout)["warnings"]
+
+
+def test_an_axis_without_effect_is_named(client, tmp_path, monkeypatch):
+    said = partial(told, client, monkeypatch, tmp_path)
+    assert said("N_DPE=4,8", "N_HCU=1,2") == ["N_DPE: no objective of cycles, area depends on it; leave it out"]
+    assert said("N_HCU-w=8,16", "--objective", "bytes") == ["N_HCU-w: none of bytes changed along this axis"]
+    assert said("N_HCU-w=8,16", "N_HCU=1,2", "--objective", "area") == ["N_HCU: none of area changed along this axis"]
+    assert said("N_HCU-w=8,16", "N_HCU=1,2", "--objective", "cycles,area") == []
+    assert said("N_DPE=4,8", "N_HCU=1,2", "--search", 2)[0].startswith("N_DPE: no objective")
+
+
+def test_a_trace_too_short_for_an_axis_is_named(client, tmp_path, monkeypatch):
+    """No table of the trace has more than 279 keys, nor as many clusters: larger values are the same to it."""
+    said = partial(told, client, monkeypatch, tmp_path)
+    (line,) = said("clusters=8,64,128", "--objective", "cycles,area", "--th-hd", 5)
+    assert line.startswith("clusters=64,128: cycles cannot tell these apart, as no table of the trace has more than")
+    (line,) = said("recent=16,512,1024", "--objective", "cycles")
+    assert line.startswith("recent=512,1024: cycles cannot tell these apart")
+    assert "more than 279 keys; give a longer --trace" in line
+    assert said("clusters=8,16", "N_WTU-w=4,8", "--objective", "area,cycles", "--th-hd", 3) == []
 
 
 def test_a_full_disk_ends_the_command(tmp_path, monkeypatch, client):

@@ -32,6 +32,7 @@ class Ssd:
     """
 
     link: Link = field(default_factory=lambda: GEN3_X4)
+    capacity: int = 2 * 10**12  # bytes
     channels: int = 4
     dies: int = 4  # of a channel
     planes: int = 4  # of a die

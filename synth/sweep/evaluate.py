@@ -186,11 +186,16 @@ def wtu_cycles(p: WtuParams, ratio_q16: int, streams: list[Stream]) -> list[list
 
 @dataclass
 class KvmuFrame:
-    """A timed frame: cycles from each key to the next that can be taken, from the set's last beat to its last burst."""
+    """A timed frame: cycles from each key to the next that can be taken, from the set's last beat to its last burst.
+
+    bytes : fetched · keys, clusters : of the table by then
+    """
 
     free: list[int] = field(default_factory=list)
     fetch: int = 0
-    bytes: int = 0  # fetched
+    bytes: int = 0
+    keys: int = 0
+    clusters: int = 0
 
 
 def kvmu_cycles(p: KvmuParams, streams: list[Stream]) -> list[list[KvmuFrame]]:
@@ -199,15 +204,17 @@ def kvmu_cycles(p: KvmuParams, streams: list[Stream]) -> list[list[KvmuFrame]]:
     for s in streams:
         time = KvmuTime(p, BASE, BASE)
         blocks = {b.segment: b for b in s.blocks}
-        frames = []
+        frames, keys = [], 0
         for segment, clusters in enumerate(s.clusters):
+            keys += len(clusters)
             free = [time.run([(APPEND, 0, c)]).free for c in clusters]
             if segment in blocks:
-                union = blocks[segment].clusters
+                union, used = blocks[segment].clusters, len(blocks[segment].counts)
                 slots = sum(r.slots for c in union for r in time.kv.ranges(0, c))
                 joined = DreTime.SET_TO_FETCH if union else DreTime.EMPTY_TO_FETCH
-                frames.append(KvmuFrame(free, joined + time.run([], [(0, union)]).b[-1], slots * p.entry_bytes))
-        stored, keys = time.kv.contexts[0].n, sum(map(len, s.clusters))
+                fetch = joined + time.run([], [(0, union)]).b[-1]
+                frames.append(KvmuFrame(free, fetch, slots * p.entry_bytes, keys, used))
+        stored = time.kv.contexts[0].n
         check(stored == keys, "blocks", p.blocks, f"{keys - stored} of {keys} keys of the trace are refused; give more")
         out.append(frames)
     return out
@@ -266,11 +273,11 @@ def combine(
     if "hcu energy" in part:
         cycles = [part[f"{unit} cycles"] for unit in ("hcu", "wtu", "kvmu")]
         out |= _spent(p, out["cycles"], {u: part[f"{u} energy"] for u in UNITS}, *cycles)
-    return {n: v for n, v in out.items() if n.partition(".")[0] in objectives}
+    return {n: v for n, v in out.items() if n.partition(".")[0] in (*objectives, "trace")}
 
 
 def _timed(p: DreParams, hcu: list, wtu: list, kvmu: list) -> dict[str, float]:
-    """Means over the timed frames of all tables."""
+    """Means over the timed frames of all tables, and the sizes of the largest table."""
     keys, query, fetched = [], [], []
     for compares, ends, frames in zip(hcu, wtu, kvmu, strict=True):
         for own, (end, _), frame in zip(compares, ends, frames, strict=True):
@@ -280,6 +287,8 @@ def _timed(p: DreParams, hcu: list, wtu: list, kvmu: list) -> dict[str, float]:
             query.append(end + frame.fetch)
             fetched.append(frame.bytes)
     out = {n: float(np.mean(v)) for n, v in (("cycles.keys", keys), ("cycles.query", query), ("bytes", fetched))}
+    frames = [frame for table in kvmu for frame in table]
+    out |= {f"trace.{n}": float(max(getattr(frame, n) for frame in frames)) for n in ("keys", "clusters")}
     return out | {"cycles": out["cycles.keys"] + out["cycles.query"]}
 
 

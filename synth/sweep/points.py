@@ -5,9 +5,10 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 from golden.params import ParamError, ReSVParams, check
-from hdl.params import SystemParams, override, preset
+from hdl.params import SystemParams, flat, override, preset
 
 Point = dict[str, str]  # own name of a parameter -> value, as `-p` takes them
 
@@ -72,6 +73,16 @@ def axes(texts: list[str], fixed: list[str]) -> tuple[Axis, ...]:
     return out
 
 
+def check_names(axes: tuple[Axis, ...], fixed: list[str]) -> None:
+    """Raise `ParamError` with the nearest names, ours and the paper's, for a name that no parameter has."""
+    own = list(flat(preset("core")))
+    known = (*own, *(_scoped(n)[1] for n in own), *FUNCTION, *PAPER)
+    spelt = {n.lower(): n for n in known}
+    for given in (*(a.given for a in axes), *(t.partition("=")[0] for t in fixed)):
+        near = " or ".join(spelt[n] for n in get_close_matches(given.lower(), spelt, cutoff=0.5))
+        check(given in known, "parameter", given, f"unknown; write {near or 'a name that `vrex presets` lists'}")
+
+
 def size(axes: tuple[Axis, ...], listed: bool) -> int:
     """Points of a grid, or of a list, in which the n-th values of all axes make a point."""
     lengths = {len(a.values) for a in axes}
@@ -87,8 +98,21 @@ def points(axes: tuple[Axis, ...], listed: bool) -> Iterator[Point]:
     n = size(axes, listed)
     check(n <= MOST, "points", n, f"a grid has at most {MOST}; give fewer values, or use --search")
     values = zip(*(a.values for a in axes), strict=True) if listed else itertools.product(*(a.values for a in axes))
-    for row in values:
-        yield dict(zip((a.name for a in axes), row, strict=True))
+    return (dict(zip((a.name for a in axes), row, strict=True)) for row in values)
+
+
+def at(axes: tuple[Axis, ...], index: int) -> Point:
+    """Point `index` of a grid, the last axis running fastest."""
+    out = {}
+    for a in reversed(axes):
+        index, i = divmod(index, len(a.values))
+        out[a.name] = a.values[i]
+    return {a.name: out[a.name] for a in axes}
+
+
+def named(axes: tuple[Axis, ...], point: Point) -> dict[str, int | float | str]:
+    """A point under the names that the user wrote, numbers as numbers."""
+    return {a.given: value(point[a.name]) for a in axes}
 
 
 def design(base: str, fixed: list[str], point: Point, th_hd: int = 7, ratio: float = 0.3) -> Design:
@@ -134,9 +158,15 @@ def _scoped(name: str) -> tuple[str, str]:
     return scope, leaf
 
 
+def value(word: str) -> int | float | str:
+    """A number where the word is one."""
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            pass
+    return word
+
+
 def _number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+    return not isinstance(value(word), str)

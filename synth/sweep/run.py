@@ -1,11 +1,13 @@
 """Points on Dask: those that are known from the database, the others as their tasks end, each kept at once."""
 
 import shutil
+import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 
 import dask
 from distributed import Client, LocalCluster, as_completed
@@ -19,6 +21,10 @@ from synth.sweep.points import Design, Point
 
 CLUSTERS = {"slurm": ("sbatch", "SLURMCluster"), "lsf": ("bsub", "LSFCluster")}  # command, class of dask-jobqueue
 CONNECT = 10  # seconds
+# Seconds of a task of `core` on the shipped traces, on one processor: the estimate until one of its kind has ended.
+EXPECTED = {"stream": 0.3, "hcu cycles": 0.5, "wtu cycles": 0.5, "kvmu cycles": 0.1, "point": 0.1}
+EXPECTED |= {"hcu synthesis": 2.0, "wtu synthesis": 45.0, "cluster_set synthesis": 2.0, "kvmu synthesis": 4.0}
+EXPECTED |= {f"{unit} energy": 10.0 for unit in evaluate.UNITS}
 NO_WORKERS = 60  # seconds after which a scheduler without workers is an error
 
 
@@ -46,7 +52,8 @@ def timed(code: str, key: str, task: Callable, arguments: tuple, *inputs: Timed)
 
 @dataclass
 class Estimate:
-    """When a sweep will end: the tasks that are left, each as long as the mean of its kind so far."""
+    """When a sweep will end: the tasks that are left, each as long as the mean of its kind so far, before that as
+    long as `EXPECTED`."""
 
     left: dict[str, str] = field(default_factory=dict)  # key -> kind
     seconds: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))  # kind -> key -> its own
@@ -65,11 +72,10 @@ class Estimate:
                 self.seconds[kind][key] = spent[key]
 
     def remaining(self, workers: int) -> float | None:
-        """Seconds; None while a kind of task has not been seen, or without workers."""
+        """Seconds; None without workers."""
+        own = {kind: sum(s.values()) / len(s) for kind, s in self.seconds.items()}
         kinds = Counter(self.left.values())
-        if not workers or any(k not in self.seconds for k in kinds):
-            return None
-        return sum(n * sum(s.values()) / len(s) for k, n in kinds.items() for s in [self.seconds[k]]) / workers
+        return sum(n * own.get(k, EXPECTED.get(k, 1.0)) for k, n in kinds.items()) / workers if workers else None
 
 
 @contextmanager
@@ -86,13 +92,30 @@ def cluster(scheduler: str | None = None, jobs: str | None = None, workers: int 
             _wait(client, scheduler)
             yield client
     elif jobs:
-        with _jobs(jobs, workers or 2) as own, _client(own, CONNECT) as client:
+        with _jobs(jobs) as own, _client(own, CONNECT) as client:
+            own.adapt(minimum=workers or 2, maximum=workers or 2)  # a job that reaches its wall time has a successor
             yield client
     else:
         quiet = {"dashboard_address": ":0", "silence_logs": "CRITICAL"}
-        with LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, **quiet) as own:
-            with _client(own, CONNECT) as client:
-                yield client
+        with ExitStack() as stack:
+            with _interrupts_held():
+                made = LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, **quiet)
+                own = stack.enter_context(made)
+            yield stack.enter_context(_client(own, CONNECT))
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits until the end of this block, and never reaches the threads and processes that are started in it.
+
+    They inherit the mask, workers that are started anew later on included: otherwise each ends in a traceback.
+    """
+    resource_tracker.ensure_running()  # its start, on the way to the first process, would end the mask
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _client(address: object, timeout: int) -> Client:
@@ -112,7 +135,7 @@ def _wait(client: Client, address: str) -> None:
         raise ClusterError(f"{address}: the scheduler has no workers; {fix}") from None
 
 
-def _jobs(name: str, workers: int):
+def _jobs(name: str):
     """Jobs of one process each; what they ask for besides is read from Dask's configuration (`jobqueue.NAME`)."""
     check(name in CLUSTERS, "cluster", name, f"must be one of local, {', '.join(CLUSTERS)}")
     try:
@@ -124,7 +147,7 @@ def _jobs(name: str, workers: int):
         raise ClusterError(f"--cluster {name}: there is no {command} here; run this on a host that submits jobs")
     asked = dask.config.get(f"jobqueue.{name}", {})
     cores, memory = asked.get("cores") or 1, asked.get("memory") or "4GB"
-    return getattr(dask_jobqueue, kind)(n_workers=workers, cores=cores, processes=1, memory=memory)
+    return getattr(dask_jobqueue, kind)(cores=cores, processes=1, memory=memory)
 
 
 def results(client: Client, task: Callable, tasks: dict[str, object]) -> Iterator[tuple[str, Row]]:
@@ -151,7 +174,7 @@ class Sweep:
 
     design : the design that a point means; may raise `ParamError`
     connect : a client, asked for when the first point is not known
-    progress : called after each point with the seconds that are left, if they can be told
+    progress : called with the number of points that have just ended, 0 at the start, and the seconds that are left
     """
 
     settings: Settings
@@ -159,7 +182,7 @@ class Sweep:
     design: Callable[[Point], Design]
     database: Database
     connect: Callable[[], Client]
-    progress: Callable[[float | None], None] = lambda left: None
+    progress: Callable[[int, float | None], None] = lambda ended, left: None
     futures: dict[str, Future] = field(
         default_factory=dict, init=False
     )  # by key: what points share is kept for later ones
@@ -184,18 +207,18 @@ class Sweep:
             else:
                 open_[key].append(i)
                 tasks[key] = evaluate.task(design, self.objectives, self.settings)
-        for row in rows:
-            if row:
-                self.progress(None)
+        self.progress(sum(row is not None for row in rows), None)
         if tasks:
-            for key, row, left in self._evaluate(tasks):
-                self.database.put(key, points[open_[key][0]], row)
-                for i in open_[key]:
-                    rows[i] = row
-                    self.progress(left)
+            for keys, row, left in self._evaluate(tasks):
+                for key in keys:
+                    self.database.put(key, points[open_[key][0]], row)
+                    for i in open_[key]:
+                        rows[i] = row
+                self.progress(sum(len(open_[key]) for key in keys), left)
         return rows
 
-    def _evaluate(self, tasks: dict[str, Task]) -> Iterator[tuple[str, Row, float | None]]:
+    def _evaluate(self, tasks: dict[str, Task]) -> Iterator[tuple[list[str], Row | None, float | None]]:
+        """The designs that ended together, their row, and the seconds that are left; first none, as work begins."""
         client = self.connect()
         estimate = Estimate()
         self.futures = {k: f for k, f in self.futures.items() if f.status == "finished"}  # what failed is tried again
@@ -203,6 +226,7 @@ class Sweep:
         for key, task in tasks.items():
             estimate.expect(task)
             of[self._submit(client, task)].append(key)
+        yield [], None, estimate.remaining(sum(client.nthreads().values()))
         try:
             for future in as_completed(of, raise_errors=False):
                 keys = of[future]
@@ -216,8 +240,7 @@ class Sweep:
                 else:
                     raise OSError(f"a point's task is {future.status}")
                 left = estimate.remaining(sum(client.nthreads().values()))
-                for key in keys:
-                    yield key, row, left
+                yield keys, row, left
         except OSError as e:
             fix = "results so far are kept: run the same command again"
             raise ClusterError(f"the scheduler is lost; {fix} ({e})") from None

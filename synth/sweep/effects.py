@@ -1,0 +1,72 @@
+"""Which axes of a sweep tell the user nothing: warnings that save a wrong conclusion from equal numbers."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from golden.params import ParamError
+from synth.sweep.database import Row
+from synth.sweep.evaluate import OBJECTIVES
+from synth.sweep.points import Axis, Point, value
+
+# A size whose values cannot be told apart once they exceed what the trace fills: leaf -> result, what it counts.
+FILLED = {"clusters": ("trace.clusters", "clusters"), "recent": ("trace.keys", "keys")}
+
+
+def unread(axes: tuple[Axis, ...], points: Iterable[Point], key: Callable[[Point], str]) -> list[Axis]:
+    """The axes that no objective reads, known before anything is run: `key`, of a point's task, stays the same.
+
+    key : raises `ParamError` for a point that is no design
+    """
+
+    def keys(around: list[Point]) -> list[str]:
+        found = []
+        for point in around:
+            with suppress(ParamError):
+                found.append(key(point))
+        return found
+
+    base = next((point for point in points if keys([point])), None)
+    own = {a.name: keys([base | {a.name: v} for v in a.values]) for a in axes} if base else {}
+    return [a for a in axes if len(own.get(a.name, [])) > 1 and len(set(own[a.name])) == 1]
+
+
+def unchanged(axes: tuple[Axis, ...], points: list[Point], rows: list[Row], objectives: tuple[str, ...]) -> list[Axis]:
+    """The axes along which no objective changed, wherever two points differ in that axis alone."""
+    out = []
+    for a in axes:
+        alike: dict[tuple, list[tuple]] = defaultdict(list)  # points that differ in this axis alone
+        for point, row in zip(points, rows, strict=True):
+            if not row.error:
+                others = tuple(v for n, v in point.items() if n != a.name)
+                alike[others].append(tuple(row.result[o] for o in objectives))
+        groups = [found for found in alike.values() if len(found) > 1]
+        if groups and all(len(set(found)) == 1 for found in groups):
+            out.append(a)
+    return out
+
+
+def unfilled(axes: tuple[Axis, ...], rows: list[Row]) -> list[tuple[Axis, list[str], str]]:
+    """Axes of sizes, those of their values that the trace does not fill, if there are several, and what it fills."""
+    out = []
+    for a in axes:
+        result, what = FILLED.get(a.name.rpartition(".")[2], ("", ""))
+        reached = [row.result[result] for row in rows if result in row.result]
+        above = [v for v in a.values if reached and not isinstance(value(v), str) and value(v) >= max(reached)]
+        if len(above) > 1:
+            out.append((a, above, f"{max(reached):,.0f} {what}"))
+    return out
+
+
+def warnings(axes: tuple[Axis, ...], points: list[Point], rows: list[Row], objectives: tuple[str, ...]) -> list[str]:
+    """A line an axis, or values of one, that the results do not tell apart."""
+    short = unfilled(axes, rows)
+    timed = ", ".join(o for o in objectives if OBJECTIVES[o].timed)
+    out = [
+        f"{a.given}={','.join(above)}: {timed} cannot tell these apart, as no table of the trace has more than {most}; "
+        "give a longer --trace (docs/sweeps.md)" + (" or a smaller --th-hd" if "clusters" in most else "")
+        for a, above, most in short
+    ]
+    known = [a for a, above, _ in short if len(above) == len(a.values)]
+    same = [a for a in unchanged(axes, points, rows, objectives) if a not in known]
+    return out + [f"{a.given}: none of {', '.join(objectives)} changed along this axis" for a in same]
