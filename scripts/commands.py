@@ -12,12 +12,19 @@ import typer
 from pydantic import ValidationError
 from typer.core import TyperCommand, TyperGroup
 
-from golden.params import check
+from golden.params import ParamError, check
 from scripts import console
 
 
 class Command(TyperCommand):
-    """A command whose options of numbers take finite ones only."""
+    """A command that takes one design, and finite numbers only."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        designs = {name for option in self.params if "--design" in option.opts for name in option.opts}
+        given = [word for word in args if word.partition("=")[0] in designs]
+        if len(given) > 1:
+            raise ParamError(f"{' '.join(given)}: give one of them: a design file names its preset itself")
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: typer.Context) -> Any:
         for option in self.params:

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -14,8 +14,12 @@ from rich.console import Console
 from rich.text import Text
 
 from golden.params import ReSVParams, check
-from hdl.emit import ALL, params_of
-from hdl.params import DreParams, SystemParams, flat, override, preset
+from hdl import generated
+from hdl.design import load
+from hdl.emit import ALL, Emitted, params_of
+from hdl.params import DreParams, SystemParams, flat, override
+from synth import flow
+from synth.emission import emitted
 
 # A pipe or a log has no width of its own; a table there should not be squeezed into 80 columns.
 out = Console(width=None if sys.stdout.isatty() else 160)
@@ -45,7 +49,11 @@ def file(typed: str | Path) -> Path:
     return Path(typed)
 
 
-Preset = Annotated[str, typer.Option("--preset", help="Named parameter set, see `vrex presets`.")]
+# One option: a design file starts from a preset of its own.
+Preset = Annotated[
+    str,
+    typer.Option("--preset", "--design", metavar="NAME|FILE.toml", help="Preset or design file, see `vrex presets`."),
+]
 Param = Annotated[list[str] | None, typer.Option("-p", help="name=value or unit.name=value; may be repeated.")]
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable results.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of stalls and constrained-random data.")]
@@ -96,6 +104,11 @@ def error(message: str) -> None:
     err.print("[red]error:[/]", Text(" ".join(message.split())), highlight=False, soft_wrap=True)
 
 
+def note(message: str) -> None:
+    """One line on standard error that ends nothing."""
+    err.print("[yellow]note:[/]", Text(message), highlight=False, soft_wrap=True)
+
+
 def fail(message: str, code: int) -> NoReturn:
     """End the command with one line."""
     error(message)
@@ -103,8 +116,8 @@ def fail(message: str, code: int) -> NoReturn:
 
 
 def params(preset_name: str, assignments: list[str] | None) -> SystemParams:
-    """The parameters that --preset and -p name."""
-    return override(preset(preset_name), assignments or [])
+    """The parameters that --preset or --design name, with -p on top."""
+    return override(load(preset_name), assignments or [])
 
 
 def unit_params(unit: str, preset_name: str, assignments: list[str] | None) -> object:
@@ -116,6 +129,26 @@ def unit_params(unit: str, preset_name: str, assignments: list[str] | None) -> o
         known = name in names or name in {n.rpartition(".")[2] for n in names}
         check(known, "parameter", name, f"{unit} has none of this name; it has {', '.join(names)}")
     return own
+
+
+def chosen(unit: str, preset_name: str, assignments: list[str] | None) -> tuple[str, SystemParams, Emitted | None]:
+    """A unit by its name, or by the folder that `vrex generate` wrote: then with the Verilog and the parameters there.
+
+    Verilog that was edited, or that this version makes otherwise, is told of and taken as it is.
+    """
+    if unit in ALL or not Path(unit).is_dir():
+        return unit, params(preset_name, assignments), None
+    place, made = Path(unit), generated.read(Path(unit))
+    unit = made.manifest["unit"]
+    system = params(preset_name, [*generated.assignments(made), *(assignments or [])])
+    own = params_of(unit, system)
+    same = json.loads(json.dumps(asdict(own))) == made.manifest["params"]
+    check(same, "-p", " ".join(assignments or []), f"must leave {unit} as {place} has it: generate it again")
+    if generated.edited(made):
+        note(f"{place}/{made.top}.v: edited since it was generated; taken as it is")
+    elif made.manifest["sha256"] != emitted(unit, own, flow.BUILD).manifest["sha256"]:
+        note(f"{place}/{made.top}.v: of another version, this one makes it otherwise; taken as it is")
+    return unit, system, made
 
 
 def function(p: DreParams, th_hd: int | None, ratio: float) -> ReSVParams:

@@ -24,7 +24,7 @@ FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
 
 
 def command(
-    unit: Annotated[list[str], typer.Argument(help=f"Any of {', '.join(UNITS)}.")],
+    unit: Annotated[list[str], typer.Argument(help=f"Any of {', '.join(UNITS)}; or generated folders of them.")],
     preset: console.Preset = "core",
     param: console.Param = None,
     trace: console.Trace = FIXTURE,
@@ -47,16 +47,18 @@ def command(
         check(cycles >= 2, "cycles", cycles, "must be at least 2")
         known_node(node)
         flow.check_mapping(liberty, effort, target)
-        for name in unit:
-            check(name in UNITS, "unit", name, f"must be one of {', '.join(UNITS)}")
-        system = console.params(preset, param)
+        designs = [console.chosen(name, preset, param) for name in unit]
+        for name, *_ in designs:
+            check(name in UNITS, "unit", name, f"must be one of {', '.join(UNITS)}, or a generated folder of one")
         data = Trace.load(trace)
         done = {}
         try:
-            for name in unit:
+            for name, system, made in designs:
                 with console.err.status(f"{name} on {trace.name}"):
                     options = {"liberty": liberty, "effort": effort, "target": target}
-                    done[name] = power(name, system, data, options, queries, mhz=mhz, node=node, cycles=cycles)
+                    done[name] = power(
+                        name, system, data, options, queries, made=made, mhz=mhz, node=node, cycles=cycles
+                    )
         except BenchError as e:
             console.err.print(f"[red]error:[/] {e}", highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None
@@ -66,10 +68,19 @@ def command(
         console.out.print(table(done, f"Power on {trace.name} ({preset}), mapped for {effort}"))
 
 
-def power(unit: str, system: SystemParams, trace: Trace, options: dict, queries: int = 1, **measured) -> Power:
+def power(
+    unit: str,
+    system: SystemParams,
+    trace: Trace,
+    options: dict,
+    queries: int = 1,
+    made: Emitted | None = None,
+    **measured,
+) -> Power:
     """Power of `unit` while it does its part of ReSV on every recorded layer of a trace, at full rate.
 
     The units of the DRE are mapped apart, so that the power of each in the same runs is known.
+    made : its Verilog, where it is not to be generated
     options : of `synth.flow.netlists` · measured : of `synth.power.measure`
     Raises: `SynthError`, `TraceError`; `BenchError` if the RTL does not do what golden does.
     """
@@ -84,7 +95,7 @@ def power(unit: str, system: SystemParams, trace: Trace, options: dict, queries:
             raise BenchError(f"{unit}: {wrong[0]}")
 
     leaves = [f"dre__{name}" for name, *_ in Dre.units(p)] if unit == "dre" else []
-    return recorded.power(emitted(unit, own, flow.BUILD), play, options, leaves, **measured)
+    return recorded.power(made or emitted(unit, own, flow.BUILD), play, options, leaves, **measured)
 
 
 def table(powers: dict[str, Power], title: str) -> Table:

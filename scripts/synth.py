@@ -32,8 +32,8 @@ def command(
             help=f"One of {', '.join((*emit.UNITS, *table3.BLOCKS))}, core; the units inside of it are listed too."
         ),
     ] = "dre",
-    preset: Annotated[str, typer.Option(help=f"One of {', '.join(params.PRESETS)}.")] = "core",
-    assign: Annotated[list[str] | None, typer.Option("-p", metavar="NAME=VALUE", help="Change a parameter.")] = None,
+    preset: console.Preset = "core",
+    assign: console.Param = None,
     liberty: Annotated[
         list[Path] | None, typer.Option(help="Liberty file, .gz allowed; repeat for a library in several files.")
     ] = None,
@@ -76,22 +76,24 @@ def command(
     errors: list[str] = []
     code = 2
     try:
+        unit, chosen, generated = console.chosen(unit, preset, assign)
         valid = (*emit.UNITS, *table3.BLOCKS, CORE)
         check(unit in valid, "unit", unit, f"must be one of {', '.join(valid)}")
+        check(not (generated and unit == CORE), "unit", unit, "is measured unit by unit: name it, not its folder")
         check(unit == CORE or not beside_paper, "--table3", unit, "is of the whole core: vrex synth core --table3")
         powers = _powers(power) if power else {}
         check(node in NODES, "--node", node, f"must be one of {', '.join(map(str, NODES))}")
-        chosen = params.override(params.preset(preset), assign or [])
-        if unit in emit.UNITS:
+        if unit in emit.UNITS and not generated:
             console.unit_params(unit, preset, assign)
         flow.check_mapping(liberty, effort, target)
         options = {"liberty": liberty, "macro_bits": macro_bits, "dont_use": tuple(dont_use or ())}
         options |= {"effort": effort, "target": target}
         files = {pattern: _files(pattern) for pattern in compare or []}
-        _measure(_units(unit), chosen, options, done, errors)
+        units = [unit] if generated else _units(unit)
+        _measure(units, chosen, options, done, errors, generated)
         for pattern, paths in files.items():
             others[pattern] = {}
-            _measure(_units(unit), chosen, options | {"liberty": paths}, others[pattern], errors)
+            _measure(units, chosen, options | {"liberty": paths}, others[pattern], errors, generated)
     except (ParamError, SynthError) as e:
         errors.append(str(e))
     except KeyboardInterrupt:
@@ -109,7 +111,7 @@ def command(
     timed: dict[str, opensta.StaPath] = {}
     if with_sta and rows and not errors:
         try:
-            timed = _time(rows, chosen, options)
+            timed = _time(rows, chosen, options, generated)
         except SynthError as e:
             errors.append(str(e))
         report["opensta"] = {u: asdict(p) for u, p in timed.items()}
@@ -139,13 +141,13 @@ def _place(unit: str, preset: str, assign: list[str], device: str, as_json: bool
     placed: dict[str, fpga.Placed] = {}
     errors = []
     with console.one_line_errors():
+        unit, chosen, generated = console.chosen(unit, preset, assign)
         valid = (*emit.UNITS, *table3.BLOCKS)
         check(unit in valid, "unit", unit, f"must be one of {', '.join(valid)}")
-        chosen = params.override(params.preset(preset), assign)
         check(device in fpga.DEVICES, "--fpga", device, f"must be one of {', '.join(fpga.DEVICES)}")
         with Progress(console=console.err, transient=True, disable=not console.err.is_terminal) as progress:
-            for name in progress.track(_units(unit), description=f"{device}: place and route"):
-                made = emission.emitted(name, emit.params_of(name, chosen), flow.BUILD)
+            for name in progress.track([unit] if generated else _units(unit), description=f"{device}: place and route"):
+                made = generated or emission.emitted(name, emit.params_of(name, chosen), flow.BUILD)
                 try:
                     placed[name] = fpga.place(made.verilog, made.top, device)
                 except SynthError as e:
@@ -214,9 +216,17 @@ def _units(unit: str) -> list[str]:
 
 
 def _measure(
-    units: list[str], chosen: params.SystemParams, options: dict, done: dict[str, flow.Area], errors: list[str]
+    units: list[str],
+    chosen: params.SystemParams,
+    options: dict,
+    done: dict[str, flow.Area],
+    errors: list[str],
+    generated: emit.Emitted | None,
 ) -> None:
-    """Fill `done` unit by unit, and `errors` with what stopped the others; Ctrl-C ends those that run."""
+    """Fill `done` unit by unit, and `errors` with what stopped the others; Ctrl-C ends those that run.
+
+    generated : the only unit, as it lies in a folder
+    """
     jobs: dict[Future, str] = {}
     pool = ThreadPoolExecutor(len(units))  # which wait for each other: `synth.run` has few at once
 
@@ -232,7 +242,10 @@ def _measure(
         with console.err.status("") as status:
             for unit in units:
                 status.update(f"generating {unit}")
-                made, parts = table3.design(unit, chosen, flow.BUILD)
+                if generated:
+                    made, parts = generated, {"leaves": tuple(generated.manifest["leaves"])}
+                else:
+                    made, parts = table3.design(unit, chosen, flow.BUILD)
                 jobs[pool.submit(flow.synthesise, made.verilog, made.top, **parts, **options)] = unit
                 collect([j for j in jobs if j.done()])
             while jobs:
@@ -246,12 +259,14 @@ def _measure(
             time.sleep(0.05)
 
 
-def _time(rows: dict[str, flow.Area], chosen: params.SystemParams, options: dict) -> dict[str, opensta.StaPath]:
+def _time(
+    rows: dict[str, flow.Area], chosen: params.SystemParams, options: dict, generated: emit.Emitted | None
+) -> dict[str, opensta.StaPath]:
     """OpenSTA's longest path of each unit that has one and no leaves."""
     out = {}
     for unit, area in rows.items():
         if area.timing and not area.leaves:
-            made = emission.emitted(unit, emit.params_of(unit, chosen), flow.BUILD)
+            made = generated or emission.emitted(unit, emit.params_of(unit, chosen), flow.BUILD)
             netlists, library = flow.netlists(made.verilog, made.top, **options)
             out[unit] = opensta.longest(made.top, netlists[made.top]["netlist"], library)
     return out

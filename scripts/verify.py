@@ -20,7 +20,9 @@ FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
 
 
 def command(
-    unit: Annotated[str, typer.Argument(help=f"One of {', '.join(UNITS)}; dre runs them joined.")] = "dre",
+    unit: Annotated[
+        str, typer.Argument(help=f"One of {', '.join(UNITS)}; dre runs them joined; or a generated folder.")
+    ] = "dre",
     preset: console.Preset = "core",
     param: console.Param = None,
     trace: console.Trace = FIXTURE,
@@ -42,14 +44,16 @@ def command(
         if plan:
             show(tests, json)
             return
-        check(unit in UNITS, "unit", unit, f"must be one of {', '.join(UNITS)}")
+        asked = unit
+        unit, system, generated = console.chosen(asked, preset, param)
+        preset = asked if generated else preset
+        check(unit in UNITS, "unit", unit, f"must be one of {', '.join(UNITS)}, or a folder of one")
         check(0 <= idle < 1, "idle", idle, "must be at least 0 and below 1")
         check(0 <= stall < 1, "stall", stall, "must be at least 0 and below 1")
-        system = console.params(preset, param)
         p = system.core.dre
         f = console.function(p, th_hd, ratio)
         data = Trace.load(trace)
-        emitted = emit(unit, params_of(unit, system))
+        emitted = generated or emit(unit, params_of(unit, system))
         try:
             with console.err.status(f"{unit} on {trace.name}") as status:
                 how = {"queries": queries, "idle": idle, "stall": stall, "seed": seed}

@@ -23,6 +23,7 @@ from golden.clustering import Clusterer
 from golden.kvmap import KvMap
 from golden.params import ParamError, ReSVParams
 from golden.wicsum import select
+from hdl.design import SUFFIX
 from hdl.emit import ALL, component_of, params_of, ports
 from hdl.params import override, preset
 from scripts import datasheet
@@ -164,7 +165,8 @@ def wrong(line: str) -> str:
             return said.getvalue()
     try:
         if "preset" in given and "param" in given:
-            override(preset(given["preset"]), given["param"] or [])
+            base = "core" if given["preset"].endswith(SUFFIX) else given["preset"]
+            override(preset(base), given["param"] or [])
     except ParamError as e:
         return str(e)
     return ""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from golden.params import ParamError, ReSVParams, check
-from hdl.params import SystemParams, flat, override, preset
+from hdl.design import load
+from hdl.params import PRESETS, SystemParams, flat, override
 
 Point = dict[str, str]  # own name of a parameter -> value, as `-p` takes them
 
@@ -75,7 +76,7 @@ def axes(texts: list[str], fixed: list[str]) -> tuple[Axis, ...]:
 
 def check_names(axes: tuple[Axis, ...], fixed: list[str]) -> None:
     """Raise `ParamError` with the nearest names, ours and the paper's, for a name that no parameter has."""
-    own = list(flat(preset("core")))
+    own = list(flat(PRESETS["core"]))
     known = (*own, *(_scoped(n)[1] for n in own), *FUNCTION, *PAPER)
     spelt = {n.lower(): n for n in known}
     for given in (*(a.given for a in axes), *(t.partition("=")[0] for t in fixed)):
@@ -116,14 +117,14 @@ def named(axes: tuple[Axis, ...], point: Point) -> dict[str, int | float | str]:
 
 
 def design(base: str, fixed: list[str], point: Point, th_hd: int = 7, ratio: float = 0.3) -> Design:
-    """The design of a point over preset `base` with NAME=VALUE `fixed`.
+    """The design of a point over `base`, a preset or a design file, with NAME=VALUE `fixed`.
 
     Raises `ParamError` if its parameters cannot work.
     """
     own = dict(t.partition("=")[::2] for t in fixed)
     settings = {PAPER.get(n, n): v for n, v in own.items()} | point
     function = {"th_hd": str(th_hd), "ratio": str(ratio)} | {n: settings.pop(n) for n in FUNCTION if n in settings}
-    system = override(preset(base), [f"{n}={v}" for n, v in settings.items()])
+    system = override(load(base), [f"{n}={v}" for n, v in settings.items()])
     hardware = system.core.dre
     try:
         limit, share = int(function["th_hd"]), float(function["ratio"])
