@@ -261,7 +261,7 @@ class DreParams:
             selection=self.wtu.selection,
             n_buckets=self.wtu.n_buckets,
             recent=self.kvmu.recent,
-            th_hd=min(7, self.hcu.n_hp + 1),
+            th_hd=max(1, ReSVParams.th_hd * self.hcu.n_hp // ReSVParams.n_hp),  # the same share of a hash
         )
 
 
@@ -421,7 +421,8 @@ class SystemParams:
 
 
 PRESETS = {
-    # Fast tests: every memory small enough to overflow in a short run.
+    # Fast tests: a trace of 300 tokens fills the HC table of a layer and nearly all blocks, directed tests overflow
+    # every memory in a short run.
     "tiny": SystemParams(
         CoreParams(
             DreParams(
@@ -430,7 +431,7 @@ PRESETS = {
                 kvmu=KvmuParams(
                     n_ctx=3,
                     clusters=32,
-                    blocks=64,
+                    blocks=256,
                     block_slots=4,
                     recent=16,
                     entry_bytes=768,

@@ -65,7 +65,7 @@ Queries = Annotated[int, typer.Option("--queries", min=1, help="Query blocks (fr
 ThHd = Annotated[
     int | None,
     typer.Option(
-        "--th-hd", min=0, help="Th_hd, at most n_hp + 1: keys join a cluster at a distance below it; default 7."
+        "--th-hd", min=0, help="Th_hd, to n_hp + 1: keys join a cluster at a distance below it; default 7 of 32 bits."
     ),
 ]
 Ratio = Annotated[float, typer.Option("--ratio", min=0, max=1, help="Th_r-wics.")]

@@ -1,6 +1,5 @@
 """`vrex power`: what a unit's mapped netlist consumes on a real trace."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -85,7 +84,7 @@ def power(
     Raises: `SynthError`, `TraceError`; `BenchError` if the RTL does not do what golden does.
     """
     own, p = params_of(unit, system), system.core.dre
-    f = replace(p.function(), th_hd=min(7, p.hcu.n_hp + 1))
+    f = p.function()
 
     def play(recorder: Emitted) -> None:
         engine = {"dpe": products, "vpe": vectors}.get(unit)

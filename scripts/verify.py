@@ -13,7 +13,7 @@ from hdl.emit import UNITS, emit, params_of
 from scripts import console
 from scripts.plan import show
 from tb.runner import ROOT, BenchError
-from tb.verify import Outcome, verify_unit
+from tb.verify import Outcome, exercised, missing, verify_unit
 
 TESTS = Path("build/tests.xml")
 FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
@@ -63,28 +63,41 @@ def command(
         except BenchError as e:
             console.err.print(f"[red]{unit} failed[/] {e}", highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None
+    never = [] if unit in ("dpe", "vpe") else missing(unit, p, outcomes)
     if json:
-        console.print_json({"unit": unit, "preset": preset, "seed": seed, "tables": [asdict(o) for o in outcomes]})
+        tables = [asdict(o) for o in outcomes]
+        console.print_json({"unit": unit, "preset": preset, "seed": seed, "tables": tables, "missing": never})
     else:
         console.out.print(table(outcomes, f"{unit} ({preset}) on {trace.name}"))
+        if names := exercised(unit, p) if unit not in ("dpe", "vpe") else ():
+            console.out.print(events(outcomes, names))
         for o in outcomes:
             for difference in o.differences:
                 console.err.print(f"[red]{o.table}:[/] {difference}", highlight=False, soft_wrap=True)
-            if o.refused and unit in ("kvmu", "dre"):  # others do not store entries
-                fix = "raise kvmu.blocks, or verify fewer frames"
-                console.err.print(f"{o.table}: {o.refused} keys refused, offload memory being full ({fix})")
+    for line in never:
+        console.err.print(f"[yellow]not exercised:[/] {line}", highlight=False, soft_wrap=True)
     if any(o.differences for o in outcomes):
         raise typer.Exit(1)
 
 
 def table(outcomes: list[Outcome], title: str) -> Table:
     """One row a table of the trace."""
-    head = ("table", "keys", "clusters", "rows", "bursts", "refused", "beats compared", "cycles", "result")
+    head = ("table", "context", "keys", "clusters", "rows", "bursts", "refused", "beats compared", "cycles", "result")
     out = Table(*head, title=title)
     for o in outcomes:
         verdict = "[red]DIFFERS[/]" if o.differences else "[green]equal[/]"
-        numbers = (o.keys, o.clusters, o.rows, o.bursts, o.refused, o.beats, o.cycles)
+        numbers = (o.context, o.keys, o.clusters, o.rows, o.bursts, o.refused, o.beats, o.cycles)
         out.add_row(o.table, *(f"{n:,}" for n in numbers), verdict)
+    return out
+
+
+def events(outcomes: list[Outcome], names: list[str]) -> Table:
+    """How often each event happened, one row an event."""
+    out = Table("exercised", "times", "in tables", title="What the run exercised")
+    for name in names:
+        own = {o.table: o.events[name] for o in outcomes if o.events.get(name)}
+        where = f"all {len(outcomes)}" if len(own) == len(outcomes) else ", ".join(own)
+        out.add_row(name, f"{sum(own.values()):,}", where if own else "[yellow]never[/]")
     return out
 
 

@@ -7,10 +7,12 @@ import numpy as np
 
 from hdl.params import HcuParams
 
+JOIN, CLEAR = 0, 1
+
 
 @dataclass(frozen=True)
 class HcuCycles:
-    """An unstalled run of one context from an empty table, keys offered without a gap, the first taken in cycle 0.
+    """An unstalled run, keys offered without a gap, the first taken in cycle 0.
 
     compares : per key, cycles in which the accumulators work · out : cycle of each beat on `o`
     bound : tokens x clusters x N_hp / (N_HCU-h x N_HCU-w)
@@ -53,15 +55,26 @@ class HcuTime:
 
     def run(self, hashes: Iterable[int]) -> HcuCycles:
         """Cycles of clustering `hashes` (integers of n_hp bits) in context 0."""
-        p = self.p
         self.clear(0)
+        return self.beats((JOIN, 0, key_hash) for key_hash in hashes)
+
+    def beats(self, beats: Iterable[tuple[int, int, int]]) -> HcuCycles:
+        """Cycles of (op, ctx, hash), where op is JOIN or CLEAR."""
+        p = self.p
         compares, out, cycle, bound = [], [], self.LATENCY, 0.0
-        for key_hash in hashes:
-            bound += self.used[0] * p.n_hp / (p.n_h * p.n_w)
-            n, opens = self.key(0, key_hash)
-            cycle += max(1, n)
-            if out and not opens:
-                cycle = max(cycle, out[-1] + 2)
+        counted = -2  # cycle in which a count was written last
+        for op, ctx, key_hash in beats:
+            if op == CLEAR:
+                self.clear(ctx)
+                n, opens = 0, False
+                cycle += 1
+            else:
+                bound += self.used[ctx] * p.n_hp / (p.n_h * p.n_w)
+                n, opens = self.key(ctx, key_hash)
+                cycle += max(1, n)
+                if not opens:
+                    cycle = max(cycle, counted + 2)
+                counted = cycle
             compares.append(n)
             out.append(cycle)
             cycle += opens

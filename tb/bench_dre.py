@@ -2,7 +2,7 @@
 
 import cocotb
 
-from hdl.dre import score_layout
+from hdl.dre import Dre, score_layout
 from hdl.hcu import joined_layout, token_layout
 from hdl.kvmu import burst_layout, move_layout, placed_layout
 from tb.dre import params_from
@@ -12,9 +12,10 @@ from tb.streams import Bench
 
 @cocotb.test()
 async def phases(dut):
-    """Play config["phases"]: {"keys": beats of k} waits for their beats on t; {"rows": beats of s} for the last burst.
+    """Play config["phases"], each with {"keys": beats of k}, {"rows": beats of s} or both side by side.
 
-    With "reset_at", play up to that cycle, reset, and play it all again.
+    A phase waits for its keys' beats on t, and for the last burst of its rows. With "reset_at", play up to that cycle,
+    reset, and play it all again.
     """
     c = config()
     p = params_from(c["params"])
@@ -31,15 +32,22 @@ async def phases(dut):
     dut.home_base.value = c["home_base"]
     await bench.start()
 
-    def played(phase: dict, stop: int = 0):
-        seen_t, seen_b = len(t.got), len(b.got)
-        if "keys" in phase:
-            k.put(phase["keys"])
-            done = lambda: len(t.got) - seen_t == len(phase["keys"])  # noqa: E731
-        else:
-            s.put(phase["rows"])
-            done = lambda: len(b.got) > seen_b and b.got[-1][1]["last"]  # noqa: E731
-        return bench.run(lambda: done() or (stop and bench.cycle >= stop), limit=c["limit"])
+    async def played(phase: dict, stop: int = 0):
+        keys, rows = phase.get("keys", []), phase.get("rows", [])
+        seen_t, seen_b, sent = len(t.got), len(b.got), len(s.sent)
+
+        def done() -> bool:
+            fetched = not rows or (len(b.got) > seen_b and b.got[-1][1]["last"])
+            return (len(t.got) - seen_t == len(keys) and fetched) or (stop and bench.cycle >= stop)
+
+        k.put(keys)
+        s.put(rows)
+        try:
+            await bench.run(done, limit=c["limit"])
+        except AssertionError as e:
+            whole = sum(beat["row"]["last"] for beat in rows[: len(s.sent) - sent])
+            at = f"key {len(t.got) - seen_t} of {len(keys)}, row {whole} of {sum(beat['row']['last'] for beat in rows)}"
+            raise AssertionError(f"{phase['label']} stands at {at}: {e}") from None
 
     if c["reset_at"]:
         for phase in c["phases"]:
@@ -51,7 +59,7 @@ async def phases(dut):
             stream.got.clear()
     first, ends = [], []
     for phase in c["phases"]:
-        source, sink = (k, t) if "keys" in phase else (s, b)
+        source, sink = (s, b) if "rows" in phase else (k, t)
         sent = len(source.sent)
         await played(phase)
         first.append(source.sent[sent])
@@ -61,6 +69,7 @@ async def phases(dut):
     for _ in range(50):  # nothing more may come
         await bench.step()
     perf = int(dut.perf.value)
+    names = [f"{name}.{counter}" for name, unit, _ in Dre.units(p) for counter in unit.counters()]
     result(
         {
             "first": first,
@@ -70,7 +79,7 @@ async def phases(dut):
             "w": w.values,
             "x": x.values,
             "b": b.values,
-            "perf": [perf >> 32 * i & 0xFFFFFFFF for i in range(len(dut.perf) // 32)],
+            "perf": {name: perf >> 32 * i & 0xFFFFFFFF for i, name in enumerate(names)},
             "cycles": bench.cycle,
         }
     )

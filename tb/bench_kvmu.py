@@ -16,8 +16,9 @@ async def traffic(dut):
     "bases": the device base and the home base.
 
     The patterns of "stalls" (stream -> probability) take turns of 50 cycles; unless nothing ever stalls, the first
-    one must. With "block_b" nothing is taken on `b` until every reply came. With "cut_at" the episode is cut short by
-    the reset of the next one after so many cycles, and returns nothing.
+    one must. With "fetch_last" nothing is offered on `f` before every beat of `a` was taken. With "block_b" nothing is
+    taken on `b` until every reply came. With "cut_at" the episode is cut short by the reset of the next one after so
+    many cycles, and returns nothing.
     """
     c = config()
     p = KvmuParams(**c["params"])
@@ -35,11 +36,14 @@ async def traffic(dut):
         for beats in (w.got, x.got, b.got, a.sent, f.sent):
             beats.clear()
         a.put(e["a"])
-        f.put(e["f"])
+        late = [e["f"]] if e.get("fetch_last") else []
+        f.put([] if late else e["f"])
         replies = sum(beat["op"] == 0 for beat in e["a"])
         sets = sum(beat["last"] for beat in e["f"])
 
-        def stall(e=e, replies=replies) -> None:
+        def stall(e=e, replies=replies, late=late) -> None:
+            if late and not a.queue:
+                f.put(late.pop())
             now = e["stalls"][bench.cycle // 50 % len(e["stalls"])]
             a.idle, f.idle = now.get("a", 0.0), now.get("f", 0.0)
             w.stall, x.stall, b.stall = now.get("w", 0.0), now.get("x", 0.0), now.get("b", 0.0)

@@ -44,7 +44,7 @@ class Source:
     """Drives stream `name` of `dut` from `queue`; idles with probability `idle`. `sent`: cycle of each beat."""
 
     def __init__(self, dut, name: str, layout, idle: float = 0.0):
-        self.layout, self.idle = layout, idle
+        self.name, self.layout, self.idle = name, layout, idle
         self.payload, self.valid_, self.ready_ = (getattr(dut, f"{name}__{s}") for s in ("payload", "valid", "ready"))
         self.queue: deque = deque()
         self.sent: list[int] = []
@@ -177,11 +177,23 @@ class Bench:
         start = self.cycle
         steady = not any(getattr(s, "idle", 0) or getattr(s, "stall", 0) for s in self.streams)
         while not done():
-            assert self.cycle - start < limit, f"no end after {limit} cycles: deadlock?"
+            assert self.cycle - start < limit, f"no end after {limit} cycles: deadlock? {self._state()}"
             if steady and not self._changes() and not int(self.dut.moves.value):
                 await self._skip(limit)
             else:
                 await self.step()
+
+    def _state(self) -> str:
+        """How far each stream is, and the beats that wait."""
+        out = []
+        for s in self.streams:
+            if isinstance(s, Source):
+                waits = f", {len(s.queue)} to go, the next {unpack(s.layout, s.queue[0])}" if s.queue else ""
+                out.append(f"{s.name}: {len(s.sent)} beats went{waits}")
+            else:
+                waits = "" if s.held is None else f", then {unpack(s.layout, s.held)} waits"
+                out.append(f"{s.name}: {len(s.got)} beats came{waits}")
+        return "; ".join(out)
 
     def _changes(self) -> bool:
         """Whether a source has a beat to offer that it does not offer yet, or one to take back."""

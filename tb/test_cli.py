@@ -89,16 +89,33 @@ def test_a_folder_holds_one_unit(tmp_path):
         ("wtu", ("-p", "selection=buckets")),
         ("cluster_set", ("--stall", "0.4")),
         ("kvmu", ()),
+        ("kvmu", ("--idle", "0.2", "--stall", "0.2")),
         ("dre", ()),
         ("dre", ("--idle", "0.2", "--stall", "0.2", "--seed", "3")),
     ],
 )
 def test_verify_runs_the_fixture_on_the_rtl(unit, options):
-    run = vrex("verify", unit, "--preset", "tiny", "-p", "blocks=128", "--queries", "1", *options, "--json")
+    run = vrex("verify", unit, "--preset", "tiny", "--queries", "1", *options, "--json")
     assert run.exit_code == 0, run.stderr
-    tables = json.loads(run.stdout)["tables"]
-    assert len(tables) == 3
-    assert all(t["beats"] and not t["differences"] and not t["refused"] for t in tables)
+    found = json.loads(run.stdout)
+    tables = found["tables"]
+    assert [t["context"] for t in tables] == [0, 1, 2, 2]
+    assert all(t["beats"] and not t["differences"] for t in tables)
+    assert [t["refused"] > 0 for t in tables] == [False, False, False, True]
+    assert found["missing"] == []
+
+
+def test_verify_names_what_never_happened_and_how_to_get_it():
+    """What it proposes brings the event about."""
+    kvmu = ("verify", "kvmu", "--preset", "tiny", "--queries", "1")
+    run = vrex(*kvmu, "-p", "blocks=512")
+    assert run.exit_code == 0
+    advice = dict(re.findall(r"not exercised: no (.*): -p (blocks=\d+)", run.stderr))
+    assert advice.keys() == {"keys refused", "freed blocks used"}
+    for name, parameter in advice.items():
+        run = vrex(*kvmu, "-p", parameter)
+        assert run.exit_code == 0, run.stderr
+        assert f"no {name}" not in run.stderr
 
 
 def test_verify_says_what_differs(monkeypatch):
@@ -109,7 +126,7 @@ def test_verify_says_what_differs(monkeypatch):
     sound = scripts.verify.emit
     wrong = ("assign bound = first ? limit : ", "assign bound = first ? limit + 1'h1 : ")
     monkeypatch.setattr(scripts.verify, "emit", lambda u, p: mutants(sound(u, p), [wrong])[0])
-    run = vrex("verify", "dre", "--preset", "tiny", "-p", "blocks=128")
+    run = vrex("verify", "dre", "--preset", "tiny")
     assert run.exit_code == 1
     assert "golden" in run.stderr
 

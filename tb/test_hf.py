@@ -598,7 +598,7 @@ def test_the_trace_goes_where_every_trace_goes(tmp_path, small, eyes):  # noqa: 
     results = json.loads(vrex("stream", out, "--policy", "resv", "-o", tmp_path / "stream", "--json"))
     assert results["layers"] == [0, 1]
     assert results["policies"]["resv"]["frame"]["error"] is not None
-    options = ("--preset", "tiny", "-p", "blocks=128", "--queries", 1, "--json")
+    options = ("--preset", "tiny", "--queries", 1, "--json")
     tables = json.loads(vrex("verify", "hcu", "--trace", out, *options))["tables"]
     assert len(tables) == 2
     assert all(table["beats"] and not table["differences"] for table in tables)

@@ -16,7 +16,7 @@ from tb.verify import Outcome
 CHROMIUM = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
 # Quiet: a browser calls home at its start otherwise.
 QUIET = ("--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run")
-SIMULATED = ("hcu", "cluster_set")  # the other units' runs are those of `vrex verify`, tested with it
+SIMULATED = ("hcu", "cluster_set", "kvmu")  # of every unit in the nightly test
 JUNIT = """<testsuites><testsuite>
 <testcase classname="tb.test_hcu" name="a"><properties>
 <property name="bins" value="full, ragged"/></properties></testcase>
@@ -105,6 +105,14 @@ def test_faults_of_a_page_are_found():
 )  # fmt: skip
 def test_numbers(value, digits, text):
     assert quantity.number(value, digits) == text
+
+
+@pytest.mark.nightly
+def test_the_default_report_ends_well(tmp_path):
+    """Every unit of the preset `core` on the fixture's trace, inputs that idle and outputs that stall included."""
+    run = CliRunner().invoke(app, ["report", "-o", str(tmp_path)])
+    assert run.exit_code == 0, run.output
+    assert "Every beat equals golden." in (tmp_path / "report.html").read_text()
 
 
 def test_page_asks_nothing_of_another_place(made):

@@ -1,6 +1,8 @@
 """A trace through golden ReSV and through the RTL, beat by beat: what `vrex verify` and the demo run."""
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -32,6 +34,74 @@ class Table:
     fetched: list[set[int]] = field(default_factory=list)  # tokens that golden ReSV fetches, per query block
 
 
+@dataclass
+class Play:
+    """A table in a context of the hardware, and what golden sees happen to it.
+
+    name : of the table, "again" where another play has it too
+    """
+
+    name: str
+    table: Table
+    ctx: int
+    events: Counter[str] = field(default_factory=Counter)
+    clusters: int = 0
+    differences: list[str] = field(default_factory=list)
+    _homes: dict[int, int] = field(default_factory=dict)  # token by its address
+
+    def label(self, segment: int | None = None) -> str:
+        """In messages."""
+        return f"{self.name} (context {self.ctx})" + (f", segment {segment}" if segment is not None else "")
+
+    def keys(self, s: Scenario, hashes: list[int], along: bool) -> None:
+        """A segment's keys."""
+        kv, seen = s.model.kv, {name: len(getattr(s, name)) for name in "twx"}
+        freed = len(kv.freed)
+        s.keys(self.ctx, hashes, along)
+        t, w, x = (getattr(s, name)[n:] for name, n in seen.items())
+        full_joins, opened = (sum(beat[name] for beat in t) for name in ("full_join", "is_new"))
+        self.events += Counter(
+            {
+                "keys": len(t),
+                "clusters opened": opened,
+                "joins": len(t) - opened - full_joins,
+                "joins of a full table": full_joins,
+                "keys refused": sum(beat["full"] for beat in w),
+                "offloads": len(x),
+                "freed blocks used": freed - len(kv.freed),
+            }
+        )
+        self._homes |= {beat["home"]: s.f.sinks + beat["token"] for beat in w if not beat["full"]}
+        self.clusters = len(s.model.tables[self.ctx])
+
+    def rows(self, s: Scenario, codes: np.ndarray, block: int) -> None:
+        """Rows of the table's query block number `block`; bursts must fetch exactly golden ReSV's tokens."""
+        s.query(self.ctx, codes)
+        q, p = s.queries[-1], s.p
+        times = [WtuTime(p.wtu).row(row, q.counts, s.f.ratio_q16) for row in codes]
+        pairs = itertools.pairwise(q.bursts)
+        self.events += Counter(
+            {
+                "rows": len(codes),
+                "rows of several words": sum(time.words > 1 for time in times),
+                "early exits": int(np.count_nonzero(q.rows.clusters < codes.shape[1])),
+                "zooms": sum(time.zooms for time in times),
+                "bursts": len(q.bursts),
+                "bursts of several blocks": sum(burst.bytes > p.kvmu.block_bytes for burst in q.bursts),
+                "bursts cut at the boundary": sum(a.addr + a.bytes == b.addr for a, b in pairs),
+            }
+        )
+        if self.events["keys refused"]:
+            return  # refused entries are not stored, so fetches are fewer than the policy's
+        at, size = self._homes, p.kvmu.entry_bytes
+        tokens = {at[a] for b in q.bursts for a in at if b.addr <= a < b.addr + b.bytes}
+        tokens |= {at[a] for b in q.bursts for a in at if a < b.addr < a + size}  # cut by the boundary
+        want = self.table.fetched[block]
+        if tokens != want:
+            text = f"query block {block}: bursts fetch {len(tokens)} tokens, ReSV {len(want)}"
+            self.differences.append(f"{self.label()}, {text}")
+
+
 @dataclass(frozen=True)
 class Outcome:
     """One table of a trace on the RTL."""
@@ -44,16 +114,54 @@ class Outcome:
     refused: int  # keys without a free block: kvmu.blocks is too small for the trace
     beats: int  # compared bit by bit
     differences: list[str]
-    cycles: int  # of the whole run in Verilator
+    cycles: int  # of the whole run in Verilator, which other tables may have been in
+    context: int = 0
+    events: dict[str, int] = field(default_factory=dict)  # how often each of `EVENTS` happened, in the units of a DRE
 
 
 @dataclass(frozen=True)
 class Played:
-    """A run of a unit on a table's scenario."""
+    """A run of a unit on a scenario."""
 
-    beats: int  # compared bit by bit
-    differences: list[str]
+    labels: list[str]  # of the beats that were compared bit by bit
+    differences: list[str]  # each begins with a label, if it can be told
     cycles: int
+
+
+# What the tables of a trace may bring about in each unit, and how to get it where they do not.
+EVENTS: dict[str, tuple[tuple[str, ...], str]] = {
+    "clusters opened": (("hcu", "dre"), "lower --th-hd"),
+    "joins": (("hcu", "dre"), "raise --th-hd"),
+    "joins of a full table": (("hcu", "dre"), "-p clusters={few_clusters}"),
+    "CLEARs": (("hcu", "kvmu", "dre"), ""),
+    "keys refused": (("kvmu", "dre"), "-p blocks={few_blocks}"),
+    "freed blocks used": (("kvmu", "dre"), "-p blocks={old_blocks}"),
+    "offloads": (("kvmu", "dre"), "-p recent=8"),
+    "rows of several words": (("wtu", "cluster_set", "dre"), "-p wtu.n_w=1"),
+    "early exits": (("wtu", "dre"), "lower --ratio"),
+    "zooms": (("wtu", "dre"), "-p list_depth=1 -p bin_bits=4"),
+    "bursts": (("dre",), "-p recent=8"),
+    "bursts of several blocks": (("dre",), "-p block_slots=1"),
+    "bursts cut at the boundary": (("dre",), "-p boundary=256"),
+}
+
+
+def exercised(unit: str, p: DreParams) -> list[str]:
+    """Those of `EVENTS` that can happen in a unit."""
+    never = {"zooms"} if p.wtu.selection == "buckets" else set()
+    return [name for name, (units, _) in EVENTS.items() if unit in units and name not in never]
+
+
+def missing(unit: str, p: DreParams, outcomes: list[Outcome]) -> list[str]:
+    """Events that no table brought about, and how to get them, one line each."""
+    largest = max(o.clusters for o in outcomes)
+    sizes = {
+        "few_clusters": max(1, (largest - 1) // p.wtu.n_w) * p.wtu.n_w,
+        "few_blocks": max(o.events["most blocks"] for o in outcomes) - 1,
+        "old_blocks": max(o.events["blocks"] for o in outcomes) - 1,
+    }
+    never = [name for name in exercised(unit, p) if not any(o.events.get(name) for o in outcomes)]
+    return [f"no {name}: {EVENTS[name][1].format(**sizes)}" for name in never]
 
 
 def tables(trace: Trace, f: ReSVParams, queries: int) -> Iterator[Table]:
@@ -92,68 +200,100 @@ def _asked(trace: Trace, queries: int) -> list[tuple[int, int]]:
     return asked
 
 
+def deal(tables: Sequence[Table], n_ctx: int) -> list[Play]:
+    """Tables in contexts 0, 1, ... and back: every table, every context, and one at least that is cleared."""
+    plays = []
+    for i in range(max(len(tables), n_ctx + 1)):
+        table, turn, ctx = tables[i % len(tables)], i // n_ctx, i % n_ctx
+        name = table.name + (" again" if i >= len(tables) else "")
+        plays.append(Play(name, table, n_ctx - 1 - ctx if turn % 2 else ctx))
+    return plays
+
+
+def mix(plays: Sequence[Play], p: DreParams, f: ReSVParams) -> Scenario:
+    """Plays in contexts of the DRE: as many as there are contexts go on in turns, segment by segment.
+
+    Keys of all contexts follow each other without a gap; then come the rows, block by block. A context that had
+    another play is cleared.
+    """
+    s = Scenario(p, f, device_base=1 << 16, home_base=1 << 20)
+    blocks: Counter[int] = Counter()  # query blocks of each play so far
+    for start in range(0, len(plays), p.hcu.n_ctx):
+        turn = plays[start : start + p.hcu.n_ctx]
+        for segment in range(max(len(play.table.hashes) for play in turn)):
+            own = [play for play in turn if segment < len(play.table.hashes)]
+            along = False
+            for play in own:
+                hashes = play.table.hashes[segment]
+                if not hashes:
+                    continue
+                s.label = play.label(segment)
+                if start and not play.events["CLEARs"]:
+                    s.clear(play.ctx, along)
+                    play.events["CLEARs"] += 1
+                    along = True
+                play.keys(s, hashes, along)
+                along = True
+            for play in own:
+                codes = play.table.codes[segment]
+                if codes is not None:
+                    s.label = play.label(segment)
+                    play.rows(s, codes, blocks[id(play)])
+                    blocks[id(play)] += 1
+    for play in plays:
+        play.events |= {"blocks": s.model.kv.fresh, "most blocks": s.most_blocks}
+    return s
+
+
 def scenario(table: Table, p: DreParams, f: ReSVParams) -> tuple[Scenario, list[str]]:
     """The table's keys and rows for the DRE, and where the bursts do not fetch exactly golden ReSV's tokens."""
-    s = Scenario(p, f, device_base=1 << 16, home_base=1 << 20)
-    wrong = []
-    for hashes, codes in zip(table.hashes, table.codes, strict=True):
-        if hashes:
-            s.keys(0, hashes)
-        if codes is None:
-            continue
-        s.query(0, codes)
-        if any(beat["full"] for beat in s.w):
-            continue  # refused entries are not stored, so fetches are fewer than the policy's
-        at = {beat["home"]: f.sinks + beat["token"] for beat in s.w}
-        size = p.kvmu.entry_bytes
-        tokens = {at[a] for b in s.queries[-1].bursts for a in at if b.addr <= a < b.addr + b.bytes}
-        tokens |= {at[a] for b in s.queries[-1].bursts for a in at if a < b.addr < a + size}  # cut by the boundary
-        want = table.fetched[len(s.queries) - 1]
-        if tokens != want:
-            wrong.append(f"query block {len(s.queries) - 1}: bursts fetch {len(tokens)} tokens, ReSV {len(want)}")
-    return s, wrong
+    play = Play(table.name, table, 0)
+    return mix([play], p, f), play.differences
 
 
-def play(unit: str, emitted: Emitted, table: Table, s: Scenario, stalls: tuple[float, float], seed: int) -> Played:
-    """The scenario of a table, or the part of it that concerns `unit`, on the RTL."""
-    return _PLAYERS[unit](emitted, table, s, *stalls, seed)
+def play(unit: str, emitted: Emitted, s: Scenario, stalls: tuple[float, float], seed: int) -> Played:
+    """A scenario, or the part of it that concerns `unit`, on the RTL."""
+    return _PLAYERS[unit](emitted, s, *stalls, seed)
 
 
-def _dre(emitted, table, s, idle, stall, seed) -> Played:
+def _dre(emitted, s, idle, stall, seed) -> Played:
     got = Run(emitted, "tb.bench_dre", "phases", s.config(idle, stall), seed)()
-    model = None
+    wrong = s.differences(got)
     if not (idle or stall) and s.p.wtu.n_h == 1:
-        ends = [end - first for first, end in zip(got["first"], got["ends"], strict=True)]
-        model = _compare("cycles of a phase", s.phase_cycles(), ends)
-    return Played(sum(len(getattr(s, n)) for n in "twxb"), s.differences(got) + (model or []), got["cycles"])
+        wrong += s.cycles_differ(got)
+    return Played([label for name in "twxb" for label in s.labels[name]], wrong, got["cycles"])
 
 
-def _hcu(emitted, table, s, idle, stall, seed) -> Played:
+def _hcu(emitted, s, idle, stall, seed) -> Played:
     keys = [beat for phase in s.phases for beat in phase.get("keys", [])]
     c = {"params": asdict(s.p.hcu), "beats": keys, "th_hd": s.f.th_hd, "idle": idle, "stall": stall, "reset_at": 0}
     got = Run(emitted, "tb.bench_hcu", "keys", c | {"limit": 10_000_000}, seed)()
-    wrong = _compare("o", s.t, got["beats"])
+    labels = s.labels["t"]
+    wrong = _compare("o", s.t, got["beats"], labels)
     if not (idle or stall):
-        times = HcuTime(s.p.hcu, s.f.th_hd).run([k["hash"] for k in keys]).out.tolist()
-        wrong += _compare("cycle of o", times, [c - got["first"] for c in got["cycles"]])
-    return Played(len(s.t), wrong, got["cycles"][-1])
+        times = HcuTime(s.p.hcu, s.f.th_hd).beats((k["op"], k["ctx"], k["hash"]) for k in keys).out.tolist()
+        wrong += _compare("cycle of o", times, [c - got["first"] for c in got["cycles"]], labels)
+    return Played(labels, wrong, got["cycles"][-1])
 
 
-def _wtu(emitted, table, s, idle, stall, seed) -> Played:
-    """A run of rows per query block, with the counts of its time."""
+def _wtu(emitted, s, idle, stall, seed) -> Played:
+    """A run of rows per query block, with the counts of its time in every context."""
     p = s.p.wtu
-    episodes, wants = [], []
-    for q, (ctx, codes) in zip(s.queries, s.blocks, strict=True):
-        counts = [{"ctx": ctx, "cluster": c, "count": n} for c, n in enumerate(q.counts.tolist())]
+    episodes, wants, labels = [], [], []
+    for q, (ctx, codes), tables, label in zip(s.queries, s.blocks, s.counts, _blocks(s), strict=True):
+        counts = [
+            {"ctx": c, "cluster": k, "count": n} for c, own in enumerate(tables) for k, n in enumerate(own.tolist())
+        ]
         words = [beat["row"] for beat in row_beats(p, ctx, codes)]
         stalls = {"idle": idle, "stall": stall, "period": 0, "clear": True, "reset_at": 0, "limit": 1_000_000}
         episodes.append({"counts": counts, "late": [], "words": words, "ratio": s.f.ratio_q16, **stalls})
         rows = zip(q.rows.mask, q.rows.clusters.tolist(), q.rows.tokens.tolist(), strict=True)
         wants.append([{"set": np.flatnonzero(m).tolist(), "clusters": c, "tokens": t} for m, c, t in rows])
+        labels.append([label] * len(codes))
     c = {"params": asdict(p), "episodes": episodes}
     results = Run(emitted, "tb.bench_wtu", "rows", c, seed)()["episodes"]
     wrong, cycles = [], 0
-    for (_, codes), q, want, got in zip(s.blocks, s.queries, wants, results, strict=True):
+    for (_, codes), q, want, own, got in zip(s.blocks, s.queries, wants, labels, results, strict=True):
         rows, chosen, ends = [], set(), []
         for cycle, beat in zip(got["cycles"], got["beats"], strict=True):
             chosen |= {beat["addr"] * p.n_w + i for i in range(p.n_w) if beat["mask"] >> i & 1}
@@ -161,72 +301,83 @@ def _wtu(emitted, table, s, idle, stall, seed) -> Played:
                 rows.append({"set": sorted(chosen), "clusters": beat["clusters"], "tokens": beat["tokens"]})
                 ends.append(cycle - got["taken"][0])
                 chosen = set()
-        wrong += _compare("row", want, rows)
+        wrong += _compare("row", want, rows, own)
         if not (idle or stall):
             _, model = WtuTime(p).run([(row, q.counts) for row in codes], s.f.ratio_q16)
-            wrong += _compare("cycle of a row's last beat", model.tolist(), ends)
+            wrong += _compare("cycle of a row's last beat", model.tolist(), ends, own)
         cycles += got["cycles"][-1] - got["taken"][0]
-    return Played(sum(map(len, wants)), wrong, cycles)
+    return Played(sum(labels, []), wrong, cycles)
 
 
-def _kvmu(emitted, table, s, idle, stall, seed) -> Played:
-    """Every append, then the last query block's set, fetched from the map as it is by then."""
-    a = [{"op": t["op"], "ctx": t["ctx"], "cluster": t["cluster"], "token": t["token"]} for t in s.t]
-    last = s.queries[-1]
-    names = last.clusters or [0]
-    f = [
-        {"ctx": 0, "cluster": c, "last": int(i == len(names) - 1), "empty": int(not last.clusters)}
-        for i, c in enumerate(names)
-    ]
+def _kvmu(emitted, s, idle, stall, seed) -> Played:
+    """Every append and CLEAR, then the last set of each context, fetched from the map as it is by then."""
+    a = [{name: t.get(name, 0) for name in ("op", "ctx", "cluster", "token")} for t in s.t]
+    sets = {ctx: (q.clusters, label) for (ctx, _), q, label in zip(s.blocks, s.queries, _blocks(s), strict=True)}
+    f, bursts, labels = [], [], []
+    for ctx, (clusters, label) in sets.items():
+        fetched = s.model.kv.fetch(ctx, clusters)
+        beats = [{"ctx": ctx, "cluster": c, "last": 0, "empty": int(not clusters)} for c in clusters or [0]]
+        f += [*beats[:-1], beats[-1] | {"last": 1}]
+        own = [{**b._asdict(), "ctx": ctx, "last": 0, "empty": 0} for b in fetched] or [{"ctx": ctx, "empty": 1}]
+        bursts += [*own[:-1], own[-1] | {"last": 1}]
+        labels += [label] * len(own)
     stalls = {"a": idle, "f": idle, "w": stall, "x": stall, "b": stall}
     bases = s.device_base, s.home_base
-    episode = {"a": a, "f": f, "bases": bases, "stalls": [stalls], "block_b": 0, "cut_at": 0}
+    episode = {"a": a, "f": f, "bases": bases, "stalls": [stalls], "fetch_last": 1, "block_b": 0, "cut_at": 0}
     c = {"params": asdict(s.p.kvmu), "episodes": [episode]}
     got = Run(emitted, "tb.bench_kvmu", "traffic", c, seed)()["episodes"][0]
-    fetched = s.model.kv.fetch(0, last.clusters)
-    bursts = [{**burst._asdict(), "last": int(i == len(fetched) - 1), "empty": 0} for i, burst in enumerate(fetched)]
-    bursts = bursts or [{"last": 1, "empty": 1}]
     wrong = []
-    for name, want in (("w", s.w), ("x", s.x), ("b", bursts)):
-        wrong += _compare(name, want, [beat for _, beat in got[name]])
+    for name, want, own in (("w", s.w, s.labels["w"]), ("x", s.x, s.labels["x"]), ("b", bursts, labels)):
+        wrong += _compare(name, want, [beat for _, beat in got[name]], own)
     if not (idle or stall):
         time = KvmuTime(s.p.kvmu, s.device_base, s.home_base)
-        cycles = time.run([(v["op"], v["ctx"], v["cluster"]) for v in a], [(0, last.clusters)])
-        wrong += _compare("cycle of b", cycles.b, [cycle - got["a"][0] for cycle, _ in got["b"]])
-    return Played(len(s.w) + len(s.x) + len(bursts), wrong, got["b"][-1][0])
+        chosen = [(ctx, clusters) for ctx, (clusters, _) in sets.items()]
+        cycles = time.run([(v["op"], v["ctx"], v["cluster"]) for v in a], chosen)
+        wrong += _compare("cycle of b", cycles.b, [cycle - got["a"][0] for cycle, _ in got["b"]], labels)
+    return Played([*s.labels["w"], *s.labels["x"], *labels], wrong, got["b"][-1][0])
 
 
-def _cluster_set(emitted, table, s, idle, stall, seed) -> Played:
+def _cluster_set(emitted, s, idle, stall, seed) -> Played:
     p = s.p.wtu
-    beats, want = [], []
-    for q in s.queries:
+    beats, want, labels = [], [], []
+    for q, (ctx, _), label in zip(s.queries, s.blocks, _blocks(s), strict=True):
         for r, mask in enumerate(q.rows.mask):
             words = np.pad(mask, (0, -len(mask) % p.n_w)).reshape(-1, p.n_w) @ (1 << np.arange(p.n_w))
-            ends = {"set_last": int(r == len(q.rows.mask) - 1), "ctx": 0}
+            ends = {"set_last": int(r == len(q.rows.mask) - 1), "ctx": ctx}
             last = len(words) - 1
             beats += [{"addr": i, "mask": int(w), "row_last": int(i == last), **ends} for i, w in enumerate(words)]
-        want += [{"cluster": c, "last": int(c == q.clusters[-1]), "empty": 0} for c in q.clusters]
-        want += [] if q.clusters else [{"last": 1, "empty": 1}]
+        own = [{"cluster": c, "last": int(c == q.clusters[-1]), "empty": 0} for c in q.clusters]
+        want += [beat | {"ctx": ctx} for beat in own or [{"last": 1, "empty": 1}]]
+        labels += [label] * max(1, len(own))
     episode = {"beats": beats, "stalls": [(idle, stall)], "cut_at": 0}
     c = {"params": asdict(p), "episodes": [episode]}
     got = Run(emitted, "tb.bench_cluster_set", "rows", c, seed)()["episodes"][0]
-    wrong = _compare("o", want, [beat for _, beat in got["o"]])
-    return Played(len(want), wrong, got["o"][-1][0])
+    wrong = _compare("o", want, [beat for _, beat in got["o"]], labels)
+    return Played(labels, wrong, got["o"][-1][0])
 
 
 _PLAYERS = {"dre": _dre, "hcu": _hcu, "wtu": _wtu, "kvmu": _kvmu, "cluster_set": _cluster_set}
 
 
-def _compare(name: str, want: list, got: list) -> list[str]:
+def _blocks(s: Scenario) -> list[str]:
+    """The labels of the query blocks."""
+    return [phase["label"] for phase in s.phases if "rows" in phase]
+
+
+def _compare(name: str, want: list, got: list, labels: list[str] | None = None) -> list[str]:
     """The first difference of two lists of numbers, or of beats in the fields that `want` names; empty if equal."""
+
+    def at(i: int) -> str:
+        return f"{labels[min(i, len(labels) - 1)]}: " if labels else ""
+
     if len(want) != len(got):
-        return [f"{name}: {len(got)} from the RTL, {len(want)} expected"]
+        return [f"{at(min(len(want), len(got)))}{name}: {len(got)} from the RTL, {len(want)} expected"]
     for i, (a, b) in enumerate(zip(want, got, strict=True)):
         fields = a.items() if isinstance(a, dict) else [("value", a)]
         for key, v in fields:
             have = b[key] if isinstance(a, dict) else b
             if have != v:
-                return [f"{name}[{i}]: {key} is {have}, expected {v}"]
+                return [f"{at(i)}{name}[{i}]: {key} is {have}, expected {v}"]
     return []
 
 
@@ -352,33 +503,44 @@ def verify(
     stall: float = 0.0,
     seed: int = 1,
     progress: Callable[[Outcome], None] = lambda outcome: None,
+    dealt: bool = False,
 ) -> list[Outcome]:
     """Every table of the trace through the RTL of `unit`; differences in bits or cycles stand in the outcomes.
+
+    dealt : all tables in one run, over all contexts (`deal`); otherwise each in a run of its own, in context 0
 
     Raises `BenchError` if a simulator cannot be built or does not end.
     """
     out = []
-    for table in tables(trace, f, queries):
-        s, wrong = scenario(table, p, f)
-        played = play(unit, emitted, table, s, (idle, stall), seed)
-        outcome = Outcome(
-            table=table.name,
-            keys=len(s.w),
-            clusters=len(s.model.tables[0]),
-            rows=sum(len(c) for c in table.codes if c is not None),
-            bursts=len(s.b),
-            refused=sum(w["full"] for w in s.w),
-            beats=played.beats,
-            differences=wrong + played.differences,
-            cycles=played.cycles,
-        )
-        out.append(outcome)
-        progress(outcome)
+    found = tables(trace, f, queries)
+    runs = [deal(list(found), p.hcu.n_ctx)] if dealt else ([Play(table.name, table, 0)] for table in found)
+    for plays in runs:
+        s = mix(plays, p, f)
+        played = play(unit, emitted, s, (idle, stall), seed)
+        for difference in played.differences:
+            first = next((own for own in plays if difference.startswith(own.label())), plays[0])
+            first.differences.append(difference)
+        for own in plays:
+            outcome = Outcome(
+                table=own.name,
+                keys=own.events["keys"],
+                clusters=own.clusters,
+                rows=own.events["rows"],
+                bursts=own.events["bursts"],
+                refused=own.events["keys refused"],
+                beats=sum(label.startswith(own.label()) for label in played.labels),
+                differences=own.differences,
+                cycles=played.cycles,
+                context=own.ctx,
+                events=dict(own.events),
+            )
+            out.append(outcome)
+            progress(outcome)
     return out
 
 
 def verify_unit(unit: str, trace: Trace, system: SystemParams, emitted: Emitted, f: ReSVParams, **how) -> list[Outcome]:
-    """Any unit on a trace: `products` for the DPE, `vectors` for the VPE, `verify` for the units of the DRE."""
+    """Any unit on a trace: `products` for the DPE, `vectors` for the VPE, `verify` on all contexts for the others."""
     if unit in ("dpe", "vpe"):
         return (products if unit == "dpe" else vectors)(trace, params_of(unit, system), emitted, f, **how)
-    return verify(unit, trace, system.core.dre, emitted, f, **how)
+    return verify(unit, trace, system.core.dre, emitted, f, **how, dealt=True)

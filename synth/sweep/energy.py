@@ -17,7 +17,7 @@ from synth import recorded
 from synth.sweep.stream import Stream
 from tb.dre import Scenario
 from tb.runner import BenchError
-from tb.verify import Table, play
+from tb.verify import play
 
 MHZ = 800.0  # clock whose cycles leakage is counted over, the paper's
 
@@ -43,11 +43,11 @@ def energy(unit: str, params, f: ReSVParams, options: tuple, node: int, streams:
     Raises: `BenchError` if the RTL differs from golden, `SynthError` for a library without power tables.
     """
     liberty, _, effort, target, build = options
-    s, table = _scenario(_around(unit, params, f), f, streams[0])
+    s = _scenario(_around(unit, params, f), f, streams[0])
     emitted = emit.emit(unit, params)
 
     def run(recorder: emit.Emitted) -> None:
-        wrong = play(unit, recorder, table, s, (0.0, 0.0), 1).differences
+        wrong = play(unit, recorder, s, (0.0, 0.0), 1).differences
         if wrong:
             raise BenchError(f"{unit}: {wrong[0]}")
 
@@ -81,7 +81,7 @@ def row_words(codes, p: WtuParams) -> int:
     return len(codes) * -(-codes.shape[1] // p.n_w)
 
 
-def _scenario(p: DreParams, f: ReSVParams, s: Stream) -> tuple[Scenario, Table]:
+def _scenario(p: DreParams, f: ReSVParams, s: Stream) -> Scenario:
     """The keys and timed rows of a table for the benches."""
     out = Scenario(p, f, device_base=1 << 16, home_base=1 << 20)
     blocks = {b.segment: b.codes for b in s.blocks}
@@ -90,7 +90,7 @@ def _scenario(p: DreParams, f: ReSVParams, s: Stream) -> tuple[Scenario, Table]:
             out.keys(0, hashes)
         if segment in blocks:
             out.query(0, blocks[segment])
-    return out, Table("first", s.hashes, [blocks.get(i) for i in range(len(s.hashes))])
+    return out
 
 
 def _comparisons(s: Scenario, p: HcuParams) -> list[tuple[int, bool]]:
