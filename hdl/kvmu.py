@@ -1,6 +1,6 @@
 """KV cache management unit."""
 
-from amaranth import Module, Mux, Signal
+from amaranth import Module, Mux, Signal, Value, ValueLike
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
@@ -111,346 +111,331 @@ class Kvmu(wiring.Component):
 
     def elaborate(self, platform):
         p, m = self.p, Module()
-        slots_bits = bits_for(p.block_slots + 1)
-        row_layout = data.StructLayout(
-            {
-                "head": p.block_bits,
-                "off": p.block_bits,  # block that takes the next offload, or the full one before it
-                "tail": p.block_bits,
-                "off_slots": slots_bits,  # slots of `off` that are at home
-                "tail_slots": slots_bits,  # slots of `tail` that are taken; 0: no entry yet
-            }
-        )
-        state_layout = data.StructLayout(
-            {"level": bits_for(p.clusters + 1), "pos": bits_for(p.recent), "filled": 1}  # pos: ring slot of next entry
-        )
-        table = m.submodules.table = SinglePortRam(row_layout.size, p.n_ctx * p.clusters, protect=p.protect)
-        chain = m.submodules.chain = SinglePortRam(p.block_bits, p.blocks, protect=p.protect)
-        ring = m.submodules.ring = SinglePortRam(p.cluster_bits, p.n_ctx * p.recent, protect=p.protect)
-        state = m.submodules.state = SinglePortRam(state_layout.size, p.n_ctx, protect=p.protect)
-        collect_errors(m, self, [table, chain, ring, state])
-        items = m.submodules.items = SyncFIFO(width=self._item_layout().size, depth=4)
+        memories = _Memories(m, p)
+        collect_errors(m, self, [memories.table, memories.chain, memories.ring, memories.state])
+        items = m.submodules.items = SyncFIFO(width=_item_layout(p).size, depth=4)
+        beat, free, place, out = _Beat(p), _FreeList(p), _Placement(p), _Answers(p)
+        offload, walk, clear = _Offload(p), _Walk(p), _Clear(p)
 
-        # What was read for the beat taken last. A context that holds nothing has no valid state word.
-        live = Signal(p.n_ctx)
-        known = Signal()
-        row = Signal(row_layout)
-        word = Signal(state_layout)
-        level = Signal.like(word.level)
+        self._take(m, memories, beat)
+        self._free_blocks(m, memories.chain, beat, free)
+        self._placement(m, beat, free, place)
+        self._answer(m, out)
+        m.d.comb += [offload.sent.eq(beat.row), offload.sent.off_slots.eq(beat.row.off_slots + 1)]
+        self._walk(m, memories.chain, beat, walk)
+        self._queue_items(m, items, beat, walk)
+        m.d.comb += clear.after.eq(clear.index + 1)
+        # An access to a memory belongs to a state, and so is the only one of its cycle; `take_a` and `take_f` belong to
+        # IDLE and WALK, `leave` to OFFLOAD and NEXT.
+        with m.FSM():
+            with m.State("IDLE"):
+                self._idle(m, memories.chain, beat, out, walk)
+            with m.State("PLACE"):
+                self._place(m, memories, beat, free, place, out)
+            with m.State("OLDEST"):
+                self._read_oldest(m, memories, beat, out, offload)
+            with m.State("OFFLOAD"):
+                self._offload(m, memories.chain, beat, offload)
+            with m.State("NEXT"):
+                m.d.comb += [
+                    offload.leave.eq(1),
+                    offload.sent.off.eq(memories.chain.r_data),
+                    offload.sent.off_slots.eq(1),
+                ]
+                m.next = "IDLE"
+            with m.State("WALK"):
+                self._walk_block(m, memories.chain, items, beat, out, walk)
+            with m.State("LEVEL"):
+                m.d.comb += _read(memories.table, beat.job.ctx * p.clusters)
+                m.d.sync += clear.index.eq(0)
+                with m.If(beat.level == 0):
+                    m.next = "IDLE"
+                with m.Else():
+                    m.next = "FREE"
+            with m.State("FREE"):
+                self._free_row(m, memories, beat, free, clear)
+        self._write_offloaded(m, memories.table, beat, out, offload)
+        self._read_rows(m, memories.table, beat, walk)
+        self._merge(m, items)
+        return m
+
+    def _take(self, m: Module, memories: "_Memories", beat: "_Beat") -> None:
+        """A beat of `a` or `f` is kept, and its context's word read."""
+        row, word, state = beat.row, beat.word, memories.state
         m.d.comb += [
-            row.eq(table.r_data),
+            row.eq(memories.table.r_data),
             word.eq(state.r_data),
-            level.eq(Mux(known, word.level, 0)),
+            beat.level.eq(Mux(beat.known, word.level, 0)),
         ]
-        job = Signal(append_layout(p))  # the beat of `a` being worked on
-        fetch = Signal(cluster_layout(p))  # the beat of `f` being worked on
-        take_a = Signal()
-        take_f = Signal()
-        m.d.comb += [self.a.ready.eq(take_a), self.f.ready.eq(take_f)]
-        with m.If(take_a):
-            m.d.sync += [job.eq(self.a.payload), known.eq(live.bit_select(self.a.payload.ctx, 1))]
-            m.d.comb += [state.en.eq(1), state.addr.eq(self.a.payload.ctx)]
-        with m.Elif(take_f):
-            m.d.sync += [fetch.eq(self.f.payload), known.eq(live.bit_select(self.f.payload.ctx, 1))]
-            m.d.comb += [state.en.eq(1), state.addr.eq(self.f.payload.ctx)]
+        m.d.comb += [self.a.ready.eq(beat.take_a), self.f.ready.eq(beat.take_f)]
+        with m.If(beat.take_a):
+            m.d.sync += [beat.job.eq(self.a.payload), beat.known.eq(beat.live.bit_select(self.a.payload.ctx, 1))]
+            m.d.comb += _read(state, self.a.payload.ctx)
+        with m.Elif(beat.take_f):
+            m.d.sync += [beat.fetch.eq(self.f.payload), beat.known.eq(beat.live.bit_select(self.f.payload.ctx, 1))]
+            m.d.comb += _read(state, self.f.payload.ctx)
 
-        # Free list: blocks never used, then a chain of freed ones. A head that was given is followed by the next block
-        # when a beat of `a` is taken, which leaves the chain's port free.
-        fresh = Signal(bits_for(p.blocks + 1))
-        unused = Signal()
-        freed = Signal()  # the chain holds a block
-        free_head = Signal(p.block_bits)
-        free_tail = Signal(p.block_bits)
-        renew = Signal()  # `free_head` was given
-        renewed = Signal()  # its follower has just been read
-        free_block = Signal(p.block_bits)
-        block = Signal(p.block_bits)
+    def _free_blocks(self, m: Module, chain: SinglePortRam, beat: "_Beat", free: "_FreeList") -> None:
+        """The block that the next cluster to grow gets."""
+        p = self.p
         m.d.comb += [
-            unused.eq(fresh != p.blocks),
-            free_block.eq(Mux(renewed, chain.r_data, free_head)),
-            block.eq(Mux(unused, fresh[: p.block_bits], free_block)),
+            free.unused.eq(free.fresh != p.blocks),
+            free.free_block.eq(Mux(free.renewed, chain.r_data, free.free_head)),
+            free.block.eq(Mux(free.unused, free.fresh[: p.block_bits], free.free_block)),
         ]
-        m.d.sync += [renewed.eq(take_a & renew), free_head.eq(free_block)]
-        with m.If(take_a):
-            m.d.comb += [chain.en.eq(renew), chain.addr.eq(free_head)]
-            m.d.sync += renew.eq(0)
+        m.d.sync += [free.renewed.eq(beat.take_a & free.renew), free.free_head.eq(free.free_block)]
+        with m.If(beat.take_a):
+            m.d.comb += [chain.en.eq(free.renew), chain.addr.eq(free.free_head)]
+            m.d.sync += free.renew.eq(0)
 
-        # APPEND: where the entry goes.
-        skipping = Signal()
-        skip = Signal(p.cluster_bits)
-        lowest = Signal.like(word.level)  # empty cluster rows are written below this
-        exists = Signal()
-        opens = Signal()
-        grows = Signal()
-        full = Signal()
-        used = Signal(slots_bits)
-        grown = Signal(row_layout)
-        pos = Signal.like(word.pos)
-        wraps = Signal()
-        entry = Signal(bits_for(p.n_ctx * p.recent))
+    def _placement(self, m: Module, beat: "_Beat", free: "_FreeList", place: "_Placement") -> None:
+        """Where the entry of an APPEND goes, and its cluster's row with it."""
+        p, job, row, grown = self.p, beat.job, beat.row, place.grown
         m.d.comb += [
-            lowest.eq(Mux(skipping, skip, level)),
-            exists.eq(job.cluster < level),
-            used.eq(Mux(exists, row.tail_slots, 0)),
-            opens.eq(used == 0),
-            grows.eq(opens | (used == p.block_slots)),
-            full.eq(grows & ~unused & ~freed),
-            grown.head.eq(Mux(opens, block, row.head)),
-            grown.off.eq(Mux(opens, block, row.off)),
-            grown.off_slots.eq(Mux(opens, 0, row.off_slots)),
-            grown.tail.eq(Mux(grows, block, row.tail)),
-            grown.tail_slots.eq(Mux(grows, 1, used + 1)),
-            pos.eq(Mux(known, word.pos, 0)),
-            wraps.eq(pos == p.recent - 1),
-            entry.eq(job.ctx * p.recent + pos),
+            place.lowest.eq(Mux(place.skipping, place.skip, beat.level)),
+            place.exists.eq(job.cluster < beat.level),
+            place.used.eq(Mux(place.exists, row.tail_slots, 0)),
+            place.opens.eq(place.used == 0),
+            place.grows.eq(place.opens | (place.used == p.block_slots)),
+            place.full.eq(place.grows & ~free.unused & ~free.freed),
+            grown.head.eq(Mux(place.opens, free.block, row.head)),
+            grown.off.eq(Mux(place.opens, free.block, row.off)),
+            grown.off_slots.eq(Mux(place.opens, 0, row.off_slots)),
+            grown.tail.eq(Mux(place.grows, free.block, row.tail)),
+            grown.tail_slots.eq(Mux(place.grows, 1, place.used + 1)),
+            place.pos.eq(Mux(beat.known, beat.word.pos, 0)),
+            place.wraps.eq(place.pos == p.recent - 1),
+            place.entry.eq(job.ctx * p.recent + place.pos),
         ]
 
-        # Reply and move; both name the same ring slot, the move goes first.
-        reply = Signal(data.StructLayout({"token": p.token_bits, "full": 1, "home": self._slot_bits}))
-        reply_valid = Signal()
-        moves = Signal()  # moves: the move of the reply has not been taken
-        slot = Signal.like(entry)
-        move = Signal(self._slot_bits)
-        move_valid = Signal()
-        reply_free = Signal()
-        device = Signal(p.addr_bits)
+    def _answer(self, m: Module, out: "_Answers") -> None:
+        """Offers the move and then the reply."""
+        p = self.p
         m.d.comb += [
-            device.eq(self.device_base + slot * p.entry_bytes),
-            self.x.valid.eq(move_valid),
-            self.x.payload.src.eq(device),
-            self.x.payload.dst.eq(self.home_base + move * p.entry_bytes),
+            out.device.eq(self.device_base + out.slot * p.entry_bytes),
+            self.x.valid.eq(out.move_valid),
+            self.x.payload.src.eq(out.device),
+            self.x.payload.dst.eq(self.home_base + out.move * p.entry_bytes),
             self.x.payload.bytes.eq(p.entry_bytes),
-            self.w.valid.eq(reply_valid & ~moves),
-            self.w.payload.token.eq(reply.token),
-            self.w.payload.full.eq(reply.full),
-            reply_free.eq(~reply_valid | (self.w.valid & self.w.ready)),
+            self.w.valid.eq(out.reply_valid & ~out.moves),
+            self.w.payload.token.eq(out.reply.token),
+            self.w.payload.full.eq(out.reply.full),
+            out.reply_free.eq(~out.reply_valid | (self.w.valid & self.w.ready)),
         ]
-        with m.If(~reply.full):
+        with m.If(~out.reply.full):
             m.d.comb += [
-                self.w.payload.device.eq(device),
-                self.w.payload.home.eq(self.home_base + reply.home * p.entry_bytes),
+                self.w.payload.device.eq(out.device),
+                self.w.payload.home.eq(self.home_base + out.reply.home * p.entry_bytes),
             ]
         with m.If(self.w.valid & self.w.ready):
-            m.d.sync += reply_valid.eq(0)
-        with m.If(move_valid & self.x.ready):
-            m.d.sync += [move_valid.eq(0), moves.eq(0), self.perf.offloads.eq(self.perf.offloads + 1)]
+            m.d.sync += out.reply_valid.eq(0)
+        with m.If(out.move_valid & self.x.ready):
+            m.d.sync += [out.move_valid.eq(0), out.moves.eq(0), self.perf.offloads.eq(self.perf.offloads + 1)]
 
-        # Offload of the entry that was in the ring slot.
-        oldest = Signal(p.cluster_bits)
-        sent = Signal(row_layout)
-        leave = Signal()
-        m.d.comb += [sent.eq(row), sent.off_slots.eq(row.off_slots + 1)]
-
-        # Fetch: blocks of one cluster, as its row was when the beat was taken.
-        walking = Signal()  # a beat of `f` is not finished
-        first = Signal()  # its row has just been read
-        begun = Signal()  # a block of it went into `items`
-        snap = Signal(data.StructLayout({"head": p.block_bits, "off": p.block_bits, "slots": slots_bits, "none": 1}))
-        here = Signal.like(snap)
-        at = Signal(p.block_bits)
-        before = Signal(p.block_bits)
-        final = Signal()
+    def _walk(self, m: Module, chain: SinglePortRam, beat: "_Beat", walk: "_Walk") -> None:
+        """The block that the walk over a cluster has come to."""
+        row, fetch, here = beat.row, beat.fetch, walk.here
         m.d.comb += [
-            here.eq(snap),
-            at.eq(Mux(begun, chain.r_data, here.head)),
-            final.eq(here.none | (at == here.off)),
+            here.eq(walk.snap),
+            walk.at.eq(Mux(walk.begun, chain.r_data, here.head)),
+            walk.final.eq(here.none | (walk.at == here.off)),
         ]
-        with m.If(first):
+        with m.If(walk.first):
             m.d.comb += [
                 here.head.eq(row.head),
                 here.off.eq(row.off),
                 here.slots.eq(row.off_slots),
                 here.none.eq(
                     fetch.empty
-                    | (fetch.cluster >= level)
+                    | (fetch.cluster >= beat.level)
                     | (row.tail_slots == 0)
                     | ((row.head == row.off) & (row.off_slots == 0))
                 ),
             ]
-            m.d.sync += snap.eq(here)
-        item = Signal(self._item_layout())
-        starts = Signal(init=1)  # the next item is the first of its set
-        whole = Signal()  # the previous item was a whole block
-        previous = Signal(p.block_bits)
+            m.d.sync += walk.snap.eq(here)
+
+    def _queue_items(self, m: Module, items: SyncFIFO, beat: "_Beat", walk: "_Walk") -> None:
+        """The range of that block that is at home, as an item for `_merge`."""
+        item, here = walk.item, walk.here
         m.d.comb += [
-            item.block.eq(at),
-            item.slots.eq(Mux(here.none, 0, Mux(final, here.slots, p.block_slots))),
-            item.join.eq(~starts & (here.none | (whole & (at == previous + 1)))),
-            item.last.eq(final & fetch.last),
-            item.ctx.eq(fetch.ctx),
+            item.block.eq(walk.at),
+            item.slots.eq(Mux(here.none, 0, Mux(walk.final, here.slots, self.p.block_slots))),
+            item.join.eq(~walk.starts & (here.none | (walk.whole & (walk.at == walk.previous + 1)))),
+            item.last.eq(walk.final & beat.fetch.last),
+            item.ctx.eq(beat.fetch.ctx),
             items.w_data.eq(item),
         ]
         with m.If(items.w_en & items.w_rdy):
-            m.d.sync += [starts.eq(item.last), self.perf.fetched.eq(self.perf.fetched + item.slots)]
+            m.d.sync += [walk.starts.eq(item.last), self.perf.fetched.eq(self.perf.fetched + item.slots)]
             with m.If(~here.none):
-                m.d.sync += [previous.eq(at), whole.eq(item.slots == p.block_slots)]
+                m.d.sync += [walk.previous.eq(walk.at), walk.whole.eq(item.slots == self.p.block_slots)]
 
-        index = Signal(bits_for(p.clusters))
-        after = Signal.like(word.level)
-        m.d.comb += after.eq(index + 1)
+    def _idle(self, m: Module, chain: SinglePortRam, beat: "_Beat", out: "_Answers", walk: "_Walk") -> None:
+        with m.If(self.a.valid & ((self.a.payload.op == APPEND) | ~walk.walking)):
+            m.d.comb += beat.take_a.eq(1)
+            with m.If(self.a.payload.op == APPEND):
+                m.next = "PLACE"
+            with m.Else():
+                m.next = "LEVEL"
+        with m.Elif(walk.walking):
+            m.d.comb += [chain.en.eq(walk.begun), chain.addr.eq(walk.before)]
+            m.next = "WALK"
+        with m.Elif(self.f.valid & ~out.move_valid):
+            m.d.comb += beat.take_f.eq(1)
+            m.next = "WALK"
 
-        with m.FSM():
-            with m.State("IDLE"):
-                with m.If(self.a.valid & ((self.a.payload.op == APPEND) | ~walking)):
-                    m.d.comb += take_a.eq(1)
-                    with m.If(self.a.payload.op == APPEND):
-                        m.next = "PLACE"
-                    with m.Else():
-                        m.next = "LEVEL"
-                with m.Elif(walking):
-                    m.d.comb += [chain.en.eq(begun), chain.addr.eq(before)]
-                    m.next = "WALK"
-                with m.Elif(self.f.valid & ~move_valid):
-                    m.d.comb += take_f.eq(1)
-                    m.next = "WALK"
-
-            with m.State("PLACE"):
-                with m.If(~full & (job.cluster > lowest)):
-                    m.d.comb += [table.en.eq(1), table.write.eq(1), table.addr.eq(job.ctx * p.clusters + lowest)]
-                    m.d.sync += [skipping.eq(1), skip.eq(lowest + 1)]
-                with m.Elif(reply_free):
-                    m.d.sync += [
-                        skipping.eq(0),
-                        reply_valid.eq(1),
-                        reply.token.eq(job.token),
-                        reply.full.eq(full),
-                        reply.home.eq(grown.tail * p.block_slots + (grown.tail_slots - 1)),
-                        slot.eq(entry),
-                    ]
-                    m.next = "IDLE"
-                    with m.If(full):
-                        m.d.sync += self.perf.full.eq(self.perf.full + 1)
-                    with m.Else():
-                        m.d.sync += [
-                            self.perf.appends.eq(self.perf.appends + 1),
-                            live.bit_select(job.ctx, 1).eq(1),
-                        ]
-                        new = Signal(state_layout)
-                        m.d.comb += [
-                            table.en.eq(1),
-                            table.write.eq(1),
-                            table.addr.eq(job.ctx * p.clusters + job.cluster),
-                            table.w_data.eq(grown),
-                            new.level.eq(Mux(exists, level, job.cluster + 1)),
-                            new.pos.eq(Mux(wraps, 0, pos + 1)),
-                            new.filled.eq((known & word.filled) | wraps),
-                            state.en.eq(1),
-                            state.write.eq(1),
-                            state.addr.eq(job.ctx),
-                            state.w_data.eq(new),
-                            chain.en.eq(grows & ~opens),
-                            chain.write.eq(1),
-                            chain.addr.eq(row.tail),
-                            chain.w_data.eq(block),
-                            ring.en.eq(1),
-                            ring.write.eq(~(known & word.filled)),
-                            ring.addr.eq(entry),
-                            ring.w_data.eq(job.cluster),
-                        ]
-                        with m.If(known & word.filled):
-                            m.d.sync += moves.eq(1)
-                            m.next = "OLDEST"
-                        with m.If(grows & unused):
-                            m.d.sync += fresh.eq(fresh + 1)
-                        with m.Elif(grows & (free_block == free_tail)):
-                            m.d.sync += freed.eq(0)
-                        with m.Elif(grows):
-                            m.d.sync += renew.eq(1)
-
-            with m.State("OLDEST"):
-                m.d.comb += [
-                    ring.en.eq(1),
-                    ring.write.eq(1),
-                    ring.addr.eq(slot),
-                    ring.w_data.eq(job.cluster),
-                    table.en.eq(1),
-                    table.addr.eq(job.ctx * p.clusters + ring.r_data),
-                ]
-                m.d.sync += oldest.eq(ring.r_data)
-                m.next = "OFFLOAD"
-
-            with m.State("OFFLOAD"):
-                m.d.comb += chain.addr.eq(row.off)
-                with m.If(row.off_slots == p.block_slots):
-                    m.d.comb += chain.en.eq(1)
-                    m.next = "NEXT"
-                with m.Else():
-                    m.d.comb += leave.eq(1)
-                    m.next = "IDLE"
-
-            with m.State("NEXT"):
-                m.d.comb += [leave.eq(1), sent.off.eq(chain.r_data), sent.off_slots.eq(1)]
-                m.next = "IDLE"
-
-            with m.State("WALK"):
-                m.d.sync += first.eq(0)
-                with m.If(self.a.valid & (self.a.payload.op == APPEND)):
-                    m.d.comb += take_a.eq(1)
-                    m.next = "PLACE"
-                with m.Else():
-                    m.d.comb += items.w_en.eq(~here.none | fetch.last)
-                    with m.If(~items.w_en | items.w_rdy):
-                        with m.If(~final):
-                            m.d.comb += [chain.en.eq(1), chain.addr.eq(at)]
-                            m.d.sync += [before.eq(at), begun.eq(1)]
-                        with m.Elif(self.f.valid & ~self.a.valid & ~move_valid):
-                            m.d.comb += take_f.eq(1)
-                        with m.Else():
-                            m.d.sync += walking.eq(0)
-                            m.next = "IDLE"
-
-            with m.State("LEVEL"):
-                m.d.comb += [table.en.eq(1), table.addr.eq(job.ctx * p.clusters)]
-                m.d.sync += index.eq(0)
-                with m.If(level == 0):
-                    m.next = "IDLE"
-                with m.Else():
-                    m.next = "FREE"
-
-            with m.State("FREE"):
-                with m.If(row.tail_slots != 0):
-                    m.d.comb += [
-                        chain.en.eq(freed),
-                        chain.write.eq(1),
-                        chain.addr.eq(free_tail),
-                        chain.w_data.eq(row.head),
-                    ]
-                    m.d.sync += [freed.eq(1), free_tail.eq(row.tail)]
-                    with m.If(~freed):
-                        m.d.sync += free_head.eq(row.head)
-                m.d.sync += index.eq(after)
-                with m.If(after == level):
-                    m.d.sync += live.bit_select(job.ctx, 1).eq(0)
-                    m.next = "IDLE"
-                with m.Else():
-                    m.d.comb += [table.en.eq(1), table.addr.eq(job.ctx * p.clusters + after)]
-
-        with m.If(leave):
-            m.d.comb += [
-                table.en.eq(1),
-                table.write.eq(1),
-                table.addr.eq(job.ctx * p.clusters + oldest),
-                table.w_data.eq(sent),
+    def _place(
+        self,
+        m: Module,
+        memories: "_Memories",
+        beat: "_Beat",
+        free: "_FreeList",
+        place: "_Placement",
+        out: "_Answers",
+    ) -> None:
+        """Empties a row below the cluster's own, or replies and writes the entry into all memories."""
+        p, job, table = self.p, beat.job, memories.table
+        with m.If(~place.full & (job.cluster > place.lowest)):
+            m.d.comb += [table.en.eq(1), table.write.eq(1), table.addr.eq(job.ctx * p.clusters + place.lowest)]
+            m.d.sync += [place.skipping.eq(1), place.skip.eq(place.lowest + 1)]
+        with m.Elif(out.reply_free):
+            m.d.sync += [
+                place.skipping.eq(0),
+                out.reply_valid.eq(1),
+                out.reply.token.eq(job.token),
+                out.reply.full.eq(place.full),
+                out.reply.home.eq(place.grown.tail * p.block_slots + (place.grown.tail_slots - 1)),
+                out.slot.eq(place.entry),
             ]
-            m.d.sync += [move_valid.eq(1), move.eq(sent.off * p.block_slots + (sent.off_slots - 1))]
-        with m.If(take_a):
+            m.next = "IDLE"
+            with m.If(place.full):
+                m.d.sync += self.perf.full.eq(self.perf.full + 1)
+            with m.Else():
+                m.d.sync += [
+                    self.perf.appends.eq(self.perf.appends + 1),
+                    beat.live.bit_select(job.ctx, 1).eq(1),
+                ]
+                self._write_placed(m, memories, beat, free, place)
+                with m.If(beat.known & beat.word.filled):
+                    m.d.sync += out.moves.eq(1)
+                    m.next = "OLDEST"
+                with m.If(place.grows & free.unused):
+                    m.d.sync += free.fresh.eq(free.fresh + 1)
+                with m.Elif(place.grows & (free.free_block == free.free_tail)):
+                    m.d.sync += free.freed.eq(0)
+                with m.Elif(place.grows):
+                    m.d.sync += free.renew.eq(1)
+
+    def _write_placed(
+        self, m: Module, memories: "_Memories", beat: "_Beat", free: "_FreeList", place: "_Placement"
+    ) -> None:
+        """The entry's row, its context's word, the chain's new end and the ring slot's cluster."""
+        p, job, chain, ring = self.p, beat.job, memories.chain, memories.ring
+        new = Signal(_state_layout(p))
+        m.d.comb += [
+            *_write(memories.table, job.ctx * p.clusters + job.cluster, place.grown),
+            new.level.eq(Mux(place.exists, beat.level, job.cluster + 1)),
+            new.pos.eq(Mux(place.wraps, 0, place.pos + 1)),
+            new.filled.eq((beat.known & beat.word.filled) | place.wraps),
+            *_write(memories.state, job.ctx, new),
+            chain.en.eq(place.grows & ~place.opens),
+            chain.write.eq(1),
+            chain.addr.eq(beat.row.tail),
+            chain.w_data.eq(free.block),
+            ring.en.eq(1),
+            ring.write.eq(~(beat.known & beat.word.filled)),  # else OLDEST writes, behind the read
+            ring.addr.eq(place.entry),
+            ring.w_data.eq(job.cluster),
+        ]
+
+    def _read_oldest(
+        self, m: Module, memories: "_Memories", beat: "_Beat", out: "_Answers", offload: "_Offload"
+    ) -> None:
+        """The cluster that was in the ring slot: its row is read, and the slot gets the new entry's."""
+        p, ring = self.p, memories.ring
+        m.d.comb += [
+            *_write(ring, out.slot, beat.job.cluster),
+            *_read(memories.table, beat.job.ctx * p.clusters + ring.r_data),
+        ]
+        m.d.sync += offload.oldest.eq(ring.r_data)
+        m.next = "OFFLOAD"
+
+    def _offload(self, m: Module, chain: SinglePortRam, beat: "_Beat", offload: "_Offload") -> None:
+        """The oldest entry leaves for the block that takes offloads, or for the one behind it if that is full."""
+        m.d.comb += chain.addr.eq(beat.row.off)
+        with m.If(beat.row.off_slots == self.p.block_slots):
+            m.d.comb += chain.en.eq(1)
+            m.next = "NEXT"
+        with m.Else():
+            m.d.comb += offload.leave.eq(1)
+            m.next = "IDLE"
+
+    def _walk_block(
+        self, m: Module, chain: SinglePortRam, items: SyncFIFO, beat: "_Beat", out: "_Answers", walk: "_Walk"
+    ) -> None:
+        """A block of the cluster being fetched goes into `items`, unless an APPEND comes between."""
+        m.d.sync += walk.first.eq(0)
+        with m.If(self.a.valid & (self.a.payload.op == APPEND)):
+            m.d.comb += beat.take_a.eq(1)
+            m.next = "PLACE"
+        with m.Else():
+            m.d.comb += items.w_en.eq(~walk.here.none | beat.fetch.last)
+            with m.If(~items.w_en | items.w_rdy):
+                with m.If(~walk.final):
+                    m.d.comb += _read(chain, walk.at)
+                    m.d.sync += [walk.before.eq(walk.at), walk.begun.eq(1)]
+                with m.Elif(self.f.valid & ~self.a.valid & ~out.move_valid):
+                    m.d.comb += beat.take_f.eq(1)
+                with m.Else():
+                    m.d.sync += walk.walking.eq(0)
+                    m.next = "IDLE"
+
+    def _free_row(self, m: Module, memories: "_Memories", beat: "_Beat", free: "_FreeList", clear: "_Clear") -> None:
+        """CLEAR: the blocks of a row become the end of the free list, and the next row is read."""
+        p, row, chain = self.p, beat.row, memories.chain
+        with m.If(row.tail_slots != 0):
+            m.d.comb += [
+                chain.en.eq(free.freed),
+                chain.write.eq(1),
+                chain.addr.eq(free.free_tail),
+                chain.w_data.eq(row.head),
+            ]
+            m.d.sync += [free.freed.eq(1), free.free_tail.eq(row.tail)]
+            with m.If(~free.freed):
+                m.d.sync += free.free_head.eq(row.head)
+        m.d.sync += clear.index.eq(clear.after)
+        with m.If(clear.after == beat.level):
+            m.d.sync += beat.live.bit_select(beat.job.ctx, 1).eq(0)
+            m.next = "IDLE"
+        with m.Else():
+            m.d.comb += _read(memories.table, beat.job.ctx * p.clusters + clear.after)
+
+    def _write_offloaded(
+        self, m: Module, table: SinglePortRam, beat: "_Beat", out: "_Answers", offload: "_Offload"
+    ) -> None:
+        """The row of the entry that leaves, and its move."""
+        p, sent = self.p, offload.sent
+        with m.If(offload.leave):
+            m.d.comb += _write(table, beat.job.ctx * p.clusters + offload.oldest, sent)
+            m.d.sync += [out.move_valid.eq(1), out.move.eq(sent.off * p.block_slots + (sent.off_slots - 1))]
+
+    def _read_rows(self, m: Module, table: SinglePortRam, beat: "_Beat", walk: "_Walk") -> None:
+        """The row of the beat that is taken."""
+        with m.If(beat.take_a):
             at_a = self.a.payload
-            m.d.comb += [table.en.eq(1), table.addr.eq(at_a.ctx * p.clusters + at_a.cluster)]
-        with m.Elif(take_f):
+            m.d.comb += _read(table, at_a.ctx * self.p.clusters + at_a.cluster)
+        with m.Elif(beat.take_f):
             at_f = self.f.payload
-            m.d.comb += [table.en.eq(1), table.addr.eq(at_f.ctx * p.clusters + at_f.cluster)]
-            m.d.sync += [walking.eq(1), first.eq(1), begun.eq(0)]
+            m.d.comb += _read(table, at_f.ctx * self.p.clusters + at_f.cluster)
+            m.d.sync += [walk.walking.eq(1), walk.first.eq(1), walk.begun.eq(0)]
 
-        self._merge(m, items)
-        return m
-
-    def _merge(self, m, items):
+    def _merge(self, m: Module, items: SyncFIFO) -> None:
         """Bursts from block ranges: adjacent ones are joined into a run, a run leaves in pieces up to the boundary.
 
         The end of a run is kept back until it is known whether another range of its set follows.
         """
         p = self.p
-        head = data.View(self._item_layout(), items.r_data)
+        head = data.View(_item_layout(p), items.r_data)
         span = Signal(
             data.StructLayout(
                 {
@@ -463,7 +448,7 @@ class Kvmu(wiring.Component):
             )
         )
         span_valid = Signal()
-        take = Signal()
+        take = Signal()  # the run takes the span
         m.d.comb += items.r_en.eq(~span_valid | take)
         with m.If(items.r_en):
             m.d.sync += [
@@ -509,19 +494,157 @@ class Kvmu(wiring.Component):
             with m.Elif(span.bytes != 0):
                 m.d.sync += run.end.eq(end)
 
-    @property
-    def _slot_bits(self):
-        return bits_for(self.p.blocks * self.p.block_slots)
 
-    def _item_layout(self):
-        """A range of the first `slots` of a block (0: none); whether it continues the previous one of its set."""
-        p = self.p
-        return data.StructLayout(
-            {
-                "block": p.block_bits,
-                "slots": bits_for(p.block_slots + 1),
-                "join": 1,
-                "last": 1,
-                "ctx": bits_for(p.n_ctx),
-            }
+class _Memories:
+    """What the unit knows of clusters, blocks, ring slots and contexts."""
+
+    def __init__(self, m: Module, p: KvmuParams):
+        m.submodules.table = self.table = SinglePortRam(_row_layout(p).size, p.n_ctx * p.clusters, protect=p.protect)
+        m.submodules.chain = self.chain = SinglePortRam(p.block_bits, p.blocks, protect=p.protect)
+        m.submodules.ring = self.ring = SinglePortRam(p.cluster_bits, p.n_ctx * p.recent, protect=p.protect)
+        m.submodules.state = self.state = SinglePortRam(_state_layout(p).size, p.n_ctx, protect=p.protect)
+
+
+class _Beat:
+    """The beat taken last, and what was read for it."""
+
+    def __init__(self, p: KvmuParams):
+        self.live = Signal(p.n_ctx)  # contexts that hold something: the others have no valid word in `state`
+        self.known = Signal()  # that of the beat is live
+        self.row = Signal(_row_layout(p))  # of the beat's cluster
+        self.word = Signal(_state_layout(p))  # of its context
+        self.level = Signal.like(self.word.level, name="level")  # clusters of its context
+        self.job = Signal(append_layout(p))  # the beat of `a` being worked on
+        self.fetch = Signal(cluster_layout(p))  # the beat of `f` being worked on
+        self.take_a = Signal()
+        self.take_f = Signal()
+
+
+class _FreeList:
+    """Blocks never used, then a chain of freed ones.
+
+    A head that was given is followed by the next block when a beat of `a` is taken, which leaves the chain's port free.
+    """
+
+    def __init__(self, p: KvmuParams):
+        self.fresh = Signal(bits_for(p.blocks + 1))  # the first of the blocks never used
+        self.unused = Signal()  # there is one
+        self.freed = Signal()  # the chain holds a block
+        self.free_head = Signal(p.block_bits)
+        self.free_tail = Signal(p.block_bits)
+        self.renew = Signal()  # `free_head` was given
+        self.renewed = Signal()  # its follower has just been read
+        self.free_block = Signal(p.block_bits)  # the chain's head
+        self.block = Signal(p.block_bits)  # what is given next
+
+
+class _Placement:
+    """An APPEND: where the entry goes."""
+
+    def __init__(self, p: KvmuParams):
+        layout = _state_layout(p)
+        self.skipping = Signal()  # rows below the cluster's are being emptied
+        self.skip = Signal(p.cluster_bits)  # the next of them
+        self.lowest = Signal(layout["level"].width)  # empty cluster rows are written below this
+        self.exists = Signal()  # the cluster has a row
+        self.opens = Signal()  # the entry is its first
+        self.grows = Signal()  # it needs another block
+        self.full = Signal()  # and there is none
+        self.used = Signal(bits_for(p.block_slots + 1))  # slots of its last block
+        self.grown = Signal(_row_layout(p))  # its row with the entry
+        self.pos = Signal(layout["pos"].width)  # ring slot of the entry in its context
+        self.wraps = Signal()  # it is the last of the ring
+        self.entry = Signal(bits_for(p.n_ctx * p.recent))  # the slot in all rings
+
+
+class _Answers:
+    """Reply and move; both name the same ring slot, the move goes first."""
+
+    def __init__(self, p: KvmuParams):
+        slot_bits = bits_for(p.blocks * p.block_slots)
+        self.reply = Signal(data.StructLayout({"token": p.token_bits, "full": 1, "home": slot_bits}))
+        self.reply_valid = Signal()
+        self.moves = Signal()  # the move of the reply has not been taken
+        self.slot = Signal(bits_for(p.n_ctx * p.recent))  # in all rings
+        self.move = Signal(slot_bits)  # where the entry moves to
+        self.move_valid = Signal()
+        self.reply_free = Signal()
+        self.device = Signal(p.addr_bits)  # address of `slot`
+
+
+class _Offload:
+    """The entry that was in the ring slot of the one placed."""
+
+    def __init__(self, p: KvmuParams):
+        self.oldest = Signal(p.cluster_bits)  # its cluster
+        self.sent = Signal(_row_layout(p))  # that one's row once it is at home
+        self.leave = Signal()  # it goes
+
+
+class _Walk:
+    """A fetch: blocks of one cluster, as its row was when the beat was taken."""
+
+    def __init__(self, p: KvmuParams):
+        slots_bits = bits_for(p.block_slots + 1)
+        self.walking = Signal()  # a beat of `f` is not finished
+        self.first = Signal()  # its row has just been read
+        self.begun = Signal()  # a block of it went into `items`
+        self.snap = Signal(  # what counts of the row: blocks, slots of the last one, nothing at home
+            data.StructLayout({"head": p.block_bits, "off": p.block_bits, "slots": slots_bits, "none": 1})
         )
+        self.here = Signal.like(self.snap, name="here")  # the same in the row's first cycle, too
+        self.at = Signal(p.block_bits)  # the block
+        self.before = Signal(p.block_bits)  # the one before, whose follower an APPEND made be read again
+        self.final = Signal()  # it is the cluster's last
+        self.item = Signal(_item_layout(p))
+        self.starts = Signal(init=1)  # the next item is the first of its set
+        self.whole = Signal()  # the previous item was a whole block
+        self.previous = Signal(p.block_bits)
+
+
+class _Clear:
+    """A CLEAR: the row whose blocks are freed, and how many that makes."""
+
+    def __init__(self, p: KvmuParams):
+        self.index = Signal(bits_for(p.clusters))
+        self.after = Signal(_state_layout(p)["level"].width)
+
+
+def _row_layout(p: KvmuParams) -> data.StructLayout:
+    """What `table` holds of a cluster."""
+    slots_bits = bits_for(p.block_slots + 1)
+    return data.StructLayout(
+        {
+            "head": p.block_bits,
+            "off": p.block_bits,  # block that takes the next offload, or the full one before it
+            "tail": p.block_bits,
+            "off_slots": slots_bits,  # slots of `off` that are at home
+            "tail_slots": slots_bits,  # slots of `tail` that are taken; 0: no entry yet
+        }
+    )
+
+
+def _state_layout(p: KvmuParams) -> data.StructLayout:
+    """What `state` holds of a context; pos: ring slot of the next entry."""
+    return data.StructLayout({"level": bits_for(p.clusters + 1), "pos": bits_for(p.recent), "filled": 1})
+
+
+def _item_layout(p: KvmuParams) -> data.StructLayout:
+    """A range of the first `slots` of a block (0: none); whether it continues the previous one of its set."""
+    return data.StructLayout(
+        {
+            "block": p.block_bits,
+            "slots": bits_for(p.block_slots + 1),
+            "join": 1,
+            "last": 1,
+            "ctx": bits_for(p.n_ctx),
+        }
+    )
+
+
+def _read(ram: SinglePortRam, addr: Value) -> list:
+    return [ram.en.eq(1), ram.addr.eq(addr)]
+
+
+def _write(ram: SinglePortRam, addr: Value, word: ValueLike) -> list:
+    return [ram.en.eq(1), ram.write.eq(1), ram.addr.eq(addr), ram.w_data.eq(word)]
