@@ -1,12 +1,13 @@
 """Hash-bit cluster unit."""
 
-from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from hdl.arith.popcount import popcount
 from hdl.memory import SinglePortRam, collect_errors, error_members
+from hdl.named import UNNAMED, comb, reg
 from hdl.params import HcuParams, bits_for
 
 JOIN, CLEAR = 0, 1
@@ -95,234 +96,234 @@ class Hcu(wiring.Component):
 
     def elaborate(self, platform):
         p, m = self.p, Module()
-        groups, chunks = p.clusters // p.n_h, p.chunks
-        group_bits, lane_bits = bits_for(groups), bits_for(p.n_h)
-        n_bits = bits_for(p.clusters + 1)
-        log_h = p.n_h.bit_length() - 1
-
         # Current hash-bit memory and its output register; two words at least, which sustain a key a cycle.
         fifo = m.submodules.fifo = SyncFIFOBuffered(width=token_layout(p).size, depth=max(p.frame, 2) + 1)
-        head = data.View(token_layout(p), fifo.r_data)
         m.d.comb += [
             fifo.w_data.eq(self.i.payload.as_value()),
             fifo.w_en.eq(self.i.valid),
             self.i.ready.eq(fifo.w_rdy),
         ]
-
         # Cluster hash bits, a word holding those of n_h clusters, and the ones that come after each chunk.
-        rest_bits = [p.rest_bits(c) for c in range(chunks)]
-        lane_width = p.n_hp + sum(rest_bits)
-        table = m.submodules.table = SinglePortRam(p.n_h * lane_width, groups * p.n_ctx, p.n_h, p.protect)
+        table = m.submodules.table = SinglePortRam(
+            p.n_h * self._lane_width, p.clusters // p.n_h * p.n_ctx, p.n_h, p.protect
+        )
         counts = m.submodules.counts = SinglePortRam(p.count_bits, p.clusters * p.n_ctx, protect=p.protect)
         collect_errors(m, self, [table, counts])
 
-        # The key being compared, and how far its scan is.
-        cur = Signal(token_layout(p))
-        cur_valid = Signal()
-        first = Signal()
-        group = Signal(group_bits)
-        chunk = Signal(bits_for(chunks))
-        partial = [Signal(p.distance_bits, name=f"partial{i}") for i in range(p.n_h)]
-        best = Signal(p.distance_bits)
-        best_cluster = Signal(p.cluster_bits)
+        scan, lanes, best, end, step = _Scan(p), _Lanes(p), _Best(p), _End(p), _Step(p, fifo)
+        self._clusters_used(m, scan)
+        self._words(m, table, scan, lanes, step)
+        self._compare(m, scan, lanes)
+        self._judge(m, scan, lanes, best)
+        self._end_scan(m, scan, best, end)
+        self._next_step(m, scan, best, end, step)
+        self._table_port(m, table, scan, end, step)
+        self._advance(m, scan, lanes, best, end, step)
+        self._count_clusters(m, scan, end)
+        self._count_tokens(m, counts, scan, end)
+        self._output(m, scan, best, end)
+        self._count_events(m, scan, best, end)
+        return m
 
-        used = [Signal(n_bits, name=f"used{i}") for i in range(p.n_ctx)]  # clusters of each context
-        n_used = Signal(n_bits)
-        with m.Switch(cur.ctx):
-            for i, u in enumerate(used):
+    @property
+    def _lane_width(self) -> int:
+        """Bits of a cluster in the table."""
+        return self.p.n_hp + sum(_rest_bits(self.p))
+
+    def _clusters_used(self, m: Module, scan: "_Scan") -> None:
+        """Clusters of the key's context, and the distance below which one is near enough."""
+        with m.Switch(scan.cur.ctx):
+            for i, u in enumerate(scan.used):
                 with m.Case(i):
-                    m.d.comb += n_used.eq(u)
-        full = Signal()
-        limit = Signal(p.distance_bits)
+                    m.d.comb += scan.n_used.eq(u)
         m.d.comb += [
-            full.eq(n_used == p.clusters),
-            limit.eq(Mux(full, p.n_hp + 1, self.th_hd)),
+            scan.full.eq(scan.n_used == self.p.clusters),
+            scan.limit.eq(Mux(scan.full, self.p.n_hp + 1, self.th_hd)),
         ]
 
-        # One comparison: n_h clusters, n_w bits of each.
-        word = Signal(p.n_h * (p.n_w + max(rest_bits)))
-        key = Signal(p.n_w)
-        key_rest = Signal(max(1, *rest_bits))
-        lanes = data.ArrayLayout(p.n_w + max(rest_bits), p.n_h)
+    def _words(self, m: Module, table: SinglePortRam, scan: "_Scan", lanes: "_Lanes", step: "_Step") -> None:
+        """One comparison's bits: n_w of the key and of n_h clusters, and the ones that come after them."""
+        p, rest_bits = self.p, _rest_bits(self.p)
         # Ones of the key from chunk c + 1 on, counted when it comes.
-        head_rests = [
-            popcount(m, head.hash[(c + 1) * p.n_w :], f"rest{c}") if rest else Const(0, 1)
+        step.head_rests = [
+            popcount(m, step.head.hash[(c + 1) * p.n_w :], f"rest{c}") if rest else Const(0, 1)
             for c, rest in enumerate(rest_bits)
         ]
-        rests = [Signal.like(rest, name=f"key_rest{c}", reset_less=True) for c, rest in enumerate(head_rests)]
-        with m.Switch(chunk):
-            for c in range(chunks):
+        scan.rests = [Signal.like(rest, name=f"key_rest{c}", reset_less=True) for c, rest in enumerate(step.head_rests)]
+        with m.Switch(scan.chunk):
+            for c in range(p.chunks):
                 with m.Case(c):
                     for lane in range(p.n_h):
-                        stored = table.r_data[lane * lane_width : (lane + 1) * lane_width]
+                        stored = table.r_data[lane * self._lane_width : (lane + 1) * self._lane_width]
                         at = p.n_hp + sum(rest_bits[:c])
                         chunk_now = Cat(stored[c * p.n_w : (c + 1) * p.n_w], stored[at : at + rest_bits[c]])
-                        m.d.comb += data.View(lanes, word)[lane].eq(chunk_now)
-                    m.d.comb += [key.eq(cur.hash[c * p.n_w : (c + 1) * p.n_w]), key_rest.eq(rests[c])]
-        bound = Signal(p.distance_bits)
-        m.d.comb += bound.eq(Mux(first, limit, best))
-        last_chunk = Signal()
-        m.d.comb += last_chunk.eq(chunk == chunks - 1)
-        alive = Signal(p.n_h)
-        distance = []
+                        m.d.comb += data.View(lanes.layout, lanes.word)[lane].eq(chunk_now)
+                    m.d.comb += [
+                        lanes.key.eq(scan.cur.hash[c * p.n_w : (c + 1) * p.n_w]),
+                        lanes.key_rest.eq(scan.rests[c]),
+                    ]
+
+    def _compare(self, m: Module, scan: "_Scan", lanes: "_Lanes") -> None:
+        """Each lane's distance so far, and whether its cluster can still come below the best."""
+        p, key_rest = self.p, lanes.key_rest
+        m.d.comb += lanes.bound.eq(Mux(scan.first, scan.limit, scan.best))
+        m.d.comb += lanes.last_chunk.eq(scan.chunk == p.chunks - 1)
         for lane in range(p.n_h):
-            part = Signal(p.n_w + max(rest_bits), name=f"part{lane}")
-            m.d.comb += part.eq(data.View(lanes, word)[lane])
-            ones = popcount(m, part[: p.n_w] ^ key, f"ones{lane}")
+            part = comb(m, f"part{lane}", data.View(lanes.layout, lanes.word)[lane])
+            ones = popcount(m, part[: p.n_w] ^ lanes.key, f"ones{lane}")
             rest = Signal.like(key_rest, name=f"cluster_rest{lane}")
             more = Signal.like(key_rest, name=f"more{lane}")  # the bits to come differ in at least so many
-            d = Signal(p.distance_bits, name=f"distance{lane}")
+            d = lanes.distance[lane]
             reach = Signal(p.distance_bits + 1, name=f"reach{lane}")
             exists = Signal(name=f"exists{lane}")
             m.d.comb += [
                 rest.eq(part[p.n_w :]),
                 more.eq(Mux(rest > key_rest, rest - key_rest, key_rest - rest)),
-                d.eq(ones + Mux(chunk == 0, 0, partial[lane])),
-                exists.eq(((group << log_h) | lane) < n_used),
+                d.eq(ones + Mux(scan.chunk == 0, 0, scan.partial[lane])),
+                exists.eq(scan.cluster(lane) < scan.n_used),
                 reach.eq(d + more),
-                alive[lane].eq(exists & (reach < bound)),
+                lanes.alive[lane].eq(exists & (reach < lanes.bound)),
             ]
-            distance.append(d)
-        near, near_lane, near_ok = self._nearest(m, distance, alive, lane_bits)
 
-        improved = Signal()
-        new_best = Signal(p.distance_bits)
-        new_cluster = Signal(p.cluster_bits)
-        last_group = Signal()
-        leave = Signal()  # nothing more to learn from this group
-        done = Signal()
+    def _judge(self, m: Module, scan: "_Scan", lanes: "_Lanes", best: "_Best") -> None:
+        """What the comparison says of the group, and of the key."""
+        p, log_h = self.p, scan.log_h
+        near, near_lane, near_ok = self._nearest(m, lanes.distance, lanes.alive, bits_for(p.n_h))
         m.d.comb += [
-            improved.eq(last_chunk & near_ok),
-            new_best.eq(Mux(improved, near, bound)),
-            new_cluster.eq(Mux(improved, (group << log_h) | near_lane, best_cluster)),
-            last_group.eq(((group + 1) << log_h) >= n_used),
-            leave.eq(last_chunk | ((alive == 0) if p.early_abandon else 0)),
-            done.eq(
-                (cur.op == CLEAR)
-                | (n_used == 0)
-                | (leave & last_group)
-                | ((improved & (near == 0)) if p.early_abandon else 0)
+            best.improved.eq(lanes.last_chunk & near_ok),
+            best.new_best.eq(Mux(best.improved, near, lanes.bound)),
+            best.new_cluster.eq(Mux(best.improved, scan.cluster(near_lane), scan.best_cluster)),
+            best.last_group.eq(((scan.group + 1) << log_h) >= scan.n_used),
+            best.leave.eq(lanes.last_chunk | ((lanes.alive == 0) if p.early_abandon else 0)),
+            best.done.eq(
+                (scan.cur.op == CLEAR)
+                | (scan.n_used == 0)
+                | (best.leave & best.last_group)
+                | ((best.improved & (near == 0)) if p.early_abandon else 0)
             ),
         ]
-        # Some cluster is near enough: `best` starts at the limit, and what improves on it is below.
-        found, found_before = Signal(), Signal()
-        far = Signal()  # and yet not below th_hd: the table is full
         m.d.comb += [
-            found.eq(improved | (found_before & ~first)),
-            far.eq(Mux(improved, near >= self.th_hd, bound >= self.th_hd)),
+            best.found.eq(best.improved | (scan.found_before & ~scan.first)),
+            best.far.eq(Mux(best.improved, near >= self.th_hd, lanes.bound >= self.th_hd)),
         ]
 
-        # Stage of the result: its count is read while the scan of the next key starts, and written back at once. A key
-        # cannot join meanwhile: it takes a comparison a chunk. With one chunk it waits.
-        out = Signal(joined_layout(p))
-        out_valid = Signal()
-        counting = Signal()  # the count is being written
-        out_free = Signal()
-        m.d.comb += out_free.eq(~out_valid | self.o.ready)
-        go = Signal()  # the comparison of this cycle counts
-        finish = Signal()
-        may_join = Signal(init=1)
-        opens = Signal()
-        joins = Signal()
-        cluster = Signal(p.cluster_bits)
+    def _end_scan(self, m: Module, scan: "_Scan", best: "_Best", end: "_End") -> None:
+        """A key's scan ends when all is known of it and its result has a place."""
+        p, cur = self.p, scan.cur
+        m.d.comb += end.out_free.eq(~end.out_valid | self.o.ready)
         m.d.comb += [
-            go.eq(cur_valid & (~done | (out_free & may_join))),
-            finish.eq(cur_valid & done & out_free & may_join),
-            opens.eq(finish & (cur.op == JOIN) & ~found),
-            joins.eq(finish & (cur.op == JOIN) & found),
-            cluster.eq(Mux(found, new_cluster, n_used[: p.cluster_bits])),
+            end.go.eq(scan.cur_valid & (~best.done | (end.out_free & end.may_join))),
+            end.finish.eq(scan.cur_valid & best.done & end.out_free & end.may_join),
+            end.opens.eq(end.finish & (cur.op == JOIN) & ~best.found),
+            end.joins.eq(end.finish & (cur.op == JOIN) & best.found),
+            end.cluster.eq(Mux(best.found, best.new_cluster, scan.n_used[: p.cluster_bits])),
         ]
+        # Its count is read while the scan of the next key starts, and written back at once. A key cannot join
+        # meanwhile: it takes a comparison a chunk. With one chunk it waits.
+        if p.chunks == 1:
+            m.d.comb += end.may_join.eq(~(end.counting & best.found & (cur.op == JOIN)))
 
-        if chunks == 1:
-            m.d.comb += may_join.eq(~(counting & found & (cur.op == JOIN)))
-
-        # The next key's first group is read while the last comparison of this one is made, unless a cluster is written.
-        load = Signal()
-        m.d.comb += [load.eq(fifo.r_rdy & ((finish & ~opens) | ~cur_valid)), fifo.r_en.eq(load)]
-
-        next_group = Signal(group_bits)
-        next_chunk = Signal(bits_for(chunks))
-        read = Signal()
-        m.d.comb += read.eq(load | (go & ~finish))
+    def _next_step(self, m: Module, scan: "_Scan", best: "_Best", end: "_End", step: "_Step") -> None:
+        """The next key's first group is read while the last comparison of this one is made, unless a cluster is
+        written."""
+        fifo, load = step.fifo, step.load
+        m.d.comb += [load.eq(fifo.r_rdy & ((end.finish & ~end.opens) | ~scan.cur_valid)), fifo.r_en.eq(load)]
+        m.d.comb += step.read.eq(load | (end.go & ~end.finish))
         with m.If(load):
-            m.d.comb += [next_group.eq(0), next_chunk.eq(0)]
-        with m.Elif(leave):
-            m.d.comb += [next_group.eq(group + 1), next_chunk.eq(0)]
+            m.d.comb += [step.next_group.eq(0), step.next_chunk.eq(0)]
+        with m.Elif(best.leave):
+            m.d.comb += [step.next_group.eq(scan.group + 1), step.next_chunk.eq(0)]
         with m.Else():
-            m.d.comb += [next_group.eq(group), next_chunk.eq(chunk + 1)]
-        read_ctx = Signal(bits_for(p.n_ctx))
-        m.d.comb += read_ctx.eq(Mux(load, head.ctx, cur.ctx))
-        write_group = Signal(group_bits)
+            m.d.comb += [step.next_group.eq(scan.group), step.next_chunk.eq(scan.chunk + 1)]
+
+    def _table_port(self, m: Module, table: SinglePortRam, scan: "_Scan", end: "_End", step: "_Step") -> None:
+        """Reads the next group, or writes the cluster that the key opens."""
+        p, log_h, cur = self.p, scan.log_h, scan.cur
+        groups = p.clusters // p.n_h
+        read_ctx = comb(m, "read_ctx", Mux(step.load, step.head.ctx, cur.ctx))
+        write_group = comb(m, "write_group", scan.n_used >> log_h, bits_for(groups))
         write_lanes = Signal(p.n_h)
-        m.d.comb += write_group.eq(n_used >> log_h)
         for lane in range(p.n_h):
-            m.d.comb += write_lanes[lane].eq(opens & (n_used[:log_h] == lane if log_h else opens))
+            m.d.comb += write_lanes[lane].eq(end.opens & (scan.n_used[:log_h] == lane if log_h else end.opens))
+        own_rests = (r[:bits] for r, bits in zip(scan.rests, _rest_bits(p), strict=True))
         m.d.comb += [
-            table.en.eq(opens | (read & (next_chunk == 0))),
+            table.en.eq(end.opens | (step.read & (step.next_chunk == 0))),
             table.write.eq(write_lanes),
-            table.addr.eq(Mux(opens, cur.ctx * groups + write_group, read_ctx * groups + next_group)),
-            table.w_data.eq(Cat(*[cur.hash, *(r[:bits] for r, bits in zip(rests, rest_bits, strict=True))] * p.n_h)),
+            table.addr.eq(Mux(end.opens, cur.ctx * groups + write_group, read_ctx * groups + step.next_group)),
+            table.w_data.eq(Cat(*[cur.hash, *own_rests] * p.n_h)),
         ]
 
-        with m.If(load):
-            m.d.sync += [cur.eq(head), cur_valid.eq(1), first.eq(1)]
-            m.d.sync += [rest.eq(counted) for rest, counted in zip(rests, head_rests, strict=True)]
-        with m.Elif(finish):
-            m.d.sync += cur_valid.eq(0)
-        with m.If(go & ~finish):
-            m.d.sync += [first.eq(0), found_before.eq(found), best.eq(new_best), best_cluster.eq(new_cluster)]
-            m.d.sync += [part.eq(d) for part, d in zip(partial, distance, strict=True)]
-        with m.If(read):
-            m.d.sync += [group.eq(next_group), chunk.eq(next_chunk)]
-        with m.Switch(cur.ctx):
-            for i, u in enumerate(used):
+    def _advance(self, m: Module, scan: "_Scan", lanes: "_Lanes", best: "_Best", end: "_End", step: "_Step") -> None:
+        """The next key, or the next comparison of this one."""
+        with m.If(step.load):
+            m.d.sync += [scan.cur.eq(step.head), scan.cur_valid.eq(1), scan.first.eq(1)]
+            m.d.sync += [rest.eq(counted) for rest, counted in zip(scan.rests, step.head_rests, strict=True)]
+        with m.Elif(end.finish):
+            m.d.sync += scan.cur_valid.eq(0)
+        with m.If(end.go & ~end.finish):
+            m.d.sync += [
+                scan.first.eq(0),
+                scan.found_before.eq(best.found),
+                scan.best.eq(best.new_best),
+                scan.best_cluster.eq(best.new_cluster),
+            ]
+            m.d.sync += [part.eq(d) for part, d in zip(scan.partial, lanes.distance, strict=True)]
+        with m.If(step.read):
+            m.d.sync += [scan.group.eq(step.next_group), scan.chunk.eq(step.next_chunk)]
+
+    def _count_clusters(self, m: Module, scan: "_Scan", end: "_End") -> None:
+        with m.Switch(scan.cur.ctx):
+            for i, u in enumerate(scan.used):
                 with m.Case(i):
-                    with m.If(finish & (cur.op == CLEAR)):
+                    with m.If(end.finish & (scan.cur.op == CLEAR)):
                         m.d.sync += u.eq(0)
-                    with m.Elif(opens):
+                    with m.Elif(end.opens):
                         m.d.sync += u.eq(u + 1)
 
-        # Counts: read at `finish`, written back in the next cycle.
-        old = Signal(p.count_bits)
-        count = Signal(p.count_bits)
+    def _count_tokens(self, m: Module, counts: SinglePortRam, scan: "_Scan", end: "_End") -> None:
+        """A cluster's count: read at `finish`, written back in the next cycle, in which its beat is offered."""
+        p, out, cur = self.p, end.out, scan.cur
         top = (1 << p.count_bits) - 1
+        old, count = comb(m, "old", counts.r_data), end.count
         m.d.comb += [
-            old.eq(counts.r_data),
-            count.eq(Mux(counting, Mux(out.is_new, 1, Mux(old == top, top, old + 1)), out.count)),
-            counts.en.eq(counting | joins),
-            counts.write.eq(counting),
-            counts.addr.eq(Mux(counting, out.ctx * p.clusters + out.cluster, cur.ctx * p.clusters + cluster)),
+            count.eq(Mux(end.counting, Mux(out.is_new, 1, Mux(old == top, top, old + 1)), out.count)),
+            counts.en.eq(end.counting | end.joins),
+            counts.write.eq(end.counting),
+            counts.addr.eq(Mux(end.counting, out.ctx * p.clusters + out.cluster, cur.ctx * p.clusters + end.cluster)),
             counts.w_data.eq(count),
         ]
-        m.d.sync += [counting.eq(opens | joins), out.count.eq(count)]
-        with m.If(finish):
+        m.d.sync += [end.counting.eq(end.opens | end.joins), out.count.eq(count)]
+
+    def _output(self, m: Module, scan: "_Scan", best: "_Best", end: "_End") -> None:
+        """The beat of the key whose scan ended."""
+        cur, out = scan.cur, end.out
+        with m.If(end.finish):
             m.d.sync += [
                 out.op.eq(cur.op),
                 out.ctx.eq(cur.ctx),
                 out.token.eq(cur.token),
-                out.cluster.eq(cluster),
-                out.is_new.eq(opens),
-                out.full_join.eq(joins & full & far),
+                out.cluster.eq(end.cluster),
+                out.is_new.eq(end.opens),
+                out.full_join.eq(end.joins & scan.full & best.far),
                 out.last.eq(cur.last),
-                out_valid.eq(1),
+                end.out_valid.eq(1),
             ]
         with m.Elif(self.o.ready):
-            m.d.sync += out_valid.eq(0)
-        m.d.comb += [self.o.payload.eq(out), self.o.payload.count.eq(count), self.o.valid.eq(out_valid)]
+            m.d.sync += end.out_valid.eq(0)
+        m.d.comb += [self.o.payload.eq(out), self.o.payload.count.eq(end.count), self.o.valid.eq(end.out_valid)]
 
+    def _count_events(self, m: Module, scan: "_Scan", best: "_Best", end: "_End") -> None:
         for name, event in (
-            ("tokens", opens | joins),
-            ("opened", opens),
-            ("full_joins", joins & full & far),
-            ("compares", go & (cur.op == JOIN) & (n_used != 0)),
+            ("tokens", end.opens | end.joins),
+            ("opened", end.opens),
+            ("full_joins", end.joins & scan.full & best.far),
+            ("compares", end.go & (scan.cur.op == JOIN) & (scan.n_used != 0)),
         ):
-            counted = Signal(name=f"counted_{name}")  # a cycle later: 32 bits hang on it
-            m.d.sync += counted.eq(event)
+            counted = reg(m, f"counted_{name}", event, reset_less=False)  # a cycle later: 32 bits hang on it
             with m.If(counted):
                 m.d.sync += self.perf[name].eq(self.perf[name] + 1)
-        return m
 
-    def _nearest(self, m, distance, alive, lane_bits):
+    def _nearest(self, m: Module, distance: list[Signal], alive: Signal, lane_bits: int) -> tuple[Value, Value, Value]:
         """Least distance of the lanes alive, its lane (lowest on ties) and whether there is one: a binary tree."""
         nodes = [(d, i, alive[i]) for i, d in enumerate(distance)]
         level = 0
@@ -343,3 +344,93 @@ class Hcu(wiring.Component):
                 pairs.append((d, lane, ok))
             nodes, level = pairs + rest, level + 1
         return nodes[0]
+
+
+class _Scan:
+    """The key being compared, and how far its scan is."""
+
+    def __init__(self, p: HcuParams):
+        n_bits = bits_for(p.clusters + 1)
+        self.log_h = p.n_h.bit_length() - 1
+        self.cur = Signal(token_layout(p))
+        self.cur_valid = Signal()
+        self.first = Signal()  # nothing has been compared yet
+        self.group = Signal(bits_for(p.clusters // p.n_h))
+        self.chunk = Signal(bits_for(p.chunks))
+        self.partial = [Signal(p.distance_bits, name=f"partial{i}") for i in range(p.n_h)]  # in the chunks before
+        self.best = Signal(p.distance_bits)  # of the groups before; the limit where none came below it
+        self.best_cluster = Signal(p.cluster_bits)
+        self.found_before = Signal()  # one of the groups before has a cluster that is near enough
+        self.used = [Signal(n_bits, name=f"used{i}") for i in range(p.n_ctx)]  # clusters of each context
+        self.n_used = Signal(n_bits)  # of the key's
+        self.full = Signal()
+        self.limit = Signal(p.distance_bits)
+        self.rests: list[Signal] = []  # ones of the key after each chunk
+
+    def cluster(self, lane: int | Value) -> Value:
+        """Index of the cluster in a lane."""
+        return (self.group << self.log_h) | lane
+
+
+class _Lanes:
+    """One comparison: n_h clusters, n_w bits of each."""
+
+    def __init__(self, p: HcuParams):
+        rest = max(_rest_bits(p))
+        self.layout = data.ArrayLayout(p.n_w + rest, p.n_h)
+        self.word = Signal(p.n_h * (p.n_w + rest))
+        self.key = Signal(p.n_w)
+        self.key_rest = Signal(max(1, rest))  # ones of the key to come
+        self.bound = Signal(p.distance_bits)  # what a cluster must come below
+        self.last_chunk = Signal()
+        self.alive = Signal(p.n_h)  # clusters that still can
+        self.distance = [Signal(p.distance_bits, name=f"distance{lane}") for lane in range(p.n_h)]
+
+
+class _Best:
+    """What is known after the comparison."""
+
+    def __init__(self, p: HcuParams):
+        self.improved = Signal()  # the group has the nearest cluster so far
+        self.new_best = Signal(p.distance_bits)
+        self.new_cluster = Signal(p.cluster_bits)
+        self.last_group = Signal()
+        self.leave = Signal()  # nothing more to learn from this group
+        self.done = Signal()  # nor from the others
+        # Some cluster is near enough: `best` starts at the limit, and what improves on it is below.
+        self.found = Signal(name=UNNAMED)
+        self.far = Signal()  # and yet not below th_hd: the table is full
+
+
+class _End:
+    """The end of a key's scan, and its result."""
+
+    def __init__(self, p: HcuParams):
+        self.out = Signal(joined_layout(p))
+        self.out_valid = Signal()
+        self.out_free = Signal()
+        self.counting = Signal()  # the count is being written
+        self.count = Signal(p.count_bits)  # of the cluster joined, with the key
+        self.go = Signal()  # the comparison of this cycle counts
+        self.finish = Signal()  # and is the key's last
+        self.may_join = Signal(init=1)
+        self.opens = Signal()
+        self.joins = Signal()
+        self.cluster = Signal(p.cluster_bits)
+
+
+class _Step:
+    """What is compared next."""
+
+    def __init__(self, p: HcuParams, fifo: SyncFIFOBuffered):
+        self.fifo = fifo
+        self.head = data.View(token_layout(p), fifo.r_data)  # the next key
+        self.head_rests: list[Value] = []  # ones of it after each chunk
+        self.load = Signal()  # it is taken
+        self.next_group = Signal(bits_for(p.clusters // p.n_h))
+        self.next_chunk = Signal(bits_for(p.chunks))
+        self.read = Signal()
+
+
+def _rest_bits(p: HcuParams) -> list[int]:
+    return [p.rest_bits(c) for c in range(p.chunks)]
