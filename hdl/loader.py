@@ -89,20 +89,31 @@ class Loader(wiring.Component):
 
     def elaborate(self, platform):
         p, m = self.p, Module()
-        lanes = p.dpe.n_w
-        failed = Signal()
-
-        # Bursts.
-        c = self.c.payload
-        grid = (2 * lanes).bit_length() - 1
-        bad = Signal()
-        accept = Signal()
-        kept = ("target", "wide", "words", "rows", "to", "step", "signal", "skip")
-        fields = {name: transfer_layout()[name].shape for name in kept}
-        work_layout = data.StructLayout({**fields, "bad": 1})
+        asked, at, out = _Bursts(p), _Work(p, self.beats), _Out(p)
         bursts = m.submodules.bursts = Bursts(p, joined=True)
-        queue = m.submodules.queue = SyncFIFO(width=work_layout.size, depth=p.lxe.queue)
-        entry = Signal(work_layout)
+        queue = m.submodules.queue = SyncFIFO(width=_work_layout().size, depth=p.lxe.queue)
+
+        self._accept(m, bursts, queue, asked, out)
+        self._ask(m, bursts, asked, out)
+        self._place(m, at)
+        self._take(m, at, out)
+        self._fill(m, at, out)
+        self._next_instruction(m, queue, at, out)
+        self._hand_on(m, out)
+        for name, event in (
+            ("instructions", self.done.valid),
+            ("bursts", asked.asks),
+            ("beats", self.r.valid & self.r.ready),
+            ("words", out.taken & out.sends),
+            ("waits", self.r.valid & ~self.r.ready),
+        ):
+            m.d.sync += self.perf[name].eq(self.perf[name] + event)
+        return m
+
+    def _accept(self, m: Module, bursts: Bursts, queue: SyncFIFO, asked: "_Bursts", out: "_Out") -> None:
+        """An instruction goes to where its bursts are cut, and what its words need of it into the queue."""
+        c, bad, entry = self.c.payload, asked.bad, asked.entry
+        grid = (2 * self.p.dpe.n_w).bit_length() - 1
         m.d.comb += [
             bad.eq(
                 c.addr[:grid].any()
@@ -110,155 +121,199 @@ class Loader(wiring.Component):
                 | (c.wide & (c.target != LoadTo.VECTOR))
                 | ((c.target == LoadTo.COLUMN) & (c.words != 0))
             ),
-            accept.eq(~failed & ~self.stop & queue.w_rdy),
-            self.c.ready.eq(accept & bursts.c.ready),
-            bursts.c.valid.eq(self.c.valid & accept & ~c.skip & ~bad),
+            asked.accept.eq(~out.failed & ~self.stop & queue.w_rdy),
+            self.c.ready.eq(asked.accept & bursts.c.ready),
+            bursts.c.valid.eq(self.c.valid & asked.accept & ~c.skip & ~bad),
             queue.w_en.eq(self.c.valid & self.c.ready),
             queue.w_data.eq(entry),
-            *(entry[name].eq(c[name]) for name in kept),
+            *(entry[name].eq(c[name]) for name in _KEPT),
             entry.bad.eq(bad),
             *(bursts.c.payload[name].eq(c[name]) for name, _ in rows_layout()),
         ]
-        under_way = Signal(bits_for(p.lxe.bursts + 1))
-        asks = Signal()
+
+    def _ask(self, m: Module, bursts: Bursts, asked: "_Bursts", out: "_Out") -> None:
+        """Bursts go out as long as not too many are under way."""
+        asks, offered, burst = asked.asks, asked.offered, bursts.o.payload
         ends = Signal()
-        offered = Signal()
         m.d.comb += [
-            bursts.o.ready.eq((under_way != p.lxe.bursts) & (~offered | self.ar.ready) & ~failed & ~self.stop),
+            bursts.o.ready.eq(
+                (asked.under_way != self.p.lxe.bursts) & (~offered | self.ar.ready) & ~out.failed & ~self.stop
+            ),
             asks.eq(bursts.o.valid & bursts.o.ready),
             ends.eq(self.r.valid & self.r.ready & self.r.payload.last),
             self.ar.valid.eq(offered),
-            self.busy.eq(under_way != 0),
+            self.busy.eq(asked.under_way != 0),
         ]
-        m.d.sync += under_way.eq(under_way + asks - ends)
+        m.d.sync += asked.under_way.eq(asked.under_way + asks - ends)
         with m.If(~offered | self.ar.ready):
             m.d.sync += offered.eq(asks)
         with m.If(asks):
-            m.d.sync += [self.ar.payload.addr.eq(bursts.o.payload.addr), self.ar.payload.len.eq(bursts.o.payload.len)]
+            m.d.sync += [self.ar.payload.addr.eq(burst.addr), self.ar.payload.len.eq(burst.len)]
 
-        # The word whose beats come, and where it goes. Addresses are those of the scratchpads and an overflow.
-        work = Signal(work_layout)
-        active = Signal()
-        beat = Signal(range(2 * self.beats))
-        word = Signal(len(c.words))
-        rows = Signal(len(c.rows))  # after this one
-        tree = Signal(bits_for(lanes))
-        base = Signal(len(c.to) + 1)
-        addr = Signal.like(base)
-        to_w = Signal()
-        to_x = Signal()
-        to_v = Signal()
-        column = Signal()
-        last = Signal()
-        outside = Signal()
+    def _place(self, m: Module, at: "_Work") -> None:
+        """Where the word goes whose beats come."""
+        dpe, work = self.p.dpe, at.work
         m.d.comb += [
-            column.eq(work.target == LoadTo.COLUMN),
-            to_w.eq((work.target == LoadTo.W) | column),
-            to_x.eq(work.target == LoadTo.X),
-            to_v.eq(work.target == LoadTo.VECTOR),
-            last.eq((word == work.words) & (rows == 0)),
-            addr.eq(base + word),
-            outside.eq(work.bad | (to_w & (addr >= p.dpe.w_depth)) | (to_x & (addr >= p.dpe.x_depth))),
+            at.column.eq(work.target == LoadTo.COLUMN),
+            at.to_w.eq((work.target == LoadTo.W) | at.column),
+            at.to_x.eq(work.target == LoadTo.X),
+            at.to_v.eq(work.target == LoadTo.VECTOR),
+            at.last.eq((at.word == work.words) & (at.rows == 0)),
+            at.addr.eq(at.base + at.word),
+            at.outside.eq(work.bad | (at.to_w & (at.addr >= dpe.w_depth)) | (at.to_x & (at.addr >= dpe.x_depth))),
         ]
 
-        # A word is put together in the register from which it is offered.
-        full = Signal()
-        out_layout = data.StructLayout(
-            {
-                **dict.fromkeys(("to_w", "to_x", "to_v", "column", "last"), 1),
-                "tree": len(tree),
-                "addr": max(p.dpe.w_addr_bits, p.dpe.x_addr_bits),
-                "signal": SEMAPHORES,
-            }
-        )
-        out = Signal(out_layout)
-        numbers = Signal(32 * lanes, reset_less=True)
-        sends = Signal()  # it is a word and no skipped instruction
-        went = Signal()
-        taken = Signal()
-        free = Signal()
+    def _take(self, m: Module, at: "_Work", out: "_Out") -> None:
+        """A beat is taken where its word has a place, or dropped after `stop`."""
+        word, work = out.out, at.work
         works = Signal()
         takes = Signal()
         error = Signal()
-        fills = Signal()
-        whole = Signal()
-        passes = Signal()
-        loads = Signal()
-        finish = Signal()
+        passes = Signal()  # a skipped instruction
         m.d.comb += [
-            sends.eq(out.to_w | out.to_x | out.to_v),
-            went.eq((out.to_w & self.w.ready) | (out.to_x & self.x.ready) | (out.to_v & self.v.ready)),
-            taken.eq(full & (went | ~sends)),
-            free.eq(~full | taken),
-            works.eq(active & ~failed & ~self.stop),
-            self.fault.range.eq(works & ~work.skip & outside),
-            takes.eq(works & ~work.skip & ~outside & free),
+            out.sends.eq(word.to_w | word.to_x | word.to_v),
+            out.went.eq((word.to_w & self.w.ready) | (word.to_x & self.x.ready) | (word.to_v & self.v.ready)),
+            out.taken.eq(out.full & (out.went | ~out.sends)),
+            out.free.eq(~out.full | out.taken),
+            works.eq(at.active & ~out.failed & ~self.stop),
+            self.fault.range.eq(works & ~work.skip & at.outside),
+            takes.eq(works & ~work.skip & ~at.outside & out.free),
             self.r.ready.eq(takes | self.stop),
             error.eq(takes & self.r.valid & self.r.payload.resp[1]),
             self.fault.bus.eq(error),
-            whole.eq(beat == Mux(work.wide, 2 * self.beats - 1, self.beats - 1)),
-            fills.eq(takes & self.r.valid & ~error),
-            passes.eq(works & work.skip & free),
-            loads.eq((fills & whole) | passes),
-            finish.eq((fills & whole & last) | passes),
-            self.done.valid.eq(taken & out.last),
-            self.done.signal.eq(out.signal),
+            at.whole.eq(at.beat == Mux(work.wide, 2 * self.beats - 1, self.beats - 1)),
+            out.fills.eq(takes & self.r.valid & ~error),
+            passes.eq(works & work.skip & out.free),
+            out.loads.eq((out.fills & at.whole) | passes),
+            out.finish.eq((out.fills & at.whole & at.last) | passes),
+            self.done.valid.eq(out.taken & word.last),
+            self.done.signal.eq(word.signal),
         ]
-        m.d.sync += failed.eq(failed | self.fault.bus | self.fault.range)
-        with m.If(fills):
+        m.d.sync += out.failed.eq(out.failed | self.fault.bus | self.fault.range)
+
+    def _fill(self, m: Module, at: "_Work", out: "_Out") -> None:
+        """A word is put together in the register from which it is offered."""
+        word, work = out.out, at.work
+        with m.If(out.fills):
             m.d.sync += [
-                numbers.word_select(beat, 8 * p.lxe.bus_bytes).eq(self.r.payload.data),
-                beat.eq(Mux(whole, 0, beat + 1)),
+                out.numbers.word_select(at.beat, 8 * self.p.lxe.bus_bytes).eq(self.r.payload.data),
+                at.beat.eq(Mux(at.whole, 0, at.beat + 1)),
             ]
-        with m.If(free):
-            m.d.sync += full.eq(loads)
-        with m.If(loads):
+        with m.If(out.free):
+            m.d.sync += out.full.eq(out.loads)
+        with m.If(out.loads):
             m.d.sync += [
-                out.to_w.eq(to_w & ~work.skip),
-                out.to_x.eq(to_x & ~work.skip),
-                out.to_v.eq(to_v & ~work.skip),
-                out.column.eq(column),
-                out.last.eq(last | work.skip),
-                out.tree.eq(tree),
-                out.addr.eq(addr),
-                out.signal.eq(work.signal),
-                word.eq(word + 1),
+                word.to_w.eq(at.to_w & ~work.skip),
+                word.to_x.eq(at.to_x & ~work.skip),
+                word.to_v.eq(at.to_v & ~work.skip),
+                word.column.eq(at.column),
+                word.last.eq(at.last | work.skip),
+                word.tree.eq(at.tree),
+                word.addr.eq(at.addr),
+                word.signal.eq(work.signal),
+                at.word.eq(at.word + 1),
             ]
-            with m.If(word == work.words):
-                m.d.sync += [word.eq(0), rows.eq(rows - 1), tree.eq(tree + 1)]
-                with m.If(tree == lanes - 1):
-                    m.d.sync += tree.eq(0)
-                with m.If(to_x | (tree == lanes - 1)):
-                    m.d.sync += base.eq(base + Mux(column, 1, work.step))
-        m.d.comb += queue.r_en.eq(~active | finish)
-        head = data.View(work_layout, queue.r_data)
+            self._next_row(m, at)
+
+    def _next_row(self, m: Module, at: "_Work") -> None:
+        """The next word is the first of a row, for the next tree or, behind the last tree, the next address."""
+        lanes, work = self.p.dpe.n_w, at.work
+        with m.If(at.word == work.words):
+            m.d.sync += [at.word.eq(0), at.rows.eq(at.rows - 1), at.tree.eq(at.tree + 1)]
+            with m.If(at.tree == lanes - 1):
+                m.d.sync += at.tree.eq(0)
+            with m.If(at.to_x | (at.tree == lanes - 1)):
+                m.d.sync += at.base.eq(at.base + Mux(at.column, 1, work.step))
+
+    def _next_instruction(self, m: Module, queue: SyncFIFO, at: "_Work", out: "_Out") -> None:
+        m.d.comb += queue.r_en.eq(~at.active | out.finish)
+        head = data.View(_work_layout(), queue.r_data)
         with m.If(queue.r_en):
             m.d.sync += [
-                active.eq(queue.r_rdy),
-                work.eq(head),
-                word.eq(0),
-                rows.eq(head.rows),
-                tree.eq(0),
-                base.eq(head.to),
+                at.active.eq(queue.r_rdy),
+                at.work.eq(head),
+                at.word.eq(0),
+                at.rows.eq(head.rows),
+                at.tree.eq(0),
+                at.base.eq(head.to),
             ]
+
+    def _hand_on(self, m: Module, out: "_Out") -> None:
+        """The word is offered where it belongs."""
+        word, full, numbers = out.out, out.full, out.numbers
         m.d.comb += [
-            self.w.valid.eq(full & out.to_w),
-            self.w.payload.tree.eq(Mux(out.column, 0, out.tree)),
-            self.w.payload.lane.eq(Mux(out.column, out.tree, 0)),
-            self.w.payload.addr.eq(out.addr),
-            self.w.payload.column.eq(out.column),
-            self.x.valid.eq(full & out.to_x),
-            self.x.payload.addr.eq(out.addr),
-            self.v.valid.eq(full & out.to_v),
+            self.w.valid.eq(full & word.to_w),
+            self.w.payload.tree.eq(Mux(word.column, 0, word.tree)),
+            self.w.payload.lane.eq(Mux(word.column, word.tree, 0)),
+            self.w.payload.addr.eq(word.addr),
+            self.w.payload.column.eq(word.column),
+            self.x.valid.eq(full & word.to_x),
+            self.x.payload.addr.eq(word.addr),
+            self.v.valid.eq(full & word.to_v),
             *(port.payload.data.as_value().eq(numbers) for port in (self.w, self.x)),
             self.v.payload.as_value().eq(numbers),
         ]
-        for name, event in (
-            ("instructions", self.done.valid),
-            ("bursts", asks),
-            ("beats", self.r.valid & self.r.ready),
-            ("words", taken & sends),
-            ("waits", self.r.valid & ~self.r.ready),
-        ):
-            m.d.sync += self.perf[name].eq(self.perf[name] + event)
-        return m
+
+
+_KEPT = ("target", "wide", "words", "rows", "to", "step", "signal", "skip")  # what words need of an instruction
+
+
+def _work_layout() -> data.StructLayout:
+    return data.StructLayout({**{name: transfer_layout()[name].shape for name in _KEPT}, "bad": 1})
+
+
+class _Bursts:
+    """What is asked for."""
+
+    def __init__(self, p: CoreParams):
+        self.entry = Signal(_work_layout())
+        self.bad = Signal()  # the instruction is at fault
+        self.accept = Signal()
+        self.under_way = Signal(bits_for(p.lxe.bursts + 1))
+        self.asks = Signal()  # another one
+        self.offered = Signal()  # it is on `ar`
+
+
+class _Work:
+    """The word whose beats come, and where it goes. Addresses are those of the scratchpads and an overflow."""
+
+    def __init__(self, p: CoreParams, beats: int):
+        c = transfer_layout()
+        self.work = Signal(_work_layout())
+        self.active = Signal()
+        self.beat = Signal(range(2 * beats))
+        self.whole = Signal()  # it is the word's last
+        self.word = Signal(c["words"].width)
+        self.rows = Signal(c["rows"].width)  # after this one
+        self.tree = Signal(bits_for(p.dpe.n_w))
+        self.base = Signal(c["to"].width + 1)
+        self.addr = Signal(c["to"].width + 1)
+        self.to_w = Signal()
+        self.to_x = Signal()
+        self.to_v = Signal()
+        self.column = Signal()
+        self.last = Signal()  # word of the instruction
+        self.outside = Signal()  # of its scratchpad
+
+
+class _Out:
+    """The word that is offered."""
+
+    def __init__(self, p: CoreParams):
+        layout = {
+            **dict.fromkeys(("to_w", "to_x", "to_v", "column", "last"), 1),
+            "tree": bits_for(p.dpe.n_w),
+            "addr": max(p.dpe.w_addr_bits, p.dpe.x_addr_bits),
+            "signal": SEMAPHORES,
+        }
+        self.out = Signal(data.StructLayout(layout))
+        self.full = Signal()
+        self.numbers = Signal(32 * p.dpe.n_w, reset_less=True)
+        self.sends = Signal()  # it is a word and no skipped instruction
+        self.went = Signal()
+        self.taken = Signal()
+        self.free = Signal()
+        self.fills = Signal()  # a beat comes into it
+        self.loads = Signal()  # it is there as a whole
+        self.finish = Signal()  # and is its instruction's last
+        self.failed = Signal()  # after a fault nothing more is taken

@@ -12,6 +12,7 @@ from golden.isa import ADDR_BITS, SEMAPHORES, StoreTo
 from hdl.axi import Bursts, address_layout, error_layout, response_layout, rows_layout, word_beats, write_layout
 from hdl.dpe import activation_layout
 from hdl.isa import done_layout, transfer_layout
+from hdl.named import comb
 from hdl.params import CONTEXT_BITS, CoreParams, bits_for
 from hdl.vpe import output_layout
 
@@ -116,170 +117,226 @@ class Storer(wiring.Component):
 
     def elaborate(self, platform):
         p, m = self.p, Module()
-        lanes = p.dpe.n_w
-        c = self.c.payload
-        failed = Signal()
-
-        # The instruction in hand and its next word.
-        work = Signal(transfer_layout())
-        active = Signal()
-        finish = Signal()
-        grid = (2 * lanes).bit_length() - 1
-        bad = Signal()
-        to_memory = Signal()
-        to_hash = Signal()
-        to_score = Signal()
-        to_dre = Signal()
+        at, beats, words = _Work(p, self.beats), _Beats(), _Words()
         bursts = m.submodules.bursts = Bursts(p)
-        beat = Signal(range(2 * self.beats))
-        word = Signal(len(c.words))
-        rows = Signal(len(c.rows))  # after this one
-        base = Signal(len(c.to) + 1)
-        addr = Signal.like(base)
-        m.d.comb += [
-            to_memory.eq(c.target == StoreTo.MEMORY),
-            to_hash.eq(c.target == StoreTo.HASH),
-            to_score.eq(c.target == StoreTo.SCORE),
-            to_dre.eq(to_hash | to_score),
-            bad.eq(
-                (~to_dre & (c.addr[:grid].any() | c.stride[:grid].any()))
-                | (c.wide & ~to_memory & ~to_score)
-                | (to_dre & (c.to >= p.dre.hcu.n_ctx))
-                | (to_hash & (c.words < -(-p.dre.hcu.n_hp // lanes) - 1))
-            ),
-            self.c.ready.eq((~active | finish) & ~failed & ~self.stop),
-            # It is free by then: its last burst began before the instruction's last beat, or with it.
-            bursts.c.valid.eq(self.c.valid & self.c.ready & to_memory & ~c.skip & ~bad),
-            *(bursts.c.payload[name].eq(c[name]) for name, _ in rows_layout()),
-        ]
-        is_memory = Signal()
-        is_x = Signal()
-        is_dre = Signal()
-        is_bad = Signal()
-        with m.If(~active | finish):
-            m.d.sync += [
-                active.eq(self.c.valid & self.c.ready),
-                work.eq(c),
-                is_bad.eq(bad & ~c.skip),
-                is_memory.eq(to_memory & ~c.skip & ~bad),
-                is_x.eq((c.target == StoreTo.X) & ~c.skip & ~bad),
-                is_dre.eq(to_dre & ~c.skip & ~bad),
-                word.eq(0),
-                rows.eq(c.rows),
-                base.eq(c.to),
-            ]
+        pending = m.submodules.pending = SyncFIFO(width=_pending_layout().size, depth=p.lxe.bursts)
 
-        # What waits for its end, in order: bursts for their responses, other words and skipped instructions for theirs.
-        pending_layout = data.StructLayout({"burst": 1, "last": 1, "signal": SEMAPHORES})
-        pending = m.submodules.pending = SyncFIFO(width=pending_layout.size, depth=p.lxe.bursts)
-        entry = Signal(pending_layout)
-        head = data.View(pending_layout, pending.r_data)
-        error = Signal()
-        outside = Signal()
-        m.d.comb += [
-            pending.w_data.eq(entry),
-            pending.r_en.eq(self.b.valid | ~head.burst),
-            self.b.ready.eq(pending.r_rdy & head.burst),
-            error.eq(self.b.valid & self.b.ready & self.b.payload.resp[1]),
-            self.done.valid.eq(pending.r_rdy & pending.r_en & head.last & ~error & ~failed),
-            self.done.signal.eq(head.signal),
-            self.fault.bus.eq(error & ~failed & ~self.stop),
-            outside.eq(is_x & (addr >= p.dpe.x_depth)),
-            self.fault.range.eq(active & (is_bad | outside) & ~pending.r_rdy & ~failed & ~self.stop),
-            self.busy.eq(pending.r_rdy),
-        ]
-        m.d.sync += failed.eq(failed | self.fault.bus | self.fault.range)
-
-        # Beats. After `stop` only the rest of a burst goes, of nothing.
-        open_ = Signal(name="open")
-        left = Signal(len(self.aw.payload.len))  # beats after the next one, while a burst is open
-        remaining = Signal.like(left)
-        aw_valid = Signal()
-        w_valid = Signal()
-        w_free = Signal()
-        may_begin = Signal()
-        gives = Signal()
-        begins = Signal()
-        whole = Signal()
-        last = Signal()
-        word_goes = Signal()
-        passes = Signal()
-        m.d.comb += [
-            w_free.eq(~w_valid | self.w.ready),
-            may_begin.eq((~aw_valid | self.aw.ready) & pending.w_rdy & ~failed & ~self.stop),
-            gives.eq(w_free & Mux(self.stop, open_, active & is_memory & self.i.valid & (open_ | may_begin))),
-            begins.eq(gives & ~open_),
-            bursts.o.ready.eq(begins),
-            remaining.eq(Mux(open_, left, bursts.o.payload.len)),
-            whole.eq(beat == Mux(work.wide, 2 * self.beats - 1, self.beats - 1)),
-            self.aw.valid.eq(aw_valid),
-            self.w.valid.eq(w_valid),
-        ]
-        # One wire selects each part: registers cannot drive as many gates as a beat has bits.
-        bits, parts = 8 * p.lxe.bus_bytes, []
-        for k in range(2 * self.beats):
-            chosen = Signal(name=f"beat{k}")
-            m.d.comb += chosen.eq(beat == k)
-            parts.append(self.i.payload.data.as_value().word_select(k, bits) & chosen.replicate(bits))
-        part = Signal(bits)
-        m.d.comb += part.eq(reduce(or_, parts))
-        with m.If(w_free):
-            m.d.sync += w_valid.eq(gives)
-        with m.If(gives):
-            m.d.sync += [
-                self.w.payload.data.eq(part),
-                self.w.payload.strb.eq(Mux(self.stop, 0, (1 << p.lxe.bus_bytes) - 1)),
-                self.w.payload.last.eq(remaining == 0),
-                open_.eq(remaining != 0),
-                left.eq(remaining - 1),
-                beat.eq(Mux(whole, 0, beat + 1)),
-            ]
-        with m.If(~aw_valid | self.aw.ready):
-            m.d.sync += aw_valid.eq(begins)
-        with m.If(begins):
-            m.d.sync += [self.aw.payload.addr.eq(bursts.o.payload.addr), self.aw.payload.len.eq(bursts.o.payload.len)]
-
-        # Words. A row of scores is as long as the VPE says.
-        row_last = Signal()
-        m.d.comb += [
-            addr.eq(base + word),
-            row_last.eq(Mux(is_dre & (work.target == StoreTo.SCORE), self.i.payload.last, word == work.words)),
-            last.eq(row_last & (rows == 0)),
-            self.d.valid.eq(active & is_dre & self.i.valid & pending.w_rdy),
-            self.d.payload.target.eq(work.target),
-            self.d.payload.ctx.eq(work.to),
-            self.d.payload.number.eq(work.addr),
-            self.d.payload.row_last.eq(row_last),
-            self.d.payload.last.eq((rows == 0) & (work.wide | (work.target == StoreTo.HASH))),
-            self.d.payload.keep.eq(self.i.payload.keep),
-            self.d.payload.data.eq(self.i.payload.data.as_value()),
-            self.x.valid.eq(active & is_x & ~outside & self.i.valid & pending.w_rdy),
-            self.x.payload.addr.eq(addr),
-            self.x.payload.data.as_value().eq(self.i.payload.data.as_value()),
-            word_goes.eq((gives & ~self.stop & whole) | (self.x.valid & self.x.ready) | (self.d.valid & self.d.ready)),
-            self.i.ready.eq(word_goes),
-            passes.eq(active & work.skip & pending.w_rdy),
-            finish.eq((word_goes & last) | passes),
-            pending.w_en.eq(begins | (finish & ~is_memory)),
-            entry.burst.eq(begins),
-            entry.last.eq(~begins | bursts.o.payload.last),
-            entry.signal.eq(work.signal),
-        ]
-        with m.If(word_goes & ~finish):
-            m.d.sync += word.eq(word + 1)
-            with m.If(row_last):
-                m.d.sync += [
-                    word.eq(0),
-                    rows.eq(rows - 1),
-                    base.eq(base + work.step),
-                    work.addr.eq(work.addr + 1),  # a row's number, for the DRE
-                ]
+        self._decode(m, bursts, at)
+        self._next_instruction(m, at)
+        self._end(m, pending, at, words)
+        self._send(m, bursts, pending, at, beats)
+        self._write_beat(m, bursts, at, beats, self._part(m, at))
+        self._hand_on(m, bursts, pending, at, beats, words)
+        self._next_word(m, at, words)
         for name, event in (
             ("instructions", self.done.valid),
-            ("bursts", begins),
-            ("beats", gives),
-            ("words", word_goes),
-            ("waits", self.i.valid & ~gives & ~word_goes),
+            ("bursts", beats.begins),
+            ("beats", beats.gives),
+            ("words", words.word_goes),
+            ("waits", self.i.valid & ~beats.gives & ~words.word_goes),
         ):
             m.d.sync += self.perf[name].eq(self.perf[name] + event)
         return m
+
+    def _decode(self, m: Module, bursts: Bursts, at: "_Work") -> None:
+        """Where an instruction's words go, and whether it is at fault."""
+        p, c = self.p, self.c.payload
+        lanes, hcu = p.dpe.n_w, p.dre.hcu
+        grid = (2 * lanes).bit_length() - 1
+        m.d.comb += [
+            at.to_memory.eq(c.target == StoreTo.MEMORY),
+            at.to_hash.eq(c.target == StoreTo.HASH),
+            at.to_score.eq(c.target == StoreTo.SCORE),
+            at.to_dre.eq(at.to_hash | at.to_score),
+            at.bad.eq(
+                (~at.to_dre & (c.addr[:grid].any() | c.stride[:grid].any()))
+                | (c.wide & ~at.to_memory & ~at.to_score)
+                | (at.to_dre & (c.to >= hcu.n_ctx))
+                | (at.to_hash & (c.words < -(-hcu.n_hp // lanes) - 1))
+            ),
+            self.c.ready.eq((~at.active | at.finish) & ~at.failed & ~self.stop),
+            # It is free by then: its last burst began before the instruction's last beat, or with it.
+            bursts.c.valid.eq(self.c.valid & self.c.ready & at.to_memory & ~c.skip & ~at.bad),
+            *(bursts.c.payload[name].eq(c[name]) for name, _ in rows_layout()),
+        ]
+
+    def _next_instruction(self, m: Module, at: "_Work") -> None:
+        c = self.c.payload
+        with m.If(~at.active | at.finish):
+            m.d.sync += [
+                at.active.eq(self.c.valid & self.c.ready),
+                at.work.eq(c),
+                at.is_bad.eq(at.bad & ~c.skip),
+                at.is_memory.eq(at.to_memory & ~c.skip & ~at.bad),
+                at.is_x.eq((c.target == StoreTo.X) & ~c.skip & ~at.bad),
+                at.is_dre.eq(at.to_dre & ~c.skip & ~at.bad),
+                at.word.eq(0),
+                at.rows.eq(c.rows),
+                at.base.eq(c.to),
+            ]
+
+    def _end(self, m: Module, pending: SyncFIFO, at: "_Work", words: "_Words") -> None:
+        """What waits for its end, in order: bursts for their responses, other words and skipped instructions for
+        theirs."""
+        head = data.View(_pending_layout(), pending.r_data)
+        error = Signal()
+        m.d.comb += [
+            pending.w_data.eq(words.entry),
+            pending.r_en.eq(self.b.valid | ~head.burst),
+            self.b.ready.eq(pending.r_rdy & head.burst),
+            error.eq(self.b.valid & self.b.ready & self.b.payload.resp[1]),
+            self.done.valid.eq(pending.r_rdy & pending.r_en & head.last & ~error & ~at.failed),
+            self.done.signal.eq(head.signal),
+            self.fault.bus.eq(error & ~at.failed & ~self.stop),
+            at.outside.eq(at.is_x & (at.addr >= self.p.dpe.x_depth)),
+            self.fault.range.eq(at.active & (at.is_bad | at.outside) & ~pending.r_rdy & ~at.failed & ~self.stop),
+            self.busy.eq(pending.r_rdy),
+        ]
+        m.d.sync += at.failed.eq(at.failed | self.fault.bus | self.fault.range)
+
+    def _send(self, m: Module, bursts: Bursts, pending: SyncFIFO, at: "_Work", beats: "_Beats") -> None:
+        """Which beat goes. After `stop` only the rest of a burst goes, of nothing."""
+        open_, w_free = beats.open, beats.w_free
+        may_begin = Signal()
+        m.d.comb += [
+            w_free.eq(~beats.w_valid | self.w.ready),
+            may_begin.eq((~beats.aw_valid | self.aw.ready) & pending.w_rdy & ~at.failed & ~self.stop),
+            beats.gives.eq(
+                w_free & Mux(self.stop, open_, at.active & at.is_memory & self.i.valid & (open_ | may_begin))
+            ),
+            beats.begins.eq(beats.gives & ~open_),
+            bursts.o.ready.eq(beats.begins),
+            beats.remaining.eq(Mux(open_, beats.left, bursts.o.payload.len)),
+            at.whole.eq(at.beat == Mux(at.work.wide, 2 * self.beats - 1, self.beats - 1)),
+            self.aw.valid.eq(beats.aw_valid),
+            self.w.valid.eq(beats.w_valid),
+        ]
+
+    def _part(self, m: Module, at: "_Work") -> Signal:
+        """The beat's part of the word. One wire selects each: registers cannot drive as many gates as a beat has
+        bits."""
+        bits, parts = 8 * self.p.lxe.bus_bytes, []
+        for k in range(2 * self.beats):
+            chosen = comb(m, f"beat{k}", at.beat == k)
+            parts.append(self.i.payload.data.as_value().word_select(k, bits) & chosen.replicate(bits))
+        return comb(m, "part", reduce(or_, parts), bits)
+
+    def _write_beat(self, m: Module, bursts: Bursts, at: "_Work", beats: "_Beats", part: Signal) -> None:
+        """A beat, and with a burst's first the burst, into the registers from which they are offered."""
+        burst, remaining = bursts.o.payload, beats.remaining
+        with m.If(beats.w_free):
+            m.d.sync += beats.w_valid.eq(beats.gives)
+        with m.If(beats.gives):
+            m.d.sync += [
+                self.w.payload.data.eq(part),
+                self.w.payload.strb.eq(Mux(self.stop, 0, (1 << self.p.lxe.bus_bytes) - 1)),
+                self.w.payload.last.eq(remaining == 0),
+                beats.open.eq(remaining != 0),
+                beats.left.eq(remaining - 1),
+                at.beat.eq(Mux(at.whole, 0, at.beat + 1)),
+            ]
+        with m.If(~beats.aw_valid | self.aw.ready):
+            m.d.sync += beats.aw_valid.eq(beats.begins)
+        with m.If(beats.begins):
+            m.d.sync += [self.aw.payload.addr.eq(burst.addr), self.aw.payload.len.eq(burst.len)]
+
+    def _hand_on(
+        self, m: Module, bursts: Bursts, pending: SyncFIFO, at: "_Work", beats: "_Beats", words: "_Words"
+    ) -> None:
+        """Words go to X and to the DRE. A row of scores is as long as the VPE says."""
+        work, i, begins, word_goes = at.work, self.i.payload, beats.begins, words.word_goes
+        last = Signal()  # word of the instruction
+        passes = Signal()  # a skipped instruction
+        m.d.comb += [
+            at.addr.eq(at.base + at.word),
+            words.row_last.eq(Mux(at.is_dre & (work.target == StoreTo.SCORE), i.last, at.word == work.words)),
+            last.eq(words.row_last & (at.rows == 0)),
+            self.d.valid.eq(at.active & at.is_dre & self.i.valid & pending.w_rdy),
+            self.d.payload.target.eq(work.target),
+            self.d.payload.ctx.eq(work.to),
+            self.d.payload.number.eq(work.addr),
+            self.d.payload.row_last.eq(words.row_last),
+            self.d.payload.last.eq((at.rows == 0) & (work.wide | (work.target == StoreTo.HASH))),
+            self.d.payload.keep.eq(i.keep),
+            self.d.payload.data.eq(i.data.as_value()),
+            self.x.valid.eq(at.active & at.is_x & ~at.outside & self.i.valid & pending.w_rdy),
+            self.x.payload.addr.eq(at.addr),
+            self.x.payload.data.as_value().eq(i.data.as_value()),
+            word_goes.eq(
+                (beats.gives & ~self.stop & at.whole) | (self.x.valid & self.x.ready) | (self.d.valid & self.d.ready)
+            ),
+            self.i.ready.eq(word_goes),
+            passes.eq(at.active & work.skip & pending.w_rdy),
+            at.finish.eq((word_goes & last) | passes),
+            pending.w_en.eq(begins | (at.finish & ~at.is_memory)),
+            words.entry.burst.eq(begins),
+            words.entry.last.eq(~begins | bursts.o.payload.last),
+            words.entry.signal.eq(work.signal),
+        ]
+
+    def _next_word(self, m: Module, at: "_Work", words: "_Words") -> None:
+        with m.If(words.word_goes & ~at.finish):
+            m.d.sync += at.word.eq(at.word + 1)
+            with m.If(words.row_last):
+                m.d.sync += [
+                    at.word.eq(0),
+                    at.rows.eq(at.rows - 1),
+                    at.base.eq(at.base + at.work.step),
+                    at.work.addr.eq(at.work.addr + 1),  # a row's number, for the DRE
+                ]
+
+
+def _pending_layout() -> data.StructLayout:
+    return data.StructLayout({"burst": 1, "last": 1, "signal": SEMAPHORES})
+
+
+class _Work:
+    """The instruction in hand and its next word."""
+
+    def __init__(self, p: CoreParams, beats: int):
+        c = transfer_layout()
+        self.work = Signal(c)
+        self.active = Signal()
+        self.finish = Signal()
+        # Of an instruction that may be taken next.
+        self.bad = Signal()
+        self.to_memory = Signal()
+        self.to_hash = Signal()
+        self.to_score = Signal()
+        self.to_dre = Signal()
+        # Of the one in hand; none of them if it is skipped.
+        self.is_memory = Signal()
+        self.is_x = Signal()
+        self.is_dre = Signal()
+        self.is_bad = Signal()
+        self.outside = Signal()  # the word is, of the activations
+        self.failed = Signal()  # after a fault nothing more is begun
+        self.beat = Signal(range(2 * beats))
+        self.whole = Signal()  # it is the word's last
+        self.word = Signal(c["words"].width)
+        self.rows = Signal(c["rows"].width)  # after this one
+        self.base = Signal(c["to"].width + 1)
+        self.addr = Signal(c["to"].width + 1)
+
+
+class _Beats:
+    """The beat that goes to memory, and its burst."""
+
+    def __init__(self):
+        self.open = Signal()  # a burst has begun
+        self.left = Signal(address_layout()["len"].width)  # beats after the next one, while a burst is open
+        self.remaining = Signal(address_layout()["len"].width)  # beats after the next one
+        self.aw_valid = Signal()
+        self.w_valid = Signal()
+        self.w_free = Signal()
+        self.gives = Signal()  # a beat goes
+        self.begins = Signal()  # and begins a burst
+
+
+class _Words:
+    """The word that goes, and what waits for its end."""
+
+    def __init__(self):
+        self.word_goes = Signal()
+        self.row_last = Signal()
+        self.entry = Signal(_pending_layout())
