@@ -8,6 +8,7 @@ from amaranth.lib.wiring import In, Out
 from golden.isa import ADDR_BITS, PAYLOAD, Opcode
 from hdl.axi import Bursts, address_layout, read_layout, response_layout, write_layout
 from hdl.memory import Ram, collect_errors, error_members
+from hdl.named import UNNAMED
 from hdl.params import CoreParams, bits_for
 
 
@@ -88,24 +89,38 @@ class Copier(wiring.Component):
         return ["reads", "writes", "beats", "waits"]
 
     def elaborate(self, platform):
-        p, bus, depth, m = self.p, self.bus, self.depth, Module()
-        bursts = p.lxe.copies
+        p, m = self.p, Module()
         m.submodules.reads = reads = Bursts(p)
         m.submodules.writes = writes = Bursts(p)
-        m.submodules.buffer = buffer = Ram(8 * p.lxe.bus_bytes, depth, protect=p.lxe.protect)
+        m.submodules.buffer = buffer = Ram(8 * p.lxe.bus_bytes, self.depth, protect=p.lxe.protect)
         collect_errors(m, self, [buffer])
+        queue = m.submodules.queue = SyncFIFO(width=_to_layout().size, depth=p.lxe.copies)
+        read, write = _Reading(p, self.depth), _Writing(p)
 
-        # A copy goes to both; what it writes waits, so that its reads need not.
+        self._accept(m, reads, writes, queue)
+        self._read(m, reads, read, write)
+        level = self._store(m, buffer, read, write)
+        self._write(m, writes, queue, level, read, write)
+        self._write_beat(m, writes, write)
+        for name, event in (
+            ("reads", read.asks),
+            ("writes", write.begins),
+            ("beats", write.gives),
+            ("waits", reads.o.valid & (read.room <= reads.o.payload.len)),
+        ):
+            m.d.sync += self.perf[name].eq(self.perf[name] + event)
+        return m
+
+    def _accept(self, m: Module, reads: Bursts, writes: Bursts, queue: SyncFIFO) -> None:
+        """A copy goes to both; what it writes waits, so that its reads need not."""
         i = self.i.payload
-        to_layout = data.StructLayout({name: copy_layout()[name].shape for name in ("dst", "words")})
-        queue = m.submodules.queue = SyncFIFO(width=to_layout.size, depth=bursts)
-        to_in, to = Signal(to_layout), data.View(to_layout, queue.r_data)
+        to_in, to = Signal(_to_layout(), name=UNNAMED), data.View(_to_layout(), queue.r_data)
         m.d.comb += [
             self.i.ready.eq(reads.c.ready & queue.w_rdy),
             reads.c.valid.eq(self.i.valid & queue.w_rdy),
             reads.c.payload.addr.eq(i.src),
             reads.c.payload.words.eq(i.words),
-            *(to_in[name].eq(i[name]) for name, _ in to_layout),
+            *(to_in[name].eq(i[name]) for name, _ in _to_layout()),
             queue.w_data.eq(to_in),
             queue.w_en.eq(self.i.valid & reads.c.ready),
             writes.c.valid.eq(queue.r_rdy),
@@ -114,33 +129,32 @@ class Copier(wiring.Component):
             queue.r_en.eq(writes.c.ready),
         ]
 
-        # Reading.
-        reading = Signal(bits_for(bursts + 1))  # bursts
-        room = Signal(bits_for(depth + 1), init=depth)  # beats of the buffer that nothing was asked for
-        offered = Signal()
-        asks = Signal()
-        error = Signal()
-        puts = Signal()
-        gives = Signal()
+    def _read(self, m: Module, reads: Bursts, read: "_Reading", write: "_Writing") -> None:
+        """Bursts are asked for that have room."""
+        bus, burst, offered = self.bus, reads.o.payload, read.offered
         m.d.comb += [
-            reads.o.ready.eq(self.go & (reading != bursts) & (room > reads.o.payload.len) & (~offered | bus.ar.ready)),
-            asks.eq(reads.o.valid & reads.o.ready),
+            reads.o.ready.eq(
+                self.go & (read.reading != self.p.lxe.copies) & (read.room > burst.len) & (~offered | bus.ar.ready)
+            ),
+            read.asks.eq(reads.o.valid & reads.o.ready),
             bus.ar.valid.eq(offered),
             bus.r.ready.eq(1),
-            error.eq(self.go & bus.r.valid & bus.r.payload.resp[1]),
-            puts.eq(self.go & bus.r.valid & ~error),
-            self.read.eq(puts),
+            read.error.eq(self.go & bus.r.valid & bus.r.payload.resp[1]),
+            read.puts.eq(self.go & bus.r.valid & ~read.error),
+            self.read.eq(read.puts),
         ]
         m.d.sync += [
-            reading.eq(reading + asks - (bus.r.valid & bus.r.payload.last)),
-            room.eq(room + gives - Mux(asks, reads.o.payload.len + 1, 0)),
+            read.reading.eq(read.reading + read.asks - (bus.r.valid & bus.r.payload.last)),
+            read.room.eq(read.room + write.gives - Mux(read.asks, burst.len + 1, 0)),
         ]
         with m.If(~offered | bus.ar.ready):
-            m.d.sync += offered.eq(asks)
-        with m.If(asks):
-            m.d.sync += [bus.ar.payload.addr.eq(reads.o.payload.addr), bus.ar.payload.len.eq(reads.o.payload.len)]
+            m.d.sync += offered.eq(read.asks)
+        with m.If(read.asks):
+            m.d.sync += [bus.ar.payload.addr.eq(burst.addr), bus.ar.payload.len.eq(burst.len)]
 
-        # The buffer.
+    def _store(self, m: Module, buffer: Ram, read: "_Reading", write: "_Writing") -> Signal:
+        """The buffer, first in, first out; returns the beats in it."""
+        bus, depth, puts, gives = self.bus, self.depth, read.puts, write.gives
         level = Signal(bits_for(depth + 1))
         first = Signal(range(max(2, depth)))
         last = Signal.like(first)
@@ -157,55 +171,79 @@ class Copier(wiring.Component):
             m.d.sync += last.eq(Mux(last == depth - 1, 0, last + 1))
         with m.If(gives):
             m.d.sync += first.eq(Mux(first == depth - 1, 0, first + 1))
+        return level
 
-        # Writing: a burst that has begun has all its beats in the buffer.
-        writing = Signal(bits_for(bursts + 1))  # bursts
-        announced = Signal()
-        w_valid = Signal()
-        w_free = Signal()
-        open_ = Signal(name="open")
-        left = Signal(len(bus.aw.payload.len))  # beats after the next one, while a burst is open
-        remaining = Signal.like(left)
-        begins = Signal()
+    def _write(
+        self, m: Module, writes: Bursts, queue: SyncFIFO, level: Signal, read: "_Reading", write: "_Writing"
+    ) -> None:
+        """A burst begins once all its beats are in the buffer."""
+        bus, burst, w_free = self.bus, writes.o.payload, write.w_free
         m.d.comb += [
-            w_free.eq(~w_valid | bus.w.ready),
+            w_free.eq(~write.w_valid | bus.w.ready),
             writes.o.ready.eq(
                 self.go
                 & w_free
-                & ~open_
-                & (writing != bursts)
-                & (level > writes.o.payload.len)
-                & (~announced | bus.aw.ready)
+                & ~write.open
+                & (write.writing != self.p.lxe.copies)
+                & (level > burst.len)
+                & (~write.announced | bus.aw.ready)
             ),
-            begins.eq(writes.o.valid & writes.o.ready),
-            gives.eq(begins | (open_ & w_free)),
-            remaining.eq(Mux(open_, left, writes.o.payload.len)),
-            bus.aw.valid.eq(announced),
-            bus.w.valid.eq(w_valid),
+            write.begins.eq(writes.o.valid & writes.o.ready),
+            write.gives.eq(write.begins | (write.open & w_free)),
+            write.remaining.eq(Mux(write.open, write.left, burst.len)),
+            bus.aw.valid.eq(write.announced),
+            bus.w.valid.eq(write.w_valid),
             bus.b.ready.eq(1),
-            self.bus_error.eq(error | (self.go & bus.b.valid & bus.b.payload.resp[1])),
-            self.busy.eq(reading.any() | writing.any()),
-            self.ended.eq(~queue.r_rdy & ~writes.o.valid & ~writing.any()),
+            self.bus_error.eq(read.error | (self.go & bus.b.valid & bus.b.payload.resp[1])),
+            self.busy.eq(read.reading.any() | write.writing.any()),
+            self.ended.eq(~queue.r_rdy & ~writes.o.valid & ~write.writing.any()),
         ]
-        m.d.sync += writing.eq(writing + begins - bus.b.valid)
-        with m.If(~announced | bus.aw.ready):
-            m.d.sync += announced.eq(begins)
-        with m.If(begins):
-            m.d.sync += [bus.aw.payload.addr.eq(writes.o.payload.addr), bus.aw.payload.len.eq(writes.o.payload.len)]
-        with m.If(w_free):
-            m.d.sync += w_valid.eq(gives)
-        with m.If(gives):
+        m.d.sync += write.writing.eq(write.writing + write.begins - bus.b.valid)
+
+    def _write_beat(self, m: Module, writes: Bursts, write: "_Writing") -> None:
+        """A beat, and with a burst's first the burst, into the registers from which they are offered."""
+        bus, burst, remaining = self.bus, writes.o.payload, write.remaining
+        with m.If(~write.announced | bus.aw.ready):
+            m.d.sync += write.announced.eq(write.begins)
+        with m.If(write.begins):
+            m.d.sync += [bus.aw.payload.addr.eq(burst.addr), bus.aw.payload.len.eq(burst.len)]
+        with m.If(write.w_free):
+            m.d.sync += write.w_valid.eq(write.gives)
+        with m.If(write.gives):
             m.d.sync += [
-                bus.w.payload.strb.eq(Mux(self.stop, 0, (1 << p.lxe.bus_bytes) - 1)),
+                bus.w.payload.strb.eq(Mux(self.stop, 0, (1 << self.p.lxe.bus_bytes) - 1)),
                 bus.w.payload.last.eq(remaining == 0),
-                open_.eq(remaining != 0),
-                left.eq(remaining - 1),
+                write.open.eq(remaining != 0),
+                write.left.eq(remaining - 1),
             ]
-        for name, event in (
-            ("reads", asks),
-            ("writes", begins),
-            ("beats", gives),
-            ("waits", reads.o.valid & (room <= reads.o.payload.len)),
-        ):
-            m.d.sync += self.perf[name].eq(self.perf[name] + event)
-        return m
+
+
+def _to_layout() -> data.StructLayout:
+    return data.StructLayout({name: copy_layout()[name].shape for name in ("dst", "words")})
+
+
+class _Reading:
+    """Bursts that are read."""
+
+    def __init__(self, p: CoreParams, depth: int):
+        self.reading = Signal(bits_for(p.lxe.copies + 1))  # bursts
+        self.room = Signal(bits_for(depth + 1), init=depth)  # beats of the buffer that nothing was asked for
+        self.asks = Signal()  # another burst
+        self.offered = Signal()  # it is on `ar`
+        self.error = Signal()
+        self.puts = Signal()  # a beat goes into the buffer
+
+
+class _Writing:
+    """Bursts that are written."""
+
+    def __init__(self, p: CoreParams):
+        self.writing = Signal(bits_for(p.lxe.copies + 1))  # bursts
+        self.announced = Signal()  # a burst is on `aw`
+        self.w_valid = Signal()
+        self.w_free = Signal()
+        self.open = Signal()  # a burst has begun
+        self.left = Signal(address_layout()["len"].width)  # beats after the next one, while a burst is open
+        self.remaining = Signal(address_layout()["len"].width)  # beats after the next one
+        self.begins = Signal()  # a burst
+        self.gives = Signal()  # a beat leaves the buffer

@@ -1,6 +1,6 @@
 """Retriever: what the DRE gives, to registers and as copies in memory."""
 
-from amaranth import Array, Module, Mux, Signal
+from amaranth import Array, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -102,173 +102,216 @@ class Retriever(wiring.Component):
         }
 
     def elaborate(self, platform):
-        p, k, m = self.p, self.p.dre.kvmu, Module()
-        works = Signal()
-        failed = Signal()
+        p, m = self.p, Module()
         m.submodules.copier = copier = Copier(p)
         wiring.connect(m, copier.bus, wiring.flipped(self.bus))
         collect_errors(m, self, [copier])
-        copies, copy = copier.i, copier.i.payload
-        length = Signal(bits_for(max(k.entry_bytes, k.boundary) + 1), init=k.entry_bytes)  # bytes of a copy
-        m.d.sync += failed.eq(failed | self.fault.as_value().any())
-        shift = (2 * p.dpe.n_w).bit_length() - 1  # of bytes to words
-        entry_beats = k.entry_bytes // p.lxe.bus_bytes
-        c, t = self.c.payload, self.t.payload
-        work = Signal(retrieve_layout())
-        at = Signal(ADDR_BITS)  # the entry to copy from, or where to
-        rows = Signal(len(c.rows))  # after this one
-        since = Signal(bits_for(k.recent + 1))  # entries copied since all responses were there
-        beat = Signal(range(max(2, entry_beats)))
-        entries = Signal(bits_for(k.blocks * k.block_slots + 1))  # fetched
-        room = Signal(bits_for(k.entry_bytes << len(c.rows)) + 1)  # bytes for what is still fetched
-        takes = Signal()
-        moves = Signal()
-        placed = Signal()
-        fetched = Signal()
-
-        with m.If(copier.read):
-            m.d.sync += beat.eq(beat + 1)
-            with m.If(beat == entry_beats - 1):
-                m.d.sync += [beat.eq(0), entries.eq(entries + 1)]
-        m.d.comb += [
-            works.eq(~failed & ~self.stop),
-            copier.go.eq(works),
-            copier.stop.eq(self.stop),
-            copy.words.eq((length >> shift) - 1),
-            self.fault.bus.eq(copier.bus_error),
-            self.busy.eq(copier.busy),
-            self.done.signal.eq(work.signal),
-        ]
-
-        # What registers are set to: an address or a count, and a count. Clusters of a context are counted here.
-        value = Signal(ADDR_BITS)
-        count = Signal(ADDR_BITS)
-        levels = Array(Signal(bits_for(k.clusters + 1), name=f"level{i}") for i in range(k.n_ctx))
-        level = Signal.like(levels[0])
-        m.d.comb += level.eq(Mux(t.op == CLEAR, 0, Mux(t.is_new, t.cluster + 1, levels[t.ctx])))
-        with m.If(self.t.valid & self.t.ready):
-            m.d.sync += levels[t.ctx].eq(level)
-
+        work, to = _Work(p), _Registers(p)
+        m.d.sync += work.failed.eq(work.failed | self.fault.as_value().any())
+        self._copies(m, copier, work)
+        self._levels(m, to)
         with m.FSM():
             with m.State("IDLE"):
-                m.d.comb += [self.c.ready.eq(works), takes.eq(works & self.c.valid)]
-                with m.If(takes):
-                    m.d.sync += [work.eq(c), at.eq(c.addr), rows.eq(c.rows), since.eq(0), beat.eq(0), entries.eq(0)]
-                    m.d.sync += room.eq((c.rows + 1) * k.entry_bytes)
-                    with m.Switch(c.action):
-                        for action in Retrieve:
-                            with m.Case(action):
-                                m.next = "LEVEL" if action == Retrieve.COUNT else action.name
-                        with m.Default():
-                            m.next = "BAD"
-                    m.d.sync += count.eq(levels[c.ctx])  # for COUNT
-                    addresses = (c.action == Retrieve.PLACE) | (c.action == Retrieve.FETCH)
-                    with m.If(addresses & c.addr[:shift].any()):
-                        m.next = "BAD"
-                    contexts = (c.action == Retrieve.CLEAR) | (c.action == Retrieve.COUNT)
-                    with m.If(contexts & (c.ctx >= k.n_ctx)):
-                        m.next = "BAD"
-                    with m.If(c.skip):
-                        m.next = "DONE"
-
+                self._begin(m, work, to)
             with m.State("CLUSTER"):
-                m.d.comb += self.t.ready.eq(works)
-                with m.If(self.t.valid & self.t.ready & (t.op == JOIN)):
-                    m.d.sync += [value.eq(work.addr + (t.cluster << work.shift)), count.eq(level)]
-                    m.next = "SET"
-
+                self._take_cluster(m, work, to)
             with m.State("SET"):
-                m.d.comb += [self.set.valid.eq(works & work.to.any()), self.set.to.eq(work.to), self.set.data.eq(value)]
-                with m.If(works):
+                self._set(m, work, work.work.to, to.value)
+                with m.If(work.works):
                     m.next = "LEVEL"
-
             with m.State("LEVEL"):
-                m.d.comb += [
-                    self.set.valid.eq(works & work.level.any()),
-                    self.set.to.eq(work.level),
-                    self.set.data.eq(count),
-                    self.done.valid.eq(works),
-                ]
-                with m.If(works):
+                self._set(m, work, work.work.level, to.count)
+                m.d.comb += self.done.valid.eq(work.works)
+                with m.If(work.works):
                     m.next = "IDLE"
-
             with m.State("PLACE"):
-                with m.If(works & self.x.valid & (since != k.recent)):
-                    m.d.comb += [
-                        copies.valid.eq(1),
-                        copy.src.eq(self.x.payload.src),
-                        copy.dst.eq(self.x.payload.dst),
-                        self.x.ready.eq(copies.ready),
-                        moves.eq(copies.ready),
-                    ]
-                with m.Elif(works & self.x.valid & copier.ended):
-                    m.d.sync += since.eq(0)
-                with m.Elif(works & ~self.x.valid & self.w.valid):
-                    m.d.comb += [
-                        self.fault.full.eq(self.w.payload.full),
-                        copies.valid.eq(~self.w.payload.full),
-                        copy.src.eq(at),
-                        copy.dst.eq(self.w.payload.device),
-                        self.w.ready.eq(copies.ready & ~self.w.payload.full),
-                        placed.eq(self.w.ready),
-                    ]
-                with m.If(placed):
-                    m.d.sync += [at.eq(at + k.entry_bytes), rows.eq(rows - 1)]
-                    with m.If(since != k.recent):
-                        m.d.sync += since.eq(since + 1)
-                    with m.If(rows == 0):
-                        m.next = "END"
-
+                self._place(m, copier, work)
             with m.State("FETCH"):
-                b = self.b.payload
-                fits = Signal()
-                m.d.comb += [
-                    fits.eq(b.bytes <= room),
-                    self.fault.full.eq(works & self.b.valid & ~b.empty & ~fits),
-                    copies.valid.eq(works & self.b.valid & ~b.empty & fits),
-                    copy.src.eq(b.addr),
-                    copy.dst.eq(at),
-                    length.eq(b.bytes),
-                    self.b.ready.eq(works & ((copies.ready & fits) | b.empty)),
-                    fetched.eq(copies.valid & copies.ready),
-                ]
-                with m.If(fetched):
-                    m.d.sync += [at.eq(at + b.bytes), room.eq(room - b.bytes)]
-                with m.If(self.b.valid & self.b.ready & b.last):
-                    m.next = "END"
-
+                self._fetch(m, copier, work)
             with m.State("END"):
-                with m.If(works & copier.ended):
-                    m.d.sync += [value.eq(entries), count.eq(entries << work.shift)]
+                with m.If(work.works & copier.ended):
+                    m.d.sync += [to.value.eq(work.entries), to.count.eq(work.entries << work.work.shift)]
                     m.next = "SET"
-                    with m.If(work.action == Retrieve.PLACE):
+                    with m.If(work.work.action == Retrieve.PLACE):
                         m.next = "DONE"
-
             with m.State("CLEAR"):
-                m.d.comb += [self.clear.valid.eq(1), self.clear.payload.ctx.eq(work.ctx)]
+                m.d.comb += [self.clear.valid.eq(1), self.clear.payload.ctx.eq(work.work.ctx)]
                 with m.If(self.clear.ready):
                     m.next = "CLEARED"
-
             with m.State("CLEARED"):
-                m.d.comb += [self.t.ready.eq(works & (t.op == CLEAR)), self.done.valid.eq(self.t.ready & self.t.valid)]
+                m.d.comb += [
+                    self.t.ready.eq(work.works & (self.t.payload.op == CLEAR)),
+                    self.done.valid.eq(self.t.ready & self.t.valid),
+                ]
                 with m.If(self.done.valid):
                     m.next = "IDLE"
-
             with m.State("DONE"):
-                m.d.comb += self.done.valid.eq(works)
-                with m.If(works):
+                m.d.comb += self.done.valid.eq(work.works)
+                with m.If(work.works):
                     m.next = "IDLE"
-
             with m.State("BAD"):
-                m.d.comb += self.fault.range.eq(works)
+                m.d.comb += self.fault.range.eq(work.works)
+        self._count_events(m, copier, work)
+        return m
 
+    def _copies(self, m: Module, copier: Copier, work: "_Work") -> None:
+        """Entries are counted as their beats come; the copier goes until a fault or `stop`."""
+        p = self.p
+        entry_beats = p.dre.kvmu.entry_bytes // p.lxe.bus_bytes
+        with m.If(copier.read):
+            m.d.sync += work.beat.eq(work.beat + 1)
+            with m.If(work.beat == entry_beats - 1):
+                m.d.sync += [work.beat.eq(0), work.entries.eq(work.entries + 1)]
+        m.d.comb += [
+            work.works.eq(~work.failed & ~self.stop),
+            copier.go.eq(work.works),
+            copier.stop.eq(self.stop),
+            copier.i.payload.words.eq((work.length >> self._shift) - 1),
+            self.fault.bus.eq(copier.bus_error),
+            self.busy.eq(copier.busy),
+            self.done.signal.eq(work.work.signal),
+        ]
+
+    @property
+    def _shift(self) -> int:
+        """Of bytes to words."""
+        return (2 * self.p.dpe.n_w).bit_length() - 1
+
+    def _levels(self, m: Module, to: "_Registers") -> None:
+        """Clusters of a context, counted as the HCU's news come."""
+        t = self.t.payload
+        m.d.comb += to.level.eq(Mux(t.op == CLEAR, 0, Mux(t.is_new, t.cluster + 1, to.levels[t.ctx])))
+        with m.If(self.t.valid & self.t.ready):
+            m.d.sync += to.levels[t.ctx].eq(to.level)
+
+    def _begin(self, m: Module, work: "_Work", to: "_Registers") -> None:
+        """Takes an instruction; what is out of range is BAD."""
+        c, k = self.c.payload, self.p.dre.kvmu
+        takes = Signal()
+        m.d.comb += [self.c.ready.eq(work.works), takes.eq(work.works & self.c.valid)]
+        with m.If(takes):
+            m.d.sync += [
+                work.work.eq(c),
+                work.at.eq(c.addr),
+                work.rows.eq(c.rows),
+                work.since.eq(0),
+                work.beat.eq(0),
+                work.entries.eq(0),
+            ]
+            m.d.sync += work.room.eq((c.rows + 1) * k.entry_bytes)
+            with m.Switch(c.action):
+                for action in Retrieve:
+                    with m.Case(action):
+                        m.next = "LEVEL" if action == Retrieve.COUNT else action.name
+                with m.Default():
+                    m.next = "BAD"
+            m.d.sync += to.count.eq(to.levels[c.ctx])  # for COUNT
+            addresses = (c.action == Retrieve.PLACE) | (c.action == Retrieve.FETCH)
+            with m.If(addresses & c.addr[: self._shift].any()):
+                m.next = "BAD"
+            contexts = (c.action == Retrieve.CLEAR) | (c.action == Retrieve.COUNT)
+            with m.If(contexts & (c.ctx >= k.n_ctx)):
+                m.next = "BAD"
+            with m.If(c.skip):
+                m.next = "DONE"
+
+    def _take_cluster(self, m: Module, work: "_Work", to: "_Registers") -> None:
+        t = self.t.payload
+        m.d.comb += self.t.ready.eq(work.works)
+        with m.If(self.t.valid & self.t.ready & (t.op == JOIN)):
+            m.d.sync += [to.value.eq(work.work.addr + (t.cluster << work.work.shift)), to.count.eq(to.level)]
+            m.next = "SET"
+
+    def _set(self, m: Module, work: "_Work", register: Value, value: Signal) -> None:
+        """A register is set, unless it is R0."""
+        m.d.comb += [self.set.valid.eq(work.works & register.any()), self.set.to.eq(register), self.set.data.eq(value)]
+
+    def _place(self, m: Module, copier: Copier, work: "_Work") -> None:
+        """An entry to its place, and before it what moves home."""
+        k, copies, copy, works, placed = self.p.dre.kvmu, copier.i, copier.i.payload, work.works, work.placed
+        with m.If(works & self.x.valid & (work.since != k.recent)):
+            m.d.comb += [
+                copies.valid.eq(1),
+                copy.src.eq(self.x.payload.src),
+                copy.dst.eq(self.x.payload.dst),
+                self.x.ready.eq(copies.ready),
+                work.moves.eq(copies.ready),
+            ]
+        with m.Elif(works & self.x.valid & copier.ended):
+            m.d.sync += work.since.eq(0)
+        with m.Elif(works & ~self.x.valid & self.w.valid):
+            m.d.comb += [
+                self.fault.full.eq(self.w.payload.full),
+                copies.valid.eq(~self.w.payload.full),
+                copy.src.eq(work.at),
+                copy.dst.eq(self.w.payload.device),
+                self.w.ready.eq(copies.ready & ~self.w.payload.full),
+                placed.eq(self.w.ready),
+            ]
+        with m.If(placed):
+            m.d.sync += [work.at.eq(work.at + k.entry_bytes), work.rows.eq(work.rows - 1)]
+            with m.If(work.since != k.recent):
+                m.d.sync += work.since.eq(work.since + 1)
+            with m.If(work.rows == 0):
+                m.next = "END"
+
+    def _fetch(self, m: Module, copier: Copier, work: "_Work") -> None:
+        """A burst of the set to where the one before it ended."""
+        b, copies, works, at, room = self.b.payload, copier.i, work.works, work.at, work.room
+        fits = Signal()
+        m.d.comb += [
+            fits.eq(b.bytes <= room),
+            self.fault.full.eq(works & self.b.valid & ~b.empty & ~fits),
+            copies.valid.eq(works & self.b.valid & ~b.empty & fits),
+            copies.payload.src.eq(b.addr),
+            copies.payload.dst.eq(at),
+            work.length.eq(b.bytes),
+            self.b.ready.eq(works & ((copies.ready & fits) | b.empty)),
+            work.fetched.eq(copies.valid & copies.ready),
+        ]
+        with m.If(work.fetched):
+            m.d.sync += [at.eq(at + b.bytes), room.eq(room - b.bytes)]
+        with m.If(self.b.valid & self.b.ready & b.last):
+            m.next = "END"
+
+    def _count_events(self, m: Module, copier: Copier, work: "_Work") -> None:
         for name, event in (
             ("instructions", self.done.valid),
-            ("moves", moves),
-            ("entries", placed),
-            ("fetches", fetched),
+            ("moves", work.moves),
+            ("entries", work.placed),
+            ("fetches", work.fetched),
         ):
             m.d.sync += self.perf[name].eq(self.perf[name] + event)
         for name in copier.counters():
             m.d.comb += self.perf[name].eq(copier.perf[name])
-        return m
+
+
+class _Work:
+    """The instruction in hand."""
+
+    def __init__(self, p: CoreParams):
+        k, c = p.dre.kvmu, retrieve_layout()
+        self.work = Signal(c)
+        self.works = Signal()  # no fault, no `stop`
+        self.failed = Signal()
+        self.length = Signal(bits_for(max(k.entry_bytes, k.boundary) + 1), init=k.entry_bytes)  # bytes of a copy
+        self.at = Signal(ADDR_BITS)  # the entry to copy from, or where to
+        self.rows = Signal(c["rows"].width)  # after this one
+        self.since = Signal(bits_for(k.recent + 1))  # entries copied since all responses were there
+        self.beat = Signal(range(max(2, k.entry_bytes // p.lxe.bus_bytes)))
+        self.entries = Signal(bits_for(k.blocks * k.block_slots + 1))  # fetched
+        self.room = Signal(bits_for(k.entry_bytes << c["rows"].width) + 1)  # bytes for what is still fetched
+        self.moves = Signal()
+        self.placed = Signal()
+        self.fetched = Signal()
+
+
+class _Registers:
+    """What registers are set to: an address or a count, and a count."""
+
+    def __init__(self, p: CoreParams):
+        k = p.dre.kvmu
+        self.value = Signal(ADDR_BITS)
+        self.count = Signal(ADDR_BITS)
+        self.levels = Array(Signal(bits_for(k.clusters + 1), name=f"level{i}") for i in range(k.n_ctx))  # of contexts
+        self.level = Signal(bits_for(k.clusters + 1))  # of the context of `t`, with its news
