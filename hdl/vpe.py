@@ -2,13 +2,14 @@
 
 from dataclasses import fields
 
-from amaranth import Cat, Module, Mux, Signal
+from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from golden.vector import SCALARS, Bank, Format, Instruction, Op, Post, Reduce, Source, Swap
 from hdl.leaf import place
 from hdl.memory import collect_errors, error_members
+from hdl.named import UNNAMED, comb
 from hdl.params import VpeParams, bits_for
 from hdl.vpe_lane import OPERANDS, Lane, Result
 from hdl.vpe_unit import REGISTER, VectorUnit, read_layout, write_layout
@@ -112,205 +113,295 @@ class Vpe(wiring.Component):
 
     def elaborate(self, platform):
         p, m = self.p, Module()
-        top = p.depth - 1
+        now, way, store, scalars = _Instruction(p), _Way(p), _Store(p), _Scalars()
 
-        def comb(name, value, bits=None):
-            s = Signal(len(value) if bits is None else bits, name=name)
-            m.d.comb += s.eq(value)
-            return s
-
-        # The instruction in hand, its next word, the addresses of that.
-        now = Signal(instruction_layout(p))
-        active, issue, hand_on = Signal(), Signal(), Signal()
-        word = Signal(p.addr_bits)
-        is_store = comb("is_store", now.op == Op.STORE)
-        picks = comb("picks", (now.op == Op.MAX) | (now.op == Op.MIN))
-        last_word = comb("last_word", word == now.words)
-        at = []
-        for k, name in enumerate("abc"):
-            mask = Cat(now[f"span_{name}"] > i for i in range(p.addr_bits))
-            addr = now[f"addr_{name}"] + (word & mask)
-            if k == BANK_B:
-                addr = addr[: p.addr_bits] ^ Cat(now.swap == Swap.HALF + 1 + i for i in range(p.addr_bits))
-            at.append(comb(f"at_{name}", addr[: p.addr_bits] & top))
-        to = comb("to", (now.addr_d + word)[: p.addr_bits] & top)
-        reads = [
-            comb("reads_a", now.a == Source.BANK),
-            comb("reads_b", (now.b == Source.BANK) & ~picks),
-            comb("reads_c", now.c == Source.BANK),
+        self._decode(m, now)
+        self._next_word(m, now)
+        self._move_on(m, way)
+        self._store(m, now, way, store)
+        needs = self._wait_for_scalars(m, now, scalars)
+        self._issue(m, now, way, store, needs)
+        chosen = self._choose_operands(m, now, way)
+        self._hold(m, now, way)
+        live = self._lanes_that_count(m, way)
+        write = self._write(m, way)
+        read = self._read(m, now, store)
+        units = [place(m, platform, f"unit{h}", VectorUnit, p) for h in range(p.n_h)]
+        for h, unit in enumerate(units):
+            m.d.comb += [
+                unit.read.eq(read),
+                unit.operands.eq(chosen),
+                unit.i.eq(self.i.payload[h]),
+                unit.fn.eq(way.coming[Lane.LATENCY].fn),
+                unit.result.eq(way.coming[2].result),
+                unit.write.eq(write),
+                unit.live.eq(live),
+                unit.format.eq(store.out.format),
+                self.o.payload.data[h].eq(unit.o),
+            ]
+            if h == 0:
+                m.d.comb += scalars.done.eq(unit.done)
+        collect_errors(m, self, units)
+        m.d.comb += [
+            self.o.valid.eq(store.out_valid),
+            self.o.payload.format.eq(store.out.format),
+            self.o.payload.keep.eq(store.out.keep),
+            self.o.payload.last.eq(store.out.last),
         ]
-        streams = comb("streams", (now.a == Source.STREAM) | ((now.b == Source.STREAM) & ~picks))
-        m.d.comb += self.c.ready.eq(~active | (issue & last_word) | hand_on)
-        with m.If(issue):
-            m.d.sync += word.eq(word + 1)
-        with m.If(self.c.ready):
-            m.d.sync += [active.eq(self.c.valid), word.eq(0), now.eq(self.c.payload)]
+        self._count_events(m, now, way)
+        return m
 
-        # Words on their way: the one whose operands are there, and those whose results come in k cycles.
-        entry = data.StructLayout(
-            {
-                "write": write_layout(p),
-                "keep": bits_for(p.n_w),
-                "fn": 2,
-                "result": Result,
-                "scores": 1,
-            }
-        )
-        held, held_valid, fire = Signal(entry), Signal(), Signal()
-        operands, held_streams, held_reads = Signal(OPERANDS), Signal(), Signal(3)
-        coming = [Signal(entry, name=f"coming{k}", reset_less=True) for k in range(Lane.FUNCTION_LATENCY)]
-        comes = Signal(Lane.FUNCTION_LATENCY)
-        slow = comb("slow", held.result.as_value()[1])
-        early = comb("early", ~slow & comes[Lane.LATENCY :].any())  # it would come before others
-        m.d.comb += fire.eq(held_valid & ~early & (self.i.valid | ~held_streams))
-        m.d.comb += self.i.ready.eq(held_valid & ~early & held_streams)
+    def _decode(self, m: Module, now: "_Instruction") -> None:
+        """What the instruction in hand reads and writes with its next word."""
+        p, top, i = self.p, self.p.depth - 1, now.now
+        now.is_store = comb(m, "is_store", i.op == Op.STORE)
+        now.picks = comb(m, "picks", (i.op == Op.MAX) | (i.op == Op.MIN))
+        now.last_word = comb(m, "last_word", now.word == i.words)
+        for k, name in enumerate("abc"):
+            mask = Cat(i[f"span_{name}"] > j for j in range(p.addr_bits))
+            addr = i[f"addr_{name}"] + (now.word & mask)
+            if k == BANK_B:
+                addr = addr[: p.addr_bits] ^ Cat(i.swap == Swap.HALF + 1 + j for j in range(p.addr_bits))
+            now.at.append(comb(m, f"at_{name}", addr[: p.addr_bits] & top))
+        now.to = comb(m, "to", (i.addr_d + now.word)[: p.addr_bits] & top)
+        now.reads = [
+            comb(m, "reads_a", i.a == Source.BANK),
+            comb(m, "reads_b", (i.b == Source.BANK) & ~now.picks),
+            comb(m, "reads_c", i.c == Source.BANK),
+        ]
+        now.streams = comb(m, "streams", (i.a == Source.STREAM) | ((i.b == Source.STREAM) & ~now.picks))
+
+    def _next_word(self, m: Module, now: "_Instruction") -> None:
+        m.d.comb += self.c.ready.eq(~now.active | (now.issue & now.last_word) | now.hand_on)
+        with m.If(now.issue):
+            m.d.sync += now.word.eq(now.word + 1)
+        with m.If(self.c.ready):
+            m.d.sync += [now.active.eq(self.c.valid), now.word.eq(0), now.now.eq(self.c.payload)]
+
+    def _move_on(self, m: Module, way: "_Way") -> None:
+        """The word whose operands are there goes into the lanes, unless its result would come before others."""
+        held, comes, fire = way.held, way.comes, way.fire
+        way.slow = slow = comb(m, "slow", held.result.as_value()[1])
+        early = comb(m, "early", ~slow & comes[Lane.LATENCY :].any())  # it would come before others
+        m.d.comb += fire.eq(way.held_valid & ~early & (self.i.valid | ~way.held_streams))
+        m.d.comb += self.i.ready.eq(way.held_valid & ~early & way.held_streams)
         m.d.sync += comes.eq(
             Cat(comes[1:], 0) | ((fire & ~slow) << (Lane.LATENCY - 1)) | ((fire & slow) << (Lane.FUNCTION_LATENCY - 1))
         )
-        for k, e in enumerate(coming):
-            after = coming[k + 1] if k + 1 < len(coming) else held
+        for k, e in enumerate(way.coming):
+            after = way.coming[k + 1] if k + 1 < len(way.coming) else held
             m.d.sync += e.eq(Mux(fire & ~slow, held, after) if k == Lane.LATENCY - 1 else after)
 
-        def on_the_way(name, bank, addr):
-            """Whether a word that is on its way writes word `addr` of a bank."""
-            hits = [held_valid & held.write.banks[bank] & (held.write.addr == addr)]
-            hits += [comes[k] & e.write.banks[bank] & (e.write.addr == addr) for k, e in enumerate(coming)]
-            return comb(name, Cat(hits).any())
-
-        # STOREs.
-        s_active, s_fetch = Signal(), Signal()
-        s = Signal(data.StructLayout({"at": p.addr_bits, "left": p.addr_bits, "keep": bits_for(p.n_w), "format": 2}))
-        s_bank = comb("s_bank", Cat(0, s.format != Format.WIDE, s.format == Format.WIDE))
-        s_waits = comb("s_waits", Mux(s_bank[BANK_C], on_the_way("s_c", BANK_C, s.at), on_the_way("s_b", BANK_B, s.at)))
-        out, out_valid = Signal(data.StructLayout({"keep": bits_for(p.n_w), "format": 2, "last": 1})), Signal()
-        out_bank = comb("out_bank", Cat(0, out.format != Format.WIDE, out.format == Format.WIDE))
-        out_free = comb("out_free", ~out_valid | self.o.ready)
-        taken = comb("taken", Mux(issue, Cat(reads), 0) | Mux(held_valid & ~fire, held_reads, 0))
+    def _store(self, m: Module, now: "_Instruction", way: "_Way", store: "_Store") -> None:
+        """A STORE reads a word as soon as it is written, in a cycle in which the lanes read other banks."""
+        p, top, s, out, i = self.p, self.p.depth - 1, store.s, store.out, now.now
+        store.bank = s_bank = comb(m, "s_bank", _stored_bank(s.format))
+        in_c, in_b = way.writes(m, "s_c", BANK_C, s.at), way.writes(m, "s_b", BANK_B, s.at)
+        s_waits = comb(m, "s_waits", Mux(s_bank[BANK_C], in_c, in_b))
+        store.out_bank = comb(m, "out_bank", _stored_bank(out.format))
+        store.out_free = comb(m, "out_free", ~store.out_valid | self.o.ready)
+        taken = comb(
+            m,
+            "taken",
+            Mux(now.issue, Cat(now.reads), 0) | Mux(way.held_valid & ~way.fire, way.held_reads, 0),
+        )
         m.d.comb += [
-            s_fetch.eq(s_active & ~s_waits & out_free & ~(taken & s_bank).any()),
-            hand_on.eq(active & is_store & (~s_active | (s_fetch & (s.left == 0)))),
+            store.fetch.eq(store.active & ~s_waits & store.out_free & ~(taken & s_bank).any()),
+            now.hand_on.eq(now.active & now.is_store & (~store.active | (store.fetch & (s.left == 0)))),
         ]
-        with m.If(s_fetch):
-            m.d.sync += [s.at.eq((s.at + 1) & top), s.left.eq(s.left - 1), s_active.eq(s.left != 0)]
+        with m.If(store.fetch):
+            m.d.sync += [s.at.eq((s.at + 1) & top), s.left.eq(s.left - 1), store.active.eq(s.left != 0)]
             m.d.sync += [
                 out.last.eq(s.left == 0),
                 out.keep.eq(Mux(s.left == 0, s.keep, p.n_w - 1)),
                 out.format.eq(s.format),
             ]
-        with m.If(out_free):
-            m.d.sync += out_valid.eq(s_fetch)
-        with m.If(hand_on):
-            wide = now.format == Format.WIDE
+        with m.If(store.out_free):
+            m.d.sync += store.out_valid.eq(store.fetch)
+        with m.If(now.hand_on):
+            wide = i.format == Format.WIDE
             m.d.sync += [
-                s_active.eq(1),
-                s.at.eq(Mux(wide, now.addr_c, now.addr_b) & top),
-                s.left.eq(now.words),
-                s.keep.eq(now.keep),
-                s.format.eq(now.format),
+                store.active.eq(1),
+                s.at.eq(Mux(wide, i.addr_c, i.addr_b) & top),
+                s.left.eq(i.words),
+                s.keep.eq(i.keep),
+                s.format.eq(i.format),
             ]
 
-        # Scalars on their way.
-        pending, done = Signal(SCALARS), Signal(SCALARS)
-        needs = []
+    def _wait_for_scalars(self, m: Module, now: "_Instruction", scalars: "_Scalars") -> list[Value]:
+        """What the instruction needs of scalars that are on their way."""
+        i, pending, needs = now.now, scalars.pending, []
         for name in "abc":
-            used = (now[name] == Source.SCALAR) & (~picks if name == "b" else 1)
-            needs.append(used & pending.bit_select(now[f"scalar_{name}"], 1))
-        needs.append((now.reduce != Reduce.NONE) & pending.bit_select(now.scalar_d, 1))
-        sets = comb("sets", Mux(issue & last_word & (now.reduce != Reduce.NONE), 1 << now.scalar_d, 0), SCALARS)
-        m.d.sync += pending.eq((pending & ~done) | sets)
+            used = (i[name] == Source.SCALAR) & (~now.picks if name == "b" else 1)
+            needs.append(used & pending.bit_select(i[f"scalar_{name}"], 1))
+        reduces = i.reduce != Reduce.NONE
+        needs.append(reduces & pending.bit_select(i.scalar_d, 1))
+        sets = comb(m, "sets", Mux(now.issue & now.last_word & reduces, 1 << i.scalar_d, 0), SCALARS)
+        m.d.sync += pending.eq((pending & ~scalars.done) | sets)
+        return needs
 
-        # Issue.
-        conflicts = [reads[k] & on_the_way(f"way_{n}", k, at[k]) for k, n in enumerate("abc")]
-        behind = comb("behind", (to - s.at) & top, p.addr_bits)
+    def _issue(self, m: Module, now: "_Instruction", way: "_Way", store: "_Store", needs: list[Value]) -> None:
+        """A word issues if what it reads is written, and what it writes or reads is in no STORE's way."""
+        top, reads, s = self.p.depth - 1, now.reads, store.s
+        conflicts = [reads[k] & way.writes(m, f"way_{n}", k, now.at[k]) for k, n in enumerate("abc")]
+        behind = comb(m, "behind", (now.to - s.at) & top, self.p.addr_bits)
+        unread = store.active & (now.now.write & store.bank).any() & (behind <= s.left)
         conflicts += [
-            comb("unread", s_active & (now.write & s_bank).any() & (behind <= s.left)),  # to be stored before
-            s_active & streams & (Cat(reads) & s_bank).any(),
-            ~out_free & (Cat(reads) & out_bank).any(),
+            comb(m, "unread", unread),  # to be stored before
+            store.active & now.streams & (Cat(reads) & store.bank).any(),
+            ~store.out_free & (Cat(reads) & store.out_bank).any(),
         ]
-        free = ~held_valid | fire
-        m.d.comb += issue.eq(active & ~is_store & free & ~Cat(conflicts, needs).any())
+        free = ~way.held_valid | way.fire
+        m.d.comb += now.issue.eq(now.active & ~now.is_store & free & ~Cat(conflicts, needs).any())
         with m.If(free):
-            m.d.sync += held_valid.eq(issue)
-        chosen = Signal(OPERANDS)  # of the word that issues, else of the one that is held
-        m.d.comb += chosen.eq(operands)
-        m.d.sync += operands.eq(chosen)
-        with m.If(issue):
+            m.d.sync += way.held_valid.eq(now.issue)
+
+    def _choose_operands(self, m: Module, now: "_Instruction", way: "_Way") -> Signal:
+        """Sources of the word that issues, else of the one that is held."""
+        i, chosen = now.now, Signal(OPERANDS, name="chosen")
+        m.d.comb += chosen.eq(way.operands)
+        m.d.sync += way.operands.eq(chosen)
+        with m.If(now.issue):
             m.d.comb += [
-                *(chosen[n].eq(now[n]) for n in ("a", "b", "c", "negate_a", "negate_c", "wide")),
-                chosen.swap.eq(Cat(now.swap == Swap.NEIGHBOUR, now.swap == Swap.HALF)),
-                chosen.pick.eq(picks),
-                chosen.least.eq(now.op == Op.MIN),
+                *(chosen[n].eq(i[n]) for n in ("a", "b", "c", "negate_a", "negate_c", "wide")),
+                chosen.swap.eq(Cat(i.swap == Swap.NEIGHBOUR, i.swap == Swap.HALF)),
+                chosen.pick.eq(now.picks),
+                chosen.least.eq(i.op == Op.MIN),
             ]
-        functional = now.post[2]
-        with m.If(issue):
+        return chosen
+
+    def _hold(self, m: Module, now: "_Instruction", way: "_Way") -> None:
+        """What goes with the word that issues, until its result is written."""
+        i, held = now.now, way.held
+        functional = i.post[2]
+        with m.If(now.issue):
             m.d.sync += [
-                held_streams.eq(streams),
-                held_reads.eq(Cat(reads)),
-                held.write.banks.eq(now.write),
-                held.write.addr.eq(to),
-                held.write.reduce.eq(now.reduce),
-                held.write.register.eq(now.scalar_d),
-                held.write.first.eq(word == 0),
-                held.write.last.eq(last_word),
-                held.keep.eq(Mux(last_word, now.keep, p.n_w - 1)),
-                held.fn.eq(now.post[:2]),
+                way.held_streams.eq(now.streams),
+                way.held_reads.eq(Cat(now.reads)),
+                held.write.banks.eq(i.write),
+                held.write.addr.eq(now.to),
+                held.write.reduce.eq(i.reduce),
+                held.write.register.eq(i.scalar_d),
+                held.write.first.eq(now.word == 0),
+                held.write.last.eq(now.last_word),
+                held.keep.eq(Mux(now.last_word, i.keep, self.p.n_w - 1)),
+                held.fn.eq(i.post[:2]),
                 held.result.eq(
-                    Mux(functional, Mux(now.code, Result.CODE, Result.FUNCTION), Mux(now.post == Post.NONE, 0, 1))
+                    Mux(functional, Mux(i.code, Result.CODE, Result.FUNCTION), Mux(i.post == Post.NONE, 0, 1))
                 ),
-                held.scores.eq(functional & now.code),
+                held.scores.eq(functional & i.code),
             ]
 
-        # The units.
-        live = Signal(p.n_w, reset_less=True)
-        m.d.sync += live.eq(Cat((coming[1].keep >= j) & ~coming[1].scores for j in range(p.n_w)))
-        write = Signal(write_layout(p))
-        m.d.comb += write.eq(coming[0].write)
-        with m.If(~comes[0]):
+    def _lanes_that_count(self, m: Module, way: "_Way") -> Signal:
+        """In a reduction of the result that comes next."""
+        live = Signal(self.p.n_w, reset_less=True)
+        next_ = way.coming[1]
+        m.d.sync += live.eq(Cat((next_.keep >= j) & ~next_.scores for j in range(self.p.n_w)))
+        return live
+
+    def _write(self, m: Module, way: "_Way") -> Signal:
+        """What happens to the result that is there."""
+        write = Signal(write_layout(self.p), name="write")
+        m.d.comb += write.eq(way.coming[0].write)
+        with m.If(~way.comes[0]):
             m.d.comb += [write.banks.eq(Bank.NONE), write.reduce.eq(Reduce.NONE)]
-        read = Signal(read_layout(p))
-        banks_at = [at[0], *(Mux(issue & reads[k], at[k], s.at) for k in (BANK_B, BANK_C))]
+        return write
+
+    def _read(self, m: Module, now: "_Instruction", store: "_Store") -> Signal:
+        """Words and scalars of the word that issues; the STORE's word in a bank that this one leaves free."""
+        i, issue, reads = now.now, now.issue, now.reads
+        read = Signal(read_layout(self.p), name="read")
+        banks_at = [now.at[0], *(Mux(issue & reads[k], now.at[k], store.s.at) for k in (BANK_B, BANK_C))]
         m.d.comb += [
-            read.en.eq(Mux(issue, Cat(reads), 0) | Mux(s_fetch, s_bank, 0)),
+            read.en.eq(Mux(issue, Cat(reads), 0) | Mux(store.fetch, store.bank, 0)),
             *(read.addr[k].eq(a) for k, a in enumerate(banks_at)),
             read.take.eq(issue),
-            *(read.register[k].eq(now[f"scalar_{n}"]) for k, n in enumerate("abc")),
-            *(read.immediate[k].eq(now[f"imm_{n}"]) for k, n in enumerate("abc")),
-            read.fixed.eq(Cat(now[n] != Source.SCALAR for n in "abc")),
+            *(read.register[k].eq(i[f"scalar_{n}"]) for k, n in enumerate("abc")),
+            *(read.immediate[k].eq(i[f"imm_{n}"]) for k, n in enumerate("abc")),
+            read.fixed.eq(Cat(i[n] != Source.SCALAR for n in "abc")),
         ]
-        units = []
-        for h in range(p.n_h):
-            unit = place(m, platform, f"unit{h}", VectorUnit, p)
-            m.d.comb += [
-                unit.read.eq(read),
-                unit.operands.eq(chosen),
-                unit.i.eq(self.i.payload[h]),
-                unit.fn.eq(coming[Lane.LATENCY].fn),
-                unit.result.eq(coming[2].result),
-                unit.write.eq(write),
-                unit.live.eq(live),
-                unit.format.eq(out.format),
-                self.o.payload.data[h].eq(unit.o),
-            ]
-            units.append(unit)
-            if h == 0:
-                m.d.comb += done.eq(unit.done)
-        collect_errors(m, self, units)
-        m.d.comb += [
-            self.o.valid.eq(out_valid),
-            self.o.payload.format.eq(out.format),
-            self.o.payload.keep.eq(out.keep),
-            self.o.payload.last.eq(out.last),
-        ]
+        return read
 
+    def _count_events(self, m: Module, now: "_Instruction", way: "_Way") -> None:
         for name, event in (
             ("instructions", self.c.valid & self.c.ready),
-            ("words", fire),
-            ("functions", fire & slow),
+            ("words", way.fire),
+            ("functions", way.fire & way.slow),
             ("loads", self.i.valid & self.i.ready),
             ("stores", self.o.valid & self.o.ready),
-            ("waits", active & ~issue & ~hand_on),
+            ("waits", now.active & ~now.issue & ~now.hand_on),
             ("starved", self.i.ready & ~self.i.valid),
         ):
             with m.If(event):
                 m.d.sync += self.perf[name].eq(self.perf[name] + 1)
-        return m
+
+
+class _Instruction:
+    """The instruction in hand, its next word, the addresses of that."""
+
+    def __init__(self, p: VpeParams):
+        self.now = Signal(instruction_layout(p))
+        self.active = Signal(name=UNNAMED)
+        self.issue = Signal(name=UNNAMED)  # the word goes
+        self.hand_on = Signal(name=UNNAMED)  # a STORE goes to its engine
+        self.word = Signal(p.addr_bits)
+        self.at: list[Signal] = []  # to be read of each bank
+        self.to: Signal  # to be written
+        self.reads: list[Signal]  # banks
+        self.streams: Signal  # it takes a word of `i`
+        self.is_store: Signal
+        self.picks: Signal  # MAX or MIN
+        self.last_word: Signal
+
+
+class _Way:
+    """Words on their way: the one whose operands are there, and those whose results come in k cycles."""
+
+    def __init__(self, p: VpeParams):
+        entry = data.StructLayout(
+            {"write": write_layout(p), "keep": bits_for(p.n_w), "fn": 2, "result": Result, "scores": 1}
+        )
+        self.held = Signal(entry, name=UNNAMED)
+        self.held_valid = Signal(name=UNNAMED)
+        self.held_streams = Signal(name=UNNAMED)  # it takes a word of `i`
+        self.held_reads = Signal(3)  # banks whose words it waits with
+        self.operands = Signal(OPERANDS, name=UNNAMED)
+        self.fire = Signal(name=UNNAMED)  # it goes into the lanes
+        self.slow: Signal  # through a function
+        self.coming = [Signal(entry, name=f"coming{k}", reset_less=True) for k in range(Lane.FUNCTION_LATENCY)]
+        self.comes = Signal(Lane.FUNCTION_LATENCY)  # which of them there are
+
+    def writes(self, m: Module, name: str, bank: int, addr: Value) -> Signal:
+        """Whether a word that is on its way writes word `addr` of a bank."""
+        hits = [self.held_valid & self.held.write.banks[bank] & (self.held.write.addr == addr)]
+        for k, e in enumerate(self.coming):
+            hits.append(self.comes[k] & e.write.banks[bank] & (e.write.addr == addr))
+        return comb(m, name, Cat(hits).any())
+
+
+class _Store:
+    """The STORE in its engine, and the word that it offers."""
+
+    def __init__(self, p: VpeParams):
+        keep = bits_for(p.n_w)
+        self.s = Signal(data.StructLayout({"at": p.addr_bits, "left": p.addr_bits, "keep": keep, "format": 2}))
+        self.active = Signal(name=UNNAMED)
+        self.fetch = Signal(name="s_fetch")  # its next word is read
+        self.bank: Signal
+        self.out = Signal(data.StructLayout({"keep": keep, "format": 2, "last": 1}), name=UNNAMED)
+        self.out_valid = Signal()
+        self.out_bank: Signal
+        self.out_free: Signal
+
+
+class _Scalars:
+    """Scalars on their way, and those that are written."""
+
+    def __init__(self):
+        self.pending = Signal(SCALARS, name=UNNAMED)
+        self.done = Signal(SCALARS)
+
+
+def _stored_bank(fmt: Value) -> Value:
+    """One-hot: the bank that a STORE of a format reads."""
+    return Cat(0, fmt != Format.WIDE, fmt == Format.WIDE)
