@@ -1,10 +1,11 @@
 """Fused multiply-add of FP32 and BF16 numbers."""
 
-from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.arith.carry_save import carry_save
+from hdl.named import comb
 
 FIELD = 35  # bits of a sum: of weights 2^2 to 2^-32, the larger operand's exponent taken as 0
 BELOW = FIELD - 24  # of those, what lies below a significand
@@ -43,13 +44,13 @@ class Fma(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        r1 = self._operands(m)
+        r2 = self._sum(m, r1)
+        m.d.sync += self.y.eq(self._rounded(m, r2))
+        return m
 
-        def comb(name, value, width=None):
-            s = Signal(len(value) if width is None else width, name=name)
-            m.d.comb += s.eq(value)
-            return s
-
-        # Stage 1. Zeros and subnormals have exponent 0.
+    def _operands(self, m: Module) -> data.View:
+        """Stage 1. Zeros and subnormals have exponent 0."""
         operand = data.StructLayout({"exponent": 8, "fraction": 23, **dict.fromkeys(("some", "inf", "nan", "sign"), 1)})
         a, b, c = (Signal(operand, name=name) for name in "abc")
         for x, source in ((a, self.op_a), (b, Cat(Const(0, 16), self.op_b)), (c, self.op_c)):
@@ -60,18 +61,18 @@ class Fma(wiring.Component):
                 x.inf.eq(top & ~x.fraction.any()),
                 x.nan.eq(top & x.fraction.any()),
             ]
-        sign = comb("p_sign", a.sign ^ b.sign)
-        opposite = comb("opposite", sign ^ c.sign)
-        p_some, p_inf = comb("p_some", a.some & b.some), comb("p_inf", a.inf | b.inf)
-        undefined = comb("undefined", (a.inf & ~b.some) | (b.inf & ~a.some) | (p_inf & c.inf & opposite))
+        sign = comb(m, "p_sign", a.sign ^ b.sign)
+        opposite = comb(m, "opposite", sign ^ c.sign)
+        p_some, p_inf = comb(m, "p_some", a.some & b.some), comb(m, "p_inf", a.inf | b.inf)
+        undefined = comb(m, "undefined", (a.inf & ~b.some) | (b.inf & ~a.some) | (p_inf & c.inf & opposite))
 
         # The product's exponent is that of the lower of the two bits it can start with.
-        p_exponent = comb("p_exponent", a.exponent + b.exponent - 127, 10)
-        ahead = comb("ahead", a.exponent + b.exponent - (c.exponent + 127), 11)
-        addend = comb("addend", ahead[-1] | ~p_some)  # it has the larger exponent
-        distance = comb("distance", ahead[:10] ^ ahead[-1].replicate(10))  # less one if the addend is ahead
+        p_exponent = comb(m, "p_exponent", a.exponent + b.exponent - 127, 10)
+        ahead = comb(m, "ahead", a.exponent + b.exponent - (c.exponent + 127), 11)
+        addend = comb(m, "addend", ahead[-1] | ~p_some)  # it has the larger exponent
+        distance = comb(m, "distance", ahead[:10] ^ ahead[-1].replicate(10))  # less one if the addend is ahead
 
-        product = self._product(m, comb, a.fraction, b.fraction[16:], p_some)
+        product = self._product(m, a.fraction, b.fraction[16:], p_some)
         wide_p, wide_c = Cat(Const(0, 2), product), Cat(Const(0, 9), Cat(c.fraction, 1) & c.some.replicate(24))
         r1 = Signal(
             data.StructLayout(
@@ -96,14 +97,16 @@ class Fma(wiring.Component):
             r1.nan.eq(a.nan | b.nan | c.nan | undefined),
             r1.inf.eq(p_inf | c.inf),
         ]
+        return r1
 
-        # Stage 2.
+    def _sum(self, m: Module, r1: data.View) -> data.View:
+        """Stage 2: the smaller operand to the larger one's exponent, and their sum."""
         aligned, lost = r1.smaller, []
         for k in range(SHIFT_BITS):
-            lost.append(comb(f"lost{k}", r1.shift[k] & aligned[: 1 << k].any()))
-            aligned = comb(f"aligned{k}", Mux(r1.shift[k], aligned >> (1 << k), aligned))
-        sticky = comb("sticky", Cat(lost).any())
-        total, negative = self._magnitude(m, comb, r1.larger, aligned, r1.opposite, sticky)
+            lost.append(comb(m, f"lost{k}", r1.shift[k] & aligned[: 1 << k].any()))
+            aligned = comb(m, f"aligned{k}", Mux(r1.shift[k], aligned >> (1 << k), aligned))
+        sticky = comb(m, "sticky", Cat(lost).any())
+        total, negative = self._magnitude(m, r1.larger, aligned, r1.opposite, sticky)
         r2 = Signal(
             data.StructLayout(
                 {"total": FIELD, "exponent": 10, **dict.fromkeys(("sticky", "sign", "opposite", "nan", "inf"), 1)}
@@ -119,66 +122,66 @@ class Fma(wiring.Component):
             r2.nan.eq(r1.nan),
             r2.inf.eq(r1.inf),
         ]
+        return r2
 
-        # Stage 3.
+    def _rounded(self, m: Module, r2: data.View) -> Value:
+        """Stage 3: normalised, rounded, packed."""
         normal, zeros = r2.total, []
         for k in reversed(range(SHIFT_BITS)):
-            zeros.insert(0, comb(f"zeros{k}", ~normal[max(0, FIELD - (1 << k)) :].any()))
-            normal = comb(f"normal{k}", Mux(zeros[0], normal << (1 << k), normal)[:FIELD])
-        up = comb("up", normal[BELOW - 1] & (normal[BELOW] | normal[: BELOW - 1].any() | r2.sticky))
-        rounded = comb("rounded", normal[BELOW:] + up, 25)
-        exponent = comb("exponent", r2.exponent.as_signed() + 2 - Cat(zeros), 11)
-        carried = comb("carried", r2.exponent.as_signed() + 3 - Cat(zeros), 11)
-        field = comb("field", Mux(rounded[24], carried, exponent))
-        some = comb("some", normal[-1])
-        tiny = comb("tiny", ~some | exponent[-1] | (exponent == 0))
-        huge = comb("huge", r2.inf | ((field[8:10].any() | field[:8].all()) & ~tiny))
+            zeros.insert(0, comb(m, f"zeros{k}", ~normal[max(0, FIELD - (1 << k)) :].any()))
+            normal = comb(m, f"normal{k}", Mux(zeros[0], normal << (1 << k), normal)[:FIELD])
+        up = comb(m, "up", normal[BELOW - 1] & (normal[BELOW] | normal[: BELOW - 1].any() | r2.sticky))
+        rounded = comb(m, "rounded", normal[BELOW:] + up, 25)
+        exponent = comb(m, "exponent", r2.exponent.as_signed() + 2 - Cat(zeros), 11)
+        carried = comb(m, "carried", r2.exponent.as_signed() + 3 - Cat(zeros), 11)
+        field = comb(m, "field", Mux(rounded[24], carried, exponent))
+        some = comb(m, "some", normal[-1])
+        tiny = comb(m, "tiny", ~some | exponent[-1] | (exponent == 0))
+        huge = comb(m, "huge", r2.inf | ((field[8:10].any() | field[:8].all()) & ~tiny))
         y = Signal(31)
         with m.If(huge):
             m.d.comb += y.eq(INF)
         with m.Elif(~tiny):
             m.d.comb += y.eq(Cat(rounded[:23], field[:8]))
-        minus = comb("minus", r2.sign & (some | r2.sticky | ~r2.opposite))  # operands that cancel give +0
-        m.d.sync += self.y.eq(Mux(r2.nan, NAN, Cat(y, minus)))
-        return m
+        minus = comb(m, "minus", r2.sign & (some | r2.sticky | ~r2.opposite))  # operands that cancel give +0
+        return Mux(r2.nan, NAN, Cat(y, minus))
 
     @staticmethod
-    def _product(m: Module, comb, fa, fb, some: Signal) -> Signal:
+    def _product(m: Module, fa: Value, fb: Value, some: Value) -> Signal:
         """Product of the significands, 32 bits; 0 unless `some`.
 
         Two bits of b a row, from a row of three times a: a seventh smaller than Booth's digits or single bits. The
         highest bit of b is always taken as one, for a is 0 where b is.
         """
-        a = comb("once", Cat(fa, 1) & some.replicate(24), 26)
-        thrice = comb("thrice", a + (a << 1), 26)
+        a = comb(m, "once", Cat(fa, 1) & some.replicate(24), 26)
+        thrice = comb(m, "thrice", a + (a << 1), 26)
         rows = []
         for i in range(3):
             low, high = fb[2 * i], fb[2 * i + 1]
             digits = ((low & ~high, a), (high & ~low, (a << 1)[:26]), (low & high, thrice))
-            parts = [comb(f"row{i}_{k}", value & digit.replicate(26)) for k, (digit, value) in enumerate(digits)]
+            parts = [comb(m, f"row{i}_{k}", value & digit.replicate(26)) for k, (digit, value) in enumerate(digits)]
             rows.append((parts[0] | parts[1] | parts[2]) << 2 * i)
         rows.append(Mux(fb[6], thrice, a << 1) << 6)
         pair, _ = carry_save(m, rows, [], 32, "product")
-        return comb("product", (pair[0] + pair[1])[:32])
+        return comb(m, "product", (pair[0] + pair[1])[:32])
 
     @staticmethod
-    def _magnitude(m: Module, comb, larger, smaller, opposite, sticky) -> tuple[Signal, Signal]:
+    def _magnitude(m: Module, larger: Value, smaller: Value, opposite: Value, sticky: Value) -> tuple[Value, Signal]:
         """|larger + smaller|, or |larger - smaller - sticky| rounded down, and whether the difference was 0 or below.
 
         One adder with its carry brought around: x - y is x + ~y + 1, and y - x is the inverse of x + ~y.
         """
-        y = comb("inverted", Cat(smaller, 0) ^ opposite.replicate(FIELD))
-        half = comb("half", larger ^ y)
-        carry, through = comb("carry", larger & y, FIELD), comb("through", larger | y)
-        for k in range(
-            (FIELD - 1).bit_length()
-        ):  # a prefix network: bit i takes from the end of the block below its own
+        y = comb(m, "inverted", Cat(smaller, 0) ^ opposite.replicate(FIELD))
+        half = comb(m, "half", larger ^ y)
+        carry, through = comb(m, "carry", larger & y, FIELD), comb(m, "through", larger | y)
+        # A prefix network: bit i takes from the end of the block below its own.
+        for k in range((FIELD - 1).bit_length()):
             below = {i: (i >> k << k) - 1 for i in range(FIELD) if i >> k & 1}
             into = Cat(carry[below[i]] if i in below else 0 for i in range(FIELD))
             past = Cat(through[below[i]] if i in below else 1 for i in range(FIELD))
-            carry = comb(f"carry{k}", carry | (through & into))
-            through = comb(f"through{k}", through & past)
-        negative = comb("negative", opposite & ~carry[-1])
-        around = comb("around", opposite & carry[-1] & ~sticky)
-        carries = comb("carries", carry | (through & around.replicate(FIELD)))
+            carry = comb(m, f"carry{k}", carry | (through & into))
+            through = comb(m, f"through{k}", through & past)
+        negative = comb(m, "negative", opposite & ~carry[-1])
+        around = comb(m, "around", opposite & carry[-1] & ~sticky)
+        carries = comb(m, "carries", carry | (through & around.replicate(FIELD)))
         return half ^ Cat(around, carries[:-1]) ^ negative.replicate(FIELD), negative
