@@ -1,6 +1,8 @@
 """Dot product engine: N_DPE-h MAC trees that share their activations, behind streams."""
 
-from amaranth import Cat, Module, Mux, Signal
+from typing import NamedTuple
+
+from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
@@ -8,6 +10,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.dot_tree import DotTree, exponents_layout, significands_layout
 from hdl.leaf import place
 from hdl.memory import collect_errors, error_members, ram
+from hdl.named import comb, reg
 from hdl.params import DpeParams, bits_for
 
 
@@ -107,73 +110,94 @@ class Dpe(wiring.Component):
 
     def elaborate(self, platform):
         p, m = self.p, Module()
-        lanes = range(p.n_w)
+        step, give = _Step(p), _Give(self.ROOM)
+        self._issue(m, step, give)
+        self._next_step(m, step)
+        self._next_command(m, step)
+        memories, issue1, shared = self._activations(m, platform, step)
+        written = self._weights(m, step)
+        started = self._started(m, step, give)
+        trees = [place(m, platform, f"tree{h}", DotTree, p) for h in range(p.n_h)]
+        collect_errors(m, self, [*memories, *trees])
+        self._trees(m, trees, written, issue1, started, shared)
+        taken = self._results(m, trees, started.done1)
+        m.d.sync += give.free.eq(give.free + taken - (step.issue & give.gives))
+        for name, event in (
+            ("commands", self.read),
+            ("results", taken),
+            ("chunks", step.issue),
+            ("waits", step.running & ~step.issue),
+            ("overruns", self.overrun),
+        ):
+            m.d.sync += self.perf[name].eq(self.perf[name] + event)
+        return m
 
-        # The chunk that is issued: words of the command in hand.
-        command = Signal(command_layout(p))
-        running = Signal()
-        chunk = Signal(p.x_addr_bits)
-        tile = Signal(p.w_addr_bits)
-        row = Signal(p.x_addr_bits)
-        w_word = Signal(p.w_addr_bits)
-        x_word = Signal(p.x_addr_bits)
-        x_row = Signal(p.x_addr_bits)  # first word of the row
-        x_next = Signal(p.x_addr_bits + 1)  # of the next row
-        tile_end = Signal()
-        row_end = Signal()
-        issue = Signal()
-        done = Signal()
-        free = Signal(range(self.ROOM + 1), init=self.ROOM)  # of the results' room, less what is on its way
-        gives = Signal()
+    def _issue(self, m: Module, step: "_Step", give: "_Give") -> None:
+        """A chunk is issued if its result, where it gives one, will have room."""
+        command = step.command
         m.d.comb += [
-            tile_end.eq(chunk == command.chunks),
-            row_end.eq(tile_end & (tile == command.tiles)),
-            gives.eq(tile_end & command.end),
-            issue.eq(running & ~(gives & (free == 0))),
-            done.eq(issue & row_end & (row == command.rows)),
-            self.c.ready.eq(~running | done),
-            x_next.eq(x_row + command.x_step),
+            step.tile_end.eq(step.chunk == command.chunks),
+            step.row_end.eq(step.tile_end & (step.tile == command.tiles)),
+            give.gives.eq(step.tile_end & command.end),
+            step.issue.eq(step.running & ~(give.gives & (give.free == 0))),
+            step.done.eq(step.issue & step.row_end & (step.row == command.rows)),
+            self.c.ready.eq(~step.running | step.done),
+            step.x_next.eq(step.x_row + command.x_step),
         ]
-        with m.If(issue):
+
+    def _next_step(self, m: Module, step: "_Step") -> None:
+        """Chunk after chunk of a tile, tile after tile of a row, row after row."""
+        p, x_word, w_word = self.p, step.x_word, step.w_word
+        tile_end, row_end, x_next = step.tile_end, step.row_end, step.x_next
+        with m.If(step.issue):
             m.d.sync += [
-                chunk.eq(Mux(tile_end, 0, chunk + 1)),
-                tile.eq(Mux(row_end, 0, tile + tile_end)),
-                row.eq(row + row_end),
-                w_word.eq(Mux(row_end, command.w, w_word + 1)),
-                x_word.eq(Mux(row_end, x_next, Mux(tile_end, x_row, x_word + 1))),
+                step.chunk.eq(Mux(tile_end, 0, step.chunk + 1)),
+                step.tile.eq(Mux(row_end, 0, step.tile + tile_end)),
+                step.row.eq(step.row + row_end),
+                w_word.eq(Mux(row_end, step.command.w, w_word + 1)),
+                x_word.eq(Mux(row_end, x_next, Mux(tile_end, step.x_row, x_word + 1))),
             ]
-        with m.If(issue & row_end):
-            m.d.sync += x_row.eq(x_next)
+        with m.If(step.issue & row_end):
+            m.d.sync += step.x_row.eq(x_next)
         # Where a step goes beyond a memory's last word, and not back to a first one.
         x_over = Mux(row_end, x_next[-1], ~tile_end & x_word.all()) if p.x_depth > 1 else ~tile_end
         w_over = w_word.all() & ~row_end if p.w_depth > 1 else ~row_end
-        m.d.sync += [self.read.eq(done), self.overrun.eq(issue & ~done & (x_over | w_over))]
+        m.d.sync += [self.read.eq(step.done), self.overrun.eq(step.issue & ~step.done & (x_over | w_over))]
+
+    def _next_command(self, m: Module, step: "_Step") -> None:
+        c = self.c.payload
         with m.If(self.c.ready):
-            m.d.sync += running.eq(self.c.valid)
+            m.d.sync += step.running.eq(self.c.valid)
         with m.If(self.c.valid & self.c.ready):
             m.d.sync += [
-                command.eq(self.c.payload),
-                chunk.eq(0),
-                tile.eq(0),
-                row.eq(0),
-                w_word.eq(self.c.payload.w),
-                x_word.eq(self.c.payload.x),
-                x_row.eq(self.c.payload.x),
+                step.command.eq(c),
+                step.chunk.eq(0),
+                step.tile.eq(0),
+                step.row.eq(0),
+                step.w_word.eq(c.w),
+                step.x_word.eq(c.x),
+                step.x_row.eq(c.x),
             ]
 
-        # Activations: exponents are read with the issue, significands a cycle later. Both pass a register, from which
-        # all trees are driven: what is decoded here is decoded once.
+    def _activations(
+        self, m: Module, platform: object, step: "_Step"
+    ) -> tuple[list[object], Signal, tuple[Signal, Signal]]:
+        """Exponents are read with the issue, significands a cycle later.
+
+        Both pass a register, from which all trees are driven: what is decoded here is decoded once. Returns the
+        memories, the issue a cycle later, and these registers.
+        """
+        p, lanes = self.p, range(self.p.n_w)
         exponent_ram = ram(m, platform, "exponent_ram", 8 * p.n_w, p.x_depth, protect=p.protect)
         significand_ram = ram(m, platform, "significand_ram", 8 * p.n_w, p.x_depth, protect=p.protect)
         numbers = _marked(m, self.x.payload.data, "x_data")
-        issue1 = Signal()
-        x_word1 = Signal(p.x_addr_bits)
-        off = Signal(p.n_w)  # lanes beyond the row
-        m.d.sync += [issue1.eq(issue), x_word1.eq(x_word)]
-        m.d.sync += off.eq(Cat(tile_end & (command.keep < i) for i in lanes))
+        issue1 = reg(m, "issue1", step.issue, reset_less=False)
+        x_word1 = reg(m, "x_word1", step.x_word, reset_less=False)
+        beyond = Cat(step.tile_end & (step.command.keep < i) for i in lanes)
+        off = reg(m, "off", beyond, reset_less=False)  # lanes beyond the row
         m.d.comb += self.x.ready.eq(1)
         for memory, words, read, addr in (
-            (exponent_ram, [v[7:15] for v in numbers], issue, x_word),
+            (exponent_ram, [v[7:15] for v in numbers], step.issue, step.x_word),
             (significand_ram, [Cat(v[:7], v[15]) for v in numbers], issue1, x_word1),
         ):
             m.d.comb += [
@@ -196,49 +220,61 @@ class Dpe(wiring.Component):
             shared_significands.special.eq(shared_exponents.special),
             shared_significands.nan.eq((shared_exponents.special & Cat(v[6] for v in s)).any()),
         ]
+        return [exponent_ram, significand_ram], issue1, (shared_exponents, shared_significands)
 
-        # The trees.
-        # A tree's data is a row's word or, in every lane, its number of a column, the other being 0.
+    def _weights(self, m: Module, step: "_Step") -> "_Written":
+        """A tree's data is a row's word or, in every lane, its number of a column, the other being 0."""
         numbers = _marked(m, self.w.payload.data, "w_data")
         column = self.w.payload.column
-        weights = Signal(16 * p.n_w)
-        lane = Signal(p.n_w)
-        first = Signal()
+        weights = comb(m, "weights", Mux(column, 0, Cat(numbers)), 16 * self.p.n_w)
+        lane = comb(m, "lane", Mux(column, 1 << self.w.payload.lane, -1), self.p.n_w)
         m.d.comb += [
-            weights.eq(Mux(column, 0, Cat(numbers))),
-            lane.eq(Mux(column, 1 << self.w.payload.lane, -1)),
-            first.eq((chunk == 0) & command.start),
+            step.first.eq((step.chunk == 0) & step.command.start),
             self.w.ready.eq(1),
         ]
-        w_word1, first1, gives1, done1 = (
-            Signal(len(v), name=f"{n}1")
-            for n, v in (("w_word", w_word), ("first", first), ("gives", gives), ("done", done))
+        return _Written(numbers, weights, lane)
+
+    def _started(self, m: Module, step: "_Step", give: "_Give") -> "_Started":
+        """What the trees need of the chunk, with the issue a cycle later."""
+        return _Started(
+            w_word1=reg(m, "w_word1", step.w_word, reset_less=False),
+            first1=reg(m, "first1", step.first, reset_less=False),
+            gives1=reg(m, "gives1", give.gives, reset_less=False),
+            done1=reg(m, "done1", step.done, reset_less=False),
         )
-        m.d.sync += [w_word1.eq(w_word), first1.eq(first), gives1.eq(gives), done1.eq(done)]
-        trees = [place(m, platform, f"tree{h}", DotTree, p) for h in range(p.n_h)]
-        collect_errors(m, self, [exponent_ram, significand_ram, *trees])
+
+    def _trees(
+        self,
+        m: Module,
+        trees: list[object],
+        written: "_Written",
+        issue1: Signal,
+        started: "_Started",
+        shared: tuple[Signal, Signal],
+    ) -> None:
+        n_w, w = self.p.n_w, self.w.payload
         for h, tree in enumerate(trees):
             own = Signal(16, name=f"column{h}")
-            if h < p.n_w:
-                m.d.comb += own.eq(Mux(column, numbers[h], 0))
-            takes = Mux(column, h < p.n_w, self.w.payload.tree == h)
+            if h < n_w:
+                m.d.comb += own.eq(Mux(w.column, written.numbers[h], 0))
+            takes = Mux(w.column, h < n_w, w.tree == h)
             m.d.comb += [
-                tree.w_en.eq(Mux(self.w.valid & takes, lane, 0)),
-                tree.w_addr.eq(self.w.payload.addr),
-                tree.w_data.as_value().eq(weights | own.replicate(p.n_w)),
+                tree.w_en.eq(Mux(self.w.valid & takes, written.lane, 0)),
+                tree.w_addr.eq(w.addr),
+                tree.w_data.as_value().eq(written.weights | own.replicate(n_w)),
                 tree.r_en.eq(issue1),
-                tree.r_addr.eq(w_word1),
-                tree.first.eq(first1),
-                tree.last.eq(gives1),
-                tree.exponents.eq(shared_exponents),
-                tree.significands.eq(shared_significands),
+                tree.r_addr.eq(started.w_word1),
+                tree.first.eq(started.first1),
+                tree.last.eq(started.gives1),
+                tree.exponents.eq(shared[0]),
+                tree.significands.eq(shared[1]),
             ]
-        fifo = m.submodules.fifo = SyncFIFOBuffered(width=result_layout(p).size, depth=self.ROOM)
-        last = done1
+
+    def _results(self, m: Module, trees: list[object], last: Signal) -> Value:
+        """Results wait in a FIFO, each with the end of its command; returns whether one is taken."""
+        fifo = m.submodules.fifo = SyncFIFOBuffered(width=result_layout(self.p).size, depth=self.ROOM)
         for k in range(DotTree.LATENCY):
-            stage = Signal(name=f"last{k + 1}")
-            m.d.sync += stage.eq(last)
-            last = stage
+            last = reg(m, f"last{k + 1}", last, reset_less=False)
         m.d.comb += [
             fifo.w_en.eq(trees[0].o_en),
             fifo.w_data.eq(Cat(*[tree.o for tree in trees], last)),
@@ -246,25 +282,58 @@ class Dpe(wiring.Component):
             self.o.valid.eq(fifo.r_rdy),
             fifo.r_en.eq(self.o.ready),
         ]
-        taken = self.o.valid & self.o.ready
-        m.d.sync += free.eq(free + taken - (issue & gives))
-        for name, event in (
-            ("commands", self.read),
-            ("results", taken),
-            ("chunks", issue),
-            ("waits", running & ~issue),
-            ("overruns", self.overrun),
-        ):
-            m.d.sync += self.perf[name].eq(self.perf[name] + event)
-        return m
+        return self.o.valid & self.o.ready
+
+
+class _Step:
+    """The chunk that is issued: words of the command in hand."""
+
+    def __init__(self, p: DpeParams):
+        self.command = Signal(command_layout(p))
+        self.running = Signal()
+        self.chunk = Signal(p.x_addr_bits)
+        self.tile = Signal(p.w_addr_bits)
+        self.row = Signal(p.x_addr_bits)
+        self.w_word = Signal(p.w_addr_bits)
+        self.x_word = Signal(p.x_addr_bits)
+        self.x_row = Signal(p.x_addr_bits)  # first word of the row
+        self.x_next = Signal(p.x_addr_bits + 1)  # of the next row
+        self.first = Signal()  # it begins a sum
+        self.tile_end = Signal()
+        self.row_end = Signal()
+        self.issue = Signal()
+        self.done = Signal()  # it is the command's last
+
+
+class _Give:
+    """Room for results."""
+
+    def __init__(self, room: int):
+        self.free = Signal(range(room + 1), init=room)  # of the results' room, less what is on its way
+        self.gives = Signal()  # the chunk is a result's last
+
+
+class _Written(NamedTuple):
+    """A word of weights."""
+
+    numbers: list[Signal]
+    weights: Signal  # of a row; 0 for a column
+    lane: Signal  # those that are written
+
+
+class _Started(NamedTuple):
+    """The chunk of the cycle before."""
+
+    w_word1: Signal
+    first1: Signal
+    gives1: Signal
+    done1: Signal
 
 
 def _marked(m: Module, word: data.View, name: str) -> list[Signal]:
     """The numbers of a word, of NaNs with their fraction's highest bit set: what `DotTree` tells them by."""
     out = []
     for i in range(len(word)):
-        v = Signal(16, name=f"{name}{i}")
         nan = word[i][7:15].all() & word[i][:7].any()
-        m.d.comb += v.eq(Cat(word[i][:6], word[i][6] | nan, word[i][7:]))
-        out.append(v)
+        out.append(comb(m, f"{name}{i}", Cat(word[i][:6], word[i][6] | nan, word[i][7:])))
     return out
