@@ -1,6 +1,6 @@
 """A vector unit of the VPE: banks, operands, lanes, scalar registers, reductions of one row."""
 
-from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -8,6 +8,7 @@ from golden.vector import SCALARS, Format, Reduce
 from hdl.arith.elementwise import Op
 from hdl.leaf import place
 from hdl.memory import Ram, collect_errors, error_members
+from hdl.named import comb, reg
 from hdl.params import VpeParams, bits_for
 from hdl.vpe_lane import OPERANDS, Lane, Result
 from hdl.vpe_reduce import RowMax, RowSum
@@ -70,18 +71,21 @@ class VectorUnit(wiring.Component):
         )
 
     def elaborate(self, platform):
-        p, m, n = self.p, Module(), self.p.n_w
-        y = Signal(32 * n)  # results of the lanes
+        m = Module()
+        y = Signal(32 * self.p.n_w)  # results of the lanes
+        banks = self._banks(m, y)
+        collect_errors(m, self, banks)
+        words = [bank.r_data for bank in banks]
+        scalars = Signal(data.ArrayLayout(32, SCALARS))
+        operands = self._scalar_operands(m, scalars)
+        self._lanes(m, platform, words, operands, y)
+        self._reduce(m, y, scalars)
+        self._output(m, words)
+        return m
 
-        def comb(name, value, bits=None):
-            s = Signal(len(value) if bits is None else bits, name=name)
-            m.d.comb += s.eq(value)
-            return s
-
-        def halves(name, word):
-            return comb(name, Cat(word.word_select(2 * j + 1, 16) for j in range(n)))
-
-        words, banks = [], []
+    def _banks(self, m: Module, y: Signal) -> list[Ram]:
+        """Banks a, b and c; b takes the upper halves of the results."""
+        p, n, banks = self.p, self.p.n_w, []
         for k, name in enumerate("abc"):
             width = 16 * n if name == "b" else 32 * n
             bank = m.submodules[f"bank_{name}"] = Ram(width, p.depth, protect=p.protect)
@@ -91,21 +95,27 @@ class VectorUnit(wiring.Component):
                 bank.r_addr.eq(self.read.addr[k]),
                 bank.w_en.eq(self.write.banks[k]),
                 bank.w_addr.eq(self.write.addr),
-                bank.w_data.eq(halves("y_halves", y) if name == "b" else y),
+                bank.w_data.eq(self._halves(m, "y_halves", y) if name == "b" else y),
             ]
-            words.append(bank.r_data)
-        collect_errors(m, self, banks)
+        return banks
 
-        # Scalars of the three operands, b's upper half: taken when the banks are read.
-        scalars = Signal(data.ArrayLayout(32, SCALARS))
-        spread = []
+    def _halves(self, m: Module, name: str, word: Value) -> Signal:
+        """The upper half of each number."""
+        return comb(m, name, Cat(word.word_select(2 * j + 1, 16) for j in range(self.p.n_w)))
+
+    def _scalar_operands(self, m: Module, scalars: Signal) -> list[Signal]:
+        """Scalars of the three operands, b's in the upper half: taken when the banks are read."""
+        operands = []
         for k, name in enumerate("abc"):
             s = Signal(32, name=f"scalar_{name}", reset_less=True)
             immediate = Cat(Const(0, 16), self.read.immediate[k])
             with m.If(self.read.take):
                 m.d.sync += s.eq(Mux(self.read.fixed[k], immediate, scalars[self.read.register[k]]))
-            spread.append(s)
+            operands.append(s)
+        return operands
 
+    def _lanes(self, m: Module, platform: object, words: list[Value], scalars: list[Signal], y: Signal) -> None:
+        p, n = self.p, self.p.n_w
         for j in range(n):
             lane = place(m, platform, f"lane{j}", Lane, p)
             m.d.comb += [
@@ -117,24 +127,25 @@ class VectorUnit(wiring.Component):
                 lane.bank_c.eq(words[2].word_select(j, 32)),
                 lane.stream.eq(self.i.word_select(j, 32)),
                 lane.narrow.eq(self.i.word_select(j, 16)),
-                lane.scalar_a.eq(spread[0]),
-                lane.scalar_b.eq(spread[1][16:]),
-                lane.scalar_c.eq(spread[2]),
+                lane.scalar_a.eq(scalars[0]),
+                lane.scalar_b.eq(scalars[1][16:]),
+                lane.scalar_c.eq(scalars[2]),
                 lane.fn.eq(self.fn),
                 lane.result.eq(self.result),
                 y.word_select(j, 32).eq(lane.y),
             ]
 
-        # Reductions.
+    def _reduce(self, m: Module, y: Signal, scalars: Signal) -> None:
+        """A row's last number, maximum or sum into a scalar register."""
         now = Signal(SCALARS, name="done_last")
-        last = comb("last", self.write.last)
+        last = comb(m, "last", self.write.last)
         with m.If((self.write.reduce == Reduce.LAST) & last):
             m.d.comb += now.eq(1 << self.write.register)
             m.d.sync += scalars[self.write.register].eq(y[:32])
         done = now
         for kind, cls in ((Reduce.MAX, RowMax), (Reduce.SUM, RowSum)):
             name = kind.name.lower()
-            unit = m.submodules[f"row_{name}"] = cls(p)
+            unit = m.submodules[f"row_{name}"] = cls(self.p)
             m.d.comb += [
                 unit.word.eq(y),
                 unit.live.eq(self.live),
@@ -144,16 +155,16 @@ class VectorUnit(wiring.Component):
             ]
             register = self.write.register
             for k in range(unit.LATENCY):
-                register, before = Signal(REGISTER, name=f"{name}_register{k}", reset_less=True), register
-                m.d.sync += register.eq(before)
+                register = reg(m, f"{name}_register{k}", register)
             with m.If(unit.done):
                 m.d.sync += scalars[register].eq(unit.y)
             done = done | Mux(unit.done, 1 << register, 0)
         m.d.comb += self.done.eq(done)
 
-        # What STORE puts out.
-        half = comb("half", words[1])
-        lanes = [half.word_select(j, 16) for j in range(n)]
+    def _output(self, m: Module, words: list[Value]) -> None:
+        """What STORE puts out."""
+        half = comb(m, "half", words[1])
+        lanes = [half.word_select(j, 16) for j in range(self.p.n_w)]
         signs = Cat(~x[15] & x[7:15].any() & ~(x[7:15].all() & x[:7].any()) for x in lanes)
         with m.Switch(self.format):
             with m.Case(Format.WIDE):
@@ -162,4 +173,3 @@ class VectorUnit(wiring.Component):
                 m.d.comb += self.o.eq(half)
             with m.Default():
                 m.d.comb += self.o.eq(signs)
-        return m

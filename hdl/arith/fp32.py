@@ -5,6 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from golden.params import check
+from hdl.named import reg
 
 BIAS = 127
 
@@ -48,28 +49,23 @@ class Normaliser(wiring.Component):
     def elaborate(self, platform):
         m, width = Module(), self.width
 
-        def reg(name, value, shape=None):
-            s = Signal(len(value) if shape is None else shape, name=name, reset_less=True)
-            m.d.sync += s.eq(value)
-            return s
-
         negative = self.x[-1]
-        magnitude = reg("magnitude", (self.x ^ negative.replicate(width)) + negative, width)
+        magnitude = reg(m, "magnitude", (self.x ^ negative.replicate(width)) + negative, width)
         # The biased exponent if the highest bit of `magnitude` were the leading one.
         ceiling = self.offset + width - 1 + BIAS
         largest = ceiling + self.step * ((1 << self.scale_bits) - 1)
         shape = signed(max(largest, -(ceiling - width)).bit_length() + 1)
-        exponent = reg("exponent", self.scale * self.step + ceiling, shape)
-        special = reg("special", Cat(self.nan, self.infinite, Mux(self.infinite, self.minus, negative)))
+        exponent = reg(m, "exponent", self.scale * self.step + ceiling, shape)
+        special = reg(m, "special", Cat(self.nan, self.infinite, Mux(self.infinite, self.minus, negative)))
 
         # Left until the leading one is the highest bit: half of the steps in this cycle, half in the next.
         steps = [1 << k for k in reversed(range((width - 1).bit_length()))]
         half = len(steps) // 2
         coarse, up = self._left(m, magnitude, steps[:half])
         coarse2, exponent2, special2 = (
-            reg("coarse2", coarse),
-            reg("exponent2", exponent - up, shape),
-            reg("special2", special),
+            reg(m, "coarse2", coarse),
+            reg(m, "exponent2", exponent - up, shape),
+            reg(m, "special2", special),
         )
         fine, more = self._left(m, coarse2, steps[half:])
         significand, guard, rest = fine[-24:], fine[-25], fine[:-25].any()
