@@ -1,6 +1,6 @@
 """Union of the rows of a query block."""
 
-from amaranth import Module, Mux, Signal
+from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -71,112 +71,109 @@ class ClusterSet(wiring.Component):
 
     def elaborate(self, platform):
         p, m = self.p, Module()
-        addr_bits = bits_for(p.words)
-        lane_bits = bits_for(p.n_w)
         banks = [Ram(p.n_w, p.words, protect=p.protect) for _ in range(2)]
         collect_errors(m, self, banks)
-        touched = [Signal(p.words, name=f"touched{k}") for k in range(2)]
         for k, bank in enumerate(banks):
             m.submodules[f"bank{k}"] = bank
-        fill = Signal()  # the bank that takes rows; the other one is listed
-
-        # Rows: read the word, OR, write it a cycle later.
-        full = Signal()  # the set in `fill` is complete
-        ctx = Signal(bits_for(p.n_ctx))
-        hit = Signal()
-        part = Signal(
-            data.StructLayout({"valid": 1, "bank": 1, "addr": addr_bits, "mask": p.n_w, "old": 1, "again": 1})
-        )
-        wrote = Signal(p.n_w)
-        word = Signal(p.n_w)
-        old = Signal(p.n_w)
-        beat = self.i.payload
-        m.d.comb += [
-            self.i.ready.eq(~full),
-            hit.eq(self.i.valid & self.i.ready & (beat.mask != 0)),
-            old.eq(Mux(part.bank, banks[1].r_data, banks[0].r_data)),
-            word.eq(part.mask | Mux(part.again, wrote, Mux(part.old, old, 0))),
-        ]
-        m.d.sync += [
-            part.valid.eq(hit),
-            part.bank.eq(fill),
-            part.addr.eq(beat.addr),
-            part.mask.eq(beat.mask),
-            part.old.eq(Mux(fill, touched[1], touched[0]).bit_select(beat.addr, 1)),
-            # The word is being written while it is read.
-            part.again.eq(part.valid & (part.bank == fill) & (part.addr == beat.addr)),
-            wrote.eq(word),
-        ]
-        with m.If(self.i.valid & self.i.ready & beat.row_last & beat.set_last):
-            m.d.sync += [full.eq(1), ctx.eq(beat.ctx)]
-
-        # Listing: `ahead` is the next word, `left` the clusters of `at` that are still to come.
-        listing = Signal()
-        empty = Signal()
-        ahead = Signal()
-        out_ctx = Signal.like(ctx)
-        left = Signal(p.n_w)
-        at = Signal(addr_bits)
-        next_at = Signal(addr_bits)
-        rest = Signal(p.n_w)
-        lane = Signal(lane_bits)
-        other = Signal(p.words)
-        found, where = self._lowest(m, other, "word")
-        _, low = self._lowest(m, left, "lane")
-        step = Signal()
-        load = Signal()
-        look = Signal()
-        done = Signal()
-        m.d.comb += [
-            other.eq(Mux(fill, touched[0], touched[1])),
-            lane.eq(low),
-            rest.eq(left & (left - 1)),
-            self.o.valid.eq((left != 0) | empty),
-            self.o.payload.ctx.eq(out_ctx),
-            self.o.payload.cluster.eq(Mux(empty, 0, at * p.n_w + lane)),
-            self.o.payload.last.eq(empty | ((rest == 0) & ~ahead & ~found)),
-            self.o.payload.empty.eq(empty),
-            step.eq(self.o.valid & self.o.ready),
-            load.eq(ahead & ((left == 0) | (step & (rest == 0)))),
-            look.eq(listing & found & (~ahead | load)),
-            done.eq(step & self.o.payload.last),
-        ]
-        with m.If(step):
-            m.d.sync += left.eq(rest)
-        with m.If(load):
-            m.d.sync += [left.eq(Mux(fill, banks[0].r_data, banks[1].r_data)), at.eq(next_at), ahead.eq(0)]
-        with m.If(look):
-            m.d.sync += [next_at.eq(where), ahead.eq(1)]
-        with m.If(done):
-            m.d.sync += [listing.eq(0), empty.eq(0)]
-            m.d.sync += self.perf.sets.eq(self.perf.sets + 1)
-        with m.If(step & ~empty):
-            m.d.sync += self.perf.clusters.eq(self.perf.clusters + 1)
-        with m.If(full & ~listing):
-            m.d.sync += [
-                full.eq(0),
-                fill.eq(~fill),
-                listing.eq(1),
-                out_ctx.eq(ctx),
-                empty.eq(Mux(fill, touched[1], touched[0]) == 0),
-            ]
-
-        for k, bank in enumerate(banks):
-            m.d.comb += [
-                bank.r_en.eq(Mux(fill == k, hit, look)),
-                bank.r_addr.eq(Mux(fill == k, beat.addr, where)),
-                bank.w_en.eq(part.valid & (part.bank == k)),
-                bank.w_addr.eq(part.addr),
-                bank.w_data.eq(word),
-            ]
-            with m.If((fill == k) & hit):
-                m.d.sync += touched[k].bit_select(beat.addr, 1).eq(1)
-            with m.Elif((fill != k) & look):
-                m.d.sync += touched[k].bit_select(where, 1).eq(0)
+        sets, row, listing = _Sets(p), _Row(p), _Listing(p)
+        self._add(m, banks, sets, row)
+        self._list(m, sets, listing)
+        self._next_word(m, banks, listing, sets)
+        self._swap(m, sets, listing)
+        self._ports(m, banks, sets, row, listing)
         return m
 
+    def _add(self, m: Module, banks: list[Ram], sets: "_Sets", row: "_Row") -> None:
+        """Rows: read the word, OR, write it a cycle later."""
+        beat, part, touched = self.i.payload, row.part, sets.touched
+        old = Signal(self.p.n_w)
+        m.d.comb += [
+            self.i.ready.eq(~sets.full),
+            row.hit.eq(self.i.valid & self.i.ready & (beat.mask != 0)),
+            old.eq(Mux(part.bank, banks[1].r_data, banks[0].r_data)),
+            row.word.eq(part.mask | Mux(part.again, row.wrote, Mux(part.old, old, 0))),
+        ]
+        m.d.sync += [
+            part.valid.eq(row.hit),
+            part.bank.eq(sets.fill),
+            part.addr.eq(beat.addr),
+            part.mask.eq(beat.mask),
+            part.old.eq(Mux(sets.fill, touched[1], touched[0]).bit_select(beat.addr, 1)),
+            # The word is being written while it is read.
+            part.again.eq(part.valid & (part.bank == sets.fill) & (part.addr == beat.addr)),
+            row.wrote.eq(row.word),
+        ]
+        with m.If(self.i.valid & self.i.ready & beat.row_last & beat.set_last):
+            m.d.sync += [sets.full.eq(1), sets.ctx.eq(beat.ctx)]
+
+    def _list(self, m: Module, sets: "_Sets", listing: "_Listing") -> None:
+        """The lowest cluster that is left, and when the next word is read."""
+        p, left, ahead = self.p, listing.left, listing.ahead
+        other = Signal(p.words)  # words touched of the set that is listed
+        lane = Signal(bits_for(p.n_w))
+        found, listing.where = self._lowest(m, other, "word")
+        _, low = self._lowest(m, left, "lane")
+        m.d.comb += [
+            other.eq(Mux(sets.fill, sets.touched[0], sets.touched[1])),
+            lane.eq(low),
+            listing.rest.eq(left & (left - 1)),
+            self.o.valid.eq((left != 0) | listing.empty),
+            self.o.payload.ctx.eq(listing.out_ctx),
+            self.o.payload.cluster.eq(Mux(listing.empty, 0, listing.at * p.n_w + lane)),
+            self.o.payload.last.eq(listing.empty | ((listing.rest == 0) & ~ahead & ~found)),
+            self.o.payload.empty.eq(listing.empty),
+            listing.step.eq(self.o.valid & self.o.ready),
+            listing.load.eq(ahead & ((left == 0) | (listing.step & (listing.rest == 0)))),
+            listing.look.eq(listing.listing & found & (~ahead | listing.load)),
+            listing.done.eq(listing.step & self.o.payload.last),
+        ]
+
+    def _next_word(self, m: Module, banks: list[Ram], listing: "_Listing", sets: "_Sets") -> None:
+        with m.If(listing.step):
+            m.d.sync += listing.left.eq(listing.rest)
+        with m.If(listing.load):
+            m.d.sync += [
+                listing.left.eq(Mux(sets.fill, banks[0].r_data, banks[1].r_data)),
+                listing.at.eq(listing.next_at),
+                listing.ahead.eq(0),
+            ]
+        with m.If(listing.look):
+            m.d.sync += [listing.next_at.eq(listing.where), listing.ahead.eq(1)]
+        with m.If(listing.done):
+            m.d.sync += [listing.listing.eq(0), listing.empty.eq(0)]
+            m.d.sync += self.perf.sets.eq(self.perf.sets + 1)
+        with m.If(listing.step & ~listing.empty):
+            m.d.sync += self.perf.clusters.eq(self.perf.clusters + 1)
+
+    def _swap(self, m: Module, sets: "_Sets", listing: "_Listing") -> None:
+        """A complete set is listed once the one before it is."""
+        with m.If(sets.full & ~listing.listing):
+            m.d.sync += [
+                sets.full.eq(0),
+                sets.fill.eq(~sets.fill),
+                listing.listing.eq(1),
+                listing.out_ctx.eq(sets.ctx),
+                listing.empty.eq(Mux(sets.fill, sets.touched[1], sets.touched[0]) == 0),
+            ]
+
+    def _ports(self, m: Module, banks: list[Ram], sets: "_Sets", row: "_Row", listing: "_Listing") -> None:
+        """Rows have one bank, the list the other; a word counts from when a row touches it until it is listed."""
+        fill, part, addr = sets.fill, row.part, self.i.payload.addr
+        for k, bank in enumerate(banks):
+            m.d.comb += [
+                bank.r_en.eq(Mux(fill == k, row.hit, listing.look)),
+                bank.r_addr.eq(Mux(fill == k, addr, listing.where)),
+                bank.w_en.eq(part.valid & (part.bank == k)),
+                bank.w_addr.eq(part.addr),
+                bank.w_data.eq(row.word),
+            ]
+            with m.If((fill == k) & row.hit):
+                m.d.sync += sets.touched[k].bit_select(addr, 1).eq(1)
+            with m.Elif((fill != k) & listing.look):
+                m.d.sync += sets.touched[k].bit_select(listing.where, 1).eq(0)
+
     @staticmethod
-    def _lowest(m, bits, name):
+    def _lowest(m: Module, bits: Signal, name: str) -> tuple[Value, Value]:
         """Whether a bit is set, and the index of the lowest: a binary tree."""
         nodes = [(bits[i], i) for i in range(len(bits))]
         level = 0
@@ -190,3 +187,44 @@ class ClusterSet(wiring.Component):
                 pairs.append((some, index))
             nodes, level = pairs + rest, level + 1
         return nodes[0]
+
+
+class _Sets:
+    """The two sets."""
+
+    def __init__(self, p: WtuParams):
+        self.touched = [Signal(p.words, name=f"touched{k}") for k in range(2)]  # words written in each
+        self.fill = Signal()  # the bank that takes rows; the other one is listed
+        self.full = Signal()  # the set in `fill` is complete
+        self.ctx = Signal(bits_for(p.n_ctx))  # of that set
+
+
+class _Row:
+    """The word of a row that is being ORed."""
+
+    def __init__(self, p: WtuParams):
+        self.hit = Signal()  # a beat that has clusters
+        self.part = Signal(  # that beat; old: its word counts; again: the beat before had the same word
+            data.StructLayout({"valid": 1, "bank": 1, "addr": bits_for(p.words), "mask": p.n_w, "old": 1, "again": 1})
+        )
+        self.word = Signal(p.n_w)  # what is written
+        self.wrote = Signal(p.n_w)  # and what was
+
+
+class _Listing:
+    """Listing: `ahead` is the next word, `left` the clusters of `at` that are still to come."""
+
+    def __init__(self, p: WtuParams):
+        self.listing = Signal()
+        self.empty = Signal()  # the set has no cluster
+        self.ahead = Signal()  # there is a next word
+        self.out_ctx = Signal(bits_for(p.n_ctx))
+        self.left = Signal(p.n_w)
+        self.rest = Signal(p.n_w)  # of those, all but the lowest
+        self.at = Signal(bits_for(p.words))
+        self.next_at = Signal(bits_for(p.words))
+        self.where: Value  # the lowest word that counts
+        self.step = Signal()  # a cluster is taken
+        self.load = Signal()  # the next word becomes `left`
+        self.look = Signal()  # a further one is read
+        self.done = Signal()  # the set is listed
