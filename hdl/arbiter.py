@@ -1,8 +1,10 @@
 """Arbiter: the AXI4 managers of all cores on one memory port."""
 
+from collections.abc import Iterable
 from functools import reduce
 from operator import or_
 from types import SimpleNamespace
+from typing import NamedTuple
 
 from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -12,6 +14,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.axi import PREFIX, address_layout, connect_ports, port_members, read_layout, response_layout, write_layout
 from hdl.leaf import place
 from hdl.manager_port import ManagerPort, Slice
+from hdl.named import comb
 from hdl.params import SystemParams, bits_for
 
 _AHEAD = 8  # bursts whose addresses can be out before their data
@@ -150,6 +153,30 @@ class Arbiter(wiring.Component):
     def elaborate(self, platform):
         p, m, count = self.p, Module(), self.managers
         ports = [place(m, platform, f"port{i}", ManagerPort, p) for i in range(count)]
+        self._connect_managers(m, ports)
+        # Addresses, and the order in which their beats go.
+        order = m.submodules.order = SyncFIFOBuffered(width=id_bits(p), depth=_AHEAD)
+        reads = self._grants(m, "read", [port.reads for port in ports], 1)
+        writes = self._grants(m, "write", [port.writes for port in ports], order.w_rdy)
+        m.d.comb += [order.w_data.eq(writes.out.i.payload.id), order.w_en.eq(writes.granted)]
+        beats = self._beats(m, ports, order)
+        answers, come = self._answers(m, ports)
+        bus = SimpleNamespace(ar=reads.out.o, aw=writes.out.o, w=beats.o, **answers)
+        connect_ports(m, p.core, self, bus, bus)
+        for name, grants in (("arid", reads), ("awid", writes)):
+            m.d.comb += getattr(self, PREFIX + name).eq(grants.out.o.payload.id)
+        for name, event in (
+            ("reads", reads.granted),
+            ("writes", writes.granted),
+            ("read_beats", come["r"]),
+            ("write_beats", beats.i.valid & beats.i.ready),
+            ("read_waits", reads.waits),
+            ("write_waits", writes.waits),
+        ):
+            m.d.sync += self.perf[name].eq(self.perf[name] + event)
+        return m
+
+    def _connect_managers(self, m: Module, ports: list[ManagerPort]) -> None:
         for i, port in enumerate(ports):
             for name in ("ar", "aw", "w"):
                 outer, inner = getattr(self, name)[i], getattr(port, name)
@@ -158,42 +185,35 @@ class Arbiter(wiring.Component):
                 outer, inner = getattr(self, name)[i], getattr(port, name)
                 m.d.comb += [outer.payload.eq(inner.payload), outer.valid.eq(inner.valid), inner.ready.eq(outer.ready)]
 
-        def chosen(words, pick):
-            """The word whose bit of `pick` is set."""
-            return reduce(or_, (Mux(pick[i], word, 0) for i, word in enumerate(words)))
-
-        def grants(name, offers, room):
-            """Bursts of the managers in turn, with their number, to a register slice."""
-            turn = m.submodules[f"{name}_turn"] = RoundRobin(count)
-            out = m.submodules[f"{name}_out"] = Slice(_with_id(address_layout(), p))
-            take = Signal(name=f"{name}_take")
-            m.d.comb += [
-                turn.ask.eq(Cat(o.valid for o in offers)),
-                take.eq(out.i.ready & room),
-                turn.take.eq(take),
-                out.i.valid.eq(turn.ask.any() & room),
-                out.i.payload.as_value()[: address_layout().size].eq(
-                    chosen([o.payload.as_value() for o in offers], turn.pick)
-                ),
-                out.i.payload.id.eq(reduce(or_, (Mux(turn.pick[i], i, 0) for i in range(count)))),
-                *(o.ready.eq(turn.pick[i] & take) for i, o in enumerate(offers)),
-            ]
-            waits = Signal(name=f"{name}_waits")
-            m.d.comb += waits.eq((turn.ask & ~Mux(take, turn.pick, 0)).any())
-            return out, waits, out.i.valid & out.i.ready
-
-        # Addresses, and the order in which their beats go.
-        order = m.submodules.order = SyncFIFOBuffered(width=id_bits(p), depth=_AHEAD)
-        ar, read_waits, read = grants("read", [port.reads for port in ports], 1)
-        aw, write_waits, write = grants("write", [port.writes for port in ports], order.w_rdy)
-        m.d.comb += [order.w_data.eq(aw.i.payload.id), order.w_en.eq(write)]
-
-        # Write beats: all of a burst are here when its turn comes.
-        w = m.submodules.w_out = Slice(write_layout(p.core))
-        owner, owned, next_owner = Signal(count, name="owner"), Signal(name="owned"), Signal(name="next_owner")
-        beat = Signal(write_layout(p.core))
+    def _grants(self, m: Module, name: str, offers: list[wiring.PureInterface], room: Value | int) -> "_Grants":
+        """Bursts of the managers in turn, with their number, to a register slice."""
+        turn = m.submodules[f"{name}_turn"] = RoundRobin(self.managers)
+        out = m.submodules[f"{name}_out"] = Slice(_with_id(address_layout(), self.p))
+        take = Signal(name=f"{name}_take")
         m.d.comb += [
-            beat.as_value().eq(chosen([port.beats.payload.as_value() for port in ports], owner)),
+            turn.ask.eq(Cat(o.valid for o in offers)),
+            take.eq(out.i.ready & room),
+            turn.take.eq(take),
+            out.i.valid.eq(turn.ask.any() & room),
+            out.i.payload.as_value()[: address_layout().size].eq(
+                _chosen([o.payload.as_value() for o in offers], turn.pick)
+            ),
+            out.i.payload.id.eq(_chosen(range(self.managers), turn.pick)),
+            *(o.ready.eq(turn.pick[i] & take) for i, o in enumerate(offers)),
+        ]
+        waits = comb(m, f"{name}_waits", (turn.ask & ~Mux(take, turn.pick, 0)).any())
+        return _Grants(out, waits, out.i.valid & out.i.ready)
+
+    def _beats(self, m: Module, ports: list[ManagerPort], order: SyncFIFOBuffered) -> Slice:
+        """Write beats: all of a burst are here when its turn comes."""
+        count, w = self.managers, Slice(write_layout(self.p.core))
+        m.submodules.w_out = w
+        owner = Signal(count)  # the manager whose burst goes
+        owned = Signal()  # there is one
+        next_owner = Signal()
+        beat = Signal(write_layout(self.p.core))
+        m.d.comb += [
+            beat.as_value().eq(_chosen([port.beats.payload.as_value() for port in ports], owner)),
             w.i.payload.eq(beat),
             w.i.valid.eq(owned),
             next_owner.eq(~owned | (w.i.ready & beat.last)),
@@ -202,17 +222,21 @@ class Arbiter(wiring.Component):
         ]
         with m.If(next_owner):
             m.d.sync += [owned.eq(order.r_rdy), owner.eq(Cat(order.r_data == i for i in range(count)))]
+        return w
 
-        # Answers: a register, then the buffers of whoever asked.
-        channels = {"r": read_layout(p.core), "b": response_layout()}
-        bus = SimpleNamespace(ar=ar.o, aw=aw.o, w=w.o)
-        come = {}
-        for name, into in (("r", "answers"), ("b", "responses")):
-            from_bus = stream.Signature(channels[name]).create(path=(f"{name}_bus",))
-            setattr(bus, name, from_bus)
+    def _answers(
+        self, m: Module, ports: list[ManagerPort]
+    ) -> tuple[dict[str, wiring.PureInterface], dict[str, Signal]]:
+        """Answers: a register, then the buffers of whoever asked. Returns the bus's channels, and when a beat comes."""
+        p, buses, come = self.p, {}, {}
+        for name, into, layout in (
+            ("r", "answers", read_layout(p.core)),
+            ("b", "responses", response_layout()),
+        ):
+            buses[name] = from_bus = stream.Signature(layout).create(path=(f"{name}_bus",))
             come[name] = valid = Signal(name=f"{name}_come")
             number = Signal(id_bits(p), name=f"{name}_number", reset_less=True)
-            payload = Signal(channels[name], name=f"{name}_payload", reset_less=True)
+            payload = Signal(layout, name=f"{name}_payload", reset_less=True)
             m.d.comb += from_bus.ready.eq(1)
             m.d.sync += [
                 valid.eq(from_bus.valid),
@@ -222,16 +246,17 @@ class Arbiter(wiring.Component):
             for i, port in enumerate(ports):
                 to = getattr(port, into)
                 m.d.comb += [to.valid.eq(valid & (number == i)), to.payload.eq(payload)]
-        connect_ports(m, p.core, self, bus, bus)
-        for name, channel in (("arid", ar), ("awid", aw)):
-            m.d.comb += getattr(self, PREFIX + name).eq(channel.o.payload.id)
-        for name, event in (
-            ("reads", read),
-            ("writes", write),
-            ("read_beats", come["r"]),
-            ("write_beats", w.i.valid & w.i.ready),
-            ("read_waits", read_waits),
-            ("write_waits", write_waits),
-        ):
-            m.d.sync += self.perf[name].eq(self.perf[name] + event)
-        return m
+        return buses, come
+
+
+class _Grants(NamedTuple):
+    """Grants of one kind."""
+
+    out: Slice
+    waits: Signal  # a burst on offer is not granted
+    granted: Value
+
+
+def _chosen(words: Iterable[Value | int], pick: Value) -> Value:
+    """The word whose bit of `pick` is set."""
+    return reduce(or_, (Mux(pick[i], word, 0) for i, word in enumerate(words)))

@@ -9,6 +9,7 @@ from hdl.cluster_set import ClusterSet
 from hdl.hcu import CLEAR, Hcu, joined_layout, token_layout
 from hdl.kvmu import Kvmu, burst_layout, move_layout, placed_layout
 from hdl.memory import collect_errors, error_members
+from hdl.named import UNNAMED
 from hdl.params import DreParams, WtuParams, bits_for
 from hdl.wtu import Wtu
 from hdl.wtu_lanes import row_layout
@@ -103,14 +104,28 @@ class Dre(wiring.Component):
             kvmu.home_base.eq(self.home_base),
         ]
 
-        # A key's result goes to `t`, to the KVMU and to every count memory: each takes it when it can, once.
+        self._share_results(m, hcu, kvmu, wtus)
+        # Rows go to the cores in turn; what a core needs not know of its row waits in `tags`, in row order.
+        tags = m.submodules.tags = SyncFIFOBuffered(width=_tag_layout(p.wtu).size, depth=4 * len(wtus) + 1)
+        self._give_rows(m, wtus, tags)
+        self._join_rows(m, wtus, tags, union)
+        wiring.connect(m, union.o, kvmu.f)
+        collect_errors(m, self, [hcu, *wtus, union, kvmu])
+
+        for (name, _, _), unit in zip(self.units(p), [hcu, *wtus, union, kvmu], strict=True):
+            for counter in unit.counters():
+                m.d.comb += self.perf[f"{name}.{counter}"].eq(unit.perf[counter])
+        return m
+
+    def _share_results(self, m: Module, hcu: Hcu, kvmu: Kvmu, wtus: list[Wtu]) -> None:
+        """A key's result goes to `t`, to the KVMU and to every count memory: each takes it when it can, once."""
         joined = hcu.o.payload
-        takers = [self.t, kvmu.a, *(wtu.c for wtu in wtus)]
+        # A CLEAR is nothing to a count memory.
+        takers = [(self.t, 1), (kvmu.a, 1), *((wtu.c, ~(joined.op == CLEAR)) for wtu in wtus)]
         taken = Signal(len(takers))
         served = Signal(len(takers))
         m.d.comb += hcu.o.ready.eq(served.all())
-        for i, taker in enumerate(takers):
-            wanted = ~(joined.op == CLEAR) if i >= 2 else 1  # a CLEAR is nothing to a count memory
+        for i, (taker, wanted) in enumerate(takers):
             m.d.comb += [
                 taker.valid.eq(hcu.o.valid & ~taken[i] & wanted),
                 served[i].eq(taken[i] | taker.ready | ~(hcu.o.valid & wanted)),
@@ -119,7 +134,7 @@ class Dre(wiring.Component):
             m.d.sync += taken.eq(Mux(served.all(), 0, taken | served))
         m.d.comb += [
             self.t.payload.eq(joined),
-            kvmu.a.payload.op.eq(joined.op),
+            kvmu.a.payload.op.eq(joined.op),  # the KVMU's op codes are the HCU's
             kvmu.a.payload.ctx.eq(joined.ctx),
             kvmu.a.payload.cluster.eq(joined.cluster),
             kvmu.a.payload.token.eq(joined.token),
@@ -131,13 +146,11 @@ class Dre(wiring.Component):
                 wtu.c.payload.count.eq(joined.count),
             ]
 
-        # Rows go to the cores in turn; what a core needs not know of its row waits in `tags`, in row order.
-        tag_layout = data.StructLayout({"ctx": bits_for(p.wtu.n_ctx), "set_last": 1})
-        tags = m.submodules.tags = SyncFIFOBuffered(width=tag_layout.size, depth=4 * len(wtus) + 1)
-        tag_in, tag = Signal(tag_layout), data.View(tag_layout, tags.r_data)
-        give = Signal(range(max(2, len(wtus))))
-        take = Signal.like(give)
-        first = Signal(init=1)
+    def _give_rows(self, m: Module, wtus: list[Wtu], tags: SyncFIFOBuffered) -> None:
+        """A row goes to the core whose turn it is, and its tag into `tags` with its first word."""
+        tag_in = Signal(_tag_layout(self.p.wtu), name=UNNAMED)
+        give = Signal(range(max(2, len(wtus))))  # the core
+        first = Signal(init=1)  # the next word is its row's first
         open_ = Signal()  # the word may go, its row's tag having a place
         row_moves = Signal()
         row = self.s.payload.row
@@ -158,7 +171,10 @@ class Dre(wiring.Component):
             with m.If(give == i):
                 m.d.comb += self.s.ready.eq(wtu.i.ready & open_)
 
-        # Selections are joined row by row.
+    def _join_rows(self, m: Module, wtus: list[Wtu], tags: SyncFIFOBuffered, union: ClusterSet) -> None:
+        """Selections are joined row by row."""
+        take = Signal(range(max(2, len(wtus))))  # the core whose row is next
+        tag = data.View(_tag_layout(self.p.wtu), tags.r_data)
         beat_moves = Signal()
         m.d.comb += [
             beat_moves.eq(union.i.valid & union.i.ready),
@@ -177,10 +193,8 @@ class Dre(wiring.Component):
                 ]
         with m.If(tags.r_en):
             m.d.sync += take.eq(Mux(take == len(wtus) - 1, 0, take + 1))
-        wiring.connect(m, union.o, kvmu.f)
-        collect_errors(m, self, [hcu, *wtus, union, kvmu])
 
-        for (name, _, _), unit in zip(self.units(p), [hcu, *wtus, union, kvmu], strict=True):
-            for counter in unit.counters():
-                m.d.comb += self.perf[f"{name}.{counter}"].eq(unit.perf[counter])
-        return m
+
+def _tag_layout(p: WtuParams) -> data.StructLayout:
+    """What the cluster set needs of a row and its core does not."""
+    return data.StructLayout({"ctx": bits_for(p.n_ctx), "set_last": 1})

@@ -5,11 +5,13 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
+from hdl import hcu
 from hdl.cluster_set import cluster_layout
 from hdl.memory import SinglePortRam, collect_errors, error_members
 from hdl.params import KvmuParams, bits_for
 
-APPEND, CLEAR = 0, 1
+# The DRE hands an op of the HCU on as it is.
+APPEND, CLEAR = hcu.JOIN, hcu.CLEAR
 
 
 def append_layout(p: KvmuParams) -> data.StructLayout:

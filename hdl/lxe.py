@@ -1,11 +1,14 @@
 """LLM execution engine: DPE, VPE, scratchpads, an AXI4 port and the sequencer that runs a program on them."""
 
+from functools import reduce
+from operator import or_
+
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from golden.isa import Queue
+from golden.isa import Engine, Queue
 from golden.vector import Op, Source
 from hdl.axi import connect_ports, port_members
 from hdl.dpe import Dpe, result_layout
@@ -13,11 +16,14 @@ from hdl.isa import done_layout, host_layout, retrieve_layout, status_layout
 from hdl.loader import Loader
 from hdl.memory import collect_errors, error_members
 from hdl.multiplier import Multiplier
+from hdl.named import UNNAMED
 from hdl.params import CoreParams
 from hdl.retriever import fault_layout
 from hdl.sequencer import Sequencer, set_layout
 from hdl.storer import Storer, dre_layout
 from hdl.vpe import Vpe, output_layout, word_layout
+
+_BIT = {engine: bit for bit, engine in enumerate(Engine)}  # of the sequencer's `busy`
 
 
 class Lxe(wiring.Component):
@@ -99,12 +105,29 @@ class Lxe(wiring.Component):
         sequencer, loader, storer, dpe, vpe = parts.values()
         m.submodules.multiplier = multiplier = Multiplier(p)
 
-        def words(name, layout):
-            """A queue of words."""
-            fifo = m.submodules[name] = SyncFIFOBuffered(width=layout.size, depth=p.lxe.words)
-            return fifo
+        self._engines(m, *parts.values(), multiplier)
+        collect_errors(m, self, [sequencer, dpe, vpe])
+        self._write_activations(m, loader, storer, dpe)
+        routes = self._route(m, sequencer, vpe)
+        loaded, put = self._queues(m, routes, loader, dpe, vpe, storer)
+        self._watch(m, parts, multiplier, (routes, loaded, put))
+        connect_ports(m, p, self, loader, storer)
+        for name, unit in parts.items():
+            for counter in unit.counters():
+                m.d.comb += self.perf[f"{name}.{counter}"].eq(unit.perf[counter])
+        return m
 
-        # The sequencer and its engines.
+    def _engines(
+        self,
+        m: Module,
+        sequencer: Sequencer,
+        loader: Loader,
+        storer: Storer,
+        dpe: Dpe,
+        vpe: Vpe,
+        multiplier: Multiplier,
+    ) -> None:
+        """The sequencer and its engines: instructions, their ends, faults."""
         wiring.connect(m, wiring.flipped(self.host), sequencer.host)
         wiring.connect(m, sequencer.load, loader.c)
         wiring.connect(m, sequencer.store, storer.c)
@@ -131,9 +154,9 @@ class Lxe(wiring.Component):
             sequencer.fault.full.eq(self.fault.full),
             sequencer.fault.memory.eq(self.memory | (self.error[1] if hasattr(self, "error") else 0)),
         ]
-        collect_errors(m, self, [sequencer, dpe, vpe])
 
-        # Scratchpads: X has two writers, the loader first.
+    def _write_activations(self, m: Module, loader: Loader, storer: Storer, dpe: Dpe) -> None:
+        """Scratchpads: X has two writers, the loader first."""
         wiring.connect(m, loader.w, dpe.w)
         m.d.comb += [
             dpe.x.valid.eq(loader.x.valid | storer.x.valid),
@@ -142,14 +165,14 @@ class Lxe(wiring.Component):
             storer.x.ready.eq(dpe.x.ready & ~loader.x.valid),
         ]
 
-        # A VECTOR goes to the VPE, and if it takes words, where from and how many to `routes`.
+    def _route(self, m: Module, sequencer: Sequencer, vpe: Vpe) -> SyncFIFOBuffered:
+        """A VECTOR goes to the VPE, and if it takes words, where from and how many to `routes`."""
         vector = sequencer.vector.payload
         i = vector.instruction
         picks = (i.op == Op.MAX) | (i.op == Op.MIN)
         streams = Signal()
-        route_layout = data.StructLayout({"source": 1, "words": len(i.words)})
-        routes = m.submodules.routes = SyncFIFOBuffered(width=route_layout.size, depth=4)
-        route_in, route = Signal(route_layout), data.View(route_layout, routes.r_data)
+        routes = m.submodules.routes = SyncFIFOBuffered(width=_route_layout(self.p).size, depth=4)
+        route_in = Signal(_route_layout(self.p), name=UNNAMED)
         goes = Signal()
         m.d.comb += [
             streams.eq((i.op != Op.STORE) & ((i.a == Source.STREAM) | ((i.b == Source.STREAM) & ~picks))),
@@ -162,10 +185,16 @@ class Lxe(wiring.Component):
             routes.w_data.eq(route_in),
             routes.w_en.eq(goes & vpe.c.ready & streams),
         ]
+        return routes
 
-        # The queues between DPE, loader, VPE and storer.
-        loaded, put = words("loaded", word_layout(p.vpe)), words("put", output_layout(p.vpe))
-        taken = Signal.like(route.words)
+    def _queues(
+        self, m: Module, routes: SyncFIFOBuffered, loader: Loader, dpe: Dpe, vpe: Vpe, storer: Storer
+    ) -> tuple[SyncFIFOBuffered, SyncFIFOBuffered]:
+        """Between DPE, loader, VPE and storer: words that were loaded, and words to be put."""
+        p, route = self.p, data.View(_route_layout(self.p), routes.r_data)
+        loaded = m.submodules.loaded = SyncFIFOBuffered(width=word_layout(p.vpe).size, depth=p.lxe.words)
+        put = m.submodules.put = SyncFIFOBuffered(width=output_layout(p.vpe).size, depth=p.lxe.words)
+        taken = Signal.like(route.words)  # words of the route
         moved = Signal()
         from_dpe = Signal(result_layout(p.dpe))
         m.d.comb += [
@@ -188,26 +217,32 @@ class Lxe(wiring.Component):
         ]
         with m.If(moved):
             m.d.sync += taken.eq(Mux(routes.r_en, 0, taken + 1))
+        return loaded, put
 
-        # What is under way, and whether anything moves.
+    def _watch(
+        self, m: Module, parts: dict[str, object], multiplier: Multiplier, queues: tuple[SyncFIFOBuffered, ...]
+    ) -> None:
+        """What is under way, and whether anything moves."""
+        sequencer, loader, storer, dpe, vpe = parts.values()
         flows = (loader.c, loader.r, loader.v, storer.c, storer.i, storer.b, multiplier.i, dpe.c, dpe.o, vpe.c)
         flows += (sequencer.retrieve, storer.d)
         multiplies = multiplier.busy & ~(dpe.o.valid & ~dpe.o.ready)
+        waiting = reduce(or_, (queue.r_rdy for queue in queues))
         m.d.comb += [
             sequencer.moved.eq(Cat(multiplies, *(f.valid & f.ready for f in flows)).any()),
-            sequencer.busy[2].eq(routes.r_rdy | loaded.r_rdy | put.r_rdy | dpe.o.valid),
+            sequencer.busy[_BIT[Engine.VECTOR]].eq(waiting | dpe.o.valid),
         ]
-        for bit, given, done in (
-            (0, sequencer.load, loader.done.valid),
-            (1, sequencer.mul, multiplier.done.valid),
-            (3, sequencer.store, storer.done.valid),
-            (4, sequencer.retrieve, self.done.valid),
+        for engine, given, done in (
+            (Engine.LOAD, sequencer.load, loader.done.valid),
+            (Engine.MUL, sequencer.mul, multiplier.done.valid),
+            (Engine.STORE, sequencer.store, storer.done.valid),
+            (Engine.RETRIEVE, sequencer.retrieve, self.done.valid),
         ):
-            under_way = Signal(8, name=f"under_way{bit}")
+            under_way = Signal(8, name=f"under_way{_BIT[engine]}")
             m.d.sync += under_way.eq(under_way + (given.valid & given.ready) - done)
-            m.d.comb += sequencer.busy[bit].eq(under_way.any())
-        connect_ports(m, p, self, loader, storer)
-        for name, unit in parts.items():
-            for counter in unit.counters():
-                m.d.comb += self.perf[f"{name}.{counter}"].eq(unit.perf[counter])
-        return m
+            m.d.comb += sequencer.busy[_BIT[engine]].eq(under_way.any())
+
+
+def _route_layout(p: CoreParams) -> data.StructLayout:
+    """Where the words of a VECTOR come from, and how many."""
+    return data.StructLayout({"source": 1, "words": p.vpe.addr_bits})
