@@ -17,6 +17,7 @@ from synth.sweep import evaluate, points
 from synth.sweep.database import Database, Row
 from synth.sweep.evaluate import OBJECTIVES, Settings
 
+LONG = FIXTURE.with_name("bikes_long.safetensors")  # fills a table of 1,024 clusters at Th_hd 3
 SOME = 10_000  # points of a grid among which a search looks for one that is a design
 NOTE = (
     "cycles: mean over the timed frames and the recorded layers, keys phase + query phase. area: the units of the DRE, "
@@ -32,7 +33,7 @@ def command(
     ],
     preset: console.Preset = "core",
     param: console.Param = None,
-    trace: console.Trace = FIXTURE,
+    trace: console.Trace = LONG,
     objective: Annotated[str, typer.Option(help=f"Of {', '.join(OBJECTIVES)}; separated by commas.")] = "cycles,area",
     queries: Annotated[int, typer.Option(help="Frames that are timed, from the end.")] = 2,
     th_hd: Annotated[int, typer.Option(min=0, max=257, help="Th_hd, where it is no axis.")] = 7,

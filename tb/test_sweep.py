@@ -29,6 +29,7 @@ from golden.trace import Trace
 from hdl.emit import emit
 from hdl.params import flat, override, preset
 from scripts.main import app
+from scripts.sweep import LONG
 from scripts.verify import FIXTURE
 from sim.wtu import WtuTime
 from sim.wtu_cores import WtuCores
@@ -49,7 +50,8 @@ TINY = ("tiny", ["blocks=128"])
 
 
 def vrex(*args):
-    return CliRunner().invoke(app, ["sweep", *map(str, args)])
+    own = () if "--trace" in args else ("--trace", FIXTURE)
+    return CliRunner().invoke(app, ["sweep", *map(str, (*args, *own))])
 
 
 def asked(**other) -> Settings:
@@ -864,6 +866,20 @@ def test_a_trace_too_short_for_an_axis_is_named(client, tmp_path, monkeypatch):
     assert line.startswith("recent=512,1024: cycles cannot tell these apart")
     assert "more than 279 keys; give a longer --trace" in line
     assert said("clusters=8,16", "N_WTU-w=4,8", "--objective", "area,cycles", "--th-hd", 3) == []
+
+
+def test_the_shipped_trace_tells_sizes_apart(client, tmp_path, monkeypatch):
+    """At Th_hd 3, up to 1,024 clusters; 300 tokens of another clip end at 279 keys."""
+    monkeypatch.setattr(run, "cluster", lambda *args: nullcontext(client))
+    args = ("clusters=256,512,1024", "--th-hd", 3, "--objective", "cycles", "--json", "-o", tmp_path)
+    found = vrex(*args, "--trace", LONG)
+    assert found.exit_code == 0, found.output
+    out = json.loads(found.stdout)
+    assert out["warnings"] == []
+    assert len({p["result"]["cycles"] for p in out["points"]}) == 3
+    assert [p["result"]["trace.clusters"] for p in out["points"]] == [256, 512, 1024]
+    assert "no table of the trace has more than" in json.loads(vrex(*args).stdout)["warnings"][0]
+    assert LONG.stat().st_size <= 1_000_000
 
 
 def test_a_full_disk_ends_the_command(tmp_path, monkeypatch, client):
