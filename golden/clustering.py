@@ -23,7 +23,8 @@ class Joined(NamedTuple):
 class Clusterer:
     """One HC table and the rule by which tokens enter it.
 
-    A token joins the nearest cluster whose Hamming distance is below `th_hd`, ties to the lowest index; without one it
+    A token joins the nearest cluster whose Hamming distance is below `th_hd`, ties to the lowest index (with `join`
+    "first": the one of lowest index below `th_hd`, as the hardware does not); without one it
     opens a cluster; with a full table (`max_clusters`) it joins the nearest whatever the distance. Tokens are taken in
     order, so one can join a cluster opened by an earlier token of its frame.
 
@@ -80,7 +81,7 @@ class Clusterer:
         """Put one token, by default the next index, into the table."""
         words = to_words([key_hash], self.params.n_hp)
         key = None if key is None else flush(key)
-        return self._place(words[0], *_nearest(self.distances(words)[0], 0), token, key)
+        return self._place(words[0], *self._nearest(self.distances(words)[0]), token, key)
 
     def add_frame(
         self,
@@ -97,7 +98,7 @@ class Clusterer:
         n = len(words)
         token_of = [None] * n if tokens is None else list(tokens)
         keys = None if keys is None else flush(keys)
-        if self.params.hash_policy != "first":
+        if self.params.hash_policy != "first" or self.params.join == "first":
             key_of = [None] * n if keys is None else keys
             return [self.add(to_int(w), t, k) for w, t, k in zip(words, token_of, key_of, strict=True)]
         old, p = len(self), self.params
@@ -171,6 +172,14 @@ class Clusterer:
                 self._changed[c] = True
         return Joined(c, is_new, int(self._counts[c]), not is_new and distance >= self.params.th_hd, distance)
 
+    def _nearest(self, distances: np.ndarray) -> tuple[int, int]:
+        """(distance, index) of the cluster to join, if it is near enough: the nearest, or the first that is."""
+        if len(distances) == 0:
+            return 0, 0
+        near = distances < self.params.th_hd
+        at = int(near.argmax() if self.params.join == "first" and near.any() else distances.argmin())
+        return int(distances[at]), at
+
     def _allocate(self, capacity: int) -> None:
         n = len(self)
         columns = {
@@ -198,11 +207,3 @@ def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     for w in range(1, a.shape[1]):
         d = d.astype(np.uint16) + np.bitwise_count(a[:, None, w] ^ b[None, :, w])
     return d
-
-
-def _nearest(distances: np.ndarray, base: int) -> tuple[int, int]:
-    """(distance, index) of the first of the smallest `distances`, whose indices start at `base`."""
-    if len(distances) == 0:
-        return 0, 0
-    at = int(distances.argmin())
-    return int(distances[at]), base + at

@@ -83,25 +83,28 @@ class DotFormat:
         return self.sum_bits + 17
 
 
-SCORE_MAPS = ("exp", "vpe", "shift", "clip")
+SCORE_MAPS = ("exp", "vpe", "shift", "clip", "raw")
 HASH_POLICIES = ("first", "majority", "mean")
 SCOPES = ("layer", "head")
 SELECTIONS = ("exact", "buckets")
+JOINS = ("nearest", "first")
+RAW_BITS = 30  # of the magnitude of a raw score (`golden.scores`)
 
 
 @dataclass(frozen=True)
 class ReSVParams:
-    """Function parameters of ReSV (V-Rex section IV). Defaults: `docs/decisions.md`; the paper's reading: `PAPER`."""
+    """Function parameters of ReSV (V-Rex section IV); why these defaults: `docs/decisions.md`. Others: `READINGS`."""
 
     n_hp: int = 32  # hyperplanes, i.e. hash bits of a key
     th_hd: int = 7  # a token joins a cluster at a Hamming distance below this
     hash_seed: int = 2025  # of the Gaussian hyperplanes
+    join: str = "nearest"  # a token joins the nearest cluster under th_hd, or the first one; hardware: nearest
     hash_policy: str = "first"  # hash of a growing cluster: its first member's, bit majority, or hash of the mean
     scope: str = "layer"  # clusters shared by the KV heads of a layer, or one table per KV head
     centre: bool = False  # subtract the mean key of the first frame before hashing
     max_clusters: int = 1024  # a token without a near cluster joins the nearest once the table is full
     count_bits: int = 16  # token counts saturate at 2^count_bits - 1
-    score_map: str = "exp"  # exp(s - row max), the same as the VPE computes it, s - row min, or max(s, 0)
+    score_map: str = "exp"  # exp(s - row max), the same as the VPE computes it, s - row min, max(s, 0), or s (raw)
     dot: DotFormat | None = None  # of hash bits and scores: None is the exact product, rounded once
     score: ScoreFormat = ScoreFormat()
     ratio_q16: int = 19661  # Th_r-wics in units of 2^-16 (0.3)
@@ -122,6 +125,7 @@ class ReSVParams:
         check(self.recent >= 1, "recent", self.recent, "must be at least 1")
         check(self.sinks >= 0, "sinks", self.sinks, "must not be negative")
         for name, allowed in (
+            ("join", JOINS),
             ("hash_policy", HASH_POLICIES),
             ("scope", SCOPES),
             ("score_map", SCORE_MAPS),
@@ -130,5 +134,12 @@ class ReSVParams:
             check(getattr(self, name) in allowed, name, getattr(self, name), f"must be one of {', '.join(allowed)}")
 
 
-# Section IV read literally: one table per KV head, equal buckets.
-PAPER = ReSVParams(scope="head", selection="buckets")
+# Readings of section IV, where the paper leaves a choice; what each gives: docs/policies.md. All but the first have a
+# table for each KV head. The hardware has no raw scores, which may be negative, and joins the nearest cluster.
+READINGS = {
+    "resv": ReSVParams(),  # our hardware: exp scores, the exact set, a table for each layer
+    "equations": ReSVParams(scope="head", score_map="raw", sinks=0),  # Equations 1 to 3 as they stand, on raw Q.K
+    "exact": ReSVParams(scope="head"),  # exp scores, the exact set of Equation 3
+    "buckets": ReSVParams(scope="head", selection="buckets"),  # exp scores, the equal buckets of section V-B
+    "first": ReSVParams(scope="head", join="first"),  # exact, a token joins the first cluster under the threshold
+}

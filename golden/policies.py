@@ -4,7 +4,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 from golden import baselines, codecsight_policy, hybrid, infinigen, mosaic, oaken, resv_policy
-from golden.params import check
+from golden.params import READINGS, check
 from golden.policy import Policy, Shape
 
 
@@ -32,9 +32,13 @@ POLICIES = {
     "mosaic": Entry(mosaic.Mosaic, mosaic.MosaicParams()),
     "mosaic-eager": Entry(mosaic.Mosaic, mosaic.MosaicParams(defer=False)),
     "hybrid": Entry(hybrid.Hybrid, hybrid.HybridParams()),
-    "resv": Entry(resv_policy.ReSVPolicy, resv_policy.ReSVPolicyParams()),
-    "resv-paper": Entry(resv_policy.ReSVPolicy, resv_policy.PAPER_POLICY),
 }
+# ReSV and the other readings of its paper: "resv", "resv-equations", ...
+POLICIES |= {
+    name if name == "resv" else f"resv-{name}": Entry(resv_policy.ReSVPolicy, resv_policy.ReSVPolicyParams(params))
+    for name, params in READINGS.items()
+}
+ALL = tuple(name for name in POLICIES if name not in ("resv-equations", "resv-exact", "resv-first"))  # of --policy all
 
 
 def entry(name: str) -> Entry:

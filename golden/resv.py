@@ -36,7 +36,7 @@ class Appended:
 class Retrieved:
     """What `retrieve` chose. Rows of a table: query tokens x query heads of its KV heads, heads running fastest."""
 
-    codes: list[np.ndarray]  # a table: [R, C] uint16 score codes
+    codes: list[np.ndarray]  # a table: [R, C] uint16 score codes (raw: int64)
     counts: list[np.ndarray]  # a table: [C] int64 token counts at that time
     rows: list[wicsum.Selection]  # a table: selection of each row
     clusters: list[np.ndarray]  # a table: [C] bool, the union of its rows
@@ -81,7 +81,7 @@ class ReSV:
 
     def retrieve(self, q: np.ndarray) -> Retrieved:
         """Choose tokens for the queries `q` [T, H, head_dim] (BF16, after the rotary embedding) of the last frame."""
-        row_codes = self._codes(flush(q))
+        row_codes = [codes(s, self.params, self.head_dim) for s in self.scores(q)]
         counts = [t.counts.copy() for t in self.tables]
         rows = [wicsum.select_rows(c, n, self.params) for c, n in zip(row_codes, counts, strict=True)]
         clusters = [wicsum.union(r.mask) for r in rows]
@@ -102,13 +102,15 @@ class ReSV:
         out = np.stack([np.append(mask, False)[of] for mask, of in zip(clusters, self.cluster_of, strict=True)])
         return np.broadcast_to(out, (self.kv_heads, self.length)) if len(out) == 1 else out
 
-    def _codes(self, q: np.ndarray) -> list[np.ndarray]:
+    def scores(self, q: np.ndarray) -> list[np.ndarray]:
+        """Scores of the queries' rows against the clusters of each table, FP32 [R, C]."""
+        q = flush(q)
         heads = q.shape[1] // len(self.tables)
         own = self.kv_heads // len(self.tables)
         out = []
         for i, table in enumerate(self.tables):
             s = scores(q[:, i * heads : (i + 1) * heads], table.key_cluster(), own, self.params.dot)
-            out.append(codes(s.reshape(len(q) * heads, len(table)), self.params, self.head_dim))
+            out.append(s.reshape(len(q) * heads, len(table)))
         return out
 
 

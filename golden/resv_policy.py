@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from golden.numerics import BF16
-from golden.params import PAPER, ReSVParams, check
+from golden.params import ReSVParams, check
 from golden.policy import Policy, Selected, Shape, Step
 from golden.resv import ReSV, Retrieved
 
@@ -100,6 +100,3 @@ class ReSVPolicy(Policy):
             absent = self.layers[layer].cluster_of[i][missing[i * heads, : self.layers[layer].length]]
             pieces += heads * int((mask & (np.bincount(absent, minlength=len(mask)) > 0)).sum())
         return pieces
-
-
-PAPER_POLICY = ReSVPolicyParams(PAPER)  # section IV read literally

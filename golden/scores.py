@@ -13,6 +13,9 @@ Maps of a row, every code the same on every platform:
 * shift: s - min, scaled so that the maximum has the top value and rounded to the format, ties to even. A constant row
   has the top code everywhere.
 * clip: max(s, 0), the same. A row without a score above zero is all zeros (and then selects every cluster).
+* raw: s itself, for the paper's equations as they stand. No hardware: a code is a signed integer of `RAW_BITS` bits and
+  a sign, s in units of 2^-RAW_BITS of the power of two above the row's largest magnitude, rounded; a factor that all
+  scores of a row share changes no selection. Finite scores only.
 
 A NaN score has code 0 and takes no part in the row's maximum and minimum. If the maximum is infinite it has the top
 code and the rest of the row 0; a score of minus infinity has code 0 and takes no part in the minimum.
@@ -26,7 +29,7 @@ import numpy as np
 from golden.dot import dot
 from golden.elementwise import exp, score_code
 from golden.numerics import matmul, to_bf16
-from golden.params import DotFormat, ParamError, ReSVParams, ScoreFormat
+from golden.params import RAW_BITS, DotFormat, ParamError, ReSVParams, ScoreFormat, check
 from golden.vector import fma, order
 from golden.wicsum import encode, value
 
@@ -84,9 +87,11 @@ def _plain(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def codes(s: np.ndarray, params: ReSVParams, head_dim: int) -> np.ndarray:
-    """Score codes of `s` [R, C] FP32, rows apart, [R, C] uint16. `head_dim` scales the exp map alone."""
+    """Score codes of `s` [R, C] FP32, rows apart, [R, C] uint16 (raw: int64). `head_dim` scales the exp map alone."""
     if s.shape[1] == 0:
         return np.zeros(s.shape, np.uint16)
+    if params.score_map == "raw":
+        return raw_codes(s)
     if params.score_map == "vpe":
         return _vpe_codes(s, params.score, head_dim)
     if params.score_map == "exp" and np.isfinite(s).all():
@@ -110,6 +115,13 @@ def codes(s: np.ndarray, params: ReSVParams, head_dim: int) -> np.ndarray:
     last = (1 << params.score.bits) - 1
     out = np.where(at_top, last, encode(above / span * value(last, params.score), params.score))
     return out.astype(np.uint16)
+
+
+def raw_codes(s: np.ndarray) -> np.ndarray:
+    """Signed integers [R, C] int64 in proportion to scores `s`; `ParamError` for one that is not finite."""
+    check(bool(np.isfinite(s).all()), "scores", "infinite or NaN", "raw scores must be finite")
+    _, exponent = np.frexp(np.abs(s).max(axis=1, keepdims=True))
+    return np.rint(np.ldexp(s.astype(np.float64), RAW_BITS - exponent)).astype(np.int64)
 
 
 def _exp_codes(s: np.ndarray, fmt: ScoreFormat, head_dim: int) -> np.ndarray:

@@ -8,6 +8,9 @@ A row holds the score codes of C clusters (`ScoreFormat`) and their token counts
 - Selection "buckets" (section V-B, Figure 11): `n_buckets` of equal width in the code between the smallest and the
   largest of the row, whole buckets from the top until Acc > Th.
 
+With score map "raw" a code is its value, and may be negative (`golden.scores`): Acc then rises and falls, the prefix
+ends where it first exceeds Th, and where Sum is not above zero that is mostly at once. Hardware does not have it.
+
 No sum is rounded, whatever the format.
 """
 
@@ -16,7 +19,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from golden.params import ParamError, ReSVParams, ScoreFormat, check
+from golden.params import RAW_BITS, ParamError, ReSVParams, ScoreFormat, check
 
 
 @dataclass(frozen=True)
@@ -77,32 +80,38 @@ def select_rows(codes: np.ndarray, counts: np.ndarray, params: ReSVParams) -> Se
     codes, counts = np.asarray(codes), np.asarray(counts)
     check(codes.ndim == 2, "codes.shape", codes.shape, "must be [R, C]")
     check(counts.shape == codes.shape[1:], "counts.shape", counts.shape, f"must be [{codes.shape[1]}], as codes")
-    _check_range("codes", codes, params.score.bits)
+    raw = params.score_map == "raw"
+    if raw:
+        check(bool((np.abs(codes) <= 1 << RAW_BITS).all()), "codes", "too large", f"raw: at most 2^{RAW_BITS}")
+    else:
+        _check_range("codes", codes, params.score.bits)
     _check_range("counts", counts, params.count_bits)
     rows, clusters = codes.shape
     if clusters == 0:
         zero = np.zeros(rows, np.int64)
         return Selection(np.zeros((rows, 0), bool), zero, zero, zero, zero)
     # Sums beyond 63 bits (wide formats alone) are made of Python integers.
-    bits = params.score.value_bits + params.count_bits + clusters.bit_length()
+    bits = (RAW_BITS + 1 if raw else params.score.value_bits) + params.count_bits + clusters.bit_length()
     exact = np.int64 if bits <= 63 else object
     # Rank and index of a cluster in one integer: no two are equal, so any sort of them is the stable one of the ranks.
     low = clusters.bit_length()
-    unsigned = np.uint32 if params.score.bits + low <= 32 else np.uint64
-    top = codes.max(1, keepdims=True).astype(unsigned)
-    rank = top - codes.astype(unsigned)
+    unsigned = np.uint32 if params.score.bits + low <= 32 and not raw else np.uint64
+    top = codes.max(1, keepdims=True)
+    rank = (top - codes.astype(np.int64)).astype(unsigned)
     if params.selection == "buckets":
         rank = bucket(codes, params.n_buckets).astype(unsigned)
     key = (rank << unsigned(low)) | np.arange(clusters, dtype=unsigned)
     order = np.sort(key, axis=1)
     at = (order & unsigned((1 << low) - 1)).astype(np.int64)
-    ordered = np.take_along_axis(codes, at, 1) if params.selection == "buckets" else top - (order >> unsigned(low))
-    acc = _values(params.score).astype(exact).take(ordered)
+    ordered = np.take_along_axis(codes, at, 1)
+    acc = ordered.astype(exact) if raw else _values(params.score).astype(exact).take(ordered)
     acc *= counts.astype(exact).take(at)
     np.cumsum(acc, axis=1, out=acc)
     total = acc[:, -1].copy()
     th = threshold(total, params.ratio_q16)
-    last = np.minimum(np.count_nonzero(acc <= th[:, None], axis=1), clusters - 1)
+    enough = acc > th[:, None]
+    enough[:, -1] = True
+    last = enough.argmax(axis=1)
     cut = order[np.arange(rows), last][:, None]
     mask = key <= cut if params.selection == "exact" else rank <= cut >> unsigned(low)
     tokens = (mask.astype(np.float64) @ counts.astype(np.float64)).astype(np.int64)  # below 2^53

@@ -183,7 +183,7 @@ FIGURES = (
     retrieval("infinigenp", "50.8 % / 6.8 %"),
     retrieval("rekv", "58.4 % / 31.2 %"),
     retrieval("resv", "32.7 % / 2.5 %"),
-    retrieval("resv-paper", "32.7 % / 2.5 %"),
+    retrieval("resv-buckets", "32.7 % / 2.5 %"),
     Figure(
         "rekv over resv: tokens attended, frames",
         "V-Rex VI-E",
@@ -195,11 +195,11 @@ FIGURES = (
     ),
     Figure("resv: layers, frames", "V-Rex Fig. 20", "4.2 % to 44.0 %", ("resv",), lambda p: spread(p["resv"])),
     Figure(
-        "resv-paper: layers, frames",
+        "resv-buckets: layers, frames",
         "V-Rex Fig. 20",
         "4.2 % to 44.0 %",
-        ("resv-paper",),
-        lambda p: spread(p["resv-paper"]),
+        ("resv-buckets",),
+        lambda p: spread(p["resv-buckets"]),
     ),
     Figure(
         "infinigenp: layers, frames", "V-Rex Fig. 20", "all alike", ("infinigenp",), lambda p: spread(p["infinigenp"])

@@ -27,7 +27,7 @@ from scripts.commands import Command, Commands  # noqa: E402
 
 HARDWARE = ("presets", "generate", "ip", "synth", "power", "cycles", "sweep", "report", "demo", "asm")
 CHECKS = ("verify", "prove", "mutate", "stress", "coverage", "bench")
-STREAMS = ("trace", "figures", "policies", "speed", "stream", "codec")
+STREAMS = ("trace", "figures", "readings", "policies", "speed", "stream", "codec")
 SYSTEM = ("simulate", "evaluate", "fleet", "run", "stages", "prediction")
 
 app = typer.Typer(

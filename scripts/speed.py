@@ -17,14 +17,14 @@ from rich.table import Table
 from golden.codec import BLOCK, Recorded
 from golden.model import frequencies
 from golden.params import check
-from golden.policies import POLICIES, Entry, entry
+from golden.policies import ALL, Entry, entry
 from golden.policy import Block, History, Policy, Shape, Step, attention, bf16
 from golden.run import shape_of
 from golden.trace import Trace
 from scripts import console
 from scripts.quantity import number
 
-NAMES = [name for name in POLICIES if name not in ("resv-paper", "mosaic-eager")]
+NAMES = [name for name in ALL if name not in ("resv-buckets", "mosaic-eager")]
 BASE = 1e5  # rotary, of a synthetic stream
 ASKED = 8  # frames; while the cache fills, one in so many has queries, whose answer is not computed
 NOTE = (

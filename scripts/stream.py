@@ -19,7 +19,7 @@ from golden.codec import motion_class
 from golden.compare import ratios, series, summary
 from golden.files import replacing
 from golden.params import ParamError, check
-from golden.policies import POLICIES, Entry, entry, override
+from golden.policies import ALL, POLICIES, Entry, entry, override
 from golden.stream import TEXT, DecoderStream, Options, TraceStream, follow
 from scripts import comparison, console
 
@@ -145,7 +145,7 @@ def run_stream(video: str, entries: dict[str, Entry], options: Options, output: 
 
 def chosen(names: str, assignments: list[str]) -> dict[str, Entry]:
     """The entries asked for, with their parameters set, full attention first and always there."""
-    wanted = POLICIES if names == "all" else (name.strip() for name in names.split(","))
+    wanted = ALL if names == "all" else (name.strip() for name in names.split(","))
     entries = {name: entry(name) for name in [TEACHER, *wanted]}
     changes: dict[str, dict[str, str]] = {}
     for text in assignments:

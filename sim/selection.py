@@ -1,9 +1,9 @@
-"""Shares of the offloaded tokens that ReSV selects, measured on real streams: the paper's literal reading
-(`resv-paper`, a table a KV head, ratio 0.3, Th_hd 7) in the real decoder with 30 layers and 3 KV heads.
+"""Shares of the offloaded tokens that ReSV selects on real streams: `resv-buckets` (equal buckets, a table for each
+KV head, ratio 0.3, Th_hd 7) in the real decoder with 30 layers and 3 KV heads.
 
 `world`: 180 frames of 10 tokens, the paper's setting; NAME36: 56 frames of 36 tokens (`docs/comparison.md`). From
 
-    vrex stream world --policy resv-paper --tokens 10 --fps 15 --gop 16 --frames 180 -o build/selection
+    vrex stream world --policy resv-buckets --tokens 10 --fps 15 --gop 16 --frames 180 -o build/selection
     vrex simulate selection build/selection/results.json
 
 A share is (kept - resident) / (1 - resident) of a layer and head: recent window and sinks, which are never fetched, are
@@ -13,7 +13,7 @@ taken out, so that it holds for any cache length.
 import numpy as np
 
 
-def shares(results: dict, policy: str = "resv-paper") -> tuple[np.ndarray, float]:
+def shares(results: dict, policy: str = "resv-buckets") -> tuple[np.ndarray, float]:
     """Shares [layers, kv_heads] in frames and the mean share in generation, of a results.json of `vrex stream`."""
     r = results["policies"][policy]
     resident, text_resident = (r[stage]["kept"] - r[stage]["fetched"] for stage in ("frame", "generation"))

@@ -43,6 +43,15 @@ def stream(rng, n, n_hp, flips):
     return out
 
 
+def test_a_token_joins_the_first_cluster_that_is_near_enough():
+    """Distances 2 and 1 to two clusters: the reading "first" takes the older one; a full table the nearest."""
+    for join, want in (("nearest", 1), ("first", 0)):
+        table = Clusterer(ReSVParams(n_hp=8, th_hd=3, max_clusters=2, join=join))
+        assert [j.cluster for j in table.add_frame([0b0, 0b111])] == [0, 1]
+        assert table.add(0b011) == (want, False, 2, False, 1 if want else 2)
+        assert table.add(0b11111111) == (1, False, 2 + want, True, 5)
+
+
 @pytest.mark.parametrize("n_hp", [1, 16, 32, 64, 65, 256])
 @pytest.mark.parametrize("max_clusters", [1, 7, 100000])
 @pytest.mark.parametrize("th", ["none", "default", "all"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from golden import decoder as decoder_module
 from golden.decoder import Decoder, loss
 from golden.model import Model, frequencies
-from golden.params import ParamError
+from golden.params import READINGS, ParamError
 from golden.policies import POLICIES, Entry, entry, override
 from golden.policy import (
     Block,
@@ -43,7 +43,7 @@ SMALL = {  # parameters under which a policy must give something up on the fixtu
     "mosaic-eager": {"recent": "32"},
     "hybrid": {"recent_blocks": "2"},
     "resv": {"resv.recent": "32"},
-    "resv-paper": {"resv.recent": "32"},
+    **{f"resv-{name}": {"resv.recent": "32"} for name in READINGS if name != "resv"},
 }
 ALL = {  # parameters under which a policy attends to everything
     "infinigen": {"calibrate": "8", "generation_ratio": "1"},
@@ -54,9 +54,10 @@ ALL = {  # parameters under which a policy attends to everything
     "mosaic-eager": {"recent": "32", "ratio": "1"},
     "hybrid": {"ssm": "disabled"},
     "resv": {"resv.recent": "32", "resv.ratio_q16": "65536"},
-    "resv-paper": {"resv.recent": "32", "resv.ratio_q16": "65536"},
+    **{f"resv-{name}": {"resv.recent": "32", "resv.ratio_q16": "65536"} for name in ("exact", "buckets", "first")},
 }
-EXACT = [name for name in POLICIES if name != "oaken"]  # stores K and V as they are
+# Oaken does not store K and V as they are; raw scores that are negative never give back what exceeds a ratio of 1.
+EXACT = [name for name in POLICIES if name not in ("oaken", "resv-equations")]
 
 MODEL = Model(1e-5, 100.0, frequencies(100.0, 8), (True, True))  # of two recorded layers
 
@@ -161,7 +162,7 @@ TIGHT = {
     "mosaic-eager": {"recent": "3", "build": "2", "ratio": "0.3", "cluster_tokens": "3"},
     "hybrid": {"block_tokens": "2", "recent_blocks": "2"},
     "resv": {"resv.recent": "3", "resv.sinks": "2", "resv.max_clusters": "6"},
-    "resv-paper": {"resv.recent": "3", "resv.sinks": "2"},
+    **{f"resv-{name}": {"resv.recent": "3"} for name in READINGS if name != "resv"},
 }
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from math import exp, sqrt
+from math import exp, frexp, sqrt
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from golden.dre import DreModel
 from golden.hashing import hyperplanes, to_int
 from golden.kvmap import KvMap
 from golden.numerics import to_bf16
-from golden.params import PAPER, ReSVParams, ScoreFormat
+from golden.params import READINGS, ReSVParams, ScoreFormat
 from golden.resv import ReSV, attend, probabilities
 from golden.scores import exp_codes
 from golden.trace import Trace
@@ -55,6 +55,8 @@ class Brute:
         h = sum(1 << i for i, plane in enumerate(self.planes) if dot(key, plane) > 0)
         distances = [(bin(c["hash"] ^ h).count("1"), i) for i, c in enumerate(self.clusters)]
         distance, nearest = min(distances, default=(self.p.n_hp + 9, 0))
+        if self.p.join == "first":
+            distance, nearest = next(((d, i) for d, i in distances if d < self.p.th_hd), (distance, nearest))
         if distance >= self.p.th_hd and len(self.clusters) < self.p.max_clusters:
             nearest = len(self.clusters)
             self.clusters.append({"hash": h, "tokens": [], "sum": np.zeros(len(key), np.float32), "count": 0})
@@ -66,13 +68,16 @@ class Brute:
         return h, nearest
 
     def select(self, query, piece):
-        """Clusters of one row; `piece` is the key slice that the query's head uses. The exp map only."""
+        """Clusters of one row; `piece` is the key slice that the query's head uses. The maps exp and raw only."""
         means = [to_bf16(c["sum"] / np.float32(c["count"]))[piece] for c in self.clusters]
         s = [float(np.float32(float(dot(query, m)))) for m in means]
         step = 256 * 1.4426950408889634 / sqrt(self.head_dim)
         table = exp_codes(self.p.score).tolist()
         code = [table[min(round((max(s) - x) * step), len(table) - 1)] for x in s]
-        weight = [value(x, self.p.score) * c["count"] for x, c in zip(code, self.clusters, strict=True)]
+        values = [value(x, self.p.score) for x in code]
+        if self.p.score_map == "raw":
+            code = values = [round(Fraction(x) * Fraction(2) ** (30 - max(frexp(y)[1] for y in s))) for x in s]
+        weight = [x * c["count"] for x, c in zip(values, self.clusters, strict=True)]
         total, acc, chosen = sum(weight), 0, set()
         if self.p.selection == "exact":
             groups = [[i] for i in sorted(range(len(code)), key=lambda i: (-code[i], i))]
@@ -91,7 +96,9 @@ class Brute:
 CASES = {
     "layer": SMALL,
     "head": replace(SMALL, scope="head"),
-    "buckets": replace(PAPER, n_hp=16, th_hd=4, recent=12, sinks=3, n_buckets=4),
+    "equations": replace(READINGS["equations"], n_hp=16, th_hd=4, recent=12),
+    "first": replace(READINGS["first"], n_hp=16, th_hd=5, recent=12, sinks=3),
+    "buckets": replace(READINGS["buckets"], n_hp=16, th_hd=4, recent=12, sinks=3, n_buckets=4),
     "full": replace(SMALL, max_clusters=3, count_bits=3),
     "fixed point": replace(SMALL, score=ScoreFormat(0, 16), ratio_q16=9000),
     "no sinks, short window": replace(SMALL, sinks=0, recent=1),

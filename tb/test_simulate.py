@@ -77,7 +77,7 @@ def test_resident_tokens_are_no_share():
         "frame": {"kept": 0.7, "fetched": 0.3},
         "generation": {"kept": 0.2, "fetched": 0.1},
     }
-    frame, text = shares({"policies": {"resv-paper": policy}})
+    frame, text = shares({"policies": {"resv-buckets": policy}})
     assert frame[0].tolist() == pytest.approx([0.0, 1.0])
     assert text == pytest.approx(0.1 / 0.9)
 

@@ -132,7 +132,7 @@ def test_command_takes_a_trace():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--policy", "resv-paper"), "has no PyTorch implementation"),
+        (("--policy", "resv-buckets"), "has no PyTorch implementation"),
         (("--policy", "none"), "must be one of"),
         (("--cache", "10,x"), "must be positive integers"),
         (("--heads", "9,3"), "must be query heads, KV heads, head size"),

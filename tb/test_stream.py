@@ -22,7 +22,7 @@ import golden.stream
 import scripts.stream
 from golden import decoder, vision
 from golden.compare import of_policy, ratios, series, summary
-from golden.policies import POLICIES, override
+from golden.policies import ALL, POLICIES, override
 from golden.run import Record
 from golden.trace import TENSORS
 from scripts import comparison
@@ -312,7 +312,7 @@ def test_a_fallback_is_stated(kind, frames, note, gop, odd, small_models, no_plo
                 "--depth", 1, "-o", tmp_path / "x", "--json")  # fmt: skip
     assert done.exit_code == 0, done.stderr
     results = json.loads(done.stdout)
-    assert list(results["policies"]) == list(POLICIES)
+    assert list(results["policies"]) == list(ALL)
     stated = [] if note is None or gop and kind == "vectorless" else [note]
     assert [text[: len(note or "")] for text in results["fallbacks"]] == stated
     assert all(text in (tmp_path / "x" / "report.md").read_text() for text in results["fallbacks"])
@@ -551,7 +551,7 @@ def test_length_table_has_each_quarter_s_end():
 
 
 def test_all_policies_by_one_word():
-    assert list(chosen("all", [])) == list(POLICIES)
+    assert list(chosen("all", [])) == list(ALL)
     assert list(chosen("resv, full", [])) == ["full", "resv"]
 
 

@@ -42,6 +42,25 @@ def brute(codes, counts, p: ReSVParams) -> tuple[set[int], int]:
     return chosen, sum(weight)
 
 
+@given(
+    st.lists(st.tuples(st.integers(-(1 << 30), 1 << 30), st.integers(1, 9)), min_size=1, max_size=30),
+    st.integers(0, 65536),
+)
+@settings(max_examples=200, deadline=None)
+def test_raw_scores_by_the_equations(row, ratio_q16):
+    """Equations 1 to 3 on signed scores, in rationals: the shortest prefix, though its sum may fall again."""
+    scores, counts = (list(x) for x in zip(*row, strict=True))
+    total = sum(s * n for s, n in row)
+    acc, want = 0, []
+    for i in sorted(range(len(row)), key=lambda i: (-scores[i], i)):
+        want.append(i)
+        acc += scores[i] * counts[i]
+        if acc > Fraction(total * ratio_q16, 65536):
+            break
+    got = select(np.array(scores), np.array(counts), ReSVParams(score_map="raw", ratio_q16=ratio_q16))
+    assert (np.flatnonzero(got.mask).tolist(), got.total) == (sorted(want), total)
+
+
 @st.composite
 def rows(draw):
     fmt = draw(st.sampled_from(FORMATS))
