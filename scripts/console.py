@@ -131,6 +131,14 @@ def unit_params(unit: str, preset_name: str, assignments: list[str] | None) -> o
     return own
 
 
+def check_used(command: str, assignments: list[str] | None, used: tuple[str, ...]) -> None:
+    """`ParamError` for a -p that is none of `used`, the parameters on which a command's figures depend."""
+    for text in assignments or []:
+        name = text.partition("=")[0]
+        fix = f"has no effect on `vrex {command}`, which depends on {', '.join(used)}: leave it out"
+        check(name in used or name in {n.rpartition(".")[2] for n in used}, "-p", text, fix)
+
+
 def chosen(unit: str, preset_name: str, assignments: list[str] | None) -> tuple[str, SystemParams, Emitted | None]:
     """A unit by its name, or by the folder that `vrex generate` wrote: then with the Verilog and the parameters there.
 

@@ -62,6 +62,14 @@ GROUPS = {  # what a table is of: its note, its figures
     ),
 }
 
+# Parameters that move the figures: of one table and one WTU core; both selections are measured, and the HCU both ways.
+USED = (
+    *(f"hcu.{n}" for n in ("n_h", "n_w", "n_hp", "clusters", "frame", "count_bits")),
+    *(f"wtu.{n}" for n in ("n_w", "clusters", "score", "count_bits", "n_buckets", "double_buffer", "walk_ahead")),
+    *(f"wtu.{n}" for n in ("bin_bits", "list_depth", "count_digit")),
+    *(f"kvmu.{n}" for n in ("clusters", "blocks", "block_slots", "recent", "entry_bytes", "boundary")),
+)
+
 
 def command(
     traces: Annotated[list[Path], typer.Argument(help="Trace files of `vrex trace`.")],
@@ -76,6 +84,7 @@ def command(
     rows = []
     with console.one_line_errors():
         p = console.params(preset, param).core.dre
+        console.check_used("cycles", param, USED)
         f = console.function(p, th_hd, ratio)
         for path in traces:
             found = list(tables(Trace.load(path), f, queries))

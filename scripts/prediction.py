@@ -15,6 +15,7 @@ from golden.params import check
 from hdl.params import CoreParams
 from scripts import console
 from scripts.stages import CLUSTER_TOKENS, LLAMA, LONGEST, measure
+from scripts.stages import USED as STAGES
 from sim.core import CoreTime, Retrieval
 from sim.sequencer import Step, trace
 
@@ -22,6 +23,13 @@ LAST = "values"  # what comes after it is the same with and without retrieval
 SELECT = 30  # cycles from a WTU's second pass over a row to the first burst of its set
 # Where the arrays lie: apart from each other, so that no burst is cut otherwise than alone.
 WEIGHTS, KV, DEVICE, HOME = (1 << n for n in (34, 36, 37, 38))
+
+# Parameters that move the figures, besides those of the stages.
+USED = (
+    *STAGES,
+    *("lxe.copies", "hcu.n_h", "hcu.n_w", "hcu.n_hp", "wtu.n_w"),
+    *("kvmu.recent", "kvmu.entry_bytes", "kvmu.boundary"),
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,7 @@ def command(
     """What KV prediction leaves visible of a layer of Llama-3 8B on a core."""
     with console.one_line_errors():
         p = console.params(preset, param).core
+        console.check_used("prediction", param, USED)
         lengths = track(cached, "passes", console=console.err, transient=True)
         rows = [predict(p, tokens, n, share, recent, latency) for n in lengths]
     if json:

@@ -24,6 +24,14 @@ NOTE = (
     "of the bus. Reads, writes: the latency of all bursts, divided by how many may be under way. Limit: the largest."
 )
 
+# Parameters that move the figures; the ring's entries are an option.
+USED = (
+    *(f"dpe.{n}" for n in ("n_h", "n_w", "w_depth", "x_depth")),
+    *(f"vpe.{n}" for n in ("n_w", "depth")),
+    *(f"lxe.{n}" for n in ("i_depth", "queue", "words", "bus_bytes", "bursts", "burst_bytes")),
+    *("hcu.clusters", "wtu.clusters", "kvmu.clusters"),
+)
+
 
 @dataclass(frozen=True)
 class StageCycles:
@@ -62,6 +70,7 @@ def command(
     """Cycles of a layer of Llama-3 8B, stage by stage."""
     with console.one_line_errors():
         p = console.params(preset, param).core
+        console.check_used("stages", param, USED)
         rows = [row for n in cached for row in measure(p, tokens, n, share, recent, latency)]
     if json:
         console.print_json([asdict(row) | {"limit": row.limit} for row in rows])

@@ -75,7 +75,8 @@ def command(
         _check_some(design, some)
         unread = effects.unread(space, some, lambda point: evaluate.task(design(point), objectives, settings).key)
         told = [f"{a.given}: no objective of {', '.join(objectives)} depends on it; leave it out" for a in unread]
-        _warn(told, json)
+        for line in [] if json else told:
+            console.note(line)
         database = stack.enter_context(Database(folder / "sweep.db"))
         bar = stack.enter_context(_progress(json or not console.err.is_terminal))
         task = bar.add_task("points", total=search or len(asked), end="")
@@ -105,7 +106,8 @@ def command(
     late = effects.warnings(tuple(a for a in space if a not in unread), asked, rows, objectives)
     if dropped:
         late.append(f"{len(dropped)} points that are no design were dropped, the first: {dropped[0]}")
-    _warn(late, json)
+    for line in [] if json else late:
+        console.note(line)
     if json:
         found = [{"point": p, "result": r.result, "error": r.error} for p, r in zip(shown, rows, strict=True)]
         console.print_json({"points": found, "front": best, "chosen": choice, "warnings": told + late})
@@ -147,11 +149,6 @@ def _feasible(design, dropped: list[str], point: points.Point) -> bool:
 def _progress(quiet: bool) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, TextColumn("{task.fields[end]}"), console=console.err, disable=quiet)
-
-
-def _warn(lines: list[str], quiet: bool) -> None:
-    for line in [] if quiet else lines:
-        console.err.print(f"[yellow]warning:[/] {line}", highlight=False, soft_wrap=True)
 
 
 def _end(left: float | None) -> str:

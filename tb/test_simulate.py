@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from hdl.params import preset
-from scripts import evaluate
+from hdl.params import flat, preset
+from scripts import cycles as cycles_command
+from scripts import evaluate, prediction
 from scripts import simulate as simulate_command
+from scripts import stages as stages_command
 from scripts.main import app
 from sim import accelerator, evaluate_limits, units
 from sim.dpe import DpeTime
@@ -472,6 +474,19 @@ def test_every_option_has_an_effect_or_is_refused(what, tmp_path, monkeypatch):
     assert {name for name in ("cache", "batch", "on") if not vrex("simulate", what, *GIVEN[name]).exit_code} == (
         set() if what in ("memories", "selection") else {"cache", "batch", "on"}
     )
+
+
+@pytest.mark.parametrize("module", [cycles_command, stages_command, prediction])
+def test_parameters_without_effect_are_refused(module):
+    """All but those of `USED`, before anything is computed; a name that there is not stays unknown."""
+    command = [module.__name__.rpartition(".")[2], *(["x"] if module is cycles_command else [])]
+    assert set(module.USED) <= set(flat(preset("core")))
+    for name, value in flat(preset("core")).items():
+        if name not in module.USED:
+            run = vrex(*command, "-p", f"{name}={value}")
+            assert run.exit_code == 2
+            assert f"-p='{name}={value}': has no effect on `vrex {command[0]}`" in run.stderr
+    assert "unknown" in vrex(*command, "-p", "n_q=3").stderr
 
 
 @pytest.mark.parametrize(
