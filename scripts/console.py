@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
+from amaranth.hdl import UnusedElaboratable
 from rich.console import Console
 from rich.text import Text
 
@@ -112,6 +114,7 @@ def note(message: str) -> None:
 def fail(message: str, code: int) -> NoReturn:
     """End the command with one line."""
     error(message)
+    warnings.simplefilter("ignore", UnusedElaboratable)  # components were left half-way, which nobody need be told
     raise typer.Exit(code) from None
 
 

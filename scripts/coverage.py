@@ -38,7 +38,11 @@ def command(
         with Progress(console=console.err, transient=True, disable=json or not console.err.is_terminal) as bar:
             task = bar.add_task("tests", total=len(unit))
             for name in unit:
-                subject, every = SUBJECTS[name], measure(SUBJECTS[name])
+                subject = SUBJECTS[name]
+                try:
+                    every = measure(subject)
+                except AssertionError as e:  # of a bench, or of a comparison
+                    console.fail(f"{name}: its tests fail: {e}", 1)
                 verilog = subject.emitted().verilog
                 source = Source(verilog)
                 excluded, bad = left_out(every, verilog, listed.get(name, {}))

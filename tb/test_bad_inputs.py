@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import tb.runner
@@ -24,6 +25,9 @@ TYPED = {
     "generate hcu -p =3": "must look like name=value",
     "trace world": "--output",
     "asm": "Missing argument",
+    "policies --nope": "No such option",
+    "presets --save my.txt": "must end in .toml",
+    "readings nowhere": "nowhere: cannot be read",
     # Units, presets, parameters.
     "generate hcux": "unit='hcux': must be one of",
     "generate hcu --preset big": "preset='big': must be one of",
@@ -275,6 +279,16 @@ def refused(place: Path, line: str) -> str:
 @pytest.mark.parametrize("line", TYPED)
 def test_is_one_line(line, place):
     assert TYPED[line] in refused(place, line)
+
+
+def test_every_command_is_typed_wrongly():
+    assert {line.split()[0] for line in TYPED} >= get_command(app).commands.keys()
+
+
+def test_no_environment_is_needed(monkeypatch):
+    """`env -i vrex verify` finds the compiler where a shell without a PATH would."""
+    monkeypatch.delenv("PATH")
+    assert tb.runner.verilator_env()["PATH"].endswith(os.defpath)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The `vrex` command as a user meets it: results, --json, one-line errors, exit codes, nothing half-written."""
 
+import gc
 import json
 import re
 import signal
@@ -8,6 +9,8 @@ from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
+from amaranth import Elaboratable, Module
+from amaranth.hdl import Fragment
 from typer.testing import CliRunner
 
 from hdl.params import PRESETS, flat, override
@@ -190,3 +193,22 @@ def test_an_interrupt_ends_the_command(where, monkeypatch):
     monkeypatch.setattr("scripts.presets.flat", flat)
     run = vrex("presets")
     assert (run.exit_code, run.stderr) == (130, "error: interrupted\n")
+
+
+def test_components_that_an_error_leaves_half_way_are_not_told_of(monkeypatch, recwarn):
+    left = []
+
+    class Half(Elaboratable):
+        def elaborate(self, platform):
+            pass
+
+    def flat(params):
+        Fragment.get(Module(), None)  # from the first elaboration on, Amaranth tells of what is not used
+        left.append(Half())
+        raise ValueError("n_w=3: wrong")
+
+    monkeypatch.setattr("scripts.presets.flat", flat)
+    assert vrex("presets").stderr == "error: n_w=3: wrong\n"
+    left.clear()
+    gc.collect()
+    assert not recwarn

@@ -12,6 +12,7 @@ from hdl.emit import Emitted
 from scripts import coverage as command
 from scripts.main import app
 from tb.coverage import Point, Source, counts, lcov, left_out, measure, missed, read, without
+from tb.runner import BenchError
 from tb.subjects import SUBJECTS, Subject
 
 
@@ -156,6 +157,15 @@ def test_below_98_percent_or_with_a_wrong_name_the_command_fails(tmp_path, monke
     assert row["line"] == {"hit": 0, "total": 0, "excluded": 1}
     assert ("then" in (tmp_path / "u.missed").read_text()) == (not hits and not out)
     assert "All values of the select have an arm." in (tmp_path / "u.excluded").read_text()
+
+
+def test_tests_that_fail_are_told_of(tmp_path, monkeypatch):
+    def fails(_):
+        raise BenchError("o[3] differs")
+
+    monkeypatch.setattr(command, "measure", fails)
+    run = CliRunner().invoke(app, ["coverage", "cluster_set", "-o", str(tmp_path / "out")])
+    assert (run.exit_code, run.stderr) == (1, "error: cluster_set: its tests fail: o[3] differs\n")
 
 
 @pytest.mark.slow
