@@ -23,6 +23,7 @@ QUEUE = 64  # accesses that a channel's controller looks at
 CHUNK = 256  # bytes in a row of a channel before the next channel follows
 SAMPLE = 2  # channels that an efficiency is measured on
 FOREVER = 1 << 62
+ACCESS, ACTIVATE, PRECHARGE = range(3)  # kinds of commands, the first of those that could go in a clock first
 STARVE = 16  # column accesses that may pass an older request of the same bank before its row is closed for it
 
 
@@ -160,128 +161,170 @@ class Channel:
 
     def run(self, arrival: list, bank: list, row: list, write: list, until: int = FOREVER) -> tuple[list, list]:
         """Clock in which each access enters the queue, and in which its last byte is there (0: not before `until`)."""
-        t, clocks = self.t, self.t.clocks
-        beat, ccd_l, rcd, rp, ras = clocks(t.beat), clocks(t.ccd_l), clocks(t.rcd), clocks(t.rp), clocks(t.ras)
-        rrd_s, rrd_l, faw, rtp, wr = (clocks(x) for x in (t.rrd_s, t.rrd_l, t.faw, t.rtp, t.wr))
-        read_to_write = t.turn_rw
-        write_to_read_s, write_to_read_l = t.cwl + beat + clocks(t.wtr_s), t.cwl + beat + clocks(t.wtr_l)
-        write_to_pre = t.cwl + beat + wr
-        groups, banks = t.groups, t.groups * t.banks
-        refi = clocks(t.refi) if self.refresh == "all" else clocks(t.refi / banks)
-        due = refi if self.refresh != "none" else FOREVER
-        turn = 0  # bank that is refreshed next
-
         n = len(arrival)
-        entered, ended = [0] * n, [0] * n
-        waiting: list[deque[int]] = [deque() for _ in range(banks)]
-        active: set[int] = set()  # banks with something queued
-        open_row = [-1] * banks
-        passed = [0] * banks  # column accesses past the bank's oldest request
-        act_ok, cas_ok, pre_ok = [0] * banks, [0] * banks, [0] * banks
-        act_any, act_group = 0, [0] * groups
-        cas_any, cas_group = [0, 0], [[0] * groups, [0] * groups]  # by direction
-        window: deque[int] = deque([-(1 << 40)] * 4, 4)
-        row_bus = column_bus = now = done = following = held = 0
-        while done < n and now <= until:
-            if not held:
-                now = max(now, arrival[following])
-            while following < n and held < self.queue and arrival[following] <= now:
-                b = bank[following]
-                waiting[b].append(following)
-                active.add(b)
-                entered[following] = max(now, arrival[following])
-                following += 1
-                held += 1
-            best = None
-            for b in active:
-                queue = waiting[b]
-                oldest = queue[0]
-                at = open_row[b]
-                if at < 0:
-                    when, kind, i = max(act_ok[b], act_any, act_group[b % groups], window[0] + faw, row_bus), 1, oldest
-                else:
-                    i = oldest
-                    if row[i] != at:
-                        i = -1
-                        if passed[b] < STARVE:
-                            for other in queue:
-                                if row[other] == at:
-                                    i = other
-                                    break
-                    if i < 0:
-                        when, kind, i = max(pre_ok[b], row_bus), 2, oldest
-                    else:
-                        w, g = write[i], b % groups
-                        when, kind = max(cas_ok[b], cas_any[w], cas_group[w][g], column_bus), 0
-                candidate = (when if when > now else now, kind, i, b)
-                if best is None or candidate < best:
-                    best = candidate
-            when, kind, i, b = best
-            if following < n and held < self.queue and arrival[following] <= when and arrival[following] > now:
-                now = arrival[following]
-                continue
-            if when >= due:  # the refresh goes before
-                if self.refresh == "all":
-                    start = max([due, row_bus, *(pre_ok[k] for k in range(banks) if open_row[k] >= 0)])
-                    closed = start + rp if any(r >= 0 for r in open_row) else max([start, *act_ok])
-                    act_ok = [closed + clocks(t.rfc)] * banks
-                    open_row = [-1] * banks
-                    self.commands.append((closed, "REF", -1, -1))
-                else:
-                    k = turn
-                    start = max(due, row_bus, pre_ok[k] if open_row[k] >= 0 else act_ok[k])
-                    closed = start + rp if open_row[k] >= 0 else start
-                    act_ok[k] = closed + clocks(t.rfc_bank)
-                    self.commands.append((closed, "REF", k, -1))
-                    open_row[k] = -1
-                    turn = (turn + 1) % banks
-                due += refi
-                continue
-            now = when
-            g = b % groups
-            if kind == 1:
-                open_row[b] = row[i]
-                cas_ok[b], pre_ok[b] = when + rcd, when + ras
-                act_any, act_group[g] = when + rrd_s, when + rrd_l
-                window.append(when)
-                passed[b] = 0
-                self.commands.append((when, "ACT", b, row[i]))
-                row_bus = when + t.act_slots
-                if not t.split_bus:
-                    column_bus = row_bus
-                continue
-            if kind == 2:
-                open_row[b] = -1
-                act_ok[b] = when + rp
-                self.commands.append((when, "PRE", b, -1))
-                row_bus = when + 1
-                if not t.split_bus:
-                    column_bus = when + 1
-                continue
-            self.commands.append((when, "WR" if write[i] else "RD", b, row[i]))
-            column_bus = when + 1
-            if not t.split_bus:
-                row_bus = when + 1
-            if write[i]:
-                cas_any[1], cas_group[1][g] = when + beat, when + ccd_l
-                cas_any[0] = max(cas_any[0], when + write_to_read_s)
-                cas_group[0][g] = max(cas_group[0][g], when + write_to_read_l)
-                pre_ok[b] = max(pre_ok[b], when + write_to_pre)
-                ended[i] = when + t.cwl + beat
+        queue = _Queue(arrival, bank, row, write, self.queue, self.t.groups * self.t.banks)
+        banks = _Banks(self.t, self.refresh, self.commands)
+        now = 0
+        while queue.done < n and now <= until:
+            if not queue.held:
+                now = max(now, arrival[queue.following])
+            queue.fill(now)
+            when, kind, i, b = banks.best(queue, now)
+            if queue.arrives <= when:
+                now = queue.arrives
+            elif when >= banks.due:  # the refresh goes before
+                banks.refresh()
             else:
-                cas_any[0], cas_group[0][g] = when + beat, when + ccd_l
-                cas_any[1] = max(cas_any[1], when + read_to_write)
-                pre_ok[b] = max(pre_ok[b], when + rtp)
-                ended[i] = when + t.cl + beat
-            queue = waiting[b]
-            if queue[0] == i:
-                queue.popleft()
-                passed[b] = 0
+                now = when
+                if kind == ACCESS:
+                    queue.ended[i] = banks.access(when, b, row[i], write[i])
+                    banks.passed[b] = 0 if queue.take(i, b) else banks.passed[b] + 1
+                elif kind == ACTIVATE:
+                    banks.activate(when, b, row[i])
+                else:
+                    banks.precharge(when, b)
+        return queue.entered, queue.ended
+
+
+class _Queue:
+    """The accesses that a controller looks at, by bank."""
+
+    def __init__(self, arrival: list, bank: list, row: list, write: list, size: int, banks: int):
+        self.arrival, self.bank, self.row, self.write, self.size = arrival, bank, row, write, size
+        self.entered, self.ended = [0] * len(arrival), [0] * len(arrival)
+        self.waiting: list[deque[int]] = [deque() for _ in range(banks)]
+        self.active: set[int] = set()  # banks with something queued
+        self.following = 0  # the next access to enter
+        self.held = 0
+        self.done = 0
+
+    @property
+    def arrives(self) -> int:
+        """When the next access can enter: never, if there is none or no room."""
+        return self.arrival[self.following] if self.held < self.size and self.following < len(self.arrival) else FOREVER
+
+    def fill(self, now: int) -> None:
+        """Take what has arrived."""
+        while self.arrives <= now:
+            i = self.following
+            self.waiting[self.bank[i]].append(i)
+            self.active.add(self.bank[i])
+            self.entered[i] = now
+            self.following += 1
+            self.held += 1
+
+    def take(self, i: int, b: int) -> bool:
+        """Access `i` of bank `b` is done; whether it was the bank's oldest."""
+        queue = self.waiting[b]
+        oldest = queue[0] == i
+        queue.remove(i)
+        if not queue:
+            self.active.discard(b)
+        self.held -= 1
+        self.done += 1
+        return oldest
+
+
+class _Banks:
+    """What each bank has open, and from when on it, its group and the buses may get the next command of a kind."""
+
+    def __init__(self, t: DramTiming, refresh: str, commands: list[tuple[int, str, int, int]]):
+        self.t, self.commands = t, commands
+        banks = t.groups * t.banks
+        self.all_banks = refresh == "all"
+        self.refi = t.clocks(t.refi) if self.all_banks else t.clocks(t.refi / banks)
+        self.due = self.refi if refresh != "none" else FOREVER
+        self.turn = 0  # bank that is refreshed next
+        self.faw, self.beat, self.rcd, self.ras, self.rp, self.rrd_s, self.rrd_l = map(
+            t.clocks, (t.faw, t.beat, t.rcd, t.ras, t.rp, t.rrd_s, t.rrd_l)
+        )
+        # Columns of a direction may follow a column of either: [of which][after which], other groups and the same one.
+        beat = self.beat
+        to_read_s, to_read_l = t.cwl + beat + t.clocks(t.wtr_s), t.cwl + beat + t.clocks(t.wtr_l)
+        ccd_l = t.clocks(t.ccd_l)
+        self.cas_s, self.cas_l = ((beat, to_read_s), (t.turn_rw, beat)), ((ccd_l, to_read_l), (0, ccd_l))
+        self.to_pre = t.clocks(t.rtp), t.cwl + beat + t.clocks(t.wr)  # after a read, after a write
+        self.open_row = [-1] * banks
+        self.passed = [0] * banks  # column accesses past the bank's oldest request
+        self.act_ok, self.cas_ok, self.pre_ok = [0] * banks, [0] * banks, [0] * banks
+        self.act_any, self.act_group = 0, [0] * t.groups
+        self.cas_any, self.cas_group = [0, 0], [[0] * t.groups, [0] * t.groups]  # by direction
+        self.window: deque[int] = deque([-(1 << 40)] * 4, 4)  # the last four activations
+        self.row_bus = self.column_bus = 0
+
+    def best(self, queue: _Queue, now: int) -> tuple[int, int, int, int]:
+        """The earliest command that brings a bank's best request on: clock, kind, access, bank."""
+        row, write, groups, found = queue.row, queue.write, self.t.groups, None
+        for b in queue.active:
+            waiting, opened = queue.waiting[b], self.open_row[b]
+            i, g = waiting[0], b % groups
+            hit = i if row[i] == opened else -1
+            if hit < 0 <= opened and self.passed[b] < STARVE:
+                hit = next((other for other in waiting if row[other] == opened), -1)
+            if opened < 0:
+                kind = ACTIVATE
+                when = max(self.act_ok[b], self.act_any, self.act_group[g], self.window[0] + self.faw, self.row_bus)
+            elif hit < 0:
+                kind, when = PRECHARGE, max(self.pre_ok[b], self.row_bus)
             else:
-                queue.remove(i)
-                passed[b] += 1
-            if not queue:
-                active.discard(b)
-            held -= 1
-            done += 1
-        return entered, ended
+                i, w = hit, write[hit]
+                kind, when = ACCESS, max(self.cas_ok[b], self.cas_any[w], self.cas_group[w][g], self.column_bus)
+            candidate = (when if when > now else now, kind, i, b)
+            if found is None or candidate < found:
+                found = candidate
+        return found
+
+    def refresh(self) -> None:
+        """All banks, or the bank whose turn it is, closed first."""
+        t, rp, opened = self.t, self.rp, self.open_row
+        if self.all_banks:
+            closing = [ok for ok, r in zip(self.pre_ok, opened, strict=True) if r >= 0]
+            start = max([self.due, self.row_bus, *closing])
+            closed = start + rp if closing else max([start, *self.act_ok])
+            self.act_ok = [closed + t.clocks(t.rfc)] * len(opened)
+            self.open_row = [-1] * len(opened)
+            self.commands.append((closed, "REF", -1, -1))
+        else:
+            k = self.turn
+            start = max(self.due, self.row_bus, self.pre_ok[k] if opened[k] >= 0 else self.act_ok[k])
+            closed = start + rp if opened[k] >= 0 else start
+            self.act_ok[k] = closed + t.clocks(t.rfc_bank)
+            self.commands.append((closed, "REF", k, -1))
+            opened[k] = -1
+            self.turn = (k + 1) % len(opened)
+        self.due += self.refi
+
+    def activate(self, when: int, b: int, row: int) -> None:
+        """Open a row."""
+        t = self.t
+        self.open_row[b] = row
+        self.cas_ok[b], self.pre_ok[b] = when + self.rcd, when + self.ras
+        self.act_any, self.act_group[b % t.groups] = when + self.rrd_s, when + self.rrd_l
+        self.window.append(when)
+        self.passed[b] = 0
+        self.commands.append((when, "ACT", b, row))
+        self.row_bus = when + t.act_slots
+        if not t.split_bus:
+            self.column_bus = self.row_bus
+
+    def precharge(self, when: int, b: int) -> None:
+        """Close the open row."""
+        self.open_row[b] = -1
+        self.act_ok[b] = when + self.rp
+        self.commands.append((when, "PRE", b, -1))
+        self.row_bus = when + 1
+        if not self.t.split_bus:
+            self.column_bus = when + 1
+
+    def access(self, when: int, b: int, row: int, write: int) -> int:
+        """Read or write in the open row; returns the clock in which the last byte is there."""
+        t, g = self.t, b % self.t.groups
+        self.commands.append((when, "WR" if write else "RD", b, row))
+        self.column_bus = when + 1
+        if not t.split_bus:
+            self.row_bus = when + 1
+        for w in (0, 1):
+            self.cas_any[w] = max(self.cas_any[w], when + self.cas_s[w][write])
+            self.cas_group[w][g] = max(self.cas_group[w][g], when + self.cas_l[w][write])
+        self.pre_ok[b] = max(self.pre_ok[b], when + self.to_pre[write])
+        return when + (t.cwl if write else t.cl) + self.beat
