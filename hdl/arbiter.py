@@ -16,6 +16,7 @@ from hdl.leaf import place
 from hdl.manager_port import ManagerPort, Slice
 from hdl.named import comb
 from hdl.params import SystemParams, bits_for
+from hdl.unit import Unit
 
 _AHEAD = 8  # bursts whose addresses can be out before their data
 
@@ -88,7 +89,7 @@ class RoundRobin(wiring.Component):
         return m
 
 
-class Arbiter(wiring.Component):
+class Arbiter(Unit):
     """Joins 2 * cores AXI4 managers (core i has numbers 2 i, of its LXE, and 2 i + 1, of its retriever) on one port.
 
     AR and AW are granted in turn, bursts whole. The ID is the manager's number; the memory may answer different IDs
@@ -120,24 +121,21 @@ class Arbiter(wiring.Component):
     Source: V-Rex section V-A, Fig. 10 (N cores on one memory); AXI4 (ARM IHI 0022) A5.
     """
 
+    COUNTERS = ("reads", "writes", "read_beats", "write_beats", "read_waits", "write_waits")
+
     def __init__(self, p: SystemParams):
-        self.p, self.managers = p, 2 * p.cores
+        self.managers = 2 * p.cores
         p.core.lxe_format()  # checks that lanes and bus fit together
         layouts = {"ar": address_layout(), "aw": address_layout(), "w": write_layout(p.core)}
         answers = {"r": read_layout(p.core), "b": response_layout()}
         super().__init__(
+            p,
             {
                 **{n: In(stream.Signature(layout)).array(self.managers) for n, layout in layouts.items()},
                 **{n: Out(stream.Signature(layout)).array(self.managers) for n, layout in answers.items()},
                 **memory_members(p),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
-            }
+            },
         )
-
-    @staticmethod
-    def counters() -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return ["reads", "writes", "read_beats", "write_beats", "read_waits", "write_waits"]
 
     @staticmethod
     def timing(p: SystemParams) -> dict[str, str]:
@@ -165,15 +163,15 @@ class Arbiter(wiring.Component):
         connect_ports(m, p.core, self, bus, bus)
         for name, grants in (("arid", reads), ("awid", writes)):
             m.d.comb += getattr(self, PREFIX + name).eq(grants.out.o.payload.id)
-        for name, event in (
-            ("reads", reads.granted),
-            ("writes", writes.granted),
-            ("read_beats", come["r"]),
-            ("write_beats", beats.i.valid & beats.i.ready),
-            ("read_waits", reads.waits),
-            ("write_waits", writes.waits),
-        ):
-            m.d.sync += self.perf[name].eq(self.perf[name] + event)
+        self._count(
+            m,
+            reads=reads.granted,
+            writes=writes.granted,
+            read_beats=come["r"],
+            write_beats=beats.i.valid & beats.i.ready,
+            read_waits=reads.waits,
+            write_waits=writes.waits,
+        )
         return m
 
     def _connect_managers(self, m: Module, ports: list[ManagerPort]) -> None:

@@ -1,11 +1,12 @@
 """Union of the rows of a query block."""
 
 from amaranth import Module, Mux, Signal, Value
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
-from hdl.memory import Ram, collect_errors, error_members
+from hdl.memory import Ram, collect_errors
 from hdl.params import KvmuParams, WtuParams, bits_for
+from hdl.unit import Unit
 
 
 def mask_layout(p: WtuParams) -> data.StructLayout:
@@ -23,7 +24,7 @@ def cluster_layout(p: WtuParams | KvmuParams) -> data.StructLayout:
     return data.StructLayout({"ctx": bits_for(p.n_ctx), "cluster": p.cluster_bits, "last": 1, "empty": 1})
 
 
-class ClusterSet(wiring.Component):
+class ClusterSet(Unit):
     """ORs the selections of all rows of a query block, and lists the clusters of the union in ascending order.
 
     Two sets: one takes rows while the other is listed, so that the next layer's rows are selected while this one's
@@ -48,21 +49,17 @@ class ClusterSet(wiring.Component):
     Source: V-Rex section IV-C ("aggregated across all rows").
     """
 
+    COUNTERS = ("sets", "clusters")
+
     def __init__(self, p: WtuParams):
-        self.p = p
         super().__init__(
+            p,
             {
                 "i": In(stream.Signature(mask_layout(p))),
                 "o": Out(stream.Signature(cluster_layout(p))),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
-                **error_members(p.protect),
-            }
+            },
+            p.protect,
         )
-
-    @staticmethod
-    def counters() -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return ["sets", "clusters"]
 
     @staticmethod
     def timing(p: WtuParams) -> dict[str, str]:

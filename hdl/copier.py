@@ -7,9 +7,10 @@ from amaranth.lib.wiring import In, Out
 
 from golden.isa import ADDR_BITS, PAYLOAD, Opcode
 from hdl.axi import Bursts, address_layout, read_layout, response_layout, write_layout
-from hdl.memory import Ram, collect_errors, error_members
+from hdl.memory import Ram, collect_errors
 from hdl.named import UNNAMED
 from hdl.params import CoreParams, bits_for
+from hdl.unit import Unit
 
 
 def copy_layout() -> data.StructLayout:
@@ -30,7 +31,7 @@ def bus_signature(p: CoreParams) -> wiring.Signature:
     )
 
 
-class Copier(wiring.Component):
+class Copier(Unit):
     """Copies words, one copy behind the other, reading ahead of what is written.
 
     What was asked for has a place in the buffer of `lxe.copies` + 1 bursts, and a burst is written when it is there as
@@ -64,11 +65,13 @@ class Copier(wiring.Component):
     Source: AXI4 (ARM IHI 0022); V-Rex section V-C.
     """
 
+    COUNTERS = ("reads", "writes", "beats", "waits")
+
     def __init__(self, p: CoreParams):
-        self.p = p
         self.longest = p.lxe.burst_bytes // p.lxe.bus_bytes  # beats of a burst
         self.depth = (p.lxe.copies + 1) * self.longest  # what is being read, and a burst that is being written
         super().__init__(
+            p,
             {
                 "i": In(stream.Signature(copy_layout())),
                 "bus": Out(bus_signature(p)),
@@ -78,15 +81,9 @@ class Copier(wiring.Component):
                 "go": In(1),
                 "stop": In(1),
                 "busy": Out(1),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
-                **error_members(p.lxe.protect),
-            }
+            },
+            p.lxe.protect,
         )
-
-    @staticmethod
-    def counters() -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return ["reads", "writes", "beats", "waits"]
 
     def elaborate(self, platform):
         p, m = self.p, Module()
@@ -102,13 +99,13 @@ class Copier(wiring.Component):
         level = self._store(m, buffer, read, write)
         self._write(m, writes, queue, level, read, write)
         self._write_beat(m, writes, write)
-        for name, event in (
-            ("reads", read.asks),
-            ("writes", write.begins),
-            ("beats", write.gives),
-            ("waits", reads.o.valid & (read.room <= reads.o.payload.len)),
-        ):
-            m.d.sync += self.perf[name].eq(self.perf[name] + event)
+        self._count(
+            m,
+            reads=read.asks,
+            writes=write.begins,
+            beats=write.gives,
+            waits=reads.o.valid & (read.room <= reads.o.payload.len),
+        )
         return m
 
     def _accept(self, m: Module, reads: Bursts, writes: Bursts, queue: SyncFIFO) -> None:

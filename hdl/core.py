@@ -1,7 +1,7 @@
 """A core: the LXE with the retrieval engine beside it."""
 
 from amaranth import Cat, Module
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.axi import HOST_PREFIX, connect_ports, pass_ports, port_members
@@ -12,6 +12,7 @@ from hdl.lxe import Lxe
 from hdl.memory import collect_errors, error_members
 from hdl.params import CoreParams
 from hdl.retriever import Retriever
+from hdl.unit import Composite
 
 
 def protects(p: CoreParams) -> list[str]:
@@ -19,7 +20,7 @@ def protects(p: CoreParams) -> list[str]:
     return [unit.protect for unit in (p.dre.hcu, p.dre.wtu, p.dre.kvmu, p.dpe, p.vpe, p.lxe)]
 
 
-class Core(wiring.Component):
+class Core(Composite):
     """Runs a decoder layer with retrieval: the six steps of Fig. 10, asked for by the program of the LXE.
 
     Hash bits that the LXE stores go to the HCU, score codes to the WTU. RETRIEVE hands a token's cluster back to the
@@ -44,10 +45,10 @@ class Core(wiring.Component):
     """
 
     def __init__(self, p: CoreParams):
-        self.p = p
         p.core_format()  # checks that all fits together
         k = p.dre.kvmu
         super().__init__(
+            p,
             {
                 "host": In(stream.Signature(host_layout())),
                 "status": Out(status_layout()),
@@ -58,8 +59,7 @@ class Core(wiring.Component):
                 "device_base": In(k.addr_bits),
                 "home_base": In(k.addr_bits),
                 **error_members(*protects(p)),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
-            }
+            },
         )
 
     @staticmethod
@@ -80,11 +80,6 @@ class Core(wiring.Component):
             else unit.counters()
             for name, unit, own in cls.units(p)
         }
-
-    @classmethod
-    def timing(cls, p: CoreParams) -> dict[str, str]:
-        """Formulas for the manifest."""
-        return {f"{name}.{key}": text for name, unit, own in cls.units(p) for key, text in unit.timing(own).items()}
 
     def elaborate(self, platform):
         p, m = self.p, Module()
@@ -114,7 +109,5 @@ class Core(wiring.Component):
         # The LXE's own port goes through; the retriever's channels become one.
         pass_ports(m, self, lxe, port_members(p))
         connect_ports(m, p, self, retriever.bus, retriever.bus, HOST_PREFIX)
-        for name, counters in self.counters_of(p).items():
-            for counter in counters:
-                m.d.comb += self.perf[f"{name}.{counter}"].eq(parts[name].perf[counter])
+        self._pass_counters(m, parts)
         return m

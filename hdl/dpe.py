@@ -3,15 +3,16 @@
 from typing import NamedTuple
 
 from amaranth import Cat, Module, Mux, Signal, Value
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from hdl.dot_tree import DotTree, exponents_layout, significands_layout
 from hdl.leaf import place
-from hdl.memory import collect_errors, error_members, ram
+from hdl.memory import collect_errors, ram
 from hdl.named import comb, reg
 from hdl.params import DpeParams, bits_for
+from hdl.unit import Unit
 
 
 def weight_layout(p: DpeParams) -> data.StructLayout:
@@ -46,7 +47,7 @@ def result_layout(p: DpeParams) -> data.StructLayout:
     return data.StructLayout({"data": data.ArrayLayout(32, p.n_h), "last": 1})
 
 
-class Dpe(wiring.Component):
+class Dpe(Unit):
     """Rows of activations times rows of weights: o[h] = the dot product of the row with tree h's weights.
 
     Weights and activations are written into memories, then commands multiply them. A command uses what was taken on
@@ -79,9 +80,11 @@ class Dpe(wiring.Component):
     LATENCY = DotTree.LATENCY + 3
     ROOM = 16  # results that wait; as many as can be on their way, so that results of one chunk keep the full rate
 
+    COUNTERS = ("commands", "results", "chunks", "waits", "overruns")
+
     def __init__(self, p: DpeParams):
-        self.p = p
         super().__init__(
+            p,
             {
                 "w": In(stream.Signature(weight_layout(p))),
                 "x": In(stream.Signature(activation_layout(p))),
@@ -89,15 +92,9 @@ class Dpe(wiring.Component):
                 "o": Out(stream.Signature(result_layout(p))),
                 "read": Out(1),
                 "overrun": Out(1),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
-                **error_members(p.protect),
-            }
+            },
+            p.protect,
         )
-
-    @staticmethod
-    def counters() -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return ["commands", "results", "chunks", "waits", "overruns"]
 
     @staticmethod
     def timing(p: DpeParams) -> dict[str, str]:
@@ -122,14 +119,14 @@ class Dpe(wiring.Component):
         self._trees(m, trees, written, issue1, started, shared)
         taken = self._results(m, trees, started.done1)
         m.d.sync += give.free.eq(give.free + taken - (step.issue & give.gives))
-        for name, event in (
-            ("commands", self.read),
-            ("results", taken),
-            ("chunks", step.issue),
-            ("waits", step.running & ~step.issue),
-            ("overruns", self.overrun),
-        ):
-            m.d.sync += self.perf[name].eq(self.perf[name] + event)
+        self._count(
+            m,
+            commands=self.read,
+            results=taken,
+            chunks=step.issue,
+            waits=step.running & ~step.issue,
+            overruns=self.overrun,
+        )
         return m
 
     def _issue(self, m: Module, step: "_Step", give: "_Give") -> None:

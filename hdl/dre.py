@@ -8,9 +8,10 @@ from amaranth.lib.wiring import In, Out
 from hdl.cluster_set import ClusterSet
 from hdl.hcu import CLEAR, Hcu, joined_layout, token_layout
 from hdl.kvmu import Kvmu, burst_layout, move_layout, placed_layout
-from hdl.memory import collect_errors, error_members
+from hdl.memory import collect_errors
 from hdl.named import UNNAMED
 from hdl.params import DreParams, WtuParams, bits_for
+from hdl.unit import Composite
 from hdl.wtu import Wtu
 from hdl.wtu_lanes import row_layout
 
@@ -20,7 +21,7 @@ def score_layout(p: WtuParams) -> data.StructLayout:
     return data.StructLayout({"row": row_layout(p), "set_last": 1})
 
 
-class Dre(wiring.Component):
+class Dre(Composite):
     """From key hash bits and scores to the bursts that fetch what attention needs (Fig. 10, steps 2, 4 and 5).
 
     Keys go through the HCU; each result goes at once to `t`, to the count memories of the WTUs and to the KVMU, which
@@ -53,8 +54,8 @@ class Dre(wiring.Component):
     """
 
     def __init__(self, p: DreParams):
-        self.p = p
         super().__init__(
+            p,
             {
                 "k": In(stream.Signature(token_layout(p.hcu))),
                 "th_hd": In(p.hcu.distance_bits),
@@ -66,9 +67,8 @@ class Dre(wiring.Component):
                 "b": Out(stream.Signature(burst_layout(p.kvmu))),
                 "device_base": In(p.kvmu.addr_bits),
                 "home_base": In(p.kvmu.addr_bits),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
-                **error_members(*(unit.protect for unit in (p.hcu, p.wtu, p.kvmu))),
-            }
+            },
+            *(unit.protect for unit in (p.hcu, p.wtu, p.kvmu)),
         )
 
     @staticmethod
@@ -76,15 +76,6 @@ class Dre(wiring.Component):
         """Instance name, class and parameters of every unit inside."""
         wtus = [(f"wtu{i}", Wtu, p.wtu) for i in range(p.wtu.n_h)]
         return [("hcu", Hcu, p.hcu), *wtus, ("cluster_set", ClusterSet, p.wtu), ("kvmu", Kvmu, p.kvmu)]
-
-    def counters(self) -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return [f"{name}.{counter}" for name, unit, _ in self.units(self.p) for counter in unit.counters()]
-
-    @classmethod
-    def timing(cls, p: DreParams) -> dict[str, str]:
-        """Formulas for the manifest."""
-        return {f"{name}.{key}": text for name, unit, own in cls.units(p) for key, text in unit.timing(own).items()}
 
     def elaborate(self, platform):
         p, m = self.p, Module()
@@ -110,11 +101,9 @@ class Dre(wiring.Component):
         self._give_rows(m, wtus, tags)
         self._join_rows(m, wtus, tags, union)
         wiring.connect(m, union.o, kvmu.f)
-        collect_errors(m, self, [hcu, *wtus, union, kvmu])
-
-        for (name, _, _), unit in zip(self.units(p), [hcu, *wtus, union, kvmu], strict=True):
-            for counter in unit.counters():
-                m.d.comb += self.perf[f"{name}.{counter}"].eq(unit.perf[counter])
+        parts = [hcu, *wtus, union, kvmu]
+        collect_errors(m, self, parts)
+        self._pass_counters(m, {name: part for (name, _, _), part in zip(self.units(p), parts, strict=True)})
         return m
 
     def _share_results(self, m: Module, hcu: Hcu, kvmu: Kvmu, wtus: list[Wtu]) -> None:

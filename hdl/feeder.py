@@ -1,7 +1,7 @@
 """Feeder: words of the VPE to the hash words and score words of the DRE."""
 
 from amaranth import Module, Mux, Signal
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
 from golden.isa import StoreTo
@@ -9,6 +9,7 @@ from hdl.dre import score_layout
 from hdl.hcu import CLEAR, JOIN, token_layout
 from hdl.params import CoreParams, bits_for
 from hdl.storer import dre_layout
+from hdl.unit import Unit
 
 
 def clear_layout(p: CoreParams) -> data.StructLayout:
@@ -16,7 +17,7 @@ def clear_layout(p: CoreParams) -> data.StructLayout:
     return data.StructLayout({"ctx": bits_for(p.dre.hcu.n_ctx)})
 
 
-class Feeder(wiring.Component):
+class Feeder(Unit):
     """Gathers the words of a row of HASH to a token's hash bits, cuts or joins words of SCORE to those of a WTU.
 
     Bit i of word j of a row is hash bit j * lanes + i; what is beyond n_hp is dropped. Code i of word j is the score of
@@ -42,23 +43,19 @@ class Feeder(wiring.Component):
     Source: `golden.isa.StoreTo`; V-Rex Fig. 10, steps 2 and 4.
     """
 
+    COUNTERS = ("tokens", "clears", "rows", "words")
+
     def __init__(self, p: CoreParams):
-        self.p = p
         p.core_format()  # checks
         super().__init__(
+            p,
             {
                 "d": In(stream.Signature(dre_layout(p))),
                 "clear": In(stream.Signature(clear_layout(p))),
                 "k": Out(stream.Signature(token_layout(p.dre.hcu))),
                 "s": Out(stream.Signature(score_layout(p.dre.wtu))),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
-            }
+            },
         )
-
-    @staticmethod
-    def counters() -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return ["tokens", "clears", "rows", "words"]
 
     @staticmethod
     def timing(p: CoreParams) -> dict[str, str]:
@@ -88,13 +85,13 @@ class Feeder(wiring.Component):
         ]
         self._tokens(m, self.d.valid & is_hash, k_free, k_takes, k_clears)
         self._scores(m, self.d.valid & ~is_hash, s_free, s_takes, s_loads)
-        for name, event in (
-            ("tokens", self.d.valid & is_hash & k_takes & d.row_last),
-            ("clears", k_clears),
-            ("rows", s_loads & s_takes & d.row_last),
-            ("words", self.s.valid & self.s.ready),
-        ):
-            m.d.sync += self.perf[name].eq(self.perf[name] + event)
+        self._count(
+            m,
+            tokens=self.d.valid & is_hash & k_takes & d.row_last,
+            clears=k_clears,
+            rows=s_loads & s_takes & d.row_last,
+            words=self.s.valid & self.s.ready,
+        )
         return m
 
     def _tokens(self, m: Module, there, free, takes, clears) -> None:

@@ -1,14 +1,15 @@
 """Hash-bit cluster unit."""
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from hdl.arith.popcount import popcount
-from hdl.memory import SinglePortRam, collect_errors, error_members
-from hdl.named import UNNAMED, comb, reg
+from hdl.memory import SinglePortRam, collect_errors
+from hdl.named import UNNAMED, comb
 from hdl.params import HcuParams, bits_for
+from hdl.unit import Unit
 
 JOIN, CLEAR = 0, 1
 
@@ -37,7 +38,7 @@ def joined_layout(p: HcuParams) -> data.StructLayout:
     )
 
 
-class Hcu(wiring.Component):
+class Hcu(Unit):
     """Joins every key to the nearest cluster by Hamming distance of hash bits, or opens a cluster (section V-B).
 
     The cluster hash bits of a context are scanned in groups of n_h clusters, n_w bits of each a cycle; a group is one
@@ -67,22 +68,18 @@ class Hcu(wiring.Component):
     Source: V-Rex sections IV-B and V-B, Fig. 8.
     """
 
+    COUNTERS = ("tokens", "opened", "full_joins", "compares")
+
     def __init__(self, p: HcuParams):
-        self.p = p
         super().__init__(
+            p,
             {
                 "i": In(stream.Signature(token_layout(p))),
                 "th_hd": In(p.distance_bits),
                 "o": Out(stream.Signature(joined_layout(p))),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
-                **error_members(p.protect),
-            }
+            },
+            p.protect,
         )
-
-    @staticmethod
-    def counters() -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return ["tokens", "opened", "full_joins", "compares"]
 
     @staticmethod
     def timing(p: HcuParams) -> dict[str, str]:
@@ -313,15 +310,13 @@ class Hcu(wiring.Component):
         m.d.comb += [self.o.payload.eq(out), self.o.payload.count.eq(end.count), self.o.valid.eq(end.out_valid)]
 
     def _count_events(self, m: Module, scan: "_Scan", best: "_Best", end: "_End") -> None:
-        for name, event in (
-            ("tokens", end.opens | end.joins),
-            ("opened", end.opens),
-            ("full_joins", end.joins & scan.full & best.far),
-            ("compares", end.go & (scan.cur.op == JOIN) & (scan.n_used != 0)),
-        ):
-            counted = reg(m, f"counted_{name}", event, reset_less=False)  # a cycle later: 32 bits hang on it
-            with m.If(counted):
-                m.d.sync += self.perf[name].eq(self.perf[name] + 1)
+        self._count_later(
+            m,
+            tokens=end.opens | end.joins,
+            opened=end.opens,
+            full_joins=end.joins & scan.full & best.far,
+            compares=end.go & (scan.cur.op == JOIN) & (scan.n_used != 0),
+        )
 
     def _nearest(self, m: Module, distance: list[Signal], alive: Signal, lane_bits: int) -> tuple[Value, Value, Value]:
         """Least distance of the lanes alive, its lane (lowest on ties) and whether there is one: a binary tree."""

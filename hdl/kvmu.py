@@ -1,14 +1,15 @@
 """KV cache management unit."""
 
 from amaranth import Module, Mux, Signal, Value, ValueLike
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from hdl import hcu
 from hdl.cluster_set import cluster_layout
-from hdl.memory import SinglePortRam, collect_errors, error_members
+from hdl.memory import SinglePortRam, collect_errors
 from hdl.params import KvmuParams, bits_for
+from hdl.unit import Unit
 
 # The DRE hands an op of the HCU on as it is.
 APPEND, CLEAR = hcu.JOIN, hcu.CLEAR
@@ -37,7 +38,7 @@ def burst_layout(p: KvmuParams) -> data.StructLayout:
     )
 
 
-class Kvmu(wiring.Component):
+class Kvmu(Unit):
     """Places entries of the KV cache cluster by cluster, offloads the oldest, and fetches cluster sets in bursts.
 
     An entry gets its home at once: the next slot of its cluster's last block, or of a new block. It is written into
@@ -79,9 +80,11 @@ class Kvmu(wiring.Component):
     Source: V-Rex section V-C, Fig. 12.
     """
 
+    COUNTERS = ("appends", "full", "offloads", "fetched", "bursts")
+
     def __init__(self, p: KvmuParams):
-        self.p = p
         super().__init__(
+            p,
             {
                 "a": In(stream.Signature(append_layout(p))),
                 "w": Out(stream.Signature(placed_layout(p))),
@@ -90,15 +93,9 @@ class Kvmu(wiring.Component):
                 "b": Out(stream.Signature(burst_layout(p))),
                 "device_base": In(p.addr_bits),
                 "home_base": In(p.addr_bits),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
-                **error_members(p.protect),
-            }
+            },
+            p.protect,
         )
-
-    @staticmethod
-    def counters() -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return ["appends", "full", "offloads", "fetched", "bursts"]
 
     @staticmethod
     def timing(p: KvmuParams) -> dict[str, str]:

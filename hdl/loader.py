@@ -1,7 +1,7 @@
 """Loader: words from memory to the scratchpads of the DPE and to the VPE."""
 
 from amaranth import Module, Mux, Signal
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
@@ -10,10 +10,11 @@ from hdl.axi import Bursts, address_layout, error_layout, read_layout, rows_layo
 from hdl.dpe import activation_layout, weight_layout
 from hdl.isa import done_layout, transfer_layout
 from hdl.params import CoreParams, bits_for
+from hdl.unit import Unit
 from hdl.vpe import word_layout
 
 
-class Loader(wiring.Component):
+class Loader(Unit):
     """Executes LOADs: reads rows of words in bursts and hands each word on where it belongs.
 
     Bursts go out while the data of earlier ones still come, also across instructions: up to `lxe.bursts` are under
@@ -54,10 +55,12 @@ class Loader(wiring.Component):
     Source: `golden.isa`; V-Rex section V-A (LXE).
     """
 
+    COUNTERS = ("instructions", "bursts", "beats", "words", "waits")
+
     def __init__(self, p: CoreParams):
-        self.p = p
         self.beats = word_beats(p)
         super().__init__(
+            p,
             {
                 "c": In(stream.Signature(transfer_layout())),
                 "ar": Out(stream.Signature(address_layout())),
@@ -69,14 +72,8 @@ class Loader(wiring.Component):
                 "fault": Out(error_layout()),
                 "stop": In(1),
                 "busy": Out(1),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
-            }
+            },
         )
-
-    @staticmethod
-    def counters() -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return ["instructions", "bursts", "beats", "words", "waits"]
 
     @staticmethod
     def timing(p: CoreParams) -> dict[str, str]:
@@ -100,14 +97,14 @@ class Loader(wiring.Component):
         self._fill(m, at, out)
         self._next_instruction(m, queue, at, out)
         self._hand_on(m, out)
-        for name, event in (
-            ("instructions", self.done.valid),
-            ("bursts", asked.asks),
-            ("beats", self.r.valid & self.r.ready),
-            ("words", out.taken & out.sends),
-            ("waits", self.r.valid & ~self.r.ready),
-        ):
-            m.d.sync += self.perf[name].eq(self.perf[name] + event)
+        self._count(
+            m,
+            instructions=self.done.valid,
+            bursts=asked.asks,
+            beats=self.r.valid & self.r.ready,
+            words=out.taken & out.sends,
+            waits=self.r.valid & ~self.r.ready,
+        )
         return m
 
     def _accept(self, m: Module, bursts: Bursts, queue: SyncFIFO, asked: "_Bursts", out: "_Out") -> None:

@@ -21,12 +21,13 @@ from hdl.params import CoreParams
 from hdl.retriever import fault_layout
 from hdl.sequencer import Sequencer, set_layout
 from hdl.storer import Storer, dre_layout
+from hdl.unit import Composite
 from hdl.vpe import Vpe, output_layout, word_layout
 
 _BIT = {engine: bit for bit, engine in enumerate(Engine)}  # of the sequencer's `busy`
 
 
-class Lxe(wiring.Component):
+class Lxe(Composite):
     """Runs programs of `golden.isa` between its scratchpads and the memory behind its AXI4 port.
 
     The host writes a program and registers, starts it and reads the status. LOAD, MUL, VECTOR and STORE run side by
@@ -62,9 +63,9 @@ class Lxe(wiring.Component):
     """
 
     def __init__(self, p: CoreParams):
-        self.p = p
         p.core_format()  # checks that all fits together
         super().__init__(
+            p,
             {
                 "host": In(stream.Signature(host_layout())),
                 "status": Out(status_layout()),
@@ -78,8 +79,7 @@ class Lxe(wiring.Component):
                 "stop": Out(1),
                 "memory": In(1),
                 **error_members(p.lxe.protect, p.dpe.protect, p.vpe.protect),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
-            }
+            },
         )
 
     @staticmethod
@@ -87,15 +87,6 @@ class Lxe(wiring.Component):
         """Instance name, class and parameters of every unit inside that counts its events."""
         own = [("sequencer", Sequencer), ("loader", Loader), ("storer", Storer)]
         return [*((name, unit, p) for name, unit in own), ("dpe", Dpe, p.dpe), ("vpe", Vpe, p.vpe)]
-
-    def counters(self) -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return [f"{name}.{counter}" for name, unit, _ in self.units(self.p) for counter in unit.counters()]
-
-    @classmethod
-    def timing(cls, p: CoreParams) -> dict[str, str]:
-        """Formulas for the manifest."""
-        return {f"{name}.{key}": text for name, unit, own in cls.units(p) for key, text in unit.timing(own).items()}
 
     def elaborate(self, platform):
         p, m = self.p, Module()
@@ -112,9 +103,7 @@ class Lxe(wiring.Component):
         loaded, put = self._queues(m, routes, loader, dpe, vpe, storer)
         self._watch(m, parts, multiplier, (routes, loaded, put))
         connect_ports(m, p, self, loader, storer)
-        for name, unit in parts.items():
-            for counter in unit.counters():
-                m.d.comb += self.perf[f"{name}.{counter}"].eq(unit.perf[counter])
+        self._pass_counters(m, parts)
         return m
 
     def _engines(

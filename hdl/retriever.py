@@ -10,9 +10,10 @@ from hdl.feeder import clear_layout
 from hdl.hcu import CLEAR, JOIN, joined_layout
 from hdl.isa import done_layout, retrieve_layout
 from hdl.kvmu import burst_layout, move_layout, placed_layout
-from hdl.memory import collect_errors, error_members
+from hdl.memory import collect_errors
 from hdl.params import CoreParams, bits_for
 from hdl.sequencer import set_layout
+from hdl.unit import Unit
 
 
 def fault_layout() -> data.StructLayout:
@@ -20,7 +21,7 @@ def fault_layout() -> data.StructLayout:
     return data.StructLayout({"bus": 1, "range": 1, "full": 1})
 
 
-class Retriever(wiring.Component):
+class Retriever(Unit):
     """Executes RETRIEVEs, one at a time: hands on the DRE's clusters, copies entries between device and home.
 
     CLUSTER takes the next token's cluster and says how many its context has. PLACE copies as many entries to where the
@@ -63,11 +64,13 @@ class Retriever(wiring.Component):
     Source: `golden.isa.Retrieve`; V-Rex section V-C, Fig. 12.
     """
 
+    COUNTERS = ("instructions", "moves", "entries", "fetches", *Copier.counters())
+
     def __init__(self, p: CoreParams):
-        self.p = p
         p.core_format()  # checks
         k = p.dre.kvmu
         super().__init__(
+            p,
             {
                 "c": In(stream.Signature(retrieve_layout())),
                 "t": In(stream.Signature(joined_layout(p.dre.hcu))),
@@ -81,15 +84,9 @@ class Retriever(wiring.Component):
                 "fault": Out(fault_layout()),
                 "stop": In(1),
                 "busy": Out(1),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
-                **error_members(p.lxe.protect),
-            }
+            },
+            p.lxe.protect,
         )
-
-    @staticmethod
-    def counters() -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return ["instructions", "moves", "entries", "fetches", *Copier.counters()]
 
     @staticmethod
     def timing(p: CoreParams) -> dict[str, str]:
@@ -275,13 +272,13 @@ class Retriever(wiring.Component):
             m.next = "END"
 
     def _count_events(self, m: Module, copier: Copier, work: "_Work") -> None:
-        for name, event in (
-            ("instructions", self.done.valid),
-            ("moves", work.moves),
-            ("entries", work.placed),
-            ("fetches", work.fetched),
-        ):
-            m.d.sync += self.perf[name].eq(self.perf[name] + event)
+        self._count(
+            m,
+            instructions=self.done.valid,
+            moves=work.moves,
+            entries=work.placed,
+            fetches=work.fetched,
+        )
         for name in copier.counters():
             m.d.comb += self.perf[name].eq(copier.perf[name])
 

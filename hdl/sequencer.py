@@ -21,9 +21,10 @@ from hdl.isa import (
 )
 from hdl.loop_stack import LoopStack
 from hdl.memory import collect_errors, error_members, ram
-from hdl.named import UNNAMED, comb, reg
+from hdl.named import UNNAMED, comb
 from hdl.params import CoreParams, bits_for
 from hdl.semaphores import WAITERS, Semaphores
+from hdl.unit import Unit
 
 _SYNC = WAITERS.index("sync")
 _WRITERS = (Opcode.SET, Opcode.ADD)
@@ -37,7 +38,7 @@ def set_layout() -> data.StructLayout:
     return data.StructLayout({"valid": 1, "to": 4, "data": ADDR_BITS})
 
 
-class Sequencer(wiring.Component):
+class Sequencer(Unit):
     """Executes control instructions, hands the others with their registers resolved to their engines (`golden.isa`).
 
     An instruction is fetched, decoded and its registers are read, addresses and counts are added, then it is executed
@@ -90,12 +91,14 @@ class Sequencer(wiring.Component):
     """
 
     WATCHDOG = 4096
+    COUNTERS = ("instructions", "loops", *(f"{name}_waits" for name in WAITERS))
 
     def __init__(self, p: CoreParams):
-        self.p, self.format = p, p.lxe_format()
+        self.format = p.lxe_format()
         engines = self._engines(p)
         done = data.StructLayout({name: done_layout() for name in engines if name != "vector"})
         super().__init__(
+            p,
             {
                 "host": In(stream.Signature(host_layout())),
                 **{name: Out(stream.Signature(shape)) for name, shape in engines.items()},
@@ -108,8 +111,7 @@ class Sequencer(wiring.Component):
                 "stop": Out(1),
                 "status": Out(status_layout()),
                 **error_members(p.lxe.protect),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
-            }
+            },
         )
 
     @staticmethod
@@ -117,11 +119,6 @@ class Sequencer(wiring.Component):
         """Name and layout of each engine's stream, in the order of `Engine` and `WAITERS`."""
         shapes = (transfer_layout(), mul_layout(), vector_layout(p), transfer_layout(), retrieve_layout())
         return {e.name.lower(): shape for e, shape in zip(Engine, shapes, strict=True)}
-
-    @staticmethod
-    def counters() -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return ["instructions", "loops", *(f"{name}_waits" for name in WAITERS)]
 
     @staticmethod
     def timing(p: CoreParams) -> dict[str, str]:
@@ -145,7 +142,7 @@ class Sequencer(wiring.Component):
         self._add(m, memory.r_data, decode, add)
         self._write_registers(m, decode, add, go)
         self._latch(m, add, now, go)
-        self._count(m, now)
+        self._count_words(m, now)
         beats = self._resolve(m, now)
         loops = self._loops(m, program, now, go)
         self._check(m, loops, now)
@@ -241,7 +238,7 @@ class Sequencer(wiring.Component):
         now.control = comb(m, "control", ~now.to.any())
         now.flow = comb(m, "flow", Cat(now.is_[x] for x in _FLOW).any())
 
-    def _count(self, m: Module, now: "_Execute") -> None:
+    def _count_words(self, m: Module, now: "_Execute") -> None:
         """n, less one, in what the instruction counts: numbers, words, or pairs of words."""
         lanes, is_, less3, word3 = self.format.lanes, now.is_, now.less3, now.word3
         # 0 or less: so is -2^39, whose predecessor is the largest number.
@@ -397,14 +394,12 @@ class Sequencer(wiring.Component):
         ]
 
     def _count_events(self, m: Module, loops: LoopStack, program: "_Program", go: "_Go") -> None:
-        for name, happens in (
-            ("instructions", go.go3),
-            ("loops", loops.enter | (loops.turn & loops.again)),
-            *((f"{name}_waits", go.waits[i] & program.running) for i, name in enumerate(WAITERS)),
-        ):
-            counted = reg(m, f"counted_{name}", happens, reset_less=False)  # a cycle later: 32 bits hang on it
-            with m.If(counted):
-                m.d.sync += self.perf[name].eq(self.perf[name] + 1)
+        self._count_later(
+            m,
+            instructions=go.go3,
+            loops=loops.enter | (loops.turn & loops.again),
+            **{f"{name}_waits": go.waits[i] & program.running for i, name in enumerate(WAITERS)},
+        )
 
     def _values(self, now: "_Execute") -> dict[Opcode, dict[str, Value]]:
         """The fields of an instruction, if it is that one. A register replaces a count by `count` (less one), and

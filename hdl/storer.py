@@ -4,7 +4,7 @@ from functools import reduce
 from operator import or_
 
 from amaranth import Module, Mux, Signal
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
@@ -14,6 +14,7 @@ from hdl.dpe import activation_layout
 from hdl.isa import done_layout, transfer_layout
 from hdl.named import comb
 from hdl.params import CONTEXT_BITS, CoreParams, bits_for
+from hdl.unit import Unit
 from hdl.vpe import output_layout
 
 
@@ -38,7 +39,7 @@ def dre_layout(p: CoreParams) -> data.StructLayout:
     )
 
 
-class Storer(wiring.Component):
+class Storer(Unit):
     """Executes STOREs: takes rows of words from the VPE and writes them to memory in bursts, to activations or hands
     them to the DRE.
 
@@ -82,10 +83,12 @@ class Storer(wiring.Component):
     Source: `golden.isa`; V-Rex section V-A (LXE).
     """
 
+    COUNTERS = ("instructions", "bursts", "beats", "words", "waits")
+
     def __init__(self, p: CoreParams):
-        self.p = p
         self.beats = word_beats(p)
         super().__init__(
+            p,
             {
                 "c": In(stream.Signature(transfer_layout())),
                 "i": In(stream.Signature(output_layout(p.vpe))),
@@ -98,14 +101,8 @@ class Storer(wiring.Component):
                 "fault": Out(error_layout()),
                 "stop": In(1),
                 "busy": Out(1),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
-            }
+            },
         )
-
-    @staticmethod
-    def counters() -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return ["instructions", "bursts", "beats", "words", "waits"]
 
     @staticmethod
     def timing(p: CoreParams) -> dict[str, str]:
@@ -128,14 +125,14 @@ class Storer(wiring.Component):
         self._write_beat(m, bursts, at, beats, self._part(m, at))
         self._hand_on(m, bursts, pending, at, beats, words)
         self._next_word(m, at, words)
-        for name, event in (
-            ("instructions", self.done.valid),
-            ("bursts", beats.begins),
-            ("beats", beats.gives),
-            ("words", words.word_goes),
-            ("waits", self.i.valid & ~beats.gives & ~words.word_goes),
-        ):
-            m.d.sync += self.perf[name].eq(self.perf[name] + event)
+        self._count(
+            m,
+            instructions=self.done.valid,
+            bursts=beats.begins,
+            beats=beats.gives,
+            words=words.word_goes,
+            waits=self.i.valid & ~beats.gives & ~words.word_goes,
+        )
         return m
 
     def _decode(self, m: Module, bursts: Bursts, at: "_Work") -> None:

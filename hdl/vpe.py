@@ -3,14 +3,15 @@
 from dataclasses import fields
 
 from amaranth import Cat, Module, Mux, Signal, Value
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
 from golden.vector import SCALARS, Bank, Format, Instruction, Op, Post, Reduce, Source, Swap
 from hdl.leaf import place
-from hdl.memory import collect_errors, error_members
+from hdl.memory import collect_errors
 from hdl.named import UNNAMED, comb
 from hdl.params import VpeParams, bits_for
+from hdl.unit import Unit
 from hdl.vpe_lane import OPERANDS, Lane, Result
 from hdl.vpe_unit import REGISTER, VectorUnit, read_layout, write_layout
 
@@ -51,7 +52,7 @@ def output_layout(p: VpeParams) -> data.StructLayout:
     return data.StructLayout({"data": word_layout(p), "format": 2, "keep": bits_for(p.n_w), "last": 1})
 
 
-class Vpe(wiring.Component):
+class Vpe(Unit):
     """n_h vector units of n_w lanes that execute the same instructions, each on its own banks, stream and scalars.
 
     Instructions issue in order, a word a cycle, and take their operands from three banks, one for each operand of the
@@ -85,22 +86,18 @@ class Vpe(wiring.Component):
     Source: V-Rex section V-A; function: `golden.vector.Machine`.
     """
 
+    COUNTERS = ("instructions", "words", "functions", "loads", "stores", "waits", "starved")
+
     def __init__(self, p: VpeParams):
-        self.p = p
         super().__init__(
+            p,
             {
                 "c": In(stream.Signature(instruction_layout(p))),
                 "i": In(stream.Signature(word_layout(p))),
                 "o": Out(stream.Signature(output_layout(p))),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
-                **error_members(p.protect),
-            }
+            },
+            p.protect,
         )
-
-    @staticmethod
-    def counters() -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return ["instructions", "words", "functions", "loads", "stores", "waits", "starved"]
 
     @staticmethod
     def timing(p: VpeParams) -> dict[str, str]:
@@ -323,17 +320,16 @@ class Vpe(wiring.Component):
         return read
 
     def _count_events(self, m: Module, now: "_Instruction", way: "_Way") -> None:
-        for name, event in (
-            ("instructions", self.c.valid & self.c.ready),
-            ("words", way.fire),
-            ("functions", way.fire & way.slow),
-            ("loads", self.i.valid & self.i.ready),
-            ("stores", self.o.valid & self.o.ready),
-            ("waits", now.active & ~now.issue & ~now.hand_on),
-            ("starved", self.i.ready & ~self.i.valid),
-        ):
-            with m.If(event):
-                m.d.sync += self.perf[name].eq(self.perf[name] + 1)
+        self._count_when(
+            m,
+            instructions=self.c.valid & self.c.ready,
+            words=way.fire,
+            functions=way.fire & way.slow,
+            loads=self.i.valid & self.i.ready,
+            stores=self.o.valid & self.o.ready,
+            waits=now.active & ~now.issue & ~now.hand_on,
+            starved=self.i.ready & ~self.i.valid,
+        )
 
 
 class _Instruction:

@@ -1,0 +1,97 @@
+"""What all units share: parameters, performance counters, the error pulses of their memories."""
+
+from amaranth import Module, Value
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import Out
+
+from hdl.memory import error_members
+from hdl.named import reg
+
+
+class Unit(wiring.Component):
+    """A component with performance counters, and with error pulses if its memories are protected.
+
+    A unit lists its events in `COUNTERS`, and counts each by one of the methods below or beside what happens.
+
+    Parameters
+    ----------
+    p : parameters of the unit
+    members : its other ports
+    protects : protection of each of its memories
+
+    Members
+    -------
+    perf : Out(struct of 32-bit counters modulo 2^32) : one for each of `COUNTERS`
+    error : Out(2) : as in `hdl.memory.error_members`
+
+    Latency: a counter has an event in the cycle after it, or in the one after that.
+    Throughput: an event of each kind every cycle.
+    Raises: nothing of its own.
+    Source: this project's own.
+    """
+
+    COUNTERS = ()
+
+    def __init__(self, p: object, members: dict[str, wiring.Member], *protects: str):
+        self.p = p
+        perf = Out(data.StructLayout(dict.fromkeys(self.counters(), 32)))
+        super().__init__({**members, "perf": perf, **error_members(*protects)})
+
+    @classmethod
+    def counters(cls) -> list[str]:
+        """Names of the performance counters in `perf`."""
+        return list(cls.COUNTERS)
+
+    def _count(self, m: Module, **events: Value) -> None:
+        """Adds each event to its counter."""
+        for name, event in events.items():
+            m.d.sync += self.perf[name].eq(self.perf[name] + event)
+
+    def _count_when(self, m: Module, **events: Value) -> None:
+        """The same with an enable of the counter's register."""
+        for name, event in events.items():
+            with m.If(event):
+                m.d.sync += self.perf[name].eq(self.perf[name] + 1)
+
+    def _count_later(self, m: Module, **events: Value) -> None:
+        """The same a cycle later, for events that come late: 32 bits hang on each."""
+        for name, event in events.items():
+            self._count_when(m, **{name: reg(m, f"counted_{name}", event, reset_less=False)})
+
+
+class Composite(Unit):
+    """A unit made of others, whose counters and formulas are theirs, named unit.counter.
+
+    Parameters
+    ----------
+    p, members, protects : as in `Unit`
+
+    Members
+    -------
+    perf, error : as in `Unit`
+
+    Latency: none of its own.
+    Throughput: that of the units.
+    Raises: nothing of its own.
+    Source: this project's own.
+    """
+
+    @staticmethod
+    def units(p: object) -> list[tuple[str, type, object]]:
+        """Instance name, class and parameters of every unit inside that counts its events."""
+        raise NotImplementedError
+
+    def counters(self) -> list[str]:
+        """Names of the performance counters in `perf`."""
+        return [f"{name}.{counter}" for name, unit, _ in self.units(self.p) for counter in unit.counters()]
+
+    @classmethod
+    def timing(cls, p: object) -> dict[str, str]:
+        """Formulas for the manifest."""
+        return {f"{name}.{key}": text for name, unit, own in cls.units(p) for key, text in unit.timing(own).items()}
+
+    def _pass_counters(self, m: Module, parts: dict[str, Unit]) -> None:
+        """The counters of each part become those of the whole."""
+        for name, part in parts.items():
+            for counter in part.counters():
+                m.d.comb += self.perf[f"{name}.{counter}"].eq(part.perf[counter])
