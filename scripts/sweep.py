@@ -59,6 +59,7 @@ def command(
     # Dask and Matplotlib take half a second to import, for which no other command should wait.
     from synth.sweep import effects, front
     from synth.sweep.run import Sweep, cluster
+    from synth.sweep.search import BATCH
     from synth.sweep.search import search as searched
 
     with console.one_line_errors(), ExitStack() as stack:
@@ -82,9 +83,16 @@ def command(
         task = bar.add_task("points", total=search or len(asked), end="")
         connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, workers)))
 
+        done, said = 0, json or console.err.is_terminal
+
         def progress(ended: int, left: float | None) -> None:
-            if not (ended or left is None or console.err.is_terminal or json):  # a log has no bar: once, at the start
+            nonlocal done, said
+            done += ended
+            if search and left:  # of the batch at hand: those to come take as long
+                left *= (search - done) / min(BATCH - done % BATCH, search - done)
+            if left and not said:  # a log has no bar: once, at the start
                 console.err.print(f"{search or len(asked)} points, {_end(left)}", highlight=False)
+                said = True
             bar.update(task, advance=ended, end=_end(left))
 
         sweep = Sweep(settings, objectives, design, database, connect, progress)

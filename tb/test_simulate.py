@@ -456,7 +456,7 @@ def test_every_option_has_an_effect_or_is_refused(what, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate_limits, "platforms", lambda: {"edge": EDGE, "server": SERVER})
     own = {"ratio": [[0.5]], "tokens": {"device": 500.0, "host": 1500.0}}
     own |= {stage: {"kept": 0.6, "fetched": 0.2} for stage in ("frame", "generation")}
-    (tmp_path / "results.json").write_text(json.dumps(results(**{"resv-paper": own})))
+    (tmp_path / "results.json").write_text(json.dumps(results(**{"resv-buckets": own})))
     plain = cache(lambda: vrex("simulate", what).stdout)
     command = typer.main.get_command(app).commands["simulate"]
     options = {p.name for p in command.params} - {"what", "json", "help"}

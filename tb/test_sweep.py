@@ -437,6 +437,7 @@ def test_points_that_no_objective_tells_apart(axis, objective, search, client, t
     monkeypatch.setattr(evaluate, "built", lambda unit, *_: evaluate.Built(100.0, (), 20.0, ""))
     found = vrex(axis, "--objective", objective, *search, "--preset", "tiny", "-p", "blocks=128", "-o", tmp_path)
     assert found.exit_code == 0, found.output
+    assert found.stderr.count("2 points, ends about") == 1, "from the start, once in a log"
     assert len((tmp_path / "points.csv").read_text().splitlines()) == 3
 
 
