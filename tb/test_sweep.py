@@ -614,6 +614,8 @@ def test_a_job_that_reaches_its_wall_time_has_a_successor(queue):
 def test_ctrl_c_does_not_reach_the_workers():
     """A terminal sends it to all processes; a worker that took it would end in a traceback on the screen."""
     with run.cluster(workers=1) as client:
+        masked = client.submit(signal.pthread_sigmask, signal.SIG_BLOCK, []).result(timeout=600)
+        assert signal.SIGINT in masked
         worker = client.submit(os.getpid).result(timeout=600)
         os.kill(worker, signal.SIGINT)
         assert client.submit(os.getpid, pure=False).result(timeout=600) == worker
