@@ -132,9 +132,12 @@ def test_browser_shows_the_page(made, tmp_path):
 def test_difference_is_red_and_fails(tmp_path, monkeypatch):
     wrong = Outcome("layer 1", 0, 0, 0, 0, 0, 1, ["o[3]: cluster is 4, expected 5"], 1)
     monkeypatch.setattr(report, "_simulate", lambda unit, *rest: ([wrong] if unit == "hcu" else [], "<svg></svg>"))
-    run = CliRunner().invoke(app, ["report", "--preset", "tiny", "--tests", "none.xml", "-o", str(tmp_path)])
+    run = CliRunner().invoke(app, ["report", "--preset", "tiny", "--tests", "none.xml", "-o", str(tmp_path), "--json"])
     assert run.exit_code == 1
-    assert "o[3]: cluster is 4, expected 5" in run.output
+    assert "o[3]: cluster is 4, expected 5" in run.stderr
+    told = json.loads(run.stdout)
+    assert (told["passed"], told["differences"]) == (False, ["hcu, layer 1: o[3]: cluster is 4, expected 5"])
+    assert told["RTL against golden"][0]["result"] == "DIFFERS"
     text = (tmp_path / "report.html").read_text()
     assert 'class="bad">1 differences from golden.' in text
     assert "DIFFERS" in text

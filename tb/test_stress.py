@@ -24,6 +24,8 @@ def test_a_campaign_goes_on_where_it_was(tmp_path, monkeypatch):
         assert run.exit_code == 0, run.output
         assert f"hcu: {total} transactions as golden" in run.stdout
     assert len(set(seeds)) == len(seeds) == 4
+    run = CliRunner().invoke(app, ["stress", "hcu", "-n", "1", "-o", str(tmp_path), "--json"])
+    assert json.loads(run.stdout) == [{"unit": "hcu", "transactions": 160}]
     assert [json.loads(line)["seed"] for line in (tmp_path / "hcu.jsonl").read_text().splitlines()] == [1, 2, 3, 4]
 
 
