@@ -16,9 +16,8 @@ from hdl.leaf import place
 from hdl.manager_port import ManagerPort, Slice
 from hdl.named import comb
 from hdl.params import SystemParams, bits_for
+from hdl.queues import WRITES, port_beats
 from hdl.unit import Unit
-
-_AHEAD = 8  # bursts whose addresses can be out before their data
 
 
 def _with_id(layout: data.StructLayout, p: SystemParams) -> data.StructLayout:
@@ -116,7 +115,7 @@ class Arbiter(Unit):
     Latency: without others 3 cycles from `ar` to m_axi_ar and 3 from m_axi_r to `r`; from the last beat of a write to
         m_axi_aw 3, to its first beat on m_axi_w 6; 3 from m_axi_b to `b`. Exact in `sim.arbiter`.
     Throughput: a grant of each kind and a beat in each direction every cycle; of one manager as far as its reads under
-        way fit `ManagerPort.depths`.
+        way fit `hdl.queues.port_beats`.
     Raises: `ParamError` where lanes and bus do not fit together.
     Source: V-Rex section V-A, Fig. 10 (N cores on one memory); AXI4 (ARM IHI 0022) A5.
     """
@@ -140,7 +139,7 @@ class Arbiter(Unit):
     @staticmethod
     def timing(p: SystemParams) -> dict[str, str]:
         """Formulas for the manifest."""
-        reads, writes = ManagerPort.depths(p)
+        reads, writes = port_beats(p)
         return {
             "read": "3 cycles from ar to m_axi_ar, 3 from m_axi_r to r",
             "write": "3 cycles from a burst's last beat to m_axi_aw, 6 to its first on m_axi_w; 3 from m_axi_b to b",
@@ -153,7 +152,7 @@ class Arbiter(Unit):
         ports = [place(m, platform, f"port{i}", ManagerPort, p) for i in range(count)]
         self._connect_managers(m, ports)
         # Addresses, and the order in which their beats go.
-        order = m.submodules.order = SyncFIFOBuffered(width=id_bits(p), depth=_AHEAD)
+        order = m.submodules.order = SyncFIFOBuffered(width=id_bits(p), depth=WRITES)
         reads = self._grants(m, "read", [port.reads for port in ports], 1)
         writes = self._grants(m, "write", [port.writes for port in ports], order.w_rdy)
         m.d.comb += [order.w_data.eq(writes.out.i.payload.id), order.w_en.eq(writes.granted)]

@@ -10,6 +10,7 @@ from hdl.axi import Bursts, address_layout, read_layout, response_layout, write_
 from hdl.memory import Ram, collect_errors
 from hdl.named import UNNAMED
 from hdl.params import CoreParams, bits_for
+from hdl.queues import copied_beats
 from hdl.unit import Unit
 
 
@@ -68,8 +69,7 @@ class Copier(Unit):
     COUNTERS = ("reads", "writes", "beats", "waits")
 
     def __init__(self, p: CoreParams):
-        self.longest = p.lxe.burst_bytes // p.lxe.bus_bytes  # beats of a burst
-        self.depth = (p.lxe.copies + 1) * self.longest  # what is being read, and a burst that is being written
+        self.depth = copied_beats(p)
         super().__init__(
             p,
             {

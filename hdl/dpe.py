@@ -12,6 +12,7 @@ from hdl.leaf import place
 from hdl.memory import collect_errors, ram
 from hdl.named import comb, reg
 from hdl.params import DpeParams, bits_for
+from hdl.queues import RESULTS
 from hdl.unit import Unit
 
 
@@ -78,7 +79,6 @@ class Dpe(Unit):
     """
 
     LATENCY = DotTree.LATENCY + 3
-    ROOM = 16  # results that wait; as many as can be on their way, so that results of one chunk keep the full rate
 
     COUNTERS = ("commands", "results", "chunks", "waits", "overruns")
 
@@ -107,7 +107,7 @@ class Dpe(Unit):
 
     def elaborate(self, platform):
         p, m = self.p, Module()
-        step, give = _Step(p), _Give(self.ROOM)
+        step, give = _Step(p), _Give()
         self._issue(m, step, give)
         self._next_step(m, step)
         self._next_command(m, step)
@@ -269,7 +269,7 @@ class Dpe(Unit):
 
     def _results(self, m: Module, trees: list[object], last: Signal) -> Value:
         """Results wait in a FIFO, each with the end of its command; returns whether one is taken."""
-        fifo = m.submodules.fifo = SyncFIFOBuffered(width=result_layout(self.p).size, depth=self.ROOM)
+        fifo = m.submodules.fifo = SyncFIFOBuffered(width=result_layout(self.p).size, depth=RESULTS)
         for k in range(DotTree.LATENCY):
             last = reg(m, f"last{k + 1}", last, reset_less=False)
         m.d.comb += [
@@ -305,8 +305,8 @@ class _Step:
 class _Give:
     """Room for results."""
 
-    def __init__(self, room: int):
-        self.free = Signal(range(room + 1), init=room)  # of the results' room, less what is on its way
+    def __init__(self):
+        self.free = Signal(range(RESULTS + 1), init=RESULTS)  # of the results' room, less what is on its way
         self.gives = Signal()  # the chunk is a result's last
 
 

@@ -9,6 +9,7 @@ from hdl import hcu
 from hdl.cluster_set import cluster_layout
 from hdl.memory import SinglePortRam, collect_errors
 from hdl.params import KvmuParams, bits_for
+from hdl.queues import RANGES
 from hdl.unit import Unit
 
 # The DRE hands an op of the HCU on as it is.
@@ -112,7 +113,7 @@ class Kvmu(Unit):
         p, m = self.p, Module()
         memories = _Memories(m, p)
         collect_errors(m, self, [memories.table, memories.chain, memories.ring, memories.state])
-        items = m.submodules.items = SyncFIFO(width=_item_layout(p).size, depth=4)
+        items = m.submodules.items = SyncFIFO(width=_item_layout(p).size, depth=RANGES)
         beat, free, place, out = _Beat(p), _FreeList(p), _Placement(p), _Answers(p)
         offload, walk, clear = _Offload(p), _Walk(p), _Clear(p)
 

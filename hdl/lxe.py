@@ -18,6 +18,7 @@ from hdl.memory import collect_errors, error_members
 from hdl.multiplier import Multiplier
 from hdl.named import UNNAMED
 from hdl.params import CoreParams
+from hdl.queues import ROUTES
 from hdl.retriever import fault_layout
 from hdl.sequencer import Sequencer, set_layout
 from hdl.storer import Storer, dre_layout
@@ -160,7 +161,7 @@ class Lxe(Composite):
         i = vector.instruction
         picks = (i.op == Op.MAX) | (i.op == Op.MIN)
         streams = Signal()
-        routes = m.submodules.routes = SyncFIFOBuffered(width=_route_layout(self.p).size, depth=4)
+        routes = m.submodules.routes = SyncFIFOBuffered(width=_route_layout(self.p).size, depth=ROUTES)
         route_in = Signal(_route_layout(self.p), name=UNNAMED)
         goes = Signal()
         m.d.comb += [

@@ -7,8 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.axi import address_layout, read_layout, response_layout, write_layout
 from hdl.params import SystemParams
-
-_LEAST = 4  # entries of a FIFO that takes and gives one in every cycle
+from hdl.queues import LEAST, port_beats
 
 
 class Slice(wiring.Component):
@@ -77,7 +76,7 @@ class ManagerPort(wiring.Component):
         self.p = p
         lxe = p.core.lxe
         longest = lxe.burst_bytes // lxe.bus_bytes
-        self.read_depth, self.write_depth = self.depths(p)
+        self.read_depth, self.write_depth = port_beats(p)
         self.longest, self.bursts = longest, lxe.bursts
         address = stream.Signature(address_layout())
         read, response = stream.Signature(read_layout(p.core)), stream.Signature(response_layout())
@@ -89,14 +88,6 @@ class ManagerPort(wiring.Component):
                 **{"answers": In(read), "responses": In(response)},
             }
         )
-
-    @staticmethod
-    def depths(p: SystemParams) -> tuple[int, int]:
-        """Beats that have room: of reads, the cores' share of what one core can have under way, at least two of the
-        longest bursts; of writes two bursts, one that comes and one that goes."""
-        lxe = p.core.lxe
-        longest = lxe.burst_bytes // lxe.bus_bytes
-        return max(_LEAST, longest * max(2, -(-lxe.bursts // p.cores))), max(_LEAST, 2 * longest)
 
     def elaborate(self, platform):
         m = Module()
@@ -115,7 +106,7 @@ class ManagerPort(wiring.Component):
         core = self.p.core
         queue("read_data", read_layout(core), self.read_depth, self.answers, self.r)
         queue("write_data", write_layout(core), self.write_depth, self.w, self.beats)
-        queue("write_responses", response_layout(), max(_LEAST, self.bursts), self.responses, self.b)
+        queue("write_responses", response_layout(), max(LEAST, self.bursts), self.responses, self.b)
 
         def offer(name, i, o, may):
             """Bursts of `i` to `o`, each when it may; high when one does."""

@@ -9,6 +9,7 @@ from golden.isa import SEMAPHORES
 from hdl.dpe import command_layout
 from hdl.isa import done_layout, mul_layout
 from hdl.params import CoreParams
+from hdl.queues import MULS
 
 
 class Multiplier(wiring.Component):
@@ -37,8 +38,6 @@ class Multiplier(wiring.Component):
     Source: `golden.isa`; V-Rex section V-A (LXE).
     """
 
-    ROOM = 4  # instructions that are not done: one in the DPE, one read, one that waits, one to be taken
-
     def __init__(self, p: CoreParams):
         self.p = p
         super().__init__(
@@ -57,10 +56,10 @@ class Multiplier(wiring.Component):
         i = self.i.payload
         command = command_layout(d)
         entry_layout = data.StructLayout({"skip": 1, "signal": SEMAPHORES})
-        pending = m.submodules.pending = SyncFIFO(width=entry_layout.size, depth=self.ROOM)
+        pending = m.submodules.pending = SyncFIFO(width=entry_layout.size, depth=MULS)
         entry, head = Signal(entry_layout), data.View(entry_layout, pending.r_data)
         waits, failed, bad, take = Signal(), Signal(), Signal(), Signal()
-        owed = Signal(range(self.ROOM + 1))  # read while a skipped instruction was in front
+        owed = Signal(range(MULS + 1))  # read while a skipped instruction was in front
         names = ("w", "x", "x_step", "chunks", "tiles", "rows", "keep")
         # The DPE's fields have fewer bits; a single row has no step.
         beyond = [i[n][command[n].width :].any() & (i.rows.any() if n == "x_step" else 1) for n in names]

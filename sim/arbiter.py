@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hdl.params import SystemParams
-
-_AHEAD = 8  # entries of the arbiter's FIFO of write bursts
-_LEAST = 4  # of any of its FIFOs
+from hdl.queues import WRITES, port_beats
 
 Burst = tuple[int, int]  # the cycle from which on it is offered, its beats
 
@@ -80,14 +78,12 @@ class _Port:
     """State of `hdl.manager_port.ManagerPort`; the manager takes its answers at once."""
 
     def __init__(self, p: SystemParams, reads: Sequence[Burst], writes: Sequence[Burst], seen: ManagerCycles):
-        lxe = p.core.lxe
-        longest = lxe.burst_bytes // lxe.bus_bytes
-        self.room = max(_LEAST, longest * max(2, -(-lxe.bursts // p.cores)))
-        self.most, self.seen = lxe.bursts, seen
+        self.room, writes_room = port_beats(p)
+        self.most, self.seen = p.core.lxe.bursts, seen
         self.whole = self.owed = 0
         self.reads, self.writes = _Offers(reads, seen.ar), _Offers(writes, seen.aw)
         self.beats = deque((at, k == n - 1) for at, n in writes for k in range(n))
-        self.data = _Fifo(max(_LEAST, 2 * longest))
+        self.data = _Fifo(writes_room)
         self.given = 0  # beats of `seen.r` that have left
         self.answered = 0  # responses of `seen.b`
 
@@ -129,7 +125,7 @@ class ArbiterTime:
         p, count = self.p, 2 * self.p.cores
         out = ArbiterCycles([ManagerCycles() for _ in range(count)])
         ports = [_Port(p, *bursts) for bursts in zip([*reads], [*writes], out.managers, strict=True)]
-        order = _Fifo(_AHEAD)
+        order = _Fifo(WRITES)
         turns = {"reads": count - 1, "writes": count - 1}  # who was granted last
         owner = None  # whose beats go
         pending: deque[tuple[int, int]] = deque()  # (cycle of m_axi_aw, manager) of writes that are not answered

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from hdl.params import DpeParams
+from hdl.queues import RESULTS
 from sim.queue import Always, Queue, Wait, alone
 
 TO_ISSUE = 1  # from the acceptance of a command to its first chunk
 TO_RESULT = 15  # from a row's last chunk to its result
 TO_READ = 1  # from a command's last chunk to `read`
-ROOM = 16  # results on their way or waiting
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class DpeTime:
     def command(self, c: dict, offered: int, results: Queue | Always) -> Generator[Wait, None, int]:
         """Take the next command, which is offered from a cycle on; the cycle of its last chunk.
 
-        results : of depth `ROOM`; two cycles from there to the taker
+        results : of depth `RESULTS`; two cycles from there to the taker
         """
         cycle = max(offered, self._issued)
         self.taken.append(cycle)
@@ -72,7 +72,7 @@ class DpeTime:
         if not c["end"]:
             cycle += rows * chunks
         else:
-            gone, n = results.taken, len(results.put) - ROOM
+            gone, n = results.taken, len(results.put) - RESULTS
             bounded = isinstance(results, Queue)
             for _ in range(rows):
                 cycle += chunks

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from golden.kvmap import KvMap
 from hdl.params import KvmuParams
+from hdl.queues import RANGES
 
 APPEND, CLEAR = 0, 1
-_QUEUE = 4  # block ranges between the walk and the bursts
 
 
 @dataclass
@@ -103,8 +103,8 @@ class KvmuTime:
                     continue
                 for j, r in enumerate(ranges or [None]):
                     cycle += bool(j)
-                    if len(popped) >= _QUEUE:
-                        cycle = max(cycle, popped[-_QUEUE] + 1)
+                    if len(popped) >= RANGES:
+                        cycle = max(cycle, popped[-RANGES] + 1)
                     popped.append(max(cycle + 1, taken))
                     last = final and j == max(0, len(ranges) - 1)
                     join = not starts and (r is None or (previous is not None and r.block == previous + 1))

@@ -16,15 +16,13 @@ from golden.isa import Queue as From
 from golden.vector import Instruction as VectorInstruction
 from golden.vector import Op
 from hdl.params import CoreParams
-from sim.dpe import ROOM, TO_READ, DpeTime
+from hdl.queues import MULS, RESULTS, ROUTES
+from sim.dpe import TO_READ, DpeTime
 from sim.loader import LoaderTime, cut, word_beats
 from sim.queue import Queue, Units, Wait, Waits
 from sim.sequencer import NAMES, Pipeline, SemaphoreTimes, Step
 from sim.storer import StorerTime
 from sim.vpe import NEVER, VpeTime, Work
-
-ROUTES = 4  # VECTORs that wait for words
-PENDING = 4  # MULs that are not done
 
 
 @dataclass
@@ -184,7 +182,7 @@ class Run:
         self.queues = {name: Queue(p.lxe.queue) for name in names}
         self.given: dict[str, list[int]] = {name: [] for name in names}  # steps put into each queue
         self.done: dict[str, list[int]] = {name: [] for name in names}
-        self.results = Queue(ROOM)
+        self.results = Queue(RESULTS)
         self.loaded, self.put = Queue(p.lxe.words), Queue(p.lxe.words)
         self.routes, self.route = Queue(ROUTES), []  # VECTORs that take words, and each one's source and words left
         self.multiplied: list[int] = []  # MULs that have been taken and go to the DPE
@@ -322,9 +320,9 @@ class Run:
             if commands:
                 yield self.dpe.taken, commands - 1
                 at = max(at, self.dpe.taken[commands - 1] - 1)
-            if n >= PENDING:
-                yield done, n - PENDING
-                at = max(at, done[n - PENDING])
+            if n >= MULS:
+                yield done, n - MULS
+                at = max(at, done[n - MULS])
             at = max(go, at + 1)
             self.take("mul", k, at)
             if not self.steps[k].beat["skip"]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from golden.isa import Retrieve
 from hdl.params import CoreParams
+from hdl.queues import copied_beats
 from sim.loader import cut
 
 
@@ -40,7 +41,7 @@ class CopierTime:
 
     def __init__(self, p: CoreParams, latency: int, out: RetrieverCycles):
         self.p, self.latency, self.out = p, latency, out
-        self.depth = (p.lxe.copies + 1) * (p.lxe.burst_bytes // p.lxe.bus_bytes)
+        self.depth = copied_beats(p)
         self._asked = self._begun = -1  # cycle in which the last burst was asked for, in which one was begun
         self._popped: list[int] = []  # cycle in which each copy left the queue
         self._ends: list[int] = []  # of each burst's last beat on `r`
