@@ -19,6 +19,7 @@ nightly: setup
 	$(BIN)/vrex coverage
 	$(BIN)/vrex prove
 	$(BIN)/vrex mutate hcu wtu cluster_set kvmu dpe vpe feeder loader storer retriever sequencer arbiter register_block
+	$(BIN)/vrex mutate -n 60 dre lxe core dre_ip core_ip
 
 lint: setup
 	$(BIN)/ruff check .

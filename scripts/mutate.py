@@ -44,7 +44,9 @@ def command(
             ) as bar:
                 for name in unit:
                     task, subject = bar.add_task(name, total=n), SUBJECTS[name]
-                    verdicts = campaign(name, subject.emitted(), subject.judge, n, seed, out, subject.care)
+                    verdicts = campaign(
+                        name, subject.emitted(), subject.judge, n, seed, out, subject.care, subject.module
+                    )
                     found[name] = [v for v in verdicts if bar.advance(task) is None]
         except (BenchError, MutateError) as e:
             console.err.print(f"[red]error:[/] {e}", highlight=False, soft_wrap=True)

@@ -1,5 +1,6 @@
 """`vrex stress`: random transactions of units against golden, as many as asked for."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -8,12 +9,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from golden.params import check
 from scripts import console
-from tb.stress import UNITS, campaign
+from tb.stress import SLOW, UNITS, campaign
 
 
 def command(
     unit: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(UNITS)}; all by default.")] = None,
-    n: Annotated[int, typer.Option("-n", help="Transactions of each unit.")] = 1_000_000,
+    n: Annotated[int, typer.Option("-n", help="Transactions of each unit; of a join a share of it.")] = 1_000_000,
     out: console.Folder = Path("build/stress"),
     json: console.Json = False,
 ) -> None:
@@ -26,10 +27,11 @@ def command(
         found = {}
         with Progress(*columns, console=console.err, disable=json or not console.err.is_terminal) as bar:
             for name in unit or UNITS:
-                task = bar.add_task(name, total=n)
+                own = math.ceil(n / SLOW.get(name, 1))
+                task = bar.add_task(name, total=own)
                 try:
-                    for done in campaign(name, n, out):
-                        bar.update(task, completed=min(done, n))
+                    for done in campaign(name, own, out):
+                        bar.update(task, completed=min(done, own))
                 except AssertionError as e:
                     console.err.print(f"[red]{name}:[/] {e}", highlight=False, soft_wrap=True)
                     raise typer.Exit(1) from None

@@ -14,8 +14,8 @@ from tb.streams import Bench
 async def phases(dut):
     """Play config["phases"], each with {"keys": beats of k}, {"rows": beats of s} or both side by side.
 
-    A phase waits for its keys' beats on t, and for the last burst of its rows. With "reset_at", play up to that cycle,
-    reset, and play it all again.
+    A phase waits for its keys' beats on t, and for the last bursts of its "blocks" of rows. With "reset_at", play up to
+    that cycle, reset, and play it all again.
     """
     c = config()
     p = params_from(c["params"])
@@ -37,7 +37,7 @@ async def phases(dut):
         seen_t, seen_b, sent = len(t.got), len(b.got), len(s.sent)
 
         def done() -> bool:
-            fetched = not rows or (len(b.got) > seen_b and b.got[-1][1]["last"])
+            fetched = sum(burst["last"] for _, burst in b.got[seen_b:]) == phase.get("blocks", 0)
             return (len(t.got) - seen_t == len(keys) and fetched) or (stop and bench.cycle >= stop)
 
         k.put(keys)

@@ -44,6 +44,7 @@ class Scenario:
         self.tokens = [0] * k.n_ctx
         self.blocks: list[tuple[int, np.ndarray]] = []  # ctx and codes of each query
         self.counts: list[list[np.ndarray]] = []  # of every context, at each query
+        self.asked: list[str] = []  # labels of the queries
         self.labels: dict[str, list[str]] = {name: [] for name in "twxb"}  # of each beat
         self.most_blocks = 0  # of the KVMU, taken at once
 
@@ -86,13 +87,15 @@ class Scenario:
         self._phase(along, "keys", beats)
         self.most_blocks = max(self.most_blocks, self.model.kv.fresh - len(self.model.kv.freed))
 
-    def query(self, ctx: int, codes: np.ndarray) -> None:
-        """A query block's rows, [R, C]."""
+    def query(self, ctx: int, codes: np.ndarray, along: bool = False) -> None:
+        """A query block's rows, [R, C]; `along`: right behind the rows before."""
         q = self.model.query(ctx, codes)
         self.queries.append(q)
         self.blocks.append((ctx, codes))
         self.counts.append([table.counts.copy() for table in self.model.tables])
-        self._phase(False, "rows", row_beats(self.p.wtu, ctx, codes))
+        self.asked.append(self.label)
+        self._phase(along, "rows", row_beats(self.p.wtu, ctx, codes))
+        self.phases[-1]["blocks"] = self.phases[-1].get("blocks", 0) + 1
         for i, burst in enumerate(q.bursts):
             self._expect("b", {**burst._asdict(), "ctx": ctx, "last": int(i == len(q.bursts) - 1), "empty": 0})
         if not q.bursts:
@@ -117,14 +120,14 @@ class Scenario:
     def phase_cycles(self) -> list[int | None]:
         """By the time view, cycles of each phase: first beat taken to the last on `t`, or to the last burst.
 
-        None for a phase of keys beside rows.
+        None for a phase of keys beside rows, or of several query blocks.
         """
         time = DreTime(self.p, self.f.th_hd, self.device_base, self.home_base)
         out, t, queries = [], iter(self.t), iter(self.queries)
         blocks = iter(self.blocks)
         for phase in self.phases:
             ends = []
-            if "rows" in phase:
+            for _ in range(phase.get("blocks", 0)):
                 q, (ctx, codes) = next(queries), next(blocks)
                 ends.append(time.query(ctx, codes, q.counts, self.f.ratio_q16, q.clusters))
             if "keys" in phase:

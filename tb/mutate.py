@@ -19,7 +19,7 @@ from tb.formal.mutants import Miter
 from tb.runner import Mutant
 
 _READ = ("read_verilog {top}.v", "hierarchy -top {top}", "proc -norom", "opt_expr", "wreduce", "opt_clean -purge")
-_OFF = re.compile(r" -port CLK |\$memrd\S* -port (?:EN|ARST|SRST) ")
+_OFF = re.compile(r" -port (?:CLK|\\?clk) |\$memrd\S* -port (?:EN|ARST|SRST) ")
 _OPTIONS = re.compile(r"-(\S+) (\S+)")
 
 
@@ -47,12 +47,16 @@ def yosys(folder: Path, *commands: str) -> None:
         raise MutateError(f"Yosys: {(run.stdout + run.stderr)[-500:]}")
 
 
-def sample(emitted: Emitted, n: int, seed: int) -> list[Mutation]:
-    """At most `n` different mutations, spread over modules, signals and modes as `mutate -list` does it."""
+def sample(emitted: Emitted, n: int, seed: int, module: str = "") -> list[Mutation]:
+    """At most `n` different mutations, spread over modules, signals and modes as `mutate -list` does it.
+
+    module : the only one that is mutated, with the ports of what it holds; otherwise all are
+    """
+    only = f"-module {module} " if module else ""
     with tempfile.TemporaryDirectory() as tmp:
         emitted.write(Path(tmp))
         # Some of the list go: what it has twice, clocks, and the enable of a read port that has none.
-        yosys(Path(tmp), *_read(emitted), f"mutate -list {2 * n + 20} -seed {seed} -o list")
+        yosys(Path(tmp), *_read(emitted), f"mutate -list {2 * n + 20} {only}-seed {seed} -o list")
         found = [Mutation(*_described(line, emitted.verilog)) for line in Path(tmp, "list").read_text().splitlines()]
     return [m for m in dict.fromkeys(found) if not _OFF.search(m.options)][:n]
 
@@ -130,14 +134,15 @@ def campaign(
     seed: int,
     folder: Path,
     care: dict[str, str] | None = None,
+    module: str = "",
 ) -> Iterator[Verdict]:
     """Verdicts of `n` mutants, as they come. They are kept in `folder`, and a later call goes on from there.
 
-    care : as of `Miter`
+    care : as of `Miter` · module : as of `sample`
 
     Survivors are run again, since the bench may have learnt. Raises: `MutateError` if it fails without a fault.
     """
-    mutations = sample(emitted, n, seed)
+    mutations = sample(emitted, n, seed, module)
     name = hashlib.sha256("\0".join([emitted.verilog, *(m.options for m in mutations)]).encode()).hexdigest()[:12]
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{unit}-{name}.jsonl"

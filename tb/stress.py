@@ -118,12 +118,56 @@ def _arbiter(t, rng: random.Random) -> int:
     return sum(len(m["ar"]) + len(m["aw"]) for r in runs for m in r.managers)
 
 
+def _dre(t, rng: random.Random) -> int:
+    shape, seed = rng.choice(list(t.SHAPES)), rng.getrandbits(31)
+    s = t.play(t.params(shape), seed, 80)
+    wrong = s.differences(t.run(t.emitted(shape), s, _stall(rng), _stall(rng), seed))
+    assert not wrong, wrong
+    return sum(len(getattr(s, name)) for name in "twxb")
+
+
+def _lxe(t, rng: random.Random) -> int:
+    """Programs of every kind of instruction, in the cycles of the time view."""
+    t, latency = import_module("tb.test_lxe_time"), rng.choice((1, 9, 30))
+    programs = [t.Program(rng.getrandbits(31)).out for _ in range(12)]
+    for program, got in zip(programs, t.play(t.emitted(), programs, latency), strict=True):
+        wrong = t.differences(t.timed(program, latency), got)
+        assert not wrong, wrong
+    return sum(map(len, programs))
+
+
+def _core(t, rng: random.Random) -> int:
+    seed, how = rng.getrandbits(31), rng.choice(((), (t.GROUPS, t.AHEAD), (t.GROUPS, t.AWAY), (t.RING,)))
+    h, script, _ = t.passes(seed, rng.randint(2, 7), *how)
+    ran, after = script.play(t.emitted(), t.ports(h), rng.choice((0.0, 0.2, 0.5)), seed=seed)
+    wrong = script.differences(ran, after)
+    assert not wrong, wrong
+    return ran[-1].perf["lxe.sequencer.instructions"]
+
+
+def _core_ip(t, rng: random.Random) -> int:
+    seed = rng.getrandbits(31)
+    h, script, _ = t.passes(seed, rng.randint(1, 3))
+    return t.play(t.emitted(), h, script, rng.choice((0.0, 0.3)), seed)[-1].perf["lxe.sequencer.instructions"]
+
+
+def _dre_ip(t, rng: random.Random) -> int:
+    seed = rng.getrandbits(31)
+    s = t.frames(seed, rng.randint(4, 20))
+    if rng.random() < 0.2:
+        s.fill(rng.randrange(s.p.kvmu.n_ctx))
+    s.check(s.play(t.emitted(), rng.choice((0.0, 0.5)), rng.choice((0.0, 0.3)), seed))
+    return len(s.wants)
+
+
 _PLAYS = {
     **{"hcu": _hcu, "wtu": _wtu, "cluster_set": _cluster_set, "kvmu": _kvmu, "dpe": _dpe, "vpe": _vpe},
     **{"loader": _transfers(LoadTo.VECTOR), "storer": _transfers(StoreTo.MEMORY), "retriever": _retriever},
     **{"feeder": _feeder, "sequencer": _sequencer, "arbiter": _arbiter},
+    **{"dre": _dre, "lxe": _lxe, "core": _core, "dre_ip": _dre_ip, "core_ip": _core_ip},
 }
 UNITS = tuple(_PLAYS)
+SLOW = {"dre": 4, "lxe": 50, "core": 100, "core_ip": 200, "dre_ip": 100}  # transactions of a join are larger
 
 
 def play(unit: str, seed: int) -> int:

@@ -5,7 +5,7 @@ from importlib import import_module
 from types import ModuleType
 from unittest.mock import patch
 
-from golden.isa import Engine
+from golden.isa import Engine, Retrieve, Status
 from hdl.emit import Emitted
 
 
@@ -17,6 +17,8 @@ class Subject:
     forget : functions of the file that keep results of the unit
     named : whether `emitted` takes the name of the size, or else its parameters · more : what it takes besides
     care : bits of its payloads that mean something, as of `tb.formal.mutants.Miter`
+    module : the only one that is mutated: the logic that
+        joins units, which are subjects themselves · sized : whether `emitted` takes arguments
     """
 
     unit: str
@@ -26,12 +28,16 @@ class Subject:
     named: bool = True
     more: tuple = ()
     care: dict[str, str] = field(default_factory=dict)
+    module: str = ""
+    sized: bool = True
 
     def _module(self) -> ModuleType:
         """Found when it is needed: it takes pytest along."""
         return import_module(f"tb.test_{self.unit}")
 
     def _arguments(self) -> tuple:
+        if not self.sized:
+            return ()
         return (self.size if self.named else self._module().SIZES[self.size], *self.more)
 
     def emitted(self) -> Emitted:
@@ -184,6 +190,31 @@ _SUBJECTS = (
             ("accesses_are_as_described", "tiny", "core_ip", _unrecorded),
         ),
         more=("core_ip",),
+    ),
+    # Joins: what is between their units.
+    Subject("dre", (("reset_in_flight", 60), ("equals_golden", "tiny", _unrecorded)), module="dre"),
+    Subject("lxe", (("faults",), ("a_layer_equals_golden",)), module="core__lxe", sized=False),
+    Subject(
+        "core",
+        (("errors_and_resets_leave_a_core_that_works",), ("a_context_is_forgotten",)),
+        module="core",
+        sized=False,
+    ),
+    Subject(
+        "dre_ip",
+        (
+            ("a_reset_while_a_command_runs", 3),
+            ("a_fault_ends_in_a_status_and_a_reset_mends_it", {"action": Retrieve.CLEAR, "ctx": 3}, Status.RANGE),
+            ("frames_equal_golden", 1, 0.0, 0.0, _unrecorded),
+        ),
+        module="dre_ip",
+        sized=False,
+    ),
+    Subject(
+        "core_ip",
+        (("faults_and_resets_leave_a_core_that_works",), ("layers_equal_golden", 1, 0.0, 2)),
+        module="core_ip",
+        sized=False,
     ),
 )
 SUBJECTS = {s.unit: s for s in _SUBJECTS}

@@ -26,7 +26,7 @@ from tb.test_layer import Composed, same, turns, weights
 
 SHAPE = LayerShape(width=16, heads=2, kv_heads=1, head_size=8, ffn=32, tokens=3, recent=8, entries=16)
 GROUPS = replace(SHAPE, heads=4, kv_heads=2, head_size=4)  # entries of the same size, more of everything else
-SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=36", "clusters=32", "n_ctx=3")
+SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=36", "clusters=12", "n_ctx=3")
 RING = replace(SHAPE, tokens=8)  # a pass that fills the ring: every entry before it goes home
 TILES = {SHAPE: 1, GROUPS: 4, RING: 1}  # of a block of the queries' product: some stand between tokens, or before them
 LAYERS = 2
@@ -49,18 +49,21 @@ def model(rng: np.random.Generator, shape: LayerShape) -> tuple[list[dict[str, n
 
 
 ALONE, AHEAD = [{}, {}], [{"ahead": 1}, {"fetched": True}]
+AWAY = [{"ctx": 2, "ahead": 0}, {"ctx": 0, "fetched": True}]  # in other contexts
 
 
-def host(rng: np.random.Generator, shape: LayerShape = SHAPE, how: list[dict] = ALONE, th_hd: int = 4) -> CoreHost:
+def host(rng: np.random.Generator, shape: LayerShape = SHAPE, how: list[dict] = ALONE, **function) -> CoreHost:
     """Two layers; with AHEAD, the first one chooses and fetches for the second."""
     p, k = params(), params().dre.kvmu
-    retrievals = [RetrievalShape(**{"n_hp": 16, "clusters": 32, "ctx": i} | how[i]) for i in range(LAYERS)]
+    retrievals = [
+        RetrievalShape(**{"n_hp": 16, "clusters": p.dre.hcu.clusters, "ctx": i} | how[i]) for i in range(LAYERS)
+    ]
     tiles = TILES[shape]
     cuts = CorePlan(shape, p.lxe_format(), retrievals[1]).cuts | {"qkv": Tiling(8 // tiles, tiles, 1, 4)}
     plans = [CorePlan(shape, p.lxe_format(), r, cuts) for r in retrievals]
     layers, planes = model(rng, shape)
     sizes = {"blocks": k.blocks, "block_slots": k.block_slots, "n_ctx": k.n_ctx}
-    return CoreHost(plans, layers, planes, replace(p.dre.function(), th_hd=th_hd), **sizes)
+    return CoreHost(plans, layers, planes, replace(p.dre.function(), **{"th_hd": 4} | function), **sizes)
 
 
 def begin(h: CoreHost, rng: np.random.Generator, start: int) -> None:
@@ -74,10 +77,10 @@ def ports(h: CoreHost) -> dict[str, int]:
     return {"th_hd": f.th_hd, "ratio": f.ratio_q16, "device_base": h.device_base, "home_base": h.home_base}
 
 
-def passes(seed: int, count: int, *how) -> tuple[CoreHost, Script, list[int]]:
+def passes(seed: int, count: int, *how, **function) -> tuple[CoreHost, Script, list[int]]:
     """So many passes through all layers; entries behind the ring in each run."""
     rng = np.random.default_rng(seed)
-    h = host(rng, *how)
+    h = host(rng, *how, **function)
     script = Script(h.memory, [r.name for r in h.memory.regions])
     fetched = []
     for k in range(count):
@@ -94,31 +97,43 @@ def bins(ran: list[Ran], fetched: list[int]) -> set[str]:
     """What the passes reach in the core."""
     perf = ran[-1].perf
     hit = {"fetches" if n else "fetches_nothing" for n in fetched}
-    hit |= {"opens"} if perf["dre.hcu.opened"] else set()
     hit |= {"joins"} if perf["dre.hcu.tokens"] > perf["dre.hcu.opened"] else set()
-    hit |= {"offloads"} if perf["retriever.moves"] else set()
     hit |= {"bursts_of_a_set"} if perf["dre.kvmu.bursts"] > len([n for n in fetched if n]) else set()
-    hit |= {"retrieves_wait"} if perf["lxe.sequencer.retrieve_waits"] else set()
-    hit |= {"program_waits"} if perf["lxe.sequencer.sync_waits"] else set()
     lanes = params().dpe.n_w
     hit |= {"ragged_tile" if n % lanes else "whole_tile" for n in fetched if n}
     hit |= {"odd_tiles" if -(-n // lanes) % 2 else "even_tiles" for n in fetched if n}
-    return hit
+    return hit | moving(ran)
 
 
-BINS = {
-    *("fetches", "fetches_nothing", "opens", "joins", "offloads", "bursts_of_a_set", "retrieves_wait"),
-    *("program_waits", "ragged_tile", "odd_tiles", "even_tiles"),
+def moving(ran: list[Ran]) -> set[str]:
+    """Event counters that do not stand still."""
+    return {name for name, n in ran[-1].perf.items() if n}
+
+
+BINS = {"fetches", "fetches_nothing", "joins", "bursts_of_a_set", "ragged_tile", "odd_tiles", "even_tiles"}
+# Counters that layers of tokens in few clusters leave alone, and what moves them.
+ELSEWHERE = {
+    "dre.wtu0.zooms": "rows of many alike: below",
+    "lxe.dpe.waits": "rows of many alike: below",
+    "dre.kvmu.full": "test_a_map_without_blocks_ends_in_a_status",
+    "feeder.clears": "test_a_context_is_forgotten",
+    "retriever.waits": "sets of many entries: test_dre_ip",
+    "lxe.sequencer.vector_waits": "test_lxe, test_engines_wait_for_semaphores",
+    "lxe.sequencer.store_waits": "test_lxe, test_engines_wait_for_semaphores",
+    "lxe.dpe.overruns": "a fault: test_lxe",
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("seed", "pause", "count", "how"), [(1, 0.0, 7, ()), (3, 0.4, 4, (GROUPS, AHEAD)), (2, 0.2, 2, (RING,))]
+    ("seed", "pause", "count", "how"), [(1, 0.0, 7, ()), (3, 0.4, 5, (GROUPS, AWAY)), (2, 0.2, 2, (RING,))]
 )
 def test_layers_equal_golden(seed, pause, count, how, record_property):
-    """Clusters grow, entries go home and come back, and what is chosen changes from pass to pass."""
-    h, script, fetched = passes(seed, count, *how)
+    """Clusters grow, tables get full, entries go home and come back, and what is chosen changes from pass to pass.
+
+    No event counter stands still.
+    """
+    h, script, fetched = passes(seed, count, *how, **({"ratio_q16": 45875} if seed == 2 else {}))
     ran, after = script.play(emitted(), ports(h), pause, seed=seed)
     assert not script.differences(ran, after)
     assert all(max(fetched[layer::LAYERS]) > 0 for layer in range(LAYERS))
@@ -129,6 +144,11 @@ def test_layers_equal_golden(seed, pause, count, how, record_property):
         hit = bins(ran, fetched)
         record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
         assert hit >= BINS, BINS - hit
+        assert perf.keys() - hit == ELSEWHERE.keys()
+    elif seed == 2:
+        assert moving(ran) >= {"dre.wtu0.zooms", "lxe.dpe.waits"}
+    else:
+        assert perf["dre.hcu.full_joins"] > 0
 
 
 @pytest.mark.slow
@@ -151,6 +171,7 @@ def test_a_map_without_blocks_ends_in_a_status():
     assert "more blocks" in str(refused)
     ran, _ = script.play(emitted(), ports(h))
     assert [r.status for r in ran] == [Status.DONE] * (len(ran) - 1) + [Status.FULL]
+    assert ran[-1].perf["dre.kvmu.full"] == 1
     assert len(ran) == len(script.runs)
 
 

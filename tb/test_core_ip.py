@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from golden.core_host import CoreHost
 from golden.isa import Status
 from golden.params import ParamError
 from hdl.emit import Emitted, emit
 from hdl.params import override, preset
 from hdl.register_block import address_map
+from tb.lxe import Ran, Script
 from tb.runner import Run, lint, survivors
 from tb.test_core import LAYERS, SHAPE, SIZES, interruptions, params, passes, ports
 
@@ -25,14 +27,21 @@ def counters() -> list[str]:
     return ["perf." + name.replace("wtu0", "wtu[0]") for name in emitted().manifest["counters"]]
 
 
+def play(unit: Emitted, h: CoreHost, script: Script, pause: float = 0.0, seed: int = 1, **how) -> list[Ran]:
+    """The runs of a script, which leave golden's memory."""
+    how |= {"bench": "tb.bench_core_ip", "params": list(SIZES), "counters": counters()}
+    ran, after = script.play(unit, ports(h), pause, seed=seed, **how)
+    wrong = script.differences(ran, after)
+    assert not wrong, wrong
+    return ran
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "pause", "count"), [(1, 0.0, 2), (3, 0.3, 2)])
 def test_layers_equal_golden(seed, pause, count):
     """Every byte of memory after every run, and every counter as on the core without registers."""
     h, script, _ = passes(seed, count)
-    how = {"bench": "tb.bench_core_ip", "params": list(SIZES), "counters": counters()}
-    ran, after = script.play(emitted(), ports(h), pause, seed=seed, **how)
-    assert not script.differences(ran, after)
+    ran = play(emitted(), h, script, pause, seed)
     assert ran[-1].perf["retriever.entries"] == count * LAYERS * SHAPE.tokens
     if not pause:
         bare, _ = script.play(emit("core", params()), ports(h), seed=seed)

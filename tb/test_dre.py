@@ -52,12 +52,12 @@ def sizes(p: KvmuParams) -> dict[str, int]:
 def play(p: DreParams, seed: int, frames: int = 6) -> Scenario:
     """Frames of keys around a few centres, or anywhere, in every context; rows peaked at a few clusters.
 
-    Keys of another context come right behind them, or beside rows.
+    Keys of another context come right behind them or beside rows, rows of any behind rows.
     """
     rng = random.Random(seed)
     nrng = np.random.default_rng(seed)
     top = {name: (1 << p.kvmu.addr_bits) - size for name, size in sizes(p.kvmu).items()}
-    function = {"th_hd": max(1, p.hcu.n_hp // 4), "ratio_q16": rng.choice((19661, rng.randrange(1 << 16)))}
+    function = {"th_hd": max(1, p.hcu.n_hp // 4), "ratio_q16": rng.choice((52429, rng.randrange(1 << 16)))}
     s = Scenario(p, replace(p.function(), **function), *(rng.randrange(n) for n in top.values()))
     centres = [rng.getrandbits(p.hcu.n_hp) for _ in range(max(2, p.hcu.clusters // 2))]
 
@@ -70,18 +70,24 @@ def play(p: DreParams, seed: int, frames: int = 6) -> Scenario:
             along = True
         s.keys(ctx, [(rng.choice(centres) ^ f) & (1 << p.hcu.n_hp) - 1 for f in flips], along)
 
+    def rows(ctx: int, along: bool = False) -> None:
+        n, best = len(s.model.tables[ctx]), (1 << p.wtu.score.bits) - 1
+        codes = best - nrng.exponential(nrng.choice([1, 100, 400]), (rng.randrange(1, 5), n))
+        codes = np.where(nrng.random(codes.shape) < 0.1, 0, np.maximum(0, codes)).astype(int)
+        s.label = f"rows of context {ctx}, phase {len(s.phases)}"
+        s.query(ctx, codes, along)
+
     for _ in range(frames):
         ctx = rng.randrange(p.hcu.n_ctx)
         other = (ctx + rng.randrange(p.hcu.n_ctx)) % p.hcu.n_ctx
         frame(ctx)
         if other != ctx:
             frame(other, along=True)
-        n = len(s.model.tables[ctx])
-        best = (1 << p.wtu.score.bits) - 1
-        codes = np.maximum(0, best - nrng.exponential(nrng.choice([1, 100, 400]), (rng.randrange(1, 5), n))).astype(int)
-        s.label = f"rows of context {ctx}, phase {len(s.phases)}"
-        s.query(ctx, np.where(nrng.random(codes.shape) < 0.1, 0, codes))
-        if other != ctx and rng.random() < 0.5:
+        rows(ctx)
+        what = rng.choice(("rows", "keys", "nothing"))
+        if what == "rows":
+            rows(other, along=True)
+        elif what == "keys" and other != ctx:
             frame(other, along=True)
     return s
 
@@ -92,11 +98,12 @@ def bins(s: Scenario) -> set[str]:
     news, blocks = iter(s.t), iter(zip(s.blocks, s.queries, strict=True))
     full = [set() for _ in range(s.p.hcu.n_ctx)]  # of each context, clusters that grew in a full table since its rows
     for phase in s.phases:
-        if "rows" in phase:
+        for n in range(phase.get("blocks", 0)):
             (ctx, codes), q = next(blocks)
             hit |= {f"rows of context {ctx}"}
             hit |= {f"a count of a full table, context {ctx}"} if full[ctx] & set(q.clusters) else set()
             hit |= {"keys beside rows"} if "keys" in phase else set()
+            hit |= {"rows behind rows"} if n else set()
             hit |= {"part of a row"} if (q.rows.clusters < codes.shape[1]).any() else set()
             hit |= {"a whole row"} if (q.rows.clusters == codes.shape[1]).any() else set()
             hit |= {"nothing to fetch"} if not q.bursts else set()
@@ -111,7 +118,7 @@ def bins(s: Scenario) -> set[str]:
     return hit
 
 
-BINS = {"keys beside rows", "part of a row", "a whole row", "nothing to fetch"}
+BINS = {"keys beside rows", "rows behind rows", "part of a row", "a whole row", "nothing to fetch"}
 BINS |= {
     f"{what} {ctx}"
     for what in ("rows of context", "a count of a full table, context", "CLEAR of context")
@@ -171,7 +178,7 @@ def joined_otherwise(old: str, new: str) -> Emitted:
             for edit in (
                 ("wtu.c.payload.ctx.eq(joined.ctx)", "wtu.c.payload.ctx.eq(joined.ctx & 1)"),
                 ("tag_in.ctx.eq(row.ctx)", "tag_in.ctx.eq(row.ctx & 2)"),
-                ("wanted = ~(joined.op == CLEAR) if i >= 2 else 1", "wanted = 1"),  # counts of a CLEAR
+                ("(wtu.c, ~(joined.op == CLEAR))", "(wtu.c, 1)"),  # counts of a CLEAR
                 ("open_.eq(~first | tags.w_rdy)", "open_.eq(1)"),  # a row without a place for its tag
             )
         ),

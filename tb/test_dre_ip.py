@@ -10,21 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from golden.dre import DreModel
 from golden.isa import Retrieve, Status
-from golden.kvmap import KvMap
 from hdl.dre_ip import CODE_BITS
 from hdl.emit import Emitted, emit
-from tb.dre import row_beats
+from tb.dre import Scenario, row_beats
 from tb.runner import Run, lint, survivors
 from tb.test_core import SIZES
 from tb.transfers import params
 
 DEVICE, HOME, FRESH, BUFFER = 0x0000, 0x1000, 0x8000, 0x10000
 TOP = 0x20000
-CHANGES = [*SIZES, "addr_bits=36"]
-COUNTS = ["perf.dre.hcu.tokens", "perf.dre.kvmu.appends", "perf.retriever.entries"]
-COUNTERS = [*COUNTS, "protection.corrected", "protection.detected"]
+CHANGES = [*SIZES, "addr_bits=36", "clusters=8"]
+PROTECTION = ["protection.corrected", "protection.detected"]
 
 
 @cache
@@ -32,24 +29,25 @@ def emitted() -> Emitted:
     return emit("dre_ip", params(CHANGES))
 
 
+def counters(unit: Emitted) -> dict[str, str]:
+    """The register of every event counter."""
+    return {name: "perf." + name.replace("wtu0", "wtu[0]") for name in unit.manifest["counters"]}
+
+
 class Software:
     """What a driver does, and what golden says of it."""
 
     def __init__(self, seed: int, **changes):
         self.rng, p = random.Random(seed), params(CHANGES).dre
-        self.p, k = p, p.kvmu
-        self.function = replace(p.function(), th_hd=4, **changes)
-        sizes = {
-            n: getattr(k, n)
-            for n in ("clusters", "blocks", "block_slots", "recent", "entry_bytes", "boundary", "n_ctx")
-        }
-        self.model = DreModel(self.function, KvMap(**sizes, device_base=DEVICE, home_base=HOME))
+        self.p = p
+        self.function = replace(p.function(), **{"th_hd": 4, "ratio_q16": 3 << 14} | changes)
+        self.scenario = Scenario(p, self.function, DEVICE, HOME)  # what the engine inside does
+        self.model = self.scenario.model
         self.memory = bytearray(self.rng.randbytes(TOP))
         self.before = bytes(self.memory)
-        self.bases = [self.rng.getrandbits(p.hcu.n_hp) for _ in range(6)]
+        self.bases = [self.rng.getrandbits(p.hcu.n_hp) for _ in range(16)]
         self.steps: list[dict] = []
         self.wants: list[list[int]] = []
-        self.tokens = [0] * k.n_ctx
         self.last = [0, 0]  # result, count
         self.bins: set[str] = set()
 
@@ -64,7 +62,7 @@ class Software:
     def frame(self, ctx: int, tokens: int, rows: int) -> None:
         """Keys, their clusters and places; then a query block and what it fetches."""
         hashes = [self.rng.choice(self.bases) ^ (1 << self.rng.randrange(self.p.hcu.n_hp)) for _ in range(tokens)]
-        number, size = self.tokens[ctx], self.p.kvmu.entry_bytes
+        number, size, s = self.scenario.tokens[ctx], self.p.kvmu.entry_bytes, self.scenario
         self.steps.append(
             {
                 "keys": [
@@ -73,31 +71,50 @@ class Software:
                 ]
             }
         )
-        self.tokens[ctx] += tokens
-        fresh, level = self.rng.randbytes(size * tokens), len(self.model.tables[ctx].counts)
+        fresh = self.rng.randbytes(size * tokens)
         self.steps.append({"writes": [[FRESH, fresh.hex()]]})
         self.memory[FRESH : FRESH + len(fresh)] = fresh
         for i, h in enumerate(hashes):
-            joined, placed = self.model.key(ctx, h)
-            level = max(level, joined.cluster + 1)
-            self.command(Retrieve.CLUSTER, 0x100 + (joined.cluster << 3), level, base=0x100, shift=3)
-            assert placed.ok
-            if placed.move:
-                self.copy(placed.move.src, placed.move.dst, placed.move.bytes)
-                self.bins.add("offload")
-            self.copy(FRESH + i * size, placed.device, size)
-            self.command(Retrieve.PLACE, base=FRESH + i * size)
+            assert self.entry(ctx, h, FRESH + i * size)
+        level = len(self.model.tables[ctx].counts)
         if rows:
-            codes = np.array([[self.rng.getrandbits(8) for _ in range(level)] for _ in range(rows)])
-            query = self.model.query(ctx, codes)
+            bits = self.rng.choice((2, 8, self.p.wtu.score.bits))  # many equal codes, some, hardly any
+            codes = np.array([[self.rng.getrandbits(bits) for _ in range(level)] for _ in range(rows)])
+            s.query(ctx, codes)
+            query = s.queries[-1]
             self.steps.append({"rows": [axis(beat) for beat in row_beats(self.p.wtu, ctx, codes)]})
             at = BUFFER
             for burst in query.bursts:
                 self.copy(burst.addr, at, burst.bytes)
                 at += burst.bytes
             entries = (at - BUFFER) // size
-            self.bins.add("fetches" if entries else "fetches_nothing")
+            self.bins |= {"fetches" if entries else "fetches_nothing", f"rows of context {ctx}"}
             self.command(Retrieve.FETCH, entries, entries << 2, base=BUFFER, rows=max(entries, 1), shift=2)
+
+    def entry(self, ctx: int, key_hash: int, fresh: int) -> bool:
+        """A key's cluster and the place of its entry, which is at `fresh`; whether there is a block for it."""
+        s, moves, size = self.scenario, len(self.scenario.x), self.p.kvmu.entry_bytes
+        s.keys(ctx, [key_hash])
+        joined, placed = s.t[-1], s.w[-1]
+        self.bins |= {f"full table of context {ctx}"} if joined["full_join"] else set()
+        level = len(self.model.tables[ctx].counts)
+        self.command(Retrieve.CLUSTER, 0x100 + (joined["cluster"] << 3), level, base=0x100, shift=3)
+        for move in s.x[moves:]:
+            self.copy(move["src"], move["dst"], move["bytes"])
+        self.command(Retrieve.PLACE, base=fresh)
+        if placed["full"]:
+            self.wants[-1][0] = Status.FULL
+        else:
+            self.copy(fresh, placed["device"], size)
+        return not placed["full"]
+
+    def fill(self, ctx: int) -> None:
+        """Keys until one finds no block."""
+        size, more = self.p.kvmu.entry_bytes, True
+        while more:
+            key = {"data": self.rng.choice(self.bases), "user": {"token": self.scenario.tokens[ctx], "ctx": ctx}}
+            self.steps.append({"keys": [key | {"last": 1}]})
+            more = self.entry(ctx, key["data"], FRESH + self.rng.randrange(8) * size)
 
     def copy(self, src: int, dst: int, size: int) -> None:
         """Bytes of the memory."""
@@ -105,8 +122,7 @@ class Software:
 
     def clear(self, ctx: int) -> None:
         """Forget a context."""
-        self.model.clear(ctx)
-        self.tokens[ctx] = 0
+        self.scenario.clear(ctx)
         self.command(Retrieve.CLEAR, ctx=ctx)
 
     def count(self, ctx: int) -> None:
@@ -132,7 +148,7 @@ class Software:
                 "memory": str(path),
                 "steps": self.steps,
                 "ports": {"th_hd": f.th_hd, "ratio": f.ratio_q16, "device_base": DEVICE, "home_base": HOME},
-                "counters": COUNTERS,
+                "counters": [*counters(unit).values(), *PROTECTION],
                 "idle": idle,
                 "pause": pause,
             }
@@ -156,7 +172,11 @@ def axis(beat: dict) -> dict:
     }
 
 
-BINS = {*(a.name for a in Retrieve), "polls", "interrupt", "offload", "fetches", "fetches_nothing"}
+BINS = {
+    *(a.name for a in Retrieve),
+    *("polls", "interrupt", "fetches", "fetches_nothing"),
+    *(f"{what} of context {ctx}" for what in ("rows", "full table") for ctx in range(params(CHANGES).dre.hcu.n_ctx)),
+}
 
 
 def frames(seed: int, count: int) -> Software:
@@ -173,11 +193,24 @@ def frames(seed: int, count: int) -> Software:
 
 @pytest.mark.parametrize(("seed", "idle", "pause"), [(1, 0.0, 0.0), (2, 0.5, 0.3)])
 def test_frames_equal_golden(seed, idle, pause, record_property):
-    s = frames(seed, 14)
+    s = frames(seed, 20)
+    if seed == 1:
+        s.fill(1)
     got = s.play(emitted(), idle, pause, seed)
     s.check(got)
-    keys = sum(len(step.get("keys", ())) for step in s.steps)
-    assert got["perf"] == dict.fromkeys(COUNTS, keys) | dict.fromkeys(COUNTERS[3:], 0)
+    paths = counters(emitted())
+    own = {name.removeprefix("dre."): got["perf"][path] for name, path in paths.items()}
+    want = s.scenario.perf()
+    want |= {
+        "retriever.entries": want["kvmu.appends"],
+        "retriever.moves": want["kvmu.offloads"],
+        "retriever.fetches": want["kvmu.bursts"],
+        "retriever.instructions": len(s.wants) - want["kvmu.full"],
+    }
+    assert {name: own[name] for name in want} == want
+    assert [got["perf"][path] for path in PROTECTION] == [0, 0]
+    if seed == 1:
+        assert {name for name, n in own.items() if not n} == set(), "counters that stand still"
     record_property("bins", ", ".join(sorted(s.bins)))  # for `vrex report`
     if seed == 1:
         assert s.bins >= BINS, BINS - s.bins

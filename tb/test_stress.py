@@ -11,7 +11,9 @@ from tb.stress import UNITS, play
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(
+    "unit", [pytest.param(u, marks=pytest.mark.nightly) if u in ("core", "core_ip") else u for u in UNITS]
+)
 def test_a_slice_equals_golden(unit):
     assert play(unit, 1) > 10
 
@@ -27,6 +29,12 @@ def test_a_campaign_goes_on_where_it_was(tmp_path, monkeypatch):
     run = CliRunner().invoke(app, ["stress", "hcu", "-n", "1", "-o", str(tmp_path), "--json"])
     assert json.loads(run.stdout) == [{"unit": "hcu", "transactions": 160}]
     assert [json.loads(line)["seed"] for line in (tmp_path / "hcu.jsonl").read_text().splitlines()] == [1, 2, 3, 4]
+
+
+def test_a_join_has_a_share_of_the_transactions(tmp_path, monkeypatch):
+    monkeypatch.setitem(tb.stress._PLAYS, "dre", lambda t, rng: 40)
+    run = CliRunner().invoke(app, ["stress", "dre", "-n", "300", "-o", str(tmp_path)])
+    assert "dre: 80 transactions as golden" in run.stdout
 
 
 def test_a_difference_is_told_and_what_was_good_is_kept(tmp_path, monkeypatch):

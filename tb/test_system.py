@@ -21,10 +21,11 @@ from hdl.emit import Emitted, emit
 from hdl.params import SystemParams
 from tb.lxe import image
 from tb.runner import Run
+from tb.test_core import ELSEWHERE
 from tb.transfers import params
 
 SHAPE = LayerShape(width=16, heads=4, kv_heads=2, head_size=8, ffn=32, tokens=3, recent=8, entries=16)
-SIZES = ["lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=64", "clusters=32", "n_ctx=3"]
+SIZES = ["lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=64", "clusters=8", "n_ctx=3"]
 CORES = 2
 
 
@@ -72,7 +73,7 @@ def host(rng: np.random.Generator) -> SystemHost:
     function, k = replace(core.dre.function(), th_hd=4), core.dre.kvmu
     planes = rng.normal(size=(16, SHAPE.kv_heads * SHAPE.head_size))
     sizes = {"blocks": k.blocks, "block_slots": k.block_slots, "n_ctx": k.n_ctx}
-    own = [RetrievalShape(n_hp=16, clusters=32)], [weights(rng)], [planes]
+    own = [RetrievalShape(n_hp=16, clusters=8)], [weights(rng)], [planes]
     return SystemHost(SHAPE, core.lxe_format(), *own, function, cores=CORES, **sizes)
 
 
@@ -158,6 +159,7 @@ def bins(got: dict, fetched: list[list[int]]) -> set[str]:
     hit |= {"cores fetch differently"} if any(a != b for a, b in fetched) else set()
     for i, perf in enumerate(got["perf"]):
         counts = {"opens": "dre.hcu.opened", "offloads": "retriever.moves", "waits": "lxe.sequencer.sync_waits"}
+        counts["joins a full table"] = "dre.hcu.full_joins"
         hit |= {f"core {i} {what}" for what, name in counts.items() if perf[name]}
         hit |= {f"core {i} joins"} if perf["dre.hcu.tokens"] > perf["dre.hcu.opened"] else set()
     hit |= {n for n in ("read_waits", "write_waits") if got["arbiter"][n]}
@@ -173,7 +175,7 @@ BINS = {
     *(
         f"core {i} {what}"
         for i in range(CORES)
-        for what in ("fetches", "opens", "joins", "offloads", "waits", "ends last")
+        for what in ("fetches", "opens", "joins", "joins a full table", "offloads", "waits", "ends last")
     ),
     *(f"manager {i} {what}" for i in range(2 * CORES) for what in ("reads", "writes")),
 }
@@ -192,6 +194,9 @@ def test_layers_equal_golden(record_property):
     hit = bins(got, fetched)
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= BINS, BINS - hit
+    assert all(got["arbiter"].values())
+    still = set(got["perf"][0]) - {name for perf in got["perf"] for name, n in perf.items() if n}
+    assert still == ELSEWHERE.keys()
 
 
 @pytest.mark.slow
@@ -280,4 +285,4 @@ def test_the_order_of_the_cores_changes_no_bit():
 def test_shares_that_are_not_equal_are_refused(name, value):
     shape = replace(SHAPE, **{name: value})
     with pytest.raises(ParamError, match=f"{name}={value}: must be a multiple of"):
-        SharePlan(shape, system().core.lxe_format(), RetrievalShape(n_hp=16, clusters=32), 0, CORES, 0)
+        SharePlan(shape, system().core.lxe_format(), RetrievalShape(n_hp=16, clusters=8), 0, CORES, 0)

@@ -280,7 +280,7 @@ def _wtu(emitted, s, idle, stall, seed) -> Played:
     """A run of rows per query block, with the counts of its time in every context."""
     p = s.p.wtu
     episodes, wants, labels = [], [], []
-    for q, (ctx, codes), tables, label in zip(s.queries, s.blocks, s.counts, _blocks(s), strict=True):
+    for q, (ctx, codes), tables, label in zip(s.queries, s.blocks, s.counts, s.asked, strict=True):
         counts = [
             {"ctx": c, "cluster": k, "count": n} for c, own in enumerate(tables) for k, n in enumerate(own.tolist())
         ]
@@ -312,7 +312,7 @@ def _wtu(emitted, s, idle, stall, seed) -> Played:
 def _kvmu(emitted, s, idle, stall, seed) -> Played:
     """Every append and CLEAR, then the last set of each context, fetched from the map as it is by then."""
     a = [{name: t.get(name, 0) for name in ("op", "ctx", "cluster", "token")} for t in s.t]
-    sets = {ctx: (q.clusters, label) for (ctx, _), q, label in zip(s.blocks, s.queries, _blocks(s), strict=True)}
+    sets = {ctx: (q.clusters, label) for (ctx, _), q, label in zip(s.blocks, s.queries, s.asked, strict=True)}
     f, bursts, labels = [], [], []
     for ctx, (clusters, label) in sets.items():
         fetched = s.model.kv.fetch(ctx, clusters)
@@ -340,7 +340,7 @@ def _kvmu(emitted, s, idle, stall, seed) -> Played:
 def _cluster_set(emitted, s, idle, stall, seed) -> Played:
     p = s.p.wtu
     beats, want, labels = [], [], []
-    for q, (ctx, _), label in zip(s.queries, s.blocks, _blocks(s), strict=True):
+    for q, (ctx, _), label in zip(s.queries, s.blocks, s.asked, strict=True):
         for r, mask in enumerate(q.rows.mask):
             words = np.pad(mask, (0, -len(mask) % p.n_w)).reshape(-1, p.n_w) @ (1 << np.arange(p.n_w))
             ends = {"set_last": int(r == len(q.rows.mask) - 1), "ctx": ctx}
@@ -357,11 +357,6 @@ def _cluster_set(emitted, s, idle, stall, seed) -> Played:
 
 
 _PLAYERS = {"dre": _dre, "hcu": _hcu, "wtu": _wtu, "kvmu": _kvmu, "cluster_set": _cluster_set}
-
-
-def _blocks(s: Scenario) -> list[str]:
-    """The labels of the query blocks."""
-    return [phase["label"] for phase in s.phases if "rows" in phase]
 
 
 def _compare(name: str, want: list, got: list, labels: list[str] | None = None) -> list[str]:
