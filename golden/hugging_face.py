@@ -256,10 +256,7 @@ def record(
     Raises `ParamError` for an argument that cannot work, `VideoError` for the input, `TraceError` for the folder.
     """
     layers = tuple(layers)
-    for name, value, least in (("frames", frames, 1), ("fit", fit, 1), ("generate", generate, 0)):
-        check(value >= least, name, value, f"must be at least {least}")
-    check(queries is None or queries >= 0, "queries", queries, "must not be negative")
-    check(fps is None or 0 < fps < float("inf"), "fps", fps, "must be above 0")
+    _check_numbers(frames, fps, queries, generate, fit)
     path = video.locate(clip)
     next(video.frames(path, 1))  # a bad input fails here, before any weights are read
     model = FolderModel(folder, layers, whole=generate > 0)
@@ -281,59 +278,27 @@ def record(
         tokens = 36 if tokens is None else tokens
         vision.check_tokens(tokens)
         fits(tokens)
-        encoder = vision.VisionEncoder()
-        pooled = (vision.pool(encoder(p), tokens) for p in video.frames(path, frames, fps, vision.IMAGE))
-        head = []
-        for x in islice(pooled, fit):
-            head.append(x)
-            progress(len(head), 2 * frames)
-        projector = vision.Projector.fit(np.concatenate(head), model.embeddings())
-        blocks = ({"x": projector(x)} for x in chain(head, pooled))
-        source = {
-            "content": UNTRAINED,
-            "vision": {"model": "DINOv2 ViT-S/14", **trace.source(vision.MODEL)},
-            "projector": {"kind": "principal components, variances matched, not trained", "fit_frames": len(head)},
-        }
+        pictures = video.frames(path, frames, fps, vision.IMAGE)
+        blocks, source = _projected(model, pictures, tokens, fit, lambda done: progress(done, 2 * frames))
 
-    stages, q, kv = [], deque(), []
-
-    def take(stage: str, **block) -> np.ndarray:
-        logits = model.step(**block)
-        new = [np.stack([model.tap[i][j] for i in layers]).astype(ml_dtypes.bfloat16) for j in range(3)]
-        stages.append(STAGES.index(stage))
-        q.append(new[0])
-        kv.append(new[1:])
-        if stage in ("prompt", "frame") and queries is not None and len(q) > queries:
-            q.popleft()
-        return logits
-
+    taken = _Recording(model, layers, queries)
+    ahead = source["projector"].get("fit_frames")  # encoded before the first is taken
     done = 0
     for block in blocks:
         if done == 0:
             n = len(block.get("ids", block.get("x")))
             fits(n)
             if before:
-                take("prompt", ids=before)
-        logits = take("frame", **block)
+                taken.take("prompt", ids=before)
+        logits = taken.take("frame", **block)
         done += 1
-        progress(*(done, frames) if model.sees else (done + max(done, len(head)), 2 * frames))
+        progress(*(done, frames) if ahead is None else (done + max(done, ahead), 2 * frames))
     if after:
-        logits = take("question", ids=after)
-    answer = []
-    for _ in range(generate):
-        logits[model.never] = -np.inf  # the answer has the length asked for
-        answer.append(int(logits.argmax()))
-        logits = take("generation", ids=answer[-1:])
-    k, v = (np.concatenate(x, axis=1) for x in zip(*kv, strict=True))
-    empty = np.zeros((len(layers), 0, model.heads, k.shape[-1]), k.dtype)
-    return Trace(
-        layers=layers,
-        k=k,
-        q=np.concatenate([empty, *q], axis=1),
-        v=v if values else None,
-        offsets=np.concatenate([[0], np.cumsum([x.shape[1] for x, _ in kv])]).astype(np.int32),
-        stages=np.array(stages, np.uint8),
-        provenance={
+        logits = taken.take("question", ids=after)
+    answer = taken.generate(logits, generate)
+    return taken.trace(
+        values,
+        {
             "video": {"name": str(clip) if str(clip) in video.CLIPS else path.name, "sha256": video.digest(path)},
             "frames": done,
             "tokens_per_frame": n,
@@ -342,15 +307,93 @@ def record(
             "question": question,
             "answer": model.tokenizer.decode(answer) if model.tokenizer else " ".join(map(str, answer)),
             **source,
-            "decoder": {
-                "model": f"{model.name} ({model.architecture})",
-                "windows": {str(i): w for i, w in model.windows.items()},
-                "sha256": model.digests(),
-            },
-            "packages": {p: metadata.version(p) for p in ("av", "ml_dtypes", "numpy", "torch", "transformers")},
+            **_versions(model),
         },
-        model=model.constants(layers),
     )
+
+
+def _check_numbers(frames: int, fps: float | None, queries: int | None, generate: int, fit: int) -> None:
+    for name, value, least in (("frames", frames, 1), ("fit", fit, 1), ("generate", generate, 0)):
+        check(value >= least, name, value, f"must be at least {least}")
+    check(queries is None or queries >= 0, "queries", queries, "must not be negative")
+    check(fps is None or 0 < fps < float("inf"), "fps", fps, "must be above 0")
+
+
+def _versions(model: FolderModel) -> dict:
+    """What the numbers of a trace depend on beside its input, for its provenance."""
+    return {
+        "decoder": {
+            "model": f"{model.name} ({model.architecture})",
+            "windows": {str(i): w for i, w in model.windows.items()},
+            "sha256": model.digests(),
+        },
+        "packages": {p: metadata.version(p) for p in ("av", "ml_dtypes", "numpy", "torch", "transformers")},
+    }
+
+
+class _Recording:
+    """Runs a model stage by stage and keeps what its layers made."""
+
+    def __init__(self, model: FolderModel, layers: tuple[int, ...], queries: int | None):
+        self.model, self.layers, self.queries = model, layers, queries
+        self.stages, self.q, self.kv = [], deque(), []
+
+    def take(self, stage: str, **block) -> np.ndarray:
+        """The logits after a block of a stage."""
+        logits = self.model.step(**block)
+        tap = self.model.tap
+        new = [np.stack([tap[i][j] for i in self.layers]).astype(ml_dtypes.bfloat16) for j in range(3)]
+        self.stages.append(STAGES.index(stage))
+        self.q.append(new[0])
+        self.kv.append(new[1:])
+        if stage in ("prompt", "frame") and self.queries is not None and len(self.q) > self.queries:
+            self.q.popleft()
+        return logits
+
+    def generate(self, logits: np.ndarray, n: int) -> list[int]:
+        """The likeliest `n` tokens, one after the other."""
+        answer = []
+        for _ in range(n):
+            logits[self.model.never] = -np.inf  # the answer has the length asked for
+            answer.append(int(logits.argmax()))
+            logits = self.take("generation", ids=answer[-1:])
+        return answer
+
+    def trace(self, values: bool, provenance: dict) -> Trace:
+        """All that was taken, without values if they are not asked for."""
+        k, v = (np.concatenate(x, axis=1) for x in zip(*self.kv, strict=True))
+        empty = np.zeros((len(self.layers), 0, self.model.heads, k.shape[-1]), k.dtype)
+        return Trace(
+            layers=self.layers,
+            k=k,
+            q=np.concatenate([empty, *self.q], axis=1),
+            v=v if values else None,
+            offsets=np.concatenate([[0], np.cumsum([x.shape[1] for x, _ in self.kv])]).astype(np.int32),
+            stages=np.array(self.stages, np.uint8),
+            provenance=provenance,
+            model=self.model.constants(self.layers),
+        )
+
+
+def _projected(
+    model: FolderModel, pictures: Iterator[np.ndarray], tokens: int, fit: int, progress: Callable[[int], None]
+) -> tuple[Iterator[dict], dict]:
+    """Blocks of a decoder that does not see, of an encoder's features, and what they are: the source of a trace.
+
+    The first `fit` pictures are encoded at once, for the projector; `progress` is told how many are.
+    """
+    encoder = vision.VisionEncoder()
+    pooled = (vision.pool(encoder(p), tokens) for p in pictures)
+    head = []
+    for x in islice(pooled, fit):
+        head.append(x)
+        progress(len(head))
+    projector = vision.Projector.fit(np.concatenate(head), model.embeddings())
+    return ({"x": projector(x)} for x in chain(head, pooled)), {
+        "content": UNTRAINED,
+        "vision": {"model": "DINOv2 ViT-S/14", **trace.source(vision.MODEL)},
+        "projector": {"kind": "principal components, variances matched, not trained", "fit_frames": len(head)},
+    }
 
 
 def _seen(model: FolderModel, pictures: Iterator[np.ndarray], between: list[int]) -> Iterator[dict]:
