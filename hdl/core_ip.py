@@ -11,7 +11,8 @@ from hdl.axi import HOST_PREFIX, pass_ports, port_members
 from hdl.core import Core
 from hdl.isa import PROGRAM, REGISTER, START
 from hdl.params import CoreParams, reset_cycles
-from hdl.register_block import RegisterBlock, address_map, count_errors, lite_members, with_reset
+from hdl.register_block import RegisterBlock, address_map, count_errors, lite_members
+from hdl.reset import with_reset
 
 
 class CoreIp(wiring.Component):
@@ -64,7 +65,7 @@ class CoreIp(wiring.Component):
         may_reset = Signal()
         core = Core(p)
         asked = registers.o["control.reset"]
-        m.submodules.core, resets = with_reset(m, core, asked, may_reset, reset_cycles(p))
+        m.submodules.core, resets = with_reset(m, core, reset_cycles(p), asked, may_reset)
         count_errors(m, registers, core, resets)
 
         i, o, status = registers.i, registers.o, core.status

@@ -10,7 +10,7 @@ from golden.dot import BLOCK_BITS
 from hdl.arith.carry_save import carry_save
 from hdl.arith.fp32 import Normaliser
 from hdl.arith.largest import largest
-from hdl.memory import collect_errors, error_members, ram
+from hdl.memory import Ram, collect_errors, error_members
 from hdl.named import comb, reg
 from hdl.params import DpeParams, bits_for
 
@@ -84,7 +84,7 @@ class DotTree(wiring.Component):
     def elaborate(self, platform):
         p, m = self.p, Module()
         valid, first, last = self._cycles(m)
-        exponents, significands = self._memories(m, platform, valid[1])
+        exponents, significands = self._memories(m, valid[1])
         race = self._race(m, exponents)
         products = self._multiply(m, significands, race)
         total5 = self._add(m, *self._align(m, products))
@@ -114,11 +114,11 @@ class DotTree(wiring.Component):
                 stages.append(reg(m, f"{name}{k}", stages[k - 1], reset_less=False))
         return valid, first, last
 
-    def _memories(self, m: Module, platform: object, valid1: Value) -> tuple[list[Value], list[Value]]:
+    def _memories(self, m: Module, valid1: Value) -> tuple[list[Value], list[Value]]:
         """Cycle 0: exponents are read; cycle 1: significands. Both of each lane."""
         p, n = self.p, self.p.n_w
-        exponent_ram = ram(m, platform, "exponent_ram", 8 * n, p.w_depth, n, p.protect)
-        significand_ram = ram(m, platform, "significand_ram", 8 * n, p.w_depth, n, p.protect)
+        m.submodules.exponent_ram = exponent_ram = Ram(8 * n, p.w_depth, n, p.protect)
+        m.submodules.significand_ram = significand_ram = Ram(8 * n, p.w_depth, n, p.protect)
         collect_errors(m, self, [exponent_ram, significand_ram])
         r_addr1 = reg(m, "r_addr1", self.r_addr)
         for memory, words, read, addr in (

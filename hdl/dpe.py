@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.dot_tree import DotTree, exponents_layout, significands_layout
 from hdl.leaf import place
-from hdl.memory import collect_errors, ram
+from hdl.memory import Ram, collect_errors
 from hdl.named import comb, reg
 from hdl.params import DpeParams, bits_for
 from hdl.queues import RESULTS
@@ -111,7 +111,7 @@ class Dpe(Unit):
         self._issue(m, step, give)
         self._next_step(m, step)
         self._next_command(m, step)
-        memories, issue1, shared = self._activations(m, platform, step)
+        memories, issue1, shared = self._activations(m, step)
         written = self._weights(m, step)
         started = self._started(m, step, give)
         trees = [place(m, platform, f"tree{h}", DotTree, p) for h in range(p.n_h)]
@@ -176,17 +176,15 @@ class Dpe(Unit):
                 step.x_row.eq(c.x),
             ]
 
-    def _activations(
-        self, m: Module, platform: object, step: "_Step"
-    ) -> tuple[list[object], Signal, tuple[Signal, Signal]]:
+    def _activations(self, m: Module, step: "_Step") -> tuple[list[object], Signal, tuple[Signal, Signal]]:
         """Exponents are read with the issue, significands a cycle later.
 
         Both pass a register, from which all trees are driven: what is decoded here is decoded once. Returns the
         memories, the issue a cycle later, and these registers.
         """
         p, lanes = self.p, range(self.p.n_w)
-        exponent_ram = ram(m, platform, "exponent_ram", 8 * p.n_w, p.x_depth, protect=p.protect)
-        significand_ram = ram(m, platform, "significand_ram", 8 * p.n_w, p.x_depth, protect=p.protect)
+        m.submodules.exponent_ram = exponent_ram = Ram(8 * p.n_w, p.x_depth, protect=p.protect)
+        m.submodules.significand_ram = significand_ram = Ram(8 * p.n_w, p.x_depth, protect=p.protect)
         numbers = _marked(m, self.x.payload.data, "x_data")
         issue1 = reg(m, "issue1", step.issue, reset_less=False)
         x_word1 = reg(m, "x_word1", step.x_word, reset_less=False)

@@ -14,7 +14,8 @@ from hdl.isa import retrieve_layout
 from hdl.manager_port import Slice
 from hdl.memory import collect_errors, error_members
 from hdl.params import CoreParams, HcuParams, WtuParams, bits_for, reset_cycles
-from hdl.register_block import RegisterBlock, address_map, count_errors, lite_members, with_reset
+from hdl.register_block import RegisterBlock, address_map, count_errors, lite_members
+from hdl.reset import with_reset
 from hdl.retriever import Retriever
 
 RESULT, COUNT = 1, 2  # what the retriever calls the registers that it sets
@@ -218,7 +219,7 @@ class DreIp(wiring.Component):
         i, o = registers.i, registers.o
         engine = CommandEngine(p)
         may_reset = Signal()
-        m.submodules.engine, resets = with_reset(m, engine, o["control.reset"], may_reset, reset_cycles(p))
+        m.submodules.engine, resets = with_reset(m, engine, reset_cycles(p), o["control.reset"], may_reset)
         count_errors(m, registers, engine, resets)
         was_running = Signal()
         running = Signal()

@@ -18,7 +18,9 @@ def read(folder: Path) -> Emitted:
         manifest = json.loads((folder / MANIFEST).read_text())
         top, unit = manifest["top"], manifest["unit"]
         check(isinstance(manifest["params"], dict) and unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
-        return Emitted((folder / f"{top}.v").read_text(), top, manifest)
+        apart = folder / f"{top}_memories.v"  # of `--no-memory-bodies`: black boxes, or what stands in their place
+        memories = apart.read_text() if apart.exists() else ""
+        return Emitted((folder / f"{top}.v").read_text() + memories, top, manifest, memories)
     except OSError as e:
         raise ParamError(f"{e.filename}: cannot be read ({e.strerror}); `vrex generate` writes it") from None
     except (ValueError, KeyError, TypeError) as e:
@@ -27,7 +29,7 @@ def read(folder: Path) -> Emitted:
 
 def edited(made: Emitted) -> bool:
     """Whether the Verilog is another than the manifest's."""
-    return hashlib.sha256(made.verilog.encode()).hexdigest() != made.manifest["sha256"]
+    return hashlib.sha256(made.verilog.removesuffix(made.memories).encode()).hexdigest() != made.manifest["sha256"]
 
 
 def assignments(made: Emitted) -> list[str]:

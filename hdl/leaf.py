@@ -12,6 +12,7 @@ from amaranth import ClockSignal, Instance, Module, ResetSignal
 from amaranth.back import rtlil
 from amaranth.lib import wiring
 
+CLEAR = "clear"  # clock domain whose reset gives the counts that clear protected memories a start (`hdl.reset`)
 _PORT = re.compile(r"^  wire (?:width \d+ )?(?:input|output) \d+ +\\(\S+)$", re.M)
 
 
@@ -36,13 +37,20 @@ class Leaves:
     modules : {name: RTLIL text} of every shared module placed so far, deepest first; names are free of double
         underscores, which Verilator would mangle in a hierarchical build
     counts : {name: instances} of those that `place` made
+    kinds : kinds of memories (`hdl.memory.KINDS`) that stand in them or outside
     """
 
     def __init__(self, top: str):
         self.top = top
         self.modules: dict[str, str] = {}
         self.counts: dict[str, int] = {}
+        self.kinds: set[str] = set()
         self._made: dict[str, tuple] = {}  # class, arguments, signature and ports of each module
+
+    def memory(self, kind: str) -> str:
+        """The module of a kind of memory."""
+        self.kinds.add(kind)
+        return f"{self.top}_{kind}"
 
     def instance(self, path: str, kind: str, cls: type, *args) -> tuple[wiring.PureInterface, Instance]:
         """The ports of one more `cls(*args)`, whose signals are named after `path`, and the instance behind them.
@@ -53,13 +61,16 @@ class Leaves:
         name = f"{self.top}_{kind}"
         if name not in self._made:
             component = cls(*args)
-            text = convert(component, name, self)
+            # Memories take of the domain its reset alone; Amaranth makes a port of the clock too.
+            text = re.sub(rf"^  wire .* \\{CLEAR}_clk\n", "", convert(component, name, self), flags=re.M)
             pins = set(_PORT.findall(text[text.rindex(f"module \\{name}\n") :]))
             self.modules[name], self._made[name] = text, (cls, args, component.signature, pins)
         made, of, signature, pins = self._made[name]
         if (made, of) != (cls, args):
             raise ValueError(f"leaf {name}: made of {made.__name__}{of}, cannot stand for {cls.__name__}{args}")
         ports, wires = signature.create(path=(path,)), {"i_clk": ClockSignal(), "i_rst": ResetSignal()}
+        if f"{CLEAR}_rst" in pins:
+            wires[f"i_{CLEAR}_rst"] = ResetSignal(CLEAR)
         for names, member, value in signature.flatten(ports):
             direction = "o" if member.flow == wiring.Out else "i"
             wires[f"{direction}_{'__'.join(map(str, names))}"] = value

@@ -1,19 +1,95 @@
 """The memories of the project: modules of their own, so that a flow can swap them for macros."""
 
+import re
 from collections.abc import Iterable
+from pathlib import Path
 
-from amaranth import Cat, Module, Mux, ResetSignal, Signal, Value
+from amaranth import Cat, ClockSignal, Instance, Module, Mux, ResetSignal, Signal, Value
+from amaranth.hdl import Fragment
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from golden.params import check
 from golden.secded import check_bits
 from hdl.arith.secded import checks_of, decoded
-from hdl.leaf import Leaves
+from hdl.leaf import CLEAR, Leaves
 from hdl.params import bits_for
 
+BODIES = Path(__file__).with_name("memories.v")  # a module a kind, which emitted Verilog holds under the unit's name
+KINDS = ("ram_1r1w", "ram_1rw")
 
-class Ram(wiring.Component):
+
+class _Memory(wiring.Component):
+    """What the kinds share: sizes, check bits around the cells, zeros once a reset has lasted long enough."""
+
+    KIND: str  # module of `BODIES`
+
+    def __init__(self, width: int, depth: int, lanes: int, protect: str, members: dict[str, wiring.Member]):
+        check(width >= 1, "width", width, "must be at least 1")
+        check(depth >= 1, "depth", depth, "must be at least 1")
+        check(lanes >= 1 and width % lanes == 0, "lanes", lanes, f"must divide the width {width}")
+        self.width, self.depth, self.lanes, self.protect = width, depth, lanes, protect
+        super().__init__(members | {"w_data": In(width), "r_data": Out(width), **error_members(protect)})
+
+    @property
+    def words(self) -> int:
+        """Words of the cells: a memory of one word has a zero-bit address in Amaranth; two keep the ports uniform."""
+        return max(2, self.depth)
+
+    def elaborate(self, platform):
+        ports = {name: getattr(self, name) for name in self.signature.members if name != "error"}
+        return self._cells(platform, ports) if self.protect == "none" else self._checked(platform, ports)
+
+    def _cells(self, platform: object, ports: dict[str, Value]) -> Fragment | Module:
+        """The cells behind `ports`, without check bits: an instance of the kind's module where Verilog is emitted."""
+        if isinstance(platform, Leaves):
+            kind = platform.memory(self.KIND)
+            sizes = {"p_WIDTH": len(ports["w_data"]), "p_DEPTH": self.words, "p_LANES": self.lanes}
+            pins = {f"{'o' if name == 'r_data' else 'i'}_{name}": value for name, value in ports.items()}
+            return Instance(kind, i_clk=ClockSignal(), **sizes, **pins, a_protect=self.protect)
+        m, width = Module(), len(ports["w_data"])
+        m.submodules.mem = mem = memory.Memory(shape=width, depth=self.words, init=[])
+        wp, rp = mem.write_port(granularity=width // self.lanes), mem.read_port()
+        writes, w_addr, reads, r_addr = self._accesses(**ports)
+        m.d.comb += [wp.en.eq(writes), wp.addr.eq(w_addr), wp.data.eq(ports["w_data"])]
+        m.d.comb += [rp.en.eq(reads), rp.addr.eq(r_addr), ports["r_data"].eq(rp.data)]
+        return m
+
+    def _checked(self, platform: object, ports: dict[str, Value]) -> Module:
+        """Cells with check bits for each lane. In the reset of the unit zeros are written, whose check bits are zero.
+
+        That is once the reset of `CLEAR` has ended, which starts with it: a count needs a start that is no power-up
+        state, and what is always reset cannot count.
+        """
+        m, lane, protect = Module(), self.width // self.lanes, self.protect
+        extra = check_bits(lane, protect)
+        bits = (lane + extra) * self.lanes
+        clears, at = Signal(), Signal(bits_for(self.words), reset_less=True)
+        fresh = Signal()  # what was read has not been looked at
+        m.d.comb += clears.eq(ResetSignal() & ~ResetSignal(CLEAR))
+        with m.If(ResetSignal(CLEAR)):
+            m.d.sync += at.eq(0)
+        with m.Elif(clears):
+            m.d.sync += at.eq(Mux(at == self.words - 1, 0, at + 1))
+        words, good, errors, read = [], [], [], Signal(bits, name="ram_r_data")
+        for k in range(self.lanes):
+            part = self.w_data.word_select(k, lane)
+            words += [part, checks_of(m, part, protect, f"checks{k}")]
+            data, *error = decoded(m, read.word_select(k, lane + extra), lane, protect, f"lane{k}")
+            good.append(data)
+            errors.append(error)
+        inside = {name: Signal.like(value, name=f"ram_{name}") for name, value in ports.items()}
+        inside |= {"w_data": Signal(bits, name="ram_w_data"), "r_data": read}
+        m.d.comb += [*self._cleared(inside, clears, at), inside["w_data"].eq(Mux(clears, 0, Cat(words)))]
+        m.submodules.ram = self._cells(platform, inside)
+        _, _, reads, _ = self._accesses(**inside)
+        m.d.sync += fresh.eq(reads)
+        m.d.comb += self.r_data.eq(Cat(good))
+        m.d.comb += [self.error[k].eq(fresh & Cat(error[k] for error in errors).any()) for k in range(2)]
+        return m
+
+
+class Ram(_Memory):
     """One write port with lane enables, one synchronous read port, no reset, no initial content.
 
     A read of the word that is written in the same cycle returns the old content: the unit around it forwards if it
@@ -23,8 +99,8 @@ class Ram(wiring.Component):
     ----------
     width, depth : bits of a word, words
     lanes : parts of a word with a write enable each; divides `width`
-    protect : none, parity or secded: check bits for each lane (`golden.secded`); words are zero once a reset has lasted
-        for `hdl.params.reset_cycles`
+    protect : none, parity or secded: check bits for each lane (`golden.secded`); words are zero after a reset of the
+        unit, which lasts `hdl.params.reset_cycles` longer than that of the domain `CLEAR` (`hdl.reset`)
 
     Members
     -------
@@ -38,28 +114,29 @@ class Ram(wiring.Component):
     Source: the score, count and hash-bit memories of V-Rex section V-B.
     """
 
+    KIND = "ram_1r1w"
+
     def __init__(self, width: int, depth: int, lanes: int = 1, protect: str = "none"):
-        _check_sizes(width, depth, lanes)
-        self.width, self.depth, self.lanes, self.protect = width, depth, lanes, protect
-        super().__init__(
-            {
-                "w_en": In(lanes),
-                "w_addr": In(bits_for(depth)),
-                "w_data": In(width),
-                "r_en": In(1),
-                "r_addr": In(bits_for(depth)),
-                "r_data": Out(width),
-                **error_members(protect),
-            }
-        )
+        address = In(bits_for(depth))
+        members = {"w_en": In(lanes), "w_addr": address, "r_en": In(1), "r_addr": address}
+        super().__init__(width, depth, lanes, protect, members)
 
-    def elaborate(self, platform):
-        m = Module()
-        _cells(m, self, self.w_en, self.w_addr, self.r_en, self.r_addr)
-        return m
+    @staticmethod
+    def _accesses(w_en: Value, w_addr: Value, r_en: Value, r_addr: Value, **_: Value) -> tuple[Value, ...]:
+        """Lanes written and their address, whether a word is read and its address."""
+        return w_en, w_addr, r_en, r_addr
+
+    def _cleared(self, inside: dict[str, Value], clears: Value, at: Value) -> list:
+        """The ports inside: those outside, or in a reset what writes zeros."""
+        return [
+            inside["w_en"].eq(Mux(ResetSignal(), clears.replicate(self.lanes), self.w_en)),
+            inside["w_addr"].eq(Mux(clears, at, self.w_addr)),
+            inside["r_en"].eq(self.r_en & ~ResetSignal()),
+            inside["r_addr"].eq(self.r_addr),
+        ]
 
 
-class SinglePortRam(wiring.Component):
+class SinglePortRam(_Memory):
     """One port that reads or writes, with lane enables for writes, no reset, no initial content.
 
     Its macro has the six-transistor cell, 1 / 1.52 of `Ram`'s (`synth.sram`): one address, and a read only in a cycle
@@ -67,17 +144,14 @@ class SinglePortRam(wiring.Component):
 
     Parameters
     ----------
-    width, depth : bits of a word, words
-    lanes : parts of a word with a write enable each; divides `width`
-    protect : none, parity or secded: check bits for each lane (`golden.secded`); words are zero once a reset has lasted
-        for `hdl.params.reset_cycles`
+    width, depth, lanes, protect : as of `Ram`
 
     Members
     -------
     en : In(1), addr : In : an access to that word: a read, or a write if a bit of `write` is set
     write : In(lanes), w_data : In(width) : lanes written at the clock edge
-    r_data : Out(width) : the word read, one cycle later, until the next access; nothing that means anything after a
-        write, as macros differ there; corrected, if protected
+    r_data : Out(width) : the word read, one cycle later, until the next access. Undefined after a write, as macros
+        differ there. Corrected, if protected
     error : Out(2), if protected : with `r_data`'s first cycle, as in `error_members`
 
     Latency: 1 cycle. Throughput: one access a cycle.
@@ -85,24 +159,24 @@ class SinglePortRam(wiring.Component):
     Source: this project's own.
     """
 
-    def __init__(self, width: int, depth: int, lanes: int = 1, protect: str = "none"):
-        _check_sizes(width, depth, lanes)
-        self.width, self.depth, self.lanes, self.protect = width, depth, lanes, protect
-        super().__init__(
-            {
-                "en": In(1),
-                "addr": In(bits_for(depth)),
-                "write": In(lanes),
-                "w_data": In(width),
-                "r_data": Out(width),
-                **error_members(protect),
-            }
-        )
+    KIND = "ram_1rw"
 
-    def elaborate(self, platform):
-        m = Module()
-        _cells(m, self, Mux(self.en, self.write, 0), self.addr, self.en & ~self.write.any(), self.addr)
-        return m
+    def __init__(self, width: int, depth: int, lanes: int = 1, protect: str = "none"):
+        members = {"en": In(1), "write": In(lanes), "addr": In(bits_for(depth))}
+        super().__init__(width, depth, lanes, protect, members)
+
+    @staticmethod
+    def _accesses(en: Value, write: Value, addr: Value, **_: Value) -> tuple[Value, ...]:
+        """As of `Ram`."""
+        return Mux(en, write, 0), addr, en & ~write.any(), addr
+
+    def _cleared(self, inside: dict[str, Value], clears: Value, at: Value) -> list:
+        """As of `Ram`."""
+        return [
+            inside["en"].eq(Mux(ResetSignal(), clears, self.en)),
+            inside["write"].eq(Mux(clears, (1 << self.lanes) - 1, self.write)),
+            inside["addr"].eq(Mux(clears, at, self.addr)),
+        ]
 
 
 def error_members(*protects: str) -> dict[str, wiring.Member]:
@@ -120,60 +194,14 @@ def collect_errors(m: Module, owner: wiring.Component, parts: Iterable[object]) 
         m.d.sync += owner.error.eq(Cat(Cat(e[k] for e in errors).any() for k in range(2)))
 
 
-def _cells(m: Module, owner: wiring.Component, writes: Value, w_addr: Value, reads: Value, r_addr: Value) -> None:
-    """The cells and check bits behind the ports of `owner`."""
-    lanes, lane = owner.lanes, owner.width // owner.lanes
-    extra = check_bits(lane, owner.protect)
-    # A memory of one word has a zero-bit address in Amaranth; two words keep the ports uniform.
-    m.submodules.mem = mem = memory.Memory(shape=(lane + extra) * lanes, depth=max(2, owner.depth), init=[])
-    wp = mem.write_port(granularity=lane + extra)
-    rp = mem.read_port()
-    if owner.protect == "none":
-        m.d.comb += [wp.en.eq(writes), wp.addr.eq(w_addr), wp.data.eq(owner.w_data)]
-        m.d.comb += [rp.en.eq(reads), rp.addr.eq(r_addr), owner.r_data.eq(rp.data)]
-        return
-    # While it is reset, every word becomes zero, whose check bits are zero: what was never written is no error.
-    at = Signal(len(w_addr), reset_less=True)
-    fresh = Signal()  # what was read has not been looked at
-    words, good, errors = [], [], []
-    for k in range(lanes):
-        part = owner.w_data.word_select(k, lane)
-        words += [part, checks_of(m, part, owner.protect, f"checks{k}")]
-        data, *error = decoded(m, rp.data.word_select(k, lane + extra), lane, owner.protect, f"lane{k}")
-        good.append(data)
-        errors.append(error)
-    with m.If(ResetSignal()):
-        m.d.sync += at.eq(at + 1)
-    m.d.sync += fresh.eq(reads)
-    m.d.comb += [
-        wp.en.eq(Mux(ResetSignal(), (1 << lanes) - 1, writes)),
-        wp.addr.eq(Mux(ResetSignal(), at, w_addr)),
-        wp.data.eq(Mux(ResetSignal(), 0, Cat(words))),
-        rp.en.eq(reads & ~ResetSignal()),
-        rp.addr.eq(Mux(ResetSignal(), at, r_addr) if w_addr is r_addr else r_addr),
-        owner.r_data.eq(Cat(good)),
-        *(owner.error[k].eq(fresh & Cat(error[k] for error in errors).any()) for k in range(2)),
-    ]
-
-
-def _check_sizes(width: int, depth: int, lanes: int) -> None:
-    check(width >= 1, "width", width, "must be at least 1")
-    check(depth >= 1, "depth", depth, "must be at least 1")
-    check(lanes >= 1 and width % lanes == 0, "lanes", lanes, f"must divide the width {width}")
-
-
-def ram(
-    m: Module, platform: object, name: str, width: int, depth: int, lanes: int = 1, protect: str = "none"
-) -> wiring.PureInterface:
-    """Add a `Ram` to `m` as submodule `name` and return its ports.
-
-    In emitted Verilog all memories of one shape are instances of one module, `<top>_ram_<depth>x<width>` (`..._<lanes>`
-    where there are several): what a flow swaps for a macro.
-    """
-    if isinstance(platform, Leaves):
-        kind = f"ram_{depth}x{width}" + (f"_{lanes}" if lanes > 1 else "")
-        kind += "" if protect == "none" else f"_{protect}"
-        ports, m.submodules[name] = platform.instance(name, kind, Ram, width, depth, lanes, protect)
-        return ports
-    m.submodules[name] = component = Ram(width, depth, lanes, protect)
-    return component
+def bodies(top: str, kinds: Iterable[str], empty: bool = False) -> str:
+    """Verilog of the modules of these kinds, named `<top>_<kind>`; `empty`: their ports alone, as black boxes."""
+    out = []
+    for text in re.split(r"(?<=endmodule\n)\n", BODIES.read_text()):
+        kind = re.search(r"^module (\w+)", text, re.M)[1]
+        if kind in kinds:
+            text = re.sub(rf"^module {kind}\b", f"module {top}_{kind}", text, flags=re.M)
+            out.append(re.sub(r"(?s)\n\);\n.*", "\n);\nendmodule\n", text) if empty else text)
+    if empty:
+        out = [re.sub(r"^module", "(* blackbox *)\nmodule", text, flags=re.M) for text in out]
+    return "\n".join(out)

@@ -58,8 +58,8 @@ def depths(p: object) -> list[int]:
 
 
 def reset_cycles(p: object) -> int:
-    """Cycles for which a reset must last: in them protected memories become zero."""
-    return max([1, *(1 << bits_for(depth) for depth in depths(p))])
+    """Cycles for which a unit prolongs its reset: in them protected memories become zero, a word a cycle."""
+    return max([0, *(max(2, depth) for depth in depths(p))])
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,9 @@ from pathlib import Path
 
 from amaranth import (
     Cat,
-    ClockDomain,
-    ClockSignal,
     Const,
-    DomainRenamer,
-    Elaboratable,
     Module,
     Mux,
-    ResetSignal,
     Signal,
     Value,
 )
@@ -256,27 +251,6 @@ def kind_of(field: FieldNode) -> str:
     if plain and (sw, hw) == ("r", "na"):
         return "constant"
     raise ValueError(f"{field.get_path()}: sw={sw}, hw={hw}: a register block has no such field")
-
-
-def with_reset(
-    m: Module, unit: wiring.Component, asked: Signal, may: Signal, cycles: int
-) -> tuple[Elaboratable, Value]:
-    """A submodule of `m` that is reset with `m` and when it is `asked` for, as soon as it `may`, for so many cycles.
-
-    And whether that is still to come or under way. Its clock is that of `m`, its clock domain its own.
-    """
-    m.domains.unit = ClockDomain("unit", local=True)
-    waits = Signal()
-    reset = Signal(init=1)
-    left = Signal(range(max(2, cycles)), init=cycles - 1)
-    with m.If(reset):
-        m.d.sync += [left.eq(left - 1), reset.eq(left != 0), waits.eq(0)]
-    with m.Elif(waits & may):
-        m.d.sync += [reset.eq(1), left.eq(cycles - 1)]
-    with m.If(asked):
-        m.d.sync += waits.eq(1)
-    m.d.comb += [ClockSignal("unit").eq(ClockSignal()), ResetSignal("unit").eq(ResetSignal() | reset)]
-    return DomainRenamer("unit")(unit), waits | reset
 
 
 def count_errors(m: Module, registers: RegisterBlock, unit: wiring.Component, reset: Value) -> None:

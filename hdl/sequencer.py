@@ -20,7 +20,7 @@ from hdl.isa import (
     vector_layout,
 )
 from hdl.loop_stack import LoopStack
-from hdl.memory import collect_errors, error_members, ram
+from hdl.memory import Ram, collect_errors, error_members
 from hdl.named import UNNAMED, comb
 from hdl.params import CoreParams, bits_for
 from hdl.semaphores import WAITERS, Semaphores
@@ -135,7 +135,7 @@ class Sequencer(Unit):
         now, go = _Execute(), _Go(len(engines))
 
         self._host(m, program)
-        memory = ram(m, platform, "program", WORD_BITS, self.format.i_depth, protect=self.p.lxe.protect)
+        m.submodules.program = memory = Ram(WORD_BITS, self.format.i_depth, protect=self.p.lxe.protect)
         collect_errors(m, self, [memory])
         self._fetch(m, memory, program)
         self._decode(m, memory.r_data, decode)

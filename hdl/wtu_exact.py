@@ -126,6 +126,7 @@ class WtuExact(wiring.Component):
         # Rows: one being loaded, one that waits for its crossing bin, one being selected. Each has a bank.
         info = data.StructLayout({"ctx": bits_for(p.n_ctx), "bank": bank_bits, "last": word_bits, "keep": lane_bits})
         load, wait, sel = (held(info, n) for n in ("load", "wait", "sel"))
+        wait_bank = Signal(bank_bits)  # of the row that waits, where `tops` is read also while there is none
         rows = Signal(2)
         full, load_set, sel_all = flags("full", "load_set", "sel_all")  # full: the row in `load` is complete
         level = Signal(bits_for(len(digits)))
@@ -176,7 +177,7 @@ class WtuExact(wiring.Component):
             m.d.sync += full.eq(0)
         m.d.sync += rows.eq(rows + (accept & start) - finish)
         with m.If(move):
-            m.d.sync += wait.eq(load)
+            m.d.sync += [wait.eq(load), wait_bank.eq(load.bank)]
             if p.walk_ahead:
                 m.d.sync += load_set.eq(~load_set)
 
@@ -319,8 +320,8 @@ class WtuExact(wiring.Component):
         m.d.comb += [
             scan_read.eq(step & hits.any()),
             scan_word.eq(Cat(hit_at, group)),
-            tops.r_en.eq(restart | next_group | equal_cross),
-            tops.r_addr.eq(Mux(backs[Back.IDLE], wait.bank, sel.bank) * p.row_groups + group_next),
+            tops.r_en.eq(restart | (next_group & ~last_group) | equal_cross),
+            tops.r_addr.eq(Mux(backs[Back.IDLE], wait_bank, sel.bank) * p.row_groups + group_next),
         ]
         with m.If(restart | next_group | equal_cross):
             m.d.sync += [group.eq(group_next), seen.eq(Mux(equal_cross, (2 << word4[:at_bits]) - 1, 0))]

@@ -18,6 +18,10 @@ def command(
     folder: Annotated[
         Path | None, typer.Option("-o", parser=console.folder, help="Folder to write into; default build/rtl/UNIT.")
     ] = None,
+    prefix: Annotated[str, typer.Option("--prefix", help="Start every module's name with it and an underscore.")] = "",
+    memory_bodies: Annotated[
+        bool, typer.Option(help="With --no-memory-bodies memories are black boxes in a file of their own, for macros.")
+    ] = True,
     json: console.Json = False,
 ) -> None:
     """Write Verilog and manifest.json of a unit."""
@@ -25,7 +29,7 @@ def command(
         start = time.perf_counter()
         own = console.unit_params(unit, preset, param)
         folder = console.own_folder(folder, Path("build/rtl"), unit)
-        emitted = emit(unit, own)
+        emitted = emit(unit, own, prefix, memory_bodies)
         files = emitted.write(folder)
     facts = {
         "unit": unit,

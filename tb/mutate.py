@@ -94,7 +94,7 @@ def netlist(emitted: Emitted, mutations: list[Mutation], folder: Path) -> list[M
     port = {"name": "mutant", "dir": "in", "width": bits}
     manifest, servers = emitted.manifest | {"ports": [*emitted.manifest["ports"], port]}, {}
     text = (folder / "mutants.v").read_text()
-    return [Mutant(text, emitted.top, manifest, number, servers) for number in range(len(mutations) + 1)]
+    return [Mutant(text, emitted.top, manifest, number=number, servers=servers) for number in range(len(mutations) + 1)]
 
 
 def stop(mutants: list[Mutant]) -> None:

@@ -103,6 +103,7 @@ def _bench_top(emitted: Emitted, cover: bool = False) -> str:
 def simulator(emitted: Emitted, waves: bool = False) -> Path:
     """Path of the simulator of `emitted`, built if its content is new."""
     flags = ["--cc", "--exe", "--vpi", "--prefix", "Vtop", "-Wno-fatal", "-Wno-WIDTH", "-O3", "--x-initial", "unique"]
+    flags += ["-DOPENVREX_CHECK"]  # no address leaves its memory (`hdl/memories.v`)
     flags += ["--trace"] if waves else []
     cover = bool(os.environ.get("OPENVREX_COVERAGE"))
     flags += ["--coverage-line", "--coverage-toggle", "--coverage-user"] if cover else []
@@ -181,7 +182,7 @@ class Run:
     def _simulate(self, binary: Path, folder: Path, args: list[str] | None = None) -> dict:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(
-            json.dumps({**self.config, "seed": self.seed, "reset_cycles": self.emitted.manifest.get("reset_cycles", 1)})
+            json.dumps({**self.config, "seed": self.seed, "reset_cycles": self.emitted.manifest.get("reset_cycles", 0)})
         )
         results = folder / "results.xml"
         results.unlink(missing_ok=True)
@@ -204,12 +205,14 @@ class Run:
         (folder / "env").write_text("\0".join(f"{k}={v}" for k, v in setting.items()))
         env = {**verilator_env(), **setting}
         number, servers = getattr(self.emitted, "number", 0), getattr(self.emitted, "servers", None)
-        args = [*(args or []), *([f"+mutant={number}"] if number else [])]
+        # Registers and memories hold anything at power-up.
+        args = [*(args or []), "+verilator+rand+reset+2", f"+verilator+seed+{self.seed}"]
+        args += [f"+mutant={number}"] if number else []
         if servers is None:
             _run([str(binary), *args], folder / "run.log", cwd=folder, env=env)
         else:
             if folder not in servers:
-                servers[folder] = Server(binary, folder, env)
+                servers[folder] = Server([str(binary), *args], folder, env)
             servers[folder].run(number)
         log = re.sub(r"\x1b.[0-9;]*m", "", (folder / "run.log").read_text())
         tree = ET.parse(results) if results.exists() else None
@@ -249,13 +252,13 @@ class Server:
     Python, the bench's modules and the simulator start once, which takes longer than most runs.
     """
 
-    def __init__(self, binary: Path, folder: Path, env: dict[str, str]):
+    def __init__(self, command: list[str], folder: Path, env: dict[str, str]):
         self.log = folder / "run.log"
         (orders, self.orders), (self.replies, replies) = os.pipe(), os.pipe()
         env = env | {"OPENVREX_SERVER": f"{orders} {replies}"}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [str(binary)], stdout=log, stderr=log, cwd=folder, env=env, pass_fds=(orders, replies)
+                command, stdout=log, stderr=log, cwd=folder, env=env, pass_fds=(orders, replies)
             )
         os.close(orders)
         os.close(replies)

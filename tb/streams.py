@@ -136,14 +136,12 @@ class Bench:
         """Start the clock and reset for a cycle more than is needed."""
         self.dut.rst.value = 1
         cocotb.start_soon(Clock(self.dut.clk, 2, unit="ns").start())
-        for _ in range(1 + self.hold):
+        for _ in range(2):
             await FallingEdge(self.dut.clk)
-        await RisingEdge(self.dut.clk)
-        self.dut.rst.value = 0
-        await self._settle()
+        await self._release()
 
     async def reset(self) -> None:
-        """Reset in flight, as long as is needed; streams forget what was on its way, cycle counting starts again."""
+        """Reset in flight, for a cycle; streams forget what was on its way, cycle counting starts again."""
         await RisingEdge(self.dut.clk)
         self.dut.rst.value = 1
         for s in self.streams:
@@ -153,9 +151,14 @@ class Bench:
                 s.valid_.value = 0
             else:
                 s.held = None
+        await self._release()
+
+    async def _release(self) -> None:
+        """End the reset, to which a unit with protected memories adds `hold` cycles; cycle counting starts."""
+        await RisingEdge(self.dut.clk)
+        self.dut.rst.value = 0
         for _ in range(self.hold):
             await RisingEdge(self.dut.clk)
-        self.dut.rst.value = 0
         self.cycle = 0
         await self._settle()
 

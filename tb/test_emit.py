@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,14 @@ from pathlib import Path
 import pytest
 from amaranth import Module
 from amaranth.lib import wiring
+from amaranth.lib.data import Layout
 from amaranth.lib.wiring import In, Out
 
-from hdl.emit import ALL, UNITS, Emitted, emit, params_of, to_verilog
+from golden.secded import check_bits
+from hdl.emit import ALL, UNITS, Emitted, component_of, emit, params_of, ports, to_verilog
+from hdl.memory import KINDS, bodies
 from hdl.params import PRESETS, ParamError, override, preset
+from tb.formal.yosys import run_yosys
 from tb.runner import lint
 
 CASES = [*((unit, "tiny") for unit in ALL), ("arbiter", "edge8")]
@@ -44,13 +49,15 @@ def test_lints_clean_and_reads_in_yosys(unit, name, tmp_path):
 def part(unit: Emitted, top: str, empty: Collection[str] = ()) -> Emitted:
     """A module of a unit and what stands in it, some of it empty: tools look into each of many."""
     texts = re.split(r"(?=^module )", unit.verilog, flags=re.M)[1:]
-    modules = {m[7 : m.index("(")].strip(" \\"): m for m in texts}
+    modules = {re.match(r"module \\?([\w$]+)", m)[1]: m for m in texts}
     kept, new = {}, [top]
     while new:
         name = new.pop()
         kept[name] = emptied(modules[name]) if name in empty else modules[name]
         new += [
-            n for n in re.findall(r"^  \\?(\S+) +\S+ +\($", kept[name], flags=re.M) if n in modules and n not in kept
+            n
+            for n in re.findall(r"^  \\?(\S+) +(?:#|\S+ +)\($", kept[name], flags=re.M)
+            if n in modules and n not in kept
         ]
     return replace(unit, top=top, verilog="".join(kept.values()))
 
@@ -121,6 +128,88 @@ def test_manifest_names_what_the_unit_has():
         widths = {p["name"]: p["width"] for p in manifest["ports"]}
         assert widths["clk"] == 1
         assert widths["perf"] == 32 * len(manifest["counters"])
+
+
+def read(unit: Emitted, *passes: str) -> str:
+    """Yosys's log of passes on a unit, and how it ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        unit.write(Path(folder))
+        return run_yosys([f"read_verilog {folder}/*.v", f"hierarchy -check -top {unit.top}", *passes])
+
+
+@pytest.mark.parametrize("changes", [[], ["protect=secded"]])
+def test_manifest_lists_every_memory(changes):
+    """Names, words, bits and lanes are those that Yosys finds in the Verilog."""
+    p = override(preset("tiny"), changes).core.dre
+    unit = emit("dre", p)
+    log = read(unit, "proc", "flatten", "memory_collect", "select -list t:$mem_v2", "stat")
+    found = set(re.findall(r"^dre/(\S+)\.mem$", log, re.M))
+    memories = {m["name"]: m for m in unit.manifest["memories"] if m["ports"] != "fifo"}
+    assert found == set(memories)
+    ram = ".ram" if changes else ""
+    count = memories[f"{'unit.' if changes else ''}wtu0.core.count{ram}"]
+    bits = p.wtu.n_w * (p.wtu.count_bits + check_bits(p.wtu.count_bits, p.wtu.protect))
+    sizes = {"words": p.wtu.words * p.wtu.n_ctx, "bits": bits, "lanes": p.wtu.n_w}
+    assert {k: count[k] for k in sizes} == sizes
+    assert (count["module"], count["ports"], count["protect"]) == ("dre_ram_1rw", "1rw", p.wtu.protect)
+    assert count["user"].endswith("wtu0__core")
+    assert {m["ports"] for m in unit.manifest["memories"]} == {"1rw", "1r1w", "fifo"}
+
+
+def test_memories_can_be_left_to_macros(tmp_path):
+    """A black box takes the place of each kind; with the bodies back the unit is the one that is emitted whole."""
+    whole, left = tiny("dre"), emit("dre", preset("tiny").core.dre, memory_bodies=False)
+    assert "reg [WIDTH-1:0] mem" not in left.verilog + left.memories
+    assert {f.name for f in left.write(tmp_path)} == {"dre.v", "dre_memories.v", "manifest.json"}
+    assert re.findall(r"^module (\w+)", left.memories, re.M) == ["dre_ram_1r1w", "dre_ram_1rw"]
+    log = read(left, "proc", "flatten", "memory_collect", "select -list t:$mem_v2 t:dre_ram_* %u")
+    assert not re.search(r"^dre/\S+\.mem$", log, re.M)
+    assert all(f"dre/{m['name']}\n" in log for m in left.manifest["memories"] if m["module"])
+    assert left.verilog + "\n" + bodies("dre", KINDS) == whole.verilog
+
+
+@pytest.mark.parametrize("unit", ["dre", "vpe", "dre_ip"])
+def test_manifest_has_the_fields_of_every_payload(unit):
+    """Offset and width are where a value that is packed stands."""
+    component = component_of(unit, params_of(unit, preset("tiny")))
+    fields = {p["name"]: p.get("fields", []) for p in ports(component)}
+    seen = 0
+    for path, member, _ in component.signature.flatten(component):
+        if isinstance(member.shape, Layout) and path[-1] != "perf":  # counters' names have dots
+            given, end = fields["__".join(map(str, path))], 0
+            seen += len(given)
+            for field in given:
+                value, at = None, re.findall(r"[^.\[\]]+", field["name"])
+                for key in reversed(at):
+                    value = {int(key) if key.isdigit() else key: (1 << field["width"]) - 1 if value is None else value}
+                assert member.shape.const(value).as_value().value == (1 << field["width"]) - 1 << field["offset"]
+                assert field["offset"] == end  # none is left out
+                end += field["width"]
+            assert end == member.shape.size
+    assert seen or unit == "dre_ip"
+
+
+def test_two_configurations_share_a_design(tmp_path):
+    """With a prefix each; without, module names would collide."""
+    p = preset("tiny").core.dre
+    units = [emit("dre", p, "a"), emit("dre", override(preset("tiny"), ["clusters=16"]).core.dre, "b_2")]
+    assert [u.top for u in units] == ["a_dre", "b_2_dre"]
+    names = [set(re.findall(r"^module \\?(\S+?) ?[(#]", u.verilog, re.M)) for u in units]
+    assert all(name.startswith(f"{u.top}") for u, own in zip(units, names, strict=True) for name in own)
+    assert not names[0] & names[1]
+    assert all(m["module"] in {"", *own} for u, own in zip(units, names, strict=True) for m in u.manifest["memories"])
+    ports = [(u.top, p["name"], f"{p['dir']}put [{p['width'] - 1}:0]") for u in units for p in u.manifest["ports"]]
+    text = f"module pair({', '.join(f'{kind} {top}_{name}' for top, name, kind in ports)});\n"
+    for u in units:
+        text += f"  {u.top} {u.top}({', '.join(f'.{name}({top}_{name})' for top, name, _ in ports if top == u.top)});\n"
+    pair = Emitted("".join(u.verilog for u in units) + text + "endmodule\n", "pair", {})
+    assert lint(pair, tmp_path) == ""
+
+
+@pytest.mark.parametrize("prefix", ["2x", "a__b", "a_", "a b", "a.b", "ü"])
+def test_a_prefix_is_a_name(prefix):
+    with pytest.raises(ParamError, match="prefix=.*letters, digits and single underscores"):
+        emit("hcu", preset("tiny").core.dre.hcu, prefix)
 
 
 def test_unknown_names_list_the_valid_ones():

@@ -218,7 +218,7 @@ def test_the_bench_sees_errors_in_memories_without_check_bits():
 
 
 def test_resets_last_until_memories_are_zero():
-    assert reset_cycles(preset("core").core) == 1
+    assert reset_cycles(preset("core").core) == 0
     assert reset_cycles(override(preset("core"), ["hcu.protect=parity"]).core) == 1024
     assert reset_cycles(override(preset("core"), ["protect=secded"]).core) == 4096  # blocks of the KVMU
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hdl.emit import Emitted
+from hdl.memory import KINDS
 from tb.runner import Mutant, simulator
 
 LOG = "upsets.log"
@@ -16,10 +17,14 @@ EVERYWHERE = 1  # number of the simulation in which a share of all reads has one
 SHARE = 4  # of so many reads, one
 _FIRST = 2  # number of the first memory's, in which two bits of one of its reads are
 _PLACES = 1000  # number = kind + _PLACES * read
-_CELLS = re.compile(r"^  reg \[(\d+):0\] mem \[\d+:0\];$", re.M)
-_READ = re.compile(r"^( +)(\S+) <= mem\[([^\]]+(?:\[[^\]]*\])?)\];$", re.M)
-_LANE = re.compile(r"mem\[.*\]\[(\d+):(\d+)\] <= ")
-_HEAD = re.compile(r"^module [^;]*;\n", re.M)
+_INSTANCE = re.compile(rf"^  (\\?\w+_(?:{'|'.join(KINDS)})) #\(((?:\n    .*)*)\n  \) (\\?)(\w+)", re.M)
+_MONITOR = """  integer out;
+  initial out = $fopen("upsets.log", "a");
+  always @(posedge clk) if (error != 0 && !rst) begin
+    $fdisplay(out, "%0d error %b", $time, error);
+    $fflush(out);
+  end
+"""
 
 
 @dataclass(frozen=True)
@@ -32,25 +37,28 @@ class Log:
 
 
 def with_upsets(e: Emitted) -> tuple[Emitted, list[str]]:
-    """A unit whose memories can be upset, and the names of these memories' modules."""
+    """A unit whose memories can be upset, and their names: of the modules of check bits, also where there are none."""
     parts, names = re.split(r"(?=^module )", e.verilog, flags=re.M), []
+    tells = any(port["name"] == "error" for port in e.manifest["ports"])
     for k, text in enumerate(parts):
-        cells = _CELLS.search(text)
-        if cells:
-            name, bits = re.match(r"module \\?(\S+?) ?\(", text)[1], int(cells[1]) + 1
-            lane = [int(a) - int(b) + 1 for a, b in _LANE.findall(text)]
-            parts[k] = _upset(text, len(names) + _FIRST, bits, lane[0] if lane else bits)
-            names.append(name)
-        tells = any(port["name"] == "error" for port in e.manifest["ports"])
-        if tells and text.startswith(f"module {e.top}("):
-            monitor = '  integer out;\n  initial out = $fopen("upsets.log", "a");\n'
-            monitor += "  always @(posedge clk) if (error != 0 && !rst) begin\n"
-            monitor += '    $fdisplay(out, "%0d error %b", $time, error);\n    $fflush(out);\n  end\n'
-            parts[k] = _HEAD.sub(lambda head, monitor=monitor: head[0] + monitor, parts[k], count=1)
+        module = re.match(r"(?:module \\?([\w$]+))?", text)[1] or ""
+
+        def numbered(instance: re.Match, module: str = module) -> str:
+            kind, sizes, escape, name = instance.groups()
+            names.append(module if name == "ram" else f"{module}__{name}")
+            return f"  {kind} #(\n    .KIND({len(names) - 1 + _FIRST}),{sizes}\n  ) {escape}{name}"
+
+        parts[k] = _INSTANCE.sub(numbered, text)
+        if module.removeprefix(f"{e.top}_") in KINDS:
+            parts[k] = _upset(text)
+        elif tells and module == e.top:
+            head, end, body = parts[k].partition(";\n")
+            parts[k] = f"{head}{end}{_MONITOR}{body}"
     return replace(e, verilog="".join(parts)), names
 
 
-def _upset(text: str, kind: int, bits: int, lane: int) -> str:
+def _upset(text: str) -> str:
+    """A memory with a parameter KIND, its number."""
     body = f"""
   integer number, reads, out;
   initial begin
@@ -58,15 +66,15 @@ def _upset(text: str, kind: int, bits: int, lane: int) -> str:
     reads = 0;
     out = $fopen("{LOG}", "a");
   end
-  function automatic [{bits - 1}:0] upset(input integer unused);
+  function automatic [WIDTH-1:0] upset(input integer unused);
     integer first, a, b;
     begin
       upset = 0;
-      first = ($urandom % {bits // lane}) * {lane};
-      a = $urandom % {lane};
-      b = (a + 1 + $urandom % {lane - 1}) % {lane};
+      first = ($urandom % LANES) * LANE;
+      a = $urandom % LANE;
+      b = (a + 1 + $urandom % (LANE - 1)) % LANE;
       if (number == {EVERYWHERE} && $urandom % {SHARE} == 0) upset[first + a] = 1;
-      if (number % {_PLACES} == {kind} && reads == number / {_PLACES}) begin
+      if (number % {_PLACES} == KIND && reads == number / {_PLACES}) begin
         upset[first + a] = 1;
         upset[first + b] = 1;
       end
@@ -78,19 +86,20 @@ def _upset(text: str, kind: int, bits: int, lane: int) -> str:
     end
   endfunction
 """
-    text, n = _READ.subn(lambda read: f"{read[1]}{read[2]} <= mem[{read[3]}] ^ upset(0);", text)
+    text, n = re.subn(r"r_data <= (mem\[\w+\]);", r"r_data <= \1 ^ upset(0);", text)
     assert n == 1, f"a memory with {n} reads"
-    return _HEAD.sub(lambda head: head[0] + body, text, count=1)
+    text = text.replace("#(\n", "#(\n  parameter KIND = 0,\n", 1)
+    return re.sub(r"  integer k;\n", lambda line: line[0] + body, text, count=1)
 
 
 def singles(e: Emitted) -> Mutant:
     """The unit in which a share of all reads has a bit turned over."""
-    return Mutant(e.verilog, e.top, e.manifest, EVERYWHERE)
+    return Mutant(e.verilog, e.top, e.manifest, number=EVERYWHERE)
 
 
 def double(e: Emitted, memory: int, read: int) -> Mutant:
     """The unit in which two bits of one code word of a memory's read are turned over."""
-    return Mutant(e.verilog, e.top, e.manifest, _FIRST + memory + _PLACES * read)
+    return Mutant(e.verilog, e.top, e.manifest, number=_FIRST + memory + _PLACES * read)
 
 
 def logs(e: Emitted) -> list[Path]:

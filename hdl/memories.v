@@ -1,0 +1,89 @@
+// Memory with one write port and one read port, both synchronous to clk.
+//
+// Contract, which every unit keeps to and a macro must meet:
+// - A write stores, at the rising edge, the lanes of w_data whose bit of w_en is set. Lane k is
+//   bits k * WIDTH / LANES and up. The other lanes of the word keep their content.
+// - A read puts the word into r_data at the rising edge. r_data holds while r_en is low.
+// - A read of the word that is written at the same edge gives the old content.
+// - There is no reset and no initial content. Addresses are below DEPTH whenever their enable is set.
+module ram_1r1w #(
+  parameter WIDTH = 8,  // bits of a word
+  parameter DEPTH = 2,  // words, at least 2
+  parameter LANES = 1   // parts of a word with a write enable each; divides WIDTH
+) (
+  input  wire                     clk,
+  input  wire [LANES-1:0]         w_en,
+  input  wire [$clog2(DEPTH)-1:0] w_addr,
+  input  wire [WIDTH-1:0]         w_data,
+  input  wire                     r_en,
+  input  wire [$clog2(DEPTH)-1:0] r_addr,
+  output reg  [WIDTH-1:0]         r_data
+);
+  localparam LANE = WIDTH / LANES;
+  reg [WIDTH-1:0] mem [0:DEPTH-1];
+  integer k;
+
+  always @(posedge clk) begin
+    for (k = 0; k < LANES; k = k + 1)
+      if (w_en[k]) mem[w_addr][k*LANE +: LANE] <= w_data[k*LANE +: LANE];
+    if (r_en) r_data <= mem[r_addr];
+  end
+
+`ifdef OPENVREX_CHECK
+  reg clocked = 0;  // enables are known one cycle after the first edge under reset
+  always @(posedge clk) begin
+    clocked <= 1;
+    if (clocked && |w_en !== 0 && (w_addr < DEPTH) !== 1) begin
+      $display("%m: write to word %0d of %0d", w_addr, DEPTH);
+      $stop;
+    end
+    if (clocked && r_en !== 0 && (r_addr < DEPTH) !== 1) begin
+      $display("%m: read of word %0d of %0d", r_addr, DEPTH);
+      $stop;
+    end
+  end
+`endif
+endmodule
+
+// Memory with one port that reads or writes, synchronous to clk.
+//
+// Contract, which every unit keeps to and a macro must meet:
+// - An access is a cycle with en high: a write if any bit of write is set, else a read.
+// - A write stores, at the rising edge, the lanes of w_data whose bit of write is set. Lane k is
+//   bits k * WIDTH / LANES and up. The other lanes of the word keep their content.
+// - A read puts the word into r_data at the rising edge. r_data holds while en is low and is
+//   undefined after a write, until the next read.
+// - There is no reset and no initial content. addr is below DEPTH whenever en is high.
+module ram_1rw #(
+  parameter WIDTH = 8,  // bits of a word
+  parameter DEPTH = 2,  // words, at least 2
+  parameter LANES = 1   // parts of a word with a write enable each; divides WIDTH
+) (
+  input  wire                     clk,
+  input  wire                     en,
+  input  wire [LANES-1:0]         write,
+  input  wire [$clog2(DEPTH)-1:0] addr,
+  input  wire [WIDTH-1:0]         w_data,
+  output reg  [WIDTH-1:0]         r_data
+);
+  localparam LANE = WIDTH / LANES;
+  reg [WIDTH-1:0] mem [0:DEPTH-1];
+  integer k;
+
+  always @(posedge clk) begin
+    for (k = 0; k < LANES; k = k + 1)
+      if (en && write[k]) mem[addr][k*LANE +: LANE] <= w_data[k*LANE +: LANE];
+    if (en && write == 0) r_data <= mem[addr];
+  end
+
+`ifdef OPENVREX_CHECK
+  reg clocked = 0;  // enables are known one cycle after the first edge under reset
+  always @(posedge clk) begin
+    clocked <= 1;
+    if (clocked && en !== 0 && (addr < DEPTH) !== 1) begin
+      $display("%m: access to word %0d of %0d", addr, DEPTH);
+      $stop;
+    end
+  end
+`endif
+endmodule

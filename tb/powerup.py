@@ -1,0 +1,119 @@
+"""A unit from power-up on in four states: outputs that are unknown after its reset, by Yosys's simulator and Icarus.
+
+Registers and memories start unknown, and so do inputs that no `valid` marks as meaningful. The other inputs are 0, and
+every stream that the unit offers is taken. After a reset of one cycle every output must be known: `valid` and `ready`
+always, the rest of a stream, an AXI channel or a struct with a field `valid` while that is high.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from hdl.emit import Emitted
+from tb.formal.yosys import run_yosys
+
+IDLE = 40  # cycles that are looked at after the reset: units set themselves up in some of them
+_CHANNEL = re.compile(r"(.*__|\w+_axi_(?:aw|ar|w|b|r)|\w+_axis_\w_t)\w+")
+_CLOCKED = """
+module clocked;
+  reg clk = 0, rst = 1;
+  wire [{top}:0] shown;
+  integer k;
+  power_up unit(clk, rst, shown);
+  always #1 clk = ~clk;
+  initial begin
+    repeat (2) @(negedge clk);
+    rst = 0;
+    repeat ({cycles}) begin
+      #1 for (k = 0; k <= {top}; k = k + 1) if (shown[k] === 1'bx) $display("unknown %0d", k);
+      @(negedge clk);
+    end
+    $finish;
+  end
+endmodule
+"""
+
+
+def _valid(name: str, names: set[str]) -> str:
+    """The port that says whether a port means something; "" for one that always does."""
+    channel = _CHANNEL.fullmatch(name)
+    valid = f"{channel[1]}valid" if channel else ""
+    return valid if valid in names and not name.endswith(("valid", "ready")) else ""
+
+
+def _shown(e: Emitted) -> Iterator[tuple[str, str]]:
+    """What is looked at: the output, and Verilog of a bit that is unknown if any bit of it is that means something."""
+    names = {p["name"] for p in e.manifest["ports"]}
+    for port in e.manifest["ports"]:
+        if port["dir"] == "out":
+            name = port["name"]
+            flag = [f"{name}[{f['offset']}]" for f in port.get("fields", ()) if f["name"] == "valid"]
+            valid = [v] if (v := _valid(name, names)) else flag
+            yield from ((name, text) for text in flag)
+            yield name, " & ".join([*valid, f"^{name}"])
+
+
+def bench(e: Emitted, top: str, clock: str) -> str:
+    """Verilog of a module `power_up` around the module `top` of the unit, whose clock and reset it connects so."""
+    pins, body, names = [clock], [], {p["name"] for p in e.manifest["ports"]}
+    for port in e.manifest["ports"]:
+        name, width = port["name"], port["width"]
+        if port["dir"] == "out":
+            body.append(f"  wire [{width - 1}:0] {name};")
+            pins.append(f".{name}({name})")
+        elif name not in ("clk", "rst"):
+            value = f"{width}'bx" if _valid(name, names) else f"{width}'d{int(name.endswith('ready'))}"
+            pins.append(f".{name}({value})")
+    shown = [text for _, text in _shown(e)]
+    body += [f"  assign shown[{k}] = {text};" for k, text in enumerate(shown)]
+    head = f"module power_up(input clk, input rst, output [{len(shown) - 1}:0] shown);\n"
+    return head + "\n".join(body) + f"\n  {top} unit({', '.join(pins)});\nendmodule\n"
+
+
+def unknown(e: Emitted, folder: Path, around: str = "", top: str = "", clock: str = ".clk(clk), .rst(rst)") -> set[str]:
+    """Outputs that are unknown in a cycle after the reset; `around`: Verilog of a module `top` that has the unit."""
+    source = folder / "power_up.v"
+    source.write_text(e.verilog + around + bench(e, top or e.top, clock))
+    cycles = e.manifest["reset_cycles"] + IDLE
+    names = [name for name, _ in _shown(e)]
+    return {names[k] for k in _by_yosys(source, cycles) | _by_icarus(source, cycles, len(names))}
+
+
+def _by_yosys(source: Path, cycles: int) -> set[int]:
+    """Bits of `shown` that are unknown where any value of an unknown bit may decide (registers of gates, too)."""
+    vcd = source.with_suffix(".vcd")
+    run_yosys(
+        [
+            f"read_verilog {source}",
+            "hierarchy -top power_up",
+            "proc -norom",
+            "flatten",
+            "memory -nordff -nomap",
+            "opt_clean",
+            f"sim -clock clk -reset rst -rstlen 1 -n {cycles} -vcd {vcd} power_up",
+        ]
+    )
+    head, _, changes = vcd.read_text().partition("$enddefinitions $end")
+    codes = {name: code for code, name in re.findall(r"\$var wire \d+ (\S+) (rst|shown) ", head)}
+    now: dict[str, str] = {}
+    seen: set[int] = set()
+    for moment in changes.split("#"):
+        now |= {code: bits for bits, code in re.findall(r"b(\S+) (\S+)", moment)}
+        if now.get(codes["rst"]) == "0":
+            seen |= {k for k, bit in enumerate(reversed(now[codes["shown"]])) if bit == "x"}
+    return seen
+
+
+def _by_icarus(source: Path, cycles: int, bits: int) -> set[int]:
+    """The same where Icarus Verilog is installed, which also checks addresses of memories; else nothing."""
+    if not shutil.which("iverilog"):
+        return set()
+    (bench := source.with_name("clocked.v")).write_text(_CLOCKED.format(top=bits - 1, cycles=cycles))
+    binary = source.with_suffix(".vvp")
+    compiled = ["iverilog", "-g2005", "-DOPENVREX_CHECK", "-s", "clocked", "-o", binary, source, bench]
+    subprocess.run(compiled, check=True, capture_output=True)
+    said = subprocess.run(["vvp", "-n", binary], check=True, capture_output=True, text=True).stdout
+    assert " word " not in said, said
+    return {int(k) for k in re.findall(r"^unknown (\d+)$", said, re.M)}
