@@ -55,7 +55,7 @@ class Dre(Composite):
 
     def __init__(self, p: DreParams):
         super().__init__(
-            p,
+            p.joined(),
             {
                 "k": In(stream.Signature(token_layout(p.hcu))),
                 "th_hd": In(p.hcu.distance_bits),

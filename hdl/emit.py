@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from enum import EnumType
 from importlib import import_module
-from operator import attrgetter
 from pathlib import Path
 
 from amaranth import ShapeCastable, Value
@@ -24,7 +23,7 @@ from golden.files import replacing
 from golden.params import check
 from hdl.leaf import Leaves, convert
 from hdl.memory import KINDS, bodies
-from hdl.params import SystemParams, reset_cycles
+from hdl.params import SystemParams, part_of, reset_cycles
 from hdl.reset import Prolonged
 
 # unit -> (module, class, where `SystemParams` holds its parameters). These run on a trace alone.
@@ -102,8 +101,7 @@ class Emitted:
 def params_of(unit: str, params: SystemParams) -> object:
     """The part of `params` that `unit` takes; `ParamError` lists the valid names for an unknown unit."""
     check(unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
-    path = ALL[unit][2]
-    return attrgetter(path)(params) if path else params
+    return part_of(params, ALL[unit][2])
 
 
 def component_of(unit: str, params: object) -> wiring.Component:

@@ -32,6 +32,12 @@ def edited(made: Emitted) -> bool:
     return hashlib.sha256(made.verilog.removesuffix(made.memories).encode()).hexdigest() != made.manifest["sha256"]
 
 
+def options(made: Emitted) -> dict[str, object]:
+    """What `hdl.emit.emit` took besides the parameters."""
+    prefix = made.top.removesuffix(made.manifest["unit"]).removesuffix("_")
+    return ({"prefix": prefix} if prefix else {}) | ({"memory_bodies": False} if made.memories else {})
+
+
 def assignments(made: Emitted) -> list[str]:
     """The unit's parameters. What the units of a DRE share is set in all of them, so that they fit together."""
     return list(_assignments(made.manifest["params"], ALL[made.manifest["unit"]][2].rpartition(".")[2]))

@@ -73,7 +73,7 @@ module ram_1rw #(
   always @(posedge clk) begin
     for (k = 0; k < LANES; k = k + 1)
       if (en && write[k]) mem[addr][k*LANE +: LANE] <= w_data[k*LANE +: LANE];
-    if (en && write == 0) r_data <= mem[addr];
+    if (en && !(|write)) r_data <= mem[addr];
   end
 
 `ifdef OPENVREX_CHECK

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from operator import attrgetter
 
 from golden.isa import ADDR_BITS, PAYLOAD, LxeFormat, Opcode
 from golden.params import DotFormat, ParamError, ReSVParams, ScoreFormat, check, check_ints
@@ -235,13 +236,14 @@ class KvmuParams:
 
 @dataclass(frozen=True)
 class DreParams:
-    """DRE = HCU + WTU + KVMU; fields that the units share must agree."""
+    """DRE = HCU + WTU + KVMU. Fields that they share must agree where the units are joined (`joined`)."""
 
     hcu: HcuParams = field(default_factory=HcuParams)
     wtu: WtuParams = field(default_factory=WtuParams)
     kvmu: KvmuParams = field(default_factory=KvmuParams)
 
-    def __post_init__(self):
+    def joined(self) -> "DreParams":
+        """These parameters; `ParamError` if the units do not fit together."""
         for name, units in (
             ("n_ctx", (self.hcu, self.wtu, self.kvmu)),
             ("clusters", (self.hcu, self.wtu, self.kvmu)),
@@ -250,9 +252,11 @@ class DreParams:
         ):
             values = [getattr(u, name) for u in units]
             check(len(set(values)) == 1, name, values, "must be the same in every unit of a DRE")
+        return self
 
     def function(self) -> ReSVParams:
         """The function parameters that this hardware fixes, the rest at their defaults."""
+        self.joined()
         return ReSVParams(
             n_hp=self.hcu.n_hp,
             max_clusters=self.hcu.clusters,
@@ -470,12 +474,44 @@ def preset(name: str) -> SystemParams:
 
 
 def override(params: SystemParams, assignments: list[str]) -> SystemParams:
-    """`params` with each "unit.name=value" or "name=value" applied.
+    """A system with each "unit.name=value" or "name=value" applied.
 
     A bare name sets every unit that has it. Values are integers, true/false or words. `ParamError` names the unit, and
     for an unknown name the valid ones, the nearest first.
     """
-    leaves = list(_leaves(params))  # (unit, name) of every value
+    out = _replaced(params, "", _changes(params, "", assignments))
+    out.core.dre.joined()
+    return out
+
+
+def override_part(params: SystemParams, path: str, assignments: list[str]) -> SystemParams:
+    """A system of which only the part at `path` ("core.dre.kvmu"; "": all) is overridden, and checked by its own rules.
+
+    The other parts stay, whether they fit or not. `ParamError` as of `override`, and for a name that only they have.
+    """
+    _changes(params, "", assignments)  # names that are nowhere
+    own, unit = part_of(params, path), path.rpartition(".")[2]
+    names = flat(own, unit)
+    for text in assignments:
+        name = text.partition("=")[0]
+        known = any(name in (full, full.rpartition(".")[2]) for full in names)
+        check(known, "parameter", name, f"{unit} has none of this name; it has {', '.join(names)}")
+    return _with_part(params, path, _replaced(own, unit, _changes(own, unit, assignments)))
+
+
+def part_of(params: SystemParams, path: str) -> object:
+    """The part at `path`."""
+    return attrgetter(path)(params) if path else params
+
+
+def _with_part(params: object, path: str, part: object) -> object:
+    name, _, rest = path.partition(".")
+    return replace(params, **{name: _with_part(getattr(params, name), rest, part)}) if path else part
+
+
+def _changes(params: object, part: str, assignments: list[str]) -> dict[tuple[str, str], object]:
+    """(unit, name) of what is assigned below `params`, which are of `part`, and the value."""
+    leaves = list(_leaves(params, part))
     changes: dict[tuple[str, str], object] = {}
     for text in assignments:
         name, eq, word = text.partition("=")
@@ -488,7 +524,7 @@ def override(params: SystemParams, assignments: list[str]) -> SystemParams:
         rest = [n for n in valid if n not in near]
         check(bool(hit), "parameter", name, f"unknown; valid names: {', '.join(near + rest)}")
         changes |= dict.fromkeys(hit, _parse(name, word))
-    return _replaced(params, "", changes)
+    return changes
 
 
 def flat(params: object, unit: str = "") -> dict[str, str]:
@@ -555,5 +591,7 @@ __all__ = [
     "bits_for",
     "flat",
     "override",
+    "override_part",
+    "part_of",
     "preset",
 ]

@@ -18,8 +18,8 @@ from rich.text import Text
 from golden.params import ReSVParams, check
 from hdl import generated
 from hdl.design import load
-from hdl.emit import ALL, Emitted, params_of
-from hdl.params import DreParams, SystemParams, flat, override
+from hdl.emit import ALL, UNITS, Emitted, params_of
+from hdl.params import DreParams, SystemParams, override, override_part
 from synth import flow
 from synth.emission import emitted
 
@@ -123,15 +123,13 @@ def params(preset_name: str, assignments: list[str] | None) -> SystemParams:
     return override(load(preset_name), assignments or [])
 
 
-def unit_params(unit: str, preset_name: str, assignments: list[str] | None) -> object:
-    """Those of a unit; `ParamError` for a name that the unit has not, which would change nothing."""
-    own = params_of(unit, params(preset_name, assignments))
-    names = flat(own, ALL[unit][2].rpartition(".")[2])
-    for text in assignments or []:
-        name = text.partition("=")[0]
-        known = name in names or name in {n.rpartition(".")[2] for n in names}
-        check(known, "parameter", name, f"{unit} has none of this name; it has {', '.join(names)}")
-    return own
+def unit_system(unit: str, preset_name: str, assignments: list[str] | None) -> SystemParams:
+    """A system for one unit of it: the unit has these parameters, checked by its own rules, whether others fit or not.
+
+    `ParamError` for a name that the unit has not, which would change nothing.
+    """
+    check(unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
+    return override_part(load(preset_name), ALL[unit][2], assignments or [])
 
 
 def check_used(command: str, assignments: list[str] | None, used: tuple[str, ...]) -> None:
@@ -142,24 +140,31 @@ def check_used(command: str, assignments: list[str] | None, used: tuple[str, ...
         check(name in used or name in {n.rpartition(".")[2] for n in used}, "-p", text, fix)
 
 
-def chosen(unit: str, preset_name: str, assignments: list[str] | None) -> tuple[str, SystemParams, Emitted | None]:
+def chosen(
+    unit: str, preset_name: str, assignments: list[str] | None, alone: bool = False
+) -> tuple[str, SystemParams, Emitted | None]:
     """A unit by its name, or by the folder that `vrex generate` wrote: then with the Verilog and the parameters there.
 
-    Verilog that was edited, or that this version makes otherwise, is told of and taken as it is.
+    The parameters are those of a system in which all units fit, or of the unit `alone`. Verilog that was edited, or
+    that this version makes otherwise, is told of and taken as it is.
     """
+
+    def system(unit: str, given: list[str]) -> SystemParams:
+        return unit_system(unit, preset_name, given) if alone and unit in UNITS else params(preset_name, given)
+
     if unit in ALL or not Path(unit).is_dir():
-        return unit, params(preset_name, assignments), None
+        return unit, system(unit, assignments or []), None
     place, made = Path(unit), generated.read(Path(unit))
     unit = made.manifest["unit"]
-    system = params(preset_name, [*generated.assignments(made), *(assignments or [])])
-    own = params_of(unit, system)
+    chosen = system(unit, [*generated.assignments(made), *(assignments or [])])
+    own = params_of(unit, chosen)
     same = json.loads(json.dumps(asdict(own))) == made.manifest["params"]
     check(same, "-p", " ".join(assignments or []), f"must leave {unit} as {place} has it: generate it again")
     if generated.edited(made):
         note(f"{place}/{made.top}.v: edited since it was generated; taken as it is")
-    elif made.manifest["sha256"] != emitted(unit, own, flow.BUILD).manifest["sha256"]:
+    elif made.manifest["sha256"] != emitted(unit, own, flow.BUILD, **generated.options(made)).manifest["sha256"]:
         note(f"{place}/{made.top}.v: of another version, this one makes it otherwise; taken as it is")
-    return unit, system, made
+    return unit, chosen, made
 
 
 def function(p: DreParams, th_hd: int | None, ratio: float) -> ReSVParams:

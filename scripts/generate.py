@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from hdl.emit import ALL, emit
+from hdl.emit import ALL, emit, params_of
 from scripts import console
 
 
@@ -27,7 +27,7 @@ def command(
     """Write Verilog and manifest.json of a unit."""
     with console.one_line_errors():
         start = time.perf_counter()
-        own = console.unit_params(unit, preset, param)
+        own = params_of(unit, console.unit_system(unit, preset, param))
         folder = console.own_folder(folder, Path("build/rtl"), unit)
         emitted = emit(unit, own, prefix, memory_bodies)
         files = emitted.write(folder)

@@ -76,15 +76,13 @@ def command(
     errors: list[str] = []
     code = 2
     try:
-        unit, chosen, generated = console.chosen(unit, preset, assign)
+        unit, chosen, generated = console.chosen(unit, preset, assign, alone=True)
         valid = (*emit.UNITS, *table3.BLOCKS, CORE)
         check(unit in valid, "unit", unit, f"must be one of {', '.join(valid)}")
         check(not (generated and unit == CORE), "unit", unit, "is measured unit by unit: name it, not its folder")
         check(unit == CORE or not beside_paper, "--table3", unit, "is of the whole core: vrex synth core --table3")
         powers = _powers(power) if power else {}
         check(node in NODES, "--node", node, f"must be one of {', '.join(map(str, NODES))}")
-        if unit in emit.UNITS and not generated:
-            console.unit_params(unit, preset, assign)
         flow.check_mapping(liberty, effort, target)
         options = {"liberty": liberty, "macro_bits": macro_bits, "dont_use": tuple(dont_use or ())}
         options |= {"effort": effort, "target": target}

@@ -20,7 +20,7 @@ class DreTime:
     EMPTY_TO_FETCH = 2
 
     def __init__(self, p: DreParams, th_hd: int, device_base: int = 0, home_base: int = 0):
-        self.p = p
+        self.p = p.joined()
         self.hcu = HcuTime(p.hcu, th_hd)
         self.wtu = WtuTime(p.wtu)
         self.kvmu = KvmuTime(p.kvmu, device_base, home_base)  # where bursts are cut depends on the base

@@ -16,16 +16,16 @@ ROOT = Path(emit.__file__).parents[1]
 PACKAGES = ("hdl", "golden")  # whose sources decide what a unit is
 
 
-def emitted(unit: str, params: object, build: Path) -> emit.Emitted:
-    """`hdl.emit.emit(unit, params)`, from `build` if it was asked for since the sources last changed."""
+def emitted(unit: str, params: object, build: Path, **options: object) -> emit.Emitted:
+    """`hdl.emit.emit` of the same arguments, from `build` if it was asked for since the sources last changed."""
     tools = (sys.version_info[:3], version("amaranth"), version("pyosys"))
-    decides = repr((unit, params, sources(ROOT), tools))
+    decides = repr((unit, params, options, sources(ROOT), tools))
     kept = build / "verilog" / f"{unit}-{hashlib.sha256(decides.encode()).hexdigest()[:32]}.json.gz"
     try:
         return emit.Emitted(**json.loads(gzip.decompress(kept.read_bytes())))
     except (OSError, EOFError, ValueError, TypeError):  # none, or a damaged one
         pass
-    made = emit.emit(unit, params)
+    made = emit.emit(unit, params, **options)
     write_atomically(kept, gzip.compress(json.dumps(asdict(made)).encode(), 1, mtime=0))
     return made
 
@@ -34,6 +34,7 @@ def emitted(unit: str, params: object, build: Path) -> emit.Emitted:
 def sources(root: Path) -> str:
     """SHA-256 of the sources of `PACKAGES` below `root`."""
     h = hashlib.sha256()
-    for path in sorted(p for package in PACKAGES for p in (root / package).rglob("*.py")):
+    files = (p for package in PACKAGES for p in (root / package).rglob("*") if p.suffix in (".py", ".v", ".rdl"))
+    for path in sorted(files):
         h.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     return h.hexdigest()

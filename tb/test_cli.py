@@ -28,6 +28,29 @@ def test_presets():
     assert "│ hcu.n_w " in vrex("presets").stdout
 
 
+@pytest.mark.parametrize(
+    ("unit", "changes"),
+    [
+        ("kvmu", ["clusters=77"]),  # no multiple of the WTU's lanes
+        ("hcu", ["token_bits=9", "n_ctx=5"]),  # which the others have otherwise
+        ("cluster_set", ["clusters=48"]),
+    ],
+)
+def test_a_unit_alone_is_checked_by_its_own_rules(unit, changes, tmp_path):
+    """Rules between units are checked where they are joined."""
+    words = ["--preset", "core" if unit == "kvmu" else "tiny", *(x for c in changes for x in ("-p", c))]
+    run = vrex("generate", unit, *words, "-o", tmp_path / unit)
+    assert run.exit_code == 0, run.stderr
+    params = json.loads((tmp_path / unit / "manifest.json").read_text())["params"]
+    assert all(str(params[c.partition("=")[0]]) == c.partition("=")[2] for c in changes)
+    run = vrex("generate", "dre", *words, "-o", tmp_path / "dre")
+    assert run.exit_code == (2 if unit == "kvmu" else 0), run.stderr
+    run = vrex("generate", "dre", "--preset", "tiny", "-p", f"{'wtu' if unit == 'cluster_set' else unit}.n_ctx=7")
+    assert run.exit_code == 2
+    assert "n_ctx=[" in run.stderr
+    assert "must be the same in every unit of a DRE" in run.stderr
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_told_as_they_are_set(name):
     values = flat(PRESETS[name])
