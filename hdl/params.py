@@ -154,7 +154,7 @@ class WtuParams:
 
     @property
     def group(self) -> int:
-        """Words whose highest bins the exact variant compares at once."""
+        """Words whose highest bins the exact variant compares at once: 8, or a row's if it has fewer."""
         return min(8, 1 << (self.words - 1).bit_length())
 
     @property
@@ -174,7 +174,7 @@ class WtuParams:
 
     @property
     def lane_bins(self) -> int:
-        """Bins of a lane's histogram: cycles after reset until the first row."""
+        """Bins of a lane's histogram, 2^bin_bits or a bin a code: cycles after a reset in which no row is taken."""
         return 1 << min(self.bin_bits, self.score.bits)
 
     @property
@@ -184,12 +184,12 @@ class WtuParams:
 
     @property
     def th_steps(self) -> int:
-        """Cycles that the exact variant's multipliers take for Th (Equation 2)."""
+        """Cycles in which the exact variant multiplies for Th: digits of Sum times parts of the ratio, n_w a cycle."""
         return -(-(-(-self.sum_bits // self.count_digit) * self.ratio_parts) // self.n_w)
 
     @property
     def list_limit(self) -> int:
-        """Candidates of a pass beyond which the exact variant goes on to the next digit at once."""
+        """Candidates in a pass, 4 * list_depth, beyond which the exact variant goes on to the next digit at once."""
         return 4 * self.list_depth
 
 
@@ -500,7 +500,7 @@ def override_part(params: SystemParams, path: str, assignments: list[str]) -> Sy
 
 
 def part_of(params: SystemParams, path: str) -> object:
-    """The part at `path`."""
+    """The part of a system at `path`, as of `override_part`."""
     return attrgetter(path)(params) if path else params
 
 

@@ -44,7 +44,12 @@ class Prolonged(wiring.Component):
 
     Members
     -------
-    Those of the unit.
+    * : those of the unit
+
+    Latency: that of the unit; `ready` is low until its reset has ended.
+    Throughput: that of the unit.
+    Raises: nothing.
+    Source: this project's own.
     """
 
     def __init__(self, unit: wiring.Component, cycles: int):

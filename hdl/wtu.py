@@ -13,6 +13,8 @@ class Wtu(wiring.Component):
     """Selects, in a row of scores, the clusters whose weighted scores make up the ratio Th_r-wics of the row's sum.
 
     A row's clusters weigh value(code) x count; Sum is the sum of the weights and Th = floor(Sum x ratio / 2^16).
+    A code of `score` = eEmM is an exponent e of E bits above a mantissa m of M bits. Its value is an integer: m for
+    e = 0, else (2^M + m) x 2^(e - 1); with E = 0 the code itself. A larger code has a larger value.
     `selection` "exact" (`hdl.wtu_exact`) selects the shortest prefix, by code descending then index ascending, that
     weighs more than Th; "buckets" (`hdl.wtu_buckets`) whole buckets of equal width in the code. A row of Sum 0, and
     ratio 65536, select everything.
@@ -24,7 +26,9 @@ class Wtu(wiring.Component):
     Members
     -------
     c : In(stream of `count_layout`) : token counts, one a cycle. Taken while no row is in flight; a count that waits
-        keeps the next row from starting, so a row sees exactly the counts offered before its first word was taken
+        keeps the next row from starting, so a row sees exactly the counts offered before its first word was taken.
+        Count memory has no initial content: write the count of every cluster of a row before the row (with `protect`
+        a count is 0 until it is written)
     i : In(stream of `row_layout`) : rows, one word a cycle, at least one score in each. The exact variant takes a word
         with the last digit of its counts, which it reads a cycle ahead: a row's first word waits for them. Scores go
         straight to its multipliers, and `ready` depends on `keep` and `last`: drive them from registers
@@ -41,6 +45,8 @@ class Wtu(wiring.Component):
         crossing bin, 1 more for every further candidate in it, and 1 for `group` words without one. A zoom adds another
         load, walk and scan.
         buckets: L * (1 + buckets visited) + 4.
+        After a reset the exact variant clears its bins: `i` is not ready for `lane_bins` cycles. Nobody has to wait or
+        count for that.
     Throughput: exact: with walk_ahead a row every load + 2 cycles (load + th_steps + 2 if th_steps is more than 1), or
         th_steps + walked + 3, or selection; with double_buffer alone every load + th_steps + walked + 3, or selection;
         else every latency + 2.
@@ -72,7 +78,7 @@ class Wtu(wiring.Component):
             "latency": f"load + walked + scan + pops + {p.th_steps + 8}",
             "interval": interval,
             "scan": f"sum over groups of {p.group} words of max(1, words that reach the crossing bin) + candidates",
-            "start": f"{p.lane_bins} cycles after reset",
+            "start": f"{p.lane_bins} cycles after a reset in which i is not ready",
         }
 
     def elaborate(self, platform):

@@ -16,7 +16,7 @@ def count_layout(p: WtuParams) -> data.StructLayout:
 
 
 def row_layout(p: WtuParams) -> data.StructLayout:
-    """A word of a row: n_w score codes from cluster 0 on, lane 0 first.
+    """A word of a row: n_w score codes (`hdl.wtu.Wtu` has their value) from cluster 0 on, lane 0 first.
 
     ctx: table of counts, the same in every word of a row. keep: highest lane in use, looked at in the last word only.
     """

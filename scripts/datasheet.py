@@ -31,8 +31,7 @@ def page(unit: str, picture: str = "") -> str:
     title = import_module(cls.__module__).__doc__.split("\n")[0].rstrip(".")
     out = [f"# `{unit}`: {title[0].lower() + title[1:] if title.split()[0][1:].islower() else title}", ""]
     out += [f"{_text(p)}\n" for p in sheet.lead]
-    for name in _VARIANTS.get(unit, ()):
-        variant = getattr(import_module(name.rpartition(".")[0]), name.rpartition(".")[2])
+    for variant in map(_named, _VARIANTS.get(unit, ())):
         out += [f"**{variant.__name__}.** {_text(' '.join(parse(inspect.getdoc(variant)).lead))}\n"]
     out += [_files(cls, unit), "## Parameters\n", *_parameters(unit, sheet)]
     out += ["## Ports\n", *_members(cls, sheet), *_signals(unit)]
@@ -43,6 +42,12 @@ def page(unit: str, picture: str = "") -> str:
     out += ["## Counters\n", _counters(unit), *_features(unit)]
     out += ["## Errors and source\n", f"Raises: {_text(sheet.final['Raises'])}\n", _text(sheet.final["Source"]), ""]
     return "\n".join(out)
+
+
+def _named(name: str) -> type:
+    """The class of that name, its module before it."""
+    module, _, cls = name.rpartition(".")
+    return getattr(import_module(module), cls)
 
 
 def _text(text: str) -> str:
@@ -75,7 +80,21 @@ def _parameters(unit: str, sheet: Sheet) -> Iterator[str]:
     if rows:
         yield f"\n| `-p` | {' | '.join(f'`{n}`' for n in SHOWN)} | most | |\n| --- {'| --- ' * len(SHOWN)}| --- | --- |"
         yield from rows
-    yield "\nWhat does not fit together is refused by name; sizes that follow from these: `hdl/params.py`.\n"
+    yield from _derived(unit, values)
+    yield "\nWhat does not fit together is refused by name.\n"
+
+
+def _derived(unit: str, values: list) -> Iterator[str]:
+    """Sizes that follow from the parameters, of those that the docstrings name."""
+    classes = [unit_class(unit), *(_named(name) for name in _VARIANTS.get(unit, ()))]
+    words = set(re.findall(r"\w+", " ".join(inspect.getdoc(cls) for cls in classes)))
+    sizes = {n: p for n, p in vars(type(values[0])).items() if isinstance(p, property) and n in words}
+    if sizes:
+        yield f"\nSizes that follow from these:\n\n| | {' | '.join(f'`{n}`' for n in SHOWN)} | |"
+        yield f"| --- {'| --- ' * len(SHOWN)}| --- |"
+        for name, size in sizes.items():
+            cells = " | ".join(str(getattr(v, name)) for v in values)
+            yield f"| `{name}` | {cells} | {_text(joined(inspect.getdoc(size)))} |"
 
 
 def _rows(group: str, values: list, linked: list[str]) -> Iterator[str]:
@@ -178,10 +197,14 @@ def index(*groups: dict) -> str:
 _INDEX = """Made from the docstrings, parameter classes and signatures in `hdl/` when this manual is built; a unit's
 sheet for parameters of your own is the `manifest.json` beside its Verilog.
 
-All units have one clock `clk` and one synchronous reset `rst`, active high. A stream `s` is three ports: `s__valid` and
-`s__payload` from its source, `s__ready` from its sink. A beat is handed over in a cycle in which `valid` and `ready`
-are high; once `valid` is high, it and the payload hold until then. `valid` never waits for `ready`. Payloads are
-structs, the first field in the lowest bits. `perf` is a struct of 32-bit counters that wrap.
+All units have one clock `clk` and one synchronous reset `rst`, active high. A reset of one cycle is enough: a unit that
+then sets itself up, or clears protected memories (`reset_cycles` of the manifest), is not ready meanwhile. After it no
+output is unknown, but for what stands beside a `valid` that is low.
+
+A stream `s` is three ports: `s__valid` and `s__payload` from its source, `s__ready` from its sink. A beat is handed
+over in a cycle in which `valid` and `ready` are high; once `valid` is high, it and the payload hold until then. `valid`
+never waits for `ready`. Payloads are structs, the first field in the lowest bits. `perf` is a struct of 32-bit counters
+that wrap.
 
 Shapes: `In` and `Out` as the unit sees them; `n_ctx`, `clusters` and the like are parameters.
 """

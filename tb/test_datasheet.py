@@ -2,12 +2,19 @@
 
 import importlib
 import inspect
+import itertools
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from amaranth.lib import wiring
 
+from golden.params import ScoreFormat
+from golden.wicsum import value
 from hdl.emit import UNITS
+from hdl.params import preset
+from scripts.datasheet import page
 from tb.runner import ROOT
 
 MODULES = sorted(p.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for p in (ROOT / "hdl").rglob("*.py"))
@@ -31,6 +38,21 @@ def test_public_things_are_documented(name):
         if inspect.isclass(thing) and issubclass(thing, wiring.Component):
             missing = [s for s in SECTIONS if s not in doc]
             assert not missing, f"{name}.{attr}: data sheet lacks {missing}"
+
+
+def test_what_an_integrator_of_the_wtu_asks_is_said():
+    text, p = page("wtu"), preset("core").core.dre.wtu
+    for name in ("th_steps", "list_limit", "lane_bins", "group"):
+        assert re.search(rf"^\| `{name}` \| {getattr(p, name)} \| \d+ \| \w", text, re.M), name
+    f = ScoreFormat(3, 5)
+    for e, m in itertools.product(range(8), range(32)):
+        assert value(np.array([e << 5 | m]), f)[0] == (m if e == 0 else (2**5 + m) * 2 ** (e - 1))  # as the sheet says
+    for said in (
+        "m for e = 0, else (2^M + m) x 2^(e - 1)",
+        "Count memory has no initial content",
+        "Nobody has to wait",
+    ):
+        assert said in text
 
 
 @pytest.mark.parametrize("unit", UNITS)
