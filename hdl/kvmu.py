@@ -424,6 +424,7 @@ class Kvmu(Unit):
         with m.If(beat.take_a):
             at_a = self.a.payload
             m.d.comb += _read(table, at_a.ctx * self.p.clusters + at_a.cluster)
+            m.d.comb += table.en.eq(at_a.op == APPEND)  # a CLEAR has no cluster
         with m.Elif(beat.take_f):
             at_f = self.f.payload
             m.d.comb += _read(table, at_f.ctx * self.p.clusters + at_f.cluster)

@@ -1,7 +1,8 @@
 """Mutation: Yosys `mutate` puts faults into a unit's netlist, one simulator holds them, a bench must see each.
 
 A mutation changes one bit of a port of one word-level cell: inverted, constant, or inverted where another bit of the
-port is 0 or 1. Mutations of a module are in all its instances. Clocks are left alone.
+port is 0 or 1. Mutations of a module are in all its instances. Clocks are left alone, and so are the modules of
+memories, in whose place macros stand.
 """
 
 import hashlib
@@ -15,11 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from hdl.emit import Emitted
+from hdl.memory import KINDS
 from tb.formal.mutants import Miter
 from tb.runner import Mutant
 
 _READ = ("read_verilog {top}.v", "hierarchy -top {top}", "proc -norom", "opt_expr", "wreduce", "opt_clean -purge")
-_OFF = re.compile(r" -port (?:CLK|\\?clk) |\$memrd\S* -port (?:EN|ARST|SRST) ")
+_OFF = re.compile(rf" -port (?:CLK|\\?clk) |\$memrd\S* -port (?:EN|ARST|SRST) | -module \S*_(?:{'|'.join(KINDS)}) ")
 _OPTIONS = re.compile(r"-(\S+) (\S+)")
 
 
