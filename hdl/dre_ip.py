@@ -35,11 +35,13 @@ def scores_layout(p: WtuParams) -> data.StructLayout:
 def stream_members(p: CoreParams) -> dict[str, wiring.Member]:
     """The AXI4-Stream receivers' ports, for a component's signature; data of whole bytes."""
     d, out = p.dre, {}
-    for prefix, bits, user in (
-        ("s_axis_k_", -(-d.hcu.n_hp // 8) * 8, key_layout(d.hcu).size),
-        ("s_axis_s_", CODE_BITS * d.wtu.n_w, scores_layout(d.wtu).size),
+    hash_ = data.FlexibleLayout(-(-d.hcu.n_hp // 8) * 8, {"hash": data.Field(d.hcu.n_hp, 0)})
+    lane = data.FlexibleLayout(CODE_BITS, {"score": data.Field(d.wtu.score.bits, 0)})
+    for prefix, layout, user in (
+        ("s_axis_k_", hash_, key_layout(d.hcu)),
+        ("s_axis_s_", data.ArrayLayout(lane, d.wtu.n_w), scores_layout(d.wtu)),
     ):
-        fields = {"tdata": In(bits), "tuser": In(user), "tlast": In(1), "tvalid": In(1), "tready": Out(1)}
+        fields = {"tdata": In(layout), "tuser": In(user), "tlast": In(1), "tvalid": In(1), "tready": Out(1)}
         out |= {prefix + name: member for name, member in fields.items()}
     return out
 
@@ -110,7 +112,7 @@ class CommandEngine(wiring.Component):
         # Keys, and contexts to forget before the next one.
         m.submodules.keys = keys = Slice(token_layout(p.dre.hcu))
         wiring.connect(m, keys.o, dre.k)
-        clear, key, user = retriever.clear, keys.i.payload, data.View(key_layout(p.dre.hcu), self.s_axis_k_tuser)
+        clear, key, user = retriever.clear, keys.i.payload, self.s_axis_k_tuser
         m.d.comb += [
             keys.i.valid.eq(clear.valid | self.s_axis_k_tvalid),
             clear.ready.eq(keys.i.ready),
@@ -118,12 +120,12 @@ class CommandEngine(wiring.Component):
             key.op.eq(Mux(clear.valid, CLEAR, JOIN)),
             key.ctx.eq(Mux(clear.valid, clear.payload.ctx, user.ctx)),
             key.token.eq(user.token),
-            key.hash.eq(self.s_axis_k_tdata),
+            key.hash.eq(self.s_axis_k_tdata.hash),
             key.last.eq(clear.valid | self.s_axis_k_tlast),
         ]
         m.submodules.rows = rows = Slice(dre.s.payload.shape())
         wiring.connect(m, rows.o, dre.s)
-        row, user = rows.i.payload.row, data.View(scores_layout(p.dre.wtu), self.s_axis_s_tuser)
+        row, user = rows.i.payload.row, self.s_axis_s_tuser
         m.d.comb += [
             rows.i.valid.eq(self.s_axis_s_tvalid),
             self.s_axis_s_tready.eq(rows.i.ready),
@@ -131,7 +133,7 @@ class CommandEngine(wiring.Component):
             row.ctx.eq(user.ctx),
             row.keep.eq(user.keep),
             row.last.eq(self.s_axis_s_tlast),
-            *(row.scores[i].eq(self.s_axis_s_tdata.word_select(i, CODE_BITS)) for i in range(p.dre.wtu.n_w)),
+            *(row.scores[i].eq(self.s_axis_s_tdata[i].score) for i in range(p.dre.wtu.n_w)),
         ]
 
         collect_errors(m, self, [dre, retriever])

@@ -10,14 +10,14 @@ from systemrdl.node import AddrmapNode, MemNode
 
 from hdl.emit import Emitted
 from hdl.params import CoreParams
-from ip.shell import TOPS, VENDOR, VERSION, Interface, interfaces, top_ports
+from ip.shell import VENDOR, VERSION, Interface, interfaces, top_module, top_ports
 
 _SPACE = "http://www.accellera.org/XMLSchema/IPXACT/1685-2014"
 _BITS = 32  # of the AXI4-Lite bus: no register of the description is wider
 
 
 def ipxact(top: AddrmapNode, emitted: Emitted, p: CoreParams, path: Path, version: str) -> None:
-    """Write the component: its ports are those of the shell, its registers those of the address map `top`.
+    """Write the component, named as the unit's module: ports of the shell, registers of the address map `top`.
 
     A register of 64 bits, which the bus writes in halves, is two: `<name>_low` and `<name>_high`. A window, which
     IP-XACT has no word for in an address block, is an array of registers.
@@ -30,6 +30,7 @@ def ipxact(top: AddrmapNode, emitted: Emitted, p: CoreParams, path: Path, versio
     ET.register_namespace("ipxact", _SPACE)
     ET.register_namespace("xsi", "http://www.w3.org/2001/XMLSchema-instance")
     tree = ET.parse(path)
+    _find(tree.getroot(), "name").text = emitted.top
     component, block = tree.getroot(), _find(tree.getroot(), "memoryMaps", "memoryMap", "addressBlock")
     _find(block, "width").text = str(_BITS)
     _halve(block)
@@ -41,7 +42,7 @@ def ipxact(top: AddrmapNode, emitted: Emitted, p: CoreParams, path: Path, versio
         _element("busInterfaces", *(_interface(b, memory) for b in buses)),
         _element("addressSpaces", *map(_address_space, spaces)),
     ]
-    component.extend([_model(emitted), _file_sets(emitted.top)])
+    component.extend([_model(emitted), _file_sets(emitted)])
     ET.indent(tree)
     tree.write(path, encoding="UTF-8", xml_declaration=True)
 
@@ -155,7 +156,7 @@ def _model(emitted: Emitted) -> ET.Element:
         "componentInstantiation",
         _element("name", "verilog"),
         _element("language", "verilog"),
-        _element("moduleName", TOPS[emitted.top]),
+        _element("moduleName", top_module(emitted)),
         _element("fileSetRef", _element("localName", "rtl")),
         _element("fileSetRef", _element("localName", "constraints")),
     )
@@ -171,10 +172,11 @@ def _port(name: str, direction: str, width: int) -> ET.Element:
     return _element("port", _element("name", name), _element("wire", _element("direction", direction), *bits))
 
 
-def _file_sets(unit: str) -> ET.Element:
+def _file_sets(emitted: Emitted) -> ET.Element:
+    top = top_module(emitted)
     sets = {
-        "rtl": [(f"{name}.v", "verilogSource") for name in (unit, TOPS[unit])],
-        "constraints": [(f"{TOPS[unit]}.sdc", "SDC")],
+        "rtl": [(f"{name}.v", "verilogSource") for name in (emitted.top, top)],
+        "constraints": [(f"{top}.sdc", "SDC")],
     }
     return _element(
         "fileSets",

@@ -173,14 +173,14 @@ def function(p: DreParams, th_hd: int | None, ratio: float) -> ReSVParams:
     return replace(own, th_hd=own.th_hd if th_hd is None else th_hd, ratio_q16=round(ratio * 65536))
 
 
-def own_folder(folder: Path | None, default: Path, unit: str) -> Path:
-    """Where the files of a unit go; `ParamError` for a folder with those of another one, and for a file."""
-    folder = folder or default / unit
+def own_folder(folder: Path | None, default: Path, top: str) -> Path:
+    """Where the files of a top module go; `ParamError` for a folder with those of another one, and for a file."""
+    folder = folder or default / top
     files = [str(x) for x in (folder, *folder.parents) if x.is_file()]
     check(not files, "-o", str(folder), f"must be a folder, and {''.join(files)} is a file")
     manifest = folder / "manifest.json"
-    other = json.loads(manifest.read_text()).get("unit", "another manifest.json") if manifest.exists() else unit
-    check(other == unit, "-o", str(folder), f"holds {other}, whose files would be mixed with those of {unit}")
+    other = json.loads(manifest.read_text()).get("top", "another manifest.json") if manifest.exists() else top
+    check(other == top, "-o", str(folder), f"holds {other}, whose files would be mixed with those of {top}")
     return folder
 
 

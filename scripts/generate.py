@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from hdl.emit import ALL, emit, params_of
+from hdl.emit import ALL, emit, params_of, top_of
 from scripts import console
 
 
@@ -28,7 +28,7 @@ def command(
     with console.one_line_errors():
         start = time.perf_counter()
         own = params_of(unit, console.unit_system(unit, preset, param))
-        folder = console.own_folder(folder, Path("build/rtl"), unit)
+        folder = console.own_folder(folder, Path("build/rtl"), top_of(unit, prefix))
         emitted = emit(unit, own, prefix, memory_bodies)
         files = emitted.write(folder)
     facts = {

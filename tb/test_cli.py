@@ -100,10 +100,10 @@ def test_a_folder_holds_one_unit(tmp_path):
     for _ in range(2):
         assert vrex("generate", "hcu", "--preset", "tiny", "-o", tmp_path).exit_code == 0
     before = {f.name: f.read_bytes() for f in tmp_path.iterdir()}
-    for words in (("generate", "kvmu"), ("ip", "dre_ip")):
+    for words, top in ((("generate", "kvmu"), "kvmu"), (("ip", "dre_ip"), "tiny_dre_ip")):
         run = vrex(*words, "--preset", "tiny", "-o", tmp_path)
         assert (run.exit_code, run.stderr.count("\n")) == (2, 1)
-        assert f"-o={str(tmp_path)!r}: holds hcu, whose files would be mixed with those of {words[1]}" in run.stderr
+        assert f"-o={str(tmp_path)!r}: holds hcu, whose files would be mixed with those of {top}" in run.stderr
     assert {f.name: f.read_bytes() for f in tmp_path.iterdir()} == before
 
 

@@ -20,12 +20,13 @@ from typer.testing import CliRunner
 
 import ip.package
 from golden.isa import Instruction, LoadTo, Opcode, Status, encode
-from hdl.emit import Emitted, component_of, emit, params_of
+from hdl.dre_ip import CODE_BITS, key_layout, scores_layout
+from hdl.emit import Emitted, component_of, emit, params_of, top_of
 from hdl.emit import ports as ports_of
-from hdl.params import CoreParams, override, preset
+from hdl.params import CoreParams, flat, override, preset
 from hdl.register_block import OKAY, address_map
 from ip.ipxact import ipxact
-from ip.package import HERE, write
+from ip.package import HERE, configuration, write
 from ip.registers import header, html
 from ip.shell import TOPS
 from scripts.main import app
@@ -48,6 +49,16 @@ def params(unit: str) -> CoreParams:
     return core_params() if unit == "core_ip" else params_of("dre_ip", preset("tiny"))
 
 
+def package(unit: str) -> str:
+    """The package's, which its unit's module has."""
+    return top_of(unit, configuration(params(unit)))
+
+
+def top_module(unit: str) -> str:
+    """That of the package."""
+    return top_of(TOPS[unit], configuration(params(unit)))
+
+
 def run(command: list, folder: Path, **env: str) -> subprocess.CompletedProcess:
     env = verilator_env() | env
     return subprocess.run(list(map(str, command)), cwd=folder, env=env, capture_output=True, text=True, check=False)
@@ -55,7 +66,7 @@ def run(command: list, folder: Path, **env: str) -> subprocess.CompletedProcess:
 
 def fusesoc(folder: Path, unit: str, target: str, *how: str, **env: str) -> subprocess.CompletedProcess:
     command = [Path(sys.executable).with_name("fusesoc"), "--cores-root", ".", "run", "--target", target]
-    return run([*command, f"openvrex:ip:{unit}", *how], folder, **env)
+    return run([*command, f"openvrex:ip:{package(unit)}", *how], folder, **env)
 
 
 def yosys(folder: Path, *commands: str) -> subprocess.CompletedProcess:
@@ -88,13 +99,13 @@ def test_a_package_lints_and_reads_in_yosys(unit, tmp_path):
     before = {f: f.read_bytes() for f in files}
     assert sorted(write(unit, params(unit), tmp_path, 2.0)) == sorted(before)
     assert all(f.read_bytes() == text for f, text in before.items())
-    top = TOPS[unit]
+    name, top = package(unit), top_module(unit)
     linted = fusesoc(tmp_path, unit, "lint")
     assert linted.returncode == 0, linted.stderr
     assert "%Warning" not in linted.stdout + linted.stderr
     found = []
     whole = f"select {top}", "write_json -selected top.json"
-    for sources, last in ((f"{top}.v {unit}.v", whole), (f"{top}_stub.v", ["write_json top.json"])):
+    for sources, last in ((f"{top}.v {name}.v", whole), (f"{top}_stub.v", ["write_json top.json"])):
         read = yosys(tmp_path, f"read_verilog {sources}", f"hierarchy -check -top {top}", *last)
         assert read.returncode == 0, read.stdout[-2000:]
         module = json.loads((tmp_path / "top.json").read_text())["modules"][top]
@@ -149,7 +160,7 @@ BUS = {"aximm": AXI, "axis": STREAM, "clock": {"CLK": ""}, "reset": {"RST": ""},
 
 def check_ipxact(folder: Path, unit: str, ports_: dict[str, tuple]) -> None:
     """Ports are the Verilog's; each belongs to one interface, under its definition's names; what is named exists."""
-    root = ET.parse(folder / f"{unit}.xml").getroot()
+    root = ET.parse(folder / f"{package(unit)}.xml").getroot()
 
     def elements(path: str, of: ET.Element = root) -> list[ET.Element]:
         return of.findall("/".join(IPXACT + tag for tag in path.split("/")))
@@ -165,9 +176,10 @@ def check_ipxact(folder: Path, unit: str, ports_: dict[str, tuple]) -> None:
         assert texts("wire/vectors/vector/right", port) == ["0"] * len(bits)
         described[name] = (f"{direction}put", int(bits[0]) + 1 if bits else 1)
     assert described == ports_
-    assert texts("model/instantiations/componentInstantiation/moduleName") == [TOPS[unit]]
+    assert texts("model/instantiations/componentInstantiation/moduleName") == [top_module(unit)]
+    assert texts("name") == [package(unit)]
     files = texts("fileSets/fileSet/file/name")
-    assert {f"{unit}.v", f"{TOPS[unit]}.v"} < set(files)
+    assert {f"{package(unit)}.v", f"{top_module(unit)}.v"} < set(files)
     assert all((folder / name).is_file() for name in files)
     mapped, roles = [], {}
     for bus in elements("busInterfaces/busInterface"):
@@ -206,6 +218,95 @@ def check_constraints(sdc: str, ports_: dict[str, tuple]) -> None:
     assert "false_path" not in sdc
 
 
+SOC = """CAPI=2:
+name: user::soc:1.0
+filesets:
+  rtl: {{files: [soc.v], file_type: verilogSource, depend: [{depend}]}}
+  waivers: {{files: [waivers.vlt], file_type: vlt}}
+targets:
+  lint:
+    flow: lint
+    flow_options: {{tool: verilator, verilator_options: [-Wall]}}
+    filesets: [waivers, rtl]
+    toplevel: soc
+"""
+
+
+def instance(folder: Path, name: str, top: str) -> str:
+    """Verilog of a package's top module: inputs low, a wire for each output."""
+    wires, pins = "", ".aclk(aclk), .aresetn(aresetn)"
+    for port in json.loads((folder / "manifest.json").read_text())["ports"]:
+        own, width, value = port["name"], port["width"], f"{port['width']}'d0"
+        if port["dir"] == "out":
+            value = f"{name}_{own}"
+            wires += f"  wire [{width - 1}:0] {value};\n"
+        pins += f", .{own}({value})" if own not in ("clk", "rst") else ""
+    return f"{wires}  {top} {name} ({pins});\n"
+
+
+@pytest.mark.slow
+def test_two_configurations_live_in_one_design(tmp_path):
+    """FuseSoC finds each by its name, Verilator elaborates both; nothing of one is called as something of the other."""
+    both = {n: override(preset("tiny"), changes).core for n, changes in (("a", []), ("b", ["hcu.n_h=2"]))}
+    names = {n: configuration(p) for n, p in both.items()}
+    assert names["a"] == "tiny"
+    assert len({*names.values()}) == 2
+    text = "module soc (input wire aclk, input wire aresetn);\n"
+    modules = []
+    for n, p in both.items():
+        write("dre_ip", p, tmp_path / n)
+        text += instance(tmp_path / n, n, top_of(TOPS["dre_ip"], names[n]))
+        sources = [(tmp_path / n / f"{top_of(x, names[n])}.v").read_text() for x in ("dre_ip", TOPS["dre_ip"])]
+        modules.append({m for source in sources for m in re.findall(r"^module ([^\s(]+)", source, re.M)})
+    assert all(len(m) > 20 for m in modules)
+    assert not modules[0] & modules[1]
+    (tmp_path / "soc.v").write_text(text + "endmodule\n")
+    depend = ", ".join(f'"openvrex:ip:{top_of("dre_ip", x)}"' for x in names.values())
+    (tmp_path / "soc.core").write_text(SOC.format(depend=depend))
+    shutil.copy(tmp_path / "a" / "waivers.vlt", tmp_path)
+    fusesoc_ = [Path(sys.executable).with_name("fusesoc"), "--cores-root", ".", "run", "--target", "lint", "user::soc"]
+    linted = run(fusesoc_, tmp_path)
+    assert linted.returncode == 0, linted.stdout[-2000:] + linted.stderr[-2000:]
+    assert "Replacing" not in linted.stdout + linted.stderr
+    assert "%Warning" not in linted.stdout + linted.stderr
+
+
+def rows(text: str, title: str) -> list[list[str]]:
+    """Cells of the table below a title of a data sheet."""
+    part = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    lines = [line for line in part.splitlines() if line.startswith("| ")]
+    return [[cell.strip(" `") for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_data_sheet_has_the_numbers_of_the_package(unit, tmp_path):
+    p = params(unit)
+    write(unit, p, tmp_path)
+    text = (tmp_path / f"{package(unit)}.md").read_text()
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert text.startswith(f"# `{top_module(unit)}`\n")
+    assert {name: value for name, value, _ in rows(text, "Parameters")} == flat(p)
+    ports_ = {name: (direction, int(bits)) for name, direction, bits in rows(text, "Ports")}
+    wants = {x["name"]: (x["dir"], x["width"]) for x in manifest["ports"] if x["name"] not in ("clk", "rst")}
+    assert ports_ == wants | {"aclk": ("in", 1), "aresetn": ("in", 1)}
+    assert {name: formula for name, formula in rows(text, "Timing")} == manifest["timing"]
+    memories = rows(text, "Memories")
+    assert sum(int(row[-1]) for row in memories) == len(manifest["memories"])
+    bits = sum(int(words) * int(width) * int(n) for _, _, words, width, *_, n in memories)
+    assert f"{len(manifest['memories'])} memories, {bits:,} bits" in text
+    for link in re.findall(r"\]\((\S+?)\)", text):
+        assert (tmp_path / link).is_file(), link
+    if unit == "dre_ip":
+        own = {"s_axis_k_tuser": key_layout(p.dre.hcu), "s_axis_s_tuser": scores_layout(p.dre.wtu)}
+        fields_ = {(port, name): (int(low), int(width)) for port, name, low, width in rows(text, "Fields of payloads")}
+        for port, layout in own.items():
+            for name, field in layout:
+                assert fields_.pop((port, name)) == (field.offset, field.width)
+        assert fields_.pop(("s_axis_k_tdata", "hash")) == (0, p.dre.hcu.n_hp)
+        lanes = {f"[{i}].score": (CODE_BITS * i, p.dre.wtu.score.bits) for i in range(p.dre.wtu.n_w)}
+        assert {name: of for (port, name), of in fields_.items() if port == "s_axis_s_tdata"} == lanes
+
+
 def test_files_are_written_together_or_not_at_all(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("no space")
@@ -222,6 +323,8 @@ def test_files_are_written_together_or_not_at_all(tmp_path, monkeypatch):
         (("lxe",), "unit='lxe': must be one of core_ip, dre_ip"),
         (("core_ip", "--preset", "tiny", "-p", "entry_bytes=36"), "entry_bytes=36: must be a multiple of a word"),
         (("core_ip", "--preset", "tiny", "-p", "n_hq=1"), "valid names:"),
+        (("core_ip", "--preset", "tiny", "-p", "cores=2"), "parameter='cores': core has none of this name"),
+        (("core_ip", "--preset", "tiny", "--prefix", "2x"), "prefix='2x': must be letters"),
         (("dre_ip", "--preset", "tiny", "--period", "0"), "period=0.0: must be more than 0 ns"),
     ],
 )
@@ -238,7 +341,7 @@ def test_a_folder_that_is_a_file(tmp_path, below):
     file.write_text("mine")
     got = vrex("dre_ip", "--preset", "tiny", "-o", file / below)
     assert (got.exit_code, got.stderr.count("\n")) == (2, 1)
-    assert f"-o={str(file / below)!r}: must be a folder, and {file} is a file" in got.stderr
+    assert f"-o={file / below}: must be a folder, and {file} is a file" in got.stderr
     assert file.read_text() == "mine"
 
 
@@ -284,7 +387,7 @@ def c_header(top: AddrmapNode, unit: str, folder: Path) -> dict[str, dict[str, t
 def ip_xact(top: AddrmapNode, p: CoreParams, folder: Path) -> dict[str, dict[str, tuple]]:
     """The same of IP-XACT."""
     unit = top.inst_name
-    ports_ = Emitted("", unit, {"ports": ports_of(component_of(unit, p))})
+    ports_ = Emitted("", unit, {"unit": unit, "ports": ports_of(component_of(unit, p))})
     ipxact(top, ports_, p, folder / f"{unit}.xml", "1.2.3")
     access = {"read-only": "r", "write-only": "w", "read-write": "rw"}
     out = {}
@@ -380,7 +483,7 @@ json.dump([tops, registers, windows], sys.stdout)
 def test_the_shipped_registers_are_those_of_the_hardware(unit, tmp_path, record_property):
     """A compiler alone reads from `registers.rdl` which addresses answer, what is there after a reset, and how wide."""
     p = {"core_ip": core_params(), "dre_ip": dre_ip_params(DRE_IP)}[unit]
-    write(unit, p, tmp_path)
+    write(unit, p, tmp_path, prefix="")
     read = run([sys.executable, "-I", "-c", PLAIN, "registers.rdl"], tmp_path)
     assert read.returncode == 0, read.stderr
     tops, registers, windows = json.loads(read.stdout)
@@ -397,7 +500,7 @@ def test_the_shipped_registers_are_those_of_the_hardware(unit, tmp_path, record_
                     known[at] = known.get(at, 0) | mask
                 if free and mask:
                     writable[at] = writable.get(at, 0) | mask
-    emitted = ip.package.emit(unit, p)
+    emitted = ip.package.emit(unit, p, "")
     [bits] = (x["width"] for x in emitted.manifest["ports"] if x["name"] == "s_axi_araddr")
     end = max(address + size for _, address, size, _ in registers)
     asked = [
@@ -581,7 +684,7 @@ def soc() -> Path:
     """
     with tempfile.TemporaryDirectory() as new:
         write("core_ip", params("core_ip"), Path(new))
-        shell = Path(new, "openvrex_core.v")
+        shell = Path(new, f"{top_module('core_ip')}.v")
         assert SWAPPED[0] in shell.read_text()
         shell.write_text(shell.read_text().replace(*SWAPPED))
         files = sorted(f for f in Path(new).rglob("*") if f.is_file())
@@ -778,13 +881,14 @@ def test_synthesis_by_fusesoc(tmp_path):
     got = fusesoc(tmp_path, "dre_ip", "synth", PATH=f"{command.parent}:{verilator_env()['PATH']}")
     assert got.returncode == 0, got.stdout[-2000:] + got.stderr[-2000:]
     [work] = tmp_path.glob("build/*/synth")
-    assert "module openvrex_dre(" in (work / "openvrex_dre_synth.v").read_text()
+    top = top_module("dre_ip")
+    assert f"module {top}(" in (work / f"{top}_synth.v").read_text()
     total = (work / "stat.txt").read_text().rpartition("Count including submodules")[2]
     cells = {kind: int(n) for n, kind in re.findall(r"^ +(\d+) +(\$\S+)$", total, re.M)}
     assert all(kind.startswith("$_") or kind == "$mem_v2" for kind in cells), cells
     assert sum(cells.values()) > 10_000
     assert cells["$mem_v2"] > 10
-    broken = tmp_path / "openvrex_dre.v"
-    broken.write_text(broken.read_text().replace("dre_ip unit", "dre unit"))
+    broken = tmp_path / f"{top}.v"
+    broken.write_text(broken.read_text().replace("_dre_ip unit", "_dre unit"))
     assert fusesoc(tmp_path, "dre_ip", "synth", PATH=f"{command.parent}:{verilator_env()['PATH']}").returncode
     assert fusesoc(tmp_path, "dre_ip", "lint").returncode

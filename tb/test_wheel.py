@@ -51,7 +51,7 @@ def test_an_installed_package_generates_verifies_and_synthesises(tmp_path):
         shutil.copytree(BUILD / "runtime", work / "build" / "sim" / "runtime")
     paths = dict.fromkeys([str(site), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     env = {n: v for n, v in os.environ.items() if n != "OPENVREX_BUILD"}
-    env |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
+    env |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONPYCACHEPREFIX": str(tmp_path / "pycache")}
 
     def vrex(*args: str) -> dict:
         command = [sys.executable, "-S", "-c", VREX.format(str(site)), *args, "--preset", "tiny", "--json"]
