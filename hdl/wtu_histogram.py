@@ -1,11 +1,14 @@
 """Lanes of the exact WTU: weights, their sum, and a private weighted histogram a lane."""
 
+from typing import NamedTuple
+
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl import wtu_lanes as lanes
 from hdl.memory import Ram, collect_errors, error_members
+from hdl.named import UNNAMED, comb, reg
 from hdl.params import WtuParams, bits_for
 
 
@@ -86,136 +89,158 @@ class WeightedHistogram(wiring.Component):
         )
 
     def elaborate(self, platform):
-        p, m, bin_bits, weight_bits = self.p, Module(), self.bin_bits, self.weight_bits
-        n_w, n_digits, digit_bits, sets = p.n_w, p.count_digits, (p.count_digits - 1).bit_length(), self.sets
+        p, m = self.p, Module()
+        word, sets, pieces = _Word(p), _Sets(self.bin_bits, self.sets), self._pieces()
+        counts = self._digits(m, word)
+        self._number_sets(m, word, sets)
+        made = [self._lane(m, j, word, sets, counts[j], pieces) for j in range(p.n_w)]
+        collect_errors(m, self, [ram for lane in made for ram in lane.rams])
+        m.d.comb += self.word_top.eq(lanes.max_tree(m, [lane.top for lane in made], "word_top"))
+        self._th(m, [lane.product for lane in made], pieces)
+        tree = self._sum(m, word, [lane.value for lane in made])
+        walked = [lane.walked for lane in made]
+        m.d.comb += self.bin_sum.eq(self._registered_tree(m, walked, "walk_tree") if self.sets == 2 else tree)
+        return m
 
-        def comb(width, name, value):
-            s = Signal(width, name=name)
-            m.d.comb += s.eq(value)
-            return s
-
-        def held(width, name):
-            return Signal(width, name=name, reset_less=True)
-
-        # The digit that is multiplied, and the one before, which is added.
-        digit, digit2 = Signal(max(1, digit_bits)), held(max(1, digit_bits), "digit2")
-        add, zoom, first, set_ = (Signal(name=n) for n in ("add", "zoom_", "first_", "set_"))
-        used = held(n_w, "used_")
-        counts = [comb(p.count_bits, f"count{j}", self.counts[j]) for j in range(n_w)]
+    def _digits(self, m: Module, word: "_Word") -> list[Signal]:
+        """Which digit of the counts is multiplied; returns the counts."""
+        p, digit = self.p, word.digit
+        counts = [comb(m, f"count{j}", self.counts[j], p.count_bits) for j in range(p.n_w)]
         with m.Switch(digit):
-            for d in range(n_digits - 1):
+            for d in range(p.count_digits - 1):
                 above = Cat(c[(d + 1) * p.count_digit :].any() for c in counts)
                 with m.Case(d):
                     m.d.comb += self.more.eq((above & self.there).any())
-        set_next = comb(1, "set_next", self.load_set ^ self.zoom if sets == 2 else 0)
-        same_set = comb(1, "same_set", add & (set_ == set_next))
-        m.d.comb += [self.part.eq(digit != 0), self.active.eq(add), self.fresh.eq(add & (digit2 == 0))]
+        set_next = comb(m, "set_next", self.load_set ^ self.zoom if self.sets == 2 else 0, 1)
+        word.same_set = comb(m, "same_set", word.add & (word.set_ == set_next))
+        m.d.comb += [
+            self.part.eq(digit != 0),
+            self.active.eq(word.add),
+            self.fresh.eq(word.add & (word.digit2 == 0)),
+        ]
         with m.If(self.take):
             m.d.sync += digit.eq(Mux(self.more, digit + 1, 0))
-        m.d.sync += [add.eq(self.take), zoom.eq(self.zoom), first.eq(self.first), set_.eq(set_next), digit2.eq(digit)]
-        m.d.sync += used.eq(self.used & self.take.replicate(n_w))
-
-        # Numbers of the histograms, and which set is walked.
-        rows = [Signal(bin_bits, name=f"row{s}") for s in range(sets)]
-        m.d.sync += [r.eq(r + self.next[s]) for s, r in enumerate(rows)]
-        walk1 = Signal()
-        m.d.sync += walk1.eq(self.walk)
-        set_walks = [
-            comb(1, f"set_walks{s}", self.walk & (self.load_set != s if sets == 2 else 1)) for s in range(sets)
+        m.d.sync += [
+            word.add.eq(self.take),
+            word.zoom.eq(self.zoom),
+            word.first.eq(self.first),
+            word.set_.eq(set_next),
+            word.digit2.eq(digit),
         ]
-        set_walked = [comb(1, f"set_walked{s}", self.load_set != s if sets == 2 else walk1) for s in range(sets)]
+        m.d.sync += word.used.eq(self.used & self.take.replicate(p.n_w))
+        return counts
 
-        pieces = self._pieces()
-        products, values, bins_walked, tops = [], [], [], []
-        rams = []
-        for j in range(n_w):
-            # The product, of a digit or for Th.
-            factor, part = Signal(p.score.significand_bits, name=f"factor{j}"), Signal(p.count_digit, name=f"part{j}")
-            now = lanes.exponent_of(p, self.bins[j]).any()
-            m.d.comb += factor.eq(
-                Cat(self.mantissas[j], Mux(self.zoom, self.hidden, now)) if p.score.exp_bits else self.mantissas[j]
-            )
-            with m.Switch(digit):
-                for d in range(n_digits):
-                    with m.Case(d):
-                        m.d.comb += part.eq(counts[j][d * p.count_digit : (d + 1) * p.count_digit])
-            with m.If(self.th):
-                with m.Switch(self.th_step):
-                    for step in range(p.th_steps):
-                        if step * n_w + j < len(pieces):
-                            i, k = pieces[step * n_w + j]
-                            with m.Case(step):
-                                m.d.comb += part.eq(self.total[i * p.count_digit : (i + 1) * p.count_digit])
-                                m.d.comb += factor.eq(self.ratio[k * len(factor) : (k + 1) * len(factor)])
-            product = held(self.product_bits, f"product{j}")
-            m.d.sync += product.eq(lanes.multiply(m, part, factor, f"multiply{j}"))
-            products.append(product)
+    def _number_sets(self, m: Module, word: "_Word", sets: "_Sets") -> None:
+        """Numbers of the histograms, and which set is walked."""
+        two = self.sets == 2
+        m.d.sync += [r.eq(r + self.next[s]) for s, r in enumerate(sets.rows)]
+        walk1 = reg(m, "walk1", self.walk, reset_less=False)
+        for s in range(self.sets):
+            walks = self.walk & (self.load_set != s if two else 1)
+            sets.walks.append(comb(m, f"set_walks{s}", walks, 1))
+        for s in range(self.sets):
+            sets.walked.append(comb(m, f"set_walked{s}", self.load_set != s if two else walk1))
 
-            # Added, to the sum and to its bin. A bin that is walked, or Th, has the tree for itself.
-            bin_ = held(bin_bits, f"bin{j}")
-            m.d.sync += bin_.eq(self.bins[j])
-            tops.append(comb(bin_bits, f"top{j}", Mux(used[j], bin_, 0)))
-            weight = comb(self.product_bits, f"weight{j}", product & used[j].replicate(self.product_bits))
-            exponent = comb(max(1, p.score.exp_bits), f"exponent{j}", lanes.exponent_of(p, bin_))
-            value = lanes.scaled(m, p, weight, exponent, f"value{j}")
+    def _lane(
+        self, m: Module, j: int, word: "_Word", sets: "_Sets", count: Signal, pieces: list[tuple[int, int]]
+    ) -> "_Lane":
+        """A lane's product, its weight on the way to the sum, and its bins."""
+        p = self.p
+        product = self._product(m, j, word, count, pieces)
+        # Added, to the sum and to its bin. A bin that is walked, or Th, has the tree for itself.
+        bin_ = reg(m, f"bin{j}", self.bins[j], self.bin_bits)
+        top = comb(m, f"top{j}", Mux(word.used[j], bin_, 0), self.bin_bits)
+        weight = comb(m, f"weight{j}", product & word.used[j].replicate(self.product_bits), self.product_bits)
+        exponent = comb(m, f"exponent{j}", lanes.exponent_of(p, bin_), max(1, p.score.exp_bits))
+        value = lanes.scaled(m, p, weight, exponent, f"value{j}")
+        rams, walked = self._bins(m, j, word, sets, bin_, weight)
+        if self.sets == 1:
+            value = comb(m, f"addend{j}", value | walked, max(len(value), self.weight_bits))
+        return _Lane(product, top, value, walked, rams)
 
-            # The bin is read while the product is made; what is being written to it is forwarded.
-            again, wrote = Signal(name=f"again{j}", reset_less=True), held(weight_bits, f"wrote{j}")
-            old, new = Signal(weight_bits, name=f"old{j}"), Signal(weight_bits, name=f"new{j}")
-            whole = Signal(lanes.product_bits(p), name=f"whole{j}")
-            with m.Switch(digit2):
-                for d in range(n_digits):
-                    with m.Case(d):
-                        m.d.comb += whole.eq(weight << d * p.count_digit)
-            # A bin that is read in the cycle in which it is cleared may hold what a histogram of the new number left;
-            # with two sets, that of the words is not the one that starts anew.
-            clears, gone = self.next[0] if sets == 1 else 0, Signal(name=f"gone{j}", reset_less=True)
-            written = comb(bin_bits, f"written{j}", Mux(clears, rows[0], bin_))
-            same = comb(1, f"same{j}", written == self.bins[j])
-            m.d.sync += [again.eq(same_set & same), gone.eq((same_set | clears) & same), wrote.eq(new)]
-            m.d.comb += new.eq(old + whole)
-            was, seen = wrote & again.replicate(weight_bits), 0
-            for s in range(sets):
-                # A word of a bin: sum, number of the histogram, whether it holds anything.
-                m.submodules[f"hist{j}_{s}"] = ram = Ram(weight_bits + bin_bits + 1, 1 << bin_bits, protect=p.protect)
-                rams.append(ram)
-                m.d.comb += [
-                    ram.r_en.eq(self.take | self.walk),
-                    ram.r_addr.eq(Mux(set_walks[s], self.walk_bin, self.bins[j])),
-                    ram.w_en.eq((add & (set_ == s if sets == 2 else 1)) | self.next[s]),
-                    ram.w_addr.eq(Mux(self.next[s], rows[s], bin_)),
-                    ram.w_data.eq(Cat(new, rows[s], ~self.next[s])),
-                ]
-                current = comb(1, f"current{j}_{s}", ram.r_data[weight_bits:] == Cat(rows[s], 1))
-                loaded = comb(1, f"loaded{j}_{s}", current & ~gone & (set_ == s if sets == 2 else 1))
-                inside = comb(1, f"inside{j}_{s}", current & set_walked[s])
-                was = was | (ram.r_data[:weight_bits] & loaded.replicate(weight_bits))
-                seen = seen | (ram.r_data[:weight_bits] & inside.replicate(weight_bits))
-            m.d.comb += old.eq(was)
-            walked = comb(weight_bits, f"walked{j}", seen)
-            if sets == 2:
-                values.append(value)
-                bins_walked.append(walked)
-            else:
-                values.append(comb(max(len(value), weight_bits), f"addend{j}", value | walked))
-        collect_errors(m, self, rams)
-        m.d.comb += self.word_top.eq(lanes.max_tree(m, tops, "word_top"))
-        self._th(m, products, pieces)
+    def _product(self, m: Module, j: int, word: "_Word", count: Signal, pieces: list[tuple[int, int]]) -> Signal:
+        """The product, of a digit or for Th."""
+        p, mantissa = self.p, self.mantissas[j]
+        factor, part = Signal(p.score.significand_bits, name=f"factor{j}"), Signal(p.count_digit, name=f"part{j}")
+        now = lanes.exponent_of(p, self.bins[j]).any()
+        m.d.comb += factor.eq(Cat(mantissa, Mux(self.zoom, self.hidden, now)) if p.score.exp_bits else mantissa)
+        with m.Switch(word.digit):
+            for d in range(p.count_digits):
+                with m.Case(d):
+                    m.d.comb += part.eq(count[d * p.count_digit : (d + 1) * p.count_digit])
+        with m.If(self.th):
+            with m.Switch(self.th_step):
+                for step in range(p.th_steps):
+                    if step * p.n_w + j < len(pieces):
+                        i, k = pieces[step * p.n_w + j]
+                        with m.Case(step):
+                            m.d.comb += part.eq(self.total[i * p.count_digit : (i + 1) * p.count_digit])
+                            m.d.comb += factor.eq(self.ratio[k * len(factor) : (k + 1) * len(factor)])
+        return reg(m, f"product{j}", lanes.multiply(m, part, factor, f"multiply{j}"), self.product_bits)
 
-        # The sum of the row.
+    def _bins(
+        self, m: Module, j: int, word: "_Word", sets: "_Sets", bin_: Signal, weight: Signal
+    ) -> tuple[list[Ram], Signal]:
+        """The lane's bins, and the one that is walked.
+
+        A bin is read while the product is made; what is being written to it is forwarded.
+        """
+        p, weight_bits, two, rows = self.p, self.weight_bits, self.sets == 2, sets.rows
+        again = Signal(name=f"again{j}", reset_less=True)
+        wrote = Signal(weight_bits, name=f"wrote{j}", reset_less=True)
+        old, new = Signal(weight_bits, name=f"old{j}"), Signal(weight_bits, name=f"new{j}")
+        whole = Signal(lanes.product_bits(p), name=f"whole{j}")
+        with m.Switch(word.digit2):
+            for d in range(p.count_digits):
+                with m.Case(d):
+                    m.d.comb += whole.eq(weight << d * p.count_digit)
+        # A bin that is read in the cycle in which it is cleared may hold what a histogram of the new number left;
+        # with two sets, that of the words is not the one that starts anew.
+        clears, gone = 0 if two else self.next[0], Signal(name=f"gone{j}", reset_less=True)
+        written = comb(m, f"written{j}", Mux(clears, rows[0], bin_), self.bin_bits)
+        same = comb(m, f"same{j}", written == self.bins[j])
+        m.d.sync += [again.eq(word.same_set & same), gone.eq((word.same_set | clears) & same), wrote.eq(new)]
+        m.d.comb += new.eq(old + whole)
+        was, seen, rams = wrote & again.replicate(weight_bits), 0, []
+        for s in range(self.sets):
+            # A word of a bin: sum, number of the histogram, whether it holds anything.
+            ram = Ram(weight_bits + self.bin_bits + 1, 1 << self.bin_bits, protect=p.protect)
+            m.submodules[f"hist{j}_{s}"] = ram
+            rams.append(ram)
+            m.d.comb += [
+                ram.r_en.eq(self.take | self.walk),
+                ram.r_addr.eq(Mux(sets.walks[s], self.walk_bin, self.bins[j])),
+                ram.w_en.eq((word.add & (word.set_ == s if two else 1)) | self.next[s]),
+                ram.w_addr.eq(Mux(self.next[s], rows[s], bin_)),
+                ram.w_data.eq(Cat(new, rows[s], ~self.next[s])),
+            ]
+            current = comb(m, f"current{j}_{s}", ram.r_data[weight_bits:] == Cat(rows[s], 1))
+            loaded = comb(m, f"loaded{j}_{s}", current & ~gone & (word.set_ == s if two else 1), 1)
+            inside = comb(m, f"inside{j}_{s}", current & sets.walked[s])
+            was = was | (ram.r_data[:weight_bits] & loaded.replicate(weight_bits))
+            seen = seen | (ram.r_data[:weight_bits] & inside.replicate(weight_bits))
+        m.d.comb += old.eq(was)
+        return rams, comb(m, f"walked{j}", seen, weight_bits)
+
+    def _sum(self, m: Module, word: "_Word", values: list[Signal]) -> Signal:
+        """The sum of the row; returns that of the word."""
+        p, total = self.p, self.total
         tree = self._registered_tree(m, values, "sum")
-        sum_valid, sum_first, sum_digit = Signal(), Signal(), Signal.like(digit)
-        m.d.sync += [sum_valid.eq(add & ~zoom), sum_first.eq(first & (digit2 == 0)), sum_digit.eq(digit2)]
+        sum_valid, sum_first = Signal(name=UNNAMED), Signal(name=UNNAMED)
+        sum_digit = Signal.like(word.digit)
+        m.d.sync += [
+            sum_valid.eq(word.add & ~word.zoom),
+            sum_first.eq(word.first & (word.digit2 == 0)),
+            sum_digit.eq(word.digit2),
+        ]
         addend = Signal(p.sum_bits)
         with m.Switch(sum_digit):
-            for d in range(n_digits):
+            for d in range(p.count_digits):
                 with m.Case(d):
                     m.d.comb += addend.eq(tree << d * p.count_digit)
         with m.If(sum_valid):
-            m.d.sync += self.total.eq(Mux(sum_first, 0, self.total) + addend)
-
-        m.d.comb += self.bin_sum.eq(self._registered_tree(m, bins_walked, "walk_tree") if sets == 2 else tree)
-        return m
+            m.d.sync += total.eq(Mux(sum_first, 0, total) + addend)
+        return tree
 
     def _registered_tree(self, m: Module, values: list[Signal], name: str) -> Signal:
         """Sum of `values`, with a register before the last level of the tree."""
@@ -254,8 +279,7 @@ class WeightedHistogram(wiring.Component):
                     for at, product in number:
                         joined += [Signal(at - end, name=f"gap{step}_{k}_{at}"), product] if at > end else [product]
                         end = at + len(product)
-                    sums.append(Signal(min(end, width), name=f"th_number{step}_{k}"))
-                    m.d.comb += sums[-1].eq(Cat(joined))
+                    sums.append(comb(m, f"th_number{step}_{k}", Cat(joined), min(end, width)))
                 with m.Case(step):
                     m.d.comb += now.eq(lanes.adder_tree(m, sums, f"th_sum{step}", width))
         so_far = 0
@@ -264,3 +288,37 @@ class WeightedHistogram(wiring.Component):
             so_far = Mux(th_step == 0, 0, partial)
             m.d.sync += partial.eq(so_far + now)
         m.d.comb += self.th_value.eq((so_far + now) >> 16)
+
+
+class _Word:
+    """The digit that is multiplied, and the one before, which is added."""
+
+    def __init__(self, p: WtuParams):
+        digit_bits = max(1, (p.count_digits - 1).bit_length())
+        self.digit = Signal(digit_bits, name=UNNAMED)
+        self.digit2 = Signal(digit_bits, reset_less=True)
+        self.add = Signal()  # one is added
+        self.zoom = Signal(name="zoom_")  # of a word in a zoom
+        self.first = Signal(name="first_")  # of a row's first word
+        self.set_ = Signal()  # to that set
+        self.used = Signal(p.n_w, name="used_", reset_less=True)  # in these lanes
+        self.same_set: Signal  # the next word's is the same
+
+
+class _Sets:
+    """Histograms beside each other."""
+
+    def __init__(self, bin_bits: int, n: int):
+        self.rows = [Signal(bin_bits, name=f"row{s}") for s in range(n)]  # number of each
+        self.walks: list[Signal] = []  # it is read bin by bin
+        self.walked: list[Signal] = []  # what was read is a bin of it
+
+
+class _Lane(NamedTuple):
+    """What a lane makes."""
+
+    product: Signal
+    top: Signal  # bin of its number; 0 if it is not used
+    value: Signal  # for the sum
+    walked: Signal  # the bin that is walked
+    rams: list[Ram]
