@@ -1,5 +1,6 @@
 """Docstrings are the data sheet, and every unit has its three views and its tests."""
 
+import ast
 import importlib
 import inspect
 import itertools
@@ -59,3 +60,14 @@ def test_what_an_integrator_of_the_wtu_asks_is_said():
 def test_unit_has_time_view_and_bench(unit):
     for path in (f"sim/{unit}.py", f"tb/test_{unit}.py", f"tb/bench_{unit}.py"):
         assert Path(ROOT, path).exists(), f"{unit} lacks {path}"
+
+
+@pytest.mark.parametrize("folder", ["hdl", "golden", "sim"])
+def test_functions_are_short(folder):
+    """None over 100 lines: an `elaborate` names its stages, which are methods of their own."""
+    long = []
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and (lines := node.end_lineno - node.lineno + 1) > 100:
+                long.append(f"{path.relative_to(ROOT)}: {node.name} has {lines} lines")
+    assert not long
