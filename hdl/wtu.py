@@ -1,15 +1,14 @@
 """WiCSum threshold unit: one core, in the variant that the parameters name."""
 
 from amaranth import Module
-from amaranth.lib import wiring
 
 from hdl.params import WtuParams
 from hdl.wtu_buckets import WtuBuckets
 from hdl.wtu_exact import WtuExact
-from hdl.wtu_lanes import signature
+from hdl.wtu_lanes import WtuPorts
 
 
-class Wtu(wiring.Component):
+class Wtu(WtuPorts):
     """Selects, in a row of scores, the clusters whose weighted scores make up the ratio Th_r-wics of the row's sum.
 
     A row's clusters weigh value(code) x count; Sum is the sum of the weights and Th = floor(Sum x ratio / 2^16).
@@ -55,15 +54,6 @@ class Wtu(wiring.Component):
     Source: V-Rex sections IV-C and V-B, Equations 1 to 3, Figures 9 and 11.
     """
 
-    def __init__(self, p: WtuParams):
-        self.p = p
-        super().__init__(signature(p, self.counters()))
-
-    @staticmethod
-    def counters() -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return ["rows", "words", "walked", "scanned", "zooms"]
-
     @staticmethod
     def timing(p: WtuParams) -> dict[str, str]:
         """Formulas for the manifest."""
@@ -84,7 +74,7 @@ class Wtu(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         core = WtuExact if self.p.selection == "exact" else WtuBuckets
-        m.submodules.core = core = core(self.p, self.counters())
+        m.submodules.core = core = core(self.p)
         for name in ("c", "i", "o"):
             ours, theirs = getattr(self, name), getattr(core, name)
             if name == "o":

@@ -4,7 +4,6 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from amaranth import Module, Mux, Signal, Value
-from amaranth.lib import wiring
 
 from hdl import wtu_lanes as lanes
 from hdl.arith.popcount import popcount
@@ -21,7 +20,7 @@ class State(IntEnum):
     PASS = 2  # a bucket after the other
 
 
-class WtuBuckets(wiring.Component):
+class WtuBuckets(lanes.WtuPorts):
     """Whole buckets of equal width in the code, from the row's highest, until their weight exceeds Th.
 
     Preprocess: Sum, smallest and largest code while the row is written to score memory. Selection: the row is read once
@@ -32,7 +31,7 @@ class WtuBuckets(wiring.Component):
 
     Parameters
     ----------
-    p : WtuParams · counters : names of the 32-bit counters in `perf`
+    p : WtuParams
 
     Members
     -------
@@ -43,10 +42,6 @@ class WtuBuckets(wiring.Component):
     Raises: `ParamError` from `WtuParams`.
     Source: V-Rex section V-B, Figure 11.
     """
-
-    def __init__(self, p: WtuParams, counters: list[str]):
-        self.p = p
-        super().__init__(lanes.signature(p, counters))
 
     def elaborate(self, platform):
         p, m = self.p, Module()
@@ -242,15 +237,13 @@ class WtuBuckets(wiring.Component):
             m.d.sync += row.state.eq(State.LOAD)
 
     def _count_events(self, m: Module, row: "_Row", now: "_Pass", word: "_Stage") -> None:
-        events = {
-            "rows": now.finish,
-            "words": now.accept,
-            "walked": word.valid & word.is_pass & word.last & now.go,
-            "scanned": now.again & now.go,
-        }
-        for name, event in events.items():
-            with m.If(event):
-                m.d.sync += self.perf[name].eq(self.perf[name] + 1)
+        self._count_when(
+            m,
+            rows=now.finish,
+            words=now.accept,
+            walked=word.valid & word.is_pass & word.last & now.go,
+            scanned=now.again & now.go,
+        )
 
 
 class _Row:

@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 
 from hdl import wtu_lanes as lanes
 from hdl.arith.popcount import popcount
@@ -47,7 +47,7 @@ class Kind(IntEnum):
     EQUAL = 2  # equal candidates, selected if they do not cross; else their word is done lane by lane
 
 
-class WtuExact(wiring.Component):
+class WtuExact(lanes.WtuPorts):
     """Exact minimal set of Equation 3. Ports, latency and throughput: `hdl.wtu.Wtu`.
 
     Load: a histogram of weights by the top `bin_bits` of the code, and Sum (`hdl.wtu_histogram`); of each word the
@@ -64,7 +64,7 @@ class WtuExact(wiring.Component):
 
     Parameters
     ----------
-    p : WtuParams · counters : names of the 32-bit counters in `perf`
+    p : WtuParams
 
     Members
     -------
@@ -76,14 +76,13 @@ class WtuExact(wiring.Component):
     Source: V-Rex Equations 1 to 3; histogram, list and zoom are this project's own.
     """
 
-    def __init__(self, p: WtuParams, counters: list[str]):
-        self.p = p
+    def __init__(self, p: WtuParams):
         rest, self.digits = p.score.bits, []  # (width, lowest bit), highest digit first
         while rest:
             width = min(p.bin_bits, rest)
             rest -= width
             self.digits.append((width, rest))
-        super().__init__(lanes.signature(p, counters))
+        super().__init__(p)
 
     def elaborate(self, platform):
         p, m = self.p, Module()
@@ -623,16 +622,14 @@ class WtuExact(wiring.Component):
             lanes.count_port(m, p, self.c, count, front_read | select_read, address)
 
     def _count_events(self, m: Module, u: "_Stages") -> None:
-        events = {
-            "rows": u.steps.finish,
-            "words": u.take.accept,
-            "walked": u.walk.check | u.walk.z_check,
-            "scanned": u.steps.scan_read,
-            "zooms": u.steps.grant,
-        }
-        for name, event in events.items():
-            with m.If(event):
-                m.d.sync += self.perf[name].eq(self.perf[name] + 1)
+        self._count_when(
+            m,
+            rows=u.steps.finish,
+            words=u.take.accept,
+            walked=u.walk.check | u.walk.z_check,
+            scanned=u.steps.scan_read,
+            zooms=u.steps.grant,
+        )
 
 
 class _Memories:

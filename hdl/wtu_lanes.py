@@ -4,8 +4,8 @@ from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
-from hdl.memory import error_members
 from hdl.params import WtuParams, bits_for
+from hdl.unit import Unit
 
 TH_DIGIT = 8  # bits of ratio_q16 multiplied a cycle
 
@@ -35,16 +35,33 @@ def beat_layout(p: WtuParams) -> data.StructLayout:
     )
 
 
-def signature(p: WtuParams, counters: list[str]) -> dict:
-    """Members of both variants."""
-    return {
-        "c": In(stream.Signature(count_layout(p))),
-        "i": In(stream.Signature(row_layout(p))),
-        "ratio": In(17),
-        "o": Out(stream.Signature(beat_layout(p))),
-        "perf": Out(data.StructLayout(dict.fromkeys(counters, 32))),
-        **error_members(p.protect),
-    }
+class WtuPorts(Unit):
+    """The ports of both variants.
+
+    Parameters
+    ----------
+    p : WtuParams
+
+    Members
+    -------
+    c, i, ratio, o, perf : as in `hdl.wtu.Wtu`
+
+    Latency: as in `hdl.wtu.Wtu`.
+    Throughput: as in `hdl.wtu.Wtu`.
+    Raises: `ParamError` from `WtuParams`.
+    Source: this project's own.
+    """
+
+    COUNTERS = ("rows", "words", "walked", "scanned", "zooms")
+
+    def __init__(self, p: WtuParams):
+        members = {
+            "c": In(stream.Signature(count_layout(p))),
+            "i": In(stream.Signature(row_layout(p))),
+            "ratio": In(17),
+            "o": Out(stream.Signature(beat_layout(p))),
+        }
+        super().__init__(p, members, p.protect)
 
 
 def product_bits(p: WtuParams) -> int:
