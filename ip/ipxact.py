@@ -19,8 +19,8 @@ _BITS = 32  # of the AXI4-Lite bus: no register of the description is wider
 def ipxact(top: AddrmapNode, emitted: Emitted, p: CoreParams, path: Path, version: str) -> None:
     """Write the component, named as the unit's module: ports of the shell, registers of the address map `top`.
 
-    A register of 64 bits, which the bus writes in halves, is two: `<name>_low` and `<name>_high`. A window, which
-    IP-XACT has no word for in an address block, is an array of registers.
+    A register of 64 bits, which the bus writes in halves, is two: `<name>_low` and, if its field reaches so far,
+    `<name>_high`. A window, which IP-XACT has no word for in an address block, is an array of registers.
     """
     printer, top.env.msg.printer = top.env.msg.printer, _Quiet()
     try:
@@ -74,7 +74,8 @@ def _halve(parent: ET.Element) -> None:
         if child.tag == f"{{{_SPACE}}}registerFile":
             _halve(child)
         elif child.tag == f"{{{_SPACE}}}register" and int(_find(child, "size").text) > _BITS:
-            parent[index : index + 1] = [_half(child, 0), _half(child, 1)]
+            reaches = _number(_find(child, "field", "bitWidth")) > _BITS
+            parent[index : index + 1] = [_half(child, 0), *([_half(child, 1)] if reaches else [])]
 
 
 def _half(register: ET.Element, upper: int) -> ET.Element:
@@ -84,7 +85,7 @@ def _half(register: ET.Element, upper: int) -> ET.Element:
     _find(half, "addressOffset").text = f"'h{_number(_find(half, 'addressOffset')) + upper * _BITS // 8:x}"
     _find(half, "size").text = str(_BITS)
     width = _find(half, "field", "bitWidth")
-    width.text = str(_number(width) - _BITS if upper else _BITS)
+    width.text = str(_number(width) - _BITS if upper else min(_BITS, _number(width)))
     reset = _find(half, "field", "resets", "reset", "value")
     if reset is not None:
         reset.text = f"'h{_number(reset) >> upper * _BITS & (1 << _BITS) - 1:x}"

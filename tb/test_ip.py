@@ -206,6 +206,7 @@ def check_ipxact(folder: Path, unit: str, ports_: dict[str, tuple]) -> None:
     [width] = texts("memoryMaps/memoryMap/addressBlock/width")
     assert int(width) == ports_["s_axi_wdata"][1]
     assert {e.text for e in root.iter(f"{IPXACT}size")} == {width}  # no register is wider than the bus
+    assert all(int(e.text) > 0 for e in root.iter(f"{IPXACT}bitWidth"))
 
 
 def check_constraints(sdc: str, ports_: dict[str, tuple]) -> None:
@@ -428,8 +429,9 @@ def halved(registers: dict[str, dict[str, tuple]]) -> dict[str, dict[str, tuple]
             continue
         [(name, (low, width, access))] = whole.items()
         assert low == 0
-        out[f"{path}_low"] = {"": (at, 4), name: (0, 32, access)}
-        out[f"{path}_high"] = {"": (at + 4, 4), name: (0, width - 32, access)}
+        out[f"{path}_low"] = {"": (at, 4), name: (0, min(32, width), access)}
+        if width > 32:
+            out[f"{path}_high"] = {"": (at + 4, 4), name: (0, width - 32, access)}
     return out
 
 
