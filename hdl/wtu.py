@@ -26,8 +26,8 @@ class Wtu(WtuPorts):
     -------
     c : In(stream of `count_layout`) : token counts, one a cycle. Taken while no row is in flight; a count that waits
         keeps the next row from starting, so a row sees exactly the counts offered before its first word was taken.
-        Count memory has no initial content: write the count of every cluster of a row before the row (with `protect`
-        a count is 0 until it is written)
+        Count memory has no initial content: write the count of every cluster of a row before the row, or it may never
+        end, as the exact variant keeps two copies. With `protect` a count is 0 until it is written
     i : In(stream of `row_layout`) : rows, one word a cycle, at least one score in each. The exact variant takes a word
         with the last digit of its counts, which it reads a cycle ahead: a row's first word waits for them. Scores go
         straight to its multipliers, and `ready` depends on `keep` and `last`: drive them from registers

@@ -150,7 +150,7 @@ def test_verify_says_what_differs(monkeypatch):
     from tb.runner import mutants
 
     sound = scripts.verify.emit
-    wrong = ("assign bound = first ? limit : ", "assign bound = first ? limit + 1'h1 : ")
+    wrong = ("assign bound = first ? limit : ", "assign bound = first ? limit - 1'h1 : ")
     monkeypatch.setattr(scripts.verify, "emit", lambda u, p: mutants(sound(u, p), [wrong])[0])
     run = vrex("verify", "dre", "--preset", "tiny")
     assert run.exit_code == 1
@@ -174,7 +174,7 @@ def test_demo_reports_and_fails_loudly(wrong, tmp_path, monkeypatch):
     from tb.runner import mutants
 
     sound = scripts.demo.emit
-    edit = ("assign bound = first ? limit : ", "assign bound = first ? limit + 1'h1 : ")
+    edit = ("assign bound = first ? limit : ", "assign bound = first ? limit - 1'h1 : ")
     broken = lambda unit, p: mutants(sound(unit, p), [edit])[0] if unit == "dre" else sound(unit, p)  # noqa: E731
     trace = Trace.load(FIXTURE)
     trace = replace(trace, v=trace.k)  # the fixture has no values; with some, errors can be measured
