@@ -234,10 +234,17 @@ def ports(component: wiring.Component) -> list[dict]:
     for path, member, value in component.signature.flatten(component):
         direction = "out" if member.flow == wiring.Out else "in"
         port = {"name": "__".join(map(str, path)), "dir": direction, "width": len(Value.cast(value))}
-        if isinstance(layout := Layout.cast(member.shape) if isinstance(member.shape, ShapeCastable) else None, Layout):
+        if layout := _layout(member.shape):
             port["fields"] = list(_fields(layout))
         out.append(port)
     return out
+
+
+def _layout(shape: object) -> Layout | None:
+    """The layout behind a shape; `None` of a number or an enumeration."""
+    while isinstance(shape, ShapeCastable) and not isinstance(shape, Layout | EnumType):
+        shape = shape.as_shape()
+    return shape if isinstance(shape, Layout) else None
 
 
 def _fields(layout: Layout, name: str = "", offset: int = 0) -> Iterator[dict]:
@@ -245,8 +252,7 @@ def _fields(layout: Layout, name: str = "", offset: int = 0) -> Iterator[dict]:
     array = isinstance(layout, ArrayLayout)
     for key, field in layout:
         full = f"{name}[{key}]" if array else f"{name}.{key}".lstrip(".")
-        shape = field.shape
-        if isinstance(shape, ShapeCastable) and not isinstance(shape, EnumType):
-            yield from _fields(Layout.cast(shape), full, offset + field.offset)
+        if inner := _layout(field.shape):
+            yield from _fields(inner, full, offset + field.offset)
         else:
             yield {"name": full, "offset": offset + field.offset, "width": field.width}

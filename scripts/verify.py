@@ -63,14 +63,13 @@ def command(
         except BenchError as e:
             console.err.print(f"[red]{unit} failed[/] {e}", highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None
-    never = [] if unit in ("dpe", "vpe") else missing(unit, p, outcomes)
+    never = missing(unit, p, outcomes)
     if json:
         tables = [asdict(o) for o in outcomes]
         console.print_json({"unit": unit, "preset": preset, "seed": seed, "tables": tables, "missing": never})
     else:
         console.out.print(table(outcomes, f"{unit} ({preset}) on {trace.name}"))
-        if names := exercised(unit, p) if unit not in ("dpe", "vpe") else ():
-            console.out.print(events(outcomes, names))
+        console.out.print(events(outcomes, exercised(unit, p)))
         for o in outcomes:
             for difference in o.differences:
                 console.err.print(f"[red]{o.table}:[/] {difference}", highlight=False, soft_wrap=True)
@@ -96,7 +95,7 @@ def events(outcomes: list[Outcome], names: list[str]) -> Table:
     out = Table("exercised", "times", "in tables", title="What the run exercised")
     for name in names:
         own = {o.table: o.events[name] for o in outcomes if o.events.get(name)}
-        where = f"all {len(outcomes)}" if len(own) == len(outcomes) else ", ".join(own)
+        where = f"all {len(outcomes)}" if len(own) == len(outcomes) else "; ".join(own)
         out.add_row(name, f"{sum(own.values()):,}", where if own else "[yellow]never[/]")
     return out
 

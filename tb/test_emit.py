@@ -183,10 +183,11 @@ def test_manifest_has_the_fields_of_every_payload(unit):
                 for key in reversed(at):
                     value = {int(key) if key.isdigit() else key: (1 << field["width"]) - 1 if value is None else value}
                 assert member.shape.const(value).as_value().value == (1 << field["width"]) - 1 << field["offset"]
-                assert field["offset"] == end  # none is left out
-                end += field["width"]
-            assert end == member.shape.size
-    assert seen or unit == "dre_ip"
+                # None is left out; a lane of an AXI stream is whole bytes.
+                assert field["offset"] == (-(-end // 8) * 8 if path[-1].endswith("tdata") else end)
+                end = field["offset"] + field["width"]
+            assert 0 <= member.shape.size - end < 8
+    assert seen
 
 
 def test_two_configurations_share_a_design(tmp_path):

@@ -116,7 +116,7 @@ class Outcome:
     differences: list[str]
     cycles: int  # of the whole run in Verilator, which other tables may have been in
     context: int = 0
-    events: dict[str, int] = field(default_factory=dict)  # how often each of `EVENTS` happened, in the units of a DRE
+    events: dict[str, int] = field(default_factory=dict)  # how often each of `EVENTS` happened
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,11 @@ EVENTS: dict[str, tuple[tuple[str, ...], str]] = {
     "bursts": (("dre",), "-p recent=8"),
     "bursts of several blocks": (("dre",), "-p block_slots=1"),
     "bursts cut at the boundary": (("dre",), "-p boundary=256"),
+    "commands": (("dpe",), ""),
+    "chunks": (("dpe",), ""),
+    "results": (("dpe",), ""),
+    "words": (("vpe",), ""),
+    "functions": (("vpe",), ""),
 }
 
 
@@ -157,8 +162,8 @@ def missing(unit: str, p: DreParams, outcomes: list[Outcome]) -> list[str]:
     largest = max(o.clusters for o in outcomes)
     sizes = {
         "few_clusters": max(1, (largest - 1) // p.wtu.n_w) * p.wtu.n_w,
-        "few_blocks": max(o.events["most blocks"] for o in outcomes) - 1,
-        "old_blocks": max(o.events["blocks"] for o in outcomes) - 1,
+        "few_blocks": max(o.events.get("most blocks", 0) for o in outcomes) - 1,
+        "old_blocks": max(o.events.get("blocks", 0) for o in outcomes) - 1,
     }
     never = [name for name in exercised(unit, p) if not any(o.events.get(name) for o in outcomes)]
     return [f"no {name}: {EVENTS[name][1].format(**sizes)}" for name in never]
@@ -428,6 +433,7 @@ def products(
                 beats=len(traffic.wants),
                 differences=wrong,
                 cycles=got["cycles"][-1],
+                events=got["perf"],
             )
             out.append(outcome)
             progress(outcome)
@@ -456,13 +462,14 @@ def vectors(
         c = {"params": asdict(p), "episodes": [episode.beats() for episode in episodes]}
         results = Run(emitted, "tb.bench_vpe", "programs", c, seed)()["episodes"]
         for name in dict.fromkeys(part.name for part in parts):
-            wrong, beats, cycles, rows = [], 0, 0, 0
+            wrong, beats, cycles, rows, events = [], 0, 0, 0, Counter()
             for part, episode, got in zip(parts, episodes, results, strict=True):
                 if part.name != name:
                     continue
                 stored = programs.rows(word for word, *_ in episode.want)
                 rows, beats = rows + len(stored), beats + len(episode.want)
                 cycles += got["o"][-1][0] if got["o"] else 0
+                events += Counter(got["perf"])
                 if part.want is not None:
                     wrong += _compare(name, np.concatenate(part.want).tolist(), np.concatenate(stored).tolist())
                 try:
@@ -481,6 +488,7 @@ def vectors(
                 beats=beats,
                 differences=wrong,
                 cycles=cycles,
+                events=dict(events),
             )
             out.append(outcome)
             progress(outcome)
