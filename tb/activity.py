@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,15 @@ from tb.runner import simulator
 _BIT = re.compile(r"(.*)\[(\d+)\]")
 
 
-def recorded(emitted: Emitted, signals: dict[str, list[str]], instances: dict[str, list[str]]) -> Emitted:
+@dataclass(frozen=True)
+class Recorder(Emitted):
+    """A unit that writes down what it does. It starts from zeros (`tb.runner`): mapping is free in states that a design
+    cannot reach, so from there the netlist may go on otherwise than its source."""
+
+    power_up: int = 0
+
+
+def recorded(emitted: Emitted, signals: dict[str, list[str]], instances: dict[str, list[str]]) -> Recorder:
     """`emitted` with a recorder in some of its modules, which writes `<module>.<instance>.rec` into the run's folder.
 
     signals : module -> bits of signals of it and below, as `synth.activity.Circuit.needs` names them
@@ -26,7 +34,7 @@ def recorded(emitted: Emitted, signals: dict[str, list[str]], instances: dict[st
         start = re.search(rf"^module \\?{re.escape(module)}\b", text, re.M)
         end = text.index("\nendmodule", start.start())
         text = text[:end] + _recorder(module, bits, instances.get(module, [])) + text[end:]
-    return replace(emitted, verilog=text)
+    return Recorder(**vars(emitted) | {"verilog": text})
 
 
 def recordings(

@@ -205,8 +205,9 @@ class Run:
         (folder / "env").write_text("\0".join(f"{k}={v}" for k, v in setting.items()))
         env = {**verilator_env(), **setting}
         number, servers = getattr(self.emitted, "number", 0), getattr(self.emitted, "servers", None)
-        # Registers and memories hold anything at power-up.
-        args = [*(args or []), "+verilator+rand+reset+2", f"+verilator+seed+{self.seed}"]
+        # Registers and memories hold anything at power-up, unless the unit is to start from zeros.
+        power_up = getattr(self.emitted, "power_up", 2)
+        args = [*(args or []), f"+verilator+rand+reset+{power_up}", f"+verilator+seed+{self.seed}"]
         args += [f"+mutant={number}"] if number else []
         if servers is None:
             _run([str(binary), *args], folder / "run.log", cwd=folder, env=env)

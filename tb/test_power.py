@@ -346,6 +346,8 @@ def test_toggles_equal_those_of_the_gates_in_verilator(tmp_path):
         assert run(e, small, beats, 1)["beats"] == want
 
     source = recordings(rtl, {"hcu": circuit.needs}, play)["hcu"][0]
+    registers = [n for _, names, _ in circuit.registers for n in names]
+    assert not source.words(registers, np.arange(1)).any(), "a recording starts from zeros"
     nets = [n for n in circuit.rows if isinstance(n, int)]
     gates = recordings(gate_level(netlist, rtl), {"hcu": [f"n[{n}]" for n in nets]}, play)["hcu"][0]
     cycles = np.arange(20, len(gates.samples))
