@@ -26,7 +26,7 @@ import typer  # noqa: E402
 from scripts.commands import Command, Commands  # noqa: E402
 
 HARDWARE = ("presets", "generate", "ip", "synth", "power", "cycles", "sweep", "report", "demo", "asm")
-CHECKS = ("verify", "prove", "mutate", "stress", "coverage", "bench")
+CHECKS = ("verify", "prove", "mutate", "stress", "coverage", "bench", "record")
 STREAMS = ("trace", "figures", "readings", "policies", "speed", "stream", "codec")
 SYSTEM = ("simulate", "evaluate", "fleet", "run", "stages", "prediction")
 
