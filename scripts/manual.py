@@ -13,6 +13,7 @@ NODE = 14  # nm, the paper's
 STEP = technology.node(NODE).fo4.value / technology.node(7).fo4.value  # of a delay in ASAP7
 # Table III's powers as printed (mW), which are finer than its shares.
 PRINTED = {"dpe": 2311.39, "vpe": 122.06, "memory": 118.94, "hcu": 2.99, "wtu": 39.04, "kvmu": 15.01}
+PRINTED_DRE = sum(PRINTED[name] for name in ("hcu", "wtu", "kvmu"))
 LOGIC = ("cells", "registers", "memories")
 
 
@@ -100,35 +101,32 @@ def area(known: dict) -> str:
 def power_table3(known: dict) -> str:
     """Table III's powers."""
     ours = known["power"]["embedded"]["dre"]["table3"]
-    names = {key: (name, share * POWER / 100) for key, (name, _, share) in PAPER.items()} | {
-        "glue": ("DRE, its own", 0.0)
-    }
-    lines = [(name, paper, ours[key]) for key, (name, paper) in names.items()]
-    whole = sum(mw for _, _, mw in lines)
-    lines.append(("**DRE**", sum(names[k][1] for k in DRE), sum(ours[k] for k in DRE)))
-    rows = [
-        [name, *((f"{paper:,.1f}", f"{100 * paper / POWER:.2f}") if paper else ("-", "-"))]
-        + [f"{mw:,.2f}", f"{100 * mw / whole:.2f}"]
-        for name, paper, mw in lines
-    ]
-    return table(["", "paper mW", "%", "ours mW", "%"], [*rows, ["Core", f"{POWER:,.1f}", "", f"{whole:,.1f}", ""]])
+    whole = sum(ours.values())
+    lines = [(name, PRINTED[key], ours[key]) for key, (name, *_) in PAPER.items()]
+    lines.append(("DRE, its own", 0.0, ours["glue"]))
+    lines.append(("**DRE**", PRINTED_DRE, sum(ours[k] for k in DRE)))
+    lines.append(("Core", POWER, whole))
+    rows = []
+    for name, paper, mw in lines:
+        theirs = (f"{paper:,.1f}", f"{100 * paper / POWER:.2f}") if paper else ("-", "-")
+        rows.append([name, *theirs, f"{mw:,.2f}", f"{100 * mw / whole:.2f}"])
+    return table(["", "paper mW", "%", "ours mW", "%"], rows)
 
 
 def power(known: dict) -> str:
     """Power of each unit alone, and of the DRE's units in its own run."""
     first, *others = known["power"].values()
-    paper = {"hcu": "hcu", "wtu": "wtu", "kvmu": "kvmu", "vpe": "vpe", "dpe": "dpe"}
-    said = {key: f"{PAPER[key][2] * POWER / 100:,.1f}" for key in paper}
-    said |= {"wtu": f"{said['wtu']} with cluster_set", "dre": f"{sum(PAPER[k][2] for k in DRE[:3]) * POWER / 100:,.1f}"}
-    said |= {key: f"{said[key]} without memories" for key in ("vpe", "dpe")}
+    paper = {name: f"{mw:,.1f}" for name, mw in (PRINTED | {"dre": PRINTED_DRE}).items()}
+    paper["wtu"] += " with cluster_set"
+    paper |= {name: f"{paper[name]} without memories" for name in ("vpe", "dpe")}
     rows = []
     for name, u in first.items():
         pj = ", ".join(f"{u['pj'][k]:,.2f}" for k in ("switching", "internal", "clock"))
-        rows.append([name, f"{u['cycles']:,}", pj, *_powers(u, [x[name] for x in others]), said.get(name, "")])
+        rows.append([name, f"{u['cycles']:,}", pj, *_powers(u, [x[name] for x in others]), paper.get(name, "")])
         for part, p in u["parts"].items() if name == "dre" else ():
-            title = "- the join" if part == "dre" else f"- {part.rstrip('0123456789')} in it"
-            own = said.get(part.rstrip("0123456789"), "") if part != "dre" else ""
-            rows.append([title, "", "", *_powers(p, [x[name]["parts"][part] for x in others]), own])
+            inner = part.rstrip("0123456789")
+            title, theirs = ("- the join", "") if part == "dre" else (f"- {inner} in it", paper.get(inner, ""))
+            rows.append([title, "", "", *_powers(p, [x[name]["parts"][part] for x in others]), theirs])
     head = ["unit", "cycles", "nets, cells, clock, pJ a cycle", "logic", "memories", "all"]
     return table([*head, *(f"logic, {library}" for library in list(known["power"])[1:]), "paper"], rows)
 
