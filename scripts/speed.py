@@ -49,7 +49,6 @@ def command(
 ) -> None:
     """Time the golden policies against plain PyTorch; needs the extra hf."""
     with console.one_line_errors():
-        check(find_spec("torch") is not None, "torch", "missing", "vrex speed needs PyTorch, the extra hf: make hf")
         check(repeat >= 1, "repeat", repeat, "must be at least 1")
         check(tokens >= 1, "tokens", tokens, "must be at least 1")
         sizes = sorted(numbers("cache", cache))
@@ -67,6 +66,7 @@ def command(
             check(bool(asked), "trace", str(trace), "has no queries of a frame: record it with queries")
             shape = shape_of(recorded)
             shape = replace(shape, layers=1, frequencies=shape.frequencies and shape.frequencies[:1])
+        check(find_spec("torch") is not None, "torch", "missing", "vrex speed needs PyTorch, the extra hf: make hf")
         rows = []
         for name, found in track(chosen.items(), "policies", console=console.err, transient=True, disable=json):
             frames = synthetic(shape, tokens, seed) if trace is None else recorded_frames(recorded)

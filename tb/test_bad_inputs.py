@@ -167,6 +167,7 @@ TYPED = {
     "demo --tokens 3": "tokens",
     "stream trace.safetensors --frames 0": "frames",
     "stream trace.safetensors --gop -1": "gop",
+    "record clocks": "result='clocks': must be one of clock",
     "speed --cache x": "cache='x'",
     "speed --repeat 0": "repeat=0",
     "speed --tokens 0": "tokens=0",
