@@ -13,7 +13,7 @@ from mkdocs.structure.files import File, Files  # noqa: E402
 from mkdocs.structure.pages import Page  # noqa: E402
 
 from hdl.emit import ALL, BLOCKS, UNITS  # noqa: E402
-from scripts import datasheet, scenarios  # noqa: E402
+from scripts.pages import unit_datasheet, waveform_scenarios  # noqa: E402
 
 SHEETS = "datasheets"
 COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
@@ -29,8 +29,8 @@ def on_config(config: MkDocsConfig) -> None:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Pages that nobody writes by hand."""
-    texts = {f"{SHEETS}/{unit}.md": datasheet.page(unit, picture(unit)) for unit in ALL}
-    texts[f"{SHEETS}/index.md"] = datasheet.index(UNITS, BLOCKS)
+    texts = {f"{SHEETS}/{unit}.md": unit_datasheet.page(unit, picture(unit)) for unit in ALL}
+    texts[f"{SHEETS}/index.md"] = unit_datasheet.index(UNITS, BLOCKS)
     texts |= {page: (ROOT / source).read_text() for page, source in COPIED.items()}
     for name, text in texts.items():
         files.append(File.generated(config, name, content=text))
@@ -39,7 +39,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def picture(unit: str) -> str:
     """The waveform of a unit, from its bench on Verilator; empty for a unit without a scenario."""
-    return scenarios.picture(unit) if unit in scenarios.SCENARIOS else ""
+    return waveform_scenarios.picture(unit) if unit in waveform_scenarios.SCENARIOS else ""
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
 
-from golden.params import ParamError, check
+from golden.function_params import ParamError, check
 from hdl.docstrings import meanings
 from hdl.params import MOST, PRESETS, SystemParams, flat, override, preset
 

@@ -9,7 +9,7 @@ from importlib import import_module
 
 from amaranth.lib import wiring
 
-from golden.params import check
+from golden.function_params import check
 from hdl.emit import ALL
 
 _FINAL = ("Latency", "Throughput", "Raises", "Source")

@@ -19,8 +19,8 @@ from amaranth import ShapeCastable, Value
 from amaranth.lib import wiring
 from amaranth.lib.data import ArrayLayout, Layout
 
-from golden.files import replacing
-from golden.params import check
+from golden.atomic_files import replacing
+from golden.function_params import check
 from hdl.leaf import Leaves, convert
 from hdl.memory import KINDS, bodies
 from hdl.params import SystemParams, part_of, reset_cycles
@@ -28,27 +28,27 @@ from hdl.reset import Prolonged
 
 # unit -> (module, class, where `SystemParams` holds its parameters). These run on a trace alone.
 UNITS = {
-    "hcu": ("hdl.hcu", "Hcu", "core.dre.hcu"),
-    "wtu": ("hdl.wtu", "Wtu", "core.dre.wtu"),
-    "cluster_set": ("hdl.cluster_set", "ClusterSet", "core.dre.wtu"),
-    "kvmu": ("hdl.kvmu", "Kvmu", "core.dre.kvmu"),
-    "dre": ("hdl.dre", "Dre", "core.dre"),
-    "vpe": ("hdl.vpe", "Vpe", "core.vpe"),
-    "dpe": ("hdl.dpe", "Dpe", "core.dpe"),
+    "hcu": ("hdl.retrieval.hcu", "Hcu", "core.dre.hcu"),
+    "wtu": ("hdl.retrieval.wtu", "Wtu", "core.dre.wtu"),
+    "cluster_set": ("hdl.retrieval.cluster_set", "ClusterSet", "core.dre.wtu"),
+    "kvmu": ("hdl.retrieval.kvmu", "Kvmu", "core.dre.kvmu"),
+    "dre": ("hdl.retrieval.dre", "Dre", "core.dre"),
+    "vpe": ("hdl.execution.vpe", "Vpe", "core.vpe"),
+    "dpe": ("hdl.execution.dpe", "Dpe", "core.dpe"),
 }
 # What joins them to an LXE and a core, and these themselves.
 BLOCKS = {
-    "sequencer": ("hdl.sequencer", "Sequencer", "core"),
-    "loader": ("hdl.loader", "Loader", "core"),
-    "storer": ("hdl.storer", "Storer", "core"),
-    "feeder": ("hdl.feeder", "Feeder", "core"),
-    "retriever": ("hdl.retriever", "Retriever", "core"),
-    "lxe": ("hdl.lxe", "Lxe", "core"),
-    "core": ("hdl.core", "Core", "core"),
-    "dre_ip": ("hdl.dre_ip", "DreIp", "core"),
-    "core_ip": ("hdl.core_ip", "CoreIp", "core"),
-    "arbiter": ("hdl.arbiter", "Arbiter", ""),
-    "system": ("hdl.system", "System", ""),
+    "sequencer": ("hdl.execution.sequencer", "Sequencer", "core"),
+    "loader": ("hdl.execution.loader", "Loader", "core"),
+    "storer": ("hdl.execution.storer", "Storer", "core"),
+    "feeder": ("hdl.retrieval.feeder", "Feeder", "core"),
+    "retriever": ("hdl.retrieval.retriever", "Retriever", "core"),
+    "lxe": ("hdl.execution.lxe", "Lxe", "core"),
+    "core": ("hdl.execution.core", "Core", "core"),
+    "dre_ip": ("hdl.bus.dre_ip", "DreIp", "core"),
+    "core_ip": ("hdl.bus.core_ip", "CoreIp", "core"),
+    "arbiter": ("hdl.bus.arbiter", "Arbiter", ""),
+    "system": ("hdl.execution.system", "System", ""),
 }
 ALL = UNITS | BLOCKS
 PROLONGING = ("dre_ip", "core_ip")  # prolong a reset themselves

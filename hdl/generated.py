@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from golden.params import ParamError, check
+from golden.function_params import ParamError, check
 from hdl.emit import ALL, Emitted
 
 MANIFEST = "manifest.json"

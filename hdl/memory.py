@@ -9,9 +9,9 @@ from amaranth.hdl import Fragment
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
-from golden.params import check
-from golden.secded import check_bits
-from hdl.arith.secded import checks_of, decoded
+from golden.arithmetic.secded import check_bits
+from golden.function_params import check
+from hdl.arith.secded_logic import checks_of, decoded
 from hdl.leaf import CLEAR, Leaves
 from hdl.params import bits_for
 
@@ -99,8 +99,8 @@ class Ram(_Memory):
     ----------
     width, depth : bits of a word, words
     lanes : parts of a word with a write enable each; divides `width`
-    protect : none, parity or secded: check bits for each lane (`golden.secded`); words are zero after a reset of the
-        unit, which lasts `hdl.params.reset_cycles` longer than that of the domain `CLEAR` (`hdl.reset`)
+    protect : none, parity or secded: check bits for each lane (`golden.arithmetic.secded`); words are zero after a
+        reset of the unit, which lasts `hdl.params.reset_cycles` longer than that of the domain `CLEAR` (`hdl.reset`)
 
     Members
     -------

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from operator import attrgetter
 
-from golden.isa import ADDR_BITS, PAYLOAD, LxeFormat, Opcode
-from golden.params import DotFormat, ParamError, ReSVParams, ScoreFormat, check, check_ints
-from golden.secded import PROTECTIONS
-from golden.vector import VectorFormat
+from golden.arithmetic.secded import PROTECTIONS
+from golden.arithmetic.vector import VectorFormat
+from golden.function_params import DotFormat, ParamError, ReSVParams, ScoreFormat, check, check_ints
+from golden.program.isa import ADDR_BITS, PAYLOAD, LxeFormat, Opcode
 
 CONTEXT_BITS = PAYLOAD[Opcode.RETRIEVE]["ctx"]
 _GROUPS = ("core", "dre", "hcu", "wtu", "kvmu", "dpe", "vpe", "lxe")  # fields that hold parameters of their own
@@ -76,7 +76,7 @@ class HcuParams:
     count_bits: int = 16  # of a cluster's token count, which saturates
     token_bits: int = 20  # of a token's number
     early_abandon: bool = True  # leave a comparison that can no longer win
-    protect: str = "none"  # check bits of the memories: none, parity or secded (`golden.secded`)
+    protect: str = "none"  # check bits of the memories: none, parity or secded (`golden.arithmetic.secded`)
 
     def __post_init__(self):
         check_fields(self)
@@ -275,7 +275,7 @@ class DpeParams:
 
     n_h: int = 64  # N_DPE-h
     n_w: int = 64  # N_DPE-w
-    window: int = 24  # bits of an aligned product, `golden.params.DotFormat`
+    window: int = 24  # bits of an aligned product, `golden.function_params.DotFormat`
     w_depth: int = 32  # words of n_w weights a tree: 256 KB in all
     x_depth: int = 512  # words of n_w activations: 64 KB
     protect: str = "none"  # check bits of the memories, for 8 bits of weights, a word of activations
@@ -448,7 +448,7 @@ PRESETS = {
             LxeParams(i_depth=64, queue=2, words=4, bus_bytes=8, bursts=2, copies=2, burst_bytes=64),
         )
     ),
-    # Layers of the small decoder that the tests use (`golden.decoder`): four contexts, each of a layer.
+    # Layers of the small decoder that the tests use (`golden.inputs.decoder`): four contexts, each of a layer.
     "small": SystemParams(
         CoreParams(
             DreParams(

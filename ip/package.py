@@ -5,18 +5,18 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from golden.params import check
+from golden.function_params import check
+from hdl.bus.register_block import RDL, address_map, description
 from hdl.emit import emit
 from hdl.params import PRESETS, CoreParams, bits_for
-from hdl.register_block import RDL, address_map, description
-from ip.datasheet import sheet
+from ip.address_map import header, html
 from ip.fusesoc import core_file, synth_script
 from ip.ipxact import ipxact
-from ip.registers import header, html
+from ip.package_datasheet import sheet
 from ip.shell import TOPS, constraints, shell, stub, top_module
 
 HERE = Path(__file__).resolve().parent
-WAIVERS = HERE.parent / "tb" / "waivers.vlt"
+WAIVERS = HERE.parent / "tb" / "library" / "waivers.vlt"
 PERIOD = 1.25  # ns: the paper's 800 MHz
 
 

@@ -15,7 +15,7 @@ from amaranth.hdl import UnusedElaboratable
 from rich.console import Console
 from rich.text import Text
 
-from golden.params import ReSVParams, check
+from golden.function_params import ReSVParams, check
 from hdl import generated
 from hdl.design import load
 from hdl.emit import ALL, UNITS, Emitted, params_of

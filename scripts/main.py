@@ -23,18 +23,27 @@ if interrupt is signal.default_int_handler:
 
 import typer  # noqa: E402
 
-from scripts.commands import Command, Commands  # noqa: E402
+from scripts.command_group import Command, Commands  # noqa: E402
 
-HARDWARE = ("presets", "generate", "ip", "synth", "power", "cycles", "sweep", "report", "demo", "asm")
-CHECKS = ("verify", "prove", "mutate", "stress", "coverage", "bench", "record")
-STREAMS = ("trace", "figures", "readings", "policies", "speed", "stream", "codec")
-SYSTEM = ("simulate", "evaluate", "fleet", "run", "stages", "prediction")
+PANELS = {  # a panel of `vrex --help`, the folder of its commands' modules, its commands
+    "Build hardware": ("generation", ("presets", "generate", "ip", "asm")),
+    "Check it": ("check", ("verify",)),
+    "Size it": ("size", ("synth", "power", "cycles", "sweep", "report")),
+    "Run streams and models on it": (
+        "run",
+        ("demo", "trace", "stream", "policies", "codec", "run", "simulate", "stages", "prediction"),
+    ),
+    "Research": ("research", ("figures", "readings", "evaluate", "fleet")),
+    "For engineers of OpenVRex": ("engineers", ("prove", "stress", "mutate", "coverage", "bench", "speed", "record")),
+}
 
 app = typer.Typer(
     cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
 )
-for name in (*HARDWARE, *CHECKS, *STREAMS, *SYSTEM):
-    app.command(name, cls=Command)(import_module(f"scripts.{name}").command)
+for panel, (folder, commands) in PANELS.items():
+    for name in commands:
+        module = import_module(f"scripts.{folder}.{name}_command")
+        app.command(name, cls=Command, rich_help_panel=panel)(module.command)
 
 
 def _version(asked: bool) -> None:

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from golden.files import write_atomically
+from golden.atomic_files import write_atomically
 from hdl import emit
 
 ROOT = Path(emit.__file__).parents[1]

@@ -11,15 +11,15 @@ from dataclasses import asdict, dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from golden.files import write_atomically
-from synth import nldm, run, source, timing
+from golden.atomic_files import write_atomically
+from synth import mapping, nldm, source_names, timing
 from synth.liberty import EMBEDDED, Library, SynthError, digest, load
 from synth.sram import Sram
 from synth.timing import Timing
 
 BUILD = Path("build/synth")  # below the current folder, as everything generated
 MACRO_BITS = 512  # a smaller memory is a few rows of flip-flops in practice: no memory compiler makes it
-stop = run.stop
+stop = mapping.stop
 
 _loading = threading.Lock()  # so that two threads do not both read a library of 50 MB
 _library = functools.lru_cache(maxsize=2)(lambda content, paths, build, dont_use: load(list(paths), build, dont_use))
@@ -169,9 +169,9 @@ def synthesise(
     _check(top, (*leaves, *outside), unread, effort, target)
     paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
     content = digest(paths)
-    sources = tuple(Path(m.__file__).read_text() for m in (nldm, source, timing))
+    sources = tuple(Path(m.__file__).read_text() for m in (nldm, source_names, timing))
     asked = (macro_bits, dont_use, leaves, effort, target, unread, *outside)
-    decides = (text, top, content, asked, run.recipe(effort, target), sources)
+    decides = (text, top, content, asked, mapping.recipe(effort, target), sources)
     kept = build / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json"
     found = _recall(kept)
     if found is not None:
@@ -210,7 +210,7 @@ def netlists(
         for n, t in texts.items():
             others = tuple(x for x in (*leaves, *outside) if x != n)
             left = tuple(name for where, _, name in (o.rpartition(".") for o in unread) if (where or top) == n)
-            jobs[n] = pool.submit(run.mapped, t, n, others, *options, left, build)
+            jobs[n] = pool.submit(mapping.mapped, t, n, others, *options, left, build)
         done = {n: job.result() for n, job in jobs.items()}
     return done, library
 
@@ -228,8 +228,8 @@ def _check(top: str, leaves: tuple[str, ...], unread: tuple[str, ...], effort: s
 
 def check_mapping(liberty: list[Path] | None, effort: str, target: float | None) -> None:
     """Raise `SynthError` for what `synthesise` would refuse of these, so that a caller need not make Verilog before."""
-    if effort not in run.EFFORTS:
-        raise SynthError(f"effort {effort!r}: must be one of {', '.join(run.EFFORTS)}")
+    if effort not in mapping.EFFORTS:
+        raise SynthError(f"effort {effort!r}: must be one of {', '.join(mapping.EFFORTS)}")
     if target is not None and (effort != "speed" or not target > 0):
         raise SynthError(f"target {target:g}: only effort speed has one, of more than 0 ps")
     digest(liberty or [])
@@ -325,7 +325,7 @@ def _own(
     for cell, count in cells.items():
         if cell not in library.cells:
             raise SynthError(
-                f"{name}: {', '.join(names)} has no {run.cell_class(cell)}, {count} of them; {run.NO_CELL}"
+                f"{name}: {', '.join(names)} has no {mapping.cell_class(cell)}, {count} of them; {mapping.NO_CELL}"
             )
         if library.cells[cell].area is None:
             raise SynthError(f"{', '.join(names)}: cell {cell} has no area; use a library with areas")
@@ -362,7 +362,7 @@ def _timings(order: list[str], done: dict[str, dict], library: Library, microns:
         return {}, str(e)
     named = {}
     for name, t in found.items():
-        signals = (source.through(done[p.module]["source"], p.start, p.end) for p in t.paths)
+        signals = (source_names.through(done[p.module]["source"], p.start, p.end) for p in t.paths)
         paths = (replace(p, through=s) for p, s in zip(t.paths, signals, strict=True))
         named[name] = replace(t, paths=tuple(paths))
     return named, ""

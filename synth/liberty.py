@@ -8,7 +8,7 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from golden.files import write_atomically
+from golden.atomic_files import write_atomically
 
 EMBEDDED = Path(__file__).parent / "openvrex.lib"
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from synth import cells, nldm, technology
-from synth.activity import Activity, Circuit, Recording, after, count, spread
 from synth.cells import Gate, Internal
 from synth.flow import Memory
 from synth.liberty import EMBEDDED, Library, SynthError
 from synth.nldm import Table
 from synth.sram import Sram
+from synth.switching_activity import Activity, Circuit, after, count, spread
 from synth.technology import ZERO, Estimate
+from tb.library.recording import Recording
 
 INSTANCES = 4  # of a leaf that are recorded; the others are taken for their mean
 # Capacitance (fF) of the smallest inverter's pin: ASAP7's INVx1 at 7 nm, and on to other nodes the line through it and

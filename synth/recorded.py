@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hdl.emit import Emitted
 from synth import flow
 from synth.power import Power, chosen, circuits, measure
-from tb.activity import recordings
+from tb.library.activity_recorder import recordings
 
 
 def power(emitted: Emitted, play: Callable[[Emitted], object], options: dict, leaves=(), **measured) -> Power:

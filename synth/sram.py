@@ -27,7 +27,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from golden.params import check, check_ints
+from golden.function_params import check, check_ints
 from synth.technology import ZERO, Estimate, node
 
 ROW_OVERHEAD, COLUMN_OVERHEAD = 33, 26

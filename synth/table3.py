@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from golden.params import check
+from golden.function_params import check
 from hdl.emit import Emitted, params_of
-from hdl.lxe import Lxe
+from hdl.execution.lxe import Lxe
 from hdl.params import SystemParams
 from synth import technology
 from synth.emission import emitted

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden.params import check
+from golden.function_params import check
 from synth import nldm
 from synth.liberty import Library
 

@@ -47,7 +47,7 @@ class Path:
 
     delay : of the whole cycle, `setup` at its end included
     levels : cells between start and end; a leaf on the way counts as one
-    through : signals of the source between them, see `synth.source`
+    through : signals of the source between them, see `synth.source_names`
     """
 
     kind: str

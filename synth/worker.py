@@ -1,4 +1,4 @@
-"""One Yosys job, in a process of its own: a script that `synth.run` starts in the job's folder.
+"""One Yosys job, in a process of its own: a script that `synth.mapping` starts in the job's folder.
 
 Its output goes to the file `log` there. Reads `job.json`: {top, leaves, buffers: cells of the library, macro_bits,
 read: commands, legal: commands, flops: commands, gates: commands}; after `legal` flip-flops still drive the signals of
@@ -9,7 +9,7 @@ memories : {name: [width, words, read ports, write ports, single port]}
 netlist : {ports: {name: [direction, nets]}, cells: [[name, type, {pin: nets}]], names: {net: signal of the source},
     registers: {flip-flop: signal}, encoded: [signals that hold other codes than in the source],
     memories: {name: [parameters, {pin: nets}]}}; a net is a number, or "0" "1" "x"
-source : of the module before it was mapped, as `synth.source.through` wants it
+source : of the module before it was mapped, as `synth.source_names.through` wants it
 """
 
 import json

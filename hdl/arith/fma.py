@@ -14,7 +14,7 @@ NAN, INF = 0x7FC00000, 0x7F800000
 
 
 class Fma(wiring.Component):
-    """op_a * op_b + op_c, exact and rounded once to FP32: `golden.vector.fma`.
+    """op_a * op_b + op_c, exact and rounded once to FP32: `golden.arithmetic.vector.fma`.
 
     Stage 1: product, and which of product and addend has the larger exponent. Stage 2: the other one is shifted to it,
     what leaves the field being one sticky bit, and their magnitudes are added or subtracted. The field is long enough:
@@ -30,7 +30,7 @@ class Fma(wiring.Component):
     Latency: `LATENCY` = 3 cycles, of which the last is the register of `y`.
     Throughput: one a cycle; no back-pressure.
     Raises: nothing; it has no parameters.
-    Source: V-Rex section V-A (the VPE's lanes); rules: `golden.vector`.
+    Source: V-Rex section V-A (the VPE's lanes); rules: `golden.arithmetic.vector`.
 
     Parameters
     ----------

@@ -4,14 +4,14 @@ from amaranth import Cat, Module, Mux, Signal, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from golden.params import check
+from golden.function_params import check
 from hdl.named import reg
 
 BIAS = 127
 
 
 class Normaliser(wiring.Component):
-    """x * 2^(step * scale + offset) rounded once to FP32 by the rules of `golden.numerics`; a zero result is +0.
+    """x * 2^(step * scale + offset) rounded once to FP32 by `golden.arithmetic.numerics`; a zero result is +0.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class Normaliser(wiring.Component):
     Latency: 3 cycles (`LATENCY`): magnitude; coarse and fine normalisation; rounding.
     Throughput: one result a cycle, no back-pressure.
     Raises: `ParamError` for a width below 26.
-    Source: one normalisation as `golden.dot` has it; rounding to nearest, ties to even.
+    Source: one normalisation as `golden.arithmetic.dot` has it; rounding to nearest, ties to even.
     """
 
     LATENCY = 3

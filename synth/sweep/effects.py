@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from golden.params import ParamError
+from golden.function_params import ParamError
 from synth.sweep.database import Row
-from synth.sweep.evaluate import OBJECTIVES
+from synth.sweep.point_costs import OBJECTIVES
 from synth.sweep.points import Axis, Point, value
 
 # A size whose values cannot be told apart once they exceed what the trace fills: leaf -> result, what it counts.

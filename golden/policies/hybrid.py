@@ -1,0 +1,320 @@
+"""Hybrid memory: sink and recent blocks with physical eviction, and a state-space history branch beside attention.
+
+Source: "To Infinity and Beyond" (hybrid memory in vLLM), sections III to V. The branch's parameters are random, as in
+the paper: where it is on, error and agreement say nothing of a trained one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from golden.function_params import check, check_ints
+from golden.policies.block_allocator import HOLE, BlockPool, blocks_to_free, prefill, rewrite
+from golden.policies.policy import Block, Plan, Policy, Selected, Shape, Step, by_kv_head
+from golden.policies.state_space import HistoryBranch, State, StateSpaceParams
+
+EVICTIONS = ("rewrite", "compression", "mask")
+BRANCHES = ("random", "disabled")
+
+
+@dataclass(frozen=True)
+class HybridParams:
+    """Hybrid memory."""
+
+    block_tokens: int = 16  # tokens of a KV block
+    sink_blocks: int = 1  # first blocks of the stream, kept for good (NUM_SINK)
+    recent_blocks: int = 256  # last blocks, the one being filled included (NUM_RECENT); 4,096 tokens
+    eviction: str = "rewrite"  # Listing 1; compression: by token masks, the one that lost; mask: Eq. 1, frees nothing
+    ssm: str = "random"  # history branch with random parameters, as the paper's; disabled: none
+    state: StateSpaceParams = StateSpaceParams()
+    pool_blocks: int = 1 << 16  # blocks of the pool, out of memory beyond
+
+    def __post_init__(self):
+        check_ints(self)
+        for name in ("block_tokens", "recent_blocks", "pool_blocks"):
+            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        check(self.sink_blocks >= 0, "sink_blocks", self.sink_blocks, "must not be negative")
+        for name, allowed in (("eviction", EVICTIONS), ("ssm", BRANCHES)):
+            check(getattr(self, name) in allowed, name, getattr(self, name), f"must be one of {', '.join(allowed)}")
+
+    @property
+    def sink_tokens(self) -> int:
+        """Tokens of the sink blocks."""
+        return self.sink_blocks * self.block_tokens
+
+    @property
+    def recent_tokens(self) -> int:
+        """Most tokens of the recent blocks."""
+        return self.recent_blocks * self.block_tokens
+
+    def kept(self, n: int) -> np.ndarray:
+        """Sink and recent tokens of n, bool [n]: where Eq. 1 is 0."""
+        at = np.arange(n)
+        return (at < self.sink_tokens) | (at >= n - self.recent_tokens)
+
+
+class Manager:
+    """One request's block table over the stream, `StreamingVideoKVCacheManager` (section IV-B).
+
+    `extend` takes blocks for new tokens; `evict`, at the end of a step, follows the eviction of the parameters:
+
+    - rewrite (phase 2, Listing 1): the middle is freed, the table is sink + recent, never longer.
+    - compression (the variant that lost): the attention's token mask names the blocks without a kept token, the
+      scheduler frees those that nobody else holds, the worker zeroes them. The table keeps a hole for each: its length
+      grows on. A middle block that is shared is kept.
+    - mask (phase 1): nothing is freed.
+
+    `lengths` are the table's lengths as attention sees them after each step (a new one is a compiler's guard failure),
+    `handoffs` the messages attention to worker to scheduler to worker, `zeroed` the blocks cleared on the device.
+    """
+
+    def __init__(self, params: HybridParams, pool: BlockPool):
+        self.params, self.pool = params, pool
+        self.table: list[int] = []
+        self.numbers: list[int] = []  # which block of the stream each place of the table holds
+        self.tokens = 0
+        self.lengths: set[int] = set()
+        self.handoffs = 0
+        self.zeroed = 0
+
+    @property
+    def live(self) -> list[int]:
+        """Blocks that the request holds."""
+        return [block for block in self.table if block != HOLE]
+
+    def extend(self, tokens: int) -> None:
+        """Take blocks for `tokens` more; `PoolError` if the pool has not enough."""
+        size = self.params.block_tokens
+        begun, wanted = -(-self.tokens // size), -(-(self.tokens + tokens) // size)
+        self.table += self.pool.allocate(wanted - begun)
+        self.numbers += range(begun, wanted)
+        self.tokens += tokens
+
+    def evict(self) -> np.ndarray:
+        """End of a step; blocks of the stream that are gone, int64."""
+        p, before = self.params, self.numbers
+        gone: list[int] = []
+        if p.eviction == "rewrite":
+            self.table, middle = rewrite(self.pool, self.table, p.sink_blocks, p.recent_blocks)
+            last = p.sink_blocks + len(middle)
+            gone = before[p.sink_blocks : last]
+            self.numbers = before[: p.sink_blocks] + before[last:]
+        elif p.eviction == "compression" and len(self.table) > p.sink_blocks + p.recent_blocks:
+            named = blocks_to_free(p.kept(self.tokens), p.block_tokens).tolist()
+            gone = [i for i in named if self.table[i] != HOLE and self.pool.refs[self.table[i]] == 1]
+            self.pool.free([self.table[i] for i in gone])
+            for i in gone:
+                self.table[i] = HOLE
+            self.handoffs += 3
+            self.zeroed += len(gone)
+        self.lengths.add(len(self.table))
+        return np.array(gone, np.int64)
+
+
+def block_bytes(params: HybridParams, shape: Shape) -> int:
+    """Bytes of a KV block: K and V of its tokens, all layers and KV heads."""
+    return params.block_tokens * shape.layers * shape.kv_heads * shape.entry_bytes
+
+
+def state_pages(params: HybridParams, shape: Shape, width: int) -> int:
+    """KV pages that a layer's state takes, rounded up (`mamba_page_size_padded`, section IV-C).
+
+    State and KV blocks then share one pool without gaps: a block of the pool is one page of every layer.
+    """
+    if params.ssm == "disabled":
+        return 0
+    s = params.state
+    size = 4 * s.expand * width * (s.state + s.conv - 1)
+    return -(-size // (block_bytes(params, shape) // shape.layers))
+
+
+def memory(params: HybridParams, shape: Shape, width: int, steps: Sequence[int]) -> tuple[np.ndarray, int]:
+    """Device bytes, KV blocks and state, held after each step of so many tokens, and the peak (as Tables II and III).
+
+    Weights and activations are not in it. Full attention is eviction "mask" with ssm "disabled".
+    """
+    pool = BlockPool(params.pool_blocks)
+    pool.allocate(state_pages(params, shape, width))
+    manager = Manager(params, pool)
+    held = []
+    for tokens in steps:
+        manager.extend(tokens)
+        manager.evict()
+        held.append(pool.used)
+    size = block_bytes(params, shape)
+    return np.array(held, np.int64) * size, pool.peak * size
+
+
+class Hybrid(Policy):
+    """Attention over sink and recent blocks plus, added to it, a state-space branch over the whole stream.
+
+    Eviction is at the end of a block of the stream (section IV-B), so the block in flight is attended whole. Keys keep
+    the rotary positions they were stored with. Evicted tokens are represented by the branch's state; without a branch
+    (phase 2) they are pruned. In a decoder the branch reads the layer's input, its root mean square brought to 1, as
+    the paper's reads what the layer's norm gives (whose trained scale a policy does not see); a trace has none, so
+    there it reads the values instead, each KV head's once for every query head. Its parameters are random.
+
+    Counted: the branch's MACs as state; blocks whose reference count is checked as comparisons; whole KV blocks and the
+    padded state as device memory.
+    """
+
+    source = "hybrid memory III-C, IV, Eq. 1, Listings 1 and 2; random branch: no output quality"
+
+    def __init__(self, params: HybridParams, shape: Shape):
+        super().__init__(params, shape)
+        self.pool = BlockPool(params.pool_blocks)
+        self.manager = Manager(params, self.pool)
+        self.branches: list[HistoryBranch] = []
+        self.states: list[State] = []
+        self.waiting: list[np.ndarray | None] = [None] * shape.layers  # values that the branch has not read
+        self.padding = [0] * shape.layers  # tokens that the last block of a layer has room for
+
+    def plan(self, block: Block) -> Plan:
+        self.manager.extend(block.stop - block.start)
+        self.ledger.hold("device", -sum(self.padding) * self.shape.kv_heads * self.store.entry_bytes)
+        return Plan()
+
+    def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
+        room = -(int(tokens[-1]) + 1) % self.params.block_tokens
+        self.ledger.hold("device", room * self.shape.kv_heads * self.store.entry_bytes)
+        self.padding[layer] = room
+        self.waiting[layer] = v.repeat(self.shape.group, axis=1).reshape(len(v), -1)
+
+    def select(self, step: Step) -> Selected:
+        p, layer, start = self.params, step.layer, step.block.start
+        keep = self.store.on_device(layer)
+        if p.eviction != "rewrite":
+            keep = keep & np.concatenate([p.kept(start), np.ones(step.n - start, bool)])
+        y = self._history(layer, self.waiting[layer] if step.x is None else rms_norm(step.x, self.shape.epsilon))
+        return Selected(keep, add=None if y is None else y.reshape(step.q.shape))
+
+    def end(self, block: Block) -> None:
+        p = self.params
+        for layer, x in enumerate(self.waiting):
+            if x is not None:  # no query asked for it
+                self._history(layer, x)
+        if p.eviction == "compression":
+            self.ledger.work("compare", len(self.manager.live))
+        for first in (self.manager.evict() * p.block_tokens).tolist():
+            for layer in range(self.shape.layers):
+                self.store.drop(layer, slice(first, first + p.block_tokens), represented=p.ssm != "disabled")
+
+    def _history(self, layer: int, x: np.ndarray) -> np.ndarray | None:
+        """The branch's output [T, heads x head_size] for its input [T, width]."""
+        self.waiting[layer] = None
+        if self.params.ssm == "disabled":
+            return None
+        if not self.branches:
+            out, width = self.shape.heads * self.shape.head_size, x.shape[1]
+            self.branches = [HistoryBranch(self.params.state, width, out, i) for i in range(self.shape.layers)]
+            self.states = [branch.begin() for branch in self.branches]
+            pages = state_pages(self.params, self.shape, width)
+            self.pool.allocate(pages)
+            self.ledger.hold("device", pages * block_bytes(self.params, self.shape))
+        y, self.states[layer] = self.branches[layer](x, np.array([0, len(x)]), self.states[layer])
+        self.ledger.work("state", len(x) * self.branches[layer].macs)
+        return y
+
+
+def rms_norm(x: np.ndarray, epsilon: float) -> np.ndarray:
+    """Rows of x [T, width] over their root mean square; `epsilon` is that of the model's norms."""
+    return x / np.sqrt((x * x).mean(axis=1, keepdims=True) + np.float32(epsilon))
+
+
+class Backend:
+    """One layer of `HybridAttentionBackend` (section IV-C) for a batch of chunks of several sequences.
+
+    Every row attends to the last `window` tokens of its sequence, itself included; the branch reads all of it; the
+    outputs are summed. What is kept of a sequence between chunks does not grow: window - 1 keys and values, the state.
+    """
+
+    def __init__(self, branch: HistoryBranch, window: int):
+        check(window >= 1, "window", window, "must be at least 1")
+        self.branch, self.window = branch, window
+        self.states: dict[str, State] = {}
+        self.kv: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # [kv_heads, up to window - 1, head_size]
+
+    def __call__(
+        self, names: Sequence[str], cu_seqlens: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, x: np.ndarray
+    ) -> np.ndarray:
+        """Output [T, heads, head_size]; sequence names[b] has the rows cu_seqlens[b] to cu_seqlens[b + 1].
+
+        q [T, heads, head_size], k and v [T, kv_heads, head_size], x [T, width]. A new name begins from nothing.
+        """
+        check(len(set(names)) == len(names), "names", list(names), "a sequence may be in a batch once")
+        states = [self.states.get(name) or self.branch.begin() for name in names]
+        joined = State(np.concatenate([s.conv for s in states]), np.concatenate([s.h for s in states]))
+        out, after = self.branch(x, cu_seqlens, joined)
+        out = out.reshape(q.shape)
+        for i, name in enumerate(names):
+            rows = slice(cu_seqlens[i], cu_seqlens[i + 1])
+            self.states[name] = State(after.conv[i : i + 1], after.h[i : i + 1])
+            out[rows] += self._attend(name, q[rows], k[rows], v[rows])
+        return out
+
+    def end(self, name: str) -> None:
+        """Forget a sequence."""
+        del self.states[name], self.kv[name]
+
+    def _attend(self, name: str, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+        k, v = k.swapaxes(0, 1), v.swapaxes(0, 1)
+        if name in self.kv:
+            k, v = (np.concatenate([old, new], axis=1) for old, new in zip(self.kv[name], (k, v), strict=True))
+        n = k.shape[1]
+        first = max(0, n - self.window + 1)
+        self.kv[name] = k[:, first:].copy(), v[:, first:].copy()
+        return sliding_window(q, k, v, self.window)
+
+
+def sliding_window(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int) -> np.ndarray:
+    """Each of the last T of n tokens attends to `window` tokens up to itself; FP32 [T, heads, head_size].
+
+    q [T, heads, head_size], k and v [kv_heads, n, head_size]; scores scaled by head_size^-0.5.
+    """
+    t, heads, size = q.shape
+    kv_heads, n, _ = k.shape
+    rows = (n - t + np.arange(t)).repeat(heads // kv_heads)[:, None]
+    at = np.arange(n)
+    s = by_kv_head(q, kv_heads) @ k.swapaxes(1, 2) * np.float32(size**-0.5)
+    s[:, (at > rows) | (at <= rows - window)] = -np.inf
+    p = np.exp(s - s.max(axis=2, keepdims=True, initial=np.finfo(np.float32).min))
+    y = p / p.sum(axis=2, keepdims=True) @ v
+    return y.reshape(kv_heads, t, heads // kv_heads, size).swapaxes(0, 1).reshape(q.shape)
+
+
+class Client:
+    """The client of section IV-D: sink frames S, recent frames R, a request [S, R] for new frames, over a prefix cache.
+
+    Accumulate: new frames are appended to R. Shift: where R exceeds `window` frames, R <- R[-keep:]; keep = window is
+    the paper's rule, under which every request after the first full window shifts, so that only S and what stays in
+    front of the oldest recent frame hit. A smaller `keep` shifts once in window - keep frames. A prompt never exceeds
+    sink + window frames. A frame's tokens are named by frame and index; new frames fill S first.
+    """
+
+    def __init__(self, pool: BlockPool, sink: int, window: int, frame_tokens: int, block_tokens: int, keep: int):
+        check(sink >= 0, "sink", sink, "must not be negative")
+        check(1 <= keep <= window, "keep", keep, f"must be 1 to window = {window}")
+        self.pool, self.sink, self.window, self.keep = pool, sink, window, keep
+        self.frame_tokens, self.block_tokens = frame_tokens, block_tokens
+        self.frames = 0
+        self.recent: list[int] = []
+        self.shifts = 0
+        self.hits = 0  # tokens found in the prefix cache
+        self.computed = 0  # tokens that were not
+
+    def request(self, new: int) -> np.ndarray:
+        """Send `new` more frames; returns the frames of the prompt, int64."""
+        arrived = range(self.frames, self.frames + new)
+        self.frames += new
+        self.recent += [frame for frame in arrived if frame >= self.sink]
+        if len(self.recent) > self.window:
+            self.recent = self.recent[-self.keep :]
+            self.shifts += 1
+        prompt = np.array([*range(min(self.sink, self.frames)), *self.recent], np.int64)
+        tokens = (prompt[:, None] * self.frame_tokens + np.arange(self.frame_tokens)).ravel()
+        table, hits = prefill(self.pool, tokens, self.block_tokens)
+        self.pool.free(table[::-1])  # the request is answered; its end is given anew before its beginning
+        self.hits += hits
+        self.computed += len(tokens) - hits
+        return prompt

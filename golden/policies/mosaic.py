@@ -1,0 +1,383 @@
+"""Mosaic as a retrieval policy: nested visual-semantic clusters of the cache, maintained as the stream goes on."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from golden.function_params import check, check_ints
+from golden.policies.mosaic_clusters import Clusters, Threshold, kmeans, unit
+from golden.policies.policy import Block, Growing, Policy, PolicyError, Selected, Shape, Step, bf16
+
+PREFETCH = ("none", "query", "input")
+
+
+@dataclass(frozen=True)
+class MosaicParams:
+    """Mosaic. The paper states no value but 64 retrieved frames; these are set on the committed trace."""
+
+    ratio: float = 0.1  # of the offloaded entries, retrieved; 64 frames are 4 to 27 % of the paper's longest streams
+    breadth: float = 4.0  # the visual stage leaves at least this many times the retrieved entries to the semantic one
+    recent: int = 256  # local window: last tokens before a block, always attended, resident
+    build: int = 8  # frames from which the first clusters are made; until then all is resident
+    partition_frames: int = 2  # mean frames of a visual cluster when built
+    cluster_tokens: int = 8  # mean tokens of a semantic cluster when built
+    visual: Threshold = Threshold(0.06, 0.12)  # variance that a visual cluster may have
+    semantic: Threshold = Threshold(0.08, 0.16)  # variance that a semantic cluster may have
+    defer: bool = True  # split a cluster whose members are on the host when it is next retrieved, not at once
+    prefetch: str = "query"  # none; by this layer's query; by the next layer's, guessed from this layer's input
+    seed: int = 0  # of the K-means
+
+    def __post_init__(self):
+        check_ints(self)
+        check(0 <= self.ratio <= 1, "ratio", self.ratio, "must be 0 to 1")
+        check(self.breadth >= 1, "breadth", self.breadth, "must be at least 1")
+        check(self.recent >= 0, "recent", self.recent, "must not be negative")
+        for name in ("build", "partition_frames", "cluster_tokens"):
+            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        check(self.prefetch in PREFETCH, "prefetch", self.prefetch, f"must be one of {', '.join(PREFETCH)}")
+        check(self.seed >= 0, "seed", self.seed, "must not be negative")
+
+
+class Layer:
+    """What a layer knows: its semantic clusters, which entry is in which, and the sums behind the representatives.
+
+    An entry is a token's keys of all KV heads end to end, D wide; its direction is clustered. `cluster` [n]: of every
+    token, -1 for one that is not clustered; `buffered` [n]: it waits beside the invalid cluster for the split. `keys`
+    and `values` mirror what the store holds; entries are read there only while they are on the device.
+    """
+
+    def __init__(self, width: int):
+        self.clusters = Clusters(width)
+        self.cluster = np.zeros(0, np.int64)
+        self.buffered = np.zeros(0, bool)
+        self.keys, self.values = Growing(1, width), Growing(1, width)
+        self.sums = np.zeros((0, 2, width), np.float32)  # of keys and values
+        self.pending: list[np.ndarray] = []  # tokens of the frames that wait for their clusters
+        self.index_bytes = 0
+
+    def members(self, c: int) -> np.ndarray:
+        """Tokens of cluster c, buffered ones included."""
+        return np.flatnonzero(self.cluster == c)
+
+    def entries(self, tokens: np.ndarray) -> np.ndarray:
+        """Keys and values of tokens, [n, 2, D]."""
+        return np.stack([self.keys.data[0, tokens], self.values.data[0, tokens]], axis=1)
+
+    def directions(self, tokens: np.ndarray) -> np.ndarray:
+        """Unit keys of tokens, [n, D]."""
+        return unit(self.keys.data[0, tokens])
+
+    def place(self, tokens: np.ndarray, c: int) -> None:
+        """Tokens are the members of cluster c, all of them."""
+        self.cluster[tokens] = c
+        self.buffered[tokens] = False
+        total = self.entries(tokens).sum(axis=0)[None]
+        self.sums = np.concatenate([self.sums, total]) if c == len(self.sums) else self.sums
+        self.sums[c] = total
+
+    def create(self, tokens: np.ndarray, partition: int, k: int, seed: int) -> int:
+        """K-means of tokens into about k new clusters of a partition; returns the MACs."""
+        x = self.directions(tokens)
+        labels, ran = kmeans(x, k, seed)
+        for label in range(labels.max() + 1):
+            self.place(tokens[labels == label], self.clusters.add(x[labels == label], partition))
+        return ran * x.size * k
+
+    def split(self, tokens: np.ndarray, c: int, seed: int) -> tuple[list[int], int]:
+        """Cluster c, now with these tokens, becomes two (Algorithm 1, lines 4 to 6): clusters changed, and MACs."""
+        x = self.directions(tokens)
+        labels, ran = kmeans(x, 2, seed)
+        self.clusters.put(c, x[labels == 0])
+        self.place(tokens[labels == 0], c)
+        changed = [c]
+        if labels.any():
+            changed.append(self.clusters.add(x[labels == 1], int(self.clusters.partition[c])))
+            self.place(tokens[labels == 1], changed[1])
+        return changed, 2 * ran * x.size
+
+
+class Mosaic(Policy):
+    """Nested clusters are the units of transfer: chosen by representatives, first visual, then semantic ones.
+
+    Construction (V-B). Frames are clustered by the direction of their mean visual embedding, the entries of a visual
+    cluster's frames by the direction of their keys, in every layer on its own. The first `build` frames do it by
+    K-means; later ones join greedily. A frame that would break the variance threshold of its nearest visual cluster
+    opens one of its own, whose entries are clustered by K-means: they are on the device. A visual cluster is not split,
+    as the paper splits clusters of entries only. Where the first frame brings no visual embedding (a trace, text), the
+    mean direction of a frame's keys in the first recorded layer stands for it, all along.
+
+    Retrieval (V-C). The query is the mean of a block's queries, over rows and the query heads of a KV head; its score
+    is the dot product with a representative, the mean of a cluster's keys (Equation 1 without the scaling to length 1,
+    since it stands for them in attention, too). Queries do not live in the visual space: a visual cluster's
+    representative is the mean of its entries' keys in the layer. The best visual clusters with `breadth` times the
+    wanted entries remain, then the best semantic clusters in them until `ratio` of what is offloaded is reached; a
+    cluster is one piece. Representatives of the others, of keys and of values, are attended as they are, in order of
+    their clusters' mean token; not those of retrieved clusters, which would count twice. The prompt, the text and
+    the local window stay on the device.
+
+    Maintenance (VI, Algorithm 1). After a block, each entry goes to the nearest semantic cluster of its frame's visual
+    cluster. If Equation 5 is broken, the cluster is split at once where all of it is on the device. Else it is flagged
+    and the entry stays in a buffer on the device as a singleton; its representative is itself, so it is attended until,
+    at the next retrieval of the cluster, buffer and cluster are merged and split in two. What is not absorbed leaves
+    the cluster's statistics alone. Without `defer` the cluster is fetched (reason `index`) and split at once.
+
+    Prefetch (VII-B). A layer's query also chooses in the next layer, whose clusters are fetched (`prefetch`); the next
+    layer chooses with its own query and fetches what is missing (`fetch`, the completion step). `needed` and `covered`
+    count the tokens that layers after the first retrieved, and those of them that were there; what is attended does
+    not change. "query" is the text to the letter, though layers project queries on their own; "input" takes the next
+    layer's projection of this layer's input, where a decoder runs: what residual connections do keep alike.
+
+    `splits` and `deferred` count splits, and entries that went to the buffer. A new split's placement on the host is
+    the host's own copy and not counted.
+    """
+
+    source = "Mosaic V-VII, Eq. 1-5, Algorithm 1"
+
+    def __init__(self, params: MosaicParams, shape: Shape):
+        super().__init__(params, shape)
+        self.uses_ahead = params.prefetch == "input"
+        self.width = shape.kv_heads * shape.head_size
+        self.layers = [Layer(self.width) for _ in range(shape.layers)]
+        self.visual: Clusters | None = None  # the visual clusters, once built
+        self.embeddings: list[np.ndarray] = []  # of the frames, until built
+        self.by_keys: bool | None = None  # keys stand for visual embeddings; None before the first frame
+        self.embedding: np.ndarray | None = None  # of the frame that runs
+        self.framed = False  # the block that runs is a frame
+        self.splits = self.deferred = self.needed = self.covered = 0
+
+    def plan(self, block: Block):
+        self.framed = block.stage == "frame"
+        if self.framed:
+            if self.by_keys is None:
+                self.by_keys = block.visual is None
+            if not self.by_keys:
+                if block.visual is None:
+                    raise PolicyError(f"block {block.index}: a frame without visual embedding after some with it")
+                self.embedding = unit(block.visual.mean(axis=0))
+        return super().plan(block)
+
+    def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
+        state = self.layers[layer]
+        for growing, x in ((state.keys, k), (state.values, v)):
+            growing.append(x.reshape(1, len(tokens), -1))
+        state.cluster = np.concatenate([state.cluster, np.full(len(tokens), -1)])
+        state.buffered = np.concatenate([state.buffered, np.zeros(len(tokens), bool)])
+        if self.framed:
+            state.pending.append(tokens)
+            if layer == 0 and self.by_keys:
+                self.embedding = unit(state.directions(tokens).mean(axis=0))
+
+    def select(self, step: Step) -> Selected:
+        layer, state = step.layer, self.layers[step.layer]
+        query = self._query(step.q)
+        there = self.store.on_device(layer)[0].copy()
+        chosen = self._choose(layer, query)
+        wanted = chosen[state.cluster] & (state.cluster >= 0)
+        retrieved = wanted & self.store.on_host(layer)[0]
+        if layer:
+            self.needed += int(retrieved.sum())
+            self.covered += int((retrieved & there).sum())
+        self._fetch(layer, wanted, "fetch")
+        resident = ~self.store.on_host(layer)[0]
+        extra = self._representatives(layer, ~chosen)
+        for c in np.flatnonzero(chosen[:-1] & state.clusters.lazy):
+            self._split(layer, state.members(c), c)
+        if self.params.prefetch != "none" and layer + 1 < self.shape.layers:
+            if self.uses_ahead and step.ahead is not None:
+                self.ledger.work("prediction", step.x.size * self.shape.heads * self.shape.head_size)
+                query = self._query(step.ahead)
+            mask = self._choose(layer + 1, query)
+            self._fetch(layer + 1, mask[self.layers[layer + 1].cluster], "prefetch")
+        return Selected(
+            np.repeat((wanted | resident)[None], self.shape.kv_heads, 0), extra_k=extra[0], extra_v=extra[1]
+        )
+
+    def _query(self, q: np.ndarray) -> np.ndarray:
+        """A block's query [D]: the mean over rows and the query heads of a KV head."""
+        self.ledger.work("prediction", q.size)
+        return q.reshape(len(q), self.shape.kv_heads, self.shape.group, -1).mean(axis=(0, 2)).ravel()
+
+    def _fetch(self, layer: int, mask: np.ndarray, reason: str) -> None:
+        """Fetch tokens, a cluster in one piece; a mask shorter than the stream leaves out what has not arrived."""
+        state = self.layers[layer]
+        full = np.zeros(self.store.length, bool)
+        full[: len(mask)] = mask & (state.cluster >= 0)
+        missing = full & ~self.store.on_device(layer)[0]
+        pieces = len(np.unique(state.cluster[missing[: len(mask)]]))
+        self.store.fetch(layer, full, reason, pieces)
+
+    def _choose(self, layer: int, query: np.ndarray) -> np.ndarray:
+        """Two-stage retrieval: clusters to retrieve, bool [C + 1]; the last is False, for tokens without a cluster."""
+        state, p = self.layers[layer], self.params
+        clusters = state.clusters
+        chosen = np.zeros(len(clusters) + 1, bool)
+        host = self.store.on_host(layer)[0, : len(state.cluster)]
+        weight = np.bincount(state.cluster[host], minlength=len(clusters))
+        budget = int(np.ceil(p.ratio * weight.sum()))
+        if budget == 0:
+            return chosen
+        groups = int(clusters.partition.max()) + 1
+        held = np.bincount(clusters.partition, weights=weight, minlength=groups)
+        sums = np.zeros((groups, self.width), np.float32)
+        np.add.at(sums, clusters.partition, state.sums[:, 0])
+        total = np.bincount(clusters.partition, weights=clusters.size, minlength=groups)
+        keep = best(sums @ query / np.maximum(total, 1), held, p.breadth * budget)
+        at = np.flatnonzero(keep[clusters.partition])
+        score = state.sums[at, 0] @ query / clusters.size[at]
+        chosen[at[best(score, weight[at], budget)]] = True
+        self.ledger.work("prediction", (groups + len(at)) * self.width)
+        self.ledger.sort(groups)
+        self.ledger.sort(len(at))
+        return chosen
+
+    def _representatives(self, layer: int, left: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Mean keys and values [kv_heads, m, head_size] of clusters left on the host, in temporal order."""
+        state = self.layers[layer]
+        host = np.flatnonzero(self.store.on_host(layer)[0] & left[state.cluster])
+        if not len(host):
+            return None, None
+        at, inverse = np.unique(state.cluster[host], return_inverse=True)
+        time = np.bincount(inverse, weights=host) / np.bincount(inverse)
+        at = at[np.argsort(time, kind="stable")]
+        mean = bf16(state.sums[at] / state.clusters.size[at, None, None])
+        mean = mean.reshape(len(at), 2, self.shape.kv_heads, -1).transpose(1, 2, 0, 3)
+        return mean[0], mean[1]
+
+    def end(self, block: Block) -> None:
+        if self.framed:
+            self._frame()
+        old = np.arange(block.stop) < block.stop - self.params.recent
+        for layer, state in enumerate(self.layers):
+            going = old & (state.cluster >= 0) & ~state.buffered & ~self.store.on_host(layer)[0]
+            self.store.offload(layer, going, len(np.unique(state.cluster[going])))
+
+    def _frame(self) -> None:
+        """Cluster the frame that has run."""
+        p = self.params
+        if self.visual is None:
+            self.embeddings.append(self.embedding)
+            if len(self.embeddings) < p.build:
+                return
+            x = np.stack(self.embeddings)
+            groups = -(-len(x) // p.partition_frames)
+            labels, ran = kmeans(x, groups, p.seed)
+            self.visual = Clusters(x.shape[1])
+            for label in range(labels.max() + 1):
+                self.visual.add(x[labels == label])
+            self.ledger.work("index", ran * x.size * groups)
+            self.embeddings = []
+            for layer, state in enumerate(self.layers):
+                for label in range(labels.max() + 1):
+                    parts = [t for t, own in zip(state.pending, labels, strict=True) if own == label]
+                    self._create(layer, np.concatenate(parts), label)
+        else:
+            partition, opened = self._visit(self.embedding)
+            for layer, state in enumerate(self.layers):
+                if opened:
+                    self._create(layer, state.pending[0], partition)
+                else:
+                    self._assign(layer, state.pending[0], partition)
+        width = 2 * len(self.embedding) + 8  # BF16 centroid, FP32 variance, size
+        for layer, state in enumerate(self.layers):
+            state.pending = []
+            # BF16 centroid, mean key and value, variance and size; the visual cluster's mean key; 4 bytes a token.
+            size = len(state.clusters) * (6 * self.width + 8) + len(self.visual) * 2 * self.width
+            size += 4 * int((state.cluster >= 0).sum()) + (len(self.visual) * width if layer == 0 else 0)
+            self.ledger.hold("device", size - state.index_bytes)
+            state.index_bytes = size
+
+    def _visit(self, x: np.ndarray) -> tuple[int, bool]:
+        """Visual cluster of a frame, and whether it is new."""
+        groups: list[int] = []
+
+        def opens(_, __) -> list[int]:
+            groups.append(self.visual.add(x[None]))
+            return groups
+
+        before = len(self.visual)
+        self.ledger.work("index", before * len(x))
+        self.ledger.work("compare", before + 1)
+        self.visual.assign(x[None], np.zeros(1, int), self.params.visual, lambda _, c: groups.append(c), opens)
+        return groups[0], len(self.visual) > before
+
+    def _create(self, layer: int, tokens: np.ndarray, partition: int) -> None:
+        k = -(-len(tokens) // self.params.cluster_tokens)
+        self.ledger.work("index", self.layers[layer].create(tokens, partition, k, self.params.seed))
+
+    def _assign(self, layer: int, tokens: np.ndarray, partition: int | np.ndarray) -> None:
+        """Greedy online assignment of tokens of one or more frames, of one visual cluster or one each."""
+        state = self.layers[layer]
+        clusters = state.clusters
+        partition = np.broadcast_to(partition, len(tokens))
+
+        def absorbed(i: int, c: int) -> None:
+            state.cluster[tokens[i]] = c
+            state.sums[c] += state.entries(tokens[i : i + 1])[0]
+
+        def invalid(i: int, c: int) -> list[int]:
+            members = np.append(state.members(c), tokens[i])
+            away = self.store.on_host(layer)[0, members].any()
+            if away and self.params.defer:
+                clusters.lazy[c] = True
+                state.cluster[tokens[i]], state.buffered[tokens[i]] = c, True
+                self.deferred += 1
+                return []
+            if away:
+                mask = np.zeros(self.store.length, bool)
+                mask[members] = True
+                self.store.fetch(layer, mask, "index", 1)
+            changed = self._split(layer, members, c)
+            self.store.release(layer)
+            return changed
+
+        looked = sum(int((clusters.partition == own).sum()) for own in partition)
+        self.ledger.work("index", (looked + 3 * len(tokens)) * self.width)
+        self.ledger.work("compare", looked + len(tokens))
+        clusters.assign(state.directions(tokens), partition, self.params.semantic, absorbed, invalid)
+
+    def _split(self, layer: int, tokens: np.ndarray, c: int) -> list[int]:
+        """Split a cluster into two, its tokens on the device; returns the clusters that changed."""
+        if not self.store.on_device(layer)[0, tokens].all():
+            raise PolicyError(f"cluster {c} of layer {layer} is split without having its tokens")
+        changed, macs = self.layers[layer].split(tokens, c, self.params.seed)
+        self.splits += 1
+        self.ledger.work("index", macs)
+        return changed
+
+
+def best(score: np.ndarray, weight: np.ndarray, enough: float) -> np.ndarray:
+    """The highest scores, of those with a weight, whose weights first reach `enough`; bool."""
+    order = np.argsort(-score, kind="stable")
+    order = order[weight[order] > 0]
+    before = np.cumsum(weight[order]) - weight[order]
+    out = np.zeros(len(score), bool)
+    out[order[before < enough]] = True
+    return out
+
+
+def batched_attention(steps: list[Step], chosen: list[Selected]) -> np.ndarray:
+    """Batched execution (VII-A): attention of all frames at once under one mask, [T, heads, head_size].
+
+    Frame f may see what it selected among the tokens up to each row, and its own representatives; nothing of a later
+    frame. It equals the frames one by one but for the order of sums. Scores of pairs that the mask removes are
+    computed and thrown away, as in a dense kernel.
+    """
+    last = steps[-1]
+    q, rows = np.concatenate([s.q for s in steps]), np.concatenate([s.rows for s in steps])
+    frame = np.repeat(np.arange(len(steps)), [len(s.q) for s in steps])
+    extras = [np.zeros_like(last.k[:, :0]) if c.extra_k is None else c.extra_k for c in chosen]
+    extra_values = [np.zeros_like(last.v[:, :0]) if c.extra_v is None else c.extra_v for c in chosen]
+    owner = np.repeat(np.arange(len(steps)), [e.shape[1] for e in extras])
+    out = np.zeros_like(q)
+    for g in range(len(last.k)):
+        keys = np.concatenate([*[e[g] for e in extras], last.k[g]])
+        values = np.concatenate([*[e[g] for e in extra_values], last.v[g]])
+        selected = np.stack([np.pad(c.keep[g], (0, last.n - c.keep.shape[1])) for c in chosen])
+        seen = selected[frame] & (np.arange(last.n) <= rows[:, None])
+        mask = np.concatenate([owner == frame[:, None], seen], axis=1)
+        group = q.shape[1] // len(last.k)
+        part = slice(g * group, (g + 1) * group)
+        s = np.where(mask[:, None], q[:, part] @ keys.T * np.float32(q.shape[2] ** -0.5), -np.inf)
+        p = np.exp(s - s.max(axis=2, keepdims=True))
+        out[:, part] = p / p.sum(axis=2, keepdims=True) @ values
+    return out

@@ -1,0 +1,158 @@
+"""Mosaic's clusters: cosine K-means, online assignment with running statistics, the size-adaptive threshold.
+
+Sources: `mosaic.txt` V-B, V-C, VI-A. The formulas of Equations 1 to 5 are lost in the text and re-derived here. With
+unit vectors x_1 ... x_n of a cluster, its centroid r, its variance s and a newcomer x:
+
+    (1)  r  = 1/n sum x_i
+    (2)  s  = 1/n sum |x_i - r|^2
+    (3)  r' = 1/(n+1) (n r + x) = r + (x - r) / (n + 1)
+    (4)  s' = n/(n+1) (s + |x - r|^2 / (n + 1))
+    (5)  t(n) = small + (large - small) (1 - exp(-n / rate))
+
+(4): sum |x_i - r'|^2 = n s + n |r - r'|^2, as the x_i - r sum to 0, and r - r' = -(x - r) / (n + 1). The newcomer
+adds |x - r'|^2 = n^2 / (n + 1)^2 |x - r|^2. Together n s + (n + n^2) / (n + 1)^2 |x - r|^2, which is
+n s + n / (n + 1) |x - r|^2; divided by n + 1 this is (4). For unit vectors (2) is 1 - |r|^2, a check that needs no
+members.
+
+(5): the text names size, a stricter threshold for small clusters, a looser one for large clusters and a transition
+rate, and says that the threshold relaxes as the cluster grows: it rises from the one to the other and saturates, which
+the exponential does with as many constants. (The text's "small clusters should not be split aggressively" would be a
+falling threshold and contradicts the rest of its paragraph.)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from golden.function_params import check
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Variance that a cluster of n members may have, Equation 5."""
+
+    small: float  # for small clusters, the stricter one
+    large: float  # for large clusters
+    rate: float = 16.0  # members at which 63 % of the way is gone
+
+    def __post_init__(self):
+        check(self.small >= 0, "small", self.small, "must not be negative")
+        check(self.large >= self.small, "large", self.large, f"must be at least small = {self.small}")
+        check(self.rate > 0, "rate", self.rate, "must be above 0")
+
+    def __call__(self, size: int) -> float:
+        """The threshold of a cluster of `size` members."""
+        return self.small + (self.large - self.small) * (1 - np.exp(-size / self.rate))
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    """Vectors [..., D] scaled to length 1, FP32; a zero vector stays."""
+    x = np.asarray(x, np.float32)
+    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), np.float32(1e-30))
+
+
+def kmeans(x: np.ndarray, k: int, seed: int, iterations: int = 10) -> tuple[np.ndarray, int]:
+    """Cosine K-means of unit vectors [n, D]: labels int64 [n], from 0 without gaps, and the iterations that ran.
+
+    The first centres are drawn with probability 1 - cosine to the nearest one drawn (K-means++), from a generator of
+    its own, so a result depends on nothing but the arguments. A centre is the direction of its members' mean. It
+    ends when no label changes. There may be fewer than k clusters: never more than different vectors.
+    """
+    rng = np.random.default_rng(seed)
+    n = len(x)
+    centres = x[[rng.integers(n)]]
+    far = 1 - x @ centres[0]
+    while len(centres) < min(k, n):
+        weight = np.where(far > 1e-6, far, 0).astype(np.float64)  # less is the rounding of equal vectors
+        if not weight.any():
+            break
+        centres = np.concatenate([centres, x[[rng.choice(n, p=weight / weight.sum())]]])
+        far = np.minimum(far, 1 - x @ centres[-1])
+    ran, labels = 0, np.full(n, -1)
+    while ran < iterations:
+        ran += 1
+        new = (x @ centres.T).argmax(axis=1)
+        if np.array_equal(new, labels):
+            break
+        labels = new
+        sums = np.zeros_like(centres)
+        np.add.at(sums, labels, x)
+        centres = np.where((np.bincount(labels, minlength=len(centres)) > 0)[:, None], unit(sums), centres)
+    return np.unique(labels, return_inverse=True)[1], ran
+
+
+class Clusters:
+    """Centroid, variance and size of clusters of unit vectors, each in a partition, kept without the members.
+
+    `mean` [C, D] and `variance` [C] FP32, `size` and `partition` int64 [C], `lazy` bool [C]: flagged for a split.
+    """
+
+    def __init__(self, width: int):
+        self.mean = np.zeros((0, width), np.float32)
+        self.variance = np.zeros(0, np.float32)
+        self.size = np.zeros(0, np.int64)
+        self.partition = np.zeros(0, np.int64)
+        self.lazy = np.zeros(0, bool)
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def add(self, members: np.ndarray, partition: int = 0) -> int:
+        """A new cluster of unit vectors [n, D]; returns its number."""
+        self.mean = np.concatenate([self.mean, np.zeros_like(members[:1])])
+        self.variance = np.append(self.variance, np.float32(0))
+        self.size = np.append(self.size, 0)
+        self.partition = np.append(self.partition, partition)
+        self.lazy = np.append(self.lazy, False)
+        self.put(len(self) - 1, members)
+        return len(self) - 1
+
+    def put(self, c: int, members: np.ndarray) -> None:
+        """Equations 1 and 2: statistics of cluster c from its members [n, D], its lazy flag down."""
+        self.mean[c] = members.mean(axis=0, dtype=np.float64)
+        self.variance[c] = ((members - self.mean[c]) ** 2).sum(axis=1, dtype=np.float64).mean()
+        self.size[c] = len(members)
+        self.lazy[c] = False
+
+    def grown(self, c: int, x: np.ndarray) -> float:
+        """Equation 4: variance of cluster c with x [D] in it."""
+        n, d = int(self.size[c]), x - self.mean[c]
+        return n / (n + 1) * (float(self.variance[c]) + float(d @ d) / (n + 1))
+
+    def absorb(self, c: int, x: np.ndarray) -> None:
+        """Equations 3 and 4: take x [D] into cluster c."""
+        self.variance[c] = self.grown(c, x)
+        self.mean[c] += (x - self.mean[c]) / np.float32(self.size[c] + 1)
+        self.size[c] += 1
+
+    def similarity(self, x: np.ndarray, which: slice | np.ndarray = slice(None)) -> np.ndarray:
+        """Cosine of unit vectors [T, D] and centroids, [T, C]."""
+        return x @ unit(self.mean[which]).T
+
+    def assign(
+        self,
+        x: np.ndarray,
+        partition: np.ndarray,
+        threshold: Threshold,
+        absorbed: Callable[[int, int], None],
+        invalid: Callable[[int, int], list[int]],
+    ) -> None:
+        """Greedy online assignment of unit vectors x [T, D], which belong to partitions [T], in order.
+
+        Each goes to the most similar centroid of its partition. Under the threshold it is absorbed; else the cluster
+        is invalid: `invalid(i, c)` refines it or defers that, and returns the clusters that it changed. The
+        similarities of all T to the centroids are one matrix product, then only the columns of changed centroids are
+        computed anew: many frames can be given at once, with the result of giving them one by one.
+        """
+        close = self.similarity(x)
+        for i, own in enumerate(partition.tolist()):
+            c = int(np.where(self.partition == own, close[i], -np.inf).argmax())
+            if self.grown(c, x[i]) <= threshold(int(self.size[c]) + 1):
+                self.absorb(c, x[i])
+                absorbed(i, c)
+                changed = [c]
+            else:
+                changed = invalid(i, c)
+            close = np.pad(close, ((0, 0), (0, len(self) - close.shape[1])))
+            close[i + 1 :, changed] = self.similarity(x[i + 1 :], np.array(changed, np.int64))

@@ -1,0 +1,92 @@
+"""4-bit KV quantisation in the manner of Oaken, the accelerator that V-Rex compares with (section VI-B, Fig. 15)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from golden.function_params import check, check_ints
+from golden.policies.policy import History, Policy, Selected, Shape, Step, bf16
+
+
+@dataclass(frozen=True)
+class OakenParams:
+    """Oaken's groups of values."""
+
+    outer: float = 0.04  # share of values of the largest magnitude, stored apart
+    inner: float = 0.06  # share of values of the smallest magnitude, stored apart
+    bits: int = 4  # of a value of the middle group, sign included; outer and inner values have one more
+    calibrate: int = 128  # tokens from which a layer's thresholds are made; they follow the stream until then
+
+    def __post_init__(self):
+        check_ints(self)
+        for name in ("outer", "inner"):
+            check(0 <= getattr(self, name) < 0.5, name, getattr(self, name), "must be at least 0 and below 0.5")
+        check(2 <= self.bits <= 8, "bits", self.bits, "must be 2 to 8")
+        check(self.calibrate >= 1, "calibrate", self.calibrate, "must be at least 1")
+
+
+class Oaken(Policy):
+    """Full attention over quantised K and V that stay on the device.
+
+    Thresholds on the magnitude part the values of a layer's keys, and of its values, into an inner, a middle and an
+    outer group. Group shift: the middle and the outer group are brought to the origin by their lower threshold. Each is
+    quantised uniformly, sign and magnitude, with a scale per token and group (the largest shifted magnitude, BF16).
+    Fused dense and sparse storage: every value has `bits` bits, one of the outer and inner groups 8 bits more (6 of
+    index, 1 of group, 1 more of code). The original profiles its thresholds offline; here the first tokens do, and
+    with magnitudes instead of two signed thresholds. Rounding is to the middle of a step.
+    """
+
+    source = "Oaken, V-Rex [13] and VI-B, Fig. 15"
+
+    def __init__(self, params: OakenParams, shape: Shape):
+        super().__init__(params, shape, -(-2 * shape.head_size * params.bits // 8))
+        self.stored = [History(shape) for _ in range(shape.layers)]
+        self.seen: list[list[np.ndarray]] = [[] for _ in range(shape.layers)]  # [2, values] magnitudes to calibrate on
+        self.limits = [np.zeros((2, 2))] * shape.layers  # a layer's K and V: inner and outer threshold
+
+    def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
+        if self.seen[layer] is not None:
+            self._calibrate(layer, k, v)
+        inner, outer = self.limits[layer].repeat(len(k), axis=0).T[:, :, None]
+        done, apart = quantise(np.concatenate([k, v]), inner, outer, self.params.bits)
+        self.stored[layer].write(tokens, *np.split(done, 2), self.store.length)
+        sparse = np.count_nonzero(apart)
+        self.ledger.hold("device", sparse + 2 * 3 * 2 * len(tokens))  # bytes of sparse values; three BF16 scales
+        self.ledger.work("compare", 2 * (k.size + v.size))
+        self.ledger.work("elementwise", 2 * (k.size + v.size))  # shift and scale
+
+    def select(self, step: Step) -> Selected:
+        stored = self.stored[step.layer]
+        self.ledger.work("elementwise", 2 * (stored.k.size + stored.v.size))  # every read scales and shifts back
+        return Selected(self.store.on_device(step.layer), stored.k, stored.v)
+
+    def _calibrate(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
+        p = self.params
+        self.seen[layer].append(np.abs(np.stack([k.reshape(len(k), -1), v.reshape(len(v), -1)])))
+        seen = np.concatenate(self.seen[layer], axis=1)
+        self.limits[layer] = np.quantile(seen.reshape(2, -1), [p.inner, 1 - p.outer], axis=1).T
+        self.ledger.sort(seen.size // 2, 2)
+        if seen.shape[1] >= p.calibrate:
+            self.seen[layer] = None
+
+
+def quantise(
+    x: np.ndarray, inner: float | np.ndarray, outer: float | np.ndarray, bits: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """What quantised `x` [T, ...] reads back as, BF16 values in FP32, and which values are stored apart (bool).
+
+    Thresholds are of all rows or [T, 1].
+    """
+    flat = x.reshape(len(x), -1)
+    size = np.abs(flat)
+    out, apart = np.zeros_like(flat), np.zeros(flat.shape, bool)
+    for low, high, width in ((0.0, inner, bits + 1), (inner, outer, bits), (outer, np.inf, bits + 1)):
+        group = (size >= low) & (size < high)
+        shifted = (size - np.float32(low)) * group
+        levels = 1 << (width - 1)
+        top = bf16(shifted.max(axis=1, keepdims=True, initial=0))
+        step = np.maximum(top, np.float32(1e-30)) / levels
+        code = np.minimum(np.floor(shifted / step), levels - 1)
+        np.copyto(out, (code + np.float32(0.5)) * step + np.float32(low), where=group)
+        apart |= group & (width > bits)
+    return bf16(np.copysign(out, flat)).reshape(x.shape), apart.reshape(x.shape)

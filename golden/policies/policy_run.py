@@ -1,0 +1,220 @@
+"""A policy's run over a stream, block by block: on a recorded trace, or inside a real decoder.
+
+Both give a `Record` a block. A run pickles: what is loaded goes on as if it had never stopped.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from golden.function_params import check
+from golden.inputs.decoder import Decoder
+from golden.inputs.trace import Trace
+from golden.policies.policy import (
+    STAGES,
+    Block,
+    History,
+    Policy,
+    PolicyError,
+    Selected,
+    Shape,
+    Step,
+    attention,
+    bf16,
+)
+
+
+@dataclass
+class Record:
+    """What a policy did in one block. Arrays by layer and KV head; nan where a layer had no query."""
+
+    index: int
+    stage: str
+    start: int
+    stop: int
+    rows: int  # tokens whose queries ran
+    kept: np.ndarray  # [layers, kv_heads] earlier tokens attended
+    fetched: np.ndarray  # [layers, kv_heads] tokens attended that were fetched from the host
+    error: np.ndarray  # [layers] |y - y_full| / |y_full| of the attention output over the same q, k and v
+    totals: dict[str, int] = field(default_factory=dict)  # the ledger's, since the stream began
+    census: dict[str, int] = field(default_factory=dict)  # where the stream's entries are (`Store.census`)
+    choices: list[int] = field(default_factory=list)  # most likely next token of each row, where a decoder ran
+    losses: list[float] = field(default_factory=list)  # nats of the next token of each row, where targets were given
+
+
+class Run:
+    """A policy over a stream: its histories, the tokens so far (`length`) and the records."""
+
+    def __init__(self, policy: Policy):
+        self.policy = policy
+        self.shape = policy.shape
+        self.histories = [History(self.shape) for _ in range(self.shape.layers)]
+        self.length = 0
+        self.known = np.zeros(0, bool)  # [length]: tokens with keys and values; the others were pruned by a plan
+        self.records: list[Record] = []
+
+    def begin(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ask for the plan: admitted tokens, all rows (refreshed first), and their positions."""
+        check(block.start == self.length, "block.start", block.start, f"the stream has {self.length} tokens")
+        check(block.stage in STAGES, "stage", block.stage, f"must be one of {', '.join(STAGES)}")
+        check(block.stop > block.start, "block.stop", block.stop, f"must be above start = {block.start}")
+        self.length = block.stop
+        self.policy.store.arrive(block.stop)
+        plan = self.policy.plan(block)
+        admit = block.tokens if plan.admit is None else block.tokens[plan.admit]
+        rows = np.concatenate([plan.refresh, admit]).astype(np.int64)
+        if (np.diff(rows) <= 0).any() or (rows < 0).any():
+            raise PolicyError(f"rows {rows.tolist()} of {type(self.policy).__name__}: must rise, refreshed before new")
+        self.known = np.concatenate([self.known, np.isin(block.tokens, admit)])
+        if not self.known[block.start :].all():
+            for layer in range(self.shape.layers):
+                self.policy.store.drop(layer, ~self.known)
+        nothing = np.full((self.shape.layers, self.shape.kv_heads), np.nan)
+        self.records.append(
+            Record(
+                block.index,
+                block.stage,
+                block.start,
+                block.stop,
+                len(rows),
+                nothing,
+                nothing.copy(),
+                nothing[:, 0].copy(),
+            )
+        )
+        return admit, rows, rows if plan.positions is None else np.asarray(plan.positions)
+
+    def take(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
+        """K and V [T, kv_heads, head_size] of tokens of a layer arrive."""
+        self.histories[layer].write(tokens, k, v, self.length)
+        self.policy.store.append(layer, tokens)
+        self.policy.append(layer, tokens, k, v)
+
+    def attend(self, step: Step) -> np.ndarray:
+        """Output of a layer's light attention, [T, heads, head_size] FP32."""
+        policy, store, layer = self.policy, self.policy.store, step.layer
+        chosen = policy.select(step)
+        missing = np.argwhere(chosen.keep & ~store.readable(layer, step.block))
+        if len(missing):
+            head, token = missing[0].tolist()
+            name = type(policy).__name__
+            raise PolicyError(f"{name} attends to token {token} of layer {layer}, head {head}, without having it")
+        turns = None if self.shape.frequencies is None else self.shape.frequencies[layer]
+        y, macs = attention(step.q, step.k, step.v, step.rows, chosen, turns)
+        policy.ledger.work("attention", macs)
+        record, old = self.records[-1], np.arange(step.n) < step.block.start
+        record.kept[layer] = (chosen.keep & old).sum(axis=1)
+        record.fetched[layer] = (chosen.keep & store.on_host(layer) & store.on_device(layer)).sum(axis=1)
+        record.error[layer] = self._error(step, chosen, y)
+        store.release(layer)
+        return y
+
+    def _error(self, step: Step, chosen: Selected, y: np.ndarray) -> float:
+        everything = Selected(np.broadcast_to(self.known, chosen.keep.shape))
+        exact = all(getattr(chosen, name) is None for name in ("k", "v", "turn", "extra_k", "add"))
+        if exact and np.array_equal(chosen.keep, everything.keep):
+            return 0.0
+        full, _ = attention(step.q, step.k, step.v, step.rows, everything)
+        return float(np.linalg.norm(y - full) / np.linalg.norm(full))
+
+    def finish(self, block: Block) -> Record:
+        """The block is over."""
+        self.policy.end(block)
+        self.records[-1].totals = self.policy.ledger.totals()
+        self.records[-1].census = self.policy.store.census()
+        return self.records[-1]
+
+
+class TraceRun(Run):
+    """A policy over a recorded trace (`golden.inputs.trace`). Layers are the recorded ones, numbered from 0.
+
+    Queries and keys are those of full attention, whatever the policy chose before, and stay where they were recorded:
+    a plan's `refresh` and `positions` move nothing here. Pruned tokens have neither rows nor keys.
+    """
+
+    def __init__(self, policy: Policy, trace: Trace):
+        super().__init__(policy)
+        check(trace.v is not None, "trace", "without values", "record it without --no-values")
+
+    def step(self, trace: Trace, block: Block) -> Record:
+        """One block."""
+        admit, _, _ = self.begin(block)
+        asked = block.start >= trace.first_query
+        for layer in range(self.shape.layers):
+            k, v = (a[layer, admit].astype(np.float32) for a in (trace.k, trace.v))
+            self.take(layer, admit, k, v)
+            if asked and len(admit):
+                q = trace.q[layer, admit - trace.first_query].astype(np.float32)
+                history = self.histories[layer]
+                self.attend(Step(layer, block, admit, q, history.k, history.v))
+        return self.finish(block)
+
+
+class DecoderRun(Run):
+    """A policy inside a real decoder, whose attention is the policy's light attention, all layers and heads.
+
+    Q, K and V are rounded to BF16, as the cache and the queries of the paper are; the rest of the decoder runs in FP32.
+    Hidden states carry what the policy lost into later layers and tokens. `embeddings` keeps the decoder's input of all
+    tokens, from which a plan's `refresh` computes K and V anew.
+    """
+
+    def __init__(self, policy: Policy, width: int):
+        super().__init__(policy)
+        self.embeddings = np.zeros((0, width), np.float32)
+
+    def step(self, decoder: Decoder, block: Block, x: np.ndarray, targets: np.ndarray | None = None) -> Record:
+        """One block with the embeddings `x` [T, width].
+
+        `targets` [T] are the tokens that follow, -1 for whatever the decoder chooses: the record then holds the choice
+        and the loss at each admitted one, else the choice after the last. The end of the answer is never chosen.
+        """
+        admit, rows, positions = self.begin(block)
+        self.embeddings = np.concatenate([self.embeddings, x])
+        x = self.embeddings[rows]
+        for layer in range(self.shape.layers if len(rows) else 0):
+            q, k, v = (bf16(a) for a in decoder.qkv(layer, x, positions))
+            self.take(layer, rows, k, v)
+            ahead = None
+            if self.policy.uses_ahead and layer + 1 < self.shape.layers:
+                ahead = bf16(decoder.qkv(layer + 1, x, positions)[0])
+            history = self.histories[layer]
+            y = self.attend(Step(layer, block, rows, q, history.k, history.v, x, ahead))
+            x = decoder.after_attention(layer, x, y)
+            self.policy.ledger.work(
+                "linear", len(rows) * sum(w.size for w in decoder.layers[layer].values() if w.ndim == 2)
+            )
+        if len(admit):
+            self._predict(decoder, x[-len(admit) :], admit - block.start, targets)
+        return self.finish(block)
+
+    def _predict(self, decoder: Decoder, hidden: np.ndarray, at: np.ndarray, targets: np.ndarray | None) -> None:
+        logits = decoder.logits(hidden if targets is not None else hidden[-1:]).astype(np.float64)
+        allowed = logits.copy()
+        allowed[:, decoder.end] = -np.inf
+        choices = allowed.argmax(axis=1)
+        self.records[-1].choices = choices.tolist()
+        if targets is not None:
+            top = logits.max(axis=1)
+            total = np.log(np.exp(logits - top[:, None]).sum(axis=1)) + top
+            token = np.where(targets[at] < 0, choices, targets[at])
+            self.records[-1].losses = (total - logits[np.arange(len(logits)), token]).tolist()
+
+
+def decoder_shape(decoder: Decoder) -> Shape:
+    """The shape of a decoder's loaded layers."""
+    layers = len(decoder.layers)
+    turns = (tuple(decoder.frequencies),) * layers
+    return Shape(layers, decoder.heads, decoder.kv_heads, decoder.head_size, turns, float(decoder.epsilon))
+
+
+def shape_of(trace: Trace) -> Shape:
+    """The shape of a trace's recorded layers; what the trace does not say of its model is None."""
+    known = () if trace.model is None else (trace.model.turns, trace.model.epsilon)
+    return Shape(len(trace.layers), trace.heads, trace.kv_heads, trace.head_size, *known)
+
+
+def blocks(trace: Trace) -> Iterator[Block]:
+    """The blocks of a trace, one a segment."""
+    for i, ((start, stop), stage) in enumerate(zip(trace.spans(), trace.stages.tolist(), strict=True)):
+        yield Block(i, STAGES[stage], start, stop)

@@ -1,0 +1,71 @@
+"""Every retrieval policy by name."""
+
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any
+
+from golden.function_params import READINGS, check
+from golden.policies import baselines, codecsight_policy, hybrid, infinigen, mosaic, oaken, resv_policy
+from golden.policies.policy import Policy, Shape
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A policy with the parameters that its name stands for."""
+
+    policy: type[Policy]
+    params: Any
+
+    def build(self, shape: Shape) -> Policy:
+        """A fresh one for a model."""
+        return self.policy(self.params, shape)
+
+
+POLICIES = {
+    "full": Entry(baselines.Full, baselines.FullParams()),
+    "flexgen": Entry(baselines.Full, baselines.FullParams(offload=True)),
+    "infinigen": Entry(infinigen.InfiniGen, infinigen.InfiniGenParams()),
+    "infinigenp": Entry(infinigen.InfiniGen, infinigen.InfiniGenParams(frame_ratio=0.508)),
+    "rekv": Entry(baselines.ReKV, baselines.ReKVParams()),
+    "streamingllm": Entry(baselines.Streaming, baselines.StreamingParams()),
+    "oaken": Entry(oaken.Oaken, oaken.OakenParams()),
+    "codecsight": Entry(codecsight_policy.CodecSightPolicy, codecsight_policy.CodecSightParams()),
+    "mosaic": Entry(mosaic.Mosaic, mosaic.MosaicParams()),
+    "mosaic-eager": Entry(mosaic.Mosaic, mosaic.MosaicParams(defer=False)),
+    "hybrid": Entry(hybrid.Hybrid, hybrid.HybridParams()),
+}
+# ReSV and the other readings of its paper: "resv", "resv-equations", ...
+POLICIES |= {
+    name if name == "resv" else f"resv-{name}": Entry(resv_policy.ReSVPolicy, resv_policy.ReSVPolicyParams(params))
+    for name, params in READINGS.items()
+}
+ALL = tuple(name for name in POLICIES if name not in ("resv-equations", "resv-exact", "resv-first"))  # of --policy all
+
+
+def entry(name: str) -> Entry:
+    """The entry `name`; `ParamError` lists the valid names."""
+    check(name in POLICIES, "policy", name, f"must be one of {', '.join(POLICIES)}")
+    return POLICIES[name]
+
+
+def override(params: Any, assignments: dict[str, str], prefix: str = "") -> Any:
+    """Parameters with fields set from text, "resv.th_hd" for a field of a field; `ParamError` for what cannot be."""
+    own: dict[str, Any] = {}
+    inner: dict[str, dict[str, str]] = {}
+    for path, text in assignments.items():
+        name, _, rest = path.partition(".")
+        nested = is_dataclass(getattr(params, name, None))
+        valid = ", ".join(f"{name}.*" if is_dataclass(value) else name for name, value in vars(params).items())
+        check(name in vars(params) and nested == bool(rest), "parameter", prefix + path, f"unknown; valid: {valid}")
+        if nested:
+            inner.setdefault(name, {})[rest] = text
+        else:
+            own[name] = _parse(prefix + name, text, getattr(params, name))
+    own |= {name: override(getattr(params, name), part, f"{prefix}{name}.") for name, part in inner.items()}
+    return replace(params, **own)
+
+
+def _parse(name: str, text: str, old: Any) -> Any:
+    try:
+        return {"true": True, "false": False}[text] if isinstance(old, bool) else type(old)(text)
+    except (KeyError, ValueError):
+        check(False, name, text, f"must be of type {type(old).__name__}, as {old!r}")

@@ -1,0 +1,102 @@
+"""ReSV (`golden.retrieval.resv`, V-Rex section IV) as a policy: every layer has its tables, the KVMU's memory."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from golden.arithmetic.numerics import BF16
+from golden.function_params import ReSVParams, check
+from golden.policies.policy import Policy, Selected, Shape, Step
+from golden.retrieval.resv import ReSV, Retrieved
+
+PREFETCH = ("none", "complete", "only")
+
+
+@dataclass(frozen=True)
+class ReSVPolicyParams:
+    """ReSV and its prefetch."""
+
+    resv: ReSVParams = ReSVParams()
+    prefetch: str = "complete"  # none; guessed set, what it lacks fetched on demand; the guessed set alone
+
+    def __post_init__(self):
+        check(self.prefetch in PREFETCH, "prefetch", self.prefetch, f"must be one of {', '.join(PREFETCH)}")
+
+
+class ReSVPolicy(Policy):
+    """Hash-bit key clustering and WiCSum thresholding; sinks and the last `recent` tokens stay on the device.
+
+    A block longer than `recent` attends to all of its own tokens; those that have left the ring are on the host and
+    fetched with the clusters that are chosen, as the KVMU does it (`golden.retrieval.resv`).
+
+    A layer's own queries choose clusters among all keys that have arrived; their tokens are in device memory before its
+    light attention (steps 1 to 6 of Fig. 10), a cluster's fetched in one piece a KV head (contiguous, section V-C). In
+    a decoder, `prefetch` guesses the next layer's queries from this layer's input and fetches what they choose from
+    the next layer's table (section IV-A): "complete" changes when bytes move and not what is attended, "only" attends
+    to the guessed tokens and the resident ones. Where nothing was guessed (the first layer, a trace), the layer's own
+    queries choose.
+
+    Counted as prediction: query by representative; as index: hash projections and running sums; as comparisons: Hamming
+    distances and score maxima; as sorting: rows of clusters.
+    """
+
+    source = "V-Rex IV, Eq. 1-3, Fig. 10, V-C"
+
+    def __init__(self, params: ReSVPolicyParams, shape: Shape):
+        super().__init__(params, shape)
+        self.uses_ahead = params.prefetch != "none"
+        self.layers = [ReSV(params.resv, shape.kv_heads, shape.head_size) for _ in range(shape.layers)]
+        self.predicted: set[int] = set()  # layers whose guessed tokens are prefetched
+
+    def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
+        resv, p = self.layers[layer], self.params.resv
+        before = [len(t) for t in resv.tables]
+        done = resv.append(k.astype(BF16))
+        clustered, dim = len(done.tokens), resv.hasher.dim
+        self.ledger.work("index", len(resv.tables) * clustered * dim * (p.n_hp + 1))
+        for table, old, joined in zip(resv.tables, before, done.joined, strict=True):
+            opened = np.cumsum([j.is_new for j in joined])
+            self.ledger.work("compare", clustered * old + int(opened.sum()))
+            self.ledger.hold("device", (len(table) - old) * self._cluster_bytes(dim) + clustered * 4)
+        self.offload_but(layer, p.sinks, p.recent)
+
+    def _cluster_bytes(self, dim: int) -> int:
+        """A cluster in the HC table: BF16 representative, hash-bits, count. A token adds its index of 4 bytes."""
+        return 2 * dim + -(-self.params.resv.n_hp // 8) + -(-self.params.resv.count_bits // 8)
+
+    def select(self, step: Step) -> Selected:
+        layer = step.layer
+        if not (layer in self.predicted and self.params.prefetch == "only"):
+            keep = self._retrieve(layer, step.q, "fetch")
+        else:
+            keep = self.store.readable(layer, step.block)
+        self.predicted.discard(layer)
+        if self.uses_ahead and step.ahead is not None:
+            self.ledger.work("prediction", step.x.size * self.shape.heads * self.shape.head_size)
+            self._retrieve(layer + 1, step.ahead, "prefetch")
+            self.predicted.add(layer + 1)
+        return Selected(keep)
+
+    def _retrieve(self, layer: int, q: np.ndarray, reason: str) -> np.ndarray:
+        """Choose and fetch; the tokens to attend to, [kv_heads, tokens that the layer's tables know]."""
+        resv = self.layers[layer]
+        got = resv.retrieve(q.astype(BF16))
+        for codes in got.codes:
+            rows, clusters = codes.shape
+            self.ledger.work("prediction", rows * clusters * self.shape.head_size)
+            self.ledger.work("compare", rows * clusters)
+            self.ledger.sort(clusters, rows)
+        keep, fetched = (np.zeros((self.shape.kv_heads, self.store.length), bool) for _ in range(2))
+        keep[:, : resv.length], fetched[:, : resv.length] = got.keep, got.fetched
+        self.store.fetch(layer, fetched, reason, self._pieces(layer, got))
+        return keep
+
+    def _pieces(self, layer: int, got: Retrieved) -> int:
+        """Chosen clusters with a token that is on the host alone, times the KV heads of their table."""
+        missing = self.store.missing(layer)
+        heads = self.shape.kv_heads // len(got.clusters)
+        pieces = 0
+        for i, mask in enumerate(got.clusters):
+            absent = self.layers[layer].cluster_of[i][missing[i * heads, : self.layers[layer].length]]
+            pieces += heads * int((mask & (np.bincount(absent, minlength=len(mask)) > 0)).sum())
+        return pieces

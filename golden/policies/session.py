@@ -1,0 +1,277 @@
+"""Streams for policies to run on, and runs that can be interrupted.
+
+A `Stream` is a video in a real decoder, real text in it, or a recorded trace. A `Session` runs policies on it one after
+another, full attention first, and keeps in its folder what a later call needs to go on:
+
+| file | |
+| --- | --- |
+| `source.json` | what the stream is; another stream is refused |
+| `stream.mkv` | the video encoded anew, where a GOP was asked for |
+| `visual/N.npy` | vision tokens of frame N |
+| `NAME.run` | a policy's run after some whole block (a pickle: resume only folders that you trust) |
+
+A run is saved when saving took less than a tenth of the time since the last one, and at its end. Each file is written
+beside its place and renamed, so a kill leaves the state after some block, and what is resumed ends bit for bit as it
+would have without the kill.
+"""
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib import metadata
+from itertools import islice
+from pathlib import Path
+from pydoc_data.topics import topics
+from time import monotonic
+
+import numpy as np
+
+from golden.atomic_files import replacing
+from golden.function_params import ParamError, check
+from golden.inputs import decoder, vision
+from golden.inputs.codec import mean_motion
+from golden.inputs.trace import MAX_TOKENS, PROMPT, TURN, Trace, TraceError
+from golden.inputs.video import Frame, VideoError, digest, fallbacks, locate, read, reencode
+from golden.policies.policy import Block, Shape
+from golden.policies.policy_run import DecoderRun, Record, Run, TraceRun, decoder_shape, shape_of
+from golden.policies.policy_run import blocks as trace_blocks
+from golden.policies.registry import Entry
+
+FIT = 32  # frames that the projector is fitted on
+VERSION = 2  # of the files
+SAVING = 0.1  # share of a run's time that saving it may take
+TEXT = "text"  # name of the stream of real text
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A block of a decoder's stream."""
+
+    stage: str
+    x: np.ndarray  # [T, width] embeddings
+    targets: np.ndarray | None = None  # [T] tokens that follow, -1 for the decoder's own choice
+    visual: np.ndarray | None = None  # [T, vision width]
+    frame: Frame | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What of a source becomes a stream."""
+
+    frames: int = 48  # at most; of text: blocks
+    tokens: int = 36  # a frame, or a block of text
+    fps: float | None = None
+    question: str = "What does the video show?"
+    generate: int = 16  # tokens of the answer
+    gop: int = 0  # a video is sampled and encoded anew to this GOP, without B-frames; 0 takes it as it is
+    depth: int | None = None  # layers of the decoder, from the first one, that run; None is all
+
+    def __post_init__(self):
+        for name, least in (("frames", 1), ("tokens", 1), ("generate", 0), ("gop", 0)):
+            check(getattr(self, name) >= least, name, getattr(self, name), f"must be at least {least}")
+        known = self.depth is None or 1 <= self.depth <= decoder.N_LAYERS
+        check(known, "depth", self.depth, f"must be 1 to {decoder.N_LAYERS}")
+        check(self.fps is None or 0 < self.fps < float("inf"), "fps", self.fps, "must be above 0")
+        size = self.frames * self.tokens
+        check(self.capacity <= MAX_TOKENS, "frames * tokens", size, f"the decoder knows only {MAX_TOKENS} positions")
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of the stream, at most."""
+        return self.frames * self.tokens + self.generate + 64 + len(self.question.encode())
+
+
+class TraceStream:
+    """A recorded trace, of which every policy sees the same queries; only layers and blocks that it holds.
+
+    Raises `TraceError` before anything is written if an entry turns keys and the trace does not say how.
+    """
+
+    motion = None  # a trace does not say
+    fallbacks = ()
+
+    def __init__(self, path: Path, folder: Path, entries: dict[str, Entry]):
+        self.trace = Trace.load(path)
+        for name, found in entries.items():
+            if found.policy.turns and self.shape.frequencies is None:
+                raise TraceError(f"{path}: {self._unknown(name)}")
+        self.source = {"stream": path.name, "sha256": digest(path)}
+        claim(folder, self.source)
+
+    @property
+    def shape(self) -> Shape:
+        """Of the recorded layers."""
+        return shape_of(self.trace)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Decoder layers of the runs' layers."""
+        return self.trace.layers
+
+    def _unknown(self, policy: str) -> str:
+        if self.trace.model is None:
+            return f"does not say how its keys are turned, which {policy} needs: record it again with 'vrex trace'"
+        return f"its keys do not turn evenly from token to token, so {policy} cannot move them: leave that policy out"
+
+    def start(self, entry: Entry) -> Run:
+        """A fresh run of a policy."""
+        return TraceRun(entry.build(self.shape), self.trace)
+
+    def run(self, run: Run, teacher: list[Record] | None) -> Iterator[int]:
+        """Go on with a run to its end, yielding the number of blocks to come after each block."""
+        todo = list(trace_blocks(self.trace))[len(run.records) :]
+        for left, block in zip(range(len(todo) - 1, -1, -1), todo, strict=True):
+            run.step(self.trace, block)
+            yield left
+
+
+class DecoderStream:
+    """A video, or the standard library's documentation as real text (`TEXT`), in the decoder.
+
+    A video's segments are those of `golden.inputs.trace.record`: a prompt, the frames, a question, generated tokens.
+    Text has blocks of it in place of frames, and a loss at every token. The answer is generated by the first run, full
+    attention; the others are fed its tokens, so that every choice is compared after the same input. `motion`: the
+    video's (`golden.inputs.codec.mean_motion`); `fallbacks`: what was not as it should be
+    (`golden.inputs.video.fallbacks`).
+    """
+
+    def __init__(self, video: str, options: Options, folder: Path, progress: Callable[[int, int], None]):
+        self.options = options
+        self.source = {"stream": video if video == TEXT else Path(video).name, **vars(options)}
+        if video == TEXT:
+            check(options.gop == 0, "gop", options.gop, "must be 0 for text")
+        else:
+            vision.check_tokens(options.tokens)
+            self.source["sha256"] = digest(locate(video))
+        self.source["packages"] = {p: metadata.version(p) for p in ("numpy", "av")}
+        claim(folder, self.source)
+        visuals, frames = ([], []) if video == TEXT else self._see(video, folder, progress)
+        self.motion = mean_motion(frames)
+        taken = read(video, options.frames, options.fps, 8) if options.gop else frames
+        self.fallbacks = fallbacks(taken)
+        if self.motion is None and len(frames) > 1:
+            self.fallbacks.append("has no motion vectors: its motion is not known, and nothing is pruned by motion")
+        self.decoder = decoder.Decoder(options.depth or decoder.N_LAYERS, options.capacity)
+        self.segments = self._text() if video == TEXT else self._video(visuals, frames)
+        self.answer_from = len(self.segments)
+
+    @property
+    def shape(self) -> Shape:
+        """Of the decoder."""
+        return decoder_shape(self.decoder)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """All of the decoder."""
+        return tuple(range(len(self.decoder.layers)))
+
+    def _see(self, video: str, folder: Path, progress: Callable[[int, int], None]) -> tuple[list, list[Frame]]:
+        """Vision tokens of every frame, from the folder where they are there, and the frames."""
+        encoder, visuals, frames, o = None, [], [], self.options
+        source, fps = video, o.fps
+        if o.gop:
+            source, fps = folder / "stream.mkv", None
+            if not source.exists():
+                reencode(video, source, o.gop, o.frames, o.fps)
+        for i, frame in enumerate(read(source, o.frames, fps, vision.IMAGE)):
+            path = folder / "visual" / f"{i}.npy"
+            if not path.exists():
+                encoder = encoder or vision.VisionEncoder()
+                with replacing(path) as file:
+                    np.save(file, vision.pool(encoder(frame.picture), o.tokens))
+            visuals.append(np.load(path))
+            frames.append(replace(frame, picture=frame.picture[:0]))  # its motion is wanted, not its pixels
+            progress(i + 1, o.frames)
+        return visuals, frames
+
+    def _video(self, visuals: list[np.ndarray], frames: list[Frame]) -> list[Segment]:
+        projector = vision.Projector.fit(np.concatenate(list(islice(visuals, FIT))), self.decoder.embeddings)
+        out = [Segment("prompt", self.decoder.embed(PROMPT))]
+        out += [Segment("frame", projector(v), None, v, f) for v, f in zip(visuals, frames, strict=True)]
+        return [*out, self._question()]
+
+    def _text(self) -> list[Segment]:
+        o, ids = self.options, self.decoder.tokenizer.encode("\n\n".join(topics[name] for name in sorted(topics)))
+        check(len(ids) > o.frames * o.tokens, "frames * tokens", o.frames * o.tokens, f"the text has {len(ids)} tokens")
+        spans = [(i * o.tokens, (i + 1) * o.tokens) for i in range(o.frames)]
+        x = self.decoder.embeddings
+        out = [Segment("frame", x[ids[a:b]], np.array(ids[a + 1 : b + 1])) for a, b in spans]
+        return [*out, self._question()]
+
+    def _question(self) -> Segment:
+        ids = self.decoder.tokenizer.encode("\n" + self.options.question + TURN)
+        return Segment("question", self.decoder.embeddings[ids], np.array([*ids[1:], -1]))
+
+    def start(self, entry: Entry) -> Run:
+        """A fresh run of a policy."""
+        return DecoderRun(entry.build(self.shape), self.decoder.embeddings.shape[1])
+
+    def run(self, run: Run, teacher: list[Record] | None) -> Iterator[int]:
+        """Go on with a run to its end, yielding the number of blocks to come after each block."""
+        total = self.answer_from + self.options.generate
+        while len(run.records) < total:
+            i = len(run.records)
+            segment = self._segment(i, teacher or run.records)
+            targets = segment.targets
+            if targets is not None and teacher:
+                targets = np.where(targets < 0, teacher[i].choices[-1], targets)
+            block = Block(i, segment.stage, run.length, run.length + len(segment.x), segment.visual, segment.frame)
+            run.step(self.decoder, block, segment.x, targets)
+            yield total - i - 1
+
+    def _segment(self, i: int, teacher: list[Record]) -> Segment:
+        if i < self.answer_from:
+            return self.segments[i]
+        return Segment("generation", self.decoder.embeddings[[teacher[i - 1].choices[-1]]], np.array([-1]))
+
+
+def claim(folder: Path, source: dict) -> None:
+    """Make the folder this stream's; `ParamError` if it is another's."""
+    path = folder / "source.json"
+    source = json.loads(json.dumps({"version": VERSION, **source}))
+    if path.exists():
+        try:
+            found = json.loads(path.read_text())
+        except ValueError:
+            raise ParamError(f"{path}: damaged; choose another folder") from None
+        differ = sorted(k for k in found.keys() | source.keys() if found.get(k) != source.get(k))
+        if differ:
+            k = differ[0]
+            what = f"{k} is {found.get(k)!r} there and {source.get(k)!r} now"
+            raise ParamError(f"{folder}: holds another run ({what}); choose another folder")
+    elif folder.exists() and any(folder.iterdir()):
+        raise ParamError(f"{folder}: not empty, and not a run; choose another folder")
+    else:
+        with replacing(path) as file:
+            file.write(json.dumps(source, indent=1).encode())
+
+
+def follow(
+    stream: TraceStream | DecoderStream,
+    name: str,
+    entry: Entry,
+    folder: Path,
+    teacher: list[Record] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Run:
+    """Run a policy on a stream to its end, from where the folder has it, saving it as it goes on."""
+    path = folder / f"{name}.run"
+    run = None
+    if path.exists():
+        try:
+            params, run = pickle.loads(path.read_bytes())
+        except Exception:
+            raise VideoError(f"{path}: damaged; remove it to run {name} again") from None
+        if params != entry.params:
+            raise ParamError(f"{path}: ran with {params}, now asked for {entry.params}; choose another folder")
+    run = run or stream.start(entry)
+    due = monotonic()
+    for left in stream.run(run, teacher):
+        begun = monotonic()
+        if begun >= due or left == 0:
+            with replacing(path) as file:
+                pickle.dump((entry.params, run), file, pickle.HIGHEST_PROTOCOL)
+            due = monotonic() + (monotonic() - begun) / SAVING
+        progress(len(run.records), len(run.records) + left)
+    return run

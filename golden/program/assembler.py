@@ -1,0 +1,410 @@
+"""The LXE's assembler: text to instructions (`golden.program.isa`) and back.
+
+A line is an opcode and its fields, `name=value`, with blanks between them and none inside; `;` begins a comment. Names
+are those of `golden.program.isa`; opcodes may be of either case. A field that is not given has its default::
+
+    const K=24 TILES=3             ; numbers by name; LANES and WORD (bytes of a word) are known
+    sem   full free                ; semaphores by name, numbered from 0, or as given: sem full=5
+    reg   weights=r1               ; registers by name
+
+          set  to=weights imm=0x8000
+          sync signal=free
+          loop count=TILES         ; or len=r2, to take the count from a register
+            load target=W base=weights words=K//LANES rows=LANES wait=free signal=full
+            mul  chunks=K//LANES wait=full signal=free
+            add  to=weights a=weights imm=K//LANES*WORD*LANES
+          end                      ; its index goes into the loop's instruction
+          halt
+
+=============================  =======================================================================================
+value                          of fields
+=============================  =======================================================================================
+number                         integers, constants, ``+ - * // << | ( )`` of them
+semaphores: ``full,free,3``    wait, signal
+register: ``r3``               len, base, a and `to` of ADD, `to` of SET, `to` and level of RETRIEVE
+member of its enumeration      target (`LoadTo`, `StoreTo`), action (`Retrieve`), source (`Queue`), and those of a
+                               VECTOR (`golden.arithmetic.vector`), such as ``v_op=STORE a=STREAM write=B|C post=EXP``
+BF16: ``0.5``, bits: ``0x3f00``  imm_a, imm_b, imm_c; a decimal number is rounded, a hexadecimal one is taken as it is
+=============================  =======================================================================================
+
+Counts are written as they count: ``rows=16`` is encoded 15. Defaults are 0 and counts of 1, but: keep is a whole word;
+stride and step let a row follow the one before, so does x_step; start and end are 1; those of a VECTOR are
+`golden.arithmetic.vector.Instruction`'s.
+"""
+
+import ast
+import operator
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+
+from golden.arithmetic.numerics import BF16, to_bf16
+from golden.arithmetic.vector import Bank, Format, Op, Post, Reduce, Source, Swap
+from golden.arithmetic.vector import Instruction as VectorInstruction
+from golden.program.isa import (
+    HEADER,
+    LOOPS,
+    PAYLOAD,
+    REGISTERS,
+    SEMAPHORES,
+    VECTOR,
+    Instruction,
+    LoadTo,
+    LxeFormat,
+    Opcode,
+    Queue,
+    Retrieve,
+    StoreTo,
+    encode,
+)
+from golden.program.lxe_order import Order, simulate
+from golden.program.lxe_sequence import COUNTS, LxeError, bits, check_program, resolve
+
+ENUMS: dict[tuple[Opcode, str], type[IntEnum]] = {
+    (Opcode.LOAD, "target"): LoadTo,
+    (Opcode.STORE, "target"): StoreTo,
+    (Opcode.RETRIEVE, "action"): Retrieve,
+    (Opcode.VECTOR, "source"): Queue,
+    (Opcode.VECTOR, "v_op"): Op,
+    **{(Opcode.VECTOR, name): Source for name in "abc"},
+    (Opcode.VECTOR, "swap"): Swap,
+    (Opcode.VECTOR, "post"): Post,
+    (Opcode.VECTOR, "write"): Bank,
+    (Opcode.VECTOR, "reduce"): Reduce,
+    (Opcode.VECTOR, "format"): Format,
+}
+MASKS = ("wait", "signal")
+IMMEDIATES = ("imm_a", "imm_b", "imm_c")  # of VECTOR
+PLAYED = 1 << 16  # instructions, rounds of loops included, that are played to look for deadlocks
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.LShift: operator.lshift,
+    ast.BitOr: operator.or_,
+}
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_REGISTER = re.compile(r"r(\d+)")
+
+
+class AssemblyError(ValueError):
+    """What is wrong with a line: its number (from 1), its text, the reason and the fix."""
+
+    def __init__(self, line: int, text: str, reason: str):
+        super().__init__(f"line {line}: {text.strip()!r}: {reason}")
+        self.line, self.text, self.reason = line, text, reason
+
+
+@dataclass(frozen=True)
+class Program:
+    """An assembled program.
+
+    words : as the program memory holds them · symbols : constants, semaphores and registers by name, the latter as r3
+    lines : of the source, for each instruction · order : what `golden.program.lxe_order.simulate` says; None where
+        counts come from registers or the program is too long to be played (`PLAYED`)
+    """
+
+    instructions: list[Instruction]
+    words: list[int]
+    symbols: dict[str, int | float | str]
+    lines: list[int]
+    order: Order | None
+
+
+def assemble(text: str, fmt: LxeFormat, queue: int = 2, words: int = 4) -> Program:
+    """The program of a text; `AssemblyError` for the first thing that is wrong.
+
+    Checked are opcodes, fields and values; extents in the scratchpads and alignment, with counts from registers taken
+    as 1 and base registers as aligned; loops, their nesting and the program's length; semaphores; and, with `queue`
+    and `words` as places in the queues, that it ends and takes all words.
+    """
+    return _Assembler(text, fmt).run(queue, words)
+
+
+def disassemble(instructions: Sequence[Instruction], fmt: LxeFormat) -> list[str]:
+    """A line for each instruction, loops indented; `assemble` gives the same words. `ValueError` for crossed loops."""
+    out, ends = [], []
+    for pc, i in enumerate(instructions):
+        if i.op == Opcode.END and (not ends or ends.pop() != pc):
+            raise ValueError(f"instruction {pc} (END): is not the END of the innermost LOOP: it has no text")
+        out.append("  " * len(ends) + statement(i, fmt))
+        if i.op == Opcode.LOOP:
+            ends.append(i["end"])
+    if ends:
+        raise ValueError(f"the LOOP whose end is {ends[-1]} has no END there: it has no text")
+    return out
+
+
+def statement(i: Instruction, fmt: LxeFormat) -> str:
+    """One instruction's line: the fields that differ from their defaults."""
+    values = {name: i[name] for name in _fields(i.op)}
+    usual = _defaults(i.op, values, fmt)
+    shown = [name for name in values if values[name] != usual[name] or (name == "count" and not values["len"])]
+    return " ".join([i.op.name.lower(), *(f"{name}={_text(i.op, name, values[name])}" for name in shown)])
+
+
+def _fields(op: Opcode) -> dict[str, int]:
+    """Name -> bits of the fields that a line may give."""
+    hidden = ("op", "end") if op == Opcode.LOOP else ("op",)
+    return {name: size for name, size in (HEADER | PAYLOAD[op]).items() if name not in hidden}
+
+
+def _defaults(op: Opcode, values: dict[str, int], fmt: LxeFormat) -> dict[str, int]:
+    """Encoded values of fields that are not given, some of which hang on those that are."""
+    out = dict.fromkeys(_fields(op), 0)
+    if "keep" in out:
+        out["keep"] = fmt.lanes - 1
+    if op in (Opcode.LOAD, Opcode.STORE):
+        words = values.get("words", 0) + 1
+        out |= {"step": words % (1 << 12), "stride": words * fmt.word_bytes << values.get("wide", 0)}
+    elif op == Opcode.MUL:
+        out |= {"start": 1, "end": 1, "x_step": (values.get("chunks", 0) + 1) % (1 << 12)}
+    elif op == Opcode.VECTOR:
+        usual = VectorInstruction(keep=fmt.lanes - 1)
+        out |= {name: int(getattr(usual, name.removeprefix("v_"))) for name in VECTOR}
+    return out
+
+
+def _takes_register(op: Opcode, name: str) -> bool:
+    return name in ("len", "base", "level") or (op in (Opcode.SET, Opcode.ADD, Opcode.RETRIEVE) and name in ("to", "a"))
+
+
+def _text(op: Opcode, name: str, value: int) -> str:
+    if name in MASKS:
+        return ",".join(map(str, bits(value)))
+    if _takes_register(op, name):
+        return f"r{value}"
+    if name in IMMEDIATES:
+        return bf16_text(value)
+    if name in COUNTS.get(op, ()):
+        return str(value + 1)
+    kind = ENUMS.get((op, name))
+    if kind is Bank:
+        return "|".join(b.name for b in Bank if b and b & value) or "NONE"
+    if kind and value in list(kind):
+        return kind(value).name
+    return hex(value) if name in ("addr", "imm", "stride") else str(value)
+
+
+def bf16_text(value: int) -> str:
+    """BF16 bits as a decimal number of at most four digits that rounds to them, else as hexadecimal bits."""
+    number = float(np.array([value], np.uint16).view(BF16)[0])
+    for digits in (1, 2, 3, 4):
+        text = f"{number:#.{digits}g}"
+        if value & 0x7F80 not in (0, 0x7F80) and _bf16_bits(float(text)) == value:
+            return text
+    return {0x0000: "0.0", 0x8000: "-0.0"}.get(value, f"{value:#06x}")
+
+
+def _bf16_bits(number: float) -> int:
+    return int(to_bf16(np.array([number])).view(np.uint16)[0])
+
+
+class _Assembler:
+    def __init__(self, text: str, fmt: LxeFormat):
+        self.text, self.fmt = text.splitlines(), fmt
+        self.constants: dict[str, int | float] = {"LANES": fmt.lanes, "WORD": fmt.word_bytes}
+        self.semaphores: dict[str, int] = {}
+        self.registers: dict[str, int] = {}
+        self.at = 0  # line in hand
+        self.program: list[tuple[Opcode, dict[str, int]]] = []
+        self.lines: list[int] = []
+        self.loops: list[int] = []
+
+    def run(self, queue: int, words: int) -> Program:
+        for number, raw in enumerate(self.text, 1):
+            self.at = number
+            tokens = raw.split(";")[0].split()
+            if not tokens:
+                continue
+            head, rest = tokens[0].lower(), tokens[1:]
+            if head in ("const", "sem", "reg"):
+                self._define(head, rest)
+            else:
+                self._instruction(head, rest)
+        if self.loops:
+            raise self._error("has no end: add `end` behind its body", self.lines[self.loops[-1]])
+        if not self.program or self.program[-1][0] != Opcode.HALT:
+            raise self._error("the program ends without a halt: add `halt` as its last line", max(1, len(self.text)))
+        instructions = [Instruction(op, {n: v for n, v in values.items() if v}) for op, values in self.program]
+        self._check(instructions)
+        order = self._play(instructions, queue, words)
+        symbols = self.constants | self.semaphores | {name: f"r{r}" for name, r in self.registers.items()}
+        return Program(instructions, [encode(i) for i in instructions], symbols, self.lines, order)
+
+    def _error(self, reason: str, line: int | None = None) -> AssemblyError:
+        line = line or self.at
+        return AssemblyError(line, self.text[line - 1] if line <= len(self.text) else "", reason)
+
+    def _define(self, kind: str, tokens: list[str]) -> None:
+        for token in tokens:
+            name, given, value = token.partition("=")
+            taken = self.constants.keys() | self.semaphores.keys() | self.registers.keys()
+            if not _NAME.fullmatch(name) or _REGISTER.fullmatch(name):
+                raise self._error(f"{name!r} is no name: use letters, digits and _, but not r0 to r{REGISTERS - 1}")
+            if name in taken:
+                raise self._error(f"{name} is defined already: choose another name")
+            if given and not value or not given and kind != "sem":
+                raise self._error(f"{name} has no value: write {name}=value, without blanks")
+            if kind == "const":
+                self.constants[name] = self._number(name, value, self.constants)
+            elif kind == "reg":
+                self.registers[name] = self._register(name, value)
+            else:
+                used = set(self.semaphores.values())
+                free = [s for s in range(SEMAPHORES) if s not in used]
+                if not given and not free:
+                    raise self._error(f"{name}: all {SEMAPHORES} semaphores have names: use one for several purposes")
+                self.semaphores[name] = self._semaphore(name, value) if given else free[0]
+
+    def _instruction(self, head: str, tokens: list[str]) -> None:
+        if head.upper() not in Opcode.__members__:
+            known = ", ".join(o.name.lower() for o in Opcode)
+            raise self._error(f"unknown opcode {head}: use one of {known}, or const, sem, reg")
+        op, pc = Opcode[head.upper()], len(self.program)
+        known = _fields(op)
+        values: dict[str, int] = {}
+        for token in tokens:
+            name, _, value = token.partition("=")
+            if name not in known:
+                raise self._error(f"unknown field {name}: {head} has {', '.join(known)}")
+            if not value:
+                raise self._error(f"{name} has no value: write {name}=value, without blanks")
+            if name in values:
+                raise self._error(f"{name} is given twice: leave one out")
+            values[name] = self._value(op, name, value)
+        values = _defaults(op, values, self.fmt) | values
+        if op == Opcode.LOOP:
+            if not any(t.startswith(("count=", "len=")) for t in tokens):
+                raise self._error("gives no number of rounds: add count= or len=")
+            if len(self.loops) == LOOPS:
+                raise self._error(f"is nested too deep: at most {LOOPS} loops")
+            self.loops.append(pc)
+        elif op == Opcode.END:
+            if not self.loops:
+                raise self._error("has no loop: remove it")
+            self.program[self.loops.pop()][1]["end"] = pc
+        self.program.append((op, values))
+        self.lines.append(self.at)
+        if pc == self.fmt.i_depth:
+            raise self._error(f"the program is too long: the memory (i_depth) has {pc} instructions; use loops")
+
+    def _value(self, op: Opcode, name: str, text: str) -> int:
+        if name in MASKS:
+            out = 0
+            for part in text.split(","):
+                out |= 1 << self._semaphore(name, part)
+            return out
+        if _takes_register(op, name):
+            return self._register(name, text)
+        if name in IMMEDIATES and not text.lower().startswith("0x"):
+            return _bf16_bits(self._number(name, text, self.constants))
+        kind = ENUMS.get((op, name))
+        members = {k: int(v) for k, v in kind.__members__.items()} if kind else {}
+        value = self._number(name, text, self.constants | members, members)
+        if not isinstance(value, int):
+            raise self._error(f"{name}={text}: must be an integer")
+        less = int(name in COUNTS.get(op, ()))
+        size = _fields(op)[name]
+        low, high = (-(1 << size - 1), (1 << size - 1) - 1) if name == "add" else (less, (1 << size) - 1 + less)
+        if not low <= value <= high:
+            raise self._error(f"{name}={text}: {value} does not fit, must be {low} to {high}")
+        return value - less
+
+    def _register(self, name: str, text: str) -> int:
+        found = _REGISTER.fullmatch(text)
+        number = self.registers.get(text, int(found[1]) if found else REGISTERS)
+        if number >= REGISTERS:
+            names = "".join(f", {n}" for n in self.registers)
+            raise self._error(f"{name}={text}: unknown register: use r0 to r{REGISTERS - 1}{names}")
+        return number
+
+    def _semaphore(self, name: str, text: str) -> int:
+        number = self.semaphores.get(text, int(text) if text.isdecimal() else SEMAPHORES)
+        if number >= SEMAPHORES:
+            names = "".join(f", {n}" for n in self.semaphores)
+            raise self._error(
+                f"{name}={text}: unknown semaphore: use 0 to {SEMAPHORES - 1}{names}, or define it: sem {text}"
+            )
+        return number
+
+    def _number(self, name: str, text: str, names: dict, offered: dict | None = None) -> int | float:
+        def value(node: ast.expr) -> int | float:
+            match node:
+                case ast.Constant(value=int() | float() as v) if not isinstance(v, bool):
+                    return v
+                case ast.Name(id=n) if n in names:
+                    return names[n]
+                case ast.Name(id=n):
+                    known = ", ".join(offered or names)
+                    raise self._error(f"{name}={text}: {n} is unknown: use one of {known}, or define it: const {n}=...")
+                case ast.UnaryOp(op=ast.USub(), operand=x):
+                    return -value(x)
+                case ast.BinOp(left=a, op=o, right=b) if type(o) in _OPERATORS:
+                    return _OPERATORS[type(o)](value(a), value(b))
+            raise self._error(f"{name}={text}: cannot be read: use numbers, names, + - * // << | and brackets")
+
+        try:
+            return value(ast.parse(text, mode="eval").body)
+        except (SyntaxError, TypeError, ValueError, ArithmeticError, MemoryError) as e:
+            if isinstance(e, AssemblyError):
+                raise
+            raise self._error(
+                f"{name}={text}: cannot be read ({e}): use numbers, names, + - * // << | and brackets"
+            ) from None
+
+    def _check(self, instructions: list[Instruction]) -> None:
+        signalled = 0
+        for i in instructions:
+            signalled |= i["signal"]
+        try:
+            check_program(instructions, self.fmt)
+            for pc, i in enumerate(instructions):
+                for s in bits(i["wait"] & ~signalled):
+                    raise LxeError(
+                        pc,
+                        i.op,
+                        f"waits for {self._called(s)}, which nothing signals: add signal= to what it is to wait for",
+                    )
+                if i.op in COUNTS:
+                    once = [1 - i["add"] if r and r == i["len"] else 0 for r in range(REGISTERS)]
+                    resolve(pc, replace(i, values={**i.values, "base": 0} if i["base"] else i.values), once, self.fmt)
+        except LxeError as e:
+            raise self._error(e.reason, self.lines[e.pc]) from None
+
+    def _called(self, semaphore: int) -> str:
+        names = [n for n, s in self.semaphores.items() if s == semaphore]
+        return f"semaphore {names[0] if names else semaphore}"
+
+    def _play(self, instructions: list[Instruction], queue: int, words: int) -> Order | None:
+        """What the program does, if its counts are known; a program that cannot end is an error."""
+        rounds, total = [1], 0
+        for i in instructions:
+            if i["len"]:
+                return None
+            total += rounds[-1]
+            if i.op == Opcode.LOOP:
+                rounds.append(rounds[-1] * i["count"])
+            elif i.op == Opcode.END:
+                rounds.pop()
+        if total > PLAYED:
+            return None
+        try:
+            order = simulate(instructions, {}, self.fmt, queue, words)
+        except LxeError as e:
+            raise self._error(e.reason, self.lines[e.pc]) from None
+        if order.waiting:
+            places = [f"{who} (line {self.lines[pc]}) {self._named(why)}" for who, (pc, why) in order.waiting.items()]
+            first = next(iter(order.waiting.values()))
+            fix = "let what they wait for stand before them and need nothing of them"
+            raise self._error(f"deadlock: {'; '.join(places)}: {fix}", self.lines[first[0]])
+        for name, count in order.left.items():
+            raise self._error(f"{count} words are left in {name} at the end: take them", self.lines[-1])
+        return order
+
+    def _named(self, why: str) -> str:
+        return re.sub(r"semaphore (\d+)", lambda found: self._called(int(found[1])), why)

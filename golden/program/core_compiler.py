@@ -1,0 +1,364 @@
+"""The layer compiler for a core: a decoder layer with its retrieval (V-Rex Fig. 10).
+
+Instead of `qkv`, `rotary`, `append` and `scores` stand:
+
+==========  ==========================================================================================================
+keys        blocks of the product of queries, keys and values that hold keys or values
+entries     keys turned; keys and values put together as entries
+hash        keys times hyperplanes, their signs to the HCU
+cluster     of each token: its cluster, its entry to the KVMU's place, Key_cluster: FP32 sums and count, BF16 mean;
+            between tokens the other blocks, of queries only
+rotary      queries turned
+rank        queries against Key_cluster, FP32
+select      rows of score codes to the WTU (`vector_programs.score_codes`); FETCH of the chosen entries is begun
+resident    queries against the keys of the ring
+scores      queries against the keys behind it, once they are there
+==========  ==========================================================================================================
+
+A layer may choose for the next one (`RetrievalShape.ahead`), whose weights lie behind its own: before `resident` then
+stand guess_norm, guess, guess_rotary, guess_rank and guess_select, which do with the layer's input and the next layer's
+weights and clusters what the stages of those names do; FETCH runs beside all that follows. The next layer (`fetched`)
+has no rank and no select: its entries are those, as in `golden.policies.resv_policy` with prefetch `only`; what leaves
+the ring between is not among them. How many they are is left in the register ROW from one program to the next.
+
+A row of the cluster table: sums of the keys of all KV heads, FP32; a word whose first number is their count; the means;
+rows are a power of two of bytes apart. Memory must be zero at first.
+
+Sinks are entries that the host has put first behind the ring (`behind`); fetched ones come behind them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from golden.arithmetic.numerics import BF16, to_bf16
+from golden.arithmetic.vector import ONE, Bank, Format, Post, Reduce
+from golden.arithmetic.vector import Op as VectorOp
+from golden.function_params import check, check_ints
+from golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, Retrieve, StoreTo
+from golden.program.layer_compiler import LayerPlan, Work
+from golden.program.layer_memory import Array, LayerShape, Register, Tiling, divisors
+from golden.program.layer_stages import (
+    _NEVER,
+    BANK,
+    FREE,
+    FULL,
+    IMMEDIATE,
+    POINTERS,
+    SCALAR,
+    STREAM,
+    Compiler,
+    _vector,
+    semaphores,
+)
+from golden.program.loops import Loop, addresses, op, roll
+from golden.program.lxe_sequence import register_values
+from golden.program.vector_programs import imm
+
+ROW, LEVEL = Register.SLOT, Register.FIRST  # a cluster's row; clusters so far: the program's where there is no `append`
+CLUSTER, SUMMED, ROTATED, PLACED, FETCHED = range(4, 9)  # semaphores
+ROWS_AT_ONCE = 2  # of scores in `select`: one goes through the lanes while the other comes out
+
+
+@dataclass(frozen=True)
+class RetrievalShape:
+    """What a layer's retrieval is made of: hash bits, most clusters, its context in the DRE, sinks.
+
+    ahead : context of the next layer, whose entries this one chooses and fetches; -1: it does not
+    fetched : whether the layer before has chosen and fetched this one's, so that it does not
+    """
+
+    n_hp: int = 32
+    clusters: int = 256
+    ctx: int = 0
+    sinks: int = 0
+    ahead: int = -1
+    fetched: bool = False
+
+    def __post_init__(self):
+        check_ints(self)
+        for name, low in (("n_hp", 1), ("clusters", 1), ("ctx", 0), ("sinks", 0), ("ahead", -1)):
+            check(getattr(self, name) >= low, name, getattr(self, name), f"must be at least {low}")
+
+
+class CoreCompiler(Compiler):
+    """Builds the stages of a core."""
+
+    def hash(self) -> None:
+        """Keys of the pass times the hyperplanes; the signs of a token are a row of HASH."""
+        s, p, n = self.shape, self.plan, self.fmt.lanes
+        cut, weight, x = p.cuts["hash"], p["hash_weight"], p["fresh"]
+        numbers, many = cut.words * n, s.tokens * cut.tiles
+        for k in range(cut.slices):
+            w_at, x_at = self.turn()
+            size, to = cut.tiles * n, {"step": cut.words}
+            self.load(weight, k * size * numbers, size, cut.words, numbers, LoadTo.W, (FREE,), to=w_at, **to)
+            self.load(x, k * numbers, s.tokens, cut.words, s.entry, LoadTo.X, (), (FULL,), to=x_at, **to)
+            self.mul(w_at, x_at, s.tokens, cut.tiles, cut.words, cut.words)
+            last = k == cut.slices - 1
+            result = {"write": Bank.B, "post": Post.ROUND} if last else {"write": Bank.C}
+            self.vector(many, a=STREAM, wide=1, **({"c": BANK} if k else {}), **result)
+        self.vector(many, op=VectorOp.STORE, format=Format.SIGN)
+        self._emit(Opcode.STORE, target=StoreTo.HASH, rows=s.tokens - 1, words=cut.tiles - 1, to=p.retrieval.ctx)
+
+    def retrieve(self, action: Retrieve, array: Array, at: int, wait=(), signal=(), **fields: int) -> None:
+        """RETRIEVE at byte `at` of an array."""
+        where = {"base": array.base, "addr": array.offset + at}
+        self._emit(Opcode.RETRIEVE, action=action, **where, **semaphores(wait, signal), **fields)
+
+    def sync(self, semaphore: int) -> None:
+        """The sequencer waits."""
+        self._emit(Opcode.SYNC, **semaphores((semaphore,), ()))
+
+    def cluster(self) -> None:
+        """Every token to its cluster and its place, some blocks of the queries' product before each few of them."""
+        p = self.plan
+        if p.retrieval.fetched:
+            self.entries_are(ROW)
+        self._emit(Opcode.STORE, len=Register.REST, add=_NEVER, **semaphores((), (ROTATED, SUMMED)))
+        self._emit(Opcode.RETRIEVE, len=Register.REST, add=_NEVER, **semaphores((ROTATED,), ()))
+        at_once = self.shape.tokens // p.turns
+        for turn in range(p.turns):
+            self.product(p["qkv_weight"], range(turn * p.beside, (turn + 1) * p.beside))
+            for t in range(turn * at_once, (turn + 1) * at_once):
+                self.join(t)
+        self._emit(Opcode.LOAD, len=Register.REST, add=_NEVER, **semaphores((SUMMED,), ()))
+        self._emit(Opcode.RETRIEVE, len=Register.REST, add=_NEVER, **semaphores((), (PLACED,)))
+
+    def product(self, weight: Array, blocks: range) -> None:
+        """Blocks of the product of `norm1` with the weights of queries, keys and values."""
+        p = self.plan
+        self.gemm(p["norm1"], weight, p.cuts["qkv"], p["qkv"], blocks=blocks)
+
+    def entries_are(self, fetched: int) -> None:
+        """ENTRIES: the sinks and as many as the register says."""
+        self.items.append(op(Opcode.ADD, to=Register.ENTRIES, a=fetched, imm=self.plan.retrieval.sinks))
+
+    def join(self, t: int) -> None:
+        """Token `t` to its cluster and its place; the cluster's sums, count and mean in memory."""
+        s, p = self.shape, self.plan
+        words, entry = p.key_words, s.entry * 2
+        row = Array("row", 0, (p.pitch // 4,), np.float32, ROW)
+        mean_at, count = words + 1, words  # words of the banks
+        whole, inverse, low, high = range(4)
+        shift = p.pitch.bit_length() - 1
+        self.retrieve(Retrieve.CLUSTER, p["table"], 0, (), (CLUSTER,), to=ROW, level=LEVEL, shift=shift)
+        self.retrieve(Retrieve.PLACE, p["fresh"], t * entry)
+        self.sync(CLUSTER)
+        self.load(row, 0, 1, words + 1, 0, LoadTo.VECTOR, (SUMMED,))
+        self.vector(words + 1, Queue.LOAD, a=STREAM, wide=1, write=Bank.A | Bank.C)
+        self.load(p["fresh"], t * s.entry, 1, words, 0, LoadTo.VECTOR)
+        self.vector(words, Queue.LOAD, a=STREAM, c=BANK, write=Bank.A | Bank.C)
+        one = {"a": BANK, "addr_a": count, "c": IMMEDIATE, "imm_c": ONE, "write": Bank.C, "addr_d": count}
+        self.vector(1, **one, keep=0, reduce=Reduce.LAST, scalar_d=whole)
+        self.out(words + 1, True)
+        self.store(row, 0, 1, words + 1, 0)
+        # As `vector_programs.cluster_mean`, the count from memory.
+        self.scalar(inverse, scalar_a=whole, post=Post.RECIPROCAL)
+        self.scalar(low, scalar_a=whole, negate_a=1, b=SCALAR, scalar_b=inverse, imm_c=ONE)
+        self.scalar(inverse, scalar_a=low, b=SCALAR, scalar_b=inverse, c=SCALAR, scalar_c=inverse)
+        self.scalar(high, scalar_a=inverse, post=Post.ROUND)
+        self.scalar(low, scalar_a=inverse, c=SCALAR, scalar_c=high, negate_c=1, post=Post.ROUND)
+        to = {"addr_d": mean_at}
+        self.vector(words, a=BANK, b=SCALAR, scalar_b=high, post=Post.ROUND, write=Bank.B | Bank.C, **to)
+        rest = {"a": SCALAR, "scalar_a": whole, "negate_a": 1, "b": BANK, "addr_b": mean_at, "c": BANK}
+        self.vector(words, **rest, write=Bank.A, **to)
+        part = {"a": BANK, "addr_a": mean_at, "b": SCALAR, "c": BANK, "addr_c": mean_at}
+        self.vector(words, **part, scalar_b=low, write=Bank.C, **to)
+        self.vector(words, **part, scalar_b=high, post=Post.ROUND, write=Bank.B, **to)
+        self.out(words, at=mean_at)
+        mean = Array("mean", p.mean_bytes, (p.pitch // 2,), BF16, ROW)
+        self.store(mean, 0, 1, words, 0, **semaphores((), (SUMMED,)))
+
+    def rank(self, q: Array, means: Array) -> None:
+        """Queries against Key_cluster."""
+        p = self.plan
+        apart = p.pitch // 2
+
+        def keys(g: int, i: int) -> tuple[Array, int, int]:
+            return means, i * self.fmt.lanes * apart + g * self.shape.head_size, apart
+
+        self.products(q, p["ranks"], keys, lambda step: self.pairs(step, 0, LEVEL))
+
+    def rank_ahead(self) -> None:
+        """The guessed queries against the next layer's Key_cluster."""
+        p = self.plan
+        fields = {"action": Retrieve.COUNT, "ctx": p.retrieval.ahead, "level": LEVEL}
+        self._emit(Opcode.RETRIEVE, **fields, **semaphores((), (CLUSTER,)))
+        self.sync(CLUSTER)
+        self.rank(p["guess"], p.ahead("means"))
+
+    def select(self) -> None:
+        """The chosen clusters' entries are fetched behind the ring."""
+        p = self.plan
+        self.choose(p.retrieval.ctx)
+        self.fetch(p["behind"], Register.ENTRIES, (FETCHED,))
+
+    def select_ahead(self) -> None:
+        """Those of the next layer behind its ring, if it has any cluster: the next program waits for them."""
+        p, some = self.plan, POINTERS[0]
+        outer, self.items = self.items, []
+        self.choose(p.retrieval.ahead)
+        self.fetch(p.ahead("behind"), ROW)
+        body = tuple(roll(self.items))
+        self.items = [
+            *outer,
+            op(Opcode.SET, to=ROW),
+            op(Opcode.SET, to=some),
+            Loop((op(Opcode.SET, to=some, imm=1),), (), register=LEVEL, unit="unit"),
+            Loop(body, (0,) * len(addresses(body)), register=some),
+        ]
+
+    def choose(self, ctx: int) -> None:
+        """Score codes of every row to the WTU, some rows at a time."""
+        p, n = self.plan, self.fmt.lanes
+        ranks, rows = p["ranks"], self.shape.kv_heads * self.shape.rows
+        words, size = ranks.shape[-1] // n, ranks.shape[-1]
+        at_once = max(d for d in divisors(rows) if d * words <= self.fmt.depth and d <= ROWS_AT_ONCE)
+        for first in range(0, rows, at_once):
+            some = range(at_once)
+            for k in some:
+                self.load(ranks, (first + k) * size, 1, 1, n, LoadTo.VECTOR, len=LEVEL, unit=1)
+                most = {"write": Bank.A, "reduce": Reduce.MAX, "addr_d": k * words, "scalar_d": k}
+                self.row_vector(a=STREAM, wide=1, imm_b=imm(p.scale), **most)
+            for k in some:
+                less = {"a": BANK, "addr_a": k * words, "c": SCALAR, "scalar_c": k, "negate_c": 1}
+                self.row_vector(**less, post=Post.EXP, code=1, write=Bank.B, addr_d=k * words)
+            for k in some:
+                self.row_vector(op=VectorOp.STORE, format=Format.HALF, addr_b=k * words)
+                self._emit(Opcode.STORE, target=StoreTo.SCORE, to=ctx, wide=int(first + k == rows - 1))
+
+    def fetch(self, to: Array, register: int, signal=()) -> None:
+        """The entries of what has been chosen behind the sinks, their number to a register."""
+        sinks = self.plan.retrieval.sinks
+        at, room = sinks * self.shape.entry * 2, self.shape.entries - sinks - 1
+        self.retrieve(Retrieve.FETCH, to, at, (), signal, to=register, rows=room)
+
+    def resident(self) -> None:
+        """Queries against the keys of the ring."""
+        p = self.plan
+        self._emit(Opcode.LOAD, len=Register.REST, add=_NEVER, **semaphores((PLACED,), ()))
+        self.products(p["q"], p["scores"], self.keys, self.ring_tiles)
+
+    def scores(self) -> None:
+        """Queries against the keys behind the ring, once they are there."""
+        p = self.plan
+        if not p.retrieval.fetched:
+            self.sync(FETCHED)
+            self.entries_are(Register.ENTRIES)
+        self.count()
+        self.products(p["q"], p["scores"], self.keys, self.tiles_behind)
+
+    def row_vector(self, **fields: int) -> None:
+        """VECTOR on a row of a number for each cluster."""
+        header = (("source", int(Queue.LOAD)), ("len", int(LEVEL)))
+        self.items.append(_vector(header, **{k: int(v) for k, v in fields.items()}))
+
+
+class CorePlan(LayerPlan):
+    """The program of a layer's pass on a core, and its memory: that of `LayerPlan` and the retrieval's.
+
+    `kv` is the ring of the layer's context, as the KVMU places it; entries behind it lie among the weights. The
+    registers SLOT and FIRST are the program's. One program serves one context. `turns` times in `cluster`, `beside`
+    blocks of the queries' product precede some tokens.
+
+    Raises `ParamError` as `LayerPlan`, and for a retrieval that does not fit.
+    """
+
+    _compiler = CoreCompiler
+    _hands = {PLACED: ("cluster", "resident"), FETCHED: ("select", "scores")}
+
+    def __init__(
+        self, shape: LayerShape, fmt: LxeFormat, retrieval: RetrievalShape, cuts: dict[str, Tiling] | None = None
+    ):
+        self.retrieval = retrieval
+        self._beside = ("resident",) * (not retrieval.fetched or retrieval.ahead >= 0)  # behind the queries' stage
+        super().__init__(shape, fmt, cuts)
+
+    def of(self, tokens: int) -> "CorePlan":
+        """The plan of a pass of fewer tokens over the same weights and entries."""
+        return CorePlan(replace(self.shape, tokens=tokens), self.fmt, self.retrieval, self.cuts)
+
+    def _entry_arrays(self) -> None:
+        """The ring as the KVMU places it; entries behind it with what belongs to the layer."""
+        s = self.shape
+        self.kv.add("ring", (s.recent, s.entry), BF16)
+        self.weights.add("behind", (self.row - s.recent, s.entry), BF16)
+        self._views = {}
+
+    def _more_arrays(self) -> None:
+        s, f, r = self.shape, self.fmt, self.retrieval
+        n, keys = f.lanes, s.kv_heads * s.head_size
+        self.key_words = keys // n
+        self.mean_bytes = 4 * (keys + n)
+        self.pitch = 1 << (self.mean_bytes + 2 * keys - 1).bit_length()
+        need = 2 * self.key_words + 1
+        check(need <= f.depth, "kv_heads * head_size", keys, f"needs {need} words of a bank of {f.depth}")
+        most = f.depth * n
+        check(r.clusters <= most, "clusters", r.clusters, f"must be at most {most}: a row of scores is in a bank")
+        check(r.sinks < s.entries, "sinks", r.sinks, f"must be below entries = {s.entries}, which they are among")
+        tiles = -(-r.n_hp // n)
+        fits = [w for w in divisors(self.key_words) if tiles * w <= f.w_depth // 2 and s.tokens * w <= f.x_depth // 2]
+        check(bool(fits) and tiles * s.tokens <= f.depth, "n_hp", r.n_hp, f"does not fit: {tiles} tiles of hyperplanes")
+        cut = self.cuts.setdefault("hash", Tiling(1, tiles, self.key_words // max(fits), max(fits)))
+        self.weights.add("hash_weight", (1, cut.slices, cut.tiles * n, cut.words * n), BF16)
+        rows = -(-r.clusters // (2 * n)) * 2 * n
+        table = self.weights.add("table", (rows, self.pitch // 4), np.float32)
+        means = table.offset + self.mean_bytes
+        self._views["means"] = Array("means", means, (rows, self.pitch // 2), BF16, table.base)
+        self.work.add("ranks", (s.kv_heads * s.rows, rows), np.float32)
+        if r.ahead >= 0:
+            self.work.add("guess", self.work.arrays["q"].shape, BF16)
+        # Blocks of the product that hold queries only are beside `cluster`, as many after each few tokens.
+        blocks = s.heads * s.head_size // (self.cuts["qkv"].tiles * n)
+        self.turns = max(d for d in divisors(s.tokens) if d <= max(1, blocks))
+        self.beside = blocks // self.turns
+
+    def _steps(
+        self, c: CoreCompiler, gemm: Callable[..., None]
+    ) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+        a, r = self.arrays, self.retrieval
+        cut, size = self.cuts["qkv"], self.shape.heads * self.shape.head_size
+        keys = range(self.turns * self.beside, cut.blocks)
+        queries = range(-(-size // (cut.tiles * self.fmt.lanes)))
+        before = [
+            ("keys", ("qkv",), lambda: c.product(a["qkv_weight"], keys)),
+            ("entries", ("fresh",), c.entries),
+            ("hash", (), c.hash),
+            ("cluster", ("table", "qkv"), c.cluster),
+            ("rotary", ("q",), lambda: c.queries(a["q"])),
+        ]
+        own = [("rank", ("ranks",), lambda: c.rank(a["q"], a["means"])), ("select", (), c.select)]
+        ahead = [
+            ("guess_norm", ("norm1",), lambda: c.norm(a["hidden"], self.ahead("norm1_weight"), a["norm1"])),
+            ("guess", ("qkv",), lambda: c.product(self.ahead("qkv_weight"), queries)),
+            ("guess_rotary", ("guess",), lambda: c.queries(a["guess"])),
+            ("guess_rank", ("ranks",), c.rank_ahead),
+            ("guess_select", (), c.select_ahead),
+        ]
+        steps = super()._steps(c, gemm)
+        names = [name for name, _, _ in steps]
+        retrieval = before + own * (not r.fetched) + ahead * (r.ahead >= 0) + [("resident", ("scores",), c.resident)]
+        return steps[: names.index("qkv")] + retrieval + steps[names.index("scores") :]
+
+    def costs(self, entries: int, clusters: int | None = None) -> dict[str, Work]:
+        """What each stage does with so many entries behind the ring and clusters (of the context it ranks), by name.
+
+        RETRIEVEs count as issued only; most clusters if not given.
+        """
+        level = self.retrieval.clusters if clusters is None else clusters
+        given = {LEVEL: level, Register.ENTRIES: entries - self.retrieval.sinks * (not self.retrieval.fetched)}
+        return {stage.name: self._cost(stage.name, register_values(given)) for stage in self.stages}
+
+    def ahead(self, name: str) -> Array:
+        """An array of the next layer's."""
+        array = self.arrays[name]
+        return replace(array, offset=array.offset + self.weights.size)
+
+    def planes(self, hyperplanes: np.ndarray) -> np.ndarray:
+        """The array `hash_weight` of hyperplanes [n_hp, KV heads * head size]."""
+        _, slices, rows, numbers = self["hash_weight"].shape
+        padded = np.zeros((rows, hyperplanes.shape[1]), BF16)
+        padded[: len(hyperplanes)] = to_bf16(hyperplanes)
+        return padded.reshape(1, rows, slices, numbers).swapaxes(1, 2)

@@ -1,0 +1,135 @@
+"""The host of layers on a golden core: memory of device and home, contexts, inputs of a pass."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from golden.function_params import ReSVParams, check
+from golden.program.core_compiler import LEVEL, ROW, CorePlan
+from golden.program.core_model import Core
+from golden.program.isa import Instruction
+from golden.program.layer_memory import Array, Register
+from golden.program.lxe_model import Memory, Region, Result
+from golden.retrieval.dre_model import DreModel
+from golden.retrieval.kvmap import KvMap
+
+
+class CoreHost:
+    """Layers of one shape with their weights, rings and offloaded entries in the memory of one core.
+
+    plans : one a layer, which differ in their `RetrievalShape` · layers : weights as `golden.inputs.decoder` keeps them
+    planes : hyperplanes [n_hp, KV heads * head size] of each layer
+
+    `begin` writes the inputs of a pass, `run` executes a layer (or some of its stages) on what stands in memory.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[CorePlan],
+        layers: Sequence[dict[str, np.ndarray]],
+        planes: Sequence[np.ndarray],
+        params: ReSVParams,
+        *,
+        blocks: int,
+        block_slots: int,
+        boundary: int = 4096,
+        n_ctx: int,
+    ):
+        self.plans = list(plans)
+        p = plans[0]
+        s = p.shape
+        size = s.entry * 2
+        align = 4096
+        at, regions = 0, []
+
+        def region(name: str, bytes_: int) -> int:
+            nonlocal at
+            base = at
+            regions.append(Region(name, base, bytes_))
+            at += -(-bytes_ // align) * align
+            return base
+
+        region("work", p.work.size)
+        self.weights = [region(f"weights {i}", p.weights.size) for i in range(len(layers))]
+        self.device_base = region("rings", n_ctx * s.recent * size)
+        self.home_base = region("home", blocks * block_slots * size)
+        ahead = -1  # context for which the layer before fetches
+        for i, plan in enumerate(plans):
+            r = plan.retrieval
+            check(r.ctx < n_ctx, "n_ctx", n_ctx, f"layer {i} has context {r.ctx}")
+            if r.fetched or ahead >= 0:
+                ok = r.fetched and ahead == r.ctx
+                reason = f"of layer {i - 1}: layer {i} has context {r.ctx}, fetched={r.fetched}"
+                check(ok, "ahead", ahead, f"{reason}; both must be told, and the same context")
+            ahead = r.ahead
+        check(ahead < 0, "ahead", ahead, "of the last layer: there is no layer to fetch for")
+        kv = KvMap(
+            clusters=params.max_clusters,
+            blocks=blocks,
+            block_slots=block_slots,
+            recent=s.recent,
+            entry_bytes=size,
+            boundary=boundary,
+            n_ctx=n_ctx,
+            device_base=self.device_base,
+            home_base=self.home_base,
+        )
+        self.core = Core(p.fmt, Memory(regions), DreModel(params, kv))
+        self.memory = self.core.memory
+        for i, (plan, layer, hyperplanes) in enumerate(zip(plans, layers, planes, strict=True)):
+            packed = plan.pack(layer) | {"hash_weight": plan.planes(hyperplanes)} | plan.constants()
+            for name, x in packed.items():
+                self.put(name, x, i)
+        self.start = 0
+        self._programs: dict[tuple[int, str | None, str | None], list[Instruction]] = {}
+
+    def address(self, array: Array, layer: int = 0) -> int:
+        """Of the first byte."""
+        ring = (
+            self.device_base
+            + self.plans[layer].retrieval.ctx * self.plans[layer].shape.recent * self.plans[layer].shape.entry * 2
+        )
+        return array.offset + {0: 0, Register.WEIGHTS: self.weights[layer], Register.KV: ring}[array.base]
+
+    def put(self, name: str, x: np.ndarray, layer: int = 0) -> None:
+        """Write an array of the plan."""
+        array = self.plans[layer][name]
+        check(x.shape == array.shape and x.dtype == array.dtype, name, (x.shape, x.dtype), f"must be as {array}")
+        self.memory.put(self.address(array, layer), x)
+
+    def get(self, name: str, layer: int = 0) -> np.ndarray:
+        """Read an array of the plan."""
+        array = self.plans[layer][name]
+        return self.memory.get(self.address(array, layer), array.shape, array.dtype)
+
+    def begin(self, hidden: np.ndarray, cos: np.ndarray, sin: np.ndarray, start: int) -> None:
+        """A pass of tokens from `start`: hidden states [tokens, width], cos and sin [tokens, head / 2]."""
+        self.start = start
+        for name, x in self.plans[0].inputs(hidden, cos, sin, start).items():
+            self.put(name, x)
+
+    def registers(self, layer: int) -> dict[int, int]:
+        """What a layer's program starts with."""
+        plan = self.plans[layer]
+        out = {
+            int(Register.WEIGHTS): self.weights[layer],
+            int(Register.KV): self.address(plan["ring"], layer),
+            int(ROW): 0,
+            int(LEVEL): 0,
+            int(Register.REST): 0,
+            int(Register.ENTRIES): 0,
+        }
+        if plan.retrieval.fetched:
+            del out[ROW]  # the layer before says here how many entries it has fetched
+        return out
+
+    def program(self, layer: int = 0, first: str | None = None, last: str | None = None) -> list[Instruction]:
+        """The program of a layer's stages."""
+        key = layer, first, last
+        if key not in self._programs:
+            self._programs[key] = self.plans[layer].program(first, last)
+        return self._programs[key]
+
+    def run(self, layer: int = 0, first: str | None = None, last: str | None = None) -> Result:
+        """Execute the stages from `first` to `last` (all if not given) of a layer."""
+        return self.core.run(self.program(layer, first, last), self.registers(layer))

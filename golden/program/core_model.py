@@ -1,0 +1,120 @@
+"""A core: the LXE with the DRE beside it, its results asked for by RETRIEVE (V-Rex Fig. 10)."""
+
+from collections import deque
+
+import numpy as np
+
+from golden.program.isa import ADDR_BITS, LxeFormat, Retrieve, Status
+from golden.program.lxe_model import Lxe, Memory
+from golden.program.lxe_sequence import Issue
+from golden.retrieval.clustering import Joined
+from golden.retrieval.dre_model import DreModel
+from golden.retrieval.kvmap import Burst, Placed
+
+
+class Core(Lxe):
+    """An LXE whose HASH and SCORE words go to `dre`, and whose RETRIEVEs take what comes of them.
+
+    The memory holds device and offload memory alike: `dre.kv` says where rings and blocks lie.
+
+    clusters : [contexts], those that each context has · joined, placed, sets : what RETRIEVEs have not yet taken, by
+    context and in order: results of the HCU, places of the KVMU, bursts of cluster sets
+    """
+
+    def __init__(self, fmt: LxeFormat, memory: Memory, dre: DreModel):
+        super().__init__(fmt, memory)
+        self.dre = dre
+        self.clusters = [0] * dre.kv.n_ctx
+        self.joined: deque[tuple[int, Joined]] = deque()
+        self.placed: deque[Placed] = deque()
+        self.sets: deque[list[Burst]] = deque()
+        self._rows: list[np.ndarray] = []  # of the query block that is open
+
+    def hash(self, i: Issue, token: int, signs: np.ndarray) -> None:
+        """A token's hash bits to the HCU and, with their cluster, to the KVMU."""
+        ctx = self._context(i, i["to"])
+        n_hp = self.dre.params.n_hp
+        if len(signs) < n_hp:
+            raise i.error(f"hands on {len(signs)} hash bits of {n_hp}: words is too small", Status.RANGE)
+        joined, placed = self.dre.key(ctx, sum(1 << b for b in np.flatnonzero(signs[:n_hp]).tolist()))
+        self.joined.append((ctx, joined))
+        self.placed.append(placed)
+
+    def score(self, i: Issue, codes: np.ndarray, last: bool) -> None:
+        """A row of score codes to the WTU; with the last one of the block its bursts are known."""
+        ctx = self._context(i, i["to"])
+        if len(codes) != self.clusters[ctx]:
+            raise i.error(f"hands on a row of {len(codes)} codes: context {ctx} has {self.clusters[ctx]} clusters")
+        self._rows.append(codes.astype(np.int64))
+        if last:
+            self.sets.append(self.dre.query(ctx, np.stack(self._rows)).bursts)
+            self._rows = []
+
+    def retrieve(self, i: Issue) -> int:
+        """Registers set, entries copied."""
+        match i["action"]:
+            case Retrieve.CLUSTER:
+                return self._cluster(i)
+            case Retrieve.PLACE:
+                return self._place(i)
+            case Retrieve.FETCH:
+                return self._fetch(i)
+        ctx = self._context(i, i["ctx"])
+        if i["action"] == Retrieve.COUNT:
+            self._set(i["level"], self.clusters[ctx])
+            return 0
+        self.dre.clear(ctx)
+        self.clusters[ctx] = 0
+        return 0
+
+    def _cluster(self, i: Issue) -> int:
+        if not self.joined:
+            raise i.error("asks for the cluster of a token, but none has been hashed", Status.DEADLOCK)
+        ctx, joined = self.joined.popleft()
+        self.clusters[ctx] = max(self.clusters[ctx], joined.cluster + 1)
+        self._set(i["to"], i.addr + (joined.cluster << i["shift"]))
+        self._set(i["level"], self.clusters[ctx])
+        return 0
+
+    def _place(self, i: Issue) -> int:
+        size = self.dre.kv.entry_bytes
+        for k in range(i["rows"]):
+            if not self.placed:
+                raise i.error("places an entry, but no token's place is left", Status.DEADLOCK)
+            placed = self.placed.popleft()
+            if not placed.ok:
+                reason = f"the map has no free block among {self.dre.kv.blocks}: more blocks are needed"
+                raise i.error(reason, Status.FULL)
+            if placed.move:
+                self._copy(placed.move.src, placed.move.dst, placed.move.bytes)
+            self._copy(i.addr + k * size, placed.device, size)
+        return i["rows"]
+
+    def _fetch(self, i: Issue) -> int:
+        if not self.sets:
+            raise i.error("fetches a cluster set, but none has been chosen", Status.DEADLOCK)
+        at, bursts = i.addr, self.sets.popleft()
+        size = self.dre.kv.entry_bytes
+        entries = sum(burst.bytes for burst in bursts) // size
+        if entries > i["rows"]:
+            reason = f"fetches {entries} entries, but there is room for {i['rows']}: make room behind the ring"
+            raise i.error(reason, Status.FULL)
+        for burst in bursts:
+            self._copy(burst.addr, at, burst.bytes)
+            at += burst.bytes
+        self._set(i["to"], entries)
+        self._set(i["level"], entries << i["shift"])
+        return entries
+
+    def _copy(self, src: int, dst: int, size: int) -> None:
+        data, known = self.memory.words(src, 1, size, 0)
+        self.memory.write(dst, data[0], known[0])
+
+    def _set(self, register: int, value: int) -> None:
+        if register:
+            self.registers[register] = value % (1 << ADDR_BITS)
+
+    def _context(self, i: Issue, ctx: int) -> int:
+        if ctx >= self.dre.kv.n_ctx:
+            raise i.error(f"names context {ctx} of {self.dre.kv.n_ctx}", Status.RANGE)
+        return ctx

@@ -1,0 +1,88 @@
+"""The host of layers on a golden LXE: memory of all layers, inputs of a pass, entries behind the ring."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from golden.arithmetic.numerics import BF16
+from golden.function_params import check
+from golden.program.isa import Instruction
+from golden.program.layer_compiler import Array, LayerPlan, Register
+from golden.program.lxe_model import Lxe, Memory, Region, Result
+
+
+class LayerHost:
+    """Layers of one shape with their weights and entries in the memory of one LXE.
+
+    plan : of the largest pass · layers : of each its weights as `golden.inputs.decoder` keeps them
+
+    `begin` writes the inputs of a pass, whose plan is then `plan`; `run` executes stages of a layer on what stands in
+    memory; hidden states go from layer to layer there. Before the stage `scores`, `fetch` says what stands behind the
+    ring.
+    """
+
+    def __init__(self, plan: LayerPlan, layers: Sequence[dict[str, np.ndarray]]):
+        self.plan = plan
+        self._plans = {plan.shape.tokens: plan}
+        sizes = plan.weights.size, plan.kv.size
+        bases = plan.work.size + np.arange(len(layers))[:, None] * sum(sizes) + [0, sizes[0]]
+        self.bases = [(int(weights), int(kv)) for weights, kv in bases]
+        regions = [Region("work", 0, plan.work.size)]
+        for i, (weights, kv) in enumerate(self.bases):
+            regions += [Region(f"weights {i}", weights, sizes[0]), Region(f"entries {i}", kv, sizes[1])]
+        self.memory = Memory(regions)
+        self.lxe = Lxe(plan.fmt, self.memory)
+        for i, layer in enumerate(layers):
+            for name, x in plan.pack(layer).items():
+                self.put(name, x, i)
+        self.entries = [0] * len(layers)
+        self.start = 0
+        self._programs: dict[tuple[int, str | None, str | None], list[Instruction]] = {}
+
+    def address(self, array: Array, layer: int = 0) -> int:
+        """Of the first byte."""
+        return (
+            array.offset + {0: 0, Register.WEIGHTS: self.bases[layer][0], Register.KV: self.bases[layer][1]}[array.base]
+        )
+
+    def put(self, name: str, x: np.ndarray, layer: int = 0) -> None:
+        """Write an array of the plan."""
+        array = self.plan[name]
+        check(x.shape == array.shape and x.dtype == array.dtype, name, (x.shape, x.dtype), f"must be as {array}")
+        self.memory.put(self.address(array, layer), x)
+
+    def get(self, name: str, layer: int = 0) -> np.ndarray:
+        """Read an array of the plan."""
+        array = self.plan[name]
+        return self.memory.get(self.address(array, layer), array.shape, array.dtype)
+
+    def begin(self, hidden: np.ndarray, cos: np.ndarray, sin: np.ndarray, start: int) -> None:
+        """A pass of tokens from `start`: hidden states [tokens, width], cos and sin [tokens, head / 2]."""
+        tokens = len(hidden)
+        if tokens not in self._plans:
+            self._plans[tokens] = self._plans[max(self._plans)].of(tokens)
+        self.plan, self.start = self._plans[tokens], start
+        for name, x in (self.plan.constants() | self.plan.inputs(hidden, cos, sin, start)).items():
+            self.put(name, x)
+
+    def fetch(self, entries: np.ndarray, layer: int = 0) -> None:
+        """Put entries [n, 2, KV heads, head size] (keys, values; BF16) behind the ring; each pass attends to them."""
+        s, n = self.plan.shape, len(entries)
+        check(n <= s.entries, "entries", n, f"must be at most {s.entries}")
+        self.entries[layer] = n
+        if n:
+            at = self.address(self.plan["ring"], layer) + s.recent * s.entry * 2
+            self.memory.put(at, np.ascontiguousarray(entries.astype(BF16)))
+
+    def run(self, layer: int = 0, first: str | None = None, last: str | None = None) -> Result:
+        """Execute the stages from `first` to `last` (all if not given) of a layer."""
+        key = self.plan.shape.tokens, first, last
+        if key not in self._programs:
+            self._programs[key] = self.plan.program(first, last)
+        registers = self.plan.registers(self.start, self.entries[layer], *self.bases[layer])
+        return self.lxe.run(self._programs[key], {int(k): v for k, v in registers.items()})
+
+    def ring(self, layer: int = 0) -> np.ndarray:
+        """The ring's entries, BF16 [recent, 2, KV heads, head size]."""
+        s = self.plan.shape
+        return self.get("ring", layer)[: s.recent].reshape(s.recent, 2, s.kv_heads, s.head_size)

@@ -1,0 +1,91 @@
+"""Which numbers of a VPE have been written: beside `golden.arithmetic.vector.Machine`, lane by lane."""
+
+import numpy as np
+
+from golden.arithmetic.vector import FOREVER, SCALARS, Format, Instruction, Op, Post, Reduce, Source, Swap, VectorFormat
+from golden.program.lxe_sequence import Issue
+
+
+class Known:
+    """banks : [3, depth, n] marks of the numbers that have been written · scalars : [16], zero and known at first.
+
+    A result is known where all its operands are. `LxeError` for an operand word without a known number, for one that
+    is reduced within `keep`, and for one that is stored there.
+    """
+
+    def __init__(self, fmt: VectorFormat):
+        self.fmt = fmt
+        self.banks = np.zeros((3, fmt.depth, fmt.n), bool)
+        self.scalars = np.ones(SCALARS, bool)
+
+    def run(self, i: Issue, v: Instruction, came: np.ndarray | None) -> np.ndarray | None:
+        """Follow an instruction; `came` marks the stream's words. What STORE puts out, bool [words, n]."""
+        if v.op == Op.STORE:
+            return self._store(i, v)
+        count = v.words + 1
+        reads = []  # bank, words
+        whole = came is None or came.all()
+        uses = (v.a, v.b, v.c) if v.op == Op.FMA else (v.a, None, v.c)
+        for bank, (name, source) in enumerate(zip("abc", uses, strict=True)):
+            if source == Source.BANK:
+                at = self._words(getattr(v, f"addr_{name}"), getattr(v, f"span_{name}"), count)
+                if bank == 1 and v.swap > Swap.HALF:
+                    at = (at ^ 1 << v.swap - 3) & self.fmt.depth - 1
+                reads.append((bank, at))
+                whole &= bool(self.banks[bank, at].all())
+            elif source == Source.SCALAR and not self.scalars[getattr(v, f"scalar_{name}")]:
+                whole = False
+        to = (v.addr_d + np.arange(count)) & self.fmt.depth - 1
+        into = [bank for bank in range(3) if v.write >> bank & 1]
+        if whole:
+            self.banks[np.array(into, int)[:, None], to] = True
+            if v.reduce:
+                self.scalars[v.scalar_d] = True
+            return None
+        return self._lanes(i, v, came, uses, reads, to, into)
+
+    def _lanes(self, i, v, came, uses, reads, to, into) -> None:
+        """Word by word: a word sees what those before have written."""
+        n = self.fmt.n
+        scalars = all(
+            self.scalars[getattr(v, f"scalar_{name}")]
+            for name, source in zip("abc", uses, strict=True)
+            if source == Source.SCALAR
+        )
+        swap = np.arange(n) ^ min({Swap.NEIGHBOUR: 1, Swap.HALF: n // 2}.get(v.swap, 0), n - 1)
+        kept = True
+        for k, d in enumerate(to):
+            known = np.full(n, scalars)
+            if came is not None:
+                known &= came[k]
+            for bank, at in reads:
+                word = self.banks[bank, at[k]]
+                if not word.any():
+                    raise i.error(f"reads word {at[k]} of bank {'ABC'[bank]}, which was never written")
+                known &= word[swap] if bank == 1 else word
+            self.banks[into, d] = known
+            last = k == len(to) - 1
+            if v.reduce == Reduce.LAST:
+                kept = known[0]
+            elif v.reduce and not (v.code and v.post >= Post.EXP):
+                bad = np.flatnonzero(~known[: v.keep + 1 if last else n])
+                if len(bad):
+                    raise i.error(f"reduces lane {bad[0]} of its word {k}, which depends on a number never written")
+        if v.reduce:
+            self.scalars[v.scalar_d] = kept
+
+    def _store(self, i: Issue, v: Instruction) -> np.ndarray:
+        bank = 2 if v.format == Format.WIDE else 1
+        at = self._words(v.addr_c if bank == 2 else v.addr_b, FOREVER, v.words + 1)
+        known = self.banks[bank, at]
+        must = np.ones(known.shape, bool)
+        must[-1, v.keep + 1 :] = False
+        bad = np.argwhere(must & ~known)
+        if len(bad):
+            k, lane = bad[0]
+            why = "was never written" if not known[k].any() else "depends on a number never written"
+            raise i.error(f"stores lane {lane} of bank {'ABC'[bank]} word {at[k]}, which {why}")
+        return known
+
+    def _words(self, addr: int, span: int, count: int) -> np.ndarray:
+        return (addr + (np.arange(count) & (1 << span) - 1)) & self.fmt.depth - 1

@@ -1,0 +1,103 @@
+"""The memory behind the LXE's bus: bytes in named regions, little-endian."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from golden.function_params import check
+from golden.program.isa import ADDR_BITS
+
+
+class BusError(ValueError):
+    """An access outside every region; the message names the address and the regions."""
+
+
+@dataclass
+class Region:
+    """Bytes `base` to `base` + `size`, zero at first.
+
+    unknown : marks of bytes that hold no number anybody has computed (lanes beyond a row's end); None while there are
+        none.
+    """
+
+    name: str
+    base: int
+    size: int
+    data: np.ndarray = field(init=False, repr=False)
+    unknown: np.ndarray | None = field(init=False, repr=False, default=None)
+
+    def __post_init__(self):
+        check(self.size >= 1, f"size of region {self.name}", self.size, "must be at least 1 byte")
+        fits = 0 <= self.base <= (1 << ADDR_BITS) - self.size
+        check(fits, f"base of region {self.name}", self.base, f"the region must lie below 2^{ADDR_BITS}")
+        self.data = np.zeros(self.size, np.uint8)
+
+    @property
+    def end(self) -> int:
+        """The address behind the last byte."""
+        return self.base + self.size
+
+
+class Memory:
+    """Regions that do not overlap.
+
+    `memory.put(addr, x)` and `memory.get(addr, shape, dtype)` move arrays of any type, C order; `words` and `write`
+    are what the LXE does. `ParamError` for regions that overlap, `BusError` for an access outside.
+    """
+
+    def __init__(self, regions: Iterable[Region]):
+        self.regions = sorted(regions, key=lambda r: r.base)
+        for a, b in zip(self.regions, self.regions[1:], strict=False):
+            check(a.end <= b.base, f"base of region {b.name}", hex(b.base), f"overlaps {a.name}, to {a.end:#x}")
+
+    def region(self, addr: int, size: int) -> Region:
+        """The region that holds `size` bytes from `addr`."""
+        for r in self.regions:
+            if r.base <= addr and addr + size <= r.end:
+                return r
+        known = ", ".join(f"{r.name} {r.base:#x} to {r.end:#x}" for r in self.regions) or "none"
+        raise BusError(f"address {addr:#x}: {size} bytes from there are in no region; regions: {known}")
+
+    def put(self, addr: int, x: np.ndarray) -> None:
+        """Write an array."""
+        data = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+        r = self.region(addr, data.size)
+        at = slice(addr - r.base, addr - r.base + data.size)
+        r.data[at] = data
+        if r.unknown is not None:
+            r.unknown[at] = False
+
+    def get(self, addr: int, shape: int | tuple[int, ...], dtype: type) -> np.ndarray:
+        """A copy of an array."""
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        r = self.region(addr, size)
+        return r.data[addr - r.base : addr - r.base + size].copy().view(dtype).reshape(shape)
+
+    def words(self, addr: int, rows: int, row_bytes: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
+        """`rows` rows of bytes, `stride` apart modulo 2^40, and which of them are known: uint8, bool [rows, bytes]."""
+        span = (rows - 1) * stride + row_bytes
+        try:
+            r = self.region(addr, span)
+        except BusError:  # in several regions
+            if rows == 1:
+                raise
+            at = [(addr + k * stride) % (1 << ADDR_BITS) for k in range(rows)]
+            parts = [self.words(a, 1, row_bytes, 0) for a in at]
+            return np.concatenate([d for d, _ in parts]), np.concatenate([k for _, k in parts])
+
+        def cut(x: np.ndarray) -> np.ndarray:
+            return np.lib.stride_tricks.as_strided(x[addr - r.base :], (rows, row_bytes), (stride, 1))
+
+        known = np.ones((rows, row_bytes), bool) if r.unknown is None else ~cut(r.unknown)
+        return cut(r.data).copy(), known
+
+    def write(self, addr: int, data: np.ndarray, known: np.ndarray) -> None:
+        """Write the bytes of one row; `known` marks those that mean something."""
+        r = self.region(addr, data.size)
+        at = slice(addr - r.base, addr - r.base + data.size)
+        r.data[at] = data
+        if r.unknown is None and not known.all():
+            r.unknown = np.zeros(r.size, bool)
+        if r.unknown is not None:
+            r.unknown[at] = ~known

@@ -1,0 +1,324 @@
+"""The LXE, word for word: a program executed in its own order (`golden.program.isa`).
+
+The engines of the hardware run side by side. A program whose accesses semaphores and streams order (`simulate` tells
+whether they do) leaves the same numbers there as here.
+
+Numbers that nobody has written are followed lane by lane: a tree without weights gives an unknown lane of a result,
+which may lie beyond `keep` to the end and be stored in the rest of a word, but must not be kept, reduced or multiplied.
+
+A sum may be carried over MULs: of one row and one tile each, `start` in the first, `end` in the last, at most 1,024
+chunks together. The sum is `golden.arithmetic.dot` of the operands of all, chunk by chunk.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from golden.arithmetic.dot import CHUNKS, dot
+from golden.arithmetic.numerics import BF16
+from golden.arithmetic.vector import Machine, Step
+from golden.program.isa import (
+    ADDR_BITS,
+    ENGINE,
+    SEMAPHORE_BITS,
+    SEMAPHORES,
+    Engine,
+    Instruction,
+    LoadTo,
+    LxeFormat,
+    Opcode,
+    Queue,
+    Status,
+    StoreTo,
+)
+from golden.program.lxe_known import Known
+from golden.program.lxe_memory import BusError, Memory, Region
+from golden.program.lxe_order import Hazard, Order, play, simulate
+from golden.program.lxe_sequence import Issue, LxeError, bits, register_values, sequence
+
+__all__ = ["BusError", "Hazard", "Lxe", "LxeError", "Memory", "Order", "Region", "Result", "Write", "play", "simulate"]
+
+
+class Write(NamedTuple):
+    """A word that STORE has written to the memory: bytes, and which of its lanes are known (bool [lanes])."""
+
+    addr: int
+    data: np.ndarray
+    known: np.ndarray
+
+
+class Taken(NamedTuple):
+    """An instruction that waited or signalled, in program order, and the semaphores' counts after it."""
+
+    pc: int
+    wait: list[int]
+    signal: list[int]
+    counts: tuple[int, ...]
+
+
+@dataclass
+class Result:
+    """What a program has done.
+
+    words : of each engine: LOAD, STORE: words moved; MUL: results; VECTOR: words through the lanes or stored
+    instructions : of each engine, skipped ones included · chunks : steps of the DPE
+    writes : every word stored to the memory, in order · semaphores : every wait and signal, in order
+    issues : instructions with their registers, in order; `golden.program.lxe_order.play` takes them
+    """
+
+    words: dict[Engine, int] = field(default_factory=lambda: dict.fromkeys(Engine, 0))
+    instructions: dict[Engine, int] = field(default_factory=lambda: dict.fromkeys(Engine, 0))
+    chunks: int = 0
+    writes: list[Write] = field(default_factory=list)
+    semaphores: list[Taken] = field(default_factory=list)
+    issues: list[Issue] = field(default_factory=list)
+
+
+class Part(NamedTuple):
+    """Words of one instruction in a queue: bits of the lanes (uint32 [words, lanes]), marks of the known ones."""
+
+    words: np.ndarray
+    known: np.ndarray
+    kind: str  # FP32, BF16 (and score codes), signs
+    keep: int  # lanes in use of the last word
+
+
+class Words:
+    """A queue of words."""
+
+    def __init__(self, name: str, lanes: int):
+        self.name, self.lanes = name, lanes
+        self.parts: deque[Part] = deque()
+
+    def __len__(self) -> int:
+        return sum(len(part.words) for part in self.parts)
+
+    def put(self, words: np.ndarray, known: np.ndarray, kind: str, keep: int | None = None) -> None:
+        """Append words."""
+        self.parts.append(Part(words, known, kind, keep or self.lanes))
+
+    def take(self, i: Issue, count: int, *kinds: str) -> tuple[np.ndarray, np.ndarray, str]:
+        """The next `count` words, which must be of one of some kinds; the last one's."""
+        out, left = [], count
+        while left:
+            part = self.row(i, *kinds, count=count, found=count - left)
+            if len(part.words) > left:
+                self.parts.appendleft(part._replace(words=part.words[left:], known=part.known[left:]))
+            out.append(part)
+            left -= min(left, len(part.words))
+        words, known = (np.concatenate([part[k] for part in out])[:count] for k in (0, 1))
+        return words, known, out[-1].kind
+
+    def row(self, i: Issue, *kinds: str, count: int = 1, found: int = 0) -> Part:
+        """The next words that were put together, which must be of one of some kinds."""
+        if not self.parts:
+            reason = f"takes {count} words of {self.name}, which has {found}: what fills it must stand before"
+            raise i.error(reason, Status.DEADLOCK)
+        if self.parts[0].kind not in kinds:
+            raise i.error(f"takes {' or '.join(kinds)} words of {self.name}, whose next one is {self.parts[0].kind}")
+        return self.parts.popleft()
+
+
+class Lxe:
+    """One LXE with its memory. What is in its scratchpads, banks, scalars and registers stays from program to program.
+
+    w : [trees, words, lanes] BF16 bits of the weights, w_known : which are written · x, x_known : [words, lanes],
+    activations · registers : [16] · vpe : `golden.arithmetic.vector.Machine`
+    """
+
+    def __init__(self, fmt: LxeFormat, memory: Memory):
+        self.fmt, self.memory = fmt, memory
+        self.w = np.zeros((fmt.lanes, fmt.w_depth, fmt.lanes), np.uint16)
+        self.x = np.zeros((fmt.x_depth, fmt.lanes), np.uint16)
+        self.w_known, self.x_known = np.zeros(self.w.shape, bool), np.zeros(self.x.shape, bool)
+        self.registers = register_values({})
+        self.vpe = Machine(fmt.vector)
+        self.known = Known(fmt.vector)
+
+    def run(self, program: Sequence[Instruction], registers: dict[int, int] | None = None) -> Result:
+        """Execute a program from its first instruction to HALT, with some registers set before.
+
+        `LxeError` names the instruction and the word: what the hardware reports (`status`), a wait for a semaphore that
+        nothing before has signalled, numbers never written, queues that are empty too early or not at the end.
+        """
+        self._result = result = Result()
+        self.registers = register_values(dict(enumerate(self.registers)) | (registers or {}))
+        self._queues = [Words(f"the queue of {q.name} words", self.fmt.lanes) for q in Queue]
+        self._out = Words("the VPE's output", self.fmt.lanes)
+        self._sum: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]] = []
+        counts = [0] * SEMAPHORES
+        execute = {
+            Opcode.LOAD: self._load,
+            Opcode.MUL: self._mul,
+            Opcode.VECTOR: self._vector,
+            Opcode.STORE: self._store,
+            Opcode.RETRIEVE: self.retrieve,
+        }
+        for i in sequence(program, self.registers, self.fmt):
+            result.issues.append(i)
+            wait, signal = bits(i["wait"]), bits(i["signal"])
+            for s in wait:
+                if not counts[s]:
+                    raise i.error(f"waits for semaphore {s}, which nothing before it has signalled", Status.DEADLOCK)
+                counts[s] -= 1
+            if i.op in execute:
+                result.instructions[ENGINE[i.op]] += 1
+                if not i.skip:
+                    try:
+                        result.words[ENGINE[i.op]] += execute[i.op](i)
+                    except BusError as e:
+                        raise i.error(str(e), Status.BUS) from None
+            for s in signal:
+                counts[s] += 1
+                if counts[s] >> SEMAPHORE_BITS:
+                    reason = f"signals semaphore {s} to {counts[s]}: a counter has {SEMAPHORE_BITS} bits"
+                    raise i.error(reason, Status.SEMAPHORE)
+            if wait or signal:
+                result.semaphores.append(Taken(i.pc, wait, signal, tuple(counts)))
+        for queue in (*self._queues, self._out):
+            if len(queue):
+                raise i.error(f"{len(queue)} words are left in {queue.name}", Status.DEADLOCK)
+        if self._sum:
+            raise i.error(f"the sum that instruction {self._sum[0][0]} began has no end")
+        return result
+
+    def _load(self, i: Issue) -> int:
+        lanes, rows, words = self.fmt.lanes, i["rows"], i["words"]
+        width = 4 if i["wide"] else 2
+        data, known = self.memory.words(i.addr, rows, words * lanes * width, i["stride"])
+        numbers = data.view(np.uint32 if i["wide"] else np.uint16).reshape(rows, words, lanes)
+        known = known[:, ::width].reshape(rows, words, lanes)
+        r, j, to = np.arange(rows)[:, None], np.arange(words), i["to"]
+        match i["target"]:
+            case LoadTo.W:
+                at = r % lanes, to + r // lanes * i["step"] + j
+                self.w[at], self.w_known[at] = numbers, known
+            case LoadTo.COLUMN:
+                at = slice(None), to + r[:, 0] // lanes, r[:, 0] % lanes
+                self.w[at], self.w_known[at] = numbers[:, 0].T, known[:, 0].T
+            case LoadTo.X:
+                at = to + r * i["step"] + j
+                self.x[at], self.x_known[at] = numbers, known
+            case _:
+                shape = rows * words, lanes
+                kind = "FP32" if i["wide"] else "BF16"
+                self._queues[Queue.LOAD].put(numbers.reshape(shape).astype(np.uint32), known.reshape(shape), kind)
+        return rows * words
+
+    def _mul(self, i: Issue) -> int:
+        lanes, rows, tiles, chunks = self.fmt.lanes, i["rows"], i["tiles"], i["chunks"]
+        length = (chunks - 1) * lanes + i["keep"]
+        at = i["x"] + np.arange(rows)[:, None] * i["x_step"] + np.arange(chunks)
+        x, x_known = (v[at].reshape(rows, -1)[:, :length] for v in (self.x, self.x_known))
+        if not x_known.all():
+            r, k = np.argwhere(~x_known)[0]
+            raise i.error(f"reads number {k % lanes} of X word {at[r, k // lanes]}, which was never written")
+        at = i["w"] + np.arange(tiles * chunks).reshape(tiles, chunks)
+        # [tiles * trees, length]: the trees of a tile are the lanes of a result.
+        w, w_known = (v[:, at].swapaxes(0, 1).reshape(tiles * lanes, -1)[:, :length] for v in (self.w, self.w_known))
+        known = w_known.all(axis=1)
+        for t in np.flatnonzero(~known.reshape(tiles, lanes).any(axis=1)):
+            tree = ~w_known[t * lanes : (t + 1) * lanes]
+            word = at[t, np.argwhere(tree)[:, 1].min() // lanes]
+            raise i.error(
+                f"reads W words {at[t, 0]} to {at[t, -1]}, of which no tree has all: {word} was never written"
+            )
+        self._result.chunks += rows * tiles * chunks
+        if not (i["start"] and i["end"]):
+            return self._carry(i, x, w, known)
+        self._open(i)
+        self._give(dot(x.view(BF16), w.view(BF16), self.fmt.dot), known)
+        return rows * tiles
+
+    def _carry(self, i: Issue, x: np.ndarray, w: np.ndarray, known: np.ndarray) -> int:
+        """Part of a sum over several MULs: whole chunks, as zeros add nothing."""
+        if i["start"]:
+            self._open(i)
+        elif not self._sum:
+            raise i.error("goes on with a sum (start=0), but none has begun")
+        pad = (0, 0), (0, -x.shape[1] % self.fmt.lanes)
+        self._sum.append((i.pc, np.pad(x, pad), np.pad(w, pad), known))
+        parts = [np.concatenate([part[k] for part in self._sum], axis=1) for k in (1, 2)]
+        if parts[0].shape[1] > CHUNKS * self.fmt.lanes:
+            chunks = parts[0].shape[1] // self.fmt.lanes
+            raise i.error(f"the sum that instruction {self._sum[0][0]} began has {chunks} chunks: at most {CHUNKS}")
+        if not i["end"]:
+            return 0
+        known = np.all([part[3] for part in self._sum], axis=0)
+        self._sum = []
+        self._give(dot(parts[0].view(BF16), parts[1].view(BF16), self.fmt.dot), known)
+        return 1
+
+    def _open(self, i: Issue) -> None:
+        if self._sum:
+            raise i.error(f"begins a sum, but that of instruction {self._sum[0][0]} has no end")
+
+    def _give(self, results: np.ndarray, known: np.ndarray) -> None:
+        """Results [rows, tiles * trees] to the queue."""
+        words = results.view(np.uint32).reshape(-1, self.fmt.lanes)
+        tiles = known.reshape(-1, self.fmt.lanes)
+        self._queues[Queue.MUL].put(words, np.tile(tiles, (len(results), 1)), "FP32")
+
+    def _vector(self, i: Issue) -> int:
+        v, words, known = i.vector, None, None
+        if v.streams:
+            words, known, _ = self._queues[i["source"]].take(i, i["words"], "FP32" if v.wide else "BF16")
+        stored = self.known.run(i, v, known)
+        outputs = list(self.vpe.run([Step(v, words)]))
+        if outputs:
+            kind = ("FP32", "BF16", "signs", "signs")[v.format]
+            self._out.put(np.stack([out.data for out in outputs]), stored, kind, i["keep"])
+        return i["words"]
+
+    def _store(self, i: Issue) -> int:
+        rows, words = i["rows"], i["words"]
+        if i["target"] == StoreTo.SCORE:
+            parts = [self._out.row(i, "BF16") for _ in range(rows)]
+            for r, part in enumerate(parts):
+                length = (len(part.words) - 1) * self.fmt.lanes + part.keep
+                self.score(i, part.words.reshape(-1)[:length], bool(i["wide"]) and r == rows - 1)
+            return sum(len(part.words) for part in parts)
+        if i["target"] == StoreTo.HASH:
+            signs = self._out.take(i, rows * words, "signs")[0].astype(bool).reshape(rows, -1)
+            for r in range(rows):
+                self.hash(i, i.addr + r, signs[r])
+            return rows * words
+        data, known, kind = self._out.take(i, rows * words, *(["FP32"] if i["wide"] else ["BF16", "signs"]))
+        if kind == "signs":
+            data, known = self._packed(data, known)
+        if i["target"] == StoreTo.X:
+            at = (i["to"] + np.arange(rows)[:, None] * i["step"] + np.arange(words)).reshape(-1)
+            self.x[at], self.x_known[at] = data, known
+            return rows * words
+        width = 4 if i["wide"] else 2
+        raw = data.astype(np.uint32 if i["wide"] else np.uint16).view(np.uint8)
+        for r in range(rows):
+            addr, part = (i.addr + r * i["stride"]) % (1 << ADDR_BITS), slice(r * words, (r + 1) * words)
+            self.memory.write(addr, raw[part].reshape(-1), np.repeat(known[part].reshape(-1), width))
+            at = range(addr, addr + words * raw.shape[1], raw.shape[1])
+            self._result.writes += map(Write, at, raw[part], known[part])
+        return rows * words
+
+    def _packed(self, signs: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Words whose bit i is lane i's; a number of 16 bits is known if all its lanes are."""
+
+        def numbers(x: np.ndarray) -> np.ndarray:
+            packed = np.packbits(x.astype(bool), axis=1, bitorder="little")
+            return np.pad(packed, ((0, 0), (0, self.fmt.word_bytes - packed.shape[1]))).view(np.uint16)
+
+        return numbers(signs).astype(np.uint32), numbers(~known) == 0
+
+    def hash(self, i: Issue, token: int, signs: np.ndarray) -> None:
+        """A STORE hands on the hash bits of a token (bool [words * lanes]), context `i["to"]`; for a core to define."""
+        raise i.error("goes to the retrieval engine, which an LXE alone does not have")
+
+    def score(self, i: Issue, codes: np.ndarray, last: bool) -> None:
+        """A STORE hands on the score codes of a row, the last of its query block or not; for a core to define."""
+        raise i.error("goes to the retrieval engine, which an LXE alone does not have")
+
+    def retrieve(self, i: Issue) -> int:
+        """Execute a RETRIEVE: set `registers`, copy in `memory`; the entries copied; for a core to define."""
+        raise i.error("asks the retrieval engine, which an LXE alone does not have")

@@ -1,0 +1,454 @@
+"""Whether a program ends on the LXE's engines, which run side by side, and whether it orders all their accesses.
+
+`simulate` plays the program with tokens: four queues of instructions, each worked through in order, semaphores, and the
+three queues of words. Each semaphore has one engine that waits and each queue one that takes, so whether the program
+ends does not depend on who moves first; nor do more places in the queues ever stop one that ends with fewer.
+
+Order is what an engine knows of the words that the others have read or written. It learns from the semaphores it has
+waited for (of several engines that signal one, only what all signals of the others leave: the engines of a loop are
+better told apart by semaphores of their own), and a word of a queue carries what its source knew. Two accesses to one
+word, one of them a write, by two engines of which neither knows of the other's are a hazard. W and X are watched by
+words, memory by words of BF16 numbers, registers where a RETRIEVE sets them and the sequencer uses them. The VPE's
+banks are its own matter. What RETRIEVE copies is not watched, nor does it wait for the DRE here: its counts are data.
+"""
+
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from golden.arithmetic.vector import Format, Op
+from golden.program.isa import (
+    ADDR_BITS,
+    ENGINE,
+    SEMAPHORE_BITS,
+    SEMAPHORES,
+    Engine,
+    Instruction,
+    LoadTo,
+    LxeFormat,
+    Opcode,
+    Queue,
+    Retrieve,
+    Status,
+    StoreTo,
+)
+from golden.program.lxe_sequence import Issue, bits, register_values, sequence
+
+SEQUENCER = "sequencer"
+# Columns of a clock: words that an engine has read or written; RETRIEVEs that are done.
+_WATCHED = [Engine.LOAD, Engine.MUL, Engine.STORE, Engine.RETRIEVE]
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """Two accesses that nothing orders: indices and engines of their instructions, and the word."""
+
+    first: int
+    second: int
+    engines: tuple[str, str]
+    word: str
+
+    def __str__(self) -> str:
+        first, second = self.engines
+        return (
+            f"instruction {self.second} ({second}) and instruction {self.first} ({first}) both use {self.word}, and "
+            f"nothing orders them: let {second} wait for a semaphore that {first} signals"
+        )
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a program does.
+
+    waiting : of a program that does not end: engine or "sequencer" -> (instruction, what it waits for)
+    left : words that nobody takes, by queue · hazards : one for each pair of instructions
+    """
+
+    waiting: dict[str, tuple[int, str]]
+    left: dict[str, int]
+    hazards: list[Hazard]
+
+    def problems(self) -> list[str]:
+        """One line each; empty if there are none."""
+        out = [f"deadlock: instruction {pc} ({who}) {why}" for who, (pc, why) in self.waiting.items()]
+        out += [f"{n} words are left in {name}" for name, n in self.left.items()]
+        return out + [str(h) for h in self.hazards]
+
+
+def simulate(
+    program: Sequence[Instruction], registers: dict[int, int], fmt: LxeFormat, queue: int = 2, words: int = 4
+) -> Order:
+    """Play a program; `LxeError` as `golden.program.lxe_sequence.sequence`, and for a semaphore above 255.
+
+    queue, words : places for instructions in front of an engine and in each queue of words
+
+    RETRIEVEs leave the registers here as they are; where counts hang on them, `play` what a run has recorded.
+    """
+    return play(sequence(program, register_values(registers), fmt), fmt, queue, words)
+
+
+def play(issues: Iterable[Issue], fmt: LxeFormat, queue: int = 2, words: int = 4) -> Order:
+    """Play instructions as they are issued (`golden.program.lxe_model.Result.issues`)."""
+    return _Game(list(issues), fmt, queue, words).play()
+
+
+class _Accesses:
+    """The last read and write of every word by each engine, as positions in its accesses."""
+
+    def __init__(self, name: str, words: int):
+        self.name = name
+        self.reads, self.writes = np.zeros((2, len(_WATCHED), words), np.int64)
+
+    def touch(self, engine: int, at: np.ndarray, position: np.ndarray, clock: np.ndarray, write: bool) -> np.ndarray:
+        """Note accesses at `position` of words `at`; rows (other engine, its position, own position, word) that they
+        are not known to come after. `clock` is [3] or [words, 3].
+        """  # noqa: D205
+        clock = np.broadcast_to(clock, (len(at), len(_WATCHED)))
+        found = []
+        for other in range(len(_WATCHED)):
+            if other == engine:
+                continue
+            last = self.writes[other, at]
+            if write:
+                last = np.maximum(last, self.reads[other, at])
+            bad = last > clock[:, other]
+            if bad.any():
+                found.append(np.stack([np.full(bad.sum(), other), last[bad], position[bad], at[bad]], axis=1))
+        (self.writes if write else self.reads)[engine, at] = position
+        return np.concatenate(found) if found else np.zeros((0, 4), np.int64)
+
+
+class _Words:
+    """A queue of words: the clocks they carry."""
+
+    def __init__(self, name: str, places: int):
+        self.name, self.places = name, places
+        self.clocks: deque[np.ndarray] = deque()
+        self.waiting = self.taken = 0
+
+    def put(self, clocks: np.ndarray) -> int:
+        """Append as many as there is room for; how many."""
+        count = min(len(clocks), self.places - self.waiting)
+        if count:
+            self.clocks.append(clocks[:count])
+            self.waiting += count
+        return count
+
+    def take(self, most: int) -> np.ndarray:
+        """Up to `most` words."""
+        out, left = [np.zeros((0, len(_WATCHED)), np.int64)], most
+        while left and self.clocks:
+            part = self.clocks.popleft()
+            if len(part) > left:
+                self.clocks.appendleft(part[left:])
+            out.append(part[:left])
+            left -= len(out[-1])
+        self.waiting -= most - left
+        self.taken += most - left
+        return np.concatenate(out)
+
+
+def _scores(issues: list[Issue]) -> deque[int]:
+    """Words of each STORE to SCORE: a row is what one STORE of the VPE gives."""
+    given, out = deque(), deque()
+    for i in issues:
+        if i.skip:
+            continue
+        if i.op == Opcode.VECTOR and i.vector.op == Op.STORE:
+            given.append(i["words"])
+        elif i.op == Opcode.STORE and i["target"] == StoreTo.SCORE:
+            out.append(sum(given.popleft() if given else 1 for _ in range(i["rows"])))
+        elif i.op == Opcode.STORE:
+            left = i["rows"] * i["words"]
+            while left and given:
+                part = min(left, given[0])
+                left -= part
+                given[0] -= part
+                if not given[0]:
+                    given.popleft()
+    return out
+
+
+class _Game:
+    def __init__(self, issues: list[Issue], fmt: LxeFormat, queue: int, words: int):
+        self.issues, self.fmt, self.queue = issues, fmt, queue
+        self.moves = 0
+        self.issued = False
+        self.at = dict.fromkeys([*Engine, SEQUENCER], (0, ""))  # instruction in hand, what it waits for
+        self.queues = {e: deque() for e in Engine}
+        self.knows = {who: np.zeros(len(_WATCHED), np.int64) for who in [*Engine, SEQUENCER]}
+        self.words = {q: _Words(f"the queue of {q.name} words", words) for q in Queue}
+        self.out = _Words("the VPE's output", 1)
+        self.counts, self.takes = [0] * SEMAPHORES, [0] * SEMAPHORES
+        self.totals = [Counter() for _ in range(SEMAPHORES)]  # signals by engine
+        self.signals: dict[tuple[int, Engine | str], list[np.ndarray]] = {}
+        for i in issues:
+            for s in bits(i["signal"]):
+                self.totals[s][ENGINE.get(i.op, SEQUENCER)] += 1
+        # What has been read and written, instruction for instruction.
+        self.positions = [0] * len(_WATCHED)
+        self.ends: list[list[int]] = [[] for _ in _WATCHED]
+        self.pcs: list[list[int]] = [[] for _ in _WATCHED]
+        stored = [self._units(i) for i in issues if i.op == Opcode.STORE and i["target"] == StoreTo.MEMORY]
+        self.stored = np.unique(np.concatenate([np.zeros(0, np.int64), *(u.reshape(-1) for u in stored)]))
+        self.spaces = {
+            "W": _Accesses("W word", fmt.w_depth),
+            "X": _Accesses("X word", fmt.x_depth),
+            "memory": _Accesses("memory at", len(self.stored)),
+        }
+        self.hazards: dict[tuple[int, int, str], Hazard] = {}
+        # Loads of which words may still wait in the queue: words to be taken, the instruction, what it knows.
+        self.loads: deque[tuple[int, Issue, np.ndarray]] = deque()
+        self.sets: dict[int, tuple[int, int]] = {}  # registers: the last RETRIEVE that sets it, its position
+        self.retrieves = 0
+        self.scores = _scores(issues)
+        self.tags = np.zeros((3, fmt.depth, len(_WATCHED)), np.int64)  # what the words of the banks carry
+        self.fired = np.zeros(len(_WATCHED), np.int64)  # what the VPE's last word knew
+
+    def play(self) -> Order:
+        actors = {SEQUENCER: self._sequencer(), **{e: self._engine(e) for e in Engine}}
+        before = -1
+        while actors and self.moves != before:
+            before = self.moves
+            for who, actor in list(actors.items()):
+                if next(actor, "ended") == "ended":
+                    del actors[who]
+                    self.moves += 1
+                self._loaded()
+        waiting = {getattr(who, "name", who): self.at[who] for who in actors if self.at[who][1]}
+        if self.loads:
+            waiting.setdefault(Engine.LOAD.name, (self.loads[0][1].pc, "waits for the VPE to take its words"))
+        queues = [] if waiting else [*self.words.values(), self.out]
+        left = {q.name: q.waiting for q in queues if q.waiting}
+        return Order(waiting, left, list(self.hazards.values()))
+
+    def _sequencer(self) -> Iterator[None]:
+        for i in self.issues:
+            if i.op not in ENGINE:
+                yield from self._wait(SEQUENCER, i)
+                self._uses(i)
+                self._signal(SEQUENCER, i, self.knows[SEQUENCER])
+            else:
+                e = ENGINE[i.op]
+                while len(self.queues[e]) == self.queue:
+                    self.at[SEQUENCER] = (
+                        i.pc,
+                        f"waits for room in the queue of {e.name} instructions ({self.queue} places)",
+                    )
+                    yield
+                self._uses(i)
+                self.queues[e].append((i, self.knows[SEQUENCER]))
+            self.moves += 1
+        self.issued = True
+
+    def _uses(self, i: Issue) -> None:
+        """Registers that the sequencer reads or sets for an instruction, and those that a RETRIEVE will set."""
+        used = {i["len"], i["base"] if i.op in (Opcode.LOAD, Opcode.STORE, Opcode.RETRIEVE) else 0}
+        if i.op in (Opcode.SET, Opcode.ADD):
+            used |= {i["to"], i["a"]}
+        for r in used & self.sets.keys():
+            pc, position = self.sets[r]
+            if position > self.knows[SEQUENCER][_WATCHED.index(Engine.RETRIEVE)]:
+                who = Engine.RETRIEVE.name, SEQUENCER
+                self.hazards.setdefault((pc, i.pc, "R"), Hazard(pc, i.pc, who, f"register {r}"))
+        if i.op == Opcode.RETRIEVE:
+            self.retrieves += 1
+            both = ("to", "level")
+            results = {Retrieve.CLUSTER: both, Retrieve.FETCH: both, Retrieve.COUNT: both[1:]}.get(i["action"], ())
+            self.sets |= {i[name]: (i.pc, self.retrieves) for name in results if i[name] and not i.skip}
+
+    def _engine(self, e: Engine) -> Iterator[None]:
+        work = {
+            Engine.LOAD: self._load,
+            Engine.MUL: self._mul,
+            Engine.VECTOR: self._vector,
+            Engine.STORE: self._store,
+            Engine.RETRIEVE: lambda i: (),
+        }
+        while True:
+            while not self.queues[e]:
+                if self.issued:
+                    return
+                self.at[e] = 0, ""
+                yield
+            i, order = self.queues[e][0]
+            yield from self._wait(e, i)
+            self.queues[e].popleft()
+            self.moves += 1
+            self.knows[e] = np.maximum(self.knows[e], order)
+            if not i.skip:
+                yield from work[e](i)
+            self._done(e, i)
+
+    def _done(self, e: Engine, i: Issue) -> None:
+        clock = self.knows[e].copy()
+        if e == Engine.RETRIEVE:
+            self.positions[_WATCHED.index(e)] += 1
+        if e in _WATCHED:
+            clock[_WATCHED.index(e)] = self.positions[_WATCHED.index(e)]
+        if e == Engine.LOAD:
+            queue = self.words[Queue.LOAD]
+            self.loads.append((queue.taken + queue.waiting, i, clock))
+            self._loaded()
+        else:
+            self._signal(e, i, clock)
+
+    def _loaded(self) -> None:
+        """LOADs whose words have been taken, in order."""
+        while self.loads and self.loads[0][0] <= self.words[Queue.LOAD].taken:
+            _, i, clock = self.loads.popleft()
+            self._signal(Engine.LOAD, i, clock)
+            self.moves += 1
+
+    def _wait(self, who: Engine | str, i: Issue) -> Iterator[None]:
+        wait = bits(i["wait"])
+        while short := [s for s in wait if not self.counts[s]]:
+            self.at[who] = i.pc, f"waits for semaphore {short[0]}"
+            yield
+        for s in wait:
+            self.counts[s] -= 1
+            self.takes[s] += 1
+            total = self.totals[s].total()
+            for source, own in self.totals[s].items():
+                sure = self.takes[s] - (total - own)  # signals of this source that there must have been
+                if sure > 0:
+                    self.knows[who] = np.maximum(self.knows[who], self.signals[s, source][sure - 1])
+
+    def _signal(self, who: Engine | str, i: Issue, clock: np.ndarray) -> None:
+        for s in bits(i["signal"]):
+            self.signals.setdefault((s, who), []).append(clock)
+            self.counts[s] += 1
+            if self.counts[s] >> SEMAPHORE_BITS:
+                reason = f"signals semaphore {s} to {self.counts[s]}: a counter has {SEMAPHORE_BITS} bits"
+                raise i.error(reason, Status.SEMAPHORE)
+
+    def _put(self, e: Engine, i: Issue, queue: _Words, clocks: np.ndarray) -> Iterator[None]:
+        done = 0
+        while done < len(clocks):
+            count = queue.put(clocks[done:])
+            done += count
+            self.moves += count
+            if not count:
+                self.at[e] = (
+                    i.pc,
+                    f"waits for room in {queue.name} ({queue.places} places) for {len(clocks) - done} more",
+                )
+                yield
+
+    def _take(self, e: Engine, i: Issue, queue: _Words, count: int) -> Iterator[np.ndarray | None]:
+        """Parts of `count` words as they come, None while there are none."""
+        while count:
+            part = queue.take(count)
+            count -= len(part)
+            self.moves += len(part)
+            if len(part):
+                yield part
+            else:
+                self.at[e] = i.pc, f"waits for {count} words of {queue.name}"
+                yield None
+
+    def _units(self, i: Issue) -> np.ndarray:
+        """Numbers of the memory words of a LOAD or STORE, [words, 1 or 2]."""
+        size = self.fmt.word_bytes
+        wide = 1 + i["wide"]
+        at = i.addr + np.arange(i["rows"])[:, None] * i["stride"] + np.arange(i["words"]) * wide * size
+        return (at.reshape(-1, 1) % (1 << ADDR_BITS)) // size + np.arange(wide)
+
+    def _positions(self, e: Engine, i: Issue, count: int) -> np.ndarray:
+        """Positions of an instruction's accesses in those of its engine, from 1."""
+        k = _WATCHED.index(e)
+        first = self.positions[k]
+        self.positions[k] += count
+        self.ends[k].append(self.positions[k])
+        self.pcs[k].append(i.pc)
+        return first + 1 + np.arange(count)
+
+    def _touch(self, e: Engine, space: str, at, positions, clock, write: bool) -> None:
+        accesses, k = self.spaces[space], _WATCHED.index(e)
+        for other, before, now, word in accesses.touch(k, at, positions, clock, write):
+            first, second = (self.pcs[n][bisect_left(self.ends[n], p)] for n, p in ((other, before), (k, now)))
+            where = hex(self.stored[word] * self.fmt.word_bytes) if space == "memory" else word
+            hazard = Hazard(first, second, (_WATCHED[other].name, e.name), f"{accesses.name} {where}")
+            self.hazards.setdefault((first, second, space), hazard)
+
+    def _memory(self, e: Engine, units: np.ndarray, positions: np.ndarray, clock: np.ndarray, write: bool) -> None:
+        """Accesses to memory, where STOREs write."""
+        if not len(self.stored):
+            return
+        at = np.searchsorted(self.stored, units)
+        hit = self.stored[np.minimum(at, len(self.stored) - 1)] == units
+        row = np.nonzero(hit)[0]
+        self._touch(e, "memory", at[hit], positions[row], clock if clock.ndim == 1 else clock[row], write)
+
+    def _clocks(self, e: Engine, positions: np.ndarray) -> np.ndarray:
+        """What words carry that an engine hands on at these positions."""
+        out = np.tile(self.knows[e], (len(positions), 1))
+        out[:, _WATCHED.index(e)] = positions
+        return out
+
+    def _load(self, i: Issue) -> Iterator[None]:
+        rows, words, lanes = i["rows"], i["words"], self.fmt.lanes
+        positions, clock = self._positions(Engine.LOAD, i, rows * words), self.knows[Engine.LOAD]
+        self._memory(Engine.LOAD, self._units(i), positions, clock, write=False)
+        if i["target"] == LoadTo.VECTOR:
+            yield from self._put(Engine.LOAD, i, self.words[Queue.LOAD], self._clocks(Engine.LOAD, positions))
+            return
+        r = np.arange(rows)[:, None]
+        step = {LoadTo.W: r // lanes * i["step"], LoadTo.COLUMN: r // lanes, LoadTo.X: r * i["step"]}[i["target"]]
+        at = (i["to"] + step + np.arange(words)).reshape(-1)
+        self._touch(Engine.LOAD, "X" if i["target"] == LoadTo.X else "W", at, positions, clock, write=True)
+
+    def _mul(self, i: Issue) -> Iterator[None]:
+        rows, tiles, chunks = i["rows"], i["tiles"], i["chunks"]
+        positions, clock = self._positions(Engine.MUL, i, rows * tiles), self.knows[Engine.MUL]
+        grid = positions.reshape(rows, tiles)
+        at = i["w"] + np.arange(tiles * chunks)
+        self._touch(Engine.MUL, "W", at, np.repeat(grid[-1], chunks), clock, write=False)
+        at = (i["x"] + np.arange(rows)[:, None] * i["x_step"] + np.arange(chunks)).reshape(-1)
+        self._touch(Engine.MUL, "X", at, np.repeat(grid[:, -1], chunks), clock, write=False)
+        if i["end"]:
+            yield from self._put(Engine.MUL, i, self.words[Queue.MUL], self._clocks(Engine.MUL, positions))
+
+    def _vector(self, i: Issue) -> Iterator[None]:
+        v, knows = i.vector, self.knows[Engine.VECTOR]
+        top, count = self.fmt.depth - 1, i["words"]
+        if v.op == Op.STORE:
+            bank, addr = (2, v.addr_c) if v.format == Format.WIDE else (1, v.addr_b)
+            carried = np.maximum(self.tags[bank, addr + np.arange(count) & top], knows)
+            yield from self._put(Engine.VECTOR, i, self.out, carried)
+            return
+        done, to = 0, v.addr_d + np.arange(count) & top
+        into = np.flatnonzero([v.write >> bank & 1 for bank in range(3)])[:, None]
+        if not v.streams:
+            self.tags[into, to] = self.fired
+            return
+        for part in self._take(Engine.VECTOR, i, self.words[Queue(i["source"])], count):
+            if part is None:
+                yield
+                continue
+            tags = np.maximum.accumulate(np.maximum(part, self.fired))
+            self.tags[into, to[done : done + len(part)]] = tags
+            self.fired = tags[-1]
+            done += len(part)
+
+    def _store(self, i: Issue) -> Iterator[None]:
+        e, target = Engine.STORE, i["target"]
+        count = self.scores.popleft() if target == StoreTo.SCORE else i["rows"] * i["words"]
+        positions, done = self._positions(e, i, count), 0
+        at = (i["to"] + np.arange(i["rows"])[:, None] * i["step"] + np.arange(i["words"])).reshape(-1)
+        units = self._units(i)
+        for part in self._take(e, i, self.out, count):
+            if part is None:
+                yield
+                continue
+            clocks = np.maximum.accumulate(np.maximum(part, self.knows[e]))
+            now = slice(done, done + len(part))
+            if target == StoreTo.X:
+                self._touch(e, "X", at[now], positions[now], clocks, write=True)
+            elif target == StoreTo.MEMORY:
+                self._memory(e, units[now], positions[now], clocks, write=True)
+            self.knows[e] = clocks[-1]
+            done += len(part)

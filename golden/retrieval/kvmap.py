@@ -1,0 +1,204 @@
+"""KV memory map: where every entry of the KV cache lives, and the bursts that fetch a cluster set (V-Rex section V-C).
+
+An entry is the K and V of one token in one context, i.e. one (layer, KV head) map. Per context:
+
+- Home: entry i of a cluster (in order of arrival) is slot i mod block_slots of the cluster's block i div block_slots,
+  at `home_base + (block * block_slots + slot) * entry_bytes`. Blocks never used before are given out first, in
+  order, then freed ones in the order in which they were freed.
+- Ring: the context's n-th entry is written at `device_base + (ctx * recent + n mod recent) * entry_bytes`, and stays
+  there until `recent` newer ones came: appending entry n first moves entry n - recent home.
+- Fetch: entries of a cluster leave the ring in order, so those at home are its first `offloaded` slots.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from golden.function_params import check
+
+
+class Burst(NamedTuple):
+    """`bytes` from byte address `addr` on, within one multiple of the boundary."""
+
+    addr: int
+    bytes: int
+
+
+class Move(NamedTuple):
+    """Offload of one entry: `bytes` from device address `src` to home address `dst`."""
+
+    src: int
+    dst: int
+    bytes: int
+
+
+class Range(NamedTuple):
+    """The first `slots` slots of `block`."""
+
+    block: int
+    slots: int
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Result of an append: refused (`ok` False, nothing changed), or where the entry is written and lives later."""
+
+    ok: bool
+    device: int = 0  # byte address in the ring, to write the entry at now
+    home: int = 0  # byte address that it moves to later
+    move: Move | None = None  # the offload to make before that write
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Figures of one fetch, beside a layout of the same entries in token order."""
+
+    useful_bytes: int  # of the selected entries that are not resident
+    fetched_bytes: int
+    bursts: int
+    fewest_bursts: int  # if bursts could be put in the order of addresses
+    scattered_bursts: int  # if the entries lay in token order
+
+    @property
+    def mean_burst(self) -> float:
+        """Bytes per burst, 0 without one."""
+        return self.fetched_bytes / self.bursts if self.bursts else 0.0
+
+
+@dataclass
+class _Cluster:
+    blocks: list[int] = field(default_factory=list)
+    entries: list[int] = field(default_factory=list)  # their numbers n within the context
+    offloaded: int = 0
+
+
+@dataclass
+class _Context:
+    clusters: dict[int, _Cluster] = field(default_factory=dict)
+    ring: deque[int] = field(default_factory=deque)  # clusters of the resident entries, oldest first
+    n: int = 0  # entries appended
+
+
+class KvMap:
+    """The map of `n_ctx` contexts over one pool of blocks.
+
+    Raises `ParamError` for a size below 1, a boundary that is no power of two, and a context or cluster out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        clusters: int,
+        blocks: int,
+        block_slots: int,
+        recent: int,
+        entry_bytes: int,
+        boundary: int,
+        n_ctx: int = 1,
+        device_base: int = 0,
+        home_base: int = 0,
+    ):
+        sizes = {"clusters": clusters, "blocks": blocks, "block_slots": block_slots, "recent": recent}
+        sizes |= {"entry_bytes": entry_bytes, "boundary": boundary, "n_ctx": n_ctx}
+        for name, value in sizes.items():
+            check(value >= 1, name, value, "must be at least 1")
+        check(boundary & (boundary - 1) == 0, "boundary", boundary, "must be a power of two")
+        self.max_clusters, self.blocks, self.block_slots, self.recent = clusters, blocks, block_slots, recent
+        self.entry_bytes, self.boundary, self.n_ctx = entry_bytes, boundary, n_ctx
+        self.device_base, self.home_base = device_base, home_base
+        self.contexts = [_Context() for _ in range(n_ctx)]
+        self.fresh = 0  # blocks given out at least once
+        self.freed: deque[int] = deque()
+
+    def append(self, ctx: int, cluster: int) -> Placed:
+        """Place the next entry of `ctx`, a member of `cluster`."""
+        c = self._context(ctx, cluster)
+        k = c.clusters.get(cluster)
+        block, slot = divmod(len(k.entries), self.block_slots) if k else (0, 0)
+        if k is None or block == len(k.blocks):
+            if self.fresh == self.blocks and not self.freed:
+                return Placed(False)
+            k = c.clusters.setdefault(cluster, _Cluster())
+            if self.fresh < self.blocks:
+                k.blocks.append(self.fresh)
+                self.fresh += 1
+            else:
+                k.blocks.append(self.freed.popleft())
+        k.entries.append(c.n)
+        device = self.device_base + (ctx * self.recent + c.n % self.recent) * self.entry_bytes
+        move = None
+        if c.n >= self.recent:
+            oldest = c.clusters[c.ring.popleft()]
+            block_of, slot_of = divmod(oldest.offloaded, self.block_slots)
+            move = Move(device, self._home(oldest.blocks[block_of], slot_of), self.entry_bytes)
+            oldest.offloaded += 1
+        c.ring.append(cluster)
+        c.n += 1
+        return Placed(True, device, self._home(k.blocks[block], slot), move)
+
+    def clear(self, ctx: int) -> None:
+        """Forget every entry of `ctx`; its blocks become free, clusters ascending, blocks in their order."""
+        for _, k in sorted(self._context(ctx).clusters.items()):
+            self.freed.extend(k.blocks)
+        self.contexts[ctx] = _Context()
+
+    def ranges(self, ctx: int, cluster: int) -> list[Range]:
+        """The slots of `cluster` that are not resident, in order."""
+        k = self._context(ctx, cluster).clusters.get(cluster)
+        if k is None:
+            return []
+        whole, rest = divmod(k.offloaded, self.block_slots)
+        out = [Range(b, self.block_slots) for b in k.blocks[:whole]]
+        return [*out, Range(k.blocks[whole], rest)] if rest else out
+
+    def bursts(self, ranges: Iterable[Range]) -> list[Burst]:
+        """Bursts of `ranges`: neighbours in this order that are adjacent in memory merged, split at the boundary."""
+        return self._cut((self._home(r.block, 0), r.slots * self.entry_bytes) for r in ranges)
+
+    def fetch(self, ctx: int, clusters: Iterable[int]) -> list[Burst]:
+        """Bursts of a cluster set: every entry of `clusters` that is not resident, once, and nothing else.
+
+        The shortest list that keeps the order of `clusters`; the shortest of all if a block is a multiple of the
+        boundary and `home_base` lies on one.
+        """
+        return self.bursts(r for cluster in clusters for r in self.ranges(ctx, cluster))
+
+    def traffic(self, ctx: int, clusters: Iterable[int]) -> Traffic:
+        """Figures of `fetch(ctx, clusters)`."""
+        clusters = list(clusters)
+        ranges = [r for cluster in clusters for r in self.ranges(ctx, cluster)]
+        bursts = self.bursts(ranges)
+        known = [self.contexts[ctx].clusters[k] for k in clusters if k in self.contexts[ctx].clusters]
+        entries = sorted(n for k in known for n in k.entries[: k.offloaded])
+        size = self.entry_bytes
+        return Traffic(
+            useful_bytes=len(entries) * size,
+            fetched_bytes=sum(b.bytes for b in bursts),
+            bursts=len(bursts),
+            fewest_bursts=len(self.bursts(sorted(ranges))),
+            scattered_bursts=len(self._cut((self.home_base + n * size, size) for n in entries)),
+        )
+
+    def _home(self, block: int, slot: int) -> int:
+        return self.home_base + (block * self.block_slots + slot) * self.entry_bytes
+
+    def _cut(self, pieces: Iterable[tuple[int, int]]) -> list[Burst]:
+        runs: list[list[int]] = []
+        for addr, size in pieces:
+            if runs and runs[-1][1] == addr:
+                runs[-1][1] += size
+            else:
+                runs.append([addr, addr + size])
+        out = []
+        for start, end in runs:
+            while start < end:
+                stop = min(end, (start // self.boundary + 1) * self.boundary)
+                out.append(Burst(start, stop - start))
+                start = stop
+        return out
+
+    def _context(self, ctx: int, cluster: int = 0) -> _Context:
+        check(0 <= ctx < self.n_ctx, "ctx", ctx, f"must be 0 to {self.n_ctx - 1}")
+        check(0 <= cluster < self.max_clusters, "cluster", cluster, f"must be 0 to {self.max_clusters - 1}")
+        return self.contexts[ctx]

@@ -1,0 +1,268 @@
+"""Functions of one BF16 operand, and score codes."""
+
+import numpy as np
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import data, enum, wiring
+from amaranth.lib.wiring import In, Out
+
+from golden.arithmetic.elementwise import (
+    ANTILOG,
+    FRAC,
+    HIGH,
+    INF,
+    LOG,
+    LOW,
+    NAN,
+    ONE,
+    PRODUCT_FRAC,
+    SIGMOID,
+    SLOPE,
+    T_BITS,
+)
+from golden.function_params import ScoreFormat
+from hdl.arith.table import table
+from hdl.params import bits_for
+
+
+class Op(enum.Enum, shape=2):
+    """Function of an operand."""
+
+    EXP = 0
+    RECIP = 1
+    RSQRT = 2
+    SILU = 3
+
+
+class Special(enum.Enum, shape=2):
+    """A result that does not come from the logarithm."""
+
+    NONE = 0
+    ZERO = 1
+    INF = 2
+    NAN = 3
+
+
+class Elementwise(wiring.Component):
+    """exp, 1/x, 1/sqrt(x) and SiLU of one BF16 operand: one logarithm, one sum, one power of two for all four.
+
+    Stage 1: logarithm of the operand, and t = |x| log2(e). Stage 2: logarithm of the result. Stage 3: its power of two.
+    The tables are those of `golden.arithmetic.elementwise`.
+
+    Parameters
+    ----------
+    none
+
+    Members
+    -------
+    op : In(Op) : function
+    x : In(16) : operand, BF16
+    y : Out(16) : result of `op` and `x` of `LATENCY` cycles ago, BF16
+
+    Latency: `LATENCY` = 3 cycles, the last of them in the register of `y`. No register has a reset.
+    Throughput: one operand a cycle, any function after any other; no back-pressure.
+    Raises: nothing.
+    Source: the functions of V-Rex section V-A's vector engine; rules and errors: `golden.arithmetic.elementwise`.
+    """
+
+    LATENCY = 3
+
+    def __init__(self):
+        super().__init__({"op": In(Op), "x": In(16), "y": Out(16)})
+
+    def elaborate(self, platform):
+        m = Module()
+        r1 = Signal(
+            data.StructLayout(
+                {"base": FRAC + 8, "term": FRAC + 8, "plus": 1, "silu": 1, "sign": 1, "special": Special}
+            ),
+            reset_less=True,
+        )
+        r2 = Signal(
+            data.StructLayout({"low": FRAC, "carry": 1, "high": 10, "sign": 1, "special": Special}), reset_less=True
+        )
+        self._operand(m, r1)
+        self._logarithm(m, r1, r2)
+        y = Signal(16, reset_less=True)
+        m.d.sync += y.eq(self._power(m, r2))
+        m.d.comb += self.y.eq(y)
+        return m
+
+    def _operand(self, m: Module, r1: data.View) -> None:
+        """Stage 1: what is added for the result's logarithm, and which results do not come from it."""
+        fraction = Signal(7)
+        exponent = Signal(8)
+        sign = Signal()
+        m.d.comb += Cat(fraction, exponent, sign).eq(self.x)
+
+        log = Signal(FRAC + 8)  # 127 + log2|x|
+        bend = table(m, LOG - (np.arange(128) << FRAC - 7), fraction, "bend")
+        m.d.comb += log.eq((self.x[:15] << FRAC - 7) + bend)
+
+        # t: the product is shifted by the low bits of the exponent, then by eights.
+        shifted = Signal(T_BITS + 2, name="shift0")
+        product = table(m, HIGH, fraction[4:], "high") + table(m, LOW, fraction[:4], "low")
+        m.d.comb += shifted.eq(product << T_BITS - PRODUCT_FRAC)
+        for i in range(3):
+            more = Signal.like(shifted, name=f"shift{i + 1}")
+            m.d.comb += more.eq(Mux(exponent[i], shifted, shifted >> (1 << i)))
+            shifted = more
+        t = Signal(T_BITS)
+        with m.Switch(exponent[3:]):
+            for i in range(3):
+                with m.Case(16 - i):
+                    m.d.comb += t.eq(shifted >> 8 * i)
+
+        exp, recip, rsqrt, silu = (Signal(name=op.name.lower()) for op in Op)
+        m.d.comb += [s.eq(self.op == op) for s, op in zip((exp, recip, rsqrt, silu), Op, strict=True)]
+        tiny = Signal()
+        big = Signal()  # t is out of range, and so is what depends on it
+        huge = Signal()
+        m.d.comb += [tiny.eq(exponent == 0), big.eq(exponent >= 127 + 7), huge.eq(exponent == 255)]
+        special = Signal(Special)
+        with m.If((huge & (fraction != 0)) | (rsqrt & sign & ~tiny)):
+            m.d.comb += special.eq(Special.NAN)
+        with m.Elif((tiny & (recip | rsqrt)) | (big & exp & ~sign)):
+            m.d.comb += special.eq(Special.INF)
+        with m.Elif((huge & rsqrt) | (big & (exp | silu) & sign)):
+            m.d.comb += special.eq(Special.ZERO)
+
+        # Biased by 128, one more than an exponent field. A minus is the ones' complement.
+        base = Signal(FRAC + 8)
+        term = Signal(FRAC + 8)
+        with m.Switch(self.op):
+            with m.Case(Op.EXP):
+                m.d.comb += [base.eq(128 * ONE), term.eq(t)]
+            with m.Case(Op.RECIP):
+                m.d.comb += [base.eq(255 * ONE), term.eq(log)]
+            with m.Case(Op.RSQRT):
+                m.d.comb += [base.eq(383 * ONE // 2), term.eq(log >> 1)]
+            with m.Case(Op.SILU):
+                m.d.comb += [base.eq(log), term.eq(t | big << T_BITS - 1)]
+        m.d.sync += [
+            r1.base.eq(base),
+            r1.term.eq(term),
+            r1.plus.eq((exp | silu) & ~sign),
+            r1.silu.eq(silu),
+            r1.sign.eq(sign & ~exp & (special != Special.NAN)),
+            r1.special.eq(special),
+        ]
+
+    def _logarithm(self, m: Module, r1: data.View, r2: data.View) -> None:
+        """Stage 2: base - term, base + term for exp, base + sigmoid [- term] for SiLU; its last carry waits."""
+        term = Signal(FRAC + 10)
+        step = Signal(4)
+        segment = Signal(7)
+        far = Signal()  # the sigmoid is 1
+        m.d.comb += [
+            term.eq(r1.term),
+            Cat(step, segment).eq(r1.term[FRAC - 7 :]),
+            far.eq(r1.term[FRAC + 4 :].any()),
+        ]
+        slope = table(m, SLOPE, segment[1:], "slope")
+        near = Signal(FRAC)
+        sigmoid = Signal(FRAC)
+        m.d.comb += [
+            near.eq(table(m, SIGMOID, segment, "sigmoid_start") + ((slope * step) >> 1)),
+            sigmoid.eq(Mux(r1.silu, near | far.replicate(FRAC), 0)),
+        ]
+        total = Signal(FRAC + 10)
+        m.d.comb += total.eq(r1.base + Mux(~r1.plus, ~term, Mux(r1.silu, 0, term)))
+        m.d.sync += [
+            Cat(r2.low, r2.carry).eq(total[:FRAC] + sigmoid),
+            r2.high.eq(total[FRAC:]),
+            r2.sign.eq(r1.sign),
+            r2.special.eq(r1.special),
+        ]
+
+    def _power(self, m: Module, r2: data.View) -> Value:
+        """Stage 3: the power's fraction is that of the logarithm less a small correction; close to 1 it carries."""
+        below = table(m, [(i >> FRAC - 7) + 1 - int(a) for i, a in enumerate(ANTILOG)], r2.low, "below")
+        fraction = Signal(7)
+        full = Signal()
+        exponent = Signal(10)
+        m.d.comb += [
+            fraction.eq(r2.low[FRAC - 7 :] + 1 - below),
+            full.eq(r2.low >= int(np.searchsorted(ANTILOG, 128))),
+            exponent.eq(r2.high - ~r2.carry + full),
+        ]
+        zero = Signal()
+        infinite = Signal()
+        m.d.comb += [
+            zero.eq(exponent[9] | (exponent == 0) | (r2.special == Special.ZERO)),
+            infinite.eq((~exponent[9] & (exponent[8] | exponent[:8].all())) | (r2.special == Special.INF)),
+        ]
+        magnitude = Signal(15)
+        with m.If(r2.special == Special.NAN):
+            m.d.comb += magnitude.eq(NAN)
+        with m.Elif(infinite):
+            m.d.comb += magnitude.eq(INF)
+        with m.Elif(~zero):
+            m.d.comb += magnitude.eq(Cat(fraction, exponent[:8]))
+        return Cat(magnitude, r2.sign)
+
+
+class ScoreCode(wiring.Component):
+    """Score code of a BF16 number in [0, 1] (`golden`: `score_code`): another bias for the exponent, and a
+    right shift with rounding for what is below the format's smallest exponent.
+
+    Parameters
+    ----------
+    fmt : ScoreFormat
+
+    Members
+    -------
+    y : In(16) : BF16 number
+    code : Out(fmt.bits) : y * 2^value_bits to the nearest value of the format, ties to even, at most the top code;
+        0 for NaN and below 0
+
+    Latency: combinational.
+    Throughput: one a cycle.
+    Raises: `ParamError` from `ScoreFormat`.
+    Source: V-Rex section IV-C, Fig. 9 step 3; the format: `golden.function_params.ScoreFormat`.
+    """
+
+    def __init__(self, fmt: ScoreFormat):
+        self.fmt = fmt
+        super().__init__({"y": In(16), "code": Out(fmt.bits)})
+
+    def elaborate(self, platform):
+        fmt, m = self.fmt, Module()
+        fraction = Signal(7)
+        exponent = Signal(8)
+        sign = Signal()
+        m.d.comb += Cat(fraction, exponent, sign).eq(self.y)
+        first = 126 - fmt.max_shift  # exponent field from which on the format has its full significand
+        width = max(8, fmt.significand_bits)
+        drop = width - fmt.significand_bits
+
+        down = Signal(8)
+        scale = Signal(8)
+        m.d.comb += [
+            down.eq(Mux(exponent < first, first - exponent, 0)),
+            scale.eq(Mux(exponent < first, 0, exponent - first)),
+        ]
+        kept = Signal(width + 1)  # one bit more below the significand
+        lost = Const(0, 1)
+        m.d.comb += kept.eq(Cat(fraction, 1) << width - 7)
+        for i in range(bits_for(width + 3)):
+            shifted, sticky = Signal(width + 1, name=f"shifted{i}"), Signal(name=f"sticky{i}")
+            m.d.comb += [
+                shifted.eq(Mux(down[i], kept >> (1 << i), kept)),
+                sticky.eq(lost | (down[i] & kept[: 1 << i].any())),
+            ]
+            kept, lost = shifted, sticky
+        whole = Signal(fmt.significand_bits)
+        up = Signal()
+        code = Signal(fmt.bits + 1)
+        m.d.comb += [
+            whole.eq(kept[drop + 1 :]),
+            up.eq(kept[drop] & (lost | kept[:drop].any() | whole[0])),
+            code.eq((scale << fmt.man_bits) + whole + up),
+        ]
+        with m.If(sign | (self.y[:15] > INF) | down[bits_for(width + 3) :].any()):
+            m.d.comb += self.code.eq(0)
+        with m.Elif((exponent >= 127) | code[fmt.bits]):
+            m.d.comb += self.code.eq(~Const(0, fmt.bits))
+        with m.Else():
+            m.d.comb += self.code.eq(code)
+        return m

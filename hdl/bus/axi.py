@@ -1,0 +1,192 @@
+"""AXI4 of a core: layouts of its channels, bursts of rows of words, port names."""
+
+from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from golden.program.isa import ADDR_BITS, PAYLOAD, Opcode
+from hdl.params import CoreParams
+
+LEN_BITS = 8
+PREFIX = "m_axi_"  # the LXE's port
+HOST_PREFIX = "h_axi_"  # a core's second port: the retriever's
+_INCR = 1
+_BUFFERABLE = 0b0011  # normal, not cacheable: what DMA engines ask for
+
+
+def address_layout() -> data.StructLayout:
+    """A burst (AR, AW): its first byte, and its beats less one."""
+    return data.StructLayout({"addr": ADDR_BITS, "len": LEN_BITS})
+
+
+def read_layout(p: CoreParams) -> data.StructLayout:
+    """A beat of R, its first byte lowest; resp[1] is an error, `last` ends the burst."""
+    return data.StructLayout({"data": 8 * p.lxe.bus_bytes, "resp": 2, "last": 1})
+
+
+def write_layout(p: CoreParams) -> data.StructLayout:
+    """A beat of W, its first byte lowest; a bit of `strb` for each byte to be written, `last` ends the burst."""
+    return data.StructLayout({"data": 8 * p.lxe.bus_bytes, "strb": p.lxe.bus_bytes, "last": 1})
+
+
+def error_layout() -> data.StructLayout:
+    """Pulses: an error response; an instruction or word that is out of range."""
+    return data.StructLayout({"bus": 1, "range": 1})
+
+
+def response_layout() -> data.StructLayout:
+    """B: of a whole burst; resp[1] is an error."""
+    return data.StructLayout({"resp": 2})
+
+
+def rows_layout() -> data.StructLayout:
+    """`rows` + 1 rows of `words` + 1 words from byte `addr`, `stride` bytes apart; `wide`: words of 4 * lanes bytes."""
+    fields = PAYLOAD[Opcode.LOAD]
+    return data.StructLayout({name: fields[name] for name in ("addr", "stride", "rows", "words", "wide")})
+
+
+def span_layout() -> data.StructLayout:
+    """A burst as in `address_layout`; `last` of its rows."""
+    return data.StructLayout({"addr": ADDR_BITS, "len": LEN_BITS, "last": 1})
+
+
+def word_beats(p: CoreParams) -> int:
+    """Beats of a word of BF16 numbers; a wide word has twice as many.
+
+    Raises `ParamError` where lanes and bus do not fit together.
+    """
+    return p.lxe_format().word_bytes // p.lxe.bus_bytes
+
+
+class Bursts(wiring.Component):
+    """Cuts rows of words into bursts.
+
+    No burst crosses a multiple of burst_bytes, and so none crosses 4 KB or the end of the address space. Addresses
+    are modulo 2^40; bits of `addr` and `stride` below a beat count as zero. Rows without a gap between them are one
+    stretch if `joined`.
+
+    Parameters
+    ----------
+    p : CoreParams
+    joined : bool
+
+    Members
+    -------
+    c : In(stream of `rows_layout`) : rows
+    o : Out(stream of `span_layout`) : their bursts, row by row
+
+    Latency: a cycle from the rows' acceptance to their first burst, and one for each row that is added to a burst.
+    Throughput: a burst a cycle, also across rows and their ends; of joined rows a row a cycle.
+    Raises: `ParamError` where lanes and bus do not fit together.
+    Source: AXI4 (ARM IHI 0022) A3.4.1: a burst does not cross a 4 KB boundary.
+    """
+
+    def __init__(self, p: CoreParams, joined: bool = False):
+        self.p, self.joined = p, joined
+        self.beats = word_beats(p)
+        super().__init__({"c": In(stream.Signature(rows_layout())), "o": Out(stream.Signature(span_layout()))})
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        shift = p.lxe.bus_bytes.bit_length() - 1
+        within = (p.lxe.burst_bytes // p.lxe.bus_bytes).bit_length() - 1  # bits of a beat's place in the longest burst
+        log_beats = self.beats.bit_length() - 1
+        c = self.c.payload
+
+        # All counts are of beats, and one less than what they count.
+        row_beats = Signal(len(c.words) + log_beats + 1)
+        at = Signal(ADDR_BITS - shift)
+        row = Signal.like(at)  # first beat of this row
+        stride = Signal(len(c.stride) - shift)
+        left = Signal(max(len(row_beats), within) + 1)  # of this row, and of those joined to it
+        length = Signal.like(row_beats)  # of every row
+        rows = Signal(len(c.rows))
+        running = Signal()
+        room = Signal(max(1, within))  # beats up to the multiple of burst_bytes
+        fits = Signal()
+        next_row = Signal.like(at)
+        done = Signal()
+        joins = Signal()  # the next row is added to what is left
+        ones = Const((1 << log_beats) - 1, log_beats)
+        m.d.comb += [
+            row_beats.eq(Mux(c.wide, Cat(ones, Const(1, 1), c.words), Cat(ones, c.words))),
+            room.eq(~at[:within] if within else 0),
+            fits.eq(left <= room),
+            next_row.eq(row + stride),
+            self.o.payload.addr.eq(at << shift),
+            self.o.payload.len.eq(Mux(fits, left[:LEN_BITS], room)),
+            self.o.payload.last.eq(fits & (rows == 0)),
+            self.o.valid.eq(running & ~joins),
+            done.eq(self.o.ready & self.o.payload.last),
+            self.c.ready.eq(~running | done),
+        ]
+        gapless = Signal()
+        if self.joined:
+            m.d.comb += joins.eq(running & gapless & (left < room) & rows.any())
+            with m.If(self.c.ready):
+                m.d.sync += gapless.eq((c.stride >> shift) == row_beats + 1)
+            with m.If(joins):
+                m.d.sync += [left.eq(left + length + 1), rows.eq(rows - 1)]
+        with m.If(self.o.ready & running & ~joins):
+            m.d.sync += [
+                left.eq(Mux(fits, length, left - room - 1)),
+                at.eq(Mux(fits & ~gapless, next_row, Cat(Const(0, within), at[within:] + 1))),
+            ]
+            with m.If(fits):
+                m.d.sync += [row.eq(next_row), rows.eq(rows - 1)]
+        with m.If(self.c.ready):  # whether there are rows or not: a storer knows late
+            m.d.sync += [
+                running.eq(self.c.valid),
+                at.eq(c.addr >> shift),
+                row.eq(c.addr >> shift),
+                stride.eq(c.stride >> shift),
+                left.eq(row_beats),
+                length.eq(row_beats),
+                rows.eq(c.rows),
+            ]
+        return m
+
+
+def port_members(p: CoreParams, prefix: str = PREFIX) -> dict[str, wiring.Member]:
+    """A manager's AXI4 ports, for a component's signature; one ID, 0."""
+    bits = 8 * p.lxe.bus_bytes
+    address = {"id": 1, "addr": ADDR_BITS, "len": LEN_BITS, "size": 3, "burst": 2, "lock": 1, "cache": 4, "prot": 3}
+    out = {f"{x}{name}": Out(width) for x in ("ar", "aw") for name, width in address.items()}
+    out |= {"wdata": Out(bits), "wstrb": Out(p.lxe.bus_bytes), "wlast": Out(1)}
+    out |= {"bid": In(1), "bresp": In(2), "rid": In(1), "rdata": In(bits), "rresp": In(2), "rlast": In(1)}
+    for x, flow, back in (("ar", Out, In), ("aw", Out, In), ("w", Out, In), ("r", In, Out), ("b", In, Out)):
+        out |= {f"{x}valid": flow(1), f"{x}ready": back(1)}
+    return {prefix + name: member for name, member in out.items()}
+
+
+def pass_ports(m: Module, outer: object, inner: object, members: dict[str, wiring.Member]) -> None:
+    """Ports of these names of what stands inside are those of what stands around it."""
+    for name, member in members.items():
+        i, o = getattr(inner, name), getattr(outer, name)
+        m.d.comb += o.eq(i) if member.flow == Out else i.eq(o)
+
+
+def connect_ports(
+    m: Module, p: CoreParams, ports: object, reader: object, writer: object, prefix: str = PREFIX
+) -> None:
+    """Drive the ports of `port_members` on `ports` from the streams `ar`, `r` of a reader and `aw`, `w`, `b` of a
+    writer."""
+
+    def port(name):
+        return getattr(ports, prefix + name)
+
+    for x, channel in (("ar", reader.ar), ("aw", writer.aw)):
+        m.d.comb += [
+            port(f"{x}addr").eq(channel.payload.addr),
+            port(f"{x}len").eq(channel.payload.len),
+            port(f"{x}size").eq(p.lxe.bus_bytes.bit_length() - 1),
+            port(f"{x}burst").eq(_INCR),
+            port(f"{x}cache").eq(_BUFFERABLE),
+        ]
+    m.d.comb += [port(f"w{name}").eq(writer.w.payload[name]) for name in ("data", "strb", "last")]
+    m.d.comb += [reader.r.payload[name].eq(port(f"r{name}")) for name in ("data", "resp", "last")]
+    m.d.comb += writer.b.payload.resp.eq(port("bresp"))
+    for x, channel in (("ar", reader.ar), ("aw", writer.aw), ("w", writer.w)):
+        m.d.comb += [port(f"{x}valid").eq(channel.valid), channel.ready.eq(port(f"{x}ready"))]
+    for x, channel in (("r", reader.r), ("b", writer.b)):
+        m.d.comb += [channel.valid.eq(port(f"{x}valid")), port(f"{x}ready").eq(channel.ready)]

@@ -1,0 +1,123 @@
+# amaranth: UnusedElaboratable=no
+# (a unit may be made only to look at its ports)
+"""A core as an IP block: registers, an interrupt, two AXI4 managers."""
+
+from amaranth import Array, Cat, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import Out
+
+from golden.program.isa import WORD_BITS, Status
+from hdl.bus.axi import HOST_PREFIX, pass_ports, port_members
+from hdl.bus.register_block import RegisterBlock, address_map, count_errors, lite_members
+from hdl.execution.core import Core
+from hdl.execution.instruction_layouts import PROGRAM, REGISTER, START
+from hdl.params import CoreParams, reset_cycles
+from hdl.reset import with_reset
+
+
+class CoreIp(wiring.Component):
+    """A core behind the registers `core_ip` of `hdl/bus/registers.rdl`.
+
+    Software writes a program and registers through windows, starts it, waits for the interrupt or polls, and reads
+    counters. `control.reset` resets the core, and not these registers, once nothing runs and no answer is owed on the
+    bus: what a fault calls for. Memories keep their words over it; programs, maps and clusters are to be written anew.
+
+    Parameters
+    ----------
+    p : CoreParams
+
+    Members
+    -------
+    s_axi_* : AXI4-Lite subordinate, as in `hdl.bus.register_block.RegisterBlock`
+    m_axi_*, h_axi_* : AXI4 managers, as in `hdl.execution.core.Core`
+    irq : Out(1) : level, high while an interrupt is pending that is enabled
+
+    Latency: 1 cycle from START's response to the core's; an access as in `RegisterBlock`.
+    Throughput: that of the core; an instruction of a program every 16 cycles.
+    Raises: `ParamError` from `CoreParams.core_format`.
+    Source: V-Rex section VI-A (the host of Fig. 10); registers are this project's own.
+    """
+
+    def __init__(self, p: CoreParams):
+        self.p = p
+        self.top = address_map("core_ip", p)
+        self.registers = RegisterBlock(self.top)
+        members = {
+            **lite_members(self.registers.address_bits),
+            **port_members(p),
+            **port_members(p, HOST_PREFIX),
+            "irq": Out(1),
+        }
+        super().__init__(members)
+
+    def counters(self) -> list[str]:
+        """Names of the performance counters, which are registers: perf.<name>."""
+        return [name for unit, names in Core.counters_of(self.p).items() for name in (f"{unit}.{n}" for n in names)]
+
+    @staticmethod
+    def timing(p: CoreParams) -> dict[str, str]:
+        """Formulas for the manifest."""
+        return {"write_interval": "2", "read_interval": "3", "program_interval": "16"} | Core.timing(p)
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        m.submodules.registers = registers = self.registers
+        may_reset = Signal()
+        core = Core(p)
+        asked = registers.o["control.reset"]
+        m.submodules.core, resets = with_reset(m, core, reset_cycles(p), asked, may_reset)
+        count_errors(m, registers, core, resets)
+
+        i, o, status = registers.i, registers.o, core.status
+        running = Signal()
+        was_running = Signal()
+        m.d.comb += [running.eq(status.code == Status.RUNNING), may_reset.eq(~running & ~status.bus)]
+        m.d.sync += was_running.eq(running)
+        m.d.comb += [
+            i["status.code"].eq(status.code),
+            i["status.engines"].eq(status.engines),
+            i["status.bus"].eq(status.bus),
+            i["status.pc"].eq(status.pc),
+            i["status.resets"].eq(resets),
+            i["irq.done"].eq(was_running & (status.code == Status.DONE)),
+            i["irq.fault"].eq(was_running & (status.code >= Status.OPCODE)),
+            self.irq.eq(registers.irq),
+            *(getattr(core, n).eq(o[f"{n}.value"]) for n in ("th_hd", "ratio", "device_base", "home_base")),
+            *(i[f"perf.{name}.value"].eq(core.perf[name]) for name in self.counters()),
+        ]
+
+        # The windows' last words make a beat for the core, with the words that came before.
+        host, program, values = core.host, registers.program, registers.registers
+        parts = Array(Signal(32, name=f"part{k}", reset_less=True) for k in range(WORD_BITS // 32 - 1))
+        part, half = program.payload.addr[:3], values.payload.addr[0]
+        whole = Signal()
+        sets = Signal()
+        m.d.comb += [
+            whole.eq(program.valid & (part == len(parts))),
+            sets.eq(values.valid & half),
+            host.valid.eq(whole | sets | o["control.start"]),  # a START is not ready, and lost, while a program runs
+            program.ready.eq(host.ready | ~whole),
+            values.ready.eq(host.ready | ~sets),
+        ]
+        with m.If(program.valid & ~whole):
+            m.d.sync += parts[part].eq(program.payload.data)
+        with m.Elif(values.valid & ~half):
+            m.d.sync += parts[0].eq(values.payload.data)
+        with m.If(whole):
+            m.d.comb += [
+                host.payload.op.eq(PROGRAM),
+                host.payload.addr.eq(program.payload.addr[3:]),
+                host.payload.data.eq(Cat(*parts, program.payload.data)),
+            ]
+        with m.Elif(sets):
+            m.d.comb += [
+                host.payload.op.eq(REGISTER),
+                host.payload.addr.eq(values.payload.addr[1:]),
+                host.payload.data.eq(Cat(parts[0], values.payload.data)),
+            ]
+        with m.Else():
+            m.d.comb += host.payload.op.eq(START)
+
+        pass_ports(m, self, registers, lite_members(registers.address_bits))
+        pass_ports(m, self, core, port_members(p) | port_members(p, HOST_PREFIX))
+        return m

@@ -1,0 +1,254 @@
+# amaranth: UnusedElaboratable=no
+# (a unit may be made only to look at its ports)
+"""A DRE as an IP block beside any GPU or NPU: registers, an interrupt, two AXI4 streams, an AXI4 manager."""
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from golden.program.isa import ADDR_BITS, Status
+from hdl.bus.axi import connect_ports, pass_ports, port_members
+from hdl.bus.manager_port import Slice
+from hdl.bus.register_block import RegisterBlock, address_map, count_errors, lite_members
+from hdl.execution.instruction_layouts import retrieve_layout
+from hdl.memory import collect_errors, error_members
+from hdl.params import CoreParams, HcuParams, WtuParams, bits_for, reset_cycles
+from hdl.reset import with_reset
+from hdl.retrieval.dre import Dre
+from hdl.retrieval.hcu import CLEAR, JOIN, token_layout
+from hdl.retrieval.retriever import Retriever
+
+RESULT, COUNT = 1, 2  # what the retriever calls the registers that it sets
+CODE_BITS = 16  # of a score on the stream
+
+
+def key_layout(p: HcuParams) -> data.StructLayout:
+    """tuser of a key: its token's number, its context."""
+    return data.StructLayout({"token": p.token_bits, "ctx": bits_for(p.n_ctx)})
+
+
+def scores_layout(p: WtuParams) -> data.StructLayout:
+    """tuser of scores: highest lane in use (of a row's last word), context, last row of its query block."""
+    return data.StructLayout({"keep": bits_for(p.n_w), "ctx": bits_for(p.n_ctx), "set_last": 1})
+
+
+def stream_members(p: CoreParams) -> dict[str, wiring.Member]:
+    """The AXI4-Stream receivers' ports, for a component's signature; data of whole bytes."""
+    d, out = p.dre, {}
+    hash_ = data.FlexibleLayout(-(-d.hcu.n_hp // 8) * 8, {"hash": data.Field(d.hcu.n_hp, 0)})
+    lane = data.FlexibleLayout(CODE_BITS, {"score": data.Field(d.wtu.score.bits, 0)})
+    for prefix, layout, user in (
+        ("s_axis_k_", hash_, key_layout(d.hcu)),
+        ("s_axis_s_", data.ArrayLayout(lane, d.wtu.n_w), scores_layout(d.wtu)),
+    ):
+        fields = {"tdata": In(layout), "tuser": In(user), "tlast": In(1), "tvalid": In(1), "tready": Out(1)}
+        out |= {prefix + name: member for name, member in fields.items()}
+    return out
+
+
+class CommandEngine(wiring.Component):
+    """A DRE and the retriever that executes commands on it, one at a time.
+
+    Parameters
+    ----------
+    p : CoreParams
+
+    Members
+    -------
+    start : In(1), command : In(`hdl.execution.instruction_layouts.retrieve_layout`) : a command begins, unless one
+        runs or after a fault; it stays as it is while it runs
+    code : Out(4) : `golden.program.isa.Status`: IDLE, RUNNING, DONE, and RANGE, BUS or FULL until a reset
+    result, count : Out(40) : what the last command gave
+    stop : In(1) : begin nothing, end what was begun · busy : Out(1) : a burst is under way
+    th_hd, ratio, device_base, home_base : In : as in `hdl.retrieval.dre.Dre`
+    s_axis_k_*, s_axis_s_*, m_axi_* : as in `DreIp`
+    perf : Out(struct of 32-bit counters) : those of the units, named unit.counter
+
+    Latency: 1 cycle from `start` to the retriever, 1 from its end to `code`; 1 from the streams to the DRE.
+    Throughput: that of DRE and retriever.
+    Raises: `ParamError` from `CoreParams.core_format`.
+    Source: V-Rex sections V-B and V-C; Fig. 10, steps 2, 4 and 5.
+    """
+
+    def __init__(self, p: CoreParams):
+        self.p = p
+        p.core_format()  # checks
+        k = p.dre.kvmu
+        super().__init__(
+            {
+                "start": In(1),
+                "command": In(retrieve_layout()),
+                "code": Out(4),
+                "result": Out(ADDR_BITS),
+                "count": Out(ADDR_BITS),
+                "stop": In(1),
+                "busy": Out(1),
+                "th_hd": In(p.dre.hcu.distance_bits),
+                "ratio": In(17),
+                "device_base": In(k.addr_bits),
+                "home_base": In(k.addr_bits),
+                **stream_members(p),
+                **port_members(p),
+                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(p), 32))),
+                **error_members(p.dre.hcu.protect, p.dre.wtu.protect, p.dre.kvmu.protect, p.lxe.protect),
+            }
+        )
+
+    @staticmethod
+    def counters(p: CoreParams) -> list[str]:
+        """Names of the performance counters in `perf`."""
+        own = [f"dre.{name}.{c}" for name, unit, _ in Dre.units(p.dre) for c in unit.counters()]
+        return own + [f"retriever.{c}" for c in Retriever.counters()]
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        m.submodules.dre = dre = Dre(p.dre)
+        m.submodules.retriever = retriever = Retriever(p)
+        for name in ("t", "w", "x", "b"):
+            wiring.connect(m, getattr(dre, name), getattr(retriever, name))
+        m.d.comb += [getattr(dre, n).eq(getattr(self, n)) for n in ("th_hd", "ratio", "device_base", "home_base")]
+        connect_ports(m, p, self, retriever.bus, retriever.bus)
+
+        # Keys, and contexts to forget before the next one.
+        m.submodules.keys = keys = Slice(token_layout(p.dre.hcu))
+        wiring.connect(m, keys.o, dre.k)
+        clear, key, user = retriever.clear, keys.i.payload, self.s_axis_k_tuser
+        m.d.comb += [
+            keys.i.valid.eq(clear.valid | self.s_axis_k_tvalid),
+            clear.ready.eq(keys.i.ready),
+            self.s_axis_k_tready.eq(keys.i.ready & ~clear.valid),
+            key.op.eq(Mux(clear.valid, CLEAR, JOIN)),
+            key.ctx.eq(Mux(clear.valid, clear.payload.ctx, user.ctx)),
+            key.token.eq(user.token),
+            key.hash.eq(self.s_axis_k_tdata.hash),
+            key.last.eq(clear.valid | self.s_axis_k_tlast),
+        ]
+        m.submodules.rows = rows = Slice(dre.s.payload.shape())
+        wiring.connect(m, rows.o, dre.s)
+        row, user = rows.i.payload.row, self.s_axis_s_tuser
+        m.d.comb += [
+            rows.i.valid.eq(self.s_axis_s_tvalid),
+            self.s_axis_s_tready.eq(rows.i.ready),
+            rows.i.payload.set_last.eq(user.set_last),
+            row.ctx.eq(user.ctx),
+            row.keep.eq(user.keep),
+            row.last.eq(self.s_axis_s_tlast),
+            *(row.scores[i].eq(self.s_axis_s_tdata[i].score) for i in range(p.dre.wtu.n_w)),
+        ]
+
+        collect_errors(m, self, [dre, retriever])
+        # The command.
+        code = Signal(Status)
+        offered = Signal()
+        begins = Signal()
+        m.d.comb += [
+            begins.eq(self.start & ((code == Status.IDLE) | (code == Status.DONE))),
+            retriever.c.valid.eq(offered),
+            retriever.c.payload.eq(self.command),
+            retriever.stop.eq(self.stop | (code >= Status.OPCODE)),
+            self.busy.eq(retriever.busy),
+            self.code.eq(code),
+        ]
+        with m.If(retriever.c.ready):
+            m.d.sync += offered.eq(0)
+        with m.If(begins):
+            m.d.sync += [offered.eq(1), code.eq(Status.RUNNING)]
+        with m.If(retriever.done.valid):
+            m.d.sync += code.eq(Status.DONE)
+        with m.If(Cat(unit.error[1] for unit in (dre, retriever) if hasattr(unit, "error")).any()):
+            m.d.sync += code.eq(Status.MEMORY)
+        for name, status in (("full", Status.FULL), ("range", Status.RANGE), ("bus", Status.BUS)):
+            with m.If(retriever.fault[name]):
+                m.d.sync += code.eq(status)
+        with m.If(retriever.set.valid & (retriever.set.to == RESULT)):
+            m.d.sync += self.result.eq(retriever.set.data)
+        with m.If(retriever.set.valid & (retriever.set.to == COUNT)):
+            m.d.sync += self.count.eq(retriever.set.data)
+        for name in dre.counters():
+            m.d.comb += self.perf[f"dre.{name}"].eq(dre.perf[name])
+        for name in retriever.counters():
+            m.d.comb += self.perf[f"retriever.{name}"].eq(retriever.perf[name])
+        return m
+
+
+class DreIp(wiring.Component):
+    """A DRE with the retriever that copies entries, behind the registers `dre_ip` of `hdl/bus/registers.rdl`.
+
+    Keys' hash bits and rows of scores come as streams. Software gives commands one at a time: CLUSTER takes what has
+    become of the next key, PLACE copies its entry to its place (offloading an older one), FETCH copies a cluster set's
+    entries to a buffer, as `golden.program.isa.Retrieve`. Keys wait for those before them to be placed, so that PLACE
+    follows each CLUSTER. After a fault nothing more is begun, and
+    `control.reset` resets all but the registers once the bus owes no answer; so does it while a command runs.
+
+    Parameters
+    ----------
+    p : CoreParams; of the LXE's it takes bus_bytes, burst_bytes and copies, and words of 2 * dpe.n_w bytes
+
+    Members
+    -------
+    s_axi_* : AXI4-Lite subordinate, as in `hdl.bus.register_block.RegisterBlock`
+    s_axis_k_* : AXI4-Stream, a key a beat: tdata hash bits, tuser `key_layout`, tlast the last of its frame
+    s_axis_s_* : AXI4-Stream, n_w scores a beat, 16 bits each: tuser `scores_layout`, tlast the last of its row
+    m_axi_* : AXI4 manager, as in `hdl.execution.core.Core`
+    irq : Out(1) : level, high while an interrupt is pending that is enabled
+
+    Latency: 1 cycle from START's response to the retriever; streams 1 cycle to the DRE.
+    Throughput: that of DRE and retriever.
+    Raises: `ParamError` from `CoreParams.core_format`.
+    Source: V-Rex sections V-B and V-C; Fig. 10, steps 2, 4 and 5.
+    """
+
+    def __init__(self, p: CoreParams):
+        self.p = p
+        self.registers = RegisterBlock(address_map("dre_ip", p))
+        super().__init__(
+            {**lite_members(self.registers.address_bits), **stream_members(p), **port_members(p), "irq": Out(1)}
+        )
+
+    def counters(self) -> list[str]:
+        """Names of the performance counters, which are registers: perf.<name>."""
+        return CommandEngine.counters(self.p)
+
+    @staticmethod
+    def timing(p: CoreParams) -> dict[str, str]:
+        """Formulas for the manifest."""
+        units = (("dre", Dre, p.dre), ("retriever", Retriever, p))
+        return {f"{name}.{key}": text for name, unit, own in units for key, text in unit.timing(own).items()}
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        m.submodules.registers = registers = self.registers
+        i, o = registers.i, registers.o
+        engine = CommandEngine(p)
+        may_reset = Signal()
+        m.submodules.engine, resets = with_reset(m, engine, reset_cycles(p), o["control.reset"], may_reset)
+        count_errors(m, registers, engine, resets)
+        was_running = Signal()
+        running = Signal()
+        m.d.sync += was_running.eq(running)
+        m.d.comb += [
+            running.eq(engine.code == Status.RUNNING),
+            engine.stop.eq(resets),
+            may_reset.eq(~engine.busy),
+            engine.start.eq(o["control.start"]),
+            engine.command.action.eq(o["command.action"]),
+            engine.command.shift.eq(o["command.shift"]),
+            engine.command.ctx.eq(o["command.ctx"]),
+            engine.command.rows.eq(o["rows.value"]),
+            engine.command.addr.eq(o["base.value"]),
+            engine.command.to.eq(RESULT),
+            engine.command.level.eq(COUNT),
+            *(getattr(engine, n).eq(o[f"{n}.value"]) for n in ("th_hd", "ratio", "device_base", "home_base")),
+            i["status.code"].eq(engine.code),
+            i["status.bus"].eq(engine.busy),
+            i["status.resets"].eq(resets),
+            i["irq.done"].eq(was_running & (engine.code == Status.DONE)),
+            i["irq.fault"].eq(was_running & (engine.code >= Status.OPCODE)),
+            i["result.value"].eq(engine.result),
+            i["count.value"].eq(engine.count),
+            self.irq.eq(registers.irq),
+            *(i[f"perf.{name}.value"].eq(engine.perf[name]) for name in self.counters()),
+        ]
+        pass_ports(m, self, registers, lite_members(registers.address_bits))
+        pass_ports(m, self, engine, stream_members(p) | port_members(p))
+        return m

@@ -1,0 +1,135 @@
+"""Where a manager meets the arbiter: buffers that keep one manager from holding up another."""
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.wiring import In, Out
+
+from hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
+from hdl.params import SystemParams
+from hdl.queues import LEAST, port_beats
+
+
+class Slice(wiring.Component):
+    """Register slice: a stream with all its outputs in registers.
+
+    Parameters
+    ----------
+    shape : of the payload
+
+    Members
+    -------
+    i : In(stream of shape), o : Out(stream of shape)
+
+    Latency: 1 cycle.
+    Throughput: an item a cycle; holds two.
+    Raises: nothing.
+    Source: this project's own.
+    """
+
+    def __init__(self, shape):
+        super().__init__({"i": In(stream.Signature(shape)), "o": Out(stream.Signature(shape))})
+
+    def elaborate(self, platform):
+        m = Module()
+        front, back = (Signal.like(self.i.payload, name=n, reset_less=True) for n in ("front", "back"))
+        held, full = Signal(), Signal()
+        m.d.comb += [self.i.ready.eq(~full), self.o.valid.eq(held), self.o.payload.eq(front)]
+        with m.If(self.o.ready | ~held):
+            m.d.sync += [
+                front.as_value().eq(Mux(full, back.as_value(), self.i.payload.as_value())),
+                held.eq(full | self.i.valid),
+                full.eq(0),
+            ]
+        with m.Elif(self.i.valid & ~full):
+            m.d.sync += [back.eq(self.i.payload), full.eq(1)]
+        return m
+
+
+class ManagerPort(wiring.Component):
+    """Lets bursts of one manager through when nothing that they need can hold up those of another.
+
+    A read is offered once its beats have room here, a write once its beats are all here and its response has room. So
+    the memory's R and B are always taken and W never waits for a manager: bursts of the same core that wait for each
+    other (a LOAD whose words wait for a fetch) cannot lock each other out on the shared port.
+
+    Parameters
+    ----------
+    p : SystemParams
+
+    Members
+    -------
+    ar, aw, w : In(stream of the layouts in `hdl.bus.axi`) : of the manager
+    r, b : Out(stream of the layouts in `hdl.bus.axi`) : to the manager
+    reads, writes : Out(stream of `address_layout`) : bursts that may go
+    beats : Out(stream of `write_layout`) : those of the bursts that went, always there when they are due
+    answers, responses : In(stream of `read_layout`, `response_layout`) : of this manager's bursts, always taken
+
+    Latency: 2 cycles from `ar` to `reads`, and from the later of `aw` and its last beat on `w` to `writes`; 2 cycles
+        from `w` to `beats`, from `answers` to `r` and from `responses` to `b`.
+    Throughput: a burst and a beat in each direction every cycle, while what is under way has room.
+    Raises: `ParamError` where lanes and bus do not fit together.
+    Source: AXI4 (ARM IHI 0022) A3.3: dependencies between channels.
+    """
+
+    def __init__(self, p: SystemParams):
+        self.p = p
+        lxe = p.core.lxe
+        longest = lxe.burst_bytes // lxe.bus_bytes
+        self.read_depth, self.write_depth = port_beats(p)
+        self.longest, self.bursts = longest, lxe.bursts
+        address = stream.Signature(address_layout())
+        read, response = stream.Signature(read_layout(p.core)), stream.Signature(response_layout())
+        write = stream.Signature(write_layout(p.core))
+        super().__init__(
+            {
+                **{"ar": In(address), "aw": In(address), "w": In(write), "r": Out(read), "b": Out(response)},
+                **{"reads": Out(address), "writes": Out(address), "beats": Out(write)},
+                **{"answers": In(read), "responses": In(response)},
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+
+        def queue(name, layout, depth, i, o):
+            fifo = m.submodules[name] = SyncFIFOBuffered(width=layout.size, depth=depth)
+            m.d.comb += [
+                fifo.w_data.eq(i.payload),
+                fifo.w_en.eq(i.valid),
+                i.ready.eq(fifo.w_rdy),
+                o.payload.as_value().eq(fifo.r_data),
+                o.valid.eq(fifo.r_rdy),
+                fifo.r_en.eq(o.ready),
+            ]
+
+        core = self.p.core
+        queue("read_data", read_layout(core), self.read_depth, self.answers, self.r)
+        queue("write_data", write_layout(core), self.write_depth, self.w, self.beats)
+        queue("write_responses", response_layout(), max(LEAST, self.bursts), self.responses, self.b)
+
+        def offer(name, i, o, may):
+            """Bursts of `i` to `o`, each when it may; high when one does."""
+            waiting = m.submodules[name] = Slice(address_layout())
+            wiring.connect(m, wiring.flipped(i), waiting.i)
+            goes, offered = Signal(name=f"{name}_goes"), Signal(name=f"{name}_offered")
+            payload = Signal(address_layout(), name=f"{name}_payload", reset_less=True)
+            m.d.comb += [
+                goes.eq(waiting.o.valid & may(waiting.o.payload) & (~offered | o.ready)),
+                waiting.o.ready.eq(goes),
+                o.valid.eq(offered),
+                o.payload.eq(payload),
+            ]
+            with m.If(~offered | o.ready):
+                m.d.sync += [offered.eq(goes), payload.eq(waiting.o.payload)]
+            return goes, waiting.o.payload
+
+        room = Signal(range(self.read_depth + 1), init=self.read_depth)  # beats that nothing is asked for
+        whole = Signal(range(self.write_depth + 2))  # bursts whose beats are all here, and which are not offered yet
+        owed = Signal(range(self.bursts + 1))  # responses
+        goes, burst = offer("read", self.ar, self.reads, lambda burst: room > burst.len)
+        m.d.sync += room.eq(room - Mux(goes, burst.len + 1, 0) + (self.r.valid & self.r.ready))
+        goes, _ = offer("write", self.aw, self.writes, lambda burst: whole.any() & (owed < self.bursts))
+        ends = self.w.valid & self.w.ready & self.w.payload.last
+        m.d.sync += [whole.eq(whole - goes + ends), owed.eq(owed + goes - (self.b.valid & self.b.ready))]
+        return m

@@ -1,0 +1,113 @@
+"""A core: the LXE with the retrieval engine beside it."""
+
+from amaranth import Cat, Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.bus.axi import HOST_PREFIX, connect_ports, pass_ports, port_members
+from hdl.execution.instruction_layouts import host_layout, status_layout
+from hdl.execution.lxe import Lxe
+from hdl.memory import collect_errors, error_members
+from hdl.params import CoreParams
+from hdl.retrieval.dre import Dre
+from hdl.retrieval.feeder import Feeder
+from hdl.retrieval.retriever import Retriever
+from hdl.unit import Composite
+
+
+def protects(p: CoreParams) -> list[str]:
+    """The protection of every unit's memories."""
+    return [unit.protect for unit in (p.dre.hcu, p.dre.wtu, p.dre.kvmu, p.dpe, p.vpe, p.lxe)]
+
+
+class Core(Composite):
+    """Runs a decoder layer with retrieval: the six steps of Fig. 10, asked for by the program of the LXE.
+
+    Hash bits that the LXE stores go to the HCU, score codes to the WTU. RETRIEVE hands a token's cluster back to the
+    program, copies its entry to where the KVMU puts it, and fetches the entries of a chosen cluster set; on an AXI4
+    port of its own, so that copies go beside the loads of the LXE.
+
+    Parameters
+    ----------
+    p : CoreParams
+
+    Members
+    -------
+    host, status : as in `hdl.execution.lxe.Lxe`
+    m_axi_* : AXI4 manager of the LXE · h_axi_* : of the retriever, which reads and writes device and offload memory
+    th_hd, ratio, device_base, home_base : In : as in `hdl.retrieval.dre.Dre`, stable while a program runs
+    perf : Out(struct of 32-bit counters) : those of the units, named unit.counter
+
+    Latency: that of the program and of what it waits for.
+    Throughput: that of the LXE, and beside it that of the DRE and of the retriever.
+    Raises: `ParamError` from `CoreParams.core_format`.
+    Source: V-Rex section V, Fig. 10; function: `golden.program.core_model`.
+    """
+
+    def __init__(self, p: CoreParams):
+        p.core_format()  # checks that all fits together
+        k = p.dre.kvmu
+        super().__init__(
+            p,
+            {
+                "host": In(stream.Signature(host_layout())),
+                "status": Out(status_layout()),
+                **port_members(p),
+                **port_members(p, HOST_PREFIX),
+                "th_hd": In(p.dre.hcu.distance_bits),
+                "ratio": In(17),
+                "device_base": In(k.addr_bits),
+                "home_base": In(k.addr_bits),
+                **error_members(*protects(p)),
+            },
+        )
+
+    @staticmethod
+    def units(p: CoreParams) -> list[tuple[str, type, object]]:
+        """Instance name, class and parameters of every unit inside."""
+        return [("lxe", Lxe, p), ("dre", Dre, p.dre), ("feeder", Feeder, p), ("retriever", Retriever, p)]
+
+    def counters(self) -> list[str]:
+        """Names of the performance counters in `perf`."""
+        return [f"{name}.{counter}" for name, counters in self.counters_of(self.p).items() for counter in counters]
+
+    @classmethod
+    def counters_of(cls, p: CoreParams) -> dict[str, list[str]]:
+        """Names of the counters of each unit."""
+        return {
+            name: [f"{inner}.{c}" for inner, kind, _ in unit.units(own) for c in kind.counters()]
+            if hasattr(unit, "units")
+            else unit.counters()
+            for name, unit, own in cls.units(p)
+        }
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        parts = {name: unit(own) for name, unit, own in self.units(p)}
+        for name, unit in parts.items():
+            m.submodules[name] = unit
+        lxe, dre, feeder, retriever = parts.values()
+        wiring.connect(m, wiring.flipped(self.host), lxe.host)
+        wiring.connect(m, lxe.retrieve, retriever.c)
+        wiring.connect(m, lxe.d, feeder.d)
+        wiring.connect(m, retriever.clear, feeder.clear)
+        wiring.connect(m, feeder.k, dre.k)
+        wiring.connect(m, feeder.s, dre.s)
+        for name in ("t", "w", "x", "b"):
+            wiring.connect(m, getattr(dre, name), getattr(retriever, name))
+        m.d.comb += [
+            self.status.eq(lxe.status),
+            lxe.done.eq(retriever.done),
+            lxe.busy.eq(retriever.busy),
+            lxe.set.eq(retriever.set),
+            lxe.fault.eq(retriever.fault),
+            retriever.stop.eq(lxe.stop),
+            lxe.memory.eq(Cat(unit.error[1] for unit in (dre, retriever) if hasattr(unit, "error")).any()),
+            *(getattr(dre, name).eq(getattr(self, name)) for name in ("th_hd", "ratio", "device_base", "home_base")),
+        ]
+        collect_errors(m, self, [lxe, dre, retriever])
+        # The LXE's own port goes through; the retriever's channels become one.
+        pass_ports(m, self, lxe, port_members(p))
+        connect_ports(m, p, self, retriever.bus, retriever.bus, HOST_PREFIX)
+        self._pass_counters(m, parts)
+        return m

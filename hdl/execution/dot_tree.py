@@ -1,0 +1,286 @@
+"""A MAC tree of the DPE: n_w products a cycle, aligned and summed, a row's chunks accumulated, one rounding."""
+
+from typing import NamedTuple
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from golden.arithmetic.dot import BLOCK_BITS
+from hdl.arith.carry_save import carry_save
+from hdl.arith.fp32 import Normaliser
+from hdl.arith.largest import largest
+from hdl.memory import Ram, collect_errors, error_members
+from hdl.named import comb, reg
+from hdl.params import DpeParams, bits_for
+
+GROUP = 8  # products compressed to two rows in the cycle that aligns them
+HIGH = 3  # bits of the largest exponent found in the first cycle, the other 6 in the second
+FINE = 5  # low bits of an exponent of which a shift is made: it is less than 2^FINE, the largest window, or all is lost
+
+
+def exponents_layout(p: DpeParams) -> data.StructLayout:
+    """A chunk's activations as the first stage takes them, a bit or a field for each of n_w lanes.
+
+    exponent : 0 for a zero or subnormal · zero : it is 0 · special : NaN or infinity · off : the lane is beyond the row
+    """
+    flags = dict.fromkeys(("zero", "special", "off"), p.n_w)
+    return data.StructLayout({"exponent": data.ArrayLayout(8, p.n_w), **flags})
+
+
+def significands_layout(p: DpeParams) -> data.StructLayout:
+    """The same activations a cycle later; a NaN has its fraction's highest bit set, and `nan` if a lane has one."""
+    return data.StructLayout({"fraction": data.ArrayLayout(7, p.n_w), "sign": p.n_w, "special": p.n_w, "nan": 1})
+
+
+class DotTree(wiring.Component):
+    """One row of weights against the activations that all trees share: `golden.arithmetic.dot.dot`.
+
+    Exponents are read a cycle before significands, so that the largest one is known when the products are there and
+    no register waits with operands. Products become two's complement by inversion; the ones that are missing ride in
+    free carry bits.
+
+    Parameters
+    ----------
+    p : DpeParams
+
+    Members
+    -------
+    w_en, w_addr, w_data : In : the lanes of w_en of a word of n_w BF16 weights are written; NaNs must have their
+        fraction's highest bit set, infinities no other than 0
+    r_en, r_addr : In : chunk to multiply; its activations come as
+    exponents : In(`exponents_layout`) : one cycle after `r_en`, and
+    significands : In(`significands_layout`) : two cycles after it
+    first, last : In(1) : with `r_en`: first and last chunk of a row
+    o : Out(32), o_en : Out(1) : FP32 of a row, `LATENCY` cycles after the `r_en` of its last chunk
+
+    Latency: 12 cycles (`LATENCY`).
+    Throughput: a chunk of n_w products every cycle; no back-pressure.
+    Raises: `ParamError` from `DpeParams`.
+    Source: V-Rex section V-A (MAC trees of the DPE); function: `golden.arithmetic.dot`.
+    """
+
+    LATENCY = 12
+
+    def __init__(self, p: DpeParams):
+        self.p = p
+        super().__init__(
+            {
+                "w_en": In(p.n_w),
+                "w_addr": In(p.w_addr_bits),
+                "w_data": In(data.ArrayLayout(16, p.n_w)),
+                "r_en": In(1),
+                "r_addr": In(p.w_addr_bits),
+                "first": In(1),
+                "last": In(1),
+                "exponents": In(exponents_layout(p)),
+                "significands": In(significands_layout(p)),
+                "o": Out(32),
+                "o_en": Out(1),
+                **error_members(p.protect),
+            }
+        )
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        valid, first, last = self._cycles(m)
+        exponents, significands = self._memories(m, valid[1])
+        race = self._race(m, exponents)
+        products = self._multiply(m, significands, race)
+        total5 = self._add(m, *self._align(m, products))
+        top5 = _later(m, "top_", products.top2, 3)
+        block, chunk7, down_row6 = self._meet(m, total5, top5, valid[6], first[6])
+        row, flags8 = self._accumulate(m, chunk7, down_row6, products, valid[8], first[8])
+
+        # Cycles 9 to 11: rounded. The row's unit is 2^(8 block - 252 - window).
+        m.submodules.round = rounder = Normaliser(p.dot.row_bits, 9 - BLOCK_BITS, 1 << BLOCK_BITS, -252 - p.window)
+        plus8, minus8, nan8 = flags8
+        m.d.comb += [
+            rounder.x.eq(row),
+            rounder.scale.eq(_later(m, "block_", block, 2)),
+            rounder.nan.eq(nan8 | (plus8 & minus8)),
+            rounder.infinite.eq(plus8 | minus8),
+            rounder.minus.eq(minus8),
+            self.o.eq(rounder.y),
+            self.o_en.eq(valid[12] & last[12]),
+        ]
+        return m
+
+    def _cycles(self, m: Module) -> tuple[list[Value], list[Value], list[Value]]:
+        """Whether there is a chunk in a cycle, and its row's first or last one, by the cycle's number."""
+        valid, first, last = [self.r_en], [self.first], [self.last]
+        for k in range(1, self.LATENCY + 1):
+            for name, stages in (("valid", valid), ("first", first), ("last", last)):
+                stages.append(reg(m, f"{name}{k}", stages[k - 1], reset_less=False))
+        return valid, first, last
+
+    def _memories(self, m: Module, valid1: Value) -> tuple[list[Value], list[Value]]:
+        """Cycle 0: exponents are read; cycle 1: significands. Both of each lane."""
+        p, n = self.p, self.p.n_w
+        m.submodules.exponent_ram = exponent_ram = Ram(8 * n, p.w_depth, n, p.protect)
+        m.submodules.significand_ram = significand_ram = Ram(8 * n, p.w_depth, n, p.protect)
+        collect_errors(m, self, [exponent_ram, significand_ram])
+        r_addr1 = reg(m, "r_addr1", self.r_addr)
+        for memory, words, read, addr in (
+            (exponent_ram, [word[7:15] for word in self.w_data], self.r_en, self.r_addr),
+            (significand_ram, [Cat(word[:7], word[15]) for word in self.w_data], valid1, r_addr1),
+        ):
+            m.d.comb += [memory.w_en.eq(self.w_en), memory.w_addr.eq(self.w_addr), memory.w_data.eq(Cat(words))]
+            m.d.comb += [memory.r_en.eq(read), memory.r_addr.eq(addr)]
+        return tuple([memory.r_data.word_select(i, 8) for i in range(n)] for memory in (exponent_ram, significand_ram))
+
+    def _race(self, m: Module, words: list[Value]) -> "_Race":
+        """Cycle 1: exponents of the products, the highest bits of the largest.
+
+        It has the fewest of them, as activations come late: their register drives all trees.
+        """
+        x, n = self.exponents, self.p.n_w
+        we = [comb(m, f"we{i}", word) for i, word in enumerate(words)]
+        w_zero = comb(m, "w_zero", Cat(~e.any() for e in we))
+        w_special = comb(m, "w_special", Cat(e.all() for e in we) & ~x.off)
+        e = [comb(m, f"e{i}", we[i] + x.exponent[i]) for i in range(n)]
+        live = comb(m, "live", ~(w_zero | x.zero | x.off))
+        high, leading, below = largest(m, [v[9 - HIGH :] for v in e], live, Const(0, n), "high")
+        bad = comb(m, "bad", ((w_special & x.zero) | (x.special & w_zero)).any())
+        return _Race(
+            e1=[reg(m, f"e1_{i}", v[: 9 - HIGH]) for i, v in enumerate(e)],
+            high1=reg(m, "high1", high),
+            leading1=reg(m, "leading1", leading),
+            below1=reg(m, "below1", below),
+            bad1=reg(m, "bad1", bad),
+            w_special1=reg(m, "w_special1", w_special),
+        )
+
+    def _multiply(self, m: Module, words: list[Value], race: "_Race") -> "_Products":
+        """Cycle 2: the largest exponent, the products.
+
+        One whose exponent without the fine bits is more than one below the largest's is at least 32 binades below and
+        lost; the fine bits and "one below" are enough for the others.
+        """
+        low, equal, below = largest(m, race.e1, race.leading1, race.below1, "low", FINE)
+        top = comb(m, "top", Cat(low, race.high1))
+        fine2 = [reg(m, f"fine2_{i}", v[:FINE]) for i, v in enumerate(race.e1)]
+        below2, near2 = reg(m, "below2", below), reg(m, "near2", equal | below)
+        y, one = self.significands, Const(1, 1)
+        ws = [comb(m, f"ws{i}", word) for i, word in enumerate(words)]
+        sign = comb(m, "sign", Cat(s[7] for s in ws) ^ y.sign)
+        products = [reg(m, f"product{i}", Cat(s[:7], one) * Cat(y.fraction[i], one)) for i, s in enumerate(ws)]
+        special = comb(m, "special", race.w_special1 | y.special)
+        nan = comb(m, "nan", race.bad1 | y.nan | (race.w_special1 & Cat(s[6] for s in ws)).any())
+        return _Products(
+            products=products,
+            fine2=fine2,
+            below2=below2,
+            near2=near2,
+            top2=reg(m, "top2", top),
+            sign2=reg(m, "sign2", sign),
+            nan2=reg(m, "nan2", nan),
+            plus2=reg(m, "plus2", (special & ~sign).any()),
+            minus2=reg(m, "minus2", (special & sign).any()),
+        )
+
+    def _align(self, m: Module, x: "_Products") -> tuple[list[Value], Signal]:
+        """Cycle 3: aligned, inverted where negative, eight at a time compressed to two rows; and the ones left over.
+
+        A negative term -t is ~t + 1; its sign bit of weight -2^w is 2^w of a positive one less n 2^w in all.
+        """
+        n, w, sum_bits = self.p.n_w, self.p.window, self.p.dot.sum_bits
+        shift_bits = bits_for(w + 1)  # all ones: nothing of a product is left
+        top_fine = comb(m, "top_fine", x.top2[:FINE])
+        ones, rows = [], []
+        for i in range(0, n, GROUP):
+            terms = []
+            for j in range(i, min(n, i + GROUP)):
+                down = comb(m, f"down{j}", top_fine - x.fine2[j])  # signed: one below may have higher fine bits
+                lost = comb(m, f"lost{j}", ~x.near2[j] | (x.below2[j] & ~down[-1]))
+                shift = comb(m, f"shift{j}", Cat(down[:FINE] | lost.replicate(FINE), lost), shift_bits)
+                wide = comb(m, f"wide{j}", Cat(Const(0, w - 16), x.products[j]))
+                aligned = comb(m, f"aligned{j}", wide >> shift)
+                terms.append(comb(m, f"term{j}", Cat(aligned ^ x.sign2[j].replicate(w), ~x.sign2[j])))
+            pair, left = carry_save(m, terms, [x.sign2[j] for j in range(i, i + len(terms))], sum_bits, f"g{i}")
+            rows += [reg(m, f"row{i}_{k}", v, sum_bits) for k, v in enumerate(pair)]
+            ones += left
+        return rows, reg(m, "ones3", Cat(ones))
+
+    def _add(self, m: Module, rows: list[Value], ones3: Signal) -> Signal:
+        """Cycle 4: to two rows; cycle 5: their sum."""
+        sum_bits = self.p.dot.sum_bits
+        weights = Const(-(self.p.n_w << self.p.window) & ((1 << sum_bits) - 1), sum_bits)  # of the n sign bits
+        pair, left = carry_save(m, [*rows, weights], list(ones3), sum_bits, "tree")
+        a4, b4, one4 = reg(m, "a4", pair[0], sum_bits), reg(m, "b4", pair[1], sum_bits), reg(m, "one4", left[0], 1)
+        return reg(m, "total5", (a4 + b4 + one4)[:sum_bits])
+
+    def _meet(
+        self, m: Module, total5: Signal, top5: Signal, valid6: Value, first6: Value
+    ) -> tuple[Signal, Signal, Signal]:
+        """Cycle 6: the chunk to its block of exponents; the larger block of chunk and row. Cycle 7: the chunk to that.
+
+        Returns the block, the chunk, and how many blocks the row goes down.
+        """
+        sum_bits = self.p.dot.sum_bits
+        fine6 = reg(m, "fine6", total5.as_signed() << top5[:BLOCK_BITS], sum_bits + (1 << BLOCK_BITS) - 1)
+        block = Signal(9 - BLOCK_BITS, reset_less=True)
+        own = top5[BLOCK_BITS:]
+        larger = comb(m, "larger", Mux(first6 | (own > block), own, block))
+        down_chunk6 = reg(m, "down_chunk6", larger - own, len(block))
+        down_row6 = reg(m, "down_row6", larger - block, len(block))
+        with m.If(valid6):
+            m.d.sync += block.eq(larger)
+        chunk7 = reg(m, "chunk7", _down(m, fine6, down_chunk6, self.p.dot.row_bits, "chunk"))
+        return block, chunk7, down_row6
+
+    def _accumulate(
+        self, m: Module, chunk7: Signal, down_row6: Signal, x: "_Products", valid8: Value, first8: Value
+    ) -> tuple[Signal, Signal]:
+        """Cycle 8: the row to the larger block, and its sum with the chunk; flags for infinities and NaN."""
+        row_bits = self.p.dot.row_bits
+        row = Signal(row_bits, reset_less=True)
+        down_row7 = reg(m, "down_row7", down_row6)
+        kept = comb(m, "kept", _down(m, row, down_row7, row_bits, "row") & ~first8.replicate(row_bits))
+        flags = reg(m, "flags7", _later(m, "flags_", Cat(x.plus2, x.minus2, x.nan2), 4))
+        flags8 = Signal(3, reset_less=True)
+        with m.If(valid8):
+            m.d.sync += [row.eq(kept + chunk7), flags8.eq(flags | (flags8 & ~first8.replicate(3)))]
+        return row, flags8
+
+
+class _Race(NamedTuple):
+    """Registers at the end of cycle 1: what is known of the largest exponent."""
+
+    e1: list[Signal]  # the lower bits of each
+    high1: Signal  # the upper ones of the largest
+    leading1: Signal  # lanes whose upper bits are those
+    below1: Signal  # and one less
+    bad1: Signal  # infinity times zero
+    w_special1: Signal  # infinity or NaN of a weight
+
+
+class _Products(NamedTuple):
+    """Registers at the end of cycle 2."""
+
+    products: list[Signal]
+    fine2: list[Signal]  # low bits of each exponent
+    below2: Signal  # its other bits are one less than the largest's
+    near2: Signal  # or equal to them
+    top2: Signal  # the largest
+    sign2: Signal
+    nan2: Signal
+    plus2: Signal  # an infinity
+    minus2: Signal
+
+
+def _later(m: Module, name: str, value: Value, cycles: int) -> Value:
+    """`value` some cycles later."""
+    for k in range(cycles):
+        value = reg(m, f"{name}_{k}", value)
+    return value
+
+
+def _down(m: Module, x: Signal, blocks: Signal, width: int, name: str) -> Signal:
+    """`x`, signed, shifted right by `blocks` of eight and extended to `width`: all of it is lost from `width` on."""
+    x = x.as_signed()
+    for k in range(len(blocks)):
+        amount = min(width, 1 << (k + BLOCK_BITS))
+        s = comb(m, f"{name}_down{k}", Mux(blocks[k], x >> amount, x), width)
+        x = s.as_signed()
+    return s

@@ -1,0 +1,321 @@
+"""Loader: words from memory to the scratchpads of the DPE and to the VPE."""
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import data, stream
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import In, Out
+
+from golden.program.isa import SEMAPHORES, LoadTo
+from hdl.bus.axi import Bursts, address_layout, error_layout, read_layout, rows_layout, word_beats
+from hdl.execution.dpe import activation_layout, weight_layout
+from hdl.execution.instruction_layouts import done_layout, transfer_layout
+from hdl.execution.vpe import word_layout
+from hdl.params import CoreParams, bits_for
+from hdl.unit import Unit
+
+
+class Loader(Unit):
+    """Executes LOADs: reads rows of words in bursts and hands each word on where it belongs.
+
+    Bursts go out while the data of earlier ones still come, also across instructions: up to `lxe.bursts` are under
+    way, of up to `lxe.queue` instructions and the one before them. Rows without a gap are cut as one. There is no room
+    for data: a beat is taken when its word can go.
+
+    Faults come in the order of the words: an error response; an address or a stride that is no multiple of 2 * lanes
+    bytes; a word outside its scratchpad; a COLUMN row of more than one word; `wide` but for LoadTo.VECTOR. The pulse is
+    in the cycle in which the beat is taken, or in which it or the instruction would have been next. No word of what is
+    at fault is handed on, and nothing more is taken until `stop`. While `stop` is high no burst is begun, and beats on
+    their way are taken and dropped; once `busy` is low, a reset is safe for the bus.
+
+    Parameters
+    ----------
+    p : CoreParams
+
+    Members
+    -------
+    c : In(stream of `hdl.execution.instruction_layouts.transfer_layout`) : instructions; `skip`: done without a
+        transfer
+    ar : Out(stream of `hdl.bus.axi.address_layout`) : bursts, of beats of `lxe.bus_bytes`
+    r : In(stream of `hdl.bus.axi.read_layout`) : their beats, in order
+    w : Out(stream of `hdl.execution.dpe.weight_layout`) : words for LoadTo.W and COLUMN; tree is 0 for a column, lane
+        for others
+    x : Out(stream of `hdl.execution.dpe.activation_layout`) : words for LoadTo.X
+    v : Out(stream of `hdl.execution.vpe.word_layout`) : words for LoadTo.VECTOR; above a BF16 word the upper half is
+        undefined
+    done : Out(`hdl.execution.instruction_layouts.done_layout`) : in the cycle in which an instruction's last word is
+        taken
+    fault : Out(`hdl.bus.axi.error_layout`) : one pulse until a reset
+    stop : In(1) : begin nothing, drop what comes
+    busy : Out(1) : a burst is under way
+    perf : Out(struct of 32-bit counters) : instructions (done), bursts (begun), beats (taken), words (handed on), waits
+        (cycles in which a beat is there and not taken)
+
+    Latency: an instruction's first burst is offered 2 cycles after it is taken; a word is offered the cycle after its
+        last beat is taken; a beat can be taken 2 cycles after its instruction. Exact in
+        `sim.units.loader_time.LoaderTime`.
+    Throughput: a beat a cycle, also across rows and instructions, while words are taken and `lxe.bursts` bursts, of at
+        most `lxe.queue` instructions, cover the memory's latency: n beats each, (bursts - 1) * n - 1 cycles from `ar`
+        to the first beat. A skipped instruction takes a cycle.
+    Raises: `ParamError` where lanes and bus do not fit together.
+    Source: `golden.program.isa`; V-Rex section V-A (LXE).
+    """
+
+    COUNTERS = ("instructions", "bursts", "beats", "words", "waits")
+
+    def __init__(self, p: CoreParams):
+        self.beats = word_beats(p)
+        super().__init__(
+            p,
+            {
+                "c": In(stream.Signature(transfer_layout())),
+                "ar": Out(stream.Signature(address_layout())),
+                "r": In(stream.Signature(read_layout(p))),
+                "w": Out(stream.Signature(weight_layout(p.dpe))),
+                "x": Out(stream.Signature(activation_layout(p.dpe))),
+                "v": Out(stream.Signature(word_layout(p.vpe))),
+                "done": Out(done_layout()),
+                "fault": Out(error_layout()),
+                "stop": In(1),
+                "busy": Out(1),
+            },
+        )
+
+    @staticmethod
+    def timing(p: CoreParams) -> dict[str, str]:
+        """Formulas for the manifest."""
+        return {
+            "burst_latency": "2 from an instruction to its first burst",
+            "word_latency": "1 from a word's last beat to the word",
+            "interval": f"{word_beats(p)} cycles a word, {2 * word_beats(p)} a wide one, 1 a skipped instruction",
+        }
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        asked, at, out = _Bursts(p), _Work(p, self.beats), _Out(p)
+        bursts = m.submodules.bursts = Bursts(p, joined=True)
+        queue = m.submodules.queue = SyncFIFO(width=_work_layout().size, depth=p.lxe.queue)
+
+        self._accept(m, bursts, queue, asked, out)
+        self._ask(m, bursts, asked, out)
+        self._place(m, at)
+        self._take(m, at, out)
+        self._fill(m, at, out)
+        self._next_instruction(m, queue, at, out)
+        self._hand_on(m, out)
+        self._count(
+            m,
+            instructions=self.done.valid,
+            bursts=asked.asks,
+            beats=self.r.valid & self.r.ready,
+            words=out.taken & out.sends,
+            waits=self.r.valid & ~self.r.ready,
+        )
+        return m
+
+    def _accept(self, m: Module, bursts: Bursts, queue: SyncFIFO, asked: "_Bursts", out: "_Out") -> None:
+        """An instruction goes to where its bursts are cut, and what its words need of it into the queue."""
+        c, bad, entry = self.c.payload, asked.bad, asked.entry
+        grid = (2 * self.p.dpe.n_w).bit_length() - 1
+        m.d.comb += [
+            bad.eq(
+                c.addr[:grid].any()
+                | c.stride[:grid].any()
+                | (c.wide & (c.target != LoadTo.VECTOR))
+                | ((c.target == LoadTo.COLUMN) & (c.words != 0))
+            ),
+            asked.accept.eq(~out.failed & ~self.stop & queue.w_rdy),
+            self.c.ready.eq(asked.accept & bursts.c.ready),
+            bursts.c.valid.eq(self.c.valid & asked.accept & ~c.skip & ~bad),
+            queue.w_en.eq(self.c.valid & self.c.ready),
+            queue.w_data.eq(entry),
+            *(entry[name].eq(c[name]) for name in _KEPT),
+            entry.bad.eq(bad),
+            *(bursts.c.payload[name].eq(c[name]) for name, _ in rows_layout()),
+        ]
+
+    def _ask(self, m: Module, bursts: Bursts, asked: "_Bursts", out: "_Out") -> None:
+        """Bursts go out as long as not too many are under way."""
+        asks, offered, burst = asked.asks, asked.offered, bursts.o.payload
+        ends = Signal()
+        m.d.comb += [
+            bursts.o.ready.eq(
+                (asked.under_way != self.p.lxe.bursts) & (~offered | self.ar.ready) & ~out.failed & ~self.stop
+            ),
+            asks.eq(bursts.o.valid & bursts.o.ready),
+            ends.eq(self.r.valid & self.r.ready & self.r.payload.last),
+            self.ar.valid.eq(offered),
+            self.busy.eq(asked.under_way != 0),
+        ]
+        m.d.sync += asked.under_way.eq(asked.under_way + asks - ends)
+        with m.If(~offered | self.ar.ready):
+            m.d.sync += offered.eq(asks)
+        with m.If(asks):
+            m.d.sync += [self.ar.payload.addr.eq(burst.addr), self.ar.payload.len.eq(burst.len)]
+
+    def _place(self, m: Module, at: "_Work") -> None:
+        """Where the word goes whose beats come."""
+        dpe, work = self.p.dpe, at.work
+        m.d.comb += [
+            at.column.eq(work.target == LoadTo.COLUMN),
+            at.to_w.eq((work.target == LoadTo.W) | at.column),
+            at.to_x.eq(work.target == LoadTo.X),
+            at.to_v.eq(work.target == LoadTo.VECTOR),
+            at.last.eq((at.word == work.words) & (at.rows == 0)),
+            at.addr.eq(at.base + at.word),
+            at.outside.eq(work.bad | (at.to_w & (at.addr >= dpe.w_depth)) | (at.to_x & (at.addr >= dpe.x_depth))),
+        ]
+
+    def _take(self, m: Module, at: "_Work", out: "_Out") -> None:
+        """A beat is taken where its word has a place, or dropped after `stop`."""
+        word, work = out.out, at.work
+        works = Signal()
+        takes = Signal()
+        error = Signal()
+        passes = Signal()  # a skipped instruction
+        m.d.comb += [
+            out.sends.eq(word.to_w | word.to_x | word.to_v),
+            out.went.eq((word.to_w & self.w.ready) | (word.to_x & self.x.ready) | (word.to_v & self.v.ready)),
+            out.taken.eq(out.full & (out.went | ~out.sends)),
+            out.free.eq(~out.full | out.taken),
+            works.eq(at.active & ~out.failed & ~self.stop),
+            self.fault.range.eq(works & ~work.skip & at.outside),
+            takes.eq(works & ~work.skip & ~at.outside & out.free),
+            self.r.ready.eq(takes | self.stop),
+            error.eq(takes & self.r.valid & self.r.payload.resp[1]),
+            self.fault.bus.eq(error),
+            at.whole.eq(at.beat == Mux(work.wide, 2 * self.beats - 1, self.beats - 1)),
+            out.fills.eq(takes & self.r.valid & ~error),
+            passes.eq(works & work.skip & out.free),
+            out.loads.eq((out.fills & at.whole) | passes),
+            out.finish.eq((out.fills & at.whole & at.last) | passes),
+            self.done.valid.eq(out.taken & word.last),
+            self.done.signal.eq(word.signal),
+        ]
+        m.d.sync += out.failed.eq(out.failed | self.fault.bus | self.fault.range)
+
+    def _fill(self, m: Module, at: "_Work", out: "_Out") -> None:
+        """A word is put together in the register from which it is offered."""
+        word, work = out.out, at.work
+        with m.If(out.fills):
+            m.d.sync += [
+                out.numbers.word_select(at.beat, 8 * self.p.lxe.bus_bytes).eq(self.r.payload.data),
+                at.beat.eq(Mux(at.whole, 0, at.beat + 1)),
+            ]
+        with m.If(out.free):
+            m.d.sync += out.full.eq(out.loads)
+        with m.If(out.loads):
+            m.d.sync += [
+                word.to_w.eq(at.to_w & ~work.skip),
+                word.to_x.eq(at.to_x & ~work.skip),
+                word.to_v.eq(at.to_v & ~work.skip),
+                word.column.eq(at.column),
+                word.last.eq(at.last | work.skip),
+                word.tree.eq(at.tree),
+                word.addr.eq(at.addr),
+                word.signal.eq(work.signal),
+                at.word.eq(at.word + 1),
+            ]
+            self._next_row(m, at)
+
+    def _next_row(self, m: Module, at: "_Work") -> None:
+        """The next word is the first of a row, for the next tree or, behind the last tree, the next address."""
+        lanes, work = self.p.dpe.n_w, at.work
+        with m.If(at.word == work.words):
+            m.d.sync += [at.word.eq(0), at.rows.eq(at.rows - 1), at.tree.eq(at.tree + 1)]
+            with m.If(at.tree == lanes - 1):
+                m.d.sync += at.tree.eq(0)
+            with m.If(at.to_x | (at.tree == lanes - 1)):
+                m.d.sync += at.base.eq(at.base + Mux(at.column, 1, work.step))
+
+    def _next_instruction(self, m: Module, queue: SyncFIFO, at: "_Work", out: "_Out") -> None:
+        m.d.comb += queue.r_en.eq(~at.active | out.finish)
+        head = data.View(_work_layout(), queue.r_data)
+        with m.If(queue.r_en):
+            m.d.sync += [
+                at.active.eq(queue.r_rdy),
+                at.work.eq(head),
+                at.word.eq(0),
+                at.rows.eq(head.rows),
+                at.tree.eq(0),
+                at.base.eq(head.to),
+            ]
+
+    def _hand_on(self, m: Module, out: "_Out") -> None:
+        """The word is offered where it belongs."""
+        word, full, numbers = out.out, out.full, out.numbers
+        m.d.comb += [
+            self.w.valid.eq(full & word.to_w),
+            self.w.payload.tree.eq(Mux(word.column, 0, word.tree)),
+            self.w.payload.lane.eq(Mux(word.column, word.tree, 0)),
+            self.w.payload.addr.eq(word.addr),
+            self.w.payload.column.eq(word.column),
+            self.x.valid.eq(full & word.to_x),
+            self.x.payload.addr.eq(word.addr),
+            self.v.valid.eq(full & word.to_v),
+            *(port.payload.data.as_value().eq(numbers) for port in (self.w, self.x)),
+            self.v.payload.as_value().eq(numbers),
+        ]
+
+
+_KEPT = ("target", "wide", "words", "rows", "to", "step", "signal", "skip")  # what words need of an instruction
+
+
+def _work_layout() -> data.StructLayout:
+    return data.StructLayout({**{name: transfer_layout()[name].shape for name in _KEPT}, "bad": 1})
+
+
+class _Bursts:
+    """What is asked for."""
+
+    def __init__(self, p: CoreParams):
+        self.entry = Signal(_work_layout())
+        self.bad = Signal()  # the instruction is at fault
+        self.accept = Signal()
+        self.under_way = Signal(bits_for(p.lxe.bursts + 1))
+        self.asks = Signal()  # another one
+        self.offered = Signal()  # it is on `ar`
+
+
+class _Work:
+    """The word whose beats come, and where it goes. Addresses are those of the scratchpads and an overflow."""
+
+    def __init__(self, p: CoreParams, beats: int):
+        c = transfer_layout()
+        self.work = Signal(_work_layout())
+        self.active = Signal()
+        self.beat = Signal(range(2 * beats))
+        self.whole = Signal()  # it is the word's last
+        self.word = Signal(c["words"].width)
+        self.rows = Signal(c["rows"].width)  # after this one
+        self.tree = Signal(bits_for(p.dpe.n_w))
+        self.base = Signal(c["to"].width + 1)
+        self.addr = Signal(c["to"].width + 1)
+        self.to_w = Signal()
+        self.to_x = Signal()
+        self.to_v = Signal()
+        self.column = Signal()
+        self.last = Signal()  # word of the instruction
+        self.outside = Signal()  # of its scratchpad
+
+
+class _Out:
+    """The word that is offered."""
+
+    def __init__(self, p: CoreParams):
+        layout = {
+            **dict.fromkeys(("to_w", "to_x", "to_v", "column", "last"), 1),
+            "tree": bits_for(p.dpe.n_w),
+            "addr": max(p.dpe.w_addr_bits, p.dpe.x_addr_bits),
+            "signal": SEMAPHORES,
+        }
+        self.out = Signal(data.StructLayout(layout))
+        self.full = Signal()
+        self.numbers = Signal(32 * p.dpe.n_w, reset_less=True)
+        self.sends = Signal()  # it is a word and no skipped instruction
+        self.went = Signal()
+        self.taken = Signal()
+        self.free = Signal()
+        self.fills = Signal()  # a beat comes into it
+        self.loads = Signal()  # it is there as a whole
+        self.finish = Signal()  # and is its instruction's last
+        self.failed = Signal()  # after a fault nothing more is taken

@@ -1,0 +1,79 @@
+"""Semaphores: what lets an engine's next instruction start."""
+
+from amaranth import Cat, Module, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from golden.program.isa import SEMAPHORE_BITS, SEMAPHORES, Engine
+from hdl.execution.instruction_layouts import done_layout
+
+WAITERS = (*(e.name.lower() for e in Engine), "sync")  # the engines and the sequencer
+
+
+class Semaphores(wiring.Component):
+    """Counters that instructions wait for and signal.
+
+    A waiter's head may go while every semaphore of its mask is above zero, and takes one of each as it goes. If several
+    waiters, against the rule of `golden.program.isa`, take from a semaphore in one cycle, they take one in all: a count
+    never falls below zero.
+
+    Parameters
+    ----------
+    none : counters are those of `golden.program.isa`, 16 of 8 bits
+
+    Members
+    -------
+    clear : In(1) : all counts are zero from the next cycle on, whatever else happens
+    wait : In(array of masks) : of the heads, in the order of `WAITERS`
+    ready : Out(a bit a waiter) : heads that may go
+    take : In(a bit a waiter) : heads that go; only those that are ready
+    done : In(array of `hdl.execution.instruction_layouts.done_layout`) : of each waiter, what is done in this cycle
+    overflow : Out(1) : pulse, a count has come above 255 (the counter has wrapped)
+
+    Latency: what is done in cycle t is counted for `ready` from t + 2 on, what is taken from t + 1; `overflow` comes
+        at t + 2.
+    Throughput: all waiters and all of `done` every cycle.
+    Raises: nothing.
+    Source: this project's own (`golden.program.isa`).
+    """
+
+    def __init__(self):
+        n = len(WAITERS)
+        super().__init__(
+            {
+                "clear": In(1),
+                "wait": In(data.ArrayLayout(SEMAPHORES, n)),
+                "ready": Out(n),
+                "take": In(n),
+                "done": In(data.ArrayLayout(done_layout(), n)),
+                "overflow": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        waiters = range(len(WAITERS))
+        above = Signal(SEMAPHORES)
+        over = Signal(SEMAPHORES)
+        for s in range(SEMAPHORES):
+            count = Signal(SEMAPHORE_BITS, name=f"count{s}")
+            more = Signal(range(len(WAITERS) + 1), name=f"more{s}")  # counted a cycle later: engines' outputs are late
+            grown = Signal(SEMAPHORE_BITS + 1, name=f"grown{s}")
+            taken = Signal(name=f"taken{s}")
+            coming = Signal(SEMAPHORE_BITS + 1, name=f"coming{s}")
+            m.d.comb += [
+                above[s].eq(count.any()),
+                grown.eq(count + more),
+                taken.eq(Cat(self.take[e] & self.wait[e][s] for e in waiters).any()),
+                coming.eq(grown - taken),
+            ]
+            m.d.sync += [
+                more.eq(sum(self.done[e].valid & self.done[e].signal[s] for e in waiters)),
+                count.eq(coming),
+                over[s].eq(coming[SEMAPHORE_BITS]),
+            ]
+            with m.If(self.clear):
+                m.d.sync += [more.eq(0), count.eq(0), over[s].eq(0)]
+        m.d.comb += self.overflow.eq(over.any())
+        m.d.comb += [self.ready[e].eq((self.wait[e] & ~above) == 0) for e in waiters]
+        return m

@@ -1,0 +1,537 @@
+"""The LXE's sequencer: program, registers, loops, queues in front of the engines."""
+
+from amaranth import Array, Cat, Module, Mux, Signal, Value
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.wiring import In, Out
+
+from golden.program.isa import ADDR_BITS, REGISTERS, VECTOR, WORD_BITS, Engine, Opcode, Status, layout
+from hdl.execution.instruction_layouts import (
+    PROGRAM,
+    REGISTER,
+    START,
+    done_layout,
+    fault_layout,
+    host_layout,
+    mul_layout,
+    retrieve_layout,
+    status_layout,
+    transfer_layout,
+    vector_layout,
+)
+from hdl.execution.loop_stack import LoopStack
+from hdl.execution.semaphores import WAITERS, Semaphores
+from hdl.memory import Ram, collect_errors, error_members
+from hdl.named import UNNAMED, comb
+from hdl.params import CoreParams, bits_for
+from hdl.unit import Unit
+
+_SYNC = WAITERS.index("sync")
+_WRITERS = (Opcode.SET, Opcode.ADD)
+_FLOW = (Opcode.LOOP, Opcode.END, Opcode.SYNC, Opcode.HALT)  # what follows sees what they have waited for
+_FIELDS = {op: layout(op) for op in Opcode}
+_BITS = max(at + bits for fields in _FIELDS.values() for at, bits in fields.values())  # of a word, in use
+
+
+def set_layout() -> data.StructLayout:
+    """A pulse: R[to] = data."""
+    return data.StructLayout({"valid": 1, "to": 4, "data": ADDR_BITS})
+
+
+class Sequencer(Unit):
+    """Executes control instructions and hands the others, with their registers resolved, to their engines.
+
+    An instruction is fetched, decoded and its registers are read, addresses and counts are added, then it is executed
+    or put into its engine's queue; a queue's head is offered when its semaphores are above zero. Control instructions
+    wait for and signal semaphores as all others do; HALT signals none. What follows a SYNC, LOOP or END reads its
+    registers after that has waited. n is a signed number of 40 bits, modulo 2^40.
+
+    A VECTOR with `skip` set is handed over, too: its taker drops it. What is offered stays so after a fault.
+
+    Status. OPCODE: also a LOOP inside of `LOOPS` others, whatever its count, an END that is not that of the innermost
+    LOOP, and what is behind the program memory. RANGE: a count that does not fit its field (a LOOP's: 16 bits as it
+    is), a word of no bank, a `keep` of no lane, a `swap` that the VPE's field does not hold; what needs to know the
+    scratchpads is the engines'. Nothing is out of range where `skip` is set. DEADLOCK: no stream moved and no
+    instruction was executed for `WATCHDOG` cycles while nothing was outstanding. Of faults in one cycle MEMORY is
+    told, else BUS, RANGE, SEMAPHORE, FULL, OPCODE, DEADLOCK. `pc` is that of the bad instruction, which does nothing,
+    else of the one that is being executed or put into its queue, or was last.
+
+    Parameters
+    ----------
+    p : CoreParams
+
+    Members
+    -------
+    host : In(stream of `hdl.execution.instruction_layouts.host_layout`) : PROGRAM and REGISTER are taken at once (out
+        of range: dropped), START unless RUNNING; after a fault it does nothing. Registers are zero after reset and
+        kept from run to run; semaphores are zero and loops closed at START.
+    load, mul, vector, store, retrieve : Out(streams of `transfer_layout`, `mul_layout`, `vector_layout`,
+        `transfer_layout`, `retrieve_layout` of `hdl.execution.instruction_layouts`)
+    done : In(struct of a `hdl.execution.instruction_layouts.done_layout` of each engine but vector) : pulses; a VECTOR
+        is done as it goes
+    set : In(`set_layout`) : an engine sets a register, read from the cycle after on. Where host, engine and program
+        write one register in one cycle, the first of these does
+    busy : In(a bit an `Engine`) : those that have not finished: high from the cycle after an instruction goes there
+        until that of its `done`
+    fault : In(`hdl.execution.instruction_layouts.fault_layout`) : pulses
+    moved : In(1) : something moved in the engines or on the bus · outstanding : In(1) : the bus owes an answer
+    stop : Out(1) : high from a fault on until reset
+    status : Out(`hdl.execution.instruction_layouts.status_layout`) : `engines` are those with work in hand or in their
+        queue, `bus` is `outstanding`
+    perf : Out(struct of 32-bit counters) : instructions (executed or put into queues), loops (rounds begun), and the
+        cycles in which the head of each queue, or a control instruction (sync), waits for a semaphore
+
+    Latency: an instruction is executed or enters its queue 4 cycles after START (3 after its fetch), and is offered 2
+        cycles later (1 with queues of 1). What is done in cycle t lets an instruction that waits go in t + 2. HALT is
+        executed in the cycle after the first in which all is empty and idle, status is DONE in the next. Exact in
+        `sim.units.sequencer_time.SequencerTime`.
+    Throughput: an instruction a cycle; 2 for SET, ADD, SYNC, a LOOP that is entered, an END that goes on; 4 for a LOOP
+        that is skipped, an END that goes back. A queue of 1 takes an instruction every other cycle.
+    Raises: `ParamError` from `CoreParams.lxe_format`.
+    Source: V-Rex section V-A names an instruction sequencer; the rest is this project's own.
+    """
+
+    WATCHDOG = 4096
+    COUNTERS = ("instructions", "loops", *(f"{name}_waits" for name in WAITERS))
+
+    def __init__(self, p: CoreParams):
+        self.format = p.lxe_format()
+        engines = self._engines(p)
+        done = data.StructLayout({name: done_layout() for name in engines if name != "vector"})
+        super().__init__(
+            p,
+            {
+                "host": In(stream.Signature(host_layout())),
+                **{name: Out(stream.Signature(shape)) for name, shape in engines.items()},
+                "done": In(done),
+                "set": In(set_layout()),
+                "busy": In(len(Engine)),
+                "fault": In(fault_layout()),
+                "moved": In(1),
+                "outstanding": In(1),
+                "stop": Out(1),
+                "status": Out(status_layout()),
+                **error_members(p.lxe.protect),
+            },
+        )
+
+    @staticmethod
+    def _engines(p: CoreParams) -> dict[str, data.StructLayout]:
+        """Name and layout of each engine's stream, in the order of `Engine` and `WAITERS`."""
+        shapes = (transfer_layout(), mul_layout(), vector_layout(p), transfer_layout(), retrieve_layout())
+        return {e.name.lower(): shape for e, shape in zip(Engine, shapes, strict=True)}
+
+    @staticmethod
+    def timing(p: CoreParams) -> dict[str, str]:
+        """Formulas for the manifest."""
+        return {
+            "latency": f"{6 if p.lxe.queue > 1 else 5} cycles from START to the first instruction at its engine",
+            "interval": "1; 2: SET, ADD, SYNC, LOOP entered, END that goes on; 4: LOOP skipped, END that goes back",
+            "semaphore": "2 cycles from done to what waits for it",
+        }
+
+    def elaborate(self, platform):
+        m, engines = Module(), self._engines(self.p)
+        program, decode, add = _Program(m), _Decode(), _Add()
+        now, go = _Execute(), _Go(len(engines))
+
+        self._host(m, program)
+        m.submodules.program = memory = Ram(WORD_BITS, self.format.i_depth, protect=self.p.lxe.protect)
+        collect_errors(m, self, [memory])
+        self._fetch(m, memory, program)
+        self._decode(m, memory.r_data, decode)
+        self._add(m, memory.r_data, decode, add)
+        self._write_registers(m, decode, add, go)
+        self._latch(m, add, now, go)
+        self._count_words(m, now)
+        beats = self._resolve(m, now)
+        loops = self._loops(m, program, now, go)
+        self._check(m, loops, now)
+        m.submodules.semaphores = semaphores = Semaphores()
+        self._queues(m, beats, semaphores, now, go)
+        self._control(m, semaphores, program, now, go)
+        self._advance(m, semaphores, program, decode, add, now, go)
+        self._status(m, semaphores, program, now, go)
+        self._count_events(m, loops, program, go)
+        return m
+
+    def _host(self, m: Module, program: "_Program") -> None:
+        """START, and what stops all."""
+        host, code = self.host.payload, program.code
+        m.d.comb += [
+            self.host.ready.eq(~(program.running & (host.op == START))),
+            program.starts.eq(self.host.valid & (host.op == START) & ((code == Status.IDLE) | (code == Status.DONE))),
+            self.stop.eq(code >= Status.OPCODE),
+        ]
+
+    def _fetch(self, m: Module, memory: wiring.PureInterface, program: "_Program") -> None:
+        """The program memory: the host writes it, `pc` reads it."""
+        host, pc, depth = self.host.payload, program.pc, self.format.i_depth
+        m.d.comb += [
+            memory.w_en.eq(self.host.valid & (host.op == PROGRAM) & (host.addr < depth)),
+            memory.w_addr.eq(host.addr),
+            memory.w_data.eq(host.data),
+            memory.r_en.eq(program.fetch),
+            memory.r_addr.eq(pc[: bits_for(depth)]),
+        ]
+        with m.If(program.starts):
+            m.d.sync += pc.eq(0)
+        with m.Elif(program.redirect):
+            m.d.sync += pc.eq(program.target)
+        with m.Elif(program.fetch):
+            m.d.sync += pc.eq(pc + 1)
+
+    def _decode(self, m: Module, word: Value, decode: "_Decode") -> None:
+        """Which registers an instruction reads, and what is added to the first."""
+        base, addend = decode.base, decode.addend
+        decode.op = comb(m, "op", word[:4])
+        decode.length = comb(m, "length", _field(word, Opcode.LOAD, "len"))
+        with m.Switch(decode.op):
+            with m.Case(Opcode.SET):
+                m.d.comb += addend.eq(_field(word, Opcode.SET, "imm"))
+            with m.Case(Opcode.ADD):
+                m.d.comb += [base.eq(_field(word, Opcode.ADD, "a")), addend.eq(_field(word, Opcode.ADD, "imm"))]
+            with m.Default():  # RETRIEVE has them where LOAD and STORE do
+                m.d.comb += [base.eq(_field(word, Opcode.LOAD, "base")), addend.eq(_field(word, Opcode.LOAD, "addr"))]
+
+    def _add(self, m: Module, word: Value, decode: "_Decode", add: "_Add") -> None:
+        """Reads registers; their sum is there in the next cycle."""
+        op, length = decode.op, decode.length
+        with m.If(decode.go1):
+            m.d.sync += [
+                add.pc2.eq(decode.pc1),
+                add.word2.eq(word),
+                add.past2.eq(decode.pc1[bits_for(self.format.i_depth) :].any()),
+                add.holds2.eq(Cat(op == x for x in (*_WRITERS, *_FLOW)).any()),
+                add.base2.eq(Array(decode.registers)[decode.base]),
+                add.addend2.eq(decode.addend),
+                add.length2.eq(Array(decode.registers)[length]),
+                add.less2.eq(_field(word, Opcode.LOAD, "add").as_signed() - 1),
+                add.counts2.eq(length != 0),
+            ]
+        add.total = comb(m, "total", (add.base2 + add.addend2)[:ADDR_BITS])
+
+    def _write_registers(self, m: Module, decode: "_Decode", add: "_Add", go: "_Go") -> None:
+        """Host, engine and program, the first of these first."""
+        host = self.host.payload
+        writes = comb(m, "writes", go.go2 & ~add.past2 & Cat(add.word2[:4] == x for x in _WRITERS).any())
+        for i, register in enumerate(decode.registers[1:], 1):
+            with m.If(self.host.valid & (host.op == REGISTER) & (host.addr == i)):
+                m.d.sync += register.eq(host.data)
+            with m.Elif(self.set.valid & (self.set.to == i)):
+                m.d.sync += register.eq(self.set.data)
+            with m.Elif(writes & (_field(add.word2, Opcode.SET, "to") == i)):
+                m.d.sync += register.eq(add.total)
+
+    def _latch(self, m: Module, add: "_Add", now: "_Execute", go: "_Go") -> None:
+        """What is executed or handed over next."""
+        with m.If(go.go2 & ~add.past2):
+            m.d.sync += now.pc3.eq(add.pc2)
+        with m.If(go.go2):
+            m.d.sync += [
+                now.word3.eq(add.word2),
+                now.total3.eq(add.total),
+                now.less3.eq(add.length2 + add.less2.as_signed()),
+                now.counts3.eq(add.counts2),
+                *(now.is_[x].eq((add.word2[:4] == x) & ~add.past2) for x in Opcode),
+            ]
+        now.to = comb(m, "to", Cat(now.is_[Opcode[name.upper()]] for name in self._engines(self.p)))
+        now.control = comb(m, "control", ~now.to.any())
+        now.flow = comb(m, "flow", Cat(now.is_[x] for x in _FLOW).any())
+
+    def _count_words(self, m: Module, now: "_Execute") -> None:
+        """n, less one, in what the instruction counts: numbers, words, or pairs of words."""
+        lanes, is_, less3, word3 = self.format.lanes, now.is_, now.less3, now.word3
+        # 0 or less: so is -2^39, whose predecessor is the largest number.
+        now.none = comb(m, "none", now.counts3 & (less3[-1] | less3[:-1].all()))
+        pair = _field(word3, Opcode.LOAD, "pair")
+        now.rounded = comb(m, "rounded", less3 | Mux(pair, 2 * lanes - 1, 0))
+        by_words = is_[Opcode.MUL] | is_[Opcode.VECTOR] | pair | _field(word3, Opcode.LOAD, "unit")
+        words = comb(m, "words", now.rounded[lanes.bit_length() - 1 :])
+        now.count = comb(m, "count", Mux(pair & is_[Opcode.LOOP], words[1:], Mux(by_words, words, now.rounded)))
+
+    def _loops(self, m: Module, program: "_Program", now: "_Execute", go: "_Go") -> LoopStack:
+        """LOOP and END, and where they lead."""
+        m.submodules.loops = loops = LoopStack()
+        is_, rounds = now.is_, _field(now.word3, Opcode.LOOP, "count")
+        empty = comb(m, "empty", Mux(now.counts3, now.none, rounds == 0))
+        m.d.comb += [
+            loops.enter.eq(go.go3 & is_[Opcode.LOOP] & ~empty),
+            loops.rounds.eq(Mux(now.counts3, now.count, rounds - 1)),
+            loops.first.eq(now.pc3 + 1),
+            loops.end.eq(_field(now.word3, Opcode.LOOP, "end")),
+            loops.turn.eq(go.go3 & is_[Opcode.END]),
+            loops.clear.eq(program.starts),
+            program.redirect.eq(go.go3 & ((is_[Opcode.END] & loops.again) | (is_[Opcode.LOOP] & empty))),
+            program.target.eq(Mux(is_[Opcode.END], loops.back, loops.end + 1)),
+        ]
+        return loops
+
+    def _check(self, m: Module, loops: LoopStack, now: "_Execute") -> None:
+        """No instruction, or one that does not fit the loops, is bad."""
+        m.d.comb += now.bad.eq(
+            ~Cat(now.is_.values()).any()
+            | (now.is_[Opcode.LOOP] & loops.full)
+            | (now.is_[Opcode.END] & (loops.none | (loops.last != now.pc3)))
+        )
+
+    def _queues(self, m: Module, beats: dict[str, Signal], semaphores: Semaphores, now: "_Execute", go: "_Go") -> None:
+        """A queue in front of each engine: its head goes when its semaphores let it."""
+        for e, (name, shape) in enumerate(self._engines(self.p).items()):
+            m.submodules[f"{name}_queue"] = queue = SyncFIFOBuffered(width=shape.size, depth=self.p.lxe.queue)
+            out = getattr(self, name)
+            m.d.comb += [
+                go.room[e].eq(queue.w_rdy),
+                queue.w_data.eq(beats[name]),
+                queue.w_en.eq(go.go3 & now.to[e]),
+                go.waiting[e].eq(queue.level != 0),
+                out.payload.as_value().eq(queue.r_data),
+                out.valid.eq(queue.r_rdy & semaphores.ready[e]),
+                queue.r_en.eq(out.ready & semaphores.ready[e]),
+                go.goes[e].eq(out.valid & out.ready),
+                semaphores.wait[e].eq(out.payload.wait),
+                semaphores.take[e].eq(go.goes[e]),
+                go.waits[e].eq(queue.r_rdy & ~semaphores.ready[e]),
+            ]
+            if name == "vector":
+                m.d.comb += [
+                    semaphores.done[e].valid.eq(go.goes[e]),
+                    semaphores.done[e].signal.eq(out.payload.signal),
+                ]
+            else:
+                m.d.comb += semaphores.done[e].eq(self.done[name])
+
+    def _control(self, m: Module, semaphores: Semaphores, program: "_Program", now: "_Execute", go: "_Go") -> None:
+        """Semaphores of the instructions that the sequencer executes itself."""
+        wait, signal = (_field(now.word3, Opcode.LOAD, name) for name in ("wait", "signal"))
+        halt = now.is_[Opcode.HALT]
+        m.d.sync += go.drained.eq(now.valid3 & halt & ~(go.waiting | self.busy).any())
+        m.d.comb += [
+            semaphores.clear.eq(program.starts),
+            semaphores.wait[_SYNC].eq(wait),
+            semaphores.take[_SYNC].eq(go.go3 & now.control),
+            semaphores.done[_SYNC].valid.eq(go.go3 & now.control & ~halt),
+            semaphores.done[_SYNC].signal.eq(signal),
+            go.waits[_SYNC].eq(now.valid3 & now.control & ~semaphores.ready[_SYNC]),
+        ]
+
+    def _advance(
+        self,
+        m: Module,
+        semaphores: Semaphores,
+        program: "_Program",
+        decode: "_Decode",
+        add: "_Add",
+        now: "_Execute",
+        go: "_Go",
+    ) -> None:
+        """Which stages may go on, and what is in them then."""
+        running, halt = program.running, now.is_[Opcode.HALT]
+        may = Mux(now.control, semaphores.ready[_SYNC] & (go.drained | ~halt), (go.room & now.to).any())
+        m.d.comb += [
+            go.go3.eq(now.valid3 & running & may & ~now.bad & ~now.outside),
+            go.free3.eq(~now.valid3 | go.go3),
+            go.go2.eq(add.valid2 & running & go.free3),
+            go.free2.eq(~add.valid2 | go.go2),
+            decode.go1.eq(
+                decode.valid1
+                & go.free2
+                & ~(add.valid2 & add.holds2)
+                & ~(now.valid3 & now.flow & (~go.go3 | program.redirect))
+            ),
+            program.fetch.eq(running & (~decode.valid1 | decode.go1) & ~program.redirect),
+        ]
+        program.halts = comb(m, "halts", go.go3 & halt)
+        with m.If(decode.go1 | program.redirect):
+            m.d.sync += decode.valid1.eq(0)
+        with m.If(program.fetch):
+            m.d.sync += [decode.valid1.eq(1), decode.pc1.eq(program.pc)]
+        with m.If(go.free2):
+            m.d.sync += add.valid2.eq(decode.go1)
+        with m.If(go.free3):
+            m.d.sync += now.valid3.eq(go.go2)
+        with m.If(program.halts):
+            m.d.sync += [decode.valid1.eq(0), add.valid2.eq(0), now.valid3.eq(0)]
+
+    def _status(
+        self,
+        m: Module,
+        semaphores: Semaphores,
+        program: "_Program",
+        now: "_Execute",
+        go: "_Go",
+    ) -> None:
+        """Faults, the watchdog, the state."""
+        code, running = program.code, program.running
+        event = Signal()  # something moved
+        quiet = Signal(range(self.WATCHDOG + 1))  # cycles since then
+        taken = self.host.valid & self.host.ready
+        m.d.sync += event.eq(~running | self.moved | self.outstanding | go.go3 | go.goes.any() | taken)
+        m.d.sync += quiet.eq(Mux(event, 0, quiet + 1))
+        with m.If(program.starts):
+            m.d.sync += code.eq(Status.RUNNING)
+        with m.If(program.halts):
+            m.d.sync += code.eq(Status.DONE)
+        with m.If(~self.stop):
+            with m.If(self.fault.memory):
+                m.d.sync += code.eq(Status.MEMORY)
+            with m.Elif(self.fault.bus):
+                m.d.sync += code.eq(Status.BUS)
+            with m.Elif(self.fault.range | (running & now.valid3 & now.outside)):
+                m.d.sync += code.eq(Status.RANGE)
+            with m.Elif(self.fault.semaphore | semaphores.overflow):
+                m.d.sync += code.eq(Status.SEMAPHORE)
+            with m.Elif(self.fault.full):
+                m.d.sync += code.eq(Status.FULL)
+            with m.Elif(running & now.valid3 & now.bad):
+                m.d.sync += code.eq(Status.OPCODE)
+            with m.Elif(running & (quiet == self.WATCHDOG)):
+                m.d.sync += code.eq(Status.DEADLOCK)
+        m.d.comb += [
+            self.status.code.eq(code),
+            self.status.pc.eq(now.pc3),
+            self.status.engines.eq(go.waiting | self.busy),
+            self.status.bus.eq(self.outstanding),
+        ]
+
+    def _count_events(self, m: Module, loops: LoopStack, program: "_Program", go: "_Go") -> None:
+        self._count_later(
+            m,
+            instructions=go.go3,
+            loops=loops.enter | (loops.turn & loops.again),
+            **{f"{name}_waits": go.waits[i] & program.running for i, name in enumerate(WAITERS)},
+        )
+
+    def _values(self, now: "_Execute") -> dict[Opcode, dict[str, Value]]:
+        """The fields of an instruction, if it is that one. A register replaces a count by `count` (less one), and
+        `keep` by that of `rounded`."""
+        word, counts, count = now.word3, now.counts3, now.count
+        lane_bits = self.format.lanes.bit_length() - 1
+        rest = now.rounded[:lane_bits] if lane_bits else 0
+        values = {op: {name: _field(word, op, name) for name in _FIELDS[op]} | {"skip": now.none} for op in Opcode}
+        by_length = counts & values[Opcode.MUL]["unit"]
+        for op in (Opcode.LOAD, Opcode.STORE, Opcode.RETRIEVE):
+            values[op] |= {"addr": now.total3, "rows": Mux(counts, count, values[op]["rows"])}
+        mul, vector = values[Opcode.MUL], values[Opcode.VECTOR]
+        mul |= {
+            "tiles": Mux(counts & ~by_length, count, mul["tiles"]),
+            "chunks": Mux(by_length, count, mul["chunks"]),
+            "keep": Mux(by_length, rest, mul["keep"]),
+        }
+        vector |= {"words": Mux(counts, count, vector["words"]), "keep": Mux(counts, rest, vector["keep"])}
+        return values
+
+    def _resolve(self, m: Module, now: "_Execute") -> dict[str, Signal]:
+        """What each engine gets of an instruction, `none` of it being `skip`; and whether that is out of range."""
+        is_, counts, count, none = now.is_, now.counts3, now.count, now.none
+        values = self._values(now)
+        lane_bits = self.format.lanes.bit_length() - 1
+        depth_bits = self.format.depth.bit_length() - 1
+        limits = {"keep": lane_bits, **dict.fromkeys(("words", "addr_a", "addr_b", "addr_c", "addr_d"), depth_bits)}
+        beats, beyond = {}, []
+        for name, shape in self._engines(self.p).items():
+            beats[name] = beat = Signal(shape, name=f"{name}_beat")
+            given = values[Opcode[name.upper()]]
+            m.d.comb += [beat[k].eq(given[k]) for k in shape.members if k != "instruction"]
+            if name == "vector":
+                for k in VECTOR:
+                    field = beat.instruction[k.removeprefix("v_")]
+                    m.d.comb += field.eq(given[k])
+                    beyond.append(given[k][limits.get(k, len(field)) :])
+        fits16, fits12 = ~count[16:].any(), ~count[12:].any()
+        counted = Cat(is_[x] for x in (Opcode.LOAD, Opcode.STORE, Opcode.RETRIEVE, Opcode.LOOP)).any()
+        m.d.comb += now.outside.eq(
+            ~none
+            & (
+                (counts & counted & ~fits16)
+                | (counts & is_[Opcode.LOOP] & count[:16].all())
+                | (is_[Opcode.MUL] & ((counts & ~fits12) | values[Opcode.MUL]["keep"][lane_bits:].any()))
+                | (is_[Opcode.VECTOR] & Cat(beyond).any())
+            )
+        )
+        return beats
+
+
+class _Program:
+    """State of the program, and where it goes on."""
+
+    def __init__(self, m: Module):
+        self.code = Signal(Status)
+        self.running = comb(m, "running", self.code == Status.RUNNING)
+        self.starts = Signal()
+        self.halts: Signal  # a HALT is executed
+        self.pc = Signal(17)  # of the instruction to be fetched
+        self.fetch = Signal()
+        self.redirect = Signal()  # to `target` instead
+        self.target = Signal(17)
+
+
+class _Decode:
+    """An instruction in its first stage."""
+
+    def __init__(self):
+        self.valid1 = Signal(name=UNNAMED)
+        self.go1 = Signal()
+        self.pc1 = Signal(17, reset_less=True)
+        self.registers = [Signal(ADDR_BITS, name=f"r{i}") for i in range(REGISTERS)]
+        self.base = Signal(4)  # register to which
+        self.addend = Signal(ADDR_BITS)  # is added
+        self.op: Signal
+        self.length: Signal  # register of a count
+
+
+class _Add:
+    """An instruction in its second stage."""
+
+    def __init__(self):
+        self.valid2 = Signal(name=UNNAMED)
+        self.pc2 = Signal(17, reset_less=True)
+        self.word2 = Signal(_BITS, reset_less=True)
+        self.past2 = Signal(reset_less=True)  # it is behind the program memory
+        self.holds2 = Signal(reset_less=True)  # what follows must see what it does
+        self.base2 = Signal(ADDR_BITS, reset_less=True)
+        self.addend2 = Signal(ADDR_BITS, reset_less=True)
+        self.length2 = Signal(ADDR_BITS, reset_less=True)
+        self.less2 = Signal(17, reset_less=True)  # add - 1
+        self.counts2 = Signal(reset_less=True)  # a register replaces a count
+        self.total: Signal  # base + addend
+
+
+class _Execute:
+    """An instruction that is executed or handed over."""
+
+    def __init__(self):
+        self.valid3 = Signal(name=UNNAMED)
+        self.pc3 = Signal(16)
+        self.word3 = Signal(_BITS, reset_less=True)
+        self.total3 = Signal(ADDR_BITS, reset_less=True)
+        self.less3 = Signal(ADDR_BITS, reset_less=True)  # n - 1
+        self.counts3 = Signal(reset_less=True)  # a register replaces a count
+        self.is_ = {x: Signal(name=f"is_{x.name.lower()}", reset_less=True) for x in Opcode}
+        self.bad = Signal()
+        self.outside = Signal()  # out of range
+        self.to: Signal  # a bit an engine
+        self.control: Signal  # or none
+        self.flow: Signal
+        self.none: Signal  # n is 0 or less
+        self.rounded: Signal  # n less one, rounded up to pairs of words
+        self.count: Signal  # n less one, in what the instruction counts
+
+
+class _Go:
+    """Who goes on."""
+
+    def __init__(self, engines: int):
+        self.go2 = Signal()
+        self.go3 = Signal()
+        self.free2 = Signal(name=UNNAMED)
+        self.free3 = Signal()
+        self.drained = Signal()  # a HALT in hand has seen all empty and idle; what was done last has been counted
+        self.room, self.waiting, self.goes = (Signal(engines, name=n) for n in ("room", "waiting", "goes"))  # of queues
+        self.waits = Signal(len(WAITERS))
+
+
+def _field(word: Value, op: Opcode, name: str) -> Value:
+    """A field of an instruction's word."""
+    at, bits = _FIELDS[op][name]
+    return word[at : at + bits]

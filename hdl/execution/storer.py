@@ -1,0 +1,341 @@
+"""Storer: words of the VPE to memory, to the activations of the DPE and to the DRE."""
+
+from functools import reduce
+from operator import or_
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import data, stream
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import In, Out
+
+from golden.program.isa import ADDR_BITS, SEMAPHORES, StoreTo
+from hdl.bus.axi import Bursts, address_layout, error_layout, response_layout, rows_layout, word_beats, write_layout
+from hdl.execution.dpe import activation_layout
+from hdl.execution.instruction_layouts import done_layout, transfer_layout
+from hdl.execution.vpe import output_layout
+from hdl.named import comb
+from hdl.params import CONTEXT_BITS, CoreParams, bits_for
+from hdl.unit import Unit
+
+
+def dre_layout(p: CoreParams) -> data.StructLayout:
+    """A word for the DRE: hash bits (a lane's bit each, lane 0 lowest) or score codes (16 bits a lane).
+
+    target : StoreTo.HASH or SCORE · ctx : context · number : of the row, from the instruction's `addr` on
+    row_last : of its row · last : of the last row of an instruction, of a query block for SCORE · keep : highest lane
+    in use
+    """
+    lanes = p.dpe.n_w
+    return data.StructLayout(
+        {
+            "target": 2,
+            "ctx": CONTEXT_BITS,
+            "number": ADDR_BITS,
+            "row_last": 1,
+            "last": 1,
+            "keep": bits_for(lanes),
+            "data": 16 * lanes,
+        }
+    )
+
+
+class Storer(Unit):
+    """Executes STOREs: takes rows of words from the VPE and writes them to memory in bursts, to activations or hands
+    them to the DRE.
+
+    A burst's address goes out with its first beat, so no bus waits for words that are still computed, other than the
+    rest of a burst. Up to `lxe.bursts` bursts wait for their responses. Words are written whole, whatever their format
+    and length: the lower 2 * lanes bytes of a word of `i`, all 4 * lanes with `wide`.
+
+    Faults: an error response; in the order of the instructions and after the responses to all earlier ones, an address
+    or a stride that is no multiple of 2 * lanes bytes (of MEMORY and X), a word outside the activations, a context that
+    the DRE has not, rows of HASH too short for its hash bits, `wide` but for MEMORY and SCORE. Nothing more is begun
+    after one. While `stop` is high no burst is begun, the rest of one begun goes out with strb 0, and responses are
+    taken; once `busy` is low, a reset is safe for the bus.
+
+    Parameters
+    ----------
+    p : CoreParams
+
+    Members
+    -------
+    c : In(stream of `hdl.execution.instruction_layouts.transfer_layout`) : instructions; `skip`: done without a
+        transfer
+    i : In(stream of `hdl.execution.vpe.output_layout`) : words, in order; a word is taken with its last beat
+    x : Out(stream of `hdl.execution.dpe.activation_layout`) : words for StoreTo.X, in the cycle in which they are
+        taken on `i`
+    d : Out(stream of `dre_layout`) : words for StoreTo.HASH and SCORE, in the cycle in which they are taken on `i`
+    aw : Out(stream of `hdl.bus.axi.address_layout`) : bursts, of beats of `lxe.bus_bytes`
+    w : Out(stream of `hdl.bus.axi.write_layout`) : their beats, in order
+    b : In(stream of `hdl.bus.axi.response_layout`) : a response to each burst, in order
+    done : Out(`hdl.execution.instruction_layouts.done_layout`) : in the cycle of the response to an instruction's last
+        burst, or the one after its last word went to X or the DRE; later where responses to earlier ones are due
+    fault : Out(`hdl.bus.axi.error_layout`) : one pulse until a reset
+    stop : In(1) : begin nothing, end what was begun
+    busy : Out(1) : a burst is under way
+    perf : Out(struct of 32-bit counters) : instructions (done), bursts (begun), beats (to memory), words (of `i`),
+        waits (cycles in which a word is there and no beat or word goes)
+
+    Latency: a burst and its first beat are offered 2 cycles after its instruction is taken, 1 after its word is there.
+        Exact in `sim.units.storer_time.StorerTime`.
+    Throughput: a beat, or a word to X or the DRE, every cycle, also across rows and instructions, while they are taken
+        and `lxe.bursts` bursts cover the memory's latency: n beats each, (bursts - 1) * n - 1 cycles from the last beat
+        to the response. A skipped instruction takes a cycle.
+    Raises: `ParamError` where lanes and bus do not fit together.
+    Source: `golden.program.isa`; V-Rex section V-A (LXE).
+    """
+
+    COUNTERS = ("instructions", "bursts", "beats", "words", "waits")
+
+    def __init__(self, p: CoreParams):
+        self.beats = word_beats(p)
+        super().__init__(
+            p,
+            {
+                "c": In(stream.Signature(transfer_layout())),
+                "i": In(stream.Signature(output_layout(p.vpe))),
+                "x": Out(stream.Signature(activation_layout(p.dpe))),
+                "d": Out(stream.Signature(dre_layout(p))),
+                "aw": Out(stream.Signature(address_layout())),
+                "w": Out(stream.Signature(write_layout(p))),
+                "b": In(stream.Signature(response_layout())),
+                "done": Out(done_layout()),
+                "fault": Out(error_layout()),
+                "stop": In(1),
+                "busy": Out(1),
+            },
+        )
+
+    @staticmethod
+    def timing(p: CoreParams) -> dict[str, str]:
+        """Formulas for the manifest."""
+        return {
+            "burst_latency": "2 from an instruction, 1 from a word, to the burst and its first beat",
+            "interval": f"{word_beats(p)} cycles a word, {2 * word_beats(p)} a wide one, 1 a word to X or the DRE",
+        }
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        at, beats, words = _Work(p, self.beats), _Beats(), _Words()
+        bursts = m.submodules.bursts = Bursts(p)
+        pending = m.submodules.pending = SyncFIFO(width=_pending_layout().size, depth=p.lxe.bursts)
+
+        self._decode(m, bursts, at)
+        self._next_instruction(m, at)
+        self._end(m, pending, at, words)
+        self._send(m, bursts, pending, at, beats)
+        self._write_beat(m, bursts, at, beats, self._part(m, at))
+        self._hand_on(m, bursts, pending, at, beats, words)
+        self._next_word(m, at, words)
+        self._count(
+            m,
+            instructions=self.done.valid,
+            bursts=beats.begins,
+            beats=beats.gives,
+            words=words.word_goes,
+            waits=self.i.valid & ~beats.gives & ~words.word_goes,
+        )
+        return m
+
+    def _decode(self, m: Module, bursts: Bursts, at: "_Work") -> None:
+        """Where an instruction's words go, and whether it is at fault."""
+        p, c = self.p, self.c.payload
+        lanes, hcu = p.dpe.n_w, p.dre.hcu
+        grid = (2 * lanes).bit_length() - 1
+        m.d.comb += [
+            at.to_memory.eq(c.target == StoreTo.MEMORY),
+            at.to_hash.eq(c.target == StoreTo.HASH),
+            at.to_score.eq(c.target == StoreTo.SCORE),
+            at.to_dre.eq(at.to_hash | at.to_score),
+            at.bad.eq(
+                (~at.to_dre & (c.addr[:grid].any() | c.stride[:grid].any()))
+                | (c.wide & ~at.to_memory & ~at.to_score)
+                | (at.to_dre & (c.to >= hcu.n_ctx))
+                | (at.to_hash & (c.words < -(-hcu.n_hp // lanes) - 1))
+            ),
+            self.c.ready.eq((~at.active | at.finish) & ~at.failed & ~self.stop),
+            # It is free by then: its last burst began before the instruction's last beat, or with it.
+            bursts.c.valid.eq(self.c.valid & self.c.ready & at.to_memory & ~c.skip & ~at.bad),
+            *(bursts.c.payload[name].eq(c[name]) for name, _ in rows_layout()),
+        ]
+
+    def _next_instruction(self, m: Module, at: "_Work") -> None:
+        c = self.c.payload
+        with m.If(~at.active | at.finish):
+            m.d.sync += [
+                at.active.eq(self.c.valid & self.c.ready),
+                at.work.eq(c),
+                at.is_bad.eq(at.bad & ~c.skip),
+                at.is_memory.eq(at.to_memory & ~c.skip & ~at.bad),
+                at.is_x.eq((c.target == StoreTo.X) & ~c.skip & ~at.bad),
+                at.is_dre.eq(at.to_dre & ~c.skip & ~at.bad),
+                at.word.eq(0),
+                at.rows.eq(c.rows),
+                at.base.eq(c.to),
+            ]
+
+    def _end(self, m: Module, pending: SyncFIFO, at: "_Work", words: "_Words") -> None:
+        """What waits for its end, in order: bursts for their responses, other words and skipped instructions for
+        theirs."""
+        head = data.View(_pending_layout(), pending.r_data)
+        error = Signal()
+        m.d.comb += [
+            pending.w_data.eq(words.entry),
+            pending.r_en.eq(self.b.valid | ~head.burst),
+            self.b.ready.eq(pending.r_rdy & head.burst),
+            error.eq(self.b.valid & self.b.ready & self.b.payload.resp[1]),
+            self.done.valid.eq(pending.r_rdy & pending.r_en & head.last & ~error & ~at.failed),
+            self.done.signal.eq(head.signal),
+            self.fault.bus.eq(error & ~at.failed & ~self.stop),
+            at.outside.eq(at.is_x & (at.addr >= self.p.dpe.x_depth)),
+            self.fault.range.eq(at.active & (at.is_bad | at.outside) & ~pending.r_rdy & ~at.failed & ~self.stop),
+            self.busy.eq(pending.r_rdy),
+        ]
+        m.d.sync += at.failed.eq(at.failed | self.fault.bus | self.fault.range)
+
+    def _send(self, m: Module, bursts: Bursts, pending: SyncFIFO, at: "_Work", beats: "_Beats") -> None:
+        """Which beat goes. After `stop` only the rest of a burst goes, of nothing."""
+        open_, w_free = beats.open, beats.w_free
+        may_begin = Signal()
+        m.d.comb += [
+            w_free.eq(~beats.w_valid | self.w.ready),
+            may_begin.eq((~beats.aw_valid | self.aw.ready) & pending.w_rdy & ~at.failed & ~self.stop),
+            beats.gives.eq(
+                w_free & Mux(self.stop, open_, at.active & at.is_memory & self.i.valid & (open_ | may_begin))
+            ),
+            beats.begins.eq(beats.gives & ~open_),
+            bursts.o.ready.eq(beats.begins),
+            beats.remaining.eq(Mux(open_, beats.left, bursts.o.payload.len)),
+            at.whole.eq(at.beat == Mux(at.work.wide, 2 * self.beats - 1, self.beats - 1)),
+            self.aw.valid.eq(beats.aw_valid),
+            self.w.valid.eq(beats.w_valid),
+        ]
+
+    def _part(self, m: Module, at: "_Work") -> Signal:
+        """The beat's part of the word. One wire selects each: registers cannot drive as many gates as a beat has
+        bits."""
+        bits, parts = 8 * self.p.lxe.bus_bytes, []
+        for k in range(2 * self.beats):
+            chosen = comb(m, f"beat{k}", at.beat == k)
+            parts.append(self.i.payload.data.as_value().word_select(k, bits) & chosen.replicate(bits))
+        return comb(m, "part", reduce(or_, parts), bits)
+
+    def _write_beat(self, m: Module, bursts: Bursts, at: "_Work", beats: "_Beats", part: Signal) -> None:
+        """A beat, and with a burst's first the burst, into the registers from which they are offered."""
+        burst, remaining = bursts.o.payload, beats.remaining
+        with m.If(beats.w_free):
+            m.d.sync += beats.w_valid.eq(beats.gives)
+        with m.If(beats.gives):
+            m.d.sync += [
+                self.w.payload.data.eq(part),
+                self.w.payload.strb.eq(Mux(self.stop, 0, (1 << self.p.lxe.bus_bytes) - 1)),
+                self.w.payload.last.eq(remaining == 0),
+                beats.open.eq(remaining != 0),
+                beats.left.eq(remaining - 1),
+                at.beat.eq(Mux(at.whole, 0, at.beat + 1)),
+            ]
+        with m.If(~beats.aw_valid | self.aw.ready):
+            m.d.sync += beats.aw_valid.eq(beats.begins)
+        with m.If(beats.begins):
+            m.d.sync += [self.aw.payload.addr.eq(burst.addr), self.aw.payload.len.eq(burst.len)]
+
+    def _hand_on(
+        self, m: Module, bursts: Bursts, pending: SyncFIFO, at: "_Work", beats: "_Beats", words: "_Words"
+    ) -> None:
+        """Words go to X and to the DRE. A row of scores is as long as the VPE says."""
+        work, i, begins, word_goes = at.work, self.i.payload, beats.begins, words.word_goes
+        last = Signal()  # word of the instruction
+        passes = Signal()  # a skipped instruction
+        m.d.comb += [
+            at.addr.eq(at.base + at.word),
+            words.row_last.eq(Mux(at.is_dre & (work.target == StoreTo.SCORE), i.last, at.word == work.words)),
+            last.eq(words.row_last & (at.rows == 0)),
+            self.d.valid.eq(at.active & at.is_dre & self.i.valid & pending.w_rdy),
+            self.d.payload.target.eq(work.target),
+            self.d.payload.ctx.eq(work.to),
+            self.d.payload.number.eq(work.addr),
+            self.d.payload.row_last.eq(words.row_last),
+            self.d.payload.last.eq((at.rows == 0) & (work.wide | (work.target == StoreTo.HASH))),
+            self.d.payload.keep.eq(i.keep),
+            self.d.payload.data.eq(i.data.as_value()),
+            self.x.valid.eq(at.active & at.is_x & ~at.outside & self.i.valid & pending.w_rdy),
+            self.x.payload.addr.eq(at.addr),
+            self.x.payload.data.as_value().eq(i.data.as_value()),
+            word_goes.eq(
+                (beats.gives & ~self.stop & at.whole) | (self.x.valid & self.x.ready) | (self.d.valid & self.d.ready)
+            ),
+            self.i.ready.eq(word_goes),
+            passes.eq(at.active & work.skip & pending.w_rdy),
+            at.finish.eq((word_goes & last) | passes),
+            pending.w_en.eq(begins | (at.finish & ~at.is_memory)),
+            words.entry.burst.eq(begins),
+            words.entry.last.eq(~begins | bursts.o.payload.last),
+            words.entry.signal.eq(work.signal),
+        ]
+
+    def _next_word(self, m: Module, at: "_Work", words: "_Words") -> None:
+        with m.If(words.word_goes & ~at.finish):
+            m.d.sync += at.word.eq(at.word + 1)
+            with m.If(words.row_last):
+                m.d.sync += [
+                    at.word.eq(0),
+                    at.rows.eq(at.rows - 1),
+                    at.base.eq(at.base + at.work.step),
+                    at.work.addr.eq(at.work.addr + 1),  # a row's number, for the DRE
+                ]
+
+
+def _pending_layout() -> data.StructLayout:
+    return data.StructLayout({"burst": 1, "last": 1, "signal": SEMAPHORES})
+
+
+class _Work:
+    """The instruction in hand and its next word."""
+
+    def __init__(self, p: CoreParams, beats: int):
+        c = transfer_layout()
+        self.work = Signal(c)
+        self.active = Signal()
+        self.finish = Signal()
+        # Of an instruction that may be taken next.
+        self.bad = Signal()
+        self.to_memory = Signal()
+        self.to_hash = Signal()
+        self.to_score = Signal()
+        self.to_dre = Signal()
+        # Of the one in hand; none of them if it is skipped.
+        self.is_memory = Signal()
+        self.is_x = Signal()
+        self.is_dre = Signal()
+        self.is_bad = Signal()
+        self.outside = Signal()  # the word is, of the activations
+        self.failed = Signal()  # after a fault nothing more is begun
+        self.beat = Signal(range(2 * beats))
+        self.whole = Signal()  # it is the word's last
+        self.word = Signal(c["words"].width)
+        self.rows = Signal(c["rows"].width)  # after this one
+        self.base = Signal(c["to"].width + 1)
+        self.addr = Signal(c["to"].width + 1)
+
+
+class _Beats:
+    """The beat that goes to memory, and its burst."""
+
+    def __init__(self):
+        self.open = Signal()  # a burst has begun
+        self.left = Signal(address_layout()["len"].width)  # beats after the next one, while a burst is open
+        self.remaining = Signal(address_layout()["len"].width)  # beats after the next one
+        self.aw_valid = Signal()
+        self.w_valid = Signal()
+        self.w_free = Signal()
+        self.gives = Signal()  # a beat goes
+        self.begins = Signal()  # and begins a burst
+
+
+class _Words:
+    """The word that goes, and what waits for its end."""
+
+    def __init__(self):
+        self.word_goes = Signal()
+        self.row_last = Signal()
+        self.entry = Signal(_pending_layout())

@@ -1,0 +1,139 @@
+"""A system: cores on one memory port."""
+
+from amaranth import Module, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.bus.arbiter import Arbiter, memory_members
+from hdl.bus.axi import HOST_PREFIX, PREFIX, pass_ports
+from hdl.bus.manager_port import Slice
+from hdl.execution.core import Core
+from hdl.execution.instruction_layouts import host_layout, status_layout
+from hdl.leaf import place
+from hdl.params import SystemParams, bits_for
+
+
+def system_host_layout(p: SystemParams) -> data.StructLayout:
+    """`hdl.execution.instruction_layouts.host_layout` and the core it is for."""
+    return data.StructLayout({**{name: f.shape for name, f in host_layout()}, "core": bits_for(p.cores)})
+
+
+class System(wiring.Component):
+    """`cores` cores, all alike, which share one memory and nothing else.
+
+    Work is shared out by the host, by programs and registers of each core (`golden.program.system_host`): of n cores,
+    core i has the KV heads h with h mod n = i, with the query heads of their groups and with contexts, rings and
+    offloaded entries of its own (device_base, home_base), and the i-th part of the columns of hidden states and FFN.
+    What one core gives the next goes through memory: the host starts the reader when the writer's status is DONE, by
+    which time its last write has been answered.
+
+    A fault ends the program of its own core only: that core drains its bursts while the others run on. A reset is of
+    the whole system.
+
+    Parameters
+    ----------
+    p : SystemParams
+
+    Members
+    -------
+    host : In(stream of `system_host_layout`) : as in `hdl.execution.lxe.Lxe`, to one core; in order over all cores, so
+        a START for a core that runs holds up what follows it: read `status` first. For a core that is none it is
+        dropped
+    status : Out(array of cores of `hdl.execution.instruction_layouts.status_layout`)
+    th_hd, ratio, device_base, home_base : In(arrays of cores) : as in `hdl.execution.core.Core`
+    m_axi_* : AXI4 manager, IDs of `hdl.bus.arbiter.id_bits`: 2 i for the LXE of core i, 2 i + 1 for its retriever
+    perf_core, perf_index : In : chooses a counter of a core, by its place in `core_counters`
+    perf_value : Out(32) : that counter, 2 cycles later
+    perf : Out(struct of 32-bit counters) : of the arbiter
+
+    Latency: that of the programs; 1 cycle from `host` to the core.
+    Throughput: that of the cores, as far as a beat in each direction a cycle suffices for all.
+    Raises: `ParamError` from `CoreParams.core_format`.
+    Source: V-Rex section VI-A (V-Rex8, V-Rex48), Fig. 10; function: `golden.program.system_host`.
+    """
+
+    def __init__(self, p: SystemParams):
+        self.p = p
+        k = p.core.dre.kvmu
+
+        def each(shape):
+            return data.ArrayLayout(shape, p.cores)
+
+        super().__init__(
+            {
+                "host": In(stream.Signature(system_host_layout(p))),
+                "status": Out(each(status_layout())),
+                **memory_members(p),
+                "th_hd": In(each(p.core.dre.hcu.distance_bits)),
+                "ratio": In(each(17)),
+                "device_base": In(each(k.addr_bits)),
+                "home_base": In(each(k.addr_bits)),
+                "perf_core": In(bits_for(p.cores)),
+                "perf_index": In(bits_for(len(self.core_counters()))),
+                "perf_value": Out(32),
+                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
+            }
+        )
+
+    @staticmethod
+    def counters() -> list[str]:
+        """Names of the performance counters in `perf`."""
+        return [f"arbiter.{name}" for name in Arbiter.counters()]
+
+    def core_counters(self) -> list[str]:
+        """Names of the counters that `perf_index` chooses from."""
+        units = Core.counters_of(self.p.core)
+        return [f"{name}.{counter}" for name, counters in units.items() for counter in counters]
+
+    @staticmethod
+    def timing(p: SystemParams) -> dict[str, str]:
+        """Formulas for the manifest."""
+        units = (("core", Core, p.core), ("arbiter", Arbiter, p))
+        return {f"{name}.{key}": text for name, unit, own in units for key, text in unit.timing(own).items()}
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        cores = [place(m, platform, f"core{i}", Core, p.core) for i in range(p.cores)]
+        m.submodules.arbiter = arbiter = Arbiter(p)
+        m.submodules.host = host = Slice(system_host_layout(p))
+        wiring.connect(m, wiring.flipped(self.host), host.i)
+        to = host.o.payload
+        m.d.comb += host.o.ready.eq(to.core >= p.cores)
+
+        values = Signal(data.ArrayLayout(32, p.cores))
+        for i, core in enumerate(cores):
+            mine = Signal(name=f"mine{i}")
+            m.d.comb += [
+                mine.eq(to.core == i),
+                core.host.valid.eq(host.o.valid & mine),
+                *(core.host.payload[name].eq(to[name]) for name in host_layout().members),
+                self.status[i].eq(core.status),
+                *(getattr(core, n).eq(getattr(self, n)[i]) for n in ("th_hd", "ratio", "device_base", "home_base")),
+            ]
+            with m.If(mine):
+                m.d.comb += host.o.ready.eq(core.host.ready)
+            for k, prefix in enumerate((PREFIX, HOST_PREFIX)):
+                _connect(m, core, prefix, arbiter, 2 * i + k)
+            m.d.sync += values[i].eq(core.perf.as_value().word_select(self.perf_index, 32))
+        chosen = Signal.like(self.perf_core)
+        m.d.sync += [chosen.eq(self.perf_core), self.perf_value.eq(values[chosen])]
+        pass_ports(m, self, arbiter, memory_members(p))
+        for name in Arbiter.counters():
+            m.d.comb += self.perf[f"arbiter.{name}"].eq(arbiter.perf[name])
+        return m
+
+
+def _connect(m: Module, core: wiring.PureInterface, prefix: str, arbiter: Arbiter, number: int) -> None:
+    """A port of a core to the arbiter: what its bursts have in common (size, type, ID) stays behind."""
+    for name in ("ar", "aw", "w", "r", "b"):
+        channel = getattr(arbiter, name)[number]
+        pins = [
+            (getattr(core, prefix + name + field), channel.payload[field]) for field in channel.payload.shape().members
+        ]
+        handshake = [(getattr(core, f"{prefix}{name}valid"), channel.valid)]
+        if name in ("r", "b"):
+            m.d.comb += [pin.eq(value) for pin, value in pins + handshake]
+            m.d.comb += channel.ready.eq(getattr(core, f"{prefix}{name}ready"))
+        else:
+            m.d.comb += [value.eq(pin) for pin, value in pins + handshake]
+            m.d.comb += getattr(core, f"{prefix}{name}ready").eq(channel.ready)

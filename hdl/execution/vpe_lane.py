@@ -1,0 +1,121 @@
+"""A lane of the VPE."""
+
+from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, enum, wiring
+from amaranth.lib.wiring import In, Out
+
+from golden.arithmetic.vector import MINUS_ZERO, ONE, Source
+from hdl.arith.elementwise_logic import Elementwise, Op, ScoreCode
+from hdl.arith.fma import Fma
+from hdl.arith.order import exceeds
+from hdl.params import VpeParams
+
+
+class Result(enum.Enum, shape=2):
+    """What a lane puts out."""
+
+    WIDE = 0  # FP32 of the multiply-add
+    ROUNDED = 1  # BF16 of it
+    FUNCTION = 2  # of that
+    CODE = 3  # score code of that
+
+
+# Sources of the operands; a and c with the sign flipped; b's swap, one-hot; the stream's words are FP32; the larger of
+# a and c, or the smaller, in place of the multiply-add.
+OPERANDS = data.StructLayout(
+    {"a": 2, "b": 2, "c": 2, "negate_a": 1, "negate_c": 1, "swap": 2, "wide": 1, "pick": 1, "least": 1}
+)
+
+
+class Lane(wiring.Component):
+    """a * b + c, or the larger or smaller of a and c, and then a rounding, a function and a score code of the result.
+
+    A BF16 number stands in the upper half of its word, and so does a score code; the lower half is 0. What all lanes
+    share has registers in each, so that none drives more than a lane.
+
+    Parameters
+    ----------
+    p : VpeParams
+
+    Members
+    -------
+    operands : In(OPERANDS) : where the next cycle's operands come from
+    bank_a, bank_c : In(32), bank_b, near_b, far_b : In(16) : the banks' words; of b also the other lanes' for a swap
+    stream : In(32), narrow : In(16) : of the stream's word, if it is FP32 and if it is BF16
+    scalar_a, scalar_c : In(32), scalar_b : In(16) : scalars or immediates
+    fn : In(Op) : of the operands of three cycles ago
+    result : In(Result) : which result `y` takes at the clock edge after the next
+    y : Out(32) : result
+
+    Latency: `LATENCY` = 5 cycles from operands to `y`, `FUNCTION_LATENCY` = 8 for functions and codes.
+    Throughput: one result a cycle; who drives it sees to it that no two arrive at once.
+    Raises: `ParamError` from `VpeParams`.
+    Source: V-Rex section V-A (the VPE); function: `golden.arithmetic.vector`.
+    """
+
+    LATENCY = Fma.LATENCY + 2
+    FUNCTION_LATENCY = LATENCY + Elementwise.LATENCY
+
+    def __init__(self, p: VpeParams):
+        self.p = p
+        wide, half = ("bank_a", "bank_c", "stream", "scalar_a", "scalar_c"), ("bank_b", "near_b", "far_b", "narrow")
+        numbers = dict.fromkeys(wide, In(32)) | dict.fromkeys((*half, "scalar_b"), In(16))
+        super().__init__({"operands": In(OPERANDS), **numbers, "fn": In(Op), "result": In(Result), "y": Out(32)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.fma = fma = Fma()
+        m.submodules.elementwise = elementwise = Elementwise()
+        m.submodules.code = code = ScoreCode(self.p.score)
+
+        # Operands.
+        now = Signal(OPERANDS, reset_less=True)
+        m.d.sync += now.eq(self.operands)
+        stream, bank_b = Signal(32, name="word"), Signal(16, name="partner")
+        m.d.comb += [
+            stream.eq(Mux(now.wide, self.stream, Cat(Const(0, 16), self.narrow))),
+            bank_b.eq(Mux(now.swap[1], self.far_b, Mux(now.swap[0], self.near_b, self.bank_b))),
+        ]
+        operands = []
+        for name, bank, word in (("a", self.bank_a, stream), ("b", bank_b, stream[16:]), ("c", self.bank_c, None)):
+            scalar = getattr(self, f"scalar_{name}")
+            s = Signal(len(bank), name=f"operand_{name}")
+            chosen = Mux(now[name] == Source.BANK, bank, scalar)
+            m.d.comb += s.eq(chosen if word is None else Mux(now[name] == Source.STREAM, word, chosen))
+            operands.append(s)
+        op_a, op_b, op_c = operands
+        op_a = Cat(op_a[:31], op_a[31] ^ now.negate_a)
+        op_c = Cat(op_c[:31], op_c[31] ^ now.negate_c)
+
+        # The larger or smaller of two numbers, not NaN if one is a number.
+        nan_a, nan_c, second = Signal(), Signal(), Signal()
+        m.d.comb += [nan.eq(x[23:31].all() & x[:23].any()) for nan, x in ((nan_a, op_a), (nan_c, op_c))]
+        m.d.comb += second.eq(now.pick & (nan_a | (~nan_c & (exceeds(m, op_c, op_a, "larger") ^ now.least))))
+        a, b, c = (Signal(n, name=f"taken_{name}", reset_less=True) for name, n in (("a", 32), ("b", 16), ("c", 32)))
+        m.d.sync += [
+            a.eq(Mux(second, op_c, op_a)),
+            b.eq(Mux(now.pick, ONE, op_b)),
+            c.eq(Mux(now.pick, MINUS_ZERO << 16, op_c)),
+        ]
+        m.d.comb += [fma.op_a.eq(a), fma.op_b.eq(b), fma.op_c.eq(c)]
+
+        rounded = Signal(16)
+        m.d.comb += rounded.eq(fma.y[16:] + (fma.y[15] & (fma.y[:15].any() | fma.y[16])))
+        fn, result = Signal(Op, reset_less=True), Signal(Result, reset_less=True)
+        m.d.sync += [fn.eq(self.fn), result.eq(self.result)]
+        m.d.comb += [
+            elementwise.op.eq(fn),
+            elementwise.x.eq(rounded),
+            code.y.eq(elementwise.y),
+        ]
+        zero = Const(0, 16)
+        with m.Switch(result):
+            with m.Case(Result.WIDE):
+                m.d.sync += self.y.eq(fma.y)
+            with m.Case(Result.ROUNDED):
+                m.d.sync += self.y.eq(Cat(zero, rounded))
+            with m.Case(Result.FUNCTION):
+                m.d.sync += self.y.eq(Cat(zero, elementwise.y))
+            with m.Case(Result.CODE):
+                m.d.sync += self.y.eq(Cat(zero, code.code))
+        return m

@@ -1,0 +1,232 @@
+"""Row reductions of the VPE: maximum and sum of a row's words."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.arith.carry_save import carry_save
+from hdl.arith.fp32 import Normaliser
+from hdl.arith.order import exceeds
+from hdl.named import UNNAMED, comb, reg
+from hdl.params import VpeParams
+
+GROUP = 8  # lanes whose numbers are compressed to two rows in the cycle that aligns them
+FIELD = 31  # bits of a significand shifted to its block of eight exponents
+BLOCK_BITS = 5
+NAN = 0x7FC00000
+
+
+def tree(m: Module, values: list, name: str, exceeds: Callable) -> Signal:
+    """Largest of `values`, by comparisons in pairs: `exceeds(m, x, y, name)` is whether x is larger than y."""
+    level = 0
+    while len(values) > 1:
+        best = []
+        for j in range(0, len(values) - 1, 2):
+            x, y = values[j], values[j + 1]
+            second = exceeds(m, y, x, f"{name}_{level}_second{j // 2}")
+            best.append(comb(m, f"{name}_{level}_{j // 2}", Mux(second, y, x)))
+        values, level = best + values[len(values) & ~1 :], level + 1
+    return values[0]
+
+
+def _above(m: Module, x: Value, y: Value, name: str) -> Value:
+    return x > y
+
+
+class RowMax(wiring.Component):
+    """Maximum of a row of FP32 numbers without subnormals, NaN left out: `golden.arithmetic.vector.larger`.
+
+    Parameters
+    ----------
+    p : VpeParams
+
+    Members
+    -------
+    word : In(32 * n_w), live : In(n_w) : numbers, and which of them count
+    valid, first, last : In(1) : there is a word, the first or last one of its row
+    y : Out(32), done : Out(1) : maximum of the row whose last word came `LATENCY` cycles ago, NaN if it has none
+
+    Latency: `LATENCY` = 3 cycles.
+    Throughput: a word a cycle, no back-pressure.
+    Raises: `ParamError` from `VpeParams`.
+    Source: V-Rex section V-A (the VPE).
+    """
+
+    LATENCY = 3
+
+    def __init__(self, p: VpeParams):
+        self.p = p
+        ports = {"word": In(32 * p.n_w), "live": In(p.n_w), "y": Out(32), "done": Out(1)}
+        super().__init__(ports | dict.fromkeys(("valid", "first", "last"), In(1)))
+
+    def elaborate(self, platform):
+        m = Module()
+        keys = []
+        for j in range(self.p.n_w):
+            x, key, out = self.word.word_select(j, 32), Signal(32, name=f"key{j}"), Signal(name=f"out{j}")
+            m.d.comb += out.eq(~self.live[j] | x[22:31].all())  # the only NaN is the quiet one
+            m.d.comb += key.eq(x | out.replicate(32))
+            keys.append(key)
+        for stage, size in enumerate((4, 8)):
+            groups = [keys[j : j + size] for j in range(0, len(keys), size)]
+            keys = [Signal(32, name=f"top{stage}_{k}", reset_less=True) for k in range(len(groups))]
+            for k, group in enumerate(groups):
+                m.d.sync += keys[k].eq(tree(m, group, f"stage{stage}_{k}", exceeds))
+        valid, first, last = (Signal(2, name=name) for name in ("valid_", "first_", "last_"))
+        for s, new in ((valid, self.valid), (first, self.first), (last, self.last)):
+            m.d.sync += s.eq(Cat(new, s[0]))
+        row = Signal(32, reset_less=True)
+        before = Signal(32)
+        m.d.comb += before.eq(row | first[1].replicate(32))
+        with m.If(valid[1]):
+            m.d.sync += row.eq(tree(m, [*keys, before], "row", exceeds))
+        m.d.sync += self.done.eq(valid[1] & last[1])
+        m.d.comb += self.y.eq(Mux(row[22:].all(), NAN, row))
+        return m
+
+
+class RowSum(wiring.Component):
+    """Sum of a row of FP32 numbers without subnormals: `golden.arithmetic.vector.Sum`.
+
+    Largest block of eight exponents in the word, and numbers shifted to their blocks; these aligned to the row's
+    largest so far and, eight lanes at a time, compressed to two rows; their sum; added to the row's, which is shifted
+    as the largest block rises; one normalisation.
+
+    Parameters
+    ----------
+    p : VpeParams
+
+    Members
+    -------
+    word : In(32 * n_w), live : In(n_w) : numbers, and which of them count
+    valid, first, last : In(1) : there is a word, the first or last one of its row; at most `depth` words a row
+    y : Out(32), done : Out(1) : sum of the row whose last word came `LATENCY` cycles ago
+
+    Latency: `LATENCY` = 7 cycles.
+    Throughput: a word a cycle, no back-pressure.
+    Raises: `ParamError` from `VpeParams`.
+    Source: V-Rex section V-A (the VPE); the sum is `golden.arithmetic.vector.Sum`.
+    """
+
+    LATENCY = 4 + Normaliser.LATENCY
+
+    def __init__(self, p: VpeParams):
+        self.p = p
+        ports = {"word": In(32 * p.n_w), "live": In(p.n_w), "y": Out(32), "done": Out(1)}
+        super().__init__(ports | dict.fromkeys(("valid", "first", "last"), In(1)))
+
+    def elaborate(self, platform):
+        m, width = Module(), self.p.format.sum_bits
+        valid, last = _later(m, "valid", self.valid, self.LATENCY), _later(m, "last", self.last, self.LATENCY)
+        first = _later(m, "first", self.first, 3)
+        m.d.comb += self.done.eq(valid[-1] & last[-1])
+
+        numbers = self._shift_to_blocks(m)
+        block, rise2, rows, ones2, flags2 = self._align(m, numbers, valid[1], first[1])
+        total3 = self._add(m, rows, ones2)
+        rise3, flags3 = reg(m, "rise3", rise2), reg(m, "flags3", flags2)
+        row, flags = self._accumulate(m, total3, rise3, flags3, valid[3], first[3])
+
+        # Cycles 4 to 6: rounded; a row's unit is 2^(8 block - 150).
+        m.submodules.round = rounder = Normaliser(width, BLOCK_BITS, 8, -150)
+        m.d.comb += [
+            rounder.x.eq(row),
+            rounder.scale.eq(reg(m, "block4", reg(m, "block3", block))),
+            rounder.nan.eq(flags[0] | (flags[1] & flags[2])),
+            rounder.infinite.eq(flags[1] | flags[2]),
+            rounder.minus.eq(flags[2]),
+            self.y.eq(rounder.y),
+        ]
+        return m
+
+    def _shift_to_blocks(self, m: Module) -> "_Numbers":
+        """Cycle 0: numbers shifted to their blocks, and the word's largest block; a zero is in block 0.
+
+        Specials may be in it, for the flags then rule.
+        """
+        n = self.p.n_w
+        lanes = [comb(m, f"lane{j}", self.word.word_select(j, 32) & self.live[j].replicate(32)) for j in range(n)]
+        top1 = reg(m, "top1", tree(m, [x[26:31] for x in lanes], "largest", _above))
+        special = comb(m, "special", Cat(x[23:31].all() for x in lanes))
+        sign = comb(m, "sign", Cat(x[31] for x in lanes))
+        nan = (special & Cat(x[22] for x in lanes)).any()  # the only NaN is the quiet one
+        flags1 = reg(m, "flags1", Cat(nan, (special & ~sign).any(), (special & sign).any()))
+        blocks = [reg(m, f"block{j}", x[26:31]) for j, x in enumerate(lanes)]
+        numbers = []
+        for j, x in enumerate(lanes):
+            some = comb(m, f"some{j}", x[23:31].any())
+            numbers.append(reg(m, f"number{j}", Cat(x[:23], some) << x[23:26], FIELD))  # a zero has no fraction
+        return _Numbers(numbers, blocks, top1, reg(m, "sign1", sign), flags1)
+
+    def _align(
+        self, m: Module, x: "_Numbers", valid1: Signal, first1: Signal
+    ) -> tuple[Signal, Signal, list[Signal], Signal, Signal]:
+        """Cycle 1: numbers aligned to the row's largest block so far, inverted where negative, compressed to two rows.
+
+        -t is ~t + 1, and its sign bit of weight -2^31 is that of a positive one less 2^31. Returns the block, by how
+        many it rose, the rows, the ones to add, and the flags.
+        """
+        n, width = self.p.n_w, self.p.format.sum_bits
+        block = Signal(BLOCK_BITS, reset_less=True)
+        before = comb(m, "before", block & (~first1).replicate(BLOCK_BITS))
+        highest = comb(m, "highest", Mux(before > x.top1, before, x.top1))
+        with m.If(valid1):
+            m.d.sync += block.eq(highest)
+        rise2 = reg(m, "rise2", highest - before, BLOCK_BITS)
+        rows, ones = [], []
+        for g in range(0, n, GROUP):
+            terms, signs = [], []
+            for j in range(g, min(n, g + GROUP)):
+                down = comb(m, f"down{j}", highest - x.blocks[j], BLOCK_BITS)
+                near = comb(m, f"near{j}", Mux(down[0], x.numbers[j] >> 8, x.numbers[j]))
+                far = ~down[2:].any()
+                aligned = comb(m, f"aligned{j}", Mux(down[1], near >> 16, near) & far.replicate(FIELD))
+                terms.append(comb(m, f"term{j}", Cat(aligned ^ x.sign1[j].replicate(FIELD), ~x.sign1[j])))
+                signs.append(x.sign1[j])
+            pair, left = carry_save(m, terms, signs, width, f"group{g}")
+            rows += [reg(m, f"row{g}_{k}", v, width) for k, v in enumerate(pair)]
+            ones += left
+        return block, rise2, rows, reg(m, "ones2", Cat(ones)), reg(m, "flags2", x.flags1)
+
+    def _add(self, m: Module, rows: list[Signal], ones2: Signal) -> Signal:
+        """Cycle 2: the sum of the rows."""
+        width = self.p.format.sum_bits
+        weights = Const(-(self.p.n_w << FIELD) & ((1 << width) - 1), width)
+        pair, left = carry_save(m, [*rows, weights], list(ones2), width, "word")
+        return reg(m, "total3", sum(left, pair[0] + pair[1])[:width])
+
+    def _accumulate(
+        self, m: Module, total3: Signal, rise3: Signal, flags3: Signal, valid3: Signal, first3: Signal
+    ) -> tuple[Signal, Signal]:
+        """Cycle 3: the word's sum to the row's, which goes down as the largest block rises."""
+        width = self.p.format.sum_bits
+        row, flags = Signal(width, reset_less=True, name=UNNAMED), Signal(3, reset_less=True)
+        shifted = row
+        for k in range(BLOCK_BITS):
+            lower = shifted.as_signed() >> min(8 << k, width)
+            shifted = comb(m, f"row_down{k}", Mux(rise3[k], lower, shifted), width)
+        again = ~first3.replicate(width)
+        with m.If(valid3):
+            m.d.sync += [row.eq((shifted & again) + total3), flags.eq(flags3 | (flags & again[:3]))]
+        return row, flags
+
+
+class _Numbers(NamedTuple):
+    """Registers at the end of cycle 0."""
+
+    numbers: list[Signal]  # shifted to
+    blocks: list[Signal]
+    top1: Signal  # the largest of these
+    sign1: Signal
+    flags1: Signal  # NaN, infinity, minus infinity
+
+
+def _later(m: Module, name: str, value: Value, cycles: int) -> list[Value]:
+    """`value`, and what it was up to so many cycles ago."""
+    out = [value]
+    for k in range(cycles):
+        out.append(reg(m, f"{name}{k + 1}", out[-1], reset_less=False))
+    return out

@@ -1,0 +1,246 @@
+"""Copier: words from one place in memory to another, in bursts."""
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import In, Out
+
+from golden.program.isa import ADDR_BITS, PAYLOAD, Opcode
+from hdl.bus.axi import Bursts, address_layout, read_layout, response_layout, write_layout
+from hdl.memory import Ram, collect_errors
+from hdl.named import UNNAMED
+from hdl.params import CoreParams, bits_for
+from hdl.queues import copied_beats
+from hdl.unit import Unit
+
+
+def copy_layout() -> data.StructLayout:
+    """`words` + 1 words of 2 * lanes bytes from byte `src` to byte `dst`."""
+    return data.StructLayout({"src": ADDR_BITS, "dst": ADDR_BITS, "words": PAYLOAD[Opcode.LOAD]["words"]})
+
+
+def bus_signature(p: CoreParams) -> wiring.Signature:
+    """Channels of an AXI4 manager as streams of the layouts in `hdl.bus.axi`: ar, r, aw, w, b."""
+    return wiring.Signature(
+        {
+            "ar": Out(stream.Signature(address_layout())),
+            "r": In(stream.Signature(read_layout(p))),
+            "aw": Out(stream.Signature(address_layout())),
+            "w": Out(stream.Signature(write_layout(p))),
+            "b": In(stream.Signature(response_layout())),
+        }
+    )
+
+
+class Copier(Unit):
+    """Copies words, one copy behind the other, reading ahead of what is written.
+
+    What was asked for has a place in the buffer of `lxe.copies` + 1 bursts, and a burst is written when it is there as
+    a whole: whatever the bus does, no burst, read or written, waits for another one. Beats are read in the order of
+    the copies and written in it: a copy may write what one before it reads, not read what one before it writes unless
+    `ended` was high between them.
+
+    Parameters
+    ----------
+    p : CoreParams
+
+    Members
+    -------
+    i : In(stream of `copy_layout`) : copies; bits of an address below a beat count as zero
+    bus : Out(`bus_signature`) : AXI4; a burst's address on `aw` goes out with its first beat on `w`, up to `lxe.copies`
+        bursts are under way in each direction, beats on `r` and responses on `b` are always taken
+    read : Out(1) : a beat of a copy is being taken
+    ended : Out(1) : all copies taken so far are written, and the bus has said so
+    bus_error : Out(1) : an error response, pulses
+    go : In(1) : begin bursts, keep what comes. It falls once, for good, at a fault or with `stop`
+    stop : In(1) : write nothing more: the rest of a burst goes out with strb 0
+    busy : Out(1) : a burst is under way
+    perf : Out(struct of 32-bit counters) : reads, writes (bursts begun), beats (written), waits (cycles in which a
+        burst waits for room in the buffer)
+
+    Latency: a burst is offered on `ar` 2 cycles after its copy is taken; on `aw` and `w` 2 cycles after its last beat
+        came. `ended` rises in the cycle after the last response. Exact in `sim.units.retriever_time`.
+    Throughput: a beat in each direction every cycle, across copies, while bursts are as long as they can be and the
+        memory answers within (`lxe.copies` - 1) * burst_bytes / bus_bytes - 1 cycles.
+    Raises: `ParamError` where lanes and bus do not fit together.
+    Source: AXI4 (ARM IHI 0022); V-Rex section V-C.
+    """
+
+    COUNTERS = ("reads", "writes", "beats", "waits")
+
+    def __init__(self, p: CoreParams):
+        self.depth = copied_beats(p)
+        super().__init__(
+            p,
+            {
+                "i": In(stream.Signature(copy_layout())),
+                "bus": Out(bus_signature(p)),
+                "read": Out(1),
+                "ended": Out(1),
+                "bus_error": Out(1),
+                "go": In(1),
+                "stop": In(1),
+                "busy": Out(1),
+            },
+            p.lxe.protect,
+        )
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        m.submodules.reads = reads = Bursts(p)
+        m.submodules.writes = writes = Bursts(p)
+        m.submodules.buffer = buffer = Ram(8 * p.lxe.bus_bytes, self.depth, protect=p.lxe.protect)
+        collect_errors(m, self, [buffer])
+        queue = m.submodules.queue = SyncFIFO(width=_to_layout().size, depth=p.lxe.copies)
+        read, write = _Reading(p, self.depth), _Writing(p)
+
+        self._accept(m, reads, writes, queue)
+        self._read(m, reads, read, write)
+        level = self._store(m, buffer, read, write)
+        self._write(m, writes, queue, level, read, write)
+        self._write_beat(m, writes, write)
+        self._count(
+            m,
+            reads=read.asks,
+            writes=write.begins,
+            beats=write.gives,
+            waits=reads.o.valid & (read.room <= reads.o.payload.len),
+        )
+        return m
+
+    def _accept(self, m: Module, reads: Bursts, writes: Bursts, queue: SyncFIFO) -> None:
+        """A copy goes to both; what it writes waits, so that its reads need not."""
+        i = self.i.payload
+        to_in, to = Signal(_to_layout(), name=UNNAMED), data.View(_to_layout(), queue.r_data)
+        m.d.comb += [
+            self.i.ready.eq(reads.c.ready & queue.w_rdy),
+            reads.c.valid.eq(self.i.valid & queue.w_rdy),
+            reads.c.payload.addr.eq(i.src),
+            reads.c.payload.words.eq(i.words),
+            *(to_in[name].eq(i[name]) for name, _ in _to_layout()),
+            queue.w_data.eq(to_in),
+            queue.w_en.eq(self.i.valid & reads.c.ready),
+            writes.c.valid.eq(queue.r_rdy),
+            writes.c.payload.addr.eq(to.dst),
+            writes.c.payload.words.eq(to.words),
+            queue.r_en.eq(writes.c.ready),
+        ]
+
+    def _read(self, m: Module, reads: Bursts, read: "_Reading", write: "_Writing") -> None:
+        """Bursts are asked for that have room."""
+        bus, burst, offered = self.bus, reads.o.payload, read.offered
+        m.d.comb += [
+            reads.o.ready.eq(
+                self.go & (read.reading != self.p.lxe.copies) & (read.room > burst.len) & (~offered | bus.ar.ready)
+            ),
+            read.asks.eq(reads.o.valid & reads.o.ready),
+            bus.ar.valid.eq(offered),
+            bus.r.ready.eq(1),
+            read.error.eq(self.go & bus.r.valid & bus.r.payload.resp[1]),
+            read.puts.eq(self.go & bus.r.valid & ~read.error),
+            self.read.eq(read.puts),
+        ]
+        m.d.sync += [
+            read.reading.eq(read.reading + read.asks - (bus.r.valid & bus.r.payload.last)),
+            read.room.eq(read.room + write.gives - Mux(read.asks, burst.len + 1, 0)),
+        ]
+        with m.If(~offered | bus.ar.ready):
+            m.d.sync += offered.eq(read.asks)
+        with m.If(read.asks):
+            m.d.sync += [bus.ar.payload.addr.eq(burst.addr), bus.ar.payload.len.eq(burst.len)]
+
+    def _store(self, m: Module, buffer: Ram, read: "_Reading", write: "_Writing") -> Signal:
+        """The buffer, first in, first out; returns the beats in it."""
+        bus, depth, puts, gives = self.bus, self.depth, read.puts, write.gives
+        level = Signal(bits_for(depth + 1))
+        first = Signal(range(max(2, depth)))
+        last = Signal.like(first)
+        m.d.comb += [
+            buffer.w_en.eq(puts),
+            buffer.w_addr.eq(last),
+            buffer.w_data.eq(bus.r.payload.data),
+            buffer.r_en.eq(gives),
+            buffer.r_addr.eq(first),
+            bus.w.payload.data.eq(buffer.r_data),
+        ]
+        m.d.sync += level.eq(level + puts - gives)
+        with m.If(puts):
+            m.d.sync += last.eq(Mux(last == depth - 1, 0, last + 1))
+        with m.If(gives):
+            m.d.sync += first.eq(Mux(first == depth - 1, 0, first + 1))
+        return level
+
+    def _write(
+        self, m: Module, writes: Bursts, queue: SyncFIFO, level: Signal, read: "_Reading", write: "_Writing"
+    ) -> None:
+        """A burst begins once all its beats are in the buffer."""
+        bus, burst, w_free = self.bus, writes.o.payload, write.w_free
+        m.d.comb += [
+            w_free.eq(~write.w_valid | bus.w.ready),
+            writes.o.ready.eq(
+                self.go
+                & w_free
+                & ~write.open
+                & (write.writing != self.p.lxe.copies)
+                & (level > burst.len)
+                & (~write.announced | bus.aw.ready)
+            ),
+            write.begins.eq(writes.o.valid & writes.o.ready),
+            write.gives.eq(write.begins | (write.open & w_free)),
+            write.remaining.eq(Mux(write.open, write.left, burst.len)),
+            bus.aw.valid.eq(write.announced),
+            bus.w.valid.eq(write.w_valid),
+            bus.b.ready.eq(1),
+            self.bus_error.eq(read.error | (self.go & bus.b.valid & bus.b.payload.resp[1])),
+            self.busy.eq(read.reading.any() | write.writing.any()),
+            self.ended.eq(~queue.r_rdy & ~writes.o.valid & ~write.writing.any()),
+        ]
+        m.d.sync += write.writing.eq(write.writing + write.begins - bus.b.valid)
+
+    def _write_beat(self, m: Module, writes: Bursts, write: "_Writing") -> None:
+        """A beat, and with a burst's first the burst, into the registers from which they are offered."""
+        bus, burst, remaining = self.bus, writes.o.payload, write.remaining
+        with m.If(~write.announced | bus.aw.ready):
+            m.d.sync += write.announced.eq(write.begins)
+        with m.If(write.begins):
+            m.d.sync += [bus.aw.payload.addr.eq(burst.addr), bus.aw.payload.len.eq(burst.len)]
+        with m.If(write.w_free):
+            m.d.sync += write.w_valid.eq(write.gives)
+        with m.If(write.gives):
+            m.d.sync += [
+                bus.w.payload.strb.eq(Mux(self.stop, 0, (1 << self.p.lxe.bus_bytes) - 1)),
+                bus.w.payload.last.eq(remaining == 0),
+                write.open.eq(remaining != 0),
+                write.left.eq(remaining - 1),
+            ]
+
+
+def _to_layout() -> data.StructLayout:
+    return data.StructLayout({name: copy_layout()[name].shape for name in ("dst", "words")})
+
+
+class _Reading:
+    """Bursts that are read."""
+
+    def __init__(self, p: CoreParams, depth: int):
+        self.reading = Signal(bits_for(p.lxe.copies + 1))  # bursts
+        self.room = Signal(bits_for(depth + 1), init=depth)  # beats of the buffer that nothing was asked for
+        self.asks = Signal()  # another burst
+        self.offered = Signal()  # it is on `ar`
+        self.error = Signal()
+        self.puts = Signal()  # a beat goes into the buffer
+
+
+class _Writing:
+    """Bursts that are written."""
+
+    def __init__(self, p: CoreParams):
+        self.writing = Signal(bits_for(p.lxe.copies + 1))  # bursts
+        self.announced = Signal()  # a burst is on `aw`
+        self.w_valid = Signal()
+        self.w_free = Signal()
+        self.open = Signal()  # a burst has begun
+        self.left = Signal(address_layout()["len"].width)  # beats after the next one, while a burst is open
+        self.remaining = Signal(address_layout()["len"].width)  # beats after the next one
+        self.begins = Signal()  # a burst
+        self.gives = Signal()  # a beat leaves the buffer

@@ -1,0 +1,163 @@
+"""Feeder: words of the VPE to the hash words and score words of the DRE."""
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import In, Out
+
+from golden.program.isa import StoreTo
+from hdl.execution.storer import dre_layout
+from hdl.params import CoreParams, bits_for
+from hdl.retrieval.dre import score_layout
+from hdl.retrieval.hcu import CLEAR, JOIN, token_layout
+from hdl.unit import Unit
+
+
+def clear_layout(p: CoreParams) -> data.StructLayout:
+    """A context whose rows are to be forgotten."""
+    return data.StructLayout({"ctx": bits_for(p.dre.hcu.n_ctx)})
+
+
+class Feeder(Unit):
+    """Gathers the words of a row of HASH to a token's hash bits, cuts or joins words of SCORE to those of a WTU.
+
+    Bit i of word j of a row is hash bit j * lanes + i; what is beyond n_hp is dropped. Code i of word j is the score of
+    cluster j * lanes + i. A CLEAR goes between two rows of HASH, and before the next one.
+
+    Parameters
+    ----------
+    p : CoreParams
+
+    Members
+    -------
+    d : In(stream of `hdl.execution.storer.dre_layout`) : words, the rows of HASH of ceil(n_hp / lanes) words or more
+    clear : In(stream of `clear_layout`) : contexts to forget
+    k : Out(stream of `hdl.retrieval.hcu.token_layout`) : a JOIN a row of HASH, `number` its token; a CLEAR has no
+        token, no hash
+    s : Out(stream of `hdl.retrieval.dre.score_layout`) : scores, set_last in every word of a query block's last row
+    perf : Out(struct of 32-bit counters) : tokens, clears, rows (of scores), words (of scores)
+
+    Latency: 1 cycle from a row's last word of HASH, or a CLEAR, to its beat on `k`; from a word of SCORE to its first
+        on `s`.
+    Throughput: a word of HASH a cycle, a CLEAR too; a word of SCORE every max(1, lanes / wtu.n_w) cycles, a row's last
+        one every ceil((keep + 1) / wtu.n_w).
+    Raises: `ParamError` where the DRE and the LXE do not fit together.
+    Source: `golden.program.isa.StoreTo`; V-Rex Fig. 10, steps 2 and 4.
+    """
+
+    COUNTERS = ("tokens", "clears", "rows", "words")
+
+    def __init__(self, p: CoreParams):
+        p.core_format()  # checks
+        super().__init__(
+            p,
+            {
+                "d": In(stream.Signature(dre_layout(p))),
+                "clear": In(stream.Signature(clear_layout(p))),
+                "k": Out(stream.Signature(token_layout(p.dre.hcu))),
+                "s": Out(stream.Signature(score_layout(p.dre.wtu))),
+            },
+        )
+
+    @staticmethod
+    def timing(p: CoreParams) -> dict[str, str]:
+        """Formulas for the manifest."""
+        cut = max(1, p.dpe.n_w // p.dre.wtu.n_w)
+        return {
+            "latency": "1",
+            "hash_interval": "1 a word",
+            "score_interval": f"{cut} a word, the last of a row ceil((keep + 1) / {p.dre.wtu.n_w})",
+        }
+
+    def elaborate(self, platform):
+        m = Module()
+        d = self.d.payload
+        k_free = Signal()
+        k_takes = Signal()
+        k_clears = Signal()
+        s_free = Signal()
+        s_takes = Signal()
+        s_loads = Signal()
+        is_hash = Signal()
+        m.d.comb += [
+            is_hash.eq(d.target == StoreTo.HASH),
+            k_free.eq(~self.k.valid | self.k.ready),
+            s_free.eq(~self.s.valid | self.s.ready),
+            self.d.ready.eq(Mux(is_hash, k_takes, s_takes)),
+        ]
+        self._tokens(m, self.d.valid & is_hash, k_free, k_takes, k_clears)
+        self._scores(m, self.d.valid & ~is_hash, s_free, s_takes, s_loads)
+        self._count(
+            m,
+            tokens=self.d.valid & is_hash & k_takes & d.row_last,
+            clears=k_clears,
+            rows=s_loads & s_takes & d.row_last,
+            words=self.s.valid & self.s.ready,
+        )
+        return m
+
+    def _tokens(self, m: Module, there, free, takes, clears) -> None:
+        p, d, k = self.p, self.d.payload, self.k.payload
+        lanes, n_hp = p.dpe.n_w, p.dre.hcu.n_hp
+        words = -(-n_hp // lanes)
+        index = Signal(range(words + 1))  # word of the row; `words`: behind what counts
+        valid = Signal()
+        m.d.comb += [
+            clears.eq(self.clear.valid & (index == 0) & free),
+            self.clear.ready.eq((index == 0) & free),
+            takes.eq(free & ~clears),
+            self.k.valid.eq(valid),
+        ]
+        with m.If(free):
+            m.d.sync += valid.eq(clears | (there & d.row_last))
+        with m.If(clears):
+            m.d.sync += [k.op.eq(CLEAR), k.ctx.eq(self.clear.payload.ctx), k.last.eq(1)]
+        with m.Elif(there & free):
+            m.d.sync += [
+                k.op.eq(JOIN),
+                k.ctx.eq(d.ctx),
+                k.token.eq(d.number),
+                k.last.eq(d.last),
+                index.eq(Mux(d.row_last, 0, Mux(index == words, index, index + 1))),
+            ]
+            with m.Switch(index):
+                for j in range(words):
+                    with m.Case(j):
+                        m.d.sync += k.hash[j * lanes : (j + 1) * lanes].eq(d.data)
+
+    def _scores(self, m: Module, there, free, takes, loads) -> None:
+        p, d, s = self.p, self.d.payload, self.s.payload
+        lanes, n_w, bits = p.dpe.n_w, p.dre.wtu.n_w, p.dre.wtu.score.bits
+        codes = [d.data.word_select(i, 16)[:bits] for i in range(lanes)]
+        parts, joined = max(1, lanes // n_w), max(1, n_w // lanes)
+        at = Signal(range(max(2, parts, joined)))  # part of the word, or word of those that are joined
+        valid = Signal()
+        m.d.comb += [self.s.valid.eq(valid), loads.eq(there & free)]
+        with m.If(loads):
+            m.d.sync += [s.row.ctx.eq(d.ctx), s.set_last.eq(d.last)]
+        if parts > 1:
+            final = Signal()
+            end = d.keep[n_w.bit_length() - 1 :]  # part of the last number in use
+            m.d.comb += [final.eq(at == Mux(d.row_last, end, parts - 1)), takes.eq(free & final)]
+            with m.If(free):
+                m.d.sync += valid.eq(there)
+            with m.If(loads):
+                m.d.sync += [at.eq(Mux(final, 0, at + 1)), s.row.keep.eq(d.keep), s.row.last.eq(final & d.row_last)]
+                with m.Switch(at):
+                    for part in range(parts):
+                        with m.Case(part):
+                            m.d.sync += [s.row.scores[i].eq(codes[part * n_w + i]) for i in range(n_w)]
+        else:
+            whole = Signal()
+            m.d.comb += [whole.eq(d.row_last | (at == joined - 1)), takes.eq(free)]
+            with m.If(free):
+                m.d.sync += valid.eq(there & whole)
+            with m.If(loads):
+                m.d.sync += [
+                    at.eq(Mux(whole, 0, at + 1)),
+                    s.row.keep.eq(at * lanes + d.keep),
+                    s.row.last.eq(d.row_last),
+                ]
+                with m.Switch(at):
+                    for part in range(joined):
+                        with m.Case(part):
+                            m.d.sync += [s.row.scores[part * lanes + i].eq(codes[i]) for i in range(lanes)]

@@ -1,0 +1,651 @@
+"""KV cache management unit."""
+
+from amaranth import Module, Mux, Signal, Value, ValueLike
+from amaranth.lib import data, stream
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import In, Out
+
+from hdl.memory import SinglePortRam, collect_errors
+from hdl.params import KvmuParams, bits_for
+from hdl.queues import RANGES
+from hdl.retrieval import hcu
+from hdl.retrieval.cluster_set import cluster_layout
+from hdl.unit import Unit
+
+# The DRE hands an op of the HCU on as it is.
+APPEND, CLEAR = hcu.JOIN, hcu.CLEAR
+
+
+def append_layout(p: KvmuParams) -> data.StructLayout:
+    """An entry to place: op (APPEND, or CLEAR the map of ctx), ctx, the cluster it joins, token number."""
+    return data.StructLayout({"op": 1, "ctx": bits_for(p.n_ctx), "cluster": p.cluster_bits, "token": p.token_bits})
+
+
+def placed_layout(p: KvmuParams) -> data.StructLayout:
+    """Reply to an APPEND: its token; full (refused, both addresses 0); where to write the entry now and its home."""
+    return data.StructLayout({"token": p.token_bits, "full": 1, "device": p.addr_bits, "home": p.addr_bits})
+
+
+def move_layout(p: KvmuParams) -> data.StructLayout:
+    """An offload: `bytes` (always entry_bytes) from device address `src` to home address `dst`."""
+    return data.StructLayout({"src": p.addr_bits, "dst": p.addr_bits, "bytes": bits_for(p.entry_bytes + 1)})
+
+
+def burst_layout(p: KvmuParams) -> data.StructLayout:
+    """A fetch: `bytes` from home address `addr` for ctx; last of its set; empty (the set needs nothing, bytes 0)."""
+    longest = min(p.boundary, p.blocks * p.block_bytes)
+    return data.StructLayout(
+        {"addr": p.addr_bits, "bytes": bits_for(longest + 1), "ctx": bits_for(p.n_ctx), "last": 1, "empty": 1}
+    )
+
+
+class Kvmu(Unit):
+    """Places entries of the KV cache cluster by cluster, offloads the oldest, and fetches cluster sets in bursts.
+
+    An entry gets its home at once: the next slot of its cluster's last block, or of a new block. It is written into
+    the ring of its context in device memory and moves home when `recent` newer entries came. A fetch covers the
+    slots at home of each cluster of a set; `golden.retrieval.kvmap` defines every address.
+
+    State: a row per cluster (first, offload and last block, slots used in the latter two), a pointer per block to the
+    next of its cluster or of the free list, the cluster of each ring slot, a word per context. Memories need no
+    initial content: blocks never used are counted, rows at or above a context's level are empty.
+
+    Order. Beats of `a` and `f` take effect in the order of their acceptance; if both wait, `a` goes first. A cluster
+    is fetched as it was when its beat of `f` was taken. An APPEND is accepted between any two blocks of a fetch, so
+    it never waits for `b`; a CLEAR waits until the cluster being fetched is done. The move of an APPEND is taken on
+    `x` before its reply is offered on `w`, for the reply allows writing to the slot that the move reads; and it is
+    taken before a later beat of `f` is. Bursts already taken from `f` are not recalled by a CLEAR.
+
+    Parameters
+    ----------
+    p : KvmuParams
+
+    Members
+    -------
+    a : In(stream of `append_layout`) : APPEND and CLEAR; ctx < n_ctx, cluster < clusters
+    w : Out(stream of `placed_layout`) : one reply per APPEND, in order
+    x : Out(stream of `move_layout`) : offloads, in order
+    f : In(stream of `cluster_layout`) : cluster sets, clusters ascending, the final beat of a set has `last`;
+        a beat with `empty` names no cluster
+    b : Out(stream of `burst_layout`) : bursts of each set in the order of its clusters, exactly one with `last`
+    device_base, home_base : In(addr_bits) : byte addresses of the rings and of the blocks, stable while the unit
+        works; base plus size stays within addr_bits
+    perf : Out(struct of 32-bit counters modulo 2^32) : appends (placed), full (refused), offloads, fetched (entries),
+        bursts
+
+    Latency: APPEND to `w` 2 cycles, 5 with an offload (its move after 4), one more if the offload starts another
+    block; plus the clusters skipped if it opens one above the level. `f` to `b` 4 cycles.
+    Throughput: an APPEND every 2, with an offload every 4 cycles (5 if it starts another block); CLEAR 2 + level
+    cycles; a fetch max(1, blocks) cycles a cluster, and no more than one burst a cycle.
+    Raises: `ParamError` from `KvmuParams`.
+    Source: V-Rex section V-C, Fig. 12.
+    """
+
+    COUNTERS = ("appends", "full", "offloads", "fetched", "bursts")
+
+    def __init__(self, p: KvmuParams):
+        super().__init__(
+            p,
+            {
+                "a": In(stream.Signature(append_layout(p))),
+                "w": Out(stream.Signature(placed_layout(p))),
+                "x": Out(stream.Signature(move_layout(p))),
+                "f": In(stream.Signature(cluster_layout(p))),
+                "b": Out(stream.Signature(burst_layout(p))),
+                "device_base": In(p.addr_bits),
+                "home_base": In(p.addr_bits),
+            },
+            p.protect,
+        )
+
+    @staticmethod
+    def timing(p: KvmuParams) -> dict[str, str]:
+        """Formulas for the manifest."""
+        return {
+            "append_latency": "2 + skipped + (3 + next_block if offloads else 0)",
+            "append_interval": "2 + skipped + (2 + next_block if offloads else 0)",
+            "clear_interval": "2 + level",
+            "fetch_latency": "4",
+            "fetch_interval": "max(1, blocks) a cluster, at least 1 a burst",
+        }
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        memories = _Memories(m, p)
+        collect_errors(m, self, [memories.table, memories.chain, memories.ring, memories.state])
+        items = m.submodules.items = SyncFIFO(width=_item_layout(p).size, depth=RANGES)
+        beat, free, place, out = _Beat(p), _FreeList(p), _Placement(p), _Answers(p)
+        offload, walk, clear = _Offload(p), _Walk(p), _Clear(p)
+
+        self._take(m, memories, beat)
+        self._free_blocks(m, memories.chain, beat, free)
+        self._placement(m, beat, free, place)
+        self._answer(m, out)
+        m.d.comb += [offload.sent.eq(beat.row), offload.sent.off_slots.eq(beat.row.off_slots + 1)]
+        self._walk(m, memories.chain, beat, walk)
+        self._queue_items(m, items, beat, walk)
+        m.d.comb += clear.after.eq(clear.index + 1)
+        # An access to a memory belongs to a state, and so is the only one of its cycle; `take_a` and `take_f` belong to
+        # IDLE and WALK, `leave` to OFFLOAD and NEXT.
+        with m.FSM():
+            with m.State("IDLE"):
+                self._idle(m, memories.chain, beat, out, walk)
+            with m.State("PLACE"):
+                self._place(m, memories, beat, free, place, out)
+            with m.State("OLDEST"):
+                self._read_oldest(m, memories, beat, out, offload)
+            with m.State("OFFLOAD"):
+                self._offload(m, memories.chain, beat, offload)
+            with m.State("NEXT"):
+                m.d.comb += [
+                    offload.leave.eq(1),
+                    offload.sent.off.eq(memories.chain.r_data),
+                    offload.sent.off_slots.eq(1),
+                ]
+                m.next = "IDLE"
+            with m.State("WALK"):
+                self._walk_block(m, memories.chain, items, beat, out, walk)
+            with m.State("LEVEL"):
+                m.d.comb += _read(memories.table, beat.job.ctx * p.clusters)
+                m.d.sync += clear.index.eq(0)
+                with m.If(beat.level == 0):
+                    m.next = "IDLE"
+                with m.Else():
+                    m.next = "FREE"
+            with m.State("FREE"):
+                self._free_row(m, memories, beat, free, clear)
+        self._write_offloaded(m, memories.table, beat, out, offload)
+        self._read_rows(m, memories.table, beat, walk)
+        self._merge(m, items)
+        return m
+
+    def _take(self, m: Module, memories: "_Memories", beat: "_Beat") -> None:
+        """A beat of `a` or `f` is kept, and its context's word read."""
+        row, word, state = beat.row, beat.word, memories.state
+        m.d.comb += [
+            row.eq(memories.table.r_data),
+            word.eq(state.r_data),
+            beat.level.eq(Mux(beat.known, word.level, 0)),
+        ]
+        m.d.comb += [self.a.ready.eq(beat.take_a), self.f.ready.eq(beat.take_f)]
+        with m.If(beat.take_a):
+            m.d.sync += [beat.job.eq(self.a.payload), beat.known.eq(beat.live.bit_select(self.a.payload.ctx, 1))]
+            m.d.comb += _read(state, self.a.payload.ctx)
+        with m.Elif(beat.take_f):
+            m.d.sync += [beat.fetch.eq(self.f.payload), beat.known.eq(beat.live.bit_select(self.f.payload.ctx, 1))]
+            m.d.comb += _read(state, self.f.payload.ctx)
+
+    def _free_blocks(self, m: Module, chain: SinglePortRam, beat: "_Beat", free: "_FreeList") -> None:
+        """The block that the next cluster to grow gets."""
+        p = self.p
+        m.d.comb += [
+            free.unused.eq(free.fresh != p.blocks),
+            free.free_block.eq(Mux(free.renewed, chain.r_data, free.free_head)),
+            free.block.eq(Mux(free.unused, free.fresh[: p.block_bits], free.free_block)),
+        ]
+        m.d.sync += [free.renewed.eq(beat.take_a & free.renew), free.free_head.eq(free.free_block)]
+        with m.If(beat.take_a):
+            m.d.comb += [chain.en.eq(free.renew), chain.addr.eq(free.free_head)]
+            m.d.sync += free.renew.eq(0)
+
+    def _placement(self, m: Module, beat: "_Beat", free: "_FreeList", place: "_Placement") -> None:
+        """Where the entry of an APPEND goes, and its cluster's row with it."""
+        p, job, row, grown = self.p, beat.job, beat.row, place.grown
+        m.d.comb += [
+            place.lowest.eq(Mux(place.skipping, place.skip, beat.level)),
+            place.exists.eq(job.cluster < beat.level),
+            place.used.eq(Mux(place.exists, row.tail_slots, 0)),
+            place.opens.eq(place.used == 0),
+            place.grows.eq(place.opens | (place.used == p.block_slots)),
+            place.full.eq(place.grows & ~free.unused & ~free.freed),
+            grown.head.eq(Mux(place.opens, free.block, row.head)),
+            grown.off.eq(Mux(place.opens, free.block, row.off)),
+            grown.off_slots.eq(Mux(place.opens, 0, row.off_slots)),
+            grown.tail.eq(Mux(place.grows, free.block, row.tail)),
+            grown.tail_slots.eq(Mux(place.grows, 1, place.used + 1)),
+            place.pos.eq(Mux(beat.known, beat.word.pos, 0)),
+            place.wraps.eq(place.pos == p.recent - 1),
+            place.entry.eq(job.ctx * p.recent + place.pos),
+        ]
+
+    def _answer(self, m: Module, out: "_Answers") -> None:
+        """Offers the move and then the reply."""
+        p = self.p
+        m.d.comb += [
+            out.device.eq(self.device_base + out.slot * p.entry_bytes),
+            self.x.valid.eq(out.move_valid),
+            self.x.payload.src.eq(out.device),
+            self.x.payload.dst.eq(self.home_base + out.move * p.entry_bytes),
+            self.x.payload.bytes.eq(p.entry_bytes),
+            self.w.valid.eq(out.reply_valid & ~out.moves),
+            self.w.payload.token.eq(out.reply.token),
+            self.w.payload.full.eq(out.reply.full),
+            out.reply_free.eq(~out.reply_valid | (self.w.valid & self.w.ready)),
+        ]
+        with m.If(~out.reply.full):
+            m.d.comb += [
+                self.w.payload.device.eq(out.device),
+                self.w.payload.home.eq(self.home_base + out.reply.home * p.entry_bytes),
+            ]
+        with m.If(self.w.valid & self.w.ready):
+            m.d.sync += out.reply_valid.eq(0)
+        with m.If(out.move_valid & self.x.ready):
+            m.d.sync += [out.move_valid.eq(0), out.moves.eq(0), self.perf.offloads.eq(self.perf.offloads + 1)]
+
+    def _walk(self, m: Module, chain: SinglePortRam, beat: "_Beat", walk: "_Walk") -> None:
+        """The block that the walk over a cluster has come to."""
+        row, fetch, here = beat.row, beat.fetch, walk.here
+        m.d.comb += [
+            here.eq(walk.snap),
+            walk.at.eq(Mux(walk.begun, chain.r_data, here.head)),
+            walk.final.eq(here.none | (walk.at == here.off)),
+        ]
+        with m.If(walk.first):
+            m.d.comb += [
+                here.head.eq(row.head),
+                here.off.eq(row.off),
+                here.slots.eq(row.off_slots),
+                here.none.eq(
+                    fetch.empty
+                    | (fetch.cluster >= beat.level)
+                    | (row.tail_slots == 0)
+                    | ((row.head == row.off) & (row.off_slots == 0))
+                ),
+            ]
+            m.d.sync += walk.snap.eq(here)
+
+    def _queue_items(self, m: Module, items: SyncFIFO, beat: "_Beat", walk: "_Walk") -> None:
+        """The range of that block that is at home, as an item for `_merge`."""
+        item, here = walk.item, walk.here
+        m.d.comb += [
+            item.block.eq(walk.at),
+            item.slots.eq(Mux(here.none, 0, Mux(walk.final, here.slots, self.p.block_slots))),
+            item.join.eq(~walk.starts & (here.none | (walk.whole & (walk.at == walk.previous + 1)))),
+            item.last.eq(walk.final & beat.fetch.last),
+            item.ctx.eq(beat.fetch.ctx),
+            items.w_data.eq(item),
+        ]
+        with m.If(items.w_en & items.w_rdy):
+            m.d.sync += [walk.starts.eq(item.last), self.perf.fetched.eq(self.perf.fetched + item.slots)]
+            with m.If(~here.none):
+                m.d.sync += [walk.previous.eq(walk.at), walk.whole.eq(item.slots == self.p.block_slots)]
+
+    def _idle(self, m: Module, chain: SinglePortRam, beat: "_Beat", out: "_Answers", walk: "_Walk") -> None:
+        with m.If(self.a.valid & ((self.a.payload.op == APPEND) | ~walk.walking)):
+            m.d.comb += beat.take_a.eq(1)
+            with m.If(self.a.payload.op == APPEND):
+                m.next = "PLACE"
+            with m.Else():
+                m.next = "LEVEL"
+        with m.Elif(walk.walking):
+            m.d.comb += [chain.en.eq(walk.begun), chain.addr.eq(walk.before)]
+            m.next = "WALK"
+        with m.Elif(self.f.valid & ~out.move_valid):
+            m.d.comb += beat.take_f.eq(1)
+            m.next = "WALK"
+
+    def _place(
+        self,
+        m: Module,
+        memories: "_Memories",
+        beat: "_Beat",
+        free: "_FreeList",
+        place: "_Placement",
+        out: "_Answers",
+    ) -> None:
+        """Empties a row below the cluster's own, or replies and writes the entry into all memories."""
+        p, job, table = self.p, beat.job, memories.table
+        with m.If(~place.full & (job.cluster > place.lowest)):
+            m.d.comb += [table.en.eq(1), table.write.eq(1), table.addr.eq(job.ctx * p.clusters + place.lowest)]
+            m.d.sync += [place.skipping.eq(1), place.skip.eq(place.lowest + 1)]
+        with m.Elif(out.reply_free):
+            m.d.sync += [
+                place.skipping.eq(0),
+                out.reply_valid.eq(1),
+                out.reply.token.eq(job.token),
+                out.reply.full.eq(place.full),
+                out.reply.home.eq(place.grown.tail * p.block_slots + (place.grown.tail_slots - 1)),
+                out.slot.eq(place.entry),
+            ]
+            m.next = "IDLE"
+            with m.If(place.full):
+                m.d.sync += self.perf.full.eq(self.perf.full + 1)
+            with m.Else():
+                m.d.sync += [
+                    self.perf.appends.eq(self.perf.appends + 1),
+                    beat.live.bit_select(job.ctx, 1).eq(1),
+                ]
+                self._write_placed(m, memories, beat, free, place)
+                with m.If(beat.known & beat.word.filled):
+                    m.d.sync += out.moves.eq(1)
+                    m.next = "OLDEST"
+                with m.If(place.grows & free.unused):
+                    m.d.sync += free.fresh.eq(free.fresh + 1)
+                with m.Elif(place.grows & (free.free_block == free.free_tail)):
+                    m.d.sync += free.freed.eq(0)
+                with m.Elif(place.grows):
+                    m.d.sync += free.renew.eq(1)
+
+    def _write_placed(
+        self, m: Module, memories: "_Memories", beat: "_Beat", free: "_FreeList", place: "_Placement"
+    ) -> None:
+        """The entry's row, its context's word, the chain's new end and the ring slot's cluster."""
+        p, job, chain, ring = self.p, beat.job, memories.chain, memories.ring
+        new = Signal(_state_layout(p))
+        m.d.comb += [
+            *_write(memories.table, job.ctx * p.clusters + job.cluster, place.grown),
+            new.level.eq(Mux(place.exists, beat.level, job.cluster + 1)),
+            new.pos.eq(Mux(place.wraps, 0, place.pos + 1)),
+            new.filled.eq((beat.known & beat.word.filled) | place.wraps),
+            *_write(memories.state, job.ctx, new),
+            chain.en.eq(place.grows & ~place.opens),
+            chain.write.eq(1),
+            chain.addr.eq(beat.row.tail),
+            chain.w_data.eq(free.block),
+            ring.en.eq(1),
+            ring.write.eq(~(beat.known & beat.word.filled)),  # else OLDEST writes, behind the read
+            ring.addr.eq(place.entry),
+            ring.w_data.eq(job.cluster),
+        ]
+
+    def _read_oldest(
+        self, m: Module, memories: "_Memories", beat: "_Beat", out: "_Answers", offload: "_Offload"
+    ) -> None:
+        """The cluster that was in the ring slot: its row is read, and the slot gets the new entry's."""
+        p, ring = self.p, memories.ring
+        m.d.comb += [
+            *_write(ring, out.slot, beat.job.cluster),
+            *_read(memories.table, beat.job.ctx * p.clusters + ring.r_data),
+        ]
+        m.d.sync += offload.oldest.eq(ring.r_data)
+        m.next = "OFFLOAD"
+
+    def _offload(self, m: Module, chain: SinglePortRam, beat: "_Beat", offload: "_Offload") -> None:
+        """The oldest entry leaves for the block that takes offloads, or for the one behind it if that is full."""
+        m.d.comb += chain.addr.eq(beat.row.off)
+        with m.If(beat.row.off_slots == self.p.block_slots):
+            m.d.comb += chain.en.eq(1)
+            m.next = "NEXT"
+        with m.Else():
+            m.d.comb += offload.leave.eq(1)
+            m.next = "IDLE"
+
+    def _walk_block(
+        self, m: Module, chain: SinglePortRam, items: SyncFIFO, beat: "_Beat", out: "_Answers", walk: "_Walk"
+    ) -> None:
+        """A block of the cluster being fetched goes into `items`, unless an APPEND comes between."""
+        m.d.sync += walk.first.eq(0)
+        with m.If(self.a.valid & (self.a.payload.op == APPEND)):
+            m.d.comb += beat.take_a.eq(1)
+            m.next = "PLACE"
+        with m.Else():
+            m.d.comb += items.w_en.eq(~walk.here.none | beat.fetch.last)
+            with m.If(~items.w_en | items.w_rdy):
+                with m.If(~walk.final):
+                    m.d.comb += _read(chain, walk.at)
+                    m.d.sync += [walk.before.eq(walk.at), walk.begun.eq(1)]
+                with m.Elif(self.f.valid & ~self.a.valid & ~out.move_valid):
+                    m.d.comb += beat.take_f.eq(1)
+                with m.Else():
+                    m.d.sync += walk.walking.eq(0)
+                    m.next = "IDLE"
+
+    def _free_row(self, m: Module, memories: "_Memories", beat: "_Beat", free: "_FreeList", clear: "_Clear") -> None:
+        """CLEAR: the blocks of a row become the end of the free list, and the next row is read."""
+        p, row, chain = self.p, beat.row, memories.chain
+        with m.If(row.tail_slots != 0):
+            m.d.comb += [
+                chain.en.eq(free.freed),
+                chain.write.eq(1),
+                chain.addr.eq(free.free_tail),
+                chain.w_data.eq(row.head),
+            ]
+            m.d.sync += [free.freed.eq(1), free.free_tail.eq(row.tail)]
+            with m.If(~free.freed):
+                m.d.sync += free.free_head.eq(row.head)
+        m.d.sync += clear.index.eq(clear.after)
+        with m.If(clear.after == beat.level):
+            m.d.sync += beat.live.bit_select(beat.job.ctx, 1).eq(0)
+            m.next = "IDLE"
+        with m.Else():
+            m.d.comb += _read(memories.table, beat.job.ctx * p.clusters + clear.after)
+
+    def _write_offloaded(
+        self, m: Module, table: SinglePortRam, beat: "_Beat", out: "_Answers", offload: "_Offload"
+    ) -> None:
+        """The row of the entry that leaves, and its move."""
+        p, sent = self.p, offload.sent
+        with m.If(offload.leave):
+            m.d.comb += _write(table, beat.job.ctx * p.clusters + offload.oldest, sent)
+            m.d.sync += [out.move_valid.eq(1), out.move.eq(sent.off * p.block_slots + (sent.off_slots - 1))]
+
+    def _read_rows(self, m: Module, table: SinglePortRam, beat: "_Beat", walk: "_Walk") -> None:
+        """The row of the beat that is taken."""
+        with m.If(beat.take_a):
+            at_a = self.a.payload
+            m.d.comb += _read(table, at_a.ctx * self.p.clusters + at_a.cluster)
+            m.d.comb += table.en.eq(at_a.op == APPEND)  # a CLEAR has no cluster
+        with m.Elif(beat.take_f):
+            at_f = self.f.payload
+            m.d.comb += _read(table, at_f.ctx * self.p.clusters + at_f.cluster)
+            m.d.sync += [walk.walking.eq(1), walk.first.eq(1), walk.begun.eq(0)]
+
+    def _merge(self, m: Module, items: SyncFIFO) -> None:
+        """Bursts from block ranges: adjacent ones are joined into a run, a run leaves in pieces up to the boundary.
+
+        The end of a run is kept back until it is known whether another range of its set follows.
+        """
+        p = self.p
+        head = data.View(_item_layout(p), items.r_data)
+        span = Signal(
+            data.StructLayout(
+                {
+                    "addr": p.addr_bits,
+                    "bytes": bits_for(p.block_bytes + 1),
+                    "join": 1,
+                    "last": 1,
+                    "ctx": bits_for(p.n_ctx),
+                }
+            )
+        )
+        span_valid = Signal()
+        take = Signal()  # the run takes the span
+        m.d.comb += items.r_en.eq(~span_valid | take)
+        with m.If(items.r_en):
+            m.d.sync += [
+                span_valid.eq(items.r_rdy),
+                span.addr.eq(self.home_base + head.block * p.block_bytes),
+                span.bytes.eq(head.slots * p.entry_bytes),
+                span.join.eq(head.join),
+                span.last.eq(head.last),
+                span.ctx.eq(head.ctx),
+            ]
+
+        end_bits = p.addr_bits + 1  # a run may end where the address space does
+        run = Signal(data.StructLayout({"addr": end_bits, "end": end_bits, "last": 1, "ctx": bits_for(p.n_ctx)}))
+        run_valid = Signal()
+        crosses = Signal()
+        to_boundary = Signal(bits_for(p.boundary + 1))
+        length = Signal(end_bits)
+        within = p.boundary.bit_length() - 1
+        m.d.comb += [
+            to_boundary.eq(p.boundary - (run.addr[:within] if within else 0)),
+            length.eq(run.end - run.addr),
+            crosses.eq(length > to_boundary),
+            take.eq(span_valid & (~run_valid | span.join | (~crosses & self.b.ready))),
+            self.b.valid.eq(run_valid & (crosses | run.last | (span_valid & ~span.join))),
+            self.b.payload.addr.eq(run.addr),
+            self.b.payload.bytes.eq(Mux(crosses, to_boundary, length)),
+            self.b.payload.ctx.eq(run.ctx),
+            self.b.payload.last.eq(run.last & ~crosses),
+            self.b.payload.empty.eq(length == 0),
+        ]
+        end = Signal(end_bits)
+        m.d.comb += end.eq(span.addr + span.bytes)
+        with m.If(self.b.valid & self.b.ready):
+            m.d.sync += self.perf.bursts.eq(self.perf.bursts + ~self.b.payload.empty)
+            with m.If(crosses):
+                m.d.sync += run.addr.eq(run.addr + to_boundary)
+            with m.Else():
+                m.d.sync += run_valid.eq(0)
+        with m.If(take):
+            m.d.sync += [run_valid.eq(1), run.last.eq(span.last)]
+            with m.If(~span.join):
+                m.d.sync += [run.addr.eq(span.addr), run.end.eq(end), run.ctx.eq(span.ctx)]
+            with m.Elif(span.bytes != 0):
+                m.d.sync += run.end.eq(end)
+
+
+class _Memories:
+    """What the unit knows of clusters, blocks, ring slots and contexts."""
+
+    def __init__(self, m: Module, p: KvmuParams):
+        m.submodules.table = self.table = SinglePortRam(_row_layout(p).size, p.n_ctx * p.clusters, protect=p.protect)
+        m.submodules.chain = self.chain = SinglePortRam(p.block_bits, p.blocks, protect=p.protect)
+        m.submodules.ring = self.ring = SinglePortRam(p.cluster_bits, p.n_ctx * p.recent, protect=p.protect)
+        m.submodules.state = self.state = SinglePortRam(_state_layout(p).size, p.n_ctx, protect=p.protect)
+
+
+class _Beat:
+    """The beat taken last, and what was read for it."""
+
+    def __init__(self, p: KvmuParams):
+        self.live = Signal(p.n_ctx)  # contexts that hold something: the others have no valid word in `state`
+        self.known = Signal()  # that of the beat is live
+        self.row = Signal(_row_layout(p))  # of the beat's cluster
+        self.word = Signal(_state_layout(p))  # of its context
+        self.level = Signal.like(self.word.level, name="level")  # clusters of its context
+        self.job = Signal(append_layout(p))  # the beat of `a` being worked on
+        self.fetch = Signal(cluster_layout(p))  # the beat of `f` being worked on
+        self.take_a = Signal()
+        self.take_f = Signal()
+
+
+class _FreeList:
+    """Blocks never used, then a chain of freed ones.
+
+    A head that was given is followed by the next block when a beat of `a` is taken, which leaves the chain's port free.
+    """
+
+    def __init__(self, p: KvmuParams):
+        self.fresh = Signal(bits_for(p.blocks + 1))  # the first of the blocks never used
+        self.unused = Signal()  # there is one
+        self.freed = Signal()  # the chain holds a block
+        self.free_head = Signal(p.block_bits)
+        self.free_tail = Signal(p.block_bits)
+        self.renew = Signal()  # `free_head` was given
+        self.renewed = Signal()  # its follower has just been read
+        self.free_block = Signal(p.block_bits)  # the chain's head
+        self.block = Signal(p.block_bits)  # what is given next
+
+
+class _Placement:
+    """An APPEND: where the entry goes."""
+
+    def __init__(self, p: KvmuParams):
+        layout = _state_layout(p)
+        self.skipping = Signal()  # rows below the cluster's are being emptied
+        self.skip = Signal(p.cluster_bits)  # the next of them
+        self.lowest = Signal(layout["level"].width)  # empty cluster rows are written below this
+        self.exists = Signal()  # the cluster has a row
+        self.opens = Signal()  # the entry is its first
+        self.grows = Signal()  # it needs another block
+        self.full = Signal()  # and there is none
+        self.used = Signal(bits_for(p.block_slots + 1))  # slots of its last block
+        self.grown = Signal(_row_layout(p))  # its row with the entry
+        self.pos = Signal(layout["pos"].width)  # ring slot of the entry in its context
+        self.wraps = Signal()  # it is the last of the ring
+        self.entry = Signal(bits_for(p.n_ctx * p.recent))  # the slot in all rings
+
+
+class _Answers:
+    """Reply and move; both name the same ring slot, the move goes first."""
+
+    def __init__(self, p: KvmuParams):
+        slot_bits = bits_for(p.blocks * p.block_slots)
+        self.reply = Signal(data.StructLayout({"token": p.token_bits, "full": 1, "home": slot_bits}))
+        self.reply_valid = Signal()
+        self.moves = Signal()  # the move of the reply has not been taken
+        self.slot = Signal(bits_for(p.n_ctx * p.recent))  # in all rings
+        self.move = Signal(slot_bits)  # where the entry moves to
+        self.move_valid = Signal()
+        self.reply_free = Signal()
+        self.device = Signal(p.addr_bits)  # address of `slot`
+
+
+class _Offload:
+    """The entry that was in the ring slot of the one placed."""
+
+    def __init__(self, p: KvmuParams):
+        self.oldest = Signal(p.cluster_bits)  # its cluster
+        self.sent = Signal(_row_layout(p))  # that one's row once it is at home
+        self.leave = Signal()  # it goes
+
+
+class _Walk:
+    """A fetch: blocks of one cluster, as its row was when the beat was taken."""
+
+    def __init__(self, p: KvmuParams):
+        slots_bits = bits_for(p.block_slots + 1)
+        self.walking = Signal()  # a beat of `f` is not finished
+        self.first = Signal()  # its row has just been read
+        self.begun = Signal()  # a block of it went into `items`
+        self.snap = Signal(  # what counts of the row: blocks, slots of the last one, nothing at home
+            data.StructLayout({"head": p.block_bits, "off": p.block_bits, "slots": slots_bits, "none": 1})
+        )
+        self.here = Signal.like(self.snap, name="here")  # the same in the row's first cycle, too
+        self.at = Signal(p.block_bits)  # the block
+        self.before = Signal(p.block_bits)  # the one before, whose follower an APPEND made be read again
+        self.final = Signal()  # it is the cluster's last
+        self.item = Signal(_item_layout(p))
+        self.starts = Signal(init=1)  # the next item is the first of its set
+        self.whole = Signal()  # the previous item was a whole block
+        self.previous = Signal(p.block_bits)
+
+
+class _Clear:
+    """A CLEAR: the row whose blocks are freed, and how many that makes."""
+
+    def __init__(self, p: KvmuParams):
+        self.index = Signal(bits_for(p.clusters))
+        self.after = Signal(_state_layout(p)["level"].width)
+
+
+def _row_layout(p: KvmuParams) -> data.StructLayout:
+    """What `table` holds of a cluster."""
+    slots_bits = bits_for(p.block_slots + 1)
+    return data.StructLayout(
+        {
+            "head": p.block_bits,
+            "off": p.block_bits,  # block that takes the next offload, or the full one before it
+            "tail": p.block_bits,
+            "off_slots": slots_bits,  # slots of `off` that are at home
+            "tail_slots": slots_bits,  # slots of `tail` that are taken; 0: no entry yet
+        }
+    )
+
+
+def _state_layout(p: KvmuParams) -> data.StructLayout:
+    """What `state` holds of a context; pos: ring slot of the next entry."""
+    return data.StructLayout({"level": bits_for(p.clusters + 1), "pos": bits_for(p.recent), "filled": 1})
+
+
+def _item_layout(p: KvmuParams) -> data.StructLayout:
+    """A range of the first `slots` of a block (0: none); whether it continues the previous one of its set."""
+    return data.StructLayout(
+        {
+            "block": p.block_bits,
+            "slots": bits_for(p.block_slots + 1),
+            "join": 1,
+            "last": 1,
+            "ctx": bits_for(p.n_ctx),
+        }
+    )
+
+
+def _read(ram: SinglePortRam, addr: Value) -> list:
+    return [ram.en.eq(1), ram.addr.eq(addr)]
+
+
+def _write(ram: SinglePortRam, addr: Value, word: ValueLike) -> list:
+    return [ram.en.eq(1), ram.write.eq(1), ram.addr.eq(addr), ram.w_data.eq(word)]

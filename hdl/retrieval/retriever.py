@@ -1,0 +1,315 @@
+"""Retriever: what the DRE gives, to registers and as copies in memory."""
+
+from amaranth import Array, Module, Mux, Signal, Value
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from golden.program.isa import ADDR_BITS, Retrieve
+from hdl.execution.instruction_layouts import done_layout, retrieve_layout
+from hdl.execution.sequencer import set_layout
+from hdl.memory import collect_errors
+from hdl.params import CoreParams, bits_for
+from hdl.retrieval.copier import Copier, bus_signature
+from hdl.retrieval.feeder import clear_layout
+from hdl.retrieval.hcu import CLEAR, JOIN, joined_layout
+from hdl.retrieval.kvmu import burst_layout, move_layout, placed_layout
+from hdl.unit import Unit
+
+
+def fault_layout() -> data.StructLayout:
+    """Pulses: an error response; an instruction that is out of range; an entry for which the KVMU has no block."""
+    return data.StructLayout({"bus": 1, "range": 1, "full": 1})
+
+
+class Retriever(Unit):
+    """Executes RETRIEVEs, one at a time: hands on the DRE's clusters, copies entries between device and home.
+
+    CLUSTER takes the next token's cluster and says how many its context has. PLACE copies as many entries to where the
+    KVMU's replies say, and before each what the KVMU moves home to make room for it. FETCH copies a set's bursts one
+    behind the other. CLEAR asks for the context to be forgotten and waits until the HCU has. COUNT says how many
+    clusters a context has. Copies overlap (`hdl.retrieval.copier.Copier`). A move reads its slot of the ring before
+    the slot's next entry is written, and after its last one was: before the first move behind `recent` entries, all
+    responses are waited for.
+
+    Faults: an error response; an address that is no multiple of 2 * lanes bytes (PLACE, FETCH), a context that the DRE
+    has not (CLEAR, COUNT), an unknown action; a reply that is `full`, a set of more entries than FETCH has rows.
+    Nothing more is begun after one. While `stop` is high no burst is begun, the rest of one begun goes out with strb 0,
+    beats on their way and responses are taken and dropped; once `busy` is low, a reset is safe for the bus.
+
+    Parameters
+    ----------
+    p : CoreParams
+
+    Members
+    -------
+    c : In(stream of `hdl.execution.instruction_layouts.retrieve_layout`) : instructions; `skip`: done at once
+    t : In(stream of `hdl.retrieval.hcu.joined_layout`) : the HCU's news; a CLEAR ends an instruction CLEAR, else it is
+        dropped
+    w, x, b : In(streams of `hdl.retrieval.kvmu.placed_layout`, `move_layout`, `burst_layout`) : the KVMU's replies,
+        each behind its move; bases and lengths are multiples of 2 * lanes bytes
+    clear : Out(stream of `hdl.retrieval.feeder.clear_layout`) : contexts to forget
+    set : Out(`hdl.execution.sequencer.set_layout`) : pulses: registers, never R0; the last is with `done`
+    bus : Out(`hdl.retrieval.copier.bus_signature`) : AXI4
+    done : Out(`hdl.execution.instruction_layouts.done_layout`) : in the cycle after the instruction if it has `skip`
+    fault : Out(`fault_layout`) : one pulse until a reset
+    stop : In(1) : begin nothing, end what was begun
+    busy : Out(1) : a burst is under way
+    perf : Out(struct of 32-bit counters) : instructions (done), moves, entries, fetches (bursts of the KVMU), reads,
+        writes (bursts on the bus), beats (written), waits (cycles in which a read waits for room)
+
+    Latency: news, a move, a reply or a burst can be taken in the cycle after the instruction; CLUSTER is done 2 cycles
+        after its news, COUNT 1 after the instruction. Copies as in `Copier`, then 2 cycles from the last response to
+        `done`, 3 for FETCH. Exact in `sim.units.retriever_time.RetrieverTime`.
+    Throughput: CLUSTER 4 cycles, COUNT 2; a copied beat a cycle, across copies.
+    Raises: `ParamError` where the DRE and the LXE do not fit together.
+    Source: `golden.program.isa.Retrieve`; V-Rex section V-C, Fig. 12.
+    """
+
+    COUNTERS = ("instructions", "moves", "entries", "fetches", *Copier.counters())
+
+    def __init__(self, p: CoreParams):
+        p.core_format()  # checks
+        k = p.dre.kvmu
+        super().__init__(
+            p,
+            {
+                "c": In(stream.Signature(retrieve_layout())),
+                "t": In(stream.Signature(joined_layout(p.dre.hcu))),
+                "w": In(stream.Signature(placed_layout(k))),
+                "x": In(stream.Signature(move_layout(k))),
+                "b": In(stream.Signature(burst_layout(k))),
+                "clear": Out(stream.Signature(clear_layout(p))),
+                "set": Out(set_layout()),
+                "bus": Out(bus_signature(p)),
+                "done": Out(done_layout()),
+                "fault": Out(fault_layout()),
+                "stop": In(1),
+                "busy": Out(1),
+            },
+            p.lxe.protect,
+        )
+
+    @staticmethod
+    def timing(p: CoreParams) -> dict[str, str]:
+        """Formulas for the manifest."""
+        return {
+            "cluster_interval": "4",
+            "read_latency": "2 from a move, reply or burst to its first burst on the bus",
+            "write_latency": "2 from a burst's last beat read to its first written",
+            "interval": f"{p.dre.kvmu.entry_bytes // p.lxe.bus_bytes} cycles an entry",
+        }
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        m.submodules.copier = copier = Copier(p)
+        wiring.connect(m, copier.bus, wiring.flipped(self.bus))
+        collect_errors(m, self, [copier])
+        work, to = _Work(p), _Registers(p)
+        m.d.sync += work.failed.eq(work.failed | self.fault.as_value().any())
+        self._copies(m, copier, work)
+        self._levels(m, to)
+        with m.FSM():
+            with m.State("IDLE"):
+                self._begin(m, work, to)
+            with m.State("CLUSTER"):
+                self._take_cluster(m, work, to)
+            with m.State("SET"):
+                self._set(m, work, work.work.to, to.value)
+                with m.If(work.works):
+                    m.next = "LEVEL"
+            with m.State("LEVEL"):
+                self._set(m, work, work.work.level, to.count)
+                m.d.comb += self.done.valid.eq(work.works)
+                with m.If(work.works):
+                    m.next = "IDLE"
+            with m.State("PLACE"):
+                self._place(m, copier, work)
+            with m.State("FETCH"):
+                self._fetch(m, copier, work)
+            with m.State("END"):
+                with m.If(work.works & copier.ended):
+                    m.d.sync += [to.value.eq(work.entries), to.count.eq(work.entries << work.work.shift)]
+                    m.next = "SET"
+                    with m.If(work.work.action == Retrieve.PLACE):
+                        m.next = "DONE"
+            with m.State("CLEAR"):
+                m.d.comb += [self.clear.valid.eq(1), self.clear.payload.ctx.eq(work.work.ctx)]
+                with m.If(self.clear.ready):
+                    m.next = "CLEARED"
+            with m.State("CLEARED"):
+                m.d.comb += [
+                    self.t.ready.eq(work.works & (self.t.payload.op == CLEAR)),
+                    self.done.valid.eq(self.t.ready & self.t.valid),
+                ]
+                with m.If(self.done.valid):
+                    m.next = "IDLE"
+            with m.State("DONE"):
+                m.d.comb += self.done.valid.eq(work.works)
+                with m.If(work.works):
+                    m.next = "IDLE"
+            with m.State("BAD"):
+                m.d.comb += self.fault.range.eq(work.works)
+        self._count_events(m, copier, work)
+        return m
+
+    def _copies(self, m: Module, copier: Copier, work: "_Work") -> None:
+        """Entries are counted as their beats come; the copier goes until a fault or `stop`."""
+        p = self.p
+        entry_beats = p.dre.kvmu.entry_bytes // p.lxe.bus_bytes
+        with m.If(copier.read):
+            m.d.sync += work.beat.eq(work.beat + 1)
+            with m.If(work.beat == entry_beats - 1):
+                m.d.sync += [work.beat.eq(0), work.entries.eq(work.entries + 1)]
+        m.d.comb += [
+            work.works.eq(~work.failed & ~self.stop),
+            copier.go.eq(work.works),
+            copier.stop.eq(self.stop),
+            copier.i.payload.words.eq((work.length >> self._shift) - 1),
+            self.fault.bus.eq(copier.bus_error),
+            self.busy.eq(copier.busy),
+            self.done.signal.eq(work.work.signal),
+        ]
+
+    @property
+    def _shift(self) -> int:
+        """Of bytes to words."""
+        return (2 * self.p.dpe.n_w).bit_length() - 1
+
+    def _levels(self, m: Module, to: "_Registers") -> None:
+        """Clusters of a context, counted as the HCU's news come."""
+        t = self.t.payload
+        m.d.comb += to.level.eq(Mux(t.op == CLEAR, 0, Mux(t.is_new, t.cluster + 1, to.levels[t.ctx])))
+        with m.If(self.t.valid & self.t.ready):
+            m.d.sync += to.levels[t.ctx].eq(to.level)
+
+    def _begin(self, m: Module, work: "_Work", to: "_Registers") -> None:
+        """Takes an instruction; what is out of range is BAD."""
+        c, k = self.c.payload, self.p.dre.kvmu
+        takes = Signal()
+        m.d.comb += [self.c.ready.eq(work.works), takes.eq(work.works & self.c.valid)]
+        with m.If(takes):
+            m.d.sync += [
+                work.work.eq(c),
+                work.at.eq(c.addr),
+                work.rows.eq(c.rows),
+                work.since.eq(0),
+                work.beat.eq(0),
+                work.entries.eq(0),
+            ]
+            m.d.sync += work.room.eq((c.rows + 1) * k.entry_bytes)
+            with m.Switch(c.action):
+                for action in Retrieve:
+                    with m.Case(action):
+                        m.next = "LEVEL" if action == Retrieve.COUNT else action.name
+                with m.Default():
+                    m.next = "BAD"
+            m.d.sync += to.count.eq(to.levels[c.ctx])  # for COUNT
+            addresses = (c.action == Retrieve.PLACE) | (c.action == Retrieve.FETCH)
+            with m.If(addresses & c.addr[: self._shift].any()):
+                m.next = "BAD"
+            contexts = (c.action == Retrieve.CLEAR) | (c.action == Retrieve.COUNT)
+            with m.If(contexts & (c.ctx >= k.n_ctx)):
+                m.next = "BAD"
+            with m.If(c.skip):
+                m.next = "DONE"
+
+    def _take_cluster(self, m: Module, work: "_Work", to: "_Registers") -> None:
+        t = self.t.payload
+        m.d.comb += self.t.ready.eq(work.works)
+        with m.If(self.t.valid & self.t.ready & (t.op == JOIN)):
+            m.d.sync += [to.value.eq(work.work.addr + (t.cluster << work.work.shift)), to.count.eq(to.level)]
+            m.next = "SET"
+
+    def _set(self, m: Module, work: "_Work", register: Value, value: Signal) -> None:
+        """A register is set, unless it is R0."""
+        m.d.comb += [self.set.valid.eq(work.works & register.any()), self.set.to.eq(register), self.set.data.eq(value)]
+
+    def _place(self, m: Module, copier: Copier, work: "_Work") -> None:
+        """An entry to its place, and before it what moves home."""
+        k, copies, copy, works, placed = self.p.dre.kvmu, copier.i, copier.i.payload, work.works, work.placed
+        with m.If(works & self.x.valid & (work.since != k.recent)):
+            m.d.comb += [
+                copies.valid.eq(1),
+                copy.src.eq(self.x.payload.src),
+                copy.dst.eq(self.x.payload.dst),
+                self.x.ready.eq(copies.ready),
+                work.moves.eq(copies.ready),
+            ]
+        with m.Elif(works & self.x.valid & copier.ended):
+            m.d.sync += work.since.eq(0)
+        with m.Elif(works & ~self.x.valid & self.w.valid):
+            m.d.comb += [
+                self.fault.full.eq(self.w.payload.full),
+                copies.valid.eq(~self.w.payload.full),
+                copy.src.eq(work.at),
+                copy.dst.eq(self.w.payload.device),
+                self.w.ready.eq(copies.ready & ~self.w.payload.full),
+                placed.eq(self.w.ready),
+            ]
+        with m.If(placed):
+            m.d.sync += [work.at.eq(work.at + k.entry_bytes), work.rows.eq(work.rows - 1)]
+            with m.If(work.since != k.recent):
+                m.d.sync += work.since.eq(work.since + 1)
+            with m.If(work.rows == 0):
+                m.next = "END"
+
+    def _fetch(self, m: Module, copier: Copier, work: "_Work") -> None:
+        """A burst of the set to where the one before it ended."""
+        b, copies, works, at, room = self.b.payload, copier.i, work.works, work.at, work.room
+        fits = Signal()
+        m.d.comb += [
+            fits.eq(b.bytes <= room),
+            self.fault.full.eq(works & self.b.valid & ~b.empty & ~fits),
+            copies.valid.eq(works & self.b.valid & ~b.empty & fits),
+            copies.payload.src.eq(b.addr),
+            copies.payload.dst.eq(at),
+            work.length.eq(b.bytes),
+            self.b.ready.eq(works & ((copies.ready & fits) | b.empty)),
+            work.fetched.eq(copies.valid & copies.ready),
+        ]
+        with m.If(work.fetched):
+            m.d.sync += [at.eq(at + b.bytes), room.eq(room - b.bytes)]
+        with m.If(self.b.valid & self.b.ready & b.last):
+            m.next = "END"
+
+    def _count_events(self, m: Module, copier: Copier, work: "_Work") -> None:
+        self._count(
+            m,
+            instructions=self.done.valid,
+            moves=work.moves,
+            entries=work.placed,
+            fetches=work.fetched,
+        )
+        for name in copier.counters():
+            m.d.comb += self.perf[name].eq(copier.perf[name])
+
+
+class _Work:
+    """The instruction in hand."""
+
+    def __init__(self, p: CoreParams):
+        k, c = p.dre.kvmu, retrieve_layout()
+        self.work = Signal(c)
+        self.works = Signal()  # no fault, no `stop`
+        self.failed = Signal()
+        self.length = Signal(bits_for(max(k.entry_bytes, k.boundary) + 1), init=k.entry_bytes)  # bytes of a copy
+        self.at = Signal(ADDR_BITS)  # the entry to copy from, or where to
+        self.rows = Signal(c["rows"].width)  # after this one
+        self.since = Signal(bits_for(k.recent + 1))  # entries copied since all responses were there
+        self.beat = Signal(range(max(2, k.entry_bytes // p.lxe.bus_bytes)))
+        self.entries = Signal(bits_for(k.blocks * k.block_slots + 1))  # fetched
+        self.room = Signal(bits_for(k.entry_bytes << c["rows"].width) + 1)  # bytes for what is still fetched
+        self.moves = Signal()
+        self.placed = Signal()
+        self.fetched = Signal()
+
+
+class _Registers:
+    """What registers are set to: an address or a count, and a count."""
+
+    def __init__(self, p: CoreParams):
+        k = p.dre.kvmu
+        self.value = Signal(ADDR_BITS)
+        self.count = Signal(ADDR_BITS)
+        self.levels = Array(Signal(bits_for(k.clusters + 1), name=f"level{i}") for i in range(k.n_ctx))  # of contexts
+        self.level = Signal(bits_for(k.clusters + 1))  # of the context of `t`, with its news

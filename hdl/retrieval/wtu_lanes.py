@@ -1,0 +1,225 @@
+"""What the variants of the WTU share: stream layouts, ports, and the arithmetic of the lanes."""
+
+from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import In, Out
+
+from hdl.params import WtuParams, bits_for
+from hdl.unit import Unit
+
+TH_DIGIT = 8  # bits of ratio_q16 multiplied a cycle
+
+
+def count_layout(p: WtuParams) -> data.StructLayout:
+    """A write to the count memory: token count of a cluster of table ctx."""
+    return data.StructLayout({"ctx": bits_for(p.n_ctx), "cluster": p.cluster_bits, "count": p.count_bits})
+
+
+def row_layout(p: WtuParams) -> data.StructLayout:
+    """A word of a row: n_w score codes (`hdl.retrieval.wtu.Wtu` has their value) from cluster 0 on, lane 0 first.
+
+    ctx: table of counts, the same in every word of a row. keep: highest lane in use, looked at in the last word only.
+    """
+    scores = data.ArrayLayout(p.score.bits, p.n_w)
+    return data.StructLayout({"ctx": bits_for(p.n_ctx), "scores": scores, "keep": bits_for(p.n_w), "last": 1})
+
+
+def beat_layout(p: WtuParams) -> data.StructLayout:
+    """Part of a row's selection: clusters n_w * addr + lane for every set bit of mask; beats of a row are ORed.
+
+    last: one beat a row, its last. clusters, tokens: how many the row selected in all, valid with last.
+    """
+    n = bits_for(p.clusters + 1)
+    return data.StructLayout(
+        {"addr": bits_for(p.words), "mask": p.n_w, "last": 1, "clusters": n, "tokens": n + p.count_bits}
+    )
+
+
+class WtuPorts(Unit):
+    """The ports of both variants.
+
+    Parameters
+    ----------
+    p : WtuParams
+
+    Members
+    -------
+    c, i, ratio, o, perf : as in `hdl.retrieval.wtu.Wtu`
+
+    Latency: as in `hdl.retrieval.wtu.Wtu`.
+    Throughput: as in `hdl.retrieval.wtu.Wtu`.
+    Raises: `ParamError` from `WtuParams`.
+    Source: this project's own.
+    """
+
+    COUNTERS = ("rows", "words", "walked", "scanned", "zooms")
+
+    def __init__(self, p: WtuParams):
+        members = {
+            "c": In(stream.Signature(count_layout(p))),
+            "i": In(stream.Signature(row_layout(p))),
+            "ratio": In(17),
+            "o": Out(stream.Signature(beat_layout(p))),
+        }
+        super().__init__(p, members, p.protect)
+
+
+def product_bits(p: WtuParams) -> int:
+    """Bits of significand x count."""
+    return p.score.significand_bits + p.count_bits
+
+
+def multiply(m: Module, wide, narrow, name: str) -> Signal:
+    """Exact unsigned product as a named signal: two bits of `narrow` a row, from a row of three times `wide`.
+
+    One addition for the triple halves the rows: an 8 x 16 product is a sixth smaller than an array of single bits. The
+    rows are added in a tree: as large as one after the other, a sixth faster.
+    """
+    n, k = len(wide), len(narrow)
+    digits = Signal(k, name=f"{name}_digits")
+    m.d.comb += digits.eq(narrow)
+    triple = Signal(n + 2, name=f"{name}_triple")
+    m.d.comb += triple.eq(wide + (wide << 1))
+    rows = []
+    for j in range(0, k, 2):
+        low, high = digits[j], digits[j + 1] if j + 1 < k else None
+        part = Signal(n + 2, name=f"{name}_part{j}")
+        if high is None:
+            m.d.comb += part.eq(wide & low.replicate(n))
+        else:
+            one, two, three = low & ~high, high & ~low, low & high
+            choices = ((wide, one), (wide << 1, two), (triple, three))
+            gated = [Signal(n + 2, name=f"{name}_gated{j}_{i}") for i in range(3)]
+            m.d.comb += [g.eq(r & s.replicate(n + 2)) for g, (r, s) in zip(gated, choices, strict=True)]
+            m.d.comb += part.eq(gated[0] | gated[1] | gated[2])
+        rows.append(part)
+    apart = 2  # bits by which a row weighs more than the one before
+    while len(rows) > 1:
+        sums = []
+        for j in range(0, len(rows) - 1, 2):
+            below, above = rows[j], rows[j + 1]
+            upper = Signal(max(len(below) - apart, len(above)) + 1, name=f"{name}_upper{apart}_{j}")
+            m.d.comb += upper.eq(below[apart:] + above)
+            sums.append(Cat(below[:apart], upper))
+        rows, apart = sums + rows[len(rows) & ~1 :], 2 * apart
+    product = Signal(n + k, name=name)
+    m.d.comb += product.eq(rows[0])
+    return product
+
+
+def significand(p: WtuParams, code) -> Cat:
+    """Significand of a code, hidden bit included."""
+    f = p.score
+    return Cat(code[: f.man_bits], code[f.man_bits :].any()) if f.exp_bits else code
+
+
+def scale_of(p: WtuParams, exponent):
+    """What an `exponent` doubles a significand by, plus one: 1 for the subnormals too (0 where there is none)."""
+    return Cat(exponent[0] | ~exponent.any(), exponent[1:]) if p.score.exp_bits else Const(0, 1)
+
+
+def scaled(m: Module, p: WtuParams, significand, exponent, name: str) -> Signal:
+    """`significand`, or any multiple of one, times 2^(exponent - 1), as a named signal."""
+    out = Signal(len(significand) + p.score.max_shift, name=name)
+    # Shifting by one more and dropping the bit that is always zero needs no subtraction.
+    m.d.comb += out.eq((significand << scale_of(p, exponent))[1:] if p.score.exp_bits else significand)
+    return out
+
+
+def unscaled(m: Module, p: WtuParams, value, exponent, bits: int, name: str) -> Signal:
+    """floor(`value` / 2^(exponent - 1)), known to fit in `bits`, as a named signal."""
+    out = Signal(bits, name=name)
+    m.d.comb += out.eq(Cat(Const(0, 1), value) >> scale_of(p, exponent) if p.score.exp_bits else value)
+    return out
+
+
+def exponent_of(p: WtuParams, code):
+    """Exponent field of a code or of any prefix of it, lowest bit first (a constant 0 where the format has none)."""
+    return code[len(code) - p.score.exp_bits :] if p.score.exp_bits else Const(0, 1)
+
+
+def adder_level(m: Module, values: list, name: str, limit: int | None = None) -> list:
+    """Sums of neighbours as named signals, no wider than `limit` bits if the largest is known to fit."""
+    sums = []
+    for j in range(0, len(values) - 1, 2):
+        width = max(len(values[j]), len(values[j + 1])) + 1
+        s = Signal(min(width, limit or width), name=f"{name}_{j // 2}")
+        m.d.comb += s.eq(values[j] + values[j + 1])
+        sums.append(s)
+    return sums + values[len(values) & ~1 :]
+
+
+def adder_tree(m: Module, values: list, name: str, limit: int | None = None) -> Signal:
+    """Exact sum of `values` as a named signal, no wider than `limit` bits if its largest value is known to fit."""
+    level = 0
+    while len(values) > 1:
+        values, level = adder_level(m, values, f"{name}_{level}", limit), level + 1
+    total = Signal(len(values[0]), name=name)
+    m.d.comb += total.eq(values[0])
+    return total
+
+
+def max_tree(m: Module, values: list, name: str) -> Signal:
+    """Largest of `values`, unsigned, as a named signal."""
+    level = 0
+    while len(values) > 1:
+        best = []
+        for j in range(0, len(values) - 1, 2):
+            s = Signal(len(values[0]), name=f"{name}_{level}_{j // 2}")
+            m.d.comb += s.eq(Mux(values[j] < values[j + 1], values[j + 1], values[j]))
+            best.append(s)
+        values, level = best + values[len(values) & ~1 :], level + 1
+    top = Signal(len(values[0]), name=name)
+    m.d.comb += top.eq(values[0])
+    return top
+
+
+def lowest(m: Module, bits: Signal, name: str) -> Signal:
+    """`bits` with only its lowest set bit kept, as a named signal."""
+    one = Signal(len(bits), name=name)
+    m.d.comb += one.eq(bits & (~bits + 1)[: len(bits)])
+    return one
+
+
+def pick(m: Module, onehot: Signal, values: list, name: str) -> Signal:
+    """The one of `values` (equal widths) whose bit is set in `onehot`, 0 if none is: an AND-OR multiplexer."""
+    parts = [Mux(onehot[j], v, 0) for j, v in enumerate(values)]
+    out = Signal(len(values[0]), name=name)
+    while len(parts) > 1:
+        parts = [parts[j] | parts[j + 1] for j in range(0, len(parts) - 1, 2)] + parts[len(parts) & ~1 :]
+    m.d.comb += out.eq(parts[0])
+    return out
+
+
+def threshold_step(m: Module, p: WtuParams, total: Signal, ratio, step, partial: Signal) -> Signal:
+    """Th = floor(total x ratio / 2^16) in two steps, `ratio` below 2^16.
+
+    The result of `step` 0 goes into register `partial`, that of step 1 is Th. Nested floors: no bit is lost.
+    """
+    digit = Signal(TH_DIGIT, name="th_digit")
+    product = multiply(m, total, digit, "th_product")
+    th_sum = Signal(p.sum_bits + TH_DIGIT, name="th_sum")
+    out = Signal(p.sum_bits, name="th_next")
+    m.d.comb += [
+        digit.eq(Mux(step, ratio[TH_DIGIT:16], ratio[:TH_DIGIT])),
+        th_sum.eq(product + Mux(step, partial, 0)),
+        out.eq(th_sum >> TH_DIGIT),
+    ]
+    return out
+
+
+def count_port(m: Module, p: WtuParams, c, ram, read, word) -> None:
+    """Access of `ram`, words of n_w counts, n_ctx tables: write what stream `c` hands over, else `read` its `word`."""
+    cluster = c.payload.cluster
+    shift = p.n_w.bit_length() - 1
+    if p.n_w == 1 << shift:
+        written, lane = cluster >> shift, cluster[:shift]
+    else:
+        written, lane = cluster // p.n_w, cluster % p.n_w
+    writes = c.valid & c.ready
+    m.d.comb += [
+        ram.en.eq(writes | read),
+        ram.write.eq(Mux(writes, 1 << lane, 0)),
+        ram.addr.eq(Mux(writes, c.payload.ctx * p.words + written, word)),
+        ram.w_data.eq(Cat(*[c.payload.count] * p.n_w)),
+    ]

@@ -1,0 +1,59 @@
+"""`vrex verify --plan`: the verification plan, with what the last test run says of each feature."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+from rich.table import Table
+
+from scripts import console
+from tb.campaigns.plan import STAGES, Status, cases, judge, load
+
+COLOURS = {"passed": "green", "failed": "red", "no evidence": "red"}
+FINE = ("passed", "skipped", "nightly")
+
+
+def show(tests: Path, json: bool) -> None:
+    """Print the plan; exit code 1 if a feature has no evidence, failed, or was not run. Raises: `PlanError`.
+
+    What `make nightly` left beside `tests` counts as well.
+    """
+    ran = cases(tests)
+    if (nightly := tests.with_name("nightly.xml")).exists():
+        for test, verdicts in cases(nightly).items():
+            ran.setdefault(test, []).extend(verdicts)
+    found = judge(load(), ran)
+    if json:
+        console.print_json([asdict(s.feature) | {"verdict": s.verdict, "tests": s.tests} for s in found])
+    else:
+        console.out.print(lines(found))
+        console.out.print(matrix(found))
+    for s in found:
+        if s.verdict not in FINE:
+            names = ", ".join(f"test_{file}::test_{test}" for file, test in s.feature.evidence) or "nothing"
+            console.err.print(f"{s.feature.unit}, {s.feature.name}: {s.verdict} ({names})", highlight=False)
+    if any(s.verdict not in FINE for s in found):
+        raise typer.Exit(1)
+
+
+def matrix(found: list[Status]) -> Table:
+    """A row a unit: features that passed, of those of each stage, and how many test cases show them."""
+    out = Table("unit", *STAGES, "test cases", title="Features with evidence, of all")
+    for unit in dict.fromkeys(s.feature.unit for s in found):
+        own = [s for s in found if s.feature.unit == unit]
+        cells = []
+        for stage in STAGES:
+            these = [s for s in own if s.feature.stage == stage]
+            done = sum(s.verdict == "passed" for s in these)
+            cells.append(f"[{'green' if done == len(these) else 'red'}]{done}[/] / {len(these)}" if these else "-")
+        out.add_row(unit, *cells, f"{sum(s.tests for s in own):,}")
+    return out
+
+
+def lines(found: list[Status]) -> Table:
+    """A row a feature."""
+    out = Table("unit", "stage", "feature", "test cases", "verdict", title="Verification plan")
+    for s in found:
+        colour = COLOURS.get(s.verdict, "yellow")
+        out.add_row(s.feature.unit, s.feature.stage, s.feature.name, f"{s.tests:,}", f"[{colour}]{s.verdict}[/]")
+    return out

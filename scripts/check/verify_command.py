@@ -1,0 +1,104 @@
+"""`vrex verify`: a trace on the RTL in Verilator, bit by bit against golden."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from golden.function_params import check
+from golden.inputs.trace import Trace
+from hdl.emit import UNITS, emit, params_of
+from scripts import console
+from scripts.check.plan_table import show
+from tb.library.runner import ROOT, BenchError
+from tb.library.trace_check import Outcome, exercised, missing, verify_unit
+
+TESTS = Path("build/tests.xml")
+FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
+
+
+def command(
+    unit: Annotated[
+        str, typer.Argument(help=f"One of {', '.join(UNITS)}; dre runs them joined; or a generated folder.")
+    ] = "dre",
+    preset: console.Preset = "core",
+    param: console.Param = None,
+    trace: console.Trace = FIXTURE,
+    queries: console.Queries = 2,
+    th_hd: console.ThHd = None,
+    ratio: console.Ratio = 0.3,
+    idle: Annotated[float, typer.Option(help="Probability that an input idles in a cycle.")] = 0.0,
+    stall: Annotated[float, typer.Option(help="Probability that an output is stalled in a cycle.")] = 0.0,
+    seed: console.Seed = 1,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Instead: the verification plan's features, and what --tests says of each."),
+    ] = False,
+    tests: console.Tests = TESTS,
+    json: console.Json = False,
+) -> None:
+    """Run a trace on the RTL of a unit and compare with golden, beat by beat; for the DRE every address and burst."""
+    with console.one_line_errors():
+        if plan:
+            show(tests, json)
+            return
+        asked = unit
+        unit, system, generated = console.chosen(asked, preset, param)
+        preset = asked if generated else preset
+        check(unit in UNITS, "unit", unit, f"must be one of {', '.join(UNITS)}, or a folder of one")
+        check(0 <= idle < 1, "idle", idle, "must be at least 0 and below 1")
+        check(0 <= stall < 1, "stall", stall, "must be at least 0 and below 1")
+        p = system.core.dre
+        f = console.function(p, th_hd, ratio)
+        data = Trace.load(trace)
+        emitted = generated or emit(unit, params_of(unit, system))
+        try:
+            with console.err.status(f"{unit} on {trace.name}") as status:
+                how = {"queries": queries, "idle": idle, "stall": stall, "seed": seed}
+                outcomes = verify_unit(
+                    unit, data, system, emitted, f, **how, progress=lambda o: status.update(_line(o))
+                )
+        except BenchError as e:
+            console.err.print(f"[red]{unit} failed[/] {e}", highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+    never = missing(unit, p, outcomes)
+    if json:
+        tables = [asdict(o) for o in outcomes]
+        console.print_json({"unit": unit, "preset": preset, "seed": seed, "tables": tables, "missing": never})
+    else:
+        console.out.print(table(outcomes, f"{unit} ({preset}) on {trace.name}"))
+        console.out.print(events(outcomes, exercised(unit, p)))
+        for o in outcomes:
+            for difference in o.differences:
+                console.err.print(f"[red]{o.table}:[/] {difference}", highlight=False, soft_wrap=True)
+    for line in never:
+        console.err.print(f"[yellow]not exercised:[/] {line}", highlight=False, soft_wrap=True)
+    if any(o.differences for o in outcomes):
+        raise typer.Exit(1)
+
+
+def table(outcomes: list[Outcome], title: str) -> Table:
+    """One row a table of the trace."""
+    head = ("table", "context", "keys", "clusters", "rows", "bursts", "refused", "beats compared", "cycles", "result")
+    out = Table(*head, title=title)
+    for o in outcomes:
+        verdict = "[red]DIFFERS[/]" if o.differences else "[green]equal[/]"
+        numbers = (o.context, o.keys, o.clusters, o.rows, o.bursts, o.refused, o.beats, o.cycles)
+        out.add_row(o.table, *(f"{n:,}" for n in numbers), verdict)
+    return out
+
+
+def events(outcomes: list[Outcome], names: list[str]) -> Table:
+    """How often each event happened, one row an event."""
+    out = Table("exercised", "times", "in tables", title="What the run exercised")
+    for name in names:
+        own = {o.table: o.events[name] for o in outcomes if o.events.get(name)}
+        where = f"all {len(outcomes)}" if len(own) == len(outcomes) else "; ".join(own)
+        out.add_row(name, f"{sum(own.values()):,}", where if own else "[yellow]never[/]")
+    return out
+
+
+def _line(o: Outcome) -> str:
+    return f"{o.table}: {o.beats:,} beats compared, {len(o.differences)} differ"

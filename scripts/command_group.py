@@ -1,0 +1,98 @@
+"""How every `vrex` command ends that the user stops, or types wrongly: in one line."""
+
+import math
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import typer
+from pydantic import ValidationError
+from typer.core import TyperCommand, TyperGroup
+
+from golden.function_params import ParamError, check
+from scripts import console
+
+
+class Command(TyperCommand):
+    """A command that takes one design, and finite numbers only."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        designs = {name for option in self.params if "--design" in option.opts for name in option.opts}
+        given = [word for word in args if word.partition("=")[0] in designs]
+        if len(given) > 1:
+            raise ParamError(f"{' '.join(given)}: give one of them: a design file names its preset itself")
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        for option in self.params:
+            given = ctx.params.get(option.name)
+            for value in given if isinstance(given, list | tuple) else [given]:
+                finite = not isinstance(value, float) or math.isfinite(value)
+                check(finite, option.opts[0], value, "must be a finite number")
+        return super().invoke(ctx)
+
+
+class Commands(TyperGroup):
+    """All commands: whatever is wrong with what the user typed ends in one line and exit code 2."""
+
+    def make_context(self, name: str | None, args: list[str], *rest: Any, **extra: Any) -> typer.Context:
+        with _clear_errors() if args else nullcontext():  # without arguments the help is printed
+            return super().make_context(name, args, *rest, **extra)
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        with _clear_errors(), interrupts():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """As `console.one_line_errors`; so for a command line that Typer refuses, and for Ctrl-C, with exit code 130."""
+    try:
+        with console.one_line_errors():
+            yield
+    except typer.TyperException as e:
+        console.fail(_typed(e), 2)
+    except KeyboardInterrupt:
+        console.fail("interrupted", 130)
+
+
+def _typed(e: typer.TyperException) -> str:
+    """What is wrong with the command line."""
+    if not isinstance(e.__cause__, ValidationError):
+        place = e.ctx.command_path if e.ctx else "vrex"
+        return f"{e.format_message().rstrip('.')}: see `{place} --help`"
+    found, option = e.__cause__.errors()[0], e.param
+    own = found.get("ctx", {}).get("error")  # of our `folder` and `file`
+    low, high = getattr(option, "min", None), getattr(option, "max", None)
+    if own:
+        must = re.sub(r"^\S+ is not one of", "must be one of", str(own))
+    elif found["type"] not in ("greater_than_equal", "less_than_equal"):
+        must = found["msg"].replace("Input should", "must")
+    elif None not in (low, high):
+        must = f"must be {low} to {high}"
+    else:
+        must = f"must be at least {low}" if high is None else f"must be at most {high}"
+    return f"{option.opts[-1]}={found['input'] or repr('')}: {must}"
+
+
+@contextmanager
+def interrupts() -> Iterator[None]:
+    """Raise an interrupt again that lands in a destructor, where Python drops it: every Amaranth component has one."""
+    hook, alarm = sys.unraisablehook, signal.signal(signal.SIGALRM, signal.default_int_handler)
+
+    def dropped(what: Any) -> None:
+        if issubclass(what.exc_type, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+        else:
+            hook(what)
+
+    sys.unraisablehook = dropped
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, alarm)
+        sys.unraisablehook = hook

@@ -1,0 +1,137 @@
+"""`vrex bench`: area, clock, cycles and emission of every unit and preset, held against the accepted figures."""
+
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+from rich.table import Table
+
+from golden.atomic_files import write_atomically
+from golden.function_params import check
+from golden.inputs.trace import Trace
+from hdl.emit import UNITS, emit, params_of
+from hdl.params import PRESETS, CoreParams, SystemParams, preset
+from scripts import console
+from scripts.size import cycles_command, engines
+from synth import flow
+from synth.table3 import BLOCKS
+
+ROOT = Path(__file__).parents[2]
+BUDGETS = ROOT / "tb/budgets.json"
+TRACE = ROOT / "tb/fixtures/world.safetensors"  # 8 frames of a real stream, three layers of a real decoder
+SLACK = 0.01  # mapping noise: a renamed signal alone moves area and delay by some tenths of a percent
+MEASURED = (*UNITS, *BLOCKS)
+# figure -> (what it is, +1 where more is better, -1 where less is)
+FIGURES = {
+    "logic_ge": ("gate equivalents of cells and registers, embedded library", -1),
+    "memory_bits": ("bits of memories", -1),
+    "delay_tau": ("longest path, embedded library", -1),
+    "verilog_bytes": ("Verilog emitted", -1),
+    "over_bound": ("HCU: cycles over tokens x clusters x N_hp / (h x w)", -1),
+    "latency": ("WTU: cycles of a row over ceil(clusters / N_WTU-w), median", -1),
+    "interval": ("WTU: cycles between rows, over the same", -1),
+    "burst_bytes": ("KVMU: mean burst", 1),
+    "useful": ("KVMU: useful bytes over fetched bytes", 1),
+    "utilisation": ("DPE, VPE: busy share of their steps on the trace's shapes, mean", 1),
+}
+CYCLES = {
+    "hcu": {"over_bound": "hcu"},
+    "wtu": {"latency": "exact_latency", "interval": "exact_interval"},
+    "kvmu": {"burst_bytes": "burst", "useful": "useful"},
+}
+
+
+def command(
+    units: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(MEASURED)}; all without.")] = None,
+    presets: Annotated[list[str] | None, typer.Option("--preset", help="May be repeated; all without.")] = None,
+    accept: Annotated[bool, typer.Option("--accept", help="Keep what was measured as the new budgets.")] = False,
+    as_json: console.Json = False,
+) -> None:
+    """Measure every unit and preset and compare with the accepted figures; exit code 1 if one is worse or missing."""
+    with console.one_line_errors():
+        for name in presets or ():
+            preset(name)  # an unknown one is refused by name
+        for unit in units or ():
+            check(unit in MEASURED, "unit", unit, f"must be one of {', '.join(MEASURED)}")
+        todo = [(p, u) for p in presets or PRESETS for u in units or MEASURED]
+        measured: dict[str, float] = {}
+        with Progress(console=console.err, transient=True) as progress:
+            bar = progress.add_task("", total=len(todo))
+            for name, unit in todo:
+                progress.update(bar, description=f"{name} {unit}")
+                measured |= {f"{name}.{unit}.{k}": v for k, v in measure(unit, preset(name)).items()}
+                progress.advance(bar)
+        budgets = json.loads(BUDGETS.read_text()) if BUDGETS.exists() else {}
+        bad = {k: why for k, v in measured.items() if (why := verdict(k, v, budgets.get(k)))}
+        if accept:
+            whole = not (units or presets)  # then a figure that is no longer measured goes
+            kept = measured if whole else budgets | measured
+            write_atomically(BUDGETS, (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode())
+    if as_json:
+        console.print_json({k: {"now": v, "budget": budgets.get(k), "fault": bad.get(k)} for k, v in measured.items()})
+    else:
+        _print(measured, budgets, bad)
+    if bad and not accept:
+        console.err.print(f"[red]error:[/] {len(bad)} figures off their budgets; accept with `vrex bench --accept`")
+        raise typer.Exit(1)
+
+
+def verdict(key: str, now: float, budget: float | None) -> str:
+    """What is wrong with figure `key`, "preset.unit.figure"; "" if it is no worse than its budget, SLACK allowed."""
+    better = FIGURES[key.rpartition(".")[2]][1]
+    if budget is None:
+        return "has no budget"
+    worse = (budget - now) * better
+    return f"{now:,.10g} is worse than {budget:,.10g}" if worse > SLACK * abs(budget) else ""
+
+
+def measure(unit: str, system: SystemParams) -> dict[str, float]:
+    """Figures of `unit`, keys of `FIGURES`; a unit that two presets share is measured once."""
+    return dict(_hardware(unit, params_of(unit, system))) | _speed(unit, system.core)
+
+
+@functools.cache
+def _hardware(unit: str, own) -> dict[str, float]:
+    made = emit(unit, own)
+    area = flow.synthesise(made.verilog, made.top, leaves=tuple(made.manifest.get("leaves", ())))
+    return {
+        "logic_ge": round(area.total_ge, 1),
+        "memory_bits": area.memory_bits,
+        "delay_tau": round(area.timing.delay, 2),
+        "verilog_bytes": len(made.verilog),
+    }
+
+
+def _speed(unit: str, core: CoreParams) -> dict[str, float]:
+    if unit in CYCLES:
+        return {name: round(_retrieval(core)[key], 4) for name, key in CYCLES[unit].items()}
+    shares = [share for name, _, share in _engines(core) if name.startswith(f"{unit.upper()}:")]
+    return {"utilisation": round(sum(shares) / len(shares), 4)} if shares else {}
+
+
+@functools.cache
+def _retrieval(core: CoreParams) -> dict[str, float]:
+    """Geometric means of `cycles.measure` over the HC tables of the trace."""
+    f = core.dre.function()
+    found = [cycles_command.measure(table, core.dre, f) for table in cycles_command.tables(Trace.load(TRACE), f, 2)]
+    return {k: math.prod(x[k] for x in found) ** (1 / len(found)) for k in found[0]}
+
+
+@functools.cache
+def _engines(core: CoreParams) -> list[tuple[str, int, float]]:
+    return engines.utilisation(Trace.load(TRACE), core)
+
+
+def _print(measured: dict[str, float], budgets: dict[str, float], bad: dict[str, str]) -> None:
+    table = Table("figure", "now", "budget", "change", "", title="Figures against their budgets")
+    for key, now in measured.items():
+        budget = budgets.get(key)
+        change = f"{now / budget - 1:+.1%}" if budget else "-"
+        table.add_row(key, f"{now:,.10g}", "-" if budget is None else f"{budget:,.10g}", change, bad.get(key, "ok"))
+    console.out.print(table)
+    for name, (what, better) in FIGURES.items():
+        console.out.print(f"{name}: {what}; {'more' if better > 0 else 'less'} is better", highlight=False)

@@ -1,0 +1,92 @@
+"""`vrex coverage`: code, and stalls of streams, that units' own tests reach."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+from rich.table import Table
+
+from golden.atomic_files import write_atomically
+from golden.function_params import check
+from scripts import console
+from tb.campaigns.code_coverage import KINDS, Source, counts, lcov, left_out, measure, missed, without
+from tb.campaigns.subjects import SUBJECTS
+from tb.library.runner import ROOT
+
+EXCLUDED = ROOT / "tb" / "campaigns" / "coverage.toml"
+TARGETS = {"line": 0.98, "branch": 0.98, "stall": 1.0}
+
+
+def command(
+    unit: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(SUBJECTS)}; default all.")] = None,
+    out: console.Folder = Path("build/coverage"),
+    json: console.Json = False,
+) -> None:
+    """Lines, branches and toggles of a unit's Verilog that its own tests reach, as LCOV, and stalls of its streams.
+
+    Exit code 1 below 98 % of lines or branches, or if a stream's beat never waits, is never missing or never goes right
+    behind another. Left out are bits of the 32-bit event counters, and what no test can reach, each with its reason.
+    """
+    with console.one_line_errors():
+        unit = unit or list(SUBJECTS)
+        for name in unit:
+            check(name in SUBJECTS, "unit", name, f"must be one of {', '.join(SUBJECTS)}")
+        listed = tomllib.loads(EXCLUDED.read_text())
+        rows, wrong = [], []
+        with Progress(console=console.err, transient=True, disable=json or not console.err.is_terminal) as bar:
+            task = bar.add_task("tests", total=len(unit))
+            for name in unit:
+                subject = SUBJECTS[name]
+                try:
+                    every = measure(subject)
+                except AssertionError as e:  # of a bench, or of a comparison
+                    console.fail(f"{name}: its tests fail: {e}", 1)
+                verilog = subject.emitted().verilog
+                source = Source(verilog)
+                excluded, bad = left_out(every, verilog, listed.get(name, {}))
+                points = without(every, excluded)
+                write_atomically(out / f"{name}.info", lcov(name, points))
+                left = [
+                    f"{p.line}: toggle {p.what} in {p.module}" if p.kind == "toggle" else f"{p.line}: {source.name(p)}"
+                    for p in missed(points)
+                ]
+                write_atomically(out / f"{name}.missed", "\n".join(left) + "\n")
+                reasons = [f"{p.line}: {source.name(p)}: {why}" for p, why in excluded.items()]
+                write_atomically(out / f"{name}.excluded", "\n".join(reasons) + "\n")
+                wrong += [f"{name}: {text}" for text in bad]
+                row: dict = {"unit": name, "size": subject.size}
+                for kind, (hit, total) in counts(points).items():
+                    row[kind] = {"hit": hit, "total": total, "excluded": sum(p.kind == kind for p in excluded)}
+                rows.append(row)
+                bar.advance(task)
+    if json:
+        console.print_json({"units": rows, "wrong": wrong})
+    else:
+        console.out.print(table(rows, out))
+    for text in wrong:
+        line = f"[red]error:[/] {EXCLUDED.name}: {text.replace('[', chr(92) + '[')}"
+        console.err.print(line, highlight=False, soft_wrap=True)
+    if wrong or any(share(row[kind]) < target for row in rows for kind, target in TARGETS.items()):
+        raise typer.Exit(1)
+
+
+def share(found: dict[str, int]) -> float:
+    """Of a kind's points, those that were hit."""
+    return found["hit"] / found["total"] if found["total"] else 1.0
+
+
+def table(rows: list[dict], out: Path) -> Table:
+    """A row a unit."""
+    heads = [h for kind in KINDS for h in (kind, *(["left out"] if kind in TARGETS else []))]
+    made = Table("unit", "size", *heads, title="Reached by the units' own tests", caption=f"the rest: {out}/*.missed")
+    for row in rows:
+        cells = []
+        for kind in KINDS:
+            found = row[kind]
+            colour = "green" if share(found) >= TARGETS.get(kind, 0) else "red"
+            cells.append(f"{found['hit']}/{found['total']} [{colour}]{share(found):.1%}[/]")
+            cells += [str(found["excluded"])] if kind in TARGETS else []
+        made.add_row(row["unit"], str(row["size"]), *cells)
+    return made

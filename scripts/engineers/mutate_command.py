@@ -1,0 +1,95 @@
+"""`vrex mutate`: faults put into a unit's netlist, and what its tests see of them."""
+
+import tomllib
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from golden.function_params import check
+from scripts import console
+from tb.campaigns.mutants import MutateError, Verdict, campaign
+from tb.campaigns.subjects import SUBJECTS
+from tb.library.runner import ROOT, BenchError
+
+EXPLAINED = ROOT / "tb" / "campaigns" / "survivors.toml"
+TARGET = 0.95  # of the mutants that are not equivalent
+
+
+def command(
+    unit: Annotated[list[str], typer.Argument(help=f"Any of {', '.join(SUBJECTS)}.")],
+    n: Annotated[int, typer.Option("-n", help="Mutants of each unit.")] = 200,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the sample.")] = 1,
+    out: console.Folder = Path("build/mutate"),
+    json: console.Json = False,
+) -> None:
+    """Put faults into a unit's netlist by Yosys and run its tests on each; exit code 1 if they miss more than 5 %.
+
+    What no test sees is compared with the unit by ABC. Verdicts are kept, and a later run goes on from there.
+    """
+    with console.one_line_errors():
+        check(n >= 1, "n", n, "must be at least 1")
+        for name in unit:
+            check(name in SUBJECTS, "unit", name, f"must be one of {', '.join(SUBJECTS)}")
+        why = tomllib.loads(EXPLAINED.read_text())
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        found: dict[str, list[Verdict]] = {}
+        try:
+            with Progress(
+                *columns, console=console.err, transient=True, disable=json or not console.err.is_terminal
+            ) as bar:
+                for name in unit:
+                    task, subject = bar.add_task(name, total=n), SUBJECTS[name]
+                    verdicts = campaign(
+                        name, subject.emitted(), subject.judge, n, seed, out, subject.care, subject.module
+                    )
+                    found[name] = [v for v in verdicts if bar.advance(task) is None]
+        except (BenchError, MutateError) as e:
+            console.err.print(f"[red]error:[/] {e}", highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+    if json:
+        console.print_json(
+            {u: [asdict(v) | {"why": why.get(u, {}).get(v.key)} for v in own] for u, own in found.items()}
+        )
+    else:
+        console.out.print(table(found, why))
+        for name, own in found.items():
+            for v in own:
+                if v.verdict == "survives":
+                    reason = why.get(name, {}).get(v.key, "[red]not explained[/]")
+                    console.out.print(f"{v.key.replace('[', chr(92) + '[')} ({v.how}): {reason}", highlight=False)
+    if any(share(own) < TARGET for own in found.values()):
+        raise typer.Exit(1)
+
+
+def share(own: list[Verdict]) -> float:
+    """Killed of those that are not equivalent."""
+    ends = Counter(v.verdict for v in own)
+    different = ends["killed"] + ends["survives"]
+    return ends["killed"] / different if different else 1.0
+
+
+def table(found: dict[str, list[Verdict]], why: dict[str, dict[str, str]]) -> Table:
+    """A row a unit."""
+    heads = (
+        "unit",
+        "made",
+        "killed",
+        "equivalent",
+        "counter bits",
+        "surviving",
+        "of them explained",
+        "killed of the rest",
+    )
+    out = Table(*heads, title="Mutants")
+    for name, own in found.items():
+        ends = Counter(v.verdict for v in own)
+        explained = sum(v.verdict == "survives" and v.key in why.get(name, {}) for v in own)
+        counts = (len(own), *(ends[k] for k in ("killed", "equivalent", "counter", "survives")), explained)
+        colour = "green" if share(own) >= TARGET else "red"
+        out.add_row(name, *map(str, counts), f"[{colour}]{share(own):.1%}[/]")
+    return out

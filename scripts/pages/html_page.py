@@ -1,0 +1,87 @@
+"""A self-contained HTML page of tables and plots: what the demo and `vrex report` write."""
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jinja2
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter, StrMethodFormatter
+from rich.table import Table
+
+from golden.atomic_files import write_atomically
+
+TEMPLATE = Path(__file__).with_name("report.html")
+THOUSANDS = StrMethodFormatter("{x:,.9g}")
+
+
+@dataclass
+class Section:
+    """A heading of the page with a note (a line a paragraph), a table and a plot (inline SVG)."""
+
+    title: str
+    note: str = ""
+    head: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+    plot: str = ""
+
+    def numeric(self) -> list[bool]:
+        """Of each column, whether it is numbers, which stand to the right; the first one names its row."""
+        columns = zip(*self.rows, strict=True)
+        return [i > 0 and all(cell[:1] in "0123456789-+" for cell in column) for i, column in enumerate(columns)]
+
+    def table(self) -> Table:
+        """Its table for the terminal."""
+        out = Table(title=self.title)
+        for head, right in zip(self.head, self.numeric() or [False] * len(self.head), strict=True):
+            out.add_column(head, justify="right" if right else "left")
+        for row in self.rows:
+            out.add_row(*row)
+        return out
+
+
+def write(path: Path, title: str, lead: str, verdict: str, passed: bool, sections: list[Section]) -> None:
+    """The page at `path`, whole or not at all; it asks nothing of any other place.
+
+    lead, verdict : the opening lines; the verdict is green if `passed`, red otherwise, absent if empty
+    """
+    template = jinja2.Template(TEMPLATE.read_text(), autoescape=True, undefined=jinja2.StrictUndefined)
+    text = template.render(title=title, lead=lead, verdict=verdict, passed=passed, sections=sections)
+    write_atomically(path, text.encode())
+
+
+def svg(figure: Figure) -> str:
+    """A figure as inline SVG, the same text for the same figure; its ids are its own within a page."""
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+        for axis in (axes.xaxis, axes.yaxis):
+            if type(axis.get_major_formatter()) is ScalarFormatter:  # which writes 1e5 beside the axis
+                axis.set_major_formatter(THOUSANDS)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False)
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "openvrex"}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def histogram(series: dict[str, np.ndarray], edges: np.ndarray, xlabel: str, ylabel: str) -> str:
+    """Overlaid histograms as inline SVG."""
+    figure = Figure(figsize=(7, 3), layout="constrained")
+    axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
+    for name, values in series.items():
+        axes.hist(values, edges, histtype="stepfilled", alpha=0.5, label=name)
+    return svg(figure)
+
+
+def bars(labels: list[str], series: dict[str, list[float]], xlabel: str, ylabel: str) -> str:
+    """Grouped bars as inline SVG."""
+    figure = Figure(figsize=(7, 3), layout="constrained")
+    axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
+    x, width = np.arange(len(labels)), 0.8 / len(series)
+    for i, (name, values) in enumerate(series.items()):
+        axes.bar(x + (i - (len(series) - 1) / 2) * width, values, width, label=name)
+    axes.set_xticks(x, labels)
+    return svg(figure)

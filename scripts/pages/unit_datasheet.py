@@ -1,0 +1,211 @@
+"""Data sheets of the manual: a unit's docstring, parameters, ports, timing and counters as Markdown."""
+
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
+from importlib import import_module
+
+from amaranth.lib import data, stream
+
+import hdl
+from golden.function_params import ParamError, ScoreFormat
+from hdl.docstrings import Sheet, joined, meanings, parse, prose, unit_class
+from hdl.emit import ALL, component_of, params_of, ports
+from hdl.params import MOST, flat, preset
+from tb.campaigns import plan
+from tb.library.runner import ROOT
+
+SHOWN = ("core", "tiny")  # presets whose values stand in the table of parameters
+# Classes whose docstrings belong to the data sheet of a unit: its variants.
+_VARIANTS = {"wtu": ("hdl.retrieval.wtu_exact.WtuExact", "hdl.retrieval.wtu_buckets.WtuBuckets")}
+
+
+def page(unit: str, picture: str = "") -> str:
+    """The data sheet of `unit` as Markdown; `picture` is the SVG of its waveform, with a caption.
+
+    Raises: `ParamError` for a docstring without one of its sections.
+    """
+    cls = unit_class(unit)
+    sheet = parse(inspect.getdoc(cls))
+    title = import_module(cls.__module__).__doc__.split("\n")[0].rstrip(".")
+    out = [f"# `{unit}`: {title[0].lower() + title[1:] if title.split()[0][1:].islower() else title}", ""]
+    out += [f"{_text(p)}\n" for p in sheet.lead]
+    for variant in map(_named, _VARIANTS.get(unit, ())):
+        out += [f"**{variant.__name__}.** {_text(' '.join(parse(inspect.getdoc(variant)).lead))}\n"]
+    out += [_files(cls, unit), "## Parameters\n", *_parameters(unit, sheet)]
+    out += ["## Ports\n", *_members(cls, sheet), *_signals(unit)]
+    if picture:
+        out += ["## Waveform\n", picture, ""]
+    out += ["## Timing\n", f"**Latency.** {_text(sheet.final['Latency'])}\n"]
+    out += [f"**Throughput.** {_text(sheet.final['Throughput'])}\n", *_formulas(unit)]
+    out += ["## Counters\n", _counters(unit), *_features(unit)]
+    out += ["## Errors and source\n", f"Raises: {_text(sheet.final['Raises'])}\n", _text(sheet.final["Source"]), ""]
+    return "\n".join(out)
+
+
+def _named(name: str) -> type:
+    """The class of that name, its module before it."""
+    module, _, cls = name.rpartition(".")
+    return getattr(import_module(module), cls)
+
+
+def _text(text: str) -> str:
+    """Prose of a docstring as Markdown; names of units become links."""
+    return prose(text, _link)
+
+
+def _link(name: str) -> str:
+    for unit, (module, cls, _) in ALL.items():
+        if name in (cls, f"{module}.{cls}"):
+            return f"[`{name}`]({unit}.md)"
+    return f"`{name}`"
+
+
+def _files(cls: type, unit: str) -> str:
+    own = f"{cls.__module__.replace('.', '/')}.py"
+    parts = [f"Hardware `{own}`"]
+    views = (("time view", f"sim/units/{unit}_time.py"), ("tests", f"tb/tests/hdl/*/test_{unit}.py"))
+    parts += [f"{what} `{f.relative_to(ROOT).as_posix()}`" for what, place in views for f in ROOT.glob(place)]
+    return f"{', '.join(parts)}. Generate it: `vrex generate {unit}`.\n"
+
+
+def _parameters(unit: str, sheet: Sheet) -> Iterator[str]:
+    yield from (f"`{name}`: {_text(meaning)}{';' if name != sheet.parameters[-1][0] else ''}" for name, _, meaning
+                in sheet.parameters)  # fmt: skip
+    values, linked = [params_of(unit, preset(n)) for n in SHOWN], []
+    rows = list(_rows(ALL[unit][2].rpartition(".")[2], values, linked))
+    if linked:
+        yield f"\nThose of its parts: {', '.join(f'[`{u}`]({u}.md#parameters)' for u in linked)}."
+    if rows:
+        yield f"\n| `-p` | {' | '.join(f'`{n}`' for n in SHOWN)} | most | |\n| --- {'| --- ' * len(SHOWN)}| --- | --- |"
+        yield from rows
+    yield from _derived(unit, values)
+    yield "\nWhat does not fit together is refused by name.\n"
+
+
+def _derived(unit: str, values: list) -> Iterator[str]:
+    """Sizes that follow from the parameters, of those that the docstrings name."""
+    classes = [unit_class(unit), *(_named(name) for name in _VARIANTS.get(unit, ()))]
+    words = set(re.findall(r"\w+", " ".join(inspect.getdoc(cls) for cls in classes)))
+    sizes = {n: p for n, p in vars(type(values[0])).items() if isinstance(p, property) and n in words}
+    if sizes:
+        yield f"\nSizes that follow from these:\n\n| | {' | '.join(f'`{n}`' for n in SHOWN)} | |"
+        yield f"| --- {'| --- ' * len(SHOWN)}| --- |"
+        for name, size in sizes.items():
+            cells = " | ".join(str(getattr(v, name)) for v in values)
+            yield f"| `{name}` | {cells} | {_text(joined(inspect.getdoc(size)))} |"
+
+
+def _rows(group: str, values: list, linked: list[str]) -> Iterator[str]:
+    """A row a parameter of a class; parts that have a data sheet of their own go to `linked`."""
+    for name, meaning in meanings(type(values[0])).items():
+        own = [getattr(v, name) for v in values]
+        if not is_dataclass(own[0]) or isinstance(own[0], ScoreFormat):
+            key = f"{group}.{name}" if group not in ("", "core") else name
+            cells = (flat(v)[name] for v in values)
+            most = f"{MOST[name]:,}" if name in MOST else ""
+            yield f"| `{key}` | {' | '.join(cells)} | {most} | {_text(meaning)} |"
+        elif name in ALL and ALL[name][2].rpartition(".")[2] == name:
+            linked.append(name)
+        else:
+            yield from _rows(name, own, linked)
+
+
+def _members(cls: type, sheet: Sheet) -> Iterator[str]:
+    yield "| port | shape | meaning |\n| --- | --- | --- |"
+    for names, shape, meaning in sheet.members:
+        cells = ", ".join(f"`{n.strip()}`" for n in names.split(","))
+        yield f"| {cells} | {_text(shape)} | {_text(meaning)} |"
+    yield "\n`clk` and a synchronous `rst`, high for a cycle at least, belong to every unit.\n"
+    names = [n for _, shape, _ in sheet.members for n in re.findall(r"`([\w.]*_layout)`", shape)]
+    for name in dict.fromkeys(names):
+        yield f"- `{name}`: {_text(joined(inspect.getdoc(_layout(name, cls.__module__))))}"
+
+
+def _layout(name: str, module: str) -> Callable:
+    """The function of that name: of the module that it names, of the unit's own, or the only one in `hdl`."""
+    path, _, name = name.rpartition(".")
+    for own in (path or module, *(m.name for m in pkgutil.walk_packages(hdl.__path__, "hdl."))):
+        if hasattr(found := import_module(own), name):
+            return getattr(found, name)
+    raise ParamError(f"docstring={module}: names `{name}`, which is no function of hdl")
+
+
+def _signals(unit: str) -> Iterator[str]:
+    """Every port of the Verilog at the first shown preset, payloads with the bits of their fields."""
+    made, fields = component_of(unit, params_of(unit, preset(SHOWN[0]))), {}
+    for name, member in made.signature.members.items():
+        if member.is_port and isinstance(member.shape, data.StructLayout):
+            fields[name] = member.shape
+        elif not member.is_port and isinstance(member.signature, stream.Signature):
+            fields[f"{name}__payload"] = member.signature.members["payload"].shape
+    yield f'\n??? note "Ports of the Verilog, preset `{SHOWN[0]}`"\n'
+    yield "    | port | direction | bits | fields, lowest first |\n    | --- | --- | --- | --- |"
+    for port in ports(made):
+        yield f"    | `{port['name']}` | {port['dir']} | {port['width']} | {_fields(fields.get(port['name']))} |"
+    yield ""
+
+
+def _fields(layout: object) -> str:
+    """Fields of a struct with their bits; many of one width (counters) are only counted."""
+    if not isinstance(layout, data.StructLayout):
+        return ""
+    parts = [(name, f.offset, f.width) for name, f in layout]
+    if len(parts) > 8 and len({width for *_, width in parts}) == 1:
+        return f"{len(parts)} of {parts[0][2]} bits"
+    return ", ".join(f"`{n}` {o + w - 1}:{o}" if w > 1 else f"`{n}` {o}" for n, o, w in parts)
+
+
+def _formulas(unit: str) -> Iterator[str]:
+    yield f"`timing` of the manifest, preset `{SHOWN[0]}`:\n\n| | |\n| --- | --- |"
+    formulas = unit_class(unit).timing(params_of(unit, preset(SHOWN[0])))
+    yield from (f"| {name} | `{formula}` |" for name, formula in formulas.items())
+    yield ""
+
+
+def _counters(unit: str) -> str:
+    names = ", ".join(f"`{n}`" for n in component_of(unit, params_of(unit, preset(SHOWN[0]))).counters())
+    return f"`perf`, 32 bits each, in this order: {names}.\n" if names else "None.\n"
+
+
+def _features(unit: str) -> Iterator[str]:
+    features = [f for f in plan.load() if f.unit == unit]
+    if features:
+        yield "## Verified features\n"
+        yield "From `tb/campaigns/plan.toml`; `vrex verify --plan` says what the last test run came to"
+        yield "([Verification](../verification.md)).\n"
+        yield "| stage | feature | shown by |\n| --- | --- | --- |"
+        for f in features:
+            tests = ", ".join(f"`{file}::{test}`" if file != unit else f"`{test}`" for file, test in f.evidence)
+            yield f"| {f.stage} | {_text(f.name)} | {tests} |"
+        yield ""
+
+
+def index(*groups: dict) -> str:
+    """The page that lists the data sheets: units that stand alone, then the blocks of a core."""
+    titles = ("Units, which run on a trace alone", "Blocks of a core, IP blocks, systems")
+    out = ["# Data sheets\n", _INDEX]
+    for title, units in zip(titles, groups, strict=True):
+        out.append(f"## {title}\n\n| unit | |\n| --- | --- |")
+        for unit in units:
+            out.append(f"| [`{unit}`]({unit}.md) | {_text(parse(inspect.getdoc(unit_class(unit))).lead[0])} |")
+        out.append("")
+    return "\n".join(out)
+
+
+_INDEX = """Made from the docstrings, parameter classes and signatures in `hdl/` when this manual is built; a unit's
+sheet for parameters of your own is the `manifest.json` beside its Verilog.
+
+All units have one clock `clk` and one synchronous reset `rst`, active high. A reset of one cycle is enough: a unit that
+then sets itself up, or clears protected memories (`reset_cycles` of the manifest), is not ready meanwhile. After it no
+output is unknown, but for what stands beside a `valid` that is low.
+
+A stream `s` is three ports: `s__valid` and `s__payload` from its source, `s__ready` from its sink. A beat is handed
+over in a cycle in which `valid` and `ready` are high; once `valid` is high, it and the payload hold until then. `valid`
+never waits for `ready`. Payloads are structs, the first field in the lowest bits. `perf` is a struct of 32-bit counters
+that wrap.
+
+Shapes: `In` and `Out` as the unit sees them; `n_ctx`, `clusters` and the like are parameters.
+"""

@@ -1,0 +1,110 @@
+"""`vrex evaluate`: V-Rex's evaluation with our hardware in it, number by number."""
+
+import json as json_format
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from golden.atomic_files import write_atomically
+from golden.function_params import check
+from scripts import console
+from scripts.pages import html_page
+from scripts.pages.html_page import Section
+from scripts.quantity import number
+from sim.evaluation.paper_numbers import numbers
+from sim.evaluation.paper_points import Number, Points
+from sim.system.selection import RATIOS
+
+HEAD = ("where", "what", "paper", "ours", "ratio, x", "trace", "verdict", "why")
+
+
+def command(
+    trace: Annotated[
+        str, typer.Option(help=f"Stream whose shares stand beside Table II's: {', '.join(RATIOS)}.")
+    ] = "world",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            parser=console.folder,
+            help="Folder for report.html, report.md, numbers.json, points.json (resumed from) and plots.",
+        ),
+    ] = None,
+    json: console.Json = False,
+) -> None:
+    """Simulate every point of the paper's section VI; each number of its text beside ours, with ratio and verdict."""
+    with console.one_line_errors():
+        check(trace in RATIOS, "trace", trace, f"must be one of {', '.join(RATIOS)}")
+        if output:
+            output.mkdir(parents=True, exist_ok=True)
+        points = Points(output / "points.json" if output else None)
+        with console.err.status("simulating"):
+            found = numbers(points, trace)
+        if output:
+            _write(points, found, output, trace)
+    if json:
+        console.print_json([asdict(n) | {"ratio": n.ratio} for n in found])
+    else:
+        console.out.print(table(found))
+        console.out.print(summary(found))
+
+
+def summary(found: list[Number]) -> str:
+    """How many numbers got which verdict."""
+    return ", ".join(f"{n} {verdict}" for verdict, n in Counter(n.verdict for n in found).most_common())
+
+
+def table(found: list[Number]) -> Table:
+    """One row a number; the reasons take a page's width."""
+    out = Table(*HEAD[:-1], title="V-Rex's evaluation")
+    for n in found:
+        out.add_row(*row(n)[:-1])
+    return out
+
+
+def row(n: Number) -> list[str]:
+    """Under HEAD."""
+    ours, trace = ("-" if x is None else f"{number(x, 4)} {n.unit}" for x in (n.ours, n.trace))
+    ratio = "-" if n.ratio is None else f"{n.ratio:.2f}"
+    why = "; ".join(x for x in (n.proof and f"proof: {n.proof}", n.why) if x)
+    return [n.where, n.what, f"{n.paper:,} {n.unit}", ours, ratio, trace, n.verdict, why]
+
+
+def markdown(found: list[Number]) -> str:
+    """The table for a Markdown page."""
+    lines = [HEAD, ["---" for _ in HEAD], *map(row, found)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _write(points: Points, found: list[Number], folder: Path, trace: str) -> None:
+    from sim.evaluation.paper_plots import figures
+
+    plots = [path for path in figures(points, folder, trace) if path.suffix == ".png"]
+    lines = [f"# V-Rex's evaluation\n\n`vrex evaluate --trace {trace}`: {summary(found)}.\n", markdown(found)]
+    pictures = (f"![{p.stem}]({p.name})" for p in plots)
+    write_atomically(folder / "report.md", "\n".join([*lines, *pictures, ""]))
+    values = [asdict(n) | {"ratio": n.ratio} for n in found]
+    write_atomically(folder / "numbers.json", json_format.dumps(values, indent=1))
+    lead = f"Section VI of the paper beside ours, shares of the cache of Table II and of trace {trace}."
+    html_page.write(folder / "report.html", "V-Rex's evaluation", lead, "", True, load(folder))
+
+
+def load(folder: Path) -> list[Section]:
+    """What `vrex evaluate` has left in a folder, for a page. Raises: `ValueError` for any other folder."""
+    try:
+        found = [
+            Number(**{k: v for k, v in n.items() if k != "ratio"})
+            for n in json_format.loads((folder / "numbers.json").read_text())
+        ]
+        plots = [(path.stem, path.read_text()) for path in sorted(folder.glob("fig*.svg"))]
+        drawn = [
+            Section(name.replace("_", ", ").replace("fig", "Fig. "), plot=x[x.index("<svg") :]) for name, x in plots
+        ]
+    except (OSError, ValueError, TypeError, AttributeError) as e:
+        raise ValueError(f"evaluation={folder}: not a folder that `vrex evaluate` wrote ({e})") from None
+    note = f"{summary(found)}. Ratio: ours over the paper's."
+    return [Section("V-Rex's evaluation", note, list(HEAD), [row(n) for n in found]), *drawn]

@@ -1,0 +1,111 @@
+"""`vrex fleet`: hours of video on many devices, on Dask, results kept as they arrive."""
+
+import csv
+import hashlib
+import io
+import itertools
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+from rich.table import Table
+
+from golden.atomic_files import write_atomically
+from scripts import console
+from sim.evaluation.other_policies import PROFILES
+from sim.system.fleet import PLATFORMS, Device, day
+from synth.sweep.database import Database, Row
+from synth.sweep.point_costs import code
+
+
+def command(
+    platform: Annotated[str, typer.Option(help=f"Of {', '.join(PLATFORMS)}; separated by commas.")] = "edge",
+    policy: Annotated[str, typer.Option(help=f"Of {', '.join(PROFILES)}; separated by commas.")] = "resv,full,hybrid",
+    streams: Annotated[str, typer.Option(help="Videos of a device; several numbers separated by commas.")] = "1",
+    fps: Annotated[str, typer.Option(help="Frames a second of each; several separated by commas.")] = "2",
+    hours: Annotated[str, typer.Option(help="Of each video; several separated by commas.")] = "24",
+    workers: console.Workers = None,
+    scheduler: console.Scheduler = None,
+    jobs: console.Jobs = None,
+    folder: console.Folder = Path("build/fleet"),
+    json: console.Json = False,
+) -> None:
+    """Simulate every combination as a device of its own; run it again to resume."""
+    with console.one_line_errors(), ExitStack() as stack:
+        lists = (platform.split(","), policy.split(","), _numbers("streams", streams, int))
+        lists += (_numbers("fps", fps, float), _numbers("hours", hours, float))
+        devices = [Device(*values) for values in itertools.product(*lists)]
+        database = stack.enter_context(Database(folder / "fleet.db"))
+        keys = [hashlib.sha256(f"{code()} {device}".encode()).hexdigest() for device in devices]
+        rows = {key: row for key, row in database.get(keys).items() if not row.error}
+        missing = {k: device for k, device in zip(keys, devices, strict=True) if k not in rows}
+        bar = stack.enter_context(
+            Progress(console=console.err, disable=json or not console.err.is_terminal, transient=True)
+        )
+        task = bar.add_task("devices", total=len(devices), completed=len(rows))
+        if missing:
+            from synth.sweep.dask_run import cluster, results
+
+            try:
+                client = stack.enter_context(cluster(scheduler, jobs, workers))
+                for key, row in results(client, day, missing):
+                    database.put(key, {k: str(v) for k, v in asdict(missing[key]).items()}, row)
+                    rows[key] = row
+                    bar.advance(task)
+            except KeyboardInterrupt:
+                bar.stop()
+                console.err.print("interrupted; results so far are kept: run the same command again")
+                raise typer.Exit(130) from None
+        found = [rows[key] for key in keys]
+        write_atomically(folder / "fleet.csv", as_csv(devices, found).encode())
+    if json:
+        console.print_json(entries(devices, found))
+    else:
+        console.out.print(table(devices, found))
+        console.out.print(f"{folder}/fleet.db and fleet.csv", highlight=False)
+    failed = [row.error for row in found if row.error]
+    if failed:
+        console.err.print(f"{len(failed)} of {len(found)} devices failed, the first: {failed[0]}", highlight=False)
+        raise typer.Exit(1)
+
+
+def entries(devices: list[Device], rows: list[Row]) -> list[dict]:
+    """What is known of each device; `asked` hours of video, of which it keeps up with `hours`."""
+    own = ({"asked" if n == "hours" else n: v for n, v in asdict(d).items()} for d in devices)
+    return [d | {"error": r.error} | r.result for d, r in zip(own, rows, strict=True)]
+
+
+def as_csv(devices: list[Device], rows: list[Row]) -> str:
+    """A line a device, under the names of `entries`."""
+    table = entries(devices, rows)
+    text = io.StringIO()
+    names = sorted(dict.fromkeys(n for entry in table for n in entry), key="error".__eq__)  # the error at the end
+    out = csv.DictWriter(text, names, lineterminator="\n")
+    out.writeheader()
+    out.writerows(table)
+    return text.getvalue()
+
+
+def table(devices: list[Device], rows: list[Row]) -> Table:
+    """A row a device."""
+    out = Table("platform", "policy", "streams", "fps", "hours", "keeps up", "limit", "busy", "kJ", "TB fetched",
+                "last pass", title="A fleet")  # fmt: skip
+    for d, row in zip(devices, rows, strict=True):
+        r = row.result
+        cells = (f"{d.streams}", f"{d.fps:g}", f"{d.hours:g}")
+        if row.error:
+            out.add_row(d.platform, d.policy, *cells, row.error)
+            continue
+        share = (f"{r['hours']:.2f} h", r["limit"], f"{r['busy']:.1%}", f"{r['joules'] / 1e3:,.1f}")
+        out.add_row(d.platform, d.policy, *cells, *share, f"{r['fetched'] / 1e12:.3f}", f"{r['seconds'] * 1e3:.0f} ms")
+    return out
+
+
+def _numbers(name: str, text: str, kind: type) -> list:
+    try:
+        return [kind(word) for word in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{name}={text!r}: must be numbers separated by commas") from None

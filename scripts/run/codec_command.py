@@ -1,0 +1,172 @@
+"""`vrex codec`: what a stream's codec data lets CodecSight leave out, and what that costs."""
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.progress import track
+from rich.table import Table
+
+from golden.function_params import check
+from golden.inputs import decoder, vision
+from golden.inputs import video as video_in
+from golden.inputs.codec import RULES, PruneParams, Pruner, mean_motion, motion_class, save_motion
+from golden.inputs.video import Frame
+from golden.policies import codecsight
+from golden.policies.codecsight import SYSTEMS, Counts, Prefilled, Server, Visual
+from scripts import console
+
+PROMPT = "<|im_start|>user\n"
+QUERY = "\nDoes anything unusual happen? Start your response with 'Yes' or 'No'.<|im_end|>\n<|im_start|>assistant\n"
+DEFAULT = PruneParams()
+
+
+def command(
+    video: Annotated[str, typer.Argument(help=f"Video file, or a clip: {', '.join(video_in.CLIPS)}.")],
+    gop: Annotated[
+        int, typer.Option(min=0, help="Re-encode to this GOP without B-frames; 0 takes the stream as it is.")
+    ] = 16,
+    frames: Annotated[int, typer.Option(min=1, help="Frames at most.")] = 256,
+    fps: Annotated[
+        float | None, typer.Option(help="Frames a second to sample before re-encoding; all if left out.")
+    ] = None,
+    grid: Annotated[int, typer.Option(help="Patches a side of a frame.")] = 32,
+    tau: Annotated[float, typer.Option(help="Pixels; a patch that moves more is dynamic.")] = DEFAULT.tau,
+    alpha: Annotated[float, typer.Option(help="Weight of the residual, pixels per grey level.")] = DEFAULT.alpha,
+    rule: Annotated[str, typer.Option(help=f"Motion of a patch: {', '.join(RULES)}.")] = DEFAULT.rule,
+    output: Annotated[
+        Path | None, typer.Option("-o", parser=console.file, help="Write frame types and motion vectors (.npz).")
+    ] = None,
+    window: Annotated[int, typer.Option(min=0, help="Run windows of so many frames through the models too.")] = 0,
+    stride: Annotated[int, typer.Option(min=1, help="Frames between windows.")] = 16,
+    depth: Annotated[int, typer.Option(min=1, max=decoder.N_LAYERS, help="Decoder layers to run.")] = decoder.N_LAYERS,
+    json: console.Json = False,
+) -> None:
+    """Share of visual tokens that motion vectors prune; with --window, all systems' work and error."""
+    with console.one_line_errors(), tempfile.TemporaryDirectory() as folder:
+        check(output is None or output.suffix == ".npz", "output", str(output), "must end in .npz")
+        params = PruneParams(grid=grid, tau=tau, alpha=alpha, rule=rule)
+        path = video_in.locate(video)
+        limit, rate = frames, fps
+        if gop:
+            path, limit, rate = Path(folder) / f"{path.stem}.mkv", None, None
+            video_in.reencode(video, path, gop, frames, fps)
+        result = {"video": video, **pruning(video_in.read(path, limit, rate, 8, alpha > 0), params)}
+        if output is not None:
+            save_motion(output, video_in.read(path, limit, rate, 8))
+        if window:
+            stream = video_in.read(path, limit, rate, vision.IMAGE)
+            result["windows"] = windows(stream, window, stride, depth, PruneParams(tau=tau, rule=rule), quiet=json)
+    if json:
+        console.print_json(result)
+        return
+    moves = "no motion vectors"
+    if result["motion"] is not None:
+        moves = f"{result['motion_class']} motion ({result['motion']:.2f} px a frame)"
+    console.out.print(
+        f"{result['video']}: {result['frames']} frames ({result['types']}), {moves}, tokens pruned "
+        f"{result['pruned']:.1%}, without accumulation {result['pruned_alone']:.1%}"
+    )
+    if window:
+        console.out.print(table(result["windows"]))
+
+
+def pruning(frames: Iterable[Frame], params: PruneParams) -> dict:
+    """Motion, types, and the share of all visual tokens that is pruned, with and without accumulation."""
+    frames = list(frames)
+    pruner, alone = Pruner(params), Pruner(PruneParams(**vars(params) | {"accumulate": False}))
+    kinds, kept = [], []
+    for frame in frames:
+        kinds.append(frame.kind)
+        kept.append((pruner(frame).mean(), alone(frame).mean()))
+    pruned = 1 - np.mean(kept, axis=0)
+    types = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
+    motion = mean_motion(frames)
+    found = {"frames": len(kinds), "types": types, "motion": motion, "motion_class": motion_class(motion)}
+    return found | {"pruned": pruned[0], "pruned_alone": pruned[1]}
+
+
+@dataclass
+class Row:
+    """A system over the windows that have one before them."""
+
+    tokens: int = 0  # of the windows' sequences
+    counts: Counts = field(default_factory=Counts)
+    hidden: list[float] = field(default_factory=list)  # |h - h_full| / |h_full| at the query, last layer
+    reuse: list[float] = field(default_factory=list)  # the same of the attention's output, against the same tokens
+
+    def add(self, got: Prefilled, same: Prefilled, full: Prefilled) -> None:
+        """One window's result, beside full recomputation of the same and of all tokens."""
+        self.tokens += len(got.tokens.frame)
+        self.counts += got.counts
+        self.hidden.append(distance(got.hidden, full.hidden))
+        self.reuse.append(distance(got.outputs, same.outputs))
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> float:
+    """|a - b| / |b|."""
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+def windows(stream: Iterator[Frame], w: int, s: int, depth: int, prune: PruneParams, quiet: bool) -> dict[str, dict]:
+    """Every system over the same windows; the first, which nobody can reuse, is run and not counted."""
+    check(w * prune.tokens + 256 <= 8192, "window", w, f"the decoder knows 8192 positions, {prune.tokens} a frame")
+    spans = list(video_in.windows(stream, w, s, whole_gops=True))
+    check(len(spans) > 1, "window", w, f"the stream has one window only: give more than {w} frames")
+    model, encoder = decoder.Decoder(depth, w * prune.tokens + 1024), vision.VisionEncoder()
+    fit = np.concatenate([encoder(f.picture)[1:] for f in spans[0].frames[:8]])
+    projector = vision.Projector.fit(fit, model.embeddings)
+    seen = {kind: remembered(codecsight.Vision(encoder, projector, kind, prune)) for kind in codecsight.VISION}
+    prompt, query = model.embed(PROMPT), model.embed(QUERY)
+    servers = {name: Server(x, model, seen[x.vision], prompt, query) for name, x in SYSTEMS.items()}
+    rows = {name: Row() for name in SYSTEMS}
+    for span in track(spans, "windows", console=console.err, transient=True, disable=quiet):
+        got = {name: server(span) for name, server in servers.items()}
+        if span.index:
+            for name, row in rows.items():
+                same = {"pruned": "prune", "similar": "dejavu", "whole": "full"}[SYSTEMS[name].vision]
+                row.add(got[name], got[same], got["full"])
+    return {name: summary(row, rows["full"], depth) for name, row in rows.items()}
+
+
+def remembered(see: codecsight.Vision) -> Callable[[Frame], Visual]:
+    """A vision that several systems share: a frame is run once."""
+    done: dict[int, Visual] = {}
+
+    def call(frame: Frame) -> Visual:
+        if frame.index not in done:
+            done[frame.index] = see(frame)
+        return done[frame.index]
+
+    return call
+
+
+def summary(row: Row, full: Row, depth: int) -> dict:
+    """Work as shares of full recomputation, mean errors."""
+    c, f = row.counts, full.counts
+    return {
+        "patches": c.patches / f.patches,
+        "sequence": row.tokens / full.tokens,
+        "tokens": c.tokens / f.tokens,
+        "vision": c.vision / f.vision,
+        "decoder": (c.linear + c.attention) / (f.linear + f.attention),
+        "all": (c.vision + c.linear + c.attention) / (f.vision + f.linear + f.attention),
+        "rotated": c.rotated / row.tokens / depth,
+        "reuse_error": np.mean(row.reuse),
+        "hidden_error": np.mean(row.hidden),
+        "windows": len(row.hidden),
+    }
+
+
+def table(results: dict[str, dict]) -> Table:
+    """The systems side by side."""
+    shares = ("patches", "sequence", "tokens", "vision", "decoder", "all")
+    title = f"over {results['full']['windows']} windows, of full recomputation"
+    out = Table("system", *(f"{name}" for name in shares), "reuse error", "hidden error", title=title)
+    for name, r in results.items():
+        out.add_row(name, *(f"{r[x]:.1%}" for x in shares), f"{r['reuse_error']:.3f}", f"{r['hidden_error']:.3f}")
+    return out

@@ -1,0 +1,53 @@
+"""`vrex policies`: the retrieval policies, their parameters and where they come from."""
+
+import inspect
+import re
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from rich.table import Table
+
+from golden.policies.registry import POLICIES
+from scripts import console
+
+
+def command(json: console.Json = False) -> None:
+    """List the retrieval policies with their parameters and sources."""
+    listing = {
+        name: {
+            "summary": inspect.getdoc(found.policy).partition("\n")[0],
+            "source": found.policy.source,
+            "params": parameters(found.params),
+        }
+        for name, found in POLICIES.items()
+    }
+    if json:
+        console.print_json(listing)
+        return
+    out = Table("policy", "parameter", "value", "meaning", title="Retrieval policies")
+    first: dict[str, str] = {}  # the first name of each summary: later ones list what differs
+    for name, p in listing.items():
+        out.add_section()
+        base = first.setdefault(p["summary"], name)
+        shown = p["params"]
+        note = f"{p['summary']} [dim]({p['source']})[/]"
+        if base != name:
+            shown = {k: v for k, v in shown.items() if v != listing[base]["params"][k]}
+            note = f"{base} with"
+        out.add_row(f"[bold]{name}[/]", "", "", note)
+        for param, (value, meaning) in shown.items():
+            out.add_row("", param, str(value), meaning)
+    console.out.print(out)
+
+
+def parameters(params: Any, prefix: str = "") -> dict[str, tuple[Any, str]]:
+    """Value and meaning (the comment beside the field) of every parameter, those of nested ones as "outer.inner"."""
+    comments = dict(re.findall(r"^    (\w+): [^#\n]*?#\s*(.+)$", inspect.getsource(type(params)), re.MULTILINE))
+    out = {}
+    for f in fields(params):
+        value = getattr(params, f.name)
+        if is_dataclass(value):
+            out |= parameters(value, f"{prefix}{f.name}.")
+        else:
+            out[prefix + f.name] = (value, comments.get(f.name, ""))
+    return out

@@ -1,0 +1,161 @@
+"""`vrex prediction`: what KV prediction and the fetch leave visible of a layer on a core, by its time view."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from rich.progress import track
+from rich.table import Table
+
+from golden.function_params import check
+from golden.program.core_compiler import LEVEL, ROW, CorePlan, RetrievalShape
+from golden.program.isa import Opcode, Retrieve, Status, encode
+from golden.program.layer_compiler import LayerShape
+from golden.program.layer_memory import Register
+from hdl.params import CoreParams
+from scripts import console
+from scripts.run.stages_command import CLUSTER_TOKENS, LLAMA, LONGEST, measure
+from scripts.run.stages_command import USED as STAGES
+from sim.units.core_time import CoreTime, Retrieval
+from sim.units.sequencer_time import Step, trace
+
+LAST = "values"  # what comes after it is the same with and without retrieval
+SELECT = 30  # cycles from a WTU's second pass over a row to the first burst of its set
+# Where the arrays lie: apart from each other, so that no burst is cut otherwise than alone.
+WEIGHTS, KV, DEVICE, HOME = (1 << n for n in (34, 36, 37, 38))
+
+# Parameters that move the figures, besides those of the stages.
+USED = (
+    *STAGES,
+    *("lxe.copies", "hcu.n_h", "hcu.n_w", "hcu.n_hp", "wtu.n_w"),
+    *("kvmu.recent", "kvmu.entry_bytes", "kvmu.boundary"),
+)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Cycles of a layer, and what of them the retrieval takes where nothing hides it.
+
+    clustering : hash bits, clusters and places · rank : queries times Key_cluster · codes : score codes and the choice
+    · fetch : attention's wait for the entries
+    """
+
+    cached: int
+    entries: int
+    clusters: int
+    layer: int
+    clustering: int
+    rank: int
+    codes: int
+    fetch: int
+
+    @property
+    def visible(self) -> int:
+        """Cycles of the prediction: all but the wait for the fetch."""
+        return self.clustering + self.rank + self.codes
+
+
+def command(
+    preset: console.Preset = "core",
+    param: console.Param = None,
+    tokens: console.Tokens = 10,
+    cached: console.Cached = (10240, 40960),
+    share: console.Share = 0.327,
+    recent: console.Recent = 1024,
+    latency: console.Latency = 100,
+    json: console.Json = False,
+) -> None:
+    """What KV prediction leaves visible of a layer of Llama-3 8B on a core."""
+    with console.one_line_errors():
+        p = console.params(preset, param).core
+        console.check_used("prediction", param, USED)
+        lengths = track(cached, "passes", console=console.err, transient=True)
+        rows = [predict(p, tokens, n, share, recent, latency) for n in lengths]
+    if json:
+        console.print_json([asdict(row) | {"visible": row.visible} for row in rows])
+        return
+    names = ("clustering", "rank", "codes", "visible", "fetch")
+    out = Table("cached", "entries", "clusters", "layer", *names, title=f"KV prediction, Llama-3 8B, preset {preset}")
+    for row in rows:
+        shares = (f"{getattr(row, n):,} ({getattr(row, n) / row.layer:.2%})" for n in names)
+        out.add_row(*(f"{x:,}" for x in (row.cached, row.entries, row.clusters, row.layer)), *shares)
+    console.out.print(out)
+
+
+def predict(p: CoreParams, tokens: int, cached: int, share: float, recent: int, latency: int) -> Prediction:
+    """A pass with retrieval beside the same without: stage by stage, what it takes more."""
+    alone = {row.stage: row for row in measure(p, tokens, cached, share, recent, latency)}
+    entries = alone["layer"].entries
+    clusters = min(p.dre.hcu.clusters, max(1, cached // CLUSTER_TOKENS))
+    takes = ends(p, tokens, entries, clusters, recent, latency)
+    fetched = ends(p, tokens, entries, clusters, recent, latency, fetched=True)
+    steps = dict(zip(takes, np.diff([0, *takes.values()]).tolist(), strict=True))
+    clustering = sum(steps[n] for n in ("keys", "entries", "hash", "cluster", "rotary"))
+    clustering -= sum(alone[n].cycles for n in ("qkv", "rotary", "append"))
+    rank, codes = steps["rank"], steps["select"]
+    return Prediction(
+        cached=cached,
+        entries=entries,
+        clusters=clusters,
+        layer=takes[LAST] + sum(alone[n].cycles for n in ("output", "norm2", "gate_up", "down")),
+        clustering=clustering,
+        rank=rank,
+        codes=codes,
+        fetch=takes[LAST] - fetched[LAST] - rank - codes,
+    )
+
+
+def ends(
+    p: CoreParams, tokens: int, entries: int, clusters: int, recent: int, latency: int, fetched: bool = False
+) -> dict[str, int]:
+    """The cycle in which each stage of a core's program up to `values` ends, the copies of the fetch left out. Every
+    token compares all clusters.
+
+    fetched : the layer before has fetched the entries
+    """
+    shape = LayerShape(**LLAMA, tokens=tokens, recent=recent, entries=max(1, entries))
+    plan = CorePlan(shape, p.lxe_format(), RetrievalShape(p.dre.hcu.n_hp, p.dre.hcu.clusters, fetched=fetched))
+    entry, table = 2 * shape.entry, WEIGHTS + plan["table"].offset
+    registers = {int(Register.WEIGHTS): WEIGHTS, int(Register.KV): KV, int(LEVEL): clusters}
+    registers |= {int(ROW): entries} if fetched else {}
+
+    def retrieved() -> Iterator[dict[int, int]]:
+        for t in range(tokens):
+            yield {int(ROW): table + 7 * t % clusters * plan.pitch, int(LEVEL): clusters}  # token t's cluster
+            yield {}
+        if not fetched:
+            yield {int(Register.ENTRIES): entries}
+
+    names = [stage.name for stage in plan.stages]
+    names = names[: names.index(LAST) + 1]
+    program = [encode(i) for i in plan.program(None, LAST)]
+    played = trace(p, program, registers, LONGEST, retrieved())
+    check(played.code == Status.DONE, "status", played.code.name, f"must be DONE: the program ended at {played.pc}")
+    d = p.dre
+    sizes = [entry * min(CLUSTER_TOKENS, entries - k) for k in range(0, entries, CLUSTER_TOKENS)]
+    starts = [HOME + k * 3 * CLUSTER_TOKENS * entry for k in range(len(sizes))]  # homes do not follow each other
+    bursts = [
+        {"addr": at + k, "bytes": min(d.kvmu.boundary, size - k)}
+        for at, size in zip(starts, sizes, strict=True)
+        for k in range(0, size, d.kvmu.boundary)
+    ]
+    moves = [{"src": DEVICE + t * entry, "dst": HOME + t * entry} for t in range(tokens)]
+    retrieval = Retrieval(
+        scans=[-(-clusters // d.hcu.n_h) * d.hcu.chunks] * tokens,
+        places=[[("x", move), ("w", {"device": move["src"]})] for move in moves],
+        clusters=[clusters],
+        selects=[2 * -(-clusters // d.wtu.n_w) + SELECT],
+        sets=[bursts],
+    )
+    cycles = CoreTime(p, latency, retrieval).run(played.steps)
+    out, first, last = {}, 0, 0
+    for name in names:
+        upto = len(plan.program(None, name)) - 1
+        mine = [k for k, step in enumerate(played.steps) if first <= step.pc < upto and not _copies(step)]
+        first, last = upto, max(last, int(cycles.finished[mine].max(initial=0)))
+        out[name] = last
+    return out
+
+
+def _copies(step: Step) -> bool:
+    return step.op == Opcode.RETRIEVE and step.beat["action"] == Retrieve.FETCH

@@ -1,0 +1,133 @@
+"""`vrex stages`: cycles of a decoder layer on the LXE, stage by stage, by the time view that the RTL confirms."""
+
+from dataclasses import asdict, dataclass
+
+from rich.table import Table
+
+from golden.function_params import check
+from golden.program.core_compiler import LEVEL, CorePlan, RetrievalShape
+from golden.program.isa import Instruction, Opcode, encode
+from golden.program.layer_compiler import LayerPlan, LayerShape
+from hdl.params import CoreParams
+from scripts import console
+from sim.units.loader_time import cut
+from sim.units.lxe_time import LxeTime, busy
+from sim.units.sequencer_time import trace
+
+LLAMA = {"width": 4096, "heads": 32, "kv_heads": 8, "head_size": 128, "ffn": 14336}
+UNITS = ("dpe", "vpe", "load", "store", "reads", "writes")
+LONGEST = 10_000_000  # steps of a program
+BURSTS = {"load": "reads", "store": "writes"}
+CLUSTER_TOKENS = 32  # section VI-D
+NOTE = (
+    "Share of the stage's cycles in which each unit works: DPE a chunk of all trees, VPE a word, load and store a beat "
+    "of the bus. Reads, writes: the latency of all bursts, divided by how many may be under way. Limit: the largest."
+)
+
+# Parameters that move the figures; the ring's entries are an option.
+USED = (
+    *(f"dpe.{n}" for n in ("n_h", "n_w", "w_depth", "x_depth")),
+    *(f"vpe.{n}" for n in ("n_w", "depth")),
+    *(f"lxe.{n}" for n in ("i_depth", "queue", "words", "bus_bytes", "bursts", "burst_bytes")),
+    *("hcu.clusters", "wtu.clusters", "kvmu.clusters"),
+)
+
+
+@dataclass(frozen=True)
+class StageCycles:
+    """A stage of a pass: its cycles, and in how many of them each unit works.
+
+    reads, writes : cycles that bursts need at least for their latency, `lxe.bursts` being under way
+    """
+
+    cached: int
+    entries: int
+    stage: str
+    cycles: int
+    dpe: int = 0
+    vpe: int = 0
+    load: int = 0
+    store: int = 0
+    reads: int = 0
+    writes: int = 0
+
+    @property
+    def limit(self) -> str:
+        """What is nearest to all of the cycles."""
+        return max(UNITS, key=lambda unit: getattr(self, unit))
+
+
+def command(
+    preset: console.Preset = "core",
+    param: console.Param = None,
+    tokens: console.Tokens = 10,
+    cached: console.Cached = (1024, 10240, 40960),
+    share: console.Share = 0.327,
+    recent: console.Recent = 1024,
+    latency: console.Latency = 100,
+    json: console.Json = False,
+) -> None:
+    """Cycles of a layer of Llama-3 8B, stage by stage."""
+    with console.one_line_errors():
+        p = console.params(preset, param).core
+        console.check_used("stages", param, USED)
+        rows = [row for n in cached for row in measure(p, tokens, n, share, recent, latency)]
+    if json:
+        console.print_json([asdict(row) | {"limit": row.limit} for row in rows])
+        return
+    out = Table("cached", "entries", "stage", "cycles", *UNITS, "limit", title=f"Llama-3 8B, a layer, preset {preset}")
+    for row in rows:
+        shares = (f"{getattr(row, unit) / row.cycles:.1%}" for unit in UNITS)
+        out.add_row(f"{row.cached:,}", f"{row.entries:,}", row.stage, f"{row.cycles:,}", *shares, row.limit)
+    console.out.print(out)
+    console.out.print(NOTE, highlight=False)
+
+
+def measure(p: CoreParams, tokens: int, cached: int, share: float, recent: int, latency: int) -> list[StageCycles]:
+    """Every stage of a pass over so many cached tokens, then the whole; `rank`, of the retrieval, by itself."""
+    entries = round(max(0, cached - recent) * share)
+    shape = LayerShape(**LLAMA, tokens=tokens, recent=recent, entries=max(1, entries))
+    plan = LayerPlan(shape, p.lxe_format())
+    registers = {int(r): v for r, v in plan.registers(cached, entries, plan.work.size, 1 << 36).items()}
+    ends = {}  # name -> instructions up to there
+    for stage in plan.stages:
+        ends[stage.name] = len(plan.program(None, stage.name)) - 1
+    rows = [
+        StageCycles(cached, entries, name, **counts)
+        for name, counts in staged(p, plan.program(), registers, ends, latency).items()
+    ]
+    total = {unit: sum(getattr(row, unit) for row in rows) for unit in ("cycles", *UNITS)}
+    clusters = min(p.dre.hcu.clusters, max(1, cached // CLUSTER_TOKENS))
+    retrieval = CorePlan(shape, p.lxe_format(), RetrievalShape(p.dre.hcu.n_hp, p.dre.hcu.clusters))
+    program = retrieval.program("rank", "rank")
+    rank = staged(p, program, {int(LEVEL): clusters}, {"rank": len(program) - 1}, latency)["rank"]
+    return [*rows, StageCycles(cached, entries, "layer", **total), StageCycles(cached, entries, "rank", **rank)]
+
+
+def staged(
+    p: CoreParams, program: list[Instruction], registers: dict[int, int], ends: dict[str, int], latency: int
+) -> dict[str, dict[str, int]]:
+    """Cycles and work of each stage of a program, which ends before instruction ends[name].
+
+    A stage lasts from the end of the one before to the last of its instructions that is done.
+    """
+    steps = trace(p, [encode(i) for i in program], registers, LONGEST).steps
+    check(steps[-1].op == Opcode.HALT, "steps", len(steps), "must be fewer: the program has not come to its end")
+    cycles = LxeTime(p, latency).run(steps)
+    out, before, names = {}, 0, list(ends)
+    for name in names:
+        first = ends[names[names.index(name) - 1]] if name != names[0] else 0
+        mine = [k for k, step in enumerate(steps) if first <= step.pc < ends[name]]
+        end = max(before, int(cycles.finished[mine].max(initial=0)))
+        counts = dict.fromkeys(UNITS, 0) | {"cycles": end - before}
+        for k in mine:
+            for unit, n in busy(p, steps[k]).items():
+                counts[unit] += n
+            for unit, direction in BURSTS.items():
+                if unit in busy(p, steps[k]):
+                    bursts = cut(p, steps[k].beat, joined=direction == "reads")
+                    counts[direction] += len(bursts) * (latency + 1) + sum(beats for beats, _ in bursts)
+        for direction in BURSTS.values():
+            counts[direction] //= p.lxe.bursts
+        out[name], before = counts, end
+    return out

@@ -1,0 +1,207 @@
+"""`vrex stream`: retrieval policies side by side on one stream or several, with full attention beside them."""
+
+import json as json_format
+import math
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import matplotlib
+import numpy as np
+import typer
+from matplotlib.figure import Figure
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from golden.atomic_files import replacing
+from golden.function_params import ParamError, check
+from golden.inputs import video as video_in
+from golden.inputs.codec import motion_class
+from golden.policies.compare import ratios, series, summary
+from golden.policies.registry import ALL, POLICIES, Entry, entry, override
+from golden.policies.session import TEXT, DecoderStream, Options, TraceStream, follow
+from scripts import console
+from scripts.run import policy_comparison
+
+TEACHER = "full"
+PANELS = {  # of stream.svg: title, scale
+    "error": ("attention-output error", 1),
+    "agreement": ("next-token agreement so far", 1),
+    "in_bytes": ("MB moved to the device so far", 1e6),
+    "held_tokens": ("tokens held", 1),
+    "operations": ("G operations without linear layers so far", 1e9),
+    "device_peak": ("peak device MB", 1e6),
+}
+COLOURS = matplotlib.colormaps["tab20"].colors  # one for each policy
+DEFAULT = Options()
+
+
+def command(
+    video: Annotated[
+        list[str],
+        typer.Argument(
+            help=f"Video file, a clip ({', '.join(video_in.CLIPS)}), '{TEXT}' (documentation in the standard library) "
+            "or a trace of `vrex trace` (.safetensors). Several are compared in one report."
+        ),
+    ],
+    policy: Annotated[str, typer.Option(help=f"Names with commas between, or all: {', '.join(POLICIES)}.")] = "resv",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            parser=console.folder,
+            help="Folder to write into [default: build/stream/VIDEO]; with several videos, a folder each inside it.",
+        ),
+    ] = None,
+    param: Annotated[
+        list[str] | None, typer.Option("-p", help="policy.name=value, e.g. resv.resv.th_hd=3; may be repeated.")
+    ] = None,
+    frames: Annotated[int, typer.Option(help="Frames at most; of text: blocks.")] = DEFAULT.frames,
+    tokens: Annotated[int, typer.Option(help="Tokens a frame, as for `vrex trace`, or a block.")] = DEFAULT.tokens,
+    fps: Annotated[float | None, typer.Option(help="Frames a second to sample; all of them if left out.")] = None,
+    question: Annotated[str, typer.Option(help="Text after the frames.")] = DEFAULT.question,
+    generate: Annotated[int, typer.Option(help="Tokens to generate.")] = DEFAULT.generate,
+    gop: Annotated[
+        int, typer.Option(help="Encode videos anew to this GOP, as surveillance does; 0 takes them as they are.")
+    ] = DEFAULT.gop,
+    depth: Annotated[int | None, typer.Option(help="Decoder layers to run; all of them if left out.")] = None,
+    json: console.Json = False,
+) -> None:
+    """Run retrieval policies on streams; a folder that holds part of the same run is resumed."""
+    output = output or Path("build/stream") / (Path(video[0]).stem if len(video) == 1 else "")
+    with console.one_line_errors():
+        stems = [Path(v).stem for v in video]
+        check(len(set(stems)) == len(stems), "VIDEO", " ".join(video), "each needs a name of its own")
+        entries = chosen(policy, param or [])
+        options = Options(frames, tokens, fps, question, generate, gop, depth)
+        streams = []
+        for one, stem in zip(video, stems, strict=True):
+            folder = output if len(video) == 1 else output / stem
+            streams.append(run_stream(one, entries, options, folder, quiet=json))
+        with replacing(output / "report.md") as file:
+            file.write(policy_comparison.report(streams, command_line()).encode())
+    if json:
+        console.print_json(streams[0] if len(streams) == 1 else streams)
+        return
+    for results in streams:
+        for part in (*policy_comparison.side_by_side(results), policy_comparison.by_length(results)):
+            console.out.print(part.rich())
+    console.out.print(policy_comparison.beside_papers(streams).rich())
+    if "hybrid" in entries:
+        console.out.print(policy_comparison.hybrid_tables().rich())
+    for note in (*policy_comparison.notes(streams), f"Figures, plots and report: {output}"):
+        console.out.print(note, highlight=False)
+
+
+def command_line() -> str:
+    """What the user typed."""
+    return shlex.join(["vrex", *sys.argv[1:]])
+
+
+def run_stream(video: str, entries: dict[str, Entry], options: Options, output: Path, quiet: bool) -> dict:
+    """Run the policies on one stream, full attention first; writes and returns the results."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console.err, disable=quiet or not console.err.is_terminal) as bar:
+
+        def track(name: str):
+            task = bar.add_task(f"{Path(video).stem} {name}", total=None)
+            return lambda done, total: bar.update(task, completed=done, total=total)
+
+        if Path(video).suffix == ".safetensors":
+            stream = TraceStream(Path(video), output, entries)
+        else:
+            stream = DecoderStream(video, options, output, track("vision"))
+        teacher = follow(stream, TEACHER, entries[TEACHER], output, None, track(TEACHER))
+        policies = {}
+        for name, found in entries.items():
+            run = teacher
+            if name != TEACHER:
+                run = follow(stream, name, found, output, teacher.records, track(name))
+            policies[name] = {
+                "params": str(run.policy.params),
+                **summary(run, teacher),
+                "ratio": ratios(run).tolist(),
+                "series": series(run, teacher),
+            }
+    results = finite(
+        {
+            "source": stream.source,
+            "tokens": teacher.length,
+            "motion": {"pixels": stream.motion, "class": motion_class(stream.motion)},
+            "fallbacks": list(stream.fallbacks),
+            "layers": list(stream.layers),
+            "policies": policies,
+        }
+    )
+    with replacing(output / "results.json") as file:
+        file.write((json_format.dumps(results, indent=1, default=int) + "\n").encode())
+    for name, figure in (("stream", plot_series(results)), ("ratio", plot_ratios(results))):
+        for kind in ("svg", "png"):
+            with replacing(output / f"{name}.{kind}") as file, matplotlib.rc_context({"svg.hashsalt": "vrex"}):
+                figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return results
+
+
+def chosen(names: str, assignments: list[str]) -> dict[str, Entry]:
+    """The entries asked for, with their parameters set, full attention first and always there."""
+    wanted = ALL if names == "all" else (name.strip() for name in names.split(","))
+    entries = {name: entry(name) for name in [TEACHER, *wanted]}
+    changes: dict[str, dict[str, str]] = {}
+    for text in assignments:
+        path, eq, value = text.partition("=")
+        name, dot, rest = path.partition(".")
+        check(bool(eq and dot and value), "-p", text, "must look like policy.name=value")
+        if name not in entries:
+            raise ParamError(f"-p {text}: {name} is not among the policies to run ({', '.join(entries)})")
+        changes.setdefault(name, {})[rest] = value
+    for name, part in changes.items():
+        entries[name] = replace(entries[name], params=override(entries[name].params, part))
+    return entries
+
+
+def finite(value):
+    """The value with every nan in it made None, for JSON."""
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def plot_series(results: dict) -> Figure:
+    """Every policy against stream length."""
+    figure = Figure(figsize=(13, 7), layout="constrained")
+    axes = figure.subplots(2, 3).ravel()
+    for axis, (name, (title, scale)) in zip(axes, PANELS.items(), strict=True):
+        axis.set_prop_cycle(color=COLOURS)
+        for policy, r in results["policies"].items():
+            y = np.array([np.nan if v is None else v for v in r["series"][name]]) / scale
+            axis.plot(r["series"]["tokens"], y, label=policy, linewidth=1.2)
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("tokens of the stream")
+        axis.set_ylim(bottom=0)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
+    return figure
+
+
+def plot_ratios(results: dict) -> Figure:
+    """Retrieval ratio of the frame stage by layer, and by layer and KV head (V-Rex Fig. 20)."""
+    figure = Figure(figsize=(13, 7), layout="constrained")
+    by_layer, by_head = figure.subplots(2, 1)
+    layers = results["layers"]
+    for axis in (by_layer, by_head):
+        axis.set_prop_cycle(color=COLOURS)
+    for name, p in results["policies"].items():
+        r = np.array(p["ratio"], float)
+        by_layer.plot(range(len(layers)), r.mean(axis=1), marker="o", markersize=3, linewidth=1, label=name)
+        by_head.plot(np.arange(r.size) / r.shape[1], r.ravel(), marker=".", markersize=3, linewidth=0.6)
+    by_layer.set_title("tokens attended of those cached, frame stage, by layer", fontsize=10)
+    by_head.set_title("the same by KV head, heads of a layer side by side", fontsize=10)
+    for axis in (by_layer, by_head):
+        axis.set_xticks(range(len(layers)), [str(i) for i in layers], fontsize=8)
+        axis.set_xlabel("decoder layer")
+        axis.set_ylim(0, 1.05)
+    figure.legend(*by_layer.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
+    return figure

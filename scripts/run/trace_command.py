@@ -1,0 +1,118 @@
+"""`vrex trace`: a video to a trace of queries, keys and values."""
+
+import shlex
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from golden.function_params import ParamError
+from golden.inputs import hugging_face
+from golden.inputs import video as video_in
+from golden.inputs.trace import STAGES, Trace, record
+from scripts import console
+
+
+def command(
+    video: Annotated[str, typer.Argument(help=f"Video file, or a clip: {', '.join(video_in.CLIPS)}.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", parser=console.file, help="Trace file to write (safetensors).")
+    ],
+    hf: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a Hugging Face model to run instead of SmolLM2 (docs/traces.md); needs 'make hf'."
+        ),
+    ] = None,
+    frames: Annotated[int, typer.Option(help="Frames at most.")] = 48,
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens a frame: g*g, or g*g + 1 with the class token [default: 36, or the model's own]."),
+    ] = None,
+    layers: Annotated[str, typer.Option(help="Decoder layers from 0 (SmolLM2: to 29), e.g. 0,1,2.")] = "0,1,2",
+    fps: Annotated[float | None, typer.Option(help="Frames a second to sample; all of them if left out.")] = None,
+    queries: Annotated[int | None, typer.Option(help="Keep queries of the last N frames only.")] = None,
+    values: Annotated[bool, typer.Option(help="Record the values, and what goes into the first layer, too.")] = True,
+    question: Annotated[str, typer.Option(help="Text after the frames.")] = "",
+    generate: Annotated[int, typer.Option(help="Tokens to generate; runs all layers.")] = 0,
+    json: console.Json = False,
+) -> None:
+    """Record queries, keys and values of a real video in a real decoder."""
+    if hf is None:
+        tokens = 36 if tokens is None else tokens
+    options = {
+        "hf": hf and hf.resolve().name,
+        "frames": frames,
+        "tokens": tokens,
+        "layers": layers,
+        "fps": fps,
+        "queries": queries,
+    }
+    options |= {"question": question, "generate": generate}
+    line = ["vrex", "trace", video if video in video_in.CLIPS else Path(video).name, "-o", output.name]
+    line += [
+        part for name, value in options.items() if value not in (None, "", 0) for part in (f"--{name}", str(value))
+    ]
+    line += [] if values else ["--no-values"]
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with console.one_line_errors():
+        quiet = json or not console.err.is_terminal
+        with Progress(*columns, console=console.err, transient=True, disable=quiet) as bar:
+            task = bar.add_task(f"trace {line[2]}")
+            make = record if hf is None else partial(hugging_face.record, hf)
+            trace = make(
+                video,
+                frames=frames,
+                tokens=tokens,
+                layers=layer_numbers(layers),
+                fps=fps,
+                queries=queries,
+                values=values,
+                question=question,
+                generate=generate,
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
+            )
+        trace = replace(trace, provenance=trace.provenance | {"command": shlex.join(line)})
+        trace.save(output)
+    summary = describe(trace) | {"file": str(output), "bytes": output.stat().st_size}
+    summary |= {"sha256": video_in.digest(output)}
+    if json:
+        console.print_json(summary)
+        return
+    table = Table(title=f"{output}", show_header=False)
+    for key in ("frames", "tokens", "tokens_per_frame", "layers", "heads", "kv_heads", "queries", "answer", "bytes"):
+        table.add_row(key.replace("_", " "), str(summary[key]))
+    console.out.print(table)
+    if "content" in trace.provenance:
+        console.out.print(trace.provenance["content"], highlight=False)
+
+
+def describe(trace: Trace) -> dict:
+    """Summary of a trace for people and for `--json`."""
+    p = trace.provenance
+    return {
+        "frames": len(trace.spans("frame")),
+        "tokens": trace.tokens,
+        "tokens_per_frame": p.get("tokens_per_frame"),
+        "layers": list(trace.layers),
+        "heads": trace.heads,
+        "kv_heads": trace.kv_heads,
+        "head_size": trace.head_size,
+        "model": trace.model and trace.model.header(trace.heads, trace.kv_heads, trace.head_size),
+        "queries": trace.tokens - trace.first_query,
+        "segments": {stage: len(trace.spans(stage)) for stage in STAGES},
+        "answer": p.get("answer", ""),
+        "provenance": p,
+    }
+
+
+def layer_numbers(text: str) -> tuple[int, ...]:
+    """The layers of an option such as "0,1,2"; `ParamError` for anything else."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ParamError(f"layers={text!r}: must be numbers with commas between, e.g. 0,1,2") from None

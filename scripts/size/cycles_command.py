@@ -1,0 +1,137 @@
+"""`vrex cycles`: the units' cycles on a trace, by the time views that the benches hold equal to the RTL."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.progress import track
+from rich.table import Table
+
+from golden.function_params import ReSVParams
+from golden.inputs.trace import Trace
+from hdl.params import DreParams
+from scripts import console
+from scripts.quantity import Column
+from sim.units.hcu_time import HcuTime
+from sim.units.wtu_time import WtuTime
+from tb.library.trace_check import Table as HcTable
+from tb.library.trace_check import scenario, tables
+
+
+def over_bound(title: str) -> Column:
+    """Cycles over those of the bound."""
+    return Column(title, "x bound", 2)
+
+
+GROUPS = {  # what a table is of: its note, its figures
+    "HCU: cycles": (
+        "The bound is tokens x clusters x N_hp / (N_HCU-h x N_HCU-w) cycles. Partial distances that can no longer win "
+        "are abandoned, so that less than one bound is needed.",
+        {
+            "clusters": Column("clusters"),
+            "hcu_full": over_bound("every distance whole"),
+            "hcu": over_bound("with abandoning"),
+        },
+    ),
+    "WTU: cycles of a row": (
+        "The bound is ceil(clusters / N_WTU-w) cycles. Latency: from the first word in to the last beat out, median "
+        "and worst row; interval: between rows that are offered without a gap, median. Chosen: clusters a row, mean. "
+        "Rows of few clusters stand at many times the bound, as the fixed latency of the two passes outweighs it.",
+        {
+            "clusters": Column("clusters"),
+            "exact_latency": over_bound("exact: latency"),
+            "exact_worst": over_bound("exact: worst"),
+            "exact_interval": over_bound("exact: interval"),
+            "exact_size": Column("exact: chosen", "clusters", 1),
+            "buckets_latency": over_bound("buckets: latency"),
+            "buckets_worst": over_bound("buckets: worst"),
+            "buckets_interval": over_bound("buckets: interval"),
+            "buckets_size": Column("buckets: chosen", "clusters", 1),
+        },
+    ),
+    "KVMU: bursts": (
+        "Bytes that the selection asked for, of those fetched; bytes of a burst, mean, as clusters lie in memory and "
+        "as they would in token order.",
+        {
+            "useful": Column("useful", "%"),
+            "burst": Column("mean burst", "B"),
+            "scattered": Column("in token order", "B"),
+        },
+    ),
+}
+
+# Parameters that move the figures: of one table and one WTU core; both selections are measured, and the HCU both ways.
+USED = (
+    *(f"hcu.{n}" for n in ("n_h", "n_w", "n_hp", "clusters", "frame", "count_bits")),
+    *(f"wtu.{n}" for n in ("n_w", "clusters", "score", "count_bits", "n_buckets", "double_buffer", "walk_ahead")),
+    *(f"wtu.{n}" for n in ("bin_bits", "list_depth", "count_digit")),
+    *(f"kvmu.{n}" for n in ("clusters", "blocks", "block_slots", "recent", "entry_bytes", "boundary")),
+)
+
+
+def command(
+    traces: Annotated[list[Path], typer.Argument(help="Trace files of `vrex trace`.")],
+    preset: console.Preset = "core",
+    param: console.Param = None,
+    queries: console.Queries = 2,
+    th_hd: console.ThHd = None,
+    ratio: console.Ratio = 0.3,
+    json: console.Json = False,
+) -> None:
+    """Cycles of HCU and WTU over their bounds, and the KVMU's traffic, per HC table of a trace."""
+    rows = []
+    with console.one_line_errors():
+        p = console.params(preset, param).core.dre
+        console.check_used("cycles", param, USED)
+        f = console.function(p, th_hd, ratio)
+        for path in traces:
+            found = list(tables(Trace.load(path), f, queries))
+            for table in track(found, path.name, console=console.err, transient=True, disable=json):
+                rows.append({"trace": path.name, "table": table.name, **measure(table, p, f)})
+    if json:
+        console.print_json(rows)
+        return
+    for title, (note, columns) in GROUPS.items():
+        out = Table("trace", "table", *(c.head for c in columns.values()), title=f"{title}, preset {preset}")
+        for row in rows:
+            out.add_row(row["trace"], row["table"], *(c.cell(row[name]) for name, c in columns.items()))
+        console.out.print(out)
+        console.out.print(note, highlight=False)
+
+
+def measure(table: HcTable, p: DreParams, f: ReSVParams) -> dict[str, float]:
+    """Figures of one HC table, those of `GROUPS`."""
+    hashes = [h for segment in table.hashes for h in segment]
+    out: dict[str, float] = {}
+    for name, abandon in (("hcu_full", False), ("hcu", True)):
+        run = HcuTime(replace(p.hcu, early_abandon=abandon), f.th_hd).run(hashes)
+        out[name] = float(run.out[-1] / run.bound)
+    for selection in ("exact", "buckets"):
+        own = replace(p, wtu=replace(p.wtu, selection=selection))
+        s, _ = scenario(table, own, replace(f, selection=selection))
+        latency, interval, size, bound = [], [], [], []
+        blocks = [c for c in table.codes if c is not None]
+        for query, codes in zip(s.queries, blocks, strict=True):
+            n = codes.shape[1]
+            counts = query.counts
+            time = WtuTime(own.wtu)
+            least = -(-n // own.wtu.n_w)
+            bound.append(n)
+            latency += [time.row(row, counts, f.ratio_q16).latency / least for row in codes]
+            _, ends = time.run([(row, counts) for row in codes], f.ratio_q16)
+            interval += (np.diff(ends) / least).tolist()
+            size += query.rows.clusters.tolist()
+        out["clusters"] = bound[-1]
+        out[f"{selection}_latency"] = float(np.median(latency))
+        out[f"{selection}_worst"] = float(np.max(latency))
+        out[f"{selection}_interval"] = float(np.median(interval))
+        out[f"{selection}_size"] = float(np.mean(size))
+        if selection == "exact":
+            traffic = [q.traffic for q in s.queries if q.traffic.bursts]
+            fetched = sum(t.fetched_bytes for t in traffic)
+            out["useful"] = sum(t.useful_bytes for t in traffic) / fetched if fetched else 1.0
+            out["burst"] = fetched / max(1, sum(t.bursts for t in traffic))
+            out["scattered"] = fetched / max(1, sum(t.scattered_bursts for t in traffic))
+    return out

@@ -1,0 +1,122 @@
+"""`vrex power`: what a unit's mapped netlist consumes on a real trace."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from golden.function_params import check
+from golden.inputs.trace import Trace
+from hdl.emit import UNITS, Emitted, params_of
+from hdl.params import SystemParams
+from hdl.retrieval.dre import Dre
+from scripts import console
+from synth import flow, recorded
+from synth.emission import emitted
+from synth.power import Power
+from synth.technology import node as known_node
+from tb.library.runner import ROOT, BenchError
+from tb.library.trace_check import products, vectors, verify
+
+FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
+
+
+def command(
+    unit: Annotated[list[str], typer.Argument(help=f"Any of {', '.join(UNITS)}; or generated folders of them.")],
+    preset: console.Preset = "core",
+    param: console.Param = None,
+    trace: console.Trace = FIXTURE,
+    queries: console.Queries = 1,
+    liberty: Annotated[
+        list[Path] | None, typer.Option(help="Liberty file, .gz allowed; repeat for a library in several files.")
+    ] = None,
+    effort: Annotated[str, typer.Option(help="What to map for: area or speed.")] = "area",
+    target: Annotated[
+        float | None, typer.Option(metavar="PS", help="With --effort speed: delay between registers to size gates for.")
+    ] = None,
+    mhz: Annotated[float, typer.Option(help="Clock.")] = 800.0,
+    node: Annotated[int, typer.Option(help="Node of the figures (nm), see `synth/technology.py`.")] = 14,
+    cycles: Annotated[int, typer.Option(help="Cycles evaluated of each run, spread over all of it.")] = 4096,
+    json: console.Json = False,
+) -> None:
+    """Simulate units on a trace with Verilator, count every net's toggles in their netlists and print their power."""
+    with console.one_line_errors():
+        check(mhz > 0, "mhz", mhz, "must be more than 0")
+        check(cycles >= 2, "cycles", cycles, "must be at least 2")
+        known_node(node)
+        flow.check_mapping(liberty, effort, target)
+        designs = [console.chosen(name, preset, param) for name in unit]
+        for name, *_ in designs:
+            check(name in UNITS, "unit", name, f"must be one of {', '.join(UNITS)}, or a generated folder of one")
+        data = Trace.load(trace)
+        done = {}
+        try:
+            for name, system, made in designs:
+                with console.err.status(f"{name} on {trace.name}"):
+                    options = {"liberty": liberty, "effort": effort, "target": target}
+                    done[name] = power(
+                        name, system, data, options, queries, made=made, mhz=mhz, node=node, cycles=cycles
+                    )
+        except BenchError as e:
+            console.err.print(f"[red]error:[/] {e}", highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+    if json:
+        console.print_json({"preset": preset, "trace": trace.name, "units": {n: p.report() for n, p in done.items()}})
+    else:
+        console.out.print(table(done, f"Power on {trace.name} ({preset}), mapped for {effort}"))
+
+
+def power(
+    unit: str,
+    system: SystemParams,
+    trace: Trace,
+    options: dict,
+    queries: int = 1,
+    made: Emitted | None = None,
+    **measured,
+) -> Power:
+    """Power of `unit` while it does its part of ReSV on every recorded layer of a trace, at full rate.
+
+    The units of the DRE are mapped apart, so that the power of each in the same runs is known.
+    made : its Verilog, where it is not to be generated
+    options : of `synth.flow.netlists` · measured : of `synth.power.measure`
+    Raises: `SynthError`, `TraceError`; `BenchError` if the RTL does not do what golden does.
+    """
+    own, p = params_of(unit, system), system.core.dre
+    f = p.function()
+
+    def play(recorder: Emitted) -> None:
+        engine = {"dpe": products, "vpe": vectors}.get(unit)
+        outcomes = engine(trace, own, recorder, f, queries) if engine else verify(unit, trace, p, recorder, f, queries)
+        wrong = [f"{o.table}: {d}" for o in outcomes for d in o.differences]
+        if wrong:
+            raise BenchError(f"{unit}: {wrong[0]}")
+
+    leaves = [f"dre__{name}" for name, *_ in Dre.units(p)] if unit == "dre" else []
+    return recorded.power(made or emitted(unit, own, flow.BUILD), play, options, leaves, **measured)
+
+
+def table(powers: dict[str, Power], title: str) -> Table:
+    """One row a unit."""
+    one = next(iter(powers.values()))
+    where = f"{one.node} nm" if one.library_node else "the library's own node"
+    title += f" with {', '.join(one.library)}; {where}, {one.mhz:g} MHz; before layout: no wires, glitches, clock tree"
+    heads = ("unit", "cycles", "toggles a cycle", "nets pJ", "cells pJ", "clock pJ", "logic mW", "leakage mW")
+    out = Table(*heads, "memory mW", "total mW", "from", "to", title=title)
+    lines = [line for unit, whole in powers.items() for line in ((unit, whole), *_split(unit, whole))]
+    for name, p in lines:
+        top = p.modules[-1]
+        toggles = sum(m.instances * m.toggles for m in p.modules)
+        parts = (p.energy(n) for n in ("switching", "internal", "clock"))
+        total = p.total
+        milliwatts = (p.dynamic_mw.value, p.leakage_mw.value, p.memory_mw.value, total.value, total.low, total.high)
+        numbers = [*(f"{x:,.2f}" for x in parts), *(f"{x:,.3f}" for x in milliwatts)]
+        out.add_row(name, f"{top.cycles:,}", f"{toggles:,.0f}", *numbers)
+    return out
+
+
+def _split(unit: str, p: Power) -> list[tuple[str, Power]]:
+    """Units of the DRE, and what joins them."""
+    parts = p.parts().items() if unit == "dre" else ()
+    return [("  the join" if n == unit else f"  its {n.removeprefix('dre__')}", q) for n, q in parts]

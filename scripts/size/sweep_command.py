@@ -1,0 +1,183 @@
+"""`vrex sweep`: a design space on Dask, results kept as they arrive."""
+
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from functools import cache, partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from golden.function_params import ParamError, check
+from scripts import console
+from scripts.check.verify_command import FIXTURE
+from synth.sweep import point_costs, points
+from synth.sweep.database import Database, Row
+from synth.sweep.point_costs import OBJECTIVES, Settings
+
+LONG = FIXTURE.with_name("bikes_long.safetensors")  # fills a table of 1,024 clusters at Th_hd 3
+SOME = 10_000  # points of a grid among which a search looks for one that is a design
+NOTE = (
+    "cycles: mean over the timed frames and the recorded layers, keys phase + query phase. area: the units of the DRE, "
+    "each synthesised on its own, with their memories, N_WTU-h cores counted. fmax: the slowest unit. "
+    "energy: of that frame, without DRAM. docs/sweeps.md"
+)
+
+
+def command(
+    axes: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME=V,V,...", help="A parameter, by the paper's name or ours, and its values."),
+    ],
+    preset: console.Preset = "core",
+    param: console.Param = None,
+    trace: console.Trace = LONG,
+    objective: Annotated[str, typer.Option(help=f"Of {', '.join(OBJECTIVES)}; separated by commas.")] = "cycles,area",
+    queries: Annotated[int, typer.Option(help="Frames that are timed, from the end.")] = 2,
+    th_hd: Annotated[int, typer.Option(min=0, max=257, help="Th_hd, where it is no axis.")] = 7,
+    ratio: Annotated[float, typer.Option(help="Th_r-wics, where it is no axis.")] = 0.3,
+    listed: Annotated[
+        bool, typer.Option("--list", help="The n-th values of all axes make a point; else a grid.")
+    ] = False,
+    search: Annotated[
+        int | None, typer.Option(metavar="POINTS", min=1, help="Search this many points of the grid.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 1,
+    liberty: Annotated[list[Path] | None, typer.Option(help="Liberty file; repeat for several.")] = None,
+    effort: Annotated[str, typer.Option(help="What to map for: area or speed.")] = "area",
+    target: Annotated[float | None, typer.Option(metavar="PS", help="With --effort speed: delay to size for.")] = None,
+    node: Annotated[int, typer.Option(metavar="NM", help="Technology that area and clock are stated for.")] = 14,
+    workers: console.Workers = None,
+    scheduler: console.Scheduler = None,
+    jobs: console.Jobs = None,
+    folder: console.Folder = Path("build/sweep"),
+    json: console.Json = False,
+) -> None:
+    """Evaluate a grid, a list or a search of designs and print the Pareto front; run it again to resume."""
+    # Dask and Matplotlib take half a second to import, for which no other command should wait.
+    from synth.sweep import effects, pareto_front
+    from synth.sweep.dask_run import Sweep, cluster
+    from synth.sweep.search import BATCH
+    from synth.sweep.search import search as searched
+
+    with console.one_line_errors(), ExitStack() as stack:
+        objectives = tuple(dict.fromkeys(objective.split(",")))
+        for o in objectives:
+            check(o in OBJECTIVES, "objective", o, f"must be of {', '.join(OBJECTIVES)}")
+        check(not (listed and search), "--list", search, "a search goes through a grid; leave out one")
+        space = points.axes(axes, param or [])
+        points.check_names(space, param or [])
+        settings = Settings.of(trace, queries, liberty or [], effort, target, node)
+        asked = [] if search else list(points.points(space, listed))
+        design = partial(points.design, preset, param or [], th_hd=th_hd, ratio=ratio)
+        some = asked or [points.at(space, i) for i in range(min(SOME, points.size(space, False)))]
+        _check_some(design, some)
+        unread = effects.unread(space, some, lambda point: point_costs.task(design(point), objectives, settings).key)
+        told = [f"{a.given}: no objective of {', '.join(objectives)} depends on it; leave it out" for a in unread]
+        for line in [] if json else told:
+            console.note(line)
+        database = stack.enter_context(Database(folder / "sweep.db"))
+        bar = stack.enter_context(_progress(json or not console.err.is_terminal))
+        task = bar.add_task("points", total=search or len(asked), end="")
+        connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, workers)))
+
+        done, said = 0, json or console.err.is_terminal
+
+        def progress(ended: int, left: float | None) -> None:
+            nonlocal done, said
+            done += ended
+            if search and left:  # of the batch at hand: those to come take as long
+                left *= (search - done) / min(BATCH - done % BATCH, search - done)
+            if left and not said:  # a log has no bar: once, at the start
+                console.err.print(f"{search or len(asked)} points, {_end(left)}", highlight=False)
+                said = True
+            bar.update(task, advance=ended, end=_end(left))
+
+        sweep = Sweep(settings, objectives, design, database, connect, progress)
+        dropped: list[str] = []
+        try:
+            if search:
+                feasible = partial(_feasible, design, dropped)
+                asked, rows = searched(space, objectives, search, seed, sweep.run, feasible)
+            else:
+                rows = sweep.run(asked)
+        except KeyboardInterrupt:
+            bar.stop()
+            console.err.print("interrupted; results so far are kept: run the same command again")
+            raise typer.Exit(130) from None
+        shown = [points.named(space, p) for p in asked]
+        pareto_front.write(folder, shown, rows, objectives)
+    best = pareto_front.front_of(rows, objectives)
+    choice = pareto_front.chosen(rows, best, objectives)
+    late = effects.warnings(tuple(a for a in space if a not in unread), asked, rows, objectives)
+    if dropped:
+        late.append(f"{len(dropped)} points that are no design were dropped, the first: {dropped[0]}")
+    for line in [] if json else late:
+        console.note(line)
+    if json:
+        found = [{"point": p, "result": r.result, "error": r.error} for p, r in zip(shown, rows, strict=True)]
+        console.print_json({"points": found, "front": best, "chosen": choice, "warnings": told + late})
+    else:
+        _print(space, shown, rows, best, choice, objectives)
+        console.out.print(f"{NOTE}\n{folder}/sweep.db, points.csv, points.json and plots", highlight=False)
+    failed = [row.error for row in rows if row.error]
+    if failed:
+        first = next(iter(dict.fromkeys(failed)))
+        console.err.print(
+            f"{len(failed)} of {len(rows)} points failed, the first: {first}", highlight=False, soft_wrap=True
+        )
+        raise typer.Exit(1)
+
+
+def _check_some(design, asked: list[points.Point]) -> None:
+    """Raise the first point's `ParamError` if no point is a design: a name or a bound is wrong, not a combination."""
+    errors = []
+    for point in asked:
+        try:
+            design(point)
+        except ValueError as e:
+            errors.append(e)
+        else:
+            return
+    raise errors[0]
+
+
+def _feasible(design, dropped: list[str], point: points.Point) -> bool:
+    """Whether a point is a design; if not, the reason goes to `dropped`."""
+    try:
+        design(point)
+    except ParamError as e:
+        dropped.append(str(e))
+        return False
+    return True
+
+
+def _progress(quiet: bool) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TextColumn("{task.fields[end]}"), console=console.err, disable=quiet)
+
+
+def _end(left: float | None) -> str:
+    return "" if left is None else f"ends about {datetime.now() + timedelta(seconds=left):%H:%M:%S}"
+
+
+def _print(
+    space: tuple[points.Axis, ...],
+    shown: list[dict[str, int | float | str]],
+    rows: list[Row],
+    best: list[int],
+    choice: int | None,
+    objectives: tuple[str, ...],
+) -> None:
+    table = Table(title=f"Pareto front: {len(best)} of {len(rows)} points", caption="*: nearest to the best of each")
+    for a in space:
+        table.add_column(a.given, justify="right" if a.ordered else "left")
+    for o in objectives:
+        table.add_column(f"{o} ({OBJECTIVES[o].unit})" if o != OBJECTIVES[o].unit else o, justify="right")
+    table.add_column("")
+    for i in best:
+        numbers = (f"{rows[i].result[o]:,.1f}" for o in objectives)
+        table.add_row(*map(str, shown[i].values()), *numbers, "*" if i == choice else "")
+    console.out.print(table)

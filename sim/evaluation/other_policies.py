@@ -1,0 +1,98 @@
+"""Other policies on V-Rex's hardware, with what they did on a real stream."""
+
+from dataclasses import dataclass
+
+from sim.system.memory_curves import Curve
+from sim.system.passes import lacks, simulate
+from sim.system.platforms import Vrex
+from sim.system.timeline import Pass, Point
+from sim.system.workload import Selection, Session, constant
+
+CACHES = (10240, 40960, 131072)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a policy does with the cache of a stream.
+
+    home    : host (what is not recent is fetched from there), device (all that is held), window (the rest is dropped)
+    frame, text : share of what is at home on the host that a frame, a generated token fetches
+    enters  : share of a frame's tokens that enter the decoder
+    held    : share of all tokens whose K and V are kept; of a window, how many tokens
+    bits    : of a number of K or V on the device
+    """
+
+    home: str
+    frame: float = 0.0
+    text: float = 0.0
+    enters: float = 1.0
+    held: float = 1.0
+    bits: int = 16
+
+
+# 56 frames of 36 tokens of `world` (`docs/comparison.md`), from `profile`; of hybrid memory the paper's window (4,096).
+PROFILES = {
+    "full": Profile("device"),
+    "flexgen": Profile("host", 1.0, 1.0),
+    "infinigen": Profile("host", 1.0, 0.068),
+    "infinigenp": Profile("host", 0.535, 0.068),
+    "rekv": Profile("host", 0.612, 0.313),
+    "streamingllm": Profile("window", held=261),
+    "oaken": Profile("device", bits=4),
+    "codecsight": Profile("device", enters=0.488, held=0.362),
+    "mosaic-eager": Profile("host", 0.137, 0.144),
+    "hybrid": Profile("window", held=4096),
+    "resv": Profile("host", 0.265, 0.036),
+}
+
+
+def profile(results: dict, name: str) -> Profile:
+    """Of a results.json of `vrex stream`."""
+    r = results["policies"][name]
+    full, tokens = results["policies"]["full"]["growth"]["device"], r["tokens"]
+    if tokens["host"]:
+        shares = [r[s]["fetched"] / (1 - r[s]["kept"] + r[s]["fetched"]) for s in ("frame", "generation")]
+        return Profile("host", *(round(share, 3) for share in shares))
+    if not r["growth"]["device"]:
+        return Profile("window", held=tokens["device"])
+    held = tokens["device"] / sum(tokens.values())
+    bits = 4 if held == 1 and r["growth"]["device"] < full / 2 else 16
+    return Profile("device", enters=round(1 - r["pruned"], 3), held=round(held, 3), bits=bits)
+
+
+def point(p: Profile, cache: int, stage: str = "frame", batch: int = 1) -> Point:
+    """A pass of streams with so many tokens each."""
+    frame = stage == "frame"
+    rows = max(1, round(Session.frame_tokens * p.enters)) if frame else 1
+    if p.home == "host":
+        return Point(cache, batch, rows, frame, "flexgen" if p.frame == p.text == 1 else "resv")
+    held = min(cache, round(p.held)) if p.home == "window" else max(1, round(cache * p.held))
+    return Point(held, batch, rows, frame, "oaken" if p.bits == 4 else "resident")
+
+
+def shares(p: Profile, at: Point) -> Selection:
+    """What a policy fetches, the same in all layers."""
+    return constant("profile", p.frame, p.text, at.model)
+
+
+def run(v: Vrex, p: Profile, at: Point) -> Pass | None:
+    """The pass; None where the device's memory, or the drive, does not hold what it needs."""
+    return None if lacks(v, at, shares(p, at)) else simulate(v, at, shares(p, at))
+
+
+def policies(v: Vrex, profiles: dict[str, Profile], caches: tuple[int, ...] = CACHES, batch: int = 1) -> Curve:
+    """Milliseconds of a frame and of a token of `batch` streams, and what a frame fetches at the middle cache."""
+    rows = []
+    for name, p in profiles.items():
+        points = [point(p, cache, stage, batch) for stage in ("frame", "token") for cache in caches]
+        passes = [run(v, p, at) for at in points]
+        shown = [
+            f"{done.seconds * 1e3:.0f}" if done else lacks(v, at, shares(p, at)).partition(" of")[0] + " GiB"
+            for at, done in zip(points, passes, strict=True)
+        ]
+        middle = passes[len(caches) // 2]
+        rows.append((name, p.home, *shown, f"{middle.fetched / 1e6:.0f}" if middle else "-"))
+    sizes = [f"{c >> 10}K" for c in caches]
+    head = ("policy", "cache", *(f"frame {s}" for s in sizes), *(f"token {s}" for s in sizes), "MB a frame")
+    title = f"Policies on {v.name}, batch {batch}: ms, or what memory would be needed of {v.capacity / 2**30:.0f} GiB"
+    return Curve(title, head, rows)

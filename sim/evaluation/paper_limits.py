@@ -1,0 +1,93 @@
+"""What limits V-Rex at 40K tokens and beyond, and what lifts it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sim.system.memory_curves import Curve
+from sim.system.passes import lacks, simulate
+from sim.system.pcie import LINKS
+from sim.system.platforms import EDGE, SERVER, Vrex
+from sim.system.ssd import Ssd
+from sim.system.timeline import Pass, Point
+from sim.system.workload import Selection
+
+CACHES = (10240, 40960, 131072, 1 << 20)
+
+
+def platforms() -> dict[str, Vrex]:
+    """Configurations to compare."""
+    wide = replace(Ssd(), channels=16, command=0.25e-6)
+    dre = EDGE.core.dre
+    slots, recent = (
+        replace(EDGE, core=replace(EDGE.core, dre=replace(dre, kvmu=replace(dre.kvmu, **change))))
+        for change in ({"block_slots": 1}, {"recent": 16384})
+    )
+    return {
+        "edge": EDGE,
+        "edge, fetch 4 layers ahead": replace(EDGE, ahead=4),
+        "edge, blocks of 1 entry": slots,
+        "edge, 16,384 recent tokens on the device": recent,
+        "edge, PCIe 4.0 x4": replace(EDGE, link=LINKS["pcie4x4"]),
+        "edge, four such drives, PCIe 4.0 x16": replace(EDGE, link=LINKS["pcie4x16"], ssd=wide),
+        "server": SERVER,
+        "server, fetch 4 layers ahead": replace(SERVER, ahead=4),
+        "server, PCIe 5.0 x16": replace(SERVER, link=LINKS["pcie5x16"]),
+        "server, PCIe 6.0 x16": replace(SERVER, link=LINKS["pcie6x16"]),
+    }
+
+
+def binds(p: Pass) -> str:
+    """The resource that works longest."""
+    return max(("LXE", "DRE", "link"), key=p.busy)
+
+
+def limits(at: Point, shares: Selection, caches: tuple[int, ...] = CACHES, only: tuple[str, ...] = ()) -> Curve:
+    """Milliseconds of `at` with other caches, and what works longest; `only`: platforms that begin so, all if none."""
+    rows = []
+    for name, v in platforms().items():
+        if only and not name.startswith(only):
+            continue
+        rows.append((name, *(_cell(v, replace(at, cache=c), shares, _limit) for c in caches)))
+    title = f"{_pass(at)}, batch {at.batch}: ms, and what works longest, or what memory it lacks; {shares.name}"
+    return Curve(title, ("platform", *(_size(c) for c in caches)), rows)
+
+
+# N_HCU-h, N_HCU-w, N_WTU-h, N_WTU-w: V-Rex VI-A's, larger, and ever smaller.
+ENGINES = ((2, 32, 2, 32), (1, 16, 1, 16), (1, 16, 1, 8), (1, 8, 1, 8), (1, 8, 1, 4), (1, 4, 1, 2))
+BATCHES = (1, 4, 16)
+
+
+def engines(
+    at: Point, shares: Selection, batches: tuple[int, ...] = BATCHES, on: tuple[Vrex, ...] = (EDGE, SERVER)
+) -> Curve:
+    """Milliseconds of `at` in other batches with DREs of other sizes, and in brackets those in which the DRE works."""
+    rows = []
+    for v in on:
+        for hcu_h, hcu_w, wtu_h, wtu_w in ENGINES:
+            dre = v.core.dre
+            units = {"hcu": replace(dre.hcu, n_h=hcu_h, n_w=hcu_w), "wtu": replace(dre.wtu, n_h=wtu_h, n_w=wtu_w)}
+            changed = replace(v, core=replace(v.core, dre=replace(dre, **units)))
+            cells = (_cell(changed, replace(at, batch=n), shares, _engine) for n in batches)
+            rows.append((v.name, f"{hcu_h} x {hcu_w}", f"{wtu_h} x {wtu_w}", *cells))
+    title = f"{_pass(at)} at {_size(at.cache)}: ms, and in brackets those of the DRE; {shares.name}"
+    return Curve(title, ("platform", "N_HCU", "N_WTU", *(f"batch {n}" for n in batches)), rows)
+
+
+def _pass(at: Point) -> str:
+    return f"A {'frame' if at.frame else 'question' if at.rows > 1 else 'token'} of {at.policy}"
+
+
+def _cell(v: Vrex, at: Point, shares: Selection, say: Callable[[Pass], str]) -> str:
+    return lacks(v, at, shares) or say(simulate(v, at, shares))
+
+
+def _limit(p: Pass) -> str:
+    return f"{p.seconds * 1e3:.0f} {binds(p)}"
+
+
+def _engine(p: Pass) -> str:
+    return f"{p.seconds * 1e3:.1f} ({p.busy('DRE') * 1e3:.1f})"
+
+
+def _size(tokens: int) -> str:
+    return f"{tokens >> 10}K" if tokens % 1024 == 0 else f"{tokens:,}"

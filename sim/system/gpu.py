@@ -1,0 +1,46 @@
+"""GPUs: stages after each other, at the calibrated rates of `sim.system.platforms.Gpu`.
+
+InfiniGen, InfiniGenP, ReKV and ReSV predict and fetch for the next layer while this one computes, as V-Rex VI-B says
+of all baselines; prediction itself runs on the GPU. FlexGen's cache comes beside nothing: the paper's latencies grow
+by the whole time of the transfer.
+"""
+
+from sim.system.platforms import Gpu
+from sim.system.timeline import RESIDENT, Pass, Point, Timeline
+from sim.system.workload import Selection
+
+
+def run(g: Gpu, p: Point, selection: Selection) -> Pass:
+    """One pass."""
+    m = p.model
+    rows = p.batch * p.rows
+    line = Timeline()
+    memory = g.bandwidth * g.weights
+    launch = 0.0 if p.policy in RESIDENT else g.launch
+    overlaps = p.policy in g.predict
+
+    def gpu(layer: int, name: str, seconds: float, after: float = 0.0, ops: float = 0.0) -> float:
+        return line.put(layer, name, "GPU", seconds, after, 0.0, ops)
+
+    if p.frame:
+        ops = 2.0 * p.batch * p.vision.macs
+        gpu(-1, "vision", ops / g.vision, ops=ops)
+    asked = line.free.get("GPU", 0.0)
+    fetched = 0.0
+    for layer, share in enumerate(selection.layers(p.stage).tolist()):
+        attended = p.cache if p.policy in RESIDENT else share * p.cache
+        moved = p.batch * share * p.cache * m.entry_bytes
+        fetched += moved
+        came = line.put(layer, "fetch", "link", moved / g.link, asked if overlaps else line.free.get("GPU", 0.0))
+        ops = 2.0 * rows * m.layer_weights
+        # FlexGen's layer waits for the cache, too: nothing of it is hidden.
+        asked = gpu(
+            layer, "layer", launch + max(2 * m.layer_weights / memory, ops / g.dense), 0.0 if overlaps else came, ops
+        )
+        if overlaps:
+            asked = gpu(layer, "predict", p.batch * p.cache * g.predict[p.policy])
+        ops = 2 * p.batch * m.attention_macs(p.rows, attended)
+        read = p.batch * attended * m.entry_bytes / memory
+        gpu(layer, "attention", max(ops / g.attention, read), came, ops)
+    gpu(-1, "vocabulary", 2 * m.width * m.vocab / memory)
+    return Pass(line.stages, fetched, {"GPU": g.watts})

@@ -1,0 +1,42 @@
+"""Cycles of the feeder."""
+
+from dataclasses import dataclass, field
+
+from golden.program.isa import StoreTo
+from hdl.params import CoreParams
+
+
+@dataclass
+class FeederCycles:
+    """An unstalled run, words and CLEARs offered from cycle 0 on: the cycle of each transfer on `d`, `k` and `s`."""
+
+    d: list[int] = field(default_factory=list)
+    k: list[int] = field(default_factory=list)
+    s: list[int] = field(default_factory=list)
+
+
+class FeederTime:
+    """Time view of `hdl.retrieval.feeder.Feeder`."""
+
+    def __init__(self, p: CoreParams):
+        self.n_w, self.lanes = p.dre.wtu.n_w, p.dpe.n_w
+
+    def run(self, words: list[dict], clears: int = 0) -> FeederCycles:
+        """Words as beats of `hdl.execution.storer.dre_layout`; `clears` go before every row of HASH."""
+        out = FeederCycles(k=list(range(1, clears + 1)))
+        cycle, joined = 0, 0  # joined: words in the score word that is being put together
+        for word in words:
+            if word["target"] == StoreTo.HASH:
+                cycle = max(cycle, clears)
+                out.k += [cycle + 1] * word["row_last"]
+                out.d.append(cycle)
+            else:
+                used = word["keep"] + 1 if word["row_last"] else self.lanes
+                parts = -(-used // self.n_w)
+                joined += 1
+                if word["row_last"] or joined * self.lanes >= self.n_w:
+                    out.s += range(cycle + 1, cycle + 1 + parts)
+                    joined = 0
+                out.d.append(cycle + parts - 1)
+            cycle = out.d[-1] + 1
+        return out

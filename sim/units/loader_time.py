@@ -1,0 +1,202 @@
+"""Cycles of the loader."""
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from golden.program.isa import LoadTo
+from hdl.params import CoreParams
+from sim.units.queue_cycles import Always, Queue, Wait, Waits, alone
+
+Cut = tuple[tuple[int, int], ...]
+
+
+def cut(p: CoreParams, c: dict, joined: bool = False) -> Cut:
+    """Of every burst of a LOAD (`joined`) or STORE, a beat of `transfer_layout`: its beats, none across
+    burst_bytes, and the cycles that `hdl.bus.axi.Bursts` joins rows before it."""
+    bus, longest = p.lxe.bus_bytes, p.lxe.burst_bytes // p.lxe.bus_bytes
+    at, stride, row_beats = c["addr"] // bus % longest, c["stride"] // bus, (c["words"] + 1) * word_beats(p, c)
+    if joined and stride == row_beats:
+        return _join(at, c["rows"] + 1, row_beats, longest)
+    return _cut(at, stride % longest, c["rows"] + 1, row_beats, longest)
+
+
+_CUTS: dict[Cut, Cut] = {}  # equal ones are one object
+
+
+@lru_cache(None)
+def _cut(first: int, stride: int, rows: int, row_beats: int, longest: int) -> Cut:
+    out = []
+    for r in range(rows):
+        at, left = first + r * stride, row_beats
+        while left:
+            out.append((min(left, longest - at % longest), 0))
+            at, left = at + out[-1][0], left - out[-1][0]
+    bursts = tuple(out)
+    return _CUTS.setdefault(bursts, bursts)
+
+
+@lru_cache(None)
+def _join(first: int, rows: int, row_beats: int, longest: int) -> Cut:
+    out, room, left, rows = [], longest - first, row_beats, rows - 1
+    while left:
+        joins = min(rows, max(0, -((left - room) // row_beats)))
+        left, rows = left + joins * row_beats, rows - joins
+        out.append((min(left, room), joins))
+        left -= out[-1][0]
+        room = longest
+        if rows and not left:
+            left, rows = row_beats, rows - 1
+    bursts = tuple(out)
+    return _CUTS.setdefault(bursts, bursts)
+
+
+def word_beats(p: CoreParams, c: dict) -> int:
+    """Beats of a word."""
+    return (2 * p.dpe.n_w << c["wide"]) // p.lxe.bus_bytes
+
+
+@dataclass
+class LoaderCycles:
+    """A run of LOADs: the cycle in which each transfer happens.
+
+    taken : instructions · bursts : on `ar` · beats : on `r` · words : on `w`, `x` and `v` together · done : pulses
+    """
+
+    taken: list[int] = field(default_factory=list)
+    bursts: list[int] = field(default_factory=list)
+    beats: list[int] = field(default_factory=list)
+    words: list[int] = field(default_factory=list)
+    done: list[int] = field(default_factory=list)
+
+
+class LoaderTime:
+    """Time view of `Loader` in front of a memory that takes a burst every cycle and answers in order.
+
+    latency : cycles from a burst's transfer on `ar` to its first beat on `r`, at least 1
+    detail : keep the cycles of beats and words, too · shared : keep those of words to X in `to_x`
+
+    Two units: one takes instructions and asks for their bursts (`ask`), one takes the beats (`receive`).
+    """
+
+    def __init__(self, p: CoreParams, latency: int, detail: bool = True, shared: bool = False):
+        self.p, self.latency, self.detail, self.shared = p, latency, detail, shared
+        self.out = LoaderCycles()
+        self.to_x: set[int] = set()
+        self.beats = 0  # taken on `r`
+        self._popped: list[int] = []  # cycle in which each instruction left the queue
+        self._ends: list[int] = []  # of each burst's last beat
+        self._asked = self._finished = -1  # the last burst was begun, the last instruction had all beats
+        self._beat = self._free = -1  # of the last beat; from which on a word's first beat can be taken
+
+    def run(self, commands: list[dict]) -> LoaderCycles:
+        """Commands as beats of `transfer_layout`, none of them at fault, all offered from cycle 0 on."""
+
+        def asks() -> Waits:
+            for c in commands:
+                yield from self.ask(c, 0)
+
+        def receives() -> Waits:
+            words = Always()
+            for n, c in enumerate(commands):
+                yield self.out.taken, n
+                yield from self.receive(c, words)
+
+        alone(asks=asks(), receives=receives())
+        return self.out
+
+    def ask(self, c: dict, offered: int) -> Waits:
+        """Take the next instruction, which is offered from a cycle on, and begin its bursts."""
+        out, ends, n, k = self.out, self._ends, self.p.lxe.bursts, len(self.out.taken)
+        taken, waits = max(offered, out.taken[-1] + 1 if k else 0, self._asked), k - self.p.lxe.queue
+        if waits >= 0:
+            if len(self._popped) <= waits:
+                yield self._popped, waits
+            taken = max(taken, self._popped[waits] + 1)
+        out.taken.append(taken)
+        if c["skip"]:
+            return
+        asked, k = max(self._asked, taken), len(out.bursts)
+        for _, joins in cut(self.p, c, joined=True):
+            asked += 1 + joins
+            if k >= n:
+                if len(ends) <= k - n:
+                    yield ends, k - n
+                asked = max(asked, ends[k - n] + 1)
+            out.bursts.append(asked + 1)
+            k += 1
+        self._asked = asked
+
+    def receive(self, c: dict, words: Queue | Always) -> Generator[Wait, None, int]:
+        """Take the beats of the next instruction that was taken, hand its words on; the cycle in which it is done.
+
+        words : where those for LoadTo.VECTOR go
+        """
+        out = self.out
+        popped = max(out.taken[len(self._popped)] + 1, self._finished)
+        self._popped.append(popped)
+        if c["skip"]:
+            self._finished = max(popped + 1, self._free)
+            out.done.append(self._finished + 1)
+        else:
+            self._beat = max(self._beat, popped)
+            receive = self._stream(c, words) if c["target"] == LoadTo.VECTOR else self._fill(c)
+            yield from receive
+            self._finished = self._beat
+            out.done.append(self._free)
+        return out.done[-1]
+
+    def _fill(self, c: dict) -> Waits:
+        """Scratchpads take every word at once."""
+        bursts, ends, k = self.out.bursts, self._ends, len(self._ends)
+        beat = max(self._beat, self._free - 1)
+        taken: list[int] = []  # cycles of beats, where somebody asks
+        asks = self.detail or (self.shared and c["target"] == LoadTo.X)
+        for beats, _ in cut(self.p, c, joined=True):
+            if len(bursts) <= k:
+                yield bursts, k
+            start = max(bursts[k] + self.latency, beat + 1)
+            beat = start + beats - 1
+            ends.append(beat)
+            k += 1
+            self.beats += beats
+            if asks:
+                taken += range(start, beat + 1)
+        self._beat, self._free = beat, beat + 1
+        step = word_beats(self.p, c)
+        words = [t + 1 for t in taken[step - 1 :: step]]
+        if self.detail:
+            self.out.beats += taken
+            self.out.words += words
+        if c["target"] == LoadTo.X:
+            self.to_x.update(words)
+
+    def _stream(self, c: dict, words: Queue | Always) -> Waits:
+        """The next word's beats are taken once the one before has gone."""
+        bursts, ends, k = self.out.bursts, self._ends, len(self._ends)
+        beat, free, step = self._beat, self._free, word_beats(self.p, c)
+        left = step  # beats of the word
+        for beats, _ in cut(self.p, c, joined=True):
+            if len(bursts) <= k:
+                yield bursts, k
+            beat = max(beat, bursts[k] + self.latency - 1)
+            more = beats
+            while more:
+                part = min(more, left)
+                start = max(beat + 1, free) if left == step else beat + 1
+                beat = start + part - 1
+                more, left = more - part, left - part
+                if self.detail:
+                    self.out.beats += range(start, beat + 1)
+                if not left:
+                    left = step
+                    happened, n = words.room()
+                    if len(happened) <= n:
+                        yield happened, n
+                    free = words.push(beat + 1)
+                    if self.detail:
+                        self.out.words.append(free)
+            ends.append(beat)
+            k += 1
+            self.beats += beats
+        self._beat, self._free = beat, free

@@ -1,0 +1,460 @@
+"""Cycles of programs on the LXE: the time views of its units, joined.
+
+Units go on by themselves as far as what they wait for is known (`sim.units.queue_cycles`). Only the VPE is stepped
+through time, because in it a stream and a STORE can come first in either order; between its steps every unit goes as
+far as what the VPE has done lets it, and what is still unknown then lies after the next step.
+"""
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from golden.arithmetic.vector import Instruction as VectorInstruction
+from golden.arithmetic.vector import Op
+from golden.program.isa import ENGINE, Opcode, StoreTo
+from golden.program.isa import Queue as From
+from hdl.params import CoreParams
+from hdl.queues import MULS, RESULTS, ROUTES
+from sim.units.dpe_time import TO_READ, DpeTime
+from sim.units.loader_time import LoaderTime, cut, word_beats
+from sim.units.queue_cycles import Queue, Units, Wait, Waits
+from sim.units.sequencer_time import NAMES, Pipeline, SemaphoreTimes, Step
+from sim.units.storer_time import StorerTime
+from sim.units.vpe_time import NEVER, VpeTime, Work
+
+
+@dataclass
+class LxeCycles:
+    """A run of a program, in cycles from the one in which START is taken.
+
+    executed : of every step of its trace: executed, or put into its engine's queue · started : taken by its engine (of
+    control instructions as `executed`) · finished : done (of a VECTOR: taken by the VPE) · done : the first in which
+    `status` is DONE
+    """
+
+    executed: np.ndarray
+    started: np.ndarray
+    finished: np.ndarray
+    done: int = 0
+
+
+def busy(p: CoreParams, step: Step) -> dict[str, int]:
+    """Cycles in which a step makes its units work: dpe (a chunk), vpe (a word in the lanes), load, store (a beat)."""
+    c = step.beat
+    if step.op not in ENGINE or c["skip"]:
+        return {}
+    if step.op == Opcode.MUL:
+        return {"dpe": (c["rows"] + 1) * (c["tiles"] + 1) * (c["chunks"] + 1)}
+    if step.op == Opcode.VECTOR:
+        i = c["instruction"]
+        return {"vpe": (i["words"] + 1) * (i["op"] != Op.STORE)}
+    if step.op == Opcode.LOAD:
+        return {"load": (c["rows"] + 1) * (c["words"] + 1) * word_beats(p, c)}
+    if step.op == Opcode.STORE and c["target"] == StoreTo.MEMORY:
+        return {"store": (c["rows"] + 1) * (c["words"] + 1) * word_beats(p, c)}
+    return {}
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """`count` rounds of a loop that differ only in addresses: of `length` steps each, from step `first` on."""
+
+    first: int
+    length: int
+    count: int
+
+    def round(self, i: int) -> slice:
+        """The steps of one."""
+        return slice(self.first + i * self.length, self.first + (i + 1) * self.length)
+
+
+def stretches(p: CoreParams, steps: list[Step]) -> list[Stretch]:
+    """All stretches of more than one round, inner loops before outer ones.
+
+    Addresses make a difference only in how rows are cut into bursts.
+    """
+    names: dict[tuple, int] = {}
+
+    def key(step: Step) -> int:
+        c = step.beat
+        what = step.pc, c.get("skip"), *(c.get(n) for n in ("rows", "words", "tiles", "chunks"))
+        if "stride" in c:
+            what += (id(cut(p, c, step.op == Opcode.LOAD)),)
+        if "instruction" in c:
+            what += (c["instruction"]["words"], c["instruction"]["keep"])
+        return names.setdefault(what, len(names))
+
+    keys = np.array([key(step) for step in steps])
+    out: list[Stretch] = []
+    open_: list[list[int]] = []  # of each open loop, the first step of each round
+    for k, step in enumerate(steps):
+        if step.op == Opcode.LOOP and not step.jumps:
+            open_.append([k + 1])
+        elif step.op == Opcode.END:
+            open_[-1].append(k + 1)
+            if not step.jumps:
+                out += _equal(keys, open_.pop())
+    return out
+
+
+def _equal(keys: np.ndarray, starts: list[int]) -> list[Stretch]:
+    """Stretches of rounds that begin at `starts`, the last of which is the end."""
+    out = [Stretch(starts[0], starts[1] - starts[0], 1)]
+    for a, b in pairwise(starts[1:]):
+        last = out[-1]
+        if b - a == last.length and (keys[a:b] == keys[last.round(0)]).all():
+            out[-1] = replace(last, count=last.count + 1)
+        else:
+            out.append(Stretch(a, b - a, 1))
+    return [s for s in out if s.count > 1]
+
+
+class LxeTime:
+    """Time view of `hdl.execution.lxe.Lxe` with a memory that takes a burst and a beat in each direction every cycle.
+
+    latency : of the memory, as in `LoaderTime` and `StorerTime`
+
+    Of more than twice `rounds` equal rounds of a loop, only so many and the last are played: if three of them, one
+    after the other, take the same cycles in every step, so do those that are left out. Else the loop is played whole.
+    """
+
+    def __init__(self, p: CoreParams, latency: int, rounds: int = 8):
+        self.p, self.latency, self.rounds = p, latency, rounds
+
+    def run(self, steps: list[Step]) -> LxeCycles:
+        """Cycles of a trace's steps (`sim.units.sequencer_time.trace`), the last of them HALT.
+
+        Raises `ValueError` for a program that waits for ever, and where a semaphore's first signal in time is not the
+        first in the program.
+        """
+        long = [s for s in stretches(self.p, steps) if s.count > 2 * self.rounds]
+        while True:
+            out, unlike = self._play(steps, long)
+            if not unlike:
+                return out
+            long = [s for s in long if s not in unlike]
+
+    def _play(self, steps: list[Step], long: list[Stretch]) -> tuple[LxeCycles, list[Stretch]]:
+        """Cycles with few rounds of each long stretch, and those of these whose rounds are not alike."""
+        kept = np.ones(len(steps), bool)
+        for s in long:
+            kept[s.round(self.rounds).start : s.round(s.count - 1).start] = False
+        chosen = np.flatnonzero(kept)
+        played = self.play([steps[k] for k in chosen])
+        times = np.zeros((3, len(steps)), np.int64)
+        times[:, chosen] = played.executed, played.started, played.finished
+        done, unlike = played.done, []
+        for s in long:
+            if not kept[s.first] or any(s.first <= u.first < s.round(s.count).start for u in unlike):
+                continue
+            last, left = times[:, s.round(self.rounds - 1)], s.count - self.rounds - 1
+            before = [times[:, s.round(self.rounds - i)] for i in (2, 3)]
+            period = (last - before[0])[0, 0]
+            if (last - before[0] != period).any() or (before[0] - before[1] != period).any():
+                unlike.append(s)
+                continue
+            times[:, s.round(s.count - 1).start :] += period * left
+            done += int(period) * left
+            for i in range(1, left + 1):
+                times[:, s.round(self.rounds - 1 + i)] = last + period * i
+        return LxeCycles(*times, done), unlike
+
+    def play(self, steps: list[Step]) -> LxeCycles:
+        """Every step."""
+        return Run(self.p, self.latency, steps).play()
+
+
+class Run:
+    """A program's units. Lists of an engine are in the order of its instructions.
+
+    detail : keep the cycles of every transfer
+    """
+
+    def __init__(self, p: CoreParams, latency: int, steps: list[Step], detail: bool = False):
+        self.p, self.steps, self.now = p, steps, 0
+        self.shared = any(s.op == Opcode.STORE and s.beat["target"] == StoreTo.X for s in steps)
+        self.loader, self.storer = LoaderTime(p, latency, detail, self.shared), StorerTime(p, latency, detail)
+        self.dpe, self.vpe = DpeTime(p.dpe), VpeTime(p.vpe, detail)
+        self.semaphores = SemaphoreTimes()
+        names = NAMES.values()
+        self.queues = {name: Queue(p.lxe.queue) for name in names}
+        self.given: dict[str, list[int]] = {name: [] for name in names}  # steps put into each queue
+        self.done: dict[str, list[int]] = {name: [] for name in names}
+        self.results = Queue(RESULTS)
+        self.loaded, self.put = Queue(p.lxe.words), Queue(p.lxe.words)
+        self.routes, self.route = Queue(ROUTES), []  # VECTORs that take words, and each one's source and words left
+        self.multiplied: list[int] = []  # MULs that have been taken and go to the DPE
+        self.to_dpe: list[int] = []  # cycle in which each of these is offered there
+        self.head: tuple[int, int] | None = None  # VECTOR in front of the VPE, and from which cycle on
+        self.works: dict[tuple, Work] = {}
+        self.out = LxeCycles(*(np.zeros(len(steps), np.int64) for _ in range(3)))
+        self.units = Units(self.all_units())
+
+    def all_units(self) -> dict[str, Waits]:
+        """By name."""
+        return {
+            "sequencer": self.sequencer(),
+            "loads": self.loads(),
+            "loader": self.load(),
+            "multiplier": self.multiplier(),
+            "dpe": self.multiply(),
+            "vectors": self.vectors(),
+            "storer": self.store(),
+        }
+
+    def play(self) -> LxeCycles:
+        """All of it."""
+        vpe = self.vpe
+        self.units.settle()
+        while not self.out.done:
+            c, i, o = self.comes(), self.arrives(), self.leaves()
+            at = NEVER
+            for t in (vpe.wake, c, i, o, *self.timed()):
+                if self.now < t < at:
+                    at = t
+            if at == NEVER:
+                raise ValueError(f"the program waits for ever from cycle {self.now} on: {self.stuck()}")
+            self.now = at
+            self.step(at, c <= at, i <= at, o <= at)
+            if vpe.took_c or vpe.took_i or vpe.gave_o or self.shared:
+                self.units.settle()
+        return self.out
+
+    def stuck(self) -> str:
+        """Which units wait."""
+        late = ((name, given, len(self.done[name])) for name, given in self.given.items())
+        names = [f"{name} at pc {self.steps[given[n]].pc}" for name, given, n in late if len(given) > n]
+        return ", ".join(names) or "the sequencer"
+
+    # The sequencer
+
+    def sequencer(self) -> Waits:
+        """Executes control instructions, puts the others into their queues."""
+        pipeline, executed = Pipeline(), self.out.executed
+        for k, step in enumerate(self.steps):
+            at = pipeline.reach(step)
+            if step.op in ENGINE:
+                name = NAMES[ENGINE[step.op]]
+                queue = self.queues[name]
+                happened, n = queue.room()
+                if len(happened) <= n:
+                    yield happened, n
+                at = queue.push(at)
+                self.given[name].append(k)
+            else:
+                yield from self.semaphores.waits(step.wait)
+                reached, at = at, self.semaphores.ready(step.wait, at)
+                if step.op == Opcode.HALT:
+                    at = yield from self.halt(max(at, reached + 1))
+                self.semaphores.signal(step.signal, at)
+                self.out.started[k] = self.out.finished[k] = at
+            pipeline.at = executed[k] = at
+
+    def halt(self, at: int) -> Generator[Wait, None, int]:
+        """HALT, which can be executed from a cycle on: one after the first in which all is empty and idle."""
+        for name, done in self.done.items():
+            yield done, len(self.given[name]) - 1
+            at = max([at, *(c + 2 for c in done[-1:])])
+        yield self.routes.taken, len(self.routes.put) - 1
+        at = max([at, *(c + 2 for c in self.routes.taken[-1:])])
+        self.out.done = at + 1
+        return at
+
+    def offered(self, name: str) -> Generator[Wait, None, tuple[int, int]]:
+        """The next instruction of an engine: its step, the first cycle in which it can go."""
+        queue, given = self.queues[name], self.given[name]
+        n = len(queue.taken)
+        if len(queue.moved) <= n:
+            yield queue.moved, n
+        k = given[n]
+        wait = self.steps[k].wait
+        if wait:
+            yield from self.semaphores.waits(wait)
+        return k, self.semaphores.ready(wait, queue.offered(n))
+
+    def take(self, name: str, k: int, cycle: int) -> None:
+        """An engine takes its next instruction."""
+        self.queues[name].pop(cycle)
+        self.out.started[k] = cycle
+
+    def finish(self, name: str, k: int, cycle: int) -> None:
+        """An engine's next instruction is done."""
+        self.done[name].append(cycle)
+        self.out.finished[k] = cycle
+        if self.steps[k].signal:
+            self.semaphores.signal(self.steps[k].signal, cycle)
+
+    # LOAD
+
+    def loads(self) -> Waits:
+        """Takes LOADs and asks for their bursts."""
+        taken = self.loader.out.taken
+        while True:
+            k, go = yield from self.offered("load")
+            before = len(taken)
+            for wait in self.loader.ask(self.steps[k].beat, go):
+                if len(taken) > before and len(self.queues["load"].taken) == before:
+                    self.take("load", k, taken[-1])
+                yield wait
+            if len(self.queues["load"].taken) == before:
+                self.take("load", k, taken[-1])
+
+    def load(self) -> Waits:
+        """Takes their beats."""
+        given = self.given["load"]
+        for n in self.count():
+            yield self.loader.out.taken, n
+            k = given[n]
+            done = yield from self.loader.receive(self.steps[k].beat, self.loaded)
+            self.finish("load", k, done)
+
+    # MUL
+
+    def multiplier(self) -> Waits:
+        """Takes MULs; a command waits for the DPE, and up to four for their end."""
+        at, done, commands = -1, self.done["mul"], 0
+        for n in self.count():
+            k, go = yield from self.offered("mul")
+            if commands:
+                yield self.dpe.taken, commands - 1
+                at = max(at, self.dpe.taken[commands - 1] - 1)
+            if n >= MULS:
+                yield done, n - MULS
+                at = max(at, done[n - MULS])
+            at = max(go, at + 1)
+            self.take("mul", k, at)
+            if not self.steps[k].beat["skip"]:
+                commands += 1
+                self.to_dpe.append(at + 1)
+
+    def multiply(self) -> Waits:
+        """The DPE, and the ends of MULs."""
+        given, commands = self.given["mul"], 0
+        taken, done = self.queues["mul"].taken, self.done["mul"]
+        for n in self.count():
+            yield taken, n
+            c = self.steps[given[n]].beat
+            end = taken[n]
+            if not c["skip"]:
+                end = yield from self.dpe.command(c, self.to_dpe[commands], self.results)
+                end += TO_READ - 1
+                commands += 1
+            self.finish("mul", given[n], max(end + 1, done[-1] + 1 if done else 0))
+
+    # VECTOR
+
+    def vectors(self) -> Waits:
+        """The head of the queue in front of the VPE."""
+        taken = self.queues["vector"].taken
+        for n in self.count():
+            k, go = yield from self.offered("vector")
+            if self.steps[k].beat["skip"]:
+                self.hand(k, go)
+            else:
+                self.head = k, go
+                yield taken, n
+
+    def hand(self, k: int, cycle: int) -> None:
+        """A VECTOR goes to the VPE, or nowhere."""
+        self.head = None
+        self.take("vector", k, cycle)
+        self.finish("vector", k, cycle)
+
+    def work(self, k: int) -> Work:
+        """What the VPE does."""
+        step = self.steps[k]
+        i = step.beat["instruction"]
+        key = step.pc, i["words"], i["keep"]
+        if key not in self.works:
+            self.works[key] = Work(self.p.vpe, VectorInstruction(**i))
+        return self.works[key]
+
+    def stream(self) -> Queue | None:
+        """The queue from which the VPE takes its next word, None if nothing says."""
+        n = len(self.routes.taken)
+        if len(self.routes.moved) <= n:
+            return None
+        return self.loaded if self.route[n][0] == From.LOAD else self.results
+
+    def arrives(self) -> int:
+        """The first cycle in which a word for the VPE is there."""
+        queue = self.stream()
+        if queue is None or len(queue.moved) <= len(queue.taken):
+            return NEVER
+        return max(queue.offered(len(queue.taken)), self.routes.offered(len(self.routes.taken)))
+
+    def leaves(self) -> int:
+        """The first cycle in which there is room for a word of the VPE."""
+        happened, n = self.put.room()
+        return 0 if n < 0 else happened[n] + 1 if len(happened) > n else NEVER
+
+    def comes(self) -> int:
+        """The first cycle in which the VPE is offered an instruction."""
+        if self.head is None:
+            return NEVER
+        k, go = self.head
+        if not self.work(k).streams:
+            return go
+        happened, n = self.routes.room()
+        return go if n < 0 else max(go, happened[n] + 1) if len(happened) > n else NEVER
+
+    def timed(self) -> Iterator[int]:
+        """Cycles that units wait for."""
+        return (n for happened, n in self.units.waits.values() if happened is self) if self.shared else iter(())
+
+    def __len__(self) -> int:
+        """Cycles that have begun: to wait for a cycle, a unit waits for its entry here."""
+        return self.now + 1
+
+    def step(self, now: int, c: bool, i: bool, o: bool) -> None:
+        """A cycle of the VPE in which an instruction and a word are there, and room for one."""
+        vpe, head = self.vpe, self.head
+        vpe.step(now, self.work(head[0]) if c else None, i, o)
+        if vpe.took_i:
+            self.stream().pop(now)
+            route = self.route[len(self.routes.taken)]
+            route[1] -= 1
+            if not route[1]:
+                self.routes.pop(now)
+        if vpe.gave_o:
+            self.put.push(now)
+        if vpe.took_c:
+            k = head[0]
+            work = self.work(k)
+            if work.streams:
+                self.routes.push(now)
+                self.route.append([self.steps[k].beat["source"], work.words + 1])
+            self.hand(k, now)
+
+    # STORE
+
+    def store(self) -> Waits:
+        """Takes STOREs and their words."""
+        while True:
+            k, go = yield from self.offered("store")
+            c = self.steps[k].beat
+            self.take("store", k, self.storer.take(go))
+            done = yield from self.storer.store(c, self.put, self.give(c))
+            self.finish("store", k, done)
+
+    def give(self, c: dict):
+        """Where words go that are not for memory."""
+        return self.to_x if c["target"] == StoreTo.X else None
+
+    def to_x(self, cycle: int) -> Generator[Wait, None, int]:
+        """X takes the loader's words first."""
+        while True:
+            yield self, cycle
+            if cycle not in self.loader.to_x:
+                return cycle
+            cycle += 1
+
+    @staticmethod
+    def count() -> Iterator[int]:
+        """0, 1, ..."""
+        n = 0
+        while True:
+            yield n
+            n += 1

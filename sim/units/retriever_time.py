@@ -1,0 +1,173 @@
+"""Cycles of the retriever."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from golden.program.isa import Retrieve
+from hdl.params import CoreParams
+from hdl.queues import copied_beats
+from sim.units.loader_time import cut
+
+
+@dataclass
+class RetrieverCycles:
+    """An unstalled run of RETRIEVEs, all offered from cycle 0 on: the cycle of each transfer.
+
+    taken : instructions · news : on `t` · places : on `w` and `x` · fetched : on `b` · clears : on `clear`
+    reads : bursts on `ar` · read : beats on `r` · writes : bursts on `aw` · written : beats on `w`
+    sets, done : pulses · waits : cycles in which a burst waits for room in the buffer
+    """
+
+    taken: list[int] = field(default_factory=list)
+    news: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    fetched: list[int] = field(default_factory=list)
+    clears: list[int] = field(default_factory=list)
+    reads: list[int] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)
+    writes: list[int] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
+    sets: list[int] = field(default_factory=list)
+    done: list[int] = field(default_factory=list)
+    waits: int = 0
+
+
+class CopierTime:
+    """Time view of `Copier` in front of a memory that takes a burst each way and a beat every cycle.
+
+    latency : cycles from a burst's transfer on `ar` to its first beat on `r`, and from its last beat on `w` to the
+    response, at least 1
+    """
+
+    def __init__(self, p: CoreParams, latency: int, out: RetrieverCycles):
+        self.p, self.latency, self.out = p, latency, out
+        self.depth = copied_beats(p)
+        self._asked = self._begun = -1  # cycle in which the last burst was asked for, in which one was begun
+        self._popped: list[int] = []  # cycle in which each copy left the queue
+        self._ends: list[int] = []  # of each burst's last beat on `r`
+        self._responses: list[int] = []
+
+    @property
+    def ended(self) -> int:
+        """The first cycle in which everything so far has ended."""
+        return self._responses[-1] + 1 if self._responses else 0
+
+    def copy(self, cycle: int, src: int, dst: int, size: int) -> int:
+        """The first cycle from `cycle` on in which a copy of `size` bytes is taken."""
+        n, out = self.p.lxe.copies, self.out
+        taken = max(cycle, self._asked)
+        if len(self._popped) >= n:
+            taken = max(taken, self._popped[-n] + 1)
+        self._popped.append(max(taken + 1, self._begun))
+        asked, free, writes = taken, self._popped[-1], self._cut(dst, size)
+        for beats in self._cut(src, size):
+            asked += 1
+            most = len(out.read) + beats - self.depth  # beats that must have left the buffer
+            room = out.written[most - 1] if most > 0 else 0
+            out.waits += max(0, room - asked)
+            asked = max(asked, room, self._ends[-n] + 1 if len(self._ends) >= n else 0)
+            out.reads.append(asked + 1)
+            first = max(asked + 1 + self.latency, out.read[-1] + 1 if out.read else 0)
+            out.read += range(first, first + beats)
+            self._ends.append(out.read[-1])
+            while writes and len(out.written) + writes[0] <= len(out.read):
+                free = self._write(free, writes.pop(0))
+        self._asked = asked
+        return taken
+
+    def _write(self, after: int, beats: int) -> int:
+        """Write a burst whose beats are there; the cycle of its last one's departure from the buffer."""
+        out, n = self.out, self.p.lxe.copies
+        begun = max(after, out.read[len(out.written) + beats - 1], out.written[-1] - 1 if out.written else 0) + 1
+        if len(self._responses) >= n:
+            begun = max(begun, self._responses[-n] + 1)
+        self._begun = begun
+        out.writes.append(begun + 1)
+        out.written += range(begun + 1, begun + 1 + beats)
+        self._responses.append(out.written[-1] + self.latency)
+        return begun + beats - 1
+
+    def _cut(self, addr: int, size: int) -> list[int]:
+        words = size // (2 * self.p.dpe.n_w)
+        cuts = cut(self.p, {"addr": addr, "stride": 0, "rows": 0, "words": words - 1, "wide": 0})
+        return [beats for beats, _ in cuts]
+
+
+class RetrieverTime:
+    """Time view of `hdl.retrieval.retriever.Retriever`; what the DRE gives is there, and taken, as soon as it may be.
+
+    latency : of the memory, as in `CopierTime`
+    """
+
+    def __init__(self, p: CoreParams, latency: int):
+        self.p, self.latency = p, latency
+
+    def run(self, commands: list[dict], places: list[tuple[str, dict]], bursts: list[dict]) -> RetrieverCycles:
+        """Commands, replies ("w") and moves ("x"), and bursts as beats of the layouts in `hdl`, none at fault."""
+        self.begin(places, bursts)
+        free = 0
+        for c in commands:
+            free = self.execute(c, free) + 1
+        return self.out
+
+    def begin(self, places: Iterable[tuple[str, dict]], bursts: Iterable[dict]) -> None:
+        """What `execute` takes, in order; a beat with `at` is there from that cycle on only."""
+        self.out = RetrieverCycles()
+        self._copier = CopierTime(self.p, self.latency, self.out)
+        self._places, self._bursts = iter(places), iter(bursts)
+
+    def execute(self, c: dict, taken: int, news: int = 0) -> int:
+        """The cycle in which an instruction taken in a cycle is done; the news of CLUSTER are there from one on."""
+        out = self.out
+        out.taken.append(taken)
+        if c["skip"]:
+            last = taken + 1
+        elif c["action"] == Retrieve.COUNT:
+            last = taken + 1
+            out.sets += [last] * (c["level"] > 0)
+        elif c["action"] == Retrieve.CLEAR:
+            out.clears.append(taken + 1)
+            out.news.append(last := taken + 2)
+        elif c["action"] == Retrieve.CLUSTER:
+            out.news.append(max(taken + 1, news))
+            last = self._set(c, out.news[-1] + 1)
+        elif c["action"] == Retrieve.PLACE:
+            last = self._ended(self._place(c, taken + 1)) + 1
+        else:
+            last = self._set(c, self._ended(self._fetch(c, taken + 1)) + 1)
+        out.done.append(last)
+        return last
+
+    def _place(self, c: dict, cycle: int) -> int:
+        size, left, since, at = self.p.dre.kvmu.entry_bytes, c["rows"] + 1, 0, c["addr"]
+        while left:
+            name, beat = next(self._places)
+            cycle = max(cycle, beat.get("at", 0))
+            if name == "x":
+                if since == self.p.dre.kvmu.recent:
+                    cycle, since = self._ended(cycle) + 1, 0
+                cycle = self._copier.copy(cycle, beat["src"], beat["dst"], size)
+            else:
+                cycle = self._copier.copy(cycle, at, beat["device"], size)
+                left, at, since = left - 1, at + size, min(since + 1, self.p.dre.kvmu.recent)
+            self._copier.out.places.append(cycle)
+            cycle += 1
+        return cycle
+
+    def _fetch(self, c: dict, cycle: int) -> int:
+        at, last = c["addr"], False
+        while not last:
+            beat = next(self._bursts)
+            cycle = max(cycle, beat.get("at", 0))
+            if not beat["empty"]:
+                cycle = self._copier.copy(cycle, beat["addr"], at, beat["bytes"])
+            self._copier.out.fetched.append(cycle)
+            at, last, cycle = at + beat["bytes"], beat["last"], cycle + 1
+        return cycle
+
+    def _ended(self, cycle: int) -> int:
+        return max(cycle, self._copier.ended)
+
+    def _set(self, c: dict, cycle: int) -> int:
+        self._copier.out.sets += [cycle] * (c["to"] > 0) + [cycle + 1] * (c["level"] > 0)
+        return cycle + 1

@@ -1,0 +1,277 @@
+"""What the LXE's sequencer does with a program, instruction by instruction, and in which cycles."""
+
+from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from golden.arithmetic.vector import Swap
+from golden.function_params import ParamError
+from golden.program.isa import (
+    ADDR_BITS,
+    ENGINE,
+    LOOPS,
+    REGISTERS,
+    SEMAPHORES,
+    VECTOR,
+    Engine,
+    Instruction,
+    Opcode,
+    Status,
+    decode,
+)
+from hdl.params import CoreParams, bits_for
+from sim.units.queue_cycles import Queue, Wait
+
+NAMES = {e: e.name.lower() for e in Engine}
+TO_FETCH = 1  # from START
+TO_COUNT = 2  # from what signals a semaphore to what waits for it
+_FLOW = (Opcode.LOOP, Opcode.END, Opcode.SYNC, Opcode.HALT)
+_HOLDING = (Opcode.SET, Opcode.ADD, *_FLOW)
+
+
+class _Masks(dict):
+    """Mask -> its semaphores."""
+
+    def __missing__(self, mask: int) -> tuple[int, ...]:
+        self[mask] = tuple(s for s in range(SEMAPHORES) if mask >> s & 1)
+        return self[mask]
+
+
+_MASKS = _Masks()
+
+
+@dataclass(frozen=True)
+class Step:
+    """An executed instruction; `jumps`: the next is not the one behind it; `beat`: what its engine gets."""
+
+    pc: int
+    op: Opcode
+    wait: int
+    signal: int
+    jumps: bool = False
+    beat: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Executed instructions in order, how the program ends (RUNNING: not within the limit), where, and R0 to R15."""
+
+    steps: list[Step]
+    code: Status
+    pc: int
+    registers: list[int]
+
+
+@dataclass(frozen=True)
+class SequencerTiming:
+    """Cycles from START's transfer on.
+
+    executed : of every step of the trace · handed : {engine: of every hand-over} · done : the first in which status is
+    DONE, None without HALT · waits : of each waiter, cycles in which its head waits for a semaphore
+    """
+
+    executed: list[int]
+    handed: dict[str, list[int]]
+    done: int | None
+    waits: dict[str, int]
+
+
+def trace(
+    p: CoreParams,
+    program: list[int],
+    registers: dict[int, int] | None = None,
+    limit: int = 100_000,
+    retrieved: Iterable[dict[int, int]] = (),
+) -> Trace:
+    """Execute the words of `program` on `registers` (zero where not named), `limit` instructions at most.
+
+    retrieved : the registers that each RETRIEVE which is not skipped sets; those not given stay as they are
+    """
+    lanes, r = p.lxe_format().lanes, [0] * REGISTERS
+    for number, value in (registers or {}).items():
+        r[number] = value if number else 0
+    steps: list[Step] = []
+    loops: list[list[int]] = []  # rounds left, first instruction, END
+    known: dict[int, Instruction] = {}
+    sets = iter(retrieved)
+    pc = 0
+    while len(steps) < limit:
+        if pc >= p.lxe.i_depth:
+            return Trace(steps, Status.OPCODE, steps[-1].pc, r)
+        try:
+            i = known[pc] = known.get(pc) or decode(program[pc])
+        except ParamError:
+            return Trace(steps, Status.OPCODE, pc, r)
+        half = 1 << ADDR_BITS - 1
+        n = (r[i["len"]] + i["add"] + half) % (2 * half) - half if i["len"] else None
+        skip = n is not None and n <= 0
+        if n is not None and i["pair"]:
+            n = -(-n // (2 * lanes)) * 2 * lanes
+        beat: dict = {}
+        after, jumps = pc + 1, False
+        if i.op in ENGINE:
+            beat = _beat(i, r, n, lanes)
+            if not skip and not _fits(p, i.op, beat, lanes):
+                return Trace(steps, Status.RANGE, pc, r)
+            if i.op == Opcode.RETRIEVE and not skip:
+                for to, value in next(sets, {}).items():
+                    r[to] = value
+        elif i.op in (Opcode.SET, Opcode.ADD):
+            if i["to"]:
+                r[i["to"]] = (i["imm"] + (r[i["a"]] if i.op == Opcode.ADD else 0)) % (1 << ADDR_BITS)
+        elif i.op == Opcode.LOOP:
+            count = i["count"] if n is None else n // (2 * lanes) if i["pair"] else -(-n // lanes) if i["unit"] else n
+            if count > 0xFFFF:
+                return Trace(steps, Status.RANGE, pc, r)
+            if len(loops) == LOOPS:
+                return Trace(steps, Status.OPCODE, pc, r)
+            if count > 0:
+                loops.append([count, pc + 1, i["end"]])
+            else:
+                after, jumps = i["end"] + 1, True
+        elif i.op == Opcode.END:
+            if not loops or loops[-1][2] != pc:
+                return Trace(steps, Status.OPCODE, pc, r)
+            loops[-1][0] -= 1
+            if loops[-1][0]:
+                after, jumps = loops[-1][1], True
+            else:
+                loops.pop()
+        steps.append(Step(pc, i.op, i["wait"], i["signal"], jumps, beat))
+        if i.op == Opcode.HALT:
+            return Trace(steps, Status.DONE, pc, r)
+        pc = after
+    return Trace(steps, Status.RUNNING, pc, r)
+
+
+def _beat(i: Instruction, r: list[int], n: int | None, lanes: int) -> dict:
+    """The instruction as its engine gets it, counts unchecked."""
+    head = {"skip": int(n is not None and n <= 0), "wait": i["wait"], "signal": i["signal"]}
+    words, rest = (-(-n // lanes) - 1, (n - 1) % lanes) if n is not None else (0, 0)
+    if i.op in (Opcode.LOAD, Opcode.STORE):
+        own = {k: i[k] for k in ("target", "wide", "rows", "words", "stride", "to", "step")}
+    elif i.op == Opcode.MUL:
+        own = {k: i[k] for k in ("w", "x", "rows", "tiles", "chunks", "keep", "x_step", "start", "end")}
+        if n is not None:
+            own |= {"chunks": words, "keep": rest} if i["unit"] else {"tiles": words}
+    elif i.op == Opcode.RETRIEVE:
+        own = {k: i[k] for k in ("action", "rows", "ctx", "to", "level", "shift")}
+    else:
+        instruction = {k.removeprefix("v_"): i[k] for k in VECTOR}
+        if n is not None:
+            instruction |= {"words": words, "keep": rest}
+        own = {"source": i["source"], "instruction": instruction}
+    if "rows" in own and i.op != Opcode.MUL:
+        own["addr"] = (r[i["base"]] + i["addr"]) % (1 << ADDR_BITS)
+        own["rows"] = own["rows"] if n is None else words if i["unit"] or i["pair"] else n - 1
+    return head | own
+
+
+def _fits(p: CoreParams, op: Opcode, beat: dict, lanes: int) -> bool:
+    """Whether every field has a value that the engine knows."""
+    if op in (Opcode.LOAD, Opcode.STORE, Opcode.RETRIEVE):
+        return beat["rows"] < 1 << 16
+    if op == Opcode.MUL:
+        return max(beat["tiles"], beat["chunks"]) < 1 << 12 and beat["keep"] < lanes
+    v = beat["instruction"]
+    addresses = all(v[k] < p.vpe.depth for k in ("words", "addr_a", "addr_b", "addr_c", "addr_d"))
+    return addresses and v["keep"] < lanes and v["swap"] < 1 << bits_for(Swap.HALF + p.vpe.addr_bits + 1)
+
+
+class Pipeline:
+    """Cycles of fetch, decode and addition."""
+
+    def __init__(self):
+        self.fetched, self.decoded, self.added, self.at = TO_FETCH, 0, 0, 0
+        self.before: Step | None = None
+
+    def reach(self, step: Step) -> int:
+        """The first cycle in which the next step can be executed or put into its queue."""
+        before, earliest = self.before, 0
+        if before:
+            self.fetched = self.at + 1 if before.jumps else self.decoded
+            earliest = max(self.added + (before.op in _HOLDING), self.at if before.op in _FLOW else 0)
+        self.decoded = max(self.fetched + 1, earliest)
+        self.added = max(self.decoded + 1, self.at)
+        self.before = step
+        return self.added + 1
+
+
+class SemaphoreTimes:
+    """Semaphores: from which cycles on each is one higher, and how many of those have been taken.
+
+    Signals may come in any order as long as none is earlier than one that has been taken.
+    """
+
+    def __init__(self):
+        self.signals: list[list[int]] = [[] for _ in range(SEMAPHORES)]
+        self.taken = [0] * SEMAPHORES
+
+    def signal(self, mask: int, done: int) -> None:
+        """What is done in a cycle signals."""
+        for s in _MASKS[mask]:
+            if self.taken[s] and done + TO_COUNT < self.signals[s][self.taken[s] - 1]:
+                raise ValueError(f"semaphore {s}: two engines signal it, the first of them not first in the program")
+            insort(self.signals[s], done + TO_COUNT)
+
+    def waits(self, mask: int) -> list[Wait]:
+        """What must be known before `ready`."""
+        return [(self.signals[s], self.taken[s]) for s in _MASKS[mask] if len(self.signals[s]) <= self.taken[s]]
+
+    def ready(self, mask: int, at: int) -> int:
+        """First cycle from `at` on in which every semaphore of `mask` is above zero; takes one of each."""
+        for s in _MASKS[mask]:
+            at = max(at, self.signals[s][self.taken[s]])
+            self.taken[s] += 1
+        return at
+
+
+class SequencerTime:
+    """Time view of `hdl.execution.sequencer.Sequencer` with engines that take what they are offered at once.
+
+    p : CoreParams · delays : of engines, cycles from a hand-over to the pulse of `done` (vector: to the last in which
+    it is busy), 1 where not named; an engine is done with one instruction a cycle, in order
+
+    The signals of a semaphore count in the order of the program: exact where one engine gives them, or in that order.
+    """
+
+    def __init__(self, p: CoreParams, delays: dict[str, int] | None = None):
+        self.p, self.delays = p, dict.fromkeys(NAMES.values(), 1) | (delays or {})
+
+    def run(self, steps: list[Step]) -> SequencerTiming:
+        """Cycles of a trace's steps, START being taken in cycle 0. Raises `ValueError` for a wait that never ends."""
+        semaphores, pipeline = SemaphoreTimes(), Pipeline()
+        queues = {name: Queue(self.p.lxe.queue) for name in NAMES.values()}
+        idle = dict.fromkeys(NAMES.values(), 0)  # cycle of the last `done`, from the next on the engine is idle
+        executed: list[int] = []
+        finish, waits = None, dict.fromkeys((*NAMES.values(), "sync"), 0)
+
+        def ready(step: Step, at: int) -> int:
+            if semaphores.waits(step.wait):
+                s = next(s for s in _MASKS[step.wait] if len(semaphores.signals[s]) <= semaphores.taken[s])
+                raise ValueError(f"pc {step.pc}: waits for semaphore {s}, which nothing before it signals")
+            return semaphores.ready(step.wait, at)
+
+        for step in steps:
+            at = pipeline.reach(step)
+            if step.op in ENGINE:
+                name = NAMES[ENGINE[step.op]]
+                queue = queues[name]
+                at = queue.push(at)
+                offered = queue.offered(len(queue.taken))
+                go = ready(step, offered)
+                waits[name] += go - offered
+                queue.pop(go)
+                done = go if name == "vector" else max(idle[name] + 1, go + self.delays[name])
+                idle[name] = max(idle[name], done, go + self.delays[name])
+            else:
+                go = ready(step, at)
+                waits["sync"] += go - at
+                if step.op == Opcode.HALT:
+                    go = max([go, at + 1, *(c + 2 for c in idle.values())])
+                    finish = go + 1
+                done = at = go
+            pipeline.at = at
+            executed.append(at)
+            semaphores.signal(step.signal, done)
+        return SequencerTiming(executed, {n: q.taken for n, q in queues.items()}, finish, waits)

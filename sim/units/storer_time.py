@@ -1,0 +1,126 @@
+"""Cycles of the storer."""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+from golden.program.isa import StoreTo
+from hdl.params import CoreParams
+from sim.units.loader_time import cut, word_beats
+from sim.units.queue_cycles import Always, Queue, Wait, Waits, alone
+
+
+@dataclass
+class StorerCycles:
+    """A run of STOREs: the cycle of each transfer.
+
+    taken : instructions · bursts : on `aw` · beats : on `w` · words : on `i` · done : pulses
+    """
+
+    taken: list[int] = field(default_factory=list)
+    bursts: list[int] = field(default_factory=list)
+    beats: list[int] = field(default_factory=list)
+    words: list[int] = field(default_factory=list)
+    done: list[int] = field(default_factory=list)
+
+
+class StorerTime:
+    """Time view of `hdl.execution.storer.Storer` in front of a memory that takes a burst and a beat every cycle.
+
+    latency : cycles from a burst's last beat on `w` to its response on `b`, at least 1
+    detail : keep the cycles of beats and words, too
+    """
+
+    def __init__(self, p: CoreParams, latency: int, detail: bool = True):
+        self.p, self.latency, self.detail = p, latency, detail
+        self.out = StorerCycles()
+        self.beats = 0  # on `w`
+        self._ended: list[int] = []  # cycle in which each entry left the queue of what waits for its end
+        self._finished = -1  # the last instruction's last word has gone
+
+    def run(self, commands: list[dict]) -> StorerCycles:
+        """Commands as beats of `transfer_layout`, none of them at fault; rows of SCORE of `words` + 1 words.
+
+        All are offered from cycle 0 on, as their words are.
+        """
+
+        def stores() -> Waits:
+            words = Always()
+            for c in commands:
+                self.take(0)
+                yield from self.store(c, words)
+
+        alone(stores=stores())
+        return self.out
+
+    def take(self, offered: int) -> int:
+        """The cycle in which the next instruction, which is offered from a cycle on, is taken."""
+        out = self.out
+        out.taken.append(max(offered, out.taken[-1] + 1 if out.taken else 0, self._finished))
+        return out.taken[-1]
+
+    def store(
+        self, c: dict, words: Queue | Always, give: Callable[[int], Waits] | None = None
+    ) -> Generator[Wait, None, int]:
+        """Take the words of the instruction taken last, hand them on; the cycle in which it is done.
+
+        words : its words · give : for X and the DRE, a unit that returns the first cycle from one on in which a word of
+        the instruction is taken, every cycle if not given
+        """
+        if not c["skip"] and c["target"] == StoreTo.MEMORY:
+            yield from self._write(c, words)
+        else:
+            cycle = self._room(self.out.taken[-1] + 1)
+            count = 0 if c["skip"] else (c["rows"] + 1) * (c["words"] + 1)
+            for _ in range(count):
+                cycle = yield from self._next(words, cycle)
+                if give:
+                    cycle = yield from give(cycle)
+                self._gone(words, cycle)
+                cycle += 1
+            self._finished = cycle - (count > 0)
+            self._end(self._finished + 1)
+        self.out.done.append(self._ended[-1])
+        return self._ended[-1]
+
+    def _write(self, c: dict, words: Queue | Always) -> Waits:
+        cycle, step = self.out.taken[-1] + 1, word_beats(self.p, c)
+        left = step  # beats of the word
+        for beats, _ in cut(self.p, c):
+            more = beats
+            while more:
+                if left == step:
+                    cycle = yield from self._next(words, cycle)
+                if more == beats:
+                    cycle = self._room(cycle)
+                    self.out.bursts.append(cycle + 1)
+                part = min(more, left)
+                if self.detail:
+                    self.out.beats += range(cycle + 1, cycle + part + 1)
+                cycle, more, left = cycle + part, more - part, left - part
+                if not left:
+                    left = step
+                    self._gone(words, cycle - 1)
+            self.beats += beats
+            self._end(cycle + self.latency)
+        self._finished = cycle - 1
+
+    @staticmethod
+    def _next(words: Queue | Always, cycle: int) -> Generator[Wait, None, int]:
+        """The first cycle from `cycle` on in which the next word is there."""
+        n = len(words.taken)
+        if len(words.moved) <= n:
+            yield words.moved, n
+        return max(cycle, words.offered(n))
+
+    def _gone(self, words: Queue | Always, cycle: int) -> None:
+        words.pop(cycle)
+        if self.detail:
+            self.out.words.append(cycle)
+
+    def _room(self, cycle: int) -> int:
+        """The first cycle from `cycle` on in which an entry can be made."""
+        n = self.p.lxe.bursts
+        return max(cycle, self._ended[-n] + 1) if len(self._ended) >= n else cycle
+
+    def _end(self, cycle: int) -> None:
+        self._ended.append(max(cycle, self._ended[-1] + 1 if self._ended else 0))

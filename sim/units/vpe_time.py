@@ -1,0 +1,202 @@
+"""Cycles of the VPE."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from golden.arithmetic.vector import FOREVER, Format, Instruction, Op, Post, Reduce, Source, Swap
+from hdl.params import VpeParams
+
+LATENCY = 5  # from a word's operands to its result
+FUNCTION_LATENCY = 8  # with a function
+SCALAR = {Reduce.MAX: 3, Reduce.SUM: 7, Reduce.LAST: 0}  # from a row's last result to its register's write
+A, B, C = range(3)
+NEVER = 1 << 62
+
+
+@dataclass
+class VpeCycles:
+    """A run: the cycle of every transfer on each stream, the first instruction's being 0 if it is unstalled."""
+
+    c: list[int] = field(default_factory=list)
+    i: list[int] = field(default_factory=list)
+    o: list[int] = field(default_factory=list)
+    words: int = 0  # through the lanes
+    # Cycles in which an instruction is in hand and neither issues nor is handed on, by reason: "order" (its word before
+    # would come before others), "bank" or "scalar" (on its way), "store" (of what it overwrites or streams into, or
+    # the STORE before).
+    waits: Counter = field(default_factory=Counter)
+
+    @property
+    def end(self) -> int:
+        """Cycle of the last transfer."""
+        return max([*self.c[-1:], *self.i[-1:], *self.o[-1:]], default=0)
+
+
+class Work:
+    """An instruction, taken apart: what each of its words reads and writes."""
+
+    def __init__(self, p: VpeParams, i: Instruction):
+        self.top = p.depth - 1
+        self.instruction, self.words, self.store = i, i.words, i.op == Op.STORE
+        self.streams = i.streams
+        self.slow = i.post >= Post.EXP
+        self.bank = C if i.format == Format.WIDE else B  # of a STORE
+        self.addr = (i.addr_c if self.bank == C else i.addr_b) & self.top
+        self.reads = []  # bank, first address, mask of the word's number, bits flipped
+        for bank, name in enumerate("abc"):
+            if not self.store and self._source(i, name) == Source.BANK:
+                span = getattr(i, f"span_{name}")
+                flip = 1 << i.swap - 3 if bank == B and i.swap > Swap.HALF else 0
+                mask = (1 << span) - 1 if span < FOREVER else self.top
+                self.reads.append((bank, getattr(i, f"addr_{name}"), mask, flip))
+        self.read_banks = sum(1 << bank for bank, *_ in self.reads)
+        self.write, self.to = i.write, i.addr_d
+        self.write_banks = tuple(bank for bank in range(3) if i.write >> bank & 1)
+        names = [n for n in "abc" if not self.store and self._source(i, n) == Source.SCALAR]
+        self.registers = tuple({getattr(i, f"scalar_{n}") for n in names} | ({i.scalar_d} if i.reduce else set()))
+        self.reduce, self.register = i.reduce, i.scalar_d
+
+    @staticmethod
+    def _source(i: Instruction, name: str) -> int | None:
+        """Source of an operand, None if the instruction has none of this name."""
+        return None if name == "b" and i.op != Op.FMA else getattr(i, name)
+
+
+class VpeTime:
+    """Time view of `hdl.execution.vpe.Vpe`, cycle by cycle but for those in which nothing can happen.
+
+    After `step`: took_c, took_i, gave_o: whether there was a transfer in that cycle; `wake`: the first cycle after it
+    in which something can happen without one on a stream that waited.
+    """
+
+    def __init__(self, p: VpeParams, detail: bool = True):
+        self.p, self.detail = p, detail
+        self.out = VpeCycles()
+        self.took_c = self.took_i = self.gave_o = False
+        self.wake = 0
+        self.starved = 0  # cycles in which a word waits for `i`
+        self._top = p.depth - 1
+        self._now: Work | None = None
+        self._word = 0
+        self._held: tuple[Work, int, bool] | None = None  # address of its result, last of its instruction
+        self._way = [[-1] * p.depth for _ in range(3)]  # of each word, the last cycle in which one comes to it
+        self._scalars = [-1] * 16  # of each register, the last cycle in which a number comes to it
+        self._early = -1  # last cycle in which a word without a function would come before one with
+        self._store: list[int] | None = None  # bank, address, words left after this one
+        self._put = -1  # bank of the word on `o`
+        self._since, self._reason, self._starves = 0, "", False
+
+    def run(self, program: Iterable[Instruction]) -> VpeCycles:
+        """Cycles of a program, instructions and words being there; `o` is always taken."""
+        queue = [Work(self.p, i) for i in program][::-1]
+        cycle = 0
+        while self.busy or queue:
+            self.step(cycle, queue[-1] if queue else None, True, True)
+            if self.took_c:
+                queue.pop()
+            cycle = self.wake
+        return self.out
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way."""
+        return bool(self._now or self._held or self._store) or self._put >= 0
+
+    def step(self, cycle: int, c: Work | None, i: bool, o: bool) -> None:
+        """A cycle in which `c` is offered, a word is on `i`, `o` is ready."""
+        out, now, held, store, top = self.out, self._now, self._held, self._store, self._top
+        gap = cycle - self._since - 1
+        if gap > 0:  # as in the last cycle that was looked at
+            if self._reason:
+                out.waits[self._reason] += gap
+            self.starved += gap * self._starves
+        self._since = cycle
+        put, wakes = self._put, []
+        self.gave_o = put >= 0 and o
+        out_free = put < 0 or o
+
+        fire = self._starves = False
+        if held:
+            if held[0].slow or cycle > self._early:
+                fire = i or not held[0].streams
+                self._starves = not fire
+            else:
+                wakes.append(self._early + 1)
+
+        issue = hand_on = False
+        reason, taken = "order", 0
+        if now and not now.store and (fire or not held):
+            word, bank_free, scalar_free = self._word, -1, -1
+            to = now.to + word & top
+            for bank, first, mask, flip in now.reads:
+                bank_free = max(bank_free, self._way[bank][(first + (word & mask) ^ flip) & top])
+            for register in now.registers:
+                scalar_free = max(scalar_free, self._scalars[register])
+            stored = store is not None and (
+                (now.write >> store[0] & 1 and (to - store[1]) & top <= store[2])
+                or (now.streams and now.read_banks >> store[0] & 1)
+            )
+            stored = stored or (not out_free and now.read_banks >> put & 1)
+            issue = not stored and bank_free < cycle and scalar_free < cycle
+            if issue:
+                taken = now.read_banks
+            else:
+                reason = "bank" if bank_free >= cycle else "scalar" if scalar_free >= cycle else "store"
+                wakes += [bank_free + 1, scalar_free + 1]
+        if held and not fire:
+            taken |= held[0].read_banks
+        fetch = False
+        if store:
+            way = self._way[store[0]][store[1]]
+            fetch = way < cycle and out_free and not taken >> store[0] & 1
+            wakes.append(way + 1)
+        if now and now.store:
+            hand_on, reason = store is None or (fetch and store[2] == 0), "store"
+        self._reason = reason if now and not issue and not hand_on else ""
+        if self._reason:
+            out.waits[reason] += 1
+        self.starved += self._starves
+
+        # The clock edge.
+        self.took_i = False
+        if fire:
+            work, to, last = held
+            slow = work.slow
+            done = cycle + (FUNCTION_LATENCY if slow else LATENCY)
+            if slow:
+                self._early = cycle + FUNCTION_LATENCY - LATENCY
+            for bank in work.write_banks:
+                self._way[bank][to] = done
+            if last and work.reduce:
+                self._scalars[work.register] = done + SCALAR[work.reduce]
+            out.words += 1
+            self.took_i = work.streams
+            self._held = None
+        if fetch:
+            self._store = [store[0], store[1] + 1 & top, store[2] - 1] if store[2] else None
+            self._put = store[0]
+        elif out_free:
+            self._put = -1
+        done = False
+        if issue:
+            done = self._word == now.words
+            to = now.to + self._word & top
+            self._held = now, to, done
+            for bank in now.write_banks:
+                self._way[bank][to] = NEVER
+            if done and now.reduce:
+                self._scalars[now.register] = NEVER
+            self._word += 1
+        if hand_on:
+            self._store = [now.bank, now.addr, now.words]
+        self.took_c = False
+        if now is None or done or hand_on:
+            self.took_c = c is not None
+            self._now, self._word = c, 0
+        moved = fire or issue or fetch or hand_on or self.took_c or self.gave_o
+        self.wake = cycle + 1 if moved else min([w for w in wakes if w > cycle], default=NEVER)
+        if self.detail:
+            out.c += [cycle] * self.took_c
+            out.i += [cycle] * self.took_i
+            out.o += [cycle] * self.gave_o

@@ -1,0 +1,228 @@
+"""One module mapped to gates: Yosys and ABC in a process of their own."""
+
+import gzip
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from importlib.metadata import version
+from pathlib import Path
+
+from golden.atomic_files import write_atomically
+from synth.liberty import Library, SynthError
+
+RUNS = 2  # at once, whoever asks for them
+HERE = Path(__file__).parent
+EFFORTS = ("area", "speed")  # each has an ABC script of its name; a target has one too
+
+_READ = (
+    "read_verilog -sv top.v",
+    "{blackbox}",
+    "hierarchy -check -top {top}",
+    "proc",
+    "{unread}",
+    "chformal -remove",  # assertions, and what only they read, are not hardware
+    "delete t:$print",
+    "synth -run coarse:fine -flatten -noshare",
+    "memory_map -rom-only",  # a table of constants is logic; by this way a case of 64 came out at half the area
+)
+# `synth`'s own steps from here on, less its mapping of memories and its ABC runs.
+_LEGAL = (
+    "opt -fast -full",
+    "opt -undriven -fine",
+    "techmap",
+    "opt -fast",
+)
+_FLOPS = (
+    "dfflibmap {bar} {lib}",  # legalises what the library lacks: resets and enables become logic
+    "opt -fast",
+)
+_GATES = (
+    "abc {constr} -script script.abc {bar} {lib}",
+    "opt_clean -purge",
+)
+# Flip-flops drive no more than this; ABC would otherwise load them without end, since it takes them for ideal sources.
+_CONSTR = "set_driving_cell {inverter}\n"
+# What ABC says of itself; anything else before it stops is why.
+_PROGRESS = ("+", "=", "**", "Memory", "Parsing", "Reading", "Library", "Warning", "Scl_Lib", "Aborted")
+# Yosys's registers that a library may lack, by their names' patterns.
+_CLASSES = {
+    r"\$_DLATCH_[PN]_": "latch",
+    r"\$_DLATCH(SR)?_.*": "latch with set or reset",
+    r"\$_SR_.*": "set-reset latch",
+    r"\$_DFFE?_[PN]{2}0([PN])?_": "flip-flop with asynchronous reset",
+    r"\$_DFFE?_[PN]{2}1([PN])?_": "flip-flop with asynchronous set",
+    r"\$_DFFSRE?_.*": "flip-flop with asynchronous set and reset",
+    r"\$_ALDFFE?_.*": "flip-flop with asynchronous load",
+    r"\$_(SD|D)FFC?E?_.*": "flip-flop",
+}
+NO_CELL = "make it an edge-triggered flip-flop with a synchronous reset, or give a library that has one"
+_running: set[subprocess.Popen] = set()
+_slots = threading.BoundedSemaphore(RUNS)
+
+
+def _script(effort: str, target: float | None) -> str:
+    """The ABC script of an effort. With a target: least area that meets it, where "speed" alone is least delay."""
+    if target is None:
+        return (HERE / f"{effort}.abc").read_text()
+    # `map` knows no loads: what it is allowed leaves room for them.
+    words = {"{MAP}": f"{0.75 * target:g}", "{TARGET}": f"{target:g}"}
+    script = (HERE / "target.abc").read_text()
+    for word, value in words.items():
+        script = script.replace(word, value)
+    return script
+
+
+def recipe(effort: str, target: float | None) -> tuple:
+    """All that decides a result besides source, library and options."""
+    return (
+        _script(effort, target),
+        (HERE / "worker.py").read_text(),
+        _READ,
+        _LEGAL,
+        _FLOPS,
+        _GATES,
+        _CONSTR,
+        version("pyosys"),
+    )
+
+
+def mapped(
+    text: str,
+    top: str,
+    leaves: tuple[str, ...],
+    library: Library,
+    content: str,
+    macro_bits: int,
+    effort: str,
+    target: float | None,
+    unread: tuple[str, ...],
+    build: Path,
+) -> dict:
+    """What `synth.worker` reports of module `top`, flattened but for its leaves, which stay black boxes.
+
+    content : hash of the library and what is barred of it
+    effort, target, macro_bits, unread : as in `flow.synthesise`
+    build : where the result is kept, under the hash of everything that decides it.
+    Raises: `SynthError` with Yosys's own reason.
+    """
+    options = (macro_bits, effort, target, unread)
+    decides = (re.sub(r"\n\s*\n", "\n", text), top, leaves, content, options, recipe(effort, target))
+    kept = build / "modules" / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json.gz"
+    try:
+        return json.loads(gzip.decompress(kept.read_bytes()))
+    except (OSError, EOFError, ValueError):  # none, or a damaged one
+        pass
+    with _slots:
+        done = _run(text, top, leaves, library, *options)
+    write_atomically(kept, gzip.compress(json.dumps(done).encode(), 1, mtime=0))
+    return done
+
+
+def stop() -> None:
+    """End every run of this process, for a caller that was interrupted while threads of its own wait for them."""
+    for process in list(_running):
+        _kill(process)
+
+
+def _run(
+    text: str,
+    top: str,
+    leaves: tuple[str, ...],
+    library: Library,
+    macro_bits: int,
+    effort: str,
+    target: float | None,
+    unread: tuple[str, ...],
+) -> dict:
+    with tempfile.TemporaryDirectory(prefix="vrex-synth-") as tmp:
+        folder = Path(tmp)
+        for i, path in enumerate(library.files):  # Yosys takes no name with a space in it
+            (folder / f"{i}.lib").symlink_to(path.absolute())
+        (folder / "top.v").write_text(text)
+        (folder / "constr").write_text(_CONSTR.format(inverter=library.inverter.name))
+        (folder / "script.abc").write_text(_script(effort, target))
+        words = {
+            "top": top,
+            "blackbox": "blackbox " + " ".join(leaves) if leaves else "",
+            "unread": f"delete -output {' '.join(f'{top}/w:{n}' for n in unread)}" if unread else "",
+            "constr": "-constr constr" if effort == "speed" else "",
+            "lib": " ".join(f"-liberty {i}.lib" for i in range(len(library.files))),
+            "bar": " ".join(f"-dont_use {n}" for n in library.barred),
+        }
+        steps = {"read": _READ, "legal": _LEGAL, "flops": _FLOPS, "gates": _GATES}
+        job = {k: [c for c in (c.format(**words) for c in commands) if c] for k, commands in steps.items()}
+        buffers = [n for n, c in library.cells.items() if c.table() == (0, 1)]
+        (folder / "job.json").write_text(
+            json.dumps(job | {"top": top, "leaves": leaves, "buffers": buffers, "macro_bits": macro_bits})
+        )
+        return _yosys(folder, top, text, ", ".join(p.name for p in library.files))
+
+
+def _yosys(folder: Path, top: str, text: str, library: str) -> dict:
+    """Run the job of `folder`; what it found. Raises: `SynthError` with Yosys's own reason."""
+    with (folder / "log").open("w+") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "worker.py")],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        _running.add(process)
+        try:
+            process.wait()
+        finally:
+            _kill(process)
+            _running.discard(process)
+        log.seek(0)
+        out = log.read()
+    if process.returncode == 0:
+        return json.loads((folder / "done.json").read_text())
+    if process.returncode < 0 and "ERROR" not in out:
+        name = signal.Signals(-process.returncode).name
+        raise SynthError(f"{top}: Yosys was ended by {name}; if memory ran out, synthesise its units one by one")
+    raise SynthError(f"{top}: {reason(out, top, text, library)}")
+
+
+def reason(log: str, top: str, text: str, library: str = "") -> str:
+    """What Yosys stopped at, in our words where they help more."""
+    line = next((x for x in reversed(log.splitlines()) if "ERROR:" in x), "")
+    where, _, reason = line.partition("ERROR: ")
+    plain = reason.replace("\\", "")
+    if plain.startswith(f"Module `{top}' not found"):
+        modules = sorted(set(re.findall(r"^\s*module\s+\\?([\w.$]+)", text, re.M)))
+        return f"no such module; the source has {', '.join(modules) or 'none'}"
+    if "cannot be legalized" in plain:
+        kind = re.search(r"\(type (\S+)\)", plain)
+        return f"{library or 'the library'} has no {cell_class(kind[1])}; {NO_CELL}" if kind else plain
+    if "ABC" in plain or "liberty" in plain:
+        # Where ABC reads the library, it says why a line before Yosys says that it has nothing from ABC.
+        lines = (x.removeprefix("ABC: ") for x in log.splitlines() if x.startswith("ABC: "))
+        told = [x for x in lines if not x.startswith(_PROGRESS)]
+        said = told[-1][-160:] if told and "ABC" in plain else plain
+        return f"{library or 'the library'} cannot be read: {said.strip(' .')}; use a sound Liberty file"
+    if where.startswith("top.v:"):
+        return f"Verilog line {where.split(':')[1]}: {plain}"
+    return plain or f"Yosys stopped without a reason: {log.strip()[-200:]!r}"
+
+
+def cell_class(kind: str) -> str:
+    """What a cell of Yosys is that a library has none for, in words."""
+    for pattern, words in _CLASSES.items():
+        if re.fullmatch(pattern, kind):
+            return f"{words} ({kind})"
+    return f"cell for {kind}"
+
+
+def _kill(process: subprocess.Popen) -> None:
+    """End a run with its ABC, if it has not ended yet."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,260 @@
+"""Points on Dask: those that are known from the database, the others as their tasks end, each kept at once."""
+
+import shutil
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
+
+import dask
+from distributed import Client, LocalCluster, as_completed
+from distributed.client import Future
+
+from golden.function_params import ParamError, check
+from synth.sweep import point_costs
+from synth.sweep.database import Database, Row
+from synth.sweep.point_costs import Settings, Task
+from synth.sweep.points import Design, Point
+
+CLUSTERS = {"slurm": ("sbatch", "SLURMCluster"), "lsf": ("bsub", "LSFCluster")}  # command, class of dask-jobqueue
+CONNECT = 10  # seconds
+# Seconds of a task of `core` on the shipped traces, on one processor: the estimate until one of its kind has ended.
+EXPECTED = {"stream": 0.3, "hcu cycles": 0.5, "wtu cycles": 0.5, "kvmu cycles": 0.1, "point": 0.1}
+EXPECTED |= {"hcu synthesis": 2.0, "wtu synthesis": 45.0, "cluster_set synthesis": 2.0, "kvmu synthesis": 4.0}
+EXPECTED |= {f"{unit} energy": 10.0 for unit in point_costs.UNITS}
+NO_WORKERS = 60  # seconds after which a scheduler without workers is an error
+
+
+class ClusterError(ValueError):
+    """A scheduler or cluster that cannot be used; one line that names it and the fix."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A task's result, and the seconds that it and all before it took, by key."""
+
+    value: object
+    spent: dict[str, float]
+
+
+def timed(code: str, key: str, task: Callable, arguments: tuple, *inputs: Timed) -> Timed:
+    """On a worker: `task(*arguments, *inputs)`."""
+    if code != point_costs.code():
+        raise RuntimeError("this worker runs other code than the sweep; start it again from the same source")
+    start = time.perf_counter()
+    value = task(*arguments, *(i.value for i in inputs))
+    spent = {k: s for i in inputs for k, s in i.spent.items()}
+    return Timed(value, spent | {key: time.perf_counter() - start})
+
+
+@dataclass
+class Estimate:
+    """When a sweep will end: the tasks that are left, each as long as the mean of its kind so far, before that as
+    long as `EXPECTED`."""
+
+    left: dict[str, str] = field(default_factory=dict)  # key -> kind
+    seconds: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))  # kind -> key -> its own
+
+    def expect(self, task: Task) -> None:
+        """A task, and those before it, will be run."""
+        self.left[task.key] = task.kind
+        for t in task.inputs:
+            self.expect(t)
+
+    def done(self, task: Task, spent: dict[str, float]) -> None:
+        """A point has ended; `spent` holds the seconds of its tasks, nothing if it failed."""
+        for key in (task.key, *spent):
+            kind = self.left.pop(key, None)
+            if kind and key in spent:
+                self.seconds[kind][key] = spent[key]
+
+    def remaining(self, workers: int) -> float | None:
+        """Seconds; None without workers."""
+        own = {kind: sum(s.values()) / len(s) for kind, s in self.seconds.items()}
+        kinds = Counter(self.left.values())
+        return sum(n * own.get(k, EXPECTED.get(k, 1.0)) for k, n in kinds.items()) / workers if workers else None
+
+
+@contextmanager
+def cluster(scheduler: str | None = None, jobs: str | None = None, workers: int | None = None) -> Iterator[Client]:
+    """A client of the scheduler at an address, of a Slurm or LSF cluster, or, by default, of processes here.
+
+    workers : processes, or jobs; default 2 jobs, or a process a processor
+    Raises `ClusterError`.
+    """
+    check(not (scheduler and (jobs or workers)), "scheduler", scheduler, "has workers of its own; leave out the others")
+    check(workers is None or workers >= 1, "workers", workers, "must be at least 1")
+    if scheduler:
+        with _client(scheduler, CONNECT) as client:
+            _wait(client, scheduler)
+            yield client
+    elif jobs:
+        with _jobs(jobs) as own, _client(own, CONNECT) as client:
+            own.adapt(minimum=workers or 2, maximum=workers or 2)  # a job that reaches its wall time has a successor
+            yield client
+    else:
+        quiet = {"dashboard_address": ":0", "silence_logs": "CRITICAL"}
+        with ExitStack() as stack:
+            with _interrupts_held():
+                made = LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, **quiet)
+                own = stack.enter_context(made)
+            yield stack.enter_context(_client(own, CONNECT))
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits until the end of this block, and never reaches the threads and processes that are started in it.
+
+    They inherit the mask, workers that are started anew later on included: otherwise each ends in a traceback.
+    """
+    resource_tracker.ensure_running()  # its start, on the way to the first process, would end the mask
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _client(address: object, timeout: int) -> Client:
+    dask.config.set({"distributed.comm.timeouts.connect": timeout})  # of a scheduler that is lost, too
+    try:
+        return Client(address, timeout=timeout)
+    except (OSError, ValueError) as e:
+        fix = "start one with 'dask scheduler', or check the address"
+        raise ClusterError(f"{address}: no scheduler answers within {timeout} s; {fix} ({e})") from None
+
+
+def _wait(client: Client, address: str) -> None:
+    try:
+        client.wait_for_workers(1, timeout=NO_WORKERS)
+    except TimeoutError:
+        fix = f"start some with 'dask worker {address} --nthreads 1'"
+        raise ClusterError(f"{address}: the scheduler has no workers; {fix}") from None
+
+
+def _jobs(name: str):
+    """Jobs of one process each; what they ask for besides is read from Dask's configuration (`jobqueue.NAME`)."""
+    check(name in CLUSTERS, "cluster", name, f"must be one of local, {', '.join(CLUSTERS)}")
+    try:
+        import dask_jobqueue
+    except ImportError:
+        raise ClusterError(f"--cluster {name} needs dask-jobqueue: pip install 'openvrex[cluster]'") from None
+    command, kind = CLUSTERS[name]
+    if shutil.which(command) is None:
+        raise ClusterError(f"--cluster {name}: there is no {command} here; run this on a host that submits jobs")
+    asked = dask.config.get(f"jobqueue.{name}", {})
+    cores, memory = asked.get("cores") or 1, asked.get("memory") or "4GB"
+    return getattr(dask_jobqueue, kind)(cores=cores, processes=1, memory=memory)
+
+
+def results(client: Client, task: Callable, tasks: dict[str, object]) -> Iterator[tuple[str, Row]]:
+    """`task` of each argument on the workers, by key, as they end. A task that fails has its error in its row.
+
+    Raises: `ClusterError` where the scheduler is lost.
+    """
+    own = point_costs.code()
+    of = {client.submit(timed, own, key, task, (argument,), key=key): key for key, argument in tasks.items()}
+    try:
+        for future in as_completed(of, raise_errors=False):
+            if future.status not in ("finished", "error"):
+                raise OSError(f"a task is {future.status}")
+            done = future.status == "finished"
+            yield of[future], Row(future.result().value) if done else Row({}, _reason(future.exception()))
+    except OSError as e:
+        fix = "results so far are kept: run the same command again"
+        raise ClusterError(f"the scheduler is lost; {fix} ({e})") from None
+
+
+@dataclass
+class Sweep:
+    """Evaluates points for `objectives` and keeps the results in `database`.
+
+    design : the design that a point means; may raise `ParamError`
+    connect : a client, asked for when the first point is not known
+    progress : called with the number of points that have just ended, 0 at the start, and the seconds that are left
+    """
+
+    settings: Settings
+    objectives: tuple[str, ...]
+    design: Callable[[Point], Design]
+    database: Database
+    connect: Callable[[], Client]
+    progress: Callable[[int, float | None], None] = lambda ended, left: None
+    futures: dict[str, Future] = field(
+        default_factory=dict, init=False
+    )  # by key: what points share is kept for later ones
+
+    def run(self, points: Iterable[Point]) -> list[Row]:
+        """The rows of `points`, in their order. A point that fails has its error in its row."""
+        points = list(points)
+        rows: list[Row | None] = [None] * len(points)
+        open_: dict[str, list[int]] = defaultdict(list)  # points not known, by key; several may mean the same design
+        tasks: dict[str, Task] = {}
+        for i, point in enumerate(points):
+            try:
+                design = self.design(point)
+            except ParamError as e:
+                rows[i] = Row({}, str(e))
+                self.database.put(point_costs.key_of(point, self.settings), point, rows[i])
+                continue
+            key = point_costs.key_of(design, self.settings)
+            known = self.database.get([key]).get(key)
+            if known and all(o in known.result for o in self.objectives):
+                rows[i] = Row(known.result)  # an error that was kept since was of other objectives
+            else:
+                open_[key].append(i)
+                tasks[key] = point_costs.task(design, self.objectives, self.settings)
+        self.progress(sum(row is not None for row in rows), None)
+        if tasks:
+            for keys, row, left in self._evaluate(tasks):
+                for key in keys:
+                    self.database.put(key, points[open_[key][0]], row)
+                    for i in open_[key]:
+                        rows[i] = row
+                self.progress(sum(len(open_[key]) for key in keys), left)
+        return rows
+
+    def _evaluate(self, tasks: dict[str, Task]) -> Iterator[tuple[list[str], Row | None, float | None]]:
+        """The designs that ended together, their row, and the seconds that are left; first none, as work begins."""
+        client = self.connect()
+        estimate = Estimate()
+        self.futures = {k: f for k, f in self.futures.items() if f.status == "finished"}  # what failed is tried again
+        of: dict[Future, list[str]] = defaultdict(list)  # designs share a task where no objective tells them apart
+        for key, task in tasks.items():
+            estimate.expect(task)
+            of[self._submit(client, task)].append(key)
+        yield [], None, estimate.remaining(sum(client.nthreads().values()))
+        try:
+            for future in as_completed(of, raise_errors=False):
+                keys = of[future]
+                if future.status == "finished":
+                    timed = future.result()
+                    estimate.done(tasks[keys[0]], timed.spent)
+                    row = Row(timed.value)
+                elif future.status == "error":
+                    estimate.done(tasks[keys[0]], {})
+                    row = Row({}, _reason(future.exception()))
+                else:
+                    raise OSError(f"a point's task is {future.status}")
+                left = estimate.remaining(sum(client.nthreads().values()))
+                yield keys, row, left
+        except OSError as e:
+            fix = "results so far are kept: run the same command again"
+            raise ClusterError(f"the scheduler is lost; {fix} ({e})") from None
+
+    def _submit(self, client: Client, task: Task) -> Future:
+        """The future of a task; one that points share is submitted once."""
+        if task.key not in self.futures:
+            inputs = [self._submit(client, t) for t in task.inputs]
+            call = (self.settings.code, task.key, task.function, task.arguments, *inputs)
+            self.futures[task.key] = client.submit(timed, *call, key=task.key)
+        return self.futures[task.key]
+
+
+def _reason(error: BaseException) -> str:
+    """One line."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}"

@@ -1,0 +1,329 @@
+"""What a point costs: tasks that points share, and the objectives put together from their results.
+
+A unit is timed and synthesised once for all points in which its parameters are the same: a grid of HCUs and WTUs costs
+the sum of its axes in synthesis, not their product.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from golden.function_params import check
+from golden.inputs.trace import Trace
+from hdl import emit
+from hdl.params import DreParams, HcuParams, KvmuParams, WtuParams
+from sim.units.dre_time import DreTime
+from sim.units.hcu_time import HcuTime
+from sim.units.kvmu_time import APPEND, KvmuCycles, KvmuTime
+from sim.units.wtu_cores_time import WtuCores
+from synth import flow, technology
+from synth.liberty import EMBEDDED, digest, load
+from synth.sweep.energy import Energy, energy, hcu_events, row_words
+from synth.sweep.points import Design, Point
+from synth.sweep.trace_tables import Stream, file_digest, stream
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("golden", "hdl", "sim", "synth")
+UNITS = ("hcu", "wtu", "cluster_set", "kvmu")
+BASE = 1 << 20  # of the KVMU's device and home memory: where bursts are cut depends on it
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is sought. `most`: more is better · `timed`: needs the time views · `built`: needs synthesis · `recorded`:
+    needs a recorded run of every unit."""
+
+    title: str
+    unit: str
+    most: bool = False
+    timed: bool = False
+    built: bool = False
+    recorded: bool = False
+
+
+OBJECTIVES = {
+    "cycles": Objective("DRE cycles per frame and table", "cycles", timed=True),
+    "bytes": Objective("fetched per frame and table", "bytes", timed=True),
+    "area": Objective("DRE area", "µm²", built=True),
+    "fmax": Objective("highest clock", "MHz", most=True, built=True),
+    "energy": Objective("DRE energy per frame and table", "nJ", timed=True, built=True, recorded=True),
+}
+
+
+@cache
+def code() -> str:
+    """Hash of all source that decides a result, and the version of Yosys."""
+    files = [f for p in PACKAGES for f in (ROOT / p).rglob("*") if f.suffix in (".py", ".abc", ".v")]
+    files += [*(ROOT / "tb" / "library").glob("*.py"), *(ROOT / "tb" / "benches").glob("*.py")]
+    text = [(f.relative_to(ROOT).as_posix(), f.read_bytes()) for f in sorted(files)]
+    return hashlib.sha256(repr((text, version("pyosys"))).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the points of a sweep share; files by absolute path, since workers may run elsewhere.
+
+    trace_digest, library_digest : of the files' contents · queries : frames that are timed, from the end
+    node : technology (nm) that area and clock are stated for · build : where synthesis keeps its results
+    """
+
+    trace: str
+    trace_digest: str
+    queries: int
+    liberty: tuple[str, ...]
+    library_digest: str
+    effort: str
+    target: float | None
+    node: int
+    build: str
+    code: str
+
+    @classmethod
+    def of(
+        cls, trace: Path, queries: int, liberty: list[Path], effort: str, target: float | None, node: int
+    ) -> "Settings":
+        """Settings of files that exist; raises `TraceError`, `SynthError` or `ParamError` where something is wrong."""
+        check(queries >= 1, "queries", queries, "must be at least 1")
+        check(effort in ("area", "speed"), "effort", effort, "must be one of area, speed")
+        ok = target is None or (effort == "speed" and target > 0)
+        check(ok, "target", target, "only effort speed has one, of more than 0 ps")
+        technology.node(node)
+        Trace.load(trace)
+        return cls(
+            trace=str(trace.absolute()),
+            trace_digest=file_digest(trace),
+            queries=queries,
+            liberty=tuple(str(f.absolute()) for f in liberty),
+            library_digest=digest(list(liberty) or [EMBEDDED]),
+            effort=effort,
+            target=target,
+            node=node,
+            build=str(flow.BUILD.absolute()),
+            code=code(),
+        )
+
+    @property
+    def identity(self) -> str:
+        """All of it that decides results, wherever the files are."""
+        kept = (self.trace_digest, self.queries, self.library_digest, self.effort, self.target, self.node, self.code)
+        return repr(kept)
+
+
+@dataclass(frozen=True)
+class Task:
+    """`function(*arguments, *results of inputs)`; two tasks of the same key are the same."""
+
+    kind: str
+    function: Callable
+    arguments: tuple
+    inputs: tuple["Task", ...] = ()
+    salt: str = ""  # what else decides the result
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of everything that decides the result."""
+        decides = (self.arguments, [t.key for t in self.inputs], self.salt)
+        return f"{self.kind}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}"
+
+
+def key_of(design: Design | Point, settings: Settings) -> str:
+    """Name of a design's results: its parameters, the trace, the library, the code; of a point that is no design."""
+    return hashlib.sha256(repr((design, settings.identity)).encode()).hexdigest()[:32]
+
+
+def task(design: Design, objectives: tuple[str, ...], settings: Settings) -> Task:
+    """The task of a point, with those it shares; its result is {objective or detail: number}."""
+    dre, f = design.system.core.dre, design.function
+    make = partial(Task, salt=settings.code)
+    inputs: list[Task] = []
+    if any(OBJECTIVES[o].timed for o in objectives):
+        shared = replace(f, recent=1)  # residence is the KVMU's; what is selected does not depend on it
+        seen = make("stream", stream, (shared, settings.trace, settings.trace_digest, settings.queries))
+        inputs += [
+            make("hcu cycles", hcu_cycles, (dre.hcu, f.th_hd), (seen,)),
+            make("wtu cycles", wtu_cycles, (dre.wtu, f.ratio_q16), (seen,)),
+            make("kvmu cycles", kvmu_cycles, (dre.kvmu,), (seen,)),
+        ]
+    if any(OBJECTIVES[o].built for o in objectives):
+        options = (settings.liberty, settings.library_digest, settings.effort, settings.target, settings.build)
+        for unit in UNITS:
+            own = emit.params_of(unit, design.system)
+            if isinstance(own, WtuParams):
+                own = replace(own, n_h=1)  # a core is the same, however many there are
+            known = make(f"{unit} synthesis", built, (unit, own, *options))  # keeps its netlist for the energies
+            inputs.append(known)
+            if any(OBJECTIVES[o].recorded for o in objectives):
+                arguments = (unit, own, shared, options, settings.node)
+                inputs.append(make(f"{unit} energy", energy, arguments, (seen, known)))
+    return make("point", combine, (dre, objectives, settings.node, tuple(t.kind for t in inputs)), tuple(inputs))
+
+
+def hcu_cycles(p: HcuParams, th_hd: int, streams: list[Stream]) -> list[list[list[tuple[int, bool]]]]:
+    """(comparisons, whether it opens a cluster) of every key of each timed frame, per table."""
+    out = []
+    for s in streams:
+        time = HcuTime(p, th_hd)
+        keys = [[time.key(0, h) for h in hashes] for hashes in s.hashes]
+        out.append([keys[b.segment] for b in s.blocks])
+    return out
+
+
+def wtu_cycles(p: WtuParams, ratio_q16: int, streams: list[Stream]) -> list[list[tuple[int, int]]]:
+    """Cycle of the last row's last beat, of all N_WTU-h cores, and words of the rows of each timed frame, per table."""
+    cores = WtuCores(p)
+    ends = ([int(cores.run([(row, b.counts) for row in b.codes], ratio_q16)[-1]) for b in s.blocks] for s in streams)
+    return [
+        [(end, row_words(b.codes, p)) for end, b in zip(own, s.blocks, strict=True)]
+        for own, s in zip(ends, streams, strict=True)
+    ]
+
+
+@dataclass
+class KvmuFrame:
+    """A timed frame: cycles from each key to the next that can be taken, from the set's last beat to its last burst.
+
+    bytes : fetched · keys, clusters : of the table by then
+    """
+
+    free: list[int] = field(default_factory=list)
+    fetch: int = 0
+    bytes: int = 0
+    keys: int = 0
+    clusters: int = 0
+
+
+def kvmu_cycles(p: KvmuParams, streams: list[Stream]) -> list[list[KvmuFrame]]:
+    """A `KvmuFrame` for each timed frame, per table. Raises `ParamError` if the trace does not fit."""
+    out = []
+    for s in streams:
+        time = KvmuTime(p, BASE, BASE)
+        blocks = {b.segment: b for b in s.blocks}
+        frames, keys = [], 0
+        for segment, clusters in enumerate(s.clusters):
+            keys += len(clusters)
+            free = [time.run([(APPEND, 0, c)]).free for c in clusters]
+            if segment in blocks:
+                union, used = blocks[segment].clusters, len(blocks[segment].counts)
+                slots = sum(r.slots for c in union for r in time.kv.ranges(0, c))
+                joined = DreTime.SET_TO_FETCH if union else DreTime.EMPTY_TO_FETCH
+                fetch = joined + time.run([], [(0, union)]).b[-1]
+                frames.append(KvmuFrame(free, fetch, slots * p.entry_bytes, keys, used))
+        stored = time.kv.contexts[0].n
+        check(stored == keys, "blocks", p.blocks, f"{keys - stored} of {keys} keys of the trace are refused; give more")
+        out.append(frames)
+    return out
+
+
+@dataclass(frozen=True)
+class Built:
+    """A unit after synthesis: gate equivalents, memories, longest path in FO4 (None: `untimed` says why)."""
+
+    gates: float
+    memories: tuple[flow.Memory, ...]
+    path: float | None
+    untimed: str
+
+
+def built(unit: str, params, liberty: tuple[str, ...], _: str, effort: str, target: float | None, build: str) -> Built:
+    """Synthesis of a unit on its own."""
+    made = emit.emit(unit, params)
+    leaves = tuple(made.manifest["leaves"])
+    files = [Path(f) for f in liberty]
+    area = flow.synthesise(
+        made.verilog, made.top, files or None, leaves=leaves, effort=effort, target=target, build=Path(build)
+    )
+    path = area.timing.delay / _fo4(tuple(files) or (EMBEDDED,), build) if area.timing else None
+    return Built(area.total_ge, area.memories, path, area.untimed)
+
+
+@cache
+def _fo4(files: tuple[Path, ...], build: str) -> float:
+    return technology.fo4(load(list(files), Path(build)))
+
+
+class _Known:
+    """Stands for a unit's time view where its cycles are known."""
+
+    def __init__(self, cycles: list):
+        self._cycles = iter(cycles)
+
+    def key(self, ctx: int, key_hash: int) -> tuple[int, bool]:
+        return next(self._cycles)
+
+    def run(self, ops: list) -> KvmuCycles:
+        return KvmuCycles(free=next(self._cycles))
+
+
+def combine(
+    p: DreParams, objectives: tuple[str, ...], node: int, kinds: tuple[str, ...], *results: object
+) -> dict[str, float]:
+    """The objectives of a point, and what they are made of, from the results of its tasks."""
+    part = dict(zip(kinds, results, strict=True))
+    out = {}
+    if "hcu cycles" in part:
+        out |= _timed(p, *(part[f"{unit} cycles"] for unit in ("hcu", "wtu", "kvmu")))
+    if "hcu synthesis" in part:
+        out |= _sized(p, node, {u: part[f"{u} synthesis"] for u in UNITS}, "fmax" in objectives)
+    if "hcu energy" in part:
+        cycles = [part[f"{unit} cycles"] for unit in ("hcu", "wtu", "kvmu")]
+        out |= _spent(p, out["cycles"], {u: part[f"{u} energy"] for u in UNITS}, *cycles)
+    return {n: v for n, v in out.items() if n.partition(".")[0] in (*objectives, "trace")}
+
+
+def _timed(p: DreParams, hcu: list, wtu: list, kvmu: list) -> dict[str, float]:
+    """Means over the timed frames of all tables, and the sizes of the largest table."""
+    keys, query, fetched = [], [], []
+    for compares, ends, frames in zip(hcu, wtu, kvmu, strict=True):
+        for own, (end, _), frame in zip(compares, ends, frames, strict=True):
+            time = DreTime(p, 0)
+            time.hcu, time.kvmu = _Known(own), _Known(frame.free)
+            keys.append(time.keys([(APPEND, 0, 0, 0)] * len(own))[-1] if own else 0)
+            query.append(end + frame.fetch)
+            fetched.append(frame.bytes)
+    out = {n: float(np.mean(v)) for n, v in (("cycles.keys", keys), ("cycles.query", query), ("bytes", fetched))}
+    frames = [frame for table in kvmu for frame in table]
+    out |= {f"trace.{n}": float(max(getattr(frame, n) for frame in frames)) for n in ("keys", "clusters")}
+    return out | {"cycles": out["cycles.keys"] + out["cycles.query"]}
+
+
+def _sized(p: DreParams, node: int, units: dict[str, Built], clock: bool) -> dict[str, float]:
+    """Area (µm²) of each unit with its memories, and the clock (MHz) of the slowest."""
+    count = {u: p.wtu.n_h if u == "wtu" else 1 for u in units}
+    logic = {u: count[u] * technology.to_node(x.gates, node).value for u, x in units.items()}
+    memory = {u: count[u] * sum(_macros(x.memories, node)) for u, x in units.items()}
+    out = {f"area.{u}": logic[u] + memory[u] for u in units}
+    out |= {"area": sum(out.values()), "area.memory": sum(memory.values())}
+    untimed = next((f"{u} has no longest path: {x.untimed}" for u, x in units.items() if x.path is None), "")
+    check(not (clock and untimed), "fmax", None, untimed)
+    if clock:
+        out["fmax"] = 1e6 / (max(x.path for x in units.values()) * technology.node(node).fo4.value)
+    return out
+
+
+def _spent(p: DreParams, cycles: float, units: dict[str, Energy], hcu: list, wtu: list, kvmu: list) -> dict[str, float]:
+    """Energy (nJ) of each unit, a mean frame: its events, and clock and leakage over all of the frame's cycles."""
+    frames = [frame for table in zip(hcu, wtu, kvmu, strict=True) for frame in zip(*table, strict=True)]
+    words = np.mean([n for _, (_, n), _ in frames])
+    events = {
+        "hcu": np.mean([sum(map(hcu_events, keys)) for keys, _, _ in frames]),
+        "wtu": words,
+        "cluster_set": words,
+        "kvmu": np.mean([sum(k.free) + k.fetch for _, _, k in frames]),
+    }
+    count = {u: p.wtu.n_h if u == "wtu" else 1 for u in units}
+    keys = np.mean([len(own) for own, _, _ in frames])
+    out = {
+        f"energy.{u}": (e.event * events[u] + count[u] * (e.key * keys + e.idle * cycles)) / 1000
+        for u, e in units.items()
+    }
+    idle = sum(e.idle * count[u] for u, e in units.items()) * cycles / 1000
+    return out | {"energy": float(sum(out.values())), "energy.idle": idle}
+
+
+def _macros(memories: tuple[flow.Memory, ...], node: int) -> list[float]:
+    return [m.count * m.macro(node).area.value for m in memories]

@@ -1,0 +1,59 @@
+"""A trace as one HC table's units see it: key hashes, clusters, and the rows of the frames that are timed."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from golden.function_params import ReSVParams
+from golden.inputs.trace import Trace, TraceError
+from golden.retrieval.clustering import Clusterer
+from golden.retrieval.wicsum import select_rows
+from tb.library.trace_check import tables
+
+
+@dataclass(frozen=True)
+class Block:
+    """A frame of one HC table whose queries are timed: its segment, rows, token counts, and the union they select."""
+
+    segment: int
+    codes: np.ndarray  # [R, C]
+    counts: np.ndarray  # [C]
+    clusters: list[int]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What one HC table's units see of a trace: key hashes and clusters of every segment, the timed frames."""
+
+    hashes: list[list[int]]
+    clusters: list[list[int]]
+    blocks: list[Block]
+
+
+def stream(f: ReSVParams, path: str, trace_digest: str, queries: int) -> list[Stream]:
+    """The trace through golden ReSV, a `Stream` an HC table."""
+    if file_digest(Path(path)) != trace_digest:
+        raise TraceError(f"{path}: not the trace that the sweep was started with; give workers the same file")
+    out = []
+    for table in tables(Trace.load(path), f, queries):
+        model, clusters, blocks = Clusterer(f), [], []
+        for segment, (hashes, codes) in enumerate(zip(table.hashes, table.codes, strict=True)):
+            clusters.append([j.cluster for j in model.add_frame(hashes)])
+            if codes is not None:
+                counts = model.counts.copy()
+                union = select_rows(codes, counts, f).mask.any(0)
+                blocks.append(Block(segment, codes, counts, np.flatnonzero(union).tolist()))
+        out.append(Stream(table.hashes, clusters, blocks))
+    return out
+
+
+def file_digest(path: Path) -> str:
+    """Hash of a file's content."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
+    except OSError as e:
+        raise TraceError(
+            f"{path}: cannot be read on this worker ({e.strerror}); put it where all workers see it"
+        ) from None

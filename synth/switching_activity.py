@@ -1,0 +1,267 @@
+"""Exact switching activity of a mapped netlist, from what a simulation of its source recorded.
+
+The recording holds ports, registers and read data of memories, cycle by cycle. Between them the netlist is evaluated
+for 64 cycles a machine word. Zero delay: a net switches at most once a cycle, glitches are not counted.
+Every register's next state must be what was recorded for it: a netlist that computes anything else is an error.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from synth.cells import Gate
+from synth.liberty import SynthError
+from tb.library.recording import Recording, pack
+
+STATES = 256  # of registers that are not in the recording, together: those whose encoding Yosys chose, and the like
+_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+def after(words: np.ndarray) -> np.ndarray:
+    """The same, one cycle later: bit t holds what bit t + 1 was, the last one 0."""
+    out = words >> np.uint64(1)
+    out[..., :-1] |= words[..., 1:] << np.uint64(63)
+    return out
+
+
+def spread(first: int, last: int, cycles: int, pieces: int = 16) -> np.ndarray:
+    """About `cycles` cycles from `first` to `last`, in `pieces` runs at equal distances, or all if there are fewer."""
+    if last + 1 - first <= cycles:
+        return np.arange(first, last + 1)
+    length = max(2, cycles // pieces)
+    starts = np.linspace(first, last + 1 - length, pieces).astype(int)
+    return np.unique(starts[:, None] + np.arange(length))
+
+
+@dataclass
+class Circuit:
+    """A mapped module, ready to be evaluated.
+
+    netlist : of `synth.worker` · gates : of every library cell in it
+    rows : net -> row of the values; 0 and 1 are the constants
+    steps : combinational gates, a level and a kind at a time: (gate, {pin: rows}) · registers : the same, with names
+    sources : rows given from outside: {row: name of the signal}, None where the source has no name for it
+    """
+
+    name: str
+    netlist: dict
+    gates: dict[str, Gate]
+    rows: dict = field(init=False)
+    steps: list[tuple[Gate, dict[str, np.ndarray]]] = field(init=False)
+    registers: list[tuple[Gate, list[str], dict[str, np.ndarray]]] = field(init=False)
+    sources: dict[int, str | None] = field(init=False)
+
+    def __post_init__(self):
+        self.rows = {"0": 0, "x": 0, "z": 0, "1": 1}
+        names = {int(n): s for n, s in self.netlist["names"].items()}
+        self.sources = {}
+        kinds: dict[str, list] = defaultdict(list)
+        for name, kind, pins in self.netlist["cells"]:
+            kinds[kind].append((name, pins))
+        self.leaves = {k: v for k, v in kinds.items() if k not in self.gates}
+        for name, (direction, bits) in self.netlist["ports"].items():
+            for i, bit in enumerate(bits):
+                row = self.row(bit)
+                if direction == "input":
+                    self.sources[row] = f"{name}[{i}]" if len(bits) > 1 else name
+        for _, pins in self.netlist["memories"].values():
+            self.sources |= {self.row(b): names.get(b) for b in pins["RD_DATA"]}
+        driven = self._place(kinds)
+        for bits in (b for many in self.leaves.values() for _, pins in many for b in pins.values()):
+            for bit in bits:
+                row = self.row(bit)
+                if row > 1 and row not in self.sources and row not in driven:
+                    self.sources[row] = names.get(bit)
+
+    def row(self, net) -> int:
+        """The row of a net, a new one for a new net."""
+        return self.rows.setdefault(net, max(2, len(self.rows) - 2))
+
+    def _place(self, kinds: dict[str, list]) -> set[int]:
+        """Rows of all pins, registers apart, the others by levels; the rows that gates drive."""
+        self.registers, waiting, level = [], [], {}
+        encoded = set(self.netlist["encoded"])
+        for kind, many in kinds.items():
+            if kind not in self.gates:
+                continue
+            gate = self.gates[kind]
+            pins = {p: [self.row(x[p][0]) if p in x else 0 for _, x in many] for p in (*gate.inputs, *gate.outputs)}
+            if not gate.next_state:
+                waiting += [(gate, pins, i) for i in range(len(many))]
+                continue
+            names = [self.netlist["registers"].get(n) for n, _ in many]
+            # A state that Yosys encoded anew may have as many bits as the signal of its name.
+            names = [n if n and n.partition("[")[0] not in encoded else None for n in names]
+            self.registers.append((gate, names, {p: np.array(r) for p, r in pins.items()}))
+            level |= dict.fromkeys((r for p in gate.outputs for r in pins[p]), 0)
+        driver = {pins[p][i]: k for k, (gate, pins, i) in enumerate(waiting) for p in gate.outputs}
+        placed = defaultdict(lambda: defaultdict(list))
+        for k in _sorted(waiting, driver, self.name):
+            gate, pins, i = waiting[k]
+            depth = 1 + max((level.get(pins[p][i], 0) for p in gate.inputs), default=0)
+            level |= {pins[p][i]: depth for p in gate.outputs}
+            placed[depth, gate.name][gate].append({p: r[i] for p, r in pins.items()})
+        self.steps = []
+        for _, groups in sorted(placed.items()):
+            for gate, at in groups.items():
+                self.steps.append((gate, {p: np.array([x[p] for x in at]) for p in at[0]}))
+        return set(level)
+
+    @property
+    def needs(self) -> list[str]:
+        """Signals of the source that a recording must have."""
+        named = [n for _, names, _ in self.registers for n in names]
+        return list(dict.fromkeys(n for n in (*self.sources.values(), *named) if n))
+
+    def evaluate(self, recording: Recording, cycles: np.ndarray) -> "Activity":
+        """All nets in the given cycles, each run of them with a look at the one after.
+
+        Registers that are not in the recording are followed from its first cycle on, a reset.
+        Raises: `SynthError` for a register whose next state is not the recorded one, for other signals that are not in
+        the recording, and for more than `STATES` states of those registers.
+        """
+        missing = [n or "a net without name" for n in self.sources.values() if n not in recording.columns]
+        if missing:
+            raise SynthError(f"{self.name}: {len(missing)} signals were not recorded, {missing[0]} among them")
+        values = self._start(recording, cycles, self._hidden(recording))
+        self._run(values, self.steps)
+        follows = pack((np.diff(cycles, append=-1) == 1)[None])[0]
+        activity = Activity(self, values, follows, len(cycles))
+        self._check(activity)
+        return activity
+
+    def _start(self, recording: Recording, cycles: np.ndarray, hidden: dict) -> np.ndarray:
+        """Values [rows, words] with sources and registers in place; `hidden`: bits of registers, by place."""
+        values = np.zeros((max(self.rows.values()) + 1, -(-len(cycles) // 64)), np.uint64)
+        values[1] = _ONES
+        values[list(self.sources)] = recording.words(list(self.sources.values()), cycles)
+        for k, (gate, names, pins) in enumerate(self.registers):
+            known = [i for i, n in enumerate(names) if n in recording.columns]
+            data = np.zeros((len(names), values.shape[1]), np.uint64)
+            data[known] = recording.words([names[i] for i in known], cycles)
+            for i in range(len(names)):
+                if (k, i) in hidden:
+                    data[i] = pack(hidden[k, i][None, cycles])
+            for pin, out in gate.outputs.items():
+                values[pins[pin]] = out(gate.states(data))
+        return values
+
+    @staticmethod
+    def _run(values: np.ndarray, steps: list) -> None:
+        for gate, pins in steps:
+            env = {p: values[pins[p]] for p in gate.inputs}
+            for pin, out in gate.outputs.items():
+                values[pins[pin]] = out(env)
+
+    def _hidden(self, recording: Recording) -> dict[tuple[int, int], np.ndarray]:
+        """Bits of the registers that are not recorded: what follows on a state, in every cycle, then their chain."""
+        hidden = [
+            (k, i)
+            for k, (_, names, _) in enumerate(self.registers)
+            for i, n in enumerate(names)
+            if n not in recording.columns
+        ]
+        if not hidden:
+            return {}
+        total = len(recording.samples)
+        steps = self._cone({int(self.registers[k][2][p][i]) for k, i in hidden for p in self.registers[k][0].inputs})
+        coming: dict[int, np.ndarray] = {}
+        chain = [0]
+        for t in range(total - 1):
+            state = chain[-1]
+            if state not in coming:
+                if len(coming) == STATES:
+                    what = f"{len(hidden)} registers that are not in the recording"
+                    raise SynthError(f"{self.name}: more than {STATES} states of {what}; name their signals")
+                bits = {at: np.full(total, state >> j & 1, np.uint8) for j, at in enumerate(hidden)}
+                values = self._start(recording, np.arange(total), bits)
+                self._run(values, steps)
+                coming[state] = np.zeros(total, object)
+                for j, (k, i) in enumerate(hidden):
+                    gate, _, pins = self.registers[k]
+                    env = {p: values[pins[p][[i]]] for p in gate.inputs} | gate.states(pack(bits[k, i][None]))
+                    word = np.unpackbits(gate.coming(env)[0].view(np.uint8), bitorder="little")[:total]
+                    coming[state] += word.astype(object) << j
+            chain.append(coming[state][t])
+        return {at: np.array([s >> j & 1 for s in chain], np.uint8) for j, at in enumerate(hidden)}
+
+    def _cone(self, wanted: set[int]) -> list:
+        """The steps that some rows depend on."""
+        out = []
+        for gate, pins in reversed(self.steps):
+            here = [i for i in range(len(pins[gate.inputs[0]])) if any(int(pins[p][i]) in wanted for p in gate.outputs)]
+            if here:
+                own = {p: r[here] for p, r in pins.items()}
+                wanted |= {int(r) for p in gate.inputs for r in own[p]}
+                out.append((gate, own))
+        return out[::-1]
+
+    def _check(self, activity: "Activity") -> None:
+        """Every next state is the recorded one."""
+        values, wrong = activity.values, []
+        for gate, names, pins in self.registers:
+            pin, out = next(iter(gate.outputs.items()))
+            env = {p: values[pins[p]] for p in gate.inputs} | gate.stored(pin, values[pins[pin]])
+            coming = out(gate.states(gate.coming(env)))
+            differ = ((coming ^ after(values[pins[pin]])) & activity.follows).any(1)
+            wrong += [n or "a register without name" for n, d in zip(names, differ, strict=True) if d]
+        if wrong:
+            count = sum(len(n) for _, n, _ in self.registers)
+            raise SynthError(
+                f"{self.name}: the netlist computes other values than were recorded for {len(wrong)} of {count} "
+                f"registers, {wrong[0]} among them; record the Verilog that was mapped"
+            )
+
+
+def _sorted(waiting: list, driver: dict[int, int], name: str) -> list[int]:
+    """Gates behind those that drive them. Raises: `SynthError` for a loop."""
+    order, state = [], bytearray(len(waiting))  # 0 new, 1 open, 2 done
+    for first in range(len(waiting)):
+        todo = [first]
+        while todo:
+            k = todo[-1]
+            if state[k] == 2:
+                todo.pop()
+                continue
+            gate, pins, i = waiting[k]
+            before = [driver[r] for p in gate.inputs if (r := pins[p][i]) in driver and state[driver[r]] != 2]
+            if state[k] and before:
+                raise SynthError(f"{name}: combinational loop; put a register into it")
+            state[k] = 1 if before else 2
+            if before:
+                todo += before
+            else:
+                order.append(k)
+                todo.pop()
+    return order
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Values [rows, words] of a circuit's nets in some cycles; `follows` marks those whose next one is the next bit."""
+
+    circuit: Circuit
+    values: np.ndarray
+    follows: np.ndarray
+    cycles: int
+
+    @property
+    def edges(self) -> int:
+        """Steps from a cycle to the next."""
+        return count(self.follows[None]).sum()
+
+    def moves(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Words whose bits mark rising and falling edges of some rows, at the end of a cycle."""
+        now = self.values[rows]
+        coming = after(now)
+        return ~now & coming & self.follows, now & ~coming & self.follows
+
+    def toggles(self) -> np.ndarray:
+        """Toggles of every row."""
+        return count((self.values ^ after(self.values)) & self.follows)
+
+
+def count(words: np.ndarray) -> np.ndarray:
+    """Bits set in each row."""
+    return np.bitwise_count(words).sum(-1, dtype=int)

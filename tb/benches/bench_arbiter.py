@@ -1,0 +1,276 @@
+"""cocotb side of the arbiter bench: managers at streams, a memory that answers out of order, or cocotbext-axi's."""
+
+from collections import defaultdict, deque
+from types import SimpleNamespace
+
+import cocotb
+from amaranth.lib import data
+
+from hdl.bus.arbiter import Arbiter, id_bits
+from hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
+from hdl.params import SystemParams
+from tb.benches.bench_lxe import memory
+from tb.library.runner import config, result
+from tb.library.streams import Bench, Sink, Source, pack, unpack
+from tb.library.transfer_traffic import content, params
+
+SIZE = 1 << 16  # bytes of memory
+
+
+class Pins:
+    """Ports m_axi_<channel><field> as one value."""
+
+    def __init__(self, dut, channel: str, layout: data.StructLayout):
+        self.layout, self.pins = layout, {name: getattr(dut, f"m_axi_{channel}{name}") for name, _ in layout}
+
+    @property
+    def value(self) -> int:
+        """Of all."""
+        return pack(self.layout, {name: int(pin.value) for name, pin in self.pins.items()})
+
+    @value.setter
+    def value(self, bits: int) -> None:
+        for name, v in unpack(self.layout, bits).items():
+            self.pins[name].value = v
+
+
+def channel(bench: Bench, kind: type, name: str, layout: data.StructLayout) -> Source | Sink:
+    """A channel of the memory port as a stream of the bench."""
+    dut = bench.dut
+    ends = {s: getattr(dut, f"m_axi_{name}{s}") for s in ("valid", "ready")}
+    ports = {f"{name}__{s}": pin for s, pin in ends.items()} | {f"{name}__payload": Pins(dut, name, layout)}
+    bench.streams.append(kind(SimpleNamespace(**ports), name, layout))
+    return bench.streams[-1]
+
+
+class Memory:
+    """Answers each ID in order and different IDs in any order, beats of reads interleaved.
+
+    Of the orders that AXI4 allows it takes the worst: a read sees what was there when it was asked for, a write is seen
+    when it is answered. Its bytes are there over and over in the space of addresses.
+    """
+
+    def __init__(self, bench: Bench, p: SystemParams):
+        self.bench, self.bus = bench, p.core.lxe.bus_bytes
+
+        def numbered(layout):
+            return data.StructLayout({"id": id_bits(p), **{name: f.shape for name, f in layout}})
+
+        address = numbered(address_layout())
+        layouts = {"ar": address, "aw": address, "w": write_layout(p.core)}
+        self.ar, self.aw, self.w = (channel(bench, Sink, n, layout) for n, layout in layouts.items())
+        self.r = channel(bench, Source, "r", numbered(read_layout(p.core)))
+        self.b = channel(bench, Source, "b", numbered(response_layout()))
+        self.begin(bytearray(), {})
+
+    def begin(self, data_: bytearray, waits: dict[str, float], latency=(0, 0), errors=(), oldest: bool = False) -> None:
+        """After a reset: its bytes; the share of the cycles in which a channel waits, by its name, "": of the others.
+
+        latency (low, high) : cycles after which an answer may go · errors : [low, high) of addresses whose bursts fail
+        oldest : the answer that may go first goes first
+        """
+        self.data, self.latency, self.errors, self.oldest = data_, latency, list(errors), oldest
+        for name in ("ar", "aw", "w", "r", "b"):
+            own = getattr(self, name)
+            (own.sent if isinstance(own, Source) else own.got).clear()
+            setattr(own, "idle" if isinstance(own, Source) else "stall", waits.get(name, waits.get("", 0.0)))
+        self.reads: dict[int, deque] = defaultdict(deque)  # ID -> (due, beat, None)
+        self.responses: dict[int, deque] = defaultdict(deque)  # ID -> (due, beat, (address, beats))
+        self.asked = self.answered = self.beats = 0
+        self.order: dict[str, list[int]] = {"r": [], "b": []}  # IDs as answered
+
+    def _give(self, name: str, source: Source, queues: dict[int, deque]) -> None:
+        """The next answer, of any ID whose turn has come."""
+        ids = [i for i, q in queues.items() if q and q[0][0] <= self.bench.cycle + 1]
+        if ids and not source.queue:
+            i = min(ids, key=lambda i: queues[i][0][0]) if self.oldest else self.bench.rng.choice(ids)
+            _, beat, write = queues[i].popleft()
+            source.put([beat | {"id": i}])
+            self.order[name].append(i)
+            if write:
+                self._write(*write)
+
+    def _at(self, burst: dict) -> int:
+        """Of its first beat, in the bytes."""
+        return burst["addr"] // self.bus * self.bus % len(self.data)
+
+    def _answer(self, burst: dict) -> tuple[int, int]:
+        """Cycles until it comes, and whether it is an error."""
+        return self.bench.rng.randint(*self.latency), 2 * any(a <= self._at(burst) < b for a, b in self.errors)
+
+    async def step(self) -> None:
+        """One cycle."""
+        self._give("r", self.r, self.reads)
+        self._give("b", self.b, self.responses)
+        await self.bench.step()
+        for at, burst in self.ar.got[self.asked :]:
+            wait, resp = self._answer(burst)
+            for k in range(burst["len"] + 1):
+                a = self._at(burst) + k * self.bus
+                value = int.from_bytes(self.data[a : a + self.bus], "little")
+                beat = {"data": value, "resp": resp, "last": int(k == burst["len"])}
+                self.reads[burst["id"]].append((at + 1 + wait, beat, None))
+        self.asked = len(self.ar.got)
+        while self.answered < len(self.aw.got):
+            at, burst = self.aw.got[self.answered]
+            end = self.beats + burst["len"] + 1
+            if end > len(self.w.got):
+                break
+            beats = [beat for _, beat in self.w.got[self.beats : end]]
+            assert [beat["last"] for beat in beats] == [0] * burst["len"] + [1], "last"
+            wait, resp = self._answer(burst)
+            due = max(at, self.w.got[end - 1][0]) + 1 + wait
+            self.responses[burst["id"]].append((due, {"resp": resp}, (self._at(burst), beats)))
+            self.beats, self.answered = end, self.answered + 1
+
+    def _write(self, addr: int, beats: list[dict]) -> None:
+        for k, beat in enumerate(beats):
+            for j, byte in enumerate(beat["data"].to_bytes(self.bus, "little")):
+                if beat["strb"] >> j & 1:
+                    self.data[addr + k * self.bus + j] = byte
+
+    def write(self, addr: int, content_: bytes) -> None:
+        """The host writes."""
+        self.data[addr : addr + len(content_)] = content_
+
+
+class Failing:
+    """cocotbext-axi's memory, whose bursts from `errors` fail."""
+
+    def __init__(self, bench: Bench, size: int, pause: float):
+        self.bench, self.errors = bench, []
+        self.ram = memory(bench, "m_axi", pause, size=size)
+        self.write = self.ram.write
+        for side, name in ((self.ram.read_if, "_read"), (self.ram.write_if, "_write")):
+            plain = getattr(side, name)
+
+            async def checked(address, *what, plain=plain):
+                if any(a <= address < b for a, b in self.errors):
+                    raise ValueError("an error that the bench asks for")
+                return await plain(address, *what)
+
+            setattr(side, name, checked)
+
+    def begin(self, data_: bytearray, errors=()) -> None:
+        """After a reset: its bytes, and [low, high) of addresses whose bursts fail."""
+        self.ram.write(0, bytes(data_))
+        self.errors = list(errors)
+
+    async def step(self) -> None:
+        """One cycle."""
+        await self.bench.step()
+
+    @property
+    def data(self) -> bytes:
+        """Its bytes."""
+        return self.ram.read(0, self.ram.size)
+
+
+CHANNELS = {"ar": Source, "aw": Source, "w": Source, "r": Sink, "b": Sink}
+
+
+class Manager:
+    """What stands at the streams of manager `i`: it offers each burst, and with it its beats, from a cycle on."""
+
+    def __init__(self, bench: Bench, p: SystemParams, i: int):
+        layouts = {"ar": address_layout(), "aw": address_layout(), "w": write_layout(p.core)}
+        layouts |= {"r": read_layout(p.core), "b": response_layout()}
+        self.bench = bench
+        self.streams = {
+            n: (bench.source if kind is Source else bench.sink)(f"{n}__{i}", layouts[n]) for n, kind in CHANNELS.items()
+        }
+        self.i = i
+
+    def begin(self, todo: dict[str, list[dict]], stalls: dict[str, float]) -> None:
+        """After a reset: what it asks for."""
+        self.todo = {name: deque(todo[name]) for name in ("ar", "aw", "w")}
+        for name, s in self.streams.items():
+            (s.sent if isinstance(s, Source) else s.got).clear()
+            setattr(
+                s, "idle" if isinstance(s, Source) else "stall", stalls.get(f"{name}__{self.i}", stalls.get("", 0.0))
+            )
+
+    def offer(self) -> None:
+        """What may be offered in the next cycle."""
+        for name, todo in self.todo.items():
+            while todo and todo[0]["at"] <= self.bench.cycle + 1:
+                beat = todo.popleft()
+                self.streams[name].put([{k: v for k, v in beat.items() if k != "at"}])
+
+    def seen(self) -> dict[str, list]:
+        """Cycles of what went, and what came in which cycle."""
+        return {n: list(s.sent if isinstance(s, Source) else s.got) for n, s in self.streams.items()}
+
+
+async def episode(bench: Bench, p: SystemParams, managers: list[Manager], memory_: Memory | Failing, e: dict) -> dict:
+    """Managers read and write at once; what each side saw.
+
+    managers : [{"ar": bursts, "aw": bursts, "w": beats}, each with the cycle "at" which it is offered] · stalls :
+    {stream: share}, "": all others · latency, errors, oldest : as in `Memory` · end : managers that must get all they
+    asked for · cut_at : a cycle after which all is left as it is
+    """
+    dut = bench.dut
+    await bench.reset()
+    own = isinstance(memory_, Memory)
+    initial = bytearray(content(0, SIZE))
+    errors = [(a, a + p.core.lxe.burst_bytes) for a in e["errors"]]
+    if own:
+        memory_.begin(initial, e["stalls"], e["latency"], errors, e["oldest"])
+    else:
+        memory_.begin(initial, errors)
+    for manager, todo in zip(managers, e["managers"], strict=True):
+        manager.begin(todo, e["stalls"])
+    wants = [sum(b["len"] + 1 for b in m["ar"]) + len(m["aw"]) for m in e["managers"]]
+
+    def left(i: int) -> int:
+        """Answers that manager i has not got."""
+        return wants[i] - sum(len(managers[i].streams[n].got) for n in "rb")
+
+    async def step() -> None:
+        for manager in managers:
+            manager.offer()
+        await memory_.step()
+        assert int(dut.m_axi_rready.value), "R is not taken"
+        assert int(dut.m_axi_bready.value), "B is not taken"
+
+    while e["cut_at"] > bench.cycle or (not e["cut_at"] and any(left(i) for i in e["end"])):
+        assert bench.cycle < 20_000, f"no end: {[left(i) for i in range(len(managers))]} answers missing"
+        await step()
+    for _ in range(0 if e["cut_at"] else 20):  # nothing more may come
+        await step()
+    perf = int(dut.perf.value)
+    out = {
+        "managers": [manager.seen() for manager in managers],
+        "data": memory_.data.hex(),
+        "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Arbiter.counters())},
+    }
+    if own:
+        out |= {n: getattr(memory_, n).got[:] for n in ("ar", "aw", "w")} | {"order": memory_.order}
+        out |= {f"{n}_sent": getattr(memory_, n).sent[:] for n in ("r", "b")}
+    return out
+
+
+@cocotb.test()
+async def traffic(dut):
+    """Run each of config["episodes"], with a reset before it.
+
+    memory : "own", or "axi" and "pause", the share of cycles in which its channels wait · "mutant" in an episode: the
+    edit that is in force; a failure is then its result
+    """
+    c = config()
+    p = SystemParams(params(c["params"]), c["cores"])
+    bench = Bench(dut, c["seed"])
+    managers = [Manager(bench, p, i) for i in range(2 * p.cores)]
+    memory_ = Memory(bench, p) if c["memory"] == "own" else Failing(bench, SIZE, c["pause"])
+    await bench.start()
+    out = []
+    for e in c["episodes"]:
+        if "mutant" not in e:
+            out.append(await episode(bench, p, managers, memory_, e))
+            continue
+        dut.mutant.value = e["mutant"]
+        try:
+            out.append(await episode(bench, p, managers, memory_, e))
+        except AssertionError as failure:
+            out.append({"failure": str(failure)})
+    result({"episodes": out})

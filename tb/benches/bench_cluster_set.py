@@ -1,0 +1,52 @@
+"""cocotb side of the cluster-set bench: drives rows, returns beats and cycles."""
+
+import cocotb
+
+from golden.function_params import ScoreFormat
+from hdl.params import WtuParams
+from hdl.retrieval.cluster_set import ClusterSet, cluster_layout, mask_layout
+from tb.library.runner import config, result
+from tb.library.streams import Bench
+
+
+@cocotb.test()
+async def rows(dut):
+    """Drive the "beats" of each of config["episodes"], with a reset before each, and return its outputs.
+
+    The (idle, stall) patterns of "stalls" take turns of 50 cycles; unless nothing ever stalls, the first one must.
+    With "cut_at" the episode is cut short by the reset of the next one after so many cycles, and returns nothing.
+    """
+    c = config()
+    p = WtuParams(**c["params"] | {"score": ScoreFormat(**c["params"]["score"])})
+    bench = Bench(dut, c["seed"])
+    source = bench.source("i", mask_layout(p))
+    sink = bench.sink("o", cluster_layout(p))
+    await bench.start()
+    results = []
+    for e in c["episodes"]:
+        await bench.reset()
+        sink.got.clear()
+        source.sent.clear()
+        source.put(e["beats"])
+        sets = sum(b["row_last"] and b["set_last"] for b in e["beats"])
+
+        def stall(e=e) -> None:
+            source.idle, sink.stall = e["stalls"][bench.cycle // 50 % len(e["stalls"])]
+
+        def done(stall=stall, sets=sets) -> bool:
+            stall()
+            return not source.queue and sum(v["last"] for v in sink.values) == sets
+
+        stall()
+        if e["cut_at"]:
+            while bench.cycle < e["cut_at"]:
+                stall()
+                await bench.step()
+            continue
+        await bench.run(done, limit=10 * p.clusters * sets + 8 * len(e["beats"]) + 500)
+        for _ in range(20):  # nothing more may come
+            await bench.step()
+        perf = int(dut.perf.value)
+        counts = {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(ClusterSet.counters())}
+        results.append({"i": source.sent[:], "o": sink.got[:], "perf": counts})
+    result({"episodes": results})

@@ -1,0 +1,92 @@
+"""cocotb side of the core's bench of errors and resets: a program cut short, and whole again after a reset."""
+
+from pathlib import Path
+
+import cocotb
+import numpy as np
+from cocotb.triggers import ClockCycles, FallingEdge
+from cocotbext.axi import AxiBus, AxiSlave
+
+from golden.program.isa import Status
+from hdl.execution.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
+from tb.library.runner import config, result
+from tb.library.streams import Bench, unpack
+
+PORTS = ("m_axi", "h_axi")
+CHANNELS = ("ar", "aw", "w", "r", "b")
+DRAIN, QUIET = 100, 100  # cycles after the end of a run for what was begun, and then without any move
+
+
+class Faulty:
+    """A memory behind one port: `errors` has the words, ("read" or "write", address), that end in an error response."""
+
+    def __init__(self, data: bytearray):
+        self.data, self.errors = data, set()
+
+    async def read(self, address: int, length: int) -> bytes:
+        """A beat."""
+        if ("read", address) in self.errors:
+            raise OSError(address)
+        return bytes(self.data[address : address + length])
+
+    async def write(self, address: int, data: bytes) -> None:
+        """Bytes of a beat."""
+        if ("write", address) in self.errors:
+            raise OSError(address)
+        self.data[address : address + len(data)] = data
+
+
+async def run(bench: Bench, host, case: dict, cut_at: int, limit: int) -> dict:
+    """Reset, program, start; the status at the end, or after `cut_at` cycles; channels that then still move."""
+    dut = bench.dut
+    await bench.reset()
+    host.put({"op": PROGRAM, "addr": i, "data": int(word, 16)} for i, word in enumerate(case["program"]))
+    host.put({"op": REGISTER, "addr": int(r), "data": v} for r, v in case["registers"].items())
+    host.put([{"op": START}])
+    while host.queue:
+        await bench.step()
+    await bench.step()
+    for _ in range(cut_at or limit):
+        await FallingEdge(dut.clk)
+        status = unpack(status_layout(), int(dut.status.value))
+        if status["code"] != Status.RUNNING:
+            break
+    moves = set()
+    for n in range(0 if cut_at else DRAIN + QUIET):
+        await FallingEdge(dut.clk)
+        valid = {f"{p}_{c}" for p in PORTS for c in CHANNELS if int(getattr(dut, f"{p}_{c}valid").value)}
+        moves |= valid if n >= DRAIN else set()
+    return {"status": status["code"], "moves": sorted(moves)}
+
+
+@cocotb.test()
+async def interrupted(dut):
+    """Each case twice: with its errors or cut short by a reset, then whole on the memory as it was.
+
+    memory : a file, bytes from address 0 · cases : [{"program", "registers", "ports": values of inputs that stay,
+    "errors": [[port, "read" or "write", address]], "cut_at"}] · limit : cycles · The memory after each case is given.
+    """
+    c = config()
+    bench = Bench(dut, c["seed"])
+    host = bench.source("host", host_layout())
+    for name, value in c["cases"][0]["ports"].items():
+        getattr(dut, name).value = value
+    image = np.fromfile(Path(c["memory"]), np.uint8).tobytes()
+    data = bytearray(image)
+    behind = {p: Faulty(data) for p in PORTS}
+    slaves = [AxiSlave(AxiBus.from_prefix(dut, p), dut.clk, dut.rst, target=m) for p, m in behind.items()]
+    assert len(slaves) == len(PORTS)
+    await bench.start()
+    out = []
+    for case in c["cases"]:
+        for name, value in case["ports"].items():
+            getattr(dut, name).value = value
+        both = []
+        for good in (False, True):
+            data[:] = image
+            for port, memory in behind.items():
+                memory.errors = {(kind, a) for p, kind, a in case["errors"] if p == port and not good}
+            both.append(await run(bench, host, case, 0 if good else case["cut_at"], c["limit"]))
+        out.append([*both, bytes(data).hex()])
+    await ClockCycles(dut.clk, 1)
+    result({"cases": out})

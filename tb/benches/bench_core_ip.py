@@ -1,0 +1,137 @@
+"""cocotb side of the core IP's bench: what software does, through registers."""
+
+from pathlib import Path
+
+import cocotb
+import numpy as np
+from cocotb.triggers import ClockCycles, RisingEdge, with_timeout
+from cocotb.utils import get_sim_time
+from cocotbext.axi import AxiBus, AxiSlave
+
+from golden.program.isa import WORD_BITS, Status
+from hdl.bus.register_block import address_map
+from tb.benches.bench_core import CHANNELS, PORTS, Faulty
+from tb.benches.bench_lxe import memory
+from tb.library.register_bus import Registers
+from tb.library.runner import config, result
+from tb.library.streams import Bench
+from tb.library.transfer_traffic import params
+
+
+async def prepare(regs: Registers, ports: dict[str, int]) -> None:
+    """Interrupts on; what stays while programs run."""
+    await regs.write("irq_enable", done=1, fault=1)
+    for name, value in ports.items():
+        await regs.write(name, value=value)
+
+
+async def load(regs: Registers, words: list[str]) -> None:
+    """A program."""
+    for i, word in enumerate(words):
+        await regs.fill("program", i, int(word, 16), WORD_BITS // 8)
+
+
+async def start(regs: Registers, registers: dict[str, int]) -> None:
+    """R registers, then START."""
+    for r, value in registers.items():
+        await regs.fill("registers", int(r), value, 8)
+    await regs.write("control", start=1)
+
+
+async def ended(dut, regs: Registers, limit: int) -> dict[str, int]:
+    """The status at the interrupt, which is cleared."""
+    if not int(dut.irq.value):
+        await with_timeout(RisingEdge(dut.irq), 2 * limit, "ns")
+    at = get_sim_time("ns")
+    status = {name: await regs.read(f"status.{name}") for name in ("code", "pc")}
+    assert await regs.read("irq") == (1 if status["code"] == Status.DONE else 2)
+    await regs.write("irq", done=1, fault=1)
+    assert await regs.read("irq") == 0
+    assert not int(dut.irq.value)
+    return status | {"at": at}
+
+
+async def reset(regs: Registers) -> None:
+    """Reset, once it may."""
+    await regs.write("control", reset=1)
+    while await regs.read("status.resets"):
+        pass
+
+
+@cocotb.test(timeout_time=400_000, timeout_unit="ns")  # of a port that never answers
+async def program(dut):
+    """As `tb.benches.bench_lxe.program`, through registers and an interrupt. counters : paths of their registers."""
+    c = config()
+    bench, top = Bench(dut, c["seed"]), address_map("core_ip", params(c["params"]))
+    data = np.fromfile(c["memory"], np.uint8)
+    ram = memory(bench, "m_axi", c["pause"], size=len(data))
+    ram.write(0, data.tobytes())
+    memory(bench, "h_axi", c["pause"], size=len(data), mem=ram.mem)
+    regs = Registers(dut, top)
+    await bench.start()
+    await prepare(regs, c["ports"])
+    runs, loaded = [], None
+    for run in c["runs"]:
+        for address, text in run["writes"]:
+            ram.write(address, bytes.fromhex(text))
+        if run["program"] != loaded:
+            loaded = run["program"]
+            await load(regs, c["programs"][loaded])
+        begin = get_sim_time("ns")
+        await start(regs, run["registers"])
+        status = await ended(dut, regs, c["limit"])
+        seen = [ram.read(address, size).hex() for address, size in c["watch"]]
+        perf = f"{sum([await regs.read(path) << 32 * i for i, path in enumerate(c['counters'])]):x}"
+        runs.append({"status": status, "cycles": int(status["at"] - begin) // 2, "seen": seen, "perf": perf})
+    Path(c["memory"]).write_bytes(ram.read(0, len(data)))
+    result({"runs": runs})
+
+
+@cocotb.test(timeout_time=400_000, timeout_unit="ns")  # of a port that never answers
+async def faults(dut):
+    """Each case with its errors, then whole after a reset that software asks for: as `bench_core.interrupted`.
+
+    A case with `cut_at` asks for the reset so many cycles after its start, while the program runs.
+    """
+    c = config()
+    bench, top = Bench(dut, c["seed"]), address_map("core_ip", params(c["params"]))
+    image = np.fromfile(Path(c["memory"]), np.uint8).tobytes()
+    data = bytearray(image)
+    behind = {p: Faulty(data) for p in PORTS}
+    slaves = [AxiSlave(AxiBus.from_prefix(dut, p), dut.clk, dut.rst, target=m) for p, m in behind.items()]
+    assert len(slaves) == len(PORTS)
+    regs = Registers(dut, top)
+    await bench.start()
+    out = []
+    for case in c["cases"]:
+        await prepare(regs, case["ports"])
+        codes = []
+        for good in (False, True):
+            data[:] = image
+            for port, mem in behind.items():
+                mem.errors = {(kind, a) for p, kind, a in case["errors"] if p == port and not good}
+            await load(regs, case["program"])
+            await start(regs, case["registers"])
+            assert await regs.read("status.code") == Status.RUNNING
+            await regs.write("control", start=1)  # nothing while one runs
+            if case["cut_at"] and not good:
+                await ClockCycles(dut.clk, case["cut_at"])
+                await regs.write("control", reset=1)
+                assert await regs.read("status.resets") == 1  # waits until it has ended
+            codes.append((await ended(dut, regs, c["limit"]))["code"] if good or not case["cut_at"] else Status.DONE)
+            if not good:
+                if case["errors"]:
+                    await regs.write("control", start=1)  # nothing after a fault
+                    assert await regs.read("status.code") == codes[0]
+                    await regs.write("control", reset=1)
+                while await regs.read("status.resets"):
+                    pass
+                await regs.write("irq", done=1, fault=1)
+                assert await regs.read("status.code") == Status.IDLE
+                assert await regs.read("perf.lxe.sequencer.instructions") == 0
+                channels = (f"{p}_{channel}" for p in PORTS for channel in CHANNELS)
+                moves = [name for name in channels if int(getattr(dut, f"{name}valid").value)]
+        assert await regs.read("th_hd") == case["ports"]["th_hd"]
+        out.append([codes, moves, bytes(data).hex()])
+        await reset(regs)
+    result({"cases": out})

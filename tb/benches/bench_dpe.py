@@ -1,0 +1,55 @@
+"""cocotb side of the DPE bench: loads operands, issues commands, returns results and cycles."""
+
+import cocotb
+
+from hdl.execution.dpe import Dpe, activation_layout, command_layout, result_layout, weight_layout
+from hdl.params import DpeParams
+from tb.library.runner import config, result
+from tb.library.streams import Bench
+
+
+@cocotb.test()
+async def products(dut):
+    """Run config["phases"], each {"w", "x", "c": beats, "results": how many, "after": how many must be there before}.
+
+    A phase's operands are loaded while the phase before runs, its commands issued when they are loaded. With
+    "reset_at" a first run is cut short there by a reset, then everything is run.
+    """
+    c = config()
+    p = DpeParams(**c["params"])
+    bench = Bench(dut, c["seed"])
+    w = bench.source("w", weight_layout(p), c["idle"])
+    x = bench.source("x", activation_layout(p), c["idle"])
+    commands = bench.source("c", command_layout(p), c["idle"])
+    o = bench.sink("o", result_layout(p), c["stall"])
+    await bench.start()
+    if c["reset_at"]:
+        for source, name in ((w, "w"), (x, "x"), (commands, "c")):
+            source.put(c["phases"][0][name])
+        for _ in range(c["reset_at"]):
+            await bench.step()
+        await bench.reset()
+        for beats in (o.got, commands.sent):
+            beats.clear()
+    total = 0
+    for phase in c["phases"]:
+        await bench.run(lambda phase=phase: len(o.got) >= phase["after"])
+        w.put(phase["w"])
+        x.put(phase["x"])
+        await bench.run(lambda: not w.queue and not x.queue)
+        commands.put(phase["c"])
+        await bench.run(lambda: not commands.queue)
+        total += phase["results"]
+    await bench.run(lambda: len(o.got) == total)
+    for _ in range(40):  # nothing more may come
+        await bench.step()
+    perf = int(dut.perf.value)
+    names = Dpe.counters()
+    result(
+        {
+            "taken": commands.sent,
+            "cycles": [cycle for cycle, _ in o.got],
+            "beats": o.values,
+            "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(names)},
+        }
+    )

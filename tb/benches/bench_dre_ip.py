@@ -1,0 +1,105 @@
+"""cocotb side of the DRE IP's bench: streams of keys and scores, commands through registers."""
+
+from pathlib import Path
+
+import cocotb
+from cocotb.triggers import ClockCycles, FallingEdge, RisingEdge
+from cocotbext.axi import AxiBus, AxiSlave
+
+from golden.program.isa import Status
+from hdl.bus.dre_ip import key_layout, scores_layout
+from hdl.bus.register_block import address_map
+from tb.benches.bench_core import Faulty
+from tb.benches.bench_lxe import pauses
+from tb.library.register_bus import Registers
+from tb.library.runner import config, result
+from tb.library.streams import Bench, pack
+from tb.library.transfer_traffic import params
+
+
+async def send(bench: Bench, name: str, beats: list[dict], layout, idle: float) -> None:
+    """Beats {"data", "user", "last"} on an AXI4 stream, with a pause in front of a share of them."""
+
+    def port(field):
+        return getattr(bench.dut, f"s_axis_{name}_{field}")
+
+    for beat in beats:
+        while bench.rng.random() < idle:
+            await RisingEdge(bench.dut.clk)
+        port("tdata").value, port("tlast").value = beat["data"], beat["last"]
+        port("tuser").value = pack(layout, beat["user"])
+        port("tvalid").value = 1
+        await FallingEdge(bench.dut.clk)
+        while not int(port("tready").value):
+            await FallingEdge(bench.dut.clk)
+        await RisingEdge(bench.dut.clk)
+        port("tvalid").value = 0
+
+
+@cocotb.test(timeout_time=100_000, timeout_unit="ns")  # four times the longest run
+async def commands(dut):
+    """Play config["steps"]: {"keys"}, {"rows"}, {"writes": [[address, hex]]}, {"command": fields, "polls",
+    "errors": [["read" or "write", address]], "broken": after a fault, perhaps}.
+
+    Streams go on beside the commands. {"reset": cycles} asks for a reset so many cycles after the step before.
+
+    memory : a file, bytes from address 0, in which it is left · ports : registers that stay · idle, pause : share of
+    cycles in which the streams, the memory wait. Of each command status, result and count are given.
+    """
+    c = config()
+    p = params(c["params"])
+    bench, regs = Bench(dut, c["seed"]), Registers(dut, address_map("dre_ip", p))
+    data = Path(c["memory"]).read_bytes()
+    behind = Faulty(bytearray(data))
+    slave = AxiSlave(AxiBus.from_prefix(dut, "m_axi"), dut.clk, dut.rst, target=behind)
+    pauses(bench, slave, c["pause"])
+    dut.s_axis_k_tvalid.value = dut.s_axis_s_tvalid.value = 0
+    await bench.start()
+    while await regs.read("status.resets"):
+        pass
+    await regs.write("irq_enable", done=1, fault=1)
+    for name, value in c["ports"].items():
+        await regs.write(name, value=value)
+    out, sending = [], {}
+    for step in c["steps"]:
+        for kind, name, layout in (("keys", "k", key_layout(p.dre.hcu)), ("rows", "s", scores_layout(p.dre.wtu))):
+            if kind in step:
+                if name in sending:
+                    await sending[name]
+                sending[name] = cocotb.start_soon(send(bench, name, step[kind], layout, c["idle"]))
+        for address, text in step.get("writes", []):
+            behind.data[address : address + len(text) // 2] = bytes.fromhex(text)
+        behind.errors = {tuple(error) for error in step.get("errors", [])}
+        if "command" in step:
+            fields = step["command"]
+            await regs.write("base", value=fields.get("base", 0))
+            await regs.write("rows", value=fields.get("rows", 1) - 1)
+            names = ("action", "shift", "ctx")
+            await regs.write("command", **{n: fields.get(n, 0) for n in names})
+            await regs.write("control", start=1)
+            if "reset" in step:
+                await ClockCycles(dut.clk, step["reset"])
+            elif step.get("polls"):
+                while await regs.read("status.code") == Status.RUNNING:
+                    pass
+            elif not int(dut.irq.value):
+                await RisingEdge(dut.irq)
+            code = await regs.read("status.code")
+            if not {"reset", "broken"} & step.keys():
+                assert await regs.read("irq") & 3 == (1 if code == Status.DONE else 2)
+            out.append([code, await regs.read("result"), await regs.read("count")])
+        if "reset" in step:
+            for task in sending.values():
+                task.cancel()
+            sending = {}
+            dut.s_axis_k_tvalid.value = dut.s_axis_s_tvalid.value = 0
+            await regs.write("control", reset=1)
+            while await regs.read("status.resets"):
+                pass
+            assert await regs.read("status.code") == Status.IDLE
+            assert await regs.read("perf.retriever.reads") == 0
+            for channel in ("ar", "aw", "w", "r", "b"):
+                assert not int(getattr(dut, f"m_axi_{channel}valid").value), channel
+        await regs.write("irq", done=1, fault=1, corrected=1)
+    Path(c["memory"]).write_bytes(behind.data)
+    result({"commands": out, "perf": {path: await regs.read(path) for path in c["counters"]}})

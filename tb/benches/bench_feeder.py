@@ -1,0 +1,57 @@
+"""cocotb side of the feeder bench: rows of hash bits and scores, contexts to forget."""
+
+import cocotb
+
+from hdl.execution.storer import dre_layout
+from hdl.retrieval.dre import score_layout
+from hdl.retrieval.feeder import Feeder, clear_layout
+from hdl.retrieval.hcu import token_layout
+from tb.library.runner import config, result
+from tb.library.streams import Bench
+from tb.library.transfer_traffic import params
+
+
+@cocotb.test()
+async def words(dut):
+    """Run each of config["episodes"], {"d", "clears", "stalls", "k", "s", "cut_at"}, a reset before each.
+
+    "clears" has the number of words of `d` behind which each is offered. An episode ends with as many beats on `k` and
+    `s`; with "cut_at" the reset of the next one cuts it short.
+    """
+    c = config()
+    p = params(c["params"])
+    bench = Bench(dut, c["seed"])
+    d, clear = bench.source("d", dre_layout(p)), bench.source("clear", clear_layout(p))
+    k, s = bench.sink("k", token_layout(p.dre.hcu)), bench.sink("s", score_layout(p.dre.wtu))
+    await bench.start()
+    results = []
+    for e in c["episodes"]:
+        await bench.reset()
+        for beats in (d.sent, clear.sent, k.got, s.got):
+            beats.clear()
+        for name, one in (("d", d), ("clear", clear)):
+            one.idle = e["stalls"].get(name, 0.0)
+        for name, one in (("k", k), ("s", s)):
+            one.stall = e["stalls"].get(name, 0.0)
+        d.put(e["d"])
+        left = list(e["clears"])
+        while bench.cycle < e["cut_at"] if e["cut_at"] else (len(k.got), len(s.got)) != (e["k"], e["s"]):
+            assert bench.cycle < 20_000, f"no end: {len(k.got)} of {e['k']} tokens, {len(s.got)} of {e['s']} words"
+            while left and left[0][0] <= len(d.sent):
+                clear.put([{"ctx": left.pop(0)[1]}])
+            await bench.step()
+        if e["cut_at"]:
+            continue
+        for _ in range(10):  # nothing more may come
+            await bench.step()
+        perf = int(dut.perf.value)
+        results.append(
+            {
+                "taken": d.sent[:],
+                "cleared": clear.sent[:],
+                "k": k.got[:],
+                "s": s.got[:],
+                "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Feeder.counters())},
+            }
+        )
+    result({"episodes": results})

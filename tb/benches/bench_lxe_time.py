@@ -1,0 +1,222 @@
+"""cocotb side of the time view's bench: LXE or core in front of memories of a fixed latency; what happens in which
+cycle is read off the performance counters."""
+
+from types import SimpleNamespace
+
+import cocotb
+from amaranth.lib import data
+
+from golden.program.isa import Status
+from hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
+from hdl.execution.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
+from hdl.params import CoreParams, override, preset
+from tb.library.runner import config, result
+from tb.library.streams import Bench, Sink, Source, pack, unpack
+
+
+class Pins:
+    """Ports <prefix><channel><field> as one value."""
+
+    def __init__(self, dut, prefix: str, layout: data.StructLayout):
+        self.layout, self.pins = layout, {name: getattr(dut, prefix + name) for name, _ in layout}
+
+    @property
+    def value(self) -> int:
+        """Of all."""
+        return pack(self.layout, {name: int(pin.value) for name, pin in self.pins.items()})
+
+    @value.setter
+    def value(self, bits: int) -> None:
+        for name, v in unpack(self.layout, bits).items():
+            self.pins[name].value = v
+
+
+class Memory:
+    """Answers in order, each direction for itself: a read's first beat comes `latency` cycles after its address, a
+    write's response as long after its last beat, or as soon as earlier ones have gone. Bursts behind the last byte
+    fail."""
+
+    def __init__(self, bench: Bench, prefix: str, p: CoreParams, bytes_: bytearray, latency: int):
+        self.bench, self.bus, self.bytes, self.latency = bench, p.lxe.bus_bytes, bytes_, latency
+
+        def channel(kind: type, name: str, layout: data.StructLayout) -> Source | Sink:
+            ends = {s: getattr(bench.dut, f"{prefix}{name}{s}") for s in ("valid", "ready")}
+            ports = {f"{name}__{s}": pin for s, pin in ends.items()}
+            ports[f"{name}__payload"] = Pins(bench.dut, prefix + name, layout)
+            bench.streams.append(kind(SimpleNamespace(**ports), name, layout))
+            return bench.streams[-1]
+
+        self.ar, self.aw = (channel(Sink, name, address_layout()) for name in ("ar", "aw"))
+        self.w = channel(Sink, "w", write_layout(p))
+        self.r, self.b = channel(Source, "r", read_layout(p)), channel(Source, "b", response_layout())
+        self.forget()
+
+    def forget(self) -> None:
+        """After a reset."""
+        for s in (self.ar, self.aw, self.w):
+            s.got.clear()
+        for s in (self.r, self.b):
+            s.sent.clear()
+        self.due: list[tuple[int, Source, list[dict]]] = []
+        self.asked = self.written = self.answered = self.place = 0
+
+    @property
+    def owes(self) -> bool:
+        """Whether a burst has not ended."""
+        beats = sum(burst["len"] + 1 for _, burst in self.ar.got)
+        return len(self.r.sent) < beats or len(self.b.sent) < len(self.aw.got)
+
+    def _resp(self, burst: dict) -> int:
+        return 0 if burst["addr"] < len(self.bytes) else 2
+
+    def before(self) -> None:
+        """What is due goes in the next cycle."""
+        for cycle, source, beats in self.due:
+            if cycle == self.bench.cycle + 1:
+                source.put(beats)
+        self.due = [d for d in self.due if d[0] > self.bench.cycle + 1]
+
+    def after(self) -> None:
+        """What has come is answered."""
+        for at, burst in self.ar.got[self.asked :]:
+            places = [burst["addr"] + k * self.bus for k in range(burst["len"] + 1)]
+            beats = [
+                {
+                    "data": int.from_bytes(self.bytes[a : a + self.bus], "little"),
+                    "resp": self._resp(burst),
+                    "last": int(a == places[-1]),
+                }
+                for a in places
+            ]
+            self.due.append((at + self.latency, self.r, beats))
+        self.asked = len(self.ar.got)
+        for at, beat in self.w.got[self.written :]:
+            _, burst = self.aw.got[self.answered]
+            a = burst["addr"] + self.place * self.bus
+            for j, byte in enumerate(beat["data"].to_bytes(self.bus, "little")):
+                if beat["strb"] >> j & 1 and a + j < len(self.bytes):
+                    self.bytes[a + j] = byte
+            self.place += 1
+            if beat["last"]:
+                self.place, self.answered = 0, self.answered + 1
+                self.due.append((at + self.latency, self.b, [{"resp": self._resp(burst)}]))
+        self.written = len(self.w.got)
+
+
+@cocotb.test()
+async def timed(dut):
+    """Run programs one after the other.
+
+    params : overrides of the preset tiny · runs : [{"program": words in hex, "registers", "writes": [[address, hex]]
+    before it}] · memory : bytes in hex · ports : values of inputs that stay · latency : of the memories · counters :
+    names, in the order of `perf`
+    """
+    c = config()
+    p = override(preset("tiny"), c["params"]).core
+    bench = Bench(dut, c["seed"])
+    host = bench.source("host", host_layout())
+    for name, value in c["ports"].items():
+        getattr(dut, name).value = value
+    bytes_ = bytearray(bytes.fromhex(c["memory"]))
+    prefixes = [x for x in ("m_axi_", "h_axi_") if hasattr(dut, f"{x}araddr")]
+    memories = [Memory(bench, x, p, bytes_, c["latency"]) for x in prefixes]
+    await bench.start()
+
+    async def step() -> None:
+        for m in memories:
+            m.before()
+        await bench.step()
+        for m in memories:
+            m.after()
+
+    out = []
+    for run in c["runs"]:
+        for address, text in run["writes"]:
+            new = bytes.fromhex(text)
+            bytes_[address : address + len(new)] = new
+        host.put({"op": PROGRAM, "addr": i, "data": int(word, 16)} for i, word in enumerate(run["program"]))
+        host.put({"op": REGISTER, "addr": int(r), "data": v} for r, v in run["registers"].items())
+        host.put([{"op": START}])
+        while host.queue:
+            await step()
+        start, before = host.sent[-1], int(dut.perf.value)
+        events: dict[str, list[int]] = {name: [] for name in c["counters"]}
+        done, late = None, 4  # cycles after the end in which counters still count
+        while late:
+            await step()
+            now = bench.cycle - start
+            perf = int(dut.perf.value)
+            if perf != before:
+                for i, name in enumerate(c["counters"]):
+                    more = (perf >> 32 * i & 0xFFFFFFFF) - (before >> 32 * i & 0xFFFFFFFF)
+                    events[name] += [now] * more
+                before = perf
+            status = unpack(status_layout(), int(dut.status.value))
+            if status["code"] != Status.RUNNING:
+                done, late = done or now, late - 1
+            assert now < 20_000, f"no end: {status}"
+        out.append({"done": done, "status": status, "events": events})
+    result({"runs": out, "memory": bytes_.hex()})
+
+
+@cocotb.test()
+async def stopped(dut):
+    """Programs that end in a fault or are cut short by a reset; each is followed by a reset and the program "good".
+
+    episodes : [{"program", "cut_at": cycle of the reset or 0}] · else as in `timed`
+
+    After a fault the bus comes to rest by itself, with no burst begun.
+    """
+    c = config()
+    p = override(preset("tiny"), c["params"]).core
+    bench = Bench(dut, c["seed"])
+    host = bench.source("host", host_layout())
+    for name, value in c["ports"].items():
+        getattr(dut, name).value = value
+    first = bytes.fromhex(c["memory"])
+    bytes_ = bytearray(first)
+    memories = [Memory(bench, x, p, bytes_, c["latency"]) for x in ("m_axi_", "h_axi_") if hasattr(dut, f"{x}araddr")]
+    await bench.start()
+
+    async def step() -> dict:
+        for m in memories:
+            m.before()
+        await bench.step()
+        for m in memories:
+            m.after()
+        return unpack(status_layout(), int(dut.status.value))
+
+    async def play(program: list[str], cut_at: int) -> dict:
+        host.put({"op": PROGRAM, "addr": i, "data": int(word, 16)} for i, word in enumerate(program))
+        host.put([{"op": START}])
+        while host.queue:
+            await step()
+        start = bench.cycle
+        while (status := await step())["code"] in (Status.IDLE, Status.RUNNING):
+            if cut_at and bench.cycle - start >= cut_at:
+                break
+            assert bench.cycle - start < 10_000, f"no end: {status}"
+        return status
+
+    out = []
+    for e in c["episodes"]:
+        status = await play(e["program"], e["cut_at"])
+        if not e["cut_at"]:
+            for _ in range(4):  # what was offered goes
+                await step()
+            begun = [len(s.got) for m in memories for s in (m.ar, m.aw)]
+            for _ in range(200):
+                await step()
+            assert begun == [len(s.got) for m in memories for s in (m.ar, m.aw)], "a burst was begun after the fault"
+            assert not any(m.owes for m in memories), "the bus is not at rest"
+        await bench.reset()
+        for m in memories:
+            m.forget()
+        bytes_[:] = first
+        good = await play(c["good"], 0)
+        out.append({"status": status, "good": good, "memory": bytes_.hex()})
+        await bench.reset()
+        for m in memories:
+            m.forget()
+        bytes_[:] = first
+    result({"episodes": out})

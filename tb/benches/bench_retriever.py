@@ -1,0 +1,223 @@
+"""cocotb side of the retriever bench: a memory that keeps what is written, and the DRE's streams in their order."""
+
+import cocotb
+
+from hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
+from hdl.execution.instruction_layouts import retrieve_layout
+from hdl.retrieval.feeder import clear_layout
+from hdl.retrieval.hcu import joined_layout
+from hdl.retrieval.kvmu import burst_layout, move_layout, placed_layout
+from hdl.retrieval.retriever import Retriever
+from tb.library.runner import config, result
+from tb.library.streams import Bench
+from tb.library.transfer_traffic import content, params
+
+
+class Memory:
+    """Answers bursts in order, `latency` (low, high) cycles after each can be. Bursts of `errors` fail.
+
+    Of the orders that AXI4 allows it takes the worst: a read sees what was there when it was asked for, a write is seen
+    when it is answered.
+    """
+
+    def __init__(self, bench: Bench, p):
+        self.bench, self.p = bench, p
+        self.ar, self.aw = bench.sink("bus__ar", address_layout()), bench.sink("bus__aw", address_layout())
+        self.w = bench.sink("bus__w", write_layout(p))
+        self.r, self.b = bench.source("bus__r", read_layout(p)), bench.source("bus__b", response_layout())
+        self.forget([1, 1], [])
+
+    def forget(self, latency: list[int], errors: list[int]) -> None:
+        """After a reset; what was written stays forgotten, too."""
+        for beats in (self.ar.got, self.aw.got, self.w.got, self.r.sent, self.b.sent):
+            beats.clear()
+        self.latency, self.errors = latency, set(errors)
+        self.words: dict[int, int] = {}  # byte address of a beat -> what was written there
+        self.due: dict[str, list[tuple[int, list]]] = {"r": [], "b": []}
+        self.lasts: list[int] = []
+        self.asked = self.answered = self.beats = 0
+        self.most = 0
+
+    def value(self, addr: int) -> int:
+        """A beat of memory."""
+        bus = self.p.lxe.bus_bytes
+        return self.words.get(addr, int.from_bytes(content(addr, bus), "little"))
+
+    def _later(self, channel: str, at: int, what: list) -> None:
+        earliest = self.due[channel][-1][0] if self.due[channel] else 0
+        self.due[channel].append((max(earliest, at + self.bench.rng.randint(*self.latency)), what))
+
+    @property
+    def reading(self) -> int:
+        """Bursts read whose last beat has not been taken."""
+        return len(self.ar.got) - sum(self.lasts[: len(self.r.sent)])
+
+    @property
+    def writing(self) -> int:
+        """Bursts written whose response has not been taken."""
+        return len(self.aw.got) - len(self.b.sent)
+
+    async def step(self) -> None:
+        """One cycle."""
+        now, bus, rng = self.bench.cycle + 1, self.p.lxe.bus_bytes, self.bench.rng
+        while self.due["r"] and self.due["r"][0][0] <= now:
+            beats = self.due["r"].pop(0)[1]
+            self.r.put(beats)
+            self.lasts += [b["last"] for b in beats]
+        while self.due["b"] and self.due["b"][0][0] <= now:
+            (addr, beats) = self.due["b"].pop(0)[1]
+            for k, beat in enumerate(beats):
+                if beat["strb"]:
+                    self.words[addr + k * bus] = beat["data"]
+            self.b.put([{"resp": 2 * (addr in self.errors) + rng.randrange(2)}])
+        await self.bench.step()
+        for at, burst in self.ar.got[self.asked :]:
+            addrs = [burst["addr"] + k * bus for k in range(burst["len"] + 1)]
+            beats = [
+                {"data": self.value(a), "resp": 2 * (a in self.errors) + rng.randrange(2), "last": int(a == addrs[-1])}
+                for a in addrs
+            ]
+            self._later("r", at, beats)
+        self.asked = len(self.ar.got)
+        while self.answered < len(self.aw.got):
+            _, burst = self.aw.got[self.answered]
+            end = self.beats + burst["len"] + 1
+            if end > len(self.w.got):
+                break
+            beats = [b for _, b in self.w.got[self.beats : end]]
+            assert [b["last"] for b in beats] == [0] * burst["len"] + [1], "last"
+            self._later("b", self.w.got[end - 1][0], (burst["addr"], beats))
+            self.beats, self.answered = end, self.answered + 1
+        self.most = max(self.most, self.reading, self.writing)
+
+
+class Places:
+    """Offers replies and moves as a KVMU does: each when the one before was taken."""
+
+    def __init__(self, bench: Bench, p):
+        self.sources = {
+            "w": bench.source("w", placed_layout(p.dre.kvmu)),
+            "x": bench.source("x", move_layout(p.dre.kvmu)),
+        }
+        self.left: list = []
+
+    def offer(self) -> None:
+        """Before each cycle."""
+        if self.left and not any(s.queue for s in self.sources.values()):
+            name, beat = self.left.pop(0)
+            self.sources[name].put([beat])
+
+    @property
+    def taken(self) -> list[int]:
+        """Cycles."""
+        return sorted(self.sources["w"].sent + self.sources["x"].sent)
+
+
+@cocotb.test()
+async def retrieves(dut):
+    """Run each of config["episodes"], {"c", "t", "places", "b", "stalls", "latency", "errors", "dones", "fault",
+    "cut_at", "hold"}, a reset before each.
+
+    It ends when as many instructions are done, or at a fault: then for `hold` cycles nothing may be begun, and the bus
+    is drained under `stop`. With "cut_at" the reset of the next one, memory included, cuts it short.
+    """
+    c = config()
+    p = params(c["params"])
+    bench = Bench(dut, c["seed"])
+    memory, places = Memory(bench, p), Places(bench, p)
+    commands = bench.source("c", retrieve_layout())
+    news = bench.source("t", joined_layout(p.dre.hcu))
+    bursts = bench.source("b", burst_layout(p.dre.kvmu))
+    clear = bench.sink("clear", clear_layout(p))
+    ends = {"c": commands, "t": news, "b": bursts, "clear": clear, **places.sources}
+    ends |= {f"bus__{n}": getattr(memory, n) for n in ("ar", "r", "aw", "w", "b")}
+    dut.stop.value = 0
+    await bench.start()
+    results = []
+    for e in c["episodes"]:
+        dut.stop.value = 0
+        await bench.reset()
+        memory.forget(e["latency"], e["errors"])
+        for one in ends.values():
+            (one.got if hasattr(one, "got") else one.sent).clear()
+        for name, one in ends.items():
+            setattr(one, "stall" if hasattr(one, "got") else "idle", e["stalls"].get(name, 0.0))
+        commands.put(e["c"])
+        news.put(e["t"])
+        bursts.put(e["b"])
+        places.left = [tuple(x) for x in e["places"]]
+        done, sets, faults = [], [], []
+
+        async def step(done=done, sets=sets, faults=faults):
+            places.offer()
+            await memory.step()
+            pulse, register, fault = (int(x.value) for x in (dut.done, dut.set, dut.fault))
+            if pulse & 1:
+                done.append((bench.cycle, pulse >> 1))
+            if register & 1:
+                sets.append((bench.cycle, register >> 1 & 15, register >> 5))
+            if fault:
+                faults.append((bench.cycle, {1: "bus", 2: "range", 4: "full"}[fault]))
+            under_way = memory.reading + memory.writing
+            assert under_way == 0 or int(dut.busy.value), f"not busy in cycle {bench.cycle}"
+            assert memory.most <= p.lxe.copies, f"{memory.most} bursts under way in cycle {bench.cycle}"
+
+        if e["cut_at"]:
+            while bench.cycle < e["cut_at"]:
+                await step()
+            continue
+        while not (faults if e["fault"] else len(done) == e["dones"]):
+            assert bench.cycle < e["limit"], f"no end: {len(done)} of {e['dones']} done"
+            await step()
+        counts = [len(commands.sent), len(news.sent), len(bursts.sent), len(places.taken), int(dut.perf.value) >> 96]
+        if e["fault"]:
+            await step()
+            started = begun(dut)  # in the cycle of the fault, too
+            for _ in range(e["hold"]):
+                await step()
+            after = [len(commands.sent), len(news.sent), len(bursts.sent), len(places.taken)]
+            assert counts[:4] == after, f"taken after a fault: {counts[:4]}, {after}"
+            dut.stop.value = 1
+            before = len(memory.w.got)
+            await step()
+            while int(dut.busy.value):
+                assert bench.cycle < 60_000, "never drained"
+                await step()
+            assert begun(dut) == started, "a burst was begun after the fault"
+            assert memory.reading == memory.writing == 0, "busy fell too early"
+            # The beat that is offered when `stop` rises goes as it is.
+            assert not any(b["strb"] for _, b in memory.w.got[before + 1 :]), "written under stop"
+        else:
+            assert not int(dut.busy.value), "busy after the end"
+            for _ in range(10):  # nothing more may come
+                await step()
+            assert counts[3] == len(e["places"])
+        perf = int(dut.perf.value)
+        results.append(
+            {
+                "taken": commands.sent[:],
+                "news": news.sent[:],
+                "places": places.taken,
+                "fetched": bursts.sent[:],
+                "clear": clear.got[:],
+                "reads": memory.ar.got[:],
+                "read": memory.r.sent[:],
+                "writes": memory.aw.got[:],
+                "filler": sum(not b["strb"] for _, b in memory.w.got),
+                "written": [cycle for cycle, _ in memory.w.got],
+                "done": done,
+                "sets": sets,
+                "faults": faults,
+                "memory": sorted(memory.words.items()),
+                "most": memory.most,
+                "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Retriever.counters())},
+            }
+        )
+    result({"episodes": results})
+
+
+def begun(dut) -> tuple[int, int]:
+    """Bursts begun, of each direction."""
+    perf = int(dut.perf.value)
+    names = Retriever.counters()
+    return tuple(perf >> 32 * names.index(n) & 0xFFFFFFFF for n in ("reads", "writes"))

@@ -1,0 +1,37 @@
+"""cocotb side of a scenario: drives the streams of any unit and logs all of them, cycle by cycle."""
+
+import cocotb
+from amaranth.lib import stream
+from amaranth.lib.wiring import In
+
+from hdl.emit import component_of, params_of
+from hdl.params import preset
+from tb.library.runner import config, result
+from tb.library.streams import Bench, unpack
+
+
+@cocotb.test()
+async def scenario(dut):
+    """Put config["beats"] (In stream -> beats), hold config["ports"], log config["cycles"] cycles from "first" on.
+
+    Of each stream and cycle: valid, ready, and the payload if it is valid. Out streams stall as "stall" says.
+    """
+    c = config()
+    unit, bench, streams = component_of(c["unit"], params_of(c["unit"], preset(c["preset"]))), Bench(dut, c["seed"]), {}
+    for name, member in unit.signature.members.items():
+        if not member.is_port and isinstance(member.signature, stream.Signature):
+            layout = member.signature.members["payload"].shape
+            ours = bench.source if member.flow == In else bench.sink
+            streams[name] = ours(name, layout, c["stall"].get(name, 0.0))
+    for name, value in c["ports"].items():
+        getattr(dut, name).value = value
+    await bench.start()
+    for name, beats in c["beats"].items():
+        streams[name].put(beats)
+    log = {name: [] for name in streams}
+    for cycle in range(c["first"] + c["cycles"]):
+        await bench.step()
+        for name, s in streams.items() if cycle >= c["first"] else ():
+            valid, ready = int(s.valid_.value), int(s.ready_.value)
+            log[name].append([valid, ready, unpack(s.layout, int(s.payload.value)) if valid else None])
+    result(log)

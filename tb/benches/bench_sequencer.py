@@ -1,0 +1,126 @@
+"""cocotb side of the sequencer's bench: the host, and four engines that are done some time after they take."""
+
+import cocotb
+from cocotb.triggers import ClockCycles
+
+from golden.program.isa import Engine, Status
+from hdl.execution.instruction_layouts import (
+    START,
+    done_layout,
+    fault_layout,
+    host_layout,
+    mul_layout,
+    retrieve_layout,
+    status_layout,
+    transfer_layout,
+    vector_layout,
+)
+from hdl.execution.sequencer import Sequencer, set_layout
+from hdl.params import override, preset
+from tb.library.runner import config, result
+from tb.library.streams import Bench, pack, unpack
+
+NAMES = [e.name.lower() for e in Engine]
+DONE = [n for n in NAMES if n != "vector"]  # in the order of the port
+
+
+class Engines:
+    """Drives `done` and `busy`: a hand-over takes delays[name] = (low, high) cycles, one is done a cycle, in order.
+
+    And what `run` names in cycles from START on: "fault", "set" {cycle: fields}, "moved", "outstanding" [cycles].
+    """
+
+    def __init__(self, bench: Bench, host, sinks: dict, delays: dict[str, list[int]]):
+        self.bench, self.host, self.sinks, self.delays = bench, host, sinks, delays
+        self.begin({})
+
+    def begin(self, run: dict) -> None:
+        """Forget what is in hand, and all beats; a run's host beats are put into the queue."""
+        self.run, self.start = run, None
+        self.work: dict[str, list[list[int]]] = {name: [] for name in NAMES}  # cycles left, signal
+        self.seen = dict.fromkeys(NAMES, 0)
+        for s in self.sinks.values():
+            s.got.clear()
+        self.host.sent.clear()
+        self.host.put(run.get("host", []))
+
+    def drive(self, rng) -> None:
+        """Just after the rising edge."""
+        busy, done = 0, 0
+        for e, (name, work) in enumerate(self.work.items()):
+            for item in work:
+                item[0] -= 1
+            busy |= bool(work) << e
+            if work and work[0][0] <= 0:
+                _, signal = work.pop(0)
+                if name in DONE:
+                    pulse = pack(done_layout(), {"valid": 1, "signal": signal})
+                    done |= pulse << DONE.index(name) * done_layout().size
+        dut, now = self.bench.dut, -1 if self.start is None else self.bench.cycle - self.start
+        dut.busy.value, dut.done.value = busy, done
+        dut.fault.value = pack(fault_layout(), self.run.get("fault", {}).get(str(now), {}))
+        dut.set.value = pack(set_layout(), self.run.get("set", {}).get(str(now), {}))
+        dut.moved.value = int(now in self.run.get("moved", []))
+        dut.outstanding.value = int(now in self.run.get("outstanding", []))
+
+    def sample(self, cycle: int) -> None:
+        """At the falling edge, after the host and the sinks."""
+        starts = [i for i, b in enumerate(self.run.get("host", [])) if b["op"] == START]
+        if self.start is None and starts and len(self.host.sent) > starts[-1]:
+            self.start = self.host.sent[starts[-1]]
+        for name in NAMES:
+            for _, beat in self.sinks[name].got[self.seen[name] :]:
+                self.work[name].append([self.bench.rng.randint(*self.delays[name]), beat["signal"]])
+            self.seen[name] = len(self.sinks[name].got)
+
+
+@cocotb.test()
+async def programs(dut):
+    """Play config["runs"], one after the other: each {"host": beats, "limit": cycle in which it is given up}.
+
+    Pins as in `Engines`; "fresh": the unit is reset first; "reset": cycle from START on in which it is reset, all then
+    comes again; "sleep": {cycle: cycles that nobody drives or samples}. Of each run: cycles from the last START on of
+    every hand-over, its beat, and of the first cycle with the final status; status, counters.
+    """
+    c = config()
+    p = override(preset("tiny"), c["assign"]).core
+    bench = Bench(dut, c["seed"])
+    host = bench.source("host", host_layout(), c["idle"])
+    shapes = (transfer_layout(), mul_layout(), vector_layout(p), transfer_layout(), retrieve_layout())
+    sinks = {n: bench.sink(n, s, c["stall"]) for n, s in zip(NAMES, shapes, strict=True)}
+    engines = Engines(bench, host, sinks, c["delays"])
+    bench.streams.append(engines)
+    await bench.start()
+    result({"runs": [await _play(dut, bench, engines, run) for run in c["runs"]]})
+
+
+async def _play(dut, bench: Bench, engines: Engines, run: dict) -> dict:
+    if run.get("fresh"):
+        await bench.reset()
+    engines.begin(run)
+    end, rest = None, 30
+    while rest:
+        await bench.step()
+        now = None if engines.start is None else bench.cycle - engines.start
+        if now is not None and now == run.get("reset"):
+            run = run | {"reset": None}
+            await bench.reset()
+            engines.begin(run)
+            continue
+        if sleep := run.get("sleep", {}).get(str(now)):
+            await ClockCycles(dut.clk, sleep)
+            bench.cycle += sleep
+            continue
+        status = unpack(status_layout(), int(dut.status.value))
+        assert int(dut.stop.value) == (status["code"] >= Status.OPCODE)
+        if now and status["code"] != Status.RUNNING:  # what comes after the end is seen, too
+            end, rest = now if end is None else end, rest - 1
+        if now is not None and now >= run["limit"]:
+            break
+    perf = int(dut.perf.value)
+    return {
+        **{n: [[cycle - engines.start, beat] for cycle, beat in s.got] for n, s in engines.sinks.items()},
+        "status": status,
+        "end": end,
+        "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Sequencer.counters())},
+    }

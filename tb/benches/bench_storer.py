@@ -1,0 +1,142 @@
+"""cocotb side of the storer bench: a memory with latency, errors and stalls at its streams, or cocotbext-axi's."""
+
+import cocotb
+
+from hdl.bus.axi import address_layout, response_layout, write_layout
+from hdl.execution.dpe import activation_layout
+from hdl.execution.instruction_layouts import transfer_layout
+from hdl.execution.storer import Storer, dre_layout
+from hdl.execution.vpe import output_layout
+from tb.library.runner import config, result
+from tb.library.streams import Bench, Source
+from tb.library.transfer_traffic import Control, params
+
+
+class Memory:
+    """Answers each burst of `aw` and `w` on `b`, in order, `latency` (low, high) cycles after its last beat.
+
+    errors : addresses of bursts that are answered by an error
+    """
+
+    def __init__(self, bench: Bench, p, words: Source):
+        self.bench, self.p = bench, p
+        self.aw = bench.sink("aw", address_layout())
+        self.w = bench.sink("w", write_layout(p))
+        self.b = bench.source("b", response_layout())
+        self.words = words
+        self.forget([1, 1], [])
+
+    def forget(self, latency: list[int], errors: list[int]) -> None:
+        """After a reset."""
+        self.latency, self.errors = latency, set(errors)
+        self.waited = 0  # cycles in which a response was not taken
+        for beats in (self.aw.got, self.w.got, self.b.sent):
+            beats.clear()
+        self.due: list[tuple[int, int]] = []  # cycle, response
+        self.ends: list[int] = []  # cycle of each burst's last beat
+        self.seen = self.answered = self.first = self.most = self.offered = 0
+
+    @property
+    def begun(self) -> int:
+        """Bursts taken on `aw`, and one that is offered."""
+        return len(self.aw.got) + (int(self.aw.valid_.value) and not self.aw.ready)
+
+    async def step(self) -> None:
+        """One cycle. `busy` is checked in each, as are bursts under way and the beats of each."""
+        while self.due and self.due[0][0] <= self.bench.cycle + 1:
+            self.b.put([{"resp": self.due.pop(0)[1]}])
+        before = len(self.aw.got), len(self.b.sent)
+        await self.bench.step()
+        self.offered += self.words.valid
+        rng, cycle = self.bench.rng, self.bench.cycle
+        self.waited += self.b.pending
+        under_way = before[0] + int(self.aw.valid_.value) - before[1]
+        assert under_way <= self.p.lxe.bursts, f"{under_way} bursts under way in cycle {cycle}"
+        assert int(self.bench.dut.busy.value) or not under_way, f"not busy in cycle {cycle}: {under_way} bursts"
+        self.most = max(self.most, under_way)
+        self.ends += [at for at, beat in self.w.got[self.seen :] if beat["last"]]
+        self.seen = len(self.w.got)
+        while self.answered < min(len(self.ends), len(self.aw.got)):
+            at, burst = self.aw.got[self.answered]
+            beats = self.w.got[self.first : self.first + burst["len"] + 1]
+            self.first += len(beats)
+            assert [b["last"] for _, b in beats] == [0] * burst["len"] + [1], "last marks another beat than the last"
+            earliest = self.due[-1][0] if self.due else 0
+            answer = max(earliest, max(at, self.ends[self.answered]) + rng.randint(*self.latency))
+            self.due.append((answer, 2 * (burst["addr"] in self.errors) + rng.randrange(2)))
+            self.answered += 1
+
+
+@cocotb.test()
+async def transfers(dut):
+    """Run each of config["episodes"]: {"c", "i", "stalls", "latency", "errors", "dones", "fault", "cut_at", "hold"}.
+
+    A reset before each. It ends when as many instructions are done, or at a fault: then for `hold` cycles no burst may
+    begin, and the bus is drained under `stop`. With "cut_at" the reset of the next one, memory included, cuts it short.
+    """
+    c = config()
+    p = params(c["params"])
+    bench = Bench(dut, c["seed"])
+    commands = bench.source("c", transfer_layout())
+    words = bench.source("i", output_layout(p.vpe))
+    memory = Memory(bench, p, words)
+    x = bench.sink("x", activation_layout(p.dpe))
+    d = bench.sink("d", dre_layout(p))
+    control = Control(bench)
+    await bench.start()
+    results = []
+    for e in c["episodes"]:
+        control.forget()
+        await bench.reset()
+        memory.forget(e["latency"], e["errors"])
+        for beats in (commands.sent, words.sent, x.got, d.got):
+            beats.clear()
+        for name, sink in (("aw", memory.aw), ("w", memory.w), ("x", x), ("d", d)):
+            sink.stall = e["stalls"].get(name, 0.0)
+        for name, source in (("c", commands), ("i", words), ("b", memory.b)):
+            source.idle = e["stalls"].get(name, 0.0)
+        commands.put(e["c"])
+        words.put(v | {"data": [v["data"]], "format": bench.rng.randrange(4)} for v in e["i"])
+        if e["cut_at"]:
+            while bench.cycle < e["cut_at"]:
+                await memory.step()
+            continue
+        while not (control.faults if e["fault"] else len(control.done) == e["dones"]):
+            assert bench.cycle < 20_000, f"no end: {len(control.done)} of {e['dones']} done"
+            await memory.step()
+        await memory.step()  # an instruction or a burst may still go with the pulse
+        taken = [len(commands.sent), memory.begun]
+        for _ in range(e["hold"]):
+            await memory.step()
+        late = [len(commands.sent), memory.begun]
+        stopped = bench.cycle + 1
+        if e["fault"]:
+            assert taken == late, f"instructions and bursts after a fault: {taken}, {late}"
+            control.stop = 1
+            await memory.step()
+            while int(dut.busy.value):
+                assert bench.cycle < 30_000, "never drained"
+                await memory.step()
+            assert memory.begun == taken[1], "a burst was begun under stop"
+            assert memory.begun == memory.answered == len(memory.b.sent), "busy fell too early"
+            await memory.step()
+            assert not int(memory.w.valid_.value), "a beat after the bus was drained"
+        perf = int(dut.perf.value)
+        results.append(
+            {
+                "taken": commands.sent[:],
+                "bursts": memory.aw.got[:],
+                "beats": memory.w.got[:],
+                "waited": memory.waited,
+                "words": words.sent[:],
+                "x": x.got[:],
+                "d": d.got[:],
+                "done": control.done[:],
+                "faults": control.faults[:],
+                "most": memory.most,
+                "offered": memory.offered,
+                "stopped": stopped,
+                "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Storer.counters())},
+            }
+        )
+    result({"episodes": results})

@@ -1,0 +1,62 @@
+"""cocotb side of the VPE bench: drives instructions and words, returns the stored words and all cycles."""
+
+import cocotb
+
+from golden.function_params import ScoreFormat
+from hdl.execution.vpe import Vpe, instruction_layout, output_layout, word_layout
+from hdl.params import VpeParams
+from tb.library.runner import config, result
+from tb.library.streams import Bench
+
+
+@cocotb.test()
+async def programs(dut):
+    """Drive "c" and "i" of each of config["episodes"], with a reset before each, and return its outputs and cycles.
+
+    "stalls" are probabilities of idling on c and i and of stalling o, each a turn of 40 cycles. With "cut_at" the
+    episode is cut short by the reset of the next one after so many cycles, and returns nothing. With "mutant" it goes
+    to that port and whatever fails is returned.
+    """
+    settings = config()
+    p = VpeParams(**settings["params"] | {"score": ScoreFormat(**settings["params"]["score"])})
+    bench = Bench(dut, settings["seed"])
+    c = bench.source("c", instruction_layout(p))
+    i = bench.source("i", word_layout(p))
+    o = bench.sink("o", output_layout(p))
+    await bench.start()
+    results = []
+    for e in settings["episodes"]:
+        await bench.reset()
+        for beats in (c.sent, i.sent, o.got):
+            beats.clear()
+        c.put(e["c"])
+        i.put(e["i"])
+
+        def stall(e=e) -> None:
+            c.idle, i.idle, o.stall = e["stalls"][bench.cycle // 40 % len(e["stalls"])]
+
+        def done(stall=stall, e=e) -> bool:
+            stall()
+            return not c.queue and not i.queue and len(o.got) == e["outputs"]
+
+        stall()
+        if e["cut_at"]:
+            while bench.cycle < e["cut_at"]:
+                stall()
+                await bench.step()
+            continue
+        if "mutant" in e:
+            dut.mutant.value = e["mutant"]
+        try:
+            await bench.run(done, limit=30 * (len(e["c"]) + len(e["i"]) + e["outputs"]) + 2000)
+            for _ in range(30):  # nothing more may come
+                await bench.step()
+        except AssertionError as error:
+            if "mutant" not in e:
+                raise
+            results.append({"failed": str(error)})
+            continue
+        perf = int(dut.perf.value)
+        counts = {n: perf >> 32 * k & 0xFFFFFFFF for k, n in enumerate(Vpe.counters())}
+        results.append({"c": c.sent[:], "i": i.sent[:], "o": o.got[:], "perf": counts})
+    result({"episodes": results})

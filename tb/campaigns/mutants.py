@@ -1,0 +1,192 @@
+"""Mutation: Yosys `mutate` puts faults into a unit's netlist, one simulator holds them, a bench must see each.
+
+A mutation changes one bit of a port of one word-level cell: inverted, constant, or inverted where another bit of the
+port is 0 or 1. Mutations of a module are in all its instances. Clocks are left alone, and so are the modules of
+memories, in whose place macros stand.
+"""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from hdl.emit import Emitted
+from hdl.memory import KINDS
+from tb.formal.mutant_equivalence import Miter
+from tb.library.runner import Mutant
+
+_READ = ("read_verilog {top}.v", "hierarchy -top {top}", "proc -norom", "opt_expr", "wreduce", "opt_clean -purge")
+_OFF = re.compile(rf" -port (?:CLK|\\?clk) |\$memrd\S* -port (?:EN|ARST|SRST) | -module \S*_(?:{'|'.join(KINDS)}) ")
+_OPTIONS = re.compile(r"-(\S+) (\S+)")
+
+
+class MutateError(RuntimeError):
+    """Yosys refused, or the bench fails on the netlist without a fault."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """What `mutate` changes.
+
+    options : that apply it · key : module, expression of the Verilog, port, bit and mode: the same as long as these are
+    """
+
+    options: str
+    key: str
+
+
+def yosys(folder: Path, *commands: str) -> None:
+    """Run commands in `folder`, in a process of its own. Raises: `MutateError`."""
+    code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
+    command = [sys.executable, "-c", code, *commands]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise MutateError(f"Yosys: {(run.stdout + run.stderr)[-500:]}")
+
+
+def sample(emitted: Emitted, n: int, seed: int, module: str = "") -> list[Mutation]:
+    """At most `n` different mutations, spread over modules, signals and modes as `mutate -list` does it.
+
+    module : the only one that is mutated, with the ports of what it holds; otherwise all are
+    """
+    only = f"-module {module} " if module else ""
+    with tempfile.TemporaryDirectory() as tmp:
+        emitted.write(Path(tmp))
+        # Some of the list go: what it has twice, clocks, and the enable of a read port that has none.
+        yosys(Path(tmp), *_read(emitted), f"mutate -list {2 * n + 20} {only}-seed {seed} -o list")
+        found = [Mutation(*_described(line, emitted.verilog)) for line in Path(tmp, "list").read_text().splitlines()]
+    return [m for m in dict.fromkeys(found) if not _OFF.search(m.options)][:n]
+
+
+def _read(emitted: Emitted) -> list[str]:
+    """Cells are named after the file that they are read from."""
+    return [c.format(top=emitted.top) for c in _READ]
+
+
+def _described(line: str, verilog: str) -> tuple[str, str]:
+    pairs = [pair for pair in _OPTIONS.findall(line) if pair[0] not in ("wire", "wirebit", "src")]
+    o = dict(pairs)
+    # Of the places in the source, declarations of wires come first and the cell's own is the largest one.
+    spans = [tuple(map(int, re.findall(r"(\d+)\.(\d+)-(\d+)\.(\d+)$", s)[0])) for s in re.findall(r"-src (\S+)", line)]
+    first, left, last, right = max(spans, key=lambda s: (s[0], s[2], s[3] - s[1]))
+    lines = verilog.splitlines()[first - 1 : last]
+    lines[-1] = lines[-1][: right - 1]
+    text = " ".join(" ".join([lines[0][left - 1 :], *lines[1:]]).split()).partition(" ( .")[0] or o["cell"]
+    other = f" by {o['ctrlbit']}" if "ctrlbit" in o else ""
+    key = f"{o['module']}: {text}: {o['port']}[{o['portbit']}] {o['mode']}{other}"
+    return " ".join(f"-{k} {v}" for k, v in pairs), key
+
+
+def netlist(emitted: Emitted, mutations: list[Mutation], folder: Path) -> list[Mutant]:
+    """The unit without a fault and with each of `mutations`, number 0 and on, in one text with an input `mutant`.
+
+    It leaves mutants.il in `folder`. The runs' servers are to be stopped at the end.
+    """
+    bits = len(mutations).bit_length()
+    emitted.write(folder)
+    commands = [f"mutate -ctrl mutant {bits} {k} {m.options}" for k, m in enumerate(mutations, 1)]
+    commands = [*_read(emitted), *commands, "opt_clean", "write_verilog -noattr mutants.v", "write_rtlil mutants.il"]
+    (folder / "script").write_text("\n".join(commands))
+    yosys(folder, "script script")
+    port = {"name": "mutant", "dir": "in", "width": bits}
+    manifest, servers = emitted.manifest | {"ports": [*emitted.manifest["ports"], port]}, {}
+    text = (folder / "mutants.v").read_text()
+    return [Mutant(text, emitted.top, manifest, number=number, servers=servers) for number in range(len(mutations) + 1)]
+
+
+def stop(mutants: list[Mutant]) -> None:
+    """End their servers."""
+    while mutants[0].servers:
+        mutants[0].servers.popitem()[1].stop()
+
+
+def seen(passes: Callable[[Emitted], object], mutant: Emitted) -> str:
+    """How a bench sees a mutant, one line; empty if it does not: `passes` neither raises nor gives False."""
+    try:
+        return "" if passes(mutant) is not False else "differs"
+    except (AssertionError, LookupError, ValueError) as e:  # of the bench, the comparison, or what it decodes
+        lines = [line.strip() for line in str(e).splitlines() if "Error: " in line or line.startswith("assert ")]
+        return f"{type(e).__name__}: {lines[-1] if lines else ''}"[:120]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a mutant.
+
+    verdict : killed · equivalent: proved to be · counter: proved to be as long as counters are low · survives
+    how : what the bench said, or the proof
+    """
+
+    options: str
+    key: str
+    verdict: str
+    how: str
+
+
+def campaign(
+    unit: str,
+    emitted: Emitted,
+    passes: Callable[[Emitted], object],
+    n: int,
+    seed: int,
+    folder: Path,
+    care: dict[str, str] | None = None,
+    module: str = "",
+) -> Iterator[Verdict]:
+    """Verdicts of `n` mutants, as they come. They are kept in `folder`, and a later call goes on from there.
+
+    care : as of `Miter` · module : as of `sample`
+
+    Survivors are run again, since the bench may have learnt. Raises: `MutateError` if it fails without a fault.
+    """
+    mutations = sample(emitted, n, seed, module)
+    name = hashlib.sha256("\0".join([emitted.verilog, *(m.options for m in mutations)]).encode()).hexdigest()[:12]
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{unit}-{name}.jsonl"
+    known = {v.options: v for v in _kept(file)}
+    done = {o for o, v in known.items() if v.verdict != "survives"}
+    yield from (replace(known[m.options], key=m.key) for m in mutations if m.options in done)
+    if len(done) == len(mutations):
+        return
+    with tempfile.TemporaryDirectory() as tmp:
+        mutants = netlist(emitted, mutations, Path(tmp))
+        alive = []
+
+        def kept(k: int, verdict: str, how: str) -> Verdict:
+            m = mutations[k - 1]
+            with file.open("a") as f:
+                f.write(json.dumps(asdict(out := Verdict(m.options, m.key, verdict, how))) + "\n")
+            return out
+
+        try:
+            if how := seen(passes, mutants[0]):
+                raise MutateError(f"{unit}: the bench fails without a fault: {how}")
+            for k, m in enumerate(mutations, 1):
+                if m.options in done:
+                    continue
+                if how := seen(passes, mutants[k]):
+                    yield kept(k, "killed", how)
+                else:
+                    alive.append(k)
+        finally:
+            stop(mutants)
+        if alive:  # a proof may take longer than the bench
+            miter = Miter(emitted, Path(tmp), len(mutations), care or {})
+        for k in alive:
+            before = known.get(mutations[k - 1].options)
+            differs = before and before.how.startswith("differs")
+            yield kept(k, *((before.verdict, before.how) if differs else miter.decide(k)))
+
+
+def _kept(file: Path) -> Iterator[Verdict]:
+    """Verdicts of earlier calls; a line that one was cut off in is not one."""
+    for line in file.read_text().splitlines() if file.exists() else ():
+        try:
+            yield Verdict(**json.loads(line))
+        except (ValueError, TypeError):
+            continue

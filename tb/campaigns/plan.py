@@ -1,0 +1,115 @@
+"""The verification plan: features of each unit, their evidence, and what the last test run says of it."""
+
+import ast
+import tomllib
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+PLAN = Path(__file__).with_name("plan.toml")
+TESTS = {p.stem.removeprefix("test_"): p for p in PLAN.parents[1].glob("tests/**/test_*.py")}
+STAGES = ("V1", "V2", "V3")
+VERDICTS = ("passed", "failed", "skipped", "not run", "nightly", "no evidence")
+
+
+class PlanError(ValueError):
+    """A plan or a test run that cannot be read; one line that names the thing and the fix."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What a unit does, at which stage it is shown, by which tests: (file, name), both without test_."""
+
+    unit: str
+    name: str
+    stage: str
+    evidence: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Status:
+    """A feature with what was found of it.
+
+    verdict : of VERDICTS; skipped, not run, or left to `make nightly`, if any of its tests was · tests : how many cases
+    passed
+    """
+
+    feature: Feature
+    verdict: str
+    tests: int
+
+
+def load(path: Path = PLAN) -> list[Feature]:
+    """The plan's features. Raises: `PlanError` for another stage, or evidence that is no test."""
+    try:
+        tables = tomllib.loads(path.read_text())
+    except (OSError, ValueError) as e:
+        raise PlanError(f"plan={path}: cannot be read as TOML ({e})") from None
+    out = []
+    for unit, features in tables.items():
+        if not isinstance(features, dict):
+            raise PlanError(f"{path.name}: {unit}={features!r}: must be a table of features")
+        for name, line in features.items():
+            where = f"{path.name}: {unit}, {name!r}"
+            if not isinstance(line, list) or not line or not all(isinstance(word, str) for word in line):
+                raise PlanError(f"{where}={line!r}: must be a list, the stage and the tests that show it")
+            stage, *tests = line
+            if stage not in STAGES:
+                raise PlanError(f"{where}: stage={stage!r}: must be one of {', '.join(STAGES)}")
+            evidence = tuple((t if "::" in t else f"{unit}::{t}").split("::", 1) for t in tests)
+            for file, test in evidence:
+                if test not in _names(file):
+                    raise PlanError(f"{where}: test_{file}.py has no test_{test}: correct the plan or write it")
+            out.append(Feature(unit, name, stage, tuple((file, test) for file, test in evidence)))
+    return out
+
+
+@cache
+def _names(file: str) -> frozenset[str]:
+    """Tests of a file, without test_."""
+    return frozenset(n.name[5:] for n in _tests(file))
+
+
+@cache
+def _nightly(file: str) -> frozenset[str]:
+    """Tests of a file that `make test` leaves out, without test_."""
+    marked = (n for n in _tests(file) if "pytest.mark.nightly" in map(ast.unparse, n.decorator_list))
+    return frozenset(n.name[5:] for n in marked)
+
+
+def _tests(file: str) -> list[ast.FunctionDef]:
+    tree = ast.parse(TESTS[file].read_text()) if file in TESTS else ast.Module([], [])
+    return [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")]
+
+
+def cases(path: Path) -> dict[tuple[str, str], list[str]]:
+    """Of each test, what its cases came to. Raises: `PlanError` if it is not JUnit's XML."""
+    out: dict[tuple[str, str], list[str]] = {}
+    try:
+        for case in ET.parse(path).iter("testcase"):
+            file = case.get("classname", "").rpartition(".")[2].removeprefix("test_")
+            test = case.get("name", "").partition("[")[0].removeprefix("test_")
+            bad = case.find("failure") is not None or case.find("error") is not None
+            verdict = "failed" if bad else "skipped" if case.find("skipped") is not None else "passed"
+            out.setdefault((file, test), []).append(verdict)
+    except OSError:
+        raise PlanError(f"tests={path}: not there; `make test` leaves it") from None
+    except ET.ParseError as e:
+        raise PlanError(f"tests={path}: not JUnit's XML ({e}); `make test` leaves it") from None
+    return out
+
+
+def judge(features: list[Feature], found: dict[tuple[str, str], list[str]]) -> list[Status]:
+    """What a test run says of each feature: the worst of its tests."""
+    out = []
+    for feature in features:
+        ends = [verdict for test in feature.evidence for verdict in found.get(test, [_absent(*test)])]
+        order = ("failed", "not run", "nightly", "skipped")
+        worst = next((v for v in order if v in ends), "passed" if ends else "no evidence")
+        out.append(Status(feature, worst, ends.count("passed")))
+    return out
+
+
+def _absent(file: str, test: str) -> str:
+    return "nightly" if test in _nightly(file) else "not run"

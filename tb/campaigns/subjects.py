@@ -1,0 +1,227 @@
+"""What is mutated, and the tests that judge a mutant: those of the unit's file, with it in the place of the unit."""
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
+from unittest.mock import patch
+
+from golden.program.isa import Engine, Retrieve, Status
+from hdl.emit import Emitted
+from tb.library.runner import ROOT
+
+
+def test_module(unit: str) -> str:
+    """The module with the tests of a unit."""
+    [path] = (ROOT / "tb" / "tests").glob(f"**/test_{unit}.py")
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A unit of test_<unit>.py in one of its SIZES.
+
+    tests : (function without "test_", arguments) of that file, which take the unit from its function `emitted`
+    forget : functions of the file that keep results of the unit
+    named : whether `emitted` takes the name of the size, or else its parameters · more : what it takes besides
+    care : bits of its payloads that mean something, as of `tb.formal.mutant_equivalence.Miter`
+    module : the only one that is mutated: the logic that
+        joins units, which are subjects themselves · sized : whether `emitted` takes arguments
+    """
+
+    unit: str
+    tests: tuple[tuple, ...]
+    size: str | int = "tiny"
+    forget: tuple[str, ...] = ()
+    named: bool = True
+    more: tuple = ()
+    care: dict[str, str] = field(default_factory=dict)
+    module: str = ""
+    sized: bool = True
+
+    def _module(self) -> ModuleType:
+        """Found when it is needed: it takes pytest along."""
+        return import_module(test_module(self.unit))
+
+    def _arguments(self) -> tuple:
+        if not self.sized:
+            return ()
+        return (self.size if self.named else self._module().SIZES[self.size], *self.more)
+
+    def emitted(self) -> Emitted:
+        """The unit."""
+        return self._module().emitted(*self._arguments())
+
+    def judge(self, mutant: Emitted) -> None:
+        """Run the tests on a mutant. Raises what they raise."""
+        module, own = self._module(), self._arguments()
+        plain = module.emitted
+        for name in self.forget:
+            getattr(module, name).cache_clear()
+        with patch.object(module, "emitted", lambda *size: mutant if size == own else plain(*size)):
+            for test, *args in self.tests:
+                getattr(module, f"test_{test}")(*args)
+
+
+def _unrecorded(name: str, value: object) -> None:
+    """In the place of pytest's `record_property`."""
+
+
+def _each(test: str, *values: int) -> tuple:
+    return tuple((test, v) for v in values)
+
+
+_TRANSFERS = (
+    ("reset_in_flight",),
+    ("cycles_equal_the_time_view", "tiny"),
+    ("full_rate", "tiny"),
+    ("equals_the_reference", "tiny"),
+    ("faults",),
+    ("long_instructions",),
+)
+_DONE = {"done": "done[0] ? ~0 : 17'h1"}  # whose signal means something while it is valid
+_SUBJECTS = (
+    Subject("cluster_set", (("equals_sets_and_time_view", "tiny"),), named=False),
+    Subject(
+        "feeder",
+        (("equals_the_reference", "joined"), ("takes_the_cycles_of_the_time_view", "joined"), ("reset_in_flight",)),
+        "joined",
+        care={
+            "k__payload": "k__payload[0] ? 33'h7 : ~33'h0",  # CLEAR has a context
+            # Of a row's last word, lanes up to `keep`, which others do not have.
+            "s__payload": "{2'h3, {3{s__payload[93]}}, {88{~s__payload[93]}}"
+            " | ~({88{1'b1}} << 11 << 11 * s__payload[92:90]), 2'h3}",
+        },
+    ),
+    Subject(
+        "hcu",
+        (
+            *_each("thresholds_to_their_ends", 17, 11, 6, 3, 1, 0),
+            ("equals_golden_and_time_view", "tiny"),
+            ("words_hold_while_a_key_waits",),
+            *_each("reset_in_flight", 1, 7, 40, 101),
+        ),
+        named=False,
+    ),
+    Subject(
+        "kvmu",
+        (
+            ("equals_golden", "ragged"),
+            ("cycles_equal_time_view", "ragged"),
+            ("append_never_waits_for_bursts", "ragged"),
+        ),
+        "ragged",
+        forget=("results", "covered"),
+        named=False,
+    ),
+    Subject(
+        "wtu",
+        (
+            ("reset_in_flight", "tiny"),
+            ("equals_golden_and_time_view", "tiny"),
+            ("every_bit_of_a_weight_decides", "tiny"),
+            ("counts_written_while_rows_run", "tiny"),
+            ("numbers_of_histograms_come_round", "tiny"),
+            ("words_of_every_bin",),
+        ),
+        named=False,
+    ),
+    Subject("loader", _TRANSFERS, care=_DONE),
+    Subject("storer", _TRANSFERS, care=_DONE),
+    Subject(
+        "retriever",
+        (
+            ("full_rate",),
+            ("takes_the_cycles_of_the_time_view", "tiny"),
+            ("reset_in_flight",),
+            ("equals_the_reference", "tiny"),
+            ("faults",),
+            ("sets_of_many_entries",),
+            ("news_that_are_dropped_or_late",),
+        ),
+    ),
+    Subject(
+        "sequencer",
+        (
+            ("statuses",),
+            ("every_semaphore_for_everyone",),
+            ("instructions_hold_while_they_wait",),
+            ("loops_in_loops",),
+            ("every_bit_of_a_register",),
+            ("equals_interpreter_and_time_view", "tiny"),
+            ("equals_interpreter_under_stalls", "tiny"),
+            ("events",),
+            ("every_register",),
+            ("watchdog",),
+        ),
+        # A beat that is skipped has its head only.
+        care={f"{e.name.lower()}__payload": f"{e.name.lower()}__payload[0] ? 33'h1ffffffff : ~0" for e in Engine},
+    ),
+    Subject(
+        "dpe",
+        (
+            *_each("reset_in_flight", 3, 30, 77),
+            ("chunks_far_from_each_other", (60, -70)),
+            ("addresses_that_wrap_are_counted",),
+            ("many_operands",),
+            ("cycles_equal_the_time_view", "tiny"),
+            ("equals_golden", "tiny"),
+        ),
+        named=False,
+    ),
+    Subject(
+        "vpe",
+        (
+            ("random_programs_equal_golden", "tiny"),
+            ("cycles_equal_time_view", "tiny"),
+            ("rounding_up_to_a_power_of_two",),
+            ("every_result_is_stored",),
+        ),
+        forget=("random_results",),
+        named=False,
+    ),
+    Subject(
+        "arbiter",
+        (
+            ("cycles_equal_the_time_view", 2),
+            ("every_answer_goes_to_whoever_asked", _unrecorded),
+            ("no_manager_holds_up_another",),
+        ),
+        2,
+        forget=("two_cores",),
+        more=((),),
+    ),
+    Subject(
+        "register_block",
+        (
+            ("cycles_are_those_of_the_data_sheet",),
+            ("accesses_are_as_described", "tiny", "core_ip", _unrecorded),
+        ),
+        more=("core_ip",),
+    ),
+    # Joins: what is between their units.
+    Subject("dre", (("reset_in_flight", 60), ("equals_golden", "tiny", _unrecorded)), module="dre"),
+    Subject("lxe", (("faults",), ("a_layer_equals_golden",)), module="core__lxe", sized=False),
+    Subject(
+        "core",
+        (("errors_and_resets_leave_a_core_that_works",), ("a_context_is_forgotten",)),
+        module="core",
+        sized=False,
+    ),
+    Subject(
+        "dre_ip",
+        (
+            ("a_reset_while_a_command_runs", 3),
+            ("a_fault_ends_in_a_status_and_a_reset_mends_it", {"action": Retrieve.CLEAR, "ctx": 3}, Status.RANGE),
+            ("frames_equal_golden", 1, 0.0, 0.0, _unrecorded),
+        ),
+        module="dre_ip",
+        sized=False,
+    ),
+    Subject(
+        "core_ip",
+        (("faults_and_resets_leave_a_core_that_works",), ("layers_equal_golden", 1, 0.0, 2)),
+        module="core_ip",
+        sized=False,
+    ),
+)
+SUBJECTS = {s.unit: s for s in _SUBJECTS}

@@ -1,0 +1,126 @@
+"""Proof about the room at a manager's port of the arbiter, and about turns.
+
+Whatever its manager and the memory do, a port takes every answer and response at once, has every beat of a write that
+was granted when it is due, and withdraws no burst that it offers. Who asks until it is picked is picked before anybody
+else has been twice. The proofs are not bounded; inputs are free but for AXI4's rules: the memory answers what it was
+asked for, a manager gives as many beats as it has announced.
+"""
+
+from amaranth import Module, Mux, Signal
+from amaranth.hdl import Assert
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In
+
+from hdl.bus.arbiter import RoundRobin
+from hdl.bus.manager_port import ManagerPort
+from hdl.params import SystemParams
+
+
+class PortMonitor(wiring.Component):
+    """A port between free inputs; bursts of one or two beats.
+
+    With `reach` it claims instead that at most one answer waits, which must fail: else the proof would say nothing.
+    """
+
+    def __init__(self, p: SystemParams, reach: bool = False):
+        self.p, self.reach = p, reach
+        ones = (
+            "ar",
+            "aw",
+            "long_read",
+            "w",
+            "last",
+            "grant_read",
+            "grant_write",
+            "send",
+            "answer",
+            "respond",
+            "r",
+            "b",
+        )
+        super().__init__({**dict.fromkeys(ones, In(1)), "addr": In(2)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.port = port = ManagerPort(self.p)
+        depth, most = port.read_depth + port.write_depth, 8
+
+        def count(name, up, down, high):
+            """How many more `up` than `down` so far."""
+            s = Signal(range(high + 1), name=name)
+            m.d.sync += s.eq(s + up - down)
+            return s
+
+        def moves(stream):
+            return stream.valid & stream.ready
+
+        granted_read, granted_write = moves(port.reads), moves(port.writes)
+        beats = Mux(granted_read, port.reads.payload.len + 1, 0)
+        asked = count("asked", beats, port.answers.valid, depth)
+        owed = count("owed", granted_write, port.responses.valid, most)
+        due = count("due", granted_write, moves(port.beats) & port.beats.payload.last, most)  # bursts
+        m.d.comb += [
+            *(getattr(port, n).valid.eq(getattr(self, n)) for n in ("ar", "aw", "w")),
+            port.ar.payload.len.eq(self.long_read),
+            port.ar.payload.addr.eq(self.addr),
+            port.aw.payload.addr.eq(self.addr),
+            port.w.payload.last.eq(self.last),
+            port.reads.ready.eq(self.grant_read),
+            port.writes.ready.eq(self.grant_write),
+            port.beats.ready.eq(self.send & (due != 0)),
+            port.answers.valid.eq(self.answer & (asked != 0)),
+            port.responses.valid.eq(self.respond & (owed != 0)),
+            port.r.ready.eq(self.r),
+            port.b.ready.eq(self.b),
+        ]
+        if self.reach:
+            waiting = count("waiting", port.answers.valid, moves(port.r), depth)
+            m.d.comb += Assert(waiting < 2)
+            return m
+        m.d.comb += [
+            Assert(~port.answers.valid | port.answers.ready, "an answer is not taken"),
+            Assert(~port.responses.valid | port.responses.ready, "a response is not taken"),
+            Assert(~port.beats.ready | port.beats.valid, "a beat is not there"),
+        ]
+        for name in ("reads", "writes"):
+            stream = getattr(port, name)
+            held, before = Signal(name=f"{name}_held"), Signal(3, name=f"{name}_before")
+            bits = stream.payload.addr[:2]
+            m.d.sync += [held.eq(stream.valid & ~stream.ready), before.eq(bits)]
+            m.d.comb += Assert(~held | (stream.valid & (before == bits)), f"{name} is withdrawn or changed")
+        return m
+
+
+class TurnMonitor(wiring.Component):
+    """`n` who ask until they are picked: nobody is picked twice while another one waits.
+
+    With `reach` it claims instead that not all others are picked while the first waits, which must fail.
+    """
+
+    def __init__(self, n: int, reach: bool = False):
+        self.n, self.reach = n, reach
+        super().__init__({"begin": In(n), "take": In(1)})
+
+    def elaborate(self, platform):
+        m, n = Module(), self.n
+        m.submodules.turn = turn = RoundRobin(n)
+        waits, takes = Signal(n), Signal(n)  # those who ask since before, those who are picked
+        m.d.comb += [
+            turn.ask.eq(waits | self.begin),
+            turn.take.eq(self.take),
+            takes.eq(turn.pick & self.take.replicate(n)),
+        ]
+        m.d.sync += waits.eq(turn.ask & ~takes)
+        for i in range(n):
+            gone = Signal(n, name=f"gone{i}")  # those who were picked while i waits
+            m.d.sync += gone.eq(Mux(turn.ask[i] & ~takes[i], gone | takes, 0))
+            if self.reach:
+                m.d.comb += Assert(~gone[1:].all(), "not all others are picked before the first")
+                return m
+            m.d.comb += Assert((takes & gone) == 0, f"one is picked twice while {i} waits")
+        m.d.comb += [
+            Assert((turn.pick & (turn.pick - 1)) == 0, "two are picked"),
+            Assert((turn.pick & ~turn.ask) == 0, "one is picked that does not ask"),
+            Assert(turn.pick.any() == turn.ask.any(), "nobody is picked"),
+        ]
+        return m

@@ -1,0 +1,51 @@
+"""Counterexamples as waveforms: ABC's bits, replayed by Yosys on the words of the monitor and its unit."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+from tb.formal.yosys import run_yosys
+from tb.library.runner import BUILD
+
+WAVES = BUILD.parent / "formal"
+WORDS, MAP, BITS = "words.il", "map.json", "a.cex"  # what a proof leaves: the words, what its inputs are, their values
+
+
+def write_wave(folder: Path, il: str, name: str, frames: int) -> tuple[str, Path]:
+    """The message of the claim that is broken, and a waveform that ends in the cycle in which it is.
+
+    folder : of `WORDS`, `MAP` and `BITS` · il : RTLIL with the claims' messages · frames : cycles of the counterexample
+
+    Raises `RuntimeError` if the simulation does not break a claim: then Yosys or ABC is wrong.
+    """
+    witness = _witness(json.loads((folder / MAP).read_text()), (folder / BITS).read_text(), frames)
+    (folder / "a.yw").write_text(json.dumps(witness))
+    wave = WAVES / f"{name}-{hashlib.sha256(il.encode()).hexdigest()[:8]}.vcd"
+    wave.parent.mkdir(parents=True, exist_ok=True)
+    part = wave.with_suffix(".part.vcd")
+    log = run_yosys([f"read_rtlil {folder / WORDS}", f"sim -r {folder / 'a.yw'} -vcd {part}"])
+    broken = re.search(r"Assertion (\S+) \((\S+)\) failed", log)
+    if not broken or "was not found" in log:
+        raise RuntimeError(f"the counterexample does not break a claim in a simulation: {log[-500:]}")
+    part.replace(wave)
+    cell = re.escape(broken[2].replace("_witness_.assert_", "$"))
+    message = re.search(rf'  cell \$check {cell}\n(?:    .*\n)*?    parameter \\FORMAT "([^"]*)"', il)
+    return (message[1] if message else "") or "the claim", wave
+
+
+def _witness(inputs: dict, bits: str, frames: int) -> dict:
+    """A Yosys witness of ABC's bits: those of registers, and of every frame those of the graph's inputs."""
+    bits, count = re.match("[01]*", bits)[0], inputs["input_count"]
+    first = len(bits) - frames * count
+    steps = [bits[first + k * count : first + (k + 1) * count] for k in range(frames)]
+    clocks = inputs["clocks"]
+    clock_inputs = {c["input"] for c in clocks}
+    signals = [(e, False) for e in inputs["inputs"] + inputs["seqs"] if e["input"] not in clock_inputs]
+    signals += [(e, True) for e in inputs["inits"]]
+    return {
+        "format": "Yosys Witness Trace",
+        "clocks": [{name: c[name] for name in ("path", "edge", "offset")} for c in clocks],
+        "signals": [{"path": e["path"], "offset": e["offset"], "width": 1, "init_only": i} for e, i in signals],
+        "steps": [{"bits": "".join(step[e["input"]] for e, _ in reversed(signals))} for step in steps],
+    }

@@ -1,0 +1,157 @@
+"""Whether a mutant is its unit: ABC compares the two sequentially and without a bound, from the same state on.
+
+Each starts with a reset. Memories, and registers that a reset leaves alone, start with anything, the same in both.
+Inputs are free in every cycle, the reset too. Outputs are compared in every cycle, the payload of a stream where it is
+valid, and of it those bits that mean something.
+"""
+
+import itertools
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from hdl.emit import Emitted
+
+REACHED = 8  # bits of 32-bit event counters that a bench's runs should reach
+SECONDS = 20  # of a comparison
+_FLATTEN = (
+    "read_rtlil mutants.il",
+    "read_verilog side.v",
+    "hierarchy -top side",
+    "proc",
+    "flatten",
+    "opt_clean",
+    "memory -nordff -nomap",
+    "opt -fast",
+    "write_rtlil flat.il",
+)
+_MAP = (
+    "read_rtlil {flat}.il",
+    "memory_map",
+    "techmap",
+    "opt -fast",
+    "setundef -undriven -zero",
+    "async2sync",
+    "dffunmap",
+    "simplemap",
+    "aigmap",
+    "opt_clean",
+    "delete -input side/mutant side/whole",
+    "write_rtlil {flat}.il",
+)
+_MEMORY = re.compile(r"(?:  attribute .*\n)*  cell \$mem_v2 .*\n(?:    .*\n)*  end\n")
+
+
+def _yosys(folder: Path, *commands: str) -> None:
+    code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
+    command = [sys.executable, "-c", code, *commands]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise RuntimeError(f"Yosys could not write the graph: {(run.stdout + run.stderr)[-500:]}")
+
+
+class Miter:
+    """Decides mutants of a netlist, `mutants.il` in `folder`, whose input `mutant` chooses (`tb.campaigns.mutants`)."""
+
+    def __init__(self, emitted: Emitted, folder: Path, mutants: int, care: dict[str, str]):
+        self.bits, self.folder, self.written = mutants.bit_length(), folder, set()
+        (folder / "side.v").write_text(_side(emitted, self.bits, care))
+        _yosys(folder, *_FLATTEN)
+        text = (folder / "flat.il").read_text()
+        (folder / "cut.il").write_text(_cut(text))
+        self.model = "cut" if "$mem_v2" in text else "flat"  # for proofs
+        for flat in {self.model, "flat"}:
+            _yosys(folder, *(c.format(flat=flat) for c in _MAP))
+
+    def decide(self, number: int) -> tuple[str, str]:
+        """What a mutant is, and how that is known.
+
+        equivalent · counter: equivalent if a reset comes when a counter gets to 2^REACHED · survives
+        """
+        # `lcorr` pairs most registers at once. What the two leave of equal ones is mostly a constant, which the engines
+        # for sequential networks refuse.
+        proof = f"lcorr; scorr; sat; pdr -T {SECONDS // 2}"
+        if self._compare(self.model, number, 0, proof) == "equal":
+            whole = self._compare(self.model, number, 1, proof)
+            return ("equivalent" if whole == "equal" else "counter"), "proved"
+        return "survives", self._compare("flat", number, 0, f"bmc3 -F 40 -T {SECONDS // 2}")
+
+    def _compare(self, model: str, number: int, whole: int, engines: str) -> str:
+        """equal, differs in some cycle, or undecided; `whole`: wherever the counters are."""
+        unit = f"{model}{whole}.aig"
+        for name, k in ((unit, 0), ("mutant.aig", number)):
+            if name not in self.written:
+                sets = f"connect -set mutant {self.bits}'d{k}", f"connect -set whole 1'd{whole}"
+                _yosys(self.folder, f"read_rtlil {model}.il", *sets, f"write_aiger -zinit {name}")
+        self.written.add(unit)
+        abc = Path(find_spec("pyosys").submodule_search_locations[0], "yosys-abc")
+        command = [str(abc), "-c", f"miter -n {unit} mutant.aig; orpos; strash; {engines}"]
+        try:
+            run = subprocess.run(command, cwd=self.folder, capture_output=True, timeout=SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            return "undecided"
+        text = run.stdout.decode()
+        if found := re.search(r"asserted in frame (\d+)", text):
+            return f"differs in cycle {found[1]} after a reset"
+        return "equal" if "UNSATISFIABLE" in text or "Property proved" in text else "undecided"
+
+
+def _cut(il: str) -> str:
+    """A flat module without its memories: what they are told becomes an output, what they answer an input.
+
+    If that is enough for a proof, memories of the same content stay so. It saves most of the state.
+    """
+    count = itertools.count(1)
+
+    def ports(cell: re.Match) -> str:
+        n = next(count)
+        pins = dict(re.findall(r"connect \\(\S+) (.*)", cell[0]))
+        sizes = {k: int(v) for k, v in re.findall(r"parameter (?:signed )?\\(\S+) (\d+)$", cell[0], re.M)}
+        data, bits = sizes["WR_PORTS"] * sizes["WIDTH"], sizes["ABITS"]
+        asked = data + data + (sizes["WR_PORTS"] + sizes["RD_PORTS"]) * bits
+        return (
+            f"  wire width {sizes['RD_PORTS'] * sizes['WIDTH']} input {9000 + 2 * n} \\cut{n}_answer\n"
+            f"  wire width {asked} output {9001 + 2 * n} \\cut{n}_asked\n"
+            f"  wire width {data} \\cut{n}_data\n"
+            f"  cell $and \\cut{n}_masked\n    parameter \\A_SIGNED 0\n    parameter \\B_SIGNED 0\n"
+            f"    parameter \\A_WIDTH {data}\n    parameter \\B_WIDTH {data}\n    parameter \\Y_WIDTH {data}\n"
+            f"    connect \\A {pins['WR_DATA']}\n    connect \\B {pins['WR_EN']}\n"
+            f"    connect \\Y \\cut{n}_data\n  end\n"
+            f"  connect {pins['RD_DATA']} \\cut{n}_answer\n"
+            f"  connect \\cut{n}_asked {{ {pins['WR_EN']} \\cut{n}_data {pins['WR_ADDR']} {pins['RD_ADDR']} }}\n"
+        )
+
+    return _MEMORY.sub(ports, il)
+
+
+def _side(emitted: Emitted, bits: int, care: dict[str, str]) -> str:
+    """A module around the netlist whose outputs are what is compared, after a first cycle under reset.
+
+    care : port -> Verilog of the bits of it that mean something, outputs being <port> there
+    """
+    ports = emitted.manifest["ports"]
+    widths = {p["name"]: p["width"] for p in ports}
+    head, pins, body = ["output past"], [".mutant(mutant)"], []
+    for name, width in widths.items():
+        given = next(p["dir"] for p in ports if p["name"] == name) == "in"
+        head.append(f"{'in' if given else 'out'}put [{width - 1}:0] {name if given else f'seen_{name}'}")
+        pins.append(f".{name}({'held' if name == 'rst' else name})")
+        if not given:
+            valid = name.removesuffix("payload") + "valid"
+            when = valid if name.endswith("__payload") and valid in widths else "1'b1"
+            body += [f"wire [{width - 1}:0] {name};"]
+            means = care.get(name, "~0")
+            body += [f"assign seen_{name} = {{{width}{{started & ~past & {when}}}}} & {name} & ({means});"]
+    perf = widths.get("perf", 1)
+    reached = sum(1 << i for i in range(perf) if i % 32 < REACHED)
+    high = f"|(perf & ~{perf}'h{reached:x})" if "perf" in widths else "1'b0"
+    return (
+        f"module side({', '.join(head)}, input [{bits - 1}:0] mutant, input whole);\n"
+        + "\n".join(body)
+        + "\nreg started = 0; always @(posedge clk) started <= 1;\n"
+        f"assign past = started & ~whole & ({high});\n"
+        "wire held = rst | ~started | past;\n"
+        f"{emitted.top} unit({', '.join(pins)});\nendmodule\n"
+    )

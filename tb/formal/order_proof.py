@@ -1,0 +1,64 @@
+"""Proofs about order and progress: what goes in comes out, each item once and in order, and soon.
+
+Any one item is followed: how many are in front of it, and what it is. Inputs are free, stalls on both sides too.
+"""
+
+from collections.abc import Callable
+
+from amaranth import Module, Mux, Signal
+from amaranth.hdl import Assert
+from amaranth.lib import wiring
+
+from tb.formal.stream_proof import UnitMonitor
+
+
+class OrderMonitor(UnitMonitor):
+    """A unit whose items go from stream `i` to stream `o`.
+
+    item : of a payload of either, what is the same at both · counts : which beats of `i` are items
+    room : items inside at most · soon : cycles without a stall at `o` after which an item inside comes out
+    """
+
+    def __init__(
+        self,
+        unit: wiring.Component,
+        item: Callable,
+        room: int,
+        soon: int,
+        i: str = "i",
+        o: str = "o",
+        counts: Callable = lambda payload: 1,
+        stable: tuple[str, ...] = (),
+        reach: bool = False,
+    ):
+        super().__init__(unit, stable, ("watch",))
+        self.reach = reach
+        self.item, self.room, self.soon, self.i, self.o, self.counts = item, room, soon, i, o, counts
+
+    def claims(self, m: Module, held: dict[str, Signal], before: dict[str, Signal]) -> None:
+        """Order, and progress."""
+        i, o = (getattr(self.unit, name) for name in (self.i, self.o))
+        comes, goes = Signal(), Signal()
+        m.d.comb += [comes.eq(i.valid & i.ready & self.counts(i.payload)), goes.eq(o.valid & o.ready)]
+        inside, ahead = Signal(range(self.room + 2)), Signal(range(self.room + 2))
+        m.d.sync += inside.eq(inside + comes - goes)
+        follows, what = Signal(), Signal.like(self.item(i.payload), name="what")
+        mine = Signal()  # the item that is followed comes out
+        m.d.comb += mine.eq(follows & goes & (ahead == 0))
+        with m.If(comes & self.watch & ~follows):
+            m.d.sync += [follows.eq(1), what.eq(self.item(i.payload)), ahead.eq(inside - goes)]
+        with m.Elif(follows & goes):
+            m.d.sync += [ahead.eq(ahead - 1), follows.eq(~mine)]
+        waits = Signal(range(self.soon + 2))
+        m.d.sync += waits.eq(Mux(inside.any() & ~goes & o.ready, waits + (waits <= self.soon), 0))
+        if self.reach:
+            m.d.comb += Assert(
+                ~(mine & (self.item(o.payload) == what) & (inside > 1)), "nothing comes out before another"
+            )
+            return
+        m.d.comb += [
+            Assert((inside <= self.room), "more items than have room"),
+            Assert(~goes | inside.any(), "an item that did not come"),
+            Assert(~mine | (self.item(o.payload) == what), "another item in its place"),
+            Assert(waits <= self.soon, "an item does not come out"),
+        ]

@@ -1,0 +1,176 @@
+"""Proof about the WTU: the set that it selects is that of Equation 3, or of whole buckets (`golden.retrieval.wicsum`).
+
+The first row after power-up is followed, whatever its length, its scores, their counts and the ratio (in quarters); the
+rows behind it are free. Claimed of what is selected of it: it weighs more than Th, or is all there is; nothing that is
+left out comes before something that is in it; without the last of it (a cluster, or a bucket) it does not weigh more
+than Th; the beat that ends it counts its clusters and tokens. No stalls: what they may change is claimed in
+`tb.formal.stream_proof`. After as many cycles as the row can take nothing is left to be claimed.
+"""
+
+from functools import reduce
+from operator import add, and_, or_
+
+from amaranth import Array, Cat, ClockDomain, ClockSignal, Module, Mux, Signal, Value
+from amaranth.hdl import Assert
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In
+
+from golden.function_params import ScoreFormat
+from golden.retrieval.wicsum import value
+from hdl.params import WtuParams
+from hdl.retrieval.wtu import Wtu
+
+SMALL = WtuParams(
+    n_w=2, clusters=4, score=ScoreFormat(2, 1), count_bits=2, bin_bits=2, list_depth=1, count_digit=9, n_buckets=2
+)
+
+
+class RowMonitor(wiring.Component):
+    """The WTU from power-up on, with one table of counts, given before the first row.
+
+    With `reach` it claims instead that always all of the row are selected, which must fail.
+    """
+
+    def __init__(self, p: WtuParams, reach: bool = False):
+        self.p, self.reach = p, reach
+        clusters = range(max(2, p.clusters))
+        free = {
+            "scores": In(p.n_w * p.score.bits),
+            "keep": In(range(max(2, p.n_w))),
+            "last": In(1),
+        }  # of the rows behind it
+        own = {"codes": In(p.clusters * p.score.bits), "counts": In(p.clusters * p.count_bits), "length": In(clusters)}
+        super().__init__({"clk": In(1), "quarters": In(3), **free, **own})
+
+    def elaborate(self, platform):
+        m, p = Module(), self.p
+        m.domains.sync = ClockDomain(reset_less=True)
+        m.d.comb += ClockSignal().eq(self.clk)
+        m.submodules.unit = unit = Wtu(p)
+        begun = Signal()
+        m.d.sync += begun.eq(1)
+
+        def kept(name):
+            """What an input is in the first cycle, in all."""
+            now, first = getattr(self, name), Signal.like(getattr(self, name), name=f"{name}_first")
+            out = Signal.like(now, name=f"{name}_kept")
+            m.d.comb += out.eq(Mux(begun, first, now))
+            m.d.sync += first.eq(out)
+            return out
+
+        codes, counts = kept("codes"), kept("counts")
+        quarters, length, top = kept("quarters"), kept("length"), Signal(range(max(2, p.clusters)))
+        m.d.comb += top.eq(Mux(length < p.clusters, length, p.clusters - 1))  # the row's highest cluster
+        code = [codes.word_select(k, p.score.bits) for k in range(p.clusters)]
+        count = [counts.word_select(k, p.count_bits) for k in range(p.clusters)]
+        ratio = Signal(3)
+        m.d.comb += [ratio.eq(Mux(quarters[2], 4, quarters)), unit.ratio.eq(ratio << 14)]
+
+        # Counts, then rows.
+        given, loaded, mine = Signal(range(p.clusters + 1)), Signal(), Signal(init=1)  # mine: a word of the row
+        word, own_last, takes = Signal(range(max(2, p.words))), Signal(), Signal()
+        held, row, before = Signal(), unit.i.payload, Signal.like(unit.i.payload.as_value())
+        m.d.comb += [
+            loaded.eq(given == p.clusters),
+            unit.c.valid.eq(~loaded),
+            unit.c.payload.cluster.eq(given),
+            unit.c.payload.count.eq(counts.word_select(given[: p.cluster_bits], p.count_bits)),
+            own_last.eq(word == top // p.n_w),
+            unit.i.valid.eq(loaded),
+            row.as_value().eq(before),
+            takes.eq(unit.i.valid & unit.i.ready),
+        ]
+        with m.If(~held):
+            m.d.comb += [
+                row.scores.eq(Mux(mine, codes.word_select(word, p.n_w * p.score.bits), self.scores)),
+                row.last.eq(Mux(mine, own_last, self.last | (word == p.words - 1))),
+                row.keep.eq(Mux(mine, Mux(own_last, top % p.n_w, 0), self.keep)),
+                row.ctx.eq(0),
+            ]
+        m.d.sync += [
+            given.eq(given + (unit.c.valid & unit.c.ready)),
+            held.eq(unit.i.valid & ~unit.i.ready),
+            before.eq(row),
+        ]
+        with m.If(takes):
+            m.d.sync += [word.eq(Mux(row.last, 0, word + 1)), mine.eq(mine & ~row.last)]
+
+        # Its beats.
+        beat, got, done = unit.o.payload, Signal(p.clusters), Signal()
+        ends, mask = Signal(), Signal(p.clusters)
+        m.d.comb += [
+            unit.o.ready.eq(1),
+            ends.eq(unit.o.valid & beat.last & ~done),
+            mask.eq(got | (beat.mask << (beat.addr * p.n_w))),
+        ]
+        m.d.sync += done.eq(done | ends)
+        with m.If(unit.o.valid):
+            m.d.sync += got.eq(mask)
+
+        # What it must be.
+        there = [k <= top for k in range(p.clusters)]
+        values = Array(int(v) for v in value(range(1 << p.score.bits), p.score))
+        weight = []
+        for k in range(p.clusters):
+            w = Signal(p.score.value_bits + p.count_bits, name=f"weight{k}")
+            m.d.comb += w.eq(Mux(there[k], values[code[k]] * count[k], 0))
+            weight.append(w)
+        th = Signal(p.sum_bits)
+        m.d.comb += th.eq((reduce(add, weight) * ratio) >> 2)
+
+        def weighs(some):
+            """The weight of the clusters whose bit is set."""
+            return reduce(add, (Mux(bit, w, 0) for bit, w in zip(some, weight, strict=True)))
+
+        exists, everything = Signal(p.clusters), Signal()
+        m.d.comb += [exists.eq(Cat(there)), everything.eq(mask == exists)]
+        if self.reach:
+            m.d.comb += Assert(~ends | everything, "no row is selected in part")
+            return m
+        order = self._before if p.selection == "exact" else self._above
+        earlier = [[order(code, j, k) for j in range(p.clusters)] for k in range(p.clusters)]
+        rank = self._bucket(m, code, there) if p.selection == "buckets" else None
+        skips, tail = [], []
+        for k in range(p.clusters):
+            skips += [mask[k] & there[j] & ~mask[j] & earlier[k][j] for j in range(p.clusters) if j != k]
+            if rank is None:
+                ahead_of = [mask[j] & earlier[k][j] for j in range(p.clusters)]
+            else:
+                ahead_of = [mask[j] & (rank[j] < rank[k]) for j in range(p.clusters)]
+            tail.append(~mask[k] | (weighs(ahead_of) <= th))
+        tokens = reduce(add, (Mux(mask[k], count[k], 0) for k in range(p.clusters)))
+        m.d.comb += [
+            Assert(~ends | ((mask & ~exists) == 0), "a cluster that is none"),
+            Assert(~ends | everything | (weighs(mask) > th), "it does not reach the threshold"),
+            Assert(~ends | ~reduce(or_, skips), "one is left out before one that is in"),
+            Assert(~ends | reduce(and_, tail), "it is not minimal"),
+            Assert(~ends | (beat.clusters == reduce(add, mask)), "its clusters are not counted"),
+            Assert(~ends | (beat.tokens == tokens), "its tokens are not counted"),
+        ]
+        return m
+
+    @staticmethod
+    def _before(code: list[Value], j: int, k: int) -> Value:
+        """Cluster j comes before k: by its code, then by its index."""
+        return code[j] >= code[k] if j < k else code[j] > code[k]
+
+    @staticmethod
+    def _above(code: list[Value], j: int, k: int) -> Value:
+        return code[j] >= code[k]
+
+    def _bucket(self, m: Module, code: list[Value], there: list[Value]) -> list[Signal]:
+        """The bucket of each cluster, 0 the highest: ((max - c) * n) // (max - min + 1)."""
+        n, bits = self.p.n_buckets, self.p.score.bits
+        high, low = Signal(bits), Signal(bits)
+        found = list(zip(there, code, strict=True))
+        m.d.comb += [
+            high.eq(reduce(lambda a, b: Mux(a > b, a, b), (Mux(t, c, 0) for t, c in found))),
+            low.eq(reduce(lambda a, b: Mux(a < b, a, b), (Mux(t, c, (1 << bits) - 1) for t, c in found))),
+        ]
+        out = []
+        for k, c in enumerate(code):
+            rank = Signal(range(max(2, n)), name=f"bucket{k}")
+            span = high - low + 1
+            m.d.comb += rank.eq(sum((high - c) * n >= b * span for b in range(1, n)))
+            out.append(rank)
+        return out

@@ -1,0 +1,124 @@
+"""Traffic of the DPE: operands and commands for its bench, and the results that golden gives for them."""
+
+from dataclasses import asdict
+from itertools import pairwise
+
+import numpy as np
+
+from golden.arithmetic.dot import dot
+from golden.function_params import check
+from hdl.emit import Emitted
+from hdl.params import DpeParams
+from tb.library.runner import Run
+
+
+class Traffic:
+    """Phases for the bench, and the results that golden gives for them."""
+
+    def __init__(self, p: DpeParams):
+        self.p, self.phases, self.wants, self.commands, self.fits = p, [], [], [], True
+        self.overruns = 0  # steps that take an address beyond the last word
+
+    def phase(
+        self, weights: np.ndarray, rows: np.ndarray, rng=None, splits: int = 1, gap: int = 0, columns: bool = False
+    ) -> None:
+        """`rows` [R, K] times `weights` [tiles * trees, K]; with more `splits`, row by row in so many commands each.
+
+        Phases take turns with the halves of the memories; one that needs more runs alone. `gap` words lie between two
+        rows; with `columns` the weights are written column by column.
+        """
+        p, half = self.p, len(self.phases) % 2
+        n, chunks = p.n_w, -(-rows.shape[1] // p.n_w)
+        tiles = len(weights) // p.n_h
+        assert splits == 1 or tiles == 1  # a sum that goes on is of one tile
+        w_base, x_base = half * p.w_depth // 2, half * p.x_depth // 2
+
+        def words(values: np.ndarray) -> np.ndarray:  # what is beyond the row may be anything
+            junk = rng.integers(0, 1 << 16, (len(values), chunks * n)) if rng else np.zeros((len(values), chunks * n))
+            junk[:, : values.shape[1]] = values.view(np.uint16)
+            return junk.astype(int).reshape(len(values), chunks, n)
+
+        w = []
+        for t, tile in enumerate(words(weights).reshape(tiles, p.n_h, chunks, n)):
+            for k in range(chunks):
+                addr = (w_base + t * chunks + k) % p.w_depth
+                if columns:
+                    column = np.zeros((n, max(n, p.n_h)), int)
+                    column[:, : p.n_h] = tile[:, k].T
+                    own = {"addr": addr, "column": 1, "tree": p.n_h - 1}  # which is not looked at
+                    w += [{**own, "lane": j, "data": column[j, :n].tolist()} for j in range(n)]
+                else:
+                    w += [{"tree": h, "addr": addr, "lane": n - 1, "data": tile[h, k].tolist()} for h in range(p.n_h)]
+        step = chunks + gap
+        x = [
+            {"addr": (x_base + r * step + k) % p.x_depth, "data": word.tolist()}
+            for r, row in enumerate(words(rows))
+            for k, word in enumerate(row)
+        ]
+        keep = (rows.shape[1] - 1) % n
+        if splits == 1:
+            c = [
+                {
+                    "w": w_base,
+                    "x": x_base,
+                    "x_step": step % p.x_depth,
+                    "chunks": chunks - 1,
+                    "tiles": tiles - 1,
+                    "rows": len(rows) - 1,
+                    "keep": keep,
+                    "start": 1,
+                    "end": 1,
+                }
+            ]
+        else:
+            c = []
+            for r in range(len(rows)):
+                cuts = np.unique(np.linspace(0, chunks, splits + 1).astype(int))
+                for a, b in pairwise(cuts):
+                    addr = {"w": int(w_base + a) % p.w_depth, "x": int(x_base + r * step + a) % p.x_depth}
+                    ends = {"start": int(a == 0), "end": int(b == chunks)}
+                    c.append(
+                        {**addr, "chunks": int(b - a) - 1, "rows": 0, "keep": keep if b == chunks else n - 1, **ends}
+                    )
+        self.commands += c
+        self.overruns += sum(self._wraps(command) for command in c)
+        want = dot(rows, weights, p.dot).reshape(-1, p.n_h)
+        lasts = [int(splits > 1 or r == len(want) - 1) for r in range(len(want))]
+        self.wants += [{"data": v, "last": z} for v, z in zip(want.view(np.uint32).tolist(), lasts, strict=True)]
+        fits = tiles * chunks <= p.w_depth // 2 and step * len(rows) <= p.x_depth // 2
+        before = len(self.phases) - (fits and self.fits)
+        self.fits = fits
+        after = sum(phase["results"] for phase in self.phases[: max(0, before)])
+        self.phases.append({"w": w, "x": x, "c": c, "results": len(want), "after": after})
+
+    def _wraps(self, c: dict) -> int:
+        p, out = self.p, 0
+        chunks, tiles, rows = (c.get(k, 0) + 1 for k in ("chunks", "tiles", "rows"))
+        for r in range(rows):
+            x = (c["x"] + r * c.get("x_step", 0)) % p.x_depth
+            for t in range(tiles):
+                for k in range(chunks):
+                    last = (t, k) == (tiles - 1, chunks - 1)
+                    over_w = not last and (c["w"] + t * chunks + k) % p.w_depth == p.w_depth - 1
+                    over_x = k < chunks - 1 and (x + k) % p.x_depth == p.x_depth - 1
+                    over_x |= last and r < rows - 1 and x + c["x_step"] >= p.x_depth
+                    out += over_w or over_x
+        return out
+
+    def product(self, weights: np.ndarray, rows: np.ndarray) -> None:
+        """`rows` [R, K] times `weights` [C, K], in tiles of as many weights as there are trees and rows as fit."""
+        p = self.p
+        chunks = -(-rows.shape[1] // p.n_w)
+        check(chunks <= p.w_depth, "w_depth", p.w_depth, f"must hold the {chunks} words of a row of {rows.shape[1]}")
+        check(chunks <= p.x_depth, "x_depth", p.x_depth, f"must hold the {chunks} words of a row of {rows.shape[1]}")
+        step = max(1, p.x_depth // 2 // chunks)
+        for c in range(0, len(weights), p.n_h):
+            tile = np.zeros((p.n_h, weights.shape[1]), weights.dtype)
+            tile[: len(weights) - c] = weights[c : c + p.n_h]
+            for r in range(0, len(rows), step):
+                self.phase(tile, rows[r : r + step])
+
+    def run(self, emitted: Emitted, seed: int, idle=0.0, stall=0.0, reset_at=0, waves=True) -> dict:
+        """What the bench gives back: {taken, cycles, beats, perf}."""
+        config = {"params": asdict(self.p), "phases": self.phases, "idle": idle, "stall": stall, "reset_at": reset_at}
+        return Run(emitted, "tb.benches.bench_dpe", "products", config, seed, waves)()

@@ -1,0 +1,28 @@
+"""BF16 operands of dot products: every sort of number that has a path of its own through the hardware."""
+
+import numpy as np
+
+from golden.arithmetic.numerics import BF16, to_bf16
+
+KINDS = ("normal", "exponents", "bits", "cancel", "huge", "special", "zero", "one_nan")
+
+
+def operands(rng, kind: str, *shape: int) -> np.ndarray:
+    """Numbers of a `kind` out of `KINDS`, BF16 of `shape`."""
+    if kind == "bits":
+        return rng.integers(0, 1 << 16, shape).astype(np.uint16).view(BF16)
+    x = rng.standard_normal(shape)
+    if kind == "exponents":
+        x = x * np.exp2(rng.integers(-60, 60, shape))
+    if kind == "cancel":  # pairs that cancel, and what is left of them far below
+        x[..., 1::2] = x[..., : x.shape[-1] // 2 * 2 : 2] * np.where(rng.random(x[..., 1::2].shape) < 0.8, -1, 1.01)
+    if kind == "huge":
+        x = np.where(rng.random(shape) < 1 / 16, 2.0**120, x * 2.0**-30)
+    if kind == "zero":
+        x = x * (rng.random(shape) < 0.1)
+    out = to_bf16(x)
+    if kind in ("special", "one_nan"):
+        values = np.array([0x7F80, 0xFF80, 0x7F81, 0xFFC0, 0, 0x8000, 1, 0x7F7F], np.uint16)
+        some = rng.random(shape) < (0.1 if kind == "special" else 1 / 64)
+        out = np.where(some, rng.choice(values, shape), out.view(np.uint16)).view(BF16)
+    return out

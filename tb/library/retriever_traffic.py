@@ -1,0 +1,267 @@
+"""Traffic of the retriever: instructions with what the DRE gives for them, and what they must do, beat by beat."""
+
+import random
+from dataclasses import dataclass, field
+
+from golden.program.isa import ADDR_BITS, REGISTERS, Retrieve
+from hdl.execution.instruction_layouts import retrieve_layout
+from hdl.params import CoreParams
+from tb.library.transfer_traffic import bursts_of, content, params
+
+# Words of 1 to 8 beats, bursts of 1 to 256, entries of 1 to 130 beats, rings of 1 to 16; changes of the preset tiny.
+SIZES = {
+    "tiny": ["entry_bytes=96", "recent=3"],
+    "one": [
+        *("dpe.n_h=1", "n_w=1", "w_depth=1", "x_depth=1", "bus_bytes=2", "burst_bytes=2", "bursts=1", "copies=1"),
+        *("words=2", "entry_bytes=2", "recent=1", "clusters=1", "n_ctx=1", "blocks=4", "block_slots=2", "boundary=2"),
+    ],
+    "long": ["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096", "copies=5", "entry_bytes=2080", "n_ctx=2"],
+}
+# Entries of `core` on its bus.
+WIDE = ["dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512", "bus_bytes=64", "burst_bytes=1024"]
+WIDE += ["entry_bytes=4096", "addr_bits=40"]
+RINGS, HOMES, SOURCES, FETCHED = 0x1_0000, 0x20_0000, 0x55_AAB0_0000, 0xAA_5560_0000
+
+
+def retrieve(action: int, addr: int = 0, rows: int = 1, **fields: int) -> dict:
+    """A beat of `hdl.execution.instruction_layouts.retrieve_layout`; `fields`: ctx, to, level, shift, skip, signal."""
+    names = (name for name, _ in retrieve_layout())
+    return {**dict.fromkeys(names, 0), "action": int(action), "addr": addr, "rows": rows - 1, **fields}
+
+
+@dataclass
+class Episode:
+    """A program, what the DRE gives for it, and what must come of it up to its end or its first fault.
+
+    c, t, b : beats · places : replies and moves, ("w" or "x", beat), in order · copies : (src, dst, bytes)
+    signals : of the instructions done · sets : (register, value) · cleared : contexts · written : address of each beat
+    written -> its values in turn · bins : what it reaches · rings, home : where the KVMU's entries are
+    """
+
+    p: CoreParams
+    errors: frozenset[int] = frozenset()
+    c: list[dict] = field(default_factory=list)
+    t: list[dict] = field(default_factory=list)
+    b: list[dict] = field(default_factory=list)
+    places: list[tuple[str, dict]] = field(default_factory=list)
+    copies: list[tuple[int, int, int]] = field(default_factory=list)
+    signals: list[int] = field(default_factory=list)
+    sets: list[tuple[int, int]] = field(default_factory=list)
+    cleared: list[int] = field(default_factory=list)
+    written: dict[int, list[int]] = field(default_factory=dict)
+    fault: str = ""
+    bins: set[str] = field(default_factory=set)
+    rings: int = RINGS
+    home: int = HOMES
+
+    def __post_init__(self):
+        n = self.p.dre.kvmu.n_ctx
+        self.levels = [0] * n
+        self.placed = [0] * n  # entries of each context
+        self.homes: list[int] = []  # addresses of entries at home
+
+    def cluster(self, ctx: int, cluster: int | None = None, **fields: int) -> None:
+        """The next token joins `cluster`, or opens one."""
+        opened = cluster is None
+        cluster = self.levels[ctx] if opened else cluster
+        self.levels[ctx] += opened
+        kept = {"token": 5, "full_join": 0, "count": 1, "last": 0}
+        self.t.append({"op": 0, "ctx": ctx, "cluster": cluster, "is_new": int(opened), **kept})
+        i = self._next(Retrieve.CLUSTER, **fields)
+        self._set(i["to"], i["addr"] + (cluster << i["shift"]))
+        self._set(i["level"], self.levels[ctx])
+        self.bins.add("opens" if opened else "joins")
+        self._done(i)
+
+    def place(self, ctx: int, addr: int, rows: int, full_at: int = -1, **fields: int) -> None:
+        """Entries of `ctx`; the KVMU is full at entry `full_at`."""
+        k = self.p.dre.kvmu
+        i = self._next(Retrieve.PLACE, addr, rows, **fields)
+        moved = 0
+        for r in range(rows):
+            slot = self.rings + (ctx * k.recent + self.placed[ctx] % k.recent) * k.entry_bytes
+            home = self.home + len(self.homes) * 3 * k.entry_bytes
+            full = r == full_at
+            if self.placed[ctx] >= k.recent and not full:
+                self.homes.append(home)
+                self.places.append(("x", {"src": slot, "dst": home, "bytes": k.entry_bytes}))
+                self._copy(slot, home, k.entry_bytes)
+                moved += 1
+                self.bins |= {"moves_its_own"} if r >= k.recent else set()
+            self.places.append(("w", {"token": 3, "full": int(full), "device": 0 if full else slot, "home": home}))
+            if full:
+                self.fault = self.fault or "full"
+                return
+            self._copy(addr + r * k.entry_bytes, slot, k.entry_bytes)
+            self.placed[ctx] += 1
+        self.bins.add("moves" if moved else "no_moves")
+        self.bins.add("one_row" if rows == 1 else "rows")
+        self._done(i)
+
+    def fetch(self, addr: int, bursts: list[tuple[int, int]], short: int = 0, **fields: int) -> None:
+        """A set of bursts (address, bytes), a whole number of entries; `short` of room for so many of them."""
+        entry = self.p.dre.kvmu.entry_bytes
+        rows = max(1, -(-sum(size for _, size in bursts) // entry) - short)
+        i = self._next(Retrieve.FETCH, addr, rows, **fields)
+        at = addr
+        for src, size in bursts:
+            self.b.append({"addr": src, "bytes": size, "ctx": 0, "last": 0, "empty": 0})
+            if at + size > addr + rows * entry:
+                self.fault = self.fault or "full"
+            self._copy(src, at, size)
+            at += size
+        if not bursts:
+            self.b.append({"addr": 0, "bytes": 0, "ctx": 0, "last": 0, "empty": 1})
+        self.b[-1]["last"] = 1
+        entries = (at - addr) // self.p.dre.kvmu.entry_bytes
+        self.bins.add("empty" if not bursts else "one_burst" if len(bursts) == 1 else "bursts")
+        self.bins |= {"fetches_moved"} if any(src in self.homes for src, _ in bursts) else set()
+        self._set(i["to"], entries)
+        self._set(i["level"], entries << i["shift"])
+        self._done(i)
+
+    def clear(self, ctx: int, **fields: int) -> None:
+        """Forget a context."""
+        i = self._next(Retrieve.CLEAR, ctx=ctx, **fields)
+        self.dropped(ctx)
+        self.cleared.append(ctx)
+        self.placed[ctx] = 0
+        self.bins.add("clear")
+        self._done(i)
+
+    def dropped(self, ctx: int) -> None:
+        """News of a CLEAR, which nobody need have asked for."""
+        self.t.append(
+            {"op": 1, "ctx": ctx, "cluster": 0, "is_new": 1, "token": 0, "full_join": 0, "count": 0, "last": 1}
+        )
+        self.levels[ctx] = 0
+
+    def count(self, ctx: int, **fields: int) -> None:
+        """Ask how many clusters a context has."""
+        i = self._next(Retrieve.COUNT, ctx=ctx, **fields)
+        self._set(i["level"], self.levels[ctx])
+        self.bins.add("counts" if self.levels[ctx] else "counts_none")
+        self._done(i)
+
+    def skip(self, action: int, **fields: int) -> None:
+        """An instruction that only signals."""
+        self.bins.add("skip")
+        self._done(self._next(action, 1, skip=1, **fields))
+
+    def bad(self, action: int, **fields: int) -> None:
+        """An instruction that is refused."""
+        self._next(action, **fields)
+        self.fault = self.fault or "range"
+
+    @property
+    def reads(self) -> list[tuple[int, int]]:
+        """Bursts on `ar`."""
+        return [b for src, _, size in self.copies for b in self.bursts(src, size)]
+
+    @property
+    def writes(self) -> list[tuple[int, int]]:
+        """Bursts on `aw`."""
+        return [b for _, dst, size in self.copies for b in self.bursts(dst, size)]
+
+    def bursts(self, addr: int, size: int) -> list[tuple[int, int]]:
+        """Of a copy."""
+        words = size // (2 * self.p.dpe.n_w)
+        return bursts_of(self.p, {"addr": addr, "stride": 0, "rows": 0, "words": words - 1, "wide": 0})
+
+    def _next(self, action: int, addr: int = 0, rows: int = 1, **fields: int) -> dict:
+        self.c.append(retrieve(action, addr, rows, signal=1 << len(self.c) % 16, **fields))
+        return self.c[-1]
+
+    def _done(self, i: dict) -> None:
+        if not self.fault:
+            self.signals.append(i["signal"])
+
+    def _set(self, register: int, value: int) -> None:
+        if register and not self.fault:
+            self.sets.append((register, value % (1 << ADDR_BITS)))
+
+    def _copy(self, src: int, dst: int, size: int) -> None:
+        bus = self.p.lxe.bus_bytes
+        self.copies.append((src, dst, size))
+        for k in range(0, size, bus):
+            old = self.written.get(src + k)
+            value = old[-1] if old else int.from_bytes(content(src + k, bus), "little")
+            self.written.setdefault(dst + k, []).append(value)
+        fails = self.errors & {src + k for k in range(0, size, bus)} or self.errors & {
+            a for a, _ in self.bursts(dst, size)
+        }
+        self.fault = self.fault or ("bus" if fails else "")
+        longest = self.p.lxe.burst_bytes
+        self.bins.add("aligned" if (src - dst) % longest == 0 else "askew")
+
+    def config(self, stalls=None, latency=(1, 9), cut_at: int = 0) -> dict:
+        """For `tb.benches.bench_retriever`."""
+        return {
+            **{name: getattr(self, name) for name in ("c", "t", "b", "places")},
+            "errors": sorted(self.errors),
+            "stalls": stalls or {},
+            "latency": list(latency),
+            "dones": len(self.signals),
+            "fault": self.fault,
+            "cut_at": cut_at,
+            "hold": 20,
+            "limit": 10_000 if self.p == params(SIZES["tiny"]) else 100_000,  # the longest take 3100, 21_000
+        }
+
+
+def random_episode(p: CoreParams, rng: random.Random, n: int, errors: frozenset[int] = frozenset()) -> Episode:
+    """`n` instructions that fit."""
+    k, word = p.dre.kvmu, 2 * p.dpe.n_w
+    # Any bits that addresses can have; tokens and sets are where no entry is, above what the KVMU knows.
+    rings, home = ((2 * x + 1) << 20 | rng.randrange(1 << 7) << 12 for x in rng.sample(range(1 << 11), 2))
+    out = Episode(p, errors, rings=rings, home=home)
+
+    def elsewhere(half: int) -> int:
+        at = half << ADDR_BITS - 1 | rng.randrange(1 << k.addr_bits, 1 << ADDR_BITS - 1)
+        return at // word * word
+
+    actions = [Retrieve.CLUSTER] * 3 + [Retrieve.PLACE] * 3 + [Retrieve.FETCH] * 3 + [Retrieve.CLEAR, Retrieve.COUNT]
+    for _ in range(n):
+        registers = {name: rng.randrange(REGISTERS) for name in ("to", "level")} | {"shift": rng.randrange(32)}
+        ctx = rng.randrange(k.n_ctx)
+        action = rng.choice(actions)
+        if rng.random() < 0.1:
+            out.skip(action, **registers)
+        elif action == Retrieve.CLUSTER:
+            level = out.levels[ctx]
+            opens = not level or (level < k.clusters and rng.random() < 0.5)
+            out.cluster(ctx, None if opens else rng.randrange(level), addr=rng.getrandbits(ADDR_BITS), **registers)
+        elif action == Retrieve.PLACE:
+            out.place(ctx, elsewhere(0), rng.choice([1, 2, k.recent + 1, rng.randint(1, 6)]), **registers)
+        elif action == Retrieve.FETCH:
+            out.fetch(elsewhere(1), random_bursts(out, rng), **registers)
+        elif action == Retrieve.COUNT:
+            out.count(ctx, **registers)
+        else:
+            out.clear(ctx, **registers)
+    return out
+
+
+def random_bursts(episode: Episode, rng: random.Random) -> list[tuple[int, int]]:
+    """A cluster set: entries at home, in bursts that stay within `boundary`."""
+    k = episode.p.dre.kvmu
+    out = []
+    for _ in range(rng.randint(0, 3)):
+        home = (
+            rng.choice(episode.homes)
+            if episode.homes and rng.random() < 0.5
+            else (episode.home ^ 1 << 20) + rng.randint(0, 99) * k.entry_bytes
+        )
+        out += cut(episode.p, home, rng.randint(1, 2))
+    return out
+
+
+def cut(p: CoreParams, at: int, entries: int) -> list[tuple[int, int]]:
+    """Entries one behind the other as bursts of the KVMU."""
+    k, out = p.dre.kvmu, []
+    end = at + entries * k.entry_bytes
+    while at < end:
+        size = min(end, (at // k.boundary + 1) * k.boundary) - at
+        out.append((at, size))
+        at += size
+    return out

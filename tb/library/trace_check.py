@@ -1,0 +1,549 @@
+"""A trace through golden ReSV and through the RTL, beat by beat: what `vrex verify` and the demo run."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from golden.function_params import ReSVParams
+from golden.inputs.trace import Trace, TraceError
+from golden.program import vector_programs as programs
+from golden.retrieval.hashing import to_int
+from golden.retrieval.resv import ReSV
+from hdl.emit import Emitted, params_of
+from hdl.params import DpeParams, DreParams, SystemParams, VpeParams
+from sim.units.dpe_time import DpeTime
+from sim.units.hcu_time import HcuTime
+from sim.units.kvmu_time import KvmuTime
+from sim.units.wtu_time import WtuTime
+from tb.library.dpe_traffic import Traffic
+from tb.library.dre_scenario import Scenario, row_beats
+from tb.library.runner import Run
+from tb.library.vpe_traffic import Episode, shares
+
+
+@dataclass
+class Table:
+    """What one HC table sees of a trace: the segments' hashes, the rows of those whose queries are used."""
+
+    name: str  # "layer 3", or "layer 3 head 1" with scope "head"
+    hashes: list[list[int]] = field(default_factory=list)  # of each segment, sinks left out
+    codes: list[np.ndarray | None] = field(default_factory=list)  # of each segment, [R, C]
+    fetched: list[set[int]] = field(default_factory=list)  # tokens that golden ReSV fetches, per query block
+
+
+@dataclass
+class Play:
+    """A table in a context of the hardware, and what golden sees happen to it.
+
+    name : of the table, "again" where another play has it too
+    """
+
+    name: str
+    table: Table
+    ctx: int
+    events: Counter[str] = field(default_factory=Counter)
+    clusters: int = 0
+    differences: list[str] = field(default_factory=list)
+    _homes: dict[int, int] = field(default_factory=dict)  # token by its address
+
+    def label(self, segment: int | None = None) -> str:
+        """In messages."""
+        return f"{self.name} (context {self.ctx})" + (f", segment {segment}" if segment is not None else "")
+
+    def keys(self, s: Scenario, hashes: list[int], along: bool) -> None:
+        """A segment's keys."""
+        kv, seen = s.model.kv, {name: len(getattr(s, name)) for name in "twx"}
+        freed = len(kv.freed)
+        s.keys(self.ctx, hashes, along)
+        t, w, x = (getattr(s, name)[n:] for name, n in seen.items())
+        full_joins, opened = (sum(beat[name] for beat in t) for name in ("full_join", "is_new"))
+        self.events += Counter(
+            {
+                "keys": len(t),
+                "clusters opened": opened,
+                "joins": len(t) - opened - full_joins,
+                "joins of a full table": full_joins,
+                "keys refused": sum(beat["full"] for beat in w),
+                "offloads": len(x),
+                "freed blocks used": freed - len(kv.freed),
+            }
+        )
+        self._homes |= {beat["home"]: s.f.sinks + beat["token"] for beat in w if not beat["full"]}
+        self.clusters = len(s.model.tables[self.ctx])
+
+    def rows(self, s: Scenario, codes: np.ndarray, block: int) -> None:
+        """Rows of the table's query block number `block`; bursts must fetch exactly golden ReSV's tokens."""
+        s.query(self.ctx, codes)
+        q, p = s.queries[-1], s.p
+        times = [WtuTime(p.wtu).row(row, q.counts, s.f.ratio_q16) for row in codes]
+        pairs = itertools.pairwise(q.bursts)
+        self.events += Counter(
+            {
+                "rows": len(codes),
+                "rows of several words": sum(time.words > 1 for time in times),
+                "early exits": int(np.count_nonzero(q.rows.clusters < codes.shape[1])),
+                "zooms": sum(time.zooms for time in times),
+                "bursts": len(q.bursts),
+                "bursts of several blocks": sum(burst.bytes > p.kvmu.block_bytes for burst in q.bursts),
+                "bursts cut at the boundary": sum(a.addr + a.bytes == b.addr for a, b in pairs),
+            }
+        )
+        if self.events["keys refused"]:
+            return  # refused entries are not stored, so fetches are fewer than the policy's
+        at, size = self._homes, p.kvmu.entry_bytes
+        tokens = {at[a] for b in q.bursts for a in at if b.addr <= a < b.addr + b.bytes}
+        tokens |= {at[a] for b in q.bursts for a in at if a < b.addr < a + size}  # cut by the boundary
+        want = self.table.fetched[block]
+        if tokens != want:
+            text = f"query block {block}: bursts fetch {len(tokens)} tokens, ReSV {len(want)}"
+            self.differences.append(f"{self.label()}, {text}")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One table of a trace on the RTL."""
+
+    table: str
+    keys: int
+    clusters: int
+    rows: int
+    bursts: int
+    refused: int  # keys without a free block: kvmu.blocks is too small for the trace
+    beats: int  # compared bit by bit
+    differences: list[str]
+    cycles: int  # of the whole run in Verilator, which other tables may have been in
+    context: int = 0
+    events: dict[str, int] = field(default_factory=dict)  # how often each of `EVENTS` happened
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run of a unit on a scenario."""
+
+    labels: list[str]  # of the beats that were compared bit by bit
+    differences: list[str]  # each begins with a label, if it can be told
+    cycles: int
+
+
+# What the tables of a trace may bring about in each unit, and how to get it where they do not.
+EVENTS: dict[str, tuple[tuple[str, ...], str]] = {
+    "clusters opened": (("hcu", "dre"), "lower --th-hd"),
+    "joins": (("hcu", "dre"), "raise --th-hd"),
+    "joins of a full table": (("hcu", "dre"), "-p clusters={few_clusters}"),
+    "CLEARs": (("hcu", "kvmu", "dre"), ""),
+    "keys refused": (("kvmu", "dre"), "-p blocks={few_blocks}"),
+    "freed blocks used": (("kvmu", "dre"), "-p blocks={old_blocks}"),
+    "offloads": (("kvmu", "dre"), "-p recent=8"),
+    "rows of several words": (("wtu", "cluster_set", "dre"), "-p wtu.n_w=1"),
+    "early exits": (("wtu", "dre"), "lower --ratio"),
+    "zooms": (("wtu", "dre"), "-p list_depth=1 -p bin_bits=4"),
+    "bursts": (("dre",), "-p recent=8"),
+    "bursts of several blocks": (("dre",), "-p block_slots=1"),
+    "bursts cut at the boundary": (("dre",), "-p boundary=256"),
+    "commands": (("dpe",), ""),
+    "chunks": (("dpe",), ""),
+    "results": (("dpe",), ""),
+    "words": (("vpe",), ""),
+    "functions": (("vpe",), ""),
+}
+
+
+def exercised(unit: str, p: DreParams) -> list[str]:
+    """Those of `EVENTS` that can happen in a unit."""
+    never = {"zooms"} if p.wtu.selection == "buckets" else set()
+    return [name for name, (units, _) in EVENTS.items() if unit in units and name not in never]
+
+
+def missing(unit: str, p: DreParams, outcomes: list[Outcome]) -> list[str]:
+    """Events that no table brought about, and how to get them, one line each."""
+    largest = max(o.clusters for o in outcomes)
+    sizes = {
+        "few_clusters": max(1, (largest - 1) // p.wtu.n_w) * p.wtu.n_w,
+        "few_blocks": max(o.events.get("most blocks", 0) for o in outcomes) - 1,
+        "old_blocks": max(o.events.get("blocks", 0) for o in outcomes) - 1,
+    }
+    never = [name for name in exercised(unit, p) if not any(o.events.get(name) for o in outcomes)]
+    return [f"no {name}: {EVENTS[name][1].format(**sizes)}" for name in never]
+
+
+def tables(trace: Trace, f: ReSVParams, queries: int) -> Iterator[Table]:
+    """The HC tables of every recorded layer; rows for the last `queries` frames whose queries are recorded
+    (segments, in a trace without frames).
+
+    Raises `TraceError` if there is no such segment.
+    """
+    spans, asked = trace.spans(), _asked(trace, queries)
+    for i, layer in enumerate(trace.layers):
+        policy = ReSV(f, trace.kv_heads, trace.head_size)
+        # Informative hash bits first: same distances, earlier abandon (docs/decisions.md).
+        start, stop = next(iter(trace.spans("frame")), spans[0])
+        policy.hasher.sort_planes(policy.hasher.split(trace.k[i, start:stop]))
+        own = [
+            Table(f"layer {layer}" + (f" head {h}" if len(policy.tables) > 1 else ""))
+            for h in range(len(policy.tables))
+        ]
+        for start, stop in spans:
+            appended = policy.append(trace.k[i, start:stop])
+            got = policy.retrieve(trace.queries(i, start, stop)) if (start, stop) in asked else None
+            for t, table in enumerate(own):
+                table.hashes.append([to_int(words) for words in appended.hashes[t]])
+                rows = got is not None and got.codes[t].shape[1] > 0
+                table.codes.append(got.codes[t].astype(int) if rows else None)
+                if rows:
+                    table.fetched.append(set(np.flatnonzero(got.fetched[t]).tolist()))
+        yield from own
+
+
+def _asked(trace: Trace, queries: int) -> list[tuple[int, int]]:
+    """The last `queries` frames, or segments in a trace without frames, whose queries are recorded."""
+    asked = (trace.spans("frame", queries=True) or trace.spans(queries=True))[-queries:]
+    if not asked:
+        raise TraceError("no segment of the trace has its queries recorded: record it with --queries 1 or more")
+    return asked
+
+
+def deal(tables: Sequence[Table], n_ctx: int) -> list[Play]:
+    """Tables in contexts 0, 1, ... and back: every table, every context, and one at least that is cleared."""
+    plays = []
+    for i in range(max(len(tables), n_ctx + 1)):
+        table, turn, ctx = tables[i % len(tables)], i // n_ctx, i % n_ctx
+        name = table.name + (" again" if i >= len(tables) else "")
+        plays.append(Play(name, table, n_ctx - 1 - ctx if turn % 2 else ctx))
+    return plays
+
+
+def mix(plays: Sequence[Play], p: DreParams, f: ReSVParams) -> Scenario:
+    """Plays in contexts of the DRE: as many as there are contexts go on in turns, segment by segment.
+
+    Keys of all contexts follow each other without a gap; then come the rows, block by block. A context that had
+    another play is cleared.
+    """
+    s = Scenario(p, f, device_base=1 << 16, home_base=1 << 20)
+    blocks: Counter[int] = Counter()  # query blocks of each play so far
+    for start in range(0, len(plays), p.hcu.n_ctx):
+        turn = plays[start : start + p.hcu.n_ctx]
+        for segment in range(max(len(play.table.hashes) for play in turn)):
+            own = [play for play in turn if segment < len(play.table.hashes)]
+            along = False
+            for play in own:
+                hashes = play.table.hashes[segment]
+                if not hashes:
+                    continue
+                s.label = play.label(segment)
+                if start and not play.events["CLEARs"]:
+                    s.clear(play.ctx, along)
+                    play.events["CLEARs"] += 1
+                    along = True
+                play.keys(s, hashes, along)
+                along = True
+            for play in own:
+                codes = play.table.codes[segment]
+                if codes is not None:
+                    s.label = play.label(segment)
+                    play.rows(s, codes, blocks[id(play)])
+                    blocks[id(play)] += 1
+    for play in plays:
+        play.events |= {"blocks": s.model.kv.fresh, "most blocks": s.most_blocks}
+    return s
+
+
+def scenario(table: Table, p: DreParams, f: ReSVParams) -> tuple[Scenario, list[str]]:
+    """The table's keys and rows for the DRE, and where the bursts do not fetch exactly golden ReSV's tokens."""
+    play = Play(table.name, table, 0)
+    return mix([play], p, f), play.differences
+
+
+def play(unit: str, emitted: Emitted, s: Scenario, stalls: tuple[float, float], seed: int) -> Played:
+    """A scenario, or the part of it that concerns `unit`, on the RTL."""
+    return _PLAYERS[unit](emitted, s, *stalls, seed)
+
+
+def _dre(emitted, s, idle, stall, seed) -> Played:
+    got = Run(emitted, "tb.benches.bench_dre", "phases", s.config(idle, stall), seed)()
+    wrong = s.differences(got)
+    if not (idle or stall) and s.p.wtu.n_h == 1:
+        wrong += s.cycles_differ(got)
+    return Played([label for name in "twxb" for label in s.labels[name]], wrong, got["cycles"])
+
+
+def _hcu(emitted, s, idle, stall, seed) -> Played:
+    keys = [beat for phase in s.phases for beat in phase.get("keys", [])]
+    c = {"params": asdict(s.p.hcu), "beats": keys, "th_hd": s.f.th_hd, "idle": idle, "stall": stall, "reset_at": 0}
+    got = Run(emitted, "tb.benches.bench_hcu", "keys", c | {"limit": 10_000_000}, seed)()
+    labels = s.labels["t"]
+    wrong = _compare("o", s.t, got["beats"], labels)
+    if not (idle or stall):
+        times = HcuTime(s.p.hcu, s.f.th_hd).beats((k["op"], k["ctx"], k["hash"]) for k in keys).out.tolist()
+        wrong += _compare("cycle of o", times, [c - got["first"] for c in got["cycles"]], labels)
+    return Played(labels, wrong, got["cycles"][-1])
+
+
+def _wtu(emitted, s, idle, stall, seed) -> Played:
+    """A run of rows per query block, with the counts of its time in every context."""
+    p = s.p.wtu
+    episodes, wants, labels = [], [], []
+    for q, (ctx, codes), tables, label in zip(s.queries, s.blocks, s.counts, s.asked, strict=True):
+        counts = [
+            {"ctx": c, "cluster": k, "count": n} for c, own in enumerate(tables) for k, n in enumerate(own.tolist())
+        ]
+        words = [beat["row"] for beat in row_beats(p, ctx, codes)]
+        stalls = {"idle": idle, "stall": stall, "period": 0, "clear": True, "reset_at": 0, "limit": 1_000_000}
+        episodes.append({"counts": counts, "late": [], "words": words, "ratio": s.f.ratio_q16, **stalls})
+        rows = zip(q.rows.mask, q.rows.clusters.tolist(), q.rows.tokens.tolist(), strict=True)
+        wants.append([{"set": np.flatnonzero(m).tolist(), "clusters": c, "tokens": t} for m, c, t in rows])
+        labels.append([label] * len(codes))
+    c = {"params": asdict(p), "episodes": episodes}
+    results = Run(emitted, "tb.benches.bench_wtu", "rows", c, seed)()["episodes"]
+    wrong, cycles = [], 0
+    for (_, codes), q, want, own, got in zip(s.blocks, s.queries, wants, labels, results, strict=True):
+        rows, chosen, ends = [], set(), []
+        for cycle, beat in zip(got["cycles"], got["beats"], strict=True):
+            chosen |= {beat["addr"] * p.n_w + i for i in range(p.n_w) if beat["mask"] >> i & 1}
+            if beat["last"]:
+                rows.append({"set": sorted(chosen), "clusters": beat["clusters"], "tokens": beat["tokens"]})
+                ends.append(cycle - got["taken"][0])
+                chosen = set()
+        wrong += _compare("row", want, rows, own)
+        if not (idle or stall):
+            _, model = WtuTime(p).run([(row, q.counts) for row in codes], s.f.ratio_q16)
+            wrong += _compare("cycle of a row's last beat", model.tolist(), ends, own)
+        cycles += got["cycles"][-1] - got["taken"][0]
+    return Played(sum(labels, []), wrong, cycles)
+
+
+def _kvmu(emitted, s, idle, stall, seed) -> Played:
+    """Every append and CLEAR, then the last set of each context, fetched from the map as it is by then."""
+    a = [{name: t.get(name, 0) for name in ("op", "ctx", "cluster", "token")} for t in s.t]
+    sets = {ctx: (q.clusters, label) for (ctx, _), q, label in zip(s.blocks, s.queries, s.asked, strict=True)}
+    f, bursts, labels = [], [], []
+    for ctx, (clusters, label) in sets.items():
+        fetched = s.model.kv.fetch(ctx, clusters)
+        beats = [{"ctx": ctx, "cluster": c, "last": 0, "empty": int(not clusters)} for c in clusters or [0]]
+        f += [*beats[:-1], beats[-1] | {"last": 1}]
+        own = [{**b._asdict(), "ctx": ctx, "last": 0, "empty": 0} for b in fetched] or [{"ctx": ctx, "empty": 1}]
+        bursts += [*own[:-1], own[-1] | {"last": 1}]
+        labels += [label] * len(own)
+    stalls = {"a": idle, "f": idle, "w": stall, "x": stall, "b": stall}
+    bases = s.device_base, s.home_base
+    episode = {"a": a, "f": f, "bases": bases, "stalls": [stalls], "fetch_last": 1, "block_b": 0, "cut_at": 0}
+    c = {"params": asdict(s.p.kvmu), "episodes": [episode]}
+    got = Run(emitted, "tb.benches.bench_kvmu", "traffic", c, seed)()["episodes"][0]
+    wrong = []
+    for name, want, own in (("w", s.w, s.labels["w"]), ("x", s.x, s.labels["x"]), ("b", bursts, labels)):
+        wrong += _compare(name, want, [beat for _, beat in got[name]], own)
+    if not (idle or stall):
+        time = KvmuTime(s.p.kvmu, s.device_base, s.home_base)
+        chosen = [(ctx, clusters) for ctx, (clusters, _) in sets.items()]
+        cycles = time.run([(v["op"], v["ctx"], v["cluster"]) for v in a], chosen)
+        wrong += _compare("cycle of b", cycles.b, [cycle - got["a"][0] for cycle, _ in got["b"]], labels)
+    return Played([*s.labels["w"], *s.labels["x"], *labels], wrong, got["b"][-1][0])
+
+
+def _cluster_set(emitted, s, idle, stall, seed) -> Played:
+    p = s.p.wtu
+    beats, want, labels = [], [], []
+    for q, (ctx, _), label in zip(s.queries, s.blocks, s.asked, strict=True):
+        for r, mask in enumerate(q.rows.mask):
+            words = np.pad(mask, (0, -len(mask) % p.n_w)).reshape(-1, p.n_w) @ (1 << np.arange(p.n_w))
+            ends = {"set_last": int(r == len(q.rows.mask) - 1), "ctx": ctx}
+            last = len(words) - 1
+            beats += [{"addr": i, "mask": int(w), "row_last": int(i == last), **ends} for i, w in enumerate(words)]
+        own = [{"cluster": c, "last": int(c == q.clusters[-1]), "empty": 0} for c in q.clusters]
+        want += [beat | {"ctx": ctx} for beat in own or [{"last": 1, "empty": 1}]]
+        labels += [label] * max(1, len(own))
+    episode = {"beats": beats, "stalls": [(idle, stall)], "cut_at": 0}
+    c = {"params": asdict(p), "episodes": [episode]}
+    got = Run(emitted, "tb.benches.bench_cluster_set", "rows", c, seed)()["episodes"][0]
+    wrong = _compare("o", want, [beat for _, beat in got["o"]], labels)
+    return Played(labels, wrong, got["o"][-1][0])
+
+
+_PLAYERS = {"dre": _dre, "hcu": _hcu, "wtu": _wtu, "kvmu": _kvmu, "cluster_set": _cluster_set}
+
+
+def _compare(name: str, want: list, got: list, labels: list[str] | None = None) -> list[str]:
+    """The first difference of two lists of numbers, or of beats in the fields that `want` names; empty if equal."""
+
+    def at(i: int) -> str:
+        return f"{labels[min(i, len(labels) - 1)]}: " if labels else ""
+
+    if len(want) != len(got):
+        return [f"{at(min(len(want), len(got)))}{name}: {len(got)} from the RTL, {len(want)} expected"]
+    for i, (a, b) in enumerate(zip(want, got, strict=True)):
+        fields = a.items() if isinstance(a, dict) else [("value", a)]
+        for key, v in fields:
+            have = b[key] if isinstance(a, dict) else b
+            if have != v:
+                return [f"{at(i)}{name}[{i}]: {key} is {have}, expected {v}"]
+    return []
+
+
+def products(
+    trace: Trace,
+    p: DpeParams,
+    emitted: Emitted,
+    f: ReSVParams,
+    queries: int = 1,
+    idle: float = 0.0,
+    stall: float = 0.0,
+    seed: int = 1,
+    progress: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """The DPE's share of ReSV on every recorded layer: keys times hyperplanes, queries times Key_cluster.
+
+    For the last `queries` segments whose queries are recorded. Raises `BenchError` as `verify` does.
+    """
+    out = []
+    asked = _asked(trace, queries)
+    for i, layer in enumerate(trace.layers):
+        policy = ReSV(f, trace.kv_heads, trace.head_size)
+        keys, clusters = Traffic(p), Traffic(p)
+        n_keys = n_rows = n_clusters = 0
+        for start, stop in trace.spans():
+            policy.append(trace.k[i, start:stop])
+            if (start, stop) not in asked:
+                continue
+            for own in policy.hasher.split(trace.k[i, start:stop]):
+                keys.product(policy.hasher.planes, own)
+                n_keys += len(own)
+            q = trace.queries(i, start, stop)
+            group = q.shape[1] // trace.kv_heads
+            per = trace.kv_heads // len(policy.tables)  # KV heads of a table
+            for h in range(trace.kv_heads):
+                rows = q[:, h * group : (h + 1) * group].reshape(-1, trace.head_size)
+                means = policy.tables[h // per].key_cluster().reshape(-1, per, trace.head_size)[:, h % per]
+                clusters.product(means, rows)
+                n_rows, n_clusters = n_rows + len(rows), max(n_clusters, len(means))
+        for name, traffic in (("keys x hyperplanes", keys), ("queries x Key_cluster", clusters)):
+            got = traffic.run(emitted, seed, idle, stall)
+            wrong = _compare("o", traffic.wants, got["beats"])
+            busy = DpeTime(p).run(traffic.commands).busy
+            if got["perf"]["chunks"] != busy:
+                wrong.append(f"chunks: {got['perf']['chunks']} in the RTL, {busy} in the time view")
+            outcome = Outcome(
+                table=f"layer {layer}, {name}",
+                keys=n_keys,
+                clusters=n_clusters,
+                rows=n_rows,
+                bursts=0,
+                refused=0,
+                beats=len(traffic.wants),
+                differences=wrong,
+                cycles=got["cycles"][-1],
+                events=got["perf"],
+            )
+            out.append(outcome)
+            progress(outcome)
+    return out
+
+
+def vectors(
+    trace: Trace,
+    p: VpeParams,
+    emitted: Emitted,
+    f: ReSVParams,
+    queries: int = 1,
+    idle: float = 0.0,
+    stall: float = 0.0,
+    seed: int = 1,
+    progress: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """The VPE's share of ReSV on every recorded layer: hash bits, score codes, cluster means (`vpe_traffic.shares`).
+
+    For the last `queries` segments whose queries are recorded. Raises `BenchError` as `verify` does.
+    """
+    out = []
+    for i, layer in enumerate(trace.layers):
+        parts = list(shares(trace, i, _asked(trace, queries), f, p.format))
+        episodes = [Episode(p, [part.program] * p.n_h, [(idle, idle, stall)]) for part in parts]
+        c = {"params": asdict(p), "episodes": [episode.beats() for episode in episodes]}
+        results = Run(emitted, "tb.benches.bench_vpe", "programs", c, seed)()["episodes"]
+        for name in dict.fromkeys(part.name for part in parts):
+            wrong, beats, cycles, rows, events = [], 0, 0, 0, Counter()
+            for part, episode, got in zip(parts, episodes, results, strict=True):
+                if part.name != name:
+                    continue
+                stored = programs.rows(word for word, *_ in episode.want)
+                rows, beats = rows + len(stored), beats + len(episode.want)
+                cycles += got["o"][-1][0] if got["o"] else 0
+                events += Counter(got["perf"])
+                if part.want is not None:
+                    wrong += _compare(name, np.concatenate(part.want).tolist(), np.concatenate(stored).tolist())
+                try:
+                    episode.check(got)
+                    if not (idle or stall):
+                        episode.check_cycles(got)
+                except AssertionError as e:
+                    wrong.append(f"{name}: {str(e).splitlines()[0]}")
+            outcome = Outcome(
+                table=f"layer {layer}, {name}",
+                keys=0,
+                clusters=0,
+                rows=rows,
+                bursts=0,
+                refused=0,
+                beats=beats,
+                differences=wrong,
+                cycles=cycles,
+                events=dict(events),
+            )
+            out.append(outcome)
+            progress(outcome)
+    return out
+
+
+def verify(
+    unit: str,
+    trace: Trace,
+    p: DreParams,
+    emitted: Emitted,
+    f: ReSVParams,
+    queries: int = 1,
+    idle: float = 0.0,
+    stall: float = 0.0,
+    seed: int = 1,
+    progress: Callable[[Outcome], None] = lambda outcome: None,
+    dealt: bool = False,
+) -> list[Outcome]:
+    """Every table of the trace through the RTL of `unit`; differences in bits or cycles stand in the outcomes.
+
+    dealt : all tables in one run, over all contexts (`deal`); otherwise each in a run of its own, in context 0
+
+    Raises `BenchError` if a simulator cannot be built or does not end.
+    """
+    out = []
+    found = tables(trace, f, queries)
+    runs = [deal(list(found), p.hcu.n_ctx)] if dealt else ([Play(table.name, table, 0)] for table in found)
+    for plays in runs:
+        s = mix(plays, p, f)
+        played = play(unit, emitted, s, (idle, stall), seed)
+        for difference in played.differences:
+            first = next((own for own in plays if difference.startswith(own.label())), plays[0])
+            first.differences.append(difference)
+        for own in plays:
+            outcome = Outcome(
+                table=own.name,
+                keys=own.events["keys"],
+                clusters=own.clusters,
+                rows=own.events["rows"],
+                bursts=own.events["bursts"],
+                refused=own.events["keys refused"],
+                beats=sum(label.startswith(own.label()) for label in played.labels),
+                differences=own.differences,
+                cycles=played.cycles,
+                context=own.ctx,
+                events=dict(own.events),
+            )
+            out.append(outcome)
+            progress(outcome)
+    return out
+
+
+def verify_unit(unit: str, trace: Trace, system: SystemParams, emitted: Emitted, f: ReSVParams, **how) -> list[Outcome]:
+    """Any unit on a trace: `products` for the DPE, `vectors` for the VPE, `verify` on all contexts for the others."""
+    if unit in ("dpe", "vpe"):
+        return (products if unit == "dpe" else vectors)(trace, params_of(unit, system), emitted, f, **how)
+    return verify(unit, trace, system.core.dre, emitted, f, **how, dealt=True)

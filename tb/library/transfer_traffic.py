@@ -1,0 +1,393 @@
+"""Traffic of the loader and the storer: instructions, and what they must do, byte by byte."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from amaranth import Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import connect, flipped
+
+from golden.program.isa import ADDR_BITS, LoadTo, StoreTo
+from hdl.bus.axi import connect_ports, port_members
+from hdl.emit import Emitted, ports, to_verilog
+from hdl.execution.loader import Loader
+from hdl.execution.storer import Storer
+from hdl.params import CoreParams, override, preset
+from tb.library.runner import Run
+
+# Words of 1 to 8 beats, bursts of 1 to 256; what is changed of the preset tiny.
+SIZES = {
+    "tiny": [],
+    "one": ["dpe.n_h=1", "n_w=1", "w_depth=1", "x_depth=1", "bus_bytes=1", "burst_bytes=256", "bursts=1"],
+    "narrow": ["dpe.n_h=8", "n_w=8", "bus_bytes=2", "burst_bytes=2", "bursts=3"],
+    "core": [
+        *("dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512"),
+        *("bus_bytes=64", "burst_bytes=1024", "queue=8", "bursts=32"),
+    ],
+}
+TOP = 1 << ADDR_BITS
+PAGE = 4096
+_NOISE = random.Random(1).randbytes(1 << 13)
+
+
+def params(changes: list[str]) -> CoreParams:
+    """The core of the preset tiny with changes."""
+    return override(preset("tiny"), changes).core
+
+
+def content(addr: int, size: int) -> bytes:
+    """What the memory holds from `addr` on, before anything is written: noise that differs from page to page."""
+    where = ((addr + k) % TOP for k in range(size))
+    return bytes(_NOISE[(a + (a >> 12) * 97 & 0xFFF) + (a >> 12 & 1)] for a in where)
+
+
+def transfer(target: int, addr: int, rows: int = 1, words: int = 1, **fields: int) -> dict:
+    """A beat of `transfer_layout`, its counts encoded; `fields`: stride, to, step, wide, skip, signal."""
+    zero = dict.fromkeys(("skip", "signal", "wait", "wide", "stride", "to", "step"), 0)
+    return {**zero, "target": int(target), "addr": addr % TOP, "rows": rows - 1, "words": words - 1, **fields}
+
+
+@dataclass
+class Expected:
+    """What a program must do up to its end or its first fault.
+
+    bursts : (addr, len); of LOADs also what they may read ahead · words : (port, payload) in order
+    beats : (data, strb, last) on `w` · signals : of the instructions done · fault : "", "bus" or "range"
+    taken : words of the VPE · bins : what the program reaches
+    """
+
+    bursts: list[tuple[int, int]] = field(default_factory=list)
+    words: list[tuple[str, dict]] = field(default_factory=list)
+    beats: list[tuple[int, int, int]] = field(default_factory=list)
+    signals: list[int] = field(default_factory=list)
+    fault: str = ""
+    taken: int = 0
+    bins: set[str] = field(default_factory=set)
+
+
+def rows_of(p: CoreParams, c: dict) -> list[list[int]]:
+    """Addresses of the words of each row."""
+    size = 2 * p.dpe.n_w << c["wide"]
+    first = [(c["addr"] + r * c["stride"]) % TOP for r in range(c["rows"] + 1)]
+    return [[(a + j * size) % TOP for j in range(c["words"] + 1)] for a in first]
+
+
+def bursts_of(p: CoreParams, c: dict, joined: bool = False) -> list[tuple[int, int]]:
+    """(addr, len) of the bursts: a new one at every multiple of burst_bytes and with every row, those of a LOAD
+    (`joined`) only where it does not go on behind the row before."""
+    bus, out = p.lxe.bus_bytes, []
+    size, end = 2 * p.dpe.n_w << c["wide"], None
+    for row in rows_of(p, c):
+        begins = not joined or row[0] != end
+        for a in ((word + k) % TOP for word in row for k in range(0, size, bus)):
+            if begins or a % p.lxe.burst_bytes == 0:
+                out.append((a, 0))
+            else:
+                out[-1] = (out[-1][0], out[-1][1] + 1)
+            begins, end = False, (a + bus) % TOP
+    return out
+
+
+def off_the_grid(p: CoreParams, c: dict, through: int) -> bool:
+    """Whether an instruction is refused as a whole."""
+    size = 2 * p.dpe.n_w
+    return c["addr"] % size != 0 or c["stride"] % size != 0 or (c["wide"] and c["target"] != through)
+
+
+def numbers(raw: bytes, size: int) -> list[int]:
+    """Little-endian numbers of `size` bytes."""
+    return [int.from_bytes(raw[i : i + size], "little") for i in range(0, len(raw), size)]
+
+
+def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozenset()) -> Expected:
+    """What LOADs do; `errors`: addresses of beats that are answered by an error."""
+    out, lanes = Expected(), p.dpe.n_w
+
+    def refused(c: dict) -> bool:
+        return not c["skip"] and (
+            off_the_grid(p, c, LoadTo.VECTOR) or (c["target"] == LoadTo.COLUMN and c["words"] > 0)
+        )
+
+    for c in commands:
+        out.bursts += [] if c["skip"] or refused(c) else bursts_of(p, c, joined=True)
+    for c in commands:
+        if c["skip"]:
+            out.signals.append(c["signal"])
+            out.bins.add("skip")
+            continue
+        if refused(c):
+            out.fault = "range"
+            return out
+        _note(p, c, out.bins, LoadTo(c["target"]).name.lower())
+        size = 2 * lanes << c["wide"]
+        for r, row in enumerate(rows_of(p, c)):
+            for j, a in enumerate(row):
+                group, k = divmod(r, lanes)
+                data = numbers(content(a, size), 2)
+                match c["target"]:
+                    case LoadTo.W:
+                        at = c["to"] + group * c["step"] + j
+                        word = ("w", {"tree": k, "addr": at, "column": 0, "lane": 0, "data": data})
+                    case LoadTo.COLUMN:
+                        at = c["to"] + group
+                        word = ("w", {"tree": 0, "addr": at, "column": 1, "lane": k, "data": data})
+                    case LoadTo.X:
+                        at = c["to"] + r * c["step"] + j
+                        word = ("x", {"addr": at, "data": data})
+                    case _:
+                        at, word = 0, ("v", {"data": data, "wide": c["wide"]})
+                if at >= (p.dpe.x_depth if c["target"] == LoadTo.X else p.dpe.w_depth):
+                    out.fault = "range"
+                    return out
+                if errors & {(a + k) % TOP for k in range(size)}:
+                    out.fault = "bus"
+                    return out
+                out.words.append(word)
+        out.signals.append(c["signal"])
+    return out
+
+
+def same_word(p: CoreParams, name: str, beat: object, port: str, payload: dict) -> bool:
+    """Whether a beat of a loader's stream `name` is the word that `loads` gives as (port, payload)."""
+    if port != "v":
+        return (name, beat) == (port, payload)
+    bits = 16 * p.dpe.n_w << payload["wide"]  # what is above is undefined
+    return name == port and beat[0] % (1 << bits) == sum(v << 16 * i for i, v in enumerate(payload["data"]))
+
+
+def stores(p: CoreParams, commands: list[dict], words: list[dict], errors: frozenset[int] = frozenset()) -> Expected:
+    """What STOREs do with `words` ({data, keep, last} of `output_layout`); `errors`: addresses of bursts that fail."""
+    out, lanes, bus = Expected(), p.dpe.n_w, p.lxe.bus_bytes
+
+    def raw(word: dict, c: dict) -> bytes:
+        return word["data"].to_bytes(4 * lanes, "little")[: 2 * lanes << c["wide"]]
+
+    for c in commands:
+        if c["skip"]:
+            out.signals.append(c["signal"])
+            out.bins.add("skip")
+            continue
+        target = StoreTo(c["target"])
+        if refuses(p, c):
+            out.fault = "range"
+            return out
+        _note(p, c, out.bins, target.name.lower())
+        if target == StoreTo.MEMORY:
+            new = bursts_of(p, c)
+            count = (c["rows"] + 1) * (c["words"] + 1)
+            data = b"".join(raw(w, c) for w in words[out.taken : out.taken + count])
+            beats = [int.from_bytes(data[i : i + bus], "little") for i in range(0, len(data), bus)]
+            lasts = [int(k == length) for _, length in new for k in range(length + 1)]
+            out.beats += zip(beats, [(1 << bus) - 1] * len(beats), lasts, strict=True)
+            out.bursts += new
+            out.taken += count
+            if any(a in errors for a, _ in new):
+                out.fault = "bus"
+                return out
+            out.signals.append(c["signal"])
+            continue
+        for r in range(c["rows"] + 1):
+            j, ends = 0, False
+            while not ends:
+                word, at = words[out.taken], c["to"] + r * c["step"] + j
+                ends = bool(word["last"]) if target == StoreTo.SCORE else j == c["words"]
+                if target == StoreTo.X:
+                    if at >= p.dpe.x_depth:
+                        out.fault = "range"
+                        return out
+                    out.words.append(("x", {"addr": at, "data": numbers(raw(word, c), 2)}))
+                else:
+                    closes = r == c["rows"] and (target == StoreTo.HASH or c["wide"])
+                    fields = {"number": (c["addr"] + r) % TOP, "row_last": int(ends), "last": int(closes)}
+                    data = word["data"] % (1 << 16 * lanes)
+                    out.words.append(
+                        ("d", {"target": c["target"], "ctx": c["to"], **fields, "keep": word["keep"], "data": data})
+                    )
+                out.taken += 1
+                j += 1
+        out.signals.append(c["signal"])
+    return out
+
+
+def refuses(p: CoreParams, c: dict) -> bool:
+    """Whether a STORE is refused as a whole."""
+    if c["target"] in (StoreTo.MEMORY, StoreTo.X):
+        return off_the_grid(p, c, StoreTo.MEMORY)
+    short = c["target"] == StoreTo.HASH and (c["words"] + 1) * p.dpe.n_w < p.dre.hcu.n_hp
+    return short or c["to"] >= p.dre.hcu.n_ctx or (c["target"] == StoreTo.HASH and c["wide"] == 1)
+
+
+def vpe_words(p: CoreParams, rng: random.Random, commands: list[dict]) -> list[dict]:
+    """Words for STOREs, {data, keep, last}; rows of SCORE end with `last`, elsewhere it is anything."""
+    out = []
+    for c in commands:
+        if not c["skip"]:
+            for k in range(min((c["rows"] + 1) * (c["words"] + 1), 1 << 12)):  # of more, it is refused before
+                ends = k % (c["words"] + 1) == c["words"] if c["target"] == StoreTo.SCORE else rng.random() < 0.3
+                fields = {"keep": rng.randrange(p.dpe.n_w), "last": int(ends)}
+                out.append({"data": rng.getrandbits(32 * p.dpe.n_w), **fields})
+    return out
+
+
+def _note(p: CoreParams, c: dict, bins: set[str], target: str) -> None:
+    bins.add(f"wide_{target}" if c["wide"] else target)
+    bins.add("one_row" if not c["rows"] else "rows")
+    bins.add("one_word" if not c["words"] else "words")
+    row = (c["words"] + 1) * 2 * p.dpe.n_w << c["wide"]
+    if c["rows"]:
+        bins.add("stride_0" if not c["stride"] else "contiguous" if c["stride"] == row else "apart")
+        bins.add("overlapping" if 0 < c["stride"] < row else "clear")
+        bins |= {"groups"} if c["rows"] >= p.dpe.n_w else set()
+    for row_words in rows_of(p, c):
+        a, b = row_words[0], row_words[0] + row - 1
+        bins |= {"crosses_page"} if a // PAGE != b // PAGE else set()
+        bins |= {"wraps"} if b >= TOP else set()
+    longest = p.lxe.burst_bytes // p.lxe.bus_bytes - 1
+    bins |= {"longest_burst" if n == longest else "short_burst" for _, n in bursts_of(p, c)}
+
+
+def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[int], memory: int) -> list[dict]:
+    """`n` instructions that fit; `memory`: the target without a scratchpad."""
+    out, lanes, size = [], p.dpe.n_w, 2 * p.dpe.n_w
+    loading = memory == LoadTo.VECTOR
+    for k in range(n):
+        target = rng.choice(targets)
+        column = loading and target == LoadTo.COLUMN
+        by_group = loading and target in (LoadTo.W, LoadTo.COLUMN)
+        to_dre = not loading and target in (StoreTo.HASH, StoreTo.SCORE)
+        depth = 12 if target == memory or to_dre else p.dpe.w_depth if by_group else p.dpe.x_depth
+        wide = int((target == memory or target == StoreTo.SCORE) and rng.random() < 0.5)
+        words = 1 if column else min(depth, rng.choice([1, 1, 2, rng.randint(1, 12)]))
+        to, step = rng.randint(0, depth - words), rng.choice([0, 1, words, rng.randint(0, 9)])
+        groups = (depth - words - to) // (1 if column else max(1, step)) + 1
+        most = rng.choice([1, 2, 6]) if target == memory or to_dre else groups * (lanes if by_group else 1)
+        rows = rng.choice([1, rng.randint(1, min(most, 3 * lanes, 40))])
+        if to_dre:
+            to = rng.randrange(p.dre.hcu.n_ctx)
+            words += -(-p.dre.hcu.n_hp // lanes) - 1 if target == StoreTo.HASH else 0
+        length = words * size << wide
+        stride = rng.choice([0, size, length, length, length + size, PAGE, 3 * PAGE - size, (1 << 32) - size])
+        near = rng.choice([0, PAGE, 2 * PAGE, TOP, rng.randrange(1 << 30) * PAGE])
+        addr = near + rng.randint(-6, 6) * size
+        addr += rng.randrange(9) * to_dre  # a number
+        fields = {"stride": stride % (1 << 32), "to": to, "step": step, "wide": wide, "signal": 1 << k % 16}
+        out.append(transfer(target, addr, rows, words, **fields))
+        # What does not count is anything.
+        out[-1]["wait"] = k % 2 * 0xFFFF
+        if target == memory or to_dre or column:
+            out[-1]["step"] = rng.getrandbits(12)
+        if target == memory:
+            out[-1]["to"] = rng.getrandbits(16)
+        if rng.random() < 0.08:
+            widths = {"to": 16, "step": 12, "rows": 16, "words": 12, "wide": 1, "stride": 32, "addr": ADDR_BITS}
+            out[-1] |= {"skip": 1} | {name: rng.getrandbits(bits) for name, bits in widths.items()}
+    return out
+
+
+def long(memory: int, size: int, rows: tuple[int, ...]) -> list[dict]:
+    """Rows of many words, with and without a gap between them, and many rows of one word."""
+    return [
+        *(transfer(memory, 0, 1, n, signal=1) for n in (2732, 1367)),
+        *(transfer(memory, 0, 2, n, stride=n * size, signal=4) for n in (107, 683)),
+        transfer(memory, 0, 2, 107, stride=108 * size, signal=8),
+        *(transfer(memory, PAGE, n, stride=size, signal=2) for n in rows),
+    ]
+
+
+def beyond(p: CoreParams, x: int) -> list[dict]:
+    """Instructions that leave a scratchpad, each by one bit of a field of its own."""
+    first = p.dpe.x_depth.bit_length() - 1
+    return [
+        *(transfer(x, 0, to=1 << k, signal=4) for k in range(first, 16)),
+        *(transfer(x, 0, 2, step=1 << k, signal=4) for k in range(first, 12)),
+        *(transfer(x, 0, 1 + (1 << k), 2, step=p.dpe.x_depth, signal=4) for k in range(16)),
+        *(transfer(x, 0, 1, 1 + (1 << k), signal=4) for k in range(first, 12)),
+    ]
+
+
+def episode(want: Expected, commands: list[dict], stalls=None, latency=(1, 9), errors=(), cut_at=0, **inputs) -> dict:
+    """An episode for the benches of loader and storer, and what it expects under "want"."""
+    return {
+        "c": commands,
+        **inputs,
+        "stalls": stalls or {},
+        "latency": list(latency),
+        "errors": list(errors),
+        "dones": len(want.signals),
+        "fault": bool(want.fault),
+        "cut_at": cut_at,
+        "hold": 20,
+        "want": want,
+    }
+
+
+def play(unit: Emitted, bench: str, size: str, episodes: list[dict], compare: Callable, **how) -> list[dict]:
+    """Results of a bench's episodes, each that is not cut short compared by `compare(size, episode, result)`."""
+    plain = [{k: v for k, v in e.items() if k != "want"} for e in episodes]
+    got = Run(unit, bench, "transfers", {"params": SIZES[size], "episodes": plain}, **how)()["episodes"]
+    for e, g in zip([e for e in episodes if not e["cut_at"]], got, strict=True):
+        compare(size, e, g)
+    return got
+
+
+class Transfers(wiring.Component):
+    """Loader and storer behind one set of AXI ports, as in an LXE; their streams are l_* and s_*.
+
+    Parameters
+    ----------
+    p : CoreParams
+    """
+
+    def __init__(self, p: CoreParams):
+        self.p, self.loader, self.storer = p, Loader(p), Storer(p)
+        own = {f"l_{n}": m for n, m in self.loader.signature.members.items() if n in ("c", "w", "x", "v", "done")}
+        own |= {f"s_{n}": m for n, m in self.storer.signature.members.items() if n in ("c", "i", "x", "d", "done")}
+        super().__init__({**own, **port_members(p)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.loader, m.submodules.storer = self.loader, self.storer
+        for name in self.signature.members:
+            unit = {"l": self.loader, "s": self.storer}.get(name.partition("_")[0])
+            port = getattr(unit, name.partition("_")[2], None) if unit else None
+            if name.endswith("done"):
+                m.d.comb += getattr(self, name).eq(port)
+            elif port is not None:
+                connect(m, port, flipped(getattr(self, name)))
+        connect_ports(m, self.p, self, self.loader, self.storer)
+        return m
+
+
+def ported(p: CoreParams) -> Emitted:
+    """`Transfers` as a unit for the bench."""
+    component = Transfers(p)
+    return Emitted(to_verilog(component, "transfers"), "transfers", {"ports": ports(component)})
+
+
+class Control:
+    """Drives `stop` of a unit in a bench, and watches its `done` and `fault`; one of the bench's streams."""
+
+    def __init__(self, bench):
+        self.dut = bench.dut
+        self.forget()
+        self.dut.stop.value = 0
+        bench.streams.append(self)
+
+    def forget(self) -> None:
+        """Before a reset."""
+        self.stop, self.held = 0, None
+        self.done: list[tuple[int, int]] = []  # cycle, signal
+        self.faults: list[tuple[int, str]] = []
+
+    def drive(self, rng) -> None:
+        """Just after the rising edge."""
+        self.dut.stop.value = self.stop
+
+    def sample(self, cycle: int) -> None:
+        """At the falling edge."""
+        done, fault = int(self.dut.done.value), int(self.dut.fault.value)
+        if done & 1:
+            self.done.append((cycle, done >> 1))
+        if fault:
+            self.faults.append((cycle, {1: "bus", 2: "range"}[fault]))

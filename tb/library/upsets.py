@@ -1,0 +1,122 @@
+"""Errors injected into memories: bits of a code word that a read gives are turned over, in the Verilog of a unit.
+
+A memory is any module of `hdl.memory`; queues are none. What was turned and what the unit's port `error` says is
+written to a log, cycle by cycle.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hdl.emit import Emitted
+from hdl.memory import KINDS
+from tb.library.runner import Mutant, simulator
+
+LOG = "upsets.log"
+EVERYWHERE = 1  # number of the simulation in which a share of all reads has one bit turned over
+SHARE = 4  # of so many reads, one
+_FIRST = 2  # number of the first memory's, in which two bits of one of its reads are
+_PLACES = 1000  # number = kind + _PLACES * read
+_INSTANCE = re.compile(rf"^  (\\?\w+_(?:{'|'.join(KINDS)})) #\(((?:\n    .*)*)\n  \) (\\?)(\w+)", re.M)
+_MONITOR = """  integer out;
+  initial out = $fopen("upsets.log", "a");
+  always @(posedge clk) if (error != 0 && !rst) begin
+    $fdisplay(out, "%0d error %b", $time, error);
+    $fflush(out);
+  end
+"""
+
+
+@dataclass(frozen=True)
+class Log:
+    """upset : cycles in which reads were turned over, and how many · corrected, detected : those of `error`"""
+
+    upset: dict[int, int]
+    corrected: list[int]
+    detected: list[int]
+
+
+def with_upsets(e: Emitted) -> tuple[Emitted, list[str]]:
+    """A unit whose memories can be upset, and their names: of the modules of check bits, also where there are none."""
+    parts, names = re.split(r"(?=^module )", e.verilog, flags=re.M), []
+    tells = any(port["name"] == "error" for port in e.manifest["ports"])
+    for k, text in enumerate(parts):
+        module = re.match(r"(?:module \\?([\w$]+))?", text)[1] or ""
+
+        def numbered(instance: re.Match, module: str = module) -> str:
+            kind, sizes, escape, name = instance.groups()
+            names.append(module if name == "ram" else f"{module}__{name}")
+            return f"  {kind} #(\n    .KIND({len(names) - 1 + _FIRST}),{sizes}\n  ) {escape}{name}"
+
+        parts[k] = _INSTANCE.sub(numbered, text)
+        if module.removeprefix(f"{e.top}_") in KINDS:
+            parts[k] = _upset(text)
+        elif tells and module == e.top:
+            head, end, body = parts[k].partition(";\n")
+            parts[k] = f"{head}{end}{_MONITOR}{body}"
+    return replace(e, verilog="".join(parts)), names
+
+
+def _upset(text: str) -> str:
+    """A memory with a parameter KIND, its number."""
+    body = f"""
+  integer number, reads, out;
+  initial begin
+    if (!$value$plusargs("mutant=%d", number)) number = 0;
+    reads = 0;
+    out = $fopen("{LOG}", "a");
+  end
+  function automatic [WIDTH-1:0] upset(input integer unused);
+    integer first, a, b;
+    begin
+      upset = 0;
+      first = ($urandom % LANES) * LANE;
+      a = $urandom % LANE;
+      b = (a + 1 + $urandom % (LANE - 1)) % LANE;
+      if (number == {EVERYWHERE} && $urandom % {SHARE} == 0) upset[first + a] = 1;
+      if (number % {_PLACES} == KIND && reads == number / {_PLACES}) begin
+        upset[first + a] = 1;
+        upset[first + b] = 1;
+      end
+      reads = reads + 1;
+      if (upset != 0) begin
+        $fdisplay(out, "%0d upset", $time);
+        $fflush(out);
+      end
+    end
+  endfunction
+"""
+    text, n = re.subn(r"r_data <= (mem\[\w+\]);", r"r_data <= \1 ^ upset(0);", text)
+    assert n == 1, f"a memory with {n} reads"
+    text = text.replace("#(\n", "#(\n  parameter KIND = 0,\n", 1)
+    return re.sub(r"  integer k;\n", lambda line: line[0] + body, text, count=1)
+
+
+def singles(e: Emitted) -> Mutant:
+    """The unit in which a share of all reads has a bit turned over."""
+    return Mutant(e.verilog, e.top, e.manifest, number=EVERYWHERE)
+
+
+def double(e: Emitted, memory: int, read: int) -> Mutant:
+    """The unit in which two bits of one code word of a memory's read are turned over."""
+    return Mutant(e.verilog, e.top, e.manifest, number=_FIRST + memory + _PLACES * read)
+
+
+def logs(e: Emitted) -> list[Path]:
+    """The logs that runs of a unit have left."""
+    return sorted((simulator(e).parent.parent / "runs").glob(f"*/{LOG}"))
+
+
+def read_log(path: Path) -> Log:
+    """What a log says; the resolution is the clock's two time units."""
+    upset: dict[int, int] = {}
+    corrected, detected = [], []
+    for line in path.read_text().splitlines():
+        time, what, *bits = line.split()
+        cycle = int(time) // 2000
+        if what == "upset":
+            upset[cycle] = upset.get(cycle, 0) + 1
+        else:
+            corrected += [cycle] if bits[0][1] == "1" else []
+            detected += [cycle] if bits[0][0] == "1" else []
+    return Log(upset, corrected, detected)

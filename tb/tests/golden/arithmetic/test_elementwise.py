@@ -1,0 +1,279 @@
+"""Elementwise functions over every BF16 operand: golden against exact decimals, RTL against golden; score codes."""
+
+from bisect import bisect_left
+from decimal import Context, Decimal
+from fractions import Fraction
+from functools import cache
+from math import inf, nan
+
+import numpy as np
+import pytest
+
+from golden.arithmetic import elementwise as golden
+from golden.arithmetic.numerics import BF16
+from golden.function_params import ScoreFormat
+from hdl.arith.elementwise_logic import Elementwise, Op, ScoreCode
+from hdl.emit import Emitted, ports, to_verilog
+from synth.flow import synthesise
+from tb.library.runner import Run, lint, mutants
+
+BITS = np.arange(65536)
+EVERY = BITS.astype(np.uint16).view(BF16)
+FUNCTIONS = {Op.EXP: golden.exp, Op.RECIP: golden.reciprocal, Op.RSQRT: golden.rsqrt, Op.SILU: golden.silu}
+DIGITS = Context(prec=30, Emin=-(10**6), Emax=10**6)
+TINY = 2.0**-126
+SILU_MINIMUM = -1.2784645
+
+
+@cache
+def values() -> list[float]:
+    """Every operand by its definition, subnormals flushed, in the order of bits."""
+    bits = np.where(BITS & 0x7F80, BITS, BITS & 0x8000).astype(np.uint32) << 16
+    return [
+        nan if b & 0x7FFFFFFF > 0x7F800000 else x for b, x in zip(bits, bits.view(np.float32).tolist(), strict=True)
+    ]
+
+
+@cache
+def exact_exp() -> dict[float, Decimal]:
+    """e^x to 30 digits of every operand that neither overflows nor underflows far."""
+    return {x: DIGITS.exp(Decimal(x)) for x in values() if abs(x) < 150}
+
+
+def exact(op: Op, x: float) -> Decimal | float:
+    """The function's value to 30 digits; inf, zero or nan by the rules."""
+    if x != x or (op is Op.RSQRT and x < 0):
+        return nan
+    if x == 0:
+        return {Op.EXP: Decimal(1), Op.SILU: x}.get(op, np.copysign(inf, x))
+    if op in (Op.RECIP, Op.RSQRT):
+        if abs(x) == inf:
+            return np.copysign(0.0, x)
+        return DIGITS.divide(1, DIGITS.sqrt(Decimal(x)) if op is Op.RSQRT else Decimal(x))
+    if abs(x) >= 150:
+        return (inf if x > 0 else 0.0) if op is Op.EXP else x if x > 0 else -0.0
+    return exact_exp()[x] if op is Op.EXP else DIGITS.divide(Decimal(x), DIGITS.add(1, exact_exp()[-x]))
+
+
+@cache
+def exact_results(op: Op) -> np.ndarray:
+    return np.array([float(exact(op, x)) for x in values()])
+
+
+def place(y: np.ndarray) -> np.ndarray:
+    """Where |y| stands between BF16 numbers: their bits without the sign, and fractions of a unit in the last place."""
+    significand, exponent = np.frexp(np.abs(y))
+    return (exponent + 125) * 128 + significand * 256
+
+
+@cache
+def correct(op: Op) -> np.ndarray:
+    """Bits of the correctly rounded results: both ends of an interval around the exact value round alike."""
+    y = exact_results(op)
+    ends = []
+    for side in (1 - 2.0**-50, 1 + 2.0**-50):
+        bits = np.rint(place(np.where(np.isfinite(y), y, 1.0) * side)).astype(int)
+        bits = np.where(np.abs(y) < TINY, 0, np.where(np.isfinite(y), np.minimum(bits, 0x7F80), 0x7F80))
+        ends.append(np.where(np.isnan(y), 0x7FC0, bits | np.signbit(y).astype(int) << 15))
+    np.testing.assert_array_equal(*ends)
+    return ends[0]
+
+
+def results(op: Op) -> np.ndarray:
+    """Bits of the golden model's results over every operand."""
+    return FUNCTIONS[op](EVERY).view(np.uint16).astype(int)
+
+
+@pytest.mark.parametrize(
+    ("op", "wrong", "bound"), [(Op.EXP, 131, 0.69), (Op.RECIP, 0, 0.5), (Op.RSQRT, 0, 0.5), (Op.SILU, 439, 0.93)]
+)
+def test_error(op, wrong, bound):
+    """Against the correctly rounded results, and in units in the last place against the exact ones."""
+    off = np.abs(results(op) - correct(op))
+    assert off.max() <= 1
+    assert np.count_nonzero(off) == wrong
+    y, magnitude = exact_results(op), results(op) & 0x7FFF
+    normal = np.isfinite(y) & (magnitude > 0) & (magnitude < 0x7F80)
+    assert np.abs(magnitude - place(np.where(normal, y, 1.0)))[normal].max() < bound
+
+
+def ordered(op: Op, low: float, high: float) -> np.ndarray:
+    """Results, as integers that order like them, of the operands from `low` to `high` in ascending order."""
+    x = np.array(values())
+    inside = np.flatnonzero((x >= low) & (x <= high))
+    y = results(op)[inside[np.argsort(x[inside], kind="stable")]]
+    return np.where(y & 0x8000, -(y & 0x7FFF), y)
+
+
+@pytest.mark.parametrize(
+    ("op", "low", "high", "sign"),
+    [
+        (Op.EXP, -inf, inf, 1),
+        (Op.RECIP, TINY, inf, -1),
+        (Op.RECIP, -inf, -TINY, -1),
+        (Op.RSQRT, TINY, inf, -1),
+        (Op.SILU, -inf, SILU_MINIMUM, -1),
+        (Op.SILU, SILU_MINIMUM, inf, 1),
+    ],
+)
+def test_monotonic(op, low, high, sign):
+    y = ordered(op, low, high)
+    assert len(y) > 15_000
+    assert (sign * np.diff(y) >= 0).all()
+
+
+E, R, Q, S = Op.EXP, Op.RECIP, Op.RSQRT, Op.SILU
+NAN, INF, NINF, ZERO, NZERO, ONE = 0x7FC0, 0x7F80, 0xFF80, 0x0000, 0x8000, 0x3F80
+RULES = {
+    "quiet NaN": (0x7FC0, {E: NAN, R: NAN, Q: NAN, S: NAN}),
+    "negative NaN with payload": (0xFFD5, {E: NAN, R: NAN, Q: NAN, S: NAN}),
+    "signalling NaN": (0x7F81, {E: NAN, R: NAN, Q: NAN, S: NAN}),
+    "inf": (INF, {E: INF, R: ZERO, Q: ZERO, S: INF}),
+    "-inf": (NINF, {E: ZERO, R: NZERO, Q: NAN, S: NZERO}),
+    "zero": (ZERO, {E: ONE, R: INF, Q: INF, S: ZERO}),
+    "-zero": (NZERO, {E: ONE, R: NINF, Q: NINF, S: NZERO}),
+    "largest subnormal": (0x007F, {E: ONE, R: INF, Q: INF, S: ZERO}),
+    "smallest negative subnormal": (0x8001, {E: ONE, R: NINF, Q: NINF, S: NZERO}),
+    "smallest normal": (0x0080, {E: ONE, R: 0x7E80, Q: 0x5F00, S: ZERO}),
+    "negative": (0xBF80, {E: 0x3EBC, R: 0xBF80, Q: NAN, S: 0xBE8A}),
+    "largest": (0x7F7F, {E: INF, R: ZERO, Q: 0x1F80, S: 0x7F7F}),
+    "largest negative": (0xFF7F, {E: ZERO, R: NZERO, Q: NAN, S: NZERO}),
+    "2^126, last with a reciprocal": (0x7E80, {R: 0x0080}),
+    "after it": (0x7E81, {R: ZERO}),
+    "-2^126": (0xFE80, {R: 0x8080}),
+    "88.5, last with an exp": (0x42B1, {E: 0x7F4D}),
+    "89": (0x42B2, {E: INF}),
+    "-87, last with an exp": (0xC2AE, {E: 0x00B3}),
+    "-87.5": (0xC2AF, {E: ZERO}),
+    "-91.5, last with a SiLU": (0xC2B7, {S: 0x80B6}),
+    "-92": (0xC2B8, {S: NZERO}),
+    "2^-125, first with a SiLU": (0x0100, {S: 0x0080}),
+    "before it": (0x00FF, {S: ZERO}),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rule(rule):
+    bits, want = RULES[rule]
+    x = np.array([bits], np.uint16).view(BF16)
+    assert {op: FUNCTIONS[op](x).view(np.uint16)[0] for op in want} == want
+
+
+@cache
+def verilog() -> str:
+    return to_verilog(Elementwise(), "elementwise")
+
+
+def side_by_side(units: list[tuple[str, str, str]], wires: dict[str, int]) -> Emitted:
+    """A module `lanes` of instances: (module, its Verilog, its connections). Outputs among `wires` are y and code."""
+    text = dict(unit[:2] for unit in units)
+    shape = [{"name": n, "dir": "out" if n in ("y", "code") else "in", "width": w} for n, w in wires.items()]
+    head = ", ".join(f"{w['dir']}put [{w['width'] - 1}:0] {w['name']}" for w in shape)
+    body = "\n".join(f"  {name} lane{i}({pins});" for i, (name, _, pins) in enumerate(units))
+    return Emitted("".join(text.values()) + f"module lanes({head});\n{body}\nendmodule\n", "lanes", {"ports": shape})
+
+
+def mismatches(lanes: list[str]) -> list[list[tuple]]:
+    """What is wrong with units given as Verilog, as (function, operand, result, expected) of each.
+
+    All operands of all functions are dealt to them in random order, every lane and cycle a function of its own.
+    """
+    n = len(lanes)
+    pairs = np.random.default_rng(3).permutation(4 * 65536).reshape(-1, n)
+    op, x = pairs >> 16, pairs & 0xFFFF
+    want = np.stack([results(f) for f in Op])[op, x]
+
+    def words(values, bits):
+        numbers = [sum(v << bits * i for i, v in enumerate(row)) for row in values.tolist()]
+        return [f"{w:x}" for w in numbers + [0] * Elementwise.LATENCY]
+
+    pins = ".clk(clk), .rst(rst), .op(op[{0}*2 +: 2]), .x(x[{0}*16 +: 16]), .y(y[{0}*16 +: 16])"
+    names = [f"elementwise{lanes.index(v)}" for v in lanes]
+    units = [
+        (k, v.replace("elementwise", k), pins.format(i)) for i, (k, v) in enumerate(zip(names, lanes, strict=True))
+    ]
+    emitted = side_by_side(units, {"clk": 1, "rst": 1, "op": 2 * n, "x": 16 * n, "y": 16 * n})
+    got = Run(emitted, "tb.benches.bench_elementwise", "words", {"op": words(op, 2), "x": words(x, 16)})()["y"]
+    got = [int(y, 16) for y in got[Elementwise.LATENCY :]]
+    got = np.array([[y >> 16 * i & 0xFFFF for i in range(n)] for y in got])
+    out = [[] for _ in lanes]
+    for c, i in np.argwhere(got != want):
+        out[i].append((Op(int(op[c, i])).name, f"{x[c, i]:04x}", f"{got[c, i]:04x}", f"{want[c, i]:04x}"))
+    return out
+
+
+def test_hardware_equals_golden_over_every_operand():
+    assert mismatches([verilog()] * 4) == [[]] * 4
+
+
+MUTANTS = {
+    "subnormals are not flushed": ("tiny = ! x[14:7]", "tiny = ! x[14:0]"),
+    "64 and above is out of range": ("x[14:7] >= 8'h86", "x[14:7] >= 8'h85"),
+    "infinite results are positive": ("special != 2'h3", "special < 2'h2"),
+    "roots are off by two": ("54'h20000ff002fe00", "54'h20000ff002fa00"),
+    "the sigmoid never is 1": ("far = | r1[35:32]", "far = 1'h0"),
+    "a power just below 2 is 1": ("r2[9:0] >= 10'h3fd", "r2[9:0] >= 10'h3fe"),
+    "one entry of a table": ("below_97 = r2[4] ? below_84 : below_96", "below_97 = r2[4] ? below_84 : below_84"),
+    "a special result comes a cycle early": ("{ r1[40:38]", "{ special, r1[38]"),
+}
+
+
+def test_mutants_are_killed():
+    unit = Emitted(verilog(), "elementwise", {})
+    found = mismatches([mutants(unit, [edit])[0].verilog for edit in MUTANTS.values()])
+    assert [name for name, wrong in zip(MUTANTS, found, strict=True) if not wrong] == []
+
+
+def test_lint(tmp_path):
+    for component, name in ((Elementwise(), "elementwise"), (ScoreCode(ScoreFormat()), "score_code")):
+        assert lint(Emitted(to_verilog(component, name), name, {"ports": ports(component)}), tmp_path) == ""
+
+
+def test_area():
+    """Every lane of the vector engine has one: measured 1,938 when this was written."""
+    assert synthesise(verilog(), "elementwise").total_ge < 2_000
+
+
+FORMATS = [ScoreFormat(e, m) for e, m in ((4, 7), (0, 16), (5, 11), (3, 4), (4, 8), (1, 1), (0, 1), (0, 7), (2, 12))]
+
+
+def nearest_code(y: float, fmt: ScoreFormat) -> int:
+    """By comparing exact distances to the two codes around, ties to the even one."""
+    if not y > 0:
+        return 0
+    values = exact_codes(fmt)
+    x = Fraction(min(y, 2.0)) * 2**fmt.value_bits
+    high = bisect_left(values, x)
+    if high == len(values):
+        return high - 1
+    if high == 0:
+        return 0
+    below, above = x - values[high - 1], values[high] - x
+    return high if above < below or (above == below and high % 2 == 0) else high - 1
+
+
+@cache
+def exact_codes(fmt: ScoreFormat) -> list[int]:
+    """The value of every code, by the format's definition."""
+    fields = [divmod(code, 1 << fmt.man_bits) for code in range(1 << fmt.bits)]
+    return [m if e == 0 else ((1 << fmt.man_bits) + m) << (e - 1) for e, m in fields]
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+def test_score_codes_against_exact_distances(fmt):
+    want = [nearest_code(y, fmt) for y in values()]
+    np.testing.assert_array_equal(golden.score_code(EVERY, fmt), want)
+
+
+def test_score_code_hardware_equals_golden_over_every_operand():
+    starts = np.cumsum([0, *(f.bits for f in FORMATS)]).tolist()
+    units = []
+    for i, f in enumerate(FORMATS):
+        text = to_verilog(ScoreCode(f), f"score_code{i}")
+        units.append((f"score_code{i}", text, f".y(x), .code(code[{starts[i + 1] - 1}:{starts[i]}])"))
+    emitted = side_by_side(units, {"x": 16, "code": starts[-1]})
+    got = Run(emitted, "tb.benches.bench_elementwise", "codes", {"x": [f"{x:x}" for x in range(65536)]})()["code"]
+    got = [int(word, 16) for word in got]
+    for i, f in enumerate(FORMATS):
+        lane = [word >> starts[i] & (1 << f.bits) - 1 for word in got]
+        np.testing.assert_array_equal(lane, golden.score_code(EVERY, f), str(f))

@@ -1,0 +1,63 @@
+"""The retrieval engine's inputs made in hardware: keys to hash bits, queries and Key_cluster to score codes.
+
+Real keys and queries go through the DPE's RTL, its results through the VPE's, and what that stores must be what golden
+ReSV hands to the DRE (with the DPE's products and the VPE's exp as its function).
+"""
+
+import numpy as np
+import pytest
+
+from golden.function_params import ReSVParams
+from golden.inputs.trace import Trace
+from golden.program import vector_programs as programs
+from golden.retrieval.hashing import unpack
+from golden.retrieval.resv import ReSV
+from hdl.emit import emit
+from hdl.params import DpeParams, VpeParams
+from tb.library.dpe_traffic import Traffic
+from tb.library.runner import ROOT
+from tb.library.vpe_traffic import Episode, run
+
+DPE = DpeParams(n_h=8, n_w=16, w_depth=16, x_depth=64)
+VPE = VpeParams(n_w=16, depth=16)
+PARAMS = ReSVParams(dot=DPE.dot, score_map="vpe")
+
+
+def products(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """FP32 [R, C] from the DPE's RTL."""
+    t = Traffic(DPE)
+    t.product(weights, rows)
+    beats = t.run(emit("dpe", DPE), 1)["beats"]
+    out = np.array([b["data"] for b in beats], np.uint32).view(np.float32)
+    tiles = np.split(out, -(-len(weights) // DPE.n_h))
+    return np.concatenate(tiles, axis=1)[:, : len(weights)]
+
+
+def stored(steps: list[list]) -> list[np.ndarray]:
+    """What the VPE's RTL stores for each program, compared with golden on the way."""
+    episodes = [Episode(VPE, [program], [(0.0, 0.0, 0.0)]) for program in steps]
+    for episode, got in zip(episodes, run(emit("vpe", VPE), VPE, episodes), strict=True):
+        episode.check(got)
+    return [np.concatenate([w.data[: w.keep + 1] for (w,) in e.want]) for e in episodes]
+
+
+@pytest.mark.parametrize("layer", [2, pytest.param(0, marks=pytest.mark.nightly)])
+def test_hash_bits_and_score_codes(layer):
+    trace = Trace.load(ROOT / "tb" / "fixtures" / "world.safetensors")
+    policy = ReSV(PARAMS, trace.kv_heads, trace.head_size)
+    for start, stop in trace.spans("frame"):
+        appended = policy.append(trace.k[layer, start:stop])
+    keys = policy.hasher.split(trace.k[layer, start:stop])[0]
+    fmt = VPE.format
+    bits = stored([programs.hash_bits(row, fmt) for row in products(policy.hasher.planes, keys)])
+    np.testing.assert_array_equal(np.stack(bits), unpack(appended.hashes[0], PARAMS.n_hp))
+
+    queries = trace.queries(layer, *trace.spans("frame", queries=True)[-1])[:2]
+    want = policy.retrieve(queries).codes[0].reshape(2, trace.kv_heads, -1, len(policy.tables[0]))
+    means = policy.tables[0].key_cluster().reshape(-1, trace.kv_heads, trace.head_size)
+    for head in range(trace.kv_heads):
+        group = want.shape[2]
+        rows = queries[:, head * group : (head + 1) * group].reshape(-1, trace.head_size)
+        scores = products(means[:, head], rows)
+        codes = stored([programs.score_codes(row, trace.head_size**-0.5, fmt) for row in scores])
+        np.testing.assert_array_equal(np.stack(codes), want[:, head].reshape(-1, want.shape[3]))

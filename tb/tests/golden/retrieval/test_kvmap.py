@@ -1,0 +1,176 @@
+"""KV memory map against a brute-force one that knows the place of every byte."""
+
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from golden.function_params import ParamError
+from golden.retrieval.kvmap import Burst, KvMap, Move, Range
+
+SMALL = {"clusters": 6, "blocks": 9, "block_slots": 3, "recent": 4, "entry_bytes": 24, "boundary": 64}
+
+
+def kv_map(**changes) -> KvMap:
+    return KvMap(**{**SMALL, **changes})
+
+
+class BruteForce(RuleBasedStateMachine):
+    """Memories as dictionaries from byte address to (entry, byte); nothing is derived from the map under test."""
+
+    @initialize(
+        n_ctx=st.integers(1, 3),
+        clusters=st.integers(1, 5),
+        blocks=st.integers(1, 12),
+        block_slots=st.integers(1, 4),
+        recent=st.integers(1, 6),
+        entry_bytes=st.integers(1, 20),
+        boundary=st.sampled_from([1, 8, 32, 1 << 20]),
+        home_base=st.integers(0, 100),
+        device_base=st.integers(0, 100),
+    )
+    def start(self, **sizes):
+        self.kv = KvMap(**sizes)
+        self.device, self.home = {}, {}
+        self.entries = [[] for _ in range(sizes["n_ctx"])]  # cluster of each live entry
+        self.serial_of = [[] for _ in range(sizes["n_ctx"])]  # a name for each, never used again
+        self.promised = {}  # serial -> home address
+        self.serial = 0
+
+    def _bytes(self, ctx, entry):
+        return [(self.serial_of[ctx][entry], i) for i in range(self.kv.entry_bytes)]
+
+    def _blocks_needed(self):
+        slots = self.kv.block_slots
+        return sum(-(-e.count(k) // slots) for e in self.entries for k in set(e))
+
+    @rule(data=st.data())
+    def append(self, data):
+        ctx = data.draw(st.integers(0, self.kv.n_ctx - 1))
+        cluster = data.draw(st.integers(0, self.kv.max_clusters - 1))
+        before = self._blocks_needed()
+        full = self.entries[ctx].count(cluster) % self.kv.block_slots == 0 and before == self.kv.blocks
+        placed = self.kv.append(ctx, cluster)
+        assert placed.ok != full, "FULL exactly when every block is in use and one more is needed"
+        if full:
+            assert placed.move is None
+            return
+        if placed.move:
+            src, dst, n = placed.move
+            for i in range(n):
+                assert dst + i not in self.home, "an offload overwrites a live byte"
+                self.home[dst + i] = self.device.pop(src + i)
+        self.serial += 1
+        entry = len(self.entries[ctx])
+        self.entries[ctx].append(cluster)
+        self.serial_of[ctx].append(self.serial)
+        self.promised[self.serial] = placed.home
+        for i, name in enumerate(self._bytes(ctx, entry)):
+            assert placed.device + i not in self.device, "a write overwrites a resident byte"
+            self.device[placed.device + i] = name
+
+    @precondition(lambda self: sum(map(len, self.entries)) > 5)
+    @rule(data=st.data())
+    def clear(self, data):
+        ctx = data.draw(st.integers(0, self.kv.n_ctx - 1))
+        self.kv.clear(ctx)
+        gone = set(self.serial_of[ctx])
+        for memory in (self.device, self.home):
+            for addr in [a for a, (s, _) in memory.items() if s in gone]:
+                del memory[addr]
+        self.entries[ctx], self.serial_of[ctx] = [], []
+
+    @rule(data=st.data())
+    def fetch(self, data):
+        ctx = data.draw(st.integers(0, self.kv.n_ctx - 1))
+        chosen = sorted(data.draw(st.sets(st.integers(0, self.kv.max_clusters - 1))))
+        bursts = self.kv.fetch(ctx, chosen)
+        fetched = [self.home[a] for b in bursts for a in range(b.addr, b.addr + b.bytes)]
+        assert len(fetched) == len(set(fetched)), "fetched twice"
+        resident = set(self.device.values())
+        wanted = {
+            byte for e, k in enumerate(self.entries[ctx]) if k in chosen for byte in self._bytes(ctx, e)
+        } - resident
+        assert set(fetched) == wanted
+        for b in bursts:
+            assert b.addr // self.kv.boundary == (b.addr + b.bytes - 1) // self.kv.boundary
+        for a, b in zip(bursts, bursts[1:], strict=False):
+            adjacent = a.addr + a.bytes == b.addr
+            assert not adjacent or b.addr % self.kv.boundary == 0, "two bursts could be one"
+        t = self.kv.traffic(ctx, chosen)
+        assert t.useful_bytes == t.fetched_bytes == len(fetched)
+        assert t.fewest_bursts <= t.bursts == len(bursts)
+
+    @invariant()
+    def nothing_lost(self):
+        for ctx, entries in enumerate(self.entries):
+            serials = self.serial_of[ctx]
+            for e in range(len(entries)):
+                memory = self.device if e >= len(entries) - self.kv.recent else self.home
+                assert (serials[e], 0) in memory.values(), f"entry {e} of {len(entries)} is not where it should be"
+        for addr, (serial, i) in self.home.items():
+            assert addr == self.promised[serial] + i, "an entry is not at the home that its append named"
+
+
+TestBruteForce = BruteForce.TestCase
+TestBruteForce.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+
+
+def test_order_of_blocks_and_merging():
+    kv = kv_map(recent=1, entry_bytes=8, boundary=32)
+    for cluster in (2, 2, 2, 2, 0, 0, 0, 0, 5):  # cluster 2: blocks 0, 1; cluster 0: blocks 2, 3; cluster 5: block 4
+        kv.append(0, cluster)
+    assert kv.ranges(0, 2) == [Range(0, 3), Range(1, 1)]
+    assert kv.ranges(0, 0) == [Range(2, 3), Range(3, 1)]
+    # Slots 0 to 3 end where page 1 starts; slots 6 to 9 cross into page 2; the last entry is resident.
+    assert kv.fetch(0, [2]) == [Burst(0, 32)]
+    assert kv.fetch(0, [0, 2, 5]) == [Burst(48, 16), Burst(64, 16), Burst(0, 32)]
+    kv.clear(0)
+    assert [kv.append(0, 1).home for _ in range(13)][::3] == [5 * 24, 6 * 24, 7 * 24, 8 * 24, 2 * 24]
+    assert kv.fetch(0, []) == kv.fetch(0, [3]) == []
+
+
+def test_clusters_merge_with_each_other():
+    kv = kv_map(recent=1, boundary=1 << 20, block_slots=2)
+    for cluster in (0, 0, 1, 1, 3):
+        kv.append(0, cluster)
+    assert kv.fetch(0, [0, 1]) == [Burst(0, 4 * 24)]
+
+
+def test_offload_comes_with_the_append_that_needs_its_slot():
+    kv = kv_map(recent=2, device_base=1000, home_base=5000)
+    assert kv.append(0, 1).move is None
+    assert kv.append(0, 4).move is None
+    third = kv.append(0, 4)
+    assert third.move == Move(1000, 5000, 24)
+    assert third.device == 1000
+
+
+def test_fewest_bursts_when_a_block_is_a_multiple_of_the_boundary():
+    rng = random.Random(3)
+    kv = KvMap(clusters=40, blocks=200, block_slots=8, recent=16, entry_bytes=512, boundary=4096, home_base=1 << 20)
+    while kv.append(0, int(rng.triangular(0, 40, 5))).ok:
+        pass
+    for _ in range(20):
+        t = kv.traffic(0, sorted(rng.sample(range(40), 15)))
+        assert t.bursts == t.fewest_bursts
+        assert t.bursts < t.scattered_bursts
+        assert t.mean_burst > 3500
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: kv_map(recent=0), "recent=0: must be at least 1"),
+        (lambda: kv_map(boundary=48), "boundary=48: must be a power of two"),
+        (lambda: kv_map().append(1, 0), "ctx=1: must be 0 to 0"),
+        (lambda: kv_map().append(0, 6), "cluster=6: must be 0 to 5"),
+        (lambda: kv_map().fetch(0, [-1]), "cluster=-1: must be 0 to 5"),
+        (lambda: kv_map().clear(-1), "ctx=-1: must be 0 to 0"),
+    ],
+)
+def test_bad_values(call, message):
+    with pytest.raises(ParamError, match=message):
+        call()

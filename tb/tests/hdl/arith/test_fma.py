@@ -1,0 +1,77 @@
+"""The FMA circuit equals golden on every kind of operand; its mutants do not."""
+
+from functools import cache
+
+import numpy as np
+
+from golden.arithmetic.numerics import BF16
+from golden.arithmetic.vector import fma
+from hdl.arith.fma import Fma
+from hdl.emit import Emitted, ports, to_verilog
+from tb.library.runner import Run, lint, mutants
+from tb.tests.golden.arithmetic.test_vector import SPECIAL, operands, words
+
+MUTANTS = [
+    ("assign sticky = ", "assign sticky = 0 & "),
+    ("assign around = ", "assign around = 0 & "),
+    ("assign negative = ", "assign negative = 0 & "),
+    ("assign addend = ", "assign addend = 0 & "),  # the product always has the larger exponent
+    ("assign undefined = ", "assign undefined = 0 & "),
+    ("assign up = ", "assign up = 0 & "),
+    ("assign tiny = ", "assign tiny = 0 & "),
+    ("assign minus = ", "assign minus = r2[46] | 0 & "),  # operands that cancel keep a sign
+]
+CYCLES = 1 << 16
+
+
+@cache
+def unit() -> Emitted:
+    component = Fma()
+    return Emitted(to_verilog(component, "fma"), "fma", {"ports": ports(component)})
+
+
+def side_by_side() -> Emitted:
+    """The unit and its mutants on the same operands."""
+    texts = [unit().verilog, *(mutants(unit(), [edit])[0].verilog for edit in MUTANTS)]
+    modules = [text.replace("module fma(", f"module fma{i}(") for i, text in enumerate(texts)]
+    widths = {"clk": 1, "rst": 1, "op_a": 32, "op_b": 16, "op_c": 32, "y": 32 * len(texts)}
+    wires = [{"name": n, "dir": "out" if n == "y" else "in", "width": w} for n, w in widths.items()]
+    head = ", ".join(f"{w['dir']}put [{w['width'] - 1}:0] {w['name']}" for w in wires)
+    pins = ".clk(clk), .rst(rst), .op_a(op_a), .op_b(op_b), .op_c(op_c)"
+    units = "".join(f"  fma{i} unit{i}({pins}, .y(y[{32 * i} +: 32]));\n" for i in range(len(texts)))
+    return Emitted("".join(modules) + f"module all({head});\n{units}endmodule\n", "all", {"ports": wires})
+
+
+def stimulus(seed: int, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Random operands and every triple of special ones."""
+    special = np.stack(np.meshgrid(SPECIAL, SPECIAL, SPECIAL)).reshape(3, -1)
+    parts = zip(operands(np.random.default_rng(seed), n - special.shape[1]), special, strict=True)
+    a, b, c = (np.concatenate(part) for part in parts)
+    b[-special.shape[1] :] >>= 16
+    return a, b, c
+
+
+@cache
+def results() -> tuple[np.ndarray, np.ndarray]:
+    """Results of the unit and of each mutant [1 + mutants, n], and golden's [n]."""
+    a, b, c = stimulus(7, CYCLES)
+    drain = np.zeros(Fma.LATENCY, int)
+    config = {n: np.concatenate([v, drain]).tolist() for n, v in (("a", a), ("b", b), ("c", c))}
+    got = [int(y, 16) for y in Run(side_by_side(), "tb.benches.bench_fma", "words", config)()["y"][Fma.LATENCY :]]
+    got = np.array([[y >> 32 * i & 0xFFFFFFFF for y in got] for i in range(1 + len(MUTANTS))])
+    return got, fma(words(a), b.astype(np.uint16).view(BF16), words(c)).view(np.uint32).astype(int)
+
+
+def test_hardware_equals_golden():
+    got, want = results()
+    a, b, c = stimulus(7, CYCLES)
+    assert [tuple(map(hex, (a[i], b[i], c[i], got[0, i], want[i]))) for i in np.flatnonzero(got[0] != want)] == []
+
+
+def test_mutants_are_killed():
+    got, want = results()
+    assert [edit for edit, y in zip(MUTANTS, got[1:], strict=True) if (y == want).all()] == []
+
+
+def test_verilog_lints_clean(tmp_path):
+    assert lint(unit(), tmp_path) == ""

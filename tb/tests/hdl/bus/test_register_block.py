@@ -1,0 +1,119 @@
+"""Register blocks: accesses equal to what SystemRDL says, in the cycles of the data sheet; descriptions, mutants."""
+
+import re
+from functools import cache
+
+import pytest
+from systemrdl import RDLCompiler
+from systemrdl.node import RegNode
+
+from golden.program.isa import Status
+from hdl.bus.register_block import RDL, RegisterBlock, address_map, kind_of
+from hdl.emit import Emitted, ports, to_verilog
+from hdl.execution.core import Core
+from tb.library.runner import Run, lint, survivors
+from tb.library.transfer_traffic import params
+
+SIZES = {"tiny": [], "wide": ["addr_bits=36"], "cores": ["wtu.n_h=3", "lxe.i_depth=2"]}
+MAPS = ("core_ip",)
+KINDS = {
+    *(
+        "raised done",
+        "raised fault",
+        "raised corrected",
+        "irq",
+        "read OKAY",
+        "read SLVERR",
+        "write OKAY",
+        "write SLVERR",
+    ),
+    *("window", "register", "part", "whole", "several"),
+}
+
+
+@cache
+def emitted(size: str, name: str) -> Emitted:
+    """A register block by itself."""
+    block = RegisterBlock(address_map(name, params(SIZES[size])))
+    return Emitted(to_verilog(block, "register_block"), "register_block", {"ports": ports(block)})
+
+
+def run(size: str, name: str, seed: int = 1, unit: Emitted | None = None, count: int = 600, **how) -> set[str]:
+    config = {"map": name, "params": SIZES[size], "count": count}
+    return set(
+        Run(unit or emitted(size, name), "tb.benches.bench_register_block", "accesses", config, seed, **how)()["kinds"]
+    )
+
+
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("size", SIZES)
+def test_accesses_are_as_described(size, name, record_property):
+    kinds = run(size, name)
+    record_property("bins", ", ".join(sorted(kinds)))  # for `vrex report`
+    assert kinds == KINDS
+
+
+def test_cycles_are_those_of_the_data_sheet():
+    c = {"address": address_map("core_ip", params([])).find_by_path("device_base").absolute_address}
+    got = Run(emitted("tiny", "core_ip"), "tb.benches.bench_register_block", "cycles", c)()
+    assert (got["write"], got["late_data"], got["late_address"], got["read"]) == (2, 2, 2, 2)
+    assert set(got["writes"]) == {2}
+    assert set(got["reads"]) == {3}
+    assert got["bytes"] == [0, 0x00FF00FF, 0, 0xFF00FF00]
+
+
+def test_lints(tmp_path):
+    assert not lint(emitted("tiny", "core_ip"), tmp_path)
+
+
+def test_names_are_those_of_the_hardware():
+    """Codes are golden's; counters are the core's, all of them."""
+    top = address_map("core_ip", params(SIZES["cores"]))
+    codes = top.find_by_path("status.code").get_property("encode")
+    assert {m.name: m.value for m in codes} == {s.name: s.value for s in Status}
+    registers = (n for n in top.find_by_path("perf").descendants(unroll=True) if isinstance(n, RegNode))
+    names = [re.sub(r"[\[\]]", "", n.get_path().removeprefix("core_ip.perf.")) for n in registers]
+    units = Core.counters_of(params(SIZES["cores"]))
+    assert sorted(names) == sorted(f"{unit}.{name}" for unit, counters in units.items() for name in counters)
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("field {sw = rw; hw = rw; we;} x = 0;", "x: sw=rw, hw=rw: a register block has no such field"),
+        ("field {sw = rw; hw = r; onread = rclr;} x = 0;", "x: sw=rw, hw=r: a register block has no such field"),
+        ("field {sw = rw; hw = w; onwrite = wzc; intr;} x = 0;", "x: sw=rw, hw=w: a register block has no such field"),
+    ],
+)
+def test_fields_that_it_cannot_make_are_refused(tmp_path, field, message):
+    path = tmp_path / "a.rdl"
+    path.write_text(f"addrmap a {{ reg {{ {field} }} b; }};")
+    compiler = RDLCompiler()
+    compiler.compile_file(str(path))
+    with pytest.raises(ValueError, match=message):
+        kind_of(compiler.elaborate().top.find_by_path("b.x"))
+
+
+MUTANTS = [
+    ("assign goes = ", "assign goes = 1 | "),
+    ("assign waits = ", "assign waits = 0 & "),
+    ("assign fails = ", "assign fails = 0 & "),
+    ("assign none = ", "assign none = 0 & "),
+    ("? s_axi_wstrb : strobe", "? 4'hf : strobe"),
+    ("assign irq = ", "assign irq = 0 & "),
+    ("assign s_axi_awready = ", "assign s_axi_awready = 1 | "),
+    ("assign in_program = ", "assign in_program = 0 & "),
+    ("assign value = ", "assign value = 32'd1 ^ "),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", [slice(0, None, 3), pytest.param(slice(None), marks=pytest.mark.nightly)])
+def test_mutants_are_killed(chosen):
+    assert not survivors(
+        emitted("tiny", "core_ip"), MUTANTS[chosen], lambda unit: run("tiny", "core_ip", unit=unit, waves=False)
+    )
+
+
+def test_description_is_shipped():
+    assert RDL.is_file()

@@ -1,0 +1,394 @@
+"""A core on RTL: whole decoder layers with retrieval, every byte of memory against golden after every pass."""
+
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from golden.arithmetic.dot import dot
+from golden.arithmetic.numerics import BF16, to_bf16
+from golden.function_params import ParamError
+from golden.program import vector_programs as programs
+from golden.program.core_compiler import LEVEL, ROW, CorePlan, RetrievalShape
+from golden.program.core_host import CoreHost
+from golden.program.isa import Engine, Instruction, Opcode, Retrieve, Status, encode
+from golden.program.layer_memory import LayerShape, Register, Tiling
+from golden.program.lxe_order import play
+from golden.retrieval.wicsum import select_rows
+from hdl.emit import Emitted, emit
+from hdl.params import override, preset
+from tb.library.lxe_programs import Ran, Script, image
+from tb.library.runner import Run, lint
+from tb.tests.golden.program.test_layer import Composed, same, turns, weights
+
+SHAPE = LayerShape(width=16, heads=2, kv_heads=1, head_size=8, ffn=32, tokens=3, recent=8, entries=16)
+GROUPS = replace(SHAPE, heads=4, kv_heads=2, head_size=4)  # entries of the same size, more of everything else
+SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=36", "clusters=12", "n_ctx=3")
+RING = replace(SHAPE, tokens=8)  # a pass that fills the ring: every entry before it goes home
+TILES = {SHAPE: 1, GROUPS: 4, RING: 1}  # of a block of the queries' product: some stand between tokens, or before them
+LAYERS = 2
+
+
+@cache
+def params():
+    return override(preset("tiny"), list(SIZES)).core
+
+
+@cache
+def emitted():
+    return emit("core", params())
+
+
+def model(rng: np.random.Generator, shape: LayerShape) -> tuple[list[dict[str, np.ndarray]], list[np.ndarray]]:
+    """Weights and hyperplanes of each layer."""
+    planes = [rng.normal(size=(16, shape.kv_heads * shape.head_size)) for _ in range(LAYERS)]
+    return [weights(shape, rng) for _ in range(LAYERS)], planes
+
+
+ALONE, AHEAD = [{}, {}], [{"ahead": 1}, {"fetched": True}]
+AWAY = [{"ctx": 2, "ahead": 0}, {"ctx": 0, "fetched": True}]  # in other contexts
+
+
+def host(rng: np.random.Generator, shape: LayerShape = SHAPE, how: list[dict] = ALONE, **function) -> CoreHost:
+    """Two layers; with AHEAD, the first one chooses and fetches for the second."""
+    p, k = params(), params().dre.kvmu
+    retrievals = [
+        RetrievalShape(**{"n_hp": 16, "clusters": p.dre.hcu.clusters, "ctx": i} | how[i]) for i in range(LAYERS)
+    ]
+    tiles = TILES[shape]
+    cuts = CorePlan(shape, p.lxe_format(), retrievals[1]).cuts | {"qkv": Tiling(8 // tiles, tiles, 1, 4)}
+    plans = [CorePlan(shape, p.lxe_format(), r, cuts) for r in retrievals]
+    layers, planes = model(rng, shape)
+    sizes = {"blocks": k.blocks, "block_slots": k.block_slots, "n_ctx": k.n_ctx}
+    return CoreHost(plans, layers, planes, replace(p.dre.function(), **{"th_hd": 4} | function), **sizes)
+
+
+def begin(h: CoreHost, rng: np.random.Generator, start: int) -> None:
+    """The inputs of a pass."""
+    s = h.plans[0].shape
+    h.begin(rng.normal(size=(s.tokens, s.width)).astype(np.float32), *turns(s, start), start)
+
+
+def ports(h: CoreHost) -> dict[str, int]:
+    f = h.core.dre.params
+    return {"th_hd": f.th_hd, "ratio": f.ratio_q16, "device_base": h.device_base, "home_base": h.home_base}
+
+
+def passes(seed: int, count: int, *how, **function) -> tuple[CoreHost, Script, list[int]]:
+    """So many passes through all layers; entries behind the ring in each run."""
+    rng = np.random.default_rng(seed)
+    h = host(rng, *how, **function)
+    script = Script(h.memory, [r.name for r in h.memory.regions])
+    fetched = []
+    for k in range(count):
+        begin(h, rng, k * h.plans[0].shape.tokens)
+        for layer in range(LAYERS):
+            script.add(h.program(layer), h.registers(layer))
+            h.run(layer)
+            script.expect()
+            fetched.append(h.core.registers[Register.ENTRIES])
+    return h, script, fetched
+
+
+def bins(ran: list[Ran], fetched: list[int]) -> set[str]:
+    """What the passes reach in the core."""
+    perf = ran[-1].perf
+    hit = {"fetches" if n else "fetches_nothing" for n in fetched}
+    hit |= {"joins"} if perf["dre.hcu.tokens"] > perf["dre.hcu.opened"] else set()
+    hit |= {"bursts_of_a_set"} if perf["dre.kvmu.bursts"] > len([n for n in fetched if n]) else set()
+    lanes = params().dpe.n_w
+    hit |= {"ragged_tile" if n % lanes else "whole_tile" for n in fetched if n}
+    hit |= {"odd_tiles" if -(-n // lanes) % 2 else "even_tiles" for n in fetched if n}
+    return hit | moving(ran)
+
+
+def moving(ran: list[Ran]) -> set[str]:
+    """Event counters that do not stand still."""
+    return {name for name, n in ran[-1].perf.items() if n}
+
+
+BINS = {"fetches", "fetches_nothing", "joins", "bursts_of_a_set", "ragged_tile", "odd_tiles", "even_tiles"}
+# Counters that layers of tokens in few clusters leave alone, and what moves them.
+ELSEWHERE = {
+    "dre.wtu0.zooms": "rows of many alike: below",
+    "lxe.dpe.waits": "rows of many alike: below",
+    "dre.kvmu.full": "test_a_map_without_blocks_ends_in_a_status",
+    "feeder.clears": "test_a_context_is_forgotten",
+    "retriever.waits": "sets of many entries: test_dre_ip",
+    "lxe.sequencer.vector_waits": "test_lxe, test_engines_wait_for_semaphores",
+    "lxe.sequencer.store_waits": "test_lxe, test_engines_wait_for_semaphores",
+    "lxe.dpe.overruns": "a fault: test_lxe",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seed", "pause", "count", "how"), [(1, 0.0, 7, ()), (3, 0.4, 5, (GROUPS, AWAY)), (2, 0.2, 2, (RING,))]
+)
+def test_layers_equal_golden(seed, pause, count, how, record_property):
+    """Clusters grow, tables get full, entries go home and come back, and what is chosen changes from pass to pass.
+
+    No event counter stands still.
+    """
+    h, script, fetched = passes(seed, count, *how, **({"ratio_q16": 45875} if seed == 2 else {}))
+    ran, after = script.play(emitted(), ports(h), pause, seed=seed)
+    assert not script.differences(ran, after)
+    assert all(max(fetched[layer::LAYERS]) > 0 for layer in range(LAYERS))
+    perf, dre = ran[-1].perf, h.core.dre
+    assert perf["retriever.entries"] == perf["dre.kvmu.appends"] == count * LAYERS * h.plans[0].shape.tokens
+    assert perf["dre.hcu.opened"] == sum(map(len, dre.tables))
+    if seed == 1:
+        hit = bins(ran, fetched)
+        record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
+        assert hit >= BINS, BINS - hit
+        assert perf.keys() - hit == ELSEWHERE.keys()
+    elif seed == 2:
+        assert moving(ran) >= {"dre.wtu0.zooms", "lxe.dpe.waits"}
+    else:
+        assert perf["dre.hcu.full_joins"] > 0
+
+
+@pytest.mark.slow
+def test_a_map_without_blocks_ends_in_a_status():
+    """Blocks that do not suffice: the same entry is refused in golden and on RTL, with everything before it done."""
+    rng = np.random.default_rng(3)
+    h = host(rng, th_hd=0)  # hardly any token joins another one's cluster
+    script, refused = Script(h.memory), None
+    while not refused:
+        begin(h, rng, len(script.runs) // LAYERS * SHAPE.tokens)
+        for layer in range(LAYERS):
+            script.add(h.program(layer, None, "cluster"), h.registers(layer))
+            try:
+                h.run(layer, None, "cluster")
+            except ValueError as e:
+                refused = e
+                break
+            script.expect()
+    assert refused.status == Status.FULL
+    assert "more blocks" in str(refused)
+    ran, _ = script.play(emitted(), ports(h))
+    assert [r.status for r in ran] == [Status.DONE] * (len(ran) - 1) + [Status.FULL]
+    assert ran[-1].perf["dre.kvmu.full"] == 1
+    assert len(ran) == len(script.runs)
+
+
+def test_a_context_is_forgotten():
+    """CLEAR: clusters begin anew, blocks are given again."""
+    h, script, _ = passes(5, 2, GROUPS, AHEAD)
+    clear = [
+        Instruction(Opcode.RETRIEVE, {"action": Retrieve.CLEAR, "ctx": 1}),
+        Instruction(Opcode.HALT, {}),
+    ]
+    script.add(clear, {})
+    h.core.run(clear, {})
+    script.expect()
+    begin(h, np.random.default_rng(6), 0)
+    script.add(h.program(0), h.registers(0))
+    h.run(0)
+    script.expect()
+    ran, after = script.play(emitted(), ports(h))
+    assert not script.differences(ran, after)
+    assert ran[-1].perf["feeder.clears"] == 1
+
+
+def interruptions() -> tuple[CoreHost, list[dict], np.ndarray]:
+    """A pass's clusters and places, cut short by an error response or a reset; the memory before it.
+
+    Golden has run it.
+    """
+    rng = np.random.default_rng(7)
+    h = host(rng)
+    begin(h, rng, 0)
+    before = image(h.memory)
+    program, registers = h.program(0, None, "cluster"), h.registers(0)
+    h.run(0, None, "cluster")
+    names = ("hash_weight", "qkv", "fresh", "ring", "table")
+    planes, qkv, fresh, ring, table = (h.address(h.plans[0][name]) for name in names)
+    bus, words = params().lxe.bus_bytes, [f"{encode(i):x}" for i in program]
+    errors = [
+        ("m_axi", "read", planes + 4 * bus),
+        ("m_axi", "write", qkv),
+        ("m_axi", "read", table),  # while the retriever copies the token's entry
+        ("h_axi", "read", fresh + bus),
+        ("h_axi", "write", ring + SHAPE.entry * 2),
+    ]
+    whole = {"program": words, "registers": registers, "ports": ports(h), "errors": [], "cut_at": 0}
+    return h, [whole | {"errors": [e]} for e in errors] + [whole | {"cut_at": n} for n in (60, 801, 1030)], before
+
+
+def interrupt(unit: Emitted, h: CoreHost, cases: list[dict], before: np.ndarray) -> list[bool]:
+    """Whether the core ended each case, and was then as at first."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "memory.bin")
+        before.tofile(path)
+        config = {"cases": cases, "memory": str(path), "limit": 3000}
+        got = Run(unit, "tb.benches.bench_core", "interrupted", config, waves=False)()["cases"]
+    out = []
+    for case, (first, second, after) in zip(cases, got, strict=True):
+        data = bytes.fromhex(after)
+        wants = [r for r in h.memory.regions if r.name in ("rings", "weights 0")]
+        same = all(data[r.base : r.end] == r.data.tobytes() for r in wants)
+        want = Status.BUS if case["errors"] else Status.RUNNING
+        ends = (first["status"], second["status"]) == (want, Status.DONE)
+        out.append(ends and same and not first["moves"] and not second["moves"])
+    return out
+
+
+def test_errors_and_resets_leave_a_core_that_works():
+    """An error response to any manager ends in a status and a quiet bus; after a reset, all is as at first."""
+    h, cases, before = interruptions()
+    assert interrupt(emitted(), h, cases, before) == [True] * len(cases)
+
+
+# Edits of what joins the units, and the interruption that tells. One simulator has them all: the home address, of which
+# four bits are free, chooses.
+MUTANTS = [
+    ("(fault),\n    .host", "(fault & {{3{{{off}}}}}),\n    .host", 3),
+    (".b__payload(m_axi_bresp)", ".b__payload(m_axi_bresp & {{2{{{off}}}}})", 1),
+    (".bus__b__payload(h_axi_bresp)", ".bus__b__payload(h_axi_bresp & {{2{{{off}}}}})", 4),
+    ("({ h_axi_rlast, h_axi_rresp", "({{ h_axi_rlast, h_axi_rresp & {{2{{{off}}}}}", 3),
+    (".r__valid(m_axi_rvalid)", ".r__valid(m_axi_rvalid & (~m_axi_rresp[1] | {off}))", 0),
+    (".th_hd(th_hd)", ".th_hd(th_hd | {{5{{{on}}}}})", 5),
+    (".device_base(device_base)", ".device_base(device_base | {{26'h0, {on}, 5'h0}})", 5),
+    (".home_base(home_base)", ".home_base(home_base & 32'h0fffffff)", 5),  # no mutant
+]
+
+
+@pytest.mark.nightly
+def test_mutants():
+    h, cases, before = interruptions()
+    text = emitted().verilog
+    head = text.index("module core(")
+    text, core, tail = text[:head], *text[head:].partition("endmodule")[::2]
+    for k, (old, new, _) in enumerate(MUTANTS):
+        assert core.count(old) == 1, f"mutant does not apply: {old!r}"
+        core = core.replace(old, new.format(on=f"(mutant == {k})", off=f"(mutant != {k})"))
+    body = core.index(";\n") + 2
+    core = core[:body] + "  wire [3:0] mutant = home_base[31:28];\n" + core[body:] + "endmodule"
+    runs = []
+    for k, (*_, case) in enumerate(MUTANTS):
+        runs.append(cases[case] | {"ports": ports(h) | {"home_base": h.home_base | k << 28}})
+    alive = interrupt(replace(emitted(), verilog=text + core + tail), h, runs, before)
+    assert alive == [False] * (len(MUTANTS) - 1) + [True]
+
+
+@pytest.mark.parametrize(("shape", "how"), [(SHAPE, ALONE), (GROUPS, AHEAD)])
+def test_programs_are_ordered_by_semaphores_alone(shape, how):
+    rng = np.random.default_rng(8)
+    h = host(rng, shape, how)
+    for k in range(5):
+        begin(h, rng, k * shape.tokens)
+        for layer in range(LAYERS):
+            result = h.run(layer)
+            if k == 4:
+                order = play(result.issues, params().lxe_format())
+                assert (order.waiting, order.left, order.hazards) == ({}, {}, [])
+    assert h.core.registers[Register.ENTRIES] > 0
+
+
+def test_stages_may_run_alone():
+    """Stage by stage, what is in memory and registers is as after the whole program."""
+    whole, parts = (host(np.random.default_rng(9), GROUPS, AHEAD) for _ in range(2))
+    rng = [np.random.default_rng(10) for _ in range(2)]
+    for k in range(4):
+        for h, r in zip((whole, parts), rng, strict=True):
+            begin(h, r, k * SHAPE.tokens)
+        for layer in range(LAYERS):
+            whole.run(layer)
+            registers = parts.registers(layer)
+            plan, entries = parts.plans[layer], whole.core.registers[Register.ENTRIES]
+            for stage in plan.stages:
+                result = parts.core.run(parts.program(layer, stage.name, stage.name), registers)
+                registers = {}
+                if k < 3:
+                    continue
+                work = plan.costs(entries, parts.core.registers[LEVEL])[stage.name]
+                assert work.chunks == result.chunks, stage.name
+                assert work.words == result.words[Engine.VECTOR], stage.name
+                assert work.issued == sum(result.instructions.values()), stage.name
+    for a, b in zip(whole.memory.regions, parts.memory.regions, strict=True):
+        assert a.data.tobytes() == b.data.tobytes()
+    assert whole.core.registers[Register.ENTRIES] == parts.core.registers[Register.ENTRIES] > 0
+
+
+def test_entries_are_those_that_guessed_queries_choose():
+    """The first layer's input, normed and projected as the second layer's, chooses what the second one attends to."""
+    rng = np.random.default_rng(11)
+    h = host(rng, GROUPS, AHEAD)
+    plan, s, most = h.plans[1], GROUPS, 0
+    composed = Composed(plan, model(np.random.default_rng(11), s)[0][1])
+    for k in range(6):
+        begin(h, rng, k * s.tokens)
+        hidden = h.get("hidden")
+        cos, sin = turns(s, k * s.tokens)
+        x = composed.norm(hidden, "attn_norm")
+        q = to_bf16(composed.gemm("qkv", x, composed.w["qkv"]))[:, : s.heads * s.head_size]
+        q = composed.turn(q.reshape(s.tokens, s.heads, -1), *(np.float32(t * plan.query_scale) for t in (cos, sin)))
+        q = q.reshape(s.tokens, s.kv_heads, s.group, -1).swapaxes(0, 1).reshape(s.kv_heads, -1, s.head_size)
+        level, counts, chosen = h.core.clusters[1], h.core.dre.tables[1].counts.copy(), []
+        h.run(0)
+        same(h.get("guess").reshape(q.shape), q)
+        if level:
+            f = params().lxe_format()
+            means = h.get("means", 1)[:level, : s.kv_heads * s.head_size].reshape(level, s.kv_heads, -1)
+            rows = np.concatenate([dot(q[g], np.ascontiguousarray(means[:, g]), f.dot) for g in range(s.kv_heads)])
+            steps = [programs.score_codes(row, plan.scale, f.vector) for row in rows]
+            codes = [programs.run(step, f.vector)[0][:level] for step in steps]
+            mask = select_rows(np.stack(codes).astype(np.int64), counts, h.core.dre.params).mask.any(0)
+            kv, size = h.core.dre.kv, s.entry * 2
+            for b in kv.fetch(1, np.flatnonzero(mask).tolist()):
+                chosen += [h.memory.get(b.addr + i, (s.entry,), BF16) for i in range(0, b.bytes, size)]
+        assert h.core.registers[ROW] == len(chosen)
+        same(h.get("behind", 1)[: len(chosen)], np.array(chosen, BF16).reshape(-1, s.entry))
+        h.run(1)
+        assert h.core.registers[Register.ENTRIES] == len(chosen)
+        # Attention to the ring and to them, and to nothing else.
+        n, q = s.recent + -(-len(chosen) // 8) * 8, h.get("q", 1).reshape(q.shape)
+        entries = np.concatenate([h.get("ring", 1), h.get("behind", 1)])[:n].reshape(n, 2, s.kv_heads, -1)
+        behind = np.arange(s.recent, n) < s.recent + len(chosen)
+        seen = np.concatenate([plan.seen(k * s.tokens), np.tile(behind, (s.tokens, 1))], axis=1).repeat(s.group, axis=0)
+        want = np.concatenate([composed.attention(q[g], entries[:, :, g], seen)[2] for g in range(s.kv_heads)])
+        same(h.get("attention", 1), want)
+        most = max(most, len(chosen))
+    assert most > 0
+
+
+def test_a_pass_longer_than_the_ring_is_refused():
+    """Its first keys would have left the ring before its queries see it: a frame of more tokens goes in passes."""
+    with pytest.raises(ParamError, match="tokens=9: must be at most recent = 8.*passes"):
+        replace(SHAPE, tokens=9)
+
+
+def test_lints(tmp_path):
+    assert not lint(emitted(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ([{"ahead": 1}, {}], "ahead=1: of layer 0: layer 1 has context 1, fetched=False"),
+        ([{}, {"fetched": True}], "ahead=-1: of layer 0: layer 1 has context 1, fetched=True"),
+        ([{"ahead": 2}, {"fetched": True}], "ahead=2: of layer 0: layer 1 has context 1"),
+        ([{}, {"ahead": 2}], "ahead=2: of the last layer"),
+        ([{}, {"ctx": 3}], "n_ctx=3: layer 1 has context 3"),
+    ],
+)
+def test_layers_that_do_not_fit_together_are_refused(how, message):
+    with pytest.raises(ParamError, match=message):
+        host(np.random.default_rng(0), how=how)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("entry_bytes=36", "entry_bytes=36.*multiple of a word"),
+        ("dpe.n_h=2", "dpe.n_h=2.*must equal"),
+        ("bus_bytes=16", "bus_bytes=16.*at most a word"),
+    ],
+)
+def test_parameters_that_do_not_fit_together_are_refused(change, message):
+    with pytest.raises(ParamError, match=message):
+        override(preset("tiny"), [*SIZES, change]).core.core_format()

@@ -1,0 +1,66 @@
+"""Loader and storer behind AXI4 ports, on a memory of cocotbext-axi; bursts proved to stay within 4 KB."""
+
+import random
+
+import pytest
+
+from golden.program.isa import LoadTo, StoreTo
+from hdl.execution.loader import Loader
+from hdl.execution.storer import Storer
+from hdl.params import CoreParams
+from tb.formal.bursts_proof import BusMonitor
+from tb.formal.prover import holds
+from tb.library.runner import Run, lint
+from tb.library.transfer_traffic import SIZES, loads, params, ported, random_transfers, same_word, stores, vpe_words
+
+HALF = 1 << 18
+STRIDES = 1 << 12
+
+
+def programs(p: CoreParams) -> tuple[list[dict], list[dict]]:
+    """LOADs of the lower, STOREs to the upper half of a memory."""
+    rng = random.Random(6)
+    both = []
+    for targets, memory, base in ((list(LoadTo), LoadTo.VECTOR, 0), (list(StoreTo), StoreTo.MEMORY, HALF)):
+        program = random_transfers(p, rng, 20, targets, memory)
+        both.append([c | {"addr": base + c["addr"] % (HALF // 4), "stride": c["stride"] % STRIDES} for c in program])
+    return both
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.4])
+def test_axi_memory(pause):
+    """cocotbext-axi takes the ports by their names, and finds what was read and written where it belongs."""
+    p = params(SIZES["tiny"])
+    reads, writes = programs(p)
+    words = vpe_words(p, random.Random(7), writes)
+    config = {"params": SIZES["tiny"], "loads": reads, "stores": writes, "i": words, "pause": pause, "size": 2 * HALF}
+    config["done"] = {"l_done": len(reads), "s_done": len(writes)}
+    got = Run(ported(p), "tb.benches.bench_transfers", "copies", config)()
+    want = loads(p, reads)
+    merged = sorted((cycle, name[2:], beat) for name in ("l_w", "l_x", "l_v") for cycle, beat in got[name])
+    assert len(merged) == len(want.words)
+    assert all(same_word(p, name, beat, *w) for (_, name, beat), w in zip(merged, want.words, strict=True))
+    want, memory = stores(p, writes, words), bytearray(HALF)
+    merged = sorted((cycle, name[2:], beat) for name in ("s_x", "s_d") for cycle, beat in got[name])
+    assert [(name, beat) for _, name, beat in merged] == want.words
+    addrs = (addr + k * p.lxe.bus_bytes for addr, n in want.bursts for k in range(n + 1))
+    for addr, (data, *_) in zip(addrs, want.beats, strict=True):
+        memory[addr - HALF : addr - HALF + p.lxe.bus_bytes] = data.to_bytes(p.lxe.bus_bytes, "little")
+    assert bytes.fromhex(got["memory"]) == bytes(memory)
+
+
+def test_ports_lint_clean(tmp_path):
+    assert lint(ported(params([])), tmp_path) == ""
+
+
+@pytest.mark.parametrize("unit", [Loader, Storer])
+def test_bursts_are_proved_to_stay_within_4_kb(unit):
+    """Whatever the instructions are; and what is offered on the bus stays, whatever `stop` and the responses are."""
+    longest = params(["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096"])
+    for p in (longest, params(SIZES["narrow"])):
+        assert holds(BusMonitor(unit(p)), merge=False)
+    for edit in (
+        (r"cell \$le ", "cell $ge "),  # the rest of a row fits in up to the boundary
+        (r"assign (\$\d+) \[0\] \\(offered|aw_valid) \[0\]", r"assign \1 [0] 1'0"),  # what is not taken is forgotten
+    ):
+        assert not holds(BusMonitor(unit(longest)), edit, merge=False)

@@ -1,0 +1,429 @@
+"""VPE: stored words equal to golden, cycles equal to the time view; programs at random and on real rows, mutants."""
+
+import re
+from dataclasses import asdict, replace
+from functools import cache
+
+import numpy as np
+import pytest
+from amaranth.sim import Simulator
+
+from golden.arithmetic.numerics import matmul
+from golden.arithmetic.vector import FOREVER, SCALARS, Bank, Format, Instruction, Op, Post, Reduce, Source, Step, Swap
+from golden.function_params import ParamError, ReSVParams, ScoreFormat
+from golden.inputs.trace import Trace
+from golden.program import vector_programs as programs
+from hdl.emit import Emitted, emit, to_verilog
+from hdl.execution.vpe import Vpe
+from hdl.leaf import Leaves
+from hdl.params import VpeParams, preset
+from tb.formal.netlist_equivalence import prove_equal
+from tb.library.runner import ROOT, Run
+from tb.library.streams import LATE
+from tb.library.vpe_traffic import Episode, fit, run, shares
+from tb.tests.golden.arithmetic.test_vector import SPECIAL
+
+TINY = replace(preset("tiny").core.vpe, depth=16)  # few words: addresses wrap
+SIZES = {
+    "tiny": TINY,
+    "rows": VpeParams(n_h=2, n_w=2, depth=4, score=ScoreFormat(0, 16)),
+    "one": VpeParams(n_w=1, depth=1),
+}
+STALLS = [(0.4, 0.4, 0.4), (0.0, 0.8, 0.0), (0.0, 0.0, 0.85), (0.0, 0.0, 0.0), (0.8, 0.1, 0.5), (0.0, 0.0, LATE)]
+FULL_RATE = [(0.0, 0.0, 0.0)]
+
+
+@cache
+def emitted(p: VpeParams):
+    return emit("vpe", p)
+
+
+def numbers(rng: np.random.Generator, shape: tuple[int, ...], wide: bool) -> np.ndarray:
+    """FP32 or BF16 bits: of moderate size, of any, special ones."""
+    bits = (rng.standard_normal(shape) * 4).astype(np.float32).view(np.uint32).astype(np.int64)
+    kind = rng.random(shape)
+    bits = np.where(kind < 0.2, rng.integers(0, 1 << 32, shape), bits)
+    bits = np.where(kind > 0.93, rng.choice(SPECIAL, shape), bits)
+    return (bits if wide else bits >> 16).astype(np.uint32)
+
+
+def random_rows(p: VpeParams, seed: int, count: int) -> list[list[Step]]:
+    """`count` instructions with any value in any field, after those that fill the banks."""
+    rng = np.random.default_rng(seed)
+    fill = {"a": Source.STREAM, "wide": 1, "write": Bank.A | Bank.B | Bank.C, "words": p.depth - 1}
+    instructions = [Instruction(**fill)]
+    address_bits = p.depth.bit_length() - 1
+
+    def pick(*values):
+        return int(rng.choice(values))
+
+    def address() -> int:
+        return int(rng.integers(p.depth))
+
+    for _ in range(count):
+        instructions.append(
+            Instruction(
+                op=pick(Op.FMA, Op.FMA, Op.FMA, Op.MAX, Op.MIN, Op.STORE, Op.STORE),
+                words=min(p.depth, pick(1, 1, 2, 3, 5, p.depth)) - 1,
+                keep=int(rng.integers(p.n_w)),
+                **{n: pick(*Source) for n in "abc"},
+                **{f"scalar_{n}": int(rng.integers(SCALARS)) for n in "abcd"},
+                **{f"imm_{n}": int(numbers(rng, (1,), False)[0]) for n in "abc"},
+                **{f"addr_{n}": address() for n in "abcd"},
+                **{f"span_{n}": pick(0, 1, 2, FOREVER, FOREVER) for n in "abc"},
+                negate_a=pick(0, 1),
+                negate_c=pick(0, 1),
+                swap=pick(0, 0, *range(1, Swap.HALF + 1 + address_bits)),
+                wide=pick(0, 1),
+                post=pick(0, 0, *range(8)),
+                code=pick(0, 0, 1),
+                write=int(rng.integers(8)),
+                reduce=pick(0, *Reduce),
+                format=int(rng.integers(4)),
+            )
+        )
+
+    def row() -> list[Step]:
+        return [Step(i, numbers(rng, (i.words + 1, p.n_w), bool(i.wide)) if i.streams else None) for i in instructions]
+
+    return [row() for _ in range(p.n_h)]
+
+
+@cache
+def random_episodes(size: str) -> list[Episode]:
+    """Random programs of one size: stalled, at full rate, with resets in flight between."""
+    p = SIZES[size]
+    stalled = [Episode(p, random_rows(p, seed, 150), STALLS) for seed in (1, 2)]
+    cut = [Episode(p, random_rows(p, seed, 60), STALLS[:1], cut_at=seed) for seed in (7, 40, 111)]
+    full_rate = [Episode(p, random_rows(p, seed, 150), FULL_RATE) for seed in (21, 22, 23)]
+    return [stalled[0], cut[0], full_rate[0], cut[1], full_rate[1], stalled[1], cut[2], full_rate[2]]
+
+
+@cache
+def random_results(size: str) -> list[tuple[Episode, dict]]:
+    """What came of them, but of those that are cut."""
+    p, episodes = SIZES[size], random_episodes(size)
+    return list(zip([e for e in episodes if not e.cut_at], run(emitted(p), p, episodes), strict=True))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_random_programs_equal_golden(size):
+    """Also after resets in flight, which cut the episodes between these."""
+    for episode, got in random_results(size):
+        episode.check(got)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_cycles_equal_time_view(size):
+    full_rate = [(e, got) for e, got in random_results(size) if e.stalls == FULL_RATE]
+    assert len(full_rate) == 3
+    for episode, got in full_rate:
+        episode.check_cycles(got)
+
+
+def bins(episode: Episode, got: dict) -> set[str]:
+    """What a random program exercised."""
+    hit = set()
+    before = None
+    for i in episode.instructions[1:]:
+        hit |= {f"op {Op(i.op).name}"}
+        if i.op == Op.STORE:
+            hit |= {f"format {i.format}"} | ({"store part"} if i.keep < episode.p.n_w - 1 else set())
+            continue
+        length = "many" if i.words else "one"
+        hit |= {f"{n} {Source(getattr(i, n)).name}" for n in ("abc" if i.op == Op.FMA else "ac")}
+        hit |= {f"post {i.post}", f"reduce {Reduce(i.reduce).name} {length}", f"write {i.write}"}
+        hit |= {f"swap {min(i.swap, 3)}"} if i.op == Op.FMA and i.b != Source.SCALAR else set()
+        hit |= {"code"} if i.code and i.post >= Post.EXP else set()
+        hit |= {"reduce part"} if i.reduce and i.keep < episode.p.n_w - 1 else set()
+        hit |= {"span"} if i.a == Source.BANK and i.words >> i.span_a else set()
+        if before is not None and before.post >= Post.EXP > i.post:
+            hit.add("after a function")
+        before = i
+    for word in episode.want:
+        for row in word:
+            if row.format == Format.WIDE:
+                top = row.data >> 23 & 255
+                hit |= {"stored NaN"} if (row.data == 0x7FC00000).any() else set()
+                hit |= {"stored infinity"} if ((top == 255) & (row.data & 0x7FFFFF == 0)).any() else set()
+                hit |= {"stored zero"} if (row.data & 0x7FFFFFFF == 0).any() else set()
+    if episode.stalls == FULL_RATE:
+        hit |= {f"wait {reason}" for reason in episode.check_cycles(got)}
+    else:
+        hit |= {"starved"} if got["perf"]["starved"] else set()
+    return hit
+
+
+BINS = {
+    *(f"op {o.name}" for o in Op),
+    *(f"format {k}" for k in range(4)),
+    *(f"{n} {s.name}" for n in "abc" for s in Source),
+    *(f"post {k}" for k in range(8)),
+    *(f"reduce {r.name} {length}" for r in Reduce for length in ("one", "many")),
+    *(f"write {k}" for k in range(8)),
+    *(f"swap {k}" for k in range(4)),
+    *(f"wait {reason}" for reason in ("order", "bank", "scalar", "store")),
+    *("code", "store part", "reduce part", "span", "after a function", "starved"),
+    *("stored NaN", "stored infinity", "stored zero"),
+}
+
+
+def test_functional_coverage(record_property):
+    """Random programs reach every stated bin; without this a comparison could pass on dull data."""
+    hit = frozenset().union(*(bins(e, got) for size in ("tiny", "rows") for e, got in random_results(size)))
+    record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
+    assert hit == BINS, (BINS - hit, hit - BINS)
+
+
+def test_rounding_up_to_a_power_of_two():
+    """2 - 2^-30: the fraction's ones all carry into the exponent."""
+    least = np.full((1, TINY.n_w), np.float32(2.0**-30).view(np.uint32))
+    add = Instruction(a=Source.STREAM, wide=1, negate_a=1, imm_c=0x4000, write=Bank.C)
+    row = [Step(add, least), Step(Instruction(op=Op.STORE, format=Format.WIDE))]
+    episode = Episode(TINY, [row] * TINY.n_h, FULL_RATE)
+    assert (episode.want[0][0].data == np.float32(2).view(np.uint32)).all()
+    (got,) = run(emitted(TINY), TINY, [episode])
+    episode.check(got)
+
+
+def test_every_result_is_stored():
+    """Arithmetic on many numbers, each result stored before others hide it: lanes, sums and maxima, functions."""
+    p, rng, steps = TINY, np.random.default_rng(41), []
+    words = p.depth
+
+    def put(words: int = words, **fields: int) -> None:
+        steps.append(Step(Instruction(words=words - 1, keep=p.n_w - 1, **fields)))
+
+    def fill(bank: Bank, wide: int) -> None:
+        spread = int(rng.choice([0, 3, 12, 40]))
+        bits = np.ldexp(rng.standard_normal((words, p.n_w)), rng.integers(-spread, spread + 1, (words, p.n_w)))
+        bits = bits.astype(np.float32).view(np.uint32)
+        if rng.random() < 0.5:
+            bits = np.where(rng.random(bits.shape) < 0.05, numbers(rng, bits.shape, True), bits)
+        elif rng.random() < 0.5:  # one infinity, which a sum must keep
+            bits[int(rng.integers(2)), int(rng.integers(p.n_w))] = rng.choice([0x7F800000, 0xFF800000])
+        load = Instruction(a=Source.STREAM, wide=wide, write=bank, words=words - 1)
+        steps.append(Step(load, bits if wide else bits >> 16))
+
+    for _ in range(40):
+        fill(Bank.A | Bank.C, 1)
+        fill(Bank.B, 0)
+        for op in (Op.FMA, Op.MAX, Op.MIN):
+            signs = {name: int(rng.integers(2)) for name in ("negate_a", "negate_c")}
+            put(op=op, a=Source.BANK, b=Source.BANK, c=Source.BANK, swap=int(rng.integers(4)), write=Bank.C, **signs)
+            put(op=Op.STORE, format=Format.WIDE)
+            fill(Bank.C, 1)
+        for post in (Post.ROUND, *list(Post)[2:]):
+            code = int(rng.integers(2))
+            put(a=Source.BANK, post=post, code=code, write=Bank.B | Bank.C)
+            put(op=Op.STORE, format=Format.HALF)
+            put(op=Op.STORE, format=Format.SIGN)
+        for reduce in (Reduce.MAX, Reduce.SUM, Reduce.LAST):
+            length, scalar = int(rng.integers(1, words + 1)), int(rng.integers(SCALARS))
+            row = Instruction(a=Source.BANK, words=length - 1, keep=int(rng.integers(p.n_w)), reduce=reduce)
+            steps.append(Step(replace(row, scalar_d=scalar)))
+        for scalar in range(SCALARS):
+            put(1, a=Source.SCALAR, scalar_a=scalar, write=Bank.C)
+            put(1, op=Op.STORE, format=Format.WIDE)
+    episode = Episode(p, [steps] * p.n_h, FULL_RATE)
+    [got] = run(emitted(p), p, [episode])
+    episode.check(got)
+
+
+@cache
+def trace() -> Trace:
+    return Trace.load(ROOT / "tb" / "fixtures" / "world.safetensors")
+
+
+def score_row(length: int, head: int = 0) -> np.ndarray:
+    """Scores of the last recorded query against the first keys, FP32: what the DPE gives."""
+    t = trace()
+    q = t.queries(1, *t.spans(queries=True)[-1])[:, head]
+    return matmul(q, t.k[1, :length, head // 3])[0]
+
+
+def real_programs(p: VpeParams, length: int) -> dict[str, list[Step]]:
+    """Every sequence on rows of a real decoder, of `length` numbers where they can be."""
+    fmt, t = p.format, trace()
+    s = score_row(length)
+    keys = t.k[0, :, 0]
+    angle = 7 * 1e5 ** -(np.arange(p.n_w) / p.n_w)  # a head of two words
+    head = [np.resize(key, 2 * p.n_w) for key in keys[:2]]
+    half = p.depth // 2
+    members = [programs.cluster_add(key[: p.n_w], i == 0, fmt) for i, key in enumerate(keys[:5])]
+    return {
+        "softmax": programs.softmax(s, 0.125, fmt),
+        "score codes": programs.score_codes(s, 0.125, fmt),
+        "hash bits": programs.hash_bits(s, fmt),
+        "norm": programs.rms_norm(np.resize(keys[0], length), np.resize(keys[1], length), 1e-5, fmt, 0, half),
+        "rotary halves": programs.rotary_tables(np.cos(angle), np.sin(angle), "halves", fmt)
+        + programs.rotary(np.stack(head), 4 * p.n_w // 2, "halves", fmt, to=8),
+        "rotary neighbours": programs.rotary_tables(np.cos(angle), np.sin(angle), "neighbours", fmt)
+        + programs.rotary(np.stack(head), 4 * p.n_w // 2, "neighbours", fmt, to=8),
+        "gate": programs.silu_gate(s, s[::-1].copy(), fmt),
+        "residual": programs.residual(s, s[::-1].copy(), fmt),
+        "cluster mean": [step for key in members for step in key] + programs.cluster_mean(p.n_w, 5, fmt, 0, 2),
+        "many rows": programs.interleave(
+            [programs.softmax(score_row(20, h), 0.125, fmt, h % 3 * 5, h % 3 * 4) for h in range(5)],
+            *programs.SOFTMAX_TURNS,
+        ),
+    }
+
+
+@pytest.mark.parametrize("stalls", [STALLS, FULL_RATE])
+def test_sequences_on_real_rows(stalls):
+    episodes = [Episode(TINY, [program], stalls) for program in real_programs(TINY, 30).values()]
+    for episode, got in zip(episodes, run(emitted(TINY), TINY, episodes), strict=True):
+        episode.check(got)
+        if stalls == FULL_RATE:
+            episode.check_cycles(got)
+
+
+@pytest.mark.nightly
+def test_sequences_at_full_size():
+    """64 lanes; rows of the decoder's whole context, and one of each stall."""
+    p = preset("core").core.vpe
+    real = real_programs(p, 296)
+    episodes = [Episode(p, [program], FULL_RATE) for program in real.values()]
+    episodes += [Episode(p, [real["many rows"]], STALLS), Episode(p, random_rows(p, 5, 40), STALLS)]
+    for episode, got in zip(episodes, run(emitted(p), p, episodes), strict=True):
+        episode.check(got)
+        if episode.stalls == FULL_RATE:
+            episode.check_cycles(got)
+
+
+@pytest.mark.slow
+def test_share_of_resv_at_full_size():
+    """Hash bits and cluster means equal those of the policy; every stored word equals golden, score codes too."""
+    p, f, t = preset("core").core.vpe, ReSVParams(), trace()
+    asked = t.spans(queries=True)[-1:]
+    parts = list(shares(t, 1, asked, f, p.format))
+    assert {part.name for part in parts} == {"hash bits", "score codes", "cluster means"}
+    episodes = [Episode(p, [part.program], FULL_RATE) for part in parts]
+    for part, episode, got in zip(parts, episodes, run(emitted(p), p, episodes), strict=True):
+        episode.check(got)
+        episode.check_cycles(got)
+        rows = programs.rows(word for (word,) in episode.want)
+        if part.want is not None:
+            np.testing.assert_array_equal(rows, part.want)
+
+
+@pytest.mark.parametrize("bank", [Bank.B, Bank.C])
+def test_stores_leave_while_a_later_instruction_waits_for_the_stream(bank):
+    p = VpeParams(n_w=1, depth=4)
+    unit = Vpe(p)
+    two = {"words": 1, "a": Source.STREAM, "wide": 1}
+    form = Format.HALF if bank == Bank.B else Format.WIDE
+    reads = {"b": Source.BANK} if bank == Bank.B else {"c": Source.BANK}
+    program = [
+        Instruction(**two, write=bank),
+        Instruction(op=Op.STORE, words=1, format=form),
+        Instruction(**two, **reads, write=Bank.A),
+    ]
+    simulator = Simulator(unit)
+    simulator.add_clock(1e-9)
+    stored = []
+
+    async def feed(ctx):
+        for i in program:
+            await send(ctx, unit.c, {k: fit(p, k, v) for k, v in asdict(i).items()})
+
+    async def words(ctx):
+        for value in (3.0, 4.0):  # none for the last instruction
+            await send(ctx, unit.i, [int(np.float32(value).view(np.uint32))])
+
+    async def send(ctx, port, payload):
+        ctx.set(port.payload, payload)
+        ctx.set(port.valid, 1)
+        await ctx.tick().until(port.ready)
+        ctx.set(port.valid, 0)
+
+    async def take(ctx):
+        await ctx.tick().repeat(40)  # by then the last instruction waits
+        ctx.set(unit.o.ready, 1)
+        for _ in range(20):
+            *_, valid, data = await ctx.tick().sample(unit.o.valid, unit.o.payload.data)
+            stored.extend([data[0]] if valid else [])
+
+    simulator.add_testbench(feed, background=True)
+    simulator.add_testbench(words, background=True)
+    simulator.add_testbench(take)
+    simulator.run()
+    bits = [int(np.float32(x).view(np.uint32)) for x in (3.0, 4.0)]
+    assert stored == ([b >> 16 for b in bits] if bank == Bank.B else bits)
+
+
+MUTANTS = [
+    ("assign early = ", "0 & "),  # results come out of order
+    ("assign way_a = ", "0 & "),  # a word is read before it is written
+    ("assign way_b = ", "0 & "),
+    ("assign way_c = ", "0 & "),
+    ("assign s_b = ", "0 & "),  # a word is stored before it is written
+    ("assign sets = ", "0 & "),  # scalars are taken before they come
+    ("assign unread = ", "0 & "),  # words are overwritten before they are stored
+    ("assign out_free = ", "1 | "),
+    ("assign taken = ", "0 & "),  # a STORE reads a bank that is being read
+    ("assign second = ", "0 & "),
+    ("assign nan = flags", "0 & "),  # in a sum
+    ("assign highest = ", "0 & "),
+]
+
+
+def with_mutants(p: VpeParams) -> Emitted:
+    """The unit with an input `mutant`: 0 for none, k for the k-th edit. One simulator for all."""
+    text = emitted(p).verilog
+    for k, (assign, change) in enumerate(MUTANTS, 1):
+        assert text.count(assign) >= 1, f"mutant does not apply: {assign!r}"
+        name, value = assign.partition(" = ")[0] + " = ", assign.partition(" = ")[2]
+        gate = f"{{64{{bench_vpe.unit.mutant == {k}}}}}"
+        chosen = f"~{gate} & " if change == "0 & " else f"{gate} | "
+        text = re.sub(re.escape(assign) + "(.*?);", lambda x: f"{name}{chosen}({value}{x[1]});", text, count=1)  # noqa: B023
+    head, module, rest = text.rpartition("\nmodule vpe(")
+    text = head + module + "mutant, " + rest.replace(");", ");\n  input [7:0] mutant;", 1)
+    port = {"name": "mutant", "dir": "in", "width": 8}
+    return Emitted(text, "vpe", emitted(p).manifest | {"ports": [*emitted(p).manifest["ports"], port]})
+
+
+def test_mutants_are_killed():
+    p = replace(TINY, n_w=2, depth=8)
+    episodes = [Episode(p, random_rows(p, 3, 300), STALLS), Episode(p, random_rows(p, 4, 300), FULL_RATE)]
+    c = {"params": asdict(p), "episodes": []}
+    for k in range(len(MUTANTS) + 1):
+        c["episodes"] += [e.beats() | {"mutant": k} for e in episodes]
+    got = Run(with_mutants(p), "tb.benches.bench_vpe", "programs", c)()["episodes"]
+    survivors = []
+    for k in range(len(MUTANTS) + 1):
+        try:
+            for episode, result in zip(episodes, got[2 * k : 2 * k + 2], strict=True):
+                assert "failed" not in result
+                episode.check(result)
+            survivors.append(k)
+        except AssertionError:
+            pass
+    assert survivors == [0]
+
+
+def test_units_are_the_same_leaf_once_and_alone():
+    """Yosys proves the netlist with one shared lane equal to the one in which every lane is its own."""
+    p = VpeParams(n_w=2, depth=1)
+    shared, native = to_verilog(Vpe(p), "vpe", Leaves("vpe")), to_verilog(Vpe(p), "vpe")
+    assert shared.count("module vpe_lane(") == 1
+    assert native.count("module vpe__unit0__lane") > 1
+    prove_equal(shared, native, "vpe")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_h": 0}, "n_h=0: must be at least 1"),
+        ({"n_w": 0}, "n_w=0: must be a power of two"),
+        ({"n_w": 24}, "n_w=24: must be a power of two"),
+        ({"depth": 48}, "depth=48: must be a power of two"),
+        ({"depth": 8192}, "depth=8192: must be a power of two, at most 4,096"),
+        ({"n_w": 4096, "depth": 2048}, r"n_w \* depth=8388608: must be at most 2\^22"),
+        ({"depth": 1.5}, "depth=1.5: must be an integer"),
+    ],
+)
+def test_parameters_that_cannot_work_are_refused(change, message):
+    with pytest.raises(ParamError, match=message):
+        replace(TINY, **change)

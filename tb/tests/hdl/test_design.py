@@ -1,0 +1,160 @@
+"""A design: one file that every command takes, and the folder that a unit was generated into."""
+
+import hashlib
+import json
+import re
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from golden.function_params import ParamError
+from hdl.design import load, text
+from hdl.params import PRESETS, flat, override, preset
+from scripts import console
+from scripts.main import app
+
+CHANGES = ["clusters=64", "wtu.n_w=8", "vpe.score=e3m4"]
+
+
+def vrex(*args: object):
+    return CliRunner().invoke(app, [str(a) for a in args])
+
+
+@pytest.mark.parametrize("base", PRESETS)
+def test_a_saved_design_is_the_preset(base, tmp_path):
+    file = tmp_path / "my.toml"
+    assert vrex("presets", "--save", file, "--preset", base).exit_code == 0
+    assert load(str(file)) == PRESETS[base]
+    assert vrex("presets", "--save", file, "--preset", base, *(x for c in CHANGES for x in ("-p", c))).exit_code == 0
+    changed = override(PRESETS[base], CHANGES)
+    assert load(str(file)) == changed
+    assert file.read_text() == text(changed, base)
+    for name in flat(changed):
+        assert re.search(rf"^{name.rpartition('.')[2]} = .* # \w", file.read_text(), re.M), f"{name} without a meaning"
+    assert f"; {base} has {flat(PRESETS[base])['wtu.n_w']}\n" in file.read_text() or base in ("tiny",)
+
+
+def test_a_file_states_what_differs_and_p_wins(tmp_path):
+    file = tmp_path / "my.toml"
+    file.write_text(
+        'preset = "tiny"\nclusters = 64\ncores = 2\n[wtu]\nn_w = 8\nwalk_ahead = true\n[vpe]\nscore = "e3m4"\n'
+    )
+    same = ["clusters=64", "cores=2", "wtu.n_w=8", "walk_ahead=true", "vpe.score=e3m4"]
+    assert load(str(file)) == override(preset("tiny"), same)
+    made = {}
+    for name, words in {
+        "file": ("--design", file),
+        "-p": ("--preset", "tiny", "-p", "clusters=64"),
+        "both": (f"--design={file}", "-p", "n_ctx=1"),
+    }.items():
+        run = vrex("generate", "hcu", *words, "-o", tmp_path / name, "--json")
+        assert run.exit_code == 0, run.stderr
+        made[name] = json.loads((tmp_path / name / "manifest.json").read_text())
+    assert made["file"]["sha256"] == made["-p"]["sha256"]
+    assert made["both"]["params"] == made["file"]["params"] | {"n_ctx": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "cannot be read (No such file or directory); `vrex presets --save` writes a design file"),
+        ("n_w = ", "not TOML"),
+        (b"\xff", "not TOML"),
+        ("preset = 'big'", "preset='big': must be one of tiny, small"),
+        ("preset = ['tiny']", "preset=['tiny']: must be one of tiny, small"),
+        ("n_v = 3", "parameter='n_v': unknown; valid names: n_"),
+        ("[hcu]\nn_v = 3", "parameter='hcu.n_v': unknown; valid names: hcu.n_"),
+        ("[hcv]\nn_w = 3", "parameter='hcv.n_w': unknown"),
+        ("[hcu]\nn_w = 3", "hcu.n_w=3: must divide n_hp = 32"),
+        ("[hcu]\nn_w = 8.0", "hcu.n_w=8.0: must be an integer, true, false or a word in quotes"),
+        ("[hcu]\nn_w = [8]", "hcu.n_w=[8]: must be an integer"),
+        ("[hcu]\nn_w = true", "n_w=True: must be of type int"),
+        ("[hcu]\nprotect = 'x'", "protect='x': must be one of"),
+        ("[hcu]\nprotect = ''", "-p='hcu.protect=': must look like name=value"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(content, why, tmp_path):
+    file = tmp_path / "my.toml"
+    if content is not None:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ParamError, match=re.escape(why)):
+        load(str(file))
+    run = vrex("generate", "hcu", "--design", file, "-o", tmp_path / "out")
+    assert (run.exit_code, run.stderr.count("\n")) == (2, 1)
+    assert run.stderr.startswith(f"error: {file}: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_design_comes_alone_and_a_design_file_is_toml(tmp_path):
+    for words, why in (
+        (("generate", "hcu", "--design", "a.toml", "--preset", "tiny"), "--design --preset: give one of them"),
+        (("presets", "--save", tmp_path / "a.txt"), "must end in .toml"),
+        (("presets", "-p", "n_w=8"), "-p=['n_w=8']: changes a design file: give --save"),
+        (("presets", "--save", tmp_path / "a.toml", "--preset", "big"), "preset='big'"),
+    ):
+        run = vrex(*words)
+        assert (run.exit_code, run.stderr.count("\n")) == (2, 1)
+        assert why in run.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_command_of_one_design_takes_a_file():
+    commands = get_command(app).commands
+    takes = {n for n, c in commands.items() for p in c.params if "--design" in p.opts}
+    assert takes == {n for n, c in commands.items() for p in c.params if "--preset" in p.opts} - {"bench", "presets"}
+    assert takes >= {"generate", "verify", "synth", "power", "sweep", "ip", "run"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A generated HCU that is not of the default preset."""
+    run = vrex("generate", "hcu", "--preset", "tiny", "-o", tmp_path / "hcu")
+    assert run.exit_code == 0, run.stderr
+    return tmp_path / "hcu"
+
+
+def test_verify_and_synth_take_a_generated_folder(folder):
+    run = vrex("verify", folder, "--queries", "1", "--json")
+    assert run.exit_code == 0, run.stderr
+    assert not run.stderr
+    assert all(t["clusters"] <= 32 for t in json.loads(run.stdout)["tables"])
+    areas = []
+    for words in ((folder,), ("hcu", "--preset", "tiny")):
+        run = vrex("synth", *words, "--json")
+        assert run.exit_code == 0, run.stderr
+        areas.append(json.loads(run.stdout)["units"]["hcu"]["total_ge"])
+    assert areas[0] == areas[1] > 0
+
+
+def test_verilog_that_was_edited_or_of_another_version_is_told_of_and_verified(folder, capsys):
+    verilog, manifest = folder / "hcu.v", folder / "manifest.json"
+    sound, fault = "assign bound = first ? limit : ", "assign bound = first ? limit + 1'h1 : "
+    assert sound in verilog.read_text()
+    verilog.write_text(verilog.read_text().replace(sound, fault))
+    run = vrex("verify", folder, "--queries", "1")
+    assert run.exit_code == 1, "the fault in the folder must be seen"
+    assert f"note: {folder}/hcu.v: edited since it was generated" in run.stderr
+    assert "expected" in run.stderr
+    told = {"sha256": hashlib.sha256(verilog.read_bytes()).hexdigest()}
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | told))
+    console.chosen(str(folder), "core", None)
+    assert "hcu.v: of another version, this one makes it otherwise" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words", "why"),
+    [
+        (lambda f: (f / "manifest.json").unlink(), (), "manifest.json: cannot be read"),
+        (lambda f: (f / "hcu.v").unlink(), (), "hcu.v: cannot be read"),
+        (lambda f: (f / "manifest.json").write_text("{}"), (), "manifest.json: not of a unit"),
+        (lambda f: (f / "manifest.json").write_text("x"), (), "manifest.json: not of a unit"),
+        (lambda f: None, ("-p", "hcu.n_w=4"), "-p='hcu.n_w=4': must leave hcu as"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_one_line(spoil, words, why, folder):
+    spoil(folder)
+    for command in ("verify", "synth", "power"):
+        run = vrex(command, folder, *words)
+        assert run.exit_code == 2
+        assert re.fullmatch(rf"error: .*{re.escape(why)}.*\n", run.stderr), run.stderr

@@ -1,0 +1,232 @@
+"""Protected memories: codes equal to golden, no cycle more; single errors corrected, double ones told, none silent."""
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache
+
+import pytest
+from amaranth import Cat, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.sim import Simulator
+
+from golden.arithmetic.secded import Verdict, check_bits, columns, decode, encode
+from golden.function_params import ParamError
+from golden.program.isa import Retrieve, Status
+from hdl.arith.secded_logic import checks_of, decoded
+from hdl.emit import Emitted, emit
+from hdl.params import HcuParams, override, preset, reset_cycles
+from tb.library.runner import BenchError, Run
+from tb.library.transfer_traffic import params
+from tb.library.upsets import Log, double, logs, read_log, singles, with_upsets
+from tb.library.vpe_traffic import Episode
+from tb.tests.hdl.bus.test_dre_ip import CHANGES, Software, frames
+from tb.tests.hdl.execution import test_core as core
+from tb.tests.hdl.execution.test_dpe import traffic
+from tb.tests.hdl.execution.test_vpe import random_rows
+from tb.tests.hdl.retrieval.test_dre import play
+
+WIDTHS = (1, 3, 8, 11, 26, 32)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_secded_corrects_every_single_and_detects_every_double_error(width):
+    """Of golden, whatever its matrix."""
+    bits, rng = width + check_bits(width, "secded"), random.Random(width)
+    for data in {0, (1 << width) - 1, *(rng.getrandbits(width) for _ in range(20))}:
+        word = encode(data, width, "secded")
+        assert decode(word, width, "secded") == (data, Verdict.GOOD)
+        assert all(decode(word ^ 1 << i, width, "secded") == (data, Verdict.CORRECTED) for i in range(bits))
+        pairs = itertools.combinations(range(bits), 2)
+        assert all(decode(word ^ 1 << i ^ 1 << j, width, "secded")[1] == Verdict.DETECTED for i, j in pairs)
+        word = encode(data, width, "parity")
+        assert all(decode(word ^ 1 << i, width, "parity")[1] == Verdict.DETECTED for i in range(width + 1))
+
+
+def test_check_bits_are_the_fewest_and_zero_needs_none():
+    assert [check_bits(n, "secded") for n in (4, 8, 16, 26, 57, 64, 120)] == [4, 5, 6, 6, 7, 8, 8]
+    assert all(
+        len(set(columns(n))) == n and all(c.bit_count() % 2 and c.bit_count() > 2 for c in columns(n)) for n in WIDTHS
+    )
+    assert encode(0, 9, "secded") == encode(0, 9, "parity") == 0  # what memories are cleared to
+
+
+class Codec(wiring.Component):
+    """Data to its code word, errors turned over, and back."""
+
+    def __init__(self, width: int, protection: str):
+        self.width, self.protection = width, protection
+        bits = width + check_bits(width, protection)
+        super().__init__({"data": In(width), "error": In(bits), "word": Out(bits), "good": Out(width), "flags": Out(2)})
+
+    def elaborate(self, platform):
+        m = Module()
+        wrong = Signal(len(self.word))
+        m.d.comb += [
+            self.word.eq(Cat(self.data, checks_of(m, self.data, self.protection, "checks"))),
+            wrong.eq(self.word ^ self.error),
+        ]
+        good, corrected, detected = decoded(m, wrong, self.width, self.protection, "word")
+        m.d.comb += [self.good.eq(good), self.flags.eq(Cat(corrected, detected))]
+        return m
+
+
+@pytest.mark.parametrize("protection", ["parity", "secded"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_codes_equal_golden(width, protection):
+    """Every single and double error, and more than that at random."""
+    unit, rng = Codec(width, protection), random.Random(width)
+    bits = len(unit.word)
+    flips = [0, *(1 << i for i in range(bits)), *(1 << i | 1 << j for i, j in itertools.combinations(range(bits), 2))]
+    flips += [rng.getrandbits(bits) for _ in range(50)]
+
+    async def bench(ctx):
+        for flip in flips:
+            data = rng.getrandbits(width)
+            ctx.set(unit.data, data)
+            ctx.set(unit.error, flip)
+            want = encode(data, width, protection)
+            assert ctx.get(unit.word) == want
+            value, verdict = decode(want ^ flip, width, protection)
+            assert ctx.get(unit.good) == value
+            assert ctx.get(unit.flags) == {Verdict.GOOD: 0, Verdict.CORRECTED: 1, Verdict.DETECTED: 2}[verdict]
+
+    simulator = Simulator(unit)
+    simulator.add_testbench(bench)
+    simulator.run()
+
+
+def dre(unit: Emitted, p) -> bool:
+    s = play(p.dre, 2, 16)
+    return not s.differences(
+        Run(unit, "tb.benches.bench_dre", "phases", s.config() | {"limit": 20_000}, 2, waves=False)()
+    )
+
+
+def dpe(unit: Emitted, p) -> bool:
+    t = traffic(p.dpe, 3, 12)
+    return t.wants == t.run(unit, 3, waves=False)["beats"]
+
+
+def vpe(unit: Emitted, p) -> bool:
+    episode = Episode(p.vpe, random_rows(p.vpe, 4, 40), [(0.0, 0.0, 0.0)])
+    got = Run(
+        unit, "tb.benches.bench_vpe", "programs", {"params": asdict(p.vpe), "episodes": [episode.beats()]}, waves=False
+    )()
+    episode.check(got["episodes"][0])
+    return True
+
+
+PLAYS: dict[str, Callable[..., bool]] = {"dre": dre, "dpe": dpe, "vpe": vpe}
+
+
+@cache
+def upsettable(unit: str, protection: str):
+    p = override(preset("tiny"), [f"protect={protection}"]).core
+    return *with_upsets(emit(unit, getattr(p, unit))), p
+
+
+def played(unit: str, e: Emitted, p) -> tuple[bool, Log]:
+    """Whether all that came out is golden's, and the log of the run."""
+    for path in logs(e):
+        path.unlink()
+    try:
+        same = PLAYS[unit](e, p)
+    except (BenchError, AssertionError):
+        same = False
+    (path,) = logs(e)
+    return same, read_log(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", [*(u for u in PLAYS if u != "vpe"), pytest.param("vpe", marks=pytest.mark.nightly)])
+def test_single_errors_are_corrected(unit, record_property):
+    e, _, p = upsettable(unit, "secded")
+    same, log = played(unit, singles(e), p)
+    record_property("upsets", sum(log.upset.values()))
+    assert same
+    assert sum(log.upset.values()) > 100
+    assert log.corrected
+    assert not log.detected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", ["dpe", *(pytest.param(u, marks=pytest.mark.nightly) for u in ("dre", "vpe"))])
+def test_double_errors_are_told(unit, record_property):
+    """In every memory: the unit tells within four cycles of the read, through four registers at most."""
+    e, names, p = upsettable(unit, "secded")
+    upsets = 0
+    for memory, name in enumerate(names):
+        _, log = played(unit, double(e, memory, memory % 4), p)
+        if log.upset:  # it is read so often
+            upsets += sum(log.upset.values())
+            assert all(any(0 < at - cycle <= 4 for at in log.detected) for cycle in log.upset), (name, log)
+    record_property("upsets", upsets)
+    assert upsets >= len(names) - 2
+
+
+@pytest.mark.slow
+def test_software_is_told():
+    """Frames through the DRE IP: single errors are counted, a double one ends in MEMORY, and a reset mends it."""
+    p = [*CHANGES, "protect=secded"]
+    e, names = with_upsets(emit("dre_ip", params(p)))
+    s = frames(1, 6)
+    got = s.play(singles(e), waves=False, changes=p)
+    s.check(got)
+    assert got["perf"]["protection.corrected"] > 0
+    assert got["perf"]["protection.detected"] == 0
+    broken, whole = Software(2), frames(4, 2)
+    broken.frame(0, 11, 0)
+    for step in broken.steps:
+        step["polls"] = step["broken"] = 1  # no interrupt after the first fault
+    broken.steps.append({"command": {"action": int(Retrieve.COUNT)}, "reset": 50})
+    broken.steps.append({"writes": [[0, whole.before.hex()]]})
+    broken.steps += whole.steps
+    table = next(i for i, name in enumerate(names) if name.endswith("hcu__table"))
+    got = broken.play(double(e, table, 5), waves=False, changes=p)
+    codes = [code for code, *_ in got["commands"]]
+    first = codes.index(Status.MEMORY)
+    assert set(codes[first : len(broken.wants) + 1]) == {Status.MEMORY}
+    assert codes[len(broken.wants) + 1 :] == [Status.DONE] * len(whole.wants)
+    assert got["memory"] == bytes(whole.memory)
+
+
+@pytest.mark.nightly
+def test_programs_of_a_core_are_told(record_property):
+    """Layers with retrieval: single errors leave every byte as golden's, a double one in any memory ends in MEMORY."""
+    e, names = with_upsets(emit("core", override(preset("tiny"), [*core.SIZES, "protect=secded"]).core))
+    h, script, _ = core.passes(1, 3)
+    ran, after = script.play(singles(e), core.ports(h), waves=False)
+    assert not script.differences(ran, after)
+    told, upsets = 0, 0
+    for memory, name in enumerate(names):
+        for path in logs(e):
+            path.unlink()
+        ran, _ = script.play(double(e, memory, memory % 4), core.ports(h), waves=False)
+        (path,) = logs(e)
+        if upset := read_log(path).upset:  # it is read so often
+            upsets += sum(upset.values())
+            told += 1
+            assert ran[-1].status == Status.MEMORY, name
+    record_property("upsets", upsets)
+    assert told >= len(names) - 1
+
+
+@pytest.mark.slow
+def test_the_bench_sees_errors_in_memories_without_check_bits():
+    p = preset("tiny").core
+    e, _ = with_upsets(emit("dpe", p.dpe))
+    assert not dpe(singles(e), p)
+
+
+def test_resets_last_until_memories_are_zero():
+    assert reset_cycles(preset("core").core) == 0
+    assert reset_cycles(override(preset("core"), ["hcu.protect=parity"]).core) == 1024
+    assert reset_cycles(override(preset("core"), ["protect=secded"]).core) == 4096  # blocks of the KVMU
+
+
+def test_protections_that_there_are_not():
+    with pytest.raises(ParamError, match="protect='ecc': must be one of none, parity, secded"):
+        HcuParams(protect="ecc")

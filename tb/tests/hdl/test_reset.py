@@ -1,0 +1,64 @@
+"""After a reset no output depends on power-up state, and no address leaves its memory: every unit and protection."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from golden.arithmetic.secded import PROTECTIONS
+from hdl.emit import ALL, Emitted, emit, params_of
+from hdl.params import override, preset
+from ip.shell import TOPS, shell
+from tb.library.powerup import unknown
+from tb.library.runner import BenchError
+from tb.tests.hdl.retrieval.test_hcu import run, stream
+
+INSIDE = ("core", "lxe", "system", "dre", "dpe", "vpe")  # stand in core_ip, or all that stands in them does
+
+
+def unit(name: str, *changes: str) -> Emitted:
+    return emit(name, params_of(name, override(preset("tiny"), list(changes))))
+
+
+@pytest.mark.parametrize(
+    ("name", "protect"),
+    [
+        pytest.param(name, p, marks=() if p == "secded" and name not in INSIDE else pytest.mark.nightly)
+        for name in ALL
+        for p in PROTECTIONS
+    ],
+)
+def test_outputs_are_known(name, protect, tmp_path):
+    assert unknown(unit(name, f"protect={protect}"), tmp_path) == set()
+
+
+def test_outputs_are_known_with_three_banks(tmp_path):
+    """The exact WTU's third bank is past what two bits of an address count to."""
+    assert unknown(unit("wtu", "walk_ahead=true", "protect=secded"), tmp_path) == set()
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.nightly) for name in TOPS])
+def test_outputs_of_a_package_are_known(name, tmp_path):
+    p = override(preset("tiny"), ["protect=secded"]).core
+    e = emit(name, p)
+    assert unknown(e, tmp_path, shell(e, p), TOPS[name], ".aclk(clk), .aresetn(~rst)") == set()
+
+
+def test_unknown_outputs_are_noticed(tmp_path):
+    """Memories whose count starts with anything are never clear, so that their errors stay unknown."""
+    e = unit("hcu", "protect=secded")
+    cleared, n = re.subn(r"clear_rst\((\w+)\)", "clear_rst(1'b0)", e.verilog)
+    assert n
+    with pytest.raises(AssertionError):  # also of the check of addresses
+        assert not unknown(replace(e, verilog=cleared), tmp_path)
+
+
+def test_addresses_that_leave_a_memory_are_noticed():
+    """By every bench: a memory that is a word too small."""
+    e, p = unit("hcu"), preset("tiny").core.dre.hcu
+    assert e.verilog.count(".DEPTH(32'd96)") == 2
+    small = replace(e, verilog=e.verilog.replace(".DEPTH(32'd96)", ".DEPTH(32'd95)"))
+    beats = stream(p, 1, 300, 3, 0.02)
+    run(e, p, beats, 3, 0.0, 0.0, waves=False)
+    with pytest.raises(BenchError, match="to word 95 of 95"):
+        run(small, p, beats, 3, 0.0, 0.0, waves=False)

@@ -1,0 +1,896 @@
+"""IP packages: shell, address maps, driver and example SoC, FuseSoC targets, each seen failing on what is broken."""
+
+import ctypes
+import fcntl
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from systemrdl.node import AddrmapNode, FieldNode, MemNode, RegNode
+from typer.testing import CliRunner
+
+import ip.package
+from golden.program.isa import Instruction, LoadTo, Opcode, Status, encode
+from hdl.bus.dre_ip import CODE_BITS, key_layout, scores_layout
+from hdl.bus.register_block import OKAY, address_map
+from hdl.emit import Emitted, component_of, emit, params_of, top_of
+from hdl.emit import ports as ports_of
+from hdl.params import CoreParams, flat, override, preset
+from ip.address_map import header, html
+from ip.ipxact import ipxact
+from ip.package import HERE, configuration, write
+from ip.shell import TOPS
+from scripts.main import app
+from sim.units.core_time import CoreTime
+from sim.units.sequencer_time import trace
+from tb.library.lxe_programs import Ran, Script
+from tb.library.runner import BUILD, Run, verilator_env
+from tb.library.transfer_traffic import params as dre_ip_params
+from tb.tests.hdl.bus.test_dre_ip import CHANGES as DRE_IP
+from tb.tests.hdl.execution.test_core import LAYERS, SHAPE, begin, host, ports
+from tb.tests.hdl.execution.test_core import params as core_params
+from tb.tests.sim.test_lxe_time import Recorded
+
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
+LATENCY = 6  # of the example's memory
+UNITS = tuple(TOPS)
+
+
+def params(unit: str) -> CoreParams:
+    return core_params() if unit == "core_ip" else params_of("dre_ip", preset("tiny"))
+
+
+def package(unit: str) -> str:
+    """The package's, which its unit's module has."""
+    return top_of(unit, configuration(params(unit)))
+
+
+def top_module(unit: str) -> str:
+    """That of the package."""
+    return top_of(TOPS[unit], configuration(params(unit)))
+
+
+def run(command: list, folder: Path, **env: str) -> subprocess.CompletedProcess:
+    env = verilator_env() | env
+    return subprocess.run(list(map(str, command)), cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def fusesoc(folder: Path, unit: str, target: str, *how: str, **env: str) -> subprocess.CompletedProcess:
+    command = [Path(sys.executable).with_name("fusesoc"), "--cores-root", ".", "run", "--target", target]
+    return run([*command, f"openvrex:ip:{package(unit)}", *how], folder, **env)
+
+
+def yosys(folder: Path, *commands: str) -> subprocess.CompletedProcess:
+    code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
+    return run([sys.executable, "-c", code, *commands], folder)
+
+
+def vrex(*args: object):
+    return CliRunner().invoke(app, ["ip", *map(str, args)])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def once():
+    """Units are emitted once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ip.package, "emit", cache(emit))
+        yield
+
+
+# Package.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_package_lints_and_reads_in_yosys(unit, tmp_path):
+    """Its shell names every interface; shell, stub and constraints have the same ports."""
+    files = write(unit, params(unit), tmp_path, 2.0)
+    assert all(f.exists() for f in files)
+    assert not list(tmp_path.glob(".part*"))
+    before = {f: f.read_bytes() for f in files}
+    assert sorted(write(unit, params(unit), tmp_path, 2.0)) == sorted(before)
+    assert all(f.read_bytes() == text for f, text in before.items())
+    name, top = package(unit), top_module(unit)
+    linted = fusesoc(tmp_path, unit, "lint")
+    assert linted.returncode == 0, linted.stderr
+    assert "%Warning" not in linted.stdout + linted.stderr
+    found = []
+    whole = f"select {top}", "write_json -selected top.json"
+    for sources, last in ((f"{top}.v {name}.v", whole), (f"{top}_stub.v", ["write_json top.json"])):
+        read = yosys(tmp_path, f"read_verilog {sources}", f"hierarchy -check -top {top}", *last)
+        assert read.returncode == 0, read.stdout[-2000:]
+        module = json.loads((tmp_path / "top.json").read_text())["modules"][top]
+        found.append({n: (p["direction"], len(p["bits"])) for n, p in module["ports"].items()})
+        attributes = {n: module["netnames"][n]["attributes"] for n in module["ports"]}
+        assert all("X_INTERFACE_INFO" in a for a in attributes.values())
+    assert found[0] == found[1]
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    wants = {p["name"]: (f"{p['dir']}put", p["width"]) for p in manifest["ports"] if p["name"] not in ("clk", "rst")}
+    assert found[0] == wants | {"aclk": ("input", 1), "aresetn": ("input", 1)}
+    check_interfaces(attributes, found[0])
+    check_ipxact(tmp_path, unit, found[0])
+    check_constraints((tmp_path / f"{top}.sdc").read_text(), found[0])
+
+
+AXI = {"AR": "ADDR LEN SIZE BURST VALID READY ID LOCK CACHE PROT", "R": "DATA RESP LAST VALID READY ID"}
+AXI |= {"AW": AXI["AR"], "W": "DATA STRB LAST VALID READY", "B": "RESP VALID READY ID"}
+LITE = {"AR": "ADDR VALID READY PROT", "R": "DATA RESP VALID READY", "W": "DATA STRB VALID READY"}
+LITE |= {"AW": LITE["AR"], "B": "RESP VALID READY"}
+STREAM = {"T": "DATA USER LAST VALID READY"}
+
+
+def check_interfaces(attributes: dict[str, dict], ports_: dict[str, tuple]) -> None:
+    """As the vendor's tools infer them: signals of each interface, all of them, and what clock and reset belong to."""
+    buses: dict[str, set[str]] = {}
+    for name, values in attributes.items():
+        kind, bus, signal = re.fullmatch(r"xilinx.com:(\S+):1.0 (\S+) (\S+)", values["X_INTERFACE_INFO"]).groups()
+        buses.setdefault(bus, {kind}).add(signal)
+        assert name.lower() in (f"{bus}_{signal}".lower(), bus)
+    of = {n: attributes[n].get("X_INTERFACE_PARAMETER", "") for n in attributes}
+    for bus, signals in buses.items():
+        if "axi" in bus:
+            lite = bus == "s_axi"
+            kind, channels = ("axis", STREAM) if "axis" in bus else ("aximm", LITE if lite else AXI)
+            assert signals == {f"interface:{kind}"} | {c + s for c in channels for s in channels[c].split()}, bus
+            text = next(text for text in of.values() if text.startswith(f"XIL_INTERFACENAME {bus}, "))
+            assert kind == "axis" or f"DATA_WIDTH {ports_[f'{bus}_wdata'][1]}" in text
+            assert kind == "axis" or ("AXI4LITE" in text) == lite
+    named = sorted(bus for bus in buses if "axi" in bus)
+    assert sorted(re.search(r"ASSOCIATED_BUSIF (\S+),", of["aclk"])[1].split(":")) == named
+    assert "ASSOCIATED_RESET aresetn" in of["aclk"]
+    assert "POLARITY ACTIVE_LOW" in of["aresetn"]
+    assert "SENSITIVITY LEVEL_HIGH" in of["irq"]
+
+
+IPXACT = "{http://www.accellera.org/XMLSchema/IPXACT/1685-2014}"
+# As the schema orders them; a tool refuses any other order.
+COMPONENT = ["vendor", "library", "name", "version", "busInterfaces", "addressSpaces", "memoryMaps"]
+COMPONENT += ["model", "fileSets"]
+BUS = {"aximm": AXI, "axis": STREAM, "clock": {"CLK": ""}, "reset": {"RST": ""}, "interrupt": {"INTERRUPT": ""}}
+
+
+def check_ipxact(folder: Path, unit: str, ports_: dict[str, tuple]) -> None:
+    """Ports are the Verilog's; each belongs to one interface, under its definition's names; what is named exists."""
+    root = ET.parse(folder / f"{package(unit)}.xml").getroot()
+
+    def elements(path: str, of: ET.Element = root) -> list[ET.Element]:
+        return of.findall("/".join(IPXACT + tag for tag in path.split("/")))
+
+    def texts(path: str, of: ET.Element = root) -> list[str]:
+        return [e.text for e in elements(path, of)]
+
+    assert [e.tag.removeprefix(IPXACT) for e in root] == COMPONENT
+    described = {}
+    for port in elements("model/ports/port"):
+        [name], [direction] = texts("name", port), texts("wire/direction", port)
+        bits = texts("wire/vectors/vector/left", port)
+        assert texts("wire/vectors/vector/right", port) == ["0"] * len(bits)
+        described[name] = (f"{direction}put", int(bits[0]) + 1 if bits else 1)
+    assert described == ports_
+    assert texts("model/instantiations/componentInstantiation/moduleName") == [top_module(unit)]
+    assert texts("name") == [package(unit)]
+    files = texts("fileSets/fileSet/file/name")
+    assert {f"{package(unit)}.v", f"{top_module(unit)}.v"} < set(files)
+    assert all((folder / name).is_file() for name in files)
+    mapped, roles = [], {}
+    for bus in elements("busInterfaces/busInterface"):
+        [name], kind = texts("name", bus), elements("busType", bus)[0].get("name")
+        [abstraction] = elements("abstractionTypes/abstractionType/abstractionRef", bus)
+        assert abstraction.get("name") == f"{kind}_rtl"
+        pairs = "abstractionTypes/abstractionType/portMaps/portMap"
+        logical = texts(f"{pairs}/logicalPort/name", bus)
+        channels = LITE if name == "s_axi" else BUS[kind]
+        assert sorted(logical) == sorted(c + s for c in channels for s in (channels[c].split() or [""]))
+        mapped += texts(f"{pairs}/physicalPort/name", bus)
+        [role] = (tag for tag in ("master", "slave") if elements(tag, bus))
+        [maps] = elements(role, bus)
+        refers = [value for e in maps for value in e.attrib.values()]
+        known = texts("addressSpaces/addressSpace/name") if role == "master" else texts("memoryMaps/memoryMap/name")
+        assert len(refers) == (kind == "aximm")
+        assert set(refers) <= set(known)
+        roles[name] = (kind, role)
+    assert sorted(mapped) == sorted(ports_)
+    own = {"m_axi": ("aximm", "master"), "irq": ("interrupt", "master")}
+    own |= {"s_axi": ("aximm", "slave"), "aclk": ("clock", "slave"), "aresetn": ("reset", "slave")}
+    streams = dict.fromkeys(("s_axis_k", "s_axis_s"), ("axis", "slave"))
+    assert roles == own | ({"h_axi": ("aximm", "master")} if unit == "core_ip" else streams)
+    [width] = texts("memoryMaps/memoryMap/addressBlock/width")
+    assert int(width) == ports_["s_axi_wdata"][1]
+    assert {e.text for e in root.iter(f"{IPXACT}size")} == {width}  # no register is wider than the bus
+    assert all(int(e.text) > 0 for e in root.iter(f"{IPXACT}bitWidth"))
+
+
+def check_constraints(sdc: str, ports_: dict[str, tuple]) -> None:
+    """Every port but the clock is timed, once and as what it is; nothing is left out."""
+    assert "expr {2 * $ns}" in sdc
+    for direction in ("input", "output"):
+        [names] = re.findall(rf"set_{direction}_delay .*\[get_ports {{(.*)}}]", sdc)
+        wants = [n if w == 1 else f"{n}[*]" for n, (d, w) in ports_.items() if d == direction and n != "aclk"]
+        assert sorted(names.split()) == sorted(wants)
+    assert "false_path" not in sdc
+
+
+SOC = """CAPI=2:
+name: user::soc:1.0
+filesets:
+  rtl: {{files: [soc.v], file_type: verilogSource, depend: [{depend}]}}
+  waivers: {{files: [waivers.vlt], file_type: vlt}}
+targets:
+  lint:
+    flow: lint
+    flow_options: {{tool: verilator, verilator_options: [-Wall]}}
+    filesets: [waivers, rtl]
+    toplevel: soc
+"""
+
+
+def instance(folder: Path, name: str, top: str) -> str:
+    """Verilog of a package's top module: inputs low, a wire for each output."""
+    wires, pins = "", ".aclk(aclk), .aresetn(aresetn)"
+    for port in json.loads((folder / "manifest.json").read_text())["ports"]:
+        own, width, value = port["name"], port["width"], f"{port['width']}'d0"
+        if port["dir"] == "out":
+            value = f"{name}_{own}"
+            wires += f"  wire [{width - 1}:0] {value};\n"
+        pins += f", .{own}({value})" if own not in ("clk", "rst") else ""
+    return f"{wires}  {top} {name} ({pins});\n"
+
+
+@pytest.mark.slow
+def test_two_configurations_live_in_one_design(tmp_path):
+    """FuseSoC finds each by its name, Verilator elaborates both; nothing of one is called as something of the other."""
+    both = {n: override(preset("tiny"), changes).core for n, changes in (("a", []), ("b", ["hcu.n_h=2"]))}
+    names = {n: configuration(p) for n, p in both.items()}
+    assert names["a"] == "tiny"
+    assert len({*names.values()}) == 2
+    text = "module soc (input wire aclk, input wire aresetn);\n"
+    modules = []
+    for n, p in both.items():
+        write("dre_ip", p, tmp_path / n)
+        text += instance(tmp_path / n, n, top_of(TOPS["dre_ip"], names[n]))
+        sources = [(tmp_path / n / f"{top_of(x, names[n])}.v").read_text() for x in ("dre_ip", TOPS["dre_ip"])]
+        modules.append({m for source in sources for m in re.findall(r"^module ([^\s(]+)", source, re.M)})
+    assert all(len(m) > 20 for m in modules)
+    assert not modules[0] & modules[1]
+    (tmp_path / "soc.v").write_text(text + "endmodule\n")
+    depend = ", ".join(f'"openvrex:ip:{top_of("dre_ip", x)}"' for x in names.values())
+    (tmp_path / "soc.core").write_text(SOC.format(depend=depend))
+    shutil.copy(tmp_path / "a" / "waivers.vlt", tmp_path)
+    fusesoc_ = [Path(sys.executable).with_name("fusesoc"), "--cores-root", ".", "run", "--target", "lint", "user::soc"]
+    linted = run(fusesoc_, tmp_path)
+    assert linted.returncode == 0, linted.stdout[-2000:] + linted.stderr[-2000:]
+    assert "Replacing" not in linted.stdout + linted.stderr
+    assert "%Warning" not in linted.stdout + linted.stderr
+
+
+def rows(text: str, title: str) -> list[list[str]]:
+    """Cells of the table below a title of a data sheet."""
+    part = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    lines = [line for line in part.splitlines() if line.startswith("| ")]
+    return [[cell.strip(" `") for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_data_sheet_has_the_numbers_of_the_package(unit, tmp_path):
+    p = params(unit)
+    write(unit, p, tmp_path)
+    text = (tmp_path / f"{package(unit)}.md").read_text()
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert text.startswith(f"# `{top_module(unit)}`\n")
+    assert {name: value for name, value, _ in rows(text, "Parameters")} == flat(p)
+    ports_ = {name: (direction, int(bits)) for name, direction, bits in rows(text, "Ports")}
+    wants = {x["name"]: (x["dir"], x["width"]) for x in manifest["ports"] if x["name"] not in ("clk", "rst")}
+    assert ports_ == wants | {"aclk": ("in", 1), "aresetn": ("in", 1)}
+    assert {name: formula for name, formula in rows(text, "Timing")} == manifest["timing"]
+    memories = rows(text, "Memories")
+    assert sum(int(row[-1]) for row in memories) == len(manifest["memories"])
+    bits = sum(int(words) * int(width) * int(n) for _, _, words, width, *_, n in memories)
+    assert f"{len(manifest['memories'])} memories, {bits:,} bits" in text
+    for link in re.findall(r"\]\((\S+?)\)", text):
+        assert (tmp_path / link).is_file(), link
+    if unit == "dre_ip":
+        own = {"s_axis_k_tuser": key_layout(p.dre.hcu), "s_axis_s_tuser": scores_layout(p.dre.wtu)}
+        fields_ = {(port, name): (int(low), int(width)) for port, name, low, width in rows(text, "Fields of payloads")}
+        for port, layout in own.items():
+            for name, field in layout:
+                assert fields_.pop((port, name)) == (field.offset, field.width)
+        assert fields_.pop(("s_axis_k_tdata", "hash")) == (0, p.dre.hcu.n_hp)
+        lanes = {f"[{i}].score": (CODE_BITS * i, p.dre.wtu.score.bits) for i in range(p.dre.wtu.n_w)}
+        assert {name: of for (port, name), of in fields_.items() if port == "s_axis_s_tdata"} == lanes
+
+
+def test_files_are_written_together_or_not_at_all(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError("no space")
+
+    monkeypatch.setattr(ip.package, "html", fail)
+    with pytest.raises(OSError, match="no space"):
+        write("dre_ip", params("dre_ip"), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("lxe",), "unit='lxe': must be one of core_ip, dre_ip"),
+        (("core_ip", "--preset", "tiny", "-p", "entry_bytes=36"), "entry_bytes=36: must be a multiple of a word"),
+        (("core_ip", "--preset", "tiny", "-p", "n_hq=1"), "valid names:"),
+        (("core_ip", "--preset", "tiny", "-p", "cores=2"), "parameter='cores': core has none of this name"),
+        (("core_ip", "--preset", "tiny", "--prefix", "2x"), "prefix='2x': must be letters"),
+        (("dre_ip", "--preset", "tiny", "--period", "0"), "period=0.0: must be more than 0 ns"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
+    got = vrex(*args, "-o", tmp_path / "out")
+    assert (got.exit_code, got.stderr.count("\n")) == (2, 1)
+    assert message in got.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("below", ["", "below"])
+def test_a_folder_that_is_a_file(tmp_path, below):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    got = vrex("dre_ip", "--preset", "tiny", "-o", file / below)
+    assert (got.exit_code, got.stderr.count("\n")) == (2, 1)
+    assert f"-o={file / below}: must be a folder, and {file} is a file" in got.stderr
+    assert file.read_text() == "mine"
+
+
+# Address maps.
+
+
+def fields(top: AddrmapNode) -> dict[str, dict[str, tuple]]:
+    """Every register's path: its address, and its fields' places and accesses."""
+    out = {}
+    for node in top.descendants(unroll=True):
+        if isinstance(node, RegNode):
+            of = {f.inst_name: (f.low, f.width, f.get_property("sw").name) for f in node.fields()}
+            out[node.get_rel_path(top)] = {"": (node.absolute_address, node.size)} | of
+        elif isinstance(node, MemNode):
+            of = {"": (node.absolute_address, node.size), "value": (0, node.get_property("memwidth"), "w")}
+            out[node.get_rel_path(top)] = of
+    return out
+
+
+def c_header(top: AddrmapNode, unit: str, folder: Path) -> dict[str, dict[str, tuple]]:
+    """The same of the C header, by a C compiler: without accesses, and of windows without fields."""
+    header(top, folder / f"{unit}.h")
+    lines = []
+    for path, of in fields(top).items():
+        lines.append(f'printf("{path}  %zu %zu\\n", offsetof({unit}_t, {path}), sizeof(((({unit}_t *)0)->{path})));')
+        macro = "__".join([unit, *re.sub(r"\[\d+]", "x", path).split(".")]).upper()
+        for name in filter(None, of if isinstance(top.find_by_path(path), RegNode) else ()):
+            field = f"{macro}__{name.upper()}"
+            lines.append(f'printf("{path} {name} %d %d\\n", {field}_bp, {field}_bw);')
+            lines.append(f"if ({field}_bm != ((1ull << {field}_bw) - 1) << {field}_bp) return 1;")
+    text = f'#include <stddef.h>\n#include <stdio.h>\n#include "{unit}.h"\nint main(void) {{\n' + "\n".join(lines)
+    (folder / "offsets.c").write_text(text + "\nreturn 0;\n}\n")
+    built = run(["gcc", *STRICT, "-o", "offsets", "offsets.c"], folder)
+    assert built.returncode == 0, built.stderr
+    ran = run([folder / "offsets"], folder)
+    assert ran.returncode == 0
+    out: dict[str, dict[str, tuple]] = {}
+    for path, name, a, b in (line.split(" ") for line in ran.stdout.splitlines()):
+        out.setdefault(path, {})[name] = (int(a), int(b))
+    return out
+
+
+def ip_xact(top: AddrmapNode, p: CoreParams, folder: Path) -> dict[str, dict[str, tuple]]:
+    """The same of IP-XACT."""
+    unit = top.inst_name
+    ports_ = Emitted("", unit, {"unit": unit, "ports": ports_of(component_of(unit, p))})
+    ipxact(top, ports_, p, folder / f"{unit}.xml", "1.2.3")
+    access = {"read-only": "r", "write-only": "w", "read-write": "rw"}
+    out = {}
+
+    def number(node, tag: str) -> int:
+        text = node.findtext(IPXACT + tag)
+        return int(text[2:], 16) if text.startswith("'h") else int(text)
+
+    def walk(node, path: str, base: int) -> None:
+        for child in node:
+            tag = child.tag.removeprefix(IPXACT)
+            if tag not in ("registerFile", "register"):
+                continue
+            name, at = child.findtext(f"{IPXACT}name"), base + number(child, "addressOffset")
+            dim = child.find(f"{IPXACT}dim")
+            if tag == "registerFile":
+                size = number(child, "range")
+                for i in range(int(dim.text) if dim is not None else 1):
+                    walk(child, f"{path}{name}[{i}]." if dim is not None else f"{path}{name}.", at + i * size)
+                continue
+            of = {"": (at, number(child, "size") // 8 * (int(dim.text) if dim is not None else 1))}
+            for field in child.iter(f"{IPXACT}field"):
+                at_bits = number(field, "bitOffset"), number(field, "bitWidth")
+                of[field.findtext(f"{IPXACT}name")] = (*at_bits, access[field.findtext(f"{IPXACT}access")])
+            out[path + name] = of
+
+    walk(ET.parse(folder / f"{unit}.xml").find(f".//{IPXACT}addressBlock"), "", 0)
+    return out
+
+
+def halved(registers: dict[str, dict[str, tuple]]) -> dict[str, dict[str, tuple]]:
+    """Registers as a bus of 32 bits has them: those of 64 in two words."""
+    out = {}
+    for path, of in registers.items():
+        (at, size), whole = of[""], {name: field for name, field in of.items() if name}
+        if size != 8:
+            out[path] = of
+            continue
+        [(name, (low, width, access))] = whole.items()
+        assert low == 0
+        out[f"{path}_low"] = {"": (at, 4), name: (0, min(32, width), access)}
+        if width > 32:
+            out[f"{path}_high"] = {"": (at + 4, 4), name: (0, width - 32, access)}
+    return out
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_address_maps_are_those_of_the_registers(unit, tmp_path, capfd):
+    p = override(preset("tiny"), ["wtu.n_h=2"]).core
+    top = address_map(unit, p)
+    wants = fields(top)
+    assert ip_xact(top, p, tmp_path) == halved(wants)
+    plain = {path: {n: x[:2] for n, x in of.items()} for path, of in wants.items()}
+    windows = {n.inst_name for n in top.children() if isinstance(n, MemNode)}
+    assert c_header(top, unit, tmp_path) == {p: {"": x[""]} if p in windows else x for p, x in plain.items()}
+    html(top, tmp_path / "html")
+    assert (tmp_path / "html" / "index.html").exists()
+    nodes = json.loads((tmp_path / "html" / "data" / "ral-data-0.json").read_text())
+    registers = [n for n in nodes if "fields" in n]
+    assert {n["name"] for n in registers} == {p.rpartition(".")[2] for p in wants} - windows
+    for unrolled in (n for n in top.descendants() if isinstance(n, RegNode)):
+        same = [n for n in registers if n["name"] == unrolled.inst_name]
+        at = {f.inst_name: (f.low, f.high) for f in unrolled.fields()}
+        assert any(
+            int(n["offset"], 16) == unrolled.raw_address_offset
+            and {f["name"]: (f["lsb"], f["msb"]) for f in n["fields"]} == at
+            for n in same
+        ), unrolled.get_path()
+    assert capfd.readouterr().err == ""  # what IP-XACT has no word for is not left out
+    assert all(isinstance(f, FieldNode) for r in top.descendants() if isinstance(r, RegNode) for f in r.fields())
+
+
+# What any SystemRDL compiler says of a file, seeing nothing of this project.
+PLAIN = """
+import json, sys
+from systemrdl import RDLCompiler
+from systemrdl.node import MemNode, RegNode
+compiler = RDLCompiler()
+compiler.compile_file(sys.argv[1])
+tops = [name for name, made in compiler.root.comp_defs.items() if type(made).__name__ == "Addrmap"]
+registers, windows = [], []
+for node in compiler.elaborate().top.descendants(unroll=True):
+    if isinstance(node, MemNode):
+        windows.append([node.absolute_address, node.size])
+    if isinstance(node, RegNode):
+        fields = [[f.inst_name, f.low, f.width, f.is_sw_readable, f.get_property("sw").name == "rw" and not
+                   f.get_property("onwrite"), f.get_property("reset")] for f in node.fields()]
+        registers.append([node.get_path(), node.absolute_address, node.size, fields])
+json.dump([tops, registers, windows], sys.stdout)
+"""
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_shipped_registers_are_those_of_the_hardware(unit, tmp_path, record_property):
+    """A compiler alone reads from `registers.rdl` which addresses answer, what is there after a reset, and how wide."""
+    p = {"core_ip": core_params(), "dre_ip": dre_ip_params(DRE_IP)}[unit]
+    write(unit, p, tmp_path, prefix="")
+    read = run([sys.executable, "-I", "-c", PLAIN, "registers.rdl"], tmp_path)
+    assert read.returncode == 0, read.stderr
+    tops, registers, windows = json.loads(read.stdout)
+    assert tops == [unit]
+    readable, reset, known, writable = set(), {}, {}, {}
+    for _, address, size, fields_ in registers:
+        words = range(address, address + size, 4)
+        readable |= {*words} if any(read for _, _, _, read, _, _ in fields_) else set()
+        for _, low, width, _, free, value in fields_:
+            for at in words:
+                mask = ((1 << width) - 1 << low) >> 8 * (at - address) & 0xFFFFFFFF
+                if value is not None:
+                    reset[at] = reset.get(at, 0) | (value << low) >> 8 * (at - address) & mask
+                    known[at] = known.get(at, 0) | mask
+                if free and mask:
+                    writable[at] = writable.get(at, 0) | mask
+    emitted = ip.package.emit(unit, p, "")
+    [bits] = (x["width"] for x in emitted.manifest["ports"] if x["name"] == "s_axi_araddr")
+    end = max(address + size for _, address, size, _ in registers)
+    asked = [
+        *range(0, min(end + 64, 1 << bits), 4),
+        *(at for first, size in windows for at in (first, first + size - 4)),
+    ]
+    [status] = (r for r in registers if r[0] == f"{unit}.status")
+    [bit] = (low for name, low, *_ in status[3] if name == "resets")
+    inputs = [x["name"] for x in emitted.manifest["ports"] if x["dir"] == "in" and x["name"] not in ("clk", "rst")]
+    config = {"inputs": inputs, "resets": [status[1], bit], "reads": asked, "writes": sorted(writable)}
+    got = Run(emitted, "tb.benches.bench_register_block", "after_reset", config)()
+    answers = dict(zip(asked, got["reads"], strict=True))
+    assert {at for at, (_, resp) in answers.items() if resp == OKAY} == readable
+    assert {at: answers[at][0] & known[at] for at in known if at in readable} == {
+        at: value for at, value in reset.items() if at in readable
+    }
+    assert dict(zip(sorted(writable), got["ones"], strict=True)) == writable
+    record_property("registers", len(registers))
+
+
+# Driver on a bus of Python.
+
+
+class Bus:
+    """Registers that hold what was written, and the driver on them."""
+
+    def __init__(self, library: Path, top: AddrmapNode):
+        self.top, self.words, self.log = top, {}, []
+        for node in top.descendants(unroll=True):
+            if isinstance(node, FieldNode):
+                at = node.parent.absolute_address
+                self.words[at] = self.words.get(at, 0) | (node.get_property("reset") or 0) << node.low
+        self.driver = ctypes.CDLL(str(library))
+        self.kinds = (
+            ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32),
+            ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32),
+        )
+        self.functions = self.kinds[0](self._read), self.kinds[1](self._write)
+        self.device = (ctypes.c_void_p * 3)()
+
+    def _read(self, _, offset: int) -> int:
+        return self.words.get(offset, 0)
+
+    def _write(self, _, offset: int, value: int) -> None:
+        self.log.append((offset, value))
+
+    def at(self, path: str) -> int:
+        return self.top.find_by_path(path).absolute_address
+
+    def call(self, name: str, *args) -> int:
+        return getattr(self.driver, f"openvrex_{name}")(self.device, *args)
+
+    def init(self) -> int:
+        return self.driver.openvrex_init(self.device, *self.functions, None)
+
+
+CODES = {"OK": 0, "NO_DEVICE": -1, "VERSION": -2, "PARAMETERS": -3, "RANGE": -4, "BUSY": -5, "FAULT": -6, "TIMEOUT": -7}
+
+
+class Config(ctypes.Structure):
+    _fields_ = [
+        ("th_hd", ctypes.c_uint32),
+        ("ratio", ctypes.c_uint32),
+        ("device_base", ctypes.c_uint64),
+        ("home_base", ctypes.c_uint64),
+    ]
+
+
+class Frame(ctypes.Structure):
+    _fields_ = [
+        ("program", ctypes.c_void_p),
+        ("instructions", ctypes.c_size_t),
+        ("registers", ctypes.c_uint64 * 16),
+        ("set", ctypes.c_uint32),
+    ]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory) -> tuple[Path, AddrmapNode]:
+    folder, top = tmp_path_factory.mktemp("driver"), address_map("core_ip", params("core_ip"))
+    header(top, folder / "core_ip.h")
+    source = HERE / "driver" / "openvrex.c"
+    built = run(["gcc", *STRICT, "-ffreestanding", "-shared", "-fPIC", "-I.", "-o", "driver.so", source], folder)
+    assert built.returncode == 0, built.stderr
+    symbols = run(["nm", "-u", "driver.so"], folder).stdout
+    assert not [s for s in symbols.split() if len(s) > 1 and not s.startswith("_")]  # no library
+    return folder / "driver.so", top
+
+
+def test_the_driver_knows_its_device(library):
+    assert Bus(*library).init() == CODES["OK"]
+    for path, value, result in (
+        ("magic", 0, "NO_DEVICE"),
+        ("version", 0x1_0100, "VERSION"),  # MAJOR
+        ("version", 0x0_0000, "VERSION"),  # an older MINOR
+        ("version", 0x0_0201, "OK"),
+        ("contexts", 9, "PARAMETERS"),
+        ("clusters", 9, "PARAMETERS"),
+        ("entry_bytes", 9, "PARAMETERS"),
+        ("word_bytes", 9, "PARAMETERS"),
+    ):
+        bus = Bus(*library)
+        bus.words[bus.at(f"identity.{path}")] = value
+        assert bus.init() == CODES[result], path
+
+
+def test_the_driver_refuses_what_cannot_be(library):
+    bus = Bus(*library)
+    bus.init()
+    limit = {"th_hd": 1 << params("core_ip").dre.hcu.distance_bits, "ratio": 65537}
+    limit |= dict.fromkeys(("device_base", "home_base"), 1 << params("core_ip").dre.kvmu.addr_bits)
+    bus.log.clear()
+    for name, value in limit.items():
+        assert bus.call("configure", ctypes.byref(Config(**{name: value}))) == CODES["RANGE"], name
+    depth = params("core_ip").lxe.i_depth
+    program = (ctypes.c_uint32 * (8 * depth + 8))()
+    assert bus.call("load", program, ctypes.c_size_t(depth + 1)) == CODES["RANGE"]
+    assert bus.call("set", 16, ctypes.c_uint64(1)) == CODES["RANGE"]
+    frame = ctypes.byref(Frame(ctypes.addressof(program), 1, (), 0xFFFF))
+    for status, result in ((Status.RUNNING, "BUSY"), (1 << 10, "BUSY"), (Status.BUS, "FAULT")):
+        bus.words[bus.at("status")] = int(status)
+        assert bus.call("submit", frame) == CODES[result]
+        if result == "BUSY":
+            assert bus.call("configure", ctypes.byref(Config())) == CODES["BUSY"]
+            assert bus.call("load", program, ctypes.c_size_t(1)) == CODES["BUSY"]
+            assert bus.call("set", 1, ctypes.c_uint64(1)) == CODES["BUSY"]
+    assert not bus.log  # nothing is written by what is refused
+    for status, result in ((Status.RUNNING, "TIMEOUT"), (Status.FULL, "FAULT"), (Status.DONE, "OK")):
+        bus.words[bus.at("status")] = int(status)
+        assert bus.call("wait", 10) == CODES[result]
+    bus.words[bus.at("status")] = 1 << 10
+    assert bus.call("reset", 10) == CODES["TIMEOUT"]
+    bus.words[bus.at("status")] = 0
+    assert bus.call("reset", 10) == CODES["OK"]
+    assert bus.log == [(bus.at("control"), 2)] * 2
+
+
+def test_the_driver_clears_the_interrupts_that_it_saw(library):
+    bus = Bus(*library)
+    bus.init()
+    for events in (0, 1, 2, 3, 4, 7):
+        bus.log.clear()
+        bus.words[bus.at("irq")] = events
+        assert bus.call("interrupt") == events
+        assert bus.log == ([(bus.at("irq"), events)] if events else [])
+    bus.call("enable", 0xFF)
+    assert bus.log[-1] == (bus.at("irq_enable"), 7)
+
+
+def test_names_of_the_driver_are_those_of_the_hardware():
+    text = (HERE / "driver" / "openvrex.h").read_text()
+    codes = {n: int(v) for n, v in re.findall(r"OPENVREX_CODE_(\w+) = (\d+)", text)}
+    assert codes == {s.name: int(s) for s in Status}
+    results = {n: int(v) for n, v in re.findall(r"OPENVREX_((?!CODE)\w+) = (0|-\d)", text)}
+    assert results == CODES
+
+
+def test_the_examples_of_the_manual_compile(library, tmp_path):
+    """Of a core with its driver, of a DRE with its header."""
+    page = HERE.parent / "docs" / "integration.md"
+    header(address_map("dre_ip", params("dre_ip")), tmp_path / "dre_ip.h")
+    core, dre = re.findall(r"^```c\n(.*?)^```", page.read_text(), re.M | re.S)
+    assert '"dre_ip.h"' in dre
+    for text in (core, dre):
+        (tmp_path / "example.c").write_text(text)
+        include = ["-I", HERE / "driver", "-I", library[0].parent, "-I", tmp_path]
+        built = run(["gcc", *STRICT, *include, "-c", "example.c"], tmp_path)
+        assert built.returncode == 0, built.stderr
+
+
+# Driver on the example SoC.
+
+SWAPPED = (".rst(~aresetn)", '.rst($test$plusargs("swapped") ? aresetn : ~aresetn)')
+
+
+@cache
+def soc() -> Path:
+    """Where FuseSoC has built the example once per content, of a package whose shell can be told to swap its reset.
+
+    Without optimisation, which takes longer than the runs would gain.
+    """
+    with tempfile.TemporaryDirectory() as new:
+        write("core_ip", params("core_ip"), Path(new))
+        shell = Path(new, f"{top_module('core_ip')}.v")
+        assert SWAPPED[0] in shell.read_text()
+        shell.write_text(shell.read_text().replace(*SWAPPED))
+        files = sorted(f for f in Path(new).rglob("*") if f.is_file())
+        folder = BUILD / f"soc-{hashlib.sha256(b''.join(f.read_bytes() for f in files)).hexdigest()[:16]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / "done").exists():
+                shutil.copytree(new, folder, dirs_exist_ok=True)
+                how = ["--LATENCY", str(LATENCY), "--SIZE", str(1 << 20)]
+                how += ["--make_options", "OPT_FAST=-O0 OPT_GLOBAL=-O0"]
+                built = fusesoc(folder, "core_ip", "sim", *how)
+                assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
+                assert "smoke test passed" in built.stdout
+                (folder / "done").touch()
+    [work] = folder.glob("build/*/sim")
+    return work
+
+
+def with_driver(folder: Path, old: str, new: str) -> Path:
+    """The example with another driver."""
+    text = (HERE / "driver" / "openvrex.c").read_text()
+    assert old in text, old
+    (folder / "driver.c").write_text(text.replace(old, new, 1))
+    include = ["-I", HERE / "driver", "-I", soc().parents[2]]
+    parts = [soc() / "main.o", *soc().glob("verilated*.o"), soc() / "Vopenvrex_soc__ALL.a"]
+    built = run(["g++", *include, "-x", "c++", "driver.c", "-x", "none", *parts, "-o", "soc"], folder)
+    assert built.returncode == 0, built.stderr
+    return folder / "soc"
+
+
+class Frames:
+    """Passes through two layers by golden, and what software has to do for them."""
+
+    def __init__(self, count: int):
+        rng = np.random.default_rng(1)
+        self.h = h = host(rng)
+        self.script, self.views = Script(h.memory, [r.name for r in h.memory.regions]), []
+        recorded = Recorded(h)
+        for k in range(count):
+            begin(h, rng, k * SHAPE.tokens)
+            for layer in range(LAYERS):
+                program, registers = h.program(layer), h.registers(layer)
+                self.script.add(program, registers)
+                recorded.begin()
+                h.run(layer)
+                self.script.expect()
+                words = [encode(i) for i in program]
+                steps = trace(core_params(), words, registers, retrieved=recorded.registers).steps
+                self.views.append(CoreTime(core_params(), LATENCY, recorded.data).run(steps).done)
+        top, names = address_map("core_ip", core_params()), emit("core", core_params()).manifest["counters"]
+        paths = ("perf." + n.replace("wtu0", "wtu[0]") for n in names)
+        self.counters = {n: top.find_by_path(p).absolute_address for n, p in zip(names, paths, strict=True)}
+
+    def play(
+        self, soc: Path, folder: Path, before: list[str] = (), count: int | None = None
+    ) -> tuple[list[Ran], np.ndarray]:
+        """On the example SoC; every other run is polled for. before: lines that come first · count: of runs"""
+        runs = self.script.runs[:count]
+        self.script.before.tofile(folder / "before.bin")
+        p = ports(self.h)
+        lines = [*before, "read before.bin"]
+        lines += [f"configure {p['th_hd']} {p['ratio']} {p['device_base']:#x} {p['home_base']:#x}"]
+        for k, one in enumerate(runs):
+            lines += [f"write {address:#x} {text}" for address, text in one["writes"]]
+            lines += ["program", *(f"instruction {word}" for word in self.script.programs[one["program"]])]
+            lines += [f"register {r} {value}" for r, value in one["registers"].items()]
+            lines += ["poll" if k % 2 else "run", *(f"counter {at:#x}" for at in self.counters.values())]
+            lines += [f"dump {k}.bin {len(self.script.before)}"]
+        (folder / "script").write_text("\n".join(lines))
+        ran = run([soc, "+script=script"], folder)
+        assert ran.returncode == 0, ran.stderr
+        found = re.findall(r"^(?:run|poll) code (\d+) pc (\d+) cycles (\d+)$", ran.stdout, re.M)[
+            -len(self.script.runs) :
+        ]
+        values = list(map(int, re.findall(r"^counter \S+ (\d+)$", ran.stdout, re.M)))
+        out = []
+        for k, (code, pc, cycles) in enumerate(found):
+            after = np.fromfile(folder / f"{k}.bin", np.uint8)
+            seen = {r.name: after[r.base : r.end].tobytes() for r in self.h.memory.regions}
+            perf = dict(zip(self.counters, values[k * len(self.counters) :], strict=False))
+            out.append(Ran(Status(int(code)), int(pc), int(cycles), perf, seen))
+        return out, after
+
+    def differs(self, first: Ran) -> list[str]:
+        """What the first run alone leaves otherwise than golden."""
+        wants = self.script.wants[0]
+        wrong = [n for n, (data, known) in wants.items() if known is None and first.seen[n] != data]
+        return [*wrong, *([] if first.status == Status.DONE else [first.status.name])]
+
+
+@cache
+def frames() -> Frames:
+    return Frames(3)
+
+
+TIMING = ("waits", "starved")  # counters of cycles, which another memory changes
+
+
+@pytest.mark.slow
+def test_the_driver_plays_frames_as_golden(tmp_path, record_property):
+    """Every byte of memory after every run, counters as the core's under cocotb; after a fault, too."""
+    f = frames()
+    load = Instruction(Opcode.LOAD, {"target": LoadTo.W, "addr": 1 << 30})
+    assert 1 << 30 > 1 << 20  # the memory's size: an error response
+    program = [f"instruction {encode(i):#x}" for i in (load, Instruction(Opcode.HALT, {}))]
+    broken = ["program", *program, "run", "program", *program[1:], "reset", "poll", "reset"]
+    ran, after = f.play(soc() / "Vopenvrex_soc", tmp_path, broken)
+    assert not f.script.differences(ran, after)
+    plain, _ = f.script.play(emit("core", core_params()), ports(f.h), seed=1)
+    for mine, other in zip(ran, plain, strict=True):
+        one = {"lxe.sequencer.instructions": 1}  # HALT is counted in the cycle in which the other bench looks
+        events = [n for n in mine.perf if not n.endswith(TIMING)]
+        assert {n: mine.perf[n] for n in events} == {n: other.perf[n] + one.get(n, 0) for n in events}
+    assert ran[-1].perf["retriever.entries"] == 3 * LAYERS * SHAPE.tokens
+    assert ran[-1].perf["retriever.fetches"] > 0
+    record_property("cycles", [r.cycles for r in ran[::2]])
+    record_property("time view", f.views[::2])
+
+
+# An edit of the driver, and whether the smoke test tells.
+WRONG = [
+    ("put(device, offset + 4, (uint32_t)(value >> 32));", "", False),
+    ("put(device, AT(control), CORE_IP__CONTROL__START_bm);", "put(device, AT(control), 0);", True),
+    ("put(device, AT(irq), events);", "", True),
+    ("put(device, AT(irq), events);", "put(device, AT(irq), 0xFFFFFFFF & ~events);", True),
+    ("result == OPENVREX_OK && openvrex_poll(device).code > OPENVREX_CODE_DONE", "0", True),
+    ("i < instructions * OPENVREX_WORDS;", "i < (instructions - 1) * OPENVREX_WORDS;", True),
+    ("AT(device_base), config->device_base", "AT(device_base), config->home_base", False),
+    ("AT(th_hd), config->th_hd", "AT(th_hd), config->ratio", False),
+    ("+ 8 * number", "+ 8 * (number ^ 1)", False),
+    ("CORE_IP__CONTROL__RESET_bm", "0", True),
+]
+
+
+@pytest.mark.slow
+def test_wrong_drivers_are_noticed(tmp_path):
+    f = frames()
+    [first], _ = f.play(soc() / "Vopenvrex_soc", tmp_path, count=1)
+    assert not f.differs(first)
+    for old, new, simple in WRONG:
+        wrong = with_driver(tmp_path, old, new)
+        if simple:
+            assert run([wrong], tmp_path).returncode == 1, new
+            continue
+        assert run([wrong], tmp_path).returncode == 0, new
+        [first], _ = f.play(wrong, tmp_path, count=1)
+        assert f.differs(first), new
+
+
+@pytest.mark.slow
+def test_a_swapped_reset_is_noticed(tmp_path):
+    sound, broken = (run([soc() / "Vopenvrex_soc", *how], tmp_path) for how in ([], ["+swapped"]))
+    assert (sound.returncode, broken.returncode) == (0, 1)
+    assert sound.stdout.endswith("smoke test passed\n")
+    assert "error: " in broken.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("run fast", "line 1: 'run fast' is no command"),
+        ("register 16 1", "line 1: 'register 16 1' is no command"),
+        ("write 0x100000 00", "address beyond the memory"),
+        ("configure 4 65537 0 0", "configure gives -4"),
+        ("counter 0x18", "read of register 0x18: error response 2"),
+        ("read nowhere.bin", "nowhere.bin: cannot be read"),
+    ],
+)
+def test_scripts_that_cannot_be_played(line, message, tmp_path):
+    (tmp_path / "script").write_text(line)
+    got = run([soc() / "Vopenvrex_soc", "+script=script"], tmp_path)
+    assert got.returncode == 1
+    assert message in got.stderr
+
+
+YOSYS = """#!{python}
+import sys
+from pyosys import libyosys
+assert sys.argv[1:] == ["-q", "-l", "synth.log", "-s", "synth.ys"]
+libyosys.run_pass("script synth.ys", libyosys.Design())
+"""
+
+
+@pytest.mark.nightly
+def test_synthesis_by_fusesoc(tmp_path):
+    """Gates, and the memories as they are."""
+    write("dre_ip", params("dre_ip"), tmp_path)
+    command = tmp_path / "bin" / "yosys"
+    command.parent.mkdir()
+    command.write_text(YOSYS.format(python=sys.executable))
+    command.chmod(0o755)
+    got = fusesoc(tmp_path, "dre_ip", "synth", PATH=f"{command.parent}:{verilator_env()['PATH']}")
+    assert got.returncode == 0, got.stdout[-2000:] + got.stderr[-2000:]
+    [work] = tmp_path.glob("build/*/synth")
+    top = top_module("dre_ip")
+    assert f"module {top}(" in (work / f"{top}_synth.v").read_text()
+    total = (work / "stat.txt").read_text().rpartition("Count including submodules")[2]
+    cells = {kind: int(n) for n, kind in re.findall(r"^ +(\d+) +(\$\S+)$", total, re.M)}
+    assert all(kind.startswith("$_") or kind == "$mem_v2" for kind in cells), cells
+    assert sum(cells.values()) > 10_000
+    assert cells["$mem_v2"] > 10
+    broken = tmp_path / f"{top}.v"
+    broken.write_text(broken.read_text().replace("_dre_ip unit", "_dre unit"))
+    assert fusesoc(tmp_path, "dre_ip", "synth", PATH=f"{command.parent}:{verilator_env()['PATH']}").returncode
+    assert fusesoc(tmp_path, "dre_ip", "lint").returncode

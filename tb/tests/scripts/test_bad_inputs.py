@@ -1,0 +1,303 @@
+"""Every command given what it cannot use: exit code 2, one line that names it, nothing written, no traceback."""
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import tb.library.runner
+from scripts.check.verify_command import FIXTURE
+from scripts.main import app
+
+# What is typed in a folder that has `file`, `folder/`, a trace, and files of other kinds -> what the line says.
+TYPED = {
+    # The command line itself.
+    "generat hcu": "No such command 'generat'",
+    "--nope": "No such option: --nope",
+    "generate --nope": "No such option: --nope",
+    "generate hcu wtu": "unexpected extra argument",
+    "generate hcu -p": "'-p' requires an argument",
+    "generate hcu -p n_w": "must look like name=value",
+    "generate hcu -p =3": "must look like name=value",
+    "trace world": "--output",
+    "asm": "Missing argument",
+    "policies --nope": "No such option",
+    "presets --save my.txt": "must end in .toml",
+    "readings nowhere": "nowhere: cannot be read",
+    # Units, presets, parameters.
+    "generate hcux": "unit='hcux': must be one of",
+    "generate hcu --preset big": "preset='big': must be one of",
+    "generate hcu --preset ''": "preset='': must be one of",
+    "generate hcu -p n_w=3": "hcu.n_w=3: must divide",
+    "generate hcu -p n_w=inf": "n_w='inf': must be",
+    "generate hcu -p n_w=8.0": "n_w='8.0': must be",
+    "generate hcu -p clusters=100000": "must be at most 65536",
+    "generate hcu -p protect=x": "protect='x': must be one of",
+    "generate hcu -p n_q=3": "parameter='n_q': unknown",
+    "generate hcu -p wtu.n_w=8": "hcu has none of this name",
+    "synth nothing": "unit='nothing': must be one of",
+    "synth hcu --preset big": "preset='big': must be one of",
+    "synth hcu -p n_w=3": "hcu.n_w=3: must divide",
+    "synth hcu --effort lazy": "lazy",
+    "synth hcu --node 15": "15: must be one of",
+    "synth hcu --table3": "--table3='hcu'",
+    "synth hcu --fpga ice": "ice",
+    "power nothing": "unit='nothing': must be one of",
+    "power hcu --node 15": "15",
+    "ip nothing": "unit='nothing': must be one of",
+    "ip dre_ip -p n_w=3": "n_w=3",
+    "verify nothing": "unit='nothing': must be one of",
+    "verify hcu --preset big": "preset='big'",
+    "verify hcu -p n_w=3": "hcu.n_w=3",
+    "cycles trace.safetensors --preset big": "preset='big'",
+    "prove nothing": "unit='nothing'",
+    "mutate nothing": "unit='nothing'",
+    "stress nothing": "unit='nothing'",
+    "coverage nothing": "unit='nothing'",
+    "bench nothing": "unit='nothing'",
+    "bench --preset big": "preset='big'",
+    "stages --preset big": "preset='big'",
+    "prediction -p n_w=3": "n_w=3",
+    "run --trace trace.safetensors --preset big": "preset='big'",
+    "demo --preset big": "preset='big'",
+    "report --preset big": "preset='big'",
+    "asm file --preset big": "preset='big'",
+    "sweep N_HCU=1 --preset big": "preset='big'",
+    "sweep nothing=1": "nothing",
+    "sweep N_HCU": "N_HCU",
+    "sweep N_HCU=": "N_HCU",
+    "sweep N_HCU=8..1": "8..1",
+    "sweep N_HCU=1,x": "N_HCU",
+    "sweep N_HCU=1 --objective joy": "objective='joy'",
+    "sweep N_HCU=1 --cluster pbs": "--cluster=pbs: must be one of 'local', 'slurm'",
+    "sweep N_HCU=1 --effort lazy": "lazy",
+    "sweep N_HCU=1 --node 15": "15",
+    "simulate nothing": "what='nothing'",
+    "simulate --platform x": "platform='x'",
+    "simulate --policy x": "policy='x'",
+    "simulate --stage x": "stage='x'",
+    "simulate --select x": "select='x'",
+    "simulate selection": "at least one results.json",
+    "evaluate --trace x": "trace='x'",
+    "fleet --platform x": "x",
+    "fleet --policy x": "x",
+    "fleet --streams x": "streams='x'",
+    "fleet --hours x": "hours='x'",
+    "figures trace.safetensors --scope x": "scope='x'",
+    "figures trace.safetensors --score-map x": "score_map='x'",
+    "stream trace.safetensors --policy x": "x",
+    "stream trace.safetensors -p x": "x",
+    "speed --policy x": "x",
+    "codec world --rule x": "x",
+    # Numbers.
+    "ip dre_ip --period 0": "period=0.0: must be more than 0",
+    "ip dre_ip --period -1": "must be more than 0",
+    "ip dre_ip --period inf": "--period=inf: must be a finite number",
+    "ip dre_ip --period nan": "--period=nan: must be a finite number",
+    "ip dre_ip --period x": "--period=x: must be a valid number",
+    "synth hcu --macro-bits -1": "--macro-bits=-1: must be at least 0",
+    "synth hcu --effort speed --target nan": "--target=nan",
+    "synth hcu --effort speed --target 0": "target",
+    "power hcu --mhz 0": "mhz=0.0: must be more than 0",
+    "power hcu --mhz inf": "--mhz=inf: must be a finite number",
+    "power hcu --mhz nan": "--mhz=nan: must be a finite number",
+    "power hcu --cycles 1": "cycles=1: must be at least 2",
+    "power hcu --queries 0": "--queries=0: must be at least 1",
+    "verify hcu --queries 0": "--queries=0: must be at least 1",
+    "verify hcu --queries two": "--queries=two: must be a valid integer",
+    "verify hcu --th-hd -1": "--th-hd=-1: must be at least 0",
+    "verify hcu --th-hd 9999": "th_hd=9999: must be 0 to n_hp + 1 = 33",
+    "verify hcu --preset tiny --th-hd 18": "th_hd=18: must be 0 to n_hp + 1 = 17",
+    "verify hcu --ratio 1.5": "--ratio=1.5: must be 0 to 1",
+    "verify hcu --ratio nan": "--ratio=nan: must be 0 to 1",
+    "verify hcu --idle 1": "idle=1.0: must be",
+    "verify hcu --stall nan": "stall=nan: must be",
+    "verify hcu --seed -1": "--seed=-1: must be at least 0",
+    "cycles trace.safetensors --queries 0": "--queries=0: must be at least 1",
+    "cycles trace.safetensors --th-hd 9999": "th_hd=9999: must be 0 to",
+    "cycles trace.safetensors --ratio -1": "--ratio=-1: must be 0 to 1",
+    "figures trace.safetensors --th-hd 9999": "th_hd=9999: must be 0 to",
+    "figures trace.safetensors --ratio nan": "ratio=nan: must be",
+    "figures trace.safetensors --every 0": "every=0: must be",
+    "figures trace.safetensors --recent 0": "recent=0: must be",
+    "figures trace.safetensors --max-clusters 0": "max_clusters=0: must be",
+    "sweep N_HCU=1 --search 0": "--search=0: must be at least 1",
+    "sweep N_HCU=1 --search -1": "--search=-1: must be at least 1",
+    "sweep N_HCU=1 --workers 0": "--workers=0: must be at least 1",
+    "sweep N_HCU=1 --queries 0": "queries=0",
+    "sweep N_HCU=1 --th-hd 9999": "--th-hd=9999: must be 0 to 257",
+    "sweep N_HCU=1 --ratio nan": "ratio",
+    "sweep N_HCU=1 --effort speed --target nan": "target",
+    "prove hcu --limit 0": "limit=0: must be at least 1",
+    "mutate hcu -n 0": "n=0: must be at least 1",
+    "mutate hcu --seed -1": "--seed=-1: must be at least 0",
+    "stress hcu -n 0": "n=0: must be at least 1",
+    "stages --tokens 0": "--tokens=0: must be at least 1",
+    "stages --cached 0": "--cached=0: must be at least 1",
+    "stages --share 2": "--share=2: must be 0 to 1",
+    "stages --share nan": "--share=nan: must be 0 to 1",
+    "stages --recent 0": "--recent=0: must be at least 1",
+    "stages --latency 0": "--latency=0: must be at least 1",
+    "prediction --tokens 0": "--tokens=0: must be at least 1",
+    "prediction --share -1": "--share=-1: must be 0 to 1",
+    "prediction --latency -5": "--latency=-5: must be at least 1",
+    "simulate --cache 0": "cache",
+    "simulate --cache -1": "cache",
+    "simulate --batch 0": "batch",
+    "fleet --streams 0": "streams",
+    "fleet --fps 0": "fps",
+    "fleet --fps nan": "fps",
+    "fleet --hours -1": "hours",
+    "fleet --workers 0": "--workers=0: must be at least 1",
+    "run --trace trace.safetensors --layers 0": "layers",
+    "run --trace trace.safetensors --frames 0": "frames",
+    "trace world -o new --frames 0": "frames=0",
+    "trace world -o new --tokens 3": "tokens",
+    "trace world -o new --layers 99": "layers",
+    "trace world -o new --fps nan": "fps=nan: must be a finite number",
+    "trace world -o new --fps 0": "fps",
+    "trace world -o new --queries -1": "queries",
+    "trace world -o new --generate -1": "generate",
+    "demo --frames 0": "frames",
+    "demo --layers 0,x": "layers='0,x'",
+    "demo --tokens 3": "tokens",
+    "stream trace.safetensors --frames 0": "frames",
+    "stream trace.safetensors --gop -1": "gop",
+    "record clocks": "result='clocks': must be one of clock",
+    "speed --cache x": "cache='x'",
+    "speed --repeat 0": "repeat=0",
+    "speed --tokens 0": "tokens=0",
+    "speed --heads 1,2": "heads='1,2'",
+    "codec world --frames 0": "--frames=0: must be at least 1",
+    "codec world --gop -1": "--gop=-1: must be at least 0",
+    "codec world --grid 0": "grid=0",
+    "codec world --tau nan": "tau=nan: must be a finite number",
+    "codec world --window -1": "--window=-1: must be at least 0",
+    "codec world --window 8 --stride 0": "--stride=0: must be at least 1",
+    "codec world --window 8 --depth 99": "--depth=99: must be 1 to 30",
+    # Files that are read.
+    "asm nowhere": "nowhere: No such file",
+    "asm folder": "folder: Is a directory",
+    "asm binary": "binary",
+    "verify hcu --trace nowhere": "nowhere: cannot be read",
+    "verify hcu --trace folder": "folder: cannot be read",
+    "verify hcu --trace folder/wrong": "folder/wrong: damaged, or not a safetensors file",
+    "verify hcu --plan --tests file": "file",
+    "power hcu --trace nowhere": "nowhere: cannot be read",
+    "power hcu --liberty nowhere": "nowhere: cannot read the Liberty file",
+    "cycles nowhere": "nowhere: cannot be read",
+    "cycles folder/wrong": "folder/wrong: damaged",
+    "figures nowhere": "nowhere: cannot be read",
+    "report --trace nowhere": "nowhere: cannot be read",
+    "report --sweep folder": "sweep=folder: not a folder that `vrex sweep` wrote",
+    "report --run folder": "run=folder: not a folder that `vrex run` wrote",
+    "report --evaluation folder": "evaluation=folder: not a folder that",
+    "report --tests file": "tests=file: not JUnit's XML",
+    "run --trace nowhere": "nowhere: cannot be read",
+    "run --trace folder/wrong": "folder/wrong: damaged",
+    "sweep N_HCU=1 --trace nowhere": "nowhere: cannot be read",
+    "sweep N_HCU=1 --liberty nowhere": "nowhere",
+    "speed --trace nowhere": "nowhere: cannot be read",
+    "stream nowhere.safetensors": "nowhere.safetensors: cannot be read",
+    "stream nowhere.mp4": "nowhere.mp4: no such file",
+    "trace nowhere.mp4 -o new": "nowhere.mp4: no such file",
+    "trace file -o new": "file",
+    "codec nowhere.mp4": "nowhere.mp4: no such file",
+    "synth hcu --liberty nowhere": "nowhere: cannot read the Liberty file",
+    "synth hcu --liberty folder": "folder: cannot read the Liberty file",
+    "synth hcu --compare nowhere": "--compare='nowhere': names no file",
+    "synth core --table3 --power nowhere": "--power='nowhere': cannot read it",
+    "synth core --table3 --power file": "--power='file': is no output of",
+    "simulate --select nowhere.json": "nowhere.json: No such file",
+    "simulate --select wrong.json": "wrong.json: not a results.json",
+    "simulate selection file": "file: not a results.json",
+    "simulate policies nowhere": "nowhere: No such file",
+    "simulate policies --platform agx": "platform='agx'",
+    # Folders and files that are written.
+    "codec world -o new": "must end in .npz",
+}
+OUTPUTS = (
+    "generate hcu",
+    "ip dre_ip",
+    "synth hcu",
+    "sweep N_HCU=1",
+    "report",
+    "demo",
+    "mutate hcu",
+    "stress hcu",
+    "coverage hcu",
+    "simulate",
+    "evaluate",
+    "fleet",
+    "run --trace trace.safetensors",
+    "stream trace.safetensors",
+    "asm program",
+    "trace world",
+    "codec world",
+)
+FILES = ("asm", "trace", "codec")  # whose -o is a file
+for line in OUTPUTS:
+    single = line.split()[0] in FILES
+    wrong, why = ("folder", "must be a file, and is a folder") if single else ("file", "file is a file")
+    TYPED |= {
+        f"{line} -o ''": "-o='': must name a file" if single else "-o='': must name a folder",
+        f"{line} -o {wrong}": why,
+        f"{line} -o file/deep/new.npz": "file is a file",
+        f"{line} -o locked/new.npz": "locked is not",
+    }
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder to type in. `locked/` is for nobody to write into, root included."""
+    for name in ("folder", "locked"):
+        (tmp_path / name).mkdir()
+    for name, text in {"file": "text\n", "folder/wrong": "text\n", "wrong.json": "{}", "program": "end\n"}.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\0")
+    (tmp_path / "trace.safetensors").symlink_to(FIXTURE)
+    can = os.access
+    monkeypatch.setattr(os, "access", lambda path, *how, **k: "locked" not in str(path) and can(path, *how, **k))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(place: Path, line: str) -> str:
+    """What the command says that refuses `line`, in one line, having written nothing."""
+    before = sorted(place.rglob("*"))
+    run = CliRunner().invoke(app, shlex.split(line))
+    assert run.exit_code == 2, (run.exit_code, run.exception, run.output[-500:])
+    assert isinstance(run.exception, SystemExit)
+    assert re.fullmatch(r"error: \S.*\n", run.stderr), run.stderr
+    assert sorted(place.rglob("*")) == before
+    return run.stderr
+
+
+@pytest.mark.parametrize("line", TYPED)
+def test_is_one_line(line, place):
+    assert TYPED[line] in refused(place, line)
+
+
+def test_every_command_is_typed_wrongly():
+    assert {line.split()[0] for line in TYPED} >= get_command(app).commands.keys()
+
+
+def test_no_environment_is_needed(monkeypatch):
+    """`env -i vrex verify` finds the compiler where a shell without a PATH would."""
+    monkeypatch.delenv("PATH")
+    assert tb.library.runner.verilator_env()["PATH"].endswith(os.defpath)
+
+
+@pytest.mark.parametrize(
+    "line", ["verify hcu", "power hcu", "mutate cluster_set -n 1", "coverage cluster_set", "stress hcu -n 1"]
+)
+def test_a_missing_compiler_is_named(line, place, monkeypatch):
+    monkeypatch.setattr(tb.library.runner, "BUILD", place / "folder" / "sim")
+    monkeypatch.setenv("PATH", "")
+    run = CliRunner().invoke(app, shlex.split(line))
+    assert run.exit_code == 2, run.output[-500:]
+    assert re.fullmatch(r"error: perl make g\+\+: not found, .*\(apt install perl make g\+\+\)\n", run.stderr)

@@ -1,0 +1,237 @@
+"""The `vrex` command as a user meets it: results, --json, one-line errors, exit codes, nothing half-written."""
+
+import gc
+import json
+import re
+import signal
+import time
+from dataclasses import replace
+from importlib.metadata import version
+
+import pytest
+from amaranth import Elaboratable, Module
+from amaranth.hdl import Fragment
+from typer.testing import CliRunner
+
+from hdl.params import PRESETS, flat, override
+from scripts.check.verify_command import FIXTURE
+from scripts.main import app
+from tb.library.page_rules import faults
+
+
+def vrex(*args: str):
+    return CliRunner().invoke(app, [str(a) for a in args])
+
+
+def test_presets():
+    assert set(json.loads(vrex("presets", "--json").stdout)) == {"tiny", "small", "core", "edge8", "server48"}
+    assert "│ hcu.n_w " in vrex("presets").stdout
+
+
+@pytest.mark.parametrize(
+    ("unit", "changes"),
+    [
+        ("kvmu", ["clusters=77"]),  # no multiple of the WTU's lanes
+        ("hcu", ["token_bits=9", "n_ctx=5"]),  # which the others have otherwise
+        ("cluster_set", ["clusters=48"]),
+    ],
+)
+def test_a_unit_alone_is_checked_by_its_own_rules(unit, changes, tmp_path):
+    """Rules between units are checked where they are joined."""
+    words = ["--preset", "core" if unit == "kvmu" else "tiny", *(x for c in changes for x in ("-p", c))]
+    run = vrex("generate", unit, *words, "-o", tmp_path / unit)
+    assert run.exit_code == 0, run.stderr
+    params = json.loads((tmp_path / unit / "manifest.json").read_text())["params"]
+    assert all(str(params[c.partition("=")[0]]) == c.partition("=")[2] for c in changes)
+    run = vrex("generate", "dre", *words, "-o", tmp_path / "dre")
+    assert run.exit_code == (2 if unit == "kvmu" else 0), run.stderr
+    run = vrex("generate", "dre", "--preset", "tiny", "-p", f"{'wtu' if unit == 'cluster_set' else unit}.n_ctx=7")
+    assert run.exit_code == 2
+    assert "n_ctx=[" in run.stderr
+    assert "must be the same in every unit of a DRE" in run.stderr
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_told_as_they_are_set(name):
+    values = flat(PRESETS[name])
+    assert override(PRESETS["tiny"], [f"{k}={v}" for k, v in values.items()]) == PRESETS[name]
+
+
+def test_generate_writes_verilog_and_manifest(tmp_path):
+    run = vrex("generate", "hcu", "--preset", "tiny", "-p", "hcu.n_h=2", "-o", tmp_path, "--json")
+    assert run.exit_code == 0
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["params"]["n_h"] == 2
+    assert json.loads(run.stdout)["sha256"] == manifest["sha256"]
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["hcu.v", "manifest.json"]
+    assert "module hcu(" in (tmp_path / "hcu.v").read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("generate", "hcux"), "unit='hcux': must be one of hcu, wtu"),
+        (("generate", "hcu", "--preset", "big"), "preset='big': must be one of tiny, small, core"),
+        (("generate", "hcu", "-p", "n_hq=1"), "valid names:"),
+        (("generate", "hcu", "-p", "wtu.nw=1"), "parameter='wtu.nw': unknown; valid names: wtu.n_w, wtu."),
+        (("generate", "hcu", "-p", "n_w=3"), "hcu.n_w=3: must divide n_hp = 32"),
+        (("generate", "hcu", "-p", "clusters=100000"), "hcu.clusters=100000: must be at most 65536"),
+        (("generate", "hcu", "-p", "wtu.n_w=8"), "parameter='wtu.n_w': hcu has none of this name; it has hcu.n_h, "),
+        (("synth", "dre", "-p", "bus_bytes=8"), "parameter='bus_bytes': dre has none of this name; it has hcu.n_h, "),
+        (("verify", "dre", "--trace", "nowhere.safetensors"), "nowhere.safetensors: cannot be read"),
+        (("verify", "dre", "--ratio", "1.5"), "ratio=1.5: must be 0 to 1"),
+        (("verify", "dre", "--stall", "1"), "stall=1.0: must be at least 0 and below 1"),
+        (("verify", "none"), "unit='none': must be one of"),
+        (("figures", "README.md"), "README.md"),
+        (("cycles", "README.md"), "README.md"),
+        (("demo", "--layers", "0,x"), "layers='0,x': must be numbers"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
+    run = vrex(*args, *(("-o", tmp_path / "out") if args[0] == "generate" else ()))
+    assert run.exit_code == 2
+    assert message in run.stderr
+    assert run.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_holds_one_unit(tmp_path):
+    """Of another one nothing is overwritten; the same one may be made anew."""
+    for _ in range(2):
+        assert vrex("generate", "hcu", "--preset", "tiny", "-o", tmp_path).exit_code == 0
+    before = {f.name: f.read_bytes() for f in tmp_path.iterdir()}
+    for words, top in ((("generate", "kvmu"), "kvmu"), (("ip", "dre_ip"), "tiny_dre_ip")):
+        run = vrex(*words, "--preset", "tiny", "-o", tmp_path)
+        assert (run.exit_code, run.stderr.count("\n")) == (2, 1)
+        assert f"-o={str(tmp_path)!r}: holds hcu, whose files would be mixed with those of {top}" in run.stderr
+    assert {f.name: f.read_bytes() for f in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("unit", "options"),
+    [
+        ("hcu", ()),
+        ("wtu", ()),
+        ("wtu", ("-p", "selection=buckets")),
+        ("cluster_set", ("--stall", "0.4")),
+        ("kvmu", ()),
+        ("kvmu", ("--idle", "0.2", "--stall", "0.2")),
+        ("dre", ()),
+        ("dre", ("--idle", "0.2", "--stall", "0.2", "--seed", "3")),
+    ],
+)
+def test_verify_runs_the_fixture_on_the_rtl(unit, options):
+    run = vrex("verify", unit, "--preset", "tiny", "--queries", "1", *options, "--json")
+    assert run.exit_code == 0, run.stderr
+    found = json.loads(run.stdout)
+    tables = found["tables"]
+    assert [t["context"] for t in tables] == [0, 1, 2, 2]
+    assert all(t["beats"] and not t["differences"] for t in tables)
+    assert [t["refused"] > 0 for t in tables] == [False, False, False, True]
+    assert found["missing"] == []
+
+
+def test_verify_names_what_never_happened_and_how_to_get_it():
+    """What it proposes brings the event about."""
+    kvmu = ("verify", "kvmu", "--preset", "tiny", "--queries", "1")
+    run = vrex(*kvmu, "-p", "blocks=512")
+    assert run.exit_code == 0
+    advice = dict(re.findall(r"not exercised: no (.*): -p (blocks=\d+)", run.stderr))
+    assert advice.keys() == {"keys refused", "freed blocks used"}
+    for name, parameter in advice.items():
+        run = vrex(*kvmu, "-p", parameter)
+        assert run.exit_code == 0, run.stderr
+        assert f"no {name}" not in run.stderr
+
+
+def test_verify_says_what_differs(monkeypatch):
+    """A DRE whose HCU is wrong by one comparison must not pass: the command exits with 1 and names stream and field."""
+    import scripts.check.verify_command
+    from tb.library.runner import mutants
+
+    sound = scripts.check.verify_command.emit
+    wrong = ("assign bound = first ? limit : ", "assign bound = first ? limit - 1'h1 : ")
+    monkeypatch.setattr(scripts.check.verify_command, "emit", lambda u, p: mutants(sound(u, p), [wrong])[0])
+    run = vrex("verify", "dre", "--preset", "tiny")
+    assert run.exit_code == 1
+    assert "golden" in run.stderr
+
+
+def test_cycles_of_the_fixture():
+    rows = json.loads(vrex("cycles", FIXTURE, "-p", "recent=64", "--queries", "1", "--json").stdout)
+    assert len(rows) == 3
+    for row in rows:
+        assert row["hcu"] < row["hcu_full"] < 1.02
+        assert row["useful"] == 1.0
+        assert row["exact_size"] <= row["buckets_size"]
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_demo_reports_and_fails_loudly(wrong, tmp_path, monkeypatch):
+    """The demo from the trace on (the fixture stands in for the models), with a sound DRE and with a wrong one."""
+    import scripts.run.demo_command
+    from golden.inputs.trace import Trace
+    from tb.library.runner import mutants
+
+    sound = scripts.run.demo_command.emit
+    edit = ("assign bound = first ? limit : ", "assign bound = first ? limit - 1'h1 : ")
+    broken = lambda unit, p: mutants(sound(unit, p), [edit])[0] if unit == "dre" else sound(unit, p)  # noqa: E731
+    trace = Trace.load(FIXTURE)
+    trace = replace(trace, v=trace.k)  # the fixture has no values; with some, errors can be measured
+    monkeypatch.setattr(scripts.run.demo_command, "record", lambda *args, **kwargs: trace)
+    monkeypatch.setattr(scripts.run.demo_command, "emit", broken if wrong else sound)
+    run = vrex("demo", "--preset", "tiny", "-o", tmp_path, "--layers", "1,10,20", "--json")
+    assert run.exit_code == int(wrong), run.stderr
+    assert json.loads(run.stdout)["passed"] is not wrong
+    page = (tmp_path / "report.html").read_text()
+    assert not faults(page)
+    # What a reader will ask, answered from the numbers of this run.
+    rows = [r for r in json.loads(run.stdout)["What ReSV selects"] if r["stage"] == "frame"]
+    worse = [r["layer"] for r in rows if float(r["error of ReSV, %"]) > float(r["error of top-k, %"])]
+    assert len(rows) == 3
+    assert f"ReSV&#39;s error is above top-k&#39;s in {len(worse)} of 3 layers" in page
+    assert re.findall(r"layer (\d+): [\d.]+ against", page) == worse
+    assert {"ReSV", "top-k", "recent window alone"} <= set(re.findall(r"<text[^>]*>([^<]*)</text>", page))
+    assert ("differs from golden" if wrong else "Every beat equals golden") in page
+    assert not re.search(r'(?:src|href)="(?!#)|<link|<script|url\((?!#)|@import', page)  # one file, no outside requests
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["report.html", "rtl", "trace.safetensors"]
+
+
+def test_version():
+    assert vrex("--version").stdout == f"vrex {version('openvrex')}\n"
+
+
+@pytest.mark.parametrize("where", ["destructor", "command"])
+def test_an_interrupt_ends_the_command(where, monkeypatch):
+    """Python drops what a destructor raises, and every Amaranth component has one."""
+
+    class Component:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    def flat(params):
+        Component() if where == "destructor" else signal.raise_signal(signal.SIGINT)
+        time.sleep(5)
+
+    monkeypatch.setattr("scripts.generation.presets_command.flat", flat)
+    run = vrex("presets")
+    assert (run.exit_code, run.stderr) == (130, "error: interrupted\n")
+
+
+def test_components_that_an_error_leaves_half_way_are_not_told_of(monkeypatch, recwarn):
+    left = []
+
+    class Half(Elaboratable):
+        def elaborate(self, platform):
+            pass
+
+    def flat(params):
+        Fragment.get(Module(), None)  # from the first elaboration on, Amaranth tells of what is not used
+        left.append(Half())
+        raise ValueError("n_w=3: wrong")
+
+    monkeypatch.setattr("scripts.generation.presets_command.flat", flat)
+    assert vrex("presets").stderr == "error: n_w=3: wrong\n"
+    left.clear()
+    gc.collect()
+    assert not recwarn

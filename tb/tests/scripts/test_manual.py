@@ -1,0 +1,262 @@
+"""The manual: no broken link, data sheets whole, waveforms of real runs, commands that can be typed, files there."""
+
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from contextlib import redirect_stderr
+from importlib import import_module
+from pathlib import Path
+
+import mkdocs.commands.build
+import numpy as np
+import pytest
+import yaml
+from mkdocs.config import load_config
+from mkdocs.exceptions import Abort
+from typer.main import get_command
+
+from golden.function_params import ParamError, ReSVParams
+from golden.retrieval.clustering import Clusterer
+from golden.retrieval.kvmap import KvMap
+from golden.retrieval.wicsum import select
+from hdl.design import SUFFIX
+from hdl.emit import ALL, component_of, params_of, ports
+from hdl.params import override, preset
+from scripts.main import app
+from scripts.pages import unit_datasheet
+from scripts.pages.waveform_scenarios import PRESET, SCENARIOS, log
+from tb.library.runner import BUILD, ROOT
+
+PAGES = sorted(Path(ROOT, "docs").glob("*.md"))
+TEXTS = {p.name: p.read_text() for p in (*PAGES, *(ROOT / f"{n}.md" for n in ("README", "CONTRIBUTING", "CHANGELOG")))}
+COMMANDS = get_command(app).commands
+ENV = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+ENV |= {"OPENVREX_BUILD": str(BUILD.parent)}  # simulators of the suite, wherever a block runs
+# A line of a block, with its continuations; a file or a thing that text names in backticks; what a browser fetches.
+VREX = re.compile(r"^(?: {4})?(?:\.venv/bin/)?vrex ((?:.*\\\n)*.*)", re.M)
+FILE = re.compile(
+    r"`((?:golden|hdl|sim|tb|synth|scripts|docs|\.ci|\.github)[/.]\w[\w./*]*|(?:tb/)?test_\w+\.py(?:::\w+)?)`"
+)
+ELSEWHERE = re.compile(r'<(script|img|iframe)[^>]* src="(https?:)?//|<link[^>]*stylesheet"[^>]*"(https?:)?//')
+
+
+def build(path: Path, folder: Path) -> bool:
+    """Whether MkDocs builds the site, as `make docs` does. (With --quiet it would count no warnings.)"""
+    config = load_config(str(path), site_dir=str(folder))
+    config.plugins.on_startup(command="build", dirty=False)
+    try:
+        mkdocs.commands.build.build(config)
+        return True
+    except Abort:
+        return False
+    finally:
+        config.plugins.on_shutdown()
+
+
+@pytest.mark.slow
+def test_site(tmp_path, caplog):
+    """Strict: bad links, bad anchors, pages out of the navigation are errors. Nothing is fetched from another place."""
+    assert build(ROOT / "mkdocs.yml", tmp_path), caplog.text
+    names = [p.stem for p in PAGES] + [f"datasheets/{u}" for u in ("index", *ALL)] + ["changelog", "contributing"]
+    assert not [n for n in names if ELSEWHERE.search((tmp_path / f"{n}.html").read_text())]
+    assert not list(tmp_path.rglob("*.py"))
+    assert all("<svg viewBox" in (tmp_path / f"datasheets/{unit}.html").read_text() for unit in SCENARIOS)
+
+
+def test_a_broken_page_is_an_error(tmp_path, caplog):
+    """The settings of mkdocs.yml, on a site of three pages: each of its checks can fail."""
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "index.md").write_text("# A\n\n[a](none.md) [b](b.md#nothing) [c](/b.md)")
+    (docs / "b.md").write_text("# B\n")
+    (docs / "c.md").write_text("# C\n")
+    config |= {"docs_dir": str(docs), "nav": ["index.md", "b.md"], "hooks": [], "extra_css": [], "exclude_docs": ""}
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(config))
+    assert not build(tmp_path / "mkdocs.yml", tmp_path / "site")
+    said = [r.message for r in caplog.records if r.levelname == "WARNING"]
+    for part in ("'none.md'", "'#nothing'", "'/b.md'", "- c.md"):
+        assert sum(part in line for line in said) == 1, (part, said)
+
+
+@pytest.mark.parametrize("unit", ALL)
+def test_a_sheet_has_all_of_its_unit(unit):
+    p = params_of(unit, preset("core"))
+    text, made = unit_datasheet.page(unit), component_of(unit, p)
+    for section in ("Parameters", "Ports", "Timing", "Counters", "Errors and source"):
+        assert f"\n## {section}\n" in text
+    for part in ("**Latency.** ", "**Throughput.** ", "Raises: "):
+        assert len(text.partition(part)[2].partition("\n")[0]) > 3, part
+    assert all(f"    | `{port['name']}` | {port['dir']} | {port['width']} |" in text for port in ports(made))
+    assert all(f"`{counter}`" in text for counter in made.counters())
+    assert all(f"| {name} | `{formula}` |" in text for name, formula in made.timing(p).items())
+    assert not re.search(r"^\| `[\w.]+` \|.*\|\s*\|$", text, re.M), "a parameter or port without a meaning"
+
+
+def test_a_docstring_without_a_section_is_refused():
+    doc = "A.\n\nParameters\n---\np : P\n\nMembers\n---\ni : In : x\n\nLatency: 1\nRaises: no\nSource: x"
+    with pytest.raises(ParamError, match="has no section Throughput"):
+        unit_datasheet.parse(doc)
+
+
+def test_waveforms_show_what_golden_says():
+    """A picture that differs from golden, or ends before what its caption tells, would mislead."""
+    dre, put, beats = preset(PRESET).core.dre, {u: s.beats for u, s in SCENARIOS.items()}, {}
+    for unit in SCENARIOS:
+        beats[unit] = {name: [b for valid, ready, b in of if valid and ready] for name, of in log(unit).items()}
+
+    th_hd = SCENARIOS["hcu"].ports["th_hd"]
+    table = Clusterer(ReSVParams(n_hp=dre.hcu.n_hp, th_hd=th_hd, max_clusters=dre.hcu.clusters))
+    joined = [table.add(key["hash"]) for key in put["hcu"]["i"]]
+    got = [(o["cluster"], o["is_new"], o["count"]) for o in beats["hcu"]["o"]]
+    assert got == [(j.cluster, j.is_new, j.count) for j in joined]
+
+    codes = np.array([word["scores"] for word in put["wtu"]["i"]]).reshape(2, -1)
+    rows = [select(row, np.ones(8, int), ReSVParams(ratio_q16=SCENARIOS["wtu"].ports["ratio"])) for row in codes]
+    chosen = [set()]
+    for o in beats["wtu"]["o"]:
+        chosen[-1] |= {4 * o["addr"] + i for i in range(4) if o["mask"] >> i & 1}
+        chosen += [set()] * o["last"]
+    assert chosen[:-1] == [set(np.flatnonzero(r.mask).tolist()) for r in rows] == [{1, 2, 5}, {5}]
+
+    clusters = [(o["cluster"], o["empty"]) for o in beats["cluster_set"]["o"]]
+    assert clusters == [(1, 0), (6, 0), (8, 0), (9, 0), (0, 1)]
+
+    own = {k: v for k, v in vars(dre.kvmu).items() if k not in ("addr_bits", "token_bits", "protect")}
+    kv = KvMap(**own, **SCENARIOS["kvmu"].ports)
+    placed = [kv.append(0, a["cluster"]) for a in put["kvmu"]["a"]]
+    shown = [(w["device"], w["home"]) for w in beats["kvmu"]["w"]]
+    assert shown == [(w.device, w.home) for w in placed[-len(shown) :]]
+    fetched = [(b.addr, b.bytes) for b in kv.fetch(0, [0, 1])]
+    assert [(b["addr"], b["bytes"]) for b in beats["kvmu"]["b"]] == fetched
+
+
+def typed() -> dict[str, str]:
+    """Every `vrex` command that a page shows, in blocks and in running text: what follows `vrex` -> page."""
+    found = {}
+    for page, text in TEXTS.items():
+        lines = [m[1].replace("\\\n", " ") for m in VREX.finditer(text)]
+        lines += re.findall(r"`(?:\.venv/bin/)?vrex ([a-z]+[^`]*)`", text)
+        found |= {re.sub(r"\$\([^)]*\)|\s#.*", "", line).strip(): page for line in lines}
+    return found
+
+
+def wrong(line: str) -> str:
+    """Why a command line cannot be typed, else empty; of a synopsis (brackets, dots) only options are looked at."""
+    name, *words = shlex.split(line)
+    if name not in COMMANDS:
+        return f"no command {name}"
+    if not words:
+        return ""  # the command's name in a sentence
+    if "[" in line or "..." in line:
+        known = {o for p in COMMANDS[name].params for o in p.opts}
+        return " ".join(set(re.findall(r"(?<!\S)\[?(--?[a-z][\w-]*)", " ".join(words))) - known)
+    given, said = {}, io.StringIO()
+    COMMANDS[name].callback = lambda **options: given.update(options)
+    try:
+        with redirect_stderr(said):
+            COMMANDS[name].main(words, prog_name=name)
+    except SystemExit as e:
+        if e.code:
+            return said.getvalue()
+    try:
+        if "preset" in given and "param" in given:
+            base = "core" if given["preset"].endswith(SUFFIX) else given["preset"]
+            override(preset(base), given["param"] or [])
+    except ParamError as e:
+        return str(e)
+    return ""
+
+
+def test_commands_can_be_typed():
+    commands = typed()
+    assert len(commands) > 80
+    assert not {page: (line, why) for line, page in commands.items() if (why := wrong(line))}
+    for line in (
+        "generat dre",
+        "generate dre --presets core",
+        "generate dre -p hcu.n_q=1",
+        "synth [UNIT] [--efort area|speed]",
+        "verify hcu --queries two",
+    ):
+        assert wrong(line), line
+
+
+def test_make_targets_exist():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    scripts = [(ROOT / name).read_text() for name in (".github/workflows/ci.yml", ".ci/run")]
+    used = {
+        t for text in (*TEXTS.values(), *scripts) for t in re.findall(r"(?:^|`|    |run: )make ([a-z]+)", text, re.M)
+    }
+    assert {"setup", "demo", "test", "docs"} <= used <= targets
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [p.name for p in PAGES if "```bash\n" in p.read_text()])
+def test_tested_blocks_run(page, tmp_path):
+    """Blocks marked `bash`, one after the other in one folder, as a reader would type them."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", TEXTS[page], re.M | re.S)
+    for name in ("tb", "pyproject.toml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    command = ["bash", "-euo", "pipefail", "-c", "\n".join(blocks)]
+    run = subprocess.run(command, capture_output=True, text=True, env=ENV, cwd=tmp_path, check=False)
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+
+
+def exists(name: str) -> bool:
+    """Whether there is a file (or one of a pattern), a test in it, or a thing that a module defines."""
+    path, _, test = name.partition("::")
+    path = f"tb/tests/**/{path}" if path.startswith("test_") else path
+    if "/" in path:
+        found = list(ROOT.glob(path))
+        return bool(found) and all(f"def {test}" in f.read_text() for f in found if test)
+    words = path.split(".")
+    depth = max(n for n in range(1, len(words) + 1) if n == 1 or list(ROOT.glob("/".join(words[:n]) + "*")))
+    thing = import_module(".".join(words[:depth]))
+    for word in words[depth:]:
+        if not hasattr(thing, word) and word not in getattr(thing, "__dataclass_fields__", {}):
+            return False
+        thing = getattr(thing, word, None)
+    return True
+
+
+def test_what_is_named_exists():
+    texts = {page: re.sub(r"^```.*?^```", "", text, flags=re.M | re.S) for page, text in TEXTS.items()}
+    named = {(page, name) for page, text in texts.items() for name in FILE.findall(text)}
+    assert len(named) > 100
+    assert not sorted((page, name) for page, name in named if not exists(name))
+    assert not any(
+        map(
+            exists,
+            (
+                "hdl/none.py",
+                "golden.arithmetic.dot.none",
+                "tb/tests/hdl/retrieval/test_hcu.py::test_none",
+                "golden.none",
+            ),
+        )
+    )
+
+
+def test_versions_agree():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+    assert f"## {version}" in TEXTS["CHANGELOG.md"]
+
+
+def test_workflow_runs_what_people_run():
+    """Each supported Python, exact versions of actions, and commands that stand in the repository."""
+    job = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["test"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    supported = [c.rpartition(" :: ")[2] for c in project["classifiers"]]
+    assert job["strategy"]["matrix"]["python"] == supported
+    assert project["requires-python"] == f">={supported[0]}"
+    for step in job["steps"]:
+        assert re.fullmatch(r"[\w-]+/[\w-]+@v\d+\.\d+\.\d+", step.get("uses", "a/b@v1.2.3"))
+    runs = [step["run"] for step in job["steps"] if "run" in step]
+    assert runs == [".ci/run", ".venv/bin/vrex verify --plan", "make docs"]
+    assert not wrong(runs[1].partition("vrex ")[2])

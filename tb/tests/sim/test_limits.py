@@ -1,0 +1,54 @@
+"""`docs/limits.md` says what is so: each limit that code can show is shown here, so that the page cannot go stale."""
+
+import re
+
+import pytest
+
+from golden.function_params import ParamError
+from golden.policies.registry import POLICIES
+from golden.program.core_compiler import RetrievalShape
+from golden.program.layer_compiler import LayerShape
+from golden.program.system_host import SharePlan
+from hdl.emit import ALL
+from hdl.params import preset
+from scripts.run.stages_command import LLAMA
+from tb.library.runner import ROOT
+
+PAGE = (ROOT / "docs/limits.md").read_text()
+PAPERS = ("core", "edge8", "server48")  # the presets of V-Rex's sizes
+
+
+def share(name: str) -> SharePlan:
+    """What the first core of a preset does of a layer of Llama-3 8B."""
+    system = preset(name)
+    shape = LayerShape(**LLAMA, tokens=10, recent=256, entries=256)
+    retrieval = RetrievalShape(n_hp=32, clusters=system.core.dre.hcu.clusters)
+    return SharePlan(shape, system.core.lxe_format(), retrieval, 0, system.cores, 0)
+
+
+def test_one_context():
+    assert {preset(name).core.dre.kvmu.n_ctx for name in PAPERS} == {1}
+    assert "The DRE of `core`, `edge8` and `server48` holds one (`n_ctx`)" in PAGE
+
+
+def test_a_cache_of_40k_does_not_fit():
+    kvmu = preset("core").core.dre.kvmu
+    slots = kvmu.blocks * kvmu.block_slots
+    assert slots < 40 << 10
+    assert f"has {slots:,} entries ({kvmu.blocks:,} blocks of {kvmu.block_slots}), less than {40 << 10:,}" in PAGE
+
+
+def test_48_cores_do_not_take_llama():
+    said = "kv_heads=8: must be a multiple of 48"
+    with pytest.raises(ParamError, match=said):
+        share("server48")
+    assert f"`{said}`" in PAGE
+    assert [share(name).shape.kv_heads for name in ("core", "edge8")] == [8, 1]
+    assert "one and eight cores take it" in PAGE
+
+
+def test_only_resv_has_hardware():
+    line = re.search(r"\*\*Only ReSV has hardware\.\*\* (.*)", PAGE)[1].lower()
+    families = {name.partition("-")[0].removesuffix("p") for name in POLICIES} - {"full", "resv"}
+    assert not [name for name in families if name not in line]
+    assert not [unit for unit in ALL if any(name in unit for name in families)]

@@ -1,0 +1,516 @@
+"""The system: anchors of the paper that agree with themselves, laws that hold whatever the parameters, and the
+commands."""
+
+import json
+import re
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from hdl.params import flat, preset
+from scripts.main import app
+from scripts.research import evaluate_command
+from scripts.run import prediction_command, simulate_command, stages_command
+from scripts.size import cycles_command
+from sim.evaluation import paper_limits
+from sim.evaluation.other_policies import PROFILES, Profile, profile
+from sim.evaluation.other_policies import point as point_of
+from sim.evaluation.other_policies import run as run_policy
+from sim.evaluation.paper_limits import ENGINES, engines, limits
+from sim.evaluation.paper_numbers import numbers, table_share
+from sim.evaluation.paper_points import CACHES, PLATFORMS, Claims, Points, judged
+from sim.system import accelerator, dre_demand
+from sim.system.passes import device_bytes, lacks, simulate
+from sim.system.pcie import LINKS
+from sim.system.platforms import A100, AGX, EDGE, SERVER
+from sim.system.selection import shares
+from sim.system.timeline import Pass, Point, Timeline
+from sim.system.workload import Decoder, Selection, Vision, constant, measured, table_ii, traced
+from sim.units.dpe_time import DpeTime
+from sim.units.hcu_time import HcuTime
+from tb.library.page_rules import faults
+from tb.library.runner import ROOT
+
+MODEL = Decoder()
+DRE = preset("core").core.dre
+
+
+@pytest.fixture(scope="module")
+def points():
+    return Points()
+
+
+def vrex(*args: str):
+    return CliRunner().invoke(app, [str(a) for a in args])
+
+
+# Workloads
+
+
+def test_shapes_are_those_of_the_models():
+    assert MODEL.entry_bytes == 4096
+    assert MODEL.token_bytes == 131072
+    assert 2 * MODEL.pass_weights / 1e9 == pytest.approx(15.0, rel=0.01)
+    assert Vision().weights / 1e6 == pytest.approx(302, rel=0.01)  # SigLIP-L: 24 layers of 12.6 M
+    assert 2 * Vision().macs / EDGE.flops == pytest.approx(29.6e-3 / 4, rel=0.05)  # facts: a quarter of 29.6 ms
+    assert table_share() == pytest.approx(0.0167, rel=0.05)
+
+
+def test_shares_of_a_trace_keep_their_mean_and_range():
+    known = np.linspace(0.1, 0.5, 30)[:, None] * np.array([0.5, 1.0, 1.5])
+    s = measured(MODEL, "x", known, 0.02)
+    assert s.frame.shape == (32, 8)
+    assert s.layers("frame").mean() == pytest.approx(known.mean(), rel=0.1)  # 8 heads of 3
+    assert s.text.mean() == pytest.approx(0.02)
+    assert (np.diff(s.layers("frame")) > 0).all()
+    assert table_ii("rekv", MODEL).layers("text")[0] == 0.312
+
+
+def test_resident_tokens_are_no_share():
+    """A layer that attends to nothing but the recent window fetches nothing; one that attends to all, all."""
+    policy = {
+        "ratio": [[0.4, 1.0]],
+        "frame": {"kept": 0.7, "fetched": 0.3},
+        "generation": {"kept": 0.2, "fetched": 0.1},
+    }
+    frame, text = shares({"policies": {"resv-buckets": policy}})
+    assert frame[0].tolist() == pytest.approx([0.0, 1.0])
+    assert text == pytest.approx(0.1 / 0.9)
+
+
+# Units
+
+
+def test_what_units_take_comes_of_their_time_views():
+    clusters = 256
+    p = replace(DRE, hcu=replace(DRE.hcu, early_abandon=False))
+    assert dre_demand.cluster_cycles(p, clusters) == clusters * DRE.hcu.n_hp / DRE.hcu.n_w
+    assert dre_demand.cluster_cycles(DRE, clusters) < dre_demand.cluster_cycles(p, clusters)
+    words = clusters / DRE.wtu.n_w
+    assert words <= dre_demand.select_cycles(DRE, clusters) <= 2.5 * words
+    f = dre_demand.fetch(DRE, 32, 16)
+    assert f.tokens == 16 * 32
+    assert f.bytes.sum() == f.tokens * 4096
+    assert f.bytes.mean() == DRE.kvmu.block_bytes  # whole blocks
+    # A burst of 4 KB a cycle, and the walk beside it.
+    assert 32 <= f.cycles <= 40
+    apart = dre_demand.fetch(DRE, 32, 16, by_cluster=False)
+    assert apart.bytes.sum() == f.bytes.sum()
+    assert len(apart.bytes) > 5 * len(f.bytes)
+
+
+def test_products_take_the_dpe_s_cycles_and_the_weights_bytes():
+    v = replace(EDGE, cores=1)
+    few = accelerator.product(v, 10, 4096, 4096)
+    d = v.core.dpe
+    assert few.dpe == pytest.approx(64 * 10 * DpeTime(d).chunks(4096), rel=0.001)
+    assert few.bytes == pytest.approx(2 * 4096 * 4096, rel=0.01)
+    assert few.macs == 10 * 4096 * 4096
+    # 576 rows do not fit: they pass for each of 16 fillings with 64 outputs of half the weight memory.
+    many = accelerator.product(v, 576, 1024, 1024)
+    assert many.bytes == 2 * (1024 * 1024 + 16 * 576 * 1024 + 576 * 1024)
+
+
+def test_ports_wait_for_bursts_as_the_lxe_s_program_does():
+    """`vrex stages` on one core: the products' bytes set their cycles, bursts of 2 beats those of the values."""
+    v = replace(EDGE, cores=1)
+    stages = {"qkv": 807383, "out": 547877, "gate_up": 3813886, "down": 1909797}
+    for name, cycles in stages.items():
+        assert accelerator.product(v, 10, *MODEL.matrices[name]).port == pytest.approx(cycles, rel=0.06)
+    for entries, cycles in ((1034, 36200 + 47570 + 86084), (14093, 462055 + 921572 + 1189420)):
+        assert accelerator.attention(v, 1, 10, 32, 128, entries, 4096).port == pytest.approx(cycles, rel=0.06)
+    assert accelerator.port(replace(v, latency=1), 64e6) == 1e6  # a beat a cycle
+
+
+def test_hcu_time_is_used():
+    assert HcuTime(DRE.hcu, dre_demand.TH_HD).key(0, 5) == (0, True)
+
+
+# Anchors
+
+
+@pytest.mark.parametrize(
+    ("platform", "cache", "stage", "ms"),
+    [
+        ("edge", 1024, "frame", 121),
+        ("edge", 5120, "frame", 123),
+        ("edge", 1024, "token", 89),
+        ("server", 1024, "frame", 20),
+        ("server", 1024, "token", 14),
+        ("agx", 1024, "token", 1.9 * 89),
+        ("agx", 40960, "token", 15.1 * 97),
+        ("agx", 40960, "frame", 7.3 * 254),
+        ("a100", 40960, "token", 16.8 * 15),
+        ("a100", 40960, "frame", 7.3 * 48),
+    ],
+)
+def test_consistent_anchors_within_ten_percent(points, platform, cache, stage, ms):
+    policy = "flexgen" if platform in ("agx", "a100") else "resv"
+    assert points.ms(platform, cache, 1, stage, policy) == pytest.approx(ms, rel=0.10)
+
+
+def test_table_ii_cannot_take_254_ms(points):
+    """What the paper fetches at 40K takes longer than its frame: ours is bound by the link, at its rate."""
+    a = points.at("edge", 40960)
+    assert a["fetched"] == pytest.approx(0.327 * (40960 - 256) * 131072)
+    assert a["fetch"] == pytest.approx(a["fetched"] / LINKS["pcie3x4"].bandwidth(4096, read=False), rel=0.03)
+    assert a["seconds"] == pytest.approx(a["vision"] + a["fetch"], rel=0.03)
+
+
+# Laws
+
+FAST = settings(max_examples=20, deadline=None)
+
+
+@given(
+    on=st.sampled_from([EDGE, SERVER, AGX, A100]),
+    cache=st.sampled_from([300, 1024, 10240]),
+    batch=st.sampled_from([1, 3]),
+    share=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    frame=st.booleans(),
+)
+@FAST
+def test_timelines_are_sound(on, cache, batch, share, frame):
+    p = simulate(on, Point(cache, batch, 10 if frame else 1, frame), constant("x", share, share, MODEL))
+    busy = {}
+    for s in p.stages:
+        assert s.start >= busy.get(s.resource, 0.0) - 1e-12
+        assert s.end >= s.start
+        busy[s.resource] = s.end
+    home = cache if on in (AGX, A100) else max(0, cache - 256)
+    assert p.fetched == pytest.approx(batch * share * home * MODEL.token_bytes)
+    assert {s.layer for s in p.stages if s.name == "attention"} == set(range(32))
+    # A layer attends to what has come.
+    came = {s.layer: s.end for s in p.stages if s.name == "fetch"}
+    assert all(s.start >= came.get(s.layer, 0.0) - 1e-12 for s in p.stages if s.name == "attention")
+    assert p.joules == pytest.approx(sum(p.watts.values()) * p.seconds)
+    again = simulate(on, Point(cache, batch, 10 if frame else 1, frame), constant("x", share, share, MODEL))
+    assert again == p
+
+
+def test_more_is_never_faster_and_better_never_slower(points):
+    for on in ("edge", "server", "agx", "a100"):
+        policy = "flexgen" if on in ("agx", "a100") else "resv"
+        for stage in ("frame", "token"):
+            times = [points.ms(on, c, 1, stage, policy) for c in CACHES]
+            assert times == sorted(times)
+            assert points.ms(on, 10240, 4, stage, policy) > points.ms(on, 10240, 1, stage, policy)
+    base = simulate(EDGE, Point(20480)).seconds
+    faster = {
+        "cores": replace(EDGE, cores=16),
+        "link": replace(EDGE, link=LINKS["pcie4x4"]),
+        "memory": replace(EDGE, dram=SERVER.dram),
+        "gap": replace(EDGE, gap=0.0),
+        "ahead": replace(EDGE, ahead=3),
+    }
+    for name, v in faster.items():
+        assert simulate(v, Point(20480)).seconds <= base * (1 + 1e-9), name
+    assert simulate(faster["link"], Point(20480)).seconds < 0.7 * base
+    assert simulate(PLATFORMS["kvpu"], Point(20480)).seconds >= 0.99 * base  # the link is full either way
+    scattered = replace(PLATFORMS["kvpu"], ssd=replace(EDGE.ssd, command=4e-6))
+    assert simulate(scattered, Point(20480)).seconds > 1.5 * base  # a drive of 250,000 requests a second
+    by_share = [simulate(EDGE, Point(20480), constant("x", s, s, MODEL)).seconds for s in (0.05, 0.2, 0.6)]
+    assert by_share == sorted(by_share)
+
+
+def test_uneven_layers_gain_from_fetching_further_ahead():
+    shares_ = np.tile([[0.02], [0.6]], (16, 8))
+    uneven = Selection("x", shares_, shares_)
+    one, four = (simulate(replace(EDGE, ahead=n), Point(10240), uneven).seconds for n in (1, 4))
+    even = simulate(EDGE, Point(10240), constant("x", 0.31, 0.31, MODEL)).seconds
+    assert four < one
+    assert even < one
+
+
+def test_beyond_40k_the_link_limits_and_a_wider_one_lifts_it():
+    only = ("edge", "edge, PCIe 4.0 x4", "server", "server, PCIe 6.0 x16")
+    rows = limits(Point(10240), traced(MODEL), caches=(10240, 131072), only=only).rows
+    edge, wide, server, six = (row[1:] for row in rows if row[0] in only)
+    assert [c.split()[1] for c in (*edge, *server)] == ["LXE", "link", "LXE", "link"]
+    assert six[1].endswith("LXE")
+    for narrow, better in ((edge, wide), (server, six)):
+        assert all(float(b.split()[0]) <= float(n.split()[0]) for n, b in zip(narrow, better, strict=True))
+
+
+def test_a_smaller_dre_takes_longer_and_stays_hidden():
+    rows = engines(Point(40960), traced(MODEL), on=(EDGE,)).rows
+    assert len(rows) == len(ENGINES)
+    whole, inside = (
+        np.array([[float(re.split(r"[ ()]+", cell)[k]) for cell in row[3:]] for row in rows]) for k in (0, 1)
+    )
+    assert (np.diff(inside[:, 0]) > 0).all()  # each is smaller than the one before
+    assert (np.diff(whole, axis=0) >= 0).all()
+    assert whole[1, 0] - whole[0, 0] <= inside[1, 0] - inside[0, 0]
+
+
+def test_a_resident_cache_is_not_fetched():
+    for on in (EDGE, AGX):
+        p = simulate(on, Point(10240, policy="resident"))
+        assert p.fetched == 0
+        assert simulate(on, Point(10240, policy="oaken")).seconds <= p.seconds
+    assert Point(10240, 16, policy="resident").device_bytes > AGX.capacity
+    assert Point(10240, 16, policy="oaken").device_bytes <= AGX.capacity
+
+
+def test_timeline_is_in_order():
+    t = Timeline()
+    assert t.put(0, "a", "x", 2.0) == 2.0
+    assert t.put(0, "b", "x", 1.0, after=1.0) == 3.0
+    assert t.put(0, "c", "y", 1.0, after=2.5) == 3.5
+
+
+def test_bad_points_are_named():
+    with pytest.raises(ValueError, match="cache=0: must be at least 1"):
+        Point(0)
+
+
+def test_what_a_pass_keeps_in_device_memory():
+    """Weights; the ring, two layers of what is fetched and the representatives, of every stream."""
+    shares_, at = constant("x", 0.25, 0.1, MODEL), Point(40960, batch=2)
+    weights = Point(1, policy="flexgen").device_bytes
+    fetched, ring = 2 * 0.25 * (40960 - 256) * 4096, 256 * 131072
+    means = 1024 * 32 * 8 * 128 * 2
+    assert device_bytes(EDGE, at, shares_) == weights + 2 * (fetched + ring + means)
+    assert device_bytes(EDGE, replace(at, policy="resident"), shares_) == weights + 2 * 40960 * MODEL.token_bytes
+    assert lacks(EDGE, Point(10_000_000), constant("x", 0.2, 0.1, MODEL)) == ""
+    assert lacks(EDGE, Point(10_000_000), table_ii("resv", MODEL)) == "40 of 32 GiB of device memory"
+    assert lacks(EDGE, Point(10_000_000, batch=2), constant("x", 0.01, 0.01, MODEL)).endswith("GiB of the drive")
+    assert lacks(SERVER, Point(10_000_000), table_ii("resv", MODEL)) == ""
+
+
+# Evaluation
+
+
+def test_every_number_has_a_verdict_and_its_reason(points):
+    found = numbers(points)
+    assert len(found) > 75
+    for n in found:
+        close = n.ours is not None and abs(n.ratio - 1) <= 0.1
+        assert n.verdict in ("reproduced", "fitted", "inconsistent", "unexplained", "off")
+        assert close or n.verdict in ("off", "unexplained", "inconsistent")
+        assert bool(n.proof) == (n.verdict == "inconsistent"), n.what
+        assert n.why or n.proof or n.verdict == "reproduced", n.what
+    open_premises = [n for n in found if "energy" in n.what or n.unit == "TOPS/W" or n.where == "Fig. 15"]
+    assert not [n.what for n in open_premises if n.verdict in ("reproduced", "inconsistent")]
+    text = evaluate_command.markdown(found)
+    assert text.count("\n") == len(found) + 2
+    assert text in (ROOT / "docs/evaluation.md").read_text(), "write it anew: vrex evaluate -o, report.md"
+    anchors = [
+        n for n in found if n.where in ("Fig. 13a", "Fig. 13b", "VI-B") and n.what.endswith("1K") and n.unit == "ms"
+    ]
+    assert len(anchors) == 4
+    assert all(n.verdict in ("reproduced", "fitted") for n in anchors)
+
+
+def results(**policies) -> dict:
+    """As `vrex stream` writes them."""
+    plain = {"kept": 1.0, "fetched": 0.0}
+    base = {"frame": plain, "generation": plain, "pruned": 0.0, "growth": {"device": 800.0}}
+    base["tokens"] = {"device": 2000.0, "host": 0.0, "pruned": 0.0}
+    return {"policies": {name: base | changed for name, changed in ({"full": {}} | policies).items()}}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"policies": {"x": {}}}'])
+@pytest.mark.parametrize("what", ["policies", "selection"])
+def test_another_file_than_results_is_named(tmp_path, what, text):
+    path = tmp_path / "results.json"
+    path.write_text(text)
+    run = vrex("simulate", what, path)
+    assert run.exit_code == 2
+    assert f"{path}: not a results.json that `vrex stream` wrote" in run.stderr
+
+
+def test_profiles_of_policies():
+    far = {"tokens": {"device": 500.0, "host": 1500.0}, "frame": {"kept": 0.6, "fetched": 0.2}}
+    far["generation"] = {"kept": 0.3, "fetched": 0.05}
+    r = results(
+        far=far,
+        window={"growth": {"device": 0.0}, "tokens": {"device": 260.0, "host": 0.0, "pruned": 1740.0}},
+        pruned={"pruned": 0.5, "tokens": {"device": 700.0, "host": 0.0, "pruned": 1300.0}},
+        small={"growth": {"device": 250.0}},
+    )
+    assert {name: profile(r, name) for name in r["policies"]} == {
+        "full": Profile("device"),
+        "far": Profile("host", 0.333, 0.067),  # 0.2 of the 0.6 that are not on the device, 0.05 of 0.75
+        "window": Profile("window", held=260),
+        "pruned": Profile("device", enters=0.5, held=0.35),
+        "small": Profile("device", bits=4),
+    }
+
+
+def test_policies_on_the_hardware():
+    def frames(cache: int) -> dict[str, Pass | None]:
+        return {name: run_policy(EDGE, p, point_of(p, cache)) for name, p in PROFILES.items()}
+
+    frame, longest = frames(40960), frames(1 << 20)
+    assert frame["flexgen"].fetched == pytest.approx((40960 - EDGE.core.dre.kvmu.recent) * MODEL.token_bytes)
+    assert frame["resv"].fetched == pytest.approx(0.265 * frame["flexgen"].fetched)
+    assert all(frame[name].fetched == 0 for name, p in PROFILES.items() if p.home != "host")
+    assert frame["hybrid"].seconds == longest["hybrid"].seconds  # of no length of stream
+    assert frame["codecsight"].seconds < frame["full"].seconds < frame["resv"].seconds < frame["flexgen"].seconds
+    assert {name for name in longest if not longest[name]} == {"full", "oaken", "codecsight"}
+    shown = vrex("simulate", "policies")
+    assert shown.exit_code == 0
+    assert all(name in shown.stdout for name in PROFILES)
+
+
+def test_a_folder_holds_numbers_and_plots_for_a_page(points, tmp_path):
+    found = numbers(points)
+    evaluate_command._write(points, found, tmp_path, "world")
+    page = (tmp_path / "report.html").read_text()
+    figures = ("4a", "4b, 14", "4c", "13", "15", "16", "17", "18")
+    assert all(f"<h2>Fig. {n.replace('b, 14', 'b, Fig. 14')}</h2>" in page for n in figures)
+    assert page.count("<svg") == len(figures)
+    assert not faults(page)
+    assert sum(len(s.rows) for s in evaluate_command.load(tmp_path)) == len(found)
+    for text in ("{", '{"a": 1}', "[{}]"):
+        (tmp_path / "numbers.json").write_text(text)
+        with pytest.raises(ValueError, match=r"evaluation=.*: not a folder that `vrex evaluate` wrote"):
+            evaluate_command.load(tmp_path)
+
+
+def test_verdicts():
+    assert judged(10, 10.9, "", "", "") == ("reproduced", "")
+    assert judged(10, 10.9, "", "set", "") == ("fitted", "set")
+    assert judged(10, 11.1, "", "set", "why") == ("off", "why")
+    assert judged(10, 10, "hardly", "", "") == ("unexplained", "hardly")
+    assert judged(10, 10, "", "", "", "1 + 1 = 2") == ("inconsistent", "")
+    assert judged(10, 10, "hardly", "set", "why", "1 + 1 = 2") == ("inconsistent", "")
+    c = Claims("world")
+    c.say("x", "y", 10.0, "s", lambda s: 20.0 if s == "table2" else 10.0, off="far")
+    assert c.found[0].why == "far; within 10 % with the shares of the trace"
+
+
+def test_an_interrupted_evaluation_goes_on(tmp_path, monkeypatch):
+    import sim.evaluation.paper_points
+
+    first = Points(tmp_path / "p.json")
+    ms = first.ms("agx", 1024)
+    monkeypatch.setattr(sim.evaluation.paper_points, "simulate", lambda *a: pytest.fail("simulated again"))
+    assert Points(tmp_path / "p.json").ms("agx", 1024) == ms
+    # Another platform of the same name is another point.
+    monkeypatch.setitem(PLATFORMS, "agx", replace(AGX, link=1e9))
+    with pytest.raises(pytest.fail.Exception, match="simulated again"):
+        Points(tmp_path / "p.json").ms("agx", 1024)
+
+
+def test_plots_are_the_same_every_time(tmp_path):
+    from sim.evaluation.paper_plots import bandwidth, timeline
+
+    p = simulate(SERVER, Point(10240), traced(MODEL))
+    for folder in ("a", "b"):
+        paths = timeline(SERVER, p, tmp_path / folder, "t")
+    assert all((tmp_path / "a" / f.name).read_bytes() == f.read_bytes() for f in paths)
+    time, rate = bandwidth(p)
+    moved = sum((values[:-1] * np.diff(time)).sum() for values in rate.values())
+    assert moved == pytest.approx(sum(s.bytes for s in p.stages))
+
+
+# Commands
+
+
+def test_simulate_prints_stages():
+    run = vrex("simulate", "--platform", "agx", "--policy", "flexgen", "--cache", "1024", "--json")
+    assert run.exit_code == 0, run.stderr
+    out = json.loads(run.stdout)
+    assert {s["name"] for s in out["stages"]} == {"vision", "fetch", "layer", "attention", "vocabulary"}
+    assert out["seconds"] == pytest.approx(simulate(AGX, Point(1024, policy="flexgen")).seconds)
+    text = vrex("simulate", "--cache", "2048", "--select", "world").stdout
+    assert all(name in text for name in ("gap", "qkv", "predict", "select", "fetch", "attention"))
+
+
+def test_the_shares_are_one_default_and_named():
+    for what in ([], ["limits", "--cache", "10240", "--platform", "server"], ["engines", "--batch", "1"]):
+        plain, world = (vrex("simulate", *what, *more).stdout for more in ([], ["--select", "world"]))
+        assert "shares of Table II" in " ".join(plain.split())
+        assert "shares of trace world" in " ".join(world.split())
+    limit = vrex("simulate", "limits", "--platform", "edge", "--cache", "40960", "--json").stdout
+    rows = json.loads(limit)[0]["rows"]
+    point = json.loads(vrex("simulate", "--json").stdout)
+    assert point["selection"] == "shares of Table II"
+    assert rows[0][1].split()[0] == f"{point['seconds'] * 1e3:.0f}"
+
+
+# A value of each option of `vrex simulate` that is not the one taken without it.
+GIVEN = {
+    "files": ("results.json",),
+    "on": ("--platform", "server"),
+    "policy": ("--policy", "infinigenp"),
+    "cache": ("--cache", "10240"),
+    "batch": ("--batch", "2"),
+    "stage": ("--stage", "token"),
+    "select": ("--select", "world"),
+    "output": ("-o", "plots"),
+}
+
+
+@pytest.mark.parametrize("what", simulate_command.WHAT)
+def test_every_option_has_an_effect_or_is_refused(what, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(paper_limits, "platforms", lambda: {"edge": EDGE, "server": SERVER})
+    own = {"ratio": [[0.5]], "tokens": {"device": 500.0, "host": 1500.0}}
+    own |= {stage: {"kept": 0.6, "fetched": 0.2} for stage in ("frame", "generation")}
+    (tmp_path / "results.json").write_text(json.dumps(results(**{"resv-buckets": own})))
+    plain = cache(lambda: vrex("simulate", what).stdout)
+    command = typer.main.get_command(app).commands["simulate"]
+    options = {p.name for p in command.params} - {"what", "json", "help"}
+    assert options == set(GIVEN), "an option that this test does not know"
+    for name in options:
+        run = vrex("simulate", what, *GIVEN[name])
+        if run.exit_code:
+            assert run.exit_code == 2
+            assert f"has no effect on `vrex simulate {what}`" in run.stderr
+            assert run.stderr.count("\n") == 1
+        elif name == "output":
+            assert list((tmp_path / "plots").iterdir())
+        else:
+            assert run.stdout != plain(), name
+    assert {name for name in ("cache", "batch", "on") if not vrex("simulate", what, *GIVEN[name]).exit_code} == (
+        set() if what in ("memories", "selection") else {"cache", "batch", "on"}
+    )
+
+
+@pytest.mark.parametrize("module", [cycles_command, stages_command, prediction_command])
+def test_parameters_without_effect_are_refused(module):
+    """All but those of `USED`, before anything is computed; a name that there is not stays unknown."""
+    command = [module.__name__.rpartition(".")[2], *(["x"] if module is cycles_command else [])]
+    assert set(module.USED) <= set(flat(preset("core")))
+    for name, value in flat(preset("core")).items():
+        if name not in module.USED:
+            run = vrex(*command, "-p", f"{name}={value}")
+            assert run.exit_code == 2
+            assert f"-p='{name}={value}': has no effect on `vrex {command[0]}`" in run.stderr
+    assert "unknown" in vrex(*command, "-p", "n_q=3").stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("simulate", "all"), "what='all': must be one of point, memories, limits, engines, policies, selection"),
+        (("simulate", "--platform", "phone"), "platform='phone': must be one of edge, kvpu, server, agx, a100"),
+        (("simulate", "--policy", "none"), "policy='none': must be one of"),
+        (("simulate", "--stage", "x"), "stage='x': must be one of frame, question, token"),
+        (("simulate", "--select", "x"), "select='x': must be table2"),
+        (("simulate", "--select", "nowhere.json"), "nowhere.json"),
+        (("simulate", "--cache", "0"), "cache=0: must be at least 1"),
+        (("simulate", "--cache", "10000000"), "cache=10000000: needs 40 of 32 GiB of device memory on edge: lower"),
+        (("simulate", "limits", "--batch", "0"), "batch=0: must be at least 1"),
+        (("simulate", "limits", "--platform", "agx"), "platform='agx': must be one of edge, server"),
+        (("simulate", "--policy", "flexgen", "--select", "world"), "select='world': has no effect on flexgen"),
+        (("simulate", "--policy", "rekv", "--select", "world"), "select='world': has the shares of resv, not of rekv"),
+        (("simulate", "policies", "a.json", "b.json"), "files=2: must be one results.json at most"),
+        (("simulate", "selection"), "name at least one results.json"),
+        (("evaluate", "--trace", "x"), "trace='x': must be one of world"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(args, message):
+    run = vrex(*args)
+    assert run.exit_code == 2
+    assert message in run.stderr
+    assert run.stderr.count("\n") == 1

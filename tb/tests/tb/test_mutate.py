@@ -1,0 +1,149 @@
+"""Mutation campaigns: what benches kill and one that does not compare lets live; proofs; resuming; the command."""
+
+import json
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hdl.emit import Emitted
+from scripts.engineers import mutate_command as command
+from scripts.main import app
+from tb.campaigns.mutants import MutateError, Verdict, campaign, netlist, sample, seen, stop
+from tb.campaigns.subjects import SUBJECTS
+from tb.formal.mutant_equivalence import Miter
+from tb.tests.hdl.retrieval.test_cluster_set import STALLS, TINY, emitted, episode, listing, rows, run, unions
+
+N, SEED = 16, 1
+BEATS = rows(TINY, 5, 41)
+
+
+def blind(unit: Emitted) -> dict:
+    """A bench that compares nothing: it sees only streams that break their rules, and what does not end."""
+    return run(unit, TINY, [episode(BEATS, STALLS)])[0]
+
+
+def sharp(unit: Emitted) -> bool:
+    got, sets = blind(unit), unions(TINY, BEATS)
+    counts = {"sets": len(sets), "clusters": sum(len(c) for *_, c in sets)}
+    return [v for _, v in got["o"]] == listing(sets) and got["perf"] == counts
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("mutate")
+
+
+@cache
+def verdicts(folder: Path) -> list[Verdict]:
+    return list(campaign("cluster_set", emitted(TINY), sharp, N, SEED, folder))
+
+
+@pytest.mark.nightly
+def test_a_bench_that_compares_kills(folder):
+    found = verdicts(folder)
+    assert len({v.options for v in found}) == len(found) == N
+    assert len({v.key.partition(":")[0] for v in found}) > 1, "mutants of one module only"
+    assert [v.verdict for v in found].count("killed") >= N - 3
+
+
+def test_a_bench_that_does_not_compare_lets_live(folder, tmp_path):
+    mutants = netlist(emitted(TINY), sample(emitted(TINY), N, SEED), tmp_path)
+    try:
+        assert not seen(blind, mutants[0])
+        alive = [v.verdict for v, m in zip(verdicts(folder), mutants[1:], strict=True) if not seen(blind, m)]
+    finally:
+        stop(mutants)
+    assert alive.count("killed") >= N // 4
+
+
+def test_a_campaign_goes_on_and_runs_survivors_again(folder, tmp_path):
+    found = verdicts(folder)
+    (file,) = folder.iterdir()
+    *lines, first, second = file.read_text().splitlines()
+    lived = json.dumps(json.loads(first) | {"verdict": "survives"})
+    (tmp_path / file.name).write_text("\n".join([*lines, lived, second[:40]]))  # cut off
+    numbers = {m.options: k for k, m in enumerate(sample(emitted(TINY), N, SEED), 1)}
+    left = {v.options for v in found if v.verdict == "survives"}
+    left |= {json.loads(line)["options"] for line in (first, second)}
+    seen_now = []
+
+    def counting(unit: Emitted) -> bool:
+        seen_now.append(unit.number)
+        return sharp(unit)
+
+    again = list(campaign("cluster_set", emitted(TINY), counting, N, SEED, tmp_path))
+    assert seen_now == [0, *sorted(numbers[o] for o in left)]
+    assert {(v.key, v.verdict) for v in again} == {(v.key, v.verdict) for v in found}
+
+
+def test_a_bench_that_fails_without_a_fault_is_told(tmp_path):
+    with pytest.raises(MutateError, match="the bench fails without a fault"):
+        list(campaign("cluster_set", emitted(TINY), lambda unit: False, 1, SEED, tmp_path))
+
+
+TOY = """module toy(input clk, rst, a, b, output o__valid, output [1:0] o__payload, output reg [31:0] perf);
+  reg mem [1:0];
+  reg q;
+  always @(posedge clk) if (b) mem[a] <= a;
+  always @(posedge clk) q <= mem[b];
+  assign o__valid = a & (a | b);
+  assign o__payload = {q, a ^ b};
+  wire [31:0] more = perf + {31'h0, b};
+  always @(posedge clk) if (rst) perf <= 0; else perf <= more;
+endmodule
+"""
+DECIDED = {
+    "toy: a | b: B[0] const0": "equivalent",  # a & a
+    "toy: a | b: A[0] const0": "survives",
+    "toy: a ^ b: A[0] const1": "equivalent",  # where it is valid
+    "toy: a ^ b: B[0] const1": "survives",
+    "toy: perf + {31'h0, b}: Y[20] const0": "counter",
+    "toy: perf + {31'h0, b}: Y[5] const0": "survives",
+}
+
+
+def test_equivalence_is_decided(tmp_path):
+    """By proofs and counterexamples; a memory starts with anything, the same in both."""
+    directions = {"o__valid": 1, "o__payload": 2, "perf": 32}
+    ports = [{"name": n, "dir": "in", "width": 1} for n in ("clk", "rst", "a", "b")]
+    ports += [{"name": n, "dir": "out", "width": w} for n, w in directions.items()]
+    toy = Emitted(TOY, "toy", {"ports": ports})
+    mutations = [m for m in sample(toy, 2000, 1) if m.key in DECIDED]
+    netlist(toy, mutations, tmp_path)
+    miter = Miter(toy, tmp_path, len(mutations), {})
+    found = {m.key: miter.decide(k)[0] for k, m in enumerate(mutations, 1)}
+    assert found == DECIDED
+    cared = Miter(toy, tmp_path, len(mutations), {"o__payload": "2'h2"})
+    assert cared.decide(1 + [m.key for m in mutations].index("toy: a ^ b: B[0] const1"))[0] == "equivalent"
+
+
+def test_every_explanation_is_of_a_subject():
+    explained = tomllib.loads(command.EXPLAINED.read_text())
+    assert explained.keys() <= SUBJECTS.keys()
+    assert [k for unit, own in explained.items() for k, why in own.items() if not (k.startswith(unit) and why)] == []
+
+
+def verdict(name: str) -> Verdict:
+    return Verdict("", "cluster_set: key", name, "how")
+
+
+@pytest.mark.parametrize(("killed", "survive", "code"), [(19, 1, 0), (18, 1, 1), (0, 0, 0)])
+def test_command_fails_below_the_target(monkeypatch, killed, survive, code):
+    """What is equivalent does not count."""
+    ends = [verdict(v) for v in ["killed"] * killed + ["survives"] * survive + ["equivalent", "counter"]]
+    monkeypatch.setattr(command, "campaign", lambda *args: iter(ends))
+    got = CliRunner().invoke(app, ["mutate", "cluster_set"])
+    assert got.exit_code == code
+    assert ("not explained" in got.output) == bool(survive)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"), [(["hcux"], "unit='hcux': must be one of cluster_set"), (["hcu", "-n", "0"], "n=0: must be")]
+)
+def test_bad_input(args, message):
+    got = CliRunner().invoke(app, ["mutate", *args])
+    assert got.exit_code == 2
+    assert message in got.output

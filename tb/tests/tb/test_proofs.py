@@ -1,0 +1,149 @@
+"""The proofs of `tb.formal.proofs`: the quick ones, that each can fail, and what a counterexample leaves."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from amaranth import Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+from typer.testing import CliRunner
+
+from hdl.emit import ALL
+from scripts.main import app
+from tb.formal.proofs import Independence, goals, unit_of
+from tb.formal.prover import holds
+from tb.formal.stream_proof import StreamMonitor, waiting
+
+QUICK = ("hcu", "cluster_set", "feeder")  # units whose streams take seconds; `vrex prove` has all
+LARGE = ("lxe", "core", "core_ip", "system")  # whose netlists take half a minute
+
+
+@pytest.mark.parametrize("unit", QUICK)
+def test_offers_stay_until_taken(unit):
+    goal = next(g for g in goals() if g.unit == unit and "stays" in g.claim)
+    verdict = goal.judge()
+    assert verdict.kind == "unbounded", verdict.note
+    assert verdict.reached
+    assert verdict.edited
+
+
+@pytest.mark.parametrize("unit", sorted(ALL.keys() - set(LARGE)))
+def test_no_offer_depends_on_ready(unit):
+    found = [g.judge() for g in goals() if g.unit == unit and isinstance(g, Independence)]
+    assert found
+    for verdict in found:
+        assert verdict.kind == "unbounded", verdict.note
+
+
+def test_every_unit_has_its_channels():
+    """Streams in arrays and bundles, and AXI4 channels, are found."""
+    found = {unit: set(waiting(unit_of(unit))) for unit in ("arbiter", "retriever", "kvmu")}
+    assert found == {
+        "arbiter": {"r__0", "r__1", "b__0", "b__1", "m_axi_ar", "m_axi_aw", "m_axi_w"},
+        "retriever": {"clear", "bus__ar", "bus__aw", "bus__w"},
+        "kvmu": {"w", "x", "b"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("unit", "claim", "size"),
+    [
+        ("kvmu", "an entry has a place of its own", "two blocks of 1"),
+        ("wtu", "a bin is its histogram's alone", "4 bins of a lane"),
+        ("sequencer", "who may go may until it goes", "of 3 bits"),
+        ("arbiter", "a slice keeps order, and all", "items of 2 bits"),
+    ],
+)
+def test_claims_hold_and_can_fail(unit, claim, size):
+    goal = next(g for g in goals() if (g.unit, g.claim, g.size) == (unit, claim, size))
+    verdict = goal.judge()
+    assert verdict.kind == "unbounded", verdict.note
+    assert verdict.reached
+    assert verdict.edited
+
+
+def test_a_selection_that_is_not_minimal_is_seen():
+    """The WTU's proof, as far as an edit shows in it; `vrex prove wtu` has the whole."""
+    goal = next(g for g in goals() if g.claim == "whole buckets, minimal")
+    edited = goal.edited()
+    assert not edited
+    assert edited.claim == "it is not minimal"
+    assert holds(goal.make(False), depth=edited.depth - 1, merge=False)
+
+
+def test_prove_prints_verdicts(monkeypatch):
+    """A line a claim; what is broken, or could not fail, is told and is exit code 1."""
+    run = CliRunner().invoke(app, ["prove", "feeder"])
+    assert run.exit_code == 0
+    assert re.search(r"feeder +an offer .* unbounded +pdr .* reached in \d+, edit seen in \d+", run.stdout)
+    blunt = replace(next(g for g in goals() if g.unit == "feeder"), edit=("module", "module"))
+    monkeypatch.setattr("scripts.engineers.prove_command.goals", lambda: [blunt])
+    run = CliRunner().invoke(app, ["prove", "--json"])
+    assert run.exit_code == 1
+    assert json.loads(run.stdout)[0]["kind"] == "edit not seen"
+    assert "feeder , an offer stays until taken: edit not seen" in run.stderr
+    run = CliRunner().invoke(app, ["prove", "feedr"])
+    assert run.exit_code == 2
+    assert "unit='feedr': must be one of hcu" in run.stderr
+
+
+class Late(wiring.Component):
+    """A number that goes on counting when nobody takes it, or (`eager`) is offered only to who is ready."""
+
+    def __init__(self, eager: bool):
+        self.eager = eager
+        super().__init__({"i": In(stream.Signature(4)), "o": Out(stream.Signature(4))})
+
+    def elaborate(self, platform):
+        m = Module()
+        count = Signal(4)
+        m.d.comb += [self.i.ready.eq(1), self.o.payload.eq(count), self.o.valid.eq(count[2])]
+        m.d.sync += count.eq(count + 1)
+        if self.eager:
+            m.d.comb += self.o.valid.eq(count[2] & self.o.ready)
+        return m
+
+
+def test_an_offer_that_depends_on_ready_is_seen():
+    assert waiting(Late(False)) == {"o": set()}
+    assert waiting(Late(True)) == {"o": {"o__ready"}}
+
+
+def test_a_counterexample_is_a_waveform():
+    """Of the broken unit, up to the cycle in which the claim fails: there the number has changed while it waited."""
+    proof = holds(StreamMonitor(Late(False)), name="late")
+    assert not proof
+    assert proof.claim == "o changes while it waits"
+    assert proof.wave.name.startswith("late-")
+    values = vcd(proof.wave)
+    last = {name: bits[-1] for name, bits in values.items()}
+    assert len(values["top.o_held"]) == proof.depth
+    assert (last["top.o_held"], last["top.o__valid"]) == ("1", "1")
+    assert last["top.o_before"] != last["top.unit.count"] == last["top.o__payload"]
+    assert values["top.o__ready"][-2] == "0"
+
+
+def vcd(path) -> dict[str, list[str]]:
+    """Of each signal its value in every cycle, as a binary number without leading zeros."""
+    names, now, out, scopes, cycle = {}, {}, {}, [], None
+    for line in path.read_text().splitlines():
+        word = line.split()
+        match word:
+            case ["$scope", _, name, *_]:
+                scopes.append(name)
+            case ["$upscope", *_]:
+                scopes.pop()
+            case ["$var", _, _, key, name, *_]:
+                names[key] = ".".join([*scopes, re.sub(r"\$\d+$", "", name)])
+            case [bits, key] if bits[0] == "b":
+                now[key] = bits[1:].lstrip("0") or "0"
+            case [change] if change[0] in "01x":
+                now[change[1:]] = change[0]
+            case [time] if time[0] == "#":
+                if cycle is not None and cycle % 10 == 0:
+                    for key, name in names.items():
+                        out.setdefault(name, []).append(now[key])
+                cycle = int(time[1:])
+    return out

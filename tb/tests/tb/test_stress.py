@@ -1,0 +1,59 @@
+"""Stress runs: a slice of each unit's, kept results, a failure that is told."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import tb.campaigns.stress
+from scripts.main import app
+from tb.campaigns.stress import UNITS, play
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "unit", [pytest.param(u, marks=pytest.mark.nightly) if u in ("core", "core_ip") else u for u in UNITS]
+)
+def test_a_slice_equals_golden(unit):
+    assert play(unit, 1) > 10
+
+
+def test_a_campaign_goes_on_where_it_was(tmp_path, monkeypatch):
+    seeds = []
+    monkeypatch.setitem(tb.campaigns.stress._PLAYS, "hcu", lambda t, rng: seeds.append(rng.random()) or 40)
+    for n, total in ((100, 120), (100, 120), (130, 160)):
+        run = CliRunner().invoke(app, ["stress", "hcu", "-n", str(n), "-o", str(tmp_path)])
+        assert run.exit_code == 0, run.output
+        assert f"hcu: {total} transactions as golden" in run.stdout
+    assert len(set(seeds)) == len(seeds) == 4
+    run = CliRunner().invoke(app, ["stress", "hcu", "-n", "1", "-o", str(tmp_path), "--json"])
+    assert json.loads(run.stdout) == [{"unit": "hcu", "transactions": 160}]
+    assert [json.loads(line)["seed"] for line in (tmp_path / "hcu.jsonl").read_text().splitlines()] == [1, 2, 3, 4]
+
+
+def test_a_join_has_a_share_of_the_transactions(tmp_path, monkeypatch):
+    monkeypatch.setitem(tb.campaigns.stress._PLAYS, "dre", lambda t, rng: 40)
+    run = CliRunner().invoke(app, ["stress", "dre", "-n", "300", "-o", str(tmp_path)])
+    assert "dre: 80 transactions as golden" in run.stdout
+
+
+def test_a_difference_is_told_and_what_was_good_is_kept(tmp_path, monkeypatch):
+    def broken(t, rng):
+        assert not (tmp_path / "hcu.jsonl").exists(), "beat 7 differs"
+        return 40
+
+    monkeypatch.setitem(tb.campaigns.stress._PLAYS, "hcu", broken)
+    run = CliRunner().invoke(app, ["stress", "hcu", "-n", "100", "-o", str(tmp_path)])
+    assert run.exit_code == 1
+    assert "hcu: beat 7 differs" in run.stderr
+    assert len((tmp_path / "hcu.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(("x",), "unit='x': must be one of hcu"), (("hcu", "-n", "0"), "n=0: must be at least 1")],
+)
+def test_bad_input_is_named(words, message):
+    run = CliRunner().invoke(app, ["stress", *words])
+    assert run.exit_code == 2
+    assert message in run.stderr
