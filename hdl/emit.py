@@ -45,8 +45,8 @@ BLOCKS = {
     "retriever": ("hdl.retrieval.retriever", "Retriever", "core"),
     "lxe": ("hdl.execution.lxe", "Lxe", "core"),
     "core": ("hdl.execution.core", "Core", "core"),
-    "dre_ip": ("hdl.bus.dre_ip", "DreIp", "core"),
-    "core_ip": ("hdl.bus.core_ip", "CoreIp", "core"),
+    "dre_ip": ("hdl.shells.dre_ip", "DreIp", "core"),
+    "core_ip": ("hdl.shells.core_ip", "CoreIp", "core"),
     "arbiter": ("hdl.bus.arbiter", "Arbiter", ""),
     "system": ("hdl.execution.system", "System", ""),
 }

@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In, Out
 
 from golden.arithmetic.secded import check_bits
 from golden.function_params import check
-from hdl.arith.secded_logic import checks_of, decoded
+from hdl.check_bits import checks_of, decoded
 from hdl.leaf import CLEAR, Leaves
 from hdl.params import bits_for
 

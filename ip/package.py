@@ -6,9 +6,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from golden.function_params import check
-from hdl.bus.register_block import RDL, address_map, description
 from hdl.emit import emit
 from hdl.params import PRESETS, CoreParams, bits_for
+from hdl.shells.register_block import RDL, address_map, description
 from ip.address_map import header, html
 from ip.fusesoc import core_file, synth_script
 from ip.ipxact import ipxact

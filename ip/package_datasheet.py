@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 
 from golden.function_params import ScoreFormat
-from hdl.bus.register_block import RDL
 from hdl.docstrings import meanings, parse, prose, unit_class
 from hdl.emit import Emitted
 from hdl.params import CoreParams, flat
+from hdl.shells.register_block import RDL
 from ip.shell import interfaces, top_module, top_ports
 
 

@@ -28,10 +28,10 @@ from scripts.command_group import Command, Commands  # noqa: E402
 PANELS = {  # a panel of `vrex --help`, the folder of its commands' modules, its commands
     "Build hardware": ("generation", ("presets", "generate", "ip", "asm")),
     "Check it": ("check", ("verify",)),
-    "Size it": ("size", ("synth", "power", "cycles", "sweep", "report")),
+    "Size it": ("size", ("synth", "power", "sweep", "report")),
     "Run streams and models on it": (
         "run",
-        ("demo", "trace", "stream", "policies", "codec", "run", "simulate", "stages", "prediction"),
+        ("demo", "trace", "stream", "policies", "codec", "run", "cycles", "simulate", "stages", "prediction"),
     ),
     "Research": ("research", ("figures", "readings", "evaluate", "fleet")),
     "For engineers of OpenVRex": ("engineers", ("prove", "stress", "mutate", "coverage", "bench", "speed", "record")),

@@ -31,8 +31,8 @@ operands. exp, 1/x and 1/sqrt(x) are monotonic, and so is SiLU on either side of
 import numpy as np
 
 from golden.arithmetic.numerics import BF16, flush
+from golden.arithmetic.score_codes import encode
 from golden.function_params import ScoreFormat
-from golden.retrieval.wicsum import encode
 
 FRAC = 10  # fraction bits of a logarithm
 ONE = 1 << FRAC

@@ -29,9 +29,9 @@ import numpy as np
 from golden.arithmetic.dot import dot
 from golden.arithmetic.elementwise import exp, score_code
 from golden.arithmetic.numerics import matmul, to_bf16
+from golden.arithmetic.score_codes import encode, value
 from golden.arithmetic.vector import fma, order
 from golden.function_params import RAW_BITS, DotFormat, ParamError, ReSVParams, ScoreFormat, check
-from golden.retrieval.wicsum import encode, value
 
 STEPS = 256  # of the exp map's argument in a factor of two
 LOG2_E = 1.4426950408889634

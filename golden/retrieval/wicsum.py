@@ -16,11 +16,11 @@ No sum is rounded, whatever the format.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from golden.function_params import RAW_BITS, ParamError, ReSVParams, ScoreFormat, check
+from golden.arithmetic.score_codes import values
+from golden.function_params import RAW_BITS, ParamError, ReSVParams, check
 
 
 @dataclass(frozen=True)
@@ -32,24 +32,6 @@ class Selection:
     tokens: np.ndarray  # int64: sum of their counts
     total: np.ndarray  # int64 (object beyond 63 bits): Sum, Equation 1
     threshold: np.ndarray  # the same: Th, Equation 2
-
-
-def encode(x: np.ndarray, fmt: ScoreFormat) -> np.ndarray:
-    """Codes of the format's values nearest to `x` (float64, at least 0), ties to even, at most the top code, int64."""
-    exponent = np.frexp(x)[1].astype(np.int64)  # x < 2^exponent
-    shift = np.clip(exponent - fmt.significand_bits, 0, fmt.max_shift)
-    significand = np.rint(np.ldexp(x, -shift)).astype(np.int64)
-    return np.minimum((shift << fmt.man_bits) + significand, (1 << fmt.bits) - 1)  # a carry moves to the next shift
-
-
-def value(codes: np.ndarray, fmt: ScoreFormat) -> np.ndarray:
-    """Exact integer value of score codes, any shape, int64: `m` for e = 0, `(2^man_bits + m) << (e - 1)` otherwise."""
-    codes = np.asarray(codes, dtype=np.int64)
-    m = codes & ((1 << fmt.man_bits) - 1)
-    e = codes >> fmt.man_bits
-    if not fmt.exp_bits:
-        return codes
-    return np.where(e == 0, m, (m + (1 << fmt.man_bits)) << np.maximum(e - 1, 0))
 
 
 def threshold(total: np.ndarray, ratio_q16: int) -> np.ndarray:
@@ -105,7 +87,7 @@ def select_rows(codes: np.ndarray, counts: np.ndarray, params: ReSVParams) -> Se
     order = np.sort(key, axis=1)
     at = (order & unsigned((1 << low) - 1)).astype(np.int64)
     ordered = np.take_along_axis(codes, at, 1)
-    acc = ordered.astype(exact) if raw else _values(params.score).astype(exact).take(ordered)
+    acc = ordered.astype(exact) if raw else values(params.score).astype(exact).take(ordered)
     acc *= counts.astype(exact).take(at)
     np.cumsum(acc, axis=1, out=acc)
     total = acc[:, -1].copy()
@@ -117,12 +99,6 @@ def select_rows(codes: np.ndarray, counts: np.ndarray, params: ReSVParams) -> Se
     mask = key <= cut if params.selection == "exact" else rank <= cut >> unsigned(low)
     tokens = (mask.astype(np.float64) @ counts.astype(np.float64)).astype(np.int64)  # below 2^53
     return Selection(mask, np.count_nonzero(mask, axis=1), tokens, total, th)
-
-
-@lru_cache
-def _values(fmt: ScoreFormat) -> np.ndarray:
-    """The value of every code."""
-    return value(np.arange(1 << fmt.bits), fmt)
 
 
 def union(mask: np.ndarray) -> np.ndarray:

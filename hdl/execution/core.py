@@ -5,8 +5,8 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.bus.axi import HOST_PREFIX, connect_ports, pass_ports, port_members
-from hdl.execution.instruction_layouts import host_layout, status_layout
 from hdl.execution.lxe import Lxe
+from hdl.instruction_layouts import host_layout, status_layout
 from hdl.memory import collect_errors, error_members
 from hdl.params import CoreParams
 from hdl.retrieval.dre import Dre

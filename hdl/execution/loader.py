@@ -8,8 +8,8 @@ from amaranth.lib.wiring import In, Out
 from golden.program.isa import SEMAPHORES, LoadTo
 from hdl.bus.axi import Bursts, address_layout, error_layout, read_layout, rows_layout, word_beats
 from hdl.execution.dpe import activation_layout, weight_layout
-from hdl.execution.instruction_layouts import done_layout, transfer_layout
 from hdl.execution.vpe import word_layout
+from hdl.instruction_layouts import done_layout, transfer_layout
 from hdl.params import CoreParams, bits_for
 from hdl.unit import Unit
 
@@ -33,7 +33,7 @@ class Loader(Unit):
 
     Members
     -------
-    c : In(stream of `hdl.execution.instruction_layouts.transfer_layout`) : instructions; `skip`: done without a
+    c : In(stream of `hdl.instruction_layouts.transfer_layout`) : instructions; `skip`: done without a
         transfer
     ar : Out(stream of `hdl.bus.axi.address_layout`) : bursts, of beats of `lxe.bus_bytes`
     r : In(stream of `hdl.bus.axi.read_layout`) : their beats, in order
@@ -42,7 +42,7 @@ class Loader(Unit):
     x : Out(stream of `hdl.execution.dpe.activation_layout`) : words for LoadTo.X
     v : Out(stream of `hdl.execution.vpe.word_layout`) : words for LoadTo.VECTOR; above a BF16 word the upper half is
         undefined
-    done : Out(`hdl.execution.instruction_layouts.done_layout`) : in the cycle in which an instruction's last word is
+    done : Out(`hdl.instruction_layouts.done_layout`) : in the cycle in which an instruction's last word is
         taken
     fault : Out(`hdl.bus.axi.error_layout`) : one pulse until a reset
     stop : In(1) : begin nothing, drop what comes

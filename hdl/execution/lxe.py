@@ -10,14 +10,14 @@ from amaranth.lib.wiring import In, Out
 
 from golden.arithmetic.vector import Op, Source
 from golden.program.isa import Engine, Queue
-from hdl.arith.multiplier import Multiplier
 from hdl.bus.axi import connect_ports, port_members
 from hdl.execution.dpe import Dpe, result_layout
-from hdl.execution.instruction_layouts import done_layout, host_layout, retrieve_layout, status_layout
 from hdl.execution.loader import Loader
-from hdl.execution.sequencer import Sequencer, set_layout
-from hdl.execution.storer import Storer, dre_layout
+from hdl.execution.multiplier import Multiplier
+from hdl.execution.sequencer import Sequencer
+from hdl.execution.storer import Storer
 from hdl.execution.vpe import Vpe, output_layout, word_layout
+from hdl.instruction_layouts import done_layout, dre_layout, host_layout, retrieve_layout, set_layout, status_layout
 from hdl.memory import collect_errors, error_members
 from hdl.named import UNNAMED
 from hdl.params import CoreParams
@@ -45,14 +45,14 @@ class Lxe(Composite):
 
     Members
     -------
-    host : In(stream of `hdl.execution.instruction_layouts.host_layout`) : program, registers, start; START is taken
+    host : In(stream of `hdl.instruction_layouts.host_layout`) : program, registers, start; START is taken
         while nothing runs
-    status : Out(`hdl.execution.instruction_layouts.status_layout`) : how the program stands or ended
+    status : Out(`hdl.instruction_layouts.status_layout`) : how the program stands or ended
     m_axi_* : AXI4 manager of `lxe.bus_bytes` a beat (`hdl.bus.axi`)
-    retrieve, done, busy, set, fault : Out(stream of `hdl.execution.instruction_layouts.retrieve_layout`),
-        In(`done_layout`), In(1), In(`hdl.execution.sequencer.set_layout`), In(`hdl.retrieval.retriever.fault_layout`)
+    retrieve, done, busy, set, fault : Out(stream of `hdl.instruction_layouts.retrieve_layout`),
+        In(`done_layout`), In(1), In(`hdl.instruction_layouts.set_layout`), In(`hdl.retrieval.retriever.fault_layout`)
         : a fifth engine beside the LXE, as `hdl.retrieval.retriever.Retriever`; `busy`: its bus owes an answer
-    d : Out(stream of `hdl.execution.storer.dre_layout`) : hash bits and score codes for it
+    d : Out(stream of `hdl.instruction_layouts.dre_layout`) : hash bits and score codes for it
     stop : Out(1) : after a fault, to whatever has a bus of its own
     memory : In(1) : pulse: a memory beside the LXE has a word that its check bits cannot correct
     perf : Out(struct of 32-bit counters) : those of the units, named unit.counter

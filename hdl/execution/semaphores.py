@@ -5,7 +5,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from golden.program.isa import SEMAPHORE_BITS, SEMAPHORES, Engine
-from hdl.execution.instruction_layouts import done_layout
+from hdl.instruction_layouts import done_layout
 
 WAITERS = (*(e.name.lower() for e in Engine), "sync")  # the engines and the sequencer
 
@@ -27,7 +27,7 @@ class Semaphores(wiring.Component):
     wait : In(array of masks) : of the heads, in the order of `WAITERS`
     ready : Out(a bit a waiter) : heads that may go
     take : In(a bit a waiter) : heads that go; only those that are ready
-    done : In(array of `hdl.execution.instruction_layouts.done_layout`) : of each waiter, what is done in this cycle
+    done : In(array of `hdl.instruction_layouts.done_layout`) : of each waiter, what is done in this cycle
     overflow : Out(1) : pulse, a count has come above 255 (the counter has wrapped)
 
     Latency: what is done in cycle t is counted for `ready` from t + 2 on, what is taken from t + 1; `overflow` comes

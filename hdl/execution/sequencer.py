@@ -6,7 +6,9 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from golden.program.isa import ADDR_BITS, REGISTERS, VECTOR, WORD_BITS, Engine, Opcode, Status, layout
-from hdl.execution.instruction_layouts import (
+from hdl.execution.loop_stack import LoopStack
+from hdl.execution.semaphores import WAITERS, Semaphores
+from hdl.instruction_layouts import (
     PROGRAM,
     REGISTER,
     START,
@@ -15,12 +17,11 @@ from hdl.execution.instruction_layouts import (
     host_layout,
     mul_layout,
     retrieve_layout,
+    set_layout,
     status_layout,
     transfer_layout,
     vector_layout,
 )
-from hdl.execution.loop_stack import LoopStack
-from hdl.execution.semaphores import WAITERS, Semaphores
 from hdl.memory import Ram, collect_errors, error_members
 from hdl.named import UNNAMED, comb
 from hdl.params import CoreParams, bits_for
@@ -31,11 +32,6 @@ _WRITERS = (Opcode.SET, Opcode.ADD)
 _FLOW = (Opcode.LOOP, Opcode.END, Opcode.SYNC, Opcode.HALT)  # what follows sees what they have waited for
 _FIELDS = {op: layout(op) for op in Opcode}
 _BITS = max(at + bits for fields in _FIELDS.values() for at, bits in fields.values())  # of a word, in use
-
-
-def set_layout() -> data.StructLayout:
-    """A pulse: R[to] = data."""
-    return data.StructLayout({"valid": 1, "to": 4, "data": ADDR_BITS})
 
 
 class Sequencer(Unit):
@@ -62,21 +58,21 @@ class Sequencer(Unit):
 
     Members
     -------
-    host : In(stream of `hdl.execution.instruction_layouts.host_layout`) : PROGRAM and REGISTER are taken at once (out
+    host : In(stream of `hdl.instruction_layouts.host_layout`) : PROGRAM and REGISTER are taken at once (out
         of range: dropped), START unless RUNNING; after a fault it does nothing. Registers are zero after reset and
         kept from run to run; semaphores are zero and loops closed at START.
     load, mul, vector, store, retrieve : Out(streams of `transfer_layout`, `mul_layout`, `vector_layout`,
-        `transfer_layout`, `retrieve_layout` of `hdl.execution.instruction_layouts`)
-    done : In(struct of a `hdl.execution.instruction_layouts.done_layout` of each engine but vector) : pulses; a VECTOR
+        `transfer_layout`, `retrieve_layout` of `hdl.instruction_layouts`)
+    done : In(struct of a `hdl.instruction_layouts.done_layout` of each engine but vector) : pulses; a VECTOR
         is done as it goes
     set : In(`set_layout`) : an engine sets a register, read from the cycle after on. Where host, engine and program
         write one register in one cycle, the first of these does
     busy : In(a bit an `Engine`) : those that have not finished: high from the cycle after an instruction goes there
         until that of its `done`
-    fault : In(`hdl.execution.instruction_layouts.fault_layout`) : pulses
+    fault : In(`hdl.instruction_layouts.fault_layout`) : pulses
     moved : In(1) : something moved in the engines or on the bus · outstanding : In(1) : the bus owes an answer
     stop : Out(1) : high from a fault on until reset
-    status : Out(`hdl.execution.instruction_layouts.status_layout`) : `engines` are those with work in hand or in their
+    status : Out(`hdl.instruction_layouts.status_layout`) : `engines` are those with work in hand or in their
         queue, `bus` is `outstanding`
     perf : Out(struct of 32-bit counters) : instructions (executed or put into queues), loops (rounds begun), and the
         cycles in which the head of each queue, or a control instruction (sync), waits for a semaphore

@@ -8,35 +8,14 @@ from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
-from golden.program.isa import ADDR_BITS, SEMAPHORES, StoreTo
+from golden.program.isa import SEMAPHORES, StoreTo
 from hdl.bus.axi import Bursts, address_layout, error_layout, response_layout, rows_layout, word_beats, write_layout
 from hdl.execution.dpe import activation_layout
-from hdl.execution.instruction_layouts import done_layout, transfer_layout
 from hdl.execution.vpe import output_layout
+from hdl.instruction_layouts import done_layout, dre_layout, transfer_layout
 from hdl.named import comb
-from hdl.params import CONTEXT_BITS, CoreParams, bits_for
+from hdl.params import CoreParams
 from hdl.unit import Unit
-
-
-def dre_layout(p: CoreParams) -> data.StructLayout:
-    """A word for the DRE: hash bits (a lane's bit each, lane 0 lowest) or score codes (16 bits a lane).
-
-    target : StoreTo.HASH or SCORE · ctx : context · number : of the row, from the instruction's `addr` on
-    row_last : of its row · last : of the last row of an instruction, of a query block for SCORE · keep : highest lane
-    in use
-    """
-    lanes = p.dpe.n_w
-    return data.StructLayout(
-        {
-            "target": 2,
-            "ctx": CONTEXT_BITS,
-            "number": ADDR_BITS,
-            "row_last": 1,
-            "last": 1,
-            "keep": bits_for(lanes),
-            "data": 16 * lanes,
-        }
-    )
 
 
 class Storer(Unit):
@@ -59,7 +38,7 @@ class Storer(Unit):
 
     Members
     -------
-    c : In(stream of `hdl.execution.instruction_layouts.transfer_layout`) : instructions; `skip`: done without a
+    c : In(stream of `hdl.instruction_layouts.transfer_layout`) : instructions; `skip`: done without a
         transfer
     i : In(stream of `hdl.execution.vpe.output_layout`) : words, in order; a word is taken with its last beat
     x : Out(stream of `hdl.execution.dpe.activation_layout`) : words for StoreTo.X, in the cycle in which they are
@@ -68,7 +47,7 @@ class Storer(Unit):
     aw : Out(stream of `hdl.bus.axi.address_layout`) : bursts, of beats of `lxe.bus_bytes`
     w : Out(stream of `hdl.bus.axi.write_layout`) : their beats, in order
     b : In(stream of `hdl.bus.axi.response_layout`) : a response to each burst, in order
-    done : Out(`hdl.execution.instruction_layouts.done_layout`) : in the cycle of the response to an instruction's last
+    done : Out(`hdl.instruction_layouts.done_layout`) : in the cycle of the response to an instruction's last
         burst, or the one after its last word went to X or the DRE; later where responses to earlier ones are due
     fault : Out(`hdl.bus.axi.error_layout`) : one pulse until a reset
     stop : In(1) : begin nothing, end what was begun

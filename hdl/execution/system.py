@@ -8,13 +8,13 @@ from hdl.bus.arbiter import Arbiter, memory_members
 from hdl.bus.axi import HOST_PREFIX, PREFIX, pass_ports
 from hdl.bus.manager_port import Slice
 from hdl.execution.core import Core
-from hdl.execution.instruction_layouts import host_layout, status_layout
+from hdl.instruction_layouts import host_layout, status_layout
 from hdl.leaf import place
 from hdl.params import SystemParams, bits_for
 
 
 def system_host_layout(p: SystemParams) -> data.StructLayout:
-    """`hdl.execution.instruction_layouts.host_layout` and the core it is for."""
+    """`hdl.instruction_layouts.host_layout` and the core it is for."""
     return data.StructLayout({**{name: f.shape for name, f in host_layout()}, "core": bits_for(p.cores)})
 
 
@@ -39,7 +39,7 @@ class System(wiring.Component):
     host : In(stream of `system_host_layout`) : as in `hdl.execution.lxe.Lxe`, to one core; in order over all cores, so
         a START for a core that runs holds up what follows it: read `status` first. For a core that is none it is
         dropped
-    status : Out(array of cores of `hdl.execution.instruction_layouts.status_layout`)
+    status : Out(array of cores of `hdl.instruction_layouts.status_layout`)
     th_hd, ratio, device_base, home_base : In(arrays of cores) : as in `hdl.execution.core.Core`
     m_axi_* : AXI4 manager, IDs of `hdl.bus.arbiter.id_bits`: 2 i for the LXE of core i, 2 i + 1 for its retriever
     perf_core, perf_index : In : chooses a counter of a core, by its place in `core_counters`

@@ -1,14 +1,13 @@
 """Vector processing engine: instructions on rows of numbers, behind streams."""
 
-from dataclasses import fields
-
 from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
-from golden.arithmetic.vector import SCALARS, Bank, Format, Instruction, Op, Post, Reduce, Source, Swap
+from golden.arithmetic.vector import SCALARS, Bank, Format, Op, Post, Reduce, Source, Swap
 from hdl.execution.vpe_lane import OPERANDS, Lane, Result
-from hdl.execution.vpe_unit import REGISTER, VectorUnit, read_layout, write_layout
+from hdl.execution.vpe_unit import VectorUnit, read_layout, write_layout
+from hdl.instruction_layouts import instruction_layout
 from hdl.leaf import place
 from hdl.memory import collect_errors
 from hdl.named import UNNAMED, comb
@@ -16,27 +15,6 @@ from hdl.params import VpeParams, bits_for
 from hdl.unit import Unit
 
 BANK_B, BANK_C = 1, 2
-
-
-def instruction_layout(p: VpeParams) -> data.StructLayout:
-    """The fields of `golden.arithmetic.vector.Instruction`, which see."""
-    widths = {
-        "op": 2,
-        "words": p.addr_bits,
-        "keep": bits_for(p.n_w),
-        **dict.fromkeys(("a", "b", "c"), 2),
-        **dict.fromkeys(("scalar_a", "scalar_b", "scalar_c", "scalar_d"), REGISTER),
-        **dict.fromkeys(("imm_a", "imm_b", "imm_c"), 16),
-        **dict.fromkeys(("addr_a", "addr_b", "addr_c", "addr_d"), p.addr_bits),
-        **dict.fromkeys(("span_a", "span_b", "span_c"), 4),
-        **dict.fromkeys(("negate_a", "negate_c", "wide", "code"), 1),
-        "swap": bits_for(Swap.HALF + p.addr_bits + 1),
-        "post": 3,
-        "write": 3,
-        "reduce": 2,
-        "format": 2,
-    }
-    return data.StructLayout({f.name: widths[f.name] for f in fields(Instruction)})
 
 
 def word_layout(p: VpeParams) -> data.ArrayLayout:

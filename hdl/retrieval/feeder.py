@@ -5,7 +5,7 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
 from golden.program.isa import StoreTo
-from hdl.execution.storer import dre_layout
+from hdl.instruction_layouts import dre_layout
 from hdl.params import CoreParams, bits_for
 from hdl.retrieval.dre import score_layout
 from hdl.retrieval.hcu import CLEAR, JOIN, token_layout
@@ -29,7 +29,7 @@ class Feeder(Unit):
 
     Members
     -------
-    d : In(stream of `hdl.execution.storer.dre_layout`) : words, the rows of HASH of ceil(n_hp / lanes) words or more
+    d : In(stream of `hdl.instruction_layouts.dre_layout`) : words, the rows of HASH of ceil(n_hp / lanes) words or more
     clear : In(stream of `clear_layout`) : contexts to forget
     k : Out(stream of `hdl.retrieval.hcu.token_layout`) : a JOIN a row of HASH, `number` its token; a CLEAR has no
         token, no hash

@@ -5,8 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from golden.program.isa import ADDR_BITS, Retrieve
-from hdl.execution.instruction_layouts import done_layout, retrieve_layout
-from hdl.execution.sequencer import set_layout
+from hdl.instruction_layouts import done_layout, retrieve_layout, set_layout
 from hdl.memory import collect_errors
 from hdl.params import CoreParams, bits_for
 from hdl.retrieval.copier import Copier, bus_signature
@@ -42,15 +41,15 @@ class Retriever(Unit):
 
     Members
     -------
-    c : In(stream of `hdl.execution.instruction_layouts.retrieve_layout`) : instructions; `skip`: done at once
+    c : In(stream of `hdl.instruction_layouts.retrieve_layout`) : instructions; `skip`: done at once
     t : In(stream of `hdl.retrieval.hcu.joined_layout`) : the HCU's news; a CLEAR ends an instruction CLEAR, else it is
         dropped
     w, x, b : In(streams of `hdl.retrieval.kvmu.placed_layout`, `move_layout`, `burst_layout`) : the KVMU's replies,
         each behind its move; bases and lengths are multiples of 2 * lanes bytes
     clear : Out(stream of `hdl.retrieval.feeder.clear_layout`) : contexts to forget
-    set : Out(`hdl.execution.sequencer.set_layout`) : pulses: registers, never R0; the last is with `done`
+    set : Out(`hdl.instruction_layouts.set_layout`) : pulses: registers, never R0; the last is with `done`
     bus : Out(`hdl.retrieval.copier.bus_signature`) : AXI4
-    done : Out(`hdl.execution.instruction_layouts.done_layout`) : in the cycle after the instruction if it has `skip`
+    done : Out(`hdl.instruction_layouts.done_layout`) : in the cycle after the instruction if it has `skip`
     fault : Out(`fault_layout`) : one pulse until a reset
     stop : In(1) : begin nothing, end what was begun
     busy : Out(1) : a burst is under way

@@ -16,7 +16,7 @@ from golden.inputs.trace import Trace
 from hdl.emit import UNITS, emit, params_of
 from hdl.params import PRESETS, CoreParams, SystemParams, preset
 from scripts import console
-from scripts.size import cycles_command, engines
+from scripts.run import cycles_command, engines
 from synth import flow
 from synth.table3 import BLOCKS
 

@@ -15,8 +15,8 @@ from rich.table import Table
 
 from golden.atomic_files import write_atomically
 from scripts import console
+from sim.evaluation.fleet import PLATFORMS, Device, day
 from sim.evaluation.other_policies import PROFILES
-from sim.system.fleet import PLATFORMS, Device, day
 from synth.sweep.database import Database, Row
 from synth.sweep.point_costs import code
 

@@ -22,7 +22,7 @@ class FeederTime:
         self.n_w, self.lanes = p.dre.wtu.n_w, p.dpe.n_w
 
     def run(self, words: list[dict], clears: int = 0) -> FeederCycles:
-        """Words as beats of `hdl.execution.storer.dre_layout`; `clears` go before every row of HASH."""
+        """Words as beats of `hdl.instruction_layouts.dre_layout`; `clears` go before every row of HASH."""
         out = FeederCycles(k=list(range(1, clears + 1)))
         cycle, joined = 0, 0  # joined: words in the score word that is being put together
         for word in words:

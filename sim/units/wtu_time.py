@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from golden.arithmetic.score_codes import value
 from golden.function_params import ReSVParams
-from golden.retrieval.wicsum import bucket, threshold, value
+from golden.retrieval.wicsum import bucket, threshold
 from hdl.params import WtuParams
 
 TO_CHECK = 5  # buckets: from the last word of a load to the first pass

@@ -9,7 +9,7 @@ from cocotb.utils import get_sim_time
 from cocotbext.axi import AxiBus, AxiSlave
 
 from golden.program.isa import WORD_BITS, Status
-from hdl.bus.register_block import address_map
+from hdl.shells.register_block import address_map
 from tb.benches.bench_core import CHANNELS, PORTS, Faulty
 from tb.benches.bench_lxe import memory
 from tb.library.register_bus import Registers

@@ -7,8 +7,8 @@ from cocotb.triggers import ClockCycles, FallingEdge, RisingEdge
 from cocotbext.axi import AxiBus, AxiSlave
 
 from golden.program.isa import Status
-from hdl.bus.dre_ip import key_layout, scores_layout
-from hdl.bus.register_block import address_map
+from hdl.shells.dre_ip import key_layout, scores_layout
+from hdl.shells.register_block import address_map
 from tb.benches.bench_core import Faulty
 from tb.benches.bench_lxe import pauses
 from tb.library.register_bus import Registers

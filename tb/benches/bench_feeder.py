@@ -2,7 +2,7 @@
 
 import cocotb
 
-from hdl.execution.storer import dre_layout
+from hdl.instruction_layouts import dre_layout
 from hdl.retrieval.dre import score_layout
 from hdl.retrieval.feeder import Feeder, clear_layout
 from hdl.retrieval.hcu import token_layout

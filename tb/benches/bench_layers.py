@@ -8,7 +8,7 @@ from cocotb.triggers import FallingEdge, First, Timer
 from cocotb.utils import get_sim_time
 
 from golden.program.isa import Status
-from hdl.execution.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
+from hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
 from tb.library.runner import config, result
 from tb.library.streams import Bench, unpack
 

@@ -4,9 +4,9 @@ import cocotb
 
 from hdl.bus.axi import address_layout, read_layout
 from hdl.execution.dpe import activation_layout, weight_layout
-from hdl.execution.instruction_layouts import transfer_layout
 from hdl.execution.loader import Loader
 from hdl.execution.vpe import word_layout
+from hdl.instruction_layouts import transfer_layout
 from tb.library.runner import config, result
 from tb.library.streams import Bench
 from tb.library.transfer_traffic import Control, content, params

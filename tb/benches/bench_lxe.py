@@ -9,7 +9,7 @@ from cocotb.utils import get_sim_time
 from cocotbext.axi import AxiBus, AxiRam, AxiSlave
 
 from golden.program.isa import Status
-from hdl.execution.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
+from hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
 from tb.library.runner import config, result
 from tb.library.streams import Bench, unpack
 

@@ -8,7 +8,7 @@ from amaranth.lib import data
 
 from golden.program.isa import Status
 from hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
-from hdl.execution.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
+from hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
 from hdl.params import CoreParams, override, preset
 from tb.library.runner import config, result
 from tb.library.streams import Bench, Sink, Source, pack, unpack

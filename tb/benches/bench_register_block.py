@@ -8,7 +8,7 @@ from cocotb.triggers import FallingEdge, RisingEdge
 from cocotbext.axi import AxiResp
 from systemrdl.node import FieldNode, MemNode, RegNode
 
-from hdl.bus.register_block import access_layout, address_map, path_of
+from hdl.shells.register_block import access_layout, address_map, path_of
 from tb.library.register_bus import WORD, Registers
 from tb.library.runner import config, result
 from tb.library.streams import Bench, pack, unpack

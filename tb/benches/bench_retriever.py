@@ -3,7 +3,7 @@
 import cocotb
 
 from hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
-from hdl.execution.instruction_layouts import retrieve_layout
+from hdl.instruction_layouts import retrieve_layout
 from hdl.retrieval.feeder import clear_layout
 from hdl.retrieval.hcu import joined_layout
 from hdl.retrieval.kvmu import burst_layout, move_layout, placed_layout

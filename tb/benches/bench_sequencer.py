@@ -4,18 +4,19 @@ import cocotb
 from cocotb.triggers import ClockCycles
 
 from golden.program.isa import Engine, Status
-from hdl.execution.instruction_layouts import (
+from hdl.execution.sequencer import Sequencer
+from hdl.instruction_layouts import (
     START,
     done_layout,
     fault_layout,
     host_layout,
     mul_layout,
     retrieve_layout,
+    set_layout,
     status_layout,
     transfer_layout,
     vector_layout,
 )
-from hdl.execution.sequencer import Sequencer, set_layout
 from hdl.params import override, preset
 from tb.library.runner import config, result
 from tb.library.streams import Bench, pack, unpack

@@ -4,9 +4,9 @@ import cocotb
 
 from hdl.bus.axi import address_layout, response_layout, write_layout
 from hdl.execution.dpe import activation_layout
-from hdl.execution.instruction_layouts import transfer_layout
-from hdl.execution.storer import Storer, dre_layout
+from hdl.execution.storer import Storer
 from hdl.execution.vpe import output_layout
+from hdl.instruction_layouts import dre_layout, transfer_layout
 from tb.library.runner import config, result
 from tb.library.streams import Bench, Source
 from tb.library.transfer_traffic import Control, params

@@ -5,8 +5,8 @@ from pathlib import Path
 import cocotb
 
 from golden.program.isa import Status
-from hdl.execution.instruction_layouts import PROGRAM, REGISTER, START, status_layout
 from hdl.execution.system import system_host_layout
+from hdl.instruction_layouts import PROGRAM, REGISTER, START, status_layout
 from hdl.params import SystemParams
 from tb.benches.bench_arbiter import Failing, Memory
 from tb.library.runner import config, result

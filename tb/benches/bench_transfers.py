@@ -5,9 +5,8 @@ from cocotbext.axi import AxiBus, AxiRam
 
 from hdl.bus.axi import PREFIX
 from hdl.execution.dpe import activation_layout, weight_layout
-from hdl.execution.instruction_layouts import transfer_layout
-from hdl.execution.storer import dre_layout
 from hdl.execution.vpe import output_layout, word_layout
+from hdl.instruction_layouts import dre_layout, transfer_layout
 from tb.library.runner import config, result
 from tb.library.streams import Bench
 from tb.library.transfer_traffic import content, params

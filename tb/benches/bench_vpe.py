@@ -3,7 +3,8 @@
 import cocotb
 
 from golden.function_params import ScoreFormat
-from hdl.execution.vpe import Vpe, instruction_layout, output_layout, word_layout
+from hdl.execution.vpe import Vpe, output_layout, word_layout
+from hdl.instruction_layouts import instruction_layout
 from hdl.params import VpeParams
 from tb.library.runner import config, result
 from tb.library.streams import Bench

@@ -1,4 +1,4 @@
-"""What is mutated, and the tests that judge a mutant: those of the unit's file, with it in the place of the unit."""
+"""What is mutated, and the checks that judge a mutant: those of the unit, with the mutant in the unit's place."""
 
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -7,20 +7,13 @@ from unittest.mock import patch
 
 from golden.program.isa import Engine, Retrieve, Status
 from hdl.emit import Emitted
-from tb.library.runner import ROOT
-
-
-def test_module(unit: str) -> str:
-    """The module with the tests of a unit."""
-    [path] = (ROOT / "tb" / "tests").glob(f"**/test_{unit}.py")
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A unit of test_<unit>.py in one of its SIZES.
+    """A unit in one of the SIZES of its checks, tb/checks/<unit>_checks.py.
 
-    tests : (function without "test_", arguments) of that file, which take the unit from its function `emitted`
+    tests : (function without "check_", arguments) of that file, which take the unit from its function `emitted`
     forget : functions of the file that keep results of the unit
     named : whether `emitted` takes the name of the size, or else its parameters · more : what it takes besides
     care : bits of its payloads that mean something, as of `tb.formal.mutant_equivalence.Miter`
@@ -39,8 +32,7 @@ class Subject:
     sized: bool = True
 
     def _module(self) -> ModuleType:
-        """Found when it is needed: it takes pytest along."""
-        return import_module(test_module(self.unit))
+        return import_module(f"tb.checks.{self.unit}_checks")
 
     def _arguments(self) -> tuple:
         if not self.sized:
@@ -59,11 +51,11 @@ class Subject:
             getattr(module, name).cache_clear()
         with patch.object(module, "emitted", lambda *size: mutant if size == own else plain(*size)):
             for test, *args in self.tests:
-                getattr(module, f"test_{test}")(*args)
+                getattr(module, f"check_{test}")(*args)
 
 
 def _unrecorded(name: str, value: object) -> None:
-    """In the place of pytest's `record_property`."""
+    """Where a test would note the bins that it reached."""
 
 
 def _each(test: str, *values: int) -> tuple:

@@ -5,8 +5,8 @@ import json
 import re
 from pathlib import Path
 
-from tb.formal.yosys import run_yosys
 from tb.library.runner import BUILD
+from tb.library.yosys import run_yosys
 
 WAVES = BUILD.parent / "formal"
 WORDS, MAP, BITS = "words.il", "map.json", "a.cex"  # what a proof leaves: the words, what its inputs are, their values

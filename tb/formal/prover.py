@@ -15,7 +15,7 @@ from amaranth.back import rtlil
 from amaranth.lib import wiring
 
 from tb.formal.counterexample import BITS, MAP, WORDS, write_wave
-from tb.formal.yosys import run_yosys
+from tb.library.yosys import run_yosys
 
 _WORDS = (
     "read_rtlil {folder}/a.il",

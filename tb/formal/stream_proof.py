@@ -17,7 +17,7 @@ from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from tb.formal.yosys import run_yosys
+from tb.library.yosys import run_yosys
 
 _AXI = re.compile(r"(\w*axi_(?:ar|aw|w|r|b))valid")
 

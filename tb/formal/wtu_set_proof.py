@@ -15,8 +15,8 @@ from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
+from golden.arithmetic.score_codes import value
 from golden.function_params import ScoreFormat
-from golden.retrieval.wicsum import value
 from hdl.params import WtuParams
 from hdl.retrieval.wtu import Wtu
 

@@ -15,7 +15,7 @@ from golden.program.isa import Instruction, Status, encode
 from golden.program.lxe_model import Memory, Write
 from hdl.bus.axi import HOST_PREFIX, PREFIX, port_members
 from hdl.emit import Emitted
-from hdl.execution.instruction_layouts import status_layout
+from hdl.instruction_layouts import status_layout
 from hdl.params import CoreParams
 from tb.library.runner import ROOT, Run
 

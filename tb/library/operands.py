@@ -4,6 +4,10 @@ import numpy as np
 
 from golden.arithmetic.numerics import BF16, to_bf16
 
+# FP32 bits: zeros, infinities, NaNs, the ends of subnormal and normal numbers, ones.
+SPECIAL = [0x00000000, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0x00000001, 0x807FFFFF]
+SPECIAL += [0x00800000, 0x80800000, 0x7F7FFFFF, 0xFF7FFFFF, 0x3F800000, 0xBF800000]
+
 KINDS = ("normal", "exponents", "bits", "cancel", "huge", "special", "zero", "one_nan")
 
 

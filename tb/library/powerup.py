@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hdl.emit import Emitted
-from tb.formal.yosys import run_yosys
+from tb.library.yosys import run_yosys
 
 IDLE = 40  # cycles that are looked at after the reset: units set themselves up in some of them
 _CHANNEL = re.compile(r"(.*__|\w+_axi_(?:aw|ar|w|b|r)|\w+_axis_\w_t)\w+")

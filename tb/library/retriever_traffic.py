@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, field
 
 from golden.program.isa import ADDR_BITS, REGISTERS, Retrieve
-from hdl.execution.instruction_layouts import retrieve_layout
+from hdl.instruction_layouts import retrieve_layout
 from hdl.params import CoreParams
 from tb.library.transfer_traffic import bursts_of, content, params
 
@@ -24,7 +24,7 @@ RINGS, HOMES, SOURCES, FETCHED = 0x1_0000, 0x20_0000, 0x55_AAB0_0000, 0xAA_5560_
 
 
 def retrieve(action: int, addr: int = 0, rows: int = 1, **fields: int) -> dict:
-    """A beat of `hdl.execution.instruction_layouts.retrieve_layout`; `fields`: ctx, to, level, shift, skip, signal."""
+    """A beat of `hdl.instruction_layouts.retrieve_layout`; `fields`: ctx, to, level, shift, skip, signal."""
     names = (name for name, _ in retrieve_layout())
     return {**dict.fromkeys(names, 0), "action": int(action), "addr": addr, "rows": rows - 1, **fields}
 

@@ -19,8 +19,8 @@ from golden.arithmetic.secded import check_bits
 from hdl.emit import ALL, UNITS, Emitted, component_of, emit, params_of, ports, to_verilog
 from hdl.memory import KINDS, bodies
 from hdl.params import PRESETS, ParamError, override, preset
-from tb.formal.yosys import run_yosys
 from tb.library.runner import lint
+from tb.library.yosys import run_yosys
 
 CASES = [*((unit, "tiny") for unit in ALL), ("arbiter", "edge8")]
 

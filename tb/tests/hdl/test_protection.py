@@ -15,18 +15,18 @@ from amaranth.sim import Simulator
 from golden.arithmetic.secded import Verdict, check_bits, columns, decode, encode
 from golden.function_params import ParamError
 from golden.program.isa import Retrieve, Status
-from hdl.arith.secded_logic import checks_of, decoded
+from hdl.check_bits import checks_of, decoded
 from hdl.emit import Emitted, emit
 from hdl.params import HcuParams, override, preset, reset_cycles
+from tb.checks import core_checks as core
+from tb.checks.dpe_checks import traffic
+from tb.checks.dre_checks import play
+from tb.checks.dre_ip_checks import CHANGES, Software, frames
+from tb.checks.vpe_checks import random_rows
 from tb.library.runner import BenchError, Run
 from tb.library.transfer_traffic import params
 from tb.library.upsets import Log, double, logs, read_log, singles, with_upsets
 from tb.library.vpe_traffic import Episode
-from tb.tests.hdl.bus.test_dre_ip import CHANGES, Software, frames
-from tb.tests.hdl.execution import test_core as core
-from tb.tests.hdl.execution.test_dpe import traffic
-from tb.tests.hdl.execution.test_vpe import random_rows
-from tb.tests.hdl.retrieval.test_dre import play
 
 WIDTHS = (1, 3, 8, 11, 26, 32)
 

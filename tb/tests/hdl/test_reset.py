@@ -9,9 +9,9 @@ from golden.arithmetic.secded import PROTECTIONS
 from hdl.emit import ALL, Emitted, emit, params_of
 from hdl.params import override, preset
 from ip.shell import TOPS, shell
+from tb.checks.hcu_checks import run, stream
 from tb.library.powerup import unknown
 from tb.library.runner import BenchError
-from tb.tests.hdl.retrieval.test_hcu import run, stream
 
 INSIDE = ("core", "lxe", "system", "dre", "dpe", "vpe")  # stand in core_ip, or all that stands in them does
 

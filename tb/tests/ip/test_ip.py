@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 
 import ip.package
 from golden.program.isa import Instruction, LoadTo, Opcode, Status, encode
-from hdl.bus.dre_ip import CODE_BITS, key_layout, scores_layout
-from hdl.bus.register_block import OKAY, address_map
 from hdl.emit import Emitted, component_of, emit, params_of, top_of
 from hdl.emit import ports as ports_of
 from hdl.params import CoreParams, flat, override, preset
+from hdl.shells.dre_ip import CODE_BITS, key_layout, scores_layout
+from hdl.shells.register_block import OKAY, address_map
 from ip.address_map import header, html
 from ip.ipxact import ipxact
 from ip.package import HERE, configuration, write
@@ -32,13 +32,13 @@ from ip.shell import TOPS
 from scripts.main import app
 from sim.units.core_time import CoreTime
 from sim.units.sequencer_time import trace
+from tb.checks.core_checks import LAYERS, SHAPE, begin, host, ports
+from tb.checks.core_checks import params as core_params
+from tb.checks.dre_ip_checks import CHANGES as DRE_IP
+from tb.checks.lxe_time_checks import Recorded
 from tb.library.lxe_programs import Ran, Script
 from tb.library.runner import BUILD, Run, verilator_env
 from tb.library.transfer_traffic import params as dre_ip_params
-from tb.tests.hdl.bus.test_dre_ip import CHANGES as DRE_IP
-from tb.tests.hdl.execution.test_core import LAYERS, SHAPE, begin, host, ports
-from tb.tests.hdl.execution.test_core import params as core_params
-from tb.tests.sim.test_lxe_time import Recorded
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 LATENCY = 6  # of the example's memory

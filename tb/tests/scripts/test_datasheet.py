@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from amaranth.lib import wiring
 
+from golden.arithmetic.score_codes import value
 from golden.function_params import ScoreFormat
-from golden.retrieval.wicsum import value
 from hdl.emit import UNITS
 from hdl.params import preset
 from scripts.pages.unit_datasheet import page

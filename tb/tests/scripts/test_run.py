@@ -22,13 +22,13 @@ from hdl.params import override, preset
 from scripts.check.verify_command import FIXTURE
 from scripts.main import app
 from scripts.run import run_command as run
+from tb.checks.core_checks import SHAPE, params
 from tb.library import layer_runs as layers
 from tb.library.decoder_layers import DecoderLayers, Pass
 from tb.library.layer_runs import Place, Ran, Session
 from tb.library.page_rules import faults
 from tb.library.stage_log import Span, spans, stage_of
 from tb.tests.golden.inputs.test_trace import models
-from tb.tests.hdl.execution.test_core import SHAPE, params
 
 # Narrow enough for a short build, a ring short enough for entries to leave it in the second frame.
 SIZES = ("dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16", "vpe.depth=128", "bus_bytes=32", "recent=32", "n_ctx=2")

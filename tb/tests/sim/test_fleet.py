@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from scripts.main import app
 from scripts.research.fleet_command import as_csv
+from sim.evaluation.fleet import PLATFORMS, Device, day
 from sim.evaluation.other_policies import PROFILES, point
-from sim.system.fleet import PLATFORMS, Device, day
 from sim.system.workload import Decoder, Session
 from synth.sweep.database import Row
 

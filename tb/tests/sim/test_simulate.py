@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from hdl.params import flat, preset
 from scripts.main import app
 from scripts.research import evaluate_command
-from scripts.run import prediction_command, simulate_command, stages_command
-from scripts.size import cycles_command
+from scripts.run import cycles_command, prediction_command, simulate_command, stages_command
 from sim.evaluation import paper_limits
 from sim.evaluation.other_policies import PROFILES, Profile, profile
 from sim.evaluation.other_policies import point as point_of
@@ -479,7 +478,10 @@ def test_every_option_has_an_effect_or_is_refused(what, tmp_path, monkeypatch):
 @pytest.mark.parametrize("module", [cycles_command, stages_command, prediction_command])
 def test_parameters_without_effect_are_refused(module):
     """All but those of `USED`, before anything is computed; a name that there is not stays unknown."""
-    command = [module.__name__.rpartition(".")[2], *(["x"] if module is cycles_command else [])]
+    command = [
+        module.__name__.rpartition(".")[2].removesuffix("_command"),
+        *(["x"] if module is cycles_command else []),
+    ]
     assert set(module.USED) <= set(flat(preset("core")))
     for name, value in flat(preset("core")).items():
         if name not in module.USED:

@@ -18,9 +18,9 @@ from synth.flow import Memory
 from synth.liberty import EMBEDDED, SynthError, load
 from synth.sram import Sram
 from synth.switching_activity import Circuit, after, count, spread
+from tb.checks.hcu_checks import golden, run, stream
 from tb.library.activity_recorder import recorded, recordings
 from tb.library.recording import Recording, pack
-from tb.tests.hdl.retrieval.test_hcu import golden, run, stream
 
 PDK = Path(__file__).parents[4] / "shared" / "pdk"
 ASAP7 = sorted(PDK.glob("asap7*.lib.gz"))

@@ -13,8 +13,8 @@ from scripts.engineers import mutate_command as command
 from scripts.main import app
 from tb.campaigns.mutants import MutateError, Verdict, campaign, netlist, sample, seen, stop
 from tb.campaigns.subjects import SUBJECTS
+from tb.checks.cluster_set_checks import STALLS, TINY, emitted, episode, listing, rows, run, unions
 from tb.formal.mutant_equivalence import Miter
-from tb.tests.hdl.retrieval.test_cluster_set import STALLS, TINY, emitted, episode, listing, rows, run, unions
 
 N, SEED = 16, 1
 BEATS = rows(TINY, 5, 41)

@@ -8,8 +8,8 @@ import pytest
 from hdl.emit import Emitted, emit
 from hdl.params import preset
 from tb.campaigns.subjects import SUBJECTS
+from tb.checks.hcu_checks import golden, run, stream
 from tb.library.netlist import mapped
-from tb.tests.hdl.retrieval.test_hcu import golden, run, stream
 from tb.tests.hdl.test_protection import dre
 
 TINY = preset("tiny").core

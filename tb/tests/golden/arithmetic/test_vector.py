@@ -24,10 +24,8 @@ from golden.function_params import ParamError, ReSVParams
 from golden.inputs.trace import Trace
 from golden.program import vector_programs as programs
 from golden.retrieval.clustering import Clusterer
+from tb.library.operands import SPECIAL
 from tb.library.runner import ROOT
-
-SPECIAL = [0x00000000, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0x00000001, 0x807FFFFF]
-SPECIAL += [0x00800000, 0x80800000, 0x7F7FFFFF, 0xFF7FFFFF, 0x3F800000, 0xBF800000]
 
 
 def words(bits) -> np.ndarray:

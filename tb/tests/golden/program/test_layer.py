@@ -20,31 +20,10 @@ from golden.program.layer_host import LayerHost
 from golden.program.loops import assemble, op, roll
 from golden.program.lxe_order import simulate
 from golden.program.lxe_sequence import register_values, sequence
+from tb.library.random_layers import turns, weights
 from tb.tests.golden.inputs.test_trace import models
 
 TINY = LxeFormat(lanes=4, w_depth=64, x_depth=64, depth=128)
-
-
-def weights(shape: LayerShape, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    s = shape
-    attention = s.heads * s.head_size
-
-    def matrix(k: int, n: int) -> np.ndarray:
-        return rng.normal(size=(k, n)) * k**-0.5
-
-    return {
-        "attn_norm": 1 + rng.normal(size=s.width) / 8,
-        "qkv": matrix(s.width, attention + s.entry),
-        "attn_output": matrix(attention, s.width),
-        "ffn_norm": 1 + rng.normal(size=s.width) / 8,
-        "gate_up": matrix(s.width, 2 * s.ffn),
-        "ffn_down": matrix(s.ffn, s.width),
-    }
-
-
-def turns(shape: LayerShape, start: int) -> tuple[np.ndarray, np.ndarray]:
-    angle = (start + np.arange(shape.tokens))[:, None] * 1e4 ** -(np.arange(0, shape.head_size, 2) / shape.head_size)
-    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
 
 
 class Composed:

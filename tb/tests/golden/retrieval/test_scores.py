@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from golden.arithmetic.numerics import to_bf16
+from golden.arithmetic.score_codes import encode, value
 from golden.function_params import ParamError, ReSVParams, ScoreFormat
 from golden.retrieval.hashing import Hasher, hyperplanes, pack, to_int, unpack
 from golden.retrieval.scores import codes, exp_codes, scores
-from golden.retrieval.wicsum import encode, value
 
 FORMATS = [
     ScoreFormat(),

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from golden.arithmetic.score_codes import value
 from golden.function_params import ParamError, ReSVParams, ScoreFormat
-from golden.retrieval.wicsum import bucket, select, select_rows, threshold, union, value
+from golden.retrieval.wicsum import bucket, select, select_rows, threshold, union
 
 FORMATS = [ScoreFormat(), ScoreFormat(0, 16), ScoreFormat(2, 3), ScoreFormat(5, 11)]
 

@@ -8,8 +8,9 @@ from golden.arithmetic.numerics import BF16
 from golden.arithmetic.vector import fma
 from hdl.arith.fma import Fma
 from hdl.emit import Emitted, ports, to_verilog
+from tb.library.operands import SPECIAL
 from tb.library.runner import Run, lint, mutants
-from tb.tests.golden.arithmetic.test_vector import SPECIAL, operands, words
+from tb.tests.golden.arithmetic.test_vector import operands, words
 
 MUTANTS = [
     ("assign sticky = ", "assign sticky = 0 & "),

@@ -1,208 +1,51 @@
 """Loader: bursts and words equal to a byte-wise reference, cycles to the time view; stalls, faults, sizes, mutants."""
 
-import random
-from functools import cache
-
 import pytest
 
-from golden.program.isa import LoadTo
-from hdl.emit import Emitted, emit
-from hdl.params import CoreParams
-from sim.units.loader_time import LoaderTime
-from tb.library.runner import survivors
-from tb.library.streams import LATE
-from tb.library.transfer_traffic import (
-    PAGE,
-    SIZES,
-    TOP,
-    beyond,
-    bursts_of,
-    episode,
-    loads,
-    long,
-    params,
-    play,
-    random_transfers,
-    same_word,
-    transfer,
+from tb.checks.loader_checks import (
+    check_cycles,
+    check_cycles_equal_the_time_view,
+    check_equals_the_reference,
+    check_faults,
+    check_full_rate,
+    check_long_instructions,
+    check_reset_in_flight,
+    emitted,
+    faulty,
+    run,
+    traffic,
 )
-
-TARGETS = list(LoadTo)
-STALLS = [
-    {},
-    dict.fromkeys(("c", "ar", "r", "w", "x", "v"), 0.4),
-    {"v": 0.9, "w": 0.5},
-    {"r": 0.7, "ar": 0.8},
-    dict.fromkeys(("ar", "w", "x", "v"), LATE),
-]
-
-
-@cache
-def emitted(size: str) -> Emitted:
-    return emit("loader", params(SIZES[size]))
-
-
-def case(size: str, commands: list[dict], *args, errors=(), **fields) -> dict:
-    """An episode, and what it must do."""
-    return episode(loads(params(SIZES[size]), commands, frozenset(errors)), commands, *args, errors=errors, **fields)
-
-
-def run(size: str, episodes: list[dict], unit: Emitted | None = None, **how) -> list[dict]:
-    """Results of the bench, compared."""
-    return play(unit or emitted(size), "tb.benches.bench_loader", size, episodes, compare, **how)
-
-
-def compare(size: str, e: dict, got: dict) -> None:
-    p, want = params(SIZES[size]), e["want"]
-    assert [s for _, s in got["done"]] == want.signals
-    words = sorted((cycle, name, beat) for name in "wxv" for cycle, beat in got[name])
-    assert len({cycle for cycle, *_ in words}) == len(words), "one word a cycle"
-    assert len(words) == len(want.words)
-    assert all(same_word(p, name, beat, *w) for (_, name, beat), w in zip(words, want.words, strict=True))
-    bursts = [(b["addr"], b["len"]) for _, b in got["bursts"]]
-    assert [f for _, f in got["faults"]] == [want.fault] * bool(want.fault)
-    assert bursts == want.bursts[: len(bursts)]
-    if not want.fault:
-        assert len(bursts) == len(want.bursts)
-        beats = sum(n + 1 for _, n in bursts)
-        assert len(got["beats"]) == beats
-        counts = {"instructions": len(want.signals), "bursts": len(bursts), "beats": beats, "words": len(words)}
-        assert got["perf"] == counts | {"waits": got["offered"] - beats}
-    for addr, n in bursts:
-        assert addr // PAGE == (addr + (n + 1) * p.lxe.bus_bytes - 1) // PAGE, "a burst crosses 4 KB"
-
-
-def traffic(size: str) -> list[dict]:
-    """Seeded random episodes, each with stalls of its own."""
-    p, rng = params(SIZES[size]), random.Random(1)
-    n = 24 if size == "tiny" else 12
-    return [case(size, random_transfers(p, rng, n, TARGETS, LoadTo.VECTOR), stalls) for stalls in STALLS]
-
-
-def corners(size: str) -> list[dict]:
-    """Instructions at the edges, one after the other and of different targets."""
-    p = params(SIZES[size])
-    word, x, w = 2 * p.dpe.n_w, p.dpe.x_depth, p.dpe.w_depth
-    return [
-        transfer(LoadTo.W, 0, signal=1),
-        transfer(LoadTo.X, PAGE - word, 1, min(2, x), to=x - min(2, x), signal=3),
-        transfer(LoadTo.COLUMN, TOP - word, p.dpe.n_w, stride=2 * word, to=w - 1, signal=0xFFFF),
-        transfer(LoadTo.VECTOR, 5 * PAGE - 2 * word, 2, 1 + PAGE // word // 8, stride=word, wide=1, signal=1 << 15),
-        transfer(LoadTo.W, 3, 1 << 16, 1 << 12, stride=3, wide=1, skip=1, signal=5),
-        transfer(LoadTo.W, 4 * PAGE, p.dpe.n_w, w, stride=word * w, signal=2),
-        transfer(LoadTo.VECTOR, 9 * PAGE, 1, 2 * p.lxe.burst_bytes // word or 1, signal=4),
-        transfer(LoadTo.X, 0, 1, skip=1),
-        transfer(LoadTo.X, 0, x, stride=word, step=1, signal=8),
-    ]
+from tb.library.runner import survivors
+from tb.library.transfer_traffic import (
+    SIZES,
+)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_equals_the_reference(size):
-    run(size, [*traffic(size), *(case(size, corners(size), stalls) for stalls in STALLS[:3])])
+    check_equals_the_reference(size)
 
 
 def test_long_instructions():
-    """And many of them."""
-    programs = long(LoadTo.VECTOR, 2 * params([]).dpe.n_w, (2732, 1367)), [transfer(LoadTo.VECTOR, 0, skip=1)] * 300
-    run("tiny", [case("tiny", c, latency=(1, 1)) for c in programs])
-
-
-def check_cycles(size: str, **how) -> None:
-    """Every transfer of random programs in the cycle of the time view."""
-    p, rng = params(SIZES[size]), random.Random(2)
-    programs = [random_transfers(p, rng, 10, TARGETS, LoadTo.VECTOR) for _ in range(3)] + [corners(size)]
-    latencies = [1, 5, 40, 2]
-    got = run(size, [case(size, c, latency=(n, n)) for c, n in zip(programs, latencies, strict=True)], **how)
-    for c, n, g in zip(programs, latencies, got, strict=True):
-        want, first = LoaderTime(p, n).run(c), g["taken"][0]
-        words = sorted(cycle for name in "wxv" for cycle, _ in g[name])
-        assert [t - first for t in g["taken"]] == want.taken
-        assert [t - first for t, _ in g["bursts"]] == want.bursts
-        assert [t - first for t in g["beats"]] == want.beats
-        assert [t - first for t in words] == want.words
-        assert [t - first for t, _ in g["done"]] == want.done
+    check_long_instructions()
 
 
 @pytest.mark.parametrize("size", ["tiny"])
 def test_cycles_equal_the_time_view(size):
-    check_cycles(size)
-
-
-def full_rate(p: CoreParams) -> list[dict]:
-    """Instructions of every target, back to back, whose bursts are as long as they can be."""
-    words = p.lxe.burst_bytes // (2 * p.dpe.n_w)
-    rows = {"stride": p.lxe.burst_bytes, "step": words}
-    return [
-        transfer(LoadTo.W, 0, p.dpe.n_w, words, **rows),
-        transfer(LoadTo.VECTOR, 1 << 20, 4, words // 2, wide=1, **rows),
-        transfer(LoadTo.X, 1 << 21, 4, words, **rows),
-        transfer(LoadTo.VECTOR, 1 << 22, 3, words, **rows),
-        transfer(LoadTo.W, 1 << 23, p.dpe.n_w, words, to=words, **rows),
-    ]
+    check_cycles_equal_the_time_view(size)
 
 
 @pytest.mark.parametrize("size", ["tiny", "core"])
 def test_full_rate(size):
-    """bus_bytes every cycle, also where one instruction follows another, up to the latency that `bursts` covers."""
-    p = params(SIZES[size])
-    program = full_rate(p)
-    beats = sum((c["rows"] + 1) * (c["words"] + 1) << c["wide"] for c in program) * 2 * p.dpe.n_w // p.lxe.bus_bytes
-    covered = (p.lxe.bursts - 1) * p.lxe.burst_bytes // p.lxe.bus_bytes - 1
-    got = run(size, [case(size, program, latency=(n, n)) for n in (1, covered, covered + 1)])
-    spans = [g["beats"][-1] - g["beats"][0] + 1 for g in got]
-    assert spans[:2] == [beats, beats]
-    assert spans[2] > beats
-    assert got[1]["most"] == p.lxe.bursts
-    for n, g in zip((1, covered, covered + 1), got, strict=True):
-        assert [t - g["taken"][0] for t in g["beats"]] == LoaderTime(p, n).run(program).beats
-    assert [g["perf"]["waits"] for g in got] == [0, 0, 0]
-
-
-def faults(size: str) -> list[dict]:
-    """Each fault behind good instructions, with more good ones behind."""
-    p = params(SIZES[size])
-    word, x, w = 2 * p.dpe.n_w, p.dpe.x_depth, p.dpe.w_depth
-    good = [transfer(LoadTo.X, 64 * word, 1, min(x, 9), signal=1), transfer(LoadTo.VECTOR, 0, 2, 3, wide=1, signal=2)]
-    bad = [
-        transfer(LoadTo.VECTOR, word // 2, signal=4),
-        transfer(LoadTo.VECTOR, 0, stride=word // 2, signal=4),
-        transfer(LoadTo.X, 0, wide=1, signal=4),
-        transfer(LoadTo.COLUMN, 0, words=2, signal=4),
-        transfer(LoadTo.X, 0, 1, x + 1, signal=4),
-        transfer(LoadTo.X, 0, 3, to=x - 1, step=1, signal=4),
-        transfer(LoadTo.X, 0, 20, to=0, step=4095, signal=4),
-        transfer(LoadTo.W, 0, p.dpe.n_w + 1, w, step=w, signal=4),
-        transfer(LoadTo.W, 0, to=0xFFFF, words=1, signal=4),
-        transfer(LoadTo.COLUMN, 0, p.dpe.n_w + 1, to=w - 1, signal=4),
-    ]
-    return [[*good, c, *good] for c in bad]
-
-
-def faulty() -> list[dict]:
-    """Every fault behind good instructions, with more of them behind."""
-    p, rng = params(SIZES["tiny"]), random.Random(4)
-    episodes = [case("tiny", c, stalls) for c in faults("tiny") for stalls in STALLS[:2]]
-    episodes += [case("tiny", [c]) for c in (*beyond(p, LoadTo.X), transfer(LoadTo.W, 0, to=1 << 15))]
-    assert {e["want"].fault for e in episodes} == {"range"}
-    longest = transfer(LoadTo.VECTOR, 0, 1, 2053, wide=1)  # of more than 4096 beats, given up soon
-    episodes.append(case("tiny", [longest], STALLS[3], errors=[40 * p.lxe.bus_bytes]))
-    for stalls in STALLS * 5:  # any beat of a burst, also one that is read ahead
-        program = [faults("tiny")[0][0], *random_transfers(p, rng, 8, TARGETS, LoadTo.VECTOR)]
-        spans = [span for c in program if not c["skip"] for span in bursts_of(p, c, joined=True)]
-        addr, n = rng.choice(spans)
-        episodes.append(case("tiny", program, stalls, errors=[addr + rng.randint(0, n) * p.lxe.bus_bytes]))
-    return episodes
+    check_full_rate(size)
 
 
 def test_faults():
-    """A fault pulses once, after all that came before is done; then nothing moves, and the bus drains."""
-    run("tiny", faulty())
+    check_faults()
 
 
 def test_reset_in_flight():
-    program = random_transfers(params(SIZES["tiny"]), random.Random(5), 12, TARGETS, LoadTo.VECTOR)
-    whole = case("tiny", program, STALLS[1])
-    run("tiny", [e for cut_at in (1, 7, 23, 60) for e in (whole | {"cut_at": cut_at}, whole)])
+    check_reset_in_flight()
 
 
 BINS = {

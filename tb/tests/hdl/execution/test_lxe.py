@@ -1,107 +1,32 @@
 """Programs that fail on the RTL of a core: golden's status, a bus at rest, a core that works after a reset."""
 
 import re
-from collections.abc import Iterable
 
-import numpy as np
 import pytest
 
 from golden.arithmetic.vector import Bank, Format, Op, Source
 from golden.arithmetic.vector import Instruction as Vector
-from golden.program.isa import Instruction, LoadTo, Opcode, Queue, Status, encode
+from golden.program.isa import Instruction, LoadTo, Opcode, Queue, Status
 from golden.program.isa import vector as vector_of
-from golden.program.lxe_model import BusError, Lxe, LxeError, Memory, Region
 from hdl.emit import Emitted
+from tb.checks.core_checks import emitted
+from tb.checks.lxe_checks import (
+    HALT,
+    check_a_layer_equals_golden,
+    check_faults,
+    check_good,
+    copy,
+    golden,
+    load,
+    play,
+    words,
+)
 from tb.library.lxe_programs import Script
-from tb.library.runner import Run, survivors
-from tb.tests.hdl.execution.test_core import SIZES, begin, emitted, host, params, ports
-
-SIZE = 1 << 12  # bytes of memory; what lies behind is answered by an error
-HALT = Instruction(Opcode.HALT, {})
-
-
-def load(rows: int, **values: int) -> Instruction:
-    fields = {"target": LoadTo.VECTOR, "wide": 1, "rows": rows - 1, "stride": 16}
-    return Instruction(Opcode.LOAD, {k: int(v) for k, v in (fields | values).items() if v})
-
-
-def copy(rows: int, to: int = 1024, **values: int) -> list[Instruction]:
-    """Rows through the VPE to another place."""
-    return [
-        load(rows, **values),
-        vector_of(Vector(words=rows - 1, a=Source.STREAM, wide=1, write=Bank.C), source=Queue.LOAD),
-        vector_of(Vector(op=Op.STORE, words=rows - 1, format=Format.WIDE)),
-        Instruction(Opcode.STORE, {"wide": 1, "rows": rows - 1, "stride": 16, "addr": to}),
-    ]
-
-
-PROGRAMS = {
-    "opcode": [*copy(9), 15, HALT],
-    "an END without a LOOP": [*copy(9), Instruction(Opcode.END, {}), HALT],
-    "a word of W": [*copy(9), load(3, target=LoadTo.W, wide=0, words=1, to=63), *copy(9), HALT],
-    "a word of X": [*copy(20), Instruction(Opcode.MUL, {"x": 63, "chunks": 2, "start": 1, "end": 1}), *copy(9), HALT],
-    "a place off the grid": [*copy(9), *copy(9, addr=4), HALT],
-    "reads": [*copy(9), *copy(40, addr=SIZE - 256), HALT],
-    "writes": [*copy(9), *copy(40, to=SIZE - 64), *copy(9), HALT],
-    "a wait for ever": [*copy(9), Instruction(Opcode.SYNC, {"wait": 1}), HALT],
-    "an engine that waits": [load(9), *copy(9)[1:], load(9, wait=2), HALT],
-}
-WANTS = {  # what golden does not tell: an opcode that it has no instruction for
-    "opcode": (Status.OPCODE, 4),
-}
-
-
-def words(program: list) -> list[str]:
-    return [f"{i if isinstance(i, int) else encode(i):x}" for i in program]
-
-
-def golden() -> Lxe:
-    unit = Lxe(params().lxe_format(), Memory([Region("memory", 0, SIZE)]))
-    numbers = np.random.default_rng(1).normal(size=SIZE // 4)
-    unit.memory.put(0, numbers.astype(np.float32))
-    return unit
-
-
-def refusal(program: list) -> tuple[Status, int]:
-    """Status and instruction that golden names."""
-    with pytest.raises((LxeError, BusError)) as e:
-        golden().run(program, {})
-    return e.value.status, e.value.pc
-
-
-def play(episodes: list[dict], unit: Emitted | None = None, **how) -> list[dict]:
-    config = {
-        "params": list(SIZES),
-        "episodes": episodes,
-        "good": words([*copy(30), HALT]),
-        "memory": golden().memory.regions[0].data.tobytes().hex(),
-        "ports": dict.fromkeys(("th_hd", "ratio", "device_base", "home_base"), 0),
-        "latency": 20,
-    }
-    return Run(unit or emitted(), "tb.benches.bench_lxe_time", "stopped", config, **how)()["episodes"]
-
-
-def check_good(got: dict) -> None:
-    """The program after the reset has done what golden does."""
-    unit = golden()
-    unit.run([*copy(30), HALT], {})
-    assert got["good"]["code"] == Status.DONE
-    assert got["memory"] == unit.memory.regions[0].data.tobytes().hex()
-
-
-def check_faults(names: Iterable[str], *unit, **how) -> None:
-    """These programs end as in golden, and a good one after each."""
-    got = play([{"program": words(PROGRAMS[name]), "cut_at": 0} for name in names], *unit, **how)
-    for name, g in zip(names, got, strict=True):
-        status, pc = WANTS[name] if name in WANTS else refusal(PROGRAMS[name])
-        assert Status(g["status"]["code"]) == status, name
-        if status == Status.OPCODE:  # of others, what the sequencer has in hand
-            assert g["status"]["pc"] == pc, name
-        check_good(g)
+from tb.library.runner import survivors
 
 
 def test_faults():
-    check_faults(PROGRAMS)
+    check_faults()
 
 
 def test_resets_in_flight():
@@ -133,22 +58,9 @@ def test_engines_wait_for_semaphores():
     assert ran[0].perf["lxe.sequencer.store_waits"] > 0
 
 
-def check_layer(*unit, **how) -> None:
-    """A layer with retrieval leaves golden's memory."""
-    rng = np.random.default_rng(1)
-    h = host(rng)
-    script = Script(h.memory)
-    begin(h, rng, 0)
-    script.add(h.program(0), h.registers(0))
-    h.run(0)
-    script.expect()
-    wrong = script.differences(*script.play(*unit or (emitted(),), ports(h), limit=8000, **how))
-    assert not wrong, wrong
-
-
 @pytest.mark.slow
 def test_a_layer_equals_golden():
-    check_layer()
+    check_a_layer_equals_golden()
 
 
 # Edits of what joins the units: how they begin in the Verilog, and what stands there instead.
@@ -177,7 +89,7 @@ def test_mutants_of_the_join_are_killed(chosen):
         edits.append((at[0], at[0].replace(old, new, 1)))
 
     def sound(mutant: Emitted) -> None:
-        check_layer(mutant, waves=False)
+        check_a_layer_equals_golden(mutant, waves=False)
         check_faults(("a word of W", "reads", "writes", "a wait for ever"), mutant, waves=False)
 
     alive = survivors(emitted(), edits, sound)

@@ -19,10 +19,10 @@ from golden.program.system_host import PHASES, SharePlan, SystemHost
 from hdl.bus.arbiter import Arbiter
 from hdl.emit import Emitted, emit
 from hdl.params import SystemParams
+from tb.checks.core_checks import ELSEWHERE
 from tb.library.lxe_programs import image
 from tb.library.runner import Run
 from tb.library.transfer_traffic import params
-from tb.tests.hdl.execution.test_core import ELSEWHERE
 
 SHAPE = LayerShape(width=16, heads=4, kv_heads=2, head_size=8, ffn=32, tokens=3, recent=8, entries=16)
 SIZES = ["lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=64", "clusters=8", "n_ctx=3"]

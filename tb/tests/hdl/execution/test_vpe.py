@@ -9,116 +9,40 @@ import pytest
 from amaranth.sim import Simulator
 
 from golden.arithmetic.numerics import matmul
-from golden.arithmetic.vector import FOREVER, SCALARS, Bank, Format, Instruction, Op, Post, Reduce, Source, Step, Swap
-from golden.function_params import ParamError, ReSVParams, ScoreFormat
+from golden.arithmetic.vector import Bank, Format, Instruction, Op, Post, Reduce, Source, Step
+from golden.function_params import ParamError, ReSVParams
 from golden.inputs.trace import Trace
 from golden.program import vector_programs as programs
-from hdl.emit import Emitted, emit, to_verilog
+from hdl.emit import Emitted, to_verilog
 from hdl.execution.vpe import Vpe
 from hdl.leaf import Leaves
 from hdl.params import VpeParams, preset
+from tb.checks.vpe_checks import (
+    FULL_RATE,
+    SIZES,
+    STALLS,
+    TINY,
+    check_cycles_equal_time_view,
+    check_every_result_is_stored,
+    check_random_programs_equal_golden,
+    check_rounding_up_to_a_power_of_two,
+    emitted,
+    random_results,
+    random_rows,
+)
 from tb.formal.netlist_equivalence import prove_equal
 from tb.library.runner import ROOT, Run
-from tb.library.streams import LATE
 from tb.library.vpe_traffic import Episode, fit, run, shares
-from tb.tests.golden.arithmetic.test_vector import SPECIAL
-
-TINY = replace(preset("tiny").core.vpe, depth=16)  # few words: addresses wrap
-SIZES = {
-    "tiny": TINY,
-    "rows": VpeParams(n_h=2, n_w=2, depth=4, score=ScoreFormat(0, 16)),
-    "one": VpeParams(n_w=1, depth=1),
-}
-STALLS = [(0.4, 0.4, 0.4), (0.0, 0.8, 0.0), (0.0, 0.0, 0.85), (0.0, 0.0, 0.0), (0.8, 0.1, 0.5), (0.0, 0.0, LATE)]
-FULL_RATE = [(0.0, 0.0, 0.0)]
-
-
-@cache
-def emitted(p: VpeParams):
-    return emit("vpe", p)
-
-
-def numbers(rng: np.random.Generator, shape: tuple[int, ...], wide: bool) -> np.ndarray:
-    """FP32 or BF16 bits: of moderate size, of any, special ones."""
-    bits = (rng.standard_normal(shape) * 4).astype(np.float32).view(np.uint32).astype(np.int64)
-    kind = rng.random(shape)
-    bits = np.where(kind < 0.2, rng.integers(0, 1 << 32, shape), bits)
-    bits = np.where(kind > 0.93, rng.choice(SPECIAL, shape), bits)
-    return (bits if wide else bits >> 16).astype(np.uint32)
-
-
-def random_rows(p: VpeParams, seed: int, count: int) -> list[list[Step]]:
-    """`count` instructions with any value in any field, after those that fill the banks."""
-    rng = np.random.default_rng(seed)
-    fill = {"a": Source.STREAM, "wide": 1, "write": Bank.A | Bank.B | Bank.C, "words": p.depth - 1}
-    instructions = [Instruction(**fill)]
-    address_bits = p.depth.bit_length() - 1
-
-    def pick(*values):
-        return int(rng.choice(values))
-
-    def address() -> int:
-        return int(rng.integers(p.depth))
-
-    for _ in range(count):
-        instructions.append(
-            Instruction(
-                op=pick(Op.FMA, Op.FMA, Op.FMA, Op.MAX, Op.MIN, Op.STORE, Op.STORE),
-                words=min(p.depth, pick(1, 1, 2, 3, 5, p.depth)) - 1,
-                keep=int(rng.integers(p.n_w)),
-                **{n: pick(*Source) for n in "abc"},
-                **{f"scalar_{n}": int(rng.integers(SCALARS)) for n in "abcd"},
-                **{f"imm_{n}": int(numbers(rng, (1,), False)[0]) for n in "abc"},
-                **{f"addr_{n}": address() for n in "abcd"},
-                **{f"span_{n}": pick(0, 1, 2, FOREVER, FOREVER) for n in "abc"},
-                negate_a=pick(0, 1),
-                negate_c=pick(0, 1),
-                swap=pick(0, 0, *range(1, Swap.HALF + 1 + address_bits)),
-                wide=pick(0, 1),
-                post=pick(0, 0, *range(8)),
-                code=pick(0, 0, 1),
-                write=int(rng.integers(8)),
-                reduce=pick(0, *Reduce),
-                format=int(rng.integers(4)),
-            )
-        )
-
-    def row() -> list[Step]:
-        return [Step(i, numbers(rng, (i.words + 1, p.n_w), bool(i.wide)) if i.streams else None) for i in instructions]
-
-    return [row() for _ in range(p.n_h)]
-
-
-@cache
-def random_episodes(size: str) -> list[Episode]:
-    """Random programs of one size: stalled, at full rate, with resets in flight between."""
-    p = SIZES[size]
-    stalled = [Episode(p, random_rows(p, seed, 150), STALLS) for seed in (1, 2)]
-    cut = [Episode(p, random_rows(p, seed, 60), STALLS[:1], cut_at=seed) for seed in (7, 40, 111)]
-    full_rate = [Episode(p, random_rows(p, seed, 150), FULL_RATE) for seed in (21, 22, 23)]
-    return [stalled[0], cut[0], full_rate[0], cut[1], full_rate[1], stalled[1], cut[2], full_rate[2]]
-
-
-@cache
-def random_results(size: str) -> list[tuple[Episode, dict]]:
-    """What came of them, but of those that are cut."""
-    p, episodes = SIZES[size], random_episodes(size)
-    return list(zip([e for e in episodes if not e.cut_at], run(emitted(p), p, episodes), strict=True))
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_random_programs_equal_golden(size):
-    """Also after resets in flight, which cut the episodes between these."""
-    for episode, got in random_results(size):
-        episode.check(got)
+    check_random_programs_equal_golden(size)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_cycles_equal_time_view(size):
-    full_rate = [(e, got) for e, got in random_results(size) if e.stalls == FULL_RATE]
-    assert len(full_rate) == 3
-    for episode, got in full_rate:
-        episode.check_cycles(got)
+    check_cycles_equal_time_view(size)
 
 
 def bins(episode: Episode, got: dict) -> set[str]:
@@ -176,58 +100,11 @@ def test_functional_coverage(record_property):
 
 
 def test_rounding_up_to_a_power_of_two():
-    """2 - 2^-30: the fraction's ones all carry into the exponent."""
-    least = np.full((1, TINY.n_w), np.float32(2.0**-30).view(np.uint32))
-    add = Instruction(a=Source.STREAM, wide=1, negate_a=1, imm_c=0x4000, write=Bank.C)
-    row = [Step(add, least), Step(Instruction(op=Op.STORE, format=Format.WIDE))]
-    episode = Episode(TINY, [row] * TINY.n_h, FULL_RATE)
-    assert (episode.want[0][0].data == np.float32(2).view(np.uint32)).all()
-    (got,) = run(emitted(TINY), TINY, [episode])
-    episode.check(got)
+    check_rounding_up_to_a_power_of_two()
 
 
 def test_every_result_is_stored():
-    """Arithmetic on many numbers, each result stored before others hide it: lanes, sums and maxima, functions."""
-    p, rng, steps = TINY, np.random.default_rng(41), []
-    words = p.depth
-
-    def put(words: int = words, **fields: int) -> None:
-        steps.append(Step(Instruction(words=words - 1, keep=p.n_w - 1, **fields)))
-
-    def fill(bank: Bank, wide: int) -> None:
-        spread = int(rng.choice([0, 3, 12, 40]))
-        bits = np.ldexp(rng.standard_normal((words, p.n_w)), rng.integers(-spread, spread + 1, (words, p.n_w)))
-        bits = bits.astype(np.float32).view(np.uint32)
-        if rng.random() < 0.5:
-            bits = np.where(rng.random(bits.shape) < 0.05, numbers(rng, bits.shape, True), bits)
-        elif rng.random() < 0.5:  # one infinity, which a sum must keep
-            bits[int(rng.integers(2)), int(rng.integers(p.n_w))] = rng.choice([0x7F800000, 0xFF800000])
-        load = Instruction(a=Source.STREAM, wide=wide, write=bank, words=words - 1)
-        steps.append(Step(load, bits if wide else bits >> 16))
-
-    for _ in range(40):
-        fill(Bank.A | Bank.C, 1)
-        fill(Bank.B, 0)
-        for op in (Op.FMA, Op.MAX, Op.MIN):
-            signs = {name: int(rng.integers(2)) for name in ("negate_a", "negate_c")}
-            put(op=op, a=Source.BANK, b=Source.BANK, c=Source.BANK, swap=int(rng.integers(4)), write=Bank.C, **signs)
-            put(op=Op.STORE, format=Format.WIDE)
-            fill(Bank.C, 1)
-        for post in (Post.ROUND, *list(Post)[2:]):
-            code = int(rng.integers(2))
-            put(a=Source.BANK, post=post, code=code, write=Bank.B | Bank.C)
-            put(op=Op.STORE, format=Format.HALF)
-            put(op=Op.STORE, format=Format.SIGN)
-        for reduce in (Reduce.MAX, Reduce.SUM, Reduce.LAST):
-            length, scalar = int(rng.integers(1, words + 1)), int(rng.integers(SCALARS))
-            row = Instruction(a=Source.BANK, words=length - 1, keep=int(rng.integers(p.n_w)), reduce=reduce)
-            steps.append(Step(replace(row, scalar_d=scalar)))
-        for scalar in range(SCALARS):
-            put(1, a=Source.SCALAR, scalar_a=scalar, write=Bank.C)
-            put(1, op=Op.STORE, format=Format.WIDE)
-    episode = Episode(p, [steps] * p.n_h, FULL_RATE)
-    [got] = run(emitted(p), p, [episode])
-    episode.check(got)
+    check_every_result_is_stored()
 
 
 @cache

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from golden.program.isa import SEMAPHORES
 from hdl.execution.dpe import command_layout
-from hdl.execution.instruction_layouts import done_layout, mul_layout
+from hdl.instruction_layouts import done_layout, mul_layout
 from hdl.params import CoreParams
 from hdl.queues import MULS
 
@@ -24,10 +24,10 @@ class Multiplier(wiring.Component):
 
     Members
     -------
-    i : In(stream of `hdl.execution.instruction_layouts.mul_layout`) : instructions; `skip`: done without a command
+    i : In(stream of `hdl.instruction_layouts.mul_layout`) : instructions; `skip`: done without a command
     c : Out(stream of `hdl.execution.dpe.command_layout`) : the DPE's commands
     read : In(1) : the DPE's pulse for each command
-    done : Out(`hdl.execution.instruction_layouts.done_layout`) : instructions, in order
+    done : Out(`hdl.instruction_layouts.done_layout`) : instructions, in order
     fault : Out(1) : pulse: a field does not fit the DPE's memories
     busy : Out(1) : a command is not done
 

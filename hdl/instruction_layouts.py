@@ -1,10 +1,12 @@
 """What the LXE's sequencer takes and what it hands to the engines (`golden.program.isa`)."""
 
+from dataclasses import fields
+
 from amaranth.lib import data
 
-from golden.program.isa import PAYLOAD, SEMAPHORES, WORD_BITS, Engine, Opcode
-from hdl.execution.vpe import instruction_layout
-from hdl.params import CoreParams
+from golden.arithmetic.vector import SCALARS, Instruction, Swap
+from golden.program.isa import ADDR_BITS, PAYLOAD, SEMAPHORES, WORD_BITS, Engine, Opcode
+from hdl.params import CONTEXT_BITS, CoreParams, VpeParams, bits_for
 
 PROGRAM, REGISTER, START = range(3)  # what the host asks for
 
@@ -52,3 +54,50 @@ def vector_layout(p: CoreParams) -> data.StructLayout:
 def retrieve_layout() -> data.StructLayout:
     """A RETRIEVE with its registers resolved."""
     return data.StructLayout({**_HEAD, **{k: v for k, v in PAYLOAD[Opcode.RETRIEVE].items() if k != "base"}})
+
+
+def dre_layout(p: CoreParams) -> data.StructLayout:
+    """A word for the DRE: hash bits (a lane's bit each, lane 0 lowest) or score codes (16 bits a lane).
+
+    target : StoreTo.HASH or SCORE · ctx : context · number : of the row, from the instruction's `addr` on
+    row_last : of its row · last : of the last row of an instruction, of a query block for SCORE · keep : highest lane
+    in use
+    """
+    lanes = p.dpe.n_w
+    return data.StructLayout(
+        {
+            "target": 2,
+            "ctx": CONTEXT_BITS,
+            "number": ADDR_BITS,
+            "row_last": 1,
+            "last": 1,
+            "keep": bits_for(lanes),
+            "data": 16 * lanes,
+        }
+    )
+
+
+def set_layout() -> data.StructLayout:
+    """A pulse: R[to] = data."""
+    return data.StructLayout({"valid": 1, "to": 4, "data": ADDR_BITS})
+
+
+def instruction_layout(p: VpeParams) -> data.StructLayout:
+    """The fields of `golden.arithmetic.vector.Instruction`, which see."""
+    widths = {
+        "op": 2,
+        "words": p.addr_bits,
+        "keep": bits_for(p.n_w),
+        **dict.fromkeys(("a", "b", "c"), 2),
+        **dict.fromkeys(("scalar_a", "scalar_b", "scalar_c", "scalar_d"), bits_for(SCALARS)),
+        **dict.fromkeys(("imm_a", "imm_b", "imm_c"), 16),
+        **dict.fromkeys(("addr_a", "addr_b", "addr_c", "addr_d"), p.addr_bits),
+        **dict.fromkeys(("span_a", "span_b", "span_c"), 4),
+        **dict.fromkeys(("negate_a", "negate_c", "wide", "code"), 1),
+        "swap": bits_for(Swap.HALF + p.addr_bits + 1),
+        "post": 3,
+        "write": 3,
+        "reduce": 2,
+        "format": 2,
+    }
+    return data.StructLayout({f.name: widths[f.name] for f in fields(Instruction)})

@@ -9,14 +9,14 @@ from amaranth.lib.wiring import In, Out
 from golden.program.isa import ADDR_BITS, Status
 from hdl.bus.axi import connect_ports, pass_ports, port_members
 from hdl.bus.manager_port import Slice
-from hdl.bus.register_block import RegisterBlock, address_map, count_errors, lite_members
-from hdl.execution.instruction_layouts import retrieve_layout
+from hdl.instruction_layouts import retrieve_layout
 from hdl.memory import collect_errors, error_members
 from hdl.params import CoreParams, HcuParams, WtuParams, bits_for, reset_cycles
 from hdl.reset import with_reset
 from hdl.retrieval.dre import Dre
 from hdl.retrieval.hcu import CLEAR, JOIN, token_layout
 from hdl.retrieval.retriever import Retriever
+from hdl.shells.register_block import RegisterBlock, address_map, count_errors, lite_members
 
 RESULT, COUNT = 1, 2  # what the retriever calls the registers that it sets
 CODE_BITS = 16  # of a score on the stream
@@ -55,7 +55,7 @@ class CommandEngine(wiring.Component):
 
     Members
     -------
-    start : In(1), command : In(`hdl.execution.instruction_layouts.retrieve_layout`) : a command begins, unless one
+    start : In(1), command : In(`hdl.instruction_layouts.retrieve_layout`) : a command begins, unless one
         runs or after a fault; it stays as it is while it runs
     code : Out(4) : `golden.program.isa.Status`: IDLE, RUNNING, DONE, and RANGE, BUS or FULL until a reset
     result, count : Out(40) : what the last command gave
@@ -172,7 +172,7 @@ class CommandEngine(wiring.Component):
 
 
 class DreIp(wiring.Component):
-    """A DRE with the retriever that copies entries, behind the registers `dre_ip` of `hdl/bus/registers.rdl`.
+    """A DRE with the retriever that copies entries, behind the registers `dre_ip` of `hdl/shells/registers.rdl`.
 
     Keys' hash bits and rows of scores come as streams. Software gives commands one at a time: CLUSTER takes what has
     become of the next key, PLACE copies its entry to its place (offloading an older one), FETCH copies a cluster set's
@@ -186,7 +186,7 @@ class DreIp(wiring.Component):
 
     Members
     -------
-    s_axi_* : AXI4-Lite subordinate, as in `hdl.bus.register_block.RegisterBlock`
+    s_axi_* : AXI4-Lite subordinate, as in `hdl.shells.register_block.RegisterBlock`
     s_axis_k_* : AXI4-Stream, a key a beat: tdata hash bits, tuser `key_layout`, tlast the last of its frame
     s_axis_s_* : AXI4-Stream, n_w scores a beat, 16 bits each: tuser `scores_layout`, tlast the last of its row
     m_axi_* : AXI4 manager, as in `hdl.execution.core.Core`

@@ -1,24 +1,28 @@
-"""The DRE IP: keys, scores, commands of random frames as golden, every byte of memory; faults, resets, mutants."""
+"""Checks of the unit `dre_ip`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
 
 import random
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from random import Random
+from typing import Any, Self
 
 import numpy as np
-import pytest
 
 from golden.program.isa import Retrieve, Status
-from hdl.bus.dre_ip import CODE_BITS
 from hdl.emit import Emitted, emit
+from hdl.shells.dre_ip import CODE_BITS
+from tb.checks.core_checks import SIZES
 from tb.library.dre_scenario import Scenario, row_beats
-from tb.library.runner import Run, lint, survivors
+from tb.library.runner import Run
+from tb.library.stress_traffic import StressTraffic
 from tb.library.transfer_traffic import params
-from tb.tests.hdl.execution.test_core import SIZES
 
 DEVICE, HOME, FRESH, BUFFER = 0x0000, 0x1000, 0x8000, 0x10000
+
+
 TOP = 0x20000
 CHANGES = [*SIZES, "addr_bits=36", "clusters=8"]
 PROTECTION = ["protection.corrected", "protection.detected"]
@@ -191,8 +195,32 @@ def frames(seed: int, count: int) -> Software:
     return s
 
 
-@pytest.mark.parametrize(("seed", "idle", "pause"), [(1, 0.0, 0.0), (2, 0.5, 0.3)])
-def test_frames_equal_golden(seed, idle, pause, record_property):
+@dataclass
+class RandomTraffic(StressTraffic):
+    """Four to twenty frames, driven over AXI4-Lite; in a fifth of the runs a context's table is full."""
+
+    software: Software
+    idle: float
+    pause: float
+    seed: int
+
+    @classmethod
+    def random(cls, rng: Random) -> Self:
+        seed = rng.getrandbits(31)
+        s = frames(seed, rng.randint(4, 20))
+        if rng.random() < 0.2:
+            s.fill(rng.randrange(s.p.kvmu.n_ctx))
+        return cls(s, rng.choice((0.0, 0.5)), rng.choice((0.0, 0.3)), seed)
+
+    def play(self) -> Any:
+        return self.software.play(emitted(), self.idle, self.pause, self.seed)
+
+    def check(self, got: Any) -> int:
+        self.software.check(got)
+        return len(self.software.wants)
+
+
+def check_frames_equal_golden(seed, idle, pause, record_property):
     s = frames(seed, 20)
     if seed == 1:
         s.fill(1)
@@ -216,17 +244,7 @@ def test_frames_equal_golden(seed, idle, pause, record_property):
         assert s.bins >= BINS, BINS - s.bins
 
 
-@pytest.mark.parametrize(
-    ("command", "status"),
-    [
-        ({"action": Retrieve.PLACE, "base": FRESH + 1}, Status.RANGE),
-        ({"action": Retrieve.CLEAR, "ctx": 3}, Status.RANGE),
-        ({"action": 7}, Status.RANGE),
-        ({"action": Retrieve.FETCH, "base": BUFFER, "rows": 1}, Status.FULL),
-        ({"action": Retrieve.PLACE, "base": FRESH, "errors": [["read", FRESH + 8]]}, Status.BUS),
-    ],
-)
-def test_a_fault_ends_in_a_status_and_a_reset_mends_it(command, status):
+def check_a_fault_ends_in_a_status_and_a_reset_mends_it(command, status):
     check_fault(command, status, emitted())
 
 
@@ -256,8 +274,7 @@ def check_fault(command: dict, status: Status, unit: Emitted, **how) -> None:
     assert got["memory"] == bytes(whole.memory)
 
 
-@pytest.mark.parametrize("after", [0, 3, 17, 40])
-def test_a_reset_while_a_command_runs(after):
+def check_a_reset_while_a_command_runs(after):
     check_reset(after, emitted())
 
 
@@ -272,26 +289,3 @@ def check_reset(after: int, unit: Emitted, **how) -> None:
     assert got["commands"][len(broken.wants) - 1][0] in (Status.RUNNING, Status.DONE)
     assert [c[0] for c in got["commands"][len(broken.wants) :]] == [Status.DONE] * len(whole.wants)
     assert got["memory"] == bytes(whole.memory)
-
-
-MUTANTS = [
-    ("assign begins = ", "assign begins = start | "),
-    ("assign unit_rst = rst | reset", "assign unit_rst = rst"),
-    ("assign s_axis_k_tready = ", "assign s_axis_k_tready = 1 | "),
-    ("assign \\i.irq.fault  = ", "assign \\i.irq.fault  = 0 & "),
-]
-
-
-@pytest.mark.nightly
-def test_mutants_are_killed():
-    def passes(unit: Emitted):
-        s = frames(1, 8)
-        s.check(s.play(unit, waves=False))
-        check_fault({"action": Retrieve.CLEAR, "ctx": 3}, Status.RANGE, unit, waves=False)
-        check_reset(3, unit, waves=False)
-
-    assert not survivors(emitted(), MUTANTS, passes)
-
-
-def test_lints(tmp_path):
-    assert not lint(emitted(), tmp_path)

@@ -8,15 +8,15 @@ from amaranth.lib.wiring import Out
 
 from golden.program.isa import WORD_BITS, Status
 from hdl.bus.axi import HOST_PREFIX, pass_ports, port_members
-from hdl.bus.register_block import RegisterBlock, address_map, count_errors, lite_members
 from hdl.execution.core import Core
-from hdl.execution.instruction_layouts import PROGRAM, REGISTER, START
+from hdl.instruction_layouts import PROGRAM, REGISTER, START
 from hdl.params import CoreParams, reset_cycles
 from hdl.reset import with_reset
+from hdl.shells.register_block import RegisterBlock, address_map, count_errors, lite_members
 
 
 class CoreIp(wiring.Component):
-    """A core behind the registers `core_ip` of `hdl/bus/registers.rdl`.
+    """A core behind the registers `core_ip` of `hdl/shells/registers.rdl`.
 
     Software writes a program and registers through windows, starts it, waits for the interrupt or polls, and reads
     counters. `control.reset` resets the core, and not these registers, once nothing runs and no answer is owed on the
@@ -28,7 +28,7 @@ class CoreIp(wiring.Component):
 
     Members
     -------
-    s_axi_* : AXI4-Lite subordinate, as in `hdl.bus.register_block.RegisterBlock`
+    s_axi_* : AXI4-Lite subordinate, as in `hdl.shells.register_block.RegisterBlock`
     m_axi_*, h_axi_* : AXI4 managers, as in `hdl.execution.core.Core`
     irq : Out(1) : level, high while an interrupt is pending that is enabled
 

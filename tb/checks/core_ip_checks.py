@@ -1,20 +1,19 @@
-"""The core IP: layers run by software through registers and an interrupt; faults, resets, mutants."""
+"""Checks of the unit `core_ip`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
 
 import tempfile
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from random import Random
+from typing import Any, Self
 
-import pytest
-
-from golden.function_params import ParamError
 from golden.program.core_host import CoreHost
 from golden.program.isa import Status
-from hdl.bus.register_block import address_map
 from hdl.emit import Emitted, emit
-from hdl.params import override, preset
+from tb.checks.core_checks import LAYERS, SHAPE, SIZES, interruptions, params, passes, ports
 from tb.library.lxe_programs import Ran, Script
-from tb.library.runner import Run, lint, survivors
-from tb.tests.hdl.execution.test_core import LAYERS, SHAPE, SIZES, interruptions, params, passes, ports
+from tb.library.runner import Run
+from tb.library.stress_traffic import StressTraffic
 
 
 @cache
@@ -36,9 +35,27 @@ def play(unit: Emitted, h: CoreHost, script: Script, pause: float = 0.0, seed: i
     return ran
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("seed", "pause", "count"), [(1, 0.0, 2), (3, 0.3, 2)])
-def test_layers_equal_golden(seed, pause, count):
+@dataclass
+class RandomTraffic(StressTraffic):
+    """One to three passes, driven over AXI4-Lite."""
+
+    seed: int
+    count: int
+    pause: float
+
+    @classmethod
+    def random(cls, rng: Random) -> Self:
+        return cls(rng.getrandbits(31), rng.randint(1, 3), rng.choice((0.0, 0.3)))
+
+    def play(self) -> Any:
+        host, script, _ = passes(self.seed, self.count)
+        return play(emitted(), host, script, self.pause, self.seed)  # compares by itself
+
+    def check(self, got: Any) -> int:
+        return got[-1].perf["lxe.sequencer.instructions"]
+
+
+def check_layers_equal_golden(seed, pause, count):
     """Every byte of memory after every run, and every counter as on the core without registers."""
     h, script, _ = passes(seed, count)
     ran = play(emitted(), h, script, pause, seed)
@@ -68,30 +85,5 @@ def faults(unit: Emitted, chosen: slice = slice(None)) -> list[bool]:
     return out
 
 
-def test_faults_and_resets_leave_a_core_that_works():
+def check_faults_and_resets_leave_a_core_that_works():
     assert all(faults(emitted()))
-
-
-MUTANTS = [
-    ("assign unit_rst = rst | reset", "assign unit_rst = rst"),
-    ("assign may_reset = ", "assign may_reset = 1 | "),
-    ("assign \\i.irq.done  = ", "assign \\i.irq.done  = 0 & "),
-    ("assign \\i.irq.fault  = ", "assign \\i.irq.fault  = 0 & "),
-    ("assign \\i.status.resets  = ", "assign \\i.status.resets  = 0 & "),
-    ("assign \\host__payload.op  = ", "assign \\host__payload.op  = 2'h2 | "),
-    ("program__payload[43:12], part6, part5,", "program__payload[43:12], part5, part5,"),
-]
-
-
-@pytest.mark.nightly
-def test_mutants_are_killed():
-    assert not survivors(emitted(), MUTANTS, lambda unit: all(faults(unit, slice(4, 6))))
-
-
-def test_lints(tmp_path):
-    assert not lint(emitted(), tmp_path)
-
-
-def test_parameters_that_do_not_fit_together_are_refused():
-    with pytest.raises(ParamError, match=r"entry_bytes=36.*multiple of a word"):
-        address_map("core_ip", override(preset("tiny"), [*SIZES, "entry_bytes=36"]).core)

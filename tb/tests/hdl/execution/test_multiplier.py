@@ -5,7 +5,7 @@ import random
 import pytest
 from amaranth.sim import Simulator
 
-from hdl.arith.multiplier import Multiplier
+from hdl.execution.multiplier import Multiplier
 from hdl.params import preset
 
 

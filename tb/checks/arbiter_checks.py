@@ -1,0 +1,248 @@
+"""Checks of the unit `arbiter`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+
+import itertools
+from dataclasses import dataclass, field, replace
+from functools import cache
+from random import Random
+from typing import Any, Self
+
+import numpy as np
+
+from golden.program.isa import ADDR_BITS
+from hdl.emit import Emitted, emit
+from hdl.params import SystemParams
+from sim.units.arbiter_time import ArbiterTime
+from tb.benches.bench_arbiter import SIZE
+from tb.library.runner import Run
+from tb.library.stress_traffic import StressTraffic, stall_rate
+from tb.library.transfer_traffic import content, params
+
+READS = 0x4000  # bytes that are only read; behind them each manager writes bytes of its own
+
+
+def system(cores: int, changes: tuple[str, ...] = ()) -> SystemParams:
+    return SystemParams(params(list(changes)), cores)
+
+
+@cache
+def emitted(cores: int, changes: tuple[str, ...] = ()) -> Emitted:
+    return emit("arbiter", system(cores, changes))
+
+
+@dataclass
+class Traffic:
+    """What the managers ask for, and what each must get."""
+
+    cores: int = 2
+    changes: tuple[str, ...] = ()
+    seed: int = 1
+    bursts: int = 20  # of each manager and kind
+    longest: int | None = None
+    stalls: dict[str, float] = field(default_factory=dict)
+    latency: tuple[int, int] = (0, 0)
+    oldest: bool = False
+    errors: float = 0.0  # share of bursts
+    end: tuple[int, ...] | None = None
+    kinds: tuple[str, ...] = ("ar", "aw")
+    apart: int = 0  # most cycles between a manager's bursts on offer
+    far: bool = True  # addresses have bits above those of the memory, and below those of a word
+    cut_at: int = 0
+
+    def __post_init__(self):
+        rng = np.random.default_rng(self.seed)
+        self.p = system(self.cores, self.changes)
+        lxe = self.p.core.lxe
+        bus, most = lxe.bus_bytes, lxe.burst_bytes // lxe.bus_bytes
+        self.managers, self.failing, self.words = [], set(), {}
+        self.beats: list[list[tuple[int | None, int]]] = []  # (data, error) of each manager's reads
+        self.responses: list[list[int]] = []
+        bad_reads = {a for a in range(0, READS, lxe.burst_bytes) if rng.random() < self.errors}
+        self.failing |= bad_reads
+        for i in range(2 * self.cores):
+            own = READS + i * ((SIZE - READS) // (2 * self.cores) // 4096 * 4096)
+            count = {kind: self.bursts if kind in self.kinds else 0 for kind in ("ar", "aw")}
+            lens = {kind: rng.integers(self.longest or most, size=n).tolist() for kind, n in count.items()}
+            at = {kind: (1 + rng.integers(self.apart + 1, size=n).cumsum()).tolist() for kind, n in count.items()}
+            addrs = {
+                "ar": (rng.integers(READS // lxe.burst_bytes, size=count["ar"]) * lxe.burst_bytes).tolist(),
+                "aw": [own + k * lxe.burst_bytes for k in range(count["aw"])],
+            }
+            reads, writes = (
+                [{"at": t, "addr": a, "len": n} for t, a, n in zip(at[k], addrs[k], lens[k], strict=True)]
+                for k in ("ar", "aw")
+            )
+            beats, expected, responses = [], [], []
+            for burst in reads:
+                error = burst["addr"] in bad_reads
+                addrs = range(burst["addr"], burst["addr"] + (burst["len"] + 1) * bus, bus)
+                expected += [(None if error else int.from_bytes(content(a, bus), "little"), int(error)) for a in addrs]
+            for burst in writes:
+                error = rng.random() < self.errors
+                self.failing |= {burst["addr"]} if error else set()
+                responses.append(int(error))
+                for k in range(burst["len"] + 1):
+                    value = int.from_bytes(rng.bytes(bus), "little")
+                    strb = int(rng.integers(1 << bus))
+                    beats.append({"at": burst["at"], "data": value, "strb": strb, "last": int(k == burst["len"])})
+                    if not error:
+                        where = burst["addr"] + k * bus
+                        new = zip(content(where, bus), value.to_bytes(bus, "little"), strict=True)
+                        self.words[where] = bytes(pair[strb >> j & 1] for j, pair in enumerate(new))
+            for burst in reads + writes if self.far else ():
+                burst["addr"] += int(rng.integers((1 << ADDR_BITS) // SIZE)) * SIZE + int(rng.integers(bus))
+            self.managers.append({"ar": reads, "aw": writes, "w": beats})
+            self.beats.append(expected)
+            self.responses.append(responses)
+
+    def episode(self) -> dict:
+        """For the bench."""
+        end = range(2 * self.cores) if self.end is None else self.end
+        own = {"managers": self.managers, "stalls": self.stalls, "latency": list(self.latency), "oldest": self.oldest}
+        return own | {"errors": sorted(self.failing), "end": list(end), "cut_at": self.cut_at}
+
+    def check(self, got: dict) -> None:
+        """Every manager has got what it asked for, and what was written is in memory."""
+        end = range(2 * self.cores) if self.end is None else self.end
+        for i in end:
+            ours = [(None if b["resp"] >> 1 else b["data"], b["resp"] >> 1) for _, b in got["managers"][i]["r"]]
+            assert ours == self.beats[i], f"R of manager {i}"
+            lasts = [b["last"] for _, b in got["managers"][i]["r"]]
+            want = [int(k == b["len"]) for b in self.managers[i]["ar"] for k in range(b["len"] + 1)]
+            assert lasts == want, f"last of manager {i}"
+            for kind in {"ar", "aw"} & set(got):
+                asked = [(b["addr"], b["len"]) for b in self.managers[i][kind]]
+                assert [(b["addr"], b["len"]) for _, b in got[kind] if b["id"] == i] == asked, f"{kind} of manager {i}"
+            responses = [b["resp"] >> 1 for _, b in got["managers"][i]["b"]]
+            assert responses == self.responses[i], f"B of manager {i}"
+        if len(end) < 2 * self.cores:
+            return
+        lxe = self.p.core.lxe
+        now, bus = bytes.fromhex(got["data"]), lxe.bus_bytes
+        beats = range(0, SIZE, bus)
+        written = {a: now[a : a + bus] for a in beats if a // lxe.burst_bytes * lxe.burst_bytes not in self.failing}
+        wants = {a: self.words.get(a, content(a, bus)) for a in written}
+        assert written == wants
+        perf = got["perf"]
+        reads, writes = (sum(len(m[n]) for m in self.managers) for n in ("ar", "aw"))
+        assert (perf["reads"], perf["writes"]) == (reads, writes)
+        assert perf["read_beats"] == sum(map(len, self.beats))
+        assert perf["write_beats"] == sum(len(m["w"]) for m in self.managers)
+
+
+def simulate(runs: list[Traffic], episodes: list[dict], unit: Emitted, memory: str = "own", pause: float = 0.0):
+    """Results of the episodes on a unit of the parameters of the first run."""
+    c = {"params": list(runs[0].changes), "cores": runs[0].cores, "memory": memory, "pause": pause}
+    return Run(unit, "tb.benches.bench_arbiter", "traffic", c | {"episodes": episodes})()["episodes"]
+
+
+def play(runs: list[Traffic], memory: str = "own", pause: float = 0.0) -> list[dict]:
+    """Each on the RTL, checked."""
+    unit = emitted(runs[0].cores, runs[0].changes)
+    got = simulate(runs, [t.episode() for t in runs], unit, memory, pause)
+    for t, g in zip(runs, got, strict=True):
+        if not t.cut_at:
+            t.check(g)
+    return got
+
+
+STALLED = {"": 0.4}
+LATE = {"aw": 0.9, "r": 0.8, "b": 0.8}
+RUNS = {
+    "stalls everywhere": Traffic(stalls=STALLED, latency=(0, 30), errors=0.1, seed=1),
+    "slow memory": Traffic(stalls=dict.fromkeys(("r", "w", "ar", "aw", "b"), 0.8), latency=(0, 90), seed=2),
+    "slow managers": Traffic(stalls={f"{n}__{i}": 0.8 for n in "rwb" for i in range(4)}, latency=(0, 9), seed=3),
+    "late addresses": Traffic(stalls=LATE, latency=(0, 20), errors=0.2, seed=4),
+    "full rate": Traffic(errors=0.2, seed=5),
+}
+CUT = [replace(RUNS["stalls everywhere"], cut_at=cycle) for cycle in (5, 40, 150)]  # by a reset
+AFTER = replace(RUNS["stalls everywhere"], bursts=6)
+# Manager 0 takes no answers, 1 announces writes and gives no data; 2 and 3 get everything.
+STUCK = Traffic(stalls={"r__0": 1.0, "b__0": 1.0, "w__1": 1.0}, end=(2, 3), seed=10)
+
+
+def bins(t: Traffic, got: dict) -> set[str]:
+    """What a run reaches."""
+    hit = {"read_error"} if any(e for beats in t.beats for _, e in beats) else set()
+    hit |= {"write_error"} if any(map(any, t.responses)) else set()
+    hit |= {n for n in ("read_waits", "write_waits") if got["perf"][n]}
+    lengths = {b["len"] for m in t.managers for n in ("ar", "aw") for b in m[n]}
+    longest = t.p.core.lxe.burst_bytes // t.p.core.lxe.bus_bytes
+    hit |= {"single_beat"} if 0 in lengths else set()
+    hit |= {"longest_burst"} if longest - 1 in lengths else set()
+    for m, asked in zip(got["managers"], t.managers, strict=True):
+        firsts = list(itertools.accumulate((b["len"] + 1 for b in asked["aw"]), initial=0))[:-1]
+        if any(m["w"][k] < aw for k, aw in zip(firsts, m["aw"], strict=True)):
+            hit.add("data_before_address")
+    order, asked = got["order"]["r"], [b["id"] for _, b in got["ar"]]
+    hit |= {"reads_overtake"} if [*dict.fromkeys(order)] != [*dict.fromkeys(asked)] else set()
+    hit |= {"reads_interleave"} if sum(a != b for a, b in itertools.pairwise(order)) > len(asked) else set()
+    hit |= {"writes_overtake"} if got["order"]["b"] != [b["id"] for _, b in got["aw"]] else set()
+    firsts = itertools.accumulate((b["len"] + 1 for _, b in got["aw"]), initial=0)
+    early = any(got["w"][k][0] < at for (at, _), k in zip(got["aw"], firsts, strict=False))
+    hit |= {"data_overtakes_address"} if early else set()
+    return hit
+
+
+BINS = {
+    *("read_error", "write_error", "read_waits", "write_waits", "single_beat", "longest_burst"),
+    *("data_before_address", "reads_overtake", "reads_interleave", "writes_overtake", "data_overtakes_address"),
+}
+
+
+@cache
+def two_cores() -> list[dict]:
+    """One after the other in one simulator, with a reset before each."""
+    return play([*RUNS.values(), *(t for c in CUT for t in (c, AFTER)), STUCK])
+
+
+@dataclass
+class RandomTraffic(StressTraffic):
+    """Four runs of 40 bursts a manager, with errors of the memory."""
+
+    runs: list[Traffic]
+
+    @classmethod
+    def random(cls, rng: Random) -> Self:
+        how = {"cores": rng.randint(1, 3), "bursts": 40, "errors": rng.choice((0.0, 0.1))}
+        stalls = [{n: stall_rate(rng) for n in ("", "w", "r")} for _ in range(4)]
+        return cls(
+            [Traffic(**how, stalls=s, latency=(0, rng.choice((0, 9, 40))), seed=rng.getrandbits(20)) for s in stalls]
+        )
+
+    def play(self) -> Any:
+        play(self.runs)  # compares by itself
+
+    def check(self, got: Any) -> int:
+        return sum(len(m["ar"]) + len(m["aw"]) for r in self.runs for m in r.managers)
+
+
+def check_every_answer_goes_to_whoever_asked(record_property):
+    """In bursts of all lengths, with errors, whatever waits, and after a reset in flight; every bin is reached."""
+    hit = set().union(*(bins(t, g) for t, g in zip(RUNS.values(), two_cores(), strict=False)))
+    record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
+    assert hit >= BINS, BINS - hit
+
+
+def check_no_manager_holds_up_another():
+    got = two_cores()[-1]
+    assert not got["managers"][0]["r"]
+    assert got["managers"][1]["aw"]
+
+
+def check_cycles_equal_the_time_view(cores):
+    """Bursts offered at once or at random, of managers that take everything at once, before a memory in order."""
+    shapes = [(0, 1, 1), (0, 1, None), (3, 1, None), (40, 7, None), (9, 30, 2), (150, 4, None)]
+    runs = [
+        Traffic(cores, (), 20 + k, (60, 20)[k > 0], longest, latency=(latency - 1,) * 2, oldest=True, apart=apart)
+        for k, (apart, latency, longest) in enumerate(shapes)
+    ]
+    for t, got in zip(runs, play(runs), strict=True):
+        bursts = [[[(b["at"], b["len"] + 1) for b in m[kind]] for m in t.managers] for kind in ("ar", "aw")]
+        want = ArbiterTime(t.p, t.latency[0] + 1).run(*bursts)
+        for ours, seen in zip(want.managers, got["managers"], strict=True):
+            assert (ours.ar, ours.aw, ours.w) == (seen["ar"], seen["aw"], seen["w"])
+            assert (ours.r, ours.b) == ([at for at, _ in seen["r"]], [at for at, _ in seen["b"]])
+        for kind in ("ar", "aw"):
+            assert getattr(want, kind) == [(at, b["id"]) for at, b in got[kind]]
+        assert (want.w, want.r, want.b) == ([at for at, _ in got["w"]], got["r_sent"], got["b_sent"])
+        assert (want.read_waits, want.write_waits) == (got["perf"]["read_waits"], got["perf"]["write_waits"])

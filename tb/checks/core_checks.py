@@ -1,0 +1,198 @@
+"""Checks of the unit `core`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+
+import tempfile
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any, Self
+
+import numpy as np
+
+from golden.program.core_compiler import CorePlan, RetrievalShape
+from golden.program.core_host import CoreHost
+from golden.program.isa import Instruction, Opcode, Retrieve, Status, encode
+from golden.program.layer_memory import LayerShape, Register, Tiling
+from hdl.emit import Emitted, emit
+from hdl.params import override, preset
+from tb.library.lxe_programs import Script, image
+from tb.library.random_layers import turns, weights
+from tb.library.runner import Run
+from tb.library.stress_traffic import StressTraffic
+
+SHAPE = LayerShape(width=16, heads=2, kv_heads=1, head_size=8, ffn=32, tokens=3, recent=8, entries=16)
+GROUPS = replace(SHAPE, heads=4, kv_heads=2, head_size=4)  # entries of the same size, more of everything else
+SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=36", "clusters=12", "n_ctx=3")
+RING = replace(SHAPE, tokens=8)  # a pass that fills the ring: every entry before it goes home
+TILES = {SHAPE: 1, GROUPS: 4, RING: 1}  # of a block of the queries' product: some stand between tokens, or before them
+LAYERS = 2
+
+
+@cache
+def params():
+    return override(preset("tiny"), list(SIZES)).core
+
+
+@cache
+def emitted():
+    return emit("core", params())
+
+
+def model(rng: np.random.Generator, shape: LayerShape) -> tuple[list[dict[str, np.ndarray]], list[np.ndarray]]:
+    """Weights and hyperplanes of each layer."""
+    planes = [rng.normal(size=(16, shape.kv_heads * shape.head_size)) for _ in range(LAYERS)]
+    return [weights(shape, rng) for _ in range(LAYERS)], planes
+
+
+ALONE, AHEAD = [{}, {}], [{"ahead": 1}, {"fetched": True}]
+
+
+AWAY = [{"ctx": 2, "ahead": 0}, {"ctx": 0, "fetched": True}]  # in other contexts
+
+
+def host(rng: np.random.Generator, shape: LayerShape = SHAPE, how: list[dict] = ALONE, **function) -> CoreHost:
+    """Two layers; with AHEAD, the first one chooses and fetches for the second."""
+    p, k = params(), params().dre.kvmu
+    retrievals = [
+        RetrievalShape(**{"n_hp": 16, "clusters": p.dre.hcu.clusters, "ctx": i} | how[i]) for i in range(LAYERS)
+    ]
+    tiles = TILES[shape]
+    cuts = CorePlan(shape, p.lxe_format(), retrievals[1]).cuts | {"qkv": Tiling(8 // tiles, tiles, 1, 4)}
+    plans = [CorePlan(shape, p.lxe_format(), r, cuts) for r in retrievals]
+    layers, planes = model(rng, shape)
+    sizes = {"blocks": k.blocks, "block_slots": k.block_slots, "n_ctx": k.n_ctx}
+    return CoreHost(plans, layers, planes, replace(p.dre.function(), **{"th_hd": 4} | function), **sizes)
+
+
+def begin(h: CoreHost, rng: np.random.Generator, start: int) -> None:
+    """The inputs of a pass."""
+    s = h.plans[0].shape
+    h.begin(rng.normal(size=(s.tokens, s.width)).astype(np.float32), *turns(s, start), start)
+
+
+def ports(h: CoreHost) -> dict[str, int]:
+    f = h.core.dre.params
+    return {"th_hd": f.th_hd, "ratio": f.ratio_q16, "device_base": h.device_base, "home_base": h.home_base}
+
+
+def passes(seed: int, count: int, *how, **function) -> tuple[CoreHost, Script, list[int]]:
+    """So many passes through all layers; entries behind the ring in each run."""
+    rng = np.random.default_rng(seed)
+    h = host(rng, *how, **function)
+    script = Script(h.memory, [r.name for r in h.memory.regions])
+    fetched = []
+    for k in range(count):
+        begin(h, rng, k * h.plans[0].shape.tokens)
+        for layer in range(LAYERS):
+            script.add(h.program(layer), h.registers(layer))
+            h.run(layer)
+            script.expect()
+            fetched.append(h.core.registers[Register.ENTRIES])
+    return h, script, fetched
+
+
+# Counters that layers of tokens in few clusters leave alone, and what moves them.
+ELSEWHERE = {
+    "dre.wtu0.zooms": "rows of many alike: below",
+    "lxe.dpe.waits": "rows of many alike: below",
+    "dre.kvmu.full": "test_a_map_without_blocks_ends_in_a_status",
+    "feeder.clears": "test_a_context_is_forgotten",
+    "retriever.waits": "sets of many entries: test_dre_ip",
+    "lxe.sequencer.vector_waits": "test_lxe, test_engines_wait_for_semaphores",
+    "lxe.sequencer.store_waits": "test_lxe, test_engines_wait_for_semaphores",
+    "lxe.dpe.overruns": "a fault: test_lxe",
+}
+
+
+@dataclass
+class RandomTraffic(StressTraffic):
+    """Two to seven passes of a model with retrieval."""
+
+    seed: int
+    count: int
+    how: tuple
+    stall: float
+
+    def __post_init__(self):
+        self.host, self.script, _ = passes(self.seed, self.count, *self.how)
+
+    @classmethod
+    def random(cls, rng: Random) -> Self:
+        seed, how = rng.getrandbits(31), rng.choice(((), (GROUPS, AHEAD), (GROUPS, AWAY), (RING,)))
+        return cls(seed, rng.randint(2, 7), how, rng.choice((0.0, 0.2, 0.5)))
+
+    def play(self) -> Any:
+        return self.script.play(emitted(), ports(self.host), self.stall, seed=self.seed)
+
+    def check(self, got: Any) -> int:
+        wrong = self.script.differences(*got)
+        assert not wrong, wrong
+        return got[0][-1].perf["lxe.sequencer.instructions"]
+
+
+def check_a_context_is_forgotten():
+    """CLEAR: clusters begin anew, blocks are given again."""
+    h, script, _ = passes(5, 2, GROUPS, AHEAD)
+    clear = [
+        Instruction(Opcode.RETRIEVE, {"action": Retrieve.CLEAR, "ctx": 1}),
+        Instruction(Opcode.HALT, {}),
+    ]
+    script.add(clear, {})
+    h.core.run(clear, {})
+    script.expect()
+    begin(h, np.random.default_rng(6), 0)
+    script.add(h.program(0), h.registers(0))
+    h.run(0)
+    script.expect()
+    ran, after = script.play(emitted(), ports(h))
+    assert not script.differences(ran, after)
+    assert ran[-1].perf["feeder.clears"] == 1
+
+
+def interruptions() -> tuple[CoreHost, list[dict], np.ndarray]:
+    """A pass's clusters and places, cut short by an error response or a reset; the memory before it.
+
+    Golden has run it.
+    """
+    rng = np.random.default_rng(7)
+    h = host(rng)
+    begin(h, rng, 0)
+    before = image(h.memory)
+    program, registers = h.program(0, None, "cluster"), h.registers(0)
+    h.run(0, None, "cluster")
+    names = ("hash_weight", "qkv", "fresh", "ring", "table")
+    planes, qkv, fresh, ring, table = (h.address(h.plans[0][name]) for name in names)
+    bus, words = params().lxe.bus_bytes, [f"{encode(i):x}" for i in program]
+    errors = [
+        ("m_axi", "read", planes + 4 * bus),
+        ("m_axi", "write", qkv),
+        ("m_axi", "read", table),  # while the retriever copies the token's entry
+        ("h_axi", "read", fresh + bus),
+        ("h_axi", "write", ring + SHAPE.entry * 2),
+    ]
+    whole = {"program": words, "registers": registers, "ports": ports(h), "errors": [], "cut_at": 0}
+    return h, [whole | {"errors": [e]} for e in errors] + [whole | {"cut_at": n} for n in (60, 801, 1030)], before
+
+
+def interrupt(unit: Emitted, h: CoreHost, cases: list[dict], before: np.ndarray) -> list[bool]:
+    """Whether the core ended each case, and was then as at first."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "memory.bin")
+        before.tofile(path)
+        config = {"cases": cases, "memory": str(path), "limit": 3000}
+        got = Run(unit, "tb.benches.bench_core", "interrupted", config, waves=False)()["cases"]
+    out = []
+    for case, (first, second, after) in zip(cases, got, strict=True):
+        data = bytes.fromhex(after)
+        wants = [r for r in h.memory.regions if r.name in ("rings", "weights 0")]
+        same = all(data[r.base : r.end] == r.data.tobytes() for r in wants)
+        want = Status.BUS if case["errors"] else Status.RUNNING
+        ends = (first["status"], second["status"]) == (want, Status.DONE)
+        out.append(ends and same and not first["moves"] and not second["moves"])
+    return out
+
+
+def check_errors_and_resets_leave_a_core_that_works():
+    """An error response to any manager ends in a status and a quiet bus; after a reset, all is as at first."""
+    h, cases, before = interruptions()
+    assert interrupt(emitted(), h, cases, before) == [True] * len(cases)

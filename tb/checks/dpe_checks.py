@@ -1,0 +1,145 @@
+"""Checks of the unit `dpe`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from random import Random
+from typing import Any, Self
+
+import numpy as np
+
+from golden.arithmetic.numerics import to_bf16
+from hdl.emit import emit
+from hdl.params import DpeParams, preset
+from sim.units.dpe_time import DpeTime
+from tb.library.dpe_traffic import Traffic
+from tb.library.operands import KINDS, operands
+from tb.library.streams import LATE
+from tb.library.stress_traffic import StressTraffic, stall_rate
+
+TINY = replace(preset("tiny").core.dpe, n_h=2, w_depth=4, x_depth=16)  # few words: rows wrap
+SIZES = {
+    "tiny": TINY,
+    "one": DpeParams(n_h=1, n_w=1, w_depth=1, x_depth=1),
+    "row": DpeParams(n_h=1, n_w=9, w_depth=4, x_depth=4, window=32),
+    "ragged": DpeParams(n_h=3, n_w=3, w_depth=8, x_depth=2, window=16),
+    "wide": DpeParams(n_h=2, n_w=17, w_depth=2, x_depth=8, window=28),
+}
+
+
+@cache
+def emitted(p: DpeParams):
+    return emit("dpe", p)
+
+
+@cache
+def traffic(p: DpeParams, seed: int, phases: int) -> Traffic:
+    rng = np.random.default_rng(seed)
+    t = Traffic(p)
+    for k in range(phases):
+        kind = KINDS[k % len(KINDS)]
+        chunks = int(rng.integers(1, max(1, min(p.w_depth, p.x_depth) // 2) + 1))
+        length = max(1, chunks * p.n_w - int(rng.integers(0, p.n_w)))
+        gap = int(rng.integers(0, 3)) if p.x_depth > 2 * chunks + 4 else 0
+        rows = int(rng.integers(1, max(1, p.x_depth // 2 // (chunks + gap)) + 1))
+        other = kind if rng.random() < 0.5 else "normal"
+        splits = int(rng.integers(1, 4))
+        tiles = int(rng.integers(1, max(1, p.w_depth // 2 // chunks) + 1)) if splits == 1 else 1
+        columns = p.n_h <= p.n_w and bool(rng.integers(0, 2))
+        weights = operands(rng, kind, tiles * p.n_h, length)
+        t.phase(weights, operands(rng, other, rows, length), rng, splits, gap, columns)
+    return t
+
+
+def check_equals_golden(size):
+    p = SIZES[size]
+    for seed, (idle, stall) in enumerate([(0.0, 0.0), (0.4, 0.4), (0.0, 0.8), (0.0, LATE)], 1):
+        t = traffic(p, seed, 24)
+        got = t.run(emitted(p), seed, idle, stall)
+        assert got["beats"] == t.wants, f"seed {seed}"
+        assert got["perf"]["results"] == len(t.wants)
+        assert got["perf"]["commands"] == len(t.commands)
+        assert got["perf"]["overruns"] == t.overruns
+        assert got["perf"]["chunks"] == DpeTime(p).run(t.commands).busy
+
+
+def check_cycles_equal_the_time_view(size):
+    p = SIZES[size]
+    rng = np.random.default_rng(5)
+    half = max(1, min(p.w_depth, p.x_depth) // 2)
+    for rows, chunks in ((max(1, p.x_depth // 2), 1), (max(1, p.x_depth // 2 // half), half)):
+        t = Traffic(p)
+        t.phase(*(operands(rng, "normal", r, chunks * p.n_w) for r in (p.n_h, rows)))
+        t.phases[0] |= {"c": t.commands * 3, "results": 3 * rows}
+        got, want = t.run(emitted(p), 1), DpeTime(p).run(t.commands * 3)
+        first = got["taken"][0]
+        assert [c - first for c in got["taken"]] == want.taken.tolist()
+        assert [c - first for c in got["cycles"]] == want.results.tolist()
+        assert got["beats"] == t.wants * 3
+        assert got["perf"]["waits"] == 0
+
+
+@cache
+def wrapping() -> Traffic:
+    """Tiles and rows that begin in the middle of the memories and need more than half of them."""
+    t, rng = Traffic(TINY), np.random.default_rng(11)
+    sizes = [(2, 1, 3), (TINY.w_depth, 1, 3), (1, 1, 1), (3, 1, 4)]
+    for chunks in rng.integers(1, TINY.w_depth + 1, 200).tolist():
+        most = TINY.w_depth // chunks, TINY.x_depth // chunks
+        sizes.append((chunks, *(int(rng.integers(1, n + 1)) for n in most)))
+    for chunks, tiles, rows in sizes:
+        weights, n = operands(rng, "normal", tiles * TINY.n_h, chunks * TINY.n_w), chunks * TINY.n_w
+        t.phase(weights, operands(rng, "normal", rows, n))
+    return t
+
+
+def check_addresses_that_wrap_are_counted():
+    t = wrapping()
+    got = t.run(emitted(TINY), 1, 0.2, 0.2)
+    assert got["beats"] == t.wants
+    assert got["perf"]["overruns"] == t.overruns > 256
+
+
+def check_many_operands():
+    """Shifts, carries and signs of every size, in the tree and in its rounding."""
+    t = traffic(TINY, 9, 1200)
+    assert t.run(emitted(TINY), 9)["beats"] == t.wants
+
+
+def check_chunks_far_from_each_other(exponents):
+    """32 blocks of exponents and more lie between the products of two chunks: nothing is left of the smaller ones."""
+    t, values = Traffic(TINY), to_bf16(np.repeat(np.exp2(exponents), TINY.n_w))
+    t.phase(np.tile(values, (TINY.n_h, 1)), values[None, :])
+    assert {v for beat in t.wants for v in beat["data"]} == {int(np.float32(TINY.n_w * 2.0**120).view(np.uint32))}
+    assert t.run(emitted(TINY), 1)["beats"] == t.wants
+
+
+def check_reset_in_flight(reset_at):
+    t = traffic(TINY, reset_at, 6)
+    got = t.run(emitted(TINY), reset_at, 0.2, 0.2, reset_at)
+    assert got["beats"] == t.wants
+    assert got["perf"]["results"] == len(t.wants)
+
+
+@dataclass
+class RandomTraffic(StressTraffic):
+    """Products of every sort of operand."""
+
+    p: DpeParams
+    seed: int
+    idle: float
+    stall: float
+
+    def __post_init__(self):
+        self.products = traffic(self.p, self.seed, 800)
+
+    @classmethod
+    def random(cls, rng: Random) -> Self:
+        p, seed = SIZES[rng.choice(list(SIZES))], rng.getrandbits(31)
+        return cls(p, seed, stall_rate(rng), stall_rate(rng))
+
+    def play(self) -> Any:
+        return self.products.run(emitted(self.p), self.seed, self.idle, self.stall)
+
+    def check(self, got: Any) -> int:
+        assert got["beats"] == self.products.wants
+        return len(self.products.wants)

@@ -1,0 +1,264 @@
+"""Checks of the unit `lxe_time`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+
+import random
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import zip_longest
+from random import Random
+from typing import Any, Self
+
+import numpy as np
+
+from golden.arithmetic.vector import Bank, Format, Op, Post, Reduce, Source
+from golden.arithmetic.vector import Instruction as Vector
+from golden.program.core_host import CoreHost
+from golden.program.isa import Instruction, LoadTo, Opcode, Queue, StoreTo, encode
+from golden.program.isa import vector as vector_of
+from hdl.emit import Emitted
+from sim.units.core_time import Retrieval
+from sim.units.hcu_time import HcuTime
+from sim.units.lxe_time import Run
+from sim.units.sequencer_time import trace
+from tb.checks.core_checks import SIZES, emitted, params
+from tb.library.runner import Run as Bench
+from tb.library.stress_traffic import StressTraffic
+
+# Counter -> cycles from what it counts to the cycle in which it has.
+COUNTERS = {
+    "sequencer.instructions": 2,
+    **dict.fromkeys((f"loader.{n}" for n in ("instructions", "bursts", "beats", "words")), 1),
+    **dict.fromkeys((f"storer.{n}" for n in ("instructions", "bursts", "beats", "words")), 1),
+    **dict.fromkeys(("dpe.commands", "dpe.results", "vpe.instructions", "vpe.loads", "vpe.stores"), 1),
+}
+
+
+def events(run: Run) -> dict[str, list[int]]:
+    """What the time view says of each counter."""
+    load, store, steps = run.loader.out, run.storer.out, run.steps
+    reads = [c for c, k in zip(run.done["mul"], run.given["mul"], strict=True) if not steps[k].beat["skip"]]
+    return {
+        "sequencer.instructions": run.out.executed.tolist(),
+        "loader.instructions": load.done,
+        "loader.bursts": [c - 1 for c in load.bursts],
+        "loader.beats": load.beats,
+        "loader.words": load.words,
+        "storer.instructions": store.done,
+        "storer.bursts": [c - 1 for c in store.bursts],
+        "storer.beats": [c - 1 for c in store.beats],
+        "storer.words": store.words,
+        "dpe.commands": reads,
+        "dpe.results": run.results.taken,
+        "vpe.instructions": run.vpe.out.c,
+        "vpe.loads": run.vpe.out.i,
+        "vpe.stores": run.vpe.out.o,
+    }
+
+
+@dataclass
+class Program:
+    """A random program that a tiny LXE can run: timing only, numbers mean nothing."""
+
+    seed: int
+    out: list[Instruction] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.rng = random.Random(self.seed)
+        self.free = list(range(8))  # semaphores
+        p = params()
+        self.lanes, self.bytes = p.dpe.n_w, 2 * p.dpe.n_w
+        self.pieces(self.rng.randint(4, 14), 0)
+        self.add(Opcode.HALT)
+
+    def add(self, op: Opcode, **values: int) -> None:
+        """An instruction, zeros left out."""
+        self.out.append(Instruction(op, {k: int(v) for k, v in values.items() if v}))
+
+    def address(self) -> int:
+        return self.rng.randrange(256) * self.bytes
+
+    def pieces(self, count: int, depth: int) -> None:
+        kinds = ["product", "words", "vectors", "set", "nothing", "several"] + ["loop"] * (depth < 2)
+        for _ in range(count):
+            getattr(self, self.rng.choice(kinds))(depth)
+
+    def loop(self, depth: int) -> None:
+        at = len(self.out)
+        self.add(Opcode.LOOP)
+        self.pieces(self.rng.randint(1, 3), depth + 1)
+        self.out[at] = Instruction(Opcode.LOOP, {"count": self.rng.randint(1, 3), "end": len(self.out)})
+        self.add(Opcode.END)
+
+    def set(self, _: int) -> None:
+        self.add(Opcode.SET, to=self.rng.randint(4, 6), imm=self.rng.randrange(3))
+        self.add(Opcode.ADD, to=7, a=7, imm=self.bytes)
+
+    def nothing(self, _: int) -> None:
+        """Instructions that are skipped."""
+        for op in self.rng.sample([Opcode.LOAD, Opcode.MUL, Opcode.VECTOR, Opcode.STORE], 2):
+            self.add(op, len=8, add=-1 if self.rng.random() < 0.9 else 0)
+
+    def transfer(self, op: Opcode, target: int, rows: int, words: int, **values: int) -> None:
+        where = {"addr": self.address(), "stride": self.rng.randrange(20) * self.bytes, "base": self.rng.choice([0, 7])}
+        self.add(op, target=target, rows=rows - 1, words=words - 1, step=words, **(where | values))
+
+    def finish(self, words: int) -> None:
+        """Words of the VPE go somewhere."""
+        rng = self.rng
+        wide = rng.random() < 0.5
+        form = Format.WIDE if wide else Format.HALF
+        where = {"addr_b": rng.randrange(4), "addr_c": rng.randrange(4)}
+        self.out.append(vector_of(Vector(op=Op.STORE, words=words - 1, format=form, **where)))
+        rows = rng.choice([r for r in range(1, words + 1) if words % r == 0])
+        if not wide and rng.random() < 0.4:
+            self.transfer(Opcode.STORE, StoreTo.X, rows, words // rows)
+        else:
+            self.transfer(Opcode.STORE, StoreTo.MEMORY, rows, words // rows, wide=wide)
+
+    def vector(self, words: int, **values: int) -> None:
+        rng = self.rng
+        more = {
+            "b": rng.choice([Source.IMMEDIATE, Source.BANK, Source.SCALAR]),
+            "c": rng.choice([Source.IMMEDIATE, Source.IMMEDIATE, Source.BANK, Source.SCALAR]),
+            "post": rng.choice([Post.NONE, Post.NONE, Post.ROUND, Post.EXP]),
+            "write": rng.choice([Bank.A, Bank.B, Bank.C, Bank.B | Bank.C]),
+            "reduce": rng.choice([Reduce.NONE, Reduce.NONE, Reduce.MAX, Reduce.SUM, Reduce.LAST]),
+            **{f"addr_{n}": rng.randrange(8) for n in "abcd"},
+            **{f"scalar_{n}": rng.randrange(3) for n in "abcd"},
+        }
+        source = values.pop("source", 0)
+        self.out.append(vector_of(Vector(words=words - 1, **(more | values)), source=source))
+
+    def vectors(self, _: int) -> None:
+        for _ in range(self.rng.randint(1, 4)):
+            self.vector(self.rng.randint(1, 6), a=self.rng.choice([Source.BANK, Source.SCALAR]))
+        if self.rng.random() < 0.6:
+            self.finish(self.rng.randint(1, 8))
+
+    def words(self, _: int) -> None:
+        """Memory to the VPE."""
+        rng, rows, words, wide = self.rng, self.rng.randint(1, 4), self.rng.randint(1, 5), self.rng.random() < 0.5
+        self.transfer(Opcode.LOAD, LoadTo.VECTOR, rows, words, wide=wide)
+        left = rows * words
+        while left:
+            part = rng.randint(1, left)
+            self.vector(part, a=Source.STREAM, wide=wide, source=Queue.LOAD)
+            left -= part
+        if rng.random() < 0.7:
+            self.finish(rng.randint(1, 8))
+
+    def product(self, _: int) -> None:
+        rng = self.rng
+        rows, tiles, chunks = rng.randint(1, 7), rng.randint(1, 4), rng.randint(1, 5)
+        s, t = rng.sample(range(8), 2)
+        column = rng.random() < 0.3
+        size = self.lanes * tiles
+        kind, words = (LoadTo.COLUMN, 1) if column else (LoadTo.W, chunks)
+        self.transfer(Opcode.LOAD, kind, size, words, to=rng.randrange(4), signal=1 << s)
+        self.transfer(Opcode.LOAD, LoadTo.X, rows, chunks, to=rng.randrange(20), signal=1 << t)
+        fields = {"rows": rows - 1, "tiles": tiles - 1, "chunks": chunks - 1, "x_step": chunks}
+        self.add(Opcode.MUL, **fields, start=1, end=1, wait=1 << s | 1 << t)
+        left = rows * tiles
+        while left:
+            part = rng.randint(1, left)
+            self.vector(part, a=Source.STREAM, wide=1)
+            left -= part
+        if rng.random() < 0.8:
+            self.finish(rng.randint(1, 12))
+
+    def several(self, _: int) -> None:
+        """A sum over MULs."""
+        count = self.rng.randint(1, 4)
+        for i in range(count):
+            self.add(Opcode.MUL, chunks=self.rng.randrange(4), start=int(i == 0), end=int(i == count - 1))
+        self.vector(1, a=Source.STREAM, wide=1)
+
+
+def play(e: Emitted, programs: list[list[Instruction]], latency: int, registers: dict | None = None) -> list[dict]:
+    """Each program on the RTL, one after the other; register 7 is 0 if none is given."""
+    words = [[f"{encode(i):x}" for i in program] for program in programs]
+    runs = [{"program": w, "registers": registers or {7: 0}, "writes": []} for w in words]
+    ports = dict.fromkeys(("th_hd", "ratio", "device_base", "home_base"), 0)
+    return simulate(e, runs, latency, ports, bytes(1 << 17))
+
+
+def simulate(e: Emitted, runs: list[dict], latency: int, ports: dict[str, int], memory: bytes) -> list[dict]:
+    """Runs as `tb.benches.bench_lxe_time` takes them."""
+    config = {"params": list(SIZES), "runs": runs, "memory": memory.hex(), "ports": ports, "latency": latency}
+    return Bench(e, "tb.benches.bench_lxe_time", "timed", config | {"counters": e.manifest["counters"]})()["runs"]
+
+
+def differences(run: Run, got: dict) -> list[str]:
+    """What differs, the earliest first."""
+    out = [(got["done"], f"done: RTL {got['done']}, time view {run.out.done}")] if got["done"] != run.out.done else []
+    for name, want in events(run).items():
+        have = [c - COUNTERS[name] for c in got["events"][f"lxe.{name}"]]
+        pairs = list(zip_longest(have, want))
+        wrong = next((k for k, (a, b) in enumerate(pairs) if a != b), None)
+        if wrong is not None:
+            at = min(c for c in pairs[wrong] if c is not None)
+            out.append((at, f"{name} {wrong}: RTL {pairs[wrong][0]}, time view {pairs[wrong][1]}"))
+    return [text for _, text in sorted(out)]
+
+
+def timed(program: list[Instruction], latency: int, registers=None) -> Run:
+    """The time view of a program."""
+    p = params()
+    steps = trace(p, [encode(i) for i in program], registers).steps
+    run = Run(p, latency, steps, detail=True)
+    run.play()
+    return run
+
+
+class Recorded:
+    """What the data decide in a run of a golden core, for the time view."""
+
+    def __init__(self, h: CoreHost):
+        self.core, self.h = h.core, h
+        self.hcu = HcuTime(params().dre.hcu, h.core.dre.params.th_hd)
+        self.begin()
+        for unit, name in ((h.core.dre, "key"), (h.core.dre, "query"), (h.core, "retrieve")):
+            setattr(unit, name, partial(getattr(self, name), getattr(unit, name)))
+
+    def begin(self) -> None:
+        self.data, self.registers = Retrieval(), []
+
+    def key(self, plain, ctx: int, key_hash: int):
+        joined, placed = plain(ctx, key_hash)
+        self.data.scans.append(self.hcu.key(ctx, key_hash)[0])
+        move = [("x", {"src": placed.move.src, "dst": placed.move.dst})] if placed.move else []
+        self.data.places.append([*move, ("w", {"device": placed.device})])
+        return joined, placed
+
+    def query(self, plain, ctx: int, rows: np.ndarray):
+        out = plain(ctx, rows)
+        self.data.clusters.append(rows.shape[1])
+        self.data.selects.append(2 * -(-rows.shape[1] // params().dre.wtu.n_w) + 30)
+        self.data.sets.append([{"addr": b.addr, "bytes": b.bytes} for b in out.bursts])
+        return out
+
+    def retrieve(self, plain, i):
+        out = plain(i)
+        self.registers.append({i[n]: self.core.registers[i[n]] for n in ("to", "level") if i[n]})
+        return out
+
+
+@dataclass
+class RandomTraffic(StressTraffic):
+    """Twelve programs of every kind of instruction, in the cycles of the time view."""
+
+    programs: list[list[Instruction]]
+    latency: int
+
+    @classmethod
+    def random(cls, rng: Random) -> Self:
+        latency = rng.choice((1, 9, 30))
+        return cls([Program(rng.getrandbits(31)).out for _ in range(12)], latency)
+
+    def play(self) -> Any:
+        return play(emitted(), self.programs, self.latency)
+
+    def check(self, got: Any) -> int:
+        for program, one in zip(self.programs, got, strict=True):
+            wrong = differences(timed(program, self.latency), one)
+            assert not wrong, wrong
+        return sum(map(len, self.programs))

@@ -1,0 +1,52 @@
+"""Checks of the unit `register_block`, which tests, mutants and coverage share."""
+
+from functools import cache
+
+from hdl.emit import Emitted, ports, to_verilog
+from hdl.shells.register_block import RegisterBlock, address_map
+from tb.library.runner import Run
+from tb.library.transfer_traffic import params
+
+SIZES = {"tiny": [], "wide": ["addr_bits=36"], "cores": ["wtu.n_h=3", "lxe.i_depth=2"]}
+KINDS = {
+    *(
+        "raised done",
+        "raised fault",
+        "raised corrected",
+        "irq",
+        "read OKAY",
+        "read SLVERR",
+        "write OKAY",
+        "write SLVERR",
+    ),
+    *("window", "register", "part", "whole", "several"),
+}
+
+
+@cache
+def emitted(size: str, name: str) -> Emitted:
+    """A register block by itself."""
+    block = RegisterBlock(address_map(name, params(SIZES[size])))
+    return Emitted(to_verilog(block, "register_block"), "register_block", {"ports": ports(block)})
+
+
+def run(size: str, name: str, seed: int = 1, unit: Emitted | None = None, count: int = 600, **how) -> set[str]:
+    config = {"map": name, "params": SIZES[size], "count": count}
+    return set(
+        Run(unit or emitted(size, name), "tb.benches.bench_register_block", "accesses", config, seed, **how)()["kinds"]
+    )
+
+
+def check_accesses_are_as_described(size, name, record_property):
+    kinds = run(size, name)
+    record_property("bins", ", ".join(sorted(kinds)))  # for `vrex report`
+    assert kinds == KINDS
+
+
+def check_cycles_are_those_of_the_data_sheet():
+    c = {"address": address_map("core_ip", params([])).find_by_path("device_base").absolute_address}
+    got = Run(emitted("tiny", "core_ip"), "tb.benches.bench_register_block", "cycles", c)()
+    assert (got["write"], got["late_data"], got["late_address"], got["read"]) == (2, 2, 2, 2)
+    assert set(got["writes"]) == {2}
+    assert set(got["reads"]) == {3}
+    assert got["bytes"] == [0, 0x00FF00FF, 0, 0xFF00FF00]

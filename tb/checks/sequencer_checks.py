@@ -1,0 +1,529 @@
+"""Checks of the unit `sequencer`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from itertools import chain
+from random import Random
+from typing import Any, Self
+
+from golden.arithmetic.vector import Swap
+from golden.program.isa import (
+    ENGINE,
+    PAYLOAD,
+    SEMAPHORES,
+    Engine,
+    Instruction,
+    Opcode,
+    Retrieve,
+    Status,
+    encode,
+)
+from hdl.emit import emit, params_of
+from hdl.execution.semaphores import WAITERS
+from hdl.execution.sequencer import Sequencer
+from hdl.instruction_layouts import PROGRAM, REGISTER, START
+from hdl.params import CoreParams, override, preset
+from sim.units.sequencer_time import NAMES, SequencerTime, trace
+from tb.library.runner import Run
+from tb.library.stress_traffic import StressTraffic, stall_rate
+
+SIZES = {
+    "tiny": [],
+    "queue-5": ["lxe.queue=5", "lxe.i_depth=128"],
+    "one": ["lxe.queue=1", "dpe.n_h=1", "dpe.n_w=1", "vpe.n_w=1", "vpe.depth=1", "lxe.bus_bytes=2", "lxe.i_depth=128"],
+}
+IN_FULL = 1 << 40
+
+
+def core(size: str) -> CoreParams:
+    return override(preset("tiny"), SIZES[size]).core
+
+
+def op(name: str, **values: int) -> int:
+    """The word of an instruction."""
+    return encode(Instruction(Opcode[name], values))
+
+
+TAME = {
+    Opcode.LOAD: {"target": 3, "addr": 1 << 20, "stride": 1 << 8},
+    Opcode.STORE: {"target": 0, "addr": 3 << 15, "stride": 0},
+    Opcode.MUL: {"w": 3, "x": 5, "rows": 1, "tiles": 1, "chunks": 1, "x_step": 2, "start": 1, "end": 1},
+}
+
+
+class Writer:
+    """Random programs that end and cannot deadlock: what waits comes behind what signals, in the same round of a loop.
+
+    Each semaphore has one engine (or the sequencer) that signals and one that waits. R1 to R5 hold lengths, R6 to R10
+    addresses. `tame`: within the scratchpads, which golden checks.
+    """
+
+    def __init__(self, p: CoreParams, seed: int, tame: bool = False):
+        self.p, self.rng, self.tame = p, random.Random(seed), tame
+        self.words: list[int] = []
+        kinds = [*(e.name for e in Engine), "SYNC"]
+        self.ends = [(self.rng.choice(kinds), self.rng.choice(kinds)) for _ in range(SEMAPHORES)]
+        self.longest = min(60, p.vpe.depth * p.vpe.n_w)
+
+    def program(self, length: int) -> list[int]:
+        """At most `length` words."""
+        for r in range(1, 11):
+            self.set(r)
+        self.block(length - 1, 0)
+        assert len(self.words) < length
+        return [*self.words, op("HALT")]
+
+    def set(self, r: int) -> None:
+        value = self.rng.randint(-4, self.longest) % IN_FULL if r <= 5 else self.rng.getrandbits(33) << 7
+        self.words.append(op("SET", to=r, imm=value))
+
+    def block(self, end: int, depth: int) -> None:
+        rng = self.rng
+        for _ in range(rng.randint(2, 9 if depth else 60)):
+            room = end - len(self.words)
+            kind = rng.choices(["engine", "pair", "set", "add", "loop"], [8, 5, 1, 2, 3 if depth < 4 else 0])[0]
+            if room < 8:
+                break
+            if kind == "engine":
+                self.engine(rng.choice(list(Engine)).name)
+            elif kind == "pair":
+                s = rng.randrange(SEMAPHORES)
+                self.engine(self.ends[s][0], signal=1 << s)
+                for _ in range(rng.randint(0, 2)):
+                    self.engine(rng.choice(list(Engine)).name)
+                self.engine(self.ends[s][1], wait=1 << s)
+            elif kind == "set":
+                self.set(rng.randint(1, 10))
+            elif kind == "add":
+                low, high, imm = (1, 5, rng.choice([1, 2])) if rng.random() < 0.4 else (6, 10, rng.getrandbits(33) << 7)
+                self.words.append(op("ADD", to=rng.randint(low, high), a=rng.randint(low, high), imm=imm))
+            else:
+                self.loop(end, depth)
+
+    def loop(self, end: int, depth: int) -> None:
+        rng = self.rng
+        rounds = {"count": rng.choice([0, 1, 1, 2, 3])}
+        if rng.random() < 0.5:  # by a register, of few rounds
+            rounds = {"len": 5, "add": rng.randint(-1, 1), "unit": rng.getrandbits(1), "pair": rng.getrandbits(1)}
+            scale = (2 if rounds["pair"] else 1) * (self.p.dpe.n_w if rounds["pair"] or rounds["unit"] else 1)
+            self.words.append(op("SET", to=5, imm=rng.randint(-1, 3) * scale % IN_FULL))
+        at = len(self.words)
+        self.words.append(0)
+        if depth < 3 and end - at > 12 and rng.random() < 0.5:
+            self.loop(end - 1, depth + 1)
+        if rng.random() < 0.9:
+            self.block(min(end - 1, at + 25), depth + 1)
+        self.words[at] = op("LOOP", end=len(self.words), **rounds)
+        self.words.append(op("END"))
+
+    def engine(self, name: str, **header: int) -> None:
+        rng, opcode = self.rng, Opcode[name]
+        values = {k: rng.getrandbits(bits) for k, bits in PAYLOAD[opcode].items()}
+        if "base" in values:
+            values["base"] = rng.choice([0, *range(6, 11)])
+        if name == "MUL":
+            values["keep"] = rng.randrange(self.p.dpe.n_w)
+        if name == "VECTOR":
+            for k in ("words", "addr_a", "addr_b", "addr_c", "addr_d"):
+                values[k] = rng.randrange(self.p.vpe.depth)
+            values["keep"] = rng.randrange(self.p.vpe.n_w)
+            values["swap"] = rng.randint(0, Swap.HALF + self.p.vpe.addr_bits)
+        if self.tame:
+            values |= TAME.get(opcode, {})
+        if name == "RETRIEVE":
+            values["action"] = rng.choice(list(Retrieve))
+        if opcode in ENGINE and rng.random() < 0.5:
+            values |= {"len": rng.randint(1, 5), "unit": rng.getrandbits(1), "pair": int(rng.random() < 0.2)}
+            values["add"] = rng.randint(-3, 3)
+        self.words.append(op(name, **values, **header))
+
+
+def random_program(p: CoreParams, seed: int, steps: int = 500, tame: bool = False) -> list[int]:
+    """The first of the programs from `seed` on that is done within some steps."""
+    while True:
+        words = Writer(p, seed, tame).program(p.lxe.i_depth)
+        if trace(p, words, limit=steps).code == Status.DONE:
+            return words
+        seed += 1000
+
+
+def host(words: list[int], registers: dict[int, int] | None = None) -> list[dict]:
+    """Beats that write a program and registers and start it."""
+    beats = [{"op": PROGRAM, "addr": i, "data": w} for i, w in enumerate(words)]
+    beats += [{"op": REGISTER, "addr": r, "data": v} for r, v in (registers or {}).items()]
+    return [*beats, {"op": START, "addr": 0, "data": 0}]
+
+
+def play(emitted, size, runs, delays=(1, 1), idle=0.0, stall=0.0, waves=True) -> list[dict]:
+    """What each of the runs gave; `delays` of all engines, or by name."""
+    delays = delays if isinstance(delays, dict) else dict.fromkeys(NAMES.values(), delays)
+    c = {"assign": SIZES[size], "idle": idle, "stall": stall, "delays": {n: list(d) for n, d in delays.items()}}
+    runs = [{"limit": 10_000, **r} for r in runs]
+    return Run(emitted, "tb.benches.bench_sequencer", "programs", c | {"runs": runs}, waves=waves)()["runs"]
+
+
+def emitted(size: str):
+    return emit("sequencer", params_of("sequencer", override(preset("tiny"), SIZES[size])))
+
+
+def beats(steps) -> dict[str, list[dict]]:
+    """What every engine must get."""
+    return {n: [_head(s.beat) for s in steps if ENGINE.get(s.op) == e] for e, n in NAMES.items()}
+
+
+def given(run: dict) -> dict[str, list[dict]]:
+    """What every engine got."""
+    return {n: [_head(beat) for _, beat in run[n]] for n in NAMES.values()}
+
+
+def _head(beat: dict) -> dict:
+    """A beat whose instruction is skipped has no counts."""
+    return {k: beat[k] for k in ("skip", "wait", "signal")} if beat["skip"] else beat
+
+
+def counters(steps, cycles) -> Counter[str]:
+    """What a program adds to the unit's counters."""
+    rounds = sum(s.jumps == (s.op == Opcode.END) for s in steps if s.op in (Opcode.LOOP, Opcode.END))
+    waits = {f"{name}_waits": n for name, n in cycles.waits.items()}
+    return Counter({"instructions": len(steps), "loops": rounds} | waits)
+
+
+def ended(run: dict) -> tuple[Status, int]:
+    return Status(run["status"]["code"]), run["status"]["pc"]
+
+
+@dataclass
+class RandomTraffic(StressTraffic):
+    """Twelve programs with loops, semaphores and every engine's instructions; registers are kept between them."""
+
+    size: str
+    programs: list[list[int]]
+    delays: tuple[int, int]
+    idle: float
+    stall: float
+
+    @classmethod
+    def random(cls, rng: Random) -> Self:
+        size = rng.choice(list(SIZES))
+        programs = [random_program(core(size), rng.getrandbits(31)) for _ in range(12)]
+        return cls(size, programs, (1, rng.choice((1, 9, 40))), stall_rate(rng), stall_rate(rng))
+
+    def play(self) -> Any:
+        runs = [{"host": host(w)} for w in self.programs]
+        return play(emitted(self.size), self.size, runs, self.delays, self.idle, self.stall)
+
+    def check(self, got: Any) -> int:
+        registers: dict[int, int] = {}
+        steps = 0
+        for words, one in zip(self.programs, got, strict=True):
+            want = trace(core(self.size), words, registers)
+            assert given(one) == beats(want.steps)
+            assert ended(one) == (Status.DONE, want.pc)
+            registers, steps = dict(enumerate(want.registers)), steps + len(want.steps)
+        return steps
+
+
+def check_equals_interpreter_and_time_view(size):
+    """At full rate: every beat, its cycle, the end; registers stay for the next program."""
+    p, registers = core(size), {}
+    programs = [random_program(p, 100 + i) for i in range(5)]
+    delays = {"load": 30, "mul": 5, "vector": 2, "store": 1, "retrieve": 12}
+    got = play(emitted(size), size, [{"host": host(w)} for w in programs], {n: (d, d) for n, d in delays.items()})
+    counted: Counter[str] = Counter()
+    for words, run in zip(programs, got, strict=True):
+        want = trace(p, words, registers)
+        cycles = SequencerTime(p, delays).run(want.steps)
+        assert given(run) == beats(want.steps)
+        assert {n: [c for c, _ in run[n]] for n in NAMES.values()} == cycles.handed
+        assert (run["end"], ended(run)) == (cycles.done, (Status.DONE, want.pc))
+        registers = dict(enumerate(want.registers))
+        counted += counters(want.steps, cycles)
+        assert run["perf"] == dict.fromkeys(run["perf"], 0) | counted
+
+
+def check_equals_interpreter_under_stalls(size):
+    p, resets = core(size), (None, 3, 40, None, 97)
+    programs = [random_program(p, 7000 + i) for i in range(len(resets))]
+    runs = [{"host": host(w), "reset": reset} for w, reset in zip(programs, resets, strict=True)]
+    got = play(emitted(size), size, runs, (1, 40), 0.2, 0.5)
+    registers: dict[int, int] = {}
+    for words, run, reset in zip(programs, got, resets, strict=True):
+        want = trace(p, words, {} if reset else registers)
+        assert given(run) == beats(want.steps)
+        assert ended(run) == (Status.DONE, want.pc)
+        assert run["status"]["engines"] == 0
+        registers = dict(enumerate(want.registers))
+
+
+def check_directed(runs: list[tuple[list[int], dict]]) -> None:
+    """Programs from reset on, pins as in `bench_sequencer`: counters, and beats where none is slept through."""
+    p, delays = core("tiny"), {"load": 13, "mul": 12, "vector": 2, "store": 11, "retrieve": 10}
+    ways = [{"host": host(words), "fresh": True} | pins for words, pins in runs]
+    got = play(emitted("tiny"), "tiny", ways, {n: (d, d) for n, d in delays.items()})
+    for (words, pins), run in zip(runs, got, strict=True):
+        want = trace(p, words)
+        cycles = SequencerTime(p, delays).run(want.steps)
+        if "sleep" not in pins:
+            assert given(run) == beats(want.steps)
+            assert {n: [c for c, _ in run[n]] for n in NAMES.values()} == cycles.handed
+        assert (run["end"], ended(run)) == (cycles.done, (Status.DONE, want.pc))
+        assert run["perf"] == dict.fromkeys(run["perf"], 0) | counters(want.steps, cycles)
+
+
+def check_every_semaphore_for_everyone():
+    """Up to 255 and down to zero; signalled by up to four at once; each waited for by each."""
+    every = (1 << SEMAPHORES) - 1
+    many = [op("LOOP", count=255, end=2), op("SYNC", signal=every), op("END")]
+    many += [op("LOOP", count=255, end=5), op("SYNC", wait=every), op("END")]
+    four = [op(n, signal=every) for n in ("LOAD", "MUL", "STORE", "RETRIEVE")]
+    last = [op(n, **{how: 1 << s}) for s in range(SEMAPHORES) for n, how in (("STORE", "signal"), ("MUL", "wait"))]
+    runs = [([*many, *last, op("HALT")], {})]
+    for n in (2, 3, 4):
+        again = [op("LOOP", count=n, end=n + 2), op("SYNC", wait=every), op("END")]
+        runs.append(([*four[:n], *again, *last, op("HALT")], {}))
+    names = [e.name for e in Engine] + ["SYNC"]
+    for signals, waits in zip([*names[:-1], "LOAD"], [*names[1:-1], "LOAD", "SYNC"], strict=True):
+        pairs = ((op(signals, signal=1 << s), op(waits, wait=1 << s)) for s in range(SEMAPHORES))
+        runs.append(([*chain.from_iterable(pairs), op("HALT")], {}))
+    check_directed(runs)
+
+
+def check_instructions_hold_while_they_wait():
+    """For room in their engine's queue, or for a semaphore."""
+    free = (1 << SEMAPHORES) - 2
+    runs = [([op("LOAD", signal=1), op("SYNC", wait=1, signal=free), op("MUL", wait=free), op("HALT")], {})]
+    for name, other in (
+        ("LOAD", "STORE"),
+        ("MUL", "STORE"),
+        ("VECTOR", "STORE"),
+        ("STORE", "LOAD"),
+        ("RETRIEVE", "LOAD"),
+    ):
+        writer = Writer(core("tiny"), 1)
+        writer.words += [op(other, signal=1), op(name, wait=1)]
+        for _ in range(12):
+            writer.engine(name, signal=writer.rng.getrandbits(SEMAPHORES))
+        runs.append(([*writer.words, op("HALT")], {}))
+    check_directed(runs)
+
+
+def check_loops_in_loops():
+    """Four of them, wherever they are in the program, entered an odd number of times, of odd and even bodies."""
+    runs = []
+    for k, at in enumerate((2, 13, 27, 41)):
+        tails = [1 + (k == depth) for depth in range(4)]
+        ends = [at + 8 + sum(1 + n for n in tails[depth:]) - 1 for depth in range(4)]
+        words = [op("SYNC") for _ in range(at)]
+        for depth, end in enumerate(ends):
+            words += [op("LOAD", rows=at + depth), op("LOOP", count=3 - (depth == 3), end=end)]
+        for depth in (3, 2, 1, 0):
+            words += [*[op("STORE", rows=at + depth)] * tails[depth], op("END")]
+        runs.append(([*words, op("HALT")], {}))
+    for rounds in (1367, 2732):
+        words = [op("LOOP", count=rounds, end=8), op("LOOP", count=1, end=7), op("LOOP", count=1, end=6)]
+        words += [op("MUL"), op("LOOP", count=1, end=5), *[op("END")] * 4, op("HALT")]
+        runs.append((words, {"sleep": {"20": 16 * rounds}, "limit": 100_000}))
+    check_directed(runs)
+
+
+def check_every_bit_of_a_register():
+    """As the host, an engine and the program write them; zero after a reset."""
+    rng, p = random.Random(8), core("tiny")
+    for _ in range(2):
+        first = {r: rng.getrandbits(40) for r in range(1, 16)}
+        second = {r: v ^ IN_FULL - 1 for r, v in first.items()}
+        reads = [op("LOAD", base=r, rows=r) for r in range(16)] + [op("HALT")]
+        spins = [op("LOOP", count=16, end=1), op("END")]
+        runs, wants = [], []
+        for values in (first, second):
+            pulses = {str(4 * r): {"valid": 1, "to": r, "data": v} for r, v in values.items()}
+            writes = [op("SET", to=r, imm=v) for r, v in values.items()]
+            runs += [
+                {"host": host(reads, values), "fresh": True},
+                {"host": host([*writes, *reads])},
+                {"host": host(reads), "fresh": True},
+                {"host": host([*spins, *reads]), "set": pulses},
+                {"host": host(reads, values)},
+            ]
+            wants += [values, values, {}, values, values]
+        for values, run in zip(wants, play(emitted("tiny"), "tiny", runs, (3, 3)), strict=True):
+            assert given(run) == beats(trace(p, reads, values).steps)
+        lengths = {r: rng.randint(1, 1 << 16) for r in first}
+        both = lengths, {r: (1 << 16) + 1 - n for r, n in lengths.items()}
+        counts = [op("LOAD", len=r) for r in lengths] + [op("HALT")]
+        for values, run in zip(both, play(emitted("tiny"), "tiny", [fault(counts, x) for x in both]), strict=True):
+            assert given(run) == beats(trace(p, counts, values).steps)
+
+
+def fault(words: list[int], registers: dict[int, int] | None = None, **pins) -> dict:
+    """A run from reset on; `pins` as in `tb.benches.bench_sequencer`."""
+    return {"host": host(words, registers), "fresh": True, **pins}
+
+
+NOTHING = op("SYNC")
+BAD = {  # words, registers, status, pc
+    "opcode": ([NOTHING, 15, op("HALT")], {}, Status.OPCODE, 1),
+    "end": ([NOTHING, op("END"), op("HALT")], {}, Status.OPCODE, 1),
+    "other-end": ([op("LOOP", count=1, end=2), op("END"), op("END"), op("HALT")], {}, Status.OPCODE, 1),
+    "five-loops": ([op("LOOP", count=1, end=9 - i) for i in range(5)] + [op("END")] * 5, {}, Status.OPCODE, 4),
+    "five-loops-empty": ([op("LOOP", count=1 - i // 4, end=9 - i) for i in range(5)], {}, Status.OPCODE, 4),
+    "past-the-end": ([NOTHING] * 64, {}, Status.OPCODE, 63),
+    "skip-past-the-end": ([op("LOOP", end=63)], {}, Status.OPCODE, 0),
+    "jump-far-past-the-end": ([op("LOOP", end=65535)], {}, Status.OPCODE, 0),
+    "rows": ([op("LOAD"), op("LOAD", len=1, add=1)], {1: 1 << 16}, Status.RANGE, 1),
+    "rows-store": ([op("STORE", len=1, unit=1, add=1)], {1: 4 << 16}, Status.RANGE, 0),
+    "rows-retrieve": ([op("RETRIEVE", len=1, pair=1)], {1: (4 << 16) + 1}, Status.RANGE, 0),
+    "tiles": ([op("MUL", len=2, add=1)], {2: 4 << 12}, Status.RANGE, 0),
+    "chunks": ([op("MUL", len=2, unit=1, add=1)], {2: 4 << 12}, Status.RANGE, 0),
+    "keep": ([op("MUL", keep=4)], {}, Status.RANGE, 0),
+    "words": ([op("VECTOR", v_op=0, len=1, add=1)], {1: 4 << 7}, Status.RANGE, 0),
+    "words-fixed": ([op("VECTOR", words=128)], {}, Status.RANGE, 0),
+    "keep-vector": ([op("VECTOR", keep=4)], {}, Status.RANGE, 0),
+    "bank": ([op("VECTOR", addr_d=128)], {}, Status.RANGE, 0),
+    "rounds": ([op("LOOP", len=1, end=2)], {1: 1 << 16}, Status.RANGE, 0),
+    "rounds-words": ([op("LOOP", len=1, unit=1, add=1, end=2)], {1: 65535 * 4}, Status.RANGE, 0),
+    "rounds-pairs": ([op("LOOP", len=1, pair=1, end=2), 15], {1: 65535 * 8}, Status.OPCODE, 1),
+    "largest-counts": (
+        [
+            op("LOAD", len=1),
+            op("STORE", len=2, unit=1),
+            op("MUL", len=3),
+            op("VECTOR", len=4, keep=2),
+            op("LOOP", len=1, add=-1, end=6),
+            op("RETRIEVE"),
+            15,
+        ],
+        {1: 1 << 16, 2: 4 << 16, 3: 4 << 12, 4: 4 << 7},
+        Status.OPCODE,
+        6,
+    ),
+    "pairs": (
+        [
+            op("LOAD", len=1, pair=1),
+            op("MUL", len=1, unit=1, pair=1),
+            op("VECTOR", len=1, pair=1),
+            op("LOOP", len=1, pair=1, end=5),
+            op("RETRIEVE", len=1, pair=1, add=4),
+            op("END"),
+            op("HALT"),
+        ],
+        {1: 13},  # 16 with 4 lanes
+        Status.DONE,
+        6,
+    ),
+    "skipped": (
+        [
+            op("VECTOR", len=1, addr_d=128),
+            op("MUL", len=1, keep=4),
+            op("LOAD", len=2),
+            op("LOOP", len=1, add=-2, end=5),
+            15,
+            op("END"),
+            op("HALT"),
+        ],
+        {1: 0, 2: 1 << 39},
+        Status.DONE,
+        6,
+    ),
+    "no-loop": ([op("LOOP", len=1, end=2), 15, op("END"), op("HALT")], {0: 5, 16: 6}, Status.DONE, 3),
+}
+
+
+def check_statuses():
+    """Bad and barely good programs: status, pc, and every beat before the fault."""
+    p = core("tiny")
+    runs = [fault(words, registers, limit=1000) for words, registers, _, _ in BAD.values()]
+    got = play(emitted("tiny"), "tiny", runs)
+    for (name, (words, registers, code, pc)), run in zip(BAD.items(), got, strict=True):
+        assert ended(run) == (code, pc), name
+        want = trace(p, words + [0] * (p.lxe.i_depth - len(words)), {r: v for r, v in registers.items() if 0 < r < 16})
+        assert (want.code, want.pc) == (code, pc), name
+        assert given(run) == beats(want.steps), name
+
+
+PULSES = {"bus": 1, "range": 1, "semaphore": 1, "full": 1}
+FAULTS = [  # of several in one cycle, the first is told
+    (Status.BUS, PULSES),
+    (Status.RANGE, PULSES | {"bus": 0}),
+    (Status.FULL, {"full": 1}),
+    (Status.MEMORY, PULSES | {"memory": 1}),
+    (Status.SEMAPHORE, {"semaphore": 1, "full": 1}),
+]
+
+
+def check_events():
+    """Faults from outside, semaphores above 255, START again, registers that an engine sets, inputs out of range."""
+    p, slow = core("tiny"), [op("LOAD", rows=i, base=7) for i in range(6)] + [op("HALT")]
+    runs = [fault(slow, fault={"9": pins}) for _, pins in FAULTS]
+    runs.append({"host": host([op("HALT")])})  # START after a fault does nothing
+    for count in (255, 256):
+        loop = [op("LOOP", count=count, end=2), op("SYNC", signal=1 << 15), op("END"), op("HALT")]
+        runs.append(fault(loop, sleep={"20": 6 * count - 40}))
+    again = fault(slow)
+    again["host"].append({"op": START, "addr": 0, "data": 0})
+    runs.append(again)
+    odd = fault(slow, {0: 99, 16: 77, 7: 1 << 39})
+    odd["host"][-1:-1] = [{"op": PROGRAM, "addr": 64, "data": 15}, {"op": 3, "addr": 0, "data": 15}]
+    runs.append(odd)
+    reads = [
+        op("RETRIEVE", signal=1),
+        op("SYNC", wait=1),
+        op("LOAD", base=7, addr=8),
+        op("SET", to=0, imm=5),
+        op("LOAD", len=7, base=0),
+        op("HALT"),
+    ]
+    runs.append(fault(reads, {7: 3}, set={"9": {"valid": 1, "to": 7, "data": 4096}}))
+    got = play(emitted("tiny"), "tiny", runs, (3, 3))
+    for (code, _), run in zip(FAULTS, got, strict=False):
+        assert (ended(run)[0], run["end"]) == (code, 10)
+    after, most, above, twice, dropped, sets = got[len(FAULTS) :]
+    assert (ended(after)[0], after["end"], given(after)["load"]) == (Status.SEMAPHORE, 1, [])
+    assert ended(most) == (Status.DONE, 3)
+    assert ended(above)[0] == Status.SEMAPHORE
+    steps = trace(p, slow).steps
+    done = SequencerTime(p, dict.fromkeys(NAMES.values(), 3)).run(steps).done
+    assert given(twice)["load"] == 2 * beats(steps)["load"]
+    assert twice["load"][0][0] == 6 - done  # the second START is taken as soon as the first run is done
+    assert given(dropped) == beats(trace(p, slow, {7: 1 << 39}).steps)
+    assert (ended(dropped)[0], ended(sets)[0]) == (Status.DONE, Status.DONE)
+    assert given(sets) == beats(trace(p, reads, {7: 4096}).steps)
+
+
+def check_every_register():
+    """Each is written by the host, SET, ADD and an engine, and read as a base, as a length and by ADD."""
+    p, rest = core("tiny"), range(1, 16)
+    values = {r: r << 11 for r in rest}
+    loads = [op("LOAD", base=r, len=16 - r) for r in rest]
+    sets = [op("SET", to=r, imm=r << 9) for r in rest]
+    adds = [op("ADD", to=16 - r, a=r, imm=20_000) for r in rest]
+    own = [*loads, *sets, *adds, *loads, op("HALT")]
+    given_by_engine = [op("RETRIEVE", signal=1), op("SYNC", wait=1), *loads, op("HALT")]
+    pulses = {str(8 + r): {"valid": 1, "to": r, "data": values[r]} for r in rest}
+    runs = [fault(own, values), fault(given_by_engine, set=pulses)]
+    got = play(emitted("tiny"), "tiny", runs, {n: (40, 40) if n == "retrieve" else (3, 3) for n in NAMES.values()})
+    for words, run in zip((own, given_by_engine), got, strict=True):
+        assert given(run) == beats(trace(p, words, values).steps)
+        assert ended(run) == (Status.DONE, len(words) - 1)
+
+
+def check_watchdog():
+    """A wait without end is told `WATCHDOG` + 3 cycles after the last move; what moves or is owed puts it off."""
+    lost = {n: [op(n.upper(), wait=4), op("HALT")] for n in WAITERS}
+    busy = [op("LOOP", count=1200, end=1), op("END"), op("HALT")]  # 4 cycles a round
+    runs = [fault(words, sleep={"8": 4080}) for words in lost.values()]
+    runs += [
+        fault(lost["mul"], moved=[1000], sleep={"8": 990, "1002": 4090}),
+        fault(lost["mul"], outstanding=[4000, 4001], sleep={"8": 3990, "4003": 4090}),
+        fault(busy, sleep={"8": 4780}),
+    ]
+    *got, moved, owed, last = play(emitted("tiny"), "tiny", runs)
+    for name, run in zip(WAITERS, got, strict=True):
+        begun, offered, pc, engines = (0, 4, 0, 0) if name == "sync" else (4, 6, 1, Engine[name.upper()])
+        end = begun + Sequencer.WATCHDOG + 3
+        assert (run["end"], run["status"]) == (end, {"code": Status.DEADLOCK, "pc": pc, "engines": engines, "bus": 0})
+        assert {n: run["perf"][f"{n}_waits"] for n in WAITERS} == dict.fromkeys(WAITERS, 0) | {name: end - offered}
+    assert (ended(moved), moved["end"]) == ((Status.DEADLOCK, 1), 1000 + Sequencer.WATCHDOG + 3)
+    assert (ended(owed), owed["end"]) == ((Status.DEADLOCK, 1), 4001 + Sequencer.WATCHDOG + 3)
+    assert ended(last) == (Status.DONE, 2)

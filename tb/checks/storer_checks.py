@@ -1,0 +1,214 @@
+"""Checks of the unit `storer`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+
+import random
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import Any, Self
+
+from golden.program.isa import StoreTo
+from hdl.emit import Emitted, emit
+from sim.units.storer_time import StorerTime
+from tb.library.streams import LATE
+from tb.library.stress_traffic import StressTraffic
+from tb.library.transfer_traffic import (
+    PAGE,
+    SIZES,
+    TOP,
+    beyond,
+    bursts_of,
+    episode,
+    long,
+    params,
+    play,
+    random_transfers,
+    stores,
+    transfer,
+    vpe_words,
+)
+
+TARGETS = list(StoreTo)
+STALLS = [
+    {},
+    dict.fromkeys(("c", "i", "x", "d", "aw", "w", "b"), 0.4),
+    {"aw": 0.9},
+    {"w": 0.7, "i": 0.5},
+    {"b": 0.9},
+    dict.fromkeys(("aw", "w", "x", "d"), LATE),
+]
+
+
+@cache
+def emitted(size: str) -> Emitted:
+    return emit("storer", params(SIZES[size]))
+
+
+def case(size: str, commands: list[dict], *args, errors=(), **fields) -> dict:
+    """An episode, and what it must do."""
+    p = params(SIZES[size])
+    words = vpe_words(p, random.Random(3), commands)
+    want = stores(p, commands, words, frozenset(errors))
+    return episode(want, commands, *args, errors=errors, i=words, **fields)
+
+
+def run(size: str, episodes: list[dict], unit: Emitted | None = None, **how) -> list[dict]:
+    """Results of the bench, compared."""
+    return play(unit or emitted(size), "tb.benches.bench_storer", size, episodes, compare, **how)
+
+
+def compare(size: str, e: dict, got: dict) -> None:
+    p, want = params(SIZES[size]), e["want"]
+    assert [s for _, s in got["done"]] == want.signals
+    assert [f for _, f in got["faults"]] == [want.fault] * bool(want.fault)
+    bursts = [(b["addr"], b["len"]) for _, b in got["bursts"]]
+    beats = [(b["data"], b["strb"], b["last"]) for _, b in got["beats"]]
+    for addr, n in bursts:
+        assert addr // PAGE == (addr + (n + 1) * p.lxe.bus_bytes - 1) // PAGE, "a burst crosses 4 KB"
+    words = sorted((cycle, name, beat) for name in "xd" for cycle, beat in got[name])
+    words = [(name, beat) for _, name, beat in words]
+    if want.fault == "bus":  # what follows until the response is there may be written too
+        whole = stores(p, e["c"], e["i"])
+        real = sum(strb > 0 for _, strb, _ in beats)
+        assert beats[:real] == whole.beats[:real], "filler comes last"
+        assert bursts == whole.bursts[: len(bursts)]
+        assert len(beats) == sum(n + 1 for _, n in bursts), "every burst is ended"
+        assert [last for *_, last in beats] == [last for *_, last in whole.beats[: len(beats)]]
+        assert words == whole.words[: len(words)]
+        return
+    assert words == want.words
+    assert bursts == want.bursts
+    assert beats == want.beats
+    assert len(got["words"]) == want.taken
+    if not want.fault:
+        counts = {"instructions": len(want.signals), "bursts": len(bursts), "beats": len(beats), "words": want.taken}
+        assert got["perf"] == counts | {"waits": got["offered"] - len(beats) - len(words)}
+
+
+def traffic(size: str) -> list[dict]:
+    """Seeded random episodes, each with stalls of its own."""
+    p, rng = params(SIZES[size]), random.Random(1)
+    n = 24 if size == "tiny" else 12
+    return [case(size, random_transfers(p, rng, n, TARGETS, StoreTo.MEMORY), stalls) for stalls in STALLS]
+
+
+def corners(size: str) -> list[dict]:
+    """Instructions at the edges, one after the other and of different targets."""
+    p = params(SIZES[size])
+    word, x = 2 * p.dpe.n_w, p.dpe.x_depth
+    return [
+        transfer(StoreTo.MEMORY, 0, signal=1),
+        transfer(StoreTo.X, 0, 1, min(2, x), to=x - min(2, x), signal=3),
+        transfer(StoreTo.MEMORY, TOP - word, 3, stride=2 * word, signal=0xFFFF),
+        transfer(StoreTo.MEMORY, 5 * PAGE - 2 * word, 2, 1 + PAGE // word // 8, stride=word, wide=1, signal=1 << 15),
+        transfer(StoreTo.X, 3, 1 << 16, 1 << 12, stride=3, wide=1, skip=1, signal=5),
+        transfer(StoreTo.MEMORY, 9 * PAGE, 1, 2 * p.lxe.burst_bytes // word or 1, signal=4),
+        transfer(StoreTo.X, 0, 1, skip=1),
+        transfer(StoreTo.X, 0, x, stride=word, step=1, signal=8),
+        transfer(StoreTo.HASH, TOP - 1, 2, 16, to=p.dre.hcu.n_ctx - 1, signal=6),
+        transfer(StoreTo.X, 0, x, signal=16),
+        transfer(StoreTo.SCORE, 0, 2, 3, wide=1, signal=7),
+    ]
+
+
+@dataclass
+class RandomTraffic(StressTraffic):
+    """Six programs of 24 transfers each, with random stalls of the memory."""
+
+    size: str
+    cases: list[dict]
+
+    @classmethod
+    def random(cls, rng: Random) -> Self:
+        size = rng.choice(list(SIZES))
+        p = params(SIZES[size])
+        programs = [random_transfers(p, rng, 24, TARGETS, StoreTo.MEMORY) for _ in range(6)]
+        return cls(size, [case(size, commands, rng.choice(STALLS)) for commands in programs])
+
+    def play(self) -> Any:
+        run(self.size, self.cases)  # compares by itself
+
+    def check(self, got: Any) -> int:
+        return sum(len(e["want"].words) + len(e["want"].bursts) for e in self.cases)
+
+
+def check_equals_the_reference(size):
+    run(size, [*traffic(size), *(case(size, corners(size), stalls) for stalls in STALLS[:3])])
+
+
+def check_long_instructions():
+    """And many of them."""
+    programs = long(StoreTo.MEMORY, 2 * params([]).dpe.n_w, (2732,)), [transfer(StoreTo.MEMORY, 0, skip=1)] * 300
+    run("tiny", [case("tiny", c, latency=(1, 1)) for c in programs])
+
+
+def check_cycles_equal_the_time_view(size):
+    p, rng = params(SIZES[size]), random.Random(2)
+    programs = [random_transfers(p, rng, 10, TARGETS, StoreTo.MEMORY) for _ in range(3)] + [corners(size)]
+    latencies = [1, 5, 40, 2]
+    got = run(size, [case(size, c, latency=(n, n)) for c, n in zip(programs, latencies, strict=True)])
+    for c, n, g in zip(programs, latencies, got, strict=True):
+        want, first = StorerTime(p, n).run(c), g["taken"][0]
+        assert [t - first for t in g["taken"]] == want.taken
+        assert [t - first for t, _ in g["bursts"]] == want.bursts
+        assert [t - first for t, _ in g["beats"]] == want.beats
+        assert [t - first for t in g["words"]] == want.words
+        assert [t - first for t, _ in g["done"]] == want.done
+
+
+def check_full_rate(size):
+    """bus_bytes every cycle, also where one instruction follows another, up to the latency that `bursts` covers."""
+    p = params(SIZES[size])
+    words = p.lxe.burst_bytes // (2 * p.dpe.n_w)
+    rows, bursts = {"stride": p.lxe.burst_bytes}, p.lxe.bursts
+    program = [
+        transfer(StoreTo.MEMORY, 0, bursts, words, **rows),
+        transfer(StoreTo.MEMORY, 1 << 20, 8, words // 2, wide=1, **rows),
+        transfer(StoreTo.MEMORY, 1 << 22, bursts, words, **rows),
+    ]
+    beats = (2 * bursts + 8) * p.lxe.burst_bytes // p.lxe.bus_bytes
+    covered = (p.lxe.bursts - 1) * p.lxe.burst_bytes // p.lxe.bus_bytes - 1
+    got = run(size, [case(size, program, latency=(n, n)) for n in (1, covered, covered + 1)])
+    spans = [g["beats"][-1][0] - g["beats"][0][0] + 1 for g in got]
+    assert spans[:2] == [beats, beats]
+    assert spans[2] > beats
+    assert got[1]["most"] == p.lxe.bursts
+    for n, g in zip((1, covered, covered + 1), got, strict=True):
+        assert [t - g["taken"][0] for t, _ in g["beats"]] == StorerTime(p, n).run(program).beats
+
+
+def faulty() -> list[dict]:
+    """Every fault behind good instructions, with more of them behind."""
+    p, rng = params(SIZES["tiny"]), random.Random(4)
+    word, x = 2 * p.dpe.n_w, p.dpe.x_depth
+    good = [transfer(StoreTo.X, 0, 1, 9, signal=1), transfer(StoreTo.MEMORY, 0, 2, 30, wide=1, signal=2)]
+    bad = [
+        transfer(StoreTo.MEMORY, word // 2, signal=4),
+        transfer(StoreTo.MEMORY, 0, stride=word // 2, signal=4),
+        transfer(StoreTo.X, 0, wide=1, signal=4),
+        transfer(StoreTo.HASH, 0, 1, -(-p.dre.hcu.n_hp // p.dpe.n_w) - 1, signal=4),
+        transfer(StoreTo.HASH, 0, 1, 32, wide=1, signal=4),
+        transfer(StoreTo.HASH, 0, 1, 32, to=p.dre.hcu.n_ctx, signal=4),
+        transfer(StoreTo.SCORE, 0, to=p.dre.hcu.n_ctx, signal=4),
+        transfer(StoreTo.X, 0, 1, x + 1, signal=4),
+        transfer(StoreTo.X, 0, 3, to=x - 1, step=1, signal=4),
+        transfer(StoreTo.X, 0, 20, step=4095, signal=4),
+    ]
+    episodes = [case("tiny", [*good, c, *good], s) for c in bad for s in STALLS[:2]]
+    assert {e["want"].fault for e in episodes} == {"range"}
+    for stalls in STALLS * 5:  # a burst among others, the last one of its instruction or not
+        program = [good[1], *random_transfers(p, rng, 8, TARGETS, StoreTo.MEMORY)]
+        bursts = [a for c in program if c["target"] == StoreTo.MEMORY and not c["skip"] for a, _ in bursts_of(p, c)]
+        episodes.append(case("tiny", program, stalls, errors=[rng.choice(bursts)]))
+    return episodes + [case("tiny", [c]) for c in beyond(p, StoreTo.X)]
+
+
+def check_faults():
+    """A fault pulses once, after all that came before is done; then nothing begins, and the bus drains."""
+    got = run("tiny", faulty())
+    assert any(not b["strb"] for g in got for _, b in g["beats"]), "no burst was cut short by stop"
+
+
+def check_reset_in_flight():
+    program = random_transfers(params(SIZES["tiny"]), random.Random(5), 12, TARGETS, StoreTo.MEMORY)
+    whole = case("tiny", program, STALLS[1])
+    run("tiny", [e for cut_at in (1, 7, 23, 60) for e in (whole | {"cut_at": cut_at}, whole)])

@@ -1,0 +1,65 @@
+"""The DRE IP: keys, scores, commands of random frames as golden, every byte of memory; faults, resets, mutants."""
+
+import pytest
+
+from golden.program.isa import Retrieve, Status
+from hdl.emit import Emitted
+from tb.checks.dre_ip_checks import (
+    BUFFER,
+    FRESH,
+    check_a_fault_ends_in_a_status_and_a_reset_mends_it,
+    check_a_reset_while_a_command_runs,
+    check_fault,
+    check_frames_equal_golden,
+    check_reset,
+    emitted,
+    frames,
+)
+from tb.library.runner import lint, survivors
+
+
+@pytest.mark.parametrize(("seed", "idle", "pause"), [(1, 0.0, 0.0), (2, 0.5, 0.3)])
+def test_frames_equal_golden(seed, idle, pause, record_property):
+    check_frames_equal_golden(seed, idle, pause, record_property)
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ({"action": Retrieve.PLACE, "base": FRESH + 1}, Status.RANGE),
+        ({"action": Retrieve.CLEAR, "ctx": 3}, Status.RANGE),
+        ({"action": 7}, Status.RANGE),
+        ({"action": Retrieve.FETCH, "base": BUFFER, "rows": 1}, Status.FULL),
+        ({"action": Retrieve.PLACE, "base": FRESH, "errors": [["read", FRESH + 8]]}, Status.BUS),
+    ],
+)
+def test_a_fault_ends_in_a_status_and_a_reset_mends_it(command, status):
+    check_a_fault_ends_in_a_status_and_a_reset_mends_it(command, status)
+
+
+@pytest.mark.parametrize("after", [0, 3, 17, 40])
+def test_a_reset_while_a_command_runs(after):
+    check_a_reset_while_a_command_runs(after)
+
+
+MUTANTS = [
+    ("assign begins = ", "assign begins = start | "),
+    ("assign unit_rst = rst | reset", "assign unit_rst = rst"),
+    ("assign s_axis_k_tready = ", "assign s_axis_k_tready = 1 | "),
+    ("assign \\i.irq.fault  = ", "assign \\i.irq.fault  = 0 & "),
+]
+
+
+@pytest.mark.nightly
+def test_mutants_are_killed():
+    def passes(unit: Emitted):
+        s = frames(1, 8)
+        s.check(s.play(unit, waves=False))
+        check_fault({"action": Retrieve.CLEAR, "ctx": 3}, Status.RANGE, unit, waves=False)
+        check_reset(3, unit, waves=False)
+
+    assert not survivors(emitted(), MUTANTS, passes)
+
+
+def test_lints(tmp_path):
+    assert not lint(emitted(), tmp_path)
