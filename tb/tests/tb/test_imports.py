@@ -1,0 +1,89 @@
+"""Every import points one way, and no product code needs a test or pytest."""
+
+import ast
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
+
+import pytest
+
+from tb.library.runner import ROOT
+
+# A room imports those before it, and itself. CONTRIBUTING.md shows this order.
+ROOMS = (
+    "golden",  # parameters of functions, files
+    *("golden.arithmetic", "golden.retrieval", "golden.program", "golden.inputs", "golden.policies"),
+    "hdl",  # parameters of hardware, emission, what every unit uses
+    *("hdl.arith", "hdl.bus", "hdl.retrieval", "hdl.execution", "hdl.shells"),
+    *("sim", "sim.units", "sim.system", "sim.evaluation"),
+    *("tb", "tb.library", "tb.fixtures", "tb.benches", "tb.checks", "tb.formal", "tb.campaigns"),
+    *("synth", "synth.sweep", "ip"),
+    *("scripts", "scripts.pages", "scripts.generation", "scripts.check", "scripts.research", "scripts.run"),
+    *("scripts.size", "scripts.engineers", "docs", "tb.tests"),
+)
+FILES = [
+    p for top in ("golden", "hdl", "sim", "tb", "synth", "ip", "scripts", "docs") for p in (ROOT / top).rglob("*.py")
+]
+MODULES = {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p for p in FILES}
+LAST = {"scripts.main"}  # imports every command
+
+
+def room(module: str) -> str:
+    """The folder of a module, as deep as ROOMS has it."""
+    folder = module if MODULES[module].stem == "__init__" else module.rpartition(".")[0]
+    while folder not in ROOMS:
+        folder = folder.rpartition(".")[0]
+    return folder
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Modules and names that a file imports when it runs: not for the type checker alone."""
+    out = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            out |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            out |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        out |= imported(node)
+    return out
+
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    return {module: imported(ast.parse(path.read_text())) for module, path in MODULES.items()}
+
+
+def test_imports_point_one_way(imports):
+    """From later rooms to earlier ones."""
+    wrong = []
+    for module, names in imports.items():
+        for other in names & MODULES.keys() - {module}:
+            if module not in LAST and ROOMS.index(room(other)) > ROOMS.index(room(module)):
+                wrong.append(f"{module} imports {other}")
+    assert not wrong, sorted(wrong)
+
+
+def test_no_circle(imports):
+    graph = defaultdict(set)
+    for module, names in imports.items():
+        graph[module] = {n for n in names if n in MODULES and n != module and MODULES[n].stem != "__init__"}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as e:
+        pytest.fail(" -> ".join(e.args[1]))
+
+
+def test_product_code_needs_no_test(imports):
+    """Users install without pytest, and a test may change what it checks at any time."""
+    for module, names in imports.items():
+        if room(module) != "tb.tests":
+            assert not {n for n in names if n.split(".")[0] in ("pytest", "hypothesis") or n.startswith("tb.tests")}, (
+                module
+            )
+
+
+def test_every_room_is_known():
+    """A new folder gets its place in the order."""
+    folders = {".".join(p.parent.relative_to(ROOT).parts) for p in FILES}
+    assert {f for f in folders if not f.startswith("tb.tests")} <= set(ROOMS)
