@@ -4,7 +4,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 from golden.function_params import READINGS, check
-from golden.policies import baselines, codecsight_policy, hybrid, infinigen, mosaic, oaken, resv_policy
+from golden.policies import codecsight_policy, full_streaming_rekv, hybrid, infinigen, mosaic, oaken, resv_policy
 from golden.policies.policy import Policy, Shape
 
 
@@ -21,12 +21,12 @@ class Entry:
 
 
 POLICIES = {
-    "full": Entry(baselines.Full, baselines.FullParams()),
-    "flexgen": Entry(baselines.Full, baselines.FullParams(offload=True)),
+    "full": Entry(full_streaming_rekv.Full, full_streaming_rekv.FullParams()),
+    "flexgen": Entry(full_streaming_rekv.Full, full_streaming_rekv.FullParams(offload=True)),
     "infinigen": Entry(infinigen.InfiniGen, infinigen.InfiniGenParams()),
     "infinigenp": Entry(infinigen.InfiniGen, infinigen.InfiniGenParams(frame_ratio=0.508)),
-    "rekv": Entry(baselines.ReKV, baselines.ReKVParams()),
-    "streamingllm": Entry(baselines.Streaming, baselines.StreamingParams()),
+    "rekv": Entry(full_streaming_rekv.ReKV, full_streaming_rekv.ReKVParams()),
+    "streamingllm": Entry(full_streaming_rekv.Streaming, full_streaming_rekv.StreamingParams()),
     "oaken": Entry(oaken.Oaken, oaken.OakenParams()),
     "codecsight": Entry(codecsight_policy.CodecSightPolicy, codecsight_policy.CodecSightParams()),
     "mosaic": Entry(mosaic.Mosaic, mosaic.MosaicParams()),

@@ -44,6 +44,7 @@ import numpy as np
 from golden.arithmetic.numerics import BF16, to_bf16
 from golden.arithmetic.vector import Bank, Format, Op, Post, Reduce, Source, Swap
 from golden.arithmetic.vector import Instruction as VectorInstruction
+from golden.program.deadlock_hazard_check import Order, simulate
 from golden.program.isa import (
     HEADER,
     LOOPS,
@@ -60,8 +61,7 @@ from golden.program.isa import (
     StoreTo,
     encode,
 )
-from golden.program.lxe_order import Order, simulate
-from golden.program.lxe_sequence import COUNTS, LxeError, bits, check_program, resolve
+from golden.program.sequencer_model import COUNTS, LxeError, bits, check_program, resolve
 
 ENUMS: dict[tuple[Opcode, str], type[IntEnum]] = {
     (Opcode.LOAD, "target"): LoadTo,
@@ -103,9 +103,12 @@ class AssemblyError(ValueError):
 class Program:
     """An assembled program.
 
-    words : as the program memory holds them · symbols : constants, semaphores and registers by name, the latter as r3
-    lines : of the source, for each instruction · order : what `golden.program.lxe_order.simulate` says; None where
-        counts come from registers or the program is too long to be played (`PLAYED`)
+    instructions : in program order
+    words : the same, encoded as the program memory holds them, 256 bits each
+    symbols : constants, semaphores and registers by name; a register is written as "r3"
+    lines : source line (from 1) of each instruction
+    order : what `golden.program.deadlock_hazard_check.simulate` finds; None where counts come from registers, or
+        where the program has more than `PLAYED` steps
     """
 
     instructions: list[Instruction]

@@ -52,8 +52,8 @@ from golden.program.layer_stages import (
     _vector,
     semaphores,
 )
-from golden.program.loops import Loop, addresses, op, roll
-from golden.program.lxe_sequence import register_values
+from golden.program.loop_rolling import Loop, addresses, op, roll
+from golden.program.sequencer_model import register_values
 from golden.program.vector_programs import imm
 
 ROW, LEVEL = Register.SLOT, Register.FIRST  # a cluster's row; clusters so far: the program's where there is no `append`

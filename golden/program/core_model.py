@@ -6,7 +6,7 @@ import numpy as np
 
 from golden.program.isa import ADDR_BITS, LxeFormat, Retrieve, Status
 from golden.program.lxe_model import Lxe, Memory
-from golden.program.lxe_sequence import Issue
+from golden.program.sequencer_model import Issue
 from golden.retrieval.clustering import Joined
 from golden.retrieval.dre_model import DreModel
 from golden.retrieval.kvmap import Burst, Placed

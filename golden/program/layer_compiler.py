@@ -45,8 +45,8 @@ from golden.function_params import check
 from golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode
 from golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling, divisors
 from golden.program.layer_stages import FREE, POINTERS, Compiler, semaphores
-from golden.program.loops import Item, assemble, op, roll
-from golden.program.lxe_sequence import register_values, sequence
+from golden.program.loop_rolling import Item, assemble, op, roll
+from golden.program.sequencer_model import register_values, sequence
 
 __all__ = ["Array", "LayerPlan", "LayerShape", "Register", "Stage", "Work"]
 

@@ -1,4 +1,4 @@
-"""The stages of a layer's program, written down without loops (`golden.program.loops` rolls them up)."""
+"""The stages of a layer's program, written down without loops (`golden.program.loop_rolling` rolls them up)."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -12,7 +12,7 @@ from golden.arithmetic.vector import Instruction as VectorInstruction
 from golden.arithmetic.vector import Op as VectorOp
 from golden.program.isa import ADDR_BITS, LoadTo, Opcode, Queue, StoreTo, vector
 from golden.program.layer_memory import Array, Register, Tiling, divisors
-from golden.program.loops import Item, Loop, Op, op, repeat
+from golden.program.loop_rolling import Item, Loop, Op, op, repeat
 from golden.program.vector_programs import imm
 
 if TYPE_CHECKING:

@@ -20,6 +20,8 @@ import numpy as np
 from golden.arithmetic.dot import CHUNKS, dot
 from golden.arithmetic.numerics import BF16
 from golden.arithmetic.vector import Machine, Step
+from golden.program.bus_memory import BusError, Memory, Region
+from golden.program.deadlock_hazard_check import Hazard, Order, play, simulate
 from golden.program.isa import (
     ADDR_BITS,
     ENGINE,
@@ -34,10 +36,8 @@ from golden.program.isa import (
     Status,
     StoreTo,
 )
-from golden.program.lxe_known import Known
-from golden.program.lxe_memory import BusError, Memory, Region
-from golden.program.lxe_order import Hazard, Order, play, simulate
-from golden.program.lxe_sequence import Issue, LxeError, bits, register_values, sequence
+from golden.program.sequencer_model import Issue, LxeError, bits, register_values, sequence
+from golden.program.vpe_known_lanes import Known
 
 __all__ = ["BusError", "Hazard", "Lxe", "LxeError", "Memory", "Order", "Region", "Result", "Write", "play", "simulate"]
 
@@ -66,7 +66,7 @@ class Result:
     words : of each engine: LOAD, STORE: words moved; MUL: results; VECTOR: words through the lanes or stored
     instructions : of each engine, skipped ones included · chunks : steps of the DPE
     writes : every word stored to the memory, in order · semaphores : every wait and signal, in order
-    issues : instructions with their registers, in order; `golden.program.lxe_order.play` takes them
+    issues : instructions with their registers, in order; `golden.program.deadlock_hazard_check.play` takes them
     """
 
     words: dict[Engine, int] = field(default_factory=lambda: dict.fromkeys(Engine, 0))

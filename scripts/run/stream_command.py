@@ -18,9 +18,9 @@ from golden.atomic_files import replacing
 from golden.function_params import ParamError, check
 from golden.inputs import video as video_in
 from golden.inputs.codec import motion_class
-from golden.policies.compare import ratios, series, summary
 from golden.policies.registry import ALL, POLICIES, Entry, entry, override
-from golden.policies.session import TEXT, DecoderStream, Options, TraceStream, follow
+from golden.policies.run_figures import ratios, series, summary
+from golden.policies.stream_runs import TEXT, DecoderStream, Options, TraceStream, follow
 from scripts import console
 from scripts.run import policy_comparison
 

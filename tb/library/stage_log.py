@@ -13,7 +13,7 @@ import numpy as np
 from golden.arithmetic.vector import Op as VectorOp
 from golden.program.core_compiler import CorePlan
 from golden.program.isa import Opcode, Retrieve, StoreTo
-from golden.program.lxe_sequence import Issue
+from golden.program.sequencer_model import Issue
 from hdl.params import CoreParams
 from hdl.retrieval.dre import Dre
 

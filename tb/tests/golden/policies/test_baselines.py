@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from golden.arithmetic.numerics import BF16
 from golden.function_params import ParamError, ReSVParams
 from golden.inputs.trace_model import frequencies
-from golden.policies.baselines import Full, FullParams, ReKV, ReKVParams, Streaming, StreamingParams
+from golden.policies.full_streaming_rekv import Full, FullParams, ReKV, ReKVParams, Streaming, StreamingParams
 from golden.policies.infinigen import InfiniGen, InfiniGenParams, skew
 from golden.policies.oaken import Oaken, OakenParams, quantise
 from golden.policies.policy import Block, Shape, Step, bf16

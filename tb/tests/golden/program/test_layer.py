@@ -14,12 +14,12 @@ from golden.function_params import ParamError
 from golden.inputs import video, vision
 from golden.inputs.decoder import Decoder
 from golden.program import vector_programs as programs
+from golden.program.deadlock_hazard_check import simulate
 from golden.program.isa import ENGINE, LxeFormat, Opcode
 from golden.program.layer_compiler import LayerPlan, LayerShape
 from golden.program.layer_host import LayerHost
-from golden.program.loops import assemble, op, roll
-from golden.program.lxe_order import simulate
-from golden.program.lxe_sequence import register_values, sequence
+from golden.program.loop_rolling import assemble, op, roll
+from golden.program.sequencer_model import register_values, sequence
 from tb.library.random_layers import turns, weights
 from tb.tests.golden.inputs.test_trace import models
 

@@ -9,9 +9,9 @@ from golden.arithmetic.vector import Bank, Format, Machine, Op, Reduce, Source, 
 from golden.arithmetic.vector import Instruction as Vector
 from golden.function_params import ParamError
 from golden.program.isa import Engine, Instruction, LoadTo, LxeFormat, Opcode, Queue, Status, StoreTo, vector
-from golden.program.lxe_known import Known
 from golden.program.lxe_model import Lxe, LxeError, Memory, Region, play
-from golden.program.lxe_sequence import Issue, resolve, sequence
+from golden.program.sequencer_model import Issue, resolve, sequence
+from golden.program.vpe_known_lanes import Known
 
 FMT = LxeFormat(lanes=4, w_depth=16, x_depth=32, depth=16, i_depth=64)
 SIZE = FMT.word_bytes

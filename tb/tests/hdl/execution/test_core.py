@@ -10,9 +10,9 @@ from golden.arithmetic.numerics import BF16, to_bf16
 from golden.function_params import ParamError
 from golden.program import vector_programs as programs
 from golden.program.core_compiler import LEVEL, ROW
+from golden.program.deadlock_hazard_check import play
 from golden.program.isa import Engine, Status
 from golden.program.layer_memory import Register
-from golden.program.lxe_order import play
 from golden.retrieval.wicsum import select_rows
 from hdl.params import override, preset
 from tb.checks.core_checks import (

@@ -13,7 +13,7 @@ from golden.program.isa import (
     Status,
     decode,
 )
-from golden.program.lxe_sequence import sequence
+from golden.program.sequencer_model import sequence
 from hdl.execution.sequencer import Sequencer
 from sim.units.sequencer_time import SequencerTime, trace
 from tb.checks.sequencer_checks import (

@@ -10,7 +10,7 @@ from golden.arithmetic.vector import Bank, Format, Reduce, Source
 from golden.arithmetic.vector import Instruction as Vector
 from golden.program.isa import ENGINE, SEMAPHORES, Engine, Instruction, LoadTo, Opcode, Queue, Retrieve, StoreTo, vector
 from golden.program.lxe_model import Lxe, LxeError, Result, Words, simulate
-from golden.program.lxe_sequence import bits, sequence
+from golden.program.sequencer_model import bits, sequence
 from tb.tests.golden.program.test_lxe_golden import (
     FMT,
     SIZE,

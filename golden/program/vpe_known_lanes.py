@@ -3,7 +3,7 @@
 import numpy as np
 
 from golden.arithmetic.vector import FOREVER, SCALARS, Format, Instruction, Op, Post, Reduce, Source, Swap, VectorFormat
-from golden.program.lxe_sequence import Issue
+from golden.program.sequencer_model import Issue
 
 
 class Known:

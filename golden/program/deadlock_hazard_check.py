@@ -35,7 +35,7 @@ from golden.program.isa import (
     Status,
     StoreTo,
 )
-from golden.program.lxe_sequence import Issue, bits, register_values, sequence
+from golden.program.sequencer_model import Issue, bits, register_values, sequence
 
 SEQUENCER = "sequencer"
 # Columns of a clock: words that an engine has read or written; RETRIEVEs that are done.
@@ -81,7 +81,7 @@ class Order:
 def simulate(
     program: Sequence[Instruction], registers: dict[int, int], fmt: LxeFormat, queue: int = 2, words: int = 4
 ) -> Order:
-    """Play a program; `LxeError` as `golden.program.lxe_sequence.sequence`, and for a semaphore above 255.
+    """Play a program; `LxeError` as `golden.program.sequencer_model.sequence`, and for a semaphore above 255.
 
     queue, words : places for instructions in front of an engine and in each queue of words
 
