@@ -1,4 +1,4 @@
-"""Feeder: words of the VPE to the hash words and score words of the DRE."""
+"""Feeder: converts words of the VPE to hash words and score words of the DRE."""
 
 from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream
@@ -13,15 +13,18 @@ from hdl.unit import Unit
 
 
 def clear_layout(p: CoreParams) -> data.StructLayout:
-    """A context whose rows are to be forgotten."""
+    """A context whose clusters the DRE shall forget."""
     return data.StructLayout({"ctx": bits_for(p.dre.hcu.n_ctx)})
 
 
 class Feeder(Unit):
-    """Gathers the words of a row of HASH to a token's hash bits, cuts or joins words of SCORE to those of a WTU.
+    """Collects HASH words of the VPE to a token's hash bits, and cuts or joins SCORE words to the WTU's word width.
 
-    Bit i of word j of a row is hash bit j * lanes + i; what is beyond n_hp is dropped. Code i of word j is the score of
-    cluster j * lanes + i. A CLEAR goes between two rows of HASH, and before the next one.
+    Words come in on `d` and leave in order: keys on `k`, scores on `s`. Bit i of word j of a HASH row is hash bit j *
+    lanes + i. Code i of SCORE word j is the score of cluster j * lanes + i. A request on `clear` becomes a CLEAR on `k`
+    between two rows of HASH; it goes before the next row.
+
+    Corner cases: the feeder drops bits of a HASH row beyond n_hp, and whole words beyond ceil(n_hp / lanes).
 
     Parameters
     ----------
@@ -29,17 +32,18 @@ class Feeder(Unit):
 
     Members
     -------
-    d : In(stream of `hdl.instruction_layouts.dre_layout`) : words, the rows of HASH of ceil(n_hp / lanes) words or more
+    d : In(stream of `hdl.instruction_layouts.dre_layout`) : words; a row of HASH has ceil(n_hp / lanes) words or more
     clear : In(stream of `clear_layout`) : contexts to forget
-    k : Out(stream of `hdl.retrieval.hcu.token_layout`) : a JOIN a row of HASH, `number` its token; a CLEAR has no
-        token, no hash
-    s : Out(stream of `hdl.retrieval.dre.score_layout`) : scores, set_last in every word of a query block's last row
+    k : Out(stream of `hdl.retrieval.hcu.token_layout`) : a JOIN a row of HASH, whose token is `number`; a CLEAR has no
+        token and no hash
+    s : Out(stream of `hdl.retrieval.dre.score_layout`) : scores; set_last is high in every word of a block's last row
     perf : Out(struct of 32-bit counters) : tokens, clears, rows (of scores), words (of scores)
 
     Latency: 1 cycle from a row's last word of HASH, or a CLEAR, to its beat on `k`; from a word of SCORE to its first
         on `s`.
     Throughput: a word of HASH a cycle, a CLEAR too; a word of SCORE every max(1, lanes / wtu.n_w) cycles, a row's last
-        one every ceil((keep + 1) / wtu.n_w).
+        one every ceil((keep + 1) / wtu.n_w). At the `core` preset a word of 64 scores becomes 4 words of 16 in 4
+        cycles.
     Raises: `ParamError` where the DRE and the LXE do not fit together.
     Source: `golden.program.isa.StoreTo`; V-Rex Fig. 10, steps 2 and 4.
     """
@@ -99,7 +103,7 @@ class Feeder(Unit):
         p, d, k = self.p, self.d.payload, self.k.payload
         lanes, n_hp = p.dpe.n_w, p.dre.hcu.n_hp
         words = -(-n_hp // lanes)
-        index = Signal(range(words + 1))  # word of the row; `words`: behind what counts
+        index = Signal(range(words + 1))  # word of the row; `words`: behind the last hash bit
         valid = Signal()
         m.d.comb += [
             clears.eq(self.clear.valid & (index == 0) & free),
@@ -129,14 +133,14 @@ class Feeder(Unit):
         lanes, n_w, bits = p.dpe.n_w, p.dre.wtu.n_w, p.dre.wtu.score.bits
         codes = [d.data.word_select(i, 16)[:bits] for i in range(lanes)]
         parts, joined = max(1, lanes // n_w), max(1, n_w // lanes)
-        at = Signal(range(max(2, parts, joined)))  # part of the word, or word of those that are joined
+        at = Signal(range(max(2, parts, joined)))  # part of the word being cut, or number of the word being joined
         valid = Signal()
         m.d.comb += [self.s.valid.eq(valid), loads.eq(there & free)]
         with m.If(loads):
             m.d.sync += [s.row.ctx.eq(d.ctx), s.set_last.eq(d.last)]
         if parts > 1:
             final = Signal()
-            end = d.keep[n_w.bit_length() - 1 :]  # part of the last number in use
+            end = d.keep[n_w.bit_length() - 1 :]  # part that holds the last number in use
             m.d.comb += [final.eq(at == Mux(d.row_last, end, parts - 1)), takes.eq(free & final)]
             with m.If(free):
                 m.d.sync += valid.eq(there)

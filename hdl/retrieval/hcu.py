@@ -15,14 +15,15 @@ JOIN, CLEAR = 0, 1
 
 
 def token_layout(p: HcuParams) -> data.StructLayout:
-    """A key to cluster: op (JOIN, or CLEAR the table of ctx), ctx, token number, hash bits, last of its frame."""
+    """A key to cluster. `op`: JOIN, or CLEAR the table of `ctx`. `token`: number. `last`: final key of its frame."""
     return data.StructLayout({"op": 1, "ctx": bits_for(p.n_ctx), "token": p.token_bits, "hash": p.n_hp, "last": 1})
 
 
 def joined_layout(p: HcuParams) -> data.StructLayout:
-    """What became of a key: its cluster, whether it opened it, whether a full table made it join, tokens in it now.
+    """Result of a key: its cluster, and the cluster's token count with this key.
 
-    A CLEAR passes through with op 1, so that what follows sees it in order.
+    `is_new`: the key opened the cluster. `full_join`: it joined although it is far, because the table is full.
+    A CLEAR passes through with op 1, so that the units behind see it in order.
     """
     return data.StructLayout(
         {
@@ -39,15 +40,20 @@ def joined_layout(p: HcuParams) -> data.StructLayout:
 
 
 class Hcu(Unit):
-    """Joins every key to the nearest cluster by Hamming distance of hash bits, or opens a cluster (section V-B).
+    """Joins each key to the nearest cluster by Hamming distance of hash bits, or opens a cluster (section V-B).
 
-    The cluster hash bits of a context are scanned in groups of n_h clusters, n_w bits of each a cycle; a group is one
-    word of the memory, read once. With
-    early_abandon a group is left as soon as none of its clusters can come below the best so far (or Th_hd), and a scan
-    ends at distance 0. What the bits to come must add at least is the difference of their population counts; those of
-    a cluster stand beside its bits in the memory.
-    Nearest means least distance, ties to the lowest index. Without a cluster at a distance below `th_hd` the token
-    opens the next one; in a full table it joins the nearest instead (`full_join`). Counts saturate.
+    Keys come in on `i` in token order. The unit compares each key with the clusters of its context and offers one
+    result a key on `o`, in the same order. Nearest means least distance; ties go to the lowest index. If no cluster is
+    at a distance below `th_hd`, the key opens the next cluster. A CLEAR empties the table of its context.
+
+    A scan takes groups of n_h clusters, and n_w bits of each cluster a cycle. A group is one word of the table memory,
+    which the unit reads once. With early_abandon the scan leaves a group as soon as none of its clusters can come below
+    the best distance so far (or Th_hd), and it ends at distance 0. The difference of two population counts is the least
+    that the remaining bits must add to a distance. The memory keeps these population counts beside a cluster's hash
+    bits.
+
+    Corner cases: in an empty table a key opens cluster 0 without a comparison. In a full table a far key joins the
+    nearest cluster and its result has `full_join`. Token counts saturate at 2^count_bits - 1.
 
     Parameters
     ----------
@@ -55,15 +61,17 @@ class Hcu(Unit):
 
     Members
     -------
-    i : In(stream of `token_layout`) : keys in token order
-    th_hd : In(distance_bits) : Th_hd, 0 to n_hp + 1; stable while keys are in flight
+    i : In(stream of `token_layout`) : keys in token order; the unit holds a frame of them
+    th_hd : In(distance_bits) : Th_hd, 0 to n_hp + 1; keep it stable while keys are in flight
     o : Out(stream of `joined_layout`) : one beat per beat of `i`, in order
     perf : Out(struct of 32-bit counters) : tokens, opened, full_joins, compares (cycles in which accumulators worked)
 
-    Latency: 3 cycles from a key's acceptance to its first comparison, `compares` of the key, 1 to its beat on `o`.
-    Throughput: one key every max(1, compares) cycles, one more after a key that opened a cluster, where
+    Latency: 4 + compares cycles: 3 from a key's acceptance to its first comparison, `compares` of the key, 1 to its
+    beat on `o`. At the `core` preset a full table of 1,024 clusters takes at most 2,048 comparisons, 2,052 cycles in
+    all.
+    Throughput: one key every max(1, compares) cycles, and one cycle more after a key that opened a cluster, where
     compares = ceil(clusters / n_h) * n_hp / n_w at most (exactly, without early_abandon). With n_w = n_hp a key that
-    joins after one comparison ends two cycles after the key before, whose count is being written.
+    joins after one comparison ends two cycles after the key before, because that key's count is still being written.
     Raises: `ParamError` from `HcuParams`.
     Source: V-Rex sections IV-B and V-B, Fig. 8.
     """
@@ -93,14 +101,14 @@ class Hcu(Unit):
 
     def elaborate(self, platform):
         p, m = self.p, Module()
-        # Current hash-bit memory and its output register; two words at least, which sustain a key a cycle.
+        # The current hash-bit memory and its output register. Two words at least sustain a key a cycle.
         fifo = m.submodules.fifo = SyncFIFOBuffered(width=token_layout(p).size, depth=max(p.frame, 2) + 1)
         m.d.comb += [
             fifo.w_data.eq(self.i.payload.as_value()),
             fifo.w_en.eq(self.i.valid),
             self.i.ready.eq(fifo.w_rdy),
         ]
-        # Cluster hash bits, a word holding those of n_h clusters, and the ones that come after each chunk.
+        # A word holds the hash bits of n_h clusters, and the population count of the bits behind each chunk.
         table = m.submodules.table = SinglePortRam(
             p.n_h * self._lane_width, p.clusters // p.n_h * p.n_ctx, p.n_h, p.protect
         )
@@ -128,7 +136,7 @@ class Hcu(Unit):
         return self.p.n_hp + sum(_rest_bits(self.p))
 
     def _clusters_used(self, m: Module, scan: "_Scan") -> None:
-        """Clusters of the key's context, and the distance below which one is near enough."""
+        """Selects the cluster count of the key's context, and the distance below which a cluster is near enough."""
         with m.Switch(scan.cur.ctx):
             for i, u in enumerate(scan.used):
                 with m.Case(i):
@@ -139,9 +147,11 @@ class Hcu(Unit):
         ]
 
     def _words(self, m: Module, table: SinglePortRam, scan: "_Scan", lanes: "_Lanes", step: "_Step") -> None:
-        """One comparison's bits: n_w of the key and of n_h clusters, and the ones that come after them."""
+        """Selects the bits of one comparison: n_w of the key and of n_h clusters, and the population counts of the
+        rest.
+        """
         p, rest_bits = self.p, _rest_bits(self.p)
-        # Ones of the key from chunk c + 1 on, counted when it comes.
+        # Population counts of the key's bits from chunk c + 1 on, taken when the key is loaded.
         step.head_rests = [
             popcount(m, step.head.hash[(c + 1) * p.n_w :], f"rest{c}") if rest else Const(0, 1)
             for c, rest in enumerate(rest_bits)
@@ -161,7 +171,7 @@ class Hcu(Unit):
                     ]
 
     def _compare(self, m: Module, scan: "_Scan", lanes: "_Lanes") -> None:
-        """Each lane's distance so far, and whether its cluster can still come below the best."""
+        """Computes each lane's distance so far, and whether its cluster can still come below the best."""
         p, key_rest = self.p, lanes.key_rest
         m.d.comb += lanes.bound.eq(Mux(scan.first, scan.limit, scan.best))
         m.d.comb += lanes.last_chunk.eq(scan.chunk == p.chunks - 1)
@@ -169,7 +179,7 @@ class Hcu(Unit):
             part = comb(m, f"part{lane}", data.View(lanes.layout, lanes.word)[lane])
             ones = popcount(m, part[: p.n_w] ^ lanes.key, f"ones{lane}")
             rest = Signal.like(key_rest, name=f"cluster_rest{lane}")
-            more = Signal.like(key_rest, name=f"more{lane}")  # the bits to come differ in at least so many
+            more = Signal.like(key_rest, name=f"more{lane}")  # least number of differing bits still to come
             d = lanes.distance[lane]
             reach = Signal(p.distance_bits + 1, name=f"reach{lane}")
             exists = Signal(name=f"exists{lane}")
@@ -183,7 +193,7 @@ class Hcu(Unit):
             ]
 
     def _judge(self, m: Module, scan: "_Scan", lanes: "_Lanes", best: "_Best") -> None:
-        """What the comparison says of the group, and of the key."""
+        """Decides from the comparison whether the scan leaves the group, and whether it is done with the key."""
         p, log_h = self.p, scan.log_h
         near, near_lane, near_ok = self._nearest(m, lanes.distance, lanes.alive, bits_for(p.n_h))
         m.d.comb += [
@@ -205,7 +215,7 @@ class Hcu(Unit):
         ]
 
     def _end_scan(self, m: Module, scan: "_Scan", best: "_Best", end: "_End") -> None:
-        """A key's scan ends when all is known of it and its result has a place."""
+        """Ends a key's scan when its result is known and the output register is free."""
         p, cur = self.p, scan.cur
         m.d.comb += end.out_free.eq(~end.out_valid | self.o.ready)
         m.d.comb += [
@@ -215,14 +225,17 @@ class Hcu(Unit):
             end.joins.eq(end.finish & (cur.op == JOIN) & best.found),
             end.cluster.eq(Mux(best.found, best.new_cluster, scan.n_used[: p.cluster_bits])),
         ]
-        # Its count is read while the scan of the next key starts, and written back at once. A key cannot join
-        # meanwhile: it takes a comparison a chunk. With one chunk it waits.
+        # The unit reads the cluster's count while the next key's scan starts, and writes it back at once. With several
+        # chunks the next key cannot join before that, as its scan takes a cycle a chunk. With one chunk it waits.
         if p.chunks == 1:
             m.d.comb += end.may_join.eq(~(end.counting & best.found & (cur.op == JOIN)))
 
     def _next_step(self, m: Module, scan: "_Scan", best: "_Best", end: "_End", step: "_Step") -> None:
-        """The next key's first group is read while the last comparison of this one is made, unless a cluster is
-        written."""
+        """Chooses the group and chunk of the next comparison.
+
+        The unit reads the next key's first group during the last comparison of this key, unless it writes a new
+        cluster.
+        """
         fifo, load = step.fifo, step.load
         m.d.comb += [load.eq(fifo.r_rdy & ((end.finish & ~end.opens) | ~scan.cur_valid)), fifo.r_en.eq(load)]
         m.d.comb += step.read.eq(load | (end.go & ~end.finish))
@@ -251,7 +264,7 @@ class Hcu(Unit):
         ]
 
     def _advance(self, m: Module, scan: "_Scan", lanes: "_Lanes", best: "_Best", end: "_End", step: "_Step") -> None:
-        """The next key, or the next comparison of this one."""
+        """Loads the next key, or keeps the result of this comparison for the next one of the same key."""
         with m.If(step.load):
             m.d.sync += [scan.cur.eq(step.head), scan.cur_valid.eq(1), scan.first.eq(1)]
             m.d.sync += [rest.eq(counted) for rest, counted in zip(scan.rests, step.head_rests, strict=True)]
@@ -278,7 +291,9 @@ class Hcu(Unit):
                         m.d.sync += u.eq(u + 1)
 
     def _count_tokens(self, m: Module, counts: SinglePortRam, scan: "_Scan", end: "_End") -> None:
-        """A cluster's count: read at `finish`, written back in the next cycle, in which its beat is offered."""
+        """Updates a cluster's token count: read at `finish`, written back in the next cycle, in which its beat is
+        offered.
+        """
         p, out, cur = self.p, end.out, scan.cur
         top = (1 << p.count_bits) - 1
         old, count = comb(m, "old", counts.r_data), end.count
@@ -292,7 +307,7 @@ class Hcu(Unit):
         m.d.sync += [end.counting.eq(end.opens | end.joins), out.count.eq(count)]
 
     def _output(self, m: Module, scan: "_Scan", best: "_Best", end: "_End") -> None:
-        """The beat of the key whose scan ended."""
+        """Registers the result of the key whose scan ends, and offers it."""
         cur, out = scan.cur, end.out
         with m.If(end.finish):
             m.d.sync += [
@@ -319,7 +334,7 @@ class Hcu(Unit):
         )
 
     def _nearest(self, m: Module, distance: list[Signal], alive: Signal, lane_bits: int) -> tuple[Value, Value, Value]:
-        """Least distance of the lanes alive, its lane (lowest on ties) and whether there is one: a binary tree."""
+        """Least distance of the lanes alive, its lane (lowest on ties) and whether a lane is alive: a binary tree."""
         nodes = [(d, i, alive[i]) for i, d in enumerate(distance)]
         level = 0
         while len(nodes) > 1:
@@ -342,7 +357,7 @@ class Hcu(Unit):
 
 
 class _Scan:
-    """The key being compared, and how far its scan is."""
+    """The key being compared, and the progress of its scan."""
 
     def __init__(self, p: HcuParams):
         n_bits = bits_for(p.clusters + 1)
@@ -352,15 +367,15 @@ class _Scan:
         self.first = Signal()  # nothing has been compared yet
         self.group = Signal(bits_for(p.clusters // p.n_h))
         self.chunk = Signal(bits_for(p.chunks))
-        self.partial = [Signal(p.distance_bits, name=f"partial{i}") for i in range(p.n_h)]  # in the chunks before
-        self.best = Signal(p.distance_bits)  # of the groups before; the limit where none came below it
+        self.partial = [Signal(p.distance_bits, name=f"partial{i}") for i in range(p.n_h)]  # of the chunks before
+        self.best = Signal(p.distance_bits)  # least distance of the groups before, or the limit if none came below it
         self.best_cluster = Signal(p.cluster_bits)
-        self.found_before = Signal()  # one of the groups before has a cluster that is near enough
+        self.found_before = Signal()  # a group before has a cluster that is near enough
         self.used = [Signal(n_bits, name=f"used{i}") for i in range(p.n_ctx)]  # clusters of each context
-        self.n_used = Signal(n_bits)  # of the key's
+        self.n_used = Signal(n_bits)  # clusters of the key's context
         self.full = Signal()
         self.limit = Signal(p.distance_bits)
-        self.rests: list[Signal] = []  # ones of the key after each chunk
+        self.rests: list[Signal] = []  # population count of the key's bits after each chunk
 
     def cluster(self, lane: int | Value) -> Value:
         """Index of the cluster in a lane."""
@@ -375,26 +390,26 @@ class _Lanes:
         self.layout = data.ArrayLayout(p.n_w + rest, p.n_h)
         self.word = Signal(p.n_h * (p.n_w + rest))
         self.key = Signal(p.n_w)
-        self.key_rest = Signal(max(1, rest))  # ones of the key to come
-        self.bound = Signal(p.distance_bits)  # what a cluster must come below
+        self.key_rest = Signal(max(1, rest))  # population count of the key's bits still to come
+        self.bound = Signal(p.distance_bits)  # distance below which a cluster improves on the best
         self.last_chunk = Signal()
-        self.alive = Signal(p.n_h)  # clusters that still can
+        self.alive = Signal(p.n_h)  # clusters that can still come below `bound`
         self.distance = [Signal(p.distance_bits, name=f"distance{lane}") for lane in range(p.n_h)]
 
 
 class _Best:
-    """What is known after the comparison."""
+    """What one comparison tells about the group and the key."""
 
     def __init__(self, p: HcuParams):
         self.improved = Signal()  # the group has the nearest cluster so far
         self.new_best = Signal(p.distance_bits)
         self.new_cluster = Signal(p.cluster_bits)
         self.last_group = Signal()
-        self.leave = Signal()  # nothing more to learn from this group
-        self.done = Signal()  # nor from the others
-        # Some cluster is near enough: `best` starts at the limit, and what improves on it is below.
+        self.leave = Signal()  # no cluster of this group can improve any more
+        self.done = Signal()  # the scan of the key ends
+        # Some cluster is near enough. `best` starts at the limit, so a cluster that improves on it is below the limit.
         self.found = Signal(name=UNNAMED)
-        self.far = Signal()  # and yet not below th_hd: the table is full
+        self.far = Signal()  # the nearest cluster is not below th_hd (matters in a full table)
 
 
 class _End:
@@ -404,10 +419,10 @@ class _End:
         self.out = Signal(joined_layout(p))
         self.out_valid = Signal()
         self.out_free = Signal()
-        self.counting = Signal()  # the count is being written
-        self.count = Signal(p.count_bits)  # of the cluster joined, with the key
-        self.go = Signal()  # the comparison of this cycle counts
-        self.finish = Signal()  # and is the key's last
+        self.counting = Signal()  # the cluster's count is being written back
+        self.count = Signal(p.count_bits)  # tokens of the cluster joined, this key included
+        self.go = Signal()  # the unit uses this cycle's comparison
+        self.finish = Signal()  # it is the key's last
         self.may_join = Signal(init=1)
         self.opens = Signal()
         self.joins = Signal()
@@ -415,13 +430,13 @@ class _End:
 
 
 class _Step:
-    """What is compared next."""
+    """The next comparison: the next group or chunk of this key, or the next key."""
 
     def __init__(self, p: HcuParams, fifo: SyncFIFOBuffered):
         self.fifo = fifo
         self.head = data.View(token_layout(p), fifo.r_data)  # the next key
-        self.head_rests: list[Value] = []  # ones of it after each chunk
-        self.load = Signal()  # it is taken
+        self.head_rests: list[Value] = []  # population count of its bits after each chunk
+        self.load = Signal()  # the unit takes the next key
         self.next_group = Signal(bits_for(p.clusters // p.n_h))
         self.next_chunk = Signal(bits_for(p.chunks))
         self.read = Signal()

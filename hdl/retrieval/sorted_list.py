@@ -1,4 +1,4 @@
-"""A short list that is always in order."""
+"""Short list that keeps its entries sorted."""
 
 from amaranth import Module, Mux, Signal
 from amaranth.lib import wiring
@@ -8,7 +8,10 @@ from golden.function_params import check
 
 
 class SortedList(wiring.Component):
-    """Keeps the best `depth` entries by key, largest first; equal keys in the order in which they came.
+    """Keeps the best `depth` entries by key, largest first; equal keys stay in order of arrival.
+
+    Every entry compares its key with the new one at once: entries with a smaller key move one place back, and the new
+    entry takes the gap. In a full list the last entry drops out, which may be the new one.
 
     Parameters
     ----------
@@ -16,13 +19,14 @@ class SortedList(wiring.Component):
 
     Members
     -------
-    insert : In(1), key : In(key_bits), tag : In(tag_bits) : put an entry in; of a full list the last drops out
-    pop : In(1) : drop the first entry; not together with `insert`
-    clear : In(1) : drop all
-    empty : Out(1)
+    insert : In(1), key : In(key_bits), tag : In(tag_bits) : inserts an entry; of a full list the last drops out
+    pop : In(1) : drops the first entry; not together with `insert`
+    clear : In(1) : drops all entries
+    empty : Out(1) : the list has no entry
     first_key, first_tag : Out : the first entry, valid unless `empty`
 
-    Latency: 1 cycle. Throughput: one insertion or removal a cycle.
+    Latency: 1 cycle.
+    Throughput: one insertion or removal a cycle.
     Raises: `ParamError` for a depth, key_bits or tag_bits below 1.
     Source: this project's own; one comparator an entry.
     """
@@ -47,7 +51,7 @@ class SortedList(wiring.Component):
     def elaborate(self, platform):
         m, n = Module(), self.depth
         used = Signal(n)
-        stays = Signal(n)  # entries not behind the new one: a prefix, the list being in order
+        stays = Signal(n)  # entries that stay in front of the new one; as the list is sorted, they are a prefix
         keys = [Signal(self.key_bits, name=f"key{i}", reset_less=True) for i in range(n)]
         tags = [Signal(self.tag_bits, name=f"tag{i}", reset_less=True) for i in range(n)]
         m.d.comb += [stays[i].eq(used[i] & (keys[i] >= self.key)) for i in range(n)]

@@ -1,4 +1,4 @@
-"""What the variants of the WTU share: stream layouts, ports, and the arithmetic of the lanes."""
+"""Shared parts of the WTU variants: stream layouts, ports, and the arithmetic of the lanes."""
 
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream
@@ -11,23 +11,23 @@ TH_DIGIT = 8  # bits of ratio_q16 multiplied a cycle
 
 
 def count_layout(p: WtuParams) -> data.StructLayout:
-    """A write to the count memory: token count of a cluster of table ctx."""
+    """A write to the count memory: `count` tokens of `cluster` in table `ctx`."""
     return data.StructLayout({"ctx": bits_for(p.n_ctx), "cluster": p.cluster_bits, "count": p.count_bits})
 
 
 def row_layout(p: WtuParams) -> data.StructLayout:
     """A word of a row: n_w score codes (`hdl.retrieval.wtu.Wtu` has their value) from cluster 0 on, lane 0 first.
 
-    ctx: table of counts, the same in every word of a row. keep: highest lane in use, looked at in the last word only.
+    `ctx`: table of counts, the same in every word of a row. `keep`: highest lane in use, valid in the last word only.
     """
     scores = data.ArrayLayout(p.score.bits, p.n_w)
     return data.StructLayout({"ctx": bits_for(p.n_ctx), "scores": scores, "keep": bits_for(p.n_w), "last": 1})
 
 
 def beat_layout(p: WtuParams) -> data.StructLayout:
-    """Part of a row's selection: clusters n_w * addr + lane for every set bit of mask; beats of a row are ORed.
+    """Part of a row's selection: clusters n_w * addr + lane for every set bit of `mask`; the beats of a row are ORed.
 
-    last: one beat a row, its last. clusters, tokens: how many the row selected in all, valid with last.
+    `last`: the final beat of a row. `clusters`, `tokens`: how many the row selected in all, valid with `last`.
     """
     n = bits_for(p.clusters + 1)
     return data.StructLayout(
@@ -36,7 +36,7 @@ def beat_layout(p: WtuParams) -> data.StructLayout:
 
 
 class WtuPorts(Unit):
-    """The ports of both variants.
+    """The ports that both variants of the WTU have.
 
     Parameters
     ----------
@@ -70,10 +70,10 @@ def product_bits(p: WtuParams) -> int:
 
 
 def multiply(m: Module, wide, narrow, name: str) -> Signal:
-    """Exact unsigned product as a named signal: two bits of `narrow` a row, from a row of three times `wide`.
+    """Exact unsigned product as a named signal, with two bits of `narrow` a partial product.
 
-    One addition for the triple halves the rows: an 8 x 16 product is a sixth smaller than an array of single bits. The
-    rows are added in a tree: as large as one after the other, a sixth faster.
+    One addition makes three times `wide`, which halves the number of partial products: an 8 x 16 product is a sixth
+    smaller than an array of single bits. A tree adds them: as large as a chain, a sixth faster.
     """
     n, k = len(wide), len(narrow)
     digits = Signal(k, name=f"{name}_digits")
@@ -93,7 +93,7 @@ def multiply(m: Module, wide, narrow, name: str) -> Signal:
             m.d.comb += [g.eq(r & s.replicate(n + 2)) for g, (r, s) in zip(gated, choices, strict=True)]
             m.d.comb += part.eq(gated[0] | gated[1] | gated[2])
         rows.append(part)
-    apart = 2  # bits by which a row weighs more than the one before
+    apart = 2  # bits by which each partial product is shifted against the one before
     while len(rows) > 1:
         sums = []
         for j in range(0, len(rows) - 1, 2):
@@ -114,12 +114,14 @@ def significand(p: WtuParams, code) -> Cat:
 
 
 def scale_of(p: WtuParams, exponent):
-    """What an `exponent` doubles a significand by, plus one: 1 for the subnormals too (0 where there is none)."""
+    """One plus the power of two that an `exponent` scales a significand by: 1 for subnormals too (0 for a format
+    without).
+    """
     return Cat(exponent[0] | ~exponent.any(), exponent[1:]) if p.score.exp_bits else Const(0, 1)
 
 
 def scaled(m: Module, p: WtuParams, significand, exponent, name: str) -> Signal:
-    """`significand`, or any multiple of one, times 2^(exponent - 1), as a named signal."""
+    """`significand`, or a multiple of one, times 2^(exponent - 1), as a named signal."""
     out = Signal(len(significand) + p.score.max_shift, name=name)
     # Shifting by one more and dropping the bit that is always zero needs no subtraction.
     m.d.comb += out.eq((significand << scale_of(p, exponent))[1:] if p.score.exp_bits else significand)
@@ -194,7 +196,8 @@ def pick(m: Module, onehot: Signal, values: list, name: str) -> Signal:
 def threshold_step(m: Module, p: WtuParams, total: Signal, ratio, step, partial: Signal) -> Signal:
     """Th = floor(total x ratio / 2^16) in two steps, `ratio` below 2^16.
 
-    The result of `step` 0 goes into register `partial`, that of step 1 is Th. Nested floors: no bit is lost.
+    The caller keeps the result of `step` 0 in register `partial`; the result of step 1 is Th. Two nested floors equal
+    one.
     """
     digit = Signal(TH_DIGIT, name="th_digit")
     product = multiply(m, total, digit, "th_product")
@@ -209,7 +212,9 @@ def threshold_step(m: Module, p: WtuParams, total: Signal, ratio, step, partial:
 
 
 def count_port(m: Module, p: WtuParams, c, ram, read, word) -> None:
-    """Access of `ram`, words of n_w counts, n_ctx tables: write what stream `c` hands over, else `read` its `word`."""
+    """Connects a count memory `ram` (words of n_w counts, n_ctx tables): a write from stream `c` wins, else it reads
+    `word`.
+    """
     cluster = c.payload.cluster
     shift = p.n_w.bit_length() - 1
     if p.n_w == 1 << shift:
