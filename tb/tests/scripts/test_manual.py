@@ -41,6 +41,7 @@ VREX = re.compile(r"^(?: {4})?(?:\.venv/bin/)?vrex ((?:.*\\\n)*.*)", re.M)
 FILE = re.compile(
     r"`((?:golden|hdl|sim|tb|synth|scripts|docs|\.ci|\.github)[/.]\w[\w./*]*|(?:tb/)?test_\w+\.py(?:::\w+)?)`"
 )
+RECORD_WORDS = 120  # of a decision record
 ELSEWHERE = re.compile(r'<(script|img|iframe)[^>]* src="(https?:)?//|<link[^>]*stylesheet"[^>]*"(https?:)?//')
 
 
@@ -240,6 +241,34 @@ def test_what_is_named_exists():
             ),
         )
     )
+
+
+def records(text: str) -> dict[str, str]:
+    """Decision records by title, without the headings of areas."""
+    bodies = re.split(r"^### ", text, flags=re.M)[1:]
+    return {body.partition("\n")[0]: re.split(r"^## ", body, flags=re.M)[0] for body in bodies}
+
+
+def wrong_record(body: str) -> str:
+    """Why a decision record is refused, else empty; code and tables count as words, too."""
+    if (words := len(body.split())) > RECORD_WORDS:
+        return f"{words} words: at most {RECORD_WORDS}; move tables to the page of their subject"
+    labels = re.findall(r"^- \*\*(\w+):\*\* ", body, re.M)
+    wanted = ["Decision", "Reason", *(["Figure"] if "Figure" in labels else []), "Consequence"]
+    return "" if labels == wanted else f"has {labels} instead of {wanted}"
+
+
+def test_decisions_are_short_records():
+    text = TEXTS["decisions.md"]
+    found = records(text)
+    assert len(found) > 40
+    assert not {title: why for title, body in found.items() if (why := wrong_record(body))}
+    areas = re.findall(r"^## (.*)", text, re.M)
+    assert re.findall(r"^\| \[([^]]*)\]\(#", text, re.M) == areas, "the index lists every area in its order"
+    whole = "### A\n\n- **Decision:** b\n- **Reason:** c\n- **Consequence:** d\n## E\n"
+    assert not wrong_record(records(whole)["A"])
+    assert "words: at most" in wrong_record(records(whole.replace(" d\n", " d" * 200 + "\n"))["A"])
+    assert "instead of" in wrong_record(records(whole.replace("Reason", "History"))["A"])
 
 
 def test_versions_agree():
