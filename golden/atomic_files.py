@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, safe beside other processes that write the same."""
+"""Write a file whole or not at all, even while other processes write the same file."""
 
 import os
 import uuid
@@ -10,9 +10,10 @@ from typing import BinaryIO
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write beside `path`, which takes its place at the end of the block; its folders are made.
+    """Yield an open file that replaces `path` at the end of the block.
 
-    A failure leaves an older file as it was, and nothing else. Raises: `OSError` that names `path`.
+    The data goes to a temporary file beside `path`; missing folders are created. After a failure an older file at
+    `path` is unchanged and the temporary file is gone. Raises `OSError` that names `path`.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.part")
     try:
@@ -22,7 +23,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         part.replace(path)
     except OSError as e:
         if e.filename and Path(e.filename) not in (part, *part.parents):
-            raise  # of another file
+            raise  # the error is about another file that the block uses
         reason = f"cannot be written ({e.strerror or e}); free its disk or choose another place"
         raise OSError(e.errno, reason, str(path)) from None
     finally:
@@ -31,6 +32,6 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
-    """Write a file; its mode is the umask's. Raises as `replacing`."""
+    """Write `data` to `path`, whole or not at all, with the permissions of the umask. Errors: see `replacing`."""
     with replacing(path) as file:
         file.write(data.encode() if isinstance(data, str) else data)

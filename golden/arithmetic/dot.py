@@ -1,21 +1,23 @@
-"""The fused BF16 dot product of the DPE: exact products, aligned integer sums, one rounding for a row of any length.
+"""The DPE's dot product of BF16 rows, bit for bit: it aligns exact products, adds integers and rounds once per row.
 
-A row is cut into chunks of `n` numbers, the last one ragged. With biased exponents e = ea + eb and products
-p = ma * mb of 8-bit significands (value p * 2^(e - 268)):
+The DPE cuts a row into chunks of `n` numbers; the last chunk may be shorter. Two operands have the sum of biased
+exponents e = ea + eb and the product of 8-bit significands p = ma * mb. The product's value is p * 2^(e - 268).
 
-* Chunk: E is the largest e of the products that are not zero, 0 if all are. A product becomes
-  floor(p * 2^(window - 16) / 2^(E - e)), `window` bits; with its sign it enters an exact integer sum S, whose unit is
-  2^(E - 252 - window).
-* Row: S * 2^(E mod 8) is added to an integer whose unit is that of E - (E mod 8). The larger of the two units wins: the
-  other side is shifted right by a multiple of 8 (floor).
-* The end: the integer is rounded once to FP32 by the rules of `golden.arithmetic.numerics`.
+* Chunk: E is the largest e among the products that are not zero, or 0 if all are zero. The DPE aligns each product to
+  floor(p * 2^(window - 16) / 2^(E - e)), a number of `window` bits. It adds them with their signs to an exact
+  integer S. The unit of S is 2^(E - 252 - window).
+* Row: the accumulator is an integer whose unit is that of an exponent divisible by 8. It takes S * 2^(E mod 8), which
+  has the unit of E - (E mod 8). If the units differ, the larger wins, and the other side is shifted right by a
+  multiple of 8, rounding down.
+* End: the integer is rounded once to FP32 by the rules of `golden.arithmetic.numerics`.
 
-Error, in shares of the row's sum of magnitudes: at most n - 1 products of a chunk lose less than one unit each, a step
-of the row less than another, and a unit is at most 2^(2 - window) of the largest product of the chunks so far. So the
-loss is below (n - 1 + chunks - 1) * 2^(2 - window); the final rounding adds 2^-24 of the result. Nothing is lost where
-no product of a chunk is more than window - 16 binades below its largest and all chunks share E div 8.
+Error bound, relative to the row's sum of magnitudes: at most n - 1 products of a chunk lose less than one unit each,
+and each step of the row loses less than one more. A unit is at most 2^(2 - window) of the largest product so far. So
+the loss is below (n - 1 + chunks - 1) * 2^(2 - window), and the final rounding adds 2^-24 of the result. The sum is
+exact where all chunks have the same E div 8 and no product is more than window - 16 binades below the largest of its
+chunk.
 
-NaN, infinity and zero: as `golden.arithmetic.numerics.matmul`. A sum of zero is +0.
+NaN, infinity and zero follow `golden.arithmetic.numerics.matmul`. A sum of zero is +0.
 
 Source: V-Rex section V-A (the DPE's MAC trees); the fused form is this project's own (`docs/decisions.md`).
 """
@@ -25,16 +27,16 @@ import numpy as np
 from golden.arithmetic.numerics import flush, to_fp32
 from golden.function_params import DotFormat, check
 
-BLOCK_BITS = 3  # the accumulator's unit is a multiple of 2^3 binades
-CHUNKS = 1024  # of the longest row: what the accumulator has room for
-_PRODUCTS = 1 << 21  # held at once
-_EMPTY = -4096  # exponent of a product that is zero
+BLOCK_BITS = 3  # the exponent of the accumulator's unit is a multiple of 2^3
+CHUNKS = 1024  # chunks of the longest row that the accumulator has room for
+_PRODUCTS = 1 << 21  # products held in memory at once
+_EMPTY = -4096  # stands for the exponent of a zero
 
 
 def dot(a: np.ndarray, b: np.ndarray, fmt: DotFormat) -> np.ndarray:
-    """Dot products of the rows of `a` [R, K] with the rows of `b` [C, K] (BF16), FP32 [R, C]. K of 0 gives +0.
+    """Dot products of each row of `a` [R, K] with each row of `b` [C, K] (BF16) as the DPE computes them, FP32 [R, C].
 
-    `ParamError` if the rows of the two differ in length or have more than 1,024 chunks.
+    Empty rows (K = 0) give +0. Raises `ParamError` if rows of `a` and `b` differ in length or exceed 1,024 chunks.
     """
     length = a.shape[1]
     check(length == b.shape[1], "K", (length, b.shape[1]), "rows of both operands must be equally long")
@@ -50,7 +52,10 @@ def dot(a: np.ndarray, b: np.ndarray, fmt: DotFormat) -> np.ndarray:
 
 
 def chunk(a: np.ndarray, b: np.ndarray, fmt: DotFormat) -> tuple[np.ndarray, np.ndarray]:
-    """S and E of a chunk, int64 [R, C] each, for finite flushed operands of at most `fmt.n` columns."""
+    """The sum S and the exponent E of one chunk, int64 [R, C] each.
+
+    `a` [R, k] and `b` [C, k] are finite BF16 numbers without subnormals, k at most `fmt.n`.
+    """
     top = np.maximum((_exponents(a)[:, None] + _exponents(b)[None]).max(axis=2), 0)
     products = a.astype(np.float64)[:, None] * b.astype(np.float64)[None]
     np.ldexp(products, (252 + fmt.window - top)[..., None], out=products)
@@ -58,18 +63,17 @@ def chunk(a: np.ndarray, b: np.ndarray, fmt: DotFormat) -> tuple[np.ndarray, np.
 
 
 def _rows(a: np.ndarray, b: np.ndarray, fmt: DotFormat) -> np.ndarray:
+    """`dot` of flushed operands of at least one column."""
     with np.errstate(invalid="ignore"):
         special = a.astype(np.float64) @ b.astype(np.float64).T  # finite sums cannot overflow in float64
     finite = np.isfinite(special)
-    if not finite.all():  # their rows are computed with the others and then replaced
+    if not finite.all():  # compute on zeros instead of NaN and infinity, and replace the affected results at the end
         a, b = (np.where(np.isfinite(x.astype(np.float32)), x, x.dtype.type(0)) for x in (a, b))
-    total = block = None
+    total = np.zeros((len(a), len(b)), np.int64)  # accumulators
+    block = np.zeros_like(total)  # exponents of their units, in steps of 2^BLOCK_BITS
     for k in range(0, a.shape[1], fmt.n):
         s, e = chunk(a[:, k : k + fmt.n], b[:, k : k + fmt.n], fmt)
         s, e = s << (e & (1 << BLOCK_BITS) - 1), e >> BLOCK_BITS
-        if total is None:
-            total, block = s, e
-            continue
         larger = np.maximum(block, e)
         total = (total >> _shift(larger - block)) + (s >> _shift(larger - e))
         block = larger
@@ -78,16 +82,17 @@ def _rows(a: np.ndarray, b: np.ndarray, fmt: DotFormat) -> np.ndarray:
 
 
 def _shift(blocks: np.ndarray) -> np.ndarray:
+    """Bits of a right shift by `blocks`; 63 shifts everything out."""
     return np.minimum(blocks << BLOCK_BITS, 63)
 
 
 def _odd(x: np.ndarray) -> np.ndarray:
-    """`x` (int64) in float64; where that has too few bits, rounded to odd, so that FP32 is still rounded once."""
+    """`x` (int64) as float64; numbers of over 53 bits are rounded to odd, so that rounding to FP32 stays correct."""
     kept = x >> 10 << 10 | ((x & 1023) != 0) << 10
     return np.where(np.abs(x) < 1 << 53, x, kept).astype(np.float64)
 
 
 def _exponents(x: np.ndarray) -> np.ndarray:
-    """Biased exponents of flushed BF16 numbers, far below all others for a zero."""
+    """Biased exponents of flushed BF16 numbers, int32; that of a zero is far below all others."""
     e = (x.view(np.uint16) >> 7 & 0xFF).astype(np.int32)
     return np.where(e, e, _EMPTY)

@@ -1,16 +1,22 @@
-"""BF16 and FP32 rules, written once: rounding, flushing, NaN, infinity, and dot products that do not depend on order.
+"""The number rules of the whole project, and exact dot products of BF16 numbers.
 
-* Operands: a BF16 or FP32 number below 2^-126 in magnitude (a subnormal) is a zero of the same sign.
-* Rounding: nearest, ties to even. A result whose exact magnitude is below 2^-126 is a zero (decided before rounding);
-  one that rounds to 2^128 or more is infinite.
-* Dot product: the exact sum of the exact products, rounded once. It is NaN if an operand is NaN, if a product is
-  infinity times zero or if products of both infinite signs meet; else infinite if a product is. Finite partial sums
-  never overflow. A sum of zero and a flushed one are +0.
+All golden models round, flush and treat NaN and infinity as this module says.
+
+* Operands: a BF16 or FP32 number below 2^-126 in magnitude (a subnormal) counts as a zero of the same sign.
+* Rounding: to nearest, ties to even. A result whose exact magnitude is below 2^-126 becomes a zero; this is decided
+  before rounding. A result that rounds to 2^128 or more becomes infinite.
+* Dot product: the exact sum of the exact products, rounded once, so the order of summation does not matter.
+  The result is NaN if an operand is NaN, if a product is infinity times zero, or if infinite products of both signs
+  meet. Otherwise it is infinite if a product is. Finite partial sums never overflow. A sum that is zero or flushed is
+  +0.
 * NaN results are the quiet NaN with a positive sign, 0x7fc0 in BF16.
 
-Exactness: products of BF16 numbers are exact in float64, and a float64 sum of n of them, in any order, is off by less
-than n * 2^-53 * sum|product|. Where that bound (doubled, for its own rounding) leaves a decision open, the sum is
-redone in Python integers. A sum is known exact when every product is a multiple of 2^k and sum|product| < 2^(k+53).
+How the sums are made exact: products of BF16 numbers are exact in float64. A float64 sum of n of them, in any order, is
+off by less than n * 2^-53 * sum|product|. Where twice that bound leaves the rounding open, the code repeats the
+sum in Python integers; the factor two covers the rounding of the bound itself. A sum is known to be exact when
+every product is a multiple of 2^k and sum|product| < 2^(k+53).
+
+Source: BF16 operands are V-Rex's (section V-A); the rules are this project's own.
 """
 
 import ml_dtypes
@@ -21,14 +27,14 @@ TINY = 2.0**-126  # smallest normal number of BF16 and FP32
 
 
 def flush(x: np.ndarray) -> np.ndarray:
-    """`x` (BF16) with every subnormal made a zero of its sign."""
+    """Replace every subnormal of `x` (BF16, any shape) by a zero of its sign."""
     bits = np.ascontiguousarray(x).view(np.uint16)
     return np.where(bits & 0x7F80, bits, bits & 0x8000).astype(np.uint16).view(BF16)
 
 
 def to_bf16(x: np.ndarray) -> np.ndarray:
-    """Floats (FP32 or float64) rounded once to BF16."""
-    with np.errstate(invalid="ignore"):  # a signalling NaN
+    """Round floats (FP32 or float64, any shape) once to BF16."""
+    with np.errstate(invalid="ignore"):  # the conversion warns of a signalling NaN
         x = np.asarray(x, np.float64)
     significand, exponent = np.frexp(x)
     rounded = np.ldexp(np.rint(np.ldexp(significand, 8)), exponent - 8)
@@ -36,19 +42,20 @@ def to_bf16(x: np.ndarray) -> np.ndarray:
 
 
 def to_fp32(x: np.ndarray) -> np.ndarray:
-    """Float64 values rounded once to FP32."""
+    """Round float64 numbers (any shape) once to FP32."""
     x = np.asarray(x, np.float64)
     return _finish(x, x, np.float32)
 
 
 def _finish(exact: np.ndarray, rounded: np.ndarray, dtype: type) -> np.ndarray:
+    """Convert `rounded` to `dtype`; `exact` decides which results are flushed to zero and which are NaN."""
     with np.errstate(over="ignore", under="ignore"):
-        out = np.where(np.abs(exact) < TINY, np.copysign(0.0, exact), rounded).astype(dtype)
+        out: np.ndarray = np.where(np.abs(exact) < TINY, np.copysign(0.0, exact), rounded).astype(dtype)
     return np.where(np.isnan(exact), dtype(np.nan), out)
 
 
 def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Dot products of the rows of `a` [R, n] with the rows of `b` [C, n] (BF16), each rounded once to FP32, [R, C]."""
+    """Dot products of each row of `a` [R, n] with each row of `b` [C, n] (BF16), rounded once to FP32, [R, C]."""
     a, b = flush(a), flush(b)
     total, bound = _sums(a, b)
     finite, special = np.isfinite(total), to_fp32(total)
@@ -60,9 +67,9 @@ def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def positive(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Whether the exact dot products of the rows of `a` [R, n] and `b` [C, n] (BF16) exceed zero, [R, C] bool.
+    """Whether the exact dot product of each row of `a` [R, n] with each row of `b` [C, n] (BF16) is above zero.
 
-    Zero of either sign and NaN do not.
+    Returns bool [R, C]. A product of zero, of either sign, or NaN gives False.
     """
     a, b = flush(a), flush(b)
     total, bound = _sums(a, b)
@@ -73,7 +80,7 @@ def positive(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def exact_dot(a: np.ndarray, b: np.ndarray) -> tuple[int, int]:
-    """The dot product of two vectors of finite BF16 numbers as (m, e), exactly m * 2^e."""
+    """The exact dot product of two vectors [n] of finite BF16 numbers, as integers (m, e): it is m * 2^e."""
     (ma, ea), (mb, eb) = _integers(a), _integers(b)
     m, e = (ma * mb).tolist(), (ea + eb).tolist()
     low = min(e)
@@ -81,13 +88,13 @@ def exact_dot(a: np.ndarray, b: np.ndarray) -> tuple[int, int]:
 
 
 def _integers(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Finite BF16 numbers as (m, e) with x = m * 2^e, |m| < 256; e = 0 for a zero."""
+    """Split finite BF16 numbers into integers (m, e) with x = m * 2^e and |m| < 256; e = 0 for a zero."""
     significand, exponent = np.frexp(x.astype(np.float64))
     return np.ldexp(significand, 8).astype(np.int64), np.where(significand == 0, 0, exponent.astype(np.int64) - 8)
 
 
 def _sums(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Dot products in float64 and a bound of their errors, 0 where they are known exact; both [R, C]."""
+    """Dot products in float64 and bounds of their errors, both [R, C]; a bound of 0 says that the sum is exact."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(invalid="ignore"):
         total, size = a @ b.T, np.abs(a) @ np.abs(b).T
@@ -96,14 +103,14 @@ def _sums(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _unit(x: np.ndarray) -> np.ndarray:
-    """The exponent of a power of two that divides every number of a row of `x` [N, n], which holds BF16 values."""
+    """For each row of `x` [N, n] (BF16 values), the exponent of a power of two that divides every number of the row."""
     significand, exponent = np.frexp(x)
     return np.where(significand == 0, 128, exponent - 8).min(axis=1, initial=128)
 
 
 def _round_fp32(m: int, e: int) -> np.float32:
-    """m * 2^e rounded once to FP32."""
+    """Round m * 2^e once to FP32."""
     drop = max(0, abs(m).bit_length() - 53)
-    odd = (abs(m) & ((1 << drop) - 1)) > 0  # the dropped bits' sticky bit: float64 has room for it, FP32 rounds once
-    top = (abs(m) >> drop) | odd
-    return to_fp32(np.ldexp(float(top if m > 0 else -top), e + drop))[()]
+    sticky = (abs(m) & ((1 << drop) - 1)) > 0  # float64 keeps a sticky bit of the dropped ones, so FP32 rounds once
+    top = (abs(m) >> drop) | sticky
+    return np.float32(to_fp32(np.ldexp(float(top if m > 0 else -top), e + drop)))

@@ -1,9 +1,12 @@
-"""Check bits of a protected memory: parity, or single error correction with double error detection (SECDED).
+"""Check bits that protect a memory against bit errors: parity, or SECDED.
 
-A code word is the data, then its check bits. Parity has one: the word's ones are even. SECDED is Hamming's code with an
-odd number of ones in every column (Hsiao): bit i of the data belongs to the checks that are set in `columns(width)[i]`,
-an odd number of them, three or more; check k to itself. An error of one bit gives a syndrome with an odd number of
-ones, which names the bit; one of two bits an even number that is not zero.
+A code word is the data followed by its check bits, which sit above the data.
+
+* Parity has one check bit. It makes the number of ones in the word even, so one wrong bit is detected.
+* SECDED corrects one wrong bit and detects two. It is Hsiao's form of the Hamming code. Data bit i takes part in the
+  checks that are set in `columns(width)[i]`, always an odd number of at least three; check bit k takes part in check k
+  alone. One wrong bit gives a syndrome with an odd number of ones, which identifies the bit. Two wrong bits give a
+  syndrome with an even number of ones that is not zero.
 
 Source: M. Y. Hsiao, A class of optimal minimum odd-weight-column SEC-DED codes, IBM J. Res. Dev. 14 (1970).
 """
@@ -16,11 +19,11 @@ from golden.function_params import check
 
 
 class Verdict(Enum):
-    """What a code word's check bits say of it."""
+    """What the decoder found in a code word."""
 
-    GOOD = "good"
-    CORRECTED = "corrected"
-    DETECTED = "detected"
+    GOOD = "good"  # no error
+    CORRECTED = "corrected"  # one wrong bit, corrected
+    DETECTED = "detected"  # wrong bits that cannot be corrected
 
 
 PROTECTIONS = ("none", "parity", "secded")
@@ -28,7 +31,10 @@ PROTECTIONS = ("none", "parity", "secded")
 
 @cache
 def columns(width: int) -> tuple[int, ...]:
-    """The checks that each bit of the data belongs to, as a mask; ones are spread evenly over the checks."""
+    """The checks of each data bit, as one bit mask per data bit.
+
+    The ones are spread evenly over the checks, so that the checks are XOR trees of about equal size.
+    """
     checks = check_bits(width, "secded")
     out: list[int] = []
     load = [0] * checks
@@ -43,15 +49,15 @@ def columns(width: int) -> tuple[int, ...]:
 
 
 def check_bits(width: int, protection: str) -> int:
-    """Check bits for `width` bits of data. Raises `ParamError` for an unknown protection."""
+    """Number of check bits for `width` data bits. Raises `ParamError` for an unknown protection."""
     check(protection in PROTECTIONS, "protect", protection, f"must be one of {', '.join(PROTECTIONS)}")
     if protection != "secded":
         return int(protection == "parity")
-    return next(k for k in count(1) if 2 ** (k - 1) - k >= width)  # columns of odd weight 3 and more
+    return next(k for k in count(1) if 2 ** (k - 1) - k >= width)  # k checks have so many columns of odd weight >= 3
 
 
 def encode(data: int, width: int, protection: str) -> int:
-    """The code word of `data`."""
+    """The code word of `data`: `width` data bits, then the check bits of the protection."""
     if protection == "none":
         return data
     if protection == "parity":
@@ -63,13 +69,13 @@ def encode(data: int, width: int, protection: str) -> int:
 
 
 def decode(word: int, width: int, protection: str) -> tuple[int, Verdict]:
-    """The data of a code word, corrected if one bit is wrong, and what became of it."""
+    """Decode a code word: its data, corrected where the protection can, and the verdict."""
     data = word & (1 << width) - 1
     syndrome = (encode(data, width, protection) ^ word) >> width
     if not syndrome:
         return data, Verdict.GOOD
     if protection == "secded" and syndrome.bit_count() == 1:
-        return data, Verdict.CORRECTED  # the check bit itself
+        return data, Verdict.CORRECTED  # a check bit was wrong, the data is good
     if protection == "secded" and syndrome in columns(width):
         return data ^ 1 << columns(width).index(syndrome), Verdict.CORRECTED
     return data, Verdict.DETECTED

@@ -1,18 +1,24 @@
-"""The VPE, bit for bit: its arithmetic and its instructions.
+"""The VPE, bit for bit: its arithmetic, its instructions and an interpreter that runs them.
 
-`fma` computes a * b + c exactly and rounds once to FP32. Operands below 2^-126 in magnitude are zeros of their sign,
-a result whose exact magnitude is below 2^-126 is a zero of its sign, and an exact sum of zero is -0 only if product
-and addend are both -0. So b = 1 adds, and c = -0 multiplies without touching the sign of a zero. NaN is 0x7fc00000:
-the result of a NaN operand, infinity times zero, or a product and an addend of opposite infinities.
+**FMA.** `fma` computes a * b + c exactly and rounds once to FP32. An operand below 2^-126 in magnitude counts as a
+zero of its sign. A result whose exact magnitude is below 2^-126 becomes a zero of its sign. An exact sum of zero is
+-0 only if product and addend are both -0. So an FMA with b = 1 adds, and one with c = -0 multiplies and keeps the sign
+of a zero. The result is NaN (0x7fc00000) for a NaN operand, for infinity times zero, and for a product and an addend
+of opposite infinities.
 
-`larger` and `smaller` leave out NaN operands (the result is NaN if both are) and order -0 below +0.
+**Maximum and minimum.** `larger` and `smaller` ignore a NaN operand and return NaN only if both are. -0 is below +0.
 
-`Sum` is the row sum. A number of 24-bit significand m and biased exponent e is m * 2^(e mod 8), of the block e div 8.
-With the largest block B of the row so far it becomes floor(m * 2^(e mod 8) / 2^(8 (B - e div 8))) with its sign, and
-the sum of the words before is shifted right (floor) as B rises. The whole is an exact integer, rounded once at the
-row's end. A number loses less than one unit, 2^(8 B - 150), at most 2^-23 of the largest; so the sum is off by less
-than (numbers + words) * 2^-23 * max|x|, and its rounding. NaN and infinities are as in `golden.arithmetic.numerics`; a
-sum of zero is +0.
+**Row sum.** `Sum` adds all numbers of a row as integers and rounds once at the end. A number has a 24-bit significand
+m and a biased exponent e. Its block is e div 8, and its integer in this block is m * 2^(e mod 8). B is the
+largest block of the row so far. The VPE shifts each integer right to block B, rounding the magnitude down:
+floor(m * 2^(e mod 8) / 2^(8 (B - e div 8))). When B rises, the VPE shifts the sum of the earlier words right,
+rounding down.
+
+The unit of the sum is 2^(8 B - 150), at most 2^-23 of the largest number. Every number and every word loses less than
+one unit. So the error is below (numbers + words) * 2^-23 * max|x|, plus the final rounding. NaN and infinities follow
+`golden.arithmetic.numerics`; a sum of zero is +0.
+
+Source: the VPE is V-Rex's (section V-A); this arithmetic and these instructions are this project's own.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,13 +33,13 @@ from golden.arithmetic.numerics import BF16, flush, to_bf16, to_fp32
 from golden.function_params import ScoreFormat, check, check_ints
 
 ONE, MINUS_ZERO = 0x3F80, 0x8000  # BF16
-SCALARS = 16
-FOREVER = 15  # a span that no bank reaches
+SCALARS = 16  # scalar registers
+FOREVER = 15  # a span of 2^15 words: larger than any bank, so an operand's addresses never return to their first word
 
 
 @dataclass(frozen=True)
 class VectorFormat:
-    """Function parameters of the VPE: lanes of a word, words of a bank, score codes."""
+    """Function parameters of the VPE: `n` lanes of a word, `depth` words of a bank, and the format of score codes."""
 
     n: int = 64
     depth: int = 64
@@ -47,30 +53,30 @@ class VectorFormat:
 
     @property
     def sum_bits(self) -> int:
-        """Bits of the signed sum of a row, `depth` words of n numbers."""
+        """Bits of the signed sum of the longest row, `depth` words of `n` numbers."""
         return 31 + (self.n * self.depth).bit_length()
 
 
 class Op(IntEnum):
-    """What an instruction does."""
+    """Operation of an instruction."""
 
     FMA = 0  # a * b + c
     MAX = 1  # the larger of a and c
     MIN = 2  # the smaller of a and c
-    STORE = 3  # words of a bank go to the output
+    STORE = 3  # sends words of a bank to the output
 
 
 class Source(IntEnum):
-    """Where an operand comes from; c has no stream, 1 is as IMMEDIATE there."""
+    """Source of an operand. Operand c cannot come from the stream: there STREAM means IMMEDIATE."""
 
     BANK = 0  # bank A, B or C for operand a, b or c
-    STREAM = 1
-    SCALAR = 2  # a register, in every lane
+    STREAM = 1  # the next word of the input stream
+    SCALAR = 2  # a scalar register, in every lane
     IMMEDIATE = 3  # a BF16 number in every lane
 
 
 class Bank(IntFlag):
-    """Memories that a result is written to: A and C hold FP32, B the upper halves, i.e. BF16."""
+    """Banks that a result is written to. A and C hold FP32; B holds the upper halves, which are BF16."""
 
     NONE = 0
     A = 1
@@ -79,10 +85,10 @@ class Bank(IntFlag):
 
 
 class Post(IntEnum):
-    """What happens to a result; 2 and 3 are as ROUND. Functions take the result rounded to BF16."""
+    """Last step on a result. Values 2 and 3 mean ROUND. The four functions take the result rounded to BF16."""
 
-    NONE = 0
-    ROUND = 1  # to BF16
+    NONE = 0  # the result stays FP32
+    ROUND = 1  # rounds to BF16
     EXP = 4
     RECIPROCAL = 5
     RSQRT = 6
@@ -90,7 +96,10 @@ class Post(IntEnum):
 
 
 class Reduce(IntEnum):
-    """What goes to a scalar register; lanes of the last word beyond `keep` take no part, nor do score codes."""
+    """What an instruction puts into a scalar register.
+
+    Lanes of the last word above `keep` take no part. Score codes take no part in MAX and SUM.
+    """
 
     NONE = 0
     MAX = 1
@@ -99,36 +108,49 @@ class Reduce(IntEnum):
 
 
 class Format(IntEnum):
-    """What STORE puts out; 3 is as SIGN."""
+    """What STORE sends to the output. Value 3 means SIGN."""
 
     WIDE = 0  # FP32 from bank C
     HALF = 1  # the 16 bits of bank B: BF16, or score codes
-    SIGN = 2  # from bank B, one bit a lane: whether it exceeds zero
+    SIGN = 2  # from bank B, one bit per lane: whether the number is above zero
 
 
 class Swap(IntEnum):
-    """Where a lane takes operand b in bank B. 2 + k (k >= 1): from the word whose address differs in bit k - 1."""
+    """Exchange of operand b from bank B, for rotary pairs.
+
+    A value of 2 + k with k >= 1 reads the word whose address differs in bit k - 1.
+    """
 
     NONE = 0
-    NEIGHBOUR = 1  # lane ^ 1: interleaved pairs
-    HALF = 2  # lane ^ n / 2: halves of a word
+    NEIGHBOUR = 1  # a lane reads lane ^ 1: pairs are interleaved
+    HALF = 2  # a lane reads lane ^ n / 2: pairs lie in the two halves of a word
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction on `words` + 1 words. Every value of every field has a meaning: none can be bad.
+    """One VPE instruction, which works on `words` + 1 words. Every value of every field is legal.
 
-    keep : highest lane of the last word in use
-    a, b, c : sources · scalar_* : registers · imm_* : BF16 immediates
-    addr_*, span_* : address of an operand's first word, which comes back after 2^span words. All addresses wrap
-    negate_a, negate_c : sign flipped · swap : of operand b from a bank
-    wide : the stream's words are FP32, else BF16
-    post, code : of the result; `code` takes the score code (16 bits) of a function's result instead
-    write, addr_d : banks and address of the first result · reduce, scalar_d : and register
-    format : of STORE, which reads its bank at addr_b or addr_c
+    op : operation (`Op`)
+    words : number of words, less one
+    keep : highest lane in use of the last word
+    a, b, c : source of each operand (`Source`)
+    scalar_a, scalar_b, scalar_c : scalar register of an operand from SCALAR
+    imm_a, imm_b, imm_c : BF16 bits of an operand from IMMEDIATE
+    addr_a, addr_b, addr_c : bank address of the first word of an operand from BANK
+    span_a, span_b, span_c : the addresses of an operand start again after 2^span words
+    negate_a, negate_c : flips the sign of the operand
+    swap : exchange of operand b when it comes from a bank (`Swap`)
+    wide : the words of the stream are FP32; otherwise BF16
+    post : last step on the result (`Post`)
+    code : replaces the result of a function by its score code of 16 bits
+    write : banks that take the result (`Bank`)
+    addr_d : bank address of the first result
+    reduce : reduction into a scalar register (`Reduce`)
+    scalar_d : register that takes the reduction
+    format : what STORE sends (`Format`); STORE reads bank B at addr_b or bank C at addr_c
 
-    Words go one by one: a word sees what those before have written, also of its own instruction. Scalars are as they
-    were before the instruction.
+    All addresses wrap at the bank's depth. The VPE takes words one by one: a word sees the results of earlier words,
+    those of its own instruction too. Scalar registers keep their old values until the instruction ends.
     """
 
     op: int = Op.FMA
@@ -163,12 +185,12 @@ class Instruction:
 
     @property
     def streams(self) -> bool:
-        """Whether it takes a word of the stream for each of its words."""
+        """Whether the instruction takes one word of the input stream for each of its words."""
         return self.op != Op.STORE and Source.STREAM in (self.a, self.b if self.op == Op.FMA else None)
 
 
 class Step(NamedTuple):
-    """An instruction of a program and the words it takes from the stream, [words + 1, n] FP32 or BF16 bits."""
+    """An instruction of a program, and the words that it takes from the stream: [words + 1, n] FP32 or BF16 bits."""
 
     instruction: Instruction
     words: np.ndarray | None = None
@@ -176,71 +198,72 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Output:
-    """A stored word: the lanes' bits (uint32 [n]; SIGN: 0 or 1), format, highest lane in use, last of its STORE."""
+    """One word that a STORE sends to the output."""
 
-    data: np.ndarray
-    format: int
-    keep: int
-    last: int
+    data: np.ndarray  # uint32 [n]: bits of each lane, for SIGN 0 or 1
+    format: int  # `Format`
+    keep: int  # highest lane in use
+    last: int  # 1 for the last word of its STORE
 
 
 def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """a * b + c rounded once, FP32; `a` and `c` FP32, `b` BF16."""
+    """a * b + c, rounded once to FP32. `a` and `c` are FP32 and `b` is BF16, all of one shape."""
     with np.errstate(invalid="ignore"):
         product = flush_fp32(a).astype(np.float64) * flush(b).astype(np.float64)  # 24 + 8 bits: exact
         addend = flush_fp32(c).astype(np.float64)
         total = product + addend
-        # TwoSum: what the rounding to float64 lost, exactly.
+        # TwoSum gives the exact error of the float64 addition.
         other = total - product
         lost = (product - (total - other)) + (addend - other)
-        # Rounded to odd instead, so that FP32 is rounded once.
+        # An inexact sum is rounded to odd, so that the rounding to FP32 is correct.
         even = np.ascontiguousarray(total).view(np.int64) & 1 == 0
         inexact = np.isfinite(total) & (lost != 0) & even
     return to_fp32(np.where(inexact, np.nextafter(total, np.copysign(np.inf, lost)), total))
 
 
 def larger(a: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """The larger of two FP32 numbers."""
+    """The larger of two FP32 numbers, elementwise; ignores one NaN."""
     return _clean(np.where(order(c) > order(a), c, a))
 
 
 def smaller(a: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """The smaller of two FP32 numbers."""
+    """The smaller of two FP32 numbers, elementwise; ignores one NaN."""
     return _clean(np.where(order(-c) > order(-a), c, a))
 
 
 def order(x: np.ndarray) -> np.ndarray:
-    """Integers that order as FP32 numbers do, -0 below +0 and NaN below all, uint32."""
+    """Map FP32 numbers to uint32 integers of the same order, with -0 below +0 and NaN below all."""
     bits = np.ascontiguousarray(x).view(np.uint32)
     nan = bits & 0x7FFFFFFF > 0x7F800000
     return np.where(nan, 0, np.where(bits >> 31, ~bits, bits | 0x80000000)).astype(np.uint32)
 
 
 def flush_fp32(x: np.ndarray) -> np.ndarray:
-    """`x` (FP32) with every subnormal made a zero of its sign."""
+    """Replace every subnormal of `x` (FP32) by a zero of its sign."""
     bits = np.ascontiguousarray(x).view(np.uint32)
     return np.where(bits & 0x7F800000, bits, bits & 0x80000000).astype(np.uint32).view(np.float32)
 
 
 def _clean(x: np.ndarray) -> np.ndarray:
-    """Subnormals flushed, NaN canonical: what passes an FMA with b = 1 and c = -0."""
+    """Flush subnormals and make NaN canonical, as an FMA with b = 1 and c = -0 does."""
     x = flush_fp32(x)
     return np.where(np.isnan(x), np.float32(np.nan), x)
 
 
 class Sum:
-    """A row sum in progress: `add` words, then `total`."""
+    """The VPE's row sum: call `add` for each word, then `total`. The module docstring states the arithmetic."""
 
     def __init__(self):
-        self.sum = self.block = 0
+        self.sum = 0  # of the finite numbers, in units of 2^(8 * block - 150)
+        self.block = 0  # B, the largest block so far
         self.special = np.float32(0)  # sum of the infinities and NaN
 
     def add(self, x: np.ndarray) -> None:
-        """Add the numbers of `x` (FP32, one dimension)."""
+        """Add the numbers of one word, `x` [lanes] FP32."""
         bits = np.ascontiguousarray(x).view(np.uint32).astype(np.int64)
         exponent = bits >> 23 & 255
         with np.errstate(invalid="ignore"):
-            self.special = self.special + np.sum(x[exponent == 255], dtype=np.float32)
+            self.special = np.float32(self.special + np.sum(x[exponent == 255], dtype=np.float32))
         live = (exponent > 0) & (exponent < 255)
         bits, exponent = bits[live], exponent[live]
         top = max(self.block, int(exponent.max(initial=0)) >> 3)
@@ -249,17 +272,17 @@ class Sum:
         self.block = top
 
     def total(self) -> np.float32:
-        """The sum of all, FP32."""
+        """The sum of all numbers added, rounded once to FP32."""
         if not np.isfinite(self.special):
             return np.float32(np.nan) if np.isnan(self.special) else self.special
-        return to_fp32(np.ldexp(float(self.sum), 8 * self.block - 150))[()] + np.float32(0)
+        return np.float32(to_fp32(np.ldexp(float(self.sum), 8 * self.block - 150)) + np.float32(0))
 
 
 class Machine:
-    """One vector unit: banks of `depth` words, scalar registers, and an interpreter of instructions.
+    """One vector unit: three banks, the scalar registers, and an interpreter of instructions.
 
-    Banks and scalars can be read and set: `banks[i]` is uint32 [depth, n] (of B only the upper halves count),
-    `scalars` FP32 [16]. Hardware starts with unknown banks and scalars of zero.
+    Callers may read and set the state. `banks` is uint32 [3, depth, n], banks A, B and C; only the upper halves of B
+    count. `scalars` is FP32 [16]. In hardware the banks are undefined after reset and the scalars are zero.
     """
 
     def __init__(self, fmt: VectorFormat):
@@ -268,7 +291,7 @@ class Machine:
         self.scalars = np.zeros(SCALARS, np.float32)
 
     def run(self, program: Iterable[Step]) -> Iterator[Output]:
-        """Execute a program; the stored words."""
+        """Execute a program and yield the words that its STORE instructions send."""
         for i, words in program:
             if i.op == Op.STORE:
                 yield from self._store(i)
@@ -293,30 +316,31 @@ class Machine:
         if i.swap > Swap.HALF:
             b_at = (b_at ^ 1 << i.swap - 3) & self.fmt.depth - 1
         d_at = (i.addr_d + np.arange(count)) & self.fmt.depth - 1
-        shape = (count, n)
+        stream = np.zeros((count, n), np.uint32)
         if i.streams:
-            came = came.astype(np.uint32) << (0 if i.wide else 16)
+            assert came is not None, "an instruction that reads the stream needs the words of its step"
+            stream = came.astype(np.uint32) << (0 if i.wide else 16)
         scalars = self.scalars.view(np.uint32).copy()
 
         def operand(source: int, bank: int, at: np.ndarray, register: int, immediate: int) -> np.ndarray:
             if source == Source.BANK:
                 return self.banks[bank][at]
             if source == Source.STREAM and bank < 2:
-                return came[part]
+                return stream[part]
             return np.full((len(at), n), scalars[register] if source == Source.SCALAR else immediate << 16, np.uint32)
 
         b_source = i.b if i.op == Op.FMA else Source.IMMEDIATE
-        # Word by word where a word reads what one before it wrote, else all at once.
+        # Word by word if a word reads the result of an earlier one, otherwise all words at once.
         operands = ((a_at, i.a, Bank.A), (b_at, b_source, Bank.B), (c_at, i.c, Bank.C))
         reads = [at for at, source, bank in operands if source == Source.BANK and i.write & bank]
         chained = any(np.triu(d_at[:, None] == at[None], 1).any() for at in reads)
         parts = [slice(w, w + 1) for w in range(count)] if chained else [slice(0, count)]
-        result = np.zeros(shape, np.uint32)
+        result = np.zeros((count, n), np.uint32)
+        distance = 1 if i.swap == Swap.NEIGHBOUR else n // 2 if i.swap == Swap.HALF else 0
         for part in parts:
             a = operand(i.a, 0, a_at[part], i.scalar_a, i.imm_a) ^ np.uint32(i.negate_a << 31)
             b = operand(b_source, 1, b_at[part], i.scalar_b, i.imm_b)
             c = operand(i.c, 2, c_at[part], i.scalar_c, i.imm_c) ^ np.uint32(i.negate_c << 31)
-            distance = {Swap.NEIGHBOUR: 1, Swap.HALF: n // 2}.get(i.swap, 0)
             if b_source == Source.BANK:
                 b = b[:, np.arange(n) ^ min(distance, n - 1)]
             result[part] = self._lanes(i, a.view(np.float32), b, c.view(np.float32))
