@@ -1,6 +1,9 @@
-"""Function parameters: everything that changes a result, and nothing that only changes cycles or area."""
+"""Parameters: how one is described and checked, and those of functions, which change results and never cycles."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class ParamError(ValueError):
@@ -13,12 +16,66 @@ def check(ok: bool, name: str, value: object, reason: str) -> None:
         raise ParamError(f"{name}={value!r}: {reason}")
 
 
+@dataclass(frozen=True)
+class Parameter:
+    """What a field of a parameter class means and which values it takes.
+
+    meaning : a phrase for tables, with the unit · low, high : smallest and largest value; None: no limit of its own
+    choices : the words allowed · power_of_two : whether only powers of two work; a string says why
+    """
+
+    meaning: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    power_of_two: bool | str = False
+
+    @property
+    def values(self) -> str:
+        """The allowed values as a phrase: "1 to 1024", "one of exact, buckets"; empty without a limit."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        low = 1 if self.power_of_two and self.low is None else self.low
+        limits = f"at least {low}" if low and not self.power_of_two else ""
+        limits = limits if self.high is None else f"{low} to {self.high}"
+        return ", ".join(part for part in ("a power of two" if self.power_of_two else "", limits) if part)
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `ParamError` unless `value` is allowed."""
+        if self.choices:
+            check(value in self.choices, name, value, f"must be {self.values}")
+        ok = self.low is None or value >= self.low
+        check(ok or bool(self.values), name, value, "must not be negative")  # a low of 0 alone
+        ok = ok and (self.high is None or value <= self.high)
+        if self.power_of_two:
+            ok = ok and value >= 1 and value & (value - 1) == 0
+        why = f": {self.power_of_two}" if isinstance(self.power_of_two, str) else ""
+        check(ok, name, value, f"must be {self.values}{why}")
+
+
+def parameter(default: T, meaning: str, **limits: Any) -> T:
+    """A dataclass field with `Parameter(meaning, **limits)` as its metadata."""
+    return field(default=default, metadata={"parameter": Parameter(meaning, **limits)})
+
+
+def described(params: object) -> dict[str, Parameter]:
+    """The description of each parameter of a parameter class or object."""
+    return {f.name: f.metadata["parameter"] for f in fields(params) if "parameter" in f.metadata}  # type: ignore[arg-type]  # typeshed wants a protocol that it does not export
+
+
 def check_ints(params: object) -> None:
     """Raise `ParamError` for a field annotated `int` that does not hold an integer (a bool is not one)."""
-    for f in fields(params):
+    for f in fields(params):  # type: ignore[arg-type]  # as above
         value = getattr(params, f.name)
         if f.type in (int, "int"):
             check(isinstance(value, int) and not isinstance(value, bool), f.name, value, "must be an integer")
+
+
+def check_parameters(params: object) -> None:
+    """Raise `ParamError` for the first field whose value its description does not allow."""
+    check_ints(params)
+    for name, about in described(params).items():
+        about.check(name, getattr(params, name))
 
 
 @dataclass(frozen=True)
@@ -30,13 +87,11 @@ class ScoreFormat:
     (0, 16) is plain 16-bit fixed point.
     """
 
-    exp_bits: int = 4
-    man_bits: int = 7
+    exp_bits: int = parameter(4, "bits of the exponent", low=0, high=5)
+    man_bits: int = parameter(7, "bits of the mantissa", low=1, high=16)
 
     def __post_init__(self):
-        check_ints(self)
-        check(0 <= self.exp_bits <= 5, "exp_bits", self.exp_bits, "must be 0 to 5")
-        check(1 <= self.man_bits <= 16, "man_bits", self.man_bits, "must be 1 to 16")
+        check_parameters(self)
         check(self.bits <= 16, "exp_bits + man_bits", self.bits, "a score code has at most 16 bits")
 
     @property
@@ -64,13 +119,12 @@ class ScoreFormat:
 class DotFormat:
     """The fused dot product (`golden.arithmetic.dot`): chunks of `n` products, each aligned in `window` bits."""
 
-    n: int = 64
-    window: int = 24
+    n: int = parameter(64, "products of a chunk: n_w of the hardware")
+    window: int = parameter(24, "bits of an aligned product; a product is 16 bits wide", low=16, high=32)
 
     def __post_init__(self):
-        check_ints(self)
+        check_parameters(self)
         check(1 <= self.n <= 1024, "n_w", self.n, "must be 1 to 1024")
-        check(16 <= self.window <= 32, "window", self.window, "must be 16 (a product is that wide) to 32")
 
     @property
     def sum_bits(self) -> int:
@@ -95,43 +149,41 @@ RAW_BITS = 30  # of the magnitude of a raw score (`golden.retrieval.scores`)
 class ReSVParams:
     """Function parameters of ReSV (V-Rex section IV); why these defaults: `docs/decisions.md`. Others: `READINGS`."""
 
-    n_hp: int = 32  # hyperplanes, i.e. hash bits of a key
-    th_hd: int = 7  # a token joins a cluster at a Hamming distance below this
-    hash_seed: int = 2025  # of the Gaussian hyperplanes
-    join: str = "nearest"  # a token joins the nearest cluster under th_hd, or the first one; hardware: nearest
-    hash_policy: str = "first"  # hash of a growing cluster: its first member's, bit majority, or hash of the mean
-    scope: str = "layer"  # clusters shared by the KV heads of a layer, or one table per KV head
-    centre: bool = False  # subtract the mean key of the first frame before hashing
-    max_clusters: int = 1024  # a token without a near cluster joins the nearest once the table is full
-    count_bits: int = 16  # token counts saturate at 2^count_bits - 1
-    score_map: str = "exp"  # exp(s - row max), the same as the VPE computes it, s - row min, max(s, 0), or s (raw)
-    dot: DotFormat | None = None  # of hash bits and scores: None is the exact product, rounded once
-    score: ScoreFormat = ScoreFormat()
-    ratio_q16: int = 19661  # Th_r-wics in units of 2^-16 (0.3)
-    selection: str = "exact"  # minimal set of Equation 3, or the paper's equal buckets
-    n_buckets: int = 16
-    recent: int = 256  # most recent tokens of a layer, always attended, resident in device memory
-    sinks: int = 4  # first tokens of a stream, always attended, never clustered
+    n_hp: int = parameter(32, "hash bits of a key, one for each hyperplane", low=1, high=256)
+    th_hd: int = parameter(7, "a token joins a cluster at a Hamming distance below this; 0 to n_hp + 1", low=0)
+    hash_seed: int = parameter(2025, "seed of the Gaussian hyperplanes")
+    join: str = parameter(
+        "nearest",
+        "the cluster below th_hd that a token joins: the nearest, as hardware does, or the first",
+        choices=JOINS,
+    )
+    hash_policy: str = parameter(
+        "first",
+        "hash of a growing cluster: its first member's, the majority of bits, or the mean key's",
+        choices=HASH_POLICIES,
+    )
+    scope: str = parameter("layer", "one table for all KV heads of a layer, or one for each head", choices=SCOPES)
+    centre: bool = parameter(False, "subtract the mean key of the first frame before hashing")
+    max_clusters: int = parameter(1024, "clusters of a table; a full one lets every token join its nearest", low=1)
+    count_bits: int = parameter(16, "bits of a token count, which saturates at 2^count_bits - 1", low=1, high=24)
+    score_map: str = parameter(
+        "exp",
+        "weight of a score s: exp(s - max), the same by the VPE, s - min, max(s, 0), or s (raw)",
+        choices=SCORE_MAPS,
+    )
+    dot: DotFormat | None = parameter(None, "dot product of hashes and scores; none: exact, rounded once")
+    score: ScoreFormat = parameter(ScoreFormat(), "exponent and mantissa bits of a score code")
+    ratio_q16: int = parameter(19661, "Th_r-wics in units of 2^-16; the default is 0.3", low=0, high=65536)
+    selection: str = parameter(
+        "exact", "the minimal set of Equation 3, or the paper's equal buckets", choices=SELECTIONS
+    )
+    n_buckets: int = parameter(16, "equal buckets of a row of scores", power_of_two=True)
+    recent: int = parameter(256, "most recent tokens of a layer: always attended, kept in device memory", low=1)
+    sinks: int = parameter(4, "first tokens of a stream: always attended, never clustered", low=0)
 
     def __post_init__(self):
-        check_ints(self)
-        check(1 <= self.n_hp <= 256, "n_hp", self.n_hp, "must be 1 to 256")
-        check(0 <= self.th_hd <= self.n_hp + 1, "th_hd", self.th_hd, f"must be 0 to n_hp + 1 = {self.n_hp + 1}")
-        check(self.max_clusters >= 1, "max_clusters", self.max_clusters, "must be at least 1")
-        check(1 <= self.count_bits <= 24, "count_bits", self.count_bits, "must be 1 to 24")
-        check(0 <= self.ratio_q16 <= 65536, "ratio_q16", self.ratio_q16, "must be 0 to 65536 (1.0)")
-        ok = self.n_buckets >= 1 and self.n_buckets & (self.n_buckets - 1) == 0
-        check(ok, "n_buckets", self.n_buckets, "must be a power of two")
-        check(self.recent >= 1, "recent", self.recent, "must be at least 1")
-        check(self.sinks >= 0, "sinks", self.sinks, "must not be negative")
-        for name, allowed in (
-            ("join", JOINS),
-            ("hash_policy", HASH_POLICIES),
-            ("scope", SCOPES),
-            ("score_map", SCORE_MAPS),
-            ("selection", SELECTIONS),
-        ):
-            check(getattr(self, name) in allowed, name, getattr(self, name), f"must be one of {', '.join(allowed)}")
+        check_parameters(self)
+        check(self.th_hd <= self.n_hp + 1, "th_hd", self.th_hd, f"must be 0 to n_hp + 1 = {self.n_hp + 1}")
 
 
 # Readings of section IV, where the paper leaves a choice; what each gives: docs/policies.md. All but the first have a

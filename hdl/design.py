@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
 
-from golden.function_params import ParamError, check
-from hdl.docstrings import meanings
-from hdl.params import MOST, PRESETS, SystemParams, flat, override, preset
+from golden.function_params import ParamError, check, described
+from hdl.params import PRESETS, SystemParams, flat, override, preset
 
 SUFFIX = ".toml"
 _HEAD = """# A design of OpenVRex, for --design of vrex generate, verify, synth, power, sweep, ip and run.
@@ -52,7 +51,7 @@ def _assignments(key: str, value: object) -> list[str]:
 
 def text(system: SystemParams, base: str) -> str:
     """A complete design file. What differs from preset `base` is marked with that one's value."""
-    about = {table: meanings(type(part)) for table, part in _parts(system)}
+    about = {table: described(part) for table, part in _parts(system)}
     of_base, out = flat(PRESETS[base]), [_HEAD, f'preset = "{base}"']
     unit = ""
     for name, word in sorted(flat(system).items(), key=lambda item: "." in item[0]):  # those without a table first
@@ -61,9 +60,9 @@ def text(system: SystemParams, base: str) -> str:
             out.append(f"\n[{table}]")
             unit = table
         number = word in ("true", "false") or word.isdigit()
-        limit = f"at most {MOST[leaf]:,}" if leaf in MOST else ""
         differs = f"{base} has {of_base[name]}" if of_base[name] != word else ""
-        notes = [note for note in (about[table].get(leaf), limit, differs) if note]
+        own = about[table][leaf]
+        notes = [note for note in (own.meaning, own.values, differs) if note]
         line = f"{leaf} = {word}" if number else f'{leaf} = "{word}"'
         out.append(f"{line:<24}# {'; '.join(notes)}" if notes else line)
     return "\n".join(out) + "\n"

@@ -1,7 +1,5 @@
 """Docstrings of units, which are their data sheets, in parts."""
 
-import ast
-import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -63,14 +61,6 @@ def unit_class(unit: str) -> type[wiring.Component]:
     """The class of a unit of `hdl.emit.ALL`."""
     module, name, _ = ALL[unit]
     return getattr(import_module(module), name)
-
-
-def meanings(cls: type) -> dict[str, str]:
-    """What the comment beside each field of a parameter class says."""
-    source = inspect.getsource(cls)
-    lines = source.splitlines()
-    fields = [n for n in ast.parse(source).body[0].body if isinstance(n, ast.AnnAssign)]
-    return {n.target.id: lines[n.lineno - 1].partition("  # ")[2] for n in fields}
 
 
 def prose(text: str, code: Callable[[str], str] = "`{}`".format) -> str:

@@ -7,7 +7,16 @@ from operator import attrgetter
 
 from golden.arithmetic.secded import PROTECTIONS
 from golden.arithmetic.vector import VectorFormat
-from golden.function_params import DotFormat, ParamError, ReSVParams, ScoreFormat, check, check_ints
+from golden.function_params import (
+    SELECTIONS,
+    DotFormat,
+    ParamError,
+    ReSVParams,
+    ScoreFormat,
+    check,
+    check_parameters,
+    parameter,
+)
 from golden.program.isa import ADDR_BITS, PAYLOAD, LxeFormat, Opcode
 
 CONTEXT_BITS = PAYLOAD[Opcode.RETRIEVE]["ctx"]
@@ -19,23 +28,9 @@ def bits_for(n: int) -> int:
     return max(1, (n - 1).bit_length())
 
 
-# Largest values of sizes, wherever a unit has one: beyond them elaboration takes minutes.
-MOST = dict.fromkeys(("clusters", "frame", "recent", "entry_bytes", "boundary"), 1 << 16)
-MOST |= {"n_w": 1 << 12} | dict.fromkeys(
-    ("n_h", "n_ctx", "n_hp", "n_buckets", "block_slots", "queue", "bursts", "copies"), 1 << 10
-)
-MOST |= dict.fromkeys(("count_bits", "token_bits", "addr_bits", "cores"), 64)
-MOST |= {"blocks": 1 << 20, "depth": 1 << 16, "list_depth": 64, "count_digit": 64, "bin_bits": 10}
-
-
-def check_fields(p: object) -> None:
-    """`ParamError` for what is no integer, a size above those that can be made, a protection that there is none of."""
-    check_ints(p)
-    for name, high in MOST.items():
-        value = getattr(p, name, 0)
-        check(value <= high, name, value, f"must be at most {high}")
-    protect = getattr(p, "protect", "none")
-    check(protect in PROTECTIONS, "protect", protect, f"must be one of {', '.join(PROTECTIONS)}")
+# Largest sizes for which elaboration takes minutes at most.
+SIZE, WIDTH = 1 << 16, 1 << 10
+PROTECT = {"choices": PROTECTIONS}
 
 
 def depths(p: object) -> list[int]:
@@ -67,21 +62,19 @@ def reset_cycles(p: object) -> int:
 class HcuParams:
     """HCU: n_h accumulators of n_w XOR bits compare n_h clusters with a token, n_w bits a cycle."""
 
-    n_h: int = 1  # N_HCU-h
-    n_w: int = 16  # N_HCU-w
-    n_hp: int = 32  # hash bits of a key
-    clusters: int = 1024  # depth of a table
-    n_ctx: int = 1  # tables held: one per (layer, KV head) in flight
-    frame: int = 32  # hash words of the current hash-bit memory
-    count_bits: int = 16  # of a cluster's token count, which saturates
-    token_bits: int = 20  # of a token's number
-    early_abandon: bool = True  # leave a comparison that can no longer win
-    protect: str = "none"  # check bits of the memories: none, parity or secded (`golden.arithmetic.secded`)
+    n_h: int = parameter(1, "N_HCU-h: clusters compared at a time", low=1, high=WIDTH)
+    n_w: int = parameter(16, "N_HCU-w: hash bits of a cluster compared a cycle", low=1, high=1 << 12)
+    n_hp: int = parameter(32, "hash bits of a key", low=1, high=WIDTH)
+    clusters: int = parameter(1024, "depth of a table", low=1, high=SIZE)
+    n_ctx: int = parameter(1, "tables held: one for each (layer, KV head) in flight", low=1, high=WIDTH)
+    frame: int = parameter(32, "words of the current hash-bit memory: hashes of a frame that wait", low=1, high=SIZE)
+    count_bits: int = parameter(16, "bits of a cluster's token count, which saturates", low=1, high=64)
+    token_bits: int = parameter(20, "bits of a token's number", low=1, high=64)
+    early_abandon: bool = parameter(True, "leave a comparison that can no longer win")
+    protect: str = parameter("none", "check bits of the memories (`golden.arithmetic.secded`)", **PROTECT)
 
     def __post_init__(self):
-        check_fields(self)
-        for name in ("n_h", "n_w", "n_hp", "clusters", "n_ctx", "frame", "count_bits", "token_bits"):
-            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        check_parameters(self)
         check(self.n_hp % self.n_w == 0, "n_w", self.n_w, f"must divide n_hp = {self.n_hp}")
         check(self.clusters % self.n_h == 0, "n_h", self.n_h, f"must divide clusters = {self.clusters}")
         check(self.n_h & (self.n_h - 1) == 0, "n_h", self.n_h, "must be a power of two: a lane is bits of an index")
@@ -111,30 +104,25 @@ class HcuParams:
 class WtuParams:
     """WTU core: n_w lanes over a row of up to `clusters` scores. N_WTU-h cores are n_h of these side by side."""
 
-    n_h: int = 1  # N_WTU-h: rows in parallel
-    n_w: int = 16  # N_WTU-w: scores a cycle
-    clusters: int = 1024  # longest row
-    n_ctx: int = 1  # count tables held
-    score: ScoreFormat = ScoreFormat()  # of a score code: exponent and mantissa bits
-    count_bits: int = 16  # of a cluster's token count
-    selection: str = "exact"  # variant: exact, or the paper's buckets
-    n_buckets: int = 16  # of the paper's variant
-    double_buffer: bool = True  # exact variant: load a row while the previous one is selected
-    walk_ahead: bool = False  # exact variant, double buffer: also walk one, with bins and an adder tree of its own
-    bin_bits: int = 5  # exact variant: radix digit of the weighted histogram
-    list_depth: int = 8  # exact variant: candidates of the crossing bin kept sorted
-    count_digit: int = 9  # exact variant: bits of a count multiplied a cycle
-    protect: str = "none"  # check bits of the memories
+    n_h: int = parameter(1, "N_WTU-h: rows in parallel", low=1, high=WIDTH)
+    n_w: int = parameter(16, "N_WTU-w: scores a cycle", low=1, high=1 << 12)
+    clusters: int = parameter(1024, "longest row, in scores", low=1, high=SIZE)
+    n_ctx: int = parameter(1, "count tables held", low=1, high=WIDTH)
+    score: ScoreFormat = parameter(ScoreFormat(), "exponent and mantissa bits of a score code")
+    count_bits: int = parameter(16, "bits of a cluster's token count", low=1, high=64)
+    selection: str = parameter("exact", "the minimal set of Equation 3, or the paper's buckets", choices=SELECTIONS)
+    n_buckets: int = parameter(16, "equal buckets of a row; of selection buckets", high=WIDTH, power_of_two=True)
+    double_buffer: bool = parameter(True, "load a row while the previous one is selected; of selection exact")
+    walk_ahead: bool = parameter(False, "also walk one, with bins and an adder tree of its own; needs double_buffer")
+    bin_bits: int = parameter(5, "radix digit of the weighted histogram; of selection exact", low=1, high=10)
+    list_depth: int = parameter(8, "candidates of the crossing bin kept sorted; of selection exact", low=1, high=64)
+    count_digit: int = parameter(9, "bits of a count multiplied a cycle; of selection exact", low=1, high=64)
+    protect: str = parameter("none", "check bits of the memories", **PROTECT)
 
     def __post_init__(self):
-        check_fields(self)
-        for name in ("n_h", "n_w", "clusters", "n_ctx", "count_bits", "list_depth", "count_digit"):
-            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        check_parameters(self)
         check(self.clusters % self.n_w == 0, "n_w", self.n_w, f"must divide clusters = {self.clusters}")
-        check(self.selection in ("exact", "buckets"), "selection", self.selection, "must be one of exact, buckets")
-        ok = self.n_buckets >= 1 and self.n_buckets & (self.n_buckets - 1) == 0
-        check(ok, "n_buckets", self.n_buckets, "must be a power of two")
-        check(self.bin_bits >= max(1, self.score.exp_bits), "bin_bits", self.bin_bits, "must cover score.exp_bits")
+        check(self.bin_bits >= self.score.exp_bits, "bin_bits", self.bin_bits, "must cover score.exp_bits")
         check(self.double_buffer or not self.walk_ahead, "walk_ahead", self.walk_ahead, "needs double_buffer")
 
     @property
@@ -197,22 +185,23 @@ class WtuParams:
 class KvmuParams:
     """KVMU: cluster-contiguous home addresses in offload memory, a ring of recent entries in device memory."""
 
-    n_ctx: int = 1  # (layer, KV head) maps held
-    clusters: int = 1024  # of a map
-    blocks: int = 4096  # of offload memory, in the free list
-    block_slots: int = 8  # entries a block
-    recent: int = 256  # entries of a map kept in device memory
-    entry_bytes: int = 4096  # K and V of one token (Llama-3 8B: 8 KV heads x 128 x 2 x BF16)
-    boundary: int = 4096  # a burst never crosses a multiple of this (AXI)
-    addr_bits: int = 40  # of a byte address
-    token_bits: int = 20  # of a token's number
-    protect: str = "none"  # check bits of the memories
+    n_ctx: int = parameter(1, "(layer, KV head) maps held", low=1, high=WIDTH)
+    clusters: int = parameter(1024, "clusters of a map", low=1, high=SIZE)
+    blocks: int = parameter(4096, "blocks of offload memory, in the free list", low=1, high=1 << 20)
+    block_slots: int = parameter(8, "entries a block", low=1, high=WIDTH)
+    recent: int = parameter(256, "entries of a map kept in device memory", low=1, high=SIZE)
+    entry_bytes: int = parameter(
+        4096, "bytes of K and V of one token (Llama-3 8B: 8 KV heads x 128 x 2 x BF16)", low=1, high=SIZE
+    )
+    boundary: int = parameter(
+        4096, "bytes; a burst never crosses a multiple of this (AXI)", low=1, high=SIZE, power_of_two=True
+    )
+    addr_bits: int = parameter(40, "bits of a byte address", low=1, high=64)
+    token_bits: int = parameter(20, "bits of a token's number", low=1, high=64)
+    protect: str = parameter("none", "check bits of the memories", **PROTECT)
 
     def __post_init__(self):
-        check_fields(self)
-        for name in ("n_ctx", "clusters", "blocks", "block_slots", "recent", "entry_bytes", "boundary", "token_bits"):
-            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
-        check(self.boundary & (self.boundary - 1) == 0, "boundary", self.boundary, "must be a power of two")
+        check_parameters(self)
         top = self.blocks * self.block_slots * self.entry_bytes
         check(top <= 1 << self.addr_bits, "addr_bits", self.addr_bits, f"cannot address blocks of {top} bytes in all")
         top = self.n_ctx * self.recent * self.entry_bytes
@@ -273,21 +262,19 @@ class DreParams:
 class DpeParams:
     """DPE: n_h MAC trees of n_w BF16 inputs, with memories for their weights and for the activations they share."""
 
-    n_h: int = 64  # N_DPE-h
-    n_w: int = 64  # N_DPE-w
-    window: int = 24  # bits of an aligned product, `golden.function_params.DotFormat`
-    w_depth: int = 32  # words of n_w weights a tree: 256 KB in all
-    x_depth: int = 512  # words of n_w activations: 64 KB
-    protect: str = "none"  # check bits of the memories, for 8 bits of weights, a word of activations
+    n_h: int = parameter(64, "N_DPE-h: dot-product trees", low=1, high=WIDTH)
+    n_w: int = parameter(64, "N_DPE-w: BF16 inputs of a tree", low=1, high=WIDTH)
+    window: int = parameter(24, "bits of an aligned product (`golden.function_params.DotFormat`)", low=16, high=32)
+    w_depth: int = parameter(
+        32, "words of n_w weights a tree: 256 KB in all", low=1, high=SIZE, power_of_two="addresses wrap"
+    )
+    x_depth: int = parameter(512, "words of n_w activations: 64 KB", low=1, high=SIZE, power_of_two="addresses wrap")
+    protect: str = parameter(
+        "none", "check bits of the memories, for 8 bits of weights, a word of activations", **PROTECT
+    )
 
     def __post_init__(self):
-        check_fields(self)
-        check(self.n_h >= 1, "n_h", self.n_h, "must be at least 1")
-        for name in ("w_depth", "x_depth"):
-            value = getattr(self, name)
-            check(value >= 1 and value & (value - 1) == 0, name, value, "must be a power of two: addresses wrap")
-            check(value <= 1 << 16, name, value, "must be at most 65536")
-        DotFormat(self.n_w, self.window)  # checks both
+        check_parameters(self)
 
     @property
     def dot(self) -> DotFormat:
@@ -309,15 +296,14 @@ class DpeParams:
 class VpeParams:
     """VPE: n_h vector units of n_w lanes, which execute the same instruction on rows of their own."""
 
-    n_h: int = 1  # N_VPE-h
-    n_w: int = 64  # N_VPE-w
-    depth: int = 64  # words of n_w numbers in each of a unit's three banks
-    score: ScoreFormat = ScoreFormat()  # of the score codes that it makes
-    protect: str = "none"  # check bits of the banks
+    n_h: int = parameter(1, "N_VPE-h: vector units", low=1, high=WIDTH)
+    n_w: int = parameter(64, "N_VPE-w: lanes of a unit", high=1 << 12, power_of_two=True)
+    depth: int = parameter(64, "words of n_w numbers in each of a unit's three banks", high=1 << 12, power_of_two=True)
+    score: ScoreFormat = parameter(ScoreFormat(), "exponent and mantissa bits of the score codes that it makes")
+    protect: str = parameter("none", "check bits of the banks", **PROTECT)
 
     def __post_init__(self):
-        check_fields(self)
-        check(self.n_h >= 1, "n_h", self.n_h, "must be at least 1")
+        check_parameters(self)
         self.format  # noqa: B018 - checks the rest
 
     @property
@@ -335,28 +321,19 @@ class VpeParams:
 class LxeParams:
     """What the LXE adds to DPE and VPE: program memory, queues and the bus."""
 
-    i_depth: int = 512  # instructions of 32 bytes: 16 KB
-    queue: int = 8  # instructions that wait in front of an engine
-    words: int = 16  # words that wait between bus, DPE and VPE
-    bus_bytes: int = 64  # a beat of the AXI port
-    bursts: int = 32  # read bursts of the loader under way, and write bursts of the storer
-    copies: int = 8  # bursts of the retriever under way in each direction; its buffer has room for one more
-    burst_bytes: int = 1024  # longest burst
-    protect: str = "none"  # check bits of program memory and of the retriever's buffer
+    i_depth: int = parameter(512, "instructions of 32 bytes: 16 KB", low=2, high=SIZE, power_of_two=True)
+    queue: int = parameter(8, "instructions that wait in front of an engine", low=1, high=WIDTH)
+    words: int = parameter(16, "words that wait between bus, DPE and VPE", low=2, high=1 << 12, power_of_two=True)
+    bus_bytes: int = parameter(64, "bytes of a beat of the AXI port", low=1, high=128, power_of_two=True)
+    bursts: int = parameter(32, "bursts in flight: the loader's reads, and the storer's writes", low=1, high=WIDTH)
+    copies: int = parameter(
+        8, "bursts of the retriever in flight in each direction; its buffer has room for one more", low=1, high=WIDTH
+    )
+    burst_bytes: int = parameter(1024, "bytes of the longest burst", low=1, high=4096, power_of_two=True)
+    protect: str = parameter("none", "check bits of program memory and of the retriever's buffer", **PROTECT)
 
     def __post_init__(self):
-        check_fields(self)
-        for name in ("queue", "bursts", "copies"):
-            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
-        for name, low, high in (
-            ("i_depth", 2, 1 << 16),
-            ("words", 2, 1 << 12),
-            ("bus_bytes", 1, 128),
-            ("burst_bytes", 1, 4096),
-        ):
-            value = getattr(self, name)
-            ok = low <= value <= high and value & (value - 1) == 0
-            check(ok, name, value, f"must be a power of two, {low} to {high}")
+        check_parameters(self)
         beats = self.burst_bytes // self.bus_bytes
         check(1 <= beats <= 256, "burst_bytes", self.burst_bytes, f"must be 1 to 256 beats of {self.bus_bytes} bytes")
 
@@ -417,11 +394,10 @@ class SystemParams:
     """A system of `cores` cores, all alike."""
 
     core: CoreParams = field(default_factory=CoreParams)
-    cores: int = 1  # on one memory port
+    cores: int = parameter(1, "cores on one memory port", low=1, high=64)
 
     def __post_init__(self):
-        check_fields(self)
-        check(self.cores >= 1, "cores", self.cores, "must be at least 1")
+        check_parameters(self)
 
 
 PRESETS = {

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 
-from golden.function_params import ScoreFormat
-from hdl.docstrings import meanings, parse, prose, unit_class
+from golden.function_params import ScoreFormat, described
+from hdl.docstrings import parse, prose, unit_class
 from hdl.emit import Emitted
 from hdl.params import CoreParams, flat
 from hdl.shells.register_block import RDL
@@ -87,10 +87,10 @@ def _memories(memories: list[dict]) -> Iterator[str]:
 
 def _parameters(p: object, group: str) -> Iterator[tuple]:
     """A row a parameter; `group` is the part that they belong to."""
-    values, text = flat(p), meanings(type(p))
+    values, about = flat(p), described(p)
     for name in vars(p):
         value = getattr(p, name)
         if is_dataclass(value) and not isinstance(value, ScoreFormat):
             yield from _parameters(value, name)
         else:
-            yield f"`{group}.{name}`" if group else f"`{name}`", f"`{values[name]}`", prose(text[name])
+            yield f"`{group}.{name}`" if group else f"`{name}`", f"`{values[name]}`", prose(about[name].meaning)

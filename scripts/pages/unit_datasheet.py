@@ -10,10 +10,10 @@ from importlib import import_module
 from amaranth.lib import data, stream
 
 import hdl
-from golden.function_params import ParamError, ScoreFormat
-from hdl.docstrings import Sheet, joined, meanings, parse, prose, unit_class
+from golden.function_params import ParamError, ScoreFormat, described
+from hdl.docstrings import Sheet, joined, parse, prose, unit_class
 from hdl.emit import ALL, component_of, params_of, ports
-from hdl.params import MOST, flat, preset
+from hdl.params import flat, preset
 from tb.campaigns import plan
 from tb.library.runner import ROOT
 
@@ -79,7 +79,8 @@ def _parameters(unit: str, sheet: Sheet) -> Iterator[str]:
     if linked:
         yield f"\nThose of its parts: {', '.join(f'[`{u}`]({u}.md#parameters)' for u in linked)}."
     if rows:
-        yield f"\n| `-p` | {' | '.join(f'`{n}`' for n in SHOWN)} | most | |\n| --- {'| --- ' * len(SHOWN)}| --- | --- |"
+        yield f"\n| `-p` | {' | '.join(f'`{n}`' for n in SHOWN)} | values | |"
+        yield f"| --- {'| --- ' * len(SHOWN)}| --- | --- |"
         yield from rows
     yield from _derived(unit, values)
     yield "\nWhat does not fit together is refused by name.\n"
@@ -100,13 +101,13 @@ def _derived(unit: str, values: list) -> Iterator[str]:
 
 def _rows(group: str, values: list, linked: list[str]) -> Iterator[str]:
     """A row a parameter of a class; parts that have a data sheet of their own go to `linked`."""
-    for name, meaning in meanings(type(values[0])).items():
+    about = described(values[0])
+    for name in vars(values[0]):
         own = [getattr(v, name) for v in values]
         if not is_dataclass(own[0]) or isinstance(own[0], ScoreFormat):
             key = f"{group}.{name}" if group not in ("", "core") else name
             cells = (flat(v)[name] for v in values)
-            most = f"{MOST[name]:,}" if name in MOST else ""
-            yield f"| `{key}` | {' | '.join(cells)} | {most} | {_text(meaning)} |"
+            yield f"| `{key}` | {' | '.join(cells)} | {about[name].values} | {_text(about[name].meaning)} |"
         elif name in ALL and ALL[name][2].rpartition(".")[2] == name:
             linked.append(name)
         else:

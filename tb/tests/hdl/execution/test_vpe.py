@@ -292,11 +292,11 @@ def test_units_are_the_same_leaf_once_and_alone():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n_h": 0}, "n_h=0: must be at least 1"),
+        ({"n_h": 0}, "n_h=0: must be 1 to 1024"),
         ({"n_w": 0}, "n_w=0: must be a power of two"),
         ({"n_w": 24}, "n_w=24: must be a power of two"),
         ({"depth": 48}, "depth=48: must be a power of two"),
-        ({"depth": 8192}, "depth=8192: must be a power of two, at most 4,096"),
+        ({"depth": 8192}, "depth=8192: must be a power of two, 1 to 4096"),
         ({"n_w": 4096, "depth": 2048}, r"n_w \* depth=8388608: must be at most 2\^22"),
         ({"depth": 1.5}, "depth=1.5: must be an integer"),
     ],

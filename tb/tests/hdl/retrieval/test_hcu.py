@@ -97,7 +97,7 @@ def test_mutants_are_killed(size):
         ({"n_w": 5}, "n_w=5: must divide n_hp = 16"),
         ({"n_h": 3, "clusters": 33}, "n_h=3: must be a power of two"),
         ({"n_h": 64}, "n_h=64: must divide clusters = 32"),
-        ({"clusters": 0}, "clusters=0: must be at least 1"),
+        ({"clusters": 0}, "clusters=0: must be 1 to 65536"),
         ({"frame": 2.5}, "frame=2.5: must be an integer"),
     ],
 )

@@ -85,7 +85,7 @@ def test_proof_sees_a_broken_allocator(edit):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"recent": 0}, "recent=0: must be at least 1"),
+        ({"recent": 0}, "recent=0: must be 1 to 65536"),
         ({"boundary": 96}, "boundary=96: must be a power of two"),
         ({"addr_bits": 10}, "addr_bits=10: cannot address blocks of 1368 bytes in all"),
         ({"blocks": 1, "addr_bits": 8}, "addr_bits=8: cannot address rings of 360 bytes in all"),

@@ -193,8 +193,8 @@ def test_mutants_are_killed(size):
     ("change", "message"),
     [
         ({"n_w": 5}, "n_w=5: must divide clusters = 32"),
-        ({"list_depth": 0}, "list_depth=0: must be at least 1"),
-        ({"count_digit": 0}, "count_digit=0: must be at least 1"),
+        ({"list_depth": 0}, "list_depth=0: must be 1 to 64"),
+        ({"count_digit": 0}, "count_digit=0: must be 1 to 64"),
         ({"double_buffer": False, "walk_ahead": True}, "walk_ahead=True: needs double_buffer"),
         ({"selection": "best"}, "selection='best': must be one of exact, buckets"),
         ({"bin_bits": 3}, "bin_bits=3: must cover score.exp_bits"),
