@@ -178,7 +178,7 @@ def cited(known: dict) -> list[tuple[str, str]]:
         ),
         ("limits.md", f"{clocked} power"),
         ("power.md", clocked),
-        ("power.md", f"the embedded library's logic is {over[0]}\nand {over[1]}"),
+        ("power.md", f"the embedded library's logic is {over[0]} and {over[1]}"),
         (
             "limits.md",
             f"The DRE is {shares['embedded']:.2f} % of our core** by the embedded library "
