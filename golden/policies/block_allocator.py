@@ -128,16 +128,18 @@ def prefill(pool: BlockPool, tokens: np.ndarray, block_tokens: int) -> tuple[lis
     Whole blocks only are cached, under the hash of everything up to their end, so a hit needs an identical prefix.
     Source: section IV-D, "prefix caching mechanism detects the shared hash".
     """
-    keys, key = [], b""
-    for block in np.asarray(tokens, np.int64)[: len(tokens) // block_tokens * block_tokens].reshape(-1, block_tokens):
-        key = blake2b(key + block.tobytes(), digest_size=16).digest()
+    whole = np.asarray(tokens, np.int64)[: len(tokens) // block_tokens * block_tokens]
+    keys: list[bytes] = []
+    key = b""
+    for row in whole.reshape(-1, block_tokens):
+        key = blake2b(key + row.tobytes(), digest_size=16).digest()
         keys.append(key)
-    hits = []
+    hits: list[int] = []
     for key in keys:
-        block = pool.find(key)
-        if block is None:
+        hit = pool.find(key)
+        if hit is None:
             break
-        hits.append(block)
+        hits.append(hit)
     pool.share(hits)
     try:
         table = hits + pool.allocate(-(-len(tokens) // block_tokens) - len(hits))

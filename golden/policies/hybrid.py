@@ -186,7 +186,12 @@ class Hybrid(Policy):
         keep = self.store.on_device(layer)
         if p.eviction != "rewrite":
             keep = keep & np.concatenate([p.kept(start), np.ones(step.n - start, bool)])
-        y = self._history(layer, self.waiting[layer] if step.x is None else rms_norm(step.x, self.shape.epsilon))
+        x = self.waiting[layer]
+        if step.x is not None:
+            assert self.shape.epsilon is not None  # known of every decoder
+            x = rms_norm(step.x, self.shape.epsilon)
+        assert x is not None  # `append` has left the block's values
+        y = self._history(layer, x)
         return Selected(keep, add=None if y is None else y.reshape(step.q.shape))
 
     def end(self, block: Block) -> None:

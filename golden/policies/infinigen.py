@@ -64,6 +64,7 @@ class InfiniGen(Policy):
             self.store.fetch(layer, self._predict(layer, step.q, ratio))
         self.predicted.discard(layer)
         if step.ahead is not None and self.bases[layer + 1] is not None:
+            assert step.x is not None  # from which `ahead` was guessed
             self.ledger.work("prediction", step.x.size * self.shape.heads * self.columns)
             self.store.fetch(layer + 1, self._predict(layer + 1, step.ahead, ratio), "prefetch")
             self.predicted.add(layer + 1)

@@ -6,7 +6,7 @@ import numpy as np
 
 from golden.function_params import check, check_ints
 from golden.policies.mosaic_clusters import Clusters, Threshold, kmeans, unit
-from golden.policies.policy import Block, Growing, Policy, PolicyError, Selected, Shape, Step, bf16
+from golden.policies.policy import Block, Growing, Plan, Policy, PolicyError, Selected, Shape, Step, bf16
 
 PREFETCH = ("none", "query", "input")
 
@@ -145,7 +145,7 @@ class Mosaic(Policy):
         self.framed = False  # the block that runs is a frame
         self.splits = self.deferred = self.needed = self.covered = 0
 
-    def plan(self, block: Block):
+    def plan(self, block: Block) -> Plan:
         self.framed = block.stage == "frame"
         if self.framed:
             if self.by_keys is None:
@@ -180,10 +180,11 @@ class Mosaic(Policy):
         self._fetch(layer, wanted, "fetch")
         resident = ~self.store.on_host(layer)[0]
         extra = self._representatives(layer, ~chosen)
-        for c in np.flatnonzero(chosen[:-1] & state.clusters.lazy):
+        for c in np.flatnonzero(chosen[:-1] & state.clusters.lazy).tolist():
             self._split(layer, state.members(c), c)
         if self.params.prefetch != "none" and layer + 1 < self.shape.layers:
             if self.uses_ahead and step.ahead is not None:
+                assert step.x is not None  # from which `ahead` was guessed
                 self.ledger.work("prediction", step.x.size * self.shape.heads * self.shape.head_size)
                 query = self._query(step.ahead)
             mask = self._choose(layer + 1, query)
@@ -253,17 +254,18 @@ class Mosaic(Policy):
 
     def _frame(self) -> None:
         """Cluster the frame that has run."""
-        p = self.params
+        p, embedding = self.params, self.embedding
+        assert embedding is not None  # `plan` or `append` has set that of the frame
         if self.visual is None:
-            self.embeddings.append(self.embedding)
+            self.embeddings.append(embedding)
             if len(self.embeddings) < p.build:
                 return
             x = np.stack(self.embeddings)
             groups = -(-len(x) // p.partition_frames)
             labels, ran = kmeans(x, groups, p.seed)
-            self.visual = Clusters(x.shape[1])
+            visual = self.visual = Clusters(x.shape[1])
             for label in range(labels.max() + 1):
-                self.visual.add(x[labels == label])
+                visual.add(x[labels == label])
             self.ledger.work("index", ran * x.size * groups)
             self.embeddings = []
             for layer, state in enumerate(self.layers):
@@ -271,34 +273,35 @@ class Mosaic(Policy):
                     parts = [t for t, own in zip(state.pending, labels, strict=True) if own == label]
                     self._create(layer, np.concatenate(parts), label)
         else:
-            partition, opened = self._visit(self.embedding)
+            visual = self.visual
+            partition, opened = self._visit(visual, embedding)
             for layer, state in enumerate(self.layers):
                 if opened:
                     self._create(layer, state.pending[0], partition)
                 else:
                     self._assign(layer, state.pending[0], partition)
-        width = 2 * len(self.embedding) + 8  # BF16 centroid, FP32 variance, size
+        width = 2 * len(embedding) + 8  # BF16 centroid, FP32 variance, size
         for layer, state in enumerate(self.layers):
             state.pending = []
             # BF16 centroid, mean key and value, variance and size; the visual cluster's mean key; 4 bytes a token.
-            size = len(state.clusters) * (6 * self.width + 8) + len(self.visual) * 2 * self.width
-            size += 4 * int((state.cluster >= 0).sum()) + (len(self.visual) * width if layer == 0 else 0)
+            size = len(state.clusters) * (6 * self.width + 8) + len(visual) * 2 * self.width
+            size += 4 * int((state.cluster >= 0).sum()) + (len(visual) * width if layer == 0 else 0)
             self.ledger.hold("device", size - state.index_bytes)
             state.index_bytes = size
 
-    def _visit(self, x: np.ndarray) -> tuple[int, bool]:
+    def _visit(self, visual: Clusters, x: np.ndarray) -> tuple[int, bool]:
         """Visual cluster of a frame, and whether it is new."""
         groups: list[int] = []
 
-        def opens(_, __) -> list[int]:
-            groups.append(self.visual.add(x[None]))
+        def opens(_: int, __: int) -> list[int]:
+            groups.append(visual.add(x[None]))
             return groups
 
-        before = len(self.visual)
+        before = len(visual)
         self.ledger.work("index", before * len(x))
         self.ledger.work("compare", before + 1)
-        self.visual.assign(x[None], np.zeros(1, int), self.params.visual, lambda _, c: groups.append(c), opens)
-        return groups[0], len(self.visual) > before
+        visual.assign(x[None], np.zeros(1, int), self.params.visual, lambda _, c: groups.append(c), opens)
+        return groups[0], len(visual) > before
 
     def _create(self, layer: int, tokens: np.ndarray, partition: int) -> None:
         k = -(-len(tokens) // self.params.cluster_tokens)

@@ -41,16 +41,18 @@ class Oaken(Policy):
     def __init__(self, params: OakenParams, shape: Shape):
         super().__init__(params, shape, -(-2 * shape.head_size * params.bits // 8))
         self.stored = [History(shape) for _ in range(shape.layers)]
-        self.seen: list[list[np.ndarray]] = [[] for _ in range(shape.layers)]  # [2, values] magnitudes to calibrate on
+        # Magnitudes [2, values] to calibrate on; None once a layer's thresholds are made.
+        self.seen: list[list[np.ndarray] | None] = [[] for _ in range(shape.layers)]
         self.limits = [np.zeros((2, 2))] * shape.layers  # a layer's K and V: inner and outer threshold
 
     def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
-        if self.seen[layer] is not None:
-            self._calibrate(layer, k, v)
+        if (seen := self.seen[layer]) is not None:
+            self._calibrate(layer, seen, k, v)
         inner, outer = self.limits[layer].repeat(len(k), axis=0).T[:, :, None]
         done, apart = quantise(np.concatenate([k, v]), inner, outer, self.params.bits)
-        self.stored[layer].write(tokens, *np.split(done, 2), self.store.length)
-        sparse = np.count_nonzero(apart)
+        done_k, done_v = np.split(done, 2)
+        self.stored[layer].write(tokens, done_k, done_v, self.store.length)
+        sparse = int(np.count_nonzero(apart))
         self.ledger.hold("device", sparse + 2 * 3 * 2 * len(tokens))  # bytes of sparse values; three BF16 scales
         self.ledger.work("compare", 2 * (k.size + v.size))
         self.ledger.work("elementwise", 2 * (k.size + v.size))  # shift and scale
@@ -60,13 +62,13 @@ class Oaken(Policy):
         self.ledger.work("elementwise", 2 * (stored.k.size + stored.v.size))  # every read scales and shifts back
         return Selected(self.store.on_device(step.layer), stored.k, stored.v)
 
-    def _calibrate(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
+    def _calibrate(self, layer: int, seen: list[np.ndarray], k: np.ndarray, v: np.ndarray) -> None:
         p = self.params
-        self.seen[layer].append(np.abs(np.stack([k.reshape(len(k), -1), v.reshape(len(v), -1)])))
-        seen = np.concatenate(self.seen[layer], axis=1)
-        self.limits[layer] = np.quantile(seen.reshape(2, -1), [p.inner, 1 - p.outer], axis=1).T
-        self.ledger.sort(seen.size // 2, 2)
-        if seen.shape[1] >= p.calibrate:
+        seen.append(np.abs(np.stack([k.reshape(len(k), -1), v.reshape(len(v), -1)])))
+        sizes = np.concatenate(seen, axis=1)
+        self.limits[layer] = np.quantile(sizes.reshape(2, -1), [p.inner, 1 - p.outer], axis=1).T
+        self.ledger.sort(sizes.size // 2, 2)
+        if sizes.shape[1] >= p.calibrate:
             self.seen[layer] = None
 
 

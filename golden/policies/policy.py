@@ -149,10 +149,10 @@ class Ledger:
     `held[place]` and `peak[place]` bytes in device and host memory.
     """
 
-    def __init__(self):
-        self.moved: Counter = Counter()
-        self.pieces: Counter = Counter()
-        self.done: Counter = Counter()
+    def __init__(self) -> None:
+        self.moved: Counter[tuple[str, str]] = Counter()
+        self.pieces: Counter[tuple[str, str]] = Counter()
+        self.done: Counter[str] = Counter()
         self.held = {"device": 0, "host": 0}
         self.peak = {"device": 0, "host": 0}
 
@@ -288,8 +288,10 @@ class Store:
         """
         place = self.place(layer)
         if isinstance(mask, slice):
-            place, mask = place[:, mask], True
-        going = (place <= HOST) & mask
+            place = place[:, mask]
+            going = place <= HOST
+        else:
+            going = (place <= HOST) & mask
         for where, name in ((DEVICE, "device"), (HOST, "host")):
             self.ledger.hold(name, -int(np.count_nonzero(going & (place == where))) * self.entry_bytes)
         np.copyto(place, REPRESENTED if represented else PRUNED, where=going)
@@ -311,7 +313,7 @@ class Policy:
     """
 
     source: ClassVar[str]
-    uses_ahead: ClassVar[bool] = False  # whether `select` wants `Step.ahead`
+    uses_ahead: bool = False  # whether `select` wants `Step.ahead`
     turns: ClassVar[bool] = False  # whether `Selected.turn` moves keys, by the shape's rotary frequencies
 
     def __init__(self, params: Any, shape: Shape, entry_bytes: int | None = None):
@@ -423,8 +425,11 @@ def attention(
     kv_heads = len(k)
     group = heads // kv_heads
     scaled = by_kv_head(q * np.float32(size**-0.5), kv_heads)
-    moved = np.zeros(0, np.int64) if chosen.turn is None else np.flatnonzero(chosen.turn)
-    turned = turn_keys(k[:, moved], chosen.turn[moved], frequencies) if len(moved) else k[:, :0]
+    moved, turned = np.zeros(0, np.int64), k[:, :0]
+    if chosen.turn is not None and chosen.turn.any():
+        assert frequencies is not None  # `Policy` refuses a shape without them where `turns` is set
+        moved = np.flatnonzero(chosen.turn)
+        turned = turn_keys(k[:, moved], chosen.turn[moved], frequencies)
     y = np.zeros(q.shape, np.float32)
     by_head = y.reshape(t, kv_heads, group, size).swapaxes(0, 1)
     macs = 0
@@ -439,6 +444,7 @@ def attention(
         softmax = _Softmax(scaled[heads_of], rows)
         extra = 0
         if chosen.extra_k is not None:
+            assert chosen.extra_v is not None  # extra keys come with their values
             extra = chosen.extra_k.shape[1]
             softmax.add(chosen.extra_k[heads_of], chosen.extra_v[heads_of], np.full(t, extra))
         for i, first, last in zip(range(0, len(at), _CHUNK), cuts[:-1], cuts[1:], strict=True):

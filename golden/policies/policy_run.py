@@ -142,6 +142,7 @@ class TraceRun(Run):
         admit, _, _ = self.begin(block)
         asked = block.start >= trace.first_query
         for layer in range(self.shape.layers):
+            assert trace.v is not None  # as `__init__` has checked
             k, v = (a[layer, admit].astype(np.float32) for a in (trace.k, trace.v))
             self.take(layer, admit, k, v)
             if asked and len(admit):

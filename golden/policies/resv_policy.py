@@ -72,6 +72,7 @@ class ReSVPolicy(Policy):
             keep = self.store.readable(layer, step.block)
         self.predicted.discard(layer)
         if self.uses_ahead and step.ahead is not None:
+            assert step.x is not None  # from which `ahead` was guessed
             self.ledger.work("prediction", step.x.size * self.shape.heads * self.shape.head_size)
             self._retrieve(layer + 1, step.ahead, "prefetch")
             self.predicted.add(layer + 1)

@@ -92,7 +92,7 @@ class HistoryBranch:
         cu = np.asarray(cu_seqlens, np.int64)
         sequences = len(state.h)
         ok = len(cu) == sequences + 1 and cu[0] == 0 and cu[-1] == len(x) and (np.diff(cu) >= 0).all()
-        check(ok, "cu_seqlens", cu.tolist(), f"must rise from 0 to {len(x)} rows in {sequences} steps")
+        check(bool(ok), "cu_seqlens", cu.tolist(), f"must rise from 0 to {len(x)} rows in {sequences} steps")
         n, rank = self.params.state, self.rank
         x, z = np.split(np.asarray(x, np.float32) @ self.in_proj, 2, axis=1)
         x, conv = causal_conv1d(x, self.conv_weight, self.conv_bias, cu, state.conv)

@@ -120,6 +120,7 @@ class TraceStream:
 
     def run(self, run: Run, teacher: list[Record] | None) -> Iterator[int]:
         """Go on with a run to its end, yielding the number of blocks to come after each block."""
+        assert isinstance(run, TraceRun)  # from `start`
         todo = list(trace_blocks(self.trace))[len(run.records) :]
         for left, block in zip(range(len(todo) - 1, -1, -1), todo, strict=True):
             run.step(self.trace, block)
@@ -169,11 +170,13 @@ class DecoderStream:
     def _see(self, video: str, folder: Path, progress: Callable[[int, int], None]) -> tuple[list, list[Frame]]:
         """Vision tokens of every frame, from the folder where they are there, and the frames."""
         encoder, visuals, frames, o = None, [], [], self.options
-        source, fps = video, o.fps
+        source: str | Path = video
+        fps = o.fps
         if o.gop:
-            source, fps = folder / "stream.mkv", None
-            if not source.exists():
-                reencode(video, source, o.gop, o.frames, o.fps)
+            source = encoded = folder / "stream.mkv"
+            fps = None
+            if not encoded.exists():
+                reencode(video, encoded, o.gop, o.frames, o.fps)
         for i, frame in enumerate(read(source, o.frames, fps, vision.IMAGE)):
             path = folder / "visual" / f"{i}.npy"
             if not path.exists():
@@ -209,6 +212,7 @@ class DecoderStream:
 
     def run(self, run: Run, teacher: list[Record] | None) -> Iterator[int]:
         """Go on with a run to its end, yielding the number of blocks to come after each block."""
+        assert isinstance(run, DecoderRun)  # from `start`
         total = self.answer_from + self.options.generate
         while len(run.records) < total:
             i = len(run.records)

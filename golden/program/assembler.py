@@ -37,7 +37,7 @@ import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 import numpy as np
 
@@ -63,7 +63,7 @@ from golden.program.isa import (
 )
 from golden.program.sequencer_model import COUNTS, LxeError, bits, check_program, resolve
 
-ENUMS: dict[tuple[Opcode, str], type[IntEnum]] = {
+ENUMS: dict[tuple[Opcode, str], type[IntEnum] | type[IntFlag]] = {
     (Opcode.LOAD, "target"): LoadTo,
     (Opcode.STORE, "target"): StoreTo,
     (Opcode.RETRIEVE, "action"): Retrieve,
@@ -130,7 +130,8 @@ def assemble(text: str, fmt: LxeFormat, queue: int = 2, words: int = 4) -> Progr
 
 def disassemble(instructions: Sequence[Instruction], fmt: LxeFormat) -> list[str]:
     """A line for each instruction, loops indented; `assemble` gives the same words. `ValueError` for crossed loops."""
-    out, ends = [], []
+    out: list[str] = []
+    ends: list[int] = []  # instruction of the END of each open loop
     for pc, i in enumerate(instructions):
         if i.op == Opcode.END and (not ends or ends.pop() != pc):
             raise ValueError(f"instruction {pc} (END): is not the END of the innermost LOOP: it has no text")
@@ -187,9 +188,9 @@ def _text(op: Opcode, name: str, value: int) -> str:
         return str(value + 1)
     kind = ENUMS.get((op, name))
     if kind is Bank:
-        return "|".join(b.name for b in Bank if b and b & value) or "NONE"
+        return "|".join(str(b.name) for b in Bank if b and b & value) or "NONE"
     if kind and value in list(kind):
-        return kind(value).name
+        return str(kind(value).name)
     return hex(value) if name in ("addr", "imm", "stride") else str(value)
 
 
@@ -269,12 +270,12 @@ class _Assembler:
             known = ", ".join(o.name.lower() for o in Opcode)
             raise self._error(f"unknown opcode {head}: use one of {known}, or const, sem, reg")
         op, pc = Opcode[head.upper()], len(self.program)
-        known = _fields(op)
+        fields = _fields(op)
         values: dict[str, int] = {}
         for token in tokens:
             name, _, value = token.partition("=")
-            if name not in known:
-                raise self._error(f"unknown field {name}: {head} has {', '.join(known)}")
+            if name not in fields:
+                raise self._error(f"unknown field {name}: {head} has {', '.join(fields)}")
             if not value:
                 raise self._error(f"{name} has no value: write {name}=value, without blanks")
             if name in values:

@@ -85,6 +85,8 @@ class RetrievalShape:
 class CoreCompiler(Compiler):
     """Builds the stages of a core."""
 
+    plan: "CorePlan"
+
     def hash(self) -> None:
         """Keys of the pass times the hyperplanes; the signs of a token are a row of HASH."""
         s, p, n = self.shape, self.plan, self.fmt.lanes
@@ -97,7 +99,7 @@ class CoreCompiler(Compiler):
             self.load(x, k * numbers, s.tokens, cut.words, s.entry, LoadTo.X, (), (FULL,), to=x_at, **to)
             self.mul(w_at, x_at, s.tokens, cut.tiles, cut.words, cut.words)
             last = k == cut.slices - 1
-            result = {"write": Bank.B, "post": Post.ROUND} if last else {"write": Bank.C}
+            result: dict[str, int] = {"write": Bank.B, "post": Post.ROUND} if last else {"write": Bank.C}
             self.vector(many, a=STREAM, wide=1, **({"c": BANK} if k else {}), **result)
         self.vector(many, op=VectorOp.STORE, format=Format.SIGN)
         self._emit(Opcode.STORE, target=StoreTo.HASH, rows=s.tokens - 1, words=cut.tiles - 1, to=p.retrieval.ctx)
@@ -220,7 +222,7 @@ class CoreCompiler(Compiler):
             some = range(at_once)
             for k in some:
                 self.load(ranks, (first + k) * size, 1, 1, n, LoadTo.VECTOR, len=LEVEL, unit=1)
-                most = {"write": Bank.A, "reduce": Reduce.MAX, "addr_d": k * words, "scalar_d": k}
+                most: dict[str, int] = {"write": Bank.A, "reduce": Reduce.MAX, "addr_d": k * words, "scalar_d": k}
                 self.row_vector(a=STREAM, wide=1, imm_b=imm(p.scale), **most)
             for k in some:
                 less = {"a": BANK, "addr_a": k * words, "c": SCALAR, "scalar_c": k, "negate_c": 1}
@@ -315,9 +317,8 @@ class CorePlan(LayerPlan):
         self.turns = max(d for d in divisors(s.tokens) if d <= max(1, blocks))
         self.beside = blocks // self.turns
 
-    def _steps(
-        self, c: CoreCompiler, gemm: Callable[..., None]
-    ) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+    def _steps(self, c: Compiler, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+        assert isinstance(c, CoreCompiler)  # of `_compiler`
         a, r = self.arrays, self.retrieval
         cut, size = self.cuts["qkv"], self.shape.heads * self.shape.head_size
         keys = range(self.turns * self.beside, cut.blocks)
@@ -348,7 +349,10 @@ class CorePlan(LayerPlan):
         RETRIEVEs count as issued only; most clusters if not given.
         """
         level = self.retrieval.clusters if clusters is None else clusters
-        given = {LEVEL: level, Register.ENTRIES: entries - self.retrieval.sinks * (not self.retrieval.fetched)}
+        given: dict[int, int] = {
+            LEVEL: level,
+            Register.ENTRIES: entries - self.retrieval.sinks * (not self.retrieval.fetched),
+        }
         return {stage.name: self._cost(stage.name, register_values(given)) for stage in self.stages}
 
     def ahead(self, name: str) -> Array:

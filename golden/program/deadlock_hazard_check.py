@@ -14,7 +14,7 @@ banks are its own matter. What RETRIEVE copies is not watched, nor does it wait 
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -153,7 +153,8 @@ class _Words:
 
 def _scores(issues: list[Issue]) -> deque[int]:
     """Words of each STORE to SCORE: a row is what one STORE of the VPE gives."""
-    given, out = deque(), deque()
+    given: deque[int] = deque()
+    out: deque[int] = deque()
     for i in issues:
         if i.skip:
             continue
@@ -172,18 +173,25 @@ def _scores(issues: list[Issue]) -> deque[int]:
     return out
 
 
+def _name(who: Engine | str) -> str:
+    return who if isinstance(who, str) else str(who.name)
+
+
 class _Game:
     def __init__(self, issues: list[Issue], fmt: LxeFormat, queue: int, words: int):
         self.issues, self.fmt, self.queue = issues, fmt, queue
         self.moves = 0
         self.issued = False
-        self.at = dict.fromkeys([*Engine, SEQUENCER], (0, ""))  # instruction in hand, what it waits for
-        self.queues = {e: deque() for e in Engine}
-        self.knows = {who: np.zeros(len(_WATCHED), np.int64) for who in [*Engine, SEQUENCER]}
+        # Instruction in hand and what it waits for, "" if for nothing.
+        self.at: dict[Engine | str, tuple[int, str]] = dict.fromkeys([*Engine, SEQUENCER], (0, ""))
+        self.queues: dict[Engine, deque[tuple[Issue, np.ndarray]]] = {e: deque() for e in Engine}
+        self.knows: dict[Engine | str, np.ndarray] = {
+            who: np.zeros(len(_WATCHED), np.int64) for who in [*Engine, SEQUENCER]
+        }
         self.words = {q: _Words(f"the queue of {q.name} words", words) for q in Queue}
         self.out = _Words("the VPE's output", 1)
         self.counts, self.takes = [0] * SEMAPHORES, [0] * SEMAPHORES
-        self.totals = [Counter() for _ in range(SEMAPHORES)]  # signals by engine
+        self.totals: list[Counter[Engine | str]] = [Counter() for _ in range(SEMAPHORES)]  # signals by engine
         self.signals: dict[tuple[int, Engine | str], list[np.ndarray]] = {}
         for i in issues:
             for s in bits(i["signal"]):
@@ -209,7 +217,8 @@ class _Game:
         self.fired = np.zeros(len(_WATCHED), np.int64)  # what the VPE's last word knew
 
     def play(self) -> Order:
-        actors = {SEQUENCER: self._sequencer(), **{e: self._engine(e) for e in Engine}}
+        actors: dict[Engine | str, Iterator[None]] = {e: self._engine(e) for e in Engine}
+        actors = {SEQUENCER: self._sequencer(), **actors}
         before = -1
         while actors and self.moves != before:
             before = self.moves
@@ -218,9 +227,9 @@ class _Game:
                     del actors[who]
                     self.moves += 1
                 self._loaded()
-        waiting = {getattr(who, "name", who): self.at[who] for who in actors if self.at[who][1]}
+        waiting = {_name(who): self.at[who] for who in actors if self.at[who][1]}
         if self.loads:
-            waiting.setdefault(Engine.LOAD.name, (self.loads[0][1].pc, "waits for the VPE to take its words"))
+            waiting.setdefault(_name(Engine.LOAD), (self.loads[0][1].pc, "waits for the VPE to take its words"))
         queues = [] if waiting else [*self.words.values(), self.out]
         left = {q.name: q.waiting for q in queues if q.waiting}
         return Order(waiting, left, list(self.hazards.values()))
@@ -252,16 +261,21 @@ class _Game:
         for r in used & self.sets.keys():
             pc, position = self.sets[r]
             if position > self.knows[SEQUENCER][_WATCHED.index(Engine.RETRIEVE)]:
-                who = Engine.RETRIEVE.name, SEQUENCER
+                who = _name(Engine.RETRIEVE), SEQUENCER
                 self.hazards.setdefault((pc, i.pc, "R"), Hazard(pc, i.pc, who, f"register {r}"))
         if i.op == Opcode.RETRIEVE:
             self.retrieves += 1
             both = ("to", "level")
-            results = {Retrieve.CLUSTER: both, Retrieve.FETCH: both, Retrieve.COUNT: both[1:]}.get(i["action"], ())
-            self.sets |= {i[name]: (i.pc, self.retrieves) for name in results if i[name] and not i.skip}
+            results: dict[int, tuple[str, ...]] = {
+                Retrieve.CLUSTER: both,
+                Retrieve.FETCH: both,
+                Retrieve.COUNT: both[1:],
+            }
+            names = results.get(i["action"], ())
+            self.sets |= {i[name]: (i.pc, self.retrieves) for name in names if i[name] and not i.skip}
 
     def _engine(self, e: Engine) -> Iterator[None]:
-        work = {
+        work: dict[Engine, Callable[[Issue], Iterable[None]]] = {
             Engine.LOAD: self._load,
             Engine.MUL: self._mul,
             Engine.VECTOR: self._vector,
@@ -366,12 +380,14 @@ class _Game:
         self.pcs[k].append(i.pc)
         return first + 1 + np.arange(count)
 
-    def _touch(self, e: Engine, space: str, at, positions, clock, write: bool) -> None:
+    def _touch(
+        self, e: Engine, space: str, at: np.ndarray, positions: np.ndarray, clock: np.ndarray, write: bool
+    ) -> None:
         accesses, k = self.spaces[space], _WATCHED.index(e)
         for other, before, now, word in accesses.touch(k, at, positions, clock, write):
             first, second = (self.pcs[n][bisect_left(self.ends[n], p)] for n, p in ((other, before), (k, now)))
             where = hex(self.stored[word] * self.fmt.word_bytes) if space == "memory" else word
-            hazard = Hazard(first, second, (_WATCHED[other].name, e.name), f"{accesses.name} {where}")
+            hazard = Hazard(first, second, (_name(_WATCHED[other]), _name(e)), f"{accesses.name} {where}")
             self.hazards.setdefault((first, second, space), hazard)
 
     def _memory(self, e: Engine, units: np.ndarray, positions: np.ndarray, clock: np.ndarray, write: bool) -> None:
@@ -397,7 +413,9 @@ class _Game:
             yield from self._put(Engine.LOAD, i, self.words[Queue.LOAD], self._clocks(Engine.LOAD, positions))
             return
         r = np.arange(rows)[:, None]
-        step = {LoadTo.W: r // lanes * i["step"], LoadTo.COLUMN: r // lanes, LoadTo.X: r * i["step"]}[i["target"]]
+        step = {LoadTo.W: r // lanes * i["step"], LoadTo.COLUMN: r // lanes, LoadTo.X: r * i["step"]}[
+            LoadTo(i["target"])
+        ]
         at = (i["to"] + step + np.arange(words)).reshape(-1)
         self._touch(Engine.LOAD, "X" if i["target"] == LoadTo.X else "W", at, positions, clock, write=True)
 

@@ -73,7 +73,7 @@ class Work:
     def utilisation(self, bus_bytes: int) -> tuple[float, str]:
         """Upper bound of the DPE's share of the stage's cycles, and the resource that sets it."""
         cycles = self.cycles(bus_bytes)
-        most = max(cycles, key=cycles.get)
+        most = max(cycles, key=lambda name: cycles[name])
         return self.chunks / max(1, cycles[most]), most
 
 
@@ -122,12 +122,15 @@ class LayerPlan:
         self.row = s.recent + behind  # the longest row of scores
         # Words of a part of a row of scores behind the ring, with one more for its mask; 0 where a bank holds a row.
         room = fmt.depth - s.recent // n - 1
-        fits = self.row <= fmt.depth * n
+        whole = self.row <= fmt.depth * n
         most = (fmt.depth - 3) // 2 * 2 * n
         check(
-            fits or room >= 2, "recent", s.recent, f"must be at most {most}, so that a bank holds masks behind the ring"
+            whole or room >= 2,
+            "recent",
+            s.recent,
+            f"must be at most {most}, so that a bank holds masks behind the ring",
         )
-        self.part = 0 if fits else 1 << room.bit_length() - 1
+        self.part = 0 if whole else 1 << room.bit_length() - 1
 
         align = max(4096, 4 * n)
         self.work, self.weights, self.kv = Space(align), Space(align, Register.WEIGHTS), Space(align, Register.KV)
@@ -193,16 +196,15 @@ class LayerPlan:
         """The cut of a GEMM with the fewest words of activations, a step for 32; whole blocks and slices only."""
         f, tokens = self.fmt, self.shape.tokens
         n_tiles, k = outputs // f.lanes, length // f.lanes
-        best = None
+        cuts: list[tuple[float, Tiling]] = []
         for tiles in (d for d in divisors(n_tiles) if tokens * d <= f.depth):
             for words in divisors(segment // f.lanes):
                 if tiles * words > f.w_depth // 2 or tokens * words > f.x_depth // 2:
                     continue
                 cut = Tiling(gates * n_tiles // tiles, tiles, k // words, words)
-                cost = cut.blocks * (tokens * k + 32 * cut.slices)
-                cost *= 1.2 if cut.slices % 2 and cut.slices > 1 else 1  # the halves' turns make its loop twice as long
-                best = min(best, (cost, cut), key=lambda x: x[0]) if best else (cost, cut)
-        return best[1]
+                odd = 1.2 if cut.slices % 2 and cut.slices > 1 else 1  # the halves' turns make its loop twice as long
+                cuts.append((cut.blocks * (tokens * k + 32 * cut.slices) * odd, cut))
+        return min(cuts, key=lambda x: x[0])[1]
 
     def _stages(self) -> Iterator[Stage]:
         c, a = self._compiler(self), self.arrays

@@ -28,7 +28,7 @@ _NEVER = -(1 << 15)  # added to a small register gives a count below zero: the i
 
 
 @lru_cache(maxsize=4096)
-def _vector(header: tuple, **fields: int) -> Op:
+def _vector(header: tuple[tuple[str, int], ...], **fields: int) -> Op:
     return Op(vector(VectorInstruction(**fields), **dict(header)))
 
 
@@ -84,22 +84,24 @@ class Compiler:
             | more,
         )
 
-    def vector(self, words: int | dict = 1, source: Queue = Queue.MUL, keep: int | None = None, **fields: int) -> None:
+    def vector(
+        self, words: int | dict[str, int] = 1, source: int = Queue.MUL, keep: int | None = None, **fields: int
+    ) -> None:
         """VECTOR on `words` words, or as many as `len` and more fields say.
 
         Lanes above `keep` take no part in a reduction.
         """
-        header, words = (words, 1) if isinstance(words, dict) else ({}, words)
-        header = (("source", int(source)), *header.items())
+        counted, words = (words, 1) if isinstance(words, dict) else ({}, words)
+        header = (("source", int(source)), *counted.items())
         keep = self.fmt.lanes - 1 if keep is None else keep
         self.items.append(_vector(header, words=words - 1, keep=keep, **{k: int(v) for k, v in fields.items()}))
 
-    def out(self, words: int | dict, wide: bool = False, at: int = 0, **more) -> None:
+    def out(self, words: int | dict[str, int], wide: bool = False, at: int = 0, **more: int) -> None:
         """Words of bank C (`wide`) or B to the output."""
         form = Format.WIDE if wide else Format.HALF
         self.vector(words, op=VectorOp.STORE, addr_b=at, addr_c=at, format=form, **more)
 
-    def scalar(self, to: int, **fields) -> None:
+    def scalar(self, to: int, **fields: int) -> None:
         """A word of scalars whose result goes to register `to`."""
         self.vector(a=SCALAR, reduce=Reduce.LAST, scalar_d=to, keep=0, **fields)
 
@@ -140,8 +142,8 @@ class Compiler:
         words = length // n
         mean, root, half, rest = range(4)
         nth = np.float32(1 / length)
-        high = to_bf16(nth)
-        low = float(nth) - float(high)
+        high = float(to_bf16(np.array(nth)))
+        low = float(nth) - high
         for t in range(self.shape.tokens):
             self.load(x, t * length, 1, words, 0, LoadTo.VECTOR)
             self.vector(words, Queue.LOAD, a=STREAM, wide=1, post=Post.ROUND, write=Bank.A | Bank.B)
@@ -198,7 +200,8 @@ class Compiler:
                     self.load(y, to, tokens, cut.tiles, row, LoadTo.VECTOR)
                     self.vector(many, Queue.LOAD, a=STREAM, wide=1, write=Bank.C)
                 self.mul(w_at, x_at, tokens, cut.tiles, cut.words, cut.words)
-                more = {"c": BANK} if k or residual else {}
+                more: dict[str, int] = {"c": BANK} if k or residual else {}
+                result: dict[str, int]
                 if k < cut.slices - 1 or residual:
                     result = {"write": Bank.C}
                 elif up:
@@ -384,13 +387,14 @@ class Compiler:
 
     def pairs(self, step: Callable[[int], None], first: int, register: int) -> None:
         """`step` for tiles from number `first`, as many pairs as the register says."""
-        before, bodies = self.items, []
+        before = self.items
+        bodies: list[list[Item]] = []
         for k in range(2):
             self.items = []
             for i in range(2):
                 step(first + 2 * k + i)
             bodies.append(self.items)
-        self.items = [*before, repeat(register, "pair", *bodies)]
+        self.items = [*before, repeat(register, "pair", bodies[0], bodies[1])]
 
     def softmax(self) -> None:
         """Rows of scores, as `vector_programs.softmax` with a mask in bank C."""
@@ -438,18 +442,24 @@ class Compiler:
         """
         n, ring, words = self.fmt.lanes, self.shape.recent // self.fmt.lanes, self.plan.part
         part(at, ring, 0)
-        before, bodies, ends = self.items, [], []
+        before = self.items
+        bodies: list[list[Item]] = []
+        ends: list[list[Item]] = []
+        left: dict[str, int] = {"len": int(Register.LEFT), "pair": 1}
         for k in range(2):
             first = at + (ring + k * words) * n
-            for found, size, mask in ((bodies, words, None), (ends, {"len": int(Register.LEFT), "pair": 1}, ring)):
-                self.items = []
-                part(first, size, mask)
-                found.append(self.items)
-        self.items = [*before, repeat(Register.PARTS, "", *bodies, ends)]
+            self.items = []
+            part(first, words, None)
+            bodies.append(self.items)
+            self.items = []
+            part(first, left, ring)
+            ends.append(self.items)
+        self.items = [*before, repeat(Register.PARTS, "", bodies[0], bodies[1], ends)]
 
     def highest(self, at: int, size: int | dict, mask: int | None, to: int) -> None:
         """Scores from number `at` of a row, scaled, with the mask from word `mask` of bank C, to A; maximum in `to`."""
-        n, fields = self.fmt.lanes, {} if mask is None else {"c": BANK, "addr_c": mask}
+        n = self.fmt.lanes
+        fields: dict[str, int] = {} if mask is None else {"c": BANK, "addr_c": mask}
         scores = self.plan["scores"]
         if isinstance(size, int):
             self.load(scores, at, 1, size, 0, LoadTo.VECTOR)

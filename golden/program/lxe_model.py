@@ -194,11 +194,11 @@ class Lxe:
         r, j, to = np.arange(rows)[:, None], np.arange(words), i["to"]
         match i["target"]:
             case LoadTo.W:
-                at = r % lanes, to + r // lanes * i["step"] + j
-                self.w[at], self.w_known[at] = numbers, known
+                tree, word = r % lanes, to + r // lanes * i["step"] + j
+                self.w[tree, word], self.w_known[tree, word] = numbers, known
             case LoadTo.COLUMN:
-                at = slice(None), to + r[:, 0] // lanes, r[:, 0] % lanes
-                self.w[at], self.w_known[at] = numbers[:, 0].T, known[:, 0].T
+                word, lane = to + r[:, 0] // lanes, r[:, 0] % lanes
+                self.w[:, word, lane], self.w_known[:, word, lane] = numbers[:, 0].T, known[:, 0].T
             case LoadTo.X:
                 at = to + r * i["step"] + j
                 self.x[at], self.x_known[at] = numbers, known
@@ -219,7 +219,7 @@ class Lxe:
         at = i["w"] + np.arange(tiles * chunks).reshape(tiles, chunks)
         # [tiles * trees, length]: the trees of a tile are the lanes of a result.
         w, w_known = (v[:, at].swapaxes(0, 1).reshape(tiles * lanes, -1)[:, :length] for v in (self.w, self.w_known))
-        known = w_known.all(axis=1)
+        known = np.logical_and.reduce(w_known, axis=1)
         for t in np.flatnonzero(~known.reshape(tiles, lanes).any(axis=1)):
             tree = ~w_known[t * lanes : (t + 1) * lanes]
             word = at[t, np.argwhere(tree)[:, 1].min() // lanes]
@@ -247,7 +247,7 @@ class Lxe:
             raise i.error(f"the sum that instruction {self._sum[0][0]} began has {chunks} chunks: at most {CHUNKS}")
         if not i["end"]:
             return 0
-        known = np.all([part[3] for part in self._sum], axis=0)
+        known = np.logical_and.reduce([part[3] for part in self._sum])
         self._sum = []
         self._give(dot(parts[0].view(BF16), parts[1].view(BF16), self.fmt.dot), known)
         return 1
@@ -269,6 +269,7 @@ class Lxe:
         stored = self.known.run(i, v, known)
         outputs = list(self.vpe.run([Step(v, words)]))
         if outputs:
+            assert stored is not None  # only a STORE has outputs, and `Known.run` marks the lanes of a STORE
             kind = ("FP32", "BF16", "signs", "signs")[v.format]
             self._out.put(np.stack([out.data for out in outputs]), stored, kind, i["keep"])
         return i["words"]
@@ -296,10 +297,11 @@ class Lxe:
         width = 4 if i["wide"] else 2
         raw = data.astype(np.uint32 if i["wide"] else np.uint16).view(np.uint8)
         for r in range(rows):
-            addr, part = (i.addr + r * i["stride"]) % (1 << ADDR_BITS), slice(r * words, (r + 1) * words)
-            self.memory.write(addr, raw[part].reshape(-1), np.repeat(known[part].reshape(-1), width))
-            at = range(addr, addr + words * raw.shape[1], raw.shape[1])
-            self._result.writes += map(Write, at, raw[part], known[part])
+            addr, own = (i.addr + r * i["stride"]) % (1 << ADDR_BITS), slice(r * words, (r + 1) * words)
+            self.memory.write(addr, raw[own].reshape(-1), np.repeat(known[own].reshape(-1), width))
+            step = raw.shape[1]  # bytes of a word
+            for k, (word, marks) in enumerate(zip(raw[own], known[own], strict=True)):
+                self._result.writes.append(Write(addr + k * step, word, marks))
         return rows * words
 
     def _packed(self, signs: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

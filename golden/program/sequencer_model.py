@@ -240,7 +240,7 @@ def _check_extents(i: Issue, fmt: LxeFormat) -> None:
         within("x", "X", i["x"], (i["rows"] - 1) * i["x_step"] + chunks, fmt.x_depth)
         single = i["rows"] == i["tiles"] == 1
         need(
-            single or (i["start"] and i["end"]),
+            single or bool(i["start"] and i["end"]),
             "a sum over several MULs (without start or end) needs rows 1 and tiles 1",
         )
     elif i.op == Opcode.VECTOR:

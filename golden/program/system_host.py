@@ -22,10 +22,11 @@ import numpy as np
 
 from golden.arithmetic.numerics import BF16
 from golden.function_params import ReSVParams, check
-from golden.program.core_compiler import LEVEL, ROW, CoreCompiler, CorePlan, RetrievalShape
+from golden.program.core_compiler import LEVEL, ROW, CorePlan, RetrievalShape
 from golden.program.core_model import Core
 from golden.program.isa import Instruction, LxeFormat
 from golden.program.layer_memory import Array, LayerShape, Register, Space
+from golden.program.layer_stages import Compiler
 from golden.program.lxe_model import Memory, Region, Result
 from golden.retrieval.dre_model import DreModel
 from golden.retrieval.kvmap import KvMap
@@ -93,9 +94,7 @@ class SharePlan(CorePlan):
         own = self.core * self.whole.width // self.cores
         arrays["own_hidden"] = Array("own_hidden", hidden.offset + 4 * own, hidden.shape, hidden.dtype)
 
-    def _steps(
-        self, c: CoreCompiler, gemm: Callable[..., None]
-    ) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+    def _steps(self, c: Compiler, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
         own = {
             "output": lambda: gemm("output", "all_attention", "own_hidden"),
             "down": lambda: gemm("down", "all_gated", "own_hidden"),

@@ -56,12 +56,12 @@ def imm(x: float) -> int:
     return int(to_bf16(np.array([x])).view(np.uint16)[0])
 
 
-def row(length: int, fmt: VectorFormat) -> dict:
+def row(length: int, fmt: VectorFormat) -> dict[str, int]:
     """The fields that say how long a row is."""
     return {"words": count_words(length, fmt) - 1, "keep": (length - 1) % fmt.n}
 
 
-def load(x: np.ndarray, fmt: VectorFormat, write: Bank, at: int, **fields) -> Step:
+def load(x: np.ndarray, fmt: VectorFormat, write: int, at: int, **fields: int) -> Step:
     """A row from the stream, FP32 or BF16, into banks."""
     wide = int(x.dtype != BF16)
     i = Instruction(a=STREAM, wide=wide, write=write, addr_d=at, **row(len(x), fmt), **fields)
@@ -73,7 +73,7 @@ def store(length: int, fmt: VectorFormat, at: int, form: Format = Format.HALF) -
     return Step(Instruction(op=Op.STORE, addr_b=at, addr_c=at, format=form, **row(length, fmt)))
 
 
-def scalar(to: int, **fields) -> Step:
+def scalar(to: int, **fields: int) -> Step:
     """A word of scalars, whose result goes to register `to`."""
     return Step(Instruction(a=SCALAR, reduce=Reduce.LAST, scalar_d=to, **fields))
 
@@ -115,9 +115,9 @@ def score_codes(s: np.ndarray, scale: float, fmt: VectorFormat, at: int = 0, reg
     ]
 
 
-def _less_top(size: dict, at: int, top: int, **fields) -> Instruction:
+def _less_top(size: dict[str, int], at: int, top: int, **fields: int) -> Instruction:
     """exp of a row in bank A less a register, into B."""
-    into = {"post": Post.EXP, "write": Bank.B, "addr_d": at}
+    into: dict[str, int] = {"post": Post.EXP, "write": Bank.B, "addr_d": at}
     return Instruction(a=BANK, addr_a=at, c=SCALAR, scalar_c=top, negate_c=1, **into, **size, **fields)
 
 
@@ -141,8 +141,8 @@ def rms_norm(
     """
     mean, root, half, rest = range(regs, regs + 4)
     size, nth = row(len(x), fmt), np.float32(1 / len(x))
-    high = to_bf16(nth)
-    low = float(nth) - float(high)
+    high = float(to_bf16(np.array(nth)))
+    low = float(nth) - high
     square = Instruction(a=BANK, addr_a=at, b=BANK, addr_b=at, reduce=Reduce.SUM, scalar_d=rest, **size)
     scale = Instruction(a=SCALAR, scalar_a=root, b=BANK, addr_b=at, write=Bank.A, addr_d=at, **size)
     weigh = Instruction(a=BANK, addr_a=at, b=BANK, addr_b=w_at, post=Post.ROUND, write=Bank.B, addr_d=at, **size)
@@ -151,7 +151,7 @@ def rms_norm(
         load(x, fmt, Bank.A | Bank.B, at),
         Step(square),
         scalar(mean, scalar_a=rest, imm_b=imm(low), imm_c=imm(epsilon)),
-        scalar(mean, scalar_a=rest, imm_b=imm(float(high)), c=SCALAR, scalar_c=mean),
+        scalar(mean, scalar_a=rest, imm_b=imm(high), c=SCALAR, scalar_c=mean),
         scalar(root, scalar_a=mean, post=Post.RSQRT),
         # r + r/2 (1 - x r r)
         scalar(half, scalar_a=root, imm_b=imm(0.5)),
@@ -176,7 +176,7 @@ def rotary_tables(cos: np.ndarray, sin: np.ndarray, pairs: str, fmt: VectorForma
         whole = np.repeat(cos, 2), np.stack([-sin, sin], axis=1).reshape(-1)
     words = count_words(len(whole[0]), fmt)
     check(2 * words <= fmt.depth, "head", len(whole[0]), f"cos and sin need {2 * words} words of {fmt.depth}")
-    return [load(np.float32(t), fmt, Bank.A, at + k * words) for k, t in enumerate(whole)]
+    return [load(t.astype(np.float32), fmt, Bank.A, at + k * words) for k, t in enumerate(whole)]
 
 
 def rotary(
@@ -257,7 +257,7 @@ def cluster_mean(length: int, count: int, fmt: VectorFormat, at: int, to: int, r
     whole, inverse, low, high = range(regs, regs + 4)
     number = {"a": IMMEDIATE, "imm_a": imm(count & 0xFF00), "imm_c": imm(count & 0xFF)}
 
-    def part(**fields) -> Step:
+    def part(**fields: int) -> Step:
         return Step(Instruction(addr_d=to, **row(length, fmt), **fields))
 
     return [
@@ -284,13 +284,16 @@ def interleave(programs: Iterable[list[Step]], turns: Sequence[int], period: int
 
 def rows(outputs: Iterable[Output]) -> list[np.ndarray]:
     """The stored rows: FP32, or the 16 bits of BF16 numbers and score codes, or bits (uint8)."""
-    out, parts = [], []
+    out: list[np.ndarray] = []
+    parts: list[np.ndarray] = []
     for word in outputs:
         parts.append(word.data[: word.keep + 1])
         if word.last:
             bits, parts = np.concatenate(parts), []
-            kind = {Format.WIDE: np.uint32, Format.HALF: np.uint16}.get(word.format, np.uint8)
-            out.append(bits.view(np.float32) if word.format == Format.WIDE else bits.astype(kind))
+            if word.format == Format.WIDE:
+                out.append(bits.view(np.float32))
+            else:
+                out.append(bits.astype(np.uint16 if word.format == Format.HALF else np.uint8))
     return out
 
 

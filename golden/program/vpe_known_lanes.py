@@ -23,8 +23,8 @@ class Known:
         if v.op == Op.STORE:
             return self._store(i, v)
         count = v.words + 1
-        reads = []  # bank, words
-        whole = came is None or came.all()
+        reads: list[tuple[int, np.ndarray]] = []  # bank, words
+        whole = came is None or bool(came.all())
         uses = (v.a, v.b, v.c) if v.op == Op.FMA else (v.a, None, v.c)
         for bank, (name, source) in enumerate(zip("abc", uses, strict=True)):
             if source == Source.BANK:
@@ -42,9 +42,19 @@ class Known:
             if v.reduce:
                 self.scalars[v.scalar_d] = True
             return None
-        return self._lanes(i, v, came, uses, reads, to, into)
+        self._lanes(i, v, came, uses, reads, to, into)
+        return None
 
-    def _lanes(self, i, v, came, uses, reads, to, into) -> None:
+    def _lanes(
+        self,
+        i: Issue,
+        v: Instruction,
+        came: np.ndarray | None,
+        uses: tuple[int | None, ...],
+        reads: list[tuple[int, np.ndarray]],
+        to: np.ndarray,
+        into: list[int],
+    ) -> None:
         """Word by word: a word sees what those before have written."""
         n = self.fmt.n
         scalars = all(
@@ -52,7 +62,8 @@ class Known:
             for name, source in zip("abc", uses, strict=True)
             if source == Source.SCALAR
         )
-        swap = np.arange(n) ^ min({Swap.NEIGHBOUR: 1, Swap.HALF: n // 2}.get(v.swap, 0), n - 1)
+        apart: dict[int, int] = {Swap.NEIGHBOUR: 1, Swap.HALF: n // 2}
+        swap = np.arange(n) ^ min(apart.get(v.swap, 0), n - 1)
         kept = True
         for k, d in enumerate(to):
             known = np.full(n, scalars)
@@ -66,7 +77,7 @@ class Known:
             self.banks[into, d] = known
             last = k == len(to) - 1
             if v.reduce == Reduce.LAST:
-                kept = known[0]
+                kept = bool(known[0])
             elif v.reduce and not (v.code and v.post >= Post.EXP):
                 bad = np.flatnonzero(~known[: v.keep + 1 if last else n])
                 if len(bad):
