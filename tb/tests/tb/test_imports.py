@@ -1,6 +1,7 @@
 """Every import points one way, and no product code needs a test or pytest."""
 
 import ast
+import re
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 
@@ -81,6 +82,12 @@ def test_product_code_needs_no_test(imports):
             assert not {n for n in names if n.split(".")[0] in ("pytest", "hypothesis") or n.startswith("tb.tests")}, (
                 module
             )
+
+
+def test_contributing_shows_the_order():
+    """The table of folders has one line each, in the order that is enforced."""
+    table = re.findall(r"^\| `([\w/]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    assert table == [name.replace(".", "/") for name in ROOMS]
 
 
 def test_every_room_is_known():
