@@ -200,8 +200,8 @@ def cited(known: dict) -> list[tuple[str, str]]:
         ),
         (
             "area.md",
-            f"| as generated | {dre['memories']:.4f} | {dre['cells'] + dre['registers']:.4f} | {dre['area']['value']:.4f} "
-            f"| {shares['embedded']:.2f} % | {100 * dre['area']['value'] / CORE:.2f} % |",
+            f"| as generated | {dre['memories']:.4f} | {dre['cells'] + dre['registers']:.4f} "
+            f"| {dre['area']['value']:.4f} | {shares['embedded']:.2f} % | {100 * dre['area']['value'] / CORE:.2f} % |",
         ),
         ("area.md", f"The DRE takes {100 * sum(ours[k] for k in DRE) / core:.1f} % of the core's power"),
         ("area.md", f"each as busy as it can be, are {alone:.1f} mW in sum"),
