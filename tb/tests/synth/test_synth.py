@@ -672,7 +672,7 @@ def test_fault_keeps_finished_units(units, tmp_path):
 SLOW = """
 import sys
 from hdl import emit
-from scripts import synth
+from scripts.size import synth_command as synth
 text = open(sys.argv[1]).read()
 emit.UNITS = {"hcu": ("", "", "core.dre.hcu"), "dre": ("", "", "core.dre")}
 emit.emit = lambda unit, params: emit.Emitted(text if unit == "dre" else "module t; endmodule", "t", {})
