@@ -15,8 +15,7 @@ FIT_GAP = "the gap of a layer, 0.15 ms, is fitted to it"
 FIT_GPU = "the GPU's rates are fitted to it"
 OUR_POWER = "our synthesised cores take 4 W, Table III's 21 W (server: 25 and 125)"
 # Premises that the paper leaves open: what rests on them is doubted, not refuted.
-RESIDENT = "if all of it is fetched: not stated"
-MAXIMA = "but these are maxima, not averages"
+RESIDENT = "if all is fetched: not stated"
 FIG_15_BATCH = 16  # not stated; AGX then runs out of memory between 5K and 10K, Oaken between 20K and 40K
 FIT_BATCH = "the batch of Fig. 15 is not stated: {} was chosen"
 
@@ -142,14 +141,14 @@ def _energy(c: Claims, p: Points) -> None:
         for stage, batch, low, high in rows:
             for cache, (x, faster) in ((1024, low), (40960, high)):
                 implied = faster * power
-                doubt = f"{faster:g} times the speed at Table I's powers make {implied:.1f}, {MAXIMA}"
+                doubt = f"{faster:g} times the speed at Table I's powers, which are maxima, make {implied:.1f}"
                 doubt = "" if abs(implied / x - 1) <= TOLERANCE else doubt
                 ours = lambda s, a=pair, n=cache, b=batch, k=stage: p.gain(a, n, b, k, s, "joules")  # noqa: E731
                 what = f"{name}, energy, {stage}, batch {batch}, {cache >> 10}K"
                 c.say("VI-B", what, x, "x", ours, doubt, off=OUR_POWER)
     for cache, x in ((1024, 1.1), (40960, 1.4)):
         doubt = (
-            f"of 203.68 W that is {x * 203.68:.0f} TFLOPS, {MAXIMA}; weights read for 80 rows allow 80 Op/B x 1,935 "
+            f"at 203.68 W, a maximum, that is {x * 203.68:.0f} TFLOPS; weights read for 80 rows allow 80 Op/B x 1,935 "
             "GB/s = 155"
         )
 

@@ -299,7 +299,7 @@ def test_every_number_has_a_verdict_and_its_reason(points):
     assert not [n.what for n in open_premises if n.verdict in ("reproduced", "inconsistent")]
     text = evaluate_command.markdown(found)
     assert text.count("\n") == len(found) + 2
-    assert text in (ROOT / "docs/evaluation.md").read_text(), "write it anew: vrex evaluate -o, report.md"
+    assert text in (ROOT / "docs/anchors.md").read_text(), "write it anew: vrex evaluate -o, report.md"
     anchors = [
         n for n in found if n.where in ("Fig. 13a", "Fig. 13b", "VI-B") and n.what.endswith("1K") and n.unit == "ms"
     ]
