@@ -11,16 +11,24 @@ sys.path.insert(0, str(ROOT))
 from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 from mkdocs.structure.pages import Page  # noqa: E402
+from pymdownx.superfences import fence_code_format  # noqa: E402
 
-from hdl.emit import ALL, BLOCKS, UNITS  # noqa: E402
-from scripts.pages import unit_datasheet, waveform_scenarios  # noqa: E402
+from hdl.emit import ALL, BLOCKS, UNITS, params_of  # noqa: E402
+from hdl.params import override, preset  # noqa: E402
+from scripts.pages import block_diagram, html_page, unit_datasheet, waveform_scenarios  # noqa: E402
+from synth.emission import emitted  # noqa: E402
+from tb.library.runner import BUILD  # noqa: E402
 
 SHEETS = "datasheets"
+# Units whose sheets have a block diagram, and the design that it shows.
+DRAWN = {"dre": (), "lxe": (), "core": (), "system": ("cores=2",)}
 COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """A page a unit, below the heading that names the folder."""
+    """A page a unit, below the heading that names the folder; fences of Mermaid become diagrams."""
+    mermaid = {"name": "mermaid", "class": "mermaid", "format": fence_code_format}
+    config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [mermaid]}
     for entry in config.nav:
         for title, pages in entry.items():
             if pages == [f"{SHEETS}/index.md"]:
@@ -29,7 +37,7 @@ def on_config(config: MkDocsConfig) -> None:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Pages that nobody writes by hand."""
-    texts = {f"{SHEETS}/{unit}.md": unit_datasheet.page(unit, picture(unit)) for unit in ALL}
+    texts = {f"{SHEETS}/{unit}.md": unit_datasheet.page(unit, picture(unit), blocks(unit)) for unit in ALL}
     texts[f"{SHEETS}/index.md"] = unit_datasheet.index(UNITS, BLOCKS)
     texts |= {page: (ROOT / source).read_text() for page, source in COPIED.items()}
     for name, text in texts.items():
@@ -40,6 +48,22 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def picture(unit: str) -> str:
     """The waveform of a unit, from its bench on Verilator; empty for a unit without a scenario."""
     return waveform_scenarios.picture(unit) if unit in waveform_scenarios.SCENARIOS else ""
+
+
+def blocks(unit: str) -> str:
+    """The block diagram of a unit that is made of others, drawn from its Verilog; empty for the others."""
+    if unit not in DRAWN:
+        return ""
+    design = override(preset("core"), list(DRAWN[unit]))
+    made = emitted(unit, params_of(unit, design), BUILD.parent)
+    svg = html_page.svg(block_diagram.draw(made.verilog, made.top))
+    changes = "".join(f", `{change}`" for change in DRAWN[unit])
+    return f"""Drawn from the Verilog of preset `core`{changes}. A blue box is a part with its
+largest memories (words x bits), a grey one a stream or an AXI bus. An arrow is data that passes no register on the way,
+with the bits of the widest port.
+
+<div style="overflow-x:auto; background:#fff">{svg}</div>
+"""
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

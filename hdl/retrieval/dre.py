@@ -17,20 +17,22 @@ from hdl.unit import Composite
 
 
 def score_layout(p: WtuParams) -> data.StructLayout:
-    """A word of a row (`hdl.retrieval.wtu_lanes.row_layout`); set_last in every word of a query block's last row."""
+    """A word of a row (`hdl.retrieval.wtu_lanes.row_layout`). `set_last`: in every word of a query block's last row."""
     return data.StructLayout({"row": row_layout(p), "set_last": 1})
 
 
 class Dre(Composite):
-    """From key hash bits and scores to the bursts that fetch what attention needs (Fig. 10, steps 2, 4 and 5).
+    """Turns key hash bits and scores into the bursts that fetch what attention needs (Fig. 10, steps 2, 4 and 5).
 
-    Keys go through the HCU; each result goes at once to `t`, to the count memories of the WTUs and to the KVMU, which
-    places the entry. Rows of scores go to the N_WTU-h WTU cores in turn, their selections are joined to a cluster set
-    per query block, and the KVMU lists the set's bursts.
+    Keys come in on `k` and go through the HCU. Each result goes at once to `t`, to the count memories of the WTUs and
+    to the KVMU, which places the entry. Rows of scores come in on `s` and go to the N_WTU-h WTU cores in turn. The
+    cluster set joins their selections per query block, and the KVMU lists the bursts of the set on `b`.
 
     Order: rows use the counts of every key whose beat on `t` was taken before the row's first word was offered. The
-    fetch of a set covers the entries that are at home when it reaches each cluster: to make it cover exactly those of
+    fetch of a set covers the entries that are at home when it reaches each cluster. To make it cover exactly those of
     the keys so far, offer further keys after the set's last burst.
+
+    Corner cases: those of `Hcu` (full table), `Wtu` (Sum 0), `ClusterSet` (empty set) and `Kvmu` (no free block).
 
     Parameters
     ----------
@@ -40,7 +42,7 @@ class Dre(Composite):
     -------
     k : In(stream of `hdl.retrieval.hcu.token_layout`) : key hash bits, or CLEAR of a context
     th_hd : In : Th_hd, as in `Hcu`
-    t : Out(stream of `hdl.retrieval.hcu.joined_layout`) : the HC table's news, for Key_cluster
+    t : Out(stream of `hdl.retrieval.hcu.joined_layout`) : changes of the HC table, for Key_cluster
     s : In(stream of `score_layout`) : rows of scores, one code per cluster of the context
     ratio : In(17) : Th_r-wics in units of 2^-16
     w, x, b : Out : replies, offloads and bursts, as in `Kvmu`
@@ -48,7 +50,9 @@ class Dre(Composite):
     perf : Out(struct of 32-bit counters) : those of the units, named unit.counter
 
     Latency: the sum of the units'; 1 cycle more from a WTU's beat to the set for a row that starts on an empty DRE.
-    Throughput: that of the slowest unit; keys and rows proceed side by side.
+    Throughput: that of the slowest unit; keys and rows proceed side by side. At the `core` preset a row of 1,024
+        clusters with counts below 512 takes 68 + walked cycles in the WTU, and a key at most 2,048 comparisons in the
+        HCU.
     Raises: `ParamError` from `DreParams`.
     Source: V-Rex sections V-A and V-B, Fig. 10.
     """
@@ -96,7 +100,7 @@ class Dre(Composite):
         ]
 
         self._share_results(m, hcu, kvmu, wtus)
-        # Rows go to the cores in turn; what a core needs not know of its row waits in `tags`, in row order.
+        # Rows go to the cores in turn. The fields that only the cluster set needs wait in `tags`, in row order.
         tags = m.submodules.tags = SyncFIFOBuffered(width=_tag_layout(p.wtu).size, depth=4 * len(wtus) + 1)
         self._give_rows(m, wtus, tags)
         self._join_rows(m, wtus, tags, union)
@@ -107,9 +111,11 @@ class Dre(Composite):
         return m
 
     def _share_results(self, m: Module, hcu: Hcu, kvmu: Kvmu, wtus: list[Wtu]) -> None:
-        """A key's result goes to `t`, to the KVMU and to every count memory: each takes it when it can, once."""
+        """Gives each key's result to `t`, to the KVMU and to every count memory: each takes it once, as soon as it
+        can.
+        """
         joined = hcu.o.payload
-        # A CLEAR is nothing to a count memory.
+        # A count memory does not take a CLEAR.
         takers = [(self.t, 1), (kvmu.a, 1), *((wtu.c, ~(joined.op == CLEAR)) for wtu in wtus)]
         taken = Signal(len(takers))
         served = Signal(len(takers))
@@ -136,11 +142,11 @@ class Dre(Composite):
             ]
 
     def _give_rows(self, m: Module, wtus: list[Wtu], tags: SyncFIFOBuffered) -> None:
-        """A row goes to the core whose turn it is, and its tag into `tags` with its first word."""
+        """Sends a row to the core whose turn it is, and its tag into `tags` with its first word."""
         tag_in = Signal(_tag_layout(self.p.wtu), name=UNNAMED)
-        give = Signal(range(max(2, len(wtus))))  # the core
-        first = Signal(init=1)  # the next word is its row's first
-        open_ = Signal()  # the word may go, its row's tag having a place
+        give = Signal(range(max(2, len(wtus))))  # the core whose turn it is
+        first = Signal(init=1)  # the next word is the first of its row
+        open_ = Signal()  # the word may go: its row's tag has a place
         row_moves = Signal()
         row = self.s.payload.row
         m.d.comb += [
@@ -161,7 +167,7 @@ class Dre(Composite):
                 m.d.comb += self.s.ready.eq(wtu.i.ready & open_)
 
     def _join_rows(self, m: Module, wtus: list[Wtu], tags: SyncFIFOBuffered, union: ClusterSet) -> None:
-        """Selections are joined row by row."""
+        """Sends the selections to the cluster set, row by row in the order of their arrival."""
         take = Signal(range(max(2, len(wtus))))  # the core whose row is next
         tag = data.View(_tag_layout(self.p.wtu), tags.r_data)
         beat_moves = Signal()
@@ -185,5 +191,5 @@ class Dre(Composite):
 
 
 def _tag_layout(p: WtuParams) -> data.StructLayout:
-    """What the cluster set needs of a row and its core does not."""
+    """The fields of a row that the cluster set needs and a WTU core does not."""
     return data.StructLayout({"ctx": bits_for(p.n_ctx), "set_last": 1})

@@ -17,22 +17,28 @@ APPEND, CLEAR = hcu.JOIN, hcu.CLEAR
 
 
 def append_layout(p: KvmuParams) -> data.StructLayout:
-    """An entry to place: op (APPEND, or CLEAR the map of ctx), ctx, the cluster it joins, token number."""
+    """An entry to place in the cluster that it joins. `op`: APPEND, or CLEAR the map of `ctx`. `token`: its number."""
     return data.StructLayout({"op": 1, "ctx": bits_for(p.n_ctx), "cluster": p.cluster_bits, "token": p.token_bits})
 
 
 def placed_layout(p: KvmuParams) -> data.StructLayout:
-    """Reply to an APPEND: its token; full (refused, both addresses 0); where to write the entry now and its home."""
+    """Reply to an APPEND: where to write the entry now (`device`), and its home.
+
+    `full`: the unit refuses the entry, as no block is free; both addresses are 0.
+    """
     return data.StructLayout({"token": p.token_bits, "full": 1, "device": p.addr_bits, "home": p.addr_bits})
 
 
 def move_layout(p: KvmuParams) -> data.StructLayout:
-    """An offload: `bytes` (always entry_bytes) from device address `src` to home address `dst`."""
+    """An offload: copy `bytes` (always entry_bytes) from device address `src` to home address `dst`."""
     return data.StructLayout({"src": p.addr_bits, "dst": p.addr_bits, "bytes": bits_for(p.entry_bytes + 1)})
 
 
 def burst_layout(p: KvmuParams) -> data.StructLayout:
-    """A fetch: `bytes` from home address `addr` for ctx; last of its set; empty (the set needs nothing, bytes 0)."""
+    """A fetch of `bytes` from home address `addr` for `ctx`.
+
+    `last`: the final burst of its set. `empty`: the set needs nothing, and `bytes` is 0.
+    """
     longest = min(p.boundary, p.blocks * p.block_bytes)
     return data.StructLayout(
         {"addr": p.addr_bits, "bytes": bits_for(longest + 1), "ctx": bits_for(p.n_ctx), "last": 1, "empty": 1}
@@ -42,19 +48,25 @@ def burst_layout(p: KvmuParams) -> data.StructLayout:
 class Kvmu(Unit):
     """Places entries of the KV cache cluster by cluster, offloads the oldest, and fetches cluster sets in bursts.
 
-    An entry gets its home at once: the next slot of its cluster's last block, or of a new block. It is written into
-    the ring of its context in device memory and moves home when `recent` newer entries came. A fetch covers the
-    slots at home of each cluster of a set; `golden.retrieval.kvmap` defines every address.
+    An entry comes in as an APPEND on `a`, and the reply on `w` says where it goes. It gets its home at once: the next
+    slot of its cluster's last block, or of a new block. Until `recent` newer entries have come it lives in the ring of
+    its context in device memory; then a move on `x` takes it home. A cluster set on `f` becomes bursts on `b`, which
+    cover the slots of its clusters that are at home. `golden.retrieval.kvmap` defines every address.
 
-    State: a row per cluster (first, offload and last block, slots used in the latter two), a pointer per block to the
-    next of its cluster or of the free list, the cluster of each ring slot, a word per context. Memories need no
-    initial content: blocks never used are counted, rows at or above a context's level are empty.
+    State: a row per cluster (first, offload and last block, used slots of the latter two), a pointer per block to the
+    next of its cluster or of the free list, the cluster of each ring slot, and a word per context. Memories need no
+    initial content: a counter knows the blocks never used, and rows at or above a context's level are empty.
 
-    Order. Beats of `a` and `f` take effect in the order of their acceptance; if both wait, `a` goes first. A cluster
-    is fetched as it was when its beat of `f` was taken. An APPEND is accepted between any two blocks of a fetch, so
-    it never waits for `b`; a CLEAR waits until the cluster being fetched is done. The move of an APPEND is taken on
-    `x` before its reply is offered on `w`, for the reply allows writing to the slot that the move reads; and it is
-    taken before a later beat of `f` is. Bursts already taken from `f` are not recalled by a CLEAR.
+    Order: beats of `a` and `f` take effect in the order of their acceptance; if both wait, `a` goes first. The unit
+    fetches a cluster as it was when its beat of `f` was taken. It accepts an APPEND between any two blocks of a fetch,
+    so an APPEND never waits for `b`; a CLEAR waits until the fetch of the current cluster is done. The move of an
+    APPEND is taken on `x` before its reply is offered on `w`, because the reply allows writing to the slot that the
+    move reads. It is also taken before a later beat of `f` is. A CLEAR does not recall bursts of beats already taken
+    from `f`.
+
+    Corner cases: an APPEND that needs a block when none is free gets a reply with `full`, and nothing changes. An
+    APPEND to a cluster above the level first empties the rows that it skips. A set with nothing at home gives one
+    `empty` burst.
 
     Parameters
     ----------
@@ -68,15 +80,16 @@ class Kvmu(Unit):
     f : In(stream of `cluster_layout`) : cluster sets, clusters ascending, the final beat of a set has `last`;
         a beat with `empty` names no cluster
     b : Out(stream of `burst_layout`) : bursts of each set in the order of its clusters, exactly one with `last`
-    device_base, home_base : In(addr_bits) : byte addresses of the rings and of the blocks, stable while the unit
-        works; base plus size stays within addr_bits
+    device_base, home_base : In(addr_bits) : byte addresses of the rings and of the blocks; keep them stable while the
+        unit works; base plus size stays within addr_bits
     perf : Out(struct of 32-bit counters modulo 2^32) : appends (placed), full (refused), offloads, fetched (entries),
         bursts
 
     Latency: APPEND to `w` 2 cycles, 5 with an offload (its move after 4), one more if the offload starts another
-    block; plus the clusters skipped if it opens one above the level. `f` to `b` 4 cycles.
+        block; plus the clusters skipped if it opens one above the level. `f` to `b` 4 cycles.
     Throughput: an APPEND every 2, with an offload every 4 cycles (5 if it starts another block); CLEAR 2 + level
-    cycles; a fetch max(1, blocks) cycles a cluster, and no more than one burst a cycle.
+        cycles, 1,026 for a full table of the `core` preset; a fetch max(1, blocks) cycles a cluster, and no more than
+        one burst a cycle. A cluster of 64 entries in 8 blocks takes 8 cycles.
     Raises: `ParamError` from `KvmuParams`.
     Source: V-Rex section V-C, Fig. 12.
     """
@@ -125,7 +138,7 @@ class Kvmu(Unit):
         self._walk(m, memories.chain, beat, walk)
         self._queue_items(m, items, beat, walk)
         m.d.comb += clear.after.eq(clear.index + 1)
-        # An access to a memory belongs to a state, and so is the only one of its cycle; `take_a` and `take_f` belong to
+        # Each access to a memory belongs to one state, so there is at most one a cycle. `take_a` and `take_f` belong to
         # IDLE and WALK, `leave` to OFFLOAD and NEXT.
         with m.FSM():
             with m.State("IDLE"):
@@ -160,7 +173,7 @@ class Kvmu(Unit):
         return m
 
     def _take(self, m: Module, memories: "_Memories", beat: "_Beat") -> None:
-        """A beat of `a` or `f` is kept, and its context's word read."""
+        """Takes a beat of `a` or `f`, and reads the word of its context."""
         row, word, state = beat.row, beat.word, memories.state
         m.d.comb += [
             row.eq(memories.table.r_data),
@@ -176,7 +189,7 @@ class Kvmu(Unit):
             m.d.comb += _read(state, self.f.payload.ctx)
 
     def _free_blocks(self, m: Module, chain: SinglePortRam, beat: "_Beat", free: "_FreeList") -> None:
-        """The block that the next cluster to grow gets."""
+        """Finds the block that the next cluster to grow gets."""
         p = self.p
         m.d.comb += [
             free.unused.eq(free.fresh != p.blocks),
@@ -189,7 +202,7 @@ class Kvmu(Unit):
             m.d.sync += free.renew.eq(0)
 
     def _placement(self, m: Module, beat: "_Beat", free: "_FreeList", place: "_Placement") -> None:
-        """Where the entry of an APPEND goes, and its cluster's row with it."""
+        """Computes where the entry of an APPEND goes, and its cluster's row with this entry."""
         p, job, row, grown = self.p, beat.job, beat.row, place.grown
         m.d.comb += [
             place.lowest.eq(Mux(place.skipping, place.skip, beat.level)),
@@ -209,7 +222,7 @@ class Kvmu(Unit):
         ]
 
     def _answer(self, m: Module, out: "_Answers") -> None:
-        """Offers the move and then the reply."""
+        """Offers the move, and after it the reply."""
         p = self.p
         m.d.comb += [
             out.device.eq(self.device_base + out.slot * p.entry_bytes),
@@ -233,7 +246,7 @@ class Kvmu(Unit):
             m.d.sync += [out.move_valid.eq(0), out.moves.eq(0), self.perf.offloads.eq(self.perf.offloads + 1)]
 
     def _walk(self, m: Module, chain: SinglePortRam, beat: "_Beat", walk: "_Walk") -> None:
-        """The block that the walk over a cluster has come to."""
+        """Finds the block that the walk over a cluster has reached."""
         row, fetch, here = beat.row, beat.fetch, walk.here
         m.d.comb += [
             here.eq(walk.snap),
@@ -255,7 +268,7 @@ class Kvmu(Unit):
             m.d.sync += walk.snap.eq(here)
 
     def _queue_items(self, m: Module, items: SyncFIFO, beat: "_Beat", walk: "_Walk") -> None:
-        """The range of that block that is at home, as an item for `_merge`."""
+        """Forms the item for `_merge`: the range of that block that is at home."""
         item, here = walk.item, walk.here
         m.d.comb += [
             item.block.eq(walk.at),
@@ -271,6 +284,7 @@ class Kvmu(Unit):
                 m.d.sync += [walk.previous.eq(walk.at), walk.whole.eq(item.slots == self.p.block_slots)]
 
     def _idle(self, m: Module, chain: SinglePortRam, beat: "_Beat", out: "_Answers", walk: "_Walk") -> None:
+        """Starts the next beat: an APPEND or CLEAR first, then a walk under way, then a fetch."""
         with m.If(self.a.valid & ((self.a.payload.op == APPEND) | ~walk.walking)):
             m.d.comb += beat.take_a.eq(1)
             with m.If(self.a.payload.op == APPEND):
@@ -329,7 +343,7 @@ class Kvmu(Unit):
     def _write_placed(
         self, m: Module, memories: "_Memories", beat: "_Beat", free: "_FreeList", place: "_Placement"
     ) -> None:
-        """The entry's row, its context's word, the chain's new end and the ring slot's cluster."""
+        """Writes the cluster's row, the context's word, the chain's new end and the cluster of the ring slot."""
         p, job, chain, ring = self.p, beat.job, memories.chain, memories.ring
         new = Signal(_state_layout(p))
         m.d.comb += [
@@ -343,7 +357,7 @@ class Kvmu(Unit):
             chain.addr.eq(beat.row.tail),
             chain.w_data.eq(free.block),
             ring.en.eq(1),
-            ring.write.eq(~(beat.known & beat.word.filled)),  # else OLDEST writes, behind the read
+            ring.write.eq(~(beat.known & beat.word.filled)),  # otherwise OLDEST writes it, after reading the old one
             ring.addr.eq(place.entry),
             ring.w_data.eq(job.cluster),
         ]
@@ -351,7 +365,9 @@ class Kvmu(Unit):
     def _read_oldest(
         self, m: Module, memories: "_Memories", beat: "_Beat", out: "_Answers", offload: "_Offload"
     ) -> None:
-        """The cluster that was in the ring slot: its row is read, and the slot gets the new entry's."""
+        """Reads the row of the cluster whose entry the ring slot held, and writes the new entry's cluster into the
+        slot.
+        """
         p, ring = self.p, memories.ring
         m.d.comb += [
             *_write(ring, out.slot, beat.job.cluster),
@@ -361,7 +377,7 @@ class Kvmu(Unit):
         m.next = "OFFLOAD"
 
     def _offload(self, m: Module, chain: SinglePortRam, beat: "_Beat", offload: "_Offload") -> None:
-        """The oldest entry leaves for the block that takes offloads, or for the one behind it if that is full."""
+        """Sends the oldest entry to the block that takes offloads, or to the next block if that one is full."""
         m.d.comb += chain.addr.eq(beat.row.off)
         with m.If(beat.row.off_slots == self.p.block_slots):
             m.d.comb += chain.en.eq(1)
@@ -373,7 +389,7 @@ class Kvmu(Unit):
     def _walk_block(
         self, m: Module, chain: SinglePortRam, items: SyncFIFO, beat: "_Beat", out: "_Answers", walk: "_Walk"
     ) -> None:
-        """A block of the cluster being fetched goes into `items`, unless an APPEND comes between."""
+        """Puts a block of the cluster into `items`, unless an APPEND goes first."""
         m.d.sync += walk.first.eq(0)
         with m.If(self.a.valid & (self.a.payload.op == APPEND)):
             m.d.comb += beat.take_a.eq(1)
@@ -391,7 +407,7 @@ class Kvmu(Unit):
                     m.next = "IDLE"
 
     def _free_row(self, m: Module, memories: "_Memories", beat: "_Beat", free: "_FreeList", clear: "_Clear") -> None:
-        """CLEAR: the blocks of a row become the end of the free list, and the next row is read."""
+        """CLEAR: appends the blocks of a row to the free list, and reads the next row."""
         p, row, chain = self.p, beat.row, memories.chain
         with m.If(row.tail_slots != 0):
             m.d.comb += [
@@ -413,14 +429,14 @@ class Kvmu(Unit):
     def _write_offloaded(
         self, m: Module, table: SinglePortRam, beat: "_Beat", out: "_Answers", offload: "_Offload"
     ) -> None:
-        """The row of the entry that leaves, and its move."""
+        """Writes the row of the cluster that the offloaded entry belongs to, and starts its move."""
         p, sent = self.p, offload.sent
         with m.If(offload.leave):
             m.d.comb += _write(table, beat.job.ctx * p.clusters + offload.oldest, sent)
             m.d.sync += [out.move_valid.eq(1), out.move.eq(sent.off * p.block_slots + (sent.off_slots - 1))]
 
     def _read_rows(self, m: Module, table: SinglePortRam, beat: "_Beat", walk: "_Walk") -> None:
-        """The row of the beat that is taken."""
+        """Reads the row of the beat that the unit takes."""
         with m.If(beat.take_a):
             at_a = self.a.payload
             m.d.comb += _read(table, at_a.ctx * self.p.clusters + at_a.cluster)
@@ -431,9 +447,9 @@ class Kvmu(Unit):
             m.d.sync += [walk.walking.eq(1), walk.first.eq(1), walk.begun.eq(0)]
 
     def _merge(self, m: Module, items: SyncFIFO) -> None:
-        """Bursts from block ranges: adjacent ones are joined into a run, a run leaves in pieces up to the boundary.
+        """Makes bursts of block ranges: joins adjacent ranges to a run, and cuts the run at every boundary.
 
-        The end of a run is kept back until it is known whether another range of its set follows.
+        The end of a run waits until the unit knows whether the next range of its set continues it.
         """
         p = self.p
         head = data.View(_item_layout(p), items.r_data)
@@ -449,7 +465,7 @@ class Kvmu(Unit):
             )
         )
         span_valid = Signal()
-        take = Signal()  # the run takes the span
+        take = Signal()  # the run takes the span in
         m.d.comb += items.r_en.eq(~span_valid | take)
         with m.If(items.r_en):
             m.d.sync += [
@@ -497,7 +513,7 @@ class Kvmu(Unit):
 
 
 class _Memories:
-    """What the unit knows of clusters, blocks, ring slots and contexts."""
+    """The memories of clusters (`table`), blocks (`chain`), ring slots (`ring`) and contexts (`state`)."""
 
     def __init__(self, m: Module, p: KvmuParams):
         m.submodules.table = self.table = SinglePortRam(_row_layout(p).size, p.n_ctx * p.clusters, protect=p.protect)
@@ -507,96 +523,97 @@ class _Memories:
 
 
 class _Beat:
-    """The beat taken last, and what was read for it."""
+    """The beat that the unit took last, and the words that it read for it."""
 
     def __init__(self, p: KvmuParams):
-        self.live = Signal(p.n_ctx)  # contexts that hold something: the others have no valid word in `state`
-        self.known = Signal()  # that of the beat is live
-        self.row = Signal(_row_layout(p))  # of the beat's cluster
-        self.word = Signal(_state_layout(p))  # of its context
+        self.live = Signal(p.n_ctx)  # contexts that hold entries; the others have no valid word in `state`
+        self.known = Signal()  # the beat's context is live
+        self.row = Signal(_row_layout(p))  # row of the beat's cluster
+        self.word = Signal(_state_layout(p))  # word of its context
         self.level = Signal.like(self.word.level, name="level")  # clusters of its context
-        self.job = Signal(append_layout(p))  # the beat of `a` being worked on
-        self.fetch = Signal(cluster_layout(p))  # the beat of `f` being worked on
+        self.job = Signal(append_layout(p))  # the beat of `a` being processed
+        self.fetch = Signal(cluster_layout(p))  # the beat of `f` being processed
         self.take_a = Signal()
         self.take_f = Signal()
 
 
 class _FreeList:
-    """Blocks never used, then a chain of freed ones.
+    """The free blocks: first those never used, then a chain of freed ones.
 
-    A head that was given is followed by the next block when a beat of `a` is taken, which leaves the chain's port free.
+    The unit reads the next block of the chain with the next beat of `a`, because the chain's port is free in that
+    cycle.
     """
 
     def __init__(self, p: KvmuParams):
         self.fresh = Signal(bits_for(p.blocks + 1))  # the first of the blocks never used
-        self.unused = Signal()  # there is one
+        self.unused = Signal()  # some block was never used
         self.freed = Signal()  # the chain holds a block
         self.free_head = Signal(p.block_bits)
         self.free_tail = Signal(p.block_bits)
-        self.renew = Signal()  # `free_head` was given
-        self.renewed = Signal()  # its follower has just been read
+        self.renew = Signal()  # `free_head` was given away: read the block behind it
+        self.renewed = Signal()  # the block behind it has just been read
         self.free_block = Signal(p.block_bits)  # the chain's head
-        self.block = Signal(p.block_bits)  # what is given next
+        self.block = Signal(p.block_bits)  # the block given next
 
 
 class _Placement:
-    """An APPEND: where the entry goes."""
+    """The place of an APPEND's entry."""
 
     def __init__(self, p: KvmuParams):
         layout = _state_layout(p)
         self.skipping = Signal()  # rows below the cluster's are being emptied
-        self.skip = Signal(p.cluster_bits)  # the next of them
-        self.lowest = Signal(layout["level"].width)  # empty cluster rows are written below this
+        self.skip = Signal(p.cluster_bits)  # the row being emptied
+        self.lowest = Signal(layout["level"].width)  # first row that an APPEND above the level must empty
         self.exists = Signal()  # the cluster has a row
-        self.opens = Signal()  # the entry is its first
-        self.grows = Signal()  # it needs another block
-        self.full = Signal()  # and there is none
-        self.used = Signal(bits_for(p.block_slots + 1))  # slots of its last block
-        self.grown = Signal(_row_layout(p))  # its row with the entry
-        self.pos = Signal(layout["pos"].width)  # ring slot of the entry in its context
-        self.wraps = Signal()  # it is the last of the ring
-        self.entry = Signal(bits_for(p.n_ctx * p.recent))  # the slot in all rings
+        self.opens = Signal()  # the entry is the cluster's first
+        self.grows = Signal()  # the cluster needs another block
+        self.full = Signal()  # the cluster needs another block, and none is free
+        self.used = Signal(bits_for(p.block_slots + 1))  # used slots of the cluster's last block
+        self.grown = Signal(_row_layout(p))  # the cluster's row with the entry
+        self.pos = Signal(layout["pos"].width)  # ring slot of the entry
+        self.wraps = Signal()  # the slot is the last of its ring
+        self.entry = Signal(bits_for(p.n_ctx * p.recent))  # the slot, counted over all rings
 
 
 class _Answers:
-    """Reply and move; both name the same ring slot, the move goes first."""
+    """The reply and the move of an APPEND; both name the same ring slot, and the move goes first."""
 
     def __init__(self, p: KvmuParams):
         slot_bits = bits_for(p.blocks * p.block_slots)
         self.reply = Signal(data.StructLayout({"token": p.token_bits, "full": 1, "home": slot_bits}))
         self.reply_valid = Signal()
         self.moves = Signal()  # the move of the reply has not been taken
-        self.slot = Signal(bits_for(p.n_ctx * p.recent))  # in all rings
-        self.move = Signal(slot_bits)  # where the entry moves to
+        self.slot = Signal(bits_for(p.n_ctx * p.recent))  # ring slot, counted over all rings
+        self.move = Signal(slot_bits)  # home slot that the entry moves to
         self.move_valid = Signal()
         self.reply_free = Signal()
-        self.device = Signal(p.addr_bits)  # address of `slot`
+        self.device = Signal(p.addr_bits)  # byte address of `slot`
 
 
 class _Offload:
-    """The entry that was in the ring slot of the one placed."""
+    """The entry that the ring slot held before."""
 
     def __init__(self, p: KvmuParams):
         self.oldest = Signal(p.cluster_bits)  # its cluster
-        self.sent = Signal(_row_layout(p))  # that one's row once it is at home
-        self.leave = Signal()  # it goes
+        self.sent = Signal(_row_layout(p))  # row of that cluster once the entry is at home
+        self.leave = Signal()  # the entry leaves in this cycle
 
 
 class _Walk:
-    """A fetch: blocks of one cluster, as its row was when the beat was taken."""
+    """A fetch: a walk over the blocks of one cluster, as its row was when the beat was taken."""
 
     def __init__(self, p: KvmuParams):
         slots_bits = bits_for(p.block_slots + 1)
         self.walking = Signal()  # a beat of `f` is not finished
-        self.first = Signal()  # its row has just been read
-        self.begun = Signal()  # a block of it went into `items`
-        self.snap = Signal(  # what counts of the row: blocks, slots of the last one, nothing at home
+        self.first = Signal()  # the cluster's row has just been read
+        self.begun = Signal()  # a block of the cluster went into `items`
+        self.snap = Signal(  # blocks of the row, slots at home of the last one; none: nothing is at home
             data.StructLayout({"head": p.block_bits, "off": p.block_bits, "slots": slots_bits, "none": 1})
         )
-        self.here = Signal.like(self.snap, name="here")  # the same in the row's first cycle, too
-        self.at = Signal(p.block_bits)  # the block
-        self.before = Signal(p.block_bits)  # the one before, whose follower an APPEND made be read again
-        self.final = Signal()  # it is the cluster's last
+        self.here = Signal.like(self.snap, name="here")  # the same, valid already in the cycle of the row
+        self.at = Signal(p.block_bits)  # the current block
+        self.before = Signal(p.block_bits)  # the block before, read again for its follower after an APPEND
+        self.final = Signal()  # the block is the cluster's last
         self.item = Signal(_item_layout(p))
         self.starts = Signal(init=1)  # the next item is the first of its set
         self.whole = Signal()  # the previous item was a whole block
@@ -604,7 +621,7 @@ class _Walk:
 
 
 class _Clear:
-    """A CLEAR: the row whose blocks are freed, and how many that makes."""
+    """A CLEAR: the row whose blocks the unit frees, and the number of rows after it."""
 
     def __init__(self, p: KvmuParams):
         self.index = Signal(bits_for(p.clusters))
@@ -612,7 +629,7 @@ class _Clear:
 
 
 def _row_layout(p: KvmuParams) -> data.StructLayout:
-    """What `table` holds of a cluster."""
+    """A cluster's row in `table`."""
     slots_bits = bits_for(p.block_slots + 1)
     return data.StructLayout(
         {
@@ -626,12 +643,14 @@ def _row_layout(p: KvmuParams) -> data.StructLayout:
 
 
 def _state_layout(p: KvmuParams) -> data.StructLayout:
-    """What `state` holds of a context; pos: ring slot of the next entry."""
+    """A context's word in `state`. `level`: clusters that it has. `pos`: ring slot of the next entry. `filled`: the
+    ring is.
+    """
     return data.StructLayout({"level": bits_for(p.clusters + 1), "pos": bits_for(p.recent), "filled": 1})
 
 
 def _item_layout(p: KvmuParams) -> data.StructLayout:
-    """A range of the first `slots` of a block (0: none); whether it continues the previous one of its set."""
+    """The first `slots` slots of a block (0: none). `join`: the range continues the previous one of its set."""
     return data.StructLayout(
         {
             "block": p.block_bits,

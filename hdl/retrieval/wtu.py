@@ -51,7 +51,7 @@ class Wtu(WtuPorts):
     Throughput: exact: with double_buffer alone a row every load + th_steps + walked + 3 cycles, or as long as its
         selection takes, if that is longer. With walk_ahead the largest of load + 2 (load + th_steps + 2 if th_steps is
         more than 1), th_steps + walked + 3, and the selection; without either every latency + 2. At the `core` preset a
-        row of 1,024 clusters with counts below 512 takes 64 + 2 + walked + 3 = 69 + walked cycles. buckets: a row every
+        row of 1,024 clusters with counts below 512 takes 64 + 1 + walked + 3 = 68 + walked cycles. buckets: a row every
         latency + 1 cycles.
     Raises: `ParamError` from `WtuParams`.
     Source: V-Rex sections IV-C and V-B, Equations 1 to 3, Figures 9 and 11.

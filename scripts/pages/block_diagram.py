@@ -13,6 +13,9 @@ _ASSIGN = re.compile(r"^  assign (.+?) = (.+);$", re.M)
 _CELL = re.compile(rf"^  {_NAME}\s*{_NAME}\s*\(\n(.*?)^  \);", re.M | re.S)
 _PIN = re.compile(rf"^    \.{_NAME}\((.*)\),?$", re.M)
 _MEMORY = re.compile(r"^  reg \[(\d+):0\] \S+ \[(\d+):0\];", re.M)
+# A memory in a module of its own: its sizes are parameters.
+_RAM = re.compile(r"^  \S+ #\(\n    \.DEPTH\(32'd(\d+)\),\n.*?\.WIDTH\(32'd(\d+)\)\n", re.M | re.S)
+_MOST = 5  # kinds of memories listed in a box
 _WIDE = 2  # bits from which a signal carries data; below it steers
 
 
@@ -20,8 +23,8 @@ _WIDE = 2  # bits from which a signal carries data; below it steers
 class Module:
     """A module as the diagram needs it.
 
-    ports : name -> (input or output, bits) · assigns : signal -> signals it is made of, at once
-    cells : instance -> (module, {port: signals}) · memories : (words, bits) of each in it
+    ports : name -> (input or output, bits) · assigns : signal -> signals of the expression that drives it
+    cells : instance -> (module, {port: signals}) · memories : (words, bits) of each memory in it
     """
 
     ports: dict[str, tuple[str, int]]
@@ -45,16 +48,19 @@ def modules(verilog: str) -> dict[str, Module]:
                 continue
             m.cells[instance.strip()] = kind.strip(), {p.strip(): _words(x) for p, x in _PIN.findall(pins)}
         m.memories = [(int(words) + 1, int(bits) + 1) for bits, words in _MEMORY.findall(text)]
+        m.memories += [(int(words), int(bits)) for words, bits in _RAM.findall(text)]
     return out
 
 
 def edges(design: dict[str, Module], top: str) -> dict[tuple[str, str], int]:
-    """(from, to) -> widest port of the data that goes there without a register between; a stream of the module itself
-    is a node too, named by the port less its `__payload`."""
+    """(from, to) -> bits of the widest port on the way, without a register between.
+
+    A stream or an AXI bus of the module itself is a node too: `k` for `k__payload`, `m_axi` for `m_axi_araddr`.
+    """
     m = design[top]
     drives: dict[str, str] = {}
     for port, (way, bits) in m.ports.items():
-        if way == "input" and bits >= _WIDE and "__" in port:
+        if way == "input" and bits >= _WIDE and _stream(port):
             drives[port] = _stream(port)
     for instance, (kind, pins) in m.cells.items():
         for port, signals in pins.items():
@@ -66,7 +72,7 @@ def edges(design: dict[str, Module], top: str) -> dict[tuple[str, str], int]:
         for port, signals in pins.items()
         if design[kind].ports[port][0] == "input" and design[kind].ports[port][1] >= _WIDE
     ]
-    ends += [(_stream(p), {p}, bits) for p, (way, bits) in m.ports.items() if way == "output" and "__" in p]
+    ends += [(_stream(p), {p}, bits) for p, (way, bits) in m.ports.items() if way == "output" and _stream(p)]
     found: dict[tuple[str, str], int] = {}
     for node, signals, bits in ends:
         if bits < _WIDE:
@@ -105,27 +111,33 @@ def draw(verilog: str, top: str, notes: dict[str, str] | None = None) -> Figure:
         face, edge = ("#eef4fb", "#3b6ea5") if inside else ("#f6f6f6", "#999999")
         axes.add_patch(FancyBboxPatch((x, y), 2.2, h, boxstyle=style, facecolor=face, edgecolor=edge))
         axes.text(x + 1.1, y + h / 2, texts[n], ha="center", va="center", fontsize=8)
-    tracks = 0
+    below, above = 0, 0  # tracks used
     line = {"color": "#555555", "linewidth": 0.9}
     for k, ((a, b), bits) in enumerate(links.items()):
         (xa, ya, ha), (xb, yb, hb) = at[a], at[b]
         start, end = (xa + 2.2, ya + ha / 2), (xb, yb + hb / 2)
-        if xb - xa < 4:
+        if 0 < xb - xa < 4:
             label = start[0] + 0.4 * (end[0] - start[0]), start[1] + 0.4 * (end[1] - start[1])
-        else:  # past the boxes between, on a track below all of them
-            tracks += 1
-            x = start[0] + 0.15 + 0.08 * (k % 5), end[0] - 0.55 + 0.08 * (k % 5)
-            axes.plot([start[0], x[0], x[0], x[1], x[1]], [start[1]] * 2 + [-0.4 * tracks] * 2 + [end[1]], **line)
-            start, label = (x[1], end[1]), (sum(x) / 2, -0.4 * tracks)
+        else:  # past the boxes between: forward on a track below all of them, back on a track above
+            if xb > xa:
+                below += 1
+                track = -0.4 * below
+            else:
+                above += 1
+                track = tall + 0.4 * above
+            x = start[0] + 0.15 + 0.08 * (k % 7), end[0] - 0.7 + 0.08 * (k % 7)
+            axes.plot([start[0], x[0], x[0], x[1], x[1]], [start[1]] * 2 + [track] * 2 + [end[1]], **line)
+            start, label = (x[1], end[1]), (sum(x) / 2, track)
         axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0, **line})
         axes.text(*label, f"{bits}", fontsize=7, color="#555555", ha="center", va="bottom")
-    axes.set_xlim(-0.2, 3.4 * len(columns) - 1)
-    axes.set_ylim(-0.4 * tracks - 0.2, tall)
+    axes.set_xlim(-0.2, 3.4 * len(columns) - (0.3 if above else 1))
+    axes.set_ylim(-0.4 * below - 0.2, tall + 0.4 * above + 0.2)
+    figure.set_figheight(max(1.5, 0.62 * (tall + 0.4 * (below + above))))
     return figure
 
 
 def _text(design: dict[str, Module], module: str, name: str, note: str | None) -> str:
-    """Name, note, and the memories below."""
+    """Name, note, and the largest memories inside."""
     sizes: dict[tuple[int, int], int] = {}
 
     def walk(kind: str) -> None:
@@ -135,27 +147,39 @@ def _text(design: dict[str, Module], module: str, name: str, note: str | None) -
             walk(below)
 
     walk(module)
-    held = [f"{n} x " * (n > 1) + f"{words} x {bits} bit" for (words, bits), n in sorted(sizes.items())[:6]]
-    return "\n".join([name, *([note] if note else []), *held])
+    largest = sorted(sizes.items(), key=lambda held: (-held[0][0] * held[0][1] * held[1], held[0]))
+    held = [f"{n} x " * (n > 1) + f"{words:,} x {bits} bit" for (words, bits), n in largest[:_MOST]]
+    more = [f"and {len(largest) - _MOST} smaller"] if len(largest) > _MOST else []
+    return "\n".join([name, *([note] if note else []), *held, *more])
 
 
 def _columns(nodes: list[str], links: dict[tuple[str, str], int]) -> list[list[str]]:
-    """Nodes by the longest way to them; a link that closes a circle is not counted."""
+    """Nodes by the longest way to them; a link that closes a circle does not count."""
     after: dict[str, list[str]] = {n: [b for a, b in links if a == n] for n in nodes}
-    depth, open_ = dict.fromkeys(nodes, 0), set()
+    order, forward = [], set()  # nodes, the last first; links that close no circle
+    seen: set[str] = set()
+    open_: set[str] = set()
 
-    def walk(n: str, d: int) -> None:
-        if n in open_ or d < depth[n] or d > len(nodes):
-            return
-        depth[n] = d
+    def walk(n: str) -> None:
+        seen.add(n)
         open_.add(n)
         for b in after[n]:
-            walk(b, d + 1)
+            if b not in open_:
+                forward.add((n, b))
+            if b not in seen:
+                walk(b)
         open_.remove(n)
+        order.append(n)
 
-    for n in nodes:
-        if not any(b == n for _, b in links):
-            walk(n, 0)
+    sources = [n for n in nodes if not any(b == n for _, b in links)]
+    for n in [*sources, *nodes]:
+        if n not in seen:
+            walk(n)
+    depth = dict.fromkeys(nodes, 0)
+    for n in reversed(order):
+        for b in after[n]:
+            if (n, b) in forward:
+                depth[b] = max(depth[b], depth[n] + 1)
     last = max(depth.values())
     ends = {b for _, b in links} - {a for a, _ in links}
     depth |= dict.fromkeys(ends, last)  # what leaves the module stands in one column
@@ -174,7 +198,9 @@ def _before(m: Module, signals: set[str], stop: set[str]) -> set[str]:
 
 
 def _stream(port: str) -> str:
-    return port.partition("__")[0]
+    """The stream or the AXI bus that a port belongs to; empty for one that stands alone."""
+    found = re.match(r"(\w+?)__|([mhs]_axi)_", port)
+    return found[found.lastindex] if found else ""
 
 
 def _words(text: str) -> set[str]:

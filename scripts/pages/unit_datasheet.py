@@ -14,6 +14,7 @@ from golden.function_params import ParamError, ScoreFormat, described
 from hdl.docstrings import Sheet, joined, parse, prose, unit_class
 from hdl.emit import ALL, component_of, params_of, ports
 from hdl.params import flat, preset
+from scripts.pages.state_diagram import machines, mermaid
 from tb.campaigns import plan
 from tb.library.runner import ROOT
 
@@ -22,8 +23,9 @@ SHOWN = ("core", "tiny")  # presets whose values stand in the table of parameter
 _VARIANTS = {"wtu": ("hdl.retrieval.wtu_exact.WtuExact", "hdl.retrieval.wtu_buckets.WtuBuckets")}
 
 
-def page(unit: str, picture: str = "") -> str:
-    """The data sheet of `unit` as Markdown; `picture` is the SVG of its waveform, with a caption.
+def page(unit: str, picture: str = "", blocks: str = "") -> str:
+    """The data sheet of `unit` as Markdown; `picture` is the SVG of its waveform, with a caption, `blocks` that of its
+    block diagram.
 
     Raises: `ParamError` for a docstring without one of its sections.
     """
@@ -34,7 +36,10 @@ def page(unit: str, picture: str = "") -> str:
     out += [f"{_text(p)}\n" for p in sheet.lead]
     for variant in map(_named, _VARIANTS.get(unit, ())):
         out += [f"**{variant.__name__}.** {_text(' '.join(parse(inspect.getdoc(variant)).lead))}\n"]
-    out += [_files(cls, unit), "## Parameters\n", *_parameters(unit, sheet)]
+    out += [_files(cls, unit)]
+    if blocks:
+        out += ["## Block diagram\n", blocks, ""]
+    out += [*_machines(unit), "## Parameters\n", *_parameters(unit, sheet)]
     out += ["## Ports\n", *_members(cls, sheet), *_signals(unit)]
     if picture:
         out += ["## Waveform\n", picture, ""]
@@ -69,6 +74,16 @@ def _files(cls: type, unit: str) -> str:
     views = (("time view", f"sim/units/{unit}_time.py"), ("tests", f"tb/tests/hdl/*/test_{unit}.py"))
     parts += [f"{what} `{f.relative_to(ROOT).as_posix()}`" for what, place in views for f in ROOT.glob(place)]
     return f"{', '.join(parts)}. Generate it: `vrex generate {unit}`.\n"
+
+
+def _machines(unit: str) -> Iterator[str]:
+    """State diagrams of the unit, or of its variants."""
+    p, title = params_of(unit, preset(SHOWN[0])), "## States\n"
+    for made in [variant(p) for variant in map(_named, _VARIANTS.get(unit, ()))] or [component_of(unit, p)]:
+        for machine in machines(made):
+            yield f"{title}\n{_STATES}\n" if title else ""
+            yield f"`{type(made).__name__}`, register `{machine.name}`:\n\n{mermaid(machine)}"
+            title = ""
 
 
 def _parameters(unit: str, sheet: Sheet) -> Iterator[str]:
@@ -196,6 +211,10 @@ def index(*groups: dict) -> str:
     return "\n".join(out)
 
 
+_STATES = f"""Derived from the design at preset `{SHOWN[0]}`, with the conditions as the source states them. A branch of
+an `If` counts only where the branches before it do not, and a later assignment overrides an earlier one. An arrow
+without a condition is taken unless another one is. "any state" stands where the condition does not depend on the state.
+"""
 _INDEX = """Made from the docstrings, parameter classes and signatures in `hdl/` when this manual is built; a unit's
 sheet for parameters of your own is the `manifest.json` beside its Verilog.
 

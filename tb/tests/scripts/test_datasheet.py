@@ -9,12 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from amaranth import Module, Mux, Signal
 from amaranth.lib import wiring
+from amaranth.lib.wiring import In
 
 from golden.arithmetic.score_codes import value
 from golden.function_params import ScoreFormat
 from hdl.emit import UNITS
 from hdl.params import preset
+from hdl.retrieval.wtu_buckets import State
+from hdl.retrieval.wtu_exact import Back, Front
+from scripts.pages.state_diagram import machines, mermaid
 from scripts.pages.unit_datasheet import page
 from tb.library.runner import ROOT
 
@@ -54,6 +59,65 @@ def test_what_an_integrator_of_the_wtu_asks_is_said():
         "Nobody has to wait",
     ):
         assert said in text
+
+
+class _Machines(wiring.Component):
+    """An `m.FSM`, and a register whose values are decoded into signals."""
+
+    go: In(1)
+    left: In(1)
+
+    def elaborate(self, platform):
+        m, step = Module(), Signal(2)
+        steps = [Signal(name=f"step_{name}") for name in ("idle", "run", "stop")]
+        m.d.comb += [s.eq(step == k) for k, s in enumerate(steps)]
+        with m.If(self.go):
+            m.d.sync += step.eq(Mux(steps[0], 1, 2))
+        with m.Elif(steps[2] & self.left):
+            m.d.sync += step.eq(0)
+        with m.FSM():
+            with m.State("REST"):
+                with m.If(self.go):
+                    with m.If(self.left):
+                        m.next = "LEFT"
+                    with m.Else():
+                        m.next = "RIGHT"
+            with m.State("LEFT"):
+                m.next = "REST"
+            with m.State("RIGHT"):
+                with m.If(~self.go | self.left):
+                    m.next = "REST"
+        return m
+
+
+def test_a_state_diagram_is_what_the_design_does():
+    fsm, register = machines(_Machines())
+    assert fsm.edges == {
+        ("REST", "LEFT"): ["go and left"],
+        ("REST", "RIGHT"): ["go and ~left"],
+        ("LEFT", "REST"): [],
+        ("RIGHT", "REST"): ["~go | left"],
+    }
+    assert (register.name, register.reset) == ("step", 0)
+    assert register.edges == {
+        ("IDLE", "RUN"): ["go"],
+        ("RUN", "STOP"): ["go"],
+        ("STOP", "IDLE"): ["steps[2] & left"],
+    }
+    assert "    [*] --> REST: reset\n    REST --> LEFT: go and left\n" in mermaid(fsm)
+
+
+@pytest.mark.parametrize(
+    ("unit", "states"),
+    [
+        ("kvmu", "IDLE PLACE OLDEST OFFLOAD NEXT WALK LEVEL FREE"),
+        ("retriever", "IDLE CLUSTER SET LEVEL PLACE FETCH END CLEAR CLEARED DONE BAD"),
+        ("wtu", f"{' '.join(Front.__members__)} {' '.join(Back.__members__)} {' '.join(State.__members__)}"),
+    ],
+)
+def test_a_sheet_shows_every_state(unit, states):
+    text = page(unit)
+    assert all(re.search(rf"--> {state}\b", text) for state in states.split())
 
 
 @pytest.mark.parametrize("unit", UNITS)
