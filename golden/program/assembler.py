@@ -1,7 +1,8 @@
-"""The LXE's assembler: text to instructions (`golden.program.isa`) and back.
+"""The LXE's assembler: turns text into checked instructions (`golden.program.isa`), and instructions into text.
 
-A line is an opcode and its fields, `name=value`, with blanks between them and none inside; `;` begins a comment. Names
-are those of `golden.program.isa`; opcodes may be of either case. A field that is not given has its default::
+A line holds an opcode and its fields as `name=value`, separated by blanks. A value holds no blanks; `;` begins a
+comment. Opcodes and fields have the names of `golden.program.isa`; opcodes may be of either case. A field that is not
+given has its default::
 
     const K=24 TILES=3             ; numbers by name; LANES and WORD (bytes of a word) are known
     sem   full free                ; semaphores by name, numbered from 0, or as given: sem full=5
@@ -13,23 +14,27 @@ are those of `golden.program.isa`; opcodes may be of either case. A field that i
             load target=W base=weights words=K//LANES rows=LANES wait=free signal=full
             mul  chunks=K//LANES wait=full signal=free
             add  to=weights a=weights imm=K//LANES*WORD*LANES
-          end                      ; its index goes into the loop's instruction
+          end                      ; the assembler enters its index in the loop
           halt
 
 =============================  =======================================================================================
-value                          of fields
+value                          fields that take it
 =============================  =======================================================================================
 number                         integers, constants, ``+ - * // << | ( )`` of them
 semaphores: ``full,free,3``    wait, signal
 register: ``r3``               len, base, a and `to` of ADD, `to` of SET, `to` and level of RETRIEVE
 member of its enumeration      target (`LoadTo`, `StoreTo`), action (`Retrieve`), source (`Queue`), and those of a
                                VECTOR (`golden.arithmetic.vector`), such as ``v_op=STORE a=STREAM write=B|C post=EXP``
-BF16: ``0.5``, bits: ``0x3f00``  imm_a, imm_b, imm_c; a decimal number is rounded, a hexadecimal one is taken as it is
+BF16: ``0.5``, bits: ``0x3f00``  imm_a, imm_b, imm_c; a decimal number is rounded, a hexadecimal one gives the bits
 =============================  =======================================================================================
 
-Counts are written as they count: ``rows=16`` is encoded 15. Defaults are 0 and counts of 1, but: keep is a whole word;
-stride and step let a row follow the one before, so does x_step; start and end are 1; those of a VECTOR are
-`golden.arithmetic.vector.Instruction`'s.
+Counts are written as they count: ``rows=16`` is encoded as 15. Defaults:
+
+* counts are 1, and keep is a whole word;
+* stride, step and x_step let each row follow the one before without a gap;
+* start and end are 1;
+* fields of a VECTOR have the defaults of `golden.arithmetic.vector.Instruction`;
+* all other fields are 0.
 """
 
 import ast
@@ -77,8 +82,8 @@ ENUMS: dict[tuple[Opcode, str], type[IntEnum] | type[IntFlag]] = {
     (Opcode.VECTOR, "format"): Format,
 }
 MASKS = ("wait", "signal")
-IMMEDIATES = ("imm_a", "imm_b", "imm_c")  # of VECTOR
-PLAYED = 1 << 16  # instructions, rounds of loops included, that are played to look for deadlocks
+IMMEDIATES = ("imm_a", "imm_b", "imm_c")  # fields of VECTOR
+PLAYED = 1 << 16  # longest program that is played to find deadlocks, in instructions with every round of its loops
 _OPERATORS = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -92,7 +97,7 @@ _REGISTER = re.compile(r"r(\d+)")
 
 
 class AssemblyError(ValueError):
-    """What is wrong with a line: its number (from 1), its text, the reason and the fix."""
+    """A line that cannot be assembled: its number (from 1), its text, and the reason with the fix."""
 
     def __init__(self, line: int, text: str, reason: str):
         super().__init__(f"line {line}: {text.strip()!r}: {reason}")
@@ -119,32 +124,39 @@ class Program:
 
 
 def assemble(text: str, fmt: LxeFormat, queue: int = 2, words: int = 4) -> Program:
-    """The program of a text; `AssemblyError` for the first thing that is wrong.
+    """Assemble a text. Raises `AssemblyError` for the first line that is wrong.
 
-    Checked are opcodes, fields and values; extents in the scratchpads and alignment, with counts from registers taken
-    as 1 and base registers as aligned; loops, their nesting and the program's length; semaphores; and, with `queue`
-    and `words` as places in the queues, that it ends and takes all words.
+    queue, words : places in the queues of instructions and of words, for the search for deadlocks
+
+    The assembler checks opcodes, fields and values; the length of the program; loops and their nesting; semaphores;
+    extents in the scratchpads and alignment. For these it takes counts from registers as 1 and base registers as
+    aligned. It then plays the program and checks that it ends and leaves no word in a queue.
     """
     return _Assembler(text, fmt).run(queue, words)
 
 
 def disassemble(instructions: Sequence[Instruction], fmt: LxeFormat) -> list[str]:
-    """A line for each instruction, loops indented; `assemble` gives the same words. `ValueError` for crossed loops."""
+    """Text of instructions, one line each, with loops indented. `assemble` turns it into the same words again.
+
+    Raises `ValueError` for a LOOP and an END that do not match.
+    """
     out: list[str] = []
     ends: list[int] = []  # instruction of the END of each open loop
     for pc, i in enumerate(instructions):
         if i.op == Opcode.END and (not ends or ends.pop() != pc):
-            raise ValueError(f"instruction {pc} (END): is not the END of the innermost LOOP: it has no text")
+            raise ValueError(
+                f"instruction {pc} (END): is not the END of the innermost LOOP: such a program has no text"
+            )
         out.append("  " * len(ends) + statement(i, fmt))
         if i.op == Opcode.LOOP:
             ends.append(i["end"])
     if ends:
-        raise ValueError(f"the LOOP whose end is {ends[-1]} has no END there: it has no text")
+        raise ValueError(f"the LOOP whose end is {ends[-1]} has no END there: such a program has no text")
     return out
 
 
 def statement(i: Instruction, fmt: LxeFormat) -> str:
-    """One instruction's line: the fields that differ from their defaults."""
+    """The line of one instruction, with the fields that differ from their defaults."""
     values = {name: i[name] for name in _fields(i.op)}
     usual = _defaults(i.op, values, fmt)
     shown = [name for name in values if values[name] != usual[name] or (name == "count" and not values["len"])]
@@ -152,13 +164,13 @@ def statement(i: Instruction, fmt: LxeFormat) -> str:
 
 
 def _fields(op: Opcode) -> dict[str, int]:
-    """Name -> bits of the fields that a line may give."""
+    """Bits of the fields that a line may give, by name."""
     hidden = ("op", "end") if op == Opcode.LOOP else ("op",)
     return {name: size for name, size in (HEADER | PAYLOAD[op]).items() if name not in hidden}
 
 
 def _defaults(op: Opcode, values: dict[str, int], fmt: LxeFormat) -> dict[str, int]:
-    """Encoded values of fields that are not given, some of which hang on those that are."""
+    """Encoded defaults of all fields; some depend on `values`, the encoded fields that are given."""
     out = dict.fromkeys(_fields(op), 0)
     if "keep" in out:
         out["keep"] = fmt.lanes - 1
@@ -195,7 +207,7 @@ def _text(op: Opcode, name: str, value: int) -> str:
 
 
 def bf16_text(value: int) -> str:
-    """BF16 bits as a decimal number of at most four digits that rounds to them, else as hexadecimal bits."""
+    """Text of BF16 bits: a decimal number of at most four digits that rounds to them, else the bits in hexadecimal."""
     number = float(np.array([value], np.uint16).view(BF16)[0])
     for digits in (1, 2, 3, 4):
         text = f"{number:#.{digits}g}"
@@ -214,10 +226,10 @@ class _Assembler:
         self.constants: dict[str, int | float] = {"LANES": fmt.lanes, "WORD": fmt.word_bytes}
         self.semaphores: dict[str, int] = {}
         self.registers: dict[str, int] = {}
-        self.at = 0  # line in hand
+        self.at = 0  # number of the line that is being read
         self.program: list[tuple[Opcode, dict[str, int]]] = []
         self.lines: list[int] = []
-        self.loops: list[int] = []
+        self.loops: list[int] = []  # instructions of the open LOOPs, outermost first
 
     def run(self, queue: int, words: int) -> Program:
         for number, raw in enumerate(self.text, 1):
@@ -231,7 +243,7 @@ class _Assembler:
             else:
                 self._instruction(head, rest)
         if self.loops:
-            raise self._error("has no end: add `end` behind its body", self.lines[self.loops[-1]])
+            raise self._error("the loop has no end: add `end` behind its body", self.lines[self.loops[-1]])
         if not self.program or self.program[-1][0] != Opcode.HALT:
             raise self._error("the program ends without a halt: add `halt` as its last line", max(1, len(self.text)))
         instructions = [Instruction(op, {n: v for n, v in values.items() if v}) for op, values in self.program]
@@ -249,7 +261,7 @@ class _Assembler:
             name, given, value = token.partition("=")
             taken = self.constants.keys() | self.semaphores.keys() | self.registers.keys()
             if not _NAME.fullmatch(name) or _REGISTER.fullmatch(name):
-                raise self._error(f"{name!r} is no name: use letters, digits and _, but not r0 to r{REGISTERS - 1}")
+                raise self._error(f"{name!r} is not a name: use letters, digits and _, but not r0 to r{REGISTERS - 1}")
             if name in taken:
                 raise self._error(f"{name} is defined already: choose another name")
             if given and not value or not given and kind != "sem":
@@ -284,18 +296,20 @@ class _Assembler:
         values = _defaults(op, values, self.fmt) | values
         if op == Opcode.LOOP:
             if not any(t.startswith(("count=", "len=")) for t in tokens):
-                raise self._error("gives no number of rounds: add count= or len=")
+                raise self._error("the loop gives no number of rounds: add count= or len=")
             if len(self.loops) == LOOPS:
-                raise self._error(f"is nested too deep: at most {LOOPS} loops")
+                raise self._error(f"the loop is nested too deep: at most {LOOPS} loops may be inside each other")
             self.loops.append(pc)
         elif op == Opcode.END:
             if not self.loops:
-                raise self._error("has no loop: remove it")
+                raise self._error("the end has no loop: remove it")
             self.program[self.loops.pop()][1]["end"] = pc
         self.program.append((op, values))
         self.lines.append(self.at)
         if pc == self.fmt.i_depth:
-            raise self._error(f"the program is too long: the memory (i_depth) has {pc} instructions; use loops")
+            raise self._error(
+                f"the program is too long: the program memory holds i_depth = {pc} instructions: use loops"
+            )
 
     def _value(self, op: Opcode, name: str, text: str) -> int:
         if name in MASKS:
@@ -362,6 +376,7 @@ class _Assembler:
             ) from None
 
     def _check(self, instructions: list[Instruction]) -> None:
+        """Find semaphores that nothing signals and extents that do not fit, with counts from registers taken as 1."""
         signalled = 0
         for i in instructions:
             signalled |= i["signal"]
@@ -372,7 +387,7 @@ class _Assembler:
                     raise LxeError(
                         pc,
                         i.op,
-                        f"waits for {self._called(s)}, which nothing signals: add signal= to what it is to wait for",
+                        f"waits for {self._called(s)}, which nothing signals: add signal= to what it waits for",
                     )
                 if i.op in COUNTS:
                     once = [1 - i["add"] if r and r == i["len"] else 0 for r in range(REGISTERS)]
@@ -385,7 +400,7 @@ class _Assembler:
         return f"semaphore {names[0] if names else semaphore}"
 
     def _play(self, instructions: list[Instruction], queue: int, words: int) -> Order | None:
-        """What the program does, if its counts are known; a program that cannot end is an error."""
+        """Play the program if its counts are known; raise `AssemblyError` if it deadlocks or leaves words."""
         rounds, total = [1], 0
         for i in instructions:
             if i["len"]:
@@ -404,10 +419,12 @@ class _Assembler:
         if order.waiting:
             places = [f"{who} (line {self.lines[pc]}) {self._named(why)}" for who, (pc, why) in order.waiting.items()]
             first = next(iter(order.waiting.values()))
-            fix = "let what they wait for stand before them and need nothing of them"
+            fix = "move what they wait for in front of them, and let it not depend on them"
             raise self._error(f"deadlock: {'; '.join(places)}: {fix}", self.lines[first[0]])
         for name, count in order.left.items():
-            raise self._error(f"{count} words are left in {name} at the end: take them", self.lines[-1])
+            raise self._error(
+                f"{count} words are left in {name} at the end: add an instruction that takes them", self.lines[-1]
+            )
         return order
 
     def _named(self, why: str) -> str:

@@ -1,4 +1,4 @@
-"""The memory behind the LXE's bus: bytes in named regions, little-endian."""
+"""The memory behind the LXE's bus, for golden models: little-endian bytes in named regions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,15 +10,16 @@ from golden.program.isa import ADDR_BITS
 
 
 class BusError(ValueError):
-    """An access outside every region; the message names the address and the regions."""
+    """An access outside all regions. The message names the address and the regions."""
 
 
 @dataclass
 class Region:
-    """Bytes `base` to `base` + `size`, zero at first.
+    """A stretch of memory from address `base`, `size` bytes long, zero at first.
 
-    unknown : marks of bytes that hold no number anybody has computed (lanes beyond a row's end); None while there are
-        none.
+    data : uint8 [size]
+    unknown : bool [size], True where a byte is undefined: it was written from a lane that no program has computed, such
+        as a lane behind the end of a row. None while there is no such byte.
     """
 
     name: str
@@ -35,15 +36,15 @@ class Region:
 
     @property
     def end(self) -> int:
-        """The address behind the last byte."""
+        """The first address behind the region."""
         return self.base + self.size
 
 
 class Memory:
     """Regions that do not overlap.
 
-    `memory.put(addr, x)` and `memory.get(addr, shape, dtype)` move arrays of any type, C order; `words` and `write`
-    are what the LXE does. `ParamError` for regions that overlap, `BusError` for an access outside.
+    `put` and `get` move arrays of any type in C order, for the host. `words` and `write` are the LXE's accesses. Raises
+    `ParamError` for regions that overlap, and `BusError` for an access outside them.
     """
 
     def __init__(self, regions: Iterable[Region]):
@@ -52,15 +53,15 @@ class Memory:
             check(a.end <= b.base, f"base of region {b.name}", hex(b.base), f"overlaps {a.name}, to {a.end:#x}")
 
     def region(self, addr: int, size: int) -> Region:
-        """The region that holds `size` bytes from `addr`."""
+        """The region that holds all `size` bytes from `addr`. Raises `BusError` if there is none."""
         for r in self.regions:
             if r.base <= addr and addr + size <= r.end:
                 return r
-        known = ", ".join(f"{r.name} {r.base:#x} to {r.end:#x}" for r in self.regions) or "none"
-        raise BusError(f"address {addr:#x}: {size} bytes from there are in no region; regions: {known}")
+        known = ", ".join(f"{r.name} {r.base:#x} to {r.end:#x}" for r in self.regions) or "none, the memory is empty"
+        raise BusError(f"address {addr:#x}: {size} bytes from there are in no region: use one of {known}")
 
     def put(self, addr: int, x: np.ndarray) -> None:
-        """Write an array."""
+        """Write an array from address `addr`."""
         data = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
         r = self.region(addr, data.size)
         at = slice(addr - r.base, addr - r.base + data.size)
@@ -69,13 +70,16 @@ class Memory:
             r.unknown[at] = False
 
     def get(self, addr: int, shape: int | tuple[int, ...], dtype: type) -> np.ndarray:
-        """A copy of an array."""
+        """A copy of the array at address `addr`."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         r = self.region(addr, size)
         return r.data[addr - r.base : addr - r.base + size].copy().view(dtype).reshape(shape)
 
     def words(self, addr: int, rows: int, row_bytes: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
-        """`rows` rows of bytes, `stride` apart modulo 2^40, and which of them are known: uint8, bool [rows, bytes]."""
+        """Read `rows` rows of `row_bytes` bytes, their addresses `stride` apart modulo 2^40.
+
+        Returns the bytes, uint8 [rows, row_bytes], and which of them are defined, bool of the same shape.
+        """
         span = (rows - 1) * stride + row_bytes
         try:
             r = self.region(addr, span)
@@ -93,7 +97,7 @@ class Memory:
         return cut(r.data).copy(), known
 
     def write(self, addr: int, data: np.ndarray, known: np.ndarray) -> None:
-        """Write the bytes of one row; `known` marks those that mean something."""
+        """Write the bytes of one row, uint8 [n]; `known`, bool [n], marks those that are defined."""
         r = self.region(addr, data.size)
         at = slice(addr - r.base, addr - r.base + data.size)
         r.data[at] = data

@@ -1,30 +1,32 @@
-"""The layer compiler for a core: a decoder layer with its retrieval (V-Rex Fig. 10).
+"""The layer compiler for a core: turns a decoder layer with its retrieval into a program (V-Rex Fig. 10).
 
-Instead of `qkv`, `rotary`, `append` and `scores` stand:
+It replaces the stages `qkv`, `rotary`, `append` and `scores` of `golden.program.layer_compiler` by these:
 
 ==========  ==========================================================================================================
-keys        blocks of the product of queries, keys and values that hold keys or values
-entries     keys turned; keys and values put together as entries
-hash        keys times hyperplanes, their signs to the HCU
-cluster     of each token: its cluster, its entry to the KVMU's place, Key_cluster: FP32 sums and count, BF16 mean;
-            between tokens the other blocks, of queries only
-rotary      queries turned
-rank        queries against Key_cluster, FP32
-select      rows of score codes to the WTU (`vector_programs.score_codes`); FETCH of the chosen entries is begun
-resident    queries against the keys of the ring
-scores      queries against the keys behind it, once they are there
+keys        the blocks of the GEMM `qkv` that hold keys or values
+entries     rotates keys; puts keys and values together as entries
+hash        multiplies keys by hyperplanes; the signs go to the HCU
+cluster     for each token: asks for its cluster, copies its entry to the place that the KVMU gives, and updates the
+            cluster's Key_cluster: FP32 sums and count, BF16 mean. Between tokens run the blocks of `qkv` that hold
+            queries only
+rotary      rotates queries
+rank        multiplies queries by Key_cluster, FP32
+select      sends rows of score codes to the WTU (`vector_programs.score_codes`); starts the FETCH of chosen entries
+resident    multiplies queries by the keys of the ring
+scores      multiplies queries by the keys behind the ring, once they are there
 ==========  ==========================================================================================================
 
-A layer may choose for the next one (`RetrievalShape.ahead`), whose weights lie behind its own: before `resident` then
-stand guess_norm, guess, guess_rotary, guess_rank and guess_select, which do with the layer's input and the next layer's
-weights and clusters what the stages of those names do; FETCH runs beside all that follows. The next layer (`fetched`)
-has no rank and no select: its entries are those, as in `golden.policies.resv_policy` with prefetch `only`; what leaves
-the ring between is not among them. How many they are is left in the register ROW from one program to the next.
+Prefetch. A layer with `RetrievalShape.ahead` also chooses entries for the next layer, whose weights lie behind its own.
+Before `resident` it then runs guess_norm, guess, guess_rotary, guess_rank and guess_select: norm, query projection,
+rotary, rank and select with this layer's input and the next layer's weights and clusters. The FETCH runs beside all
+stages that follow. The next layer (`fetched`) has no rank and no select. It attends to the entries that were fetched
+for it, as `golden.policies.resv_policy` does with prefetch `only`; tokens that leave the ring in between are not among
+them. The register ROW passes the number of fetched entries from one program to the next.
 
-A row of the cluster table: sums of the keys of all KV heads, FP32; a word whose first number is their count; the means;
-rows are a power of two of bytes apart. Memory must be zero at first.
+A row of the cluster table holds the FP32 sums of the keys of all KV heads, then a word whose first number is their
+count, then the BF16 means. Rows lie a power of two of bytes apart. Memory must be zero at first.
 
-Sinks are entries that the host has put first behind the ring (`behind`); fetched ones come behind them.
+Sinks are entries that the host puts first behind the ring (array `behind`); fetched entries follow them.
 """
 
 from collections.abc import Callable
@@ -56,17 +58,24 @@ from golden.program.loop_rolling import Loop, addresses, op, roll
 from golden.program.sequencer_model import register_values
 from golden.program.vector_programs import imm
 
-ROW, LEVEL = Register.SLOT, Register.FIRST  # a cluster's row; clusters so far: the program's where there is no `append`
-CLUSTER, SUMMED, ROTATED, PLACED, FETCHED = range(4, 9)  # semaphores
-ROWS_AT_ONCE = 2  # of scores in `select`: one goes through the lanes while the other comes out
+# Registers that the program uses, free as there is no `append`: address of a cluster's row, number of clusters so far.
+ROW, LEVEL = Register.SLOT, Register.FIRST
+# Semaphores: the cluster or count is in its register, its row is in memory, the entries to be placed are in memory, all
+# are placed, the chosen entries are fetched.
+CLUSTER, SUMMED, ROTATED, PLACED, FETCHED = range(4, 9)
+ROWS_AT_ONCE = 2  # rows of scores that `select` has in work: one enters the lanes while the other leaves
 
 
 @dataclass(frozen=True)
 class RetrievalShape:
-    """What a layer's retrieval is made of: hash bits, most clusters, its context in the DRE, sinks.
+    """Sizes of a layer's retrieval, and how it shares the work with the layers beside it.
 
-    ahead : context of the next layer, whose entries this one chooses and fetches; -1: it does not
-    fetched : whether the layer before has chosen and fetched this one's, so that it does not
+    n_hp : hyperplanes, which is the number of hash bits of a key
+    clusters : most clusters of the context
+    ctx : the layer's context in the DRE
+    sinks : entries that stand first behind the ring and are always attended
+    ahead : context of the next layer if this layer chooses and fetches its entries, else -1
+    fetched : whether the layer before has chosen and fetched the entries of this one
     """
 
     n_hp: int = 32
@@ -83,12 +92,12 @@ class RetrievalShape:
 
 
 class CoreCompiler(Compiler):
-    """Builds the stages of a core."""
+    """Writes the stages of a core, which add the retrieval to those of an LXE."""
 
     plan: "CorePlan"
 
     def hash(self) -> None:
-        """Keys of the pass times the hyperplanes; the signs of a token are a row of HASH."""
+        """Multiply the keys of the pass by the hyperplanes; send the signs of each token to the HCU."""
         s, p, n = self.shape, self.plan, self.fmt.lanes
         cut, weight, x = p.cuts["hash"], p["hash_weight"], p["fresh"]
         numbers, many = cut.words * n, s.tokens * cut.tiles
@@ -105,16 +114,16 @@ class CoreCompiler(Compiler):
         self._emit(Opcode.STORE, target=StoreTo.HASH, rows=s.tokens - 1, words=cut.tiles - 1, to=p.retrieval.ctx)
 
     def retrieve(self, action: Retrieve, array: Array, at: int, wait=(), signal=(), **fields: int) -> None:
-        """RETRIEVE at byte `at` of an array."""
+        """RETRIEVE with the address of byte `at` of an array."""
         where = {"base": array.base, "addr": array.offset + at}
         self._emit(Opcode.RETRIEVE, action=action, **where, **semaphores(wait, signal), **fields)
 
     def sync(self, semaphore: int) -> None:
-        """The sequencer waits."""
+        """Make the sequencer wait for a semaphore."""
         self._emit(Opcode.SYNC, **semaphores((semaphore,), ()))
 
     def cluster(self) -> None:
-        """Every token to its cluster and its place, some blocks of the queries' product before each few of them."""
+        """Cluster and place every token; before each few tokens, run some blocks of the queries' GEMM."""
         p = self.plan
         if p.retrieval.fetched:
             self.entries_are(ROW)
@@ -129,20 +138,20 @@ class CoreCompiler(Compiler):
         self._emit(Opcode.RETRIEVE, len=Register.REST, add=_NEVER, **semaphores((), (PLACED,)))
 
     def product(self, weight: Array, blocks: range) -> None:
-        """Blocks of the product of `norm1` with the weights of queries, keys and values."""
+        """Some blocks of the GEMM of `norm1` with the weights of queries, keys and values."""
         p = self.plan
         self.gemm(p["norm1"], weight, p.cuts["qkv"], p["qkv"], blocks=blocks)
 
     def entries_are(self, fetched: int) -> None:
-        """ENTRIES: the sinks and as many as the register says."""
+        """ENTRIES = sinks + the register `fetched`."""
         self.items.append(op(Opcode.ADD, to=Register.ENTRIES, a=fetched, imm=self.plan.retrieval.sinks))
 
     def join(self, t: int) -> None:
-        """Token `t` to its cluster and its place; the cluster's sums, count and mean in memory."""
+        """Cluster and place token `t`; update the sums, count and mean of its cluster in memory."""
         s, p = self.shape, self.plan
         words, entry = p.key_words, s.entry * 2
         row = Array("row", 0, (p.pitch // 4,), np.float32, ROW)
-        mean_at, count = words + 1, words  # words of the banks
+        mean_at, count = words + 1, words  # words of the banks that hold them
         whole, inverse, low, high = range(4)
         shift = p.pitch.bit_length() - 1
         self.retrieve(Retrieve.CLUSTER, p["table"], 0, (), (CLUSTER,), to=ROW, level=LEVEL, shift=shift)
@@ -156,7 +165,7 @@ class CoreCompiler(Compiler):
         self.vector(1, **one, keep=0, reduce=Reduce.LAST, scalar_d=whole)
         self.out(words + 1, True)
         self.store(row, 0, 1, words + 1, 0)
-        # As `vector_programs.cluster_mean`, the count from memory.
+        # The steps of `vector_programs.cluster_mean`, with the count from memory.
         self.scalar(inverse, scalar_a=whole, post=Post.RECIPROCAL)
         self.scalar(low, scalar_a=whole, negate_a=1, b=SCALAR, scalar_b=inverse, imm_c=ONE)
         self.scalar(inverse, scalar_a=low, b=SCALAR, scalar_b=inverse, c=SCALAR, scalar_c=inverse)
@@ -174,7 +183,7 @@ class CoreCompiler(Compiler):
         self.store(mean, 0, 1, words, 0, **semaphores((), (SUMMED,)))
 
     def rank(self, q: Array, means: Array) -> None:
-        """Queries against Key_cluster."""
+        """Multiply queries `q` by the means of all clusters; FP32 scores go to `ranks`."""
         p = self.plan
         apart = p.pitch // 2
 
@@ -184,7 +193,7 @@ class CoreCompiler(Compiler):
         self.products(q, p["ranks"], keys, lambda step: self.pairs(step, 0, LEVEL))
 
     def rank_ahead(self) -> None:
-        """The guessed queries against the next layer's Key_cluster."""
+        """Multiply the guessed queries by the next layer's Key_cluster."""
         p = self.plan
         fields = {"action": Retrieve.COUNT, "ctx": p.retrieval.ahead, "level": LEVEL}
         self._emit(Opcode.RETRIEVE, **fields, **semaphores((), (CLUSTER,)))
@@ -192,13 +201,13 @@ class CoreCompiler(Compiler):
         self.rank(p["guess"], p.ahead("means"))
 
     def select(self) -> None:
-        """The chosen clusters' entries are fetched behind the ring."""
+        """Choose clusters by their scores and fetch their entries behind the ring."""
         p = self.plan
         self.choose(p.retrieval.ctx)
         self.fetch(p["behind"], Register.ENTRIES, (FETCHED,))
 
     def select_ahead(self) -> None:
-        """Those of the next layer behind its ring, if it has any cluster: the next program waits for them."""
+        """Choose and fetch for the next layer, if it has a cluster. The next program waits for these entries."""
         p, some = self.plan, POINTERS[0]
         outer, self.items = self.items, []
         self.choose(p.retrieval.ahead)
@@ -213,7 +222,7 @@ class CoreCompiler(Compiler):
         ]
 
     def choose(self, ctx: int) -> None:
-        """Score codes of every row to the WTU, some rows at a time."""
+        """Send the score codes of every row to the WTU, `ROWS_AT_ONCE` rows at a time."""
         p, n = self.plan, self.fmt.lanes
         ranks, rows = p["ranks"], self.shape.kv_heads * self.shape.rows
         words, size = ranks.shape[-1] // n, ranks.shape[-1]
@@ -232,19 +241,19 @@ class CoreCompiler(Compiler):
                 self._emit(Opcode.STORE, target=StoreTo.SCORE, to=ctx, wide=int(first + k == rows - 1))
 
     def fetch(self, to: Array, register: int, signal=()) -> None:
-        """The entries of what has been chosen behind the sinks, their number to a register."""
+        """FETCH the chosen entries behind the sinks of array `to`; their number goes to a register."""
         sinks = self.plan.retrieval.sinks
         at, room = sinks * self.shape.entry * 2, self.shape.entries - sinks - 1
         self.retrieve(Retrieve.FETCH, to, at, (), signal, to=register, rows=room)
 
     def resident(self) -> None:
-        """Queries against the keys of the ring."""
+        """Multiply queries by the keys of the ring, once all tokens are placed."""
         p = self.plan
         self._emit(Opcode.LOAD, len=Register.REST, add=_NEVER, **semaphores((PLACED,), ()))
         self.products(p["q"], p["scores"], self.keys, self.ring_tiles)
 
     def scores(self) -> None:
-        """Queries against the keys behind the ring, once they are there."""
+        """Multiply queries by the keys behind the ring, once they are there."""
         p = self.plan
         if not p.retrieval.fetched:
             self.sync(FETCHED)
@@ -253,19 +262,19 @@ class CoreCompiler(Compiler):
         self.products(p["q"], p["scores"], self.keys, self.tiles_behind)
 
     def row_vector(self, **fields: int) -> None:
-        """VECTOR on a row of a number for each cluster."""
+        """VECTOR on a row with one number for each cluster; LEVEL counts them."""
         header = (("source", int(Queue.LOAD)), ("len", int(LEVEL)))
         self.items.append(_vector(header, **{k: int(v) for k, v in fields.items()}))
 
 
 class CorePlan(LayerPlan):
-    """The program of a layer's pass on a core, and its memory: that of `LayerPlan` and the retrieval's.
+    """The program of a layer's pass on a core, and its arrays: those of `LayerPlan` and of the retrieval.
 
-    `kv` is the ring of the layer's context, as the KVMU places it; entries behind it lie among the weights. The
-    registers SLOT and FIRST are the program's. One program serves one context. `turns` times in `cluster`, `beside`
-    blocks of the queries' product precede some tokens.
+    `kv` is the ring of the layer's context, as the KVMU places it. Entries behind the ring lie among the weights. The
+    program owns the registers SLOT and FIRST. One program serves one context. In `cluster`, `turns` times, `beside`
+    blocks of the queries' GEMM precede some tokens.
 
-    Raises `ParamError` as `LayerPlan`, and for a retrieval that does not fit.
+    Raises `ParamError` as `LayerPlan` does, and for a retrieval that does not fit.
     """
 
     _compiler = CoreCompiler
@@ -275,7 +284,8 @@ class CorePlan(LayerPlan):
         self, shape: LayerShape, fmt: LxeFormat, retrieval: RetrievalShape, cuts: dict[str, Tiling] | None = None
     ):
         self.retrieval = retrieval
-        self._beside = ("resident",) * (not retrieval.fetched or retrieval.ahead >= 0)  # behind the queries' stage
+        # `resident` needs only queries and the ring, so it does not wait for `select`.
+        self._beside = ("resident",) * (not retrieval.fetched or retrieval.ahead >= 0)
         super().__init__(shape, fmt, cuts)
 
     def of(self, tokens: int) -> "CorePlan":
@@ -283,7 +293,7 @@ class CorePlan(LayerPlan):
         return CorePlan(replace(self.shape, tokens=tokens), self.fmt, self.retrieval, self.cuts)
 
     def _entry_arrays(self) -> None:
-        """The ring as the KVMU places it; entries behind it with what belongs to the layer."""
+        """Place the ring where the KVMU has it, and the entries behind it with the layer's weights."""
         s = self.shape
         self.kv.add("ring", (s.recent, s.entry), BF16)
         self.weights.add("behind", (self.row - s.recent, s.entry), BF16)
@@ -298,11 +308,18 @@ class CorePlan(LayerPlan):
         need = 2 * self.key_words + 1
         check(need <= f.depth, "kv_heads * head_size", keys, f"needs {need} words of a bank of {f.depth}")
         most = f.depth * n
-        check(r.clusters <= most, "clusters", r.clusters, f"must be at most {most}: a row of scores is in a bank")
-        check(r.sinks < s.entries, "sinks", r.sinks, f"must be below entries = {s.entries}, which they are among")
+        check(
+            r.clusters <= most, "clusters", r.clusters, f"must be at most {most}, so that a bank holds a row of scores"
+        )
+        check(r.sinks < s.entries, "sinks", r.sinks, f"must be below entries = {s.entries}, which count the sinks, too")
         tiles = -(-r.n_hp // n)
         fits = [w for w in divisors(self.key_words) if tiles * w <= f.w_depth // 2 and s.tokens * w <= f.x_depth // 2]
-        check(bool(fits) and tiles * s.tokens <= f.depth, "n_hp", r.n_hp, f"does not fit: {tiles} tiles of hyperplanes")
+        check(
+            bool(fits) and tiles * s.tokens <= f.depth,
+            "n_hp",
+            r.n_hp,
+            f"its {tiles} tiles of hyperplanes do not fit: take fewer, or raise w_depth, x_depth or depth",
+        )
         cut = self.cuts.setdefault("hash", Tiling(1, tiles, self.key_words // max(fits), max(fits)))
         self.weights.add("hash_weight", (1, cut.slices, cut.tiles * n, cut.words * n), BF16)
         rows = -(-r.clusters // (2 * n)) * 2 * n
@@ -312,7 +329,7 @@ class CorePlan(LayerPlan):
         self.work.add("ranks", (s.kv_heads * s.rows, rows), np.float32)
         if r.ahead >= 0:
             self.work.add("guess", self.work.arrays["q"].shape, BF16)
-        # Blocks of the product that hold queries only are beside `cluster`, as many after each few tokens.
+        # The blocks of the GEMM that hold queries only run within `cluster`, spread evenly over its tokens.
         blocks = s.heads * s.head_size // (self.cuts["qkv"].tiles * n)
         self.turns = max(d for d in divisors(s.tokens) if d <= max(1, blocks))
         self.beside = blocks // self.turns
@@ -344,9 +361,10 @@ class CorePlan(LayerPlan):
         return steps[: names.index("qkv")] + retrieval + steps[names.index("scores") :]
 
     def costs(self, entries: int, clusters: int | None = None) -> dict[str, Work]:
-        """What each stage does with so many entries behind the ring and clusters (of the context it ranks), by name.
+        """The work of each stage, by name. A RETRIEVE counts as an issued instruction only.
 
-        RETRIEVEs count as issued only; most clusters if not given.
+        entries : entries behind the ring
+        clusters : clusters of the context that the layer ranks; the most it may have if not given
         """
         level = self.retrieval.clusters if clusters is None else clusters
         given: dict[int, int] = {
@@ -356,12 +374,12 @@ class CorePlan(LayerPlan):
         return {stage.name: self._cost(stage.name, register_values(given)) for stage in self.stages}
 
     def ahead(self, name: str) -> Array:
-        """An array of the next layer's."""
+        """The array `name` of the next layer."""
         array = self.arrays[name]
         return replace(array, offset=array.offset + self.weights.size)
 
     def planes(self, hyperplanes: np.ndarray) -> np.ndarray:
-        """The array `hash_weight` of hyperplanes [n_hp, KV heads * head size]."""
+        """The array `hash_weight` for hyperplanes [n_hp, KV heads * head size]."""
         _, slices, rows, numbers = self["hash_weight"].shape
         padded = np.zeros((rows, hyperplanes.shape[1]), BF16)
         padded[: len(hyperplanes)] = to_bf16(hyperplanes)

@@ -1,4 +1,4 @@
-"""The host of layers on a golden core: memory of device and home, contexts, inputs of a pass."""
+"""Runs the layers of a decoder on a golden core: loads weights, places rings and home memory, executes programs."""
 
 from collections.abc import Sequence
 
@@ -15,12 +15,17 @@ from golden.retrieval.kvmap import KvMap
 
 
 class CoreHost:
-    """Layers of one shape with their weights, rings and offloaded entries in the memory of one core.
+    """Layers of one shape on one core, with their weights, rings and offloaded entries in its memory.
 
-    plans : one a layer, which differ in their `RetrievalShape` · layers : weights as `golden.inputs.decoder` keeps them
+    plans : one for each layer; they differ in their `RetrievalShape` only
+    layers : weights of each layer as `golden.inputs.decoder` keeps them
     planes : hyperplanes [n_hp, KV heads * head size] of each layer
+    params : parameters of the retrieval
+    blocks, block_slots, boundary : blocks of home memory, entries of a block, bytes that a burst does not cross
+    n_ctx : contexts of the DRE
 
-    `begin` writes the inputs of a pass, `run` executes a layer (or some of its stages) on what stands in memory.
+    `begin` writes the inputs of a pass. `run` executes a layer, or some of its stages, on what is in memory. Raises
+    `ParamError` where a layer prefetches for a layer that does not expect it, or the other way round.
     """
 
     def __init__(
@@ -53,16 +58,16 @@ class CoreHost:
         self.weights = [region(f"weights {i}", p.weights.size) for i in range(len(layers))]
         self.device_base = region("rings", n_ctx * s.recent * size)
         self.home_base = region("home", blocks * block_slots * size)
-        ahead = -1  # context for which the layer before fetches
+        ahead = -1  # context for which the layer before has fetched
         for i, plan in enumerate(plans):
             r = plan.retrieval
-            check(r.ctx < n_ctx, "n_ctx", n_ctx, f"layer {i} has context {r.ctx}")
+            check(r.ctx < n_ctx, "n_ctx", n_ctx, f"must be above the context {r.ctx} of layer {i}")
             if r.fetched or ahead >= 0:
                 ok = r.fetched and ahead == r.ctx
-                reason = f"of layer {i - 1}: layer {i} has context {r.ctx}, fetched={r.fetched}"
-                check(ok, "ahead", ahead, f"{reason}; both must be told, and the same context")
+                reason = f"layer {i - 1} must name the context of layer {i}, which has ctx={r.ctx}"
+                check(ok, "ahead", ahead, f"{reason}, fetched={r.fetched}: set both, or neither")
             ahead = r.ahead
-        check(ahead < 0, "ahead", ahead, "of the last layer: there is no layer to fetch for")
+        check(ahead < 0, "ahead", ahead, "must be -1 in the last layer, which has no layer to fetch for")
         kv = KvMap(
             clusters=params.max_clusters,
             blocks=blocks,
@@ -84,7 +89,7 @@ class CoreHost:
         self._programs: dict[tuple[int, str | None, str | None], list[Instruction]] = {}
 
     def address(self, array: Array, layer: int = 0) -> int:
-        """Of the first byte."""
+        """Address of the first byte of an array of a layer."""
         ring = (
             self.device_base
             + self.plans[layer].retrieval.ctx * self.plans[layer].shape.recent * self.plans[layer].shape.entry * 2
@@ -92,24 +97,24 @@ class CoreHost:
         return array.offset + {0: 0, Register.WEIGHTS: self.weights[layer], Register.KV: ring}[array.base]
 
     def put(self, name: str, x: np.ndarray, layer: int = 0) -> None:
-        """Write an array of the plan."""
+        """Write an array of a layer's plan. Raises `ParamError` for another shape or type."""
         array = self.plans[layer][name]
         check(x.shape == array.shape and x.dtype == array.dtype, name, (x.shape, x.dtype), f"must be as {array}")
         self.memory.put(self.address(array, layer), x)
 
     def get(self, name: str, layer: int = 0) -> np.ndarray:
-        """Read an array of the plan."""
+        """Read an array of a layer's plan."""
         array = self.plans[layer][name]
         return self.memory.get(self.address(array, layer), array.shape, array.dtype)
 
     def begin(self, hidden: np.ndarray, cos: np.ndarray, sin: np.ndarray, start: int) -> None:
-        """A pass of tokens from `start`: hidden states [tokens, width], cos and sin [tokens, head / 2]."""
+        """Write the inputs of a pass from token `start`: hidden [tokens, width], cos and sin [tokens, head / 2]."""
         self.start = start
         for name, x in self.plans[0].inputs(hidden, cos, sin, start).items():
             self.put(name, x)
 
     def registers(self, layer: int) -> dict[int, int]:
-        """What a layer's program starts with."""
+        """Values of the registers that a layer's program starts with."""
         plan = self.plans[layer]
         out = {
             int(Register.WEIGHTS): self.weights[layer],
@@ -120,16 +125,16 @@ class CoreHost:
             int(Register.ENTRIES): 0,
         }
         if plan.retrieval.fetched:
-            del out[ROW]  # the layer before says here how many entries it has fetched
+            del out[ROW]  # the program of the layer before leaves the number of fetched entries here
         return out
 
     def program(self, layer: int = 0, first: str | None = None, last: str | None = None) -> list[Instruction]:
-        """The program of a layer's stages."""
+        """The program of a layer's stages from `first` to `last`, all if not given."""
         key = layer, first, last
         if key not in self._programs:
             self._programs[key] = self.plans[layer].program(first, last)
         return self._programs[key]
 
     def run(self, layer: int = 0, first: str | None = None, last: str | None = None) -> Result:
-        """Execute the stages from `first` to `last` (all if not given) of a layer."""
+        """Execute the stages of a layer from `first` to `last`, all if not given."""
         return self.core.run(self.program(layer, first, last), self.registers(layer))

@@ -1,4 +1,7 @@
-"""A core: the LXE with the DRE beside it, its results asked for by RETRIEVE (V-Rex Fig. 10)."""
+"""Golden model of a core: executes a program on an LXE with the DRE beside it (V-Rex Fig. 10).
+
+STORE sends hash bits and score codes to the DRE; RETRIEVE takes its results.
+"""
 
 from collections import deque
 
@@ -13,12 +16,13 @@ from golden.retrieval.kvmap import Burst, Placed
 
 
 class Core(Lxe):
-    """An LXE whose HASH and SCORE words go to `dre`, and whose RETRIEVEs take what comes of them.
+    """An LXE that sends HASH and SCORE words to `dre`, and whose RETRIEVEs take the results in order.
 
-    The memory holds device and offload memory alike: `dre.kv` says where rings and blocks lie.
+    `memory` holds device memory and offload memory; `dre.kv` says where rings and blocks lie.
 
-    clusters : [contexts], those that each context has · joined, placed, sets : what RETRIEVEs have not yet taken, by
-    context and in order: results of the HCU, places of the KVMU, bursts of cluster sets
+    clusters : number of clusters of each context
+    joined, placed, sets : results that no RETRIEVE has taken yet: of the HCU with its context, places of the KVMU,
+        bursts of each cluster set
     """
 
     def __init__(self, fmt: LxeFormat, memory: Memory, dre: DreModel):
@@ -28,30 +32,32 @@ class Core(Lxe):
         self.joined: deque[tuple[int, Joined]] = deque()
         self.placed: deque[Placed] = deque()
         self.sets: deque[list[Burst]] = deque()
-        self._rows: list[np.ndarray] = []  # of the query block that is open
+        self._rows: list[np.ndarray] = []  # rows of the query block that is not complete yet
 
     def hash(self, i: Issue, token: int, signs: np.ndarray) -> None:
-        """A token's hash bits to the HCU and, with their cluster, to the KVMU."""
+        """Send a token's hash bits to the HCU, and its cluster to the KVMU."""
         ctx = self._context(i, i["to"])
         n_hp = self.dre.params.n_hp
         if len(signs) < n_hp:
-            raise i.error(f"hands on {len(signs)} hash bits of {n_hp}: words is too small", Status.RANGE)
+            raise i.error(f"sends {len(signs)} of {n_hp} hash bits: raise words", Status.RANGE)
         joined, placed = self.dre.key(ctx, sum(1 << b for b in np.flatnonzero(signs[:n_hp]).tolist()))
         self.joined.append((ctx, joined))
         self.placed.append(placed)
 
     def score(self, i: Issue, codes: np.ndarray, last: bool) -> None:
-        """A row of score codes to the WTU; with the last one of the block its bursts are known."""
+        """Send a row of score codes to the WTU. After the last row of a query block the DRE knows its bursts."""
         ctx = self._context(i, i["to"])
         if len(codes) != self.clusters[ctx]:
-            raise i.error(f"hands on a row of {len(codes)} codes: context {ctx} has {self.clusters[ctx]} clusters")
+            raise i.error(
+                f"sends a row of {len(codes)} score codes, but context {ctx} has {self.clusters[ctx]} clusters"
+            )
         self._rows.append(codes.astype(np.int64))
         if last:
             self.sets.append(self.dre.query(ctx, np.stack(self._rows)).bursts)
             self._rows = []
 
     def retrieve(self, i: Issue) -> int:
-        """Registers set, entries copied."""
+        """Execute a RETRIEVE: copy entries and set registers; returns the number of copied entries."""
         match i["action"]:
             case Retrieve.CLUSTER:
                 return self._cluster(i)
@@ -69,7 +75,10 @@ class Core(Lxe):
 
     def _cluster(self, i: Issue) -> int:
         if not self.joined:
-            raise i.error("asks for the cluster of a token, but none has been hashed", Status.DEADLOCK)
+            raise i.error(
+                "asks for the cluster of a token, but no token is hashed: let a STORE with target HASH stand before",
+                Status.DEADLOCK,
+            )
         ctx, joined = self.joined.popleft()
         self.clusters[ctx] = max(self.clusters[ctx], joined.cluster + 1)
         self._set(i["to"], i.addr + (joined.cluster << i["shift"]))
@@ -80,10 +89,12 @@ class Core(Lxe):
         size = self.dre.kv.entry_bytes
         for k in range(i["rows"]):
             if not self.placed:
-                raise i.error("places an entry, but no token's place is left", Status.DEADLOCK)
+                raise i.error(
+                    "places an entry, but no hashed token is left without its entry: lower rows", Status.DEADLOCK
+                )
             placed = self.placed.popleft()
             if not placed.ok:
-                reason = f"the map has no free block among {self.dre.kv.blocks}: more blocks are needed"
+                reason = f"the map has no free block among {self.dre.kv.blocks}: raise blocks"
                 raise i.error(reason, Status.FULL)
             if placed.move:
                 self._copy(placed.move.src, placed.move.dst, placed.move.bytes)
@@ -92,12 +103,14 @@ class Core(Lxe):
 
     def _fetch(self, i: Issue) -> int:
         if not self.sets:
-            raise i.error("fetches a cluster set, but none has been chosen", Status.DEADLOCK)
+            raise i.error(
+                "fetches a cluster set, but none is chosen: let a STORE with target SCORE stand before", Status.DEADLOCK
+            )
         at, bursts = i.addr, self.sets.popleft()
         size = self.dre.kv.entry_bytes
         entries = sum(burst.bytes for burst in bursts) // size
         if entries > i["rows"]:
-            reason = f"fetches {entries} entries, but there is room for {i['rows']}: make room behind the ring"
+            reason = f"fetches {entries} entries, but there is room for {i['rows']}: make more room behind the ring"
             raise i.error(reason, Status.FULL)
         for burst in bursts:
             self._copy(burst.addr, at, burst.bytes)
@@ -116,5 +129,5 @@ class Core(Lxe):
 
     def _context(self, i: Issue, ctx: int) -> int:
         if ctx >= self.dre.kv.n_ctx:
-            raise i.error(f"names context {ctx} of {self.dre.kv.n_ctx}", Status.RANGE)
+            raise i.error(f"names context {ctx}: must be below n_ctx = {self.dre.kv.n_ctx}", Status.RANGE)
         return ctx

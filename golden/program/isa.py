@@ -1,22 +1,31 @@
-"""Instructions of the LXE: fields, their bits, words of 256 bits.
+"""The LXE's instruction set: opcodes, fields, their bits, and the words of 256 bits that hold them.
 
-The sequencer executes control instructions itself, one after the other, and hands LOAD, MUL, VECTOR, STORE and
-RETRIEVE to five engines, each of which works through its own in order. Engines run side by side; only semaphores and
-the streams between them (below) hold them back.
+The sequencer executes control instructions itself, one after the other. It hands LOAD, MUL, VECTOR, STORE and RETRIEVE
+to five engines. Each engine executes its own instructions in order. The engines run side by side; only semaphores and
+streams hold them back.
 
-Streams. LOAD with target VECTOR and MUL put words into two queues from which VECTOR instructions take theirs
-(`source`); VECTOR instructions of op STORE put words into a third, from which STORE takes its own. A word is `lanes`
-numbers. So a result needs no semaphore on its way from MUL through VECTOR to STORE; what goes through a memory does:
-the scratchpads W and X of the DPE, and the memory behind the bus. In a program what fills a queue stands before what
-empties it.
+Streams. A stream is a queue of words between two engines; a word is `lanes` numbers. There are three:
 
-Semaphores. An instruction starts when every semaphore in its `wait` is above zero, and takes one from each; when it is
-done, it adds one to each in its `signal`. All start at zero. Only one engine (or SYNC, the sequencer) waits for a
-semaphore. Done means: LOAD: its last word is in W or X, or taken from the queue; MUL: its operands have been read for
-the last time; STORE: its last word is in X or taken by the DRE, or the bus has answered the last write; VECTOR: handed
-to the VPE; RETRIEVE: its copies are written, its registers set. An engine signals in order.
+* LOAD with target VECTOR fills one queue, MUL fills another. A VECTOR takes its words from the one that `source` names.
+* A VECTOR of op STORE fills the third queue, and STORE takes its words from it.
 
-Counts. Where `len` names a register other than R0, n = R[len] + add replaces a count:
+So a result needs no semaphore on its way from MUL through VECTOR to STORE. Data that goes through a memory does need
+semaphores: the DPE's scratchpads W and X, and the memory behind the bus. In a program, the instruction that fills a
+queue stands before the instruction that empties it.
+
+Semaphores. All 16 start at zero. An instruction starts when every semaphore in its `wait` is above zero, and takes one
+from each. When it is done, it adds one to each semaphore in its `signal`. Only one engine (or the sequencer, by SYNC)
+may wait for a given semaphore. An engine signals in program order. When an instruction is done:
+
+========  ==============================================================================================
+LOAD      its last word is in W or X, or the VPE has taken it from the queue
+MUL       it has read its operands for the last time
+VECTOR    the VPE has accepted it
+STORE     its last word is in X, the DRE has taken it, or the bus has answered the last write
+RETRIEVE  its copies are written and its registers are set
+========  ==============================================================================================
+
+Counts. Where `len` names a register other than R0, the signed number n = R[len] + add replaces a count:
 
 =========  ==========  ==============================================
            unit 0      unit 1
@@ -29,14 +38,15 @@ VECTOR     words = ceil(n / lanes), keep = (n - 1) mod lanes (unit 0 or 1)
 LOOP       count = n   count = ceil(n / lanes)
 =========  ==========  ==============================================
 
-n is signed. With n of 0 or less the instruction does nothing but wait and signal; a LOOP skips its body. With `pair`
-n is first rounded up to a multiple of 2 * lanes and counts are as with unit 1 (those of MUL as its unit says); a LOOP's
-is n / (2 * lanes), of steps that take turns with the halves of a scratchpad.
+If n is 0 or less, the instruction only waits and signals, and a LOOP skips its body. With `pair`, n is first rounded up
+to a multiple of 2 * lanes, and counts follow unit 1 (those of MUL follow its own unit). A LOOP with `pair` runs
+n / (2 * lanes) times: its body holds two steps, one for each half of a scratchpad.
 
-Addresses: `R[base] + addr` bytes modulo 2^40, a multiple of a word's 2 * lanes bytes, as `stride` is. Registers have 40
-bits, R0 is always 0. Encoded counts (rows, words, tiles, chunks, keep) are one less than what they count.
+Addresses are `R[base] + addr` bytes modulo 2^40. An address and a `stride` must be multiples of a word's 2 * lanes
+bytes. Registers have 40 bits; R0 is always 0. Encoded counts (rows, words, tiles, chunks, keep) are one less than the
+number they stand for.
 
-Source: V-Rex section V-A names the LXE's parts; its instruction set is this project's.
+Source: V-Rex section V-A names the parts of the LXE. The instruction set is this project's.
 """
 
 from dataclasses import dataclass, fields
@@ -48,33 +58,33 @@ from golden.function_params import DotFormat, ScoreFormat, check
 
 WORD_BITS = 256
 SEMAPHORES = 16
-SEMAPHORE_BITS = 8  # of a counter; above 255 is a fault
+SEMAPHORE_BITS = 8  # width of a counter; counting above 255 is a fault
 REGISTERS = 16
 ADDR_BITS = 40
-LOOPS = 4  # nested
+LOOPS = 4  # most loops inside each other
 OP_BITS = 4
 
 
 @dataclass(frozen=True)
 class LxeFormat:
-    """Function parameters of the LXE: numbers of a word, trees of the DPE alike; words of each memory."""
+    """Function parameters of an LXE: they decide what a program computes and which programs fit."""
 
-    lanes: int = 64
-    window: int = 24  # of the DPE, `golden.function_params.DotFormat`
-    w_depth: int = 32  # words of weights a tree
-    x_depth: int = 512  # words of activations
+    lanes: int = 64  # numbers of a word, which is also the number of trees of the DPE
+    window: int = 24  # alignment width of the DPE's sums, in bits (`golden.function_params.DotFormat`)
+    w_depth: int = 32  # words of W, the weight scratchpad, for each tree
+    x_depth: int = 512  # words of X, the activation scratchpad
     depth: int = 64  # words of a VPE bank
-    i_depth: int = 512  # instructions
+    i_depth: int = 512  # instructions of the program memory
     score: ScoreFormat = ScoreFormat()
 
     @property
     def dot(self) -> DotFormat:
-        """The DPE's function."""
+        """The format of the DPE's dot products."""
         return DotFormat(self.lanes, self.window)
 
     @property
     def vector(self) -> VectorFormat:
-        """The VPE's function."""
+        """The format of the VPE's instructions and scores."""
         return VectorFormat(self.lanes, self.depth, self.score)
 
     @property
@@ -84,77 +94,79 @@ class LxeFormat:
 
 
 class Opcode(IntEnum):
-    """What an instruction does."""
+    """The kinds of instructions. R is the register file."""
 
-    HALT = 0  # the end: every engine has finished
+    HALT = 0  # waits until every engine has finished; ends the program
     SET = 1  # R[to] = imm
     ADD = 2  # R[to] = R[a] + imm
-    LOOP = 3  # repeat up to its END, `count` times
-    END = 4
-    SYNC = 5  # wait for semaphores
-    LOAD = 6  # memory to a scratchpad or the VPE
-    MUL = 7  # the DPE
-    VECTOR = 8  # the VPE
-    STORE = 9  # the VPE's output to memory, a scratchpad or the DRE
-    RETRIEVE = 10  # what the DRE gives: clusters, places and fetches
+    LOOP = 3  # repeats the instructions up to its END, `count` times
+    END = 4  # ends the body of a LOOP
+    SYNC = 5  # the sequencer waits for semaphores and signals
+    LOAD = 6  # moves words from memory to a scratchpad or to the VPE
+    MUL = 7  # the DPE multiplies activations by weights
+    VECTOR = 8  # the VPE executes one of its instructions
+    STORE = 9  # moves the VPE's output to memory, to X or to the DRE
+    RETRIEVE = 10  # takes results of the DRE: clusters, places of entries, fetched entries
 
 
 class LoadTo(IntEnum):
-    """Where LOAD puts word j of row r."""
+    """The places where LOAD can put word j of row r; r / lanes rounds down."""
 
-    W = 0  # weights: tree r mod lanes, word to + (r / lanes) * step + j
+    W = 0  # weights: word to + (r / lanes) * step + j of tree r mod lanes
     COLUMN = 1  # weights, transposed: number i of the row's only word to tree i, word to + r / lanes, lane r mod lanes
     X = 2  # activations: word to + r * step + j
-    VECTOR = 3  # the queue of the VPE; `wide`: words of FP32 numbers, twice the bytes
+    VECTOR = 3  # the queue to the VPE; with `wide` the words hold FP32 numbers, twice the bytes
 
 
 class StoreTo(IntEnum):
-    """Where STORE puts word j of row r."""
+    """The places where STORE can put word j of row r."""
 
-    MEMORY = 0  # bytes; `wide`: FP32 words
+    MEMORY = 0  # the memory behind the bus; with `wide` the words hold FP32 numbers
     X = 1  # activations: word to + r * step + j
     HASH = 2  # the HCU: row r is the hash bits of token R[base] + addr + r of context `to`, `words` words of SIGN
-    SCORE = (
-        3  # the WTU: row r is what one STORE of the VPE gives, score codes; `wide`: the last row ends the query block
-    )
+    # The WTU: row r is the score codes that one VECTOR of op STORE put out. With `wide` the last row ends the query
+    # block.
+    SCORE = 3
 
 
 class Retrieve(IntEnum):
-    """What RETRIEVE does, in a core (an LXE alone has no such engine)."""
+    """The actions of RETRIEVE. Only a core has this engine; an LXE alone refuses the instruction."""
 
     CLUSTER = 0  # R[to] = R[base] + addr + (cluster of the next token << shift); R[level] = clusters of its context
-    PLACE = 1  # copy entry i (0 to rows) from R[base] + addr + i * entry_bytes to where the KVMU puts the next token's
-    # Copy the bursts of the next cluster set, `rows` entries at most, to R[base] + addr on; R[to] = entries, R[level] =
-    # that << shift.
+    # Copies entries 0 to `rows`: entry i from R[base] + addr + i * entry_bytes to the place that the KVMU gives to the
+    # next token.
+    PLACE = 1
+    # Copies the bursts of the next cluster set, at most `rows` entries, to R[base] + addr and behind. R[to] = entries
+    # copied, R[level] = entries << shift.
     FETCH = 2
-    CLEAR = 3  # forget the context `ctx`: its clusters and its entries
-    COUNT = 4  # R[level] = clusters of the context `ctx`
+    CLEAR = 3  # forgets context `ctx`: its clusters and its entries
+    COUNT = 4  # R[level] = clusters of context `ctx`
 
 
 class Queue(IntEnum):
-    """Where a VECTOR instruction takes its stream words from."""
+    """The queues from which a VECTOR can take its stream words, named after the engine that fills each."""
 
     MUL = 0
     LOAD = 1
 
 
 class Status(IntEnum):
-    """How a program stands or ended."""
+    """The state of a program, as the hardware's status register reports it."""
 
-    IDLE = 0
+    IDLE = 0  # not started
     RUNNING = 1
-    DONE = 2
-    OPCODE = 3  # unknown opcode, an END without a LOOP or too many LOOPs, the end of the program without a HALT
-    RANGE = 4  # an address outside a scratchpad or off the grid, a count that does not fit
+    DONE = 2  # ended without a fault
+    OPCODE = 3  # unknown opcode, END without LOOP, too many LOOPs, or no HALT at the end of the program
+    RANGE = 4  # an address outside a scratchpad or not aligned, or a count that does not fit
     DEADLOCK = 5  # every engine waits
-    BUS = 6  # an error response
-    SEMAPHORE = 7  # a count above 255
-    FULL = 8  # the KVMU has no block for an entry, or a FETCH no room for its entries
-    MEMORY = 9  # a memory gave a word that its check bits cannot correct
+    BUS = 6  # the bus answered with an error
+    SEMAPHORE = 7  # a semaphore counted above 255
+    FULL = 8  # the KVMU has no free block for an entry, or a FETCH has no room for its entries
+    MEMORY = 9  # a memory returned a word that its check bits cannot correct
 
 
 class Engine(IntFlag):
-    """Queues of instructions."""
+    """The engines, each with its own queue of instructions."""
 
     LOAD = 1
     MUL = 2
@@ -171,7 +183,7 @@ ENGINE = {
     Opcode.RETRIEVE: Engine.RETRIEVE,
 }
 
-# Fields in order, from bit 0: name and bits. `add` is signed.
+# Name and bits of the fields, from bit 0 up. `add` is signed.
 HEADER = {"op": OP_BITS, "wait": SEMAPHORES, "signal": SEMAPHORES, "len": 4, "add": 16, "unit": 1, "pair": 1}
 _TRANSFER = {
     "target": 2,
@@ -200,13 +212,13 @@ _VECTOR_BITS = {
     "reduce": 2,
     "format": 2,
 }
-# In the VPE's order; its own op is called v_op here.
+# Fields of the VPE's instruction in its own order; its `op` is called v_op here, as every instruction has an `op`.
 VECTOR = {"v_op" if f.name == "op" else f.name: _VECTOR_BITS[f.name] for f in fields(VectorInstruction)}
 PAYLOAD: dict[Opcode, dict[str, int]] = {
     Opcode.HALT: {},
     Opcode.SET: {"to": 4, "imm": ADDR_BITS},
     Opcode.ADD: {"to": 4, "a": 4, "imm": ADDR_BITS},
-    Opcode.LOOP: {"count": 16, "end": 16},  # count as it is, not less one; index of the END
+    Opcode.LOOP: {"count": 16, "end": 16},  # count is not encoded less one; end is the index of the END
     Opcode.END: {},
     Opcode.SYNC: {},
     Opcode.LOAD: _TRANSFER,
@@ -217,14 +229,14 @@ PAYLOAD: dict[Opcode, dict[str, int]] = {
         "tiles": 12,
         "chunks": 12,
         "keep": 12,
-        "x_step": 12,  # words from a row's first to the next row's
+        "x_step": 12,  # words from the start of a row to the start of the next
         "start": 1,
         "end": 1,
     },
     Opcode.VECTOR: {"source": 1, **VECTOR},
     Opcode.STORE: _TRANSFER,
     Opcode.RETRIEVE: {
-        "action": 3,  # so that base, addr and rows stand where a LOAD has them
+        "action": 3,  # as many bits as a LOAD's target and wide, so base, addr and rows stand at the same bits
         "base": 4,
         "addr": ADDR_BITS,
         "rows": 16,
@@ -238,11 +250,15 @@ PAYLOAD: dict[Opcode, dict[str, int]] = {
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction: opcode and the values of the fields that are not zero.
+    """One instruction: its opcode and the encoded values of the fields that are not zero.
 
-    MUL: row r (0 to rows) of activations, words from x + r * x_step, against tile t (0 to tiles) of weights, words from
-    w + t * (chunks + 1): one result word, the dot products with every tree, per row and tile, tiles innermost; the last
-    word of a row has keep + 1 numbers. `start` begins sums, `end` gives results (`golden.arithmetic.dot`).
+    `instruction["rows"]` reads a field, 0 if it is not given. Raises `ParamError` for an unknown field or a value that
+    does not fit its bits.
+
+    A MUL takes rows 0 to `rows` of activations; row r is the words of X from x + r * x_step. It multiplies each row by
+    tiles 0 to `tiles` of weights; tile t is the words of W from w + t * (chunks + 1). Each row and tile give one result
+    word: the dot products of the row with the tile's words in every tree. Tiles are innermost. The last word of a row
+    has keep + 1 numbers. `start` begins the sums and `end` hands out the results (`golden.arithmetic.dot`).
     """
 
     op: Opcode
@@ -261,18 +277,18 @@ class Instruction:
 
     @property
     def vector(self) -> VectorInstruction:
-        """The VPE's instruction of a VECTOR."""
+        """The VPE's instruction that a VECTOR carries."""
         return VectorInstruction(**{name.removeprefix("v_"): self[name] for name in VECTOR})
 
 
 def vector(i: VectorInstruction, **header: int) -> Instruction:
-    """The VECTOR instruction that hands `i` to the VPE; `header` also takes `source`."""
+    """The VECTOR that hands `i` to the VPE; `header` gives its other fields, `source` and those of `HEADER`."""
     values = {name: int(getattr(i, name.removeprefix("v_"))) for name in VECTOR}
     return Instruction(Opcode.VECTOR, values | header)
 
 
 def layout(op: Opcode) -> dict[str, tuple[int, int]]:
-    """Name -> (first bit, bits) of every field of an instruction."""
+    """First bit and number of bits of every field of an opcode, by name."""
     out, at = {}, 0
     for name, bits in [*HEADER.items(), *PAYLOAD[op].items()]:
         out[name] = (at, bits)
@@ -281,7 +297,7 @@ def layout(op: Opcode) -> dict[str, tuple[int, int]]:
 
 
 def encode(i: Instruction) -> int:
-    """The instruction's word."""
+    """The instruction as the program memory holds it: an integer of at most 256 bits."""
     out = int(i.op)
     for name, (at, bits) in layout(i.op).items():
         if name != "op":
@@ -290,7 +306,7 @@ def encode(i: Instruction) -> int:
 
 
 def decode(word: int) -> Instruction:
-    """The instruction of a word; `ParamError` for an unknown opcode."""
+    """The instruction that a word of the program memory holds. Raises `ParamError` for an unknown opcode."""
     number = word & (1 << OP_BITS) - 1
     check(number in list(Opcode), "opcode", number, f"must be 0 to {max(Opcode)}")
     values = {}

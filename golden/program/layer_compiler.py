@@ -1,38 +1,41 @@
-"""The layer compiler: a Llama-style decoder layer as a program of the LXE (`golden.program.isa`).
+"""The layer compiler: turns a Llama-style decoder layer into a program of the LXE (`golden.program.isa`).
 
-A pass takes the hidden states of `tokens` tokens through one layer, in stages one after the other:
+`LayerPlan` places a layer's arrays in memory and writes its program. A pass takes the hidden states of `tokens` tokens
+through the layer, in stages one after the other:
 
 =========  ===========================================================================================================
 norm1      RMSNorm of each token: `golden.program.vector_programs.rms_norm`
 qkv        queries, keys and values: GEMM
-rotary     queries and keys turned (pairs i and i + head / 2); keys and values put together as entries
-append     the pass's entries to their slots of the ring
-scores     queries against all keys of the ring and all entries behind it, FP32
-softmax    each row of scores, with an additive mask: `vector_programs.softmax`; probabilities are BF16. A row longer
-           than a bank in parts, three times: FP32 sums of the ring, of whole parts and of what is left are added
-values     probabilities against the values
-output     output projection, added to the hidden states
+rotary     rotates queries and keys (pairs i and i + head / 2); puts keys and values together as entries
+append     copies the entries of the pass to their slots of the ring
+scores     queries times all keys of the ring and of the entries behind it, FP32
+softmax    of each row of scores with an additive mask: `vector_programs.softmax`; probabilities are BF16. A row that
+           a bank does not hold is read in parts, three times; FP32 sums of the ring, of whole parts and of the rest
+           are added
+values     probabilities times values
+output     GEMM: output projection, added to the hidden states
 norm2      as norm1
-gate_up    SiLU(gate) * up
-down       added to the hidden states
+gate_up    GEMM: SiLU(gate) * up
+down       GEMM: added to the hidden states
 =========  ===========================================================================================================
 
-Hidden states are FP32 in memory, everything else BF16. A stage begins when all of the one before is in memory.
+Hidden states, rotary tables and scores are FP32 in memory, everything else BF16. A stage begins when all results of
+the stage before are in memory.
 
-GEMM, y = x W^T: N is cut in blocks of tiles of `lanes` outputs, K in slices; a step loads one slice of a block's
-weights and of the activations into a half of W and of X while the DPE works on the other half. Sums of a slice are
-dot products of the DPE (`golden.arithmetic.dot`), FP32, and are added up in bank C of the VPE in FP32: in the order of
-the slices, after the residual, if there is one. Weights lie in memory in the order in which they are loaded.
+GEMM, y = x W^T. N is cut into blocks of tiles of `lanes` outputs, K into slices. A step loads one slice of a block's
+weights and of the activations into one half of W and of X, while the DPE works on the other half. The DPE's dot
+products of a slice (`golden.arithmetic.dot`) are FP32. Bank C of the VPE adds them in FP32 in the order of the slices,
+after the residual if there is one. Weights lie in memory in the order in which they are loaded.
 
-Scores and values are the same steps with keys and transposed values for weights, one tile of `lanes` entries a step.
+Scores and values run the same steps, with keys and transposed values as weights, one tile of `lanes` entries a step.
 
-Entries are kept in whole: the keys of all KV heads, then the values. The ring holds the last `recent` tokens, those of
-the pass included: token t in slot t mod recent. Behind it lie up to `entries` more (sinks and what was fetched), as
-many as the register ENTRIES says when `scores` begins; keys are multiplied in pairs of tiles, so some beyond them,
-which are masked, as are slots of the ring that a token does not see: the host's mask says which. All that is masked
-must be finite: memory is zero at first.
+An entry is the keys of all KV heads of a token, then the values. The ring holds the entries of the last `recent`
+tokens, those of the pass included: token t is in slot t mod recent. Behind the ring lie up to `entries` more entries
+(sinks and fetched ones); the register ENTRIES holds their number when `scores` begins. Keys are multiplied in pairs of
+tiles, so some products lie beyond the last entry; those are masked. The host's mask hides slots of the ring that a
+token must not see. All masked numbers must be finite, so memory must be zero at first.
 
-Rows of attention are ordered by KV head, token and query head of its group.
+Rows of attention are ordered by KV head, then token, then query head of the group.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,10 +56,12 @@ __all__ = ["Array", "LayerPlan", "LayerShape", "Register", "Stage", "Work"]
 
 @dataclass
 class Work:
-    """What a stage does in a pass.
+    """The work of a stage in a pass, from which lower bounds of its cycles follow.
 
-    issued : instructions of the four engines · loaded, stored : bytes over the bus · words : through the VPE's lanes
-    or out of it · chunks : steps of the DPE, all trees at once
+    issued : instructions handed to the engines
+    loaded, stored : bytes over the bus
+    words : words that go through the VPE's lanes or out of the VPE
+    chunks : steps of the DPE, all trees at once
     """
 
     issued: int = 0
@@ -66,12 +71,15 @@ class Work:
     chunks: int = 0
 
     def cycles(self, bus_bytes: int) -> dict[str, int]:
-        """Lower bounds by resource: DPE and VPE a chunk or word, the bus `bus_bytes` a cycle in either direction."""
+        """Lower bounds of the cycles, by resource.
+
+        The DPE takes a chunk a cycle, the VPE a word, and the bus `bus_bytes` bytes in either direction.
+        """
         load, store = (-(-n // bus_bytes) for n in (self.loaded, self.stored))
         return {"dpe": self.chunks, "vpe": self.words, "load": load, "store": store}
 
     def utilisation(self, bus_bytes: int) -> tuple[float, str]:
-        """Upper bound of the DPE's share of the stage's cycles, and the resource that sets it."""
+        """Upper bound of the share of cycles in which the DPE works, and the resource that sets the bound."""
         cycles = self.cycles(bus_bytes)
         most = max(cycles, key=lambda name: cycles[name])
         return self.chunks / max(1, cycles[most]), most
@@ -79,9 +87,9 @@ class Work:
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the program, and the arrays it leaves in memory.
+    """A part of the program, and the arrays that it leaves in memory.
 
-    waits : for all of the stage before to be in memory; else for the one before that
+    waits : whether the stage before must be in memory first; if not, the one before that must be
     """
 
     name: str
@@ -91,19 +99,19 @@ class Stage:
 
 
 class LayerPlan:
-    """The program of a layer's pass and its memory.
+    """The program of one pass through a layer, and the arrays that it uses in memory.
 
-    `work`, `weights` and `kv` hold arrays (`plan["q"]` is one by its name); the first from address 0, the others from
-    the registers WEIGHTS and KV, so that one program serves all layers of a decoder. `work` is the pass's own.
+    `plan["q"]` is an array by its name. Arrays of `work` start at address 0 and belong to the pass. Those of `weights`
+    and `kv` start at the addresses in the registers WEIGHTS and KV, so one program serves all layers of a decoder.
 
-    cuts : how the GEMMs are cut and so how weights lie in memory; chosen for the pass if not given
+    cuts : how each GEMM is cut, which decides how its weights lie in memory; chosen for the pass if not given
 
-    Raises `ParamError` for a shape that does not fit the format: it names the dimension and what it may be.
+    Raises `ParamError` for a shape that does not fit the format; it names the size and its limit.
     """
 
     _compiler = Compiler
-    _beside: tuple[str, ...] = ()  # names of stages that do not wait for the one before
-    _hands: dict[int, tuple[str, str]] = {}  # semaphores from one stage to another that is not the next
+    _beside: tuple[str, ...] = ()  # stages that do not wait for the stage before
+    _hands: dict[int, tuple[str, str]] = {}  # semaphores by which one stage releases a later one, not the next
 
     def __init__(self, shape: LayerShape, fmt: LxeFormat, cuts: dict[str, Tiling] | None = None):
         self.shape, self.fmt = shape, fmt
@@ -111,16 +119,20 @@ class LayerPlan:
         s, n = shape, fmt.lanes
         head, period = s.head_size, s.head_size // n
         fits = [d for d in divisors(s.rows) if d <= min(fmt.depth, fmt.x_depth // 2) and d * period <= fmt.x_depth]
-        self.batch = max(fits)  # rows of attention at once
+        self.batch = max(fits)  # rows of attention that a step computes
         self.value_tiles = max(d for d in divisors(period) if self.batch * d <= fmt.depth and d <= fmt.w_depth // 2)
-        self.turned = max(d for d in divisors(s.tokens) if 2 * d * period <= fmt.depth)  # tokens at once in `rotary`
+        self.turned = max(
+            d for d in divisors(s.tokens) if 2 * d * period <= fmt.depth
+        )  # tokens that `rotary` turns at once
         scale = head**-0.5
-        self.scale = float(to_bf16(np.array([scale]))[0])  # of the scores
-        self.query_scale = scale / self.scale  # what BF16 leaves of it, in the tables of the queries
+        self.scale = float(to_bf16(np.array([scale]))[0])  # factor of the scores
+        self.query_scale = (
+            scale / self.scale
+        )  # the rounding error of that factor, put right in the tables of the queries
         qkv = (s.heads + 2 * s.kv_heads) * head
         behind = -(-s.entries // (2 * n)) * 2 * n
         self.row = s.recent + behind  # the longest row of scores
-        # Words of a part of a row of scores behind the ring, with one more for its mask; 0 where a bank holds a row.
+        # Words of a part of a row of scores behind the ring; 0 where a bank holds the row. Its mask takes one more.
         room = fmt.depth - s.recent // n - 1
         whole = self.row <= fmt.depth * n
         most = (fmt.depth - 3) // 2 * 2 * n
@@ -136,10 +148,10 @@ class LayerPlan:
         self.work, self.weights, self.kv = Space(align), Space(align, Register.WEIGHTS), Space(align, Register.KV)
         for name, dims, dtype in (
             ("hidden", (s.tokens, s.width), np.float32),
-            ("tables", (2, 2, s.tokens, head), np.float32),  # of queries and keys: cos, sin
+            ("tables", (2, 2, s.tokens, head), np.float32),  # for queries, then keys: cos, sin
             ("mask", (s.rows, s.recent), BF16),
             ("zeros", (n,), BF16),
-            ("tails", (n + 1, 2, n), BF16),  # masks of a tile with so many entries, and of one with none
+            ("tails", (n + 1, 2, n), BF16),  # row m: masks of a tile with m entries and of an empty one
             ("norm1", (1, s.tokens, s.width), BF16),
             ("qkv", (s.tokens, qkv), BF16),
             ("q", (s.kv_heads, s.tokens, s.group * head), BF16),
@@ -171,7 +183,7 @@ class LayerPlan:
         return self.arrays[name]
 
     def of(self, tokens: int) -> "LayerPlan":
-        """The plan of a pass of fewer tokens over the same weights and entries."""
+        """The plan of a pass of fewer tokens that uses the same weights and entries in memory."""
         check(tokens <= self.shape.tokens, "tokens", tokens, f"must be at most the plan's {self.shape.tokens}")
         return LayerPlan(replace(self.shape, tokens=tokens), self.fmt, self.cuts)
 
@@ -193,7 +205,7 @@ class LayerPlan:
         check(s.recent < 1 << 15, "recent", s.recent, f"must be below {1 << 15}")
 
     def _cut(self, outputs: int, length: int, segment: int, gates: int = 1) -> Tiling:
-        """The cut of a GEMM with the fewest words of activations, a step for 32; whole blocks and slices only."""
+        """The cut of a GEMM that loads the fewest words of activations, where a step costs as much as 32 of them."""
         f, tokens = self.fmt, self.shape.tokens
         n_tiles, k = outputs // f.lanes, length // f.lanes
         cuts: list[tuple[float, Tiling]] = []
@@ -218,17 +230,17 @@ class LayerPlan:
             yield Stage(name, tuple(roll(c.items)), tuple(a[o] for o in outputs), name not in self._beside)
 
     def _entry_arrays(self) -> None:
-        """The ring, and the entries behind it, here in one array."""
+        """Place the ring, with the entries behind it in the same array."""
         s = self.shape
         ring = self.kv.add("ring", (self.row, s.entry), BF16)
         offset = ring.offset + s.recent * s.entry * 2
         self._views = {"behind": Array("behind", offset, (self.row - s.recent, s.entry), BF16, ring.base)}
 
     def _more_arrays(self) -> None:
-        """For plans that do more."""
+        """Place the arrays that a derived plan adds."""
 
     def _steps(self, c: Compiler, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
-        """Name of each stage, names of the arrays that it leaves in memory, what builds it."""
+        """The stages: name, names of the arrays that the stage leaves in memory, the function that writes it."""
         a = self.arrays
         return [
             ("norm1", ("norm1",), lambda: c.norm(a["hidden"], a["norm1_weight"], a["norm1"])),
@@ -245,9 +257,9 @@ class LayerPlan:
         ]
 
     def program(self, first: str | None = None, last: str | None = None) -> list[Instruction]:
-        """The instructions of the stages from `first` to `last`, all if not given.
+        """The instructions of the stages from `first` to `last`; the first and the last stage if not given.
 
-        `ParamError` if they do not fit in the program's memory, or need more registers for loops than there are.
+        Raises `ParamError` if they do not fit in the program memory, or if their loops need too many registers.
         """
         names = [stage.name for stage in self.stages]
         for name in (first, last):
@@ -268,7 +280,7 @@ class LayerPlan:
         return out
 
     def costs(self, entries: int) -> dict[str, Work]:
-        """What each stage does with so many entries behind the ring, by name."""
+        """The work of each stage, by name, with `entries` entries behind the ring."""
         registers = register_values(self.registers(0, entries, 0, 0))
         return {stage.name: self._cost(stage.name, registers) for stage in self.stages}
 
@@ -291,7 +303,10 @@ class LayerPlan:
     # The host's part
 
     def registers(self, start: int, entries: int, weights: int, kv: int) -> dict[int, int]:
-        """Of a pass whose first token is token `start`, with `entries` behind the ring; addresses of the layer."""
+        """Values of the host's registers for a pass from token `start`, with `entries` behind the ring.
+
+        weights, kv : addresses of the layer's weights and entries
+        """
         s = self.shape
         check(0 <= entries <= s.entries, "entries", entries, f"must be 0 to {s.entries}")
         slot = start % s.recent
@@ -306,7 +321,10 @@ class LayerPlan:
         }
 
     def inputs(self, hidden: np.ndarray, cos: np.ndarray, sin: np.ndarray, start: int) -> dict[str, np.ndarray]:
-        """Arrays of a pass by name: hidden states [tokens, width], cos and sin [tokens, head / 2] of its positions."""
+        """The arrays by name that the host writes before a pass from token `start`.
+
+        hidden : hidden states [tokens, width] · cos, sin : FP32 [tokens, head / 2] of the tokens' positions
+        """
         s = self.shape
         check(hidden.shape == (s.tokens, s.width), "hidden", hidden.shape, f"must be {(s.tokens, s.width)}")
         both = np.stack([np.concatenate([cos, cos], axis=1), np.concatenate([-sin, sin], axis=1)])
@@ -317,14 +335,14 @@ class LayerPlan:
         }
 
     def seen(self, start: int) -> np.ndarray:
-        """Which slots of the ring the tokens from `start` see, bool [tokens, recent]."""
+        """Slots of the ring that each token of a pass from `start` may attend to, bool [tokens, recent]."""
         s = self.shape
         newest = start + s.tokens - 1
-        token = newest - (newest - np.arange(s.recent)) % s.recent  # in each slot
+        token = newest - (newest - np.arange(s.recent)) % s.recent  # the token in each slot
         return (token >= 0) & (token <= start + np.arange(s.tokens)[:, None])
 
     def constants(self) -> dict[str, np.ndarray]:
-        """Arrays by name that no pass changes."""
+        """The arrays by name that are the same for every pass."""
         rows, _, n = self["tails"].shape
         unused = np.arange(rows)[:, None] <= np.arange(2 * n)
         return {
@@ -333,7 +351,7 @@ class LayerPlan:
         }
 
     def pack(self, layer: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Arrays of weights by name, from a layer as `golden.inputs.decoder` keeps it ([inputs, outputs])."""
+        """The arrays of weights by name, from a layer as `golden.inputs.decoder` keeps it ([inputs, outputs])."""
 
         def gemm(name: str, *parts: np.ndarray) -> np.ndarray:
             blocks, slices, rows, numbers = self[f"{name}_weight"].shape

@@ -1,4 +1,4 @@
-"""The host of layers on a golden LXE: memory of all layers, inputs of a pass, entries behind the ring."""
+"""Runs the layers of a decoder on a golden LXE: loads weights, writes the inputs of a pass, executes programs."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,13 @@ from golden.program.lxe_model import Lxe, Memory, Region, Result
 
 
 class LayerHost:
-    """Layers of one shape with their weights and entries in the memory of one LXE.
+    """Layers of one shape on one LXE, with their weights and entries in its memory.
 
-    plan : of the largest pass · layers : of each its weights as `golden.inputs.decoder` keeps them
+    plan : plan of the largest pass
+    layers : weights of each layer as `golden.inputs.decoder` keeps them
 
-    `begin` writes the inputs of a pass, whose plan is then `plan`; `run` executes stages of a layer on what stands in
-    memory; hidden states go from layer to layer there. Before the stage `scores`, `fetch` says what stands behind the
-    ring.
+    `begin` writes the inputs of a pass and sets `plan` to its plan. `run` executes stages of a layer. Hidden states
+    stay in memory from layer to layer. `fetch` puts entries behind the ring; call it before the stage `scores`.
     """
 
     def __init__(self, plan: LayerPlan, layers: Sequence[dict[str, np.ndarray]]):
@@ -40,24 +40,24 @@ class LayerHost:
         self._programs: dict[tuple[int, str | None, str | None], list[Instruction]] = {}
 
     def address(self, array: Array, layer: int = 0) -> int:
-        """Of the first byte."""
+        """Address of the first byte of an array of a layer."""
         return (
             array.offset + {0: 0, Register.WEIGHTS: self.bases[layer][0], Register.KV: self.bases[layer][1]}[array.base]
         )
 
     def put(self, name: str, x: np.ndarray, layer: int = 0) -> None:
-        """Write an array of the plan."""
+        """Write an array of a layer. Raises `ParamError` for another shape or type."""
         array = self.plan[name]
         check(x.shape == array.shape and x.dtype == array.dtype, name, (x.shape, x.dtype), f"must be as {array}")
         self.memory.put(self.address(array, layer), x)
 
     def get(self, name: str, layer: int = 0) -> np.ndarray:
-        """Read an array of the plan."""
+        """Read an array of a layer."""
         array = self.plan[name]
         return self.memory.get(self.address(array, layer), array.shape, array.dtype)
 
     def begin(self, hidden: np.ndarray, cos: np.ndarray, sin: np.ndarray, start: int) -> None:
-        """A pass of tokens from `start`: hidden states [tokens, width], cos and sin [tokens, head / 2]."""
+        """Write the inputs of a pass from token `start`: hidden [tokens, width], cos and sin [tokens, head / 2]."""
         tokens = len(hidden)
         if tokens not in self._plans:
             self._plans[tokens] = self._plans[max(self._plans)].of(tokens)
@@ -66,7 +66,7 @@ class LayerHost:
             self.put(name, x)
 
     def fetch(self, entries: np.ndarray, layer: int = 0) -> None:
-        """Put entries [n, 2, KV heads, head size] (keys, values; BF16) behind the ring; each pass attends to them."""
+        """Put entries behind the ring, [n, 2 (keys, values), KV heads, head size]; every later pass attends to them."""
         s, n = self.plan.shape, len(entries)
         check(n <= s.entries, "entries", n, f"must be at most {s.entries}")
         self.entries[layer] = n
@@ -75,7 +75,7 @@ class LayerHost:
             self.memory.put(at, np.ascontiguousarray(entries.astype(BF16)))
 
     def run(self, layer: int = 0, first: str | None = None, last: str | None = None) -> Result:
-        """Execute the stages from `first` to `last` (all if not given) of a layer."""
+        """Execute the stages of a layer from `first` to `last`, all if not given."""
         key = self.plan.shape.tokens, first, last
         if key not in self._programs:
             self._programs[key] = self.plan.program(first, last)

@@ -1,4 +1,4 @@
-"""What a layer's program and its host agree on: shape, registers, arrays in memory."""
+"""The contract between a layer's program and its host: the shape, the registers, the arrays in memory."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -9,33 +9,33 @@ from golden.function_params import check, check_ints
 
 
 class Register(IntEnum):
-    """What the host puts into registers before a pass; the others are the program's."""
+    """Registers with a fixed meaning. The host sets 1 to 6 before a pass; the program owns the others."""
 
     WEIGHTS = 1  # address of the layer's weights
-    KV = 2  # address of its entries
-    SLOT = 3  # address of the slot of the pass's first token
-    FIRST = 4  # tokens of the pass from there to the ring's end
-    REST = 5  # those that go on at the ring's start
-    ENTRIES = 6  # behind the ring; read from the stage `scores` on
-    # The program's:
-    TAIL = 7  # bytes to the mask of the last tile with an entry
-    PARTS = 8  # where a bank does not hold a row of scores: whole parts behind the ring
-    LEFT = 9  # entries behind those
+    KV = 2  # address of the layer's entries
+    SLOT = 3  # address of the ring's slot of the first token of the pass
+    FIRST = 4  # tokens of the pass that fit between that slot and the end of the ring
+    REST = 5  # remaining tokens of the pass, which go to the start of the ring
+    ENTRIES = 6  # entries behind the ring; read from the stage `scores` on
+    # Set by the program:
+    TAIL = 7  # byte offset in `tails` of the mask for the last tile that holds an entry
+    PARTS = 8  # number of whole parts behind the ring, where a bank does not hold a row of scores
+    LEFT = 9  # entries behind those whole parts
 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """A layer and its pass: sizes of vectors in numbers, `tokens` of a pass, slots of the ring, entries behind it."""
+    """Sizes of a decoder layer and of one pass through it. Raises `ParamError` for sizes that do not fit together."""
 
-    width: int = 576
-    heads: int = 9
+    width: int = 576  # numbers of a hidden state
+    heads: int = 9  # query heads
     kv_heads: int = 3
-    head_size: int = 64
-    ffn: int = 1536
-    tokens: int = 10
-    recent: int = 256
-    entries: int = 256
-    epsilon: float = 1e-5
+    head_size: int = 64  # numbers of a head
+    ffn: int = 1536  # numbers of the inner state of the feed-forward network
+    tokens: int = 10  # tokens of a pass
+    recent: int = 256  # slots of the ring of the latest entries
+    entries: int = 256  # most entries behind the ring
+    epsilon: float = 1e-5  # of the RMS norms
 
     def __post_init__(self):
         check_ints(self)
@@ -43,28 +43,28 @@ class LayerShape:
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         check(self.entries >= 0, "entries", self.entries, "must not be negative")
         check(self.heads % self.kv_heads == 0, "heads", self.heads, f"must be a multiple of kv_heads = {self.kv_heads}")
-        reason = f"must be at most recent = {self.recent} (a pass sees its own tokens in the ring): split it in passes"
+        reason = f"must be at most recent = {self.recent} (the ring holds all tokens of a pass): split it in passes"
         check(self.tokens <= self.recent, "tokens", self.tokens, f"{reason}, or raise recent")
 
     @property
     def group(self) -> int:
-        """Query heads of a KV head."""
+        """Query heads that share a KV head."""
         return self.heads // self.kv_heads
 
     @property
     def rows(self) -> int:
-        """Rows of attention of a KV head."""
+        """Rows of attention of a KV head: one for each token and query head."""
         return self.tokens * self.group
 
     @property
     def entry(self) -> int:
-        """Numbers of an entry."""
+        """Numbers of an entry: a token's keys and values of all KV heads."""
         return 2 * self.kv_heads * self.head_size
 
 
 @dataclass(frozen=True)
 class Array:
-    """An array in memory, `offset` bytes behind the register `base` (0: address 0)."""
+    """An array in memory, `offset` bytes behind the address in register `base`; base 0 stands for address 0."""
 
     name: str
     offset: int
@@ -74,19 +74,19 @@ class Array:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size of the array in bytes."""
         return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
 
 class Space:
-    """Arrays one after the other behind a register, each at a multiple of `align` bytes."""
+    """Lays out arrays one after the other behind one register, each at a multiple of `align` bytes."""
 
     def __init__(self, align: int, base: int = 0):
         self.align, self.base, self.size = align, base, 0
         self.arrays: dict[str, Array] = {}
 
     def add(self, name: str, shape: tuple[int, ...], dtype: type) -> Array:
-        """A new array."""
+        """Place a new array behind the others."""
         a = self.arrays[name] = Array(name, self.size, shape, dtype, self.base)
         self.size += -(-a.size // self.align) * self.align
         return a
@@ -94,7 +94,7 @@ class Space:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a GEMM is cut: `blocks` blocks of `tiles` tiles of outputs, `slices` slices of `words` words of K."""
+    """How a GEMM is cut: N into `blocks` of `tiles` of `lanes` outputs each, K into `slices` of `words` words each."""
 
     blocks: int
     tiles: int
@@ -103,5 +103,5 @@ class Tiling:
 
 
 def divisors(n: int) -> list[int]:
-    """All divisors of n."""
+    """All divisors of n, rising."""
     return [d for d in range(1, n + 1) if n % d == 0]

@@ -1,4 +1,8 @@
-"""The stages of a layer's program, written down without loops (`golden.program.loop_rolling` rolls them up)."""
+"""Writes the stages of a layer's program as straight-line instructions, from GEMMs to softmax.
+
+Each stage is a method of `Compiler` that appends instructions with their final addresses. The stages hold loops only
+where a register gives the number of rounds; `golden.program.loop_rolling` finds all other loops.
+"""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -19,12 +23,14 @@ if TYPE_CHECKING:
     from golden.program.layer_compiler import LayerPlan
 
 BANK, STREAM, SCALAR, IMMEDIATE = Source
-TOP, TOTAL, INVERSE, PART, OTHER = range(5)  # scalars of a row of scores
+# Scalar registers of a row of scores: its maximum, its sum of exponentials, 1 / sum, results of a part, unused results.
+TOP, TOTAL, INVERSE, PART, OTHER = range(5)
 
-POINTERS = range(10, 16)  # of the program's loops
-# Semaphores: a half of W and X is free; filled; a stage is in memory; X holds no queries that are still needed.
+POINTERS = range(10, 16)  # registers for the pointers of loops
+# Semaphores: a half of W and X is free, a half is filled, a stage is in memory, X holds no query that is still needed.
 FREE, FULL, STORED, QUERIES = range(4)
-_NEVER = -(1 << 15)  # added to a small register gives a count below zero: the instruction only waits and signals
+# Added to a small register it gives a negative count, so that the instruction only waits and signals.
+_NEVER = -(1 << 15)
 
 
 @lru_cache(maxsize=4096)
@@ -33,13 +39,17 @@ def _vector(header: tuple[tuple[str, int], ...], **fields: int) -> Op:
 
 
 class Compiler:
-    """Builds the stages; `half` of W and X is the one that the next step takes."""
+    """Writes the stages of a plan, one method each, into `items`.
+
+    W and X are used in halves: LOADs fill one half while the DPE reads the other. `half` is the one that the next step
+    takes.
+    """
 
     def __init__(self, plan: "LayerPlan"):
         self.plan, self.shape, self.fmt = plan, plan.shape, plan.fmt
         self.items: list[Item] = []
         self.half = 0
-        # Words of a row of scores: those of the ring and pairs behind it.
+        # Fields that count the words of a row of scores: those of the ring, and pairs of words behind it.
         self.row = {"len": int(Register.ENTRIES), "add": self.shape.recent, "pair": 1}
 
     # Instructions
@@ -50,7 +60,7 @@ class Compiler:
     def load(
         self, array: Array, at: int, rows: int, words: int, stride: int, target: LoadTo, wait=(), signal=(), **more: int
     ) -> None:
-        """LOAD `rows` rows of `words` words from number `at` of an array, `stride` numbers apart."""
+        """LOAD `rows` rows of `words` words, the first from number `at` of the array, each `stride` numbers further."""
         size, wide = np.dtype(array.dtype).itemsize, array.dtype == np.float32
         self._emit(
             Opcode.LOAD,
@@ -68,7 +78,7 @@ class Compiler:
         )
 
     def store(self, array: Array, at: int, rows: int, words: int, stride: int, **more: int) -> None:
-        """STORE the VPE's output to memory, as `load`."""
+        """STORE the VPE's output in an array, with the arguments of `load`."""
         size, wide = np.dtype(array.dtype).itemsize, array.dtype == np.float32
         self._emit(
             Opcode.STORE,
@@ -87,9 +97,9 @@ class Compiler:
     def vector(
         self, words: int | dict[str, int] = 1, source: int = Queue.MUL, keep: int | None = None, **fields: int
     ) -> None:
-        """VECTOR on `words` words, or as many as `len` and more fields say.
+        """VECTOR on `words` words; a dict instead holds the fields `len`, `add`, `pair` that count them.
 
-        Lanes above `keep` take no part in a reduction.
+        Lanes of the last word above `keep` take no part in a reduction.
         """
         counted, words = (words, 1) if isinstance(words, dict) else ({}, words)
         header = (("source", int(source)), *counted.items())
@@ -97,29 +107,29 @@ class Compiler:
         self.items.append(_vector(header, words=words - 1, keep=keep, **{k: int(v) for k, v in fields.items()}))
 
     def out(self, words: int | dict[str, int], wide: bool = False, at: int = 0, **more: int) -> None:
-        """Words of bank C (`wide`) or B to the output."""
+        """Put words of bank C (`wide`) or B, from word `at`, on the VPE's output."""
         form = Format.WIDE if wide else Format.HALF
         self.vector(words, op=VectorOp.STORE, addr_b=at, addr_c=at, format=form, **more)
 
     def scalar(self, to: int, **fields: int) -> None:
-        """A word of scalars whose result goes to register `to`."""
+        """Compute with scalar operands; the result goes to scalar register `to`."""
         self.vector(a=SCALAR, reduce=Reduce.LAST, scalar_d=to, keep=0, **fields)
 
     def begin(self) -> None:
-        """LOADs wait for the stage before."""
+        """Make the following LOADs wait until the stage before is in memory."""
         self._emit(Opcode.LOAD, len=Register.REST, add=_NEVER, **semaphores((STORED,), ()))
 
     def end(self) -> None:
-        """All STOREs so far are in memory."""
+        """Signal once all STOREs so far are in memory."""
         self._emit(Opcode.STORE, len=Register.REST, add=_NEVER, **semaphores((), (STORED,)))
 
     def turn(self) -> tuple[int, int]:
-        """First words in W and X of the half for the next step."""
+        """Take turns between the halves; the first words in W and X of the half for the next step."""
         half, self.half = self.half, 1 - self.half
         return half * (self.fmt.w_depth // 2), half * (self.fmt.x_depth // 2)
 
     def mul(self, w: int, x: int, rows: int, tiles: int, chunks: int, x_step: int) -> None:
-        """MUL of a step; its half is free when it is done."""
+        """MUL of a step. It waits until its half is filled, and frees the half when it is done."""
         self._emit(
             Opcode.MUL,
             w=w,
@@ -137,7 +147,7 @@ class Compiler:
     # Stages
 
     def norm(self, x: Array, weight: Array, y: Array) -> None:
-        """RMSNorm, as `vector_programs.rms_norm` with its weight from the stream."""
+        """RMSNorm of every token, as `vector_programs.rms_norm`; the weight comes from memory for each token."""
         length, n = self.shape.width, self.fmt.lanes
         words = length // n
         mean, root, half, rest = range(4)
@@ -164,14 +174,16 @@ class Compiler:
     def gemm(
         self, x: Array, weight: Array, cut: Tiling, y: Array, gated: bool = False, blocks: range | None = None
     ) -> None:
-        """y = x W^T; added to y if y is FP32; SiLU of the even blocks times the odd ones if `gated`.
+        """y = x W^T. The product is added to y if y is FP32.
 
-        x [segments, tokens, numbers]: K runs through the segments. `blocks`: some of W's, all if not given.
+        x : [segments, tokens, numbers]; K runs through the segments
+        gated : SiLU of each even block times the odd block behind it
+        blocks : the blocks of W to compute, all if not given
         """
         n, tokens = self.fmt.lanes, self.shape.tokens
         segment = x.shape[-1]
         numbers, many = cut.words * n, tokens * cut.tiles
-        size = cut.tiles * n * numbers  # of a step's weights
+        size = cut.tiles * n * numbers  # weights of a step
         row = y.shape[-1]
         residual = y.dtype == np.float32
         for block in range(cut.blocks) if blocks is None else blocks:
@@ -217,12 +229,12 @@ class Compiler:
             self.store(y, to, tokens, cut.tiles, row)
 
     def rotary(self) -> None:
-        """Queries and entries of the pass from `qkv`."""
+        """Rotate queries and keys from `qkv`; put keys and values together as entries."""
         self.queries(self.plan["q"])
         self.entries()
 
     def queries(self, to: Array) -> None:
-        """All query heads turned."""
+        """Rotate all query heads from `qkv` and store them in `to`."""
         s = self.shape
 
         def place(h: int, first: int) -> tuple[Array, int, int]:
@@ -232,7 +244,7 @@ class Compiler:
         self.turn_heads(range(s.heads), 0, place)
 
     def entries(self) -> None:
-        """Keys turned, and values, put together."""
+        """Rotate the keys from `qkv` and store them with the values as entries in `fresh`."""
         s, p = self.shape, self.plan
         fresh = p["fresh"]
 
@@ -248,9 +260,10 @@ class Compiler:
             self.store(fresh, half + at, s.tokens, words, s.entry)
 
     def turn_heads(self, heads: range, which: int, place: Callable[[int, int], tuple[Array, int, int]]) -> None:
-        """Heads of `qkv`, some tokens at a time, turned by tables `which` in bank A.
+        """Rotate heads of `qkv`, some tokens at a time, by the tables `which` (0: queries, 1: keys) in bank A.
 
-        `place` says of a head and a first token in which array, where and how far apart its rows are stored.
+        `place` takes a head and a first token. It gives the array, the number in it where the first row is stored, and
+        the distance between rows in numbers.
         """
         s, p, n = self.shape, self.plan, self.fmt.lanes
         head, period = s.head_size, s.head_size // n
@@ -281,13 +294,13 @@ class Compiler:
                 self.store(array, at, at_once, period, apart)
 
     def columns(self, numbers: int) -> list[tuple[int, int]]:
-        """Rows of so many numbers cut so that a bank holds a part of all tokens' rows: first number, words."""
+        """Cut rows of `numbers` numbers into columns that a bank holds for all tokens: first number, words."""
         n = self.fmt.lanes
         words = max(d for d in divisors(numbers // n) if d * self.shape.tokens <= self.fmt.depth)
         return [(at, words) for at in range(0, numbers, words * n)]
 
     def append(self) -> None:
-        """Entries of the pass to the ring, which may end between two of them."""
+        """Copy the entries of the pass to the ring. They wrap around where the ring ends."""
         s, p = self.shape, self.plan
         for at, words in self.columns(s.entry):
             self.load(p["fresh"], at, s.tokens, words, s.entry, LoadTo.VECTOR)
@@ -297,7 +310,7 @@ class Compiler:
             self.store(p["ring"], at, 1, words, s.entry, len=Register.REST)
 
     def scores(self) -> None:
-        """Queries against the keys of the ring and of the entries behind it."""
+        """Multiply queries by the keys of the ring and of the entries behind it."""
         self.count()
         self.products(self.plan["q"], self.plan["scores"], self.keys, self.tiles)
 
@@ -308,9 +321,11 @@ class Compiler:
         keys: Callable[[int, int], tuple[Array, int, int]],
         tiles: Callable[[Callable[[int], None]], None],
     ) -> None:
-        """Queries of a KV head, `batch` rows at a time, against a tile of keys a step.
+        """Multiply queries of a KV head, `batch` rows at a time, by one tile of keys a step; store FP32 in `out`.
 
-        `keys` says of a KV head and a tile in which array, where and how far apart they are; `tiles` which there are.
+        keys : takes a KV head and a tile; gives the array, the number of the first key in it, and the distance between
+            keys in numbers
+        tiles : calls the function it is given for every tile
         """
         s, n, batch = self.shape, self.fmt.lanes, self.plan.batch
         period, row = s.head_size // n, out.shape[-1]
@@ -332,24 +347,24 @@ class Compiler:
                 tiles(tile)
 
     def keys(self, g: int, i: int) -> tuple[Array, int, int]:
-        """Where the keys of tile `i` are: array, first number, how far apart."""
+        """The keys of KV head `g` in tile `i`: array, first number, distance between keys in numbers."""
         array, first = self.entry_tile(i)
         return array, first + g * self.shape.head_size, self.shape.entry
 
     def entry_tile(self, i: int) -> tuple[Array, int]:
-        """The array with tile `i` of the entries, and the first number of its first entry."""
+        """Where tile `i` of the entries lies: the array, and the first number of its first entry."""
         p, tile, ring = self.plan, self.fmt.lanes * self.shape.entry, self.shape.recent // self.fmt.lanes
         return (p["ring"], i * tile) if i < ring else (p["behind"], (i - ring) * tile)
 
     def count(self) -> None:
-        """TAIL, PARTS and LEFT from ENTRIES: the sequencer adds, and counts in words where a LOOP does."""
+        """Compute TAIL, PARTS and LEFT from ENTRIES. The sequencer only adds; a LOOP divides by the size of a word."""
         n, tail, last = self.fmt.lanes, Register.TAIL, POINTERS[0]
 
         def add(to: int, a: int, imm: int) -> Op:
             return op(Opcode.ADD, to=to, a=a, imm=imm % (1 << ADDR_BITS))
 
         self.items += [
-            # ENTRIES less all their tiles, and one back: numbers of the last one.
+            # Entries of the last tile: ENTRIES minus the size of all its tiles, plus one tile.
             add(last, Register.ENTRIES, n),
             Loop((add(last, last, -n),), (), register=Register.ENTRIES, unit="unit"),
             add(tail, 0, 0),
@@ -357,7 +372,7 @@ class Compiler:
         ]
         if self.plan.part:
             size, more, parts, left = self.plan.part * n, POINTERS[1], Register.PARTS, Register.LEFT
-            # As often as there may be a part: if there is one, it goes from what is left.
+            # One round for each part that there may be: if LEFT holds a whole part, take it away and count it.
             turn = (
                 add(last, left, 1 - size),
                 add(more, 0, 0),
@@ -368,25 +383,25 @@ class Compiler:
             self.items += [add(left, Register.ENTRIES, 0), add(parts, 0, 0), Loop(turn, (), count=most)]
 
     def signal_queries(self) -> None:
-        """No query in X is needed any more."""
+        """Signal that the DPE has read all queries in X, so that the next ones may overwrite them."""
         self._emit(Opcode.MUL, len=Register.REST, add=_NEVER, **semaphores((), (QUERIES,)))
 
     def tiles(self, step: Callable[[int], None]) -> None:
-        """`step` for every tile of entries: those of the ring, then those behind it."""
+        """Call `step` for every tile of entries: those of the ring, then those behind it."""
         self.ring_tiles(step)
         self.tiles_behind(step)
 
     def ring_tiles(self, step: Callable[[int], None]) -> None:
-        """`step` for every tile of the ring."""
+        """Call `step` for every tile of the ring."""
         for i in range(self.shape.recent // self.fmt.lanes):
             step(i)
 
     def tiles_behind(self, step: Callable[[int], None]) -> None:
-        """`step` for every tile behind the ring."""
+        """Loop over the tiles behind the ring, as many as ENTRIES says."""
         self.pairs(step, self.shape.recent // self.fmt.lanes, Register.ENTRIES)
 
     def pairs(self, step: Callable[[int], None], first: int, register: int) -> None:
-        """`step` for tiles from number `first`, as many pairs as the register says."""
+        """Loop over pairs of tiles from number `first`; the register holds the number of their entries."""
         before = self.items
         bodies: list[list[Item]] = []
         for k in range(2):
@@ -397,7 +412,7 @@ class Compiler:
         self.items = [*before, repeat(register, "pair", bodies[0], bodies[1])]
 
     def softmax(self) -> None:
-        """Rows of scores, as `vector_programs.softmax` with a mask in bank C."""
+        """Softmax of every row of scores, as `vector_programs.softmax`, with an additive mask in bank C."""
         s, p = self.shape, self.plan
         ring = s.recent // self.fmt.lanes
         self.mask_behind()
@@ -415,11 +430,11 @@ class Compiler:
                     self.shares(at, self.row)
 
     def long_row(self, at: int) -> None:
-        """A row that no bank holds, in parts: three times, for its maximum, its sum and its probabilities."""
+        """Softmax of a row that a bank does not hold, read in parts three times: for maximum, sum, probabilities."""
         for result, none, op_code in ((TOP, 0xFF80, VectorOp.MAX), (TOTAL, 0, VectorOp.FMA), (None, 0, None)):
 
             def part(at: int, size: int | dict, mask: int | None, result=result, none=none, op_code=op_code) -> None:
-                if result is not None:  # what a part of no words leaves
+                if result is not None:  # the result of a part without words
                     self.vector(a=IMMEDIATE, imm_a=none, reduce=Reduce.LAST, scalar_d=PART, keep=0)
                 self.highest(at, size, mask, PART if result == TOP else OTHER)
                 if result != TOP:
@@ -436,9 +451,10 @@ class Compiler:
                 self.reciprocal()
 
     def parts(self, at: int, part: Callable[[int, int | dict, int | None], None]) -> None:
-        """`part` for the ring's words of a row from number `at`, for whole parts behind it, for what is left.
+        """Call `part` for the parts of a row that starts at number `at`: the ring, whole parts behind it, and the rest.
 
-        It takes a part's first number, its words or the fields that give them, and where in bank C its mask is.
+        `part` takes the first number, the words or the fields that count them, and the word of bank C where the mask
+        of the part begins (None: it needs no mask).
         """
         n, ring, words = self.fmt.lanes, self.shape.recent // self.fmt.lanes, self.plan.part
         part(at, ring, 0)
@@ -457,7 +473,7 @@ class Compiler:
         self.items = [*before, repeat(Register.PARTS, "", bodies[0], bodies[1], ends)]
 
     def highest(self, at: int, size: int | dict, mask: int | None, to: int) -> None:
-        """Scores from number `at` of a row, scaled, with the mask from word `mask` of bank C, to A; maximum in `to`."""
+        """A = scores from number `at`, scaled, plus the mask from word `mask` of bank C; the maximum goes to `to`."""
         n = self.fmt.lanes
         fields: dict[str, int] = {} if mask is None else {"c": BANK, "addr_c": mask}
         scores = self.plan["scores"]
@@ -469,18 +485,18 @@ class Compiler:
         self.vector(size, Queue.LOAD, a=STREAM, **scale, **fields, write=Bank.A, reduce=Reduce.MAX, scalar_d=to)
 
     def exponentials(self, size: int | dict, to: int) -> None:
-        """exp of what is in A less the row's maximum, to B; their sum in `to`."""
+        """B = exp(A - maximum of the row); the sum goes to scalar `to`."""
         less = {"a": BANK, "c": SCALAR, "scalar_c": TOP, "negate_c": 1}
         self.vector(size, **less, post=Post.EXP, write=Bank.B, reduce=Reduce.SUM, scalar_d=to)
 
     def reciprocal(self) -> None:
-        """INVERSE = 1 / TOTAL, as `vector_programs.reciprocal`."""
+        """INVERSE = 1 / TOTAL, with the steps of `vector_programs.reciprocal`."""
         self.scalar(INVERSE, scalar_a=TOTAL, post=Post.RECIPROCAL)
         self.scalar(PART, scalar_a=TOTAL, negate_a=1, b=SCALAR, scalar_b=INVERSE, imm_c=ONE)
         self.scalar(INVERSE, scalar_a=PART, b=SCALAR, scalar_b=INVERSE, c=SCALAR, scalar_c=INVERSE)
 
     def shares(self, at: int, size: int | dict) -> None:
-        """What is in B times INVERSE: probabilities from number `at` of a row."""
+        """Store B times INVERSE as probabilities, from number `at` of a row."""
         out = self.plan["probabilities"]
         self.vector(size, a=SCALAR, scalar_a=INVERSE, b=BANK, post=Post.ROUND, write=Bank.B)
         self.out(size)
@@ -490,8 +506,11 @@ class Compiler:
             self.store(out, at, 1, 1, self.fmt.lanes, **size)
 
     def mask_behind(self) -> None:
-        """The mask behind the ring in bank C, or of what is left behind whole parts: zeros, the last tile's word, and
-        one for its pair."""
+        """Load the mask of the entries behind the ring, or of the rest behind whole parts, into bank C.
+
+        It is zeros for the full tiles, then the word of the last tile, then the word of an empty tile, which completes
+        a pair.
+        """
         p, n, some = self.plan, self.fmt.lanes, POINTERS[0]
         entries = int(Register.LEFT if p.part else Register.ENTRIES)
         outer, self.items = self.items, []
@@ -507,7 +526,7 @@ class Compiler:
         ]
 
     def values(self) -> None:
-        """Probabilities of `batch` rows against a tile of values a step, transposed as they are loaded."""
+        """Multiply probabilities, `batch` rows at a time, by one tile of values a step; LOAD transposes the values."""
         s, p, n, batch = self.shape, self.plan, self.fmt.lanes, self.plan.batch
         rows, out, tiles = p["probabilities"], p["attention"], p.value_tiles
         for g in range(s.kv_heads):
@@ -533,5 +552,5 @@ class Compiler:
 
 
 def semaphores(wait: tuple[int, ...], signal: tuple[int, ...]) -> dict[str, int]:
-    """The fields of an instruction that waits and signals."""
+    """The fields `wait` and `signal` for the given numbers of semaphores."""
     return {"wait": sum(1 << s for s in wait), "signal": sum(1 << s for s in signal)}

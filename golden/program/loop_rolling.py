@@ -1,8 +1,9 @@
-"""Straight-line programs of the LXE rolled into loops.
+"""Rolls straight-line programs of the LXE into loops, so that they fit in the program memory.
 
-Stages of a layer are written down without loops, one instruction after the other, with every address as it is. `roll`
-finds what repeats: a stretch of instructions that comes again and again and differs only in addresses, each of which
-moves by the same step from one time to the next. `assemble` gives each distinct step a register.
+The layer compiler writes a stage without loops: one instruction after the other, each with its final address. `roll`
+finds stretches of instructions that repeat and differ only in addresses, where each address moves by a constant step
+from one repetition to the next. It replaces such a stretch by a `Loop`. `assemble` turns loops into instructions and
+gives a pointer register to each distinct pair of base register and step.
 """
 
 from collections import Counter
@@ -15,47 +16,55 @@ import numpy as np
 from golden.function_params import check
 from golden.program.isa import ADDR_BITS, LOOPS, PAYLOAD, Instruction, Opcode
 
-LONGEST = 512  # items of a loop's body
+LONGEST = 512  # longest body of a loop that `roll` looks for, in items
 _NAMES: dict[tuple, int] = {}
 
 
 def _name(what: tuple) -> int:
-    """A number for each distinct `what`: compared far faster."""
+    """A number that stands for `what`: numbers are compared far faster than tuples."""
     return _NAMES.setdefault(what, len(_NAMES))
 
 
 @dataclass(frozen=True)
 class Op:
-    """An instruction; `address` stands for its field `addr`, if it has one, which is 0 in `instruction`."""
+    """One instruction of a straight-line program.
+
+    The value of its field `addr` is kept in `address` and left out of `instruction`, so that equal instructions at
+    different addresses compare equal. `address` is None for opcodes without that field.
+    """
 
     instruction: Instruction
     address: int | None = None
 
     size = 1  # instructions
-    depth = 0  # of loops
+    depth = 0  # loops inside
 
     @cached_property
     def key(self) -> int:
-        """Equal for what differs in addresses only."""
+        """The same number for instructions that differ in addresses only."""
         return _name((self.instruction.op, *sorted(self.instruction.values.items())))
 
     @property
     def addresses(self) -> tuple[int, ...]:
-        """Its address, if it has one."""
+        """The address, as a tuple of one, or of none."""
         return () if self.address is None else (self.address,)
 
     @property
     def bases(self) -> tuple[int, ...]:
-        """The register that the address is added to."""
+        """The base register of each address."""
         return () if self.address is None else (self.instruction["base"],)
 
 
 @dataclass(frozen=True)
 class Loop:
-    """`body`, `count` times or, with a `register`, as often as that says; address k moves by `steps[k]` each time.
+    """A body of items that is repeated, each time with its addresses moved.
 
-    unit : what the register counts in: "" itself, its words ("unit") or pairs of words ("pair")
-    after : what comes once behind it, with its addresses moved by as many steps (theirs come last in `steps`)
+    body : the items, with the addresses of the first round
+    steps : bytes by which each address moves from round to round; those of `body` first, then those of `after`
+    count : rounds, if `register` is 0
+    register : the register that holds the number of rounds, 0 for none
+    unit : what the register counts: rounds (""), numbers in words of `lanes` ("unit") or in pairs of words ("pair")
+    after : items that follow once, with their addresses moved by a step for each round
     """
 
     body: tuple["Op | Loop", ...]
@@ -67,29 +76,29 @@ class Loop:
 
     @cached_property
     def key(self) -> int:
-        """Equal for what differs in addresses only."""
+        """The same number for loops that differ in addresses only."""
         parts = (tuple(item.key for item in items) for items in (self.body, self.after))
         return _name((self.count, self.register, self.unit, self.steps, *parts))
 
     @cached_property
     def addresses(self) -> tuple[int, ...]:
-        """Those of the first time."""
+        """Addresses of the first round."""
         return addresses(self.body + self.after)
 
     @cached_property
     def bases(self) -> tuple[int, ...]:
-        """The registers that the addresses are added to."""
+        """The base register of each address."""
         return tuple(b for item in self.body + self.after for b in item.bases)
 
     @cached_property
     def size(self) -> int:
-        """Instructions, about: two more for each pointer, one to set it and one to move it."""
+        """Estimated instructions. Each pointer costs two: one sets it, one moves it."""
         pointers = {(b, s) for b, s in zip(self.bases, self.steps, strict=True) if s}
         return 2 + sum(item.size for item in self.body + self.after) + 2 * len(pointers)
 
     @cached_property
     def depth(self) -> int:
-        """Of loops in loops."""
+        """Loops inside each other, this one included."""
         return max([1 + item.depth for item in self.body] + [item.depth for item in self.after])
 
 
@@ -97,16 +106,19 @@ Item = Op | Loop
 
 
 def addresses(items: Sequence[Item]) -> tuple[int, ...]:
-    """Addresses of items in order."""
+    """All addresses of some items, in order."""
     return tuple(a for item in items for a in item.addresses)
 
 
 def repeat(
     register: int, unit: str, first: Sequence[Item], second: Sequence[Item], after: Sequence[Sequence[Item]] = ((), ())
 ) -> Loop:
-    """A loop with a count in a register, from what its body is the first and the second time.
+    """A loop whose register holds the number of rounds. The steps of its addresses follow from two rounds.
 
-    after : what comes behind the loop when it is skipped, and when its body is executed once
+    first, second : the body in the first and in the second round
+    after : the items behind the loop if it runs no round, and if it runs one
+
+    Raises `ParamError` if the two differ in more than addresses.
     """
     bodies, ends = [tuple(roll(x)) for x in (first, second)], [tuple(roll(x)) for x in after]
     one, two = (body + end for body, end in zip(bodies, ends, strict=True))
@@ -115,7 +127,7 @@ def repeat(
 
 
 def roll(items: Sequence[Item]) -> list[Item]:
-    """The same program with fewer instructions."""
+    """The same program with repeated stretches rolled into loops."""
     items, period = list(items), 1
     while period <= min(LONGEST, len(items) // 2):
         folded = _fold(items, period)
@@ -125,11 +137,11 @@ def roll(items: Sequence[Item]) -> list[Item]:
 
 
 def _fold(items: list[Item], period: int) -> list[Item]:
-    """Items with every stretch of `period` that repeats, and is worth it, made a loop."""
+    """Items with every repeated stretch of `period` items made a loop where that saves instructions."""
     keys = np.array([item.key for item in items])
     same = keys[:-period] == keys[period:]
     ends = np.append(np.flatnonzero(~same), len(same))
-    run = ends[np.searchsorted(ends, np.arange(len(same)))] - np.arange(len(same))  # equal ones from here on
+    run = ends[np.searchsorted(ends, np.arange(len(same)))] - np.arange(len(same))  # equal neighbours from here on
     out, at = [], 0
     for start in np.flatnonzero(run >= period).tolist():
         if start < at:
@@ -151,7 +163,7 @@ def _steps(first: Sequence[Item], second: Sequence[Item]) -> tuple[int, ...]:
 
 @dataclass
 class _Assembler:
-    free: list[int]  # registers
+    free: list[int]  # registers that no loop in hand uses
     out: list[Instruction] = field(default_factory=list)
 
     def emit(self, items: Sequence[Item], bases: Sequence[int]) -> None:
@@ -172,7 +184,10 @@ class _Assembler:
         moved = [want for want in wanted if want[0] and used[want[0]] == 1 and loop.count]
         copied = [want for want in wanted if want not in moved]
         check(
-            len(copied) <= len(self.free), "registers", len(copied), f"a loop needs more than the {len(self.free)} free"
+            len(copied) <= len(self.free),
+            "registers",
+            len(copied),
+            f"a loop needs more pointer registers than the {len(self.free)} that are free",
         )
         pointers = {want: want[0] for want in moved} | {want: self.free.pop() for want in copied}
         for want in copied:
@@ -198,9 +213,9 @@ class _Assembler:
 
 
 def assemble(items: Sequence[Item], free: Sequence[int]) -> list[Instruction]:
-    """The instructions of items; loops take their pointers from the registers `free`.
+    """The instructions of items. Loops take their pointers from the registers `free`.
 
-    `ParamError` if these do not suffice.
+    Raises `ParamError` if these registers do not suffice.
     """
     assembler = _Assembler(list(free))
     assembler.emit(items, [b for item in items for b in item.bases])
@@ -208,6 +223,6 @@ def assemble(items: Sequence[Item], free: Sequence[int]) -> list[Instruction]:
 
 
 def op(opcode: Opcode, **values: int) -> Op:
-    """An instruction as an item; zeros may be given."""
+    """An instruction as an item. `values` are its encoded fields; zeros may be given."""
     address = values.pop("addr", 0) if "addr" in PAYLOAD[opcode] else None
     return Op(Instruction(opcode, {k: int(v) for k, v in values.items() if v}), address)

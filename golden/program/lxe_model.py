@@ -1,13 +1,14 @@
-"""The LXE, word for word: a program executed in its own order (`golden.program.isa`).
+"""Golden model of the LXE: executes a program and defines every number that it leaves behind.
 
-The engines of the hardware run side by side. A program whose accesses semaphores and streams order (`simulate` tells
-whether they do) leaves the same numbers there as here.
+The model executes instructions in program order (`golden.program.isa`). The hardware's engines run side by side. Both
+leave the same numbers if semaphores and streams order all accesses; `simulate` tells whether they do.
 
-Numbers that nobody has written are followed lane by lane: a tree without weights gives an unknown lane of a result,
-which may lie beyond `keep` to the end and be stored in the rest of a word, but must not be kept, reduced or multiplied.
+The model follows undefined numbers lane by lane. A tree without weights gives an undefined lane of a result. Such a
+lane may lie behind `keep` and be stored in the rest of a word. The model raises `LxeError` if a program keeps, reduces
+or multiplies it.
 
-A sum may be carried over MULs: of one row and one tile each, `start` in the first, `end` in the last, at most 1,024
-chunks together. The sum is `golden.arithmetic.dot` of the operands of all, chunk by chunk.
+A sum may run over several MULs of one row and one tile each, with `start` in the first and `end` in the last. Together
+they have at most 1,024 chunks. The result is `golden.arithmetic.dot` of all their operands, chunk by chunk.
 """
 
 from collections import deque
@@ -43,7 +44,7 @@ __all__ = ["BusError", "Hazard", "Lxe", "LxeError", "Memory", "Order", "Region",
 
 
 class Write(NamedTuple):
-    """A word that STORE has written to the memory: bytes, and which of its lanes are known (bool [lanes])."""
+    """A word that STORE has written to memory: its bytes, and which of its lanes are defined (bool [lanes])."""
 
     addr: int
     data: np.ndarray
@@ -51,7 +52,7 @@ class Write(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """An instruction that waited or signalled, in program order, and the semaphores' counts after it."""
+    """An instruction that has waited or signalled: its semaphores, and the counts of all 16 after it."""
 
     pc: int
     wait: list[int]
@@ -61,12 +62,15 @@ class Taken(NamedTuple):
 
 @dataclass
 class Result:
-    """What a program has done.
+    """The record of a program's execution.
 
-    words : of each engine: LOAD, STORE: words moved; MUL: results; VECTOR: words through the lanes or stored
-    instructions : of each engine, skipped ones included · chunks : steps of the DPE
-    writes : every word stored to the memory, in order · semaphores : every wait and signal, in order
-    issues : instructions with their registers, in order; `golden.program.deadlock_hazard_check.play` takes them
+    words : words of each engine: LOAD and STORE count words moved, MUL results, VECTOR words through the lanes or
+        stored, RETRIEVE copied entries
+    instructions : instructions of each engine, skipped ones included
+    chunks : steps of the DPE
+    writes : every word stored to memory, in order
+    semaphores : every instruction that waited or signalled, in order
+    issues : every instruction with its registers resolved, in order, for `golden.program.deadlock_hazard_check.play`
     """
 
     words: dict[Engine, int] = field(default_factory=lambda: dict.fromkeys(Engine, 0))
@@ -78,16 +82,16 @@ class Result:
 
 
 class Part(NamedTuple):
-    """Words of one instruction in a queue: bits of the lanes (uint32 [words, lanes]), marks of the known ones."""
+    """Words that one instruction has put in a queue: bits of the lanes, and which lanes are defined."""
 
-    words: np.ndarray
-    known: np.ndarray
-    kind: str  # FP32, BF16 (and score codes), signs
+    words: np.ndarray  # uint32 [words, lanes]
+    known: np.ndarray  # bool [words, lanes]
+    kind: str  # FP32, BF16 (score codes, too) or signs
     keep: int  # lanes in use of the last word
 
 
 class Words:
-    """A queue of words."""
+    """A queue of words between two engines; `name` and `lanes` are for messages and sizes."""
 
     def __init__(self, name: str, lanes: int):
         self.name, self.lanes = name, lanes
@@ -97,11 +101,11 @@ class Words:
         return sum(len(part.words) for part in self.parts)
 
     def put(self, words: np.ndarray, known: np.ndarray, kind: str, keep: int | None = None) -> None:
-        """Append words."""
+        """Append words; `keep` lanes of the last one are in use, all if not given."""
         self.parts.append(Part(words, known, kind, keep or self.lanes))
 
     def take(self, i: Issue, count: int, *kinds: str) -> tuple[np.ndarray, np.ndarray, str]:
-        """The next `count` words, which must be of one of some kinds; the last one's."""
+        """Take the next `count` words: bits, marks and kind. Raises `LxeError` for too few words or another kind."""
         out, left = [], count
         while left:
             part = self.row(i, *kinds, count=count, found=count - left)
@@ -113,9 +117,12 @@ class Words:
         return words, known, out[-1].kind
 
     def row(self, i: Issue, *kinds: str, count: int = 1, found: int = 0) -> Part:
-        """The next words that were put together, which must be of one of some kinds."""
+        """Take the words that one `put` has appended. Raises `LxeError` for an empty queue or another kind.
+
+        count, found : words wanted, words found so far, for the message
+        """
         if not self.parts:
-            reason = f"takes {count} words of {self.name}, which has {found}: what fills it must stand before"
+            reason = f"takes {count} words of {self.name}, which has {found}: let what fills it stand before"
             raise i.error(reason, Status.DEADLOCK)
         if self.parts[0].kind not in kinds:
             raise i.error(f"takes {' or '.join(kinds)} words of {self.name}, whose next one is {self.parts[0].kind}")
@@ -123,10 +130,12 @@ class Words:
 
 
 class Lxe:
-    """One LXE with its memory. What is in its scratchpads, banks, scalars and registers stays from program to program.
+    """One LXE with its memory. Scratchpads, banks, scalars and registers keep their contents between programs.
 
-    w : [trees, words, lanes] BF16 bits of the weights, w_known : which are written · x, x_known : [words, lanes],
-    activations · registers : [16] · vpe : `golden.arithmetic.vector.Machine`
+    w, w_known : weights, uint16 BF16 bits and bool [trees, words, lanes]; True where a number is defined
+    x, x_known : activations, the same [words, lanes]
+    registers : the 16 registers
+    vpe : the golden VPE, `golden.arithmetic.vector.Machine`
     """
 
     def __init__(self, fmt: LxeFormat, memory: Memory):
@@ -139,10 +148,11 @@ class Lxe:
         self.known = Known(fmt.vector)
 
     def run(self, program: Sequence[Instruction], registers: dict[int, int] | None = None) -> Result:
-        """Execute a program from its first instruction to HALT, with some registers set before.
+        """Execute a program from its first instruction to HALT; `registers` are set before.
 
-        `LxeError` names the instruction and the word: what the hardware reports (`status`), a wait for a semaphore that
-        nothing before has signalled, numbers never written, queues that are empty too early or not at the end.
+        Raises `LxeError`, which names the instruction and the word, for a fault that the hardware reports (`status`),
+        a wait for a semaphore that no instruction before has signalled, the use of an undefined number, and a queue
+        that is empty too early or not empty at the end.
         """
         self._result = result = Result()
         self.registers = register_values(dict(enumerate(self.registers)) | (registers or {}))
@@ -217,7 +227,7 @@ class Lxe:
             r, k = np.argwhere(~x_known)[0]
             raise i.error(f"reads number {k % lanes} of X word {at[r, k // lanes]}, which was never written")
         at = i["w"] + np.arange(tiles * chunks).reshape(tiles, chunks)
-        # [tiles * trees, length]: the trees of a tile are the lanes of a result.
+        # [tiles * trees, length], as the trees of a tile give the lanes of a result.
         w, w_known = (v[:, at].swapaxes(0, 1).reshape(tiles * lanes, -1)[:, :length] for v in (self.w, self.w_known))
         known = np.logical_and.reduce(w_known, axis=1)
         for t in np.flatnonzero(~known.reshape(tiles, lanes).any(axis=1)):
@@ -234,7 +244,7 @@ class Lxe:
         return rows * tiles
 
     def _carry(self, i: Issue, x: np.ndarray, w: np.ndarray, known: np.ndarray) -> int:
-        """Part of a sum over several MULs: whole chunks, as zeros add nothing."""
+        """Add to a sum over several MULs. Chunks are padded with zeros, which add nothing."""
         if i["start"]:
             self._open(i)
         elif not self._sum:
@@ -257,7 +267,7 @@ class Lxe:
             raise i.error(f"begins a sum, but that of instruction {self._sum[0][0]} has no end")
 
     def _give(self, results: np.ndarray, known: np.ndarray) -> None:
-        """Results [rows, tiles * trees] to the queue."""
+        """Put results [rows, tiles * trees] in the queue of MUL words."""
         words = results.view(np.uint32).reshape(-1, self.fmt.lanes)
         tiles = known.reshape(-1, self.fmt.lanes)
         self._queues[Queue.MUL].put(words, np.tile(tiles, (len(results), 1)), "FP32")
@@ -305,7 +315,7 @@ class Lxe:
         return rows * words
 
     def _packed(self, signs: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Words whose bit i is lane i's; a number of 16 bits is known if all its lanes are."""
+        """Pack signs: bit i of a word is lane i. A number of 16 bits is defined if all its 16 lanes are."""
 
         def numbers(x: np.ndarray) -> np.ndarray:
             packed = np.packbits(x.astype(bool), axis=1, bitorder="little")
@@ -314,13 +324,13 @@ class Lxe:
         return numbers(signs).astype(np.uint32), numbers(~known) == 0
 
     def hash(self, i: Issue, token: int, signs: np.ndarray) -> None:
-        """A STORE hands on the hash bits of a token (bool [words * lanes]), context `i["to"]`; for a core to define."""
-        raise i.error("goes to the retrieval engine, which an LXE alone does not have")
+        """Take a token's hash bits, bool [words * lanes], from a STORE for context `i["to"]`; only a core can."""
+        raise i.error("goes to the retrieval engine, which an LXE alone does not have: run it on a core")
 
     def score(self, i: Issue, codes: np.ndarray, last: bool) -> None:
-        """A STORE hands on the score codes of a row, the last of its query block or not; for a core to define."""
-        raise i.error("goes to the retrieval engine, which an LXE alone does not have")
+        """Take a row of score codes from a STORE; `last` ends the query block. Only a core can."""
+        raise i.error("goes to the retrieval engine, which an LXE alone does not have: run it on a core")
 
     def retrieve(self, i: Issue) -> int:
-        """Execute a RETRIEVE: set `registers`, copy in `memory`; the entries copied; for a core to define."""
-        raise i.error("asks the retrieval engine, which an LXE alone does not have")
+        """Execute a RETRIEVE: set registers, copy entries in memory; returns the number of entries. Only a core can."""
+        raise i.error("asks the retrieval engine, which an LXE alone does not have: run it on a core")

@@ -238,11 +238,11 @@ WRONG = {
     "end": "has no loop: remove it",
     "loop\nend": "gives no number of rounds: add count= or len=",
     "loop count=2": "has no end: add `end` behind its body",
-    "loop count=2\n" * 5 + "end\n" * 5: "is nested too deep: at most 4 loops",
-    "sync\n" * 63: "the program is too long: the memory (i_depth) has 64 instructions; use loops",
+    "loop count=2\n" * 5 + "end\n" * 5: "is nested too deep: at most 4 loops may be",
+    "sync\n" * 63: "the program is too long: the program memory holds i_depth = 64 instructions: use loops",
     "load wait=1 signal=1\nmul wait=1": "waits for semaphore 1, as instruction 1 (LOAD) does: only one engine",
-    "const 3=4": "'3' is no name",
-    "const r3=4": "'r3' is no name: use letters, digits and _, but not r0 to r15",
+    "const 3=4": "'3' is not a name",
+    "const r3=4": "'r3' is not a name: use letters, digits and _, but not r0 to r15",
     "const a": "a has no value: write a=value",
     "const a=1 a=2": "a is defined already: choose another name",
     "reg LANES=r1": "LANES is defined already",
@@ -300,7 +300,7 @@ LOAD_V = "load target=VECTOR words=6 addr=64\n"
 DEADLOCKS = {
     "sem a\nsync wait=a\nload signal=a": (
         2,
-        "deadlock: sequencer (line 2) waits for semaphore a: let what they wait for stand before them and need nothing",
+        "deadlock: sequencer (line 2) waits for semaphore a: move what they wait for in front of them, and let",
     ),
     "load wait=1 signal=2\nmul wait=2 signal=1": (
         1,
@@ -309,7 +309,7 @@ DEADLOCKS = {
     "set to=r1\nvector a=STREAM": (2, "VECTOR (line 2) waits for 1 words of the queue of MUL words"),
     LOAD_V: (1, "LOAD (line 1) waits for room in the queue of LOAD words (4 places) for 2 more"),
     "vector v_op=STORE words=2": (1, "VECTOR (line 1) waits for room in the VPE's output (1 places) for 1 more"),
-    "vector v_op=STORE": (2, "1 words are left in the VPE's output at the end: take them"),
+    "vector v_op=STORE": (2, "1 words are left in the VPE's output at the end: add an instruction that takes them"),
     "loop count=256\nsync signal=1\nend": (2, "signals semaphore 1 to 256: a counter has 8 bits"),
 }
 
@@ -343,7 +343,7 @@ def test_crossed_loops_have_no_text():
     loop = [Instruction(Opcode.LOOP, {"end": e, "count": 1}) for e in (2, 3)]
     end = Instruction(Opcode.END, {})
     for program in ([*loop, end, end], [end], [loop[0]]):
-        with pytest.raises(ValueError, match="it has no text"):
+        with pytest.raises(ValueError, match="such a program has no text"):
             disassemble(program, FMT)
 
 

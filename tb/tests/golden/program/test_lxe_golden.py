@@ -299,7 +299,7 @@ REFUSED = {
     "W word": ([load_x(1, 2), load_w(4, 1), mul(1, 1, 2)], "reads W words 0 to 1, of which no tree has all: 1", None),
     "bank": ([put(1)], "(VECTOR): stores lane 0 of bank C word 0, which was never written", None),
     "operand": ([vector(Vector(a=Source.BANK, addr_a=5))], "reads word 5 of bank A, which was never", None),
-    "empty queue": ([take(2)], "takes 2 words of the queue of MUL words, which has 0: what fills", Status.DEADLOCK),
+    "empty queue": ([take(2)], "takes 2 words of the queue of MUL words, which has 0: let what fills", Status.DEADLOCK),
     "no output": ([store(1, 1)], "takes 1 words of the VPE's output, which has 0", Status.DEADLOCK),
     "left": ([LOAD_V], "(HALT): 1 words are left in the queue of LOAD words", Status.DEADLOCK),
     "kind": ([LOAD_V, take(1, source=1)], "takes FP32 words of the queue of LOAD words, whose next one is BF16", None),
@@ -318,7 +318,7 @@ REFUSED = {
     ),
     "bus": (
         [load_x(1, 1, addr=0x7000)],
-        "address 0x7000: 8 bytes from there are in no region; regions: x 0x1000 to 0x2000, w",
+        "address 0x7000: 8 bytes from there are in no region: use one of x 0x1000 to 0x2000, w",
         Status.BUS,
     ),
     "bus, a later row": ([load_x(2, 1, stride=0x1000)], "address 0x2000: 8 bytes", Status.BUS),

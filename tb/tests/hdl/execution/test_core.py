@@ -248,11 +248,11 @@ def test_lints(tmp_path):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ([{"ahead": 1}, {}], "ahead=1: of layer 0: layer 1 has context 1, fetched=False"),
-        ([{}, {"fetched": True}], "ahead=-1: of layer 0: layer 1 has context 1, fetched=True"),
-        ([{"ahead": 2}, {"fetched": True}], "ahead=2: of layer 0: layer 1 has context 1"),
-        ([{}, {"ahead": 2}], "ahead=2: of the last layer"),
-        ([{}, {"ctx": 3}], "n_ctx=3: layer 1 has context 3"),
+        ([{"ahead": 1}, {}], "ahead=1: layer 0 must name the context of layer 1, which has ctx=1, fetched=False"),
+        ([{}, {"fetched": True}], "ahead=-1: layer 0 must name the context of layer 1, which has ctx=1, fetched=True"),
+        ([{"ahead": 2}, {"fetched": True}], "ahead=2: layer 0 must name the context of layer 1, which has ctx=1"),
+        ([{}, {"ahead": 2}], "ahead=2: must be -1 in the last layer"),
+        ([{}, {"ctx": 3}], "n_ctx=3: must be above the context 3 of layer 1"),
     ],
 )
 def test_layers_that_do_not_fit_together_are_refused(how, message):
