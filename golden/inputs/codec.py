@@ -1,8 +1,11 @@
-"""What the codec knows of a stream, and which patches of a frame it says to encode (CodecSight, section 3.3).
+"""Motion vectors of a video stream, and the visual tokens of each frame that they leave worth encoding.
 
-A decoded frame carries its blocks as an array of `BLOCK`, one entry a motion vector: where the block is, the offset
-from it to its prediction and, where asked for, the residual's sum of absolute differences (`block_sads`). Blocks
-without a vector are intra-coded. `Pruner` turns a stream of such frames into masks of patches, in one pass.
+A decoded frame carries its blocks as an array of `BLOCK`, one entry per motion vector. An entry holds the place of the
+block, the offset to its prediction and, on request, the residual's sum of absolute differences (`block_sads`). A block
+without a vector is intra-coded. `Pruner` turns a stream of such frames into one mask of visual tokens per frame, in
+one pass.
+
+Source: CodecSight section 3.3.
 """
 
 from collections.abc import Iterable
@@ -18,43 +21,55 @@ from golden.function_params import check, check_ints
 BLOCK = np.dtype(
     [
         ("x", "<i2"),  # left edge in the picture, pixels
-        ("y", "<i2"),  # top edge
+        ("y", "<i2"),  # top edge, pixels
         ("w", "u1"),  # width, 4 to 16 pixels
-        ("h", "u1"),
-        ("dx", "<i2"),  # offset to the prediction, quarter pixels
-        ("dy", "<i2"),
-        ("sad", "<u4"),  # Equation 2; 0 where residuals were not asked for
+        ("h", "u1"),  # height, 4 to 16 pixels
+        ("dx", "<i2"),  # offset to the prediction, quarter pixels to the right
+        ("dy", "<i2"),  # offset to the prediction, quarter pixels down
+        ("sad", "<u4"),  # Equation 2; 0 if residuals were not requested
     ]
 )
-CELL = 4  # pixels; the smallest block of H.264
+CELL = 4  # pixels: side of the smallest block of H.264
 RULES = ("centre", "mean", "max")
-MOTION = {"low": 0.5, "medium": 2.0, "high": np.inf}  # class of a stream: mean pixels a frame that it stays below
+MOTION = {"low": 0.5, "medium": 2.0, "high": np.inf}  # class of a stream -> upper bound of its mean motion, pixels
 
 
 class Coded(Protocol):
-    """What the pruner reads of a frame; `golden.inputs.video.Frame` is one."""
+    """The data of a frame that the pruner needs; `golden.inputs.video.Frame` and `Recorded` provide it."""
 
-    gop: int  # I-frames before this one or at it, in the order shown
-    size: tuple[int, int]  # height, width of the coded picture in pixels
-    motions: tuple[np.ndarray, ...]  # the blocks of every frame since the one before this, its own last
+    @property
+    def gop(self) -> int:
+        """Number of the frame's GOP, in display order."""
+        ...
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the coded picture in pixels."""
+        ...
+
+    @property
+    def motions(self) -> tuple[np.ndarray, ...]:
+        """Blocks of each frame since the previous one of the stream, the frame's own last."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """A frame of a motion file: what the pruner reads, without the picture."""
+    """A frame of a motion file: the data that the pruner needs, without the picture."""
 
     kind: str  # "I", "P" or "B"
-    gop: int
+    gop: int  # the other fields: see `Coded`
     size: tuple[int, int]
     motions: tuple[np.ndarray, ...]
 
 
 def save_motion(path: Path, frames: Iterable[Recorded]) -> int:
-    """Write the types and blocks of a stream's frames (`golden.inputs.video.Frame` will do) to an .npz; returns frames.
+    """Write a motion file: types and blocks of a stream's frames, as .npz. Returns the number of frames.
 
-    Arrays: `kinds` [n], `gops` [n], `sizes` [n, 2], `blocks` (`BLOCK`) of all frames, frame i's from offsets[i] to
-    offsets[i + 1]. The same frames give the same bytes. A sampled frame's skipped motion is not kept apart: write
-    every frame of a stream.
+    The arrays are `kinds` [n], `gops` [n], `sizes` [n, 2], `offsets` [n + 1] and `blocks` (`BLOCK`). Frame i has the
+    blocks from offsets[i] to offsets[i + 1]. `golden.inputs.video.Frame` works as input too. The same frames give the
+    same bytes. Write every frame of a stream: the file would merge the motion of skipped frames with that of the next.
+    Raises `OSError` that names `path`.
     """
     frames = list(frames)
     blocks = [np.concatenate(f.motions) for f in frames]
@@ -71,24 +86,24 @@ def save_motion(path: Path, frames: Iterable[Recorded]) -> int:
 
 
 def load_motion(path: Path) -> list[Recorded]:
-    """The frames of a motion file."""
+    """Read the frames of a motion file that `save_motion` wrote."""
     with np.load(path) as f:
         offsets, blocks = f["offsets"], f["blocks"]
         heads = zip(f["kinds"].tolist(), f["gops"].tolist(), f["sizes"].tolist(), strict=True)
         spans = zip(offsets, offsets[1:], strict=False)
-        return [Recorded(k, g, tuple(s), (blocks[a:b],)) for (k, g, s), (a, b) in zip(heads, spans, strict=True)]
+        return [Recorded(k, g, (h, w), (blocks[a:b],)) for (k, g, (h, w)), (a, b) in zip(heads, spans, strict=True)]
 
 
 @dataclass(frozen=True)
 class PruneParams:
-    """Motion analysis and token pruning (CodecSight 3.3). A visual token stands for group x group patches."""
+    """Parameters of `Pruner` (CodecSight section 3.3). A visual token stands for group x group patches."""
 
-    grid: int = 16  # patches a side of a frame
-    group: int = 2  # patches a side of a visual token
-    tau: float = 0.25  # pixels; a patch that moves more is dynamic. Below 0: all are
-    alpha: float = 0.0  # pixels per grey level of the residual in a patch
+    grid: int = 16  # patches per side of a frame
+    group: int = 2  # patches per side of a visual token
+    tau: float = 0.25  # pixels of motion above which a patch is dynamic; below 0 every patch is
+    alpha: float = 0.0  # pixels of motion that one grey level of a patch's residual counts as
     rule: str = "centre"  # motion of a patch: at its centre, mean by area, or largest of its blocks
-    accumulate: bool = True  # a dynamic patch stays so until the next I-frame
+    accumulate: bool = True  # a dynamic patch stays dynamic until the next I-frame
 
     def __post_init__(self):
         check_ints(self)
@@ -106,10 +121,11 @@ class PruneParams:
 
 
 def mean_motion(frames: Iterable[Coded]) -> float | None:
-    """Mean length of a stream's motion vectors in pixels a coded frame, weighted by the pixels of their blocks.
+    """Mean length of a stream's motion vectors, in pixels per coded frame; None if it has no vectors.
 
-    CodecSight 6.1.4 parts its videos into low, medium and high motion by it, a third each; a stream alone is classed by
-    the fixed bounds of `MOTION` (`motion_class`). Frames and blocks without vectors do not count; None without any.
+    Each vector is weighted by the pixels of its block. Frames and blocks without vectors do not count. CodecSight 6.1.4
+    sorts its videos by this figure into three equal groups of low, medium and high motion. `motion_class` classes a
+    single stream by the fixed bounds of `MOTION` instead.
     """
     moved = area = 0.0
     for frame in frames:
@@ -121,42 +137,47 @@ def mean_motion(frames: Iterable[Coded]) -> float | None:
 
 
 def motion_class(pixels: float | None) -> str | None:
-    """The class of `MOTION` of a mean motion."""
+    """Class "low", "medium" or "high" of a mean motion in pixels, by the bounds of `MOTION`; None of None."""
     return None if pixels is None else next(name for name, bound in MOTION.items() if pixels < bound)
 
 
 def motion_map(blocks: np.ndarray, size: tuple[int, int], grid: int, rule: str = "centre") -> np.ndarray:
-    """V of Equations 1 and 3: motion of every patch in pixels of the coded picture, float64 [grid, grid].
+    """Motion of each patch in pixels of the coded picture, float64 [grid, grid]: V of Equations 1 and 3.
 
-    V_m = |v_m| (Equation 1: the Euclidean length of the vector (dx, dy)), resampled from blocks to the patches of a
-    picture that is stretched to grid x grid patches. The paper leaves the resampling open: `centre` takes the block at
-    the patch's centre, `mean` weights blocks by the area they share with the patch, `max` takes the largest.
-    Where blocks lie on one another, as in B-frames, the longer vector counts.
-    A patch that an intra-coded block reaches (at its centre for `centre`) is infinite: no vector says that it stands
-    still. With tau a multiple of 1/4, V > tau decides as the integers dx^2 + dy^2 > (4 tau)^2 do: square roots of
-    squares are exact.
+    The motion of a block is the Euclidean length of its vector (dx, dy), V_m = |v_m| (Equation 1). The picture is
+    stretched to grid x grid patches, and the function resamples the motion from blocks to patches. The paper leaves
+    the resampling open, so `rule` chooses:
+
+    * `centre` takes the block at the patch's centre.
+    * `mean` weights each block by the area that it shares with the patch.
+    * `max` takes the largest motion of the blocks that the patch touches.
+
+    Where blocks overlap, as in B-frames, the longer vector counts. A patch with an intra-coded block (for `centre`, at
+    its centre) has infinite motion, because no vector says that it stands still. With tau a multiple of 1/4,
+    V > tau gives the same result as dx^2 + dy^2 > (4 tau)^2 in integers, because square roots of squares are exact.
     """
     cells = _paint(blocks, size, np.hypot(blocks["dx"].astype(float), blocks["dy"].astype(float)) / 4, np.inf)
     edges = [np.arange(grid + 1) * n / grid for n in size]
     if rule == "centre":
         rows, cols = (((e[:-1] + e[1:]) / 2 // CELL).astype(int) for e in edges)
         return cells[np.ix_(rows, cols)]
+    # Cells that each patch touches, as a slice per patch and axis.
     reach = [[slice(int(a // CELL), int(-(-b // CELL))) for a, b in zip(e, e[1:], strict=False)] for e in edges]
     largest = np.stack([cells[r].max(0) for r in reach[0]])
     largest = np.stack([largest[:, c].max(1) for c in reach[1]], axis=1)
     if rule == "max":
         return largest
-    rows, cols = (_shares(e, n) for e, n in zip(edges, cells.shape, strict=True))
-    area = np.outer(rows.sum(1), cols.sum(1))
-    mean = rows @ np.where(np.isfinite(cells), cells, 0) @ cols.T / area
+    down, across = (_shares(e, n) for e, n in zip(edges, cells.shape, strict=True))
+    area = np.outer(down.sum(1), across.sum(1))
+    mean = down @ np.where(np.isfinite(cells), cells, 0) @ across.T / area
     return np.where(np.isfinite(largest), mean, np.inf)
 
 
 def residual_map(blocks: np.ndarray, size: tuple[int, int], grid: int) -> np.ndarray:
-    """R of Equation 3: residual of every patch in grey levels, float64 [grid, grid].
+    """Residual of each patch in grey levels, float64 [grid, grid]: R of Equation 3.
 
-    Each block's sum of absolute differences (Equation 2) is spread evenly over it and gathered by the patches, so that
-    the sum over the picture stays the same. Blocks without a vector give 0: their motion is infinite already.
+    The function spreads each block's sum of absolute differences (Equation 2) evenly over the block and sums it up per
+    patch, so the sum over the picture stays the same. Blocks without a vector give 0: their motion is already infinite.
     """
     pixels = blocks["w"].astype(np.int64) * blocks["h"]
     cells = _paint(blocks, size, blocks["sad"] / pixels, 0)
@@ -166,14 +187,16 @@ def residual_map(blocks: np.ndarray, size: tuple[int, int], grid: int) -> np.nda
 
 
 def _paint(blocks: np.ndarray, size: tuple[int, int], values: np.ndarray, empty: float) -> np.ndarray:
-    """A value a block on cells of 4 x 4 pixels, the larger where blocks overlap; `empty` where there is none."""
+    """Draw one value per block on cells of 4 x 4 pixels, float64 [cell rows, cell columns].
+
+    Where blocks overlap the larger value wins. Cells without a block get `empty`.
+    """
     h, w = (-(-n // CELL) for n in size)
     cells = np.full((h, w), -1.0)
     for width, height in {(int(a), int(b)) for a, b in np.unique(blocks[["w", "h"]])}:
         these = np.flatnonzero((blocks["w"] == width) & (blocks["h"] == height))
-        these = these[
-            np.argsort(values[these], kind="stable")
-        ]  # of equal places the last one written, the larger, stays
+        # Ascending values: where blocks of one size overlap, the assignment below keeps the last, which is the largest.
+        these = these[np.argsort(values[these], kind="stable")]
         y = blocks["y"][these, None, None] // CELL + np.arange(max(1, height // CELL))[:, None]
         x = blocks["x"][these, None, None] // CELL + np.arange(max(1, width // CELL))
         y, x, value = np.broadcast_arrays(y, x, values[these, None, None])
@@ -184,35 +207,44 @@ def _paint(blocks: np.ndarray, size: tuple[int, int], values: np.ndarray, empty:
 
 
 def _shares(edges: np.ndarray, cells: int) -> np.ndarray:
-    """Pixels that patch i, from edges[i] to edges[i + 1], shares with cell c along one axis, [patches, cells]."""
+    """Pixels that each patch shares with each cell along one axis, [patches, cells].
+
+    Patch i lies from edges[i] to edges[i + 1].
+    """
     at = np.arange(cells) * CELL
     return np.clip(np.minimum(edges[1:, None], at + CELL) - np.maximum(edges[:-1, None], at), 0, None)
 
 
 def group_complete(mask: np.ndarray, group: int) -> np.ndarray:
-    """Visual tokens with a dynamic patch, bool [g, g], of a patch mask [g * group, g * group] (section 3.3.2)."""
+    """Visual tokens with at least one dynamic patch, bool [g, g], from a patch mask [g * group, g * group].
+
+    Source: CodecSight section 3.3.2.
+    """
     g = len(mask) // group
-    return mask.reshape(g, group, g, group).any((1, 3))
+    return np.logical_or.reduce(mask.reshape(g, group, g, group), axis=(1, 3))
 
 
 def patches_of(tokens: np.ndarray, group: int) -> np.ndarray:
-    """The group-complete patch mask [g * group, g * group] of a token mask [g, g]."""
+    """All patches of the tokens in a token mask [g, g], as a patch mask [g * group, g * group]."""
     return tokens.repeat(group, 0).repeat(group, 1)
 
 
 class Pruner:
-    """Motion Analyzer and Token Pruner (sections 3.3.1 and 3.3.2): which visual tokens of each frame are encoded.
+    """Chooses the visual tokens of each frame to encode: CodecSight's Motion Analyzer and Token Pruner.
 
-    `pruner(frame)` takes the stream's frames in the order shown and returns a bool mask [g, g] of tokens, g =
-    grid / group; `patches_of` gives its patches. Frames that a sampler skipped count through `frame.motions`.
+    Call `pruner(frame)` for each frame of the stream in display order. It returns a bool mask [g, g] of tokens, with
+    g = grid / group; `patches_of` gives their patches. `frame.motions` brings in the motion of frames that a sampler
+    skipped.
 
-    * M = V + alpha R (Equation 3); dynamic where M > tau (Equation 4).
-    * The dynamic patches of a GOP add up from P-frame to P-frame (B-frames count as P-frames); a token with one dynamic
-      patch is kept whole.
-    * I-frames are whole and start anew, as does the first frame of all and one whose picture changed its size: nothing
-      that the model has seen stands for what would be left out.
-    * A frame without any vector (a codec that exports none, or all blocks intra) is whole, and so is the rest of its
-      GOP: what cannot be judged is not pruned.
+    * A patch has the score M = V + alpha R (Equation 3). It is dynamic if M > tau (Equation 4).
+    * A dynamic patch stays dynamic until the GOP ends (parameter `accumulate`). B-frames count as P-frames.
+    * A token with one dynamic patch keeps all its patches.
+    * An I-frame is encoded whole and starts anew. So does the first frame, and a frame whose picture changed its size:
+      the model has not yet seen anything that could stand for pruned tokens.
+    * A frame without any vector is encoded whole, and with `accumulate` so is the rest of its GOP. The codec exports no
+      vectors then, or all blocks are intra-coded; the pruner cannot judge such a frame.
+
+    Source: CodecSight sections 3.3.1 and 3.3.2.
     """
 
     def __init__(self, params: PruneParams = PruneParams()):  # noqa: B008 - frozen
@@ -222,6 +254,7 @@ class Pruner:
         self.active = np.ones((params.grid, params.grid), bool)
 
     def __call__(self, frame: Coded) -> np.ndarray:
+        """Tokens of the next frame to encode, bool [g, g]."""
         p = self.params
         whole = frame.gop != self.gop or frame.size != self.size
         self.gop, self.size = frame.gop, frame.size
@@ -237,6 +270,7 @@ class Pruner:
         return group_complete(now, p.group)
 
     def _dynamic(self, blocks: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+        """Dynamic patches of one frame, bool [grid, grid]: Equations 3 and 4."""
         p = self.params
         m = motion_map(blocks, size, p.grid, p.rule)
         if p.alpha:
@@ -245,17 +279,18 @@ class Pruner:
 
 
 def block_sads(blocks: np.ndarray, luma: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """R of Equation 2 of every block, uint32: sum over the block of |B(p) - prediction(p)|, luma.
+    """Residual of each block, uint32 [blocks]: the sum over the block of |B(p) - prediction(p)| in luma (Equation 2).
 
-    The prediction is H.264's (8.4.2.2.1: six-tap half-pixel samples, averaged quarter-pixel ones) from `reference`, the
-    frame before, as the decoder shows it. That is the codec's own prediction where frames refer to the one before
-    alone and are not weighted (`golden.inputs.video.reencode` makes such streams); residuals of others are an estimate.
+    `luma` and `reference` are the decoded luma planes of the frame and of the frame before, uint8 [height, width]. The
+    prediction is H.264's (8.4.2.2.1): six-tap filters give half-pixel samples, and their averages give quarter-pixel
+    samples. It equals the codec's own prediction if each frame refers only to the one before, without weights;
+    `golden.inputs.video.reencode` makes such streams. For other streams the residual is an estimate.
     """
     if not len(blocks):
         return np.zeros(0, np.uint32)
     height, width = luma.shape
     x0, y0 = blocks["x"] + (blocks["dx"] >> 2), blocks["y"] + (blocks["dy"] >> 2)
-    # Samples outside the picture repeat its edge. A six-tap filter reaches 2 before and 3 after.
+    # Samples outside the picture repeat its edge. A six-tap filter reaches two samples back and three ahead.
     pad = 4 + int(max(-x0.min(), -y0.min(), (x0 + blocks["w"]).max() - width, (y0 + blocks["h"]).max() - height, 0))
     planes = _half_samples(np.pad(reference, pad, mode="edge").astype(np.int32))
     out = np.zeros(len(blocks), np.uint32)
@@ -270,8 +305,9 @@ def block_sads(blocks: np.ndarray, luma: np.ndarray, reference: np.ndarray) -> n
     return out
 
 
-# Samples whose rounded mean is the one at quarter (row, column): plane G (whole), b (half right), h (half down) or
-# j (both), and the whole pixels that it stands below and to the right. Names of the standard's Figure 8-4.
+# QUARTERS[row][column] lists the one or two samples whose rounded mean is the sample at this quarter of a pixel. Each
+# entry is a plane, an offset down and an offset right, in whole pixels. The planes are G (whole pixels), b (half a
+# pixel right), h (half a pixel down) and J (both), after Figure 8-4 of the standard.
 _G, _B, _H, _J = ((name, 0, 0) for name in "GbhJ")
 _RIGHT, _BELOW, _M, _S = ("G", 0, 1), ("G", 1, 0), ("h", 0, 1), ("b", 1, 0)
 QUARTERS = (
@@ -283,9 +319,10 @@ QUARTERS = (
 
 
 def _half_samples(g: np.ndarray) -> dict[str, np.ndarray]:
-    """The planes of `QUARTERS`, each of the reference's size."""
+    """The planes of `QUARTERS` by name, each of the size of the reference `g`."""
 
     def taps(a: np.ndarray, axis: int) -> np.ndarray:
+        # H.264's six-tap filter along one axis.
         e, f, g, h, i, j = (np.roll(a, 2 - n, axis) for n in range(6))
         return e - 5 * f + 20 * g + 20 * h - 5 * i + j
 

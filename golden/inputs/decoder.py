@@ -1,7 +1,11 @@
-"""A trained decoder in NumPy: SmolLM2-135M-Instruct from its GGUF file, run block by block over a KV cache."""
+"""A trained decoder in NumPy, for traces with real keys and queries: SmolLM2-135M-Instruct from its GGUF file.
+
+It runs block by block over a KV cache and leaves keys, values and queries of every layer to be read.
+"""
 
 import re
 from functools import lru_cache
+from typing import Any
 
 import gguf
 import numpy as np
@@ -15,10 +19,11 @@ N_LAYERS = 30
 
 
 class Tokenizer:
-    """Byte-level BPE with the vocabulary and merges of a GGUF file (pre-tokenizer `smollm`).
+    """Converts text to token ids and back: byte-level BPE with the vocabulary and merges of a GGUF file.
 
-    Digits stand alone; the rest is split by GPT-2's pattern. Letters are those of Python's `\\w`, which differs from
-    the Unicode class of the original for a few number-like characters such as superscripts.
+    The pre-tokenizer is `smollm`: each digit is a piece of its own, and GPT-2's pattern splits the rest. Letters are
+    those of Python's `\\w`. They differ from the Unicode class of the original for a few number-like characters, such
+    as superscripts.
     """
 
     PIECE = re.compile(r"\d|'(?:s|t|re|ve|m|ll|d)| ?[^\W\d_]+| ?(?:[^\s\w]|_)+|\s+(?=\d)|\s+(?!\S)|\s+")
@@ -28,7 +33,7 @@ class Tokenizer:
         self.tokens = tokens
         self.ids = {token: i for i, token in enumerate(tokens)}
         self.ranks = {tuple(merge.split(" ")): i for i, merge in enumerate(merges)}
-        # GPT-2 writes each byte as a printable character; those without one move above 255.
+        # GPT-2 writes each byte as a printable character; bytes without one use characters above 255.
         printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
         others = [b for b in range(256) if b not in printable]
         self.chars = {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
@@ -36,6 +41,7 @@ class Tokenizer:
         self._bpe = lru_cache(maxsize=65536)(self._merge)
 
     def _merge(self, piece: str) -> tuple[int, ...]:
+        """Token ids of one piece: merges the neighbours of lowest rank until no merge applies."""
         parts = [self.chars[b] for b in piece.encode()]
         while len(parts) > 1:
             rank, i = min(
@@ -47,7 +53,7 @@ class Tokenizer:
         return tuple(self.ids[p] for p in parts)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text; control tokens such as `<|im_start|>` are taken as such."""
+        """Token ids of a text; a control token such as `<|im_start|>` in the text becomes its own id."""
         ids = []
         for part in self.CONTROL.split(text):
             if self.CONTROL.fullmatch(part) and part in self.ids:
@@ -58,7 +64,7 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: list[int]) -> str:
-        """Text of token ids."""
+        """Text of token ids; bytes that are not UTF-8 become replacement characters."""
         out = bytearray()
         for i in ids:
             token = self.tokens[i]
@@ -69,15 +75,18 @@ class Tokenizer:
 class Decoder:
     """SmolLM2-135M-Instruct: 30 layers, 9 query heads on 3 KV heads of 64, 576 wide, rotary base 1e5, tied embeddings.
 
-    Weights are dequantised from Q4_1 to fp32 and everything runs in fp32. GGUF stores the rows of Q and K permuted for
-    rotary pairs (2i, 2i + 1); they are put back, so that q and k rotate pairs (i, i + 32) as in the original model.
-
     `decoder(x)` takes the embeddings [n, 576] of the next n tokens, appends their keys and values to the cache and
-    returns the hidden states [n, 576]; token t attends to tokens 0 to t, whatever the block size. `depth` layers are
-    loaded and run (a trace of the first layers needs no others; the logits need all 30). `n_tokens` is the capacity.
+    returns the hidden states [n, 576]. Token t attends to tokens 0 to t, for any block size.
 
-    After a call, `k[layer, head, :length]` and `v[...]` hold the cache and `q[layer]` the block's queries [n, 9, 64],
-    all post-rotary, fp32.
+    After a call, `k[layer, head, :length]` and `v[layer, head, :length]` hold the cache. `q[layer]` holds the block's
+    queries [n, 9, 64]. All are fp32; keys and queries are post-rotary.
+
+    The decoder loads and runs the first `depth` layers. A trace of the first layers needs no others; logits need all
+    30. `n_tokens` is the capacity of the cache.
+
+    Weights are dequantised from Q4_1 to fp32, and all arithmetic is fp32. GGUF stores the rows of Q and K permuted for
+    rotary pairs (2i, 2i + 1). The decoder undoes this, so that q and k rotate pairs (i, i + 32) as in the original
+    model.
     """
 
     heads, kv_heads, head_size, width = 9, 3, 64, 576
@@ -89,7 +98,7 @@ class Decoder:
         self.end = self.tokenizer.ids["<|im_end|>"]
         self.embeddings = self._weights(tensors["token_embd.weight"])
         self.norm = self._weights(tensors["output_norm.weight"])
-        self.layers = []
+        self.layers: list[dict[str, np.ndarray]] = []
         for i in range(depth):
             p = f"blk.{i}."
             w = {
@@ -113,48 +122,55 @@ class Decoder:
         self.length = 0
 
     @staticmethod
-    def _read() -> tuple[dict, dict]:
+    def _read() -> tuple[dict[str, Any], dict[str, Any]]:
+        """Metadata and tensors of the model's GGUF file, by name."""
         reader = gguf.GGUFReader(str(package_file(*MODEL)))
         fields = {name: field.contents() for name, field in reader.fields.items()}
         return fields, {t.name: t for t in reader.tensors}
 
     @staticmethod
-    def _weights(tensor) -> np.ndarray:
+    def _weights(tensor: Any) -> np.ndarray:
+        """A tensor of the file, dequantised to fp32."""
         return gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
 
     @staticmethod
     def _unpermute(w: np.ndarray, heads: int) -> np.ndarray:
+        """Rows of Q or K in the order of the original model, from that of GGUF."""
         return w.reshape(heads, -1, 2, w.shape[1]).swapaxes(1, 2).reshape(w.shape)
 
     def _rms(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """RMS norm over the last axis."""
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.epsilon) * weight
 
     def _rotary(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Rotate [n, heads, 64] at positions [n]."""
+        """Rotary embedding of x [n, heads, 64] at positions [n]."""
         cos, sin = (t[positions, None] for t in (self.cos, self.sin))
         a, b = np.split(x, 2, axis=-1)
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
     def qkv(self, layer: int, x: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Queries [n, 9, 64], keys and values [n, 3, 64] of a layer's input [n, 576]; rotary positions [n]."""
+        """Queries [n, 9, 64], keys and values [n, 3, 64] of a layer's input x [n, 576], at rotary positions [n]."""
         w = self.layers[layer]
         qkv = (self._rms(x, w["attn_norm"]) @ w["qkv"]).reshape(len(x), -1, self.head_size)
         q, k, v = np.split(qkv, [self.heads, self.heads + self.kv_heads], axis=1)
         return self._rotary(q, positions), self._rotary(k, positions), v
 
     def after_attention(self, layer: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """A layer's output [n, 576] from its input [n, 576] and the heads' attention [n, 9, 64]."""
+        """A layer's output [n, 576], from its input x [n, 576] and its attention output y [n, 9, 64]."""
         w = self.layers[layer]
         x = x + y.reshape(len(x), -1) @ w["attn_output"]
         gate, up = np.split(self._rms(x, w["ffn_norm"]) @ w["gate_up"], 2, axis=-1)
-        with np.errstate(over="ignore"):  # exp(-gate) of a very negative gate is infinite, its SiLU zero
+        with np.errstate(over="ignore"):  # for a very negative gate exp(-gate) is infinite and SiLU is zero
             return x + (gate / (1 + np.exp(-gate)) * up) @ w["ffn_down"]
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Hidden states [n, 576] after the last loaded layer of the next n tokens."""
+        """Run the next n tokens, embeddings x [n, 576]: hidden states [n, 576] after the last loaded layer.
+
+        Raises `ValueError` if the cache has no room for n more tokens.
+        """
         n, start, stop = len(x), self.length, self.length + len(x)
         if stop > self.k.shape[2]:
-            raise ValueError(f"n_tokens={self.k.shape[2]}: the cache cannot hold {stop} tokens")
+            raise ValueError(f"n_tokens={self.k.shape[2]}: the cache cannot hold {stop} tokens; make it larger")
         group, d = self.heads // self.kv_heads, self.head_size
         mask = np.where(np.arange(stop) <= start + np.arange(n)[:, None], np.float32(0), np.float32(-np.inf))
         for i in range(len(self.layers)):
@@ -168,7 +184,7 @@ class Decoder:
         return x
 
     def logits(self, hidden: np.ndarray) -> np.ndarray:
-        """Next-token logits [n, 49152] of hidden states [n, 576]."""
+        """Next-token logits [n, 49152] of hidden states [n, 576]; needs all 30 layers."""
         return self._rms(hidden, self.norm) @ self.embeddings.T
 
     def embed(self, text: str) -> np.ndarray:
@@ -177,7 +193,10 @@ class Decoder:
 
 
 def loss(decoder: Decoder, ids: list[int], block: int = 64) -> np.ndarray:
-    """Next-token loss in nats at each of ids[1:], float64 [len(ids) - 1]; the decoder's cache must be empty."""
+    """Next-token loss in nats at each of ids[1:], float64 [len(ids) - 1].
+
+    The decoder needs all layers and an empty cache; it takes `block` tokens at a time.
+    """
     out = []
     for i in range(0, len(ids) - 1, block):
         target = np.array(ids[i + 1 : i + 1 + block])

@@ -1,20 +1,23 @@
-"""Traces of the user's own model: a Hugging Face folder run frame by frame, its queries, keys and values recorded.
+"""Traces of the user's own model: run the model of a Hugging Face folder frame by frame and record Q, K and V.
 
-PyTorch and transformers (extra `hf`) are imported when a folder is loaded and not before: `golden` stays NumPy.
+Two kinds of folder work:
 
-Attention is tapped where transformers hands it over: a function registered with its `AttentionInterface` sees every
-layer's queries and keys after rotary (and after whatever norm or bias the architecture has) and its values, records
-the new tokens', and calls scaled-dot-product attention. Nothing of an architecture is rebuilt here.
+- **Decoder** (`DECODERS`): a text model. DINOv2 encodes the frames, and `golden.inputs.vision.Projector` maps the
+  tokens into the decoder's embedding space, as in `golden.inputs.trace.record`. This projector is not trained: it only
+  matches principal components. So structure and spread of the keys are the decoder's, but their meaning is not. Do not
+  measure accuracy with such a trace.
+- **Image or video model** (`IMAGE_MODELS`): it brings its own image processor, vision tower and trained projector.
+  Every frame is an image of its own in the prompt, in order, as it would arrive in a stream. Qwen's video input is not
+  used, because it merges two frames into one. The model decides how many tokens a frame has. The block of a frame
+  holds the text that the prompt puts between two images (e.g. `<|vision_end|><|vision_start|>`) and the frame's visual
+  tokens.
 
-Two kinds of folder:
+How recording works: transformers calls attention through its `AttentionInterface`, and this module registers a function
+there. The function sees the queries, keys and values of every layer, after the rotary embedding and any norm or bias
+of the architecture. It records those of the new tokens and calls scaled-dot-product attention. So this module rebuilds
+no part of an architecture.
 
-- **decoder** (`DECODERS`): it has no eyes. Visual tokens are DINOv2's through `golden.inputs.vision.Projector`, as in
-  `golden.inputs.trace.record`: principal components matched to those of the decoder's embeddings, not trained.
-  Structure and spread of the keys are then the decoder's; what they mean is not, and no accuracy may be read from it.
-- **image or video model** (`IMAGE_MODELS`): its own image processor, vision tower and trained projector. Every frame
-  is an image of its own in the prompt, in order, as it would arrive in a stream; Qwen's video input, which merges two
-  frames into one, is not used. How many tokens a frame has is the folder's affair. A frame's block holds what the
-  prompt puts between two images (e.g. `<|vision_end|><|vision_start|>`) and its visual tokens.
+`golden` depends on NumPy only: PyTorch and transformers (extra `hf`) are imported when a folder is loaded.
 """
 
 import json
@@ -23,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -34,12 +38,12 @@ from golden.inputs.trace_model import Model
 
 DECODERS = ("llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "granite", "olmo2")
 IMAGE_MODELS = ("llava", "llava_next", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl")
-ATTENTION = "openvrex"  # name of the tapped attention in transformers
-MARK = "<<frames>>"  # stands for the frames while a decoder's chat template is rendered
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # one of them makes a tokenizer
+ATTENTION = "openvrex"  # name of the recording attention in transformers
+MARK = "<<frames>>"  # placeholder of the frames in a decoder's rendered chat template
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # a tokenizer needs one of these files
 WEIGHTS = ("*.safetensors", "*.bin")
-PIXELS = ("pixel_values", "image_grid_thw", "image_sizes")  # of an image processor, what vision towers take
-SAMPLE = 16384  # embeddings that the projector is fitted on, evenly spaced in the vocabulary
+PIXELS = ("pixel_values", "image_grid_thw", "image_sizes")  # outputs of an image processor that vision towers take
+SAMPLE = 16384  # embeddings to fit the projector on, evenly spaced in the vocabulary
 UNTRAINED = (
     "visual tokens are DINOv2's through an untrained projector: the keys' structure is the decoder's, "
     "their content is not; read no accuracy from them"
@@ -48,15 +52,22 @@ OWN = "visual tokens are the model's own: its image processor, vision tower and 
 
 
 class FolderModel:
-    """A model of a Hugging Face folder, fp32 on the processor, run block by block over its own KV cache.
+    """The model of a Hugging Face folder, in fp32 on the CPU, run block by block over its own KV cache.
 
-    `layers` are those to record; unless `whole`, layers above the last of them are neither loaded nor run. `step`
-    takes the next block and leaves `tap[layer]`: queries [n, heads, head size], keys and values [n, KV heads, head
-    size], fp32, post-rotary. Nothing is downloaded and no code of the folder is run.
+    `layers` are the layers to record. Unless `whole`, the layers above the last of them are neither loaded nor run.
+    `step` takes the next block of n tokens and fills `tap[layer]` with queries [n, heads, head size], keys and values
+    [n, KV heads, head size]. They are fp32, queries and keys post-rotary. Nothing is downloaded, and no code of
+    the folder is run.
 
-    Raises `TraceError`, one line: PyTorch or transformers missing, no or a bad config.json, an architecture that is not
-    among `DECODERS` and `IMAGE_MODELS`, weights missing, incomplete or broken, tokenizer or image processor
-    unreadable. `ParamError`: a layer out of range.
+    Raises `TraceError`, a message of one line, for
+
+    * missing PyTorch or transformers,
+    * a missing or bad config.json,
+    * an architecture that is neither in `DECODERS` nor in `IMAGE_MODELS`,
+    * missing, incomplete or broken weights,
+    * an unreadable tokenizer or image processor.
+
+    Raises `ParamError` for a layer out of range.
     """
 
     def __init__(self, folder: str | Path, layers: tuple[int, ...], whole: bool):
@@ -72,7 +83,7 @@ class FolderModel:
         check(ok, "layers", layers, f"must be rising numbers from 0 to {depth - 1}, the layers of {self.name}")
         types, window = getattr(text, "layer_types", None), getattr(text, "sliding_window", None)
         sliding = [window is not None and (types is None or types[i] == "sliding_attention") for i in range(depth)]
-        self.windows = {i: window for i in layers if sliding[i]}  # layers that attend to so many tokens only
+        self.windows = {i: window for i in layers if sliding[i]}  # layers with a sliding window -> its tokens
         if not whole:
             text.num_hidden_layers = layers[-1] + 1
             if types is not None:
@@ -92,7 +103,8 @@ class FolderModel:
         self.model = self._load(config)
         decoder = self.model.get_decoder()
         decoder.set_attn_implementation(ATTENTION)
-        self._axes = hasattr(self.model.model, "get_rope_index")  # positions have three, and are not token numbers
+        # Such a model has positions of three axes, which are not token numbers.
+        self._axes = hasattr(self.model.model, "get_rope_index")
         self.tap: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         for module in decoder.modules():
             if hasattr(module, "layer_idx"):
@@ -102,11 +114,12 @@ class FolderModel:
         ends = self.model.generation_config.eos_token_id
         ends = ends if isinstance(ends, list) else [ends]
         ends += [getattr(config, name, None) for name in ("image_token_id", "video_token_id")]
-        self.never = [i for i in ends if i is not None and i < text.vocab_size]  # not to be generated
-        self._position = 0  # of the next token, where positions are not token numbers
-        self._cache = None
+        self.never = [i for i in ends if i is not None and i < text.vocab_size]  # tokens never to generate
+        self._position = 0  # position of the next token, if positions are not token numbers
+        self._cache: Any = None  # transformers' KV cache
 
     def _architecture(self) -> tuple[str, str]:
+        """Model type and architecture that config.json names; raises `TraceError` for one that is not supported."""
         path = self.folder / "config.json"
         if not path.is_file():
             raise TraceError(f"{self.folder}: no config.json in it; give the folder of a Hugging Face model")
@@ -118,18 +131,22 @@ class FolderModel:
             raise TraceError(f"{self.name}: config.json names no model_type; download the folder again") from None
         if kind not in DECODERS + IMAGE_MODELS:
             known = ", ".join(DECODERS + IMAGE_MODELS)
-            raise TraceError(f"{self.name}: {name} ({kind}) is not supported; these are: {known}")
+            raise TraceError(f"{self.name}: {name} ({kind}) is not supported; use one of {known}")
         return kind, name
 
-    def _read(self, auto: str, what: str, **options):
-        """What a class of transformers reads of the folder, offline and without running its code."""
+    def _read(self, auto: str, what: str, **options: Any) -> Any:
+        """Let the class `auto` of transformers read the folder, offline and without running the folder's code.
+
+        Raises `TraceError`, in which `what` names the part that cannot be read.
+        """
         try:
             cls = getattr(self._transformers, auto)
             return cls.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False, **options)
-        except Exception as e:  # whatever a damaged file makes the libraries raise
+        except Exception as e:  # a damaged file can make the libraries raise anything
             raise TraceError(f"{self.name}: {what} cannot be used ({_first_line(e)})") from None
 
-    def _load(self, config):
+    def _load(self, config: Any) -> Any:
+        """The model with its weights; raises `TraceError` if weights are missing or have another shape."""
         if not any(True for pattern in WEIGHTS for _ in self.folder.glob(pattern)):
             raise TraceError(f"{self.name}: no weights in it ({' or '.join(WEIGHTS)}); download the whole folder")
         auto = "AutoModelForImageTextToText" if self.sees else "AutoModelForCausalLM"
@@ -142,10 +159,10 @@ class FolderModel:
         return model.eval()
 
     def constants(self, layers: tuple[int, ...]) -> Model:
-        """What the trace says of the model; `layers` are those recorded. To be called after the last block."""
+        """The model's constants for the trace of these `layers`. Call it after the last block."""
         decoder = self.model.get_decoder()
         turns = decoder.rotary_emb
-        # Some scalings change frequencies as the stream grows: then no one set turns all of its keys.
+        # Some scalings change the frequencies as the stream grows. Then no one set of frequencies fits all keys.
         fixed = self._torch.equal(turns.inv_freq, turns.original_inv_freq) and not self._axes
         return Model(
             epsilon=self._epsilon,
@@ -156,29 +173,31 @@ class FolderModel:
         )
 
     def digests(self) -> dict[str, str]:
-        """SHA-256 of the files that the numbers come from, by name."""
+        """SHA-256 of each file of the folder that influences the numbers, by file name."""
         found = {f for pattern in ("*.json", "*.jinja", "tokenizer.model", *WEIGHTS) for f in self.folder.glob(pattern)}
         return {f.name: video.digest(f) for f in sorted(found)}
 
     def prompt(self, question: str) -> tuple[list[int], list[int], list[int]]:
-        """Token ids before the first frame, between two frames of an image model, and after the last frame.
+        """The text around the frames, as token ids: before the first, between two frames, and after the last.
 
-        From the folder's chat template where there is one; else a start token, nothing, and the question on a new line.
-        Without a tokenizer a start token alone.
+        The ids come from the folder's chat template. Only an image model has text between frames. Without a template
+        the text is a start token before the frames and the question on a new line after them. Without a tokenizer it
+        is a start token alone. Raises `TraceError` for a template that fails or does not show each frame once.
         """
         tokenizer, words = self.tokenizer, "\n" + question
         if tokenizer is None:
             return self._start, [], []
         if not tokenizer.chat_template:
             return self._start, [], tokenizer.encode(words, add_special_tokens=False)
-        mark, content = MARK, MARK + words
+        mark = MARK
+        content: str | list[dict[str, str]] = MARK + words
         if self.sees:
             mark = tokenizer.convert_ids_to_tokens(self._image)
             content = [{"type": "image"}, {"type": "image"}, {"type": "text", "text": words}]
         messages = [{"role": "user", "content": content}]
         try:
             text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except Exception as e:  # a template is a program of the folder's author
+        except Exception as e:  # a template is a program by the folder's author and can raise anything
             raise TraceError(f"{self.name}: its chat template fails ({_first_line(e)}); mend or remove it") from None
         parts = text.split(mark)
         if len(parts) != (3 if self.sees else 2):
@@ -188,14 +207,17 @@ class FolderModel:
         return before, between, after
 
     def embeddings(self) -> np.ndarray:
-        """Embeddings of at most `SAMPLE` tokens, evenly spaced in the vocabulary, fp32 [n, width]."""
+        """Embeddings of at most `SAMPLE` tokens that are evenly spaced in the vocabulary, fp32 [n, width]."""
         table = self.model.get_input_embeddings()
         ids = self._torch.arange(0, table.num_embeddings, -(-table.num_embeddings // SAMPLE))
         with self._torch.inference_mode():
             return table(ids).numpy()
 
     def see(self, picture: np.ndarray) -> tuple[list[int], dict]:
-        """An RGB picture [height, width, 3] as image token ids, and what `step` puts in their place."""
+        """Encode an RGB picture, uint8 [height, width, 3].
+
+        Returns the ids of its image tokens and the features that `step` puts in their place.
+        """
         out = self._processor(images=[picture], return_tensors="pt")
         pixels = {name: out[name] for name in PIXELS if name in out}
         with self._torch.inference_mode():
@@ -204,18 +226,20 @@ class FolderModel:
         return [self._image] * n, {"outputs": seen, "grid": pixels.get("image_grid_thw")}
 
     def step(self, ids: list[int] | None = None, x: np.ndarray | None = None, seen: dict | None = None) -> np.ndarray:
-        """Take the next block, token ids or embeddings [n, width]; returns the last token's logits [vocabulary].
+        """Run the next block and return the logits of its last token, [vocabulary].
 
-        `seen` belongs to the image tokens among the ids.
+        The block is either token ids or embeddings `x` [n, width]. `seen` holds the features of the image tokens among
+        the ids, from `see`.
         """
-        torch, inputs = self._torch, {}
+        torch = self._torch
+        inputs: dict[str, Any] = {}
         if x is None:
             inputs["input_ids"] = torch.tensor([ids])
         else:
             inputs["inputs_embeds"] = torch.from_numpy(np.ascontiguousarray(x, np.float32))[None]
         if seen is not None:
             inputs["mm_encoder_outputs"] = {"image": seen["outputs"]}
-        if self._axes:  # an image takes fewer positions than it has tokens
+        if self._axes:  # an image has fewer positions than tokens
             kinds = (inputs["input_ids"] == self._image).int()
             grid = None if seen is None else seen["grid"]
             at, _ = self.model.model.get_rope_index(inputs["input_ids"], mm_token_type_ids=kinds, image_grid_thw=grid)
@@ -242,23 +266,27 @@ def record(
     fit: int = 32,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Trace:
-    """Run a video through the model of a Hugging Face folder and record `layers`, as `golden.inputs.trace.record` does.
+    """Run a video through the model of a Hugging Face folder and record a trace of `layers`.
 
-    The prompt is the folder's chat template around the frames. `tokens` a frame are 36 by default for a decoder; an
-    image model sets them itself and refuses a number. A question needs the folder's tokenizer. Where a model scales
-    its scores other than by 1 / sqrt(head size), the queries recorded carry the difference, so that
-    q k / sqrt(head size) is always the score. `provenance` says what the visual tokens are (`content`), which of the
-    layers attend to a sliding window only (`decoder.windows`), and the SHA-256 of the folder's files. Only the layers
-    up to the last one recorded are loaded (all to generate): four bytes a weight.
+    The arguments are those of `golden.inputs.trace.record`, with these differences:
+
+    * The folder's chat template around the frames is the prompt. A question needs the folder's tokenizer.
+    * For a decoder, `tokens` per frame are 36 by default. An image model sets the number itself, so leave it out.
+    * Only the layers up to the last recorded one are loaded (all to generate), at four bytes per weight.
+
+    If a model scales its scores by another factor than 1 / sqrt(head size), the recorded queries contain the
+    difference. So q k / sqrt(head size) is always the score. `provenance` states the origin of the visual tokens
+    (`content`), the layers with a sliding window (`decoder.windows`), and the SHA-256 of the folder's files.
 
     The same arguments on the same machine with the same number of threads give the same bytes.
 
-    Raises `ParamError` for an argument that cannot work, `VideoError` for the input, `TraceError` for the folder.
+    Raises `ParamError` for an argument that cannot work, `VideoError` for a bad input and `TraceError` for a bad
+    folder.
     """
     layers = tuple(layers)
     _check_numbers(frames, fps, queries, generate, fit)
     path = video.locate(clip)
-    next(video.frames(path, 1))  # a bad input fails here, before any weights are read
+    next(video.frames(path, 1))  # a bad input fails here, before the model is loaded
     model = FolderModel(folder, layers, whole=generate > 0)
     if question and model.tokenizer is None:
         raise TraceError(f"{model.name}: no tokenizer ({', '.join(TOKENIZERS)}) for the question; leave --question out")
@@ -266,6 +294,7 @@ def record(
     after = after if question or generate else []
 
     def fits(n: int) -> None:
+        # Raise `ParamError` unless frames of n tokens fit into the model's positions.
         most = (model.limit - len(before) - len(after) - generate) // n
         what = f"the {model.limit} positions of {model.name} hold {most} frames of {n} tokens beside the text"
         check(frames <= most, "frames", frames, what)
@@ -273,7 +302,8 @@ def record(
     if model.sees:
         check(tokens is None, "tokens", tokens, f"must be left out: the vision of {model.name} sets the tokens a frame")
         blocks = _seen(model, video.frames(path, frames, fps), between)
-        source = {"content": OWN, "vision": {"model": f"of {model.name}"}, "projector": {"kind": f"of {model.name}"}}
+        own = f"of {model.name}"
+        source: dict[str, Any] = {"content": OWN, "vision": {"model": own}, "projector": {"kind": own}}
     else:
         tokens = 36 if tokens is None else tokens
         vision.check_tokens(tokens)
@@ -282,11 +312,11 @@ def record(
         blocks, source = _projected(model, pictures, tokens, fit, lambda done: progress(done, 2 * frames))
 
     taken = _Recording(model, layers, queries)
-    ahead = source["projector"].get("fit_frames")  # encoded before the first is taken
+    ahead = source["projector"].get("fit_frames")  # frames encoded before the first one is taken
     done = 0
     for block in blocks:
         if done == 0:
-            n = len(block.get("ids", block.get("x")))
+            n = len(block["ids"] if "ids" in block else block["x"])
             fits(n)
             if before:
                 taken.take("prompt", ids=before)
@@ -313,6 +343,7 @@ def record(
 
 
 def _check_numbers(frames: int, fps: float | None, queries: int | None, generate: int, fit: int) -> None:
+    """Raise `ParamError` for a number that is out of range."""
     for name, value, least in (("frames", frames, 1), ("fit", fit, 1), ("generate", generate, 0)):
         check(value >= least, name, value, f"must be at least {least}")
     check(queries is None or queries >= 0, "queries", queries, "must not be negative")
@@ -320,7 +351,7 @@ def _check_numbers(frames: int, fps: float | None, queries: int | None, generate
 
 
 def _versions(model: FolderModel) -> dict:
-    """What the numbers of a trace depend on beside its input, for its provenance."""
+    """The provenance of a trace apart from its input: the model's files and the versions of the packages."""
     return {
         "decoder": {
             "model": f"{model.name} ({model.architecture})",
@@ -332,14 +363,16 @@ def _versions(model: FolderModel) -> dict:
 
 
 class _Recording:
-    """Runs a model stage by stage and keeps what its layers made."""
+    """Runs a model block by block and keeps the queries, keys and values of its layers."""
 
     def __init__(self, model: FolderModel, layers: tuple[int, ...], queries: int | None):
         self.model, self.layers, self.queries = model, layers, queries
-        self.stages, self.q, self.kv = [], deque(), []
+        self.stages: list[int] = []  # stage of each block
+        self.q: deque[np.ndarray] = deque()  # queries of the last blocks, [layers, n, heads, head size] each
+        self.kv: list[list[np.ndarray]] = []  # keys and values of each block, [layers, n, KV heads, head size] each
 
-    def take(self, stage: str, **block) -> np.ndarray:
-        """The logits after a block of a stage."""
+    def take(self, stage: str, **block: Any) -> np.ndarray:
+        """Run and record one block of a stage (the arguments of `FolderModel.step`); returns its logits."""
         logits = self.model.step(**block)
         tap = self.model.tap
         new = [np.stack([tap[i][j] for i in self.layers]).astype(ml_dtypes.bfloat16) for j in range(3)]
@@ -351,16 +384,16 @@ class _Recording:
         return logits
 
     def generate(self, logits: np.ndarray, n: int) -> list[int]:
-        """The likeliest `n` tokens, one after the other."""
+        """Generate `n` tokens greedily, from the logits of the last block; returns their ids."""
         answer = []
         for _ in range(n):
-            logits[self.model.never] = -np.inf  # the answer has the length asked for
+            logits[self.model.never] = -np.inf  # no end token, so that the answer has the requested length
             answer.append(int(logits.argmax()))
             logits = self.take("generation", ids=answer[-1:])
         return answer
 
     def trace(self, values: bool, provenance: dict) -> Trace:
-        """All that was taken, without values if they are not asked for."""
+        """The trace of all recorded blocks, with V only if `values`."""
         k, v = (np.concatenate(x, axis=1) for x in zip(*self.kv, strict=True))
         empty = np.zeros((len(self.layers), 0, self.model.heads, k.shape[-1]), k.dtype)
         return Trace(
@@ -378,9 +411,10 @@ class _Recording:
 def _projected(
     model: FolderModel, pictures: Iterator[np.ndarray], tokens: int, fit: int, progress: Callable[[int], None]
 ) -> tuple[Iterator[dict], dict]:
-    """Blocks of a decoder that does not see, of an encoder's features, and what they are: the source of a trace.
+    """The blocks of a text decoder: the pictures through DINOv2 and the projector.
 
-    The first `fit` pictures are encoded at once, for the projector; `progress` is told how many are.
+    Returns the blocks as arguments of `FolderModel.step`, and their description for the provenance. It encodes the
+    first `fit` pictures at once to fit the projector, and calls `progress` with the number encoded so far.
     """
     encoder = vision.VisionEncoder()
     pooled = (vision.pool(encoder(p), tokens) for p in pictures)
@@ -397,8 +431,8 @@ def _projected(
 
 
 def _seen(model: FolderModel, pictures: Iterator[np.ndarray], between: list[int]) -> Iterator[dict]:
-    """Blocks of `FolderModel.step`, one a picture."""
-    lead = []
+    """The blocks of an image model, one per picture, as arguments of `FolderModel.step`."""
+    lead: list[int] = []  # token ids before the picture
     for picture in pictures:
         ids, seen = model.see(picture)
         yield {"ids": lead + ids, "seen": seen}
@@ -406,11 +440,15 @@ def _seen(model: FolderModel, pictures: Iterator[np.ndarray], between: list[int]
 
 
 def _first_line(e: Exception) -> str:
+    """The first line of an exception's message that is not blank, or the name of its type."""
     return next((line.strip() for line in str(e).splitlines() if line.strip()), type(e).__name__)
 
 
 def _libraries() -> tuple:
-    """PyTorch and transformers, silent, the tapped attention registered; `TraceError` where they are missing."""
+    """Import PyTorch and transformers, silence them, and register the recording attention.
+
+    Raises `TraceError` if they are not installed.
+    """
     try:
         import torch
         import transformers
@@ -423,7 +461,7 @@ def _libraries() -> tuple:
     transformers.logging.disable_progress_bar()
 
     def attention(module, query, key, value, mask, scaling, **options):
-        n, size = query.shape[2:]  # keys and values include those of the cache
+        n, size = query.shape[2:]  # n new tokens; keys and values also hold those of the cache
         blocks = query * (scaling * size**0.5), key[:, :, -n:], value[:, :, -n:]
         module.tap[module.layer_idx] = tuple(x[0].transpose(0, 1).numpy() for x in blocks)
         return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **options)

@@ -1,32 +1,38 @@
-"""Traces: queries, keys and values of a real video stream in a real decoder, and their file.
+"""Traces: queries, keys and values of a real video stream in a real decoder, to replay without running the decoder.
 
-The file is safetensors, with its own BF16 type (any safetensors reader that knows BF16 opens it):
+`record` makes a trace with the built-in models; `Trace` holds it and reads and writes its file. The file is safetensors
+with the BF16 type, so any safetensors reader that knows BF16 opens it.
 
-| tensor | type | shape | |
+| tensor | type | shape | content |
 | --- | --- | --- | --- |
 | `k` | BF16 | [layers, tokens, KV heads, head size] | keys, post-rotary |
-| `v` | BF16 | the same | values; may be absent |
+| `v` | BF16 | [layers, tokens, KV heads, head size] | values; optional |
 | `q` | BF16 | [layers, tokens - first_query, heads, head size] | queries of the last tokens, post-rotary, not scaled |
 | `offsets` | I32 | [segments + 1] | segment s is tokens offsets[s] to offsets[s + 1] |
-| `stages` | U8 | [segments] | index into `STAGES` |
-| `hidden` | BF16 | [tokens, width] | what goes into the decoder's first layer, recorded or not; may be absent |
+| `stages` | U8 | [segments] | stage of each segment, an index into `STAGES` |
+| `hidden` | BF16 | [tokens, width] | input of the decoder's first layer, whichever layers are recorded; optional |
 
-and one metadata entry, `openvrex.trace`: JSON with `version`, `layers`, `first_query`, `provenance`, `model` (layout
-of the heads, rotary base, scaling and frequencies, the norms' epsilon: `golden.inputs.trace_model`) and the `sha256`
-of the tensors' bytes in the order of the table and of `model`, so that a damaged file is found out. Version 1, which
-has no `model`, is read too.
-Values are fp32 rounded to nearest even. The same arguments on the same machine give the same bytes.
+One metadata entry, `openvrex.trace`, holds JSON:
+
+* `version`, `layers`, `first_query` and `provenance`.
+* `model`: layout of the heads, rotary base, scaling and frequencies, and the norms' epsilon
+  (`golden.inputs.trace_model`).
+* `sha256` of the tensors' bytes, in the order of the table, and of `model`. It reveals a damaged file.
+
+The reader also takes version 1, which has no `model`. Numbers are fp32 rounded to BF16, to nearest even. The same
+arguments on the same machine give the same bytes.
 """
 
 import hashlib
 import json
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -38,27 +44,27 @@ from golden.function_params import check
 from golden.inputs import decoder, video, vision
 from golden.inputs.trace_model import Model
 
-VERSION = 2
+VERSION = 2  # of the file that `Trace.save` writes
 KEY = "openvrex.trace"
 STAGES = ("prompt", "frame", "question", "generation")
 DTYPES = {"BF16": ml_dtypes.bfloat16, "I32": np.int32, "U8": np.uint8}
 TENSORS = {"k": "BF16", "v": "BF16", "q": "BF16", "offsets": "I32", "stages": "U8", "hidden": "BF16"}
 OPTIONAL = {"v", "hidden"}
-MAX_TOKENS = 8192  # positions the decoder was trained on
+MAX_TOKENS = 8192  # positions that the decoder was trained on
 PROMPT = "<|im_start|>user\n"
 TURN = "<|im_end|>\n<|im_start|>assistant\n"
 
 
 class TraceError(ValueError):
-    """A trace that cannot be read, written or used; one line that names it and the fix."""
+    """Raised for a trace that cannot be read, written or used. The message is one line with the reason and the fix."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Q, K and V of the recorded layers of one stream, in token order; arrays as in the module's table.
+    """Q, K and V of the recorded layers of one stream, in token order. The arrays are those of the module's table.
 
-    A segment is what the decoder took in one block: the prompt, a frame, the question, or one generated token.
-    Query head h reads KV head h // (heads / kv_heads).
+    A segment is one block of tokens that the decoder took at once: the prompt, a frame, the question, or one generated
+    token. Query head h reads KV head h // (heads / kv_heads). Raises `TraceError` for arrays that do not fit together.
     """
 
     layers: tuple[int, ...]  # decoder layer of k[i]
@@ -69,7 +75,7 @@ class Trace:
     stages: np.ndarray
     provenance: dict
     hidden: np.ndarray | None = None
-    model: Model | None = None  # None: not known
+    model: Model | None = None  # None: unknown, as in files of version 1
 
     def __post_init__(self):
         try:
@@ -80,6 +86,8 @@ class Trace:
             raise TraceError(f"not the arrays of a trace: {e}") from None
 
     def _check(self) -> None:
+        """Raise `TraceError` for the first disagreement between the arrays."""
+
         def agree(ok: bool, what: str) -> None:
             if not ok:
                 raise TraceError(f"{what}; record the trace again with 'vrex trace'")
@@ -96,7 +104,7 @@ class Trace:
             agree(self.v.shape == self.k.shape, f"v has shape {list(self.v.shape)}, k {list(self.k.shape)}")
         ok = self.offsets.ndim == self.stages.ndim == 1 and len(self.offsets) == len(self.stages) + 1 > 1
         agree(ok, f"offsets {list(self.offsets.shape)} and stages {list(self.stages.shape)}: one more offset is needed")
-        ok = self.offsets[0] == 0 and self.offsets[-1] == tokens and (np.diff(self.offsets) > 0).all()
+        ok = self.offsets[0] == 0 and self.offsets[-1] == tokens and bool((np.diff(self.offsets) > 0).all())
         agree(ok, f"offsets do not rise from 0 to {tokens} tokens")
         if self.hidden is not None:
             ok = self.hidden.ndim == 2 and len(self.hidden) == tokens and self.hidden.shape[1] > 0
@@ -111,27 +119,27 @@ class Trace:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the stream."""
+        """Number of tokens in the stream."""
         return self.k.shape[1]
 
     @property
     def kv_heads(self) -> int:
-        """KV heads of a layer."""
+        """KV heads per layer."""
         return self.k.shape[2]
 
     @property
     def heads(self) -> int:
-        """Query heads of a layer."""
+        """Query heads per layer."""
         return self.q.shape[2]
 
     @property
     def head_size(self) -> int:
-        """Width of a head."""
+        """Numbers per head."""
         return self.k.shape[3]
 
     @property
     def first_query(self) -> int:
-        """First token whose queries are recorded."""
+        """Number of the first token whose queries are recorded."""
         return self.tokens - self.q.shape[1]
 
     @property
@@ -140,7 +148,10 @@ class Trace:
         return np.repeat(np.arange(len(self.stages), dtype=np.int32), np.diff(self.offsets))
 
     def spans(self, stage: str | None = None, queries: bool = False) -> list[tuple[int, int]]:
-        """(start, stop) tokens of each segment, of one stage, or only of those whose queries are recorded."""
+        """Token ranges (start, stop) of the segments, in order.
+
+        `stage` keeps the segments of one stage only, `queries` only those whose queries are recorded.
+        """
         pairs = zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), self.stages.tolist(), strict=True)
         return [
             (start, stop)
@@ -149,13 +160,16 @@ class Trace:
         ]
 
     def queries(self, i: int, start: int, stop: int) -> np.ndarray:
-        """Queries of tokens start to stop in recorded layer i, BF16 [stop - start, heads, head size]."""
+        """Queries of tokens start to stop in the i-th recorded layer, BF16 [stop - start, heads, head size].
+
+        Raises `TraceError` for tokens whose queries are not recorded.
+        """
         if not self.first_query <= start <= stop <= self.tokens:
             raise TraceError(f"tokens {start} to {stop}: queries are recorded from {self.first_query} to {self.tokens}")
         return self.q[i, start - self.first_query : stop - self.first_query]
 
     def require(self, heads: int | None = None, kv_heads: int | None = None, head_size: int | None = None) -> None:
-        """Raise `TraceError` unless the model's shape is the given one."""
+        """Raise `TraceError` unless the trace has these numbers of heads and this head size; None allows any."""
         for name, want in (("heads", heads), ("kv_heads", kv_heads), ("head_size", head_size)):
             have = getattr(self, name)
             if want is not None and want != have:
@@ -163,9 +177,9 @@ class Trace:
                 raise TraceError(f"{name}={have} in the trace (of {model}), {want} needed: use a trace of that shape")
 
     def save(self, path: str | Path) -> None:
-        """Write the file at once or not at all. Raises: `OSError` that names it."""
+        """Write the trace file, whole or not at all. Raises `OSError` that names the file."""
         tensors = {name: np.ascontiguousarray(a) for name in TENSORS if (a := getattr(self, name)) is not None}
-        head = {
+        head: dict[str, Any] = {
             "version": VERSION,
             "layers": list(self.layers),
             "first_query": self.first_query,
@@ -178,8 +192,8 @@ class Trace:
 
     @classmethod
     def load(cls, path: str | Path) -> "Trace":
-        """Read and check a file; raises `TraceError` saying which file, what is wrong and the fix."""
-        name = str(path)  # as the user typed it
+        """Read and check a trace file. Raises `TraceError` with the name of the file, the reason and the fix."""
+        name = str(path)  # messages show the path as the user typed it
         try:
             raw = Path(path).read_bytes()
             tensors = dict(safetensors.deserialize(raw))
@@ -197,14 +211,14 @@ class Trace:
         except (KeyError, TypeError, ValueError):
             raise TraceError(f"{name}: incomplete trace header; record the trace again with 'vrex trace'") from None
         if version not in (1, VERSION):
-            what = f"trace version {version!r}, this reads 1 and {VERSION}"
+            what = f"trace version {version!r}, but this program reads 1 and {VERSION}"
             raise TraceError(f"{name}: {what}; record it with 'vrex trace'")
         missing = sorted(TENSORS.keys() - tensors.keys() - OPTIONAL)
         unknown = sorted(tensors.keys() - TENSORS.keys())
         if missing or unknown:
             what = f"tensor {missing[0]} is missing" if missing else f"tensor {unknown[0]} is unknown"
             raise TraceError(f"{name}: {what}; record the trace again with 'vrex trace'")
-        arrays = dict.fromkeys(OPTIONAL)
+        arrays: dict[str, Any] = dict.fromkeys(OPTIONAL)
         for key, t in tensors.items():
             if t["dtype"] != TENSORS[key]:
                 what = f"{key} is {t['dtype']}, not {TENSORS[key]}"
@@ -237,14 +251,17 @@ def record(
     fit: int = 32,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Trace:
-    """Run a video through the vision encoder, the projector and the decoder, and record `layers`.
+    """Run a video through the vision encoder, the projector and the decoder, and record a trace of `layers`.
 
-    Up to `frames` frames of `tokens` tokens each, sampled at `fps` (default: all), follow a short text prompt; the
-    question and `generate` greedily generated tokens follow the frames. Queries are kept for the last `queries`
-    frames (default: all) and everything after them. The projector is fitted on the first `fit` frames, so no token
-    depends on a later frame beyond those. Only the layers up to the last one needed run (all 30 to generate).
+    The stream is a short text prompt, then up to `frames` frames of `tokens` tokens each, then the question and
+    `generate` greedily generated tokens. `fps` samples the frames (default: every frame). The trace has the queries of
+    the last `queries` frames (default: all) and of everything after them; `values` adds V and the hidden states.
 
-    Raises `ParamError` for an argument that cannot work, `VideoError` for the input.
+    The projector is fitted on the first `fit` frames, so no token depends on a later frame beyond those. Only the
+    layers up to the last one needed run: the highest of `layers`, or all 30 to generate. `progress(done, total)` is
+    called as frames are encoded and decoded.
+
+    Raises `ParamError` for an argument that cannot work, and `VideoError` for a bad input.
     """
     layers = tuple(layers)
     for name, value, least in (("frames", frames, 1), ("fit", fit, 1), ("generate", generate, 0)):
@@ -258,7 +275,7 @@ def record(
     check(total <= MAX_TOKENS, "frames * tokens", frames * tokens, f"the decoder knows only {MAX_TOKENS} positions")
     path = video.locate(clip)
     pictures = video.frames(path, frames, fps, vision.IMAGE)
-    first = next(pictures)  # a bad input fails here, before any weights are read
+    first = next(pictures)  # a bad input fails here, before the models are loaded
 
     encoder = vision.VisionEncoder()
     model = decoder.Decoder(decoder.N_LAYERS if generate else layers[-1] + 1, total)
@@ -269,9 +286,12 @@ def record(
         progress(len(head), 2 * frames)
     projector = vision.Projector.fit(np.concatenate(head), model.embeddings)
 
-    hidden_in, stages, q = [], [], deque()
+    hidden_in: list[np.ndarray] = []
+    stages: list[int] = []
+    q: deque[np.ndarray] = deque()
 
     def take(x: np.ndarray, stage: str) -> np.ndarray:
+        # Run one block through the decoder and record it.
         hidden = model(x)
         hidden_in.append(x.astype(ml_dtypes.bfloat16))
         stages.append(STAGES.index(stage))
@@ -291,7 +311,7 @@ def record(
         hidden = take(model.embed("\n" + question + TURN), "question")
     for _ in range(generate):
         logits = model.logits(hidden[-1])
-        logits[model.end] = -np.inf  # the answer has the length asked for
+        logits[model.end] = -np.inf  # no end token, so that the answer has the requested length
         token = int(logits.argmax())
         answer.append(token)
         hidden = take(model.embeddings[[token]], "generation")
@@ -326,6 +346,7 @@ def record(
 
 
 def _model(header: dict, trace: Trace) -> Model:
+    """The constants of a trace's model from the file's header; raises `TraceError` if they do not fit the trace."""
     try:
         return Model.read(header, trace.heads, trace.kv_heads, trace.head_size)
     except (KeyError, TypeError, ValueError, AttributeError) as e:
@@ -333,14 +354,15 @@ def _model(header: dict, trace: Trace) -> Model:
         raise TraceError(f"{what}; record the trace again with 'vrex trace'") from None
 
 
-def _digest(tensors: dict[str, np.ndarray | None], model: dict | None) -> str:
-    present = [tensors[name].tobytes() for name in TENSORS if tensors.get(name) is not None]
+def _digest(tensors: Mapping[str, np.ndarray | None], model: dict | None) -> str:
+    """The checksum of a trace file: of its tensors in the order of `TENSORS`, and of its model."""
+    present = [a.tobytes() for name in TENSORS if (a := tensors.get(name)) is not None]
     said = [] if model is None else [json.dumps(model, sort_keys=True).encode()]
     return hashlib.sha256(b"".join(present + said)).hexdigest()
 
 
 def source(model: tuple[str, str]) -> dict[str, str]:
-    """Package and SHA-256 of a model given as (distribution, file in it)."""
+    """Package version and SHA-256 of a model file, given as (distribution, file in it), for the provenance."""
     return {
         "package": f"{model[0]} {metadata.version(model[0])}",
         "sha256": video.digest(video.package_file(*model)),

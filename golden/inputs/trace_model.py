@@ -1,11 +1,14 @@
-"""What a trace says of its model beside queries, keys and values: how keys are turned, and the norms' constant."""
+"""The constants of the decoder that a trace was recorded with: the layout of its heads, rotary embedding and norms.
+
+Whoever replays a trace needs them, for example to move stored keys to other positions.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-PAIRS = "halves"  # numbers i and i + head size / 2 of a head turn together
+PAIRS = "halves"  # the rotary embedding turns numbers i and i + head size / 2 of a head as a pair
 ORDER = "grouped"  # query head h reads KV head h // (query heads / KV heads)
 
 
@@ -13,25 +16,26 @@ ORDER = "grouped"  # query head h reads KV head h // (query heads / KV heads)
 class Model:
     """Constants of the decoder that a trace was recorded with.
 
-    A policy that moves stored keys to other positions turns them by `turns`; the base alone does not say how, as most
-    long-context models scale their frequencies.
+    A policy that moves stored keys to other positions turns them by `turns`. The rotary base alone is not enough for
+    this, because most long-context models scale their frequencies.
     """
 
-    epsilon: float  # of the RMS norms
+    epsilon: float  # constant of the RMS norms
     rotary_base: float
-    frequencies: tuple[float, ...] | None  # radians a position, [head size / 2]; None: positions are not token numbers
-    turned: tuple[bool, ...]  # of each recorded layer, whether it turns its queries and keys at all
-    scaling: dict[str, Any] = field(default_factory=lambda: {"rope_type": "default"})  # as the model's configuration
+    # Radians per position, [head size / 2]. None if positions are not token numbers or no one set fits all keys.
+    frequencies: tuple[float, ...] | None
+    turned: tuple[bool, ...]  # for each recorded layer, whether it has a rotary embedding
+    scaling: dict[str, Any] = field(default_factory=lambda: {"rope_type": "default"})  # from the model's configuration
 
     @property
     def turns(self) -> tuple[tuple[float, ...], ...] | None:
-        """Frequencies of each recorded layer, 0 in one that turns nothing."""
+        """Rotary frequencies of each recorded layer, zeros for a layer without rotary embedding; None if unknown."""
         if self.frequencies is None:
             return None
         return tuple(self.frequencies if on else (0.0,) * len(self.frequencies) for on in self.turned)
 
     def header(self, heads: int, kv_heads: int, head_size: int) -> dict[str, Any]:
-        """What a trace's file holds of it."""
+        """The constants as a trace file stores them in its JSON header."""
         rotary = {"base": self.rotary_base, "scaling": self.scaling, "pairs": PAIRS, "turned": list(self.turned)}
         rotary["frequencies"] = None if self.frequencies is None else list(self.frequencies)
         return {
@@ -42,7 +46,10 @@ class Model:
 
     @classmethod
     def read(cls, header: dict[str, Any], heads: int, kv_heads: int, head_size: int) -> "Model":
-        """The model of `header`; `ValueError` for another layout, or numbers that do not fit the tensors."""
+        """Read the constants from a trace's JSON header.
+
+        Raises `ValueError` for another layout of the heads, and for numbers that do not fit the tensors' shape.
+        """
         rotary, turns = header["rotary"], header["rotary"]["frequencies"]
         model = cls(
             epsilon=float(header["norm"]["epsilon"]),
@@ -59,5 +66,5 @@ class Model:
 
 
 def frequencies(base: float, size: int) -> tuple[float, ...]:
-    """Rotary frequencies without scaling, of a head of `size` numbers: base^(-2 i / size)."""
+    """Unscaled rotary frequencies of a head of `size` numbers, [size / 2]: base^(-2 i / size) radians per position."""
     return tuple((1.0 / base ** (np.arange(0, size, 2) / size)).tolist())

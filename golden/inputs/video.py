@@ -1,4 +1,8 @@
-"""Real H.264 in: clips of installed packages, decoded in one pass with what the codec knows, windowed, re-encoded."""
+"""Reads real video: frames with their types and motion vectors, sliding windows over them, and re-encoding to H.264.
+
+One pass over a file yields each picture with the data of the bitstream that CodecSight uses. Test clips come from
+installed packages (`CLIPS`). Source: CodecSight section 3.2.
+"""
 
 import hashlib
 from collections import deque
@@ -17,7 +21,7 @@ from av.video.frame import PictureType
 from golden.function_params import check
 from golden.inputs.codec import BLOCK, block_sads
 
-# Clip -> (distribution, file inside it). Only the files are read: the packages are never imported.
+# Clip -> (distribution, file inside it). This module only reads the files and never imports the packages.
 CLIPS = {
     "world": ("gradio", "gradio/media_assets/videos/world.mp4"),
     "globe": ("gradio", "gradio/media_assets/videos/b.mp4"),
@@ -30,39 +34,38 @@ CONTAINERS = {".mp4": "mp4", ".mkv": "matroska", ".h264": "h264"}
 
 
 class VideoError(ValueError):
-    """An input that cannot be decoded, or that is not there; one line that names it and the fix."""
+    """Raised for a video that is missing or cannot be decoded. The message is one line that names it and the fix."""
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A decoded frame and what its bitstream says of it (CodecSight 3.2)."""
+    """A decoded frame and the data of its bitstream (CodecSight section 3.2)."""
 
-    index: int  # in the stream, of the frames decoded
+    index: int  # number among the decoded frames of the stream, from 0
     kind: str  # "I", "P" or "B"
-    gop: int  # GOP of the frame, from 0
-    leads: bool  # first frame yielded of its GOP: the I-frame, unless sampling left that out
-    time: float | None  # seconds; None without time stamps
-    size: tuple[int, int]  # height, width of the coded picture
-    motions: tuple[
-        np.ndarray, ...
-    ]  # blocks (`golden.inputs.codec.BLOCK`) of each frame since the one yielded before, own last
-    lost: int  # packets before the first frame that could not be decoded, as the stream starts within a GOP
-    picture: np.ndarray  # uint8 RGB [height, width, 3], or [size, size, 3] where a size was asked for
+    gop: int  # number of the frame's GOP, from 0
+    leads: bool  # first frame yielded of its GOP: the I-frame, unless sampling skipped it
+    time: float | None  # seconds; None if the stream has no time stamps
+    size: tuple[int, int]  # height and width of the coded picture, pixels
+    # Blocks (`golden.inputs.codec.BLOCK`) of each frame since the previous one yielded, the frame's own last.
+    motions: tuple[np.ndarray, ...]
+    lost: int  # in the first frame: packets before it that cannot be decoded, because the stream starts within a GOP
+    picture: np.ndarray  # uint8 RGB [height, width, 3], or [size, size, 3] for a requested size
 
 
 @dataclass(frozen=True)
 class Window:
-    """Frames [start, start + len(frames)) of a stream."""
+    """A sliding window: frames [start, start + len(frames)) of a stream."""
 
-    index: int
-    start: int
+    index: int  # number of the window, from 0
+    start: int  # number of its first frame in the stream
     frames: tuple[Frame, ...]
 
 
 def package_file(distribution: str, path: str) -> Path:
-    """Path of a file of an installed distribution; raises `VideoError` if either is missing."""
+    """Path of a file of an installed distribution. Raises `VideoError` if the distribution or the file is missing."""
     try:
-        found = Path(metadata.distribution(distribution).locate_file(path))
+        found = Path(str(metadata.distribution(distribution).locate_file(path)))
     except metadata.PackageNotFoundError:
         raise VideoError(f"package {distribution} is not installed: run 'make models'") from None
     if not found.is_file():
@@ -72,19 +75,22 @@ def package_file(distribution: str, path: str) -> Path:
 
 
 def locate(video: str | Path) -> Path:
-    """Path of a video given as a file or as the name of a clip (`CLIPS`); a file of that name goes first."""
+    """Path of a video, given as a file or as the name of a clip of `CLIPS`; a file of the same name goes first.
+
+    Raises `VideoError` if there is neither.
+    """
     path = Path(video)
     if path.is_file():
         return path
     if str(video) in CLIPS:
         return package_file(*CLIPS[str(video)])
     if path.exists():
-        raise VideoError(f"{video}: not a file")
+        raise VideoError(f"{video}: not a file; give the path of a video file")
     raise VideoError(f"{video}: no such file; give a path or one of the clips {', '.join(CLIPS)}")
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
+    """SHA-256 of a file in hexadecimal."""
     with open(path, "rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
@@ -92,7 +98,7 @@ def digest(path: Path) -> str:
 def frames(
     video: str | Path, limit: int | None = None, fps: float | None = None, size: int | None = None
 ) -> Iterator[np.ndarray]:
-    """The pictures of `read`, uint8 RGB [height, width, 3]."""
+    """The pictures alone of the frames that `read` yields, uint8 RGB [height, width, 3]."""
     return (frame.picture for frame in read(video, limit, fps, size))
 
 
@@ -103,23 +109,25 @@ def read(
     size: int | None = None,
     residuals: bool = False,
 ) -> Iterator[Frame]:
-    """Decode a video in one pass and yield its frames with their type, GOP and motion vectors.
+    """Decode a video in one pass and yield its frames with their types, GOPs and motion vectors.
 
-    `fps` samples the stream by its time stamps: a frame is taken when it is the first at or after k / fps seconds
-    from the first one (default: every frame); the motion of those left out comes with the next one taken. `size`
-    stretches the whole picture to size x size, bilinear. At most `limit` frames are yielded; the rest of the stream is
-    not decoded. `residuals` fills `sad` of every block (`golden.inputs.codec.block_sads`, slow).
+    * `limit` ends the pass after so many frames; the rest of the stream is not decoded.
+    * `fps` samples the stream by its time stamps (default: every frame). It takes the first frame at or after k / fps
+      seconds from the first one. The motion of a skipped frame comes with the next frame taken.
+    * `size` stretches the whole picture to size x size, bilinear.
+    * `residuals` fills `sad` of every block (`golden.inputs.codec.block_sads`), which is slow.
 
-    MPEG-1, -2, -4 and H.264 export their vectors; frames of other codecs come without. A stream that starts within a
-    GOP is shown from its first I-frame on, and `lost` says how many packets that leaves out. Resolution may
-    change in the stream: each frame has its own `size`.
+    MPEG-1, MPEG-2, MPEG-4 and H.264 export their vectors; frames of other codecs have no blocks. If a stream starts
+    within a GOP, the first frame is its first I-frame, and `lost` counts the packets before it. The resolution may
+    change within the stream, so each frame has its own `size`.
 
-    Damage raises at the first frame that the decoder reports as corrupt, where players would conceal it. H.264 carries
-    no checksum, so damage that still parses goes unseen: of 100 single-bit flips in the first 60,000 bytes of `bikes`,
-    over 40 frames, 60 raised and 38 gave other pixels without an error. Compare `digest` where that matters.
+    Damage: `read` raises at the first frame that the decoder reports as corrupt; players would conceal it. H.264 has no
+    checksum, so damage that still parses is not found. A test flipped 100 single bits in the first 60,000 bytes of
+    `bikes`, over 40 frames: 60 raised, and 38 gave other pixels without an error. Compare `digest` where this matters.
 
-    Raises `VideoError`: missing, empty, not a video, no video stream, no frame, no I-frame, damaged; residuals of a
-    B-frame, whose prediction PyAV does not tell. `ParamError` for `fps`.
+    Raises `VideoError` for a file that is missing, empty, no video, without video stream, frame or I-frame, or damaged.
+    Also for the residuals of a B-frame, because PyAV does not reveal its prediction. Raises `ParamError` for a bad
+    `fps`.
     """
     for decoded, frame in _Reader(locate(video), limit, fps, residuals):
         if size is not None:
@@ -128,8 +136,9 @@ def read(
 
 
 def fallbacks(stream: Iterable[Frame]) -> list[str]:
-    """What a stream's user should know of how it was taken, a sentence each; nothing of an ordinary stream."""
-    out, sizes = [], []
+    """Notes for the user on how `read` treated an unusual stream, one sentence each; none for an ordinary stream."""
+    out: list[str] = []
+    sizes: list[tuple[int, int]] = []
     for frame in stream:
         if frame.lost:
             out.append(f"starts within a GOP: {frame.lost} packets before its first I-frame are left out")
@@ -142,17 +151,20 @@ def fallbacks(stream: Iterable[Frame]) -> list[str]:
 
 
 class _Reader:
-    """One pass over a video: yields PyAV's frame and a function from its picture to the `Frame`."""
+    """One pass over a video. It yields PyAV's frames, each with a function that makes the `Frame` from the picture."""
 
     def __init__(self, path: Path, limit: int | None, fps: float | None, residuals: bool = False):
         check(fps is None or 0 < fps < float("inf"), "fps", fps, "must be above 0")
         self.path, self.limit, self.fps, self.residuals = path, limit, fps, residuals
-        self.rate: Fraction | None = None  # of the stream, known once it is open
-        self.seen = self.taken = self.lost = self.intra = 0  # frames decoded and taken, packets lost, I-frames
-        self.last_gop = -1  # of the frame taken last
-        self.start: float | None = None
-        self.reference: np.ndarray | None = None
-        self.motions: list[np.ndarray] = []
+        self.rate: Fraction | None = None  # frames per second of the stream, known once it is open
+        self.seen = 0  # frames decoded
+        self.taken = 0  # frames yielded
+        self.lost = 0  # packets before the first frame that decoding can start at
+        self.intra = 0  # I-frames decoded
+        self.last_gop = -1  # GOP of the last frame yielded
+        self.start: float | None = None  # time of the first frame, seconds
+        self.reference: np.ndarray | None = None  # luma of the frame before, for residuals
+        self.motions: list[np.ndarray] = []  # blocks of the frames since the last one yielded
 
     def __iter__(self) -> Iterator[tuple[av.VideoFrame, Callable[[np.ndarray], Frame]]]:
         name = self.path.name
@@ -165,8 +177,8 @@ class _Reader:
                 stream = container.streams.video[0]
                 stream.codec_context.flags2 |= Flags2.export_mvs
                 self.rate = stream.average_rate
-                keyed = False  # whether a packet that decoding can start at has come
-                end = 0  # of the packets so far, in units of the stream's clock
+                keyed = False  # a packet that decoding can start at has come
+                end = 0  # time at which the packets so far end, in units of `time_base`
                 for packet in container.demux(stream):
                     keyed |= packet.is_keyframe
                     self.lost += packet.size > 0 and not keyed
@@ -177,7 +189,8 @@ class _Reader:
                             yield decoded, frame
                             if self.taken == self.limit:
                                 return
-                self._check_end(container, end * stream.time_base)
+                if stream.time_base is not None:
+                    self._check_end(container, end * stream.time_base)
         except av.error.FFmpegError as e:
             if isinstance(e, av.error.EOFError) and self.seen == 0:
                 raise VideoError(f"{name}: ends before a first frame, so there is no frame in it") from None
@@ -189,7 +202,10 @@ class _Reader:
             raise VideoError(f"{name}: its video stream has no frame")
 
     def _check_end(self, container: av.container.InputContainer, end: Fraction) -> None:
-        """Matroska ends silently where its file is cut: compare with the duration that its header states."""
+        """Raise `VideoError` if the stream ends, in seconds, before the duration that the container's header states.
+
+        A Matroska file that was cut short ends without any other error.
+        """
         if container.duration is not None and len(container.streams) == 1 and self.seen:
             stated = container.duration / av.time_base
             if stated - end > 1.5 / (self.rate or 1):
@@ -198,7 +214,7 @@ class _Reader:
                 )
 
     def _frame(self, decoded: av.VideoFrame) -> Callable[[np.ndarray], Frame] | None:
-        """The next frame if it is taken, else None."""
+        """Count a decoded frame; returns the function that makes its `Frame`, or None if sampling skips it."""
         index, kind = self.seen, PictureType(decoded.pict_type).name
         if decoded.is_corrupt:
             raise VideoError(f"{self.path.name}: damaged at frame {index}")
@@ -207,7 +223,7 @@ class _Reader:
         self.motions.append(self._blocks(decoded, kind, index))
         if self.fps is not None:
             if decoded.time is None:
-                raise VideoError(f"{self.path.name}: frame {index} has no time stamp; leave the rate out")
+                raise VideoError(f"{self.path.name}: frame {index} has no time stamp to sample by; leave the rate out")
             self.start = decoded.time if self.start is None else self.start
             if decoded.time - self.start < self.taken / self.fps - 1e-6:
                 return None
@@ -220,6 +236,7 @@ class _Reader:
         return partial(Frame, index, kind, gop, leads, decoded.time, size, motions, lost)
 
     def _blocks(self, decoded: av.VideoFrame, kind: str, index: int) -> np.ndarray:
+        """The motion vectors of a frame as an array of `BLOCK`."""
         side = decoded.side_data.get("MOTION_VECTORS")
         blocks = np.zeros(0 if side is None else len(side), BLOCK)
         if side is not None:
@@ -227,7 +244,7 @@ class _Reader:
             for axis, extent in (("x", "w"), ("y", "h")):
                 blocks[extent] = raw[extent]
                 blocks[axis] = raw[f"dst_{axis}"] - raw[extent] // 2  # dst is the block's centre
-                # 2 or 4 units a pixel, by the codec: quarters are exact.
+                # The codec has 2 or 4 units per pixel, so the conversion to quarter pixels is exact.
                 blocks[f"d{axis}"] = raw[f"motion_{axis}"] * 4 // raw["motion_scale"]
         if self.residuals:
             if kind == "B":
@@ -240,31 +257,33 @@ class _Reader:
 
 
 def _luma(frame: av.VideoFrame) -> np.ndarray:
-    """Samples of the Y plane as decoded, uint8 [height, width]; other than 8-bit YUV is converted."""
+    """The Y plane as decoded, uint8 [height, width]; a format other than 8-bit YUV is converted to it."""
     if frame.format.name not in ("yuv420p", "yuvj420p", "yuv422p", "yuv444p"):
         frame = frame.reformat(format="yuv420p")
     plane = frame.planes[0]
-    return np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)[:, : plane.width].copy()
+    return np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size)[:, : plane.width].copy()
 
 
 def windows(stream: Iterable[Frame], w: int, s: int, whole_gops: bool = False) -> Iterator[Window]:
-    """Sliding windows over one shared buffer (CodecSight 3.2): window k holds frames [k s, k s + w).
+    """Cut a stream of n frames into sliding windows of `w` frames with stride `s`: window k has frames [k s, k s + w).
 
-    A window is yielded once its last frame has arrived; its frames are the stream's own objects, none is decoded
-    twice, and only those stay that a later window needs. At the end one shorter window [k s, n) holds the frames that
-    have been in none; a stream of fewer than w frames gives that one alone, an empty one nothing.
+    The function yields a window when its last frame arrives. It never decodes a frame twice: all windows share the
+    stream's frames, and a buffer keeps only those that a later window needs. At the end, one shorter window [k s, n)
+    holds the frames that no window had. So a stream of fewer than w frames gives one window, and an empty stream none.
 
-    `whole_gops` starts every window at the GOP of frame k s, so that the first frame of an overlap is an I-frame
-    (section 3.4.1): up to a GOP less one frame longer, and the same where s is a multiple of the GOP.
+    `whole_gops` starts every window at the first frame of the GOP that frame k s is in, so that an overlap starts with
+    an I-frame (CodecSight section 3.4.1). A window is then longer by up to a GOP less one frame. Nothing changes if s
+    is a multiple of the GOP.
 
-    Raises `ParamError` unless 1 <= s <= w.
+    Raises `ParamError` unless 1 <= s <= w. Source: CodecSight section 3.2.
     """
     check(w >= 1, "w", w, "must be at least 1")
     check(1 <= s <= w, "s", s, f"must be 1 to w = {w}: a frame outside every window would be lost")
     buffer: deque[Frame] = deque()
     base = 0  # number of buffer[0] in the stream
-    n = k = 0  # frames so far, next window
-    shown = 0  # frames that have been in a window
+    n = 0  # frames that have arrived
+    k = 0  # number of the next window
+    shown = 0  # frames that were in a window
 
     def window() -> Window:
         nonlocal base
@@ -294,16 +313,18 @@ def reencode(
     fps: float | None = None,
     crf: int = 23,
 ) -> int:
-    """Write a surveillance-like H.264 stream of a video's frames: an I-frame every `gop`, the rest P. Returns frames.
+    """Re-encode a video as H.264 in the style of a surveillance camera; returns the number of frames written.
 
-    libx264 with keyint = min-keyint = gop, no scene cuts, no B-frames, one reference frame, no weighted prediction
-    and one thread (the same frames give the same bytes), constant quality `crf`. `fps` samples the source as
-    `read` does, so that GOP and motion are those of the sampled stream. The picture keeps the first frame's size, less
-    an odd row or column (4:2:0); frames of another size are stretched to it. The container goes by the
-    suffix: .mp4, .mkv or .h264.
+    The stream has an I-frame every `gop` frames and P-frames between. The encoder is libx264 with keyint = min-keyint =
+    gop, no scene cuts, no B-frames, one reference frame, no weighted prediction, and constant quality `crf`. It runs
+    in one thread, so the same frames give the same bytes.
 
-    Raises `ParamError` for an argument that cannot work, `VideoError` as `read` does and where the file cannot be
-    written. A failure leaves no file, and an older one as it was.
+    `fps` and `limit` sample the source as `read` does, so GOPs and motion are those of the sampled stream. The picture
+    keeps the first frame's size, less an odd row or column (4:2:0). Frames of another size are stretched to it. The
+    suffix of `output` chooses the container: .mp4, .mkv or .h264.
+
+    Raises `ParamError` for an argument that cannot work. Raises `VideoError` as `read` does, and if the file cannot be
+    written. A failure leaves no new file, and an older file unchanged.
     """
     check(isinstance(gop, int) and gop >= 1, "gop", gop, "must be an integer of at least 1")
     check(isinstance(crf, int) and 0 <= crf <= 51, "crf", crf, "must be an integer from 0 to 51")
@@ -325,6 +346,7 @@ def reencode(
                 picture = decoded.reformat(width, height, "yuv420p")
                 picture.pts, picture.time_base, picture.pict_type = reader.taken - 1, 1 / rate, PictureType.NONE
                 out.mux(stream.encode(picture))
+            assert out is not None  # the reader yields a frame or raises
             out.mux(stream.encode())
         finally:
             if out is not None:

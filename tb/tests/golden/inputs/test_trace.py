@@ -565,7 +565,7 @@ def rewrite(path: Path, change) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda header, head: head.update(version=3), "version 3, this reads 1 and 2"),
+        (lambda header, head: head.update(version=3), "version 3, but this program reads 1 and 2"),
         (lambda header, head: head.update(layers=[0]), "k has 2"),
         (lambda header, head: head.update(first_query=3), "header says 3"),
         (lambda header, head: head.update(sha256="0"), "checksum"),
