@@ -1,27 +1,36 @@
-"""Parameters: how one is described and checked, and those of functions, which change results and never cycles."""
+"""Function parameters: every setting that changes a result, with its meaning and its limits.
+
+Settings that only change cycles or area are implementation parameters (`hdl.params`). Both kinds are dataclasses whose
+fields carry a `Parameter`: the checks and the data sheets read the meaning and the limits from it.
+"""
 
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 T = TypeVar("T")
 
 
 class ParamError(ValueError):
-    """A parameter that cannot work; the message gives its name, its value and the reason."""
+    """Raised for a parameter that cannot work. The message gives its name, its value and the reason."""
 
 
 def check(ok: bool, name: str, value: object, reason: str) -> None:
-    """Raise `ParamError` naming the parameter, its value and the reason unless `ok`."""
+    """Raise `ParamError` with the message "name=value: reason" unless `ok`."""
     if not ok:
         raise ParamError(f"{name}={value!r}: {reason}")
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a field of a parameter class means and which values it takes.
+    """The meaning and the allowed values of one field of a parameter class.
 
-    meaning : a phrase for tables, with the unit · low, high : smallest and largest value; None: no limit of its own
-    choices : the words allowed · power_of_two : whether only powers of two work; a string says why
+    meaning : a phrase for tables, with the unit
+    low, high : smallest and largest value; None sets no limit
+    choices : the allowed words
+    power_of_two : allows only powers of two; a string gives the reason, which the error message repeats
     """
 
     meaning: str
@@ -32,7 +41,7 @@ class Parameter:
 
     @property
     def values(self) -> str:
-        """The allowed values as a phrase: "1 to 1024", "one of exact, buckets"; empty without a limit."""
+        """The allowed values as a phrase such as "1 to 1024" or "one of exact, buckets"; empty without a limit."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         low = 1 if self.power_of_two and self.low is None else self.low
@@ -41,7 +50,7 @@ class Parameter:
         return ", ".join(part for part in ("a power of two" if self.power_of_two else "", limits) if part)
 
     def check(self, name: str, value: Any) -> None:
-        """Raise `ParamError` unless `value` is allowed."""
+        """Raise `ParamError` unless the parameter `name` may have this value."""
         if self.choices:
             check(value in self.choices, name, value, f"must be {self.values}")
         ok = self.low is None or value >= self.low
@@ -54,25 +63,25 @@ class Parameter:
 
 
 def parameter(default: T, meaning: str, **limits: Any) -> T:
-    """A dataclass field with `Parameter(meaning, **limits)` as its metadata."""
+    """Declare a dataclass field with a default, a meaning and the limits of `Parameter`."""
     return field(default=default, metadata={"parameter": Parameter(meaning, **limits)})
 
 
-def described(params: object) -> dict[str, Parameter]:
-    """The description of each parameter of a parameter class or object."""
-    return {f.name: f.metadata["parameter"] for f in fields(params) if "parameter" in f.metadata}  # type: ignore[arg-type]  # typeshed wants a protocol that it does not export
+def described(params: "DataclassInstance | type[DataclassInstance]") -> dict[str, Parameter]:
+    """The `Parameter` of each field of a parameter class or object, by field name."""
+    return {f.name: f.metadata["parameter"] for f in fields(params) if "parameter" in f.metadata}
 
 
-def check_ints(params: object) -> None:
-    """Raise `ParamError` for a field annotated `int` that does not hold an integer (a bool is not one)."""
-    for f in fields(params):  # type: ignore[arg-type]  # as above
+def check_ints(params: "DataclassInstance") -> None:
+    """Raise `ParamError` if a field annotated `int` does not hold an integer. A bool does not count as one."""
+    for f in fields(params):
         value = getattr(params, f.name)
         if f.type in (int, "int"):
             check(isinstance(value, int) and not isinstance(value, bool), f.name, value, "must be an integer")
 
 
-def check_parameters(params: object) -> None:
-    """Raise `ParamError` for the first field whose value its description does not allow."""
+def check_parameters(params: "DataclassInstance") -> None:
+    """Raise `ParamError` for the first field whose value is not an integer as annotated or not within its limits."""
     check_ints(params)
     for name, about in described(params).items():
         about.check(name, getattr(params, name))
@@ -80,11 +89,11 @@ def check_parameters(params: object) -> None:
 
 @dataclass(frozen=True)
 class ScoreFormat:
-    """Unsigned score code of `exp_bits + man_bits` bits, ordered as its integer.
+    """Format of score codes: unsigned floats of `exp_bits + man_bits` bits that compare as plain integers.
 
-    value(code) = m for e = 0, (2^man_bits + m) << (e - 1) otherwise: an exact integer, so sums need no rounding.
-    The default (4, 7) is what a BF16 exp can give: 8 significant bits over a range of 2^22 in 11 bits;
-    (0, 16) is plain 16-bit fixed point.
+    A code has an exponent e above a mantissa m. Its value is m if e = 0, and (2^man_bits + m) << (e - 1) otherwise.
+    Values are exact integers, so sums need no rounding. The default (4, 7) fits the result of a BF16 exp: 8 significant
+    bits over a range of 2^22, in 11 bits. (0, 16) is plain 16-bit fixed point.
     """
 
     exp_bits: int = parameter(4, "bits of the exponent", low=0, high=5)
@@ -96,28 +105,28 @@ class ScoreFormat:
 
     @property
     def bits(self) -> int:
-        """Bits of a code."""
+        """Bits of a score code."""
         return self.exp_bits + self.man_bits
 
     @property
     def significand_bits(self) -> int:
-        """Bits of the significand (hidden one included where there is an exponent)."""
+        """Bits of the significand, with the hidden one if there is an exponent."""
         return self.man_bits + (self.exp_bits > 0)
 
     @property
     def max_shift(self) -> int:
-        """Largest left shift of a significand."""
+        """Largest left shift that decoding applies to a significand."""
         return max(0, (1 << self.exp_bits) - 2)
 
     @property
     def value_bits(self) -> int:
-        """Bits of the largest value."""
+        """Bits of the largest value, as an unsigned integer."""
         return self.significand_bits + self.max_shift
 
 
 @dataclass(frozen=True)
 class DotFormat:
-    """The fused dot product (`golden.arithmetic.dot`): chunks of `n` products, each aligned in `window` bits."""
+    """Format of the DPE's dot product (`golden.arithmetic.dot`): `n` products per chunk, aligned to `window` bits."""
 
     n: int = parameter(64, "products of a chunk: n_w of the hardware")
     window: int = parameter(24, "bits of an aligned product; a product is 16 bits wide", low=16, high=32)
@@ -128,12 +137,12 @@ class DotFormat:
 
     @property
     def sum_bits(self) -> int:
-        """Bits of the signed sum of a chunk."""
+        """Bits of the signed sum of one chunk."""
         return self.window + (self.n - 1).bit_length() + 1
 
     @property
     def row_bits(self) -> int:
-        """Bits of the signed sum of a row: a chunk's shifted by up to 7, 1,024 of them."""
+        """Bits of the signed sum of a row: up to 1,024 chunk sums, each shifted left by up to 7 bits."""
         return self.sum_bits + 17
 
 
@@ -142,12 +151,15 @@ HASH_POLICIES = ("first", "majority", "mean")
 SCOPES = ("layer", "head")
 SELECTIONS = ("exact", "buckets")
 JOINS = ("nearest", "first")
-RAW_BITS = 30  # of the magnitude of a raw score (`golden.retrieval.scores`)
+RAW_BITS = 30  # bits of the magnitude of a raw score code (`golden.retrieval.scores`)
 
 
 @dataclass(frozen=True)
 class ReSVParams:
-    """Function parameters of ReSV (V-Rex section IV); why these defaults: `docs/decisions.md`. Others: `READINGS`."""
+    """Function parameters of the retrieval policy ReSV (V-Rex section IV).
+
+    `docs/decisions.md` explains the defaults. `READINGS` holds other readings of the paper.
+    """
 
     n_hp: int = parameter(32, "hash bits of a key, one for each hyperplane", low=1, high=256)
     th_hd: int = parameter(7, "a token joins a cluster at a Hamming distance below this; 0 to n_hp + 1", low=0)
@@ -186,12 +198,13 @@ class ReSVParams:
         check(self.th_hd <= self.n_hp + 1, "th_hd", self.th_hd, f"must be 0 to n_hp + 1 = {self.n_hp + 1}")
 
 
-# Readings of section IV, where the paper leaves a choice; what each gives: docs/policies.md. All but the first have a
-# table for each KV head. The hardware has no raw scores, which may be negative, and joins the nearest cluster.
+# Section IV of the paper leaves choices open; each entry is one reading of it. docs/policies.md compares their results.
+# All but the first have one table per KV head. Hardware offers neither raw scores, which may be negative, nor the join
+# "first".
 READINGS = {
-    "resv": ReSVParams(),  # our hardware: exp scores, the exact set, a table for each layer
+    "resv": ReSVParams(),  # this project's hardware: exp scores, the exact set, one table per layer
     "equations": ReSVParams(scope="head", score_map="raw", sinks=0),  # Equations 1 to 3 as they stand, on raw Q.K
     "exact": ReSVParams(scope="head"),  # exp scores, the exact set of Equation 3
     "buckets": ReSVParams(scope="head", selection="buckets"),  # exp scores, the equal buckets of section V-B
-    "first": ReSVParams(scope="head", join="first"),  # exact, a token joins the first cluster under the threshold
+    "first": ReSVParams(scope="head", join="first"),  # as exact, but a token joins the first cluster under th_hd
 }

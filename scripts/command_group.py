@@ -5,7 +5,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -35,11 +35,18 @@ class Command(TyperCommand):
         return super().invoke(ctx)
 
 
-class Commands(TyperGroup):
-    """All commands: whatever is wrong with what the user typed ends in one line and exit code 2."""
+class Group(TyperGroup):
+    """A group of commands, which prints its help if no command is named."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args or ["--help"])
+
+
+class Commands(Group):
+    """All commands: every mistake on the command line ends in one line and exit code 2."""
 
     def make_context(self, name: str | None, args: list[str], *rest: Any, **extra: Any) -> typer.Context:
-        with _clear_errors() if args else nullcontext():  # without arguments the help is printed
+        with _clear_errors():
             return super().make_context(name, args, *rest, **extra)
 
     def invoke(self, ctx: typer.Context) -> Any:

@@ -23,27 +23,36 @@ if interrupt is signal.default_int_handler:
 
 import typer  # noqa: E402
 
-from scripts.command_group import Command, Commands  # noqa: E402
+from scripts.command_group import Command, Commands, Group  # noqa: E402
 
 PANELS = {  # a panel of `vrex --help`, the folder of its commands' modules, its commands
     "Build hardware": ("generation", ("presets", "generate", "ip", "asm")),
-    "Check it": ("check", ("verify",)),
-    "Size it": ("size", ("synth", "power", "sweep", "report")),
-    "Run streams and models on it": (
-        "run",
-        ("demo", "trace", "stream", "policies", "codec", "run", "cycles", "simulate", "stages", "prediction"),
-    ),
+    "Check hardware": ("check", ("verify",)),
+    "Size hardware": ("size", ("area", "timing", "power", "fpga", "sweep", "table3", "libraries", "report")),
+    "Run streams and models": ("run", ("demo", "trace", "stream", "run")),
     "Research": ("research", ("figures", "readings", "evaluate", "fleet")),
     "For engineers of OpenVRex": ("engineers", ("prove", "stress", "mutate", "coverage", "bench", "speed", "record")),
 }
+SIMULATIONS = ("pass", "layer", "prediction", "dre", "memories", "limits", "engines", "policies", "selection")
 
-app = typer.Typer(
-    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
-)
-for panel, (folder, commands) in PANELS.items():
-    for name in commands:
+
+def _add(group: typer.Typer, folder: str, names: tuple[str, ...], panel: str | None = None) -> None:
+    for name in names:
         module = import_module(f"scripts.{folder}.{name}_command")
-        app.command(name, cls=Command, rich_help_panel=panel)(module.command)
+        group.command(name, cls=Command, rich_help_panel=panel)(module.command)
+
+
+app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False)
+for title, (folder, names) in PANELS.items():
+    _add(app, folder, names, title)
+simulate = typer.Typer(cls=Group)
+_add(simulate, "simulate", SIMULATIONS)
+app.add_typer(
+    simulate,
+    name="simulate",
+    rich_help_panel="Run streams and models",
+    help="Simulate a system, a layer or the retrieval engine by cycles.",
+)
 
 
 def _version(asked: bool) -> None:

@@ -316,7 +316,7 @@ class Machine:
         if i.swap > Swap.HALF:
             b_at = (b_at ^ 1 << i.swap - 3) & self.fmt.depth - 1
         d_at = (i.addr_d + np.arange(count)) & self.fmt.depth - 1
-        stream = np.zeros((count, n), np.uint32)
+        stream: np.ndarray = np.zeros((count, n), np.uint32)
         if i.streams:
             assert came is not None, "an instruction that reads the stream needs the words of its step"
             stream = came.astype(np.uint32) << (0 if i.wide else 16)

@@ -1,4 +1,8 @@
-"""The retrieval engine's function: keys to places, rows of scores to bursts (V-Rex Fig. 10, steps 2, 4 and 5)."""
+"""The golden model of the whole retrieval engine (DRE).
+
+Keys go in, and the model says where their KV entries are written. Rows of score codes go in, and the model says which
+bursts fetch the selected entries. Source: V-Rex Fig. 10, steps 2, 4 and 5.
+"""
 
 from dataclasses import dataclass
 
@@ -12,34 +16,40 @@ from golden.retrieval.wicsum import Selection, select_rows
 
 @dataclass(frozen=True)
 class Query:
-    """Result of a query block: each row's selection, their union (ascending clusters) and its bursts."""
+    """Result of a query block of R rows over C clusters."""
 
-    counts: np.ndarray  # [C] token counts at that time
-    rows: Selection
-    clusters: list[int]
-    bursts: list[Burst]
-    traffic: Traffic
+    counts: np.ndarray  # [C] int64: tokens per cluster at the time of the query
+    rows: Selection  # selection of each row
+    clusters: list[int]  # union of the rows' selections, ascending
+    bursts: list[Burst]  # bursts that fetch this union
+    traffic: Traffic  # figures of these bursts
 
 
 class DreModel:
-    """Defines every output bit of `hdl.retrieval.dre.Dre`: one HC table per context over one KV memory map."""
+    """Defines every output bit of `hdl.retrieval.dre.Dre`.
+
+    The model has one HC table per context (`tables`) and one KV memory map for all contexts (`kv`).
+    """
 
     def __init__(self, params: ReSVParams, kv: KvMap):
         self.params, self.kv = params, kv
         self.tables = [Clusterer(params) for _ in range(kv.n_ctx)]
 
     def clear(self, ctx: int) -> None:
-        """Forget context `ctx`; its blocks become free."""
+        """Forget context `ctx` and free its blocks."""
         self.tables[ctx] = Clusterer(self.params)
         self.kv.clear(ctx)
 
     def key(self, ctx: int, key_hash: int) -> tuple[Joined, Placed]:
-        """Cluster one key and place its entry."""
+        """Cluster a key by its hash and place its KV entry; returns both results."""
         joined = self.tables[ctx].add(key_hash)
         return joined, self.kv.append(ctx, joined.cluster)
 
     def query(self, ctx: int, codes: np.ndarray) -> Query:
-        """Select for a query block: `codes` [R, C], R at least 1, C the clusters of `ctx`, at least 1."""
+        """Select clusters for a query block and list the bursts that fetch them.
+
+        `codes` [R, C] are score codes of R >= 1 rows; C is the number of clusters in `ctx`, at least 1.
+        """
         counts = self.tables[ctx].counts.copy()
         rows = select_rows(codes, counts, self.params)
         clusters = np.flatnonzero(rows.mask.any(0)).tolist()

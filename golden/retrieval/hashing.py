@@ -1,4 +1,7 @@
-"""Hash bits of keys from random hyperplanes (V-Rex section IV-B, Fig. 8 step 1)."""
+"""Hash bits of keys: similar keys get hash bits that differ in few places.
+
+Each hash bit says on which side of a random hyperplane the key lies. Source: V-Rex section IV-B, Fig. 8 step 1.
+"""
 
 from collections.abc import Iterable
 from copy import copy
@@ -11,14 +14,17 @@ from golden.function_params import ReSVParams
 
 
 class Hasher:
-    """Key hash-bits: bit i of a key is 1 where its dot product with hyperplane i exceeds zero, else 0.
+    """Computes the hash bits of keys. Bit i is 1 if the key's dot product with hyperplane i is above zero, else 0.
 
-    The product is exact, or as the parameter `dot` says the DPE's.
+    The dot product is exact, or that of the DPE if the parameter `dot` gives its format.
 
-    Scope "layer" has one table, which hashes the keys of all KV heads of a token end to end (dim = kv_heads x
-    head_dim); scope "head" has one table per KV head, all on the same hyperplanes (dim = head_dim).
-    With `centre`, the mean key of the first hashed frame (FP32 sum in token order, rounded to BF16) is subtracted
-    first, the difference rounded to BF16.
+    * Scope "layer" has one table. It hashes the keys of all KV heads of a token end to end (dim = kv_heads x
+      head_dim).
+    * Scope "head" has one table per KV head, all with the same hyperplanes (dim = head_dim).
+    * With `centre`, the hasher first subtracts the mean key of the first frame that it hashed. The mean is the FP32
+      sum in token order, divided and rounded to BF16; the difference is rounded to BF16.
+
+    `tables` is the number of tables, `planes` [n_hp, dim] BF16 the hyperplanes.
     """
 
     def __init__(self, params: ReSVParams, kv_heads: int, head_dim: int):
@@ -26,14 +32,14 @@ class Hasher:
         self.tables = kv_heads if params.scope == "head" else 1
         self.dim = kv_heads * head_dim // self.tables
         self.planes = hyperplanes(params.n_hp, self.dim, params.hash_seed)
-        self.mean: np.ndarray | None = None  # [tables, dim] BF16, of the first frame
+        self.mean: np.ndarray | None = None  # [tables, dim] BF16: mean key of the first frame, for `centre`
 
     def split(self, k: np.ndarray) -> np.ndarray:
-        """Keys [T, kv_heads, head_dim] BF16 as the tables take them, subnormals flushed, [tables, T, dim]."""
+        """Rearrange keys [T, kv_heads, head_dim] BF16 for the tables, [tables, T, dim], with subnormals flushed."""
         return flush(k).reshape(len(k), self.tables, self.dim).swapaxes(0, 1)
 
     def frame(self, keys: np.ndarray) -> np.ndarray:
-        """Hash words [tables, T, words] of a frame's split keys [tables, T, dim]."""
+        """Hash a frame's keys, `split` before: hash words [tables, T, words] uint64 of keys [tables, T, dim]."""
         if self.params.centre and self.mean is None and keys.shape[1]:
             total = np.zeros((self.tables, self.dim), np.float32)
             with np.errstate(invalid="ignore", over="ignore"):
@@ -43,21 +49,23 @@ class Hasher:
         return np.stack([self.words(keys[i], i) for i in range(self.tables)])
 
     def sort_planes(self, keys: np.ndarray) -> None:
-        """Put first the hyperplanes whose bits are most balanced on `keys` [tables, T, dim], before anything is hashed.
+        """Sort the hyperplanes so that an HCU that reads hashes in parts abandons distant clusters sooner.
 
-        It permutes the bits of every hash, so no distance, cluster or selection changes; but the bits that tell
-        clusters apart then come first, so that an HCU which reads a hash in parts abandons sooner. Keys share a large
-        mean, and a hyperplane that it lies far from has nearly constant bits.
+        The hyperplanes whose bits are most balanced on `keys` [tables, T, dim] come first: they tell clusters
+        apart best. Keys share a large mean, and a hyperplane far from this mean gives nearly constant bits. Sorting
+        permutes the bits of every hash, so no distance, cluster or selection changes.
+
+        Call it before any frame is hashed. Raises `ValueError` if `centre` already took its mean from a frame.
         """
         if self.mean is not None:
-            raise ValueError("sort_planes after a frame was hashed: the clusters' hash bits are in the old order")
+            raise ValueError("sort_planes after a frame was hashed: old hashes have the old order; call it before")
         words = copy(self).frame(keys)
         bits = np.concatenate([unpack(w, self.params.n_hp) for w in words])
         order = np.argsort(np.abs(2 * bits.sum(axis=0, dtype=np.int64) - len(bits)), kind="stable")
         self.planes = self.planes[order]
 
     def words(self, keys: np.ndarray, table: int = 0) -> np.ndarray:
-        """Hash words [N, words] of keys [N, dim] of one table."""
+        """Hash words [N, words] uint64 of keys [N, dim] BF16 of one table."""
         if self.mean is not None:
             with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN
                 keys = to_bf16(keys.astype(np.float64) - self.mean[table].astype(np.float64))
@@ -65,17 +73,17 @@ class Hasher:
         return pack(dot(keys, self.planes, fmt) > 0 if fmt else positive(keys, self.planes))
 
     def rehash(self, key: np.ndarray, table: int = 0) -> int:
-        """The hash of one key [dim]: what hash_policy "mean" needs."""
+        """The hash of one key [dim] BF16 as an integer, for `hash_policy` "mean"."""
         return to_int(self.words(key[None], table)[0])
 
 
 def hyperplanes(n_hp: int, dim: int, seed: int) -> np.ndarray:
-    """Normals of the hyperplanes [n_hp, dim]: standard Gaussian from PCG64 seeded with `seed`, rounded to BF16."""
+    """Normals of the hyperplanes, [n_hp, dim] BF16: standard Gaussian numbers from PCG64 with seed `seed`."""
     return to_bf16(np.random.Generator(np.random.PCG64(seed)).standard_normal((n_hp, dim)))
 
 
 def pack(bits: np.ndarray) -> np.ndarray:
-    """Bits [N, n_hp] as little-endian 64-bit words, bit 0 first, [N, ceil(n_hp / 64)] uint64."""
+    """Pack bits [N, n_hp] into little-endian 64-bit words, [N, ceil(n_hp / 64)] uint64; bit 0 is the lowest."""
     n, n_hp = bits.shape
     whole = np.zeros((n, -(-n_hp // 64) * 64), np.uint8)
     whole[:, :n_hp] = bits
@@ -83,12 +91,15 @@ def pack(bits: np.ndarray) -> np.ndarray:
 
 
 def unpack(words: np.ndarray, n_hp: int) -> np.ndarray:
-    """The inverse of `pack`: bits [N, n_hp] uint8 of words [N, ceil(n_hp / 64)]."""
+    """Undo `pack`: bits [N, n_hp] uint8 of words [N, ceil(n_hp / 64)]."""
     return np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, bitorder="little")[:, :n_hp]
 
 
 def to_words(hashes: Iterable[int], n_hp: int) -> np.ndarray:
-    """Integers as little-endian 64-bit words, [N, ceil(n_hp / 64)] uint64; ValueError if one has over `n_hp` bits."""
+    """Integers as little-endian 64-bit words, [N, ceil(n_hp / 64)] uint64.
+
+    Raises `ValueError` for a negative integer and for one of more than `n_hp` bits.
+    """
     hashes = [int(h) for h in hashes]
     for h in hashes:
         if not 0 <= h < 1 << n_hp:
@@ -99,5 +110,5 @@ def to_words(hashes: Iterable[int], n_hp: int) -> np.ndarray:
 
 
 def to_int(words: np.ndarray) -> int:
-    """The integer held by one row of 64-bit words."""
+    """The integer that one row of little-endian 64-bit words [words] holds."""
     return int.from_bytes(words.astype("<u8").tobytes(), "little")

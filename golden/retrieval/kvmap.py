@@ -1,13 +1,17 @@
-"""KV memory map: where every entry of the KV cache lives, and the bursts that fetch a cluster set (V-Rex section V-C).
+"""The KV memory map: where every entry of the KV cache lies, and which bursts fetch a set of clusters.
 
-An entry is the K and V of one token in one context, i.e. one (layer, KV head) map. Per context:
+An entry is the K and V of one token in one context. A context is one map of a (layer, KV head). A new entry goes to the
+context's ring in device memory. When it leaves the ring, it moves to its home, where a cluster's entries lie together.
 
-- Home: entry i of a cluster (in order of arrival) is slot i mod block_slots of the cluster's block i div block_slots,
-  at `home_base + (block * block_slots + slot) * entry_bytes`. Blocks never used before are given out first, in
-  order, then freed ones in the order in which they were freed.
-- Ring: the context's n-th entry is written at `device_base + (ctx * recent + n mod recent) * entry_bytes`, and stays
-  there until `recent` newer ones came: appending entry n first moves entry n - recent home.
-- Fetch: entries of a cluster leave the ring in order, so those at home are its first `offloaded` slots.
+- Home: a cluster owns blocks of `block_slots` slots. Its entry i (in order of arrival) has slot i mod block_slots of
+  the cluster's block number i div block_slots. The address is
+  `home_base + (block * block_slots + slot) * entry_bytes`. The map hands out unused blocks first, in order. Then it
+  reuses freed blocks in the order in which they were freed.
+- Ring: entry n of a context is written at `device_base + (ctx * recent + n mod recent) * entry_bytes`. It stays
+  resident until `recent` newer entries came: before entry n is written, entry n - recent moves home.
+- Fetch: the entries of a cluster leave the ring in order. So its first `offloaded` slots are the ones at home.
+
+Source: V-Rex section V-C.
 """
 
 from collections import deque
@@ -19,14 +23,14 @@ from golden.function_params import check
 
 
 class Burst(NamedTuple):
-    """`bytes` from byte address `addr` on, within one multiple of the boundary."""
+    """A read of `bytes` bytes from byte address `addr`; it does not cross a multiple of the boundary."""
 
     addr: int
     bytes: int
 
 
 class Move(NamedTuple):
-    """Offload of one entry: `bytes` from device address `src` to home address `dst`."""
+    """Offload of one entry: a copy of `bytes` bytes from ring address `src` to home address `dst`."""
 
     src: int
     dst: int
@@ -42,48 +46,53 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Placed:
-    """Result of an append: refused (`ok` False, nothing changed), or where the entry is written and lives later."""
+    """Result of an append: where to write the entry now, and where it moves later."""
 
-    ok: bool
-    device: int = 0  # byte address in the ring, to write the entry at now
-    home: int = 0  # byte address that it moves to later
-    move: Move | None = None  # the offload to make before that write
+    ok: bool  # False: no block is free, and nothing changed
+    device: int = 0  # byte address in the ring, where the entry is written now
+    home: int = 0  # byte address of its home
+    move: Move | None = None  # the offload to make before this write
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Figures of one fetch, beside a layout of the same entries in token order."""
+    """Figures of one fetch, to compare with a layout that keeps the same entries in token order."""
 
-    useful_bytes: int  # of the selected entries that are not resident
-    fetched_bytes: int
+    useful_bytes: int  # bytes of the selected entries that are not resident
+    fetched_bytes: int  # bytes of all bursts
     bursts: int
-    fewest_bursts: int  # if bursts could be put in the order of addresses
-    scattered_bursts: int  # if the entries lay in token order
+    fewest_bursts: int  # bursts if the fetch could go in the order of addresses
+    scattered_bursts: int  # bursts if the entries lay in token order
 
     @property
     def mean_burst(self) -> float:
-        """Bytes per burst, 0 without one."""
+        """Mean bytes per burst; 0 if there is none."""
         return self.fetched_bytes / self.bursts if self.bursts else 0.0
 
 
 @dataclass
 class _Cluster:
     blocks: list[int] = field(default_factory=list)
-    entries: list[int] = field(default_factory=list)  # their numbers n within the context
-    offloaded: int = 0
+    entries: list[int] = field(default_factory=list)  # number n of each entry within the context
+    offloaded: int = 0  # entries at home: the first so many
 
 
 @dataclass
 class _Context:
     clusters: dict[int, _Cluster] = field(default_factory=dict)
-    ring: deque[int] = field(default_factory=deque)  # clusters of the resident entries, oldest first
-    n: int = 0  # entries appended
+    ring: deque[int] = field(default_factory=deque)  # cluster of each resident entry, oldest first
+    n: int = 0  # entries appended so far
 
 
 class KvMap:
-    """The map of `n_ctx` contexts over one pool of blocks.
+    """The map of `n_ctx` contexts over one pool of `blocks` blocks.
 
-    Raises `ParamError` for a size below 1, a boundary that is no power of two, and a context or cluster out of range.
+    `clusters` is the most clusters of a context, `block_slots` the entries of a block, `recent` the entries of a ring,
+    `entry_bytes` the size of an entry. Bursts do not cross a multiple of `boundary` bytes. `device_base` and
+    `home_base` are the byte addresses of the rings and of block 0.
+
+    Raises `ParamError` for a size below 1, for a boundary that is no power of two, and for a context or cluster out of
+    range.
     """
 
     def __init__(
@@ -108,11 +117,11 @@ class KvMap:
         self.entry_bytes, self.boundary, self.n_ctx = entry_bytes, boundary, n_ctx
         self.device_base, self.home_base = device_base, home_base
         self.contexts = [_Context() for _ in range(n_ctx)]
-        self.fresh = 0  # blocks given out at least once
-        self.freed: deque[int] = deque()
+        self.fresh = 0  # blocks handed out at least once
+        self.freed: deque[int] = deque()  # blocks to reuse, oldest first
 
     def append(self, ctx: int, cluster: int) -> Placed:
-        """Place the next entry of `ctx`, a member of `cluster`."""
+        """Place the next entry of context `ctx`, which belongs to `cluster`."""
         c = self._context(ctx, cluster)
         k = c.clusters.get(cluster)
         block, slot = divmod(len(k.entries), self.block_slots) if k else (0, 0)
@@ -138,13 +147,16 @@ class KvMap:
         return Placed(True, device, self._home(k.blocks[block], slot), move)
 
     def clear(self, ctx: int) -> None:
-        """Forget every entry of `ctx`; its blocks become free, clusters ascending, blocks in their order."""
+        """Forget every entry of context `ctx` and free its blocks.
+
+        Blocks are freed by ascending cluster, and within a cluster in their order.
+        """
         for _, k in sorted(self._context(ctx).clusters.items()):
             self.freed.extend(k.blocks)
         self.contexts[ctx] = _Context()
 
     def ranges(self, ctx: int, cluster: int) -> list[Range]:
-        """The slots of `cluster` that are not resident, in order."""
+        """The slots of `cluster` that hold entries at home, in order; entries in the ring are left out."""
         k = self._context(ctx, cluster).clusters.get(cluster)
         if k is None:
             return []
@@ -153,14 +165,14 @@ class KvMap:
         return [*out, Range(k.blocks[whole], rest)] if rest else out
 
     def bursts(self, ranges: Iterable[Range]) -> list[Burst]:
-        """Bursts of `ranges`: neighbours in this order that are adjacent in memory merged, split at the boundary."""
+        """Bursts that read `ranges` in this order; it merges neighbours in memory and splits at the boundary."""
         return self._cut((self._home(r.block, 0), r.slots * self.entry_bytes) for r in ranges)
 
     def fetch(self, ctx: int, clusters: Iterable[int]) -> list[Burst]:
-        """Bursts of a cluster set: every entry of `clusters` that is not resident, once, and nothing else.
+        """Bursts that read every entry of `clusters` that is not resident, once, and nothing else.
 
-        The shortest list that keeps the order of `clusters`; the shortest of all if a block is a multiple of the
-        boundary and `home_base` lies on one.
+        No list that keeps the order of `clusters` is shorter. If a block is a multiple of the boundary and `home_base`
+        lies on the boundary, no list at all is shorter.
         """
         return self.bursts(r for cluster in clusters for r in self.ranges(ctx, cluster))
 
@@ -181,9 +193,11 @@ class KvMap:
         )
 
     def _home(self, block: int, slot: int) -> int:
+        """Byte address of a slot."""
         return self.home_base + (block * self.block_slots + slot) * self.entry_bytes
 
     def _cut(self, pieces: Iterable[tuple[int, int]]) -> list[Burst]:
+        """Bursts of (address, bytes) pieces: adjacent pieces are merged, then cut at the boundary."""
         runs: list[list[int]] = []
         for addr, size in pieces:
             if runs and runs[-1][1] == addr:
@@ -199,6 +213,7 @@ class KvMap:
         return out
 
     def _context(self, ctx: int, cluster: int = 0) -> _Context:
+        """The state of context `ctx`; raises `ParamError` for a context or cluster out of range."""
         check(0 <= ctx < self.n_ctx, "ctx", ctx, f"must be 0 to {self.n_ctx - 1}")
         check(0 <= cluster < self.max_clusters, "cluster", cluster, f"must be 0 to {self.max_clusters - 1}")
         return self.contexts[ctx]

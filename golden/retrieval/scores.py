@@ -1,24 +1,30 @@
-"""Scores of clusters against queries and their unsigned codes (V-Rex section IV-C, Fig. 9 step 3).
+"""Scores of queries against clusters, and the score codes that the WTU compares.
 
-A row is one query token of one query head; its scores are s = q . Key_cluster over the key slice of the KV head that
-the query head shares (query head h of H uses KV head h // (H / kv_heads)), exact and rounded once to FP32.
-Attention's 1/sqrt(head_dim) is part of the "exp" map; "shift" and "clip" are linear and do not need it.
+A row is one query token of one query head. Its score of a cluster is s = q . Key_cluster, exact and rounded once to
+FP32. The product uses the key slice of the KV head that the query head shares: query head h of H uses KV head
+h // (H / kv_heads).
 
-Maps of a row, every code the same on every platform:
+A score map turns a row of scores into codes. The codes are the same on every platform.
 
-* exp: the code of 2^(k / 256) x 2^value_bits with k = rint(256 log2(e) / sqrt(head_dim) x (s - max)), from `exp_codes`;
-  the maximum has the top code and what is below about 2^-(value_bits + 1) of it has code 0.
-* vpe: the code of exp(s' - max s') as the VPE computes it (`golden.program.vector_programs.score_codes`): s' = s x
-  scale with 1/sqrt(head_dim) rounded to BF16, the difference rounded to FP32 and to BF16, exp in BF16.
-* shift: s - min, scaled so that the maximum has the top value and rounded to the format, ties to even. A constant row
-  has the top code everywhere.
-* clip: max(s, 0), the same. A row without a score above zero is all zeros (and then selects every cluster).
-* raw: s itself, for the paper's equations as they stand. No hardware: a code is a signed integer of `RAW_BITS` bits and
-  a sign, s in units of 2^-RAW_BITS of the power of two above the row's largest magnitude, rounded; a factor that all
-  scores of a row share changes no selection. Finite scores only.
+* exp: the code of 2^(k / 256) x 2^value_bits, with k = rint(256 log2(e) / sqrt(head_dim) x (s - max)). The table
+  `exp_codes` holds these codes. The maximum has the top code; a result below about 2^-(value_bits + 1) of it has
+  code 0.
+* vpe: the code of exp(s' - max s') as the VPE computes it (`golden.program.vector_programs.score_codes`). Here
+  s' = s x scale, with 1/sqrt(head_dim) rounded to BF16. The difference is rounded to FP32 and to BF16; exp is BF16.
+* shift: s - min, scaled so that the maximum has the top value, and rounded to the format with ties to even. A constant
+  row has the top code everywhere.
+* clip: max(s, 0), scaled and rounded as for shift. A row without a score above zero has code 0 everywhere, and then
+  every cluster is selected.
+* raw: s itself, for the paper's equations as they stand; hardware does not offer it. A code is a signed integer with a
+  magnitude of `RAW_BITS` bits: s in units of 2^-RAW_BITS of the power of two above the row's largest magnitude,
+  rounded. All scores of a row share this scale, which changes no selection. Scores must be finite.
 
-A NaN score has code 0 and takes no part in the row's maximum and minimum. If the maximum is infinite it has the top
-code and the rest of the row 0; a score of minus infinity has code 0 and takes no part in the minimum.
+The maps exp and vpe contain attention's 1/sqrt(head_dim). The other maps are linear and do not need it.
+
+Special scores: NaN has code 0 and takes no part in the row's maximum and minimum. An infinite maximum has the top code,
+and all other scores of the row have code 0. Minus infinity has code 0 and takes no part in the minimum.
+
+Source: V-Rex section IV-C, Fig. 9 step 3.
 """
 
 from functools import lru_cache
@@ -33,15 +39,16 @@ from golden.arithmetic.score_codes import encode, value
 from golden.arithmetic.vector import fma, order
 from golden.function_params import RAW_BITS, DotFormat, ParamError, ReSVParams, ScoreFormat, check
 
-STEPS = 256  # of the exp map's argument in a factor of two
+STEPS = 256  # steps of the exp map per factor of two
 LOG2_E = 1.4426950408889634
 
 
 def scores(q: np.ndarray, key_cluster: np.ndarray, kv_heads: int, fmt: DotFormat | None = None) -> np.ndarray:
-    """Scores of every query row, FP32 [T, H, C]: exact products rounded once, or the DPE's of format `fmt`.
+    """Scores of every query against every cluster, FP32 [T, H, C].
 
-    `q` [T, H, head_dim] BF16, after the rotary embedding; `key_cluster` [C, kv_heads x head_dim] BF16, one slice per
-    KV head. `ParamError` if H is not a multiple of `kv_heads`.
+    `q` [T, H, head_dim] are BF16 queries, post-rotary. `key_cluster` [C, kv_heads x head_dim] BF16 holds one slice per
+    KV head. The products are exact and rounded once, or those of the DPE with format `fmt`. Raises `ParamError` if H
+    is not a multiple of `kv_heads`.
     """
     rows, heads, dim = q.shape
     if heads % kv_heads:
@@ -58,10 +65,11 @@ def scores(q: np.ndarray, key_cluster: np.ndarray, kv_heads: int, fmt: DotFormat
 
 
 def _matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The same as `numerics.matmul`, sooner: plain rows first, whose float64 sums are exact in any order.
+    """`numerics.matmul`, but faster: float64 sums of two plain rows are exact in any order.
 
-    Of a plain row, the length in units of its smallest number's last bit is below 2^26. Products of two such rows are
-    multiples of a common unit, and their magnitudes sum to at most the product of the lengths (Cauchy and Schwarz).
+    A row is plain if its length, in units of the last bit of its smallest number, is below 2^26. The products of
+    two plain rows are multiples of a common unit. By Cauchy and Schwarz their magnitudes sum to at most the product of
+    the lengths, below 2^52 units.
     """
     (x, plain_a), (y, plain_b) = _plain(a), _plain(b)
     out = (x @ y.T).astype(np.float32) + np.float32(0)
@@ -73,10 +81,10 @@ def _matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _plain(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows [N, n] of BF16 as float64, 0 where they are not plain, and which are [N] bool."""
+    """BF16 rows [N, n] as float64, with zeros for rows that are not plain; and which rows are plain, [N] bool."""
     bits = np.ascontiguousarray(x).view(np.uint16)
-    field = (bits >> 7) & 0xFF
-    lowest = np.where(field == 0, 255, field).min(axis=1, initial=255).astype(np.int64)  # 0: zero or subnormal
+    field = (bits >> 7) & 0xFF  # biased exponent; 0 for a zero or a subnormal
+    lowest = np.where(field == 0, 255, field).min(axis=1, initial=255).astype(np.int64)
     with np.errstate(invalid="ignore", over="ignore"):
         number = np.where(field == 0, 0, bits).astype(np.uint32)
         wide = (number << 16).view(np.float32).astype(np.float64)
@@ -87,7 +95,10 @@ def _plain(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def codes(s: np.ndarray, params: ReSVParams, head_dim: int) -> np.ndarray:
-    """Score codes of `s` [R, C] FP32, rows apart, [R, C] uint16 (raw: int64). `head_dim` scales the exp map alone."""
+    """Score codes of each row of `s` [R, C] FP32 by the map `params.score_map`, uint16 [R, C] (int64 for "raw").
+
+    `head_dim` enters the maps "exp" and "vpe". Raises `ParamError` for "raw" scores that are not finite.
+    """
     if s.shape[1] == 0:
         return np.zeros(s.shape, np.uint16)
     if params.score_map == "raw":
@@ -99,7 +110,7 @@ def codes(s: np.ndarray, params: ReSVParams, head_dim: int) -> np.ndarray:
     s = s.astype(np.float64)
     valid = ~np.isnan(s)
     top = np.max(s, axis=1, keepdims=True, where=valid, initial=-np.inf)
-    at_top = valid & (s == top) & (top > -np.inf)  # infinity minus itself would be NaN
+    at_top = valid & (s == top) & (top > -np.inf)  # handled apart: infinity minus infinity is NaN
     if params.score_map == "exp":
         table = exp_codes(params.score)
         down = np.subtract(top, s, where=valid & ~at_top & (top > -np.inf), out=np.full(s.shape, np.inf))
@@ -118,14 +129,17 @@ def codes(s: np.ndarray, params: ReSVParams, head_dim: int) -> np.ndarray:
 
 
 def raw_codes(s: np.ndarray) -> np.ndarray:
-    """Signed integers [R, C] int64 in proportion to scores `s`; `ParamError` for one that is not finite."""
-    check(bool(np.isfinite(s).all()), "scores", "infinite or NaN", "raw scores must be finite")
+    """Codes of the map "raw": int64 [R, C], in proportion to the scores `s` [R, C] of each row.
+
+    Raises `ParamError` for a score that is infinite or NaN.
+    """
+    check(bool(np.isfinite(s).all()), "scores", "infinite or NaN", "raw scores must be finite; use another score_map")
     _, exponent = np.frexp(np.abs(s).max(axis=1, keepdims=True))
     return np.rint(np.ldexp(s.astype(np.float64), RAW_BITS - exponent)).astype(np.int64)
 
 
 def _exp_codes(s: np.ndarray, fmt: ScoreFormat, head_dim: int) -> np.ndarray:
-    """The exp map of finite scores, some rows at a time so that they stay in a core's cache."""
+    """Codes of the map "exp" for finite scores; it takes a few rows at a time, which stay in the processor's cache."""
     table = exp_codes(fmt)
     out = np.empty(s.shape, np.uint16)
     step = max(1, (1 << 15) // s.shape[1])
@@ -139,6 +153,7 @@ def _exp_codes(s: np.ndarray, fmt: ScoreFormat, head_dim: int) -> np.ndarray:
 
 
 def _vpe_codes(s: np.ndarray, fmt: ScoreFormat, head_dim: int) -> np.ndarray:
+    """Codes of the map "vpe"."""
     scale, one = (to_bf16(np.full(s.shape, x)) for x in (1 / sqrt(head_dim), 1.0))
     scaled = fma(s.astype(np.float32), scale, np.full(s.shape, -0.0, np.float32))
     best = np.take_along_axis(scaled, order(scaled).argmax(axis=1)[:, None], axis=1)
@@ -147,14 +162,14 @@ def _vpe_codes(s: np.ndarray, fmt: ScoreFormat, head_dim: int) -> np.ndarray:
 
 @lru_cache
 def exp_codes(fmt: ScoreFormat) -> np.ndarray:
-    """Codes of the exp map at k = 0, -1, -2, ... (octaves / 256), as far as they exceed 0, and one 0. Integers only.
+    """Codes of the map "exp" for k = 0, -1, -2, ... (steps of 1/256 octave) down to the first code of 0, uint16.
 
-    The hardware's form: a table of 256 significands round(2^(significand_bits - 1 + f / 256)), shifted by the octave;
-    what a right shift drops is rounded half up.
+    The computation uses integers only, as hardware would: a table of 256 significands
+    round(2^(significand_bits - 1 + f / 256)) is shifted by the octave. A right shift rounds half up.
     """
     p = fmt.significand_bits
     significands = [_exp2(p - 1, f) for f in range(STEPS)]
-    out = []
+    out: list[int] = []
     while not out or out[-1] > 0:
         octave, f = divmod(STEPS * fmt.value_bits - len(out), STEPS)
         shift = octave - (p - 1)
@@ -166,7 +181,7 @@ def exp_codes(fmt: ScoreFormat) -> np.ndarray:
 
 
 def _exp2(n: int, f: int) -> int:
-    """round(2^(n + f / 256)) in integers: eight nested square roots give the floor of twice that."""
+    """round(2^(n + f / 256)) in integers: eight nested square roots give the floor of twice the number."""
     x = 1 << (STEPS * (n + 1) + f)
     for _ in range(8):
         x = isqrt(x)

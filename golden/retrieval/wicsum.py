@@ -1,18 +1,23 @@
-"""WiCSum thresholding: weighted cumulative sum, V-Rex section IV-C, Equations 1 to 3, in exact integers.
+"""WiCSum thresholding: it selects the fewest top-scored clusters that hold a given share of a row's total weight.
 
-A row holds the score codes of C clusters (`ScoreFormat`) and their token counts. A cluster weighs value(code) x count.
+WiCSum means weighted cumulative sum. A row holds the score codes (`ScoreFormat`) and the token counts of C clusters.
+The weight of a cluster is value(code) x count.
 
-- Equation 1: Sum = sum of the weights. Equation 2: Th = floor(Sum x ratio_q16 / 2^16).
-- Equation 3: clusters by score descending, then index ascending; the shortest prefix whose weight Acc exceeds Th.
-  Acc is an integer, so the floor changes nothing. If no prefix exceeds Th (Sum = 0, or ratio 1), all are selected.
-- Selection "buckets" (section V-B, Figure 11): `n_buckets` of equal width in the code between the smallest and the
-  largest of the row, whole buckets from the top until Acc > Th.
+- Equation 1: Sum is the sum of all weights.
+- Equation 2: the threshold is Th = floor(Sum x ratio_q16 / 2^16).
+- Equation 3: order the clusters by descending score, ties by ascending index. Select the shortest prefix whose weight
+  Acc exceeds Th. Acc is an integer, so the floor in Th changes no selection. If no prefix exceeds Th (Sum = 0, or a
+  ratio of 1), all clusters are selected.
+- Selection "buckets" (section V-B, Fig. 11): cut the range between the row's smallest and largest code into `n_buckets`
+  buckets of equal width. Select whole buckets from the top until Acc > Th.
 
-With score map "raw" a code is its value, and may be negative (`golden.retrieval.scores`): Acc then rises and falls,
-the prefix ends where it first exceeds Th, and where Sum is not above zero that is mostly at once. Hardware does not
-have it.
+With score map "raw" a code is its own value and may be negative (`golden.retrieval.scores`). Then Acc rises and falls,
+and the prefix ends where Acc first exceeds Th. If Sum is zero or below, that is mostly at once. Hardware does not offer
+this map.
 
-No sum is rounded, whatever the format.
+All sums are exact in every format.
+
+Source: V-Rex section IV-C, Equations 1 to 3; section V-B for the buckets.
 """
 
 from dataclasses import dataclass
@@ -25,40 +30,57 @@ from golden.function_params import RAW_BITS, ParamError, ReSVParams, check
 
 @dataclass(frozen=True)
 class Selection:
-    """Result of one row, or of R rows side by side (then every scalar below has shape [R])."""
+    """Selections of R rows over C clusters."""
 
-    mask: np.ndarray  # [C] or [R, C] bool: cluster is selected
-    clusters: np.ndarray  # int64: how many are
-    tokens: np.ndarray  # int64: sum of their counts
-    total: np.ndarray  # int64 (object beyond 63 bits): Sum, Equation 1
-    threshold: np.ndarray  # the same: Th, Equation 2
+    mask: np.ndarray  # [R, C] bool: the cluster is selected
+    clusters: np.ndarray  # [R] int64: number of selected clusters
+    tokens: np.ndarray  # [R] int64: sum of their token counts
+    total: np.ndarray  # [R] int64, or Python integers beyond 63 bits: Sum of Equation 1
+    threshold: np.ndarray  # as total: Th of Equation 2
+
+
+@dataclass(frozen=True)
+class RowSelection:
+    """Selection of one row over C clusters."""
+
+    mask: np.ndarray  # [C] bool: the cluster is selected
+    clusters: int  # number of selected clusters
+    tokens: int  # sum of their token counts
+    total: int  # Sum of Equation 1
+    threshold: int  # Th of Equation 2
 
 
 def threshold(total: np.ndarray, ratio_q16: int) -> np.ndarray:
-    """floor(total x ratio_q16 / 2^16) of integers, int64 (any below 2^63, without overflow) or object."""
+    """Equation 2: floor(total x ratio_q16 / 2^16), elementwise and without overflow.
+
+    `total` holds int64 numbers below 2^63 or Python integers.
+    """
     total = np.asarray(total)
     return (total >> 16) * ratio_q16 + (((total & 0xFFFF) * ratio_q16) >> 16)
 
 
 def bucket(codes: np.ndarray, n_buckets: int) -> np.ndarray:
-    """Bucket of each code of rows [..., C], 0 the highest: `((max - c) * n_buckets) // (max - min + 1)`."""
+    """Bucket of each code c of rows [..., C], int64: `((max - c) * n_buckets) // (max - min + 1)`; 0 is the top."""
     codes = np.asarray(codes, dtype=np.int64)
     top, low = codes.max(-1, keepdims=True), codes.min(-1, keepdims=True)
     return (top - codes) * n_buckets // (top - low + 1)
 
 
-def select(codes: np.ndarray, counts: np.ndarray, params: ReSVParams) -> Selection:
-    """Selection of one row: `codes` [C] and `counts` [C] integers in the ranges that `params` gives; C may be 0."""
+def select(codes: np.ndarray, counts: np.ndarray, params: ReSVParams) -> RowSelection:
+    """Select clusters of one row: `codes` [C] and `counts` [C] are integers, and C may be 0.
+
+    Raises `ParamError` for a wrong shape, and for a code or a count outside the range that `params` gives.
+    """
     codes = np.asarray(codes)
     check(codes.ndim == 1, "codes.shape", codes.shape, "must be [C]; select_rows takes [R, C]")
     s = select_rows(codes[None], counts, params)
-    return Selection(s.mask[0], *(int(getattr(s, n)[0]) for n in ("clusters", "tokens", "total", "threshold")))
+    return RowSelection(s.mask[0], int(s.clusters[0]), int(s.tokens[0]), int(s.total[0]), int(s.threshold[0]))
 
 
 def select_rows(codes: np.ndarray, counts: np.ndarray, params: ReSVParams) -> Selection:
-    """Selection of R rows that share a count table: `codes` [R, C], `counts` [C].
+    """Select clusters of R rows that share a count table: `codes` [R, C] and `counts` [C] are integers.
 
-    Raises `ParamError` for a shape, a code or a count out of range.
+    Raises `ParamError` for a wrong shape, and for a code or a count outside the range that `params` gives.
     """
     codes, counts = np.asarray(codes), np.asarray(counts)
     check(codes.ndim == 2, "codes.shape", codes.shape, "must be [R, C]")
@@ -73,10 +95,10 @@ def select_rows(codes: np.ndarray, counts: np.ndarray, params: ReSVParams) -> Se
     if clusters == 0:
         zero = np.zeros(rows, np.int64)
         return Selection(np.zeros((rows, 0), bool), zero, zero, zero, zero)
-    # Sums beyond 63 bits (wide formats alone) are made of Python integers.
+    # Sums beyond 63 bits, which only wide formats have, are Python integers.
     bits = (RAW_BITS + 1 if raw else params.score.value_bits) + params.count_bits + clusters.bit_length()
     exact = np.int64 if bits <= 63 else object
-    # Rank and index of a cluster in one integer: no two are equal, so any sort of them is the stable one of the ranks.
+    # A sort key holds rank and index of a cluster. No two keys are equal, so any sort breaks ties by index.
     low = clusters.bit_length()
     unsigned = np.uint32 if params.score.bits + low <= 32 and not raw else np.uint64
     top = codes.max(1, keepdims=True)
@@ -102,8 +124,8 @@ def select_rows(codes: np.ndarray, counts: np.ndarray, params: ReSVParams) -> Se
 
 
 def union(mask: np.ndarray) -> np.ndarray:
-    """Cluster set of a query block: OR over the rows of `mask` [R, C], shape [C] (section IV-C)."""
-    return np.asarray(mask, bool).any(0)
+    """Cluster set of a query block, bool [C]: the clusters that any row of `mask` [R, C] selects (section IV-C)."""
+    return np.logical_or.reduce(np.asarray(mask, bool), axis=0)
 
 
 def _check_range(name: str, array: np.ndarray, bits: int) -> None:

@@ -16,7 +16,8 @@ from golden.inputs.trace import Trace
 from hdl.emit import UNITS, emit, params_of
 from hdl.params import PRESETS, CoreParams, SystemParams, preset
 from scripts import console
-from scripts.run import cycles_command, engines
+from scripts.run import engines
+from scripts.simulate import dre_command
 from synth import flow
 from synth.table3 import BLOCKS
 
@@ -117,7 +118,7 @@ def _speed(unit: str, core: CoreParams) -> dict[str, float]:
 def _retrieval(core: CoreParams) -> dict[str, float]:
     """Geometric means of `cycles.measure` over the HC tables of the trace."""
     f = core.dre.function()
-    found = [cycles_command.measure(table, core.dre, f) for table in cycles_command.tables(Trace.load(TRACE), f, 2)]
+    found = [dre_command.measure(table, core.dre, f) for table in dre_command.tables(Trace.load(TRACE), f, 2)]
     return {k: math.prod(x[k] for x in found) ** (1 / len(found)) for k in found[0]}
 
 

@@ -196,11 +196,11 @@ def _power(reports: list[tuple[str, dict]]) -> dict:
 DRE = ("hcu", "wtu", "cluster_set", "kvmu", "dre")
 TIMED = "--effort speed --target 900"
 MEASURED = {
-    "clock": Result((("ASAP7", f"synth dre {TIMED}"), ("ASAP7", f"synth dpe {TIMED}")), (*DRE, "dpe"), _clock),
+    "clock": Result((("ASAP7", f"timing dre {TIMED}"), ("ASAP7", f"timing dpe {TIMED}")), (*DRE, "dpe"), _clock),
     "opensta": Result(
-        tuple((library, "synth dre --opensta") for library in LIBRARIES), DRE, _opensta, ("amaranth", "pyosys", "sta")
+        tuple((library, "timing dre --opensta") for library in LIBRARIES), DRE, _opensta, ("amaranth", "pyosys", "sta")
     ),
-    "area": Result(tuple((library, "synth core --table3") for library in LIBRARIES), table3.UNITS, _area),
+    "area": Result(tuple((library, "table3") for library in LIBRARIES), table3.UNITS, _area),
     "power": Result(
         tuple((library, "power hcu wtu cluster_set kvmu dre vpe dpe") for library in LIBRARIES),
         (*DRE, "vpe", "dpe"),

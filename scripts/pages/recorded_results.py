@@ -177,6 +177,7 @@ def cited(known: dict) -> list[tuple[str, str]]:
             f"({hcu['with_access']:,.0f} instead of {hcu['delay']:,.0f} ps)",
         ),
         ("limits.md", f"{clocked} power"),
+        ("synth.md", f"The slowest unit, `{slowest}`, allows {1e6 / known['clock'][slowest]['delay']:,.0f} MHz"),
         ("power.md", clocked),
         ("power.md", f"the embedded library's logic is {over[0]} and {over[1]}"),
         (

@@ -18,9 +18,9 @@ from scripts.pages import html_page
 from scripts.pages.html_page import Section
 from scripts.research.figures_command import COLUMNS, measure, verdict
 from scripts.run import engines
-from scripts.run.cycles_command import GROUPS
-from scripts.run.cycles_command import measure as measure_cycles
 from scripts.run.trace_command import layer_numbers
+from scripts.simulate.dre_command import GROUPS
+from scripts.simulate.dre_command import measure as measure_cycles
 from synth import flow, technology
 from tb.library.runner import BenchError
 from tb.library.trace_check import tables, verify

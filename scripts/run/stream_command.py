@@ -4,6 +4,7 @@ import json as json_format
 import math
 import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +23,7 @@ from golden.policies.registry import ALL, POLICIES, Entry, entry, override
 from golden.policies.run_figures import ratios, series, summary
 from golden.policies.stream_runs import TEXT, DecoderStream, Options, TraceStream, follow
 from scripts import console
-from scripts.run import policy_comparison
+from scripts.run import codec_pruning, policy_comparison, policy_list
 
 TEACHER = "full"
 PANELS = {  # of stream.svg: title, scale
@@ -35,16 +36,21 @@ PANELS = {  # of stream.svg: title, scale
 }
 COLOURS = matplotlib.colormaps["tab20"].colors  # one for each policy
 DEFAULT = Options()
+# What has an effect in each mode of the command.
+CODEC = {"video", "param", "frames", "fps", "gop", "depth", "codec", "window", "stride", "vectors", "json"}
+POLICY = {"video", "policy", "output", "param", "frames", "tokens", "fps", "question", "generate", "gop"}
+MODES = {"--list": {"listed", "json"}, "--codec": CODEC, "": POLICY | {"depth", "json"}}
 
 
 def command(
+    ctx: typer.Context,
     video: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help=f"Video file, a clip ({', '.join(video_in.CLIPS)}), '{TEXT}' (documentation in the standard library) "
             "or a trace of `vrex trace` (.safetensors). Several are compared in one report."
         ),
-    ],
+    ] = None,
     policy: Annotated[str, typer.Option(help=f"Names with commas between, or all: {', '.join(POLICIES)}.")] = "resv",
     output: Annotated[
         Path | None,
@@ -56,32 +62,80 @@ def command(
         ),
     ] = None,
     param: Annotated[
-        list[str] | None, typer.Option("-p", help="policy.name=value, e.g. resv.resv.th_hd=3; may be repeated.")
+        list[str] | None,
+        typer.Option("-p", help="policy.name=value, e.g. resv.resv.th_hd=3; with --codec name=value. May be repeated."),
     ] = None,
-    frames: Annotated[int, typer.Option(help="Frames at most; of text: blocks.")] = DEFAULT.frames,
+    frames: Annotated[
+        int | None,
+        typer.Option(help=f"Frames (of text: blocks) at most; {DEFAULT.frames}, with --codec {codec_pruning.FRAMES}."),
+    ] = None,
     tokens: Annotated[int, typer.Option(help="Tokens a frame, as for `vrex trace`, or a block.")] = DEFAULT.tokens,
     fps: Annotated[float | None, typer.Option(help="Frames a second to sample; all of them if left out.")] = None,
     question: Annotated[str, typer.Option(help="Text after the frames.")] = DEFAULT.question,
     generate: Annotated[int, typer.Option(help="Tokens to generate.")] = DEFAULT.generate,
     gop: Annotated[
-        int, typer.Option(help="Encode videos anew to this GOP, as surveillance does; 0 takes them as they are.")
-    ] = DEFAULT.gop,
+        int | None,
+        typer.Option(
+            help="Encode videos anew to this GOP without B-frames, as surveillance does; 0 takes them as they are. "
+            f"{DEFAULT.gop}, with --codec {codec_pruning.GOP}."
+        ),
+    ] = None,
     depth: Annotated[int | None, typer.Option(help="Decoder layers to run; all of them if left out.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the policies, their parameters and sources.")] = False,
+    codec: Annotated[
+        bool, typer.Option("--codec", help="Measure the tokens that motion vectors prune, instead of policies.")
+    ] = False,
+    window: Annotated[
+        int, typer.Option(min=0, help="With --codec: run windows of this many frames through the models too.")
+    ] = 0,
+    stride: Annotated[int, typer.Option(min=1, help="With --codec: frames between windows.")] = 16,
+    vectors: Annotated[
+        Path | None,
+        typer.Option(parser=console.file, metavar="FILE.npz", help="With --codec: write types and motion vectors."),
+    ] = None,
     json: console.Json = False,
 ) -> None:
-    """Run retrieval policies on streams; a folder that holds part of the same run is resumed."""
-    output = output or Path("build/stream") / (Path(video[0]).stem if len(video) == 1 else "")
-    with console.one_line_errors():
-        stems = [Path(v).stem for v in video]
-        check(len(set(stems)) == len(stems), "VIDEO", " ".join(video), "each needs a name of its own")
-        entries = chosen(policy, param or [])
-        options = Options(frames, tokens, fps, question, generate, gop, depth)
-        streams = []
-        for one, stem in zip(video, stems, strict=True):
-            folder = output if len(video) == 1 else output / stem
-            streams.append(run_stream(one, entries, options, folder, quiet=json))
-        with replacing(output / "report.md") as file:
-            file.write(policy_comparison.report(streams, command_line()).encode())
+    """Compare retrieval policies on a stream.
+
+    Each policy runs beside full attention in a real decoder. A folder that holds part of the same run is resumed.
+    """
+    _check_used(ctx, "--list" if listed else "--codec" if codec else "")
+    if listed:
+        policy_list.show(json)
+        return
+    videos = video or []
+    check(bool(videos), "VIDEO", "", "must name a video, a clip or a trace")
+    if codec:
+        params = override(codec_pruning.PRUNING, dict(_assigned(param or [], "name=value")))
+        found = [
+            codec_pruning.measure(one, params, frames, fps, gop, depth, window, stride, vectors, quiet=json)
+            for one in videos
+        ]
+        if json:
+            console.print_json(found[0] if len(found) == 1 else found)
+            return
+        for result in found:
+            codec_pruning.show(result)
+        return
+    output = output or Path("build/stream") / (Path(videos[0]).stem if len(videos) == 1 else "")
+    stems = [Path(v).stem for v in videos]
+    check(len(set(stems)) == len(stems), "VIDEO", " ".join(videos), "each needs a name of its own")
+    entries = chosen(policy, param or [])
+    own = {"frames": frames, "gop": gop}
+    options = Options(
+        tokens=tokens,
+        fps=fps,
+        question=question,
+        generate=generate,
+        depth=depth,
+        **{name: value for name, value in own.items() if value is not None},
+    )
+    streams = []
+    for one, stem in zip(videos, stems, strict=True):
+        folder = output if len(videos) == 1 else output / stem
+        streams.append(run_stream(one, entries, options, folder, quiet=json))
+    with replacing(output / "report.md") as file:
+        file.write(policy_comparison.report(streams, command_line()).encode())
     if json:
         console.print_json(streams[0] if len(streams) == 1 else streams)
         return
@@ -93,6 +147,16 @@ def command(
         console.out.print(policy_comparison.hybrid_tables().rich())
     for note in (*policy_comparison.notes(streams), f"Figures, plots and report: {output}"):
         console.out.print(note, highlight=False)
+
+
+def _check_used(ctx: typer.Context, mode: str) -> None:
+    """Raise `ParamError` for something typed that has no effect in a mode of the command."""
+    for option in ctx.command.params:
+        source = ctx.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE" and option.name not in MODES[mode]:
+            name = option.opts[0] if option.opts[0].startswith("-") else (option.name or "").upper()
+            after = f"with {mode}" if mode else "without --codec"
+            raise ParamError(f"{name}: has no effect {after}: leave it out")
 
 
 def command_line() -> str:
@@ -149,16 +213,24 @@ def chosen(names: str, assignments: list[str]) -> dict[str, Entry]:
     wanted = ALL if names == "all" else (name.strip() for name in names.split(","))
     entries = {name: entry(name) for name in [TEACHER, *wanted]}
     changes: dict[str, dict[str, str]] = {}
-    for text in assignments:
-        path, eq, value = text.partition("=")
-        name, dot, rest = path.partition(".")
-        check(bool(eq and dot and value), "-p", text, "must look like policy.name=value")
+    for path, value in _assigned(assignments, "policy.name=value"):
+        name, _, rest = path.partition(".")
+        text = f"{path}={value}"
+        check(bool(rest), "-p", text, "must look like policy.name=value")
         if name not in entries:
             raise ParamError(f"-p {text}: {name} is not among the policies to run ({', '.join(entries)})")
         changes.setdefault(name, {})[rest] = value
     for name, part in changes.items():
         entries[name] = replace(entries[name], params=override(entries[name].params, part))
     return entries
+
+
+def _assigned(assignments: list[str], form: str) -> Iterator[tuple[str, str]]:
+    """Name and value of each -p. Raises: `ParamError` for what does not look like `form`."""
+    for text in assignments:
+        name, _, value = text.partition("=")
+        check(bool(name and value), "-p", text, f"must look like {form}")
+        yield name, value
 
 
 def finite(value):

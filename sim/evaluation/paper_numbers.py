@@ -13,10 +13,9 @@ EDGE, SERVER = ("edge", "agx"), ("server", "a100")
 SHARE = TABLE_II["resv"][0]
 FIT_GAP = "the gap of a layer, 0.15 ms, is fitted to it"
 FIT_GPU = "the GPU's rates are fitted to it"
-OUR_POWER = "cores of our synthesis take 4 W where Table III has 21 (25 and 125 W on the server)"
+OUR_POWER = "our synthesised cores take 4 W, Table III's 21 W (server: 25 and 125)"
 # Premises that the paper leaves open: what rests on them is doubted, not refuted.
-RESIDENT = "unless part of the cache stays on the device: not stated"
-MAXIMA = "but these are maxima, and an energy needs averages"
+RESIDENT = "if all is fetched: not stated"
 FIG_15_BATCH = 16  # not stated; AGX then runs out of memory between 5K and 10K, Oaken between 20K and 40K
 FIT_BATCH = "the batch of Fig. 15 is not stated: {} was chosen"
 
@@ -56,8 +55,8 @@ def most(p: Points, pair: tuple[str, str], batch: int = 1) -> str:
     base = p.at(pair[1], 40960, batch, policy="flexgen")["seconds"]
     fetch, frame = need * 1e3, base * 1e3
     return (
-        f"what it fetches takes {fetch:,.0f} ms; FlexGen's frame, {frame:,.0f} ms as simulated, is {base / need:.1f} "
-        f"times that, {RESIDENT}"
+        f"its fetch takes {fetch:,.0f} ms, FlexGen's simulated frame {frame:,.0f} ms, {base / need:.1f} times that, "
+        f"{RESIDENT}"
     )
 
 
@@ -73,7 +72,7 @@ def _motivation(c: Claims, p: Points) -> None:
     c.say("Fig. 4b", "A100+InfiniGen, 80K: retrieval of prefill", 74, "%", 100 * share)
     budget = budgeted()
     parts = {"prediction": 100 * budget.busy_share("predict"), "fetch": 100 * budget.busy_share("fetch")}
-    off = "shares of all work; the paper's leave 29 ms for the rest, less than A100 takes for a token (39 ms)"
+    off = "shares of all work; the paper's leave 29 ms for the rest, less than A100's token takes (39 ms)"
     c.say("Fig. 4c", "A100+InfiniGenP, 10K of 40K: prediction", 40, "%", parts["prediction"], off=off)
     c.say("Fig. 4c", "A100+InfiniGenP, 10K of 40K: fetch", 39, "%", parts["fetch"], off=off)
     proof = "it is prediction and fetch, and 40 % + 39 % = 79 %"
@@ -142,14 +141,14 @@ def _energy(c: Claims, p: Points) -> None:
         for stage, batch, low, high in rows:
             for cache, (x, faster) in ((1024, low), (40960, high)):
                 implied = faster * power
-                doubt = f"{faster:g} times the speed at Table I's powers make {implied:.1f}, {MAXIMA}"
+                doubt = f"{faster:g} times the speed at Table I's powers, which are maxima, make {implied:.1f}"
                 doubt = "" if abs(implied / x - 1) <= TOLERANCE else doubt
                 ours = lambda s, a=pair, n=cache, b=batch, k=stage: p.gain(a, n, b, k, s, "joules")  # noqa: E731
                 what = f"{name}, energy, {stage}, batch {batch}, {cache >> 10}K"
                 c.say("VI-B", what, x, "x", ours, doubt, off=OUR_POWER)
     for cache, x in ((1024, 1.1), (40960, 1.4)):
         doubt = (
-            f"of 203.68 W that is {x * 203.68:.0f} TFLOPS, {MAXIMA}; weights read for 80 rows allow 80 Op/B x 1,935 "
+            f"at 203.68 W, a maximum, that is {x * 203.68:.0f} TFLOPS; weights read for 80 rows allow 80 Op/B x 1,935 "
             "GB/s = 155"
         )
 

@@ -129,7 +129,7 @@ class Claims:
         value, other = (ours(TABLE_II), ours(self.trace)) if callable(ours) else (ours, None)
         verdict, why = judged(paper, value, doubt, fitted, off, proof)
         if other is not None and verdict in ("inconsistent", "unexplained", "off") and near(paper, other):
-            why += "; within 10 % with the shares of the trace"
+            why += "; the trace's is within 10 %"
         self.found.append(Number(where, what, paper, unit, value, other, verdict, why.removeprefix("; "), proof))
 
 

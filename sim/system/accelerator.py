@@ -32,7 +32,7 @@ from sim.units.dpe_time import TO_RESULT, DpeTime
 
 SOFTMAX_WORDS = 4  # passes of the VPE over a score: largest; exp and sum; product; conversion
 ELEMENT_WORDS = 4  # over an element of the encoder's hidden layers and normalisations
-# As the LXE's programs are (`vrex stages`): beats of the bursts that read keys and values, whose rows lie apart, and
+# As in `vrex simulate layer`: beats of the bursts that read keys and values, whose rows lie apart, and
 # cycles of a core's port for a score of the decoder, which goes through memory: 0.14 (1K) to 0.20 (40K) in the softmax,
 # 0.1 where it meets the values.
 BEATS = {"keys": 4, "values": 2}

@@ -23,7 +23,7 @@ class Vrex:
     """`cores` V-Rex cores on one device memory, and a link to a drive (`ssd`) or to a host's memory.
 
     gap      : seconds of a layer that nothing else here explains. Fitted to V-Rex's time per token at 1K, 89 and 14 ms
-    latency  : cycles from a burst's address to its first beat, as `vrex stages` has it
+    latency  : cycles from a burst's address to its first beat, as `vrex simulate layer` has it
     ahead    : layers between a prediction and the layer that it is for (V-Rex IV-A: the next one)
     kvmu     : clusters lie together; else tokens lie in their order and are fetched one by one
     capacity : bytes of device memory

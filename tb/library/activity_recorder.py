@@ -1,4 +1,4 @@
-"""Records what the RTL does inside, cycle by cycle, for `synth.switching_activity` to evaluate."""
+"""Records registers inside a unit's RTL, cycle by cycle, so that `synth.switching_activity` can evaluate its gates."""
 
 import os
 import re
@@ -17,20 +17,20 @@ _BIT = re.compile(r"(.*)\[(\d+)\]")
 
 @dataclass(frozen=True)
 class Recorder(Emitted):
-    """A unit that writes down what it does.
+    """A unit with recorders in its modules.
 
-    It starts from zeros: mapping is free in states that a design cannot reach, so that a netlist may go on from such a
-    state otherwise than its source.
+    It starts from zeros. Mapping is free in states that a design cannot reach, so from such a state a netlist may
+    behave differently from its source.
     """
 
     power_up: int = 0
 
 
 def recorded(emitted: Emitted, signals: dict[str, list[str]], instances: dict[str, list[str]]) -> Recorder:
-    """`emitted` with a recorder in some of its modules, which writes `<module>.<instance>.rec` into the run's folder.
+    """Put a recorder into some modules of `emitted`; it writes `<module>.<instance>.rec` into the run's folder.
 
-    signals : module -> bits of signals of it and below, as `synth.switching_activity.Circuit.needs` names them
-    instances : module -> names of those to record, where they are not all
+    signals : module -> bits of its signals and of those below, as `synth.switching_activity.Circuit.needs` names them
+    instances : module -> names of the instances to record, where not all of them are wanted
     """
     text = emitted.verilog
     for module, bits in signals.items():
@@ -46,7 +46,7 @@ def recordings(
     play: Callable[[Emitted], object],
     instances: dict[str, list[str]] | None = None,
 ) -> dict[str, list[Recording]]:
-    """Run `play` on a unit with recorders as in `recorded`; of each module its recordings, run by run."""
+    """Run `play` on a unit with recorders (see `recorded`); each module's recordings, in the order of the runs."""
     unit = recorded(emitted, signals, instances or {})
     runs = simulator(unit).parent.parent / "runs"
 
@@ -54,7 +54,7 @@ def recordings(
         return sorted(runs.glob(f"*-{os.getpid()}/{module}.*.rec"), key=lambda p: (p.stat().st_mtime_ns, p.name))
 
     for module in signals:
-        for old in files(module):  # of another process that had the same number
+        for old in files(module):  # an earlier process had the same number
             old.unlink()
     play(unit)
     out = {}
@@ -72,8 +72,8 @@ def _read(path: Path, bits: list[str]) -> Recording:
 
 
 def _recorder(module: str, bits: list[str], instances: list[str]) -> str:
-    """A process that writes the bits before each rising edge, the first one lowest."""
-    # Verilator adds the module's name to the place of a block that it compiles by itself.
+    """Verilog of a process that writes the bits before each rising edge, the first bit lowest."""
+    # A block that Verilator compiles by itself has the module's name added to its place.
     ends = (end for n in instances for end in (f".{n}", f".{n}.{module}"))
     chosen = " || ".join(f'place.substr(place.len() - {len(e)}, place.len() - 1) == "{e}"' for e in ends) or "1"
     pad = f"{-len(bits) % 32}'b0, " if len(bits) % 32 else ""
@@ -91,13 +91,13 @@ def _recorder(module: str, bits: list[str], instances: list[str]) -> str:
 
 
 def _word(bit: str) -> tuple[str, int | None]:
-    """A signal and which bit of it; None where it has only one."""
+    """A signal, and the number of its bit; None for a signal of one bit."""
     m = _BIT.fullmatch(bit)
     return (m[1], int(m[2])) if m else (bit, None)
 
 
 def _ranges(bits: list[str]) -> Iterable[str]:
-    """Verilog of the bits, those that follow each other in a word as a range."""
+    """Verilog of the bits; consecutive bits of a word become a range."""
     word, low, high = "", None, None
     for bit in [*bits, ""]:
         name, at = _word(bit)
@@ -110,6 +110,6 @@ def _ranges(bits: list[str]) -> Iterable[str]:
 
 
 def _path(name: str) -> str:
-    """A hierarchical name, escaped, as it may be a keyword of SystemVerilog; a word of a memory keeps its index."""
+    """A hierarchical name, escaped because it may be a keyword of SystemVerilog; a memory's word keeps its index."""
     parts = (part.removeprefix("\\").partition("[") for part in name.split("."))
     return ".".join(f"\\{stem} {bracket}{index}" for stem, bracket, index in parts)

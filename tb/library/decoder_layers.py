@@ -1,4 +1,4 @@
-"""Layers of the real decoder on a core, frame by frame of a recorded stream: golden, then the RTL beside it."""
+"""Runs layers of the real decoder on a core, frame by frame of a recorded stream: on golden, then on the RTL."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,10 +22,12 @@ from tb.library.layer_runs import Place, Ran, Session
 
 @dataclass(frozen=True)
 class Pass:
-    """A frame through a layer.
+    """One frame through one layer.
 
-    ends : work of the units at the end of each stage, `tb.library.stage_log.work` · clusters : of the layer after it ·
-    entries : behind the ring, sinks included · offloaded : entries of the layer at home after it
+    ends : work of the units at the end of each stage (`tb.library.stage_log.work`)
+    clusters : clusters of the layer after the frame
+    entries : entries behind the ring, sinks included
+    offloaded : the layer's entries at home after the frame
     """
 
     frame: int
@@ -37,11 +39,11 @@ class Pass:
 
 
 class DecoderLayers:
-    """The first layers of the decoder that a trace was recorded with, on a core, over the trace's first frames.
+    """The first layers of the decoder of a trace, on a core, over the first frames of that trace.
 
-    What stands before the first frame (the prompt) is attended to always: its keys and values, from the decoder in
-    FP32, are the sinks. Every frame is a pass of each layer. Hidden states go from layer to layer in the core's memory;
-    a frame's come from the trace. With `ahead`, every layer but the last chooses and fetches for the next one.
+    Tokens before the first frame (the prompt) are sinks: every frame attends to them. The decoder computes their keys
+    and values in FP32. Every frame is a pass of each layer. The core's memory carries hidden states from layer to
+    layer; a frame's come from the trace. With `ahead`, every layer but the last selects and fetches for the next one.
 
     Raises `TraceError` for a trace that does not fit, `ParamError` for parameters that do not.
     """
@@ -71,7 +73,7 @@ class DecoderLayers:
             ffn=self.decoder.layers[0]["ffn_down"].shape[0],
             tokens=self.tokens,
             recent=k.recent,
-            entries=self.sinks + max(1, frames * self.tokens - k.recent),  # the most that a frame may fetch
+            entries=self.sinks + max(1, frames * self.tokens - k.recent),  # the most entries that a frame may fetch
             epsilon=float(self.decoder.epsilon),
         )
         sizes = {"n_hp": p.dre.hcu.n_hp, "clusters": k.clusters, "sinks": self.sinks}
@@ -87,7 +89,7 @@ class DecoderLayers:
             self.decoder.layers,
             [planes] * layers,
             f,
-            blocks=layers * frames * self.tokens,  # as many as there can be; `run` says how many it takes
+            blocks=layers * frames * self.tokens,  # an upper bound; `run` says how many it takes
             block_slots=k.block_slots,
             boundary=k.boundary,
             n_ctx=k.n_ctx,
@@ -98,12 +100,12 @@ class DecoderLayers:
         counters = [unit.counters for unit in self.units] + [unit.busy for unit in self.units]
         self.session = Session(self.host.memory, p, counters)
         self.passes: list[Pass] = []
-        self.outputs: list[np.ndarray] = []  # of the last layer, a frame each
+        self.outputs: list[np.ndarray] = []  # of the last layer, one array a frame
 
     def run(self, progress: Callable[[int], None] = lambda done: None) -> None:
-        """All passes on golden.
+        """Run all passes on golden.
 
-        Raises `ParamError` if offload memory does not hold the entries; it says how many blocks would.
+        Raises `ParamError` if offload memory does not hold the entries; the message says how many blocks would.
         """
         h = self.host
         if self.sinks:
@@ -131,7 +133,7 @@ class DecoderLayers:
         check(need <= k.blocks, "blocks", k.blocks, reason)
 
     def _places(self, layer: int, everything: bool) -> list[Place]:
-        """What is compared after a pass: all that it may change, or all of the memory."""
+        """Places to compare after a pass: those that it may change, or the whole memory."""
         h, plan = self.host, self.plans[layer]
         spaces = plan.work, plan.weights, plan.kv
         own = [a for space in spaces for a in space.arrays.values() if not a.name.endswith("_weight")]
@@ -142,7 +144,9 @@ class DecoderLayers:
         ]
 
     def errors(self) -> list[float]:
-        """Of each frame: the last layer's output against FP64 with full attention, relative to its length."""
+        """Error of each frame: the last layer's output against full attention in FP64, relative to that output's
+        length.
+        """
         d = self.decoder
         d.k, d.v, d.length = np.zeros_like(d.k, np.float64), np.zeros_like(d.v, np.float64), 0
         full = d(self.hidden[: self.spans[-1][1]].astype(np.float64))
@@ -153,7 +157,7 @@ class DecoderLayers:
         ]
 
     def play(self, emitted: Emitted, progress: Callable[[int], None] = lambda done: None) -> list[Ran]:
-        """The same passes on the RTL: `emitted` is a core of these parameters with a memory (`layer_runs`)."""
+        """Run the same passes on the RTL. `emitted` is a core of these parameters with a memory (`layer_runs`)."""
         h, f = self.host, self.host.core.dre.params
         ports = {"th_hd": f.th_hd, "ratio": f.ratio_q16, "device_base": h.device_base, "home_base": h.home_base}
         return self.session.play(emitted, ports, progress=progress)

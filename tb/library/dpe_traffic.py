@@ -1,4 +1,4 @@
-"""Traffic of the DPE: operands and commands for its bench, and the results that golden gives for them."""
+"""Traffic of the DPE: operands and commands that its bench drives, and the results that golden expects."""
 
 from dataclasses import asdict
 from itertools import pairwise
@@ -13,27 +13,28 @@ from tb.library.runner import Run
 
 
 class Traffic:
-    """Phases for the bench, and the results that golden gives for them."""
+    """Phases that the bench drives one after the other, and the results that golden expects."""
 
     def __init__(self, p: DpeParams):
         self.p, self.phases, self.wants, self.commands, self.fits = p, [], [], [], True
-        self.overruns = 0  # steps that take an address beyond the last word
+        self.overruns = 0  # steps whose address wraps behind the last word
 
     def phase(
         self, weights: np.ndarray, rows: np.ndarray, rng=None, splits: int = 1, gap: int = 0, columns: bool = False
     ) -> None:
-        """`rows` [R, K] times `weights` [tiles * trees, K]; with more `splits`, row by row in so many commands each.
+        """Add a product: `rows` [R, K] times `weights` [tiles * trees, K]. With more `splits`, each row takes that many
+        commands.
 
-        Phases take turns with the halves of the memories; one that needs more runs alone. `gap` words lie between two
-        rows; with `columns` the weights are written column by column.
+        Phases alternate between the halves of the memories; a phase that needs more than a half runs alone. `gap` words
+        lie between two rows. With `columns` the weights are written column by column.
         """
         p, half = self.p, len(self.phases) % 2
         n, chunks = p.n_w, -(-rows.shape[1] // p.n_w)
         tiles = len(weights) // p.n_h
-        assert splits == 1 or tiles == 1  # a sum that goes on is of one tile
+        assert splits == 1 or tiles == 1  # a sum over several commands covers one tile
         w_base, x_base = half * p.w_depth // 2, half * p.x_depth // 2
 
-        def words(values: np.ndarray) -> np.ndarray:  # what is beyond the row may be anything
+        def words(values: np.ndarray) -> np.ndarray:  # lanes beyond the row may hold anything
             junk = rng.integers(0, 1 << 16, (len(values), chunks * n)) if rng else np.zeros((len(values), chunks * n))
             junk[:, : values.shape[1]] = values.view(np.uint16)
             return junk.astype(int).reshape(len(values), chunks, n)
@@ -45,7 +46,7 @@ class Traffic:
                 if columns:
                     column = np.zeros((n, max(n, p.n_h)), int)
                     column[:, : p.n_h] = tile[:, k].T
-                    own = {"addr": addr, "column": 1, "tree": p.n_h - 1}  # which is not looked at
+                    own = {"addr": addr, "column": 1, "tree": p.n_h - 1}  # the unit ignores `tree` for a column
                     w += [{**own, "lane": j, "data": column[j, :n].tolist()} for j in range(n)]
                 else:
                     w += [{"tree": h, "addr": addr, "lane": n - 1, "data": tile[h, k].tolist()} for h in range(p.n_h)]
@@ -106,7 +107,7 @@ class Traffic:
         return out
 
     def product(self, weights: np.ndarray, rows: np.ndarray) -> None:
-        """`rows` [R, K] times `weights` [C, K], in tiles of as many weights as there are trees and rows as fit."""
+        """Add `rows` [R, K] times `weights` [C, K]: a tile has a weight row a tree, a phase as many rows as fit."""
         p = self.p
         chunks = -(-rows.shape[1] // p.n_w)
         check(chunks <= p.w_depth, "w_depth", p.w_depth, f"must hold the {chunks} words of a row of {rows.shape[1]}")
@@ -119,6 +120,6 @@ class Traffic:
                 self.phase(tile, rows[r : r + step])
 
     def run(self, emitted: Emitted, seed: int, idle=0.0, stall=0.0, reset_at=0, waves=True) -> dict:
-        """What the bench gives back: {taken, cycles, beats, perf}."""
+        """Run the bench; it returns {taken, cycles, beats, perf}."""
         config = {"params": asdict(self.p), "phases": self.phases, "idle": idle, "stall": stall, "reset_at": reset_at}
         return Run(emitted, "tb.benches.bench_dpe", "products", config, seed, waves)()

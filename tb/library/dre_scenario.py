@@ -1,4 +1,4 @@
-"""Scenarios of the DRE: what is driven, what golden says must come out."""
+"""Scenarios of the DRE: phases of keys and rows that a bench drives, and the beats that golden expects."""
 
 import math
 from dataclasses import asdict, dataclass, field
@@ -15,14 +15,14 @@ from sim.units.wtu_time import WtuTime
 
 
 def params_from(tree: dict) -> DreParams:
-    """The parameters that `asdict` flattened."""
+    """The parameters of a tree that `asdict` made."""
     wtu = dict(tree["wtu"], score=ScoreFormat(**tree["wtu"]["score"]))
     return DreParams(HcuParams(**tree["hcu"]), WtuParams(**wtu), KvmuParams(**tree["kvmu"]))
 
 
 @dataclass
 class Scenario:
-    """Phases for the bench, and the beats that golden gives for them."""
+    """Phases for the bench, and the beats that golden expects on the streams `t`, `w`, `x` and `b`."""
 
     p: DreParams
     f: ReSVParams
@@ -34,7 +34,7 @@ class Scenario:
     x: list[dict] = field(default_factory=list)
     b: list[dict] = field(default_factory=list)
     queries: list[Query] = field(default_factory=list)
-    label: str = ""  # of what is played next, for messages
+    label: str = ""  # names what is played next, for messages
 
     def __post_init__(self):
         k = self.p.kvmu
@@ -42,35 +42,35 @@ class Scenario:
         bases = {"device_base": self.device_base, "home_base": self.home_base}
         self.model = DreModel(self.f, KvMap(**{n: getattr(k, n) for n in names}, **bases))
         self.tokens = [0] * k.n_ctx
-        self.blocks: list[tuple[int, np.ndarray]] = []  # ctx and codes of each query
-        self.counts: list[list[np.ndarray]] = []  # of every context, at each query
-        self.asked: list[str] = []  # labels of the queries
-        self.labels: dict[str, list[str]] = {name: [] for name in "twxb"}  # of each beat
-        self.most_blocks = 0  # of the KVMU, taken at once
+        self.blocks: list[tuple[int, np.ndarray]] = []  # context and codes of each query
+        self.counts: list[list[np.ndarray]] = []  # counts of every context, at each query
+        self.asked: list[str] = []  # label of each query
+        self.labels: dict[str, list[str]] = {name: [] for name in "twxb"}  # label of each beat
+        self.most_blocks = 0  # the most blocks that the KVMU had taken at once
 
     def _phase(self, along: bool, what: str, beats: list[dict]) -> None:
-        """Beats of a phase of their own, or in the one before."""
+        """Add beats to a phase of their own, or to the phase before."""
         if not along:
             self.phases.append({"label": self.label})
         self.phases[-1].setdefault(what, []).extend(beats)
 
     def _expect(self, stream: str, beat: dict) -> None:
-        """A beat that must come."""
+        """Add a beat that must come."""
         getattr(self, stream).append(beat)
         self.labels[stream].append(self.label)
 
     def clear(self, ctx: int, along: bool = False) -> None:
-        """Forget a context; `along` as of `keys`."""
+        """Forget a context. `along` has the meaning that it has in `keys`."""
         self.model.clear(ctx)
         self.tokens[ctx] = 0
         self._phase(along, "keys", [{"op": 1, "ctx": ctx, "token": 0, "hash": 0, "last": 1}])
         self._expect("t", {"op": 1, "ctx": ctx})
 
     def keys(self, ctx: int, hashes: list[int], along: bool = False) -> None:
-        """A frame's keys.
+        """Add a frame's keys.
 
-        along : they are offered right behind the keys before, or beside the rows before, which must be of other
-            contexts; otherwise when all of those has come to its end
+        along : offer them right behind the keys before, or beside the rows before, which must be of other contexts;
+            otherwise they wait until all of those have ended
         """
         beats = []
         for i, h in enumerate(hashes):
@@ -88,7 +88,7 @@ class Scenario:
         self.most_blocks = max(self.most_blocks, self.model.kv.fresh - len(self.model.kv.freed))
 
     def query(self, ctx: int, codes: np.ndarray, along: bool = False) -> None:
-        """A query block's rows, [R, C]; `along`: right behind the rows before."""
+        """Add the rows of a query block, [R, C]. With `along` they come right behind the rows before."""
         q = self.model.query(ctx, codes)
         self.queries.append(q)
         self.blocks.append((ctx, codes))
@@ -102,7 +102,7 @@ class Scenario:
             self._expect("b", {"ctx": ctx, "last": 1, "empty": 1})
 
     def config(self, idle: float = 0.0, stall: float = 0.0, reset_at: int = 0) -> dict:
-        """What `tb.benches.bench_dre` reads."""
+        """The configuration that `tb.benches.bench_dre` reads."""
         return {
             "params": asdict(self.p),
             "phases": self.phases,
@@ -118,9 +118,9 @@ class Scenario:
         }
 
     def phase_cycles(self) -> list[int | None]:
-        """By the time view, cycles of each phase: first beat taken to the last on `t`, or to the last burst.
+        """Cycles of each phase by the time view: from its first beat to its last beat on `t`, or to its last burst.
 
-        None for a phase of keys beside rows, or of several query blocks.
+        None for a phase of keys beside rows, and for one of several query blocks.
         """
         time = DreTime(self.p, self.f.th_hd, self.device_base, self.home_base)
         out, t, queries = [], iter(self.t), iter(self.queries)
@@ -138,13 +138,13 @@ class Scenario:
         return out
 
     def cycles_differ(self, got: dict) -> list[str]:
-        """Phases that do not take the cycles of the time view, a line each; for a run without stalls on a WTU core."""
+        """Phases whose cycles differ from the time view, a line each. For a run without stalls on one WTU core."""
         spans = zip(self.phases, self.phase_cycles(), got["first"], got["ends"], strict=True)
         wrong = [(p, b - a, n) for p, n, a, b in spans if n is not None and b - a != n]
         return [f"{p['label']}: {b} cycles of a phase, {n} by the time view" for p, b, n in wrong]
 
     def perf(self) -> dict[str, int]:
-        """What the event counters must say, but for words that the WTU reads back."""
+        """Values that the event counters must have, without the words that the WTU reads back."""
         p, keys = self.p, [beat for beat in self.t if beat["op"] == 0]
         time, compares = HcuTime(p.hcu, self.f.th_hd), 0
         for beat in (beat for phase in self.phases for beat in phase.get("keys", [])):
@@ -176,7 +176,7 @@ class Scenario:
         return out
 
     def differences(self, got: dict) -> list[str]:
-        """Every stream's first beat that differs from golden, and counters, a line each; empty if the RTL is right."""
+        """The first wrong beat of each stream, and every wrong counter, a line each; empty if the RTL equals golden."""
         out = []
         for name in ("t", "w", "x", "b"):
             want, have = getattr(self, name), got[name]
@@ -195,7 +195,7 @@ class Scenario:
 
 
 def row_beats(p: WtuParams, ctx: int, codes: np.ndarray) -> list[dict]:
-    """Rows [R, C] as words of `s`."""
+    """Rows [R, C] as words of the stream `s`."""
     rows, n = codes.shape
     words = math.ceil(n / p.n_w)
     padded = np.zeros((rows, words * p.n_w), int)

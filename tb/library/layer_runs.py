@@ -1,6 +1,6 @@
-"""Long runs of a core on the RTL: whole decoder layers, every store and every byte of memory against golden.
+"""Long runs of a core on the RTL: whole decoder layers, with every store and every byte of memory compared with golden.
 
-The memory is one in Verilog (`tb/library/axi_memory.v`), so that a run goes as fast as Verilator does.
+The memory is written in Verilog (`tb/library/axi_memory.v`), so no Python slows Verilator down.
 """
 
 import tempfile
@@ -19,14 +19,14 @@ from hdl.instruction_layouts import status_layout
 from hdl.params import CoreParams
 from tb.library.runner import ROOT, Run
 
-LATENCY = 32  # cycles from the address of a read to its first beat
-LEAST = 25  # bits of an address of the smallest memory: runs of similar layers share a simulator
+LATENCY = 32  # cycles from a read's address to its first beat
+LEAST = 25  # address bits of the smallest memory: runs of similar layers share a simulator
 EVERY = 64  # cycles between samples of the counters
 
 
 @dataclass(frozen=True)
 class Place:
-    """An array in memory, to be compared: address of its first byte, shape, type."""
+    """An array in memory that is compared: address of its first byte, shape, type."""
 
     name: str
     address: int
@@ -35,16 +35,17 @@ class Place:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Its bytes."""
         return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
 
 @dataclass
 class Ran:
-    """A run on the RTL.
+    """One run on the RTL.
 
-    samples : [n, 1 + counters] cycle and counts since its start · perf : counters since reset, by name
-    differences : where it differs from golden
+    samples : [n, 1 + counters], cycle and counts since the run's start
+    perf : counters since reset, by name
+    differences : where the run differs from golden
     """
 
     status: Status
@@ -59,14 +60,14 @@ class _Expected:
     label: str
     program: int
     registers: dict[int, int]
-    patch: tuple[np.ndarray, np.ndarray]  # what the host has written before: words, their bytes
+    patch: tuple[np.ndarray, np.ndarray]  # the host's writes before the run: words, their bytes
     writes: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # golden's stores: addresses, bytes, known bytes
     arrays: list[tuple[Place, bytes, np.ndarray | None]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class _Written:
-    """Beats: port (0: of the LXE, 1: of the retriever), word of the memory, bytes that are written, bytes."""
+    """Written beats: port (0: LXE, 1: retriever), word of the memory, mask of the written bytes, bytes."""
 
     port: np.ndarray
     word: np.ndarray
@@ -75,7 +76,7 @@ class _Written:
 
 
 def with_memory(emitted: Emitted, p: CoreParams, size: int) -> Emitted:
-    """The core of `emitted` with a memory of at least `size` bytes at both of its ports, as module `layers`."""
+    """The core of `emitted` with a memory of at least `size` bytes at both ports, as module `layers`."""
     bus, words = p.lxe.bus_bytes, (1 << max(LEAST, (size - 1).bit_length())) // p.lxe.bus_bytes
     inner = [*port_members(p), *port_members(p, HOST_PREFIX)]
     ports = [x for x in emitted.manifest["ports"] if x["name"] not in inner]
@@ -106,9 +107,10 @@ def with_memory(emitted: Emitted, p: CoreParams, size: int) -> Emitted:
 
 
 class Session:
-    """Programs one after the other on one memory: of golden, then all on the RTL.
+    """Programs one after the other on one memory: first all on golden, then all on the RTL.
 
-    `add` takes the state before a run on golden; call it, run golden, then `expect`. `play` runs all on the RTL.
+    For each program call `add`, which keeps the state before the run; run golden; then call `expect`. `play` runs all
+    programs on the RTL.
     """
 
     def __init__(self, memory: Memory, p: CoreParams, counters: Sequence[Sequence[str]]):
@@ -125,7 +127,7 @@ class Session:
         return out
 
     def add(self, label: str, program: Sequence[Instruction], registers: dict[int, int]) -> None:
-        """A run of `program`; what the host has written since the last run is written before it."""
+        """Add a run of `program`. The host's writes since the last run happen before it."""
         words = [f"{encode(i):x}" for i in program]
         if words not in self.programs:
             self.programs.append(words)
@@ -135,7 +137,7 @@ class Session:
         self.runs.append(_Expected(label, self.programs.index(words), registers, (at, now[at])))
 
     def expect(self, writes: Iterable[Write], places: Iterable[Place]) -> None:
-        """The RTL stores `writes` in this order, and leaves the memory as it is now at `places`."""
+        """The RTL must store `writes` in this order, and leave the memory at `places` as it is now."""
         run, bus = self.runs[-1], self.bus
         parts = [(w.addr + np.arange(0, w.data.size, bus), w.data, np.repeat(w.known, w.data.size // w.known.size))
                  for w in writes]  # fmt: skip
@@ -155,7 +157,7 @@ class Session:
         seed: int = 1,
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[Ran]:
-        """All runs on `emitted` (of `with_memory`), up to the first that does not end well."""
+        """Run everything on `emitted` (of `with_memory`), up to the first run that does not end well."""
         names = emitted.manifest["counters"]
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
             for k, run in enumerate(self.runs):
@@ -169,7 +171,7 @@ class Session:
                 "every": EVERY,
                 "limit": limit,
             }
-            # A waveform of so many cycles would be of no use.
+            # a waveform of so many cycles would be useless
             job = pool.submit(Run(emitted, "tb.benches.bench_layers", "layers", config, seed, waves=False))
             while not wait([job], timeout=0.5).done:
                 done = Path(folder, "progress")
@@ -191,7 +193,7 @@ class Session:
         return out
 
     def _differences(self, run: _Expected, memory: np.ndarray, written: _Written) -> list[str]:
-        """Apply a run's writes to `memory`; where they or the memory differ from golden's."""
+        """Apply a run's writes to `memory`; list where they or the memory differ from golden's."""
         for word, marks, data in zip(written.word.tolist(), written.strobes, written.data, strict=True):
             memory[word, marks] = data[marks]
         return [*self._stores(run, written), *self._arrays(run, memory.reshape(-1))]
@@ -226,7 +228,7 @@ class Session:
 
 
 def _hex(at: np.ndarray, words: np.ndarray) -> str:
-    """Words for `$readmemh`, with their addresses where they do not follow each other."""
+    """Words for `$readmemh`, with an address where they are not consecutive."""
     size = 2 * words.shape[1] if len(words) else 0
     text = words[:, ::-1].tobytes().hex() if len(words) else ""
     starts = np.diff(at, prepend=-2) != 1
@@ -237,7 +239,7 @@ def _hex(at: np.ndarray, words: np.ndarray) -> str:
 
 
 def _log(path: Path) -> list[_Written]:
-    """Of each run the beats written, in order."""
+    """The written beats of each run, in order."""
     runs: list[list[list[str]]] = []
     for line in path.read_text().splitlines():
         if line.startswith("run"):
@@ -249,7 +251,7 @@ def _log(path: Path) -> list[_Written]:
 
 def _written(beats: list[list[str]]) -> _Written:
     def column(k: int) -> np.ndarray:
-        """Bytes of hexadecimal numbers, the lowest first."""
+        """Bytes of column `k`'s hexadecimal numbers, the lowest first."""
         digits = len(beats[0][k]) + len(beats[0][k]) % 2 if beats else 0
         raw = bytes.fromhex("".join(beat[k].zfill(digits) for beat in beats))
         return np.frombuffer(raw, np.uint8).reshape(len(beats), -1)[:, ::-1]

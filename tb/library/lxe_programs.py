@@ -1,4 +1,4 @@
-"""Programs on golden and on the RTL of the LXE or a core, memory against memory."""
+"""Runs programs on golden and on the RTL of the LXE or a core, and compares their memories."""
 
 import tempfile
 from collections.abc import Sequence
@@ -15,20 +15,20 @@ from tb.library.runner import Run
 
 @dataclass
 class Ran:
-    """A run of a program on the RTL."""
+    """One run of a program on the RTL."""
 
     status: Status
     pc: int
     cycles: int
     perf: dict[str, int]  # counters since reset, by name
-    seen: dict[str, bytes]  # regions that were watched
+    seen: dict[str, bytes]  # watched regions by name
 
 
 @dataclass
 class Script:
-    """What the host does: programs one after the other on one memory, and what golden says of each.
+    """The host's script: programs one after the other on one memory, and the memory that golden expects after each.
 
-    `add` takes the state before a run on golden; call it, run golden, then `expect`.
+    For each program call `add`, which keeps the state before the run; run golden; then call `expect`.
     """
 
     memory: Memory
@@ -43,7 +43,7 @@ class Script:
         self._last = {r.name: r.data.copy() for r in self.memory.regions}
 
     def add(self, program: Sequence[Instruction], registers: dict[int, int]) -> None:
-        """A run of `program`; what the host has written to the memory since the last run is written before it."""
+        """Add a run of `program`. The host's writes to memory since the last run happen before it."""
         words = [f"{encode(i):x}" for i in program]
         if words not in self.programs:
             self.programs.append(words)
@@ -58,7 +58,7 @@ class Script:
         self.runs.append({"program": self.programs.index(words), "registers": registers, "writes": writes})
 
     def expect(self) -> None:
-        """The memory is as golden leaves it."""
+        """The RTL must leave the memory as golden has just left it."""
         chosen = [r for r in self.memory.regions if r.name in self.watch]
         self.wants.append({r.name: (r.data.tobytes(), None if r.unknown is None else ~r.unknown) for r in chosen})
         self._last = {r.name: r.data.copy() for r in self.memory.regions}
@@ -74,7 +74,7 @@ class Script:
         bench: str = "tb.benches.bench_lxe",
         **how,
     ) -> tuple[list[Ran], np.ndarray]:
-        """The runs on the RTL, and the memory after them. `how`: what a bench takes besides."""
+        """Run everything on the RTL; the runs, and the memory after them. `how` goes to the bench as it is."""
         regions = [r for r in self.memory.regions if r.name in self.watch]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "memory.bin")
@@ -101,7 +101,9 @@ class Script:
         return out, after
 
     def differences(self, ran: Sequence[Ran], after: np.ndarray) -> list[str]:
-        """Where the memory of the RTL differs from golden's in bytes that mean something, run by run and at the end."""
+        """Where the RTL's memory differs from golden's, after each run and at the end. Undefined bytes are not
+        compared.
+        """
         out = [f"run {k}: {r.status.name} at {r.pc}" for k, r in enumerate(ran) if r.status != Status.DONE]
         out += [] if len(ran) == len(self.runs) else [f"{len(ran)} runs of {len(self.runs)}"]
         for k, (run, want) in enumerate(zip(ran, self.wants, strict=False)):
@@ -121,7 +123,7 @@ def _differ(a: bytes, b: bytes, known: np.ndarray | None) -> np.ndarray:
 
 
 def image(memory: Memory) -> np.ndarray:
-    """Bytes from address 0 to the end of the last region, what lies between regions being zero."""
+    """Bytes from address 0 to the end of the last region; gaps between regions are zero."""
     out = np.zeros(-(-memory.regions[-1].end // 4096) * 4096, np.uint8)
     for r in memory.regions:
         out[r.base : r.end] = r.data

@@ -1,4 +1,4 @@
-"""A unit as its mapped netlist: gates of the project's own library around its memories, for the unit's own bench."""
+"""Maps a unit to the gates of the project's own library, around its memories, so that its own bench can run on them."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ _CELLS = ("read_liberty {lib}", "write_verilog -noattr {out}")
 
 
 def mapped(e: Emitted) -> Emitted:
-    """The unit after synthesis. Memories stay as they are emitted; queues become flip-flops."""
+    """The unit after synthesis. Memories stay as they are emitted, queues become flip-flops."""
     memories = {memory["module"] for memory in e.manifest.get("memories", ())} - {""}
     kinds = {memory.removeprefix(f"{e.top}_") for memory in memories}
     with tempfile.TemporaryDirectory() as folder:

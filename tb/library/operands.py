@@ -1,10 +1,10 @@
-"""BF16 operands of dot products: every sort of number that has a path of its own through the hardware."""
+"""BF16 operands of dot products: each kind of number that takes its own path through the hardware."""
 
 import numpy as np
 
 from golden.arithmetic.numerics import BF16, to_bf16
 
-# FP32 bits: zeros, infinities, NaNs, the ends of subnormal and normal numbers, ones.
+# Bits of FP32 numbers: zeros, infinities, NaNs, the ends of subnormal and normal numbers, ones.
 SPECIAL = [0x00000000, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0x00000001, 0x807FFFFF]
 SPECIAL += [0x00800000, 0x80800000, 0x7F7FFFFF, 0xFF7FFFFF, 0x3F800000, 0xBF800000]
 
@@ -12,13 +12,13 @@ KINDS = ("normal", "exponents", "bits", "cancel", "huge", "special", "zero", "on
 
 
 def operands(rng, kind: str, *shape: int) -> np.ndarray:
-    """Numbers of a `kind` out of `KINDS`, BF16 of `shape`."""
+    """Random BF16 numbers of `shape`, of one of `KINDS`."""
     if kind == "bits":
         return rng.integers(0, 1 << 16, shape).astype(np.uint16).view(BF16)
     x = rng.standard_normal(shape)
     if kind == "exponents":
         x = x * np.exp2(rng.integers(-60, 60, shape))
-    if kind == "cancel":  # pairs that cancel, and what is left of them far below
+    if kind == "cancel":  # pairs that cancel, with remainders far below
         x[..., 1::2] = x[..., : x.shape[-1] // 2 * 2 : 2] * np.where(rng.random(x[..., 1::2].shape) < 0.8, -1, 1.01)
     if kind == "huge":
         x = np.where(rng.random(shape) < 1 / 16, 2.0**120, x * 2.0**-30)

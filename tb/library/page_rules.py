@@ -1,4 +1,4 @@
-"""What every HTML page must keep to, so that a reader can read its numbers and see all of its tables."""
+"""Rules of every HTML page: a reader can read its numbers and reach all of its tables, also on a telephone."""
 
 import re
 
@@ -6,8 +6,11 @@ SCROLLED = re.compile(r'<div class="scroll">(?:<table>|<svg|<div class="plots">)
 
 
 def faults(text: str) -> list[str]:
-    """What is wrong with a page: no viewport (a telephone would shrink it), a table or plot that cannot be scrolled,
-    an exponent, a number with decimals without a unit beside it or in its heading."""
+    """Faults of a page, a line each.
+
+    It needs a viewport, because a telephone would shrink it otherwise. Tables and plots must scroll, no number has an
+    exponent, and a number with decimals has its unit beside it or in its heading.
+    """
     wrong = [] if '<meta name="viewport" content="width=device-width, initial-scale=1">' in text else ["no viewport"]
     outside = SCROLLED.sub("", text)
     wrong += [f"not in a scrolling container: {tag}" for tag in ("<table", "<svg") if tag in outside]

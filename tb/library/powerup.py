@@ -1,8 +1,9 @@
-"""A unit from power-up on in four states: outputs that are unknown after its reset, by Yosys's simulator and Icarus.
+"""Simulates a unit from power-up in four states, and finds outputs that are still unknown after its reset.
 
-Registers and memories start unknown, and so do inputs that no `valid` marks as meaningful. The other inputs are 0, and
-every stream that the unit offers is taken. After a reset of one cycle every output must be known: `valid` and `ready`
-always, the rest of a stream, an AXI channel or a struct with a field `valid` while that is high.
+Registers and memories start unknown, and so do inputs that no `valid` marks as defined. The other inputs are 0, and the
+bench takes every stream that the unit offers. After a reset of one cycle every output must be known. `valid` and
+`ready` must always be; the rest of a stream, an AXI channel or a struct with a field `valid` only while that is high.
+Yosys's simulator does it, and Icarus where it is installed.
 """
 
 import re
@@ -14,7 +15,7 @@ from pathlib import Path
 from hdl.emit import Emitted
 from tb.library.yosys import run_yosys
 
-IDLE = 40  # cycles that are looked at after the reset: units set themselves up in some of them
+IDLE = 40  # cycles after the reset that are checked: some units initialise themselves in them
 _CHANNEL = re.compile(r"(.*__|\w+_axi_(?:aw|ar|w|b|r)|\w+_axis_\w_t)\w+")
 _CLOCKED = """
 module clocked;
@@ -37,14 +38,14 @@ endmodule
 
 
 def _valid(name: str, names: set[str]) -> str:
-    """The port that says whether a port means something; "" for one that always does."""
+    """The port that says whether port `name` is defined; "" for a port that always is."""
     channel = _CHANNEL.fullmatch(name)
     valid = f"{channel[1]}valid" if channel else ""
     return valid if valid in names and not name.endswith(("valid", "ready")) else ""
 
 
 def _shown(e: Emitted) -> Iterator[tuple[str, str]]:
-    """What is looked at: the output, and Verilog of a bit that is unknown if any bit of it is that means something."""
+    """The checked bits: their output, and Verilog that is unknown if one of its defined bits is."""
     names = {p["name"] for p in e.manifest["ports"]}
     for port in e.manifest["ports"]:
         if port["dir"] == "out":
@@ -56,7 +57,7 @@ def _shown(e: Emitted) -> Iterator[tuple[str, str]]:
 
 
 def bench(e: Emitted, top: str, clock: str) -> str:
-    """Verilog of a module `power_up` around the module `top` of the unit, whose clock and reset it connects so."""
+    """Verilog of a module `power_up` around the unit's module `top`, with these clock and reset connections."""
     pins, body, names = [clock], [], {p["name"] for p in e.manifest["ports"]}
     for port in e.manifest["ports"]:
         name, width = port["name"], port["width"]
@@ -73,7 +74,7 @@ def bench(e: Emitted, top: str, clock: str) -> str:
 
 
 def unknown(e: Emitted, folder: Path, around: str = "", top: str = "", clock: str = ".clk(clk), .rst(rst)") -> set[str]:
-    """Outputs that are unknown in a cycle after the reset; `around`: Verilog of a module `top` that has the unit."""
+    """Outputs that are unknown in a cycle after the reset. `around` is Verilog of a module `top` that has the unit."""
     source = folder / "power_up.v"
     source.write_text(e.verilog + around + bench(e, top or e.top, clock))
     cycles = e.manifest["reset_cycles"] + IDLE
@@ -82,7 +83,9 @@ def unknown(e: Emitted, folder: Path, around: str = "", top: str = "", clock: st
 
 
 def _by_yosys(source: Path, cycles: int) -> set[int]:
-    """Bits of `shown` that are unknown where any value of an unknown bit may decide (registers of gates, too)."""
+    """Unknown bits of `shown` by Yosys's simulator: a bit is unknown if an unknown bit may decide it, also in registers
+    made of gates.
+    """
     vcd = source.with_suffix(".vcd")
     run_yosys(
         [
@@ -107,7 +110,7 @@ def _by_yosys(source: Path, cycles: int) -> set[int]:
 
 
 def _by_icarus(source: Path, cycles: int, bits: int) -> set[int]:
-    """The same where Icarus Verilog is installed, which also checks addresses of memories; else nothing."""
+    """Unknown bits by Icarus Verilog, which also checks memory addresses; none where it is not installed."""
     if not shutil.which("iverilog"):
         return set()
     (bench := source.with_name("clocked.v")).write_text(_CLOCKED.format(top=bits - 1, cycles=cycles))

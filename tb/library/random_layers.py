@@ -1,4 +1,4 @@
-"""Random decoder layers: weights of a shape, and the angles of rotary positions."""
+"""Random decoder layers for tests: weights of a given shape, and the angles of rotary positions."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from golden.program.layer_compiler import LayerShape
 
 
 def weights(shape: LayerShape, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Weights by name: projections [inputs, outputs] that keep the variance, norms around 1."""
+    """Weights by name: projections [inputs, outputs] that keep the variance, and norms around 1."""
     s = shape
     attention = s.heads * s.head_size
 
@@ -24,6 +24,6 @@ def weights(shape: LayerShape, rng: np.random.Generator) -> dict[str, np.ndarray
 
 
 def turns(shape: LayerShape, start: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines [tokens, head size / 2] of a pass that starts at position `start`."""
+    """Cosines and sines [tokens, head size / 2] for a pass that starts at position `start`."""
     angle = (start + np.arange(shape.tokens))[:, None] * 1e4 ** -(np.arange(0, shape.head_size, 2) / shape.head_size)
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Signals of a unit, cycle by cycle, as packed bits: what a recorder in the RTL wrote."""
+"""Recorded signals of a unit: packed bits, one sample a cycle, as a recorder in the RTL wrote them."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,15 @@ import numpy as np
 class Recording:
     """Signals sampled before each rising clock edge, from the first cycle on.
 
-    columns : name of a bit ("a.b[3]") -> column · samples : [cycles, bytes] of packed columns, lowest bit first
+    columns : name of a bit ("a.b[3]") -> column
+    samples : [cycles, bytes] of packed columns, lowest bit first
     """
 
     columns: dict[str, int]
     samples: np.ndarray
 
     def words(self, names: list[str], cycles: np.ndarray) -> np.ndarray:
-        """[names, words]: 64 of the cycles in a word, the first in the lowest bit."""
+        """Values [names, words] of signals: a word holds 64 of the cycles, the first in its lowest bit."""
         at = np.array([self.columns[n] for n in names], int)
         bits = self.samples[np.ix_(cycles, at // 8)] >> (at % 8).astype(np.uint8) & 1
         return pack(bits.T)

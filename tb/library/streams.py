@@ -1,7 +1,7 @@
 """Stream drivers, monitors and the clocked loop of every cocotb bench.
 
-One coroutine steps all streams of a bench: inputs change just after the rising edge, handshakes are sampled at the
-falling edge, when every combinational path has settled.
+One coroutine steps all streams of a bench. Inputs change just after the rising edge; handshakes are sampled at the
+falling edge, when all combinational paths have settled.
 """
 
 import random
@@ -17,7 +17,7 @@ from tb.library.runner import config
 
 
 def pack(layout, value) -> int:
-    """The integer whose bits are `value` (dict for a struct, list for an array, int otherwise) in `layout`."""
+    """`value` (dict for a struct, list for an array, int otherwise) as the integer of its bits in `layout`."""
     if isinstance(layout, type) and issubclass(layout, (data.Struct, data.Union)):
         layout = layout.as_shape() if hasattr(layout, "as_shape") else layout
     if not isinstance(layout, data.Layout):
@@ -41,7 +41,7 @@ def unpack(layout, bits: int):
 
 
 class Source:
-    """Drives stream `name` of `dut` from `queue`; idles with probability `idle`. `sent`: cycle of each beat."""
+    """Drives stream `name` of `dut` from `queue`; idles with probability `idle`. `sent` has each beat's cycle."""
 
     def __init__(self, dut, name: str, layout, idle: float = 0.0):
         self.name, self.layout, self.idle = name, layout, idle
@@ -57,7 +57,7 @@ class Source:
         self.queue.extend(pack(self.layout, v) for v in values)
 
     def drive(self, rng) -> None:
-        """Just after the rising edge."""
+        """Set valid and payload, just after the rising edge."""
         want = self.pending or bool(self.queue) and (not self.idle or rng.random() >= self.idle)
         if want and not self.pending:
             self.payload.value = self.queue[0]
@@ -66,18 +66,18 @@ class Source:
         self.valid = self.pending = want
 
     def sample(self, cycle: int) -> None:
-        """At the falling edge: a beat that is ready now goes at the coming edge."""
+        """Record the handshake, at the falling edge: a beat that is ready now transfers at the coming edge."""
         if self.valid and int(self.ready_.value):
             self.queue.popleft()
             self.sent.append(cycle)
             self.pending = False
 
 
-LATE = 2.0  # as a stall: ready only for a beat that was offered in the cycle before, as a source must not wait for it
+LATE = 2.0  # a stall: ready only for a beat offered in the cycle before, because no source may wait for ready
 
 
 class Sink:
-    """Collects stream `name` of `dut` into `got` (cycle, payload); not ready with probability `stall`, or LATE.
+    """Collects stream `name` of `dut` into `got` (cycle, payload); stalls with probability `stall`, or as LATE does.
 
     Checks the stream rules: once valid, valid and payload hold until ready.
     """
@@ -91,14 +91,14 @@ class Sink:
         self.ready_.value = 1
 
     def drive(self, rng) -> None:
-        """Just after the rising edge."""
+        """Set ready, just after the rising edge."""
         ready = self.held is not None if self.stall == LATE else not self.stall or rng.random() >= self.stall
         if ready != self.ready:
             self.ready_.value = int(ready)
             self.ready = ready
 
     def sample(self, cycle: int) -> None:
-        """At the falling edge."""
+        """Record a transfer and check the stream rules, at the falling edge."""
         if not int(self.valid_.value):
             assert self.held is None, f"{self.name}: valid fell before ready in cycle {cycle}"
             return
@@ -115,7 +115,7 @@ class Sink:
 
 
 class Bench:
-    """Clock, reset and the clocked loop. `cycle` counts rising edges since reset; `rng` is seeded by the runner."""
+    """Clock, reset and the clocked loop. `cycle` counts rising edges since reset; the runner seeds `rng`."""
 
     def __init__(self, dut, seed: int):
         self.dut, self.rng, self.cycle = dut, random.Random(seed), 0
@@ -123,17 +123,17 @@ class Bench:
         self.streams: list[Source | Sink] = []
 
     def source(self, name: str, layout, idle: float = 0.0) -> Source:
-        """Drive an In stream."""
+        """Add a driver of an In stream."""
         self.streams.append(Source(self.dut, name, layout, idle))
         return self.streams[-1]
 
     def sink(self, name: str, layout, stall: float = 0.0) -> Sink:
-        """Take an Out stream."""
+        """Add a monitor of an Out stream."""
         self.streams.append(Sink(self.dut, name, layout, stall))
         return self.streams[-1]
 
     async def start(self) -> None:
-        """Start the clock and reset for a cycle more than is needed."""
+        """Start the clock, and reset for one cycle more than necessary."""
         self.dut.rst.value = 1
         cocotb.start_soon(Clock(self.dut.clk, 2, unit="ns").start())
         for _ in range(2):
@@ -141,7 +141,7 @@ class Bench:
         await self._release()
 
     async def reset(self) -> None:
-        """Reset in flight, for a cycle; streams forget what was on its way, cycle counting starts again."""
+        """Reset for one cycle in flight. Streams forget their pending beats, and cycle counting starts again."""
         await RisingEdge(self.dut.clk)
         self.dut.rst.value = 1
         for s in self.streams:
@@ -154,7 +154,9 @@ class Bench:
         await self._release()
 
     async def _release(self) -> None:
-        """End the reset, to which a unit with protected memories adds `hold` cycles; cycle counting starts."""
+        """End the reset and start to count cycles. A unit with protected memories stays in reset for `hold` more
+        cycles.
+        """
         await RisingEdge(self.dut.clk)
         self.dut.rst.value = 0
         for _ in range(self.hold):
@@ -163,7 +165,7 @@ class Bench:
         await self._settle()
 
     async def step(self) -> None:
-        """One cycle."""
+        """Advance one cycle."""
         await RisingEdge(self.dut.clk)
         self.cycle += 1
         await self._settle()
@@ -176,7 +178,7 @@ class Bench:
             s.sample(self.cycle)
 
     async def run(self, done, limit: int = 100_000) -> None:
-        """Step until `done()`; fail after `limit` cycles, i.e. on a deadlock."""
+        """Step until `done()`; fail after `limit` cycles, because that is a deadlock."""
         start = self.cycle
         steady = not any(getattr(s, "idle", 0) or getattr(s, "stall", 0) for s in self.streams)
         while not done():
@@ -187,7 +189,7 @@ class Bench:
                 await self.step()
 
     def _state(self) -> str:
-        """How far each stream is, and the beats that wait."""
+        """How many beats each stream has moved, and which beat waits."""
         out = []
         for s in self.streams:
             if isinstance(s, Source):
@@ -199,13 +201,13 @@ class Bench:
         return "; ".join(out)
 
     def _changes(self) -> bool:
-        """Whether a source has a beat to offer that it does not offer yet, or one to take back."""
+        """Whether a source will offer a beat that it does not offer yet, or withdraw one."""
         return any(isinstance(s, Source) and (s.valid != s.pending or (s.queue and not s.valid)) for s in self.streams)
 
     async def _skip(self, limit: int) -> None:
-        """Go to the next cycle in which a stream transfers; nothing is driven or sampled before it."""
+        """Go to the next cycle in which a stream transfers. Nothing is driven or sampled before it."""
         before = get_sim_time("ns")
         await First(RisingEdge(self.dut.moves), Timer(2 * limit, unit="ns"))
-        # At the falling edge of a cycle: the rising edges since then are the cycles that passed.
+        # This is a falling edge: the rising edges since then are the cycles that passed.
         self.cycle += int(get_sim_time("ns") - before + 1) // 2
         await self._settle()

@@ -1,4 +1,4 @@
-"""Random traffic of a unit: what `vrex stress` plays, seed after seed."""
+"""The interface of a unit's random traffic, which `vrex stress` plays seed after seed."""
 
 import random
 from abc import ABC, abstractmethod
@@ -6,25 +6,25 @@ from typing import Any, Self
 
 
 class StressTraffic(ABC):
-    """Transactions that a seed chooses, with the unit's size and the stalls on both sides.
+    """Random transactions for a unit of random size, with random stalls on both sides.
 
-    `check` of what `play` returned gives the number of transactions that equal golden. Both raise `AssertionError`.
+    `play` runs them, and `check` returns how many of them equal golden. Both raise `AssertionError`.
     """
 
     @classmethod
     @abstractmethod
     def random(cls, rng: random.Random) -> Self:
-        """Traffic that depends on the generator's state alone."""
+        """Traffic that depends only on the generator's state."""
 
     @abstractmethod
     def play(self) -> Any:
-        """What the unit answers, on Verilator."""
+        """Run it on Verilator; the unit's answers."""
 
     @abstractmethod
     def check(self, got: Any) -> int:
-        """Compare every answer with golden; how many there were."""
+        """Compare every answer with golden; the number of transactions."""
 
 
 def stall_rate(rng: random.Random) -> float:
-    """Share of cycles in which one side of a stream pauses; two of five streams run at the full rate."""
+    """Share of cycles in which one side of a stream stalls. Two streams in five run at full rate."""
     return rng.choice((0.0, 0.0, 0.2, 0.5, 0.8))

@@ -1,9 +1,9 @@
-"""The golden retrieval policies once more, in plain PyTorch: what `vrex speed` times the golden ones against.
+"""The golden retrieval policies in plain PyTorch: the other side of the comparison by `vrex speed`.
 
-Written as for a CPU: FP32, dense tensors, one fused attention over what was chosen, no ledger of bytes and operations
-and no place of every token. Each serves one layer; a step takes a frame's queries [T, heads, head_size], keys and
-values [T, kv_heads, head_size] and gives the attention's output [T, heads, head_size]. Parameters, hyperplanes, random
-draws and the history branch's weights are the golden policies', so that both choose alike.
+Each is written for a CPU: FP32, dense tensors, one fused attention over the selected tokens, no ledger of bytes and
+operations, no place of every token. Each serves one layer. A step takes a frame's queries [T, heads, head_size], keys
+and values [T, kv_heads, head_size], and returns the attention's output [T, heads, head_size]. Parameters, hyperplanes,
+random draws and the weights of the history branch are those of the golden policies, so both sides select alike.
 """
 
 from math import ceil
@@ -20,17 +20,17 @@ HIDDEN = float("-inf")
 
 
 def bf16(x: torch.Tensor) -> torch.Tensor:
-    """Rounded to BF16, still as FP32."""
+    """Round to BF16, and keep the type FP32."""
     return x.bfloat16().float()
 
 
 def unit(x: torch.Tensor) -> torch.Tensor:
-    """Scaled to length 1."""
+    """Scale to length 1."""
     return F.normalize(x, dim=-1, eps=1e-30)
 
 
 def turned(k: torch.Tensor, by: int, frequencies: tuple[float, ...]) -> torch.Tensor:
-    """Keys [..., d] rotated on by so many positions."""
+    """Rotate keys [..., d] on by this many positions."""
     half = k.shape[-1] // 2
     angle = by * torch.tensor(frequencies, dtype=torch.float64)
     cos, sin = angle.cos().float(), angle.sin().float()
@@ -46,7 +46,7 @@ class Rows:
         self.n = 0
 
     def append(self, x: torch.Tensor) -> None:
-        """Put x [T, lead, width] at the end."""
+        """Append x [T, lead, width]."""
         start, self.n = self.n, self.n + len(x)
         while self.n > self._data.shape[1]:
             self._data = torch.cat([self._data, torch.zeros_like(self._data)], 1)
@@ -54,12 +54,12 @@ class Rows:
 
     @property
     def data(self) -> torch.Tensor:
-        """What it holds."""
+        """The rows so far."""
         return self._data[:, : self.n]
 
 
 class TorchPolicy:
-    """A policy of one layer. Subclasses choose; this one attends to everything (full attention, FlexGen)."""
+    """Base of the policies of one layer. Subclasses select; this one attends to all (full attention, FlexGen)."""
 
     def __init__(self, params, shape: Shape):
         self.params, self.shape = params, shape
@@ -67,13 +67,13 @@ class TorchPolicy:
         self._mask = torch.zeros(1, 0)
 
     def plan(self, block: Block) -> torch.Tensor:
-        """Tokens of the block's rows: those computed anew, then the new ones."""
+        """Tokens of the block's rows: first those computed anew, then the new ones."""
         return torch.arange(block.start, block.stop)
 
     def step(
         self, q: torch.Tensor | None, k: torch.Tensor, v: torch.Tensor, tokens: torch.Tensor, attend: bool = True
     ) -> torch.Tensor | None:
-        """One block; without queries it is entered alone. `tokens` are those of the rows, as planned."""
+        """Process one block; without queries it is only entered. `tokens` are the tokens of the rows, as planned."""
         self.append(k, v)
         y = None
         if q is not None:
@@ -88,14 +88,14 @@ class TorchPolicy:
         self.v.append(v)
 
     def select(self, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values to attend to [kv_heads, n, d], the block's own at the end."""
+        """Keys and values to attend to, [kv_heads, n, d], with the block's own at the end."""
         return self.k.data, self.v.data
 
     def end(self) -> None:
-        """After the attention."""
+        """Maintenance after the attention."""
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Attention, causal among the last T keys; rows of a KV head's query heads side by side."""
+        """Attention, causal among the last T keys. The query heads of a KV head are rows side by side."""
         t, heads, d = q.shape
         kv_heads, n, _ = k.shape
         group = heads // kv_heads
@@ -113,12 +113,12 @@ class TorchPolicy:
         return q.view(len(q), kv_heads, -1, q.shape[2]).transpose(0, 1).reshape(kv_heads, -1, q.shape[2])
 
     def taken(self, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of tokens [n], the same in all heads."""
+        """Keys and values of tokens [n], the same tokens in all heads."""
         return self.k.data.index_select(1, at), self.v.data.index_select(1, at)
 
 
 class Streaming(TorchPolicy):
-    """StreamingLLM: sinks, moved up to a window."""
+    """StreamingLLM: sinks and a window; the sinks' positions move up to the window."""
 
     def __init__(self, params, shape: Shape):
         super().__init__(params, shape)
@@ -146,7 +146,7 @@ class Streaming(TorchPolicy):
 
 
 class ReKV(TorchPolicy):
-    """Whole frames by the cosine of mean key and mean query."""
+    """ReKV: selects whole frames by the cosine of their mean key and the mean query."""
 
     def __init__(self, params, shape: Shape):
         super().__init__(params, shape)
@@ -161,7 +161,7 @@ class ReKV(TorchPolicy):
 
     def select(self, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         n = self.k.n
-        host = n - max(self.params.recent, self.size)  # tokens before this one are on the host
+        host = n - max(self.params.recent, self.size)  # tokens before this one are in host memory
         starts = torch.tensor(self.starts)
         prompt = self.starts[1] if len(self.starts) > 1 else n
         count = max(1, int((starts < host).sum()))
@@ -176,7 +176,7 @@ class ReKV(TorchPolicy):
 
 
 class InfiniGen(TorchPolicy):
-    """A share of the tokens, by attention predicted from few columns of skewed queries and keys."""
+    """InfiniGen: fetches a share of tokens, by attention predicted from a few columns of skewed queries and keys."""
 
     def __init__(self, params, shape: Shape):
         super().__init__(params, shape)
@@ -220,7 +220,7 @@ class InfiniGen(TorchPolicy):
 
 
 class Oaken(TorchPolicy):
-    """Full attention over K and V quantised to 4 bits in three groups, kept as what they read back as."""
+    """Oaken: full attention over K and V quantised to 4 bits in three groups, kept as the numbers they stand for."""
 
     def __init__(self, params, shape: Shape):
         super().__init__(params, shape)
@@ -251,13 +251,13 @@ class Oaken(TorchPolicy):
 
 
 class ReSV(TorchPolicy):
-    """V-Rex: hash-bit key clusters shared by the KV heads, WiCSum per query row, union over the rows."""
+    """V-Rex: hash-bit clusters of keys shared by the KV heads, WiCSum for each query row, union over the rows."""
 
     def __init__(self, params, shape: Shape):
         super().__init__(params.resv, shape)
         p, dim = self.params, shape.kv_heads * shape.head_size
         self.planes = torch.from_numpy(hyperplanes(p.n_hp, dim, p.hash_seed).astype(np.float32))
-        self.hashes = torch.zeros(p.max_clusters, p.n_hp)  # 1 and -1
+        self.hashes = torch.zeros(p.max_clusters, p.n_hp)  # bits as 1 and -1
         self.sums, self.counts = torch.zeros(p.max_clusters, dim), torch.zeros(p.max_clusters)
         self.clusters = 0
         self.cluster_of = torch.zeros(4096, dtype=torch.long)
@@ -272,7 +272,7 @@ class ReSV(TorchPolicy):
         far, at = away.min(1) if self.clusters else (torch.full((len(bits),), HIDDEN * -1), torch.zeros(len(bits)))
         at, i = at.long(), 0
         while self.clusters < p.max_clusters and len(lone := (far[i:] >= p.th_hd).nonzero()):
-            i += int(lone[0])  # the next token without a near cluster opens one, which later ones can join
+            i += int(lone[0])  # the next token without a near cluster opens one, which later tokens can join
             self.hashes[self.clusters] = bits[i]
             own = (p.n_hp - bits[i:] @ bits[i]) / 2
             nearer = own < far[i:]
@@ -285,7 +285,7 @@ class ReSV(TorchPolicy):
         self.cluster_of[self.k.n - len(at) : self.k.n] = at
 
     def rows(self, q: torch.Tensor) -> torch.Tensor:
-        """Clusters chosen by each row, bool [kv_heads, T x group, clusters]."""
+        """Clusters that each row selects, bool [kv_heads, T x group, clusters]."""
         kv_heads, counts = self.shape.kv_heads, self.counts[: self.clusters]
         key = bf16(self.sums[: self.clusters] / counts[:, None]).view(self.clusters, kv_heads, -1)
         s = self.by_kv_head(q) @ key.permute(1, 2, 0) * self.shape.head_size**-0.5
@@ -304,7 +304,7 @@ class ReSV(TorchPolicy):
 
 
 class Hybrid(TorchPolicy):
-    """Sink and recent blocks, and the state-space branch, as Mamba's reference implementation computes it."""
+    """Hybrid memory: sink and recent blocks, and the state-space branch as in Mamba's reference implementation."""
 
     def __init__(self, params, shape: Shape):
         super().__init__(params, shape)
@@ -317,7 +317,7 @@ class Hybrid(TorchPolicy):
         self.conv = torch.zeros(1, branch.inner, params.state.conv - 1)
         self.h = torch.zeros(branch.inner, params.state.state)
         self.window = (torch.zeros(shape.kv_heads, 0, shape.head_size),) * 2  # sink and recent
-        self.first = self.n = 0  # token of the window's first after the sink
+        self.first = self.n = 0  # first: the window's first token after the sink
 
     def append(self, k: torch.Tensor, v: torch.Tensor) -> None:
         self.n += len(k)
@@ -325,7 +325,7 @@ class Hybrid(TorchPolicy):
         self.add = self.history(v.repeat_interleave(self.shape.group, 1).flatten(1))
 
     def history(self, x: torch.Tensor) -> torch.Tensor:
-        """The branch's output for its input [T, width]; its state goes on."""
+        """Output of the branch for input [T, width]; its state advances."""
         w, n, rank = self.w, self.params.state.state, self.branch.rank
         x, z = (x @ w["in_proj"]).chunk(2, 1)
         past = torch.cat([self.conv, x.T[None]], 2)
@@ -359,13 +359,13 @@ class Hybrid(TorchPolicy):
 
 
 class CodecSight(TorchPolicy):
-    """A window of frames that moves on by a stride; I-frames of the overlap are computed anew."""
+    """CodecSight: a window of frames that advances by a stride; I-frames in the overlap are computed anew."""
 
     def __init__(self, params, shape: Shape):
         super().__init__(params, shape)
         self.leads: list[bool] = []
-        self.starts: list[int] = []  # of the frames
-        self.first = 0  # frame that the window starts at
+        self.starts: list[int] = []  # first token of each frame
+        self.first = 0  # the window's first frame
 
     def plan(self, block: Block) -> torch.Tensor:
         p, frame, new = self.params, len(self.leads), super().plan(block)
@@ -390,7 +390,7 @@ class CodecSight(TorchPolicy):
         return self.window(q, tokens) if q is not None and attend else None
 
     def window(self, q: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Attention of rows anywhere in the window, a part of them at a time, each part up to its last token."""
+        """Attention of rows anywhere in the window, in parts: each part attends up to its last token."""
         first = self.starts[self.first]
         out = []
         for rows, at in zip(q.split(64), tokens.split(64), strict=True):
@@ -403,16 +403,18 @@ class CodecSight(TorchPolicy):
 
 
 class Mosaic(TorchPolicy):
-    """Nested clusters: frames by their mean key, entries inside them, two-stage retrieval, deferred splitting."""
+    """Mosaic: nested clusters. Frames are clustered by mean key, entries inside them; retrieval has two stages, splits
+    are deferred.
+    """
 
     def __init__(self, params, shape: Shape):
         super().__init__(params, shape)
         self.width = shape.kv_heads * shape.head_size
-        self.pending: list[tuple[torch.Tensor, torch.Tensor]] = []  # embedding and tokens of frames without clusters
+        self.pending: list[tuple[torch.Tensor, torch.Tensor]] = []  # embedding and tokens of unclustered frames
         self.visual: Clusters | None = None
         self.semantic = Clusters(self.width)
-        self.sums = torch.zeros(0, 2, self.width)  # of the clusters' keys and values
-        self.cluster = torch.zeros(0, dtype=torch.long)  # of every token, -1: none
+        self.sums = torch.zeros(0, 2, self.width)  # sums of each cluster's keys and values
+        self.cluster = torch.zeros(0, dtype=torch.long)  # cluster of every token; -1: none
         self.buffered, self.host = (torch.zeros(0, dtype=torch.bool) for _ in range(2))
 
     def append(self, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -540,7 +542,7 @@ class Clusters:
         return len(self.size)
 
     def add(self, x: torch.Tensor, partition: int = 0) -> int:
-        """A new cluster of unit vectors; its number."""
+        """Add a cluster of unit vectors; its number."""
         self.mean = F.pad(self.mean, (0, 0, 0, 1))
         self.variance, self.size, self.lazy = (F.pad(t, (0, 1)) for t in (self.variance, self.size, self.lazy))
         self.partition = F.pad(self.partition, (0, 1), value=partition)
@@ -548,13 +550,13 @@ class Clusters:
         return len(self) - 1
 
     def put(self, c: int, x: torch.Tensor) -> None:
-        """Statistics of cluster c from its members."""
+        """Compute the statistics of cluster c from its members."""
         self.mean[c] = x.mean(0)
         self.variance[c] = (x - self.mean[c]).square().sum(1).mean()
         self.size[c], self.lazy[c] = len(x), False
 
     def grown(self, c: int, x: torch.Tensor) -> float:
-        """Variance of cluster c with x in it."""
+        """Variance of cluster c if x joined it."""
         n = float(self.size[c])
         return n / (n + 1) * float(self.variance[c] + (x - self.mean[c]).square().sum() / (n + 1))
 
@@ -570,7 +572,7 @@ class Clusters:
 
 
 def kmeans(x: torch.Tensor, k: int, seed: int, iterations: int = 10) -> torch.Tensor:
-    """Labels of unit vectors, from 0 without gaps; draws are those of the golden K-means."""
+    """Labels of unit vectors, from 0 without gaps. The random draws are those of the golden k-means."""
     rng = np.random.default_rng(seed)
     centres = x[rng.integers(len(x))][None]
     far = 1 - x @ centres[0]
@@ -592,7 +594,7 @@ def kmeans(x: torch.Tensor, k: int, seed: int, iterations: int = 10) -> torch.Te
 
 
 def best(score: torch.Tensor, weight: torch.Tensor, enough: float) -> torch.Tensor:
-    """The highest scores, of those with a weight, whose weights first reach `enough`; bool."""
+    """The highest scores, among those with a weight, whose weights first reach `enough`; bool."""
     order = score.argsort(descending=True, stable=True)
     order = order[weight[order] > 0]
     before = weight[order].cumsum(0) - weight[order]
@@ -601,7 +603,7 @@ def best(score: torch.Tensor, weight: torch.Tensor, enough: float) -> torch.Tens
     return out
 
 
-POLICIES = {  # what serves each golden policy
+POLICIES = {  # golden policy -> its twin here
     "full": TorchPolicy,
     "flexgen": TorchPolicy,
     "infinigen": InfiniGen,

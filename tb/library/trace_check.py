@@ -1,4 +1,4 @@
-"""A trace through golden ReSV and through the RTL, beat by beat: what `vrex verify` and the demo run."""
+"""Plays a trace through golden ReSV and the RTL and compares them beat by beat: for `vrex verify` and the demo."""
 
 import itertools
 from collections import Counter
@@ -26,19 +26,19 @@ from tb.library.vpe_traffic import Episode, shares
 
 @dataclass
 class Table:
-    """What one HC table sees of a trace: the segments' hashes, the rows of those whose queries are used."""
+    """What one HC table sees of a trace: hashes of all segments, and rows of the segments whose queries are used."""
 
     name: str  # "layer 3", or "layer 3 head 1" with scope "head"
-    hashes: list[list[int]] = field(default_factory=list)  # of each segment, sinks left out
+    hashes: list[list[int]] = field(default_factory=list)  # of each segment, without sinks
     codes: list[np.ndarray | None] = field(default_factory=list)  # of each segment, [R, C]
-    fetched: list[set[int]] = field(default_factory=list)  # tokens that golden ReSV fetches, per query block
+    fetched: list[set[int]] = field(default_factory=list)  # tokens that golden ReSV fetches, for each query block
 
 
 @dataclass
 class Play:
-    """A table in a context of the hardware, and what golden sees happen to it.
+    """A table in one context of the hardware, and the events that golden sees.
 
-    name : of the table, "again" where another play has it too
+    name : the table's name, with "again" if another play has the same table
     """
 
     name: str
@@ -47,14 +47,14 @@ class Play:
     events: Counter[str] = field(default_factory=Counter)
     clusters: int = 0
     differences: list[str] = field(default_factory=list)
-    _homes: dict[int, int] = field(default_factory=dict)  # token by its address
+    _homes: dict[int, int] = field(default_factory=dict)  # token of each home address
 
     def label(self, segment: int | None = None) -> str:
-        """In messages."""
+        """Name of the play in messages."""
         return f"{self.name} (context {self.ctx})" + (f", segment {segment}" if segment is not None else "")
 
     def keys(self, s: Scenario, hashes: list[int], along: bool) -> None:
-        """A segment's keys."""
+        """Add a segment's keys."""
         kv, seen = s.model.kv, {name: len(getattr(s, name)) for name in "twx"}
         freed = len(kv.freed)
         s.keys(self.ctx, hashes, along)
@@ -75,7 +75,9 @@ class Play:
         self.clusters = len(s.model.tables[self.ctx])
 
     def rows(self, s: Scenario, codes: np.ndarray, block: int) -> None:
-        """Rows of the table's query block number `block`; bursts must fetch exactly golden ReSV's tokens."""
+        """Add the rows of the table's query block number `block`. Its bursts must fetch exactly the tokens of golden
+        ReSV.
+        """
         s.query(self.ctx, codes)
         q, p = s.queries[-1], s.p
         times = [WtuTime(p.wtu).row(row, q.counts, s.f.ratio_q16) for row in codes]
@@ -92,10 +94,10 @@ class Play:
             }
         )
         if self.events["keys refused"]:
-            return  # refused entries are not stored, so fetches are fewer than the policy's
+            return  # refused entries are not stored, so the bursts fetch fewer
         at, size = self._homes, p.kvmu.entry_bytes
         tokens = {at[a] for b in q.bursts for a in at if b.addr <= a < b.addr + b.bytes}
-        tokens |= {at[a] for b in q.bursts for a in at if a < b.addr < a + size}  # cut by the boundary
+        tokens |= {at[a] for b in q.bursts for a in at if a < b.addr < a + size}  # entries that the boundary cuts
         want = self.table.fetched[block]
         if tokens != want:
             text = f"query block {block}: bursts fetch {len(tokens)} tokens, ReSV {len(want)}"
@@ -104,7 +106,7 @@ class Play:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One table of a trace on the RTL."""
+    """The result of one table of a trace on the RTL."""
 
     table: str
     keys: int
@@ -114,21 +116,21 @@ class Outcome:
     refused: int  # keys without a free block: kvmu.blocks is too small for the trace
     beats: int  # compared bit by bit
     differences: list[str]
-    cycles: int  # of the whole run in Verilator, which other tables may have been in
+    cycles: int  # of the whole run in Verilator, which may have other tables, too
     context: int = 0
     events: dict[str, int] = field(default_factory=dict)  # how often each of `EVENTS` happened
 
 
 @dataclass(frozen=True)
 class Played:
-    """A run of a unit on a scenario."""
+    """One run of a unit on a scenario."""
 
-    labels: list[str]  # of the beats that were compared bit by bit
-    differences: list[str]  # each begins with a label, if it can be told
+    labels: list[str]  # labels of the beats that were compared bit by bit
+    differences: list[str]  # each begins with a label where the beat is known
     cycles: int
 
 
-# What the tables of a trace may bring about in each unit, and how to get it where they do not.
+# Events that the tables of a trace can cause in each unit, and how to cause those that are missing.
 EVENTS: dict[str, tuple[tuple[str, ...], str]] = {
     "clusters opened": (("hcu", "dre"), "lower --th-hd"),
     "joins": (("hcu", "dre"), "raise --th-hd"),
@@ -158,7 +160,7 @@ def exercised(unit: str, p: DreParams) -> list[str]:
 
 
 def missing(unit: str, p: DreParams, outcomes: list[Outcome]) -> list[str]:
-    """Events that no table brought about, and how to get them, one line each."""
+    """Events that no table caused, and how to cause them, a line each."""
     largest = max(o.clusters for o in outcomes)
     sizes = {
         "few_clusters": max(1, (largest - 1) // p.wtu.n_w) * p.wtu.n_w,
@@ -170,15 +172,14 @@ def missing(unit: str, p: DreParams, outcomes: list[Outcome]) -> list[str]:
 
 
 def tables(trace: Trace, f: ReSVParams, queries: int) -> Iterator[Table]:
-    """The HC tables of every recorded layer; rows for the last `queries` frames whose queries are recorded
-    (segments, in a trace without frames).
+    """The HC tables of every recorded layer, with rows of the last `queries` frames whose queries are recorded.
 
-    Raises `TraceError` if there is no such segment.
+    In a trace without frames, segments stand for frames. Raises `TraceError` if there is no such segment.
     """
     spans, asked = trace.spans(), _asked(trace, queries)
     for i, layer in enumerate(trace.layers):
         policy = ReSV(f, trace.kv_heads, trace.head_size)
-        # Informative hash bits first: same distances, earlier abandon (docs/decisions.md).
+        # Informative hash bits first: the same distances, but comparisons are abandoned earlier (docs/decisions.md).
         start, stop = next(iter(trace.spans("frame")), spans[0])
         policy.hasher.sort_planes(policy.hasher.split(trace.k[i, start:stop]))
         own = [
@@ -206,7 +207,7 @@ def _asked(trace: Trace, queries: int) -> list[tuple[int, int]]:
 
 
 def deal(tables: Sequence[Table], n_ctx: int) -> list[Play]:
-    """Tables in contexts 0, 1, ... and back: every table, every context, and one at least that is cleared."""
+    """Deal tables to contexts 0, 1, ... and back, so that every context gets one and at least one is cleared."""
     plays = []
     for i in range(max(len(tables), n_ctx + 1)):
         table, turn, ctx = tables[i % len(tables)], i // n_ctx, i % n_ctx
@@ -216,9 +217,9 @@ def deal(tables: Sequence[Table], n_ctx: int) -> list[Play]:
 
 
 def mix(plays: Sequence[Play], p: DreParams, f: ReSVParams) -> Scenario:
-    """Plays in contexts of the DRE: as many as there are contexts go on in turns, segment by segment.
+    """A scenario of plays in the contexts of the DRE: one play in each context advances in turn, segment by segment.
 
-    Keys of all contexts follow each other without a gap; then come the rows, block by block. A context that had
+    The keys of all contexts follow each other without a gap; then come the rows, block by block. A context that had
     another play is cleared.
     """
     s = Scenario(p, f, device_base=1 << 16, home_base=1 << 20)
@@ -251,13 +252,13 @@ def mix(plays: Sequence[Play], p: DreParams, f: ReSVParams) -> Scenario:
 
 
 def scenario(table: Table, p: DreParams, f: ReSVParams) -> tuple[Scenario, list[str]]:
-    """The table's keys and rows for the DRE, and where the bursts do not fetch exactly golden ReSV's tokens."""
+    """A table's keys and rows for the DRE, and messages where bursts do not fetch exactly the tokens of golden ReSV."""
     play = Play(table.name, table, 0)
     return mix([play], p, f), play.differences
 
 
 def play(unit: str, emitted: Emitted, s: Scenario, stalls: tuple[float, float], seed: int) -> Played:
-    """A scenario, or the part of it that concerns `unit`, on the RTL."""
+    """Run a scenario, or the part of it that concerns `unit`, on the RTL."""
     return _PLAYERS[unit](emitted, s, *stalls, seed)
 
 
@@ -282,7 +283,7 @@ def _hcu(emitted, s, idle, stall, seed) -> Played:
 
 
 def _wtu(emitted, s, idle, stall, seed) -> Played:
-    """A run of rows per query block, with the counts of its time in every context."""
+    """One run of rows for each query block, with the counts that every context has by then."""
     p = s.p.wtu
     episodes, wants, labels = [], [], []
     for q, (ctx, codes), tables, label in zip(s.queries, s.blocks, s.counts, s.asked, strict=True):
@@ -315,7 +316,7 @@ def _wtu(emitted, s, idle, stall, seed) -> Played:
 
 
 def _kvmu(emitted, s, idle, stall, seed) -> Played:
-    """Every append and CLEAR, then the last set of each context, fetched from the map as it is by then."""
+    """All appends and CLEARs, then the last set of each context, fetched with the map's state at that time."""
     a = [{name: t.get(name, 0) for name in ("op", "ctx", "cluster", "token")} for t in s.t]
     sets = {ctx: (q.clusters, label) for (ctx, _), q, label in zip(s.blocks, s.queries, s.asked, strict=True)}
     f, bursts, labels = [], [], []
@@ -365,7 +366,7 @@ _PLAYERS = {"dre": _dre, "hcu": _hcu, "wtu": _wtu, "kvmu": _kvmu, "cluster_set":
 
 
 def _compare(name: str, want: list, got: list, labels: list[str] | None = None) -> list[str]:
-    """The first difference of two lists of numbers, or of beats in the fields that `want` names; empty if equal."""
+    """The first difference of two lists of numbers, or of beats in the fields that `want` has; empty if equal."""
 
     def at(i: int) -> str:
         return f"{labels[min(i, len(labels) - 1)]}: " if labels else ""
@@ -394,7 +395,7 @@ def products(
 ) -> list[Outcome]:
     """The DPE's share of ReSV on every recorded layer: keys times hyperplanes, queries times Key_cluster.
 
-    For the last `queries` segments whose queries are recorded. Raises `BenchError` as `verify` does.
+    Covers the last `queries` segments whose queries are recorded. Raises `BenchError` as `verify` does.
     """
     out = []
     asked = _asked(trace, queries)
@@ -453,7 +454,7 @@ def vectors(
 ) -> list[Outcome]:
     """The VPE's share of ReSV on every recorded layer: hash bits, score codes, cluster means (`vpe_traffic.shares`).
 
-    For the last `queries` segments whose queries are recorded. Raises `BenchError` as `verify` does.
+    Covers the last `queries` segments whose queries are recorded. Raises `BenchError` as `verify` does.
     """
     out = []
     for i, layer in enumerate(trace.layers):
@@ -508,11 +509,11 @@ def verify(
     progress: Callable[[Outcome], None] = lambda outcome: None,
     dealt: bool = False,
 ) -> list[Outcome]:
-    """Every table of the trace through the RTL of `unit`; differences in bits or cycles stand in the outcomes.
+    """Every table of the trace through the RTL of `unit`; the outcomes list differences in bits or cycles.
 
-    dealt : all tables in one run, over all contexts (`deal`); otherwise each in a run of its own, in context 0
+    dealt : all tables in one run over all contexts (`deal`); otherwise each in its own run, in context 0
 
-    Raises `BenchError` if a simulator cannot be built or does not end.
+    Raises `BenchError` if a simulator cannot be built or a run does not end.
     """
     out = []
     found = tables(trace, f, queries)
@@ -543,7 +544,7 @@ def verify(
 
 
 def verify_unit(unit: str, trace: Trace, system: SystemParams, emitted: Emitted, f: ReSVParams, **how) -> list[Outcome]:
-    """Any unit on a trace: `products` for the DPE, `vectors` for the VPE, `verify` on all contexts for the others."""
+    """Any unit on a trace: `products` for the DPE, `vectors` for the VPE, `verify` in all contexts for the others."""
     if unit in ("dpe", "vpe"):
         return (products if unit == "dpe" else vectors)(trace, params_of(unit, system), emitted, f, **how)
     return verify(unit, trace, system.core.dre, emitted, f, **how, dealt=True)

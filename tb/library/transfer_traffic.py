@@ -1,4 +1,4 @@
-"""Traffic of the loader and the storer: instructions, and what they must do, byte by byte."""
+"""Traffic of the loader and the storer: instructions, and the bursts, words and faults that they must cause."""
 
 import random
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from hdl.execution.storer import Storer
 from hdl.params import CoreParams, override, preset
 from tb.library.runner import Run
 
-# Words of 1 to 8 beats, bursts of 1 to 256; what is changed of the preset tiny.
+# Words of 1 to 8 beats, bursts of 1 to 256: changes of preset `tiny`.
 SIZES = {
     "tiny": [],
     "one": ["dpe.n_h=1", "n_w=1", "w_depth=1", "x_depth=1", "bus_bytes=1", "burst_bytes=256", "bursts=1"],
@@ -32,18 +32,18 @@ _NOISE = random.Random(1).randbytes(1 << 13)
 
 
 def params(changes: list[str]) -> CoreParams:
-    """The core of the preset tiny with changes."""
+    """The core of preset `tiny` with changes."""
     return override(preset("tiny"), changes).core
 
 
 def content(addr: int, size: int) -> bytes:
-    """What the memory holds from `addr` on, before anything is written: noise that differs from page to page."""
+    """Initial content of the memory from `addr` on: noise that differs between pages."""
     where = ((addr + k) % TOP for k in range(size))
     return bytes(_NOISE[(a + (a >> 12) * 97 & 0xFFF) + (a >> 12 & 1)] for a in where)
 
 
 def transfer(target: int, addr: int, rows: int = 1, words: int = 1, **fields: int) -> dict:
-    """A beat of `transfer_layout`, its counts encoded; `fields`: stride, to, step, wide, skip, signal."""
+    """A beat of `transfer_layout` with encoded counts; `fields`: stride, to, step, wide, skip, signal."""
     zero = dict.fromkeys(("skip", "signal", "wait", "wide", "stride", "to", "step"), 0)
     return {**zero, "target": int(target), "addr": addr % TOP, "rows": rows - 1, "words": words - 1, **fields}
 
@@ -52,9 +52,13 @@ def transfer(target: int, addr: int, rows: int = 1, words: int = 1, **fields: in
 class Expected:
     """What a program must do up to its end or its first fault.
 
-    bursts : (addr, len); of LOADs also what they may read ahead · words : (port, payload) in order
-    beats : (data, strb, last) on `w` · signals : of the instructions done · fault : "", "bus" or "range"
-    taken : words of the VPE · bins : what the program reaches
+    bursts : (address, length), including those that LOADs may read ahead
+    words : (port, payload) in order
+    beats : (data, strobe, last) on `w`
+    signals : signals of the instructions that complete
+    fault : "", "bus" or "range"
+    taken : words taken from the VPE
+    bins : coverage bins that the program reaches
     """
 
     bursts: list[tuple[int, int]] = field(default_factory=list)
@@ -74,8 +78,10 @@ def rows_of(p: CoreParams, c: dict) -> list[list[int]]:
 
 
 def bursts_of(p: CoreParams, c: dict, joined: bool = False) -> list[tuple[int, int]]:
-    """(addr, len) of the bursts: a new one at every multiple of burst_bytes and with every row, those of a LOAD
-    (`joined`) only where it does not go on behind the row before."""
+    """Bursts (address, length) of an instruction. A new one begins at every multiple of burst_bytes and at every row.
+
+    With `joined`, as for a LOAD, a row that follows the row before without a gap continues its burst.
+    """
     bus, out = p.lxe.bus_bytes, []
     size, end = 2 * p.dpe.n_w << c["wide"], None
     for row in rows_of(p, c):
@@ -90,7 +96,7 @@ def bursts_of(p: CoreParams, c: dict, joined: bool = False) -> list[tuple[int, i
 
 
 def off_the_grid(p: CoreParams, c: dict, through: int) -> bool:
-    """Whether an instruction is refused as a whole."""
+    """Whether the unit refuses the instruction: address or stride off the words, or wide words for a target without."""
     size = 2 * p.dpe.n_w
     return c["addr"] % size != 0 or c["stride"] % size != 0 or (c["wide"] and c["target"] != through)
 
@@ -101,7 +107,7 @@ def numbers(raw: bytes, size: int) -> list[int]:
 
 
 def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozenset()) -> Expected:
-    """What LOADs do; `errors`: addresses of beats that are answered by an error."""
+    """What LOADs must do. `errors`: addresses of beats that the memory answers with an error."""
     out, lanes = Expected(), p.dpe.n_w
 
     def refused(c: dict) -> bool:
@@ -149,15 +155,15 @@ def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozense
 
 
 def same_word(p: CoreParams, name: str, beat: object, port: str, payload: dict) -> bool:
-    """Whether a beat of a loader's stream `name` is the word that `loads` gives as (port, payload)."""
+    """Whether a beat of the loader's stream `name` equals the word that `loads` gives as (port, payload)."""
     if port != "v":
         return (name, beat) == (port, payload)
-    bits = 16 * p.dpe.n_w << payload["wide"]  # what is above is undefined
+    bits = 16 * p.dpe.n_w << payload["wide"]  # higher bits are undefined
     return name == port and beat[0] % (1 << bits) == sum(v << 16 * i for i, v in enumerate(payload["data"]))
 
 
 def stores(p: CoreParams, commands: list[dict], words: list[dict], errors: frozenset[int] = frozenset()) -> Expected:
-    """What STOREs do with `words` ({data, keep, last} of `output_layout`); `errors`: addresses of bursts that fail."""
+    """What STOREs must do with `words` ({data, keep, last} of `output_layout`). `errors`: failing bursts."""
     out, lanes, bus = Expected(), p.dpe.n_w, p.lxe.bus_bytes
 
     def raw(word: dict, c: dict) -> bytes:
@@ -211,7 +217,7 @@ def stores(p: CoreParams, commands: list[dict], words: list[dict], errors: froze
 
 
 def refuses(p: CoreParams, c: dict) -> bool:
-    """Whether a STORE is refused as a whole."""
+    """Whether the storer refuses a STORE as a whole."""
     if c["target"] in (StoreTo.MEMORY, StoreTo.X):
         return off_the_grid(p, c, StoreTo.MEMORY)
     short = c["target"] == StoreTo.HASH and (c["words"] + 1) * p.dpe.n_w < p.dre.hcu.n_hp
@@ -219,11 +225,11 @@ def refuses(p: CoreParams, c: dict) -> bool:
 
 
 def vpe_words(p: CoreParams, rng: random.Random, commands: list[dict]) -> list[dict]:
-    """Words for STOREs, {data, keep, last}; rows of SCORE end with `last`, elsewhere it is anything."""
+    """Words for STOREs, {data, keep, last}. Rows of SCORE end with `last`; elsewhere `last` is random."""
     out = []
     for c in commands:
         if not c["skip"]:
-            for k in range(min((c["rows"] + 1) * (c["words"] + 1), 1 << 12)):  # of more, it is refused before
+            for k in range(min((c["rows"] + 1) * (c["words"] + 1), 1 << 12)):  # of more, it is refused first
                 ends = k % (c["words"] + 1) == c["words"] if c["target"] == StoreTo.SCORE else rng.random() < 0.3
                 fields = {"keep": rng.randrange(p.dpe.n_w), "last": int(ends)}
                 out.append({"data": rng.getrandbits(32 * p.dpe.n_w), **fields})
@@ -248,7 +254,7 @@ def _note(p: CoreParams, c: dict, bins: set[str], target: str) -> None:
 
 
 def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[int], memory: int) -> list[dict]:
-    """`n` instructions that fit; `memory`: the target without a scratchpad."""
+    """Add `n` valid instructions. `memory` is the target without a scratchpad."""
     out, lanes, size = [], p.dpe.n_w, 2 * p.dpe.n_w
     loading = memory == LoadTo.VECTOR
     for k in range(n):
@@ -270,10 +276,10 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
         stride = rng.choice([0, size, length, length, length + size, PAGE, 3 * PAGE - size, (1 << 32) - size])
         near = rng.choice([0, PAGE, 2 * PAGE, TOP, rng.randrange(1 << 30) * PAGE])
         addr = near + rng.randint(-6, 6) * size
-        addr += rng.randrange(9) * to_dre  # a number
+        addr += rng.randrange(9) * to_dre  # on a number's boundary
         fields = {"stride": stride % (1 << 32), "to": to, "step": step, "wide": wide, "signal": 1 << k % 16}
         out.append(transfer(target, addr, rows, words, **fields))
-        # What does not count is anything.
+        # Fields that do not count hold anything.
         out[-1]["wait"] = k % 2 * 0xFFFF
         if target == memory or to_dre or column:
             out[-1]["step"] = rng.getrandbits(12)
@@ -296,7 +302,7 @@ def long(memory: int, size: int, rows: tuple[int, ...]) -> list[dict]:
 
 
 def beyond(p: CoreParams, x: int) -> list[dict]:
-    """Instructions that leave a scratchpad, each by one bit of a field of its own."""
+    """Instructions that leave a scratchpad, each by one bit of another field."""
     first = p.dpe.x_depth.bit_length() - 1
     return [
         *(transfer(x, 0, to=1 << k, signal=4) for k in range(first, 16)),
@@ -307,7 +313,7 @@ def beyond(p: CoreParams, x: int) -> list[dict]:
 
 
 def episode(want: Expected, commands: list[dict], stalls=None, latency=(1, 9), errors=(), cut_at=0, **inputs) -> dict:
-    """An episode for the benches of loader and storer, and what it expects under "want"."""
+    """An episode for the benches of loader and storer, with its expectations under "want"."""
     return {
         "c": commands,
         **inputs,
@@ -323,7 +329,7 @@ def episode(want: Expected, commands: list[dict], stalls=None, latency=(1, 9), e
 
 
 def play(unit: Emitted, bench: str, size: str, episodes: list[dict], compare: Callable, **how) -> list[dict]:
-    """Results of a bench's episodes, each that is not cut short compared by `compare(size, episode, result)`."""
+    """Results of a bench's episodes. `compare(size, episode, result)` checks each that is not cut short."""
     plain = [{k: v for k, v in e.items() if k != "want"} for e in episodes]
     got = Run(unit, bench, "transfers", {"params": SIZES[size], "episodes": plain}, **how)()["episodes"]
     for e, g in zip([e for e in episodes if not e["cut_at"]], got, strict=True):
@@ -332,7 +338,7 @@ def play(unit: Emitted, bench: str, size: str, episodes: list[dict], compare: Ca
 
 
 class Transfers(wiring.Component):
-    """Loader and storer behind one set of AXI ports, as in an LXE; their streams are l_* and s_*.
+    """Loader and storer behind one set of AXI ports, as in an LXE. Their streams are named l_* and s_*.
 
     Parameters
     ----------
@@ -366,7 +372,7 @@ def ported(p: CoreParams) -> Emitted:
 
 
 class Control:
-    """Drives `stop` of a unit in a bench, and watches its `done` and `fault`; one of the bench's streams."""
+    """Drives `stop` of a unit and records its `done` and `fault`; it steps like a stream of the bench."""
 
     def __init__(self, bench):
         self.dut = bench.dut
@@ -375,17 +381,17 @@ class Control:
         bench.streams.append(self)
 
     def forget(self) -> None:
-        """Before a reset."""
+        """Forget everything before a reset."""
         self.stop, self.held = 0, None
-        self.done: list[tuple[int, int]] = []  # cycle, signal
+        self.done: list[tuple[int, int]] = []  # (cycle, signal)
         self.faults: list[tuple[int, str]] = []
 
     def drive(self, rng) -> None:
-        """Just after the rising edge."""
+        """Set `stop`, just after the rising edge."""
         self.dut.stop.value = self.stop
 
     def sample(self, cycle: int) -> None:
-        """At the falling edge."""
+        """Record `done` and `fault`, at the falling edge."""
         done, fault = int(self.dut.done.value), int(self.dut.fault.value)
         if done & 1:
             self.done.append((cycle, done >> 1))

@@ -1,7 +1,7 @@
-"""Errors injected into memories: bits of a code word that a read gives are turned over, in the Verilog of a unit.
+"""Injects errors into memories: flips bits of a code word as a unit's Verilog reads it.
 
-A memory is any module of `hdl.memory`; queues are none. What was turned and what the unit's port `error` says is
-written to a log, cycle by cycle.
+It covers every module of `hdl.memory`; queues have no check bits. A log has the flipped reads and the unit's port
+`error`, cycle by cycle.
 """
 
 import re
@@ -13,9 +13,9 @@ from hdl.memory import KINDS
 from tb.library.runner import Mutant, simulator
 
 LOG = "upsets.log"
-EVERYWHERE = 1  # number of the simulation in which a share of all reads has one bit turned over
-SHARE = 4  # of so many reads, one
-_FIRST = 2  # number of the first memory's, in which two bits of one of its reads are
+EVERYWHERE = 1  # simulation in which one bit is flipped in a share of all reads
+SHARE = 4  # one read in this many
+_FIRST = 2  # first simulation with two flipped bits in one read of a memory, one number a memory
 _PLACES = 1000  # number = kind + _PLACES * read
 _INSTANCE = re.compile(rf"^  (\\?\w+_(?:{'|'.join(KINDS)})) #\(((?:\n    .*)*)\n  \) (\\?)(\w+)", re.M)
 _MONITOR = """  integer out;
@@ -29,7 +29,9 @@ _MONITOR = """  integer out;
 
 @dataclass(frozen=True)
 class Log:
-    """upset : cycles in which reads were turned over, and how many · corrected, detected : those of `error`"""
+    """upset : cycles of flipped reads, with the number of flipped bits
+    corrected, detected : cycles of the two bits of `error`
+    """
 
     upset: dict[int, int]
     corrected: list[int]
@@ -37,7 +39,7 @@ class Log:
 
 
 def with_upsets(e: Emitted) -> tuple[Emitted, list[str]]:
-    """A unit whose memories can be upset, and their names: of the modules of check bits, also where there are none."""
+    """A unit whose memories can be upset, and their names: modules of check bits, also of memories without any."""
     parts, names = re.split(r"(?=^module )", e.verilog, flags=re.M), []
     tells = any(port["name"] == "error" for port in e.manifest["ports"])
     for k, text in enumerate(parts):
@@ -93,22 +95,22 @@ def _upset(text: str) -> str:
 
 
 def singles(e: Emitted) -> Mutant:
-    """The unit in which a share of all reads has a bit turned over."""
+    """The unit with one flipped bit in a share of all reads."""
     return Mutant(e.verilog, e.top, e.manifest, number=EVERYWHERE)
 
 
 def double(e: Emitted, memory: int, read: int) -> Mutant:
-    """The unit in which two bits of one code word of a memory's read are turned over."""
+    """The unit with two flipped bits in one code word, at one read of one memory."""
     return Mutant(e.verilog, e.top, e.manifest, number=_FIRST + memory + _PLACES * read)
 
 
 def logs(e: Emitted) -> list[Path]:
-    """The logs that runs of a unit have left."""
+    """Logs that runs of a unit have written."""
     return sorted((simulator(e).parent.parent / "runs").glob(f"*/{LOG}"))
 
 
 def read_log(path: Path) -> Log:
-    """What a log says; the resolution is the clock's two time units."""
+    """Parse a log. Its time resolution is the clock's two time units."""
     upset: dict[int, int] = {}
     corrected, detected = [], []
     for line in path.read_text().splitlines():

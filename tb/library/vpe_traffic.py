@@ -1,4 +1,4 @@
-"""Programs for the VPE's bench and what golden stores for them; the VPE's share of ReSV on a trace."""
+"""Programs that the VPE's bench drives and the words that golden stores; also the VPE's share of ReSV on a trace."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -22,10 +22,10 @@ LANE_BITS = {Format.WIDE: 32, Format.HALF: 16, Format.SIGN: 1, 3: 1}
 
 @dataclass
 class Episode:
-    """A program and the words of each row's stream; what golden stores."""
+    """A program, the words of each row's stream, and the words that golden stores."""
 
     p: VpeParams
-    rows: list[list[Step]]  # the same instructions in all
+    rows: list[list[Step]]  # all rows have the same instructions
     stalls: list[tuple[float, float, float]]
     cut_at: int = 0
 
@@ -38,7 +38,7 @@ class Episode:
         return [step.instruction for step in self.rows[0]]
 
     def beats(self) -> dict:
-        """What the bench drives."""
+        """The beats that the bench drives."""
         c = [{k: fit(self.p, k, v) for k, v in asdict(i).items()} for i in self.instructions]
         i = []
         for steps in zip(*self.rows, strict=True):
@@ -48,7 +48,7 @@ class Episode:
         return {"c": c, "i": i, "outputs": len(self.want), "stalls": self.stalls, "cut_at": self.cut_at}
 
     def check(self, got: dict) -> None:
-        """Every stored word."""
+        """Compare every stored word."""
         assert len(got["o"]) == len(self.want)
         for at, (want, (_, beat)) in enumerate(zip(self.want, got["o"], strict=True)):
             first = want[0]
@@ -62,7 +62,7 @@ class Episode:
         assert {k: got["perf"][k] for k in counts} == counts
 
     def check_cycles(self, got: dict) -> Counter:
-        """Every transfer of an unstalled run; the reasons of the cycles waited."""
+        """Compare every transfer of an unstalled run with the time view; the reasons for waiting."""
         time = VpeTime(self.p).run(self.instructions)
         first = got["c"][0]
         for name, want in (("c", time.c), ("i", time.i)):
@@ -74,7 +74,7 @@ class Episode:
 
 
 def fit(p: VpeParams, field: str, value: int) -> int:
-    """A field's value as the instruction has it: addresses wrap."""
+    """A field's value as the instruction holds it: addresses wrap."""
     return value & p.depth - 1 if field.startswith("addr_") else int(value)
 
 
@@ -89,7 +89,9 @@ def run(e, p: VpeParams, episodes: list[Episode], waves: bool = True) -> list[di
 
 @dataclass(frozen=True)
 class Share:
-    """A step of ReSV on one layer: a program, and the rows that the policy has; None where only golden defines them."""
+    """A step of ReSV on one layer: its program, and the rows that the policy computes (None if only golden defines
+    them).
+    """
 
     name: str
     program: list[Step]
@@ -97,10 +99,10 @@ class Share:
 
 
 def shares(trace: Trace, layer: int, asked: list[tuple[int, int]], f: ReSVParams, fmt: VectorFormat) -> Iterator[Share]:
-    """What the VPE makes for the retrieval engine, from the DPE's results on the `layer`-th recorded layer.
+    """The VPE's work for the retrieval engine, from the DPE's results on the `layer`-th recorded layer.
 
-    For the `asked` segments (start, stop): hash bits of their keys from the products with the hyperplanes, score codes
-    of their queries; after them, the clusters' means from their sums.
+    For the `asked` segments (start, stop): hash bits of their keys from the products with the hyperplanes, and score
+    codes of their queries. Then the clusters' means from their sums.
     """
     policy = ReSV(f, trace.kv_heads, trace.head_size)
     for start, stop in trace.spans():

@@ -1,4 +1,4 @@
-"""Yosys in a process of its own: it echoes commands to the terminal and aborts on errors."""
+"""Runs Yosys in a process of its own, because it prints commands to the terminal and aborts on errors."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ _CODE = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pa
 
 
 def run_yosys(commands: list[str]) -> str:
-    """What Yosys prints. Raises `RuntimeError` with the end of it if a command fails."""
+    """The output of Yosys. Raises `RuntimeError` with the end of it if a command fails."""
     run = subprocess.run([sys.executable, "-c", _CODE, *commands], capture_output=True, text=True, check=False)
     log = run.stdout + run.stderr
     if run.returncode:

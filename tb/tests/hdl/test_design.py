@@ -103,7 +103,7 @@ def test_every_command_of_one_design_takes_a_file():
     commands = get_command(app).commands
     takes = {n for n, c in commands.items() for p in c.params if "--design" in p.opts}
     assert takes == {n for n, c in commands.items() for p in c.params if "--preset" in p.opts} - {"bench", "presets"}
-    assert takes >= {"generate", "verify", "synth", "power", "sweep", "ip", "run"}
+    assert takes >= {"generate", "verify", "area", "timing", "fpga", "power", "sweep", "ip", "run"}
 
 
 @pytest.fixture
@@ -114,14 +114,14 @@ def folder(tmp_path):
     return tmp_path / "hcu"
 
 
-def test_verify_and_synth_take_a_generated_folder(folder):
+def test_verify_and_area_take_a_generated_folder(folder):
     run = vrex("verify", folder, "--queries", "1", "--json")
     assert run.exit_code == 0, run.stderr
     assert not run.stderr
     assert all(t["clusters"] <= 32 for t in json.loads(run.stdout)["tables"])
     areas = []
     for words in ((folder,), ("hcu", "--preset", "tiny")):
-        run = vrex("synth", *words, "--json")
+        run = vrex("area", *words, "--json")
         assert run.exit_code == 0, run.stderr
         areas.append(json.loads(run.stdout)["units"]["hcu"]["total_ge"])
     assert areas[0] == areas[1] > 0
@@ -154,7 +154,7 @@ def test_verilog_that_was_edited_or_of_another_version_is_told_of_and_verified(f
 )
 def test_a_folder_that_cannot_be_used_is_one_line(spoil, words, why, folder):
     spoil(folder)
-    for command in ("verify", "synth", "power"):
+    for command in ("verify", "area", "power"):
         run = vrex(command, folder, *words)
         assert run.exit_code == 2
         assert re.fullmatch(rf"error: .*{re.escape(why)}.*\n", run.stderr), run.stderr

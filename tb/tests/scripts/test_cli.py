@@ -77,13 +77,13 @@ def test_generate_writes_verilog_and_manifest(tmp_path):
         (("generate", "hcu", "-p", "n_w=3"), "hcu.n_w=3: must divide n_hp = 32"),
         (("generate", "hcu", "-p", "clusters=100000"), "hcu.clusters=100000: must be 1 to 65536"),
         (("generate", "hcu", "-p", "wtu.n_w=8"), "parameter='wtu.n_w': hcu has none of this name; it has hcu.n_h, "),
-        (("synth", "dre", "-p", "bus_bytes=8"), "parameter='bus_bytes': dre has none of this name; it has hcu.n_h, "),
+        (("area", "dre", "-p", "bus_bytes=8"), "parameter='bus_bytes': dre has none of this name; it has hcu.n_h, "),
         (("verify", "dre", "--trace", "nowhere.safetensors"), "nowhere.safetensors: cannot be read"),
         (("verify", "dre", "--ratio", "1.5"), "ratio=1.5: must be 0 to 1"),
         (("verify", "dre", "--stall", "1"), "stall=1.0: must be at least 0 and below 1"),
         (("verify", "none"), "unit='none': must be one of"),
         (("figures", "README.md"), "README.md"),
-        (("cycles", "README.md"), "README.md"),
+        (("simulate", "dre", "README.md"), "README.md"),
         (("demo", "--layers", "0,x"), "layers='0,x': must be numbers"),
     ],
 )
@@ -158,7 +158,7 @@ def test_verify_says_what_differs(monkeypatch):
 
 
 def test_cycles_of_the_fixture():
-    rows = json.loads(vrex("cycles", FIXTURE, "-p", "recent=64", "--queries", "1", "--json").stdout)
+    rows = json.loads(vrex("simulate", "dre", FIXTURE, "-p", "recent=64", "--queries", "1", "--json").stdout)
     assert len(rows) == 3
     for row in rows:
         assert row["hcu"] < row["hcu_full"] < 1.02

@@ -155,16 +155,22 @@ def wrong(line: str) -> str:
     name, *words = shlex.split(line)
     if name not in COMMANDS:
         return f"no command {name}"
+    command = COMMANDS[name]
+    if words and name == "simulate":
+        name, *words = words
+        if name not in command.commands:
+            return f"no command simulate {name}"
+        command = command.commands[name]
     if not words:
         return ""  # the command's name in a sentence
     if "[" in line or "..." in line:
-        known = {o for p in COMMANDS[name].params for o in p.opts}
+        known = {o for p in command.params for o in p.opts}
         return " ".join(set(re.findall(r"(?<!\S)\[?(--?[a-z][\w-]*)", " ".join(words))) - known)
     given, said = {}, io.StringIO()
-    COMMANDS[name].callback = lambda **options: given.update(options)
+    command.callback = lambda **options: given.update(options)
     try:
         with redirect_stderr(said):
-            COMMANDS[name].main(words, prog_name=name)
+            command.main(words, prog_name=name)
     except SystemExit as e:
         if e.code:
             return said.getvalue()
@@ -185,7 +191,8 @@ def test_commands_can_be_typed():
         "generat dre",
         "generate dre --presets core",
         "generate dre -p hcu.n_q=1",
-        "synth [UNIT] [--efort area|speed]",
+        "area [UNIT] [--efort area|speed]",
+        "simulate stages",
         "verify hcu --queries two",
     ):
         assert wrong(line), line

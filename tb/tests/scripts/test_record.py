@@ -61,18 +61,18 @@ def test_a_figure_changed_by_hand_is_found(tmp_path):
 def test_a_result_is_kept_with_what_it_is_of(monkeypatch):
     """Of a small unit: the command that is told is the one that ran."""
     result = record_command.Result(
-        (("embedded", "synth hcu --preset tiny"),), ("hcu",), lambda reports: reports[0][1]["units"]
+        (("embedded", "area hcu --preset tiny"),), ("hcu",), lambda reports: reports[0][1]["units"]
     )
     kept = record_command.measure(result)
-    assert kept["commands"] == ["vrex synth hcu --preset tiny"]
+    assert kept["commands"] == ["vrex area hcu --preset tiny"]
     assert kept["figures"]["hcu"]["total_ge"] > 1000
     assert re.fullmatch("[0-9a-f]{64}", kept["verilog"]["hcu"])
     assert set(kept["versions"]) == {"amaranth", "pyosys"}
     with pytest.raises(ParamError, match="failed: .*preset"):
-        record_command.measure(record_command.Result((("embedded", "synth hcu --preset none"),), (), dict))
+        record_command.measure(record_command.Result((("embedded", "area hcu --preset none"),), (), dict))
     monkeypatch.setitem(record_command.LIBRARIES, "ASAP7", "nowhere/*.lib")
     with pytest.raises(ParamError, match=r"library='nowhere/\*.lib': no such file"):
-        record_command.measure(record_command.Result((("ASAP7", "synth hcu"),), (), dict))
+        record_command.measure(record_command.Result((("ASAP7", "area hcu"),), (), dict))
 
 
 def test_another_name_is_refused():

@@ -11,7 +11,7 @@ from golden.program.layer_compiler import LayerShape
 from golden.program.system_host import SharePlan
 from hdl.emit import ALL
 from hdl.params import preset
-from scripts.run.stages_command import LLAMA
+from scripts.simulate.layer_command import LLAMA
 from tb.library.runner import ROOT
 
 PAGE = (ROOT / "docs/limits.md").read_text()

@@ -8,7 +8,7 @@ import pytest
 from golden.program.isa import Instruction, Opcode, Status, encode
 from golden.program.layer_compiler import LayerPlan, LayerShape
 from hdl.params import override, preset
-from scripts.run import prediction_command, stages_command
+from scripts.simulate import layer_command, prediction_command
 from sim.units.core_time import CoreTime
 from sim.units.lxe_time import LxeTime, Run
 from sim.units.sequencer_time import trace
@@ -116,11 +116,11 @@ def test_layers_on_a_core():
 
 def test_stages_of_a_small_model(monkeypatch):
     """What the units do is what the layer compiler counts, and takes no less than their time."""
-    monkeypatch.setattr(stages_command, "LLAMA", {"width": 256, "heads": 4, "kv_heads": 2, "head_size": 64, "ffn": 512})
+    monkeypatch.setattr(layer_command, "LLAMA", {"width": 256, "heads": 4, "kv_heads": 2, "head_size": 64, "ffn": 512})
     p, cached, recent = preset("core").core, 400, 128
-    rows = stages_command.measure(p, 4, cached, 0.5, recent, 20)
+    rows = layer_command.measure(p, 4, cached, 0.5, recent, 20)
     assert {row.entries for row in rows} == {136}
-    plan = LayerPlan(LayerShape(**stages_command.LLAMA, tokens=4, recent=recent, entries=136), p.lxe_format())
+    plan = LayerPlan(LayerShape(**layer_command.LLAMA, tokens=4, recent=recent, entries=136), p.lxe_format())
     for name, work in plan.costs(136).items():
         [row] = (row for row in rows if row.stage == name)
         least = work.cycles(p.lxe.bus_bytes)
@@ -135,13 +135,13 @@ def test_stages_of_a_small_model(monkeypatch):
 def test_prediction_of_a_small_model(monkeypatch):
     """What shows is what the LXE has to do for it; a longer fetch is waited for longer."""
     small = {"width": 256, "heads": 4, "kv_heads": 2, "head_size": 64, "ffn": 512}
-    monkeypatch.setattr(stages_command, "LLAMA", small)
+    monkeypatch.setattr(layer_command, "LLAMA", small)
     monkeypatch.setattr(prediction_command, "LLAMA", small)
     p = override(preset("core"), ["entry_bytes=512"]).core
     few, more = (prediction_command.predict(p, 4, cached, 0.5, 128, 20) for cached in (400, 1200))
     assert (few.entries, few.clusters, more.entries, more.clusters) == (136, 12, 536, 37)
     for row in (few, more):
-        [rank] = (s for s in stages_command.measure(p, 4, row.cached, 0.5, 128, 20) if s.stage == "rank")
+        [rank] = (s for s in layer_command.measure(p, 4, row.cached, 0.5, 128, 20) if s.stage == "rank")
         assert max(rank.load, rank.dpe) <= row.rank <= rank.cycles  # which counts the program's start, too
         assert row.codes >= 16 * -(-row.clusters // p.dre.wtu.n_w)  # words of the 16 rows
         assert row.clustering >= 0

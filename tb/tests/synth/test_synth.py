@@ -11,12 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from hdl import emit, params
 from hdl.execution.lxe import Lxe
-from scripts.size import synth_command as cli
+from scripts.main import app
 from synth import emission, mapping, table3
 from synth.flow import Memory, synthesise
 from synth.liberty import EMBEDDED, SynthError, load, truth_table
@@ -489,8 +488,6 @@ def test_embedded_areas_lie_near_the_open_libraries(tmp_path):
 
 
 runner = CliRunner()
-app = typer.Typer()
-app.command()(cli.command)
 
 
 @pytest.fixture
@@ -504,13 +501,13 @@ def units(tmp_path, monkeypatch):
 
 
 def test_command_prints_json_and_a_table(units, tmp_path):
-    result = runner.invoke(app, ["--preset", "tiny", "--json", "-o", "out"])
+    result = runner.invoke(app, ["area", "--preset", "tiny", "--json", "-o", "out"])
     assert result.exit_code == 0
     report = json.loads(result.stdout)
     assert list(report["units"]) == ["hcu", "dre"], "the DRE after its units"
     assert report["units"]["hcu"]["comb_ge"] == 1
     assert json.loads((tmp_path / "out" / "area.json").read_text()) == report
-    result = runner.invoke(app, ["hcu"])
+    result = runner.invoke(app, ["area", "hcu"])
     assert "1 GE = NAND2" in result.stdout
     assert "dre" not in result.stdout
 
@@ -518,11 +515,11 @@ def test_command_prints_json_and_a_table(units, tmp_path):
 def test_command_prints_the_longest_path(units):
     text = "module t(input clk, d, output reg q); reg start; always @(posedge clk) begin start <= d; q <= ~start; end"
     units["dre"] = emit.Emitted(text + " endmodule", "t", {})
-    result = runner.invoke(app, ["--path", "--effort", "speed"])
+    result = runner.invoke(app, ["timing", "--effort", "speed"])
     assert result.exit_code == 0, result.stderr
     for part in ("delay τ", "mapped for speed", "register to register", "start", "setup"):
         assert part in result.stdout
-    result = runner.invoke(app, ["--json"])
+    result = runner.invoke(app, ["timing", "--json"])
     timing = json.loads(result.stdout)["units"]["dre"]["timing"]
     assert (timing["unit"], timing["levels"], timing["fmax_mhz"]) == ("tau", 1, None)
     assert [s["cell"] for s in timing["paths"][0]["steps"]] == ["DFF", "INV"]
@@ -531,7 +528,7 @@ def test_command_prints_the_longest_path(units):
 
 def test_command_takes_the_leaves_of_the_manifest(units):
     units["dre"] = emit.Emitted(ADDERS, "t", {"leaves": {"pair": 2}})
-    result = runner.invoke(app, [])
+    result = runner.invoke(app, ["area"])
     assert "Leaves of t" in result.stdout
     assert "the rest" in result.stdout
     assert "pair.left.mem" in result.stdout
@@ -579,11 +576,11 @@ def core(units, monkeypatch):
 
 
 def test_command_prints_table_iii(core):
-    result = runner.invoke(app, ["core", "--preset", "tiny", "--table3"])
+    result = runner.invoke(app, ["table3", "--preset", "tiny"])
     assert result.exit_code == 0, result.stderr
     for part in ("Table III at 14 nm", "On-chip memory", "1.3757", "0.3398", "Retriever and feeder", "15.12", "90.57"):
         assert part in result.stdout
-    report = json.loads(runner.invoke(app, ["core", "--table3", "--node", "28", "--json"]).stdout)
+    report = json.loads(runner.invoke(app, ["table3", "--node", "28", "--json"]).stdout)
     assert report["table3"]["node"] == 28
     join = report["units"]["lxe_join"]
     assert (join["registers"], join["timing"], join["untimed"]) == (1, None, ""), "without its units"
@@ -601,16 +598,16 @@ def test_table_iii_takes_powers(core, tmp_path):
     parts = {"dre": mw(1.0)} | {f"dre__{n}": mw(2.0) for n in ("hcu", "wtu0", "cluster_set", "kvmu")}
     power = tmp_path / "power.json"
     power.write_text(json.dumps({"units": {"dpe": mw(20.0), "vpe": mw(10.0), "dre": {"parts": parts}}}))
-    result = runner.invoke(app, ["core", "--table3", "--json", "--power", str(power)])
+    result = runner.invoke(app, ["table3", "--json", "--power", str(power)])
     rows = json.loads(result.stdout)["table3"]["rows"]
     assert {n: r["power"]["value"] for n, r in rows.items() if n not in table3.CONTROL} == {
         **{"dpe": 40, "vpe": 20, "memory": 30, "hcu": 2, "wtu": 4, "kvmu": 2, "glue": 1, "dre": 9, "core": 99}
     }
-    printed = runner.invoke(app, ["core", "--table3", "--power", str(power)]).stdout
+    printed = runner.invoke(app, ["table3", "--power", str(power)]).stdout
     assert re.search(r"DRE +│.*│ +9\.00 │ +9\.09 │", printed)
     power.write_text("[]")
     for file, message in ((power, "is no output of vrex power"), (tmp_path / "absent", "cannot read it: No such file")):
-        result = runner.invoke(app, ["core", "--table3", "--power", str(file)])
+        result = runner.invoke(app, ["table3", "--power", str(file)])
         assert result.exit_code == 2
         assert message in result.stderr
 
@@ -619,42 +616,44 @@ def test_command_compares_libraries(core, tmp_path):
     """The embedded library with every area doubled agrees with itself to the last digit."""
     text = re.sub(r"area : ([\d.]+)", lambda m: f"area : {2 * float(m[1])}", EMBEDDED.read_text())
     (tmp_path / "twice.lib").write_text(text)
-    result = runner.invoke(app, ["core", "--json", "--compare", str(tmp_path / "tw*.lib")])
+    result = runner.invoke(app, ["libraries", "core", "--json", str(tmp_path / "tw*.lib")])
     assert result.exit_code == 0, result.stderr
     (found,) = json.loads(result.stdout)["agreement"]
     assert (found["area"]["factor"], found["area"]["rank"], found["area"]["worst"]) == pytest.approx((2, 1, 0))
     assert found["area"]["names"] == list(table3.UNITS)
     assert found["delay"]["names"] == [n for n in table3.UNITS if n != table3.JOIN]
-    assert "Agreement with tw*.lib" in runner.invoke(app, ["core", "--compare", str(tmp_path / "tw*.lib")]).stdout
+    assert "Agreement with tw*.lib" in runner.invoke(app, ["libraries", "core", str(tmp_path / "tw*.lib")]).stdout
 
 
 def test_untimed_unit_is_printed_with_its_reason(units):
     two = "module t(input a, b, d, output reg p, q); always @(posedge a) p <= d; always @(posedge b) q <= d; endmodule"
     units["dre"] = emit.Emitted(two, "t", {})
-    result = runner.invoke(app, ["--json"])
+    result = runner.invoke(app, ["area", "--json"])
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["units"]["dre"]["registers"] == 2
+    result = runner.invoke(app, ["timing", "--json"])
     assert result.exit_code == 2
     assert "error: t: several clocks" in result.stderr
     dre = json.loads(result.stdout)["units"]["dre"]
     assert (dre["registers"], dre["timing"]) == (2, None)
-    assert " - " in runner.invoke(app, ["--path"]).stdout
+    assert " - " in runner.invoke(app, ["timing"]).stdout
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--effort", "none"], "effort 'none': must be one of area, speed"),
-        (["--target", "500"], "target 500: only effort speed has one"),
-        (["abc"], "unit='abc': must be one of hcu, dre, sequencer, loader, storer, feeder, retriever, core"),
-        (["dre", "--table3"], "--table3='dre': is of the whole core: vrex synth core --table3"),
-        (["core", "--node", "10"], "--node=10: must be one of 7, 14, 16, 28, 45, 130"),
-        (["dre", "--compare", "*.lib"], "--compare='*.lib': names no file"),
-        (["--preset", "huge"], "preset='huge': must be one of tiny, small, core"),
-        (["-p", "n_z=3"], "parameter='n_z': unknown; valid names"),
-        (["--liberty", "absent.lib"], "absent.lib: cannot read the Liberty file"),
+        (["area", "--effort", "none"], "effort 'none': must be one of area, speed"),
+        (["timing", "--target", "500"], "target 500: only effort speed has one"),
+        (["area", "abc"], "unit='abc': must be one of hcu, dre, sequencer, loader, storer, feeder, retriever, core"),
+        (["table3", "--node", "10"], "--node=10: must be one of 7, 14, 16, 28, 45, 130"),
+        (["libraries", "dre", "*.lib"], "pattern='*.lib': names no file"),
+        (["area", "--preset", "huge"], "preset='huge': must be one of tiny, small, core"),
+        (["area", "-p", "n_z=3"], "parameter='n_z': unknown; valid names"),
+        (["area", "--liberty", "absent.lib"], "absent.lib: cannot read the Liberty file"),
     ],
 )
 def test_command_faults(units, tmp_path, args, message):
-    result = runner.invoke(app, [*args, "-o", "out"])
+    result = runner.invoke(app, [*args, *(["-o", "out"] if args[0] == "area" else [])])
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {message}")
     assert result.stderr.count("\n") == 1
@@ -663,7 +662,7 @@ def test_command_faults(units, tmp_path, args, message):
 
 def test_fault_keeps_finished_units(units, tmp_path):
     units["dre"] = emit.Emitted("module t(", "t", {})
-    result = runner.invoke(app, [])
+    result = runner.invoke(app, ["area"])
     assert result.exit_code == 2
     assert "syntax error" in result.stderr
     assert len(list((tmp_path / "build" / "synth").glob("t-*.json"))) == 1
@@ -672,14 +671,11 @@ def test_fault_keeps_finished_units(units, tmp_path):
 SLOW = """
 import sys
 from hdl import emit
-from scripts.size import synth_command as synth
 text = open(sys.argv[1]).read()
 emit.UNITS = {"hcu": ("", "", "core.dre.hcu"), "dre": ("", "", "core.dre")}
 emit.emit = lambda unit, params: emit.Emitted(text if unit == "dre" else "module t; endmodule", "t", {})
-import typer
-app = typer.Typer()
-app.command()(synth.command)
-app([])
+from scripts.main import app
+app(["area"])
 """
 
 

@@ -18,8 +18,8 @@ ROOMS = (
     *("sim", "sim.units", "sim.system", "sim.evaluation"),
     *("tb", "tb.library", "tb.fixtures", "tb.benches", "tb.checks", "tb.formal", "tb.campaigns"),
     *("synth", "synth.sweep", "ip"),
-    *("scripts", "scripts.pages", "scripts.generation", "scripts.check", "scripts.research", "scripts.run"),
-    *("scripts.size", "scripts.engineers", "docs", "tb.tests"),
+    *("scripts", "scripts.pages", "scripts.generation", "scripts.check", "scripts.research"),
+    *("scripts.simulate", "scripts.run", "scripts.size", "scripts.engineers", "docs", "tb.tests"),
 )
 FILES = [
     p for top in ("golden", "hdl", "sim", "tb", "synth", "ip", "scripts", "docs") for p in (ROOT / top).rglob("*.py")

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -55,7 +54,6 @@ from golden.policies.codecsight_policy import CodecSightParams, CodecSightPolicy
 from golden.policies.policy import Block, bf16, turn_keys
 from golden.policies.policy_run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
 from scripts.main import app
-from scripts.run.codec_command import command
 from tb.tests.golden.inputs.test_video import texture, write
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
@@ -951,10 +949,6 @@ def test_policy_parameters_that_cannot_be(changes, why):
 # The command
 
 
-APP = typer.Typer()
-APP.command()(command)
-
-
 class SmallDecoder(Small):
     """In place of the real decoder."""
 
@@ -967,25 +961,25 @@ class SmallDecoder(Small):
 
 def test_command_prunes_and_writes_the_motion_file(tmp_path):
     path, out = write(tmp_path / "still.mkv", texture(9, step=0)), tmp_path / "motion.npz"
-    run = CliRunner().invoke(APP, [str(path), "--gop", "4", "-o", str(out), "--json"])
+    run = CliRunner().invoke(app, ["stream", str(path), "--codec", "--gop", "4", "--vectors", str(out), "--json"])
     assert run.exit_code == 0, run.output
     result = json.loads(run.stdout)
     assert (result["frames"], result["types"]) == (9, "3 I, 6 P")
     assert result["pruned"] == pytest.approx(6 / 9)
     assert (result["motion"], result["motion_class"]) == (0, "low")
     assert [f.kind for f in load_motion(out)] == list("IPPPIPPPI")
-    run = CliRunner().invoke(APP, [str(path), "--gop", "0", "--alpha", "1", "--frames", "5"])
+    run = CliRunner().invoke(app, ["stream", str(path), "--codec", "--gop", "0", "-p", "alpha=1", "--frames", "5"])
     assert "5 frames (1 I, 4 P), low motion (0.00 px a frame), tokens" in run.stdout
     path = write(tmp_path / "vectorless.mkv", texture(3), codec="libvpx-vp9")
-    run = CliRunner().invoke(APP, [str(path), "--gop", "0"])
+    run = CliRunner().invoke(app, ["stream", str(path), "--codec", "--gop", "0"])
     assert "no motion vectors, tokens pruned 0.0%" in run.stdout
 
 
 def test_command_runs_every_system_over_the_windows(tmp_path, monkeypatch, encoder):
     monkeypatch.setattr("golden.inputs.decoder.Decoder", SmallDecoder)
     path = write(tmp_path / "moving.mkv", texture(8))
-    line = [str(path), "--gop", "2", "--window", "4", "--stride", "2", "--depth", "3"]
-    run = CliRunner().invoke(APP, [*line, "--json"])
+    line = ["stream", str(path), "--codec", "--gop", "2", "--window", "4", "--stride", "2", "--depth", "3"]
+    run = CliRunner().invoke(app, [*line, "--json"])
     assert run.exit_code == 0, run.output
     rows = json.loads(run.stdout)["windows"]
     assert list(rows) == list(SYSTEMS)
@@ -995,7 +989,7 @@ def test_command_runs_every_system_over_the_windows(tmp_path, monkeypatch, encod
         assert rows[name]["reuse_error"] == 0
     assert 0 < rows["refresh"]["reuse_error"] < rows["full-reuse"]["reuse_error"]
     assert rows["vlcache"]["vision"] == 0.5
-    assert "codecsight" in CliRunner().invoke(APP, line).stdout
+    assert "codecsight" in CliRunner().invoke(app, line).stdout
 
 
 @pytest.mark.parametrize(
@@ -1004,8 +998,8 @@ def test_command_runs_every_system_over_the_windows(tmp_path, monkeypatch, encod
         (["absent.mp4"], "absent.mp4: no such file"),
         (["VIDEO", "--frames", "0"], "frames=0"),
         (["VIDEO", "--gop", "-1"], "gop=-1"),
-        (["VIDEO", "-o", "x.txt"], "output='x.txt': must end in .npz"),
-        (["VIDEO", "--rule", "median"], "rule='median'"),
+        (["VIDEO", "--vectors", "x.txt"], "--vectors='x.txt': must end in .npz"),
+        (["VIDEO", "-p", "rule=median"], "rule='median'"),
         (["VIDEO", "--window", "16"], "give more than 16 frames"),
         (["VIDEO", "--window", "2", "--stride", "3"], "s=3: must be 1 to w = 2"),
         (["VIDEO", "--window", "200"], "window=200: the decoder knows"),
@@ -1014,7 +1008,7 @@ def test_command_runs_every_system_over_the_windows(tmp_path, monkeypatch, encod
 )
 def test_command_refuses_what_cannot_be(tmp_path, options, why):
     path = write(tmp_path / "a.mkv", texture(3))
-    run = CliRunner().invoke(app, ["codec", *(str(path) if o == "VIDEO" else o for o in options)])
+    run = CliRunner().invoke(app, ["stream", "--codec", *(str(path) if o == "VIDEO" else o for o in options)])
     assert run.exit_code == 2
     assert why in run.stderr
     assert run.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""`vrex stream` and `vrex policies` as a user meets them: results, plots, resuming bit for bit, one-line errors."""
+"""`vrex stream` as a user meets it: results, plots, resuming bit for bit, one-line errors."""
 
 import hashlib
 import json
@@ -558,7 +558,7 @@ def test_all_policies_by_one_word():
 
 
 def test_policies_lists_every_parameter_and_source():
-    listing = json.loads(vrex("policies", "--json").stdout)
+    listing = json.loads(vrex("stream", "--list", "--json").stdout)
     assert list(listing) == list(POLICIES)
     for name, p in listing.items():
         assert p["source"]
@@ -566,7 +566,7 @@ def test_policies_lists_every_parameter_and_source():
         for param, (_, meaning) in p["params"].items():
             assert meaning or param.startswith("resv."), (name, param)
     assert listing["resv"]["params"]["resv.th_hd"] == [7, "a token joins a cluster at a Hamming distance below this"]
-    shown = vrex("policies").stdout
+    shown = vrex("stream", "--list").stdout
     assert "resv.ratio_q16" in shown
     assert "flexgen" in shown
 

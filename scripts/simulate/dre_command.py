@@ -1,4 +1,7 @@
-"""`vrex cycles`: the units' cycles on a trace, by the time views that the benches hold equal to the RTL."""
+"""`vrex simulate dre`: the cycles of HCU, WTU and KVMU on a trace.
+
+The time views give them; the benches hold the time views equal to the RTL.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -80,16 +83,18 @@ def command(
     ratio: console.Ratio = 0.3,
     json: console.Json = False,
 ) -> None:
-    """Cycles of HCU and WTU over their bounds, and the KVMU's traffic, per HC table of a trace."""
-    rows = []
-    with console.one_line_errors():
-        p = console.params(preset, param).core.dre
-        console.check_used("cycles", param, USED)
-        f = console.function(p, th_hd, ratio)
-        for path in traces:
-            found = list(tables(Trace.load(path), f, queries))
-            for table in track(found, path.name, console=console.err, transient=True, disable=json):
-                rows.append({"trace": path.name, "table": table.name, **measure(table, p, f)})
+    """Cycles of HCU and WTU, and traffic of the KVMU, on a trace.
+
+    Each HC table of the trace has a row. The HCU's and the WTU's cycles are given as multiples of their lower bounds.
+    """
+    rows: list[dict] = []
+    p = console.params(preset, param).core.dre
+    console.check_used("simulate dre", param, USED)
+    f = console.function(p, th_hd, ratio)
+    for path in traces:
+        found = list(tables(Trace.load(path), f, queries))
+        for table in track(found, path.name, console=console.err, transient=True, disable=json):
+            rows.append({"trace": path.name, "table": table.name, **measure(table, p, f)})
     if json:
         console.print_json(rows)
         return

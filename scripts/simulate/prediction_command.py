@@ -1,4 +1,4 @@
-"""`vrex prediction`: what KV prediction and the fetch leave visible of a layer on a core, by its time view."""
+"""`vrex simulate prediction`: what KV prediction and the fetch leave visible of a layer on a core, by its time view."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -14,8 +14,8 @@ from golden.program.layer_compiler import LayerShape
 from golden.program.layer_memory import Register
 from hdl.params import CoreParams
 from scripts import console
-from scripts.run.stages_command import CLUSTER_TOKENS, LLAMA, LONGEST, measure
-from scripts.run.stages_command import USED as STAGES
+from scripts.simulate.layer_command import CLUSTER_TOKENS, LLAMA, LONGEST, measure
+from scripts.simulate.layer_command import USED as STAGES
 from sim.units.core_time import CoreTime, Retrieval
 from sim.units.sequencer_time import Step, trace
 
@@ -65,12 +65,11 @@ def command(
     latency: console.Latency = 100,
     json: console.Json = False,
 ) -> None:
-    """What KV prediction leaves visible of a layer of Llama-3 8B on a core."""
-    with console.one_line_errors():
-        p = console.params(preset, param).core
-        console.check_used("prediction", param, USED)
-        lengths = track(cached, "passes", console=console.err, transient=True)
-        rows = [predict(p, tokens, n, share, recent, latency) for n in lengths]
+    """Cycles that KV prediction and fetching add to a layer."""
+    p = console.params(preset, param).core
+    console.check_used("simulate prediction", param, USED)
+    lengths = track(cached, "passes", console=console.err, transient=True)
+    rows = [predict(p, tokens, n, share, recent, latency) for n in lengths]
     if json:
         console.print_json([asdict(row) | {"visible": row.visible} for row in rows])
         return

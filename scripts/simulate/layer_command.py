@@ -1,4 +1,7 @@
-"""`vrex stages`: cycles of a decoder layer on the LXE, stage by stage, by the time view that the RTL confirms."""
+"""`vrex simulate layer`: cycles of a decoder layer on the LXE, stage by stage.
+
+The time view of the LXE gives them; its bench holds the time view equal to the RTL.
+"""
 
 from dataclasses import asdict, dataclass
 
@@ -67,11 +70,10 @@ def command(
     latency: console.Latency = 100,
     json: console.Json = False,
 ) -> None:
-    """Cycles of a layer of Llama-3 8B, stage by stage."""
-    with console.one_line_errors():
-        p = console.params(preset, param).core
-        console.check_used("stages", param, USED)
-        rows = [row for n in cached for row in measure(p, tokens, n, share, recent, latency)]
+    """Cycles of a layer of Llama-3 8B on the LXE, stage by stage."""
+    p = console.params(preset, param).core
+    console.check_used("simulate layer", param, USED)
+    rows = [row for n in cached for row in measure(p, tokens, n, share, recent, latency)]
     if json:
         console.print_json([asdict(row) | {"limit": row.limit} for row in rows])
         return

@@ -1,4 +1,4 @@
-"""`vrex policies`: the retrieval policies, their parameters and where they come from."""
+"""`vrex stream --list`: the retrieval policies, their parameters and where they come from."""
 
 import inspect
 import re
@@ -11,8 +11,8 @@ from golden.policies.registry import POLICIES
 from scripts import console
 
 
-def command(json: console.Json = False) -> None:
-    """List the retrieval policies with their parameters and sources."""
+def show(json: bool) -> None:
+    """Print the retrieval policies with their parameters and sources."""
     listing = {
         name: {
             "summary": inspect.getdoc(found.policy).partition("\n")[0],

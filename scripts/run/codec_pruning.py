@@ -1,20 +1,18 @@
-"""`vrex codec`: what a stream's codec data lets CodecSight leave out, and what that costs."""
+"""`vrex stream --codec`: the visual tokens that CodecSight prunes by a video's motion vectors, and the error of it."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-import typer
 from rich.progress import track
 from rich.table import Table
 
 from golden.function_params import check
 from golden.inputs import decoder, vision
 from golden.inputs import video as video_in
-from golden.inputs.codec import RULES, PruneParams, Pruner, mean_motion, motion_class, save_motion
+from golden.inputs.codec import PruneParams, Pruner, mean_motion, motion_class, save_motion
 from golden.inputs.video import Frame
 from golden.policies import codecsight
 from golden.policies.codecsight import SYSTEMS, Counts, Prefilled, Server, Visual
@@ -22,48 +20,51 @@ from scripts import console
 
 PROMPT = "<|im_start|>user\n"
 QUERY = "\nDoes anything unusual happen? Start your response with 'Yes' or 'No'.<|im_end|>\n<|im_start|>assistant\n"
-DEFAULT = PruneParams()
+PRUNING = PruneParams(grid=32)
+FRAMES, GOP = 256, 16  # where the user names none
 
 
-def command(
-    video: Annotated[str, typer.Argument(help=f"Video file, or a clip: {', '.join(video_in.CLIPS)}.")],
-    gop: Annotated[
-        int, typer.Option(min=0, help="Re-encode to this GOP without B-frames; 0 takes the stream as it is.")
-    ] = 16,
-    frames: Annotated[int, typer.Option(min=1, help="Frames at most.")] = 256,
-    fps: Annotated[
-        float | None, typer.Option(help="Frames a second to sample before re-encoding; all if left out.")
-    ] = None,
-    grid: Annotated[int, typer.Option(help="Patches a side of a frame.")] = 32,
-    tau: Annotated[float, typer.Option(help="Pixels; a patch that moves more is dynamic.")] = DEFAULT.tau,
-    alpha: Annotated[float, typer.Option(help="Weight of the residual, pixels per grey level.")] = DEFAULT.alpha,
-    rule: Annotated[str, typer.Option(help=f"Motion of a patch: {', '.join(RULES)}.")] = DEFAULT.rule,
-    output: Annotated[
-        Path | None, typer.Option("-o", parser=console.file, help="Write frame types and motion vectors (.npz).")
-    ] = None,
-    window: Annotated[int, typer.Option(min=0, help="Run windows of so many frames through the models too.")] = 0,
-    stride: Annotated[int, typer.Option(min=1, help="Frames between windows.")] = 16,
-    depth: Annotated[int, typer.Option(min=1, max=decoder.N_LAYERS, help="Decoder layers to run.")] = decoder.N_LAYERS,
-    json: console.Json = False,
-) -> None:
-    """Share of visual tokens that motion vectors prune; with --window, all systems' work and error."""
-    with console.one_line_errors(), tempfile.TemporaryDirectory() as folder:
-        check(output is None or output.suffix == ".npz", "output", str(output), "must end in .npz")
-        params = PruneParams(grid=grid, tau=tau, alpha=alpha, rule=rule)
-        path = video_in.locate(video)
-        limit, rate = frames, fps
+def measure(
+    video: str,
+    params: PruneParams,
+    frames: int | None,
+    fps: float | None,
+    gop: int | None,
+    depth: int | None,
+    window: int,
+    stride: int,
+    vectors: Path | None,
+    quiet: bool,
+) -> dict:
+    """Shares of pruned tokens of a video, and with a `window` what each system computes.
+
+    frames, gop : `FRAMES` and `GOP` if None · vectors : file to write frame types and motion vectors into
+    """
+    limit, rate = FRAMES if frames is None else frames, fps
+    gop = GOP if gop is None else gop
+    depth = decoder.N_LAYERS if depth is None else depth
+    check(limit >= 1, "frames", limit, "must be at least 1")
+    check(gop >= 0, "gop", gop, "must be at least 0")
+    check(1 <= depth <= decoder.N_LAYERS, "depth", depth, f"must be 1 to {decoder.N_LAYERS}")
+    check(vectors is None or vectors.suffix == ".npz", "--vectors", str(vectors), "must end in .npz")
+    path = video_in.locate(video)
+    with tempfile.TemporaryDirectory() as folder:
+        most: int | None = limit
         if gop:
-            path, limit, rate = Path(folder) / f"{path.stem}.mkv", None, None
-            video_in.reencode(video, path, gop, frames, fps)
-        result = {"video": video, **pruning(video_in.read(path, limit, rate, 8, alpha > 0), params)}
-        if output is not None:
-            save_motion(output, video_in.read(path, limit, rate, 8))
+            path, most, rate = Path(folder) / f"{path.stem}.mkv", None, None
+            video_in.reencode(video, path, gop, limit, fps)
+        result = {"video": video, **pruning(video_in.read(path, most, rate, 8, params.alpha > 0), params)}
+        if vectors is not None:
+            save_motion(vectors, video_in.read(path, most, rate, 8))
         if window:
-            stream = video_in.read(path, limit, rate, vision.IMAGE)
-            result["windows"] = windows(stream, window, stride, depth, PruneParams(tau=tau, rule=rule), quiet=json)
-    if json:
-        console.print_json(result)
-        return
+            stream = video_in.read(path, most, rate, vision.IMAGE)
+            prune = PruneParams(tau=params.tau, rule=params.rule)
+            result["windows"] = windows(stream, window, stride, depth, prune, quiet)
+    return result
+
+
+def show(result: dict) -> None:
+    """Print what `measure` found."""
     moves = "no motion vectors"
     if result["motion"] is not None:
         moves = f"{result['motion_class']} motion ({result['motion']:.2f} px a frame)"
@@ -71,7 +72,7 @@ def command(
         f"{result['video']}: {result['frames']} frames ({result['types']}), {moves}, tokens pruned "
         f"{result['pruned']:.1%}, without accumulation {result['pruned_alone']:.1%}"
     )
-    if window:
+    if "windows" in result:
         console.out.print(table(result["windows"]))
 
 

@@ -1,0 +1,27 @@
+"""`vrex simulate engines`: which DRE a system should have."""
+
+from typing import Annotated
+
+import typer
+
+from scripts import console
+from scripts.simulate import curve_table, system_options
+from sim.evaluation.paper_limits import BATCHES, engines
+
+
+def command(
+    on: system_options.System = None,
+    policy: system_options.Policy = "resv",
+    cache: system_options.Cache = 40960,
+    batch: Annotated[int | None, typer.Option(min=1, help="Streams served at once; several by default.")] = None,
+    stage: system_options.Stage = "frame",
+    select: system_options.Select = None,
+    json: console.Json = False,
+) -> None:
+    """Time of a pass with DREs of different sizes."""
+    known = system_options.SYSTEMS
+    system_options.check_names(on, known, policy, stage)
+    point = system_options.point(policy, stage, cache)
+    chosen = system_options.selection(select, policy, point.model)
+    platforms = (known[on],) if on else tuple(known.values())
+    curve_table.show([engines(point, chosen, (batch,) if batch else BATCHES, platforms)], json)

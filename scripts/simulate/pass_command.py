@@ -1,0 +1,84 @@
+"""`vrex simulate pass`: one pass of a model on a platform, stage by stage."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from golden.function_params import check
+from scripts import console
+from scripts.simulate import system_options
+from sim.evaluation.paper_points import PLATFORMS
+from sim.system.passes import lacks, simulate
+from sim.system.timeline import Pass
+
+
+def command(
+    on: system_options.Platform = "edge",
+    policy: system_options.Policy = "resv",
+    cache: system_options.Cache = 40960,
+    batch: system_options.Batch = 1,
+    stage: system_options.Stage = "frame",
+    select: system_options.Select = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", parser=console.folder, help="Folder for the plot of timeline and bandwidth.")
+    ] = None,
+    json: console.Json = False,
+) -> None:
+    """One frame, question or token of a model on a platform.
+
+    The table shows the time, the bytes and the energy of each stage.
+    """
+    system_options.check_names(on, PLATFORMS, policy, stage)
+    point = system_options.point(policy, stage, cache, batch)
+    chosen = system_options.selection(select, policy, point.model)
+    missing = lacks(PLATFORMS[on], point, chosen)
+    check(not missing, "cache", point.cache, f"needs {missing} on {on}: lower --cache or --batch")
+    done = simulate(PLATFORMS[on], point, chosen)
+    if output:
+        from sim.evaluation.paper_plots import timeline
+
+        for path in timeline(PLATFORMS[on], done, output, f"{on}-{policy}-{point.cache}-{stage}"):
+            console.err.print(f"wrote {path}", highlight=False)
+    if json:
+        console.print_json(report(done) | {"selection": chosen.name})
+        return
+    console.out.print(stages(done, f"{stage} of {point.batch} x {point.cache} tokens, {policy} on {on}, {chosen.name}"))
+
+
+def report(p: Pass) -> dict:
+    """A pass as JSON."""
+    names = list(dict.fromkeys((s.resource, s.name) for s in p.stages))
+    return {
+        "seconds": p.seconds,
+        "joules": p.joules,
+        "watts": p.watts,
+        "fetched": p.fetched,
+        "operations": p.ops,
+        "stages": [{"resource": r, "name": n, "seconds": _of(p, r, n)} for r, n in names],
+    }
+
+
+def stages(p: Pass, title: str) -> Table:
+    """A table with one row for each stage."""
+    watts = ", ".join(f"{name} {w:.1f}" for name, w in p.watts.items())
+    title += f": {p.seconds * 1e3:.1f} ms, {p.fetched / 1e6:.0f} MB fetched, {p.joules:.2f} J (W: {watts})"
+    out = Table("resource", "stage", "times", "ms in all", "of the time", "GB/s of device memory", title=title)
+    for resource, name in dict.fromkeys((s.resource, s.name) for s in p.stages):
+        these = [s for s in p.stages if (s.resource, s.name) == (resource, name)]
+        seconds = _of(p, resource, name)
+        rate = sum(s.bytes for s in these) / seconds / 1e9 if seconds else 0.0
+        out.add_row(
+            resource,
+            name,
+            str(len(these)),
+            f"{seconds * 1e3:.3f}",
+            f"{seconds / p.seconds:.1%}",
+            f"{rate:.1f}" if rate else "-",
+        )
+    return out
+
+
+def _of(p: Pass, resource: str, name: str) -> float:
+    return sum(s.end - s.start for s in p.stages if (s.resource, s.name) == (resource, name))

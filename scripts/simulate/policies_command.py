@@ -1,0 +1,32 @@
+"""`vrex simulate policies`: the retrieval policies on V-Rex's hardware."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from golden.function_params import check
+from scripts import console
+from scripts.simulate import curve_table, system_options
+from sim.evaluation.other_policies import CACHES, PROFILES, Profile, policies, profile
+
+
+def command(
+    results: Annotated[
+        Path | None, typer.Argument(help="results.json of `vrex stream`; figures of a recorded stream by default.")
+    ] = None,
+    on: Annotated[str, typer.Option("--platform", help="edge or server.")] = "edge",
+    cache: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of each stream in the cache; several lengths by default.")
+    ] = None,
+    batch: system_options.Batch = 1,
+    json: console.Json = False,
+) -> None:
+    """Time of a frame with each retrieval policy."""
+    check(on in system_options.SYSTEMS, "platform", on, f"must be one of {', '.join(system_options.SYSTEMS)}")
+    profiles = system_options.read_results(results, _profiles) if results else PROFILES
+    curve_table.show([policies(system_options.SYSTEMS[on], profiles, (cache,) if cache else CACHES, batch)], json)
+
+
+def _profiles(results: dict) -> dict[str, Profile]:
+    return {name: profile(results, name) for name in results["policies"]}

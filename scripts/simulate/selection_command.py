@@ -1,0 +1,22 @@
+"""`vrex simulate selection`: the shares of the cache that a recorded stream selects."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scripts import console
+from scripts.simulate.system_options import read_results
+from sim.system.selection import shares
+
+
+def command(
+    results: Annotated[list[Path], typer.Argument(help="results.json files of `vrex stream`.")],
+) -> None:
+    """Shares of the cache that recorded streams select, as JSON."""
+    console.print_json({str(path): _described(path) for path in results})
+
+
+def _described(path: Path) -> dict:
+    frame, text = read_results(path, shares)
+    return {"frame": [[round(float(x), 3) for x in row] for row in frame], "text": round(text, 4), "mean": frame.mean()}

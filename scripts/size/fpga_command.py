@@ -1,0 +1,65 @@
+"""`vrex fpga`: units placed and routed on an FPGA."""
+
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+
+from golden.function_params import check
+from hdl import emit
+from scripts import console
+from scripts.size.mapped_units import print_table, units_of
+from synth import emission, flow, fpga, table3
+from synth.liberty import SynthError
+
+
+def command(
+    unit: Annotated[
+        str,
+        typer.Argument(
+            help=f"One of {', '.join((*emit.UNITS, *table3.BLOCKS))}, or a generated folder; the units inside of it "
+            "are listed too."
+        ),
+    ] = "dre",
+    preset: console.Preset = "core",
+    assign: console.Param = None,
+    device: Annotated[str, typer.Option(help=f"One of {', '.join(fpga.DEVICES)}.")] = "ecp5",
+    as_json: console.Json = False,
+) -> None:
+    """LUTs, flip-flops and clock of a unit on an FPGA.
+
+    Yosys maps the unit and those inside of it, nextpnr places and routes them. Needs the extra fpga.
+    """
+    placed: dict[str, fpga.Placed] = {}
+    errors = []
+    unit, chosen, generated = console.chosen(unit, preset, assign)
+    valid = (*emit.UNITS, *table3.BLOCKS)
+    check(unit in valid, "unit", unit, f"must be one of {', '.join(valid)}")
+    check(device in fpga.DEVICES, "--device", device, f"must be one of {', '.join(fpga.DEVICES)}")
+    with Progress(console=console.err, transient=True, disable=not console.err.is_terminal) as progress:
+        for name in progress.track([unit] if generated else units_of(unit), description=f"{device}: place and route"):
+            made = generated or emission.emitted(name, emit.params_of(name, chosen), flow.BUILD)
+            try:
+                placed[name] = fpga.place(made.verilog, made.top, device)
+            except SynthError as e:
+                errors.append(str(e))
+    if as_json:
+        units = {n: p.report() for n, p in placed.items()}
+        console.print_json({"preset": preset, "assignments": assign or [], "units": units})
+    elif placed:
+        _print(placed, device)
+    for error in dict.fromkeys(errors):
+        console.error(error)
+    if errors:
+        raise typer.Exit(2)
+
+
+def _print(placed: dict[str, fpga.Placed], device: str) -> None:
+    heads = ["unit", "LUTs", "flip-flops", "DSPs", "block RAMs", "MHz", "longest path ns", "of it logic", "from", "to"]
+    body = []
+    for name, p in placed.items():
+        used = (p.luts, p.flip_flops, p.dsps, p.block_rams)
+        times = (f"{p.mhz:.1f}", f"{p.path_ns:.1f}", f"{p.logic_ns:.1f}")
+        body.append([name, *(f"{x:,}" for x in used), *times, p.start, p.end])
+    has = ", ".join(f"{n:,} {k.replace('_', ' ')}" for k, n in next(iter(placed.values())).available.items())
+    print_table(f"On {device} after place and route ({has})", heads, body)

@@ -1,0 +1,82 @@
+"""`vrex libraries`: how far other cell libraries agree with the areas and delays of units."""
+
+import glob
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from golden.function_params import check
+from scripts import console
+from scripts.quantity import number
+from scripts.size import mapped_units
+from scripts.size.mapped_units import Mapped, print_table
+from synth import agreement, flow
+
+
+def command(
+    unit: mapped_units.Unit,
+    patterns: Annotated[
+        list[str], typer.Argument(metavar="PATTERN...", help="Liberty files of another library, quoted; one each.")
+    ],
+    preset: console.Preset = "core",
+    assign: console.Param = None,
+    liberty: mapped_units.Liberty = None,
+    effort: mapped_units.Effort = "area",
+    target: mapped_units.Target = None,
+    dont_use: mapped_units.DontUse = None,
+    macro_bits: mapped_units.MacroBits = flow.MACRO_BITS,
+    as_json: console.Json = False,
+) -> None:
+    """Agreement of cell libraries on area and delay.
+
+    The command maps a unit and those inside of it with the embedded library (or --liberty) and with each other one.
+    One factor takes out the units of measure; the table shows what differs then.
+    """
+    several = len(mapped_units.units_of(unit)) != 1
+    check(several, "unit", unit, "has no units inside, and one alone shows no agreement: name dre or core")
+    files = {pattern: _files(pattern) for pattern in patterns}
+    found = mapped_units.mapped(unit, preset, assign, liberty, effort, target, dont_use, macro_bits)
+    others: list[Mapped] = []
+    for paths in files.values():
+        if not found.errors:
+            others.append(mapped_units.with_library(found, paths))
+            found.errors, found.code = others[-1].errors, others[-1].code
+    if not found.errors:
+        found.errors = [a.untimed for a in found.rows.values() if a.untimed]
+        agreements = [_agreement(found.rows, other.done) for other in others]
+        report = found.report(preset, assign)
+        report["agreement"] = [{k: asdict(a) | {"worst": a.worst} for k, a in x.items()} for x in agreements]
+        if as_json:
+            typer.echo(json.dumps(report, indent=1))
+        else:
+            for pattern, one in zip(files, agreements, strict=True):
+                _print(Path(pattern).name, one)
+    found.end()
+
+
+def _files(pattern: str) -> list[Path]:
+    """The files of a library, by a pattern."""
+    found = sorted(map(Path, glob.glob(pattern)))
+    check(bool(found), "pattern", pattern, "names no file; quote a pattern so that the shell leaves it alone")
+    return found
+
+
+def _agreement(rows: dict[str, flow.Area], others: dict[str, flow.Area]) -> dict[str, agreement.Agreement]:
+    """Of area and delay, where at least two units have them."""
+    pairs = zip(("area", "delay"), agreement.figures(rows), agreement.figures(others), strict=True)
+    return {k: agreement.agreement(a, b) for k, a, b in pairs if len(a.keys() & b.keys()) > 1}
+
+
+def _print(name: str, found: dict[str, agreement.Agreement]) -> None:
+    """What one library makes of every unit, scaled once, over what the other does."""
+    heads = ["of", "factor", "rank correlation", "worst", *found["area"].names] if found else []
+    body = []
+    for what, a in found.items():
+        errors = dict(zip(a.names, a.errors, strict=True))
+        cells = [f"{100 * errors[n]:+.1f}" if n in errors else "-" for n in heads[4:]]
+        body.append([what, number(a.factor, 4), f"{a.rank:.3f}", f"{100 * a.worst:.1f}", *cells])
+    if body:
+        print_table(f"Agreement with {name}: per cent above it after one factor", heads, body)

@@ -1,0 +1,178 @@
+"""Units mapped to gates: what the commands for area, timing and Table III share."""
+
+import os
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from golden.function_params import ParamError, check
+from hdl import emit
+from hdl.params import SystemParams
+from scripts import console
+from synth import flow, table3
+from synth.liberty import SynthError
+
+CORE = "core"  # its units side by side
+
+Liberty = Annotated[
+    list[Path] | None,
+    typer.Option("--liberty", help="Liberty file, .gz allowed; repeat for a library in several files."),
+]
+Effort = Annotated[str, typer.Option("--effort", help="What to map for: area or speed.")]
+Target = Annotated[
+    float | None,
+    typer.Option("--target", metavar="PS", help="With --effort speed: delay between registers to size gates for."),
+]
+DontUse = Annotated[list[str] | None, typer.Option("--dont-use", help="Pattern of cells that mapping must not use.")]
+MacroBits = Annotated[int, typer.Option("--macro-bits", min=0, help="Smaller memories are built of flip-flops.")]
+Unit = Annotated[
+    str,
+    typer.Argument(
+        help=f"One of {', '.join((*emit.UNITS, *table3.BLOCKS))}, core, or a generated folder; the units inside of it "
+        "are listed too."
+    ),
+]
+
+
+@dataclass
+class Mapped:
+    """A unit and those inside of it, mapped to gates.
+
+    generated : the only unit, as it lies in a folder · options : of `flow.synthesise`
+    done : areas of the units that are mapped · errors : why others are not · code : with which the command ends then
+    """
+
+    unit: str
+    system: SystemParams
+    generated: emit.Emitted | None
+    options: dict[str, Any]
+    done: dict[str, flow.Area] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    code: int = 2
+
+    @property
+    def rows(self) -> dict[str, flow.Area]:
+        """Areas in the order of the report."""
+        return {u: self.done[u] for u in units_of(self.unit) if u in self.done}
+
+    def report(self, preset: str, assign: list[str] | None) -> dict[str, Any]:
+        """The areas as JSON."""
+        units = {u: a.report() for u, a in self.rows.items()}
+        return {"preset": preset, "assignments": assign or [], "units": units}
+
+    def end(self) -> None:
+        """End the command with one line for each error; does nothing if there is none."""
+        for error in dict.fromkeys(self.errors):  # a bad library is the same fault in every unit
+            console.error(error)
+        if self.errors:
+            raise typer.Exit(self.code)
+
+
+def mapped(
+    unit: str,
+    preset: str,
+    assign: list[str] | None,
+    liberty: list[Path] | None = None,
+    effort: str = "area",
+    target: float | None = None,
+    dont_use: list[str] | None = None,
+    macro_bits: int = flow.MACRO_BITS,
+) -> Mapped:
+    """Map a unit and those inside of it. Raises: `ParamError`, `SynthError` for what cannot be mapped at all."""
+    unit, system, generated = console.chosen(unit, preset, assign, alone=True)
+    valid = (*emit.UNITS, *table3.BLOCKS, CORE)
+    check(unit in valid, "unit", unit, f"must be one of {', '.join(valid)}")
+    check(not (generated and unit == CORE), "unit", unit, "is measured unit by unit: name it, not its folder")
+    flow.check_mapping(liberty, effort, target)
+    options = {"liberty": liberty, "macro_bits": macro_bits, "dont_use": tuple(dont_use or ())}
+    out = Mapped(unit, system, generated, options | {"effort": effort, "target": target})
+    _map(out)
+    return out
+
+
+def with_library(one: Mapped, liberty: list[Path]) -> Mapped:
+    """The same units with another library."""
+    out = replace(one, options=one.options | {"liberty": liberty}, done={}, errors=[])
+    _map(out)
+    return out
+
+
+def units_of(unit: str) -> list[str]:
+    """The rows of a report: a unit comes after those inside of it, whose parameters are part of its own."""
+    if unit == CORE:
+        return list(table3.UNITS)
+    if unit not in emit.UNITS:
+        return [unit] if unit in table3.BLOCKS else []
+    return [*(u for u in emit.UNITS if emit.UNITS[u][2].startswith(emit.UNITS[unit][2] + ".")), unit]
+
+
+def _map(m: Mapped) -> None:
+    """Fill `done` unit by unit, and `errors` with what stopped the others. Ctrl-C ends those that run."""
+    try:
+        _measure(m)
+    except (ParamError, SynthError) as e:
+        m.errors.append(str(e))
+    except KeyboardInterrupt:
+        m.code = 130
+        m.errors.append("interrupted; finished units are kept and will not be run again")
+
+
+def _measure(m: Mapped) -> None:
+    units = [m.unit] if m.generated else units_of(m.unit)
+    jobs: dict[Future[flow.Area], str] = {}
+    pool = ThreadPoolExecutor(len(units))  # which wait for each other: `synth.mapping` has few at once
+
+    def collect(futures: list[Future[flow.Area]]) -> None:
+        for job in futures:
+            unit = jobs.pop(job)
+            try:
+                m.done[unit] = job.result()
+            except SynthError as e:
+                m.errors.append(str(e))
+
+    try:
+        with console.err.status("") as status:
+            for unit in units:
+                status.update(f"generating {unit}")
+                if m.generated:
+                    made, parts = m.generated, {"leaves": tuple(m.generated.manifest["leaves"])}
+                else:
+                    made, parts = table3.design(unit, m.system, flow.BUILD)
+                jobs[pool.submit(flow.synthesise, made.verilog, made.top, **parts, **m.options)] = unit
+                collect([j for j in jobs if j.done()])
+            while jobs:
+                status.update(f"synthesising {', '.join(jobs.values())}")
+                collect(list(wait(jobs, return_when=FIRST_COMPLETED).done))
+    finally:
+        collect([j for j in jobs if j.done() and not j.cancelled()])  # interrupted just after they ended
+        pool.shutdown(wait=False, cancel_futures=True)
+        while not all(job.done() for job in jobs):  # a thread may be about to start its run
+            flow.stop()
+            time.sleep(0.05)
+
+
+def library(area: flow.Area) -> str:
+    """The name of a library; of one in several files what their names have in common."""
+    names = area.library
+    return names[0] if len(names) == 1 else f"{os.path.commonprefix(names).strip('_-.')} ({len(names)} files)"
+
+
+def title(what: str, area: flow.Area, unit: str) -> str:
+    """The title of a table: what it shows, the library, the effort and the unit of measure."""
+    return f"{what} with {library(area)}, mapped for {area.effort} ({unit})"
+
+
+def print_table(title: str, heads: list[str], body: list[list[str]]) -> None:
+    """A table whose columns of numbers stand to the right."""
+    table = Table(title=title)
+    for head, column in zip(heads, zip(*body, strict=True), strict=True):
+        number = all(not x.strip("0123456789.,-") for x in column)
+        table.add_column(head, justify="right" if number else "left", overflow="fold")
+    for row in body:
+        table.add_row(*row)
+    console.out.print(table)
