@@ -178,6 +178,7 @@ def cited(known: dict) -> list[tuple[str, str]]:
         ),
         ("limits.md", f"{clocked} power"),
         ("synth.md", f"The slowest unit, `{slowest}`, allows {1e6 / known['clock'][slowest]['delay']:,.0f} MHz"),
+        ("synth.md", f"At {NODE} nm that is {1e6 / (known['clock'][slowest]['delay'] * STEP):,.0f} MHz"),
         ("power.md", clocked),
         ("power.md", f"the embedded library's logic is {over[0]} and {over[1]}"),
         (
