@@ -112,7 +112,7 @@ def draw(verilog: str, top: str, notes: dict[str, str] | None = None) -> Figure:
         axes.add_patch(FancyBboxPatch((x, y), 2.2, h, boxstyle=style, facecolor=face, edgecolor=edge))
         axes.text(x + 1.1, y + h / 2, texts[n], ha="center", va="center", fontsize=8)
     below, above = 0, 0  # tracks used
-    line = {"color": "#555555", "linewidth": 0.9}
+    color, width = "#555555", 0.9
     for k, ((a, b), bits) in enumerate(links.items()):
         (xa, ya, ha), (xb, yb, hb) = at[a], at[b]
         start, end = (xa + 2.2, ya + ha / 2), (xb, yb + hb / 2)
@@ -125,11 +125,14 @@ def draw(verilog: str, top: str, notes: dict[str, str] | None = None) -> Figure:
             else:
                 above += 1
                 track = tall + 0.4 * above
-            x = start[0] + 0.15 + 0.08 * (k % 7), end[0] - 0.7 + 0.08 * (k % 7)
-            axes.plot([start[0], x[0], x[0], x[1], x[1]], [start[1]] * 2 + [track] * 2 + [end[1]], **line)
-            start, label = (x[1], end[1]), (sum(x) / 2, track)
-        axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0, **line})
-        axes.text(*label, f"{bits}", fontsize=7, color="#555555", ha="center", va="bottom")
+            left, right = start[0] + 0.15 + 0.08 * (k % 7), end[0] - 0.7 + 0.08 * (k % 7)
+            xs, ys = [start[0], left, left, right, right], [start[1], start[1], track, track, end[1]]
+            axes.plot(xs, ys, color=color, linewidth=width)
+            start, label = (right, end[1]), ((left + right) / 2, track)
+        axes.annotate(
+            "", end, start, arrowprops=dict(arrowstyle="->", shrinkA=0, shrinkB=0, color=color, linewidth=width)
+        )
+        axes.text(*label, f"{bits}", fontsize=7, color=color, ha="center", va="bottom")
     axes.set_xlim(-0.2, 3.4 * len(columns) - (0.3 if above else 1))
     axes.set_ylim(-0.4 * below - 0.2, tall + 0.4 * above + 0.2)
     figure.set_figheight(max(1.5, 0.62 * (tall + 0.4 * (below + above))))
@@ -199,8 +202,8 @@ def _before(m: Module, signals: set[str], stop: set[str]) -> set[str]:
 
 def _stream(port: str) -> str:
     """The stream or the AXI bus that a port belongs to; empty for one that stands alone."""
-    found = re.match(r"(\w+?)__|([mhs]_axi)_", port)
-    return found[found.lastindex] if found else ""
+    found = re.match(r"\w+?(?=__)|[mhs]_axi(?=_)", port)
+    return found[0] if found else ""
 
 
 def _words(text: str) -> set[str]:

@@ -109,7 +109,7 @@ def _machine(m: Module, name: str, register: Signal, states: dict[int, str]) -> 
 
 def _targets(
     statements: list, register: Signal, known: "_Known", path: tuple[str, ...]
-) -> Iterator[tuple[set[int], str]]:
+) -> Iterator[tuple[set[int | None], str]]:
     """Values that the register can get, each with its condition."""
     for s in statements:
         if isinstance(s, hdl_ast.Assign) and s.lhs is register:
@@ -133,6 +133,12 @@ def _fit(bits: Bits, pattern: str) -> bool | None:
     return None if any(b is None for b, _ in pairs) else True
 
 
+def _number(bits: Bits) -> int | None:
+    """The number with these bits; None if one is unknown."""
+    known = [b for b in bits if b is not None]
+    return sum(b << k for k, b in enumerate(known)) if len(known) == len(bits) else None
+
+
 class _Known:
     """Bits of values that follow from the state."""
 
@@ -150,8 +156,7 @@ class _Known:
                 if True in fits:
                     break
             return out
-        bits = self.bits(value)
-        return {None if None in bits else sum(b << k for k, b in enumerate(bits))}
+        return {_number(self.bits(value))}
 
     def bits(self, value: Value) -> Bits:
         """Each bit of `value`."""
@@ -175,8 +180,8 @@ class _Known:
                 return [b for part in value.parts for b in self.bits(part)]
             case hdl_ast.SwitchValue():
                 found = self.values(value)
-                if len(found) == 1 and None not in found:
-                    return [min(found) >> k & 1 for k in range(len(value))]
+                if len(found) == 1 and (only := found.pop()) is not None:
+                    return [only >> k & 1 for k in range(len(value))]
             case hdl_ast.Operator():
                 return self._operator(value)
         return [None] * len(value)
@@ -193,9 +198,9 @@ class _Known:
                 return [None if b is None else 1 - b for b in operands[0]]
             case "b" | "r|":
                 return [1 if 1 in operands[0] else None if None in operands[0] else 0]
-            case "==" | "!=" if all(None not in x for x in operands):
-                a, b = (sum(bit << k for k, bit in enumerate(x)) for x in operands)
-                return [int((a == b) == (value.operator == "=="))]
+            case "==" | "!=":
+                a, b = map(_number, operands)
+                return [None if a is None or b is None else int((a == b) == (value.operator == "=="))]
         return [None] * n
 
 
