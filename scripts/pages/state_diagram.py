@@ -1,6 +1,7 @@
 """State diagrams of units, derived from the elaborated design, as Mermaid text.
 
-A state machine is an `m.FSM`, or a register of which the unit decodes every value into a signal `<register>_<state>`.
+A state machine is an `m.FSM`, a register of an enumeration that only takes constants, or a register of which the unit
+decodes every value into a signal `<register>_<state>`.
 An edge stands where the next state can differ from the present one. To find edges, this module evaluates the conditions
 of all assignments to the register with the state known and everything else unknown. Labels are the conditions as the
 source states them.
@@ -10,12 +11,13 @@ import ast
 import gc
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 from amaranth import Const, Module, Signal, UnusedElaboratable, Value
+from amaranth.hdl import Format
 from amaranth.hdl import _ast as hdl_ast
 from amaranth.hdl._dsl import resolve_statements
 from amaranth.lib import wiring
@@ -72,6 +74,11 @@ def _registers(m: Module) -> Iterator[tuple[str, Signal, dict[int, str]]]:
     """Name, register and names of the values of each state machine."""
     for name, fsm in m._generated.items():
         yield name, fsm.state, {value: state for state, value in fsm.encoding.items()}
+    for register in _assigned(m._statements.get("sync", ())):
+        if isinstance(form := register._format, Format.Enum) and len(form._variants) > 2:
+            known = _Known({}, register, register.init)
+            if all(None not in values for values, _ in _targets(m._statements["sync"], register, known, ())):
+                yield register.name, register, dict(form._variants)
     decoded: dict[int, tuple[Signal, dict[int, str]]] = {}
     for target, source in _drivers(m).values():
         match source:
@@ -81,6 +88,17 @@ def _registers(m: Module) -> Iterator[tuple[str, Signal, dict[int, str]]]:
         prefix = re.match(r"(\w+?_)\w+(?: \1\w+)+$", " ".join(names.values()))
         if prefix and len(names) > 2 and sorted(names) == list(range(len(names))):
             yield prefix[1].rstrip("_"), register, {v: n.removeprefix(prefix[1]).upper() for v, n in names.items()}
+
+
+def _assigned(statements: Iterable) -> list[Signal]:
+    """The signals that statements assign as a whole, each once."""
+    found: dict[int, Signal] = {}
+    for s in statements:
+        if isinstance(s, hdl_ast.Switch):
+            found |= {id(x): x for _, inner, _ in s.cases for x in _assigned(inner)}
+        elif isinstance(s, hdl_ast.Assign) and isinstance(s.lhs, Signal):
+            found[id(s.lhs)] = s.lhs
+    return list(found.values())
 
 
 def _drivers(m: Module) -> dict[int, tuple[Signal, Value]]:
@@ -113,7 +131,7 @@ def _targets(
     """Values that the register can get, each with its condition."""
     for s in statements:
         if isinstance(s, hdl_ast.Assign) and s.lhs is register:
-            yield known.values(s.rhs), " and ".join(path)
+            yield known.values(s.rhs), " and ".join(f"({c})" if " | " in c and len(path) > 1 else c for c in path)
         elif isinstance(s, hdl_ast.Switch):
             test = known.bits(s.test)
             for patterns, inner, where in s.cases:

@@ -15,6 +15,7 @@ from amaranth.lib.wiring import In
 
 from golden.arithmetic.score_codes import value
 from golden.function_params import ScoreFormat
+from golden.program.isa import Status
 from hdl.emit import UNITS
 from hdl.params import preset
 from hdl.retrieval.wtu_buckets import State
@@ -112,6 +113,7 @@ def test_a_state_diagram_is_what_the_design_does():
     [
         ("kvmu", "IDLE PLACE OLDEST OFFLOAD NEXT WALK LEVEL FREE"),
         ("retriever", "IDLE CLUSTER SET LEVEL PLACE FETCH END CLEAR CLEARED DONE BAD"),
+        ("sequencer", " ".join(Status.__members__)),
         ("wtu", f"{' '.join(Front.__members__)} {' '.join(Back.__members__)} {' '.join(State.__members__)}"),
     ],
 )
