@@ -1,4 +1,4 @@
-"""Checks of the unit `arbiter`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the arbiter, shared by tests, mutants, coverage and stress: every manager gets its own answers, in time."""
 
 import itertools
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from tb.library.runner import Run
 from tb.library.stress_traffic import StressTraffic, stall_rate
 from tb.library.transfer_traffic import content, params
 
-READS = 0x4000  # bytes that are only read; behind them each manager writes bytes of its own
+READS = 0x4000  # read-only bytes; behind them each manager writes bytes of its own
 
 
 def system(cores: int, changes: tuple[str, ...] = ()) -> SystemParams:
@@ -31,21 +31,21 @@ def emitted(cores: int, changes: tuple[str, ...] = ()) -> Emitted:
 
 @dataclass
 class Traffic:
-    """What the managers ask for, and what each must get."""
+    """Bursts that the managers ask for, and the answers that each must get."""
 
     cores: int = 2
     changes: tuple[str, ...] = ()
     seed: int = 1
-    bursts: int = 20  # of each manager and kind
+    bursts: int = 20  # of each kind, for each manager
     longest: int | None = None
     stalls: dict[str, float] = field(default_factory=dict)
     latency: tuple[int, int] = (0, 0)
     oldest: bool = False
-    errors: float = 0.0  # share of bursts
+    errors: float = 0.0  # share of bursts that the memory answers with an error
     end: tuple[int, ...] | None = None
     kinds: tuple[str, ...] = ("ar", "aw")
-    apart: int = 0  # most cycles between a manager's bursts on offer
-    far: bool = True  # addresses have bits above those of the memory, and below those of a word
+    apart: int = 0  # the most cycles between two bursts that a manager offers
+    far: bool = True  # addresses have bits above those of the memory and below those of a word
     cut_at: int = 0
 
     def __post_init__(self):
@@ -95,13 +95,13 @@ class Traffic:
             self.responses.append(responses)
 
     def episode(self) -> dict:
-        """For the bench."""
+        """The episode for the bench."""
         end = range(2 * self.cores) if self.end is None else self.end
         own = {"managers": self.managers, "stalls": self.stalls, "latency": list(self.latency), "oldest": self.oldest}
         return own | {"errors": sorted(self.failing), "end": list(end), "cut_at": self.cut_at}
 
     def check(self, got: dict) -> None:
-        """Every manager has got what it asked for, and what was written is in memory."""
+        """Every manager has its own answers, and memory holds every write."""
         end = range(2 * self.cores) if self.end is None else self.end
         for i in end:
             ours = [(None if b["resp"] >> 1 else b["data"], b["resp"] >> 1) for _, b in got["managers"][i]["r"]]
@@ -130,13 +130,13 @@ class Traffic:
 
 
 def simulate(runs: list[Traffic], episodes: list[dict], unit: Emitted, memory: str = "own", pause: float = 0.0):
-    """Results of the episodes on a unit of the parameters of the first run."""
+    """Run the episodes on a unit with the parameters of the first; their results."""
     c = {"params": list(runs[0].changes), "cores": runs[0].cores, "memory": memory, "pause": pause}
     return Run(unit, "tb.benches.bench_arbiter", "traffic", c | {"episodes": episodes})()["episodes"]
 
 
 def play(runs: list[Traffic], memory: str = "own", pause: float = 0.0) -> list[dict]:
-    """Each on the RTL, checked."""
+    """Run the episodes on the RTL and check each that a reset does not cut."""
     unit = emitted(runs[0].cores, runs[0].changes)
     got = simulate(runs, [t.episode() for t in runs], unit, memory, pause)
     for t, g in zip(runs, got, strict=True):
@@ -154,14 +154,14 @@ RUNS = {
     "late addresses": Traffic(stalls=LATE, latency=(0, 20), errors=0.2, seed=4),
     "full rate": Traffic(errors=0.2, seed=5),
 }
-CUT = [replace(RUNS["stalls everywhere"], cut_at=cycle) for cycle in (5, 40, 150)]  # by a reset
+CUT = [replace(RUNS["stalls everywhere"], cut_at=cycle) for cycle in (5, 40, 150)]  # cut by a reset
 AFTER = replace(RUNS["stalls everywhere"], bursts=6)
-# Manager 0 takes no answers, 1 announces writes and gives no data; 2 and 3 get everything.
+# Manager 0 takes no answers, manager 1 announces writes and sends no data. Managers 2 and 3 must finish.
 STUCK = Traffic(stalls={"r__0": 1.0, "b__0": 1.0, "w__1": 1.0}, end=(2, 3), seed=10)
 
 
 def bins(t: Traffic, got: dict) -> set[str]:
-    """What a run reaches."""
+    """Coverage bins that a run reaches."""
     hit = {"read_error"} if any(e for beats in t.beats for _, e in beats) else set()
     hit |= {"write_error"} if any(map(any, t.responses)) else set()
     hit |= {n for n in ("read_waits", "write_waits") if got["perf"][n]}
@@ -191,13 +191,13 @@ BINS = {
 
 @cache
 def two_cores() -> list[dict]:
-    """One after the other in one simulator, with a reset before each."""
+    """Results of all runs of two cores, one after the other in one simulator with a reset before each."""
     return play([*RUNS.values(), *(t for c in CUT for t in (c, AFTER)), STUCK])
 
 
 @dataclass
 class RandomTraffic(StressTraffic):
-    """Four runs of 40 bursts a manager, with errors of the memory."""
+    """Four runs of 40 bursts a manager, with memory errors."""
 
     runs: list[Traffic]
 
@@ -210,14 +210,14 @@ class RandomTraffic(StressTraffic):
         )
 
     def play(self) -> Any:
-        play(self.runs)  # compares by itself
+        play(self.runs)  # compares every answer
 
     def check(self, got: Any) -> int:
         return sum(len(m["ar"]) + len(m["aw"]) for r in self.runs for m in r.managers)
 
 
 def check_every_answer_goes_to_whoever_asked(record_property):
-    """In bursts of all lengths, with errors, whatever waits, and after a reset in flight; every bin is reached."""
+    """Answers reach whoever asked, with all lengths, errors, stalls and a reset in flight. All bins are hit."""
     hit = set().union(*(bins(t, g) for t, g in zip(RUNS.values(), two_cores(), strict=False)))
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= BINS, BINS - hit
@@ -230,7 +230,10 @@ def check_no_manager_holds_up_another():
 
 
 def check_cycles_equal_the_time_view(cores):
-    """Bursts offered at once or at random, of managers that take everything at once, before a memory in order."""
+    """Every grant and beat is in the cycle of the time view, for bursts offered at once or at random.
+
+    Managers take everything at once, and the memory answers in order.
+    """
     shapes = [(0, 1, 1), (0, 1, None), (3, 1, None), (40, 7, None), (9, 30, 2), (150, 4, None)]
     runs = [
         Traffic(cores, (), 20 + k, (60, 20)[k > 0], longest, latency=(latency - 1,) * 2, oldest=True, apart=apart)

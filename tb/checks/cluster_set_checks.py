@@ -1,4 +1,4 @@
-"""Checks of the unit `cluster_set`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the cluster set, shared by tests, mutants, coverage and stress: the union of rows, and its cycles."""
 
 import random
 from dataclasses import asdict, dataclass, replace
@@ -30,7 +30,7 @@ def emitted(p: WtuParams):
 
 
 def rows(p: WtuParams, seed: int, n_sets: int) -> list[dict]:
-    """Sets of a few rows: sparse, dense, empty; words ascending, repeated or in any order."""
+    """Sets of a few rows: sparse, dense or empty, with words ascending, repeated or in any order."""
     rng = random.Random(seed)
     beats = []
     for _ in range(n_sets):
@@ -49,7 +49,7 @@ def rows(p: WtuParams, seed: int, n_sets: int) -> list[dict]:
 
 
 def unions(p: WtuParams, beats: list[dict]) -> list[tuple[int, int, list[int]]]:
-    """(context, beats, ascending clusters) of each set."""
+    """Context, beats and ascending clusters of each set."""
     out, seen, n = [], set(), 0
     for b in beats:
         n += 1
@@ -103,7 +103,10 @@ class RandomTraffic(StressTraffic):
 
 
 def check_equals_sets_and_time_view(size):
-    """Every stall pattern, and full rate; resets in flight cut the episodes between these."""
+    """Beats equal the unions, and cycles the time view, under every stall pattern and at full rate.
+
+    Between these, resets in flight cut episodes.
+    """
     p = SIZES[size]
     cut = [episode(rows(p, n, 20), STALLS[:1], n) for n in (1, 3, 77)]
     episodes = [cut[0], episode(rows(p, 1, 61), STALLS), *cut[1:], episode(rows(p, 2, 61))]

@@ -1,4 +1,4 @@
-"""Checks of the unit `core`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of a core, shared by tests, mutants, coverage and stress: layers with retrieval, errors and resets."""
 
 import tempfile
 from dataclasses import dataclass, replace
@@ -21,10 +21,10 @@ from tb.library.runner import Run
 from tb.library.stress_traffic import StressTraffic
 
 SHAPE = LayerShape(width=16, heads=2, kv_heads=1, head_size=8, ffn=32, tokens=3, recent=8, entries=16)
-GROUPS = replace(SHAPE, heads=4, kv_heads=2, head_size=4)  # entries of the same size, more of everything else
+GROUPS = replace(SHAPE, heads=4, kv_heads=2, head_size=4)  # entries of the same size as in SHAPE, but several heads
 SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=36", "clusters=12", "n_ctx=3")
-RING = replace(SHAPE, tokens=8)  # a pass that fills the ring: every entry before it goes home
-TILES = {SHAPE: 1, GROUPS: 4, RING: 1}  # of a block of the queries' product: some stand between tokens, or before them
+RING = replace(SHAPE, tokens=8)  # a pass that fills the ring, so every earlier entry goes home
+TILES = {SHAPE: 1, GROUPS: 4, RING: 1}  # in a block of the queries' product: work is between tokens, or before them
 LAYERS = 2
 
 
@@ -47,11 +47,11 @@ def model(rng: np.random.Generator, shape: LayerShape) -> tuple[list[dict[str, n
 ALONE, AHEAD = [{}, {}], [{"ahead": 1}, {"fetched": True}]
 
 
-AWAY = [{"ctx": 2, "ahead": 0}, {"ctx": 0, "fetched": True}]  # in other contexts
+AWAY = [{"ctx": 2, "ahead": 0}, {"ctx": 0, "fetched": True}]  # both layers use other contexts than their own
 
 
 def host(rng: np.random.Generator, shape: LayerShape = SHAPE, how: list[dict] = ALONE, **function) -> CoreHost:
-    """Two layers; with AHEAD, the first one chooses and fetches for the second."""
+    """A host of two layers. With AHEAD the first layer selects and fetches for the second."""
     p, k = params(), params().dre.kvmu
     retrievals = [
         RetrievalShape(**{"n_hp": 16, "clusters": p.dre.hcu.clusters, "ctx": i} | how[i]) for i in range(LAYERS)
@@ -65,7 +65,7 @@ def host(rng: np.random.Generator, shape: LayerShape = SHAPE, how: list[dict] = 
 
 
 def begin(h: CoreHost, rng: np.random.Generator, start: int) -> None:
-    """The inputs of a pass."""
+    """Write the inputs of a pass to memory."""
     s = h.plans[0].shape
     h.begin(rng.normal(size=(s.tokens, s.width)).astype(np.float32), *turns(s, start), start)
 
@@ -76,7 +76,7 @@ def ports(h: CoreHost) -> dict[str, int]:
 
 
 def passes(seed: int, count: int, *how, **function) -> tuple[CoreHost, Script, list[int]]:
-    """So many passes through all layers; entries behind the ring in each run."""
+    """Run `count` passes through all layers on golden; the host, and the entries behind the ring in each run."""
     rng = np.random.default_rng(seed)
     h = host(rng, *how, **function)
     script = Script(h.memory, [r.name for r in h.memory.regions])
@@ -91,7 +91,7 @@ def passes(seed: int, count: int, *how, **function) -> tuple[CoreHost, Script, l
     return h, script, fetched
 
 
-# Counters that layers of tokens in few clusters leave alone, and what moves them.
+# Counters that stand still in layers with tokens in few clusters, and what would move them.
 ELSEWHERE = {
     "dre.wtu0.zooms": "rows of many alike: below",
     "lxe.dpe.waits": "rows of many alike: below",
@@ -131,7 +131,7 @@ class RandomTraffic(StressTraffic):
 
 
 def check_a_context_is_forgotten():
-    """CLEAR: clusters begin anew, blocks are given again."""
+    """After a CLEAR the context's clusters begin anew, and its blocks are used again."""
     h, script, _ = passes(5, 2, GROUPS, AHEAD)
     clear = [
         Instruction(Opcode.RETRIEVE, {"action": Retrieve.CLEAR, "ctx": 1}),
@@ -150,9 +150,9 @@ def check_a_context_is_forgotten():
 
 
 def interruptions() -> tuple[CoreHost, list[dict], np.ndarray]:
-    """A pass's clusters and places, cut short by an error response or a reset; the memory before it.
+    """A pass's clusters and places, cut short by an error response or a reset, and the memory before the pass.
 
-    Golden has run it.
+    Golden has run the whole pass.
     """
     rng = np.random.default_rng(7)
     h = host(rng)
@@ -175,7 +175,7 @@ def interruptions() -> tuple[CoreHost, list[dict], np.ndarray]:
 
 
 def interrupt(unit: Emitted, h: CoreHost, cases: list[dict], before: np.ndarray) -> list[bool]:
-    """Whether the core ended each case, and was then as at first."""
+    """For each case: it ended as it must, and the core then ran the whole pass as golden does."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "memory.bin")
         before.tofile(path)
@@ -193,6 +193,6 @@ def interrupt(unit: Emitted, h: CoreHost, cases: list[dict], before: np.ndarray)
 
 
 def check_errors_and_resets_leave_a_core_that_works():
-    """An error response to any manager ends in a status and a quiet bus; after a reset, all is as at first."""
+    """An error response to any manager ends in a status and a quiet bus. After a reset the core works again."""
     h, cases, before = interruptions()
     assert interrupt(emitted(), h, cases, before) == [True] * len(cases)

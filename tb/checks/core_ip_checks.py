@@ -1,4 +1,4 @@
-"""Checks of the unit `core_ip`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the core's IP block, shared by tests, mutants, coverage and stress: the core as software sees it."""
 
 import tempfile
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ def counters() -> list[str]:
 
 
 def play(unit: Emitted, h: CoreHost, script: Script, pause: float = 0.0, seed: int = 1, **how) -> list[Ran]:
-    """The runs of a script, which leave golden's memory."""
+    """Play a script through registers; the runs, after checking that memory equals golden's."""
     how |= {"bench": "tb.benches.bench_core_ip", "params": list(SIZES), "counters": counters()}
     ran, after = script.play(unit, ports(h), pause, seed=seed, **how)
     wrong = script.differences(ran, after)
@@ -49,25 +49,25 @@ class RandomTraffic(StressTraffic):
 
     def play(self) -> Any:
         host, script, _ = passes(self.seed, self.count)
-        return play(emitted(), host, script, self.pause, self.seed)  # compares by itself
+        return play(emitted(), host, script, self.pause, self.seed)  # compares memory with golden's
 
     def check(self, got: Any) -> int:
         return got[-1].perf["lxe.sequencer.instructions"]
 
 
 def check_layers_equal_golden(seed, pause, count):
-    """Every byte of memory after every run, and every counter as on the core without registers."""
+    """Memory after every run equals golden's, and every counter that of the core without registers."""
     h, script, _ = passes(seed, count)
     ran = play(emitted(), h, script, pause, seed)
     assert ran[-1].perf["retriever.entries"] == count * LAYERS * SHAPE.tokens
     if not pause:
         bare, _ = script.play(emit("core", params()), ports(h), seed=seed)
-        one = {"lxe.sequencer.instructions": 1}  # HALT is counted in the cycle in which the other bench looks
+        one = {"lxe.sequencer.instructions": 1}  # HALT counts in the cycle in which the other bench reads
         assert [r.perf for r in ran] == [r.perf | {k: r.perf[k] + n for k, n in one.items()} for r in bare]
 
 
 def faults(unit: Emitted, chosen: slice = slice(None)) -> list[bool]:
-    """Whether each interruption ended as it must, and the core was then as at first."""
+    """For each interruption: it ended as it must, and the core works again after a reset."""
     h, cases, before = interruptions()
     cases = cases[chosen]
     with tempfile.TemporaryDirectory() as folder:

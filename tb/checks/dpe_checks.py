@@ -1,4 +1,4 @@
-"""Checks of the unit `dpe`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the DPE, shared by tests, mutants, coverage and stress: products equal golden, cycles its time view."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -80,7 +80,7 @@ def check_cycles_equal_the_time_view(size):
 
 @cache
 def wrapping() -> Traffic:
-    """Tiles and rows that begin in the middle of the memories and need more than half of them."""
+    """Tiles and rows that start in the middle of the memories and need more than half of them, so addresses wrap."""
     t, rng = Traffic(TINY), np.random.default_rng(11)
     sizes = [(2, 1, 3), (TINY.w_depth, 1, 3), (1, 1, 1), (3, 1, 4)]
     for chunks in rng.integers(1, TINY.w_depth + 1, 200).tolist():
@@ -100,13 +100,13 @@ def check_addresses_that_wrap_are_counted():
 
 
 def check_many_operands():
-    """Shifts, carries and signs of every size, in the tree and in its rounding."""
+    """Many operands exercise shifts, carries and signs of every size, in the tree and in its rounding."""
     t = traffic(TINY, 9, 1200)
     assert t.run(emitted(TINY), 9)["beats"] == t.wants
 
 
 def check_chunks_far_from_each_other(exponents):
-    """32 blocks of exponents and more lie between the products of two chunks: nothing is left of the smaller ones."""
+    """Products of two chunks lie 32 or more blocks of exponents apart, so nothing is left of the smaller ones."""
     t, values = Traffic(TINY), to_bf16(np.repeat(np.exp2(exponents), TINY.n_w))
     t.phase(np.tile(values, (TINY.n_h, 1)), values[None, :])
     assert {v for beat in t.wants for v in beat["data"]} == {int(np.float32(TINY.n_w * 2.0**120).view(np.uint32))}
@@ -122,7 +122,7 @@ def check_reset_in_flight(reset_at):
 
 @dataclass
 class RandomTraffic(StressTraffic):
-    """Products of every sort of operand."""
+    """Products of every kind of operand."""
 
     p: DpeParams
     seed: int

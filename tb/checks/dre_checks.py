@@ -1,4 +1,4 @@
-"""Checks of the unit `dre`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the DRE, shared by tests, mutants, coverage and stress: beats, bursts and counters of the joined units."""
 
 import random
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from tb.library.dre_scenario import Scenario
 from tb.library.runner import Run
 from tb.library.stress_traffic import StressTraffic, stall_rate
 
-SMALL = ["clusters=12", "blocks=48"]  # tables and blocks that a short run fills
+SMALL = ["clusters=12", "blocks=48"]  # a short run fills these tables and blocks
 TINY = override(preset("tiny"), SMALL).core.dre
 SHAPES = {
     "tiny": SMALL,
@@ -33,7 +33,7 @@ SHAPES = {
         "recent=1",
     ],
 }
-NEVER = {  # counters that stand still: other bins of the exact variant, rows that are always selected whole
+NEVER = {  # counters that stand still: bins of the exact variant, rows that are always selected whole
     "buckets": {"wtu0.zooms"},
     "one": {"wtu0.zooms"},
 }
@@ -45,9 +45,9 @@ def sizes(p: KvmuParams) -> dict[str, int]:
 
 
 def play(p: DreParams, seed: int, frames: int = 6) -> Scenario:
-    """Frames of keys around a few centres, or anywhere, in every context; rows peaked at a few clusters.
+    """Random frames in all contexts: keys around a few centres or anywhere, rows that peak at a few clusters.
 
-    Keys of another context come right behind them or beside rows, rows of any behind rows.
+    Keys of another context follow right behind, or come beside rows. Rows of any context follow right behind rows.
     """
     rng = random.Random(seed)
     nrng = np.random.default_rng(seed)
@@ -83,7 +83,7 @@ def play(p: DreParams, seed: int, frames: int = 6) -> Scenario:
         rows(ctx)
         what = rng.choice(("rows", "keys", "nothing"))
         if what == "rows":
-            for _ in range(rng.randrange(1, 4)):  # two sets wait in the cluster set, the rows of a third one before it
+            for _ in range(rng.randrange(1, 4)):  # two sets wait in the cluster set, and rows of a third one before it
                 rows(rng.choice((ctx, other)), along=True)
         elif what == "keys" and other != ctx:
             frame(other, along=True)
@@ -91,10 +91,10 @@ def play(p: DreParams, seed: int, frames: int = 6) -> Scenario:
 
 
 def bins(s: Scenario) -> set[str]:
-    """What happened between the units, by context."""
+    """Events between the units, by context."""
     hit: set[str] = set()
     news, blocks = iter(s.t), iter(zip(s.blocks, s.queries, strict=True))
-    full = [set() for _ in range(s.p.hcu.n_ctx)]  # of each context, clusters that grew in a full table since its rows
+    full = [set() for _ in range(s.p.hcu.n_ctx)]  # of each context, clusters grown in a full table since its rows
     for phase in s.phases:
         for n in range(phase.get("blocks", 0)):
             (ctx, codes), q = next(blocks)
@@ -129,7 +129,7 @@ def params(shape: str) -> DreParams:
 
 
 def run(unit: Emitted, s: Scenario, idle: float = 0.0, stall: float = 0.0, seed: int = 1, reset_at: int = 0, **how):
-    """The scenario on the RTL."""
+    """Run the scenario on the RTL."""
     return Run(unit, "tb.benches.bench_dre", "phases", s.config(idle, stall, reset_at), seed, **how)()
 
 
@@ -159,7 +159,10 @@ class RandomTraffic(StressTraffic):
 
 
 def check_equals_golden(shape, record_property):
-    """Every beat and counter; no counter stands still, and in every context a full table's counts decide rows."""
+    """Every beat and counter equals golden, and no counter stands still.
+
+    In every context, counts of a full table decide rows.
+    """
     p, unit = params(shape), emitted(shape)
     hit, moves = set(), set()
     for seed, idle, stall in ((14, 0.0, 0.0), (5, 0.3, 0.3), (6, 0.0, 0.7)):

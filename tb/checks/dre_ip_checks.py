@@ -1,4 +1,4 @@
-"""Checks of the unit `dre_ip`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the DRE's IP block, shared by tests, mutants, coverage and stress: the DRE as software sees it."""
 
 import random
 import tempfile
@@ -34,18 +34,18 @@ def emitted() -> Emitted:
 
 
 def counters(unit: Emitted) -> dict[str, str]:
-    """The register of every event counter."""
+    """The register of each event counter."""
     return {name: "perf." + name.replace("wtu0", "wtu[0]") for name in unit.manifest["counters"]}
 
 
 class Software:
-    """What a driver does, and what golden says of it."""
+    """The steps of a driver, and the answers that golden expects."""
 
     def __init__(self, seed: int, **changes):
         self.rng, p = random.Random(seed), params(CHANGES).dre
         self.p = p
         self.function = replace(p.function(), **{"th_hd": 4, "ratio_q16": 3 << 14} | changes)
-        self.scenario = Scenario(p, self.function, DEVICE, HOME)  # what the engine inside does
+        self.scenario = Scenario(p, self.function, DEVICE, HOME)  # the engine's part of each step
         self.model = self.scenario.model
         self.memory = bytearray(self.rng.randbytes(TOP))
         self.before = bytes(self.memory)
@@ -56,7 +56,7 @@ class Software:
         self.bins: set[str] = set()
 
     def command(self, action: Retrieve, result: int | None = None, count: int | None = None, **fields) -> None:
-        """A command, and what it gives."""
+        """Add a command and the result that it must give."""
         self.last = [self.last[0] if result is None else result, self.last[1] if count is None else count]
         polls = self.rng.random() < 0.5
         self.steps.append({"command": {"action": int(action), **fields}, "polls": polls})
@@ -64,7 +64,7 @@ class Software:
         self.bins |= {action.name, "polls" if polls else "interrupt"}
 
     def frame(self, ctx: int, tokens: int, rows: int) -> None:
-        """Keys, their clusters and places; then a query block and what it fetches."""
+        """Add a frame: keys with their clusters and places, then a query block and its fetches."""
         hashes = [self.rng.choice(self.bases) ^ (1 << self.rng.randrange(self.p.hcu.n_hp)) for _ in range(tokens)]
         number, size, s = self.scenario.tokens[ctx], self.p.kvmu.entry_bytes, self.scenario
         self.steps.append(
@@ -82,7 +82,7 @@ class Software:
             assert self.entry(ctx, h, FRESH + i * size)
         level = len(self.model.tables[ctx].counts)
         if rows:
-            bits = self.rng.choice((2, 8, self.p.wtu.score.bits))  # many equal codes, some, hardly any
+            bits = self.rng.choice((2, 8, self.p.wtu.score.bits))  # codes with many ties, with some, with hardly any
             codes = np.array([[self.rng.getrandbits(bits) for _ in range(level)] for _ in range(rows)])
             s.query(ctx, codes)
             query = s.queries[-1]
@@ -96,7 +96,7 @@ class Software:
             self.command(Retrieve.FETCH, entries, entries << 2, base=BUFFER, rows=max(entries, 1), shift=2)
 
     def entry(self, ctx: int, key_hash: int, fresh: int) -> bool:
-        """A key's cluster and the place of its entry, which is at `fresh`; whether there is a block for it."""
+        """Add a key's cluster and the place of its entry, which lies at `fresh`; whether a block was free."""
         s, moves, size = self.scenario, len(self.scenario.x), self.p.kvmu.entry_bytes
         s.keys(ctx, [key_hash])
         joined, placed = s.t[-1], s.w[-1]
@@ -113,7 +113,7 @@ class Software:
         return not placed["full"]
 
     def fill(self, ctx: int) -> None:
-        """Keys until one finds no block."""
+        """Add keys until one finds no free block."""
         size, more = self.p.kvmu.entry_bytes, True
         while more:
             key = {"data": self.rng.choice(self.bases), "user": {"token": self.scenario.tokens[ctx], "ctx": ctx}}
@@ -121,7 +121,7 @@ class Software:
             more = self.entry(ctx, key["data"], FRESH + self.rng.randrange(8) * size)
 
     def copy(self, src: int, dst: int, size: int) -> None:
-        """Bytes of the memory."""
+        """Copy bytes of the expected memory."""
         self.memory[dst : dst + size] = self.memory[src : src + size]
 
     def clear(self, ctx: int) -> None:
@@ -130,7 +130,7 @@ class Software:
         self.command(Retrieve.CLEAR, ctx=ctx)
 
     def count(self, ctx: int) -> None:
-        """Ask for a context's clusters."""
+        """Ask how many clusters a context has."""
         self.command(Retrieve.COUNT, count=len(self.model.tables[ctx].counts), ctx=ctx)
 
     def play(
@@ -142,7 +142,7 @@ class Software:
         changes: Sequence[str] = CHANGES,
         **how,
     ) -> dict:
-        """The steps on RTL: what its commands and its memory say."""
+        """Run the steps on the RTL; results of the commands, and the memory."""
         f = self.function
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "memory.bin")
@@ -160,13 +160,13 @@ class Software:
             return got | {"memory": path.read_bytes()}
 
     def check(self, got: dict) -> None:
-        """As golden."""
+        """Compare results and memory with golden."""
         assert got["commands"] == self.wants
         assert got["memory"] == bytes(self.memory)
 
 
 def axis(beat: dict) -> dict:
-    """A word of scores as it stands on the stream."""
+    """A word of scores as bits on the AXI stream."""
     row = beat["row"]
     data = sum(code << CODE_BITS * i for i, code in enumerate(row["scores"]))
     return {
@@ -184,7 +184,7 @@ BINS = {
 
 
 def frames(seed: int, count: int) -> Software:
-    """Frames of several contexts, some forgotten on the way."""
+    """Frames in several contexts, some of which are forgotten in between."""
     s = Software(seed)
     for n in range(count):
         ctx = s.rng.randrange(s.p.kvmu.n_ctx)
@@ -197,7 +197,7 @@ def frames(seed: int, count: int) -> Software:
 
 @dataclass
 class RandomTraffic(StressTraffic):
-    """Four to twenty frames, driven over AXI4-Lite; in a fifth of the runs a context's table is full."""
+    """Four to twenty frames, driven over AXI4-Lite. In a fifth of the runs a context's table is full."""
 
     software: Software
     idle: float
@@ -249,7 +249,7 @@ def check_a_fault_ends_in_a_status_and_a_reset_mends_it(command, status):
 
 
 def check_fault(command: dict, status: Status, unit: Emitted, **how) -> None:
-    """What follows the fault does nothing; after a reset frames are as at first."""
+    """Nothing happens after the fault, and after a reset frames equal golden again."""
     broken, whole = Software(3), frames(4, 2)
     for _ in range(4):
         broken.frame(0, 4, 0)
@@ -258,7 +258,7 @@ def check_fault(command: dict, status: Status, unit: Emitted, **how) -> None:
     broken.steps.append({"rows": [axis(beat) for beat in row_beats(broken.p.wtu, 0, codes)]})
     if command["action"] == Retrieve.PLACE:
         broken.frame(0, 1, 0)
-        broken.steps.pop()  # here comes the command
+        broken.steps.pop()  # `command` takes the place of the last step
         broken.wants.pop()
     after = {"action": int(Retrieve.COUNT)}
     errors = command.get("errors", [])
@@ -279,7 +279,7 @@ def check_a_reset_while_a_command_runs(after):
 
 
 def check_reset(after: int, unit: Emitted, **how) -> None:
-    """The bus is left quiet, and all is as at first."""
+    """After a reset in flight the bus is quiet, and frames equal golden again."""
     broken, whole = Software(5), frames(6, 2)
     broken.frame(0, 4, 0)
     broken.steps[-1]["reset"] = after

@@ -1,4 +1,4 @@
-"""Checks of the unit `feeder`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the feeder, shared by tests, mutants, coverage and stress: hash bits and scores, code by code."""
 
 import random
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tb.library.streams import LATE
 from tb.library.stress_traffic import StressTraffic
 from tb.library.transfer_traffic import params
 
-# Words of the VPE against those of a WTU: as many numbers, four times as many, a quarter; hashes of 1 to 16 words.
+# Words of the VPE against words of a WTU: equally many numbers, four times as many, a quarter. Hashes of 1 to 16 words.
 SIZES = {
     "tiny": [],
     "one": ["dpe.n_h=1", "n_w=1", "bus_bytes=1", "w_depth=1", "x_depth=1", "hcu.n_hp=1", "clusters=1", "n_ctx=1"],
@@ -36,7 +36,7 @@ def emitted(size: str) -> Emitted:
 
 
 def hashes(p, ctx: int, rows: int, rng: random.Random, more: int = 0) -> list[dict]:
-    """Words of rows of HASH, `more` of them behind those that count."""
+    """Words of rows of HASH, followed by `more` words that do not count."""
     lanes, first = p.dpe.n_w, rng.getrandbits(40)
     words = -(-p.dre.hcu.n_hp // lanes) + more
     return [
@@ -74,7 +74,7 @@ def scores(p, ctx: int, rows: int, n: int, rng: random.Random, last: bool = True
 
 
 def expected(p, words: list[dict]) -> tuple[list[dict], list[dict]]:
-    """Beats on `k` (without CLEARs) and `s`, code by code and bit by bit."""
+    """Expected beats on `k` (without CLEARs) and `s`, code by code and bit by bit."""
     lanes, n_hp, n_w = p.dpe.n_w, p.dre.hcu.n_hp, p.dre.wtu.n_w
     k, s, row = [], [], []
     for word in words:
@@ -122,7 +122,7 @@ def episode(size: str, words: list[dict], stalls=None, clears=(), cut_at: int = 
 
 
 def run(size: str, episodes: list[dict], seed: int = 1, unit: Emitted | None = None, waves: bool = True) -> list[dict]:
-    """Results of the bench, compared."""
+    """Run the bench and compare; its results."""
     config = {"params": SIZES[size], "episodes": episodes}
     got = Run(unit or emitted(size), "tb.benches.bench_feeder", "words", config, seed, waves)()["episodes"]
     for e, g in zip([e for e in episodes if not e["cut_at"]], got, strict=True):
@@ -131,7 +131,7 @@ def run(size: str, episodes: list[dict], seed: int = 1, unit: Emitted | None = N
 
 
 def random_words(size: str, rng: random.Random, n: int = 12) -> tuple[list[dict], list]:
-    """Words of `n` instructions, and CLEARs between them."""
+    """Words of `n` instructions, with CLEARs between them."""
     p = params(SIZES[size])
     words, clears = [], []
     for _ in range(n):
@@ -169,7 +169,7 @@ class RandomTraffic(StressTraffic):
         return cls(size, some, sum(len(words) for words, _ in programs))
 
     def play(self) -> Any:
-        run(self.size, self.episodes)  # compares by itself
+        run(self.size, self.episodes)  # compares every beat
 
     def check(self, got: Any) -> int:
         return self.words
@@ -193,7 +193,7 @@ def check_takes_the_cycles_of_the_time_view(size):
 
 
 def check_reset_in_flight():
-    """Also between the words of a row, and between those of a score word that is put together."""
+    """Resets in flight, also between words of a row and between words that make up a score word."""
     words, clears = random_words("joined", random.Random(5))
     whole = episode("joined", words, STALLS[1], clears)
     run("joined", [e for cut_at in (2, 9, 16, 40) for e in (whole | {"cut_at": cut_at}, whole)])

@@ -1,4 +1,4 @@
-"""Checks of the unit `hcu`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the HCU, shared by tests, mutants, coverage and stress: beats equal golden, cycles its time view."""
 
 import random
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +14,7 @@ from tb.library.runner import Run
 from tb.library.streams import LATE
 from tb.library.stress_traffic import StressTraffic, stall_rate
 
-TINY = replace(preset("tiny").core.dre.hcu, count_bits=5)  # counts saturate
+TINY = replace(preset("tiny").core.dre.hcu, count_bits=5)  # small counts, which saturate
 SIZES = {
     "tiny": TINY,
     "no-abandon": replace(TINY, early_abandon=False),
@@ -28,7 +28,7 @@ STALLS = [(0.0, 0.0), (0.4, 0.4), (0.0, 0.8), (0.8, 0.0), (0.0, LATE)]
 
 
 def stream(p: HcuParams, seed: int, n: int, contexts: int = 1, clear: float = 0.0) -> list[dict]:
-    """Keys around a few centres, so that all of joins, ties, new clusters, repeats and a full table occur."""
+    """Keys around a few centres, so that joins, ties, new clusters, repeats and a full table all occur."""
     rng = random.Random(seed)
     centres = [0, *(rng.getrandbits(p.n_hp) for _ in range(max(1, p.clusters // 2)))]
     beats = []
@@ -36,7 +36,7 @@ def stream(p: HcuParams, seed: int, n: int, contexts: int = 1, clear: float = 0.
         key = rng.choice(centres)
         for _ in range(rng.choice([0, 0, 1, 1, 2, 3, p.n_hp])):
             key ^= 1 << rng.randrange(p.n_hp)
-        if beats and rng.random() < 0.1:  # all bits differ
+        if beats and rng.random() < 0.1:  # all bits differ from the first key
             key = beats[0]["hash"] ^ (1 << p.n_hp) - 1
         op = int(rng.random() < clear)
         ctx = rng.randrange(contexts)
@@ -46,7 +46,7 @@ def stream(p: HcuParams, seed: int, n: int, contexts: int = 1, clear: float = 0.
 
 
 def golden(p: HcuParams, th_hd: int, beats: list[dict]) -> tuple[list[dict], set[str]]:
-    """The beats that `o` must give, and the coverage bins that the stream hits."""
+    """The beats that `o` must give, and the coverage bins that the keys reach."""
     f = ReSVParams(n_hp=p.n_hp, th_hd=th_hd, max_clusters=p.clusters, count_bits=p.count_bits)
     tables: dict[int, Clusterer] = {}
     out, bins, previous = [], set(), None
@@ -87,7 +87,7 @@ def run(e, p, beats, th_hd, idle=0.0, stall=0.0, seed=1, reset_at=0, waves=True)
 
 
 def counters(beats: list[dict], time) -> dict[str, int]:
-    """What the unit must have counted, at full rate and without CLEARs."""
+    """Values that the counters must have, at full rate and without CLEARs."""
     sums = {n: sum(b[k] for b in beats) for n, k in (("opened", "is_new"), ("full_joins", "full_join"))}
     return {"tokens": len(beats), "compares": time.compares.sum(), **sums}
 
@@ -149,7 +149,10 @@ def check_thresholds_to_their_ends(th_hd):
 
 
 def check_words_hold_while_a_key_waits():
-    """Tables of one cluster, so that every chunk of its word decides a key, whose comparison waits for the output."""
+    """A comparison that waits for the output keeps its words.
+
+    With tables of one cluster, every chunk of its word decides a key.
+    """
     rng, half = random.Random(1), TINY.n_hp // 2
 
     def chunk(weight: int) -> int:
@@ -160,7 +163,7 @@ def check_words_hold_while_a_key_waits():
         for _ in range(150):
             old = chunk(rng.randint(0, half)) << half | rng.getrandbits(half)
             new = old ^ sum(1 << i for i in rng.sample(range(TINY.n_hp), th_hd - rng.getrandbits(1)))
-            if rng.random() < 0.5:  # near in the first chunk, far in the ones of the second
+            if rng.random() < 0.5:  # near in the first chunk, far in those of the second
                 new = chunk(rng.randint(0, half)) << half | (new if th_hd == 1 else old) % (1 << half)
             pairs.append([old, new])
             beats.append({"op": 1, "ctx": 0, "token": 0, "hash": 0, "last": 0})

@@ -1,4 +1,4 @@
-"""Checks of the unit `kvmu`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the KVMU, shared by tests, mutants, coverage and stress: every address, move and burst against golden."""
 
 import random
 from dataclasses import asdict, dataclass, replace
@@ -41,14 +41,14 @@ def emitted(p: KvmuParams):
 
 
 def bases(p: KvmuParams, seed: int = 0) -> tuple[int, int]:
-    """Device base and home base: any, and without a seed one that ends the blocks where the address space ends."""
+    """Random device and home bases; without a seed the blocks end where the address space ends."""
     rng, home = random.Random(seed), (1 << p.addr_bits) - p.blocks * p.block_bytes
     device = (1 << p.addr_bits) - p.n_ctx * p.recent * p.entry_bytes
     return (rng.randint(0, device), min(home, rng.randint(0, home) | 7)) if seed else (1, home)
 
 
 def traffic(p: KvmuParams, seed: int, n: int, clear: float = 0.02) -> tuple[list[dict], list[dict]]:
-    """Beats of `a`: clusters opened in order or not, growing in streaks; beats of `f`: random sets."""
+    """Beats of `a` (clusters opened in order or not, growing in streaks) and of `f` (random sets)."""
     rng = random.Random(seed)
     a, f = [], []
     cluster, opened = 0, [0] * p.n_ctx
@@ -79,7 +79,7 @@ def golden_map(p: KvmuParams, device: int, home: int) -> KvMap:
 
 
 def check(p: KvmuParams, e: dict, got: dict) -> set[str]:
-    """Replay the beats on the golden map in the order of their acceptance and compare all outputs; bins hit."""
+    """Replay the beats on the golden map in the order of their acceptance, and compare all outputs; the bins hit."""
     a, f, kv, bins = e["a"], e["f"], golden_map(p, *e["bases"]), set()
     assert len(got["a"]) == len(a)
     assert len(got["f"]) == len(f)
@@ -135,7 +135,7 @@ def check(p: KvmuParams, e: dict, got: dict) -> set[str]:
 
 
 def _append_bins(kv: KvMap, beat: dict) -> set[str]:
-    """What an append is about to exercise."""
+    """Bins that an append is about to reach."""
     c = kv.contexts[beat["ctx"]]
     bins = set()
     k = c.clusters.get(beat["cluster"])
@@ -153,7 +153,7 @@ def _append_bins(kv: KvMap, beat: dict) -> set[str]:
 
 
 def _layout_bins(p: KvmuParams, ranges: list, bursts: list) -> set[str]:
-    """What a fetch exercised, from the ranges of each of its clusters."""
+    """Bins that a fetch has reached, from the ranges of each of its clusters."""
 
     def joins(r, s):
         return r.slots == p.block_slots and s.block == r.block + 1
@@ -175,7 +175,7 @@ def run(e, p: KvmuParams, episodes: list[dict], waves=True) -> list[dict]:
 
 
 def cycles(p: KvmuParams, e: dict) -> dict:
-    """The time view's cycles of an unstalled run; sets must not end in an extra empty beat."""
+    """Cycles of an unstalled run by the time view. No set may end in an extra empty beat."""
     sets, chosen = [], []
     for beat in e["f"]:
         chosen += [] if beat["empty"] else [beat["cluster"]]
@@ -187,7 +187,7 @@ def cycles(p: KvmuParams, e: dict) -> dict:
 
 @cache
 def results(size: str) -> list[tuple[dict, dict]]:
-    """Episodes of one size and what came of them: every stall pattern, full rate after a cut, `b` blocked."""
+    """Episodes of one size with their results: every stall pattern, full rate after a cut, `b` blocked."""
     p = SIZES[size]
     blocked = episode(p, *traffic(p, 7, 150, clear=0), [{"a": 0.5}], block_b=True, seed=1)
     cut = [episode(p, *traffic(p, n, 120), STALLS[:1], cut_at=n) for n in (1, 9, 60, 201)]
@@ -206,12 +206,12 @@ def covered(size: str) -> frozenset[str]:
 
 
 def check_equals_golden(size):
-    """Also after resets in flight, which cut the episodes between these."""
+    """Outputs equal golden, also after resets in flight, which cut some episodes."""
     assert covered(size) <= BINS
 
 
 def unstalled(p: KvmuParams, seed: int, n: int) -> tuple[list[dict], list[dict]]:
-    """Traffic without empty beats that close a set with clusters, which the time view does not know."""
+    """Traffic in which no empty beat closes a set with clusters: the time view does not model that."""
     a, f = traffic(p, seed, n, clear=0.01)
     sets, chosen = [], []
     for beat in f:

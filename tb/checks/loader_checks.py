@@ -1,4 +1,4 @@
-"""Checks of the unit `loader`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the loader, shared by tests, mutants, coverage and stress: words and bursts, faults, cycles."""
 
 import random
 from dataclasses import dataclass
@@ -44,12 +44,12 @@ def emitted(size: str) -> Emitted:
 
 
 def case(size: str, commands: list[dict], *args, errors=(), **fields) -> dict:
-    """An episode, and what it must do."""
+    """An episode of the commands, with its expectations."""
     return episode(loads(params(SIZES[size]), commands, frozenset(errors)), commands, *args, errors=errors, **fields)
 
 
 def run(size: str, episodes: list[dict], unit: Emitted | None = None, **how) -> list[dict]:
-    """Results of the bench, compared."""
+    """Run the bench and compare; its results."""
     return play(unit or emitted(size), "tb.benches.bench_loader", size, episodes, compare, **how)
 
 
@@ -81,7 +81,7 @@ def traffic(size: str) -> list[dict]:
 
 
 def corners(size: str) -> list[dict]:
-    """Instructions at the edges, one after the other and of different targets."""
+    """Instructions at the edges, one after the other, with alternating targets."""
     p = params(SIZES[size])
     word, x, w = 2 * p.dpe.n_w, p.dpe.x_depth, p.dpe.w_depth
     return [
@@ -112,7 +112,7 @@ class RandomTraffic(StressTraffic):
         return cls(size, [case(size, commands, rng.choice(STALLS)) for commands in programs])
 
     def play(self) -> Any:
-        run(self.size, self.cases)  # compares by itself
+        run(self.size, self.cases)  # compares every word and burst
 
     def check(self, got: Any) -> int:
         return sum(len(e["want"].words) + len(e["want"].bursts) for e in self.cases)
@@ -123,13 +123,13 @@ def check_equals_the_reference(size):
 
 
 def check_long_instructions():
-    """And many of them."""
+    """Long instructions, and many of them."""
     programs = long(LoadTo.VECTOR, 2 * params([]).dpe.n_w, (2732, 1367)), [transfer(LoadTo.VECTOR, 0, skip=1)] * 300
     run("tiny", [case("tiny", c, latency=(1, 1)) for c in programs])
 
 
 def check_cycles(size: str, **how) -> None:
-    """Every transfer of random programs in the cycle of the time view."""
+    """Every transfer of random programs is in the cycle of the time view."""
     p, rng = params(SIZES[size]), random.Random(2)
     programs = [random_transfers(p, rng, 10, TARGETS, LoadTo.VECTOR) for _ in range(3)] + [corners(size)]
     latencies = [1, 5, 40, 2]
@@ -149,7 +149,7 @@ def check_cycles_equal_the_time_view(size):
 
 
 def full_rate(p: CoreParams) -> list[dict]:
-    """Instructions of every target, back to back, whose bursts are as long as they can be."""
+    """Consecutive instructions of every target with bursts of the greatest length."""
     words = p.lxe.burst_bytes // (2 * p.dpe.n_w)
     rows = {"stride": p.lxe.burst_bytes, "step": words}
     return [
@@ -162,7 +162,7 @@ def full_rate(p: CoreParams) -> list[dict]:
 
 
 def check_full_rate(size):
-    """bus_bytes every cycle, also where one instruction follows another, up to the latency that `bursts` covers."""
+    """The loader moves bus_bytes every cycle, also between instructions, up to the latency that `bursts` covers."""
     p = params(SIZES[size])
     program = full_rate(p)
     beats = sum((c["rows"] + 1) * (c["words"] + 1) << c["wide"] for c in program) * 2 * p.dpe.n_w // p.lxe.bus_bytes
@@ -178,7 +178,7 @@ def check_full_rate(size):
 
 
 def faults(size: str) -> list[dict]:
-    """Each fault behind good instructions, with more good ones behind."""
+    """Each fault behind good instructions, with more good ones behind it."""
     p = params(SIZES[size])
     word, x, w = 2 * p.dpe.n_w, p.dpe.x_depth, p.dpe.w_depth
     good = [transfer(LoadTo.X, 64 * word, 1, min(x, 9), signal=1), transfer(LoadTo.VECTOR, 0, 2, 3, wide=1, signal=2)]
@@ -198,14 +198,14 @@ def faults(size: str) -> list[dict]:
 
 
 def faulty() -> list[dict]:
-    """Every fault behind good instructions, with more of them behind."""
+    """Episodes of every fault behind good instructions, with more of them behind it."""
     p, rng = params(SIZES["tiny"]), random.Random(4)
     episodes = [case("tiny", c, stalls) for c in faults("tiny") for stalls in STALLS[:2]]
     episodes += [case("tiny", [c]) for c in (*beyond(p, LoadTo.X), transfer(LoadTo.W, 0, to=1 << 15))]
     assert {e["want"].fault for e in episodes} == {"range"}
-    longest = transfer(LoadTo.VECTOR, 0, 1, 2053, wide=1)  # of more than 4096 beats, given up soon
+    longest = transfer(LoadTo.VECTOR, 0, 1, 2053, wide=1)  # of more than 4096 beats, but given up soon
     episodes.append(case("tiny", [longest], STALLS[3], errors=[40 * p.lxe.bus_bytes]))
-    for stalls in STALLS * 5:  # any beat of a burst, also one that is read ahead
+    for stalls in STALLS * 5:  # the error is at any beat of a burst, also of one that was read ahead
         program = [faults("tiny")[0][0], *random_transfers(p, rng, 8, TARGETS, LoadTo.VECTOR)]
         spans = [span for c in program if not c["skip"] for span in bursts_of(p, c, joined=True)]
         addr, n = rng.choice(spans)
@@ -214,7 +214,7 @@ def faulty() -> list[dict]:
 
 
 def check_faults():
-    """A fault pulses once, after all that came before is done; then nothing moves, and the bus drains."""
+    """A fault pulses once, after all earlier work is done. Then nothing moves, and the bus drains."""
     run("tiny", faulty())
 
 

@@ -1,4 +1,4 @@
-"""Checks of the unit `lxe`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the LXE, shared by tests, mutants, coverage and stress: a layer, and programs that end in a fault."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ from tb.checks.core_checks import SIZES, begin, emitted, host, params, ports
 from tb.library.lxe_programs import Script
 from tb.library.runner import Run
 
-SIZE = 1 << 12  # bytes of memory; what lies behind is answered by an error
+SIZE = 1 << 12  # bytes of memory; the memory answers higher addresses with an error
 HALT = Instruction(Opcode.HALT, {})
 
 
@@ -24,7 +24,7 @@ def load(rows: int, **values: int) -> Instruction:
 
 
 def copy(rows: int, to: int = 1024, **values: int) -> list[Instruction]:
-    """Rows through the VPE to another place."""
+    """Copy rows through the VPE to another place."""
     return [
         load(rows, **values),
         vector_of(Vector(words=rows - 1, a=Source.STREAM, wide=1, write=Bank.C), source=Queue.LOAD),
@@ -44,7 +44,7 @@ PROGRAMS = {
     "a wait for ever": [*copy(9), Instruction(Opcode.SYNC, {"wait": 1}), HALT],
     "an engine that waits": [load(9), *copy(9)[1:], load(9, wait=2), HALT],
 }
-WANTS = {  # what golden does not tell: an opcode that it has no instruction for
+WANTS = {  # a status that golden cannot give: golden has no instruction for the opcode
     "opcode": (Status.OPCODE, 4),
 }
 
@@ -61,7 +61,7 @@ def golden() -> Lxe:
 
 
 def refusal(program: list) -> tuple[Status, int]:
-    """Status and instruction that golden names."""
+    """Status and instruction that golden reports for a program it refuses."""
     try:
         golden().run(program, {})
     except (LxeError, BusError) as e:
@@ -82,7 +82,7 @@ def play(episodes: list[dict], unit: Emitted | None = None, **how) -> list[dict]
 
 
 def check_good(got: dict) -> None:
-    """The program after the reset has done what golden does."""
+    """The program after the reset did what golden does."""
     unit = golden()
     unit.run([*copy(30), HALT], {})
     assert got["good"]["code"] == Status.DONE
@@ -90,12 +90,12 @@ def check_good(got: dict) -> None:
 
 
 def check_faults(names: Iterable[str] = PROGRAMS, *unit, **how) -> None:
-    """These programs end as in golden, and a good one after each."""
+    """These programs end as in golden, and a good program runs after each."""
     got = play([{"program": words(PROGRAMS[name]), "cut_at": 0} for name in names], *unit, **how)
     for name, g in zip(names, got, strict=True):
         status, pc = WANTS[name] if name in WANTS else refusal(PROGRAMS[name])
         assert Status(g["status"]["code"]) == status, name
-        if status == Status.OPCODE:  # of others, what the sequencer has in hand
+        if status == Status.OPCODE:  # other faults report the instruction in the sequencer
             assert g["status"]["pc"] == pc, name
         check_good(g)
 

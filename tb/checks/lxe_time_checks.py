@@ -1,4 +1,4 @@
-"""Checks of the unit `lxe_time`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the joined time view of LXE and core: every event of random programs and layers is in the RTL's cycle."""
 
 import random
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from tb.checks.core_checks import SIZES, emitted, params
 from tb.library.runner import Run as Bench
 from tb.library.stress_traffic import StressTraffic
 
-# Counter -> cycles from what it counts to the cycle in which it has.
+# Counter -> cycles between an event and the cycle in which the counter shows it.
 COUNTERS = {
     "sequencer.instructions": 2,
     **dict.fromkeys((f"loader.{n}" for n in ("instructions", "bursts", "beats", "words")), 1),
@@ -33,7 +33,7 @@ COUNTERS = {
 
 
 def events(run: Run) -> dict[str, list[int]]:
-    """What the time view says of each counter."""
+    """Events of each counter by the time view."""
     load, store, steps = run.loader.out, run.storer.out, run.steps
     reads = [c for c, k in zip(run.done["mul"], run.given["mul"], strict=True) if not steps[k].beat["skip"]]
     return {
@@ -56,7 +56,7 @@ def events(run: Run) -> dict[str, list[int]]:
 
 @dataclass
 class Program:
-    """A random program that a tiny LXE can run: timing only, numbers mean nothing."""
+    """A random program that a tiny LXE can run. Only its timing counts; its numbers mean nothing."""
 
     seed: int
     out: list[Instruction] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Program:
         self.add(Opcode.HALT)
 
     def add(self, op: Opcode, **values: int) -> None:
-        """An instruction, zeros left out."""
+        """Add an instruction; zero fields are left out."""
         self.out.append(Instruction(op, {k: int(v) for k, v in values.items() if v}))
 
     def address(self) -> int:
@@ -102,7 +102,7 @@ class Program:
         self.add(op, target=target, rows=rows - 1, words=words - 1, step=words, **(where | values))
 
     def finish(self, words: int) -> None:
-        """Words of the VPE go somewhere."""
+        """Send words of the VPE somewhere."""
         rng = self.rng
         wide = rng.random() < 0.5
         form = Format.WIDE if wide else Format.HALF
@@ -135,7 +135,7 @@ class Program:
             self.finish(self.rng.randint(1, 8))
 
     def words(self, _: int) -> None:
-        """Memory to the VPE."""
+        """Words from memory to the VPE."""
         rng, rows, words, wide = self.rng, self.rng.randint(1, 4), self.rng.randint(1, 5), self.rng.random() < 0.5
         self.transfer(Opcode.LOAD, LoadTo.VECTOR, rows, words, wide=wide)
         left = rows * words
@@ -166,7 +166,7 @@ class Program:
             self.finish(rng.randint(1, 12))
 
     def several(self, _: int) -> None:
-        """A sum over MULs."""
+        """A sum over several MULs."""
         count = self.rng.randint(1, 4)
         for i in range(count):
             self.add(Opcode.MUL, chunks=self.rng.randrange(4), start=int(i == 0), end=int(i == count - 1))
@@ -174,7 +174,7 @@ class Program:
 
 
 def play(e: Emitted, programs: list[list[Instruction]], latency: int, registers: dict | None = None) -> list[dict]:
-    """Each program on the RTL, one after the other; register 7 is 0 if none is given."""
+    """Run each program on the RTL, one after the other. Register 7 is 0 unless given."""
     words = [[f"{encode(i):x}" for i in program] for program in programs]
     runs = [{"program": w, "registers": registers or {7: 0}, "writes": []} for w in words]
     ports = dict.fromkeys(("th_hd", "ratio", "device_base", "home_base"), 0)
@@ -182,13 +182,13 @@ def play(e: Emitted, programs: list[list[Instruction]], latency: int, registers:
 
 
 def simulate(e: Emitted, runs: list[dict], latency: int, ports: dict[str, int], memory: bytes) -> list[dict]:
-    """Runs as `tb.benches.bench_lxe_time` takes them."""
+    """Run what `tb.benches.bench_lxe_time` takes."""
     config = {"params": list(SIZES), "runs": runs, "memory": memory.hex(), "ports": ports, "latency": latency}
     return Bench(e, "tb.benches.bench_lxe_time", "timed", config | {"counters": e.manifest["counters"]})()["runs"]
 
 
 def differences(run: Run, got: dict) -> list[str]:
-    """What differs, the earliest first."""
+    """Events that differ, the earliest first."""
     out = [(got["done"], f"done: RTL {got['done']}, time view {run.out.done}")] if got["done"] != run.out.done else []
     for name, want in events(run).items():
         have = [c - COUNTERS[name] for c in got["events"][f"lxe.{name}"]]
@@ -210,7 +210,7 @@ def timed(program: list[Instruction], latency: int, registers=None) -> Run:
 
 
 class Recorded:
-    """What the data decide in a run of a golden core, for the time view."""
+    """Records what the data decide in a run of a golden core: the time view needs it."""
 
     def __init__(self, h: CoreHost):
         self.core, self.h = h.core, h

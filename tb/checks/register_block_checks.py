@@ -1,4 +1,4 @@
-"""Checks of the unit `register_block`, which tests, mutants and coverage share."""
+"""Checks of the register block, shared by tests, mutants and coverage."""
 
 from functools import cache
 
@@ -25,7 +25,7 @@ KINDS = {
 
 @cache
 def emitted(size: str, name: str) -> Emitted:
-    """A register block by itself."""
+    """A register block without the unit behind it."""
     block = RegisterBlock(address_map(name, params(SIZES[size])))
     return Emitted(to_verilog(block, "register_block"), "register_block", {"ports": ports(block)})
 

@@ -1,4 +1,4 @@
-"""Checks of the unit `retriever`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the retriever, shared by tests, mutants, coverage and stress: copies, replies, faults, full rate."""
 
 import random
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ def emitted(size: str) -> Emitted:
 
 
 def run(size: str, episodes: list[tuple[Episode, dict]], seed=1, unit: Emitted | None = None, waves=True) -> list[dict]:
-    """Results of the bench, compared."""
+    """Run the bench and compare; its results."""
     config = {"params": SIZES[size], "episodes": [e.config(**how) for e, how in episodes]}
     got = Run(unit or emitted(size), "tb.benches.bench_retriever", "retrieves", config, seed, waves)()["episodes"]
     kept = [e for e, how in episodes if not how.get("cut_at")]
@@ -60,7 +60,7 @@ def compare(e: Episode, got: dict) -> None:
         perf, placed = got["perf"], [name for name, _ in e.places]
         beats = sum(size for *_, size in e.copies) // p.lxe.bus_bytes
         assert perf == {
-            "waits": perf["waits"],  # the time view says how many
+            "waits": perf["waits"],  # the time view knows the number
             "instructions": len(e.signals),
             "moves": placed.count("x"),
             "entries": placed.count("w"),
@@ -94,7 +94,7 @@ class RandomTraffic(StressTraffic):
         return cls(size, [(e, {"stalls": rng.choice(STALLS)}) for e in some])
 
     def play(self) -> Any:
-        run(self.size, self.episodes)  # compares by itself
+        run(self.size, self.episodes)  # compares every beat
 
     def check(self, got: Any) -> int:
         return sum(len(e.signals) + len(e.reads) + len(e.writes) for e, _ in self.episodes)
@@ -122,7 +122,7 @@ def check_takes_the_cycles_of_the_time_view(size):
 
 
 def check_news_that_are_dropped_or_late():
-    """A CLEAR that no instruction asked for is dropped; what is behind it is taken in the next cycle, or once there."""
+    """The retriever drops a CLEAR that nobody asked for, and takes the beat behind it a cycle later."""
     e = Episode(params(SIZES["tiny"]))
     for ctx in (1, 0, 1):
         e.cluster(ctx, to=1, level=2)
@@ -134,20 +134,20 @@ def check_news_that_are_dropped_or_late():
 
 
 def check_sets_of_many_entries():
-    """Bursts of the KVMU as long as they can be, lengths and counts beyond eight bits, counts to the highest bit."""
+    """The longest bursts of the KVMU, lengths and counts beyond eight bits, and counts up to the highest bit."""
     p = params(SIZES["tiny"])
     e, entry, rng = Episode(p), p.dre.kvmu.entry_bytes, random.Random(6)
     e.place(1, SOURCES, 40)
     for entries, shift in ((300, 31), (170, 0), (1, 5)):
         home = rng.randrange(1 << p.dre.kvmu.addr_bits - 16) << 16
         e.fetch(FETCHED, cut(p, home + rng.randrange(99) * entry, entries), to=1, level=2, shift=shift)
-    e.fetch(FETCHED, [(HOMES + 8192 * i, entry // 2) for i in range(6)])  # the room is used up in odd steps
+    e.fetch(FETCHED, [(HOMES + 8192 * i, entry // 2) for i in range(6)])  # odd steps use the room up
     e.fetch(FETCHED, [(HOMES + 8192 * i, 8 * n) for i, n in enumerate((1, 6, 5))])
     run("tiny", [(e, {})])
 
 
 def check_full_rate():
-    """bus_bytes every cycle in both directions, also where copies meet, up to the latency that `copies` covers."""
+    """The retriever moves bus_bytes every cycle each way, also between copies, if `copies` covers the latency."""
     p, runs = params(SIZES["tiny"]), []
     covered = (p.lxe.copies - 1) * p.lxe.burst_bytes // p.lxe.bus_bytes - 1
     for latency in (1, covered, covered + 1):
@@ -164,7 +164,7 @@ def check_full_rate():
 
 
 def good(errors=()) -> Episode:
-    """A good start."""
+    """An episode that starts with good instructions."""
     e = Episode(params(SIZES["tiny"]), frozenset(errors))
     e.place(0, SOURCES, 4)
     e.cluster(0, to=1, level=2)
@@ -173,7 +173,7 @@ def good(errors=()) -> Episode:
 
 
 def bad() -> list[tuple[Episode, dict]]:
-    """Instructions that are refused, and replies for which there is no room."""
+    """Episodes with instructions that are refused, or with replies for which there is no room."""
     n_ctx, out = params(SIZES["tiny"]).dre.kvmu.n_ctx, []
     for k, (action, fields) in enumerate(
         (
@@ -217,7 +217,7 @@ def errors(rng: random.Random) -> list[tuple[Episode, dict]]:
 
 
 def check_faults():
-    """A fault pulses once, after all that came before is done; then nothing is begun, and the bus drains."""
+    """A fault pulses once, after all earlier work is done. Then nothing begins, and the bus drains."""
     got = run("tiny", [*bad(), *errors(random.Random(4))])
     assert any(g["filler"] for g in got), "no burst was cut short by stop"
 

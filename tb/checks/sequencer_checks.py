@@ -1,4 +1,4 @@
-"""Checks of the unit `sequencer`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the sequencer, shared by tests, mutants, coverage and stress: loops, semaphores, faults, cycles."""
 
 import random
 from collections import Counter
@@ -53,10 +53,10 @@ TAME = {
 
 
 class Writer:
-    """Random programs that end and cannot deadlock: what waits comes behind what signals, in the same round of a loop.
+    """Random programs that end and cannot deadlock: a wait follows its signal, in the same round of a loop.
 
     Each semaphore has one engine (or the sequencer) that signals and one that waits. R1 to R5 hold lengths, R6 to R10
-    addresses. `tame`: within the scratchpads, which golden checks.
+    addresses. With `tame` they stay within the scratchpads, which golden checks.
     """
 
     def __init__(self, p: CoreParams, seed: int, tame: bool = False):
@@ -67,7 +67,7 @@ class Writer:
         self.longest = min(60, p.vpe.depth * p.vpe.n_w)
 
     def program(self, length: int) -> list[int]:
-        """At most `length` words."""
+        """A program of at most `length` words."""
         for r in range(1, 11):
             self.set(r)
         self.block(length - 1, 0)
@@ -104,7 +104,7 @@ class Writer:
     def loop(self, end: int, depth: int) -> None:
         rng = self.rng
         rounds = {"count": rng.choice([0, 1, 1, 2, 3])}
-        if rng.random() < 0.5:  # by a register, of few rounds
+        if rng.random() < 0.5:  # a register gives the number of rounds, which is small
             rounds = {"len": 5, "add": rng.randint(-1, 1), "unit": rng.getrandbits(1), "pair": rng.getrandbits(1)}
             scale = (2 if rounds["pair"] else 1) * (self.p.dpe.n_w if rounds["pair"] or rounds["unit"] else 1)
             self.words.append(op("SET", to=5, imm=rng.randint(-1, 3) * scale % IN_FULL))
@@ -140,7 +140,7 @@ class Writer:
 
 
 def random_program(p: CoreParams, seed: int, steps: int = 500, tame: bool = False) -> list[int]:
-    """The first of the programs from `seed` on that is done within some steps."""
+    """The first program from `seed` on that ends within this many steps."""
     while True:
         words = Writer(p, seed, tame).program(p.lxe.i_depth)
         if trace(p, words, limit=steps).code == Status.DONE:
@@ -156,7 +156,7 @@ def host(words: list[int], registers: dict[int, int] | None = None) -> list[dict
 
 
 def play(emitted, size, runs, delays=(1, 1), idle=0.0, stall=0.0, waves=True) -> list[dict]:
-    """What each of the runs gave; `delays` of all engines, or by name."""
+    """Run the programs; the result of each. `delays` are of all engines, or by name."""
     delays = delays if isinstance(delays, dict) else dict.fromkeys(NAMES.values(), delays)
     c = {"assign": SIZES[size], "idle": idle, "stall": stall, "delays": {n: list(d) for n, d in delays.items()}}
     runs = [{"limit": 10_000, **r} for r in runs]
@@ -168,17 +168,17 @@ def emitted(size: str):
 
 
 def beats(steps) -> dict[str, list[dict]]:
-    """What every engine must get."""
+    """The beats that every engine must get."""
     return {n: [_head(s.beat) for s in steps if ENGINE.get(s.op) == e] for e, n in NAMES.items()}
 
 
 def given(run: dict) -> dict[str, list[dict]]:
-    """What every engine got."""
+    """The beats that every engine got."""
     return {n: [_head(beat) for _, beat in run[n]] for n in NAMES.values()}
 
 
 def _head(beat: dict) -> dict:
-    """A beat whose instruction is skipped has no counts."""
+    """The defined part of a beat: one that is skipped has no counts."""
     return {k: beat[k] for k in ("skip", "wait", "signal")} if beat["skip"] else beat
 
 
@@ -195,7 +195,7 @@ def ended(run: dict) -> tuple[Status, int]:
 
 @dataclass
 class RandomTraffic(StressTraffic):
-    """Twelve programs with loops, semaphores and every engine's instructions; registers are kept between them."""
+    """Twelve programs with loops, semaphores and all engines' instructions. Registers are kept between them."""
 
     size: str
     programs: list[list[int]]
@@ -225,7 +225,7 @@ class RandomTraffic(StressTraffic):
 
 
 def check_equals_interpreter_and_time_view(size):
-    """At full rate: every beat, its cycle, the end; registers stay for the next program."""
+    """At full rate every beat, its cycle and the end equal the time view; registers keep their values."""
     p, registers = core(size), {}
     programs = [random_program(p, 100 + i) for i in range(5)]
     delays = {"load": 30, "mul": 5, "vector": 2, "store": 1, "retrieve": 12}
@@ -257,7 +257,7 @@ def check_equals_interpreter_under_stalls(size):
 
 
 def check_directed(runs: list[tuple[list[int], dict]]) -> None:
-    """Programs from reset on, pins as in `bench_sequencer`: counters, and beats where none is slept through."""
+    """Run programs from reset, with pins as in `bench_sequencer`: counters, and beats where no cycle was skipped."""
     p, delays = core("tiny"), {"load": 13, "mul": 12, "vector": 2, "store": 11, "retrieve": 10}
     ways = [{"host": host(words), "fresh": True} | pins for words, pins in runs]
     got = play(emitted("tiny"), "tiny", ways, {n: (d, d) for n, d in delays.items()})
@@ -272,7 +272,7 @@ def check_directed(runs: list[tuple[list[int], dict]]) -> None:
 
 
 def check_every_semaphore_for_everyone():
-    """Up to 255 and down to zero; signalled by up to four at once; each waited for by each."""
+    """Semaphores count to 255 and to zero, up to four engines signal one at once, and each engine waits for each."""
     every = (1 << SEMAPHORES) - 1
     many = [op("LOOP", count=255, end=2), op("SYNC", signal=every), op("END")]
     many += [op("LOOP", count=255, end=5), op("SYNC", wait=every), op("END")]
@@ -290,7 +290,7 @@ def check_every_semaphore_for_everyone():
 
 
 def check_instructions_hold_while_they_wait():
-    """For room in their engine's queue, or for a semaphore."""
+    """Instructions stay unchanged while they wait for room in a queue, or for a semaphore."""
     free = (1 << SEMAPHORES) - 2
     runs = [([op("LOAD", signal=1), op("SYNC", wait=1, signal=free), op("MUL", wait=free), op("HALT")], {})]
     for name, other in (
@@ -309,7 +309,7 @@ def check_instructions_hold_while_they_wait():
 
 
 def check_loops_in_loops():
-    """Four of them, wherever they are in the program, entered an odd number of times, of odd and even bodies."""
+    """Four nested loops anywhere in a program, entered an odd number of times, with odd and even bodies."""
     runs = []
     for k, at in enumerate((2, 13, 27, 41)):
         tails = [1 + (k == depth) for depth in range(4)]
@@ -328,7 +328,7 @@ def check_loops_in_loops():
 
 
 def check_every_bit_of_a_register():
-    """As the host, an engine and the program write them; zero after a reset."""
+    """Host, engine and program write every bit of a register; all are zero after a reset."""
     rng, p = random.Random(8), core("tiny")
     for _ in range(2):
         first = {r: rng.getrandbits(40) for r in range(1, 16)}
@@ -357,7 +357,7 @@ def check_every_bit_of_a_register():
 
 
 def fault(words: list[int], registers: dict[int, int] | None = None, **pins) -> dict:
-    """A run from reset on; `pins` as in `tb.benches.bench_sequencer`."""
+    """A run from reset. `pins` as in `tb.benches.bench_sequencer`."""
     return {"host": host(words, registers), "fresh": True, **pins}
 
 
@@ -431,7 +431,7 @@ BAD = {  # words, registers, status, pc
 
 
 def check_statuses():
-    """Bad and barely good programs: status, pc, and every beat before the fault."""
+    """Bad and barely good programs end in the right status and pc, with every beat before the fault."""
     p = core("tiny")
     runs = [fault(words, registers, limit=1000) for words, registers, _, _ in BAD.values()]
     got = play(emitted("tiny"), "tiny", runs)
@@ -443,7 +443,7 @@ def check_statuses():
 
 
 PULSES = {"bus": 1, "range": 1, "semaphore": 1, "full": 1}
-FAULTS = [  # of several in one cycle, the first is told
+FAULTS = [  # of several faults in a cycle, the first of this list is reported
     (Status.BUS, PULSES),
     (Status.RANGE, PULSES | {"bus": 0}),
     (Status.FULL, {"full": 1}),
@@ -453,10 +453,10 @@ FAULTS = [  # of several in one cycle, the first is told
 
 
 def check_events():
-    """Faults from outside, semaphores above 255, START again, registers that an engine sets, inputs out of range."""
+    """Faults from outside, semaphores above 255, a second START, registers that an engine sets, inputs out of range."""
     p, slow = core("tiny"), [op("LOAD", rows=i, base=7) for i in range(6)] + [op("HALT")]
     runs = [fault(slow, fault={"9": pins}) for _, pins in FAULTS]
-    runs.append({"host": host([op("HALT")])})  # START after a fault does nothing
+    runs.append({"host": host([op("HALT")])})  # START after a fault has no effect
     for count in (255, 256):
         loop = [op("LOOP", count=count, end=2), op("SYNC", signal=1 << 15), op("END"), op("HALT")]
         runs.append(fault(loop, sleep={"20": 6 * count - 40}))
@@ -485,14 +485,14 @@ def check_events():
     steps = trace(p, slow).steps
     done = SequencerTime(p, dict.fromkeys(NAMES.values(), 3)).run(steps).done
     assert given(twice)["load"] == 2 * beats(steps)["load"]
-    assert twice["load"][0][0] == 6 - done  # the second START is taken as soon as the first run is done
+    assert twice["load"][0][0] == 6 - done  # the second START is taken as soon as the first run ends
     assert given(dropped) == beats(trace(p, slow, {7: 1 << 39}).steps)
     assert (ended(dropped)[0], ended(sets)[0]) == (Status.DONE, Status.DONE)
     assert given(sets) == beats(trace(p, reads, {7: 4096}).steps)
 
 
 def check_every_register():
-    """Each is written by the host, SET, ADD and an engine, and read as a base, as a length and by ADD."""
+    """Host, SET, ADD and an engine write each register; a base, a length and ADD read it."""
     p, rest = core("tiny"), range(1, 16)
     values = {r: r << 11 for r in rest}
     loads = [op("LOAD", base=r, len=16 - r) for r in rest]
@@ -509,7 +509,7 @@ def check_every_register():
 
 
 def check_watchdog():
-    """A wait without end is told `WATCHDOG` + 3 cycles after the last move; what moves or is owed puts it off."""
+    """A wait without end is reported `WATCHDOG` + 3 cycles after the last move. Moves and debts postpone it."""
     lost = {n: [op(n.upper(), wait=4), op("HALT")] for n in WAITERS}
     busy = [op("LOOP", count=1200, end=1), op("END"), op("HALT")]  # 4 cycles a round
     runs = [fault(words, sleep={"8": 4080}) for words in lost.values()]

@@ -1,4 +1,4 @@
-"""Checks of the unit `storer`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the storer, shared by tests, mutants, coverage and stress: beats and bursts, faults, cycles."""
 
 import random
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def emitted(size: str) -> Emitted:
 
 
 def case(size: str, commands: list[dict], *args, errors=(), **fields) -> dict:
-    """An episode, and what it must do."""
+    """An episode of the commands, with its expectations."""
     p = params(SIZES[size])
     words = vpe_words(p, random.Random(3), commands)
     want = stores(p, commands, words, frozenset(errors))
@@ -52,7 +52,7 @@ def case(size: str, commands: list[dict], *args, errors=(), **fields) -> dict:
 
 
 def run(size: str, episodes: list[dict], unit: Emitted | None = None, **how) -> list[dict]:
-    """Results of the bench, compared."""
+    """Run the bench and compare; its results."""
     return play(unit or emitted(size), "tb.benches.bench_storer", size, episodes, compare, **how)
 
 
@@ -66,7 +66,7 @@ def compare(size: str, e: dict, got: dict) -> None:
         assert addr // PAGE == (addr + (n + 1) * p.lxe.bus_bytes - 1) // PAGE, "a burst crosses 4 KB"
     words = sorted((cycle, name, beat) for name in "xd" for cycle, beat in got[name])
     words = [(name, beat) for _, name, beat in words]
-    if want.fault == "bus":  # what follows until the response is there may be written too
+    if want.fault == "bus":  # stores behind it may also be written until the response arrives
         whole = stores(p, e["c"], e["i"])
         real = sum(strb > 0 for _, strb, _ in beats)
         assert beats[:real] == whole.beats[:real], "filler comes last"
@@ -92,7 +92,7 @@ def traffic(size: str) -> list[dict]:
 
 
 def corners(size: str) -> list[dict]:
-    """Instructions at the edges, one after the other and of different targets."""
+    """Instructions at the edges, one after the other, with alternating targets."""
     p = params(SIZES[size])
     word, x = 2 * p.dpe.n_w, p.dpe.x_depth
     return [
@@ -125,7 +125,7 @@ class RandomTraffic(StressTraffic):
         return cls(size, [case(size, commands, rng.choice(STALLS)) for commands in programs])
 
     def play(self) -> Any:
-        run(self.size, self.cases)  # compares by itself
+        run(self.size, self.cases)  # compares every beat and burst
 
     def check(self, got: Any) -> int:
         return sum(len(e["want"].words) + len(e["want"].bursts) for e in self.cases)
@@ -136,7 +136,7 @@ def check_equals_the_reference(size):
 
 
 def check_long_instructions():
-    """And many of them."""
+    """Long instructions, and many of them."""
     programs = long(StoreTo.MEMORY, 2 * params([]).dpe.n_w, (2732,)), [transfer(StoreTo.MEMORY, 0, skip=1)] * 300
     run("tiny", [case("tiny", c, latency=(1, 1)) for c in programs])
 
@@ -156,7 +156,7 @@ def check_cycles_equal_the_time_view(size):
 
 
 def check_full_rate(size):
-    """bus_bytes every cycle, also where one instruction follows another, up to the latency that `bursts` covers."""
+    """The storer moves bus_bytes every cycle, also between instructions, up to the latency that `bursts` covers."""
     p = params(SIZES[size])
     words = p.lxe.burst_bytes // (2 * p.dpe.n_w)
     rows, bursts = {"stride": p.lxe.burst_bytes}, p.lxe.bursts
@@ -177,7 +177,7 @@ def check_full_rate(size):
 
 
 def faulty() -> list[dict]:
-    """Every fault behind good instructions, with more of them behind."""
+    """Episodes of every fault behind good instructions, with more of them behind it."""
     p, rng = params(SIZES["tiny"]), random.Random(4)
     word, x = 2 * p.dpe.n_w, p.dpe.x_depth
     good = [transfer(StoreTo.X, 0, 1, 9, signal=1), transfer(StoreTo.MEMORY, 0, 2, 30, wide=1, signal=2)]
@@ -195,7 +195,7 @@ def faulty() -> list[dict]:
     ]
     episodes = [case("tiny", [*good, c, *good], s) for c in bad for s in STALLS[:2]]
     assert {e["want"].fault for e in episodes} == {"range"}
-    for stalls in STALLS * 5:  # a burst among others, the last one of its instruction or not
+    for stalls in STALLS * 5:  # the failing burst is any one of its instruction
         program = [good[1], *random_transfers(p, rng, 8, TARGETS, StoreTo.MEMORY)]
         bursts = [a for c in program if c["target"] == StoreTo.MEMORY and not c["skip"] for a, _ in bursts_of(p, c)]
         episodes.append(case("tiny", program, stalls, errors=[rng.choice(bursts)]))
@@ -203,7 +203,7 @@ def faulty() -> list[dict]:
 
 
 def check_faults():
-    """A fault pulses once, after all that came before is done; then nothing begins, and the bus drains."""
+    """A fault pulses once, after all earlier work is done. Then nothing begins, and the bus drains."""
     got = run("tiny", faulty())
     assert any(not b["strb"] for g in got for _, b in g["beats"]), "no burst was cut short by stop"
 

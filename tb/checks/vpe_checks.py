@@ -1,4 +1,4 @@
-"""Checks of the unit `vpe`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the VPE, shared by tests, mutants, coverage and stress: words equal golden, cycles its time view."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,7 +16,7 @@ from tb.library.streams import LATE
 from tb.library.stress_traffic import StressTraffic, stall_rate
 from tb.library.vpe_traffic import Episode, run
 
-TINY = replace(preset("tiny").core.vpe, depth=16)  # few words: addresses wrap
+TINY = replace(preset("tiny").core.vpe, depth=16)  # few words, so addresses wrap
 SIZES = {
     "tiny": TINY,
     "rows": VpeParams(n_h=2, n_w=2, depth=4, score=ScoreFormat(0, 16)),
@@ -32,7 +32,7 @@ def emitted(p: VpeParams):
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, ...], wide: bool) -> np.ndarray:
-    """FP32 or BF16 bits: of moderate size, of any, special ones."""
+    """Bits of FP32 or BF16 numbers: of moderate size, of any size, special ones."""
     bits = (rng.standard_normal(shape) * 4).astype(np.float32).view(np.uint32).astype(np.int64)
     kind = rng.random(shape)
     bits = np.where(kind < 0.2, rng.integers(0, 1 << 32, shape), bits)
@@ -41,7 +41,7 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...], wide: bool) -> np.
 
 
 def random_rows(p: VpeParams, seed: int, count: int) -> list[list[Step]]:
-    """`count` instructions with any value in any field, after those that fill the banks."""
+    """`count` instructions with any value in any field, after instructions that fill the banks."""
     rng = np.random.default_rng(seed)
     fill = {"a": Source.STREAM, "wide": 1, "write": Bank.A | Bank.B | Bank.C, "words": p.depth - 1}
     instructions = [Instruction(**fill)]
@@ -84,7 +84,7 @@ def random_rows(p: VpeParams, seed: int, count: int) -> list[list[Step]]:
 
 @cache
 def random_episodes(size: str) -> list[Episode]:
-    """Random programs of one size: stalled, at full rate, with resets in flight between."""
+    """Random programs of one size: stalled, at full rate, with resets in flight between them."""
     p = SIZES[size]
     stalled = [Episode(p, random_rows(p, seed, 150), STALLS) for seed in (1, 2)]
     cut = [Episode(p, random_rows(p, seed, 60), STALLS[:1], cut_at=seed) for seed in (7, 40, 111)]
@@ -94,7 +94,7 @@ def random_episodes(size: str) -> list[Episode]:
 
 @cache
 def random_results(size: str) -> list[tuple[Episode, dict]]:
-    """What came of them, but of those that are cut."""
+    """Results of those that no reset cuts."""
     p, episodes = SIZES[size], random_episodes(size)
     return list(zip([e for e in episodes if not e.cut_at], run(emitted(p), p, episodes), strict=True))
 
@@ -121,7 +121,7 @@ class RandomTraffic(StressTraffic):
 
 
 def check_random_programs_equal_golden(size):
-    """Also after resets in flight, which cut the episodes between these."""
+    """Stored words equal golden, also after resets in flight, which cut some episodes."""
     for episode, got in random_results(size):
         episode.check(got)
 
@@ -134,7 +134,7 @@ def check_cycles_equal_time_view(size):
 
 
 def check_rounding_up_to_a_power_of_two():
-    """2 - 2^-30: the fraction's ones all carry into the exponent."""
+    """Rounding 2 - 2^-30 carries through all ones of the fraction into the exponent."""
     least = np.full((1, TINY.n_w), np.float32(2.0**-30).view(np.uint32))
     add = Instruction(a=Source.STREAM, wide=1, negate_a=1, imm_c=0x4000, write=Bank.C)
     row = [Step(add, least), Step(Instruction(op=Op.STORE, format=Format.WIDE))]
@@ -145,7 +145,7 @@ def check_rounding_up_to_a_power_of_two():
 
 
 def check_every_result_is_stored():
-    """Arithmetic on many numbers, each result stored before others hide it: lanes, sums and maxima, functions."""
+    """Every result of lanes, sums, maxima and functions is stored before a later one can hide it."""
     p, rng, steps = TINY, np.random.default_rng(41), []
     words = p.depth
 

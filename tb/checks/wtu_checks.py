@@ -1,4 +1,4 @@
-"""Checks of the unit `wtu`, which tests, mutants, coverage and stress share: its traffic and golden answers."""
+"""Checks of the WTU, shared by tests, mutants, coverage and stress: selections equal golden, cycles its time view."""
 
 from dataclasses import asdict, dataclass, replace
 from random import Random
@@ -21,7 +21,7 @@ TINY, CORE = preset("tiny").core.dre.wtu, preset("core").core.dre.wtu
 
 SIZES = {
     "tiny": TINY,
-    "early": replace(TINY, double_buffer=False, clusters=4, n_ctx=1),  # rows come while the bins are still cleared
+    "early": replace(TINY, double_buffer=False, clusters=4, n_ctx=1),  # rows arrive while bins are still cleared
     "single": replace(TINY, double_buffer=False, n_w=8, score=ScoreFormat(2, 3), list_depth=2, n_ctx=1),
     "fixed": replace(TINY, n_w=3, clusters=33, score=ScoreFormat(0, 16), list_depth=1, n_ctx=2),
     "wide": replace(TINY, n_w=1, clusters=37, score=ScoreFormat(5, 11), bin_bits=5, list_depth=3, n_ctx=1),
@@ -49,7 +49,7 @@ EPISODES = [
 
 
 def row(rng, p: WtuParams, kind: int) -> np.ndarray:
-    """Codes of one row: every shape of data that has a path of its own through the unit."""
+    """Codes of one row, of a random shape; each shape takes its own path through the unit."""
     n = p.clusters if rng.random() < 0.2 else 1 if rng.random() < 0.1 else int(rng.integers(1, p.clusters + 1))
     top = 1 << p.score.bits
     a = int(rng.integers(0, top - 7))
@@ -58,20 +58,20 @@ def row(rng, p: WtuParams, kind: int) -> np.ndarray:
     if kind == 1:
         return np.full(n, rng.choice([0, a, top - 1]))  # all equal
     if kind == 2:
-        return rng.integers(a, min(top, a + max(8, top >> 6)), n)  # about one bin
+        return rng.integers(a, min(top, a + max(8, top >> 6)), n)  # in about one bin
     if kind == 3:
         return rng.integers(a, a + 3, n)  # ties across words
     if kind == 4:
         codes = np.zeros(n, int)
-        codes[rng.integers(0, n)] = top - 1  # one huge
+        codes[rng.integers(0, n)] = top - 1  # one far above the others
         return codes
     if kind == 5:
-        return np.maximum(0, top - 1 - rng.exponential(top / 8, n)).astype(int)  # as an exp makes them
+        return np.maximum(0, top - 1 - rng.exponential(top / 8, n)).astype(int)  # as an exp distributes them
     return rng.choice([0, 1, top // 2, top - 1], n)
 
 
 def episode(p: WtuParams, seed: int, ratio=19661, idle=0.0, stall=0.0, period=0, n=21, late=0, reset_at=0) -> dict:
-    """Random tables, then rows; `late` counts are offered while rows run."""
+    """An episode: random tables, then rows. The bench offers `late` counts while rows run."""
     rng = np.random.default_rng(seed)
     high = min(p.count_bits, 7)
     tables = rng.integers(0, 1 << high, (p.n_ctx, p.clusters))
@@ -119,8 +119,8 @@ def put_row(e: dict, p: WtuParams, ctx: int, codes: list[int]) -> None:
 def unit_counts(p: WtuParams) -> dict:
     """Rows of clusters that count one each, so that a single lost weight shows.
 
-    First rows in which the clusters above the crossing one weigh Th to the unit: they alone do not exceed it. Then rows
-    of few bins, which the lanes add to in cycle after cycle.
+    In the first rows, the clusters above the crossing one weigh exactly Th, so they alone do not exceed it. The other
+    rows have few bins, and lanes add to them in cycle after cycle.
     """
     e = episode(p, 9, 32768, n=0)
     e["counts"] = [c | {"count": 1} for c in e["counts"]]
@@ -133,10 +133,11 @@ def unit_counts(p: WtuParams) -> dict:
 
 
 def balanced(p: WtuParams, ratio: int, least: int = 0, one_bin: bool = False) -> dict:
-    """Rows of two clusters that count, of which the first crosses Th by one or just not, so that any lost bit shows.
+    """Rows of two weighted clusters. The first one exceeds Th by one, or just does not, so any lost bit shows.
 
-    least : weight of the first, which is in two parts then, of one lane, and crosses by as little as it can
-    one_bin : both are candidates, whose weights are multiplied
+    least : least weight of the first cluster, which is then split over two places of one lane and exceeds Th by as
+        little as possible
+    one_bin : both clusters are candidates, whose weights are multiplied
     """
     rng, n = np.random.default_rng(ratio), 1 << 18
     codes = rng.integers(1, 1 << p.score.bits, (2, n))
@@ -149,7 +150,7 @@ def balanced(p: WtuParams, ratio: int, least: int = 0, one_bin: bool = False) ->
     second = v[0] * first * (65536 - ratio) // ratio // v[1] + rng.integers(0, 2, n)
     total = v[0] * first + v[1] * second
     over = v[0] * first - (total * ratio >> 16)
-    near = np.where(over, 65535 - total * ratio % 65536, total * ratio % 65536)  # how far Th is from another
+    near = np.where(over, 65535 - total * ratio % 65536, total * ratio % 65536)  # distance of Th from another value
     good = np.flatnonzero((codes[0] > codes[1]) & (second > 0) & (second < 1 << p.count_bits) & (over >> 1 == 0))
     if least:
         good = np.flatnonzero((codes[0] > codes[1]) & (second > 0) & (second < 1 << p.count_bits))
@@ -181,7 +182,7 @@ def emitted(p: WtuParams):
 
 
 def counts_of(p: WtuParams, e: dict, got: dict) -> list[np.ndarray]:
-    """The counts each row must see: those taken before its first word."""
+    """Counts that each row must see: those taken before its first word."""
     writes = sorted(zip(got["counted"], e["counts"] + e["late"], strict=True), key=lambda w: w[0])
     starts = np.cumsum([0] + [w["last"] for w in e["words"]])[:-1]
     first = [c for i, c in enumerate(got["taken"]) if i == 0 or starts[i] != starts[i - 1]]
@@ -195,7 +196,7 @@ def counts_of(p: WtuParams, e: dict, got: dict) -> list[np.ndarray]:
 
 
 def differs(p: WtuParams, e: dict, got: dict) -> str:
-    """What is wrong with the beats, empty if nothing is."""
+    """What is wrong with the beats; empty if nothing is."""
     beats = iter(got["beats"])
     for r, ((_, codes), counts) in enumerate(zip(e["rows"], counts_of(p, e, got), strict=True)):
         want = select(np.array(codes), counts, params_of(p, e["ratio"]))
@@ -216,7 +217,7 @@ def differs(p: WtuParams, e: dict, got: dict) -> str:
 
 
 def times(e: dict, got: dict) -> list[tuple[int, int]]:
-    """Cycle of each row's first word and of its last beat, from the first word of all."""
+    """Cycles of each row's first word and last beat, counted from the first word of the run."""
     starts = np.cumsum([0] + [w["last"] for w in e["words"]])[:-1]
     first = [c for i, c in enumerate(got["taken"]) if i == 0 or starts[i] != starts[i - 1]]
     last = [c for c, b in zip(got["cycles"], got["beats"], strict=True) if b["last"]]
@@ -249,10 +250,10 @@ class RandomTraffic(StressTraffic):
 
 
 def check_numbers_of_histograms_come_round(size):
-    """A bin may be read while it is cleared, and hold what it did when its histogram had the same number.
+    """A bin does not show what it held when an older histogram had the same number, not even while it is cleared.
 
-    Rows of a score in the bin that is cleared as they start, which was used when the number was theirs, and of a lesser
-    one. They come one right behind the other.
+    Each row has a score in the bin that is cleared as the row starts, which an older row of the same number used, and a
+    lower score. Rows follow each other without a gap.
     """
     p = SIZES[size]
     e, rng = episode(p, 5, 65535, n=0), np.random.default_rng(5)
@@ -266,7 +267,7 @@ def check_numbers_of_histograms_come_round(size):
 
 
 def check_words_of_every_bin():
-    """Each word's codes are of one bin, near the others': its highest bin decides whether it is read again."""
+    """The highest bin of a word decides whether it is read again. A word's codes lie in one bin, near others'."""
     p = SIZES["tiny"]
     rng, episodes = np.random.default_rng(6), []
     for ratio, stall in ((13107, 0.5), (32768, 0.0), (58982, 0.5), (65000, 0.0)):
@@ -310,7 +311,7 @@ def check_every_bit_of_a_weight_decides(size):
     results = run(emitted(p), p, episodes)
     for seed, (e, got) in enumerate(zip(episodes, results, strict=True), 1):
         assert not (wrong := differs(p, e, got)), f"episode {seed}: {wrong}"
-    if p.selection == "exact":  # where all is selected, each word is read once
+    if p.selection == "exact":  # where everything is selected, each word is read once
         assert results[-1]["perf"]["scanned"] == len(episodes[-1]["words"])
 
 
