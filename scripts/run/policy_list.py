@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from golden.function_params import described
 from golden.policies.registry import POLICIES
 from scripts import console
 
@@ -41,13 +42,17 @@ def show(json: bool) -> None:
 
 
 def parameters(params: Any, prefix: str = "") -> dict[str, tuple[Any, str]]:
-    """Value and meaning (the comment beside the field) of every parameter, those of nested ones as "outer.inner"."""
-    comments = dict(re.findall(r"^    (\w+): [^#\n]*?#\s*(.+)$", inspect.getsource(type(params)), re.MULTILINE))
+    """Value and meaning of every parameter, those of nested ones as "outer.inner".
+
+    The meaning stands in the field's metadata or in the comment beside it.
+    """
+    meanings = dict(re.findall(r"^    (\w+): [^#\n]*?#\s*(.+)$", inspect.getsource(type(params)), re.MULTILINE))
+    meanings |= {name: p.meaning for name, p in described(params).items()}
     out = {}
     for f in fields(params):
         value = getattr(params, f.name)
         if is_dataclass(value):
             out |= parameters(value, f"{prefix}{f.name}.")
         else:
-            out[prefix + f.name] = (value, comments.get(f.name, ""))
+            out[prefix + f.name] = (value, meanings.get(f.name, ""))
     return out

@@ -565,7 +565,9 @@ def test_policies_lists_every_parameter_and_source():
         assert p["summary"].endswith((".", ";"))
         for param, (_, meaning) in p["params"].items():
             assert meaning or param.startswith("resv."), (name, param)
-    assert listing["resv"]["params"]["resv.th_hd"] == [7, "a token joins a cluster at a Hamming distance below this"]
+    value, meaning = listing["resv"]["params"]["resv.th_hd"]
+    assert value == 7
+    assert meaning.startswith("a token joins a cluster at a Hamming distance below this")
     shown = vrex("stream", "--list").stdout
     assert "resv.ratio_q16" in shown
     assert "flexgen" in shown
