@@ -1,4 +1,4 @@
-"""A device of a fleet over hours of video: until when it keeps up, what it takes till then."""
+"""Predicts how long a device keeps up with hours of video, and what time and energy it spends until then."""
 
 import math
 from bisect import bisect_left
@@ -13,14 +13,15 @@ from sim.system.timeline import Pass
 from sim.system.workload import Session
 
 PLATFORMS = {"edge": EDGE, "server": SERVER}
-SAMPLES = 12  # a decade of the cache's length; passes between are on a straight line
+SAMPLES = 12  # simulated passes in each decade of the cache's length; between them we interpolate linearly
 
 
 @dataclass(frozen=True)
 class Device:
-    """`streams` videos of `fps` frames a second, `hours` long, on one platform under one policy.
+    """One platform with one policy that serves `streams` videos of `fps` frames a second for `hours` hours.
 
-    Frames of all streams come at once and are one pass. Raises: `ValueError` where a value is unknown or not positive.
+    The frames of all streams arrive together and make one pass. Raises `ValueError` for unknown names and for values
+    that are not positive and finite.
     """
 
     platform: str
@@ -29,7 +30,7 @@ class Device:
     fps: float = 2.0
     hours: float = 24.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, known in (("platform", PLATFORMS), ("policy", PROFILES)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {', '.join(known)}")
@@ -39,13 +40,19 @@ class Device:
 
 
 def day(device: Device) -> dict[str, float | str]:
-    """hours : of video until the device falls behind or its memory is full · limit : speed, memory, or none
+    """Simulates a device until it falls behind, its memory is full, or the videos end. Returns:
 
-    Until then: busy : share of the time · joules : of its passes, what it takes while idle left out · fetched : bytes
-    over the link · seconds : of the last pass. A device that never keeps up has zeros.
+    hours : hours of video until then
+    limit : "speed", "memory", or "none"
+    seconds : time of the last pass
+    busy : share of the time in which the device works
+    joules : energy of all passes, without idle time
+    fetched : bytes over the link
+
+    A device that never keeps up gets zeros.
     """
     v, p = PLATFORMS[device.platform], PROFILES[device.policy]
-    a_second = device.fps * Session.frame_tokens  # tokens of a stream
+    a_second = device.fps * Session.frame_tokens  # tokens a second of each stream
     last = max(2, round(device.hours * 3600 * a_second))
     count = 2 + max(0, int(SAMPLES * np.log10(last / Session.frame_tokens)))
     caches = np.unique(np.geomspace(min(Session.frame_tokens, last - 1), last, count).astype(int))
@@ -62,25 +69,32 @@ def day(device: Device) -> dict[str, float | str]:
             break
         taken.append((cache, done))
     if not taken:  # not even the first frames fit
-        return {"hours": 0.0, "limit": limit} | dict.fromkeys(("seconds", "joules", "fetched", "busy"), 0.0)
+        return {"hours": 0.0, "limit": limit, "seconds": 0.0, "joules": 0.0, "fetched": 0.0, "busy": 0.0}
     at = [0, *(cache for cache, _ in taken)]
     grid = np.unique([*(float(n) for n in at if n < end), end])
 
     def course(name: str) -> np.ndarray:
+        """A quantity of the passes over the cache's length, on `grid`."""
         values = [getattr(done, name) for _, done in taken]
         return np.interp(grid, at, [values[0], *values])
 
     def total(name: str) -> float:
+        """A quantity, summed over all passes."""
         return float(np.trapezoid(course(name), grid) / Session.frame_tokens)
 
     hours = end / a_second / 3600
-    out = {"hours": hours, "limit": limit, "seconds": float(course("seconds")[-1])}
-    busy = total("seconds") / (hours * 3600) if hours else 0.0
-    return out | {"joules": total("joules"), "fetched": total("fetched"), "busy": busy}
+    return {
+        "hours": hours,
+        "limit": limit,
+        "seconds": float(course("seconds")[-1]),
+        "joules": total("joules"),
+        "fetched": total("fetched"),
+        "busy": total("seconds") / (hours * 3600) if hours else 0.0,
+    }
 
 
 def _fits(device: Device, cache: int) -> int:
-    """The most tokens of each stream, fewer than `cache`, that the memory holds."""
+    """The largest number of tokens of each stream that the memory holds. It is less than `cache`."""
     v, p = PLATFORMS[device.platform], PROFILES[device.policy]
 
     def full(tokens: int) -> bool:
@@ -91,8 +105,10 @@ def _fits(device: Device, cache: int) -> int:
 
 
 def _crossing(taken: list[tuple[int, Pass]], cache: int, seconds: float, most: float) -> float:
-    """Tokens at which a pass takes `most` seconds, on the line from the last pass to one of `seconds`; 0 if none was
-    faster."""
+    """Tokens at which a pass takes `most` seconds, interpolated from the last pass of `taken`; 0 without one.
+
+    cache, seconds : tokens and time of the first pass that is too slow
+    """
     if not taken:
         return 0.0
     before, done = taken[-1]

@@ -1,4 +1,4 @@
-"""Other policies on V-Rex's hardware, with what they did on a real stream."""
+"""Predicts time and traffic of other cache policies on V-Rex's hardware, with the shares measured on a real stream."""
 
 from dataclasses import dataclass
 
@@ -15,11 +15,12 @@ CACHES = (10240, 40960, 131072)
 class Profile:
     """What a policy does with the cache of a stream.
 
-    home    : host (what is not recent is fetched from there), device (all that is held), window (the rest is dropped)
-    frame, text : share of what is at home on the host that a frame, a generated token fetches
+    home    : where old tokens live: "host" (fetched from there), "device" (all kept there), "window" (dropped)
+    frame   : share of the tokens at home on the host that a frame fetches
+    text    : the same for a generated token
     enters  : share of a frame's tokens that enter the decoder
-    held    : share of all tokens whose K and V are kept; of a window, how many tokens
-    bits    : of a number of K or V on the device
+    held    : share of all tokens whose K and V are kept; for "window", the number of tokens
+    bits    : bits of each number of K and V on the device
     """
 
     home: str
@@ -30,7 +31,8 @@ class Profile:
     bits: int = 16
 
 
-# 56 frames of 36 tokens of `world` (`docs/comparison.md`), from `profile`; of hybrid memory the paper's window (4,096).
+# Made by `profile` from 56 frames of 36 tokens of `world` (`docs/comparison.md`). The window of "hybrid" is that of its
+# paper (4,096).
 PROFILES = {
     "full": Profile("device"),
     "flexgen": Profile("host", 1.0, 1.0),
@@ -47,7 +49,7 @@ PROFILES = {
 
 
 def profile(results: dict, name: str) -> Profile:
-    """Of a results.json of `vrex stream`."""
+    """Profile of the policy `name`, from the content of a results.json that `vrex stream` wrote."""
     r = results["policies"][name]
     full, tokens = results["policies"]["full"]["growth"]["device"], r["tokens"]
     if tokens["host"]:
@@ -61,7 +63,7 @@ def profile(results: dict, name: str) -> Profile:
 
 
 def point(p: Profile, cache: int, stage: str = "frame", batch: int = 1) -> Point:
-    """A pass of streams with so many tokens each."""
+    """The pass to simulate for a policy: `batch` streams with `cache` tokens each; `stage` : "frame" or "token"."""
     frame = stage == "frame"
     rows = max(1, round(Session.frame_tokens * p.enters)) if frame else 1
     if p.home == "host":
@@ -71,17 +73,20 @@ def point(p: Profile, cache: int, stage: str = "frame", batch: int = 1) -> Point
 
 
 def shares(p: Profile, at: Point) -> Selection:
-    """What a policy fetches, the same in all layers."""
+    """The shares that a policy fetches, the same in all layers."""
     return constant("profile", p.frame, p.text, at.model)
 
 
 def run(v: Vrex, p: Profile, at: Point) -> Pass | None:
-    """The pass; None where the device's memory, or the drive, does not hold what it needs."""
+    """Simulates the pass `at`; None if it does not fit the device's memory or the drive."""
     return None if lacks(v, at, shares(p, at)) else simulate(v, at, shares(p, at))
 
 
 def policies(v: Vrex, profiles: dict[str, Profile], caches: tuple[int, ...] = CACHES, batch: int = 1) -> Curve:
-    """Milliseconds of a frame and of a token of `batch` streams, and what a frame fetches at the middle cache."""
+    """Table of milliseconds for a frame and a token of `batch` streams, by policy and cache.
+
+    The last column is the megabytes that a frame fetches at the middle cache.
+    """
     rows = []
     for name, p in profiles.items():
         points = [point(p, cache, stage, batch) for stage in ("frame", "token") for cache in caches]

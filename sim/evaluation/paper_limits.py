@@ -1,4 +1,4 @@
-"""What limits V-Rex at 40K tokens and beyond, and what lifts it."""
+"""Tables that show which resource limits V-Rex at 40K tokens and beyond, and which change removes the limit."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,12 +15,12 @@ CACHES = (10240, 40960, 131072, 1 << 20)
 
 
 def platforms() -> dict[str, Vrex]:
-    """Configurations to compare."""
+    """The configurations to compare, by name."""
     wide = replace(Ssd(), channels=16, command=0.25e-6)
     dre = EDGE.core.dre
     slots, recent = (
-        replace(EDGE, core=replace(EDGE.core, dre=replace(dre, kvmu=replace(dre.kvmu, **change))))
-        for change in ({"block_slots": 1}, {"recent": 16384})
+        replace(EDGE, core=replace(EDGE.core, dre=replace(dre, kvmu=kvmu)))
+        for kvmu in (replace(dre.kvmu, block_slots=1), replace(dre.kvmu, recent=16384))
     )
     return {
         "edge": EDGE,
@@ -37,12 +37,15 @@ def platforms() -> dict[str, Vrex]:
 
 
 def binds(p: Pass) -> str:
-    """The resource that works longest."""
+    """The resource that is busy longest: LXE, DRE or link."""
     return max(("LXE", "DRE", "link"), key=p.busy)
 
 
 def limits(at: Point, shares: Selection, caches: tuple[int, ...] = CACHES, only: tuple[str, ...] = ()) -> Curve:
-    """Milliseconds of `at` with other caches, and what works longest; `only`: platforms that begin so, all if none."""
+    """Table of milliseconds of `at` and of the resource that is busy longest, by platform and cache.
+
+    only : beginnings of the names of platforms to show, all if empty
+    """
     rows = []
     for name, v in platforms().items():
         if only and not name.startswith(only):
@@ -52,7 +55,7 @@ def limits(at: Point, shares: Selection, caches: tuple[int, ...] = CACHES, only:
     return Curve(title, ("platform", *(_size(c) for c in caches)), rows)
 
 
-# N_HCU-h, N_HCU-w, N_WTU-h, N_WTU-w: V-Rex VI-A's, larger, and ever smaller.
+# N_HCU-h, N_HCU-w, N_WTU-h, N_WTU-w: one larger than V-Rex VI-A, then V-Rex VI-A, then ever smaller.
 ENGINES = ((2, 32, 2, 32), (1, 16, 1, 16), (1, 16, 1, 8), (1, 8, 1, 8), (1, 8, 1, 4), (1, 4, 1, 2))
 BATCHES = (1, 4, 16)
 
@@ -60,13 +63,13 @@ BATCHES = (1, 4, 16)
 def engines(
     at: Point, shares: Selection, batches: tuple[int, ...] = BATCHES, on: tuple[Vrex, ...] = (EDGE, SERVER)
 ) -> Curve:
-    """Milliseconds of `at` in other batches with DREs of other sizes, and in brackets those in which the DRE works."""
+    """Table of milliseconds of `at`, and in brackets those in which the DRE is busy, by size of the DRE and batch."""
     rows = []
     for v in on:
         for hcu_h, hcu_w, wtu_h, wtu_w in ENGINES:
             dre = v.core.dre
-            units = {"hcu": replace(dre.hcu, n_h=hcu_h, n_w=hcu_w), "wtu": replace(dre.wtu, n_h=wtu_h, n_w=wtu_w)}
-            changed = replace(v, core=replace(v.core, dre=replace(dre, **units)))
+            hcu, wtu = replace(dre.hcu, n_h=hcu_h, n_w=hcu_w), replace(dre.wtu, n_h=wtu_h, n_w=wtu_w)
+            changed = replace(v, core=replace(v.core, dre=replace(dre, hcu=hcu, wtu=wtu)))
             cells = (_cell(changed, replace(at, batch=n), shares, _engine) for n in batches)
             rows.append((v.name, f"{hcu_h} x {hcu_w}", f"{wtu_h} x {wtu_w}", *cells))
     title = f"{_pass(at)} at {_size(at.cache)}: ms, and in brackets those of the DRE; {shares.name}"

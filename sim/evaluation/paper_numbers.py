@@ -1,8 +1,13 @@
-"""Every number of the text of V-Rex's section VI, of Fig. 4 and of the abstract, beside ours."""
+"""Compares every number in the text of V-Rex section VI, Fig. 4 and the abstract with ours.
 
+Each function covers a part of the paper. It states the paper's value, ours, and the doubts, proofs and reasons from
+which `paper_points.judged` makes the verdict.
+"""
+
+from collections.abc import Callable
 from dataclasses import replace
 
-from sim.evaluation.paper_points import CACHES, PLATFORMS, TOLERANCE, Claims, Number, Points, budgeted
+from sim.evaluation.paper_points import CACHES, TOLERANCE, Claims, Number, Points, budgeted
 from sim.system import platforms
 from sim.system.accelerator import prediction
 from sim.system.passes import simulate
@@ -14,12 +19,12 @@ SHARE = TABLE_II["resv"][0]
 FIT_GAP = "the gap of a layer, 0.15 ms, is fitted to it"
 FIT_GPU = "the GPU's rates are fitted to it"
 OUR_POWER = "our synthesised cores take 4 W, Table III's 21 W (server: 25 and 125)"
-# Premises that the paper leaves open: what rests on them is doubted, not refuted.
+# Premises that the paper leaves open. A number that rests on one is doubted, not refuted.
 RESIDENT = "if all is fetched: not stated"
 FIG_15_BATCH = 16  # not stated; AGX then runs out of memory between 5K and 10K, Oaken between 20K and 40K
 FIT_BATCH = "the batch of Fig. 15 is not stated: {} was chosen"
 
-# Table II, accuracy by benchmark.
+# V-Rex Table II: accuracy in percent on five benchmarks.
 ACCURACY = {
     "none": (62.1, 49.0, 92.5, 49.5, 51.6),
     "infinigenp": (58.6, 45.6, 91.5, 46.4, 50.2),
@@ -28,7 +33,7 @@ ACCURACY = {
 
 
 def numbers(p: Points, trace: str = "world") -> list[Number]:
-    """All of them, in the order of the text."""
+    """All numbers with their verdicts, in the order of the text; `trace` names the stream of the second selection."""
     c = Claims(trace)
     _motivation(c, p)
     _latency(c, p)
@@ -43,14 +48,14 @@ def numbers(p: Points, trace: str = "world") -> list[Number]:
 
 
 def bytes_need(cache: int, gigabytes: float) -> str:
-    """The arithmetic of what Table II's share of a cache takes on a link."""
+    """States how long a link of `gigabytes` GB/s takes for Table II's share of a cache."""
     need = SHARE * cache * Decoder().token_bytes / 1e9
     time = f"32.7 % of {cache >> 10}K are {need:.2f} GB, {need / gigabytes * 1e3:.0f} ms at {gigabytes:g} GB/s"
     return f"{time}, {RESIDENT}"
 
 
 def most(p: Points, pair: tuple[str, str], batch: int = 1) -> str:
-    """The arithmetic of what a speed-up at 40K can be, at the link's nominal rate."""
+    """States the largest possible speed-up at 40K, from the link's nominal rate."""
     need = SHARE * batch * 40960 * Decoder().token_bytes / (4e9 if pair is EDGE else 32e9)
     base = p.at(pair[1], 40960, batch, policy="flexgen")["seconds"]
     fetch, frame = need * 1e3, base * 1e3
@@ -58,6 +63,23 @@ def most(p: Points, pair: tuple[str, str], batch: int = 1) -> str:
         f"its fetch takes {fetch:,.0f} ms, FlexGen's simulated frame {frame:,.0f} ms, {base / need:.1f} times that, "
         f"{RESIDENT}"
     )
+
+
+def _ms(p: Points, on: str, cache: int, stage: str = "frame") -> Callable[[str], float]:
+    """Milliseconds of a point, as a function of the selection."""
+    return lambda select: p.ms(on, cache, stage=stage, select=select)
+
+
+def _per_second(p: Points, on: str, cache: int) -> Callable[[str], float]:
+    """Frames per second, as a function of the selection."""
+    return lambda select: 1e3 / p.ms(on, cache, select=select)
+
+
+def _gain(
+    p: Points, pair: tuple[str, str], cache: int, batch: int, stage: str, of: str = "seconds"
+) -> Callable[[str], float]:
+    """V-Rex over FlexGen on a GPU, as a function of the selection."""
+    return lambda select: p.gain(pair, cache, batch, stage, select, of)
 
 
 def _motivation(c: Claims, p: Points) -> None:
@@ -83,27 +105,27 @@ def _latency(c: Claims, p: Points) -> None:
     doubts = {n: bytes_need(n, 4) for n in (20480, 40960)}
     doubts[10240] = "from 5K to 10K 75 ms more, from 10K to 20K 2 ms; " + bytes_need(10240, 4)
     for cache, ms in zip(CACHES, (121, 123, 198, 200, 254), strict=True):
-        ours = lambda s, n=cache: p.ms("edge", n, select=s)  # noqa: E731
+        ours = _ms(p, "edge", cache)
         c.say("Fig. 13a", f"V-Rex8, frame, {cache >> 10}K", ms, "ms", ours, doubts.get(cache, ""))
     for cache, rate in ((1024, 8.3), (40960, 3.9)):
-        ours = lambda s, n=cache: 1e3 / p.ms("edge", n, select=s)  # noqa: E731
+        ours = _per_second(p, "edge", cache)
         c.say("VI-B", f"V-Rex8, frames per second, {cache >> 10}K", rate, "1/s", ours, doubts.get(cache, ""))
     for on, name, low, high in (("edge", "V-Rex8", 89, 97), ("server", "V-Rex48", 14, 15)):
         for cache, ms in ((1024, low), (40960, high)):
-            ours = lambda s, a=on, n=cache: p.ms(a, n, stage="token", select=s)  # noqa: E731
+            ours = _ms(p, on, cache, "token")
             fit = FIT_GAP if cache == 1024 else ""
             c.say("VI-B", f"{name}, time per token, {cache >> 10}K", ms, "ms", ours, fitted=fit)
     for cache, ms in ((1024, 20), (40960, 48)):
         doubt = bytes_need(cache, 32) if cache == 40960 else ""
-        ours = lambda s, n=cache: p.ms("server", n, select=s)  # noqa: E731
+        ours = _ms(p, "server", cache)
         c.say("Fig. 13b", f"V-Rex48, frame, {cache >> 10}K", ms, "ms", ours, doubt)
     for pair, name, rows in (
         (EDGE, "V-Rex8 over AGX", (("frame", 1, 2.2, 7.3), ("frame", 4, 2.1, 13.8), ("token", 1, 1.9, 15.1))),
         (SERVER, "V-Rex48 over A100", (("frame", 1, 2.6, 7.3), ("frame", 8, 3.4, 19.7), ("token", 1, 2.8, 16.8))),
     ):
-        for stage, batch, low, high in rows:
-            for cache, x in ((1024, low), (40960, high)):
-                ours = lambda s, a=pair, n=cache, b=batch, k=stage: p.gain(a, n, b, k, s)  # noqa: E731
+        for stage, batch, least, largest in rows:
+            for cache, x in ((1024, least), (40960, largest)):
+                ours = _gain(p, pair, cache, batch, stage)
                 doubt = most(p, pair, batch) if stage == "frame" and cache == 40960 else ""
                 fit = FIT_GPU if batch == 1 else ""
                 off = "V-Rex's token takes 9 % less than the paper's at 40K, FlexGen's 2 to 4 % more"
@@ -143,7 +165,7 @@ def _energy(c: Claims, p: Points) -> None:
                 implied = faster * power
                 doubt = f"{faster:g} times the speed at Table I's powers, which are maxima, make {implied:.1f}"
                 doubt = "" if abs(implied / x - 1) <= TOLERANCE else doubt
-                ours = lambda s, a=pair, n=cache, b=batch, k=stage: p.gain(a, n, b, k, s, "joules")  # noqa: E731
+                ours = _gain(p, pair, cache, batch, stage, "joules")
                 what = f"{name}, energy, {stage}, batch {batch}, {cache >> 10}K"
                 c.say("VI-B", what, x, "x", ours, doubt, off=OUR_POWER)
     for cache, x in ((1024, 1.1), (40960, 1.4)):
@@ -152,7 +174,7 @@ def _energy(c: Claims, p: Points) -> None:
             "GB/s = 155"
         )
 
-        def efficiency(select: str, n=cache) -> float:
+        def efficiency(select: str, n: int = cache) -> float:
             a = p.at("server", n, 8, select=select)
             return a["ops"] / a["joules"] / 1e12
 
@@ -182,7 +204,10 @@ def _ablation(c: Claims, p: Points) -> None:
     for name, on, x, doubt, proof in (("KVPU", "kvpu", 6.0, most(p, EDGE), ""), ("All", "edge", 8.1, "", same)):
         faster = lambda s, a=on: base["seconds"] / p.at(a, 40960, select=s)["seconds"]  # noqa: E731
         c.say("Fig. 16", f"V-Rex8 {name} over AGX+FlexGen", x, "x", faster, doubt, proof=proof)
-    gain = lambda s: p.ms("kvpu", 40960, select=s) / p.ms("edge", 40960, select=s)  # noqa: E731
+
+    def gain(select: str) -> float:
+        return p.ms("kvpu", 40960, select=select) / p.ms("edge", 40960, select=select)
+
     off = "an entry holds K and V of all heads, 4,096 B: it fills packets by itself (256 B pieces: docs/simulator.md)"
     c.say("Fig. 16", "All over KVPU", 1.35, "x", gain, off=off)
     for name, on, x in (("KVPU", "kvpu", 9.2), ("All", "edge", 10.2)):
@@ -258,8 +283,8 @@ def _retrieval(c: Claims, p: Points) -> None:
 
 
 def _overhead(c: Claims) -> None:
-    for on, flops, watts in (("edge", 53.3, 35.0), ("server", 319.5, 203.68)):
-        v = replace(PLATFORMS[on], power="paper")
+    for vrex, flops, watts in ((platforms.EDGE, 53.3, 35.0), (platforms.SERVER, 319.5, 203.68)):
+        v = replace(vrex, power="paper")
         c.say("Table I", f"{v.name}, peak", flops, "TFLOPS", v.flops / 1e12)
         ours = sum(simulate(v, Point(40960)).watts.values())
         c.say("Table I", f"{v.name}, cores of Table III with our memory and link", watts, "W", ours)
@@ -273,7 +298,10 @@ def _overhead(c: Claims) -> None:
 
 
 def table_share() -> float:
-    """HC table over K and V of its tokens: a representative key of all KV heads, hash bits, count, member indices."""
+    """Size of the HC table over that of its tokens' K and V.
+
+    Its entry is a representative key of all KV heads, hash bits, a count and the indices of its members.
+    """
     m, tokens = Decoder(), 32
     entry = m.kv_heads * m.head * 2 + 32 / 8 + 16 / 8 + tokens * 20 / 8
     return entry / (tokens * m.entry_bytes)

@@ -1,4 +1,4 @@
-"""Plots of simulated passes and of the evaluation, as SVG and PNG."""
+"""Draws simulated passes and the figures of V-Rex's evaluation, as SVG and PNG."""
 
 from pathlib import Path
 
@@ -10,6 +10,7 @@ matplotlib.rcParams["font.size"] = 9
 
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
 
 from golden.atomic_files import replacing  # noqa: E402
 from sim.evaluation.paper_points import CACHES, PLATFORMS, TABLE_II, Points, budgeted  # noqa: E402
@@ -18,7 +19,7 @@ from sim.system.platforms import Gpu, Vrex  # noqa: E402
 from sim.system.timeline import Pass, Point  # noqa: E402
 from sim.system.workload import Decoder, Session, Vision, traced  # noqa: E402
 
-X = [c / 1024 for c in CACHES]
+X = [c / 1024 for c in CACHES]  # K tokens
 
 COLOURS = {
     "vision": "#8172b2", "qkv": "#4c72b0", "predict": "#dd8452", "select": "#c44e52", "fetch": "#937860",
@@ -27,10 +28,10 @@ COLOURS = {
 }  # fmt: skip
 
 
-def saved(figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure both ways; the same figure gives the same bytes."""
+def saved(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Writes a figure as NAME.svg and NAME.png; the same figure gives the same bytes. Returns both paths."""
     out = [folder / f"{name}.svg", folder / f"{name}.png"]
-    options = {"metadata": {"Date": None}}, {"dpi": 120, "metadata": {"Software": None}}
+    options: tuple[dict, dict] = {"metadata": {"Date": None}}, {"dpi": 120, "metadata": {"Software": None}}
     for path, how in zip(out, options, strict=True):
         with replacing(path) as file:
             figure.savefig(file, format=path.suffix[1:], **how)
@@ -39,8 +40,8 @@ def saved(figure, folder: Path, name: str) -> list[Path]:
 
 
 def timeline(platform: Vrex | Gpu, p: Pass, folder: Path, name: str) -> list[Path]:
-    """Stages of a middle layer and its neighbours by resource, and the device memory's bandwidth under them (Fig.
-    17)."""
+    """Draws the stages of a middle layer and its neighbours by resource, with the device memory's bandwidth below
+    (V-Rex Fig. 17)."""
     middle = max(s.layer for s in p.stages) // 2
     first = min(s.start for s in p.stages if s.layer == middle and s.name in ("gap", "layer"))
     last = max(s.end for s in p.stages if s.layer == middle + 1)
@@ -68,7 +69,7 @@ def timeline(platform: Vrex | Gpu, p: Pass, folder: Path, name: str) -> list[Pat
 
 
 def bandwidth(p: Pass) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Bytes per second of the device memory by resource, from each of these times on."""
+    """Times in seconds at which the bandwidth changes, and bytes per second from each on, by resource."""
     edges = np.unique([t for s in p.stages for t in (s.start, s.end)])
     out = {r: np.zeros(len(edges)) for r in dict.fromkeys(s.resource for s in p.stages)}
     for s in p.stages:
@@ -79,7 +80,7 @@ def bandwidth(p: Pass) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 
 def latencies(p: Points, folder: Path, trace: str) -> list[Path]:
-    """Fig. 13: frames and tokens, edge and server, and their energy."""
+    """Draws V-Rex Fig. 13: time of frames and tokens and energy of frames, on edge and server."""
     figure, axes = plt.subplots(3, 2, figsize=(9, 8), layout="constrained", sharex=True)
     for column, (vrex, gpu) in enumerate((("edge", "agx"), ("server", "a100"))):
         for row, (stage, what) in enumerate((("frame", "seconds"), ("token", "seconds"), ("frame", "joules"))):
@@ -101,7 +102,7 @@ def latencies(p: Points, folder: Path, trace: str) -> list[Path]:
 
 
 def memory(folder: Path) -> list[Path]:
-    """Fig. 4a: device memory against time, 10 frames a second, batch 4."""
+    """Draws V-Rex Fig. 4a: device memory against minutes of video, at 10 frames a second and batch 4."""
     figure, axis = plt.subplots(figsize=(5, 3), layout="constrained")
     minutes, m = np.linspace(0, 10, 21), Decoder()
     cache = minutes * 60 * 10 * Session.frame_tokens * 4 * m.token_bytes / 2**30
@@ -115,7 +116,7 @@ def memory(folder: Path) -> list[Path]:
 
 
 def budget(folder: Path) -> list[Path]:
-    """Fig. 4c: parts of a frame's work where 10K of 40K tokens are fetched, ours beside the paper's."""
+    """Draws V-Rex Fig. 4c: parts of the work of a frame that fetches 10K of 40K tokens, ours beside the paper's."""
     work = budgeted()
     ours = [100 * work.busy_share(part) for part in ("predict", "fetch")]
     figure, axis = plt.subplots(figsize=(4, 3), layout="constrained")
@@ -134,8 +135,8 @@ def budget(folder: Path) -> list[Path]:
 
 
 def sessions(p: Points, folder: Path, trace: str) -> list[Path]:
-    """Figs. 4b and 14: parts of COIN's session."""
-    bars = [("a100", "infinigen", TABLE_II, (10240, 20480, 40960, 81920))]
+    """Draws V-Rex Figs. 4b and 14: seconds of the parts of COIN's session."""
+    bars: list[tuple[str, str, str, tuple[int, ...]]] = [("a100", "infinigen", TABLE_II, (10240, 20480, 40960, 81920))]
     bars += [("agx", policy, TABLE_II, CACHES) for policy in ("flexgen", "infinigenp", "rekv")]
     bars += [("edge", "resv", TABLE_II, CACHES), ("edge", "resv", trace, CACHES)]
     figure, axes = plt.subplots(1, len(bars), figsize=(12, 3), layout="constrained")
@@ -153,7 +154,10 @@ def sessions(p: Points, folder: Path, trace: str) -> list[Path]:
 
 
 def throughput(folder: Path, p: Points, trace: str) -> list[Path]:
-    """Fig. 15: frames per second of a batch beside AGX with its cache on the device, and Oaken, until memory ends."""
+    """Draws V-Rex Fig. 15: frames per second of a batch until the device memory is full.
+
+    V-Rex8 stands beside Oaken and beside AGX with its cache on the device.
+    """
     figure, axis = plt.subplots(figsize=(5, 3), layout="constrained")
     batch = 16
     for on, policy in (("agx", "resident"), ("edge", "oaken"), ("edge", "resv")):
@@ -168,7 +172,7 @@ def throughput(folder: Path, p: Points, trace: str) -> list[Path]:
 
 
 def ablation(p: Points, folder: Path, trace: str) -> list[Path]:
-    """Fig. 16: latency and energy over AGX+FlexGen at 40K."""
+    """Draws V-Rex Fig. 16: latency and energy over AGX+FlexGen at 40K."""
     bars = [("agx", "flexgen"), ("agx", "resv"), ("kvpu", "resv"), ("edge", "resv")]
     base = p.at("agx", 40960, policy="flexgen")
     figure, axes = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
@@ -183,7 +187,10 @@ def ablation(p: Points, folder: Path, trace: str) -> list[Path]:
 
 
 def roofline(p: Points, folder: Path, trace: str) -> list[Path]:
-    """Fig. 18: operations per second against operations per byte of weights and cache, 40K, batch 4."""
+    """Draws V-Rex Fig. 18: operations per second against operations per byte, at 40K and batch 4.
+
+    Bytes are those of weights and fetched cache.
+    """
     figure, axis = plt.subplots(figsize=(5, 3.4), layout="constrained")
     x = np.logspace(0, 3, 50)
     axis.plot(x, np.minimum(x * 204.8e9, 54e12) / 1e12, "k", linewidth=0.8)
@@ -203,7 +210,7 @@ def roofline(p: Points, folder: Path, trace: str) -> list[Path]:
 
 
 def figures(p: Points, folder: Path, trace: str) -> list[Path]:
-    """All figures."""
+    """Draws all figures; `trace` names the stream of the second selection. Returns the paths."""
     middle = simulate(PLATFORMS["server"], Point(40960), traced(Decoder(), trace))
     return [
         *memory(folder),

@@ -1,4 +1,4 @@
-"""Points of V-Rex's evaluation, and the verdict on a number of its text."""
+"""Simulates the points of V-Rex's evaluation, and judges each number of its text against ours."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from sim.system.timeline import Pass, Point
 from sim.system.workload import Decoder, Session, constant, table_ii, traced
 
 CACHES = (1024, 5120, 10240, 20480, 40960)
-PLATFORMS = {
+PLATFORMS: dict[str, platforms.Vrex | platforms.Gpu] = {
     "edge": platforms.EDGE,
     "kvpu": replace(platforms.EDGE, name="V-Rex8 KVPU", kvmu=False),
     "server": platforms.SERVER,
@@ -21,18 +21,25 @@ PLATFORMS = {
     "a100": platforms.A100,
 }
 ROWS = {"frame": Session.frame_tokens, "question": Session.question, "token": 1}
-TOLERANCE = 0.10
-TABLE_II = "table2"  # selection by V-Rex's Table II
+TOLERANCE = 0.10  # relative difference up to which a number counts as reproduced
+TABLE_II = "table2"  # name of the selection of V-Rex Table II
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number of the paper beside ours, with the shares of Table II, and with those of a real stream (`trace`).
+    """A number of the paper beside ours.
 
-    verdict : reproduced (within 10 %), fitted (so, because a constant of the model or a condition that the paper leaves
-              open was set by it), inconsistent (the paper's own numbers contradict it: `proof` is the arithmetic),
-              unexplained (it does not follow from the paper's other numbers, but on a premise that the paper leaves
-              open: `why` says which), or off (by more than 10 %, `why` says why)
+    where, what : section or figure of the paper, and the quantity
+    paper, unit : the paper's value
+    ours    : our value with the shares of Table II, None if we do not simulate it
+    trace   : our value with the shares of a real stream, None if no selection enters
+    verdict : one of
+              reproduced (ours is within 10 %)
+              fitted (ours is within 10 %, but the number itself set a constant of the model or an open condition)
+              inconsistent (the paper's own numbers contradict it: `proof` is the arithmetic)
+              unexplained (it does not follow from the paper's other numbers unless an open premise holds: see `why`)
+              off (ours differs by more than 10 %: see `why`)
+    why     : reason of the verdict
     proof   : arithmetic on numbers of the paper alone that excludes this one; "" if there is none
     """
 
@@ -48,27 +55,42 @@ class Number:
 
     @property
     def ratio(self) -> float | None:
-        """Ours over the paper's."""
+        """Our value over the paper's."""
         return None if self.ours is None else self.ours / self.paper
 
 
 @dataclass
 class Points:
-    """Simulated points, kept in `file` if there is one, so that an interrupted evaluation goes on where it was."""
+    """Simulates points and remembers them. With `file`, an interrupted evaluation resumes where it stopped."""
 
     file: Path | None = None
     known: dict[str, dict] = field(default_factory=dict)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.file and self.file.exists():
             self.known = json.loads(self.file.read_text())
 
-    def at(self, on: str, cache: int, batch=1, stage="frame", policy="resv", select=TABLE_II) -> dict[str, float]:
-        """A point: its seconds, joules, fetched bytes and operations; seconds of parts, of the link and of
-        computing."""
+    def at(
+        self,
+        on: str,
+        cache: int,
+        batch: int = 1,
+        stage: str = "frame",
+        policy: str = "resv",
+        select: str = TABLE_II,
+    ) -> dict[str, float]:
+        """Result of a point.
+
+        on : key of `PLATFORMS`
+        stage : key of `ROWS`
+        select : `TABLE_II`, or the name of a stream of `sim.system.selection`
+
+        Returns "seconds", "joules", "fetched" (bytes) and "ops"; seconds of the parts "vision", "predict", "select"
+        and "attention"; seconds of the link ("fetch") and of LXE and GPU ("compute").
+        """
         model, target = Decoder(), PLATFORMS[on]
         shares = table_ii(policy, model) if select == TABLE_II else traced(model, select)
-        made_of = f"{target} {shares.frame.tobytes()} {shares.text.tobytes()}"
+        made_of = f"{target} {shares.frame.tobytes()!r} {shares.text.tobytes()!r}"
         key = f"{on} {cache} {batch} {stage} {policy} {select} {hashlib.sha256(made_of.encode()).hexdigest()[:12]}"
         if key not in self.known:
             p = simulate(target, Point(cache, batch, ROWS[stage], stage == "frame", policy), shares)
@@ -88,17 +110,33 @@ class Points:
                 write_atomically(self.file, json.dumps(self.known))
         return self.known[key]
 
-    def ms(self, on: str, cache: int, batch=1, stage="frame", policy="resv", select=TABLE_II) -> float:
-        """Milliseconds of a point."""
+    def ms(
+        self,
+        on: str,
+        cache: int,
+        batch: int = 1,
+        stage: str = "frame",
+        policy: str = "resv",
+        select: str = TABLE_II,
+    ) -> float:
+        """Milliseconds of a point, with the arguments of `at`."""
         return 1e3 * self.at(on, cache, batch, stage, policy, select)["seconds"]
 
-    def gain(self, pair: tuple[str, str], cache: int, batch=1, stage="frame", select=TABLE_II, of="seconds") -> float:
-        """FlexGen on a GPU over V-Rex, both of `pair`: seconds or joules."""
+    def gain(
+        self,
+        pair: tuple[str, str],
+        cache: int,
+        batch: int = 1,
+        stage: str = "frame",
+        select: str = TABLE_II,
+        of: str = "seconds",
+    ) -> float:
+        """Seconds or joules of FlexGen on a GPU, over those of ReSV on V-Rex. `pair` : V-Rex and GPU."""
         vrex, gpu = pair
         return self.at(gpu, cache, batch, stage, "flexgen")[of] / self.at(vrex, cache, batch, stage, "resv", select)[of]
 
-    def session(self, on: str, cache: int, policy: str, select=TABLE_II) -> dict[str, float]:
-        """Seconds of COIN's average session at a cache that stays as it is, by part, and in all."""
+    def session(self, on: str, cache: int, policy: str, select: str = TABLE_II) -> dict[str, float]:
+        """Seconds of COIN's average session with a cache of constant length, by part and in "total"."""
         s = Session()
         times = {"frame": s.frames, "question": 1, "token": s.answer}
         out = {k: n * self.at(on, cache, 1, k, policy, select)["seconds"] for k, n in times.items()}
@@ -107,7 +145,7 @@ class Points:
 
 @dataclass
 class Claims:
-    """Collects numbers: `say` takes ours as a value, or as a function of what selects."""
+    """Collects judged numbers. `trace` names the stream that gives the second selection."""
 
     trace: str
     found: list[Number] = field(default_factory=list)
@@ -124,8 +162,14 @@ class Claims:
         off: str = "",
         proof: str = "",
     ) -> None:
-        """Judge a number. proof: why it cannot be; doubt: why it hardly can; fitted: what was set by it; off: why ours
-        differs."""
+        """Judges a number of the paper and appends it to `found`.
+
+        ours : our value, or a function that gives it for a selection
+        proof : why the number cannot be right
+        doubt : why it can only be right on an open premise
+        fitted : the constant that it sets
+        off : why ours differs
+        """
         value, other = (ours(TABLE_II), ours(self.trace)) if callable(ours) else (ours, None)
         verdict, why = judged(paper, value, doubt, fitted, off, proof)
         if other is not None and verdict in ("inconsistent", "unexplained", "off") and near(paper, other):
@@ -134,12 +178,12 @@ class Claims:
 
 
 def near(paper: float, ours: float | None) -> bool:
-    """Whether ours is within the tolerance of the paper's."""
+    """Whether our value is within the tolerance of the paper's."""
     return ours is not None and abs(ours / paper - 1) <= TOLERANCE
 
 
 def judged(paper: float, ours: float | None, doubt: str, fitted: str, off: str, proof: str = "") -> tuple[str, str]:
-    """Verdict and reason. Only a proof makes a number of the paper inconsistent."""
+    """Verdict and reason, with the arguments of `Claims.say`. Only a proof makes a number inconsistent."""
     if proof:
         return "inconsistent", ""
     if doubt:
@@ -150,5 +194,5 @@ def judged(paper: float, ours: float | None, doubt: str, fitted: str, off: str, 
 
 
 def budgeted() -> Pass:
-    """Fig. 4c: a frame of A100+InfiniGenP that fetches 10K of 40K tokens."""
+    """The pass of Fig. 4c: a frame of A100+InfiniGenP that fetches 10K of 40K tokens."""
     return simulate(platforms.A100, Point(40960, policy="infinigenp"), constant("10K", 0.25, 0.25, Decoder()))

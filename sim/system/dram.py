@@ -1,13 +1,13 @@
-"""DRAM: channels of banks behind a first-ready, first-come-first-served controller.
+"""Predicts time, energy and commands of a DRAM with a first-ready, first-come-first-served controller.
 
-A request list is cut into accesses of `atom` bytes and mapped to channels, bank groups, banks and rows. Each channel
-then issues one command after another: of every bank with something queued the command that brings its best request on
-(a column access to the open row, else a precharge or an activation for the oldest one), and of those the earliest that
-tRCD, tRP, tRAS, tRRD_S/L, tFAW, tCCD_S/L, tRTP, tWR, tWTR_S/L, read-to-write turnaround, refresh and the command bus
-allow. Time goes from command to command, not from clock to clock.
+The model cuts each request into accesses of `atom` bytes and maps them to channels, bank groups, banks and rows. Each
+channel then issues one command after another. Every bank with a pending access proposes one: a column access to the
+open row, else a precharge or an activation for its oldest access. The channel issues the earliest that tRCD, tRP, tRAS,
+tRRD_S/L, tFAW, tCCD_S/L, tRTP, tWR, tWTR_S/L, read-to-write turnaround, refresh and the command bus allow. Time
+advances from command to command, not from clock to clock.
 
-Closed forms beside it: `DramTiming.bandwidth` (peak), `.refresh_share`, `.read_latency` (an idle channel), and
-`Dram.stream_efficiency` (whole rows in order: the data bus is busy but for refresh).
+Closed forms to compare with: `DramTiming.bandwidth` (peak), `DramTiming.refresh_share`, `DramTiming.read_latency` (an
+idle channel), and `Dram.stream_efficiency` (whole rows in order, where only refresh interrupts the data bus).
 """
 
 from collections import deque
@@ -15,43 +15,45 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sim.system.dram_timings import DramTiming
 from sim.system.served import Served, pieces, requests
 
-QUEUE = 64  # accesses that a channel's controller looks at
-CHUNK = 256  # bytes in a row of a channel before the next channel follows
-SAMPLE = 2  # channels that an efficiency is measured on
+QUEUE = 64  # pending accesses among which a channel's controller chooses
+CHUNK = 256  # consecutive bytes in one channel before the next channel follows
+SAMPLE = 2  # channels on which `Dram.efficiency` is measured
 FOREVER = 1 << 62
-ACCESS, ACTIVATE, PRECHARGE = range(3)  # kinds of commands, the first of those that could go in a clock first
+ACCESS, ACTIVATE, PRECHARGE = range(3)  # kinds of commands; in the same clock the lowest goes first
 STARVE = 16  # column accesses that may pass an older request of the same bank before its row is closed for it
 
 
 @dataclass(frozen=True)
 class Dram:
-    """All channels of `t`.
+    """A memory of all channels of the device `t`.
 
-    Addresses, from the lowest: byte of an access, access of a chunk, channel, bank group, chunk of a row, bank, row.
-    The bank is XORed with the row's lowest bits, so that strides of whole rows do not meet in one bank. Addresses
-    beyond the memory wrap.
-
+    queue : pending accesses among which each channel's controller chooses
     refresh : "all" (REFab, the whole channel every tREFI), "bank" (REFpb, a bank in turn every tREFI / banks), "none"
+
+    Fields of an address, from the lowest: byte of an access, access of a chunk, channel, bank group, chunk of a row,
+    bank, row. The bank is XORed with the row's lowest bits, so that strides of whole rows do not hit one bank.
+    Addresses beyond the memory wrap. Raises `ValueError` for bad parameters.
     """
 
     t: DramTiming
     queue: int = QUEUE
     refresh: str = "all"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.refresh not in ("all", "bank", "none"):
             raise ValueError(f"refresh={self.refresh!r}: must be one of all, bank, none")
         if self.refresh == "bank" and not self.t.rfc_bank:
-            raise ValueError(f"refresh='bank': {self.t.name} refreshes all banks at once; use 'all'")
+            raise ValueError(f"refresh='bank': {self.t.name} can only refresh all banks at once: use 'all'")
         if self.queue < 1:
             raise ValueError(f"queue={self.queue}: must be at least 1")
 
     def place(self, addr: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Channel, bank (of all groups: group + groups * bank in it) and row of addresses."""
+        """Channel, bank and row of addresses. Banks count over all groups: group + groups * bank in the group."""
         t = self.t
         rest, channel = np.divmod(addr // CHUNK, t.channels)
         rest, group = np.divmod(rest, t.groups)
@@ -60,20 +62,27 @@ class Dram:
         row = rest % t.rows
         return channel, group + t.groups * (bank ^ row % t.banks), row
 
-    def run(self, addr, size, write: bool | np.ndarray = False, arrival=0.0) -> Served:
-        """Serve requests of `size` bytes from `addr`, offered in this order from `arrival` (seconds) on."""
+    def run(self, addr: ArrayLike, size: ArrayLike, write: ArrayLike = False, arrival: ArrayLike = 0.0) -> Served:
+        """Serves requests in the order given.
+
+        addr, size : first byte and number of bytes of each request, [requests]
+        write : whether it writes, one value or [requests]
+        arrival : seconds from which on it is offered, one value or [requests]
+
+        Raises `ValueError` for lists of unequal length, negative addresses and empty requests.
+        """
         addr, size = requests(addr, size)
         t = self.t
         owner, begin, _ = pieces(addr, size, t.atom)
         channel, bank, row = self.place(begin)
-        write = np.broadcast_to(np.asarray(write, bool), addr.shape)[owner]
+        writes = np.broadcast_to(np.asarray(write, bool), addr.shape)[owner]
         clock = np.ceil(np.broadcast_to(np.asarray(arrival, float), addr.shape)[owner] * 1e9 / t.tck).astype(np.int64)
         begins, ends = np.zeros(len(owner), np.int64), np.zeros(len(owner), np.int64)
-        counts = {"reads": int((~write).sum()), "writes": int(write.sum()), "activations": 0, "refreshes": 0}
+        counts = {"reads": int((~writes).sum()), "writes": int(writes.sum()), "activations": 0, "refreshes": 0}
         for c in np.unique(channel):
             of = np.flatnonzero(channel == c)
             ch = Channel(t, self.queue, self.refresh)
-            begins[of], ends[of] = ch.run(clock[of].tolist(), bank[of].tolist(), row[of].tolist(), write[of].tolist())
+            begins[of], ends[of] = ch.run(clock[of].tolist(), bank[of].tolist(), row[of].tolist(), writes[of].tolist())
             counts["activations"] += ch.count("ACT")
             counts["refreshes"] += ch.count("REF")
         first = np.full(len(addr), np.iinfo(np.int64).max)
@@ -88,44 +97,44 @@ class Dram:
 
     @property
     def stream_efficiency(self) -> float:
-        """Closed form of a read of many whole rows: all of the data bus that refresh leaves.
+        """Closed form for reads of many whole rows: the share of the peak bandwidth that refresh leaves.
 
-        All-bank refresh takes tRFC and what it needs to close and open the rows around it, tRP + tRCD; activations hide
-        behind other bank groups' accesses.
+        All-bank refresh takes tRFC, and tRP + tRCD to close and reopen the rows. Activations hide behind the accesses
+        of other bank groups.
         """
         t = self.t
         if self.refresh == "none":
             return 1.0
         if self.refresh == "all":
             return 1.0 - (t.rfc + t.rp + t.rcd) / t.refi
-        # A bank under refresh holds up the stream only where it is next: in one of as many turns as there are banks.
+        # A bank under refresh stalls the stream only when its turn comes: once in as many turns as there are banks.
         return 1.0 - t.rfc_bank / t.refi
 
     def efficiency(self, piece: int, random: bool = True, seed: int = 1) -> float:
-        """Share of the peak bandwidth for reads of `piece` bytes each, at random places or one after the other."""
+        """Share of the peak bandwidth for reads of `piece` bytes each, at random or consecutive addresses."""
         return _efficiency(self, piece, random, seed)
 
     def seconds(self, total: int, piece: int | None = None) -> float:
-        """Time of `total` bytes, streamed, or in pieces of `piece` bytes at random places."""
+        """Seconds for reading `total` bytes, as one stream or in pieces of `piece` bytes at random addresses."""
         share = self.stream_efficiency if piece is None else self.efficiency(piece)
         return total / (self.t.bandwidth * share)
 
-    def joules(self, total: int, piece: int | None = None) -> float:
-        """Energy of `total` bytes beyond the background power, with as many activations as pieces of this size need."""
+    def joules(self, total: float, piece: int | None = None) -> float:
+        """Energy of moving `total` bytes without the background power; `piece` as in `seconds`."""
         t = self.t
         chunks = total / (t.row if piece is None else min(t.row, max(t.atom, min(piece, CHUNK))))
         return (chunks * t.act_pj + total * 8 * t.bit_pj) * 1e-12
 
     @property
     def idle_watts(self) -> float:
-        """Background power, refresh included."""
+        """Background power of all channels, refresh included."""
         t = self.t
         return t.channels * (t.idle_mw * 1e-3 + t.ref_pj * 1e-12 / (t.refi * 1e-9))
 
 
 @lru_cache(maxsize=256)
 def _efficiency(dram: Dram, piece: int, random: bool, seed: int) -> float:
-    """Steady state: what some of the channels, always with a full queue, serve from the second refresh to the
+    """`Dram.efficiency` in steady state: a sample of channels with full queues, from the second refresh to the
     fourth."""
     t = dram.t
     interval = t.clocks(t.refi)
@@ -149,18 +158,24 @@ def _efficiency(dram: Dram, piece: int, random: bool, seed: int) -> float:
 
 
 class Channel:
-    """One channel, in clocks; `commands` : (clock, command, bank, row) of all it issued, bank -1 for all."""
+    """One channel, in clocks.
+
+    commands : (clock, command, bank, row) of all commands issued; bank -1 stands for all banks
+    """
 
     def __init__(self, t: DramTiming, queue: int, refresh: str):
         self.t, self.queue, self.refresh = t, queue, refresh
         self.commands: list[tuple[int, str, int, int]] = []
 
     def count(self, command: str) -> int:
-        """How often a command was issued."""
+        """Number of times that the channel has issued a command."""
         return sum(c[1] == command for c in self.commands)
 
     def run(self, arrival: list, bank: list, row: list, write: list, until: int = FOREVER) -> tuple[list, list]:
-        """Clock in which each access enters the queue, and in which its last byte is there (0: not before `until`)."""
+        """Clocks in which each access enters the queue and in which its last byte arrives.
+
+        A second clock of 0 means that the access did not end before clock `until`.
+        """
         n = len(arrival)
         queue = _Queue(arrival, bank, row, write, self.queue, self.t.groups * self.t.banks)
         banks = _Banks(self.t, self.refresh, self.commands)
@@ -172,7 +187,7 @@ class Channel:
             when, kind, i, b = banks.best(queue, now)
             if queue.arrives <= when:
                 now = queue.arrives
-            elif when >= banks.due:  # the refresh goes before
+            elif when >= banks.due:  # refresh has priority
                 banks.refresh()
             else:
                 now = when
@@ -187,24 +202,24 @@ class Channel:
 
 
 class _Queue:
-    """The accesses that a controller looks at, by bank."""
+    """The accesses pending in a channel's controller, by bank."""
 
     def __init__(self, arrival: list, bank: list, row: list, write: list, size: int, banks: int):
         self.arrival, self.bank, self.row, self.write, self.size = arrival, bank, row, write, size
         self.entered, self.ended = [0] * len(arrival), [0] * len(arrival)
         self.waiting: list[deque[int]] = [deque() for _ in range(banks)]
-        self.active: set[int] = set()  # banks with something queued
+        self.active: set[int] = set()  # banks with a pending access
         self.following = 0  # the next access to enter
-        self.held = 0
-        self.done = 0
+        self.held = 0  # pending accesses
+        self.done = 0  # completed accesses
 
     @property
     def arrives(self) -> int:
-        """When the next access can enter: never, if there is none or no room."""
+        """Clock in which the next access can enter; `FOREVER` if none is left or the queue is full."""
         return self.arrival[self.following] if self.held < self.size and self.following < len(self.arrival) else FOREVER
 
     def fill(self, now: int) -> None:
-        """Take what has arrived."""
+        """Takes the accesses that have arrived up to clock `now`."""
         while self.arrives <= now:
             i = self.following
             self.waiting[self.bank[i]].append(i)
@@ -214,7 +229,7 @@ class _Queue:
             self.held += 1
 
     def take(self, i: int, b: int) -> bool:
-        """Access `i` of bank `b` is done; whether it was the bank's oldest."""
+        """Removes access `i` of bank `b`; returns whether it was the bank's oldest."""
         queue = self.waiting[b]
         oldest = queue[0] == i
         queue.remove(i)
@@ -226,7 +241,7 @@ class _Queue:
 
 
 class _Banks:
-    """What each bank has open, and from when on it, its group and the buses may get the next command of a kind."""
+    """State of all banks: their open rows, and from which clock on each bank, group and bus accepts which command."""
 
     def __init__(self, t: DramTiming, refresh: str, commands: list[tuple[int, str, int, int]]):
         self.t, self.commands = t, commands
@@ -238,7 +253,7 @@ class _Banks:
         self.faw, self.beat, self.rcd, self.ras, self.rp, self.rrd_s, self.rrd_l = map(
             t.clocks, (t.faw, t.beat, t.rcd, t.ras, t.rp, t.rrd_s, t.rrd_l)
         )
-        # Columns of a direction may follow a column of either: [of which][after which], other groups and the same one.
+        # Clocks between column accesses, [direction][direction before]: to other groups (s) and to the same group (l).
         beat = self.beat
         to_read_s, to_read_l = t.cwl + beat + t.clocks(t.wtr_s), t.cwl + beat + t.clocks(t.wtr_l)
         ccd_l = t.clocks(t.ccd_l)
@@ -253,8 +268,9 @@ class _Banks:
         self.row_bus = self.column_bus = 0
 
     def best(self, queue: _Queue, now: int) -> tuple[int, int, int, int]:
-        """The earliest command that brings a bank's best request on: clock, kind, access, bank."""
-        row, write, groups, found = queue.row, queue.write, self.t.groups, None
+        """The command to issue next, as clock, kind, access, bank: the earliest of those that the banks propose."""
+        row, write, groups = queue.row, queue.write, self.t.groups
+        found: tuple[int, int, int, int] | None = None
         for b in queue.active:
             waiting, opened = queue.waiting[b], self.open_row[b]
             i, g = waiting[0], b % groups
@@ -272,10 +288,11 @@ class _Banks:
             candidate = (when if when > now else now, kind, i, b)
             if found is None or candidate < found:
                 found = candidate
+        assert found is not None  # the queue holds an access
         return found
 
     def refresh(self) -> None:
-        """All banks, or the bank whose turn it is, closed first."""
+        """Refreshes all banks, or the bank whose turn it is, after closing open rows."""
         t, rp, opened = self.t, self.rp, self.open_row
         if self.all_banks:
             closing = [ok for ok, r in zip(self.pre_ok, opened, strict=True) if r >= 0]
@@ -295,7 +312,7 @@ class _Banks:
         self.due += self.refi
 
     def activate(self, when: int, b: int, row: int) -> None:
-        """Open a row."""
+        """Opens a row of bank `b` in clock `when`."""
         t = self.t
         self.open_row[b] = row
         self.cas_ok[b], self.pre_ok[b] = when + self.rcd, when + self.ras
@@ -308,7 +325,7 @@ class _Banks:
             self.column_bus = self.row_bus
 
     def precharge(self, when: int, b: int) -> None:
-        """Close the open row."""
+        """Closes the open row of bank `b` in clock `when`."""
         self.open_row[b] = -1
         self.act_ok[b] = when + self.rp
         self.commands.append((when, "PRE", b, -1))
@@ -317,7 +334,7 @@ class _Banks:
             self.column_bus = when + 1
 
     def access(self, when: int, b: int, row: int, write: int) -> int:
-        """Read or write in the open row; returns the clock in which the last byte is there."""
+        """Reads or writes in the open row of bank `b`; returns the clock in which the last byte arrives."""
         t, g = self.t, b % self.t.groups
         self.commands.append((when, "WR" if write else "RD", b, row))
         self.column_bus = when + 1

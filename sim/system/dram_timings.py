@@ -1,11 +1,16 @@
-"""Timing and organisation of DRAM devices, from public sources.
+"""Timing, organisation and energy of three DRAM devices, from public sources.
 
-The standards are named per device; where a standard leaves a value to the vendor, the value is that of the public
-configurations of DRAMsim3 (umd-memsys/DRAMsim3, configs/) and Ramulator 2 (CMU-SAFARI/ramulator2, src/dram/impl/).
-Energies: O'Connor et al., Fine-Grained DRAM, MICRO 2017 (HBM2: about 0.9 nJ an activation of 1 KB, about 2.9 pJ/bit for
-moving data on the die and over the interface); DDR4 from IDD0, IDD4R, IDD5B and IDD3N of an 8 Gb x8 part in DRAMsim3's
-configuration at 1.2 V; LPDDR5 as LPDDR4X's interface scaled (about 4 pJ/bit in all, a row of 2 KB at 1.5 nJ). The last
-one is an estimate: vendors publish no LPDDR5 currents. A factor of 1.5 either way is what these energies are good for.
+A comment above each device names its standard. Where a standard leaves a value to the vendor, we take it from the
+public configurations of DRAMsim3 (umd-memsys/DRAMsim3, configs/) and Ramulator 2 (CMU-SAFARI/ramulator2,
+src/dram/impl/).
+
+Energies are accurate to a factor of 1.5 either way. Sources:
+
+- HBM2: O'Connor et al., Fine-Grained DRAM, MICRO 2017: about 0.9 nJ an activation of 1 KB, about 2.9 pJ/bit for moving
+  data on the die and over the interface.
+- DDR4: IDD0, IDD4R, IDD5B and IDD3N of an 8 Gb x8 part at 1.2 V, from DRAMsim3's configuration.
+- LPDDR5: an estimate, because vendors publish no LPDDR5 currents. It scales LPDDR4X's interface: about 4 pJ/bit in
+  all, 1.5 nJ for a row of 2 KB.
 """
 
 from dataclasses import dataclass
@@ -14,10 +19,10 @@ from math import ceil
 
 @dataclass(frozen=True)
 class DramTiming:
-    """One channel of a DRAM: a data bus with its own command bus, banks in groups, one rank.
+    """A DRAM device of equal channels. A channel is a data bus with its own command bus, and one rank of bank groups.
 
-    Times in nanoseconds, `cl` and `cwl` in clocks. `beat` is the time of an access on the data bus and the least
-    distance between accesses to different bank groups (tCCD_S); accesses to the same group keep tCCD_L.
+    Times are in nanoseconds, `cl` and `cwl` in clocks. `beat` is the time of an access on the data bus, which is also
+    the least distance between accesses to different bank groups (tCCD_S). Accesses to the same group keep tCCD_L.
     """
 
     name: str
@@ -53,7 +58,7 @@ class DramTiming:
     idle_mw: float  # of a channel, always
 
     def clocks(self, ns: float) -> int:
-        """Clocks that cover `ns`; 2.5 % of a clock are forgiven, as JEDEC rounds."""
+        """Clocks that cover `ns`. An excess of up to 2.5 % of a clock is ignored, as JEDEC rounds."""
         return max(0, ceil(ns / self.tck - 0.025))
 
     @property
@@ -68,12 +73,12 @@ class DramTiming:
 
     @property
     def read_latency(self) -> float:
-        """Nanoseconds of a read of one access to a closed bank of an idle channel: tRCD + CL + burst."""
+        """Nanoseconds for one read access to a closed bank of an idle channel: tRCD + CL + burst."""
         return (self.clocks(self.rcd) + self.cl + self.clocks(self.beat)) * self.tck
 
     @property
     def turn_rw(self) -> int:
-        """Clocks from a read to a write: the bus must be free of the one before the other, two clocks apart."""
+        """Clocks from a read to a write, with two clocks between their data on the bus."""
         return self.cl + self.clocks(self.beat) + 2 - self.cwl
 
 

@@ -1,7 +1,7 @@
-"""What the DRE's units need for a layer, from their own time views on samples of the size at hand.
+"""Predicts the cycles and the bursts that a layer needs on the DRE, by running the units' time views on samples.
 
-A layer of a 40K cache has 1,024 clusters and hundreds of rows; the time views run on a sample of it (some keys, some
-rows, some clusters), and what one key, row or cluster takes is the rest's, too.
+A layer of a 40K cache has 1,024 clusters and hundreds of rows. The time views run on a few keys, rows and clusters,
+and the result for one key, row or cluster stands for all.
 """
 
 from dataclasses import dataclass, replace
@@ -15,15 +15,18 @@ from sim.units.hcu_time import HcuTime
 from sim.units.kvmu_time import APPEND, KvmuTime
 from sim.units.wtu_time import WtuTime
 
-KEYS, ROWS, CLUSTERS = 8, 12, 64  # of a sample
-TH_HD = 7
+KEYS, ROWS, CLUSTERS = 8, 12, 64  # size of the samples
+TH_HD = 7  # distance from which on a key opens a cluster
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """The KVMU's answer to a sampled cluster set: its bursts, merged into commands where they are adjacent.
+    """The KVMU's reads for a sampled cluster set, with adjacent bursts merged into one command.
 
-    cycles : of the walk, a selected cluster · clusters : selected · tokens : fetched
+    cycles : cycles of the walk, per selected cluster
+    clusters : selected clusters
+    tokens : fetched tokens
+    addr, bytes : first byte and size of each command, [commands]
     """
 
     cycles: float
@@ -35,23 +38,24 @@ class Fetch:
 
 @lru_cache(maxsize=64)
 def cluster_cycles(p: DreParams, clusters: int) -> float:
-    """Cycles of the HCU for a key before a table of `clusters` clusters."""
+    """Mean cycles in which the HCU compares a key that joins one of `clusters` clusters."""
     rng = np.random.default_rng(clusters)
     time = HcuTime(p.hcu, TH_HD)
     table = []
-    for code in rng.integers(0, 1 << min(63, p.hcu.n_hp), 16 * clusters).tolist():  # some join a cluster
+    # Some random keys join a cluster, so more keys than clusters are drawn.
+    for code in rng.integers(0, 1 << min(63, p.hcu.n_hp), 16 * clusters).tolist():
         if time.used[0] < clusters and time.key(0, code)[1]:
             table.append(code)
-    # Keys two bits from a cluster, which join it.
+    # These keys differ from a cluster in two bits, so they join it.
     near = rng.choice(table, KEYS) ^ (1 << rng.integers(0, p.hcu.n_hp, KEYS)) ^ (1 << rng.integers(0, p.hcu.n_hp, KEYS))
     return float(np.mean([time.key(0, int(code))[0] for code in near]))
 
 
 @lru_cache(maxsize=64)
 def select_cycles(p: DreParams, clusters: int, ratio_q16: int = 19661) -> float:
-    """Cycles of a WTU core for a row of `clusters` scores, rows back to back."""
+    """Mean cycles of a WTU core for a row of `clusters` Gaussian scores, with rows back to back."""
     rng = np.random.default_rng(clusters)
-    # Scores as exp(s - max) of Gaussian scores: codes fall off linearly from the top, as the code is a logarithm.
+    # A code is about the logarithm of exp(s - max), so it falls linearly with the score s.
     s = rng.normal(0.0, 1.6, (ROWS, clusters))
     top = p.wtu.score
     codes = (1 << top.bits) - 1 - ((s.max(1, keepdims=True) - s) * 1.4427 * (1 << top.man_bits)).astype(np.int64)
@@ -62,7 +66,7 @@ def select_cycles(p: DreParams, clusters: int, ratio_q16: int = 19661) -> float:
 
 @lru_cache(maxsize=32)
 def _map(p: DreParams, tokens: int) -> tuple[KvmuTime, list[int]]:
-    """A KVMU that holds `tokens` tokens of each sampled cluster, in a random order of arrival; their clusters."""
+    """A KVMU that holds `tokens` tokens of each sampled cluster, and the cluster of each token in order of arrival."""
     blocks = CLUSTERS * (-(-(tokens + 1) // p.kvmu.block_slots) + 1)
     time = KvmuTime(replace(p.kvmu, n_ctx=1, clusters=CLUSTERS, recent=1, blocks=blocks))
     members = np.random.default_rng(tokens).permutation(np.repeat(np.arange(CLUSTERS), tokens)).tolist()
@@ -72,9 +76,13 @@ def _map(p: DreParams, tokens: int) -> tuple[KvmuTime, list[int]]:
 
 @lru_cache(maxsize=256)
 def fetch(p: DreParams, tokens: int, share: int, by_cluster: bool = True) -> Fetch:
-    """A fetch of `share` of the sampled clusters, of `tokens` tokens each; without `by_cluster` they lie as they came.
+    """Reads for a fetch of clusters from a sample of `CLUSTERS` clusters.
 
-    Bursts are those of the KVMU; what is adjacent is one command, as an NVMe driver or a DMA engine joins it.
+    tokens : tokens of each cluster
+    share : number of clusters to fetch
+    by_cluster : a cluster's tokens lie together, as the KVMU places them; else tokens lie in order of arrival
+
+    Adjacent bursts become one command, as an NVMe driver or a DMA engine joins them.
     """
     time, members = _map(p, tokens)
     chosen = sorted(np.random.default_rng(share).choice(CLUSTERS, share, replace=False).tolist())
@@ -90,7 +98,7 @@ def fetch(p: DreParams, tokens: int, share: int, by_cluster: bool = True) -> Fet
 
 
 def joined(bursts: list[Burst], most: int = 1 << 17) -> tuple[np.ndarray, np.ndarray]:
-    """Bursts as arrays, neighbours that are adjacent joined up to `most` bytes."""
+    """Addresses and sizes of `bursts`, with adjacent neighbours joined up to `most` bytes."""
     out: list[list[int]] = []
     for b in bursts:
         if out and out[-1][0] + out[-1][1] == b.addr and out[-1][1] + b.bytes <= most:

@@ -1,8 +1,8 @@
-"""GPUs: stages after each other, at the calibrated rates of `sim.system.platforms.Gpu`.
+"""Predicts latency and timeline of one pass on a GPU, at the calibrated rates of `sim.system.platforms.Gpu`.
 
-InfiniGen, InfiniGenP, ReKV and ReSV predict and fetch for the next layer while this one computes, as V-Rex VI-B says
-of all baselines; prediction itself runs on the GPU. FlexGen's cache comes beside nothing: the paper's latencies grow
-by the whole time of the transfer.
+The GPU runs one stage at a time. With InfiniGen, InfiniGenP, ReKV and ReSV it predicts on the GPU and fetches for the
+next layer while this layer computes, as V-Rex VI-B says of all baselines. With FlexGen no transfer overlaps with
+computation, because the paper's latencies grow by the whole time of the transfer.
 """
 
 from sim.system.platforms import Gpu
@@ -11,7 +11,7 @@ from sim.system.workload import Selection
 
 
 def run(g: Gpu, p: Point, selection: Selection) -> Pass:
-    """One pass."""
+    """Simulates one pass of `p` on `g`; `selection` says which share of the cache each layer fetches."""
     m = p.model
     rows = p.batch * p.rows
     line = Timeline()
@@ -33,7 +33,7 @@ def run(g: Gpu, p: Point, selection: Selection) -> Pass:
         fetched += moved
         came = line.put(layer, "fetch", "link", moved / g.link, asked if overlaps else line.free.get("GPU", 0.0))
         ops = 2.0 * rows * m.layer_weights
-        # FlexGen's layer waits for the cache, too: nothing of it is hidden.
+        # With FlexGen the whole layer waits for the cache, so nothing of the transfer is hidden.
         asked = gpu(
             layer, "layer", launch + max(2 * m.layer_weights / memory, ops / g.dense), 0.0 if overlaps else came, ops
         )

@@ -1,4 +1,4 @@
-"""Efficiency curves of the memories: what independent simulators can be compared with."""
+"""Tables of the memory models' efficiency by size of the requests, to compare with independent simulators."""
 
 from dataclasses import dataclass, replace
 
@@ -18,7 +18,7 @@ DEPTHS = (1, 4, 16, 64, 256)
 
 @dataclass(frozen=True)
 class Curve:
-    """A table: a row a device, a column a size."""
+    """A table of texts for printing. Each row is a device, each further column a size."""
 
     title: str
     columns: tuple[str, ...]
@@ -26,12 +26,12 @@ class Curve:
 
 
 def size(n: int) -> str:
-    """A size in bytes as people write it."""
+    """`n` bytes as text, in B, KB or MB."""
     return f"{n} B" if n < 1024 else f"{n >> 10} KB" if n < 1 << 20 else f"{n >> 20} MB"
 
 
 def dram() -> Curve:
-    """Share of the peak bandwidth: reads one after the other, and of chunks at random, aligned places."""
+    """Share of the peak bandwidth of DRAM reads: sequential, and of chunks at random aligned addresses."""
     rows = []
     for t in DEVICES.values():
         for refresh in ("all", "bank") if t.rfc_bank else ("all",):
@@ -45,7 +45,7 @@ def dram() -> Curve:
 
 
 def mixed() -> Curve:
-    """Share of the peak of one channel without refresh: reads and writes of 256 B in turn at random."""
+    """Share of the peak of one DRAM channel without refresh, for a random mix of reads and writes of 256 B."""
     rows, n = [], 1000
     for t in DEVICES.values():
         d = Dram(replace(t, channels=1), refresh="none")
@@ -58,7 +58,7 @@ def mixed() -> Curve:
 
 
 def pcie() -> Curve:
-    """Gigabytes per second of aligned transfers, many at a time."""
+    """Gigabytes per second of many aligned transfers over PCI Express, by their size."""
     rows = []
     for name, link in LINKS.items():
         for kind, how in (("read", link), ("read, 64 B completions", replace(link, combine=False)), ("write", link)):
@@ -71,7 +71,7 @@ def pcie() -> Curve:
 
 
 def ssd() -> Curve:
-    """Gigabytes per second of reads at random, aligned places, by size and queue depth."""
+    """Gigabytes per second of SSD reads at random aligned addresses, by size and queue depth."""
     rows, rng = [], np.random.default_rng(1)
     for name in ("pcie3x4", "pcie4x4"):
         drive = Ssd(LINKS[name])
@@ -87,5 +87,5 @@ def ssd() -> Curve:
 
 
 def all_curves() -> list[Curve]:
-    """Every table."""
+    """All tables of this module."""
     return [dram(), mixed(), pcie(), ssd()]

@@ -1,4 +1,4 @@
-"""The whole system, layer by layer: what runs when, what limits it, what it costs."""
+"""Simulates one pass on any platform, and says whether its data fit the memories."""
 
 from sim.system.accelerator import run as run_vrex
 from sim.system.gpu import run as run_gpu
@@ -10,22 +10,27 @@ NOT_SELECTING = ("flexgen", *RESIDENT)
 
 
 def simulate(platform: Vrex | Gpu, point: Point, selection: Selection | None = None) -> Pass:
-    """Latency, timeline and energy of `point`; what is selected is V-Rex's Table II unless given."""
-    return (run_vrex if isinstance(platform, Vrex) else run_gpu)(platform, point, selected(point, selection))
+    """Latency, timeline and energy of `point`. Without `selection`, the shares are those of V-Rex Table II."""
+    shares = selected(point, selection)
+    return run_vrex(platform, point, shares) if isinstance(platform, Vrex) else run_gpu(platform, point, shares)
 
 
 def selected(point: Point, selection: Selection | None) -> Selection:
-    """What the policy of `point` fetches: all or nothing if it does not select, else `selection`, else Table II's."""
+    """Shares of the cache that the policy of `point` fetches.
+
+    A policy that does not select fetches all or nothing. For the others, `selection` decides, else V-Rex Table II.
+    """
     if point.policy in NOT_SELECTING:
-        return constant(point.policy, *([float(point.policy == "flexgen")] * 2), point.model)
+        share = float(point.policy == "flexgen")
+        return constant(point.policy, share, share, point.model)
     return selection or table_ii(point.policy, point.model)
 
 
 def device_bytes(platform: Vrex | Gpu, point: Point, selection: Selection) -> int:
-    """Bytes that a pass keeps in device memory.
+    """Bytes of device memory that a pass needs.
 
-    Weights, and caches that stay there. Of a cache that is fetched: the recent entries, the layers that are under way,
-    and the representatives of the clusters.
+    These are the weights and resident caches. For a cache that is fetched, they are the recent entries, the layers in
+    flight and the representatives of the clusters.
     """
     if point.policy in RESIDENT:
         return point.device_bytes
@@ -41,7 +46,7 @@ def device_bytes(platform: Vrex | Gpu, point: Point, selection: Selection) -> in
 
 
 def lacks(platform: Vrex | Gpu, point: Point, selection: Selection) -> str:
-    """The memory that is too small for `point`, as "41 of 32 GiB of device memory"; empty if all of it fits."""
+    """Names a memory that is too small, as in "41 of 32 GiB of device memory"; empty if everything fits."""
     needs = [("device memory", device_bytes(platform, point, selection), platform.capacity)]
     if isinstance(platform, Vrex) and platform.ssd and point.policy not in RESIDENT:
         home = point.batch * point.cache * point.model.token_bytes

@@ -1,44 +1,47 @@
-"""PCI Express at the level of transaction layer packets (PCI Express Base Specification 4.0, sections 2.2, 2.3, 2.6,
-3.5, 4.2).
+"""Predicts time and energy of transfers over PCI Express, packet by packet.
 
-A packet of up to MPS bytes of payload travels with 4 bytes of framing and sequence number (STP token of 128b/130b
-links), a header of 12 bytes (completions) or 16 (requests with 64-bit addresses), payload padded to 4 bytes, and 4
-bytes of LCRC. Reads: requests of up to MRRS bytes that do not cross 4 KB; each comes back as completions that end at
-multiples of the read completion boundary and hold up to MPS bytes. Every `ack` packets are acknowledged by a DLLP of 8
-bytes, and credits come back by another, both in the direction against the data. SKP ordered sets take one block in 371.
+Source: PCI Express Base Specification 4.0, sections 2.2, 2.3, 2.6, 3.5, 4.2.
 
-Closed forms beside it: `Link.raw` (after 128b/130b and SKP), `Link.efficiency` (payload over bytes on the wire of
-aligned transfers), `Link.window` (bandwidth that tags allow: tags x MRRS / round trip) and `Link.read_latency`.
+A packet carries up to MPS bytes of payload, padded to 4 bytes. Around it are 4 bytes of framing and sequence number
+(STP token of 128b/130b links), a header of 12 bytes (completions) or 16 bytes (requests with 64-bit addresses), and 4
+bytes of LCRC. A read request asks for up to MRRS bytes and does not cross 4 KB. Its data return in completions of up
+to MPS bytes that end at multiples of the read completion boundary. One DLLP of 8 bytes acknowledges every `ack`
+packets and another returns credits, both against the direction of the data. SKP ordered sets take one block in 371.
+
+Closed forms to compare with: `Link.raw` (after 128b/130b and SKP), `Link.efficiency` (payload over bytes on the wire,
+for aligned transfers), `Link.window` (bandwidth that tags allow: tags x MRRS / round trip) and `Link.read_latency`.
 """
 
 from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sim.system.served import Served, pieces, requests
 
 FRAME = 8  # bytes: STP token with the sequence number, LCRC
-REQUEST, COMPLETION = 16, 12  # bytes of header
+REQUEST, COMPLETION = 16, 12  # bytes of the header
 DLLP = 8  # bytes: SDP token, four of the packet, CRC
-SKP = 370 / 371  # blocks that carry data, one ordered set every 370
-PAGE = 4096  # no request crosses a multiple
+SKP = 370 / 371  # share of blocks that carry data: one ordered set follows every 370
+PAGE = 4096  # bytes; no request crosses a multiple of this
 
 
 @dataclass(frozen=True)
 class Link:
-    """A link of `lanes` lanes at `gt` GT/s.
+    """A link of `lanes` lanes at `gt` GT/s. Raises `ValueError` for bad parameters.
 
-    mps, mrrs : bytes of payload of a packet, bytes asked for by a read request
-    rcb       : read completion boundary of the completer
-    combine   : whether the completer joins what lies between boundaries into packets of up to MPS bytes; else every
-                completion ends at the next boundary
-    tags      : read requests under way
-    credits   : bytes of posted data that the receiver has room for
-    latency   : seconds one way, both ends' layers included · memory: seconds that the completer takes for a read
-    ack       : packets that one ACK acknowledges, and one UpdateFC covers
+    mps, mrrs : most bytes in a packet's payload, most bytes that a read request asks for
+    rcb       : read completion boundary of the completer, bytes
+    combine   : the completer joins data across boundaries into packets of up to MPS bytes; else every completion ends
+                at the next boundary
+    tags      : most read requests in flight
+    credits   : bytes of posted data for which the receiver has room
+    latency   : seconds one way, with the layers of both ends
+    memory    : seconds that the completer takes for a read
+    ack       : packets that one ACK acknowledges, and that one UpdateFC covers
     lane_watts: power of a lane under full load (V-Rex VI-A: 3 W)
-    idle_share: of it without traffic
+    idle_share: share of that power without traffic
     """
 
     gt: float
@@ -55,7 +58,7 @@ class Link:
     lane_watts: float = 3.0
     idle_share: float = 0.1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("mps", "mrrs", "rcb"):
             value = getattr(self, name)
             if not 64 <= value <= PAGE or value & (value - 1):
@@ -64,7 +67,7 @@ class Link:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
         if self.credits < self.mps:
-            raise ValueError(f"credits={self.credits}: must hold a packet of mps = {self.mps} bytes")
+            raise ValueError(f"credits={self.credits}: must hold at least one packet of mps={self.mps} bytes")
 
     @property
     def raw(self) -> float:
@@ -73,11 +76,11 @@ class Link:
 
     @property
     def watts(self) -> float:
-        """Under full load."""
+        """Power of all lanes under full load."""
         return self.lanes * self.lane_watts
 
     def efficiency(self, size: int, read: bool = True) -> float:
-        """Closed form of aligned transfers of `size` bytes: payload over bytes on the wire, in the data's direction."""
+        """Closed form for aligned transfers of `size` bytes: payload over all bytes in the data's direction."""
         header = FRAME + (COMPLETION if read else REQUEST)
         unit = self.mps if self.combine or not read else self.rcb
         whole, rest = divmod(size, unit)
@@ -86,24 +89,24 @@ class Link:
 
     @property
     def window(self) -> float:
-        """Bytes per second that tags allow."""
+        """Bytes per second that the number of tags allows."""
         return self.tags * self.mrrs / (2 * self.latency + self.memory)
 
     def read_latency(self, size: int) -> float:
-        """Closed form of one aligned read of up to MRRS bytes on an idle link."""
+        """Closed form for one aligned read of up to MRRS bytes on an idle link, seconds."""
         wire = FRAME + REQUEST + size / self.efficiency(size)
         return 2 * self.latency + self.memory + wire / self.raw
 
     def bandwidth(self, size: int, read: bool = True) -> float:
-        """Closed form, bytes per second of many aligned transfers of `size` bytes."""
+        """Closed form for many aligned transfers of `size` bytes, bytes per second."""
         if not read:
             rate = self.credits / (2 * self.latency + self.mps / self.raw)
             return min(self.raw * self.efficiency(size, read=False), rate)
         request = min(size, self.mrrs)
         return min(self.raw * self.efficiency(size), self.window * request / self.mrrs)
 
-    def read(self, addr, size) -> Served:
-        """Read requests by the device, all there at once, in this order; data comes back in order."""
+    def read(self, addr: ArrayLike, size: ArrayLike) -> Served:
+        """Serves reads by the device: `size` bytes from `addr`, [requests] each. All are pending at once, in order."""
         addr, size = requests(addr, size)
         owner, begin, length = pieces(addr, size, min(self.mrrs, PAGE))
         wire, packets = self._completions(begin, length)
@@ -115,24 +118,33 @@ class Link:
             owner, size, issued, done, take, {"requests": len(owner), "completions": int(packets.sum())}
         )
 
-    def write(self, addr, size) -> Served:
-        """Posted writes, all there at once, in this order; done when the receiver has them."""
+    def write(self, addr: ArrayLike, size: ArrayLike) -> Served:
+        """Serves posted writes, all pending at once, in order. A write ends when the receiver has it."""
         addr, size = requests(addr, size)
         owner, _, length = pieces(addr, size, self.mps)
         take = (FRAME + REQUEST + (length + 3) // 4 * 4 + DLLP / self.ack) / self.raw
-        # A packet starts once those before it that no longer fit the receiver's room have been passed on.
+        # A packet waits until the receiver has passed on enough earlier packets to have room for it.
         sent, done = _windowed(np.zeros(len(owner)), take, 0.0, self.credits // self.mps, 2 * self.latency)
         return self._served(owner, size, sent, done + self.latency, take, {"packets": len(owner)})
 
     def _completions(self, begin: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes on the wire, and packets, of the completions of each request."""
+        """Bytes on the wire, and number of packets, of the completions of each request."""
         unit = self.mps if self.combine else self.rcb
-        # The first completion ends at a boundary, so that those after it are whole.
+        # The first completion ends at a boundary, so that the following ones are whole.
         packets = (begin + length - 1) // unit - begin // unit + 1
         padding = -(begin + length) % 4 + begin % 4
         return length + padding + packets * (FRAME + COMPLETION), packets
 
-    def _served(self, owner, size, issued, done, take, counts) -> Served:
+    def _served(
+        self,
+        owner: np.ndarray,
+        size: np.ndarray,
+        issued: np.ndarray,
+        done: np.ndarray,
+        take: np.ndarray,
+        counts: dict[str, int],
+    ) -> Served:
+        """Collects packets into requests; `owner` is the request of each packet, `take` its seconds on the link."""
         start, end = np.full(len(size), np.inf), np.zeros(len(size))
         np.minimum.at(start, owner, issued)
         np.maximum.at(end, owner, done)
@@ -142,9 +154,15 @@ class Link:
         return Served(start, end, size, busy, joules, counts)
 
 
-def _windowed(ask: np.ndarray, take: np.ndarray, trip: float, window: int, again: float = 0.0):
-    """When each of a list is issued and done: `ask` seconds each to issue, `take` each on the way back, `trip` in
-    between, at most `window` under way; a place is free `again` seconds after the end.
+def _windowed(
+    ask: np.ndarray, take: np.ndarray, trip: float, window: int, again: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds at which each packet is issued and done, with a limited number in flight.
+
+    ask, take : seconds to issue each packet, and to return its answer
+    trip : seconds in between
+    window : most packets in flight
+    again : seconds from a packet's end until its place in the window is free
 
     issue[i] = max(issue[i-1], done[i-window] + again) + ask[i]; done[i] = max(done[i-1], issue[i] + trip) + take[i]
     """
@@ -164,7 +182,7 @@ def _windowed(ask: np.ndarray, take: np.ndarray, trip: float, window: int, again
 
 
 def transfers(size: int, piece: int) -> tuple[np.ndarray, np.ndarray]:
-    """`size` bytes as a list of pieces one after the other."""
+    """Addresses and sizes of consecutive pieces of `piece` bytes that make up `size` bytes."""
     n = ceil(size / piece)
     return np.arange(n) * piece, np.minimum(piece, size - np.arange(n) * piece)
 
@@ -176,6 +194,6 @@ LINKS = {
     "pcie4x4": Link(16.0, 4),
     "pcie4x16": GEN4_X16,
     "pcie5x16": Link(32.0, 16, tags=768, credits=131072),
-    # 6.0 sends flits of 256 bytes, 236 of them packets, without 128b/130b: the same 0.92 within 6 %.
+    # PCIe 6.0 sends flits of 256 bytes, 236 of them packets, without 128b/130b: the same 0.92 within 6 %.
     "pcie6x16": Link(64.0, 16, tags=1024, credits=262144),
 }

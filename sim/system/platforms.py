@@ -1,4 +1,4 @@
-"""Platforms: V-Rex of N cores, and GPUs as calibrated rooflines."""
+"""The platforms to simulate: V-Rex with N cores, and GPUs as calibrated rooflines."""
 
 from dataclasses import dataclass, field
 
@@ -10,8 +10,8 @@ from sim.system.ssd import Ssd
 
 CLOCK = 800e6  # V-Rex VI-A
 
-# Milliwatts of a core's units. Ours: `vrex power` (docs/power.md: clock, and nets, cells and memories at full use; 14
-# nm, embedded library, before layout). The paper's: Table III, one figure each.
+# Milliwatts of a core's units. "ours": measured with `vrex power`, 14 nm, embedded library, before layout
+# (docs/power.md: clock, and nets, cells and memories at full use). "paper": V-Rex Table III, one figure each.
 POWER = {
     "ours": {"dpe idle": 359.0, "dpe busy": 1773.0, "vpe": 96.0, "dre": 10.4, "memory": 0.0},
     "paper": {"dpe idle": 0.0, "dpe busy": 2311.39, "vpe": 122.06, "dre": 57.04, "memory": 118.94},
@@ -20,12 +20,13 @@ POWER = {
 
 @dataclass(frozen=True)
 class Vrex:
-    """`cores` V-Rex cores on one device memory, and a link to a drive (`ssd`) or to a host's memory.
+    """`cores` V-Rex cores on one device memory, with a link to a drive, or to a host's memory if `ssd` is None.
 
-    gap      : seconds of a layer that nothing else here explains. Fitted to V-Rex's time per token at 1K, 89 and 14 ms
-    latency  : cycles from a burst's address to its first beat, as `vrex simulate layer` has it
-    ahead    : layers between a prediction and the layer that it is for (V-Rex IV-A: the next one)
-    kvmu     : clusters lie together; else tokens lie in their order and are fetched one by one
+    gap      : seconds of a layer that the model does not explain, fitted to V-Rex's time per token at 1K, 89 and 14 ms
+    latency  : cycles from a burst's address to its first beat, as in `vrex simulate layer`
+    ahead    : layers from a prediction to the layer that it serves (V-Rex IV-A: the next one)
+    kvmu     : a cluster's tokens lie together; else tokens lie in order of arrival and are fetched one by one
+    power    : which figures of `POWER` count
     capacity : bytes of device memory
     """
 
@@ -44,7 +45,7 @@ class Vrex:
 
     @property
     def macs(self) -> float:
-        """Multiplications per second of all trees."""
+        """Multiplications per second of all MAC trees."""
         return self.cores * self.core.dpe.n_h * self.core.dpe.n_w * CLOCK
 
     @property
@@ -59,24 +60,27 @@ class Vrex:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second of streams from the device memory."""
+        """Bytes per second of sequential reads from the device memory."""
         return self.dram.t.bandwidth * self.dram.efficiency(4096, random=False)
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as a roofline, calibrated on V-Rex's own measurements of it (VI-B); each constant says how.
+    """A GPU as a roofline, calibrated on the measurements of V-Rex VI-B. Figures in pairs are AGX Orin and A100.
 
-    bandwidth, weights : peak of the device memory, share of it that streaming weights reaches
-    launch    : seconds of a layer beside its bytes, where the cache is offloaded. TPOT of FlexGen at 1K (1.9 x 89,
-                2.8 x 14 ms) less weights and cache. Without offloading there is none: AGX's frame at 1K is then 178 ms,
+    peak      : peak operations per second
+    bandwidth : peak of the device memory, bytes per second
+    weights   : share of that peak that streaming weights reaches
+    launch    : seconds of a layer beyond its bytes if the cache is offloaded: FlexGen's TPOT at 1K (1.9 x 89, 2.8 x
+                14 ms) less weights and cache. It is 0 without offloading: AGX's frame at 1K then takes 178 ms, and
                 Fig. 15 has 1.5 x 121
-    link      : bytes per second, the slope of FlexGen's TPOT over the cache, not overlapped (facts: 4.04, 24.6 GB/s)
-    attention : operations per second of attention in frames. Slope of FlexGen's frame latency less the link's
+    link      : bytes per second: slope of FlexGen's TPOT over the cache, which does not overlap (4.04, 24.6 GB/s)
+    attention : operations per second of attention in frames: slope of FlexGen's frame latency less the link's
     dense     : operations per second of products with many rows
-    vision    : operations per second of the encoder. FlexGen's frame at 1K (2.2 x 121, 2.6 x 20 ms) less its TPOT
-    predict   : seconds of prediction for a cached token and layer, by policy
-    watts     : V-Rex Table I
+    vision    : operations per second of the encoder: FlexGen's frame at 1K (2.2 x 121, 2.6 x 20 ms) less its TPOT
+    predict   : seconds of prediction per cached token and layer, by policy
+    watts     : power, V-Rex Table I
+    capacity  : bytes of device memory
     """
 
     name: str
@@ -97,10 +101,13 @@ EDGE = Vrex("V-Rex8", 8, Dram(LPDDR5), GEN3_X4, Ssd(), 32 << 30)
 SERVER = Vrex("V-Rex48", 48, Dram(HBM2E), GEN4_X16, None, 80 << 30)
 HOST = Dram(DDR4)
 
-# Prediction. A100, InfiniGenP: Fig. 4c, 40 % of the latency while 10K of 40K tokens come at the link's rate are 39 %:
-# 56 ms, 43 ns a token and layer; InfiniGen: Fig. 4b, 17 % of a session are answers. AGX, ReSV: Fig. 16, 48 % of what is
-# 2.8 times less than FlexGen; InfiniGenP: as fast as FlexGen in a session of 20K (Fig. 14). Fig. 18 puts ReKV's at
-# nearly nothing: a tenth of the least of the others.
+# Sources of `predict`, figures of the V-Rex paper:
+# - A100, InfiniGenP: Fig. 4c. Prediction is 40 % of the latency while fetching 10K of 40K tokens at the link's rate is
+#   39 %. That makes 56 ms, or 43 ns a token and layer.
+# - A100, InfiniGen: Fig. 4b. Answers are 17 % of a session.
+# - AGX, ReSV: Fig. 16. Prediction is 48 % of a latency that is 2.8 times less than FlexGen's.
+# - AGX, InfiniGenP: Fig. 14. It is as fast as FlexGen in a session of 20K.
+# - ReKV: Fig. 18 shows almost none. We take a tenth of the least of the others.
 AGX = Gpu(
     "AGX Orin", 54e12, 204.8e9, launch=1.6e-3, link=4.04e9, attention=0.66e12, dense=27e12, vision=4.6e12,
     predict={"infinigen": 1.07e-6, "infinigenp": 1.07e-6, "rekv": 24e-9, "resv": 242e-9}, watts=40, capacity=32 << 30,

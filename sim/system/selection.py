@@ -1,20 +1,25 @@
-"""Shares of the offloaded tokens that ReSV selects on real streams: `resv-buckets` (equal buckets, a table for each
-KV head, ratio 0.3, Th_hd 7) in the real decoder with 30 layers and 3 KV heads.
+"""Measured shares of the offloaded tokens that ReSV selects on real streams, by layer and KV head.
 
-`world`: 180 frames of 10 tokens, the paper's setting; NAME36: 56 frames of 36 tokens (`docs/comparison.md`). From
+The policy is `resv-buckets` (equal buckets, a table for each KV head, ratio 0.3, Th_hd 7) in the real decoder with 30
+layers and 3 KV heads. `world` is the paper's setting, 180 frames of 10 tokens; the streams NAME36 are 56 frames of 36
+tokens (`docs/comparison.md`). Commands:
 
     vrex stream world --policy resv-buckets --tokens 10 --fps 15 --gop 16 --frames 180 -o build/selection
     vrex simulate selection build/selection/results.json
 
-A share is (kept - resident) / (1 - resident) of a layer and head: recent window and sinks, which are never fetched, are
-taken out, so that it holds for any cache length.
+The share of a layer and head is (kept - resident) / (1 - resident). This takes out the recent window and the sinks,
+which are never fetched, so that the share holds for any cache length.
 """
 
 import numpy as np
 
 
 def shares(results: dict, policy: str = "resv-buckets") -> tuple[np.ndarray, float]:
-    """Shares [layers, kv_heads] in frames and the mean share in generation, of a results.json of `vrex stream`."""
+    """Shares in frames [layers, kv_heads], and the mean share in generation.
+
+    results : content of a results.json that `vrex stream` wrote
+    policy : name of the policy in it; an unknown name raises `KeyError`
+    """
     r = results["policies"][policy]
     resident, text_resident = (r[stage]["kept"] - r[stage]["fetched"] for stage in ("frame", "generation"))
     kept = np.array(r["ratio"], float)
@@ -22,10 +27,10 @@ def shares(results: dict, policy: str = "resv-buckets") -> tuple[np.ndarray, flo
     return frame, r["generation"]["fetched"] / (1 - text_resident)
 
 
-# Generation.
+# Mean shares in generation.
 TEXT = {"world": 0.0236, "world36": 0.0443, "bigbuckbunny36": 0.0524, "bikes36": 0.0589}
 
-# Frames: a row a layer, a column a KV head.
+# Shares in frames: each row is a layer, each column a KV head.
 RATIOS = {
     "world": [
         (0.813, 0.129, 0.229),

@@ -1,20 +1,21 @@
-"""What a memory reports about a list of requests."""
+"""The report that every memory model (DRAM, link, drive) returns for a list of requests, and how requests are cut."""
 
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True)
 class Served:
-    """A list of requests, served. Times in seconds from the first one's start.
+    """Times and energy of a list of requests.
 
-    start, end : [requests] : when a request entered the memory's queue; when its last byte was there
-    bytes      : [requests]
-    busy       : seconds in which the data path of the memory (all its channels, on average) carried these requests'
-    data
-    joules     : energy, background power over the whole time included
-    counts     : events (activations, refreshes, packets, page reads, ...)
+    start, end : seconds at which each request entered the memory's queue, and at which its last byte arrived,
+                 [requests]
+    bytes      : size of each request, [requests]
+    busy       : seconds in which the memory's data path carried data, averaged over its channels
+    joules     : energy, including background power over the whole time
+    counts     : numbers of events (activations, refreshes, packets, page reads, ...)
     """
 
     start: np.ndarray
@@ -26,12 +27,12 @@ class Served:
 
     @property
     def seconds(self) -> float:
-        """From the first start to the last end; 0 without a request."""
+        """Seconds from the first start to the last end; 0 without a request."""
         return float(self.end.max() - self.start.min()) if len(self.end) else 0.0
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second."""
+        """Bytes per second, over the whole time."""
         return float(self.bytes.sum()) / self.seconds if self.seconds else 0.0
 
     @property
@@ -40,22 +41,27 @@ class Served:
         return self.busy / self.seconds if self.seconds else 0.0
 
     def latency(self, percentile: float) -> float:
-        """Seconds from a request's start to its end that `percentile` of 100 requests do not exceed."""
+        """Latency in seconds that `percentile` percent of the requests do not exceed."""
         return float(np.percentile(self.end - self.start, percentile)) if len(self.end) else 0.0
 
 
-def requests(addr, size) -> tuple[np.ndarray, np.ndarray]:
-    """Addresses and sizes as arrays of integers; `ValueError` unless they pair and every size is at least 1."""
-    addr, size = np.atleast_1d(np.asarray(addr, np.int64)), np.atleast_1d(np.asarray(size, np.int64))
-    if addr.shape != size.shape or addr.ndim != 1:
-        raise ValueError(f"addr={addr.shape}, bytes={size.shape}: must be lists of the same length")
-    if len(addr) and (addr.min() < 0 or size.min() < 1):
-        raise ValueError(f"addr={addr.min()}, bytes={size.min()}: addresses start at 0, a request has at least 1 byte")
-    return addr, size
+def requests(addr: ArrayLike, size: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Addresses and sizes as arrays of int64, [requests] each.
+
+    Raises `ValueError` for lists of unequal length, negative addresses and empty requests.
+    """
+    begin, count = np.atleast_1d(np.asarray(addr, np.int64)), np.atleast_1d(np.asarray(size, np.int64))
+    if begin.shape != count.shape or begin.ndim != 1:
+        raise ValueError(f"addr={begin.shape}, bytes={count.shape}: must be lists of the same length")
+    if len(begin) and (begin.min() < 0 or count.min() < 1):
+        raise ValueError(
+            f"addr={begin.min()}, bytes={count.min()}: addresses start at 0, a request has at least 1 byte"
+        )
+    return begin, count
 
 
 def pieces(addr: np.ndarray, size: np.ndarray, unit: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Requests cut at multiples of `unit`: the request of each piece, its first address, its bytes."""
+    """Cuts requests at multiples of `unit` bytes; returns the request, first address and bytes of each piece."""
     first, last = addr // unit, (addr + size - 1) // unit
     n = last - first + 1
     owner = np.repeat(np.arange(len(addr)), n)

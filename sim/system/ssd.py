@@ -1,22 +1,24 @@
-"""NVMe SSD: channels of flash dies, each of planes that read pages on their own, behind a controller and a PCIe link.
+"""Predicts time and energy of reads from an NVMe SSD behind a PCIe link.
 
-A request is cut at flash pages; page p lies in channel p mod channels, and then in the next die and plane. A plane
-senses a page in tR, the channel carries the bytes that are wanted of it, the link takes them to the host in the order
-in which they come. A request is done with its last byte; then the next one of the queue is taken, `depth` at a time,
-each after `command` seconds of controller and protocol.
+The drive has channels of flash dies; a die has planes that read pages independently. The model cuts a request at flash
+pages. Page p lies in channel p mod channels, then in the next die and plane. A plane senses a page in tR, the channel
+carries the bytes that are wanted of it, and the link takes them to the host in the order in which they come. A request
+ends with its last byte. Then the next one is taken, with `depth` in flight, after `command` seconds of controller and
+protocol.
 
-Default: a 2 TB M.2 drive of the class of Kioxia's BG6 (V-Rex VI-A): 6,000 MB/s and 850,000 random reads of 4 KB a
-second on PCIe 4.0 x4 (data sheet); four channels of 1,600 MB/s (Toggle DDR 4.0), four dies a channel, four planes that
-read on their own, tR 50 us (TLC, BiCS generation 5 and 6, ISSCC 2021 papers), 4.2 W active.
+The defaults are a 2 TB M.2 drive of the class of Kioxia's BG6 (V-Rex VI-A): 6,000 MB/s and 850,000 random reads of
+4 KB a second on PCIe 4.0 x4 (data sheet); four channels of 1,600 MB/s (Toggle DDR 4.0), four dies a channel, four
+independent planes a die, tR 50 us (TLC, BiCS generation 5 and 6, ISSCC 2021 papers), 4.2 W active.
 
-Closed forms beside it: `Ssd.flash` (what sensing allows), `Ssd.wires` (what channels allow), `Ssd.read_latency` (one
-page).
+Closed forms to compare with: `Ssd.flash` (bandwidth that sensing allows), `Ssd.wires` (that the channels allow) and
+`Ssd.read_latency` (one page).
 """
 
 import heapq
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sim.system.pcie import GEN3_X4, Link
 from sim.system.served import Served, pieces, requests
@@ -24,11 +26,14 @@ from sim.system.served import Served, pieces, requests
 
 @dataclass(frozen=True)
 class Ssd:
-    """A drive on `link`.
+    """A drive on `link`. Raises `ValueError` for counts below 1.
 
-    page: bytes of a flash page of a plane · sense: seconds of tR · bus: bytes per second of a channel
-    overhead: seconds of a channel for command and address of a page · command: seconds of a request in the controller
-    pipe: seconds of controller and protocol before the first sensing, and after the last byte
+    page     : bytes of a flash page
+    sense    : seconds in which a plane senses a page, tR
+    bus      : bytes per second of a channel
+    overhead : seconds of a channel for command and address of a page
+    command  : seconds of a request in the controller
+    pipe     : seconds of controller and protocol before the first sensing, and after the last byte
     """
 
     link: Link = field(default_factory=lambda: GEN3_X4)
@@ -45,18 +50,18 @@ class Ssd:
     active_watts: float = 4.2
     idle_watts: float = 0.5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("channels", "dies", "planes", "page"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
 
     @property
     def units(self) -> int:
-        """Planes in all."""
+        """Number of planes of the drive."""
         return self.channels * self.dies * self.planes
 
     def flash(self, wanted: int | None = None) -> float:
-        """Bytes per second that sensing allows if `wanted` bytes of each page are used; all by default."""
+        """Bytes per second that sensing allows if `wanted` bytes of each page are used, all of them by default."""
         return self.units * (wanted or self.page) / self.sense
 
     @property
@@ -69,13 +74,13 @@ class Ssd:
         return min(self.flash(), self.wires, self.link.raw * self.link.efficiency(self.link.mps, read=False))
 
     def read_latency(self, size: int = 4096) -> float:
-        """Closed form of one request within a page on an idle drive."""
+        """Closed form for one request within a page on an idle drive, seconds."""
         wire = size / (self.link.raw * self.link.efficiency(size, read=False))
         transfer = size / self.bus + self.overhead
         return self.command + self.pipe + self.sense + transfer + wire + self.link.latency
 
-    def read(self, addr, size, depth: int = 256) -> Served:
-        """Read requests in this order, `depth` at a time."""
+    def read(self, addr: ArrayLike, size: ArrayLike, depth: int = 256) -> Served:
+        """Serves reads of `size` bytes from `addr`, [requests] each, in order, with `depth` in flight."""
         addr, size = requests(addr, size)
         if depth < 1:
             raise ValueError(f"depth={depth}: must be at least 1")
@@ -92,10 +97,11 @@ class Ssd:
         start, end = [0.0] * len(addr), [0.0] * len(addr)
         plane_free, channel_free = [0.0] * self.units, [0.0] * self.channels
         link_free = controller = 0.0
-        events: list[tuple[float, int, int]] = []  # time, kind (0 sensed, 1 on the channel's far side), page
+        events: list[tuple[float, int, int]] = []  # time, kind (0: page is sensed, 1: page crossed the channel), page
         following = 0
 
         def admit(now: float) -> None:
+            """Takes the next request from the queue."""
             nonlocal controller, following
             i = following
             following += 1

@@ -1,4 +1,4 @@
-"""A point to simulate, and the timeline that comes of it."""
+"""The input of a simulation (`Point`) and its result (`Pass`), a timeline of stages on resources."""
 
 from dataclasses import dataclass, field
 
@@ -9,11 +9,14 @@ RESIDENT = ("resident", "oaken")  # policies that keep the whole cache on the de
 
 @dataclass(frozen=True)
 class Point:
-    """What is simulated: `rows` new tokens of each of `batch` streams before a cache of `cache` tokens each.
+    """One pass to simulate. Raises `ValueError` for counts below 1.
 
-    frame  : the rows are a frame, whose image is encoded first; else a question or a generated token
-    policy : of `sim.system.workload.TABLE_II`; or flexgen (everything is fetched), resident (nothing is), oaken
-    (nothing, 4 bits)
+    cache  : cached tokens of each stream
+    batch  : streams
+    rows   : new tokens of each stream
+    frame  : the rows are a frame, whose image the vision encoder encodes first; else a question or a generated token
+    policy : one of `sim.system.workload.TABLE_II`, flexgen (fetches everything), resident (keeps everything on the
+             device) or oaken (the same, in 4 bits)
     """
 
     cache: int
@@ -24,14 +27,14 @@ class Point:
     model: Decoder = Decoder()
     vision: Vision = Vision()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("cache", "batch", "rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
 
     @property
     def device_bytes(self) -> int:
-        """Weights of both models, and the caches of a policy that keeps them on the device."""
+        """Bytes of both models' weights, and of the caches if the policy keeps them on the device."""
         cache = {"resident": 1.0, "oaken": 0.25 * 1.1}.get(self.policy, 0.0)  # Oaken: 4 bits, about a tenth of outliers
         return int(
             2 * (self.model.pass_weights + self.vision.weights)
@@ -40,15 +43,19 @@ class Point:
 
     @property
     def stage(self) -> str:
-        """Of the selection's two."""
+        """Which shares of a `Selection` apply: "frame" or "text"."""
         return "frame" if self.rows > 1 else "text"
 
 
 @dataclass(frozen=True)
 class Stage:
-    """`name` of layer `layer` (-1 for what is outside of the decoder) on `resource`, from `start` to `end` seconds.
+    """A stage of the timeline.
 
-    bytes : of device memory, read or written · ops : useful multiplications and additions
+    layer : decoder layer, -1 for the vision encoder and the vocabulary
+    resource : LXE, DRE, link or GPU
+    start, end : seconds
+    bytes : bytes of device memory, read or written
+    ops : useful multiplications and additions
     """
 
     layer: int
@@ -62,9 +69,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass through the decoder, the vision encoder before it included where there is one.
+    """One pass through the decoder, for a frame with the vision encoder before it.
 
-    fetched : bytes over the link · watts : mean power of each part
+    fetched : bytes over the link
+    watts : mean power in watts, by part
     """
 
     stages: list[Stage]
@@ -73,43 +81,50 @@ class Pass:
 
     @property
     def seconds(self) -> float:
-        """Latency."""
+        """Latency in seconds."""
         return max(s.end for s in self.stages)
 
     @property
     def ops(self) -> float:
-        """Useful operations."""
+        """Useful multiplications and additions of all stages."""
         return sum(s.ops for s in self.stages)
 
     @property
     def joules(self) -> float:
-        """Energy of everything there is."""
+        """Energy of all parts."""
         return sum(self.watts.values()) * self.seconds
 
     def busy(self, resource: str) -> float:
-        """Seconds in which a resource works."""
+        """Seconds in which a resource is busy."""
         return sum(s.end - s.start for s in self.stages if s.resource == resource)
 
     def busy_share(self, name: str) -> float:
-        """Of the seconds of all stages, hidden or not, those of this name."""
+        """Share of the stages of one name in the seconds of all stages, hidden or not."""
         return self.named(name) / sum(s.end - s.start for s in self.stages)
 
     def named(self, *names: str) -> float:
-        """Seconds of all stages of these names."""
+        """Sum of the seconds of all stages of these names."""
         return sum(s.end - s.start for s in self.stages if s.name in names)
 
 
 class Timeline:
-    """Stages on resources that take one at a time, in the order in which they are put."""
+    """Collects stages. Each resource runs one stage at a time, in the order of `put`."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.stages: list[Stage] = []
-        self.free: dict[str, float] = {}
+        self.free: dict[str, float] = {}  # end of the last stage, by resource
 
     def put(
-        self, layer: int, name: str, resource: str, seconds: float, after: float = 0.0, bytes=0.0, ops=0.0
+        self,
+        layer: int,
+        name: str,
+        resource: str,
+        seconds: float,
+        after: float = 0.0,
+        bytes: float = 0.0,
+        ops: float = 0.0,
     ) -> float:
-        """A stage that starts when its resource is free and `after` has come; its end."""
+        """Adds a stage that starts when its resource is free, but not before `after`; returns its end in seconds."""
         start = max(self.free.get(resource, 0.0), after)
         end = self.free[resource] = start + float(seconds)
         self.stages.append(Stage(layer, name, resource, start, end, float(bytes), float(ops)))

@@ -1,4 +1,4 @@
-"""What is computed: models by shape, sessions, and how much of the cache retrieval selects."""
+"""The workloads: models by shape, sessions, and the share of the cache that retrieval selects."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,10 @@ from sim.system.selection import RATIOS, TEXT
 
 @dataclass(frozen=True)
 class Decoder:
-    """A Llama decoder by shape, BF16. Default: Llama-3 8B (Grattafiori et al., The Llama 3 Herd of Models, table 3)."""
+    """Shape of a Llama decoder in BF16.
+
+    The defaults are Llama-3 8B (Grattafiori et al., The Llama 3 Herd of Models, table 3).
+    """
 
     layers: int = 32
     width: int = 4096
@@ -21,7 +24,7 @@ class Decoder:
 
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """Inputs and outputs of a layer's products."""
+        """(inputs, outputs) of each product of a layer, by name."""
         kv = self.kv_heads * self.head
         return {
             "qkv": (self.width, self.heads * self.head + 2 * kv),
@@ -32,32 +35,35 @@ class Decoder:
 
     @property
     def layer_weights(self) -> int:
-        """Weights of a layer."""
+        """Number of weights of a layer."""
         return sum(k * n for k, n in self.matrices.values())
 
     @property
     def pass_weights(self) -> int:
-        """Weights read in one pass: all layers and the output projection (7.5e9: 15.0 GB)."""
+        """Number of weights read in one pass: all layers and the output projection (default 7.5e9, that is 15.0 GB)."""
         return self.layers * self.layer_weights + self.width * self.vocab
 
     @property
     def entry_bytes(self) -> int:
-        """K and V of one token in one layer (4,096)."""
+        """Bytes of K and V of one token in one layer (default 4,096)."""
         return 2 * self.kv_heads * self.head * 2
 
     @property
     def token_bytes(self) -> int:
-        """K and V of one token in all layers (131,072)."""
+        """Bytes of K and V of one token in all layers (default 131,072)."""
         return self.layers * self.entry_bytes
 
     def attention_macs(self, rows: int, tokens: float) -> float:
-        """Of one layer: scores and weighted values of `rows` query tokens over `tokens`."""
+        """Multiplications of one layer for scores and weighted values of `rows` query tokens over `tokens` tokens."""
         return 2 * rows * self.heads * self.head * tokens
 
 
 @dataclass(frozen=True)
 class Vision:
-    """An image encoder by shape. Default: SigLIP-ViT-L at 384 pixels (Zhai et al.): 24 x 24 patches of 16 pixels."""
+    """Shape of an image encoder.
+
+    The defaults are SigLIP-ViT-L at 384 pixels (Zhai et al.), with 24 x 24 patches of 16 pixels.
+    """
 
     layers: int = 24
     width: int = 1024
@@ -67,24 +73,27 @@ class Vision:
 
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """Inputs and outputs of a layer's products."""
+        """(inputs, outputs) of each product of a layer, by name."""
         w, h = self.width, self.hidden
         return {"qkv": (w, 3 * w), "out": (w, w), "up": (w, h), "down": (h, w)}
 
     @property
     def weights(self) -> int:
-        """Weights of all layers."""
+        """Number of weights of all layers."""
         return self.layers * sum(k * n for k, n in self.matrices.values())
 
     @property
     def macs(self) -> int:
-        """Of one frame."""
+        """Multiplications for one frame."""
         return self.tokens * self.weights + self.layers * 2 * self.tokens**2 * self.width
 
 
 @dataclass(frozen=True)
 class Session:
-    """COIN's average session (V-Rex III-A) in VideoLLM-online's setting: 10 tokens a frame (CLS and 3 x 3 pooled)."""
+    """Length of a session. The defaults are COIN's average (V-Rex III-A) in VideoLLM-online's setting.
+
+    A frame then has 10 tokens: CLS and 3 x 3 pooled patches. Question and answer count in tokens.
+    """
 
     frames: int = 26
     question: int = 25
@@ -94,10 +103,11 @@ class Session:
 
 @dataclass(frozen=True)
 class Selection:
-    """Share of a layer's offloaded tokens that a query block selects, by layer and KV head.
+    """Share of the offloaded tokens that a query block selects, by layer and KV head.
 
-    frame, text : [layers, kv_heads] of a frame's (or question's) tokens and of a generated token
-    cluster     : tokens of a cluster, on average
+    frame   : shares for the tokens of a frame or a question, [layers, kv_heads]
+    text    : shares for a generated token, [layers, kv_heads]
+    cluster : mean number of tokens in a cluster
     """
 
     name: str
@@ -106,29 +116,32 @@ class Selection:
     cluster: int = 32
 
     def layers(self, stage: str) -> np.ndarray:
-        """[layers] : mean over the heads."""
+        """Mean shares over the heads, [layers]. `stage` : "frame" or "text"."""
         return (self.frame if stage == "frame" else self.text).mean(1)
 
 
 def constant(name: str, frame: float, text: float, model: Decoder) -> Selection:
-    """The same share in all layers and heads."""
+    """A selection with the same share in all layers and heads."""
     shape = (model.layers, model.kv_heads)
     return Selection(name, np.full(shape, frame), np.full(shape, text))
 
 
-# V-Rex Table II, averages: retrieval ratio in frames and in generation.
+# V-Rex Table II, averages: retrieval ratios in frames and in generation.
 TABLE_II = {"infinigen": (1.0, 0.068), "infinigenp": (0.508, 0.068), "rekv": (0.584, 0.312), "resv": (0.327, 0.025)}
 
 
 def table_ii(policy: str, model: Decoder) -> Selection:
-    """The ratios of V-Rex's Table II; everything for a policy that is not in it."""
+    """The selection of V-Rex Table II; a policy that it does not list selects everything."""
     return constant("shares of Table II", *TABLE_II.get(policy, (1.0, 1.0)), model)
 
 
 def measured(model: Decoder, name: str, ratios: np.ndarray, text: float) -> Selection:
-    """Shares of a decoder of another shape, [layers, kv_heads], stretched to the model's; `text`: mean in generation.
+    """Stretches shares that were measured on a decoder of another shape to `model`.
 
-    A layer takes the share at the same depth, head h that of head h mod the other's heads.
+    ratios : shares in frames, [layers, kv_heads] of the other decoder
+    text : mean share in generation
+
+    A layer takes the share at the same relative depth. Head h takes that of head h mod the other decoder's heads.
     """
     known = np.asarray(ratios, float)
     depth = np.linspace(0, len(known) - 1, model.layers)
@@ -138,5 +151,5 @@ def measured(model: Decoder, name: str, ratios: np.ndarray, text: float) -> Sele
 
 
 def traced(model: Decoder, stream: str = "world") -> Selection:
-    """Shares of `sim.system.selection`, from a real stream."""
+    """Shares of the real stream `stream` in `sim.system.selection`, stretched to `model`."""
     return measured(model, f"trace {stream}", np.array(RATIOS[stream]), TEXT[stream])

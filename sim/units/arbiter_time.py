@@ -1,4 +1,7 @@
-"""Cycles of the arbiter, as a function of what its managers ask for."""
+"""Predicts in which cycle each burst and each beat passes the arbiter, from the bursts that its managers offer.
+
+`ArbiterTime.run` steps the queues, slices and round-robin pointers of the hardware cycle by cycle, without data.
+"""
 
 from collections import deque
 from collections.abc import Sequence
@@ -7,12 +10,12 @@ from dataclasses import dataclass, field
 from hdl.params import SystemParams
 from hdl.queues import WRITES, port_beats
 
-Burst = tuple[int, int]  # the cycle from which on it is offered, its beats
+Burst = tuple[int, int]  # first cycle in which the manager offers the burst, number of beats
 
 
 @dataclass
 class ManagerCycles:
-    """The cycles in which a manager's bursts and beats go, and its answers come, by stream."""
+    """Cycles of all transfers at the port of one manager, by AXI channel, in order."""
 
     ar: list[int] = field(default_factory=list)
     aw: list[int] = field(default_factory=list)
@@ -23,9 +26,12 @@ class ManagerCycles:
 
 @dataclass
 class ArbiterCycles:
-    """A run: cycles at the managers and at the memory port.
+    """Cycles of all transfers of a run, at the managers and at the memory port.
 
-    ar, aw : (cycle, manager) of each burst · w, r, b : cycles · read_waits, write_waits : as the counters
+    managers : cycles at the port of each manager
+    ar, aw : (cycle, manager) of each burst on the memory port
+    w, r, b : cycles of the beats and responses on the memory port
+    read_waits, write_waits : values of the hardware counters of these names
     """
 
     managers: list[ManagerCycles]
@@ -39,17 +45,19 @@ class ArbiterCycles:
 
 
 class _Fifo:
-    """A buffered FIFO: an entry comes out two cycles after it has gone in."""
+    """A `SyncFIFOBuffered`: an entry appears at the output two cycles after it went in."""
 
     def __init__(self, depth: int):
-        self.room, self.inner, self.out = depth - 1, deque(), None
+        self.room = depth - 1  # entries of the memory behind the output register
+        self.inner: deque[int] = deque()
+        self.out: int | None = None  # entry at the output
 
     @property
     def ready(self) -> bool:
         return len(self.inner) < self.room
 
     def step(self, put: int | None, take: bool) -> None:
-        """The end of a cycle."""
+        """Clock edge: stores `put` unless it is None, and drops the entry at the output if `take`."""
         moves = bool(self.inner) and (self.out is None or take)
         if moves or take:
             self.out = self.inner.popleft() if moves else None
@@ -58,13 +66,20 @@ class _Fifo:
 
 
 class _Offers:
-    """Bursts of one kind of a manager: two wait in a slice, one is on offer."""
+    """Read or write bursts of one manager: up to two wait in its slice, and one is offered to the arbiter."""
 
     def __init__(self, bursts: Sequence[Burst], taken: list[int]):
-        self.todo, self.taken, self.waiting, self.offered = deque(bursts), taken, deque(), None
+        self.todo = deque(bursts)  # bursts that the manager has not handed over yet
+        self.taken = taken  # cycles in which the slice took a burst
+        self.waiting: deque[int] = deque()  # beats of each burst in the slice
+        self.offered: int | None = None  # beats of the burst that the arbiter may grant
 
     def step(self, cycle: int, may: bool, granted: bool) -> int | None:
-        """The end of a cycle; the beats of a burst that goes on offer. `may` : the first that waits may go."""
+        """Clock edge; returns the beats of a burst that becomes offered, else None.
+
+        may : the first waiting burst has the room that it needs
+        granted : the arbiter grants the offered burst in this cycle
+        """
         goes, room = None, len(self.waiting) < 2
         if self.offered is None or granted:
             goes = self.offered = self.waiting.popleft() if self.waiting and may else None
@@ -75,20 +90,20 @@ class _Offers:
 
 
 class _Port:
-    """State of `hdl.bus.manager_port.ManagerPort`; the manager takes its answers at once."""
+    """State of one `hdl.bus.manager_port.ManagerPort`, whose manager takes every answer at once."""
 
     def __init__(self, p: SystemParams, reads: Sequence[Burst], writes: Sequence[Burst], seen: ManagerCycles):
         self.room, writes_room = port_beats(p)
         self.most, self.seen = p.core.lxe.bursts, seen
-        self.whole = self.owed = 0
+        self.whole = self.owed = 0  # write bursts whose beats are all here; writes without a response
         self.reads, self.writes = _Offers(reads, seen.ar), _Offers(writes, seen.aw)
         self.beats = deque((at, k == n - 1) for at, n in writes for k in range(n))
         self.data = _Fifo(writes_room)
-        self.given = 0  # beats of `seen.r` that have left
-        self.answered = 0  # responses of `seen.b`
+        self.given = 0  # beats of `seen.r` that the manager has taken
+        self.answered = 0  # responses of `seen.b` that the manager has taken
 
     def step(self, cycle: int, read: bool, write: bool, beat: bool) -> None:
-        """The end of a cycle in which a read or a write was granted, or a beat went."""
+        """Clock edge of a cycle in which the arbiter granted a read or a write, or took a beat of write data."""
         first = self.reads.waiting[0] if self.reads.waiting else 0
         goes = self.reads.step(cycle, self.room >= first, read)
         self.room -= goes or 0
@@ -107,32 +122,36 @@ class _Port:
 
 
 class ArbiterTime:
-    """Time view of `Arbiter` between managers that take every answer at once and a memory that never waits.
+    """Time view of `hdl.bus.arbiter.Arbiter` between ideal managers and an ideal memory.
 
-    It takes a burst of each kind and a beat every cycle and answers bursts in the order in which it takes them.
+    The managers take every answer at once. The memory takes a read burst, a write burst and a beat in every cycle, and
+    answers bursts in the order in which it takes them.
 
-    latency : cycles from a burst on m_axi_ar to its first beat on m_axi_r, and from the later of m_axi_aw and its last
-    beat on m_axi_w to the response, at least 1
+    latency : cycles, at least 1: from a burst on m_axi_ar to its first beat on m_axi_r, and from the later of m_axi_aw
+    and the last beat on m_axi_w to the response
     """
 
-    TO_MANAGER = 3  # from m_axi_r and m_axi_b to `r` and `b`
+    TO_MANAGER = 3  # cycles from m_axi_r and m_axi_b to `r` and `b` of a manager
 
     def __init__(self, p: SystemParams, latency: int):
         self.p, self.latency = p, latency
 
     def run(self, reads: Sequence[Sequence[Burst]], writes: Sequence[Sequence[Burst]]) -> ArbiterCycles:
-        """Bursts of each manager; beats of a write are offered with it, and bursts and beats in order."""
+        """Cycles of all transfers for the `reads` and `writes` of each manager, two managers a core.
+
+        A manager offers its bursts in order. It offers the beats of a write together with the burst, also in order.
+        """
         p, count = self.p, 2 * self.p.cores
         out = ArbiterCycles([ManagerCycles() for _ in range(count)])
         ports = [_Port(p, *bursts) for bursts in zip([*reads], [*writes], out.managers, strict=True)]
         order = _Fifo(WRITES)
-        turns = {"reads": count - 1, "writes": count - 1}  # who was granted last
-        owner = None  # whose beats go
-        pending: deque[tuple[int, int]] = deque()  # (cycle of m_axi_aw, manager) of writes that are not answered
+        turns = {"reads": count - 1, "writes": count - 1}  # manager granted last, for round robin
+        owner: int | None = None  # manager whose write beats pass
+        pending: deque[tuple[int, int]] = deque()  # (cycle of m_axi_aw, manager) of unanswered writes
         wanted = sum(n for bursts in reads for _, n in bursts) + sum(map(len, writes))
 
         def pick(kind: str) -> int | None:
-            """Who is granted."""
+            """The manager that the arbiter grants in this cycle, if any."""
             last = turns[kind]
             around = (i % count for i in range(last + 1, last + count + 1))
             return next((i for i in around if getattr(ports[i], kind).offered is not None), None)
@@ -148,15 +167,18 @@ class ArbiterTime:
                 turns["reads"] = read
                 out.ar.append((cycle + 1, read))
                 first = max(cycle + 1 + self.latency, out.r[-1] + 1 if out.r else 0)
-                beats = range(first, first + ports[read].reads.offered)
+                size = ports[read].reads.offered
+                assert size is not None  # `pick` returns a manager that offers a burst
+                beats = range(first, first + size)
                 out.r += beats
                 out.managers[read].r += (at + self.TO_MANAGER for at in beats)
             if write is not None:
                 turns["writes"] = write
                 out.aw.append((cycle + 1, write))
                 pending.append((cycle + 1, write))
-            last = owner is not None and ports[owner].data.out
+            last = None
             if owner is not None:
+                last = ports[owner].data.out
                 out.w.append(cycle + 1)
             if last:
                 at, i = pending.popleft()
@@ -165,7 +187,7 @@ class ArbiterTime:
                 out.managers[i].b.append(out.b[-1] + self.TO_MANAGER)
             for i, port in enumerate(ports):
                 port.step(cycle, i == read, i == write, i == owner)
-            free = owner is None or last
+            free = owner is None or bool(last)
             owner, taken = (order.out if free else owner), free
             order.step(write, taken)
             cycle += 1

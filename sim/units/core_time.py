@@ -1,13 +1,14 @@
-"""Cycles of programs on a core: the LXE's time view, with what the DRE takes.
+"""Predicts the cycles of programs on a core, that is the LXE together with the DRE.
 
-The LXE's and the retriever's part is exact, the DRE's is not: a result leaves the HCU when its scan has ended and the
-one before has been taken, a query block's set comes after the time that `Retrieval` says, and the feeder never waits
-for the WTU. Passes of the tiny core are equal to the RTL or off by 8 cycles of 4,600 at most
+The LXE and the retriever are exact. The DRE is simplified: a result leaves the HCU when its scan has ended and the
+result before it was taken; the set of a query block arrives after the time that `Retrieval` states; the feeder never
+waits for the WTU. Passes of the tiny core equal the RTL or differ by at most 8 of 4,600 cycles
 (`tb/tests/sim/test_lxe_time.py`).
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from golden.program.isa import Retrieve, StoreTo
 from hdl.params import CoreParams
@@ -16,18 +17,21 @@ from sim.units.lxe_time import LxeCycles, LxeTime, Run
 from sim.units.queue_cycles import Wait, Waits
 from sim.units.retriever_time import RetrieverTime
 from sim.units.sequencer_time import Step
+from sim.units.storer_time import Give
 
-TO_HCU = 1  # from a token's last word to its key: the feeder
-TO_PLACE = 4  # from a result of the HCU to the KVMU's reply
+TO_HCU = 1  # cycles of the feeder, from a token's last word to its key
+TO_PLACE = 4  # cycles from a result of the HCU to the reply of the KVMU
 
 
 @dataclass
 class Retrieval:
-    """What the data decide, in the order of the program.
+    """The timing facts that depend on data, which `CoreTime` does not compute. All lists follow the program's order.
 
-    scans : cycles of comparing, of each token that is hashed · places : the KVMU's replies and moves, of each token
-    (`RetrieverTime.begin`) · clusters : in a row of each query block · selects : cycles from a block's last score to
-    the first burst of its set · sets : bytes of every burst of each set, and where from: {"addr", "bytes"}
+    scans : cycles in which the HCU compares, per hashed token
+    places : replies and moves of the KVMU, per token, as beats of `RetrieverTime.begin`
+    clusters : clusters in a row, per query block
+    selects : cycles from a block's last score to the first burst of its set, per query block
+    sets : bursts of each set as {"addr", "bytes"}
     """
 
     scans: list[int] = field(default_factory=list)
@@ -38,21 +42,25 @@ class Retrieval:
 
 
 class CoreTime(LxeTime):
-    """Time view of `hdl.execution.core.Core`, its two memories as that of `LxeTime`. Every step is played."""
+    """Time view of `hdl.execution.core.Core`. Both memory ports behave as the memory of `LxeTime`.
+
+    It plays every step, without the sampling of loops that `LxeTime` does.
+    """
 
     def __init__(self, p: CoreParams, latency: int, retrieval: Retrieval):
         super().__init__(p, latency)
         self.retrieval = retrieval
 
     def run(self, steps: list[Step]) -> LxeCycles:
-        """As in `LxeTime`."""
+        """Cycles of a trace's steps, with the errors of `LxeTime.run`."""
         return CoreRun(self.p, self.latency, steps, self.retrieval).play()
 
 
 class CoreRun(Run):
-    """A program's units.
+    """One run of a program on the units of a core.
 
-    news : cycles from which on each token's result can be taken · set : from which on each set can
+    news : first cycle in which each token's HCU result can be taken
+    set : first cycle in which the bursts of each set can be taken
     """
 
     def __init__(self, p: CoreParams, latency: int, steps: list[Step], retrieval: Retrieval):
@@ -62,14 +70,15 @@ class CoreRun(Run):
         super().__init__(p, latency, steps)
 
     def all_units(self) -> dict[str, Waits]:
-        """And the retriever."""
+        """The units of the LXE and the retriever."""
         return super().all_units() | {"retriever": self.retrieve()}
 
     def retrieve(self) -> Waits:
-        """Takes RETRIEVEs."""
+        """The retriever: executes the RETRIEVEs in order."""
         data, last = self.retrieval, -1
         tokens = placed = sets = 0
-        places, bursts = [], []
+        places: list[tuple[str, dict]] = []
+        bursts: list[dict] = []
         self.retriever.begin(_drained(places), _drained(bursts))
         while True:
             k, go = yield from self.offered("retrieve")
@@ -96,7 +105,7 @@ class CoreRun(Run):
             self.finish("retrieve", k, last)
 
     def store(self) -> Waits:
-        """Takes STOREs; a row of SCORE is as long as there are clusters."""
+        """The storer: executes the STOREs in order. A row of SCORE has one score per cluster."""
         blocks = 0
         while True:
             k, go = yield from self.offered("store")
@@ -117,8 +126,8 @@ class CoreRun(Run):
                 self.hashed(c)
             self.finish("store", k, done)
 
-    def feed(self, clusters: int):
-        """The feeder takes a word of a row in as many cycles as it gives words of scores."""
+    def feed(self, clusters: int) -> Give:
+        """The taker of a row's words: the feeder needs a cycle for each word of scores that it sends to the WTU."""
         lanes, n_w = self.p.dpe.n_w, self.p.dre.wtu.n_w
         left = [clusters]
 
@@ -131,16 +140,16 @@ class CoreRun(Run):
         return give
 
     def hashed(self, c: dict) -> None:
-        """The HCU compares the tokens of a STORE to HASH."""
+        """Appends to `news` the results of the tokens that a STORE to HASH sends to the HCU."""
         rows, words = c["rows"] + 1, c["words"] + 1
         ends = self.put.taken[-rows * words :][words - 1 :: words]
         for at in ends:
             scan = max(1, self.retrieval.scans[len(self.news)])
-            before = self.news[-1] + 1 if self.news else 0  # a cluster that is opened takes a cycle
+            before = self.news[-1] + 1 if self.news else 0  # opening a cluster takes a cycle
             self.news.append(max(at + TO_HCU + HcuTime.LATENCY, before) + scan)
 
 
-def _drained(beats: list):
-    """What is put into a list, in order."""
+def _drained(beats: list[Any]) -> Iterator[Any]:
+    """Takes from a list that others still append to."""
     while True:
         yield beats.pop(0)

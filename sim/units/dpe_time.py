@@ -1,4 +1,4 @@
-"""Cycles of the DPE."""
+"""Predicts when the DPE takes each command, and when each result leaves it."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -7,8 +7,9 @@ import numpy as np
 
 from hdl.params import DpeParams
 from hdl.queues import RESULTS
-from sim.units.queue_cycles import Always, Queue, Wait, alone
+from sim.units.queue_cycles import Always, Queue, Wait, Waits, alone
 
+# In cycles:
 TO_ISSUE = 1  # from the acceptance of a command to its first chunk
 TO_RESULT = 15  # from a row's last chunk to its result
 TO_READ = 1  # from a command's last chunk to `read`
@@ -16,9 +17,13 @@ TO_READ = 1  # from a command's last chunk to `read`
 
 @dataclass(frozen=True)
 class DpeTiming:
-    """Commands that wait in front of a DPE whose results are always taken, cycles from the first one's acceptance.
+    """A run at full rate: commands are always pending, and results are always taken.
 
-    taken : [commands] : acceptance of each command · results : [results] : the transfer of each · busy : chunks issued
+    Cycles count from the acceptance of the first command.
+
+    taken : cycle in which the DPE accepts each command, [commands]
+    results : cycle of each result's transfer, [results]
+    busy : chunks issued, which is the number of cycles in which the trees multiply
     """
 
     taken: np.ndarray
@@ -27,14 +32,18 @@ class DpeTiming:
 
     @property
     def utilisation(self) -> float:
-        """Share of the cycles from the first command's acceptance to the last result in which the trees multiply."""
+        """Share of cycles in which the trees multiply, from the first command's acceptance to the last result."""
         return self.busy / int(self.results[-1])
 
 
 class DpeTime:
-    """Time view of `Dpe`: a chunk every cycle, across rows and commands, while there is room for results.
+    """Time view of `hdl.execution.dpe.Dpe`: it issues a chunk every cycle while its results have room.
 
-    taken : cycles in which commands were taken · busy : chunks issued · waits : cycles in which one waited for room
+    There is no gap between rows, nor between commands.
+
+    taken : cycle in which each command was taken
+    busy : chunks issued
+    waits : cycles in which a chunk waited for room for its result
     """
 
     def __init__(self, p: DpeParams):
@@ -44,14 +53,14 @@ class DpeTime:
         self._issued = 0  # cycle of the last chunk: the next command is taken in it
 
     def chunks(self, length: int) -> int:
-        """Chunks of a row of `length` numbers."""
+        """Chunks of n_w numbers that a row of `length` numbers takes."""
         return -(-length // self.p.n_w)
 
     def run(self, commands: list[dict]) -> DpeTiming:
-        """Commands as beats of `hdl.execution.dpe.command_layout`."""
+        """Timing of `commands`, given as beats of `hdl.execution.dpe.command_layout`."""
         results = Always()
 
-        def all_():
+        def all_() -> Waits:
             for c in commands:
                 yield from self.command(c, 0, results)
 
@@ -59,14 +68,15 @@ class DpeTime:
         return DpeTiming(np.array(self.taken), np.array(results.put, np.int64) + 2, self.busy)
 
     def command(self, c: dict, offered: int, results: Queue | Always) -> Generator[Wait, None, int]:
-        """Take the next command, which is offered from a cycle on; the cycle of its last chunk.
+        """Executes the next command and returns the cycle of its last chunk.
 
-        results : of depth `RESULTS`; two cycles from there to the taker
+        offered : first cycle in which the command is offered
+        results : queue of depth `RESULTS`; a result needs two cycles from there to its taker
         """
         cycle = max(offered, self._issued)
         self.taken.append(cycle)
         cycle += TO_ISSUE - 1
-        # A result for each row and tile.
+        # The DPE gives one result for each row and tile.
         rows, chunks = (c["rows"] + 1) * (c.get("tiles", 0) + 1), c["chunks"] + 1
         self.busy += rows * chunks
         if not c["end"]:

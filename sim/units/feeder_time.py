@@ -1,4 +1,4 @@
-"""Cycles of the feeder."""
+"""Predicts when the feeder takes words from the storer, and when it passes keys and scores on to the DRE."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from hdl.params import CoreParams
 
 @dataclass
 class FeederCycles:
-    """An unstalled run, words and CLEARs offered from cycle 0 on: the cycle of each transfer on `d`, `k` and `s`."""
+    """Cycle of each transfer on `d`, `k` and `s`, without stalls: words and CLEARs are offered from cycle 0 on."""
 
     d: list[int] = field(default_factory=list)
     k: list[int] = field(default_factory=list)
@@ -22,9 +22,12 @@ class FeederTime:
         self.n_w, self.lanes = p.dre.wtu.n_w, p.dpe.n_w
 
     def run(self, words: list[dict], clears: int = 0) -> FeederCycles:
-        """Words as beats of `hdl.instruction_layouts.dre_layout`; `clears` go before every row of HASH."""
+        """Cycles of `words`, beats of `hdl.instruction_layouts.dre_layout`.
+
+        clears : CLEARs that the feeder passes on before every row of HASH
+        """
         out = FeederCycles(k=list(range(1, clears + 1)))
-        cycle, joined = 0, 0  # joined: words in the score word that is being put together
+        cycle, joined = 0, 0  # joined: words in the score word that the feeder assembles
         for word in words:
             if word["target"] == StoreTo.HASH:
                 cycle = max(cycle, clears)

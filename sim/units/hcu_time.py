@@ -1,4 +1,4 @@
-"""Cycles of the HCU."""
+"""Predicts how many cycles the HCU compares for each key, and when each result leaves."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,10 +12,11 @@ JOIN, CLEAR = 0, 1
 
 @dataclass(frozen=True)
 class HcuCycles:
-    """An unstalled run, keys offered without a gap, the first taken in cycle 0.
+    """A run without stalls. Keys are offered without a gap, and the HCU takes the first in cycle 0.
 
-    compares : per key, cycles in which the accumulators work · out : cycle of each beat on `o`
-    bound : tokens x clusters x N_hp / (N_HCU-h x N_HCU-w)
+    compares : cycles in which the accumulators work, per key
+    out : cycle of each beat on `o`
+    bound : cycles without early abandoning, tokens x clusters x N_hp / (N_HCU-h x N_HCU-w)
     """
 
     compares: np.ndarray
@@ -24,9 +25,9 @@ class HcuCycles:
 
 
 class HcuTime:
-    """Time view of `hdl.retrieval.hcu.Hcu`, with the tables that it carries along; distances alone decide."""
+    """Time view of `hdl.retrieval.hcu.Hcu`. It keeps the cluster tables, because the distances decide the cycles."""
 
-    # Acceptance, current hash-bit memory, its output register, read of the first group.
+    # Cycles to the first comparison: acceptance, current hash-bit memory, its output register, read of the first group.
     LATENCY = 3
 
     def __init__(self, p: HcuParams, th_hd: int):
@@ -35,14 +36,14 @@ class HcuTime:
         self.used = [0] * p.n_ctx  # clusters of each context
 
     def clear(self, ctx: int) -> None:
-        """Forget a context."""
+        """Empties the table of a context."""
         self.used[ctx] = 0
 
     def key(self, ctx: int, key_hash: int) -> tuple[int, bool]:
-        """Comparisons of a key, and whether it opens a cluster.
+        """Cycles of comparing a key, and whether it opens a cluster; updates the table.
 
-        If it does, the next key's scan starts a cycle later: the table is being written. If it joins, it ends
-        two cycles after the key before or later: the count of that one is being written.
+        A key that opens a cluster delays the next scan by a cycle, in which the HCU writes the table. A key that joins
+        ends at least two cycles after the key before, whose count is still being written.
         """
         p, used = self.p, self.used[ctx]
         mask = (1 << p.n_w) - 1
@@ -54,15 +55,15 @@ class HcuTime:
         return compares, opens
 
     def run(self, hashes: Iterable[int]) -> HcuCycles:
-        """Cycles of clustering `hashes` (integers of n_hp bits) in context 0."""
+        """Cycles of clustering `hashes` (integers of n_hp bits) in context 0, which is cleared first."""
         self.clear(0)
         return self.beats((JOIN, 0, key_hash) for key_hash in hashes)
 
     def beats(self, beats: Iterable[tuple[int, int, int]]) -> HcuCycles:
-        """Cycles of (op, ctx, hash), where op is JOIN or CLEAR."""
+        """Cycles of beats (op, ctx, hash), where op is JOIN or CLEAR."""
         p = self.p
         compares, out, cycle, bound = [], [], self.LATENCY, 0.0
-        counted = -2  # cycle in which a count was written last
+        counted = -2  # cycle of the last write of a count
         for op, ctx, key_hash in beats:
             if op == CLEAR:
                 self.clear(ctx)
@@ -81,7 +82,7 @@ class HcuTime:
         return HcuCycles(np.array(compares), np.array(out), bound)
 
     def _scan(self, table: np.ndarray, key: np.ndarray) -> tuple[bool, int]:
-        """Whether the key opens a cluster, and its comparisons."""
+        """Whether a key opens a cluster, and in how many cycles the HCU compares it with `table` [used, chunks]."""
         p, used = self.p, len(table)
         if not used:
             return True, 0
@@ -90,16 +91,16 @@ class HcuTime:
         groups = -(-used // p.n_h)
         pad = groups * p.n_h - used
         partial = np.pad(partial, ((0, pad), (0, 0)), constant_values=p.n_hp + 2)
-        least = partial.reshape(groups, p.n_h, p.chunks).min(1)  # of a group, after each chunk
+        least = partial.reshape(groups, p.n_h, p.chunks).min(1)  # least distance in each group, after each chunk
         opens = bool(least[:, -1].min() >= limit)
         if not p.early_abandon:
             return opens, groups * p.chunks
-        # At least: the bits to come differ in no fewer than the difference of their ones.
+        # Lower bound: the bits to come differ in at least as many places as their numbers of ones differ.
         ones = np.bitwise_count(np.concatenate([table, key[None]])).astype(np.int64)
         rest = ones.sum(1, keepdims=True) - ones.cumsum(1)
         rest = np.pad(np.abs(rest[:-1] - rest[-1]), ((0, pad), (0, 0)))
         at_least = (partial + rest).reshape(groups, p.n_h, p.chunks).min(1)
-        # What a group must beat: the best of the groups before it. One that is left early could not have improved it.
+        # A group must beat the best of the groups before it. A group that the HCU abandons could not have improved it.
         best = np.minimum.accumulate(np.concatenate([[limit], least[:-1, -1]]))
         beaten = at_least >= best[:, None]
         visited = np.where(beaten.any(1), beaten.argmax(1) + 1, p.chunks)

@@ -1,9 +1,9 @@
-"""Cycles of the KVMU."""
+"""Predicts when the KVMU places each entry, and when it emits each burst of a set."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from golden.retrieval.kvmap import KvMap
+from golden.retrieval.kvmap import KvMap, Range
 from hdl.params import KvmuParams
 from hdl.queues import RANGES
 
@@ -12,9 +12,9 @@ APPEND, CLEAR = 0, 1
 
 @dataclass
 class KvmuCycles:
-    """An unstalled run: the cycle of each beat taken on each stream, the first one offered in cycle 0.
+    """Cycle of each transfer on each stream, without stalls. The first beat is offered in cycle 0.
 
-    free : cycle from which a further beat of `a` can be taken, fetches apart
+    free : first cycle in which the KVMU could take a further beat of `a`, fetches not counted
     """
 
     a: list[int] = field(default_factory=list)
@@ -26,9 +26,9 @@ class KvmuCycles:
 
 
 class KvmuTime:
-    """Time view of `hdl.retrieval.kvmu.Kvmu`, on a golden map `kv` of the same parameters that it carries along.
+    """Time view of `hdl.retrieval.kvmu.Kvmu`. It keeps a golden map `kv` of the same parameters.
 
-    Both inputs are offered without a gap and no output stalls: `a` goes before `f`.
+    Both inputs are offered without a gap, and no output stalls. The KVMU serves `a` before `f`.
     """
 
     def __init__(self, p: KvmuParams, device_base: int = 0, home_base: int = 0):
@@ -44,11 +44,15 @@ class KvmuTime:
             device_base=device_base,
             home_base=home_base,
         )
-        self._level = [0] * p.n_ctx  # rows above the highest cluster of a context
-        self._ring: list[list[int]] = [[] for _ in range(p.n_ctx)]  # cluster of each entry appended
+        self._level = [0] * p.n_ctx  # rows in use: the highest cluster of each context, plus 1
+        self._ring: list[list[int]] = [[] for _ in range(p.n_ctx)]  # cluster of each appended entry, by context
 
     def run(self, ops: Iterable[tuple[int, int, int]], sets: Iterable[tuple[int, list[int]]] = ()) -> KvmuCycles:
-        """Cycles of (op, ctx, cluster) on `a`, then of (ctx, ascending clusters) on `f`; an empty set is one beat."""
+        """Cycles of `ops` on `a`, then of `sets` on `f`.
+
+        ops : (APPEND or CLEAR, ctx, cluster)
+        sets : (ctx, ascending clusters); an empty set is one beat
+        """
         out = KvmuCycles()
         cycle, moving = 0, False
         for op, ctx, cluster in ops:
@@ -79,7 +83,7 @@ class KvmuTime:
         return out
 
     def _starts_block(self, ctx: int) -> bool:
-        """Whether the next offload of `ctx` goes to a block after its cluster's first."""
+        """Whether the next offload of `ctx` starts a further block of its cluster."""
         ring, recent = self._ring[ctx], self.p.recent
         if len(ring) < recent:
             return False
@@ -87,9 +91,12 @@ class KvmuTime:
         return offloaded > 0 and offloaded % self.p.block_slots == 0
 
     def _fetch(self, sets: Iterable[tuple[int, list[int]]], cycle: int, out: KvmuCycles) -> None:
-        """The walk puts a range a cycle into the queue; the address stage and the merger take them from it."""
+        """Appends the cycles of the fetches to `out`.
+
+        The walk puts a range a cycle into the queue, from which the address stage and the merger take them.
+        """
         popped: list[int] = []  # cycle in which each range left the queue
-        taken = -1  # cycle in which the merger took the range before
+        taken = -1  # cycle in which the merger took the last range
         merger = _Merger(self.p.boundary, out.b)
         for ctx, clusters in sets:
             starts = True
@@ -114,7 +121,8 @@ class KvmuTime:
                         previous = r.block if r.slots == self.p.block_slots else None
         merger.drain()
 
-    def _span(self, r) -> tuple[int, int]:
+    def _span(self, r: Range | None) -> tuple[int, int]:
+        """First byte and end of a range of blocks in home memory; (0, 0) for an empty set."""
         if r is None:
             return 0, 0
         start = self.kv.home_base + r.block * self.p.block_bytes
@@ -122,7 +130,10 @@ class KvmuTime:
 
 
 class _Merger:
-    """A run of adjacent ranges, one piece up to the boundary a cycle; its end stays until the next range is seen."""
+    """The merger: joins adjacent ranges into a run and emits one piece up to the boundary per cycle.
+
+    It holds the last piece of a run until it has seen whether the next range continues the run.
+    """
 
     def __init__(self, boundary: int, beats: list[int]):
         self.boundary, self.beats = boundary, beats
@@ -130,7 +141,7 @@ class _Merger:
         self.start = self.end = self.cycle = 0
 
     def take(self, cycle: int, span: tuple[int, int], join: bool, last: bool) -> int:
-        """Cycle in which a range offered from `cycle` on is taken."""
+        """Cycle in which the merger takes a range that is offered from `cycle` on."""
         while self.cycle < cycle and self.valid and (self._crosses() or self.last):
             self._emit()
         self.cycle = max(self.cycle, cycle)
@@ -147,7 +158,7 @@ class _Merger:
         return now
 
     def drain(self) -> None:
-        """Emit what is left."""
+        """Emits the rest of the run."""
         while self.valid:
             self._emit()
 

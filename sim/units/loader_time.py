@@ -1,4 +1,4 @@
-"""Cycles of the loader."""
+"""Predicts when the loader takes LOADs, asks for bursts, takes beats and hands words on."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -8,12 +8,17 @@ from golden.program.isa import LoadTo
 from hdl.params import CoreParams
 from sim.units.queue_cycles import Always, Queue, Wait, Waits, alone
 
-Cut = tuple[tuple[int, int], ...]
+Cut = tuple[tuple[int, int], ...]  # (beats, cycles of joining before it) of each burst
 
 
 def cut(p: CoreParams, c: dict, joined: bool = False) -> Cut:
-    """Of every burst of a LOAD (`joined`) or STORE, a beat of `transfer_layout`: its beats, none across
-    burst_bytes, and the cycles that `hdl.bus.axi.Bursts` joins rows before it."""
+    """Cuts a transfer into bursts; no burst crosses a multiple of burst_bytes.
+
+    c : a LOAD or STORE as a beat of `transfer_layout`
+    joined : join adjacent rows, as the loader does; a STORE's rows stay apart
+
+    Returns the beats of every burst, and the cycles that `hdl.bus.axi.Bursts` spends joining rows before it.
+    """
     bus, longest = p.lxe.bus_bytes, p.lxe.burst_bytes // p.lxe.bus_bytes
     at, stride, row_beats = c["addr"] // bus % longest, c["stride"] // bus, (c["words"] + 1) * word_beats(p, c)
     if joined and stride == row_beats:
@@ -21,7 +26,7 @@ def cut(p: CoreParams, c: dict, joined: bool = False) -> Cut:
     return _cut(at, stride % longest, c["rows"] + 1, row_beats, longest)
 
 
-_CUTS: dict[Cut, Cut] = {}  # equal ones are one object
+_CUTS: dict[Cut, Cut] = {}  # makes equal cuts one object, so that `id` compares them
 
 
 @lru_cache(None)
@@ -52,15 +57,19 @@ def _join(first: int, rows: int, row_beats: int, longest: int) -> Cut:
 
 
 def word_beats(p: CoreParams, c: dict) -> int:
-    """Beats of a word."""
+    """Memory beats that a word of the transfer `c` takes."""
     return (2 * p.dpe.n_w << c["wide"]) // p.lxe.bus_bytes
 
 
 @dataclass
 class LoaderCycles:
-    """A run of LOADs: the cycle in which each transfer happens.
+    """Cycle of each transfer in a run of LOADs.
 
-    taken : instructions · bursts : on `ar` · beats : on `r` · words : on `w`, `x` and `v` together · done : pulses
+    taken : instructions taken
+    bursts : on `ar`
+    beats : on `r`
+    words : on `w`, `x` and `v` together
+    done : pulses of `done`
     """
 
     taken: list[int] = field(default_factory=list)
@@ -71,26 +80,27 @@ class LoaderCycles:
 
 
 class LoaderTime:
-    """Time view of `Loader` in front of a memory that takes a burst every cycle and answers in order.
+    """Time view of `hdl.execution.loader.Loader` with a memory that takes a burst every cycle and answers in order.
 
     latency : cycles from a burst's transfer on `ar` to its first beat on `r`, at least 1
-    detail : keep the cycles of beats and words, too · shared : keep those of words to X in `to_x`
+    detail : keep the cycles of beats and words, too
+    shared : keep the cycles of the words to X in `to_x`
 
-    Two units: one takes instructions and asks for their bursts (`ask`), one takes the beats (`receive`).
+    The loader is two units: `ask` takes instructions and asks for their bursts, `receive` takes the beats.
     """
 
     def __init__(self, p: CoreParams, latency: int, detail: bool = True, shared: bool = False):
         self.p, self.latency, self.detail, self.shared = p, latency, detail, shared
         self.out = LoaderCycles()
         self.to_x: set[int] = set()
-        self.beats = 0  # taken on `r`
+        self.beats = 0  # number of beats taken on `r`
         self._popped: list[int] = []  # cycle in which each instruction left the queue
-        self._ends: list[int] = []  # of each burst's last beat
-        self._asked = self._finished = -1  # the last burst was begun, the last instruction had all beats
-        self._beat = self._free = -1  # of the last beat; from which on a word's first beat can be taken
+        self._ends: list[int] = []  # cycle of each burst's last beat
+        self._asked = self._finished = -1  # cycles: the last burst was begun; the last instruction had all its beats
+        self._beat = self._free = -1  # cycle of the last beat; first cycle that can take a new word's first beat
 
     def run(self, commands: list[dict]) -> LoaderCycles:
-        """Commands as beats of `transfer_layout`, none of them at fault, all offered from cycle 0 on."""
+        """Cycles of `commands`, valid beats of `transfer_layout` that are all offered from cycle 0 on."""
 
         def asks() -> Waits:
             for c in commands:
@@ -106,7 +116,7 @@ class LoaderTime:
         return self.out
 
     def ask(self, c: dict, offered: int) -> Waits:
-        """Take the next instruction, which is offered from a cycle on, and begin its bursts."""
+        """Takes the next instruction, which is offered from cycle `offered` on, and begins its bursts."""
         out, ends, n, k = self.out, self._ends, self.p.lxe.bursts, len(self.out.taken)
         taken, waits = max(offered, out.taken[-1] + 1 if k else 0, self._asked), k - self.p.lxe.queue
         if waits >= 0:
@@ -128,9 +138,9 @@ class LoaderTime:
         self._asked = asked
 
     def receive(self, c: dict, words: Queue | Always) -> Generator[Wait, None, int]:
-        """Take the beats of the next instruction that was taken, hand its words on; the cycle in which it is done.
+        """Takes the beats of the next instruction, hands its words on, and returns the cycle in which it is done.
 
-        words : where those for LoadTo.VECTOR go
+        words : queue to the VPE, for LoadTo.VECTOR
         """
         out = self.out
         popped = max(out.taken[len(self._popped)] + 1, self._finished)
@@ -147,10 +157,10 @@ class LoaderTime:
         return out.done[-1]
 
     def _fill(self, c: dict) -> Waits:
-        """Scratchpads take every word at once."""
+        """Takes the beats of words for a scratchpad, which is always ready."""
         bursts, ends, k = self.out.bursts, self._ends, len(self._ends)
         beat = max(self._beat, self._free - 1)
-        taken: list[int] = []  # cycles of beats, where somebody asks
+        taken: list[int] = []  # cycles of beats, if they are kept
         asks = self.detail or (self.shared and c["target"] == LoadTo.X)
         for beats, _ in cut(self.p, c, joined=True):
             if len(bursts) <= k:
@@ -172,7 +182,7 @@ class LoaderTime:
             self.to_x.update(words)
 
     def _stream(self, c: dict, words: Queue | Always) -> Waits:
-        """The next word's beats are taken once the one before has gone."""
+        """Takes the beats of words for the VPE; a word's beats follow when the word before has gone."""
         bursts, ends, k = self.out.bursts, self._ends, len(self._ends)
         beat, free, step = self._beat, self._free, word_beats(self.p, c)
         left = step  # beats of the word

@@ -1,8 +1,8 @@
-"""Cycles of programs on the LXE: the time views of its units, joined.
+"""Predicts the cycles of programs on the LXE, by joining the time views of its units.
 
-Units go on by themselves as far as what they wait for is known (`sim.units.queue_cycles`). Only the VPE is stepped
-through time, because in it a stream and a STORE can come first in either order; between its steps every unit goes as
-far as what the VPE has done lets it, and what is still unknown then lies after the next step.
+Each unit runs ahead as long as it knows the cycles that it depends on (`sim.units.queue_cycles`). Only the VPE is
+stepped through time, because its stream and its STORE can win in either order. Between two steps of the VPE, every
+other unit runs as far as it can. A cycle that is still unknown then lies after the next step.
 """
 
 from collections.abc import Generator, Iterator
@@ -21,17 +21,18 @@ from sim.units.dpe_time import TO_READ, DpeTime
 from sim.units.loader_time import LoaderTime, cut, word_beats
 from sim.units.queue_cycles import Queue, Units, Wait, Waits
 from sim.units.sequencer_time import NAMES, Pipeline, SemaphoreTimes, Step
-from sim.units.storer_time import StorerTime
+from sim.units.storer_time import Give, StorerTime
 from sim.units.vpe_time import NEVER, VpeTime, Work
 
 
 @dataclass
 class LxeCycles:
-    """A run of a program, in cycles from the one in which START is taken.
+    """Cycles of a program's steps, counted from the cycle in which START is taken. Arrays are [steps].
 
-    executed : of every step of its trace: executed, or put into its engine's queue · started : taken by its engine (of
-    control instructions as `executed`) · finished : done (of a VECTOR: taken by the VPE) · done : the first in which
-    `status` is DONE
+    executed : the sequencer executes the step, or puts it into its engine's queue
+    started : the engine takes the step; equal to `executed` for control instructions
+    finished : the step is done; for a VECTOR, the VPE takes it
+    done : first cycle in which `status` is DONE
     """
 
     executed: np.ndarray
@@ -41,7 +42,7 @@ class LxeCycles:
 
 
 def busy(p: CoreParams, step: Step) -> dict[str, int]:
-    """Cycles in which a step makes its units work: dpe (a chunk), vpe (a word in the lanes), load, store (a beat)."""
+    """Cycles in which a step keeps units busy, by unit: "dpe" (chunks), "vpe" (words), "load" and "store" (beats)."""
     c = step.beat
     if step.op not in ENGINE or c["skip"]:
         return {}
@@ -59,27 +60,27 @@ def busy(p: CoreParams, step: Step) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Stretch:
-    """`count` rounds of a loop that differ only in addresses: of `length` steps each, from step `first` on."""
+    """`count` rounds of a loop that differ only in addresses. Each has `length` steps; step `first` begins them."""
 
     first: int
     length: int
     count: int
 
     def round(self, i: int) -> slice:
-        """The steps of one."""
+        """The steps of round `i`."""
         return slice(self.first + i * self.length, self.first + (i + 1) * self.length)
 
 
 def stretches(p: CoreParams, steps: list[Step]) -> list[Stretch]:
-    """All stretches of more than one round, inner loops before outer ones.
+    """Finds all stretches of more than one round, inner loops before outer ones.
 
-    Addresses make a difference only in how rows are cut into bursts.
+    Two rounds count as equal if their addresses cut the rows into the same bursts.
     """
     names: dict[tuple, int] = {}
 
     def key(step: Step) -> int:
         c = step.beat
-        what = step.pc, c.get("skip"), *(c.get(n) for n in ("rows", "words", "tiles", "chunks"))
+        what: tuple = (step.pc, c.get("skip"), *(c.get(n) for n in ("rows", "words", "tiles", "chunks")))
         if "stride" in c:
             what += (id(cut(p, c, step.op == Opcode.LOAD)),)
         if "instruction" in c:
@@ -88,7 +89,7 @@ def stretches(p: CoreParams, steps: list[Step]) -> list[Stretch]:
 
     keys = np.array([key(step) for step in steps])
     out: list[Stretch] = []
-    open_: list[list[int]] = []  # of each open loop, the first step of each round
+    open_: list[list[int]] = []  # first step of each round, by open loop
     for k, step in enumerate(steps):
         if step.op == Opcode.LOOP and not step.jumps:
             open_.append([k + 1])
@@ -100,7 +101,7 @@ def stretches(p: CoreParams, steps: list[Step]) -> list[Stretch]:
 
 
 def _equal(keys: np.ndarray, starts: list[int]) -> list[Stretch]:
-    """Stretches of rounds that begin at `starts`, the last of which is the end."""
+    """Stretches among rounds that begin at the steps `starts`; the last entry is the end of the loop."""
     out = [Stretch(starts[0], starts[1] - starts[0], 1)]
     for a, b in pairwise(starts[1:]):
         last = out[-1]
@@ -114,20 +115,22 @@ def _equal(keys: np.ndarray, starts: list[int]) -> list[Stretch]:
 class LxeTime:
     """Time view of `hdl.execution.lxe.Lxe` with a memory that takes a burst and a beat in each direction every cycle.
 
-    latency : of the memory, as in `LoaderTime` and `StorerTime`
+    latency : cycles of the memory, as in `LoaderTime` and `StorerTime`
+    rounds : number of rounds of a long loop to play
 
-    Of more than twice `rounds` equal rounds of a loop, only so many and the last are played: if three of them, one
-    after the other, take the same cycles in every step, so do those that are left out. Else the loop is played whole.
+    Long loops are sampled. Of more than twice `rounds` equal rounds, the view plays the first `rounds` and the last.
+    If the last three of the first rounds have the same period in every step, it extrapolates the rounds left out.
+    Otherwise it plays the whole loop.
     """
 
     def __init__(self, p: CoreParams, latency: int, rounds: int = 8):
         self.p, self.latency, self.rounds = p, latency, rounds
 
     def run(self, steps: list[Step]) -> LxeCycles:
-        """Cycles of a trace's steps (`sim.units.sequencer_time.trace`), the last of them HALT.
+        """Cycles of a trace's steps (`sim.units.sequencer_time.trace`), which must end with HALT.
 
-        Raises `ValueError` for a program that waits for ever, and where a semaphore's first signal in time is not the
-        first in the program.
+        Raises `ValueError` for a program that waits for ever, and for a semaphore that two engines signal in another
+        order than the program's.
         """
         long = [s for s in stretches(self.p, steps) if s.count > 2 * self.rounds]
         while True:
@@ -137,7 +140,7 @@ class LxeTime:
             long = [s for s in long if s not in unlike]
 
     def _play(self, steps: list[Step], long: list[Stretch]) -> tuple[LxeCycles, list[Stretch]]:
-        """Cycles with few rounds of each long stretch, and those of these whose rounds are not alike."""
+        """Samples the stretches `long`; returns the cycles, and those of the stretches whose rounds do not repeat."""
         kept = np.ones(len(steps), bool)
         for s in long:
             kept[s.round(self.rounds).start : s.round(s.count - 1).start] = False
@@ -145,7 +148,8 @@ class LxeTime:
         played = self.play([steps[k] for k in chosen])
         times = np.zeros((3, len(steps)), np.int64)
         times[:, chosen] = played.executed, played.started, played.finished
-        done, unlike = played.done, []
+        done = played.done
+        unlike: list[Stretch] = []
         for s in long:
             if not kept[s.first] or any(s.first <= u.first < s.round(s.count).start for u in unlike):
                 continue
@@ -159,17 +163,19 @@ class LxeTime:
             done += int(period) * left
             for i in range(1, left + 1):
                 times[:, s.round(self.rounds - 1 + i)] = last + period * i
-        return LxeCycles(*times, done), unlike
+        return LxeCycles(times[0], times[1], times[2], done), unlike
 
     def play(self, steps: list[Step]) -> LxeCycles:
-        """Every step."""
+        """Cycles of all steps, without sampling."""
         return Run(self.p, self.latency, steps).play()
 
 
 class Run:
-    """A program's units. Lists of an engine are in the order of its instructions.
+    """One run of a program on the units of the LXE. Steps are known by their numbers in `steps`.
 
-    detail : keep the cycles of every transfer
+    detail : keep the cycle of every transfer
+
+    The lists of an engine follow the order of its instructions.
     """
 
     def __init__(self, p: CoreParams, latency: int, steps: list[Step], detail: bool = False):
@@ -180,20 +186,21 @@ class Run:
         self.semaphores = SemaphoreTimes()
         names = NAMES.values()
         self.queues = {name: Queue(p.lxe.queue) for name in names}
-        self.given: dict[str, list[int]] = {name: [] for name in names}  # steps put into each queue
-        self.done: dict[str, list[int]] = {name: [] for name in names}
-        self.results = Queue(RESULTS)
-        self.loaded, self.put = Queue(p.lxe.words), Queue(p.lxe.words)
-        self.routes, self.route = Queue(ROUTES), []  # VECTORs that take words, and each one's source and words left
-        self.multiplied: list[int] = []  # MULs that have been taken and go to the DPE
-        self.to_dpe: list[int] = []  # cycle in which each of these is offered there
-        self.head: tuple[int, int] | None = None  # VECTOR in front of the VPE, and from which cycle on
+        self.given: dict[str, list[int]] = {name: [] for name in names}  # steps put into each queue, by engine
+        self.done: dict[str, list[int]] = {name: [] for name in names}  # cycle in which each is done, by engine
+        self.results = Queue(RESULTS)  # from the DPE to the VPE
+        self.loaded, self.put = Queue(p.lxe.words), Queue(p.lxe.words)  # loader to VPE, VPE to storer
+        self.routes = Queue(ROUTES)  # VECTORs that take words
+        self.route: list[list[int]] = []  # of each of these: source of its words, words left
+        self.to_dpe: list[int] = []  # cycle in which each MUL is offered to the DPE
+        self.head: tuple[int, int] | None = None  # VECTOR offered to the VPE, and the first cycle of the offer
         self.works: dict[tuple, Work] = {}
-        self.out = LxeCycles(*(np.zeros(len(steps), np.int64) for _ in range(3)))
+        executed, started, finished = np.zeros((3, len(steps)), np.int64)
+        self.out = LxeCycles(executed, started, finished)
         self.units = Units(self.all_units())
 
     def all_units(self) -> dict[str, Waits]:
-        """By name."""
+        """The units of the LXE except the VPE, by name."""
         return {
             "sequencer": self.sequencer(),
             "loads": self.loads(),
@@ -205,7 +212,7 @@ class Run:
         }
 
     def play(self) -> LxeCycles:
-        """All of it."""
+        """Runs the program to its end. Raises `ValueError` if it waits for ever."""
         vpe = self.vpe
         self.units.settle()
         while not self.out.done:
@@ -223,7 +230,7 @@ class Run:
         return self.out
 
     def stuck(self) -> str:
-        """Which units wait."""
+        """The engines that wait, and where in the program."""
         late = ((name, given, len(self.done[name])) for name, given in self.given.items())
         names = [f"{name} at pc {self.steps[given[n]].pc}" for name, given, n in late if len(given) > n]
         return ", ".join(names) or "the sequencer"
@@ -231,7 +238,7 @@ class Run:
     # The sequencer
 
     def sequencer(self) -> Waits:
-        """Executes control instructions, puts the others into their queues."""
+        """The sequencer: executes control instructions and puts the others into their queues."""
         pipeline, executed = Pipeline(), self.out.executed
         for k, step in enumerate(self.steps):
             at = pipeline.reach(step)
@@ -253,7 +260,7 @@ class Run:
             pipeline.at = executed[k] = at
 
     def halt(self, at: int) -> Generator[Wait, None, int]:
-        """HALT, which can be executed from a cycle on: one after the first in which all is empty and idle."""
+        """Executes HALT in cycle `at` or later: one cycle after all queues are empty and all engines idle."""
         for name, done in self.done.items():
             yield done, len(self.given[name]) - 1
             at = max([at, *(c + 2 for c in done[-1:])])
@@ -263,7 +270,7 @@ class Run:
         return at
 
     def offered(self, name: str) -> Generator[Wait, None, tuple[int, int]]:
-        """The next instruction of an engine: its step, the first cycle in which it can go."""
+        """The next instruction of an engine: its step, and the first cycle in which the engine can take it."""
         queue, given = self.queues[name], self.given[name]
         n = len(queue.taken)
         if len(queue.moved) <= n:
@@ -275,12 +282,12 @@ class Run:
         return k, self.semaphores.ready(wait, queue.offered(n))
 
     def take(self, name: str, k: int, cycle: int) -> None:
-        """An engine takes its next instruction."""
+        """Records that an engine takes its next instruction, step `k`."""
         self.queues[name].pop(cycle)
         self.out.started[k] = cycle
 
     def finish(self, name: str, k: int, cycle: int) -> None:
-        """An engine's next instruction is done."""
+        """Records that an engine completes step `k`, and signals its semaphores."""
         self.done[name].append(cycle)
         self.out.finished[k] = cycle
         if self.steps[k].signal:
@@ -289,7 +296,7 @@ class Run:
     # LOAD
 
     def loads(self) -> Waits:
-        """Takes LOADs and asks for their bursts."""
+        """The first half of the loader: takes LOADs and asks for their bursts."""
         taken = self.loader.out.taken
         while True:
             k, go = yield from self.offered("load")
@@ -302,7 +309,7 @@ class Run:
                 self.take("load", k, taken[-1])
 
     def load(self) -> Waits:
-        """Takes their beats."""
+        """The second half of the loader: takes the beats and hands words on."""
         given = self.given["load"]
         for n in self.count():
             yield self.loader.out.taken, n
@@ -313,7 +320,7 @@ class Run:
     # MUL
 
     def multiplier(self) -> Waits:
-        """Takes MULs; a command waits for the DPE, and up to four for their end."""
+        """Takes MULs and offers them to the DPE; at most `MULS` are in flight."""
         at, done, commands = -1, self.done["mul"], 0
         for n in self.count():
             k, go = yield from self.offered("mul")
@@ -330,7 +337,7 @@ class Run:
                 self.to_dpe.append(at + 1)
 
     def multiply(self) -> Waits:
-        """The DPE, and the ends of MULs."""
+        """The DPE: executes MULs in order and records their ends."""
         given, commands = self.given["mul"], 0
         taken, done = self.queues["mul"].taken, self.done["mul"]
         for n in self.count():
@@ -346,7 +353,7 @@ class Run:
     # VECTOR
 
     def vectors(self) -> Waits:
-        """The head of the queue in front of the VPE."""
+        """Offers VECTORs to the VPE, one at a time."""
         taken = self.queues["vector"].taken
         for n in self.count():
             k, go = yield from self.offered("vector")
@@ -357,13 +364,13 @@ class Run:
                 yield taken, n
 
     def hand(self, k: int, cycle: int) -> None:
-        """A VECTOR goes to the VPE, or nowhere."""
+        """Records that the VPE takes the VECTOR of step `k`, or that the VECTOR is skipped."""
         self.head = None
         self.take("vector", k, cycle)
         self.finish("vector", k, cycle)
 
     def work(self, k: int) -> Work:
-        """What the VPE does."""
+        """What the VPE does for the VECTOR of step `k`."""
         step = self.steps[k]
         i = step.beat["instruction"]
         key = step.pc, i["words"], i["keep"]
@@ -372,21 +379,21 @@ class Run:
         return self.works[key]
 
     def stream(self) -> Queue | None:
-        """The queue from which the VPE takes its next word, None if nothing says."""
+        """The queue from which the VPE takes its next word, None while no VECTOR in flight takes words."""
         n = len(self.routes.taken)
         if len(self.routes.moved) <= n:
             return None
         return self.loaded if self.route[n][0] == From.LOAD else self.results
 
     def arrives(self) -> int:
-        """The first cycle in which a word for the VPE is there."""
+        """The first cycle in which a word is offered to the VPE."""
         queue = self.stream()
         if queue is None or len(queue.moved) <= len(queue.taken):
             return NEVER
         return max(queue.offered(len(queue.taken)), self.routes.offered(len(self.routes.taken)))
 
     def leaves(self) -> int:
-        """The first cycle in which there is room for a word of the VPE."""
+        """The first cycle in which there is room for a word from the VPE."""
         happened, n = self.put.room()
         return 0 if n < 0 else happened[n] + 1 if len(happened) > n else NEVER
 
@@ -401,26 +408,28 @@ class Run:
         return go if n < 0 else max(go, happened[n] + 1) if len(happened) > n else NEVER
 
     def timed(self) -> Iterator[int]:
-        """Cycles that units wait for."""
+        """Cycles for which units wait: `to_x` waits until a given cycle has begun."""
         return (n for happened, n in self.units.waits.values() if happened is self) if self.shared else iter(())
 
     def __len__(self) -> int:
-        """Cycles that have begun: to wait for a cycle, a unit waits for its entry here."""
+        """Number of cycles that have begun. A unit waits for cycle n by yielding `(self, n)`."""
         return self.now + 1
 
     def step(self, now: int, c: bool, i: bool, o: bool) -> None:
-        """A cycle of the VPE in which an instruction and a word are there, and room for one."""
+        """Steps the VPE. `c`, `i` : an instruction, a word is offered · `o` : there is room for a word."""
         vpe, head = self.vpe, self.head
-        vpe.step(now, self.work(head[0]) if c else None, i, o)
+        vpe.step(now, self.work(head[0]) if c and head else None, i, o)
         if vpe.took_i:
-            self.stream().pop(now)
+            stream = self.stream()
+            assert stream is not None  # the word came from a queue
+            stream.pop(now)
             route = self.route[len(self.routes.taken)]
             route[1] -= 1
             if not route[1]:
                 self.routes.pop(now)
         if vpe.gave_o:
             self.put.push(now)
-        if vpe.took_c:
+        if vpe.took_c and head:
             k = head[0]
             work = self.work(k)
             if work.streams:
@@ -431,7 +440,7 @@ class Run:
     # STORE
 
     def store(self) -> Waits:
-        """Takes STOREs and their words."""
+        """The storer: executes STOREs in order."""
         while True:
             k, go = yield from self.offered("store")
             c = self.steps[k].beat
@@ -439,12 +448,12 @@ class Run:
             done = yield from self.storer.store(c, self.put, self.give(c))
             self.finish("store", k, done)
 
-    def give(self, c: dict):
-        """Where words go that are not for memory."""
+    def give(self, c: dict) -> Give | None:
+        """The receiver of words that do not go to memory and that may stall."""
         return self.to_x if c["target"] == StoreTo.X else None
 
     def to_x(self, cycle: int) -> Generator[Wait, None, int]:
-        """X takes the loader's words first."""
+        """Takes a word for X from `cycle` on; the loader's words have priority. Returns the cycle."""
         while True:
             yield self, cycle
             if cycle not in self.loader.to_x:
@@ -453,7 +462,7 @@ class Run:
 
     @staticmethod
     def count() -> Iterator[int]:
-        """0, 1, ..."""
+        """0, 1, 2, ..."""
         n = 0
         while True:
             yield n

@@ -1,31 +1,37 @@
-"""Cycles of the queues between units, and units that wait for each other.
+"""Computes the cycles of units that are joined by queues, without stepping through every cycle.
 
-A unit is a generator that goes on as far as what it needs is known: it yields `(happened, n)` to wait until the list
-`happened` has an entry n. Entries are the cycles in which something happened, in order.
+A unit is a generator. It runs ahead as long as it knows the cycles that it depends on. When it does not, it yields a
+`Wait`, the pair `(happened, n)`, and goes on when the record `happened` has an entry n. A record lists the cycles in
+which one kind of event happened, in order.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Sequence, Sized
+from dataclasses import dataclass
 
-Wait = tuple[Sequence[int], int]
+Wait = tuple[Sized, int]
+Record = tuple[Sequence[int], int]  # a Wait whose entry is read afterwards
 Waits = Generator[Wait, None, None]
 
 
 class Queue:
-    """A `SyncFIFOBuffered`: of each entry the cycles in which it is put in, moves to the output, is taken."""
+    """A `SyncFIFOBuffered` of `depth` entries.
 
-    def __init__(self, depth: int):
+    put, moved, taken : cycles in which each entry goes in, moves to the output register, and is taken
+    """
+
+    def __init__(self, depth: int) -> None:
         self.depth = depth
         self.put: list[int] = []
         self.moved: list[int] = []
         self.taken: list[int] = []
 
-    def room(self) -> Wait:
-        """What must be known before the next `push`."""
+    def room(self) -> Record:
+        """The entry that must be known before the next `push`; its number is negative while the queue has room."""
         n = len(self.put)
         return (self.taken, n - 1) if self.depth == 1 else (self.moved, n - self.depth + 1)
 
     def push(self, at: int) -> int:
-        """The first cycle from `at` on in which there is room: the entry is put in then."""
+        """Puts an entry in, in the first cycle from `at` on in which there is room; returns that cycle."""
         happened, n = self.room()
         if n >= 0:
             at = max(at, happened[n] + 1)
@@ -34,11 +40,11 @@ class Queue:
         return at
 
     def offered(self, n: int) -> int:
-        """The first cycle in which entry n, which has `moved`, can be taken."""
+        """The first cycle in which entry n can be taken. Its entry in `moved` must be known."""
         return self.moved[n] + 1
 
     def pop(self, at: int) -> None:
-        """The next entry is taken."""
+        """Takes the next entry in cycle `at`."""
         self.taken.append(at)
         self._move()
 
@@ -50,62 +56,72 @@ class Queue:
 
 
 class Always:
-    """The end of a stream that is always ready, or has all its words from cycle 0 on."""
+    """Stands in for a `Queue`: a sink that is always ready, or a source that offers every word from cycle 0 on."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.put: list[int] = []
         self.taken: list[int] = []
         self.moved = range(1 << 62)
 
-    def room(self) -> Wait:
-        """As in `Queue`."""
+    def room(self) -> Record:
+        """There is always room."""
         return self.put, -1
 
     def push(self, at: int) -> int:
-        """As in `Queue`."""
+        """Puts an entry in, in cycle `at`; returns that cycle."""
         self.put.append(at)
         return at
 
     def offered(self, n: int) -> int:
-        """As in `Queue`."""
+        """Every entry can be taken from cycle 0 on."""
         return 0
 
     def pop(self, at: int) -> None:
-        """As in `Queue`."""
+        """Takes the next entry in cycle `at`."""
         self.taken.append(at)
 
 
+@dataclass(slots=True)
+class _Slot:
+    """A unit that has not ended, and what it waits for."""
+
+    name: str
+    unit: Waits
+    wait: Wait = ((0,), 0)  # fulfilled: the unit can start
+
+
 class Units:
-    """Units that wait for each other, by name."""
+    """Runs named units that wait for each other."""
 
     def __init__(self, units: dict[str, Waits]):
-        self._slots = [[name, unit, (0,), 0] for name, unit in units.items()]  # and what each waits for
+        self._slots = [_Slot(name, unit) for name, unit in units.items()]
 
     @property
     def waits(self) -> dict[str, Wait]:
-        """What each waits for, of those that have not ended."""
-        return {name: (happened, n) for name, _, happened, n in self._slots}
+        """What each unit that has not ended waits for."""
+        return {slot.name: slot.wait for slot in self._slots}
 
     def settle(self) -> None:
-        """Let all go on as far as they can."""
+        """Lets all units go on until each has ended or waits for an entry that no unit has given."""
         moved = True
         while moved:
             moved = False
             for slot in self._slots:
-                if len(slot[2]) > slot[3]:
+                happened, n = slot.wait
+                if len(happened) > n:
                     moved = True
-                    unit = slot[1]
-                    wait = next(unit, None)
+                    wait = next(slot.unit, None)
                     while wait and len(wait[0]) > wait[1]:
-                        wait = next(unit, None)
-                    slot[2:] = wait or ((), 0)
-                    if not wait:
+                        wait = next(slot.unit, None)
+                    if wait:
+                        slot.wait = wait
+                    else:
                         self._slots = [s for s in self._slots if s is not slot]
 
 
 def alone(**units: Waits) -> None:
-    """Run units to their end."""
+    """Runs units to their end. Raises `AssertionError` if one waits for an entry that no unit gives."""
     all_ = Units(units)
     all_.settle()
     for name, (happened, n) in all_.waits.items():
-        raise AssertionError(f"{name} waits for entry {n} of {len(happened)}, which nothing gives")
+        raise AssertionError(f"{name} waits for entry {n}, but only {len(happened)} were given and no unit gives more")

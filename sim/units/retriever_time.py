@@ -1,4 +1,4 @@
-"""Cycles of the retriever."""
+"""Predicts when the retriever executes RETRIEVEs, and when its copier reads and writes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,11 +11,17 @@ from sim.units.loader_time import cut
 
 @dataclass
 class RetrieverCycles:
-    """An unstalled run of RETRIEVEs, all offered from cycle 0 on: the cycle of each transfer.
+    """Cycle of each transfer in a run of RETRIEVEs without stalls, all offered from cycle 0 on.
 
-    taken : instructions · news : on `t` · places : on `w` and `x` · fetched : on `b` · clears : on `clear`
-    reads : bursts on `ar` · read : beats on `r` · writes : bursts on `aw` · written : beats on `w`
-    sets, done : pulses · waits : cycles in which a burst waits for room in the buffer
+    taken : instructions taken
+    news : results of the DRE on `t`
+    places : replies and moves on `w` and `x`
+    fetched : bursts of sets on `b`
+    clears : on `clear`
+    reads, read : bursts on `ar`, their beats on `r`
+    writes, written : bursts on `aw`, their beats on `w`
+    sets, done : pulses
+    waits : number of cycles in which a burst waits for room in the buffer
     """
 
     taken: list[int] = field(default_factory=list)
@@ -33,7 +39,7 @@ class RetrieverCycles:
 
 
 class CopierTime:
-    """Time view of `Copier` in front of a memory that takes a burst each way and a beat every cycle.
+    """Time view of the retriever's copier with a memory that takes a burst each way and a beat every cycle.
 
     latency : cycles from a burst's transfer on `ar` to its first beat on `r`, and from its last beat on `w` to the
     response, at least 1
@@ -42,18 +48,18 @@ class CopierTime:
     def __init__(self, p: CoreParams, latency: int, out: RetrieverCycles):
         self.p, self.latency, self.out = p, latency, out
         self.depth = copied_beats(p)
-        self._asked = self._begun = -1  # cycle in which the last burst was asked for, in which one was begun
+        self._asked = self._begun = -1  # cycles in which the last read was asked for, and the last write begun
         self._popped: list[int] = []  # cycle in which each copy left the queue
-        self._ends: list[int] = []  # of each burst's last beat on `r`
-        self._responses: list[int] = []
+        self._ends: list[int] = []  # cycle of each burst's last beat on `r`
+        self._responses: list[int] = []  # cycle of each write burst's response
 
     @property
     def ended(self) -> int:
-        """The first cycle in which everything so far has ended."""
+        """The first cycle in which all copies so far have ended."""
         return self._responses[-1] + 1 if self._responses else 0
 
     def copy(self, cycle: int, src: int, dst: int, size: int) -> int:
-        """The first cycle from `cycle` on in which a copy of `size` bytes is taken."""
+        """Copies `size` bytes; returns the first cycle from `cycle` on in which the copier takes the job."""
         n, out = self.p.lxe.copies, self.out
         taken = max(cycle, self._asked)
         if len(self._popped) >= n:
@@ -76,7 +82,7 @@ class CopierTime:
         return taken
 
     def _write(self, after: int, beats: int) -> int:
-        """Write a burst whose beats are there; the cycle of its last one's departure from the buffer."""
+        """Writes a burst whose beats are in the buffer; returns the cycle in which the last one leaves it."""
         out, n = self.out, self.p.lxe.copies
         begun = max(after, out.read[len(out.written) + beats - 1], out.written[-1] - 1 if out.written else 0) + 1
         if len(self._responses) >= n:
@@ -94,7 +100,7 @@ class CopierTime:
 
 
 class RetrieverTime:
-    """Time view of `hdl.retrieval.retriever.Retriever`; what the DRE gives is there, and taken, as soon as it may be.
+    """Time view of `hdl.retrieval.retriever.Retriever`. The DRE offers and takes everything as early as possible.
 
     latency : of the memory, as in `CopierTime`
     """
@@ -103,7 +109,11 @@ class RetrieverTime:
         self.p, self.latency = p, latency
 
     def run(self, commands: list[dict], places: list[tuple[str, dict]], bursts: list[dict]) -> RetrieverCycles:
-        """Commands, replies ("w") and moves ("x"), and bursts as beats of the layouts in `hdl`, none at fault."""
+        """Cycles of `commands`; all arguments are valid beats of the layouts in `hdl`.
+
+        places : ("w", reply) and ("x", move) of the KVMU, in order
+        bursts : bursts of the sets, in order
+        """
         self.begin(places, bursts)
         free = 0
         for c in commands:
@@ -111,13 +121,16 @@ class RetrieverTime:
         return self.out
 
     def begin(self, places: Iterable[tuple[str, dict]], bursts: Iterable[dict]) -> None:
-        """What `execute` takes, in order; a beat with `at` is there from that cycle on only."""
+        """Starts a run. `execute` takes both lists in order; a beat with `at` comes in that cycle or later."""
         self.out = RetrieverCycles()
         self._copier = CopierTime(self.p, self.latency, self.out)
         self._places, self._bursts = iter(places), iter(bursts)
 
     def execute(self, c: dict, taken: int, news: int = 0) -> int:
-        """The cycle in which an instruction taken in a cycle is done; the news of CLUSTER are there from one on."""
+        """Executes the instruction that was taken in cycle `taken`; returns the cycle in which it is done.
+
+        news : first cycle in which CLUSTER can take the HCU's result
+        """
         out = self.out
         out.taken.append(taken)
         if c["skip"]:
@@ -139,6 +152,7 @@ class RetrieverTime:
         return last
 
     def _place(self, c: dict, cycle: int) -> int:
+        """Copies entries to their places, and moves old ones out, from `cycle` on; returns the next free cycle."""
         size, left, since, at = self.p.dre.kvmu.entry_bytes, c["rows"] + 1, 0, c["addr"]
         while left:
             name, beat = next(self._places)
@@ -155,6 +169,7 @@ class RetrieverTime:
         return cycle
 
     def _fetch(self, c: dict, cycle: int) -> int:
+        """Copies the bursts of a set from `cycle` on; returns the next free cycle."""
         at, last = c["addr"], False
         while not last:
             beat = next(self._bursts)
@@ -166,8 +181,10 @@ class RetrieverTime:
         return cycle
 
     def _ended(self, cycle: int) -> int:
+        """The first cycle from `cycle` on in which all copies have ended."""
         return max(cycle, self._copier.ended)
 
     def _set(self, c: dict, cycle: int) -> int:
+        """Sets the registers of an instruction from `cycle` on; returns the cycle after."""
         self._copier.out.sets += [cycle] * (c["to"] > 0) + [cycle + 1] * (c["level"] > 0)
         return cycle + 1

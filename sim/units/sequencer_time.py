@@ -1,4 +1,8 @@
-"""What the LXE's sequencer does with a program, instruction by instruction, and in which cycles."""
+"""Executes a program as the LXE's sequencer does (`trace`), and predicts the cycles (`SequencerTime`).
+
+`trace` resolves loops, registers and lengths, so that each step holds what its engine receives. The timing classes
+`Pipeline` and `SemaphoreTimes` are shared with the time view of the LXE.
+"""
 
 from bisect import insort
 from collections.abc import Iterable
@@ -22,15 +26,15 @@ from golden.program.isa import (
 from hdl.params import CoreParams, bits_for
 from sim.units.queue_cycles import Queue, Wait
 
-NAMES = {e: e.name.lower() for e in Engine}
-TO_FETCH = 1  # from START
-TO_COUNT = 2  # from what signals a semaphore to what waits for it
+NAMES = {e: str(e.name).lower() for e in Engine}
+TO_FETCH = 1  # cycles from START to the first fetch
+TO_COUNT = 2  # cycles from an event that signals a semaphore to an instruction that waits for it
 _FLOW = (Opcode.LOOP, Opcode.END, Opcode.SYNC, Opcode.HALT)
 _HOLDING = (Opcode.SET, Opcode.ADD, *_FLOW)
 
 
 class _Masks(dict):
-    """Mask -> its semaphores."""
+    """Semaphores of each mask, computed once."""
 
     def __missing__(self, mask: int) -> tuple[int, ...]:
         self[mask] = tuple(s for s in range(SEMAPHORES) if mask >> s & 1)
@@ -42,7 +46,14 @@ _MASKS = _Masks()
 
 @dataclass(frozen=True)
 class Step:
-    """An executed instruction; `jumps`: the next is not the one behind it; `beat`: what its engine gets."""
+    """An executed instruction.
+
+    pc : its address
+    op : what it does
+    wait, signal : masks of semaphores
+    jumps : the next instruction is not at pc + 1
+    beat : what its engine receives, empty for control instructions
+    """
 
     pc: int
     op: Opcode
@@ -54,7 +65,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Trace:
-    """Executed instructions in order, how the program ends (RUNNING: not within the limit), where, and R0 to R15."""
+    """What a program does, without cycles.
+
+    steps : executed instructions in order
+    code : how the program ends; RUNNING if it does not end within the limit
+    pc : address at which it ends
+    registers : R0 to R15 at the end
+    """
 
     steps: list[Step]
     code: Status
@@ -64,10 +81,12 @@ class Trace:
 
 @dataclass(frozen=True)
 class SequencerTiming:
-    """Cycles from START's transfer on.
+    """Cycles of a program, counted from START's transfer.
 
-    executed : of every step of the trace · handed : {engine: of every hand-over} · done : the first in which status is
-    DONE, None without HALT · waits : of each waiter, cycles in which its head waits for a semaphore
+    executed : cycle of every step of the trace
+    handed : cycle of every hand-over, by engine
+    done : first cycle in which the status is DONE, None without HALT
+    waits : number of cycles in which the head of each queue waits for a semaphore, by engine; "sync" for SYNC and HALT
     """
 
     executed: list[int]
@@ -83,15 +102,20 @@ def trace(
     limit: int = 100_000,
     retrieved: Iterable[dict[int, int]] = (),
 ) -> Trace:
-    """Execute the words of `program` on `registers` (zero where not named), `limit` instructions at most.
+    """Executes a program and returns its steps.
 
-    retrieved : the registers that each RETRIEVE which is not skipped sets; those not given stay as they are
+    program : instruction words
+    registers : initial values by number, zero where not named
+    limit : largest number of instructions to execute
+    retrieved : registers that each RETRIEVE sets, skipped ones not counted; registers not named keep their values
+
+    A bad instruction ends the trace with OPCODE, a value out of range with RANGE. Nothing is raised.
     """
     lanes, r = p.lxe_format().lanes, [0] * REGISTERS
     for number, value in (registers or {}).items():
         r[number] = value if number else 0
     steps: list[Step] = []
-    loops: list[list[int]] = []  # rounds left, first instruction, END
+    loops: list[list[int]] = []  # of each open loop: rounds left, address of its first instruction, address of END
     known: dict[int, Instruction] = {}
     sets = iter(retrieved)
     pc = 0
@@ -145,11 +169,11 @@ def trace(
 
 
 def _beat(i: Instruction, r: list[int], n: int | None, lanes: int) -> dict:
-    """The instruction as its engine gets it, counts unchecked."""
+    """What the engine receives. `n` is the length from a register, if any. Counts are unchecked."""
     head = {"skip": int(n is not None and n <= 0), "wait": i["wait"], "signal": i["signal"]}
     words, rest = (-(-n // lanes) - 1, (n - 1) % lanes) if n is not None else (0, 0)
     if i.op in (Opcode.LOAD, Opcode.STORE):
-        own = {k: i[k] for k in ("target", "wide", "rows", "words", "stride", "to", "step")}
+        own: dict = {k: i[k] for k in ("target", "wide", "rows", "words", "stride", "to", "step")}
     elif i.op == Opcode.MUL:
         own = {k: i[k] for k in ("w", "x", "rows", "tiles", "chunks", "keep", "x_step", "start", "end")}
         if n is not None:
@@ -168,7 +192,7 @@ def _beat(i: Instruction, r: list[int], n: int | None, lanes: int) -> dict:
 
 
 def _fits(p: CoreParams, op: Opcode, beat: dict, lanes: int) -> bool:
-    """Whether every field has a value that the engine knows."""
+    """Whether every field is within the range of its engine."""
     if op in (Opcode.LOAD, Opcode.STORE, Opcode.RETRIEVE):
         return beat["rows"] < 1 << 16
     if op == Opcode.MUL:
@@ -179,14 +203,14 @@ def _fits(p: CoreParams, op: Opcode, beat: dict, lanes: int) -> bool:
 
 
 class Pipeline:
-    """Cycles of fetch, decode and addition."""
+    """Cycles of the sequencer's stages: fetch, decode and address addition."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.fetched, self.decoded, self.added, self.at = TO_FETCH, 0, 0, 0
         self.before: Step | None = None
 
     def reach(self, step: Step) -> int:
-        """The first cycle in which the next step can be executed or put into its queue."""
+        """The first cycle in which the next step can be executed or queued. Set `at` to the actual cycle afterwards."""
         before, earliest = self.before, 0
         if before:
             self.fetched = self.at + 1 if before.jumps else self.decoded
@@ -198,28 +222,37 @@ class Pipeline:
 
 
 class SemaphoreTimes:
-    """Semaphores: from which cycles on each is one higher, and how many of those have been taken.
+    """The semaphores' counts over time.
 
-    Signals may come in any order as long as none is earlier than one that has been taken.
+    signals : cycles from which on each semaphore is one higher
+    taken : how many of these signals instructions have consumed
+
+    Signals may be recorded in any order, but none may be earlier than one that was consumed.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.signals: list[list[int]] = [[] for _ in range(SEMAPHORES)]
         self.taken = [0] * SEMAPHORES
 
     def signal(self, mask: int, done: int) -> None:
-        """What is done in a cycle signals."""
+        """An instruction that is done in cycle `done` signals the semaphores of `mask`.
+
+        Raises `ValueError` if a later signal in this order was already consumed.
+        """
         for s in _MASKS[mask]:
             if self.taken[s] and done + TO_COUNT < self.signals[s][self.taken[s] - 1]:
-                raise ValueError(f"semaphore {s}: two engines signal it, the first of them not first in the program")
+                raise ValueError(
+                    f"semaphore={s}: signals of two engines must come in the program's order "
+                    "(the simulator has consumed the later one): use one semaphore for each engine"
+                )
             insort(self.signals[s], done + TO_COUNT)
 
     def waits(self, mask: int) -> list[Wait]:
-        """What must be known before `ready`."""
+        """The signals that must be known before `ready`."""
         return [(self.signals[s], self.taken[s]) for s in _MASKS[mask] if len(self.signals[s]) <= self.taken[s]]
 
     def ready(self, mask: int, at: int) -> int:
-        """First cycle from `at` on in which every semaphore of `mask` is above zero; takes one of each."""
+        """The first cycle from `at` on in which all semaphores of `mask` are above zero; consumes a signal of each."""
         for s in _MASKS[mask]:
             at = max(at, self.signals[s][self.taken[s]])
             self.taken[s] += 1
@@ -227,29 +260,31 @@ class SemaphoreTimes:
 
 
 class SequencerTime:
-    """Time view of `hdl.execution.sequencer.Sequencer` with engines that take what they are offered at once.
+    """Time view of `hdl.execution.sequencer.Sequencer` with engines that take every instruction at once.
 
-    p : CoreParams · delays : of engines, cycles from a hand-over to the pulse of `done` (vector: to the last in which
-    it is busy), 1 where not named; an engine is done with one instruction a cycle, in order
+    p : CoreParams
+    delays : cycles from a hand-over to the pulse of `done`, by engine, 1 where not named; for "vector", to the last
+        cycle in which it is busy. An engine completes one instruction a cycle, in order.
 
-    The signals of a semaphore count in the order of the program: exact where one engine gives them, or in that order.
+    The signals of a semaphore count in the program's order. This is exact if they come in that order, for example
+    from one engine.
     """
 
     def __init__(self, p: CoreParams, delays: dict[str, int] | None = None):
         self.p, self.delays = p, dict.fromkeys(NAMES.values(), 1) | (delays or {})
 
     def run(self, steps: list[Step]) -> SequencerTiming:
-        """Cycles of a trace's steps, START being taken in cycle 0. Raises `ValueError` for a wait that never ends."""
+        """Cycles of a trace's steps; START is taken in cycle 0. Raises `ValueError` for a wait that never ends."""
         semaphores, pipeline = SemaphoreTimes(), Pipeline()
         queues = {name: Queue(self.p.lxe.queue) for name in NAMES.values()}
-        idle = dict.fromkeys(NAMES.values(), 0)  # cycle of the last `done`, from the next on the engine is idle
+        idle = dict.fromkeys(NAMES.values(), 0)  # cycle of the last `done`; the engine is idle from the next cycle on
         executed: list[int] = []
         finish, waits = None, dict.fromkeys((*NAMES.values(), "sync"), 0)
 
         def ready(step: Step, at: int) -> int:
             if semaphores.waits(step.wait):
                 s = next(s for s in _MASKS[step.wait] if len(semaphores.signals[s]) <= semaphores.taken[s])
-                raise ValueError(f"pc {step.pc}: waits for semaphore {s}, which nothing before it signals")
+                raise ValueError(f"pc={step.pc}: waits for semaphore {s}, which no earlier instruction signals")
             return semaphores.ready(step.wait, at)
 
         for step in steps:

@@ -1,4 +1,4 @@
-"""Cycles of the storer."""
+"""Predicts when the storer takes STOREs and words, and when it sends bursts and beats."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -8,12 +8,18 @@ from hdl.params import CoreParams
 from sim.units.loader_time import cut, word_beats
 from sim.units.queue_cycles import Always, Queue, Wait, Waits, alone
 
+Give = Callable[[int], Generator[Wait, None, int]]  # offers a word from a cycle on, returns when it is taken
+
 
 @dataclass
 class StorerCycles:
-    """A run of STOREs: the cycle of each transfer.
+    """Cycle of each transfer in a run of STOREs.
 
-    taken : instructions · bursts : on `aw` · beats : on `w` · words : on `i` · done : pulses
+    taken : instructions taken
+    bursts : on `aw`
+    beats : on `w`
+    words : on `i`
+    done : pulses of `done`
     """
 
     taken: list[int] = field(default_factory=list)
@@ -24,7 +30,7 @@ class StorerCycles:
 
 
 class StorerTime:
-    """Time view of `hdl.execution.storer.Storer` in front of a memory that takes a burst and a beat every cycle.
+    """Time view of `hdl.execution.storer.Storer` with a memory that takes a burst and a beat every cycle.
 
     latency : cycles from a burst's last beat on `w` to its response on `b`, at least 1
     detail : keep the cycles of beats and words, too
@@ -33,14 +39,14 @@ class StorerTime:
     def __init__(self, p: CoreParams, latency: int, detail: bool = True):
         self.p, self.latency, self.detail = p, latency, detail
         self.out = StorerCycles()
-        self.beats = 0  # on `w`
-        self._ended: list[int] = []  # cycle in which each entry left the queue of what waits for its end
-        self._finished = -1  # the last instruction's last word has gone
+        self.beats = 0  # number of beats sent on `w`
+        self._ended: list[int] = []  # cycle in which each pending burst or instruction ended
+        self._finished = -1  # cycle in which the last instruction's last word left
 
     def run(self, commands: list[dict]) -> StorerCycles:
-        """Commands as beats of `transfer_layout`, none of them at fault; rows of SCORE of `words` + 1 words.
+        """Cycles of `commands`, valid beats of `transfer_layout`; a row of SCORE has `words` + 1 words.
 
-        All are offered from cycle 0 on, as their words are.
+        All commands and all words are offered from cycle 0 on.
         """
 
         def stores() -> Waits:
@@ -53,18 +59,16 @@ class StorerTime:
         return self.out
 
     def take(self, offered: int) -> int:
-        """The cycle in which the next instruction, which is offered from a cycle on, is taken."""
+        """Takes the next instruction, which is offered from cycle `offered` on, and returns the cycle."""
         out = self.out
         out.taken.append(max(offered, out.taken[-1] + 1 if out.taken else 0, self._finished))
         return out.taken[-1]
 
-    def store(
-        self, c: dict, words: Queue | Always, give: Callable[[int], Waits] | None = None
-    ) -> Generator[Wait, None, int]:
-        """Take the words of the instruction taken last, hand them on; the cycle in which it is done.
+    def store(self, c: dict, words: Queue | Always, give: Give | None = None) -> Generator[Wait, None, int]:
+        """Takes the words of the instruction taken last, hands them on, and returns the cycle in which it is done.
 
-        words : its words · give : for X and the DRE, a unit that returns the first cycle from one on in which a word of
-        the instruction is taken, every cycle if not given
+        words : queue of the words
+        give : for X and the DRE, when the receiver takes a word; without it, the receiver is always ready
         """
         if not c["skip"] and c["target"] == StoreTo.MEMORY:
             yield from self._write(c, words)
@@ -83,6 +87,7 @@ class StorerTime:
         return self._ended[-1]
 
     def _write(self, c: dict, words: Queue | Always) -> Waits:
+        """Sends the words of a STORE to memory."""
         cycle, step = self.out.taken[-1] + 1, word_beats(self.p, c)
         left = step  # beats of the word
         for beats, _ in cut(self.p, c):
@@ -106,21 +111,23 @@ class StorerTime:
 
     @staticmethod
     def _next(words: Queue | Always, cycle: int) -> Generator[Wait, None, int]:
-        """The first cycle from `cycle` on in which the next word is there."""
+        """The first cycle from `cycle` on in which the next word is offered."""
         n = len(words.taken)
         if len(words.moved) <= n:
             yield words.moved, n
         return max(cycle, words.offered(n))
 
     def _gone(self, words: Queue | Always, cycle: int) -> None:
+        """Takes a word from its queue."""
         words.pop(cycle)
         if self.detail:
             self.out.words.append(cycle)
 
     def _room(self, cycle: int) -> int:
-        """The first cycle from `cycle` on in which an entry can be made."""
+        """The first cycle from `cycle` on in which fewer than `bursts` ends are pending."""
         n = self.p.lxe.bursts
         return max(cycle, self._ended[-n] + 1) if len(self._ended) >= n else cycle
 
     def _end(self, cycle: int) -> None:
+        """Records an end; ends come in order, at most one a cycle."""
         self._ended.append(max(cycle, self._ended[-1] + 1 if self._ended else 0))

@@ -1,4 +1,4 @@
-"""Cycles of the VPE."""
+"""Predicts the cycle of every transfer of the VPE, and counts why instructions wait."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,24 +7,29 @@ from dataclasses import dataclass, field
 from golden.arithmetic.vector import FOREVER, Format, Instruction, Op, Post, Reduce, Source, Swap
 from hdl.params import VpeParams
 
-LATENCY = 5  # from a word's operands to its result
-FUNCTION_LATENCY = 8  # with a function
-SCALAR = {Reduce.MAX: 3, Reduce.SUM: 7, Reduce.LAST: 0}  # from a row's last result to its register's write
-A, B, C = range(3)
-NEVER = 1 << 62
+LATENCY = 5  # cycles from a word's operands to its result
+FUNCTION_LATENCY = 8  # the same for a word with a function (exp, reciprocal, ...)
+# Cycles from a row's last result to the write of its register:
+SCALAR: dict[int, int] = {Reduce.MAX: 3, Reduce.SUM: 7, Reduce.LAST: 0}
+A, B, C = range(3)  # banks
+NEVER = 1 << 62  # a cycle after all others
 
 
 @dataclass
 class VpeCycles:
-    """A run: the cycle of every transfer on each stream, the first instruction's being 0 if it is unstalled."""
+    """Cycle of every transfer on each stream. The first instruction is taken in cycle 0 if nothing stalls it.
+
+    words : number of words that went through the lanes
+    waits : number of cycles in which an instruction is in hand, but neither issues nor is handed on, by reason
+
+    Reasons of `waits`: "order" (a slower word before it would be overtaken), "bank" and "scalar" (an operand is on its
+    way), "store" (a STORE still reads what it overwrites, uses its bank, or is not finished).
+    """
 
     c: list[int] = field(default_factory=list)
     i: list[int] = field(default_factory=list)
     o: list[int] = field(default_factory=list)
-    words: int = 0  # through the lanes
-    # Cycles in which an instruction is in hand and neither issues nor is handed on, by reason: "order" (its word before
-    # would come before others), "bank" or "scalar" (on its way), "store" (of what it overwrites or streams into, or
-    # the STORE before).
+    words: int = 0
     waits: Counter = field(default_factory=Counter)
 
     @property
@@ -34,16 +39,16 @@ class VpeCycles:
 
 
 class Work:
-    """An instruction, taken apart: what each of its words reads and writes."""
+    """An instruction taken apart, once for all its words: the banks and registers that they read and write."""
 
     def __init__(self, p: VpeParams, i: Instruction):
         self.top = p.depth - 1
         self.instruction, self.words, self.store = i, i.words, i.op == Op.STORE
         self.streams = i.streams
         self.slow = i.post >= Post.EXP
-        self.bank = C if i.format == Format.WIDE else B  # of a STORE
+        self.bank = C if i.format == Format.WIDE else B  # bank that a STORE reads
         self.addr = (i.addr_c if self.bank == C else i.addr_b) & self.top
-        self.reads = []  # bank, first address, mask of the word's number, bits flipped
+        self.reads = []  # bank, first address, mask of the word number, bits to flip
         for bank, name in enumerate("abc"):
             if not self.store and self._source(i, name) == Source.BANK:
                 span = getattr(i, f"span_{name}")
@@ -59,15 +64,18 @@ class Work:
 
     @staticmethod
     def _source(i: Instruction, name: str) -> int | None:
-        """Source of an operand, None if the instruction has none of this name."""
+        """Source of operand `name`, None if the instruction does not have it."""
         return None if name == "b" and i.op != Op.FMA else getattr(i, name)
 
 
 class VpeTime:
-    """Time view of `hdl.execution.vpe.Vpe`, cycle by cycle but for those in which nothing can happen.
+    """Time view of `hdl.execution.vpe.Vpe`. The caller steps it through time and may skip cycles up to `wake`.
 
-    After `step`: took_c, took_i, gave_o: whether there was a transfer in that cycle; `wake`: the first cycle after it
-    in which something can happen without one on a stream that waited.
+    detail : keep the cycle of every transfer in `out`
+
+    After `step`:
+    took_c, took_i, gave_o : whether the stream had a transfer in that cycle
+    wake : first later cycle in which something can happen, if no pending stream becomes ready before
     """
 
     def __init__(self, p: VpeParams, detail: bool = True):
@@ -75,20 +83,20 @@ class VpeTime:
         self.out = VpeCycles()
         self.took_c = self.took_i = self.gave_o = False
         self.wake = 0
-        self.starved = 0  # cycles in which a word waits for `i`
+        self.starved = 0  # number of cycles in which a word waits for `i`
         self._top = p.depth - 1
-        self._now: Work | None = None
-        self._word = 0
-        self._held: tuple[Work, int, bool] | None = None  # address of its result, last of its instruction
-        self._way = [[-1] * p.depth for _ in range(3)]  # of each word, the last cycle in which one comes to it
-        self._scalars = [-1] * 16  # of each register, the last cycle in which a number comes to it
-        self._early = -1  # last cycle in which a word without a function would come before one with
-        self._store: list[int] | None = None  # bank, address, words left after this one
-        self._put = -1  # bank of the word on `o`
-        self._since, self._reason, self._starves = 0, "", False
+        self._now: Work | None = None  # instruction that issues words
+        self._word = 0  # its next word
+        self._held: tuple[Work, int, bool] | None = None  # issued word: instruction, result address, is it the last
+        self._way = [[-1] * p.depth for _ in range(3)]  # cycle of the pending write of each word, by bank
+        self._scalars = [-1] * 16  # cycle of the pending write of each register
+        self._early = -1  # up to this cycle a word without a function would overtake one with a function
+        self._store: list[int] | None = None  # STORE: bank, address, words left after this one
+        self._put = -1  # bank of the word on `o`, -1 for none
+        self._since, self._reason, self._starves = 0, "", False  # last cycle stepped, and why it waited
 
     def run(self, program: Iterable[Instruction]) -> VpeCycles:
-        """Cycles of a program, instructions and words being there; `o` is always taken."""
+        """Cycles of a program whose instructions and words are always offered, and whose output is always taken."""
         queue = [Work(self.p, i) for i in program][::-1]
         cycle = 0
         while self.busy or queue:
@@ -100,14 +108,14 @@ class VpeTime:
 
     @property
     def busy(self) -> bool:
-        """Whether something is under way."""
+        """Whether an instruction or a word is in flight."""
         return bool(self._now or self._held or self._store) or self._put >= 0
 
     def step(self, cycle: int, c: Work | None, i: bool, o: bool) -> None:
-        """A cycle in which `c` is offered, a word is on `i`, `o` is ready."""
+        """Steps one cycle. `c` : the offered instruction · `i` : a word is offered · `o` : the taker is ready."""
         out, now, held, store, top = self.out, self._now, self._held, self._store, self._top
         gap = cycle - self._since - 1
-        if gap > 0:  # as in the last cycle that was looked at
+        if gap > 0:  # the cycles in between repeat the last one
             if self._reason:
                 out.waits[self._reason] += gap
             self.starved += gap * self._starves
@@ -160,26 +168,26 @@ class VpeTime:
 
         # The clock edge.
         self.took_i = False
-        if fire:
+        if held and fire:
             work, to, last = held
             slow = work.slow
-            done = cycle + (FUNCTION_LATENCY if slow else LATENCY)
+            written = cycle + (FUNCTION_LATENCY if slow else LATENCY)
             if slow:
                 self._early = cycle + FUNCTION_LATENCY - LATENCY
             for bank in work.write_banks:
-                self._way[bank][to] = done
+                self._way[bank][to] = written
             if last and work.reduce:
-                self._scalars[work.register] = done + SCALAR[work.reduce]
+                self._scalars[work.register] = written + SCALAR[work.reduce]
             out.words += 1
             self.took_i = work.streams
             self._held = None
-        if fetch:
+        if store and fetch:
             self._store = [store[0], store[1] + 1 & top, store[2] - 1] if store[2] else None
             self._put = store[0]
         elif out_free:
             self._put = -1
         done = False
-        if issue:
+        if now and issue:
             done = self._word == now.words
             to = now.to + self._word & top
             self._held = now, to, done
@@ -188,7 +196,7 @@ class VpeTime:
             if done and now.reduce:
                 self._scalars[now.register] = NEVER
             self._word += 1
-        if hand_on:
+        if now and hand_on:
             self._store = [now.bank, now.addr, now.words]
         self.took_c = False
         if now is None or done or hand_on:

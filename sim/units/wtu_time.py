@@ -1,6 +1,11 @@
-"""Cycles of the WTU."""
+"""Predicts the cycles of the WTU for rows of score codes and token counts, in both variants.
+
+A row's codes and counts fix how long each of its stages takes (`WtuTime._plan`). For the exact variant, `_Pipeline`
+then steps the rows through the stages, which overlap and wait for each other.
+"""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,20 +15,25 @@ from golden.function_params import ReSVParams
 from golden.retrieval.wicsum import bucket, threshold
 from hdl.params import WtuParams
 
+# In cycles:
 TO_CHECK = 5  # buckets: from the last word of a load to the first pass
 TO_MOVE = 1  # exact: from the acceptance of the last word to the row's leaving the loading stage
-TO_EVERY = 2  # from there to the finding that the whole row is selected
+TO_EVERY = 2  # from there until the unit knows that it selects the whole row
 TO_ADD = 3  # from the last digit that a zoom adds to the read of its first bin
 TO_BIN = 2  # from the read of a bin to its check
 TO_BEAT = 4  # from the read of a word, or of a list entry, to its beat
 
+Row = np.ndarray  # one value for each cluster or word of a row
+
 
 @dataclass(frozen=True)
 class RowTiming:
-    """One row in a unit that is otherwise idle.
+    """Timing of one row in a unit that is otherwise idle.
 
-    words: of the row, the bound of one pass · walked: bins (or passes over the row, "buckets") · zooms ·
-    latency: cycles from the acceptance of its first word to its last beat
+    words : words of the row, which is the bound of one pass in cycles
+    walked : bins that the unit walks; for the variant "buckets", passes over the row
+    zooms : number of zooms into a bin
+    latency : cycles from the acceptance of the first word to the last beat
     """
 
     words: int
@@ -34,35 +44,41 @@ class RowTiming:
 
 @dataclass(frozen=True)
 class _Pass:
-    """One selecting pass, cycles from the end of the walk before it."""
+    """One selecting pass. Cycles count from the end of the walk before it, unless stated."""
 
-    ends: int  # its last beat, or the first cycle in which the list is not enough
-    asks: int  # the first in which a zoom can start; 0 if the pass selects all
-    feed: int = 0  # cycles that a zoom before it takes the lanes, from its start to the read of the first bin
-    walk: int = 0  # from there to the end of its walk
+    ends: int  # last beat, or the first cycle in which the list is too short
+    asks: int  # first cycle in which a zoom can start; 0 if the pass completes the selection
+    feed: int = 0  # cycles in which the zoom before it occupies the lanes, from its start to the read of the first bin
+    walk: int = 0  # cycles from there to the end of its walk
 
 
 @dataclass(frozen=True)
 class _Plan:
+    """How long each stage takes for a row."""
+
     words: int
-    digits: tuple[int, ...]  # cycles that the lanes take for each word
-    crossed: int  # from the row's leaving the loading stage to the end of the walk
+    digits: tuple[int, ...]  # cycles in which the lanes add each word's counts
+    crossed: int  # cycles from when the row leaves the loading stage to the end of the walk
     passes: tuple[_Pass, ...]
-    walked: int
+    walked: int  # bins, or passes over the row
 
 
 class WtuTime:
-    """Time view of `hdl.retrieval.wtu.Wtu`, both variants: input words always offered, output always taken."""
+    """Time view of `hdl.retrieval.wtu.Wtu`, both variants. Input words are always offered, output is always taken.
+
+    In all methods `ratio_q16` is the share of the weighted sum to reach, as an integer out of 2^16.
+    """
 
     def __init__(self, p: WtuParams):
         self.p = p
-        rest, self.digits = p.score.bits, []
+        rest = p.score.bits
+        self.digits: list[int] = []  # lowest bit of each digit of a code
         while rest:
             rest -= min(p.bin_bits, rest)
-            self.digits.append(rest)  # lowest bit of each digit
+            self.digits.append(rest)
 
     def row(self, codes: np.ndarray, counts: np.ndarray, ratio_q16: int) -> RowTiming:
-        """One row of `codes` [C] with token counts `counts` [C], C at least 1."""
+        """Timing of one row of score codes `codes` [C] with token counts `counts` [C]. C is at least 1."""
         plan = self._plan(np.asarray(codes, np.int64), np.asarray(counts, np.int64), ratio_q16)
         latency = sum(plan.digits[1:]) + plan.crossed + plan.passes[0].ends
         if self.p.selection == "exact":
@@ -72,7 +88,7 @@ class WtuTime:
         return RowTiming(plan.words, plan.walked, len(plan.passes) - 1, latency)
 
     def worst(self, clusters: int, largest: int) -> int:
-        """Latency that no row of `clusters` clusters with counts of at most `largest` exceeds, whatever its scores."""
+        """Upper bound of the latency of any row of `clusters` clusters whose counts are at most `largest`."""
         p = self.p
         words = -(-clusters // p.n_w)
         if p.selection == "buckets":
@@ -82,13 +98,16 @@ class WtuTime:
         load = words * digits
         cycles = load + TO_MOVE + p.th_steps + 1 + bins[0]
         for b in bins[1:]:
-            # The list is not enough after all its candidates; the words are fed to the lanes; a walk.
+            # The list turns out too short at its last candidate; then the words are fed to the lanes; then a walk.
             cycles += words + p.list_limit + p.list_depth + TO_BEAT + 4 + load + TO_ADD + 2 + b
-        # Equal candidates: the codes above and those equal of each word, one word lane by lane.
+        # Equal candidates: every word for its codes above, again for its equal ones, and one word lane by lane.
         return cycles + 2 * words + p.n_w + 4 * TO_BEAT
 
     def run(self, rows: list[tuple[np.ndarray, np.ndarray]], ratio_q16: int) -> tuple[np.ndarray, np.ndarray]:
-        """Cycles of the acceptance of each row's first word (0 for the first row) and of its last beat, [R] each."""
+        """Cycles in which each row's first word is accepted (0 for the first row) and its last beat leaves, [R] each.
+
+        rows : codes [C] and counts [C] of each row
+        """
         plans = [self._plan(np.asarray(c, np.int64), np.asarray(n, np.int64), ratio_q16) for c, n in rows]
         if self.p.selection == "buckets":
             first, done = np.zeros(len(plans), np.int64), np.zeros(len(plans), np.int64)
@@ -103,7 +122,8 @@ class WtuTime:
         first, done = np.array(pipeline.first, np.int64), np.array(pipeline.done, np.int64)
         return first - first[:1], done - first[:1]
 
-    def _plan(self, codes: np.ndarray, counts: np.ndarray, ratio_q16: int) -> _Plan:
+    def _plan(self, codes: Row, counts: Row, ratio_q16: int) -> _Plan:
+        """How long each stage takes for a row."""
         p, n = self.p, len(codes)
         words = -(-n // p.n_w)
         digits = self._count_digits(counts, words)
@@ -155,7 +175,7 @@ class WtuTime:
         return _Plan(words, tuple(digits.tolist()), crossed, tuple(passes), walked)
 
     def _count_digits(self, counts: np.ndarray, words: int) -> np.ndarray:
-        """Digits of the largest count of each word, at least 1."""
+        """Number of digits of the largest count in each word, at least 1, [words]."""
         p = self.p
         largest = np.pad(counts.astype(np.int64), (0, words * p.n_w - len(counts))).reshape(words, p.n_w).max(1)
         digits = np.ones(words, np.int64)
@@ -164,27 +184,39 @@ class WtuTime:
         return digits
 
     def _steps(self, reach: np.ndarray, cost: np.ndarray | None) -> tuple[np.ndarray, int, bool]:
-        """When each word that reaches the bin is read, cycles of the whole scan, whether its last step reads a word."""
+        """Steps of a scan over the row: when it reads each word, its cycles, and whether its last step reads a word.
+
+        reach : words that reach the bin; the scan skips groups without one
+        cost : cycles for each word read, 1 if None
+        """
         words, size = len(reach), self.p.group
         spent = reach.astype(np.int64) if cost is None else np.where(reach, cost, 0)
         groups = -(-words // size)
-        blank = ~np.pad(reach, (0, groups * size - words)).reshape(groups, size).any(1)
+        blank = ~np.asarray(np.pad(reach, (0, groups * size - words)).reshape(groups, size).any(1))
         at = spent.cumsum() - spent + np.repeat(blank.cumsum() - blank, size)[:words]
         return at, int(spent.sum() + blank.sum()), not blank[-1]
 
     def _feed(self, reach: np.ndarray, digits: np.ndarray) -> int:
-        """Cycles from the start of a zoom to the read of its first bin: a step of the scan a cycle, or its digits."""
+        """Cycles from the start of a zoom to the read of its first bin. A word takes a cycle for each of its digits."""
         at, total, _ = self._steps(reach, None)
         steps = np.zeros(total, np.int64)
         steps[at[reach]] = digits[reach]
-        cycle = added = 0  # of the step; of the last digit
+        cycle = added = 0  # cycle of the step; cycle in which the lanes are free again
         for taken in steps.tolist():
             cycle = max(cycle + 1, added)
             added = cycle + taken if taken else added
         return max(cycle + 1, added + TO_ADD)
 
-    def _list(self, reach, above, inside, weight, left, codes) -> tuple[int, int]:
-        """`_Pass.ends` and `.asks` of a pass with the list."""
+    def _list(self, reach: Row, above: Row, inside: Row, weight: Row, left: int, codes: Row) -> tuple[int, int]:
+        """`_Pass.ends` and `_Pass.asks` of a pass that sorts its candidates in the list.
+
+        reach : words with a code in or above the crossing bin, [words]
+        above : clusters above the crossing bin, [C]
+        inside : indices of the candidates, the clusters in the crossing bin
+        weight : code value x count, [C]
+        left : weight that the candidates must exceed
+        codes : score codes, [C]
+        """
         p, words = self.p, len(reach)
         word = inside // p.n_w
         candidates = np.bincount(word, minlength=words)
@@ -194,21 +226,21 @@ class WtuTime:
         at, total, _ = self._steps(reach, cost)
         if len(inside) > p.list_limit:
             w = int(word[p.list_limit])
-            over = 2 + int(at[w]) + p.list_limit - int(candidates[:w].sum())  # cycle of the candidate beyond the limit
-            sent = 2 + at[reach & has_above]  # codes above, on their way to a beat
+            over = 2 + int(at[w]) + p.list_limit - int(candidates[:w].sum())  # the first candidate over the limit
+            sent = 2 + at[reach & has_above]  # cycles of codes above the bin that are in flight
             left_over = max((3 - d for d in (1, 2) if over - d in sent), default=0)
             return over + 1, over + 1 + left_over
         order = np.argsort(-codes[inside], kind="stable")
         pops = int(np.argmax(weight[inside][order].cumsum() > left))
         w = int(np.flatnonzero(reach)[-1])
-        first = max(total + 1, int(at[w] + cost[w]) + 3)  # pop: all words read, all candidates in the list
+        first = max(total + 1, int(at[w] + cost[w]) + 3)  # first pop: the list holds all candidates
         if pops >= p.list_depth:
             empty = first + p.list_depth + TO_BEAT + 1
             return empty, empty
         return first + pops + TO_BEAT, 0
 
-    def _equal(self, reach, above, inside, weight, left, codes) -> tuple[int, int]:
-        """The same where all candidates are equal: a word at a time, the word in which they cross by lanes."""
+    def _equal(self, reach: Row, above: Row, inside: Row, weight: Row, left: int, codes: Row) -> tuple[int, int]:
+        """As `_list`, for equal candidates. The unit takes whole words, and goes lane by lane where they cross."""
         p, words = self.p, len(reach)
         word = inside // p.n_w
         has_equal, has_above = np.zeros(words, bool), np.zeros(words, bool)
@@ -217,7 +249,7 @@ class WtuTime:
         at, _, _ = self._steps(reach, np.maximum(has_equal.astype(np.int64) + has_above, 1))
         crossing = int(np.argmax(weight[inside].cumsum() > left))
         w = int(word[crossing])
-        cycle = 1 + int(at[w]) + int(has_above[w]) + TO_BEAT  # its equal lanes are weighed
+        cycle = 1 + int(at[w]) + int(has_above[w]) + TO_BEAT  # the unit weighs the equal lanes of the word
         if np.count_nonzero(word == w) > 1:
             cycle += TO_BEAT + 1 + crossing - int(np.argmax(word == w))
         rest = reach.copy()
@@ -228,29 +260,31 @@ class WtuTime:
 
 
 class _Pipeline:
-    """Rows in the exact variant, cycle by cycle: one is loaded, one waits for its crossing bin, one is selected.
+    """Steps rows through the exact variant: one is loaded, one waits for its crossing bin, one is selected.
 
-    How long a stage takes is the plan's; what is stepped here is who waits for whom. Attributes hold for `now`.
+    The plans say how long a stage takes. The pipeline decides which row waits for which. Attributes hold for `now`.
     """
 
     def __init__(self, p: WtuParams, plans: list[_Plan]):
         self.p, self.plans = p, plans
         self.now = 0
-        self.first: list[int] = []  # acceptance of each row's first word
-        self.done: list[int] = []  # last beat of each row
-        self.taken = 0  # words of the row that is loaded
-        self.full = False  # all are
-        self.adds, self.part = False, 0  # the lanes add a digit; how many of a word they have that is not taken yet
-        self.counted = False  # the counts of the next word are read
-        self.moved = 0  # rows that have left the loading stage; the last of them waits
-        self.waits, self.since = False, 0  # or does not; when it came
-        self.handed = 0  # rows that have left the waiting stage; the last of them is selected
-        self.selects, self.passes, self.base = False, iter(()), 0  # or not; its passes to come, start of this one
-        self.at: _Pass | None = None
-        self.granted = -1  # start of the zoom before the pass `at`, when it has been granted and is not over
+        self.first: list[int] = []  # cycle in which each row's first word was accepted
+        self.done: list[int] = []  # cycle of each row's last beat
+        self.taken = 0  # words taken of the row in the loading stage
+        self.full = False  # that row is complete
+        self.adds, self.part = False, 0  # the lanes add a digit; digits that they have added of the next word
+        self.counted = False  # the next word's counts have been read
+        self.moved = 0  # rows that have left the loading stage
+        self.waits, self.since = False, 0  # a row is in the waiting stage; the cycle in which it came
+        self.handed = 0  # rows that have left the waiting stage
+        self.selects = False  # a row is in the selecting stage
+        self.passes: Iterator[_Pass] = iter(())  # its passes to come
+        self.at = _Pass(0, 0)  # its current pass, meaningless while `selects` is low
+        self.base = 0  # the cycle from which that pass counts
+        self.granted = -1  # start of the zoom before the pass `at`, -1 without a zoom in flight
 
     def cycle(self) -> None:
-        """Step one cycle."""
+        """Steps one cycle."""
         p, now = self.p, self.now
         start, idle = self.taken == 0, not self.waits
         crossed = self.since + self.plans[self.moved - 1].crossed if self.waits else 0
@@ -269,7 +303,7 @@ class _Pipeline:
             stop = False
         row = len(self.first) - (not start)
         offered = row < len(self.plans)
-        take = offered and self.counted and (free or self.part or not start) and not (th or stop or feeding)
+        take = offered and self.counted and (free or self.part > 0 or not start) and not (th or stop or feeding)
         accept = take and self.part + 1 == self.plans[row].digits[self.taken]
         last = accept and self.taken + 1 == self.plans[row].words
         read = offered and not self.counted and not feeding and (p.double_buffer or free or not start)
@@ -304,7 +338,7 @@ class _Pipeline:
 
 
 def params_of(p: WtuParams, ratio_q16: int) -> ReSVParams:
-    """The function parameters that a WTU's parameters and its `ratio` input mean."""
+    """Function parameters of the golden model that match a WTU and its input `ratio`."""
     return ReSVParams(
         score=p.score,
         count_bits=p.count_bits,

@@ -383,7 +383,7 @@ def test_verdicts():
     assert judged(10, 10, "hardly", "set", "why", "1 + 1 = 2") == ("inconsistent", "")
     c = Claims("world")
     c.say("x", "y", 10.0, "s", lambda s: 20.0 if s == "table2" else 10.0, off="far")
-    assert c.found[0].why == "far; within 10 % with the shares of the trace"
+    assert c.found[0].why == "far; the trace's is within 10 %"
 
 
 def test_an_interrupted_evaluation_goes_on(tmp_path, monkeypatch):

@@ -201,5 +201,5 @@ def test_proof_sees_what_is_broken(prove, edit):
 
 
 def test_wait_without_a_signal_is_told():
-    with pytest.raises(ValueError, match="pc 0: waits for semaphore 2, which nothing before it signals"):
+    with pytest.raises(ValueError, match="pc=0: waits for semaphore 2, which no earlier instruction signals"):
         SequencerTime(core("tiny")).run(trace(core("tiny"), [op("MUL", wait=4), op("HALT")]).steps)
