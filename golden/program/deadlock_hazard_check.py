@@ -1,15 +1,20 @@
-"""Whether a program ends on the LXE's engines, which run side by side, and whether it orders all their accesses.
+"""Finds deadlocks and hazards in a program of the LXE, whose engines run side by side.
 
-`simulate` plays the program with tokens: four queues of instructions, each worked through in order, semaphores, and the
-three queues of words. Each semaphore has one engine that waits and each queue one that takes, so whether the program
-ends does not depend on who moves first; nor do more places in the queues ever stop one that ends with fewer.
+A deadlock is a program that never ends. A hazard is two accesses to one word by two engines, at least one of them a
+write, that neither semaphores nor streams order: the result depends on timing.
 
-Order is what an engine knows of the words that the others have read or written. It learns from the semaphores it has
-waited for (of several engines that signal one, only what all signals of the others leave: the engines of a loop are
-better told apart by semaphores of their own), and a word of a queue carries what its source knew. Two accesses to one
-word, one of them a write, by two engines of which neither knows of the other's are a hazard. W and X are watched by
-words, memory by words of BF16 numbers, registers where a RETRIEVE sets them and the sequencer uses them. The VPE's
-banks are its own matter. What RETRIEVE copies is not watched, nor does it wait for the DRE here: its counts are data.
+Deadlocks. `simulate` plays the program without numbers: queues of instructions, each executed in order, the semaphores,
+and the three queues of words. Only one engine waits for each semaphore, and only one takes from each queue of words. So
+the outcome does not depend on which engine moves first, and a program that ends still ends with longer queues.
+
+Hazards. The check gives each engine a vector clock: how many accesses of every other engine are known to lie in its
+past. An engine learns from the semaphores that it waits for and from the words that it takes, which carry the clock of
+their source. Where several engines signal one semaphore, a waiter knows of an engine's signals only what the signals of
+all others cannot account for; give the engines of a loop semaphores of their own.
+
+The check watches W and X by words, memory by words of BF16 numbers, and registers that a RETRIEVE sets and the
+sequencer uses. Only the VPE uses its banks, so they need no check. Two things are outside: the copies of a RETRIEVE,
+whose lengths depend on data, and its waiting for the DRE.
 """
 
 from bisect import bisect_left
@@ -38,13 +43,16 @@ from golden.program.isa import (
 from golden.program.sequencer_model import Issue, bits, register_values, sequence
 
 SEQUENCER = "sequencer"
-# Columns of a clock: words that an engine has read or written; RETRIEVEs that are done.
+# Columns of a clock: accesses of each of these engines; of RETRIEVE, instructions that are done.
 _WATCHED = [Engine.LOAD, Engine.MUL, Engine.STORE, Engine.RETRIEVE]
 
 
 @dataclass(frozen=True)
 class Hazard:
-    """Two accesses that nothing orders: indices and engines of their instructions, and the word."""
+    """Two accesses that nothing orders.
+
+    first, second : indices of their instructions · engines : who executes them · word : the word that both use
+    """
 
     first: int
     second: int
@@ -61,10 +69,11 @@ class Hazard:
 
 @dataclass(frozen=True)
 class Order:
-    """What a program does.
+    """The findings about a program.
 
-    waiting : of a program that does not end: engine or "sequencer" -> (instruction, what it waits for)
-    left : words that nobody takes, by queue · hazards : one for each pair of instructions
+    waiting : of a program that does not end, the instruction and what it waits for, by engine or "sequencer"
+    left : words left at the end, by queue
+    hazards : one for each pair of instructions
     """
 
     waiting: dict[str, tuple[int, str]]
@@ -72,7 +81,7 @@ class Order:
     hazards: list[Hazard]
 
     def problems(self) -> list[str]:
-        """One line each; empty if there are none."""
+        """The findings as text, one line each; empty for a sound program."""
         out = [f"deadlock: instruction {pc} ({who}) {why}" for who, (pc, why) in self.waiting.items()]
         out += [f"{n} words are left in {name}" for name, n in self.left.items()]
         return out + [str(h) for h in self.hazards]
@@ -81,31 +90,39 @@ class Order:
 def simulate(
     program: Sequence[Instruction], registers: dict[int, int], fmt: LxeFormat, queue: int = 2, words: int = 4
 ) -> Order:
-    """Play a program; `LxeError` as `golden.program.sequencer_model.sequence`, and for a semaphore above 255.
+    """Play a program and report deadlocks, words left over and hazards.
 
-    queue, words : places for instructions in front of an engine and in each queue of words
+    registers : values that the host sets before
+    queue : places for instructions in front of each engine
+    words : places in each queue of words
 
-    RETRIEVEs leave the registers here as they are; where counts hang on them, `play` what a run has recorded.
+    Raises `LxeError` as `golden.program.sequencer_model.sequence` does, and for a semaphore above 255. Here RETRIEVEs
+    leave the registers as they are; where counts depend on them, `play` the issues that a run has recorded.
     """
     return play(sequence(program, register_values(registers), fmt), fmt, queue, words)
 
 
 def play(issues: Iterable[Issue], fmt: LxeFormat, queue: int = 2, words: int = 4) -> Order:
-    """Play instructions as they are issued (`golden.program.lxe_model.Result.issues`)."""
+    """Play instructions with their registers resolved, such as `golden.program.lxe_model.Result.issues`."""
     return _Game(list(issues), fmt, queue, words).play()
 
 
 class _Accesses:
-    """The last read and write of every word by each engine, as positions in its accesses."""
+    """The last read and write of every word by each engine, as positions among the engine's accesses."""
 
     def __init__(self, name: str, words: int):
         self.name = name
         self.reads, self.writes = np.zeros((2, len(_WATCHED), words), np.int64)
 
     def touch(self, engine: int, at: np.ndarray, position: np.ndarray, clock: np.ndarray, write: bool) -> np.ndarray:
-        """Note accesses at `position` of words `at`; rows (other engine, its position, own position, word) that they
-        are not known to come after. `clock` is [3] or [words, 3].
-        """  # noqa: D205
+        """Record accesses to the words `at` and return those that race with accesses of another engine.
+
+        engine : column of the accessing engine in a clock
+        position : positions of the accesses, [words]
+        clock : what the engine knows at each access, [engines] or [words, engines]
+
+        Returns rows (other engine, its position, own position, word).
+        """
         clock = np.broadcast_to(clock, (len(at), len(_WATCHED)))
         found = []
         for other in range(len(_WATCHED)):
@@ -122,7 +139,7 @@ class _Accesses:
 
 
 class _Words:
-    """A queue of words: the clocks they carry."""
+    """A queue of words, of which only the clocks are kept."""
 
     def __init__(self, name: str, places: int):
         self.name, self.places = name, places
@@ -130,7 +147,7 @@ class _Words:
         self.waiting = self.taken = 0
 
     def put(self, clocks: np.ndarray) -> int:
-        """Append as many as there is room for; how many."""
+        """Append as many as there is room for; returns how many."""
         count = min(len(clocks), self.places - self.waiting)
         if count:
             self.clocks.append(clocks[:count])
@@ -138,7 +155,7 @@ class _Words:
         return count
 
     def take(self, most: int) -> np.ndarray:
-        """Up to `most` words."""
+        """Take up to `most` words; returns their clocks."""
         out, left = [np.zeros((0, len(_WATCHED)), np.int64)], most
         while left and self.clocks:
             part = self.clocks.popleft()
@@ -152,7 +169,7 @@ class _Words:
 
 
 def _scores(issues: list[Issue]) -> deque[int]:
-    """Words of each STORE to SCORE: a row is what one STORE of the VPE gives."""
+    """Words that each STORE to SCORE takes, in order; a row is the words of one VECTOR of op STORE."""
     given: deque[int] = deque()
     out: deque[int] = deque()
     for i in issues:
@@ -196,10 +213,11 @@ class _Game:
         for i in issues:
             for s in bits(i["signal"]):
                 self.totals[s][ENGINE.get(i.op, SEQUENCER)] += 1
-        # What has been read and written, instruction for instruction.
+        # For each watched engine: accesses so far; position of the last access of each instruction, and its index.
         self.positions = [0] * len(_WATCHED)
         self.ends: list[list[int]] = [[] for _ in _WATCHED]
         self.pcs: list[list[int]] = [[] for _ in _WATCHED]
+        # Memory words that some STORE writes; others cannot be part of a hazard.
         stored = [self._units(i) for i in issues if i.op == Opcode.STORE and i["target"] == StoreTo.MEMORY]
         self.stored = np.unique(np.concatenate([np.zeros(0, np.int64), *(u.reshape(-1) for u in stored)]))
         self.spaces = {
@@ -208,13 +226,13 @@ class _Game:
             "memory": _Accesses("memory at", len(self.stored)),
         }
         self.hazards: dict[tuple[int, int, str], Hazard] = {}
-        # Loads of which words may still wait in the queue: words to be taken, the instruction, what it knows.
+        # LOADs whose words may still wait in the queue: words to be taken, the instruction, its clock.
         self.loads: deque[tuple[int, Issue, np.ndarray]] = deque()
-        self.sets: dict[int, tuple[int, int]] = {}  # registers: the last RETRIEVE that sets it, its position
+        self.sets: dict[int, tuple[int, int]] = {}  # by register: the last RETRIEVE that sets it, its position
         self.retrieves = 0
         self.scores = _scores(issues)
-        self.tags = np.zeros((3, fmt.depth, len(_WATCHED)), np.int64)  # what the words of the banks carry
-        self.fired = np.zeros(len(_WATCHED), np.int64)  # what the VPE's last word knew
+        self.tags = np.zeros((3, fmt.depth, len(_WATCHED)), np.int64)  # clocks of the words in the banks
+        self.fired = np.zeros(len(_WATCHED), np.int64)  # clock of the last word that entered the VPE
 
     def play(self) -> Order:
         actors: dict[Engine | str, Iterator[None]] = {e: self._engine(e) for e in Engine}
@@ -254,7 +272,7 @@ class _Game:
         self.issued = True
 
     def _uses(self, i: Issue) -> None:
-        """Registers that the sequencer reads or sets for an instruction, and those that a RETRIEVE will set."""
+        """Find hazards of registers that the sequencer uses now; record those that a RETRIEVE will set."""
         used = {i["len"], i["base"] if i.op in (Opcode.LOAD, Opcode.STORE, Opcode.RETRIEVE) else 0}
         if i.op in (Opcode.SET, Opcode.ADD):
             used |= {i["to"], i["a"]}
@@ -311,7 +329,7 @@ class _Game:
             self._signal(e, i, clock)
 
     def _loaded(self) -> None:
-        """LOADs whose words have been taken, in order."""
+        """Let LOADs signal, in order, once all their words are taken."""
         while self.loads and self.loads[0][0] <= self.words[Queue.LOAD].taken:
             _, i, clock = self.loads.popleft()
             self._signal(Engine.LOAD, i, clock)
@@ -327,7 +345,7 @@ class _Game:
             self.takes[s] += 1
             total = self.totals[s].total()
             for source, own in self.totals[s].items():
-                sure = self.takes[s] - (total - own)  # signals of this source that there must have been
+                sure = self.takes[s] - (total - own)  # least signals that must have come from this source
                 if sure > 0:
                     self.knows[who] = np.maximum(self.knows[who], self.signals[s, source][sure - 1])
 
@@ -353,7 +371,7 @@ class _Game:
                 yield
 
     def _take(self, e: Engine, i: Issue, queue: _Words, count: int) -> Iterator[np.ndarray | None]:
-        """Parts of `count` words as they come, None while there are none."""
+        """Yield the clocks of `count` words in parts as they come, and None while there are none."""
         while count:
             part = queue.take(count)
             count -= len(part)
@@ -365,14 +383,14 @@ class _Game:
                 yield None
 
     def _units(self, i: Issue) -> np.ndarray:
-        """Numbers of the memory words of a LOAD or STORE, [words, 1 or 2]."""
+        """Numbers of the memory words that a LOAD or STORE accesses, [words, 1 or 2 (wide)]."""
         size = self.fmt.word_bytes
         wide = 1 + i["wide"]
         at = i.addr + np.arange(i["rows"])[:, None] * i["stride"] + np.arange(i["words"]) * wide * size
         return (at.reshape(-1, 1) % (1 << ADDR_BITS)) // size + np.arange(wide)
 
     def _positions(self, e: Engine, i: Issue, count: int) -> np.ndarray:
-        """Positions of an instruction's accesses in those of its engine, from 1."""
+        """Positions of an instruction's accesses among those of its engine, from 1."""
         k = _WATCHED.index(e)
         first = self.positions[k]
         self.positions[k] += count
@@ -391,7 +409,7 @@ class _Game:
             self.hazards.setdefault((first, second, space), hazard)
 
     def _memory(self, e: Engine, units: np.ndarray, positions: np.ndarray, clock: np.ndarray, write: bool) -> None:
-        """Accesses to memory, where STOREs write."""
+        """Record accesses to memory words that some STORE writes."""
         if not len(self.stored):
             return
         at = np.searchsorted(self.stored, units)
@@ -400,7 +418,7 @@ class _Game:
         self._touch(e, "memory", at[hit], positions[row], clock if clock.ndim == 1 else clock[row], write)
 
     def _clocks(self, e: Engine, positions: np.ndarray) -> np.ndarray:
-        """What words carry that an engine hands on at these positions."""
+        """Clocks of the words that an engine puts in a queue at these positions."""
         out = np.tile(self.knows[e], (len(positions), 1))
         out[:, _WATCHED.index(e)] = positions
         return out

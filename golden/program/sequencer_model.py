@@ -1,4 +1,8 @@
-"""What the LXE's sequencer hands to the engines: loops, registers and counts resolved, extents checked."""
+"""Golden model of the LXE's sequencer: turns a program into the instructions that the engines receive.
+
+`sequence` executes loops and registers, replaces counts and addresses that come from registers, and checks that every
+instruction stays within the scratchpads.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +26,7 @@ from golden.program.isa import (
     StoreTo,
 )
 
-COUNTS = {  # fields that are encoded less one
+COUNTS = {  # fields that are encoded as one less than the number they stand for
     Opcode.LOAD: ("rows", "words"),
     Opcode.MUL: ("rows", "tiles", "chunks", "keep"),
     Opcode.VECTOR: ("words", "keep"),
@@ -32,9 +36,11 @@ COUNTS = {  # fields that are encoded less one
 
 
 class LxeError(ValueError):
-    """A program that cannot run. `pc` is the index of the instruction, `reason` the message without it.
+    """A program that cannot run.
 
-    status : what the hardware reports; None where it does not notice, such as a number that was never written
+    pc : index of the instruction
+    reason : the message without the instruction's name
+    status : the status that the hardware reports; None where it notices nothing, such as a number never written
     """
 
     def __init__(self, pc: int, op: Opcode, reason: str, status: Status | None = None):
@@ -44,10 +50,11 @@ class LxeError(ValueError):
 
 @dataclass(frozen=True)
 class Issue:
-    """An instruction as it is handed on; `issue["rows"]` counts as it is, not less one.
+    """An instruction as an engine receives it. `issue["rows"]` is the number of rows, not one less.
 
-    counts : rows, words, tiles, chunks, keep where the instruction has them · addr : with its register added
-    skip : it does nothing but wait and signal
+    counts : rows, words, tiles, chunks and keep, as far as the instruction has them, as they count
+    addr : the byte address, with the base register added
+    skip : whether the instruction only waits and signals, because its count is 0 or less
     """
 
     pc: int
@@ -61,33 +68,39 @@ class Issue:
 
     @property
     def op(self) -> Opcode:
-        """What it does."""
+        """The opcode."""
         return self.instruction.op
 
     @cached_property
     def vector(self) -> VectorInstruction:
-        """The VPE's instruction of a VECTOR."""
+        """The VPE's instruction that a VECTOR carries, with its counts resolved."""
         counts = {name: self.counts[name] - 1 for name in ("words", "keep")}
         return VectorInstruction(**{n.removeprefix("v_"): self.instruction[n] for n in VECTOR} | counts)
 
     def error(self, reason: str, status: Status | None = None) -> LxeError:
-        """The error to raise for this instruction."""
+        """An error that names this instruction, for the caller to raise."""
         return LxeError(self.pc, self.op, reason, status)
 
 
 def sequence(program: Sequence[Instruction], registers: list[int], fmt: LxeFormat) -> Iterator[Issue]:
-    """All instructions in the order of issue but ENDs that neither wait nor signal; HALT at the end.
+    """Yield all instructions in the order of issue, HALT last. ENDs that neither wait nor signal are left out.
 
-    `registers` are the 16 values, changed as the program goes; whoever executes a RETRIEVE sets them, too. `LxeError`
-    for what the hardware reports as OPCODE or RANGE, and for a semaphore that two engines wait for.
+    `registers` are the 16 values; the program changes them as it runs. The caller sets the results of a RETRIEVE before
+    it takes the next instruction. Raises `LxeError` for faults that the hardware reports as OPCODE or RANGE, and for a
+    semaphore that two engines wait for.
     """
     check_program(program, fmt)
-    known: dict[int, Issue] = {}  # those without registers
+    known: dict[int, Issue] = {}  # issues that need no register, by instruction
     loops: list[list[int]] = []  # first instruction, END, rounds left
     pc = 0
     while True:
         if pc >= len(program):
-            raise LxeError(pc - 1, program[-1].op, "the program ends without a HALT", Status.OPCODE)
+            raise LxeError(
+                pc - 1,
+                program[-1].op,
+                "the program ends without a HALT: add one as its last instruction",
+                Status.OPCODE,
+            )
         i = program[pc]
         if i.op in COUNTS:
             if pc not in known or i["len"] or i["base"]:
@@ -105,9 +118,9 @@ def sequence(program: Sequence[Instruction], registers: list[int], fmt: LxeForma
         elif i.op == Opcode.LOOP:
             rounds, end = _rounds(pc, i, registers, fmt), i["end"]
             if not pc < end < len(program) or program[end].op != Opcode.END:
-                raise LxeError(pc, i.op, f"end={end} is not the index of an END behind it", Status.OPCODE)
+                raise LxeError(pc, i.op, f"end={end}: must be the index of an END behind the LOOP", Status.OPCODE)
             if len(loops) == LOOPS:
-                raise LxeError(pc, i.op, f"more than {LOOPS} nested loops", Status.OPCODE)
+                raise LxeError(pc, i.op, f"more than {LOOPS} loops inside each other", Status.OPCODE)
             if rounds:
                 loops.append([pc + 1, end, rounds])
             else:
@@ -124,21 +137,21 @@ def sequence(program: Sequence[Instruction], registers: list[int], fmt: LxeForma
 
 
 def register_values(given: dict[int, int]) -> list[int]:
-    """The 16 registers, 0 where none is given; R0 is always 0."""
+    """The 16 registers with the given values modulo 2^40, 0 where none is given; R0 is always 0."""
     return [given.get(r, 0) % (1 << ADDR_BITS) if r else 0 for r in range(REGISTERS)]
 
 
 def check_program(program: Sequence[Instruction], fmt: LxeFormat) -> None:
-    """`LxeError` for a program that is empty or too long, and for semaphores that are used where none can be."""
+    """Raise `LxeError` for a program that is empty or too long, a HALT that signals, a semaphore with two waiters."""
     if not program:
-        raise LxeError(0, Opcode.HALT, "is missing: the program is empty", Status.OPCODE)
+        raise LxeError(0, Opcode.HALT, "is missing: the program is empty: add a HALT", Status.OPCODE)
     if len(program) > fmt.i_depth:
-        reason = f"the program has {len(program)} instructions, the memory (i_depth) {fmt.i_depth}: use loops"
+        reason = f"the program has {len(program)} instructions, the program memory i_depth = {fmt.i_depth}: use loops"
         raise LxeError(fmt.i_depth, program[fmt.i_depth].op, reason)
     waits: dict[int, tuple[int, Opcode]] = {}
     for pc, i in enumerate(program):
         if i.op == Opcode.HALT and i["signal"]:
-            raise LxeError(pc, i.op, "signals nothing: what follows it would be a new program")
+            raise LxeError(pc, i.op, "must not signal: no instruction of this program can wait for it")
         who = i.op if i.op in COUNTS else Opcode.SYNC  # the sequencer
         for s in bits(i["wait"]):
             first, other = waits.setdefault(s, (pc, who))
@@ -148,12 +161,15 @@ def check_program(program: Sequence[Instruction], fmt: LxeFormat) -> None:
 
 
 def bits(mask: int) -> list[int]:
-    """The semaphores of a mask."""
+    """Numbers of the semaphores in a mask."""
     return [s for s in range(SEMAPHORES) if mask >> s & 1]
 
 
 def resolve(pc: int, i: Instruction, registers: Sequence[int], fmt: LxeFormat) -> Issue:
-    """One instruction of an engine with the registers' values; `LxeError` if its extents do not fit."""
+    """The issue of one instruction for an engine, with the values of the registers.
+
+    Raises `LxeError` if its counts or its extents in the scratchpads do not fit.
+    """
     counts = {name: i[name] + 1 for name in COUNTS[i.op]}
     n = _count(i, registers, fmt)
     if n is not None:
@@ -177,7 +193,7 @@ def resolve(pc: int, i: Instruction, registers: Sequence[int], fmt: LxeFormat) -
 
 
 def _count(i: Instruction, registers: Sequence[int], fmt: LxeFormat) -> int | None:
-    """n of an instruction whose count a register holds: signed, 40 bits; with `pair` rounded up."""
+    """The signed count n = R[len] + add, rounded up with `pair`; None if the instruction names no register."""
     if not i["len"]:
         return None
     half, pair = 1 << ADDR_BITS - 1, 2 * fmt.lanes
@@ -217,7 +233,7 @@ def _check_extents(i: Issue, fmt: LxeFormat) -> None:
         if i.op == Opcode.STORE and target == StoreTo.SCORE:
             return
         through = target == (LoadTo.VECTOR if i.op == Opcode.LOAD else StoreTo.MEMORY)
-        need(through or not i["wide"], "wide: words of FP32 go between memory and VPE only")
+        need(through or not i["wide"], "wide: FP32 words go between memory and VPE only: set wide=0")
         if i.op == Opcode.STORE and target == StoreTo.HASH:
             return
         size = fmt.word_bytes
@@ -228,20 +244,20 @@ def _check_extents(i: Issue, fmt: LxeFormat) -> None:
         if i.op == Opcode.LOAD and target == LoadTo.W:
             within("to", "W", to, (rows - 1) // fmt.lanes * step + words, fmt.w_depth)
         elif i.op == Opcode.LOAD and target == LoadTo.COLUMN:
-            need(words == 1, f"words={words - 1}: a row of a COLUMN is one word, so 0")
+            need(words == 1, f"words={words - 1}: must be 0, as a row of a COLUMN is one word")
             within("to", "W", to, (rows - 1) // fmt.lanes + 1, fmt.w_depth)
         else:
             within("to", "X", to, (rows - 1) * step + words, fmt.x_depth)
     elif i.op == Opcode.MUL:
         chunks = i["chunks"]
-        need(chunks <= CHUNKS, f"chunks {chunks}: a sum has at most {CHUNKS}")
+        need(chunks <= CHUNKS, f"chunks {chunks} does not fit: a sum has at most {CHUNKS}")
         need(i["rows"] <= fmt.x_depth, f"rows {i['rows']} does not fit: at most the {fmt.x_depth} words of X")
         within("w", "W", i["w"], i["tiles"] * chunks, fmt.w_depth)
         within("x", "X", i["x"], (i["rows"] - 1) * i["x_step"] + chunks, fmt.x_depth)
         single = i["rows"] == i["tiles"] == 1
         need(
             single or bool(i["start"] and i["end"]),
-            "a sum over several MULs (without start or end) needs rows 1 and tiles 1",
+            "a sum over several MULs (start=0 or end=0) needs one row and one tile",
         )
     elif i.op == Opcode.VECTOR:
         need(i["words"] <= fmt.depth, f"words {i['words']} does not fit: at most the {fmt.depth} of a bank")

@@ -1,18 +1,18 @@
-"""Decoder layers shared out among cores on one memory: plans of the shares, and the host of golden cores.
+"""Splits decoder layers over cores that share one memory: the plan of each core's share, and a host for golden cores.
 
-Of n cores, core i has the KV heads h with h mod n = i, with the query heads of their groups and with contexts, rings
-and offloaded entries of its own, and the i-th part of the columns of the FFN and of the hidden states. A layer is four
-phases; between them every core waits for all others, as each reads what they have written:
+Of n cores, core i has the KV heads h with h mod n = i and the query heads of their groups, with its own contexts, rings
+and offloaded entries. It also has the i-th part of the columns of the FFN and of the hidden states. A layer has four
+phases. Between them every core waits for all others, because it reads what they have written:
 
 =========  ===========================================================================================================
-attention  norm1 to values: the norm of all hidden states (each core for itself), the core's own heads
-output     the core's columns of the output projection, of the heads of all cores
-ffn        norm2 (each core for itself) and the core's columns of gate and up
-down       the core's columns, of the FFN's columns of all cores
+attention  stages norm1 to values: each core computes the norm of all hidden states, and its own heads
+output     each core computes its columns of the output projection, from the heads of all cores
+ffn        stages norm2 and gate_up: each core computes the norm of all hidden states, and its columns of gate and up
+down       each core computes its columns, from the FFN's columns of all cores
 =========  ===========================================================================================================
 
-A core computes whole sums, so that nothing is added up across cores and the order of the cores changes no bit. Hidden
-states, attention outputs and the FFN's inner states are in memory that all share, the heads in the order of the cores.
+Each sum is computed by one core, so the order of the cores changes no bit. Hidden states, attention outputs and the
+FFN's inner states are in memory that all cores share; heads lie there in the order of the cores.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ from golden.program.lxe_model import Memory, Region, Result
 from golden.retrieval.dre_model import DreModel
 from golden.retrieval.kvmap import KvMap
 
-PHASES = {
+PHASES = {  # first and last stage of each phase
     "attention": ("norm1", "values"),
     "output": ("output",) * 2,
     "ffn": ("norm2", "gate_up"),
@@ -40,7 +40,7 @@ PHASES = {
 
 
 def shared_space(shape: LayerShape, fmt: LxeFormat, cores: int) -> Space:
-    """What all cores read and write, from address 0: `hidden`, `attention` and `gated` of a layer of `shape`."""
+    """The arrays that all cores share, from address 0: `hidden`, `attention` and `gated` of a layer of `shape`."""
     space = Space(max(4096, 4 * fmt.lanes))
     space.add("hidden", (shape.tokens, shape.width), np.float32)
     space.add("attention", (shape.kv_heads, shape.tokens, shape.group * shape.head_size), BF16)
@@ -49,9 +49,13 @@ def shared_space(shape: LayerShape, fmt: LxeFormat, cores: int) -> Space:
 
 
 class SharePlan(CorePlan):
-    """The program of core `core` of `cores` for a layer of `whole`, in the phases `PHASES`; its work from byte `base`.
+    """The program of one core's share of a layer, in the phases `PHASES`.
 
-    Raises `ParamError` as `CorePlan`, and where the cores cannot have equal shares.
+    whole : shape of the whole layer
+    core, cores : the core's number and the number of cores
+    base : address of the core's own work arrays
+
+    Raises `ParamError` as `CorePlan` does, and where the cores cannot have equal shares.
     """
 
     def __init__(self, whole: LayerShape, fmt: LxeFormat, retrieval: RetrievalShape, core: int, cores: int, base: int):
@@ -62,7 +66,7 @@ class SharePlan(CorePlan):
             check(value % of == 0, name, value, f"must be a multiple of {of}, so that {cores} cores have equal shares")
         self.whole, self.core, self.cores, self.base = whole, core, cores, base
         share = {"heads": whole.heads // cores, "kv_heads": whole.kv_heads // cores, "ffn": whole.ffn // cores}
-        self.shape, self.fmt = replace(whole, **share), fmt  # of which a cut depends
+        self.shape, self.fmt = replace(whole, **share), fmt  # `_cut` reads them
         s, w = self.shape, whole
         cuts = {
             "qkv": self._cut((s.heads + 2 * s.kv_heads) * s.head_size, s.width, s.width),
@@ -73,13 +77,13 @@ class SharePlan(CorePlan):
         super().__init__(self.shape, fmt, retrieval, cuts)
 
     def of(self, tokens: int) -> "SharePlan":
-        """The plan of a pass of fewer tokens over the same weights and entries."""
+        """The plan of a pass of fewer tokens that uses the same weights and entries in memory."""
         whole = replace(self.whole, tokens=tokens)
         return SharePlan(whole, self.fmt, self.retrieval, self.core, self.cores, self.base)
 
     @property
     def heads(self) -> range:
-        """The core's KV heads."""
+        """The numbers of the core's KV heads."""
         return range(self.core, self.whole.kv_heads, self.cores)
 
     def _more_arrays(self) -> None:
@@ -102,15 +106,15 @@ class SharePlan(CorePlan):
         return [(name, outputs, own.get(name, build)) for name, outputs, build in super()._steps(c, gemm)]
 
     def phase(self, name: str) -> list[Instruction]:
-        """The program of a phase."""
+        """The core's program of a phase of `PHASES`."""
         return self.program(*PHASES[name])
 
     def pack(self, layer: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Arrays of weights by name, from those of the whole layer as `golden.inputs.decoder` keeps them."""
+        """The core's arrays of weights by name, from the whole layer as `golden.inputs.decoder` keeps it."""
         w, n = self.whole, self.cores
         columns = np.arange(self.core * w.width // n, (self.core + 1) * w.width // n)
         ffn = np.arange(self.core * w.ffn // n, (self.core + 1) * w.ffn // n)
-        order = [h for core in range(n) for h in range(core, w.kv_heads, n)]  # of the heads in memory
+        order = [h for core in range(n) for h in range(core, w.kv_heads, n)]  # heads as they lie in memory
         keys = w.heads * w.head_size + _columns(self.heads, w.head_size)
         values = w.kv_heads * w.head_size + keys
         qkv = np.concatenate([_columns(self.heads, w.group * w.head_size), keys, values])
@@ -126,23 +130,29 @@ class SharePlan(CorePlan):
         )
 
     def planes(self, hyperplanes: np.ndarray) -> np.ndarray:
-        """The array `hash_weight` of hyperplanes [n_hp, KV heads * head size] of the whole layer."""
+        """The core's array `hash_weight`, from hyperplanes [n_hp, KV heads * head size] of the whole layer."""
         return super().planes(hyperplanes[:, _columns(self.heads, self.whole.head_size)])
 
 
 def _columns(heads: Sequence[int], size: int) -> np.ndarray:
-    """Columns of some heads of `size` columns each."""
+    """Numbers of the columns of some heads of `size` columns each."""
     return (np.asarray(heads)[:, None] * size + np.arange(size)).reshape(-1)
 
 
 class SystemHost:
     """Layers of one shape on golden cores that share a memory.
 
-    shape : of a whole layer · retrievals : one a layer, which differ in their contexts · layers : weights as
-    `golden.inputs.decoder` keeps them · planes : hyperplanes [n_hp, KV heads * head size] of each layer · cores :
-    their number
+    shape : shape of a whole layer
+    retrievals : sizes of each layer's retrieval; they differ in their contexts only
+    layers : weights of each layer as `golden.inputs.decoder` keeps them
+    planes : hyperplanes [n_hp, KV heads * head size] of each layer
+    params : parameters of the retrieval
+    cores : number of cores
+    blocks, block_slots, boundary : for each core, blocks of home memory, entries of a block, bytes that a burst does
+        not cross
+    n_ctx : contexts of each DRE
 
-    `begin` writes the inputs of a pass, `run` executes a phase of a layer on all cores.
+    `begin` writes the inputs of a pass. `run` executes a phase of a layer on all cores.
     """
 
     def __init__(
@@ -170,8 +180,8 @@ class SystemHost:
             return base
 
         region("shared", shared.size)
-        self.plans: list[list[SharePlan]] = []  # of each core, of each layer
-        self.weights: list[list[int]] = []
+        self.plans: list[list[SharePlan]] = []  # [core][layer]
+        self.weights: list[list[int]] = []  # addresses, [core][layer]
         self.device_bases, self.home_bases, maps = [], [], []
         for i in range(cores):
             plans = [SharePlan(shape, fmt, r, i, cores, at) for r in retrievals]
@@ -179,7 +189,7 @@ class SystemHost:
             region(f"work {i}", p.work.size)
             self.plans.append(plans)
             self.weights.append([region(f"weights {i} of layer {k}", p.weights.size) for k in range(len(layers))])
-            # Behind the last context's ring there is room for what belongs to it.
+            # There is room for the rest of a row of entries behind the last ring.
             self.device_bases.append(region(f"rings {i}", ((n_ctx - 1) * shape.recent + p.row) * size))
             self.home_bases.append(region(f"home {i}", blocks * block_slots * size))
             sizes = {"blocks": blocks, "block_slots": block_slots, "recent": shape.recent, "entry_bytes": size}
@@ -196,30 +206,30 @@ class SystemHost:
         self._programs: dict[tuple[int, int, str], list[Instruction]] = {}
 
     def address(self, core: int, array: Array, layer: int = 0) -> int:
-        """Of the first byte of an array of the core's plan."""
+        """Address of the first byte of an array of a core's plan."""
         s, ctx = self.plans[core][layer].shape, self.plans[core][layer].retrieval.ctx
         ring = self.device_bases[core] + ctx * s.recent * s.entry * 2
         return array.offset + {0: 0, Register.WEIGHTS: self.weights[core][layer], Register.KV: ring}[array.base]
 
     def put(self, core: int, name: str, x: np.ndarray, layer: int = 0) -> None:
-        """Write an array of the core's plan."""
+        """Write an array of a core's plan. Raises `ParamError` for another shape or type."""
         array = self.plans[core][layer][name]
         check(x.shape == array.shape and x.dtype == array.dtype, name, (x.shape, x.dtype), f"must be as {array}")
         self.memory.put(self.address(core, array, layer), x)
 
     def get(self, core: int, name: str, layer: int = 0) -> np.ndarray:
-        """Read an array of the core's plan."""
+        """Read an array of a core's plan."""
         array = self.plans[core][layer][name]
         return self.memory.get(self.address(core, array, layer), array.shape, array.dtype)
 
     def begin(self, hidden: np.ndarray, cos: np.ndarray, sin: np.ndarray, start: int) -> None:
-        """A pass of tokens from `start`: hidden states [tokens, width], cos and sin [tokens, head / 2]."""
+        """Write the inputs of a pass from token `start`: hidden [tokens, width], cos and sin [tokens, head / 2]."""
         for i, plans in enumerate(self.plans):
             for name, x in plans[0].inputs(hidden, cos, sin, start).items():
                 self.put(i, name, x)
 
     def registers(self, core: int, layer: int = 0) -> dict[int, int]:
-        """What a program of a layer starts with."""
+        """Values of the registers that a core's program of a layer starts with."""
         plan = self.plans[core][layer]
         return {
             int(Register.WEIGHTS): self.weights[core][layer],
@@ -231,14 +241,14 @@ class SystemHost:
         }
 
     def program(self, core: int, phase: str, layer: int = 0) -> list[Instruction]:
-        """The core's program of a phase."""
+        """A core's program of a phase of a layer."""
         key = core, layer, phase
         if key not in self._programs:
             self._programs[key] = self.plans[core][layer].phase(phase)
         return self._programs[key]
 
     def run(self, phase: str, layer: int = 0, order: Sequence[int] | None = None) -> dict[int, Result]:
-        """Execute a phase on the cores, in their order if none is given."""
+        """Execute a phase of a layer on the cores, in the given order; returns their results by core."""
         out = {}
         for core in order if order is not None else range(len(self.cores)):
             out[core] = self.cores[core].run(self.program(core, phase, layer), self.registers(core, layer))

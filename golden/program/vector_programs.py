@@ -1,11 +1,11 @@
-"""The VPE's sequences: programs for rows of a decoder layer and for the inputs of the retrieval engine.
+"""VPE programs for the rows of a decoder layer (softmax, RMSNorm, rotary, SiLU) and for the retrieval engine.
 
-Each function returns the steps of one row or block. They take the banks' first words (`at`) and registers (`regs`, four
-from there on), so that several can stand in the machine at once; `interleave` mixes the programs of many rows, which
-hides the latencies of one behind the words of others. Rows are as long as a bank at most.
+Each function returns the steps of one row or block. `at` is the first word in the banks, `regs` the first of four
+scalar registers; so several rows can be in the machine at once. `interleave` mixes the programs of many rows, which
+hides the latency of one row behind the words of others. A row is at most as long as a bank.
 
-Numbers: what enters as FP32 is FP32, results are BF16. A reciprocal or root is refined in FP32 by a Newton step
-(relative error below 2^-15), so that a row's common factor does not carry BF16's error.
+FP32 inputs stay FP32; results are BF16. A reciprocal or a root is refined in FP32 by a Newton step (relative error
+below 2^-15), so that the common factor of a row does not carry the error of BF16.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,53 +33,53 @@ from golden.function_params import check
 BANK, STREAM, SCALAR, IMMEDIATE = Source
 
 
-# Turns and period of a sequence for `interleave`: between a scalar's step and its use, words of other rows pass.
+# Turns of the steps and period for `interleave`: words of other rows pass between a scalar's step and its use.
 SOFTMAX_TURNS = (0, 5, 8, 11, 13, 16, 17), 7
 SCORE_TURNS = (0, 4, 5), 3
 NORM_TURNS = (0, 3, 10, 12, 15, 18, 19, 21, 23, 28, 31, 32), 11
 
 
 def count_words(length: int, fmt: VectorFormat) -> int:
-    """Words of a row; `ParamError` if a bank does not hold them."""
+    """Words of a row of `length` numbers. Raises `ParamError` if a bank does not hold them."""
     check(1 <= length <= fmt.depth * fmt.n, "row", length, f"must be 1 to {fmt.depth * fmt.n} numbers, as a bank holds")
     return -(-length // fmt.n)
 
 
 def words_of(x: np.ndarray, fmt: VectorFormat) -> np.ndarray:
-    """Bits of a row of FP32 or BF16 numbers as words [words, n], zeros after its end."""
+    """Bits of a row of FP32 or BF16 numbers as words, uint32 [words, n], with zeros behind the end."""
     bits = np.ascontiguousarray(x).view(np.uint16 if x.dtype == BF16 else np.uint32).astype(np.uint32)
     return np.pad(bits, (0, -len(bits) % fmt.n)).reshape(-1, fmt.n)
 
 
 def imm(x: float) -> int:
-    """`x` rounded to BF16, as an immediate."""
+    """The bits of `x` rounded to BF16, for an immediate field."""
     return int(to_bf16(np.array([x])).view(np.uint16)[0])
 
 
 def row(length: int, fmt: VectorFormat) -> dict[str, int]:
-    """The fields that say how long a row is."""
+    """The fields `words` and `keep` for a row of `length` numbers."""
     return {"words": count_words(length, fmt) - 1, "keep": (length - 1) % fmt.n}
 
 
 def load(x: np.ndarray, fmt: VectorFormat, write: int, at: int, **fields: int) -> Step:
-    """A row from the stream, FP32 or BF16, into banks."""
+    """Take a row, FP32 or BF16, from the stream and write it to the banks `write` from word `at`."""
     wide = int(x.dtype != BF16)
     i = Instruction(a=STREAM, wide=wide, write=write, addr_d=at, **row(len(x), fmt), **fields)
     return Step(i, words_of(x, fmt))
 
 
 def store(length: int, fmt: VectorFormat, at: int, form: Format = Format.HALF) -> Step:
-    """A row to the output."""
+    """Put a row from word `at` on the output: bank C as FP32 (`Format.WIDE`), else bank B."""
     return Step(Instruction(op=Op.STORE, addr_b=at, addr_c=at, format=form, **row(length, fmt)))
 
 
 def scalar(to: int, **fields: int) -> Step:
-    """A word of scalars, whose result goes to register `to`."""
+    """Compute with scalar operands; the result goes to scalar register `to`."""
     return Step(Instruction(a=SCALAR, reduce=Reduce.LAST, scalar_d=to, **fields))
 
 
 def reciprocal(of: int, to: int, temporary: int) -> list[Step]:
-    """Register `to` = 1 / register `of`, refined in FP32: r + r (1 - x r). Zero and infinite x give NaN."""
+    """Register `to` = 1 / register `of`, refined in FP32: r + r (1 - x r). A zero or infinite x gives NaN."""
     return [
         scalar(to, scalar_a=of, post=Post.RECIPROCAL),
         scalar(temporary, scalar_a=of, negate_a=1, b=SCALAR, scalar_b=to, imm_c=ONE),
@@ -88,9 +88,10 @@ def reciprocal(of: int, to: int, temporary: int) -> list[Step]:
 
 
 def softmax(s: np.ndarray, scale: float, fmt: VectorFormat, at: int = 0, regs: int = 0) -> list[Step]:
-    """Softmax of the row `scale` * s, s FP32: banks A and B, registers 0 to 3 of `regs`. `scale` is rounded to BF16.
+    """Softmax of the row `scale` * s, s FP32 [length]; stores BF16. `scale` is rounded to BF16.
 
-    A row with NaN or an infinite maximum is NaN. A NaN score takes no part in the maximum.
+    The result is NaN for a row with a NaN or an infinite maximum. A NaN score takes no part in the maximum. Uses banks
+    A and B from `at` and registers `regs` to `regs` + 3.
     """
     top, total, inverse, rest = range(regs, regs + 4)
     size = row(len(s), fmt)
@@ -106,7 +107,7 @@ def softmax(s: np.ndarray, scale: float, fmt: VectorFormat, at: int = 0, regs: i
 
 
 def score_codes(s: np.ndarray, scale: float, fmt: VectorFormat, at: int = 0, regs: int = 0) -> list[Step]:
-    """Score codes of the row exp(`scale` * (s - max s)), s FP32: banks A and B, register 0 of `regs`."""
+    """Score codes of the row exp(`scale` * (s - max s)), s FP32 [length]. Uses banks A and B, and register `regs`."""
     size = row(len(s), fmt)
     return [
         load(s, fmt, Bank.A, at, imm_b=imm(scale), reduce=Reduce.MAX, scalar_d=regs),
@@ -116,13 +117,13 @@ def score_codes(s: np.ndarray, scale: float, fmt: VectorFormat, at: int = 0, reg
 
 
 def _less_top(size: dict[str, int], at: int, top: int, **fields: int) -> Instruction:
-    """exp of a row in bank A less a register, into B."""
+    """B = exp(A - register `top`) for a row."""
     into: dict[str, int] = {"post": Post.EXP, "write": Bank.B, "addr_d": at}
     return Instruction(a=BANK, addr_a=at, c=SCALAR, scalar_c=top, negate_c=1, **into, **size, **fields)
 
 
 def hash_bits(products: np.ndarray, fmt: VectorFormat, at: int = 0) -> list[Step]:
-    """Whether each of a row of FP32 products exceeds zero: bank B."""
+    """Hash bits of a row of FP32 products: 1 where a product exceeds zero. Uses bank B."""
     return [load(products, fmt, Bank.B, at, post=Post.ROUND), store(len(products), fmt, at, Format.SIGN)]
 
 
@@ -135,9 +136,10 @@ def rms_norm(
     w_at: int,
     regs: int = 0,
 ) -> list[Step]:
-    """x / sqrt(mean(x^2) + epsilon) * weight, x and weight BF16, epsilon rounded to BF16.
+    """RMSNorm: x / sqrt(mean(x^2) + epsilon) * weight, with x and weight BF16 and epsilon rounded to BF16.
 
-    Banks A and B from `at`; the weight in B from `w_at`, loaded if one is given; registers 0 to 3 of `regs`.
+    The weight is in bank B from word `w_at`; it is loaded if one is given. Uses banks A and B from `at` and registers
+    `regs` to `regs` + 3.
     """
     mean, root, half, rest = range(regs, regs + 4)
     size, nth = row(len(x), fmt), np.float32(1 / len(x))
@@ -165,10 +167,11 @@ def rms_norm(
 
 
 def rotary_tables(cos: np.ndarray, sin: np.ndarray, pairs: str, fmt: VectorFormat, at: int = 0) -> list[Step]:
-    """cos, then sin with the sign of each half of a pair, of one position (FP32 [head / 2] each), into bank A at `at`.
+    """Load the tables of one position for `rotary` into bank A from `at`: cos, then sin with its signs.
 
-    A position difference in place of a position re-rotates cached keys (CodecSight's). `pairs`: "halves" (i with
-    i + head / 2, as Llama) or "neighbours" (2i with 2i + 1). A scale of the scores can be multiplied into both.
+    cos, sin : FP32 [head / 2]; a difference of positions re-rotates cached keys (CodecSight), a factor of the scores
+        may be multiplied into both
+    pairs : "halves" pairs i with i + head / 2, as Llama does; "neighbours" pairs 2i with 2i + 1
     """
     if pairs == "halves":
         whole = np.concatenate([cos, cos]), np.concatenate([-sin, sin])
@@ -182,10 +185,10 @@ def rotary_tables(cos: np.ndarray, sin: np.ndarray, pairs: str, fmt: VectorForma
 def rotary(
     x: np.ndarray, head: int, pairs: str, fmt: VectorFormat, at: int = 0, to: int | None = None, table_at: int = 0
 ) -> list[Step]:
-    """Rotate heads [heads, head] of one position, BF16 or FP32 (rounded to BF16 first), by the tables at `table_at`.
+    """Rotate the heads x [heads, head] of one position by the tables at word `table_at` of bank A.
 
-    Banks B and C from `at`, the result in B from `to`, behind the heads if not given. A head fills whole words.
-    "halves" takes heads of n numbers or of a power of two times 2n, "neighbours" any of whole words.
+    x is BF16, or FP32 that is rounded to BF16 first. Uses banks B and C from `at`; the result is in B from `to`, behind
+    the heads if not given. A head must be n numbers times a power of two.
     """
     n, length = fmt.n, x.size
     check(head % n == 0, "head", head, f"must be a multiple of n = {n}")
@@ -196,7 +199,7 @@ def rotary(
     words = size["words"] + 1
     to = at + words if to is None else to
     check(words + abs(to - at) <= fmt.depth, "heads", len(x), "and their results do not fit in a bank")
-    # Halves of one word are swapped in it, longer ones by the address.
+    # The halves of a head swap within a word if the head is one word, else by the address.
     swap = Swap.NEIGHBOUR if pairs == "neighbours" else Swap.HALF + spans
     check(swap <= Swap.HALF or at % period == 0, "at", at, f"must be a multiple of the {period} words of a head")
     table = {"a": BANK, "b": BANK, "addr_b": at, "span_a": spans}
@@ -221,7 +224,7 @@ def rotary(
 
 
 def silu_gate(gate: np.ndarray, up: np.ndarray, fmt: VectorFormat, at: int = 0) -> list[Step]:
-    """SiLU(gate) * up of two FP32 rows: bank B."""
+    """SiLU(gate) * up of two FP32 rows; stores BF16. Uses bank B."""
     size = row(len(up), fmt)
     multiply = Instruction(a=STREAM, wide=1, b=BANK, addr_b=at, post=Post.ROUND, write=Bank.B, addr_d=at, **size)
     return [
@@ -232,28 +235,29 @@ def silu_gate(gate: np.ndarray, up: np.ndarray, fmt: VectorFormat, at: int = 0) 
 
 
 def residual(x: np.ndarray, delta: np.ndarray, fmt: VectorFormat, at: int = 0) -> list[Step]:
-    """x + delta of two FP32 rows, FP32: bank C."""
+    """x + delta of two FP32 rows; stores FP32. Uses bank C."""
     size = row(len(x), fmt)
     add = Instruction(a=STREAM, wide=1, c=BANK, addr_c=at, write=Bank.C, addr_d=at, **size)
     return [load(x, fmt, Bank.C, at), Step(add, words_of(delta, fmt)), store(len(x), fmt, at, Format.WIDE)]
 
 
 def cluster_add(key: np.ndarray, first: bool, fmt: VectorFormat, at: int = 0) -> list[Step]:
-    """Add a BF16 key to its cluster's FP32 sum in banks A and C; the `first` one starts it."""
+    """Add a BF16 key to the FP32 sum of its cluster in banks A and C; the `first` key starts the sum."""
     added = {} if first else {"c": BANK, "addr_c": at}
     return [load(key, fmt, Bank.A | Bank.C, at, **added)]
 
 
 def cluster_mean(length: int, count: int, fmt: VectorFormat, at: int, to: int, regs: int = 0) -> list[Step]:
-    """BF16 mean of a cluster of `count` keys, 1 to 65,535, from its sum in banks A and C at `at`.
+    """BF16 mean of a cluster of `count` keys, 1 to 65,535, from its FP32 sum in banks A and C at `at`.
 
-    A first quotient y, then y + (sum - count y) / count: the quotient in FP32 to one unit in the last place, and exact
-    where it is a tie of BF16. Banks A, B and C from `to`; registers 0 to 3 of `regs`.
+    The first quotient y is corrected to y + (sum - count y) / count. That is the FP32 quotient to one unit in the last
+    place, and exact where the quotient is a tie of BF16. Uses banks A, B and C from `to` and registers `regs` to
+    `regs` + 3.
     """
     check(1 <= count < 1 << 16, "count", count, "must be 1 to 65,535")
     words = count_words(length, fmt)
     apart = min((to - at) % fmt.depth, (at - to) % fmt.depth)
-    check(apart >= words, "to", to, f"overlaps the sum at {at}: both take {words} words of {fmt.depth}")
+    check(apart >= words, "to", to, f"must be {words} words away from the sum at {at}, modulo depth = {fmt.depth}")
     whole, inverse, low, high = range(regs, regs + 4)
     number = {"a": IMMEDIATE, "imm_a": imm(count & 0xFF00), "imm_c": imm(count & 0xFF)}
 
@@ -274,16 +278,16 @@ def cluster_mean(length: int, count: int, fmt: VectorFormat, at: int, to: int, r
 
 
 def interleave(programs: Iterable[list[Step]], turns: Sequence[int], period: int) -> list[Step]:
-    """Many programs of equal shape, each `period` turns behind the one before; step j of one takes its turn `turns[j]`.
+    """Mix many programs of equal shape. Each starts `period` turns after the one before; its step j is at `turns[j]`.
 
-    Programs under way at the same time, `turns[-1] // period + 1` of them, must share no word and no register.
+    At most `turns[-1] // period + 1` programs are in flight at once. They must share no word and no register.
     """
     order = [(k * period + turns[j], k, step) for k, steps in enumerate(programs) for j, step in enumerate(steps)]
     return [step for _, _, step in sorted(order, key=lambda x: x[:2])]
 
 
 def rows(outputs: Iterable[Output]) -> list[np.ndarray]:
-    """The stored rows: FP32, or the 16 bits of BF16 numbers and score codes, or bits (uint8)."""
+    """The stored rows: FP32, the 16 bits of BF16 numbers and score codes (uint16), or signs (uint8)."""
     out: list[np.ndarray] = []
     parts: list[np.ndarray] = []
     for word in outputs:
@@ -298,5 +302,5 @@ def rows(outputs: Iterable[Output]) -> list[np.ndarray]:
 
 
 def run(program: Iterable[Step], fmt: VectorFormat) -> list[np.ndarray]:
-    """The rows that a program stores, on a machine of its own."""
+    """Run a program on a fresh VPE; returns the rows that it stores."""
     return rows(Machine(fmt).run(program))

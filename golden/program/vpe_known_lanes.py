@@ -1,4 +1,7 @@
-"""Which numbers of a VPE have been written: beside `golden.arithmetic.vector.Machine`, lane by lane."""
+"""Tracks which lanes of a VPE hold defined numbers, to catch programs that use a number nobody has written.
+
+`Known` runs beside `golden.arithmetic.vector.Machine`, which computes the numbers themselves.
+"""
 
 import numpy as np
 
@@ -7,10 +10,13 @@ from golden.program.sequencer_model import Issue
 
 
 class Known:
-    """banks : [3, depth, n] marks of the numbers that have been written · scalars : [16], zero and known at first.
+    """Marks of the defined numbers in the banks and scalars of a VPE.
 
-    A result is known where all its operands are. `LxeError` for an operand word without a known number, for one that
-    is reduced within `keep`, and for one that is stored there.
+    banks : bool [3, depth, n], True where a number is defined; all False at first
+    scalars : bool [16], all True at first, as the scalars start at zero
+
+    A result is defined where all its operands are. `run` raises `LxeError` for an operand word without any defined
+    number, and for an undefined number that is reduced or stored within `keep`.
     """
 
     def __init__(self, fmt: VectorFormat):
@@ -19,7 +25,12 @@ class Known:
         self.scalars = np.ones(SCALARS, bool)
 
     def run(self, i: Issue, v: Instruction, came: np.ndarray | None) -> np.ndarray | None:
-        """Follow an instruction; `came` marks the stream's words. What STORE puts out, bool [words, n]."""
+        """Follow one instruction.
+
+        came : marks of the stream's words, bool [words, n]; None if the instruction takes none
+
+        Returns the marks of the words that a STORE puts out, bool [words, n]; None for other instructions.
+        """
         if v.op == Op.STORE:
             return self._store(i, v)
         count = v.words + 1
@@ -55,7 +66,7 @@ class Known:
         to: np.ndarray,
         into: list[int],
     ) -> None:
-        """Word by word: a word sees what those before have written."""
+        """Follow an instruction with undefined operands; each word sees what the words before it have written."""
         n = self.fmt.n
         scalars = all(
             self.scalars[getattr(v, f"scalar_{name}")]

@@ -233,8 +233,8 @@ WRONG = {
     "load addr=4": "addr=0x4: must be a multiple of a word's 8 bytes",
     "load base=r3 addr=12": "addr=0xc: must be a multiple",
     "load stride=4": "stride=0x4: must be a multiple",
-    "load wide=1": "wide: words of FP32 go between memory and VPE only",
-    "mul rows=2 end=0": "a sum over several MULs (without start or end) needs rows 1 and tiles 1",
+    "load wide=1": "wide: FP32 words go between memory and VPE only",
+    "mul rows=2 end=0": "a sum over several MULs (start=0 or end=0) needs one row and one tile",
     "end": "has no loop: remove it",
     "loop\nend": "gives no number of rounds: add count= or len=",
     "loop count=2": "has no end: add `end` behind its body",
@@ -249,7 +249,7 @@ WRONG = {
     "reg a=17": "a=17: unknown register",
     "sem a=16": "a=16: unknown semaphore",
     "sem " + " ".join(f"s{k}" for k in range(17)): "s16: all 16 semaphores have names",
-    "halt signal=1": "signals nothing",
+    "halt signal=1": "must not signal",
 }
 
 

@@ -310,7 +310,7 @@ REFUSED = {
         "2 (MUL): waits for semaphore 0, as instruction 1 (LOAD) does",
         None,
     ),
-    "HALT": ([op("HALT", signal=1)], "0 (HALT): signals nothing", None),
+    "HALT": ([op("HALT", signal=1)], "0 (HALT): must not signal", None),
     "256 signals": (
         [op("LOOP", count=256, end=2), op("SYNC", signal=8), op("END")],
         "signals semaphore 3 to 256: a counter has 8 bits",
@@ -334,18 +334,18 @@ REFUSED = {
     "columns": ([op("LOAD", target=LoadTo.COLUMN, addr=X, rows=4, to=15)], "to=15: words 15 to 16", Status.RANGE),
     "column words": (
         [op("LOAD", target=LoadTo.COLUMN, addr=X, words=1)],
-        "a row of a COLUMN is one word",
+        "as a row of a COLUMN is one word",
         Status.RANGE,
     ),
-    "wide X": ([load_x(1, 1, wide=1)], "wide: words of FP32", Status.RANGE),
+    "wide X": ([load_x(1, 1, wide=1)], "wide: FP32 words", Status.RANGE),
     "MUL w": ([mul(1, 4, 4, w=1)], "w=1: words 1 to 16 are outside W", Status.RANGE),
     "MUL x": ([mul(3, 1, 2, x_step=15, x=1)], "x=1: words 1 to 32 are outside X", Status.RANGE),
     "keep": ([mul(1, 1, 1, keep=5)], "keep=4: must be below lanes = 4", Status.RANGE),
-    "rows of a sum": ([mul(2, 1, 1, end=0)], "needs rows 1 and tiles 1", Status.RANGE),
+    "rows of a sum": ([mul(2, 1, 1, end=0)], "needs one row and one tile", Status.RANGE),
     "bank words": ([put(17)], "words 17 does not fit: at most the 16 of a bank", Status.RANGE),
     "bank address": ([put(1, at=16)], "addr_b=16: words 16 to 16 are outside a bank of 16", Status.RANGE),
     "MUL rows": ([mul(33, 1, 1, x_step=0)], "rows 33 does not fit: at most the 32 words of X", Status.RANGE),
-    "MUL chunks": ([mul(1, 1, 1025, x_step=0)], "chunks 1025: a sum has at most 1024", Status.RANGE),
+    "MUL chunks": ([mul(1, 1, 1025, x_step=0)], "chunks 1025 does not fit: a sum has at most 1024", Status.RANGE),
     "W step": ([load_w(9, 1, step=8)], "to=0: words 0 to 16 are outside W of 16 words", Status.RANGE),
     "swap": ([vector(Vector(swap=8))], "swap=8 does not fit: at most 7", Status.RANGE),
     "no sum": ([load_x(1, 1), load_w(4, 1), mul(1, 1, 1, start=0)], "none has begun", None),
@@ -356,8 +356,8 @@ REFUSED = {
         None,
     ),
     "END": ([op("END")], "instruction 0 (END): is not the END of the innermost LOOP", Status.OPCODE),
-    "LOOP": ([op("LOOP", count=1, end=1)], "end=1 is not the index of an END", Status.OPCODE),
-    "depth": ([op("LOOP", count=1, end=5)] * 5 + [op("END")], "4 (LOOP): more than 4 nested", Status.OPCODE),
+    "LOOP": ([op("LOOP", count=1, end=1)], "end=1: must be the index of an END", Status.OPCODE),
+    "depth": ([op("LOOP", count=1, end=5)] * 5 + [op("END")], "4 (LOOP): more than 4 loops inside", Status.OPCODE),
     "crossed": (
         [op("LOOP", count=1, end=2), op("LOOP", count=1, end=3), op("END"), op("END")],
         "2 (END): is not",
@@ -369,7 +369,7 @@ REFUSED = {
         Status.RANGE,
     ),
     "rows": ([op("SET", to=1, imm=1 << 17), load_x(1, 1, len=1)], "rows 131072 does not fit", Status.RANGE),
-    "length": ([op("SET", to=1)] * 64, "the program has 65 instructions, the memory (i_depth) 64", None),
+    "length": ([op("SET", to=1)] * 64, "the program has 65 instructions, the program memory i_depth = 64", None),
 }
 
 
