@@ -1,4 +1,4 @@
-"""Copier: words from one place in memory to another, in bursts."""
+"""Copier: copies words from one place in memory to another, in bursts."""
 
 from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -15,7 +15,7 @@ from hdl.unit import Unit
 
 
 def copy_layout() -> data.StructLayout:
-    """`words` + 1 words of 2 * lanes bytes from byte `src` to byte `dst`."""
+    """A copy of `words` + 1 words of 2 * lanes bytes from byte `src` to byte `dst`."""
     return data.StructLayout({"src": ADDR_BITS, "dst": ADDR_BITS, "words": PAYLOAD[Opcode.LOAD]["words"]})
 
 
@@ -33,12 +33,12 @@ def bus_signature(p: CoreParams) -> wiring.Signature:
 
 
 class Copier(Unit):
-    """Copies words, one copy behind the other, reading ahead of what is written.
+    """Copies words in memory, one copy behind the other, and reads ahead of what it writes.
 
-    What was asked for has a place in the buffer of `lxe.copies` + 1 bursts, and a burst is written when it is there as
-    a whole: whatever the bus does, no burst, read or written, waits for another one. Beats are read in the order of
-    the copies and written in it: a copy may write what one before it reads, not read what one before it writes unless
-    `ended` was high between them.
+    Copies come in on `i`; beats are read in the order of the copies and written in it. The buffer holds `lxe.copies` +
+    1 bursts. The copier asks for a burst only when its beats have room, and writes a burst only when all its beats are
+    in the buffer. So no burst, read or written, ever waits for another one. A copy may write what a copy before it
+    reads. It must not read what a copy before it writes, unless `ended` was high between them.
 
     Parameters
     ----------
@@ -47,21 +47,21 @@ class Copier(Unit):
     Members
     -------
     i : In(stream of `copy_layout`) : copies; bits of an address below a beat count as zero
-    bus : Out(`bus_signature`) : AXI4; a burst's address on `aw` goes out with its first beat on `w`, up to `lxe.copies`
-        bursts are under way in each direction, beats on `r` and responses on `b` are always taken
-    read : Out(1) : a beat of a copy is being taken
-    ended : Out(1) : all copies taken so far are written, and the bus has said so
-    bus_error : Out(1) : an error response, pulses
-    go : In(1) : begin bursts, keep what comes. It falls once, for good, at a fault or with `stop`
+    bus : Out(`bus_signature`) : AXI4; a burst's address on `aw` goes out with its first beat on `w`; up to `lxe.copies`
+        bursts are in flight in each direction; beats on `r` and responses on `b` are always taken
+    read : Out(1) : the copier takes a beat of a copy
+    ended : Out(1) : all copies taken so far are written, and the bus has confirmed it
+    bus_error : Out(1) : pulse: an error response
+    go : In(1) : begin bursts, keep the beats that come; falls once, for good, at a fault or with `stop`
     stop : In(1) : write nothing more: the rest of a burst goes out with strb 0
-    busy : Out(1) : a burst is under way
+    busy : Out(1) : a burst is in flight
     perf : Out(struct of 32-bit counters) : reads, writes (bursts begun), beats (written), waits (cycles in which a
         burst waits for room in the buffer)
 
     Latency: a burst is offered on `ar` 2 cycles after its copy is taken; on `aw` and `w` 2 cycles after its last beat
         came. `ended` rises in the cycle after the last response. Exact in `sim.units.retriever_time`.
-    Throughput: a beat in each direction every cycle, across copies, while bursts are as long as they can be and the
-        memory answers within (`lxe.copies` - 1) * burst_bytes / bus_bytes - 1 cycles.
+    Throughput: a beat in each direction every cycle, across copies, while bursts have their full length and the memory
+        answers within (`lxe.copies` - 1) * burst_bytes / bus_bytes - 1 cycles: 111 at the `core` preset.
     Raises: `ParamError` where lanes and bus do not fit together.
     Source: AXI4 (ARM IHI 0022); V-Rex section V-C.
     """
@@ -109,7 +109,9 @@ class Copier(Unit):
         return m
 
     def _accept(self, m: Module, reads: Bursts, writes: Bursts, queue: SyncFIFO) -> None:
-        """A copy goes to both; what it writes waits, so that its reads need not."""
+        """Gives a copy to the reader, and queues its destination for the writer, so that reads need not wait for
+        writes.
+        """
         i = self.i.payload
         to_in, to = Signal(_to_layout(), name=UNNAMED), data.View(_to_layout(), queue.r_data)
         m.d.comb += [
@@ -127,7 +129,7 @@ class Copier(Unit):
         ]
 
     def _read(self, m: Module, reads: Bursts, read: "_Reading", write: "_Writing") -> None:
-        """Bursts are asked for that have room."""
+        """Asks for a burst once its beats have room in the buffer."""
         bus, burst, offered = self.bus, reads.o.payload, read.offered
         m.d.comb += [
             reads.o.ready.eq(
@@ -150,7 +152,7 @@ class Copier(Unit):
             m.d.sync += [bus.ar.payload.addr.eq(burst.addr), bus.ar.payload.len.eq(burst.len)]
 
     def _store(self, m: Module, buffer: Ram, read: "_Reading", write: "_Writing") -> Signal:
-        """The buffer, first in, first out; returns the beats in it."""
+        """The buffer as a FIFO; returns the number of beats in it."""
         bus, depth, puts, gives = self.bus, self.depth, read.puts, write.gives
         level = Signal(bits_for(depth + 1))
         first = Signal(range(max(2, depth)))
@@ -173,7 +175,7 @@ class Copier(Unit):
     def _write(
         self, m: Module, writes: Bursts, queue: SyncFIFO, level: Signal, read: "_Reading", write: "_Writing"
     ) -> None:
-        """A burst begins once all its beats are in the buffer."""
+        """Begins a burst once all its beats are in the buffer."""
         bus, burst, w_free = self.bus, writes.o.payload, write.w_free
         m.d.comb += [
             w_free.eq(~write.w_valid | bus.w.ready),
@@ -198,7 +200,7 @@ class Copier(Unit):
         m.d.sync += write.writing.eq(write.writing + write.begins - bus.b.valid)
 
     def _write_beat(self, m: Module, writes: Bursts, write: "_Writing") -> None:
-        """A beat, and with a burst's first the burst, into the registers from which they are offered."""
+        """Registers the beat that is offered, and with a burst's first beat its address."""
         bus, burst, remaining = self.bus, writes.o.payload, write.remaining
         with m.If(~write.announced | bus.aw.ready):
             m.d.sync += write.announced.eq(write.begins)
@@ -220,27 +222,27 @@ def _to_layout() -> data.StructLayout:
 
 
 class _Reading:
-    """Bursts that are read."""
+    """Bursts being read."""
 
     def __init__(self, p: CoreParams, depth: int):
-        self.reading = Signal(bits_for(p.lxe.copies + 1))  # bursts
-        self.room = Signal(bits_for(depth + 1), init=depth)  # beats of the buffer that nothing was asked for
-        self.asks = Signal()  # another burst
-        self.offered = Signal()  # it is on `ar`
+        self.reading = Signal(bits_for(p.lxe.copies + 1))  # bursts in flight
+        self.room = Signal(bits_for(depth + 1), init=depth)  # beats of the buffer not reserved by a burst
+        self.asks = Signal()  # the copier asks for another burst
+        self.offered = Signal()  # a burst is on `ar`
         self.error = Signal()
         self.puts = Signal()  # a beat goes into the buffer
 
 
 class _Writing:
-    """Bursts that are written."""
+    """Bursts being written."""
 
     def __init__(self, p: CoreParams):
-        self.writing = Signal(bits_for(p.lxe.copies + 1))  # bursts
+        self.writing = Signal(bits_for(p.lxe.copies + 1))  # bursts in flight
         self.announced = Signal()  # a burst is on `aw`
         self.w_valid = Signal()
         self.w_free = Signal()
-        self.open = Signal()  # a burst has begun
+        self.open = Signal()  # a burst has begun and has beats left
         self.left = Signal(address_layout()["len"].width)  # beats after the next one, while a burst is open
         self.remaining = Signal(address_layout()["len"].width)  # beats after the next one
-        self.begins = Signal()  # a burst
+        self.begins = Signal()  # a burst begins
         self.gives = Signal()  # a beat leaves the buffer

@@ -1,4 +1,4 @@
-"""Retriever: what the DRE gives, to registers and as copies in memory."""
+"""Retriever: executes RETRIEVEs, which set registers from the DRE's results and copy entries in memory."""
 
 from amaranth import Array, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -16,24 +16,32 @@ from hdl.unit import Unit
 
 
 def fault_layout() -> data.StructLayout:
-    """Pulses: an error response; an instruction that is out of range; an entry for which the KVMU has no block."""
+    """Pulses. `bus`: an error response. `range`: an instruction out of range. `full`: the KVMU has no block for an
+    entry.
+    """
     return data.StructLayout({"bus": 1, "range": 1, "full": 1})
 
 
 class Retriever(Unit):
-    """Executes RETRIEVEs, one at a time: hands on the DRE's clusters, copies entries between device and home.
+    """Executes RETRIEVEs, one at a time: hands on the DRE's clusters, copies entries between device and home memory.
 
-    CLUSTER takes the next token's cluster and says how many its context has. PLACE copies as many entries to where the
-    KVMU's replies say, and before each what the KVMU moves home to make room for it. FETCH copies a set's bursts one
-    behind the other. CLEAR asks for the context to be forgotten and waits until the HCU has. COUNT says how many
-    clusters a context has. Copies overlap (`hdl.retrieval.copier.Copier`). A move reads its slot of the ring before
-    the slot's next entry is written, and after its last one was: before the first move behind `recent` entries, all
-    responses are waited for.
+    Instructions come in on `c` and end in order with a pulse on `done`; results go to registers through `set`.
 
-    Faults: an error response; an address that is no multiple of 2 * lanes bytes (PLACE, FETCH), a context that the DRE
-    has not (CLEAR, COUNT), an unknown action; a reply that is `full`, a set of more entries than FETCH has rows.
-    Nothing more is begun after one. While `stop` is high no burst is begun, the rest of one begun goes out with strb 0,
-    beats on their way and responses are taken and dropped; once `busy` is low, a reset is safe for the bus.
+    CLUSTER takes the next token's cluster, and tells how many clusters its context has. PLACE copies entries to where
+    the KVMU's replies say; before each entry it makes the move that the KVMU asks for. FETCH copies the bursts of a
+    cluster set, one behind the other. CLEAR asks the HCU to forget the context, and waits until it has. COUNT tells how
+    many clusters a context has.
+
+    Copies overlap (`hdl.retrieval.copier.Copier`). A move must read its slot of the ring after the slot's last entry
+    was written and before the next one is. Before the first move behind `recent` entries the retriever therefore waits
+    for all responses.
+
+    Faults: an error response; an address that is no multiple of 2 * lanes bytes (PLACE, FETCH); a context that the DRE
+    does not have (CLEAR, COUNT); an unknown action; a reply that is `full`; a set of more entries than FETCH has rows.
+    After a fault the retriever begins nothing more. While `stop` is high it begins no burst, sends the rest of a burst
+    with strb 0, and drops the beats and responses that come. Once `busy` is low, a reset is safe for the bus.
+
+    Corner cases: an instruction with `skip` is done at once. An empty set ends FETCH without a copy. R0 is never set.
 
     Parameters
     ----------
@@ -42,24 +50,25 @@ class Retriever(Unit):
     Members
     -------
     c : In(stream of `hdl.instruction_layouts.retrieve_layout`) : instructions; `skip`: done at once
-    t : In(stream of `hdl.retrieval.hcu.joined_layout`) : the HCU's news; a CLEAR ends an instruction CLEAR, else it is
-        dropped
+    t : In(stream of `hdl.retrieval.hcu.joined_layout`) : results of the HCU; a CLEAR ends an instruction CLEAR,
+        otherwise it is dropped
     w, x, b : In(streams of `hdl.retrieval.kvmu.placed_layout`, `move_layout`, `burst_layout`) : the KVMU's replies,
         each behind its move; bases and lengths are multiples of 2 * lanes bytes
     clear : Out(stream of `hdl.retrieval.feeder.clear_layout`) : contexts to forget
-    set : Out(`hdl.instruction_layouts.set_layout`) : pulses: registers, never R0; the last is with `done`
+    set : Out(`hdl.instruction_layouts.set_layout`) : pulses: registers, never R0; the last comes with `done`
     bus : Out(`hdl.retrieval.copier.bus_signature`) : AXI4
     done : Out(`hdl.instruction_layouts.done_layout`) : in the cycle after the instruction if it has `skip`
     fault : Out(`fault_layout`) : one pulse until a reset
-    stop : In(1) : begin nothing, end what was begun
-    busy : Out(1) : a burst is under way
+    stop : In(1) : begin nothing, finish what has begun
+    busy : Out(1) : a burst is in flight
     perf : Out(struct of 32-bit counters) : instructions (done), moves, entries, fetches (bursts of the KVMU), reads,
         writes (bursts on the bus), beats (written), waits (cycles in which a read waits for room)
 
-    Latency: news, a move, a reply or a burst can be taken in the cycle after the instruction; CLUSTER is done 2 cycles
-        after its news, COUNT 1 after the instruction. Copies as in `Copier`, then 2 cycles from the last response to
-        `done`, 3 for FETCH. Exact in `sim.units.retriever_time.RetrieverTime`.
-    Throughput: CLUSTER 4 cycles, COUNT 2; a copied beat a cycle, across copies.
+    Latency: a result, a move, a reply or a burst can be taken in the cycle after the instruction; CLUSTER is done 2
+        cycles after its result, COUNT 1 after the instruction. Copies as in `Copier`, then 2 cycles from the last
+        response to `done`, 3 for FETCH. Exact in `sim.units.retriever_time.RetrieverTime`.
+    Throughput: CLUSTER 4 cycles, COUNT 2; a copied beat a cycle, across copies. At the `core` preset an entry of 4,096
+        bytes is 64 beats.
     Raises: `ParamError` where the DRE and the LXE do not fit together.
     Source: `golden.program.isa.Retrieve`; V-Rex section V-C, Fig. 12.
     """
@@ -152,7 +161,7 @@ class Retriever(Unit):
         return m
 
     def _copies(self, m: Module, copier: Copier, work: "_Work") -> None:
-        """Entries are counted as their beats come; the copier goes until a fault or `stop`."""
+        """Runs the copier until a fault or `stop`, and counts entries as their beats come."""
         p = self.p
         entry_beats = p.dre.kvmu.entry_bytes // p.lxe.bus_bytes
         with m.If(copier.read):
@@ -171,18 +180,18 @@ class Retriever(Unit):
 
     @property
     def _shift(self) -> int:
-        """Of bytes to words."""
+        """Bits by which bytes are shifted to words."""
         return (2 * self.p.dpe.n_w).bit_length() - 1
 
     def _levels(self, m: Module, to: "_Registers") -> None:
-        """Clusters of a context, counted as the HCU's news come."""
+        """Keeps the number of clusters of each context, from the HCU's results."""
         t = self.t.payload
         m.d.comb += to.level.eq(Mux(t.op == CLEAR, 0, Mux(t.is_new, t.cluster + 1, to.levels[t.ctx])))
         with m.If(self.t.valid & self.t.ready):
             m.d.sync += to.levels[t.ctx].eq(to.level)
 
     def _begin(self, m: Module, work: "_Work", to: "_Registers") -> None:
-        """Takes an instruction; what is out of range is BAD."""
+        """Takes an instruction; one that is out of range leads to BAD."""
         c, k = self.c.payload, self.p.dre.kvmu
         takes = Signal()
         m.d.comb += [self.c.ready.eq(work.works), takes.eq(work.works & self.c.valid)]
@@ -220,11 +229,11 @@ class Retriever(Unit):
             m.next = "SET"
 
     def _set(self, m: Module, work: "_Work", register: Value, value: Signal) -> None:
-        """A register is set, unless it is R0."""
+        """Sets a register, unless it is R0."""
         m.d.comb += [self.set.valid.eq(work.works & register.any()), self.set.to.eq(register), self.set.data.eq(value)]
 
     def _place(self, m: Module, copier: Copier, work: "_Work") -> None:
-        """An entry to its place, and before it what moves home."""
+        """Copies an entry to its place, and before it the entry that moves home."""
         k, copies, copy, works, placed = self.p.dre.kvmu, copier.i, copier.i.payload, work.works, work.placed
         with m.If(works & self.x.valid & (work.since != k.recent)):
             m.d.comb += [
@@ -253,7 +262,7 @@ class Retriever(Unit):
                 m.next = "END"
 
     def _fetch(self, m: Module, copier: Copier, work: "_Work") -> None:
-        """A burst of the set to where the one before it ended."""
+        """Copies a burst of the set to the address at which the burst before it ended."""
         b, copies, works, at, room = self.b.payload, copier.i, work.works, work.at, work.room
         fits = Signal()
         m.d.comb += [
@@ -284,31 +293,31 @@ class Retriever(Unit):
 
 
 class _Work:
-    """The instruction in hand."""
+    """The current instruction."""
 
     def __init__(self, p: CoreParams):
         k, c = p.dre.kvmu, retrieve_layout()
         self.work = Signal(c)
-        self.works = Signal()  # no fault, no `stop`
+        self.works = Signal()  # no fault and no `stop`: the instruction goes on
         self.failed = Signal()
         self.length = Signal(bits_for(max(k.entry_bytes, k.boundary) + 1), init=k.entry_bytes)  # bytes of a copy
-        self.at = Signal(ADDR_BITS)  # the entry to copy from, or where to
-        self.rows = Signal(c["rows"].width)  # after this one
-        self.since = Signal(bits_for(k.recent + 1))  # entries copied since all responses were there
+        self.at = Signal(ADDR_BITS)  # address to copy the next entry from (PLACE) or to (FETCH)
+        self.rows = Signal(c["rows"].width)  # rows after this one
+        self.since = Signal(bits_for(k.recent + 1))  # entries copied since all responses had come
         self.beat = Signal(range(max(2, k.entry_bytes // p.lxe.bus_bytes)))
-        self.entries = Signal(bits_for(k.blocks * k.block_slots + 1))  # fetched
-        self.room = Signal(bits_for(k.entry_bytes << c["rows"].width) + 1)  # bytes for what is still fetched
+        self.entries = Signal(bits_for(k.blocks * k.block_slots + 1))  # entries fetched
+        self.room = Signal(bits_for(k.entry_bytes << c["rows"].width) + 1)  # bytes left for entries to fetch
         self.moves = Signal()
         self.placed = Signal()
         self.fetched = Signal()
 
 
 class _Registers:
-    """What registers are set to: an address or a count, and a count."""
+    """Values for registers: an address or a count, and a number of clusters."""
 
     def __init__(self, p: CoreParams):
         k = p.dre.kvmu
         self.value = Signal(ADDR_BITS)
         self.count = Signal(ADDR_BITS)
         self.levels = Array(Signal(bits_for(k.clusters + 1), name=f"level{i}") for i in range(k.n_ctx))  # of contexts
-        self.level = Signal(bits_for(k.clusters + 1))  # of the context of `t`, with its news
+        self.level = Signal(bits_for(k.clusters + 1))  # clusters of the context of `t`, with this result

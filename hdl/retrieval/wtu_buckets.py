@@ -1,4 +1,4 @@
-"""The paper's variant of the WTU: a pass over the row for every bucket, from the highest, until the threshold."""
+"""The paper's variant of the WTU: one pass over the row for every bucket, from the highest, until the threshold."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -13,19 +13,21 @@ from hdl.retrieval import wtu_lanes as lanes
 
 
 class State(IntEnum):
-    """What the lanes work on."""
+    """State of the row in the unit."""
 
-    LOAD = 0  # the row that comes in
-    TH = 1  # its sum settles, Th is multiplied
-    PASS = 2  # a bucket after the other
+    LOAD = 0  # a row comes in
+    TH = 1  # the sum settles, and the unit multiplies for Th
+    PASS = 2  # reads the row again, once a bucket
 
 
 class WtuBuckets(lanes.WtuPorts):
-    """Whole buckets of equal width in the code, from the row's highest, until their weight exceeds Th.
+    """Selects whole buckets of equal width in the code, from the row's highest, until their weight exceeds Th.
 
-    Preprocess: Sum, smallest and largest code while the row is written to score memory. Selection: the row is read once
-    a bucket; its upper and lower bounds give the mask of the lanes, the weights under it are summed, and
-    the sum of whole buckets is compared. A pass starts right behind the one before and is dropped if that one crossed.
+    Preprocess: while a row comes in, the unit writes it to score memory and finds Sum, the smallest and the largest
+    code. Selection: it reads the row once a bucket. The bucket's bounds give the mask of the lanes; the unit sums the
+    weights under the mask and compares the sum of whole buckets with Th. The next pass starts right behind the one
+    before, and is dropped if that one crossed.
+
     bucket(c) = ((max - c) * n_buckets) // span, span = max - min + 1: bucket b ends at
     max - (((b + 1) * span - 1) // n_buckets).
 
@@ -37,8 +39,10 @@ class WtuBuckets(lanes.WtuPorts):
     -------
     c, i, ratio, o, perf : as in `hdl.retrieval.wtu.Wtu`
 
-    Latency: L * (1 + buckets) + 4 cycles for L words, from the first word to the last beat.
-    Throughput: a row every latency + 1 cycles: loading and passes need the same lanes, `double_buffer` has no effect.
+    Latency: L * (1 + buckets) + 4 cycles for L words, from the first word to the last beat: 196 for 64 words and 2
+    buckets.
+    Throughput: a row every latency + 1 cycles: loading and passes need the same lanes, so `double_buffer` has no
+    effect.
     Raises: `ParamError` from `WtuParams`.
     Source: V-Rex section V-B, Figure 11.
     """
@@ -65,7 +69,7 @@ class WtuBuckets(lanes.WtuPorts):
         return m
 
     def _read_words(self, m: Module, score: SinglePortRam, count: SinglePortRam, row: "_Row", now: "_Pass") -> None:
-        """Words in, and words read again."""
+        """Writes the words that come in, and reads them again for each bucket."""
         p = self.p
         m.d.comb += self.c.ready.eq(~row.busy)
         now.accept = comb(m, "accept", self.i.valid & self.i.ready)
@@ -79,7 +83,7 @@ class WtuBuckets(lanes.WtuPorts):
             score.addr.eq(now.word),
             score.w_data.eq(self.i.payload.scores),
         ]
-        # No count is taken while a row is, nor in the cycle of its first word.
+        # No count comes in while a row is inside, nor in the cycle of its first word.
         at = Mux(now.accept, self.i.payload.ctx, row.ctx) * p.words + now.word
         lanes.count_port(m, p, self.c, count, now.accept | (now.again & now.go), at)
 
@@ -94,7 +98,7 @@ class WtuBuckets(lanes.WtuPorts):
             m.d.sync += [now.word.eq(Mux(now.again_last, 0, now.word + 1)), now.bucket.eq(now.bucket + now.again_last)]
 
     def _enter(self, m: Module, row: "_Row", now: "_Pass") -> "_Stage":
-        """A word goes into the first stage."""
+        """Passes a word to the first stage."""
         p = self.p
         stage1 = _Stage(p, 1)
         stage1.code = Signal(p.score.bits * p.n_w, name="code1", reset_less=True)  # of a word that comes in
@@ -112,7 +116,9 @@ class WtuBuckets(lanes.WtuPorts):
         return stage1
 
     def _codes(self, m: Module, score: SinglePortRam, row: "_Row", bucket: "_Bucket", stage1: "_Stage") -> "_Codes":
-        """First stage: the codes, and which lanes are used: all that exist while a row is loaded, else the bucket's."""
+        """First stage: the codes of the word, and the lanes in use: all that exist while a row is loaded, then the
+        bucket's.
+        """
         f, codes = self.p.score, _Codes([], [], [])
         for j in range(self.p.n_w):
             read, came = score.r_data.word_select(j, f.bits), stage1.code.word_select(j, f.bits)
@@ -127,7 +133,9 @@ class WtuBuckets(lanes.WtuPorts):
         return codes
 
     def _bounds(self, m: Module, row: "_Row", bucket: "_Bucket", stage1: "_Stage", codes: "_Codes") -> Signal:
-        """Highest and least code of the row that comes in; returns whether a word of it is in the first stage."""
+        """Keeps the highest and the least code of the row that comes in; returns whether the first stage holds a
+        word of it.
+        """
         high, least = bucket.high, bucket.least
         word_high = lanes.max_tree(m, codes.highs, "word_high")
         word_low = lanes.max_tree(m, codes.lows, "word_low")
@@ -144,7 +152,7 @@ class WtuBuckets(lanes.WtuPorts):
     def _next_bucket(
         self, m: Module, row: "_Row", now: "_Pass", bucket: "_Bucket", stage1: "_Stage", width: Signal
     ) -> None:
-        """Bucket range updater."""
+        """Updates the bounds of the bucket."""
         f, high, reach = self.p.score, bucket.high, bucket.reach
         log_n = self.p.n_buckets.bit_length() - 1
         with m.If(row.th_state & (row.th_count == 0)):
@@ -165,7 +173,7 @@ class WtuBuckets(lanes.WtuPorts):
     def _weights(
         self, m: Module, count: SinglePortRam, now: "_Pass", codes: "_Codes", stage1: "_Stage"
     ) -> tuple[Signal, list[Signal]]:
-        """Tokens of the word, and the weight of each lane a cycle later."""
+        """Returns the tokens of the word, and the weight of each lane a cycle later."""
         p, counts, values = self.p, [], []
         for j, code in enumerate(codes.codes):
             own = count.r_data.word_select(j, p.count_bits)
@@ -182,7 +190,7 @@ class WtuBuckets(lanes.WtuPorts):
         return lanes.adder_tree(m, counts, "tokens1"), values
 
     def _add_word(self, m: Module, now: "_Pass", stage1: "_Stage", values: list[Signal]) -> tuple["_Stage", Signal]:
-        """Second stage: the weight of the word; returns the third stage."""
+        """Second stage: adds the weights of the word; returns the third stage."""
         stage2, stage3 = (_Stage(self.p, n, len(stage1.tokens)) for n in (2, 3))
         tree = lanes.adder_tree(m, values, "tree")
         weight = Signal(len(tree), reset_less=True)
@@ -195,7 +203,9 @@ class WtuBuckets(lanes.WtuPorts):
         return stage3, weight
 
     def _select(self, m: Module, row: "_Row", now: "_Pass", end: "_End", word: "_Stage", weight: Signal) -> None:
-        """Third stage: Sum while a row is loaded, then what is left of Th, and the beat."""
+        """Third stage: adds to Sum while a row is loaded, then subtracts from what is left of Th and offers the
+        beat.
+        """
         p, beat, total, left = self.p, self.o.payload, end.total, end.left
         with m.If(word.valid & ~word.is_pass):
             m.d.sync += total.eq(Mux(word.first, 0, total) + weight)
@@ -247,30 +257,30 @@ class WtuBuckets(lanes.WtuPorts):
 
 
 class _Row:
-    """The row in hand."""
+    """The row in the unit."""
 
     def __init__(self, m: Module, p: WtuParams):
         self.state = Signal(2, init=State.LOAD)
         self.load, self.th_state, self.passing = (comb(m, f"state_{e.name.lower()}", self.state == e) for e in State)
         self.busy = Signal(name=UNNAMED)
         self.ctx = Signal(bits_for(p.n_ctx), name=UNNAMED)
-        self.last = Signal(bits_for(p.words), name=UNNAMED)  # word
-        self.keep = Signal(bits_for(p.n_w))  # its highest lane in use
+        self.last = Signal(bits_for(p.words), name=UNNAMED)  # last word of the row
+        self.keep = Signal(bits_for(p.n_w))  # highest lane in use of that word
         self.closed = Signal()  # the row's last word is being added
         self.th_count = Signal(2)  # cycles in TH
 
 
 class _Pass:
-    """The word that is taken, or read again for a bucket."""
+    """The word that the unit takes, or reads again for a bucket."""
 
     def __init__(self, p: WtuParams):
         self.word = Signal(bits_for(p.words), name=UNNAMED)
         self.bucket = Signal(bits_for(p.n_buckets), name=UNNAMED)
         self.go = Signal(name=UNNAMED)  # the stages move on
-        self.finish = Signal()  # the row's last beat goes
+        self.finish = Signal()  # the row's last beat is taken
         self.accept: Signal  # a word comes in
-        self.again: Signal  # one is read again
-        self.again_last: Signal  # the row's last
+        self.again: Signal  # a word is read again
+        self.again_last: Signal  # the last word is read again
 
 
 class _Stage:
@@ -279,12 +289,12 @@ class _Stage:
     def __init__(self, p: WtuParams, n: int, token_bits: int = 0):
         plain = n > 1  # only the first stage is reset
         self.valid = Signal(name=f"valid{n}")
-        self.is_pass = Signal(name=f"pass{n}", reset_less=plain)  # it was read again
+        self.is_pass = Signal(name=f"pass{n}", reset_less=plain)  # the word was read again for a bucket
         self.first = Signal(name=f"first{n}", reset_less=plain)
         self.last = Signal(name=f"last{n}", reset_less=plain)
-        self.end = Signal(name=f"end{n}", reset_less=plain)  # of the last bucket
+        self.end = Signal(name=f"end{n}", reset_less=plain)  # the word belongs to the last bucket
         self.word = Signal(bits_for(p.words), name=f"word{n}" if plain else UNNAMED, reset_less=True)
-        self.used = Signal(p.n_w, name=f"used{n}" if plain else "used", reset_less=plain)  # lanes
+        self.used = Signal(p.n_w, name=f"used{n}" if plain else "used", reset_less=plain)  # lanes in use
         self.tokens = Signal(token_bits, name=f"tokens{n}", reset_less=plain)
 
     def signals(self) -> list[Signal]:
@@ -293,7 +303,7 @@ class _Stage:
 
 
 class _Bucket:
-    """The range of the bucket, and of the row."""
+    """The bounds of the bucket and of the row."""
 
     def __init__(self, p: WtuParams):
         self.high = Signal(p.score.bits, name=UNNAMED)
@@ -304,7 +314,7 @@ class _Bucket:
 
 
 class _End:
-    """What was selected of the row, and what is left of Th."""
+    """What the unit has selected of the row, and what is left of Th."""
 
     def __init__(self, p: WtuParams):
         beat = lanes.beat_layout(p)
@@ -319,5 +329,5 @@ class _Codes(NamedTuple):
     """The codes of a word's lanes."""
 
     codes: list[Signal]
-    highs: list[Signal]  # 0 where there is none
-    lows: list[Signal]  # the same of complements: the least is the largest of these
+    highs: list[Signal]  # 0 for lanes that do not exist
+    lows: list[Signal]  # complements of the codes: the least code is the largest of these

@@ -15,52 +15,59 @@ from hdl.retrieval.wtu_histogram import WeightedHistogram
 
 
 class Front(IntEnum):
-    """What the row that is loaded and not yet selected waits for."""
+    """State of the row that is loaded and not yet selected."""
 
-    CLEAR = 0  # after reset
-    IDLE = 1  # there is none
-    START = 2  # its sum settles
+    CLEAR = 0  # clears the bins after reset
+    IDLE = 1  # no row waits
+    START = 2  # the row's sum settles
     TH = 3  # the lanes multiply for Th
-    SUM = 4  # which is added up
-    WALK = 5  # bins from the top until one exceeds what is left of Th
-    PARK = 6  # walked; the row before is still being selected
+    SUM = 4  # their products are added to Th
+    WALK = 5  # walks bins from the top until one exceeds what is left of Th
+    PARK = 6  # has walked, and waits while the row before is selected
 
 
 class Back(IntEnum):
-    """What the selecting pass does."""
+    """State of the selecting pass."""
 
     IDLE = 0
     SCAN = 1  # reads words with a code at or above the crossing bin
-    POP = 2  # all read; takes candidates from the list
-    SERIAL = 3  # lane by lane through the word in which equal codes cross
-    OVER = 4  # the list is not enough: waits for the lanes and a free histogram
-    Z_SCAN = 5  # zoom: feeds the words to them
-    Z_TAIL = 6  # until the last is added
+    POP = 2  # has read all words, and takes candidates from the list
+    SERIAL = 3  # takes lane by lane the word in which equal codes cross
+    OVER = 4  # the list does not suffice: waits for the lanes and a free histogram
+    Z_SCAN = 5  # zoom: feeds the words to the lanes
+    Z_TAIL = 6  # zoom: waits until the last word is added
     Z_WALK = 7
 
 
 class Kind(IntEnum):
-    """What the lanes of one step in the selecting pipeline are."""
+    """Kind of the lanes in one step of the selecting pipeline."""
 
-    ABOVE = 0  # selected
+    ABOVE = 0  # all selected
     ONE = 1  # one candidate, selected; the row is done if it crosses
-    EQUAL = 2  # equal candidates, selected if they do not cross; else their word is done lane by lane
+    EQUAL = 2  # equal candidates, selected if they do not cross; otherwise taken lane by lane
 
 
 class WtuExact(lanes.WtuPorts):
-    """Exact minimal set of Equation 3. Ports, latency and throughput: `hdl.retrieval.wtu.Wtu`.
+    """Selects the exact minimal set of Equation 3. Ports, latency and throughput: `hdl.retrieval.wtu.Wtu`.
 
-    Load: a histogram of weights by the top `bin_bits` of the code, and Sum (`hdl.retrieval.wtu_histogram`); of each
-    word the highest bin is kept. A word takes a cycle, and one for each further `count_digit` bits of its largest
-    count. Walk: bins from the row's highest down are taken from Th until one exceeds what is left: the crossing bin.
-    Select: words whose highest bin reaches the crossing one are read again, the others skipped `group` at a time. Codes
-    above the bin are selected; candidates, those in it, go one a cycle into a list that keeps the best `list_depth` by
-    code, then index, and is popped until one crosses.
-    Zoom, when the list runs empty first, or after `list_limit` candidates: the pass is made again with the lanes, into
-    a histogram of the next digit of the codes in the bin, which is walked, and once more to select. With all digits
-    known candidates are equal and are taken a word at a time. Meanwhile no word is taken until the walk.
-    With double_buffer a row is loaded while the one before is selected; with walk_ahead also while one is walked. Score
-    memory has a bank for each, so that none is read and written at once: single-port memories.
+    Load: the lanes add the row's weights to a histogram by the top `bin_bits` of the code, and to Sum
+    (`hdl.retrieval.wtu_histogram`). The unit keeps the highest bin of each word. A word takes a cycle, and one for each
+    further `count_digit` bits of its largest count.
+
+    Walk: from the row's highest bin down, the unit subtracts bins from Th until one exceeds what is left of Th. That
+    bin is the crossing bin.
+
+    Select: the unit reads again the words whose highest bin reaches the crossing bin, and skips the others `group` at a
+    time. It selects codes above the bin. Codes in the bin are candidates: they go one a cycle into a list, which keeps
+    the best `list_depth` by code, then index. The unit pops the list until a candidate crosses the threshold.
+
+    Zoom: when the list runs empty first, or after `list_limit` candidates, the unit repeats the pass for the next digit
+    of the code. The lanes add the candidates to a histogram of this digit, the unit walks it, and selects once more.
+    When all digits are known, candidates are equal and the unit takes them a word at a time. No word comes in from the
+    zoom's begin to its walk.
+
+    With double_buffer a row is loaded while the unit selects the one before; with walk_ahead also while it walks one.
+    Each of these rows has its own bank of score memory, so no bank is read and written at once: single-port memories.
 
     Parameters
     ----------
@@ -70,7 +77,7 @@ class WtuExact(lanes.WtuPorts):
     -------
     c, i, ratio, o, perf : as in `hdl.retrieval.wtu.Wtu`
 
-    Latency: see `hdl.retrieval.wtu.Wtu`; the first row is taken after as many cycles as a lane has bins, after reset.
+    Latency: see `hdl.retrieval.wtu.Wtu`; after reset, the first row is taken after as many cycles as a lane has bins.
     Throughput: see `hdl.retrieval.wtu.Wtu`.
     Raises: `ParamError` from `WtuParams`.
     Source: V-Rex Equations 1 to 3; histogram, list and zoom are this project's own.
@@ -119,7 +126,7 @@ class WtuExact(lanes.WtuPorts):
         return m
 
     def _may_take(self, m: Module, u: "_Stages") -> None:
-        """When a word can come in: a row starts where another has a place, and no zoom or Th has the lanes."""
+        """Decides whether a word can come in: a new row needs a place, and no zoom or Th may use the lanes."""
         p, rows, take, hist = self.p, u.rows, u.take, u.memories.hist
         fronts, backs = u.state.fronts, u.state.backs
         start = take.start = comb(m, "start", take.taken == 0)
@@ -133,12 +140,12 @@ class WtuExact(lanes.WtuPorts):
         else:
             take.free = (rows.rows == 0) & ~fronts[Front.CLEAR]
         may_start = comb(m, "may_start", (take.free & ~self.c.valid) | hist.part)
-        # A zoom needs the lanes, and bins: those of a row that is walked.
+        # A zoom needs the lanes, and the bins of a row that has been walked.
         walked = comb(m, "walked", fronts[Front.PARK] | (fronts[Front.IDLE] & ~rows.full))
         take.z_free = comb(m, "z_free", walked if p.walk_ahead else walked & start)
         waits = fronts[Front.IDLE] | fronts[Front.PARK]
         zoom_soon = comb(m, "zoom_soon", backs[Back.OVER] & waits & p.walk_ahead, 1)
-        # Th takes the lanes; made in several steps, it needs the sum as long.
+        # Th needs the lanes. In several steps, it needs the sum for as long.
         th_now = comb(m, "th_now", fronts[Front.TH] | (fronts[Front.START] & (p.th_steps > 1)), 1)
         lanes_free = take.counted & ~th_now & ~u.state.feeding & (~zoom_soon | hist.part)
         may_go_on = comb(m, "may_go_on", lanes_free)
@@ -146,7 +153,7 @@ class WtuExact(lanes.WtuPorts):
         m.d.comb += self.i.ready.eq(take.may_take & ~hist.more)
 
     def _take_words(self, m: Module, u: "_Stages") -> None:
-        """Words in, into the bank that follows the last row's."""
+        """Counts the words of the row that comes in, and moves a complete row on."""
         p, rows, take, row = self.p, u.rows, u.take, self.i.payload
         load, bank = rows.load, take.load_bank
         with m.If(take.accept):
@@ -168,7 +175,7 @@ class WtuExact(lanes.WtuPorts):
                 m.d.sync += rows.load_set.eq(~rows.load_set)
 
     def _read_codes(self, m: Module, u: "_Stages") -> None:
-        """The codes of a word read from score memory, against what is known of the crossing code."""
+        """Compares the codes of the word read from score memory with the known part of the crossing code."""
         p, rows, word, code = self.p, u.rows, u.word, u.code
         bits, sel = p.score.bits, rows.sel
         s_scores = Signal(bits * p.n_w)
@@ -188,7 +195,7 @@ class WtuExact(lanes.WtuPorts):
             ]
 
     def _feed_lanes(self, m: Module, u: "_Stages") -> None:
-        """Words for the lanes, from the input or, in a zoom, from score memory."""
+        """Feeds words to the lanes: from the input or, in a zoom, from score memory."""
         p, row, word, hist, feeding = self.p, self.i.payload, u.word, u.memories.hist, u.state.feeding
         in_row = Signal(p.n_w)
         m.d.comb += [
@@ -216,7 +223,9 @@ class WtuExact(lanes.WtuPorts):
                         m.d.comb += digit.eq(word.code[j][low : low + width])
 
     def _keep_highest_bins(self, m: Module, u: "_Stages") -> None:
-        """Of each word the highest bin is kept, a cycle later; those of the row and of a zoom, another one later."""
+        """Writes the highest bin of each word a cycle later, and keeps that of the row and of a zoom another cycle
+        later.
+        """
         p, take, walk, hist, tops = self.p, u.take, u.walk, u.memories.hist, u.memories.tops
         at_bits, feeding = u.scan.at_bits, u.state.feeding
         top_group = reg(m, "top_group", take.load_bank * p.row_groups + (take.taken >> at_bits), len(tops.w_addr))
@@ -236,7 +245,7 @@ class WtuExact(lanes.WtuPorts):
             m.d.sync += walk.top.eq(walk.top3)
 
     def _start_threshold(self, m: Module, u: "_Stages") -> None:
-        """The steps in which the lanes make Th; a row without weight, or ratio 1, is selected as a whole."""
+        """Counts the steps in which the lanes multiply for Th, and finds rows that are selected as a whole."""
         hist, steps, th_step, th = u.memories.hist, u.steps, u.take.th_step, u.state.fronts[Front.TH]
         m.d.comb += [
             hist.th_step.eq(th_step),
@@ -246,7 +255,7 @@ class WtuExact(lanes.WtuPorts):
             m.d.sync += th_step.eq(Mux(th & ~u.take.th_last, th_step + 1, 0))
 
     def _walk_bins(self, m: Module, u: "_Stages") -> None:
-        """Walk: a bin a cycle, of the row that waits, or of a zoom."""
+        """Walks a bin a cycle, of the waiting row or of a zoom."""
         fronts, backs, walk, hist, steps = u.state.fronts, u.state.backs, u.walk, u.memories.hist, u.steps
         walk_bin = walk.walk_bin
         begin = comb(m, "begin", fronts[Front.TH] & u.take.th_last)
@@ -274,10 +283,10 @@ class WtuExact(lanes.WtuPorts):
             m.d.sync += walk_bin.eq(walk.top3)
 
     def _check_bin(self, m: Module, u: "_Stages") -> None:
-        """What is left of Th behind a bin, and whether it crosses.
+        """Subtracts a bin from what is left of Th, and decides whether it crosses.
 
-        Candidates, as the codes of a bin, share their exponent: what is left of Th is counted in its units. While bins
-        are walked it is doubled with every exponent less, its lower bits coming up from `f_left`.
+        The codes of a bin share their exponent, so what is left of Th is counted in units of it. With every exponent
+        less the walk doubles this number and takes its lower bits from `f_left`.
         """
         p, f, walk, hist, steps = self.p, self.p.score, u.walk, u.memories.hist, u.steps
         bin1, bin2, f_left, left = walk.bin1, walk.bin2, walk.f_left, walk.left
@@ -298,7 +307,7 @@ class WtuExact(lanes.WtuPorts):
         ]
 
     def _offer_row(self, m: Module, u: "_Stages") -> None:
-        """A row whose crossing bin is known goes to the selecting pass, or waits for it."""
+        """Hands a row whose crossing bin is known to the selecting pass, or parks it."""
         f, fronts, walk, steps, f_left = self.p.score, u.state.fronts, u.walk, u.steps, u.walk.f_left
         walk.offer = comb(m, "offer", steps.crossed | steps.every | fronts[Front.PARK])
         walk.hand = comb(m, "hand", walk.offer & u.state.backs[Back.IDLE])
@@ -312,7 +321,7 @@ class WtuExact(lanes.WtuPorts):
             m.d.sync += [walk.f_bin.eq(walk.bin2), walk.f_all.eq(steps.every)]
 
     def _find_words(self, m: Module, u: "_Stages") -> None:
-        """Which word of a group the selecting pass reads next."""
+        """Finds the next word of a group that the selecting pass must read."""
         p, scan, sel, tops = self.p, u.scan, u.rows.sel, u.memories.tops
         bin_bits, low_bits = self.digits[0]
         scan.last_group = comb(m, "last_group", scan.group == sel.last >> scan.at_bits)
@@ -325,9 +334,9 @@ class WtuExact(lanes.WtuPorts):
         scan.hit_at = comb(m, "hit_at", index, scan.at_bits)
 
     def _step_scan(self, m: Module, u: "_Stages") -> None:
-        """The next word of a group, or the next group.
+        """Moves to the next word of a group, or to the next group.
 
-        After the crossing among equal candidates the pass goes on behind its word, for the codes above alone.
+        After equal candidates crossed, the pass goes on behind their word and selects only the codes above.
         """
         p, backs, steps, scan, word, tops = self.p, u.state.backs, u.steps, u.scan, u.word, u.memories.tops
         group, word4, equal_cross = scan.group, u.decided.word, steps.equal_cross
@@ -353,7 +362,7 @@ class WtuExact(lanes.WtuPorts):
             m.d.sync += scan.seen.eq(scan.seen | scan.hit)
 
     def _find_candidates(self, m: Module, u: "_Stages") -> None:
-        """The lowest lane of the word that is a candidate and was not taken before."""
+        """Finds the lowest lane of the word whose candidate was not taken before."""
         p, word, found, steps = self.p, u.word, u.found, u.steps
         found.todo_now = comb(m, "todo_now", Mux(word.fresh, word.equal, found.todo), p.n_w)
         found.candidate = lanes.lowest(m, found.todo_now, "candidate")
@@ -365,7 +374,7 @@ class WtuExact(lanes.WtuPorts):
             m.d.comb += found.candidate_lane[k].eq(lane)
 
     def _list_candidates(self, m: Module, u: "_Stages") -> None:
-        """Candidates go into the list, and once all words are read the best one after the other out of it."""
+        """Puts candidates into the list, and pops the best ones once all words are read."""
         p, word, found, steps, backs = self.p, u.word, u.found, u.steps, u.state.backs
         low_bits = self.digits[0][1]
         listed = m.submodules.list = SortedList(p.list_depth, low_bits, len(found.tag))
@@ -382,7 +391,7 @@ class WtuExact(lanes.WtuPorts):
                 backs[Back.POP] & ~u.code.equal_mode & listed.empty & ~word.valid & ~unlisted & steps.quiet
             ),
         ]
-        # Found in one cycle, put into the list in the next.
+        # A candidate is found in one cycle and put into the list in the next.
         key_in = Signal(low_bits, reset_less=True)
         tag_in = Signal(len(found.tag), reset_less=True)
         insert_in = Signal()
@@ -399,7 +408,9 @@ class WtuExact(lanes.WtuPorts):
         found.low = Mux(word.pop, s_low, 0)
 
     def _read_word(self, m: Module, u: "_Stages") -> None:
-        """The word that is read for the selecting pass: the scan's, a candidate's, or the one done lane by lane."""
+        """Chooses the word to read for the selecting pass: the scan's, a candidate's, or one to be done lane by
+        lane.
+        """
         p, backs, steps, word, found = self.p, u.state.backs, u.steps, u.word, u.found
         scans = backs[Back.SCAN] | backs[Back.Z_SCAN]
         found.serial_read = comb(m, "serial_read", backs[Back.SERIAL] & found.serial_due)
@@ -410,7 +421,7 @@ class WtuExact(lanes.WtuPorts):
         word.read_word = comb(m, "read_word", Mux(scans, steps.scan_word, other), len(word.word))
 
     def _choose_lanes(self, m: Module, u: "_Stages") -> None:
-        """Stage 1: lanes that go on together."""
+        """Stage 1: chooses the lanes that go on together."""
         steps, word, found, one = u.steps, u.word, u.found, u.chosen
         hold, equal_mode = steps.hold, u.code.equal_mode
         with m.If(word.last):
@@ -431,7 +442,7 @@ class WtuExact(lanes.WtuPorts):
         one.kill = comb(m, "kill", steps.split | steps.equal_cross | steps.finish)
 
     def _next_lanes(self, m: Module, u: "_Stages") -> None:
-        """What stage 1 works on next."""
+        """Stage 1: keeps the lanes still to be done, or takes the next word."""
         steps, word, found, hold = u.steps, u.word, u.found, u.steps.hold
         with m.If(steps.go):
             m.d.sync += [word.fresh.eq(~hold), word.valid.eq((hold | word.read) & ~u.chosen.kill & ~steps.overflow)]
@@ -446,7 +457,7 @@ class WtuExact(lanes.WtuPorts):
         m.d.sync += word.z_valid.eq(word.zoom_read | ~u.scan.z_next)
 
     def _weigh(self, m: Module, u: "_Stages") -> None:
-        """Stage 2: the lanes' tokens. Stage 3: their weight."""
+        """Stage 2: adds the lanes' tokens. Stage 3: multiplies them to a weight."""
         p, steps, one, two, three, four = self.p, u.steps, u.chosen, u.added, u.weighed, u.decided
         count2, kill = u.memories.count2, one.kill
         counts2 = [
@@ -481,7 +492,7 @@ class WtuExact(lanes.WtuPorts):
         m.d.comb += steps.quiet.eq(~two.valid & ~three.valid & ~four.valid)
 
     def _decide(self, m: Module, u: "_Stages") -> None:
-        """Stage 4: a beat, unless equal candidates cross, whose word is then done lane by lane."""
+        """Stage 4: offers a beat. If equal candidates cross, it sends their word back to be done lane by lane."""
         beat, steps, four, end = self.o.payload, u.steps, u.decided, u.selected
         equal_mode = u.code.equal_mode
         end.after = comb(m, "after", u.walk.left - four.weight, len(u.walk.left) + 1)
@@ -502,7 +513,7 @@ class WtuExact(lanes.WtuPorts):
         ]
 
     def _update_left(self, m: Module, u: "_Stages") -> None:
-        """What is left of Th, and what was selected, at a row's begin, a candidate, and a zoom."""
+        """Updates what is left of Th and the numbers selected: at a row's begin, a candidate, and a zoom."""
         beat, steps, walk, end = self.o.payload, u.steps, u.walk, u.selected
         left, left_first, hand = walk.left, walk.left_first, walk.hand
         with m.If(hand):
@@ -522,7 +533,7 @@ class WtuExact(lanes.WtuPorts):
                 m.d.sync += steps.equal_done.eq(1)
 
     def _next_back(self, m: Module, u: "_Stages") -> None:
-        """Control of the selecting pass."""
+        """Next state of the selecting pass."""
         hist, back, backs, steps, walk = u.memories.hist, u.state.back, u.state.backs, u.steps, u.walk
         code, found, rows, bin_cross = u.code, u.found, u.rows, u.walk.bin_cross
         bin_bits, low_bits = self.digits[0]
@@ -555,7 +566,7 @@ class WtuExact(lanes.WtuPorts):
             m.d.sync += found.serial_due.eq(0)
 
     def _next_front(self, m: Module, u: "_Stages") -> None:
-        """Control of the row that waits, and of the histograms."""
+        """Next state of the waiting row, and the start of new histograms."""
         front, fronts, walk, hist = u.state.front, u.state.fronts, u.walk, u.memories.hist
         cleared = Signal(self.digits[0][0])  # bins, after reset
         with m.Switch(front):
@@ -577,14 +588,14 @@ class WtuExact(lanes.WtuPorts):
                     m.d.sync += front.eq(Front.WALK)
                 with m.Elif(fronts[Front.TH] & u.take.th_last):
                     m.d.sync += front.eq(Front.SUM)
-        # The bins are left a cycle later, which no word can reach before.
+        # A histogram starts anew a cycle after its walk, before any word can reach it.
         stopped = reg(m, "stopped", walk.stop, reset_less=False)
         for s in range(hist.sets):
             other = u.rows.load_set != s if hist.sets == 2 else 1
             m.d.comb += hist.next[s].eq(fronts[Front.CLEAR] | (stopped & other))
 
     def _score_ports(self, m: Module, u: "_Stages") -> None:
-        """Score memory: the row that is loaded is never the one that is selected."""
+        """Drives the ports of score memory: the row being loaded is never the one being selected."""
         take, word = u.take, u.word
         score_read = comb(m, "score_read", word.zoom_read | (word.read & ~u.found.pop))
         for k, score in enumerate(u.memories.scores):
@@ -597,7 +608,7 @@ class WtuExact(lanes.WtuPorts):
             ]
 
     def _count_ports(self, m: Module, u: "_Stages") -> None:
-        """Counts: of words that are loaded, ahead of them, and of those that are selected."""
+        """Drives the ports of count memory: reads ahead for words being loaded, and reads for words being selected."""
         p, take, word, steps, feeding = self.p, u.take, u.word, u.steps, u.state.feeding
         count, count2 = u.memories.count, u.memories.count2
         at = len(count.addr)
@@ -611,7 +622,7 @@ class WtuExact(lanes.WtuPorts):
             ahead = ahead & (~take.start | take.free)
         load_read = comb(m, "load_read", (take.accept & ~self.i.payload.last) | ahead)
         front_read = comb(m, "front_read", load_read | word.zoom_read)
-        # A count that is taken costs the read of a first word, which is made again.
+        # A count that comes in uses the port: the read of a first word is repeated.
         lost = self.c.valid & self.c.ready
         m.d.sync += take.counted.eq((load_read | (take.counted & ~take.accept)) & ~steps.grant & ~lost)
         if p.double_buffer:
@@ -633,7 +644,7 @@ class WtuExact(lanes.WtuPorts):
 
 
 class _Memories:
-    """Codes, counts, the highest bin of each word, and the histogram."""
+    """The memories: codes, counts, the highest bin of each word, and the histogram."""
 
     def __init__(self, m: Module, p: WtuParams, bin_bits: int):
         self.scores = [SinglePortRam(p.score.bits * p.n_w, p.words, protect=p.protect) for _ in range(p.banks)]
@@ -642,7 +653,7 @@ class _Memories:
         self.tops = m.submodules.tops = Ram(bin_bits * p.group, p.banks * p.row_groups, p.group, p.protect)
         self.count = SinglePortRam(p.count_bits * p.n_w, p.n_ctx * p.words, p.n_w, p.protect)
         m.submodules.count = self.count
-        # Loading and selecting read counts in the same cycle: a second read port, as a copy.
+        # Loading and selecting read counts in the same cycle: a copy serves as second read port.
         self.count2 = self.count
         if p.double_buffer:
             self.count2 = SinglePortRam(p.count_bits * p.n_w, p.n_ctx * p.words, p.n_w, p.protect)
@@ -653,7 +664,7 @@ class _Memories:
 
 
 class _Stages:
-    """All of the unit, from the row that comes in to the beat that goes."""
+    """All parts of the unit, from the row that comes in to the beat that goes out."""
 
     def __init__(self, m: Module, p: WtuParams, memories: _Memories, digits: list[tuple[int, int]]):
         self.memories = memories
@@ -675,80 +686,79 @@ class _Stages:
 
 
 class _State:
-    """What the row that waits, and what the selecting pass does."""
+    """The states of the waiting row and of the selecting pass, decoded."""
 
     def __init__(self, m: Module):
         self.front = Signal(3, init=Front.CLEAR, name=UNNAMED)
         self.back = Signal(3, init=Back.IDLE, name=UNNAMED)
         self.fronts = [comb(m, f"front_{e.name.lower()}", self.front == e) for e in Front]
         self.backs = [comb(m, f"back_{e.name.lower()}", self.back == e) for e in Back]
-        self.feeding = comb(m, "feeding", self.backs[Back.Z_SCAN] | self.backs[Back.Z_TAIL])  # a zoom has the lanes
+        self.feeding = comb(m, "feeding", self.backs[Back.Z_SCAN] | self.backs[Back.Z_TAIL])  # a zoom uses the lanes
         self.zooming = comb(m, "zooming", self.feeding | self.backs[Back.Z_WALK])
 
 
 class _Rows:
-    """Rows: one being loaded, one that waits for its crossing bin, one being selected. Each has a bank."""
+    """The rows inside: one being loaded, one waiting for its crossing bin, one being selected. Each has a bank."""
 
     def __init__(self, p: WtuParams):
         info = data.StructLayout(
             {"ctx": bits_for(p.n_ctx), "bank": bits_for(p.banks), "last": bits_for(p.words), "keep": bits_for(p.n_w)}
         )
         self.load, self.wait, self.sel = (Signal(info, name=n, reset_less=True) for n in ("load", "wait", "sel"))
-        self.wait_bank = Signal(
-            bits_for(p.banks)
-        )  # of the row that waits, where `tops` is read also while there is none
-        self.rows = Signal(2)  # how many there are
+        # Bank of the waiting row; selects words of `tops` also while no row waits.
+        self.wait_bank = Signal(bits_for(p.banks))
+        self.rows = Signal(2)  # number of rows inside
         self.full = Signal()  # the row in `load` is complete
-        self.load_set = Signal()  # histogram of that row
+        self.load_set = Signal()  # histogram set of that row
         self.sel_all = Signal()  # the row in `sel` is selected as a whole
 
 
 class _Code:
-    """The crossing code, as far as it is known: digits so far, and their mask."""
+    """The known part of the crossing code: its digits so far, and their mask."""
 
     def __init__(self, m: Module, p: WtuParams, digits: int):
-        self.level = Signal(bits_for(digits))  # digits known, less one
+        self.level = Signal(bits_for(digits))  # known digits, less one
         self.prefix = Signal(p.score.bits, reset_less=True)
         self.known = Signal(p.score.bits, reset_less=True)
-        self.equal_mode = comb(m, "equal_mode", self.level == digits - 1)  # all digits known
+        self.equal_mode = comb(m, "equal_mode", self.level == digits - 1)  # all digits are known: candidates are equal
 
 
 class _Steps:
-    """What happens in a cycle."""
+    """The events of a cycle."""
 
     def __init__(self, p: WtuParams):
         self.go = Signal()  # the selecting pipeline moves on
-        self.hold = Signal()  # but for its first stage
-        self.quiet = Signal()  # nothing in its later stages
-        self.finish = Signal()  # the row's last beat goes
+        self.hold = Signal()  # the first stage stays with its word
+        self.quiet = Signal()  # the later stages are empty
+        self.finish = Signal()  # the row's last beat is taken
         self.split = Signal()  # equal candidates cross
-        self.overflow = Signal()  # the list has had its candidates
-        self.exhaust = Signal()  # or has none left
-        self.equal_cross = Signal()  # with equal candidates: the threshold is crossed
-        self.equal_done = Signal()  # it was
+        self.overflow = Signal()  # more candidates than `list_limit`
+        self.exhaust = Signal()  # the list is empty, and no candidate crossed
+        self.equal_cross = Signal()  # equal candidates have crossed the threshold
+        self.equal_done = Signal()  # equal candidates have crossed in this row
         self.scan_read = Signal(name=UNNAMED)  # the scan reads
-        self.scan_word = Signal(bits_for(p.words))  # this word
-        self.crossed = Signal()  # the bin that is checked is the crossing one
+        self.scan_word = Signal(bits_for(p.words))  # the word that it reads
+        self.crossed = Signal()  # the checked bin is the crossing one
         self.every = Signal()  # all codes are selected
         self.grant = Signal()  # a zoom begins
-        self.z_crossed = Signal()  # its crossing digit is found
+        self.z_crossed = Signal()  # the zoom has found its crossing digit
 
 
 class _Take:
     """The word that comes in."""
 
     def __init__(self, p: WtuParams):
-        self.taken = Signal(bits_for(p.words), name=UNNAMED)  # of the row
-        self.load_bank = Signal(bits_for(p.banks))  # and its bank
+        self.taken = Signal(bits_for(p.words), name=UNNAMED)  # number of the word in its row
+        self.load_bank = Signal(bits_for(p.banks))  # bank of the row
         self.th_step = Signal(bits_for(p.th_steps)) if p.th_steps > 1 else Const(0, 1)
         self.th_last: Signal
-        self.start: Signal  # it is the row's first
+        self.start: Signal  # the word is the row's first
         self.accept: Signal
         self.move: Signal  # the complete row becomes the one that waits
         self.free: Value  # another row has a place
         self.z_free: Signal  # a zoom may have the lanes
         self.may_take: Signal
-        # The counts of a word are read while the word before is taken, those of a row's first before it is taken.
+        # The counts of the word have been read: during the word before, or ahead for a row's first word.
         self.counted = Signal()
 
 
@@ -757,65 +767,65 @@ class _Word:
 
     def __init__(self, p: WtuParams):
         self.valid = Signal(name="s_valid")
-        self.fresh = Signal(name="s_fresh")  # no lane of it has gone on
-        self.pop = Signal(name="s_pop")  # it is a candidate's, in lane
+        self.fresh = Signal(name="s_fresh")  # no lane of the word has gone on yet
+        self.pop = Signal(name="s_pop")  # it holds the candidate in `lane`
         self.lane = Signal(bits_for(p.n_w), name="s_lane", reset_less=True)
         self.last = Signal(name="s_last")  # ends a row of equal candidates
-        self.z_valid = Signal()  # it is for a zoom
+        self.z_valid = Signal()  # the word is for a zoom
         self.word = Signal(bits_for(p.words), name="s_word", reset_less=True)
         self.code: list[Signal]
-        self.end: Signal  # it is the row's last
+        self.end: Signal  # the word is the row's last
         self.above = Signal(p.n_w, name=UNNAMED)  # lanes above the crossing code
         self.equal = Signal(p.n_w, name=UNNAMED)  # candidates
         self.exists = Signal(p.n_w)
         self.read: Signal  # the next one is read
         self.read_word: Signal
-        self.zoom_read: Signal  # for a zoom
+        self.zoom_read: Signal  # the next word is read for a zoom
 
 
 class _Walk:
-    """Bins from the top until one crosses, and what is left of Th."""
+    """The walk over the bins, and what is left of Th."""
 
     def __init__(self, p: WtuParams, hist: WeightedHistogram, bin_bits: int):
-        self.top = Signal(bin_bits, reset_less=True)  # of the row
+        self.top = Signal(bin_bits, reset_less=True)  # highest bin of the row
         self.walk_bin = Signal(bin_bits, reset_less=True)
         self.fresh3 = Signal()  # a word's highest bin is there
         self.first2 = Signal()
-        self.first3 = Signal()  # of a row's first word
+        self.first3 = Signal()  # `top3` belongs to a row's first word
         self.top3 = Signal(bin_bits, reset_less=True)
-        self.f_all = Signal(name=UNNAMED)  # of the row that waits: all is selected
-        self.f_bin = Signal(bin_bits, reset_less=True)  # its crossing bin
+        self.f_all = Signal(name=UNNAMED)  # the waiting row is selected as a whole
+        self.f_bin = Signal(bin_bits, reset_less=True)  # crossing bin of the waiting row
         self.walk: Signal  # a bin is read
         self.stop: Signal
         self.z_start: Signal
         self.walk1 = Signal()
-        self.walk2 = Signal()  # its sum is there
+        self.walk2 = Signal()  # the sum of `bin2` is there
         self.bin1 = Signal(bin_bits, reset_less=True)
         self.bin2 = Signal(bin_bits, reset_less=True)
         self.check: Signal
-        self.z_check: Signal  # in a zoom
+        self.z_check: Signal  # the same in a zoom
         self.bin_cross: Signal
-        self.left = Signal(hist.bin_sum_bits, reset_less=True)  # of the row that is selected
-        self.left_first = Signal(hist.bin_sum_bits, reset_less=True)  # before its first candidate
-        self.f_left = Signal(p.score.max_shift + hist.bin_sum_bits, reset_less=True)  # of the row that waits
+        self.left = Signal(hist.bin_sum_bits, reset_less=True)  # left of Th, of the row being selected
+        self.left_first = Signal(hist.bin_sum_bits, reset_less=True)  # the same before its first candidate
+        self.f_left = Signal(p.score.max_shift + hist.bin_sum_bits, reset_less=True)  # left of Th, of the waiting row
         self.f_units: Signal  # the same in units of the bin's exponent
         self.f_first: Signal  # Th
         self.down: Signal  # the next bin has a smaller exponent
-        self.walk_rest: Signal  # left behind the bin
+        self.walk_rest: Signal  # left of Th behind the bin
         self.offer: Signal  # the row's crossing bin is known
-        self.hand: Signal  # it goes to the selecting pass
+        self.hand: Signal  # the row goes to the selecting pass
         self.all_now: Signal
 
 
 class _Scan:
-    """Which words the selecting pass reads."""
+    """The scan for words that the selecting pass must read."""
 
     def __init__(self, p: WtuParams):
-        self.at_bits = (p.group - 1).bit_length()  # of a word in its group
+        self.at_bits = (p.group - 1).bit_length()  # bits of a word's place in its group
         self.group = Signal(bits_for(p.row_groups), name=UNNAMED)
-        self.seen = Signal(p.group)  # words of it
+        self.seen = Signal(p.group)  # words of the group that were read
         self.hits = Signal(p.group)  # words still to be read
-        self.hit: Signal  # the next one
+        self.hit: Signal  # the next of them
         self.hit_at: Signal
         self.last_group: Signal
         self.z_next: Signal  # a zoom's word has all its digits
@@ -825,22 +835,22 @@ class _Scan:
 
 
 class _Found:
-    """Candidates of the word, and those in the list."""
+    """The candidates of the word, and those in the list."""
 
     def __init__(self, p: WtuParams):
-        self.todo = Signal(p.n_w, reset_less=True)  # of the word, not taken before
+        self.todo = Signal(p.n_w, reset_less=True)  # candidates of the word not taken before
         self.todo_now: Signal
         self.candidate: Signal  # the lowest of them
         self.candidate_lane = Signal(bits_for(p.n_w))
-        self.rest: Signal  # the others
-        self.insert: Signal  # it goes into the list
-        self.pop = Signal(name=UNNAMED)  # the best one leaves it
-        self.tag = Signal(bits_for(p.words) + bits_for(p.n_w))  # its word and lane
-        self.low = Const(0, 1)  # low bits of its code
-        self.serial_word = Signal(bits_for(p.words), reset_less=True)  # what is done lane by lane
-        self.serial_due = Signal()  # is to be read
+        self.rest: Signal  # the other candidates
+        self.insert: Signal  # the candidate goes into the list
+        self.pop = Signal(name=UNNAMED)  # the best one leaves the list
+        self.tag = Signal(bits_for(p.words) + bits_for(p.n_w))  # word and lane of the best one
+        self.low = Const(0, 1)  # low bits of the candidate's code
+        self.serial_word = Signal(bits_for(p.words), reset_less=True)  # word to be taken lane by lane
+        self.serial_due = Signal()  # this word must be read
         self.serial_read: Signal
-        self.end_read = Signal(name=UNNAMED)  # the end of a row of equal candidates
+        self.end_read = Signal(name=UNNAMED)  # reads the last beat of a row of equal candidates
 
 
 class _Chosen:
@@ -851,7 +861,7 @@ class _Chosen:
         self.send = Signal(name=UNNAMED)
         self.kind = Signal(2)
         self.code: Signal
-        self.kill: Signal  # what is in the pipeline is void
+        self.kill: Signal  # drop what is in the pipeline
 
 
 class _Lanes:
@@ -873,11 +883,11 @@ class _Lanes:
 
 
 class _Selected:
-    """What was selected of the row."""
+    """What the unit has selected of the row so far."""
 
     def __init__(self, p: WtuParams):
         n_bits = bits_for(p.clusters + 1)
         self.clusters = Signal(n_bits, reset_less=True)
         self.tokens = Signal(n_bits + p.count_bits, reset_less=True)
-        self.after: Signal  # what is left of Th behind the beat
+        self.after: Signal  # left of Th behind the beat
         self.take: Signal  # the beat is taken

@@ -1,4 +1,4 @@
-"""Lanes of the exact WTU: weights, their sum, and a private weighted histogram a lane."""
+"""Lanes of the exact WTU: weights, their sum, and a weighted histogram in each lane."""
 
 from typing import NamedTuple
 
@@ -13,15 +13,18 @@ from hdl.retrieval import wtu_lanes as lanes
 
 
 class WeightedHistogram(wiring.Component):
-    """Adds significand x count of n_w codes a cycle to a histogram a lane, and value x count to the sum of the row.
+    """Adds significand x count of n_w codes a cycle to a histogram in each lane, and value x count to the row's sum.
 
-    Counts are multiplied `count_digit` bits a cycle: a word in which a count has more takes a cycle for each further
-    digit that is not zero in all lanes up to its highest.
-    Codes of a bin share their exponent, so bins hold products unshifted by it. A bin's word carries the number of the
-    histogram that wrote it and counts as zero in any other; a bin is cleared when its own number ends, so that numbers
-    can come round: starting anew takes one cycle whatever the size.
-    With walk_ahead there are two sets of bins: one takes words while the other is walked, through a tree of its own.
-    The multipliers also make Th of the sum and the ratio, in `th_steps` cycles.
+    The lanes multiply counts `count_digit` bits a cycle. A word takes one cycle, and one for each further digit up to
+    the highest that is not zero in all lanes. Codes of a bin share their exponent, so bins hold products not shifted by
+    it.
+
+    A bin's word carries the number of the histogram that wrote it, and counts as zero in any other histogram. The bin
+    that has the number of a histogram is cleared when that histogram ends, so that numbers can repeat. Starting a new
+    histogram therefore takes one cycle, whatever the size.
+
+    With walk_ahead there are two sets of bins: one takes words while the unit walks the other, through a tree of its
+    own. The multipliers also make Th of the sum and the ratio, in `th_steps` cycles.
 
     Parameters
     ----------
@@ -29,15 +32,16 @@ class WeightedHistogram(wiring.Component):
 
     Members
     -------
-    take : In(1) : a digit of the word that the following eight hold; with `more` they hold it for the next one too
-    zoom : In(1) : it goes to the set that is walked, and not into the sum
+    take : In(1) : take a digit of the word on the following eight ports; while `more` is high, hold it for the next
+        digit
+    zoom : In(1) : the word goes to the set that is walked, and not into the sum
     hidden : In(1) : hidden bit of the codes of a `zoom`
-    first : In(1) : it starts a row · there, used : In(n_w) : lanes that it has, and those of them that count
-    bins, mantissas, counts : In(arrays of n_w)
-    more : Out(1) : it has further digits; whether it is taken or not
+    first : In(1) : the word starts a row · there, used : In(n_w) : lanes that exist, and those of them that count
+    bins, mantissas, counts : In(arrays of n_w) : bin, mantissa and count of each lane
+    more : Out(1) : the word has further digits, whether this one is taken or not
     part : Out(1) : a word's first digits have been taken and not its last
-    active : Out(1) : a digit is added, the cycle after `take`
-    fresh : Out(1), word_top : Out(bin_bits) : the first digit of a word is, its highest bin
+    active : Out(1) : a digit is being added, the cycle after `take`
+    fresh : Out(1), word_top : Out(bin_bits) : the first digit of a word is being added; its highest bin
     total : Out(sum_bits) : Sum of the row, three cycles after the last digit was taken
     th : In(1) : a step of Th; no `take`
     th_step : In, ratio : In(16), th_value : Out(sum_bits) : which step; Th, the cycle after the last one
@@ -47,7 +51,8 @@ class WeightedHistogram(wiring.Component):
     bin_sum : Out : the bin of all lanes, unshifted, two cycles later
     next : In(sets) : start a new histogram in that set, to which no word is added then; 2^bin_bits times after reset
 
-    Latency: see the members. Throughput: a word's digit and a bin a cycle; with one set, one of both.
+    Latency: see the members.
+    Throughput: a word's digit and a bin a cycle; with one set, one of both.
     Raises: nothing.
     Source: V-Rex Equations 1 and 2 (Sum, Th); the histogram is this project's own.
     """
@@ -103,7 +108,7 @@ class WeightedHistogram(wiring.Component):
         return m
 
     def _digits(self, m: Module, word: "_Word") -> list[Signal]:
-        """Which digit of the counts is multiplied; returns the counts."""
+        """Steps through the digits of the counts; returns the counts."""
         p, digit = self.p, word.digit
         counts = [comb(m, f"count{j}", self.counts[j], p.count_bits) for j in range(p.n_w)]
         with m.Switch(digit):
@@ -131,7 +136,7 @@ class WeightedHistogram(wiring.Component):
         return counts
 
     def _number_sets(self, m: Module, word: "_Word", sets: "_Sets") -> None:
-        """Numbers of the histograms, and which set is walked."""
+        """Numbers the histograms, and marks the set that is walked."""
         two = self.sets == 2
         m.d.sync += [r.eq(r + self.next[s]) for s, r in enumerate(sets.rows)]
         walk1 = reg(m, "walk1", self.walk, reset_less=False)
@@ -144,10 +149,10 @@ class WeightedHistogram(wiring.Component):
     def _lane(
         self, m: Module, j: int, word: "_Word", sets: "_Sets", count: Signal, pieces: list[tuple[int, int]]
     ) -> "_Lane":
-        """A lane's product, its weight on the way to the sum, and its bins."""
+        """A lane: its product, the weight for the sum, and its bins."""
         p = self.p
         product = self._product(m, j, word, count, pieces)
-        # Added, to the sum and to its bin. A bin that is walked, or Th, has the tree for itself.
+        # The weight goes to the sum and to its bin. A bin that is walked, or Th, has the tree for itself.
         bin_ = reg(m, f"bin{j}", self.bins[j], self.bin_bits)
         top = comb(m, f"top{j}", Mux(word.used[j], bin_, 0), self.bin_bits)
         weight = comb(m, f"weight{j}", product & word.used[j].replicate(self.product_bits), self.product_bits)
@@ -159,7 +164,7 @@ class WeightedHistogram(wiring.Component):
         return _Lane(product, top, value, walked, rams)
 
     def _product(self, m: Module, j: int, word: "_Word", count: Signal, pieces: list[tuple[int, int]]) -> Signal:
-        """The product, of a digit or for Th."""
+        """A lane's product: of a digit, or of a piece of Th."""
         p, mantissa = self.p, self.mantissas[j]
         factor, part = Signal(p.score.significand_bits, name=f"factor{j}"), Signal(p.count_digit, name=f"part{j}")
         now = lanes.exponent_of(p, self.bins[j]).any()
@@ -181,9 +186,9 @@ class WeightedHistogram(wiring.Component):
     def _bins(
         self, m: Module, j: int, word: "_Word", sets: "_Sets", bin_: Signal, weight: Signal
     ) -> tuple[list[Ram], Signal]:
-        """The lane's bins, and the one that is walked.
+        """The lane's bins, and the bin that is walked.
 
-        A bin is read while the product is made; what is being written to it is forwarded.
+        The lane reads a bin while it makes the product, and forwards the bin that it writes in that cycle.
         """
         p, weight_bits, two, rows = self.p, self.weight_bits, self.sets == 2, sets.rows
         again = Signal(name=f"again{j}", reset_less=True)
@@ -194,8 +199,8 @@ class WeightedHistogram(wiring.Component):
             for d in range(p.count_digits):
                 with m.Case(d):
                     m.d.comb += whole.eq(weight << d * p.count_digit)
-        # A bin that is read in the cycle in which it is cleared may hold what a histogram of the new number left;
-        # with two sets, that of the words is not the one that starts anew.
+        # A bin that is read in the cycle in which it is cleared may hold a value that an older histogram of the new
+        # number left. With two sets, words never go to the set that starts anew.
         clears, gone = 0 if two else self.next[0], Signal(name=f"gone{j}", reset_less=True)
         written = comb(m, f"written{j}", Mux(clears, rows[0], bin_), self.bin_bits)
         same = comb(m, f"same{j}", written == self.bins[j])
@@ -203,7 +208,7 @@ class WeightedHistogram(wiring.Component):
         m.d.comb += new.eq(old + whole)
         was, seen, rams = wrote & again.replicate(weight_bits), 0, []
         for s in range(self.sets):
-            # A word of a bin: sum, number of the histogram, whether it holds anything.
+            # A bin's word: sum, number of the histogram, whether it holds anything.
             ram = Ram(weight_bits + self.bin_bits + 1, 1 << self.bin_bits, protect=p.protect)
             m.submodules[f"hist{j}_{s}"] = ram
             rams.append(ram)
@@ -223,7 +228,7 @@ class WeightedHistogram(wiring.Component):
         return rams, comb(m, f"walked{j}", seen, weight_bits)
 
     def _sum(self, m: Module, word: "_Word", values: list[Signal]) -> Signal:
-        """The sum of the row; returns that of the word."""
+        """Adds the word to the sum of the row; returns the sum of the word."""
         p, total = self.p, self.total
         tree = self._registered_tree(m, values, "sum")
         sum_valid, sum_first = Signal(name=UNNAMED), Signal(name=UNNAMED)
@@ -252,7 +257,7 @@ class WeightedHistogram(wiring.Component):
         return lanes.adder_tree(m, halves, name)
 
     def _pieces(self) -> list[tuple[int, int]]:
-        """Pairs of a digit of the total and a part of the ratio whose products make Th, n_w a step."""
+        """Pairs of a digit of the total and a part of the ratio, whose products make Th, n_w pairs a step."""
         p = self.p
         return [(i, k) for i in range(-(-p.sum_bits // p.count_digit)) for k in range(p.ratio_parts)]
 
@@ -291,34 +296,34 @@ class WeightedHistogram(wiring.Component):
 
 
 class _Word:
-    """The digit that is multiplied, and the one before, which is added."""
+    """The digit being multiplied, and the one before, which is being added."""
 
     def __init__(self, p: WtuParams):
         digit_bits = max(1, (p.count_digits - 1).bit_length())
         self.digit = Signal(digit_bits, name=UNNAMED)
         self.digit2 = Signal(digit_bits, reset_less=True)
-        self.add = Signal()  # one is added
-        self.zoom = Signal(name="zoom_")  # of a word in a zoom
-        self.first = Signal(name="first_")  # of a row's first word
-        self.set_ = Signal()  # to that set
-        self.used = Signal(p.n_w, name="used_", reset_less=True)  # in these lanes
-        self.same_set: Signal  # the next word's is the same
+        self.add = Signal()  # a digit is being added
+        self.zoom = Signal(name="zoom_")  # the digit belongs to a zoom
+        self.first = Signal(name="first_")  # the digit belongs to a row's first word
+        self.set_ = Signal()  # set to which the digit is added
+        self.used = Signal(p.n_w, name="used_", reset_less=True)  # lanes in which the digit is added
+        self.same_set: Signal  # the next word goes to the same set
 
 
 class _Sets:
-    """Histograms beside each other."""
+    """The sets of histograms."""
 
     def __init__(self, bin_bits: int, n: int):
-        self.rows = [Signal(bin_bits, name=f"row{s}") for s in range(n)]  # number of each
-        self.walks: list[Signal] = []  # it is read bin by bin
-        self.walked: list[Signal] = []  # what was read is a bin of it
+        self.rows = [Signal(bin_bits, name=f"row{s}") for s in range(n)]  # number of the histogram in each set
+        self.walks: list[Signal] = []  # the set is being walked
+        self.walked: list[Signal] = []  # the word read is a bin of the set
 
 
 class _Lane(NamedTuple):
-    """What a lane makes."""
+    """Outputs of a lane."""
 
     product: Signal
-    top: Signal  # bin of its number; 0 if it is not used
-    value: Signal  # for the sum
+    top: Signal  # bin of the lane's code; 0 if the lane is not in use
+    value: Signal  # weight for the sum
     walked: Signal  # the bin that is walked
     rams: list[Ram]
