@@ -99,7 +99,7 @@ class ScoreFormat:
     exp_bits: int = parameter(4, "bits of the exponent", low=0, high=5)
     man_bits: int = parameter(7, "bits of the mantissa", low=1, high=16)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_parameters(self)
         check(self.bits <= 16, "exp_bits + man_bits", self.bits, "a score code has at most 16 bits")
 
@@ -131,7 +131,7 @@ class DotFormat:
     n: int = parameter(64, "products of a chunk: n_w of the hardware")
     window: int = parameter(24, "bits of an aligned product; a product is 16 bits wide", low=16, high=32)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_parameters(self)
         check(1 <= self.n <= 1024, "n_w", self.n, "must be 1 to 1024")
 
@@ -193,7 +193,7 @@ class ReSVParams:
     recent: int = parameter(256, "most recent tokens of a layer: always attended, kept in device memory", low=1)
     sinks: int = parameter(4, "first tokens of a stream: always attended, never clustered", low=0)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_parameters(self)
         check(self.th_hd <= self.n_hp + 1, "th_hd", self.th_hd, f"must be 0 to n_hp + 1 = {self.n_hp + 1}")
 

@@ -45,7 +45,7 @@ class VectorFormat:
     depth: int = 64
     score: ScoreFormat = ScoreFormat()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_ints(self)
         for name, value in (("n_w", self.n), ("depth", self.depth)):
             check(1 <= value <= 4096 and value & (value - 1) == 0, name, value, "must be a power of two, at most 4,096")
@@ -253,7 +253,7 @@ def _clean(x: np.ndarray) -> np.ndarray:
 class Sum:
     """The VPE's row sum: call `add` for each word, then `total`. The module docstring states the arithmetic."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.sum = 0  # of the finite numbers, in units of 2^(8 * block - 150)
         self.block = 0  # B, the largest block so far
         self.special = np.float32(0)  # sum of the infinities and NaN

@@ -105,7 +105,7 @@ class PruneParams:
     rule: str = "centre"  # motion of a patch: at its centre, mean by area, or largest of its blocks
     accumulate: bool = True  # a dynamic patch stays dynamic until the next I-frame
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_ints(self)
         check(self.grid >= 1, "grid", self.grid, "must be at least 1")
         ok = self.group >= 1 and self.grid % self.group == 0

@@ -80,7 +80,7 @@ class FolderModel:
         text = config.get_text_config()
         depth, self.heads = text.num_hidden_layers, text.num_attention_heads
         ok = bool(layers) and list(layers) == sorted(set(layers)) and layers[0] >= 0 and layers[-1] < depth
-        check(ok, "layers", layers, f"must be rising numbers from 0 to {depth - 1}, the layers of {self.name}")
+        check(ok, "layers", layers, f"must be ascending numbers from 0 to {depth - 1}, the layers of {self.name}")
         types, window = getattr(text, "layer_types", None), getattr(text, "sliding_window", None)
         sliding = [window is not None and (types is None or types[i] == "sliding_attention") for i in range(depth)]
         self.windows = {i: window for i in layers if sliding[i]}  # layers with a sliding window -> its tokens
@@ -201,7 +201,7 @@ class FolderModel:
             raise TraceError(f"{self.name}: its chat template fails ({_first_line(e)}); mend or remove it") from None
         parts = text.split(mark)
         if len(parts) != (3 if self.sees else 2):
-            raise TraceError(f"{self.name}: its chat template does not show the frames once each; mend or remove it")
+            raise TraceError(f"{self.name}: its chat template does not show each frame once; mend or remove it")
         between = parts[1] if self.sees else ""
         before, between, after = (tokenizer.encode(t, add_special_tokens=False) for t in (parts[0], between, parts[-1]))
         return before, between, after
@@ -296,11 +296,11 @@ def record(
     def fits(n: int) -> None:
         # Raise `ParamError` unless frames of n tokens fit into the model's positions.
         most = (model.limit - len(before) - len(after) - generate) // n
-        what = f"the {model.limit} positions of {model.name} hold {most} frames of {n} tokens beside the text"
+        what = f"must be at most {most}: {model.name} has {model.limit} positions for the text and frames of {n} tokens"
         check(frames <= most, "frames", frames, what)
 
     if model.sees:
-        check(tokens is None, "tokens", tokens, f"must be left out: the vision of {model.name} sets the tokens a frame")
+        check(tokens is None, "tokens", tokens, f"must be left out: {model.name} sets the tokens per frame itself")
         blocks = _seen(model, video.frames(path, frames, fps), between)
         own = f"of {model.name}"
         source: dict[str, Any] = {"content": OWN, "vision": {"model": own}, "projector": {"kind": own}}

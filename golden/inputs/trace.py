@@ -77,7 +77,7 @@ class Trace:
     hidden: np.ndarray | None = None
     model: Model | None = None  # None: unknown, as in files of version 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         try:
             self._check()
         except TraceError:
@@ -94,16 +94,17 @@ class Trace:
 
         agree(self.k.ndim == 4 and min(self.k.shape) > 0, f"k has shape {list(self.k.shape)}, not 4 axes of 1 or more")
         n_layers, tokens, kv_heads, size = self.k.shape
-        agree(len(self.layers) == n_layers, f"layers {list(self.layers)} but k has {n_layers}")
-        agree(all(isinstance(i, int) for i in self.layers), f"layers {list(self.layers)} are not numbers")
+        agree(len(self.layers) == n_layers, f"the layers are {list(self.layers)}, but k has {n_layers} of them")
+        agree(all(isinstance(i, int) for i in self.layers), f"layers {list(self.layers)} are not integers")
         shape = list(self.q.shape)
         ok = len(shape) == 4 and shape[0] == n_layers and shape[1] <= tokens and shape[3] == size
-        agree(ok, f"q has shape {shape}, k {list(self.k.shape)}")
-        agree(shape[2] > 0 and shape[2] % kv_heads == 0, f"q has {shape[2]} heads, no multiple of k's {kv_heads}")
+        agree(ok, f"q has shape {shape}, which does not fit k's {list(self.k.shape)}")
+        agree(shape[2] > 0 and shape[2] % kv_heads == 0, f"q has {shape[2]} heads, not a multiple of k's {kv_heads}")
         if self.v is not None:
-            agree(self.v.shape == self.k.shape, f"v has shape {list(self.v.shape)}, k {list(self.k.shape)}")
+            agree(self.v.shape == self.k.shape, f"v has shape {list(self.v.shape)}, not k's {list(self.k.shape)}")
         ok = self.offsets.ndim == self.stages.ndim == 1 and len(self.offsets) == len(self.stages) + 1 > 1
-        agree(ok, f"offsets {list(self.offsets.shape)} and stages {list(self.stages.shape)}: one more offset is needed")
+        lengths = f"shapes {list(self.offsets.shape)} and {list(self.stages.shape)}"
+        agree(ok, f"offsets and stages have {lengths}, but there must be one more offset than stages")
         ok = self.offsets[0] == 0 and self.offsets[-1] == tokens and bool((np.diff(self.offsets) > 0).all())
         agree(ok, f"offsets do not rise from 0 to {tokens} tokens")
         if self.hidden is not None:
@@ -115,7 +116,7 @@ class Trace:
             agree(
                 ok, f"model has {turned} layers and {turns and len(turns)} frequencies, not {n_layers} and {size // 2}"
             )
-        agree(int(self.stages.max()) < len(STAGES), f"stage {int(self.stages.max())} is none of 0 to {len(STAGES) - 1}")
+        agree(int(self.stages.max()) < len(STAGES), f"stage {int(self.stages.max())} is not in 0 to {len(STAGES) - 1}")
 
     @property
     def tokens(self) -> int:
@@ -165,7 +166,8 @@ class Trace:
         Raises `TraceError` for tokens whose queries are not recorded.
         """
         if not self.first_query <= start <= stop <= self.tokens:
-            raise TraceError(f"tokens {start} to {stop}: queries are recorded from {self.first_query} to {self.tokens}")
+            recorded = f"queries are recorded from {self.first_query} to {self.tokens}"
+            raise TraceError(f"tokens {start} to {stop}: {recorded}; ask for these or record more queries")
         return self.q[i, start - self.first_query : stop - self.first_query]
 
     def require(self, heads: int | None = None, kv_heads: int | None = None, head_size: int | None = None) -> None:
@@ -270,9 +272,10 @@ def record(
     check(fps is None or 0 < fps < float("inf"), "fps", fps, "must be above 0")
     vision.check_tokens(tokens)
     ok = bool(layers) and list(layers) == sorted(set(layers)) and layers[0] >= 0 and layers[-1] < decoder.N_LAYERS
-    check(ok, "layers", layers, f"must be rising numbers from 0 to {decoder.N_LAYERS - 1}")
+    check(ok, "layers", layers, f"must be ascending numbers from 0 to {decoder.N_LAYERS - 1}")
     total = frames * tokens + generate + 64 + len(question.encode())  # a token is at least one byte
-    check(total <= MAX_TOKENS, "frames * tokens", frames * tokens, f"the decoder knows only {MAX_TOKENS} positions")
+    reason = f"the decoder knows only {MAX_TOKENS} positions, the text's included; take fewer frames or tokens"
+    check(total <= MAX_TOKENS, "frames * tokens", frames * tokens, reason)
     path = video.locate(clip)
     pictures = video.frames(path, frames, fps, vision.IMAGE)
     first = next(pictures)  # a bad input fails here, before the models are loaded
@@ -350,7 +353,7 @@ def _model(header: dict, trace: Trace) -> Model:
     try:
         return Model.read(header, trace.heads, trace.kv_heads, trace.head_size)
     except (KeyError, TypeError, ValueError, AttributeError) as e:
-        what = f"what it says of its model cannot be used ({e})"
+        what = f"the header's part on the model cannot be used ({e})"
         raise TraceError(f"{what}; record the trace again with 'vrex trace'") from None
 
 

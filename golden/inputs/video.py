@@ -169,11 +169,11 @@ class _Reader:
     def __iter__(self) -> Iterator[tuple[av.VideoFrame, Callable[[np.ndarray], Frame]]]:
         name = self.path.name
         if self.path.stat().st_size == 0:
-            raise VideoError(f"{name}: empty file")
+            raise VideoError(f"{name}: empty file; give a video that has frames")
         try:
             with av.open(str(self.path)) as container:
                 if not container.streams.video:
-                    raise VideoError(f"{name}: holds no video stream")
+                    raise VideoError(f"{name}: holds no video stream; give a video file")
                 stream = container.streams.video[0]
                 stream.codec_context.flags2 |= Flags2.export_mvs
                 self.rate = stream.average_rate
@@ -193,13 +193,14 @@ class _Reader:
                     self._check_end(container, end * stream.time_base)
         except av.error.FFmpegError as e:
             if isinstance(e, av.error.EOFError) and self.seen == 0:
-                raise VideoError(f"{name}: ends before a first frame, so there is no frame in it") from None
+                raise VideoError(f"{name}: has no frame, it ends before the first; give a whole video") from None
             where = f"damaged at frame {self.seen}" if self.seen else "damaged, or not a video"
-            raise VideoError(f"{name}: {where} ({e.strerror})") from None
+            raise VideoError(f"{name}: {where} ({e.strerror}); give an undamaged video") from None
         if self.seen == 0 and self.lost:
-            raise VideoError(f"{name}: starts within a GOP and holds no I-frame: none of {self.lost} frames decodes")
+            what = f"starts within a GOP and holds no I-frame: none of {self.lost} frames decodes"
+            raise VideoError(f"{name}: {what}; start it at an I-frame")
         if self.seen == 0:
-            raise VideoError(f"{name}: its video stream has no frame")
+            raise VideoError(f"{name}: its video stream has no frame; give a video that has frames")
 
     def _check_end(self, container: av.container.InputContainer, end: Fraction) -> None:
         """Raise `VideoError` if the stream ends, in seconds, before the duration that the container's header states.
@@ -209,15 +210,14 @@ class _Reader:
         if container.duration is not None and len(container.streams) == 1 and self.seen:
             stated = container.duration / av.time_base
             if stated - end > 1.5 / (self.rate or 1):
-                raise VideoError(
-                    f"{self.path.name}: damaged at frame {self.seen} (ends at {float(end):.3g} s of {stated:.3g} s)"
-                )
+                where = f"damaged at frame {self.seen} (ends at {float(end):.3g} s of {stated:.3g} s)"
+                raise VideoError(f"{self.path.name}: {where}; give a whole video")
 
     def _frame(self, decoded: av.VideoFrame) -> Callable[[np.ndarray], Frame] | None:
         """Count a decoded frame; returns the function that makes its `Frame`, or None if sampling skips it."""
         index, kind = self.seen, PictureType(decoded.pict_type).name
         if decoded.is_corrupt:
-            raise VideoError(f"{self.path.name}: damaged at frame {index}")
+            raise VideoError(f"{self.path.name}: damaged at frame {index}; give an undamaged video")
         self.seen += 1
         self.intra += kind == "I"
         self.motions.append(self._blocks(decoded, kind, index))
