@@ -1,4 +1,4 @@
-"""What the LXE's sequencer takes and what it hands to the engines (`golden.program.isa`)."""
+"""Layouts of the streams that the LXE's sequencer takes and gives (`golden.program.isa`)."""
 
 from dataclasses import fields
 
@@ -8,36 +8,42 @@ from golden.arithmetic.vector import SCALARS, Instruction, Swap
 from golden.program.isa import ADDR_BITS, PAYLOAD, SEMAPHORES, WORD_BITS, Engine, Opcode
 from hdl.params import CONTEXT_BITS, CoreParams, VpeParams, bits_for
 
-PROGRAM, REGISTER, START = range(3)  # what the host asks for
+PROGRAM, REGISTER, START = range(3)  # requests of the host
 
 _HEAD = {"skip": 1, "wait": SEMAPHORES, "signal": SEMAPHORES}
-_TRANSFER = {k: v for k, v in PAYLOAD[Opcode.LOAD].items() if k != "base"}  # `addr` has its base added
+_TRANSFER = {k: v for k, v in PAYLOAD[Opcode.LOAD].items() if k != "base"}  # `base` is added to `addr`
 
 
 def host_layout() -> data.StructLayout:
-    """op PROGRAM (word `addr` of the program is `data`), REGISTER (R[addr] = data) or START (at the first word)."""
+    """A request of the host: PROGRAM (word `addr` of the program is `data`), REGISTER (R[addr] = data) or START."""
     return data.StructLayout({"op": 2, "addr": 16, "data": WORD_BITS})
 
 
 def status_layout() -> data.StructLayout:
-    """code : `isa.Status` · pc : of the instruction issued last · engines : `Engine`s that have not finished ·
-    bus : it owes an answer; a reset while it does would leave the bus with a burst that nobody ends"""
+    """Status of the program.
+
+    code : `isa.Status` · pc : address of the instruction issued last · engines : `Engine`s that have not finished ·
+    bus : the bus owes a response; a reset at that time would leave it with a burst that nobody ends
+    """
     return data.StructLayout({"code": 4, "pc": 16, "engines": len(Engine), "bus": 1})
 
 
 def fault_layout() -> data.StructLayout:
-    """Pulses: an error response, an address outside a scratchpad or off the grid, a semaphore above 255, no block, a
-    word of a memory that its check bits cannot correct."""
+    """Pulses of the engines' faults.
+
+    bus : an error response · range : an address outside a scratchpad or off the grid · semaphore : one above 255 ·
+    full : no free block · memory : a word of a memory that its check bits cannot correct
+    """
     return data.StructLayout({"bus": 1, "range": 1, "semaphore": 1, "full": 1, "memory": 1})
 
 
 def done_layout() -> data.StructLayout:
-    """A pulse: an instruction is done, its `signal` adds one to each of these semaphores."""
+    """A pulse: an instruction is done, and adds one to each semaphore of `signal`."""
     return data.StructLayout({"valid": 1, "signal": SEMAPHORES})
 
 
 def transfer_layout() -> data.StructLayout:
-    """A LOAD or STORE with its registers resolved. skip : do nothing but wait and signal."""
+    """A LOAD or STORE with its registers resolved. skip : only wait and signal."""
     return data.StructLayout({**_HEAD, **_TRANSFER})
 
 
@@ -47,7 +53,7 @@ def mul_layout() -> data.StructLayout:
 
 
 def vector_layout(p: CoreParams) -> data.StructLayout:
-    """A VECTOR with its registers resolved: where its stream words come from, and the VPE's instruction."""
+    """A VECTOR with its registers resolved: the source of its stream words, and the VPE's instruction."""
     return data.StructLayout({**_HEAD, "source": 1, "instruction": instruction_layout(p.vpe)})
 
 
@@ -57,11 +63,11 @@ def retrieve_layout() -> data.StructLayout:
 
 
 def dre_layout(p: CoreParams) -> data.StructLayout:
-    """A word for the DRE: hash bits (a lane's bit each, lane 0 lowest) or score codes (16 bits a lane).
+    """A word for the DRE: hash bits (one a lane, lane 0 lowest) or score codes (16 bits a lane).
 
-    target : StoreTo.HASH or SCORE · ctx : context · number : of the row, from the instruction's `addr` on
-    row_last : of its row · last : of the last row of an instruction, of a query block for SCORE · keep : highest lane
-    in use
+    target : StoreTo.HASH or SCORE · ctx : context · number : number of the row, counted from the instruction's `addr`
+    row_last : last word of its row · last : word of the last row of an instruction, for SCORE of a query block ·
+    keep : highest lane in use
     """
     lanes = p.dpe.n_w
     return data.StructLayout(
@@ -83,7 +89,7 @@ def set_layout() -> data.StructLayout:
 
 
 def instruction_layout(p: VpeParams) -> data.StructLayout:
-    """The fields of `golden.arithmetic.vector.Instruction`, which see."""
+    """An instruction of the VPE; `golden.arithmetic.vector.Instruction` describes the fields."""
     widths = {
         "op": 2,
         "words": p.addr_bits,

@@ -1,4 +1,4 @@
-"""A core: the LXE with the retrieval engine beside it."""
+"""Core: the LXE with the retrieval engine beside it."""
 
 from amaranth import Cat, Module
 from amaranth.lib import stream, wiring
@@ -21,11 +21,11 @@ def protects(p: CoreParams) -> list[str]:
 
 
 class Core(Composite):
-    """Runs a decoder layer with retrieval: the six steps of Fig. 10, asked for by the program of the LXE.
+    """Runs a decoder layer with retrieval: the six steps of Fig. 10, under the program of the LXE.
 
     Hash bits that the LXE stores go to the HCU, score codes to the WTU. RETRIEVE hands a token's cluster back to the
-    program, copies its entry to where the KVMU puts it, and fetches the entries of a chosen cluster set; on an AXI4
-    port of its own, so that copies go beside the loads of the LXE.
+    program, copies its entry to where the KVMU puts it, and fetches the entries of a chosen cluster set. The retriever
+    has an AXI4 port of its own, so that its copies run beside the loads of the LXE.
 
     Parameters
     ----------
@@ -35,10 +35,10 @@ class Core(Composite):
     -------
     host, status : as in `hdl.execution.lxe.Lxe`
     m_axi_* : AXI4 manager of the LXE · h_axi_* : of the retriever, which reads and writes device and offload memory
-    th_hd, ratio, device_base, home_base : In : as in `hdl.retrieval.dre.Dre`, stable while a program runs
+    th_hd, ratio, device_base, home_base : In : as in `hdl.retrieval.dre.Dre`; keep them stable while a program runs
     perf : Out(struct of 32-bit counters) : those of the units, named unit.counter
 
-    Latency: that of the program and of what it waits for.
+    Latency: that of the program and of the engines that it waits for.
     Throughput: that of the LXE, and beside it that of the DRE and of the retriever.
     Raises: `ParamError` from `CoreParams.core_format`.
     Source: V-Rex section V, Fig. 10; function: `golden.program.core_model`.
@@ -106,7 +106,7 @@ class Core(Composite):
             *(getattr(dre, name).eq(getattr(self, name)) for name in ("th_hd", "ratio", "device_base", "home_base")),
         ]
         collect_errors(m, self, [lxe, dre, retriever])
-        # The LXE's own port goes through; the retriever's channels become one.
+        # The LXE's port passes through; the retriever's channels are joined to one port.
         pass_ports(m, self, lxe, port_members(p))
         connect_ports(m, p, self, retriever.bus, retriever.bus, HOST_PREFIX)
         self._pass_counters(m, parts)

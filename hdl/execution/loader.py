@@ -1,4 +1,4 @@
-"""Loader: words from memory to the scratchpads of the DPE and to the VPE."""
+"""Loader: reads words from memory into the scratchpads of the DPE and to the VPE."""
 
 from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream
@@ -15,17 +15,18 @@ from hdl.unit import Unit
 
 
 class Loader(Unit):
-    """Executes LOADs: reads rows of words in bursts and hands each word on where it belongs.
+    """Executes LOADs: reads rows of words in bursts, and sends each word to its scratchpad or to the VPE.
 
-    Bursts go out while the data of earlier ones still come, also across instructions: up to `lxe.bursts` are under
-    way, of up to `lxe.queue` instructions and the one before them. Rows without a gap are cut as one. There is no room
-    for data: a beat is taken when its word can go.
+    Instructions come in on `c` and end in order on `done`. Bursts go out while the data of earlier ones still come,
+    also across instructions: up to `lxe.bursts` are in flight, of up to `lxe.queue` instructions and the one before
+    them. Rows without a gap are cut into bursts as one. The loader has no buffer for data: it takes a beat when its
+    word can go.
 
     Faults come in the order of the words: an error response; an address or a stride that is no multiple of 2 * lanes
-    bytes; a word outside its scratchpad; a COLUMN row of more than one word; `wide` but for LoadTo.VECTOR. The pulse is
-    in the cycle in which the beat is taken, or in which it or the instruction would have been next. No word of what is
-    at fault is handed on, and nothing more is taken until `stop`. While `stop` is high no burst is begun, and beats on
-    their way are taken and dropped; once `busy` is low, a reset is safe for the bus.
+    bytes; a word outside its scratchpad; a COLUMN row of more than one word; `wide` but for LoadTo.VECTOR. The pulse
+    comes in the cycle in which the beat is taken, or in which it or the instruction would have been next. The loader
+    does not hand on the word at fault, and takes nothing more until `stop`. While `stop` is high it begins no burst,
+    and drops the beats in flight; once `busy` is low, a reset is safe for the bus.
 
     Parameters
     ----------
@@ -45,8 +46,8 @@ class Loader(Unit):
     done : Out(`hdl.instruction_layouts.done_layout`) : in the cycle in which an instruction's last word is
         taken
     fault : Out(`hdl.bus.axi.error_layout`) : one pulse until a reset
-    stop : In(1) : begin nothing, drop what comes
-    busy : Out(1) : a burst is under way
+    stop : In(1) : begin nothing, drop the beats that come
+    busy : Out(1) : a burst is in flight
     perf : Out(struct of 32-bit counters) : instructions (done), bursts (begun), beats (taken), words (handed on), waits
         (cycles in which a beat is there and not taken)
 
@@ -55,7 +56,7 @@ class Loader(Unit):
         `sim.units.loader_time.LoaderTime`.
     Throughput: a beat a cycle, also across rows and instructions, while words are taken and `lxe.bursts` bursts, of at
         most `lxe.queue` instructions, cover the memory's latency: n beats each, (bursts - 1) * n - 1 cycles from `ar`
-        to the first beat. A skipped instruction takes a cycle.
+        to the first beat, 495 at the `core` preset with bursts of 16 beats. A skipped instruction takes a cycle.
     Raises: `ParamError` where lanes and bus do not fit together.
     Source: `golden.program.isa`; V-Rex section V-A (LXE).
     """
@@ -113,7 +114,7 @@ class Loader(Unit):
         return m
 
     def _accept(self, m: Module, bursts: Bursts, queue: SyncFIFO, asked: "_Bursts", out: "_Out") -> None:
-        """An instruction goes to where its bursts are cut, and what its words need of it into the queue."""
+        """Gives the rows of an instruction to the burst cutter, and queues the fields that its words need."""
         c, bad, entry = self.c.payload, asked.bad, asked.entry
         grid = (2 * self.p.dpe.n_w).bit_length() - 1
         m.d.comb += [
@@ -134,7 +135,7 @@ class Loader(Unit):
         ]
 
     def _ask(self, m: Module, bursts: Bursts, asked: "_Bursts", out: "_Out") -> None:
-        """Bursts go out as long as not too many are under way."""
+        """Offers bursts as long as the number in flight allows."""
         asks, offered, burst = asked.asks, asked.offered, bursts.o.payload
         ends = Signal()
         m.d.comb += [
@@ -153,7 +154,7 @@ class Loader(Unit):
             m.d.sync += [self.ar.payload.addr.eq(burst.addr), self.ar.payload.len.eq(burst.len)]
 
     def _place(self, m: Module, at: "_Work") -> None:
-        """Where the word goes whose beats come."""
+        """Finds the destination of the word whose beats come."""
         dpe, work = self.p.dpe, at.work
         m.d.comb += [
             at.column.eq(work.target == LoadTo.COLUMN),
@@ -166,12 +167,12 @@ class Loader(Unit):
         ]
 
     def _take(self, m: Module, at: "_Work", out: "_Out") -> None:
-        """A beat is taken where its word has a place, or dropped after `stop`."""
+        """Takes a beat if its word has a place, or drops it after `stop`."""
         word, work = out.out, at.work
         works = Signal()
         takes = Signal()
         error = Signal()
-        passes = Signal()  # a skipped instruction
+        passes = Signal()  # the instruction is skipped
         m.d.comb += [
             out.sends.eq(word.to_w | word.to_x | word.to_v),
             out.went.eq((word.to_w & self.w.ready) | (word.to_x & self.x.ready) | (word.to_v & self.v.ready)),
@@ -194,7 +195,7 @@ class Loader(Unit):
         m.d.sync += out.failed.eq(out.failed | self.fault.bus | self.fault.range)
 
     def _fill(self, m: Module, at: "_Work", out: "_Out") -> None:
-        """A word is put together in the register from which it is offered."""
+        """Collects the beats of a word in the register from which it is offered."""
         word, work = out.out, at.work
         with m.If(out.fills):
             m.d.sync += [
@@ -218,7 +219,7 @@ class Loader(Unit):
             self._next_row(m, at)
 
     def _next_row(self, m: Module, at: "_Work") -> None:
-        """The next word is the first of a row, for the next tree or, behind the last tree, the next address."""
+        """Moves to the next row: to the next tree or, behind the last tree, to the next address."""
         lanes, work = self.p.dpe.n_w, at.work
         with m.If(at.word == work.words):
             m.d.sync += [at.word.eq(0), at.rows.eq(at.rows - 1), at.tree.eq(at.tree + 1)]
@@ -241,7 +242,7 @@ class Loader(Unit):
             ]
 
     def _hand_on(self, m: Module, out: "_Out") -> None:
-        """The word is offered where it belongs."""
+        """Offers the word on the port of its destination."""
         word, full, numbers = out.out, out.full, out.numbers
         m.d.comb += [
             self.w.valid.eq(full & word.to_w),
@@ -257,7 +258,7 @@ class Loader(Unit):
         ]
 
 
-_KEPT = ("target", "wide", "words", "rows", "to", "step", "signal", "skip")  # what words need of an instruction
+_KEPT = ("target", "wide", "words", "rows", "to", "step", "signal", "skip")  # fields that words need
 
 
 def _work_layout() -> data.StructLayout:
@@ -265,28 +266,30 @@ def _work_layout() -> data.StructLayout:
 
 
 class _Bursts:
-    """What is asked for."""
+    """Bursts that the loader asks for."""
 
     def __init__(self, p: CoreParams):
         self.entry = Signal(_work_layout())
         self.bad = Signal()  # the instruction is at fault
         self.accept = Signal()
         self.under_way = Signal(bits_for(p.lxe.bursts + 1))
-        self.asks = Signal()  # another one
-        self.offered = Signal()  # it is on `ar`
+        self.asks = Signal()  # the loader asks for another burst
+        self.offered = Signal()  # a burst is on `ar`
 
 
 class _Work:
-    """The word whose beats come, and where it goes. Addresses are those of the scratchpads and an overflow."""
+    """The word whose beats come, and its destination. Addresses have one bit more than the scratchpads', for
+    overflow.
+    """
 
     def __init__(self, p: CoreParams, beats: int):
         c = transfer_layout()
         self.work = Signal(_work_layout())
         self.active = Signal()
         self.beat = Signal(range(2 * beats))
-        self.whole = Signal()  # it is the word's last
+        self.whole = Signal()  # the beat is the word's last
         self.word = Signal(c["words"].width)
-        self.rows = Signal(c["rows"].width)  # after this one
+        self.rows = Signal(c["rows"].width)  # rows after this one
         self.tree = Signal(bits_for(p.dpe.n_w))
         self.base = Signal(c["to"].width + 1)
         self.addr = Signal(c["to"].width + 1)
@@ -294,12 +297,12 @@ class _Work:
         self.to_x = Signal()
         self.to_v = Signal()
         self.column = Signal()
-        self.last = Signal()  # word of the instruction
-        self.outside = Signal()  # of its scratchpad
+        self.last = Signal()  # the word is the instruction's last
+        self.outside = Signal()  # the word is outside its scratchpad
 
 
 class _Out:
-    """The word that is offered."""
+    """The word on offer."""
 
     def __init__(self, p: CoreParams):
         layout = {
@@ -311,11 +314,11 @@ class _Out:
         self.out = Signal(data.StructLayout(layout))
         self.full = Signal()
         self.numbers = Signal(32 * p.dpe.n_w, reset_less=True)
-        self.sends = Signal()  # it is a word and no skipped instruction
+        self.sends = Signal()  # the register holds a word, not a skipped instruction
         self.went = Signal()
         self.taken = Signal()
         self.free = Signal()
-        self.fills = Signal()  # a beat comes into it
-        self.loads = Signal()  # it is there as a whole
-        self.finish = Signal()  # and is its instruction's last
-        self.failed = Signal()  # after a fault nothing more is taken
+        self.fills = Signal()  # a beat comes in
+        self.loads = Signal()  # the word is complete
+        self.finish = Signal()  # the word is complete and its instruction's last
+        self.failed = Signal()  # after a fault: take nothing more

@@ -1,4 +1,4 @@
-"""Nested loops of the LXE's sequencer."""
+"""Loop stack of the LXE's sequencer: its open loops."""
 
 from amaranth import Module, Signal
 from amaranth.lib import wiring
@@ -8,7 +8,7 @@ from golden.program.isa import LOOPS
 
 
 class LoopStack(wiring.Component):
-    """The loops that are open, innermost first, `LOOPS` at most.
+    """Keeps the open loops of a program, innermost first, at most `LOOPS`.
 
     Parameters
     ----------
@@ -16,16 +16,16 @@ class LoopStack(wiring.Component):
 
     Members
     -------
-    enter : In(1) : a loop is entered, not while `full` · rounds : In(16) : its rounds less one · first, end : In(16) :
-        its first instruction and its END
-    turn : In(1) : the innermost loop has come to its END, not with `enter` or while `none` is open: goes back to
-        `back`, or is closed
-    clear : In(1) : closes all, whatever else happens
-    none, full : Out(1) : no loop is open, no more can be
+    enter : In(1) : the program enters a loop, not while `full` · rounds : In(16) : its rounds less one · first, end :
+        In(16) : addresses of its first instruction and of its END
+    turn : In(1) : the innermost loop reaches its END, not with `enter` or while `none` is open: it goes back to `back`,
+        or closes
+    clear : In(1) : closes all loops, whatever else happens
+    none, full : Out(1) : no loop is open, no more loops can open
     again : Out(1) : the innermost loop goes back with the next `turn` · back, last : Out(16) : its first instruction,
         its END
 
-    Latency: outputs tell of what happened up to the cycle before.
+    Latency: outputs include all events up to the cycle before.
     Throughput: one event a cycle.
     Raises: nothing.
     Source: this project's own (`golden.program.isa`).

@@ -25,16 +25,16 @@ from hdl.queues import ROUTES
 from hdl.retrieval.retriever import fault_layout
 from hdl.unit import Composite
 
-_BIT = {engine: bit for bit, engine in enumerate(Engine)}  # of the sequencer's `busy`
+_BIT = {engine: bit for bit, engine in enumerate(Engine)}  # bit of each engine in the sequencer's `busy`
 
 
 class Lxe(Composite):
     """Runs programs of `golden.program.isa` between its scratchpads and the memory behind its AXI4 port.
 
-    The host writes a program and registers, starts it and reads the status. LOAD, MUL, VECTOR and STORE run side by
-    side as far as semaphores and the queues between them allow. After a fault the port is drained (what was asked for
-    is taken, what was announced is written with no byte enabled) and `status` names the fault; a reset makes the LXE
-    ready again.
+    The host writes a program and registers on `host`, starts it, and reads `status`. LOAD, MUL, VECTOR and STORE run
+    side by side as far as semaphores and the queues between them allow. After a fault the LXE drains its port: it takes
+    all data that it asked for, and completes announced writes with no byte enabled. `status` names the fault; a reset
+    makes the LXE ready again.
 
     Scratchpad: the DPE's weights and activations, the VPE's banks, the program: `core` has 256 + 64 + 40 + 16 KB, and
     8 KB of queues, of the paper's 384 KB.
@@ -47,20 +47,20 @@ class Lxe(Composite):
     -------
     host : In(stream of `hdl.instruction_layouts.host_layout`) : program, registers, start; START is taken
         while nothing runs
-    status : Out(`hdl.instruction_layouts.status_layout`) : how the program stands or ended
+    status : Out(`hdl.instruction_layouts.status_layout`) : state of the program, or how it ended
     m_axi_* : AXI4 manager of `lxe.bus_bytes` a beat (`hdl.bus.axi`)
     retrieve, done, busy, set, fault : Out(stream of `hdl.instruction_layouts.retrieve_layout`),
         In(`done_layout`), In(1), In(`hdl.instruction_layouts.set_layout`), In(`hdl.retrieval.retriever.fault_layout`)
-        : a fifth engine beside the LXE, as `hdl.retrieval.retriever.Retriever`; `busy`: its bus owes an answer
+        : a fifth engine beside the LXE, as `hdl.retrieval.retriever.Retriever`; `busy`: its bus owes a response
     d : Out(stream of `hdl.instruction_layouts.dre_layout`) : hash bits and score codes for it
-    stop : Out(1) : after a fault, to whatever has a bus of its own
+    stop : Out(1) : high after a fault, for every part with a bus of its own
     memory : In(1) : pulse: a memory beside the LXE has a word that its check bits cannot correct
     perf : Out(struct of 32-bit counters) : those of the units, named unit.counter
 
-    Latency: that of the program (`golden.program.isa`); an instruction reaches its engine 2 cycles after it leaves
-    program
-        memory if that waits for nothing.
-    Throughput: a chunk of the DPE, a word of the VPE, and a beat in each direction, all in every cycle.
+    Latency: that of the program (`golden.program.isa`); an instruction that waits for nothing reaches its engine 2
+        cycles after it leaves program memory.
+    Throughput: a chunk of the DPE, a word of the VPE, and a beat in each direction, all in every cycle. At the `core`
+        preset that is 64 x 64 products, 64 numbers and 64 bytes each way.
     Raises: `ParamError` from `CoreParams.lxe_format`.
     Source: V-Rex section V-A, Fig. 10; function: `golden.program.lxe_model`.
     """
@@ -119,7 +119,7 @@ class Lxe(Composite):
         vpe: Vpe,
         multiplier: Multiplier,
     ) -> None:
-        """The sequencer and its engines: instructions, their ends, faults."""
+        """Connects the sequencer and its engines: instructions, their ends, faults."""
         wiring.connect(m, wiring.flipped(self.host), sequencer.host)
         wiring.connect(m, sequencer.load, loader.c)
         wiring.connect(m, sequencer.store, storer.c)
@@ -148,7 +148,7 @@ class Lxe(Composite):
         ]
 
     def _write_activations(self, m: Module, loader: Loader, storer: Storer, dpe: Dpe) -> None:
-        """Scratchpads: X has two writers, the loader first."""
+        """Connects the scratchpads. X has two writers; the loader wins over the storer."""
         wiring.connect(m, loader.w, dpe.w)
         m.d.comb += [
             dpe.x.valid.eq(loader.x.valid | storer.x.valid),
@@ -158,7 +158,7 @@ class Lxe(Composite):
         ]
 
     def _route(self, m: Module, sequencer: Sequencer, vpe: Vpe) -> SyncFIFOBuffered:
-        """A VECTOR goes to the VPE, and if it takes words, where from and how many to `routes`."""
+        """Sends a VECTOR to the VPE and, if it takes words, their source and number to `routes`."""
         vector = sequencer.vector.payload
         i = vector.instruction
         picks = (i.op == Op.MAX) | (i.op == Op.MIN)
@@ -182,11 +182,11 @@ class Lxe(Composite):
     def _queues(
         self, m: Module, routes: SyncFIFOBuffered, loader: Loader, dpe: Dpe, vpe: Vpe, storer: Storer
     ) -> tuple[SyncFIFOBuffered, SyncFIFOBuffered]:
-        """Between DPE, loader, VPE and storer: words that were loaded, and words to be put."""
+        """Connects DPE, loader, VPE and storer; returns the queues of loaded words and of words to store."""
         p, route = self.p, data.View(_route_layout(self.p), routes.r_data)
         loaded = m.submodules.loaded = SyncFIFOBuffered(width=word_layout(p.vpe).size, depth=p.lxe.words)
         put = m.submodules.put = SyncFIFOBuffered(width=output_layout(p.vpe).size, depth=p.lxe.words)
-        taken = Signal.like(route.words)  # words of the route
+        taken = Signal.like(route.words)  # words taken of the current route
         moved = Signal()
         from_dpe = Signal(result_layout(p.dpe))
         m.d.comb += [
@@ -214,7 +214,7 @@ class Lxe(Composite):
     def _watch(
         self, m: Module, parts: dict[str, object], multiplier: Multiplier, queues: tuple[SyncFIFOBuffered, ...]
     ) -> None:
-        """What is under way, and whether anything moves."""
+        """Tells the sequencer which engines are busy, and whether anything moves."""
         sequencer, loader, storer, dpe, vpe = parts.values()
         flows = (loader.c, loader.r, loader.v, storer.c, storer.i, storer.b, multiplier.i, dpe.c, dpe.o, vpe.c)
         flows += (sequencer.retrieve, storer.d)
@@ -236,5 +236,5 @@ class Lxe(Composite):
 
 
 def _route_layout(p: CoreParams) -> data.StructLayout:
-    """Where the words of a VECTOR come from, and how many."""
+    """The source of a VECTOR's words, and their number."""
     return data.StructLayout({"source": 1, "words": p.vpe.addr_bits})

@@ -1,4 +1,4 @@
-"""MULs to commands of the DPE, and their ends to semaphores."""
+"""Multiplier: turns MULs into commands of the DPE, and their ends into semaphore signals."""
 
 from amaranth import Cat, Module, Signal
 from amaranth.lib import data, stream, wiring
@@ -15,8 +15,8 @@ from hdl.queues import MULS
 class Multiplier(wiring.Component):
     """Executes MULs: checks them, hands them to the DPE as commands, and tells when their operands are free.
 
-    A MUL that addresses a word outside a scratchpad is not handed on: `fault` pulses, and nothing more is taken until a
-    reset. Words within the scratchpads that wrap in the DPE are told by its own `overrun`.
+    A MUL that addresses a word outside a scratchpad is not handed on: `fault` pulses, and the multiplier takes nothing
+    more until a reset. Words within the scratchpads that wrap in the DPE are told by its own `overrun`.
 
     Parameters
     ----------
@@ -31,8 +31,8 @@ class Multiplier(wiring.Component):
     fault : Out(1) : pulse: a field does not fit the DPE's memories
     busy : Out(1) : a command is not done
 
-    Latency: a command the cycle after its instruction; done the cycle of `read`, of a skipped instruction two cycles
-        after it is taken if none is before it.
+    Latency: a command the cycle after its instruction; done in the cycle of `read`, for a skipped instruction two
+        cycles after it is taken if none is before it.
     Throughput: an instruction a cycle.
     Raises: nothing.
     Source: `golden.program.isa`; V-Rex section V-A (LXE).
@@ -59,7 +59,7 @@ class Multiplier(wiring.Component):
         pending = m.submodules.pending = SyncFIFO(width=entry_layout.size, depth=MULS)
         entry, head = Signal(entry_layout), data.View(entry_layout, pending.r_data)
         waits, failed, bad, take = Signal(), Signal(), Signal(), Signal()
-        owed = Signal(range(MULS + 1))  # read while a skipped instruction was in front
+        owed = Signal(range(MULS + 1))  # pulses of `read` that came while a skipped instruction was in front
         names = ("w", "x", "x_step", "chunks", "tiles", "rows", "keep")
         # The DPE's fields have fewer bits; a single row has no step.
         beyond = [i[n][command[n].width :].any() & (i.rows.any() if n == "x_step" else 1) for n in names]

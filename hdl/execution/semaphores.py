@@ -1,4 +1,4 @@
-"""Semaphores: what lets an engine's next instruction start."""
+"""Semaphores: counters that let an engine's next instruction start."""
 
 from amaranth import Cat, Module, Signal
 from amaranth.lib import data, wiring
@@ -11,11 +11,11 @@ WAITERS = (*(e.name.lower() for e in Engine), "sync")  # the engines and the seq
 
 
 class Semaphores(wiring.Component):
-    """Counters that instructions wait for and signal.
+    """Counts signals of finished instructions, and tells which waiting instructions may start.
 
-    A waiter's head may go while every semaphore of its mask is above zero, and takes one of each as it goes. If several
-    waiters, against the rule of `golden.program.isa`, take from a semaphore in one cycle, they take one in all: a count
-    never falls below zero.
+    A waiter's head may go while every semaphore of its mask is above zero. As it goes it takes one from each. If
+    several waiters, against the rule of `golden.program.isa`, take from a semaphore in one cycle, they take one in all:
+    a count never falls below zero.
 
     Parameters
     ----------
@@ -24,14 +24,13 @@ class Semaphores(wiring.Component):
     Members
     -------
     clear : In(1) : all counts are zero from the next cycle on, whatever else happens
-    wait : In(array of masks) : of the heads, in the order of `WAITERS`
+    wait : In(array of masks) : semaphores that each head waits for, in the order of `WAITERS`
     ready : Out(a bit a waiter) : heads that may go
     take : In(a bit a waiter) : heads that go; only those that are ready
-    done : In(array of `hdl.instruction_layouts.done_layout`) : of each waiter, what is done in this cycle
-    overflow : Out(1) : pulse, a count has come above 255 (the counter has wrapped)
+    done : In(array of `hdl.instruction_layouts.done_layout`) : instruction of each waiter that is done in this cycle
+    overflow : Out(1) : pulse: a count has come above 255 (the counter has wrapped)
 
-    Latency: what is done in cycle t is counted for `ready` from t + 2 on, what is taken from t + 1; `overflow` comes
-        at t + 2.
+    Latency: a signal in cycle t counts for `ready` from t + 2 on, a take from t + 1; `overflow` comes at t + 2.
     Throughput: all waiters and all of `done` every cycle.
     Raises: nothing.
     Source: this project's own (`golden.program.isa`).
@@ -57,7 +56,8 @@ class Semaphores(wiring.Component):
         over = Signal(SEMAPHORES)
         for s in range(SEMAPHORES):
             count = Signal(SEMAPHORE_BITS, name=f"count{s}")
-            more = Signal(range(len(WAITERS) + 1), name=f"more{s}")  # counted a cycle later: engines' outputs are late
+            # Counted a cycle later, because the engines' outputs arrive late in the cycle.
+            more = Signal(range(len(WAITERS) + 1), name=f"more{s}")
             grown = Signal(SEMAPHORE_BITS + 1, name=f"grown{s}")
             taken = Signal(name=f"taken{s}")
             coming = Signal(SEMAPHORE_BITS + 1, name=f"coming{s}")

@@ -1,4 +1,4 @@
-"""The LXE's sequencer: program, registers, loops, queues in front of the engines."""
+"""Sequencer of the LXE: program, registers, loops, and the queues in front of the engines."""
 
 from amaranth import Array, Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -29,28 +29,35 @@ from hdl.unit import Unit
 
 _SYNC = WAITERS.index("sync")
 _WRITERS = (Opcode.SET, Opcode.ADD)
-_FLOW = (Opcode.LOOP, Opcode.END, Opcode.SYNC, Opcode.HALT)  # what follows sees what they have waited for
+_FLOW = (
+    Opcode.LOOP,
+    Opcode.END,
+    Opcode.SYNC,
+    Opcode.HALT,
+)  # instructions behind them read registers after these have waited
 _FIELDS = {op: layout(op) for op in Opcode}
-_BITS = max(at + bits for fields in _FIELDS.values() for at, bits in fields.values())  # of a word, in use
+_BITS = max(at + bits for fields in _FIELDS.values() for at, bits in fields.values())  # bits of a word in use
 
 
 class Sequencer(Unit):
-    """Executes control instructions and hands the others, with their registers resolved, to their engines.
+    """Executes control instructions, and hands the others with their registers resolved to their engines.
 
-    An instruction is fetched, decoded and its registers are read, addresses and counts are added, then it is executed
-    or put into its engine's queue; a queue's head is offered when its semaphores are above zero. Control instructions
-    wait for and signal semaphores as all others do; HALT signals none. What follows a SYNC, LOOP or END reads its
-    registers after that has waited. n is a signed number of 40 bits, modulo 2^40.
+    The host writes a program and registers on `host` and starts it. Instructions go through four stages in order:
+    fetch; decode and register read; addition of addresses and counts; execution, or entry into the engine's queue. The
+    head of a queue is offered when all its semaphores are above zero. Control instructions wait for and signal
+    semaphores like all others; HALT signals none. Instructions behind a SYNC, LOOP or END read their registers after it
+    has waited. n is a signed number of 40 bits, modulo 2^40.
 
-    A VECTOR with `skip` set is handed over, too: its taker drops it. What is offered stays so after a fault.
+    Status. OPCODE: an unknown instruction; a LOOP inside of `LOOPS` others, whatever its count; an END that is not that
+    of the innermost LOOP; an address behind the program memory. RANGE: a count that does not fit its field (a LOOP's:
+    16 bits as it is), a word of no bank, a `keep` of no lane, a `swap` that the VPE's field does not hold; the engines
+    check what depends on the scratchpads. DEADLOCK: no stream moved and no instruction was executed for `WATCHDOG`
+    cycles while nothing was outstanding. Of faults in one cycle the status tells MEMORY, else BUS, RANGE, SEMAPHORE,
+    FULL, OPCODE, DEADLOCK. `pc` is that of the bad instruction, which does nothing. Without a bad one it is that of the
+    instruction being executed or put into its queue, or of the last one.
 
-    Status. OPCODE: also a LOOP inside of `LOOPS` others, whatever its count, an END that is not that of the innermost
-    LOOP, and what is behind the program memory. RANGE: a count that does not fit its field (a LOOP's: 16 bits as it
-    is), a word of no bank, a `keep` of no lane, a `swap` that the VPE's field does not hold; what needs to know the
-    scratchpads is the engines'. Nothing is out of range where `skip` is set. DEADLOCK: no stream moved and no
-    instruction was executed for `WATCHDOG` cycles while nothing was outstanding. Of faults in one cycle MEMORY is
-    told, else BUS, RANGE, SEMAPHORE, FULL, OPCODE, DEADLOCK. `pc` is that of the bad instruction, which does nothing,
-    else of the one that is being executed or put into its queue, or was last.
+    Corner cases: nothing is out of range where `skip` is set. A VECTOR with `skip` is handed over, too: its taker drops
+    it. A stream on offer stays on offer after a fault. A LOOP with a count of 0 skips to behind its END.
 
     Parameters
     ----------
@@ -62,25 +69,25 @@ class Sequencer(Unit):
         of range: dropped), START unless RUNNING; after a fault it does nothing. Registers are zero after reset and
         kept from run to run; semaphores are zero and loops closed at START.
     load, mul, vector, store, retrieve : Out(streams of `transfer_layout`, `mul_layout`, `vector_layout`,
-        `transfer_layout`, `retrieve_layout` of `hdl.instruction_layouts`)
+        `transfer_layout`, `retrieve_layout` of `hdl.instruction_layouts`) : instructions for each engine
     done : In(struct of a `hdl.instruction_layouts.done_layout` of each engine but vector) : pulses; a VECTOR
         is done as it goes
-    set : In(`set_layout`) : an engine sets a register, read from the cycle after on. Where host, engine and program
-        write one register in one cycle, the first of these does
-    busy : In(a bit an `Engine`) : those that have not finished: high from the cycle after an instruction goes there
+    set : In(`set_layout`) : an engine sets a register, readable from the next cycle on. If several write one register
+        in one cycle, the host wins over the engine, and the engine over the program
+    busy : In(a bit an `Engine`) : engines that have not finished: high from the cycle after an instruction goes there
         until that of its `done`
     fault : In(`hdl.instruction_layouts.fault_layout`) : pulses
-    moved : In(1) : something moved in the engines or on the bus · outstanding : In(1) : the bus owes an answer
+    moved : In(1) : something moved in the engines or on the bus · outstanding : In(1) : the bus owes a response
     stop : Out(1) : high from a fault on until reset
-    status : Out(`hdl.instruction_layouts.status_layout`) : `engines` are those with work in hand or in their
-        queue, `bus` is `outstanding`
+    status : Out(`hdl.instruction_layouts.status_layout`) : `engines` are those with a current or queued instruction,
+        `bus` is `outstanding`
     perf : Out(struct of 32-bit counters) : instructions (executed or put into queues), loops (rounds begun), and the
         cycles in which the head of each queue, or a control instruction (sync), waits for a semaphore
 
     Latency: an instruction is executed or enters its queue 4 cycles after START (3 after its fetch), and is offered 2
-        cycles later (1 with queues of 1). What is done in cycle t lets an instruction that waits go in t + 2. HALT is
-        executed in the cycle after the first in which all is empty and idle, status is DONE in the next. Exact in
-        `sim.units.sequencer_time.SequencerTime`.
+        cycles later (1 with queues of 1): 6 cycles from START at the `core` preset. An instruction done in cycle t lets
+        one that waits for it go in t + 2. HALT is executed in the cycle after the first in which all is empty and idle;
+        status is DONE in the next. Exact in `sim.units.sequencer_time.SequencerTime`.
     Throughput: an instruction a cycle; 2 for SET, ADD, SYNC, a LOOP that is entered, an END that goes on; 4 for a LOOP
         that is skipped, an END that goes back. A queue of 1 takes an instruction every other cycle.
     Raises: `ParamError` from `CoreParams.lxe_format`.
@@ -152,7 +159,7 @@ class Sequencer(Unit):
         return m
 
     def _host(self, m: Module, program: "_Program") -> None:
-        """START, and what stops all."""
+        """Takes START, and stops all engines after a fault."""
         host, code = self.host.payload, program.code
         m.d.comb += [
             self.host.ready.eq(~(program.running & (host.op == START))),
@@ -178,7 +185,7 @@ class Sequencer(Unit):
             m.d.sync += pc.eq(pc + 1)
 
     def _decode(self, m: Module, word: Value, decode: "_Decode") -> None:
-        """Which registers an instruction reads, and what is added to the first."""
+        """Finds the registers that an instruction reads, and the number added to the first."""
         base, addend = decode.base, decode.addend
         decode.op = comb(m, "op", word[:4])
         decode.length = comb(m, "length", _field(word, Opcode.LOAD, "len"))
@@ -187,11 +194,11 @@ class Sequencer(Unit):
                 m.d.comb += addend.eq(_field(word, Opcode.SET, "imm"))
             with m.Case(Opcode.ADD):
                 m.d.comb += [base.eq(_field(word, Opcode.ADD, "a")), addend.eq(_field(word, Opcode.ADD, "imm"))]
-            with m.Default():  # RETRIEVE has them where LOAD and STORE do
+            with m.Default():  # RETRIEVE has these fields where LOAD and STORE have them
                 m.d.comb += [base.eq(_field(word, Opcode.LOAD, "base")), addend.eq(_field(word, Opcode.LOAD, "addr"))]
 
     def _add(self, m: Module, word: Value, decode: "_Decode", add: "_Add") -> None:
-        """Reads registers; their sum is there in the next cycle."""
+        """Reads registers, and adds them in the next cycle."""
         op, length = decode.op, decode.length
         with m.If(decode.go1):
             m.d.sync += [
@@ -208,7 +215,7 @@ class Sequencer(Unit):
         add.total = comb(m, "total", (add.base2 + add.addend2)[:ADDR_BITS])
 
     def _write_registers(self, m: Module, decode: "_Decode", add: "_Add", go: "_Go") -> None:
-        """Host, engine and program, the first of these first."""
+        """Writes registers: the host wins over an engine, and an engine over the program."""
         host = self.host.payload
         writes = comb(m, "writes", go.go2 & ~add.past2 & Cat(add.word2[:4] == x for x in _WRITERS).any())
         for i, register in enumerate(decode.registers[1:], 1):
@@ -220,7 +227,7 @@ class Sequencer(Unit):
                 m.d.sync += register.eq(add.total)
 
     def _latch(self, m: Module, add: "_Add", now: "_Execute", go: "_Go") -> None:
-        """What is executed or handed over next."""
+        """Latches the instruction to execute or hand over next."""
         with m.If(go.go2 & ~add.past2):
             m.d.sync += now.pc3.eq(add.pc2)
         with m.If(go.go2):
@@ -236,9 +243,9 @@ class Sequencer(Unit):
         now.flow = comb(m, "flow", Cat(now.is_[x] for x in _FLOW).any())
 
     def _count_words(self, m: Module, now: "_Execute") -> None:
-        """n, less one, in what the instruction counts: numbers, words, or pairs of words."""
+        """Computes n, less one, in the unit that the instruction counts: numbers, words, or pairs of words."""
         lanes, is_, less3, word3 = self.format.lanes, now.is_, now.less3, now.word3
-        # 0 or less: so is -2^39, whose predecessor is the largest number.
+        # n is 0 or less. That includes -2^39, whose predecessor is the largest number.
         now.none = comb(m, "none", now.counts3 & (less3[-1] | less3[:-1].all()))
         pair = _field(word3, Opcode.LOAD, "pair")
         now.rounded = comb(m, "rounded", less3 | Mux(pair, 2 * lanes - 1, 0))
@@ -247,7 +254,7 @@ class Sequencer(Unit):
         now.count = comb(m, "count", Mux(pair & is_[Opcode.LOOP], words[1:], Mux(by_words, words, now.rounded)))
 
     def _loops(self, m: Module, program: "_Program", now: "_Execute", go: "_Go") -> LoopStack:
-        """LOOP and END, and where they lead."""
+        """Connects LOOP and END to the loop stack, and computes where they lead."""
         m.submodules.loops = loops = LoopStack()
         is_, rounds = now.is_, _field(now.word3, Opcode.LOOP, "count")
         empty = comb(m, "empty", Mux(now.counts3, now.none, rounds == 0))
@@ -264,7 +271,7 @@ class Sequencer(Unit):
         return loops
 
     def _check(self, m: Module, loops: LoopStack, now: "_Execute") -> None:
-        """No instruction, or one that does not fit the loops, is bad."""
+        """Marks an unknown instruction, or one that does not fit the loops, as bad."""
         m.d.comb += now.bad.eq(
             ~Cat(now.is_.values()).any()
             | (now.is_[Opcode.LOOP] & loops.full)
@@ -272,7 +279,7 @@ class Sequencer(Unit):
         )
 
     def _queues(self, m: Module, beats: dict[str, Signal], semaphores: Semaphores, now: "_Execute", go: "_Go") -> None:
-        """A queue in front of each engine: its head goes when its semaphores let it."""
+        """A queue in front of each engine; its head goes when its semaphores are above zero."""
         for e, (name, shape) in enumerate(self._engines(self.p).items()):
             m.submodules[f"{name}_queue"] = queue = SyncFIFOBuffered(width=shape.size, depth=self.p.lxe.queue)
             out = getattr(self, name)
@@ -298,7 +305,7 @@ class Sequencer(Unit):
                 m.d.comb += semaphores.done[e].eq(self.done[name])
 
     def _control(self, m: Module, semaphores: Semaphores, program: "_Program", now: "_Execute", go: "_Go") -> None:
-        """Semaphores of the instructions that the sequencer executes itself."""
+        """Waits for and signals the semaphores of the instructions that the sequencer executes itself."""
         wait, signal = (_field(now.word3, Opcode.LOAD, name) for name in ("wait", "signal"))
         halt = now.is_[Opcode.HALT]
         m.d.sync += go.drained.eq(now.valid3 & halt & ~(go.waiting | self.busy).any())
@@ -321,7 +328,7 @@ class Sequencer(Unit):
         now: "_Execute",
         go: "_Go",
     ) -> None:
-        """Which stages may go on, and what is in them then."""
+        """Decides which stages go on, and moves the instructions."""
         running, halt = program.running, now.is_[Opcode.HALT]
         may = Mux(now.control, semaphores.ready[_SYNC] & (go.drained | ~halt), (go.room & now.to).any())
         m.d.comb += [
@@ -357,9 +364,9 @@ class Sequencer(Unit):
         now: "_Execute",
         go: "_Go",
     ) -> None:
-        """Faults, the watchdog, the state."""
+        """Keeps the status: faults, the watchdog, the end of the program."""
         code, running = program.code, program.running
-        event = Signal()  # something moved
+        event = Signal()  # something moved in the system
         quiet = Signal(range(self.WATCHDOG + 1))  # cycles since then
         taken = self.host.valid & self.host.ready
         m.d.sync += event.eq(~running | self.moved | self.outstanding | go.go3 | go.goes.any() | taken)
@@ -399,8 +406,10 @@ class Sequencer(Unit):
         )
 
     def _values(self, now: "_Execute") -> dict[Opcode, dict[str, Value]]:
-        """The fields of an instruction, if it is that one. A register replaces a count by `count` (less one), and
-        `keep` by that of `rounded`."""
+        """The fields of the instruction as if it were each of the opcodes.
+
+        A register replaces a count by `count` (less one), and `keep` by the rest of `rounded`.
+        """
         word, counts, count = now.word3, now.counts3, now.count
         lane_bits = self.format.lanes.bit_length() - 1
         rest = now.rounded[:lane_bits] if lane_bits else 0
@@ -418,7 +427,7 @@ class Sequencer(Unit):
         return values
 
     def _resolve(self, m: Module, now: "_Execute") -> dict[str, Signal]:
-        """What each engine gets of an instruction, `none` of it being `skip`; and whether that is out of range."""
+        """Makes the beat of each engine (`none` becomes `skip`), and checks its fields for range."""
         is_, counts, count, none = now.is_, now.counts3, now.count, now.none
         values = self._values(now)
         lane_bits = self.format.lanes.bit_length() - 1
@@ -449,16 +458,16 @@ class Sequencer(Unit):
 
 
 class _Program:
-    """State of the program, and where it goes on."""
+    """State of the program, and the address of its next instruction."""
 
     def __init__(self, m: Module):
         self.code = Signal(Status)
         self.running = comb(m, "running", self.code == Status.RUNNING)
         self.starts = Signal()
         self.halts: Signal  # a HALT is executed
-        self.pc = Signal(17)  # of the instruction to be fetched
+        self.pc = Signal(17)  # address of the instruction to fetch
         self.fetch = Signal()
-        self.redirect = Signal()  # to `target` instead
+        self.redirect = Signal()  # go on at `target`
         self.target = Signal(17)
 
 
@@ -470,8 +479,8 @@ class _Decode:
         self.go1 = Signal()
         self.pc1 = Signal(17, reset_less=True)
         self.registers = [Signal(ADDR_BITS, name=f"r{i}") for i in range(REGISTERS)]
-        self.base = Signal(4)  # register to which
-        self.addend = Signal(ADDR_BITS)  # is added
+        self.base = Signal(4)  # register to which `addend` is added
+        self.addend = Signal(ADDR_BITS)  # number added to it
         self.op: Signal
         self.length: Signal  # register of a count
 
@@ -483,8 +492,8 @@ class _Add:
         self.valid2 = Signal(name=UNNAMED)
         self.pc2 = Signal(17, reset_less=True)
         self.word2 = Signal(_BITS, reset_less=True)
-        self.past2 = Signal(reset_less=True)  # it is behind the program memory
-        self.holds2 = Signal(reset_less=True)  # what follows must see what it does
+        self.past2 = Signal(reset_less=True)  # the address is behind the program memory
+        self.holds2 = Signal(reset_less=True)  # the next instruction must see its effects
         self.base2 = Signal(ADDR_BITS, reset_less=True)
         self.addend2 = Signal(ADDR_BITS, reset_less=True)
         self.length2 = Signal(ADDR_BITS, reset_less=True)
@@ -494,7 +503,7 @@ class _Add:
 
 
 class _Execute:
-    """An instruction that is executed or handed over."""
+    """An instruction in its third stage, which executes it or hands it over."""
 
     def __init__(self):
         self.valid3 = Signal(name=UNNAMED)
@@ -506,8 +515,8 @@ class _Execute:
         self.is_ = {x: Signal(name=f"is_{x.name.lower()}", reset_less=True) for x in Opcode}
         self.bad = Signal()
         self.outside = Signal()  # out of range
-        self.to: Signal  # a bit an engine
-        self.control: Signal  # or none
+        self.to: Signal  # engine that takes it, one-hot
+        self.control: Signal  # no engine: the sequencer executes it
         self.flow: Signal
         self.none: Signal  # n is 0 or less
         self.rounded: Signal  # n less one, rounded up to pairs of words
@@ -515,14 +524,15 @@ class _Execute:
 
 
 class _Go:
-    """Who goes on."""
+    """Handshakes between the stages and queues."""
 
     def __init__(self, engines: int):
         self.go2 = Signal()
         self.go3 = Signal()
         self.free2 = Signal(name=UNNAMED)
         self.free3 = Signal()
-        self.drained = Signal()  # a HALT in hand has seen all empty and idle; what was done last has been counted
+        # HALT has seen all queues empty and all engines idle for a cycle, so their last signals are counted.
+        self.drained = Signal()
         self.room, self.waiting, self.goes = (Signal(engines, name=n) for n in ("room", "waiting", "goes"))  # of queues
         self.waits = Signal(len(WAITERS))
 

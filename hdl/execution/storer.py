@@ -1,4 +1,4 @@
-"""Storer: words of the VPE to memory, to the activations of the DPE and to the DRE."""
+"""Storer: writes words of the VPE to memory, to the activations of the DPE and to the DRE."""
 
 from functools import reduce
 from operator import or_
@@ -19,18 +19,18 @@ from hdl.unit import Unit
 
 
 class Storer(Unit):
-    """Executes STOREs: takes rows of words from the VPE and writes them to memory in bursts, to activations or hands
-    them to the DRE.
+    """Executes STOREs: takes rows of words from the VPE and writes them to memory, to the activations or to the DRE.
 
-    A burst's address goes out with its first beat, so no bus waits for words that are still computed, other than the
-    rest of a burst. Up to `lxe.bursts` bursts wait for their responses. Words are written whole, whatever their format
-    and length: the lower 2 * lanes bytes of a word of `i`, all 4 * lanes with `wide`.
+    Instructions come in on `c`, their words on `i`, and they end in order on `done`. A burst's address goes out with
+    its first beat, so the bus only waits for words still being computed when the rest of a burst needs them. Up to
+    `lxe.bursts` bursts wait for their responses. Words are written whole, whatever their format and length: the lower 2
+    * lanes bytes of a word of `i`, all 4 * lanes with `wide`.
 
-    Faults: an error response; in the order of the instructions and after the responses to all earlier ones, an address
-    or a stride that is no multiple of 2 * lanes bytes (of MEMORY and X), a word outside the activations, a context that
-    the DRE has not, rows of HASH too short for its hash bits, `wide` but for MEMORY and SCORE. Nothing more is begun
-    after one. While `stop` is high no burst is begun, the rest of one begun goes out with strb 0, and responses are
-    taken; once `busy` is low, a reset is safe for the bus.
+    Faults: an error response. Then, in the order of the instructions and after the responses to all earlier ones: an
+    address or a stride that is no multiple of 2 * lanes bytes (of MEMORY and X), a word outside the activations, a
+    context that the DRE does not have, rows of HASH too short for its hash bits, `wide` but for MEMORY and SCORE. After
+    a fault the storer begins nothing more. While `stop` is high it begins no burst, sends the rest of a burst with strb
+    0, and takes the responses; once `busy` is low, a reset is safe for the bus.
 
     Parameters
     ----------
@@ -50,8 +50,8 @@ class Storer(Unit):
     done : Out(`hdl.instruction_layouts.done_layout`) : in the cycle of the response to an instruction's last
         burst, or the one after its last word went to X or the DRE; later where responses to earlier ones are due
     fault : Out(`hdl.bus.axi.error_layout`) : one pulse until a reset
-    stop : In(1) : begin nothing, end what was begun
-    busy : Out(1) : a burst is under way
+    stop : In(1) : begin nothing, finish what has begun
+    busy : Out(1) : a burst is in flight
     perf : Out(struct of 32-bit counters) : instructions (done), bursts (begun), beats (to memory), words (of `i`),
         waits (cycles in which a word is there and no beat or word goes)
 
@@ -59,7 +59,7 @@ class Storer(Unit):
         Exact in `sim.units.storer_time.StorerTime`.
     Throughput: a beat, or a word to X or the DRE, every cycle, also across rows and instructions, while they are taken
         and `lxe.bursts` bursts cover the memory's latency: n beats each, (bursts - 1) * n - 1 cycles from the last beat
-        to the response. A skipped instruction takes a cycle.
+        to the response, 495 at the `core` preset with bursts of 16 beats. A skipped instruction takes a cycle.
     Raises: `ParamError` where lanes and bus do not fit together.
     Source: `golden.program.isa`; V-Rex section V-A (LXE).
     """
@@ -117,7 +117,7 @@ class Storer(Unit):
         return m
 
     def _decode(self, m: Module, bursts: Bursts, at: "_Work") -> None:
-        """Where an instruction's words go, and whether it is at fault."""
+        """Finds the destination of an instruction's words, and whether the instruction is at fault."""
         p, c = self.p, self.c.payload
         lanes, hcu = p.dpe.n_w, p.dre.hcu
         grid = (2 * lanes).bit_length() - 1
@@ -133,7 +133,7 @@ class Storer(Unit):
                 | (at.to_hash & (c.words < -(-hcu.n_hp // lanes) - 1))
             ),
             self.c.ready.eq((~at.active | at.finish) & ~at.failed & ~self.stop),
-            # It is free by then: its last burst began before the instruction's last beat, or with it.
+            # An instruction's last burst begins no later than its last beat, so the burst cutter is free for the next.
             bursts.c.valid.eq(self.c.valid & self.c.ready & at.to_memory & ~c.skip & ~at.bad),
             *(bursts.c.payload[name].eq(c[name]) for name, _ in rows_layout()),
         ]
@@ -154,8 +154,7 @@ class Storer(Unit):
             ]
 
     def _end(self, m: Module, pending: SyncFIFO, at: "_Work", words: "_Words") -> None:
-        """What waits for its end, in order: bursts for their responses, other words and skipped instructions for
-        theirs."""
+        """Ends instructions in order: bursts with their responses, other words and skipped instructions at once."""
         head = data.View(_pending_layout(), pending.r_data)
         error = Signal()
         m.d.comb += [
@@ -173,7 +172,7 @@ class Storer(Unit):
         m.d.sync += at.failed.eq(at.failed | self.fault.bus | self.fault.range)
 
     def _send(self, m: Module, bursts: Bursts, pending: SyncFIFO, at: "_Work", beats: "_Beats") -> None:
-        """Which beat goes. After `stop` only the rest of a burst goes, of nothing."""
+        """Decides which beat goes. After `stop` only the rest of a burst goes, with no byte enabled."""
         open_, w_free = beats.open, beats.w_free
         may_begin = Signal()
         m.d.comb += [
@@ -191,8 +190,10 @@ class Storer(Unit):
         ]
 
     def _part(self, m: Module, at: "_Work") -> Signal:
-        """The beat's part of the word. One wire selects each: registers cannot drive as many gates as a beat has
-        bits."""
+        """Selects the beat's part of the word.
+
+        One signal selects each part: a single register cannot drive as many gates as a beat has bits.
+        """
         bits, parts = 8 * self.p.lxe.bus_bytes, []
         for k in range(2 * self.beats):
             chosen = comb(m, f"beat{k}", at.beat == k)
@@ -200,7 +201,7 @@ class Storer(Unit):
         return comb(m, "part", reduce(or_, parts), bits)
 
     def _write_beat(self, m: Module, bursts: Bursts, at: "_Work", beats: "_Beats", part: Signal) -> None:
-        """A beat, and with a burst's first the burst, into the registers from which they are offered."""
+        """Registers the beat that is offered, and with a burst's first beat its address."""
         burst, remaining = bursts.o.payload, beats.remaining
         with m.If(beats.w_free):
             m.d.sync += beats.w_valid.eq(beats.gives)
@@ -221,10 +222,10 @@ class Storer(Unit):
     def _hand_on(
         self, m: Module, bursts: Bursts, pending: SyncFIFO, at: "_Work", beats: "_Beats", words: "_Words"
     ) -> None:
-        """Words go to X and to the DRE. A row of scores is as long as the VPE says."""
+        """Hands words to X and to the DRE. The VPE tells the length of a row of scores."""
         work, i, begins, word_goes = at.work, self.i.payload, beats.begins, words.word_goes
-        last = Signal()  # word of the instruction
-        passes = Signal()  # a skipped instruction
+        last = Signal()  # the word is the instruction's last
+        passes = Signal()  # the instruction is skipped
         m.d.comb += [
             at.addr.eq(at.base + at.word),
             words.row_last.eq(Mux(at.is_dre & (work.target == StoreTo.SCORE), i.last, at.word == work.words)),
@@ -260,7 +261,7 @@ class Storer(Unit):
                     at.word.eq(0),
                     at.rows.eq(at.rows - 1),
                     at.base.eq(at.base + at.work.step),
-                    at.work.addr.eq(at.work.addr + 1),  # a row's number, for the DRE
+                    at.work.addr.eq(at.work.addr + 1),  # number of the row, for the DRE
                 ]
 
 
@@ -269,30 +270,30 @@ def _pending_layout() -> data.StructLayout:
 
 
 class _Work:
-    """The instruction in hand and its next word."""
+    """The current instruction and its next word."""
 
     def __init__(self, p: CoreParams, beats: int):
         c = transfer_layout()
         self.work = Signal(c)
         self.active = Signal()
         self.finish = Signal()
-        # Of an instruction that may be taken next.
+        # Of the instruction on offer.
         self.bad = Signal()
         self.to_memory = Signal()
         self.to_hash = Signal()
         self.to_score = Signal()
         self.to_dre = Signal()
-        # Of the one in hand; none of them if it is skipped.
+        # Of the current instruction; all low if it is skipped.
         self.is_memory = Signal()
         self.is_x = Signal()
         self.is_dre = Signal()
         self.is_bad = Signal()
-        self.outside = Signal()  # the word is, of the activations
-        self.failed = Signal()  # after a fault nothing more is begun
+        self.outside = Signal()  # the word is outside the activations
+        self.failed = Signal()  # after a fault: begin nothing more
         self.beat = Signal(range(2 * beats))
-        self.whole = Signal()  # it is the word's last
+        self.whole = Signal()  # the beat is the word's last
         self.word = Signal(c["words"].width)
-        self.rows = Signal(c["rows"].width)  # after this one
+        self.rows = Signal(c["rows"].width)  # rows after this one
         self.base = Signal(c["to"].width + 1)
         self.addr = Signal(c["to"].width + 1)
 
@@ -301,18 +302,18 @@ class _Beats:
     """The beat that goes to memory, and its burst."""
 
     def __init__(self):
-        self.open = Signal()  # a burst has begun
+        self.open = Signal()  # a burst has begun and has beats left
         self.left = Signal(address_layout()["len"].width)  # beats after the next one, while a burst is open
         self.remaining = Signal(address_layout()["len"].width)  # beats after the next one
         self.aw_valid = Signal()
         self.w_valid = Signal()
         self.w_free = Signal()
         self.gives = Signal()  # a beat goes
-        self.begins = Signal()  # and begins a burst
+        self.begins = Signal()  # the beat begins a burst
 
 
 class _Words:
-    """The word that goes, and what waits for its end."""
+    """The word that goes, and the entry for its end."""
 
     def __init__(self):
         self.word_goes = Signal()

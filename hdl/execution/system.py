@@ -1,4 +1,4 @@
-"""A system: cores on one memory port."""
+"""System: several cores on one memory port."""
 
 from amaranth import Module, Signal
 from amaranth.lib import data, stream, wiring
@@ -19,16 +19,16 @@ def system_host_layout(p: SystemParams) -> data.StructLayout:
 
 
 class System(wiring.Component):
-    """`cores` cores, all alike, which share one memory and nothing else.
+    """Joins `cores` equal cores, which share one memory port and nothing else.
 
-    Work is shared out by the host, by programs and registers of each core (`golden.program.system_host`): of n cores,
+    The host shares out work through the program and registers of each core (`golden.program.system_host`). Of n cores,
     core i has the KV heads h with h mod n = i, with the query heads of their groups and with contexts, rings and
     offloaded entries of its own (device_base, home_base), and the i-th part of the columns of hidden states and FFN.
-    What one core gives the next goes through memory: the host starts the reader when the writer's status is DONE, by
-    which time its last write has been answered.
+    Cores pass data to each other through memory: the host starts the reader when the writer's status is DONE. By then
+    its last write has been answered.
 
-    A fault ends the program of its own core only: that core drains its bursts while the others run on. A reset is of
-    the whole system.
+    Corner cases: a fault ends the program of its own core only; that core drains its bursts while the others run on. A
+    reset is of the whole system.
 
     Parameters
     ----------
@@ -37,9 +37,9 @@ class System(wiring.Component):
     Members
     -------
     host : In(stream of `system_host_layout`) : as in `hdl.execution.lxe.Lxe`, to one core; in order over all cores, so
-        a START for a core that runs holds up what follows it: read `status` first. For a core that is none it is
-        dropped
-    status : Out(array of cores of `hdl.instruction_layouts.status_layout`)
+        a START for a core that runs holds up all requests behind it: read `status` first. A request for a core that
+        does not exist is dropped
+    status : Out(array of cores of `hdl.instruction_layouts.status_layout`) : status of each core
     th_hd, ratio, device_base, home_base : In(arrays of cores) : as in `hdl.execution.core.Core`
     m_axi_* : AXI4 manager, IDs of `hdl.bus.arbiter.id_bits`: 2 i for the LXE of core i, 2 i + 1 for its retriever
     perf_core, perf_index : In : chooses a counter of a core, by its place in `core_counters`
@@ -124,7 +124,9 @@ class System(wiring.Component):
 
 
 def _connect(m: Module, core: wiring.PureInterface, prefix: str, arbiter: Arbiter, number: int) -> None:
-    """A port of a core to the arbiter: what its bursts have in common (size, type, ID) stays behind."""
+    """Connects a port of a core to the arbiter, without the fields that all its bursts have in common (size, type,
+    ID).
+    """
     for name in ("ar", "aw", "w", "r", "b"):
         channel = getattr(arbiter, name)[number]
         pins = [
