@@ -19,7 +19,7 @@ from sim.evaluation.paper_numbers import numbers
 from sim.evaluation.paper_points import Number, Points
 from sim.system.selection import RATIOS
 
-HEAD = ("where", "what", "paper", "ours", "ratio", "trace", "verdict", "why")
+HEAD = ("where", "what", "paper", "ours", "ratio, x", "trace", "verdict", "why")
 
 
 def command(
@@ -68,7 +68,7 @@ def table(found: list[Number]) -> Table:
 
 def row(n: Number) -> list[str]:
     """Under HEAD."""
-    ours, trace = ("-" if x is None else number(x, 4) for x in (n.ours, n.trace))
+    ours, trace = ("-" if x is None else f"{number(x, 4)} {n.unit}" for x in (n.ours, n.trace))
     ratio = "-" if n.ratio is None else f"{n.ratio:.2f}"
     why = "; ".join(x for x in (n.proof and f"proof: {n.proof}", n.why) if x)
     return [n.where, n.what, f"{n.paper:,} {n.unit}", ours, ratio, trace, n.verdict, why]
