@@ -1,4 +1,7 @@
-"""cocotb side of the arbiter bench: managers at streams, a memory that answers out of order, or cocotbext-axi's."""
+"""cocotb side of the arbiter's bench: managers at its streams, and a memory that answers out of order.
+
+The memory is the one below or cocotbext-axi's.
+"""
 
 from collections import defaultdict, deque
 from types import SimpleNamespace
@@ -18,14 +21,14 @@ SIZE = 1 << 16  # bytes of memory
 
 
 class Pins:
-    """Ports m_axi_<channel><field> as one value."""
+    """The ports m_axi_<channel><field> as one value."""
 
     def __init__(self, dut, channel: str, layout: data.StructLayout):
         self.layout, self.pins = layout, {name: getattr(dut, f"m_axi_{channel}{name}") for name, _ in layout}
 
     @property
     def value(self) -> int:
-        """Of all."""
+        """The value of all fields."""
         return pack(self.layout, {name: int(pin.value) for name, pin in self.pins.items()})
 
     @value.setter
@@ -44,10 +47,10 @@ def channel(bench: Bench, kind: type, name: str, layout: data.StructLayout) -> S
 
 
 class Memory:
-    """Answers each ID in order and different IDs in any order, beats of reads interleaved.
+    """A memory that answers each ID in order, different IDs in any order, and beats of reads interleaved.
 
-    Of the orders that AXI4 allows it takes the worst: a read sees what was there when it was asked for, a write is seen
-    when it is answered. Its bytes are there over and over in the space of addresses.
+    Where AXI4 leaves the order open it takes the worst case: a read sees the content at its request, and a write takes
+    effect at its response. The bytes repeat over the whole address space.
     """
 
     def __init__(self, bench: Bench, p: SystemParams):
@@ -64,10 +67,12 @@ class Memory:
         self.begin(bytearray(), {})
 
     def begin(self, data_: bytearray, waits: dict[str, float], latency=(0, 0), errors=(), oldest: bool = False) -> None:
-        """After a reset: its bytes; the share of the cycles in which a channel waits, by its name, "": of the others.
+        """Start after a reset with these bytes. `waits`: share of cycles in which each channel stalls, by name, "" for
+        the others.
 
-        latency (low, high) : cycles after which an answer may go · errors : [low, high) of addresses whose bursts fail
-        oldest : the answer that may go first goes first
+        latency (low, high) : cycles until an answer may go
+        errors : [low, high) of addresses whose bursts fail
+        oldest : answer in the order in which answers may go
         """
         self.data, self.latency, self.errors, self.oldest = data_, latency, list(errors), oldest
         for name in ("ar", "aw", "w", "r", "b"):
@@ -77,10 +82,10 @@ class Memory:
         self.reads: dict[int, deque] = defaultdict(deque)  # ID -> (due, beat, None)
         self.responses: dict[int, deque] = defaultdict(deque)  # ID -> (due, beat, (address, beats))
         self.asked = self.answered = self.beats = 0
-        self.order: dict[str, list[int]] = {"r": [], "b": []}  # IDs as answered
+        self.order: dict[str, list[int]] = {"r": [], "b": []}  # IDs in the order of their answers
 
     def _give(self, name: str, source: Source, queues: dict[int, deque]) -> None:
-        """The next answer, of any ID whose turn has come."""
+        """Offer the next answer, of any ID whose answer is due."""
         ids = [i for i, q in queues.items() if q and q[0][0] <= self.bench.cycle + 1]
         if ids and not source.queue:
             i = min(ids, key=lambda i: queues[i][0][0]) if self.oldest else self.bench.rng.choice(ids)
@@ -91,15 +96,15 @@ class Memory:
                 self._write(*write)
 
     def _at(self, burst: dict) -> int:
-        """Of its first beat, in the bytes."""
+        """Index of the burst's first beat in the bytes."""
         return burst["addr"] // self.bus * self.bus % len(self.data)
 
     def _answer(self, burst: dict) -> tuple[int, int]:
-        """Cycles until it comes, and whether it is an error."""
+        """Cycles until the answer may go, and whether it is an error."""
         return self.bench.rng.randint(*self.latency), 2 * any(a <= self._at(burst) < b for a, b in self.errors)
 
     async def step(self) -> None:
-        """One cycle."""
+        """Advance one cycle."""
         self._give("r", self.r, self.reads)
         self._give("b", self.b, self.responses)
         await self.bench.step()
@@ -130,12 +135,12 @@ class Memory:
                     self.data[addr + k * self.bus + j] = byte
 
     def write(self, addr: int, content_: bytes) -> None:
-        """The host writes."""
+        """Write bytes as the host does."""
         self.data[addr : addr + len(content_)] = content_
 
 
 class Failing:
-    """cocotbext-axi's memory, whose bursts from `errors` fail."""
+    """cocotbext-axi's memory, with bursts from `errors` that fail."""
 
     def __init__(self, bench: Bench, size: int, pause: float):
         self.bench, self.errors = bench, []
@@ -152,17 +157,17 @@ class Failing:
             setattr(side, name, checked)
 
     def begin(self, data_: bytearray, errors=()) -> None:
-        """After a reset: its bytes, and [low, high) of addresses whose bursts fail."""
+        """Start after a reset with these bytes, and with [low, high) of addresses whose bursts fail."""
         self.ram.write(0, bytes(data_))
         self.errors = list(errors)
 
     async def step(self) -> None:
-        """One cycle."""
+        """Advance one cycle."""
         await self.bench.step()
 
     @property
     def data(self) -> bytes:
-        """Its bytes."""
+        """The bytes."""
         return self.ram.read(0, self.ram.size)
 
 
@@ -170,7 +175,7 @@ CHANNELS = {"ar": Source, "aw": Source, "w": Source, "r": Sink, "b": Sink}
 
 
 class Manager:
-    """What stands at the streams of manager `i`: it offers each burst, and with it its beats, from a cycle on."""
+    """The environment of manager `i`: it offers each burst with its beats, from a given cycle on."""
 
     def __init__(self, bench: Bench, p: SystemParams, i: int):
         layouts = {"ar": address_layout(), "aw": address_layout(), "w": write_layout(p.core)}
@@ -182,7 +187,7 @@ class Manager:
         self.i = i
 
     def begin(self, todo: dict[str, list[dict]], stalls: dict[str, float]) -> None:
-        """After a reset: what it asks for."""
+        """Start after a reset; `todo` is what the manager asks for."""
         self.todo = {name: deque(todo[name]) for name in ("ar", "aw", "w")}
         for name, s in self.streams.items():
             (s.sent if isinstance(s, Source) else s.got).clear()
@@ -191,23 +196,25 @@ class Manager:
             )
 
     def offer(self) -> None:
-        """What may be offered in the next cycle."""
+        """Offer what may go in the next cycle."""
         for name, todo in self.todo.items():
             while todo and todo[0]["at"] <= self.bench.cycle + 1:
                 beat = todo.popleft()
                 self.streams[name].put([{k: v for k, v in beat.items() if k != "at"}])
 
     def seen(self) -> dict[str, list]:
-        """Cycles of what went, and what came in which cycle."""
+        """Cycles of what went, and what came with its cycle."""
         return {n: list(s.sent if isinstance(s, Source) else s.got) for n, s in self.streams.items()}
 
 
 async def episode(bench: Bench, p: SystemParams, managers: list[Manager], memory_: Memory | Failing, e: dict) -> dict:
-    """Managers read and write at once; what each side saw.
+    """Run one episode, in which managers read and write at once; what each side saw.
 
-    managers : [{"ar": bursts, "aw": bursts, "w": beats}, each with the cycle "at" which it is offered] · stalls :
-    {stream: share}, "": all others · latency, errors, oldest : as in `Memory` · end : managers that must get all they
-    asked for · cut_at : a cycle after which all is left as it is
+    managers : [{"ar": bursts, "aw": bursts, "w": beats}, each with the cycle "at" of its offer]
+    stalls : {stream: share}, "" for all others
+    latency, errors, oldest : as in `Memory`
+    end : managers that must get all they asked for
+    cut_at : cycle after which everything is left as it is
     """
     dut = bench.dut
     await bench.reset()
@@ -223,7 +230,7 @@ async def episode(bench: Bench, p: SystemParams, managers: list[Manager], memory
     wants = [sum(b["len"] + 1 for b in m["ar"]) + len(m["aw"]) for m in e["managers"]]
 
     def left(i: int) -> int:
-        """Answers that manager i has not got."""
+        """Number of answers that manager i still lacks."""
         return wants[i] - sum(len(managers[i].streams[n].got) for n in "rb")
 
     async def step() -> None:
@@ -254,8 +261,8 @@ async def episode(bench: Bench, p: SystemParams, managers: list[Manager], memory
 async def traffic(dut):
     """Run each of config["episodes"], with a reset before it.
 
-    memory : "own", or "axi" and "pause", the share of cycles in which its channels wait · "mutant" in an episode: the
-    edit that is in force; a failure is then its result
+    memory : "own", or "axi" with "pause", the share of cycles in which its channels stall. "mutant" in an episode is
+        the number of the edit in force; a failure is then the episode's result
     """
     c = config()
     p = SystemParams(params(c["params"]), c["cores"])

@@ -1,4 +1,4 @@
-"""cocotb side of the cluster-set bench: drives rows, returns beats and cycles."""
+"""cocotb side of the cluster set's bench: drives rows, returns beats and cycles."""
 
 import cocotb
 
@@ -13,8 +13,8 @@ from tb.library.streams import Bench
 async def rows(dut):
     """Drive the "beats" of each of config["episodes"], with a reset before each, and return its outputs.
 
-    The (idle, stall) patterns of "stalls" take turns of 50 cycles; unless nothing ever stalls, the first one must.
-    With "cut_at" the episode is cut short by the reset of the next one after so many cycles, and returns nothing.
+    The (idle, stall) patterns of "stalls" alternate every 50 cycles; the first one must stall unless none does. With
+    "cut_at" the reset of the next episode cuts this one short after so many cycles, and it returns nothing.
     """
     c = config()
     p = WtuParams(**c["params"] | {"score": ScoreFormat(**c["params"]["score"])})

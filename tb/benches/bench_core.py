@@ -1,4 +1,4 @@
-"""cocotb side of the core's bench of errors and resets: a program cut short, and whole again after a reset."""
+"""cocotb side of the core's bench of errors and resets: a program is cut short, then runs whole after a reset."""
 
 from pathlib import Path
 
@@ -14,30 +14,30 @@ from tb.library.streams import Bench, unpack
 
 PORTS = ("m_axi", "h_axi")
 CHANNELS = ("ar", "aw", "w", "r", "b")
-DRAIN, QUIET = 100, 100  # cycles after the end of a run for what was begun, and then without any move
+DRAIN, QUIET = 100, 100  # cycles after the end of a run: first for pending transfers, then without any
 
 
 class Faulty:
-    """A memory behind one port: `errors` has the words, ("read" or "write", address), that end in an error response."""
+    """A memory behind one port. `errors` has the words, ("read" or "write", address), that get an error response."""
 
     def __init__(self, data: bytearray):
         self.data, self.errors = data, set()
 
     async def read(self, address: int, length: int) -> bytes:
-        """A beat."""
+        """Read a beat."""
         if ("read", address) in self.errors:
             raise OSError(address)
         return bytes(self.data[address : address + length])
 
     async def write(self, address: int, data: bytes) -> None:
-        """Bytes of a beat."""
+        """Write bytes of a beat."""
         if ("write", address) in self.errors:
             raise OSError(address)
         self.data[address : address + len(data)] = data
 
 
 async def run(bench: Bench, host, case: dict, cut_at: int, limit: int) -> dict:
-    """Reset, program, start; the status at the end, or after `cut_at` cycles; channels that then still move."""
+    """Reset, load and start a program; its status at the end or after `cut_at` cycles, and channels that move later."""
     dut = bench.dut
     await bench.reset()
     host.put({"op": PROGRAM, "addr": i, "data": int(word, 16)} for i, word in enumerate(case["program"]))
@@ -61,10 +61,14 @@ async def run(bench: Bench, host, case: dict, cut_at: int, limit: int) -> dict:
 
 @cocotb.test()
 async def interrupted(dut):
-    """Each case twice: with its errors or cut short by a reset, then whole on the memory as it was.
+    """Run each case twice: with its errors or cut short by a reset, then whole on the memory as it was.
 
-    memory : a file, bytes from address 0 · cases : [{"program", "registers", "ports": values of inputs that stay,
-    "errors": [[port, "read" or "write", address]], "cut_at"}] · limit : cycles · The memory after each case is given.
+    memory : a file of bytes from address 0
+    cases : [{"program", "registers", "ports": values of constant inputs, "errors": [[port, "read" or "write",
+        address]], "cut_at"}]
+    limit : cycles
+
+    The memory after each case is part of the result.
     """
     c = config()
     bench = Bench(dut, c["seed"])

@@ -19,27 +19,27 @@ from tb.library.transfer_traffic import params
 
 
 async def prepare(regs: Registers, ports: dict[str, int]) -> None:
-    """Interrupts on; what stays while programs run."""
+    """Enable interrupts, and write the registers that stay constant."""
     await regs.write("irq_enable", done=1, fault=1)
     for name, value in ports.items():
         await regs.write(name, value=value)
 
 
 async def load(regs: Registers, words: list[str]) -> None:
-    """A program."""
+    """Write a program."""
     for i, word in enumerate(words):
         await regs.fill("program", i, int(word, 16), WORD_BITS // 8)
 
 
 async def start(regs: Registers, registers: dict[str, int]) -> None:
-    """R registers, then START."""
+    """Write the R registers, then START."""
     for r, value in registers.items():
         await regs.fill("registers", int(r), value, 8)
     await regs.write("control", start=1)
 
 
 async def ended(dut, regs: Registers, limit: int) -> dict[str, int]:
-    """The status at the interrupt, which is cleared."""
+    """Wait for the interrupt and clear it; the status."""
     if not int(dut.irq.value):
         await with_timeout(RisingEdge(dut.irq), 2 * limit, "ns")
     at = get_sim_time("ns")
@@ -52,15 +52,18 @@ async def ended(dut, regs: Registers, limit: int) -> dict[str, int]:
 
 
 async def reset(regs: Registers) -> None:
-    """Reset, once it may."""
+    """Ask for a reset and wait for its end."""
     await regs.write("control", reset=1)
     while await regs.read("status.resets"):
         pass
 
 
-@cocotb.test(timeout_time=400_000, timeout_unit="ns")  # of a port that never answers
+@cocotb.test(timeout_time=400_000, timeout_unit="ns")  # for a port that never answers
 async def program(dut):
-    """As `tb.benches.bench_lxe.program`, through registers and an interrupt. counters : paths of their registers."""
+    """As `tb.benches.bench_lxe.program`, through registers and an interrupt.
+
+    counters : paths of their registers
+    """
     c = config()
     bench, top = Bench(dut, c["seed"]), address_map("core_ip", params(c["params"]))
     data = np.fromfile(c["memory"], np.uint8)
@@ -87,9 +90,9 @@ async def program(dut):
     result({"runs": runs})
 
 
-@cocotb.test(timeout_time=400_000, timeout_unit="ns")  # of a port that never answers
+@cocotb.test(timeout_time=400_000, timeout_unit="ns")  # for a port that never answers
 async def faults(dut):
-    """Each case with its errors, then whole after a reset that software asks for: as `bench_core.interrupted`.
+    """Run each case with its errors, then whole after a reset by software, as `bench_core.interrupted` does.
 
     A case with `cut_at` asks for the reset so many cycles after its start, while the program runs.
     """
@@ -113,15 +116,15 @@ async def faults(dut):
             await load(regs, case["program"])
             await start(regs, case["registers"])
             assert await regs.read("status.code") == Status.RUNNING
-            await regs.write("control", start=1)  # nothing while one runs
+            await regs.write("control", start=1)  # no effect while a program runs
             if case["cut_at"] and not good:
                 await ClockCycles(dut.clk, case["cut_at"])
                 await regs.write("control", reset=1)
-                assert await regs.read("status.resets") == 1  # waits until it has ended
+                assert await regs.read("status.resets") == 1  # the read waits until the reset has ended
             codes.append((await ended(dut, regs, c["limit"]))["code"] if good or not case["cut_at"] else Status.DONE)
             if not good:
                 if case["errors"]:
-                    await regs.write("control", start=1)  # nothing after a fault
+                    await regs.write("control", start=1)  # no effect after a fault
                     assert await regs.read("status.code") == codes[0]
                     await regs.write("control", reset=1)
                 while await regs.read("status.resets"):

@@ -1,4 +1,4 @@
-"""cocotb side of the DPE bench: loads operands, issues commands, returns results and cycles."""
+"""cocotb side of the DPE's bench: loads operands, issues commands, returns results and cycles."""
 
 import cocotb
 
@@ -10,10 +10,10 @@ from tb.library.streams import Bench
 
 @cocotb.test()
 async def products(dut):
-    """Run config["phases"], each {"w", "x", "c": beats, "results": how many, "after": how many must be there before}.
+    """Run config["phases"]: {"w", "x", "c": beats, "results": number, "after": results that must come first}.
 
-    A phase's operands are loaded while the phase before runs, its commands issued when they are loaded. With
-    "reset_at" a first run is cut short there by a reset, then everything is run.
+    While a phase runs, the bench loads the operands of the next one; it issues their commands when they are loaded.
+    With "reset_at" a reset cuts a first run short, then everything runs again.
     """
     c = config()
     p = DpeParams(**c["params"])

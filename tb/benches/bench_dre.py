@@ -1,4 +1,4 @@
-"""cocotb side of the DRE bench: phases of keys and query blocks, each waiting for what the one before gives."""
+"""cocotb side of the DRE's bench: phases of keys and query blocks, each of which waits for the phase before."""
 
 import cocotb
 
@@ -14,8 +14,8 @@ from tb.library.streams import Bench
 async def phases(dut):
     """Play config["phases"], each with {"keys": beats of k}, {"rows": beats of s} or both side by side.
 
-    A phase waits for its keys' beats on t, and for the last bursts of its "blocks" of rows. With "reset_at", play up to
-    that cycle, reset, and play it all again.
+    A phase waits for its keys' beats on t, and for the last bursts of its "blocks" of rows. With "reset_at", it plays
+    up to that cycle, resets, and plays everything again.
     """
     c = config()
     p = params_from(c["params"])
@@ -64,7 +64,7 @@ async def phases(dut):
         await played(phase)
         first.append(source.sent[sent])
         ends.append(sink.got[-1][0])
-        for _ in range(c["gap"]):  # whatever the KVMU still does for the keys
+        for _ in range(c["gap"]):  # for the KVMU's pending work on the keys
             await bench.step()
     for _ in range(50):  # nothing more may come
         await bench.step()

@@ -18,7 +18,7 @@ from tb.library.transfer_traffic import params
 
 
 async def send(bench: Bench, name: str, beats: list[dict], layout, idle: float) -> None:
-    """Beats {"data", "user", "last"} on an AXI4 stream, with a pause in front of a share of them."""
+    """Send beats {"data", "user", "last"} on an AXI4 stream; a share of them has a pause in front."""
 
     def port(field):
         return getattr(bench.dut, f"s_axis_{name}_{field}")
@@ -38,13 +38,17 @@ async def send(bench: Bench, name: str, beats: list[dict], layout, idle: float) 
 
 @cocotb.test(timeout_time=100_000, timeout_unit="ns")  # four times the longest run
 async def commands(dut):
-    """Play config["steps"]: {"keys"}, {"rows"}, {"writes": [[address, hex]]}, {"command": fields, "polls",
-    "errors": [["read" or "write", address]], "broken": after a fault, perhaps}.
+    """Play config["steps"]: keys, rows, writes, commands and resets.
 
-    Streams go on beside the commands. {"reset": cycles} asks for a reset so many cycles after the step before.
+    {"keys"} and {"rows"} go out beside the commands. {"writes": [[address, hex]]} change memory. {"command": fields,
+    "polls", "errors": [["read" or "write", address]], "broken": its answer may fail}. {"reset": cycles} asks
+    for a reset so many cycles after the step before.
 
-    memory : a file, bytes from address 0, in which it is left · ports : registers that stay · idle, pause : share of
-    cycles in which the streams, the memory wait. Of each command status, result and count are given.
+    memory : a file of bytes from address 0, which also takes the memory at the end
+    ports : registers that stay constant
+    idle, pause : share of cycles in which the streams and the memory stall
+
+    The result has status, result and count of each command.
     """
     c = config()
     p = params(c["params"])

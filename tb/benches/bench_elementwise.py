@@ -1,4 +1,4 @@
-"""cocotb side of the elementwise benches: a word of all lanes every cycle."""
+"""cocotb side of the elementwise benches: drives a word of all lanes every cycle."""
 
 import cocotb
 from cocotb.clock import Clock

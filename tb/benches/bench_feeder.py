@@ -1,4 +1,4 @@
-"""cocotb side of the feeder bench: rows of hash bits and scores, contexts to forget."""
+"""cocotb side of the feeder's bench: drives rows of hash bits and scores, and contexts to forget."""
 
 import cocotb
 
@@ -13,10 +13,10 @@ from tb.library.transfer_traffic import params
 
 @cocotb.test()
 async def words(dut):
-    """Run each of config["episodes"], {"d", "clears", "stalls", "k", "s", "cut_at"}, a reset before each.
+    """Run each of config["episodes"], {"d", "clears", "stalls", "k", "s", "cut_at"}, with a reset before it.
 
-    "clears" has the number of words of `d` behind which each is offered. An episode ends with as many beats on `k` and
-    `s`; with "cut_at" the reset of the next one cuts it short.
+    "clears" has, for each CLEAR, the number of words of `d` before it. An episode ends after as many beats on `k` and
+    `s` as these say. With "cut_at" the reset of the next episode cuts it short.
     """
     c = config()
     p = params(c["params"])

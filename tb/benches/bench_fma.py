@@ -1,4 +1,4 @@
-"""cocotb side of the FMA bench: operands every cycle."""
+"""cocotb side of the FMA's bench: drives operands every cycle."""
 
 import cocotb
 from cocotb.clock import Clock
@@ -9,7 +9,7 @@ from tb.library.runner import config, result
 
 @cocotb.test()
 async def words(dut):
-    """Drive config["a"], ["b"] and ["c"] one of each a cycle; return y of every cycle."""
+    """Drive config["a"], ["b"] and ["c"], one of each a cycle; return y of every cycle."""
     c = config()
     cocotb.start_soon(Clock(dut.clk, 2, unit="ns").start())
     dut.rst.value = 0

@@ -1,4 +1,4 @@
-"""cocotb side of the HCU bench: drives keys, returns beats and cycles."""
+"""cocotb side of the HCU's bench: drives keys, returns beats and cycles."""
 
 import cocotb
 
@@ -10,7 +10,7 @@ from tb.library.streams import Bench
 
 @cocotb.test()
 async def keys(dut):
-    """Drive config["beats"] under the configured stalls; with "reset_at", reset there and drive them all again."""
+    """Drive config["beats"] under the configured stalls. With "reset_at", reset then and drive them all again."""
     c = config()
     p = HcuParams(**c["params"])
     bench = Bench(dut, c["seed"])

@@ -1,4 +1,4 @@
-"""cocotb side of the KVMU bench: drives both inputs, returns the beats of every stream and their cycles."""
+"""cocotb side of the KVMU's bench: drives both inputs, returns the beats of every stream and their cycles."""
 
 import cocotb
 
@@ -13,12 +13,11 @@ from tb.library.streams import Bench
 async def traffic(dut):
     """Drive the beats "a" and "f" of each of config["episodes"], with a reset before each, and return its outputs.
 
-    "bases": the device base and the home base.
-
-    The patterns of "stalls" (stream -> probability) take turns of 50 cycles; unless nothing ever stalls, the first
-    one must. With "fetch_last" nothing is offered on `f` before every beat of `a` was taken. With "block_b" nothing is
-    taken on `b` until every reply came. With "cut_at" the episode is cut short by the reset of the next one after so
-    many cycles, and returns nothing.
+    bases : the device base and the home base
+    stalls : patterns (stream -> probability) that alternate every 50 cycles; the first one must stall unless none does
+    fetch_last : offer nothing on `f` until every beat of `a` was taken
+    block_b : take nothing on `b` until every reply came
+    cut_at : the reset of the next episode cuts this one short after so many cycles, and it returns nothing
     """
     c = config()
     p = KvmuParams(**c["params"])

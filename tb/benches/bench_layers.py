@@ -1,4 +1,4 @@
-"""cocotb side of long runs of a core: programs and registers in; status, cycles and counters on the way out."""
+"""cocotb side of long runs of a core: takes programs and registers, returns status, cycles and counters."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ from tb.library.streams import Bench, unpack
 
 
 def counts(dut, counters: list[list[int]]) -> list[int]:
-    """Sums of performance counters, given by their places."""
+    """Sums of performance counters, which are given by their places."""
     perf = int(dut.perf.value)
     return [sum(perf >> 32 * i & 0xFFFFFFFF for i in places) for places in counters]
 
@@ -23,9 +23,13 @@ def counts(dut, counters: list[list[int]]) -> list[int]:
 async def layers(dut):
     """Run programs one after the other on one memory (`tb/library/axi_memory.v`).
 
-    folder : its files · programs : [words in hex] · ports : values of inputs that stay · runs : [{"program",
-    "registers"}] · counters : [[places of counters that are added up]] · every : cycles between samples, each cycle and
-    counts since the reset · limit : cycles after which a run has failed
+    folder : its files
+    programs : [words in hex]
+    ports : values of constant inputs
+    runs : [{"program", "registers"}]
+    counters : [[places of counters to add up]]
+    every : cycles between samples; a sample has the cycle and the counts since the reset
+    limit : cycles after which a run has failed
     """
     c = config()
     os.chdir(c["folder"])

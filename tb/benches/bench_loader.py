@@ -1,4 +1,4 @@
-"""cocotb side of the loader bench: a memory with latency, errors and stalls at its streams, or cocotbext-axi's."""
+"""cocotb side of the loader's bench: a memory with latency, errors and stalls at its streams, or cocotbext-axi's."""
 
 import cocotb
 
@@ -13,9 +13,9 @@ from tb.library.transfer_traffic import Control, content, params
 
 
 class Memory:
-    """Answers the bursts of `ar` on `r`, in order, `latency` (low, high) cycles after each or when it can.
+    """Answers the bursts of `ar` on `r`, in order, each after `latency` (low, high) cycles or as soon as it can.
 
-    errors : addresses of beats that are answered by an error
+    errors : addresses of beats that get an error response
     """
 
     def __init__(self, bench: Bench, p, latency: list[int], errors: list[int]):
@@ -25,20 +25,20 @@ class Memory:
         self.forget()
 
     def forget(self) -> None:
-        """After a reset."""
+        """Start again after a reset."""
         self.ar.got.clear()
         self.r.sent.clear()
         self.due: list[tuple[int, list[dict]]] = []
-        self.ends: list[int] = []  # beats up to and with the last one of each burst
+        self.ends: list[int] = []  # number of beats up to the end of each burst
         self.answered = self.ended = self.most = self.offered = 0
 
     @property
     def begun(self) -> int:
-        """Bursts taken on `ar`, and one that is offered."""
+        """Bursts taken on `ar`, including one that is offered."""
         return len(self.ar.got) + (int(self.ar.valid_.value) and not self.ar.ready)
 
     async def step(self) -> None:
-        """One cycle. `busy` is checked in each, as is the number of bursts under way."""
+        """Advance one cycle, and check `busy` and the number of bursts in flight."""
         while self.due and self.due[0][0] <= self.bench.cycle + 1:
             beats = self.due.pop(0)[1]
             self.r.put(beats)
@@ -46,7 +46,7 @@ class Memory:
         await self.bench.step()
         self.offered += self.r.valid
         dut, bus, rng = self.bench.dut, self.p.lxe.bus_bytes, self.bench.rng
-        under_way = self.answered + int(self.ar.valid_.value) - self.ended  # as it was before this cycle
+        under_way = self.answered + int(self.ar.valid_.value) - self.ended  # before this cycle
         assert under_way <= self.p.lxe.bursts, f"{under_way} bursts under way in cycle {self.bench.cycle}"
         assert int(dut.busy.value) == (under_way > 0), f"busy in cycle {self.bench.cycle}: {under_way} bursts"
         self.most = max(self.most, under_way)
@@ -71,9 +71,9 @@ class Memory:
 async def transfers(dut):
     """Run each of config["episodes"], {"c", "stalls", "latency", "errors", "dones", "fault", "cut_at", "hold"}.
 
-    A reset before each. It ends when as many instructions are done, or at a fault: then for `hold` cycles nothing may
-    be taken, and the bus is drained under `stop`. With "cut_at" the reset of the next one, memory included, cuts it
-    short.
+    A reset comes before each. An episode ends after "dones" instructions, or at a fault. After a fault nothing may be
+    taken for `hold` cycles, and the bus drains under `stop`. With "cut_at" the next episode's reset, which covers the
+    memory too, cuts it short.
     """
     c = config()
     p = params(c["params"])
@@ -109,7 +109,7 @@ async def transfers(dut):
             await memory.step()
         await memory.step()  # an instruction or a burst may still go with the pulse
         taken = [len(commands.sent), len(memory.r.sent), memory.begun]
-        for o in outs.values():  # what is offered may go
+        for o in outs.values():  # offered words may go
             o.stall = 0.0
         for _ in range(e["hold"]):
             await memory.step()

@@ -1,4 +1,4 @@
-"""cocotb side of the benches of LXE and core: programs, registers, memory in; status, memory, counters, cycles out."""
+"""cocotb side of the benches of LXE and core: takes programs and memory, returns status, memory and counters."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tb.library.streams import Bench, unpack
 
 
 def memory(bench: Bench, prefix: str, pause: float, **how) -> AxiRam:
-    """A memory at one of the AXI ports, whose channels wait in a share of the cycles."""
+    """A memory at one of the AXI ports; its channels stall in a share of the cycles."""
     dut = bench.dut
     ram = AxiRam(AxiBus.from_prefix(dut, prefix), dut.clk, dut.rst, **how)
     pauses(bench, ram, pause)
@@ -23,7 +23,7 @@ def memory(bench: Bench, prefix: str, pause: float, **how) -> AxiRam:
 
 
 def pauses(bench: Bench, memory: AxiRam | AxiSlave, share: float) -> None:
-    """A memory's channels wait in a share of the cycles."""
+    """Make a memory's channels stall in a share of the cycles."""
     for side, channels in ((memory.write_if, ("aw", "w", "b")), (memory.read_if, ("ar", "r"))) if share else ():
         for name in channels:
             waits = (bench.rng.random() < share for _ in iter(int, 1))
@@ -34,10 +34,13 @@ def pauses(bench: Bench, memory: AxiRam | AxiSlave, share: float) -> None:
 async def program(dut):
     """Run programs one after the other on one memory.
 
-    programs : [words in hex] · memory : a file, bytes from address 0, in which the memory is left · ports : values of
-    inputs that stay · runs : [{"program", "registers", "writes": [[address, hex]]}] · watch : [[address, bytes]] whose
-    contents are given back after each run · pause : share of cycles in which a memory's channel waits · limit : cycles
-    after which a run has failed
+    programs : [words in hex]
+    memory : a file of bytes from address 0, which also takes the memory at the end
+    ports : values of constant inputs
+    runs : [{"program", "registers", "writes": [[address, hex]]}]
+    watch : [[address, bytes]] whose contents are returned after each run
+    pause : share of cycles in which a channel of a memory stalls
+    limit : cycles after which a run has failed
     """
     c = config()
     bench = Bench(dut, c["seed"])

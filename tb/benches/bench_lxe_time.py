@@ -1,5 +1,7 @@
-"""cocotb side of the time view's bench: LXE or core in front of memories of a fixed latency; what happens in which
-cycle is read off the performance counters."""
+"""cocotb side of the time view's bench: LXE or core with memories of a fixed latency.
+
+The performance counters show in which cycle each event happens.
+"""
 
 from types import SimpleNamespace
 
@@ -15,14 +17,14 @@ from tb.library.streams import Bench, Sink, Source, pack, unpack
 
 
 class Pins:
-    """Ports <prefix><channel><field> as one value."""
+    """The ports <prefix><channel><field> as one value."""
 
     def __init__(self, dut, prefix: str, layout: data.StructLayout):
         self.layout, self.pins = layout, {name: getattr(dut, prefix + name) for name, _ in layout}
 
     @property
     def value(self) -> int:
-        """Of all."""
+        """The value of all fields."""
         return pack(self.layout, {name: int(pin.value) for name, pin in self.pins.items()})
 
     @value.setter
@@ -32,9 +34,11 @@ class Pins:
 
 
 class Memory:
-    """Answers in order, each direction for itself: a read's first beat comes `latency` cycles after its address, a
-    write's response as long after its last beat, or as soon as earlier ones have gone. Bursts behind the last byte
-    fail."""
+    """A memory that answers each direction in order.
+
+    A read's first beat comes `latency` cycles after its address. A write's response comes as long after its last beat,
+    or as soon as earlier ones have gone. Bursts behind the last byte fail.
+    """
 
     def __init__(self, bench: Bench, prefix: str, p: CoreParams, bytes_: bytearray, latency: int):
         self.bench, self.bus, self.bytes, self.latency = bench, p.lxe.bus_bytes, bytes_, latency
@@ -52,7 +56,7 @@ class Memory:
         self.forget()
 
     def forget(self) -> None:
-        """After a reset."""
+        """Start again after a reset."""
         for s in (self.ar, self.aw, self.w):
             s.got.clear()
         for s in (self.r, self.b):
@@ -70,14 +74,14 @@ class Memory:
         return 0 if burst["addr"] < len(self.bytes) else 2
 
     def before(self) -> None:
-        """What is due goes in the next cycle."""
+        """Offer what is due in the next cycle."""
         for cycle, source, beats in self.due:
             if cycle == self.bench.cycle + 1:
                 source.put(beats)
         self.due = [d for d in self.due if d[0] > self.bench.cycle + 1]
 
     def after(self) -> None:
-        """What has come is answered."""
+        """Take what has come, and plan its answer."""
         for at, burst in self.ar.got[self.asked :]:
             places = [burst["addr"] + k * self.bus for k in range(burst["len"] + 1)]
             beats = [
@@ -107,9 +111,12 @@ class Memory:
 async def timed(dut):
     """Run programs one after the other.
 
-    params : overrides of the preset tiny · runs : [{"program": words in hex, "registers", "writes": [[address, hex]]
-    before it}] · memory : bytes in hex · ports : values of inputs that stay · latency : of the memories · counters :
-    names, in the order of `perf`
+    params : overrides of the preset tiny
+    runs : [{"program": words in hex, "registers", "writes": [[address, hex]] before it}]
+    memory : bytes in hex
+    ports : values of constant inputs
+    latency : of the memories
+    counters : names, in the order of `perf`
     """
     c = config()
     p = override(preset("tiny"), c["params"]).core
@@ -141,7 +148,7 @@ async def timed(dut):
             await step()
         start, before = host.sent[-1], int(dut.perf.value)
         events: dict[str, list[int]] = {name: [] for name in c["counters"]}
-        done, late = None, 4  # cycles after the end in which counters still count
+        done, late = None, 4  # counters still count for this many cycles after the end
         while late:
             await step()
             now = bench.cycle - start
@@ -161,11 +168,11 @@ async def timed(dut):
 
 @cocotb.test()
 async def stopped(dut):
-    """Programs that end in a fault or are cut short by a reset; each is followed by a reset and the program "good".
+    """Run programs that end in a fault or that a reset cuts short; a reset and the program "good" follow each.
 
-    episodes : [{"program", "cut_at": cycle of the reset or 0}] · else as in `timed`
+    episodes : [{"program", "cut_at": cycle of the reset or 0}]; the rest as in `timed`
 
-    After a fault the bus comes to rest by itself, with no burst begun.
+    After a fault the bus comes to rest by itself, and no burst begins.
     """
     c = config()
     p = override(preset("tiny"), c["params"]).core
@@ -202,7 +209,7 @@ async def stopped(dut):
     for e in c["episodes"]:
         status = await play(e["program"], e["cut_at"])
         if not e["cut_at"]:
-            for _ in range(4):  # what was offered goes
+            for _ in range(4):  # offered beats may go
                 await step()
             begun = [len(s.got) for m in memories for s in (m.ar, m.aw)]
             for _ in range(200):

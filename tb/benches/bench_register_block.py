@@ -1,4 +1,4 @@
-"""cocotb side of the register block's bench: accesses at random against what the SystemRDL description says."""
+"""cocotb side of the register block's bench: random accesses against the SystemRDL description."""
 
 from functools import cache
 
@@ -16,7 +16,7 @@ from tb.library.transfer_traffic import params
 
 
 class Model:
-    """Registers as SystemRDL has them: words that software sees, and what it gives to hardware."""
+    """The registers of a SystemRDL description: the words that software sees, and the values that hardware gets."""
 
     def __init__(self, top):
         self.top = top
@@ -24,16 +24,16 @@ class Model:
         self.windows = [n for n in top.descendants(unroll=True) if isinstance(n, MemNode)]
         self.regs = [n for n in top.descendants(unroll=True) if isinstance(n, RegNode)]
         self.values = {f.get_path(): f.get_property("reset") or 0 for f in self.fields}
-        self.parts, self.can = cache(self.parts), cache(self.can)  # a description answers slowly
+        self.parts, self.can = cache(self.parts), cache(self.can)  # the description is slow to query
         self.pulses: list[tuple[str, int]] = []
         self.passed: list[tuple[str, int, int]] = []
 
     def window(self, address: int):
-        """The window that has an address."""
+        """The window that contains an address."""
         return next((w for w in self.windows if w.absolute_address <= address < w.absolute_address + w.size), None)
 
     def parts(self, address: int, way: str) -> list[tuple[FieldNode, int, int]]:
-        """Fields of a word that software can read or write: first bit in the word, first bit of the field there."""
+        """Fields of a word that software can read or write: first bit in the word, first bit of the field."""
         out = []
         for f in self.fields:
             at = f.parent.absolute_address * 8 + f.low - address * 8
@@ -42,18 +42,18 @@ class Model:
         return out
 
     def can(self, address: int, way: str) -> bool:
-        """Whether a register of which software can read or write something has an address."""
+        """Whether an address belongs to a register that software can read or write."""
         regs = (r for r in self.regs if r.absolute_address <= address < r.absolute_address + r.size)
         return any(getattr(r, f"has_sw_{way}able") for r in regs)
 
     def read(self, address: int) -> tuple[int, AxiResp]:
-        """What a read answers."""
+        """The answer to a read."""
         parts = self.parts(address, "read")
         word = sum((self.values[f.get_path()] >> low) << at for f, at, low in parts) & 0xFFFFFFFF
         return (word, AxiResp.OKAY) if self.can(address, "read") else (0, AxiResp.SLVERR)
 
     def write(self, address: int, word: int, strobe: int) -> AxiResp:
-        """A write, and what it answers."""
+        """Apply a write; its answer."""
         if window := self.window(address):
             if strobe != 0xF:
                 return AxiResp.SLVERR
@@ -66,7 +66,7 @@ class Model:
             new, sets = word >> at << low & bits, mask >> at << low & bits
             if low == 0 and f.width + at > 32:
                 sets &= (1 << 32 - at) - 1
-            if f.get_property("onwrite"):  # a one clears
+            if f.get_property("onwrite"):  # writing a one clears the bit
                 self.values[name] &= ~(new & sets)
             elif f.get_property("singlepulse"):
                 self.pulses += [(path_of(f, self.top), 1)] if new & sets else []
@@ -75,11 +75,11 @@ class Model:
         return AxiResp.OKAY if self.can(address, "writ") else AxiResp.SLVERR
 
 
-@cocotb.test(timeout_time=100_000, timeout_unit="ns")  # of a port that never answers
+@cocotb.test(timeout_time=100_000, timeout_unit="ns")  # for a port that never answers
 async def accesses(dut):
-    """Reads, writes of some bytes and pulses from hardware at random, on registers, windows and what lies between.
+    """Random reads, writes of some bytes and pulses from hardware, on registers, windows and gaps between them.
 
-    kinds : what was reached
+    kinds : what the accesses reached
     """
     c = config()
     top = address_map(c["map"], params(c["params"]))
@@ -127,7 +127,7 @@ async def accesses(dut):
             address = rng.randrange(0, spots[-1] + 64, WORD)
         if window:
             address = window.absolute_address + WORD * rng.randrange(window.get_property("mementries"))
-        if rng.random() < 0.3:  # hardware changes what it gives, and raises interrupts for a cycle
+        if rng.random() < 0.3:  # hardware changes its values, and raises interrupts for a cycle
             values = {path: rng.getrandbits(f.width) for path, f in wires.items()}
             model.values |= {f.get_path(): values[path] for path, f in wires.items()}
             raised = [f for f in irqs if rng.random() < 0.5]
@@ -165,7 +165,7 @@ async def accesses(dut):
         assert int(dut.irq.value) == pending
         kinds |= {"irq"} if pending else set()
     near = sorted({a ^ WORD << k for a in spots for k in range(len(dut.s_axi_araddr) - 2)} - {*spots})
-    for k in range(4):  # every bit high and low; once also addresses of which a bit is wrong
+    for k in range(4):  # every bit high and low, and addresses with one wrong bit
         if k % 2:
             values = {path: value ^ (1 << wires[path].width) - 1 for path, value in values.items()}
         else:
@@ -204,9 +204,9 @@ async def accesses(dut):
     result({"kinds": sorted(kinds)})
 
 
-@cocotb.test(timeout_time=100_000, timeout_unit="ns")  # of a port that never answers
+@cocotb.test(timeout_time=100_000, timeout_unit="ns")  # for a port that never answers
 async def cycles(dut):
-    """Cycles of a write and a read on a quiet port, and of many one after the other, driven by hand; bytes written."""
+    """Cycles of a single write and read on a quiet port, and of many in a row, driven by hand; bytes written."""
     c = config()
     bench = Bench(dut, c["seed"])
     for name in ("awvalid", "wvalid", "bready", "arvalid", "rready", "awprot", "arprot"):
@@ -263,11 +263,12 @@ async def cycles(dut):
     result(out)
 
 
-@cocotb.test(timeout_time=100_000, timeout_unit="ns")  # of a port that never answers
+@cocotb.test(timeout_time=100_000, timeout_unit="ns")  # for a port that never answers
 async def after_reset(dut):
-    """An IP block as it comes out of reset: words at `reads`, then those at `writes` after all ones were written there.
+    """An IP block as it leaves reset: words at `reads`, then words at `writes` after all ones were written there.
 
-    inputs : ports that stay low · resets : address and bit that says whether the reset is still under way
+    inputs : ports that stay low
+    resets : address and bit that says whether the reset is still in progress
     """
     c = config()
     bench, regs = Bench(dut, c["seed"]), Registers(dut, None)

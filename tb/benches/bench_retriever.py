@@ -1,4 +1,4 @@
-"""cocotb side of the retriever bench: a memory that keeps what is written, and the DRE's streams in their order."""
+"""cocotb side of the retriever's bench: a memory that keeps writes, and the DRE's streams in their order."""
 
 import cocotb
 
@@ -14,10 +14,10 @@ from tb.library.transfer_traffic import content, params
 
 
 class Memory:
-    """Answers bursts in order, `latency` (low, high) cycles after each can be. Bursts of `errors` fail.
+    """Answers bursts in order, each after `latency` (low, high) cycles. Bursts of `errors` fail.
 
-    Of the orders that AXI4 allows it takes the worst: a read sees what was there when it was asked for, a write is seen
-    when it is answered.
+    Where AXI4 leaves the order open it takes the worst case: a read sees the content at its request, and a write takes
+    effect at its response.
     """
 
     def __init__(self, bench: Bench, p):
@@ -28,11 +28,11 @@ class Memory:
         self.forget([1, 1], [])
 
     def forget(self, latency: list[int], errors: list[int]) -> None:
-        """After a reset; what was written stays forgotten, too."""
+        """Start again after a reset, without the writes so far."""
         for beats in (self.ar.got, self.aw.got, self.w.got, self.r.sent, self.b.sent):
             beats.clear()
         self.latency, self.errors = latency, set(errors)
-        self.words: dict[int, int] = {}  # byte address of a beat -> what was written there
+        self.words: dict[int, int] = {}  # byte address of a beat -> value written there
         self.due: dict[str, list[tuple[int, list]]] = {"r": [], "b": []}
         self.lasts: list[int] = []
         self.asked = self.answered = self.beats = 0
@@ -49,16 +49,16 @@ class Memory:
 
     @property
     def reading(self) -> int:
-        """Bursts read whose last beat has not been taken."""
+        """Number of bursts read whose last beat has not been taken."""
         return len(self.ar.got) - sum(self.lasts[: len(self.r.sent)])
 
     @property
     def writing(self) -> int:
-        """Bursts written whose response has not been taken."""
+        """Number of bursts written whose response has not been taken."""
         return len(self.aw.got) - len(self.b.sent)
 
     async def step(self) -> None:
-        """One cycle."""
+        """Advance one cycle."""
         now, bus, rng = self.bench.cycle + 1, self.p.lxe.bus_bytes, self.bench.rng
         while self.due["r"] and self.due["r"][0][0] <= now:
             beats = self.due["r"].pop(0)[1]
@@ -92,7 +92,7 @@ class Memory:
 
 
 class Places:
-    """Offers replies and moves as a KVMU does: each when the one before was taken."""
+    """Offers replies and moves as a KVMU does: each after the one before was taken."""
 
     def __init__(self, bench: Bench, p):
         self.sources = {
@@ -102,24 +102,24 @@ class Places:
         self.left: list = []
 
     def offer(self) -> None:
-        """Before each cycle."""
+        """Offer the next one, before each cycle."""
         if self.left and not any(s.queue for s in self.sources.values()):
             name, beat = self.left.pop(0)
             self.sources[name].put([beat])
 
     @property
     def taken(self) -> list[int]:
-        """Cycles."""
+        """Cycles in which they were taken."""
         return sorted(self.sources["w"].sent + self.sources["x"].sent)
 
 
 @cocotb.test()
 async def retrieves(dut):
-    """Run each of config["episodes"], {"c", "t", "places", "b", "stalls", "latency", "errors", "dones", "fault",
-    "cut_at", "hold"}, a reset before each.
+    """Run each of config["episodes"], with a reset before it.
 
-    It ends when as many instructions are done, or at a fault: then for `hold` cycles nothing may be begun, and the bus
-    is drained under `stop`. With "cut_at" the reset of the next one, memory included, cuts it short.
+    An episode is {"c", "t", "places", "b", "stalls", "latency", "errors", "dones", "fault", "cut_at", "hold"}. It ends
+    after "dones" instructions, or at a fault. After a fault nothing may begin for `hold` cycles, and the bus drains
+    under `stop`. With "cut_at" the next episode's reset, which covers the memory too, cuts it short.
     """
     c = config()
     p = params(c["params"])
@@ -185,7 +185,7 @@ async def retrieves(dut):
                 await step()
             assert begun(dut) == started, "a burst was begun after the fault"
             assert memory.reading == memory.writing == 0, "busy fell too early"
-            # The beat that is offered when `stop` rises goes as it is.
+            # The beat that is offered when `stop` rises transfers unchanged.
             assert not any(b["strb"] for _, b in memory.w.got[before + 1 :]), "written under stop"
         else:
             assert not int(dut.busy.value), "busy after the end"
@@ -217,7 +217,7 @@ async def retrieves(dut):
 
 
 def begun(dut) -> tuple[int, int]:
-    """Bursts begun, of each direction."""
+    """Number of bursts begun in each direction."""
     perf = int(dut.perf.value)
     names = Retriever.counters()
     return tuple(perf >> 32 * names.index(n) & 0xFFFFFFFF for n in ("reads", "writes"))

@@ -12,9 +12,11 @@ from tb.library.streams import Bench, unpack
 
 @cocotb.test()
 async def scenario(dut):
-    """Put config["beats"] (In stream -> beats), hold config["ports"], log config["cycles"] cycles from "first" on.
+    """Drive config["beats"] (In stream -> beats), hold config["ports"], and log config["cycles"] cycles from "first"
+    on.
 
-    Of each stream and cycle: valid, ready, and the payload if it is valid. Out streams stall as "stall" says.
+    The log has valid and ready of each stream and cycle, and the payload if it is valid. Out streams stall as "stall"
+    says.
     """
     c = config()
     unit, bench, streams = component_of(c["unit"], params_of(c["unit"], preset(c["preset"]))), Bench(dut, c["seed"]), {}

@@ -1,4 +1,4 @@
-"""cocotb side of the sequencer's bench: the host, and four engines that are done some time after they take."""
+"""cocotb side of the sequencer's bench: the host, and four engines that take instructions and finish them later."""
 
 import cocotb
 from cocotb.triggers import ClockCycles
@@ -26,9 +26,11 @@ DONE = [n for n in NAMES if n != "vector"]  # in the order of the port
 
 
 class Engines:
-    """Drives `done` and `busy`: a hand-over takes delays[name] = (low, high) cycles, one is done a cycle, in order.
+    """Drives `done` and `busy`. An instruction takes delays[name] = (low, high) cycles; each engine finishes one a
+    cycle, in order.
 
-    And what `run` names in cycles from START on: "fault", "set" {cycle: fields}, "moved", "outstanding" [cycles].
+    It also drives the events that `run` names by cycles from START: "fault", "set" {cycle: fields}, "moved",
+    "outstanding" [cycles].
     """
 
     def __init__(self, bench: Bench, host, sinks: dict, delays: dict[str, list[int]]):
@@ -36,9 +38,9 @@ class Engines:
         self.begin({})
 
     def begin(self, run: dict) -> None:
-        """Forget what is in hand, and all beats; a run's host beats are put into the queue."""
+        """Forget pending instructions and all beats, and queue a run's host beats."""
         self.run, self.start = run, None
-        self.work: dict[str, list[list[int]]] = {name: [] for name in NAMES}  # cycles left, signal
+        self.work: dict[str, list[list[int]]] = {name: [] for name in NAMES}  # [cycles left, signal]
         self.seen = dict.fromkeys(NAMES, 0)
         for s in self.sinks.values():
             s.got.clear()
@@ -46,7 +48,7 @@ class Engines:
         self.host.put(run.get("host", []))
 
     def drive(self, rng) -> None:
-        """Just after the rising edge."""
+        """Set the pins, just after the rising edge."""
         busy, done = 0, 0
         for e, (name, work) in enumerate(self.work.items()):
             for item in work:
@@ -65,7 +67,7 @@ class Engines:
         dut.outstanding.value = int(now in self.run.get("outstanding", []))
 
     def sample(self, cycle: int) -> None:
-        """At the falling edge, after the host and the sinks."""
+        """Take instructions, at the falling edge, after the host and the sinks."""
         starts = [i for i, b in enumerate(self.run.get("host", [])) if b["op"] == START]
         if self.start is None and starts and len(self.host.sent) > starts[-1]:
             self.start = self.host.sent[starts[-1]]
@@ -77,11 +79,12 @@ class Engines:
 
 @cocotb.test()
 async def programs(dut):
-    """Play config["runs"], one after the other: each {"host": beats, "limit": cycle in which it is given up}.
+    """Play config["runs"] one after the other: {"host": beats, "limit": cycle at which the bench gives up}.
 
-    Pins as in `Engines`; "fresh": the unit is reset first; "reset": cycle from START on in which it is reset, all then
-    comes again; "sleep": {cycle: cycles that nobody drives or samples}. Of each run: cycles from the last START on of
-    every hand-over, its beat, and of the first cycle with the final status; status, counters.
+    Pins are as in `Engines`. With "fresh" the unit is reset first. With "reset" it is reset in that cycle from START,
+    and everything is repeated. "sleep": {cycle: number of cycles in which nobody drives or samples}. The result has, in
+    cycles from the last START, every hand-over with its beat and the first cycle with the final status; also status and
+    counters.
     """
     c = config()
     p = override(preset("tiny"), c["assign"]).core
@@ -114,7 +117,7 @@ async def _play(dut, bench: Bench, engines: Engines, run: dict) -> dict:
             continue
         status = unpack(status_layout(), int(dut.status.value))
         assert int(dut.stop.value) == (status["code"] >= Status.OPCODE)
-        if now and status["code"] != Status.RUNNING:  # what comes after the end is seen, too
+        if now and status["code"] != Status.RUNNING:  # events after the end are seen, too
             end, rest = now if end is None else end, rest - 1
         if now is not None and now >= run["limit"]:
             break

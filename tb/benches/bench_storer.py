@@ -1,4 +1,4 @@
-"""cocotb side of the storer bench: a memory with latency, errors and stalls at its streams, or cocotbext-axi's."""
+"""cocotb side of the storer's bench: a memory with latency, errors and stalls at its streams, or cocotbext-axi's."""
 
 import cocotb
 
@@ -15,7 +15,7 @@ from tb.library.transfer_traffic import Control, params
 class Memory:
     """Answers each burst of `aw` and `w` on `b`, in order, `latency` (low, high) cycles after its last beat.
 
-    errors : addresses of bursts that are answered by an error
+    errors : addresses of bursts that get an error response
     """
 
     def __init__(self, bench: Bench, p, words: Source):
@@ -27,22 +27,22 @@ class Memory:
         self.forget([1, 1], [])
 
     def forget(self, latency: list[int], errors: list[int]) -> None:
-        """After a reset."""
+        """Start again after a reset."""
         self.latency, self.errors = latency, set(errors)
         self.waited = 0  # cycles in which a response was not taken
         for beats in (self.aw.got, self.w.got, self.b.sent):
             beats.clear()
-        self.due: list[tuple[int, int]] = []  # cycle, response
+        self.due: list[tuple[int, int]] = []  # (cycle, response)
         self.ends: list[int] = []  # cycle of each burst's last beat
         self.seen = self.answered = self.first = self.most = self.offered = 0
 
     @property
     def begun(self) -> int:
-        """Bursts taken on `aw`, and one that is offered."""
+        """Bursts taken on `aw`, including one that is offered."""
         return len(self.aw.got) + (int(self.aw.valid_.value) and not self.aw.ready)
 
     async def step(self) -> None:
-        """One cycle. `busy` is checked in each, as are bursts under way and the beats of each."""
+        """Advance one cycle, and check `busy`, the bursts in flight and the beats of each."""
         while self.due and self.due[0][0] <= self.bench.cycle + 1:
             self.b.put([{"resp": self.due.pop(0)[1]}])
         before = len(self.aw.got), len(self.b.sent)
@@ -71,8 +71,9 @@ class Memory:
 async def transfers(dut):
     """Run each of config["episodes"]: {"c", "i", "stalls", "latency", "errors", "dones", "fault", "cut_at", "hold"}.
 
-    A reset before each. It ends when as many instructions are done, or at a fault: then for `hold` cycles no burst may
-    begin, and the bus is drained under `stop`. With "cut_at" the reset of the next one, memory included, cuts it short.
+    A reset comes before each. An episode ends after "dones" instructions, or at a fault. After a fault no burst may
+    begin for `hold` cycles, and the bus drains under `stop`. With "cut_at" the next episode's reset, which covers the
+    memory too, cuts it short.
     """
     c = config()
     p = params(c["params"])

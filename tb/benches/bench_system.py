@@ -1,4 +1,4 @@
-"""cocotb side of the bench of a system: programs on all cores at once, on one memory."""
+"""cocotb side of a system's bench: programs on all cores at once, on one memory."""
 
 from pathlib import Path
 
@@ -13,11 +13,11 @@ from tb.library.runner import config, result
 from tb.library.streams import Bench, unpack
 from tb.library.transfer_traffic import params
 
-_TAKEN = 4  # cycles from the last beat on `host` to the status that says RUNNING
+_TAKEN = 4  # cycles from the last beat on `host` until the status says RUNNING
 
 
 class Host:
-    """Programs, registers and starts to the cores; their status."""
+    """Sends programs, registers and starts to the cores, and reads their status."""
 
     def __init__(self, bench: Bench, p: SystemParams, programs: list[list[str]]):
         self.bench, self.cores, self.programs = bench, p.cores, programs
@@ -25,12 +25,12 @@ class Host:
         self.forget()
 
     def forget(self) -> None:
-        """After a reset."""
+        """Start again after a reset."""
         self.stream.sent.clear()
         self.loaded = [None] * self.cores
 
     def start(self, core: int, program: int, registers: dict[str, int]) -> None:
-        """A program of a core that does not run."""
+        """Queue a program for a core that does not run."""
         beats = []
         if program != self.loaded[core]:
             self.loaded[core] = program
@@ -40,25 +40,29 @@ class Host:
 
     @property
     def ready(self) -> bool:
-        """Whether all is taken, and seen in `status`."""
+        """Whether the cores have taken everything, and `status` shows it."""
         return not self.stream.queue and self.bench.cycle >= self.stream.sent[-1] + _TAKEN
 
     def status(self) -> list[dict]:
-        """Of all cores."""
+        """Status of all cores."""
         bits, width = int(self.bench.dut.status.value), status_layout().size
         return [unpack(status_layout(), bits >> width * i & (1 << width) - 1) for i in range(self.cores)]
 
 
 @cocotb.test()
 async def phases(dut):
-    """Each of config["phases"], {"starts": [[core, program, registers]], "writes": [[address, hex]], "errors"}.
+    """Run each of config["phases"], {"starts": [[core, program, registers]], "writes": [[address, hex]], "errors"}.
 
-    The host writes, then starts the cores; the next phase begins when none runs any more.
+    The host writes, then starts the cores. The next phase begins when no core runs any more.
 
-    programs : words in hex · data : a file with the memory from address 0, behind which it is left after every phase ·
-    errors : [low, high) of addresses whose bursts fail · memory : "own" or "axi" · latency, pause : of the memory ·
-    ports : {name: values of the cores} · cut_at : cycle of a reset, of the memory too, after which all begins again ·
-    limit : cycles after which all has failed
+    programs : words in hex
+    data : a file of the memory from address 0, to which the memory after every phase is appended
+    errors : [low, high) of addresses whose bursts fail
+    memory : "own" or "axi"
+    latency, pause : of the memory
+    ports : {name: values of the cores}
+    cut_at : cycle of a reset, of the memory too, after which everything begins again
+    limit : cycles after which the run has failed
     """
     c = config()
     p = SystemParams(params(c["params"]), c["cores"])
@@ -98,7 +102,7 @@ async def phases(dut):
             memory.errors = [tuple(span) for span in phase["errors"]]
             for start in phase["starts"]:
                 host.start(*start)
-            first, ends = bench.cycle, [0] * p.cores  # the last cycle in which a core ran
+            first, ends = bench.cycle, [0] * p.cores  # the last cycle in which each core ran
             while not host.ready or any(s["code"] == Status.RUNNING for s in host.status()):
                 assert bench.cycle < c["limit"], f"no end after {c['limit']} cycles: {host.status()}"
                 for i, status in enumerate(host.status()):

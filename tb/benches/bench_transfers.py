@@ -1,4 +1,4 @@
-"""cocotb side of loader and storer on cocotbext-axi's memory: reads and writes at the same time."""
+"""cocotb side of loader and storer together on cocotbext-axi's memory: reads and writes at the same time."""
 
 import cocotb
 from cocotbext.axi import AxiBus, AxiRam
@@ -14,8 +14,11 @@ from tb.library.transfer_traffic import content, params
 
 @cocotb.test()
 async def copies(dut):
-    """LOADs config["loads"] of the lower half of a memory of config["size"] bytes, STOREs config["stores"] of words
-    config["i"] to its upper half; each channel pauses with probability config["pause"]."""
+    """Run LOADs and STOREs side by side.
+
+    config["loads"] read the lower half of a memory of config["size"] bytes. config["stores"] write words config["i"] to
+    its upper half. Each channel stalls with probability config["pause"].
+    """
     c = config()
     p = params(c["params"])
     bench = Bench(dut, c["seed"])

@@ -1,4 +1,4 @@
-"""cocotb side of the VPE bench: drives instructions and words, returns the stored words and all cycles."""
+"""cocotb side of the VPE's bench: drives instructions and words, returns the stored words and all cycles."""
 
 import cocotb
 
@@ -14,9 +14,9 @@ from tb.library.streams import Bench
 async def programs(dut):
     """Drive "c" and "i" of each of config["episodes"], with a reset before each, and return its outputs and cycles.
 
-    "stalls" are probabilities of idling on c and i and of stalling o, each a turn of 40 cycles. With "cut_at" the
-    episode is cut short by the reset of the next one after so many cycles, and returns nothing. With "mutant" it goes
-    to that port and whatever fails is returned.
+    stalls : probabilities of idling on c and i and of stalling o; they alternate every 40 cycles
+    cut_at : the reset of the next episode cuts this one short after so many cycles, and it returns nothing
+    mutant : number for that port; a failure is then the result
     """
     settings = config()
     p = VpeParams(**settings["params"] | {"score": ScoreFormat(**settings["params"]["score"])})

@@ -1,4 +1,4 @@
-"""cocotb side of the WTU bench: drives counts and rows, returns beats and the cycles of every handshake."""
+"""cocotb side of the WTU's bench: drives counts and rows, returns beats and the cycles of every handshake."""
 
 import cocotb
 
@@ -13,9 +13,10 @@ from tb.library.streams import Bench
 async def rows(dut):
     """Write config["counts"], then drive config["words"] and meanwhile config["late"] counts; one result an episode.
 
-    Every episode starts with a reset; with "reset_at" it is first cut short after so many cycles, and then repeated.
-    "clear": rows come only when the bins are clear, so that cycles can be compared.
-    "period": the stalls are on in every other stretch of so many cycles (0: always).
+    Every episode starts with a reset. With "reset_at" it is first cut short after so many cycles, and then repeated.
+
+    clear : rows wait until the bins are clear, so that cycles can be compared
+    period : stalls are on in every other stretch of so many cycles (0: always)
     """
     c = config()
     p = WtuParams(**c["params"] | {"score": ScoreFormat(**c["params"]["score"])})
@@ -35,7 +36,7 @@ async def rows(dut):
             counts.idle, source.idle, sink.stall = 0.0, stalls[0], stalls[1]
             counts.put(e["counts"])
             await bench.run(lambda: not counts.queue, limit=4 * len(e["counts"]) + 1000)
-            for _ in range(p.lane_bins if e["clear"] else 0):  # the histogram is clear
+            for _ in range(p.lane_bins if e["clear"] else 0):  # until the histogram is clear
                 await bench.step()
             counts.idle = 0.5
             counts.put(e["late"])

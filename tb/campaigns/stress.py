@@ -1,6 +1,6 @@
-"""Stress: random traffic of a unit, seed after seed, every beat compared with golden.
+"""Stress campaigns: random traffic of a unit, seed after seed, with every beat compared with golden.
 
-A seed chooses the size, the data and the stalls, so that what it played can be played again.
+A seed determines the size, the data and the stalls, so it can be played again.
 """
 
 import json
@@ -16,16 +16,16 @@ SLOW = {"dre": 4, "lxe": 50, "core": 100, "core_ip": 200, "dre_ip": 100}  # tran
 
 
 def play(unit: str, seed: int) -> int:
-    """One seed's traffic; the transactions compared. Raises `AssertionError`, of the bench or of the comparison."""
+    """Play one seed's traffic; the number of transactions compared. Raises `AssertionError` if one differs."""
     module = import_module(f"tb.checks.{MODULES.get(unit, unit)}_checks")
     traffic = module.RandomTraffic.random(random.Random(f"{unit} {seed}"))
     return traffic.check(traffic.play())
 
 
 def campaign(unit: str, count: int, folder: Path) -> Iterator[int]:
-    """Seeds 1, 2, ... until `count` transactions are compared; those so far, after each. Raises as `play`.
+    """Play seeds 1, 2, ... until `count` transactions are compared; the number so far, after each. Raises as `play`.
 
-    What was played is kept in `folder`, a line a seed: a later campaign goes on behind it.
+    `folder` keeps what was played, a line a seed, and a later campaign continues behind it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / f"{unit}.jsonl"

@@ -1,4 +1,4 @@
-"""What is mutated, and the checks that judge a mutant: those of the unit, with the mutant in the unit's place."""
+"""Subjects of mutation: each unit with the checks that judge its mutants, by running with the mutant in its place."""
 
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -13,12 +13,13 @@ from hdl.emit import Emitted
 class Subject:
     """A unit in one of the SIZES of its checks, tb/checks/<unit>_checks.py.
 
-    tests : (function without "check_", arguments) of that file, which take the unit from its function `emitted`
-    forget : functions of the file that keep results of the unit
-    named : whether `emitted` takes the name of the size, or else its parameters · more : what it takes besides
-    care : bits of its payloads that mean something, as of `tb.formal.mutant_equivalence.Miter`
-    module : the only one that is mutated: the logic that
-        joins units, which are subjects themselves · sized : whether `emitted` takes arguments
+    tests : (function without "check_", arguments) of that file; they take the unit from its function `emitted`
+    forget : functions of the file that cache results of the unit
+    named : whether `emitted` takes the name of the size, or its parameters
+    more : further arguments of `emitted`
+    care : defined bits of payloads, as in `tb.formal.mutant_equivalence.Miter`
+    module : the only module to mutate: the logic that joins units, which are subjects themselves
+    sized : whether `emitted` takes arguments
     """
 
     unit: str
@@ -44,7 +45,7 @@ class Subject:
         return self._module().emitted(*self._arguments())
 
     def judge(self, mutant: Emitted) -> None:
-        """Run the tests on a mutant. Raises what they raise."""
+        """Run the checks on a mutant. Raises what they raise."""
         module, own = self._module(), self._arguments()
         plain = module.emitted
         for name in self.forget:
@@ -55,7 +56,7 @@ class Subject:
 
 
 def _unrecorded(name: str, value: object) -> None:
-    """Where a test would note the bins that it reached."""
+    """Takes the place of pytest's `record_property`."""
 
 
 def _each(test: str, *values: int) -> tuple:
@@ -70,7 +71,7 @@ _TRANSFERS = (
     ("faults",),
     ("long_instructions",),
 )
-_DONE = {"done": "done[0] ? ~0 : 17'h1"}  # whose signal means something while it is valid
+_DONE = {"done": "done[0] ? ~0 : 17'h1"}  # its signal is defined while it is valid
 _SUBJECTS = (
     Subject("cluster_set", (("equals_sets_and_time_view", "tiny"),), named=False),
     Subject(
@@ -78,8 +79,8 @@ _SUBJECTS = (
         (("equals_the_reference", "joined"), ("takes_the_cycles_of_the_time_view", "joined"), ("reset_in_flight",)),
         "joined",
         care={
-            "k__payload": "k__payload[0] ? 33'h7 : ~33'h0",  # CLEAR has a context
-            # Of a row's last word, lanes up to `keep`, which others do not have.
+            "k__payload": "k__payload[0] ? 33'h7 : ~33'h0",  # a CLEAR has only a context
+            # Of a row's last word, lanes up to `keep`; other words have no `keep`.
             "s__payload": "{2'h3, {3{s__payload[93]}}, {88{~s__payload[93]}}"
             " | ~({88{1'b1}} << 11 << 11 * s__payload[92:90]), 2'h3}",
         },
@@ -145,7 +146,7 @@ _SUBJECTS = (
             ("every_register",),
             ("watchdog",),
         ),
-        # A beat that is skipped has its head only.
+        # A beat that is skipped has only its head.
         care={f"{e.name.lower()}__payload": f"{e.name.lower()}__payload[0] ? 33'h1ffffffff : ~0" for e in Engine},
     ),
     Subject(
@@ -190,7 +191,7 @@ _SUBJECTS = (
         ),
         more=("core_ip",),
     ),
-    # Joins: what is between their units.
+    # Joins: the logic between their units.
     Subject("dre", (("reset_in_flight", 60), ("equals_golden", "tiny", _unrecorded)), module="dre"),
     Subject("lxe", (("faults",), ("a_layer_equals_golden",)), module="core__lxe", sized=False),
     Subject(

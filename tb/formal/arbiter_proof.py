@@ -1,9 +1,9 @@
-"""Proof about the room at a manager's port of the arbiter, and about turns.
+"""Proofs about the arbiter: a manager's port always has room for what was granted, and turns are fair.
 
-Whatever its manager and the memory do, a port takes every answer and response at once, has every beat of a write that
-was granted when it is due, and withdraws no burst that it offers. Who asks until it is picked is picked before anybody
-else has been twice. The proofs are not bounded; inputs are free but for AXI4's rules: the memory answers what it was
-asked for, a manager gives as many beats as it has announced.
+A port takes every answer and response at once. It has every beat of a granted write when that is due, and withdraws no
+burst that it offers. A manager that asks until it is picked is picked before any other is picked twice. The proofs are
+unbounded. Inputs are free within AXI4's rules: the memory answers only what it was asked for, and a manager sends as
+many beats as it has announced.
 """
 
 from amaranth import Module, Mux, Signal
@@ -17,9 +17,9 @@ from hdl.params import SystemParams
 
 
 class PortMonitor(wiring.Component):
-    """A port between free inputs; bursts of one or two beats.
+    """A port between free inputs, with bursts of one or two beats.
 
-    With `reach` it claims instead that at most one answer waits, which must fail: else the proof would say nothing.
+    With `reach` it claims instead that at most one answer waits. That claim must fail, or the proof is vacuous.
     """
 
     def __init__(self, p: SystemParams, reach: bool = False):
@@ -46,7 +46,7 @@ class PortMonitor(wiring.Component):
         depth, most = port.read_depth + port.write_depth, 8
 
         def count(name, up, down, high):
-            """How many more `up` than `down` so far."""
+            """Difference of the events `up` and `down` so far."""
             s = Signal(range(high + 1), name=name)
             m.d.sync += s.eq(s + up - down)
             return s
@@ -58,7 +58,7 @@ class PortMonitor(wiring.Component):
         beats = Mux(granted_read, port.reads.payload.len + 1, 0)
         asked = count("asked", beats, port.answers.valid, depth)
         owed = count("owed", granted_write, port.responses.valid, most)
-        due = count("due", granted_write, moves(port.beats) & port.beats.payload.last, most)  # bursts
+        due = count("due", granted_write, moves(port.beats) & port.beats.payload.last, most)  # in bursts
         m.d.comb += [
             *(getattr(port, n).valid.eq(getattr(self, n)) for n in ("ar", "aw", "w")),
             port.ar.payload.len.eq(self.long_read),
@@ -92,9 +92,9 @@ class PortMonitor(wiring.Component):
 
 
 class TurnMonitor(wiring.Component):
-    """`n` who ask until they are picked: nobody is picked twice while another one waits.
+    """`n` managers that ask until they are picked: none is picked twice while another waits.
 
-    With `reach` it claims instead that not all others are picked while the first waits, which must fail.
+    With `reach` it claims instead that not all others are picked while the first waits. That claim must fail.
     """
 
     def __init__(self, n: int, reach: bool = False):
@@ -104,7 +104,7 @@ class TurnMonitor(wiring.Component):
     def elaborate(self, platform):
         m, n = Module(), self.n
         m.submodules.turn = turn = RoundRobin(n)
-        waits, takes = Signal(n), Signal(n)  # those who ask since before, those who are picked
+        waits, takes = Signal(n), Signal(n)  # those who already asked in the cycle before, those who are picked
         m.d.comb += [
             turn.ask.eq(waits | self.begin),
             turn.take.eq(self.take),

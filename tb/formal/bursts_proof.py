@@ -1,4 +1,4 @@
-"""Proof about the bursts of loader and storer: none crosses 4 KB, and what is on offer stays until it is taken.
+"""Proof about the bursts of loader and storer: none crosses 4 KB, and none is withdrawn before it is taken.
 
 All inputs are free in every cycle: instructions, words, stalls, responses, `stop`.
 """
@@ -15,9 +15,9 @@ PAGE_BITS = 12
 
 
 class BusMonitor(wiring.Component):
-    """A loader or storer between free inputs, and what it offers on its address and data channels.
+    """A loader or storer between free inputs, with claims about its address and data channels.
 
-    With `reach` it claims instead that no burst of several beats ends where a page does, which must fail.
+    With `reach` it claims instead that no burst of several beats ends at the end of a page. That claim must fail.
     """
 
     def __init__(self, unit: Loader | Storer, reach: bool = False):
@@ -50,7 +50,7 @@ class BusMonitor(wiring.Component):
             if not self.reach:
                 m.d.comb += Assert(~held | (channel.valid & (bits == before)), f"{name} is withdrawn or changed")
             if name != "w":
-                end = Signal(PAGE_BITS + 1, name=f"{name}_end")  # in bytes from the page's first to the burst's last
+                end = Signal(PAGE_BITS + 1, name=f"{name}_end")  # in bytes, from the page's start to the burst's end
                 m.d.comb += end.eq(channel.payload.addr[:PAGE_BITS] + (channel.payload.len + 1) * bus_bytes - 1)
                 if self.reach:
                     at_end = channel.valid & end[:PAGE_BITS].all() & channel.payload.len.any()

@@ -1,4 +1,4 @@
-"""Counterexamples as waveforms: ABC's bits, replayed by Yosys on the words of the monitor and its unit."""
+"""Turns ABC's counterexamples into waveforms: Yosys replays the bits on the words of the monitor and its unit."""
 
 import hashlib
 import json
@@ -9,15 +9,18 @@ from tb.library.runner import BUILD
 from tb.library.yosys import run_yosys
 
 WAVES = BUILD.parent / "formal"
-WORDS, MAP, BITS = "words.il", "map.json", "a.cex"  # what a proof leaves: the words, what its inputs are, their values
+# A proof leaves these: the design in words, the names of its inputs, ABC's values.
+WORDS, MAP, BITS = "words.il", "map.json", "a.cex"
 
 
 def write_wave(folder: Path, il: str, name: str, frames: int) -> tuple[str, Path]:
-    """The message of the claim that is broken, and a waveform that ends in the cycle in which it is.
+    """Write a waveform that ends in the cycle in which a claim is broken; the claim's message.
 
-    folder : of `WORDS`, `MAP` and `BITS` · il : RTLIL with the claims' messages · frames : cycles of the counterexample
+    folder : holds `WORDS`, `MAP` and `BITS`
+    il : RTLIL with the claims' messages
+    frames : cycles of the counterexample
 
-    Raises `RuntimeError` if the simulation does not break a claim: then Yosys or ABC is wrong.
+    Raises `RuntimeError` if no claim is broken in the simulation: then Yosys or ABC is wrong.
     """
     witness = _witness(json.loads((folder / MAP).read_text()), (folder / BITS).read_text(), frames)
     (folder / "a.yw").write_text(json.dumps(witness))
@@ -35,7 +38,7 @@ def write_wave(folder: Path, il: str, name: str, frames: int) -> tuple[str, Path
 
 
 def _witness(inputs: dict, bits: str, frames: int) -> dict:
-    """A Yosys witness of ABC's bits: those of registers, and of every frame those of the graph's inputs."""
+    """A Yosys witness of ABC's bits: first the registers, then the graph's inputs in every frame."""
     bits, count = re.match("[01]*", bits)[0], inputs["input_count"]
     first = len(bits) - frames * count
     steps = [bits[first + k * count : first + (k + 1) * count] for k in range(frames)]

@@ -1,8 +1,7 @@
 """Proof about the KVMU's allocator: no block is given out twice, none is lost, FULL is never wrong.
 
-The proof is not bounded (`tb.formal.prover`). All inputs are free in every cycle (operations,
-clusters, fetches, stalls), and so is the initial content of the memories. Blocks hold one slot, so that every APPEND
-needs a block and every reply names one.
+The proof is unbounded (`tb.formal.prover`). Operations, clusters, fetches and stalls are free in every cycle, and so is
+the initial content of the memories. A block holds one slot, so every APPEND needs a block and every reply names one.
 """
 
 from amaranth import Module, Mux, Signal
@@ -20,10 +19,10 @@ SMALL = KvmuParams(
 
 
 class AllocatorMonitor(wiring.Component):
-    """The KVMU between free inputs and a set of the blocks in use, kept from what passes its ports.
+    """The KVMU between free inputs, beside a set of the blocks in use, which the monitor keeps from the unit's ports.
 
-    With `reach` it claims instead that no block of a cleared context is given out again and then all are in use,
-    which must fail: otherwise the proof would say nothing.
+    With `reach` it claims instead that no block of a cleared context is given out again before all are in use. That
+    claim must fail, or the proof is vacuous.
     """
 
     def __init__(self, p: KvmuParams, reach: bool):
@@ -45,7 +44,7 @@ class AllocatorMonitor(wiring.Component):
         for name in self.signature.members:
             stream, _, field = name.partition("_")
             m.d.comb += getattr(getattr(unit, stream), field).eq(getattr(self, name))
-        m.d.comb += [unit.a.payload.ctx.eq(0), unit.f.payload.ctx.eq(0)]  # the only one
+        m.d.comb += [unit.a.payload.ctx.eq(0), unit.f.payload.ctx.eq(0)]  # there is only one context
 
         asked = Signal()
         cleared = Signal()
@@ -55,7 +54,7 @@ class AllocatorMonitor(wiring.Component):
             cleared.eq(unit.a.valid & unit.a.ready & (unit.a.payload.op == CLEAR)),
             answered.eq(unit.w.valid & unit.w.ready),
         ]
-        # Replies under way, the oldest lowest; `void`: a CLEAR was accepted after its APPEND.
+        # Replies in flight, the oldest lowest; `void`: a CLEAR was accepted after its APPEND.
         waiting = Signal(3)
         void = Signal(3)
         left = Signal(3)

@@ -1,12 +1,12 @@
 """Proof about the KVMU's map: it is a bijection on live entries.
 
-Beside the unit stands what its data sheet says of the map, kept from what passes its ports: of every home its cluster
-and whether its entry is there, of every slot of the ring the home of its entry. No two live entries have one home; none
-is placed in a slot of the ring that another has not left; each is moved once, from its slot to its own home. A set of
-clusters fetches every entry that is at home and whose cluster it names once, and nothing else: claimed of any one set,
-which `pick` follows.
+A model beside the unit keeps the map as the data sheet defines it, from the unit's ports. It has the cluster of every
+home and whether its entry is there, and the home of the entry in every ring slot. No two live entries share a home. No
+entry is placed in a ring slot that still holds another. Each entry moves once, from its slot to its own home. A fetch
+of a cluster set reads every entry at home in these clusters once, and nothing else: the proof claims it of any one set,
+which `pick` chooses.
 
-Operations, clusters, stalls and the initial content of the memories are free; clusters of a set ascend.
+Operations, clusters, stalls and the initial content of the memories are free. The clusters of a set ascend.
 """
 
 from amaranth import Array, Cat, Module, Mux, Signal
@@ -23,10 +23,10 @@ SMALL = KvmuParams(
 
 
 class MapMonitor(wiring.Component):
-    """The KVMU between free inputs. One context, entries of one byte.
+    """The KVMU between free inputs, with one context and entries of one byte.
 
-    fetches : claims what sets fetch, else where entries are · reach : claims instead that nothing is moved, or fetched
-    behind another set, after a CLEAR, which must fail
+    fetches : claim what sets fetch; otherwise where entries are
+    reach : claim instead that after a CLEAR nothing is moved, or fetched by a later set; that claim must fail
     """
 
     def __init__(self, p: KvmuParams, fetches: bool = False, reach: bool = False):
@@ -46,9 +46,9 @@ class MapMonitor(wiring.Component):
             m.d.comb += s.eq(value)
             return s
 
-        # Beats of a set ascend; an empty one is alone. The next set comes when the one before is fetched.
+        # Beats of a set ascend, and an empty beat is alone. The next set comes when the one before is fetched.
         going = Signal()
-        opens, above = Signal(init=1), Signal(p.cluster_bits)  # the next beat is a set's first; the one before
+        opens, above = Signal(init=1), Signal(p.cluster_bits)  # the next beat opens a set; the cluster before it
         legal = Mux(self.f_payload.empty, opens & self.f_payload.last, opens | (self.f_payload.cluster > above))
         m.d.comb += [
             a.valid.eq(self.a_valid),
@@ -65,13 +65,13 @@ class MapMonitor(wiring.Component):
         )
         asked = comb("asked", taken & (a.payload.op == APPEND))
         cleared = comb("cleared", taken & (a.payload.op == CLEAR))
-        stale = Signal()  # the move on offer is of before a CLEAR
+        stale = Signal()  # the offered move was caused before a CLEAR
         moved = comb("moved", leaves & ~stale)
         m.d.sync += stale.eq(x.valid & ~x.ready & (stale | cleared))
         with m.If(named):
             m.d.sync += [opens.eq(f.payload.last), above.eq(f.payload.cluster)]
 
-        # Clusters of the replies under way, the oldest lowest; those before a CLEAR are void.
+        # Clusters of the replies in flight, the oldest lowest; those before a CLEAR are void.
         waiting, void, clusters = (
             Signal(2),
             Signal(2),
@@ -92,7 +92,7 @@ class MapMonitor(wiring.Component):
         with m.If(asked):
             m.d.sync += void.bit_select(left[:1], 1).eq(0)
 
-        # The map: of homes, and of slots of the ring.
+        # The map of the homes and of the ring's slots.
         placed = comb("placed", answered & ~void[0] & ~w.payload.full)
         used, there = Signal(slots), Signal(slots)
         of = [Signal(p.cluster_bits, name=f"of{h}") for h in range(slots)]
@@ -130,7 +130,7 @@ class MapMonitor(wiring.Component):
             ]
             return m
 
-        # A set: the homes that it names, those that it has fetched.
+        # A set: the homes that it must fetch, and those that it has fetched.
         names = [there[h] & (of[h] == f.payload.cluster) & named & ~f.payload.empty for h in range(slots)]
         last = b.payload.addr + b.payload.bytes
         spans = [(b.payload.addr <= h) & (last > h) & ~b.payload.empty & fetched for h in range(slots)]

@@ -1,8 +1,8 @@
-"""Whether a mutant is its unit: ABC compares the two sequentially and without a bound, from the same state on.
+"""Decides whether a mutant is equivalent to its unit: ABC compares the two sequentially and without a bound.
 
-Each starts with a reset. Memories, and registers that a reset leaves alone, start with anything, the same in both.
-Inputs are free in every cycle, the reset too. Outputs are compared in every cycle, the payload of a stream where it is
-valid, and of it those bits that mean something.
+Each starts with a reset. Memories, and registers without reset, start with any content, the same in both. Inputs are
+free in every cycle, including the reset. Outputs are compared in every cycle: of a stream's payload, only the defined
+bits, and only while it is valid.
 """
 
 import itertools
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from hdl.emit import Emitted
 
-REACHED = 8  # bits of 32-bit event counters that a bench's runs should reach
-SECONDS = 20  # of a comparison
+REACHED = 8  # a bench's runs should reach this bit of 32-bit event counters
+SECONDS = 20  # for one comparison
 _FLATTEN = (
     "read_rtlil mutants.il",
     "read_verilog side.v",
@@ -53,7 +53,7 @@ def _yosys(folder: Path, *commands: str) -> None:
 
 
 class Miter:
-    """Decides mutants of a netlist, `mutants.il` in `folder`, whose input `mutant` chooses (`tb.campaigns.mutants`)."""
+    """Decides mutants of `mutants.il` in `folder`, a netlist whose input `mutant` selects (`tb.campaigns.mutants`)."""
 
     def __init__(self, emitted: Emitted, folder: Path, mutants: int, care: dict[str, str]):
         self.bits, self.folder, self.written = mutants.bit_length(), folder, set()
@@ -61,17 +61,18 @@ class Miter:
         _yosys(folder, *_FLATTEN)
         text = (folder / "flat.il").read_text()
         (folder / "cut.il").write_text(_cut(text))
-        self.model = "cut" if "$mem_v2" in text else "flat"  # for proofs
+        self.model = "cut" if "$mem_v2" in text else "flat"  # the model for proofs
         for flat in {self.model, "flat"}:
             _yosys(folder, *(c.format(flat=flat) for c in _MAP))
 
     def decide(self, number: int) -> tuple[str, str]:
-        """What a mutant is, and how that is known.
+        """The kind of a mutant, and how that is known.
 
-        equivalent · counter: equivalent if a reset comes when a counter gets to 2^REACHED · survives
+        equivalent: proved; counter: equivalent unless a counter reaches 2^REACHED before a reset; survives: neither is
+        proved
         """
-        # `lcorr` pairs most registers at once. What the two leave of equal ones is mostly a constant, which the engines
-        # for sequential networks refuse.
+        # `lcorr` merges most registers at once. Equal outputs are then mostly constants, which the
+        # sequential engines refuse.
         proof = f"lcorr; scorr; sat; pdr -T {SECONDS // 2}"
         if self._compare(self.model, number, 0, proof) == "equal":
             whole = self._compare(self.model, number, 1, proof)
@@ -79,7 +80,7 @@ class Miter:
         return "survives", self._compare("flat", number, 0, f"bmc3 -F 40 -T {SECONDS // 2}")
 
     def _compare(self, model: str, number: int, whole: int, engines: str) -> str:
-        """equal, differs in some cycle, or undecided; `whole`: wherever the counters are."""
+        """Whether the two are equal, differ in some cycle, or are undecided. `whole`: at any value of the counters."""
         unit = f"{model}{whole}.aig"
         for name, k in ((unit, 0), ("mutant.aig", number)):
             if name not in self.written:
@@ -99,9 +100,9 @@ class Miter:
 
 
 def _cut(il: str) -> str:
-    """A flat module without its memories: what they are told becomes an output, what they answer an input.
+    """A flat module without its memories: their inputs become outputs, and their outputs become inputs.
 
-    If that is enough for a proof, memories of the same content stay so. It saves most of the state.
+    If the proof succeeds, memories with equal content stay equal. This saves most of the state.
     """
     count = itertools.count(1)
 
@@ -127,9 +128,9 @@ def _cut(il: str) -> str:
 
 
 def _side(emitted: Emitted, bits: int, care: dict[str, str]) -> str:
-    """A module around the netlist whose outputs are what is compared, after a first cycle under reset.
+    """A module around the netlist whose outputs are the compared bits, after a first cycle under reset.
 
-    care : port -> Verilog of the bits of it that mean something, outputs being <port> there
+    care : port -> Verilog of its defined bits, in which outputs are named <port>
     """
     ports = emitted.manifest["ports"]
     widths = {p["name"]: p["width"] for p in ports}

@@ -1,8 +1,8 @@
-"""Equivalence of two netlists of one source, proved by partition refinement.
+"""Proves two netlists of one source equal, by partition refinement.
 
-Yosys flattens both to word-level cells. All nets of both start in classes by what drives them (a port, a kind of cell,
-its output), and a class is split as long as its drivers' inputs lie in different classes. What is left is a
-bisimulation: nets of one class carry the same values in every cycle, from states on that are the same within a class.
+Yosys flattens both to word-level cells. Nets of both start in classes by their driver: a port, or an output of a kind
+of cell. A class is split as long as its drivers' inputs lie in different classes. The result is a bisimulation: nets of
+one class carry equal values in every cycle, if they start with equal values.
 """
 
 import json
@@ -23,9 +23,9 @@ _PASSES = (
 
 
 def prove_equal(gold: str, gate: str, top: str) -> int:
-    """Prove that module `top` of two Verilog texts has equal outputs in every cycle; how many classes that took.
+    """Prove that module `top` of two Verilog texts has equal outputs in every cycle; the number of classes.
 
-    Raises `AssertionError` naming the first output bit that is not proved equal.
+    Raises `AssertionError`, which names the first output bit that is not proved equal.
     """
     netlists = [_netlist(text, top) for text in (gold, gate)]
     drivers, outputs = [], []

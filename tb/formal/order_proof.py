@@ -1,6 +1,7 @@
-"""Proofs about order and progress: what goes in comes out, each item once and in order, and soon.
+"""Proofs about order and progress: every item that enters a unit leaves it once, in order, and within a bound.
 
-Any one item is followed: how many are in front of it, and what it is. Inputs are free, stalls on both sides too.
+The monitor follows any one item: what it is, and how many are in front of it. Inputs are free, including stalls on both
+sides.
 """
 
 from collections.abc import Callable
@@ -15,8 +16,10 @@ from tb.formal.stream_proof import UnitMonitor
 class OrderMonitor(UnitMonitor):
     """A unit whose items go from stream `i` to stream `o`.
 
-    item : of a payload of either, what is the same at both · counts : which beats of `i` are items
-    room : items inside at most · soon : cycles without a stall at `o` after which an item inside comes out
+    item : the part of a payload that is equal at both streams
+    counts : which beats of `i` are items
+    room : the most items inside the unit
+    soon : cycles without a stall at `o` within which an item comes out
     """
 
     def __init__(
@@ -36,14 +39,14 @@ class OrderMonitor(UnitMonitor):
         self.item, self.room, self.soon, self.i, self.o, self.counts = item, room, soon, i, o, counts
 
     def claims(self, m: Module, held: dict[str, Signal], before: dict[str, Signal]) -> None:
-        """Order, and progress."""
+        """Claims of order and of progress."""
         i, o = (getattr(self.unit, name) for name in (self.i, self.o))
         comes, goes = Signal(), Signal()
         m.d.comb += [comes.eq(i.valid & i.ready & self.counts(i.payload)), goes.eq(o.valid & o.ready)]
         inside, ahead = Signal(range(self.room + 2)), Signal(range(self.room + 2))
         m.d.sync += inside.eq(inside + comes - goes)
         follows, what = Signal(), Signal.like(self.item(i.payload), name="what")
-        mine = Signal()  # the item that is followed comes out
+        mine = Signal()  # the followed item comes out
         m.d.comb += mine.eq(follows & goes & (ahead == 0))
         with m.If(comes & self.watch & ~follows):
             m.d.sync += [follows.eq(1), what.eq(self.item(i.payload)), ahead.eq(inside - goes)]

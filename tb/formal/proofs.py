@@ -1,4 +1,4 @@
-"""Every proof of the project: what is claimed of which unit, at which size, and what shows that it can fail."""
+"""All proofs of the project: each claim with its unit and size, and the evidence that the claim can fail."""
 
 import re
 import time
@@ -29,7 +29,7 @@ from tb.formal.wtu_bins_proof import BinMonitor
 
 LIMIT = 600  # seconds
 
-# Every count at or near its least, so that all wrap and overflow within a few cycles.
+# Every count is at or near its least value, so that all of them wrap and overflow within a few cycles.
 _SMALL = (
     *("clusters=4", "n_ctx=2", "n_hp=4", "hcu.n_w=2", "frame=2", "token_bits=3", "count_bits=3", "wtu.n_w=2"),
     *("score=e2m2", "bin_bits=3", "list_depth=2", "count_digit=2", "n_buckets=16"),
@@ -41,19 +41,22 @@ _SMALL = (
 
 @cache
 def small() -> SystemParams:
-    """The preset tiny, smaller."""
+    """The preset tiny with smaller counts."""
     return override(preset("tiny"), list(_SMALL))
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A claim about a unit.
+    """A claim about a unit, and what shows that it can fail.
 
-    make : the monitor that claims it; of True, one that claims the contrary of what the claim is about: that must fail
-    edit : of the RTLIL, after which the claim must fail · deep : cycles within which both must fail; 0: neither is
-        looked for, where a program would have to run; then it is shown of the units inside
-    size : parameters, to be read · cut, merge, depth : as `tb.formal.prover.holds` takes them
-    within : what is replaced meanwhile
+    make : makes the monitor of the claim; `make(True)` claims that the event never happens, and must fail, or the claim
+        is vacuous
+    edit : change of the RTLIL after which the claim must fail
+    deep : cycles within which both must fail; 0 looks for neither, because a program would have to run: then the goals
+        of the units inside show it
+    size : the parameters, for readers
+    cut, merge, depth : as for `tb.formal.prover.holds`
+    within : replacements that hold during the proof
     """
 
     unit: str
@@ -69,7 +72,7 @@ class Goal:
 
     @property
     def name(self) -> str:
-        """Of its waveforms."""
+        """Name of its waveforms."""
         return "-".join(re.findall(r"\w+", f"{self.unit} {self.claim} {self.size}"))
 
     def prove(self, limit: int = LIMIT) -> Proof:
@@ -79,17 +82,17 @@ class Goal:
             return holds(self.make(False), **how, name=self.name)
 
     def reached(self, limit: int = LIMIT) -> Proof:
-        """What the claim is about happens: false, with a waveform of it, if all is well."""
+        """Show that the claimed event happens: False, with a waveform of it, is the good result."""
         with self.within():
             return holds(self.make(True), merge=False, depth=self.deep, limit=limit, name=f"{self.name}-reached")
 
     def edited(self, limit: int = LIMIT) -> Proof:
-        """The claim of the edited unit: false if all is well."""
+        """Prove the claim of the edited unit: False is the good result."""
         with self.within():
             return holds(self.make(False), self.edit, False, depth=self.deep, limit=limit, name=f"{self.name}-edited")
 
     def judge(self, limit: int = LIMIT) -> "Verdict":
-        """All three."""
+        """Run all three."""
         start = time.monotonic()
         try:
             proof = self.prove(limit)
@@ -105,10 +108,12 @@ class Goal:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim.
+    """The result of a claim.
 
-    kind : "unbounded", "<n> cycles", or what is wrong · seconds : of the proof alone · reached, edited : cycles
-    after which what the claim is about has happened, and after which the edited unit breaks it
+    kind : "unbounded", "<n> cycles", or what is wrong
+    seconds : time of the proof alone
+    reached : cycles until the claimed event happens
+    edited : cycles until the edited unit breaks the claim
     """
 
     unit: str
@@ -123,13 +128,13 @@ class Verdict:
 
     @property
     def fine(self) -> bool:
-        """The claim holds, and could have failed."""
+        """Whether the claim holds and could have failed."""
         return self.kind == "unbounded" or self.kind.endswith("cycles")
 
 
 @dataclass(frozen=True)
 class Independence:
-    """No `valid` and no payload that `unit` gives depends on a `ready` of the same cycle."""
+    """The claim that no `valid` and no payload of `unit` depends on a `ready` of the same cycle."""
 
     unit: str
     size: str
@@ -137,7 +142,7 @@ class Independence:
     claim: str = "no offer depends on ready"
 
     def judge(self, limit: int = LIMIT) -> Verdict:
-        """From the netlist, which takes no solver."""
+        """Decide it from the netlist, without a solver."""
         start = time.monotonic()
         found = {out: names for out, names in waiting(self.make()).items() if names}
         kind = "broken" if found else "unbounded"
@@ -146,11 +151,11 @@ class Independence:
 
 
 def unread(port: str, module: str = "unit") -> tuple[str, str]:
-    """An edit: `module` takes the input `port`, of one bit, for high where it reads it first."""
+    """An edit: where `module` first reads its one-bit input `port`, it sees 1."""
     return rf"(?s)(\nmodule \\top\.{module}\n.*?(?:connect \\[ABS]|switch(?: {{)?) )\\{port} \[0\]", r"\g<1>1'1"
 
 
-_STABLE = ("th_hd", "ratio", "device_base", "home_base")  # inputs that the data sheets ask to be so
+_STABLE = ("th_hd", "ratio", "device_base", "home_base")  # inputs that must be stable according to the data sheets
 
 
 def unit_of(name: str, p: object = None) -> wiring.Component:
@@ -162,7 +167,7 @@ def unit_of(name: str, p: object = None) -> wiring.Component:
 def stream_goal(
     unit: str, edit: tuple[str, str], deep: int, p: object = None, size: str = "", asked: bool = False, **how
 ) -> Goal:
-    """What `unit` offers stays until it is taken, whatever its memories hold (and what is `asked` of the bus's)."""
+    """The claim that a beat of `unit` stays until taken, whatever memories hold and with what is `asked` of the bus."""
 
     def make(reach: bool) -> StreamMonitor:
         made = unit_of(unit, p)
@@ -172,14 +177,14 @@ def stream_goal(
 
 
 def goals() -> Iterator[Goal | Independence]:
-    """All of them, unit by unit."""
+    """All goals, unit by unit."""
     found = [*_streams(), *_kvmu(), *_wtu(), *_rest(), *_independence()]
     for unit in ALL:
         yield from (g for g in found if g.unit == unit)
 
 
 def _kvmu() -> Iterator[Goal]:
-    lost = (r"connect \\A \\free_head \[0\]", r"connect \\A 1'0")  # freed blocks but the first are not found
+    lost = (r"connect \\A \\free_head \[0\]", r"connect \\A 1'0")  # only the first freed block is found
     one = replace(kvmu_map_proof.SMALL, block_slots=1)
 
     def allocator(reach: bool):
@@ -195,12 +200,12 @@ def _kvmu() -> Iterator[Goal]:
     for p in (one, kvmu_map_proof.SMALL):
         size = f"two blocks of {p.block_slots}"
         yield Goal("kvmu", "an entry has a place of its own", size, partial(places, p), lost, 30, merge=False)
-    joined = (r"connect \\A \\starts \[0\]", r"connect \\A 1'0")  # a set's first burst goes on from the one before
+    joined = (r"connect \\A \\starts \[0\]", r"connect \\A 1'0")  # a set's first burst continues the one before
     yield Goal("kvmu", "a set fetches what it names", "two blocks of 1", sets, joined, 30)
 
 
 def _wtu() -> Iterator[Goal]:
-    """`merge` with a depth: what is left after the first row is nothing, all later cycles are trivial."""
+    """Goals of the WTU. `merge` with a depth: nothing is left after the first row, so later cycles are trivial."""
     for claim, depth, change, edit in (
         ("the exact minimal set", 70, {"clusters": 2, "n_w": 1}, _EXACT),
         ("the exact minimal set", 24, {}, _EXACT),
@@ -209,7 +214,7 @@ def _wtu() -> Iterator[Goal]:
         p = replace(wtu_set_proof.SMALL, **change)
         size = f"rows of {p.clusters}, {p.n_w} a word"
         yield Goal("wtu", claim, size, partial(_row, p), edit, 40, depth=depth)
-    old = (r"connect \\A \\gone0 \[0\]", r"connect \\A \\again0 [0]")  # what is cleared meanwhile counts
+    old = (r"connect \\A \\gone0 \[0\]", r"connect \\A \\again0 [0]")  # words that are cleared meanwhile count
     yield Goal("wtu", "a bin is its histogram's alone", "4 bins of a lane", BinMonitor, old, 40, merge=False)
 
 
@@ -217,7 +222,7 @@ def _row(p: WtuParams, reach: bool) -> wtu_set_proof.RowMonitor:
     return wtu_set_proof.RowMonitor(p, reach)
 
 
-# Weights lose their lowest bit on the way to what is left of Th.
+# Weights lose their lowest bit on the way to the rest of Th.
 _EXACT = (r"connect \\B \\bin_sum \[(\d+):0\]", r"connect \\B { \\bin_sum [\1:1] 1'0 }")
 _BUCKETS = (
     r"connect \\B \\weight \[(\d+):0\](\n    connect \\Y \\after)",
@@ -234,14 +239,14 @@ def _stuck(reach: bool) -> StuckMonitor:
 
 @contextmanager
 def _short() -> Iterator[None]:
-    """Semaphores of which any may be there, a watchdog that is soon at its end."""
+    """A sequencer in which any semaphore may have a signal, and whose watchdog ends soon."""
     with patch("hdl.execution.sequencer.Semaphores", SteadySemaphores), patch.object(Sequencer, "WATCHDOG", _WATCHDOG):
         yield
 
 
 def _rest() -> Iterator[Goal]:
     longest = override(preset("tiny"), ["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096"]).core
-    fits = (r"cell \$le ", "cell $ge ")  # the rest of a row fits in up to the boundary
+    fits = (r"cell \$le ", "cell $ge ")  # reverses: the rest of a row fits before the boundary
     for name, cls in (("loader", Loader), ("storer", Storer)):
 
         def bursts(reach: bool, cls: type = cls):
@@ -250,16 +255,16 @@ def _rest() -> Iterator[Goal]:
         yield Goal(name, "no burst crosses 4 KB", "bursts of 256 beats", bursts, fits, 30, merge=False)
     bits = partial(patch, "hdl.execution.semaphores.SEMAPHORE_BITS", BITS)
     size = f"of {BITS} bits"
-    even = (r"connect \\A \\count0 \[2:0\]", r"connect \\A { 2'00 \\count0 [0] }")  # two are as good as none
+    even = (r"connect \\A \\count0 \[2:0\]", r"connect \\A { 2'00 \\count0 [0] }")  # a count of two reads as zero
     taken = (r"connect \\B \\taken0 \[0\]", r"connect \\B 1'0")  # nothing is taken
     yield Goal("sequencer", "semaphores count", size, SemaphoreMonitor, taken, 30, merge=False, within=bits)
     yield Goal("sequencer", "who may go may until it goes", size, ReadyMonitor, even, 30, merge=False, within=bits)
-    endless = (r"connect \\A \\quiet \[2:0\](\n\s+connect \\B 3'101)", r"connect \\A 3'000\1")  # a watchdog that sleeps
+    endless = (r"connect \\A \\quiet \[2:0\](\n\s+connect \\B 3'101)", r"connect \\A 3'000\1")  # the watchdog sleeps
     size = f"a watchdog of {_WATCHDOG} cycles"
     yield Goal("sequencer", "never stands still", size, _stuck, endless, 30, MEMORIES, False, 60, within=_short)
     depth = (r"connect \\B 3'100(\s+connect \\Y \\full)", r"connect \\B 3'101\1")  # one loop too many
     yield Goal("sequencer", "loops turn and end", "indices of 2 bits", LoopMonitor, depth, 30)
-    lowest = (r"connect \\B \\after \[3:0\]", r"connect \\B 4'1111")  # the lowest first
+    lowest = (r"connect \\B \\after \[3:0\]", r"connect \\B 4'1111")  # the lowest number always comes first
     yield Goal("arbiter", "nobody is picked twice before", "4 who ask", partial(TurnMonitor, 4), lowest, 30)
     few = override(preset("tiny"), ["bursts=2", "burst_bytes=16"])
     room = (r"cell \$gt (\$\d+\n(?:.*\n){5}    connect \\A \\room)", r"cell $ge \1")
@@ -268,7 +273,7 @@ def _rest() -> Iterator[Goal]:
     def order(reach: bool):
         return OrderMonitor(Slice(StructLayout({"x": 2})), lambda item: item.x, 2, 1, reach=reach)
 
-    forgets = (r"connect \\A \\full \[0\]", r"connect \\A 1'0")  # that it is full
+    forgets = (r"connect \\A \\full \[0\]", r"connect \\A 1'0")  # the unit forgets that it is full
     yield Goal("arbiter", "a slice keeps order, and all", "items of 2 bits", order, forgets, 30, merge=False)
 
 

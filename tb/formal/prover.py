@@ -1,6 +1,6 @@
-"""Proofs: Yosys writes a monitor and its unit as an and-inverter graph, ABC finds an inductive invariant.
+"""The prover: Yosys writes a monitor and its unit as an and-inverter graph, and ABC finds an inductive invariant.
 
-A monitor is a component whose inputs are free in every cycle, its reset among them; its assertions are the claims.
+A monitor is a component whose inputs are free in every cycle, including its reset. Its assertions are the claims.
 """
 
 import re
@@ -19,36 +19,37 @@ from tb.library.yosys import run_yosys
 
 _WORDS = (
     "read_rtlil {folder}/a.il",
-    "delete t:$meminit t:$meminit_v2",  # memories start with anything
+    "delete t:$meminit t:$meminit_v2",  # memories start with any content
     "hierarchy -top top",
     "proc",
     "flatten",
     "chformal -lower",
 )
-# What a proof may leave out: what is selected gives anything in every cycle. A read port keeps its word.
+# Selections that a proof may cut: their outputs are free in every cycle. A read port keeps its word.
 MEMORIES = "c:*.mem t:$mem_v2 %i"  # of `hdl.memory`
 PRODUCTS = "t:$mul"
 _MEMORY = ("memory_collect", "memory_nordff", "opt_clean", "cutpoint {cut}", "memory_map")
 _GRAPH = (
     "opt -full",
     "setundef -undriven -anyseq",
-    "rename -witness",  # a name for all that a counterexample gives a value
+    "rename -witness",  # names everything to which a counterexample gives a value
     f"write_rtlil {{folder}}/{WORDS}",
     "techmap",
     "opt -fast",
     "async2sync",
     "dffunmap",
     "aigmap",
-    f"write_aiger -zinit -ywmap {{folder}}/{MAP} {{folder}}/a.aig",  # a register without a first value gets a free one
+    f"write_aiger -zinit -ywmap {{folder}}/{MAP} {{folder}}/a.aig",  # uninitialised registers get a free value
 )
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What became of a monitor's claims; true if they hold.
+    """The result of a monitor's claims; true if they hold.
 
-    claim : the first that is broken, by its message · depth : cycles from reset that were looked at, or after which
-        the claim is broken; None: all · wave : the counterexample as a waveform
+    claim : message of the first broken claim
+    depth : cycles from reset that were examined, or after which the claim is broken; None: all cycles
+    wave : the counterexample as a waveform
     """
 
     holds: bool
@@ -78,11 +79,12 @@ def holds(
 ) -> Proof:
     """Whether the monitor's claims hold in every reachable state, or in the first `depth` cycles.
 
-    `edit` (pattern, replacement) changes the RTLIL once, to see the proof fail. `merge` joins equivalent registers
-    first, which pays in a large unit; ABC then has no answer to claims that this alone proves. What `cut` selects
-    (`MEMORIES`, `PRODUCTS`) gives anything: what holds then holds for the unit, and is proved faster. A counterexample
-    is simulated word by word and left as a waveform, `name`-<hash>.vcd. Raises `RuntimeError` if there is no answer in
-    `limit` seconds.
+    `edit` (pattern, replacement) changes the RTLIL once, to see the proof fail. `merge` first joins equivalent
+    registers, which pays in a large unit; ABC then gives no answer to claims that merging alone proves. Cells that
+    `cut` selects (`MEMORIES`, `PRODUCTS`) give free outputs: the proof is faster, and still holds for the unit. A
+    counterexample is simulated word by word and left as a waveform, `name`-<hash>.vcd.
+
+    Raises `RuntimeError` if there is no answer in `limit` seconds.
     """
     start = time.monotonic()
     il = rtlil.convert(monitor, name="top", emit_src=False).replace("cell \\$anyseq ", "cell $anyseq ")

@@ -1,10 +1,9 @@
-"""Proof about the sequencer's semaphores and loops, each against a plain model of it.
+"""Proofs about the sequencer's semaphores and loops, each against a plain model.
 
-Nothing goes that was not signalled, no signal is lost, a count above the range is told; the stack of loops gives each
-loop's END, first instruction and rounds back. The proof is not bounded and all inputs are free
-but for what the data sheets ask for: only heads that are ready go, a loop is entered where there is room, turned where
-one is open. Semaphores have 3 bits (as many as hold what all may be
-adding at once), indices 2.
+No engine goes without a signal, no signal is lost, and a count above the range is reported. The loop stack returns each
+loop's END, first instruction and rounds. The proofs are unbounded, and inputs are free within the data sheets: only
+ready heads go, a loop is entered only where there is room, and turned only where one is open. Semaphores have 3 bits,
+enough for what all engines may add at once; indices have 2.
 """
 
 from functools import reduce
@@ -28,9 +27,9 @@ _TOP = (1 << BITS) - 1
 
 
 class SemaphoreMonitor(wiring.Component):
-    """Semaphore 0 beside a count of its own, to which what is done in a cycle is added one cycle later.
+    """Semaphore 0 beside a count, to which the events of a cycle are added one cycle later.
 
-    With `reach` it claims instead that no semaphore overflows, which must fail: otherwise the proof would say nothing.
+    With `reach` it claims instead that no semaphore overflows. That claim must fail, or the proof is vacuous.
     """
 
     def __init__(self, reach: bool):
@@ -45,9 +44,9 @@ class SemaphoreMonitor(wiring.Component):
         for e in range(len(WAITERS)):
             m.d.comb += [unit.wait[e][0].eq(self.waits[e]), unit.done[e].valid.eq(1)]
             m.d.comb += unit.done[e].signal[0].eq(self.done[e])
-        held = Signal(range(_TOP + 1))  # what may be taken
-        late = Signal(range(len(WAITERS) + 1))  # done in the cycle before
-        lost = Signal()  # it has overflowed: nothing is claimed before a clear
+        held = Signal(range(_TOP + 1))  # signals that may be taken
+        late = Signal(range(len(WAITERS) + 1))  # signals of the cycle before
+        lost = Signal()  # the count has overflowed: nothing is claimed until a clear
         tells = Signal()
         total = Signal(range(_TOP + len(WAITERS) + 1))
         goes = (unit.take & self.waits).any()
@@ -73,9 +72,9 @@ class SemaphoreMonitor(wiring.Component):
 
 
 class ReadyMonitor(wiring.Component):
-    """Semaphore 0 with one waiter at a time, which waits until it goes: what it may do it may until it does.
+    """Semaphore 0 with one waiter at a time: once it may go, it may go until it does.
 
-    Nothing is claimed from an overflow on. With `reach` it claims instead that nobody who may go waits.
+    Nothing is claimed after an overflow. With `reach` it claims instead that nobody waits who may go.
     """
 
     def __init__(self, reach: bool):
@@ -107,7 +106,7 @@ class ReadyMonitor(wiring.Component):
 
 
 class SteadySemaphores(Semaphores):
-    """In place of the semaphores: any head may go in any cycle, and then until it goes, as `ReadyMonitor` claims."""
+    """Replaces the semaphores: any head may go in any cycle, and then until it goes, as `ReadyMonitor` claims."""
 
     def elaborate(self, platform):
         m, n = Module(), len(WAITERS)
@@ -119,7 +118,7 @@ class SteadySemaphores(Semaphores):
 
 
 class LoopMonitor(wiring.Component):
-    """The stack beside arrays and an index. With `reach` it claims that it is never full, which must fail."""
+    """The loop stack beside arrays and an index. With `reach` it claims that it is never full, which must fail."""
 
     def __init__(self, reach: bool):
         self.reach = reach
@@ -162,10 +161,11 @@ class LoopMonitor(wiring.Component):
 
 
 class StuckMonitor(UnitMonitor):
-    """A running sequencer in which nothing happens ends, by its watchdog: nothing stands still for long.
+    """A running sequencer in which nothing happens ends by its watchdog: nothing stands still for long.
 
-    What happens: an instruction is executed or goes to its engine, the host is heard, an engine moves something or has
-    something outstanding. With `reach` it claims instead that the watchdog never ends a program, which must fail.
+    Events are: an instruction is executed or goes to its engine, the host's beat is taken, an engine moves something or
+    has something outstanding. With `reach` it claims instead that the watchdog never ends a program. That claim must
+    fail.
     """
 
     def __init__(self, unit: Sequencer, reach: bool):
@@ -173,8 +173,8 @@ class StuckMonitor(UnitMonitor):
         self.reach = reach
 
     def claims(self, m: Module, held: dict[str, Signal], before: dict[str, Signal]) -> None:
-        """About the status, from what passes the ports and the count of instructions."""
-        unit, late = self.unit, 4  # cycles from what happens to the count of it, and to the status
+        """Claims about the status, from the ports and the count of instructions."""
+        unit, late = self.unit, 4  # cycles from an event until it is counted, and until the status shows it
         last, quiet, happens = Signal(32), Signal(range(unit.WATCHDOG + late + 2)), Signal()
         goes = [c.valid & c.ready for c in channels(unit)]
         m.d.comb += happens.eq(unit.moved | unit.outstanding | reduce(or_, goes) | (unit.perf.instructions != last))

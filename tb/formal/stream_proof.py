@@ -1,7 +1,7 @@
-"""Proof about every stream of any unit: what is offered stays as it is until it is taken.
+"""Proof about every stream of any unit: an offered beat stays unchanged until it is taken.
 
-All inputs are free in every cycle but that streams into the unit keep the same rule, and that those named `stable`
-never change. And, from the netlist: no output's `valid` or payload depends on a `ready` of the same cycle.
+All inputs are free in every cycle, except that streams into the unit keep the same rule and inputs named `stable` never
+change. A check of the netlist adds: no output's `valid` or payload depends on a `ready` of the same cycle.
 """
 
 import json
@@ -24,7 +24,7 @@ _AXI = re.compile(r"(\w*axi_(?:ar|aw|w|r|b))valid")
 
 @dataclass(frozen=True)
 class Channel:
-    """A stream, or a channel of an AXI4 port; `given` by the unit."""
+    """A stream, or a channel of an AXI4 port; `given` if the unit drives it."""
 
     name: str
     given: bool
@@ -34,12 +34,12 @@ class Channel:
 
     @property
     def bits(self) -> Value:
-        """All of the payload."""
+        """All bits of the payload."""
         return Cat(*self.payload)
 
 
 def ports(unit: wiring.Component) -> dict[str, tuple[wiring.Flow, Value]]:
-    """Direction and value of every port, by the name it has in Verilog."""
+    """Direction and value of every port, by its name in Verilog."""
     return {
         "__".join(map(str, path)): (member.flow, Value.cast(value))
         for path, member, value in unit.signature.flatten(unit)
@@ -47,7 +47,7 @@ def ports(unit: wiring.Component) -> dict[str, tuple[wiring.Flow, Value]]:
 
 
 def channels(unit: wiring.Component) -> Iterator[Channel]:
-    """Every stream of a unit, in arrays and bundles too, and every channel of its AXI4 ports."""
+    """Every stream of a unit, also in arrays and bundles, and every channel of its AXI4 ports."""
     found = ports(unit)
     for name, (flow, valid) in found.items():
         axi = _AXI.fullmatch(name)
@@ -60,9 +60,10 @@ def channels(unit: wiring.Component) -> Iterator[Channel]:
 
 
 class UnitMonitor(wiring.Component):
-    """A unit between free inputs, but that offers to it stay until taken and `stable` inputs never change.
+    """A unit between free inputs, except that beats offered to it stay until taken and `stable` inputs never change.
 
-    more : further free inputs, for `claims` · asked : a memory answers no burst that it was not asked for
+    more : further free inputs, for `claims`
+    asked : the memory answers only bursts that it was asked for
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class UnitMonitor(wiring.Component):
         super().__init__({name: In(len(value)) for name, value in self.free.items()} | dict.fromkeys(more, In(1)))
 
     def claims(self, m: Module, held: dict[str, Signal], before: dict[str, Signal]) -> None:
-        """What is asserted. By channel: it was offered and not taken in the cycle before, its payload then."""
+        """The assertions. By channel: `held`, a beat was offered but not taken a cycle ago; `before`, its payload."""
         raise NotImplementedError
 
     def elaborate(self, platform):
@@ -112,7 +113,7 @@ class UnitMonitor(wiring.Component):
         return m
 
     def _may_answer(self, m: Module, c: Channel, found: dict[str, Channel], valid: Value, gives: dict) -> Value:
-        """Whether a burst waits for a beat of `c`, if that answers any."""
+        """Whether a burst waits for a beat of `c`, if `c` answers bursts."""
         stem, kind = c.name[:-1], c.name[-1]
         if not stem.endswith("axi_") or kind not in "rb":
             return 1
@@ -128,9 +129,9 @@ class UnitMonitor(wiring.Component):
 
 
 class StreamMonitor(UnitMonitor):
-    """What a unit offers stays until it is taken.
+    """Claims that a unit's offers stay until they are taken.
 
-    reach : claims instead that not every output has been stalled, which must fail
+    reach : claims instead that not every output was ever stalled; that claim must fail
     """
 
     def __init__(self, unit: wiring.Component, stable: tuple[str, ...] = (), reach: bool = False, asked: bool = False):
@@ -138,7 +139,7 @@ class StreamMonitor(UnitMonitor):
         self.reach = reach
 
     def claims(self, m: Module, held: dict[str, Signal], before: dict[str, Signal]) -> None:
-        """For every channel that the unit gives."""
+        """One claim for every channel that the unit drives."""
         given = [c for c in channels(self.unit) if c.given]
         if self.reach:
             stalled = Signal(len(given))
@@ -152,9 +153,9 @@ class StreamMonitor(UnitMonitor):
 
 
 def waiting(unit: wiring.Component) -> dict[str, set[str]]:
-    """By each output channel, the `ready` inputs on which its `valid` or payload depends in the same cycle.
+    """For each output channel, the `ready` inputs on which its `valid` or payload depends in the same cycle.
 
-    From the netlist, cell by cell: what is not named here does not depend on any.
+    The netlist is followed cell by cell, so there are no other dependences.
     """
     driver = {}
     with tempfile.TemporaryDirectory() as tmp:

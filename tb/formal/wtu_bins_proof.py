@@ -1,7 +1,7 @@
-"""Proof about the exact WTU's bins: each holds what its histogram added to it, whatever histograms came before.
+"""Proof about the exact WTU's bins: each holds exactly what its own histogram added.
 
-Histograms have numbers that come round. One bin of one lane is followed for ever: words, walks and new histograms come
-as they like, as far as the unit's data sheet lets them, among them a word that is read in the cycle in which a new
+Histograms have numbers that come round. The proof follows one bin of one lane for ever. Words, walks and new histograms
+come in any order that the unit's data sheet allows. One case is a word that is read in the cycle in which a new
 histogram starts.
 """
 
@@ -22,7 +22,8 @@ SMALL = WtuParams(
 class BinMonitor(wiring.Component):
     """A histogram of one lane and one set of bins.
 
-    With `reach` it claims instead that no walked bin holds anything in a histogram after the numbers came round.
+    With `reach` it claims instead that no walked bin holds anything in a histogram after the numbers came round. That
+    claim must fail.
     """
 
     def __init__(self, reach: bool = False):
@@ -37,7 +38,7 @@ class BinMonitor(wiring.Component):
         watched, begun = Signal(bits), Signal()
         m.d.sync += [begun.eq(1), watched.eq(Mux(begun, watched, self.watched))]
 
-        # The bins are cleared after a reset; then all comes as it likes.
+        # After a reset the bins are cleared; then inputs are free.
         clearing, took = Signal(range((1 << bits) + 1), init=1 << bits), Signal(2)
         ready = clearing == 0
         m.d.sync += [clearing.eq(Mux(ready, 0, clearing - 1)), took.eq(Mux(unit.take, 1, took << 1))]
@@ -54,7 +55,7 @@ class BinMonitor(wiring.Component):
             unit.counts[0].eq(self.count),
         ]
 
-        # What the watched bin must hold.
+        # The value that the watched bin must hold.
         held, came, mine = Signal(unit.weight_bits), Signal(3), Signal()
         significand = Signal(3)  # subnormal codes have no hidden bit
         m.d.comb += significand.eq(self.mantissa | Mux(self.bin == 0, 0, 2))
@@ -66,7 +67,7 @@ class BinMonitor(wiring.Component):
         rounds = Signal(bits + 1)
         m.d.sync += rounds.eq(Mux(ready & unit.next & ~rounds[-1], rounds + 1, rounds))
 
-        # A walk's answer, two cycles later.
+        # The answer of a walk comes two cycles later.
         asked, due, wants, want = Signal(), Signal(), Signal.like(held), Signal.like(held)
         m.d.sync += [asked.eq(unit.walk & (self.walk_bin == watched) & ~unit.next), due.eq(asked)]
         m.d.sync += [wants.eq(held), want.eq(wants)]

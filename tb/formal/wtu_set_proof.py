@@ -1,10 +1,10 @@
-"""Proof about the WTU: the set that it selects is that of Equation 3, or of whole buckets (`golden.retrieval.wicsum`).
+"""Proof about the WTU: it selects the set of Equation 3, or of whole buckets (`golden.retrieval.wicsum`).
 
-The first row after power-up is followed, whatever its length, its scores, their counts and the ratio (in quarters); the
-rows behind it are free. Claimed of what is selected of it: it weighs more than Th, or is all there is; nothing that is
-left out comes before something that is in it; without the last of it (a cluster, or a bucket) it does not weigh more
-than Th; the beat that ends it counts its clusters and tokens. No stalls: what they may change is claimed in
-`tb.formal.stream_proof`. After as many cycles as the row can take nothing is left to be claimed.
+It follows the first row after power-up, with any length, scores, counts and ratio (in quarters); later rows are free.
+The selection weighs more than Th, or is the whole row. No cluster outside it comes before one inside. Without its last
+cluster or bucket it does not weigh more than Th. The beat that ends it counts its clusters and tokens. There are no
+stalls; `tb.formal.stream_proof` covers what they may change. After the cycles that the row can take, nothing is left to
+claim.
 """
 
 from functools import reduce
@@ -26,9 +26,9 @@ SMALL = WtuParams(
 
 
 class RowMonitor(wiring.Component):
-    """The WTU from power-up on, with one table of counts, given before the first row.
+    """The WTU from power-up on, with one table of counts, which is given before the first row.
 
-    With `reach` it claims instead that always all of the row are selected, which must fail.
+    With `reach` it claims instead that the whole row is always selected. That claim must fail.
     """
 
     def __init__(self, p: WtuParams, reach: bool = False):
@@ -38,7 +38,7 @@ class RowMonitor(wiring.Component):
             "scores": In(p.n_w * p.score.bits),
             "keep": In(range(max(2, p.n_w))),
             "last": In(1),
-        }  # of the rows behind it
+        }  # inputs of later rows
         own = {"codes": In(p.clusters * p.score.bits), "counts": In(p.clusters * p.count_bits), "length": In(clusters)}
         super().__init__({"clk": In(1), "quarters": In(3), **free, **own})
 
@@ -51,7 +51,7 @@ class RowMonitor(wiring.Component):
         m.d.sync += begun.eq(1)
 
         def kept(name):
-            """What an input is in the first cycle, in all."""
+            """An input that keeps the value of its first cycle."""
             now, first = getattr(self, name), Signal.like(getattr(self, name), name=f"{name}_first")
             out = Signal.like(now, name=f"{name}_kept")
             m.d.comb += out.eq(Mux(begun, first, now))
@@ -60,13 +60,13 @@ class RowMonitor(wiring.Component):
 
         codes, counts = kept("codes"), kept("counts")
         quarters, length, top = kept("quarters"), kept("length"), Signal(range(max(2, p.clusters)))
-        m.d.comb += top.eq(Mux(length < p.clusters, length, p.clusters - 1))  # the row's highest cluster
+        m.d.comb += top.eq(Mux(length < p.clusters, length, p.clusters - 1))  # the highest cluster of the row
         code = [codes.word_select(k, p.score.bits) for k in range(p.clusters)]
         count = [counts.word_select(k, p.count_bits) for k in range(p.clusters)]
         ratio = Signal(3)
         m.d.comb += [ratio.eq(Mux(quarters[2], 4, quarters)), unit.ratio.eq(ratio << 14)]
 
-        # Counts, then rows.
+        # First the counts, then rows.
         given, loaded, mine = Signal(range(p.clusters + 1)), Signal(), Signal(init=1)  # mine: a word of the row
         word, own_last, takes = Signal(range(max(2, p.words))), Signal(), Signal()
         held, row, before = Signal(), unit.i.payload, Signal.like(unit.i.payload.as_value())
@@ -95,7 +95,7 @@ class RowMonitor(wiring.Component):
         with m.If(takes):
             m.d.sync += [word.eq(Mux(row.last, 0, word + 1)), mine.eq(mine & ~row.last)]
 
-        # Its beats.
+        # The row's output beats.
         beat, got, done = unit.o.payload, Signal(p.clusters), Signal()
         ends, mask = Signal(), Signal(p.clusters)
         m.d.comb += [
@@ -107,7 +107,7 @@ class RowMonitor(wiring.Component):
         with m.If(unit.o.valid):
             m.d.sync += got.eq(mask)
 
-        # What it must be.
+        # The selection that golden defines.
         there = [k <= top for k in range(p.clusters)]
         values = Array(int(v) for v in value(range(1 << p.score.bits), p.score))
         weight = []
@@ -119,7 +119,7 @@ class RowMonitor(wiring.Component):
         m.d.comb += th.eq((reduce(add, weight) * ratio) >> 2)
 
         def weighs(some):
-            """The weight of the clusters whose bit is set."""
+            """Weight of the clusters whose bit is set."""
             return reduce(add, (Mux(bit, w, 0) for bit, w in zip(some, weight, strict=True)))
 
         exists, everything = Signal(p.clusters), Signal()
@@ -151,7 +151,7 @@ class RowMonitor(wiring.Component):
 
     @staticmethod
     def _before(code: list[Value], j: int, k: int) -> Value:
-        """Cluster j comes before k: by its code, then by its index."""
+        """Whether cluster j comes before k: by its code, then by its index."""
         return code[j] >= code[k] if j < k else code[j] > code[k]
 
     @staticmethod
