@@ -11,11 +11,14 @@ exponents e = ea + eb and the product of 8-bit significands p = ma * mb. The pro
   multiple of 8, rounding down.
 * End: the integer is rounded once to FP32 by the rules of `golden.arithmetic.numerics`.
 
-Error bound, relative to the row's sum of magnitudes: at most n - 1 products of a chunk lose less than one unit each,
-and each step of the row loses less than one more. A unit is at most 2^(2 - window) of the largest product so far. So
-the loss is below (n - 1 + chunks - 1) * 2^(2 - window), and the final rounding adds 2^-24 of the result. The sum is
-exact where all chunks have the same E div 8 and no product is more than window - 16 binades below the largest of its
-chunk.
+Error bound, relative to the row's sum of magnitudes:
+
+* In a chunk, at most n - 1 products lose less than one unit each. Each step of the row loses less than one unit more.
+* A unit is at most 2^(2 - window) of the largest product so far.
+* So the loss is below (n - 1 + chunks - 1) * 2^(2 - window). The final rounding adds 2^-24 of the result.
+
+The integer sum is exact under two conditions: all chunks have the same E div 8, and no product is more than
+window - 16 binades below the largest of its chunk.
 
 NaN, infinity and zero follow `golden.arithmetic.numerics.matmul`. A sum of zero is +0.
 

@@ -78,8 +78,8 @@ def _antilog_table() -> np.ndarray:
 def _sigmoid_table() -> np.ndarray:
     """Start values of the straight lines that approximate 1024 (1 - h), one line per eighth of t.
 
-    A line passes through the exact value at the middle of its eighth, plus one offset for all lines: the offset that
-    rounds most SiLU results correctly. Entries are even, which saves a bit in hardware.
+    A line passes through the exact value at the middle of its eighth, plus an offset. All lines share this offset; it
+    is the one that rounds most SiLU results correctly. Entries are even, which saves a bit of logic in hardware.
     """
     middle = np.log2(1 + 2.0 ** -(np.arange(128) / 8 + 1 / 16))
     gain = np.repeat(SLOPE, 2) * 15

@@ -12,9 +12,9 @@ All golden models round, flush and treat NaN and infinity as this module says.
 * NaN results are the quiet NaN with a positive sign, 0x7fc0 in BF16.
 
 How the sums are made exact: products of BF16 numbers are exact in float64. A float64 sum of n of them, in any order, is
-off by less than n * 2^-53 * sum|product|. Where twice that bound leaves the rounding open, the code repeats the
-sum in Python integers; the factor two covers the rounding of the bound itself. A sum is known to be exact when
-every product is a multiple of 2^k and sum|product| < 2^(k+53).
+off by less than n * 2^-53 * sum|product|. The code takes twice this bound, which covers the bound's own rounding. If
+that leaves a result open, it repeats the sum in Python integers. A sum is known to be exact when every product is a
+multiple of 2^k and sum|product| < 2^(k+53).
 
 Source: BF16 operands are V-Rex's (section V-A); the rules are this project's own.
 """

@@ -3,10 +3,10 @@
 A code word is the data followed by its check bits, which sit above the data.
 
 * Parity has one check bit. It makes the number of ones in the word even, so one wrong bit is detected.
-* SECDED corrects one wrong bit and detects two. It is Hsiao's form of the Hamming code. Data bit i takes part in the
-  checks that are set in `columns(width)[i]`, always an odd number of at least three; check bit k takes part in check k
-  alone. One wrong bit gives a syndrome with an odd number of ones, which identifies the bit. Two wrong bits give a
-  syndrome with an even number of ones that is not zero.
+* SECDED (single error correction, double error detection) is Hsiao's form of the Hamming code. Data bit i takes part in
+  the checks that are set in `columns(width)[i]`. Their number is odd and at least three. Check bit k takes part in
+  check k alone. One wrong bit gives a syndrome with an odd number of ones, which identifies the bit. Two wrong bits
+  give a syndrome with an even number of ones that is not zero.
 
 Source: M. Y. Hsiao, A class of optimal minimum odd-weight-column SEC-DED codes, IBM J. Res. Dev. 14 (1970).
 """

@@ -153,8 +153,8 @@ def motion_map(blocks: np.ndarray, size: tuple[int, int], grid: int, rule: str =
     * `max` takes the largest motion of the blocks that the patch touches.
 
     Where blocks overlap, as in B-frames, the longer vector counts. A patch with an intra-coded block (for `centre`, at
-    its centre) has infinite motion, because no vector says that it stands still. With tau a multiple of 1/4,
-    V > tau gives the same result as dx^2 + dy^2 > (4 tau)^2 in integers, because square roots of squares are exact.
+    its centre) has infinite motion, because no vector says that it stands still. Square roots of squares are exact. So
+    for tau a multiple of 1/4, V > tau decides as dx^2 + dy^2 > (4 tau)^2 does in integers.
     """
     cells = _paint(blocks, size, np.hypot(blocks["dx"].astype(float), blocks["dy"].astype(float)) / 4, np.inf)
     edges = [np.arange(grid + 1) * n / grid for n in size]
@@ -177,7 +177,7 @@ def residual_map(blocks: np.ndarray, size: tuple[int, int], grid: int) -> np.nda
     """Residual of each patch in grey levels, float64 [grid, grid]: R of Equation 3.
 
     The function spreads each block's sum of absolute differences (Equation 2) evenly over the block and sums it up per
-    patch, so the sum over the picture stays the same. Blocks without a vector give 0: their motion is already infinite.
+    patch. The sum over the picture stays the same. Blocks without a vector give 0: their motion is already infinite.
     """
     pixels = blocks["w"].astype(np.int64) * blocks["h"]
     cells = _paint(blocks, size, blocks["sad"] / pixels, 0)

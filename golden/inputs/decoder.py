@@ -75,8 +75,8 @@ class Tokenizer:
 class Decoder:
     """SmolLM2-135M-Instruct: 30 layers, 9 query heads on 3 KV heads of 64, 576 wide, rotary base 1e5, tied embeddings.
 
-    `decoder(x)` takes the embeddings [n, 576] of the next n tokens, appends their keys and values to the cache and
-    returns the hidden states [n, 576]. Token t attends to tokens 0 to t, for any block size.
+    `decoder(x)` takes the embeddings [n, 576] of the next n tokens and returns their hidden states [n, 576]. It appends
+    their keys and values to the cache. Token t attends to tokens 0 to t, for any block size.
 
     After a call, `k[layer, head, :length]` and `v[layer, head, :length]` hold the cache. `q[layer]` holds the block's
     queries [n, 9, 64]. All are fp32; keys and queries are post-rotary.

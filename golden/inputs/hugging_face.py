@@ -284,7 +284,7 @@ def record(
     folder.
     """
     layers = tuple(layers)
-    _check_numbers(frames, fps, queries, generate, fit)
+    trace.check_numbers(frames, fps, queries, generate, fit)
     path = video.locate(clip)
     next(video.frames(path, 1))  # a bad input fails here, before the model is loaded
     model = FolderModel(folder, layers, whole=generate > 0)
@@ -340,14 +340,6 @@ def record(
             **_versions(model),
         },
     )
-
-
-def _check_numbers(frames: int, fps: float | None, queries: int | None, generate: int, fit: int) -> None:
-    """Raise `ParamError` for a number that is out of range."""
-    for name, value, least in (("frames", frames, 1), ("fit", fit, 1), ("generate", generate, 0)):
-        check(value >= least, name, value, f"must be at least {least}")
-    check(queries is None or queries >= 0, "queries", queries, "must not be negative")
-    check(fps is None or 0 < fps < float("inf"), "fps", fps, "must be above 0")
 
 
 def _versions(model: FolderModel) -> dict:

@@ -266,16 +266,11 @@ def record(
     Raises `ParamError` for an argument that cannot work, and `VideoError` for a bad input.
     """
     layers = tuple(layers)
-    for name, value, least in (("frames", frames, 1), ("fit", fit, 1), ("generate", generate, 0)):
-        check(value >= least, name, value, f"must be at least {least}")
-    check(queries is None or queries >= 0, "queries", queries, "must not be negative")
-    check(fps is None or 0 < fps < float("inf"), "fps", fps, "must be above 0")
+    check_numbers(frames, fps, queries, generate, fit)
     vision.check_tokens(tokens)
     ok = bool(layers) and list(layers) == sorted(set(layers)) and layers[0] >= 0 and layers[-1] < decoder.N_LAYERS
     check(ok, "layers", layers, f"must be ascending numbers from 0 to {decoder.N_LAYERS - 1}")
-    total = frames * tokens + generate + 64 + len(question.encode())  # a token is at least one byte
-    reason = f"the decoder knows only {MAX_TOKENS} positions, the text's included; take fewer frames or tokens"
-    check(total <= MAX_TOKENS, "frames * tokens", frames * tokens, reason)
+    total = _positions(frames * tokens, question, generate)
     path = video.locate(clip)
     pictures = video.frames(path, frames, fps, vision.IMAGE)
     first = next(pictures)  # a bad input fails here, before the models are loaded
@@ -346,6 +341,22 @@ def record(
         hidden=np.concatenate(hidden_in) if values else None,
         model=Model(float(model.epsilon), model.rotary_base, model.frequencies, (True,) * len(layers)),
     )
+
+
+def check_numbers(frames: int, fps: float | None, queries: int | None, generate: int, fit: int) -> None:
+    """Raise `ParamError` for an argument of `record` that is out of range for every model."""
+    for name, value, least in (("frames", frames, 1), ("fit", fit, 1), ("generate", generate, 0)):
+        check(value >= least, name, value, f"must be at least {least}")
+    check(queries is None or queries >= 0, "queries", queries, "must not be negative")
+    check(fps is None or 0 < fps < float("inf"), "fps", fps, "must be above 0")
+
+
+def _positions(visual: int, question: str, generate: int) -> int:
+    """Most positions that a stream of `visual` visual tokens needs; raises `ParamError` if the decoder has fewer."""
+    total = visual + generate + 64 + len(question.encode())  # a token of the question has at least one byte
+    reason = f"the decoder knows only {MAX_TOKENS} positions, the text's included; take fewer frames or tokens"
+    check(total <= MAX_TOKENS, "frames * tokens", visual, reason)
+    return total
 
 
 def _model(header: dict, trace: Trace) -> Model:

@@ -271,9 +271,9 @@ def windows(stream: Iterable[Frame], w: int, s: int, whole_gops: bool = False) -
     stream's frames, and a buffer keeps only those that a later window needs. At the end, one shorter window [k s, n)
     holds the frames that no window had. So a stream of fewer than w frames gives one window, and an empty stream none.
 
-    `whole_gops` starts every window at the first frame of the GOP that frame k s is in, so that an overlap starts with
-    an I-frame (CodecSight section 3.4.1). A window is then longer by up to a GOP less one frame. Nothing changes if s
-    is a multiple of the GOP.
+    `whole_gops` starts every window at the first frame of its GOP, so that an overlap starts with an I-frame
+    (CodecSight section 3.4.1). A window is then longer by up to a GOP less one frame. Nothing changes if s is a
+    multiple of the GOP.
 
     Raises `ParamError` unless 1 <= s <= w. Source: CodecSight section 3.2.
     """

@@ -1,6 +1,6 @@
 """From pictures to the decoder's input: a trained vision encoder in NumPy, pooling of its tokens, and a projector.
 
-The encoder turns a picture into tokens, `pool` reduces them to a few visual tokens, and `Projector` maps these into the
+`VisionEncoder` turns a picture into tokens. `pool` reduces them to a few visual tokens. `Projector` maps these into the
 embedding space of a decoder.
 """
 
@@ -104,8 +104,8 @@ class VisionEncoder:
     def _read() -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
         """Read the ONNX file.
 
-        Returns the weights by name, the position embeddings of the patches in training [37 * 37, 384], and the position
-        embedding of the class token [1, 384].
+        Returns the weights by name, the position embeddings of the training grid [37 * 37, 384], and that of the class
+        token [1, 384].
         """
         graph = onnx.load(str(package_file(*MODEL))).graph
         init = {t.name: t for t in graph.initializer if not t.name.startswith("decoder.")}

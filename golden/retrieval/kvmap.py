@@ -87,9 +87,12 @@ class _Context:
 class KvMap:
     """The map of `n_ctx` contexts over one pool of `blocks` blocks.
 
-    `clusters` is the most clusters of a context, `block_slots` the entries of a block, `recent` the entries of a ring,
-    `entry_bytes` the size of an entry. Bursts do not cross a multiple of `boundary` bytes. `device_base` and
-    `home_base` are the byte addresses of the rings and of block 0.
+    clusters : most clusters of a context
+    block_slots : entries of a block
+    recent : entries of a context's ring
+    entry_bytes : bytes of an entry
+    boundary : bursts do not cross a multiple of so many bytes
+    device_base, home_base : byte addresses of the first ring and of block 0
 
     Raises `ParamError` for a size below 1, for a boundary that is no power of two, and for a context or cluster out of
     range.

@@ -1,8 +1,7 @@
 """Scores of queries against clusters, and the score codes that the WTU compares.
 
 A row is one query token of one query head. Its score of a cluster is s = q . Key_cluster, exact and rounded once to
-FP32. The product uses the key slice of the KV head that the query head shares: query head h of H uses KV head
-h // (H / kv_heads).
+FP32. The product uses the key slice of one KV head: query head h of H uses KV head h // (H / kv_heads).
 
 A score map turns a row of scores into codes. The codes are the same on every platform.
 
@@ -16,8 +15,8 @@ A score map turns a row of scores into codes. The codes are the same on every pl
 * clip: max(s, 0), scaled and rounded as for shift. A row without a score above zero has code 0 everywhere, and then
   every cluster is selected.
 * raw: s itself, for the paper's equations as they stand; hardware does not offer it. A code is a signed integer with a
-  magnitude of `RAW_BITS` bits: s in units of 2^-RAW_BITS of the power of two above the row's largest magnitude,
-  rounded. All scores of a row share this scale, which changes no selection. Scores must be finite.
+  magnitude of `RAW_BITS` bits. It is s divided by the power of two above the row's largest magnitude, times
+  2^RAW_BITS, rounded. All scores of a row share this scale, which changes no selection. Scores must be finite.
 
 The maps exp and vpe contain attention's 1/sqrt(head_dim). The other maps are linear and do not need it.
 
