@@ -6,10 +6,11 @@ from amaranth import Cat, Module, Signal, Value
 def carry_save(
     m: Module, rows: list[Value], ones: list[Value], width: int, name: str
 ) -> tuple[list[Value], list[Value]]:
-    """Two rows of `width` bits whose sum is that of `rows` and of as many of `ones` as find room, modulo 2^width.
+    """Compresses many words to two rows of `width` bits with the same sum, modulo 2^width.
 
-    A tree of 3:2 compressors, ceil(log1.5(n / 2)) deep and n - 2 in number: each has room for a one-bit summand in the
-    lowest bit of its carries. Returns the rows (fewer if there were fewer) and the ones left over.
+    The sum includes as many of `ones` as find room. The tree of 3:2 compressors is ceil(log1.5(n / 2)) deep and has n -
+    2 of them; each has room for a one-bit summand in the lowest bit of its carries. Returns the rows (fewer if there
+    were fewer) and the ones left over.
     """
     ones, level = list(ones), 0
     while len(rows) > 2:

@@ -34,7 +34,7 @@ class Op(enum.Enum, shape=2):
 
 
 class Special(enum.Enum, shape=2):
-    """A result that does not come from the logarithm."""
+    """A result that the logarithm does not give."""
 
     NONE = 0
     ZERO = 1
@@ -43,10 +43,10 @@ class Special(enum.Enum, shape=2):
 
 
 class Elementwise(wiring.Component):
-    """exp, 1/x, 1/sqrt(x) and SiLU of one BF16 operand: one logarithm, one sum, one power of two for all four.
+    """Computes exp, 1/x, 1/sqrt(x) or SiLU of a BF16 operand: one logarithm, one sum, one power of two for all four.
 
-    Stage 1: logarithm of the operand, and t = |x| log2(e). Stage 2: logarithm of the result. Stage 3: its power of two.
-    The tables are those of `golden.arithmetic.elementwise`.
+    Stage 1 takes the logarithm of the operand, and t = |x| log2(e). Stage 2 computes the logarithm of the result, stage
+    3 its power of two. The tables are those of `golden.arithmetic.elementwise`.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Elementwise(wiring.Component):
         return m
 
     def _operand(self, m: Module, r1: data.View) -> None:
-        """Stage 1: what is added for the result's logarithm, and which results do not come from it."""
+        """Stage 1: computes the summands of the result's logarithm, and finds results that do not come from it."""
         fraction = Signal(7)
         exponent = Signal(8)
         sign = Signal()
@@ -115,7 +115,7 @@ class Elementwise(wiring.Component):
         exp, recip, rsqrt, silu = (Signal(name=op.name.lower()) for op in Op)
         m.d.comb += [s.eq(self.op == op) for s, op in zip((exp, recip, rsqrt, silu), Op, strict=True)]
         tiny = Signal()
-        big = Signal()  # t is out of range, and so is what depends on it
+        big = Signal()  # t is out of range, and so are results that depend on it
         huge = Signal()
         m.d.comb += [tiny.eq(exponent == 0), big.eq(exponent >= 127 + 7), huge.eq(exponent == 255)]
         special = Signal(Special)
@@ -126,7 +126,7 @@ class Elementwise(wiring.Component):
         with m.Elif((huge & rsqrt) | (big & (exp | silu) & sign)):
             m.d.comb += special.eq(Special.ZERO)
 
-        # Biased by 128, one more than an exponent field. A minus is the ones' complement.
+        # Biased by 128, one more than an exponent field. Subtraction adds the ones' complement.
         base = Signal(FRAC + 8)
         term = Signal(FRAC + 8)
         with m.Switch(self.op):
@@ -148,7 +148,9 @@ class Elementwise(wiring.Component):
         ]
 
     def _logarithm(self, m: Module, r1: data.View, r2: data.View) -> None:
-        """Stage 2: base - term, base + term for exp, base + sigmoid [- term] for SiLU; its last carry waits."""
+        """Stage 2: base - term, base + term for exp, base + sigmoid [- term] for SiLU; the last carry is added in
+        stage 3.
+        """
         term = Signal(FRAC + 10)
         step = Signal(4)
         segment = Signal(7)
@@ -202,8 +204,9 @@ class Elementwise(wiring.Component):
 
 
 class ScoreCode(wiring.Component):
-    """Score code of a BF16 number in [0, 1] (`golden`: `score_code`): another bias for the exponent, and a
-    right shift with rounding for what is below the format's smallest exponent.
+    """Converts a BF16 number in [0, 1] to a score code (`golden`: `score_code`).
+
+    It changes the exponent's bias, and shifts numbers below the format's smallest exponent right with rounding.
 
     Parameters
     ----------

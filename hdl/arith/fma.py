@@ -7,19 +7,23 @@ from amaranth.lib.wiring import In, Out
 from hdl.arith.carry_save import carry_save
 from hdl.named import comb
 
-FIELD = 35  # bits of a sum: of weights 2^2 to 2^-32, the larger operand's exponent taken as 0
-BELOW = FIELD - 24  # of those, what lies below a significand
+FIELD = 35  # bits of a sum, of weights 2^2 to 2^-32 where the larger operand's exponent counts as 0
+BELOW = FIELD - 24  # bits of it below a significand
 SHIFT_BITS = 6
 NAN, INF = 0x7FC00000, 0x7F800000
 
 
 class Fma(wiring.Component):
-    """op_a * op_b + op_c, exact and rounded once to FP32: `golden.arithmetic.vector.fma`.
+    """Computes op_a * op_b + op_c, exact and rounded once to FP32: `golden.arithmetic.vector.fma`.
 
-    Stage 1: product, and which of product and addend has the larger exponent. Stage 2: the other one is shifted to it,
-    what leaves the field being one sticky bit, and their magnitudes are added or subtracted. The field is long enough:
-    with exponents two or more apart the sum reaches weight 2^-1, whose rounding bit is above 2^-32; closer, no bit
-    leaves it. Stage 3: normalised, rounded, packed.
+    Stage 1 multiplies, and finds which of product and addend has the larger exponent. Stage 2 shifts the other one to
+    it, keeps the bits that leave the field as one sticky bit, and adds or subtracts the magnitudes. The field is long
+    enough: with exponents two or more apart the sum reaches weight 2^-1, whose rounding bit is above 2^-32; closer, no
+    bit leaves it. Stage 3 normalises, rounds and packs.
+
+    Parameters
+    ----------
+    none
 
     Members
     -------
@@ -31,10 +35,6 @@ class Fma(wiring.Component):
     Throughput: one a cycle; no back-pressure.
     Raises: nothing; it has no parameters.
     Source: V-Rex section V-A (the VPE's lanes); rules: `golden.arithmetic.vector`.
-
-    Parameters
-    ----------
-    none
     """
 
     LATENCY = 3
@@ -50,7 +50,7 @@ class Fma(wiring.Component):
         return m
 
     def _operands(self, m: Module) -> data.View:
-        """Stage 1. Zeros and subnormals have exponent 0."""
+        """Stage 1: unpacks and multiplies. Zeros and subnormals have exponent 0."""
         operand = data.StructLayout({"exponent": 8, "fraction": 23, **dict.fromkeys(("some", "inf", "nan", "sign"), 1)})
         a, b, c = (Signal(operand, name=name) for name in "abc")
         for x, source in ((a, self.op_a), (b, Cat(Const(0, 16), self.op_b)), (c, self.op_c)):
@@ -69,8 +69,8 @@ class Fma(wiring.Component):
         # The product's exponent is that of the lower of the two bits it can start with.
         p_exponent = comb(m, "p_exponent", a.exponent + b.exponent - 127, 10)
         ahead = comb(m, "ahead", a.exponent + b.exponent - (c.exponent + 127), 11)
-        addend = comb(m, "addend", ahead[-1] | ~p_some)  # it has the larger exponent
-        distance = comb(m, "distance", ahead[:10] ^ ahead[-1].replicate(10))  # less one if the addend is ahead
+        addend = comb(m, "addend", ahead[-1] | ~p_some)  # the addend has the larger exponent
+        distance = comb(m, "distance", ahead[:10] ^ ahead[-1].replicate(10))  # one too small if the addend is ahead
 
         product = self._product(m, a.fraction, b.fraction[16:], p_some)
         wide_p, wide_c = Cat(Const(0, 2), product), Cat(Const(0, 9), Cat(c.fraction, 1) & c.some.replicate(24))
@@ -100,7 +100,7 @@ class Fma(wiring.Component):
         return r1
 
     def _sum(self, m: Module, r1: data.View) -> data.View:
-        """Stage 2: the smaller operand to the larger one's exponent, and their sum."""
+        """Stage 2: shifts the smaller operand to the larger one's exponent, and adds."""
         aligned, lost = r1.smaller, []
         for k in range(SHIFT_BITS):
             lost.append(comb(m, f"lost{k}", r1.shift[k] & aligned[: 1 << k].any()))
@@ -125,7 +125,7 @@ class Fma(wiring.Component):
         return r2
 
     def _rounded(self, m: Module, r2: data.View) -> Value:
-        """Stage 3: normalised, rounded, packed."""
+        """Stage 3: normalises, rounds and packs."""
         normal, zeros = r2.total, []
         for k in reversed(range(SHIFT_BITS)):
             zeros.insert(0, comb(m, f"zeros{k}", ~normal[max(0, FIELD - (1 << k)) :].any()))
@@ -150,8 +150,8 @@ class Fma(wiring.Component):
     def _product(m: Module, fa: Value, fb: Value, some: Value) -> Signal:
         """Product of the significands, 32 bits; 0 unless `some`.
 
-        Two bits of b a row, from a row of three times a: a seventh smaller than Booth's digits or single bits. The
-        highest bit of b is always taken as one, for a is 0 where b is.
+        Each partial product takes two bits of b, and one of them uses three times a: a seventh smaller than Booth's
+        digits or single bits. The highest bit of b is always taken as one, because a is 0 where b is.
         """
         a = comb(m, "once", Cat(fa, 1) & some.replicate(24), 26)
         thrice = comb(m, "thrice", a + (a << 1), 26)
@@ -169,7 +169,7 @@ class Fma(wiring.Component):
     def _magnitude(m: Module, larger: Value, smaller: Value, opposite: Value, sticky: Value) -> tuple[Value, Signal]:
         """|larger + smaller|, or |larger - smaller - sticky| rounded down, and whether the difference was 0 or below.
 
-        One adder with its carry brought around: x - y is x + ~y + 1, and y - x is the inverse of x + ~y.
+        One adder with an end-around carry: x - y is x + ~y + 1, and y - x is the inverse of x + ~y.
         """
         y = comb(m, "inverted", Cat(smaller, 0) ^ opposite.replicate(FIELD))
         half = comb(m, "half", larger ^ y)

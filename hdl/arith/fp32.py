@@ -1,4 +1,4 @@
-"""FP32 from wide integers."""
+"""Normaliser: FP32 numbers from wide integers."""
 
 from amaranth import Cat, Module, Mux, Signal, signed
 from amaranth.lib import wiring
@@ -11,7 +11,7 @@ BIAS = 127
 
 
 class Normaliser(wiring.Component):
-    """x * 2^(step * scale + offset) rounded once to FP32 by `golden.arithmetic.numerics`; a zero result is +0.
+    """Rounds x * 2^(step * scale + offset) once to FP32 by `golden.arithmetic.numerics`; a zero result is +0.
 
     Parameters
     ----------
@@ -20,7 +20,7 @@ class Normaliser(wiring.Component):
 
     Members
     -------
-    x : In(width), scale : In(scale_bits)
+    x : In(width), scale : In(scale_bits) : the integer, and its scale
     nan, infinite, minus : In(1) : the result is NaN, or else infinite with that sign, whatever x
     y : Out(32) : FP32
 
@@ -58,7 +58,7 @@ class Normaliser(wiring.Component):
         exponent = reg(m, "exponent", self.scale * self.step + ceiling, shape)
         special = reg(m, "special", Cat(self.nan, self.infinite, Mux(self.infinite, self.minus, negative)))
 
-        # Left until the leading one is the highest bit: half of the steps in this cycle, half in the next.
+        # Shift left until the leading one is the highest bit: half of the steps in this cycle, half in the next.
         steps = [1 << k for k in reversed(range((width - 1).bit_length()))]
         half = len(steps) // 2
         coarse, up = self._left(m, magnitude, steps[:half])
@@ -88,7 +88,7 @@ class Normaliser(wiring.Component):
         return m
 
     def _left(self, m: Module, x: Signal, steps: list[int]) -> tuple[Signal, Cat]:
-        """`x` shifted left by each of `steps` that finds only zeros at the top, and the sum of those taken."""
+        """`x` shifted left by each of `steps` whose bits at the top are all zero, and the sum of those steps."""
         taken = []
         for step in steps:
             zeros, s = Signal(name=f"zeros{step}"), Signal(len(x), name=f"left{step}")

@@ -1,4 +1,4 @@
-"""The largest of many numbers, from the highest bit down."""
+"""Largest of many numbers, found from the highest bit down."""
 
 from amaranth import Cat, Module, Mux, Signal, Value
 
@@ -6,15 +6,16 @@ from amaranth import Cat, Module, Mux, Signal, Value
 def largest(
     m: Module, values: list[Value], leading: Value, below: Value, name: str, at: int = 0
 ) -> tuple[Signal, Signal, Signal]:
-    """The largest of the `values` (equal widths) whose bit in `leading` is set, 0 if there is none; and of the numbers
-    without their `at` lowest bits, which are equal to the largest one's, and which are one less.
+    """The largest of the `values` (equal widths) whose bit in `leading` is set, 0 if there is none.
 
-    A number may be wider than its value: `leading` and `below` are those equal to the largest and one less in the bits
-    above, as a call for those gives them. `below` is nobody where there are none.
+    Also returns which numbers, without their `at` lowest bits, equal the largest, and which are one less. A number may
+    be wider than its value: then `leading` and `below` tell which numbers are equal to the largest and one less in the
+    bits above, as a call for those bits returns them. Without bits above, `below` is 0.
 
-    All numbers at once, bit by bit: one with a 0 where another one still in the race has a 1 drops out. Faster and
-    smaller than a tree of comparators, whose every level waits for a carry. Bits go in pairs, whose second is found
-    for either result of the first, so that two bits wait once for a result to reach all numbers.
+    The function compares all numbers at once, bit by bit: a number with a 0 drops out where another one still in the
+    race has a 1. This is faster and smaller than a tree of comparators, whose every level waits for a carry. Bits go in
+    pairs: the second is found for either result of the first, so that two bits wait only once for a result to reach all
+    numbers.
     """
     n, width = len(values), len(values[0])
     top = Signal(width, name=name)

@@ -4,9 +4,9 @@ from amaranth import Module, Signal, Value
 
 
 def exceeds(m: Module, x: Value, y: Value, name: str) -> Signal:
-    """Whether FP32 `x` is larger than `y`, as a named signal, -0 below +0; either where their bits are equal.
+    """Whether FP32 `x` is larger than `y`, as a named signal; -0 is below +0, equal bits give either result.
 
-    NaN with a sign is below all numbers, without one above them.
+    NaN with a sign is below all numbers, NaN without one above them.
     """
     above, out = Signal(name=f"{name}_above"), Signal(name=name)
     m.d.comb += [

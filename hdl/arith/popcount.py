@@ -4,7 +4,7 @@ from amaranth import Module, Signal, ValueLike
 
 
 def popcount(m: Module, bits: ValueLike, name: str) -> Signal:
-    """The number of ones in `bits`, as a named signal of ceil(log2(n + 1)) bits: a balanced tree in `m.d.comb`."""
+    """The number of ones in `bits`, as a named signal of ceil(log2(n + 1)) bits: a balanced tree of adders."""
     source = Signal(len(bits), name=f"{name}_bits")
     m.d.comb += source.eq(bits)
     nodes, level = list(source), 0

@@ -8,8 +8,8 @@ from amaranth import Const, Module, Mux, Signal, Value
 def table(m: Module, entries: Sequence[int], index: Value, name: str) -> Signal:
     """Entry `index` of a table of 2^len(index) non-negative integers, as a named signal as wide as the largest.
 
-    Each bit is a decision diagram on the bits of the index, the upper ones first, whose nodes are multiplexers shared
-    by all bits: for a smooth function the same area as a synthesised ROM, and a hundredth of its text.
+    Each bit is a decision diagram on the bits of the index, upper bits first. Its nodes are multiplexers that all bits
+    share. For a smooth function that takes the same area as a synthesised ROM, and a hundredth of its text.
     """
     out = Signal(max(1, *(int(e).bit_length() for e in entries)), name=name)
     select = Signal(len(index), name=f"{name}_index")

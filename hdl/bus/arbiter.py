@@ -1,4 +1,4 @@
-"""Arbiter: the AXI4 managers of all cores on one memory port."""
+"""Arbiter: joins the AXI4 managers of all cores on one memory port."""
 
 from collections.abc import Iterable
 from functools import reduce
@@ -21,7 +21,7 @@ from hdl.unit import Unit
 
 
 def _with_id(layout: data.StructLayout, p: SystemParams) -> data.StructLayout:
-    """`layout` with the number of a manager."""
+    """`layout` with the number of a manager added."""
     return data.StructLayout({**{name: f.shape for name, f in layout}, "id": id_bits(p)})
 
 
@@ -37,19 +37,19 @@ def memory_members(p: SystemParams) -> dict[str, wiring.Member]:
 
 
 class RoundRobin(wiring.Component):
-    """Picks one of `n` that ask: the first after the one that was taken last, cyclically.
+    """Picks one of `n` requesters: the first after the one that was taken last, cyclically.
 
-    Whoever asks until it is picked waits while at most n - 1 others are taken, each of them once.
+    A requester that asks until it is picked waits for at most n - 1 others, each of them once.
 
     Parameters
     ----------
-    n : number of those who may ask
+    n : number of requesters
 
     Members
     -------
-    ask : In(n)
+    ask : In(n) : a bit for each requester
     pick : Out(n) : one bit, or none if nobody asks
-    take : In(1) : the pick counts
+    take : In(1) : the pick is used
 
     Latency: none.
     Throughput: a pick a cycle.
@@ -62,7 +62,7 @@ class RoundRobin(wiring.Component):
         super().__init__({"ask": In(n), "pick": Out(n), "take": In(1)})
 
     def _above(self, m: Module, bits: Value, name: str) -> Signal:
-        """Ones above the lowest one, in a logarithm of steps."""
+        """All bits above the lowest set one, in a logarithm of steps."""
         out = Signal(self.n, name=f"{name}0")
         m.d.comb += out.eq(bits << 1)
         for k in range(bits_for(self.n)):
@@ -73,7 +73,7 @@ class RoundRobin(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        after = Signal(self.n)  # those behind the one taken last
+        after = Signal(self.n)  # requesters behind the one taken last
         first, above, any_above = (
             Signal(k, name=n) for n, k in (("first", self.n), ("above", self.n), ("any_above", 1))
         )
@@ -91,15 +91,17 @@ class RoundRobin(wiring.Component):
 class Arbiter(Unit):
     """Joins 2 * cores AXI4 managers (core i has numbers 2 i, of its LXE, and 2 i + 1, of its retriever) on one port.
 
-    AR and AW are granted in turn, bursts whole. The ID is the manager's number; the memory may answer different IDs
-    in any order and interleave their beats on R. W follows in the order of the AWs, not interleaved, from beats that
-    are all in the arbiter's buffers when their AW is granted, and may come before it. Every answer has room before its
-    burst is granted (`hdl.bus.manager_port`): rready and bready are always high, a manager that takes nothing holds up
-    nobody, and no output depends on an input of the same cycle. A burst is at most burst_bytes; what is longer than
-    the room for it is never granted. An answer whose ID is no manager's is dropped.
+    The arbiter grants AR and AW in turn, whole bursts at a time. The ID is the manager's number. The memory may answer
+    different IDs in any order and interleave their beats on R. W follows in the order of the AWs, not interleaved. All
+    beats of a write are in the arbiter's buffers when it grants the AW; they may go out before the AW. Every response
+    has room before its burst is granted (`hdl.bus.manager_port`). So rready and bready are always high, a manager that
+    takes nothing blocks no other, and no output depends on an input of the same cycle.
 
-    Fairness: a burst that is offered is granted before any other manager is granted a second one: at most
-    2 * cores - 1 grants come before it, and none if it alone asks.
+    Fairness: a burst on offer is granted before any other manager is granted a second one: at most 2 * cores - 1 grants
+    come before it, and none if it alone asks.
+
+    Corner cases: a burst is at most burst_bytes; one that is longer than its buffer is never granted. The arbiter drops
+    a response whose ID is no manager's.
 
     Parameters
     ----------
@@ -112,10 +114,10 @@ class Arbiter(Unit):
     perf : Out(struct of 32-bit counters) : reads, writes (bursts granted), read_beats, write_beats, read_waits,
         write_waits (cycles in which a burst on offer was not granted)
 
-    Latency: without others 3 cycles from `ar` to m_axi_ar and 3 from m_axi_r to `r`; from the last beat of a write to
-        m_axi_aw 3, to its first beat on m_axi_w 6; 3 from m_axi_b to `b`. Exact in `sim.units.arbiter_time`.
-    Throughput: a grant of each kind and a beat in each direction every cycle; of one manager as far as its reads under
-        way fit `hdl.queues.port_beats`.
+    Latency: without other requests 3 cycles from `ar` to m_axi_ar and 3 from m_axi_r to `r`; from the last beat of a
+        write to m_axi_aw 3, to its first beat on m_axi_w 6; 3 from m_axi_b to `b`. Exact in `sim.units.arbiter_time`.
+    Throughput: a grant of each kind and a beat in each direction every cycle. One manager alone gets this as long as
+        its reads in flight fit `hdl.queues.port_beats`.
     Raises: `ParamError` where lanes and bus do not fit together.
     Source: V-Rex section V-A, Fig. 10 (N cores on one memory); AXI4 (ARM IHI 0022) A5.
     """
@@ -151,7 +153,7 @@ class Arbiter(Unit):
         p, m, count = self.p, Module(), self.managers
         ports = [place(m, platform, f"port{i}", ManagerPort, p) for i in range(count)]
         self._connect_managers(m, ports)
-        # Addresses, and the order in which their beats go.
+        # Addresses, and the order in which their beats go out.
         order = m.submodules.order = SyncFIFOBuffered(width=id_bits(p), depth=WRITES)
         reads = self._grants(m, "read", [port.reads for port in ports], 1)
         writes = self._grants(m, "write", [port.writes for port in ports], order.w_rdy)
@@ -183,7 +185,7 @@ class Arbiter(Unit):
                 m.d.comb += [outer.payload.eq(inner.payload), outer.valid.eq(inner.valid), inner.ready.eq(outer.ready)]
 
     def _grants(self, m: Module, name: str, offers: list[wiring.PureInterface], room: Value | int) -> "_Grants":
-        """Bursts of the managers in turn, with their number, to a register slice."""
+        """Grants bursts of the managers in turn, and passes them with their number to a register slice."""
         turn = m.submodules[f"{name}_turn"] = RoundRobin(self.managers)
         out = m.submodules[f"{name}_out"] = Slice(_with_id(address_layout(), self.p))
         take = Signal(name=f"{name}_take")
@@ -202,11 +204,11 @@ class Arbiter(Unit):
         return _Grants(out, waits, out.i.valid & out.i.ready)
 
     def _beats(self, m: Module, ports: list[ManagerPort], order: SyncFIFOBuffered) -> Slice:
-        """Write beats: all of a burst are here when its turn comes."""
+        """Sends the write beats in the order of the grants; all beats of a burst are here when its turn comes."""
         count, w = self.managers, Slice(write_layout(self.p.core))
         m.submodules.w_out = w
-        owner = Signal(count)  # the manager whose burst goes
-        owned = Signal()  # there is one
+        owner = Signal(count)  # the manager whose burst goes out
+        owned = Signal()  # a burst goes out
         next_owner = Signal()
         beat = Signal(write_layout(self.p.core))
         m.d.comb += [
@@ -224,7 +226,10 @@ class Arbiter(Unit):
     def _answers(
         self, m: Module, ports: list[ManagerPort]
     ) -> tuple[dict[str, wiring.PureInterface], dict[str, Signal]]:
-        """Answers: a register, then the buffers of whoever asked. Returns the bus's channels, and when a beat comes."""
+        """Passes responses through a register to the buffers of the manager that they belong to.
+
+        Returns the bus's channels, and when a beat comes.
+        """
         p, buses, come = self.p, {}, {}
         for name, into, layout in (
             ("r", "answers", read_layout(p.core)),

@@ -11,21 +11,21 @@ LEN_BITS = 8
 PREFIX = "m_axi_"  # the LXE's port
 HOST_PREFIX = "h_axi_"  # a core's second port: the retriever's
 _INCR = 1
-_BUFFERABLE = 0b0011  # normal, not cacheable: what DMA engines ask for
+_BUFFERABLE = 0b0011  # normal memory, not cacheable: usual for DMA engines
 
 
 def address_layout() -> data.StructLayout:
-    """A burst (AR, AW): its first byte, and its beats less one."""
+    """A burst (AR, AW): its first byte, and its number of beats less one."""
     return data.StructLayout({"addr": ADDR_BITS, "len": LEN_BITS})
 
 
 def read_layout(p: CoreParams) -> data.StructLayout:
-    """A beat of R, its first byte lowest; resp[1] is an error, `last` ends the burst."""
+    """A beat of R, its first byte lowest; resp[1] marks an error, `last` ends the burst."""
     return data.StructLayout({"data": 8 * p.lxe.bus_bytes, "resp": 2, "last": 1})
 
 
 def write_layout(p: CoreParams) -> data.StructLayout:
-    """A beat of W, its first byte lowest; a bit of `strb` for each byte to be written, `last` ends the burst."""
+    """A beat of W, its first byte lowest; `strb` has a bit for each byte to write, `last` ends the burst."""
     return data.StructLayout({"data": 8 * p.lxe.bus_bytes, "strb": p.lxe.bus_bytes, "last": 1})
 
 
@@ -35,7 +35,7 @@ def error_layout() -> data.StructLayout:
 
 
 def response_layout() -> data.StructLayout:
-    """B: of a whole burst; resp[1] is an error."""
+    """B: the response to a whole burst; resp[1] marks an error."""
     return data.StructLayout({"resp": 2})
 
 
@@ -46,7 +46,7 @@ def rows_layout() -> data.StructLayout:
 
 
 def span_layout() -> data.StructLayout:
-    """A burst as in `address_layout`; `last` of its rows."""
+    """A burst as in `address_layout`. `last`: the final burst of its rows."""
     return data.StructLayout({"addr": ADDR_BITS, "len": LEN_BITS, "last": 1})
 
 
@@ -59,11 +59,11 @@ def word_beats(p: CoreParams) -> int:
 
 
 class Bursts(wiring.Component):
-    """Cuts rows of words into bursts.
+    """Cuts rows of words into bursts, in order.
 
-    No burst crosses a multiple of burst_bytes, and so none crosses 4 KB or the end of the address space. Addresses
-    are modulo 2^40; bits of `addr` and `stride` below a beat count as zero. Rows without a gap between them are one
-    stretch if `joined`.
+    No burst crosses a multiple of burst_bytes, and so none crosses 4 KB or the end of the address space. Addresses are
+    modulo 2^40; bits of `addr` and `stride` below a beat count as zero. With `joined`, rows without a gap between them
+    are cut as one.
 
     Parameters
     ----------
@@ -98,15 +98,15 @@ class Bursts(wiring.Component):
         at = Signal(ADDR_BITS - shift)
         row = Signal.like(at)  # first beat of this row
         stride = Signal(len(c.stride) - shift)
-        left = Signal(max(len(row_beats), within) + 1)  # of this row, and of those joined to it
-        length = Signal.like(row_beats)  # of every row
+        left = Signal(max(len(row_beats), within) + 1)  # beats left of this row and of those joined to it
+        length = Signal.like(row_beats)  # beats of every row
         rows = Signal(len(c.rows))
         running = Signal()
         room = Signal(max(1, within))  # beats up to the multiple of burst_bytes
         fits = Signal()
         next_row = Signal.like(at)
         done = Signal()
-        joins = Signal()  # the next row is added to what is left
+        joins = Signal()  # the next row is added to the beats left
         ones = Const((1 << log_beats) - 1, log_beats)
         m.d.comb += [
             row_beats.eq(Mux(c.wide, Cat(ones, Const(1, 1), c.words), Cat(ones, c.words))),
@@ -134,7 +134,7 @@ class Bursts(wiring.Component):
             ]
             with m.If(fits):
                 m.d.sync += [row.eq(next_row), rows.eq(rows - 1)]
-        with m.If(self.c.ready):  # whether there are rows or not: a storer knows late
+        with m.If(self.c.ready):  # loaded even without rows, because a storer knows late
             m.d.sync += [
                 running.eq(self.c.valid),
                 at.eq(c.addr >> shift),
@@ -148,7 +148,7 @@ class Bursts(wiring.Component):
 
 
 def port_members(p: CoreParams, prefix: str = PREFIX) -> dict[str, wiring.Member]:
-    """A manager's AXI4 ports, for a component's signature; one ID, 0."""
+    """A manager's AXI4 ports, for a component's signature; a single ID, 0."""
     bits = 8 * p.lxe.bus_bytes
     address = {"id": 1, "addr": ADDR_BITS, "len": LEN_BITS, "size": 3, "burst": 2, "lock": 1, "cache": 4, "prot": 3}
     out = {f"{x}{name}": Out(width) for x in ("ar", "aw") for name, width in address.items()}
@@ -160,7 +160,7 @@ def port_members(p: CoreParams, prefix: str = PREFIX) -> dict[str, wiring.Member
 
 
 def pass_ports(m: Module, outer: object, inner: object, members: dict[str, wiring.Member]) -> None:
-    """Ports of these names of what stands inside are those of what stands around it."""
+    """Connects the ports of these names of an inner component to those of the component around it."""
     for name, member in members.items():
         i, o = getattr(inner, name), getattr(outer, name)
         m.d.comb += o.eq(i) if member.flow == Out else i.eq(o)
@@ -169,8 +169,9 @@ def pass_ports(m: Module, outer: object, inner: object, members: dict[str, wirin
 def connect_ports(
     m: Module, p: CoreParams, ports: object, reader: object, writer: object, prefix: str = PREFIX
 ) -> None:
-    """Drive the ports of `port_members` on `ports` from the streams `ar`, `r` of a reader and `aw`, `w`, `b` of a
-    writer."""
+    """Connects the ports of `port_members` on `ports` to the streams of a reader (`ar`, `r`) and a writer (`aw`,
+    `w`, `b`).
+    """
 
     def port(name):
         return getattr(ports, prefix + name)

@@ -1,4 +1,4 @@
-"""Where a manager meets the arbiter: buffers that keep one manager from holding up another."""
+"""Manager port: the arbiter's buffers for one manager, which keep it from blocking another."""
 
 from amaranth import Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -11,7 +11,7 @@ from hdl.queues import LEAST, port_beats
 
 
 class Slice(wiring.Component):
-    """Register slice: a stream with all its outputs in registers.
+    """Register slice: puts a stream's outputs into registers.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ class Slice(wiring.Component):
 
     Members
     -------
-    i : In(stream of shape), o : Out(stream of shape)
+    i : In(stream of shape), o : Out(stream of shape) : the stream before and behind the registers
 
     Latency: 1 cycle.
     Throughput: an item a cycle; holds two.
@@ -47,11 +47,11 @@ class Slice(wiring.Component):
 
 
 class ManagerPort(wiring.Component):
-    """Lets bursts of one manager through when nothing that they need can hold up those of another.
+    """Lets a burst of one manager through once it can no longer block those of another.
 
-    A read is offered once its beats have room here, a write once its beats are all here and its response has room. So
-    the memory's R and B are always taken and W never waits for a manager: bursts of the same core that wait for each
-    other (a LOAD whose words wait for a fetch) cannot lock each other out on the shared port.
+    It offers a read once its beats have room here, and a write once all its beats are here and its response has room.
+    So the memory's R and B are always taken, and W never waits for a manager. Bursts of one core that wait for each
+    other (a LOAD whose words wait for a fetch) cannot deadlock on the shared port.
 
     Parameters
     ----------
@@ -59,15 +59,15 @@ class ManagerPort(wiring.Component):
 
     Members
     -------
-    ar, aw, w : In(stream of the layouts in `hdl.bus.axi`) : of the manager
+    ar, aw, w : In(stream of the layouts in `hdl.bus.axi`) : from the manager
     r, b : Out(stream of the layouts in `hdl.bus.axi`) : to the manager
     reads, writes : Out(stream of `address_layout`) : bursts that may go
-    beats : Out(stream of `write_layout`) : those of the bursts that went, always there when they are due
+    beats : Out(stream of `write_layout`) : beats of the bursts that went, always there when they are due
     answers, responses : In(stream of `read_layout`, `response_layout`) : of this manager's bursts, always taken
 
     Latency: 2 cycles from `ar` to `reads`, and from the later of `aw` and its last beat on `w` to `writes`; 2 cycles
         from `w` to `beats`, from `answers` to `r` and from `responses` to `b`.
-    Throughput: a burst and a beat in each direction every cycle, while what is under way has room.
+    Throughput: a burst and a beat in each direction every cycle, while the bursts in flight have room.
     Raises: `ParamError` where lanes and bus do not fit together.
     Source: AXI4 (ARM IHI 0022) A3.3: dependencies between channels.
     """
@@ -124,9 +124,9 @@ class ManagerPort(wiring.Component):
                 m.d.sync += [offered.eq(goes), payload.eq(waiting.o.payload)]
             return goes, waiting.o.payload
 
-        room = Signal(range(self.read_depth + 1), init=self.read_depth)  # beats that nothing is asked for
-        whole = Signal(range(self.write_depth + 2))  # bursts whose beats are all here, and which are not offered yet
-        owed = Signal(range(self.bursts + 1))  # responses
+        room = Signal(range(self.read_depth + 1), init=self.read_depth)  # beats of the buffer not reserved by a read
+        whole = Signal(range(self.write_depth + 2))  # bursts whose beats are all here and which are not offered yet
+        owed = Signal(range(self.bursts + 1))  # responses still to come
         goes, burst = offer("read", self.ar, self.reads, lambda burst: room > burst.len)
         m.d.sync += room.eq(room - Mux(goes, burst.len + 1, 0) + (self.r.valid & self.r.ready))
         goes, _ = offer("write", self.aw, self.writes, lambda burst: whole.any() & (owed < self.bursts))

@@ -1,4 +1,4 @@
-"""A MAC tree of the DPE: n_w products a cycle, aligned and summed, a row's chunks accumulated, one rounding."""
+"""MAC tree of the DPE: n_w products a cycle, aligned and summed; a row's chunks accumulated; one rounding."""
 
 from typing import NamedTuple
 
@@ -16,29 +16,30 @@ from hdl.params import DpeParams, bits_for
 
 GROUP = 8  # products compressed to two rows in the cycle that aligns them
 HIGH = 3  # bits of the largest exponent found in the first cycle, the other 6 in the second
-FINE = 5  # low bits of an exponent of which a shift is made: it is less than 2^FINE, the largest window, or all is lost
+FINE = 5  # low bits of an exponent, from which a shift is made: below 2^FINE, the largest window, or all is lost
 
 
 def exponents_layout(p: DpeParams) -> data.StructLayout:
-    """A chunk's activations as the first stage takes them, a bit or a field for each of n_w lanes.
+    """A chunk's activations as the first stage takes them: a bit or a field for each of n_w lanes.
 
-    exponent : 0 for a zero or subnormal · zero : it is 0 · special : NaN or infinity · off : the lane is beyond the row
+    exponent : 0 for a zero or subnormal · zero : the exponent is 0 · special : NaN or infinity · off : beyond the row
     """
     flags = dict.fromkeys(("zero", "special", "off"), p.n_w)
     return data.StructLayout({"exponent": data.ArrayLayout(8, p.n_w), **flags})
 
 
 def significands_layout(p: DpeParams) -> data.StructLayout:
-    """The same activations a cycle later; a NaN has its fraction's highest bit set, and `nan` if a lane has one."""
+    """The same activations a cycle later. A NaN has its highest fraction bit set; `nan` says that a lane has one."""
     return data.StructLayout({"fraction": data.ArrayLayout(7, p.n_w), "sign": p.n_w, "special": p.n_w, "nan": 1})
 
 
 class DotTree(wiring.Component):
-    """One row of weights against the activations that all trees share: `golden.arithmetic.dot.dot`.
+    """Multiplies one row of weights by the activations that all trees share: `golden.arithmetic.dot.dot`.
 
-    Exponents are read a cycle before significands, so that the largest one is known when the products are there and
-    no register waits with operands. Products become two's complement by inversion; the ones that are missing ride in
-    free carry bits.
+    Each cycle takes a chunk of n_w weights and n_w activations; the tree sums the chunks from `first` to `last` and
+    rounds once. It reads exponents a cycle before significands. So it knows the largest exponent when the products are
+    there, and no register holds waiting operands. It negates products by inversion, and adds the missing ones in free
+    carry bits.
 
     Parameters
     ----------
@@ -46,11 +47,11 @@ class DotTree(wiring.Component):
 
     Members
     -------
-    w_en, w_addr, w_data : In : the lanes of w_en of a word of n_w BF16 weights are written; NaNs must have their
-        fraction's highest bit set, infinities no other than 0
-    r_en, r_addr : In : chunk to multiply; its activations come as
-    exponents : In(`exponents_layout`) : one cycle after `r_en`, and
-    significands : In(`significands_layout`) : two cycles after it
+    w_en, w_addr, w_data : In : write the lanes of w_en of a word of n_w BF16 weights; NaNs must have the highest bit of
+        their fraction set, infinities a fraction of 0
+    r_en, r_addr : In : chunk to multiply
+    exponents : In(`exponents_layout`) : activations of the chunk, one cycle after `r_en`
+    significands : In(`significands_layout`) : the same, two cycles after `r_en`
     first, last : In(1) : with `r_en`: first and last chunk of a row
     o : Out(32), o_en : Out(1) : FP32 of a row, `LATENCY` cycles after the `r_en` of its last chunk
 
@@ -107,7 +108,7 @@ class DotTree(wiring.Component):
         return m
 
     def _cycles(self, m: Module) -> tuple[list[Value], list[Value], list[Value]]:
-        """Whether there is a chunk in a cycle, and its row's first or last one, by the cycle's number."""
+        """Pipelines of `r_en`, `first` and `last`, by the number of the cycle."""
         valid, first, last = [self.r_en], [self.first], [self.last]
         for k in range(1, self.LATENCY + 1):
             for name, stages in (("valid", valid), ("first", first), ("last", last)):
@@ -115,7 +116,7 @@ class DotTree(wiring.Component):
         return valid, first, last
 
     def _memories(self, m: Module, valid1: Value) -> tuple[list[Value], list[Value]]:
-        """Cycle 0: exponents are read; cycle 1: significands. Both of each lane."""
+        """Cycle 0 reads exponents, cycle 1 significands. Returns both of each lane."""
         p, n = self.p, self.p.n_w
         m.submodules.exponent_ram = exponent_ram = Ram(8 * n, p.w_depth, n, p.protect)
         m.submodules.significand_ram = significand_ram = Ram(8 * n, p.w_depth, n, p.protect)
@@ -130,9 +131,9 @@ class DotTree(wiring.Component):
         return tuple([memory.r_data.word_select(i, 8) for i in range(n)] for memory in (exponent_ram, significand_ram))
 
     def _race(self, m: Module, words: list[Value]) -> "_Race":
-        """Cycle 1: exponents of the products, the highest bits of the largest.
+        """Cycle 1: the products' exponents, and the highest bits of the largest exponent.
 
-        It has the fewest of them, as activations come late: their register drives all trees.
+        It finds only the fewest bits, because activations arrive late: their register drives all trees.
         """
         x, n = self.exponents, self.p.n_w
         we = [comb(m, f"we{i}", word) for i, word in enumerate(words)]
@@ -152,10 +153,10 @@ class DotTree(wiring.Component):
         )
 
     def _multiply(self, m: Module, words: list[Value], race: "_Race") -> "_Products":
-        """Cycle 2: the largest exponent, the products.
+        """Cycle 2: the rest of the largest exponent, and the products.
 
-        One whose exponent without the fine bits is more than one below the largest's is at least 32 binades below and
-        lost; the fine bits and "one below" are enough for the others.
+        If the exponent of a product without its fine bits is more than one below the largest's, the product is at least
+        32 binades below and lost. For the others the fine bits and "one below" suffice.
         """
         low, equal, below = largest(m, race.e1, race.leading1, race.below1, "low", FINE)
         top = comb(m, "top", Cat(low, race.high1))
@@ -180,18 +181,19 @@ class DotTree(wiring.Component):
         )
 
     def _align(self, m: Module, x: "_Products") -> tuple[list[Value], Signal]:
-        """Cycle 3: aligned, inverted where negative, eight at a time compressed to two rows; and the ones left over.
+        """Cycle 3: aligns products, inverts negative ones, and compresses eight at a time to two rows.
 
-        A negative term -t is ~t + 1; its sign bit of weight -2^w is 2^w of a positive one less n 2^w in all.
+        Also returns the ones left over. A negative term -t is ~t + 1. Its sign bit of weight -2^w is stored as 2^w of a
+        positive one; `_add` subtracts n 2^w.
         """
         n, w, sum_bits = self.p.n_w, self.p.window, self.p.dot.sum_bits
-        shift_bits = bits_for(w + 1)  # all ones: nothing of a product is left
+        shift_bits = bits_for(w + 1)  # all ones: nothing is left of a product
         top_fine = comb(m, "top_fine", x.top2[:FINE])
         ones, rows = [], []
         for i in range(0, n, GROUP):
             terms = []
             for j in range(i, min(n, i + GROUP)):
-                down = comb(m, f"down{j}", top_fine - x.fine2[j])  # signed: one below may have higher fine bits
+                down = comb(m, f"down{j}", top_fine - x.fine2[j])  # signed: one below may have larger fine bits
                 lost = comb(m, f"lost{j}", ~x.near2[j] | (x.below2[j] & ~down[-1]))
                 shift = comb(m, f"shift{j}", Cat(down[:FINE] | lost.replicate(FINE), lost), shift_bits)
                 wide = comb(m, f"wide{j}", Cat(Const(0, w - 16), x.products[j]))
@@ -203,9 +205,9 @@ class DotTree(wiring.Component):
         return rows, reg(m, "ones3", Cat(ones))
 
     def _add(self, m: Module, rows: list[Value], ones3: Signal) -> Signal:
-        """Cycle 4: to two rows; cycle 5: their sum."""
+        """Cycle 4 compresses to two rows, cycle 5 adds them."""
         sum_bits = self.p.dot.sum_bits
-        weights = Const(-(self.p.n_w << self.p.window) & ((1 << sum_bits) - 1), sum_bits)  # of the n sign bits
+        weights = Const(-(self.p.n_w << self.p.window) & ((1 << sum_bits) - 1), sum_bits)  # weight of the n sign bits
         pair, left = carry_save(m, [*rows, weights], list(ones3), sum_bits, "tree")
         a4, b4, one4 = reg(m, "a4", pair[0], sum_bits), reg(m, "b4", pair[1], sum_bits), reg(m, "one4", left[0], 1)
         return reg(m, "total5", (a4 + b4 + one4)[:sum_bits])
@@ -213,9 +215,9 @@ class DotTree(wiring.Component):
     def _meet(
         self, m: Module, total5: Signal, top5: Signal, valid6: Value, first6: Value
     ) -> tuple[Signal, Signal, Signal]:
-        """Cycle 6: the chunk to its block of exponents; the larger block of chunk and row. Cycle 7: the chunk to that.
+        """Cycle 6: shifts the chunk to its block of exponents, and finds the larger block of chunk and row.
 
-        Returns the block, the chunk, and how many blocks the row goes down.
+        Cycle 7 shifts the chunk to that block. Returns the block, the chunk, and by how many blocks the row goes down.
         """
         sum_bits = self.p.dot.sum_bits
         fine6 = reg(m, "fine6", total5.as_signed() << top5[:BLOCK_BITS], sum_bits + (1 << BLOCK_BITS) - 1)
@@ -232,7 +234,7 @@ class DotTree(wiring.Component):
     def _accumulate(
         self, m: Module, chunk7: Signal, down_row6: Signal, x: "_Products", valid8: Value, first8: Value
     ) -> tuple[Signal, Signal]:
-        """Cycle 8: the row to the larger block, and its sum with the chunk; flags for infinities and NaN."""
+        """Cycle 8: shifts the row to the larger block and adds the chunk; also keeps flags for infinities and NaN."""
         row_bits = self.p.dot.row_bits
         row = Signal(row_bits, reset_less=True)
         down_row7 = reg(m, "down_row7", down_row6)
@@ -245,14 +247,14 @@ class DotTree(wiring.Component):
 
 
 class _Race(NamedTuple):
-    """Registers at the end of cycle 1: what is known of the largest exponent."""
+    """Registers at the end of cycle 1: the race for the largest exponent."""
 
-    e1: list[Signal]  # the lower bits of each
-    high1: Signal  # the upper ones of the largest
-    leading1: Signal  # lanes whose upper bits are those
-    below1: Signal  # and one less
+    e1: list[Signal]  # lower bits of each exponent
+    high1: Signal  # upper bits of the largest exponent
+    leading1: Signal  # lanes whose upper bits equal those
+    below1: Signal  # lanes whose upper bits are one less
     bad1: Signal  # infinity times zero
-    w_special1: Signal  # infinity or NaN of a weight
+    w_special1: Signal  # the weight is infinity or NaN
 
 
 class _Products(NamedTuple):
@@ -260,24 +262,26 @@ class _Products(NamedTuple):
 
     products: list[Signal]
     fine2: list[Signal]  # low bits of each exponent
-    below2: Signal  # its other bits are one less than the largest's
-    near2: Signal  # or equal to them
-    top2: Signal  # the largest
+    below2: Signal  # lanes whose other exponent bits are one less than the largest's
+    near2: Signal  # lanes whose other exponent bits are one less or equal
+    top2: Signal  # largest exponent
     sign2: Signal
     nan2: Signal
-    plus2: Signal  # an infinity
+    plus2: Signal  # plus infinity in the chunk
     minus2: Signal
 
 
 def _later(m: Module, name: str, value: Value, cycles: int) -> Value:
-    """`value` some cycles later."""
+    """Returns `value` after that many cycles."""
     for k in range(cycles):
         value = reg(m, f"{name}_{k}", value)
     return value
 
 
 def _down(m: Module, x: Signal, blocks: Signal, width: int, name: str) -> Signal:
-    """`x`, signed, shifted right by `blocks` of eight and extended to `width`: all of it is lost from `width` on."""
+    """`x`, signed, shifted right by `blocks` of eight and extended to `width`; from `width` on nothing is left of
+    it.
+    """
     x = x.as_signed()
     for k in range(len(blocks)):
         amount = min(width, 1 << (k + BLOCK_BITS))

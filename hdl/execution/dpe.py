@@ -34,9 +34,9 @@ def activation_layout(p: DpeParams) -> data.StructLayout:
 def command_layout(p: DpeParams) -> data.StructLayout:
     """`rows` + 1 rows of activations from word `x`, `x_step` words apart, against `tiles` + 1 tiles of weights.
 
-    A row is `chunks` + 1 words, the last one of `keep` + 1 numbers, a tile as many words of every tree; tiles follow
+    A row is `chunks` + 1 words, the last one of `keep` + 1 numbers; a tile is as many words of every tree. Tiles follow
     each other from word `w`. Each row goes through all tiles before the next one. `start` begins a sum with every row
-    and tile, else the one before goes on; `end` gives a result after every row and tile. Addresses wrap.
+    and tile; without it the sum before goes on. `end` gives a result after every row and tile. Addresses wrap.
     """
     counts = {"chunks": p.x_addr_bits, "tiles": p.w_addr_bits, "rows": p.x_addr_bits, "keep": bits_for(p.n_w)}
     at = {"w": p.w_addr_bits, "x": p.x_addr_bits, "x_step": p.x_addr_bits}
@@ -44,17 +44,19 @@ def command_layout(p: DpeParams) -> data.StructLayout:
 
 
 def result_layout(p: DpeParams) -> data.StructLayout:
-    """FP32 of one row against every tree's weights of one tile; `last` with the last of a command."""
+    """FP32 results of one row against every tree's weights of one tile. `last`: the final result of its command."""
     return data.StructLayout({"data": data.ArrayLayout(32, p.n_h), "last": 1})
 
 
 class Dpe(Unit):
-    """Rows of activations times rows of weights: o[h] = the dot product of the row with tree h's weights.
+    """Multiplies rows of activations by rows of weights: o[h] = the dot product of the row with tree h's weights.
 
-    Weights and activations are written into memories, then commands multiply them. A command uses what was taken on
-    `w` and `x` before it was taken itself. A word that a running command still reads must not be written: `read` tells
-    when it is free; two halves of a memory take turns.
-    A sum may be carried over commands: at most 1,024 chunks from a start to its end.
+    Weights and activations come in on `w` and `x` into memories; commands on `c` multiply them, and results leave on
+    `o` in order. A command sees all words taken on `w` and `x` before it was taken itself. Do not write a word that a
+    running command still reads: `read` tells when it is free. Two halves of a memory can take turns.
+
+    Corner cases: a sum may go on over several commands, for at most 1,024 chunks from a start to its end. An address
+    that wraps pulses `overrun`. Lanes beyond the row's `keep` count as zero.
 
     Parameters
     ----------
@@ -73,7 +75,8 @@ class Dpe(Unit):
 
     Latency: a row's result is offered 15 cycles after its last chunk is issued (`LATENCY`), the first chunk of a
         command one cycle after the command is taken. Exact in `sim.units.dpe_time.DpeTime`.
-    Throughput: a chunk, n_h x n_w products, every cycle, across rows and commands, while results are taken.
+    Throughput: a chunk, n_h x n_w products, every cycle, across rows and commands, while results are taken. A command
+        takes rows * tiles * ceil(K / n_w) cycles: 64 at the `core` preset for a row of 4,096 numbers against one tile.
     Raises: `ParamError` from `DpeParams`.
     Source: V-Rex section V-A; function: `golden.arithmetic.dot`.
     """
@@ -130,7 +133,7 @@ class Dpe(Unit):
         return m
 
     def _issue(self, m: Module, step: "_Step", give: "_Give") -> None:
-        """A chunk is issued if its result, where it gives one, will have room."""
+        """Issues a chunk if its result, should it give one, will have room."""
         command = step.command
         m.d.comb += [
             step.tile_end.eq(step.chunk == command.chunks),
@@ -143,7 +146,7 @@ class Dpe(Unit):
         ]
 
     def _next_step(self, m: Module, step: "_Step") -> None:
-        """Chunk after chunk of a tile, tile after tile of a row, row after row."""
+        """Steps through the chunks of a tile, the tiles of a row, and the rows."""
         p, x_word, w_word = self.p, step.x_word, step.w_word
         tile_end, row_end, x_next = step.tile_end, step.row_end, step.x_next
         with m.If(step.issue):
@@ -156,7 +159,7 @@ class Dpe(Unit):
             ]
         with m.If(step.issue & row_end):
             m.d.sync += step.x_row.eq(x_next)
-        # Where a step goes beyond a memory's last word, and not back to a first one.
+        # A step that goes beyond a memory's last word, unless it goes back to a first word.
         x_over = Mux(row_end, x_next[-1], ~tile_end & x_word.all()) if p.x_depth > 1 else ~tile_end
         w_over = w_word.all() & ~row_end if p.w_depth > 1 else ~row_end
         m.d.sync += [self.read.eq(step.done), self.overrun.eq(step.issue & ~step.done & (x_over | w_over))]
@@ -177,10 +180,10 @@ class Dpe(Unit):
             ]
 
     def _activations(self, m: Module, step: "_Step") -> tuple[list[object], Signal, tuple[Signal, Signal]]:
-        """Exponents are read with the issue, significands a cycle later.
+        """Reads exponents with the issue, and significands a cycle later.
 
-        Both pass a register, from which all trees are driven: what is decoded here is decoded once. Returns the
-        memories, the issue a cycle later, and these registers.
+        Both pass a register that drives all trees, so each is decoded once. Returns the memories, the issue a cycle
+        later, and these registers.
         """
         p, lanes = self.p, range(self.p.n_w)
         m.submodules.exponent_ram = exponent_ram = Ram(8 * p.n_w, p.x_depth, protect=p.protect)
@@ -218,7 +221,9 @@ class Dpe(Unit):
         return [exponent_ram, significand_ram], issue1, (shared_exponents, shared_significands)
 
     def _weights(self, m: Module, step: "_Step") -> "_Written":
-        """A tree's data is a row's word or, in every lane, its number of a column, the other being 0."""
+        """Prepares a word of weights for the trees: a row's word or, of a column, one number in every lane and 0
+        elsewhere.
+        """
         numbers = _marked(m, self.w.payload.data, "w_data")
         column = self.w.payload.column
         weights = comb(m, "weights", Mux(column, 0, Cat(numbers)), 16 * self.p.n_w)
@@ -230,7 +235,7 @@ class Dpe(Unit):
         return _Written(numbers, weights, lane)
 
     def _started(self, m: Module, step: "_Step", give: "_Give") -> "_Started":
-        """What the trees need of the chunk, with the issue a cycle later."""
+        """Registers the fields of the issued chunk that the trees need."""
         return _Started(
             w_word1=reg(m, "w_word1", step.w_word, reset_less=False),
             first1=reg(m, "first1", step.first, reset_less=False),
@@ -266,7 +271,7 @@ class Dpe(Unit):
             ]
 
     def _results(self, m: Module, trees: list[object], last: Signal) -> Value:
-        """Results wait in a FIFO, each with the end of its command; returns whether one is taken."""
+        """Queues the results, each with the end of its command; returns whether one is taken."""
         fifo = m.submodules.fifo = SyncFIFOBuffered(width=result_layout(self.p).size, depth=RESULTS)
         for k in range(DotTree.LATENCY):
             last = reg(m, f"last{k + 1}", last, reset_less=False)
@@ -281,7 +286,7 @@ class Dpe(Unit):
 
 
 class _Step:
-    """The chunk that is issued: words of the command in hand."""
+    """The chunk that is issued, of the current command."""
 
     def __init__(self, p: DpeParams):
         self.command = Signal(command_layout(p))
@@ -292,28 +297,29 @@ class _Step:
         self.w_word = Signal(p.w_addr_bits)
         self.x_word = Signal(p.x_addr_bits)
         self.x_row = Signal(p.x_addr_bits)  # first word of the row
-        self.x_next = Signal(p.x_addr_bits + 1)  # of the next row
-        self.first = Signal()  # it begins a sum
+        self.x_next = Signal(p.x_addr_bits + 1)  # first word of the next row
+        self.first = Signal()  # the chunk begins a sum
         self.tile_end = Signal()
         self.row_end = Signal()
         self.issue = Signal()
-        self.done = Signal()  # it is the command's last
+        self.done = Signal()  # the chunk is the command's last
 
 
 class _Give:
     """Room for results."""
 
     def __init__(self):
-        self.free = Signal(range(RESULTS + 1), init=RESULTS)  # of the results' room, less what is on its way
-        self.gives = Signal()  # the chunk is a result's last
+        # Free places for results, without those reserved for results on their way.
+        self.free = Signal(range(RESULTS + 1), init=RESULTS)
+        self.gives = Signal()  # the chunk is the last of a result
 
 
 class _Written(NamedTuple):
     """A word of weights."""
 
     numbers: list[Signal]
-    weights: Signal  # of a row; 0 for a column
-    lane: Signal  # those that are written
+    weights: Signal  # word of a row; 0 for a column
+    lane: Signal  # lanes to write
 
 
 class _Started(NamedTuple):
@@ -326,7 +332,7 @@ class _Started(NamedTuple):
 
 
 def _marked(m: Module, word: data.View, name: str) -> list[Signal]:
-    """The numbers of a word, of NaNs with their fraction's highest bit set: what `DotTree` tells them by."""
+    """The numbers of a word, with the highest fraction bit of NaNs set: `DotTree` recognises them by it."""
     out = []
     for i in range(len(word)):
         nan = word[i][7:15].all() & word[i][:7].any()

@@ -25,22 +25,23 @@ def word_layout(p: VpeParams) -> data.ArrayLayout:
 def output_layout(p: VpeParams) -> data.StructLayout:
     """A stored word of each unit, lane 0 lowest: 32, 16 or 1 bits a lane by `format` (`vector.Format`).
 
-    keep : highest lane in use · last : of its STORE
+    keep : highest lane in use · last : final word of its STORE
     """
     return data.StructLayout({"data": word_layout(p), "format": 2, "keep": bits_for(p.n_w), "last": 1})
 
 
 class Vpe(Unit):
-    """n_h vector units of n_w lanes that execute the same instructions, each on its own banks, stream and scalars.
+    """Executes vector instructions on n_h units of n_w lanes, each with its own banks, stream and scalars.
 
-    Instructions issue in order, a word a cycle, and take their operands from three banks, one for each operand of the
-    multiply-add, from the stream or from scalars. A word waits until what it reads has been written (a word of a bank,
-    a scalar), and where its result would come before those of earlier words. STOREs are handed to an engine of their
-    own, which reads words as they are written, in cycles in which the lanes read other banks; a later instruction does
-    not overwrite what it has not read. No instruction is bad: every value of every field has a meaning.
+    Instructions come in on `c` and issue in order, a word a cycle. Operands come from three banks, one for each operand
+    of the multiply-add, from the stream `i` or from scalars. A word waits until its operands have been written (a word
+    of a bank, a scalar), and while its result would overtake those of earlier words. STOREs go to an engine of their
+    own, which puts words on `o` in order. It reads words as they are written, in cycles in which the lanes read other
+    banks; a later instruction does not overwrite a word that it has still to read.
 
-    `o` that is not taken stops the STOREs and then whatever reads their bank, and so `i`. An instruction that takes
-    words from `i` and from a bank waits until earlier STOREs have read this bank: they never wait for words of `i`.
+    Corner cases: no instruction is illegal: every value of every field has a meaning. If `o` is not taken, the STOREs
+    stop, then every instruction that reads their bank, and so `i`. An instruction that takes words from `i` and from a
+    bank waits until earlier STOREs have read this bank, so STOREs never wait for words of `i`.
 
     Parameters
     ----------
@@ -49,17 +50,18 @@ class Vpe(Unit):
     Members
     -------
     c : In(stream of `instruction_layout`) : instructions
-    i : In(stream of `word_layout`) : words for those that take them, in order
+    i : In(stream of `word_layout`) : words for instructions that take them, in order
     o : Out(stream of `output_layout`) : words of the STOREs, in order
     perf : Out(struct of 32-bit counters) : instructions (taken, STOREs included), words (through the lanes), functions
         (of those, through a function), loads (words of `i`), stores (words of `o`), waits (cycles in which an
-        instruction is in hand and neither issues nor is handed on), starved (cycles in which a word waits for `i`)
+        instruction is present and neither issues nor is handed on), starved (cycles in which a word waits for `i`)
 
     Latency: a word's result can be read 7 cycles after the issue of the word, 10 with a function; a scalar can be used
         by an issue 7 (last), 10 (maximum) or 14 (sum) cycles after that of its row's last word, 3 more with a function;
         a stored word is on `o` the cycle after it is read. Exact in `sim.units.vpe_time.VpeTime`.
-    Throughput: a word a cycle, also across instructions; STOREs beside them take one cycle of issue. After an
-        instruction with a function, one without waits 3 cycles.
+    Throughput: a word a cycle, also across instructions; a STORE beside them takes one cycle of issue. An instruction
+        without a function waits 3 cycles after one with a function. At the `core` preset a row of 4,096 numbers is 64
+        words.
     Raises: `ParamError` from `VpeParams`.
     Source: V-Rex section V-A; function: `golden.arithmetic.vector.Machine`.
     """
@@ -127,7 +129,7 @@ class Vpe(Unit):
         return m
 
     def _decode(self, m: Module, now: "_Instruction") -> None:
-        """What the instruction in hand reads and writes with its next word."""
+        """Finds the addresses and banks that the instruction's next word reads and writes."""
         p, top, i = self.p, self.p.depth - 1, now.now
         now.is_store = comb(m, "is_store", i.op == Op.STORE)
         now.picks = comb(m, "picks", (i.op == Op.MAX) | (i.op == Op.MIN))
@@ -154,10 +156,10 @@ class Vpe(Unit):
             m.d.sync += [now.active.eq(self.c.valid), now.word.eq(0), now.now.eq(self.c.payload)]
 
     def _move_on(self, m: Module, way: "_Way") -> None:
-        """The word whose operands are there goes into the lanes, unless its result would come before others."""
+        """Sends the word whose operands are there into the lanes, unless its result would overtake earlier ones."""
         held, comes, fire = way.held, way.comes, way.fire
         way.slow = slow = comb(m, "slow", held.result.as_value()[1])
-        early = comb(m, "early", ~slow & comes[Lane.LATENCY :].any())  # it would come before others
+        early = comb(m, "early", ~slow & comes[Lane.LATENCY :].any())  # its result would overtake others
         m.d.comb += fire.eq(way.held_valid & ~early & (self.i.valid | ~way.held_streams))
         m.d.comb += self.i.ready.eq(way.held_valid & ~early & way.held_streams)
         m.d.sync += comes.eq(
@@ -168,7 +170,7 @@ class Vpe(Unit):
             m.d.sync += e.eq(Mux(fire & ~slow, held, after) if k == Lane.LATENCY - 1 else after)
 
     def _store(self, m: Module, now: "_Instruction", way: "_Way", store: "_Store") -> None:
-        """A STORE reads a word as soon as it is written, in a cycle in which the lanes read other banks."""
+        """Reads a word for STORE as soon as it is written, in a cycle in which the lanes read other banks."""
         p, top, s, out, i = self.p, self.p.depth - 1, store.s, store.out, now.now
         store.bank = s_bank = comb(m, "s_bank", _stored_bank(s.format))
         in_c, in_b = way.writes(m, "s_c", BANK_C, s.at), way.writes(m, "s_b", BANK_B, s.at)
@@ -204,7 +206,7 @@ class Vpe(Unit):
             ]
 
     def _wait_for_scalars(self, m: Module, now: "_Instruction", scalars: "_Scalars") -> list[Value]:
-        """What the instruction needs of scalars that are on their way."""
+        """Returns whether the instruction needs scalars that are still on their way."""
         i, pending, needs = now.now, scalars.pending, []
         for name in "abc":
             used = (i[name] == Source.SCALAR) & (~now.picks if name == "b" else 1)
@@ -216,13 +218,13 @@ class Vpe(Unit):
         return needs
 
     def _issue(self, m: Module, now: "_Instruction", way: "_Way", store: "_Store", needs: list[Value]) -> None:
-        """A word issues if what it reads is written, and what it writes or reads is in no STORE's way."""
+        """Issues a word if its operands are written and its accesses do not conflict with a STORE."""
         top, reads, s = self.p.depth - 1, now.reads, store.s
         conflicts = [reads[k] & way.writes(m, f"way_{n}", k, now.at[k]) for k, n in enumerate("abc")]
         behind = comb(m, "behind", (now.to - s.at) & top, self.p.addr_bits)
         unread = store.active & (now.now.write & store.bank).any() & (behind <= s.left)
         conflicts += [
-            comb(m, "unread", unread),  # to be stored before
+            comb(m, "unread", unread),  # a STORE has still to read the word
             store.active & now.streams & (Cat(reads) & store.bank).any(),
             ~store.out_free & (Cat(reads) & store.out_bank).any(),
         ]
@@ -232,7 +234,7 @@ class Vpe(Unit):
             m.d.sync += way.held_valid.eq(now.issue)
 
     def _choose_operands(self, m: Module, now: "_Instruction", way: "_Way") -> Signal:
-        """Sources of the word that issues, else of the one that is held."""
+        """Operand sources of the word that issues, otherwise of the word that is held."""
         i, chosen = now.now, Signal(OPERANDS, name="chosen")
         m.d.comb += chosen.eq(way.operands)
         m.d.sync += way.operands.eq(chosen)
@@ -246,7 +248,7 @@ class Vpe(Unit):
         return chosen
 
     def _hold(self, m: Module, now: "_Instruction", way: "_Way") -> None:
-        """What goes with the word that issues, until its result is written."""
+        """Keeps the fields that travel with the issued word until its result is written."""
         i, held = now.now, way.held
         functional = i.post[2]
         with m.If(now.issue):
@@ -268,14 +270,14 @@ class Vpe(Unit):
             ]
 
     def _lanes_that_count(self, m: Module, way: "_Way") -> Signal:
-        """In a reduction of the result that comes next."""
+        """Lanes that count in a reduction of the next result."""
         live = Signal(self.p.n_w, reset_less=True)
         next_ = way.coming[1]
         m.d.sync += live.eq(Cat((next_.keep >= j) & ~next_.scores for j in range(self.p.n_w)))
         return live
 
     def _write(self, m: Module, way: "_Way") -> Signal:
-        """What happens to the result that is there."""
+        """The write of the result that has come."""
         write = Signal(write_layout(self.p), name="write")
         m.d.comb += write.eq(way.coming[0].write)
         with m.If(~way.comes[0]):
@@ -283,7 +285,9 @@ class Vpe(Unit):
         return write
 
     def _read(self, m: Module, now: "_Instruction", store: "_Store") -> Signal:
-        """Words and scalars of the word that issues; the STORE's word in a bank that this one leaves free."""
+        """Reads words and scalars for the word that issues, and the STORE's word in a bank that this one leaves
+        free.
+        """
         i, issue, reads = now.now, now.issue, now.reads
         read = Signal(read_layout(self.p), name="read")
         banks_at = [now.at[0], *(Mux(issue & reads[k], now.at[k], store.s.at) for k in (BANK_B, BANK_C))]
@@ -311,18 +315,18 @@ class Vpe(Unit):
 
 
 class _Instruction:
-    """The instruction in hand, its next word, the addresses of that."""
+    """The current instruction, its next word and the addresses of that word."""
 
     def __init__(self, p: VpeParams):
         self.now = Signal(instruction_layout(p))
         self.active = Signal(name=UNNAMED)
-        self.issue = Signal(name=UNNAMED)  # the word goes
+        self.issue = Signal(name=UNNAMED)  # the word issues
         self.hand_on = Signal(name=UNNAMED)  # a STORE goes to its engine
         self.word = Signal(p.addr_bits)
-        self.at: list[Signal] = []  # to be read of each bank
-        self.to: Signal  # to be written
-        self.reads: list[Signal]  # banks
-        self.streams: Signal  # it takes a word of `i`
+        self.at: list[Signal] = []  # address to read of each bank
+        self.to: Signal  # address to write
+        self.reads: list[Signal]  # banks to read
+        self.streams: Signal  # the word takes one of `i`
         self.is_store: Signal
         self.picks: Signal  # MAX or MIN
         self.last_word: Signal
@@ -337,16 +341,16 @@ class _Way:
         )
         self.held = Signal(entry, name=UNNAMED)
         self.held_valid = Signal(name=UNNAMED)
-        self.held_streams = Signal(name=UNNAMED)  # it takes a word of `i`
-        self.held_reads = Signal(3)  # banks whose words it waits with
+        self.held_streams = Signal(name=UNNAMED)  # the word takes one of `i`
+        self.held_reads = Signal(3)  # banks whose words it holds
         self.operands = Signal(OPERANDS, name=UNNAMED)
-        self.fire = Signal(name=UNNAMED)  # it goes into the lanes
-        self.slow: Signal  # through a function
+        self.fire = Signal(name=UNNAMED)  # the word goes into the lanes
+        self.slow: Signal  # the word goes through a function
         self.coming = [Signal(entry, name=f"coming{k}", reset_less=True) for k in range(Lane.FUNCTION_LATENCY)]
-        self.comes = Signal(Lane.FUNCTION_LATENCY)  # which of them there are
+        self.comes = Signal(Lane.FUNCTION_LATENCY)  # which of them are there
 
     def writes(self, m: Module, name: str, bank: int, addr: Value) -> Signal:
-        """Whether a word that is on its way writes word `addr` of a bank."""
+        """Whether a word on its way writes word `addr` of a bank."""
         hits = [self.held_valid & self.held.write.banks[bank] & (self.held.write.addr == addr)]
         for k, e in enumerate(self.coming):
             hits.append(self.comes[k] & e.write.banks[bank] & (e.write.addr == addr))
@@ -354,13 +358,13 @@ class _Way:
 
 
 class _Store:
-    """The STORE in its engine, and the word that it offers."""
+    """The STORE in its engine, and the word on offer."""
 
     def __init__(self, p: VpeParams):
         keep = bits_for(p.n_w)
         self.s = Signal(data.StructLayout({"at": p.addr_bits, "left": p.addr_bits, "keep": keep, "format": 2}))
         self.active = Signal(name=UNNAMED)
-        self.fetch = Signal(name="s_fetch")  # its next word is read
+        self.fetch = Signal(name="s_fetch")  # it reads its next word
         self.bank: Signal
         self.out = Signal(data.StructLayout({"keep": keep, "format": 2, "last": 1}), name=UNNAMED)
         self.out_valid = Signal()
@@ -369,7 +373,7 @@ class _Store:
 
 
 class _Scalars:
-    """Scalars on their way, and those that are written."""
+    """Scalars on their way, and those being written."""
 
     def __init__(self):
         self.pending = Signal(SCALARS, name=UNNAMED)
@@ -377,5 +381,5 @@ class _Scalars:
 
 
 def _stored_bank(fmt: Value) -> Value:
-    """One-hot: the bank that a STORE of a format reads."""
+    """The bank that a STORE of a format reads, one-hot."""
     return Cat(0, fmt != Format.WIDE, fmt == Format.WIDE)

@@ -1,4 +1,4 @@
-"""A lane of the VPE."""
+"""Lane of the VPE."""
 
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, enum, wiring
@@ -12,26 +12,26 @@ from hdl.params import VpeParams
 
 
 class Result(enum.Enum, shape=2):
-    """What a lane puts out."""
+    """The kind of result that a lane puts out."""
 
     WIDE = 0  # FP32 of the multiply-add
-    ROUNDED = 1  # BF16 of it
-    FUNCTION = 2  # of that
-    CODE = 3  # score code of that
+    ROUNDED = 1  # BF16 of the multiply-add
+    FUNCTION = 2  # function of the BF16 number
+    CODE = 3  # score code of the function's result
 
 
-# Sources of the operands; a and c with the sign flipped; b's swap, one-hot; the stream's words are FP32; the larger of
-# a and c, or the smaller, in place of the multiply-add.
+# a, b, c: source of each operand. negate_a, negate_c: flip its sign. swap: of b, one-hot. wide: the stream's words are
+# FP32. pick: the larger of a and c (with least the smaller) in place of the multiply-add.
 OPERANDS = data.StructLayout(
     {"a": 2, "b": 2, "c": 2, "negate_a": 1, "negate_c": 1, "swap": 2, "wide": 1, "pick": 1, "least": 1}
 )
 
 
 class Lane(wiring.Component):
-    """a * b + c, or the larger or smaller of a and c, and then a rounding, a function and a score code of the result.
+    """Computes a * b + c, or the larger or smaller of a and c, and then a rounding, a function and a score code.
 
-    A BF16 number stands in the upper half of its word, and so does a score code; the lower half is 0. What all lanes
-    share has registers in each, so that none drives more than a lane.
+    A BF16 number stands in the upper half of its word, and so does a score code; the lower half is 0. Each lane has its
+    own registers for the signals that all lanes share, so that none of them drives more than a lane.
 
     Parameters
     ----------
@@ -39,16 +39,16 @@ class Lane(wiring.Component):
 
     Members
     -------
-    operands : In(OPERANDS) : where the next cycle's operands come from
+    operands : In(OPERANDS) : sources of the next cycle's operands
     bank_a, bank_c : In(32), bank_b, near_b, far_b : In(16) : the banks' words; of b also the other lanes' for a swap
-    stream : In(32), narrow : In(16) : of the stream's word, if it is FP32 and if it is BF16
+    stream : In(32), narrow : In(16) : the number of the stream's word, if it is FP32 and if it is BF16
     scalar_a, scalar_c : In(32), scalar_b : In(16) : scalars or immediates
-    fn : In(Op) : of the operands of three cycles ago
-    result : In(Result) : which result `y` takes at the clock edge after the next
+    fn : In(Op) : function for the operands of three cycles ago
+    result : In(Result) : the result that `y` takes at the clock edge after the next
     y : Out(32) : result
 
     Latency: `LATENCY` = 5 cycles from operands to `y`, `FUNCTION_LATENCY` = 8 for functions and codes.
-    Throughput: one result a cycle; who drives it sees to it that no two arrive at once.
+    Throughput: one result a cycle; the unit around it ensures that no two arrive at once.
     Raises: `ParamError` from `VpeParams`.
     Source: V-Rex section V-A (the VPE); function: `golden.arithmetic.vector`.
     """
@@ -87,7 +87,7 @@ class Lane(wiring.Component):
         op_a = Cat(op_a[:31], op_a[31] ^ now.negate_a)
         op_c = Cat(op_c[:31], op_c[31] ^ now.negate_c)
 
-        # The larger or smaller of two numbers, not NaN if one is a number.
+        # The larger or smaller of two numbers; never NaN if one is a number.
         nan_a, nan_c, second = Signal(), Signal(), Signal()
         m.d.comb += [nan.eq(x[23:31].all() & x[:23].any()) for nan, x in ((nan_a, op_a), (nan_c, op_c))]
         m.d.comb += second.eq(now.pick & (nan_a | (~nan_c & (exceeds(m, op_c, op_a, "larger") ^ now.least))))

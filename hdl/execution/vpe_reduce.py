@@ -20,7 +20,7 @@ NAN = 0x7FC00000
 
 
 def tree(m: Module, values: list, name: str, exceeds: Callable) -> Signal:
-    """Largest of `values`, by comparisons in pairs: `exceeds(m, x, y, name)` is whether x is larger than y."""
+    """Largest of `values`, by comparisons in pairs: `exceeds(m, x, y, name)` tells whether x is larger than y."""
     level = 0
     while len(values) > 1:
         best = []
@@ -37,7 +37,7 @@ def _above(m: Module, x: Value, y: Value, name: str) -> Value:
 
 
 class RowMax(wiring.Component):
-    """Maximum of a row of FP32 numbers without subnormals, NaN left out: `golden.arithmetic.vector.larger`.
+    """Finds the maximum of a row of FP32 numbers without subnormals, NaN left out: `golden.arithmetic.vector.larger`.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class RowMax(wiring.Component):
 
     Members
     -------
-    word : In(32 * n_w), live : In(n_w) : numbers, and which of them count
+    word : In(32 * n_w), live : In(n_w) : numbers, and lanes that count
     valid, first, last : In(1) : there is a word, the first or last one of its row
     y : Out(32), done : Out(1) : maximum of the row whose last word came `LATENCY` cycles ago, NaN if it has none
 
@@ -89,11 +89,11 @@ class RowMax(wiring.Component):
 
 
 class RowSum(wiring.Component):
-    """Sum of a row of FP32 numbers without subnormals: `golden.arithmetic.vector.Sum`.
+    """Sums a row of FP32 numbers without subnormals: `golden.arithmetic.vector.Sum`.
 
-    Largest block of eight exponents in the word, and numbers shifted to their blocks; these aligned to the row's
-    largest so far and, eight lanes at a time, compressed to two rows; their sum; added to the row's, which is shifted
-    as the largest block rises; one normalisation.
+    Cycle 0 finds the word's largest block of eight exponents and shifts numbers to their blocks. Cycle 1 aligns them to
+    the row's largest block so far, and compresses eight lanes at a time to two rows. Cycle 2 adds the rows. Cycle 3
+    adds the word to the row's sum, which it shifts as the largest block rises. One normalisation follows.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class RowSum(wiring.Component):
 
     Members
     -------
-    word : In(32 * n_w), live : In(n_w) : numbers, and which of them count
+    word : In(32 * n_w), live : In(n_w) : numbers, and lanes that count
     valid, first, last : In(1) : there is a word, the first or last one of its row; at most `depth` words a row
     y : Out(32), done : Out(1) : sum of the row whose last word came `LATENCY` cycles ago
 
@@ -143,9 +143,9 @@ class RowSum(wiring.Component):
         return m
 
     def _shift_to_blocks(self, m: Module) -> "_Numbers":
-        """Cycle 0: numbers shifted to their blocks, and the word's largest block; a zero is in block 0.
+        """Cycle 0: shifts numbers to their blocks, and finds the word's largest block; a zero is in block 0.
 
-        Specials may be in it, for the flags then rule.
+        Specials may take part, because the flags override the result.
         """
         n = self.p.n_w
         lanes = [comb(m, f"lane{j}", self.word.word_select(j, 32) & self.live[j].replicate(32)) for j in range(n)]
@@ -164,10 +164,10 @@ class RowSum(wiring.Component):
     def _align(
         self, m: Module, x: "_Numbers", valid1: Signal, first1: Signal
     ) -> tuple[Signal, Signal, list[Signal], Signal, Signal]:
-        """Cycle 1: numbers aligned to the row's largest block so far, inverted where negative, compressed to two rows.
+        """Cycle 1: aligns numbers to the row's largest block so far, and compresses them to two rows.
 
-        -t is ~t + 1, and its sign bit of weight -2^31 is that of a positive one less 2^31. Returns the block, by how
-        many it rose, the rows, the ones to add, and the flags.
+        It inverts negative numbers: -t is ~t + 1, and its sign bit of weight -2^31 is that of a positive one less 2^31.
+        Returns the block, by how many it rose, the rows, the ones to add, and the flags.
         """
         n, width = self.p.n_w, self.p.format.sum_bits
         block = Signal(BLOCK_BITS, reset_less=True)
@@ -192,7 +192,7 @@ class RowSum(wiring.Component):
         return block, rise2, rows, reg(m, "ones2", Cat(ones)), reg(m, "flags2", x.flags1)
 
     def _add(self, m: Module, rows: list[Signal], ones2: Signal) -> Signal:
-        """Cycle 2: the sum of the rows."""
+        """Cycle 2: adds the rows."""
         width = self.p.format.sum_bits
         weights = Const(-(self.p.n_w << FIELD) & ((1 << width) - 1), width)
         pair, left = carry_save(m, [*rows, weights], list(ones2), width, "word")
@@ -201,7 +201,7 @@ class RowSum(wiring.Component):
     def _accumulate(
         self, m: Module, total3: Signal, rise3: Signal, flags3: Signal, valid3: Signal, first3: Signal
     ) -> tuple[Signal, Signal]:
-        """Cycle 3: the word's sum to the row's, which goes down as the largest block rises."""
+        """Cycle 3: adds the word to the row's sum, which is shifted down as the largest block rises."""
         width = self.p.format.sum_bits
         row, flags = Signal(width, reset_less=True, name=UNNAMED), Signal(3, reset_less=True)
         shifted = row
@@ -217,15 +217,15 @@ class RowSum(wiring.Component):
 class _Numbers(NamedTuple):
     """Registers at the end of cycle 0."""
 
-    numbers: list[Signal]  # shifted to
+    numbers: list[Signal]  # shifted to their blocks
     blocks: list[Signal]
-    top1: Signal  # the largest of these
+    top1: Signal  # the largest block
     sign1: Signal
     flags1: Signal  # NaN, infinity, minus infinity
 
 
 def _later(m: Module, name: str, value: Value, cycles: int) -> list[Value]:
-    """`value`, and what it was up to so many cycles ago."""
+    """`value`, and its values up to `cycles` cycles ago."""
     out = [value]
     for k in range(cycles):
         out.append(reg(m, f"{name}{k + 1}", out[-1], reset_less=False))

@@ -1,4 +1,4 @@
-"""A vector unit of the VPE: banks, operands, lanes, scalar registers, reductions of one row."""
+"""Vector unit of the VPE: banks, operands, lanes, scalar registers, reductions of one row."""
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
@@ -17,20 +17,22 @@ REGISTER = bits_for(SCALARS)
 
 
 def read_layout(p: VpeParams) -> data.StructLayout:
-    """Word to read of each bank; scalars or immediates of the operands, taken with `take`."""
+    """Words to read of each bank, and the scalars or immediates of the operands, which `take` latches."""
     three = data.ArrayLayout
     scalars = {"register": three(REGISTER, 3), "immediate": three(16, 3), "fixed": 3, "take": 1}
     return data.StructLayout({"en": 3, "addr": three(p.addr_bits, 3), **scalars})
 
 
 def write_layout(p: VpeParams) -> data.StructLayout:
-    """What happens to the results: banks and address; reduction, its register, its row's first and last word."""
+    """Destination of the results: banks and address; reduction, its register, first and last word of its row."""
     row = {"reduce": 2, "register": REGISTER, "first": 1, "last": 1}
     return data.StructLayout({"banks": 3, "addr": p.addr_bits, **row})
 
 
 class VectorUnit(wiring.Component):
-    """n_w lanes on a row of their own. It never stalls: `hdl.execution.vpe` tells every stage what to do.
+    """Executes VPE instructions with n_w lanes on rows of its own.
+
+    It never stalls: `hdl.execution.vpe` drives every stage.
 
     Parameters
     ----------
@@ -41,7 +43,7 @@ class VectorUnit(wiring.Component):
     read : In(`read_layout`) : a cycle before the operands
     operands : In(OPERANDS) : with `read`; i : In(32 * n_w) : a word of the stream, a cycle later
     fn, result : In : of the lanes, see `hdl.execution.vpe_lane`
-    write : In(`write_layout`), live : In(n_w) : of the lanes' results, lanes that count in a reduction
+    write : In(`write_layout`), live : In(n_w) : of the lanes' results; lanes that count in a reduction
     done : Out(16) : scalar registers that are written at the next clock edge
     format : In(2) : of o : Out(32 * n_w), the word of bank B or C that was read last
 
@@ -104,7 +106,7 @@ class VectorUnit(wiring.Component):
         return comb(m, name, Cat(word.word_select(2 * j + 1, 16) for j in range(self.p.n_w)))
 
     def _scalar_operands(self, m: Module, scalars: Signal) -> list[Signal]:
-        """Scalars of the three operands, b's in the upper half: taken when the banks are read."""
+        """Scalars of the three operands, latched when the banks are read; b's stands in the upper half."""
         operands = []
         for k, name in enumerate("abc"):
             s = Signal(32, name=f"scalar_{name}", reset_less=True)
@@ -136,7 +138,7 @@ class VectorUnit(wiring.Component):
             ]
 
     def _reduce(self, m: Module, y: Signal, scalars: Signal) -> None:
-        """A row's last number, maximum or sum into a scalar register."""
+        """Writes a row's last number, maximum or sum into a scalar register."""
         now = Signal(SCALARS, name="done_last")
         last = comb(m, "last", self.write.last)
         with m.If((self.write.reduce == Reduce.LAST) & last):
@@ -162,7 +164,7 @@ class VectorUnit(wiring.Component):
         m.d.comb += self.done.eq(done)
 
     def _output(self, m: Module, words: list[Value]) -> None:
-        """What STORE puts out."""
+        """The word that STORE puts out, in its format."""
         half = comb(m, "half", words[1])
         lanes = [half.word_select(j, 16) for j in range(self.p.n_w)]
         signs = Cat(~x[15] & x[7:15].any() & ~(x[7:15].all() & x[:7].any()) for x in lanes)
