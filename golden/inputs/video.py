@@ -125,9 +125,9 @@ def read(
     checksum, so damage that still parses is not found. A test flipped 100 single bits in the first 60,000 bytes of
     `bikes`, over 40 frames: 60 raised, and 38 gave other pixels without an error. Compare `digest` where this matters.
 
-    Raises `VideoError` for a file that is missing, empty, no video, without video stream, frame or I-frame, or damaged.
-    Also for the residuals of a B-frame, because PyAV does not reveal its prediction. Raises `ParamError` for a bad
-    `fps`.
+    Raises `VideoError` for a file that is missing, empty, damaged or not a video, and for one without a video stream, a
+    frame or an I-frame. Raises it too for residuals of a B-frame, because PyAV does not reveal the B-frame's
+    prediction. Raises `ParamError` for a bad `fps`.
     """
     for decoded, frame in _Reader(locate(video), limit, fps, residuals):
         if size is not None:
