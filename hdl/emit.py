@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from enum import EnumType
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from amaranth import ShapeCastable, Value
 from amaranth.lib import wiring
@@ -99,7 +100,7 @@ class Emitted:
         return [folder / name for name in texts]
 
 
-def params_of(unit: str, params: SystemParams) -> object:
+def params_of(unit: str, params: SystemParams) -> Any:
     """The part of `params` that `unit` takes; `ParamError` lists the valid names for an unknown unit."""
     check(unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
     return part_of(params, ALL[unit][2])

@@ -19,14 +19,14 @@ from scripts import console
 class Command(TyperCommand):
     """A command that takes one design, and finite numbers only."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         designs = {name for option in self.params if "--design" in option.opts for name in option.opts}
         given = [word for word in args if word.partition("=")[0] in designs]
         if len(given) > 1:
             raise ParamError(f"{' '.join(given)}: give one of them: a design file names its preset itself")
         return super().parse_args(ctx, args)
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         for option in self.params:
             given = ctx.params.get(option.name)
             for value in given if isinstance(given, list | tuple) else [given]:
@@ -38,35 +38,43 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """A group of commands, which prints its help if no command is named."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args or ["--help"])
 
 
 class Commands(Group):
     """All commands: every mistake on the command line ends in one line and exit code 2."""
 
-    def make_context(self, name: str | None, args: list[str], *rest: Any, **extra: Any) -> typer.Context:
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         with _clear_errors():
-            return super().make_context(name, args, *rest, **extra)
+            return super().make_context(info_name, args, parent, **extra)
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         with _clear_errors(), interrupts():
             return super().invoke(ctx)
 
 
 @contextmanager
 def _clear_errors() -> Iterator[None]:
-    """As `console.one_line_errors`; so for a command line that Typer refuses, and for Ctrl-C, with exit code 130."""
+    """End a command in one line for each kind of error that a user can mend.
+
+    Exit code 2 for a command line that Typer refuses, `ValueError` and its kin, and `OSError`; 130 for Ctrl-C.
+    """
     try:
-        with console.one_line_errors():
-            yield
+        yield
+    except BrokenPipeError:
+        raise  # the reader of our output has gone: `vrex presets | head`
     except typer.TyperException as e:
         console.fail(_typed(e), 2)
+    except OSError as e:
+        console.fail(f"{e.filename}: {e.strerror}" if e.filename else str(e), 2)
+    except ValueError as e:
+        console.fail(str(e), 2)
     except KeyboardInterrupt:
         console.fail("interrupted", 130)
 
 
-def _typed(e: typer.TyperException) -> str:
+def _typed(e: Any) -> str:
     """What is wrong with the command line."""
     if not isinstance(e.__cause__, ValidationError):
         place = e.ctx.command_path if e.ctx else "vrex"

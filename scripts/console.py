@@ -4,8 +4,6 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -87,18 +85,6 @@ Share = Annotated[
 ]
 Recent = Annotated[int, typer.Option("--recent", min=1, help="Entries of the ring.")]
 Latency = Annotated[int, typer.Option("--latency", min=1, help="Cycles from a burst's address to its first beat.")]
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turn what the user can mend (ValueError and its kin, OSError) into one line and exit code 2."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise  # the reader of our output has gone: `vrex presets | head`
-    except (ValueError, OSError) as e:
-        named = isinstance(e, OSError) and e.filename
-        fail(f"{e.filename}: {e.strerror}" if named else str(e), 2)
 
 
 def error(message: str) -> None:

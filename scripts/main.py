@@ -28,10 +28,16 @@ from scripts.command_group import Command, Commands, Group  # noqa: E402
 PANELS = {  # a panel of `vrex --help`, the folder of its commands' modules, its commands
     "Build hardware": ("generation", ("presets", "generate", "ip", "asm")),
     "Check hardware": ("check", ("verify",)),
-    "Size hardware": ("size", ("area", "timing", "power", "fpga", "sweep", "table3", "libraries", "report")),
-    "Run streams and models": ("run", ("demo", "trace", "stream", "run")),
-    "Research": ("research", ("figures", "readings", "evaluate", "fleet")),
-    "For engineers of OpenVRex": ("engineers", ("prove", "stress", "mutate", "coverage", "bench", "speed", "record")),
+    "Estimate area, timing and power": (
+        "size",
+        ("area", "timing", "power", "fpga", "sweep", "table3", "libraries", "report"),
+    ),
+    "Run and simulate models": ("run", ("demo", "trace", "stream", "run")),
+    "Compare with the papers": ("research", ("figures", "readings", "evaluate", "fleet")),
+    "For engineers of OpenVRex itself": (
+        "engineers",
+        ("prove", "stress", "mutate", "coverage", "bench", "speed", "record"),
+    ),
 }
 SIMULATIONS = ("pass", "layer", "prediction", "dre", "memories", "limits", "engines", "policies", "selection")
 
@@ -50,8 +56,8 @@ _add(simulate, "simulate", SIMULATIONS)
 app.add_typer(
     simulate,
     name="simulate",
-    rich_help_panel="Run streams and models",
-    help="Simulate a system, a layer or the retrieval engine by cycles.",
+    rich_help_panel="Run and simulate models",
+    help="Simulate a system, a decoder layer or the DRE.",
 )
 
 
@@ -67,7 +73,10 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Generate, verify and measure hardware for KV-cache retrieval; `vrex COMMAND --help` has a command's options."""
+    """Generate, verify and measure hardware for KV-cache retrieval.
+
+    `vrex COMMAND --help` shows the options of a command.
+    """
 
 
 if interrupt is signal.default_int_handler:

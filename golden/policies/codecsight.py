@@ -17,7 +17,7 @@ R(p_new - p_old) R(p_old) k = R(p_new) k: what the new position asks for, whatev
 each pair's length.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -39,7 +39,7 @@ class Model(Protocol):
     heads: int
     kv_heads: int
     head_size: int
-    frequencies: Sequence[float]  # rotary: radians a position, [head_size / 2]
+    frequencies: tuple[float, ...]  # rotary: radians a position, [head_size / 2]
 
     def qkv(self, layer: int, x: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
 

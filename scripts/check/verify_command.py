@@ -39,30 +39,30 @@ def command(
     tests: console.Tests = TESTS,
     json: console.Json = False,
 ) -> None:
-    """Run a trace on the RTL of a unit and compare with golden, beat by beat; for the DRE every address and burst."""
-    with console.one_line_errors():
-        if plan:
-            show(tests, json)
-            return
-        asked = unit
-        unit, system, generated = console.chosen(asked, preset, param)
-        preset = asked if generated else preset
-        check(unit in UNITS, "unit", unit, f"must be one of {', '.join(UNITS)}, or a folder of one")
-        check(0 <= idle < 1, "idle", idle, "must be at least 0 and below 1")
-        check(0 <= stall < 1, "stall", stall, "must be at least 0 and below 1")
-        p = system.core.dre
-        f = console.function(p, th_hd, ratio)
-        data = Trace.load(trace)
-        emitted = generated or emit(unit, params_of(unit, system))
-        try:
-            with console.err.status(f"{unit} on {trace.name}") as status:
-                how = {"queries": queries, "idle": idle, "stall": stall, "seed": seed}
-                outcomes = verify_unit(
-                    unit, data, system, emitted, f, **how, progress=lambda o: status.update(_line(o))
-                )
-        except BenchError as e:
-            console.err.print(f"[red]{unit} failed[/] {e}", highlight=False, soft_wrap=True)
-            raise typer.Exit(1) from None
+    """Run a trace on the RTL of a unit and compare it with golden.
+
+    The command compares beat by beat; for the DRE every address and burst.
+    """
+    if plan:
+        show(tests, json)
+        return
+    asked = unit
+    unit, system, generated = console.chosen(asked, preset, param)
+    preset = asked if generated else preset
+    check(unit in UNITS, "unit", unit, f"must be one of {', '.join(UNITS)}, or a folder of one")
+    check(0 <= idle < 1, "idle", idle, "must be at least 0 and below 1")
+    check(0 <= stall < 1, "stall", stall, "must be at least 0 and below 1")
+    p = system.core.dre
+    f = console.function(p, th_hd, ratio)
+    data = Trace.load(trace)
+    emitted = generated or emit(unit, params_of(unit, system))
+    try:
+        with console.err.status(f"{unit} on {trace.name}") as status:
+            how = {"queries": queries, "idle": idle, "stall": stall, "seed": seed}
+            outcomes = verify_unit(unit, data, system, emitted, f, **how, progress=lambda o: status.update(_line(o)))
+    except BenchError as e:
+        console.err.print(f"[red]{unit} failed[/] {e}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
     never = missing(unit, p, outcomes)
     if json:
         tables = [asdict(o) for o in outcomes]

@@ -52,26 +52,28 @@ def command(
     accept: Annotated[bool, typer.Option("--accept", help="Keep what was measured as the new budgets.")] = False,
     as_json: console.Json = False,
 ) -> None:
-    """Measure every unit and preset and compare with the accepted figures; exit code 1 if one is worse or missing."""
-    with console.one_line_errors():
-        for name in presets or ():
-            preset(name)  # an unknown one is refused by name
-        for unit in units or ():
-            check(unit in MEASURED, "unit", unit, f"must be one of {', '.join(MEASURED)}")
-        todo = [(p, u) for p in presets or PRESETS for u in units or MEASURED]
-        measured: dict[str, float] = {}
-        with Progress(console=console.err, transient=True) as progress:
-            bar = progress.add_task("", total=len(todo))
-            for name, unit in todo:
-                progress.update(bar, description=f"{name} {unit}")
-                measured |= {f"{name}.{unit}.{k}": v for k, v in measure(unit, preset(name)).items()}
-                progress.advance(bar)
-        budgets = json.loads(BUDGETS.read_text()) if BUDGETS.exists() else {}
-        bad = {k: why for k, v in measured.items() if (why := verdict(k, v, budgets.get(k)))}
-        if accept:
-            whole = not (units or presets)  # then a figure that is no longer measured goes
-            kept = measured if whole else budgets | measured
-            write_atomically(BUDGETS, (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode())
+    """Compare area, delay and cycles of units with budgets.
+
+    The budgets are the accepted figures of every unit and preset. Exit code 1 if a figure is worse or missing.
+    """
+    for name in presets or ():
+        preset(name)  # an unknown one is refused by name
+    for unit in units or ():
+        check(unit in MEASURED, "unit", unit, f"must be one of {', '.join(MEASURED)}")
+    todo = [(p, u) for p in presets or PRESETS for u in units or MEASURED]
+    measured: dict[str, float] = {}
+    with Progress(console=console.err, transient=True) as progress:
+        bar = progress.add_task("", total=len(todo))
+        for name, unit in todo:
+            progress.update(bar, description=f"{name} {unit}")
+            measured |= {f"{name}.{unit}.{k}": v for k, v in measure(unit, preset(name)).items()}
+            progress.advance(bar)
+    budgets = json.loads(BUDGETS.read_text()) if BUDGETS.exists() else {}
+    bad = {k: why for k, v in measured.items() if (why := verdict(k, v, budgets.get(k)))}
+    if accept:
+        whole = not (units or presets)  # then a figure that is no longer measured goes
+        kept = measured if whole else budgets | measured
+        write_atomically(BUDGETS, (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode())
     if as_json:
         console.print_json({k: {"now": v, "budget": budgets.get(k), "fault": bad.get(k)} for k, v in measured.items()})
     else:
@@ -102,7 +104,7 @@ def _hardware(unit: str, own) -> dict[str, float]:
     return {
         "logic_ge": round(area.total_ge, 1),
         "memory_bits": area.memory_bits,
-        "delay_tau": round(area.timing.delay, 2),
+        "delay_tau": round(area.timing.delay, 2) if area.timing else 0.0,
         "verilog_bytes": len(made.verilog),
     }
 

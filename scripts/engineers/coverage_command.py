@@ -24,43 +24,43 @@ def command(
     out: console.Folder = Path("build/coverage"),
     json: console.Json = False,
 ) -> None:
-    """Lines, branches and toggles of a unit's Verilog that its own tests reach, as LCOV, and stalls of its streams.
+    """Measure the code that the tests of each unit reach.
 
-    Exit code 1 below 98 % of lines or branches, or if a stream's beat never waits, is never missing or never goes right
-    behind another. Left out are bits of the 32-bit event counters, and what no test can reach, each with its reason.
+    The command writes lines, branches and toggles of the Verilog as LCOV, and counts stalls of the streams. Exit code 1
+    below 98 % of lines or branches, or if a stream's beat never waits, is never missing or never follows another one
+    at once. Bits of the 32-bit event counters are left out, and code that no test can reach, each with its reason.
     """
-    with console.one_line_errors():
-        unit = unit or list(SUBJECTS)
+    unit = unit or list(SUBJECTS)
+    for name in unit:
+        check(name in SUBJECTS, "unit", name, f"must be one of {', '.join(SUBJECTS)}")
+    listed = tomllib.loads(EXCLUDED.read_text())
+    rows, wrong = [], []
+    with Progress(console=console.err, transient=True, disable=json or not console.err.is_terminal) as bar:
+        task = bar.add_task("tests", total=len(unit))
         for name in unit:
-            check(name in SUBJECTS, "unit", name, f"must be one of {', '.join(SUBJECTS)}")
-        listed = tomllib.loads(EXCLUDED.read_text())
-        rows, wrong = [], []
-        with Progress(console=console.err, transient=True, disable=json or not console.err.is_terminal) as bar:
-            task = bar.add_task("tests", total=len(unit))
-            for name in unit:
-                subject = SUBJECTS[name]
-                try:
-                    every = measure(subject)
-                except AssertionError as e:  # of a bench, or of a comparison
-                    console.fail(f"{name}: its tests fail: {e}", 1)
-                verilog = subject.emitted().verilog
-                source = Source(verilog)
-                excluded, bad = left_out(every, verilog, listed.get(name, {}))
-                points = without(every, excluded)
-                write_atomically(out / f"{name}.info", lcov(name, points))
-                left = [
-                    f"{p.line}: toggle {p.what} in {p.module}" if p.kind == "toggle" else f"{p.line}: {source.name(p)}"
-                    for p in missed(points)
-                ]
-                write_atomically(out / f"{name}.missed", "\n".join(left) + "\n")
-                reasons = [f"{p.line}: {source.name(p)}: {why}" for p, why in excluded.items()]
-                write_atomically(out / f"{name}.excluded", "\n".join(reasons) + "\n")
-                wrong += [f"{name}: {text}" for text in bad]
-                row: dict = {"unit": name, "size": subject.size}
-                for kind, (hit, total) in counts(points).items():
-                    row[kind] = {"hit": hit, "total": total, "excluded": sum(p.kind == kind for p in excluded)}
-                rows.append(row)
-                bar.advance(task)
+            subject = SUBJECTS[name]
+            try:
+                every = measure(subject)
+            except AssertionError as e:  # of a bench, or of a comparison
+                console.fail(f"{name}: its tests fail: {e}", 1)
+            verilog = subject.emitted().verilog
+            source = Source(verilog)
+            excluded, bad = left_out(every, verilog, listed.get(name, {}))
+            points = without(every, excluded)
+            write_atomically(out / f"{name}.info", lcov(name, points))
+            left = [
+                f"{p.line}: toggle {p.what} in {p.module}" if p.kind == "toggle" else f"{p.line}: {source.name(p)}"
+                for p in missed(points)
+            ]
+            write_atomically(out / f"{name}.missed", "\n".join(left) + "\n")
+            reasons = [f"{p.line}: {source.name(p)}: {why}" for p, why in excluded.items()]
+            write_atomically(out / f"{name}.excluded", "\n".join(reasons) + "\n")
+            wrong += [f"{name}: {text}" for text in bad]
+            row: dict = {"unit": name, "size": subject.size}
+            for kind, (hit, total) in counts(points).items():
+                row[kind] = {"hit": hit, "total": total, "excluded": sum(p.kind == kind for p in excluded)}
+            rows.append(row)
+            bar.advance(task)
     if json:
         console.print_json({"units": rows, "wrong": wrong})
     else:

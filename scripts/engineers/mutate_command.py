@@ -27,30 +27,31 @@ def command(
     out: console.Folder = Path("build/mutate"),
     json: console.Json = False,
 ) -> None:
-    """Put faults into a unit's netlist by Yosys and run its tests on each; exit code 1 if they miss more than 5 %.
+    """Put faults into units and count those that tests find.
 
-    What no test sees is compared with the unit by ABC. Verdicts are kept, and a later run goes on from there.
+    Yosys edits the netlist. ABC compares each surviving mutant with the unit. The command keeps its verdicts; a later
+    run goes on from there. Exit code 1 if the tests miss more than 5 %.
     """
-    with console.one_line_errors():
-        check(n >= 1, "n", n, "must be at least 1")
-        for name in unit:
-            check(name in SUBJECTS, "unit", name, f"must be one of {', '.join(SUBJECTS)}")
-        why = tomllib.loads(EXPLAINED.read_text())
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        found: dict[str, list[Verdict]] = {}
-        try:
-            with Progress(
-                *columns, console=console.err, transient=True, disable=json or not console.err.is_terminal
-            ) as bar:
-                for name in unit:
-                    task, subject = bar.add_task(name, total=n), SUBJECTS[name]
-                    verdicts = campaign(
-                        name, subject.emitted(), subject.judge, n, seed, out, subject.care, subject.module
-                    )
-                    found[name] = [v for v in verdicts if bar.advance(task) is None]
-        except (BenchError, MutateError) as e:
-            console.err.print(f"[red]error:[/] {e}", highlight=False, soft_wrap=True)
-            raise typer.Exit(1) from None
+    check(n >= 1, "n", n, "must be at least 1")
+    for name in unit:
+        check(name in SUBJECTS, "unit", name, f"must be one of {', '.join(SUBJECTS)}")
+    why = tomllib.loads(EXPLAINED.read_text())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    found: dict[str, list[Verdict]] = {}
+    try:
+        with Progress(
+            *columns, console=console.err, transient=True, disable=json or not console.err.is_terminal
+        ) as bar:
+            for name in unit:
+                task, subject = bar.add_task(name, total=n), SUBJECTS[name]
+                verdicts = campaign(name, subject.emitted(), subject.judge, n, seed, out, subject.care, subject.module)
+                found[name] = []
+                for v in verdicts:
+                    found[name].append(v)
+                    bar.advance(task)
+    except (BenchError, MutateError) as e:
+        console.err.print(f"[red]error:[/] {e}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
     if json:
         console.print_json(
             {u: [asdict(v) | {"why": why.get(u, {}).get(v.key)} for v in own] for u, own in found.items()}

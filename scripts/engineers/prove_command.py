@@ -16,15 +16,14 @@ def command(
     limit: Annotated[int, typer.Option(help="Seconds until a proof without an answer is given up.")] = LIMIT,
     json: console.Json = False,
 ) -> None:
-    """Prove what is claimed of the units; exit code 1 if a claim is broken, has no answer or could not fail.
+    """Prove properties of the units formally.
 
-    Of each claim also that what it is about happens, and that an edited unit breaks it. A counterexample is left as a
-    waveform.
+    For each claim the command also shows that its event happens and that an edited unit breaks it. It leaves a
+    counterexample as a waveform. Exit code 1 if a claim is broken, has no answer or could not fail.
     """
-    with console.one_line_errors():
-        for unit in units or ():
-            check(unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
-        check(limit >= 1, "limit", limit, "must be at least 1")
+    for unit in units or ():
+        check(unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
+    check(limit >= 1, "limit", limit, "must be at least 1")
     todo = [g for g in goals() if not units or g.unit in units]
     found: list[Verdict] = []
     for i, goal in enumerate(todo):

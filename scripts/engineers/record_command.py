@@ -48,24 +48,26 @@ def command(
         list[str] | None, typer.Argument(help="Results to measure; without, only pages are written.")
     ] = None,
 ) -> None:
-    """Measure figures of the manual, keep them in docs/results and write the tables of its pages from what is kept."""
-    with console.one_line_errors():
-        for name in names or ():
-            check(name in MEASURED, "result", name, f"must be one of {', '.join(MEASURED)}")
-        check(
-            recorded_results.DOCS.is_dir(),
-            "docs",
-            str(recorded_results.DOCS),
-            "is not there: figures of the manual are of a checkout",
-        )
-        for name in names or ():
-            with console.err.status(name):
-                kept = measure(MEASURED[name])
-            write_atomically(RESULTS / f"{name}.json", (json.dumps(kept, indent=1) + "\n").encode())
-            console.out.print(f"{name}: {RESULTS / name}.json", highlight=False)
-        known = load()
-        for page, text in recorded_results.pages(known).items():
-            write_atomically(page, text.encode())
+    """Measure the manual's figures and write its tables.
+
+    The figures stand in docs/results; the tables are made from them.
+    """
+    for name in names or ():
+        check(name in MEASURED, "result", name, f"must be one of {', '.join(MEASURED)}")
+    check(
+        recorded_results.DOCS.is_dir(),
+        "docs",
+        str(recorded_results.DOCS),
+        "is not there: figures of the manual are of a checkout",
+    )
+    for name in names or ():
+        with console.err.status(name):
+            kept = measure(MEASURED[name])
+        write_atomically(RESULTS / f"{name}.json", (json.dumps(kept, indent=1) + "\n").encode())
+        console.out.print(f"{name}: {RESULTS / name}.json", highlight=False)
+    known = load()
+    for path, text in recorded_results.pages(known).items():
+        write_atomically(path, text.encode())
     for page, line in recorded_results.stale(known):
         console.err.print(f"{page}: must say: {line}", highlight=False, soft_wrap=True)
 
@@ -77,7 +79,8 @@ def load() -> dict[str, dict]:
 
 def measure(result: Result) -> dict:
     """What is kept of a result."""
-    reports, files = [], {}
+    reports: list[tuple[str, dict]] = []
+    files: dict[str, str] = {}
     for library, words in result.runs:
         pattern = LIBRARIES[library]
         paths = sorted(Path().glob(pattern)) if pattern else []
@@ -139,11 +142,15 @@ def _clock(reports: list[tuple[str, dict]]) -> dict:
 
 
 def _access(start: str, memories: list[dict]) -> float:
-    """What the memory takes whose data a path starts from (ps), 0 for a path from elsewhere; that of the slowest memory
-    where the path is in a leaf, whose own names it has."""
+    """Access time (ps) of the memory whose data a path starts from; 0 for a path from elsewhere.
+
+    A path in a leaf has names of its own: for it the slowest memory counts.
+    """
     name, data, _ = start.partition(" read data")
-    sizes = ("depth", "width", "read_ports", "write_ports")
-    times = {m["name"]: Sram(*(m[k] for k in sizes), MEMORY_NODE, m["shared"]).access.value for m in memories}
+    times = {}
+    for m in memories:
+        sram = Sram(m["depth"], m["width"], m["read_ports"], m["write_ports"], MEMORY_NODE, m["shared"])
+        times[m["name"]] = sram.access.value
     return times.get(name, max(times.values())) if data else 0.0
 
 

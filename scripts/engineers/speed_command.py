@@ -7,7 +7,7 @@ from itertools import cycle
 from pathlib import Path
 from statistics import median
 from time import process_time
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -15,9 +15,10 @@ from rich.progress import track
 from rich.table import Table
 
 from golden.function_params import check
-from golden.inputs.codec import BLOCK, Recorded
-from golden.inputs.trace import Trace
+from golden.inputs.codec import BLOCK
+from golden.inputs.trace import Trace, TraceError
 from golden.inputs.trace_model import frequencies
+from golden.inputs.video import Frame as VideoFrame
 from golden.policies.policy import Block, History, Policy, Shape, Step, attention, bf16
 from golden.policies.policy_run import shape_of
 from golden.policies.registry import ALL, Entry, entry
@@ -47,30 +48,33 @@ def command(
     seed: console.Seed = 1,
     json: console.Json = False,
 ) -> None:
-    """Time the golden policies against plain PyTorch; needs the extra hf."""
-    with console.one_line_errors():
-        check(repeat >= 1, "repeat", repeat, "must be at least 1")
-        check(tokens >= 1, "tokens", tokens, "must be at least 1")
-        sizes = sorted(numbers("cache", cache))
-        chosen = {name.strip(): entry(name.strip()) for name in (NAMES if policy == "all" else policy.split(","))}
-        for name in chosen:
-            check(name in NAMES, "policy", name, f"has no PyTorch implementation; with one: {', '.join(NAMES)}")
-        if trace is None:
-            geometry = numbers("heads", heads)
-            check(len(geometry) == 3, "heads", heads, "must be query heads, KV heads, head size")
-            shape = Shape(1, *geometry, (frequencies(BASE, geometry[2]),))
-        else:
-            recorded = Trace.load(trace)
-            check(recorded.v is not None, "trace", str(trace), "has no values: record it without --no-values")
-            asked = [a for a, _ in recorded.spans("frame") if a >= recorded.first_query]
-            check(bool(asked), "trace", str(trace), "has no queries of a frame: record it with queries")
-            shape = shape_of(recorded)
-            shape = replace(shape, layers=1, frequencies=shape.frequencies and shape.frequencies[:1])
-        check(find_spec("torch") is not None, "torch", "missing", "vrex speed needs PyTorch, the extra hf: make hf")
-        rows = []
-        for name, found in track(chosen.items(), "policies", console=console.err, transient=True, disable=json):
-            frames = synthetic(shape, tokens, seed) if trace is None else recorded_frames(recorded)
-            rows += measure(name, found, shape, frames, sizes, repeat)
+    """Time the golden policies against plain PyTorch.
+
+    Needs the extra hf (`make hf`).
+    """
+    check(repeat >= 1, "repeat", repeat, "must be at least 1")
+    check(tokens >= 1, "tokens", tokens, "must be at least 1")
+    sizes = sorted(numbers("cache", cache))
+    chosen = {name.strip(): entry(name.strip()) for name in (NAMES if policy == "all" else policy.split(","))}
+    for name in chosen:
+        check(name in NAMES, "policy", name, f"has no PyTorch implementation; with one: {', '.join(NAMES)}")
+    if trace is None:
+        geometry = numbers("heads", heads)
+        check(len(geometry) == 3, "heads", heads, "must be query heads, KV heads, head size")
+        query_heads, kv_heads, size = geometry
+        shape = Shape(1, query_heads, kv_heads, size, (frequencies(BASE, size),))
+    else:
+        recorded = Trace.load(trace)
+        check(recorded.v is not None, "trace", str(trace), "has no values: record it without --no-values")
+        asked = [a for a, _ in recorded.spans("frame") if a >= recorded.first_query]
+        check(bool(asked), "trace", str(trace), "has no queries of a frame: record it with queries")
+        shape = shape_of(recorded)
+        shape = replace(shape, layers=1, frequencies=shape.frequencies and shape.frequencies[:1])
+    check(find_spec("torch") is not None, "torch", "missing", "vrex speed needs PyTorch, the extra hf: make hf")
+    rows = []
+    for name, found in track(chosen.items(), "policies", console=console.err, transient=True, disable=json):
+        frames = synthetic(shape, tokens, seed) if trace is None else recorded_frames(recorded)
+        rows += measure(name, found, shape, frames, sizes, repeat)
     if json:
         console.print_json(rows)
         return
@@ -129,18 +133,19 @@ def recorded_frames(trace: Trace) -> Iterator[Frame]:
     size = spans[0][1] - spans[0][0]
     spans = [(a, b) for a, b in spans if b - a == size]
     asked = cycle(a - trace.first_query for a, _ in spans if a >= trace.first_query)
+    if trace.v is None:
+        raise TraceError("no values in the trace: record it without --no-values")
+    q, k, v = (x[0].astype(np.float32) for x in (trace.q, trace.k, trace.v))
     for a, b in cycle(spans):
         at = next(asked)
-        yield tuple(x.astype(np.float32) for x in (trace.q[0, at : at + size], trace.k[0, a:b], trace.v[0, a:b]))
+        yield q[at : at + size], k[a:b], v[a:b]
 
 
-class Coded(Recorded):
-    """What CodecSight reads of a frame without motion vectors: all of it is dynamic."""
-
-    @property
-    def leads(self) -> bool:
-        """It is an I-frame."""
-        return self.kind == "I"
+def _without_motion(index: int) -> VideoFrame:
+    """A coded frame without motion vectors: CodecSight takes all of it for dynamic."""
+    leads = index % 16 == 0
+    motions, picture = (np.zeros(0, BLOCK),), np.zeros((96, 96, 3), np.uint8)
+    return VideoFrame(index, "I" if leads else "P", index // 16, leads, None, (96, 96), motions, 0, picture)
 
 
 class Golden:
@@ -173,7 +178,7 @@ class Golden:
                     self.history.v,
                     rows,
                     chosen,
-                    policy.shape.frequencies and policy.shape.frequencies[0],
+                    policy.shape.frequencies[0] if policy.shape.frequencies else None,
                 )
                 policy.ledger.work("attention", macs)
             policy.store.release(0)
@@ -205,7 +210,7 @@ class Pair:
         last, stop = self.block, self.block.stop + len(k)
         index, frame = last.index + 1, None
         if self.codec:
-            frame = Coded("P" if index % 16 else "I", index // 16, (96, 96), (np.zeros(0, BLOCK),))
+            frame = _without_motion(index)
         self.block = block = Block(index, "frame", last.stop, stop, frame=frame)
         taken: dict[str, float] = {}
         outputs: dict[str, np.ndarray | None] = {}
@@ -216,7 +221,7 @@ class Pair:
             taken["golden"] = process_time() - start
             data = self._rows(rows, q, k, v)
             start = process_time()
-            outputs["golden"] = self.golden.step(block, rows, data[0] if ask else None, *data[1:], attend)
+            outputs["golden"] = self.golden.step(block, rows, data[0] if ask else None, data[1], data[2], attend)
             taken["golden"] += process_time() - start
 
         def twin() -> None:
@@ -225,7 +230,7 @@ class Pair:
             taken["torch"] = process_time() - start
             data = [self.torch.from_numpy(x) for x in self._rows(rows.numpy(), q, k, v)]
             start = process_time()
-            y = self.twin.step(data[0] if ask else None, *data[1:], rows, attend)
+            y = self.twin.step(data[0] if ask else None, data[1], data[2], rows, attend)
             taken["torch"] += process_time() - start
             outputs["torch"] = None if y is None else y.numpy()
 
@@ -241,12 +246,13 @@ class Pair:
         if not len(old):
             return q, k, v
         past = (x[:, old].swapaxes(0, 1) for x in (self.golden.history.k, self.golden.history.v))
-        return q[np.arange(len(rows)) % len(q)], *(np.concatenate(x) for x in zip(past, (k, v), strict=True))
+        k, v = (np.concatenate(x) for x in zip(past, (k, v), strict=True))
+        return q[np.arange(len(rows)) % len(q)], k, v
 
 
 def measure(
     name: str, found: Entry, shape: Shape, frames: Iterator[Frame], sizes: list[int], repeat: int
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """Frames a second of a policy, golden and in PyTorch, at each size of the cache."""
     rows = []
     pair = None

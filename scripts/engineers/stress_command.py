@@ -18,25 +18,27 @@ def command(
     out: console.Folder = Path("build/stress"),
     json: console.Json = False,
 ) -> None:
-    """Play random traffic on units and compare every beat; what was played is kept, a later run goes on behind it."""
-    with console.one_line_errors():
-        check(n >= 1, "n", n, "must be at least 1")
-        for name in unit or ():
-            check(name in UNITS, "unit", name, f"must be one of {', '.join(UNITS)}")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        found = {}
-        with Progress(*columns, console=console.err, disable=json or not console.err.is_terminal) as bar:
-            for name in unit or UNITS:
-                own = math.ceil(n / SLOW.get(name, 1))
-                task = bar.add_task(name, total=own)
-                try:
-                    for done in campaign(name, own, out):
-                        bar.update(task, completed=min(done, own))
-                except AssertionError as e:
-                    console.err.print(f"[red]{name}:[/] {e}", highlight=False, soft_wrap=True)
-                    raise typer.Exit(1) from None
-                found[name] = done
-                if not json:
-                    console.out.print(f"{name}: {done:,} transactions as golden", highlight=False)
+    """Play long random traffic on units and compare every beat.
+
+    The command keeps its progress; a later run goes on from there.
+    """
+    check(n >= 1, "n", n, "must be at least 1")
+    for name in unit or ():
+        check(name in UNITS, "unit", name, f"must be one of {', '.join(UNITS)}")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    found = {}
+    with Progress(*columns, console=console.err, disable=json or not console.err.is_terminal) as bar:
+        for name in unit or UNITS:
+            own = math.ceil(n / SLOW.get(name, 1))
+            task = bar.add_task(name, total=own)
+            try:
+                for done in campaign(name, own, out):
+                    bar.update(task, completed=min(done, own))
+            except AssertionError as e:
+                console.err.print(f"[red]{name}:[/] {e}", highlight=False, soft_wrap=True)
+                raise typer.Exit(1) from None
+            found[name] = done
+            if not json:
+                console.out.print(f"{name}: {done:,} transactions as golden", highlight=False)
     if json:
         console.print_json([{"unit": name, "transactions": done} for name, done in found.items()])

@@ -24,17 +24,19 @@ def command(
     listing: Annotated[bool, typer.Option("--list", help="Print every instruction with its word.")] = False,
     json: console.Json = False,
 ) -> None:
-    """Assemble a program of the LXE; exit code 2 and the line where something is wrong."""
-    with console.one_line_errors():
-        p = console.params(preset, param).core
-        fmt = p.lxe_format()
-        try:
-            source = file.read_text()
-        except UnicodeDecodeError:
-            raise ValueError(f"{file}: is no text: give the source of a program") from None
-        program = assemble(source, fmt, p.lxe.queue, p.lxe.words)
-        if out:
-            write_atomically(out, "".join(f"{word:0{WORD_BITS // 4}x}\n" for word in program.words))
+    """Assemble a program of the LXE.
+
+    Exit code 2 and the line where something is wrong.
+    """
+    p = console.params(preset, param).core
+    fmt = p.lxe_format()
+    try:
+        source = file.read_text()
+    except UnicodeDecodeError:
+        raise ValueError(f"{file}: is no text: give the source of a program") from None
+    program = assemble(source, fmt, p.lxe.queue, p.lxe.words)
+    if out:
+        write_atomically(out, "".join(f"{word:0{WORD_BITS // 4}x}\n" for word in program.words))
     hazards = [str(h) for h in program.order.hazards] if program.order else []
     if json:
         facts = {"instructions": len(program.words), "played": program.order is not None, "hazards": hazards}

@@ -24,13 +24,15 @@ def command(
     ] = True,
     json: console.Json = False,
 ) -> None:
-    """Write Verilog and manifest.json of a unit."""
-    with console.one_line_errors():
-        start = time.perf_counter()
-        own = params_of(unit, console.unit_system(unit, preset, param))
-        folder = console.own_folder(folder, Path("build/rtl"), top_of(unit, prefix))
-        emitted = emit(unit, own, prefix, memory_bodies)
-        files = emitted.write(folder)
+    """Write the Verilog of a unit.
+
+    A manifest.json beside it holds parameters, ports, memories, latencies and the hash.
+    """
+    start = time.perf_counter()
+    own = params_of(unit, console.unit_system(unit, preset, param))
+    folder = console.own_folder(folder, Path("build/rtl"), top_of(unit, prefix))
+    emitted = emit(unit, own, prefix, memory_bodies)
+    files = emitted.write(folder)
     facts = {
         "unit": unit,
         "files": [str(f) for f in files],

@@ -26,13 +26,15 @@ def command(
     period: Annotated[float, typer.Option("--period", help="ns of the clock in the SDC; 800 MHz by default.")] = PERIOD,
     json: console.Json = False,
 ) -> None:
-    """Write an IP block for a SoC: Verilog, constraints, registers, FuseSoC core; of a core also driver and example."""
-    with console.one_line_errors():
-        check(unit in TOPS, "unit", unit, f"must be one of {', '.join(TOPS)}")
-        p = params_of(unit, console.unit_system(unit, preset, param))
-        prefix = configuration(p) if prefix is None else prefix
-        folder = console.own_folder(folder, Path("build/ip"), top_of(unit, prefix))
-        files = write(unit, p, folder, period, prefix)
+    """Write an IP block for a SoC.
+
+    The folder holds Verilog, constraints, registers and a FuseSoC core; for a core also a driver and an example.
+    """
+    check(unit in TOPS, "unit", unit, f"must be one of {', '.join(TOPS)}")
+    p = params_of(unit, console.unit_system(unit, preset, param))
+    prefix = configuration(p) if prefix is None else prefix
+    folder = console.own_folder(folder, Path("build/ip"), top_of(unit, prefix))
+    files = write(unit, p, folder, period, prefix)
     shown = [f for f in files if f.relative_to(folder).parts[0] != "html" or f.name == "index.html"]
     if json:
         console.print_json({"unit": unit, "prefix": prefix, "files": [str(f) for f in shown]})

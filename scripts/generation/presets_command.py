@@ -25,7 +25,10 @@ def command(
     param: console.Param = None,
     json: console.Json = False,
 ) -> None:
-    """List the presets and their parameters, or write one as a design file, for --design of other commands."""
+    """List the presets, or start a design file from one.
+
+    A design file (TOML) holds parameters of your own; other commands take it by --design.
+    """
     if save:
         check(save.suffix == design.SUFFIX, "--save", str(save), f"must end in {design.SUFFIX}")
         check(preset in PRESETS, "preset", preset, f"must be one of {', '.join(PRESETS)}")

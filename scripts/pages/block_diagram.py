@@ -37,7 +37,7 @@ def modules(verilog: str) -> dict[str, Module]:
     """The modules of Verilog that `hdl.emit` wrote."""
     out = {}
     for text in re.findall(r"^module .*?^endmodule", verilog, re.M | re.S):
-        name = re.match(rf"module {_NAME}", text)[1].strip()
+        (name,) = (m[1].strip() for m in re.finditer(rf"^module {_NAME}", text))
         ports = {p.strip(): (way, int(high or 0) + 1) for way, high, p in _PORT.findall(text)}
         out[name] = m = Module(ports)
         for left, right in _ASSIGN.findall(text):
@@ -98,12 +98,12 @@ def draw(verilog: str, top: str, notes: dict[str, str] | None = None) -> Figure:
     figure = Figure(figsize=(2.4 * len(columns), max(1.5, 0.62 * tall)), layout="constrained")
     axes = figure.add_subplot()
     axes.set_axis_off()
-    at = {}
-    for x, column in enumerate(columns):
+    at: dict[str, tuple[float, float, float]] = {}
+    for place, column in enumerate(columns):
         y = (tall + sum(heights[n] + 0.5 for n in column)) / 2
         for n in column:
             y -= heights[n] + 0.25
-            at[n] = 3.4 * x, y, heights[n]
+            at[n] = 3.4 * place, y, heights[n]
             y -= 0.25
     for n, (x, y, h) in at.items():
         inside = n in m.cells

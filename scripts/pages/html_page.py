@@ -72,7 +72,7 @@ def histogram(series: dict[str, np.ndarray], edges: np.ndarray, xlabel: str, yla
     figure = Figure(figsize=(7, 3), layout="constrained")
     axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
     for name, values in series.items():
-        axes.hist(values, edges, histtype="stepfilled", alpha=0.5, label=name)
+        axes.hist(values, edges.tolist(), histtype="stepfilled", alpha=0.5, label=name)
     return svg(figure)
 
 

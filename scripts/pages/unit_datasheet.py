@@ -30,12 +30,12 @@ def page(unit: str, picture: str = "", blocks: str = "") -> str:
     Raises: `ParamError` for a docstring without one of its sections.
     """
     cls = unit_class(unit)
-    sheet = parse(inspect.getdoc(cls))
-    title = import_module(cls.__module__).__doc__.split("\n")[0].rstrip(".")
+    sheet = parse(_doc(cls))
+    title = _doc(import_module(cls.__module__)).split("\n")[0].rstrip(".")
     out = [f"# `{unit}`: {title[0].lower() + title[1:] if title.split()[0][1:].islower() else title}", ""]
     out += [f"{_text(p)}\n" for p in sheet.lead]
     for variant in map(_named, _VARIANTS.get(unit, ())):
-        out += [f"**{variant.__name__}.** {_text(' '.join(parse(inspect.getdoc(variant)).lead))}\n"]
+        out += [f"**{variant.__name__}.** {_text(' '.join(parse(_doc(variant)).lead))}\n"]
     out += [_files(cls, unit)]
     if blocks:
         out += ["## Block diagram\n", blocks, ""]
@@ -48,6 +48,11 @@ def page(unit: str, picture: str = "", blocks: str = "") -> str:
     out += ["## Counters\n", _counters(unit), *_features(unit)]
     out += ["## Errors and source\n", f"Raises: {_text(sheet.final['Raises'])}\n", _text(sheet.final["Source"]), ""]
     return "\n".join(out)
+
+
+def _doc(thing: object) -> str:
+    """The docstring without its indentation; empty if there is none."""
+    return inspect.getdoc(thing) or ""
 
 
 def _named(name: str) -> type:
@@ -89,7 +94,8 @@ def _machines(unit: str) -> Iterator[str]:
 def _parameters(unit: str, sheet: Sheet) -> Iterator[str]:
     yield from (f"`{name}`: {_text(meaning)}{';' if name != sheet.parameters[-1][0] else ''}" for name, _, meaning
                 in sheet.parameters)  # fmt: skip
-    values, linked = [params_of(unit, preset(n)) for n in SHOWN], []
+    values = [params_of(unit, preset(n)) for n in SHOWN]
+    linked: list[str] = []
     rows = list(_rows(ALL[unit][2].rpartition(".")[2], values, linked))
     if linked:
         yield f"\nThose of its parts: {', '.join(f'[`{u}`]({u}.md#parameters)' for u in linked)}."
@@ -104,14 +110,14 @@ def _parameters(unit: str, sheet: Sheet) -> Iterator[str]:
 def _derived(unit: str, values: list) -> Iterator[str]:
     """Sizes that follow from the parameters, of those that the docstrings name."""
     classes = [unit_class(unit), *(_named(name) for name in _VARIANTS.get(unit, ()))]
-    words = set(re.findall(r"\w+", " ".join(inspect.getdoc(cls) for cls in classes)))
+    words = set(re.findall(r"\w+", " ".join(map(_doc, classes))))
     sizes = {n: p for n, p in vars(type(values[0])).items() if isinstance(p, property) and n in words}
     if sizes:
         yield f"\nSizes that follow from these:\n\n| | {' | '.join(f'`{n}`' for n in SHOWN)} | |"
         yield f"| --- {'| --- ' * len(SHOWN)}| --- |"
         for name, size in sizes.items():
             cells = " | ".join(str(getattr(v, name)) for v in values)
-            yield f"| `{name}` | {cells} | {_text(joined(inspect.getdoc(size)))} |"
+            yield f"| `{name}` | {cells} | {_text(joined(_doc(size)))} |"
 
 
 def _rows(group: str, values: list, linked: list[str]) -> Iterator[str]:
@@ -131,13 +137,13 @@ def _rows(group: str, values: list, linked: list[str]) -> Iterator[str]:
 
 def _members(cls: type, sheet: Sheet) -> Iterator[str]:
     yield "| port | shape | meaning |\n| --- | --- | --- |"
-    for names, shape, meaning in sheet.members:
-        cells = ", ".join(f"`{n.strip()}`" for n in names.split(","))
+    for members, shape, meaning in sheet.members:
+        cells = ", ".join(f"`{n.strip()}`" for n in members.split(","))
         yield f"| {cells} | {_text(shape)} | {_text(meaning)} |"
     yield "\n`clk` and a synchronous `rst`, high for a cycle at least, belong to every unit.\n"
     names = [n for _, shape, _ in sheet.members for n in re.findall(r"`([\w.]*_layout)`", shape)]
     for name in dict.fromkeys(names):
-        yield f"- `{name}`: {_text(joined(inspect.getdoc(_layout(name, cls.__module__))))}"
+        yield f"- `{name}`: {_text(joined(_doc(_layout(name, cls.__module__))))}"
 
 
 def _layout(name: str, module: str) -> Callable:
@@ -206,7 +212,7 @@ def index(*groups: dict) -> str:
     for title, units in zip(titles, groups, strict=True):
         out.append(f"## {title}\n\n| unit | |\n| --- | --- |")
         for unit in units:
-            out.append(f"| [`{unit}`]({unit}.md) | {_text(parse(inspect.getdoc(unit_class(unit))).lead[0])} |")
+            out.append(f"| [`{unit}`]({unit}.md) | {_text(parse(_doc(unit_class(unit))).lead[0])} |")
         out.append("")
     return "\n".join(out)
 

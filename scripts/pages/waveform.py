@@ -26,10 +26,10 @@ def record(emitted: Emitted, play: Callable[[Emitted], object]) -> dict[str, np.
         wanted += [f"{name}__valid", f"{name}__ready"]
         wanted += [f"{name}__payload[{i}]" for i in range(bits)] if bits > 1 else [f"{name}__payload"] * bits
     got = recordings(emitted, {emitted.top: wanted}, play)[emitted.top][0]
-    bits = np.unpackbits(got.samples, axis=1, bitorder="little")
+    samples = np.unpackbits(got.samples, axis=1, bitorder="little")
     out: dict[str, list[np.ndarray]] = {}
     for name in wanted:
-        out.setdefault(name.partition("[")[0], []).append(bits[:, got.columns[name]])
+        out.setdefault(name.partition("[")[0], []).append(samples[:, got.columns[name]])
     return {name: np.stack(columns, 1) for name, columns in out.items()}
 
 
@@ -50,11 +50,11 @@ def draw(emitted: Emitted, samples: dict[str, np.ndarray]) -> Figure:
         valid, ready = (samples[f"{name}__{w}"][start : start + CYCLES, 0].astype(bool) for w in ("valid", "ready"))
         waits, gives = np.flatnonzero(valid & ~ready), np.flatnonzero(valid & ready)
         for at, colour in ((waits, "#f2c879"), (gives, "#3b6ea5")):
-            axes.broken_barh([(start + c, 0.92) for c in at], (row - 0.35, 0.7), facecolors=colour)
+            axes.broken_barh([(start + c, 0.92) for c in at.tolist()], (row - 0.35, 0.7), facecolors=colour)
         if f"{name}__payload" not in samples:
             continue
         payload = samples[f"{name}__payload"][start : start + CYCLES]
-        for c in gives:
+        for c in gives.tolist():
             text = f"{int(''.join(map(str, payload[c][::-1])), 2):x}"
             text = text if len(text) <= 4 else "…" + text[-3:]
             axes.text(start + c + 0.46, row, text, fontsize=5, color="white", ha="center", va="center")

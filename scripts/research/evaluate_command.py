@@ -36,16 +36,18 @@ def command(
     ] = None,
     json: console.Json = False,
 ) -> None:
-    """Simulate every point of the paper's section VI; each number of its text beside ours, with ratio and verdict."""
-    with console.one_line_errors():
-        check(trace in RATIOS, "trace", trace, f"must be one of {', '.join(RATIOS)}")
-        if output:
-            output.mkdir(parents=True, exist_ok=True)
-        points = Points(output / "points.json" if output else None)
-        with console.err.status("simulating"):
-            found = numbers(points, trace)
-        if output:
-            _write(points, found, output, trace)
+    """Set every number of V-Rex's evaluation beside ours.
+
+    The command simulates every point of the paper's section VI. Each number of its text gets a ratio and a verdict.
+    """
+    check(trace in RATIOS, "trace", trace, f"must be one of {', '.join(RATIOS)}")
+    if output:
+        output.mkdir(parents=True, exist_ok=True)
+    points = Points(output / "points.json" if output else None)
+    with console.err.status("simulating"):
+        found = numbers(points, trace)
+    if output:
+        _write(points, found, output, trace)
     if json:
         console.print_json([asdict(n) | {"ratio": n.ratio} for n in found])
     else:

@@ -46,25 +46,27 @@ def command(
     every: Annotated[int, typer.Option(help="Measure every n-th frame.")] = 1,
     json: console.Json = False,
 ) -> None:
-    """Retrieval ratio, early exit, clusters and attention error of ReSV on real traces, per layer."""
+    """Measure what ReSV selects on traces, and its error.
+
+    Each layer has a row: retrieval ratio, early exit, clusters and error of the attention output.
+    """
     results = []
-    with console.one_line_errors():
-        check(every >= 1, "every", every, "must be at least 1")
-        check(0 <= ratio <= 1, "ratio", ratio, "must be 0 to 1")
-        params = ReSVParams(
-            ratio_q16=round(ratio * 65536),
-            th_hd=th_hd,
-            scope=scope,
-            score_map=score_map,
-            recent=recent,
-            max_clusters=max_clusters,
-            centre=centre,
-        )
-        for path in traces:
-            trace = Trace.load(path)
-            layers = range(len(trace.layers))
-            for i in track(layers, path.name, console=console.err, transient=True, disable=json):
-                results += [{"trace": path.name, **row} for row in measure(trace, i, params, every)]
+    check(every >= 1, "every", every, "must be at least 1")
+    check(0 <= ratio <= 1, "ratio", ratio, "must be 0 to 1")
+    params = ReSVParams(
+        ratio_q16=round(ratio * 65536),
+        th_hd=th_hd,
+        scope=scope,
+        score_map=score_map,
+        recent=recent,
+        max_clusters=max_clusters,
+        centre=centre,
+    )
+    for path in traces:
+        trace = Trace.load(path)
+        layers = range(len(trace.layers))
+        for i in track(layers, path.name, console=console.err, transient=True, disable=json):
+            results += [{"trace": path.name, **row} for row in measure(trace, i, params, every)]
     if json:
         console.print_json(results)
         return
@@ -110,7 +112,7 @@ def measure(trace: Trace, i: int, params: ReSVParams, every: int = 1) -> list[di
     if not trace.spans("frame", queries=True):
         raise TraceError("no queries of any frame in the trace: record it with more --queries")
     resv = ReSV(params, trace.kv_heads, trace.head_size)
-    sums = {stage: defaultdict(list) for stage in STAGES}
+    sums: dict[str, dict[str, list[float]]] = {stage: defaultdict(list) for stage in STAGES}
     frames = set(trace.spans("frame", queries=True)[every - 1 :: every])
     answer = set(trace.spans("question", queries=True) + trace.spans("generation", queries=True))
     for start, stop in trace.spans():

@@ -33,10 +33,13 @@ def command(
     folder: console.Folder = Path("build/fleet"),
     json: console.Json = False,
 ) -> None:
-    """Simulate every combination as a device of its own; run it again to resume."""
-    with console.one_line_errors(), ExitStack() as stack:
-        lists = (platform.split(","), policy.split(","), _numbers("streams", streams, int))
-        lists += (_numbers("fps", fps, float), _numbers("hours", hours, float))
+    """Simulate hours of video on many devices.
+
+    Every combination of the options is a device of its own. Run the same command again to resume.
+    """
+    with ExitStack() as stack:
+        lists: list[list] = [platform.split(","), policy.split(","), _numbers("streams", streams, int)]
+        lists += [_numbers("fps", fps, float), _numbers("hours", hours, float)]
         devices = [Device(*values) for values in itertools.product(*lists)]
         database = stack.enter_context(Database(folder / "fleet.db"))
         keys = [hashlib.sha256(f"{code()} {device}".encode()).hexdigest() for device in devices]
@@ -99,7 +102,7 @@ def table(devices: list[Device], rows: list[Row]) -> Table:
         if row.error:
             out.add_row(d.platform, d.policy, *cells, row.error)
             continue
-        share = (f"{r['hours']:.2f} h", r["limit"], f"{r['busy']:.1%}", f"{r['joules'] / 1e3:,.1f}")
+        share = (f"{r['hours']:.2f} h", str(r["limit"]), f"{r['busy']:.1%}", f"{r['joules'] / 1e3:,.1f}")
         out.add_row(d.platform, d.policy, *cells, *share, f"{r['fetched'] / 1e12:.3f}", f"{r['seconds'] * 1e3:.0f} ms")
     return out
 

@@ -1,6 +1,6 @@
 """`vrex readings`: what each reading of the paper selects on a real trace, and what the codes of scores change."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -39,19 +39,21 @@ def command(
     recent: Annotated[int, typer.Option(help="Last tokens that stay resident.")] = ReSVParams().recent,
     json: console.Json = False,
 ) -> None:
-    """Compare the readings of the paper's ReSV, and codes of a score, layer by layer in the frames of real traces."""
+    """Compare readings of V-Rex's ReSV on traces.
+
+    The command also compares codes of a score, layer by layer, in the frames of the traces.
+    """
     readings, formats = [], []
-    with console.one_line_errors():
-        for path in traces:
-            trace = Trace.load(path)
-            if not trace.spans("frame", queries=True):
-                raise TraceError(f"{path}: no queries of any frame in the trace: record it with more --queries")
-            layers = range(len(trace.layers))
-            for i in track(layers, path.name, console=console.err, transient=True, disable=json):
-                of = {"trace": path.name, "layer": trace.layers[i]}
-                for name, params in READINGS.items():
-                    readings.append({**of, "reading": name, **measure(trace, i, replace(params, recent=recent))})
-                formats += [{**of, **row} for row in code_widths(trace, i, replace(READINGS["resv"], recent=recent))]
+    for path in traces:
+        trace = Trace.load(path)
+        if not trace.spans("frame", queries=True):
+            raise TraceError(f"{path}: no queries of any frame in the trace: record it with more --queries")
+        layers = range(len(trace.layers))
+        for i in track(layers, path.name, console=console.err, transient=True, disable=json):
+            of = {"trace": path.name, "layer": trace.layers[i]}
+            for name, params in READINGS.items():
+                readings.append({**of, "reading": name, **measure(trace, i, replace(params, recent=recent))})
+            formats += [{**of, **row} for row in code_widths(trace, i, replace(READINGS["resv"], recent=recent))]
     if json:
         console.print_json({"readings": readings, "codes": formats})
         return
@@ -72,7 +74,8 @@ def command(
 
 def measure(trace: Trace, i: int, params: ReSVParams) -> dict:
     """Figures of a reading in recorded layer `i`, keys of `OF_READINGS`; None where there is nothing to measure."""
-    total, errors = Counter(), []
+    total: dict[str, float] = defaultdict(float)
+    errors = []
     for resv, start, stop in frames(trace, i, params):
         q = trace.queries(i, start, stop)
         got = resv.retrieve(q)
@@ -97,7 +100,7 @@ def measure(trace: Trace, i: int, params: ReSVParams) -> dict:
 def code_widths(trace: Trace, i: int, params: ReSVParams) -> list[dict]:
     """Of each of `FORMATS`: rows whose set differs from that of FP64 scores, and what is fetched. Rows come first
     that have those scores themselves, as "FP64"."""
-    totals: dict[str, Counter] = {"FP64": Counter()} | {_name(fmt): Counter() for fmt in FORMATS}
+    totals: dict[str, dict[str, float]] = {name: defaultdict(float) for name in ("FP64", *map(_name, FORMATS))}
     for resv, start, stop in frames(trace, i, params):
         resident = resv.resident()
         scores, counts = resv.scores(trace.queries(i, start, stop)), [t.counts for t in resv.tables]
@@ -146,5 +149,5 @@ def _name(fmt: ScoreFormat) -> str:
     return f"e{fmt.exp_bits}m{fmt.man_bits}"
 
 
-def _share(total: Counter, a: str, b: str) -> float | None:
+def _share(total: dict[str, float], a: str, b: str) -> float | None:
     return total[a] / total[b] if total[b] else None

@@ -12,7 +12,7 @@ from rich.table import Table
 from golden.function_params import check
 from golden.inputs import decoder, vision
 from golden.inputs import video as video_in
-from golden.inputs.codec import PruneParams, Pruner, mean_motion, motion_class, save_motion
+from golden.inputs.codec import PruneParams, Pruner, Recorded, mean_motion, motion_class, save_motion
 from golden.inputs.video import Frame
 from golden.policies import codecsight
 from golden.policies.codecsight import SYSTEMS, Counts, Prefilled, Server, Visual
@@ -55,7 +55,8 @@ def measure(
             video_in.reencode(video, path, gop, limit, fps)
         result = {"video": video, **pruning(video_in.read(path, most, rate, 8, params.alpha > 0), params)}
         if vectors is not None:
-            save_motion(vectors, video_in.read(path, most, rate, 8))
+            read = video_in.read(path, most, rate, 8)
+            save_motion(vectors, (Recorded(f.kind, f.gop, f.size, f.motions) for f in read))
         if window:
             stream = video_in.read(path, most, rate, vision.IMAGE)
             prune = PruneParams(tau=params.tau, rule=params.rule)

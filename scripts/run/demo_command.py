@@ -40,67 +40,69 @@ def command(
     seed: console.Seed = 1,
     json: console.Json = False,
 ) -> None:
-    """Decode a video, run a real decoder on it, select by golden ReSV and by the RTL, write Verilog and a report."""
+    """Go from a video to verified Verilog and a report.
+
+    The demo decodes a video, runs a real decoder on it, and selects tokens by golden ReSV and by the RTL.
+    """
     seconds: dict[str, float] = {}
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with console.one_line_errors():
-        system, chosen = console.params(preset, None), layer_numbers(layers)
-        vision.check_tokens(tokens)
-        p = system.core.dre
-        f = p.function()
-        with Progress(*columns, console=console.err, disable=json or not console.err.is_terminal) as bar:
+    system, chosen = console.params(preset, None), layer_numbers(layers)
+    vision.check_tokens(tokens)
+    p = system.core.dre
+    f = p.function()
+    with Progress(*columns, console=console.err, disable=json or not console.err.is_terminal) as bar:
 
-            @contextmanager
-            def step(name: str, total: int) -> Iterator:
-                start, task = time.perf_counter(), bar.add_task(name, total=total)
-                yield lambda done, of=total: bar.update(task, completed=done, total=of)
-                bar.update(task, completed=total, total=total)
-                seconds[name] = time.perf_counter() - start
+        @contextmanager
+        def step(name: str, total: int) -> Iterator:
+            start, task = time.perf_counter(), bar.add_task(name, total=total)
+            yield lambda done, of=total: bar.update(task, completed=done, total=of)
+            bar.update(task, completed=total, total=total)
+            seconds[name] = time.perf_counter() - start
 
-            with step(f"{video}: video to Q, K, V", frames) as advance:
-                trace = record(video, frames=frames, tokens=tokens, layers=chosen, queries=2, progress=advance)
-                trace.save(folder / "trace.safetensors")
-            with step("golden ReSV", len(chosen)) as advance:
-                figures = []
-                for i in range(len(chosen)):
-                    figures += measure(trace, i, f)
-                    advance(i + 1)
-            with step("Verilog of the DRE", 1):
-                dre = emit("dre", p)
-                dre.write(folder / "rtl")
-            with step("RTL against golden", len(chosen)) as advance:
-                outcomes = []
+        with step(f"{video}: video to Q, K, V", frames) as advance:
+            trace = record(video, frames=frames, tokens=tokens, layers=chosen, queries=2, progress=advance)
+            trace.save(folder / "trace.safetensors")
+        with step("golden ReSV", len(chosen)) as advance:
+            figures = []
+            for i in range(len(chosen)):
+                figures += measure(trace, i, f)
+                advance(i + 1)
+        with step("Verilog of the DRE", 1):
+            dre = emit("dre", p)
+            dre.write(folder / "rtl")
+        with step("RTL against golden", len(chosen)) as advance:
+            outcomes = []
 
-                def seen(outcome) -> None:
-                    outcomes.append(outcome)
-                    advance(len(outcomes))
+            def seen(outcome) -> None:
+                outcomes.append(outcome)
+                advance(len(outcomes))
 
-                try:
-                    verify("dre", trace, p, dre, f, queries=2, seed=seed, progress=seen)
-                except BenchError as e:
-                    console.err.print(f"[red]the RTL failed[/] {e}", highlight=False, soft_wrap=True)
-                    raise typer.Exit(1) from None
-            with step("cycles", len(chosen)) as advance:
-                cycles = []
-                for table in tables(trace, f, 2):
-                    cycles.append((table.name, measure_cycles(table, p, f)))
-                    advance(len(cycles))
-            with step("area", len(UNITS)) as advance:
-                areas = {}
-                for unit in UNITS:
-                    made = emit(unit, params_of(unit, system))
-                    areas[unit] = flow.synthesise(made.verilog, made.top, leaves=tuple(made.manifest["leaves"]))
-                    advance(len(areas))
-            with step("execution engines", 2) as advance:
-                busy = engines.utilisation(trace, system.core)
-                advance(1)
-                lost = engines.errors(trace, system.core.dpe.n_w)
-        passed = not any(o.differences for o in outcomes)
-        sections = [*_sections(seconds, figures, outcomes, cycles, areas), *_engines(busy, lost)]
-        verdict = "Every beat equals golden." if passed else "The hardware differs from golden."
-        html_page.write(
-            folder / "report.html", f"OpenVRex demo, preset {preset}", _lead(trace, frames), verdict, passed, sections
-        )
+            try:
+                verify("dre", trace, p, dre, f, queries=2, seed=seed, progress=seen)
+            except BenchError as e:
+                console.err.print(f"[red]the RTL failed[/] {e}", highlight=False, soft_wrap=True)
+                raise typer.Exit(1) from None
+        with step("cycles", len(chosen)) as advance:
+            cycles = []
+            for table in tables(trace, f, 2):
+                cycles.append((table.name, measure_cycles(table, p, f)))
+                advance(len(cycles))
+        with step("area", len(UNITS)) as advance:
+            areas = {}
+            for unit in UNITS:
+                made = emit(unit, params_of(unit, system))
+                areas[unit] = flow.synthesise(made.verilog, made.top, leaves=tuple(made.manifest["leaves"]))
+                advance(len(areas))
+        with step("execution engines", 2) as advance:
+            busy = engines.utilisation(trace, system.core)
+            advance(1)
+            lost = engines.errors(trace, system.core.dpe.n_w)
+    passed = not any(o.differences for o in outcomes)
+    sections = [*_sections(seconds, figures, outcomes, cycles, areas), *_engines(busy, lost)]
+    verdict = "Every beat equals golden." if passed else "The hardware differs from golden."
+    html_page.write(
+        folder / "report.html", f"OpenVRex demo, preset {preset}", _lead(trace, frames), verdict, passed, sections
+    )
     if json:
         results = {s.title: [dict(zip(s.head, row, strict=True)) for row in s.rows] for s in sections}
         console.print_json({"passed": passed, "report": str(folder / "report.html"), **results})

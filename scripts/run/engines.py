@@ -47,8 +47,9 @@ def utilisation(trace: Trace, core: CoreParams) -> list[tuple[str, int, float]]:
         chunks = DpeTime(dpe).chunks(length)
         most = dpe.x_depth // chunks
         command = {"rows": min(n, most) - 1, "chunks": chunks - 1, "end": 1}
-        run = DpeTime(dpe).run([command])
-        out.append((f"DPE: {name}, {command['rows'] + 1} rows of {length}", int(run.results[-1]), run.utilisation))
+        product = DpeTime(dpe).run([command])
+        label = f"DPE: {name}, {command['rows'] + 1} rows of {length}"
+        out.append((label, int(product.results[-1]), product.utilisation))
     fmt = core.vpe.format
     scores = dot(rows[:16], keys[: fmt.n * fmt.depth // 2], core.dpe.dot)
     words = programs.count_words(scores.shape[1], fmt)

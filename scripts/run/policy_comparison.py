@@ -254,7 +254,7 @@ def hybrid_tables() -> Rows:
     full = replace(whole, eviction="mask", ssm="disabled")
     (held, peak), (grown, top) = (memory(p, llama, 2048, [196] * 64) for p in (whole, full))
     mib = 2**20
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             "II: cache of a stream, MB",
             "223.1 to 23.6 (-89.4 %)",

@@ -14,9 +14,9 @@ from scripts import console
 
 def show(json: bool) -> None:
     """Print the retrieval policies with their parameters and sources."""
-    listing = {
+    listing: dict[str, dict[str, Any]] = {
         name: {
-            "summary": inspect.getdoc(found.policy).partition("\n")[0],
+            "summary": (inspect.getdoc(found.policy) or "").partition("\n")[0],
             "source": found.policy.source,
             "params": parameters(found.params),
         }
@@ -48,7 +48,7 @@ def parameters(params: Any, prefix: str = "") -> dict[str, tuple[Any, str]]:
     """
     meanings = dict(re.findall(r"^    (\w+): [^#\n]*?#\s*(.+)$", inspect.getsource(type(params)), re.MULTILINE))
     meanings |= {name: p.meaning for name, p in described(params).items()}
-    out = {}
+    out: dict[str, tuple[Any, str]] = {}
     for f in fields(params):
         value = getattr(params, f.name)
         if is_dataclass(value):

@@ -53,66 +53,66 @@ def command(
     folder: console.Folder = Path("build/run"),
     json: console.Json = False,
 ) -> None:
-    """Run layers of the real decoder on golden and on the RTL of a core; compare every store and every array."""
+    """Run decoder layers on the RTL of a core.
+
+    Golden runs the same layers; the command compares every store and every array.
+    """
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with console.one_line_errors():
-        p = console.params(preset, param).core
-        started = time.perf_counter()
-        with Progress(*columns, console=console.err, disable=json or not console.err.is_terminal) as bar:
+    p = console.params(preset, param).core
+    started = time.perf_counter()
+    with Progress(*columns, console=console.err, disable=json or not console.err.is_terminal) as bar:
 
-            @contextmanager
-            def step(name: str, total: int = 1) -> Iterator:
-                task = bar.add_task(name, total=total)
-                yield lambda done: bar.update(task, completed=done)
-                bar.update(task, completed=total)
+        @contextmanager
+        def step(name: str, total: int = 1) -> Iterator:
+            task = bar.add_task(name, total=total)
+            yield lambda done: bar.update(task, completed=done)
+            bar.update(task, completed=total)
 
-            data = Trace.load(trace)
-            try:
-                run = DecoderLayers(data, p, layers, frames, ahead)
-            except TraceError as e:
-                raise TraceError(f"{trace.name}: {e}") from None
-            with step("golden", layers * frames) as advance:
-                run.run(advance)
-            with step("full attention, FP64"):
-                errors = run.errors()
-            with step("Verilog"):
-                made = with_memory(emit("core", p), p, run.session.size)
-            try:
-                with step("Verilator"):
-                    simulator(made)
-                with step("RTL", layers * frames) as advance:
-                    ran = run.play(made, advance)
-            except BenchError as e:
-                console.err.print(f"[red]the RTL failed[/] {e}", highlight=False, soft_wrap=True)
-                raise typer.Exit(1) from None
-        result = {
-            "trace": trace.name,
-            "model": data.provenance["decoder"]["model"],
-            "preset": preset,
-            "param": param or [],
-            "layers": layers,
-            "frames": frames,
-            "ahead": ahead,
-            "tokens_per_frame": run.tokens,
-            "sinks": run.sinks,
-            "errors": errors,
-            "seconds": round(time.perf_counter() - started, 1),
-            "passes": [measured(run, ran, k) for k in range(len(ran))],
-            "differences": [line for had in ran for line in had.differences],
-        }
-        if len(ran) < len(run.passes):
-            result["differences"].append(f"{len(ran)} passes of {len(run.passes)} were run")
-        write_atomically(folder / RESULT, json_format.dumps(result, indent=1).encode())
-        figure = draw(run, ran[-1])
-        write_atomically(folder / f"{PICTURE}.svg", html_page.svg(figure).encode())
-        with replacing(folder / f"{PICTURE}.png") as file:
-            figure.savefig(file, format="png", dpi=150)
-        lead = f"{result['model']}: {layers} layers, {frames} frames of {trace.name}, preset {preset}."
-        verdict = (
-            "The RTL differs from golden." if result["differences"] else "Every store and every array equal golden."
-        )
-        passed = not result["differences"]
-        html_page.write(folder / "report.html", "OpenVRex: layers on the RTL", lead, verdict, passed, load(folder))
+        data = Trace.load(trace)
+        try:
+            run = DecoderLayers(data, p, layers, frames, ahead)
+        except TraceError as e:
+            raise TraceError(f"{trace.name}: {e}") from None
+        with step("golden", layers * frames) as advance:
+            run.run(advance)
+        with step("full attention, FP64"):
+            errors = run.errors()
+        with step("Verilog"):
+            made = with_memory(emit("core", p), p, run.session.size)
+        try:
+            with step("Verilator"):
+                simulator(made)
+            with step("RTL", layers * frames) as advance:
+                ran = run.play(made, advance)
+        except BenchError as e:
+            console.err.print(f"[red]the RTL failed[/] {e}", highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+    result = {
+        "trace": trace.name,
+        "model": data.provenance["decoder"]["model"],
+        "preset": preset,
+        "param": param or [],
+        "layers": layers,
+        "frames": frames,
+        "ahead": ahead,
+        "tokens_per_frame": run.tokens,
+        "sinks": run.sinks,
+        "errors": errors,
+        "seconds": round(time.perf_counter() - started, 1),
+        "passes": [measured(run, ran, k) for k in range(len(ran))],
+        "differences": [line for had in ran for line in had.differences],
+    }
+    if len(ran) < len(run.passes):
+        result["differences"].append(f"{len(ran)} passes of {len(run.passes)} were run")
+    write_atomically(folder / RESULT, json_format.dumps(result, indent=1).encode())
+    figure = draw(run, ran[-1])
+    write_atomically(folder / f"{PICTURE}.svg", html_page.svg(figure).encode())
+    with replacing(folder / f"{PICTURE}.png") as file:
+        figure.savefig(file, format="png", dpi=150)
+    lead = f"{result['model']}: {layers} layers, {frames} frames of {trace.name}, preset {preset}."
+    verdict = "The RTL differs from golden." if result["differences"] else "Every store and every array equal golden."
+    passed = not result["differences"]
+    html_page.write(folder / "report.html", "OpenVRex: layers on the RTL", lead, verdict, passed, load(folder))
     if json:
         console.print_json(result)
     else:
@@ -154,7 +154,7 @@ def stage_rows(names: list[str], units: list[Unit], found: list[list[Span | None
     """Cycles of each stage, and the share of them in which each unit was busy for it."""
     out, before = [], 0
     for k, name in enumerate(names):
-        own = {u.name: row[k] for u, row in zip(units, found, strict=True) if row[k]}
+        own = {u.name: span for u, row in zip(units, found, strict=True) if (span := row[k])}
         if not own:
             continue
         first, last = min(s.first for s in own.values()), max(s.last for s in own.values())
@@ -169,7 +169,7 @@ def draw(run: DecoderLayers, had: Ran) -> Figure:
     one, n = run.passes[-1], len(run.units)
     found = spans(one.ends, had.samples)
     names = [s.name for s in run.plans[one.layer].stages]
-    colours = matplotlib.colormaps["tab20"].colors
+    colours = [matplotlib.colormaps["tab20"](k)[:3] for k in range(20)]
     figure = Figure(figsize=(12, 0.75 * n + 1.2), layout="constrained")
     axes = figure.add_subplot(xlabel="cycle", title=f"frame {one.frame}, layer {one.layer}")
     edges = np.linspace(0, had.cycles, BINS + 1)

@@ -34,7 +34,7 @@ PANELS = {  # of stream.svg: title, scale
     "operations": ("G operations without linear layers so far", 1e9),
     "device_peak": ("peak device MB", 1e6),
 }
-COLOURS = matplotlib.colormaps["tab20"].colors  # one for each policy
+COLOURS = [matplotlib.colormaps["tab20"](k)[:3] for k in range(20)]  # one for each policy
 DEFAULT = Options()
 # What has an effect in each mode of the command.
 CODEC = {"video", "param", "frames", "fps", "gop", "depth", "codec", "window", "stride", "vectors", "json"}
@@ -173,6 +173,7 @@ def run_stream(video: str, entries: dict[str, Entry], options: Options, output: 
             task = bar.add_task(f"{Path(video).stem} {name}", total=None)
             return lambda done, total: bar.update(task, completed=done, total=total)
 
+        stream: TraceStream | DecoderStream
         if Path(video).suffix == ".safetensors":
             stream = TraceStream(Path(video), output, entries)
         else:

@@ -1,6 +1,7 @@
 """`vrex trace`: a video to a trace of queries, keys and values."""
 
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +42,7 @@ def command(
     generate: Annotated[int, typer.Option(help="Tokens to generate; runs all layers.")] = 0,
     json: console.Json = False,
 ) -> None:
-    """Record queries, keys and values of a real video in a real decoder."""
+    """Record queries, keys and values of a video in a decoder."""
     if hf is None:
         tokens = 36 if tokens is None else tokens
     options = {
@@ -59,25 +60,24 @@ def command(
     ]
     line += [] if values else ["--no-values"]
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with console.one_line_errors():
-        quiet = json or not console.err.is_terminal
-        with Progress(*columns, console=console.err, transient=True, disable=quiet) as bar:
-            task = bar.add_task(f"trace {line[2]}")
-            make = record if hf is None else partial(hugging_face.record, hf)
-            trace = make(
-                video,
-                frames=frames,
-                tokens=tokens,
-                layers=layer_numbers(layers),
-                fps=fps,
-                queries=queries,
-                values=values,
-                question=question,
-                generate=generate,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
-            )
-        trace = replace(trace, provenance=trace.provenance | {"command": shlex.join(line)})
-        trace.save(output)
+    quiet = json or not console.err.is_terminal
+    with Progress(*columns, console=console.err, transient=True, disable=quiet) as bar:
+        task = bar.add_task(f"trace {line[2]}")
+        make: Callable[..., Trace] = record if hf is None else partial(hugging_face.record, hf)
+        trace = make(
+            video,
+            frames=frames,
+            tokens=tokens,
+            layers=layer_numbers(layers),
+            fps=fps,
+            queries=queries,
+            values=values,
+            question=question,
+            generate=generate,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    trace = replace(trace, provenance=trace.provenance | {"command": shlex.join(line)})
+    trace.save(output)
     summary = describe(trace) | {"file": str(output), "bytes": output.stat().st_size}
     summary |= {"sha256": video_in.digest(output)}
     if json:

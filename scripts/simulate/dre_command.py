@@ -83,9 +83,10 @@ def command(
     ratio: console.Ratio = 0.3,
     json: console.Json = False,
 ) -> None:
-    """Cycles of HCU and WTU, and traffic of the KVMU, on a trace.
+    """Count the cycles of HCU and WTU on a trace.
 
-    Each HC table of the trace has a row. The HCU's and the WTU's cycles are given as multiples of their lower bounds.
+    Each HC table of the trace has a row. The HCU's and the WTU's cycles are given as multiples of their
+    lower bounds, the KVMU's traffic in bytes of a burst.
     """
     rows: list[dict] = []
     p = console.params(preset, param).core.dre

@@ -18,7 +18,7 @@ def command(
     select: system_options.Select = None,
     json: console.Json = False,
 ) -> None:
-    """Time of a pass with DREs of different sizes."""
+    """Time a pass with DREs of different sizes."""
     known = system_options.SYSTEMS
     system_options.check_names(on, known, policy, stage)
     point = system_options.point(policy, stage, cache)

@@ -64,13 +64,16 @@ def command(
     preset: console.Preset = "core",
     param: console.Param = None,
     tokens: console.Tokens = 10,
-    cached: console.Cached = (1024, 10240, 40960),
+    cached: console.Cached = [1024, 10240, 40960],  # noqa: B006
     share: console.Share = 0.327,
     recent: console.Recent = 1024,
     latency: console.Latency = 100,
     json: console.Json = False,
 ) -> None:
-    """Cycles of a layer of Llama-3 8B on the LXE, stage by stage."""
+    """Count the cycles of a decoder layer, stage by stage.
+
+    The layer is one of Llama-3 8B on the LXE. The table also shows what limits each stage.
+    """
     p = console.params(preset, param).core
     console.check_used("simulate layer", param, USED)
     rows = [row for n in cached for row in measure(p, tokens, n, share, recent, latency)]

@@ -20,7 +20,10 @@ def command(
     select: system_options.Select = None,
     json: console.Json = False,
 ) -> None:
-    """Time of a pass up to 1M cached tokens, and what limits it."""
+    """Time a pass with up to 1M cached tokens.
+
+    The table also shows what limits the pass.
+    """
     system_options.check_names(on, system_options.SYSTEMS, policy, stage)
     point = system_options.point(policy, stage, batch=batch)
     chosen = system_options.selection(select, policy, point.model)

@@ -6,5 +6,5 @@ from sim.system.memory_curves import all_curves
 
 
 def command(json: console.Json = False) -> None:
-    """Efficiency of DRAM, PCIe and SSD by size of access."""
+    """Print the efficiency of DRAM, PCIe and SSD."""
     curve_table.show(all_curves(), json)

@@ -26,20 +26,21 @@ def command(
     ] = None,
     json: console.Json = False,
 ) -> None:
-    """One frame, question or token of a model on a platform.
+    """Time a frame, a question or a token on a platform.
 
     The table shows the time, the bytes and the energy of each stage.
     """
     system_options.check_names(on, PLATFORMS, policy, stage)
     point = system_options.point(policy, stage, cache, batch)
     chosen = system_options.selection(select, policy, point.model)
-    missing = lacks(PLATFORMS[on], point, chosen)
+    platform = PLATFORMS[on]
+    missing = lacks(platform, point, chosen)
     check(not missing, "cache", point.cache, f"needs {missing} on {on}: lower --cache or --batch")
-    done = simulate(PLATFORMS[on], point, chosen)
+    done = simulate(platform, point, chosen)
     if output:
         from sim.evaluation.paper_plots import timeline
 
-        for path in timeline(PLATFORMS[on], done, output, f"{on}-{policy}-{point.cache}-{stage}"):
+        for path in timeline(platform, done, output, f"{on}-{policy}-{point.cache}-{stage}"):
             console.err.print(f"wrote {path}", highlight=False)
     if json:
         console.print_json(report(done) | {"selection": chosen.name})

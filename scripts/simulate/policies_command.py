@@ -22,7 +22,7 @@ def command(
     batch: system_options.Batch = 1,
     json: console.Json = False,
 ) -> None:
-    """Time of a frame with each retrieval policy."""
+    """Time a frame with each retrieval policy."""
     check(on in system_options.SYSTEMS, "platform", on, f"must be one of {', '.join(system_options.SYSTEMS)}")
     profiles = system_options.read_results(results, _profiles) if results else PROFILES
     curve_table.show([policies(system_options.SYSTEMS[on], profiles, (cache,) if cache else CACHES, batch)], json)

@@ -59,13 +59,16 @@ def command(
     preset: console.Preset = "core",
     param: console.Param = None,
     tokens: console.Tokens = 10,
-    cached: console.Cached = (10240, 40960),
+    cached: console.Cached = [10240, 40960],  # noqa: B006
     share: console.Share = 0.327,
     recent: console.Recent = 1024,
     latency: console.Latency = 100,
     json: console.Json = False,
 ) -> None:
-    """Cycles that KV prediction and fetching add to a layer."""
+    """Count the cycles that KV prediction adds to a layer.
+
+    The table shows the prediction and the wait for the fetch in a layer of Llama-3 8B on a core.
+    """
     p = console.params(preset, param).core
     console.check_used("simulate prediction", param, USED)
     lengths = track(cached, "passes", console=console.err, transient=True)

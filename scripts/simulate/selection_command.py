@@ -13,7 +13,7 @@ from sim.system.selection import shares
 def command(
     results: Annotated[list[Path], typer.Argument(help="results.json files of `vrex stream`.")],
 ) -> None:
-    """Shares of the cache that recorded streams select, as JSON."""
+    """Print the shares that recorded streams select, as JSON."""
     console.print_json({str(path): _described(path) for path in results})
 
 

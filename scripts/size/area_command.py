@@ -25,7 +25,7 @@ def command(
     as_json: console.Json = False,
     out: Annotated[Path | None, typer.Option("-o", parser=console.folder, help="Also write area.json there.")] = None,
 ) -> None:
-    """Gates, registers and memories of a unit.
+    """Print the gates, registers and memories of a unit.
 
     Yosys maps the unit and those inside of it to cells. The figures are gate equivalents; with --liberty also µm².
     """

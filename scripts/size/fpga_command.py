@@ -26,7 +26,7 @@ def command(
     device: Annotated[str, typer.Option(help=f"One of {', '.join(fpga.DEVICES)}.")] = "ecp5",
     as_json: console.Json = False,
 ) -> None:
-    """LUTs, flip-flops and clock of a unit on an FPGA.
+    """Place and route a unit on an FPGA.
 
     Yosys maps the unit and those inside of it, nextpnr places and routes them. Needs the extra fpga.
     """

@@ -30,7 +30,7 @@ def command(
     macro_bits: mapped_units.MacroBits = flow.MACRO_BITS,
     as_json: console.Json = False,
 ) -> None:
-    """Agreement of cell libraries on area and delay.
+    """Compare cell libraries on the area and delay of units.
 
     The command maps a unit and those inside of it with the embedded library (or --liberty) and with each other one.
     One factor takes out the units of measure; the table shows what differs then.

@@ -139,6 +139,7 @@ def _measure(m: Mapped) -> None:
         with console.err.status("") as status:
             for unit in units:
                 status.update(f"generating {unit}")
+                parts: dict[str, Any]
                 if m.generated:
                     made, parts = m.generated, {"leaves": tuple(m.generated.manifest["leaves"])}
                 else:

@@ -40,27 +40,27 @@ def command(
     cycles: Annotated[int, typer.Option(help="Cycles evaluated of each run, spread over all of it.")] = 4096,
     json: console.Json = False,
 ) -> None:
-    """Simulate units on a trace with Verilator, count every net's toggles in their netlists and print their power."""
-    with console.one_line_errors():
-        check(mhz > 0, "mhz", mhz, "must be more than 0")
-        check(cycles >= 2, "cycles", cycles, "must be at least 2")
-        known_node(node)
-        flow.check_mapping(liberty, effort, target)
-        designs = [console.chosen(name, preset, param) for name in unit]
-        for name, *_ in designs:
-            check(name in UNITS, "unit", name, f"must be one of {', '.join(UNITS)}, or a generated folder of one")
-        data = Trace.load(trace)
-        done = {}
-        try:
-            for name, system, made in designs:
-                with console.err.status(f"{name} on {trace.name}"):
-                    options = {"liberty": liberty, "effort": effort, "target": target}
-                    done[name] = power(
-                        name, system, data, options, queries, made=made, mhz=mhz, node=node, cycles=cycles
-                    )
-        except BenchError as e:
-            console.err.print(f"[red]error:[/] {e}", highlight=False, soft_wrap=True)
-            raise typer.Exit(1) from None
+    """Print the power of units at work on a trace.
+
+    Verilator simulates the units, and the command counts the toggles of every net in their netlists.
+    """
+    check(mhz > 0, "mhz", mhz, "must be more than 0")
+    check(cycles >= 2, "cycles", cycles, "must be at least 2")
+    known_node(node)
+    flow.check_mapping(liberty, effort, target)
+    designs = [console.chosen(name, preset, param) for name in unit]
+    for name, *_ in designs:
+        check(name in UNITS, "unit", name, f"must be one of {', '.join(UNITS)}, or a generated folder of one")
+    data = Trace.load(trace)
+    done = {}
+    try:
+        for name, system, made in designs:
+            with console.err.status(f"{name} on {trace.name}"):
+                options = {"liberty": liberty, "effort": effort, "target": target}
+                done[name] = power(name, system, data, options, queries, made=made, mhz=mhz, node=node, cycles=cycles)
+    except BenchError as e:
+        console.err.print(f"[red]error:[/] {e}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
     if json:
         console.print_json({"preset": preset, "trace": trace.name, "units": {n: p.report() for n, p in done.items()}})
     else:
@@ -87,8 +87,12 @@ def power(
     f = p.function()
 
     def play(recorder: Emitted) -> None:
-        engine = {"dpe": products, "vpe": vectors}.get(unit)
-        outcomes = engine(trace, own, recorder, f, queries) if engine else verify(unit, trace, p, recorder, f, queries)
+        if unit == "dpe":
+            outcomes = products(trace, own, recorder, f, queries)
+        elif unit == "vpe":
+            outcomes = vectors(trace, own, recorder, f, queries)
+        else:
+            outcomes = verify(unit, trace, p, recorder, f, queries)
         wrong = [f"{o.table}: {d}" for o in outcomes for d in o.differences]
         if wrong:
             raise BenchError(f"{unit}: {wrong[0]}")

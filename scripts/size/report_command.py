@@ -47,52 +47,52 @@ def command(
     seed: console.Seed = 1,
     json: console.Json = False,
 ) -> None:
-    """Verdicts, sweep, verification, areas, layers, evaluation, coverage, waveforms, parameters: one page."""
-    with console.one_line_errors():
-        system = console.params(preset, param)
-        data = Trace.load(trace)
-        swept, choice = (
-            _sweep(sweep) if sweep else ([], [])
-        )  # before the long part, as a wrong folder should not cost it
-        ran = layers_of(run) if run else []
-        evaluated = evaluation_of(evaluation) if evaluation else []
-        tested = _tests(tests)
-        areas: dict[str, flow.Area] = {}
-        outcomes: dict[str, list[Outcome]] = {}
-        pictures: dict[str, str] = {}
-        with Progress(console=console.err, transient=True, disable=json or not console.err.is_terminal) as progress:
-            bar = progress.add_task("", total=len(table3.UNITS) + len(UNITS))
-            for unit in table3.UNITS:
-                progress.update(bar, description=f"{unit}: area")
-                made, parts = table3.design(unit, system, flow.BUILD)
-                areas[unit] = flow.synthesise(made.verilog, made.top, **parts)
-                progress.advance(bar)
-            for unit in UNITS:
-                progress.update(bar, description=f"{unit}: {trace.name} on the RTL")
-                made = emitted(unit, params_of(unit, system), flow.BUILD)
-                try:
-                    outcomes[unit], pictures[unit] = _simulate(unit, made, system, data, seed)
-                except BenchError as e:
-                    console.err.print(f"[red]{unit} failed[/] {e}", highlight=False, soft_wrap=True)
-                    raise typer.Exit(1) from None
-                progress.advance(bar)
-        differs = [f"{u}, {o.table}: {d}" for u, found in outcomes.items() for o in found for d in o.differences]
-        sections = [
-            _verdicts(outcomes, choice, tested),
-            *swept,
-            _verification(outcomes, data),
-            _diagram(system, areas),
-            *_areas(areas),
-            *ran,
-            *evaluated,
-            tested,
-            *(_waveform(unit, picture) for unit, picture in pictures.items()),
-            *_parameters(system),
-        ]
-        lead = f"Preset {preset}" + (f" with {', '.join(param)}" if param else "") + f", trace {trace.name}."
-        verdict = f"{len(differs)} differences from golden." if differs else "Every beat equals golden."
-        file = folder / "report.html"
-        html_page.write(file, f"OpenVRex {preset}", lead, verdict, not differs, sections)
+    """Write one HTML page about a design.
+
+    It shows verdicts, sweep, verification, areas, layers, evaluation, coverage, waveforms and parameters.
+    """
+    system = console.params(preset, param)
+    data = Trace.load(trace)
+    swept, choice = _sweep(sweep) if sweep else ([], [])  # before the long part, as a wrong folder should not cost it
+    ran = layers_of(run) if run else []
+    evaluated = evaluation_of(evaluation) if evaluation else []
+    tested = _tests(tests)
+    areas: dict[str, flow.Area] = {}
+    outcomes: dict[str, list[Outcome]] = {}
+    pictures: dict[str, str] = {}
+    with Progress(console=console.err, transient=True, disable=json or not console.err.is_terminal) as progress:
+        bar = progress.add_task("", total=len(table3.UNITS) + len(UNITS))
+        for unit in table3.UNITS:
+            progress.update(bar, description=f"{unit}: area")
+            made, parts = table3.design(unit, system, flow.BUILD)
+            areas[unit] = flow.synthesise(made.verilog, made.top, **parts)
+            progress.advance(bar)
+        for unit in UNITS:
+            progress.update(bar, description=f"{unit}: {trace.name} on the RTL")
+            made = emitted(unit, params_of(unit, system), flow.BUILD)
+            try:
+                outcomes[unit], pictures[unit] = _simulate(unit, made, system, data, seed)
+            except BenchError as e:
+                console.err.print(f"[red]{unit} failed[/] {e}", highlight=False, soft_wrap=True)
+                raise typer.Exit(1) from None
+            progress.advance(bar)
+    differs = [f"{u}, {o.table}: {d}" for u, found in outcomes.items() for o in found for d in o.differences]
+    sections = [
+        _verdicts(outcomes, choice, tested),
+        *swept,
+        _verification(outcomes, data),
+        _diagram(system, areas),
+        *_areas(areas),
+        *ran,
+        *evaluated,
+        tested,
+        *(_waveform(unit, picture) for unit, picture in pictures.items()),
+        *_parameters(system),
+    ]
+    lead = f"Preset {preset}" + (f" with {', '.join(param)}" if param else "") + f", trace {trace.name}."
+    verdict = f"{len(differs)} differences from golden." if differs else "Every beat equals golden."
+    file = folder / "report.html"
+    html_page.write(file, f"OpenVRex {preset}", lead, verdict, not differs, sections)
     if json:
         tables = {s.title: [dict(zip(s.head, row, strict=True)) for row in s.rows] for s in sections}
         console.print_json({"passed": not differs, "report": str(file), "differences": differs, **tables})

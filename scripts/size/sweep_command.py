@@ -55,14 +55,17 @@ def command(
     folder: console.Folder = Path("build/sweep"),
     json: console.Json = False,
 ) -> None:
-    """Evaluate a grid, a list or a search of designs and print the Pareto front; run it again to resume."""
+    """Evaluate many designs and print the Pareto front.
+
+    The designs are a grid, a list or a search. Run the same command again to resume.
+    """
     # Dask and Matplotlib take half a second to import, for which no other command should wait.
     from synth.sweep import effects, pareto_front
     from synth.sweep.dask_run import Sweep, cluster
     from synth.sweep.search import BATCH
     from synth.sweep.search import search as searched
 
-    with console.one_line_errors(), ExitStack() as stack:
+    with ExitStack() as stack:
         objectives = tuple(dict.fromkeys(objective.split(",")))
         for o in objectives:
             check(o in OBJECTIVES, "objective", o, f"must be of {', '.join(OBJECTIVES)}")

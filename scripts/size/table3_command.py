@@ -27,7 +27,7 @@ def command(
     macro_bits: mapped_units.MacroBits = flow.MACRO_BITS,
     as_json: console.Json = False,
 ) -> None:
-    """Area and power of a core beside V-Rex's Table III."""
+    """Print the area of a core beside V-Rex's Table III."""
     powers = _powers(power) if power else {}
     check(node in NODES, "--node", node, f"must be one of {', '.join(map(str, NODES))}")
     found = mapped_units.mapped(mapped_units.CORE, preset, assign, liberty, effort, target, dont_use, macro_bits)

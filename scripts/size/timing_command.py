@@ -28,7 +28,7 @@ def command(
     ] = False,
     as_json: console.Json = False,
 ) -> None:
-    """Longest path and highest clock of a unit.
+    """Print the longest path and the highest clock of a unit.
 
     Delays are given in τ of the embedded library; with --liberty in ps, and the clock in MHz.
     """

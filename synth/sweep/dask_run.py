@@ -4,7 +4,7 @@ import shutil
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
@@ -150,7 +150,7 @@ def _jobs(name: str):
     return getattr(dask_jobqueue, kind)(cores=cores, processes=1, memory=memory)
 
 
-def results(client: Client, task: Callable, tasks: dict[str, object]) -> Iterator[tuple[str, Row]]:
+def results(client: Client, task: Callable, tasks: Mapping[str, object]) -> Iterator[tuple[str, Row]]:
     """`task` of each argument on the workers, by key, as they end. A task that fails has its error in its row.
 
     Raises: `ClusterError` where the scheduler is lost.

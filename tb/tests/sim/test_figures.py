@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from golden.arithmetic.numerics import to_bf16
 from golden.function_params import ReSVParams
 from golden.inputs.trace import Trace, TraceError
+from scripts.main import app
 from scripts.research import figures_command
 
 
@@ -61,9 +61,7 @@ def test_nothing_offloaded_and_no_values():
 
 @pytest.fixture
 def run():
-    app = typer.Typer()
-    app.command()(figures_command.command)
-    return lambda *args: CliRunner().invoke(app, list(map(str, args)))
+    return lambda *args: CliRunner().invoke(app, ["figures", *map(str, args)])
 
 
 def test_command(run, tmp_path):

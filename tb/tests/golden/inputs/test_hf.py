@@ -10,7 +10,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-import typer
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
@@ -22,15 +21,13 @@ from golden.policies.policy import turn_keys
 from golden.policies.policy_run import TraceRun, shape_of
 from golden.policies.policy_run import blocks as trace_blocks
 from golden.policies.registry import POLICIES
-from scripts.run.trace_command import command
+from scripts.main import app
 from tb.tests.golden.inputs.test_trace import FIXTURES, FakeEncoder, models, small, small_weights  # noqa: F401 - `small` is a fixture
 
 torch = pytest.importorskip("torch", reason="needs the extra hf: run 'make hf'")
 transformers = pytest.importorskip("transformers", reason="needs the extra hf: run 'make hf'")
 
 BF16 = ml_dtypes.bfloat16
-APP = typer.Typer()
-APP.command()(command)
 CHAT = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% if m['content'] is string %}{{ m['content'] }}"
     "{% else %}{% for part in m['content'] %}{% if part['type'] == 'image' %}<|vision_start|><|image|><|vision_end|>"
@@ -541,7 +538,7 @@ def test_a_folder_or_option_that_cannot_work_is_one_line(tmp_path, small, eyes, 
     folder = failing(tmp_path / "model", change)
     options = options if "--tokens" in options or "eyes" in change else ("--tokens", "36", *options)
     line = [str(small), "-o", str(tmp_path / "out" / "t.safetensors"), "--hf", str(folder), "--layers", "0,1"]
-    result = CliRunner().invoke(APP, [*line, *options])
+    result = CliRunner().invoke(app, ["trace", *line, *options])
     assert result.exit_code == 2
     assert re.search(why, result.stderr), result.stderr
     assert result.stderr.count("\n") == 1

@@ -12,7 +12,6 @@ import av
 import ml_dtypes
 import numpy as np
 import pytest
-import typer
 from gguf import GGMLQuantizationType
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,12 +22,10 @@ from golden.inputs import decoder, trace, video, vision
 from golden.inputs.trace import Trace, TraceError
 from golden.inputs.trace_model import Model, frequencies
 from golden.policies.policy_run import shape_of
-from scripts.run.trace_command import command
+from scripts.main import app
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 BF16 = ml_dtypes.bfloat16
-APP = typer.Typer()
-APP.command()(command)
 
 
 def has_models() -> bool:
@@ -632,8 +629,9 @@ def test_any_damaged_byte_is_found(tmp_path):
 
 def test_command_writes_a_trace_and_its_summary(tmp_path, small, small_models):
     out = tmp_path / "t.safetensors"
-    line = [str(small), "-o", str(out), "--frames", "3", "--tokens", "4", "--layers", "0,1", "--queries", "1", "--json"]
-    result = CliRunner().invoke(APP, line)
+    line = ["trace", str(small), "-o", str(out), "--frames", "3", "--tokens", "4", "--layers", "0,1"]
+    line += ["--queries", "1", "--json"]
+    result = CliRunner().invoke(app, line)
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout)
     t = Trace.load(out)
@@ -642,14 +640,14 @@ def test_command_writes_a_trace_and_its_summary(tmp_path, small, small_models):
     expected = "vrex trace small.mp4 -o t.safetensors --frames 3 --tokens 4 --layers 0,1 --queries 1"
     assert t.provenance["command"] == expected
     assert str(tmp_path) not in json.dumps(t.provenance)
-    assert "tokens per frame" in CliRunner().invoke(APP, line[:-1]).stdout
+    assert "tokens per frame" in CliRunner().invoke(app, line[:-1]).stdout
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_command_on_a_bad_video_is_one_line_and_leaves_nothing(tmp_path, small, small_models, case):
     path, why = bad_inputs(tmp_path, small)[case]
     out = tmp_path / "out"
-    result = CliRunner().invoke(APP, [str(path), "-o", str(out / "t.safetensors"), "--layers", "0"])
+    result = CliRunner().invoke(app, ["trace", str(path), "-o", str(out / "t.safetensors"), "--layers", "0"])
     assert result.exit_code == 2
     assert re.search(why, result.stderr)
     assert result.stderr.count("\n") == 1
@@ -667,7 +665,7 @@ def test_command_on_a_bad_video_is_one_line_and_leaves_nothing(tmp_path, small, 
     ],
 )
 def test_command_refuses_bad_options(tmp_path, small, small_models, option, why):
-    result = CliRunner().invoke(APP, [str(small), "-o", str(tmp_path / "t.safetensors"), *option])
+    result = CliRunner().invoke(app, ["trace", str(small), "-o", str(tmp_path / "t.safetensors"), *option])
     assert result.exit_code == 2
     assert why in result.stderr
     assert not list(tmp_path.iterdir())
