@@ -4,17 +4,21 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test nightly lint docs setup models hf clean
+.PHONY: demo test check nightly lint docs setup models hf clean
 
 demo: models
 	$(BIN)/vrex demo -o build/demo
 
 test: setup lint
-	$(BIN)/pytest -n 2 --dist worksteal --junitxml build/tests.xml
+	$(BIN)/pytest -n auto --dist worksteal --junitxml build/tests.xml
+
+# For use while editing: every test that takes less than two seconds.
+check: setup lint
+	$(BIN)/pytest -n auto --dist worksteal -m 'not slow and not nightly'
 
 # What is too long for every change; each goes on where it was stopped.
 nightly: setup
-	$(BIN)/pytest -n 2 --dist worksteal -m nightly --junitxml build/nightly.xml
+	$(BIN)/pytest -n auto --dist worksteal -m nightly --junitxml build/nightly.xml
 	$(BIN)/vrex stress
 	$(BIN)/vrex coverage
 	$(BIN)/vrex prove
@@ -24,6 +28,7 @@ nightly: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

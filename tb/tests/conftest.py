@@ -1,5 +1,18 @@
-"""Checks outside of test files explain a failed `assert` as tests do."""
+"""What all tests share: checks that explain themselves, and the slow tests that `make check` leaves out."""
+
+from pathlib import Path
 
 import pytest
 
+# Checks outside of test files explain a failed `assert` as tests do.
 pytest.register_assert_rewrite("tb.checks", "tb.library")
+
+SLOW = Path(__file__).with_name("slow.txt")  # made by `python -m tb.tests.slow_tests`
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the tests of slow.txt, a line a test: its file below this folder, and its name."""
+    slow = set(SLOW.read_text().splitlines())
+    for item in items:
+        if f"{item.path.relative_to(SLOW.parent).as_posix()}::{item.name}" in slow:
+            item.add_marker("slow")

@@ -71,7 +71,6 @@ def emptied(module: str) -> str:
     return "".join([waived.format("off"), head, *ports, *ends, "endmodule\n", waived.format("on")])
 
 
-@pytest.mark.slow
 def test_core_lints_clean_and_reads_in_yosys(tmp_path):
     """`core` holds all units and blocks at their full size; edge8 and server48 hold several of it."""
     core = emit("core", params_of("core", preset("core")))

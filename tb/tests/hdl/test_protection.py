@@ -140,7 +140,6 @@ def played(unit: str, e: Emitted, p) -> tuple[bool, Log]:
     return same, read_log(path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("unit", [*(u for u in PLAYS if u != "vpe"), pytest.param("vpe", marks=pytest.mark.nightly)])
 def test_single_errors_are_corrected(unit, record_property):
     e, _, p = upsettable(unit, "secded")
@@ -152,7 +151,6 @@ def test_single_errors_are_corrected(unit, record_property):
     assert not log.detected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["dpe", *(pytest.param(u, marks=pytest.mark.nightly) for u in ("dre", "vpe"))])
 def test_double_errors_are_told(unit, record_property):
     """In every memory: the unit tells within four cycles of the read, through four registers at most."""
@@ -167,7 +165,6 @@ def test_double_errors_are_told(unit, record_property):
     assert upsets >= len(names) - 2
 
 
-@pytest.mark.slow
 def test_software_is_told():
     """Frames through the DRE IP: single errors are counted, a double one ends in MEMORY, and a reset mends it."""
     p = [*CHANGES, "protect=secded"]
@@ -214,7 +211,6 @@ def test_programs_of_a_core_are_told(record_property):
     assert told >= len(names) - 1
 
 
-@pytest.mark.slow
 def test_the_bench_sees_errors_in_memories_without_check_bits():
     p = preset("tiny").core
     e, _ = with_upsets(emit("dpe", p.dpe))

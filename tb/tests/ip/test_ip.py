@@ -89,7 +89,6 @@ def once():
 # Package.
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_package_lints_and_reads_in_yosys(unit, tmp_path):
     """Its shell names every interface; shell, stub and constraints have the same ports."""
@@ -245,7 +244,6 @@ def instance(folder: Path, name: str, top: str) -> str:
     return f"{wires}  {top} {name} ({pins});\n"
 
 
-@pytest.mark.slow
 def test_two_configurations_live_in_one_design(tmp_path):
     """FuseSoC finds each by its name, Verilator elaborates both; nothing of one is called as something of the other."""
     both = {n: override(preset("tiny"), changes).core for n, changes in (("a", []), ("b", ["hcu.n_h=2"]))}
@@ -786,7 +784,6 @@ def frames() -> Frames:
 TIMING = ("waits", "starved")  # counters of cycles, which another memory changes
 
 
-@pytest.mark.slow
 def test_the_driver_plays_frames_as_golden(tmp_path, record_property):
     """Every byte of memory after every run, counters as the core's under cocotb; after a fault, too."""
     f = frames()
@@ -822,7 +819,6 @@ WRONG = [
 ]
 
 
-@pytest.mark.slow
 def test_wrong_drivers_are_noticed(tmp_path):
     f = frames()
     [first], _ = f.play(soc() / "Vopenvrex_soc", tmp_path, count=1)
@@ -837,7 +833,6 @@ def test_wrong_drivers_are_noticed(tmp_path):
         assert f.differs(first), new
 
 
-@pytest.mark.slow
 def test_a_swapped_reset_is_noticed(tmp_path):
     sound, broken = (run([soc() / "Vopenvrex_soc", *how], tmp_path) for how in ([], ["+swapped"]))
     assert (sound.returncode, broken.returncode) == (0, 1)
@@ -845,7 +840,6 @@ def test_a_swapped_reset_is_noticed(tmp_path):
     assert "error: " in broken.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -15,7 +15,6 @@ CASES = [*(("tiny", u) for u in bench_command.MEASURED), *(("core", u) for u in 
 HINT = "accept a wanted change with `vrex bench --accept` and say why in the commit"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "unit"), [*CASES, pytest.param("core", "dre", marks=pytest.mark.nightly)])
 def test_within_budget(name, unit):
     now = {f"{name}.{unit}.{k}": v for k, v in bench_command.measure(unit, preset(name)).items()}

@@ -58,7 +58,6 @@ def build(path: Path, folder: Path) -> bool:
         config.plugins.on_shutdown()
 
 
-@pytest.mark.slow
 def test_site(tmp_path, caplog):
     """Strict: bad links, bad anchors, pages out of the navigation are errors. Nothing is fetched from another place."""
     assert build(ROOT / "mkdocs.yml", tmp_path), caplog.text
@@ -207,7 +206,6 @@ def test_make_targets_exist():
     assert {"setup", "demo", "test", "docs"} <= used <= targets
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", [p.name for p in PAGES if "```bash\n" in p.read_text()])
 def test_tested_blocks_run(page, tmp_path):
     """Blocks marked `bash`, one after the other in one folder, as a reader would type them."""

@@ -48,7 +48,6 @@ def vrex(*words) -> object:
 
 
 @models
-@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_layers_of_the_decoder_equal_golden(layers, recorded, tmp_path):
     """All heads, real weights and tokens, every store and array; clusters grow, entries go home and come back."""
@@ -78,7 +77,6 @@ def test_layers_of_the_decoder_equal_golden(layers, recorded, tmp_path):
 
 
 @models
-@pytest.mark.slow
 def test_a_trace_holds_what_its_decoder_took(recorded):
     t = Trace.load(recorded)
     d = Decoder(2, t.tokens)
@@ -150,7 +148,6 @@ def test_what_does_not_fit_is_named(change, layers_, frames, sizes, why):
 
 
 @models
-@pytest.mark.slow
 def test_memory_too_small_says_how_much_is_needed():
     one = DecoderLayers(inputs(), override(preset("small"), ["blocks=1"]).core, 2, 1)
     with pytest.raises(ParamError, match=r"blocks=1: the KV cache needs 2 blocks, 12,288 bytes .*-p blocks=2"):

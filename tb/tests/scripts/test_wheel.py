@@ -9,8 +9,6 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from tb.library.runner import BUILD, ROOT
 
 PACKAGES = ("golden", "hdl", "ip", "scripts", "sim", "synth", "tb")
@@ -33,7 +31,6 @@ def built(folder: Path) -> zipfile.ZipFile:
     return zipfile.ZipFile(wheel)
 
 
-@pytest.mark.slow
 def test_an_installed_package_generates_verifies_and_synthesises(tmp_path):
     """From a folder that nobody may write to, in an empty one."""
     site, work = tmp_path / "site", tmp_path / "work"

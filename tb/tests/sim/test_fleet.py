@@ -55,7 +55,6 @@ def test_falls_behind_when_a_pass_takes_a_frame_s_time():
     assert never == {"hours": 0.0, "limit": "speed", "joules": 0.0, "fetched": 0.0, "busy": 0.0}
 
 
-@pytest.mark.slow
 def test_results_are_kept(tmp_path, monkeypatch):
     words = ("--policy", "hybrid,full", "--hours", "1", "--workers", "1", "--json")
     first = vrex(tmp_path, *words)

@@ -34,7 +34,6 @@ def layer() -> tuple[LayerPlan, dict[int, int]]:
     }
 
 
-@pytest.mark.slow
 def test_a_layer():
     plan, registers = layer()
     [got] = play(emitted(), [plan.program()], 6, registers)
@@ -86,7 +85,6 @@ def test_a_program_that_waits_for_ever():
         timed(program, 1)
 
 
-@pytest.mark.slow
 def test_layers_on_a_core():
     """What the DRE takes is not exact, but close."""
     rng, p, latency = np.random.default_rng(1), params(), 6

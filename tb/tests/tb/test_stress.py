@@ -10,7 +10,6 @@ from scripts.main import app
 from tb.campaigns.stress import UNITS, play
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit", [pytest.param(u, marks=pytest.mark.nightly) if u in ("core", "core_ip") else u for u in UNITS]
 )

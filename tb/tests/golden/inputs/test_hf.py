@@ -320,7 +320,6 @@ def test_the_same_weights_give_the_trace_of_the_numpy_decoder(tmp_path, small, e
 
 
 @models
-@pytest.mark.slow
 def test_smollm2_as_a_folder_gives_the_fixture_recorded_in_numpy(tmp_path, monkeypatch):
     """Trained weights, real video: layer 1 of tb/fixtures/bikes.safetensors."""
     monkeypatch.setattr(hugging_face, "SAMPLE", 1 << 16)  # the whole vocabulary, as the fixture

@@ -417,7 +417,6 @@ def test_recording_refuses_arguments_that_cannot_work(small, name, value):
 
 
 @models
-@pytest.mark.slow
 def test_fixture_comes_from_its_command():
     """Other processors round their matrix products differently: nearly all values equal, none far off."""
     have = Trace.load(FIXTURES / "bikes.safetensors")

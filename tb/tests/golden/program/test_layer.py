@@ -276,7 +276,6 @@ def test_every_stage_is_within_its_bound_of_float64(name):
 
 
 @models
-@pytest.mark.slow
 def test_a_real_layer_over_frames_of_a_real_stream():
     """Layer 1 of SmolLM2 for the third frame of `world`; two frames in the ring and behind it."""
     pictures = video.frames(video.locate("world"), 3, None, vision.IMAGE)

@@ -116,7 +116,6 @@ def test_turns_are_proved(n):
     assert holds(TurnMonitor(n))
 
 
-@pytest.mark.slow
 def test_room_is_proved():
     assert holds(PortMonitor(small()))
     assert not holds(PortMonitor(small(), reach=True))
@@ -159,7 +158,6 @@ def with_mutants(e: Emitted) -> Emitted:
     return replace(e, verilog=text, manifest=e.manifest | {"ports": [*e.manifest["ports"], port]})
 
 
-@pytest.mark.slow
 def test_mutants_are_killed():
     full = {f"{n}__{i}": stall for n, stall in (("r", 0.9), ("b", 0.98)) for i in range(6)}
     stalls = (full, {f"w__{i}": 0.9 for i in range(6)})

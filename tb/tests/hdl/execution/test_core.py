@@ -63,7 +63,6 @@ def moving(ran: list[Ran]) -> set[str]:
 BINS = {"fetches", "fetches_nothing", "joins", "bursts_of_a_set", "ragged_tile", "odd_tiles", "even_tiles"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "pause", "count", "how"), [(1, 0.0, 7, ()), (3, 0.4, 5, (GROUPS, AWAY)), (2, 0.2, 2, (RING,))]
 )
@@ -90,7 +89,6 @@ def test_layers_equal_golden(seed, pause, count, how, record_property):
         assert perf["dre.hcu.full_joins"] > 0
 
 
-@pytest.mark.slow
 def test_a_map_without_blocks_ends_in_a_status():
     """Blocks that do not suffice: the same entry is refused in golden and on RTL, with everything before it done."""
     rng = np.random.default_rng(3)

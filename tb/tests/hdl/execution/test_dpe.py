@@ -158,7 +158,6 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [slice(0, None, 3), pytest.param(slice(None), marks=pytest.mark.nightly)])
 def test_mutants_are_killed(chosen):
     p = replace(TINY, w_depth=8, x_depth=64)  # room for rows of chunks, and for more results than may wait

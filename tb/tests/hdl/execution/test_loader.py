@@ -71,7 +71,6 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.slow
 def test_mutants_are_killed():
     episodes = [*traffic("tiny"), *faulty()]
 

@@ -58,7 +58,6 @@ def test_engines_wait_for_semaphores():
     assert ran[0].perf["lxe.sequencer.store_waits"] > 0
 
 
-@pytest.mark.slow
 def test_a_layer_equals_golden():
     check_a_layer_equals_golden()
 
@@ -76,7 +75,6 @@ JOIN = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [slice(2), pytest.param(slice(2, None), marks=pytest.mark.nightly)])
 def test_mutants_of_the_join_are_killed(chosen):
     """A layer, or one of the programs that fail, does not end as in golden."""

@@ -97,7 +97,6 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.slow
 def test_mutants_are_killed():
     episodes = [*traffic("tiny"), *faulty()]
     assert not survivors(emitted("tiny"), MUTANTS, lambda unit: run("tiny", episodes, unit=unit, waves=False))

@@ -181,7 +181,6 @@ BINS = {
 }
 
 
-@pytest.mark.slow
 def test_layers_equal_golden(record_property):
     """Both cores cluster, offload and fetch entries of their own; answers of the memory late and in any order."""
     rng = np.random.default_rng(1)
@@ -199,7 +198,6 @@ def test_layers_equal_golden(record_property):
     assert still == ELSEWHERE.keys()
 
 
-@pytest.mark.slow
 def test_a_pass_with_a_memory_of_cocotbext_axi():
     rng = np.random.default_rng(2)
     script = Script(host(rng))
@@ -209,7 +207,6 @@ def test_a_pass_with_a_memory_of_cocotbext_axi():
     assert not [text for k, memory in enumerate(got["images"]) for text in script.differences(k, memory)]
 
 
-@pytest.mark.slow
 def test_a_bus_error_ends_in_a_status_of_one_core():
     """The other core ends its phase and goes on; all that after a reset in the middle of a phase."""
     rng = np.random.default_rng(3)
@@ -232,7 +229,6 @@ def test_a_bus_error_ends_in_a_status_of_one_core():
         assert np.array_equal(got["images"][k][own.offset :][: own.size], image(h.memory)[own.offset :][: own.size])
 
 
-@pytest.mark.slow
 def test_an_error_of_a_fetch_ends_in_a_status_of_one_core():
     rng = np.random.default_rng(4)
     script = Script(host(rng))

@@ -169,7 +169,6 @@ def test_sequences_at_full_size():
             episode.check_cycles(got)
 
 
-@pytest.mark.slow
 def test_share_of_resv_at_full_size():
     """Hash bits and cluster means equal those of the policy; every stored word equals golden, score codes too."""
     p, f, t = preset("core").core.vpe, ReSVParams(), trace()

@@ -47,7 +47,6 @@ def test_full_rate():
     check_full_rate()
 
 
-@pytest.mark.slow
 def test_a_wide_bus_is_full_at_a_latency_of_500(record_property):
     """Entries of 4 KB on 64 bytes a beat: 33 bursts of 1 KB under way are enough, 32 are not."""
     for copies, full in ((33, True), (32, False)):

@@ -15,7 +15,6 @@ from tb.checks.core_ip_checks import (
 from tb.library.runner import lint, survivors
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "pause", "count"), [(1, 0.0, 2), (3, 0.3, 2)])
 def test_layers_equal_golden(seed, pause, count):
     check_layers_equal_golden(seed, pause, count)

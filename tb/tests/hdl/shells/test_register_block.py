@@ -77,7 +77,6 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [slice(0, None, 3), pytest.param(slice(None), marks=pytest.mark.nightly)])
 def test_mutants_are_killed(chosen):
     assert not survivors(
