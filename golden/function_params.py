@@ -67,6 +67,11 @@ def parameter(default: T, meaning: str, **limits: Any) -> T:
     return field(default=default, metadata={"parameter": Parameter(meaning, **limits)})
 
 
+def required(meaning: str, **limits: Any) -> Any:
+    """The same for a field without a default."""
+    return field(metadata={"parameter": Parameter(meaning, **limits)})
+
+
 def described(params: "DataclassInstance | type[DataclassInstance]") -> dict[str, Parameter]:
     """The `Parameter` of each field of a parameter class or object, by field name."""
     return {f.name: f.metadata["parameter"] for f in fields(params) if "parameter" in f.metadata}

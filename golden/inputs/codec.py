@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from golden.atomic_files import replacing
-from golden.function_params import check, check_ints
+from golden.function_params import check, check_parameters, parameter
 
 BLOCK = np.dtype(
     [
@@ -98,21 +98,21 @@ def load_motion(path: Path) -> list[Recorded]:
 class PruneParams:
     """Parameters of `Pruner` (CodecSight section 3.3). A visual token stands for group x group patches."""
 
-    grid: int = 16  # patches per side of a frame
-    group: int = 2  # patches per side of a visual token
-    tau: float = 0.25  # pixels of motion above which a patch is dynamic; below 0 every patch is
-    alpha: float = 0.0  # pixels of motion that one grey level of a patch's residual counts as
-    rule: str = "centre"  # motion of a patch: at its centre, mean by area, or largest of its blocks
-    accumulate: bool = True  # a dynamic patch stays dynamic until the next I-frame
+    grid: int = parameter(16, "patches per side of a frame", low=1)
+    group: int = parameter(2, "patches per side of a visual token")
+    tau: float = parameter(0.25, "pixels of motion above which a patch is dynamic; below 0 every patch is")
+    alpha: float = parameter(0.0, "pixels of motion that one grey level of a patch's residual counts as")
+    rule: str = parameter(
+        "centre", "motion of a patch: at its centre, mean by area, or largest of its blocks", choices=RULES
+    )
+    accumulate: bool = parameter(True, "a dynamic patch stays dynamic until the next I-frame")
 
     def __post_init__(self) -> None:
-        check_ints(self)
-        check(self.grid >= 1, "grid", self.grid, "must be at least 1")
+        check_parameters(self)
         ok = self.group >= 1 and self.grid % self.group == 0
         check(ok, "group", self.group, f"must divide grid = {self.grid}")
         check(np.isfinite(self.tau), "tau", self.tau, "must be finite")
         check(0 <= self.alpha < np.inf, "alpha", self.alpha, "must not be negative")
-        check(self.rule in RULES, "rule", self.rule, f"must be one of {', '.join(RULES)}")
 
     @property
     def tokens(self) -> int:

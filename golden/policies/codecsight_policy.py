@@ -5,7 +5,7 @@ from math import isqrt
 
 import numpy as np
 
-from golden.function_params import check, check_ints
+from golden.function_params import check, check_parameters, parameter
 from golden.inputs.codec import Coded, PruneParams, Pruner
 from golden.policies.policy import Block, Plan, Policy, Selected, Shape, Step
 
@@ -14,14 +14,13 @@ from golden.policies.policy import Block, Plan, Policy, Selected, Shape, Step
 class CodecSightParams:
     """CodecSight. The window's geometry is that of the paper's evaluation: 40 s at 2 frames a second, stride 20 %."""
 
-    window: int = 80  # frames of a window
-    stride: int = 16  # frames that a window moves on by
-    refresh: bool = True  # compute I-frames of the overlap anew; False: full reuse
+    window: int = parameter(80, "frames of a window", low=1)
+    stride: int = parameter(16, "frames that a window moves on by", low=1)
+    refresh: bool = parameter(True, "compute I-frames of the overlap anew; False: full reuse")
     prune: PruneParams = field(default_factory=PruneParams)  # grid and group: from the tokens of a frame
 
     def __post_init__(self):
-        check_ints(self)
-        check(self.window >= 1, "window", self.window, "must be at least 1")
+        check_parameters(self)
         check(1 <= self.stride <= self.window, "stride", self.stride, f"must be 1 to window = {self.window}")
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden.function_params import check, check_ints
+from golden.function_params import check_parameters, parameter
 from golden.policies.policy import Block, Growing, Policy, Selected, Shape, Step, bf16
 
 
@@ -12,7 +12,7 @@ from golden.policies.policy import Block, Growing, Policy, Selected, Shape, Step
 class FullParams:
     """Full attention."""
 
-    offload: bool = False  # the cache lives on the host and every layer of every block fetches all of it
+    offload: bool = parameter(False, "the cache lives on the host and every layer of every block fetches all of it")
 
 
 class Full(Policy):
@@ -34,13 +34,11 @@ class Full(Policy):
 class StreamingParams:
     """StreamingLLM."""
 
-    sinks: int = 4  # first tokens of the stream, kept for good
-    recent: int = 256  # last tokens before the block, kept
+    sinks: int = parameter(4, "first tokens of the stream, kept for good", low=0)
+    recent: int = parameter(256, "last tokens before the block, kept", low=0)
 
     def __post_init__(self):
-        check_ints(self)
-        check(self.sinks >= 0, "sinks", self.sinks, "must not be negative")
-        check(self.recent >= 0, "recent", self.recent, "must not be negative")
+        check_parameters(self)
 
 
 class Streaming(Policy):
@@ -73,15 +71,14 @@ class Streaming(Policy):
 class ReKVParams:
     """ReKV. Ratios are those that V-Rex's Table II reports for it."""
 
-    frame_ratio: float = 0.584  # of the offloaded blocks, retrieved for prompts, frames and questions
-    generation_ratio: float = 0.312  # the same for generated tokens
-    recent: int = 256  # last tokens, always attended, resident
+    frame_ratio: float = parameter(
+        0.584, "of the offloaded blocks, retrieved for prompts, frames and questions", low=0, high=1
+    )
+    generation_ratio: float = parameter(0.312, "the same for generated tokens", low=0, high=1)
+    recent: int = parameter(256, "last tokens, always attended, resident", low=0)
 
     def __post_init__(self):
-        check_ints(self)
-        for name in ("frame_ratio", "generation_ratio"):
-            check(0 <= getattr(self, name) <= 1, name, getattr(self, name), "must be 0 to 1")
-        check(self.recent >= 0, "recent", self.recent, "must not be negative")
+        check_parameters(self)
 
 
 class ReKV(Policy):

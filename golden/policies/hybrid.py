@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden.function_params import check, check_ints
+from golden.function_params import check, check_parameters, parameter
 from golden.policies.block_allocator import HOLE, BlockPool, blocks_to_free, prefill, rewrite
 from golden.policies.policy import Block, Plan, Policy, Selected, Shape, Step, by_kv_head
 from golden.policies.state_space import HistoryBranch, State, StateSpaceParams
@@ -22,21 +22,22 @@ BRANCHES = ("random", "disabled")
 class HybridParams:
     """Hybrid memory."""
 
-    block_tokens: int = 16  # tokens of a KV block
-    sink_blocks: int = 1  # first blocks of the stream, kept for good (NUM_SINK)
-    recent_blocks: int = 256  # last blocks, the one being filled included (NUM_RECENT); 4,096 tokens
-    eviction: str = "rewrite"  # Listing 1; compression: by token masks, the one that lost; mask: Eq. 1, frees nothing
-    ssm: str = "random"  # history branch with random parameters, as the paper's; disabled: none
+    block_tokens: int = parameter(16, "tokens of a KV block", low=1)
+    sink_blocks: int = parameter(1, "first blocks of the stream, kept for good (NUM_SINK)", low=0)
+    recent_blocks: int = parameter(256, "last blocks, the one being filled included (NUM_RECENT); 4,096 tokens", low=1)
+    eviction: str = parameter(
+        "rewrite",
+        "Listing 1; compression: by token masks, the one that lost; mask: Eq. 1, frees nothing",
+        choices=EVICTIONS,
+    )
+    ssm: str = parameter(
+        "random", "history branch with random parameters, as the paper's; disabled: none", choices=BRANCHES
+    )
     state: StateSpaceParams = StateSpaceParams()
-    pool_blocks: int = 1 << 16  # blocks of the pool, out of memory beyond
+    pool_blocks: int = parameter(1 << 16, "blocks of the pool, out of memory beyond", low=1)
 
     def __post_init__(self):
-        check_ints(self)
-        for name in ("block_tokens", "recent_blocks", "pool_blocks"):
-            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
-        check(self.sink_blocks >= 0, "sink_blocks", self.sink_blocks, "must not be negative")
-        for name, allowed in (("eviction", EVICTIONS), ("ssm", BRANCHES)):
-            check(getattr(self, name) in allowed, name, getattr(self, name), f"must be one of {', '.join(allowed)}")
+        check_parameters(self)
 
     @property
     def sink_tokens(self) -> int:

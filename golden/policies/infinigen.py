@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden.function_params import check, check_ints
+from golden.function_params import check, check_parameters, parameter
 from golden.policies.policy import Block, Growing, Policy, Selected, Shape, Step, bf16, by_kv_head
 
 
@@ -12,17 +12,16 @@ from golden.policies.policy import Block, Growing, Policy, Selected, Shape, Step
 class InfiniGenParams:
     """InfiniGen. Ratios are those that V-Rex's Table II reports; a ratio of 1 fetches everything, unpredicted."""
 
-    frame_ratio: float = 1.0  # of the cache, retrieved for prompts, frames and questions
-    generation_ratio: float = 0.068  # the same for generated tokens
-    partial_ratio: float = 0.3  # columns of the skewed queries and keys that predict
-    calibrate: int = 256  # query rows of a KV head from which skew and columns are made; until then all is fetched
+    frame_ratio: float = parameter(1.0, "of the cache, retrieved for prompts, frames and questions", low=0, high=1)
+    generation_ratio: float = parameter(0.068, "the same for generated tokens", low=0, high=1)
+    partial_ratio: float = parameter(0.3, "columns of the skewed queries and keys that predict")
+    calibrate: int = parameter(
+        256, "query rows of a KV head from which skew and columns are made; until then all is fetched", low=1
+    )
 
     def __post_init__(self):
-        check_ints(self)
-        for name in ("frame_ratio", "generation_ratio"):
-            check(0 <= getattr(self, name) <= 1, name, getattr(self, name), "must be 0 to 1")
+        check_parameters(self)
         check(0 < self.partial_ratio <= 1, "partial_ratio", self.partial_ratio, "must be above 0, to 1")
-        check(self.calibrate >= 1, "calibrate", self.calibrate, "must be at least 1")
 
 
 class InfiniGen(Policy):

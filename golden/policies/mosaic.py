@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden.function_params import check, check_ints
+from golden.function_params import check_parameters, parameter
 from golden.policies.mosaic_clusters import Clusters, Threshold, kmeans, unit
 from golden.policies.policy import Block, Growing, Plan, Policy, PolicyError, Selected, Shape, Step, bf16
 
@@ -15,27 +15,31 @@ PREFETCH = ("none", "query", "input")
 class MosaicParams:
     """Mosaic. The paper states no value but 64 retrieved frames; these are set on the committed trace."""
 
-    ratio: float = 0.1  # of the offloaded entries, retrieved; 64 frames are 4 to 27 % of the paper's longest streams
-    breadth: float = 4.0  # the visual stage leaves at least this many times the retrieved entries to the semantic one
-    recent: int = 256  # local window: last tokens before a block, always attended, resident
-    build: int = 8  # frames from which the first clusters are made; until then all is resident
-    partition_frames: int = 2  # mean frames of a visual cluster when built
-    cluster_tokens: int = 8  # mean tokens of a semantic cluster when built
-    visual: Threshold = Threshold(0.06, 0.12)  # variance that a visual cluster may have
-    semantic: Threshold = Threshold(0.08, 0.16)  # variance that a semantic cluster may have
-    defer: bool = True  # split a cluster whose members are on the host when it is next retrieved, not at once
-    prefetch: str = "query"  # none; by this layer's query; by the next layer's, guessed from this layer's input
-    seed: int = 0  # of the K-means
+    ratio: float = parameter(
+        0.1,
+        "of the offloaded entries, retrieved; 64 frames are 4 to 27 % of the paper's longest streams",
+        low=0,
+        high=1,
+    )
+    breadth: float = parameter(
+        4.0, "the visual stage leaves at least this many times the retrieved entries to the semantic one", low=1
+    )
+    recent: int = parameter(256, "local window: last tokens before a block, always attended, resident", low=0)
+    build: int = parameter(8, "frames from which the first clusters are made; until then all is resident", low=1)
+    partition_frames: int = parameter(2, "mean frames of a visual cluster when built", low=1)
+    cluster_tokens: int = parameter(8, "mean tokens of a semantic cluster when built", low=1)
+    visual: Threshold = parameter(Threshold(0.06, 0.12), "variance that a visual cluster may have")
+    semantic: Threshold = parameter(Threshold(0.08, 0.16), "variance that a semantic cluster may have")
+    defer: bool = parameter(
+        True, "split a cluster whose members are on the host when it is next retrieved, not at once"
+    )
+    prefetch: str = parameter(
+        "query", "none; by this layer's query; by the next layer's, guessed from this layer's input", choices=PREFETCH
+    )
+    seed: int = parameter(0, "of the K-means", low=0)
 
     def __post_init__(self):
-        check_ints(self)
-        check(0 <= self.ratio <= 1, "ratio", self.ratio, "must be 0 to 1")
-        check(self.breadth >= 1, "breadth", self.breadth, "must be at least 1")
-        check(self.recent >= 0, "recent", self.recent, "must not be negative")
-        for name in ("build", "partition_frames", "cluster_tokens"):
-            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
-        check(self.prefetch in PREFETCH, "prefetch", self.prefetch, f"must be one of {', '.join(PREFETCH)}")
-        check(self.seed >= 0, "seed", self.seed, "must not be negative")
+        check_parameters(self)
 
 
 class Layer:

@@ -25,19 +25,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden.function_params import check
+from golden.function_params import check, check_parameters, parameter, required
 
 
 @dataclass(frozen=True)
 class Threshold:
     """Variance that a cluster of n members may have, Equation 5."""
 
-    small: float  # for small clusters, the stricter one
-    large: float  # for large clusters
-    rate: float = 16.0  # members at which 63 % of the way is gone
+    small: float = required("variance allowed in a small cluster, the stricter limit", low=0)
+    large: float = required("variance allowed in a large cluster")
+    rate: float = parameter(16.0, "members at which 63 % of the way from small to large is gone")
 
     def __post_init__(self):
-        check(self.small >= 0, "small", self.small, "must not be negative")
+        check_parameters(self)
         check(self.large >= self.small, "large", self.large, f"must be at least small = {self.small}")
         check(self.rate > 0, "rate", self.rate, "must be above 0")
 

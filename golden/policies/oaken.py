@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden.function_params import check, check_ints
+from golden.function_params import check, check_parameters, parameter
 from golden.policies.policy import History, Policy, Selected, Shape, Step, bf16
 
 
@@ -12,17 +12,19 @@ from golden.policies.policy import History, Policy, Selected, Shape, Step, bf16
 class OakenParams:
     """Oaken's groups of values."""
 
-    outer: float = 0.04  # share of values of the largest magnitude, stored apart
-    inner: float = 0.06  # share of values of the smallest magnitude, stored apart
-    bits: int = 4  # of a value of the middle group, sign included; outer and inner values have one more
-    calibrate: int = 128  # tokens from which a layer's thresholds are made; they follow the stream until then
+    outer: float = parameter(0.04, "share of values of the largest magnitude, stored apart")
+    inner: float = parameter(0.06, "share of values of the smallest magnitude, stored apart")
+    bits: int = parameter(
+        4, "of a value of the middle group, sign included; outer and inner values have one more", low=2, high=8
+    )
+    calibrate: int = parameter(
+        128, "tokens from which a layer's thresholds are made; they follow the stream until then", low=1
+    )
 
     def __post_init__(self):
-        check_ints(self)
+        check_parameters(self)
         for name in ("outer", "inner"):
             check(0 <= getattr(self, name) < 0.5, name, getattr(self, name), "must be at least 0 and below 0.5")
-        check(2 <= self.bits <= 8, "bits", self.bits, "must be 2 to 8")
-        check(self.calibrate >= 1, "calibrate", self.calibrate, "must be at least 1")
 
 
 class Oaken(Policy):

@@ -304,7 +304,7 @@ class Store:
 
 
 class Policy:
-    """Base of the policies. `params` is a frozen dataclass whose fields carry their meaning as a comment.
+    """Base of the policies. `params` is a frozen dataclass of `golden.function_params.parameter` fields.
 
     A subclass sets `source` (paper, section, equations), keeps its state in plain attributes (a run is interrupted and
     resumed by pickling), counts its prediction and index work in `self.ledger`, its memory other than K

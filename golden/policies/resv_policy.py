@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from golden.arithmetic.numerics import BF16
-from golden.function_params import ReSVParams, check
+from golden.function_params import ReSVParams, check_parameters, parameter
 from golden.policies.policy import Policy, Selected, Shape, Step
 from golden.retrieval.resv import ReSV, Retrieved
 
@@ -17,10 +17,12 @@ class ReSVPolicyParams:
     """ReSV and its prefetch."""
 
     resv: ReSVParams = ReSVParams()
-    prefetch: str = "complete"  # none; guessed set, what it lacks fetched on demand; the guessed set alone
+    prefetch: str = parameter(
+        "complete", "none; guessed set, what it lacks fetched on demand; the guessed set alone", choices=PREFETCH
+    )
 
     def __post_init__(self):
-        check(self.prefetch in PREFETCH, "prefetch", self.prefetch, f"must be one of {', '.join(PREFETCH)}")
+        check_parameters(self)
 
 
 class ReSVPolicy(Policy):

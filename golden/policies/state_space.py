@@ -10,23 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden.function_params import check, check_ints
+from golden.function_params import check, check_parameters, parameter
 
 
 @dataclass(frozen=True)
 class StateSpaceParams:
     """The history branch. Defaults are Mamba 1.0's."""
 
-    expand: int = 2  # inner channels per hidden dimension
-    state: int = 16  # state numbers of an inner channel
-    conv: int = 4  # taps of the causal convolution
-    seed: int = 2025  # of the random parameters
+    expand: int = parameter(2, "inner channels per hidden dimension", low=1)
+    state: int = parameter(16, "state numbers of an inner channel", low=1)
+    conv: int = parameter(4, "taps of the causal convolution", low=1)
+    seed: int = parameter(2025, "of the random parameters", low=0)
 
     def __post_init__(self):
-        check_ints(self)
-        for name in ("expand", "state", "conv"):
-            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
-        check(self.seed >= 0, "seed", self.seed, "must not be negative")
+        check_parameters(self)
 
 
 @dataclass

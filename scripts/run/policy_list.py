@@ -1,7 +1,6 @@
 """`vrex stream --list`: the retrieval policies, their parameters and where they come from."""
 
 import inspect
-import re
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -42,17 +41,13 @@ def show(json: bool) -> None:
 
 
 def parameters(params: Any, prefix: str = "") -> dict[str, tuple[Any, str]]:
-    """Value and meaning of every parameter, those of nested ones as "outer.inner".
-
-    The meaning stands in the field's metadata or in the comment beside it.
-    """
-    meanings = dict(re.findall(r"^    (\w+): [^#\n]*?#\s*(.+)$", inspect.getsource(type(params)), re.MULTILINE))
-    meanings |= {name: p.meaning for name, p in described(params).items()}
+    """Value and meaning of every parameter, those of nested ones as "outer.inner"."""
+    about = described(params)
     out: dict[str, tuple[Any, str]] = {}
     for f in fields(params):
         value = getattr(params, f.name)
         if is_dataclass(value):
             out |= parameters(value, f"{prefix}{f.name}.")
         else:
-            out[prefix + f.name] = (value, meanings.get(f.name, ""))
+            out[prefix + f.name] = (value, about[f.name].meaning)
     return out
