@@ -33,7 +33,7 @@ SHAPES = {
         "recent=1",
     ],
 }
-NEVER = {  # counters that stand still: bins of the exact variant, rows that are always selected whole
+NEVER = {  # counters that stand still: buckets have no zooms, and a row of one cluster needs none
     "buckets": {"wtu0.zooms"},
     "one": {"wtu0.zooms"},
 }

@@ -101,7 +101,7 @@ def random_results(size: str) -> list[tuple[Episode, dict]]:
 
 @dataclass
 class RandomTraffic(StressTraffic):
-    """Programs of 3,000 rows on both ports."""
+    """A program of 3,000 random instructions, with two alternating patterns of stalls."""
 
     p: VpeParams
     episode: Episode

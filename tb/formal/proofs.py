@@ -167,7 +167,7 @@ def unit_of(name: str, p: object = None) -> wiring.Component:
 def stream_goal(
     unit: str, edit: tuple[str, str], deep: int, p: object = None, size: str = "", asked: bool = False, **how
 ) -> Goal:
-    """The claim that a beat of `unit` stays until taken, whatever memories hold and with what is `asked` of the bus."""
+    """The claim that a beat of `unit` stays until taken, whatever memories hold. `asked`: as in `UnitMonitor`."""
 
     def make(reach: bool) -> StreamMonitor:
         made = unit_of(unit, p)

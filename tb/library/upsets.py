@@ -29,7 +29,9 @@ _MONITOR = """  integer out;
 
 @dataclass(frozen=True)
 class Log:
-    """upset : cycles of flipped reads, with the number of flipped bits
+    """What a log says.
+
+    upset : cycle -> number of reads with flipped bits
     corrected, detected : cycles of the two bits of `error`
     """
 
