@@ -18,7 +18,7 @@ def checks_of(m: Module, data: Value, protection: str, name: str) -> Signal:
 
 
 def decoded(m: Module, word: Value, width: int, protection: str, name: str) -> tuple[Value, Signal, Signal]:
-    """The data of a code word, and whether a bit of it was corrected, or is wrong and was not."""
+    """The data of a code word, and whether one of its bits was corrected, or is wrong and could not be."""
     data = word[:width]
     corrected, detected = Signal(name=f"{name}_corrected"), Signal(name=f"{name}_detected")
     if protection == "none":

@@ -24,7 +24,7 @@ _HEAD = """# A design of OpenVRex, for --design of vrex generate, verify, synth,
 
 
 def load(name: str) -> SystemParams:
-    """The parameters of a preset, or of a design file. Raises: `ParamError`, which names the file."""
+    """Loads the parameters of a preset, or of a design file. Raises: `ParamError`, which names the file."""
     if not name.endswith(SUFFIX):
         return preset(name)
     try:
@@ -50,7 +50,7 @@ def _assignments(key: str, value: object) -> list[str]:
 
 
 def text(system: SystemParams, base: str) -> str:
-    """A complete design file. What differs from preset `base` is marked with that one's value."""
+    """A complete design file. Where a value differs from preset `base`, a comment gives that preset's value."""
     about = {table: described(part) for table, part in _parts(system)}
     of_base, out = flat(PRESETS[base]), [_HEAD, f'preset = "{base}"']
     unit = ""

@@ -1,4 +1,4 @@
-"""Docstrings of units, which are their data sheets, in parts."""
+"""Parser of unit docstrings, which are the data sheets."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ class Sheet:
 
 
 def parse(doc: str) -> Sheet:
-    """A unit's docstring. Raises: `ParamError` where a section is missing or there is one that is not known."""
+    """Splits a unit's docstring into its sections. Raises: `ParamError` for a missing or unknown section."""
     sheet = Sheet()
     sections = re.split(r"^(Parameters|Members)\n-+\n", doc, flags=re.M)
     sheet.lead = [joined(part) for part in re.split(r"\n\s*\n", sections[0].strip())]
@@ -45,12 +45,12 @@ def parse(doc: str) -> Sheet:
 
 
 def joined(text: str) -> str:
-    """One line of a text that is broken into several."""
+    """Joins a text of several lines to one line."""
     return re.sub(r"\s+", " ", text).strip()
 
 
 def _entries(text: str) -> Iterator[tuple[str, str, str]]:
-    """`names : shape : meaning`, continued by indented lines; entries of one line are parted by a middle dot."""
+    """`names : shape : meaning`, continued by indented lines; a middle dot separates entries on one line."""
     for block in re.split(r"\n(?=\S)", text.strip()):
         for entry in re.split(r" · (?=[\w*, ]+ : )", joined(block)):
             parts = entry.split(" : ", 2)
@@ -64,7 +64,9 @@ def unit_class(unit: str) -> type[wiring.Component]:
 
 
 def prose(text: str, code: Callable[[str], str] = "`{}`".format) -> str:
-    """Prose of a docstring as Markdown: nothing but backticks means anything, and `code` says what stands for them."""
+    """Converts prose of a docstring to Markdown: only backticks have a meaning, and `code` formats what they
+    enclose.
+    """
     parts = re.split(r"(`[^`]+`)", text)
     return "".join(
         code(p[1:-1]) if i % 2 else re.sub(r"([*_|])", r"\\\1", p).replace("<", "&lt;") for i, p in enumerate(parts)

@@ -1,4 +1,4 @@
-"""A folder that `vrex generate` wrote: its Verilog, and the parameters that its manifest has, as `-p` takes them."""
+"""Reader of a folder that `vrex generate` wrote: its Verilog, and the parameters of its manifest as `-p` takes them."""
 
 import hashlib
 import json
@@ -13,12 +13,12 @@ SHARED = ("n_ctx", "clusters", "count_bits", "token_bits")  # the same in all un
 
 
 def read(folder: Path) -> Emitted:
-    """The unit as it lies in the folder, edited or not. Raises: `ParamError` for a folder without one."""
+    """Reads the unit in the folder, edited or not. Raises: `ParamError` for a folder without one."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         top, unit = manifest["top"], manifest["unit"]
         check(isinstance(manifest["params"], dict) and unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
-        apart = folder / f"{top}_memories.v"  # of `--no-memory-bodies`: black boxes, or what stands in their place
+        apart = folder / f"{top}_memories.v"  # of `--no-memory-bodies`: black boxes, or the macros in their place
         memories = apart.read_text() if apart.exists() else ""
         return Emitted((folder / f"{top}.v").read_text() + memories, top, manifest, memories)
     except OSError as e:
@@ -28,18 +28,18 @@ def read(folder: Path) -> Emitted:
 
 
 def edited(made: Emitted) -> bool:
-    """Whether the Verilog is another than the manifest's."""
+    """Whether the Verilog differs from the one that the manifest describes."""
     return hashlib.sha256(made.verilog.removesuffix(made.memories).encode()).hexdigest() != made.manifest["sha256"]
 
 
 def options(made: Emitted) -> dict[str, object]:
-    """What `hdl.emit.emit` took besides the parameters."""
+    """The arguments of `hdl.emit.emit` besides the parameters."""
     prefix = made.top.removesuffix(made.manifest["unit"]).removesuffix("_")
     return ({"prefix": prefix} if prefix else {}) | ({"memory_bodies": False} if made.memories else {})
 
 
 def assignments(made: Emitted) -> list[str]:
-    """The unit's parameters. What the units of a DRE share is set in all of them, so that they fit together."""
+    """The unit's parameters as assignments. Those that the units of a DRE share are set in all of them."""
     return list(_assignments(made.manifest["params"], ALL[made.manifest["unit"]][2].rpartition(".")[2]))
 
 

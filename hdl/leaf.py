@@ -12,15 +12,15 @@ from amaranth import ClockSignal, Instance, Module, ResetSignal
 from amaranth.back import rtlil
 from amaranth.lib import wiring
 
-CLEAR = "clear"  # clock domain whose reset gives the counts that clear protected memories a start (`hdl.reset`)
+CLEAR = "clear"  # clock domain whose reset starts the counts that clear protected memories (`hdl.reset`)
 _PORT = re.compile(r"^  wire (?:width \d+ )?(?:input|output) \d+ +\\(\S+)$", re.M)
 
 
 def convert(component: wiring.Component, name: str, leaves: "Leaves | None") -> str:
     """RTLIL of a component as module `name`.
 
-    Without Python's search for cycles of garbage, which goes through millions of small objects that are all in use: two
-    fifths of the time.
+    Python's search for garbage cycles is off meanwhile: it would visit millions of small objects that are all in use,
+    which takes two fifths of the time.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -32,12 +32,12 @@ def convert(component: wiring.Component, name: str, leaves: "Leaves | None") -> 
 
 
 class Leaves:
-    """The platform of a leaf-once conversion.
+    """The platform of a conversion that emits each leaf once.
 
     modules : {name: RTLIL text} of every shared module placed so far, deepest first; names are free of double
         underscores, which Verilator would mangle in a hierarchical build
     counts : {name: instances} of those that `place` made
-    kinds : kinds of memories (`hdl.memory.KINDS`) that stand in them or outside
+    kinds : kinds of memories (`hdl.memory.KINDS`) in the leaves or outside
     """
 
     def __init__(self, top: str):
@@ -55,13 +55,13 @@ class Leaves:
     def instance(self, path: str, kind: str, cls: type, *args) -> tuple[wiring.PureInterface, Instance]:
         """The ports of one more `cls(*args)`, whose signals are named after `path`, and the instance behind them.
 
-        It is of module `<top>_<kind>`, made when the kind is first asked for. Raises `ValueError` if that was for
+        Its module is `<top>_<kind>`, made at the first request for the kind. Raises `ValueError` if that was for
         another class or other arguments.
         """
         name = f"{self.top}_{kind}"
         if name not in self._made:
             component = cls(*args)
-            # Memories take of the domain its reset alone; Amaranth makes a port of the clock too.
+            # Memories use only the reset of the domain; Amaranth makes a port of its clock too.
             text = re.sub(rf"^  wire .* \\{CLEAR}_clk\n", "", convert(component, name, self), flags=re.M)
             pins = set(_PORT.findall(text[text.rindex(f"module \\{name}\n") :]))
             self.modules[name], self._made[name] = text, (cls, args, component.signature, pins)

@@ -1,4 +1,4 @@
-"""The memories of the project: modules of their own, so that a flow can swap them for macros."""
+"""The memories of the project: modules of their own, so that a flow can replace them by macros."""
 
 import re
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ from hdl.check_bits import checks_of, decoded
 from hdl.leaf import CLEAR, Leaves
 from hdl.params import bits_for
 
-BODIES = Path(__file__).with_name("memories.v")  # a module a kind, which emitted Verilog holds under the unit's name
+BODIES = Path(__file__).with_name("memories.v")  # one module a kind, which emitted Verilog holds under the unit's name
 KINDS = ("ram_1r1w", "ram_1rw")
 
 
 class _Memory(wiring.Component):
-    """What the kinds share: sizes, check bits around the cells, zeros once a reset has lasted long enough."""
+    """Shared parts of all kinds: sizes, check bits around the cells, zeros after a reset that lasts long enough."""
 
     KIND: str  # module of `BODIES`
 
@@ -33,7 +33,7 @@ class _Memory(wiring.Component):
 
     @property
     def words(self) -> int:
-        """Words of the cells: a memory of one word has a zero-bit address in Amaranth; two keep the ports uniform."""
+        """Words of the cells. A memory of one word has a zero-bit address in Amaranth, so there are at least two."""
         return max(2, self.depth)
 
     def elaborate(self, platform):
@@ -56,16 +56,17 @@ class _Memory(wiring.Component):
         return m
 
     def _checked(self, platform: object, ports: dict[str, Value]) -> Module:
-        """Cells with check bits for each lane. In the reset of the unit zeros are written, whose check bits are zero.
+        """Cells with check bits for each lane.
 
-        That is once the reset of `CLEAR` has ended, which starts with it: a count needs a start that is no power-up
-        state, and what is always reset cannot count.
+        In the reset of the unit it writes zeros, whose check bits are zero. The writing starts when the reset of
+        `CLEAR`, which starts with it, has ended: the count needs a start that is no power-up state, and a signal in
+        reset cannot count.
         """
         m, lane, protect = Module(), self.width // self.lanes, self.protect
         extra = check_bits(lane, protect)
         bits = (lane + extra) * self.lanes
         clears, at = Signal(), Signal(bits_for(self.words), reset_less=True)
-        fresh = Signal()  # what was read has not been looked at
+        fresh = Signal()  # the word read has not been checked yet
         m.d.comb += clears.eq(ResetSignal() & ~ResetSignal(CLEAR))
         with m.If(ResetSignal(CLEAR)):
             m.d.sync += at.eq(0)
@@ -90,10 +91,10 @@ class _Memory(wiring.Component):
 
 
 class Ram(_Memory):
-    """One write port with lane enables, one synchronous read port, no reset, no initial content.
+    """A memory with one write port with lane enables and one synchronous read port.
 
-    A read of the word that is written in the same cycle returns the old content: the unit around it forwards if it
-    needs the new one.
+    It has no reset and no initial content. A read of a word that is written in the same cycle returns the old content;
+    a unit that needs the new one forwards it.
 
     Parameters
     ----------
@@ -105,11 +106,12 @@ class Ram(_Memory):
     Members
     -------
     w_en : In(lanes), w_addr : In, w_data : In(width) : written at the clock edge
-    r_en : In(1), r_addr : In : word wanted
+    r_en : In(1), r_addr : In : word to read
     r_data : Out(width) : the word, one cycle later; holds while `r_en` is low; corrected, if protected
     error : Out(2), if protected : with `r_data`'s first cycle, as in `error_members`
 
-    Latency: 1 cycle. Throughput: one read and one write a cycle.
+    Latency: 1 cycle.
+    Throughput: one read and one write a cycle.
     Raises: `ParamError` for a size below 1 or lanes that do not divide the width.
     Source: the score, count and hash-bit memories of V-Rex section V-B.
     """
@@ -127,7 +129,7 @@ class Ram(_Memory):
         return w_en, w_addr, r_en, r_addr
 
     def _cleared(self, inside: dict[str, Value], clears: Value, at: Value) -> list:
-        """The ports inside: those outside, or in a reset what writes zeros."""
+        """The ports inside: those outside, or in a reset the writing of zeros."""
         return [
             inside["w_en"].eq(Mux(ResetSignal(), clears.replicate(self.lanes), self.w_en)),
             inside["w_addr"].eq(Mux(clears, at, self.w_addr)),
@@ -137,10 +139,10 @@ class Ram(_Memory):
 
 
 class SinglePortRam(_Memory):
-    """One port that reads or writes, with lane enables for writes, no reset, no initial content.
+    """A memory with one port that reads or writes, with lane enables for writes.
 
-    Its macro has the six-transistor cell, 1 / 1.52 of `Ram`'s (`synth.sram`): one address, and a read only in a cycle
-    without a write, so that nothing can collide.
+    It has no reset and no initial content. Its macro has the six-transistor cell, 1 / 1.52 of `Ram`'s (`synth.sram`).
+    There is one address, and a read only in a cycle without a write, so reads and writes cannot collide.
 
     Parameters
     ----------
@@ -154,7 +156,8 @@ class SinglePortRam(_Memory):
         differ there. Corrected, if protected
     error : Out(2), if protected : with `r_data`'s first cycle, as in `error_members`
 
-    Latency: 1 cycle. Throughput: one access a cycle.
+    Latency: 1 cycle.
+    Throughput: one access a cycle.
     Raises: `ParamError` for a size below 1 or lanes that do not divide the width.
     Source: this project's own.
     """
@@ -167,11 +170,11 @@ class SinglePortRam(_Memory):
 
     @staticmethod
     def _accesses(en: Value, write: Value, addr: Value, **_: Value) -> tuple[Value, ...]:
-        """As of `Ram`."""
+        """As in `Ram`."""
         return Mux(en, write, 0), addr, en & ~write.any(), addr
 
     def _cleared(self, inside: dict[str, Value], clears: Value, at: Value) -> list:
-        """As of `Ram`."""
+        """As in `Ram`."""
         return [
             inside["en"].eq(Mux(ResetSignal(), clears, self.en)),
             inside["write"].eq(Mux(clears, (1 << self.lanes) - 1, self.write)),
@@ -180,22 +183,22 @@ class SinglePortRam(_Memory):
 
 
 def error_members(*protects: str) -> dict[str, wiring.Member]:
-    """The port `error` of what holds protected memories, for a component's signature: none where no memory is.
+    """The port `error` of a component with protected memories, for its signature; none if no memory is protected.
 
-    Pulses: bit 0, a word was corrected; bit 1, a word was wrong and was not.
+    Pulses: bit 0, a word was corrected; bit 1, a word was wrong and could not be.
     """
     return {"error": Out(2)} if set(protects) - {"none"} else {}
 
 
 def collect_errors(m: Module, owner: wiring.Component, parts: Iterable[object]) -> None:
-    """The `error` of a component is that of what stands in it, a cycle later. Only for one that has the port."""
+    """Drives the `error` of a component from that of its parts, a cycle later, if the component has the port."""
     if hasattr(owner, "error"):
         errors = [part.error for part in parts if hasattr(part, "error")]
         m.d.sync += owner.error.eq(Cat(Cat(e[k] for e in errors).any() for k in range(2)))
 
 
 def bodies(top: str, kinds: Iterable[str], empty: bool = False) -> str:
-    """Verilog of the modules of these kinds, named `<top>_<kind>`; `empty`: their ports alone, as black boxes."""
+    """Verilog of the modules of these kinds, named `<top>_<kind>`; with `empty` their ports alone, as black boxes."""
     out = []
     for text in re.split(r"(?<=endmodule\n)\n", BODIES.read_text()):
         kind = re.search(r"^module (\w+)", text, re.M)[1]

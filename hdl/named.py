@@ -1,4 +1,4 @@
-"""Signals with a name: the one way to name a value where Python has no variable of that name for it.
+"""Named signals: the one way to name a value where Python has no variable of that name for it.
 
 Amaranth names a signal after the variable it is assigned to. Signals made in a loop, or by a function that several
 callers share, get their names here.
@@ -6,7 +6,7 @@ callers share, get their names here.
 
 from amaranth import Module, Shape, Signal, ValueLike
 
-# Amaranth's own name for a signal that it cannot name. Only for those that were made without one: it keeps the emitted
+# Amaranth's own name for a signal that it cannot name. Keep it for the signals that have it: it keeps the emitted
 # Verilog the same to the byte.
 UNNAMED = "$signal"
 
@@ -19,7 +19,7 @@ def comb(m: Module, name: str, value: ValueLike, shape: Shape | int | None = Non
 
 
 def reg(m: Module, name: str, value: ValueLike, shape: Shape | int | None = None, reset_less: bool = True) -> Signal:
-    """`value` a cycle later, in a register without a reset."""
+    """`value` a cycle later, in a register without a reset unless `reset_less` is False."""
     s = Signal(len(value) if shape is None else shape, name=name, reset_less=reset_less)
     m.d.sync += s.eq(value)
     return s

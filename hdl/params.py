@@ -34,7 +34,7 @@ PROTECT = {"choices": PROTECTIONS}
 
 
 def depths(p: object) -> list[int]:
-    """Words of the protected memories under these parameters, of whatever holds some."""
+    """Words of each protected memory under these parameters, parts included."""
     own = []
     if getattr(p, "protect", "none") != "none":
         match p:
@@ -54,13 +54,13 @@ def depths(p: object) -> list[int]:
 
 
 def reset_cycles(p: object) -> int:
-    """Cycles for which a unit prolongs its reset: in them protected memories become zero, a word a cycle."""
+    """Cycles by which a unit prolongs its reset, to clear its protected memories, a word a cycle."""
     return max([0, *(max(2, depth) for depth in depths(p))])
 
 
 @dataclass(frozen=True)
 class HcuParams:
-    """HCU: n_h accumulators of n_w XOR bits compare n_h clusters with a token, n_w bits a cycle."""
+    """Parameters of the HCU: n_h accumulators of n_w XOR bits compare n_h clusters with a token, n_w bits a cycle."""
 
     n_h: int = parameter(1, "N_HCU-h: clusters compared at a time", low=1, high=WIDTH)
     n_w: int = parameter(16, "N_HCU-w: hash bits of a cluster compared a cycle", low=1, high=1 << 12)
@@ -77,11 +77,16 @@ class HcuParams:
         check_parameters(self)
         check(self.n_hp % self.n_w == 0, "n_w", self.n_w, f"must divide n_hp = {self.n_hp}")
         check(self.clusters % self.n_h == 0, "n_h", self.n_h, f"must divide clusters = {self.clusters}")
-        check(self.n_h & (self.n_h - 1) == 0, "n_h", self.n_h, "must be a power of two: a lane is bits of an index")
+        check(
+            self.n_h & (self.n_h - 1) == 0,
+            "n_h",
+            self.n_h,
+            "must be a power of two: the lane is the low bits of a cluster",
+        )
 
     @property
     def chunks(self) -> int:
-        """Cycles that a whole comparison takes."""
+        """Cycles of a whole comparison."""
         return self.n_hp // self.n_w
 
     @property
@@ -90,7 +95,7 @@ class HcuParams:
         return bits_for(self.clusters)
 
     def rest_bits(self, chunk: int) -> int:
-        """Bits of the population count of what follows `chunk` in a hash; 0 where early abandon has no use for it."""
+        """Bits of the population count of the hash bits behind `chunk`; 0 where early abandon does not need it."""
         rest = self.n_hp - (chunk + 1) * self.n_w
         return bits_for(rest + 1) if rest and self.early_abandon else 0
 
@@ -102,7 +107,7 @@ class HcuParams:
 
 @dataclass(frozen=True)
 class WtuParams:
-    """WTU core: n_w lanes over a row of up to `clusters` scores. N_WTU-h cores are n_h of these side by side."""
+    """Parameters of a WTU core: n_w lanes over a row of up to `clusters` scores. N_WTU-h cores are n_h of these."""
 
     n_h: int = parameter(1, "N_WTU-h: rows in parallel", low=1, high=WIDTH)
     n_w: int = parameter(16, "N_WTU-w: scores a cycle", low=1, high=1 << 12)
@@ -122,8 +127,10 @@ class WtuParams:
     def __post_init__(self):
         check_parameters(self)
         check(self.clusters % self.n_w == 0, "n_w", self.n_w, f"must divide clusters = {self.clusters}")
-        check(self.bin_bits >= self.score.exp_bits, "bin_bits", self.bin_bits, "must cover score.exp_bits")
-        check(self.double_buffer or not self.walk_ahead, "walk_ahead", self.walk_ahead, "needs double_buffer")
+        low = f"must be at least score.exp_bits = {self.score.exp_bits}: the codes of a bin share their exponent"
+        check(self.bin_bits >= self.score.exp_bits, "bin_bits", self.bin_bits, low)
+        needs = "needs double_buffer=true, to walk one row while another is selected"
+        check(self.double_buffer or not self.walk_ahead, "walk_ahead", self.walk_ahead, needs)
 
     @property
     def words(self) -> int:
@@ -167,7 +174,7 @@ class WtuParams:
 
     @property
     def ratio_parts(self) -> int:
-        """Parts of ratio_q16 that fit a lane's multiplier where a significand does."""
+        """Parts of ratio_q16 that fit the significand input of a lane's multiplier."""
         return -(-16 // self.score.significand_bits)
 
     @property
@@ -183,7 +190,7 @@ class WtuParams:
 
 @dataclass(frozen=True)
 class KvmuParams:
-    """KVMU: cluster-contiguous home addresses in offload memory, a ring of recent entries in device memory."""
+    """Parameters of the KVMU: home addresses contiguous by cluster, and a ring of recent entries in device memory."""
 
     n_ctx: int = parameter(1, "(layer, KV head) maps held", low=1, high=WIDTH)
     clusters: int = parameter(1024, "clusters of a map", low=1, high=SIZE)
@@ -203,9 +210,11 @@ class KvmuParams:
     def __post_init__(self):
         check_parameters(self)
         top = self.blocks * self.block_slots * self.entry_bytes
-        check(top <= 1 << self.addr_bits, "addr_bits", self.addr_bits, f"cannot address blocks of {top} bytes in all")
+        few = f"cannot address blocks of {top} bytes in all: raise it, or lower blocks, block_slots or entry_bytes"
+        check(top <= 1 << self.addr_bits, "addr_bits", self.addr_bits, few)
         top = self.n_ctx * self.recent * self.entry_bytes
-        check(top <= 1 << self.addr_bits, "addr_bits", self.addr_bits, f"cannot address rings of {top} bytes in all")
+        few = f"cannot address rings of {top} bytes in all: raise it, or lower n_ctx, recent or entry_bytes"
+        check(top <= 1 << self.addr_bits, "addr_bits", self.addr_bits, few)
 
     @property
     def block_bytes(self) -> int:
@@ -225,7 +234,7 @@ class KvmuParams:
 
 @dataclass(frozen=True)
 class DreParams:
-    """DRE = HCU + WTU + KVMU. Fields that they share must agree where the units are joined (`joined`)."""
+    """Parameters of a DRE = HCU + WTU + KVMU. Fields that units share must agree (`joined`)."""
 
     hcu: HcuParams = field(default_factory=HcuParams)
     wtu: WtuParams = field(default_factory=WtuParams)
@@ -240,11 +249,16 @@ class DreParams:
             ("token_bits", (self.hcu, self.kvmu)),
         ):
             values = [getattr(u, name) for u in units]
-            check(len(set(values)) == 1, name, values, "must be the same in every unit of a DRE")
+            check(
+                len(set(values)) == 1,
+                name,
+                values,
+                f"must be the same in every unit of a DRE: set {name} without a unit",
+            )
         return self
 
     def function(self) -> ReSVParams:
-        """The function parameters that this hardware fixes, the rest at their defaults."""
+        """The function parameters that this hardware fixes; the others keep their defaults."""
         self.joined()
         return ReSVParams(
             n_hp=self.hcu.n_hp,
@@ -260,7 +274,9 @@ class DreParams:
 
 @dataclass(frozen=True)
 class DpeParams:
-    """DPE: n_h MAC trees of n_w BF16 inputs, with memories for their weights and for the activations they share."""
+    """Parameters of the DPE: n_h MAC trees of n_w BF16 inputs, memories for their weights and the shared
+    activations.
+    """
 
     n_h: int = parameter(64, "N_DPE-h: dot-product trees", low=1, high=WIDTH)
     n_w: int = parameter(64, "N_DPE-w: BF16 inputs of a tree", low=1, high=WIDTH)
@@ -294,7 +310,7 @@ class DpeParams:
 
 @dataclass(frozen=True)
 class VpeParams:
-    """VPE: n_h vector units of n_w lanes, which execute the same instruction on rows of their own."""
+    """Parameters of the VPE: n_h vector units of n_w lanes, which execute the same instruction on rows of their own."""
 
     n_h: int = parameter(1, "N_VPE-h: vector units", low=1, high=WIDTH)
     n_w: int = parameter(64, "N_VPE-w: lanes of a unit", high=1 << 12, power_of_two=True)
@@ -319,7 +335,7 @@ class VpeParams:
 
 @dataclass(frozen=True)
 class LxeParams:
-    """What the LXE adds to DPE and VPE: program memory, queues and the bus."""
+    """Parameters that the LXE adds to DPE and VPE: program memory, queues and the bus."""
 
     i_depth: int = parameter(512, "instructions of 32 bytes: 16 KB", low=2, high=SIZE, power_of_two=True)
     queue: int = parameter(8, "instructions that wait in front of an engine", low=1, high=WIDTH)
@@ -340,7 +356,7 @@ class LxeParams:
 
 @dataclass(frozen=True)
 class CoreParams:
-    """A core: its retrieval engine, its two execution engines and what joins them."""
+    """Parameters of a core: its retrieval engine, its two execution engines and the LXE around them."""
 
     dre: DreParams = field(default_factory=DreParams)
     dpe: DpeParams = field(default_factory=DpeParams)
@@ -373,9 +389,9 @@ class CoreParams:
         entry, n_w = d.kvmu.entry_bytes, d.wtu.n_w
         check(entry % word == 0, "entry_bytes", entry, f"must be a multiple of a word of {word} bytes in a core")
         top = word << PAYLOAD[Opcode.LOAD]["words"]
-        check(entry <= top, "entry_bytes", entry, f"must be at most {top} in a core: words of a transfer")
+        check(entry <= top, "entry_bytes", entry, f"must be at most {top} in a core: bytes of the longest transfer")
         ok = word <= d.kvmu.boundary <= top
-        check(ok, "boundary", d.kvmu.boundary, f"must be {word} to {top} in a core: a burst is words of a transfer")
+        check(ok, "boundary", d.kvmu.boundary, f"must be {word} to {top} in a core: a burst is part of a transfer")
         check(
             n_w & (n_w - 1) == 0, "wtu.n_w", n_w, "must be a power of two in a core: words of scores are cut or joined"
         )
@@ -385,13 +401,13 @@ class CoreParams:
             ("token_bits", d.hcu.token_bits, ADDR_BITS),
             ("n_ctx", bits_for(d.hcu.n_ctx), CONTEXT_BITS),
         ):
-            check(bits <= high, name, getattr(d.kvmu, name), f"takes {bits} bits, a core has {high}")
+            check(bits <= high, name, getattr(d.kvmu, name), f"takes {bits} bits, a core has {high}: lower it")
         return out
 
 
 @dataclass(frozen=True)
 class SystemParams:
-    """A system of `cores` cores, all alike."""
+    """Parameters of a system of `cores` equal cores."""
 
     core: CoreParams = field(default_factory=CoreParams)
     cores: int = parameter(1, "cores on one memory port", low=1, high=64)
@@ -452,8 +468,8 @@ def preset(name: str) -> SystemParams:
 def override(params: SystemParams, assignments: list[str]) -> SystemParams:
     """A system with each "unit.name=value" or "name=value" applied.
 
-    A bare name sets every unit that has it. Values are integers, true/false or words. `ParamError` names the unit, and
-    for an unknown name the valid ones, the nearest first.
+    A bare name sets every unit that has it. Values are integers, true/false or words. `ParamError` names the unit; for
+    an unknown name it lists the valid ones, the nearest first.
     """
     out = _replaced(params, "", _changes(params, "", assignments))
     out.core.dre.joined()
@@ -463,9 +479,10 @@ def override(params: SystemParams, assignments: list[str]) -> SystemParams:
 def override_part(params: SystemParams, path: str, assignments: list[str]) -> SystemParams:
     """A system of which only the part at `path` ("core.dre.kvmu"; "": all) is overridden, and checked by its own rules.
 
-    The other parts stay, whether they fit or not. `ParamError` as of `override`, and for a name that only they have.
+    The other parts stay, whether they fit or not. Raises `ParamError` as `override` does, and for a name that only
+    other parts have.
     """
-    _changes(params, "", assignments)  # names that are nowhere
+    _changes(params, "", assignments)  # refuses names that no part has
     own, unit = part_of(params, path), path.rpartition(".")[2]
     names = flat(own, unit)
     for text in assignments:
@@ -476,7 +493,7 @@ def override_part(params: SystemParams, path: str, assignments: list[str]) -> Sy
 
 
 def part_of(params: SystemParams, path: str) -> object:
-    """The part of a system at `path`, as of `override_part`."""
+    """The part of a system at `path`, as in `override_part`."""
     return attrgetter(path)(params) if path else params
 
 
@@ -486,7 +503,7 @@ def _with_part(params: object, path: str, part: object) -> object:
 
 
 def _changes(params: object, part: str, assignments: list[str]) -> dict[tuple[str, str], object]:
-    """(unit, name) of what is assigned below `params`, which are of `part`, and the value."""
+    """(unit, name) of each assignment below `params`, which are of `part`, and the value."""
     leaves = list(_leaves(params, part))
     changes: dict[tuple[str, str], object] = {}
     for text in assignments:
@@ -504,7 +521,7 @@ def _changes(params: object, part: str, assignments: list[str]) -> dict[tuple[st
 
 
 def flat(params: object, unit: str = "") -> dict[str, str]:
-    """Every value below `params` under the name, and as the word, that `override` takes."""
+    """Every value below `params`, with the name and in the form that `override` takes."""
     out = {}
     for name, value in vars(params).items():
         if name in _GROUPS:

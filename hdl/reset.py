@@ -1,4 +1,4 @@
-"""Resets that a unit prolongs itself, until its protected memories are zero."""
+"""Prolonged resets: a unit stays in reset until its protected memories are zero."""
 
 from amaranth import ClockDomain, ClockSignal, DomainRenamer, Elaboratable, Module, ResetSignal, Signal, Value
 from amaranth.lib import wiring
@@ -9,11 +9,11 @@ from hdl.leaf import CLEAR
 def with_reset(
     m: Module, unit: wiring.Component, cycles: int, asked: Value | None = None, may: Value | None = None
 ) -> tuple[Elaboratable, Value]:
-    """A submodule of `m` with a reset of its own, and whether that is due or under way.
+    """A submodule of `m` with a reset of its own, and whether this reset is pending or active.
 
-    It begins with the reset of `m` and lasts `cycles` longer, one at least. It also comes when it is `asked` for, as
-    soon as it `may`. Memories that are cleared in it count in that reset and start with the reset of `m`, which is the
-    reset of the domain `CLEAR`.
+    The reset begins with that of `m` and lasts `cycles` longer, at least one. It also comes when `asked` pulses, as
+    soon as `may` is high. Memories clear themselves in this reset; their counts start with the reset of `m`, which is
+    the reset of the domain `CLEAR`.
     """
     m.domains.unit = ClockDomain("unit", local=True)
     m.domains += ClockDomain(CLEAR, local=True)
@@ -34,7 +34,7 @@ def with_reset(
 
 
 class Prolonged(wiring.Component):
-    """A unit with the same ports that has to be reset for one cycle only: it goes on for `cycles` by itself.
+    """A unit with the same ports that needs a reset of one cycle only: it prolongs the reset by `cycles` itself.
 
     Until then its streams neither offer nor take anything.
 

@@ -1,4 +1,4 @@
-"""What all units share: parameters, performance counters, the error pulses of their memories."""
+"""Base classes of units: parameters, performance counters, the error pulses of their memories."""
 
 from amaranth import Module, Value
 from amaranth.lib import data, wiring
@@ -11,7 +11,7 @@ from hdl.named import reg
 class Unit(wiring.Component):
     """A component with performance counters, and with error pulses if its memories are protected.
 
-    A unit lists its events in `COUNTERS`, and counts each by one of the methods below or beside what happens.
+    A unit lists its events in `COUNTERS`, and counts each with one of the methods below or beside the event.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Unit(wiring.Component):
     perf : Out(struct of 32-bit counters modulo 2^32) : one for each of `COUNTERS`
     error : Out(2) : as in `hdl.memory.error_members`
 
-    Latency: a counter has an event in the cycle after it, or in the one after that.
+    Latency: a counter includes an event in the cycle after it, or in the one after that.
     Throughput: an event of each kind every cycle.
     Raises: nothing of its own.
     Source: this project's own.
@@ -48,19 +48,19 @@ class Unit(wiring.Component):
             m.d.sync += self.perf[name].eq(self.perf[name] + event)
 
     def _count_when(self, m: Module, **events: Value) -> None:
-        """The same with an enable of the counter's register."""
+        """The same, with an enable of the counter's register."""
         for name, event in events.items():
             with m.If(event):
                 m.d.sync += self.perf[name].eq(self.perf[name] + 1)
 
     def _count_later(self, m: Module, **events: Value) -> None:
-        """The same a cycle later, for events that come late: 32 bits hang on each."""
+        """The same a cycle later, for events that come late in a cycle: each drives 32 bits."""
         for name, event in events.items():
             self._count_when(m, **{name: reg(m, f"counted_{name}", event, reset_less=False)})
 
 
 class Composite(Unit):
-    """A unit made of others, whose counters and formulas are theirs, named unit.counter.
+    """A unit made of other units: its counters and formulas are theirs, named unit.counter.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Composite(Unit):
         return {f"{name}.{key}": text for name, unit, own in cls.units(p) for key, text in unit.timing(own).items()}
 
     def _pass_counters(self, m: Module, parts: dict[str, Unit]) -> None:
-        """The counters of each part become those of the whole."""
+        """Connects the counters of each part to those of the whole."""
         for name, part in parts.items():
             for counter in part.counters():
                 m.d.comb += self.perf[f"{name}.{counter}"].eq(part.perf[counter])

@@ -19,8 +19,8 @@ class CoreIp(wiring.Component):
     """A core behind the registers `core_ip` of `hdl/shells/registers.rdl`.
 
     Software writes a program and registers through windows, starts it, waits for the interrupt or polls, and reads
-    counters. `control.reset` resets the core, and not these registers, once nothing runs and no answer is owed on the
-    bus: what a fault calls for. Memories keep their words over it; programs, maps and clusters are to be written anew.
+    counters. `control.reset` resets the core, but not these registers, once nothing runs and the bus owes no response.
+    Use it after a fault. Memories keep their words over this reset; write programs, maps and clusters anew.
 
     Parameters
     ----------
@@ -30,10 +30,10 @@ class CoreIp(wiring.Component):
     -------
     s_axi_* : AXI4-Lite subordinate, as in `hdl.shells.register_block.RegisterBlock`
     m_axi_*, h_axi_* : AXI4 managers, as in `hdl.execution.core.Core`
-    irq : Out(1) : level, high while an interrupt is pending that is enabled
+    irq : Out(1) : level, high while an enabled interrupt is pending
 
     Latency: 1 cycle from START's response to the core's; an access as in `RegisterBlock`.
-    Throughput: that of the core; an instruction of a program every 16 cycles.
+    Throughput: that of the core; an instruction of a program every 16 cycles, 8,192 cycles for 512 instructions.
     Raises: `ParamError` from `CoreParams.core_format`.
     Source: V-Rex section VI-A (the host of Fig. 10); registers are this project's own.
     """
@@ -86,7 +86,7 @@ class CoreIp(wiring.Component):
             *(i[f"perf.{name}.value"].eq(core.perf[name]) for name in self.counters()),
         ]
 
-        # The windows' last words make a beat for the core, with the words that came before.
+        # The last word of an entry in a window makes a beat for the core, together with the words before it.
         host, program, values = core.host, registers.program, registers.registers
         parts = Array(Signal(32, name=f"part{k}", reset_less=True) for k in range(WORD_BITS // 32 - 1))
         part, half = program.payload.addr[:3], values.payload.addr[0]
@@ -95,7 +95,7 @@ class CoreIp(wiring.Component):
         m.d.comb += [
             whole.eq(program.valid & (part == len(parts))),
             sets.eq(values.valid & half),
-            host.valid.eq(whole | sets | o["control.start"]),  # a START is not ready, and lost, while a program runs
+            host.valid.eq(whole | sets | o["control.start"]),  # a START is not taken, and lost, while a program runs
             program.ready.eq(host.ready | ~whole),
             values.ready.eq(host.ready | ~sets),
         ]

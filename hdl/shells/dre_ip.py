@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # (a unit may be made only to look at its ports)
-"""A DRE as an IP block beside any GPU or NPU: registers, an interrupt, two AXI4 streams, an AXI4 manager."""
+"""DRE as an IP block beside any GPU or NPU: registers, an interrupt, two AXI4 streams, an AXI4 manager."""
 
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -18,17 +18,20 @@ from hdl.retrieval.hcu import CLEAR, JOIN, token_layout
 from hdl.retrieval.retriever import Retriever
 from hdl.shells.register_block import RegisterBlock, address_map, count_errors, lite_members
 
-RESULT, COUNT = 1, 2  # what the retriever calls the registers that it sets
-CODE_BITS = 16  # of a score on the stream
+RESULT, COUNT = 1, 2  # numbers of the registers that the retriever sets
+CODE_BITS = 16  # bits of a score on the stream
 
 
 def key_layout(p: HcuParams) -> data.StructLayout:
-    """tuser of a key: its token's number, its context."""
+    """tuser of a key: the number of its token, and its context."""
     return data.StructLayout({"token": p.token_bits, "ctx": bits_for(p.n_ctx)})
 
 
 def scores_layout(p: WtuParams) -> data.StructLayout:
-    """tuser of scores: highest lane in use (of a row's last word), context, last row of its query block."""
+    """tuser of scores.
+
+    keep : highest lane in use, of a row's last word · ctx : context · set_last : last row of its query block
+    """
     return data.StructLayout({"keep": bits_for(p.n_w), "ctx": bits_for(p.n_ctx), "set_last": 1})
 
 
@@ -47,7 +50,7 @@ def stream_members(p: CoreParams) -> dict[str, wiring.Member]:
 
 
 class CommandEngine(wiring.Component):
-    """A DRE and the retriever that executes commands on it, one at a time.
+    """A DRE, and the retriever that executes commands on it, one at a time.
 
     Parameters
     ----------
@@ -56,10 +59,10 @@ class CommandEngine(wiring.Component):
     Members
     -------
     start : In(1), command : In(`hdl.instruction_layouts.retrieve_layout`) : a command begins, unless one
-        runs or after a fault; it stays as it is while it runs
-    code : Out(4) : `golden.program.isa.Status`: IDLE, RUNNING, DONE, and RANGE, BUS or FULL until a reset
-    result, count : Out(40) : what the last command gave
-    stop : In(1) : begin nothing, end what was begun · busy : Out(1) : a burst is under way
+        runs or after a fault; keep it stable while it runs
+    code : Out(4) : `golden.program.isa.Status`: IDLE, RUNNING, DONE, and RANGE, BUS, FULL or MEMORY until a reset
+    result, count : Out(40) : results of the last command
+    stop : In(1) : begin nothing, finish what has begun · busy : Out(1) : a burst is in flight
     th_hd, ratio, device_base, home_base : In : as in `hdl.retrieval.dre.Dre`
     s_axis_k_*, s_axis_s_*, m_axi_* : as in `DreIp`
     perf : Out(struct of 32-bit counters) : those of the units, named unit.counter
@@ -109,7 +112,7 @@ class CommandEngine(wiring.Component):
         m.d.comb += [getattr(dre, n).eq(getattr(self, n)) for n in ("th_hd", "ratio", "device_base", "home_base")]
         connect_ports(m, p, self, retriever.bus, retriever.bus)
 
-        # Keys, and contexts to forget before the next one.
+        # Keys; a context to forget goes before the next key.
         m.submodules.keys = keys = Slice(token_layout(p.dre.hcu))
         wiring.connect(m, keys.o, dre.k)
         clear, key, user = retriever.clear, keys.i.payload, self.s_axis_k_tuser
@@ -174,11 +177,11 @@ class CommandEngine(wiring.Component):
 class DreIp(wiring.Component):
     """A DRE with the retriever that copies entries, behind the registers `dre_ip` of `hdl/shells/registers.rdl`.
 
-    Keys' hash bits and rows of scores come as streams. Software gives commands one at a time: CLUSTER takes what has
-    become of the next key, PLACE copies its entry to its place (offloading an older one), FETCH copies a cluster set's
-    entries to a buffer, as `golden.program.isa.Retrieve`. Keys wait for those before them to be placed, so that PLACE
-    follows each CLUSTER. After a fault nothing more is begun, and
-    `control.reset` resets all but the registers once the bus owes no answer; so does it while a command runs.
+    Keys' hash bits and rows of scores come in as streams. Software gives commands one at a time, as
+    `golden.program.isa.Retrieve`: CLUSTER takes the result of the next key, PLACE copies its entry to its place (and
+    offloads an older one), FETCH copies a cluster set's entries to a buffer. Keys wait until those before them are
+    placed, so let PLACE follow each CLUSTER. After a fault nothing more begins. `control.reset` resets all but the
+    registers once the bus owes no response, also while a command runs.
 
     Parameters
     ----------
@@ -190,7 +193,7 @@ class DreIp(wiring.Component):
     s_axis_k_* : AXI4-Stream, a key a beat: tdata hash bits, tuser `key_layout`, tlast the last of its frame
     s_axis_s_* : AXI4-Stream, n_w scores a beat, 16 bits each: tuser `scores_layout`, tlast the last of its row
     m_axi_* : AXI4 manager, as in `hdl.execution.core.Core`
-    irq : Out(1) : level, high while an interrupt is pending that is enabled
+    irq : Out(1) : level, high while an enabled interrupt is pending
 
     Latency: 1 cycle from START's response to the retriever; streams 1 cycle to the DRE.
     Throughput: that of DRE and retriever.

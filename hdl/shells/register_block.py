@@ -1,4 +1,4 @@
-"""Registers behind AXI4-Lite, made of their SystemRDL description (`registers.rdl`)."""
+"""Registers behind AXI4-Lite, made from their SystemRDL description (`registers.rdl`)."""
 
 import re
 import tempfile
@@ -24,13 +24,13 @@ from hdl.params import CoreParams, bits_for
 RDL = Path(__file__).with_name("registers.rdl")
 PREFIX = "s_axi_"
 OKAY, SLVERR = 0b00, 0b10
-_BITS = 32  # of an access
+_BITS = 32  # bits of an access
 
 
 def description(name: str, p: CoreParams) -> str:
-    """SystemRDL of the address map `name` alone, for a core of these parameters: `registers.rdl` with numbers where its
-    parameters stood, which every compiler reads as the hardware has them.
+    """SystemRDL of the address map `name` alone, for a core of these parameters.
 
+    It is `registers.rdl` with numbers in place of parameters, so that every compiler reads what the hardware has.
     Raises `ParamError` where the parameters do not fit together.
     """
     major, minor, patch = (int(x) for x in version("openvrex").split("."))
@@ -43,13 +43,13 @@ def description(name: str, p: CoreParams) -> str:
     }
     types, *maps = re.split(r"^(?=addrmap )", RDL.read_text(), flags=re.M)
     [own] = (text for text in maps if text.startswith(f"addrmap {name} "))
-    body = own.partition(") {")[2]  # behind its parameters
+    body = own.partition(") {")[2]  # the map without its parameters
     body = re.sub(rf"(?<!\.)\b({'|'.join(known)})\b", lambda found: str(known[found[0]]), body)
     return f"{types}addrmap {name} {{{body.rstrip()}\n"
 
 
 def address_map(name: str, p: CoreParams) -> AddrmapNode:
-    """The address map of `description`, elaborated. Raises as that does."""
+    """The address map of `description`, elaborated. Raises the same."""
     compiler = RDLCompiler()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, RDL.name)
@@ -59,7 +59,7 @@ def address_map(name: str, p: CoreParams) -> AddrmapNode:
 
 
 def path_of(node: FieldNode | MemNode, top: AddrmapNode) -> str:
-    """Its name in a register block: dots between instances, and none between an array and its index."""
+    """A field's name in a register block: dots between instances, and nothing between an array and its index."""
     return node.get_rel_path(top).replace("[", "").replace("]", "")
 
 
@@ -69,11 +69,14 @@ def access_layout(words: int) -> data.StructLayout:
 
 
 class RegisterBlock(wiring.Component):
-    """The registers of an address map.
+    """Makes the registers of an address map, behind AXI4-Lite.
 
     A field is one of these: a constant (hw = na), a wire that software reads (hw = w), a value that software writes
-    (sw = rw), a pulse that it gives (singlepulse), an interrupt that stays until a one is written (intr). A memory
-    (external mem, sw = w) is a window that hands writes on, whole words only.
+    (sw = rw), a pulse that software gives (singlepulse), an interrupt that stays until software writes a one (intr). A
+    memory (external mem, sw = w) is a window that passes writes on, whole words only.
+
+    Corner cases: an access outside of all registers, and a part of a word to a window, give SLVERR. An interrupt that
+    comes while software clears it is not lost.
 
     Parameters
     ----------
@@ -82,12 +85,12 @@ class RegisterBlock(wiring.Component):
     Members
     -------
     s_axi_* : AXI4-Lite subordinate, data of 32 bits, addresses of `bits_for(top.size)` bits
-    i : In(struct) : what hardware gives, by field (`path_of`): wires, and pulses that set interrupts
-    o : Out(struct) : what software gives, by field: values and pulses
+    i : In(struct) : inputs from hardware, by field (`path_of`): wires, and pulses that set interrupts
+    o : Out(struct) : outputs from software, by field: values and pulses
     <window> : Out(stream of `access_layout`) : writes to each memory, by its instance name
-    irq : Out(1) : an interrupt is pending that is enabled
+    irq : Out(1) : an enabled interrupt is pending
 
-    Latency: 2 cycles from the later of address and data to B, a window adding what it waits; 2 from AR to R.
+    Latency: 2 cycles from the later of address and data to B, for a window plus its wait; 2 from AR to R.
     Throughput: a write every 2 cycles, a read every 3.
     Raises: `ValueError` for a field that is none of the above.
     Source: SystemRDL 2.0 (Accellera), sections 9 and 11; AXI4-Lite (ARM IHI 0022) B1.1.
@@ -123,7 +126,7 @@ class RegisterBlock(wiring.Component):
         def port(name):
             return getattr(self, PREFIX + name)
 
-        # A write goes when its address and its data are here and the last response is taken.
+        # A write takes effect when its address and data are here and the last response is taken.
         held = Signal(2)  # address, data
         at = Signal(self.address_bits - 2)
         word = Signal(_BITS)
@@ -145,7 +148,7 @@ class RegisterBlock(wiring.Component):
         with m.If(goes):
             m.d.sync += [held.eq(0), port("bvalid").eq(1), port("bresp").eq(Mux(fails, SLVERR, OKAY))]
 
-        # A read: its word, then its answer.
+        # A read: first the word, then the response.
         asked = Signal()
         place = Signal(self.address_bits - 2)
         value = Signal(_BITS)
@@ -181,7 +184,7 @@ class RegisterBlock(wiring.Component):
                             m.d.comb += bits[field.low : field.high + 1].eq(store[field.get_path()])
                         m.d.comb += [none.eq(0), value.eq(bits[first : first + _BITS])]
         for field in self._fields:
-            if kind_of(field) == "interrupt":  # what happens as it is cleared is not lost
+            if kind_of(field) == "interrupt":  # an event while it is being cleared is not lost
                 with m.If(self.i[self._names[field.get_path()]]):
                     m.d.sync += store[field.get_path()].eq(1)
         for name, window in self._windows.items():
@@ -198,7 +201,7 @@ class RegisterBlock(wiring.Component):
         return m
 
     def _storage(self, m: Module) -> dict[str, Signal]:
-        """What each field reads as."""
+        """The signal that each field reads as."""
         store, pending = {}, []
         for field in self._fields:
             path, name, kind = field.get_path(), self._names[field.get_path()], kind_of(field)
@@ -221,13 +224,13 @@ class RegisterBlock(wiring.Component):
         return store
 
     def _words(self) -> Iterator[tuple[int, RegNode, int]]:
-        """Index of every word of every register, the register, its first bit there."""
+        """Index of every word of every register, the register, and the register's first bit in this word."""
         for reg in self._registers:
             for i in range(reg.size * 8 // _BITS):
                 yield reg.absolute_address // 4 + i, reg, _BITS * i
 
     def _write(self, m: Module, target: Signal, field: FieldNode, first: int, word: Signal, mask: Signal) -> None:
-        """Software's write of a word, of which a field has its part: bits from `first` of its register on."""
+        """Writes the part of a field that stands in a word, which begins at bit `first` of its register."""
         low, high = max(field.low, first), min(field.high + 1, first + _BITS)
         if low < high:
             part, at = target[low - field.low : high - field.low], slice(low - first, high - first)
@@ -236,7 +239,7 @@ class RegisterBlock(wiring.Component):
 
 
 def kind_of(field: FieldNode) -> str:
-    """What a field is, of what `RegisterBlock` can make. Raises `ValueError` for anything else."""
+    """The kind of a field, as in `RegisterBlock`. Raises `ValueError` for any other field."""
     sw, hw = field.get_property("sw").name, field.get_property("hw").name
     onwrite = field.get_property("onwrite")
     if field.get_property("intr") and (sw, hw) == ("rw", "w") and onwrite and onwrite.name == "woclr":
@@ -254,7 +257,7 @@ def kind_of(field: FieldNode) -> str:
 
 
 def count_errors(m: Module, registers: RegisterBlock, unit: wiring.Component, reset: Value) -> None:
-    """What the memories of a unit correct and detect, in the registers `protection`."""
+    """Counts the errors that a unit's memories correct and detect, in the registers `protection`."""
     for k, name in enumerate(("corrected", "detected")):
         counted = Signal(32, name=name)
         m.d.comb += registers.i[f"protection.{name}.value"].eq(counted)

@@ -197,7 +197,7 @@ def test_mutants_are_killed(size):
         ({"count_digit": 0}, "count_digit=0: must be 1 to 64"),
         ({"double_buffer": False, "walk_ahead": True}, "walk_ahead=True: needs double_buffer"),
         ({"selection": "best"}, "selection='best': must be one of exact, buckets"),
-        ({"bin_bits": 3}, "bin_bits=3: must cover score.exp_bits"),
+        ({"bin_bits": 3}, "bin_bits=3: must be at least score.exp_bits = 4"),
         ({"n_buckets": 12}, "n_buckets=12: must be a power of two"),
     ],
 )
