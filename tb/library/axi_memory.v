@@ -1,11 +1,11 @@
 // A memory behind the two AXI4 ports of a core, for runs that are too long for a memory in Python.
 //
-// Bursts of a port are answered in order: the first beat of a read LATENCY cycles after its address, then a beat a
-// cycle; a write in the cycle after its last beat. Both ports see the same words.
+// It answers the bursts of a port in order. The first beat of a read comes LATENCY cycles after its address, then a beat
+// each cycle; a write is answered in the cycle after its last beat. Both ports see the same words.
 //
-// When `run` becomes k, memory<k>.hex is read into the memory (addresses in words of BYTES bytes) and "run k" written
-// to writes.log, then a line for every beat written: port, word, strobes, data, all in hexadecimal. At the end of a
-// simulation `run` becomes 0, and the log is complete. Files are in the working directory.
+// When `run` becomes k, the memory reads memory<k>.hex (addresses in words of BYTES bytes) and writes "run k" to
+// writes.log. Then it writes a line for every beat written: port, word, strobes and data in hexadecimal. At the end of
+// a simulation `run` becomes 0, and the log is complete. Files are in the working directory.
 module axi_memory #(parameter BYTES = 64, WORDS = 1, LATENCY = 32, PORTS = 2, DEPTH = 16) (
   input clk, input rst, input [15:0] run,
   input [PORTS-1:0] arvalid, output [PORTS-1:0] arready, input [PORTS*40-1:0] araddr, input [PORTS*8-1:0] arlen,
