@@ -38,6 +38,11 @@ class Unit(wiring.Component):
         super().__init__({**members, "perf": perf, **error_members(*protects)})
 
     @classmethod
+    def counters_of(cls, p: object) -> list[str]:
+        """Names of the performance counters of a unit with these parameters."""
+        return list(cls.COUNTERS)
+
+    @classmethod
     def counters(cls) -> list[str]:
         """Names of the performance counters in `perf`."""
         return list(cls.COUNTERS)
@@ -81,9 +86,14 @@ class Composite(Unit):
         """Instance name, class and parameters of every unit inside that counts its events."""
         raise NotImplementedError
 
+    @classmethod
+    def counters_of(cls, p: object) -> list[str]:
+        """Names of the performance counters of a unit with these parameters."""
+        return [f"{name}.{counter}" for name, unit, own in cls.units(p) for counter in unit.counters_of(own)]
+
     def counters(self) -> list[str]:
         """Names of the performance counters in `perf`."""
-        return [f"{name}.{counter}" for name, unit, _ in self.units(self.p) for counter in unit.counters()]
+        return self.counters_of(self.p)
 
     @classmethod
     def timing(cls, p: object) -> dict[str, str]:

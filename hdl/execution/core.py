@@ -67,20 +67,6 @@ class Core(Composite):
         """Instance name, class and parameters of every unit inside."""
         return [("lxe", Lxe, p), ("dre", Dre, p.dre), ("feeder", Feeder, p), ("retriever", Retriever, p)]
 
-    def counters(self) -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return [f"{name}.{counter}" for name, counters in self.counters_of(self.p).items() for counter in counters]
-
-    @classmethod
-    def counters_of(cls, p: CoreParams) -> dict[str, list[str]]:
-        """Names of the counters of each unit."""
-        return {
-            name: [f"{inner}.{c}" for inner, kind, _ in unit.units(own) for c in kind.counters()]
-            if hasattr(unit, "units")
-            else unit.counters()
-            for name, unit, own in cls.units(p)
-        }
-
     def elaborate(self, platform):
         p, m = self.p, Module()
         parts = {name: unit(own) for name, unit, own in self.units(p)}

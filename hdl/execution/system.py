@@ -11,6 +11,7 @@ from hdl.execution.core import Core
 from hdl.instruction_layouts import host_layout, status_layout
 from hdl.leaf import place
 from hdl.params import SystemParams, bits_for
+from hdl.unit import Composite
 
 
 def system_host_layout(p: SystemParams) -> data.StructLayout:
@@ -18,7 +19,7 @@ def system_host_layout(p: SystemParams) -> data.StructLayout:
     return data.StructLayout({**{name: f.shape for name, f in host_layout()}, "core": bits_for(p.cores)})
 
 
-class System(wiring.Component):
+class System(Composite):
     """Joins `cores` equal cores, which share one memory port and nothing else.
 
     The host shares out work through the program and registers of each core (`golden.program.system_host`). Of n cores,
@@ -53,13 +54,13 @@ class System(wiring.Component):
     """
 
     def __init__(self, p: SystemParams):
-        self.p = p
         k = p.core.dre.kvmu
 
         def each(shape):
             return data.ArrayLayout(shape, p.cores)
 
         super().__init__(
+            p,
             {
                 "host": In(stream.Signature(system_host_layout(p))),
                 "status": Out(each(status_layout())),
@@ -69,27 +70,24 @@ class System(wiring.Component):
                 "device_base": In(each(k.addr_bits)),
                 "home_base": In(each(k.addr_bits)),
                 "perf_core": In(bits_for(p.cores)),
-                "perf_index": In(bits_for(len(self.core_counters()))),
+                "perf_index": In(bits_for(len(Core.counters_of(p.core)))),
                 "perf_value": Out(32),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(), 32))),
-            }
+            },
         )
 
     @staticmethod
-    def counters() -> list[str]:
-        """Names of the performance counters in `perf`."""
-        return [f"arbiter.{name}" for name in Arbiter.counters()]
+    def units(p: SystemParams) -> list[tuple[str, type, object]]:
+        """The unit whose counters are in `perf`; those of the cores are read through `perf_index`."""
+        return [("arbiter", Arbiter, p)]
 
     def core_counters(self) -> list[str]:
         """Names of the counters that `perf_index` chooses from."""
-        units = Core.counters_of(self.p.core)
-        return [f"{name}.{counter}" for name, counters in units.items() for counter in counters]
+        return Core.counters_of(self.p.core)
 
-    @staticmethod
-    def timing(p: SystemParams) -> dict[str, str]:
-        """Formulas for the manifest."""
-        units = (("core", Core, p.core), ("arbiter", Arbiter, p))
-        return {f"{name}.{key}": text for name, unit, own in units for key, text in unit.timing(own).items()}
+    @classmethod
+    def timing(cls, p: SystemParams) -> dict[str, str]:
+        """Formulas for the manifest: of the cores, and of the arbiter."""
+        return {f"core.{key}": text for key, text in Core.timing(p.core).items()} | super().timing(p)
 
     def elaborate(self, platform):
         p, m = self.p, Module()
@@ -118,8 +116,7 @@ class System(wiring.Component):
         chosen = Signal.like(self.perf_core)
         m.d.sync += [chosen.eq(self.perf_core), self.perf_value.eq(values[chosen])]
         pass_ports(m, self, arbiter, memory_members(p))
-        for name in Arbiter.counters():
-            m.d.comb += self.perf[f"arbiter.{name}"].eq(arbiter.perf[name])
+        self._pass_counters(m, {"arbiter": arbiter})
         return m
 
 

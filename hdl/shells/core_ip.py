@@ -52,7 +52,7 @@ class CoreIp(wiring.Component):
 
     def counters(self) -> list[str]:
         """Names of the performance counters, which are registers: perf.<name>."""
-        return [name for unit, names in Core.counters_of(self.p).items() for name in (f"{unit}.{n}" for n in names)]
+        return Core.counters_of(self.p)
 
     @staticmethod
     def timing(p: CoreParams) -> dict[str, str]:

@@ -10,13 +10,14 @@ from golden.program.isa import ADDR_BITS, Status
 from hdl.bus.axi import connect_ports, pass_ports, port_members
 from hdl.bus.manager_port import Slice
 from hdl.instruction_layouts import retrieve_layout
-from hdl.memory import collect_errors, error_members
+from hdl.memory import collect_errors
 from hdl.params import CoreParams, HcuParams, WtuParams, bits_for, reset_cycles
 from hdl.reset import with_reset
 from hdl.retrieval.dre import Dre
 from hdl.retrieval.hcu import CLEAR, JOIN, token_layout
 from hdl.retrieval.retriever import Retriever
 from hdl.shells.register_block import RegisterBlock, address_map, count_errors, lite_members
+from hdl.unit import Composite
 
 RESULT, COUNT = 1, 2  # numbers of the registers that the retriever sets
 CODE_BITS = 16  # bits of a score on the stream
@@ -49,7 +50,7 @@ def stream_members(p: CoreParams) -> dict[str, wiring.Member]:
     return out
 
 
-class CommandEngine(wiring.Component):
+class CommandEngine(Composite):
     """A DRE, and the retriever that executes commands on it, one at a time.
 
     Parameters
@@ -74,10 +75,10 @@ class CommandEngine(wiring.Component):
     """
 
     def __init__(self, p: CoreParams):
-        self.p = p
         p.core_format()  # checks
         k = p.dre.kvmu
         super().__init__(
+            p,
             {
                 "start": In(1),
                 "command": In(retrieve_layout()),
@@ -92,16 +93,14 @@ class CommandEngine(wiring.Component):
                 "home_base": In(k.addr_bits),
                 **stream_members(p),
                 **port_members(p),
-                "perf": Out(data.StructLayout(dict.fromkeys(self.counters(p), 32))),
-                **error_members(p.dre.hcu.protect, p.dre.wtu.protect, p.dre.kvmu.protect, p.lxe.protect),
-            }
+            },
+            *(part.protect for part in (p.dre.hcu, p.dre.wtu, p.dre.kvmu, p.lxe)),
         )
 
     @staticmethod
-    def counters(p: CoreParams) -> list[str]:
-        """Names of the performance counters in `perf`."""
-        own = [f"dre.{name}.{c}" for name, unit, _ in Dre.units(p.dre) for c in unit.counters()]
-        return own + [f"retriever.{c}" for c in Retriever.counters()]
+    def units(p: CoreParams) -> list[tuple[str, type, object]]:
+        """Instance name, class and parameters of every unit inside."""
+        return [("dre", Dre, p.dre), ("retriever", Retriever, p)]
 
     def elaborate(self, platform):
         p, m = self.p, Module()
@@ -167,10 +166,7 @@ class CommandEngine(wiring.Component):
             m.d.sync += self.result.eq(retriever.set.data)
         with m.If(retriever.set.valid & (retriever.set.to == COUNT)):
             m.d.sync += self.count.eq(retriever.set.data)
-        for name in dre.counters():
-            m.d.comb += self.perf[f"dre.{name}"].eq(dre.perf[name])
-        for name in retriever.counters():
-            m.d.comb += self.perf[f"retriever.{name}"].eq(retriever.perf[name])
+        self._pass_counters(m, {"dre": dre, "retriever": retriever})
         return m
 
 
@@ -210,13 +206,12 @@ class DreIp(wiring.Component):
 
     def counters(self) -> list[str]:
         """Names of the performance counters, which are registers: perf.<name>."""
-        return CommandEngine.counters(self.p)
+        return CommandEngine.counters_of(self.p)
 
     @staticmethod
     def timing(p: CoreParams) -> dict[str, str]:
         """Formulas for the manifest."""
-        units = (("dre", Dre, p.dre), ("retriever", Retriever, p))
-        return {f"{name}.{key}": text for name, unit, own in units for key, text in unit.timing(own).items()}
+        return CommandEngine.timing(p)
 
     def elaborate(self, platform):
         p, m = self.p, Module()
