@@ -1,4 +1,6 @@
-"""Paged KV memory: a pool of blocks with reference counts, block tables, physical eviction and a prefix cache.
+"""Paged KV memory: a pool of blocks with reference counts, physical eviction, and a cache of shared prefixes.
+
+`golden.policies.hybrid` builds on it.
 
 Source: "To Infinity and Beyond" (hybrid memory in vLLM), sections II-C, IV-B (Listing 1) and IV-D.
 """
@@ -11,30 +13,30 @@ import numpy as np
 
 from golden.function_params import check
 
-HOLE = -1  # a freed place of a block table whose shape was not rewritten
+HOLE = -1  # stands for a freed block in a block table that keeps its length
 
 
 class PoolError(ValueError):
-    """A pool that is full, or a block given back, shared or named that nobody holds."""
+    """A pool without enough free blocks, or a call that shares, frees or caches a block that nobody holds."""
 
 
 class BlockPool:
-    """`blocks` blocks of KV memory, named 0 to blocks - 1; several requests may hold one.
+    """Blocks of KV memory, named 0 to `blocks` - 1. Several requests may hold one block; the pool counts them.
 
-    A block whose count falls to 0 goes to the end of the free list. If it is cached under a key it can be taken up
-    again (`share`) until it is given anew; `allocate` gives blocks never used first, then the one longest free.
+    A block whose count falls to 0 goes to the end of the free list. If it is cached under a key, `share` can take it up
+    again until `allocate` gives it away. `allocate` gives blocks that were never used first, then the one longest free.
 
-    Raises: `PoolError`; a call that raises has changed nothing.
+    Raises `PoolError`; a call that raises has changed nothing.
     Source: section IV-B, `GLOBAL_POOL`, "decrements the reference count of the physical pages"; vLLM's block pool.
     """
 
     def __init__(self, blocks: int):
         check(blocks >= 1, "blocks", blocks, "must be at least 1")
         self.blocks = blocks
-        self.refs: dict[int, int] = {}  # holders of every block in use
+        self.refs: dict[int, int] = {}  # number of holders of every block in use
         self.peak = 0  # most blocks in use at once
-        self._unused = 0  # blocks from here on were never given
-        self._free: dict[int, None] = {}  # given back, longest free first
+        self._unused = 0  # blocks from here on were never allocated
+        self._free: dict[int, None] = {}  # freed blocks, longest free first
         self._block_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
 
@@ -49,10 +51,10 @@ class BlockPool:
         return self.blocks - self._unused + len(self._free)
 
     def allocate(self, count: int) -> list[int]:
-        """Give `count` blocks, each held once."""
+        """Allocate `count` blocks, each held once."""
         if count > self.free_blocks:
             free = f"{self.free_blocks} of {self.blocks} free"
-            raise PoolError(f"out of memory: {count} blocks wanted, {free}; evict, or raise pool_blocks")
+            raise PoolError(f"out of memory: {count} blocks wanted, {free}: evict, or raise pool_blocks")
         fresh = min(count, self.blocks - self._unused)
         given = list(range(self._unused, self._unused + fresh))
         self._unused += fresh
@@ -65,17 +67,17 @@ class BlockPool:
         return given
 
     def share(self, blocks: Sequence[int]) -> None:
-        """Hold blocks once more: those in use, and cached ones that nobody holds."""
+        """Hold blocks once more. A block must be in use, or cached."""
         for block in blocks:
             if block not in self.refs and not (block in self._free and block in self._key_of):
-                raise PoolError(f"share block {block}: neither in use nor cached")
+                raise PoolError(f"share block {block}: neither in use nor cached: allocate it")
         for block in blocks:
             self._free.pop(block, None)
             self.refs[block] = self.refs.get(block, 0) + 1
         self.peak = max(self.peak, self.used)
 
     def free(self, blocks: Sequence[int]) -> list[int]:
-        """Give back one hold on each block; returns those that nobody holds now."""
+        """Give back one hold on each block; returns the blocks that nobody holds any more."""
         for block, times in Counter(blocks).items():
             if times > self.refs.get(block, 0):
                 raise PoolError(f"free block {block} {times} times: held {self.refs.get(block, 0)} times")
@@ -89,7 +91,7 @@ class BlockPool:
         return freed
 
     def cache(self, block: int, key: bytes) -> None:
-        """Name what a block in use holds; the first block of a name keeps it."""
+        """Name the contents of a block in use by `key`. The first block of a key keeps it."""
         if block not in self.refs:
             raise PoolError(f"cache block {block}: not in use")
         if key not in self._block_of and block not in self._key_of:
@@ -97,15 +99,16 @@ class BlockPool:
             self._key_of[block] = key
 
     def find(self, key: bytes) -> int | None:
-        """The block that holds what is named `key`, if any does."""
+        """The block with the contents named `key`, or None."""
         return self._block_of.get(key)
 
 
 def rewrite(pool: BlockPool, table: list[int], sink: int, recent: int) -> tuple[list[int], list[int]]:
-    """Listing 1 on a block table: frees the middle; returns the table sink + recent and the middle.
+    """Listing 1: free the middle of a block table; returns the remaining table and the freed blocks.
 
-    A table of at most sink + recent blocks stays (the listing's MAX_TOKENS; its slices would overlap and name a block
-    twice). The result never has more than sink + recent blocks: the static shape.
+    The result keeps the first `sink` and the last `recent` blocks, and never has more: the static shape. A table of at
+    most sink + recent blocks stays as it is (the listing's MAX_TOKENS), since its slices would overlap and name a block
+    twice.
     """
     if len(table) <= sink + recent:
         return table, []
@@ -115,17 +118,19 @@ def rewrite(pool: BlockPool, table: list[int], sink: int, recent: int) -> tuple[
 
 
 def blocks_to_free(keep: np.ndarray, block_tokens: int) -> np.ndarray:
-    """Blocks without a kept token, int64: what a token mask [n] bool lets the allocator have. The last, part-filled
-    block counts as its tokens do. Source: section IV-B, `compression_info`."""
+    """Numbers of the blocks without a kept token, int64; `keep` is bool [n]. The last block may be partly filled.
+
+    Source: section IV-B, `compression_info`.
+    """
     padded = np.zeros(-(-len(keep) // block_tokens) * block_tokens, bool)
     padded[: len(keep)] = keep
     return np.flatnonzero(~padded.reshape(-1, block_tokens).any(axis=1))
 
 
 def prefill(pool: BlockPool, tokens: np.ndarray, block_tokens: int) -> tuple[list[int], int]:
-    """Block table of a request of tokens [n] int64, and how many of them its cached prefix holds.
+    """Build the block table of a request of tokens [n] int64; returns the table and the tokens found in the cache.
 
-    Whole blocks only are cached, under the hash of everything up to their end, so a hit needs an identical prefix.
+    Only whole blocks are cached, under the hash of all tokens up to their end. So a hit needs an identical prefix.
     Source: section IV-D, "prefix caching mechanism detects the shared hash".
     """
     whole = np.asarray(tokens, np.int64)[: len(tokens) // block_tokens * block_tokens]

@@ -1,20 +1,21 @@
-"""CodecSight: sliding windows of a video stream through a vision encoder and a decoder, computing little twice.
+"""CodecSight and the systems it is compared with: sliding windows of a video through a vision encoder and a decoder.
 
-A window's sequence is: system prompt, visual tokens of its frames in order, query. `Server` runs window after window:
+All of them save work that successive windows share. The sequence of a window is: system prompt, visual tokens of its
+frames in order, query. `Server` runs window after window in two steps:
 
-1. **Vision** (`Vision`): every frame's patches to visual tokens, by one of `VISION`: `whole`, `pruned` (codec-guided
-   token pruning, section 3.3, `golden.inputs.codec`) or `similar` (Deja-Vu-like patch reuse).
-2. **Prefill** (`prefill`): tokens that the window before held already, the overlap, may keep its K and V; a `Reuse`
-   says which tokens are computed anew (section 3.4). Reused keys are rotated to their new position (Equation 5), values
-   stay as they are, and everything after the overlap is computed.
+1. **Vision** (`Vision`) turns the patches of each frame into visual tokens, in one of the ways of `VISION`: `whole`,
+   `pruned` (codec-guided token pruning, section 3.3, `golden.inputs.codec`) or `similar` (Deja-Vu-like patch reuse).
+2. **Prefill** (`prefill`) computes K and V. Tokens that the window before held already, the overlap, may keep theirs; a
+   `Reuse` says which tokens are computed anew (section 3.4). Reused keys are rotated to their new positions (Equation
+   5); reused values stay as they are. All tokens after the overlap are computed.
 
-`SYSTEMS` names the combinations: CodecSight, its ablations, and what the paper compares it with.
+`SYSTEMS` names the combinations: CodecSight, its ablations, and the systems that the paper compares it with.
 
-Equation 5. A cached key is K = R(p_old) k, with k the key before rotation and R(p) the rotary matrix of position p,
-which turns the pair (i, i + d/2) by the angle p base^(-2i/d). Rotations of a plane add their angles, so
-R(p_new - p_old) R(p_old) k = R(p_new) k: what the new position asks for, whatever k was. The paper's text calls p a
-"position embedding"; what is subtracted are positions. In BF16 every correction rounds once more, by at most 2^-8 of
-each pair's length.
+Equation 5. A cached key is K = R(p_old) k. Here k is the key before rotation, and R(p) is the rotary matrix of position
+p, which turns the pair (i, i + d/2) by the angle p base^(-2i/d). Rotations of a plane add their angles. So
+R(p_new - p_old) R(p_old) k = R(p_new) k, the key at the new position, whatever k was. The paper calls p a "position
+embedding", but the equation subtracts positions. In BF16 every correction rounds once more, by at most 2^-8 of the
+length of each pair.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,17 +30,17 @@ from golden.inputs.video import Frame, Window
 from golden.inputs.vision import GRID, Past, Projector, VisionEncoder
 from golden.policies.policy import bf16, turn_keys
 
-TEXT = -1  # frame of a token of text
+TEXT = -1  # stands for the frame of a text token
 
 
 class Model(Protocol):
-    """What is used of a decoder; `golden.inputs.decoder.Decoder` is one."""
+    """The interface of a decoder that prefill needs; `golden.inputs.decoder.Decoder` has it."""
 
     layers: list[dict[str, np.ndarray]]
     heads: int
     kv_heads: int
     head_size: int
-    frequencies: tuple[float, ...]  # rotary: radians a position, [head_size / 2]
+    frequencies: tuple[float, ...]  # of the rotary embedding: radians a position, [head_size / 2]
 
     def qkv(self, layer: int, x: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
 
@@ -48,15 +49,15 @@ class Model(Protocol):
 
 @dataclass
 class Counts:
-    """What was computed."""
+    """The work done for a frame or a window."""
 
-    frames: int = 0  # encoded
-    patches: int = 0  # encoded, class tokens not counted
+    frames: int = 0  # frames encoded
+    patches: int = 0  # patches encoded, without class tokens
     vision: int = 0  # MACs of the vision encoder
-    tokens: int = 0  # token-layers prefilled; over the layers: tokens
+    tokens: int = 0  # tokens prefilled, summed over the layers
     linear: int = 0  # MACs of the decoder's projections and feed-forward layers
     attention: int = 0  # MACs of q k and p v, causal pairs only
-    rotated: int = 0  # keys rotated to another position, one a layer and KV head
+    rotated: int = 0  # keys rotated to another position, counted in every layer and KV head
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
@@ -67,11 +68,11 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Visual:
-    """A frame's visual tokens that go to the decoder."""
+    """The visual tokens of a frame that go to the decoder."""
 
-    frame: int  # index in the stream
-    anchor: bool  # of an I-frame: a GOP's first
-    cells: np.ndarray  # [T] which of the frame's tokens they are, row by row
+    frame: int  # index of the frame in the stream
+    anchor: bool  # whether it is an I-frame, the first of a GOP
+    cells: np.ndarray  # [T] numbers of these tokens among the frame's, row by row
     x: np.ndarray  # [T, width] embeddings
     counts: Counts
 
@@ -80,14 +81,14 @@ VISION = ("whole", "pruned", "similar")
 
 
 class Vision:
-    """Frames of a stream, in order, to visual tokens; a token is the mean of 2 x 2 patches, projected.
+    """Turns the frames of a stream, in order, into visual tokens. A token is the mean of 2 x 2 patches, projected.
 
-    * `whole`: every patch of every frame.
-    * `pruned`: the ViT runs on the group-complete patches of `golden.inputs.codec.Pruner` alone, its outputs are put
-      back in place, and the tokens of dynamic groups alone are passed on (section 3.3.2).
-    * `similar`: after Deja Vu, without its training. Patches whose embedding has a cosine of at least `similarity` with
-      the one last computed at that place keep its keys, values and outputs; the others are computed and
-      attend to all. Every token is passed on.
+    * `whole`: the ViT runs on every patch of every frame.
+    * `pruned`: the ViT runs only on the group-complete patches that `golden.inputs.codec.Pruner` chooses. Its outputs
+      are put back in place, and only the tokens of dynamic groups are passed on (section 3.3.2).
+    * `similar`: after Deja Vu, without its training. A patch keeps the keys, values and outputs last computed at its
+      place if the cosine of the two embeddings is at least `similarity`. Other patches are computed and attend to all.
+      Every token is passed on.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Vision:
         similarity: float = 0.95,
     ):
         check(kind in VISION, "vision", kind, f"must be one of {', '.join(VISION)}")
-        check(prune.grid == GRID, "grid", prune.grid, f"this encoder has {GRID} patches a side")
+        check(prune.grid == GRID, "grid", prune.grid, f"must be {GRID}, the patches that this encoder has on a side")
         self.encoder, self.projector, self.kind, self.similarity = encoder, projector, kind, similarity
         self.group = prune.group
         self.pruner = Pruner(prune)
@@ -117,7 +118,7 @@ class Vision:
         if self.kind == "similar":
             keep, out = self._similar(frame.picture)
             patches = int(keep.sum())
-            # Every patch is embedded, to be compared.
+            # Every patch is embedded to be compared.
             macs = self.encoder.macs(patches, GRID * GRID + 1) + (GRID * GRID - patches) * self.encoder.kernel.size
         else:
             out = self.encoder(frame.picture, None if keep.all() else keep)
@@ -126,7 +127,7 @@ class Vision:
         return Visual(frame.index, frame.leads, cells, self.projector(grid[cells]), Counts(1, patches, macs))
 
     def _similar(self, picture: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Patches computed [16, 16], and all outputs."""
+        """Encode the patches that have changed; returns which, bool [16, 16], and the outputs of all patches."""
         now, old = self.encoder.patches(picture), self.embedded
         if old is None:
             changed = np.ones(len(now), bool)
@@ -145,17 +146,17 @@ class Vision:
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """A window's sequence; a token's position is its index."""
+    """The sequence of a window. The position of a token is its index."""
 
-    frame: np.ndarray  # [n] index in the stream of the frame it comes from, or `TEXT`
-    anchor: np.ndarray  # [n] bool: of an I-frame
+    frame: np.ndarray  # [n] index in the stream of the token's frame, or `TEXT`
+    anchor: np.ndarray  # [n] bool: token of an I-frame
     x: np.ndarray  # [n, width] embeddings
     prompt: int  # text tokens before the frames
     query: int  # text tokens after them
 
     @classmethod
     def of(cls, prompt: np.ndarray, visuals: Iterable[Visual], query: np.ndarray) -> "Tokens":
-        """The sequence of a window: text embeddings [p, width], visual tokens, text embeddings [q, width]."""
+        """The sequence of a window from its parts: prompt [p, width], visual tokens, query [q, width]."""
         visuals = list(visuals)
         sizes = [len(prompt), *(len(v.cells) for v in visuals), len(query)]
         frame = np.repeat([TEXT, *(v.frame for v in visuals), TEXT], sizes)
@@ -166,40 +167,46 @@ class Tokens:
 
 @dataclass(frozen=True, eq=False)
 class Prefilled:
-    """A window's cache after prefill, and what came out at the query."""
+    """The cache of a window after prefill, and the outputs at the query."""
 
     tokens: Tokens
     k: np.ndarray  # [layers, kv_heads, n, head_size] BF16 values in FP32, after rotary
-    v: np.ndarray  # the same
-    outputs: np.ndarray  # [layers, query, heads, head_size] of the query's attention
-    hidden: np.ndarray  # [query, width] after the last layer
-    computed: np.ndarray  # [layers, n] bool: whose K and V were computed; the others were reused
+    v: np.ndarray  # the same for values
+    outputs: np.ndarray  # [layers, query, heads, head_size]: attention output at the query
+    hidden: np.ndarray  # [query, width]: hidden states after the last layer
+    computed: np.ndarray  # [layers, n] bool: tokens whose K and V were computed; the others were reused
     counts: Counts
 
 
 class Reuse:
-    """Which tokens of a window are computed. This one computes all: full recomputation (Full-Comp)."""
+    """Decides which tokens of a window are computed and which keep the K and V of the window before.
+
+    This base class computes all tokens: full recomputation (Full-Comp).
+    """
 
     name = "full recomputation"
 
     def rows(self, tokens: Tokens, source: np.ndarray) -> np.ndarray:
-        """Tokens computed at layer 0, bool [n]; `source` [n] is where the window before held a token, -1 where not."""
+        """Tokens to compute in layer 0, bool [n].
+
+        source : [n], index of each token in the window before, -1 for a token that it did not hold
+        """
         return np.ones(len(source), bool)
 
     def narrow(self, layer: int, layers: int, rows: np.ndarray, source: np.ndarray) -> np.ndarray:
-        """Of the rows [n] of the layer before, those that this layer still computes."""
+        """The tokens, of `rows` bool [n] of the layer before, that this layer still computes."""
         return rows
 
     def choose(self, layer: int, rows: np.ndarray, source: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-        """Of the rows [n] whose K and V this layer has just computed, those that keep them and go on.
+        """The tokens, of `rows` bool [n] whose K and V this layer has just computed, that use them and go on.
 
-        `deviation` [n] is the squared distance of K and V to the reused ones, where there are both.
+        deviation : [n], squared distance of the new K and V to the reused ones, where there are both
         """
         return rows
 
 
 class FullReuse(Reuse):
-    """Every token of the overlap keeps its values and its keys, rotated to their new position."""
+    """Every token of the overlap keeps its values, and its keys rotated to their new positions."""
 
     name = "full reuse"
 
@@ -208,7 +215,7 @@ class FullReuse(Reuse):
 
 
 class Anchors(FullReuse):
-    """CodecSight 3.4.1: tokens of I-frames in the overlap are computed anew from their cached embeddings."""
+    """CodecSight 3.4.1: computes the overlap's tokens of I-frames anew, from their cached embeddings."""
 
     name = "anchors refreshed"
 
@@ -218,11 +225,11 @@ class Anchors(FullReuse):
 
 @dataclass(frozen=True)
 class CacheBlend(Reuse):
-    """After CacheBlend: the share `ratio` of the overlap with the largest deviation of K and V is computed.
+    """After CacheBlend: computes the share `ratio` of the overlap whose K and V deviate most.
 
-    The first layer is computed for all tokens (its K and V depend on the token alone), so the second layer's K and V
-    show how much the new context changes a token; the tokens chosen there are computed in all later layers. CacheBlend
-    thins the choice out layer by layer around the same mean, which is left out here.
+    The first layer is computed for all tokens, since its K and V depend on the token alone. So K and V of the second
+    layer show how much the new context changes a token. The tokens chosen there are computed in all later layers.
+    CacheBlend also thins the choice out layer by layer around the same mean; that is left out here.
     """
 
     ratio: float = 0.15
@@ -243,10 +250,10 @@ class CacheBlend(Reuse):
 
 @dataclass(frozen=True)
 class VLCache(Reuse):
-    """After VLCache: the first tokens of the overlap are computed, fewer from layer to layer.
+    """After VLCache: computes the first tokens of the overlap, fewer in each layer.
 
-    Errors of reused tokens add up along the sequence, so the earliest are worth most. VLCache profiles the share of
-    every layer offline; here it falls linearly from twice `ratio` at the first layer to 0 past the last.
+    Errors of reused tokens add up along the sequence, so it is best to compute the earliest. VLCache profiles the share
+    of every layer offline. Here the share falls linearly, from twice `ratio` in the first layer to 0 behind the last.
     """
 
     ratio: float = 0.05
@@ -263,10 +270,10 @@ class VLCache(Reuse):
 
 
 def prefill(model: Model, tokens: Tokens, reuse: Reuse, old: Prefilled | None = None) -> Prefilled:
-    """K and V of a window, given the window before (3.4).
+    """Compute K and V of a window; `old` is the window before, None for the first (section 3.4).
 
-    The prompt's tokens come first, unchanged in place and context, so their K and V are the same: every method but full
-    recomputation keeps them. Query tokens are always computed.
+    The prompt comes first in every window, so its K and V do not change. Every method but full recomputation keeps
+    them. Tokens of the query are always computed.
     """
     n, layers, position = len(tokens.frame), len(model.layers), np.arange(len(tokens.frame))
     source = overlap(tokens, old)
@@ -305,9 +312,9 @@ def prefill(model: Model, tokens: Tokens, reuse: Reuse, old: Prefilled | None = 
 
 
 def overlap(tokens: Tokens, old: Prefilled | None) -> np.ndarray:
-    """Where the window before held each token, int64 [n]; -1 where it did not, and for the query.
+    """Index of each token in the window before, int64 [n]; -1 for a token that it did not hold, and for the query.
 
-    A frame's tokens are the same in both windows; the prompt is reused where it is the same text.
+    The tokens of a frame are the same in both windows. The prompt is reused if it is the same text.
     """
     source = np.full(len(tokens.frame), -1)
     if old is None:
@@ -321,12 +328,18 @@ def overlap(tokens: Tokens, old: Prefilled | None) -> np.ndarray:
 
 
 def moved(source: np.ndarray) -> np.ndarray:
-    """Tokens of the overlap at another position, bool [n]. One that stayed has its old prefix, so its old K and V."""
+    """Tokens of the overlap whose position has changed, bool [n].
+
+    A token that stays in place has the same tokens before it, so its old K and V are right.
+    """
     return (source >= 0) & (source != np.arange(len(source)))
 
 
 def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, at: np.ndarray, rows: int = 256) -> np.ndarray:
-    """Causal attention, FP32 [T, heads, d]: row t of `q` [T, heads, d] sees `k`, `v` [kv_heads, n, d] up to at[t]."""
+    """Causal attention, FP32 [T, heads, d]: row t of q [T, heads, d] attends to k, v [kv_heads, n, d] up to at[t].
+
+    rows : rows of q computed at once
+    """
     kv_heads, n, d = k.shape
     out = np.empty_like(q)
     for i in range(0, len(q), rows):
@@ -347,11 +360,11 @@ def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, at: np.ndarray, rows: in
 
 @dataclass(frozen=True)
 class System:
-    """A combination of vision and reuse."""
+    """A combination of a vision method and a reuse method; `source` says which system it stands for."""
 
     vision: str
     reuse: Reuse
-    every_window: bool = False  # frames are encoded in every window that holds them, else once
+    every_window: bool = False  # encode a frame in every window that holds it; False: once
     source: str = ""
 
 
@@ -370,7 +383,7 @@ SYSTEMS = {
 
 @dataclass
 class Server:
-    """Runs a system over a stream's windows; state is the window before."""
+    """Runs a system over the windows of a stream, and keeps the last window for the next."""
 
     system: System
     model: Model
@@ -378,10 +391,10 @@ class Server:
     prompt: np.ndarray  # [p, width] embeddings
     query: np.ndarray  # [q, width] embeddings
     last: Prefilled | None = None
-    visuals: dict[int, Visual] = field(default_factory=dict)  # of the frames of the last window, by index
+    visuals: dict[int, Visual] = field(default_factory=dict)  # those of the last window's frames, by frame
 
     def __call__(self, window: Window) -> Prefilled:
-        """The window's cache and outputs; its counts include the vision's."""
+        """Run one window; returns its cache and outputs, with the vision encoder's work in `counts`."""
         held = self.visuals
         self.visuals = {f.index: held.get(f.index) or self.vision(f) for f in window.frames}
         out = prefill(

@@ -1,4 +1,7 @@
-"""CodecSight (`golden.policies.codecsight`) as a retrieval policy: prune before the cache, refresh inside it."""
+"""CodecSight as a retrieval policy: prunes tokens before they enter the cache, and refreshes tokens inside it.
+
+`golden.policies.codecsight` is the system itself, with its vision encoder and windows.
+"""
 
 from dataclasses import dataclass, field, replace
 from math import isqrt
@@ -12,12 +15,12 @@ from golden.policies.policy import Block, Plan, Policy, Selected, Shape, Step
 
 @dataclass(frozen=True)
 class CodecSightParams:
-    """CodecSight. The window's geometry is that of the paper's evaluation: 40 s at 2 frames a second, stride 20 %."""
+    """Parameters of CodecSight. The window is that of the paper's evaluation: 40 s, 2 frames a second, stride 20 %."""
 
     window: int = parameter(80, "frames of a window", low=1)
-    stride: int = parameter(16, "frames that a window moves on by", low=1)
-    refresh: bool = parameter(True, "compute I-frames of the overlap anew; False: full reuse")
-    prune: PruneParams = field(default_factory=PruneParams)  # grid and group: from the tokens of a frame
+    stride: int = parameter(16, "frames by which a window moves on", low=1)
+    refresh: bool = parameter(True, "compute the I-frames of the overlap anew; False: full reuse")
+    prune: PruneParams = field(default_factory=PruneParams)  # the grid follows from the tokens of a frame
 
     def __post_init__(self):
         check_parameters(self)
@@ -25,20 +28,23 @@ class CodecSightParams:
 
 
 class CodecSightPolicy(Policy):
-    """Codec-guided token pruning and selective KVC refresh (sections 3.3 and 3.4) on a stream that comes by frames.
+    """Codec-guided token pruning and selective KVC refresh (sections 3.3 and 3.4) on a stream of frames.
 
-    A frame's dynamic tokens alone enter the decoder; a frame of g x g tokens is judged on 2 g x 2 g patches, a class
-    token is always kept. When the frame after a window arrives, the window moves on by `stride`, starting at the
-    I-frame of the GOP it falls in: frames before it are dropped, and with `refresh` the tokens of the overlap's
-    I-frames are computed anew, from their embeddings, before the frame's own. Text stays.
+    Pruning. Only the dynamic tokens of a frame enter the decoder. A frame of g x g tokens is judged on 2 g x 2 g
+    patches. A class token always enters.
 
-    Positions. Equation 5 turns the overlap's keys back by as many positions as tokens were dropped. Rotary attention
-    depends on differences alone, so the overlap may as well stay and the text before it move on by as many: the same
-    scores, a prompt's keys to turn instead of a window's, and no rounding that adds up. Pruned tokens take no position.
+    Window. When the frame after a window arrives, the window moves on by `stride`. It starts at the I-frame of the GOP
+    that it falls in. The policy drops all frames before it. With `refresh` it computes the tokens of the overlap's
+    I-frames anew from their embeddings, before the tokens of the new frame. Text stays.
 
-    Frames without codec data (`Block.frame`), as those of a trace, are neither pruned nor refreshed: what remains is
-    a sliding window. The visual tokens that a run brings come from whole frames; an encoder that skips the pruned
-    patches is `golden.policies.codecsight.Vision`.
+    Positions. Equation 5 turns the overlap's keys back by one position for each dropped token. Rotary attention
+    depends on differences only. So here the overlap stays, and the text before it moves on by as many positions. The
+    scores are the same; only the prompt's keys turn instead of a window's, and no rounding adds up. Pruned tokens take
+    no position.
+
+    Frames without codec data (`Block.frame`), such as those of a trace, are neither pruned nor refreshed. What remains
+    is a sliding window. The visual tokens of a run come from whole frames; an encoder that skips pruned patches is
+    `golden.policies.codecsight.Vision`.
     """
 
     source = "CodecSight 3.3, 3.4, Eq. 1-5"
@@ -47,11 +53,11 @@ class CodecSightPolicy(Policy):
     def __init__(self, params: CodecSightParams, shape: Shape):
         super().__init__(params, shape)
         self.pruner: Pruner | None = None
-        self.leads: list[bool] = []  # by frame: an I-frame
-        self.first = 0  # frame that the window starts at
-        self.frame = np.zeros(0, np.int64)  # [n] frame that a token is of, -1 for text
+        self.leads: list[bool] = []  # whether each frame is an I-frame
+        self.first = 0  # first frame of the window
+        self.frame = np.zeros(0, np.int64)  # [n] frame of each token, -1 for text
         self.admitted = np.zeros(0, bool)  # [n] not pruned
-        self.dropped = np.zeros(0, bool)  # [n] admitted, and left behind by the window
+        self.dropped = np.zeros(0, bool)  # [n] admitted once, and dropped when the window moved on
 
     def plan(self, block: Block) -> Plan:
         admit, number = np.ones(block.stop - block.start, bool), -1
@@ -68,16 +74,21 @@ class CodecSightPolicy(Policy):
         return Plan(admit, refresh, (np.cumsum(self.admitted) - 1)[rows])
 
     def _dynamic(self, frame: Coded, tokens: int) -> np.ndarray:
-        """Tokens of a frame that enter, [T]: a class token if there is one, then the dynamic of g x g groups."""
+        """Which tokens of a frame enter the decoder, bool [T]: a class token if there is one, then the dynamic ones."""
         prune, g = self.params.prune, isqrt(tokens)
-        check(tokens in (g * g, g * g + 1), "tokens", tokens, "of a frame must be g*g, or g*g + 1 with a class token")
+        check(
+            tokens in (g * g, g * g + 1),
+            "tokens",
+            tokens,
+            "of a frame must be g*g, or g*g + 1 with a class token: choose such a number of tokens",
+        )
         if self.pruner is None:
             self.pruner = Pruner(replace(prune, grid=g * prune.group))
         self.ledger.work("compare", (g * prune.group) ** 2)
         return np.concatenate([np.ones(tokens - g * g, bool), self.pruner(frame).ravel()])
 
     def _slide(self, frame: int) -> np.ndarray:
-        """Move the window on if this frame is the one after it; returns the tokens to refresh."""
+        """Move the window on if `frame` is the one after it; returns the tokens to refresh."""
         p = self.params
         if frame < p.window or (frame - p.window) % p.stride:
             return np.zeros(0, np.int64)
@@ -97,11 +108,11 @@ class CodecSightPolicy(Policy):
 
     @property
     def _numbers(self) -> int:
-        """Numbers of a token's keys, over all layers."""
+        """Numbers of a token's keys in all layers."""
         return self.shape.layers * self.shape.kv_heads * self.shape.head_size
 
     def _turn(self) -> np.ndarray:
-        """Positions that stored keys move on by, [n]: as many as tokens were dropped after them; text alone moves."""
+        """Positions by which stored keys move on, [n]: one for each token dropped after them, so only text moves."""
         after = self.dropped.sum() - np.cumsum(self.dropped)
         return np.where(self.admitted & ~self.dropped, after, 0)
 

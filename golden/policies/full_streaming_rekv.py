@@ -1,4 +1,4 @@
-"""Full attention, StreamingLLM and ReKV as policies: the simplest of what the papers compare with."""
+"""Full attention (also as FlexGen), StreamingLLM and ReKV as policies: the simplest systems of the comparisons."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ from golden.policies.policy import Block, Growing, Policy, Selected, Shape, Step
 
 @dataclass(frozen=True)
 class FullParams:
-    """Full attention."""
+    """Parameters of full attention."""
 
-    offload: bool = parameter(False, "the cache lives on the host and every layer of every block fetches all of it")
+    offload: bool = parameter(False, "keep the cache on the host; every layer of every block fetches all of it")
 
 
 class Full(Policy):
-    """Full attention, everything on the device; with `offload` FlexGen, whose cache lives in host memory."""
+    """Full attention with the cache on the device. With `offload` it is FlexGen, whose cache is in host memory."""
 
     source = "V-Rex VI-B; with offload FlexGen, V-Rex [30]"
 
@@ -32,20 +32,21 @@ class Full(Policy):
 
 @dataclass(frozen=True)
 class StreamingParams:
-    """StreamingLLM."""
+    """Parameters of StreamingLLM."""
 
     sinks: int = parameter(4, "first tokens of the stream, kept for good", low=0)
-    recent: int = parameter(256, "last tokens before the block, kept", low=0)
+    recent: int = parameter(256, "last tokens before a block, kept", low=0)
 
     def __post_init__(self):
         check_parameters(self)
 
 
 class Streaming(Policy):
-    """Attention sinks and a window; what lies between is dropped for good. Positions are those inside the cache.
+    """Attention to sinks and to a window of recent tokens; tokens in between are dropped for good.
 
-    Rotary attention depends on differences of positions alone, so the window keeps the positions of the stream and the
-    sinks' keys move up to it: by as many positions as tokens were dropped.
+    The original counts positions inside the cache. Rotary attention depends on differences of positions only. So here
+    the window keeps the positions of the stream, and the sinks' keys move up to it by one position for each dropped
+    token.
     """
 
     source = "StreamingLLM, hybrid [3] and II-B, Eq. 1"
@@ -53,7 +54,7 @@ class Streaming(Policy):
 
     def __init__(self, params: StreamingParams, shape: Shape):
         super().__init__(params, shape)
-        self.window = [params.sinks] * shape.layers  # a layer's first token past the sinks that it holds
+        self.window = [params.sinks] * shape.layers  # first token behind the sinks that a layer holds
 
     def select(self, step: Step) -> Selected:
         p, layer = self.params, step.layer
@@ -69,32 +70,34 @@ class Streaming(Policy):
 
 @dataclass(frozen=True)
 class ReKVParams:
-    """ReKV. Ratios are those that V-Rex's Table II reports for it."""
+    """Parameters of ReKV. The ratios are those that V-Rex's Table II reports for it."""
 
     frame_ratio: float = parameter(
-        0.584, "of the offloaded blocks, retrieved for prompts, frames and questions", low=0, high=1
+        0.584, "share of the offloaded blocks retrieved for prompts, frames and questions", low=0, high=1
     )
-    generation_ratio: float = parameter(0.312, "the same for generated tokens", low=0, high=1)
-    recent: int = parameter(256, "last tokens, always attended, resident", low=0)
+    generation_ratio: float = parameter(
+        0.312, "share of the offloaded blocks retrieved for generated tokens", low=0, high=1
+    )
+    recent: int = parameter(256, "last tokens, always attended and kept on the device", low=0)
 
     def __post_init__(self):
         check_parameters(self)
 
 
 class ReKV(Policy):
-    """Whole frames are retrieved: those whose mean key is most similar (cosine) to the block's mean query.
+    """Retrieves whole frames: those whose mean key is most similar (cosine) to the block's mean query.
 
-    Keys and queries of all heads end to end are one vector, the query heads of a KV head averaged. The first block (the
-    prompt) and the last `recent` tokens stay on the device. Every block retrieves anew, generated tokens too, as
-    V-Rex's comparison needs; retrieved frames keep their positions.
+    A vector holds the keys of all KV heads end to end; the query heads of a KV head are averaged. The first block (the
+    prompt) and the last `recent` tokens stay on the device. Every block retrieves anew, generated tokens included, as
+    V-Rex's comparison needs. Retrieved frames keep their positions.
     """
 
     source = "ReKV, V-Rex [6] and VI-B, Table II"
 
     def __init__(self, params: ReKVParams, shape: Shape):
         super().__init__(params, shape)
-        self.starts: list[int] = []  # of the blocks
-        self.means = [Growing(1, shape.kv_heads * shape.head_size) for _ in range(shape.layers)]  # of the blocks' keys
+        self.starts: list[int] = []  # first token of each block
+        self.means = [Growing(1, shape.kv_heads * shape.head_size) for _ in range(shape.layers)]  # mean keys of blocks
 
     def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
         mean = bf16(k.mean(axis=0, dtype=np.float32).reshape(1, 1, -1))

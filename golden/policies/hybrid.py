@@ -1,7 +1,9 @@
-"""Hybrid memory: sink and recent blocks with physical eviction, and a state-space history branch beside attention.
+"""Hybrid memory as a policy: attention to sink and recent blocks, and a state-space branch for the rest of the stream.
 
-Source: "To Infinity and Beyond" (hybrid memory in vLLM), sections III to V. The branch's parameters are random, as in
-the paper: where it is on, error and agreement say nothing of a trained one.
+Blocks between sink and recent ones are evicted from memory. The parameters of the branch are random, as in the paper.
+So with the branch on, error and agreement say nothing about a trained one.
+
+Source: "To Infinity and Beyond" (hybrid memory in vLLM), sections III to V.
 """
 
 from collections.abc import Sequence
@@ -20,60 +22,61 @@ BRANCHES = ("random", "disabled")
 
 @dataclass(frozen=True)
 class HybridParams:
-    """Hybrid memory."""
+    """Parameters of hybrid memory."""
 
     block_tokens: int = parameter(16, "tokens of a KV block", low=1)
     sink_blocks: int = parameter(1, "first blocks of the stream, kept for good (NUM_SINK)", low=0)
     recent_blocks: int = parameter(256, "last blocks, the one being filled included (NUM_RECENT); 4,096 tokens", low=1)
     eviction: str = parameter(
         "rewrite",
-        "Listing 1; compression: by token masks, the one that lost; mask: Eq. 1, frees nothing",
+        "Listing 1; compression: by token masks, which lost; mask: Eq. 1, frees nothing",
         choices=EVICTIONS,
     )
     ssm: str = parameter(
-        "random", "history branch with random parameters, as the paper's; disabled: none", choices=BRANCHES
+        "random", "history branch with random parameters, as in the paper; disabled: none", choices=BRANCHES
     )
     state: StateSpaceParams = StateSpaceParams()
-    pool_blocks: int = parameter(1 << 16, "blocks of the pool, out of memory beyond", low=1)
+    pool_blocks: int = parameter(1 << 16, "blocks of the pool; a request for more is out of memory", low=1)
 
     def __post_init__(self):
         check_parameters(self)
 
     @property
     def sink_tokens(self) -> int:
-        """Tokens of the sink blocks."""
+        """Number of tokens of the sink blocks."""
         return self.sink_blocks * self.block_tokens
 
     @property
     def recent_tokens(self) -> int:
-        """Most tokens of the recent blocks."""
+        """Largest number of tokens of the recent blocks."""
         return self.recent_blocks * self.block_tokens
 
     def kept(self, n: int) -> np.ndarray:
-        """Sink and recent tokens of n, bool [n]: where Eq. 1 is 0."""
+        """Which of n tokens are sink or recent ones, bool [n]: those where the mask of Eq. 1 is 0."""
         at = np.arange(n)
         return (at < self.sink_tokens) | (at >= n - self.recent_tokens)
 
 
 class Manager:
-    """One request's block table over the stream, `StreamingVideoKVCacheManager` (section IV-B).
+    """Block table of one request over the stream: `StreamingVideoKVCacheManager` (section IV-B).
 
-    `extend` takes blocks for new tokens; `evict`, at the end of a step, follows the eviction of the parameters:
+    `extend` takes blocks for new tokens. `evict` ends a step and frees blocks, as the parameters say:
 
-    - rewrite (phase 2, Listing 1): the middle is freed, the table is sink + recent, never longer.
-    - compression (the variant that lost): the attention's token mask names the blocks without a kept token, the
-      scheduler frees those that nobody else holds, the worker zeroes them. The table keeps a hole for each: its length
-      grows on. A middle block that is shared is kept.
-    - mask (phase 1): nothing is freed.
+    - rewrite (phase 2, Listing 1): frees the middle; the table is sink + recent blocks, never longer.
+    - compression (the variant that lost): the attention's token mask names the blocks without a kept token. The
+      scheduler frees those that nobody else holds, and the worker zeroes them. The table keeps a hole for each, so its
+      length grows on. A shared middle block is kept.
+    - mask (phase 1): frees nothing.
 
-    `lengths` are the table's lengths as attention sees them after each step (a new one is a compiler's guard failure),
-    `handoffs` the messages attention to worker to scheduler to worker, `zeroed` the blocks cleared on the device.
+    lengths : lengths of the table that attention has seen after a step; each new one is a guard failure of a compiler
+    handoffs : messages from attention to worker, to scheduler, to worker
+    zeroed : blocks cleared on the device
     """
 
     def __init__(self, params: HybridParams, pool: BlockPool):
         self.params, self.pool = params, pool
         self.table: list[int] = []
-        self.numbers: list[int] = []  # which block of the stream each place of the table holds
+        self.numbers: list[int] = []  # block of the stream in each place of the table
         self.tokens = 0
         self.lengths: set[int] = set()
         self.handoffs = 0
@@ -81,11 +84,11 @@ class Manager:
 
     @property
     def live(self) -> list[int]:
-        """Blocks that the request holds."""
+        """The blocks that the request holds."""
         return [block for block in self.table if block != HOLE]
 
     def extend(self, tokens: int) -> None:
-        """Take blocks for `tokens` more; `PoolError` if the pool has not enough."""
+        """Take blocks for `tokens` more tokens. Raises `PoolError` if the pool has too few."""
         size = self.params.block_tokens
         begun, wanted = -(-self.tokens // size), -(-(self.tokens + tokens) // size)
         self.table += self.pool.allocate(wanted - begun)
@@ -93,7 +96,7 @@ class Manager:
         self.tokens += tokens
 
     def evict(self) -> np.ndarray:
-        """End of a step; blocks of the stream that are gone, int64."""
+        """End a step; returns the blocks of the stream that are evicted, int64."""
         p, before = self.params, self.numbers
         gone: list[int] = []
         if p.eviction == "rewrite":
@@ -114,14 +117,14 @@ class Manager:
 
 
 def block_bytes(params: HybridParams, shape: Shape) -> int:
-    """Bytes of a KV block: K and V of its tokens, all layers and KV heads."""
+    """Bytes of a KV block: K and V of its tokens for all layers and KV heads."""
     return params.block_tokens * shape.layers * shape.kv_heads * shape.entry_bytes
 
 
 def state_pages(params: HybridParams, shape: Shape, width: int) -> int:
-    """KV pages that a layer's state takes, rounded up (`mamba_page_size_padded`, section IV-C).
+    """KV pages for the state of a layer, rounded up (`mamba_page_size_padded`, section IV-C).
 
-    State and KV blocks then share one pool without gaps: a block of the pool is one page of every layer.
+    So state and KV blocks share one pool without gaps; a block of the pool is one page of every layer.
     """
     if params.ssm == "disabled":
         return 0
@@ -131,9 +134,11 @@ def state_pages(params: HybridParams, shape: Shape, width: int) -> int:
 
 
 def memory(params: HybridParams, shape: Shape, width: int, steps: Sequence[int]) -> tuple[np.ndarray, int]:
-    """Device bytes, KV blocks and state, held after each step of so many tokens, and the peak (as Tables II and III).
+    """Device bytes of KV blocks and state after each step, int64 [steps], and their peak (as Tables II and III).
 
-    Weights and activations are not in it. Full attention is eviction "mask" with ssm "disabled".
+    steps : tokens of each step
+
+    Weights and activations do not count. Full attention is eviction "mask" with ssm "disabled".
     """
     pool = BlockPool(params.pool_blocks)
     pool.allocate(state_pages(params, shape, width))
@@ -148,16 +153,18 @@ def memory(params: HybridParams, shape: Shape, width: int, steps: Sequence[int])
 
 
 class Hybrid(Policy):
-    """Attention over sink and recent blocks plus, added to it, a state-space branch over the whole stream.
+    """Attention to sink and recent blocks, plus the output of a state-space branch over the whole stream.
 
-    Eviction is at the end of a block of the stream (section IV-B), so the block in flight is attended whole. Keys keep
-    the rotary positions they were stored with. Evicted tokens are represented by the branch's state; without a branch
-    (phase 2) they are pruned. In a decoder the branch reads the layer's input, its root mean square brought to 1, as
-    the paper's reads what the layer's norm gives (whose trained scale a policy does not see); a trace has none, so
-    there it reads the values instead, each KV head's once for every query head. Its parameters are random.
+    Eviction is at the end of a block of the stream (section IV-B), so attention sees the whole block in flight. Keys
+    keep the rotary positions that they were stored with. The branch's state represents evicted tokens; without a branch
+    (phase 2) they are pruned.
 
-    Counted: the branch's MACs as state; blocks whose reference count is checked as comparisons; whole KV blocks and the
-    padded state as device memory.
+    In a decoder the branch reads the layer's input, scaled to a root mean square of 1. The paper's branch reads the
+    output of the layer's norm, whose trained scale a policy does not see. A trace has no such input, so there the
+    branch reads the values, those of a KV head once for each of its query heads. Its parameters are random.
+
+    The ledger counts the branch's MACs as state, blocks whose reference count is checked as comparisons, and whole KV
+    blocks and the padded state as device memory.
     """
 
     source = "hybrid memory III-C, IV, Eq. 1, Listings 1 and 2; random branch: no output quality"
@@ -168,8 +175,8 @@ class Hybrid(Policy):
         self.manager = Manager(params, self.pool)
         self.branches: list[HistoryBranch] = []
         self.states: list[State] = []
-        self.waiting: list[np.ndarray | None] = [None] * shape.layers  # values that the branch has not read
-        self.padding = [0] * shape.layers  # tokens that the last block of a layer has room for
+        self.waiting: list[np.ndarray | None] = [None] * shape.layers  # values that the branch has not read yet
+        self.padding = [0] * shape.layers  # tokens for which a layer's last block has room
 
     def plan(self, block: Block) -> Plan:
         self.manager.extend(block.stop - block.start)
@@ -198,7 +205,7 @@ class Hybrid(Policy):
     def end(self, block: Block) -> None:
         p = self.params
         for layer, x in enumerate(self.waiting):
-            if x is not None:  # no query asked for it
+            if x is not None:  # there was no query, so `select` has not run
                 self._history(layer, x)
         if p.eviction == "compression":
             self.ledger.work("compare", len(self.manager.live))
@@ -207,7 +214,7 @@ class Hybrid(Policy):
                 self.store.drop(layer, slice(first, first + p.block_tokens), represented=p.ssm != "disabled")
 
     def _history(self, layer: int, x: np.ndarray) -> np.ndarray | None:
-        """The branch's output [T, heads x head_size] for its input [T, width]."""
+        """The branch's output [T, heads x head_size] for its input x [T, width]; None without a branch."""
         self.waiting[layer] = None
         if self.params.ssm == "disabled":
             return None
@@ -224,15 +231,16 @@ class Hybrid(Policy):
 
 
 def rms_norm(x: np.ndarray, epsilon: float) -> np.ndarray:
-    """Rows of x [T, width] over their root mean square; `epsilon` is that of the model's norms."""
+    """Rows of x [T, width] divided by their root mean square; `epsilon` is that of the model's norms."""
     return x / np.sqrt((x * x).mean(axis=1, keepdims=True) + np.float32(epsilon))
 
 
 class Backend:
-    """One layer of `HybridAttentionBackend` (section IV-C) for a batch of chunks of several sequences.
+    """One layer of `HybridAttentionBackend` (section IV-C), for batches that hold chunks of several sequences.
 
-    Every row attends to the last `window` tokens of its sequence, itself included; the branch reads all of it; the
-    outputs are summed. What is kept of a sequence between chunks does not grow: window - 1 keys and values, the state.
+    Every row attends to the last `window` tokens of its sequence, itself included. The branch reads the whole sequence.
+    The outputs are added. Between chunks a sequence keeps window - 1 keys and values and the state, so its memory does
+    not grow.
     """
 
     def __init__(self, branch: HistoryBranch, window: int):
@@ -244,11 +252,13 @@ class Backend:
     def __call__(
         self, names: Sequence[str], cu_seqlens: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, x: np.ndarray
     ) -> np.ndarray:
-        """Output [T, heads, head_size]; sequence names[b] has the rows cu_seqlens[b] to cu_seqlens[b + 1].
+        """Output [T, heads, head_size] of a batch; sequence names[b] has the rows cu_seqlens[b] to cu_seqlens[b + 1].
 
-        q [T, heads, head_size], k and v [T, kv_heads, head_size], x [T, width]. A new name begins from nothing.
+        q : [T, heads, head_size] · k, v : [T, kv_heads, head_size] · x : [T, width]
+
+        A new name begins a new sequence. Raises `ParamError` if a name is there twice.
         """
-        check(len(set(names)) == len(names), "names", list(names), "a sequence may be in a batch once")
+        check(len(set(names)) == len(names), "names", list(names), "a sequence may be in a batch once: join its chunks")
         states = [self.states.get(name) or self.branch.begin() for name in names]
         joined = State(np.concatenate([s.conv for s in states]), np.concatenate([s.h for s in states]))
         out, after = self.branch(x, cu_seqlens, joined)
@@ -260,7 +270,7 @@ class Backend:
         return out
 
     def end(self, name: str) -> None:
-        """Forget a sequence."""
+        """Forget a sequence and free its memory."""
         del self.states[name], self.kv[name]
 
     def _attend(self, name: str, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -274,9 +284,11 @@ class Backend:
 
 
 def sliding_window(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int) -> np.ndarray:
-    """Each of the last T of n tokens attends to `window` tokens up to itself; FP32 [T, heads, head_size].
+    """Sliding-window attention, FP32 [T, heads, head_size]: each of the last T of n tokens attends to `window` tokens.
 
-    q [T, heads, head_size], k and v [kv_heads, n, head_size]; scores scaled by head_size^-0.5.
+    q : [T, heads, head_size] · k, v : [kv_heads, n, head_size]
+
+    The window ends with the token itself. Scores are scaled by head_size^-0.5.
     """
     t, heads, size = q.shape
     kv_heads, n, _ = k.shape
@@ -290,12 +302,12 @@ def sliding_window(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int) -> 
 
 
 class Client:
-    """The client of section IV-D: sink frames S, recent frames R, a request [S, R] for new frames, over a prefix cache.
+    """The client of section IV-D, which sends sink frames S and recent frames R as a prompt [S, R] over a prefix cache.
 
-    Accumulate: new frames are appended to R. Shift: where R exceeds `window` frames, R <- R[-keep:]; keep = window is
-    the paper's rule, under which every request after the first full window shifts, so that only S and what stays in
-    front of the oldest recent frame hit. A smaller `keep` shifts once in window - keep frames. A prompt never exceeds
-    sink + window frames. A frame's tokens are named by frame and index; new frames fill S first.
+    Accumulate: new frames fill S first and are then appended to R. Shift: if R exceeds `window` frames, R <- R[-keep:].
+    The paper's rule is keep = window: every request after the first full window shifts, so that only S and what stays
+    in front of the oldest recent frame hit the cache. A smaller `keep` shifts once in window - keep frames. A prompt
+    never exceeds sink + window frames. Tokens are named by frame and index.
     """
 
     def __init__(self, pool: BlockPool, sink: int, window: int, frame_tokens: int, block_tokens: int, keep: int):
@@ -310,7 +322,7 @@ class Client:
         self.computed = 0  # tokens that were not
 
     def request(self, new: int) -> np.ndarray:
-        """Send `new` more frames; returns the frames of the prompt, int64."""
+        """Send a request after `new` more frames; returns the frames of its prompt, int64."""
         arrived = range(self.frames, self.frames + new)
         self.frames += new
         self.recent += [frame for frame in arrived if frame >= self.sink]
@@ -320,7 +332,7 @@ class Client:
         prompt = np.array([*range(min(self.sink, self.frames)), *self.recent], np.int64)
         tokens = (prompt[:, None] * self.frame_tokens + np.arange(self.frame_tokens)).ravel()
         table, hits = prefill(self.pool, tokens, self.block_tokens)
-        self.pool.free(table[::-1])  # the request is answered; its end is given anew before its beginning
+        self.pool.free(table[::-1])  # the request is answered; the pool gives away its last blocks first
         self.hits += hits
         self.computed += len(tokens) - hits
         return prompt

@@ -1,4 +1,4 @@
-"""InfiniGen: a layer's tokens are predicted from few columns of skewed queries and keys, and prefetched."""
+"""InfiniGen as a policy: predicts important tokens from few columns of skewed Q and K, and prefetches them."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ from golden.policies.policy import Block, Growing, Policy, Selected, Shape, Step
 
 @dataclass(frozen=True)
 class InfiniGenParams:
-    """InfiniGen. Ratios are those that V-Rex's Table II reports; a ratio of 1 fetches everything, unpredicted."""
+    """Parameters of InfiniGen. The ratios are those of V-Rex's Table II; at 1 it fetches all without prediction."""
 
-    frame_ratio: float = parameter(1.0, "of the cache, retrieved for prompts, frames and questions", low=0, high=1)
-    generation_ratio: float = parameter(0.068, "the same for generated tokens", low=0, high=1)
-    partial_ratio: float = parameter(0.3, "columns of the skewed queries and keys that predict")
+    frame_ratio: float = parameter(1.0, "share of the cache retrieved for prompts, frames and questions", low=0, high=1)
+    generation_ratio: float = parameter(0.068, "share of the cache retrieved for generated tokens", low=0, high=1)
+    partial_ratio: float = parameter(0.3, "share of the columns of skewed queries and keys that predict")
     calibrate: int = parameter(
-        256, "query rows of a KV head from which skew and columns are made; until then all is fetched", low=1
+        256, "query rows of a KV head from which skew and columns are made; before, all is fetched", low=1
     )
 
     def __post_init__(self):
@@ -25,16 +25,16 @@ class InfiniGenParams:
 
 
 class InfiniGen(Policy):
-    """The cache lives on the host; a fixed share of it, the same for all heads, is chosen by predicted attention.
+    """Keeps the cache on the host and fetches a fixed share of it, the same for all heads, by predicted attention.
 
-    Skewing: q k = (q A)(k A) for an orthogonal A, the right singular vectors of a KV head's queries, which gather the
-    weight in few columns. The columns of the largest sums of |q A| predict. The original makes A offline; here the
-    first `calibrate` rows of the stream do. Predicted attention is the softmax over the cache, summed over the rows of
-    a block and the query heads of a KV head; the tokens of the largest sums are retrieved.
+    Skewing: q k = (q A)(k A) for an orthogonal A. A holds the right singular vectors of a KV head's queries, which
+    gather the weight in few columns. The columns with the largest sums of |q A| predict. The original makes A offline;
+    here the first `calibrate` rows of the stream do. Predicted attention is the softmax over the cache, summed over the
+    rows of a block and the query heads of a KV head. The policy retrieves the tokens with the largest sums.
 
-    In a decoder, the queries of the next layer are guessed from a layer's input and its tokens prefetched; the layer
-    then attends to those. The first layer, and every layer of a trace, predicts with its own queries. The original's
-    threshold on scores and its eviction from host memory are left out: V-Rex compares with a fixed top-k.
+    In a decoder, a layer guesses the queries of the next layer from its own input and prefetches the tokens; the next
+    layer attends to those. The first layer, and every layer of a trace, predicts with its own queries. The original's
+    threshold on scores and its eviction from host memory are left out, as V-Rex compares with a fixed top-k.
     """
 
     source = "InfiniGen, V-Rex [16] and VI-B, Table II"
@@ -43,8 +43,10 @@ class InfiniGen(Policy):
     def __init__(self, params: InfiniGenParams, shape: Shape):
         super().__init__(params, shape)
         self.columns = max(1, round(params.partial_ratio * shape.head_size))
-        self.rows: list[list[np.ndarray]] = [[] for _ in range(shape.layers)]  # queries to calibrate on
-        self.bases: list[np.ndarray | None] = [None] * shape.layers  # [kv_heads, head_size, columns]
+        self.rows: list[list[np.ndarray]] = [[] for _ in range(shape.layers)]  # queries collected for calibration
+        self.bases: list[np.ndarray | None] = [
+            None
+        ] * shape.layers  # [kv_heads, head_size, columns]; None before calibration
         self.keys = [Growing(shape.kv_heads, self.columns) for _ in range(shape.layers)]  # partial keys
         self.predicted: set[int] = set()  # layers whose tokens are prefetched
 
@@ -89,9 +91,9 @@ class InfiniGen(Policy):
         self.ledger.hold("device", 2 * partial.size)
 
     def _predict(self, layer: int, q: np.ndarray, ratio: float) -> np.ndarray:
-        """Tokens of the host to retrieve, [kv_heads, n]."""
+        """Choose the tokens on the host to retrieve, bool [kv_heads, n]."""
         old = self.store.on_host(layer)
-        at = np.flatnonzero(old[0])  # all heads offload alike
+        at = np.flatnonzero(old[0])  # all heads offload the same tokens
         budget = int(np.ceil(ratio * len(at)))
         if budget == len(at):
             return old
@@ -110,10 +112,10 @@ class InfiniGen(Policy):
 
 
 def predicted(q: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """Softmax over the keys [n, d] of every query row [R, d], summed over the rows, FP32 [n]."""
+    """Predicted attention, FP32 [n]: softmax over keys k [n, d] for each query row q [R, d], summed over the rows."""
     s = q @ k.T
     mass = np.zeros(len(k), np.float32)
-    step = max(1, (1 << 18) // len(k))  # rows that stay in a core's cache
+    step = max(1, (1 << 18) // len(k))  # rows whose scores stay in a core's cache
     for i in range(0, len(s), step):
         part = s[i : i + step]
         part -= part.max(axis=1, keepdims=True)
@@ -123,7 +125,7 @@ def predicted(q: np.ndarray, k: np.ndarray) -> np.ndarray:
 
 
 def skew(rows: np.ndarray, columns: int) -> np.ndarray:
-    """Columns of the skew A of queries [heads, rows, d] with the largest sums of |q A|, [heads, d, columns]."""
+    """The columns of A with the largest sums of |q A|, [heads, d, columns], for queries `rows` [heads, rows, d]."""
     size = rows.shape[2]
     _, _, right = np.linalg.svd(rows.astype(np.float64), full_matrices=rows.shape[1] < size)
     basis = right.swapaxes(1, 2)

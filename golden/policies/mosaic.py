@@ -1,4 +1,7 @@
-"""Mosaic as a retrieval policy: nested visual-semantic clusters of the cache, maintained as the stream goes on."""
+"""Mosaic as a retrieval policy: retrieves clusters of the cache, first visual ones (frames), then semantic ones (keys).
+
+`golden.policies.mosaic_clusters` has the clustering itself.
+"""
 
 from dataclasses import dataclass
 
@@ -13,41 +16,47 @@ PREFETCH = ("none", "query", "input")
 
 @dataclass(frozen=True)
 class MosaicParams:
-    """Mosaic. The paper states no value but 64 retrieved frames; these are set on the committed trace."""
+    """Parameters of Mosaic. The paper states only 64 retrieved frames; the others are chosen on the committed trace."""
 
     ratio: float = parameter(
         0.1,
-        "of the offloaded entries, retrieved; 64 frames are 4 to 27 % of the paper's longest streams",
+        "share of offloaded entries retrieved; 64 frames are 4 to 27 % of the paper's longest streams",
         low=0,
         high=1,
     )
     breadth: float = parameter(
         4.0, "the visual stage leaves at least this many times the retrieved entries to the semantic one", low=1
     )
-    recent: int = parameter(256, "local window: last tokens before a block, always attended, resident", low=0)
-    build: int = parameter(8, "frames from which the first clusters are made; until then all is resident", low=1)
-    partition_frames: int = parameter(2, "mean frames of a visual cluster when built", low=1)
-    cluster_tokens: int = parameter(8, "mean tokens of a semantic cluster when built", low=1)
+    recent: int = parameter(
+        256, "local window: last tokens before a block, always attended and kept on the device", low=0
+    )
+    build: int = parameter(8, "frames from which the first clusters are made; before, all is resident", low=1)
+    partition_frames: int = parameter(2, "mean frames of a visual cluster when it is built", low=1)
+    cluster_tokens: int = parameter(8, "mean tokens of a semantic cluster when it is built", low=1)
     visual: Threshold = parameter(Threshold(0.06, 0.12), "variance that a visual cluster may have")
     semantic: Threshold = parameter(Threshold(0.08, 0.16), "variance that a semantic cluster may have")
     defer: bool = parameter(
-        True, "split a cluster whose members are on the host when it is next retrieved, not at once"
+        True, "split a cluster with members on the host only when it is next retrieved, not at once"
     )
     prefetch: str = parameter(
-        "query", "none; by this layer's query; by the next layer's, guessed from this layer's input", choices=PREFETCH
+        "query",
+        "none; query: by this layer's query; input: by the next layer's, guessed from this layer's input",
+        choices=PREFETCH,
     )
-    seed: int = parameter(0, "of the K-means", low=0)
+    seed: int = parameter(0, "seed of the K-means", low=0)
 
     def __post_init__(self):
         check_parameters(self)
 
 
 class Layer:
-    """What a layer knows: its semantic clusters, which entry is in which, and the sums behind the representatives.
+    """A layer's semantic clusters, their members, and the sums from which representatives follow.
 
-    An entry is a token's keys of all KV heads end to end, D wide; its direction is clustered. `cluster` [n]: of every
-    token, -1 for one that is not clustered; `buffered` [n]: it waits beside the invalid cluster for the split. `keys`
-    and `values` mirror what the store holds; entries are read there only while they are on the device.
+    An entry is a token's keys of all KV heads end to end, D wide. Entries are clustered by direction.
+
+    cluster : int64 [n], cluster of every token, -1 for none
+    buffered : bool [n], whether a token waits beside an invalid cluster for its split
+    keys, values : copies of what the store holds; they are read only while the entries are on the device
     """
 
     def __init__(self, width: int):
@@ -55,12 +64,12 @@ class Layer:
         self.cluster = np.zeros(0, np.int64)
         self.buffered = np.zeros(0, bool)
         self.keys, self.values = Growing(1, width), Growing(1, width)
-        self.sums = np.zeros((0, 2, width), np.float32)  # of keys and values
-        self.pending: list[np.ndarray] = []  # tokens of the frames that wait for their clusters
+        self.sums = np.zeros((0, 2, width), np.float32)  # sums of keys and of values, by cluster
+        self.pending: list[np.ndarray] = []  # tokens of each frame that waits for its clusters
         self.index_bytes = 0
 
     def members(self, c: int) -> np.ndarray:
-        """Tokens of cluster c, buffered ones included."""
+        """Tokens of cluster c, the buffered ones included."""
         return np.flatnonzero(self.cluster == c)
 
     def entries(self, tokens: np.ndarray) -> np.ndarray:
@@ -72,7 +81,7 @@ class Layer:
         return unit(self.keys.data[0, tokens])
 
     def place(self, tokens: np.ndarray, c: int) -> None:
-        """Tokens are the members of cluster c, all of them."""
+        """Make tokens the members of cluster c, which has no others."""
         self.cluster[tokens] = c
         self.buffered[tokens] = False
         total = self.entries(tokens).sum(axis=0)[None]
@@ -80,7 +89,7 @@ class Layer:
         self.sums[c] = total
 
     def create(self, tokens: np.ndarray, partition: int, k: int, seed: int) -> int:
-        """K-means of tokens into about k new clusters of a partition; returns the MACs."""
+        """Cluster tokens by K-means into up to k new clusters of a partition; returns the MACs."""
         x = self.directions(tokens)
         labels, ran = kmeans(x, k, seed)
         for label in range(labels.max() + 1):
@@ -88,7 +97,7 @@ class Layer:
         return ran * x.size * k
 
     def split(self, tokens: np.ndarray, c: int, seed: int) -> tuple[list[int], int]:
-        """Cluster c, now with these tokens, becomes two (Algorithm 1, lines 4 to 6): clusters changed, and MACs."""
+        """Split cluster c, which has these tokens, into two (Algorithm 1, lines 4 to 6): changed clusters, and MACs."""
         x = self.directions(tokens)
         labels, ran = kmeans(x, 2, seed)
         self.clusters.put(c, x[labels == 0])
@@ -101,38 +110,40 @@ class Layer:
 
 
 class Mosaic(Policy):
-    """Nested clusters are the units of transfer: chosen by representatives, first visual, then semantic ones.
+    """Retrieves whole clusters of entries: representatives choose visual clusters first, then semantic ones in them.
 
-    Construction (V-B). Frames are clustered by the direction of their mean visual embedding, the entries of a visual
-    cluster's frames by the direction of their keys, in every layer on its own. The first `build` frames do it by
-    K-means; later ones join greedily. A frame that would break the variance threshold of its nearest visual cluster
-    opens one of its own, whose entries are clustered by K-means: they are on the device. A visual cluster is not split,
-    as the paper splits clusters of entries only. Where the first frame brings no visual embedding (a trace, text), the
-    mean direction of a frame's keys in the first recorded layer stands for it, all along.
+    Construction (V-B). Frames are clustered by the direction of their mean visual embedding. The entries of a visual
+    cluster's frames are clustered by the direction of their keys, in every layer separately. The first `build` frames
+    are clustered by K-means; later frames join greedily. A frame that would break the variance threshold of its nearest
+    visual cluster opens a new one, whose entries, still on the device, are clustered by K-means. Visual clusters are
+    never split, as the paper splits only clusters of entries. If the first frame brings no visual embedding (a trace,
+    text), the mean direction of a frame's keys in the first recorded layer replaces it for the whole run.
 
-    Retrieval (V-C). The query is the mean of a block's queries, over rows and the query heads of a KV head; its score
-    is the dot product with a representative, the mean of a cluster's keys (Equation 1 without the scaling to length 1,
-    since it stands for them in attention, too). Queries do not live in the visual space: a visual cluster's
-    representative is the mean of its entries' keys in the layer. The best visual clusters with `breadth` times the
-    wanted entries remain, then the best semantic clusters in them until `ratio` of what is offloaded is reached; a
-    cluster is one piece. Representatives of the others, of keys and of values, are attended as they are, in order of
-    their clusters' mean token; not those of retrieved clusters, which would count twice. The prompt, the text and
-    the local window stay on the device.
+    Retrieval (V-C). The query is the mean of a block's queries over rows and over the query heads of a KV head. Its
+    score is the dot product with a representative, the mean of a cluster's keys. (This is Equation 1 without the
+    scaling to length 1, since representatives also take part in attention.) Queries do not live in the visual space, so
+    the representative of a visual cluster is the mean of its entries' keys in the layer. The policy keeps the best
+    visual clusters that hold `breadth` times the wanted entries. In them it retrieves the best semantic clusters until
+    `ratio` of the offloaded entries is reached; a cluster is one transfer. Attention also reads the mean key and value
+    of each cluster that stays on the host, in order of the clusters' mean token. The prompt, the text and the local
+    window stay on the device.
 
     Maintenance (VI, Algorithm 1). After a block, each entry goes to the nearest semantic cluster of its frame's visual
-    cluster. If Equation 5 is broken, the cluster is split at once where all of it is on the device. Else it is flagged
-    and the entry stays in a buffer on the device as a singleton; its representative is itself, so it is attended until,
-    at the next retrieval of the cluster, buffer and cluster are merged and split in two. What is not absorbed leaves
-    the cluster's statistics alone. Without `defer` the cluster is fetched (reason `index`) and split at once.
+    cluster. If the entry breaks Equation 5 and all of the cluster is on the device, the cluster is split at once. Else
+    the cluster is flagged, and the entry waits in a buffer on the device, where it is attended as it is. At the next
+    retrieval of the cluster, buffer and cluster are merged and split in two. A buffered entry does not change the
+    statistics of the cluster. Without `defer` the cluster is fetched (reason `index`) and split at once.
 
-    Prefetch (VII-B). A layer's query also chooses in the next layer, whose clusters are fetched (`prefetch`); the next
-    layer chooses with its own query and fetches what is missing (`fetch`, the completion step). `needed` and `covered`
-    count the tokens that layers after the first retrieved, and those of them that were there; what is attended does
-    not change. "query" is the text to the letter, though layers project queries on their own; "input" takes the next
-    layer's projection of this layer's input, where a decoder runs: what residual connections do keep alike.
+    Prefetch (VII-B). A layer's query also chooses in the next layer and fetches its clusters (`prefetch`). The next
+    layer chooses with its own query and fetches what is missing (`fetch`, the completion step), so the attended tokens
+    do not change. "query" follows the paper's text to the letter, though each layer projects queries on its own.
+    "input" takes the next layer's projection of this layer's input, which residual connections do keep similar; it
+    needs a decoder.
 
-    `splits` and `deferred` count splits, and entries that went to the buffer. A new split's placement on the host is
-    the host's own copy and not counted.
+    splits, deferred : splits, and entries that went to the buffer
+    needed, covered : tokens that layers after the first retrieved, and those of them that prefetch had brought
+
+    After a split the host rearranges its own copy; the ledger does not count that.
     """
 
     source = "Mosaic V-VII, Eq. 1-5, Algorithm 1"
@@ -142,11 +153,11 @@ class Mosaic(Policy):
         self.uses_ahead = params.prefetch == "input"
         self.width = shape.kv_heads * shape.head_size
         self.layers = [Layer(self.width) for _ in range(shape.layers)]
-        self.visual: Clusters | None = None  # the visual clusters, once built
-        self.embeddings: list[np.ndarray] = []  # of the frames, until built
-        self.by_keys: bool | None = None  # keys stand for visual embeddings; None before the first frame
-        self.embedding: np.ndarray | None = None  # of the frame that runs
-        self.framed = False  # the block that runs is a frame
+        self.visual: Clusters | None = None  # None until they are built
+        self.embeddings: list[np.ndarray] = []  # embeddings of the frames until clusters are built
+        self.by_keys: bool | None = None  # whether keys replace visual embeddings; None before the first frame
+        self.embedding: np.ndarray | None = None  # embedding of the current frame
+        self.framed = False  # whether the current block is a frame
         self.splits = self.deferred = self.needed = self.covered = 0
 
     def plan(self, block: Block) -> Plan:
@@ -156,7 +167,9 @@ class Mosaic(Policy):
                 self.by_keys = block.visual is None
             if not self.by_keys:
                 if block.visual is None:
-                    raise PolicyError(f"block {block.index}: a frame without visual embedding after some with it")
+                    raise PolicyError(
+                        f"block {block.index}: the frame has no visual embedding, but the first one has: give all one"
+                    )
                 self.embedding = unit(block.visual.mean(axis=0))
         return super().plan(block)
 
@@ -198,12 +211,12 @@ class Mosaic(Policy):
         )
 
     def _query(self, q: np.ndarray) -> np.ndarray:
-        """A block's query [D]: the mean over rows and the query heads of a KV head."""
+        """The query [D] of a block: the mean over rows and over the query heads of a KV head."""
         self.ledger.work("prediction", q.size)
         return q.reshape(len(q), self.shape.kv_heads, self.shape.group, -1).mean(axis=(0, 2)).ravel()
 
     def _fetch(self, layer: int, mask: np.ndarray, reason: str) -> None:
-        """Fetch tokens, a cluster in one piece; a mask shorter than the stream leaves out what has not arrived."""
+        """Fetch tokens, each cluster in one piece. `mask` covers the tokens that have arrived in the layer."""
         state = self.layers[layer]
         full = np.zeros(self.store.length, bool)
         full[: len(mask)] = mask & (state.cluster >= 0)
@@ -212,7 +225,7 @@ class Mosaic(Policy):
         self.store.fetch(layer, full, reason, pieces)
 
     def _choose(self, layer: int, query: np.ndarray) -> np.ndarray:
-        """Two-stage retrieval: clusters to retrieve, bool [C + 1]; the last is False, for tokens without a cluster."""
+        """Two-stage retrieval: clusters to retrieve, bool [C + 1]. The last is False, for tokens without a cluster."""
         state, p = self.layers[layer], self.params
         clusters = state.clusters
         chosen = np.zeros(len(clusters) + 1, bool)
@@ -236,7 +249,7 @@ class Mosaic(Policy):
         return chosen
 
     def _representatives(self, layer: int, left: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Mean keys and values [kv_heads, m, head_size] of clusters left on the host, in temporal order."""
+        """Mean keys and values [kv_heads, m, head_size] of the clusters `left` on the host, in temporal order."""
         state = self.layers[layer]
         host = np.flatnonzero(self.store.on_host(layer)[0] & left[state.cluster])
         if not len(host):
@@ -257,7 +270,7 @@ class Mosaic(Policy):
             self.store.offload(layer, going, len(np.unique(state.cluster[going])))
 
     def _frame(self) -> None:
-        """Cluster the frame that has run."""
+        """Cluster the frame that has just run."""
         p, embedding = self.params, self.embedding
         assert embedding is not None  # `plan` or `append` has set that of the frame
         if self.visual is None:
@@ -294,7 +307,7 @@ class Mosaic(Policy):
             state.index_bytes = size
 
     def _visit(self, visual: Clusters, x: np.ndarray) -> tuple[int, bool]:
-        """Visual cluster of a frame, and whether it is new."""
+        """Assign a frame with embedding x [D] to a visual cluster; returns it, and whether it is new."""
         groups: list[int] = []
 
         def opens(_: int, __: int) -> list[int]:
@@ -312,7 +325,7 @@ class Mosaic(Policy):
         self.ledger.work("index", self.layers[layer].create(tokens, partition, k, self.params.seed))
 
     def _assign(self, layer: int, tokens: np.ndarray, partition: int | np.ndarray) -> None:
-        """Greedy online assignment of tokens of one or more frames, of one visual cluster or one each."""
+        """Assign tokens greedily to semantic clusters of `partition`, one visual cluster for all or one for each."""
         state = self.layers[layer]
         clusters = state.clusters
         partition = np.broadcast_to(partition, len(tokens))
@@ -343,7 +356,7 @@ class Mosaic(Policy):
         clusters.assign(state.directions(tokens), partition, self.params.semantic, absorbed, invalid)
 
     def _split(self, layer: int, tokens: np.ndarray, c: int) -> list[int]:
-        """Split a cluster into two, its tokens on the device; returns the clusters that changed."""
+        """Split a cluster into two; its tokens must be on the device. Returns the clusters that changed."""
         if not self.store.on_device(layer)[0, tokens].all():
             raise PolicyError(f"cluster {c} of layer {layer} is split without having its tokens")
         changed, macs = self.layers[layer].split(tokens, c, self.params.seed)
@@ -353,7 +366,7 @@ class Mosaic(Policy):
 
 
 def best(score: np.ndarray, weight: np.ndarray, enough: float) -> np.ndarray:
-    """The highest scores, of those with a weight, whose weights first reach `enough`; bool."""
+    """The highest scores with a weight above 0 whose weights together first reach `enough`, bool."""
     order = np.argsort(-score, kind="stable")
     order = order[weight[order] > 0]
     before = np.cumsum(weight[order]) - weight[order]
@@ -363,10 +376,10 @@ def best(score: np.ndarray, weight: np.ndarray, enough: float) -> np.ndarray:
 
 
 def batched_attention(steps: list[Step], chosen: list[Selected]) -> np.ndarray:
-    """Batched execution (VII-A): attention of all frames at once under one mask, [T, heads, head_size].
+    """Batched execution (VII-A): attention of several frames at once under one mask, [T, heads, head_size].
 
-    Frame f may see what it selected among the tokens up to each row, and its own representatives; nothing of a later
-    frame. It equals the frames one by one but for the order of sums. Scores of pairs that the mask removes are
+    A frame sees the tokens that it selected, up to each row, and its own representatives, but nothing of a later frame.
+    The result equals that of the frames one by one, except for the order of sums. Scores that the mask removes are
     computed and thrown away, as in a dense kernel.
     """
     last = steps[-1]

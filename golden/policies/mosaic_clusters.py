@@ -1,7 +1,7 @@
-"""Mosaic's clusters: cosine K-means, online assignment with running statistics, the size-adaptive threshold.
+"""Mosaic's clustering: cosine K-means, online assignment with running statistics, and a threshold that grows with size.
 
-Sources: `mosaic.txt` V-B, V-C, VI-A. The formulas of Equations 1 to 5 are lost in the text and re-derived here. With
-unit vectors x_1 ... x_n of a cluster, its centroid r, its variance s and a newcomer x:
+Sources: `mosaic.txt` V-B, V-C, VI-A. The text has lost the formulas of Equations 1 to 5, so they are derived here. A
+cluster has unit vectors x_1 ... x_n, centroid r and variance s; x is a new vector:
 
     (1)  r  = 1/n sum x_i
     (2)  s  = 1/n sum |x_i - r|^2
@@ -9,15 +9,15 @@ unit vectors x_1 ... x_n of a cluster, its centroid r, its variance s and a newc
     (4)  s' = n/(n+1) (s + |x - r|^2 / (n + 1))
     (5)  t(n) = small + (large - small) (1 - exp(-n / rate))
 
-(4): sum |x_i - r'|^2 = n s + n |r - r'|^2, as the x_i - r sum to 0, and r - r' = -(x - r) / (n + 1). The newcomer
-adds |x - r'|^2 = n^2 / (n + 1)^2 |x - r|^2. Together n s + (n + n^2) / (n + 1)^2 |x - r|^2, which is
-n s + n / (n + 1) |x - r|^2; divided by n + 1 this is (4). For unit vectors (2) is 1 - |r|^2, a check that needs no
+Equation 4: sum |x_i - r'|^2 = n s + n |r - r'|^2, because the x_i - r sum to 0, and r - r' = -(x - r) / (n + 1). The
+new vector adds |x - r'|^2 = n^2 / (n + 1)^2 |x - r|^2. Together this is n s + (n + n^2) / (n + 1)^2 |x - r|^2, that is
+n s + n / (n + 1) |x - r|^2. Division by n + 1 gives (4). For unit vectors, (2) is 1 - |r|^2, a check that needs no
 members.
 
-(5): the text names size, a stricter threshold for small clusters, a looser one for large clusters and a transition
-rate, and says that the threshold relaxes as the cluster grows: it rises from the one to the other and saturates, which
-the exponential does with as many constants. (The text's "small clusters should not be split aggressively" would be a
-falling threshold and contradicts the rest of its paragraph.)
+Equation 5: the text names the size, a stricter threshold for small clusters, a looser one for large clusters and a
+transition rate, and says that the threshold relaxes as the cluster grows. So it rises from the one to the other and
+saturates; the exponential does this with as many constants. (The text's "small clusters should not be split
+aggressively" would need a falling threshold and contradicts the rest of its paragraph.)
 """
 
 from collections.abc import Callable
@@ -30,11 +30,11 @@ from golden.function_params import check, check_parameters, parameter, required
 
 @dataclass(frozen=True)
 class Threshold:
-    """Variance that a cluster of n members may have, Equation 5."""
+    """The variance that a cluster may have, by its number of members (Equation 5)."""
 
     small: float = required("variance allowed in a small cluster, the stricter limit", low=0)
     large: float = required("variance allowed in a large cluster")
-    rate: float = parameter(16.0, "members at which 63 % of the way from small to large is gone")
+    rate: float = parameter(16.0, "members at which the threshold has risen 63 % of the way from small to large")
 
     def __post_init__(self):
         check_parameters(self)
@@ -47,24 +47,24 @@ class Threshold:
 
 
 def unit(x: np.ndarray) -> np.ndarray:
-    """Vectors [..., D] scaled to length 1, FP32; a zero vector stays."""
+    """Vectors [..., D] scaled to length 1, FP32. A zero vector stays zero."""
     x = np.asarray(x, np.float32)
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), np.float32(1e-30))
 
 
 def kmeans(x: np.ndarray, k: int, seed: int, iterations: int = 10) -> tuple[np.ndarray, int]:
-    """Cosine K-means of unit vectors [n, D]: labels int64 [n], from 0 without gaps, and the iterations that ran.
+    """Cosine K-means of unit vectors x [n, D]: labels, int64 [n] from 0 without gaps, and the iterations that ran.
 
-    The first centres are drawn with probability 1 - cosine to the nearest one drawn (K-means++), from a generator of
-    its own, so a result depends on nothing but the arguments. A centre is the direction of its members' mean. It
-    ends when no label changes. There may be fewer than k clusters: never more than different vectors.
+    The first centres are drawn with probability 1 - cosine to the nearest centre so far (K-means++). The generator is
+    its own, so the result depends only on the arguments. A centre is the direction of its members' mean. K-means ends
+    when no label changes. There may be fewer than k clusters, as there are never more than distinct vectors.
     """
     rng = np.random.default_rng(seed)
     n = len(x)
     centres = x[[rng.integers(n)]]
     far = 1 - x @ centres[0]
     while len(centres) < min(k, n):
-        weight = np.where(far > 1e-6, far, 0).astype(np.float64)  # less is the rounding of equal vectors
+        weight = np.where(far > 1e-6, far, 0).astype(np.float64)  # below that it is rounding: the vectors are equal
         if not weight.any():
             break
         centres = np.concatenate([centres, x[[rng.choice(n, p=weight / weight.sum())]]])
@@ -83,9 +83,11 @@ def kmeans(x: np.ndarray, k: int, seed: int, iterations: int = 10) -> tuple[np.n
 
 
 class Clusters:
-    """Centroid, variance and size of clusters of unit vectors, each in a partition, kept without the members.
+    """Statistics of clusters of unit vectors, kept without the members. Each cluster belongs to a partition.
 
-    `mean` [C, D] and `variance` [C] FP32, `size` and `partition` int64 [C], `lazy` bool [C]: flagged for a split.
+    mean, variance : FP32 [C, D], the centroids, and FP32 [C]
+    size, partition : int64 [C]
+    lazy : bool [C], whether a cluster is flagged for a split
     """
 
     def __init__(self, width: int):
@@ -99,7 +101,7 @@ class Clusters:
         return len(self.size)
 
     def add(self, members: np.ndarray, partition: int = 0) -> int:
-        """A new cluster of unit vectors [n, D]; returns its number."""
+        """Add a cluster with the unit vectors `members` [n, D]; returns its number."""
         self.mean = np.concatenate([self.mean, np.zeros_like(members[:1])])
         self.variance = np.append(self.variance, np.float32(0))
         self.size = np.append(self.size, 0)
@@ -109,25 +111,25 @@ class Clusters:
         return len(self) - 1
 
     def put(self, c: int, members: np.ndarray) -> None:
-        """Equations 1 and 2: statistics of cluster c from its members [n, D], its lazy flag down."""
+        """Set the statistics of cluster c from its members [n, D] (Equations 1 and 2), and clear its lazy flag."""
         self.mean[c] = members.mean(axis=0, dtype=np.float64)
         self.variance[c] = ((members - self.mean[c]) ** 2).sum(axis=1, dtype=np.float64).mean()
         self.size[c] = len(members)
         self.lazy[c] = False
 
     def grown(self, c: int, x: np.ndarray) -> float:
-        """Equation 4: variance of cluster c with x [D] in it."""
+        """Variance that cluster c would have with x [D] in it (Equation 4)."""
         n, d = int(self.size[c]), x - self.mean[c]
         return n / (n + 1) * (float(self.variance[c]) + float(d @ d) / (n + 1))
 
     def absorb(self, c: int, x: np.ndarray) -> None:
-        """Equations 3 and 4: take x [D] into cluster c."""
+        """Take x [D] into cluster c (Equations 3 and 4)."""
         self.variance[c] = self.grown(c, x)
         self.mean[c] += (x - self.mean[c]) / np.float32(self.size[c] + 1)
         self.size[c] += 1
 
     def similarity(self, x: np.ndarray, which: slice | np.ndarray = slice(None)) -> np.ndarray:
-        """Cosine of unit vectors [T, D] and centroids, [T, C]."""
+        """Cosine of unit vectors x [T, D] and centroids, [T, C]."""
         return x @ unit(self.mean[which]).T
 
     def assign(
@@ -138,12 +140,15 @@ class Clusters:
         absorbed: Callable[[int, int], None],
         invalid: Callable[[int, int], list[int]],
     ) -> None:
-        """Greedy online assignment of unit vectors x [T, D], which belong to partitions [T], in order.
+        """Assign unit vectors x [T, D], which belong to partitions [T], greedily and in order.
 
-        Each goes to the most similar centroid of its partition. Under the threshold it is absorbed; else the cluster
-        is invalid: `invalid(i, c)` refines it or defers that, and returns the clusters that it changed. The
-        similarities of all T to the centroids are one matrix product, then only the columns of changed centroids are
-        computed anew: many frames can be given at once, with the result of giving them one by one.
+        absorbed : called as absorbed(i, c) after cluster c has taken vector i
+        invalid : called as invalid(i, c) where vector i would break the threshold of cluster c; it splits the cluster
+            or defers that, and returns the clusters that it changed
+
+        Each vector goes to the most similar centroid of its partition. The similarities of all vectors and centroids
+        are one matrix product; then only the columns of changed centroids are computed anew. So many frames can be
+        given at once, with the same result as one by one.
         """
         close = self.similarity(x)
         for i, own in enumerate(partition.tolist()):

@@ -1,4 +1,4 @@
-"""4-bit KV quantisation in the manner of Oaken, the accelerator that V-Rex compares with (section VI-B, Fig. 15)."""
+"""Oaken as a policy: full attention over a KV cache quantised to 4 bits (V-Rex section VI-B, Fig. 15)."""
 
 from dataclasses import dataclass
 
@@ -10,15 +10,15 @@ from golden.policies.policy import History, Policy, Selected, Shape, Step, bf16
 
 @dataclass(frozen=True)
 class OakenParams:
-    """Oaken's groups of values."""
+    """Parameters of Oaken's quantisation."""
 
-    outer: float = parameter(0.04, "share of values of the largest magnitude, stored apart")
-    inner: float = parameter(0.06, "share of values of the smallest magnitude, stored apart")
+    outer: float = parameter(0.04, "share of the values with the largest magnitude, stored apart")
+    inner: float = parameter(0.06, "share of the values with the smallest magnitude, stored apart")
     bits: int = parameter(
-        4, "of a value of the middle group, sign included; outer and inner values have one more", low=2, high=8
+        4, "bits of a value of the middle group, sign included; outer and inner values have one more", low=2, high=8
     )
     calibrate: int = parameter(
-        128, "tokens from which a layer's thresholds are made; they follow the stream until then", low=1
+        128, "tokens from which a layer's thresholds are made; until then they follow the stream", low=1
     )
 
     def __post_init__(self):
@@ -30,12 +30,16 @@ class OakenParams:
 class Oaken(Policy):
     """Full attention over quantised K and V that stay on the device.
 
-    Thresholds on the magnitude part the values of a layer's keys, and of its values, into an inner, a middle and an
-    outer group. Group shift: the middle and the outer group are brought to the origin by their lower threshold. Each is
-    quantised uniformly, sign and magnitude, with a scale per token and group (the largest shifted magnitude, BF16).
-    Fused dense and sparse storage: every value has `bits` bits, one of the outer and inner groups 8 bits more (6 of
-    index, 1 of group, 1 more of code). The original profiles its thresholds offline; here the first tokens do, and
-    with magnitudes instead of two signed thresholds. Rounding is to the middle of a step.
+    Groups. Two thresholds on the magnitude divide the numbers of a layer's K, and those of its V, into an inner, a
+    middle and an outer group. The middle and the outer group are shifted to the origin by their lower threshold. Each
+    group is quantised uniformly, as sign and magnitude, with a scale for each token and group: the largest shifted
+    magnitude in BF16. A code stands for the middle of its step.
+
+    Storage. Every number takes `bits` bits. A number of the outer or inner group takes 8 bits more: 6 of index, 1 of
+    group, 1 more of code.
+
+    The original profiles its thresholds offline and has two signed ones. Here the first tokens give thresholds of the
+    magnitude.
     """
 
     source = "Oaken, V-Rex [13] and VI-B, Fig. 15"
@@ -45,7 +49,7 @@ class Oaken(Policy):
         self.stored = [History(shape) for _ in range(shape.layers)]
         # Magnitudes [2, values] to calibrate on; None once a layer's thresholds are made.
         self.seen: list[list[np.ndarray] | None] = [[] for _ in range(shape.layers)]
-        self.limits = [np.zeros((2, 2))] * shape.layers  # a layer's K and V: inner and outer threshold
+        self.limits = [np.zeros((2, 2))] * shape.layers  # by layer: inner and outer threshold of K, then of V
 
     def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
         if (seen := self.seen[layer]) is not None:
@@ -55,13 +59,13 @@ class Oaken(Policy):
         done_k, done_v = np.split(done, 2)
         self.stored[layer].write(tokens, done_k, done_v, self.store.length)
         sparse = int(np.count_nonzero(apart))
-        self.ledger.hold("device", sparse + 2 * 3 * 2 * len(tokens))  # bytes of sparse values; three BF16 scales
+        self.ledger.hold("device", sparse + 2 * 3 * 2 * len(tokens))  # a byte for each number apart; three BF16 scales
         self.ledger.work("compare", 2 * (k.size + v.size))
         self.ledger.work("elementwise", 2 * (k.size + v.size))  # shift and scale
 
     def select(self, step: Step) -> Selected:
         stored = self.stored[step.layer]
-        self.ledger.work("elementwise", 2 * (stored.k.size + stored.v.size))  # every read scales and shifts back
+        self.ledger.work("elementwise", 2 * (stored.k.size + stored.v.size))  # each read scales and shifts back
         return Selected(self.store.on_device(step.layer), stored.k, stored.v)
 
     def _calibrate(self, layer: int, seen: list[np.ndarray], k: np.ndarray, v: np.ndarray) -> None:
@@ -77,9 +81,9 @@ class Oaken(Policy):
 def quantise(
     x: np.ndarray, inner: float | np.ndarray, outer: float | np.ndarray, bits: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What quantised `x` [T, ...] reads back as, BF16 values in FP32, and which values are stored apart (bool).
+    """Quantise x [T, ...]: the values that it reads back as (BF16 in FP32), and which are stored apart (bool).
 
-    Thresholds are of all rows or [T, 1].
+    inner, outer : thresholds of the magnitude, one for all rows or [T, 1]
     """
     flat = x.reshape(len(x), -1)
     size = np.abs(flat)

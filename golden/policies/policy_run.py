@@ -1,6 +1,6 @@
-"""A policy's run over a stream, block by block: on a recorded trace, or inside a real decoder.
+"""Runs a policy over a stream, block by block: on a recorded trace (`TraceRun`) or inside a decoder (`DecoderRun`).
 
-Both give a `Record` a block. A run pickles: what is loaded goes on as if it had never stopped.
+Each block gives a `Record`. A run can be pickled; a loaded run continues as if it had never stopped.
 """
 
 from collections.abc import Iterator
@@ -27,36 +27,42 @@ from golden.policies.policy import (
 
 @dataclass
 class Record:
-    """What a policy did in one block. Arrays by layer and KV head; nan where a layer had no query."""
+    """The figures of one block. Arrays are nan where a layer had no query."""
 
-    index: int
+    index: int  # the block's number, stage, first token and end, as in `Block`
     stage: str
     start: int
     stop: int
     rows: int  # tokens whose queries ran
-    kept: np.ndarray  # [layers, kv_heads] earlier tokens attended
-    fetched: np.ndarray  # [layers, kv_heads] tokens attended that were fetched from the host
-    error: np.ndarray  # [layers] |y - y_full| / |y_full| of the attention output over the same q, k and v
-    totals: dict[str, int] = field(default_factory=dict)  # the ledger's, since the stream began
+    kept: np.ndarray  # [layers, kv_heads]: number of earlier tokens attended
+    fetched: np.ndarray  # [layers, kv_heads]: number of attended tokens that were fetched from the host
+    error: np.ndarray  # [layers]: |y - y_full| / |y_full| of the attention output over the same q, k and v
+    totals: dict[str, int] = field(default_factory=dict)  # totals of the ledger since the stream began
     census: dict[str, int] = field(default_factory=dict)  # where the stream's entries are (`Store.census`)
-    choices: list[int] = field(default_factory=list)  # most likely next token of each row, where a decoder ran
-    losses: list[float] = field(default_factory=list)  # nats of the next token of each row, where targets were given
+    choices: list[int] = field(default_factory=list)  # most likely next token of each row, if a decoder ran
+    losses: list[float] = field(default_factory=list)  # nats of the next token of each row, if targets were given
 
 
 class Run:
-    """A policy over a stream: its histories, the tokens so far (`length`) and the records."""
+    """The state of a policy's run: histories of all layers, tokens so far (`length`), records of the blocks so far.
+
+    For each block, call `begin`, then `take` and `attend` in every layer, then `finish`. Raises `PolicyError` if the
+    policy breaks a rule of `golden.policies.policy`.
+    """
 
     def __init__(self, policy: Policy):
         self.policy = policy
         self.shape = policy.shape
         self.histories = [History(self.shape) for _ in range(self.shape.layers)]
         self.length = 0
-        self.known = np.zeros(0, bool)  # [length]: tokens with keys and values; the others were pruned by a plan
+        self.known = np.zeros(0, bool)  # [length]: whether a token has keys and values; plans pruned the others
         self.records: list[Record] = []
 
     def begin(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ask for the plan: admitted tokens, all rows (refreshed first), and their positions."""
-        check(block.start == self.length, "block.start", block.start, f"the stream has {self.length} tokens")
+        """Begin a block and ask for its plan: the admitted tokens, all rows (refreshed first), their positions."""
+        check(
+            block.start == self.length, "block.start", block.start, f"must be {self.length}, the length of the stream"
+        )
         check(block.stage in STAGES, "stage", block.stage, f"must be one of {', '.join(STAGES)}")
         check(block.stop > block.start, "block.stop", block.stop, f"must be above start = {block.start}")
         self.length = block.stop
@@ -86,20 +92,22 @@ class Run:
         return admit, rows, rows if plan.positions is None else np.asarray(plan.positions)
 
     def take(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
-        """K and V [T, kv_heads, head_size] of tokens of a layer arrive."""
+        """Give K and V [T, kv_heads, head_size] of tokens [T] of a layer to history, store and policy."""
         self.histories[layer].write(tokens, k, v, self.length)
         self.policy.store.append(layer, tokens)
         self.policy.append(layer, tokens, k, v)
 
     def attend(self, step: Step) -> np.ndarray:
-        """Output of a layer's light attention, [T, heads, head_size] FP32."""
+        """Let the policy select, and run light attention: the output of a layer, FP32 [T, heads, head_size]."""
         policy, store, layer = self.policy, self.policy.store, step.layer
         chosen = policy.select(step)
         missing = np.argwhere(chosen.keep & ~store.readable(layer, step.block))
         if len(missing):
             head, token = missing[0].tolist()
             name = type(policy).__name__
-            raise PolicyError(f"{name} attends to token {token} of layer {layer}, head {head}, without having it")
+            raise PolicyError(
+                f"{name} attends to token {token} of layer {layer}, head {head}, without having it: fetch it"
+            )
         turns = None if self.shape.frequencies is None else self.shape.frequencies[layer]
         y, macs = attention(step.q, step.k, step.v, step.rows, chosen, turns)
         policy.ledger.work("attention", macs)
@@ -119,7 +127,7 @@ class Run:
         return float(np.linalg.norm(y - full) / np.linalg.norm(full))
 
     def finish(self, block: Block) -> Record:
-        """The block is over."""
+        """End a block; returns its record."""
         self.policy.end(block)
         self.records[-1].totals = self.policy.ledger.totals()
         self.records[-1].census = self.policy.store.census()
@@ -127,18 +135,18 @@ class Run:
 
 
 class TraceRun(Run):
-    """A policy over a recorded trace (`golden.inputs.trace`). Layers are the recorded ones, numbered from 0.
+    """Runs a policy over a recorded trace (`golden.inputs.trace`). Layers are the recorded ones, numbered from 0.
 
-    Queries and keys are those of full attention, whatever the policy chose before, and stay where they were recorded:
-    a plan's `refresh` and `positions` move nothing here. Pruned tokens have neither rows nor keys.
+    Queries and keys are those of full attention at their recorded positions, whatever the policy chose before. So a
+    plan's `refresh` and `positions` have no effect here. Pruned tokens have neither rows nor keys.
     """
 
     def __init__(self, policy: Policy, trace: Trace):
         super().__init__(policy)
-        check(trace.v is not None, "trace", "without values", "record it without --no-values")
+        check(trace.v is not None, "trace", "without values", "must have values: record it without --no-values")
 
     def step(self, trace: Trace, block: Block) -> Record:
-        """One block."""
+        """Run one block of the trace."""
         admit, _, _ = self.begin(block)
         asked = block.start >= trace.first_query
         for layer in range(self.shape.layers):
@@ -153,10 +161,10 @@ class TraceRun(Run):
 
 
 class DecoderRun(Run):
-    """A policy inside a real decoder, whose attention is the policy's light attention, all layers and heads.
+    """Runs a policy inside a decoder, whose attention is the policy's light attention in all layers and heads.
 
-    Q, K and V are rounded to BF16, as the cache and the queries of the paper are; the rest of the decoder runs in FP32.
-    Hidden states carry what the policy lost into later layers and tokens. `embeddings` keeps the decoder's input of all
+    Q, K and V are rounded to BF16, like the cache and the queries of the paper. The rest of the decoder runs in FP32.
+    Hidden states carry the policy's error into later layers and tokens. `embeddings` keeps the decoder's input for all
     tokens, from which a plan's `refresh` computes K and V anew.
     """
 
@@ -165,10 +173,12 @@ class DecoderRun(Run):
         self.embeddings = np.zeros((0, width), np.float32)
 
     def step(self, decoder: Decoder, block: Block, x: np.ndarray, targets: np.ndarray | None = None) -> Record:
-        """One block with the embeddings `x` [T, width].
+        """Run one block with the embeddings x [T, width].
 
-        `targets` [T] are the tokens that follow, -1 for whatever the decoder chooses: the record then holds the choice
-        and the loss at each admitted one, else the choice after the last. The end of the answer is never chosen.
+        targets : [T], the token that follows each token, -1 for the decoder's own choice
+
+        With targets the record holds the choice and the loss at each admitted token, else only the choice after the
+        last. The decoder never chooses to end the answer.
         """
         admit, rows, positions = self.begin(block)
         self.embeddings = np.concatenate([self.embeddings, x])
@@ -210,12 +220,12 @@ def decoder_shape(decoder: Decoder) -> Shape:
 
 
 def shape_of(trace: Trace) -> Shape:
-    """The shape of a trace's recorded layers; what the trace does not say of its model is None."""
+    """The shape of a trace's recorded layers. Fields that the trace does not know are None."""
     known = () if trace.model is None else (trace.model.turns, trace.model.epsilon)
     return Shape(len(trace.layers), trace.heads, trace.kv_heads, trace.head_size, *known)
 
 
 def blocks(trace: Trace) -> Iterator[Block]:
-    """The blocks of a trace, one a segment."""
+    """The blocks of a trace, one for each segment."""
     for i, ((start, stop), stage) in enumerate(zip(trace.spans(), trace.stages.tolist(), strict=True)):
         yield Block(i, STAGES[stage], start, stop)

@@ -1,4 +1,4 @@
-"""Every retrieval policy by name."""
+"""All retrieval policies by name, with their parameters, and the parsing of parameters given as text."""
 
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
@@ -10,13 +10,13 @@ from golden.policies.policy import Policy, Shape
 
 @dataclass(frozen=True)
 class Entry:
-    """A policy with the parameters that its name stands for."""
+    """A policy class and the parameters that a name stands for."""
 
     policy: type[Policy]
     params: Any
 
     def build(self, shape: Shape) -> Policy:
-        """A fresh one for a model."""
+        """A fresh policy for a model."""
         return self.policy(self.params, shape)
 
 
@@ -33,22 +33,30 @@ POLICIES = {
     "mosaic-eager": Entry(mosaic.Mosaic, mosaic.MosaicParams(defer=False)),
     "hybrid": Entry(hybrid.Hybrid, hybrid.HybridParams()),
 }
-# ReSV and the other readings of its paper: "resv", "resv-equations", ...
+# ReSV in every reading of its paper: "resv", "resv-equations", ...
 POLICIES |= {
     name if name == "resv" else f"resv-{name}": Entry(resv_policy.ReSVPolicy, resv_policy.ReSVPolicyParams(params))
     for name, params in READINGS.items()
 }
-ALL = tuple(name for name in POLICIES if name not in ("resv-equations", "resv-exact", "resv-first"))  # of --policy all
+ALL = tuple(
+    name for name in POLICIES if name not in ("resv-equations", "resv-exact", "resv-first")
+)  # for `--policy all`
 
 
 def entry(name: str) -> Entry:
-    """The entry `name`; `ParamError` lists the valid names."""
+    """The entry of a name. Raises `ParamError` with the valid names for an unknown one."""
     check(name in POLICIES, "policy", name, f"must be one of {', '.join(POLICIES)}")
     return POLICIES[name]
 
 
 def override(params: Any, assignments: dict[str, str], prefix: str = "") -> Any:
-    """Parameters with fields set from text, "resv.th_hd" for a field of a field; `ParamError` for what cannot be."""
+    """Parameters with some fields replaced by values given as text.
+
+    assignments : text by field; "resv.th_hd" names a field of a field
+    prefix : put before names in messages
+
+    Raises `ParamError` for an unknown field and for text that is not of the field's type.
+    """
     own: dict[str, Any] = {}
     inner: dict[str, dict[str, str]] = {}
     for path, text in assignments.items():
@@ -68,4 +76,4 @@ def _parse(name: str, text: str, old: Any) -> Any:
     try:
         return {"true": True, "false": False}[text] if isinstance(old, bool) else type(old)(text)
     except (KeyError, ValueError):
-        check(False, name, text, f"must be of type {type(old).__name__}, as {old!r}")
+        check(False, name, text, f"must be of type {type(old).__name__}, such as {old!r}")

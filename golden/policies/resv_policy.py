@@ -1,4 +1,7 @@
-"""ReSV (`golden.retrieval.resv`, V-Rex section IV) as a policy: every layer has its tables, the KVMU's memory."""
+"""ReSV (V-Rex section IV) as a policy: clusters keys by hash bits and retrieves the clusters that matter.
+
+`golden.retrieval.resv` defines the algorithm; here it meets the store, the ledger and prefetch.
+"""
 
 from dataclasses import dataclass
 
@@ -14,11 +17,11 @@ PREFETCH = ("none", "complete", "only")
 
 @dataclass(frozen=True)
 class ReSVPolicyParams:
-    """ReSV and its prefetch."""
+    """Parameters of ReSV and of its prefetch."""
 
     resv: ReSVParams = ReSVParams()
     prefetch: str = parameter(
-        "complete", "none; guessed set, what it lacks fetched on demand; the guessed set alone", choices=PREFETCH
+        "complete", "none; complete: guess, then fetch the rest on demand; only: the guess alone", choices=PREFETCH
     )
 
     def __post_init__(self):
@@ -26,20 +29,21 @@ class ReSVPolicyParams:
 
 
 class ReSVPolicy(Policy):
-    """Hash-bit key clustering and WiCSum thresholding; sinks and the last `recent` tokens stay on the device.
+    """Hash-bit key clustering and WiCSum thresholding. Sinks and the last `recent` tokens stay on the device.
 
-    A block longer than `recent` attends to all of its own tokens; those that have left the ring are on the host and
-    fetched with the clusters that are chosen, as the KVMU does it (`golden.retrieval.resv`).
+    Selection. A layer's own queries choose clusters among all keys that have arrived. The tokens of these clusters are
+    in device memory before the layer's light attention (steps 1 to 6 of Fig. 10). The tokens of a cluster are
+    contiguous, so each cluster is one piece for each KV head (section V-C). A block longer than `recent` attends to all
+    of its own tokens. Those that have left the ring are on the host and are fetched with their clusters if these are
+    chosen, as the KVMU does it (`golden.retrieval.resv`).
 
-    A layer's own queries choose clusters among all keys that have arrived; their tokens are in device memory before its
-    light attention (steps 1 to 6 of Fig. 10), a cluster's fetched in one piece a KV head (contiguous, section V-C). In
-    a decoder, `prefetch` guesses the next layer's queries from this layer's input and fetches what they choose from
-    the next layer's table (section IV-A): "complete" changes when bytes move and not what is attended, "only" attends
-    to the guessed tokens and the resident ones. Where nothing was guessed (the first layer, a trace), the layer's own
-    queries choose.
+    Prefetch, in a decoder. A layer guesses the next layer's queries from its own input, and fetches the tokens that
+    they choose from the next layer's table (section IV-A). With "complete" only the time of the transfers changes, not
+    the attended tokens. With "only" the next layer attends to the guessed tokens and the resident ones. Where nothing
+    was guessed (the first layer, a trace), the layer's own queries choose.
 
-    Counted as prediction: query by representative; as index: hash projections and running sums; as comparisons: Hamming
-    distances and score maxima; as sorting: rows of clusters.
+    The ledger counts query by representative as prediction, hash projections and running sums as index, Hamming
+    distances and score maxima as comparisons, and rows of clusters as sorting.
     """
 
     source = "V-Rex IV, Eq. 1-3, Fig. 10, V-C"
@@ -63,7 +67,7 @@ class ReSVPolicy(Policy):
         self.offload_but(layer, p.sinks, p.recent)
 
     def _cluster_bytes(self, dim: int) -> int:
-        """A cluster in the HC table: BF16 representative, hash-bits, count. A token adds its index of 4 bytes."""
+        """Bytes of a cluster in the HC table: BF16 representative, hash bits, count. A token adds 4 bytes of index."""
         return 2 * dim + -(-self.params.resv.n_hp // 8) + -(-self.params.resv.count_bits // 8)
 
     def select(self, step: Step) -> Selected:
@@ -81,7 +85,7 @@ class ReSVPolicy(Policy):
         return Selected(keep)
 
     def _retrieve(self, layer: int, q: np.ndarray, reason: str) -> np.ndarray:
-        """Choose and fetch; the tokens to attend to, [kv_heads, tokens that the layer's tables know]."""
+        """Choose clusters and fetch their tokens; returns the tokens to attend to, bool [kv_heads, n]."""
         resv = self.layers[layer]
         got = resv.retrieve(q.astype(BF16))
         for codes in got.codes:
@@ -95,7 +99,7 @@ class ReSVPolicy(Policy):
         return keep
 
     def _pieces(self, layer: int, got: Retrieved) -> int:
-        """Chosen clusters with a token that is on the host alone, times the KV heads of their table."""
+        """Transfers: chosen clusters with a token that is only on the host, times the KV heads of their table."""
         missing = self.store.missing(layer)
         heads = self.shape.kv_heads // len(got.clusters)
         pieces = 0

@@ -1,4 +1,4 @@
-"""Policies side by side: figures of their runs against full attention's."""
+"""Figures of a policy's run compared with full attention on the same stream: tokens, errors, bytes, operations."""
 
 import numpy as np
 
@@ -12,20 +12,24 @@ PLACES = ("device", "host")
 
 
 def summary(run: Run, teacher: Run) -> dict:
-    """Figures of a run on a stream.
+    """Figures of a run over the whole stream; `teacher` is the run of full attention.
 
-    By stage (`frame`; `answer`: the question and the generated tokens; `generation`: these alone), over the blocks that
-    have a past and queries; nan where there is none:
+    For each stage, over its blocks that have a past and queries (nan if there is none). Stages are `frame`, `answer`
+    (the question and the generated tokens) and `generation` (the generated tokens alone):
 
-    * `kept`: earlier tokens attended, of those that have arrived (V-Rex's retrieval ratio); mean over layers and heads;
-      `fetched`: those whose home is the host.
-    * `error`: |y - y_full| / |y_full| of the attention's output over the same q, k and v, mean over layers.
-    * `agreement`: share of rows whose most likely next token is full attention's, after the same input; `loss`: nats of
-      the next token, mean. Only where a decoder ran.
+    * `kept`: share of the earlier tokens that is attended (V-Rex's retrieval ratio), mean over layers and heads.
+    * `fetched`: the same of tokens whose home is the host.
+    * `error`: |y - y_full| / |y_full| of the attention output over the same q, k and v, mean over layers.
+    * `agreement`: share of rows whose most likely next token is that of full attention after the same input.
+    * `loss`: nats of the next token, mean. `agreement` and `loss` need a decoder.
 
-    Then the ledger's totals over the stream; `tokens`: where its entries are in the end, tokens a layer and head;
-    `pruned`: frame tokens that a plan kept out of the decoder, a share of all; `growth`: bytes a frame by which device
-    and host memory grow over the second half of the frames; and the figures of `of_policy`.
+    For the stream:
+
+    * `totals`: the ledger's totals.
+    * `tokens`: where the entries are in the end, in tokens for each layer and head.
+    * `pruned`: share of the frame tokens that the plan kept out of the decoder.
+    * `growth`: bytes a frame by which device and host memory grow over the second half of the frames.
+    * `policy`: the figures of `of_policy`.
     """
     out: dict = {}
     for stage, names in STAGES.items():
@@ -50,13 +54,14 @@ def summary(run: Run, teacher: Run) -> dict:
 
 
 def of_policy(run: Run) -> dict:
-    """What one policy alone counts.
+    """Figures that only one policy has; empty for the others.
 
-    Mosaic: `splits`; `deferred`, entries that wait for one; `coverage`, of the tokens that layers after the first
-    retrieve, those that prefetch had brought. CodecSight: `reduction`, tokens that its windows after the first need not
-    compute, of those of full recomputation, which computes a window's frames whole whenever it moves on (text not
-    counted; the windows' stated length, though they may begin earlier, at an I-frame); nan with one window. Hybrid
-    memory: `random`, whether parameters that nobody trained add to the output.
+    * Mosaic: `splits` of clusters; `deferred`, entries that had to wait for a split; `coverage`, the share of the
+      tokens retrieved by layers after the first that prefetch had brought.
+    * CodecSight: `reduction`, the share of tokens that windows after the first need not compute. Full recomputation,
+      the base, computes all frames of a window whenever it moves on. Text does not count. Windows have their stated
+      length, though they may begin earlier, at an I-frame. nan with a single window.
+    * Hybrid memory: `random`, whether untrained parameters add to the output.
     """
     policy = run.policy
     if isinstance(policy, Mosaic):
@@ -73,17 +78,20 @@ def of_policy(run: Run) -> dict:
 
 
 def agreements(record: Record, teacher: Record) -> list[bool]:
-    """Whether the choices of a block are the teacher's, from the last row back (a policy may have dropped rows)."""
+    """Whether each choice of a block is the teacher's, from the last row back, as a policy may have dropped rows."""
     pairs = zip(reversed(record.choices), reversed(teacher.choices), strict=False)
     return [a == b for a, b in pairs]
 
 
 def series(run: Run, teacher: Run) -> dict[str, list[float]]:
-    """A run's figures after every block, against the length of the stream (`tokens`).
+    """A run's figures after every block, as lists of one number a block.
 
-    `error` of the block (nan without queries), `agreement` over all blocks so far, `in_bytes`, `out_bytes` and
-    `operations` (of all kinds but the decoder's linear layers) so far, `held_tokens` (on device or host, mean over
-    layers and heads), `device_peak`.
+    * `tokens`: length of the stream.
+    * `error`: of the block, nan without queries.
+    * `agreement`, `in_bytes`, `out_bytes`, `operations`: over all blocks so far; operations without the decoder's
+      linear layers.
+    * `held_tokens`: on device or host, mean over layers and heads.
+    * `device_peak`: bytes.
     """
     entries = run.shape.layers * run.shape.kv_heads
     same: list[bool] = []
@@ -106,7 +114,7 @@ def series(run: Run, teacher: Run) -> dict[str, list[float]]:
 
 
 def ratios(run: Run) -> np.ndarray:
-    """Retrieval ratio of the frame stage by layer and KV head (V-Rex Fig. 20), [layers, kv_heads]; nan without one."""
+    """Retrieval ratio of the frame stage, [layers, kv_heads] (V-Rex Fig. 20); nan if no frame has a past."""
     past = [r.kept / r.start for r in run.records if r.stage == "frame" and r.start and not np.isnan(r.kept).all()]
     return np.mean(past, axis=0) if past else np.full((run.shape.layers, run.shape.kv_heads), np.nan)
 

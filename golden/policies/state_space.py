@@ -1,9 +1,9 @@
-"""The history branch: a selective state-space model (Mamba 1.0) with a state of fixed size, FP32.
+"""The history branch of hybrid memory: a selective state-space model (Mamba 1.0) with a state of fixed size, in FP32.
+
+The branch shows cost, memory and the passing of state. Its parameters are random, as in the paper (section V-A 2:
+"retain their initial random values"), so its output says nothing about quality.
 
 Source: "To Infinity and Beyond" (hybrid memory in vLLM), sections II-D and IV-C (Listing 2).
-
-Its parameters are random, as in the paper (section V-A 2: "retain their initial random values"): the branch shows cost,
-memory and state passing. No quality of output may be read from it.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from golden.function_params import check, check_parameters, parameter
 
 @dataclass(frozen=True)
 class StateSpaceParams:
-    """The history branch. Defaults are Mamba 1.0's."""
+    """Sizes of the history branch. The defaults are those of Mamba 1.0."""
 
-    expand: int = parameter(2, "inner channels per hidden dimension", low=1)
-    state: int = parameter(16, "state numbers of an inner channel", low=1)
+    expand: int = parameter(2, "inner channels for each hidden dimension", low=1)
+    state: int = parameter(16, "numbers of state for each inner channel", low=1)
     conv: int = parameter(4, "taps of the causal convolution", low=1)
-    seed: int = parameter(2025, "of the random parameters", low=0)
+    seed: int = parameter(2025, "seed of the random parameters", low=0)
 
     def __post_init__(self):
         check_parameters(self)
@@ -28,23 +28,25 @@ class StateSpaceParams:
 
 @dataclass
 class State:
-    """What is carried from chunk to chunk, of B sequences."""
+    """The state of B sequences that passes from chunk to chunk."""
 
     conv: np.ndarray  # [B, conv - 1, inner]: last inputs of the convolution
-    h: np.ndarray  # [B, inner, state]
+    h: np.ndarray  # [B, inner, state]: state of the scan
 
     @property
     def size(self) -> int:
-        """Bytes of all sequences."""
+        """Bytes of the state of all sequences."""
         return self.conv.nbytes + self.h.nbytes
 
 
 class HistoryBranch:
-    """Projection in, causal convolution with SiLU, selective scan gated by SiLU, projection out.
+    """One layer's branch: projection, causal convolution with SiLU, selective scan gated by SiLU, projection.
 
-    `width` is the hidden dimension, `out` that of the result (the attention's output, to which it is added). Parameters
-    are Mamba 1.0's initial ones, drawn from (seed, layer): A = -(1 .. state), D = 1, steps of 0.001 to 0.1 (log
-    uniform), all else uniform within 1/sqrt(fan-in). They are drawn anew after pickling, not stored.
+    width : hidden dimension of the input
+    out : dimension of the result, which is added to the attention's output
+
+    Parameters are the initial ones of Mamba 1.0, drawn from (seed, layer): A = -(1 .. state), D = 1, steps of 0.001 to
+    0.1 (log uniform), all others uniform within 1/sqrt(fan-in). A pickle does not hold them; loading draws them again.
     """
 
     def __init__(self, params: StateSpaceParams, width: int, out: int, layer: int = 0):
@@ -68,13 +70,13 @@ class HistoryBranch:
 
     @property
     def macs(self) -> int:
-        """MACs of a token: projections, convolution, and the scan's dt A, dt x B, A h + B x and C h."""
+        """MACs for one token: projections, convolution, and dt A, dt x B, A h + B x, C h of the scan."""
         p, inner = self.params, self.inner
         projections = self.width * 2 * inner + inner * (self.rank + 2 * p.state) + self.rank * inner + inner * self.out
         return projections + inner * (p.conv + 4 * p.state + 2)
 
     def begin(self, sequences: int = 1) -> State:
-        """State of sequences that have not begun: zero."""
+        """The state of sequences that have not begun: zero."""
         p = self.params
         conv = np.zeros((sequences, p.conv - 1, self.inner), np.float32)
         return State(conv, np.zeros((sequences, self.inner, p.state), np.float32))
@@ -82,9 +84,9 @@ class HistoryBranch:
     def __call__(self, x: np.ndarray, cu_seqlens: np.ndarray, state: State) -> tuple[np.ndarray, State]:
         """Output [T, out] for the hidden states x [T, width] of B sequences end to end, and their new state.
 
-        Sequence b has the rows cu_seqlens[b] to cu_seqlens[b + 1] (none is allowed) and goes on from `state`, which a
-        previous chunk left. The scan and the convolution of a sequence do the same operations however it is cut and
-        batched; projections may round differently with the number of rows: 1e-5 of the largest output.
+        Sequence b has the rows cu_seqlens[b] to cu_seqlens[b + 1], possibly none, and continues from `state`, which the
+        chunk before has left. Scan and convolution of a sequence do the same operations however it is cut and batched.
+        Projections may round differently with the number of rows, by 1e-5 of the largest output.
         """
         cu = np.asarray(cu_seqlens, np.int64)
         sequences = len(state.h)
@@ -103,9 +105,10 @@ class HistoryBranch:
 def causal_conv1d(
     x: np.ndarray, weight: np.ndarray, bias: np.ndarray, cu: np.ndarray, before: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Depthwise y[t] = bias + sum_j weight[j] x[t - taps + 1 + j] in every sequence, and its last inputs.
+    """Depthwise convolution y[t] = bias + sum_j weight[j] x[t - taps + 1 + j] of every sequence, and its last inputs.
 
-    x [T, inner], weight [taps, inner], before [B, taps - 1, inner]: the inputs ahead of each sequence's rows.
+    x : [T, inner] · weight : [taps, inner] · bias : [inner] · cu : first row of each sequence, and the end
+    before : [B, taps - 1, inner], the inputs ahead of each sequence's rows
     """
     y = np.tile(bias, (len(x), 1))
     after = np.empty_like(before)
@@ -122,10 +125,12 @@ def causal_conv1d(
 def selective_scan(
     x: np.ndarray, dt: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray, cu: np.ndarray, h: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t and y_t = C_t h_t (section II-D), all channels at once.
+    """The scan h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t, y_t = C_t h_t (section II-D); returns y [T, inner] and h.
 
-    x, dt [T, inner], A [inner, state], B, C [T, state], h [B, inner, state] before the rows; returns y [T, inner], h.
-    A step's work stays in a core's cache, which that of a chunk would leave.
+    x, dt : [T, inner] · a : [inner, state] · b, c : [T, state] · cu : first row of each sequence, and the end
+    h : [B, inner, state], the state before the rows
+
+    All channels advance together, one token at a time, so that the data of a step stays in a core's cache.
     """
     h = h.swapaxes(1, 2).copy()  # channels last: long rows for the elementwise work
     a, u, b = np.ascontiguousarray(a.T), dt * x, b[:, :, None]
@@ -140,7 +145,7 @@ def selective_scan(
 
 
 def softplus(x: np.ndarray) -> np.ndarray:
-    """log(1 + exp(x)) of FP32, without overflow; log1p(e) = log(u) e / (u - 1) for u = 1 + e as it is rounded."""
+    """log(1 + exp(x)) of FP32, without overflow. Uses log1p(e) = log(u) e / (u - 1), where u is 1 + e as rounded."""
     e = np.exp(-np.abs(x))
     u = 1 + e
     y, above = np.log(u), u - 1

@@ -1,18 +1,19 @@
-"""Streams for policies to run on, and runs that can be interrupted.
+"""Streams on which policies run, and runs that can be killed and resumed.
 
-A `Stream` is a video in a real decoder, real text in it, or a recorded trace. A `Session` runs policies on it one after
-another, full attention first, and keeps in its folder what a later call needs to go on:
+A stream is a recorded trace (`TraceStream`), or a video or real text in a decoder (`DecoderStream`). `follow` runs a
+policy on a stream to its end; full attention comes first, as the others are compared with it. The folder of a stream
+keeps all that a later call needs to continue:
 
-| file | |
+| file | contents |
 | --- | --- |
 | `source.json` | what the stream is; another stream is refused |
-| `stream.mkv` | the video encoded anew, where a GOP was asked for |
+| `stream.mkv` | the video encoded anew, if a GOP was asked for |
 | `visual/N.npy` | vision tokens of frame N |
 | `NAME.run` | a policy's run after some whole block (a pickle: resume only folders that you trust) |
 
-A run is saved when saving took less than a tenth of the time since the last one, and at its end. Each file is written
-beside its place and renamed, so a kill leaves the state after some block, and what is resumed ends bit for bit as it
-would have without the kill.
+A run is saved at its end, and after a block whenever the last saving took less than a tenth of the time since. Each
+file is written under another name and then renamed. So a kill leaves the state after some block, and a resumed run ends
+with the same bits as an uninterrupted one.
 """
 
 import json
@@ -38,8 +39,8 @@ from golden.policies.policy_run import DecoderRun, Record, Run, TraceRun, decode
 from golden.policies.policy_run import blocks as trace_blocks
 from golden.policies.registry import Entry
 
-FIT = 32  # frames that the projector is fitted on
-VERSION = 2  # of the files
+FIT = 32  # frames to which the projector is fitted
+VERSION = 2  # version of the files
 SAVING = 0.1  # share of a run's time that saving it may take
 TEXT = "text"  # name of the stream of real text
 
@@ -48,24 +49,24 @@ TEXT = "text"  # name of the stream of real text
 class Segment:
     """A block of a decoder's stream."""
 
-    stage: str
-    x: np.ndarray  # [T, width] embeddings
-    targets: np.ndarray | None = None  # [T] tokens that follow, -1 for the decoder's own choice
-    visual: np.ndarray | None = None  # [T, vision width]
-    frame: Frame | None = None
+    stage: str  # one of `golden.policies.policy.STAGES`
+    x: np.ndarray  # [T, width]: embeddings
+    targets: np.ndarray | None = None  # [T]: token that follows each, -1 for the decoder's own choice
+    visual: np.ndarray | None = None  # [T, vision width]: vision tokens
+    frame: Frame | None = None  # the decoded frame
 
 
 @dataclass(frozen=True)
 class Options:
-    """What of a source becomes a stream."""
+    """How a video or a text becomes a stream. Raises `ParamError` for values out of range."""
 
-    frames: int = 48  # at most; of text: blocks
-    tokens: int = 36  # a frame, or a block of text
-    fps: float | None = None
+    frames: int = 48  # most frames, or blocks of text
+    tokens: int = 36  # tokens of a frame, or of a block of text
+    fps: float | None = None  # frames a second to sample; None takes all
     question: str = "What does the video show?"
     generate: int = 16  # tokens of the answer
-    gop: int = 0  # a video is sampled and encoded anew to this GOP, without B-frames; 0 takes it as it is
-    depth: int | None = None  # layers of the decoder, from the first one, that run; None is all
+    gop: int = 0  # GOP to which a sampled video is encoded anew, without B-frames; 0 takes it as it is
+    depth: int | None = None  # first layers of the decoder to run; None for all
 
     def __post_init__(self):
         for name, least in (("frames", 1), ("tokens", 1), ("generate", 0), ("gop", 0)):
@@ -74,21 +75,26 @@ class Options:
         check(known, "depth", self.depth, f"must be 1 to {decoder.N_LAYERS}")
         check(self.fps is None or 0 < self.fps < float("inf"), "fps", self.fps, "must be above 0")
         size = self.frames * self.tokens
-        check(self.capacity <= MAX_TOKENS, "frames * tokens", size, f"the decoder knows only {MAX_TOKENS} positions")
+        check(
+            self.capacity <= MAX_TOKENS,
+            "frames * tokens",
+            size,
+            f"the decoder knows only {MAX_TOKENS} positions: take fewer",
+        )
 
     @property
     def capacity(self) -> int:
-        """Tokens of the stream, at most."""
+        """Upper bound of the stream's tokens."""
         return self.frames * self.tokens + self.generate + 64 + len(self.question.encode())
 
 
 class TraceStream:
-    """A recorded trace, of which every policy sees the same queries; only layers and blocks that it holds.
+    """A recorded trace, with the layers and blocks that it holds. Every policy sees the same queries.
 
-    Raises `TraceError` before anything is written if an entry turns keys and the trace does not say how.
+    Raises `TraceError` before it writes anything if a policy turns keys and the trace does not say how.
     """
 
-    motion = None  # a trace does not say
+    motion = None  # unknown in a trace
     fallbacks = ()
 
     def __init__(self, path: Path, folder: Path, entries: dict[str, Entry]):
@@ -101,12 +107,12 @@ class TraceStream:
 
     @property
     def shape(self) -> Shape:
-        """Of the recorded layers."""
+        """The shape of the recorded layers."""
         return shape_of(self.trace)
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Decoder layers of the runs' layers."""
+        """The decoder's number of each layer of a run."""
         return self.trace.layers
 
     def _unknown(self, policy: str) -> str:
@@ -115,11 +121,11 @@ class TraceStream:
         return f"its keys do not turn evenly from token to token, so {policy} cannot move them: leave that policy out"
 
     def start(self, entry: Entry) -> Run:
-        """A fresh run of a policy."""
+        """Begin a run of a policy."""
         return TraceRun(entry.build(self.shape), self.trace)
 
     def run(self, run: Run, teacher: list[Record] | None) -> Iterator[int]:
-        """Go on with a run to its end, yielding the number of blocks to come after each block."""
+        """Continue a run to its end; yields the number of blocks to come after each block."""
         assert isinstance(run, TraceRun)  # from `start`
         todo = list(trace_blocks(self.trace))[len(run.records) :]
         for left, block in zip(range(len(todo) - 1, -1, -1), todo, strict=True):
@@ -130,11 +136,12 @@ class TraceStream:
 class DecoderStream:
     """A video, or the standard library's documentation as real text (`TEXT`), in the decoder.
 
-    A video's segments are those of `golden.inputs.trace.record`: a prompt, the frames, a question, generated tokens.
-    Text has blocks of it in place of frames, and a loss at every token. The answer is generated by the first run, full
-    attention; the others are fed its tokens, so that every choice is compared after the same input. `motion`: the
-    video's (`golden.inputs.codec.mean_motion`); `fallbacks`: what was not as it should be
-    (`golden.inputs.video.fallbacks`).
+    The segments of a video are those of `golden.inputs.trace.record`: a prompt, the frames, a question, generated
+    tokens. Text has blocks of text in place of frames, and a loss at every token. The first run, full attention,
+    generates the answer. The other runs are fed its tokens, so that all choices are compared after the same input.
+
+    motion : the video's mean motion (`golden.inputs.codec.mean_motion`)
+    fallbacks : warnings about the video (`golden.inputs.video.fallbacks`)
     """
 
     def __init__(self, video: str, options: Options, folder: Path, progress: Callable[[int, int], None]):
@@ -159,16 +166,16 @@ class DecoderStream:
 
     @property
     def shape(self) -> Shape:
-        """Of the decoder."""
+        """The shape of the decoder."""
         return decoder_shape(self.decoder)
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """All of the decoder."""
+        """The decoder's number of each layer of a run: all, in order."""
         return tuple(range(len(self.decoder.layers)))
 
     def _see(self, video: str, folder: Path, progress: Callable[[int, int], None]) -> tuple[list, list[Frame]]:
-        """Vision tokens of every frame, from the folder where they are there, and the frames."""
+        """Vision tokens of every frame, read from the folder if they are there, and the frames without pictures."""
         encoder, visuals, frames, o = None, [], [], self.options
         source: str | Path = video
         fps = o.fps
@@ -184,7 +191,7 @@ class DecoderStream:
                 with replacing(path) as file:
                     np.save(file, vision.pool(encoder(frame.picture), o.tokens))
             visuals.append(np.load(path))
-            frames.append(replace(frame, picture=frame.picture[:0]))  # its motion is wanted, not its pixels
+            frames.append(replace(frame, picture=frame.picture[:0]))  # keeps the motion, drops the pixels
             progress(i + 1, o.frames)
         return visuals, frames
 
@@ -207,11 +214,11 @@ class DecoderStream:
         return Segment("question", self.decoder.embeddings[ids], np.array([*ids[1:], -1]))
 
     def start(self, entry: Entry) -> Run:
-        """A fresh run of a policy."""
+        """Begin a run of a policy."""
         return DecoderRun(entry.build(self.shape), self.decoder.embeddings.shape[1])
 
     def run(self, run: Run, teacher: list[Record] | None) -> Iterator[int]:
-        """Go on with a run to its end, yielding the number of blocks to come after each block."""
+        """Continue a run to its end; yields the number of blocks to come after each block."""
         assert isinstance(run, DecoderRun)  # from `start`
         total = self.answer_from + self.options.generate
         while len(run.records) < total:
@@ -231,21 +238,21 @@ class DecoderStream:
 
 
 def claim(folder: Path, source: dict) -> None:
-    """Make the folder this stream's; `ParamError` if it is another's."""
+    """Reserve a folder for the stream that `source` describes. Raises `ParamError` if it holds another one."""
     path = folder / "source.json"
     source = json.loads(json.dumps({"version": VERSION, **source}))
     if path.exists():
         try:
             found = json.loads(path.read_text())
         except ValueError:
-            raise ParamError(f"{path}: damaged; choose another folder") from None
+            raise ParamError(f"{path}: damaged: choose another folder") from None
         differ = sorted(k for k in found.keys() | source.keys() if found.get(k) != source.get(k))
         if differ:
             k = differ[0]
             what = f"{k} is {found.get(k)!r} there and {source.get(k)!r} now"
-            raise ParamError(f"{folder}: holds another run ({what}); choose another folder")
+            raise ParamError(f"{folder}: holds another run ({what}): choose another folder")
     elif folder.exists() and any(folder.iterdir()):
-        raise ParamError(f"{folder}: not empty, and not a run; choose another folder")
+        raise ParamError(f"{folder}: not empty and not the folder of a run: choose another folder")
     else:
         with replacing(path) as file:
             file.write(json.dumps(source, indent=1).encode())
@@ -259,16 +266,23 @@ def follow(
     teacher: list[Record] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Run:
-    """Run a policy on a stream to its end, from where the folder has it, saving it as it goes on."""
+    """Run a policy on a stream to its end, from the state in the folder if there is one; saves the run as it goes.
+
+    name, entry : the policy
+    teacher : records of full attention's run, whose answer this run is fed; None for that run itself
+    progress : called after each block with the blocks done and their total
+
+    Raises `ParamError` if the folder's run had other parameters, and `VideoError` if its file is damaged.
+    """
     path = folder / f"{name}.run"
     run = None
     if path.exists():
         try:
             params, run = pickle.loads(path.read_bytes())
         except Exception:
-            raise VideoError(f"{path}: damaged; remove it to run {name} again") from None
+            raise VideoError(f"{path}: damaged: remove it to run {name} again") from None
         if params != entry.params:
-            raise ParamError(f"{path}: ran with {params}, now asked for {entry.params}; choose another folder")
+            raise ParamError(f"{path}: ran with {params}, now asked for {entry.params}: choose another folder")
     run = run or stream.start(entry)
     due = monotonic()
     for left in stream.run(run, teacher):

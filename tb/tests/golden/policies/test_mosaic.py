@@ -545,7 +545,7 @@ def test_without_visual_embeddings_keys_of_the_first_layer_stand_for_them():
 
 def test_a_stream_keeps_its_kind_of_embedding():
     trace, parts = stream(SCENES)
-    with pytest.raises(PolicyError, match="block 4: a frame without visual embedding after some with it"):
+    with pytest.raises(PolicyError, match="block 4: the frame has no visual embedding, but the first one has"):
         run(SMALL, trace, [*parts[:4], replace(parts[4], visual=None)])
 
 

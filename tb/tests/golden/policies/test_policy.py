@@ -247,7 +247,7 @@ def test_attending_to_what_is_not_there_is_refused(world):
 def test_a_stream_goes_on_where_it_ended(world):
     out = TraceRun(Watcher(shape_of(world)), world)
     first, second = list(blocks(world))[:2]
-    with pytest.raises(ParamError, match="block.start=3: the stream has 0 tokens"):
+    with pytest.raises(ParamError, match="block.start=3: must be 0, the length of the stream"):
         out.step(world, second)
     with pytest.raises(ParamError, match="stage='pause': must be one of prompt, frame"):
         out.step(world, replace(first, stage="pause"))
@@ -628,7 +628,7 @@ def test_override():
         ("resv", "3", "unknown"),
         ("resv.th", "3", "parameter='resv.th': unknown; valid: n_hp"),
         ("prefetch.x", "3", "unknown"),
-        ("resv.th_hd", "x", "must be of type int, as 7"),
+        ("resv.th_hd", "x", "must be of type int, such as 7"),
         ("resv.centre", "1", "must be of type bool"),
         ("prefetch", "maybe", "must be one of none, complete, only"),
     ):

@@ -382,15 +382,15 @@ def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
 def test_a_folder_of_something_else_is_refused(no_plots, tmp_path):
     (tmp_path / "mine.txt").write_text("x")
     args = ("stream", FIXTURE, "--policy", "rekv", "-o", tmp_path)
-    assert "not empty, and not a run; choose another folder" in vrex(*args).stderr
+    assert "not empty and not the folder of a run: choose another folder" in vrex(*args).stderr
     (tmp_path / "source.json").write_text("{")
-    assert "source.json: damaged; choose another folder" in vrex(*args).stderr
+    assert "source.json: damaged: choose another folder" in vrex(*args).stderr
     (tmp_path / "source.json").unlink()
     (tmp_path / "mine.txt").unlink()
     assert vrex(*args).exit_code == 0
     assert "ran with ReKVParams(" in vrex(*args, "-p", "rekv.recent=3").stderr
     (tmp_path / "rekv.run").write_bytes(b"half")
-    assert "rekv.run: damaged; remove it to run rekv again" in vrex(*args).stderr
+    assert "rekv.run: damaged: remove it to run rekv again" in vrex(*args).stderr
 
 
 # Figures
