@@ -1,4 +1,4 @@
-"""The address map of an IP block for software: C header, HTML."""
+"""Writes the address map of an IP block for software: a C header and HTML pages."""
 
 import re
 import zlib
@@ -11,13 +11,16 @@ from systemrdl.node import AddrmapNode
 
 
 def header(top: AddrmapNode, path: Path) -> None:
-    """C header: a struct for each level, names of hierarchical paths, so that they are the same for all parameters."""
+    """Writes a C header with a struct for each level. Names are hierarchical paths, the same for all parameters."""
     CHeaderExporter().export(top, str(path), std=CStandard.gnu99, reuse_typedefs=False)
 
 
 def html(top: AddrmapNode, folder: Path) -> None:
-    """Pages to read, the first of them index.html. The same to the byte for the same registers: where the exporter puts
-    the time, so that browsers fetch pages anew, is a number of what they say."""
+    """Writes HTML pages; index.html is the first. The same registers give the same bytes.
+
+    The exporter puts the time into the pages, so that browsers fetch them again. We replace it by a checksum of the
+    content.
+    """
     HTMLExporter(generate_source_links=False).export(top, str(folder))
     number = zlib.crc32(b"".join(f.read_bytes() for f in sorted((folder / "data").glob("*.json"))))
     index = folder / "index.html"

@@ -1,4 +1,4 @@
-"""FuseSoC description of an IP block's package (CAPI2)."""
+"""Writes the FuseSoC description (CAPI2) of an IP block's package, and its synthesis script."""
 
 from hdl.emit import Emitted
 from hdl.params import CoreParams
@@ -33,13 +33,13 @@ targets:
     filesets: [rtl, constraints]
     toplevel: {top}
   lint:
-    description: Verilator says nothing
+    description: Lint by Verilator, without warnings
     flow: lint
     flow_options: {{tool: verilator, verilator_options: [-Wall]}}
     filesets: [waivers, rtl]
     toplevel: {top}
   synth:
-    description: Lint, then gates by Yosys, memories left as they are
+    description: Lint, then synthesis by Yosys, which keeps memories as cells
     flow: lint
     flow_options: {{tool: verilator, verilator_options: [-Wall]}}
     filesets: [waivers, synth]
@@ -79,7 +79,7 @@ parameters:
     datatype: int
     paramtype: vlogparam
   ADDRESS_BITS:
-    description: Of its AXI4-Lite port
+    description: Address bits of the core's AXI4-Lite port
     datatype: int
     paramtype: vlogparam
   SIZE:
@@ -93,14 +93,14 @@ parameters:
     paramtype: vlogparam
     default: 20
   script:
-    description: What the CPU does; a smoke test without one
+    description: Script of the CPU; without one it runs a smoke test
     datatype: file
     paramtype: plusarg
 """
 
 
 def core_file(emitted: Emitted, p: CoreParams, address_bits: int, version: str) -> str:
-    """The `.core` file: targets lint and synth, for a core also sim. Its name is that of the unit's module."""
+    """The `.core` file, for targets lint and synth, and sim for a core. Its name is that of the unit's module."""
     example = emitted.manifest["unit"] == "core_ip"
     return _CORE.format(
         name=emitted.top,
@@ -113,7 +113,7 @@ def core_file(emitted: Emitted, p: CoreParams, address_bits: int, version: str) 
 
 
 def synth_script(emitted: Emitted) -> str:
-    """Yosys: gates of no library; memories stay cells, as macros take their place."""
+    """Yosys script that maps to generic gates. Memories stay cells, because macros replace them."""
     top = top_module(emitted)
     return (
         f"read_verilog {emitted.top}.v {top}.v\n"

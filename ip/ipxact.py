@@ -1,4 +1,4 @@
-"""IP-XACT (IEEE 1685-2014) of an IP block: ports, bus interfaces, address map, files."""
+"""Writes the IP-XACT description (IEEE 1685-2014) of an IP block: ports, bus interfaces, address map, files."""
 
 import xml.etree.ElementTree as ET
 from copy import deepcopy
@@ -13,14 +13,15 @@ from hdl.params import CoreParams
 from ip.shell import VENDOR, VERSION, Interface, interfaces, top_module, top_ports
 
 _SPACE = "http://www.accellera.org/XMLSchema/IPXACT/1685-2014"
-_BITS = 32  # of the AXI4-Lite bus: no register of the description is wider
+_BITS = 32  # width of the AXI4-Lite bus; no register of the description is wider
 
 
 def ipxact(top: AddrmapNode, emitted: Emitted, p: CoreParams, path: Path, version: str) -> None:
-    """Write the component, named as the unit's module: ports of the shell, registers of the address map `top`.
+    """Writes the component to `path`, with the ports of the shell and the registers of the address map `top`.
 
-    A register of 64 bits, which the bus writes in halves, is two: `<name>_low` and, if its field reaches so far,
-    `<name>_high`. A window, which IP-XACT has no word for in an address block, is an array of registers.
+    The component has the name of the unit's module. The bus writes a register of 64 bits in halves, so it becomes two
+    registers: `<name>_low` and, if its field reaches so far, `<name>_high`. A window becomes an array of registers,
+    because IP-XACT has no window in an address block.
     """
     printer, top.env.msg.printer = top.env.msg.printer, _Quiet()
     try:
@@ -48,13 +49,14 @@ def ipxact(top: AddrmapNode, emitted: Emitted, p: CoreParams, path: Path, versio
 
 
 class _Quiet(MessagePrinter):
-    """The exporter warns of windows, which `ipxact` adds itself."""
+    """Drops the exporter's warnings of windows, which `ipxact` adds itself."""
 
-    def print_message(self, *_):
+    def print_message(self, *_: object) -> None:
         pass
 
 
 def _element(tag: str, *inner: ET.Element | str | int, **attributes: str) -> ET.Element:
+    """An IP-XACT element with inner elements or a text."""
     element = ET.Element(f"{{{_SPACE}}}{tag}", attributes)
     for part in inner:
         if isinstance(part, ET.Element):
@@ -65,11 +67,12 @@ def _element(tag: str, *inner: ET.Element | str | int, **attributes: str) -> ET.
 
 
 def _find(element: ET.Element, *tags: str) -> ET.Element:
+    """The first inner element on a path of tags."""
     return element.find("/".join(f"{{{_SPACE}}}{tag}" for tag in tags))
 
 
 def _halve(parent: ET.Element) -> None:
-    """Put two registers in the place of each that is wider than the bus."""
+    """Replaces each register that is wider than the bus by two."""
     for index, child in reversed(list(enumerate(parent))):
         if child.tag == f"{{{_SPACE}}}registerFile":
             _halve(child)
@@ -79,7 +82,7 @@ def _halve(parent: ET.Element) -> None:
 
 
 def _half(register: ET.Element, upper: int) -> ET.Element:
-    """The lower or the upper word of a register whose only field begins at bit 0."""
+    """The lower or upper word of a register whose only field begins at bit 0."""
     half = deepcopy(register)
     _find(half, "name").text += "_high" if upper else "_low"
     _find(half, "addressOffset").text = f"'h{_number(_find(half, 'addressOffset')) + upper * _BITS // 8:x}"
@@ -93,10 +96,12 @@ def _half(register: ET.Element, upper: int) -> ET.Element:
 
 
 def _number(element: ET.Element) -> int:
+    """The number in an element, decimal or hexadecimal."""
     return int(element.text[2:], 16) if element.text.startswith("'h") else int(element.text)
 
 
 def _window(window: MemNode) -> ET.Element:
+    """A window as an array of registers."""
     bits = window.get_property("memwidth")
     field = (_element("bitOffset", 0), _element("bitWidth", bits), _element("access", "write-only"))
     return _element(
@@ -111,7 +116,7 @@ def _window(window: MemNode) -> ET.Element:
 
 
 def _interface(bus: Interface, memory: str) -> ET.Element:
-    """A bus interface: its definition, what port each of its signals is, who reads or writes what."""
+    """A bus interface: its definition, the port of each signal, and the memory map or address space behind it."""
     of = {"vendor": VENDOR, "library": bus.library, "version": VERSION}
     maps = [
         _element(
@@ -139,6 +144,7 @@ def _interface(bus: Interface, memory: str) -> ET.Element:
 
 
 def _address_space(bus: Interface) -> ET.Element:
+    """The address space of a master."""
     return _element(
         "addressSpace",
         _element("name", bus.name),
@@ -148,6 +154,7 @@ def _address_space(bus: Interface) -> ET.Element:
 
 
 def _model(emitted: Emitted) -> ET.Element:
+    """The model: a Verilog view with the top module's ports."""
     view = _element(
         "view",
         _element("name", "verilog"),
@@ -168,12 +175,14 @@ def _model(emitted: Emitted) -> ET.Element:
 
 
 def _port(name: str, direction: str, width: int) -> ET.Element:
+    """A port of the top module."""
     vector = _element("vector", _element("left", width - 1), _element("right", 0))
     bits = [_element("vectors", vector)] if width > 1 else []
     return _element("port", _element("name", name), _element("wire", _element("direction", direction), *bits))
 
 
 def _file_sets(emitted: Emitted) -> ET.Element:
+    """The files of the package: Verilog and SDC."""
     top = top_module(emitted)
     sets = {
         "rtl": [(f"{name}.v", "verilogSource") for name in (emitted.top, top)],

@@ -1,4 +1,4 @@
-"""An IP block as a folder that drops into a SoC."""
+"""Writes an IP block as a folder that drops into a SoC."""
 
 import hashlib
 import tempfile
@@ -21,21 +21,24 @@ PERIOD = 1.25  # ns: the paper's 800 MHz
 
 
 def configuration(p: CoreParams) -> str:
-    """A name for these parameters, which no others have: the preset's whose core they are, or a hash."""
+    """A unique name for the parameters: the preset with this core, else a hash."""
     names = (name for name, system in PRESETS.items() if system.core == p)
     return next(names, f"c{hashlib.sha256(repr(p).encode()).hexdigest()[:8]}")
 
 
 def write(unit: str, p: CoreParams, folder: Path, period: float = PERIOD, prefix: str | None = None) -> list[Path]:
-    """Write the package of a unit into `folder`: all files are made before the first of them gets there.
+    """Writes the package of a unit into `folder` and returns the paths. No file gets there before all are made.
 
-    Verilog, manifest.json, data sheet, shell, stub, SDC, registers as C header, HTML, IP-XACT and SystemRDL, a FuseSoC
-    core; for a core also its driver and an example SoC. Other files of the folder stay.
+    The package holds Verilog, manifest.json, data sheet, shell, stub, SDC, a FuseSoC core, and the registers as C
+    header, HTML, IP-XACT and SystemRDL. The package of a core also holds its driver and an example SoC. Other files in
+    the folder stay.
 
-    prefix : of every module and of the package's name, by default `configuration`, so that packages of several
-        configurations stand in one design
+    unit : key of `ip.shell.TOPS`
+    period : clock period of the SDC (ns)
+    prefix : begins the name of every module and of the package. The default is `configuration`, so that packages of
+        several configurations fit into one design
 
-    Raises: `ParamError` for a unit that is no IP block, parameters that do not fit, a prefix that is no name.
+    Raises: `ParamError` for a unit that is no IP block, parameters that do not fit, and a prefix that is no name.
     """
     check(unit in TOPS, "unit", unit, f"must be one of {', '.join(TOPS)}")
     check(period > 0, "period", period, "must be more than 0 ns")

@@ -1,4 +1,4 @@
-"""The data sheet of an IP package: Markdown, every number at the package's own parameters."""
+"""Writes the data sheet of an IP package in Markdown, with every number at the package's own parameters."""
 
 import inspect
 from collections import Counter
@@ -14,7 +14,7 @@ from ip.shell import interfaces, top_module, top_ports
 
 
 def sheet(emitted: Emitted, p: CoreParams, version: str) -> str:
-    """Interfaces, ports, fields of payloads, memories, registers, timing and parameters of a package."""
+    """Text of the data sheet: interfaces, ports, payload fields, memories, registers, timing, counters, parameters."""
     unit, manifest = emitted.manifest["unit"], emitted.manifest
     doc = parse(inspect.getdoc(unit_class(unit)))
     clears = (
@@ -54,19 +54,21 @@ def sheet(emitted: Emitted, p: CoreParams, version: str) -> str:
 
 
 def _table(head: tuple[str, ...], rows: Iterator[tuple]) -> Iterator[str]:
+    """Lines of a Markdown table."""
     yield f"| {' | '.join(head)} |\n|{' --- |' * len(head)}"
     yield from (f"| {' | '.join(map(str, row))} |" for row in rows)
     yield ""
 
 
 def _interfaces(emitted: Emitted, p: CoreParams) -> Iterator[tuple]:
+    """A row for each bus interface."""
     for bus in interfaces(emitted, p):
         values = ", ".join(f"{name} {value}" for name, value in bus.parameters.items())
         yield f"`{bus.name}`", bus.kind, "master" if bus.master else "slave", values
 
 
 def _fields(ports: list[dict]) -> Iterator[str]:
-    """What stands in which bits of a port."""
+    """The table of payload fields: the bits of each port in which they lie."""
     rows = [(f"`{port['name']}`", f"`{f['name']}`", f["offset"], f["width"])
             for port in ports for f in port.get("fields", ())]  # fmt: skip
     if rows:
@@ -75,7 +77,7 @@ def _fields(ports: list[dict]) -> Iterator[str]:
 
 
 def _memories(memories: list[dict]) -> Iterator[str]:
-    """Those alike as one row; `manifest.json` has each by its place in the hierarchy."""
+    """The table of memories. Equal memories share a row; `manifest.json` lists each with its place."""
     names = ("user", "module", "words", "bits", "lanes", "ports", "protect")
     counts = Counter(tuple(memory[name] for name in names) for memory in memories)
     total = sum(memory["words"] * memory["bits"] for memory in memories)
@@ -86,7 +88,7 @@ def _memories(memories: list[dict]) -> Iterator[str]:
 
 
 def _parameters(p: object, group: str) -> Iterator[tuple]:
-    """A row a parameter; `group` is the part that they belong to."""
+    """A row for each parameter; `group` names the unit to which they belong."""
     values, about = flat(p), described(p)
     for name in vars(p):
         value = getattr(p, name)

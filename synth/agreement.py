@@ -1,4 +1,4 @@
-"""How far two libraries agree on area and delay of the same units, once their units of measure are taken out."""
+"""Measures how well two cell libraries agree on area and delay of the same units, apart from a common factor."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ from synth.flow import Area
 
 @dataclass(frozen=True)
 class Agreement:
-    """Figures of `names` by two libraries.
+    """Agreement of two libraries on the figures of `names`.
 
-    factor : of one to the other, the middle of the extreme ratios (geometric), which makes `worst` least
-    errors : what the first, times the factor, is above the second · worst : the largest of them
-    rank : Spearman's correlation of the orders, 1 where they are the same
+    factor : second over first library: the geometric mean of the extreme ratios, which minimises `worst`
+    errors : relative error of the first library times `factor` against the second, by name
+    rank : Spearman's rank correlation, 1 if both libraries order the names alike
     """
 
     names: tuple[str, ...]
@@ -23,25 +23,25 @@ class Agreement:
 
     @property
     def worst(self) -> float:
-        """The largest error either way."""
+        """The largest absolute error."""
         return max(map(abs, self.errors))
 
 
 def agreement(one: dict[str, float], other: dict[str, float]) -> Agreement:
-    """Agreement on what both know. Raises: `ValueError` for fewer than two names."""
+    """Agreement on the names that both have. Raises `ValueError` for fewer than two of them."""
     names = tuple(n for n in one if n in other)
     if len(names) < 2:
-        raise ValueError(f"only {', '.join(names) or 'nothing'} is measured with both libraries; two are the least")
+        raise ValueError(f"only {', '.join(names) or 'nothing'} is measured with both libraries: measure at least two")
     a, b = (np.array([d[n] for n in names]) for d in (one, other))
     ratio = b / a
     factor = float(np.sqrt(ratio.max() * ratio.min()))
-    ranks = [np.argsort(np.argsort(x)) for x in (a, b)]
-    rank = float(np.corrcoef(*ranks)[0, 1])
+    first, second = (np.argsort(np.argsort(x)) for x in (a, b))
+    rank = float(np.corrcoef(first, second)[0, 1])
     return Agreement(names, factor, tuple((factor * a / b - 1).tolist()), rank)
 
 
 def figures(areas: dict[str, Area]) -> tuple[dict[str, float], dict[str, float]]:
-    """Area and delay, in the library's units, of units and of their leaves."""
+    """Area by name and delay by name, for units and their leaves, in the library's units."""
     every = dict(areas)
     for area in areas.values():
         every |= {leaf.name: leaf.area for leaf in area.leaves}

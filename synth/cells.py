@@ -1,6 +1,6 @@
-"""Logic and power of Liberty cells: what they compute, what energy their edges take, what they leak.
+"""Reads the logic and the power of Liberty cells: their functions, the energy of their edges, and their leakage.
 
-Energies are in fJ, leakage in nW.
+Energies are in fJ, leakage is in nW.
 """
 
 import re
@@ -15,13 +15,13 @@ from synth.nldm import Group, Table
 
 _NANOWATTS = {"fw": 1e-6, "pw": 1e-3, "nw": 1.0, "uw": 1e3, "mw": 1e6}
 _NAME = r"[A-Za-z_]\w*"
-Env = dict[str, np.ndarray]
+Env = dict[str, np.ndarray]  # bits of each pin or state
 
 
 class Function:
-    """A Liberty function of pins, applied to arrays of bits."""
+    """A Liberty function of pins, which works on arrays of bits."""
 
-    def __init__(self, run: Callable[[Env], np.ndarray]):
+    def __init__(self, run: Callable[[Env], np.ndarray]) -> None:
         self.run = run
 
     def __call__(self, env: Env) -> np.ndarray:
@@ -41,17 +41,21 @@ class Function:
 
 
 def function(text: str) -> Function:
-    """A function from its text. Raises: ValueError or IndexError where it is none."""
-    names = set(re.findall(_NAME, text))
-    return evaluate(text, {n: Function(lambda env, n=n: env[n]) for n in names})
+    """A function from its Liberty text. Raises `ValueError` or `IndexError` if the text is not a function."""
+    return evaluate(text, {name: _pin(name) for name in set(re.findall(_NAME, text))})
+
+
+def _pin(name: str) -> Function:
+    """The function that returns the bits of a pin."""
+    return Function(lambda env: env[name])
 
 
 @dataclass(frozen=True)
 class Internal:
-    """Energy inside of a cell at an edge of `pin`: of an output, or of an input that moves no output.
+    """Energy inside a cell at an edge of `pin`, which is an output, or an input whose edge moves no output.
 
-    when : the state of the cell it holds for, None where the library does not say
-    rise, fall : by slew of the input and load of the output
+    when : state of the cell for which it holds, None if the library states none
+    rise, fall : energy by slew of the input and load of the output
     """
 
     pin: str
@@ -62,11 +66,16 @@ class Internal:
 
 @dataclass
 class Gate:
-    """A cell. `outputs` are functions of `inputs`, or of `state` (its two names) for a register.
+    """Logic and power of a cell.
 
-    next_state : of a register, of its inputs and state · clock : its pin, which is not among the inputs
-    loads : capacitance of every input pin, clock included (fF)
-    leakage, internal : None and empty where the library does not say
+    inputs : input pins without the clock
+    outputs : functions of the inputs, or for a register of its state, by pin
+    loads : capacitance of every input pin, clock included (fF), by pin
+    state : two names of a register's state, true and inverted
+    next_state : function of a register's inputs and state, None for a gate
+    clock : clock pin of a register
+    leakage : nW, None if the library states none
+    internal : energies of edges, empty if the library states none
     """
 
     name: str
@@ -79,31 +88,37 @@ class Gate:
     leakage: float | None = None
     internal: list[Internal] = field(default_factory=list)
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(self.name)
 
     def states(self, source: np.ndarray) -> Env:
-        """The names of a register's state, where the source's register holds `source`."""
-        value = self.next_state({self.inputs[0]: source}) if len(self.inputs) == 1 else source
+        """State of a register whose counterpart in the source holds `source`."""
+        value = self._next({self.inputs[0]: source}) if len(self.inputs) == 1 else source
         return {self.state[0]: value, self.state[1]: ~value}
 
     def stored(self, pin: str, value: np.ndarray) -> Env:
-        """The same, where output `pin` shows `value`."""
+        """State of a register whose output `pin` shows `value`."""
         zero = np.zeros_like(value)
         value = value ^ self.outputs[pin]({self.state[0]: zero, self.state[1]: ~zero})
         return {self.state[0]: value, self.state[1]: ~value}
 
     def coming(self, env: Env) -> np.ndarray:
-        """What the source's register holds after the clock edge; `env` has inputs and state."""
-        return env[self.inputs[0]] if len(self.inputs) == 1 else self.next_state(env)
+        """Value of the counterpart in the source after the clock edge; `env` holds inputs and state."""
+        return env[self.inputs[0]] if len(self.inputs) == 1 else self._next(env)
+
+    def _next(self, env: Env) -> np.ndarray:
+        """Next state of a register."""
+        assert self.next_state is not None  # callers have a register
+        return self.next_state(env)
 
 
 def load(library: Library, names: set[str]) -> tuple[dict[str, Gate], float]:
-    """The cells `names` of a library, and its supply voltage.
+    """The cells `names` of a library by name, and its supply voltage.
 
     Raises: `SynthError` for a function, a unit or a table that cannot be read.
     """
-    gates, volts = {}, 0.0
+    gates: dict[str, Gate] = {}
+    volts = 0.0
     for i, path in enumerate(library.files):
         wanted = [n for n in sorted(names) if library.cells[n].file == i]
         if not wanted:
@@ -126,10 +141,11 @@ def load(library: Library, names: set[str]) -> tuple[dict[str, Gate], float]:
 
 
 def _gate(where: str, name: str, cell: Group, templates: dict, ps: float, ff: float, nw: float) -> Gate:
+    """The cell `name`; `where` names it in errors, `ps`, `ff` and `nw` are the file's units."""
     gate = Gate(name)
     grounds = {g.args[0] for g in cell.of("pg_pin") if "ground" in g.attributes.get("pg_type", "") and g.args}
     for ff_ in cell.of("ff", "ff_bank"):
-        gate.state, gate.clock = ff_.args[:2], ff_.attributes["clocked_on"].strip("() ")
+        gate.state, gate.clock = (ff_.args[0], ff_.args[1]), ff_.attributes["clocked_on"].strip("() ")
         gate.next_state = _function(where, ff_.attributes["next_state"])
     for pin in cell.of("pin"):
         for p in pin.args:
@@ -140,7 +156,7 @@ def _gate(where: str, name: str, cell: Group, templates: dict, ps: float, ff: fl
                 caps = [float(pin.attributes.get(k, same)) for k in ("rise_capacitance", "fall_capacitance")]
                 gate.loads[p] = sum(caps) / 2 * ff
             for group in pin.of("internal_power"):
-                # A ground pin's figures are the supply's charge once more, on its way out.
+                # The figures of a ground pin count the charge of the supply once more, on its way out.
                 if group.attributes.get("related_pg_pin", "").strip('"') in grounds:
                     continue
                 found = {g.kind: nldm.table_of(f"{where}, pin {p}", g, templates, ps, ff) for g in group.groups}
@@ -154,7 +170,7 @@ def _gate(where: str, name: str, cell: Group, templates: dict, ps: float, ff: fl
 
 
 def _leakage(cell: Group, grounds: set[str], nw: float) -> float | None:
-    """Mean over the states that the library has."""
+    """Leakage in nW, as the mean over the states that the library lists; None if it lists none."""
     if "cell_leakage_power" in cell.attributes:
         return float(cell.attributes["cell_leakage_power"]) * nw
     groups = [g for g in cell.of("leakage_power") if g.attributes.get("related_pg_pin") not in grounds]
@@ -163,12 +179,14 @@ def _leakage(cell: Group, grounds: set[str], nw: float) -> float | None:
 
 
 def _scaled(table: Table | None, factor: float) -> Table | None:
+    """A table with its values times `factor`."""
     if table is None:
         return None
     return Table(table.x, table.y, tuple(tuple(v * factor for v in row) for row in table.values))
 
 
 def _function(where: str, text: str) -> Function:
+    """A function from its text. Raises `SynthError` if it cannot be read."""
     try:
         return function(text)
     except (ValueError, IndexError, KeyError):

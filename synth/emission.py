@@ -1,4 +1,4 @@
-"""Verilog of units, kept under the hash of all that decides it: asked again, nothing is elaborated."""
+"""Emits Verilog of units and caches it on disk. The key is a hash of the parameters, all sources and the tools."""
 
 import gzip
 import hashlib
@@ -8,22 +8,23 @@ from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from golden.atomic_files import write_atomically
 from hdl import emit
 
 ROOT = Path(emit.__file__).parents[1]
-PACKAGES = ("hdl", "golden")  # whose sources decide what a unit is
+PACKAGES = ("hdl", "golden")  # packages whose sources decide the Verilog
 
 
-def emitted(unit: str, params: object, build: Path, **options: object) -> emit.Emitted:
-    """`hdl.emit.emit` of the same arguments, from `build` if it was asked for since the sources last changed."""
+def emitted(unit: str, params: Any, build: Path, **options: Any) -> emit.Emitted:
+    """`hdl.emit.emit` with a cache in `build`. `options` go to it, too."""
     tools = (sys.version_info[:3], version("amaranth"), version("pyosys"))
     decides = repr((unit, params, options, sources(ROOT), tools))
     kept = build / "verilog" / f"{unit}-{hashlib.sha256(decides.encode()).hexdigest()[:32]}.json.gz"
     try:
         return emit.Emitted(**json.loads(gzip.decompress(kept.read_bytes())))
-    except (OSError, EOFError, ValueError, TypeError):  # none, or a damaged one
+    except (OSError, EOFError, ValueError, TypeError):  # no file, or a damaged one
         pass
     made = emit.emit(unit, params, **options)
     write_atomically(kept, gzip.compress(json.dumps(asdict(made)).encode(), 1, mtime=0))

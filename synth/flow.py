@@ -1,4 +1,4 @@
-"""Area and timing of a design: its modules mapped by Yosys and ABC, results cached by content."""
+"""Measures area and timing of a design. Yosys and ABC map its modules. Results are cached by content."""
 
 import functools
 import hashlib
@@ -17,21 +17,21 @@ from synth.liberty import EMBEDDED, Library, SynthError, digest, load
 from synth.sram import Sram
 from synth.timing import Timing
 
-BUILD = Path("build/synth")  # below the current folder, as everything generated
-MACRO_BITS = 512  # a smaller memory is a few rows of flip-flops in practice: no memory compiler makes it
+BUILD = Path("build/synth")  # folder of caches, below the current folder
+MACRO_BITS = 512  # smaller memories become flip-flops, as memory compilers do not make them
 stop = mapping.stop
 
-_loading = threading.Lock()  # so that two threads do not both read a library of 50 MB
+_loading = threading.Lock()  # keeps two threads from reading the same library of 50 MB
 _library = functools.lru_cache(maxsize=2)(lambda content, paths, build, dont_use: load(list(paths), build, dont_use))
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A memory left out of the logic: `depth` words of `width` bits; writes of parts of a word share a port.
+    """A memory left out of the logic, with `depth` words of `width` bits. Writes of parts of a word share a port.
 
-    count : as many of them, in all instances of a leaf
-    shared : the read and the write port have one address and are never used both, as in `hdl.memory.SinglePortRam`:
-        a single-port macro
+    count : number of such memories, in all instances of a leaf
+    shared : a single-port macro suffices, as for `hdl.memory.SinglePortRam`: the read and the write port have one
+        address, and no cycle uses both
     """
 
     name: str
@@ -42,19 +42,25 @@ class Memory:
     count: int = 1
     shared: bool = False
 
+    @classmethod
+    def of(cls, name: str, shape: list[int]) -> "Memory":
+        """The memory that `synth.worker` reports as `shape`: width, words, read ports, write ports, single port."""
+        width, depth, read_ports, write_ports, shared = shape
+        return cls(name, width, depth, read_ports, write_ports, shared=bool(shared))
+
     @property
     def bits(self) -> int:
-        """Bits stored, in all of them."""
+        """Number of bits stored, in all `count` memories."""
         return self.width * self.depth * self.count
 
     def macro(self, node: int) -> Sram:
-        """The SRAM macro of one of them."""
+        """The SRAM macro of one such memory at a node (nm)."""
         return Sram(self.depth, self.width, self.read_ports, self.write_ports, node, self.shared)
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A module mapped once and instantiated `instances` times; `area` is that of one, less the leaves in it."""
+    """A module mapped once and instantiated `instances` times. `area` is that of one, without the leaves in it."""
 
     name: str
     instances: int
@@ -63,15 +69,19 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Area:
-    """Logic area of `top` after mapping, all instances of its leaves included, memories beside it; and its timing.
+    """Area and timing of `top` after mapping. The logic includes all instances of leaves; memories count apart.
 
-    unit_cell, unit_area : the library's smallest two-input NAND, one gate equivalent, and its area
-    comb_area, reg_area : combinational cells, flip-flops and latches, in the library's unit
-    microns : that unit is µm² (a library was given) and not gate equivalents (the embedded one)
-    cells : count of each mapped cell · registers : flip-flops and latches
-    leaves : the split; what they do not hold is the logic around them
-    timing : longest paths, in all modules · untimed : why there is none
-    cpu_seconds, peak_mb : processor time of all runs, and the largest memory of Yosys or ABC in one
+    effort, library : as asked for, and names of the library files
+    microns : areas are in µm² (a library was given), else in gate equivalents (the embedded library)
+    unit_cell, unit_area : the library's smallest two-input NAND, which is one gate equivalent, and its area
+    comb_area, reg_area : area of combinational cells, and of flip-flops and latches, in the library's unit
+    registers : number of flip-flops and latches
+    cells : number of cells, by type
+    memories : memories left out of the logic
+    leaves : area of each leaf; the remaining logic is around them
+    timing : longest paths in all modules, None if there is none
+    untimed : why there is no timing
+    cpu_seconds, peak_mb : processor time of all runs, and the largest memory of Yosys or ABC
     """
 
     top: str
@@ -93,7 +103,7 @@ class Area:
 
     @property
     def comb_ge(self) -> float:
-        """Combinational gate equivalents."""
+        """Gate equivalents of combinational cells."""
         return self.comb_area / self.unit_area
 
     @property
@@ -113,7 +123,7 @@ class Area:
 
     @property
     def memory_bits(self) -> int:
-        """Bits of all memories."""
+        """Number of bits of all memories."""
         return sum(m.bits for m in self.memories)
 
     def report(self) -> dict:
@@ -143,25 +153,24 @@ def synthesise(
     unread: tuple[str, ...] = ("perf",),
     outside: tuple[str, ...] = (),
 ) -> Area:
-    """Area and timing of module `top`, mapped to gates.
+    """Maps module `top` to gates and returns its area and timing.
 
     verilog : source text, or the path of a file
     liberty : library files that are used as one (`.gz` allowed); None is the embedded library
-    macro_bits : memories of this many bits or more are left out of the logic, smaller ones are built of flip-flops
+    macro_bits : memories of this many bits or more stay out of the logic, smaller ones become flip-flops
     dont_use : patterns of cells to bar, besides those in `synth.liberty.DONT_USE`
-    build : where results are kept, under the hash of everything that decides them
+    build : folder of the cache, whose key is a hash of everything that decides the result
     leaves : modules below top that are mapped once each, flattened inside, and counted as often as they are
-        instantiated; the rest is flattened with them as black boxes. None: all is flattened
+        instantiated. The rest is flattened around them. Empty: everything is flattened
     effort : "area" maps for least area, "speed" for least delay
-    target : delay (ps) between registers that "speed" then meets with the least area it can, without the times of
-        the registers themselves, which ABC does not know; None: the least delay it can reach
-    unread : outputs of top, where it has them, and of leaves ("leaf.output") that are left open, so that what only
-        they read is no hardware: by default the performance counters, which are there to verify a unit and are part
-        of none
-    outside : modules below top that are left out, as they are measured elsewhere; what joins them has no timing then
+    target : delay (ps) between registers that "speed" meets with the least area, None for the least delay. It excludes
+        the times of the registers themselves, which ABC does not know
+    unread : outputs of top, and of leaves as "leaf.output", that stay open, so that logic which only they read
+        disappears. The default is the performance counters, which serve verification
+    outside : modules below top that are left out because they are measured elsewhere; the design then has no timing
 
-    Safe to call from several threads and processes at once: each run is a process of its own, and this process has
-    at most `run.RUNS` of them at a time.
+    Several threads and processes may call this at once. Each run is a process of its own, and this process runs at most
+    `mapping.RUNS` at a time.
     Raises: `SynthError` for an unknown top or leaf, Verilog that cannot be read, and the library faults of
     `liberty.load`. A design that cannot be timed has its area and the reason.
     """
@@ -169,7 +178,7 @@ def synthesise(
     _check(top, (*leaves, *outside), unread, effort, target)
     paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
     content = digest(paths)
-    sources = tuple(Path(m.__file__).read_text() for m in (nldm, source_names, timing))
+    sources = tuple(Path(str(m.__file__)).read_text() for m in (nldm, source_names, timing))
     asked = (macro_bits, dont_use, leaves, effort, target, unread, *outside)
     decides = (text, top, content, asked, mapping.recipe(effort, target), sources)
     kept = build / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json"
@@ -196,7 +205,7 @@ def netlists(
     unread: tuple[str, ...] = ("perf",),
     outside: tuple[str, ...] = (),
 ) -> tuple[dict[str, dict], Library]:
-    """What `synth.worker` reports of `top` and of each leaf, and the library; arguments as of `synthesise`."""
+    """The reports of `synth.worker` on top and each leaf, and the library. Arguments and errors as in `synthesise`."""
     text = _source(verilog)
     _check(top, (*leaves, *outside), unread, effort, target)
     paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
@@ -216,6 +225,7 @@ def netlists(
 
 
 def _check(top: str, leaves: tuple[str, ...], unread: tuple[str, ...], effort: str, target: float | None) -> None:
+    """Raises `SynthError` for names that are not plain Verilog names, and as `check_mapping` does."""
     for what, name in (
         ("top", top),
         *(("leaf", n) for n in leaves),
@@ -227,7 +237,7 @@ def _check(top: str, leaves: tuple[str, ...], unread: tuple[str, ...], effort: s
 
 
 def check_mapping(liberty: list[Path] | None, effort: str, target: float | None) -> None:
-    """Raise `SynthError` for what `synthesise` would refuse of these, so that a caller need not make Verilog before."""
+    """Raises `SynthError` if `synthesise` would refuse these arguments, before a caller makes Verilog."""
     if effort not in mapping.EFFORTS:
         raise SynthError(f"effort {effort!r}: must be one of {', '.join(mapping.EFFORTS)}")
     if target is not None and (effort != "speed" or not target > 0):
@@ -236,6 +246,7 @@ def check_mapping(liberty: list[Path] | None, effort: str, target: float | None)
 
 
 def _source(verilog: str | Path) -> str:
+    """Source text. Raises `SynthError` for a file that cannot be read."""
     if isinstance(verilog, str):
         return verilog
     try:
@@ -245,13 +256,13 @@ def _source(verilog: str | Path) -> str:
 
 
 def _split(text: str, top: str, leaves: tuple[str, ...]) -> dict[str, str]:
-    """Text of top and of each leaf below it: the modules it needs, the others blanked, so that lines keep numbers."""
+    """Text of top and of each leaf, with the modules that it does not need blanked. Line numbers stay the same."""
     if not leaves:
         return {top: text}
     modules = {m[1]: m for m in re.finditer(r"^[ \t]*module\s+\\?([\w$.]+)\b.*?\bendmodule\b", text, re.M | re.S)}
 
     def below(name: str) -> set[str]:
-        """Modules that a module's text mentions, and so on: at least those it instantiates."""
+        """Modules that a module's text mentions, transitively. They include all that it instantiates."""
         seen, todo = set(), [name]
         while todo:
             name = todo.pop()
@@ -285,7 +296,7 @@ def _total(
     microns: bool,
     outside: tuple[str, ...],
 ) -> Area:
-    """The area of a design from what its modules hold: their own cells, times their instances."""
+    """Area of a design: the sum of its modules' own cells times their instances."""
     inside = {n: {x: d["cells"].get(x, 0) for x in done if x in d["cells"]} for n, d in done.items()}
     try:
         order = list(TopologicalSorter(inside).static_order())  # leaves first
@@ -299,7 +310,7 @@ def _total(
     timed, untimed = ({}, "") if outside else _timings([n for n in order if instances[n]], done, library, microns)
     own = {n: replace(a, timing=timed.get(n), untimed=untimed) for n, a in own.items()}
     parts = [(own[n], instances[n]) for n in (top, *(n for n in done if n != top)) if instances[n]]
-    cells = Counter()
+    cells: Counter[str] = Counter()
     for area, count in parts:
         cells.update({n: c * count for n, c in area.cells.items()})
     return replace(
@@ -319,7 +330,7 @@ def _total(
 def _own(
     name: str, effort: str, done: dict, modules: set[str], library: Library, names: tuple[str, ...], microns: bool
 ) -> Area:
-    """A module's own area, less the leaves in it."""
+    """A module's own area, without the leaves in it."""
     cells = {n: c for n, c in done["cells"].items() if n != "$mem_v2" and n not in modules}
     area, registers = {True: 0.0, False: 0.0}, 0
     for cell, count in cells.items():
@@ -327,11 +338,13 @@ def _own(
             raise SynthError(
                 f"{name}: {', '.join(names)} has no {mapping.cell_class(cell)}, {count} of them; {mapping.NO_CELL}"
             )
-        if library.cells[cell].area is None:
+        own = library.cells[cell].area
+        if own is None:
             raise SynthError(f"{', '.join(names)}: cell {cell} has no area; use a library with areas")
         stateful = bool(library.cells[cell].state)
-        area[stateful] += library.cells[cell].area * count
+        area[stateful] += own * count
         registers += count * stateful
+    assert library.unit.area is not None  # `liberty.load` picks a unit with an area
     return Area(
         top=name,
         effort=effort,
@@ -343,7 +356,7 @@ def _own(
         reg_area=area[True],
         registers=registers,
         cells=dict(sorted(cells.items())),
-        memories=tuple(Memory(n, *m[:4], shared=m[4]) for n, m in sorted(done["memories"].items())),
+        memories=tuple(Memory.of(n, m) for n, m in sorted(done["memories"].items())),
         leaves=(),
         timing=None,
         untimed="",
@@ -353,7 +366,7 @@ def _own(
 
 
 def _timings(order: list[str], done: dict[str, dict], library: Library, microns: bool) -> tuple[dict[str, Timing], str]:
-    """Timing of each module, leaves first, and why there is none."""
+    """Timing of each module, leaves first; without it the reason."""
     used = {c for n in order for c in done[n]["cells"] if c in library.cells}
     try:
         cells = nldm.load(library, used)
@@ -369,7 +382,7 @@ def _timings(order: list[str], done: dict[str, dict], library: Library, microns:
 
 
 def _recall(kept: Path) -> Area | None:
-    """A kept result; a damaged one is measured again."""
+    """The cached result, None if there is none or it is damaged."""
     try:
         return _area(json.loads(kept.read_text()))
     except (OSError, ValueError, TypeError, KeyError):
@@ -377,6 +390,7 @@ def _recall(kept: Path) -> Area | None:
 
 
 def _area(d: dict) -> Area:
+    """The area that `dataclasses.asdict` has turned into `d`."""
     return Area(
         **d
         | {

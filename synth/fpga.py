@@ -1,4 +1,4 @@
-"""A design on an FPGA: mapped by Yosys, placed and routed by nextpnr, results cached by content."""
+"""Measures a design on an FPGA: Yosys maps it, nextpnr places and routes it. Results are cached by content."""
 
 import hashlib
 import json
@@ -35,12 +35,15 @@ _NEXTPNR = "import sys, yowasp_nextpnr_{device} as f; sys.exit(f.run_nextpnr_{de
 
 @dataclass(frozen=True)
 class Placed:
-    """What a design takes of an FPGA, and how fast it runs there after place and route.
+    """Resources that a design takes on an FPGA, and its highest clock after place and route.
 
-    device : name of `DEVICES` · luts : 4-input, those of carries and of memories in LUTs included · flip_flops
-    dsps : multipliers of 18 x 18 · block_rams : of 18 kbit · available : the same four of the whole device
-    mhz : highest clock, between registers; pins are left open (out of context), as the unit sits inside of a design
-    start, end : cells between which the longest path runs · path_ns : its delay · logic_ns : without its wires
+    device : key of `DEVICES`
+    luts : 4-input LUTs, including those of carries and of memories
+    flip_flops, dsps, block_rams : flip-flops, multipliers of 18 x 18, memories of 18 kbit
+    available : the same four resources of the whole device
+    mhz : highest clock between registers; pins are left open (out of context), as the unit sits inside a design
+    start, end : cells between which the longest path runs
+    path_ns, logic_ns : delay of that path, with and without its wires
     """
 
     device: str
@@ -61,12 +64,12 @@ class Placed:
 
 
 def place(verilog: str, top: str, device: str, build: Path = BUILD) -> Placed:
-    """Module `top` of `verilog` on `device`.
+    """Maps, places and routes module `top` of `verilog` on `device`.
 
-    The clock asked of nextpnr is out of reach, so that it works for speed to the end. Runs in two processes, one after
-    the other, some 10 s and 0.3 GB for a thousand LUTs.
-    Raises: `SynthError` for a device that is none of `DEVICES`, where the extra is not installed, for Verilog that
-    Yosys refuses, for a design that does not fit (nextpnr's reason) or has no path between registers.
+    We ask nextpnr for a clock that it cannot reach, so that it optimises speed to the end. Yosys and nextpnr run in two
+    processes, one after the other: about 10 s and 0.3 GB for a thousand LUTs.
+    Raises: `SynthError` for a device that is not in `DEVICES`, a missing extra, Verilog that Yosys refuses, a design
+    that does not fit (with nextpnr's reason), and a design without a path between registers.
     """
     if device not in DEVICES:
         raise SynthError(f"fpga={device!r}: must be one of {', '.join(DEVICES)}")
@@ -80,7 +83,7 @@ def place(verilog: str, top: str, device: str, build: Path = BUILD) -> Placed:
     kept = build / "fpga" / f"{top}-{hashlib.sha256(decides.encode()).hexdigest()[:32]}.json"
     try:
         return Placed(**json.loads(kept.read_bytes()))
-    except (OSError, ValueError, TypeError):  # none, or a damaged one
+    except (OSError, ValueError, TypeError):  # no file, or a damaged one
         pass
     with tempfile.TemporaryDirectory(prefix="vrex-fpga-") as tmp:
         folder = Path(tmp)
@@ -101,14 +104,14 @@ def place(verilog: str, top: str, device: str, build: Path = BUILD) -> Placed:
 
 
 def _run(folder: Path, program: str, *arguments: str) -> str:
-    """Output of a Python program run in `folder`, whatever its exit code; what counts is the file it leaves."""
+    """Output of a Python program that runs in `folder`. Callers check the file that it leaves, not its exit code."""
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     return done.stdout.decode(errors="replace")
 
 
 def _read(report: dict, top: str, device: str) -> Placed:
-    """nextpnr's report of a design with one clock."""
+    """Reads nextpnr's report of a design. Its slowest clock counts."""
     used = {k: report["utilization"][v] for k, v in _COUNTED.items()}
     if not report["fmax"]:
         raise SynthError(f"{top} on {device}: no path between registers, so no highest clock")

@@ -1,19 +1,21 @@
-"""Liberty cell libraries: what a flow must know of them before Yosys and ABC read them."""
+"""Reads Liberty cell libraries and checks them before Yosys and ABC do: cells, areas, functions, cells to bar."""
 
 import fnmatch
 import gzip
 import hashlib
 import re
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from golden.atomic_files import write_atomically
 
 EMBEDDED = Path(__file__).parent / "openvrex.lib"
 
-# Cells of open libraries that their own flows bar from mapping: ASAP7's fractional drives, scan flops, clock gates and
-# its set-reset flop; SKY130's power-switch, probe and delay cells and those meant for clock trees.
+# The flows of open libraries bar these cells from mapping: ASAP7's fractional drives, scan flops, clock gates and
+# set-reset flop; SKY130's power-switch, probe, delay and clock-tree cells.
 DONT_USE = (
     *("*xp*_ASAP7_*", "*x1p*_ASAP7_*", "SDF*_ASAP7_*", "ICG*_ASAP7_*", "DFFASR*_ASAP7_*", "DFF?Qx4_ASAP7_*"),
     *(
@@ -36,15 +38,18 @@ _ITEM = re.compile(
 
 
 class SynthError(ValueError):
-    """A design or library that cannot be synthesised; the message names it and what to do, in one line."""
+    """A design or library that cannot be synthesised. The message names it and the fix, in one line."""
 
 
 @dataclass(frozen=True)
 class Cell:
     """A library cell.
 
-    area : in the file's unit · functions : of its outputs · state : "" | "ff" | "latch" | ...
-    file, span : which of the library's files it is in, and from where to where
+    area : in the file's unit, None if the file states none
+    functions : functions of its outputs
+    state : "" for a gate, else "ff", "latch", ...
+    dont_use : the file itself bars it
+    file, span : number of its file in the library, and where its text begins and ends
     """
 
     name: str
@@ -56,22 +61,25 @@ class Cell:
     span: tuple[int, int]
 
     def table(self) -> tuple[int, ...] | None:
-        """Truth table (index: inputs as a number) of a one-output gate of at most two inputs, else None."""
+        """Truth table of a gate with one output and at most two inputs, else None. Index: the inputs as a number."""
         if self.state or len(self.functions) != 1:
             return None
         try:
             return truth_table(self.functions[0])
         except (IndexError, ValueError):
-            return None  # a function we cannot read is not a gate we look for
+            return None  # the flow looks for no gate with such a function
 
 
 @dataclass(frozen=True)
 class Library:
-    """Cells of one or several Liberty files, read as one library.
+    """Cells of one or several Liberty files that are used as one library.
 
-    files : plain-text Liberty files for Yosys · cells : by name · unit : the cell that is one gate equivalent, the
-    smallest two-input NAND, barred from mapping or not · inverter : the smallest that mapping may use
-    barred : names that mapping must not use · timings : of the cells that `nldm.load` has read so far
+    files : plain-text Liberty files for Yosys
+    cells : cells by name
+    unit : the cell of one gate equivalent, the smallest two-input NAND, barred from mapping or not
+    inverter : the smallest inverter that mapping may use
+    barred : names that mapping must not use
+    timings : `nldm.CellTiming` of the cells that `nldm.load` has read so far, by name
     """
 
     files: tuple[Path, ...]
@@ -79,18 +87,18 @@ class Library:
     unit: Cell
     inverter: Cell
     barred: tuple[str, ...]
-    timings: dict[str, object] = field(default_factory=dict)
+    timings: dict[str, Any] = field(default_factory=dict)
 
     def text(self, file: int) -> str:
-        """Text of a file, as cells' spans count it."""
+        """Text of a file, to which the spans of its cells refer."""
         return self.files[file].read_bytes().decode(errors="replace")
 
 
 def truth_table(function: str) -> tuple[int, ...] | None:
-    """Truth table of a Liberty `function` of one or two inputs, None for more inputs or none.
+    """Truth table of a Liberty `function` with one or two inputs, else None.
 
     Operators, tightest first: `!` and postfix `'`, `^`, `&` `*` or a space, `+` or `|`.
-    Raises: ValueError or IndexError where the text is not such an expression.
+    Raises: `ValueError` or `IndexError` if the text is not such an expression.
     """
     tokens = _TOKEN.findall(function)
     names = sorted({t for t in tokens if t[0].isalpha() or t[0] == "_"})
@@ -100,18 +108,18 @@ def truth_table(function: str) -> tuple[int, ...] | None:
     return tuple(_evaluate([*tokens, ")"], row) for row in rows)
 
 
-def evaluate(function: str, env: dict) -> object:
-    """Value of a Liberty `function` of the names in `env`: numbers, or what else has `&`, `|`, `^` and `1 -`.
+def evaluate(function: str, env: dict) -> Any:
+    """Value of a Liberty `function` for the values in `env`: numbers, or objects with `&`, `|`, `^` and `1 -`.
 
-    Raises: ValueError or IndexError where the text is not such an expression.
+    Raises: `ValueError` or `IndexError` if the text is not such an expression.
     """
     return _evaluate([*_TOKEN.findall(function), ")"], env)
 
 
-def _evaluate(tokens: list[str], env: dict) -> object:
+def _evaluate(tokens: list[str], env: dict) -> Any:
     """Value of an expression that ends at its closing parenthesis; consumes `tokens`."""
 
-    def factor() -> int:
+    def factor() -> Any:
         token = tokens.pop(0)
         if token == "!":
             return 1 - factor()
@@ -121,14 +129,14 @@ def _evaluate(tokens: list[str], env: dict) -> object:
             tokens.pop(0)
         return value
 
-    def exclusive() -> int:
+    def exclusive() -> Any:
         value = factor()
         while tokens[0] == "^":
             tokens.pop(0)
             value ^= factor()
         return value
 
-    def product() -> int:
+    def product() -> Any:
         value = exclusive()
         while tokens[0] not in ")+|":
             if tokens[0] in "&*":
@@ -143,11 +151,11 @@ def _evaluate(tokens: list[str], env: dict) -> object:
 
 
 def load(paths: list[Path], build: Path, dont_use: tuple[str, ...] = ()) -> Library:
-    """Read and check Liberty files (`.lib`, or `.lib.gz`, which is decompressed into `build`).
+    """Reads and checks Liberty files (`.lib`, or `.lib.gz`, which it decompresses into `build`).
 
-    dont_use : name patterns barred besides `DONT_USE` and the cells that the files themselves mark.
+    dont_use : name patterns to bar, besides `DONT_USE` and the cells that the files themselves mark
     Raises: `SynthError` for a file that is missing, empty, cut off or not Liberty, for a cell in two files, and for a
-    library without a usable inverter, two-input NAND or flip-flop, or without areas.
+    library without areas or without a usable inverter, two-input NAND or flip-flop.
     """
     cells: dict[str, Cell] = {}
     files = []
@@ -163,7 +171,8 @@ def load(paths: list[Path], build: Path, dont_use: tuple[str, ...] = ()) -> Libr
     barred = {n for n, c in cells.items() if c.dont_use or any(fnmatch.fnmatchcase(n, p) for p in patterns)}
     names = ", ".join(p.name for p in paths)
 
-    def usable(what: str, ok) -> Cell:
+    def usable(what: str, ok: Callable[[Cell], bool]) -> Cell:
+        """The smallest cell that is `ok` and not barred."""
         found = [c for c in cells.values() if ok(c) and c.name not in barred]
         if not found:
             raise SynthError(f"{names}: no usable {what} cell among {len(cells)}; add the library file that has it")
@@ -180,7 +189,7 @@ def load(paths: list[Path], build: Path, dont_use: tuple[str, ...] = ()) -> Libr
 
 
 def digest(paths: list[Path]) -> str:
-    """SHA-256 of the files' contents, in order. Raises: `SynthError` for a file that cannot be read."""
+    """SHA-256 of the files' contents, in order. Raises `SynthError` for a file that cannot be read."""
     h = hashlib.sha256()
     for path in paths:
         h.update(hashlib.sha256(_bytes(path)).digest())
@@ -188,11 +197,12 @@ def digest(paths: list[Path]) -> str:
 
 
 def blank_comments(text: str) -> str:
-    """A Liberty text with its comments blanked: every other character stays where it was."""
+    """A Liberty text with its comments blanked. Every other character keeps its place."""
     return _COMMENT.sub(lambda m: " " * len(m[0]), text)
 
 
 def _bytes(path: Path) -> bytes:
+    """Content of a Liberty file. Raises `SynthError` if it cannot be read or is empty."""
     try:
         data = path.read_bytes()
     except OSError as e:
@@ -203,7 +213,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _plain(path: Path, build: Path) -> tuple[str, Path]:
-    """Text of a file and where it lies uncompressed."""
+    """Text of a file, and the path of its uncompressed form."""
     data = _bytes(path)
     if data[:2] != b"\x1f\x8b":
         return data.decode(errors="replace"), path
@@ -218,7 +228,7 @@ def _plain(path: Path, build: Path) -> tuple[str, Path]:
 
 
 def _scan(path: Path, text: str, file: int) -> dict[str, Cell]:
-    """Cells of a file: one pass over the few attributes wanted, since real files hold 20 MB of timing tables."""
+    """Cells of a file. A single pass picks the few attributes we need, as real files hold 20 MB of timing tables."""
     text = blank_comments(text)
     if not re.search(r"\blibrary\s*\(", text):
         raise SynthError(f"{path}: not a Liberty file (it has no library group)")
@@ -226,9 +236,13 @@ def _scan(path: Path, text: str, file: int) -> dict[str, Cell]:
     if depth:
         what = f"{depth} groups are not closed, it seems cut off" if depth > 0 else f"{-depth} closing braces too many"
         raise SynthError(f"{path}: broken Liberty file: {what}")
-    cells, name, items, start = {}, None, {}, 0
+    cells: dict[str, Cell] = {}
+    name: str | None = None
+    items: dict[str, Any] = {}  # attributes of the cell `name`, whose text begins at `start`
+    start = 0
 
     def finish(end: int) -> None:
+        """Adds the cell whose text ends at `end`."""
         if name is not None:
             cells[name] = Cell(
                 name,

@@ -1,4 +1,4 @@
-"""One module mapped to gates: Yosys and ABC in a process of their own."""
+"""Maps one module to gates with Yosys and ABC, in a process of its own, and caches the result by content."""
 
 import gzip
 import hashlib
@@ -16,9 +16,9 @@ from pathlib import Path
 from golden.atomic_files import write_atomically
 from synth.liberty import Library, SynthError
 
-RUNS = 2  # at once, whoever asks for them
+RUNS = 2  # most runs at once in this process
 HERE = Path(__file__).parent
-EFFORTS = ("area", "speed")  # each has an ABC script of its name; a target has one too
+EFFORTS = ("area", "speed")  # each is an ABC script of this name; a delay target uses target.abc
 
 _READ = (
     "read_verilog -sv top.v",
@@ -26,12 +26,12 @@ _READ = (
     "hierarchy -check -top {top}",
     "proc",
     "{unread}",
-    "chformal -remove",  # assertions, and what only they read, are not hardware
+    "chformal -remove",  # assertions and their logic are not hardware
     "delete t:$print",
     "synth -run coarse:fine -flatten -noshare",
-    "memory_map -rom-only",  # a table of constants is logic; by this way a case of 64 came out at half the area
+    "memory_map -rom-only",  # a table of constants becomes logic, here at half the area for a case of 64
 )
-# `synth`'s own steps from here on, less its mapping of memories and its ABC runs.
+# The further steps of Yosys's `synth`, without its mapping of memories and its ABC runs.
 _LEGAL = (
     "opt -fast -full",
     "opt -undriven -fine",
@@ -39,18 +39,18 @@ _LEGAL = (
     "opt -fast",
 )
 _FLOPS = (
-    "dfflibmap {bar} {lib}",  # legalises what the library lacks: resets and enables become logic
+    "dfflibmap {bar} {lib}",  # resets and enables that the library lacks become logic
     "opt -fast",
 )
 _GATES = (
     "abc {constr} -script script.abc {bar} {lib}",
     "opt_clean -purge",
 )
-# Flip-flops drive no more than this; ABC would otherwise load them without end, since it takes them for ideal sources.
+# ABC takes flip-flops for ideal sources and would load them without end. This limits their drive.
 _CONSTR = "set_driving_cell {inverter}\n"
-# What ABC says of itself; anything else before it stops is why.
+# Beginnings of ABC's progress lines. Any other line before it stops is the reason.
 _PROGRESS = ("+", "=", "**", "Memory", "Parsing", "Reading", "Library", "Warning", "Scl_Lib", "Aborted")
-# Yosys's registers that a library may lack, by their names' patterns.
+# Registers of Yosys that a library may lack, by pattern of their names, in words.
 _CLASSES = {
     r"\$_DLATCH_[PN]_": "latch",
     r"\$_DLATCH(SR)?_.*": "latch with set or reset",
@@ -67,10 +67,10 @@ _slots = threading.BoundedSemaphore(RUNS)
 
 
 def _script(effort: str, target: float | None) -> str:
-    """The ABC script of an effort. With a target: least area that meets it, where "speed" alone is least delay."""
+    """The ABC script of an effort. With a target (ps), "speed" means least area that meets it, else least delay."""
     if target is None:
         return (HERE / f"{effort}.abc").read_text()
-    # `map` knows no loads: what it is allowed leaves room for them.
+    # `map` does not know the loads, so its limit leaves room for them.
     words = {"{MAP}": f"{0.75 * target:g}", "{TARGET}": f"{target:g}"}
     script = (HERE / "target.abc").read_text()
     for word, value in words.items():
@@ -79,7 +79,7 @@ def _script(effort: str, target: float | None) -> str:
 
 
 def recipe(effort: str, target: float | None) -> tuple:
-    """All that decides a result besides source, library and options."""
+    """Everything that decides a result besides source, library and options; part of the cache key."""
     return (
         _script(effort, target),
         (HERE / "worker.py").read_text(),
@@ -104,19 +104,19 @@ def mapped(
     unread: tuple[str, ...],
     build: Path,
 ) -> dict:
-    """What `synth.worker` reports of module `top`, flattened but for its leaves, which stay black boxes.
+    """The report of `synth.worker` on module `top`, flattened except for `leaves`, which stay black boxes.
 
-    content : hash of the library and what is barred of it
+    content : hash of the library and of its barred cells
     effort, target, macro_bits, unread : as in `flow.synthesise`
-    build : where the result is kept, under the hash of everything that decides it.
-    Raises: `SynthError` with Yosys's own reason.
+    build : folder of the cache, whose key is a hash of everything that decides the result
+    Raises: `SynthError` with Yosys's reason.
     """
     options = (macro_bits, effort, target, unread)
     decides = (re.sub(r"\n\s*\n", "\n", text), top, leaves, content, options, recipe(effort, target))
     kept = build / "modules" / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json.gz"
     try:
         return json.loads(gzip.decompress(kept.read_bytes()))
-    except (OSError, EOFError, ValueError):  # none, or a damaged one
+    except (OSError, EOFError, ValueError):  # no file, or a damaged one
         pass
     with _slots:
         done = _run(text, top, leaves, library, *options)
@@ -125,7 +125,7 @@ def mapped(
 
 
 def stop() -> None:
-    """End every run of this process, for a caller that was interrupted while threads of its own wait for them."""
+    """Ends every run of this process, for a caller that was interrupted while its threads wait for them."""
     for process in list(_running):
         _kill(process)
 
@@ -140,9 +140,10 @@ def _run(
     target: float | None,
     unread: tuple[str, ...],
 ) -> dict:
+    """Prepares the folder of a job and runs it; arguments as in `mapped`."""
     with tempfile.TemporaryDirectory(prefix="vrex-synth-") as tmp:
         folder = Path(tmp)
-        for i, path in enumerate(library.files):  # Yosys takes no name with a space in it
+        for i, path in enumerate(library.files):  # Yosys accepts no name with a space
             (folder / f"{i}.lib").symlink_to(path.absolute())
         (folder / "top.v").write_text(text)
         (folder / "constr").write_text(_CONSTR.format(inverter=library.inverter.name))
@@ -165,7 +166,7 @@ def _run(
 
 
 def _yosys(folder: Path, top: str, text: str, library: str) -> dict:
-    """Run the job of `folder`; what it found. Raises: `SynthError` with Yosys's own reason."""
+    """Runs the job of `folder` and returns its report. Raises `SynthError` with Yosys's reason."""
     with (folder / "log").open("w+") as log:
         process = subprocess.Popen(
             [sys.executable, str(HERE / "worker.py")],
@@ -192,7 +193,7 @@ def _yosys(folder: Path, top: str, text: str, library: str) -> dict:
 
 
 def reason(log: str, top: str, text: str, library: str = "") -> str:
-    """What Yosys stopped at, in our words where they help more."""
+    """Why Yosys stopped, in our words where they help more."""
     line = next((x for x in reversed(log.splitlines()) if "ERROR:" in x), "")
     where, _, reason = line.partition("ERROR: ")
     plain = reason.replace("\\", "")
@@ -203,7 +204,7 @@ def reason(log: str, top: str, text: str, library: str = "") -> str:
         kind = re.search(r"\(type (\S+)\)", plain)
         return f"{library or 'the library'} has no {cell_class(kind[1])}; {NO_CELL}" if kind else plain
     if "ABC" in plain or "liberty" in plain:
-        # Where ABC reads the library, it says why a line before Yosys says that it has nothing from ABC.
+        # ABC states why it cannot read the library, a line before Yosys misses its result.
         lines = (x.removeprefix("ABC: ") for x in log.splitlines() if x.startswith("ABC: "))
         told = [x for x in lines if not x.startswith(_PROGRESS)]
         said = told[-1][-160:] if told and "ABC" in plain else plain
@@ -214,7 +215,7 @@ def reason(log: str, top: str, text: str, library: str = "") -> str:
 
 
 def cell_class(kind: str) -> str:
-    """What a cell of Yosys is that a library has none for, in words."""
+    """A cell of Yosys that the library lacks, in words."""
     for pattern, words in _CLASSES.items():
         if re.fullmatch(pattern, kind):
             return f"{words} ({kind})"
@@ -222,7 +223,7 @@ def cell_class(kind: str) -> str:
 
 
 def _kill(process: subprocess.Popen) -> None:
-    """End a run with its ABC, if it has not ended yet."""
+    """Ends a run and its ABC if they still run."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -1,6 +1,7 @@
-"""Timing of Liberty cells: NLDM tables, pin capacitances, unateness and checks, in ps and fF."""
+"""Reads the timing of Liberty cells (NLDM tables, pin capacitances, unateness, checks), in ps and fF."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +17,7 @@ _STATEMENT = re.compile(
     r'|(?P<key>\w+)\s*:\s*(?P<value>"[^"]*"|[^;}\n]*)'
     r"|(?P<close>\})"
 )
-_POWER = re.compile(  # most of a file
+_POWER = re.compile(  # power groups, which make up most of a file
     r"\b(?:internal|leakage)_power\s*\([^()]*\)\s*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}"
 )
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
@@ -29,10 +30,12 @@ _CLOCKS = ("related_pin_transition",)
 
 @dataclass(frozen=True)
 class Table:
-    """`values[i][j]` (ps) at `x[i]`, `y[j]`.
+    """A lookup table: `values[i][j]` (ps) holds at `x[i]`, `y[j]`.
 
-    x : slew of the input, or of the constrained pin (ps) · y : load (fF), or slew of the clock (ps); (0,) where the
-    library's table has no such axis.
+    x : slew of the input or of the constrained pin (ps)
+    y : load (fF), or slew of the clock (ps)
+
+    An axis that the library's table does not have is (0,).
     """
 
     x: tuple[float, ...]
@@ -42,7 +45,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Arc:
-    """An input edge that causes an output edge after `delay`, with `slew` at the output."""
+    """An edge of pin `source` that causes an edge of pin `target` after `delay`, with `slew` at the target."""
 
     source: str
     source_edge: int
@@ -54,7 +57,7 @@ class Arc:
 
 @dataclass(frozen=True)
 class Check:
-    """Pin `data` must be stable `tables[edge of data]` before the clock edge; None where it may change freely."""
+    """Setup or recovery: pin `data` must be stable `tables[edge of data]` before the clock edge; None: no limit."""
 
     data: str
     tables: tuple[Table | None, Table | None]
@@ -64,9 +67,13 @@ class Check:
 class CellTiming:
     """Timing of a cell.
 
-    inputs : pin -> capacitance seen by a rising and a falling edge (fF) · outputs : names
-    arcs : of combinational gates · launches : from the clock edge to the outputs · checks : setup and recovery
-    clock : (pin, edge) of a flip-flop, None for gates and latches · latch : transparent for part of a cycle
+    inputs : capacitance that a rising and a falling edge see (fF), by pin
+    outputs : names of output pins
+    arcs : arcs of combinational gates
+    launches : arcs from the clock edge to the outputs
+    checks : setup and recovery
+    clock : (pin, edge) of a flip-flop, None for gates and latches
+    latch : the cell is transparent for part of a cycle
     """
 
     inputs: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -79,9 +86,9 @@ class CellTiming:
 
 
 class Group:
-    """A Liberty group: its `args`, simple attributes, lists (complex attributes) and groups inside."""
+    """A Liberty group: its arguments, simple attributes, lists (complex attributes) and inner groups."""
 
-    def __init__(self, kind: str, args: str):
+    def __init__(self, kind: str, args: str) -> None:
         self.kind, self.args = kind, _names(args)
         self.attributes: dict[str, str] = {}
         self.lists: dict[str, str] = {}
@@ -92,23 +99,23 @@ class Group:
 
 
 class Tables:
-    """Many tables looked up at once; unequal sizes are padded."""
+    """Looks up many tables at once, as NumPy arrays. Tables of unequal sizes are padded."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.ids: dict[int, int] = {}
         self.tables: list[Table] = []
 
     def add(self, table: Table) -> int:
-        """Number of a table."""
+        """The number of `table`, which is added if it is new."""
         if id(table) not in self.ids:
             self.ids[id(table)] = len(self.tables)
-            self.tables.append(table)  # which also keeps its id from being given again
+            self.tables.append(table)  # the reference also keeps its id from being reused
         return self.ids[id(table)]
 
     def freeze(self) -> None:
-        """Build the arrays; no table can be added afterwards."""
+        """Builds the arrays. No table can be added afterwards."""
         n = len(self.tables)
-        # An axis of one entry gets a second one with the same values.
+        # An axis of one entry gets a second entry with the same values.
         self.n = np.array([[max(2, len(t.x)), max(2, len(t.y))] for t in self.tables], int).reshape(n, 2)
         nx, ny = self.n.max(0, initial=2)
         self.x, self.y, self.v = np.full((n, nx), np.inf), np.full((n, ny), np.inf), np.zeros((n, nx, ny))
@@ -121,7 +128,7 @@ class Tables:
             self.x[k, : len(x)], self.y[k, : len(y)], self.v[k, : len(x), : len(y)] = x, y, v
 
     def __call__(self, k: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Values of tables `k` at `x`, `y`."""
+        """Values of tables `k` at `x`, `y`: bilinear, and linear beyond the ends. All arrays are [lookups]."""
         i, fx = self._place(self.x, k, self.n[k, 0], x)
         j, fy = self._place(self.y, k, self.n[k, 1], y)
         low = self.v[k, i, j] * (1 - fy) + self.v[k, i, j + 1] * fy
@@ -130,13 +137,14 @@ class Tables:
 
     @staticmethod
     def _place(axes: np.ndarray, k: np.ndarray, n: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Interval of each value on its axis, and position in it."""
         i = np.clip((axes[k] <= at[:, None]).sum(1) - 1, 0, n - 2)
         low, high = axes[k, i], axes[k, i + 1]
         return i, (at - low) / (high - low)
 
 
 def load(library: Library, names: set[str]) -> dict[str, CellTiming]:
-    """Timing of the cells `names` of a library.
+    """Timing of the cells `names` of a library, by name. Each cell is read once and kept in `library.timings`.
 
     Raises: `SynthError` for a unit or table that cannot be read, and for an output without delay tables.
     """
@@ -157,7 +165,7 @@ def load(library: Library, names: set[str]) -> dict[str, CellTiming]:
 
 
 def parse(text: str) -> Group:
-    """Groups of a Liberty text; what is open at its end counts as closed."""
+    """Parses a Liberty text into groups. A group that is open at the end counts as closed."""
     stack = [Group("", "")]
     for m in _STATEMENT.finditer(text):
         if m["group"]:
@@ -182,7 +190,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def units_of(where: str, head: Group) -> tuple[float, float]:
-    """Ps and fF in the file's units of time and capacitance."""
+    """The file's units of time and capacitance, in ps and fF. Raises `SynthError` for unknown units."""
     time = head.attributes.get("time_unit", "1ns")  # the default of the format
     m = re.fullmatch(r"([\d.]+)\s*([a-z]+)", time)
     if not m or m[2] not in _SECONDS:
@@ -194,15 +202,16 @@ def units_of(where: str, head: Group) -> tuple[float, float]:
 
 
 def _cell(where: str, group: Group, templates: dict, ps: float, ff: float) -> CellTiming:
+    """Timing of the cell `group`; `where` names it in errors."""
     out = CellTiming(latch=bool(group.of("latch", "latch_bank", "statetable")))
-    clocks = set()
+    clocks: set[tuple[str, int]] = set()
     for pin in group.of("pin"):
         for name in pin.args:
             direction = pin.attributes.get("direction")
             if direction == "input":
                 same = pin.attributes.get("capacitance", "0")
-                caps = (float(pin.attributes.get(k, same)) * ff for k in ("rise_capacitance", "fall_capacitance"))
-                out.inputs[name] = tuple(caps)
+                rise, fall = (float(pin.attributes.get(f"{k}_capacitance", same)) * ff for k in EDGES)
+                out.inputs[name] = rise, fall
             elif direction == "output":
                 out.outputs.append(name)
             for timing in pin.of("timing"):
@@ -222,18 +231,20 @@ def _cell(where: str, group: Group, templates: dict, ps: float, ff: float) -> Ce
     return out
 
 
-def _timing(where: str, pin: str, group: Group, out: CellTiming, table) -> set[tuple[str, int]]:
-    """Add a timing group of a pin to a cell; its clock and edge if it is a register's."""
+def _timing(
+    where: str, pin: str, group: Group, out: CellTiming, table: Callable[[str, Group], Table]
+) -> set[tuple[str, int]]:
+    """Adds a timing group of a pin to a cell. Returns the clock pin and edge if the cell is a register."""
     kind = group.attributes.get("timing_type", "combinational")
     sources = _names(group.attributes.get("related_pin", ""))
     found = {g.kind: g for g in group.groups}
     if kind.startswith(("setup_", "recovery_")):
-        tables = tuple(table(where, found[k]) if k in found else None for k in ("rise_constraint", "fall_constraint"))
-        out.checks.append(Check(pin, tables))
+        rise, fall = (table(where, found[k]) if k in found else None for k in ("rise_constraint", "fall_constraint"))
+        out.checks.append(Check(pin, (rise, fall)))
         return {(s, RISE if kind.endswith("rising") else FALL) for s in sources}
     launch = kind in ("rising_edge", "falling_edge")
     if not launch and not kind.startswith("combinational"):
-        return set()  # clear and preset, hold, pulse widths, three-state: no part of a cycle's longest path
+        return set()  # clear, preset, hold, pulse width and three-state are not on the longest path of a cycle
     sense = group.attributes.get("timing_sense", "non_unate")
     for target, (delay, slew) in enumerate((("cell_rise", "rise_transition"), ("cell_fall", "fall_transition"))):
         if delay not in found:
@@ -241,17 +252,20 @@ def _timing(where: str, pin: str, group: Group, out: CellTiming, table) -> set[t
         if slew not in found:
             raise SynthError(f"{where}: {delay} without {slew}; use a library with both")
         tables = table(where, found[delay]), table(where, found[slew])
+        senses: dict[str, tuple[int, ...]] = {"positive_unate": (target,), "negative_unate": (1 - target,)}
+        edges = senses.get(sense, (RISE, FALL))
         if launch:
             edges = (RISE if kind == "rising_edge" else FALL,)
-        else:
-            edges = {"positive_unate": (target,), "negative_unate": (1 - target,)}.get(sense, (RISE, FALL))
         arcs = out.launches if launch else out.arcs
         arcs.extend(Arc(s, e, pin, target, *tables) for s in sources for e in edges)
     return {(s, RISE if kind == "rising_edge" else FALL) for s in sources} if launch else set()
 
 
 def table_of(where: str, group: Group, templates: dict, ps: float, ff: float) -> Table:
-    """A table in ps, with its slews in rows and its loads (or slews of the clock) in columns."""
+    """The table `group` in ps, with slews in rows and loads (or slews of the clock) in columns.
+
+    Raises `SynthError` for another axis, and for values or indices that do not fit.
+    """
     template = templates.get(group.args, Group("", ""))
     axes: dict[str, tuple[float, ...]] = {}
     order = []

@@ -1,4 +1,4 @@
-"""The longest path of a mapped netlist by OpenSTA, where its `sta` is installed, to compare `synth.timing` with."""
+"""Asks OpenSTA for the longest path of a mapped netlist, to check `synth.timing`. Needs its `sta` on PATH."""
 
 import re
 import shutil
@@ -10,9 +10,9 @@ from pathlib import Path
 from synth.liberty import Library, SynthError
 
 COMMAND = "sta"
-CLOCK = "clk"  # port that is the clock; a design without it is timed from port to port
-PERIOD = 1e5  # ps: longer than any path; single precision takes it in steps of 0.01 ps
-# The same model as `synth.timing`: no wires, ideal clock, ports that switch with it and have no load.
+CLOCK = "clk"  # port of the clock; a design without it is timed from port to port
+PERIOD = 1e5  # ps: longer than any path, and single precision still resolves 0.01 ps
+# The model of `synth.timing`: no wires, an ideal clock, ports that switch with the clock and have no load.
 _SCRIPT = """{liberty}
 read_verilog top.v
 link_design {top}
@@ -26,7 +26,7 @@ report_checks -path_delay max -digits 3
 
 @dataclass(frozen=True)
 class StaPath:
-    """OpenSTA's longest path of a clock cycle: `delay` (ps; tau with the embedded library), setup included."""
+    """OpenSTA's longest path of a clock cycle. `delay` includes setup, in ps (tau with the embedded library)."""
 
     start: str
     end: str
@@ -34,10 +34,10 @@ class StaPath:
 
 
 def longest(top: str, netlist: dict, library: Library) -> StaPath:
-    """Of a flat module.
+    """The longest path of a flat module.
 
-    netlist : of `synth.worker`; its memories' read data are inputs, what they take is outputs
-    Raises: `SynthError` without OpenSTA, for leaves, and for what OpenSTA says where it finds no path.
+    netlist : as `synth.worker` reports it. Read data of memories become inputs, their other pins outputs
+    Raises: `SynthError` if OpenSTA is missing, for leaves, and with OpenSTA's reason if it finds no path.
     """
     command = shutil.which(COMMAND)
     if command is None:
@@ -49,7 +49,7 @@ def longest(top: str, netlist: dict, library: Library) -> StaPath:
     with tempfile.TemporaryDirectory(prefix="vrex-sta-") as tmp:
         folder = Path(tmp)
         (folder / "top.v").write_text(text)
-        for i in range(len(library.files)):  # wire loads that a library asks for are left out, as there are no wires
+        for i in range(len(library.files)):  # there are no wires, so drop a default wire load
             (folder / f"{i}.lib").write_text(re.sub(r"\bdefault_wire_load\s*:[^;]*;", "", library.text(i)))
         words = {
             "liberty": "\n".join(f"read_liberty {i}.lib" for i in range(len(library.files))),
@@ -67,7 +67,7 @@ def longest(top: str, netlist: dict, library: Library) -> StaPath:
 
 
 def verilog(top: str, netlist: dict) -> tuple[str, dict[str, str]]:
-    """A flat netlist as structural Verilog, and what its instances and added ports stand for."""
+    """A flat netlist as structural Verilog, and the original name of each of its instances and ports."""
     ports = {f"p{i}" if n != CLOCK else n: (n, d, bits) for i, (n, (d, bits)) in enumerate(netlist["ports"].items())}
     for i, (memory, (parameters, pins)) in enumerate(netlist["memories"].items()):
         if "0" in parameters["RD_CLK_ENABLE"]:
@@ -102,10 +102,10 @@ def verilog(top: str, netlist: dict) -> tuple[str, dict[str, str]]:
 
 
 def _read(top: str, report: str, names: dict[str, str]) -> StaPath:
-    """The first path of a report."""
+    """The first path of OpenSTA's report. Raises `SynthError` if there is none."""
     slack = re.search(r"(-?[\d.]+)\s+slack", report)
-    ends = [re.search(rf"^{kind}: (\S+)", report, re.M) for kind in ("Startpoint", "Endpoint")]
-    if slack is None or None in ends:
+    start, end = (re.search(rf"^{kind}: (\S+)", report, re.M) for kind in ("Startpoint", "Endpoint"))
+    if slack is None or start is None or end is None:
         errors = [x for x in report.splitlines() if x.startswith("Error")] or report.strip().splitlines()[-1:]
         raise SynthError(f"{top}: OpenSTA found no path: {(errors or ['it said nothing'])[0]}")
 
@@ -113,4 +113,4 @@ def _read(top: str, report: str, names: dict[str, str]) -> StaPath:
         word, _, index = text.partition("[")
         return names.get(word, word) + (f"[{index}" if index else "")
 
-    return StaPath(*(name(e[1]) for e in ends), PERIOD - float(slack[1]))
+    return StaPath(name(start[1]), name(end[1]), PERIOD - float(slack[1]))

@@ -1,14 +1,17 @@
-"""Power of a mapped unit: exact toggles of its netlist times what a library says of their energy.
+"""Computes the power of a mapped unit: exact toggles of its netlist times the energies of a cell library.
 
-Counted: charge of every pin that a net drives (half C V^2 a toggle), internal energy of every cell's edges, the clock
-pins of all registers every cycle (no clock gating), reads and writes of memories by the SRAM model, leakage of both.
-Not counted: wires, glitches and the clock tree, as in a report before layout (docs/power.md has what they add).
+Counted: the charge of every pin that a net drives (half C V^2 a toggle), the internal energy of every cell's edges, the
+clock pins of all registers in every cycle (no clock gating), reads and writes of memories by the SRAM model, and
+leakage of both. Not counted: wires, glitches and the clock tree, as in a report before layout. docs/power.md says what
+they add.
 
-Internal energy of an output's edge is the mean over the inputs that may have caused it; of an input's that moves no
-output, what the library has for the state of the cell. The slew is that of a chain of inverters that drive four.
+The internal energy of an output's edge is the mean over the inputs that may have caused it. For an input's edge that
+moves no output, it is the library's figure for the state of the cell. The slew is that of a chain of inverters that
+drive four.
 """
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,25 +26,31 @@ from synth.switching_activity import Activity, Circuit, after, count, spread
 from synth.technology import ZERO, Estimate
 from tb.library.recording import Recording
 
-INSTANCES = 4  # of a leaf that are recorded; the others are taken for their mean
-# Capacitance (fF) of the smallest inverter's pin: ASAP7's INVx1 at 7 nm, and on to other nodes the line through it and
-# SKY130's inv_1 (2.302) in log scales, as `technology` has for delays.
+INSTANCES = 4  # recorded instances of a leaf; their mean stands for the others
+# Capacitance (fF) of the smallest inverter's pin: ASAP7's INVx1 at 7 nm. Other nodes lie on the line through it and
+# SKY130's inv_1 (2.302) in log scales, as the delays of `technology` do.
 PIN, SHRINK = 0.6198, 0.449
-LEAK = 0.078  # nW of a gate equivalent: mean of hcu, kvmu, cluster_set and wtu in ASAP7 (docs/power.md)
-# Pins' charge behind the clock pin of a DFF, a cycle: the geometric mean of ASAP7's DFFHQN (1.9) and SKY130's dfxtp
-# (5.3), by their tables. Of a DFF's delay, 6 are its two clock inverters (openvrex.lib).
+LEAK = 0.078  # nW per gate equivalent: mean of hcu, kvmu, cluster_set and wtu in ASAP7 (docs/power.md)
+# CLOCK: charge behind the clock pin of a DFF per cycle, in charges of one pin. It is the geometric mean of ASAP7's
+# DFFHQN (1.9) and SKY130's dfxtp (5.3), from their tables. CLOCK_DELAY: part of a DFF's delay that its two clock
+# inverters take (openvrex.lib).
 CLOCK, CLOCK_DELAY = 3.2, 6.0
-LIBRARIES = {"openvrex": 7, "asap7": 7, "sky130": 130}  # nodes of libraries, by how their file names start
-# Intervals of figures at a node that is not the library's: between those from ASAP7 and SKY130 (docs/power.md).
+LIBRARIES = {"openvrex": 7, "asap7": 7, "sky130": 130}  # node (nm) of a library, by the beginning of its file name
+# Factors of the interval at a node other than the library's. They span the results of ASAP7 and SKY130 (docs/power.md).
 SPREAD, LEAK_SPREAD = 1.5, 10.0
 
 
 @dataclass(frozen=True)
 class Module:
-    """Energy of a module per cycle (fJ), the leaves in it apart, mean over what was recorded.
+    """Energy of a module per cycle (fJ), without the leaves in it, as the mean over what was recorded.
 
-    switching : of its nets · internal : of its cells · clock : clock pins and what is behind them
-    leakage : nW · toggles : of its nets, a cycle · accesses : memory -> reads and writes a cycle
+    instances, recorded : instances in the unit, recordings that entered the mean
+    cycles : evaluated cycles, of all recordings
+    toggles : toggles of its nets per cycle
+    switching, internal : energy of its nets, and inside its cells
+    clock : energy of clock pins and of the inverters behind them
+    leakage : nW
+    accesses : reads and writes per cycle, by memory
     """
 
     name: str
@@ -58,10 +67,12 @@ class Module:
 
 @dataclass(frozen=True)
 class Power:
-    """Power of a unit at `mhz`, by a library at its own node and supply, memories at `node`.
+    """Power of a unit at a clock of `mhz`, with logic and memories at `node`.
 
-    modules : leaves, then top · library_node, volts : of the library; None where not known, figures are then at its own
-    run_cycles : of all runs, from the first to the last one in which anything moves; modules hold means over them
+    library_node, volts : node and supply of the library. If the node is None (unknown), logic stays at the library's
+    node : nm
+    modules : leaves, then top
+    run_cycles : cycles of all runs, from the first to the last in which anything moves
     """
 
     unit: str
@@ -75,59 +86,59 @@ class Power:
 
     @property
     def factor(self) -> float:
-        """Energy of the same gates at `node` and its supply over that in the library."""
+        """Energy of a gate at `node` and its supply, over its energy in the library."""
         return pin_energy(self.node) / pin_energy(self.library_node, self.volts) if self.library_node else 1.0
 
     def energy(self, *parts: str) -> float:
-        """Energy a cycle (pJ) at `node` of some of switching, internal and clock."""
+        """Energy per cycle (pJ) at `node`; `parts` : some of "switching", "internal" and "clock"."""
         return sum(m.instances * getattr(m, p) for m in self.modules for p in parts) * self.factor / 1000
 
     @property
     def cycle_pj(self) -> float:
-        """Energy a cycle (pJ), memories and leakage included."""
+        """Energy per cycle (pJ), including memories and leakage."""
         return self.total.value / self.mhz * 1000
 
     @property
     def work_pj(self) -> float:
-        """Energy a cycle (pJ) of what moves: nets, cells, reads and writes of memories."""
+        """Energy per cycle (pJ) of activity: nets, cells, reads and writes of memories."""
         return self.energy("switching", "internal") + self.access_pj.value
 
     @property
     def idle_pj(self) -> float:
-        """The rest of it: clock and leakage, which go on where nothing moves."""
+        """Energy per cycle (pJ) of clock and leakage, which continue when nothing moves."""
         return self.cycle_pj - self.work_pj
 
     @property
     def dynamic_mw(self) -> Estimate:
-        """Of the logic, clock pins included."""
+        """Dynamic power of the logic (mW), including clock pins."""
         value = self.energy("switching", "internal", "clock") * self.mhz / 1000
         spread = SPREAD if self.node != self.library_node else 1.0
         return Estimate(value / spread, value, value * spread)
 
     @property
     def leakage_mw(self) -> Estimate:
-        """Of the logic, at 25 °C: as it is in the library."""
+        """Leakage of the logic (mW) at 25 °C, as the library states it."""
         value = sum(m.instances * m.leakage for m in self.modules) / 1e6
         spread = LEAK_SPREAD if self.node != self.library_node else 1.0
         return Estimate(value / spread, value, value * spread)
 
     @property
     def access_pj(self) -> Estimate:
-        """Reads and writes of memories, a cycle."""
+        """Energy of reads and writes of memories per cycle (pJ)."""
         return sum((r.read_energy * reads + r.write_energy * writes for r, (reads, writes) in self._macros()), ZERO)
 
     @property
     def memory_mw(self) -> Estimate:
-        """Of memories: reads, writes and leakage."""
+        """Power of memories (mW): reads, writes and leakage."""
         return self.access_pj * (self.mhz / 1000) + sum((r.leakage * 1e-3 for r, _ in self._macros()), ZERO)
 
     @property
     def total(self) -> Estimate:
-        """All of it (mW)."""
+        """Total power (mW)."""
         return self.dynamic_mw + self.leakage_mw + self.memory_mw
 
     def _macros(self) -> list[tuple[Sram, tuple[float, float]]]:
-        """Every memory of every instance, and its reads and writes a cycle."""
+        """The macro of every memory of every instance, with its reads and writes per cycle."""
         return [
             (m.macro(self.node), accesses)
             for module in self.modules
@@ -136,11 +147,11 @@ class Power:
         ]
 
     def parts(self) -> dict[str, "Power"]:
-        """Of each module, all its instances."""
+        """Power of all instances of each module, by module."""
         return {m.name: replace(self, modules=(m,)) for m in self.modules}
 
     def milliwatts(self) -> dict[str, dict[str, float]]:
-        """Powers, ready for JSON."""
+        """All powers as low, value and high, ready for JSON."""
         powers = {"dynamic": self.dynamic_mw, "leakage": self.leakage_mw, "memory": self.memory_mw, "total": self.total}
         return {f"{n}_mw": vars(p) for n, p in powers.items()}
 
@@ -162,12 +173,12 @@ class Power:
 
 
 def pin_energy(node: int, volts: float | None = None) -> float:
-    """Energy (fJ) of charging the smallest inverter's pin, C V^2, at a node and its nominal supply, or another one."""
+    """Energy C V^2 (fJ) of charging the smallest inverter's pin at a node, at its nominal supply unless given."""
     return PIN * (node / 7) ** SHRINK * (volts or technology.node(node).volts) ** 2
 
 
 def circuits(netlists: dict[str, dict], library: Library) -> dict[str, Circuit]:
-    """Every module of `flow.netlists`, ready to be evaluated."""
+    """Prepares every module of `flow.netlists` for evaluation."""
     out = {}
     for name, done in netlists.items():
         used = {c for c in done["cells"] if c in library.cells}
@@ -176,7 +187,7 @@ def circuits(netlists: dict[str, dict], library: Library) -> dict[str, Circuit]:
 
 
 def chosen(modules: dict[str, Circuit]) -> dict[str, list[str]]:
-    """Instances of leaves to record: `INSTANCES` of each in the module that holds it, at equal distances."""
+    """Names of the instances of leaves to record: `INSTANCES` in each module that holds more, at equal distances."""
     out = {}
     for module in modules.values():
         for leaf, held in module.leaves.items():
@@ -198,10 +209,13 @@ def measure(
 ) -> Power:
     """Power of `unit` from recordings of all its modules, in the same runs.
 
-    modules : of `circuits` · memories : module -> the `memories` of its netlist's report, {name: shape}
-    cycles : evaluated of each run, between the first and last cycle after reset in which anything moves
-    Raises: `SynthError` for a library without power tables or leakage, a recording in which nothing moves, and what
-    `Circuit.evaluate` finds.
+    modules : result of `circuits`
+    memories : the `memories` of each module's report, {name: shape}, by module
+    recordings : recordings of each module's instances in the same runs, by module
+    mhz, node : clock, and node (nm) of the result
+    cycles : cycles to evaluate of each run, between the first and last cycle after reset in which anything moves
+    Raises: `SynthError` for a library without power tables or leakage, for a recording in which nothing moves, and as
+    `Circuit.evaluate` does.
     """
     counts = Counter({unit: 1})
     for name in _outside_in(unit, modules):
@@ -235,11 +249,12 @@ def measure(
 
 
 def _files(library: Library) -> str:
+    """Names of the library's files, for errors."""
     return ", ".join(p.name for p in library.files)
 
 
 def _outside_in(unit: str, modules: dict[str, Circuit]) -> list[str]:
-    """Modules, each before those it holds."""
+    """Modules in an order in which each precedes those that it holds."""
     order = [unit]
     for name in order:
         for leaf in modules[name].leaves:
@@ -250,7 +265,7 @@ def _outside_in(unit: str, modules: dict[str, Circuit]) -> list[str]:
 
 
 def _span(unit: str, recording: Recording) -> tuple[int, int]:
-    """First and last cycle after reset in which anything moves."""
+    """First and last cycle after reset in which anything moves. Raises `SynthError` if nothing does."""
     moves = np.flatnonzero((recording.samples[1:] != recording.samples[:-1]).any(1))
     if "rst" in recording.columns:
         at = recording.columns["rst"]
@@ -262,7 +277,7 @@ def _span(unit: str, recording: Recording) -> tuple[int, int]:
 
 
 def _slew(library: Library) -> float:
-    """Slew (ps) in a chain of the library's inverter, each driving four, mean of the edges."""
+    """Slew (ps) in a chain of the library's inverter that drives four, as the mean of both edges."""
     cell = nldm.load(library, {library.inverter.name})[library.inverter.name]
     load, slew = 4 * sum(next(iter(cell.inputs.values()))) / 2, 0.0
     for _ in range(20):
@@ -271,7 +286,7 @@ def _slew(library: Library) -> float:
 
 
 def _at(table: Table | None, slew: float, loads: np.ndarray) -> np.ndarray:
-    """A table's values at a slew and some loads; its ends hold beyond them."""
+    """Values of a table at one slew and some loads. Beyond its ends the end values hold. None gives 0."""
     if table is None:
         return np.zeros(len(loads))
     values = np.array(table.values)
@@ -280,31 +295,34 @@ def _at(table: Table | None, slew: float, loads: np.ndarray) -> np.ndarray:
 
 
 def _stand_in(library: Library, gates: dict[str, Gate]) -> dict[str, Gate]:
-    """The embedded library's cells with energies in charges of one pin, by logical effort.
+    """The embedded library's cells with energies in charges of one pin, from logical effort (d = p + g h).
 
-    An output moves p / g pins' charge besides its load, its parasitic capacitance: d = p + g h. Of a register, the part
-    of p that is its clock inverters' left out: `CLOCK` stands for them. Leakage goes with the area.
+    Besides its load, an output moves the charge of p / g pins, its parasitic capacitance. For a register, p excludes
+    the clock inverters, for which `CLOCK` stands. Leakage is proportional to area.
     """
     timings = nldm.load(library, set(gates))
     out = {}
     for name, gate in gates.items():
         arcs = [a.delay for a in (*timings[name].arcs, *timings[name].launches)]
         clock = CLOCK_DELAY if gate.next_state else 0.0
-        charge = np.mean([(t.values[0][0] - clock) / ((t.values[0][1] - t.values[0][0]) / t.y[1]) for t in arcs])
+        charge = float(np.mean([(t.values[0][0] - clock) / ((t.values[0][1] - t.values[0][0]) / t.y[1]) for t in arcs]))
         own = [Internal(pin, None, *[_constant(charge / 2)] * 2) for pin in gate.outputs]
         own += [Internal(gate.clock, None, *[_constant(CLOCK / 2)] * 2)] if gate.clock else []
-        out[name] = replace(gate, internal=own, leakage=library.cells[name].area * LEAK)
+        area = library.cells[name].area
+        assert area is not None  # the embedded library states all areas
+        out[name] = replace(gate, internal=own, leakage=area * LEAK)
     return out
 
 
 def _constant(value: float) -> Table:
+    """A table with one value for every slew and load."""
     return Table((0.0,), (0.0,), ((value,),))
 
 
 class Prices:
-    """What the edges of a circuit's pins cost."""
+    """Prices the edges of a circuit's pins."""
 
-    def __init__(self, circuit: Circuit, gates: dict[str, Gate], volts: float, slew: float):
+    def __init__(self, circuit: Circuit, gates: dict[str, Gate], volts: float, slew: float) -> None:
         self.circuit, self.volts, self.slew = circuit, volts, slew
         self.groups = [(gates[g.name], pins) for g, pins in circuit.steps]
         self.groups += [(gates[g.name], pins) for g, _, pins in circuit.registers]
@@ -313,9 +331,16 @@ class Prices:
             for pin in gate.inputs:
                 np.add.at(self.loads, pins[pin], gate.loads[pin])
 
-    def module(self, activities, instances: int, shapes: dict[str, list[int]], scale: float) -> Module:
-        """Means over activities."""
-        sums, edges, recorded, cycles = Counter(), 0, 0, 0
+    def module(
+        self, activities: Iterable[Activity], instances: int, shapes: dict[str, list[int]], scale: float
+    ) -> Module:
+        """Energies of the module, as means over `activities`.
+
+        shapes : shapes of its memories, by name
+        scale : fJ in a unit of the gates' energies
+        """
+        sums = dict.fromkeys(("toggles", "switching", "internal", "clock"), 0.0)
+        edges = recorded = cycles = 0
         accesses: Counter = Counter()
         for activity in activities:
             edges += activity.edges
@@ -329,24 +354,28 @@ class Prices:
                 if gate.clock:
                     sums["clock"] += self._clock(activity, gate, pins)
             accesses.update(self._accesses(activity, shapes))
-        leakage = sum(gate.leakage * len(next(iter(pins.values()))) for gate, pins in self.groups)
-        found = {}
-        for name, shape in shapes.items():
-            memory = Memory(name, *shape[:4], shared=shape[4])
-            found[memory] = tuple(accesses[name, way] / edges for way in ("RD", "WR"))
+        leakage = 0.0
+        for gate, pins in self.groups:
+            assert gate.leakage is not None  # `measure` refuses such a library
+            leakage += gate.leakage * len(next(iter(pins.values())))
         return Module(
-            self.circuit.name,
-            instances,
-            recorded,
-            cycles,
-            sums["toggles"] / edges,
-            *(sums[n] / edges * scale for n in ("switching", "internal", "clock")),
-            leakage,
-            found,
+            name=self.circuit.name,
+            instances=instances,
+            recorded=recorded,
+            cycles=cycles,
+            toggles=sums["toggles"] / edges,
+            switching=sums["switching"] / edges * scale,
+            internal=sums["internal"] / edges * scale,
+            clock=sums["clock"] / edges * scale,
+            leakage=leakage,
+            accesses={
+                Memory.of(name, shape): (accesses[name, "RD"] / edges, accesses[name, "WR"] / edges)
+                for name, shape in shapes.items()
+            },
         )
 
     def _internal(self, activity: Activity, gate: Gate, pins: dict[str, np.ndarray]) -> float:
-        """Energy of all edges of outputs and of inputs that move no output, in all instances."""
+        """Energy of all edges of outputs, and of inputs that move no output, in all instances of a gate."""
         energy = 0.0
         env = None
         for pin in dict.fromkeys(i.pin for i in gate.internal if i.pin in pins):
@@ -364,7 +393,7 @@ class Prices:
         return energy
 
     def _clock(self, activity: Activity, gate: Gate, pins: dict[str, np.ndarray]) -> float:
-        """Energy of clock pins: a rising edge at the end of every cycle, a falling one in the middle of the next."""
+        """Energy of clock pins: a rising edge at the end of every cycle, a falling edge in the middle of the next."""
         prices = [i for i in gate.internal if i.pin == gate.clock]
         first = pins[next(iter(gate.outputs))]
         always = np.broadcast_to(activity.follows, (len(first), len(activity.follows)))
@@ -373,26 +402,28 @@ class Prices:
         energy = self._stated(prices, (always, none), before) + self._stated(prices, (none, always), later)
         return energy + len(first) * activity.edges * gate.loads[gate.clock] * self.volts**2
 
-    def _state(self, activity: Activity, gate: Gate, pins: dict[str, np.ndarray], at) -> dict[str, np.ndarray]:
-        """Values of all pins of all instances; the clock is high when data move."""
+    def _state(
+        self, activity: Activity, gate: Gate, pins: dict[str, np.ndarray], at: Callable[[np.ndarray], np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Values of all pins of all instances, shifted by `at`. The clock is high when data move."""
         env = {p: at(activity.values[rows]) for p, rows in pins.items()}
         shape = next(iter(env.values()))
         return env | ({gate.clock: np.full_like(shape, ~np.uint64(0))} if gate.clock else {})
 
     def _stated(self, prices: list[Internal], edges: tuple, env: dict[str, np.ndarray]) -> float:
-        """Energy of input edges by the state they meet; what has no state is for those that meet none."""
+        """Energy of input edges by the state of the cell. Prices without a state serve edges in no listed state."""
         energy, zero = 0.0, np.zeros(1)
         for words, way in zip(edges, ("rise", "fall"), strict=True):
             left = count(words).sum()
-            for price in (i for i in prices if i.when):
-                hit = count(words & price.when(env)).sum()
+            for price, when in ((i, i.when) for i in prices if i.when):
+                hit = count(words & when(env)).sum()
                 left -= hit
                 energy += hit * _at(getattr(price, way), self.slew, zero)[0]
             energy += sum(left * _at(getattr(i, way), self.slew, zero)[0] for i in prices if not i.when)
         return energy
 
     def _accesses(self, activity: Activity, shapes: dict[str, list[int]]) -> Counter:
-        """Cycles in which ports of memories are enabled."""
+        """Number of cycles in which the read and the write ports of each memory are enabled."""
         out: Counter = Counter()
         for name in shapes:
             parameters, pins = self.circuit.netlist["memories"][name]

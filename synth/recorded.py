@@ -1,6 +1,7 @@
-"""Power of a unit in a simulation of its source: netlists, recorders, a run and prices, one after the other."""
+"""Measures the power of a unit while it runs: maps it, records a simulation of its RTL, and prices the toggles."""
 
 from collections.abc import Callable
+from typing import Any
 
 from hdl.emit import Emitted
 from synth import flow
@@ -8,12 +9,20 @@ from synth.power import Power, chosen, circuits, measure
 from tb.library.activity_recorder import recordings
 
 
-def power(emitted: Emitted, play: Callable[[Emitted], object], options: dict, leaves=(), **measured) -> Power:
+def power(
+    emitted: Emitted,
+    play: Callable[[Emitted], object],
+    options: dict,
+    leaves: tuple[str, ...] = (),
+    **measured: Any,
+) -> Power:
     """Power of `emitted` while `play` runs it.
 
-    options : of `synth.flow.netlists` · measured : of `synth.power.measure`
-    leaves : modules that are mapped and priced apart, their counters left out, besides those that the manifest names
-    Raises: `SynthError`, and what `play` raises.
+    play : simulates the unit with recorders in it
+    options : arguments of `synth.flow.netlists`
+    leaves : modules to map and price on their own, without their counters, besides the manifest's leaves
+    measured : arguments of `synth.power.measure`
+    Raises: `SynthError`, and the errors of `play`.
     """
     apart = (*emitted.manifest["leaves"], *leaves)
     unread = ("perf", *(f"{leaf}.perf" for leaf in leaves))

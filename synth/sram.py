@@ -1,26 +1,26 @@
-"""Area, energy, leakage and access time of an SRAM macro, by node.
+"""Estimates area, energy, leakage and access time of SRAM macros at a process node.
 
 Model. A macro is `banks` x `slices` equal arrays of at most 256 rows and 256 columns (TSMC's 16 nm macro: 258 bits a
-bit line, 272 a word line, ISSCC 2014). `mux` neighbouring columns share a sense amplifier; mux and banks are those of
-least area, ties to the lower mux. An array's area is
+bit line, 272 a word line, ISSCC 2014). `mux` neighbouring columns share a sense amplifier. The model takes the mux and
+the banks of least area, and of equal ones the lower mux. An array's area is
 
     bitcell x (rows + ROW_OVERHEAD) x (columns + COLUMN_OVERHEAD)
 
-where the overheads are precharge, sense amplifiers, write drivers and control along one side, decoder and word-line
-drivers along the other, in heights and widths of the cell; arrays of a macro with several cost ASSEMBLY more for the
-wires and repeaters between them. So a shallow or narrow macro is mostly periphery: efficiency falls from 76 % for large
+The overheads count in heights and widths of the cell: precharge, sense amplifiers, write drivers and control along
+one side, decoder and word-line drivers along the other. In a macro of several arrays, wires and repeaters between them
+add the factor ASSEMBLY. A shallow or narrow macro is therefore mostly periphery: efficiency falls from 76 % for large
 macros to 26 % for 64 words of 64 bits.
 
-Energy of an access = sqrt(bitcell) x volts^2 x (columns x (SENSE + BIT_LINE x rows) + CONTROL): all columns of a slice
-discharge, the other ones of a mux too. A write costs the same. Access time in FO4 = START + ROW x rows + COLUMN x
-columns, and WIRE a millimetre to the far corner. Leakage is a figure a bit.
+Energy of an access = sqrt(bitcell) x volts^2 x (columns x (SENSE + BIT_LINE x rows) + CONTROL). All columns of a slice
+discharge, also the columns that the mux does not select. A write costs the same. Access time in FO4 = START + ROW x
+rows + COLUMN x columns; WIRE for each millimetre to the far corner comes on top. Leakage is a constant per bit.
 
-A memory of a read and a write port (as `hdl.memory.Ram`) has an eight-transistor cell and a decoder more. A macro with
-`shared` (`hdl.memory.SinglePortRam`) takes either a read or a write a cycle and has a six-transistor cell.
+A memory with a read and a write port (`hdl.memory.Ram`) has an eight-transistor cell and one more decoder. A macro
+with `shared` (`hdl.memory.SinglePortRam`) takes either a read or a write a cycle and has a six-transistor cell.
 
-Calibration: `POINTS`; `errors()` gives the residuals. The overheads are the means of ASAP7's and IHP's, read off the
-sizes of their macros (IHP's rows 1.134 um and columns 2.846 um: 40.8 and 19.6; dual port 1.294, 4.42: 41.9, 31.0;
-ASAP7's 0.108 and 0.270 um: 25 and 32), not a fit to the areas.
+`POINTS` calibrates the model, and `Point.errors` gives the residuals. The overheads are the means of ASAP7's and IHP's,
+read off the sizes of their macros, not a fit to the areas: IHP's rows 1.134 um and columns 2.846 um give 40.8 and 19.6,
+its dual port's 1.294 and 4.42 um give 41.9 and 31.0, ASAP7's 0.108 and 0.270 um give 25 and 32.
 """
 
 import math
@@ -31,14 +31,14 @@ from golden.function_params import check, check_ints
 from synth.technology import ZERO, Estimate, node
 
 ROW_OVERHEAD, COLUMN_OVERHEAD = 33, 26
-ROWS, COLUMNS = 256, 256  # of an array at most
+ROWS, COLUMNS = 256, 256  # most in an array
 ASSEMBLY = 1.05
 # Cell of one read and one write port over the six-transistor one: 1.30 (Chang et al., An 8T-SRAM for Variability
 # Tolerance and Low-Voltage Operation in High-Performance Caches, JSSC 43.4, 2008) to 1.77 (IHP's dual port, by its
 # macros' sizes). Its second decoder and drivers: IHP's 31.0 columns of overhead against 19.6.
 TWO_PORT_CELL = Estimate(1.30, 1.52, 1.77)
 TWO_PORT_COLUMNS = 1.58
-# Largest errors of `POINTS`, rounded up: of an area, and the factors that energies and access times are known to.
+# AREA_SPREAD, ENERGY_FACTOR and ACCESS_FACTOR are the largest errors on `POINTS`, rounded up.
 AREA_SPREAD = 0.15
 SENSE, BIT_LINE, CONTROL = 0.054, 0.00019, 1.4  # pJ / (um V^2): half-way between IHP and ASAP7, Horowitz
 ENERGY_FACTOR = 1.7
@@ -53,10 +53,13 @@ LEAKAGE = Estimate(5e-6, 15e-6, 100e-6)  # uW a bit, 25 C: IHP 12e-6, SRAM22 (SK
 
 @dataclass(frozen=True)
 class Sram:
-    """A memory of `words` words of `bits` bits at a node (nm); `shared`: one port both reads and writes.
+    """A memory of `words` words of `bits` bits at a node (nm).
 
-    More read ports are copies of the macro, all written at once.
-    Raises: `ParamError` for a size or a number of read ports below 1, other than one write port, or an unknown node.
+    shared : one port both reads and writes
+
+    Several read ports are copies of the macro that are all written together.
+    Raises: `ParamError` for a size or a number of read ports below 1, for more than one write port, and for an unknown
+    node.
     """
 
     words: int
@@ -66,16 +69,16 @@ class Sram:
     node: int = 14
     shared: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_ints(self)
         for name in ("words", "bits", "read_ports"):
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
-        check(self.write_ports == 1, "write_ports", self.write_ports, "must be 1: no other macros are known")
+        check(self.write_ports == 1, "write_ports", self.write_ports, "must be 1: the model knows no other macros")
         node(self.node)
 
     @cached_property
     def organisation(self) -> tuple[int, int, int, int, int]:
-        """Banks, slices, rows and columns of each of their arrays, and mux."""
+        """Banks, slices, rows and columns of each array, and mux."""
         best = []
         for mux in (1, 2, 4, 8, 16):
             if mux > self.words:
@@ -88,12 +91,12 @@ class Sram:
         return *shape, mux
 
     def _cells(self, banks: int, slices: int, rows: int, columns: int) -> float:
-        """Area of arrays in cells."""
+        """Area of the arrays, in bit cells."""
         return cells(banks * slices, rows, columns, self.shared)
 
     @property
     def capacity(self) -> int:
-        """Bits stored, in all copies."""
+        """Number of bits stored, in all copies."""
         return self.words * self.bits * self.read_ports
 
     @property
@@ -103,12 +106,12 @@ class Sram:
 
     @property
     def efficiency(self) -> float:
-        """Share of the cells in the area."""
+        """Share of the area that bit cells take."""
         return self.words * self.bits / self._cells(*self.organisation[:4])
 
     @property
     def area(self) -> Estimate:
-        """Area (µm²)."""
+        """Area of all copies (µm²)."""
         spread = Estimate(1 - AREA_SPREAD, 1.0, 1 + AREA_SPREAD)
         return self.cell * self._cells(*self.organisation[:4]) * self.read_ports * spread
 
@@ -121,24 +124,24 @@ class Sram:
 
     @property
     def write_energy(self) -> Estimate:
-        """Energy of a write (pJ) to all copies; of one that of a read, as published macros give one figure for both."""
+        """Energy of a write (pJ) to all copies. One copy costs a read, as published macros give one figure for both."""
         return self.read_energy * self.read_ports
 
     @property
     def leakage(self) -> Estimate:
-        """Leakage (µW) at 25 °C."""
+        """Leakage of all copies (µW) at 25 °C."""
         return LEAKAGE * self.capacity
 
     @property
     def access(self) -> Estimate:
-        """Clock to data (ps)."""
+        """Delay from clock to data (ps)."""
         _, _, rows, columns, _ = self.organisation
         value = node(self.node).fo4.value * delay(rows, columns) + WIRE * math.sqrt(self.area.value) / 1000
         return Estimate(value / ACCESS_FACTOR, value, value * ACCESS_FACTOR)
 
 
 def cells(arrays: int, rows: int, columns: int, shared: bool) -> float:
-    """Area of equal arrays of a macro, in cells."""
+    """Area of the equal arrays of a macro, in bit cells."""
     side = COLUMN_OVERHEAD * (1.0 if shared else TWO_PORT_COLUMNS)
     return arrays * (rows + ROW_OVERHEAD) * (columns + side) * (ASSEMBLY if arrays > 1 else 1.0)
 
@@ -149,12 +152,12 @@ def work(slices: int, rows: int, columns: int) -> float:
 
 
 def delay(rows: int, columns: int) -> float:
-    """Clock to data of one array, in FO4."""
+    """Delay from clock to data of one array, in FO4."""
     return START + ROW * rows + COLUMN * columns
 
 
 def crossover(bits: int, nanometres: int = 14) -> int:
-    """Fewest words of `bits` bits for which a 1R1W macro is smaller than flip-flops (cells alone, by `value`)."""
+    """Smallest number of words of `bits` bits from which a 1R1W macro takes less cell area than flip-flops."""
     gate = node(nanometres).nand2.value
     words = 1
     while Sram(words, bits, node=nanometres).area.value > FLIP_FLOP * gate * words * bits:
@@ -169,9 +172,11 @@ def total(memories: list[Sram]) -> Estimate:
 
 @dataclass(frozen=True)
 class Point:
-    """A published macro with the arrays it has, or the density of a macro whose shape is not published.
+    """A published macro, for calibration.
 
-    cell, area : µm² · energy (pJ), access (ps) : 0 where not published
+    arrays, rows, columns : its arrays, assumed if only a density is published
+    cell, area : µm²
+    energy, access : pJ and ps, 0 if not published
     """
 
     name: str
@@ -187,7 +192,7 @@ class Point:
     shared: bool = True
 
     def errors(self) -> dict[str, float]:
-        """Model over published, less 1, of what is published."""
+        """Relative error of the model, for each figure that is published."""
         model = {
             "area": self.cell * cells(self.arrays, self.rows, self.columns, self.shared),
             "energy": math.sqrt(self.cell) * self.volts**2 * work(1, self.rows, self.columns),
@@ -197,7 +202,7 @@ class Point:
 
 
 def _density(name: str, cell: float, megabits: float) -> Point:
-    """A macro of 128 Kib in two arrays of 256 x 256, from bits a mm² (2^20 a megabit)."""
+    """A macro of 128 Kib in two arrays of 256 x 256, from a density in megabits (2^20 bits) per mm²."""
     return Point(name, 2, 256, 256, cell, (1 << 17) / (megabits * 1.048576))
 
 

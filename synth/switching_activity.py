@@ -1,8 +1,8 @@
-"""Exact switching activity of a mapped netlist, from what a simulation of its source recorded.
+"""Counts the exact toggles of a mapped netlist, from a recorded simulation of its source.
 
-The recording holds ports, registers and read data of memories, cycle by cycle. Between them the netlist is evaluated
-for 64 cycles a machine word. Zero delay: a net switches at most once a cycle, glitches are not counted.
-Every register's next state must be what was recorded for it: a netlist that computes anything else is an error.
+The recording holds ports, registers and read data of memories, cycle by cycle. The netlist between them is evaluated
+for 64 cycles at a time, one bit of a machine word per cycle. Delays are zero: a net switches at most once a cycle, and
+glitches do not count. Every register's next state must equal the recorded one, else the evaluation fails.
 """
 
 from collections import defaultdict
@@ -14,12 +14,12 @@ from synth.cells import Gate
 from synth.liberty import SynthError
 from tb.library.recording import Recording, pack
 
-STATES = 256  # of registers that are not in the recording, together: those whose encoding Yosys chose, and the like
+STATES = 256  # most states of the registers that are not in the recording, such as those that Yosys encoded anew
 _ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def after(words: np.ndarray) -> np.ndarray:
-    """The same, one cycle later: bit t holds what bit t + 1 was, the last one 0."""
+    """Values one cycle later: bit t becomes bit t + 1, and the last bit 0."""
     out = words >> np.uint64(1)
     out[..., :-1] |= words[..., 1:] << np.uint64(63)
     return out
@@ -36,12 +36,15 @@ def spread(first: int, last: int, cycles: int, pieces: int = 16) -> np.ndarray:
 
 @dataclass
 class Circuit:
-    """A mapped module, ready to be evaluated.
+    """A mapped module, prepared for evaluation.
 
-    netlist : of `synth.worker` · gates : of every library cell in it
-    rows : net -> row of the values; 0 and 1 are the constants
-    steps : combinational gates, a level and a kind at a time: (gate, {pin: rows}) · registers : the same, with names
-    sources : rows given from outside: {row: name of the signal}, None where the source has no name for it
+    netlist : as `synth.worker` reports it
+    gates : logic of every library cell in it, by name
+    rows : row of the values, by net; rows 0 and 1 are the constants
+    steps : combinational gates in order of evaluation, as (gate, {pin: rows}); a step holds a kind of a level
+    registers : the same for registers, with their names in the source
+    sources : signal that gives each row from outside, None if the source has no name for it
+    leaves : (instance, pins) of each module in it, by module
     """
 
     name: str
@@ -52,7 +55,7 @@ class Circuit:
     registers: list[tuple[Gate, list[str], dict[str, np.ndarray]]] = field(init=False)
     sources: dict[int, str | None] = field(init=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.rows = {"0": 0, "x": 0, "z": 0, "1": 1}
         names = {int(n): s for n, s in self.netlist["names"].items()}
         self.sources = {}
@@ -74,13 +77,15 @@ class Circuit:
                 if row > 1 and row not in self.sources and row not in driven:
                     self.sources[row] = names.get(bit)
 
-    def row(self, net) -> int:
-        """The row of a net, a new one for a new net."""
+    def row(self, net: int | str) -> int:
+        """The row of a net; a new net gets a new row."""
         return self.rows.setdefault(net, max(2, len(self.rows) - 2))
 
     def _place(self, kinds: dict[str, list]) -> set[int]:
-        """Rows of all pins, registers apart, the others by levels; the rows that gates drive."""
-        self.registers, waiting, level = [], [], {}
+        """Fills `registers`, and `steps` by level; returns the rows that gates and registers drive."""
+        self.registers = []
+        waiting: list[tuple[Gate, dict[str, list[int]], int]] = []  # gate, rows of its pins, which one of its kind
+        level: dict[int, int] = {}  # by row
         encoded = set(self.netlist["encoded"])
         for kind, many in kinds.items():
             if kind not in self.gates:
@@ -91,12 +96,12 @@ class Circuit:
                 waiting += [(gate, pins, i) for i in range(len(many))]
                 continue
             names = [self.netlist["registers"].get(n) for n, _ in many]
-            # A state that Yosys encoded anew may have as many bits as the signal of its name.
+            # A state that Yosys encoded anew may have as many bits as its signal, but other values.
             names = [n if n and n.partition("[")[0] not in encoded else None for n in names]
             self.registers.append((gate, names, {p: np.array(r) for p, r in pins.items()}))
             level |= dict.fromkeys((r for p in gate.outputs for r in pins[p]), 0)
         driver = {pins[p][i]: k for k, (gate, pins, i) in enumerate(waiting) for p in gate.outputs}
-        placed = defaultdict(lambda: defaultdict(list))
+        placed: dict[tuple[int, str], dict[Gate, list[dict[str, int]]]] = defaultdict(lambda: defaultdict(list))
         for k in _sorted(waiting, driver, self.name):
             gate, pins, i = waiting[k]
             depth = 1 + max((level.get(pins[p][i], 0) for p in gate.inputs), default=0)
@@ -110,16 +115,16 @@ class Circuit:
 
     @property
     def needs(self) -> list[str]:
-        """Signals of the source that a recording must have."""
+        """The signals of the source that a recording must hold."""
         named = [n for _, names, _ in self.registers for n in names]
         return list(dict.fromkeys(n for n in (*self.sources.values(), *named) if n))
 
     def evaluate(self, recording: Recording, cycles: np.ndarray) -> "Activity":
-        """All nets in the given cycles, each run of them with a look at the one after.
+        """Values of all nets in the given `cycles`.
 
-        Registers that are not in the recording are followed from its first cycle on, a reset.
+        Registers that are not in the recording are followed from its first cycle on, which must be a reset.
         Raises: `SynthError` for a register whose next state is not the recorded one, for other signals that are not in
-        the recording, and for more than `STATES` states of those registers.
+        the recording, and for more than `STATES` states of the registers that are not.
         """
         missing = [n or "a net without name" for n in self.sources.values() if n not in recording.columns]
         if missing:
@@ -132,10 +137,11 @@ class Circuit:
         return activity
 
     def _start(self, recording: Recording, cycles: np.ndarray, hidden: dict) -> np.ndarray:
-        """Values [rows, words] with sources and registers in place; `hidden`: bits of registers, by place."""
+        """Values [rows, words] of sources and registers. `hidden` : bits of unrecorded registers, by place."""
         values = np.zeros((max(self.rows.values()) + 1, -(-len(cycles) // 64)), np.uint64)
         values[1] = _ONES
-        values[list(self.sources)] = recording.words(list(self.sources.values()), cycles)
+        signals = [n for n in self.sources.values() if n is not None]  # all, as `evaluate` refuses sources without name
+        values[list(self.sources)] = recording.words(signals, cycles)
         for k, (gate, names, pins) in enumerate(self.registers):
             known = [i for i, n in enumerate(names) if n in recording.columns]
             data = np.zeros((len(names), values.shape[1]), np.uint64)
@@ -149,13 +155,17 @@ class Circuit:
 
     @staticmethod
     def _run(values: np.ndarray, steps: list) -> None:
+        """Evaluates gates in place."""
         for gate, pins in steps:
             env = {p: values[pins[p]] for p in gate.inputs}
             for pin, out in gate.outputs.items():
                 values[pins[pin]] = out(env)
 
     def _hidden(self, recording: Recording) -> dict[tuple[int, int], np.ndarray]:
-        """Bits of the registers that are not recorded: what follows on a state, in every cycle, then their chain."""
+        """Bits of the registers that were not recorded, by place.
+
+        For each state we compute the next state in every cycle, and then follow the chain from reset.
+        """
         hidden = [
             (k, i)
             for k, (_, names, _) in enumerate(self.registers)
@@ -187,7 +197,7 @@ class Circuit:
         return {at: np.array([s >> j & 1 for s in chain], np.uint8) for j, at in enumerate(hidden)}
 
     def _cone(self, wanted: set[int]) -> list:
-        """The steps that some rows depend on."""
+        """The steps on which some rows depend."""
         out = []
         for gate, pins in reversed(self.steps):
             here = [i for i in range(len(pins[gate.inputs[0]])) if any(int(pins[p][i]) in wanted for p in gate.outputs)]
@@ -198,7 +208,7 @@ class Circuit:
         return out[::-1]
 
     def _check(self, activity: "Activity") -> None:
-        """Every next state is the recorded one."""
+        """Raises `SynthError` if a next state is not the recorded one."""
         values, wrong = activity.values, []
         for gate, names, pins in self.registers:
             pin, out = next(iter(gate.outputs.items()))
@@ -215,7 +225,7 @@ class Circuit:
 
 
 def _sorted(waiting: list, driver: dict[int, int], name: str) -> list[int]:
-    """Gates behind those that drive them. Raises: `SynthError` for a loop."""
+    """Order of gates in which each follows the gates that drive it. Raises `SynthError` for a loop."""
     order, state = [], bytearray(len(waiting))  # 0 new, 1 open, 2 done
     for first in range(len(waiting)):
         todo = [first]
@@ -239,7 +249,10 @@ def _sorted(waiting: list, driver: dict[int, int], name: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Activity:
-    """Values [rows, words] of a circuit's nets in some cycles; `follows` marks those whose next one is the next bit."""
+    """Values [rows, words] of a circuit's nets in some cycles.
+
+    follows : marks the cycles whose next bit is the next cycle
+    """
 
     circuit: Circuit
     values: np.ndarray
@@ -248,20 +261,20 @@ class Activity:
 
     @property
     def edges(self) -> int:
-        """Steps from a cycle to the next."""
+        """Number of steps from a cycle to the next."""
         return count(self.follows[None]).sum()
 
     def moves(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Words whose bits mark rising and falling edges of some rows, at the end of a cycle."""
+        """Words that mark the rising edges and the falling edges of some rows, at the end of each cycle."""
         now = self.values[rows]
         coming = after(now)
         return ~now & coming & self.follows, now & ~coming & self.follows
 
     def toggles(self) -> np.ndarray:
-        """Toggles of every row."""
+        """Number of toggles of every row."""
         return count((self.values ^ after(self.values)) & self.follows)
 
 
 def count(words: np.ndarray) -> np.ndarray:
-    """Bits set in each row."""
+    """Number of bits set in each row."""
     return np.bitwise_count(words).sum(-1, dtype=int)

@@ -1,4 +1,4 @@
-"""Table III of V-Rex: its core's area and power by unit, ours beside it."""
+"""Compares area and power of our core with V-Rex Table III, unit by unit."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,10 @@ from synth.flow import Area, Memory
 from synth.sram import Sram, total
 from synth.technology import ZERO, Estimate
 
-LXE_BITS = 384 * 1024 * 8  # on-chip memory of the LXE, section VI-F
+LXE_BITS = 384 * 1024 * 8  # bits of the LXE's on-chip memory, V-Rex section VI-F
 CORE, POWER = 1.89, 2609.43  # mm², mW
-SYSTEMS = {1: 1.89, 8: 15.12, 48: 90.57}  # cores: mm², section VI-F
-# unit -> its name in the table, share of the core's area and of its power in per cent
+SYSTEMS = {1: 1.89, 8: 15.12, 48: 90.57}  # mm² by number of cores, section VI-F
+# Name in the table, share of the core's area and share of its power in percent, by unit.
 PAPER = {
     "dpe": ("DPE", 72.79, 88.58),
     "vpe": ("VPE", 7.18, 4.68),
@@ -26,21 +26,22 @@ PAPER = {
     "kvmu": ("KVMU", 0.53, 0.58),
 }
 DRE = ("hcu", "wtu", "kvmu", "glue")
-# What a core has beside the units that the paper lists.
+# Rows for the parts of our core that the paper does not list.
 CONTROL = {"lxe": "LXE's control and DMA", "copies": "Retriever and feeder"}
 BLOCKS = ("sequencer", "loader", "storer", "feeder", "retriever")
-JOIN = "lxe_join"  # an LXE without its units: what hands commands and words from one to the other
-# Whose areas the table needs.
+JOIN = "lxe_join"  # an LXE without its units: the logic that hands commands and words between them
+# Units whose areas the table needs.
 UNITS = ("hcu", "wtu", "cluster_set", "kvmu", "dre", "vpe", "dpe", *BLOCKS, JOIN)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table.
+    """A row of the table.
 
-    paper_area, paper_power : mm², mW, by the shares of the total (printed areas have two digits); 0 : not in the paper
-    cells, registers, memories : mm² of combinational cells, of flip-flops and latches, of SRAM · bits : of that
-    power : mW, None where none was given
+    paper_area, paper_power : mm², mW, from the shares of the total (printed areas have two digits); 0 if not listed
+    cells, registers, memories : mm² of combinational cells, of flip-flops and latches, of SRAM
+    bits : bits of that SRAM
+    power : mW, None if not given
     """
 
     name: str
@@ -54,12 +55,12 @@ class Row:
 
     @property
     def area(self) -> Estimate:
-        """All of it (mm²)."""
+        """Total area (mm²)."""
         return self.cells + self.registers + self.memories
 
 
 def design(unit: str, system: SystemParams, build: Path) -> tuple[Emitted, dict]:
-    """One of `UNITS` as Verilog, and what `flow.synthesise` is to map apart or leave out of it."""
+    """Verilog of one of `UNITS`, and the arguments `leaves` or `outside` of `flow.synthesise` for it."""
     name = unit if unit != JOIN else "lxe"
     made = emitted(name, params_of(name, system), build)
     if unit == JOIN:
@@ -70,16 +71,17 @@ def design(unit: str, system: SystemParams, build: Path) -> tuple[Emitted, dict]
 def table3(
     areas: dict[str, Area], powers: dict[str, Estimate] | None = None, node: int = 14, lxe_bits: int = LXE_BITS
 ) -> dict[str, Row]:
-    """The rows, by unit: those of `PAPER`, "glue" (the DRE without its units), those of `CONTROL`, "dre" and "core".
+    """The rows by unit: `PAPER`, "glue" (the DRE without its units), `CONTROL`, "dre" and "core".
 
-    areas : of `UNITS` at least, with one library
-    powers : of a unit of `PAPER` or "glue" (mW), memories counted where the row counts them; units may be missing.
-        Rows of `CONTROL` have none, and the core's is without them
-    lxe_bits : on-chip memory of the LXE: those of its units and queues are part of it, what they leave is a macro of
-        one port
+    areas : areas of at least `UNITS`, by one library
+    powers : power (mW) of units of `PAPER` and of "glue", with memories where the row counts them; units may be
+        missing. Rows of `CONTROL` have no power, so the core's power excludes them
+    node : nm
+    lxe_bits : on-chip memory of the LXE. It includes the memories of its units and queues; the rest becomes a macro
+        with one port
 
-    The WTU is `wtu` and `cluster_set`, which unites its rows. Memories of the DRE's units are in the units' rows, as
-    there is no row for them in the paper; the retriever's buffer is in its own.
+    The row of the WTU is `wtu` plus `cluster_set`, which unites its rows. Memories of the DRE's units are in their own
+    rows, as the paper has no row for them. The retriever's buffer is in the retriever's row.
     """
     powers = powers or {}
     lxe = ("sequencer", "loader", "storer", JOIN)
@@ -99,20 +101,20 @@ def table3(
         "lxe": ([areas[n] for n in lxe], []),
         "copies": (copies, macros([m for a in copies for m in a.memories], node)),
     }
-    rows = {}
+    rows: dict[str, Row] = {}
     for unit, (logic, memories) in parts.items():
         name, area, power = PAPER[unit] if unit in PAPER else (CONTROL[unit], 0.0, 0.0)
         comb, reg = (_square(sum(getattr(a, k) for a in logic), node) for k in ("comb_ge", "reg_ge"))
         ram = total(memories) * 1e-6
         bits = sum(m.capacity for m in memories)
         rows[unit] = Row(name, area * CORE / 100, power * POWER / 100, comb, reg, ram, bits, powers.get(unit))
-    # What joining the units adds, less what mapping them together saves.
+    # The logic that joins the units, less what mapping them together saves.
     glue = {k: getattr(areas["dre"], k) - sum(getattr(a, k) for a in inside) for k in ("comb_ge", "reg_ge")}
-    logic = (_square(glue[k], node) for k in ("comb_ge", "reg_ge"))
+    comb, reg = (_square(glue[k], node) for k in ("comb_ge", "reg_ge"))
     ram = total(macros(areas["dre"].memories, node)) * 1e-6
     ram += -1 * sum((rows[u].memories for u in ("hcu", "wtu", "kvmu")), ZERO)
     bits = areas["dre"].memory_bits - known
-    rows["glue"] = Row("DRE, its own", 0.0, 0.0, *logic, ram, bits, powers.get("glue"))
+    rows["glue"] = Row("DRE, its own", 0.0, 0.0, comb, reg, ram, bits, powers.get("glue"))
     rows = {u: rows[u] for u in (*PAPER, "glue", *CONTROL)}
     for unit, name, units in (("dre", "DRE", DRE), ("core", "Core", tuple(rows))):
         rows[unit] = _sum(name, [rows[u] for u in units], [rows[u].power for u in units if u not in CONTROL])
@@ -120,12 +122,13 @@ def table3(
 
 
 def powers_of(units: dict[str, dict]) -> dict[str, Estimate]:
-    """What `table3` takes as powers, of the units that `vrex power --json` reports (`synth.power.Power.report`).
+    """Powers for `table3`, from the reports of `vrex power --json` (`synth.power.Power.report`) by unit.
 
-    Rows of the DRE's units are parts of the DRE's own run, in which they wait for each other; units measured alone,
-    each as busy as it can be, are not taken. Raises: `ParamError` for reports that lack a figure.
+    The rows of the DRE's units come from the DRE's own run, in which the units wait for each other. Reports of these
+    units alone do not count, because there each is as busy as it can be.
+    Raises: `ParamError` for reports that lack a figure.
     """
-    out = {}
+    out: dict[str, Estimate] = {}
     for name in ("dpe", "vpe"):
         if name in units:
             out[name] = _given(name, units[name], "dynamic_mw") + _given(name, units[name], "leakage_mw")
@@ -134,6 +137,7 @@ def powers_of(units: dict[str, dict]) -> dict[str, Estimate]:
     if "dre" in units:
         parts = units["dre"].get("parts")
         check(isinstance(parts, dict) and "dre" in parts, "parts", parts, "not of unit dre; run vrex power dre again")
+        assert isinstance(parts, dict)  # checked
         for module, report in parts.items():
             inside = module.removeprefix("dre__").rstrip("0123456789")
             row = {"cluster_set": "wtu", "dre": "glue"}.get(inside, inside)
@@ -142,8 +146,10 @@ def powers_of(units: dict[str, dict]) -> dict[str, Estimate]:
 
 
 def _given(unit: str, report: dict, part: str) -> Estimate:
+    """An estimate in a report. Raises `ParamError` if it is missing."""
     given = report.get(part)
     check(isinstance(given, dict) and set(given) == {"low", "value", "high"}, part, given, f"not of unit {unit}")
+    assert isinstance(given, dict)  # checked
     return Estimate(**given)
 
 
@@ -153,11 +159,20 @@ def macros(memories: list[Memory] | tuple[Memory, ...], node: int) -> list[Sram]
 
 
 def _square(gates: float, node: int) -> Estimate:
+    """Area (mm²) of gate equivalents at a node."""
     return technology.to_node(gates, node) * 1e-6
 
 
 def _sum(name: str, rows: list[Row], powers: list[Estimate | None]) -> Row:
-    columns = (sum((getattr(r, k) for r in rows), ZERO) for k in ("cells", "registers", "memories"))
-    power = None if None in powers else sum(powers, ZERO)
-    paper = (sum(getattr(r, k) for r in rows) for k in ("paper_area", "paper_power"))
-    return Row(name, *paper, *columns, sum(r.bits for r in rows), power)
+    """The sum of `rows`; it has a power if all `powers` are known."""
+    known = [p for p in powers if p is not None]
+    return Row(
+        name,
+        paper_area=sum(r.paper_area for r in rows),
+        paper_power=sum(r.paper_power for r in rows),
+        cells=sum((r.cells for r in rows), ZERO),
+        registers=sum((r.registers for r in rows), ZERO),
+        memories=sum((r.memories for r in rows), ZERO),
+        bits=sum(r.bits for r in rows),
+        power=sum(known, ZERO) if len(known) == len(powers) else None,
+    )

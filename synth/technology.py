@@ -1,12 +1,12 @@
-"""From gate equivalents and FO4 delays to square micrometres and picoseconds of a node, with the uncertainty.
+"""Converts gate equivalents and FO4 delays to square micrometres and picoseconds at a process node, with intervals.
 
-The one step: area = gate equivalents x NAND2 of the node (`to_node`); delay = delay over the library's FO4 (`fo4`) x
-FO4 of the node. Gate equivalents are those of any library (`flow.Area.total_ge`). Cell area only: no
-utilisation, no wires, no clock tree, as in a pre-layout synthesis report (V-Rex section VI-A).
+Area = gate equivalents x NAND2 of the node (`to_node`). Delay = delay over the library's FO4 (`fo4`) x FO4 of the
+node. The gate equivalents may come from any library (`flow.Area.total_ge`). Area is cell area: no utilisation, no
+wires and no clock tree, as in a pre-layout synthesis report (V-Rex section VI-A).
 
-NAND2 of a FinFET node = contacted gate pitch x 3 columns (2 gates and a single diffusion break) x cell height; 4
-columns where diffusion breaks are double, as in ASAP7's NAND2xp33. Intervals are ranges of published processes and
-libraries, not standard deviations, and are the same for all units of a node: ratios of logic areas are free of them.
+NAND2 of a FinFET node = contacted gate pitch x 3 columns (2 gates and a single diffusion break) x cell height. Double
+diffusion breaks take 4 columns, as in ASAP7's NAND2xp33. Intervals are ranges of published processes and libraries,
+not standard deviations. They are the same for all units of a node, so ratios of logic areas do not depend on them.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ LIBRARY_SPREAD = 0.25
 class Estimate:
     """A value and the interval that its sources span.
 
-    Sums and factors take the ends together: what is uncertain is the node, alike in every part.
+    Sums and products combine low with low and high with high, because all parts share the uncertainty of the node.
     """
 
     low: float
@@ -50,8 +50,11 @@ ZERO = Estimate(0.0, 0.0, 0.0)
 class Node:
     """A process node.
 
-    nand2 : area of the smallest two-input NAND (µm²) · fo4 : delay of an inverter that drives four (ps)
-    bitcell : six-transistor SRAM cell (µm²) · volts : nominal supply · source : of `nand2` and `bitcell`
+    nand2 : area of the smallest two-input NAND (µm²)
+    fo4 : delay of an inverter that drives four copies of itself (ps)
+    bitcell : area of the six-transistor SRAM cell (µm²)
+    volts : nominal supply
+    source : publications of `nand2` and `bitcell`, in the order low, value, high
     """
 
     nand2: Estimate
@@ -62,10 +65,11 @@ class Node:
 
 
 def _fo4(node: int, value: float | None = None) -> Estimate:
-    """FO4 on the line through ASAP7 (19.5 ps, INVx1 at 0.7 V) and SKY130 (80.3 ps, inv_1 at 1.8 V) in log scales.
+    """FO4 (ps) on the line through ASAP7 (19.5 ps, INVx1 at 0.7 V) and SKY130 (80.3 ps, inv_1 at 1.8 V) in log scales.
 
-    Both are measured on the libraries' tables with `synth.nldm`, slew of a chain of such inverters. A quarter each way:
-    INVx2 and x4, inv_2 and inv_4 lie within 13 %, supplies and thresholds of a node span the rest.
+    Both were measured on the libraries' tables with `synth.nldm`, at the slew of a chain of such inverters. The
+    interval is a quarter each way: INVx2 and x4, inv_2 and inv_4 lie within 13 %, and the supplies and thresholds of a
+    node span the rest.
     """
     value = value or 19.5 * (node / 7) ** 0.4845
     return Estimate(0.75 * value, value, 1.25 * value)
@@ -128,21 +132,22 @@ NODES = {
 
 
 def node(nanometres: int) -> Node:
-    """The node of that name; `ParamError` lists the known ones."""
+    """The node of `nanometres`. Raises `ParamError`, which lists the known ones."""
     check(nanometres in NODES, "node", nanometres, f"must be one of {', '.join(map(str, NODES))}")
     return NODES[nanometres]
 
 
 def to_node(gates: float, nanometres: int = 14) -> Estimate:
-    """Cell area (µm²) of `gates` gate equivalents at a node, the libraries' disagreement on the gates included."""
+    """Cell area (µm²) of `gates` gate equivalents at a node. The interval includes the libraries' disagreement."""
     span = Estimate(1 - LIBRARY_SPREAD, 1.0, 1 + LIBRARY_SPREAD)
     return node(nanometres).nand2 * gates * span
 
 
 def fo4(library: Library) -> float:
-    """FO4 of a library (ps; the embedded one: tau): its inverter driving four, in a chain of such, mean of the edges.
+    """FO4 of a library in ps, or in tau for the embedded one.
 
-    Raises: `SynthError` where the inverter has no tables.
+    This is the delay of its inverter that drives four, in a chain of such inverters, as the mean of both edges.
+    Raises: `SynthError` if the inverter has no tables.
     """
     cell = nldm.load(library, {library.inverter.name})[library.inverter.name]
     load = 4 * sum(next(iter(cell.inputs.values()))) / 2
@@ -150,7 +155,7 @@ def fo4(library: Library) -> float:
     arcs = {a.target_edge: (tables.add(a.delay), tables.add(a.slew)) for a in cell.arcs}
     tables.freeze()
     slews, delays = [0.0, 0.0], [0.0, 0.0]
-    for _ in range(20):  # the slew of a chain settles in a few
+    for _ in range(20):  # the slew settles after a few inverters of the chain
         entering = slews[::-1]  # an inverter's rise follows a fall
         for edge, (delay, slew) in arcs.items():
             at = np.array([entering[edge]]), np.array([load])

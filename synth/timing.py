@@ -1,18 +1,21 @@
-"""Static timing analysis of mapped netlists: the longest paths of one clock cycle, from a library's NLDM tables.
+"""Finds the longest paths of a clock cycle in mapped netlists: static timing analysis with a library's NLDM tables.
 
-Model. Delay and output slew of a cell come from its tables by input slew and load: bilinear between entries, linear
-beyond the outermost two, and no slew below 0, as OpenSTA does. A net's load is its pins' capacitance for that edge:
-there are no wires and no clock tree. A net's slew is the largest that any of its arcs gives (graph-based analysis),
-rise and fall are kept apart by each arc's sense, and every arc counts as possible (no false paths).
-- The clock is ideal: one edge at time 0 with slew 0. A register starts paths with its clock-to-output delay and ends
+Model. Delay and output slew of a cell come from its tables by input slew and load, as in OpenSTA: bilinear between
+entries, linear beyond the outermost two, and no slew below 0. The load of a net is the capacitance of its pins for
+that edge; there are no wires and no clock tree. The slew of a net is the largest that any of its arcs gives
+(graph-based analysis). Rise and fall stay apart by the sense of each arc. Every arc counts as possible, so there are no
+false paths.
+
+- The clock is ideal: one edge at time 0 with slew 0. A register starts paths with its clock-to-output delay. It ends
   them its setup (or recovery) time before the next edge. Hold is not analysed.
-- A memory left out of the logic is a start (its read data) and an end (everything it takes in) with no access or setup
-  time of its own; data read without a clock follow address and enable at once.
-- Input ports switch at time 0 with slew 0; output ports have no load and end paths at the clock edge.
+- A memory left out of the logic starts paths at its read data and ends them at all its other pins, without access or
+  setup time of its own. Data that it reads without a clock follow address and enable at once.
+- Input ports switch at time 0 with slew 0. Output ports have no load and end paths at the clock edge.
 - Constants and undriven nets never switch.
-A leaf is analysed once, alone, its outputs loaded as in the worst of its instances. The modules around it see it
-as a cell: input capacitance, time needed behind each input (for a slew of 0), arrival at each output, and delays from
-input to output where no register lies between.
+
+Each leaf is analysed once, alone, with its outputs loaded as in the worst of its instances. The modules around it see
+it as a cell: input capacitance, time needed behind each input (for a slew of 0), arrival at each output, and delays
+from input to output where no register lies between.
 """
 
 from dataclasses import asdict, dataclass
@@ -23,15 +26,18 @@ import numpy as np
 from synth.liberty import SynthError
 from synth.nldm import EDGES, FALL, RISE, CellTiming, Table, Tables
 
-REGISTER, MEMORY, PORT = range(3)  # kinds of start and end
+REGISTER, MEMORY, PORT = range(3)  # kinds of starts and ends of paths
 _STARTS = ("register", "memory", "input")
 _ENDS = ("register", "memory", "output")
-_CLOCK = -3  # source of the arcs from the clock edge, until nodes are counted; -1 and -2 are edges of a constant
+_CLOCK = -3  # stands for the clock edge as source of arcs, until nodes are counted; -1 and -2 are edges of a constant
 
 
 @dataclass(frozen=True)
 class Step:
-    """A path's way through `instance` of `cell` to signal `net` ("" where mapping left no name), there at `arrival`."""
+    """A step of a path: through `instance` of `cell` to the signal `net`, where the edge arrives at `arrival`.
+
+    `net` is "" if mapping left no name.
+    """
 
     cell: str
     instance: str
@@ -43,11 +49,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Path:
-    """The longest path of its kind ("register to memory"): from signal `start` to signal `end` of `module`.
+    """The longest path of its kind, such as "register to memory", from signal `start` to signal `end` of `module`.
 
-    delay : of the whole cycle, `setup` at its end included
+    delay : delay of the whole path, including `setup` at its end
     levels : cells between start and end; a leaf on the way counts as one
-    through : signals of the source between them, see `synth.source_names`
+    through : signals of the source between them (`synth.source_names`)
     """
 
     kind: str
@@ -63,24 +69,24 @@ class Path:
 
 @dataclass(frozen=True)
 class Timing:
-    """Longest paths, one a kind, the longest first; times in `unit`, "ps" or, for the embedded library, "tau"."""
+    """The longest path of each kind, longest first. `unit` of times: "ps", or "tau" for the embedded library."""
 
     unit: str
     paths: tuple[Path, ...]
 
     @property
     def delay(self) -> float:
-        """Shortest clock period; 0 for a design without paths."""
+        """The shortest clock period; 0 for a design without paths."""
         return self.paths[0].delay if self.paths else 0.0
 
     @property
     def levels(self) -> int:
-        """Cells on the longest path."""
+        """Number of cells on the longest path."""
         return self.paths[0].levels if self.paths else 0
 
     @property
     def fmax_mhz(self) -> float | None:
-        """Highest clock frequency; None without paths, or where the unit is no time."""
+        """The highest clock frequency; None without paths, and for the unit tau, which is no time."""
         return 1e6 / self.delay if self.unit == "ps" and self.delay > 0 else None
 
     def report(self) -> dict:
@@ -89,17 +95,18 @@ class Timing:
 
 
 def from_json(d: dict) -> Timing:
-    """A timing as `dataclasses.asdict` gave it."""
+    """The timing that `dataclasses.asdict` has turned into `d`."""
     lists = ({"steps": tuple(Step(**s) for s in p["steps"]), "through": tuple(p["through"])} for p in d["paths"])
     return Timing(d["unit"], tuple(Path(**p | x) for p, x in zip(d["paths"], lists, strict=True)))
 
 
 def analyse(netlists: dict[str, dict], cells: dict[str, CellTiming], unit: str) -> dict[str, Timing]:
-    """Longest paths of every module: of the last one with all its leaves, of a leaf those inside of it.
+    """Longest paths of every module, by module. The last module's include those in its leaves.
 
-    netlists : module -> netlist of `synth.worker`; each follows the leaves it holds
+    netlists : netlist of `synth.worker`, by module; each follows the leaves that it holds
     cells : timing of every library cell in them
-    Raises: `SynthError` for latches, combinational loops, several clocks, clocks made by logic.
+    unit : unit of times for the reports, "ps" or "tau"
+    Raises: `SynthError` for latches, combinational loops, several clocks, and clocks made by logic.
     """
     modules: dict[str, _Module] = {}
     for name, netlist in netlists.items():
@@ -117,7 +124,7 @@ def analyse(netlists: dict[str, dict], cells: dict[str, CellTiming], unit: str) 
 
 
 def _worst(paths: list[Path]) -> tuple[Path, ...]:
-    """The longest of each kind, the longest first."""
+    """The longest path of each kind, longest first."""
     worst: dict[str, Path] = {}
     for path in sorted(paths, key=lambda p: -p.delay):
         worst.setdefault(path.kind, path)
@@ -125,10 +132,10 @@ def _worst(paths: list[Path]) -> tuple[Path, ...]:
 
 
 class _Module:
-    """The timing graph of a module: node 2n is the rise of net n, 2n + 1 its fall, the last one the clock edge.
+    """The timing graph of a module. Node 2n is the rise of net n, 2n + 1 its fall, the last node the clock edge.
 
-    Built in three steps, as the modules need each other: what the netlist says; the loads outside of its ports; the
-    arrivals. `leaves` are the modules it may hold, complete but for the loads.
+    It is built in three steps, because modules need each other: graph from the netlist (here), loads outside of its
+    ports (`load_leaves`), arrivals (`run`). `leaves` are the modules that it may hold, after their first step.
     """
 
     def __init__(self, name: str, netlist: dict, cells: dict[str, CellTiming], leaves: dict[str, "_Module"]):
@@ -138,10 +145,10 @@ class _Module:
         self.arcs: list[tuple[np.ndarray, ...]] = []  # source, target, delay table, slew table, instance
         self.instances: list[tuple[str, str]] = []  # cell or "memory", name
         self.starts: dict[int, tuple[str, np.ndarray, np.ndarray]] = {}  # net -> name, arrivals by kind and edge, slews
-        self.ends: list[tuple[int, int, int, str]] = []  # node, its setup table or -1, kind, name
-        self.clocks: dict[tuple[int, int], str] = {}  # net, edge -> one that it clocks
-        self.loads: list[tuple[np.ndarray, np.ndarray]] = []  # nets, capacitance of a pin on each by edge
-        self.outside: dict[tuple[str, int], np.ndarray] = {}  # load on an output port
+        self.ends: list[tuple[int, int, int, str]] = []  # node, number of its setup table or -1, kind, name
+        self.clocks: dict[tuple[int, int], str] = {}  # net, edge -> a register or memory that it clocks
+        self.loads: list[tuple[np.ndarray, np.ndarray]] = []  # nets, capacitance of a pin on each, by edge
+        self.outside: dict[tuple[str, int], np.ndarray] = {}  # load outside of an output port, by port and bit
         ports = netlist["ports"].items()
         self.inputs = {(p, i): self._net(b) for p, (d, bits) in ports if d == "input" for i, b in enumerate(bits)}
         self.outputs = {(p, i): self._net(b) for p, (d, bits) in ports if d != "input" for i, b in enumerate(bits)}
@@ -161,19 +168,20 @@ class _Module:
             for edge in (RISE, FALL):
                 np.add.at(self.load, 2 * nets[nets >= 0] + edge, np.broadcast_to(caps[edge], len(nets))[nets >= 0])
         inputs = np.array(list(self.inputs.values()), int)
-        self.caps = np.where(inputs < 0, 0, [self.load[2 * inputs + edge] for edge in (RISE, FALL)])  # of its ports
+        # Capacitance of its input ports, by edge.
+        self.caps = np.where(inputs < 0, 0, [self.load[2 * inputs + edge] for edge in (RISE, FALL)])
         self.clock = self._clock()
 
     def port(self, port: tuple[str, int]) -> str:
-        """A bit of a port, as a reader names it."""
+        """Name of a bit of a port for readers."""
         return port[0] if len(self.netlist["ports"][port[0]][1]) == 1 else f"{port[0]}[{port[1]}]"
 
     def _net(self, bit: int | str) -> int:
-        """Number of a net; -1 for a constant."""
+        """Number of a net, -1 for a constant."""
         return self.nets.setdefault(bit, len(self.nets)) if isinstance(bit, int) else -1
 
     def _gates(self, cells: dict[str, CellTiming]) -> None:
-        """Arcs, loads and ends of all cells, those of one type at once."""
+        """Adds arcs, loads and ends of all cells, all cells of a type at once."""
         types: dict[str, list] = {}
         for name, kind, pins in self.netlist["cells"]:
             if kind not in self.leaves:
@@ -207,21 +215,23 @@ class _Module:
                     self.clocks.setdefault((net, edge), self._register(i))
 
     def _register(self, instance: int) -> str:
+        """Name of a register in the source, or of its cell."""
         name = self.instances[instance][1]
         return self.netlist["registers"].get(name, name)
 
     def _add(self, source: np.ndarray, target: np.ndarray, delay: Table, slew: Table, instance: np.ndarray) -> None:
-        """Add arcs between nodes; constants have none."""
+        """Adds arcs between nodes; constants have none."""
         ok = (target >= 0) & ((source >= 0) | (source == _CLOCK))
-        tables = (np.full(ok.sum(), self.tables.add(t)) for t in (delay, slew))
-        self.arcs.append((source[ok], target[ok], *tables, instance[ok]))
+        delays, slews = (np.full(ok.sum(), self.tables.add(t)) for t in (delay, slew))
+        self.arcs.append((source[ok], target[ok], delays, slews, instance[ok]))
 
     def _end(self, net: int, edges: tuple[int, ...], table: int, kind: int, name: str) -> None:
+        """Lets paths end at some edges of a net. `table` : number of the setup table, -1 for no setup time."""
         if net >= 0:
             self.ends += [(2 * net + e, table, kind, name) for e in edges]
 
     def _memory(self, name: str, parameters: dict[str, str], pins: dict[str, list]) -> None:
-        """Starts, ends and, where data are read without a clock, arcs of a memory."""
+        """Adds starts and ends of a memory, and arcs if it is read without a clock."""
         width, abits = int(parameters["WIDTH"], 2), int(parameters["ABITS"], 2)
         for way, signals in (
             ("RD", {"address": ("ADDR", abits), "enable": ("EN", 1), "reset": ("SRST", 1)}),
@@ -250,7 +260,7 @@ class _Module:
                     self._follow(name, [n for n, _ in taken], given)
 
     def _start(self, net: int, name: str, kind: int) -> None:
-        """Let both edges of a net start at time 0."""
+        """Lets paths start at both edges of a net at time 0."""
         if net < 0:
             return
         arrivals = np.full((3, 2), -np.inf)
@@ -258,14 +268,14 @@ class _Module:
         self.starts[net] = name, arrivals, np.zeros(2)
 
     def _follow(self, name: str, sources: list[int], targets: list[int]) -> None:
-        """Arcs without delay from all nets to all others."""
+        """Adds arcs without delay from all `sources` to all `targets`."""
         pairs = np.array([(2 * s + a, 2 * t + b) for s in sources for t in targets for a in (0, 1) for b in (0, 1)])
         at = np.full(len(pairs), len(self.instances))
         self.instances.append(("memory", name))
         self._add(pairs[:, 0], pairs[:, 1], _ZERO, _ZERO, at)
 
     def _leaf_inputs(self, instance: str, leaf: "_Module", pins: dict[str, list]) -> None:
-        """Loads and clock of a leaf in this module, and numbers for all its nets."""
+        """Adds loads and clock of a leaf in this module, and numbers all its nets."""
         for bit in chain(*pins.values()):
             self._net(bit)
         self.loads.append((np.array([self._pin(pins, *port) for port in leaf.inputs], int), leaf.caps))
@@ -274,7 +284,7 @@ class _Module:
             self.clocks.setdefault((self._pin(pins, *port), edge), f"{leaf.name} {instance}")
 
     def _leaf_outputs(self, instance: str, leaf: "_Module", pins: dict[str, list]) -> None:
-        """Starts, ends and arcs of a leaf in this module."""
+        """Adds starts, ends and arcs of a leaf in this module."""
         net = {port: self._pin(pins, *port) for port in (*leaf.inputs, *leaf.outputs)}
         name = {port: f"{instance}.{leaf.port(port)}" for port in net}
         for port, (arrivals, slews) in leaf.given.items():
@@ -285,14 +295,15 @@ class _Module:
         at = np.array([len(self.instances)])
         self.instances.append((leaf.name, instance))
         for (source, a, target, b), table in leaf.through.items():
-            nodes = (np.array([2 * net[p] + edge]) for p, edge in ((source, a), (target, b)))
-            self._add(*nodes, table, _ZERO, at)
+            before, behind = (np.array([2 * net[p] + edge]) for p, edge in ((source, a), (target, b)))
+            self._add(before, behind, table, _ZERO, at)
 
     def _pin(self, pins: dict[str, list], port: str, i: int) -> int:
+        """Number of the net on bit `i` of a leaf's port, -1 for none."""
         return self._net(pins[port][i]) if port in pins else -1
 
     def _clock(self) -> tuple[tuple[str, int], int] | None:
-        """Port and edge of the only clock."""
+        """Port and edge of the only clock, None without registers and memories."""
         names = {net: port for port, net in self.inputs.items()}
         used = []
         for (net, edge), what in self.clocks.items():
@@ -304,7 +315,7 @@ class _Module:
         return used[0][:2] if used else None
 
     def load_leaves(self) -> None:
-        """Add the loads outside, and pass those of its leaves on to them: the worst of all instances."""
+        """Adds the loads outside of its outputs, and tells each leaf the worst loads of all its instances."""
         for port, outside in self.outside.items():
             n = self.outputs[port]
             self.load[2 * n : 2 * n + 2] += outside
@@ -317,7 +328,7 @@ class _Module:
                     np.maximum(worst, self.load[2 * net : 2 * net + 2], out=worst)
 
     def run(self) -> None:
-        """Arrivals and slews of all nodes, delays of all arcs; what a module around this one must know."""
+        """Computes arrivals and slews of all nodes, delays of all arcs, and setup times of all ends."""
         for instance, kind, pins in self.held:
             self._leaf_outputs(instance, self.leaves[kind], pins)
         self.tables.freeze()
@@ -354,7 +365,12 @@ class _Module:
         self.setup[timed] = self.tables(tables[timed], self.slew[self.node[timed]], np.zeros(timed.sum()))
 
     def summarise(self) -> None:
-        """What a module around this one needs: arrivals given, time needed behind inputs, delays straight through."""
+        """Computes what a module around this one needs.
+
+        given : arrivals and slews at outputs
+        needed : time needed behind inputs
+        through : delays from inputs to outputs without a register between
+        """
         self.given = {}
         for port, n in self.outputs.items():
             if n >= 0:
@@ -377,7 +393,7 @@ class _Module:
                         self.through[source, a, target, b] = _constant(need)
 
     def _behind(self, behind: np.ndarray) -> list[tuple[tuple[str, int], int, float]]:
-        """Input ports and edges with the longest delay from there to where `behind` is set, and on by that."""
+        """Input ports and edges with their longest delay to a node of `behind`, plus the value there."""
         for a, b in reversed(self.slices):
             np.maximum.at(behind, self.source[a:b], behind[self.target[a:b]] + self.delay[a:b])
         ports = (
@@ -386,7 +402,7 @@ class _Module:
         return [p for p in ports if p[2] > -np.inf]
 
     def paths(self, inner: bool) -> list[Path]:
-        """The longest path of each kind; of a leaf only those that neither start nor end at its ports."""
+        """The longest path of each kind. For an `inner` module (a leaf), paths from and to its ports do not count."""
         out = []
         for start in range(3):
             for end in range(3):
@@ -397,7 +413,7 @@ class _Module:
         return out
 
     def _path(self, kind: int, end: int) -> Path:
-        """The longest path from starts of a kind to an end."""
+        """The longest path from starts of a kind to end number `end`."""
         node, arcs = self.node[end], []
         while not self._starts(node, kind):
             into = self.into[slice(*np.searchsorted(self.target, (node, node + 1), sorter=self.into))]
@@ -426,14 +442,14 @@ class _Module:
         )
 
     def _starts(self, node: int, kind: int) -> bool:
-        """A path of this kind starts at the node."""
+        """Whether the longest path of this kind starts at the node."""
         net, edge = divmod(node, 2)
         if net in self.starts and self.starts[net][1][kind][edge] == self.arrival[kind, node]:
             return True
         return node == len(self.slew) - 1
 
     def _levels(self, source: np.ndarray, target: np.ndarray, nodes: int) -> np.ndarray:
-        """Arcs on the way to each node at most. Raises: `SynthError` that names a loop."""
+        """The largest number of arcs on a way to each node. Raises `SynthError`, which names the signals of a loop."""
         waiting = np.bincount(target, minlength=nodes)
         level = np.zeros(nodes, int)
         order = np.argsort(source, kind="stable")
@@ -453,7 +469,7 @@ class _Module:
         return level
 
     def _loop(self, source: np.ndarray, target: np.ndarray, stuck: np.ndarray) -> list[str]:
-        """Signals of a loop among the `stuck` nodes, each of which has a stuck one before it."""
+        """Signals of a loop among the `stuck` nodes. Each of them has a stuck node before it."""
         inside = stuck[source] & stuck[target]
         before = dict(zip(target[inside].tolist(), source[inside].tolist(), strict=True))
         way = [min(before)]
@@ -464,7 +480,7 @@ class _Module:
 
 
 def _constant(value: float) -> Table:
-    """The same for every slew and load."""
+    """A table with one value for every slew and load."""
     return Table((0.0,), (0.0,), ((value,),))
 
 
@@ -472,5 +488,5 @@ _ZERO = _constant(0.0)
 
 
 def _short(instance: str) -> str:
-    """A name that Yosys made, without its history."""
+    """An instance's name; names that Yosys made lose their history."""
     return f"_{instance.rpartition('$')[2]}_" if instance.startswith("$") else instance

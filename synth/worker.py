@@ -1,33 +1,36 @@
-"""One Yosys job, in a process of its own: a script that `synth.mapping` starts in the job's folder.
+"""Runs one Yosys job. `synth.mapping` starts this script as a process of its own, in the folder of the job.
 
-Its output goes to the file `log` there. Reads `job.json`: {top, leaves, buffers: cells of the library, macro_bits,
-read: commands, legal: commands, flops: commands, gates: commands}; after `legal` flip-flops still drive the signals of
-the source. Writes `done.json`:
+It reads `job.json`: {top, leaves, buffers: cells of the library, macro_bits, read: commands, legal: commands, flops:
+commands, gates: commands}. After the commands `legal`, flip-flops still drive the signals of the source. Output goes to
+the file `log`. The script writes `done.json`:
 
-cpu, peak : seconds, KiB · cells : {type: count}, leaves and memories included
+cpu, peak : seconds of processor time, largest memory in KiB
+cells : {type: count}, leaves and memories included
 memories : {name: [width, words, read ports, write ports, single port]}
 netlist : {ports: {name: [direction, nets]}, cells: [[name, type, {pin: nets}]], names: {net: signal of the source},
     registers: {flip-flop: signal}, encoded: [signals that hold other codes than in the source],
-    memories: {name: [parameters, {pin: nets}]}}; a net is a number, or "0" "1" "x"
-source : of the module before it was mapped, as `synth.source_names.through` wants it
+    memories: {name: [parameters, {pin: nets}]}}; a net is a number, or "0", "1", "x"
+source : graph of the module before mapping, for `synth.source_names.through`
 """
 
 import json
 import re
 import resource
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pyosys import libyosys
 
-MADE = re.compile(r"(^|\.)_\d+_(\[|$)|\$")  # names that no person gave
-# What Yosys says in its log of a state machine that it encodes anew.
+MADE = re.compile(r"(^|\.)_\d+_(\[|$)|\$")  # names that a tool made
+# Yosys's line in the log for a state machine that it encodes anew.
 ENCODED = re.compile(r"^Recoding FSM `\$fsm\$\\?(.+)\$\d+' from module", re.M)
 MEMORY_PINS = {"address": "ADDR", "data": "DATA", "enable": "EN", "reset": "SRST"}
 
 
 def main() -> None:
-    """Run the job of the current folder."""
+    """Runs the job of the current folder."""
     job = json.loads(Path("job.json").read_text())
     top = job["top"]
     design = libyosys.Design()
@@ -45,7 +48,7 @@ def main() -> None:
             libyosys.run_pass(f"memory_map {top}/{re.sub(r'[][*?]', '?', name)}", design)
     for command in job["legal"]:
         libyosys.run_pass(command, design)
-    # From a copy: `write_json` sorts a design, and ABC's result depends on the order.
+    # `write_json` sorts a design, and ABC's result depends on the order, so the graph is written from a copy.
     copy = libyosys.Design()
     libyosys.run_pass("design -save legal", design)
     libyosys.run_pass("design -load legal", copy)
@@ -73,17 +76,17 @@ def main() -> None:
 
 
 def _single_port(memory: dict) -> bool:
-    """Whether a read and a write port are one: they have one address, and Yosys proved that no cycle uses both."""
+    """Whether a read and a write port can share a macro port: one address, and Yosys proved no cycle uses both."""
     parameters, pins = memory["parameters"], memory["connections"]
     ports = [int(parameters[k], 2) for k in ("RD_PORTS", "WR_PORTS")]
     never_both = int(parameters["RD_COLLISION_X_MASK"], 2) == 1
     return ports == [1, 1] and pins["RD_ADDR"] == pins["WR_ADDR"] and never_both
 
 
-def _split_fanout(module, leaves: set[str]) -> None:
-    """Give every pin of a leaf a net of its own: ABC sees, counts and buffers them as ports of its own.
+def _split_fanout(module: Any, leaves: set[str]) -> None:
+    """Gives every input pin of a leaf a net of its own, so that ABC sees, counts and buffers them as ports.
 
-    What an input port drives stays as it is, as ABC buffers no ports; the clock is among it.
+    Nets of input ports, such as the clock, stay as they are, because ABC does not buffer ports.
     """
     for leaf in sorted((c for c in module.cells_.values() if c.type.str() in leaves), key=lambda c: c.name.str()):
         for port, signal in sorted(leaf.connections_.items(), key=lambda x: x[0].str()):
@@ -97,11 +100,11 @@ def _split_fanout(module, leaves: set[str]) -> None:
 
 
 def _join_pins(mapped: dict, leaves: list[str], buffers: list[str]) -> None:
-    """Remove the buffer that ABC puts before every port: pins of leaves share nets again, those of its buffer trees."""
+    """Removes the buffer that ABC puts before every port, so that pins of leaves share nets of buffer trees again."""
     cells = mapped["cells"]
     ends = Counter(b for x in mapped["ports"].values() for b in x["bits"])
     ends.update(b for c in cells.values() for bits in c["connections"].values() for b in bits)
-    beside = {}  # net -> a buffer on it and the buffer's other net
+    beside: dict[int | str, tuple[str, int | str]] = {}  # net -> a buffer on it, and the buffer's other net
     for name, cell in cells.items():
         if cell["type"] in buffers:
             one, two = (bits[0] for bits in cell["connections"].values())
@@ -114,8 +117,8 @@ def _join_pins(mapped: dict, leaves: list[str], buffers: list[str]) -> None:
                     del cells[name]
 
 
-def _module(design, top: str, options: str = "", select: str = "select -clear") -> dict:
-    """A module of the design as it is now, as Yosys writes it in JSON."""
+def _module(design: Any, top: str, options: str = "", select: str = "select -clear") -> dict:
+    """The module `top` in its current state, in Yosys's JSON."""
     for command in (select, f"write_json {options} module.json", "select -clear"):
         libyosys.run_pass(command, design)
     module = json.loads(Path("module.json").read_text())["modules"].get(top, {})
@@ -123,8 +126,8 @@ def _module(design, top: str, options: str = "", select: str = "select -clear") 
 
 
 def _names(module: dict) -> dict:
-    """Net -> the name in the source that says most of it: made by a person, high in the hierarchy, short."""
-    best = {}
+    """The best name of each net in the source: made by a person, high in the hierarchy, short."""
+    best: dict[int, tuple[bool, int, int, str, str]] = {}
     for name, net in module["netnames"].items():
         if net["hide_name"]:
             continue
@@ -139,7 +142,7 @@ def _names(module: dict) -> dict:
 
 
 def _netlist(flops: dict, mapped: dict, memories: dict) -> dict:
-    """What timing needs of a mapped module; a flip-flop keeps its name through mapping, its output may be inverted."""
+    """The `netlist` of the report. A flip-flop keeps its name through mapping, but its output may be inverted."""
     before = _names(flops)
     registers = {n: before.get(c["connections"]["Q"][0]) for n, c in flops["cells"].items() if "Q" in c["connections"]}
     cells, rams = [], {}
@@ -158,21 +161,23 @@ def _netlist(flops: dict, mapped: dict, memories: dict) -> dict:
 
 
 def _source(flops: dict, memories: dict, leaves: list[str]) -> dict:
-    """The graph of a module before mapping, and where its paths start and end."""
+    """The `source` of the report: the graph of a module before mapping, and where its paths start and end."""
     names = _names(flops)
-    gates, starts, ends = {}, {}, {}
-    for name, port in flops["ports"].items():
-        way = starts if port["direction"] == "input" else ends
-        way |= _labelled(name, port["bits"])
+    gates: dict[int, list[str]] = {}
+    starts: dict[str, list] = {}
+    ends: dict[str, list] = {}
+    for name, pin in flops["ports"].items():
+        way = starts if pin["direction"] == "input" else ends
+        way |= _labelled(name, pin["bits"])
     for name, cell in flops["cells"].items():
         pins = cell["connections"]
         if cell["type"] == "$mem_v2":
-            if "0" in cell["parameters"]["RD_CLK_ENABLE"]:  # data follow the address
+            if "0" in cell["parameters"]["RD_CLK_ENABLE"]:  # without a clock, data follow the address
                 gates |= dict.fromkeys(pins["RD_DATA"], [str(b) for b in pins["RD_ADDR"]])
-            for verb, way in (("read", "RD"), ("write", "WR")):
+            for verb, port in (("read", "RD"), ("write", "WR")):
                 for word, key in MEMORY_PINS.items():
-                    data = (way, key) == ("RD", "DATA")
-                    (starts if data else ends)[f"{memories[name]} {verb} {word}"] = pins.get(f"{way}_{key}", [])
+                    data = (port, key) == ("RD", "DATA")
+                    (starts if data else ends)[f"{memories[name]} {verb} {word}"] = pins.get(f"{port}_{key}", [])
         elif cell["type"] in leaves:
             for pin, bits in pins.items():
                 way = ends if cell["port_directions"][pin] == "input" else starts
@@ -192,16 +197,17 @@ def _source(flops: dict, memories: dict, leaves: list[str]) -> dict:
 
 
 def _labelled(name: str, bits: list) -> dict[str, list]:
+    """The bits of a signal by their names."""
     return {name if len(bits) == 1 else f"{name}[{i}]": [b] for i, b in enumerate(bits)}
 
 
 def _usage() -> tuple[float, int]:
-    """Processor seconds of Yosys and ABC, and the larger of their peaks in KiB."""
+    """Processor seconds of Yosys and ABC, and the larger of their memory peaks in KiB."""
     me, abc = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    try:  # Linux's ru_maxrss counts the process that started this one too
-        peak = int(re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())[1])
-    except OSError:
-        peak = me.ru_maxrss
+    peak = me.ru_maxrss
+    with suppress(OSError):  # Linux's ru_maxrss also counts the process that started this one
+        if own := re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text()):
+            peak = int(own[1])
     return me.ru_utime + me.ru_stime + abc.ru_utime + abc.ru_stime, max(peak, abc.ru_maxrss)
 
 

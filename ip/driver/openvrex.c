@@ -44,7 +44,7 @@ enum openvrex_result openvrex_init(struct openvrex *device, uint32_t (*read)(voi
     return OPENVREX_OK;
 }
 
-/* Whether the core takes writes: OK or BUSY. */
+/* OK if the core takes writes, else BUSY. */
 static enum openvrex_result quiet(const struct openvrex *device)
 {
     struct openvrex_status status = openvrex_poll(device);
@@ -105,7 +105,7 @@ enum openvrex_result openvrex_submit(const struct openvrex *device, const struct
             result = openvrex_set(device, i, frame->registers[i]);
     if (result != OPENVREX_OK)
         return result;
-    (void)openvrex_interrupt(device); /* of an earlier program that was polled for */
+    (void)openvrex_interrupt(device); /* drop the events of an earlier program that was polled */
     put(device, AT(control), CORE_IP__CONTROL__START_bm);
     return OPENVREX_OK;
 }
@@ -136,7 +136,7 @@ uint32_t openvrex_interrupt(const struct openvrex *device)
 {
     uint32_t events = openvrex_read(device, AT(irq));
     if (events)
-        put(device, AT(irq), events); /* what happens in between stays pending */
+        put(device, AT(irq), events); /* events that come in between stay pending */
     return events;
 }
 

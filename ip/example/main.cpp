@@ -1,18 +1,18 @@
 // The CPU of the example SoC: runs the driver on the Verilated model.
 //
-// Without an argument, a smoke test. With +script=FILE, what its lines say (numbers in decimal, or in hexadecimal after
-// 0x; bytes in hexadecimal):
-//   limit CYCLES               within which a program ends, 10,000 without
+// Without an argument it runs a smoke test. With +script=FILE it executes the file's lines. Numbers are decimal, or
+// hexadecimal after 0x; bytes are hexadecimal:
+//   limit CYCLES               largest number of cycles of a program, 10,000 by default
 //   configure TH_HD RATIO DEVICE_BASE HOME_BASE
-//   write ADDRESS BYTES        memory
-//   read FILE                  memory from address 0 on
-//   dump FILE BYTES            of memory from address 0 on
-//   program                    begins a program, of
-//   instruction NUMBER         one after the other
+//   write ADDRESS BYTES        writes memory
+//   read FILE                  reads a file into memory, from address 0 on
+//   dump FILE BYTES            writes BYTES bytes of memory to a file, from address 0 on
+//   program                    begins a program, to which the next lines
+//   instruction NUMBER         add one instruction each
 //   register I NUMBER
-//   run                        submits, waits for the interrupt; prints code, pc, cycles from start to interrupt
-//   poll                       submits, polls; prints code and pc
-//   reset                      after a fault
+//   run                        submits and waits for the interrupt; prints code, pc, cycles from start to interrupt
+//   poll                       submits and polls; prints code and pc
+//   reset                      resets the core, as after a fault
 //   counter OFFSET             prints a register
 #include <cstdio>
 #include <cstring>
@@ -28,14 +28,14 @@
 #include "openvrex.h"
 #include "verilated.h"
 
-static const uint32_t ANSWER = 1000;  // cycles within which the bus answers
+static const uint32_t ANSWER = 1000;  // most cycles until the bus answers
 
-// The SoC's pins, a cycle at a time.
+// Drives the SoC's pins, one cycle at a time.
 struct Cpu {
     VerilatedContext context;
     Vopenvrex_soc soc{&context};
     uint64_t cycles = 0;
-    uint32_t limit = 10000;  // cycles within which a program ends
+    uint32_t limit = 10000;  // most cycles of a program
 
     Cpu(int argc, char **argv) {
         context.commandArgs(argc, argv);
@@ -108,7 +108,7 @@ struct Cpu {
         okay(response, "write", address);
     }
 
-    // The memory's bytes, of which Verilator keeps a word in little-endian order.
+    // The bytes of the memory. Verilator keeps its words in little-endian order.
     uint8_t *byte(uint64_t address) {
         auto &words = soc.rootp->openvrex_soc__DOT__memory__DOT__words;
         const uint64_t bytes = sizeof words[0];
@@ -128,7 +128,7 @@ static void done(openvrex_result result, const char *what) {
     check(result == OPENVREX_OK, std::string(what) + " gives " + std::to_string(result));
 }
 
-// Start; wait for the interrupt and handle it; the cycles in between.
+// Starts a program, waits for the interrupt and handles it; returns the cycles in between.
 static uint64_t run(Cpu &cpu, const openvrex &device, const openvrex_frame &frame) {
     openvrex_enable(&device, OPENVREX_DONE | OPENVREX_FAULTED);
     done(openvrex_submit(&device, &frame), "submit");

@@ -1,4 +1,4 @@
-"""Points on Dask: those that are known from the database, the others as their tasks end, each kept at once."""
+"""Evaluates the points of a sweep on Dask. Known points come from the database; others enter it as their tasks end."""
 
 import shutil
 import signal
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
+from typing import Any
 
 import dask
 from distributed import Client, LocalCluster, as_completed
@@ -20,8 +21,8 @@ from synth.sweep.point_costs import Settings, Task
 from synth.sweep.points import Design, Point
 
 CLUSTERS = {"slurm": ("sbatch", "SLURMCluster"), "lsf": ("bsub", "LSFCluster")}  # command, class of dask-jobqueue
-CONNECT = 10  # seconds
-# Seconds of a task of `core` on the shipped traces, on one processor: the estimate until one of its kind has ended.
+CONNECT = 10  # seconds to wait for a scheduler
+# Seconds of a task of `core` on the shipped traces, on one processor: the estimate until a task of its kind has ended.
 EXPECTED = {"stream": 0.3, "hcu cycles": 0.5, "wtu cycles": 0.5, "kvmu cycles": 0.1, "point": 0.1}
 EXPECTED |= {"hcu synthesis": 2.0, "wtu synthesis": 45.0, "cluster_set synthesis": 2.0, "kvmu synthesis": 4.0}
 EXPECTED |= {f"{unit} energy": 10.0 for unit in point_costs.UNITS}
@@ -29,19 +30,19 @@ NO_WORKERS = 60  # seconds after which a scheduler without workers is an error
 
 
 class ClusterError(ValueError):
-    """A scheduler or cluster that cannot be used; one line that names it and the fix."""
+    """A scheduler or cluster that cannot be used. The message names it and the fix, in one line."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A task's result, and the seconds that it and all before it took, by key."""
+    """A task's result, and the seconds of it and of all tasks before it, by key."""
 
     value: object
     spent: dict[str, float]
 
 
 def timed(code: str, key: str, task: Callable, arguments: tuple, *inputs: Timed) -> Timed:
-    """On a worker: `task(*arguments, *inputs)`."""
+    """Runs `task(*arguments, *inputs)` on a worker. Raises `RuntimeError` if its sources differ from `code`."""
     if code != point_costs.code():
         raise RuntimeError("this worker runs other code than the sweep; start it again from the same source")
     start = time.perf_counter()
@@ -52,27 +53,30 @@ def timed(code: str, key: str, task: Callable, arguments: tuple, *inputs: Timed)
 
 @dataclass
 class Estimate:
-    """When a sweep will end: the tasks that are left, each as long as the mean of its kind so far, before that as
-    long as `EXPECTED`."""
+    """Estimates when a sweep ends. A task left takes the mean of its kind so far, or `EXPECTED` before one has ended.
 
-    left: dict[str, str] = field(default_factory=dict)  # key -> kind
-    seconds: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))  # kind -> key -> its own
+    left : kind of each task left, by key
+    seconds : own seconds of each task that has ended, by kind and key
+    """
+
+    left: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
 
     def expect(self, task: Task) -> None:
-        """A task, and those before it, will be run."""
+        """Adds a task that will run, and the tasks before it."""
         self.left[task.key] = task.kind
         for t in task.inputs:
             self.expect(t)
 
     def done(self, task: Task, spent: dict[str, float]) -> None:
-        """A point has ended; `spent` holds the seconds of its tasks, nothing if it failed."""
+        """Records that a point has ended. `spent` holds the seconds of its tasks, nothing if it failed."""
         for key in (task.key, *spent):
             kind = self.left.pop(key, None)
             if kind and key in spent:
                 self.seconds[kind][key] = spent[key]
 
     def remaining(self, workers: int) -> float | None:
-        """Seconds; None without workers."""
+        """Seconds until the end; None without workers."""
         own = {kind: sum(s.values()) / len(s) for kind, s in self.seconds.items()}
         kinds = Counter(self.left.values())
         return sum(n * own.get(k, EXPECTED.get(k, 1.0)) for k, n in kinds.items()) / workers if workers else None
@@ -80,10 +84,12 @@ class Estimate:
 
 @contextmanager
 def cluster(scheduler: str | None = None, jobs: str | None = None, workers: int | None = None) -> Iterator[Client]:
-    """A client of the scheduler at an address, of a Slurm or LSF cluster, or, by default, of processes here.
+    """A client of a scheduler, of a Slurm or LSF cluster, or of processes on this machine (the default).
 
-    workers : processes, or jobs; default 2 jobs, or a process a processor
-    Raises `ClusterError`.
+    scheduler : its address
+    jobs : "slurm" or "lsf"
+    workers : number of jobs (default 2), or of processes (default one a processor)
+    Raises: `ClusterError` if no scheduler or worker answers, `ParamError` for arguments that contradict.
     """
     check(not (scheduler and (jobs or workers)), "scheduler", scheduler, "has workers of its own; leave out the others")
     check(workers is None or workers >= 1, "workers", workers, "must be at least 1")
@@ -93,7 +99,7 @@ def cluster(scheduler: str | None = None, jobs: str | None = None, workers: int 
             yield client
     elif jobs:
         with _jobs(jobs) as own, _client(own, CONNECT) as client:
-            own.adapt(minimum=workers or 2, maximum=workers or 2)  # a job that reaches its wall time has a successor
+            own.adapt(minimum=workers or 2, maximum=workers or 2)  # a job that reaches its wall time is replaced
             yield client
     else:
         quiet = {"dashboard_address": ":0", "silence_logs": "CRITICAL"}
@@ -106,11 +112,11 @@ def cluster(scheduler: str | None = None, jobs: str | None = None, workers: int 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits until the end of this block, and never reaches the threads and processes that are started in it.
+    """Holds Ctrl-C until the end of the block. It never reaches the threads and processes that start in the block.
 
-    They inherit the mask, workers that are started anew later on included: otherwise each ends in a traceback.
+    They inherit the mask, as do workers that start again later. Otherwise each would end in a traceback.
     """
-    resource_tracker.ensure_running()  # its start, on the way to the first process, would end the mask
+    resource_tracker.ensure_running()  # if it started with the first process, it would end the mask
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -118,8 +124,9 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _client(address: object, timeout: int) -> Client:
-    dask.config.set({"distributed.comm.timeouts.connect": timeout})  # of a scheduler that is lost, too
+def _client(address: Any, timeout: int) -> Client:
+    """A client of the scheduler at an address or of a cluster. Raises `ClusterError` if none answers."""
+    dask.config.set({"distributed.comm.timeouts.connect": timeout})  # also limits the wait for a scheduler that is lost
     try:
         return Client(address, timeout=timeout)
     except (OSError, ValueError) as e:
@@ -128,6 +135,7 @@ def _client(address: object, timeout: int) -> Client:
 
 
 def _wait(client: Client, address: str) -> None:
+    """Waits for a worker. Raises `ClusterError` if none comes."""
     try:
         client.wait_for_workers(1, timeout=NO_WORKERS)
     except TimeoutError:
@@ -135,8 +143,8 @@ def _wait(client: Client, address: str) -> None:
         raise ClusterError(f"{address}: the scheduler has no workers; {fix}") from None
 
 
-def _jobs(name: str):
-    """Jobs of one process each; what they ask for besides is read from Dask's configuration (`jobqueue.NAME`)."""
+def _jobs(name: str) -> Any:
+    """A cluster whose jobs have one process each. Dask's configuration (`jobqueue.NAME`) states their resources."""
     check(name in CLUSTERS, "cluster", name, f"must be one of local, {', '.join(CLUSTERS)}")
     try:
         import dask_jobqueue
@@ -151,9 +159,9 @@ def _jobs(name: str):
 
 
 def results(client: Client, task: Callable, tasks: Mapping[str, object]) -> Iterator[tuple[str, Row]]:
-    """`task` of each argument on the workers, by key, as they end. A task that fails has its error in its row.
+    """Runs `task` on the workers for each argument of `tasks`; yields key and row of each as it ends.
 
-    Raises: `ClusterError` where the scheduler is lost.
+    A task that fails has its error in its row. Raises `ClusterError` if the scheduler is lost.
     """
     own = point_costs.code()
     of = {client.submit(timed, own, key, task, (argument,), key=key): key for key, argument in tasks.items()}
@@ -172,9 +180,10 @@ def results(client: Client, task: Callable, tasks: Mapping[str, object]) -> Iter
 class Sweep:
     """Evaluates points for `objectives` and keeps the results in `database`.
 
-    design : the design that a point means; may raise `ParamError`
-    connect : a client, asked for when the first point is not known
-    progress : called with the number of points that have just ended, 0 at the start, and the seconds that are left
+    design : gives the design of a point; may raise `ParamError`
+    connect : gives a client; called when the first unknown point comes
+    progress : called with the number of points that have just ended (0 at the start) and the seconds left
+    futures : futures by key of their task; later points reuse those that they share
     """
 
     settings: Settings
@@ -183,15 +192,13 @@ class Sweep:
     database: Database
     connect: Callable[[], Client]
     progress: Callable[[int, float | None], None] = lambda ended, left: None
-    futures: dict[str, Future] = field(
-        default_factory=dict, init=False
-    )  # by key: what points share is kept for later ones
+    futures: dict[str, Future] = field(default_factory=dict, init=False)
 
     def run(self, points: Iterable[Point]) -> list[Row]:
         """The rows of `points`, in their order. A point that fails has its error in its row."""
         points = list(points)
-        rows: list[Row | None] = [None] * len(points)
-        open_: dict[str, list[int]] = defaultdict(list)  # points not known, by key; several may mean the same design
+        rows: dict[int, Row] = {}  # by number of the point
+        open_: dict[str, list[int]] = defaultdict(list)  # numbers of unknown points by key; several may be one design
         tasks: dict[str, Task] = {}
         for i, point in enumerate(points):
             try:
@@ -203,11 +210,11 @@ class Sweep:
             key = point_costs.key_of(design, self.settings)
             known = self.database.get([key]).get(key)
             if known and all(o in known.result for o in self.objectives):
-                rows[i] = Row(known.result)  # an error that was kept since was of other objectives
+                rows[i] = Row(known.result)  # an error in the database concerns other objectives
             else:
                 open_[key].append(i)
                 tasks[key] = point_costs.task(design, self.objectives, self.settings)
-        self.progress(sum(row is not None for row in rows), None)
+        self.progress(len(rows), None)
         if tasks:
             for keys, row, left in self._evaluate(tasks):
                 for key in keys:
@@ -215,18 +222,18 @@ class Sweep:
                     for i in open_[key]:
                         rows[i] = row
                 self.progress(sum(len(open_[key]) for key in keys), left)
-        return rows
+        return [rows[i] for i in range(len(points))]
 
-    def _evaluate(self, tasks: dict[str, Task]) -> Iterator[tuple[list[str], Row | None, float | None]]:
-        """The designs that ended together, their row, and the seconds that are left; first none, as work begins."""
+    def _evaluate(self, tasks: dict[str, Task]) -> Iterator[tuple[list[str], Row, float | None]]:
+        """Keys of designs that ended together, their row, and the seconds left. The first yield has no key."""
         client = self.connect()
         estimate = Estimate()
-        self.futures = {k: f for k, f in self.futures.items() if f.status == "finished"}  # what failed is tried again
-        of: dict[Future, list[str]] = defaultdict(list)  # designs share a task where no objective tells them apart
+        self.futures = {k: f for k, f in self.futures.items() if f.status == "finished"}  # failed tasks are tried again
+        of: dict[Future, list[str]] = defaultdict(list)  # designs that no objective tells apart share a task
         for key, task in tasks.items():
             estimate.expect(task)
             of[self._submit(client, task)].append(key)
-        yield [], None, estimate.remaining(sum(client.nthreads().values()))
+        yield [], Row({}), estimate.remaining(sum(client.nthreads().values()))
         try:
             for future in as_completed(of, raise_errors=False):
                 keys = of[future]
@@ -246,7 +253,7 @@ class Sweep:
             raise ClusterError(f"the scheduler is lost; {fix} ({e})") from None
 
     def _submit(self, client: Client, task: Task) -> Future:
-        """The future of a task; one that points share is submitted once."""
+        """The future of a task. A task that points share is submitted once."""
         if task.key not in self.futures:
             inputs = [self._submit(client, t) for t in task.inputs]
             call = (self.settings.code, task.key, task.function, task.arguments, *inputs)
@@ -255,6 +262,6 @@ class Sweep:
 
 
 def _reason(error: BaseException) -> str:
-    """One line."""
+    """An error as one line."""
     text = " ".join(str(error).split())
     return text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}"

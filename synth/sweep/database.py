@@ -1,12 +1,14 @@
-"""Results of sweeps in one SQLite file, written as they arrive."""
+"""Keeps the results of sweeps in one SQLite file. Each result is written as it arrives."""
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-VERSION = 1
+VERSION = 1  # of the tables
+_T = TypeVar("_T")
 _TABLE = """CREATE TABLE IF NOT EXISTS points (
     key TEXT PRIMARY KEY,  -- hash of parameters, trace, library and code
     point TEXT NOT NULL,  -- JSON {parameter: value} as it was asked for
@@ -17,21 +19,21 @@ _TABLE = """CREATE TABLE IF NOT EXISTS points (
 
 
 class DatabaseError(ValueError):
-    """A result file that cannot be used; one line that names it and the fix."""
+    """A result file that cannot be used. The message names it and the fix, in one line."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A point's results, or the error that it ended with."""
+    """The results of a point, or the error with which it ended."""
 
     result: dict[str, float]
     error: str = ""
 
 
 class Database:
-    """The file, made if it is not there. Every method raises `DatabaseError` with what is wrong and the fix."""
+    """A file of results, created if it does not exist. Every method raises `DatabaseError`, which names the fix."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,13 +57,13 @@ class Database:
         self._open.close()
 
     def put(self, key: str, point: dict[str, str], row: Row) -> None:
-        """Keep a row; results that the point had before stay, those of the same name replaced."""
+        """Adds the results of a row to those that the point has; results of the same name are replaced."""
         before = self.get([key]).get(key, Row({}))
         values = (key, json.dumps(point), json.dumps(before.result | row.result), row.error)
         self._execute("INSERT OR REPLACE INTO points (key, point, result, error) VALUES (?, ?, ?, ?)", values)
 
     def get(self, keys: Iterable[str]) -> dict[str, Row]:
-        """The rows of those `keys` that are there."""
+        """The known rows among `keys`, by key."""
         out = {}
         for key in keys:
             for result, error in self._execute("SELECT result, error FROM points WHERE key = ?", (key,)):
@@ -71,7 +73,8 @@ class Database:
     def _execute(self, statement: str, values: tuple = ()) -> list[tuple]:
         return self._guarded(lambda: self._open.execute(statement, values).fetchall())
 
-    def _guarded(self, call):
+    def _guarded(self, call: Callable[[], _T]) -> _T:
+        """Result of `call`; turns errors of SQLite into `DatabaseError`."""
         try:
             return call()
         except sqlite3.Error as e:

@@ -1,4 +1,4 @@
-"""Which axes of a sweep tell the user nothing: warnings that save a wrong conclusion from equal numbers."""
+"""Finds axes of a sweep that do not change the results, and warns of wrong conclusions from equal numbers."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -9,17 +9,18 @@ from synth.sweep.database import Row
 from synth.sweep.point_costs import OBJECTIVES
 from synth.sweep.points import Axis, Point, value
 
-# A size whose values cannot be told apart once they exceed what the trace fills: leaf -> result, what it counts.
+# Sizes whose values give equal results once they exceed what the trace fills: the result that says so, what it counts.
 FILLED = {"clusters": ("trace.clusters", "clusters"), "recent": ("trace.keys", "keys")}
 
 
 def unread(axes: tuple[Axis, ...], points: Iterable[Point], key: Callable[[Point], str]) -> list[Axis]:
-    """The axes that no objective reads, known before anything is run: `key`, of a point's task, stays the same.
+    """The axes that no objective reads. This is known before a run: the key of a point's task stays the same.
 
-    key : raises `ParamError` for a point that is no design
+    key : key of a point's task; raises `ParamError` for a point that is no design
     """
 
     def keys(around: list[Point]) -> list[str]:
+        """Keys of the points that are designs."""
         found = []
         for point in around:
             with suppress(ParamError):
@@ -32,7 +33,7 @@ def unread(axes: tuple[Axis, ...], points: Iterable[Point], key: Callable[[Point
 
 
 def unchanged(axes: tuple[Axis, ...], points: list[Point], rows: list[Row], objectives: tuple[str, ...]) -> list[Axis]:
-    """The axes along which no objective changed, wherever two points differ in that axis alone."""
+    """The axes along which no objective changed, over all points that differ in that axis alone."""
     out = []
     for a in axes:
         alike: dict[tuple, list[tuple]] = defaultdict(list)  # points that differ in this axis alone
@@ -47,19 +48,20 @@ def unchanged(axes: tuple[Axis, ...], points: list[Point], rows: list[Row], obje
 
 
 def unfilled(axes: tuple[Axis, ...], rows: list[Row]) -> list[tuple[Axis, list[str], str]]:
-    """Axes of sizes, those of their values that the trace does not fill, if there are several, and what it fills."""
+    """Axes with several values that exceed what the trace fills: the axis, these values, and what the trace fills."""
     out = []
     for a in axes:
         result, what = FILLED.get(a.name.rpartition(".")[2], ("", ""))
         reached = [row.result[result] for row in rows if result in row.result]
-        above = [v for v in a.values if reached and not isinstance(value(v), str) and value(v) >= max(reached)]
+        sizes = [(v, value(v)) for v in a.values]
+        above = [v for v, n in sizes if reached and not isinstance(n, str) and n >= max(reached)]
         if len(above) > 1:
             out.append((a, above, f"{max(reached):,.0f} {what}"))
     return out
 
 
 def warnings(axes: tuple[Axis, ...], points: list[Point], rows: list[Row], objectives: tuple[str, ...]) -> list[str]:
-    """A line an axis, or values of one, that the results do not tell apart."""
+    """A line for each axis, or for values of an axis, that the results do not tell apart."""
     short = unfilled(axes, rows)
     timed = ", ".join(o for o in objectives if OBJECTIVES[o].timed)
     out = [

@@ -1,13 +1,17 @@
-"""Energy of a unit's events, from one recorded run of its RTL on the sweep's trace (`synth.recorded`).
+"""Measures the energy of a unit's events in one recorded run of its RTL on the sweep's trace (`synth.recorded`).
 
-A run of a whole design in gates is too slow for every point, and needs not be: clock and leakage go with cycles, and
-the rest with what a unit does, which its time view counts. So each unit is recorded once, alone and always busy, on
-the first HC table of the trace, and what moves in it is divided by its events there.
+A gate-level run of the whole design would be too slow for every point. It is not needed: clock and leakage are
+proportional to cycles, and the rest to the unit's events, which its time view counts. So each unit is recorded once,
+alone and always busy, on the first HC table of the trace. Its activity there, divided by its events, is the energy of
+an event.
 """
 
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from golden.function_params import ReSVParams
 from hdl import emit
@@ -19,17 +23,17 @@ from tb.library.dre_scenario import Scenario
 from tb.library.runner import BenchError
 from tb.library.trace_check import play
 
-MHZ = 800.0  # clock whose cycles leakage is counted over, the paper's
+MHZ = 800.0  # the paper's clock, whose cycles leakage counts over
 
 
 @dataclass(frozen=True)
 class Energy:
     """Energies of a unit (pJ).
 
-    event : of a comparison (a cycle of `HcuTime.key`) in the HCU, of a word of a row in WTU and cluster set, of a cycle
-        of work in the KVMU
-    idle : of a cycle in which nothing moves: clock and leakage
-    key : of a key besides: the new count, which every WTU core writes
+    event : energy of a comparison (a cycle of `HcuTime.key`) in the HCU, of a word of a row in WTU and cluster set, of
+        a cycle of work in the KVMU
+    idle : energy of a cycle without activity: clock and leakage
+    key : further energy of a key: every WTU core writes the new count
     """
 
     event: float
@@ -37,16 +41,19 @@ class Energy:
     key: float = 0.0
 
 
-def energy(unit: str, params, f: ReSVParams, options: tuple, node: int, streams: list[Stream], *_: object) -> Energy:
-    """Energies of `unit`, netlist by `options` (as `evaluate.built` takes them), figures at `node`.
+def energy(
+    unit: str, params: Any, f: ReSVParams, options: tuple, node: int, streams: list[Stream], *_: object
+) -> Energy:
+    """Energies of `unit` with `params` at `node` (nm). `options` : arguments of `point_costs.built` from the third on.
 
-    Raises: `BenchError` if the RTL differs from golden, `SynthError` for a library without power tables.
+    Raises: `BenchError` if the RTL differs from the golden model, `SynthError` for a library without power tables.
     """
     liberty, _, effort, target, build = options
     s = _scenario(_around(unit, params, f), f, streams[0])
     emitted = emit.emit(unit, params)
 
     def run(recorder: emit.Emitted) -> None:
+        """Plays the scenario and checks the results."""
         wrong = play(unit, recorder, s, (0.0, 0.0), 1).differences
         if wrong:
             raise BenchError(f"{unit}: {wrong[0]}")
@@ -66,23 +73,23 @@ def energy(unit: str, params, f: ReSVParams, options: tuple, node: int, streams:
 
 
 def hcu_events(key: tuple[int, bool]) -> int:
-    """Cycles of comparisons of a key, as `HcuTime.key` gives it."""
+    """Cycles that the HCU compares for a key, from the result of `HcuTime.key`."""
     compares, late = key
     return max(1, compares) + late
 
 
 def words(s: Stream, p: WtuParams) -> int:
-    """Words of rows of all timed frames."""
+    """Number of words in the rows of all timed frames."""
     return sum(row_words(b.codes, p) for b in s.blocks)
 
 
-def row_words(codes, p: WtuParams) -> int:
-    """Words of a frame's rows, [R, C]."""
+def row_words(codes: np.ndarray, p: WtuParams) -> int:
+    """Number of words in a frame's rows `codes` [R, C]."""
     return len(codes) * -(-codes.shape[1] // p.n_w)
 
 
 def _scenario(p: DreParams, f: ReSVParams, s: Stream) -> Scenario:
-    """The keys and timed rows of a table for the benches."""
+    """The keys and timed rows of a table, as a scenario for the benches."""
     out = Scenario(p, f, device_base=1 << 16, home_base=1 << 20)
     blocks = {b.segment: b.codes for b in s.blocks}
     for segment, hashes in enumerate(s.hashes):
@@ -94,17 +101,17 @@ def _scenario(p: DreParams, f: ReSVParams, s: Stream) -> Scenario:
 
 
 def _comparisons(s: Scenario, p: HcuParams) -> list[tuple[int, bool]]:
+    """Results of `HcuTime.key` for all keys of a scenario."""
     time = HcuTime(p, s.f.th_hd)
     return [time.key(0, beat["hash"]) for phase in s.phases for beat in phase.get("keys", [])]
 
 
-def _around(unit: str, own, f: ReSVParams) -> DreParams:
-    """A DRE with this unit; the others only have to be legal."""
-    shared = {n: getattr(own, n) for n in ("n_ctx", "clusters")}
-    count = {"count_bits": getattr(own, "count_bits", f.count_bits)}
-    token = {"token_bits": getattr(own, "token_bits", 20)}
-    hcu = HcuParams(n_h=1, n_w=f.n_hp, n_hp=f.n_hp, **shared, **count, **token)
-    wtu = WtuParams(n_w=1, score=f.score, **shared, **count)
-    kvmu = KvmuParams(**shared, **token, blocks=1 << 14)
+def _around(unit: str, own: Any, f: ReSVParams) -> DreParams:
+    """A DRE with this unit. The other units only have to be legal."""
+    shared: dict[str, Any] = {n: getattr(own, n) for n in ("n_ctx", "clusters")}
+    count, token = getattr(own, "count_bits", f.count_bits), getattr(own, "token_bits", 20)
+    hcu = HcuParams(n_h=1, n_w=f.n_hp, n_hp=f.n_hp, count_bits=count, token_bits=token, **shared)
+    wtu = WtuParams(n_w=1, score=f.score, count_bits=count, **shared)
+    kvmu = KvmuParams(token_bits=token, blocks=1 << 14, **shared)
     p = DreParams(hcu, wtu, kvmu)
     return replace(p, **{"wtu" if unit == "cluster_set" else unit: own})

@@ -1,4 +1,4 @@
-"""The Pareto front of a sweep, its files and its plots."""
+"""Finds the Pareto front of a sweep, and writes its tables and plots."""
 
 import csv
 import io
@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from pathlib import Path
+from typing import Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -15,26 +16,28 @@ from golden.atomic_files import write_atomically
 from synth.sweep.database import Row
 from synth.sweep.point_costs import OBJECTIVES
 
-Shown = dict[str, int | float | str]  # a point as `points.named` gives it
-MARK = "sweep point "  # of what `hover` turns into a title
-LABELS = 16  # points of a line that are labelled, so that they can be read
+Shown = dict[str, int | float | str]  # a point as `points.named` shows it
+MARK = "sweep point "  # begins the SVG ids that `hover` turns into titles
+LABELS = 16  # most labels on a line, so that they stay readable
 
 
 def front(values: np.ndarray, most: list[bool]) -> np.ndarray:
-    """Which points [n] no other point of `values` [n, objectives] dominates: as good in all and better in one.
+    """Marks the points [n] of `values` [n, objectives] that no other point dominates.
 
-    most : objectives of which more is better. Points that are equal in all objectives are on the front together.
+    A point dominates another if it is as good in all objectives and better in one. Points that are equal in all
+    objectives are on the front together.
+    most : objectives of which more is better
     """
     cost = np.where(most, -np.asarray(values, float), np.asarray(values, float))
     distinct, at = np.unique(cost, axis=0, return_inverse=True)
     on = np.ones(len(distinct), bool)
-    for i, row in enumerate(distinct):  # in lexical order, so that only those before a row can dominate it
+    for i, row in enumerate(distinct):  # in lexical order, so that only earlier rows can dominate a row
         on[i] = not (distinct[:i][on[:i]] <= row).all(1).any()
     return on[at.ravel()]
 
 
 def front_of(rows: list[Row], objectives: tuple[str, ...]) -> list[int]:
-    """Indices of the rows on the front, by the first objective; rows without results are on none."""
+    """Indices of the rows on the front, sorted by the first objective. Rows without results are not on it."""
     good = [i for i, row in enumerate(rows) if not row.error]
     if not good:
         return []
@@ -44,7 +47,10 @@ def front_of(rows: list[Row], objectives: tuple[str, ...]) -> list[int]:
 
 
 def chosen(rows: list[Row], best: list[int], objectives: tuple[str, ...]) -> int | None:
-    """The point of the front nearest to the best value of every objective, each scaled from 0 to 1 over the front."""
+    """The point of the front that is nearest to the best value of every objective; None for an empty front.
+
+    Each objective is scaled from 0 to 1 over the front.
+    """
     values = np.array([[rows[i].result[o] * (-1 if OBJECTIVES[o].most else 1) for o in objectives] for i in best])
     if not best:
         return None
@@ -53,17 +59,18 @@ def chosen(rows: list[Row], best: list[int], objectives: tuple[str, ...]) -> int
 
 
 def differing(rows: list[Row], objectives: tuple[str, ...]) -> tuple[str, ...]:
-    """The objectives whose values differ between points: those that a plot can show."""
+    """The objectives whose values differ between points, so that a plot can show them."""
     return tuple(o for o in objectives if len({row.result[o] for row in rows if not row.error}) > 1)
 
 
 def write(folder: Path, points: list[Shown], rows: list[Row], objectives: tuple[str, ...]) -> None:
-    """`points.csv`, `points.json` and a plot in PNG and SVG of each pair of objectives, each at once or not at all.
+    """Writes `points.csv`, `points.json`, and a plot of each pair of objectives as PNG and SVG.
 
-    Objectives that are the same at all points are not plotted; plots of an earlier sweep in the folder are removed.
+    Each file is written completely or not at all. Objectives that are the same at all points are not plotted. Plots of
+    an earlier sweep in the folder are removed.
     """
-    front = front_of(rows, objectives)
-    best, choice = set(front), chosen(rows, front, objectives)
+    on_front = front_of(rows, objectives)
+    best, choice = set(on_front), chosen(rows, on_front, objectives)
     table = [
         {"point": p, "result": r.result, "error": r.error, "front": i in best, "chosen": i == choice}
         for i, (p, r) in enumerate(zip(points, rows, strict=True))
@@ -82,25 +89,25 @@ def write(folder: Path, points: list[Shown], rows: list[Row], objectives: tuple[
 
 
 def plot(points: list[Shown], rows: list[Row], best: set[int], x: str, y: str) -> Figure:
-    """All points by two objectives; those of the front filled, the front of these two alone as a line.
+    """Draws all points by two objectives. Points of the front `best` are filled; a line is the front of these two.
 
-    The points on the line are labelled with their design; `hover` makes every point say it in a browser.
+    The points on the line are labelled with their design. `hover` makes every point show it in a browser.
     """
     figure = Figure(figsize=(6.4, 4.8), layout="constrained")
     axes = figure.subplots()
     good = [i for i, row in enumerate(rows) if not row.error]
-    for kind, of, style in (
-        ("points", [i for i in good if i not in best], {"color": "tab:gray", "mfc": "none"}),
-        (f"Pareto front: {', '.join(points[0])}", [i for i in good if i in best], {"color": "tab:blue"}),
+    for kind, of, colour, fill in (
+        ("points", [i for i in good if i not in best], "tab:gray", "none"),
+        (f"Pareto front: {', '.join(points[0])}", [i for i in good if i in best], "tab:blue", "tab:blue"),
     ):
-        axes.plot([], [], "o", label=kind, **style)
+        axes.plot([], [], "o", label=kind, color=colour, mfc=fill)
         for i in of:
             at = rows[i].result[x], rows[i].result[y]
-            (dot,) = axes.plot(*([v] for v in at), "o", **style)
+            (dot,) = axes.plot([at[0]], [at[1]], "o", color=colour, mfc=fill)
             dot.set_gid(f"{MARK}{x}-{y}-{i} {_design(points[i])}: {x} {at[0]:,.6g}, {y} {at[1]:,.6g}")
     line = front_of(rows, (x, y))
     ends = sorted((rows[i].result[x], rows[i].result[y]) for i in line)
-    where = "pre" if OBJECTIVES[x].most else "post"
+    where: Literal["pre", "post"] = "pre" if OBJECTIVES[x].most else "post"
     axes.step([p[0] for p in ends], [p[1] for p in ends], where=where, color="tab:blue", lw=1, label=f"of {x} and {y}")
     for i in line[:LABELS]:
         label, at = ", ".join(map(str, points[i].values())), (rows[i].result[x], rows[i].result[y])
@@ -114,7 +121,7 @@ def plot(points: list[Shown], rows: list[Row], best: set[int], x: str, y: str) -
 
 
 def hover(svg: str) -> str:
-    """The SVG of a figure, in which every point of a `plot` shows its design under the mouse."""
+    """The SVG of a `plot` with titles, so that every point shows its design under the mouse."""
     return re.sub(rf'<g id="{MARK}(\S+) ([^"]*)">', r'<g id="\1"><title>\2</title>', svg)
 
 

@@ -1,15 +1,16 @@
-"""What a point costs: tasks that points share, and the objectives put together from their results.
+"""Computes the objectives of a sweep's points (cycles, bytes, area, clock, energy) from tasks that points share.
 
-A unit is timed and synthesised once for all points in which its parameters are the same: a grid of HCUs and WTUs costs
-the sum of its axes in synthesis, not their product.
+A unit is timed and synthesised once for all points in which its parameters are the same. A grid of HCUs and WTUs thus
+costs as many syntheses as the sum of its axes, not their product.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,13 +31,18 @@ from synth.sweep.trace_tables import Stream, file_digest, stream
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("golden", "hdl", "sim", "synth")
 UNITS = ("hcu", "wtu", "cluster_set", "kvmu")
-BASE = 1 << 20  # of the KVMU's device and home memory: where bursts are cut depends on it
+BASE = 1 << 20  # base address of the KVMU's device and home memory, which decides where bursts are cut
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What is sought. `most`: more is better · `timed`: needs the time views · `built`: needs synthesis · `recorded`:
-    needs a recorded run of every unit."""
+    """A quantity to optimise.
+
+    most : more is better
+    timed : needs the time views
+    built : needs synthesis
+    recorded : needs a recorded run of every unit
+    """
 
     title: str
     unit: str
@@ -57,7 +63,7 @@ OBJECTIVES = {
 
 @cache
 def code() -> str:
-    """Hash of all source that decides a result, and the version of Yosys."""
+    """Hash of all sources that decide a result, and of the version of Yosys."""
     files = [f for p in PACKAGES for f in (ROOT / p).rglob("*") if f.suffix in (".py", ".abc", ".v")]
     files += [*(ROOT / "tb" / "library").glob("*.py"), *(ROOT / "tb" / "benches").glob("*.py")]
     text = [(f.relative_to(ROOT).as_posix(), f.read_bytes()) for f in sorted(files)]
@@ -66,10 +72,14 @@ def code() -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the points of a sweep share; files by absolute path, since workers may run elsewhere.
+    """The settings that all points of a sweep share. Paths are absolute, because workers may run elsewhere.
 
-    trace_digest, library_digest : of the files' contents · queries : frames that are timed, from the end
-    node : technology (nm) that area and clock are stated for · build : where synthesis keeps its results
+    trace_digest, library_digest : hashes of the files' contents
+    queries : number of frames to time, from the end of the trace
+    effort, target : as in `synth.flow.synthesise`
+    node : process node (nm) for area and clock
+    build : folder of synthesis caches
+    code : hash of all sources
     """
 
     trace: str
@@ -87,7 +97,7 @@ class Settings:
     def of(
         cls, trace: Path, queries: int, liberty: list[Path], effort: str, target: float | None, node: int
     ) -> "Settings":
-        """Settings of files that exist; raises `TraceError`, `SynthError` or `ParamError` where something is wrong."""
+        """Settings for existing files. Raises `TraceError`, `SynthError` or `ParamError` for a bad argument or file."""
         check(queries >= 1, "queries", queries, "must be at least 1")
         check(effort in ("area", "speed"), "effort", effort, "must be one of area, speed")
         ok = target is None or (effort == "speed" and target > 0)
@@ -109,20 +119,20 @@ class Settings:
 
     @property
     def identity(self) -> str:
-        """All of it that decides results, wherever the files are."""
+        """Everything that decides results. The paths of the files do not."""
         kept = (self.trace_digest, self.queries, self.library_digest, self.effort, self.target, self.node, self.code)
         return repr(kept)
 
 
 @dataclass(frozen=True)
 class Task:
-    """`function(*arguments, *results of inputs)`; two tasks of the same key are the same."""
+    """A call `function(*arguments, *results of inputs)`. Two tasks with the same key are the same."""
 
     kind: str
     function: Callable
     arguments: tuple
     inputs: tuple["Task", ...] = ()
-    salt: str = ""  # what else decides the result
+    salt: str = ""  # anything else that decides the result
 
     @cached_property
     def key(self) -> str:
@@ -132,17 +142,17 @@ class Task:
 
 
 def key_of(design: Design | Point, settings: Settings) -> str:
-    """Name of a design's results: its parameters, the trace, the library, the code; of a point that is no design."""
+    """Key of a design's results, from its parameters, trace, library and code; or that of a point that is no design."""
     return hashlib.sha256(repr((design, settings.identity)).encode()).hexdigest()[:32]
 
 
 def task(design: Design, objectives: tuple[str, ...], settings: Settings) -> Task:
-    """The task of a point, with those it shares; its result is {objective or detail: number}."""
+    """The task of a point, with the tasks that it shares as inputs. Its result is {objective or detail: number}."""
     dre, f = design.system.core.dre, design.function
     make = partial(Task, salt=settings.code)
     inputs: list[Task] = []
     if any(OBJECTIVES[o].timed for o in objectives):
-        shared = replace(f, recent=1)  # residence is the KVMU's; what is selected does not depend on it
+        shared = replace(f, recent=1)  # the selection does not depend on where the KVMU keeps entries
         seen = make("stream", stream, (shared, settings.trace, settings.trace_digest, settings.queries))
         inputs += [
             make("hcu cycles", hcu_cycles, (dre.hcu, f.th_hd), (seen,)),
@@ -154,8 +164,8 @@ def task(design: Design, objectives: tuple[str, ...], settings: Settings) -> Tas
         for unit in UNITS:
             own = emit.params_of(unit, design.system)
             if isinstance(own, WtuParams):
-                own = replace(own, n_h=1)  # a core is the same, however many there are
-            known = make(f"{unit} synthesis", built, (unit, own, *options))  # keeps its netlist for the energies
+                own = replace(own, n_h=1)  # all cores are the same
+            known = make(f"{unit} synthesis", built, (unit, own, *options))  # its netlist serves the energies, too
             inputs.append(known)
             if any(OBJECTIVES[o].recorded for o in objectives):
                 arguments = (unit, own, shared, options, settings.node)
@@ -164,7 +174,7 @@ def task(design: Design, objectives: tuple[str, ...], settings: Settings) -> Tas
 
 
 def hcu_cycles(p: HcuParams, th_hd: int, streams: list[Stream]) -> list[list[list[tuple[int, bool]]]]:
-    """(comparisons, whether it opens a cluster) of every key of each timed frame, per table."""
+    """(cycles of comparing, whether it opens a cluster) of every key, by table and timed frame."""
     out = []
     for s in streams:
         time = HcuTime(p, th_hd)
@@ -174,7 +184,7 @@ def hcu_cycles(p: HcuParams, th_hd: int, streams: list[Stream]) -> list[list[lis
 
 
 def wtu_cycles(p: WtuParams, ratio_q16: int, streams: list[Stream]) -> list[list[tuple[int, int]]]:
-    """Cycle of the last row's last beat, of all N_WTU-h cores, and words of the rows of each timed frame, per table."""
+    """(cycle of the last row's last beat on all N_WTU-h cores, words of the rows), by table and timed frame."""
     cores = WtuCores(p)
     ends = ([int(cores.run([(row, b.counts) for row in b.codes], ratio_q16)[-1]) for b in s.blocks] for s in streams)
     return [
@@ -185,9 +195,12 @@ def wtu_cycles(p: WtuParams, ratio_q16: int, streams: list[Stream]) -> list[list
 
 @dataclass
 class KvmuFrame:
-    """A timed frame: cycles from each key to the next that can be taken, from the set's last beat to its last burst.
+    """The KVMU's part of a timed frame.
 
-    bytes : fetched · keys, clusters : of the table by then
+    free : cycles from each key to the next one that the KVMU can take
+    fetch : cycles from the set's last beat to its last burst
+    bytes : bytes fetched
+    keys, clusters : keys and clusters of the table by then
     """
 
     free: list[int] = field(default_factory=list)
@@ -198,12 +211,13 @@ class KvmuFrame:
 
 
 def kvmu_cycles(p: KvmuParams, streams: list[Stream]) -> list[list[KvmuFrame]]:
-    """A `KvmuFrame` for each timed frame, per table. Raises `ParamError` if the trace does not fit."""
+    """A `KvmuFrame` by table and timed frame. Raises `ParamError` if the trace does not fit the KVMU."""
     out = []
     for s in streams:
         time = KvmuTime(p, BASE, BASE)
         blocks = {b.segment: b for b in s.blocks}
-        frames, keys = [], 0
+        frames: list[KvmuFrame] = []
+        keys = 0
         for segment, clusters in enumerate(s.clusters):
             keys += len(clusters)
             free = [time.run([(APPEND, 0, c)]).free for c in clusters]
@@ -221,7 +235,7 @@ def kvmu_cycles(p: KvmuParams, streams: list[Stream]) -> list[list[KvmuFrame]]:
 
 @dataclass(frozen=True)
 class Built:
-    """A unit after synthesis: gate equivalents, memories, longest path in FO4 (None: `untimed` says why)."""
+    """A unit after synthesis: gate equivalents, memories, longest path in FO4. Without a path, `untimed` says why."""
 
     gates: float
     memories: tuple[flow.Memory, ...]
@@ -229,8 +243,10 @@ class Built:
     untimed: str
 
 
-def built(unit: str, params, liberty: tuple[str, ...], _: str, effort: str, target: float | None, build: str) -> Built:
-    """Synthesis of a unit on its own."""
+def built(
+    unit: str, params: Any, liberty: tuple[str, ...], _: str, effort: str, target: float | None, build: str
+) -> Built:
+    """Synthesises a unit on its own, with arguments as in `Settings`. The library's digest only enters the key."""
     made = emit.emit(unit, params)
     leaves = tuple(made.manifest["leaves"])
     files = [Path(f) for f in liberty]
@@ -243,35 +259,43 @@ def built(unit: str, params, liberty: tuple[str, ...], _: str, effort: str, targ
 
 @cache
 def _fo4(files: tuple[Path, ...], build: str) -> float:
+    """FO4 of a library."""
     return technology.fo4(load(list(files), Path(build)))
 
 
-class _Known:
-    """Stands for a unit's time view where its cycles are known."""
+class _KnownHcu(HcuTime):
+    """An HCU's time view that replays known results of `key`. It has no tables."""
 
-    def __init__(self, cycles: list):
-        self._cycles = iter(cycles)
+    def __init__(self, keys: list[tuple[int, bool]]) -> None:
+        self._keys = iter(keys)
 
     def key(self, ctx: int, key_hash: int) -> tuple[int, bool]:
-        return next(self._cycles)
+        return next(self._keys)
 
-    def run(self, ops: list) -> KvmuCycles:
-        return KvmuCycles(free=next(self._cycles))
+
+class _KnownKvmu(KvmuTime):
+    """A KVMU's time view that replays known values of `KvmuCycles.free`. It has no map."""
+
+    def __init__(self, free: list[int]) -> None:
+        self._free = iter(free)
+
+    def run(self, ops: Iterable[tuple], sets: Iterable[tuple] = ()) -> KvmuCycles:
+        return KvmuCycles(free=next(self._free))
 
 
 def combine(
-    p: DreParams, objectives: tuple[str, ...], node: int, kinds: tuple[str, ...], *results: object
+    p: DreParams, objectives: tuple[str, ...], node: int, kinds: tuple[str, ...], *results: Any
 ) -> dict[str, float]:
-    """The objectives of a point, and what they are made of, from the results of its tasks."""
+    """The objectives of a point and their parts, from the `results` of its tasks, whose kinds are `kinds`."""
     part = dict(zip(kinds, results, strict=True))
-    out = {}
+    out: dict[str, float] = {}
     if "hcu cycles" in part:
-        out |= _timed(p, *(part[f"{unit} cycles"] for unit in ("hcu", "wtu", "kvmu")))
+        out |= _timed(p, part["hcu cycles"], part["wtu cycles"], part["kvmu cycles"])
     if "hcu synthesis" in part:
         out |= _sized(p, node, {u: part[f"{u} synthesis"] for u in UNITS}, "fmax" in objectives)
     if "hcu energy" in part:
-        cycles = [part[f"{unit} cycles"] for unit in ("hcu", "wtu", "kvmu")]
-        out |= _spent(p, out["cycles"], {u: part[f"{u} energy"] for u in UNITS}, *cycles)
+        energies = {u: part[f"{u} energy"] for u in UNITS}
+        out |= _spent(p, out["cycles"], energies, part["hcu cycles"], part["wtu cycles"], part["kvmu cycles"])
     return {n: v for n, v in out.items() if n.partition(".")[0] in (*objectives, "trace")}
 
 
@@ -281,7 +305,7 @@ def _timed(p: DreParams, hcu: list, wtu: list, kvmu: list) -> dict[str, float]:
     for compares, ends, frames in zip(hcu, wtu, kvmu, strict=True):
         for own, (end, _), frame in zip(compares, ends, frames, strict=True):
             time = DreTime(p, 0)
-            time.hcu, time.kvmu = _Known(own), _Known(frame.free)
+            time.hcu, time.kvmu = _KnownHcu(own), _KnownKvmu(frame.free)
             keys.append(time.keys([(APPEND, 0, 0, 0)] * len(own))[-1] if own else 0)
             query.append(end + frame.fetch)
             fetched.append(frame.bytes)
@@ -298,15 +322,16 @@ def _sized(p: DreParams, node: int, units: dict[str, Built], clock: bool) -> dic
     memory = {u: count[u] * sum(_macros(x.memories, node)) for u, x in units.items()}
     out = {f"area.{u}": logic[u] + memory[u] for u in units}
     out |= {"area": sum(out.values()), "area.memory": sum(memory.values())}
+    paths = [x.path for x in units.values() if x.path is not None]
     untimed = next((f"{u} has no longest path: {x.untimed}" for u, x in units.items() if x.path is None), "")
     check(not (clock and untimed), "fmax", None, untimed)
     if clock:
-        out["fmax"] = 1e6 / (max(x.path for x in units.values()) * technology.node(node).fo4.value)
+        out["fmax"] = 1e6 / (max(paths) * technology.node(node).fo4.value)
     return out
 
 
 def _spent(p: DreParams, cycles: float, units: dict[str, Energy], hcu: list, wtu: list, kvmu: list) -> dict[str, float]:
-    """Energy (nJ) of each unit, a mean frame: its events, and clock and leakage over all of the frame's cycles."""
+    """Energy (nJ) of each unit for a mean frame: its events, and clock and leakage over all the frame's cycles."""
     frames = [frame for table in zip(hcu, wtu, kvmu, strict=True) for frame in zip(*table, strict=True)]
     words = np.mean([n for _, (_, n), _ in frames])
     events = {
@@ -326,4 +351,5 @@ def _spent(p: DreParams, cycles: float, units: dict[str, Energy], hcu: list, wtu
 
 
 def _macros(memories: tuple[flow.Memory, ...], node: int) -> list[float]:
+    """Area (µm²) of each memory."""
     return [m.count * m.macro(node).area.value for m in memories]

@@ -1,4 +1,4 @@
-"""The points of a sweep: axes as the user writes them, and the design that a point means."""
+"""Turns the axes that a user writes into the points of a sweep, and a point into its design."""
 
 import itertools
 import math
@@ -11,22 +11,26 @@ from golden.function_params import ParamError, ReSVParams, check
 from hdl.design import load
 from hdl.params import PRESETS, SystemParams, flat, override
 
-Point = dict[str, str]  # own name of a parameter -> value, as `-p` takes them
+Point = dict[str, str]  # value by our own name of a parameter, both as `-p` takes them
 
-# The paper's names. N_HCU alone is N_HCU-h, which the paper writes first in "N_HCU 1x16".
+# Our names for the paper's. N_HCU alone is N_HCU-h, which the paper writes first in "N_HCU 1x16".
 PAPER = {
     f"N_{u}{end}": f"{u.lower()}.n_{end[-1:] or 'h'}" for u in ("HCU", "WTU", "DPE", "VPE") for end in ("", "-h", "-w")
 }
 PAPER |= {"N_hp": "n_hp", "Th_hd": "th_hd", "Th_r-wics": "ratio"}
-FUNCTION = ("th_hd", "ratio")  # parameters of ReSV that no memory or lane fixes
-MOST = 1_000_000  # points of a grid
+FUNCTION = ("th_hd", "ratio")  # parameters of ReSV that the hardware does not fix
+MOST = 1_000_000  # most points of a grid
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:([:*])(-?\d+))?")
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A parameter and the values it takes: `given` as the user wrote its name, `name` our own."""
+    """A parameter and its values.
+
+    given : its name as the user wrote it
+    name : our own name
+    """
 
     given: str
     name: str
@@ -34,22 +38,22 @@ class Axis:
 
     @property
     def ordered(self) -> bool:
-        """Whether the values are numbers."""
+        """Whether all values are numbers."""
         return all(_number(v) for v in self.values)
 
 
 @dataclass(frozen=True)
 class Design:
-    """What a point means: hardware, and the function it computes."""
+    """The design of a point: hardware, and the function that it computes."""
 
     system: SystemParams
     function: ReSVParams
 
 
 def axis(text: str) -> Axis:
-    """An axis from `NAME=V,V,...`, a value being a word, `LOW..HIGH`, `LOW..HIGH:STEP` or `LOW..HIGH*FACTOR`.
+    """An axis from `NAME=V,V,...`. A value is a word, `LOW..HIGH`, `LOW..HIGH:STEP` or `LOW..HIGH*FACTOR`.
 
-    Raises `ParamError` for an axis without values, a range that holds none, a value given twice, numbers beside words.
+    Raises `ParamError` for an axis without values, an empty range, a value given twice, and a mix of numbers and words.
     """
     given, eq, words = text.partition("=")
     check(bool(eq and given and words), "axis", text, "must look like N_HCU-h=1,2,4 or clusters=256..1024*2")
@@ -62,7 +66,7 @@ def axis(text: str) -> Axis:
 
 
 def axes(texts: list[str], fixed: list[str]) -> tuple[Axis, ...]:
-    """The axes of a sweep. Raises `ParamError` where two of them, or one and a `fixed` NAME=VALUE, set the same."""
+    """The axes of a sweep. Raises `ParamError` if two axes, or an axis and a `fixed` NAME=VALUE, set one parameter."""
     out = tuple(axis(t) for t in texts)
     check(bool(out), "axes", 0, "give at least one, e.g. N_HCU-h=1,2,4")
     names = [(a.given, a.name) for a in out]
@@ -75,7 +79,7 @@ def axes(texts: list[str], fixed: list[str]) -> tuple[Axis, ...]:
 
 
 def check_names(axes: tuple[Axis, ...], fixed: list[str]) -> None:
-    """Raise `ParamError` with the nearest names, ours and the paper's, for a name that no parameter has."""
+    """Raises `ParamError` for an unknown name, with the nearest names of ours and of the paper."""
     own = list(flat(PRESETS["core"]))
     known = (*own, *(_scoped(n)[1] for n in own), *FUNCTION, *PAPER)
     spelt = {n.lower(): n for n in known}
@@ -85,7 +89,10 @@ def check_names(axes: tuple[Axis, ...], fixed: list[str]) -> None:
 
 
 def size(axes: tuple[Axis, ...], listed: bool) -> int:
-    """Points of a grid, or of a list, in which the n-th values of all axes make a point."""
+    """Number of points of a grid, or of a list, in which the n-th values of all axes make a point.
+
+    Raises `ParamError` for a list with axes of unequal length.
+    """
     lengths = {len(a.values) for a in axes}
     if not listed:
         return math.prod(len(a.values) for a in axes)
@@ -95,7 +102,7 @@ def size(axes: tuple[Axis, ...], listed: bool) -> int:
 
 
 def points(axes: tuple[Axis, ...], listed: bool) -> Iterator[Point]:
-    """The points of a grid, the last axis running fastest, or of a list."""
+    """The points of a list, or of a grid with the last axis fastest. Raises `ParamError` for more than `MOST`."""
     n = size(axes, listed)
     check(n <= MOST, "points", n, f"a grid has at most {MOST}; give fewer values, or use --search")
     values = zip(*(a.values for a in axes), strict=True) if listed else itertools.product(*(a.values for a in axes))
@@ -103,7 +110,7 @@ def points(axes: tuple[Axis, ...], listed: bool) -> Iterator[Point]:
 
 
 def at(axes: tuple[Axis, ...], index: int) -> Point:
-    """Point `index` of a grid, the last axis running fastest."""
+    """Point `index` of a grid, in the order of `points`."""
     out = {}
     for a in reversed(axes):
         index, i = divmod(index, len(a.values))
@@ -112,14 +119,18 @@ def at(axes: tuple[Axis, ...], index: int) -> Point:
 
 
 def named(axes: tuple[Axis, ...], point: Point) -> dict[str, int | float | str]:
-    """A point under the names that the user wrote, numbers as numbers."""
+    """A point with the names that the user wrote, and numbers as numbers."""
     return {a.given: value(point[a.name]) for a in axes}
 
 
 def design(base: str, fixed: list[str], point: Point, th_hd: int = 7, ratio: float = 0.3) -> Design:
-    """The design of a point over `base`, a preset or a design file, with NAME=VALUE `fixed`.
+    """The design of a point.
 
-    Raises `ParamError` if its parameters cannot work.
+    base : preset or design file that gives all other parameters
+    fixed : NAME=VALUE settings of all points
+    th_hd, ratio : function parameters, unless an axis or `fixed` sets them
+
+    Raises `ParamError` if the parameters cannot work.
     """
     own = dict(t.partition("=")[::2] for t in fixed)
     settings = {PAPER.get(n, n): v for n, v in own.items()} | point
@@ -136,7 +147,7 @@ def design(base: str, fixed: list[str], point: Point, th_hd: int = 7, ratio: flo
 
 
 def _expand(given: str, word: str) -> list[str]:
-    """The values that a word between commas stands for."""
+    """The values for which a word between commas stands."""
     check(bool(word), given, word, "an empty value; write V,V,...")
     m = _RANGE.fullmatch(word)
     if m is None:
@@ -155,12 +166,13 @@ def _expand(given: str, word: str) -> list[str]:
 
 
 def _scoped(name: str) -> tuple[str, str]:
+    """A name as the part of the design and the parameter in it."""
     scope, _, leaf = name.rpartition(".")
     return scope, leaf
 
 
 def value(word: str) -> int | float | str:
-    """A number where the word is one."""
+    """The word as a number if it is one."""
     for kind in (int, float):
         try:
             return kind(word)

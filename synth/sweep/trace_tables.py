@@ -1,4 +1,4 @@
-"""A trace as one HC table's units see it: key hashes, clusters, and the rows of the frames that are timed."""
+"""Turns a trace into the inputs of one HC table's units: key hashes, clusters, and the rows of the timed frames."""
 
 import hashlib
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tb.library.trace_check import tables
 
 @dataclass(frozen=True)
 class Block:
-    """A frame of one HC table whose queries are timed: its segment, rows, token counts, and the union they select."""
+    """A timed frame of one HC table: its segment, score codes, token counts, and the clusters that its rows select."""
 
     segment: int
     codes: np.ndarray  # [R, C]
@@ -25,7 +25,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Stream:
-    """What one HC table's units see of a trace: key hashes and clusters of every segment, the timed frames."""
+    """The inputs of one HC table's units: key hashes and clusters of every segment, and the timed frames."""
 
     hashes: list[list[int]]
     clusters: list[list[int]]
@@ -33,7 +33,11 @@ class Stream:
 
 
 def stream(f: ReSVParams, path: str, trace_digest: str, queries: int) -> list[Stream]:
-    """The trace through golden ReSV, a `Stream` an HC table."""
+    """Runs the trace through golden ReSV and returns a `Stream` for each HC table.
+
+    queries : number of frames to time, from the end
+    Raises: `TraceError` for a file that cannot be read or whose digest is not `trace_digest`.
+    """
     if file_digest(Path(path)) != trace_digest:
         raise TraceError(f"{path}: not the trace that the sweep was started with; give workers the same file")
     out = []
@@ -50,7 +54,7 @@ def stream(f: ReSVParams, path: str, trace_digest: str, queries: int) -> list[St
 
 
 def file_digest(path: Path) -> str:
-    """Hash of a file's content."""
+    """Hash of a file's content. Raises `TraceError` if it cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
     except OSError as e:
