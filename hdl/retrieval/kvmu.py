@@ -15,6 +15,19 @@ from hdl.unit import Unit
 # The DRE hands an op of the HCU on as it is.
 APPEND, CLEAR = hcu.JOIN, hcu.CLEAR
 
+# Who uses the one port of the memory `table`, and in which states. Requesters of one state exclude each other, so that
+# at most one drives the port in a cycle: `tb/tests/hdl/retrieval/test_kvmu.py` holds the design to this list.
+TABLE_PORT = {
+    "appended cluster": ("IDLE", "WALK"),
+    "fetched cluster": ("IDLE", "WALK"),
+    "skipped row": ("PLACE",),
+    "placed entry": ("PLACE",),
+    "oldest entry": ("OLDEST",),
+    "offloaded entry": ("OFFLOAD", "NEXT"),
+    "first row": ("LEVEL",),
+    "next row": ("FREE",),
+}
+
 
 def append_layout(p: KvmuParams) -> data.StructLayout:
     """An entry to place in the cluster that it joins. `op`: APPEND, or CLEAR the map of `ctx`. `token`: its number."""
@@ -159,7 +172,7 @@ class Kvmu(Unit):
             with m.State("WALK"):
                 self._walk_block(m, memories.chain, items, beat, out, walk)
             with m.State("LEVEL"):
-                m.d.comb += _read(memories.table, beat.job.ctx * p.clusters)
+                m.d.comb += memories.table_read("first row", beat.job.ctx * p.clusters)
                 m.d.sync += clear.index.eq(0)
                 with m.If(beat.level == 0):
                     m.next = "IDLE"
@@ -167,8 +180,8 @@ class Kvmu(Unit):
                     m.next = "FREE"
             with m.State("FREE"):
                 self._free_row(m, memories, beat, free, clear)
-        self._write_offloaded(m, memories.table, beat, out, offload)
-        self._read_rows(m, memories.table, beat, walk)
+        self._write_offloaded(m, memories, beat, out, offload)
+        self._read_rows(m, memories, beat, walk)
         self._merge(m, items)
         return m
 
@@ -308,9 +321,9 @@ class Kvmu(Unit):
         out: "_Answers",
     ) -> None:
         """Empties a row below the cluster's own, or replies and writes the entry into all memories."""
-        p, job, table = self.p, beat.job, memories.table
+        p, job = self.p, beat.job
         with m.If(~place.full & (job.cluster > place.lowest)):
-            m.d.comb += [table.en.eq(1), table.write.eq(1), table.addr.eq(job.ctx * p.clusters + place.lowest)]
+            m.d.comb += memories.table_write("skipped row", job.ctx * p.clusters + place.lowest)
             m.d.sync += [place.skipping.eq(1), place.skip.eq(place.lowest + 1)]
         with m.Elif(out.reply_free):
             m.d.sync += [
@@ -347,7 +360,7 @@ class Kvmu(Unit):
         p, job, chain, ring = self.p, beat.job, memories.chain, memories.ring
         new = Signal(_state_layout(p))
         m.d.comb += [
-            *_write(memories.table, job.ctx * p.clusters + job.cluster, place.grown),
+            *memories.table_write("placed entry", job.ctx * p.clusters + job.cluster, place.grown),
             new.level.eq(Mux(place.exists, beat.level, job.cluster + 1)),
             new.pos.eq(Mux(place.wraps, 0, place.pos + 1)),
             new.filled.eq((beat.known & beat.word.filled) | place.wraps),
@@ -371,7 +384,7 @@ class Kvmu(Unit):
         p, ring = self.p, memories.ring
         m.d.comb += [
             *_write(ring, out.slot, beat.job.cluster),
-            *_read(memories.table, beat.job.ctx * p.clusters + ring.r_data),
+            *memories.table_read("oldest entry", beat.job.ctx * p.clusters + ring.r_data),
         ]
         m.d.sync += offload.oldest.eq(ring.r_data)
         m.next = "OFFLOAD"
@@ -424,26 +437,27 @@ class Kvmu(Unit):
             m.d.sync += beat.live.bit_select(beat.job.ctx, 1).eq(0)
             m.next = "IDLE"
         with m.Else():
-            m.d.comb += _read(memories.table, beat.job.ctx * p.clusters + clear.after)
+            m.d.comb += memories.table_read("next row", beat.job.ctx * p.clusters + clear.after)
 
     def _write_offloaded(
-        self, m: Module, table: SinglePortRam, beat: "_Beat", out: "_Answers", offload: "_Offload"
+        self, m: Module, memories: "_Memories", beat: "_Beat", out: "_Answers", offload: "_Offload"
     ) -> None:
         """Writes the row of the cluster that the offloaded entry belongs to, and starts its move."""
         p, sent = self.p, offload.sent
         with m.If(offload.leave):
-            m.d.comb += _write(table, beat.job.ctx * p.clusters + offload.oldest, sent)
+            m.d.comb += memories.table_write("offloaded entry", beat.job.ctx * p.clusters + offload.oldest, sent)
             m.d.sync += [out.move_valid.eq(1), out.move.eq(sent.off * p.block_slots + (sent.off_slots - 1))]
 
-    def _read_rows(self, m: Module, table: SinglePortRam, beat: "_Beat", walk: "_Walk") -> None:
+    def _read_rows(self, m: Module, memories: "_Memories", beat: "_Beat", walk: "_Walk") -> None:
         """Reads the row of the beat that the unit takes."""
         with m.If(beat.take_a):
             at_a = self.a.payload
-            m.d.comb += _read(table, at_a.ctx * self.p.clusters + at_a.cluster)
-            m.d.comb += table.en.eq(at_a.op == APPEND)  # a CLEAR has no cluster
+            # A CLEAR has no cluster.
+            at = at_a.ctx * self.p.clusters + at_a.cluster
+            m.d.comb += memories.table_read("appended cluster", at, at_a.op == APPEND)
         with m.Elif(beat.take_f):
             at_f = self.f.payload
-            m.d.comb += _read(table, at_f.ctx * self.p.clusters + at_f.cluster)
+            m.d.comb += memories.table_read("fetched cluster", at_f.ctx * self.p.clusters + at_f.cluster)
             m.d.sync += [walk.walking.eq(1), walk.first.eq(1), walk.begun.eq(0)]
 
     def _merge(self, m: Module, items: SyncFIFO) -> None:
@@ -520,6 +534,18 @@ class _Memories:
         m.submodules.chain = self.chain = SinglePortRam(p.block_bits, p.blocks, protect=p.protect)
         m.submodules.ring = self.ring = SinglePortRam(p.cluster_bits, p.n_ctx * p.recent, protect=p.protect)
         m.submodules.state = self.state = SinglePortRam(_state_layout(p).size, p.n_ctx, protect=p.protect)
+        self._free = set(TABLE_PORT)  # requesters of the table's port that have made no request yet
+
+    def table_read(self, requester: str, row: Value, en: ValueLike = 1) -> list:
+        """The only reads of `table`. A requester of `TABLE_PORT` reads a row in its own states."""
+        self._free.remove(requester)
+        return [self.table.addr.eq(row), self.table.en.eq(en)]
+
+    def table_write(self, requester: str, row: Value, word: ValueLike | None = None) -> list:
+        """The only writes of `table`. A requester of `TABLE_PORT` writes a row, without a `word` an empty one."""
+        self._free.remove(requester)
+        access = [self.table.en.eq(1), self.table.write.eq(1), self.table.addr.eq(row)]
+        return access if word is None else [*access, self.table.w_data.eq(word)]
 
 
 class _Beat:

@@ -8,15 +8,13 @@ source states them.
 """
 
 import ast
-import gc
 import re
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from amaranth import Const, Module, Signal, UnusedElaboratable, Value
+from amaranth import Const, Module, Signal, Value
 from amaranth.hdl import Format
 from amaranth.hdl import _ast as hdl_ast
 from amaranth.hdl._dsl import resolve_statements
@@ -40,15 +38,19 @@ class Machine:
 
 def machines(unit: wiring.Component) -> list[Machine]:
     """The state machines of a unit itself, not of its submodules, in the order of its source."""
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", UnusedElaboratable
-        )  # submodules are not elaborated; Amaranth says so as they go
-        m = unit.elaborate(None)
-        found = [_machine(m, *register) for register in _registers(m)]
-        del m
-        gc.collect()
-    return found
+    m = elaborated(unit)
+    return [_machine(m, *register) for register in _registers(m)]
+
+
+def elaborated(unit: wiring.Component) -> Module:
+    """The unit's own module; its submodules are not elaborated, and Amaranth is told not to warn of that."""
+    m = unit.elaborate(None)
+    todo = [unit, m, *(sub for sub, _ in [*m._named_submodules.values(), *m._anon_submodules])]
+    while todo:
+        thing = todo.pop()
+        thing._MustUse__used = True
+        todo += [vars(thing)["_elaboratable_"]] if "_elaboratable_" in vars(thing) else []  # renamed domains
+    return m
 
 
 def mermaid(machine: Machine) -> str:
@@ -74,81 +76,80 @@ def _registers(m: Module) -> Iterator[tuple[str, Signal, dict[int, str]]]:
     """Name, register and names of the values of each state machine."""
     for name, fsm in m._generated.items():
         yield name, fsm.state, {value: state for state, value in fsm.encoding.items()}
-    for register in _assigned(m._statements.get("sync", ())):
-        if isinstance(form := register._format, Format.Enum) and len(form._variants) > 2:
-            known = _Known({}, register, register.init)
-            if all(None not in values for values, _ in _targets(m._statements["sync"], register, known, ())):
-                yield register.name, register, dict(form._variants)
+    of_sync, of_comb = assignments(m, "sync"), assignments(m, "comb")
+    for register in {id(s.lhs): s.lhs for _, s in of_sync if isinstance(s.lhs, Signal)}.values():
+        form, given = register._format, [s.rhs for _, s in of_sync if s.lhs is register]
+        if isinstance(form, Format.Enum) and len(form._variants) > 2 and all(isinstance(x, Const) for x in given):
+            yield register.name, register, dict(form._variants)
     decoded: dict[int, tuple[Signal, dict[int, str]]] = {}
-    for target, source in _drivers(m).values():
-        match source:
+    for path, s in of_comb:
+        match s.rhs:
             case hdl_ast.Operator(operator="==", operands=[Signal() as register, Const() as value]):
-                decoded.setdefault(id(register), (register, {}))[1][value.value] = target.name
+                if not path and isinstance(s.lhs, Signal):
+                    decoded.setdefault(id(register), (register, {}))[1][value.value] = s.lhs.name
     for register, names in decoded.values():
         prefix = re.match(r"(\w+?_)\w+(?: \1\w+)+$", " ".join(names.values()))
         if prefix and len(names) > 2 and sorted(names) == list(range(len(names))):
             yield prefix[1].rstrip("_"), register, {v: n.removeprefix(prefix[1]).upper() for v, n in names.items()}
 
 
-def _assigned(statements: Iterable) -> list[Signal]:
-    """The signals that statements assign as a whole, each once."""
-    found: dict[int, Signal] = {}
-    for s in statements:
-        if isinstance(s, hdl_ast.Switch):
-            found |= {id(x): x for _, inner, _ in s.cases for x in _assigned(inner)}
-        elif isinstance(s, hdl_ast.Assign) and isinstance(s.lhs, Signal):
-            found[id(s.lhs)] = s.lhs
-    return list(found.values())
-
-
-def _drivers(m: Module) -> dict[int, tuple[Signal, Value]]:
-    """Combinational signals that one unconditional assignment drives, by identity."""
-    return {id(s.lhs): (s.lhs, s.rhs) for s in m._statements.get("comb", ())
-            if isinstance(s, hdl_ast.Assign) and isinstance(s.lhs, Signal)}  # fmt: skip
-
-
 def _machine(m: Module, name: str, register: Signal, states: dict[int, str]) -> Machine:
-    out, drivers = Machine(name, states, register.init), _drivers(m)
-    found: dict[tuple[str, str], dict[str, set[str]]] = {}  # (to, label) -> states from which the edge leads
-    sync = resolve_statements(m._statements.get("sync", ()))
+    out = Machine(name, states, register.init)
+    found: dict[tuple[str, str], set[str]] = {}  # (to, label) -> states from which the edge leads
     for value, state in states.items():
-        known = _Known(drivers, register, value)
-        for target, label in _targets(sync, register, known, ()):
-            for to in sorted({states[t] for t in target if t in states} - {state}):
-                found.setdefault((to, label), {})[state] = set()
+        known = Known(m, register, value)
+        for path, s in assignments(m, "sync"):
+            fits = [known.fits(case) for case in path]
+            if s.lhs is register and False not in fits:
+                parts = [_condition(case.where) for case, sure in zip(path, fits, strict=True) if not sure]
+                label = " and ".join(f"({c})" if " | " in c and len(parts) > 1 else c for c in parts if c)
+                for to in sorted({states[t] for t in known.values(s.rhs) if t in states} - {state}):
+                    found.setdefault((to, label), set()).add(state)
     for (to, label), sources in found.items():
         common = len(sources) >= len(states) - 1 and len(sources) > 2
-        for source in [_ANY] if common else sources:
+        for source in [_ANY] if common else [state for state in states.values() if state in sources]:
             labels = out.edges.setdefault((source, to), [])
             if label and label not in labels:
                 labels.append(label)
     return out
 
 
-def _targets(
-    statements: list, register: Signal, known: "_Known", path: tuple[str, ...]
-) -> Iterator[tuple[set[int | None], str]]:
-    """Values that the register can get, each with its condition."""
+@dataclass(frozen=True)
+class Case:
+    """A case of an `If` or `Switch`: its patterns (None: any value), those of the cases before it, its place."""
+
+    test: Value
+    before: tuple[tuple[str, ...] | None, ...]
+    patterns: tuple[str, ...] | None
+    where: tuple[str, int] | None
+
+
+def assignments(m: Module, domain: str) -> list[tuple[tuple[Case, ...], hdl_ast.Assign]]:
+    """Every assignment of a domain in the order of the source, below the cases that it stands in."""
+    return list(_flat(resolve_statements(m._statements.get(domain, ())), ()))
+
+
+def _flat(statements: Iterable, path: tuple[Case, ...]) -> Iterator[tuple[tuple[Case, ...], hdl_ast.Assign]]:
     for s in statements:
-        if isinstance(s, hdl_ast.Assign) and s.lhs is register:
-            yield known.values(s.rhs), " and ".join(f"({c})" if " | " in c and len(path) > 1 else c for c in path)
+        if isinstance(s, hdl_ast.Assign):
+            yield path, s
         elif isinstance(s, hdl_ast.Switch):
-            test = known.bits(s.test)
+            before: tuple = ()
             for patterns, inner, where in s.cases:
-                fits = [_fit(test, p) for p in patterns] if patterns is not None else [None]
-                if any(f is not False for f in fits):
-                    sure = True in fits or s.test is register
-                    yield from _targets(inner, register, known, path if sure else (*path, *_condition(where)))
-                if True in fits:
-                    break
+                yield from _flat(inner, (*path, Case(s.test, before, patterns, where)))
+                before += (patterns,)
 
 
-def _fit(bits: Bits, pattern: str) -> bool | None:
-    """Whether a pattern of a case matches; None if that depends on an unknown bit."""
-    pairs = [(b, int(p)) for b, p in zip(bits, reversed(pattern), strict=True) if p != "-"]
-    if any(b is not None and b != p for b, p in pairs):
-        return False
-    return None if any(b is None for b, _ in pairs) else True
+def _match(bits: Bits, patterns: tuple[str, ...] | None) -> bool | None:
+    """Whether one of the patterns matches; None if that depends on an unknown bit."""
+    if patterns is None:
+        return True
+    fits: list[bool | None] = []
+    for pattern in patterns:
+        pairs = [(b, int(p)) for b, p in zip(bits, reversed(pattern), strict=True) if p != "-"]
+        wrong = any(b is not None and b != p for b, p in pairs)
+        fits.append(False if wrong else None if any(b is None for b, _ in pairs) else True)
+    return True if True in fits else None if None in fits else False
 
 
 def _number(bits: Bits) -> int | None:
@@ -157,22 +158,40 @@ def _number(bits: Bits) -> int | None:
     return sum(b << k for k, b in enumerate(known)) if len(known) == len(bits) else None
 
 
-class _Known:
-    """Bits of values that follow from the state."""
+class Known:
+    """What follows from the state of a machine: bits of signals, and which cases can be taken."""
 
-    def __init__(self, drivers: dict[int, tuple[Signal, Value]], register: Signal, state: int):
-        self._drivers, self._register, self._state = drivers, register, state
+    def __init__(self, m: Module, register: Signal, state: int):
+        self._register, self._state = register, state
         self._made: dict[int, Bits] = {}
+        self._drives: dict[int, list[tuple[tuple[Case, ...], Value]]] = {}  # of signals that are only driven as a whole
+        partly = set()
+        for path, s in assignments(m, "comb"):
+            if isinstance(s.lhs, Signal):
+                self._drives.setdefault(id(s.lhs), []).append((path, s.rhs))
+            else:
+                partly |= {id(x) for x in s.lhs._lhs_signals()}
+        for signal in partly:
+            self._drives.pop(signal, None)
+
+    def fits(self, case: Case) -> bool | None:
+        """Whether a case is taken; None if that does not follow from the state."""
+        bits = self.bits(case.test)
+        earlier = [_match(bits, patterns) for patterns in case.before]
+        if True in earlier:
+            return False
+        own = _match(bits, case.patterns)
+        return None if own and None in earlier else own
 
     def values(self, value: Value) -> set[int | None]:
         """What `value` can be, as far as a multiplexer chooses between constants; None for what is not known."""
         if isinstance(value, hdl_ast.SwitchValue):
-            test, out = self.bits(value.test), set()
+            out: set[int | None] = set()
+            before: tuple = ()
             for patterns, inner in value.cases:
-                fits = [_fit(test, p) for p in patterns] if patterns is not None else [None]
-                out |= self.values(inner) if any(f is not False for f in fits) else set()
-                if True in fits:
-                    break
+                if self.fits(Case(value.test, before, patterns, None)) is not False:
+                    out |= self.values(inner)
+                before += (patterns,)
             return out
         return {_number(self.bits(value))}
 
@@ -183,15 +202,24 @@ class _Known:
             self._made[id(value)] = self._bits(value)
         return self._made[id(value)]
 
+    def _driven(self, signal: Signal) -> Bits:
+        """Bits of a combinational signal: those on which all its possible drivers agree."""
+        out: Bits = [signal.init >> k & 1 for k in range(len(signal))]
+        for path, source in self._drives[id(signal)]:
+            fits = [self.fits(case) for case in path]
+            if False not in fits:
+                bits = (self.bits(source) + [0] * len(signal))[: len(signal)]
+                out = [b if None not in fits or a == b else None for a, b in zip(out, bits, strict=True)]
+        return out
+
     def _bits(self, value: Value) -> Bits:
         if value is self._register:
             return [self._state >> k & 1 for k in range(len(value))]
         match value:
             case Const():
                 return [value.value >> k & 1 for k in range(len(value))]
-            case Signal() if id(value) in self._drivers:
-                source = self.bits(self._drivers[id(value)][1])
-                return (source + [0] * len(value))[: len(value)]
+            case Signal() if id(value) in self._drives:
+                return self._driven(value)
             case hdl_ast.Slice():
                 return self.bits(value.value)[value.start : value.stop]
             case hdl_ast.Concat():
@@ -222,10 +250,9 @@ class _Known:
         return [None] * n
 
 
-def _condition(where: tuple[str, int] | None) -> list[str]:
+def _condition(where: tuple[str, int] | None) -> str:
     """The condition at a place of the source, as it stands there."""
-    found = _conditions(where[0]).get(where[1], "") if where else ""
-    return [re.sub(r"\b(?:self|u)\.", "", found)] if found else []
+    return re.sub(r"\b(?:self|u)\.", "", _conditions(where[0]).get(where[1], "")) if where else ""
 
 
 @cache

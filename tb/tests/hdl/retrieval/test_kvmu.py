@@ -1,10 +1,13 @@
 """KVMU: beats equal to golden in the order of acceptance, cycles equal to the time view; stalls, sizes, mutants."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
 
 from golden.function_params import ParamError
+from hdl.retrieval import kvmu
+from scripts.pages.state_diagram import Known, assignments, elaborated
 from tb.checks.kvmu_checks import (
     BINS,
     RAGGED,
@@ -44,6 +47,35 @@ def test_cycles_equal_time_view(size):
 @pytest.mark.parametrize("size", SIZES)
 def test_append_never_waits_for_bursts(size):
     check_append_never_waits_for_bursts(size)
+
+
+def test_requesters_of_the_table_exclude_each_other(monkeypatch):
+    """Each reaches the port in its states alone, and two of one state stand in different branches of one `If`."""
+    requests = {}
+
+    def recorded(make):
+        def call(memories, requester, *rest):
+            out = make(memories, requester, *rest)
+            requests[requester] = out[0]
+            return out
+
+        return call
+
+    for name in ("table_read", "table_write"):
+        monkeypatch.setattr(kvmu._Memories, name, recorded(getattr(kvmu._Memories, name)))
+    m = elaborated(kvmu.Kvmu(SMALL))
+    fsm = m._generated["fsm"]
+    known = {state: Known(m, fsm.state, value) for state, value in fsm.encoding.items()}
+    paths = {id(s): path for path, s in assignments(m, "comb")}
+    of = {requester: paths[id(s)] for requester, s in requests.items()}
+    assert set(of) == set(kvmu.TABLE_PORT)
+    for requester, path in of.items():
+        states = [s for s, k in known.items() if False not in [k.fits(case) for case in path]]
+        assert sorted(states) == sorted(kvmu.TABLE_PORT[requester]), requester
+    for one, other in itertools.combinations(of, 2):
+        if set(kvmu.TABLE_PORT[one]) & set(kvmu.TABLE_PORT[other]):
+            pairs = zip(of[one], of[other], strict=False)
+            assert any(a.test is b.test and a.patterns != b.patterns for a, b in pairs), (one, other)
 
 
 MUTANTS = [
