@@ -1,4 +1,4 @@
-"""How every `vrex` command ends that the user stops, or types wrongly: in one line."""
+"""The group of `vrex` commands: every error that a user can mend ends a command in one line."""
 
 import math
 import re
@@ -17,7 +17,7 @@ from scripts import console
 
 
 class Command(TyperCommand):
-    """A command that takes one design, and finite numbers only."""
+    """A command that accepts one design and finite numbers only."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         designs = {name for option in self.params if "--design" in option.opts for name in option.opts}
@@ -75,7 +75,7 @@ def _clear_errors() -> Iterator[None]:
 
 
 def _typed(e: Any) -> str:
-    """What is wrong with the command line."""
+    """The message for a command line that Typer refuses."""
     if not isinstance(e.__cause__, ValidationError):
         place = e.ctx.command_path if e.ctx else "vrex"
         return f"{e.format_message().rstrip('.')}: see `{place} --help`"
@@ -95,7 +95,10 @@ def _typed(e: Any) -> str:
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Raise an interrupt again that lands in a destructor, where Python drops it: every Amaranth component has one."""
+    """Raise an interrupt again if it arrives in a destructor, where Python drops it.
+
+    Every Amaranth component has a destructor.
+    """
     hook, alarm = sys.unraisablehook, signal.signal(signal.SIGALRM, signal.default_int_handler)
 
     def dropped(what: Any) -> None:

@@ -1,4 +1,4 @@
-"""What every `vrex` command shares: error lines, JSON output, options."""
+"""Options, error lines and JSON output that the `vrex` commands share."""
 
 import json
 import os
@@ -27,7 +27,7 @@ err = Console(stderr=True)
 
 
 def folder(typed: str | Path) -> Path:
-    """An output folder that can be made, or written to. Raises: `ValueError`."""
+    """The output folder that the user typed. Raises `ValueError` if it cannot be made or written to."""
     if not str(typed):
         raise ValueError("must name a folder (`-o .` is the current one)")
     path = Path(typed)
@@ -40,7 +40,7 @@ def folder(typed: str | Path) -> Path:
 
 
 def file(typed: str | Path) -> Path:
-    """An output file that can be made, or replaced. Raises: `ValueError`."""
+    """The output file that the user typed. Raises `ValueError` if it cannot be made or replaced."""
     if not str(typed):
         raise ValueError("must name a file")
     if Path(typed).is_dir():
@@ -49,77 +49,94 @@ def file(typed: str | Path) -> Path:
     return Path(typed)
 
 
-# One option: a design file starts from a preset of its own.
+# Both names are one option: a design file names its preset itself.
 Preset = Annotated[
     str,
-    typer.Option("--preset", "--design", metavar="NAME|FILE.toml", help="Preset or design file, see `vrex presets`."),
+    typer.Option("--preset", "--design", metavar="NAME|FILE.toml", help="Preset (see `vrex presets`) or design file."),
 ]
-Param = Annotated[list[str] | None, typer.Option("-p", help="name=value or unit.name=value; may be repeated.")]
-Json = Annotated[bool, typer.Option("--json", help="Print machine-readable results.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of stalls and constrained-random data.")]
+Param = Annotated[
+    list[str] | None, typer.Option("-p", help="Change a parameter: name=value or unit.name=value. May be repeated.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of random stalls and data.")]
 Folder = Annotated[Path, typer.Option("-o", parser=folder, help="Folder to write into.")]
-Trace = Annotated[Path, typer.Option("--trace", help="Trace of `vrex trace`; a small real one by default.")]
-Tests = Annotated[Path, typer.Option("--tests", help="A test run in JUnit's XML, as `make test` leaves it.")]
-# Of ReSV on a trace.
-Queries = Annotated[int, typer.Option("--queries", min=1, help="Query blocks (frames) that select, from the end.")]
+Trace = Annotated[
+    Path,
+    typer.Option("--trace", show_default=False, help="Trace of `vrex trace`; by default a small one of a real video."),
+]
+Tests = Annotated[Path, typer.Option("--tests", help="Results of a test run (JUnit XML), which `make test` writes.")]
+# How ReSV selects on a trace.
+Queries = Annotated[int, typer.Option("--queries", min=1, help="Number of frames, the last ones, that select tokens.")]
 ThHd = Annotated[
     int | None,
     typer.Option(
-        "--th-hd", min=0, help="Th_hd, to n_hp + 1: keys join a cluster at a distance below it; default 7 of 32 bits."
+        "--th-hd",
+        min=0,
+        help="Th_hd: a key joins a cluster at a Hamming distance below it; at most n_hp + 1; default 7 of 32 bits.",
     ),
 ]
-Ratio = Annotated[float, typer.Option("--ratio", min=0, max=1, help="Th_r-wics.")]
-# Where tasks run.
+Ratio = Annotated[
+    float,
+    typer.Option("--ratio", min=0, max=1, help="Th_r-wics: share of a row's weighted sum that the selection covers."),
+]
+# Where the tasks of a sweep or a fleet run.
 Workers = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Processes here, or jobs; default one a processor, 2 jobs.")
+    int | None,
+    typer.Option(
+        "--workers", min=1, help="Worker processes (one for each processor by default), or jobs (2 by default)."
+    ),
 ]
 Scheduler = Annotated[
-    str | None, typer.Option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, e.g. tcp://host:8786.")
+    str | None, typer.Option("--scheduler", metavar="ADDRESS", help="Use this Dask scheduler, e.g. tcp://host:8786.")
 ]
-Jobs = Annotated[Literal["local", "slurm", "lsf"] | None, typer.Option("--cluster", help="Submit workers as jobs.")]
-# A pass of Llama-3 8B by the time view.
-Tokens = Annotated[int, typer.Option("--tokens", min=1, help="Tokens of a pass: of a frame.")]
-Cached = Annotated[list[int], typer.Option("--cached", min=1, help="Cached tokens; may be repeated.")]
+Jobs = Annotated[
+    Literal["local", "slurm", "lsf"] | None,
+    typer.Option("--cluster", help="Submit the workers as jobs to this batch system."),
+]
+# A pass of Llama-3 8B in the time view.
+Tokens = Annotated[int, typer.Option("--tokens", min=1, help="New tokens of the pass, which is a frame.")]
+Cached = Annotated[list[int], typer.Option("--cached", min=1, help="Tokens in the cache. May be repeated.")]
 Share = Annotated[
-    float, typer.Option("--share", min=0, max=1, help="Fetched entries, of the cached ones that are not recent.")
+    float, typer.Option("--share", min=0, max=1, help="Share of the cached, not recent entries that is fetched.")
 ]
-Recent = Annotated[int, typer.Option("--recent", min=1, help="Entries of the ring.")]
+Recent = Annotated[int, typer.Option("--recent", min=1, help="Entries in the ring of recent tokens.")]
 Latency = Annotated[int, typer.Option("--latency", min=1, help="Cycles from a burst's address to its first beat.")]
 
 
 def error(message: str) -> None:
-    """One line on standard error."""
+    """Print an error in one line on standard error."""
     err.print("[red]error:[/]", Text(" ".join(message.split())), highlight=False, soft_wrap=True)
 
 
 def note(message: str) -> None:
-    """One line on standard error that ends nothing."""
+    """Print a note in one line on standard error; the command goes on."""
     err.print("[yellow]note:[/]", Text(message), highlight=False, soft_wrap=True)
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """End the command with one line."""
+    """End the command with an error in one line and this exit code."""
     error(message)
-    warnings.simplefilter("ignore", UnusedElaboratable)  # components were left half-way, which nobody need be told
+    warnings.simplefilter("ignore", UnusedElaboratable)  # Amaranth warns of components that the error left unfinished
     raise typer.Exit(code) from None
 
 
 def params(preset_name: str, assignments: list[str] | None) -> SystemParams:
-    """The parameters that --preset or --design name, with -p on top."""
+    """The parameters of the preset or design file, changed by each -p."""
     return override(load(preset_name), assignments or [])
 
 
 def unit_system(unit: str, preset_name: str, assignments: list[str] | None) -> SystemParams:
-    """A system for one unit of it: the unit has these parameters, checked by its own rules, whether others fit or not.
+    """A system whose `unit` has these parameters.
 
-    `ParamError` for a name that the unit has not, which would change nothing.
+    Only the rules of the unit itself are checked; other units need not fit. `ParamError` for a parameter that the unit
+    does not have: it would change nothing.
     """
     check(unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
     return override_part(load(preset_name), ALL[unit][2], assignments or [])
 
 
 def check_used(command: str, assignments: list[str] | None, used: tuple[str, ...]) -> None:
-    """`ParamError` for a -p that is none of `used`, the parameters on which a command's figures depend."""
+    """Raise `ParamError` for a -p that does not change the figures of a command; those of `used` do."""
     for text in assignments or []:
         name = text.partition("=")[0]
         fix = f"has no effect on `vrex {command}`, which depends on {', '.join(used)}: leave it out"
@@ -129,10 +146,10 @@ def check_used(command: str, assignments: list[str] | None, used: tuple[str, ...
 def chosen(
     unit: str, preset_name: str, assignments: list[str] | None, alone: bool = False
 ) -> tuple[str, SystemParams, Emitted | None]:
-    """A unit by its name, or by the folder that `vrex generate` wrote: then with the Verilog and the parameters there.
+    """Unit, system and Verilog that the user named by a unit's name or by a folder of `vrex generate`.
 
-    The parameters are those of a system in which all units fit, or of the unit `alone`. Verilog that was edited, or
-    that this version makes otherwise, is told of and taken as it is.
+    A folder brings its own Verilog and parameters. A note says if the Verilog was edited or comes from another version.
+    alone : check the rules of the unit only; otherwise all units of the system must fit
     """
 
     def system(unit: str, given: list[str]) -> SystemParams:
@@ -154,13 +171,13 @@ def chosen(
 
 
 def function(p: DreParams, th_hd: int | None, ratio: float) -> ReSVParams:
-    """ReSV as the hardware fixes it, with the thresholds of a run. Raises: `ParamError`."""
+    """The function parameters of the hardware, with the thresholds of a run. Raises: `ParamError`."""
     own = p.function()
     return replace(own, th_hd=own.th_hd if th_hd is None else th_hd, ratio_q16=round(ratio * 65536))
 
 
 def own_folder(folder: Path | None, default: Path, top: str) -> Path:
-    """Where the files of a top module go; `ParamError` for a folder with those of another one, and for a file."""
+    """The folder for the files of a top module. Raises `ParamError` for a file or a folder of another module."""
     folder = folder or default / top
     files = [str(x) for x in (folder, *folder.parents) if x.is_file()]
     check(not files, "-o", str(folder), f"must be a folder, and {''.join(files)} is a file")
@@ -171,6 +188,6 @@ def own_folder(folder: Path | None, default: Path, top: str) -> Path:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     json.dump(value, sys.stdout, indent=1, default=str)
     sys.stdout.write("\n")

@@ -1,4 +1,4 @@
-"""The `vrex` command: one module a subcommand."""
+"""The `vrex` command: each subcommand is a module of its own."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import sys
 from importlib import import_module, metadata
 from typing import Annotated
 
-# Threads cost more than they give on matrix products this small, up to 25 times on a shared machine. Set before NumPy.
+# On matrix products this small threads cost up to 25 times what they give. NumPy reads this when it is imported.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
@@ -16,7 +16,7 @@ def _stop(*_: object) -> None:
     os._exit(130)
 
 
-# Imports take a second, in which there is nothing to tidy up and nobody to catch an exception.
+# During the imports, about a second, nothing would catch the exception of Ctrl-C.
 interrupt = signal.getsignal(signal.SIGINT)
 if interrupt is signal.default_int_handler:
     signal.signal(signal.SIGINT, _stop)

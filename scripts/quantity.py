@@ -1,11 +1,11 @@
-"""Numbers as a reader expects them, on pages and in the terminal: digits that mean something, and never an exponent."""
+"""Numbers for pages and the terminal: significant digits only, and never an exponent."""
 
 import math
 from dataclasses import dataclass
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A value of unknown size, to so many significant digits; whole numbers in full; "-" for none."""
+    """A value with this many significant digits; integers in full; "-" for None."""
     if value is None:
         return "-"
     if value == 0 or isinstance(value, int):
@@ -16,9 +16,9 @@ def number(value: float | None, digits: int = 3) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of a table: its heading says the unit, its values have so many decimals.
+    """A column of a table: its heading names the unit, its values have `places` decimals.
 
-    unit : "" for a count or a ratio; values of unit "%" are given as shares of one
+    unit : "" for a count or a ratio; values of unit "%" are shares of one
     """
 
     title: str
@@ -27,11 +27,11 @@ class Column:
 
     @property
     def head(self) -> str:
-        """Title and unit."""
+        """The heading: title and unit."""
         return f"{self.title}, {self.unit}" if self.unit else self.title
 
     def cell(self, value: float | None) -> str:
-        """A value under it; "-" for none."""
+        """The text of a value in this column; "-" for None."""
         if value is None:
             return "-"
         return f"{100 * value if self.unit == '%' else value:,.{self.places}f}"

@@ -1,4 +1,4 @@
-"""`vrex verify --plan`: the verification plan, with what the last test run says of each feature."""
+"""`vrex verify --plan`: the verification plan, with the verdict of the last test run on each feature."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -14,9 +14,9 @@ FINE = ("passed", "skipped", "nightly")
 
 
 def show(tests: Path, json: bool) -> None:
-    """Print the plan; exit code 1 if a feature has no evidence, failed, or was not run. Raises: `PlanError`.
+    """Print the plan. Exit code 1 if a feature has no evidence, failed, or was not run. Raises: `PlanError`.
 
-    What `make nightly` left beside `tests` counts as well.
+    The results of `make nightly` beside `tests` count as well.
     """
     ran = cases(tests)
     if (nightly := tests.with_name("nightly.xml")).exists():
@@ -37,7 +37,7 @@ def show(tests: Path, json: bool) -> None:
 
 
 def matrix(found: list[Status]) -> Table:
-    """A row a unit: features that passed, of those of each stage, and how many test cases show them."""
+    """A table with one row for each unit: passed features of each stage, and the number of test cases."""
     out = Table("unit", *STAGES, "test cases", title="Features with evidence, of all")
     for unit in dict.fromkeys(s.feature.unit for s in found):
         own = [s for s in found if s.feature.unit == unit]
@@ -51,7 +51,7 @@ def matrix(found: list[Status]) -> Table:
 
 
 def lines(found: list[Status]) -> Table:
-    """A row a feature."""
+    """A table with one row for each feature."""
     out = Table("unit", "stage", "feature", "test cases", "verdict", title="Verification plan")
     for s in found:
         colour = COLOURS.get(s.verdict, "yellow")

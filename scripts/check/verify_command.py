@@ -1,4 +1,4 @@
-"""`vrex verify`: a trace on the RTL in Verilator, bit by bit against golden."""
+"""`vrex verify`: run a trace on the RTL in Verilator and compare it with golden, bit by bit."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +21,7 @@ FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
 
 def command(
     unit: Annotated[
-        str, typer.Argument(help=f"One of {', '.join(UNITS)}; dre runs them joined; or a generated folder.")
+        str, typer.Argument(help=f"One of {', '.join(UNITS)} (dre runs the others together), or a generated folder.")
     ] = "dre",
     preset: console.Preset = "core",
     param: console.Param = None,
@@ -34,7 +34,9 @@ def command(
     seed: console.Seed = 1,
     plan: Annotated[
         bool,
-        typer.Option("--plan", help="Instead: the verification plan's features, and what --tests says of each."),
+        typer.Option(
+            "--plan", help="Show the verification plan instead: each feature, with the verdict of the --tests."
+        ),
     ] = False,
     tests: console.Tests = TESTS,
     json: console.Json = False,
@@ -80,7 +82,7 @@ def command(
 
 
 def table(outcomes: list[Outcome], title: str) -> Table:
-    """One row a table of the trace."""
+    """A table with one row for each HC table of the trace."""
     head = ("table", "context", "keys", "clusters", "rows", "bursts", "refused", "beats compared", "cycles", "result")
     out = Table(*head, title=title)
     for o in outcomes:
@@ -91,7 +93,7 @@ def table(outcomes: list[Outcome], title: str) -> Table:
 
 
 def events(outcomes: list[Outcome], names: list[str]) -> Table:
-    """How often each event happened, one row an event."""
+    """A table with one row for each event: how often it happened."""
     out = Table("exercised", "times", "in tables", title="What the run exercised")
     for name in names:
         own = {o.table: o.events[name] for o in outcomes if o.events.get(name)}

@@ -1,4 +1,4 @@
-"""`vrex bench`: area, clock, cycles and emission of every unit and preset, held against the accepted figures."""
+"""`vrex bench`: compare area, delay, cycles and Verilog size of every unit and preset with the accepted figures."""
 
 import functools
 import json
@@ -24,9 +24,9 @@ from synth.table3 import BLOCKS
 ROOT = Path(__file__).parents[2]
 BUDGETS = ROOT / "tb/budgets.json"
 TRACE = ROOT / "tb/fixtures/world.safetensors"  # 8 frames of a real stream, three layers of a real decoder
-SLACK = 0.01  # mapping noise: a renamed signal alone moves area and delay by some tenths of a percent
+SLACK = 0.01  # noise of mapping: a renamed signal alone changes area and delay by some tenths of a percent
 MEASURED = (*UNITS, *BLOCKS)
-# figure -> (what it is, +1 where more is better, -1 where less is)
+# figure -> (meaning, +1 if more is better, -1 if less is)
 FIGURES = {
     "logic_ge": ("gate equivalents of cells and registers, embedded library", -1),
     "memory_bits": ("bits of memories", -1),
@@ -47,9 +47,11 @@ CYCLES = {
 
 
 def command(
-    units: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(MEASURED)}; all without.")] = None,
-    presets: Annotated[list[str] | None, typer.Option("--preset", help="May be repeated; all without.")] = None,
-    accept: Annotated[bool, typer.Option("--accept", help="Keep what was measured as the new budgets.")] = False,
+    units: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(MEASURED)}; all by default.")] = None,
+    presets: Annotated[
+        list[str] | None, typer.Option("--preset", help="Preset; all by default. May be repeated.")
+    ] = None,
+    accept: Annotated[bool, typer.Option("--accept", help="Accept the measured figures as the new budgets.")] = False,
     as_json: console.Json = False,
 ) -> None:
     """Compare area, delay and cycles of units with budgets.
@@ -57,7 +59,7 @@ def command(
     The budgets are the accepted figures of every unit and preset. Exit code 1 if a figure is worse or missing.
     """
     for name in presets or ():
-        preset(name)  # an unknown one is refused by name
+        preset(name)  # refuses an unknown name
     for unit in units or ():
         check(unit in MEASURED, "unit", unit, f"must be one of {', '.join(MEASURED)}")
     todo = [(p, u) for p in presets or PRESETS for u in units or MEASURED]
@@ -71,7 +73,7 @@ def command(
     budgets = json.loads(BUDGETS.read_text()) if BUDGETS.exists() else {}
     bad = {k: why for k, v in measured.items() if (why := verdict(k, v, budgets.get(k)))}
     if accept:
-        whole = not (units or presets)  # then a figure that is no longer measured goes
+        whole = not (units or presets)  # then figures that are no longer measured are dropped
         kept = measured if whole else budgets | measured
         write_atomically(BUDGETS, (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode())
     if as_json:
@@ -84,7 +86,7 @@ def command(
 
 
 def verdict(key: str, now: float, budget: float | None) -> str:
-    """What is wrong with figure `key`, "preset.unit.figure"; "" if it is no worse than its budget, SLACK allowed."""
+    """Why the figure `key` ("preset.unit.figure") fails; "" if it is no worse than its budget, within SLACK."""
     better = FIGURES[key.rpartition(".")[2]][1]
     if budget is None:
         return "has no budget"
@@ -93,7 +95,7 @@ def verdict(key: str, now: float, budget: float | None) -> str:
 
 
 def measure(unit: str, system: SystemParams) -> dict[str, float]:
-    """Figures of `unit`, keys of `FIGURES`; a unit that two presets share is measured once."""
+    """The figures of `unit`, with the keys of `FIGURES`. A unit that two presets share is measured once."""
     return dict(_hardware(unit, params_of(unit, system))) | _speed(unit, system.core)
 
 

@@ -1,4 +1,4 @@
-"""`vrex coverage`: code, and stalls of streams, that units' own tests reach."""
+"""`vrex coverage`: measure the code and the stalls that the tests of each unit reach."""
 
 import tomllib
 from pathlib import Path
@@ -20,7 +20,7 @@ TARGETS = {"line": 0.98, "branch": 0.98, "stall": 1.0}
 
 
 def command(
-    unit: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(SUBJECTS)}; default all.")] = None,
+    unit: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(SUBJECTS)}; all by default.")] = None,
     out: console.Folder = Path("build/coverage"),
     json: console.Json = False,
 ) -> None:
@@ -73,12 +73,12 @@ def command(
 
 
 def share(found: dict[str, int]) -> float:
-    """Of a kind's points, those that were hit."""
+    """The share of a kind's points that were hit."""
     return found["hit"] / found["total"] if found["total"] else 1.0
 
 
 def table(rows: list[dict], out: Path) -> Table:
-    """A row a unit."""
+    """A table with one row for each unit."""
     heads = [h for kind in KINDS for h in (kind, *(["left out"] if kind in TARGETS else []))]
     made = Table("unit", "size", *heads, title="Reached by the units' own tests", caption=f"the rest: {out}/*.missed")
     for row in rows:

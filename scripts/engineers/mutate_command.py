@@ -1,4 +1,4 @@
-"""`vrex mutate`: faults put into a unit's netlist, and what its tests see of them."""
+"""`vrex mutate`: put faults into a unit's netlist and count those that its tests find."""
 
 import tomllib
 from collections import Counter
@@ -22,8 +22,8 @@ TARGET = 0.95  # of the mutants that are not equivalent
 
 def command(
     unit: Annotated[list[str], typer.Argument(help=f"Any of {', '.join(SUBJECTS)}.")],
-    n: Annotated[int, typer.Option("-n", help="Mutants of each unit.")] = 200,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the sample.")] = 1,
+    n: Annotated[int, typer.Option("-n", help="Number of mutants of each unit.")] = 200,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the sample of mutants.")] = 1,
     out: console.Folder = Path("build/mutate"),
     json: console.Json = False,
 ) -> None:
@@ -68,14 +68,14 @@ def command(
 
 
 def share(own: list[Verdict]) -> float:
-    """Killed of those that are not equivalent."""
+    """The share of killed mutants among those that are not equivalent."""
     ends = Counter(v.verdict for v in own)
     different = ends["killed"] + ends["survives"]
     return ends["killed"] / different if different else 1.0
 
 
 def table(found: dict[str, list[Verdict]], why: dict[str, dict[str, str]]) -> Table:
-    """A row a unit."""
+    """A table with one row for each unit."""
     heads = (
         "unit",
         "made",

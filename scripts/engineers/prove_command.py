@@ -1,4 +1,4 @@
-"""`vrex prove`: the formal proofs, one after the other."""
+"""`vrex prove`: prove properties of the units formally, one after the other."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -12,8 +12,8 @@ from tb.formal.proofs import LIMIT, Verdict, goals
 
 
 def command(
-    units: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(ALL)}; all without.")] = None,
-    limit: Annotated[int, typer.Option(help="Seconds until a proof without an answer is given up.")] = LIMIT,
+    units: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(ALL)}; all by default.")] = None,
+    limit: Annotated[int, typer.Option(help="Give up a proof after this many seconds.")] = LIMIT,
     json: console.Json = False,
 ) -> None:
     """Prove properties of the units formally.
@@ -41,7 +41,7 @@ def command(
 
 
 def line(v: Verdict) -> str:
-    """A verdict, with the cycles after which what it is about has happened and an edit is seen."""
+    """A verdict in one line, with the cycles until the event happens and until an edit is seen."""
     colour = "green" if v.fine else "red"
     seen = "".join(f", {what} in {n}" for what, n in (("reached", v.reached), ("edit seen", v.edited)) if n)
     what = f"{v.unit:<12} {v.claim:<32} {v.size:<22}"

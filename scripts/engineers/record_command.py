@@ -1,4 +1,4 @@
-"""`vrex record`: the manual's figures, measured again by the commands that it shows, and kept with what they are of."""
+"""`vrex record`: measure the manual's figures by the commands that it shows, and keep them with their conditions."""
 
 import hashlib
 import json
@@ -23,18 +23,18 @@ from synth import flow, opensta, table3
 from synth.sram import Sram
 
 RESULTS = recorded_results.DOCS / "results"
-# Library -> its files, below the folder of the project. The manual's other paths are below it, too.
+# Library -> its files, relative to the folder of the project, as all paths of the manual.
 LIBRARIES = {"embedded": "", "ASAP7": "../shared/pdk/asap7*.lib.gz", "SKY130": "../shared/pdk/sky130hd_tt.lib.gz"}
-MEMORY_NODE = 7  # nm, of ASAP7: for the access time of its memories
+MEMORY_NODE = 7  # nm, the node of ASAP7: for the access time of memories
 VREX = "import sys; sys.argv[0] = 'vrex'; from scripts.main import app; app()"
 
 
 @dataclass(frozen=True)
 class Result:
-    """Figures that belong together.
+    """A group of recorded figures.
 
-    runs : library and what follows `vrex` of each command · units : of `table3.UNITS`, whose Verilog decides them
-    keep : their figures, of pairs of library and report · tools : packages that decide them, too
+    runs : library and words after `vrex` of each command · units : units of `table3.UNITS` whose Verilog matters
+    keep : makes the figures from pairs of library and report · tools : packages whose versions matter
     """
 
     runs: tuple[tuple[str, str], ...]
@@ -45,7 +45,7 @@ class Result:
 
 def command(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Results to measure; without, only pages are written.")
+        list[str] | None, typer.Argument(help="Results to measure; without a name the command only writes the pages.")
     ] = None,
 ) -> None:
     """Measure the manual's figures and write its tables.
@@ -58,7 +58,7 @@ def command(
         recorded_results.DOCS.is_dir(),
         "docs",
         str(recorded_results.DOCS),
-        "is not there: figures of the manual are of a checkout",
+        "is missing: run the command in a checkout of the project",
     )
     for name in names or ():
         with console.err.status(name):
@@ -73,12 +73,12 @@ def command(
 
 
 def load() -> dict[str, dict]:
-    """Figures by result."""
+    """The recorded figures of each result."""
     return {name: json.loads((RESULTS / f"{name}.json").read_text())["figures"] for name in MEASURED}
 
 
 def measure(result: Result) -> dict:
-    """What is kept of a result."""
+    """Run the commands of a result and return its record: figures, commands, versions and hashes."""
     reports: list[tuple[str, dict]] = []
     files: dict[str, str] = {}
     for library, words in result.runs:
@@ -124,7 +124,7 @@ def _version(tool: str) -> str:
 
 
 def _clock(reports: list[tuple[str, dict]]) -> dict:
-    """Area and longest paths of each unit (ps)."""
+    """The area and the longest paths (ps) of each unit."""
     out = {}
     for _, report in reports:
         for name, unit in report["units"].items():
@@ -155,7 +155,7 @@ def _access(start: str, memories: list[dict]) -> float:
 
 
 def _opensta(reports: list[tuple[str, dict]]) -> dict:
-    """Longest path of each unit by `synth.timing` and by OpenSTA (ps; tau with the embedded library)."""
+    """The longest path of each unit by `synth.timing` and by OpenSTA (ps; τ with the embedded library)."""
 
     def beside(ours: dict, theirs: dict) -> dict:
         same = all(ours["paths"][0][end] == theirs[end] for end in ("start", "end"))
@@ -168,7 +168,7 @@ def _opensta(reports: list[tuple[str, dict]]) -> dict:
 
 
 def _area(reports: list[tuple[str, dict]]) -> dict:
-    """Rows of Table III (mm²) and gate equivalents of each unit, by library."""
+    """The rows of Table III (mm²) and the gate equivalents of each unit, by library."""
     return {
         library: {
             "rows": {
@@ -183,7 +183,7 @@ def _area(reports: list[tuple[str, dict]]) -> dict:
 
 
 def _power(reports: list[tuple[str, dict]]) -> dict:
-    """Of each unit and each part of the DRE, by library: energy of a cycle (pJ), powers (mW), cycles."""
+    """Energy of a cycle (pJ), powers (mW) and cycles of each unit and each part of the DRE, by library."""
 
     def milliwatts(report: dict) -> dict:
         return {k: report[f"{k}_mw"]["value"] for k in ("dynamic", "leakage", "memory", "total")}

@@ -1,4 +1,4 @@
-"""`vrex speed`: frames a second of the golden policies, beside plain PyTorch implementations of the same."""
+"""`vrex speed`: time the golden policies against plain PyTorch implementations of the same policies."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,23 +26,26 @@ from scripts import console
 from scripts.quantity import number
 
 NAMES = [name for name in ALL if name not in ("resv-buckets", "mosaic-eager")]
-BASE = 1e5  # rotary, of a synthetic stream
-ASKED = 8  # frames; while the cache fills, one in so many has queries, whose answer is not computed
+BASE = 1e5  # rotary base of a synthetic stream
+ASKED = 8  # while the cache fills, one frame in this many has queries; their answer is not computed
 NOTE = (
-    "CPU time of one core for a frame of one layer: its keys and values entered, tokens chosen, light attention, "
-    "maintenance. Golden also keeps the ledger and every token's place. Interleaved, medians; ratio: golden's frames/s "
-    "over PyTorch's. codecsight: the frame that moves the window (of the whole cache, stride 20 %), I-frames refreshed."
+    "CPU time of one core for a frame of one layer: enter keys and values, choose tokens, light attention, "
+    "maintenance. Golden also keeps the ledger and the place of every token. Medians of interleaved runs; ratio: "
+    "golden's frames/s over PyTorch's. codecsight: the frame that moves the window (of the whole cache, stride 20 %) "
+    "and refreshes I-frames."
 )
 
 
 def command(
-    policy: Annotated[str, typer.Option(help=f"Names with commas between, or all: {', '.join(NAMES)}.")] = "all",
-    cache: Annotated[str, typer.Option(help="Tokens in the cache, with commas between.")] = "10000,40000",
+    policy: Annotated[str, typer.Option(help=f"Policies with commas between, or all: {', '.join(NAMES)}.")] = "all",
+    cache: Annotated[
+        str, typer.Option(help="Tokens in the cache; several numbers with commas between.")
+    ] = "10000,40000",
     trace: Annotated[
         Path | None,
-        typer.Option(help="Trace of `vrex trace` whose first layer's frames go round [default: synthetic]."),
+        typer.Option(help="Trace of `vrex trace`: repeat the frames of its first layer [default: synthetic]."),
     ] = None,
-    repeat: Annotated[int, typer.Option(help="Frames timed at each size of the cache.")] = 9,
+    repeat: Annotated[int, typer.Option(help="Time this many frames at each size of the cache.")] = 9,
     tokens: Annotated[int, typer.Option(help="Tokens of a synthetic frame.")] = 36,
     heads: Annotated[str, typer.Option(help="Query heads, KV heads and head size of a synthetic stream.")] = "9,3,64",
     seed: console.Seed = 1,
@@ -88,7 +91,7 @@ def command(
 
 
 def numbers(name: str, text: str) -> list[int]:
-    """Positive integers with commas between."""
+    """The positive integers in an option such as "10,20". Raises `ParamError` for anything else."""
     parts = text.split(",")
     check(all(p.strip().isdigit() and int(p) > 0 for p in parts), name, text, "must be positive integers with commas")
     return [int(p) for p in parts]
@@ -98,12 +101,12 @@ Frame = tuple[np.ndarray, np.ndarray, np.ndarray]  # q [T, heads, d], k and v [T
 
 
 def synthetic(shape: Shape, tokens: int, seed: int) -> Iterator[Frame]:
-    """Frames without end, redundant as a video's: places of the picture that drift and now and then a cut.
+    """Endless frames, redundant like a video: the places of the picture drift, and now and then there is a cut.
 
-    A key is the sum of a mean that all keys share, what its place shows and noise. What a place shows keeps 0.995 of
-    itself from a frame to the next and is drawn anew at a cut, one frame in 64. A query asks for what its frame asks
-    for, and leans on its place's key. ReSV's defaults make clusters of about 32 tokens of it and choose a third of it,
-    as the paper reports.
+    A key is the sum of a mean that all keys share, the content of its place, and noise. The content of a place keeps
+    0.995 of itself from frame to frame and is drawn again at a cut, one frame in 64. A query is the sum of its frame's
+    direction, its place's key and noise. ReSV's defaults make clusters of about 32 tokens and choose a third of the
+    tokens, as the paper reports.
     """
     rng = np.random.default_rng(seed)
 
@@ -128,7 +131,7 @@ def synthetic(shape: Shape, tokens: int, seed: int) -> Iterator[Frame]:
 
 
 def recorded_frames(trace: Trace) -> Iterator[Frame]:
-    """The frames of a trace's first layer, over and over; where queries are recorded of few, theirs go round too."""
+    """The frames of a trace's first layer, over and over; recorded queries repeat as well."""
     spans = trace.spans("frame")
     size = spans[0][1] - spans[0][0]
     spans = [(a, b) for a, b in spans if b - a == size]
@@ -149,13 +152,13 @@ def _without_motion(index: int) -> VideoFrame:
 
 
 class Golden:
-    """A golden policy of one layer, driven as `golden.policies.policy_run` does, without its records."""
+    """A golden policy of one layer, driven like `golden.policies.policy_run` but without records."""
 
     def __init__(self, policy: Policy):
         self.policy, self.history = policy, History(policy.shape)
 
     def plan(self, block: Block) -> np.ndarray:
-        """Tokens of the block's rows."""
+        """The tokens of the block's rows."""
         self.policy.store.arrive(block.stop)
         plan = self.policy.plan(block)
         new = block.tokens if plan.admit is None else block.tokens[plan.admit]
@@ -164,7 +167,7 @@ class Golden:
     def step(
         self, block: Block, rows: np.ndarray, q: np.ndarray | None, k: np.ndarray, v: np.ndarray, attend: bool
     ) -> np.ndarray | None:
-        """The block's layer; its output, if it has queries and that is wanted."""
+        """Run the block; return the output if it has queries and `attend` is set."""
         policy, y = self.policy, None
         self.history.write(rows, k, v, block.stop)
         policy.store.append(0, rows)
@@ -187,7 +190,10 @@ class Golden:
 
 
 class Pair:
-    """A golden policy and its PyTorch twin over one stream of frames; `time` of the last step, golden and torch."""
+    """A golden policy and its PyTorch twin on one stream of frames.
+
+    time : seconds of the last step, golden and PyTorch
+    """
 
     def __init__(self, name: str, found: Entry, shape: Shape, frames: Iterator[Frame]):
         import torch
@@ -204,7 +210,7 @@ class Pair:
         self.time = 0.0, 0.0
 
     def step(self, ask: bool, attend: bool = True) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """One frame through both, the one that was second last time first; their outputs."""
+        """Run one frame through both and return both outputs. The two take turns to be first."""
         self.q, k, v = next(self.frames)
         q = self.q
         last, stop = self.block, self.block.stop + len(k)
@@ -241,7 +247,7 @@ class Pair:
         return outputs["golden"], outputs["torch"]
 
     def _rows(self, rows: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Frame:
-        """Queries, keys and values of rows; tokens computed anew have theirs again, and queries of the new ones."""
+        """Queries, keys and values of rows. Refreshed tokens keep their keys and values and borrow new queries."""
         old = rows[rows < self.block.start]
         if not len(old):
             return q, k, v
@@ -253,7 +259,7 @@ class Pair:
 def measure(
     name: str, found: Entry, shape: Shape, frames: Iterator[Frame], sizes: list[int], repeat: int
 ) -> list[dict[str, Any]]:
-    """Frames a second of a policy, golden and in PyTorch, at each size of the cache."""
+    """Frames per second of a policy, golden and PyTorch, at each size of the cache."""
     rows = []
     pair = None
     for size in sizes:
@@ -263,7 +269,7 @@ def measure(
             pair, times = pair or Pair(name, found, shape, frames), []
             while pair.block.stop < size:
                 pair.step(pair.block.index < ASKED or pair.block.index % ASKED == 0, attend=False)
-            for _ in range(repeat + 2):  # the first ones pay for what filling the cache left undone
+            for _ in range(repeat + 2):  # the first frames still do work that filling the cache left
                 pair.step(True)
                 times.append(pair.time)
             times = times[2:]
@@ -273,7 +279,7 @@ def measure(
 
 
 def windows(found: Entry, shape: Shape, frames: Iterator[Frame], size: int, repeat: int) -> list[tuple[float, float]]:
-    """Times of the frames that move CodecSight's window of about `size` tokens on by a fifth."""
+    """Times of the frames that move CodecSight's window of about `size` tokens by a fifth."""
     first = next(frames)
     window = max(1, size // len(first[1]))
     stride = max(1, round(window / 5))

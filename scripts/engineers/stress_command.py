@@ -14,7 +14,9 @@ from tb.campaigns.stress import SLOW, UNITS, campaign
 
 def command(
     unit: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(UNITS)}; all by default.")] = None,
-    n: Annotated[int, typer.Option("-n", help="Transactions of each unit; of a join a share of it.")] = 1_000_000,
+    n: Annotated[
+        int, typer.Option("-n", help="Transactions of each unit; a join of units plays a share of them.")
+    ] = 1_000_000,
     out: console.Folder = Path("build/stress"),
     json: console.Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`vrex asm`: LXE assembly to hexadecimal words, with a listing."""
+"""`vrex asm`: assemble a program of the LXE to hexadecimal words."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,12 +14,14 @@ from scripts import console
 
 
 def command(
-    file: Annotated[Path, typer.Argument(help="Source, see docs/lxe.md.")],
+    file: Annotated[Path, typer.Argument(help="Source of the program; docs/lxe.md describes the language.")],
     preset: console.Preset = "core",
     param: console.Param = None,
     out: Annotated[
         Path | None,
-        typer.Option("-o", parser=console.file, help="File of hexadecimal words, one a line, as $readmemh takes them."),
+        typer.Option(
+            "-o", parser=console.file, help="File to write: one hexadecimal word in each line, for $readmemh."
+        ),
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="Print every instruction with its word.")] = False,
     json: console.Json = False,
@@ -56,7 +58,7 @@ def command(
 
 
 def table(program: Program, fmt: LxeFormat) -> Table:
-    """The listing: index, line of the source, instruction as it is read back from its word, word."""
+    """The listing: index, line of the source, disassembled instruction, word."""
     out = Table("index", "line", "instruction", "word", title="Program")
     texts = disassemble(program.instructions, fmt)
     for pc, (line, text, word) in enumerate(zip(program.lines, texts, program.words, strict=True)):

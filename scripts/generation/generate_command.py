@@ -1,4 +1,4 @@
-"""`vrex generate`."""
+"""`vrex generate`: write the Verilog and the manifest of a unit."""
 
 import time
 from pathlib import Path
@@ -16,11 +16,16 @@ def command(
     preset: console.Preset = "core",
     param: console.Param = None,
     folder: Annotated[
-        Path | None, typer.Option("-o", parser=console.folder, help="Folder to write into; default build/rtl/UNIT.")
+        Path | None, typer.Option("-o", parser=console.folder, help="Folder to write into; build/rtl/UNIT by default.")
     ] = None,
-    prefix: Annotated[str, typer.Option("--prefix", help="Start every module's name with it and an underscore.")] = "",
+    prefix: Annotated[
+        str, typer.Option("--prefix", help="Start the name of every module with this and an underscore.")
+    ] = "",
     memory_bodies: Annotated[
-        bool, typer.Option(help="With --no-memory-bodies memories are black boxes in a file of their own, for macros.")
+        bool,
+        typer.Option(
+            help="With --no-memory-bodies memories are black boxes in a file of their own: instantiate macros there."
+        ),
     ] = True,
     json: console.Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`vrex ip`."""
+"""`vrex ip`: write an IP block for a SoC."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,12 +18,19 @@ def command(
     preset: console.Preset = "core",
     param: console.Param = None,
     folder: Annotated[
-        Path | None, typer.Option("-o", parser=console.folder, help="Folder to write into; build/ip/PREFIX_UNIT.")
+        Path | None,
+        typer.Option("-o", parser=console.folder, help="Folder to write into; build/ip/PREFIX_UNIT by default."),
     ] = None,
     prefix: Annotated[
-        str | None, typer.Option("--prefix", help="Of every module and of the package; default: preset, or a hash.")
+        str | None,
+        typer.Option(
+            "--prefix",
+            help="Start the name of every module and of the package with this; by default the preset's name or a hash.",
+        ),
     ] = None,
-    period: Annotated[float, typer.Option("--period", help="ns of the clock in the SDC; 800 MHz by default.")] = PERIOD,
+    period: Annotated[
+        float, typer.Option("--period", help="Clock period in ns for the SDC; the default is 800 MHz.")
+    ] = PERIOD,
     json: console.Json = False,
 ) -> None:
     """Write an IP block for a SoC.

@@ -1,4 +1,4 @@
-"""`vrex presets`."""
+"""`vrex presets`: list the presets, or start a design file."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -18,10 +18,10 @@ def command(
     save: Annotated[
         Path | None,
         typer.Option(
-            parser=console.file, metavar="FILE.toml", help="Write the preset with -p as a design file instead."
+            parser=console.file, metavar="FILE.toml", help="Write a design file: the preset, changed by each -p."
         ),
     ] = None,
-    preset: Annotated[str, typer.Option("--preset", help="With --save: where the file starts from.")] = "core",
+    preset: Annotated[str, typer.Option("--preset", help="With --save: preset from which the file starts.")] = "core",
     param: console.Param = None,
     json: console.Json = False,
 ) -> None:

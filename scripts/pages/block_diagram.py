@@ -1,4 +1,4 @@
-"""Block diagrams drawn from emitted Verilog: its modules, what is inside of them, and the data between them."""
+"""Block diagrams drawn from emitted Verilog: modules, their contents and the data between them."""
 
 import re
 from dataclasses import dataclass, field
@@ -13,15 +13,15 @@ _ASSIGN = re.compile(r"^  assign (.+?) = (.+);$", re.M)
 _CELL = re.compile(rf"^  {_NAME}\s*{_NAME}\s*\(\n(.*?)^  \);", re.M | re.S)
 _PIN = re.compile(rf"^    \.{_NAME}\((.*)\),?$", re.M)
 _MEMORY = re.compile(r"^  reg \[(\d+):0\] \S+ \[(\d+):0\];", re.M)
-# A memory in a module of its own: its sizes are parameters.
+# A memory is an instance whose sizes are parameters.
 _RAM = re.compile(r"^  \S+ #\(\n    \.DEPTH\(32'd(\d+)\),\n.*?\.WIDTH\(32'd(\d+)\)\n", re.M | re.S)
-_MOST = 5  # kinds of memories listed in a box
-_WIDE = 2  # bits from which a signal carries data; below it steers
+_MOST = 5  # most kinds of memories in a box
+_WIDE = 2  # signals with fewer bits are control, not data
 
 
 @dataclass
 class Module:
-    """A module as the diagram needs it.
+    """The parts of a module that the diagram shows.
 
     ports : name -> (input or output, bits) · assigns : signal -> signals of the expression that drives it
     cells : instance -> (module, {port: signals}) · memories : (words, bits) of each memory in it
@@ -83,9 +83,9 @@ def edges(design: dict[str, Module], top: str) -> dict[tuple[str, str], int]:
 
 
 def draw(verilog: str, top: str, notes: dict[str, str] | None = None) -> Figure:
-    """`top`, a box an instance with what it holds in it, and the data between them, from left to right.
+    """Draw `top` from left to right: one box for each instance with its memories, and the data between the boxes.
 
-    notes : instance -> a line of text under its name, such as its area
+    notes : instance -> a line of text under its name, such as the area
     """
     design = modules(verilog)
     m, links = design[top], edges(design, top)
@@ -111,14 +111,14 @@ def draw(verilog: str, top: str, notes: dict[str, str] | None = None) -> Figure:
         face, edge = ("#eef4fb", "#3b6ea5") if inside else ("#f6f6f6", "#999999")
         axes.add_patch(FancyBboxPatch((x, y), 2.2, h, boxstyle=style, facecolor=face, edgecolor=edge))
         axes.text(x + 1.1, y + h / 2, texts[n], ha="center", va="center", fontsize=8)
-    below, above = 0, 0  # tracks used
+    below, above = 0, 0  # number of tracks in use
     color, width = "#555555", 0.9
     for k, ((a, b), bits) in enumerate(links.items()):
         (xa, ya, ha), (xb, yb, hb) = at[a], at[b]
         start, end = (xa + 2.2, ya + ha / 2), (xb, yb + hb / 2)
         if 0 < xb - xa < 4:
             label = start[0] + 0.4 * (end[0] - start[0]), start[1] + 0.4 * (end[1] - start[1])
-        else:  # past the boxes between: forward on a track below all of them, back on a track above
+        else:  # go around the boxes between: forward on a track below, back on a track above
             if xb > xa:
                 below += 1
                 track = -0.4 * below
@@ -140,7 +140,7 @@ def draw(verilog: str, top: str, notes: dict[str, str] | None = None) -> Figure:
 
 
 def _text(design: dict[str, Module], module: str, name: str, note: str | None) -> str:
-    """Name, note, and the largest memories inside."""
+    """The text of a box: name, note and the largest memories inside."""
     sizes: dict[tuple[int, int], int] = {}
 
     def walk(kind: str) -> None:
@@ -157,9 +157,9 @@ def _text(design: dict[str, Module], module: str, name: str, note: str | None) -
 
 
 def _columns(nodes: list[str], links: dict[tuple[str, str], int]) -> list[list[str]]:
-    """Nodes by the longest way to them; a link that closes a circle does not count."""
+    """Nodes by the longest path to them; links that close a cycle do not count."""
     after: dict[str, list[str]] = {n: [b for a, b in links if a == n] for n in nodes}
-    order, forward = [], set()  # nodes, the last first; links that close no circle
+    order, forward = [], set()  # nodes in reverse order; links that close no cycle
     seen: set[str] = set()
     open_: set[str] = set()
 
@@ -185,12 +185,12 @@ def _columns(nodes: list[str], links: dict[tuple[str, str], int]) -> list[list[s
                 depth[b] = max(depth[b], depth[n] + 1)
     last = max(depth.values())
     ends = {b for _, b in links} - {a for a, _ in links}
-    depth |= dict.fromkeys(ends, last)  # what leaves the module stands in one column
+    depth |= dict.fromkeys(ends, last)  # outputs of the module stand in one column
     return [[n for n in nodes if depth[n] == d] for d in range(last + 1) if d in depth.values()]
 
 
 def _before(m: Module, signals: set[str], stop: set[str]) -> set[str]:
-    """`signals` and all that they are made of at once, not looking behind those of `stop`."""
+    """`signals` and all signals that drive them combinationally, without going past those of `stop`."""
     seen, todo = set(), list(signals)
     while todo:
         s = todo.pop()
@@ -201,11 +201,11 @@ def _before(m: Module, signals: set[str], stop: set[str]) -> set[str]:
 
 
 def _stream(port: str) -> str:
-    """The stream or the AXI bus that a port belongs to; empty for one that stands alone."""
+    """The stream or AXI bus of a port; empty for a port by itself."""
     found = re.match(r"\w+?(?=__)|[mhs]_axi(?=_)", port)
     return found[0] if found else ""
 
 
 def _words(text: str) -> set[str]:
-    """Signals of an expression."""
+    """The signals in an expression."""
     return {w.strip() for w in _WORD.findall(text)}

@@ -1,4 +1,4 @@
-"""A self-contained HTML page of tables and plots: what the demo and `vrex report` write."""
+"""Self-contained HTML pages of tables and plots, for `vrex demo`, `run`, `report` and `evaluate`."""
 
 import io
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ THOUSANDS = StrMethodFormatter("{x:,.9g}")
 
 @dataclass
 class Section:
-    """A heading of the page with a note (a line a paragraph), a table and a plot (inline SVG)."""
+    """A section of a page: heading, note (each line is a paragraph), table and plot (inline SVG)."""
 
     title: str
     note: str = ""
@@ -28,12 +28,12 @@ class Section:
     plot: str = ""
 
     def numeric(self) -> list[bool]:
-        """Of each column, whether it is numbers, which stand to the right; the first one names its row."""
+        """Whether each column holds numbers, which are aligned to the right; the first column holds names."""
         columns = zip(*self.rows, strict=True)
         return [i > 0 and all(cell[:1] in "0123456789-+" for cell in column) for i, column in enumerate(columns)]
 
     def table(self) -> Table:
-        """Its table for the terminal."""
+        """The table for the terminal."""
         out = Table(title=self.title)
         for head, right in zip(self.head, self.numeric() or [False] * len(self.head), strict=True):
             out.add_column(head, justify="right" if right else "left")
@@ -43,7 +43,7 @@ class Section:
 
 
 def write(path: Path, title: str, lead: str, verdict: str, passed: bool, sections: list[Section]) -> None:
-    """The page at `path`, whole or not at all; it asks nothing of any other place.
+    """Write the page at `path`, whole or not at all. The page loads nothing from elsewhere.
 
     lead, verdict : the opening lines; the verdict is green if `passed`, red otherwise, absent if empty
     """
@@ -53,7 +53,7 @@ def write(path: Path, title: str, lead: str, verdict: str, passed: bool, section
 
 
 def svg(figure: Figure) -> str:
-    """A figure as inline SVG, the same text for the same figure; its ids are its own within a page."""
+    """A figure as inline SVG: the same figure gives the same text, with ids that are unique within a page."""
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
         for axis in (axes.xaxis, axes.yaxis):

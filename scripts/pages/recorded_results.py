@@ -1,4 +1,4 @@
-"""What the manual says of recorded results: its tables, made of them, and its sentences that cite them."""
+"""The manual's tables made from recorded results, and its sentences that cite recorded figures."""
 
 import re
 from collections.abc import Callable
@@ -10,15 +10,15 @@ from synth.table3 import CONTROL, CORE, DRE, PAPER, POWER, SYSTEMS
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"(<!-- vrex record: ([\w-]+) -->\n)(?:(?!<!--).)*(<!-- end -->)", re.S)
 NODE = 14  # nm, the paper's
-STEP = technology.node(NODE).fo4.value / technology.node(7).fo4.value  # of a delay in ASAP7
-# Table III's powers as printed (mW), which are finer than its shares.
+STEP = technology.node(NODE).fo4.value / technology.node(7).fo4.value  # factor of a delay from ASAP7 to NODE
+# Table III's powers as printed (mW); they have more digits than its shares.
 PRINTED = {"dpe": 2311.39, "vpe": 122.06, "memory": 118.94, "hcu": 2.99, "wtu": 39.04, "kvmu": 15.01}
 PRINTED_DRE = sum(PRINTED[name] for name in ("hcu", "wtu", "kvmu"))
 LOGIC = ("cells", "registers", "memories")
 
 
 def pages(known: dict[str, dict], docs: Path = DOCS) -> dict[Path, str]:
-    """Pages whose tables differ from what is recorded -> their text with the tables made anew."""
+    """Pages whose tables differ from the recorded figures -> the text with new tables."""
     out = {}
     for path in sorted(docs.glob("*.md")):
         text = path.read_text()
@@ -29,18 +29,18 @@ def pages(known: dict[str, dict], docs: Path = DOCS) -> dict[Path, str]:
 
 
 def stale(known: dict[str, dict], docs: Path = DOCS) -> list[tuple[str, str]]:
-    """Pages that do not say what they cite, and what that is."""
+    """Page and sentence for each cited sentence that a page lacks."""
     return [(page, line) for page, line in cited(known) if line not in (docs / page).read_text()]
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """In Markdown."""
+    """A table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def clock(known: dict) -> str:
-    """Areas and longest paths with ASAP7."""
+    """The table of areas and longest paths with ASAP7."""
     head = ["unit", "µm²", "longest path, ps", "from, to", "to, from a memory, ps", "with its access, ps"]
     rows = []
     for name, u in known["clock"].items():
@@ -53,7 +53,7 @@ def clock(known: dict) -> str:
 
 
 def opensta(known: dict) -> str:
-    """Longest paths of two timing analyses."""
+    """The table of longest paths by two timing analyses."""
     rows = []
     for library, units in known["opensta"].items():
         unit = "τ" if library == "embedded" else "ps"
@@ -66,7 +66,7 @@ def opensta(known: dict) -> str:
 
 
 def area(known: dict) -> str:
-    """Table III's areas, with three libraries."""
+    """The areas of Table III with three libraries."""
     libraries = known["area"]
     first = libraries["embedded"]["rows"]
     paper = first["core"]["paper_area"]
@@ -99,7 +99,7 @@ def area(known: dict) -> str:
 
 
 def power_table3(known: dict) -> str:
-    """Table III's powers."""
+    """The powers of Table III."""
     ours = known["power"]["embedded"]["dre"]["table3"]
     whole = sum(ours.values())
     lines = [(name, PRINTED[key], ours[key]) for key, (name, *_) in PAPER.items()]
@@ -114,7 +114,7 @@ def power_table3(known: dict) -> str:
 
 
 def power(known: dict) -> str:
-    """Power of each unit alone, and of the DRE's units in its own run."""
+    """The power of each unit alone, and of the DRE's units in its own run."""
     first, *others = known["power"].values()
     paper = {name: f"{mw:,.1f}" for name, mw in (PRINTED | {"dre": PRINTED_DRE}).items()}
     paper["wtu"] += " with cluster_set"
@@ -145,7 +145,7 @@ BLOCKS: dict[str, Callable[[dict], str]] = {
 
 
 def cited(known: dict) -> list[tuple[str, str]]:
-    """Page and sentence, or part of one, with recorded figures."""
+    """Page and text, for each sentence or part of one that has recorded figures."""
     hcu, embedded = known["clock"]["hcu"], known["area"]["embedded"]
     shares = {name: _share(x["rows"], "dre") for name, x in known["area"].items()}
     ge = {name: f"{x / 1000:.1f}" for name, x in embedded["ge"].items()}

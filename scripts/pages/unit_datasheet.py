@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """Data sheets of the manual: a unit's docstring, parameters, ports, timing and counters as Markdown."""
 
 import inspect
@@ -24,10 +25,10 @@ _VARIANTS = {"wtu": ("hdl.retrieval.wtu_exact.WtuExact", "hdl.retrieval.wtu_buck
 
 
 def page(unit: str, picture: str = "", blocks: str = "") -> str:
-    """The data sheet of `unit` as Markdown; `picture` is the SVG of its waveform, with a caption, `blocks` that of its
-    block diagram.
+    """The data sheet of `unit` as Markdown.
 
-    Raises: `ParamError` for a docstring without one of its sections.
+    picture : SVG of its waveform with a caption · blocks : SVG of its block diagram
+    Raises: `ParamError` for a docstring that lacks a section.
     """
     cls = unit_class(unit)
     sheet = parse(_doc(cls))
@@ -56,7 +57,7 @@ def _doc(thing: object) -> str:
 
 
 def _named(name: str) -> type:
-    """The class of that name, its module before it."""
+    """The class with this full name."""
     module, _, cls = name.rpartition(".")
     return getattr(import_module(module), cls)
 
@@ -108,7 +109,7 @@ def _parameters(unit: str, sheet: Sheet) -> Iterator[str]:
 
 
 def _derived(unit: str, values: list) -> Iterator[str]:
-    """Sizes that follow from the parameters, of those that the docstrings name."""
+    """The sizes that follow from the parameters, if a docstring names them."""
     classes = [unit_class(unit), *(_named(name) for name in _VARIANTS.get(unit, ()))]
     words = set(re.findall(r"\w+", " ".join(map(_doc, classes))))
     sizes = {n: p for n, p in vars(type(values[0])).items() if isinstance(p, property) and n in words}
@@ -121,7 +122,7 @@ def _derived(unit: str, values: list) -> Iterator[str]:
 
 
 def _rows(group: str, values: list, linked: list[str]) -> Iterator[str]:
-    """A row a parameter of a class; parts that have a data sheet of their own go to `linked`."""
+    """One row for each parameter of a class; parts with a data sheet of their own are added to `linked`."""
     about = described(values[0])
     for name in vars(values[0]):
         own = [getattr(v, name) for v in values]
@@ -147,7 +148,7 @@ def _members(cls: type, sheet: Sheet) -> Iterator[str]:
 
 
 def _layout(name: str, module: str) -> Callable:
-    """The function of that name: of the module that it names, of the unit's own, or the only one in `hdl`."""
+    """The function with this name: in the module that it names, in the unit's own, or the only one in `hdl`."""
     path, _, name = name.rpartition(".")
     for own in (path or module, *(m.name for m in pkgutil.walk_packages(hdl.__path__, "hdl."))):
         if hasattr(found := import_module(own), name):
@@ -156,7 +157,7 @@ def _layout(name: str, module: str) -> Callable:
 
 
 def _signals(unit: str) -> Iterator[str]:
-    """Every port of the Verilog at the first shown preset, payloads with the bits of their fields."""
+    """Every port of the Verilog at the first shown preset; payloads with the bits of their fields."""
     made, fields = component_of(unit, params_of(unit, preset(SHOWN[0]))), {}
     for name, member in made.signature.members.items():
         if member.is_port and isinstance(member.shape, data.StructLayout):
@@ -171,7 +172,7 @@ def _signals(unit: str) -> Iterator[str]:
 
 
 def _fields(layout: object) -> str:
-    """Fields of a struct with their bits; many of one width (counters) are only counted."""
+    """The fields of a struct with their bits; many fields of one width (counters) are only counted."""
     if not isinstance(layout, data.StructLayout):
         return ""
     parts = [(name, f.offset, f.width) for name, f in layout]

@@ -1,4 +1,4 @@
-"""Waveform pictures of a unit's streams from a real simulation."""
+"""Waveform pictures of a unit's streams from a simulation."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ def streams(emitted: Emitted) -> dict[str, int]:
 
 
 def record(emitted: Emitted, play: Callable[[Emitted], object]) -> dict[str, np.ndarray]:
-    """Cycle by cycle what the unit's streams did while `play` ran it: name of a port -> [cycles, bits]."""
+    """The samples of the unit's streams in every cycle while `play` runs it: name of a port -> [cycles, bits]."""
     wanted = []
     for name, bits in streams(emitted).items():
         wanted += [f"{name}__valid", f"{name}__ready"]
@@ -34,10 +34,10 @@ def record(emitted: Emitted, play: Callable[[Emitted], object]) -> dict[str, np.
 
 
 def draw(emitted: Emitted, samples: dict[str, np.ndarray]) -> Figure:
-    """`CYCLES` cycles of every stream, where most of them move.
+    """Draw `CYCLES` cycles of every stream, at the place with most beats.
 
-    A row a stream: dark where a beat is handed over (its payload in hexadecimal, as far as it fits), light where it
-    waits for `ready`, empty where there is none.
+    Each stream is a row: dark for a beat that is handed over (with its payload in hexadecimal, as far as it fits),
+    light for a beat that waits for `ready`, empty without a beat.
     """
     names = list(streams(emitted))
     moves = np.stack([(samples[f"{n}__valid"] & samples[f"{n}__ready"])[:, 0].astype(int) for n in names])

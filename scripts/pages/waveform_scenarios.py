@@ -1,4 +1,4 @@
-"""Waveforms of the data sheets: short scenarios of units on Verilator, drawn as SVG that takes its page's colours."""
+"""Waveforms of the data sheets: short scenarios of units on Verilator, drawn as SVG in the colours of the page."""
 
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -15,7 +15,7 @@ _STEP, _ROW, _LEFT = 25, 17, 84  # a cycle's width, a signal's height, room for 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is put into a unit, and which of it is shown.
+    """The input of a unit, and the signals that the picture shows.
 
     says : the caption · shown : stream -> fields of its payload, `field[lane]` of an array, with a format such as ":x"
     """
@@ -108,20 +108,20 @@ SCENARIOS = {
 
 @cache
 def log(unit: str) -> dict[str, list]:
-    """What a unit's streams did, cycle by cycle: [valid, ready, payload]. Raises `BenchError` as every bench."""
+    """The streams of a unit in every cycle: [valid, ready, payload]. Raises `BenchError` as every bench."""
     scenario = {k: v for k, v in asdict(SCENARIOS[unit]).items() if k not in ("says", "shown")}
     made = emit(unit, params_of(unit, preset(PRESET)))
     return Run(made, "tb.benches.bench_scenario", "scenario", scenario | {"unit": unit, "preset": PRESET})()
 
 
 def picture(unit: str) -> str:
-    """The waveform of a unit's scenario with its caption, as HTML that stands in a page of Markdown."""
+    """The waveform of a unit's scenario with its caption, as HTML for a page of Markdown."""
     scenario = SCENARIOS[unit]
     return f"{scenario.says}\n\n{draw(scenario, log(unit))}"
 
 
 def draw(scenario: Scenario, streams: dict[str, list]) -> str:
-    """SVG: of every stream valid, ready and the chosen fields; a cycle in which a beat is handed over is shaded."""
+    """The SVG: valid, ready and the chosen fields of every stream; cycles in which a beat moves are shaded."""
     rows: list[str] = []
     y = _ROW + 4
     for name, fields in scenario.shown.items():
@@ -167,7 +167,7 @@ def _line(values: list[int], y: int) -> str:
 
 
 def _cells(cycles: list, key: str, base: str, y: int) -> list[str]:
-    """The values of a field, a cell a beat: from the cycle in which it is offered to that in which it is taken."""
+    """The values of a field: one cell for each beat, from the cycle of its offer to the cycle of its transfer."""
     beats, number = [], 0
     for valid, ready, payload in cycles:
         beats.append((number, _value(payload, key, base)) if valid else None)

@@ -1,4 +1,4 @@
-"""`vrex evaluate`: V-Rex's evaluation with our hardware in it, number by number."""
+"""`vrex evaluate`: set every number of V-Rex's evaluation beside ours."""
 
 import json as json_format
 from collections import Counter
@@ -24,14 +24,14 @@ HEAD = ("where", "what", "paper", "ours", "ratio, x", "trace", "verdict", "why")
 
 def command(
     trace: Annotated[
-        str, typer.Option(help=f"Stream whose shares stand beside Table II's: {', '.join(RATIOS)}.")
+        str, typer.Option(help=f"Recorded stream whose shares stand beside Table II's: {', '.join(RATIOS)}.")
     ] = "world",
     output: Annotated[
         Path | None,
         typer.Option(
             "-o",
             parser=console.folder,
-            help="Folder for report.html, report.md, numbers.json, points.json (resumed from) and plots.",
+            help="Folder for report.html, report.md, numbers.json, points.json (a later run resumes it) and plots.",
         ),
     ] = None,
     json: console.Json = False,
@@ -56,7 +56,7 @@ def command(
 
 
 def summary(found: list[Number]) -> str:
-    """How many numbers got which verdict."""
+    """The count of each verdict."""
     return ", ".join(f"{n} {verdict}" for verdict, n in Counter(n.verdict for n in found).most_common())
 
 
@@ -69,7 +69,7 @@ def table(found: list[Number]) -> Table:
 
 
 def row(n: Number) -> list[str]:
-    """Under HEAD."""
+    """The cells of a number, under `HEAD`."""
     ours, trace = ("-" if x is None else f"{number(x, 4)} {n.unit}" for x in (n.ours, n.trace))
     ratio = "-" if n.ratio is None else f"{n.ratio:.2f}"
     why = "; ".join(x for x in (n.proof and f"proof: {n.proof}", n.why) if x)
@@ -96,7 +96,7 @@ def _write(points: Points, found: list[Number], folder: Path, trace: str) -> Non
 
 
 def load(folder: Path) -> list[Section]:
-    """What `vrex evaluate` has left in a folder, for a page. Raises: `ValueError` for any other folder."""
+    """The sections of the evaluation in a folder of `vrex evaluate`. Raises `ValueError` for any other folder."""
     try:
         found = [
             Number(**{k: v for k, v in n.items() if k != "ratio"})

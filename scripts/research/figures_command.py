@@ -1,4 +1,4 @@
-"""`vrex figures`: what ReSV does to a real trace, layer by layer."""
+"""`vrex figures`: what ReSV selects on a recorded trace and what it loses, layer by layer."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -37,11 +37,13 @@ DEFAULT = ReSVParams()
 def command(
     traces: Annotated[list[Path], typer.Argument(help="Trace files of `vrex trace`.")],
     ratio: Annotated[float, typer.Option(help="Th_r-wics, 0 to 1.")] = DEFAULT.ratio_q16 / 65536,
-    th_hd: Annotated[int, typer.Option(help="Hamming distance below which a token joins.")] = DEFAULT.th_hd,
+    th_hd: Annotated[
+        int, typer.Option(help="Th_hd: a token joins a cluster at a Hamming distance below it.")
+    ] = DEFAULT.th_hd,
     scope: Annotated[str, typer.Option(help="Clusters per layer or per KV head.")] = DEFAULT.scope,
     score_map: Annotated[str, typer.Option(help="exp, shift or clip.")] = DEFAULT.score_map,
-    recent: Annotated[int, typer.Option(help="Last tokens that stay resident.")] = DEFAULT.recent,
-    max_clusters: Annotated[int, typer.Option(help="Clusters of a table.")] = DEFAULT.max_clusters,
+    recent: Annotated[int, typer.Option(help="Number of last tokens that stay in device memory.")] = DEFAULT.recent,
+    max_clusters: Annotated[int, typer.Option(help="Most clusters of a table.")] = DEFAULT.max_clusters,
     centre: Annotated[bool, typer.Option(help="Subtract the first frame's mean key before hashing.")] = DEFAULT.centre,
     every: Annotated[int, typer.Option(help="Measure every n-th frame.")] = 1,
     json: console.Json = False,
@@ -76,17 +78,16 @@ def command(
         table.add_row(r["trace"], str(r["layer"]), r["stage"], *cells)
     console.out.print(table)
     console.out.print(
-        "Over blocks (frames, or generated tokens with the question) whose past is partly offloaded. Errors are "
-        "|o - o_full| / |o_full| of the attention output; top-k reads as many tokens per KV head, chosen by their true "
-        "attention mass in the block. buckets: equal buckets over the exact minimal set, clusters a row and tokens "
-        f"fetched.\n{verdict(results)}",
+        "Measured over blocks (frames, or generated tokens with the question) whose past is partly offloaded. Errors "
+        "are |o - o_full| / |o_full| of the attention output. Top-k reads as many tokens per KV head as ReSV, those "
+        "with the largest attention in the block. buckets: equal buckets over the exact minimal set, in clusters a row "
+        f"and in fetched tokens.\n{verdict(results)}",
         highlight=False,
     )
 
 
 def verdict(rows: list[dict]) -> str:
-    """In how many layers ReSV's error in frames is above top-k's and above the recent window's, and what top-k knows;
-    "" for rows without values."""
+    """A sentence that compares ReSV's error in frames with top-k's and the recent window's; "" without values."""
     frames = [r for r in rows if r["stage"] == "frame" and r["error"] is not None]
     if not frames:
         return ""
@@ -104,10 +105,10 @@ def verdict(rows: list[dict]) -> str:
 
 
 def measure(trace: Trace, i: int, params: ReSVParams, every: int = 1) -> list[dict]:
-    """Figures of recorded layer `i`, one row per stage of `STAGES` in the trace (keys of `COLUMNS`).
+    """The figures of recorded layer `i`: one row for each stage of `STAGES`, with the keys of `COLUMNS`.
 
-    A figure is None where nothing was offloaded, or without values in the trace. `TraceError` if no query of a frame
-    is recorded.
+    A figure is None if nothing was offloaded or the trace has no values. Raises `TraceError` if the trace has no
+    queries of a frame.
     """
     if not trace.spans("frame", queries=True):
         raise TraceError("no queries of any frame in the trace: record it with more --queries")

@@ -1,4 +1,4 @@
-"""`vrex fleet`: hours of video on many devices, on Dask, results kept as they arrive."""
+"""`vrex fleet`: simulate hours of video on many devices, on Dask; every result is kept as it arrives."""
 
 import csv
 import hashlib
@@ -22,11 +22,17 @@ from synth.sweep.point_costs import code
 
 
 def command(
-    platform: Annotated[str, typer.Option(help=f"Of {', '.join(PLATFORMS)}; separated by commas.")] = "edge",
-    policy: Annotated[str, typer.Option(help=f"Of {', '.join(PROFILES)}; separated by commas.")] = "resv,full,hybrid",
-    streams: Annotated[str, typer.Option(help="Videos of a device; several numbers separated by commas.")] = "1",
-    fps: Annotated[str, typer.Option(help="Frames a second of each; several separated by commas.")] = "2",
-    hours: Annotated[str, typer.Option(help="Of each video; several separated by commas.")] = "24",
+    platform: Annotated[str, typer.Option(help=f"Platforms with commas between: {', '.join(PLATFORMS)}.")] = "edge",
+    policy: Annotated[
+        str, typer.Option(help=f"Policies with commas between: {', '.join(PROFILES)}.")
+    ] = "resv,full,hybrid",
+    streams: Annotated[
+        str, typer.Option(help="Number of videos on each device; several numbers with commas between.")
+    ] = "1",
+    fps: Annotated[
+        str, typer.Option(help="Frames per second of each video; several numbers with commas between.")
+    ] = "2",
+    hours: Annotated[str, typer.Option(help="Hours of each video; several numbers with commas between.")] = "24",
     workers: console.Workers = None,
     scheduler: console.Scheduler = None,
     jobs: console.Jobs = None,
@@ -76,13 +82,13 @@ def command(
 
 
 def entries(devices: list[Device], rows: list[Row]) -> list[dict]:
-    """What is known of each device; `asked` hours of video, of which it keeps up with `hours`."""
+    """The result of each device: it keeps up for `hours` of the `asked` hours of video."""
     own = ({"asked" if n == "hours" else n: v for n, v in asdict(d).items()} for d in devices)
     return [d | {"error": r.error} | r.result for d, r in zip(own, rows, strict=True)]
 
 
 def as_csv(devices: list[Device], rows: list[Row]) -> str:
-    """A line a device, under the names of `entries`."""
+    """The results as CSV: one line for each device, with the names of `entries`."""
     table = entries(devices, rows)
     text = io.StringIO()
     names = sorted(dict.fromkeys(n for entry in table for n in entry), key="error".__eq__)  # the error at the end
@@ -93,7 +99,7 @@ def as_csv(devices: list[Device], rows: list[Row]) -> str:
 
 
 def table(devices: list[Device], rows: list[Row]) -> Table:
-    """A row a device."""
+    """A table with one row for each device."""
     out = Table("platform", "policy", "streams", "fps", "hours", "keeps up", "limit", "busy", "kJ", "TB fetched",
                 "last pass", title="A fleet")  # fmt: skip
     for d, row in zip(devices, rows, strict=True):

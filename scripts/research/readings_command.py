@@ -1,4 +1,4 @@
-"""`vrex readings`: what each reading of the paper selects on a real trace, and what the codes of scores change."""
+"""`vrex readings`: what each reading of the paper selects on a trace, and how codes of scores change it."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -36,7 +36,9 @@ OF_CODES = {
 
 def command(
     traces: Annotated[list[Path], typer.Argument(help="Trace files of `vrex trace`.")],
-    recent: Annotated[int, typer.Option(help="Last tokens that stay resident.")] = ReSVParams().recent,
+    recent: Annotated[
+        int, typer.Option(help="Number of last tokens that stay in device memory.")
+    ] = ReSVParams().recent,
     json: console.Json = False,
 ) -> None:
     """Compare readings of V-Rex's ReSV on traces.
@@ -66,14 +68,14 @@ def command(
             out.add_row(r["trace"], str(r["layer"]), r[key], *(c.cell(r[name]) for name, c in columns.items()))
         console.out.print(out)
     console.out.print(
-        "Over the frames with recorded queries whose past is partly offloaded. Error: |o - o_full| / |o_full| of the "
-        "attention output, mean of the frames.",
+        "Measured over the frames with recorded queries whose past is partly offloaded. Error: |o - o_full| / |o_full| "
+        "of the attention output, mean of the frames.",
         highlight=False,
     )
 
 
 def measure(trace: Trace, i: int, params: ReSVParams) -> dict:
-    """Figures of a reading in recorded layer `i`, keys of `OF_READINGS`; None where there is nothing to measure."""
+    """The figures of a reading in recorded layer `i`, with the keys of `OF_READINGS`; None without data."""
     total: dict[str, float] = defaultdict(float)
     errors = []
     for resv, start, stop in frames(trace, i, params):
@@ -98,8 +100,7 @@ def measure(trace: Trace, i: int, params: ReSVParams) -> dict:
 
 
 def code_widths(trace: Trace, i: int, params: ReSVParams) -> list[dict]:
-    """Of each of `FORMATS`: rows whose set differs from that of FP64 scores, and what is fetched. Rows come first
-    that have those scores themselves, as "FP64"."""
+    """For FP64 scores and each format of `FORMATS`: rows with another set than by FP64, and the fetched share."""
     totals: dict[str, dict[str, float]] = {name: defaultdict(float) for name in ("FP64", *map(_name, FORMATS))}
     for resv, start, stop in frames(trace, i, params):
         resident = resv.resident()
@@ -129,7 +130,7 @@ def code_widths(trace: Trace, i: int, params: ReSVParams) -> list[dict]:
 
 
 def frames(trace: Trace, i: int, params: ReSVParams) -> Iterator[tuple[ReSV, int, int]]:
-    """The tables of recorded layer `i` at each frame with queries and something offloaded, and the frame's tokens."""
+    """The state of recorded layer `i` at each frame that has queries and offloaded tokens, with the frame's span."""
     asked = set(trace.spans("frame", queries=True))
     resv = ReSV(params, trace.kv_heads, trace.head_size)
     for start, stop in trace.spans():
@@ -139,7 +140,7 @@ def frames(trace: Trace, i: int, params: ReSVParams) -> Iterator[tuple[ReSV, int
 
 
 def _select_fp64(s: np.ndarray, counts: np.ndarray, params: ReSVParams, head_size: int) -> np.ndarray:
-    """Mask of the exact set for exp(s - max) in FP64, to 2^-30 of the row's largest."""
+    """The mask of the exact set for exp(s - max) in FP64, to 2^-30 of the row's largest weight."""
     down = (s.astype(np.float64) - s.max(axis=1, keepdims=True)) / np.sqrt(head_size)
     weights = np.rint(np.ldexp(np.exp(down), RAW_BITS)).astype(np.int64)
     return wicsum.select_rows(weights, counts, replace(params, score_map="raw")).mask

@@ -1,4 +1,4 @@
-"""`vrex stream --codec`: the visual tokens that CodecSight prunes by a video's motion vectors, and the error of it."""
+"""`vrex stream --codec`: the visual tokens that CodecSight prunes by motion vectors, and the error that it causes."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -78,7 +78,7 @@ def show(result: dict) -> None:
 
 
 def pruning(frames: Iterable[Frame], params: PruneParams) -> dict:
-    """Motion, types, and the share of all visual tokens that is pruned, with and without accumulation."""
+    """Motion, frame types, and the share of pruned visual tokens with and without accumulation."""
     frames = list(frames)
     pruner, alone = Pruner(params), Pruner(PruneParams(**vars(params) | {"accumulate": False}))
     kinds, kept = [], []
@@ -94,7 +94,7 @@ def pruning(frames: Iterable[Frame], params: PruneParams) -> dict:
 
 @dataclass
 class Row:
-    """A system over the windows that have one before them."""
+    """Sums for one system over all windows but the first."""
 
     tokens: int = 0  # of the windows' sequences
     counts: Counts = field(default_factory=Counts)
@@ -102,7 +102,7 @@ class Row:
     reuse: list[float] = field(default_factory=list)  # the same of the attention's output, against the same tokens
 
     def add(self, got: Prefilled, same: Prefilled, full: Prefilled) -> None:
-        """One window's result, beside full recomputation of the same and of all tokens."""
+        """Add the result of one window, with those of full recomputation of the same tokens and of all tokens."""
         self.tokens += len(got.tokens.frame)
         self.counts += got.counts
         self.hidden.append(distance(got.hidden, full.hidden))
@@ -110,12 +110,12 @@ class Row:
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
-    """|a - b| / |b|."""
+    """The relative distance |a - b| / |b|."""
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
 def windows(stream: Iterator[Frame], w: int, s: int, depth: int, prune: PruneParams, quiet: bool) -> dict[str, dict]:
-    """Every system over the same windows; the first, which nobody can reuse, is run and not counted."""
+    """Run every system over the same windows. The first window, which has nothing to reuse, is not counted."""
     check(w * prune.tokens + 256 <= 8192, "window", w, f"the decoder knows 8192 positions, {prune.tokens} a frame")
     spans = list(video_in.windows(stream, w, s, whole_gops=True))
     check(len(spans) > 1, "window", w, f"the stream has one window only: give more than {w} frames")
@@ -136,7 +136,7 @@ def windows(stream: Iterator[Frame], w: int, s: int, depth: int, prune: PrunePar
 
 
 def remembered(see: codecsight.Vision) -> Callable[[Frame], Visual]:
-    """A vision that several systems share: a frame is run once."""
+    """A vision that several systems share, so that each frame runs once."""
     done: dict[int, Visual] = {}
 
     def call(frame: Frame) -> Visual:
@@ -148,7 +148,7 @@ def remembered(see: codecsight.Vision) -> Callable[[Frame], Visual]:
 
 
 def summary(row: Row, full: Row, depth: int) -> dict:
-    """Work as shares of full recomputation, mean errors."""
+    """Work as shares of full recomputation, and mean errors."""
     c, f = row.counts, full.counts
     return {
         "patches": c.patches / f.patches,
@@ -165,7 +165,7 @@ def summary(row: Row, full: Row, depth: int) -> dict:
 
 
 def table(results: dict[str, dict]) -> Table:
-    """The systems side by side."""
+    """A table with one row for each system."""
     shares = ("patches", "sequence", "tokens", "vision", "decoder", "all")
     title = f"over {results['full']['windows']} windows, of full recomputation"
     out = Table("system", *(f"{name}" for name in shares), "reuse error", "hidden error", title=title)

@@ -1,4 +1,4 @@
-"""`vrex demo`: the main job, from a real H.264 stream to verified Verilog and its area."""
+"""`vrex demo`: from an H.264 stream to verified Verilog and its area."""
 
 import time
 from collections.abc import Iterator
@@ -33,9 +33,9 @@ SHOWN = ("clusters", "tokens_per_cluster", "fetched_of_cached", "visited", "erro
 def command(
     folder: console.Folder = Path("build/demo"),
     video: Annotated[str, typer.Option(help="Video file or clip, as for `vrex trace`.")] = "world",
-    frames: Annotated[int, typer.Option(min=1, help="Frames of it.")] = 48,
-    tokens: Annotated[int, typer.Option(help="Tokens a frame.")] = 36,
-    layers: Annotated[str, typer.Option(help="Decoder layers.")] = "0,1,2",
+    frames: Annotated[int, typer.Option(min=1, help="Number of frames.")] = 48,
+    tokens: Annotated[int, typer.Option(help="Tokens of each frame.")] = 36,
+    layers: Annotated[str, typer.Option(help="Decoder layers to record, with commas between.")] = "0,1,2",
     preset: console.Preset = "core",
     seed: console.Seed = 1,
     json: console.Json = False,

@@ -1,4 +1,4 @@
-"""The execution engines on a trace: utilisation from their time views, errors of the dot product."""
+"""DPE and VPE on a trace: their utilisation by the time views, and the errors of the dot product."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ WINDOWS = (16, 24, 32)
 
 
 def operands(trace: Trace) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Queries [R, d] and keys [n, d] of every recorded layer and KV head, of the last frame whose queries are there."""
+    """Queries [R, d] and keys [n, d] of each recorded layer and KV head, in the last frame with recorded queries."""
     start, stop = (trace.spans("frame", queries=True) or trace.spans(queries=True))[-1]
     out = []
     for i in range(len(trace.layers)):
@@ -27,11 +27,11 @@ def operands(trace: Trace) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def errors(trace: Trace, n: int) -> dict[int, np.ndarray]:
-    """Window -> errors of the trace's scores, in shares of each one's sum of magnitudes."""
+    """Errors of the trace's scores by alignment window, as shares of each score's sum of magnitudes."""
     out: dict[int, list[np.ndarray]] = {w: [] for w in WINDOWS}
     for q, k in operands(trace):
         a, b = q.astype(np.float64), k.astype(np.float64)
-        exact, size = a @ b.T, np.abs(a) @ np.abs(b).T  # off by 2^-47 of the sum of magnitudes at most
+        exact, size = a @ b.T, np.abs(a) @ np.abs(b).T  # wrong by at most 2^-47 of the sum of magnitudes
         for w in WINDOWS:
             got = dot(q, k, DotFormat(n, w)).astype(np.float64)
             out[w].append((np.abs(got - exact) / np.where(size > 0, size, 1)).ravel())
@@ -39,7 +39,7 @@ def errors(trace: Trace, n: int) -> dict[int, np.ndarray]:
 
 
 def utilisation(trace: Trace, core: CoreParams) -> list[tuple[str, int, float]]:
-    """Name, cycles and utilisation of the engines' steps on the trace's shapes, unstalled, operands in place."""
+    """Name, cycles and utilisation of each step on the trace's shapes, without stalls and with operands in place."""
     rows, keys = operands(trace)[0]
     dpe, width = core.dpe, trace.kv_heads * trace.head_size
     out = []

@@ -1,4 +1,4 @@
-"""What `vrex stream` prints and writes: policies side by side, and beside the figures of the papers."""
+"""Tables of `vrex stream`: policies side by side, and beside the figures of the papers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,9 +22,9 @@ COST = (
     "other Mop",
 )
 LEGEND = (
-    "kept: earlier tokens attended, of those in the cache; fetched: those of them that live on the host. Error: of the "
-    "attention's output over the same q, k, v. Agreement and loss: next token, after the same input as full attention. "
-    "A pair: frames / answer. Growth: device memory, over the second half of the frames."
+    "kept: share of the earlier tokens in the cache that are attended; fetched: share that comes from the host. Error: "
+    "of the attention output over the same q, k, v. Agreement and loss: next token, after the same input as full "
+    "attention. Pairs are frames / answer. Growth: device memory over the second half of the frames."
 )
 PROJECTOR = (
     "The projector from vision to decoder is not trained: agreement and loss on a video say how far a policy moves the "
@@ -38,42 +38,42 @@ RANDOM = (
 
 @dataclass(frozen=True)
 class Rows:
-    """A table before it has a form."""
+    """The content of a table, for the terminal or for Markdown."""
 
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
 
     def rich(self) -> Table:
-        """For the terminal."""
+        """The table for the terminal."""
         out = Table(*self.columns, title=self.title)
         for row in self.rows:
             out.add_row(*row)
         return out
 
     def markdown(self) -> str:
-        """For a file."""
+        """The table in Markdown."""
         lines = [self.columns, tuple("---" for _ in self.columns), *self.rows]
         return "\n".join([f"## {self.title}", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
 
 
 def percent(x: float | None, digits: int = 1) -> str:
-    """A share; "-" for none."""
+    """A share in per cent; "-" for None."""
     return "-" if x is None else f"{x:.{digits}%}"
 
 
 def pair(r: dict, name: str, form: str, stages: tuple[str, str] = ("frame", "answer")) -> str:
-    """A figure of two stages."""
+    """A figure in two stages, such as "1.0 / 2.0"."""
     return " / ".join("-" if r[s][name] is None else format(r[s][name], form) for s in stages)
 
 
 def quality(r: dict) -> tuple[str, ...]:
-    """What a policy kept and lost, under `QUALITY`."""
+    """The cells of `QUALITY`: what a policy keeps and loses."""
     return tuple(pair(r, name, form) for name, form in QUALITY)
 
 
 def cost(r: dict) -> tuple[str, ...]:
-    """What a policy cost, under `COST`."""
+    """The cells of `COST`: what a policy moves, holds and computes."""
     t, growth = r["totals"], r["growth"]["device"]
     ops = {key.removeprefix("ops."): n for key, n in t.items() if key.startswith("ops.")}
     rest = sum(n for kind, n in ops.items() if kind not in ("linear", "attention", "prediction"))
@@ -91,14 +91,14 @@ def cost(r: dict) -> tuple[str, ...]:
 
 
 def describe(results: dict) -> str:
-    """A stream in a few words."""
+    """A description of the stream: name, tokens, layers, motion."""
     motion = results["motion"]
     moves = "" if motion["class"] is None else f", {motion['class']} motion ({motion['pixels']:.2f} px a frame)"
     return f"{results['source']['stream']}, {results['tokens']} tokens, {len(results['layers'])} layers{moves}"
 
 
 def side_by_side(results: dict) -> tuple[Rows, Rows]:
-    """A row a policy: quality, and cost."""
+    """Two tables with one row for each policy: quality and cost."""
     names = tuple(n for n, _ in QUALITY)
     found = results["policies"].items()
     return (
@@ -108,7 +108,7 @@ def side_by_side(results: dict) -> tuple[Rows, Rows]:
 
 
 def one_table(streams: list[dict]) -> Rows:
-    """All policies on all streams."""
+    """One table of all policies on all streams."""
     columns = ("stream", "motion", "policy", *(n for n, _ in QUALITY), *COST)
     rows = [
         (s["source"]["stream"], s["motion"]["class"] or "-", name, *quality(r), *cost(r))
@@ -138,7 +138,7 @@ def by_length(results: dict) -> Rows:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a paper and how it is read off the results of the policies on a stream."""
+    """A figure of a paper, and the function that reads ours from the results of the policies."""
 
     what: str
     source: str
@@ -148,7 +148,7 @@ class Figure:
 
 
 def retrieval(name: str, paper: str) -> Figure:
-    """A row of V-Rex's Table II."""
+    """The figure of a policy in V-Rex's Table II."""
     return Figure(
         f"{name}: cache attended, frames / generation",
         "V-Rex Table II",
@@ -159,7 +159,7 @@ def retrieval(name: str, paper: str) -> Figure:
 
 
 def spread(r: dict) -> str:
-    """Least and most of the layers' retrieval ratios, then of the heads'."""
+    """The range of the layers' retrieval ratios, then the range of the heads'."""
     layers = [[x for x in heads if x is not None] for heads in r["ratio"]]
     means = [sum(heads) / len(heads) for heads in layers if heads]
     heads = [x for part in layers for x in part]
@@ -167,13 +167,13 @@ def spread(r: dict) -> str:
 
 
 def saved(p: dict[str, dict]) -> str:
-    """Splits that deferring saved."""
+    """The share of cluster splits that deferring saves in Mosaic."""
     now, later = (p[name]["policy"]["splits"] for name in ("mosaic-eager", "mosaic"))
     return f"{1 - later / now:.1%} ({later} of {now})" if now else "no split"
 
 
 def slope(r: dict) -> str:
-    """Growth of device memory."""
+    """Growth of device memory in MiB a frame."""
     growth = r["growth"]["device"]
     return "-" if growth is None else f"{growth / 2**20:.3f}"
 
@@ -234,7 +234,7 @@ FIGURES = (
 
 
 def beside_papers(streams: list[dict]) -> Rows:
-    """The papers' figures of the policies that ran, a column a stream."""
+    """The papers' figures for the policies that ran, with one column for each stream."""
     names = [s["policies"] for s in streams]
     shown = [f for f in FIGURES if all(need in names[0] for need in f.needs)]
     rows = [(f.what, f.source, f.paper, *(f.ours(p) for p in names)) for f in shown]
@@ -276,7 +276,7 @@ def hybrid_tables() -> Rows:
 
 
 def notes(streams: list[dict]) -> list[str]:
-    """What a reader must know."""
+    """Notes that a reader of the tables needs."""
     out = [f"{s['source']['stream']} {text}." for s in streams for text in s["fallbacks"]]
     out.append(LEGEND)
     if any("frames" in s["source"] and s["source"]["stream"] != TEXT for s in streams):
@@ -290,7 +290,7 @@ def notes(streams: list[dict]) -> list[str]:
 
 
 def report(streams: list[dict], line: str) -> str:
-    """All of it as Markdown, with the command that made it."""
+    """The whole report in Markdown, with the command that made it."""
     tables = [one_table(streams), beside_papers(streams), *(by_length(s) for s in streams)]
     if "hybrid" in streams[0]["policies"]:
         tables.append(hybrid_tables())

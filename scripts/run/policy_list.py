@@ -1,4 +1,4 @@
-"""`vrex stream --list`: the retrieval policies, their parameters and where they come from."""
+"""`vrex stream --list`: the retrieval policies with their parameters and sources."""
 
 import inspect
 from dataclasses import fields, is_dataclass
@@ -25,7 +25,7 @@ def show(json: bool) -> None:
         console.print_json(listing)
         return
     out = Table("policy", "parameter", "value", "meaning", title="Retrieval policies")
-    first: dict[str, str] = {}  # the first name of each summary: later ones list what differs
+    first: dict[str, str] = {}  # the first policy with each summary: later ones list only different parameters
     for name, p in listing.items():
         out.add_section()
         base = first.setdefault(p["summary"], name)
@@ -41,7 +41,7 @@ def show(json: bool) -> None:
 
 
 def parameters(params: Any, prefix: str = "") -> dict[str, tuple[Any, str]]:
-    """Value and meaning of every parameter, those of nested ones as "outer.inner"."""
+    """The value and the meaning of every parameter; nested ones are named "outer.inner"."""
     about = described(params)
     out: dict[str, tuple[Any, str]] = {}
     for f in fields(params):

@@ -41,12 +41,12 @@ STAGE_NOTE = (
 
 
 def command(
-    trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`: what goes into the first layer, frame by frame.")],
-    layers: Annotated[int, typer.Option(min=1, help="Layers of the decoder, from the first.")] = 2,
-    frames: Annotated[int, typer.Option(min=1, help="Frames of the trace, from the first.")] = 3,
+    trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`; its frames enter the first layer.")],
+    layers: Annotated[int, typer.Option(min=1, help="Number of decoder layers, from the first one.")] = 2,
+    frames: Annotated[int, typer.Option(min=1, help="Number of frames, from the first one.")] = 3,
     ahead: Annotated[
         bool,
-        typer.Option("--ahead", help="Each layer chooses and fetches entries for the next one, beside its own work."),
+        typer.Option("--ahead", help="Let each layer choose and fetch entries for the next one during its own work."),
     ] = False,
     preset: console.Preset = "small",
     param: console.Param = None,
@@ -126,7 +126,7 @@ def command(
 
 
 def measured(run: DecoderLayers, ran: list[Ran], k: int) -> dict:
-    """Figures of pass `k` on the RTL, with those of its stages."""
+    """The figures of pass `k` on the RTL and of its stages."""
     one, had = run.passes[k], ran[k]
     before = ran[k - 1].perf if k else dict.fromkeys(had.perf, 0)
     perf = {name: n - before[name] for name, n in had.perf.items()}
@@ -151,7 +151,7 @@ def measured(run: DecoderLayers, ran: list[Ran], k: int) -> dict:
 
 
 def stage_rows(names: list[str], units: list[Unit], found: list[list[Span | None]]) -> list[dict]:
-    """Cycles of each stage, and the share of them in which each unit was busy for it."""
+    """The cycles of each stage, and the share of them in which each unit worked for it."""
     out, before = [], 0
     for k, name in enumerate(names):
         own = {u.name: span for u, row in zip(units, found, strict=True) if (span := row[k])}
@@ -165,7 +165,10 @@ def stage_rows(names: list[str], units: list[Unit], found: list[list[Span | None
 
 
 def draw(run: DecoderLayers, had: Ran) -> Figure:
-    """The last pass: a row a unit, in the colours of the stages that it worked for, filled as far as it was busy."""
+    """A picture of the last pass: one row for each unit.
+
+    The colour names the stage; the height of the filling is the share of cycles in which the unit was busy.
+    """
     one, n = run.passes[-1], len(run.units)
     found = spans(one.ends, had.samples)
     names = [s.name for s in run.plans[one.layer].stages]
@@ -195,7 +198,7 @@ def draw(run: DecoderLayers, had: Ran) -> Figure:
 
 
 def sections(result: dict, picture: str = "") -> list[Section]:
-    """What the page shows of a run."""
+    """The sections of a report about a run."""
     passes = result["passes"]
     units = list(passes[-1]["utilisation"])
     last = passes[-1]
@@ -241,12 +244,12 @@ def sections(result: dict, picture: str = "") -> list[Section]:
 
 
 def _error(result: dict, one: dict) -> str:
-    """Of a frame's last layer, against FP64 with full attention."""
+    """The error against full attention in FP64, for the last layer of a frame."""
     return f"{result['errors'][one['frame']]:.2%}" if one["layer"] == result["layers"] - 1 else ""
 
 
 def load(folder: Path) -> list[Section]:
-    """What `vrex run` has left in a folder, for a page. Raises: `ValueError` for any other folder."""
+    """The sections of the run in a folder of `vrex run`. Raises `ValueError` for any other folder."""
     try:
         return sections(json_format.loads((folder / RESULT).read_text()), (folder / f"{PICTURE}.svg").read_text())
     except (OSError, ValueError, KeyError, TypeError, IndexError) as e:

@@ -1,4 +1,4 @@
-"""`vrex stream`: retrieval policies side by side on one stream or several, with full attention beside them."""
+"""`vrex stream`: compare retrieval policies with full attention on one stream or several."""
 
 import json as json_format
 import math
@@ -26,7 +26,7 @@ from scripts import console
 from scripts.run import codec_pruning, policy_comparison, policy_list
 
 TEACHER = "full"
-PANELS = {  # of stream.svg: title, scale
+PANELS = {  # the plots of stream.svg: title, scale
     "error": ("attention-output error", 1),
     "agreement": ("next-token agreement so far", 1),
     "in_bytes": ("MB moved to the device so far", 1e6),
@@ -51,14 +51,14 @@ def command(
             "or a trace of `vrex trace` (.safetensors). Several are compared in one report."
         ),
     ] = None,
-    policy: Annotated[str, typer.Option(help=f"Names with commas between, or all: {', '.join(POLICIES)}.")] = "resv",
+    policy: Annotated[str, typer.Option(help=f"Policies with commas between, or all: {', '.join(POLICIES)}.")] = "resv",
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
             parser=console.folder,
-            help="Folder to write into [default: build/stream/VIDEO]; with several videos, a folder each inside it.",
+            help="Folder to write into [default: build/stream/VIDEO]; several videos get a folder each inside it.",
         ),
     ] = None,
     param: Annotated[
@@ -69,29 +69,40 @@ def command(
         int | None,
         typer.Option(help=f"Frames (of text: blocks) at most; {DEFAULT.frames}, with --codec {codec_pruning.FRAMES}."),
     ] = None,
-    tokens: Annotated[int, typer.Option(help="Tokens a frame, as for `vrex trace`, or a block.")] = DEFAULT.tokens,
-    fps: Annotated[float | None, typer.Option(help="Frames a second to sample; all of them if left out.")] = None,
-    question: Annotated[str, typer.Option(help="Text after the frames.")] = DEFAULT.question,
-    generate: Annotated[int, typer.Option(help="Tokens to generate.")] = DEFAULT.generate,
+    tokens: Annotated[
+        int, typer.Option(help="Tokens of each frame, as for `vrex trace`, or of each block.")
+    ] = DEFAULT.tokens,
+    fps: Annotated[
+        float | None, typer.Option(help="Sample this many frames per second; all frames by default.")
+    ] = None,
+    question: Annotated[str, typer.Option(help="Text that follows the frames.")] = DEFAULT.question,
+    generate: Annotated[int, typer.Option(help="Generate this many tokens.")] = DEFAULT.generate,
     gop: Annotated[
         int | None,
         typer.Option(
-            help="Encode videos anew to this GOP without B-frames, as surveillance does; 0 takes them as they are. "
+            help="Encode videos again with this GOP and no B-frames, as surveillance does; 0 takes them as they are. "
             f"{DEFAULT.gop}, with --codec {codec_pruning.GOP}."
         ),
     ] = None,
-    depth: Annotated[int | None, typer.Option(help="Decoder layers to run; all of them if left out.")] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List the policies, their parameters and sources.")] = False,
+    depth: Annotated[int | None, typer.Option(help="Number of decoder layers to run; all by default.")] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the policies with their parameters and sources.")
+    ] = False,
     codec: Annotated[
-        bool, typer.Option("--codec", help="Measure the tokens that motion vectors prune, instead of policies.")
+        bool,
+        typer.Option(
+            "--codec", help="Instead of policies, measure the tokens that CodecSight prunes by motion vectors."
+        ),
     ] = False,
     window: Annotated[
-        int, typer.Option(min=0, help="With --codec: run windows of this many frames through the models too.")
+        int, typer.Option(min=0, help="With --codec: also run windows of this many frames through the models.")
     ] = 0,
-    stride: Annotated[int, typer.Option(min=1, help="With --codec: frames between windows.")] = 16,
+    stride: Annotated[int, typer.Option(min=1, help="With --codec: number of frames between windows.")] = 16,
     vectors: Annotated[
         Path | None,
-        typer.Option(parser=console.file, metavar="FILE.npz", help="With --codec: write types and motion vectors."),
+        typer.Option(
+            parser=console.file, metavar="FILE.npz", help="With --codec: write frame types and motion vectors."
+        ),
     ] = None,
     json: console.Json = False,
 ) -> None:
@@ -160,12 +171,12 @@ def _check_used(ctx: typer.Context, mode: str) -> None:
 
 
 def command_line() -> str:
-    """What the user typed."""
+    """The command line that the user typed."""
     return shlex.join(["vrex", *sys.argv[1:]])
 
 
 def run_stream(video: str, entries: dict[str, Entry], options: Options, output: Path, quiet: bool) -> dict:
-    """Run the policies on one stream, full attention first; writes and returns the results."""
+    """Run full attention and then the policies on one stream; write and return the results."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console.err, disable=quiet or not console.err.is_terminal) as bar:
 
@@ -210,7 +221,7 @@ def run_stream(video: str, entries: dict[str, Entry], options: Options, output: 
 
 
 def chosen(names: str, assignments: list[str]) -> dict[str, Entry]:
-    """The entries asked for, with their parameters set, full attention first and always there."""
+    """The policies that the user named, with their parameters; full attention is always the first one."""
     wanted = ALL if names == "all" else (name.strip() for name in names.split(","))
     entries = {name: entry(name) for name in [TEACHER, *wanted]}
     changes: dict[str, dict[str, str]] = {}
@@ -235,7 +246,7 @@ def _assigned(assignments: list[str], form: str) -> Iterator[tuple[str, str]]:
 
 
 def finite(value):
-    """The value with every nan in it made None, for JSON."""
+    """The value with every NaN replaced by None, for JSON."""
     if isinstance(value, dict):
         return {k: finite(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -244,7 +255,7 @@ def finite(value):
 
 
 def plot_series(results: dict) -> Figure:
-    """Every policy against stream length."""
+    """Plots of every policy against the length of the stream."""
     figure = Figure(figsize=(13, 7), layout="constrained")
     axes = figure.subplots(2, 3).ravel()
     for axis, (name, (title, scale)) in zip(axes, PANELS.items(), strict=True):

@@ -1,4 +1,4 @@
-"""`vrex trace`: a video to a trace of queries, keys and values."""
+"""`vrex trace`: record queries, keys and values of a video in a decoder."""
 
 import shlex
 from collections.abc import Callable
@@ -29,17 +29,21 @@ def command(
             help="Folder of a Hugging Face model to run instead of SmolLM2 (docs/traces.md); needs 'make hf'."
         ),
     ] = None,
-    frames: Annotated[int, typer.Option(help="Frames at most.")] = 48,
+    frames: Annotated[int, typer.Option(help="Most frames to take.")] = 48,
     tokens: Annotated[
         int | None,
-        typer.Option(help="Tokens a frame: g*g, or g*g + 1 with the class token [default: 36, or the model's own]."),
+        typer.Option(
+            help="Tokens of each frame: g*g, or g*g + 1 with the class token [default: 36, or the model's own]."
+        ),
     ] = None,
     layers: Annotated[str, typer.Option(help="Decoder layers from 0 (SmolLM2: to 29), e.g. 0,1,2.")] = "0,1,2",
-    fps: Annotated[float | None, typer.Option(help="Frames a second to sample; all of them if left out.")] = None,
+    fps: Annotated[
+        float | None, typer.Option(help="Sample this many frames per second; all frames by default.")
+    ] = None,
     queries: Annotated[int | None, typer.Option(help="Keep queries of the last N frames only.")] = None,
-    values: Annotated[bool, typer.Option(help="Record the values, and what goes into the first layer, too.")] = True,
-    question: Annotated[str, typer.Option(help="Text after the frames.")] = "",
-    generate: Annotated[int, typer.Option(help="Tokens to generate; runs all layers.")] = 0,
+    values: Annotated[bool, typer.Option(help="Also record values and the inputs of the first layer.")] = True,
+    question: Annotated[str, typer.Option(help="Text that follows the frames.")] = "",
+    generate: Annotated[int, typer.Option(help="Generate this many tokens; then all layers run.")] = 0,
     json: console.Json = False,
 ) -> None:
     """Record queries, keys and values of a video in a decoder."""
@@ -92,7 +96,7 @@ def command(
 
 
 def describe(trace: Trace) -> dict:
-    """Summary of a trace for people and for `--json`."""
+    """The summary of a trace, as `--json` prints it."""
     p = trace.provenance
     return {
         "frames": len(trace.spans("frame")),
@@ -111,7 +115,7 @@ def describe(trace: Trace) -> dict:
 
 
 def layer_numbers(text: str) -> tuple[int, ...]:
-    """The layers of an option such as "0,1,2"; `ParamError` for anything else."""
+    """The layers in an option such as "0,1,2". Raises `ParamError` for anything else."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:

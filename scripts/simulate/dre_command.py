@@ -24,14 +24,14 @@ from tb.library.trace_check import scenario, tables
 
 
 def over_bound(title: str) -> Column:
-    """Cycles over those of the bound."""
+    """A column of cycles as a multiple of the lower bound."""
     return Column(title, "x bound", 2)
 
 
-GROUPS = {  # what a table is of: its note, its figures
+GROUPS = {  # title of a table: its note, its columns
     "HCU: cycles": (
         "The bound is tokens x clusters x N_hp / (N_HCU-h x N_HCU-w) cycles. Partial distances that can no longer win "
-        "are abandoned, so that less than one bound is needed.",
+        "are abandoned; so a run can take less than the bound.",
         {
             "clusters": Column("clusters"),
             "hcu_full": over_bound("every distance whole"),
@@ -41,7 +41,7 @@ GROUPS = {  # what a table is of: its note, its figures
     "WTU: cycles of a row": (
         "The bound is ceil(clusters / N_WTU-w) cycles. Latency: from the first word in to the last beat out, median "
         "and worst row; interval: between rows that are offered without a gap, median. Chosen: clusters a row, mean. "
-        "Rows of few clusters stand at many times the bound, as the fixed latency of the two passes outweighs it.",
+        "For rows of few clusters the fixed latency of the two passes is many times the bound.",
         {
             "clusters": Column("clusters"),
             "exact_latency": over_bound("exact: latency"),
@@ -55,8 +55,8 @@ GROUPS = {  # what a table is of: its note, its figures
         },
     ),
     "KVMU: bursts": (
-        "Bytes that the selection asked for, of those fetched; bytes of a burst, mean, as clusters lie in memory and "
-        "as they would in token order.",
+        "Useful: share of the fetched bytes that the selection needs. Mean bytes of a burst: with clusters together in "
+        "memory, as they are, and with tokens in their order.",
         {
             "useful": Column("useful", "%"),
             "burst": Column("mean burst", "B"),
@@ -65,7 +65,7 @@ GROUPS = {  # what a table is of: its note, its figures
     ),
 }
 
-# Parameters that move the figures: of one table and one WTU core; both selections are measured, and the HCU both ways.
+# Parameters that change the figures of one table and one WTU core. Both selections are measured, and both HCU modes.
 USED = (
     *(f"hcu.{n}" for n in ("n_h", "n_w", "n_hp", "clusters", "frame", "count_bits")),
     *(f"wtu.{n}" for n in ("n_w", "clusters", "score", "count_bits", "n_buckets", "double_buffer", "walk_ahead")),
@@ -108,7 +108,7 @@ def command(
 
 
 def measure(table: HcTable, p: DreParams, f: ReSVParams) -> dict[str, float]:
-    """Figures of one HC table, those of `GROUPS`."""
+    """The figures of one HC table, as `GROUPS` names them."""
     hashes = [h for segment in table.hashes for h in segment]
     out: dict[str, float] = {}
     for name, abandon in (("hcu_full", False), ("hcu", True)):

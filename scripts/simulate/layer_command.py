@@ -23,11 +23,12 @@ LONGEST = 10_000_000  # steps of a program
 BURSTS = {"load": "reads", "store": "writes"}
 CLUSTER_TOKENS = 32  # section VI-D
 NOTE = (
-    "Share of the stage's cycles in which each unit works: DPE a chunk of all trees, VPE a word, load and store a beat "
-    "of the bus. Reads, writes: the latency of all bursts, divided by how many may be under way. Limit: the largest."
+    "Shares of the stage's cycles in which a unit works: DPE on a chunk of all trees, VPE on a word, load and store on "
+    "a beat of the bus. Reads and writes: the latency of all bursts over the number of bursts that may be in flight. "
+    "Limit: the largest share."
 )
 
-# Parameters that move the figures; the ring's entries are an option.
+# Parameters that change the figures. The entries of the ring are an option.
 USED = (
     *(f"dpe.{n}" for n in ("n_h", "n_w", "w_depth", "x_depth")),
     *(f"vpe.{n}" for n in ("n_w", "depth")),
@@ -38,9 +39,9 @@ USED = (
 
 @dataclass(frozen=True)
 class StageCycles:
-    """A stage of a pass: its cycles, and in how many of them each unit works.
+    """The cycles of a stage, and those in which each unit works.
 
-    reads, writes : cycles that bursts need at least for their latency, `lxe.bursts` being under way
+    reads, writes : least cycles for the latency of all bursts, with `lxe.bursts` in flight
     """
 
     cached: int
@@ -56,7 +57,7 @@ class StageCycles:
 
     @property
     def limit(self) -> str:
-        """What is nearest to all of the cycles."""
+        """The unit, or the direction of bursts, that takes most of the cycles."""
         return max(UNITS, key=lambda unit: getattr(self, unit))
 
 
@@ -89,7 +90,7 @@ def command(
 
 
 def measure(p: CoreParams, tokens: int, cached: int, share: float, recent: int, latency: int) -> list[StageCycles]:
-    """Every stage of a pass over so many cached tokens, then the whole; `rank`, of the retrieval, by itself."""
+    """Every stage of a pass over `cached` tokens, then the whole layer, then `rank`, a stage of the retrieval."""
     entries = round(max(0, cached - recent) * share)
     shape = LayerShape(**LLAMA, tokens=tokens, recent=recent, entries=max(1, entries))
     plan = LayerPlan(shape, p.lxe_format())
@@ -112,9 +113,10 @@ def measure(p: CoreParams, tokens: int, cached: int, share: float, recent: int, 
 def staged(
     p: CoreParams, program: list[Instruction], registers: dict[int, int], ends: dict[str, int], latency: int
 ) -> dict[str, dict[str, int]]:
-    """Cycles and work of each stage of a program, which ends before instruction ends[name].
+    """Cycles and work of each stage of a program.
 
-    A stage lasts from the end of the one before to the last of its instructions that is done.
+    A stage lasts from the end of the stage before to the end of its last instruction.
+    ends : stage -> index of the first instruction after it
     """
     steps = trace(p, [encode(i) for i in program], registers, LONGEST).steps
     check(steps[-1].op == Opcode.HALT, "steps", len(steps), "must be fewer: the program has not come to its end")

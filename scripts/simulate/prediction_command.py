@@ -1,4 +1,4 @@
-"""`vrex simulate prediction`: what KV prediction and the fetch leave visible of a layer on a core, by its time view."""
+"""`vrex simulate prediction`: the cycles of KV prediction and fetch that no other work hides, by a core's time view."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -19,12 +19,12 @@ from scripts.simulate.layer_command import USED as STAGES
 from sim.units.core_time import CoreTime, Retrieval
 from sim.units.sequencer_time import Step, trace
 
-LAST = "values"  # what comes after it is the same with and without retrieval
+LAST = "values"  # later stages are the same with and without retrieval
 SELECT = 30  # cycles from a WTU's second pass over a row to the first burst of its set
-# Where the arrays lie: apart from each other, so that no burst is cut otherwise than alone.
+# Addresses of the arrays, far apart so that no burst is cut because of another array.
 WEIGHTS, KV, DEVICE, HOME = (1 << n for n in (34, 36, 37, 38))
 
-# Parameters that move the figures, besides those of the stages.
+# Parameters that change the figures.
 USED = (
     *STAGES,
     *("lxe.copies", "hcu.n_h", "hcu.n_w", "hcu.n_hp", "wtu.n_w"),
@@ -34,10 +34,10 @@ USED = (
 
 @dataclass(frozen=True)
 class Prediction:
-    """Cycles of a layer, and what of them the retrieval takes where nothing hides it.
+    """Cycles of a layer, and the part of each retrieval step that no other work hides.
 
     clustering : hash bits, clusters and places · rank : queries times Key_cluster · codes : score codes and the choice
-    · fetch : attention's wait for the entries
+    · fetch : wait of the attention for the entries
     """
 
     cached: int
@@ -51,7 +51,7 @@ class Prediction:
 
     @property
     def visible(self) -> int:
-        """Cycles of the prediction: all but the wait for the fetch."""
+        """Visible cycles of the prediction, without the wait for the fetch."""
         return self.clustering + self.rank + self.codes
 
 
@@ -85,7 +85,7 @@ def command(
 
 
 def predict(p: CoreParams, tokens: int, cached: int, share: float, recent: int, latency: int) -> Prediction:
-    """A pass with retrieval beside the same without: stage by stage, what it takes more."""
+    """The extra cycles of each stage in a pass with retrieval over the same pass without."""
     alone = {row.stage: row for row in measure(p, tokens, cached, share, recent, latency)}
     entries = alone["layer"].entries
     clusters = min(p.dre.hcu.clusters, max(1, cached // CLUSTER_TOKENS))
@@ -110,8 +110,9 @@ def predict(p: CoreParams, tokens: int, cached: int, share: float, recent: int, 
 def ends(
     p: CoreParams, tokens: int, entries: int, clusters: int, recent: int, latency: int, fetched: bool = False
 ) -> dict[str, int]:
-    """The cycle in which each stage of a core's program up to `values` ends, the copies of the fetch left out. Every
-    token compares all clusters.
+    """The cycle in which each stage of a core's program up to `values` ends, without the copies of the fetch.
+
+    Every token compares all clusters.
 
     fetched : the layer before has fetched the entries
     """

@@ -1,4 +1,4 @@
-"""`vrex area`: gates, registers and memories of units."""
+"""`vrex area`: print the gates, registers and memories of units."""
 
 import json
 from pathlib import Path
@@ -23,11 +23,15 @@ def command(
     dont_use: mapped_units.DontUse = None,
     macro_bits: mapped_units.MacroBits = flow.MACRO_BITS,
     as_json: console.Json = False,
-    out: Annotated[Path | None, typer.Option("-o", parser=console.folder, help="Also write area.json there.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", parser=console.folder, help="Folder to write area.json into, the same as --json."),
+    ] = None,
 ) -> None:
     """Print the gates, registers and memories of a unit.
 
-    Yosys maps the unit and those inside of it to cells. The figures are gate equivalents; with --liberty also µm².
+    Yosys maps the unit and those inside of it to cells. Figures are in gate equivalents (GE: one NAND2), with --liberty
+    also in µm².
     """
     found = mapped_units.mapped(unit, preset, assign, liberty, effort, target, dont_use, macro_bits)
     text = json.dumps(found.report(preset, assign), indent=1)
@@ -41,7 +45,7 @@ def command(
 
 
 def _print(rows: dict[str, flow.Area], asked: flow.Area | None) -> None:
-    """Table of the units, then the leaves and memories of the unit asked for."""
+    """Print a table of all units, then the leaves and memories of the unit that the user named."""
     one = next(iter(rows.values()))
     heads = ["unit", "comb GE", "reg GE", "total GE", "registers", "memory bits", *["µm²"] * one.microns]
     body = []

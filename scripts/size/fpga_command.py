@@ -1,4 +1,4 @@
-"""`vrex fpga`: units placed and routed on an FPGA."""
+"""`vrex fpga`: place and route units on an FPGA."""
 
 from typing import Annotated
 
@@ -17,18 +17,19 @@ def command(
     unit: Annotated[
         str,
         typer.Argument(
-            help=f"One of {', '.join((*emit.UNITS, *table3.BLOCKS))}, or a generated folder; the units inside of it "
-            "are listed too."
+            help=f"One of {', '.join((*emit.UNITS, *table3.BLOCKS))}, or a folder of `vrex generate`. The units "
+            "inside of it are listed too."
         ),
     ] = "dre",
     preset: console.Preset = "core",
     assign: console.Param = None,
-    device: Annotated[str, typer.Option(help=f"One of {', '.join(fpga.DEVICES)}.")] = "ecp5",
+    device: Annotated[str, typer.Option(help=f"Device: {', '.join(fpga.DEVICES)}.")] = "ecp5",
     as_json: console.Json = False,
 ) -> None:
     """Place and route a unit on an FPGA.
 
-    Yosys maps the unit and those inside of it, nextpnr places and routes them. Needs the extra fpga.
+    Yosys maps the unit and those inside of it, nextpnr places and routes them. The table shows LUTs, flip-flops, DSPs,
+    block RAMs, clock and longest path. Needs the extra fpga.
     """
     placed: dict[str, fpga.Placed] = {}
     errors = []

@@ -1,4 +1,4 @@
-"""`vrex libraries`: how far other cell libraries agree with the areas and delays of units."""
+"""`vrex libraries`: compare cell libraries on the areas and delays of units."""
 
 import glob
 import json
@@ -19,7 +19,11 @@ from synth import agreement, flow
 def command(
     unit: mapped_units.Unit,
     patterns: Annotated[
-        list[str], typer.Argument(metavar="PATTERN...", help="Liberty files of another library, quoted; one each.")
+        list[str],
+        typer.Argument(
+            metavar="PATTERN",
+            help="Liberty files of another library, as a quoted pattern. One pattern for each library.",
+        ),
     ],
     preset: console.Preset = "core",
     assign: console.Param = None,
@@ -32,8 +36,8 @@ def command(
 ) -> None:
     """Compare cell libraries on the area and delay of units.
 
-    The command maps a unit and those inside of it with the embedded library (or --liberty) and with each other one.
-    One factor takes out the units of measure; the table shows what differs then.
+    The command maps a unit and those inside of it with the embedded library (or --liberty) and with each other one. One
+    factor takes out the units of measure; the table shows the remaining differences.
     """
     several = len(mapped_units.units_of(unit)) != 1
     check(several, "unit", unit, "has no units inside, and one alone shows no agreement: name dre or core")
@@ -58,20 +62,20 @@ def command(
 
 
 def _files(pattern: str) -> list[Path]:
-    """The files of a library, by a pattern."""
+    """The files that a pattern names. Raises `ParamError` if there is none."""
     found = sorted(map(Path, glob.glob(pattern)))
     check(bool(found), "pattern", pattern, "names no file; quote a pattern so that the shell leaves it alone")
     return found
 
 
 def _agreement(rows: dict[str, flow.Area], others: dict[str, flow.Area]) -> dict[str, agreement.Agreement]:
-    """Of area and delay, where at least two units have them."""
+    """The agreement on area and on delay, each if at least two units have it."""
     pairs = zip(("area", "delay"), agreement.figures(rows), agreement.figures(others), strict=True)
     return {k: agreement.agreement(a, b) for k, a, b in pairs if len(a.keys() & b.keys()) > 1}
 
 
 def _print(name: str, found: dict[str, agreement.Agreement]) -> None:
-    """What one library makes of every unit, scaled once, over what the other does."""
+    """Print by how much the first library, scaled by one factor, is above the other one for each unit."""
     heads = ["of", "factor", "rank correlation", "worst", *found["area"].names] if found else []
     body = []
     for what, a in found.items():

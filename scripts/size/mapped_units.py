@@ -21,30 +21,32 @@ CORE = "core"  # its units side by side
 
 Liberty = Annotated[
     list[Path] | None,
-    typer.Option("--liberty", help="Liberty file, .gz allowed; repeat for a library in several files."),
+    typer.Option("--liberty", help="Liberty file (may be .gz); repeat it for a library in several files."),
 ]
-Effort = Annotated[str, typer.Option("--effort", help="What to map for: area or speed.")]
+Effort = Annotated[str, typer.Option("--effort", help="Map for least area or for least delay: area or speed.")]
 Target = Annotated[
     float | None,
-    typer.Option("--target", metavar="PS", help="With --effort speed: delay between registers to size gates for."),
+    typer.Option(
+        "--target", metavar="PS", help="With --effort speed: size the gates for this delay between registers."
+    ),
 ]
 DontUse = Annotated[list[str] | None, typer.Option("--dont-use", help="Pattern of cells that mapping must not use.")]
-MacroBits = Annotated[int, typer.Option("--macro-bits", min=0, help="Smaller memories are built of flip-flops.")]
+MacroBits = Annotated[int, typer.Option("--macro-bits", min=0, help="Build memories with fewer bits of flip-flops.")]
 Unit = Annotated[
     str,
     typer.Argument(
-        help=f"One of {', '.join((*emit.UNITS, *table3.BLOCKS))}, core, or a generated folder; the units inside of it "
-        "are listed too."
+        help=f"One of {', '.join((*emit.UNITS, *table3.BLOCKS))}, core (all units side by side), or a folder "
+        "of `vrex generate`. The units inside of it are listed too."
     ),
 ]
 
 
 @dataclass
 class Mapped:
-    """A unit and those inside of it, mapped to gates.
+    """The results of mapping a unit and those inside of it to gates.
 
-    generated : the only unit, as it lies in a folder · options : of `flow.synthesise`
-    done : areas of the units that are mapped · errors : why others are not · code : with which the command ends then
+    generated : the Verilog of a folder, then the only unit · options : of `flow.synthesise`
+    done : areas of the mapped units · errors : why other units failed · code : exit code after an error
     """
 
     unit: str
@@ -57,7 +59,7 @@ class Mapped:
 
     @property
     def rows(self) -> dict[str, flow.Area]:
-        """Areas in the order of the report."""
+        """The areas in the order of the report."""
         return {u: self.done[u] for u in units_of(self.unit) if u in self.done}
 
     def report(self, preset: str, assign: list[str] | None) -> dict[str, Any]:
@@ -66,8 +68,8 @@ class Mapped:
         return {"preset": preset, "assignments": assign or [], "units": units}
 
     def end(self) -> None:
-        """End the command with one line for each error; does nothing if there is none."""
-        for error in dict.fromkeys(self.errors):  # a bad library is the same fault in every unit
+        """End the command with one line for each error; do nothing without an error."""
+        for error in dict.fromkeys(self.errors):  # a bad library is the same error in every unit
             console.error(error)
         if self.errors:
             raise typer.Exit(self.code)
@@ -83,7 +85,7 @@ def mapped(
     dont_use: list[str] | None = None,
     macro_bits: int = flow.MACRO_BITS,
 ) -> Mapped:
-    """Map a unit and those inside of it. Raises: `ParamError`, `SynthError` for what cannot be mapped at all."""
+    """Map a unit and those inside of it. Raises `ParamError` or `SynthError` before anything is mapped."""
     unit, system, generated = console.chosen(unit, preset, assign, alone=True)
     valid = (*emit.UNITS, *table3.BLOCKS, CORE)
     check(unit in valid, "unit", unit, f"must be one of {', '.join(valid)}")
@@ -96,14 +98,17 @@ def mapped(
 
 
 def with_library(one: Mapped, liberty: list[Path]) -> Mapped:
-    """The same units with another library."""
+    """Map the same units with another library."""
     out = replace(one, options=one.options | {"liberty": liberty}, done={}, errors=[])
     _map(out)
     return out
 
 
 def units_of(unit: str) -> list[str]:
-    """The rows of a report: a unit comes after those inside of it, whose parameters are part of its own."""
+    """The units of a report, each one after those inside of it.
+
+    A unit is inside of another one if its parameters are part of the parameters of that one.
+    """
     if unit == CORE:
         return list(table3.UNITS)
     if unit not in emit.UNITS:
@@ -112,7 +117,7 @@ def units_of(unit: str) -> list[str]:
 
 
 def _map(m: Mapped) -> None:
-    """Fill `done` unit by unit, and `errors` with what stopped the others. Ctrl-C ends those that run."""
+    """Fill `done` unit by unit, and `errors` with the reasons of the others. Ctrl-C stops running jobs."""
     try:
         _measure(m)
     except (ParamError, SynthError) as e:
@@ -125,7 +130,7 @@ def _map(m: Mapped) -> None:
 def _measure(m: Mapped) -> None:
     units = [m.unit] if m.generated else units_of(m.unit)
     jobs: dict[Future[flow.Area], str] = {}
-    pool = ThreadPoolExecutor(len(units))  # which wait for each other: `synth.mapping` has few at once
+    pool = ThreadPoolExecutor(len(units))  # `synth.mapping` lets only a few run at once
 
     def collect(futures: list[Future[flow.Area]]) -> None:
         for job in futures:
@@ -150,7 +155,7 @@ def _measure(m: Mapped) -> None:
                 status.update(f"synthesising {', '.join(jobs.values())}")
                 collect(list(wait(jobs, return_when=FIRST_COMPLETED).done))
     finally:
-        collect([j for j in jobs if j.done() and not j.cancelled()])  # interrupted just after they ended
+        collect([j for j in jobs if j.done() and not j.cancelled()])  # jobs that ended just before the interrupt
         pool.shutdown(wait=False, cancel_futures=True)
         while not all(job.done() for job in jobs):  # a thread may be about to start its run
             flow.stop()
@@ -158,7 +163,7 @@ def _measure(m: Mapped) -> None:
 
 
 def library(area: flow.Area) -> str:
-    """The name of a library; of one in several files what their names have in common."""
+    """The name of a library; for several files the common start of their names."""
     names = area.library
     return names[0] if len(names) == 1 else f"{os.path.commonprefix(names).strip('_-.')} ({len(names)} files)"
 
@@ -169,7 +174,7 @@ def title(what: str, area: flow.Area, unit: str) -> str:
 
 
 def print_table(title: str, heads: list[str], body: list[list[str]]) -> None:
-    """A table whose columns of numbers stand to the right."""
+    """Print a table; columns of numbers are aligned to the right."""
     table = Table(title=title)
     for head, column in zip(heads, zip(*body, strict=True), strict=True):
         number = all(not x.strip("0123456789.,-") for x in column)

@@ -1,6 +1,5 @@
-"""`vrex power`: what a unit's mapped netlist consumes on a real trace."""
+"""`vrex power`: print the power of mapped units on a recorded trace."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +11,7 @@ from hdl.emit import UNITS, Emitted, params_of
 from hdl.params import SystemParams
 from hdl.retrieval.dre import Dre
 from scripts import console
+from scripts.size import mapped_units
 from synth import flow, recorded
 from synth.emission import emitted
 from synth.power import Power
@@ -23,21 +23,19 @@ FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
 
 
 def command(
-    unit: Annotated[list[str], typer.Argument(help=f"Any of {', '.join(UNITS)}; or generated folders of them.")],
+    unit: Annotated[
+        list[str], typer.Argument(help=f"Any of {', '.join(UNITS)}; or folders of `vrex generate` with one of them.")
+    ],
     preset: console.Preset = "core",
     param: console.Param = None,
     trace: console.Trace = FIXTURE,
     queries: console.Queries = 1,
-    liberty: Annotated[
-        list[Path] | None, typer.Option(help="Liberty file, .gz allowed; repeat for a library in several files.")
-    ] = None,
-    effort: Annotated[str, typer.Option(help="What to map for: area or speed.")] = "area",
-    target: Annotated[
-        float | None, typer.Option(metavar="PS", help="With --effort speed: delay between registers to size gates for.")
-    ] = None,
-    mhz: Annotated[float, typer.Option(help="Clock.")] = 800.0,
-    node: Annotated[int, typer.Option(help="Node of the figures (nm), see `synth/technology.py`.")] = 14,
-    cycles: Annotated[int, typer.Option(help="Cycles evaluated of each run, spread over all of it.")] = 4096,
+    liberty: mapped_units.Liberty = None,
+    effort: mapped_units.Effort = "area",
+    target: mapped_units.Target = None,
+    mhz: Annotated[float, typer.Option(help="Clock in MHz.")] = 800.0,
+    node: Annotated[int, typer.Option(help="Process node in nm to which the figures are scaled.")] = 14,
+    cycles: Annotated[int, typer.Option(help="Evaluate this many cycles of each run, spread over all of it.")] = 4096,
     json: console.Json = False,
 ) -> None:
     """Print the power of units at work on a trace.
@@ -78,8 +76,8 @@ def power(
 ) -> Power:
     """Power of `unit` while it does its part of ReSV on every recorded layer of a trace, at full rate.
 
-    The units of the DRE are mapped apart, so that the power of each in the same runs is known.
-    made : its Verilog, where it is not to be generated
+    The units of the DRE are mapped apart; so the power of each one in the same runs is known.
+    made : Verilog to take instead of generating it
     options : of `synth.flow.netlists` · measured : of `synth.power.measure`
     Raises: `SynthError`, `TraceError`; `BenchError` if the RTL does not do what golden does.
     """
@@ -102,7 +100,7 @@ def power(
 
 
 def table(powers: dict[str, Power], title: str) -> Table:
-    """One row a unit."""
+    """A table with one row for each unit."""
     one = next(iter(powers.values()))
     where = f"{one.node} nm" if one.library_node else "the library's own node"
     title += f" with {', '.join(one.library)}; {where}, {one.mhz:g} MHz; before layout: no wires, glitches, clock tree"
@@ -121,6 +119,6 @@ def table(powers: dict[str, Power], title: str) -> Table:
 
 
 def _split(unit: str, p: Power) -> list[tuple[str, Power]]:
-    """Units of the DRE, and what joins them."""
+    """The power of each unit in the DRE, and of the logic between them."""
     parts = p.parts().items() if unit == "dre" else ()
     return [("  the join" if n == unit else f"  its {n.removeprefix('dre__')}", q) for n, q in parts]

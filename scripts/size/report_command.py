@@ -1,4 +1,4 @@
-"""`vrex report`: a preset on one self-contained HTML page."""
+"""`vrex report`: write one self-contained HTML page about a design."""
 
 import itertools
 import json as json_format
@@ -30,7 +30,7 @@ from synth.table3 import DRE, SYSTEMS, Row
 from tb.library.runner import BenchError
 from tb.library.trace_check import Outcome, verify_unit
 
-STALLS = {"idle": 0.1, "stall": 0.2}  # so that the pictures show what a full-rate run would not
+STALLS = {"idle": 0.1, "stall": 0.2}  # so that the waveforms show waiting beats
 
 
 def command(
@@ -38,10 +38,10 @@ def command(
     preset: console.Preset = "core",
     param: console.Param = None,
     trace: console.Trace = FIXTURE,
-    sweep: Annotated[Path | None, typer.Option(help="Folder of a `vrex sweep`, for its front and plots.")] = None,
-    run: Annotated[Path | None, typer.Option(help="Folder of a `vrex run`, for its stages and picture.")] = None,
+    sweep: Annotated[Path | None, typer.Option(help="Folder of `vrex sweep`: show its Pareto front and plots.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Folder of `vrex run`: show its stages and picture.")] = None,
     evaluation: Annotated[
-        Path | None, typer.Option(help="Folder of a `vrex evaluate`, for its numbers and plots.")
+        Path | None, typer.Option(help="Folder of `vrex evaluate`: show its numbers and plots.")
     ] = None,
     tests: console.Tests = TESTS,
     seed: console.Seed = 1,
@@ -105,7 +105,7 @@ def command(
 
 
 def _simulate(unit: str, made: Emitted, system: SystemParams, data: Trace, seed: int) -> tuple[list[Outcome], str]:
-    """What the trace gave on the RTL, and a picture of it."""
+    """Outcomes of the trace on the RTL, and a waveform of the run."""
     outcomes: list[Outcome] = []
 
     def play(recorder: Emitted) -> None:
@@ -182,7 +182,10 @@ def _areas(areas: dict[str, flow.Area]) -> list[Section]:
 
 
 def _tree_map(rows: dict[str, Row]) -> str:
-    """Columns are units, as wide as their area; in them cells, registers and memories. The DRE again, larger."""
+    """A picture of the area: each column is a unit, as wide as its area, split into cells, registers and memories.
+
+    The DRE has a second picture of its own, enlarged.
+    """
     figure = Figure(figsize=(11, 3.6), layout="constrained")
     kinds = (("cells", "#3b6ea5"), ("registers", "#8fb3d9"), ("memories", "#e0b060"))
     for i, (title, names) in enumerate((("core", [*(n for n in rows if n not in (*DRE, "core"))]), ("DRE", DRE)), 1):
@@ -208,7 +211,7 @@ def _tree_map(rows: dict[str, Row]) -> str:
 
 
 def _verdicts(outcomes: dict[str, list[Outcome]], choice: list[list[str]], tested: Section) -> Section:
-    """What a reader wants first: is it right, which design to take, what has been tested."""
+    """The first section: is the RTL right, which design is best, and what has been tested."""
     runs = [o for found in outcomes.values() for o in found]
     wrong = sum(len(o.differences) for o in runs)
     verdict = f"{wrong:,} differences" if wrong else "every beat is equal"
@@ -219,7 +222,7 @@ def _verdicts(outcomes: dict[str, list[Outcome]], choice: list[list[str]], teste
 
 
 def _sweep(folder: Path) -> tuple[list[Section], list[list[str]]]:
-    """The front of a sweep and its plots, and the verdict on it.
+    """The section and the verdict of a sweep: its Pareto front with plots, and the chosen point.
 
     Raises: `ValueError` for a folder that `vrex sweep` did not write.
     """
@@ -271,7 +274,7 @@ def _verification(outcomes: dict[str, list[Outcome]], data: Trace) -> Section:
 
 
 def _tests(path: Path) -> Section:
-    """Tests by file, and the coverage bins they reached."""
+    """The tests of each file, and the coverage bins that they reached."""
     if not path.exists():
         return Section("Tests and functional coverage", f"No test run on record at {path}: `make test` leaves one.")
     try:

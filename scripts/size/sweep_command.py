@@ -1,4 +1,4 @@
-"""`vrex sweep`: a design space on Dask, results kept as they arrive."""
+"""`vrex sweep`: evaluate a design space on Dask; every result is kept as it arrives."""
 
 from contextlib import ExitStack
 from datetime import datetime, timedelta
@@ -13,12 +13,13 @@ from rich.table import Table
 from golden.function_params import ParamError, check
 from scripts import console
 from scripts.check.verify_command import FIXTURE
+from scripts.size import mapped_units
 from synth.sweep import point_costs, points
 from synth.sweep.database import Database, Row
 from synth.sweep.point_costs import OBJECTIVES, Settings
 
 LONG = FIXTURE.with_name("bikes_long.safetensors")  # fills a table of 1,024 clusters at Th_hd 3
-SOME = 10_000  # points of a grid among which a search looks for one that is a design
+SOME = 10_000  # a search first looks for a valid design among this many points of the grid
 NOTE = (
     "cycles: mean over the timed frames and the recorded layers, keys phase + query phase. area: the units of the DRE, "
     "each synthesised on its own, with their memories, N_WTU-h cores counted. fmax: the slowest unit. "
@@ -29,26 +30,28 @@ NOTE = (
 def command(
     axes: Annotated[
         list[str],
-        typer.Argument(metavar="NAME=V,V,...", help="A parameter, by the paper's name or ours, and its values."),
+        typer.Argument(metavar="NAME=V,V,...", help="A parameter, by the paper's name or ours, with its values."),
     ],
     preset: console.Preset = "core",
     param: console.Param = None,
     trace: console.Trace = LONG,
-    objective: Annotated[str, typer.Option(help=f"Of {', '.join(OBJECTIVES)}; separated by commas.")] = "cycles,area",
-    queries: Annotated[int, typer.Option(help="Frames that are timed, from the end.")] = 2,
-    th_hd: Annotated[int, typer.Option(min=0, max=257, help="Th_hd, where it is no axis.")] = 7,
-    ratio: Annotated[float, typer.Option(help="Th_r-wics, where it is no axis.")] = 0.3,
+    objective: Annotated[
+        str, typer.Option(help=f"Figures to compare, with commas between: {', '.join(OBJECTIVES)}.")
+    ] = "cycles,area",
+    queries: Annotated[int, typer.Option(help="Number of frames, the last ones, that are timed.")] = 2,
+    th_hd: Annotated[int, typer.Option(min=0, max=257, help="Th_hd, unless it is an axis.")] = 7,
+    ratio: Annotated[float, typer.Option(help="Th_r-wics, unless it is an axis.")] = 0.3,
     listed: Annotated[
-        bool, typer.Option("--list", help="The n-th values of all axes make a point; else a grid.")
+        bool, typer.Option("--list", help="Combine the n-th values of all axes instead of every combination (a grid).")
     ] = False,
     search: Annotated[
-        int | None, typer.Option(metavar="POINTS", min=1, help="Search this many points of the grid.")
+        int | None, typer.Option(metavar="POINTS", min=1, help="Let a search choose this many points of the grid.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 1,
-    liberty: Annotated[list[Path] | None, typer.Option(help="Liberty file; repeat for several.")] = None,
-    effort: Annotated[str, typer.Option(help="What to map for: area or speed.")] = "area",
-    target: Annotated[float | None, typer.Option(metavar="PS", help="With --effort speed: delay to size for.")] = None,
-    node: Annotated[int, typer.Option(metavar="NM", help="Technology that area and clock are stated for.")] = 14,
+    liberty: mapped_units.Liberty = None,
+    effort: mapped_units.Effort = "area",
+    target: mapped_units.Target = None,
+    node: Annotated[int, typer.Option(metavar="NM", help="Process node in nm of area and clock.")] = 14,
     workers: console.Workers = None,
     scheduler: console.Scheduler = None,
     jobs: console.Jobs = None,
@@ -59,7 +62,7 @@ def command(
 
     The designs are a grid, a list or a search. Run the same command again to resume.
     """
-    # Dask and Matplotlib take half a second to import, for which no other command should wait.
+    # Dask and Matplotlib take half a second to import; no other command should wait for them.
     from synth.sweep import effects, pareto_front
     from synth.sweep.dask_run import Sweep, cluster
     from synth.sweep.search import BATCH
@@ -91,9 +94,9 @@ def command(
         def progress(ended: int, left: float | None) -> None:
             nonlocal done, said
             done += ended
-            if search and left:  # of the batch at hand: those to come take as long
+            if search and left:  # `left` is of this batch; later ones take as long
                 left *= (search - done) / min(BATCH - done % BATCH, search - done)
-            if left and not said:  # a log has no bar: once, at the start
+            if left and not said:  # a log has no progress bar: one line at the start
                 console.err.print(f"{search or len(asked)} points, {_end(left)}", highlight=False)
                 said = True
             bar.update(task, advance=ended, end=_end(left))
@@ -135,7 +138,10 @@ def command(
 
 
 def _check_some(design, asked: list[points.Point]) -> None:
-    """Raise the first point's `ParamError` if no point is a design: a name or a bound is wrong, not a combination."""
+    """Raise the first point's `ParamError` if no point is a valid design.
+
+    Then a name or a bound is wrong, not a combination.
+    """
     errors = []
     for point in asked:
         try:
@@ -148,7 +154,7 @@ def _check_some(design, asked: list[points.Point]) -> None:
 
 
 def _feasible(design, dropped: list[str], point: points.Point) -> bool:
-    """Whether a point is a design; if not, the reason goes to `dropped`."""
+    """Whether a point is a valid design; if not, the reason is added to `dropped`."""
     try:
         design(point)
     except ParamError as e:

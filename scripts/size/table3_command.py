@@ -1,4 +1,4 @@
-"""`vrex table3`: the area of a core beside Table III of V-Rex."""
+"""`vrex table3`: print the area of a core beside Table III of V-Rex."""
 
 import json
 from dataclasses import asdict
@@ -18,8 +18,10 @@ from synth.technology import NODES, Estimate
 def command(
     preset: console.Preset = "core",
     assign: console.Param = None,
-    power: Annotated[Path | None, typer.Option(metavar="FILE", help="Output of vrex power dre vpe dpe --json.")] = None,
-    node: Annotated[int, typer.Option(help=f"Process, nm: {', '.join(map(str, NODES))}.")] = 14,
+    power: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Powers: the output of `vrex power dre vpe dpe --json`.")
+    ] = None,
+    node: Annotated[int, typer.Option(help=f"Process node in nm: {', '.join(map(str, NODES))}.")] = 14,
     liberty: mapped_units.Liberty = None,
     effort: mapped_units.Effort = "area",
     target: mapped_units.Target = None,
@@ -27,7 +29,11 @@ def command(
     macro_bits: mapped_units.MacroBits = flow.MACRO_BITS,
     as_json: console.Json = False,
 ) -> None:
-    """Print the area of a core beside V-Rex's Table III."""
+    """Print the area of a core beside V-Rex's Table III.
+
+    The command maps every unit of a core, adds the memories, and scales all of it to a process node. With --power the
+    table has the powers, too.
+    """
     powers = _powers(power) if power else {}
     check(node in NODES, "--node", node, f"must be one of {', '.join(map(str, NODES))}")
     found = mapped_units.mapped(mapped_units.CORE, preset, assign, liberty, effort, target, dont_use, macro_bits)
@@ -44,7 +50,7 @@ def command(
 
 
 def _powers(file: Path) -> dict[str, Estimate]:
-    """Powers of the rows of Table III, from a file that `vrex power --json` wrote."""
+    """The powers of Table III's rows from an output of `vrex power --json`."""
     try:
         units = json.loads(file.read_text())["units"]
     except OSError as e:
@@ -55,7 +61,7 @@ def _powers(file: Path) -> dict[str, Estimate]:
 
 
 def _print(rows: dict[str, table3.Row], area: flow.Area, node: int) -> None:
-    """Table III of the paper and ours, then systems of several cores."""
+    """Print Table III of the paper and ours, then systems of several cores."""
     core, paper = rows["core"], rows["core"].paper_area
     title = f"Table III at {node} nm, mm², with {mapped_units.library(area)}, mapped for {area.effort}"
     heads = ["unit", "paper", "%", "ours", "low to high", "%", "cells", "registers", "memories", "KB"]

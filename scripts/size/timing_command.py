@@ -1,4 +1,4 @@
-"""`vrex timing`: longest paths and clock of units."""
+"""`vrex timing`: print the longest path and the highest clock of units."""
 
 import json
 from dataclasses import asdict
@@ -24,13 +24,17 @@ def command(
     dont_use: mapped_units.DontUse = None,
     macro_bits: mapped_units.MacroBits = flow.MACRO_BITS,
     with_sta: Annotated[
-        bool, typer.Option("--opensta", help="Also time units without leaves with OpenSTA, if `sta` is installed.")
+        bool,
+        typer.Option(
+            "--opensta", help="Let OpenSTA (`sta`) time the units without leaves too, and print the difference."
+        ),
     ] = False,
     as_json: console.Json = False,
 ) -> None:
     """Print the longest path and the highest clock of a unit.
 
-    Delays are given in τ of the embedded library; with --liberty in ps, and the clock in MHz.
+    Delays are in τ (a fifth of an FO4 inverter) with the embedded library, in ps with --liberty; then the clock is in
+    MHz. The last tables show the longest path of each kind and the steps of the longest one.
     """
     found = mapped_units.mapped(unit, preset, assign, liberty, effort, target, dont_use, macro_bits)
     rows, failed = found.rows, bool(found.errors)
@@ -56,7 +60,7 @@ def command(
 
 
 def _time(found: Mapped) -> dict[str, opensta.StaPath]:
-    """OpenSTA's longest path of each unit that has one and no leaves."""
+    """The longest path by OpenSTA, for each unit that has a path and no leaves."""
     out = {}
     for unit, area in found.rows.items():
         if area.timing and not area.leaves:
@@ -67,7 +71,7 @@ def _time(found: Mapped) -> dict[str, opensta.StaPath]:
 
 
 def _print(rows: dict[str, flow.Area]) -> None:
-    """A row for each unit."""
+    """Print a table with one row for each unit."""
     one = next(iter(rows.values()))
     heads = ["unit", "delay ps" if one.microns else "delay τ", "levels", *["MHz"] * one.microns]
     body = []
@@ -79,7 +83,7 @@ def _print(rows: dict[str, flow.Area]) -> None:
 
 
 def _print_paths(area: flow.Area) -> None:
-    """The longest path of each kind, and the steps of the longest of all."""
+    """Print the longest path of each kind and the steps of the longest one."""
     if not area.timing or not area.timing.paths:
         return
     unit = {"ps": "ps", "tau": "τ"}[area.timing.unit]
@@ -94,7 +98,7 @@ def _print_paths(area: flow.Area) -> None:
 
 
 def _print_opensta(rows: dict[str, flow.Area], timed: dict[str, opensta.StaPath]) -> None:
-    """Longest paths of `synth.timing` beside OpenSTA's."""
+    """Print the longest paths of `synth.timing` beside those of OpenSTA."""
     body = []
     for unit, path in timed.items():
         timing = rows[unit].timing

@@ -101,6 +101,7 @@ def test_a_design_comes_alone_and_a_design_file_is_toml(tmp_path):
 
 def test_every_command_of_one_design_takes_a_file():
     commands = get_command(app).commands
+    commands |= commands["simulate"].commands
     takes = {n for n, c in commands.items() for p in c.params if "--design" in p.opts}
     assert takes == {n for n, c in commands.items() for p in c.params if "--preset" in p.opts} - {"bench", "presets"}
     assert takes >= {"generate", "verify", "area", "timing", "fpga", "power", "sweep", "ip", "run"}

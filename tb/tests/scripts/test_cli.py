@@ -11,6 +11,7 @@ from importlib.metadata import version
 import pytest
 from amaranth import Elaboratable, Module
 from amaranth.hdl import Fragment
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from hdl.params import PRESETS, flat, override
@@ -195,6 +196,16 @@ def test_demo_reports_and_fails_loudly(wrong, tmp_path, monkeypatch):
     assert ("differs from golden" if wrong else "Every beat equals golden") in page
     assert not re.search(r'(?:src|href)="(?!#)|<link|<script|url\((?!#)|@import', page)  # one file, no outside requests
     assert sorted(f.name for f in tmp_path.iterdir()) == ["report.html", "rtl", "trace.safetensors"]
+
+
+def test_help_gives_each_command_one_line():
+    """Of a terminal of 80 columns."""
+    root = get_command(app)
+    for group in (root, root.commands["simulate"]):
+        leads = {name: command.help.partition("\n\n")[0] for name, command in group.commands.items()}
+        assert not {name: lead for name, lead in leads.items() if len(lead) > 64 or "\n" in lead}
+    assert vrex().stdout == vrex("--help").stdout
+    assert vrex("simulate").stdout == vrex("simulate", "--help").stdout
 
 
 def test_version():
