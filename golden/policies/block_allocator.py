@@ -80,7 +80,7 @@ class BlockPool:
         """Give back one hold on each block; returns the blocks that nobody holds any more."""
         for block, times in Counter(blocks).items():
             if times > self.refs.get(block, 0):
-                raise PoolError(f"free block {block} {times} times: held {self.refs.get(block, 0)} times")
+                raise PoolError(f"free block {block} {times} times: it is held {self.refs.get(block, 0)} times")
         freed = []
         for block in blocks:
             self.refs[block] -= 1
@@ -93,7 +93,7 @@ class BlockPool:
     def cache(self, block: int, key: bytes) -> None:
         """Name the contents of a block in use by `key`. The first block of a key keeps it."""
         if block not in self.refs:
-            raise PoolError(f"cache block {block}: not in use")
+            raise PoolError(f"cache block {block}: not in use: allocate it first")
         if key not in self._block_of and block not in self._key_of:
             self._block_of[key] = block
             self._key_of[block] = key

@@ -358,7 +358,7 @@ class Mosaic(Policy):
     def _split(self, layer: int, tokens: np.ndarray, c: int) -> list[int]:
         """Split a cluster into two; its tokens must be on the device. Returns the clusters that changed."""
         if not self.store.on_device(layer)[0, tokens].all():
-            raise PolicyError(f"cluster {c} of layer {layer} is split without having its tokens")
+            raise PolicyError(f"cluster {c} of layer {layer} is split without having its tokens: fetch them first")
         changed, macs = self.layers[layer].split(tokens, c, self.params.seed)
         self.splits += 1
         self.ledger.work("index", macs)

@@ -203,7 +203,12 @@ class DecoderStream:
 
     def _text(self) -> list[Segment]:
         o, ids = self.options, self.decoder.tokenizer.encode("\n\n".join(topics[name] for name in sorted(topics)))
-        check(len(ids) > o.frames * o.tokens, "frames * tokens", o.frames * o.tokens, f"the text has {len(ids)} tokens")
+        check(
+            len(ids) > o.frames * o.tokens,
+            "frames * tokens",
+            o.frames * o.tokens,
+            f"the text has only {len(ids)} tokens: take fewer",
+        )
         spans = [(i * o.tokens, (i + 1) * o.tokens) for i in range(o.frames)]
         x = self.decoder.embeddings
         out = [Segment("frame", x[ids[a:b]], np.array(ids[a + 1 : b + 1])) for a, b in spans]

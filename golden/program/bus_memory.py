@@ -50,7 +50,12 @@ class Memory:
     def __init__(self, regions: Iterable[Region]):
         self.regions = sorted(regions, key=lambda r: r.base)
         for a, b in zip(self.regions, self.regions[1:], strict=False):
-            check(a.end <= b.base, f"base of region {b.name}", hex(b.base), f"overlaps {a.name}, to {a.end:#x}")
+            check(
+                a.end <= b.base,
+                f"base of region {b.name}",
+                hex(b.base),
+                f"must be at least {a.end:#x}, the end of region {a.name}",
+            )
 
     def region(self, addr: int, size: int) -> Region:
         """The region that holds all `size` bytes from `addr`. Raises `BusError` if there is none."""

@@ -306,7 +306,12 @@ class CorePlan(LayerPlan):
         self.mean_bytes = 4 * (keys + n)
         self.pitch = 1 << (self.mean_bytes + 2 * keys - 1).bit_length()
         need = 2 * self.key_words + 1
-        check(need <= f.depth, "kv_heads * head_size", keys, f"needs {need} words of a bank of {f.depth}")
+        check(
+            need <= f.depth,
+            "kv_heads * head_size",
+            keys,
+            f"needs {need} words of a bank, but depth = {f.depth}: raise depth",
+        )
         most = f.depth * n
         check(
             r.clusters <= most, "clusters", r.clusters, f"must be at most {most}, so that a bank holds a row of scores"

@@ -99,7 +99,12 @@ class CoreHost:
     def put(self, name: str, x: np.ndarray, layer: int = 0) -> None:
         """Write an array of a layer's plan. Raises `ParamError` for another shape or type."""
         array = self.plans[layer][name]
-        check(x.shape == array.shape and x.dtype == array.dtype, name, (x.shape, x.dtype), f"must be as {array}")
+        check(
+            x.shape == array.shape and x.dtype == array.dtype,
+            name,
+            (x.shape, x.dtype),
+            f"must be {array.shape}, {np.dtype(array.dtype)}",
+        )
         self.memory.put(self.address(array, layer), x)
 
     def get(self, name: str, layer: int = 0) -> np.ndarray:

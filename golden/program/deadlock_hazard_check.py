@@ -354,7 +354,9 @@ class _Game:
             self.signals.setdefault((s, who), []).append(clock)
             self.counts[s] += 1
             if self.counts[s] >> SEMAPHORE_BITS:
-                reason = f"signals semaphore {s} to {self.counts[s]}: a counter has {SEMAPHORE_BITS} bits"
+                reason = (
+                    f"signals semaphore {s} to {self.counts[s]}: a counter has {SEMAPHORE_BITS} bits: wait in between"
+                )
                 raise i.error(reason, Status.SEMAPHORE)
 
     def _put(self, e: Engine, i: Issue, queue: _Words, clocks: np.ndarray) -> Iterator[None]:

@@ -267,7 +267,7 @@ class Instruction:
     def __post_init__(self):
         known = HEADER | PAYLOAD[self.op]
         for name, value in self.values.items():
-            check(name in known and name != "op", "field", name, f"{self.op.name} has {', '.join(known)}")
+            check(name in known and name != "op", "field", name, f"unknown: {self.op.name} has {', '.join(known)}")
             low = -(1 << 15) if name == "add" else 0
             high = 1 << (15 if name == "add" else known[name])
             check(low <= value < high, f"{self.op.name} {name}", value, f"must be {low} to {high - 1}")

@@ -48,7 +48,12 @@ class LayerHost:
     def put(self, name: str, x: np.ndarray, layer: int = 0) -> None:
         """Write an array of a layer. Raises `ParamError` for another shape or type."""
         array = self.plan[name]
-        check(x.shape == array.shape and x.dtype == array.dtype, name, (x.shape, x.dtype), f"must be as {array}")
+        check(
+            x.shape == array.shape and x.dtype == array.dtype,
+            name,
+            (x.shape, x.dtype),
+            f"must be {array.shape}, {np.dtype(array.dtype)}",
+        )
         self.memory.put(self.address(array, layer), x)
 
     def get(self, name: str, layer: int = 0) -> np.ndarray:

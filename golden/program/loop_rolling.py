@@ -122,7 +122,12 @@ def repeat(
     """
     bodies, ends = [tuple(roll(x)) for x in (first, second)], [tuple(roll(x)) for x in after]
     one, two = (body + end for body, end in zip(bodies, ends, strict=True))
-    check([i.key for i in one] == [i.key for i in two], "body", len(first), "must differ in addresses only")
+    check(
+        [i.key for i in one] == [i.key for i in two],
+        "body",
+        len(first),
+        "the two rounds must have the same instructions, except for addresses",
+    )
     return Loop(bodies[0], _steps(one, two), register=register, unit=unit, after=ends[0])
 
 

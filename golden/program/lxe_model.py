@@ -184,15 +184,19 @@ class Lxe:
             for s in signal:
                 counts[s] += 1
                 if counts[s] >> SEMAPHORE_BITS:
-                    reason = f"signals semaphore {s} to {counts[s]}: a counter has {SEMAPHORE_BITS} bits"
+                    reason = (
+                        f"signals semaphore {s} to {counts[s]}: a counter has {SEMAPHORE_BITS} bits: wait in between"
+                    )
                     raise i.error(reason, Status.SEMAPHORE)
             if wait or signal:
                 result.semaphores.append(Taken(i.pc, wait, signal, tuple(counts)))
         for queue in (*self._queues, self._out):
             if len(queue):
-                raise i.error(f"{len(queue)} words are left in {queue.name}", Status.DEADLOCK)
+                raise i.error(
+                    f"{len(queue)} words are left in {queue.name}: add an instruction that takes them", Status.DEADLOCK
+                )
         if self._sum:
-            raise i.error(f"the sum that instruction {self._sum[0][0]} began has no end")
+            raise i.error(f"the sum that instruction {self._sum[0][0]} began has no end: set end=1 in its last MUL")
         return result
 
     def _load(self, i: Issue) -> int:
@@ -248,7 +252,7 @@ class Lxe:
         if i["start"]:
             self._open(i)
         elif not self._sum:
-            raise i.error("goes on with a sum (start=0), but none has begun")
+            raise i.error("goes on with a sum (start=0), but none has begun: set start=1 in its first MUL")
         pad = (0, 0), (0, -x.shape[1] % self.fmt.lanes)
         self._sum.append((i.pc, np.pad(x, pad), np.pad(w, pad), known))
         parts = [np.concatenate([part[k] for part in self._sum], axis=1) for k in (1, 2)]
@@ -264,7 +268,9 @@ class Lxe:
 
     def _open(self, i: Issue) -> None:
         if self._sum:
-            raise i.error(f"begins a sum, but that of instruction {self._sum[0][0]} has no end")
+            raise i.error(
+                f"begins a sum, but that of instruction {self._sum[0][0]} has no end: set end=1 in its last MUL"
+            )
 
     def _give(self, results: np.ndarray, known: np.ndarray) -> None:
         """Put results [rows, tiles * trees] in the queue of MUL words."""

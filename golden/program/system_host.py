@@ -214,7 +214,12 @@ class SystemHost:
     def put(self, core: int, name: str, x: np.ndarray, layer: int = 0) -> None:
         """Write an array of a core's plan. Raises `ParamError` for another shape or type."""
         array = self.plans[core][layer][name]
-        check(x.shape == array.shape and x.dtype == array.dtype, name, (x.shape, x.dtype), f"must be as {array}")
+        check(
+            x.shape == array.shape and x.dtype == array.dtype,
+            name,
+            (x.shape, x.dtype),
+            f"must be {array.shape}, {np.dtype(array.dtype)}",
+        )
         self.memory.put(self.address(core, array, layer), x)
 
     def get(self, core: int, name: str, layer: int = 0) -> np.ndarray:

@@ -178,7 +178,12 @@ def rotary_tables(cos: np.ndarray, sin: np.ndarray, pairs: str, fmt: VectorForma
     else:
         whole = np.repeat(cos, 2), np.stack([-sin, sin], axis=1).reshape(-1)
     words = count_words(len(whole[0]), fmt)
-    check(2 * words <= fmt.depth, "head", len(whole[0]), f"cos and sin need {2 * words} words of {fmt.depth}")
+    check(
+        2 * words <= fmt.depth,
+        "head",
+        len(whole[0]),
+        f"cos and sin need {2 * words} words of a bank, but depth = {fmt.depth}",
+    )
     return [load(t.astype(np.float32), fmt, Bank.A, at + k * words) for k, t in enumerate(whole)]
 
 
@@ -198,7 +203,12 @@ def rotary(
     size = row(length, fmt)
     words = size["words"] + 1
     to = at + words if to is None else to
-    check(words + abs(to - at) <= fmt.depth, "heads", len(x), "and their results do not fit in a bank")
+    check(
+        words + abs(to - at) <= fmt.depth,
+        "heads",
+        len(x),
+        f"must be fewer: a bank of {fmt.depth} words must hold them and their results",
+    )
     # The halves of a head swap within a word if the head is one word, else by the address.
     swap = Swap.NEIGHBOUR if pairs == "neighbours" else Swap.HALF + spans
     check(swap <= Swap.HALF or at % period == 0, "at", at, f"must be a multiple of the {period} words of a head")

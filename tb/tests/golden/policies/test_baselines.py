@@ -1,4 +1,7 @@
-"""Each system's steps, against definitions that share no code with it: what it attends, moves, holds and counts."""
+"""Full attention, StreamingLLM, ReKV, InfiniGen, Oaken and ReSV against definitions that share no code with them.
+
+The tests check the tokens that each policy attends to, moves and holds, and the work that it counts.
+"""
 
 from dataclasses import replace
 

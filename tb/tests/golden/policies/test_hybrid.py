@@ -75,7 +75,7 @@ def test_refused_calls_name_the_block_and_change_nothing():
     a, b = pool.allocate(2)
     with pytest.raises(PoolError, match="out of memory: 2 blocks wanted, 1 of 3 free"):
         pool.allocate(2)
-    with pytest.raises(PoolError, match=f"free block {b} 2 times: held 1 times"):
+    with pytest.raises(PoolError, match=f"free block {b} 2 times: it is held 1 times"):
         pool.free([a, b, b])
     with pytest.raises(PoolError, match="share block 2: neither"):
         pool.share([a, 2])

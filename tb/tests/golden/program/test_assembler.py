@@ -1,4 +1,4 @@
-"""The assembler: text and words are two forms of one program, and every mistake names its line and what to do."""
+"""The assembler: text and words are two forms of one program, and every error names its line and the fix."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Deadlocks and hazards of LXE programs: what `simulate` passes gives the same in whatever order the engines run."""
+"""Deadlocks and hazards are found, and a program without any gives the same numbers in every order of the engines."""
 
 from collections import deque
 from dataclasses import replace

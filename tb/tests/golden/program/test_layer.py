@@ -1,4 +1,4 @@
-"""The layer compiler's programs on the golden LXE: every stage against an independent composition and against FP64."""
+"""Programs of the layer compiler on the golden LXE: each stage against an independent composition and against FP64."""
 
 import re
 from dataclasses import replace

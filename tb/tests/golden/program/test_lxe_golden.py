@@ -1,4 +1,4 @@
-"""The LXE's golden model: programs against NumPy, and everything that it refuses."""
+"""The golden LXE: results of programs against NumPy, and an error for each kind of wrong program."""
 
 import numpy as np
 import pytest
@@ -424,7 +424,7 @@ def test_memory():
     assert memory.get(12, 4, np.uint8).tolist() == [0, 0, 0x80, 0x3F]  # little-endian 1.0
     data, known = memory.words(32, 3, 8, 40)  # the rows at 72 and 112 are in the other region
     assert data.shape == known.shape == (3, 8)
-    with pytest.raises(ParamError, match=r"base of region b='0x20': overlaps a, to 0x40"):
+    with pytest.raises(ParamError, match=r"base of region b='0x20': must be at least 0x40, the end of region a"):
         Memory([Region("a", 0, 64), Region("b", 32, 64)])
     with pytest.raises(ParamError, match="size of region a=0"):
         Region("a", 0, 0)
