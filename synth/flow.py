@@ -127,7 +127,7 @@ class Area:
         return sum(m.bits for m in self.memories)
 
     def report(self) -> dict:
-        """Everything, ready for JSON."""
+        """All fields and derived figures as a dict that JSON can hold."""
         extra = ("comb_ge", "reg_ge", "total_ge", "total_area", "memory_bits")
         return (
             asdict(self)

@@ -59,7 +59,7 @@ class Placed:
     logic_ns: float
 
     def report(self) -> dict:
-        """Everything, ready for JSON."""
+        """All fields and derived figures as a dict that JSON can hold."""
         return asdict(self)
 
 

@@ -156,7 +156,7 @@ class Power:
         return {f"{n}_mw": vars(p) for n, p in powers.items()}
 
     def report(self) -> dict:
-        """Everything, ready for JSON."""
+        """All fields and derived figures as a dict that JSON can hold."""
         parts = {n: self.energy(n) for n in ("switching", "internal", "clock")}
         return {
             "unit": self.unit,

@@ -1,6 +1,6 @@
 """Measures the power of a unit while it runs: maps it, records a simulation of its RTL, and prices the toggles."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hdl.emit import Emitted
@@ -13,7 +13,7 @@ def power(
     emitted: Emitted,
     play: Callable[[Emitted], object],
     options: dict,
-    leaves: tuple[str, ...] = (),
+    leaves: Sequence[str] = (),
     **measured: Any,
 ) -> Power:
     """Power of `emitted` while `play` runs it.

@@ -90,7 +90,7 @@ class Timing:
         return 1e6 / self.delay if self.unit == "ps" and self.delay > 0 else None
 
     def report(self) -> dict:
-        """Everything, ready for JSON."""
+        """All fields and derived figures as a dict that JSON can hold."""
         return asdict(self) | {n: getattr(self, n) for n in ("delay", "levels", "fmax_mhz")}
 
 

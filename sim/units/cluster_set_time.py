@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 
 @dataclass
 class ClusterSetCycles:
-    """Cycles of all beats on `i` and `o` in a run without stalls. The first beat is offered in cycle 0."""
+    """Cycles of all beats in a run without stalls. The first beat is offered in cycle 0.
+
+    i : parts of selected rows
+    o : clusters of the unions
+    """
 
     i: list[int] = field(default_factory=list)
     o: list[int] = field(default_factory=list)

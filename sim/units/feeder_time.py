@@ -8,7 +8,12 @@ from hdl.params import CoreParams
 
 @dataclass
 class FeederCycles:
-    """Cycle of each transfer on `d`, `k` and `s`, without stalls: words and CLEARs are offered from cycle 0 on."""
+    """Cycle of each transfer without stalls. Words and CLEARs are offered from cycle 0 on.
+
+    d : words from the storer
+    k : keys and CLEARs for the HCU
+    s : scores for the WTU
+    """
 
     d: list[int] = field(default_factory=list)
     k: list[int] = field(default_factory=list)
@@ -16,7 +21,7 @@ class FeederCycles:
 
 
 class FeederTime:
-    """Time view of `hdl.retrieval.feeder.Feeder`."""
+    """Time view of `hdl.retrieval.feeder.Feeder`. Nothing stalls its outputs."""
 
     def __init__(self, p: CoreParams):
         self.n_w, self.lanes = p.dre.wtu.n_w, p.dpe.n_w

@@ -14,6 +14,9 @@ APPEND, CLEAR = 0, 1
 class KvmuCycles:
     """Cycle of each transfer on each stream, without stalls. The first beat is offered in cycle 0.
 
+    a : APPENDs and CLEARs
+    w, x : replies and offloads
+    f, b : clusters of sets, and their bursts
     free : first cycle in which the KVMU could take a further beat of `a`, fetches not counted
     """
 

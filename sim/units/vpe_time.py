@@ -19,11 +19,13 @@ NEVER = 1 << 62  # a cycle after all others
 class VpeCycles:
     """Cycle of every transfer on each stream. The first instruction is taken in cycle 0 if nothing stalls it.
 
+    c : instructions
+    i, o : words that instructions take, words of STOREs
     words : number of words that went through the lanes
-    waits : number of cycles in which an instruction is in hand, but neither issues nor is handed on, by reason
-
-    Reasons of `waits`: "order" (a slower word before it would be overtaken), "bank" and "scalar" (an operand is on its
-    way), "store" (a STORE still reads what it overwrites, uses its bank, or is not finished).
+    waits : number of cycles in which an instruction waits, by reason:
+        "order" : its word would overtake a slower one
+        "bank", "scalar" : an operand from a bank or a register is in flight
+        "store" : a STORE still needs a word or a bank that the instruction uses, or is not finished
     """
 
     c: list[int] = field(default_factory=list)
@@ -39,9 +41,18 @@ class VpeCycles:
 
 
 class Work:
-    """An instruction taken apart, once for all its words: the banks and registers that they read and write."""
+    """An instruction taken apart, once for all its words: the banks and registers that they read and write.
 
-    def __init__(self, p: VpeParams, i: Instruction):
+    store, streams, slow : it is a STORE, takes words of the stream, has a function
+    bank, addr : where a STORE reads
+    reads : what each word reads
+    read_banks, write : masks of the banks that it reads and writes
+    to, write_banks : first address that it writes, and the banks
+    registers : all scalar registers that it reads or writes
+    reduce, register : its reduction, and the register of the result
+    """
+
+    def __init__(self, p: VpeParams, i: Instruction) -> None:
         self.top = p.depth - 1
         self.instruction, self.words, self.store = i, i.words, i.op == Op.STORE
         self.streams = i.streams

@@ -149,6 +149,8 @@ class WtuTime:
         above = np.zeros(n, bool)
         passes: list[_Pass] = []
         walked = crossed = 0
+        # Each level is a pass. Its walk goes down the bins of one digit of the codes and finds the bin in which the sum
+        # crosses the threshold. If the list cannot order that bin's codes, a zoom splits the bin by the next digit.
         for level, low in enumerate(self.digits):
             width = (self.digits[level - 1] if level else p.score.bits) - low
             digit = (codes[inside] >> low) & ((1 << width) - 1)
