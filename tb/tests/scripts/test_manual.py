@@ -280,6 +280,13 @@ def test_decisions_are_short_records():
     assert "instead of" in wrong_record(records(whole.replace("Reason", "History"))["A"])
 
 
+def test_the_readme_draws_figures_of_the_evaluation():
+    """Its two lines are times of a frame in the table of `vrex simulate policies`, which a page holds."""
+    lines = [[int(x) for x in m.split(",")] for m in re.findall(r"^    line \[(.*)\]$", TEXTS["README.md"], re.M)]
+    for policy, line in zip(("flexgen", "resv"), lines, strict=True):
+        assert f"| {policy} | host | {' | '.join(f'{x:,}' for x in line)} |" in TEXTS["evaluation.md"]
+
+
 def test_versions_agree():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
