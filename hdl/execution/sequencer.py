@@ -1,4 +1,4 @@
-"""Sequencer of the LXE: program, registers, loops, and the queues in front of the engines."""
+"""Sequencer: program, registers and loops of the LXE, and the queues in front of its engines."""
 
 from amaranth import Array, Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring

@@ -1,4 +1,4 @@
-"""Cluster set of a query block: the union of its rows."""
+"""Cluster set: the union of the rows of a query block."""
 
 from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # (a unit may be made only to look at its ports)
-"""A core as an IP block: registers, an interrupt, two AXI4 managers."""
+"""Core as an IP block: registers, an interrupt, two AXI4 managers."""
 
 from amaranth import Array, Cat, Module, Signal
 from amaranth.lib import wiring

@@ -257,7 +257,7 @@ def _condition(where: tuple[str, int] | None) -> str:
 
 @cache
 def _conditions(file: str) -> dict[int, str]:
-    """Line -> condition of each `m.If`, `m.Elif`, `m.Else` and `m.Case` of a file."""
+    """Line -> condition of each `m.If`, `m.Elif`, `m.Else`, `m.Case` and `m.Default` of a file."""
     out: dict[int, str] = {}
 
     def walk(node: ast.AST, switch: str) -> None:
@@ -275,6 +275,8 @@ def _conditions(file: str) -> dict[int, str]:
                         chain.append(text)
                     elif kind == "Else":
                         text = " and ".join(f"~({c})" if " " in c else f"~{c}".replace("~~", "") for c in chain)
+                    elif kind == "Default":
+                        text = f"another value of {switch}"
                     elif kind == "Case":
                         # The variable of a loop over all cases is not worth showing.
                         text = f"the value of {switch}" if text.islower() else f"{switch} = {text}"

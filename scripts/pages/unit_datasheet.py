@@ -33,6 +33,7 @@ def page(unit: str, picture: str = "", blocks: str = "") -> str:
     cls = unit_class(unit)
     sheet = parse(_doc(cls))
     title = _doc(import_module(cls.__module__)).split("\n")[0].rstrip(".")
+    title = re.sub(rf"(?i)^{unit.replace('_', ' ')}: ", "", title)
     out = [f"# `{unit}`: {title[0].lower() + title[1:] if title.split()[0][1:].islower() else title}", ""]
     out += [f"{_text(p)}\n" for p in sheet.lead]
     for variant in map(_named, _VARIANTS.get(unit, ())):
