@@ -261,9 +261,8 @@ def record(
 
     The projector is fitted on the first `fit` frames, so no token depends on a later frame beyond those. Only the
     layers up to the last one needed run: the highest of `layers`, or all 30 to generate. `progress(done, total)` is
-    called as frames are encoded and decoded.
-
-    Raises `ParamError` for an argument that cannot work, and `VideoError` for a bad input.
+    called as frames are encoded and decoded. Raises `ParamError` for an argument that cannot work, and `VideoError` for
+    a bad input.
     """
     layers = tuple(layers)
     check_numbers(frames, fps, queries, generate, fit)
