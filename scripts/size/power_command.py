@@ -95,7 +95,7 @@ def power(
         if wrong:
             raise BenchError(f"{unit}: {wrong[0]}")
 
-    leaves = [f"dre__{name}" for name, *_ in Dre.units(p)] if unit == "dre" else []
+    leaves = tuple(f"dre__{name}" for name, *_ in Dre.units(p)) if unit == "dre" else ()
     return recorded.power(made or emitted(unit, own, flow.BUILD), play, options, leaves, **measured)
 
 
