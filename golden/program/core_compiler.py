@@ -42,17 +42,17 @@ from golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, Retrieve, Store
 from golden.program.layer_compiler import LayerPlan, Work
 from golden.program.layer_memory import Array, LayerShape, Register, Tiling, divisors
 from golden.program.layer_stages import (
-    _NEVER,
     BANK,
     FREE,
     FULL,
     IMMEDIATE,
+    NEVER,
     POINTERS,
     SCALAR,
     STREAM,
     Compiler,
-    _vector,
     semaphores,
+    vector_item,
 )
 from golden.program.loop_rolling import Loop, addresses, op, roll
 from golden.program.sequencer_model import register_values
@@ -127,15 +127,15 @@ class CoreCompiler(Compiler):
         p = self.plan
         if p.retrieval.fetched:
             self.entries_are(ROW)
-        self._emit(Opcode.STORE, len=Register.REST, add=_NEVER, **semaphores((), (ROTATED, SUMMED)))
-        self._emit(Opcode.RETRIEVE, len=Register.REST, add=_NEVER, **semaphores((ROTATED,), ()))
+        self._emit(Opcode.STORE, len=Register.REST, add=NEVER, **semaphores((), (ROTATED, SUMMED)))
+        self._emit(Opcode.RETRIEVE, len=Register.REST, add=NEVER, **semaphores((ROTATED,), ()))
         at_once = self.shape.tokens // p.turns
         for turn in range(p.turns):
             self.product(p["qkv_weight"], range(turn * p.beside, (turn + 1) * p.beside))
             for t in range(turn * at_once, (turn + 1) * at_once):
                 self.join(t)
-        self._emit(Opcode.LOAD, len=Register.REST, add=_NEVER, **semaphores((SUMMED,), ()))
-        self._emit(Opcode.RETRIEVE, len=Register.REST, add=_NEVER, **semaphores((), (PLACED,)))
+        self._emit(Opcode.LOAD, len=Register.REST, add=NEVER, **semaphores((SUMMED,), ()))
+        self._emit(Opcode.RETRIEVE, len=Register.REST, add=NEVER, **semaphores((), (PLACED,)))
 
     def product(self, weight: Array, blocks: range) -> None:
         """Some blocks of the GEMM of `norm1` with the weights of queries, keys and values."""
@@ -249,7 +249,7 @@ class CoreCompiler(Compiler):
     def resident(self) -> None:
         """Multiply queries by the keys of the ring, once all tokens are placed."""
         p = self.plan
-        self._emit(Opcode.LOAD, len=Register.REST, add=_NEVER, **semaphores((PLACED,), ()))
+        self._emit(Opcode.LOAD, len=Register.REST, add=NEVER, **semaphores((PLACED,), ()))
         self.products(p["q"], p["scores"], self.keys, self.ring_tiles)
 
     def scores(self) -> None:
@@ -264,7 +264,7 @@ class CoreCompiler(Compiler):
     def row_vector(self, **fields: int) -> None:
         """VECTOR on a row with one number for each cluster; LEVEL counts them."""
         header = (("source", int(Queue.LOAD)), ("len", int(LEVEL)))
-        self.items.append(_vector(header, **{k: int(v) for k, v in fields.items()}))
+        self.items.append(vector_item(header, **{k: int(v) for k, v in fields.items()}))
 
 
 class CorePlan(LayerPlan):

@@ -104,7 +104,7 @@ def simulate(
 
 def play(issues: Iterable[Issue], fmt: LxeFormat, queue: int = 2, words: int = 4) -> Order:
     """Play instructions with their registers resolved, such as `golden.program.lxe_model.Result.issues`."""
-    return _Game(list(issues), fmt, queue, words).play()
+    return _Playback(list(issues), fmt, queue, words).play()
 
 
 class _Accesses:
@@ -194,22 +194,29 @@ def _name(who: Engine | str) -> str:
     return who if isinstance(who, str) else str(who.name)
 
 
-class _Game:
+class _Playback:
+    """A program that is being played: who has reached which instruction, and what each engine knows.
+
+    The sequencer and the engines are generators. Each runs as far as it can and yields where it must wait.
+    """
+
     def __init__(self, issues: list[Issue], fmt: LxeFormat, queue: int, words: int):
         self.issues, self.fmt, self.queue = issues, fmt, queue
-        self.moves = 0
-        self.issued = False
+        self.moves = 0  # counts every progress; if it stands still, the program is over or in a deadlock
+        self.issued = False  # whether the sequencer has issued all instructions
         # Instruction in hand and what it waits for, "" if for nothing.
         self.at: dict[Engine | str, tuple[int, str]] = dict.fromkeys([*Engine, SEQUENCER], (0, ""))
+        # Instructions in front of each engine, with the sequencer's clock at their issue.
         self.queues: dict[Engine, deque[tuple[Issue, np.ndarray]]] = {e: deque() for e in Engine}
+        # Clocks.
         self.knows: dict[Engine | str, np.ndarray] = {
             who: np.zeros(len(_WATCHED), np.int64) for who in [*Engine, SEQUENCER]
         }
         self.words = {q: _Words(f"the queue of {q.name} words", words) for q in Queue}
         self.out = _Words("the VPE's output", 1)
-        self.counts, self.takes = [0] * SEMAPHORES, [0] * SEMAPHORES
+        self.counts, self.takes = [0] * SEMAPHORES, [0] * SEMAPHORES  # of semaphores: counters, waits that succeeded
         self.totals: list[Counter[Engine | str]] = [Counter() for _ in range(SEMAPHORES)]  # signals by engine
-        self.signals: dict[tuple[int, Engine | str], list[np.ndarray]] = {}
+        self.signals: dict[tuple[int, Engine | str], list[np.ndarray]] = {}  # clocks of the signals so far
         for i in issues:
             for s in bits(i["signal"]):
                 self.totals[s][ENGINE.get(i.op, SEQUENCER)] += 1
@@ -229,14 +236,15 @@ class _Game:
         # LOADs whose words may still wait in the queue: words to be taken, the instruction, its clock.
         self.loads: deque[tuple[int, Issue, np.ndarray]] = deque()
         self.sets: dict[int, tuple[int, int]] = {}  # by register: the last RETRIEVE that sets it, its position
-        self.retrieves = 0
-        self.scores = _scores(issues)
+        self.retrieves = 0  # RETRIEVEs issued so far
+        self.scores = _scores(issues)  # words of each STORE to SCORE to come
         self.tags = np.zeros((3, fmt.depth, len(_WATCHED)), np.int64)  # clocks of the words in the banks
         self.fired = np.zeros(len(_WATCHED), np.int64)  # clock of the last word that entered the VPE
 
     def play(self) -> Order:
-        actors: dict[Engine | str, Iterator[None]] = {e: self._engine(e) for e in Engine}
-        actors = {SEQUENCER: self._sequencer(), **actors}
+        """Let the sequencer and the engines move in turn until all have ended or none can move."""
+        actors: dict[Engine | str, Iterator[None]] = {SEQUENCER: self._sequencer()}
+        actors |= {e: self._engine(e) for e in Engine}
         before = -1
         while actors and self.moves != before:
             before = self.moves

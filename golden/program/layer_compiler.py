@@ -121,14 +121,11 @@ class LayerPlan:
         fits = [d for d in divisors(s.rows) if d <= min(fmt.depth, fmt.x_depth // 2) and d * period <= fmt.x_depth]
         self.batch = max(fits)  # rows of attention that a step computes
         self.value_tiles = max(d for d in divisors(period) if self.batch * d <= fmt.depth and d <= fmt.w_depth // 2)
-        self.turned = max(
-            d for d in divisors(s.tokens) if 2 * d * period <= fmt.depth
-        )  # tokens that `rotary` turns at once
+        # Tokens that `rotary` turns at once.
+        self.turned = max(d for d in divisors(s.tokens) if 2 * d * period <= fmt.depth)
         scale = head**-0.5
         self.scale = float(to_bf16(np.array([scale]))[0])  # factor of the scores
-        self.query_scale = (
-            scale / self.scale
-        )  # the rounding error of that factor, put right in the tables of the queries
+        self.query_scale = scale / self.scale  # puts the rounding error of that factor right, in the queries' tables
         qkv = (s.heads + 2 * s.kv_heads) * head
         behind = -(-s.entries // (2 * n)) * 2 * n
         self.row = s.recent + behind  # the longest row of scores

@@ -30,11 +30,12 @@ POINTERS = range(10, 16)  # registers for the pointers of loops
 # Semaphores: a half of W and X is free, a half is filled, a stage is in memory, X holds no query that is still needed.
 FREE, FULL, STORED, QUERIES = range(4)
 # Added to a small register it gives a negative count, so that the instruction only waits and signals.
-_NEVER = -(1 << 15)
+NEVER = -(1 << 15)
 
 
 @lru_cache(maxsize=4096)
-def _vector(header: tuple[tuple[str, int], ...], **fields: int) -> Op:
+def vector_item(header: tuple[tuple[str, int], ...], **fields: int) -> Op:
+    """A VECTOR as an item: fields of its header, and those of the VPE's instruction. Cached, as many are equal."""
     return Op(vector(VectorInstruction(**fields), **dict(header)))
 
 
@@ -104,7 +105,7 @@ class Compiler:
         counted, words = (words, 1) if isinstance(words, dict) else ({}, words)
         header = (("source", int(source)), *counted.items())
         keep = self.fmt.lanes - 1 if keep is None else keep
-        self.items.append(_vector(header, words=words - 1, keep=keep, **{k: int(v) for k, v in fields.items()}))
+        self.items.append(vector_item(header, words=words - 1, keep=keep, **{k: int(v) for k, v in fields.items()}))
 
     def out(self, words: int | dict[str, int], wide: bool = False, at: int = 0, **more: int) -> None:
         """Put words of bank C (`wide`) or B, from word `at`, on the VPE's output."""
@@ -117,11 +118,11 @@ class Compiler:
 
     def begin(self) -> None:
         """Make the following LOADs wait until the stage before is in memory."""
-        self._emit(Opcode.LOAD, len=Register.REST, add=_NEVER, **semaphores((STORED,), ()))
+        self._emit(Opcode.LOAD, len=Register.REST, add=NEVER, **semaphores((STORED,), ()))
 
     def end(self) -> None:
         """Signal once all STOREs so far are in memory."""
-        self._emit(Opcode.STORE, len=Register.REST, add=_NEVER, **semaphores((), (STORED,)))
+        self._emit(Opcode.STORE, len=Register.REST, add=NEVER, **semaphores((), (STORED,)))
 
     def turn(self) -> tuple[int, int]:
         """Take turns between the halves; the first words in W and X of the half for the next step."""
@@ -384,7 +385,7 @@ class Compiler:
 
     def signal_queries(self) -> None:
         """Signal that the DPE has read all queries in X, so that the next ones may overwrite them."""
-        self._emit(Opcode.MUL, len=Register.REST, add=_NEVER, **semaphores((), (QUERIES,)))
+        self._emit(Opcode.MUL, len=Register.REST, add=NEVER, **semaphores((), (QUERIES,)))
 
     def tiles(self, step: Callable[[int], None]) -> None:
         """Call `step` for every tile of entries: those of the ring, then those behind it."""
