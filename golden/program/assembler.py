@@ -221,14 +221,16 @@ def _bf16_bits(number: float) -> int:
 
 
 class _Assembler:
+    """The state of one assembly: names defined so far, instructions so far, loops that are open."""
+
     def __init__(self, text: str, fmt: LxeFormat):
         self.text, self.fmt = text.splitlines(), fmt
         self.constants: dict[str, int | float] = {"LANES": fmt.lanes, "WORD": fmt.word_bytes}
         self.semaphores: dict[str, int] = {}
         self.registers: dict[str, int] = {}
         self.at = 0  # number of the line that is being read
-        self.program: list[tuple[Opcode, dict[str, int]]] = []
-        self.lines: list[int] = []
+        self.program: list[tuple[Opcode, dict[str, int]]] = []  # opcode and encoded fields of each instruction
+        self.lines: list[int] = []  # line of each instruction
         self.loops: list[int] = []  # instructions of the open LOOPs, outermost first
 
     def run(self, queue: int, words: int) -> Program:

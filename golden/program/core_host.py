@@ -21,7 +21,8 @@ class CoreHost:
     layers : weights of each layer as `golden.inputs.decoder` keeps them
     planes : hyperplanes [n_hp, KV heads * head size] of each layer
     params : parameters of the retrieval
-    blocks, block_slots, boundary : blocks of home memory, entries of a block, bytes that a burst does not cross
+    blocks, block_slots : blocks of home memory, entries of a block
+    boundary : bytes; a burst does not cross a multiple of it
     n_ctx : contexts of the DRE
 
     `begin` writes the inputs of a pass. `run` executes a layer, or some of its stages, on what is in memory. Raises

@@ -168,6 +168,8 @@ def _steps(first: Sequence[Item], second: Sequence[Item]) -> tuple[int, ...]:
 
 @dataclass
 class _Assembler:
+    """Emits the instructions of items, with the bases of their addresses replaced by the pointers of loops."""
+
     free: list[int]  # registers that no loop in hand uses
     out: list[Instruction] = field(default_factory=list)
 

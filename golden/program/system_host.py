@@ -148,8 +148,8 @@ class SystemHost:
     planes : hyperplanes [n_hp, KV heads * head size] of each layer
     params : parameters of the retrieval
     cores : number of cores
-    blocks, block_slots, boundary : for each core, blocks of home memory, entries of a block, bytes that a burst does
-        not cross
+    blocks, block_slots : blocks of each core's home memory, entries of a block
+    boundary : bytes; a burst does not cross a multiple of it
     n_ctx : contexts of each DRE
 
     `begin` writes the inputs of a pass. `run` executes a phase of a layer on all cores.
