@@ -128,9 +128,10 @@ def load(library: Library, names: set[str]) -> tuple[dict[str, Gate], float]:
         head = nldm.parse(blank_comments(text[:first]))
         ps, ff = nldm.units_of(path.name, head)
         templates = {g.args: g for g in head.of("lu_table_template", "power_lut_template")}
-        unit = re.fullmatch(r"([\d.]+)\s*([a-z]+)", head.attributes.get("leakage_power_unit", "1nw").lower())
+        power = head.attributes.get("leakage_power_unit", "1nW")
+        unit = re.fullmatch(r"([\d.]+)\s*([a-z]+)", power.lower())
         if not unit or unit[2] not in _NANOWATTS:
-            raise SynthError(f"{path.name}: leakage_power_unit is not a power such as 1nW")
+            raise SynthError(f"{path.name}: leakage_power_unit {power!r} is not a power such as 1nW")
         nw = float(unit[1]) * _NANOWATTS[unit[2]]
         volts = max(volts, float(head.attributes.get("nom_voltage", 0)))
         for name in wanted:
@@ -190,4 +191,4 @@ def _function(where: str, text: str) -> Function:
     try:
         return function(text)
     except (ValueError, IndexError, KeyError):
-        raise SynthError(f"{where}: function {text!r} cannot be read") from None
+        raise SynthError(f"{where}: function {text!r} cannot be read; use a sound Liberty file") from None

@@ -232,16 +232,16 @@ def _check(top: str, leaves: tuple[str, ...], unread: tuple[str, ...], effort: s
         *(("output", n) for o in unread for n in o.split(".")),
     ):
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise SynthError(f"{what} {name!r}: not a plain Verilog name")
+            raise SynthError(f"{what}={name!r}: must be a plain Verilog name (letters, digits, underscores)")
     check_mapping(None, effort, target)
 
 
 def check_mapping(liberty: list[Path] | None, effort: str, target: float | None) -> None:
     """Raises `SynthError` if `synthesise` would refuse these arguments, before a caller makes Verilog."""
     if effort not in mapping.EFFORTS:
-        raise SynthError(f"effort {effort!r}: must be one of {', '.join(mapping.EFFORTS)}")
+        raise SynthError(f"effort={effort!r}: must be one of {', '.join(mapping.EFFORTS)}")
     if target is not None and (effort != "speed" or not target > 0):
-        raise SynthError(f"target {target:g}: only effort speed has one, of more than 0 ps")
+        raise SynthError(f"target={target:g}: must be more than 0 ps, and needs effort speed")
     digest(liberty or [])
 
 
@@ -276,7 +276,7 @@ def _split(text: str, top: str, leaves: tuple[str, ...]) -> dict[str, str]:
         if leaf == top or leaf not in below(top):
             raise SynthError(f"{top}: leaf {leaf} is not below it; name modules that it instantiates")
         if re.search(r"\bparameter\b", modules[leaf][0]):
-            raise SynthError(f"{top}: leaf {leaf} has parameters, so that it is not one module; give it none")
+            raise SynthError(f"{top}: leaf {leaf} has parameters (each set of values is another module); remove them")
     for name in (*leaves, top):
         needed = below(name)
         out[name] = text
@@ -301,7 +301,7 @@ def _total(
     try:
         order = list(TopologicalSorter(inside).static_order())  # leaves first
     except CycleError as e:
-        raise SynthError(f"{top}: {' in '.join(e.args[1])}: a module cannot hold itself") from None
+        raise SynthError(f"{top}: {' in '.join(e.args[1])}: a module cannot contain itself") from None
     instances = Counter({top: 1})
     for name in reversed(order):
         for leaf, count in inside[name].items():

@@ -274,7 +274,9 @@ def table_of(where: str, group: Group, templates: dict, ps: float, ff: float) ->
         if variable is None:
             break
         if variable not in (*_LOADS, *_SLEWS, *_CLOCKS):
-            raise SynthError(f"{where}: {group.kind} depends on {variable}; only slew and load are known")
+            raise SynthError(
+                f"{where}: {group.kind} depends on {variable}; use a library whose tables depend on slew and load"
+            )
         axis = "x" if variable in _SLEWS else "y"
         unit = ff if variable in _LOADS else ps
         index = group.lists.get(f"index_{i}", template.lists.get(f"index_{i}", ""))
@@ -283,7 +285,8 @@ def table_of(where: str, group: Group, templates: dict, ps: float, ff: float) ->
     values = [v * ps for v in _numbers(group.lists.get("values", ""))]
     x, y = axes.get("x", (0.0,)), axes.get("y", (0.0,))
     if len(values) != len(x) * len(y) or any(list(a) != sorted(set(a)) for a in (x, y)):
-        raise SynthError(f"{where}: {group.kind} has {len(values)} values for {len(x)} slews and {len(y)} loads")
+        shape = f"{len(values)} values for {len(x)} slews and {len(y)} loads"
+        raise SynthError(f"{where}: {group.kind} has {shape}; axes must rise and fit the values")
     if order == ["y", "x"]:
         rows = tuple(tuple(values[i :: len(x)]) for i in range(len(x)))
     else:

@@ -107,7 +107,7 @@ def _read(top: str, report: str, names: dict[str, str]) -> StaPath:
     start, end = (re.search(rf"^{kind}: (\S+)", report, re.M) for kind in ("Startpoint", "Endpoint"))
     if slack is None or start is None or end is None:
         errors = [x for x in report.splitlines() if x.startswith("Error")] or report.strip().splitlines()[-1:]
-        raise SynthError(f"{top}: OpenSTA found no path: {(errors or ['it said nothing'])[0]}")
+        raise SynthError(f"{top}: OpenSTA found no path: {(errors or ['no output'])[0]}")
 
     def name(text: str) -> str:
         word, _, index = text.partition("[")

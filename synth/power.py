@@ -1,9 +1,14 @@
 """Computes the power of a mapped unit: exact toggles of its netlist times the energies of a cell library.
 
-Counted: the charge of every pin that a net drives (half C V^2 a toggle), the internal energy of every cell's edges, the
-clock pins of all registers in every cycle (no clock gating), reads and writes of memories by the SRAM model, and
-leakage of both. Not counted: wires, glitches and the clock tree, as in a report before layout. docs/power.md says what
-they add.
+Counted:
+
+- the charge of every pin that a net drives, half C V^2 a toggle
+- the internal energy of every cell's edges
+- the clock pins of all registers in every cycle (no clock gating)
+- reads and writes of memories, by the SRAM model
+- leakage of cells and memories
+
+Not counted are wires, glitches and the clock tree, as in a report before layout. docs/power.md says what they add.
 
 The internal energy of an output's edge is the mean over the inputs that may have caused it. For an input's edge that
 moves no output, it is the library's figure for the state of the cell. The slew is that of a chain of inverters that
@@ -235,7 +240,9 @@ def measure(
         prices = Prices(circuit, gates, volts, _slew(library))
         each = len(recordings[name]) // len(spans)
         if not each:
-            raise SynthError(f"{unit}: no instance of {name} was recorded in each of {len(spans)} runs")
+            raise SynthError(
+                f"{unit}: no instance of {name} was recorded in all {len(spans)} runs; record one in every run"
+            )
         activities = (
             circuit.evaluate(recording, spread(*spans[i // each], cycles))
             for i, recording in enumerate(recordings[name])

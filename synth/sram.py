@@ -18,9 +18,12 @@ rows + COLUMN x columns; WIRE for each millimetre to the far corner comes on top
 A memory with a read and a write port (`hdl.memory.Ram`) has an eight-transistor cell and one more decoder. A macro
 with `shared` (`hdl.memory.SinglePortRam`) takes either a read or a write a cycle and has a six-transistor cell.
 
-`POINTS` calibrates the model, and `Point.errors` gives the residuals. The overheads are the means of ASAP7's and IHP's,
-read off the sizes of their macros, not a fit to the areas: IHP's rows 1.134 um and columns 2.846 um give 40.8 and 19.6,
-its dual port's 1.294 and 4.42 um give 41.9 and 31.0, ASAP7's 0.108 and 0.270 um give 25 and 32.
+`POINTS` calibrates the model, and `Point.errors` gives the residuals. The overheads are not a fit to the areas. They
+are means of the overheads of IHP and ASAP7, read off the sizes of their macros:
+
+- IHP, rows 1.134 um, columns 2.846 um: 40.8 and 19.6
+- IHP dual port, rows 1.294 um, columns 4.42 um: 41.9 and 31.0
+- ASAP7, rows 0.108 um, columns 0.270 um: 25 and 32
 """
 
 import math

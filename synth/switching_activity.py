@@ -128,7 +128,9 @@ class Circuit:
         """
         missing = [n or "a net without name" for n in self.sources.values() if n not in recording.columns]
         if missing:
-            raise SynthError(f"{self.name}: {len(missing)} signals were not recorded, {missing[0]} among them")
+            raise SynthError(
+                f"{self.name}: {len(missing)} signals were not recorded, {missing[0]} among them; record all of `needs`"
+            )
         values = self._start(recording, cycles, self._hidden(recording))
         self._run(values, self.steps)
         follows = pack((np.diff(cycles, append=-1) == 1)[None])[0]

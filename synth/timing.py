@@ -1,10 +1,10 @@
 """Finds the longest paths of a clock cycle in mapped netlists: static timing analysis with a library's NLDM tables.
 
-Model. Delay and output slew of a cell come from its tables by input slew and load, as in OpenSTA: bilinear between
-entries, linear beyond the outermost two, and no slew below 0. The load of a net is the capacitance of its pins for
-that edge; there are no wires and no clock tree. The slew of a net is the largest that any of its arcs gives
-(graph-based analysis). Rise and fall stay apart by the sense of each arc. Every arc counts as possible, so there are no
-false paths.
+Model. Delay and output slew of a cell come from its tables by input slew and load. As in OpenSTA, the lookup is
+bilinear between entries and linear beyond the outermost two, and no slew is below 0. The load of a net is the
+capacitance of its pins for that edge; there are no wires and no clock tree. The slew of a net is the largest that any
+of its arcs gives (graph-based analysis). Rise and fall stay apart by the sense of each arc. Every arc counts as
+possible, so there are no false paths.
 
 - The clock is ideal: one edge at time 0 with slew 0. A register starts paths with its clock-to-output delay. It ends
   them its setup (or recovery) time before the next edge. Hold is not analysed.
@@ -358,7 +358,7 @@ class _Module:
             latest = np.maximum.reduceat(at + self.delay[a:b], first, axis=1)
             self.arrival[:, reached] = np.maximum(self.arrival[:, reached], latest)
             out = np.where(live, self.tables(slew[a:b], x, y), 0)
-            self.slew[reached] = np.maximum(self.slew[reached], np.maximum.reduceat(out, first))  # which is 0 or more
+            self.slew[reached] = np.maximum(self.slew[reached], np.maximum.reduceat(out, first))  # at least 0
         self.node, tables, self.kind = (np.array([e[i] for e in self.ends], int) for i in range(3))
         timed = tables >= 0
         self.setup = np.zeros(len(tables))

@@ -32,8 +32,8 @@ class DramTiming:
     beat: float  # tCCD_S = time of an access on the data bus
     ccd_l: float
     groups: int
-    banks: int  # of a group
-    row: int  # bytes of a row of a channel
+    banks: int  # banks in a group
+    row: int  # bytes of a row in a channel
     rows: int
     cl: int
     cwl: int
@@ -48,14 +48,14 @@ class DramTiming:
     wtr_s: float
     wtr_l: float
     refi: float
-    rfc: float  # all banks
-    rfc_bank: float  # one bank; 0 where the standard has no refresh of one bank
-    split_bus: bool  # row and column commands have a bus each
+    rfc: float  # refresh of all banks
+    rfc_bank: float  # refresh of one bank; 0 if the standard has none
+    split_bus: bool  # row commands and column commands have a bus each
     act_slots: int  # clocks of the command bus that an activation takes
-    act_pj: float  # of an activation and its precharge
-    bit_pj: float  # of a bit read or written, interface included
-    ref_pj: float  # of an all-bank refresh
-    idle_mw: float  # of a channel, always
+    act_pj: float  # energy of an activation and its precharge
+    bit_pj: float  # energy of a bit read or written, interface included
+    ref_pj: float  # energy of an all-bank refresh
+    idle_mw: float  # background power of a channel
 
     def clocks(self, ns: float) -> int:
         """Clocks that cover `ns`. An excess of up to 2.5 % of a clock is ignored, as JEDEC rounds."""

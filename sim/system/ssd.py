@@ -1,14 +1,15 @@
 """Predicts time and energy of reads from an NVMe SSD behind a PCIe link.
 
 The drive has channels of flash dies; a die has planes that read pages independently. The model cuts a request at flash
-pages. Page p lies in channel p mod channels, then in the next die and plane. A plane senses a page in tR, the channel
-carries the bytes that are wanted of it, and the link takes them to the host in the order in which they come. A request
-ends with its last byte. Then the next one is taken, with `depth` in flight, after `command` seconds of controller and
-protocol.
+pages. Page p lies in channel p mod channels, then in the next die and plane. A plane senses a page in tR. The channel
+carries the wanted bytes of the page, and the link takes them to the host in order of arrival. A request ends with its
+last byte. Then the next one is taken, with `depth` in flight, after `command` seconds of controller and protocol.
 
-The defaults are a 2 TB M.2 drive of the class of Kioxia's BG6 (V-Rex VI-A): 6,000 MB/s and 850,000 random reads of
-4 KB a second on PCIe 4.0 x4 (data sheet); four channels of 1,600 MB/s (Toggle DDR 4.0), four dies a channel, four
-independent planes a die, tR 50 us (TLC, BiCS generation 5 and 6, ISSCC 2021 papers), 4.2 W active.
+The defaults are a 2 TB M.2 drive of the class of Kioxia's BG6 (V-Rex VI-A):
+
+- 6,000 MB/s and 850,000 random reads of 4 KB a second on PCIe 4.0 x4, 4.2 W active (data sheet)
+- four channels of 1,600 MB/s (Toggle DDR 4.0), four dies a channel, four independent planes a die
+- tR 50 us (TLC, BiCS generation 5 and 6, ISSCC 2021 papers)
 
 Closed forms to compare with: `Ssd.flash` (bandwidth that sensing allows), `Ssd.wires` (that the channels allow) and
 `Ssd.read_latency` (one page).
@@ -39,8 +40,8 @@ class Ssd:
     link: Link = field(default_factory=lambda: GEN3_X4)
     capacity: int = 2 * 10**12  # bytes
     channels: int = 4
-    dies: int = 4  # of a channel
-    planes: int = 4  # of a die
+    dies: int = 4  # dies on a channel
+    planes: int = 4  # planes of a die
     page: int = 16384
     sense: float = 50e-6
     bus: float = 1.6e9

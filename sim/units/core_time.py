@@ -1,9 +1,12 @@
 """Predicts the cycles of programs on a core, that is the LXE together with the DRE.
 
-The LXE and the retriever are exact. The DRE is simplified: a result leaves the HCU when its scan has ended and the
-result before it was taken; the set of a query block arrives after the time that `Retrieval` states; the feeder never
-waits for the WTU. Passes of the tiny core equal the RTL or differ by at most 8 of 4,600 cycles
-(`tb/tests/sim/test_lxe_time.py`).
+The LXE and the retriever are exact. The DRE is simplified:
+
+- A result leaves the HCU when its scan has ended and the result before it was taken.
+- The set of a query block arrives after the time that `Retrieval` states.
+- The feeder never waits for the WTU.
+
+Passes of the tiny core equal the RTL or differ by at most 8 of 4,600 cycles (`tb/tests/sim/test_lxe_time.py`).
 """
 
 from collections.abc import Generator, Iterator

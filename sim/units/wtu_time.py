@@ -17,7 +17,7 @@ from hdl.params import WtuParams
 
 # In cycles:
 TO_CHECK = 5  # buckets: from the last word of a load to the first pass
-TO_MOVE = 1  # exact: from the acceptance of the last word to the row's leaving the loading stage
+TO_MOVE = 1  # exact: from the acceptance of the last word until the row leaves the loading stage
 TO_EVERY = 2  # from there until the unit knows that it selects the whole row
 TO_ADD = 3  # from the last digit that a zoom adds to the read of its first bin
 TO_BIN = 2  # from the read of a bin to its check

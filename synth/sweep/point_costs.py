@@ -101,7 +101,7 @@ class Settings:
         check(queries >= 1, "queries", queries, "must be at least 1")
         check(effort in ("area", "speed"), "effort", effort, "must be one of area, speed")
         ok = target is None or (effort == "speed" and target > 0)
-        check(ok, "target", target, "only effort speed has one, of more than 0 ps")
+        check(ok, "target", target, "must be more than 0 ps, and needs effort speed")
         technology.node(node)
         Trace.load(trace)
         return cls(

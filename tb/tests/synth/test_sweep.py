@@ -828,7 +828,7 @@ def test_a_unit_is_measured_as_vrex_synth_does():
         (("N_HCU=1", "--trace", "nowhere"), "nowhere: cannot be read"),
         (("N_HCU=1", "--queries", 0), "queries=0: must be at least 1"),
         (("N_HCU=1", "--effort", "much"), "effort='much'"),
-        (("N_HCU=1", "--target", 5), "only effort speed has one"),
+        (("N_HCU=1", "--target", 5), "must be more than 0 ps, and needs effort speed"),
         (("N_HCU=1", "--node", 3), "node=3: must be one of"),
         (("N_HCU=1", "--liberty", "nowhere.lib"), "nowhere.lib"),
         (("N_HCU=1", "--cluster", "sge"), "--cluster=sge: must be one of 'local', 'slurm', 'lsf'"),
