@@ -162,11 +162,16 @@ def chosen(
     chosen = system(unit, [*generated.assignments(made), *(assignments or [])])
     own = params_of(unit, chosen)
     same = json.loads(json.dumps(asdict(own))) == made.manifest["params"]
-    check(same, "-p", " ".join(assignments or []), f"must leave {unit} as {place} has it: generate it again")
+    check(
+        same,
+        "-p",
+        " ".join(assignments or []),
+        f"must not change the generated {unit} of {place}: leave it out, or generate the unit again",
+    )
     if generated.edited(made):
         note(f"{place}/{made.top}.v: edited since it was generated; taken as it is")
     elif made.manifest["sha256"] != emitted(unit, own, flow.BUILD, **generated.options(made)).manifest["sha256"]:
-        note(f"{place}/{made.top}.v: of another version, this one makes it otherwise; taken as it is")
+        note(f"{place}/{made.top}.v: this version generates other Verilog; taken as it is")
     return unit, chosen, made
 
 

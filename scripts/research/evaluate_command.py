@@ -61,7 +61,7 @@ def summary(found: list[Number]) -> str:
 
 
 def table(found: list[Number]) -> Table:
-    """One row a number; the reasons take a page's width."""
+    """The table for the terminal, with one row for each number; the reasons are too wide for it."""
     out = Table(*HEAD[:-1], title="V-Rex's evaluation")
     for n in found:
         out.add_row(*row(n)[:-1])
@@ -77,7 +77,7 @@ def row(n: Number) -> list[str]:
 
 
 def markdown(found: list[Number]) -> str:
-    """The table for a Markdown page."""
+    """The table in Markdown, with the reasons."""
     lines = [HEAD, ["---" for _ in HEAD], *map(row, found)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 

@@ -143,8 +143,8 @@ def _sections(seconds, figures, outcomes, cycles, areas) -> list[Section]:
         "What ReSV selects",
         "Share of the cached tokens that a block (a frame, or generated tokens) fetches, share of a row visited before "
         "early exit, relative error of the attention output beside top-k at the same budget and the recent window "
-        "alone. The projector between the vision encoder and the decoder is training-free, so errors tell of shape, "
-        f"not of answers.\n{verdict(figures)}",
+        "alone. The projector between the vision encoder and the decoder is not trained: the errors are about "
+        f"attention, not about answers.\n{verdict(figures)}",
         ["layer", "stage", *(COLUMNS[c].head for c in SHOWN)],
         [[str(r["layer"]), r["stage"], *(COLUMNS[c].cell(r[c]) for c in SHOWN)] for r in figures],
         html_page.bars(

@@ -1,4 +1,4 @@
-"""`vrex run`: whole layers of the real decoder on a core, golden and RTL side by side."""
+"""`vrex run`: run decoder layers on golden and on the RTL of a core, and compare them."""
 
 import json as json_format
 import time
@@ -29,14 +29,14 @@ RESULT, PICTURE = "run.json", "timeline"  # in the folder
 BINS = 400  # of the picture
 PASSES = ("frame", "layer", "cycles", "clusters", "chosen", "fetched", "offloaded", "stored")
 PASS_NOTE = (
-    "Clusters and offloaded entries of the layer after the pass; clusters that the pass chose, entries that it fetched "
-    "for them, bytes that the LXE stored. After every pass the stores, in their order, and every array in memory were "
-    "compared with golden."
+    "clusters, offloaded: clusters and offloaded entries of the layer after the pass; chosen: clusters that the pass "
+    "chose; fetched: entries fetched for them; stored: bytes that the LXE stored. After every pass the command "
+    "compared the stores in their order and every array in memory with golden."
 )
 STAGE_NOTE = (
-    "Cycles: from the end of all before to the end of the stage, so that they add up. Units: share of the cycles "
-    "between first and last in which the unit was busy for this stage: DPE a chunk a cycle, VPE a word, loader, storer "
-    "and retriever a beat of the bus, HCU a comparison, WTU a word of scores."
+    "Cycles: from the end of all earlier stages to the end of this one, so that they add up. Units: share of the "
+    "cycles between first and last in which the unit works for this stage: the DPE on a chunk a cycle, the VPE on a word, "
+    "loader, storer and retriever on a beat of the bus, the HCU on a comparison, the WTU on a word of scores."
 )
 
 

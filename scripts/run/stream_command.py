@@ -36,7 +36,7 @@ PANELS = {  # the plots of stream.svg: title, scale
 }
 COLOURS = [matplotlib.colormaps["tab20"](k)[:3] for k in range(20)]  # one for each policy
 DEFAULT = Options()
-# What has an effect in each mode of the command.
+# Options that have an effect in each mode of the command.
 CODEC = {"video", "param", "frames", "fps", "gop", "depth", "codec", "window", "stride", "vectors", "json"}
 POLICY = {"video", "policy", "output", "param", "frames", "tokens", "fps", "question", "generate", "gop"}
 MODES = {"--list": {"listed", "json"}, "--codec": CODEC, "": POLICY | {"depth", "json"}}
@@ -161,7 +161,7 @@ def command(
 
 
 def _check_used(ctx: typer.Context, mode: str) -> None:
-    """Raise `ParamError` for something typed that has no effect in a mode of the command."""
+    """Raise `ParamError` for an option or argument that has no effect in a mode of the command."""
     for option in ctx.command.params:
         source = ctx.get_parameter_source(option.name or "")
         if source is not None and source.name == "COMMANDLINE" and option.name not in MODES[mode]:

@@ -119,7 +119,9 @@ def staged(
     ends : stage -> index of the first instruction after it
     """
     steps = trace(p, [encode(i) for i in program], registers, LONGEST).steps
-    check(steps[-1].op == Opcode.HALT, "steps", len(steps), "must be fewer: the program has not come to its end")
+    check(
+        steps[-1].op == Opcode.HALT, "steps", len(steps), "must be fewer: the program does not end within this number"
+    )
     cycles = LxeTime(p, latency).run(steps)
     out, before, names = {}, 0, list(ends)
     for name in names:

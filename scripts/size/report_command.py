@@ -53,7 +53,7 @@ def command(
     """
     system = console.params(preset, param)
     data = Trace.load(trace)
-    swept, choice = _sweep(sweep) if sweep else ([], [])  # before the long part, as a wrong folder should not cost it
+    swept, choice = _sweep(sweep) if sweep else ([], [])  # first, so that a wrong folder is found before the long part
     ran = layers_of(run) if run else []
     evaluated = evaluation_of(evaluation) if evaluation else []
     tested = _tests(tests)
@@ -119,7 +119,12 @@ def _simulate(unit: str, made: Emitted, system: SystemParams, data: Trace, seed:
 def _parameters(system: SystemParams) -> list[Section]:
     values = flat(system)
     return [
-        Section("Parameters", "As `-p` takes them.", ["parameter", "value"], [list(item) for item in values.items()])
+        Section(
+            "Parameters",
+            "Names and values as `-p` takes them.",
+            ["parameter", "value"],
+            [list(item) for item in values.items()],
+        )
     ]
 
 

@@ -140,7 +140,7 @@ def test_verilog_that_was_edited_or_of_another_version_is_told_of_and_verified(f
     told = {"sha256": hashlib.sha256(verilog.read_bytes()).hexdigest()}
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | told))
     console.chosen(str(folder), "core", None)
-    assert "hcu.v: of another version, this one makes it otherwise" in capsys.readouterr().err
+    assert "hcu.v: this version generates other Verilog" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_verilog_that_was_edited_or_of_another_version_is_told_of_and_verified(f
         (lambda f: (f / "hcu.v").unlink(), (), "hcu.v: cannot be read"),
         (lambda f: (f / "manifest.json").write_text("{}"), (), "manifest.json: not of a unit"),
         (lambda f: (f / "manifest.json").write_text("x"), (), "manifest.json: not of a unit"),
-        (lambda f: None, ("-p", "hcu.n_w=4"), "-p='hcu.n_w=4': must leave hcu as"),
+        (lambda f: None, ("-p", "hcu.n_w=4"), "-p='hcu.n_w=4': must not change the generated hcu of"),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_one_line(spoil, words, why, folder):
