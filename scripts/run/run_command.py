@@ -35,8 +35,8 @@ PASS_NOTE = (
 )
 STAGE_NOTE = (
     "Cycles: from the end of all earlier stages to the end of this one, so that they add up. Units: share of the "
-    "cycles between first and last in which the unit works for this stage: the DPE on a chunk a cycle, the VPE on a word, "
-    "loader, storer and retriever on a beat of the bus, the HCU on a comparison, the WTU on a word of scores."
+    "cycles between first and last in which the unit works for this stage: the DPE on a chunk a cycle, the VPE on a "
+    "word, loader, storer and retriever on a beat of the bus, the HCU on a comparison, the WTU on a word of scores."
 )
 
 
