@@ -27,6 +27,10 @@ class Core(Composite):
     program, copies its entry to where the KVMU puts it, and fetches the entries of a chosen cluster set. The retriever
     has an AXI4 port of its own, so that its copies run beside the loads of the LXE.
 
+    Corner cases: a fault of the retriever, or a word that the check bits of a memory cannot correct, ends the program
+    as a fault of the LXE does.
+
+
     Parameters
     ----------
     p : CoreParams

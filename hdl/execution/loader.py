@@ -28,6 +28,8 @@ class Loader(Unit):
     does not hand on the word at fault, and takes nothing more until `stop`. While `stop` is high it begins no burst,
     and drops the beats in flight; once `busy` is low, a reset is safe for the bus.
 
+    Corner cases: an instruction with `skip` reads nothing, but ends in order like all others.
+
     Parameters
     ----------
     p : CoreParams

@@ -36,6 +36,9 @@ class Lxe(Composite):
     all data that it asked for, and completes announced writes with no byte enabled. `status` names the fault; a reset
     makes the LXE ready again.
 
+    Corner cases: the activations have two writers; where both write in one cycle, the loader goes first. A START while
+    a program runs waits.
+
     Scratchpad: the DPE's weights and activations, the VPE's banks, the program: `core` has 256 + 64 + 40 + 16 KB, and
     8 KB of queues, of the paper's 384 KB.
 

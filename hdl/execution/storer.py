@@ -32,6 +32,9 @@ class Storer(Unit):
     a fault the storer begins nothing more. While `stop` is high it begins no burst, sends the rest of a burst with strb
     0, and takes the responses; once `busy` is low, a reset is safe for the bus.
 
+    Corner cases: an instruction with `skip` writes nothing, but ends in order like all others. A row of SCORE ends with
+    the VPE's `last`, whatever the instruction's number of words.
+
     Parameters
     ----------
     p : CoreParams

@@ -22,6 +22,9 @@ class CoreIp(wiring.Component):
     counters. `control.reset` resets the core, but not these registers, once nothing runs and the bus owes no response.
     Use it after a fault. Memories keep their words over this reset; write programs, maps and clusters anew.
 
+    Corner cases: a START while a program runs is lost.
+
+
     Parameters
     ----------
     p : CoreParams

@@ -179,6 +179,9 @@ class DreIp(wiring.Component):
     placed, so let PLACE follow each CLUSTER. After a fault nothing more begins. `control.reset` resets all but the
     registers once the bus owes no response, also while a command runs.
 
+    Corner cases: a command that starts while another one runs, or after a fault, is ignored.
+
+
     Parameters
     ----------
     p : CoreParams; of the LXE's it takes bus_bytes, burst_bytes and copies, and words of 2 * dpe.n_w bytes

@@ -16,7 +16,8 @@ from amaranth.lib.wiring import In
 from golden.arithmetic.score_codes import value
 from golden.function_params import ScoreFormat
 from golden.program.isa import Status
-from hdl.emit import UNITS
+from hdl.docstrings import parse, unit_class
+from hdl.emit import ALL, UNITS
 from hdl.params import preset
 from hdl.retrieval.wtu_buckets import State
 from hdl.retrieval.wtu_exact import Back, Front
@@ -120,6 +121,11 @@ def test_a_state_diagram_is_what_the_design_does():
 def test_a_sheet_shows_every_state(unit, states):
     text = page(unit)
     assert all(re.search(rf"--> {state}\b", text) for state in states.split())
+
+
+@pytest.mark.parametrize("unit", ALL)
+def test_a_sheet_tells_corner_cases(unit):
+    assert any(text.startswith("Corner cases: ") for text in parse(inspect.getdoc(unit_class(unit))).lead)
 
 
 @pytest.mark.parametrize("unit", UNITS)
