@@ -102,7 +102,7 @@ class Kvmu(Unit):
         block; plus the clusters skipped if it opens one above the level. `f` to `b` 4 cycles.
     Throughput: an APPEND every 2, with an offload every 4 cycles (5 if it starts another block); CLEAR 2 + level
         cycles, 1,026 for a full table of the `core` preset; a fetch max(1, blocks) cycles a cluster, and no more than
-        one burst a cycle. A cluster of 64 entries in 8 blocks takes 8 cycles.
+        one burst a cycle. At the `core` preset each entry is a burst, so 64 entries of a cluster take 64 cycles.
     Raises: `ParamError` from `KvmuParams`.
     Source: V-Rex section V-C, Fig. 12.
     """
