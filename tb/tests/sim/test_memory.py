@@ -381,7 +381,7 @@ def test_nothing_takes_no_time():
         (lambda: Dram(DDR4).run([0], [0]), "a request has at least 1 byte"),
         (lambda: Link(8.0, 4, mps=100), "mps=100: must be a power of two, 64 to 4096"),
         (lambda: Link(8.0, 4, tags=0), "tags=0: must be at least 1"),
-        (lambda: Link(8.0, 4, credits=64), "credits=64: must hold a packet of mps = 256 bytes"),
+        (lambda: Link(8.0, 4, credits=64), "credits=64: must hold at least one packet of mps=256 bytes"),
         (lambda: Ssd(dies=0), "dies=0: must be at least 1"),
         (lambda: Ssd().read([0], [1], 0), "depth=0: must be at least 1"),
     ],
