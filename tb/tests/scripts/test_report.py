@@ -202,3 +202,36 @@ def test_edges_of_a_diagram():
     assert design["top__one"].memories == [(16, 8)]
     texts = [t.get_text() for t in block_diagram.draw(VERILOG, "top", {"one": "5 GE"}).axes[0].texts]
     assert "one\n5 GE\n16 x 8 bit" in texts
+
+
+BUS = """module top(clk, m_axi_rdata, m_axi_araddr);
+  input clk;
+  input [7:0] m_axi_rdata;
+  output [7:0] m_axi_araddr;
+  top__one one (
+    .x(m_axi_rdata),
+    .y(m_axi_araddr)
+  );
+endmodule
+module top__one(clk, x, y);
+  input clk;
+  input [7:0] x;
+  output [7:0] y;
+  top_ram_1rw #(
+    .DEPTH(32'd96),
+    .LANES(32'd1),
+    .WIDTH(32'd20)
+  ) table_ (
+    .addr(x),
+    .r_data(y)
+  );
+endmodule
+"""
+
+
+def test_a_diagram_shows_buses_and_memories_in_modules_of_their_own():
+    """An AXI bus is one node, to which a link leads back; a memory's sizes are parameters of its module."""
+    design = block_diagram.modules(BUS)
+    assert block_diagram.edges(design, "top") == {("m_axi", "one"): 8, ("one", "m_axi"): 8}
+    assert design["top__one"].memories == [(96, 20)]
+    assert "one\n96 x 20 bit" in [t.get_text() for t in block_diagram.draw(BUS, "top").axes[0].texts]
