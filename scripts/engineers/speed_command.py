@@ -43,7 +43,7 @@ def command(
     ] = "10000,40000",
     trace: Annotated[
         Path | None,
-        typer.Option(help="Trace of `vrex trace`: repeat the frames of its first layer [default: synthetic]."),
+        typer.Option(help="Trace of `vrex trace`: repeat the frames of its first layer (default: synthetic)."),
     ] = None,
     repeat: Annotated[int, typer.Option(help="Time this many frames at each size of the cache.")] = 9,
     tokens: Annotated[int, typer.Option(help="Tokens of a synthetic frame.")] = 36,

@@ -36,6 +36,7 @@ PANELS = {  # the plots of stream.svg: title, scale
 }
 COLOURS = [matplotlib.colormaps["tab20"](k)[:3] for k in range(20)]  # one for each policy
 DEFAULT = Options()
+WITH = "Options of --codec"
 # Options that have an effect in each mode of the command.
 CODEC = {"video", "param", "frames", "fps", "gop", "depth", "codec", "window", "stride", "vectors", "json"}
 POLICY = {"video", "policy", "output", "param", "frames", "tokens", "fps", "question", "generate", "gop"}
@@ -58,16 +59,20 @@ def command(
             "--output",
             "-o",
             parser=console.folder,
-            help="Folder to write into [default: build/stream/VIDEO]; several videos get a folder each inside it.",
+            help="Folder to write into; build/stream/VIDEO by default. Several videos get a folder each inside it.",
         ),
     ] = None,
     param: Annotated[
         list[str] | None,
-        typer.Option("-p", help="policy.name=value, e.g. resv.resv.th_hd=3; with --codec name=value. May be repeated."),
+        typer.Option(
+            "-p", help="policy.name=value, e.g. resv.resv.th_hd=3; with --codec grid, tau, alpha or rule=value."
+        ),
     ] = None,
     frames: Annotated[
         int | None,
-        typer.Option(help=f"Frames (of text: blocks) at most; {DEFAULT.frames}, with --codec {codec_pruning.FRAMES}."),
+        typer.Option(
+            help=f"Most frames (of text: blocks); {DEFAULT.frames} by default, with --codec {codec_pruning.FRAMES}."
+        ),
     ] = None,
     tokens: Annotated[
         int, typer.Option(help="Tokens of each frame, as for `vrex trace`, or of each block.")
@@ -81,7 +86,7 @@ def command(
         int | None,
         typer.Option(
             help="Encode videos again with this GOP and no B-frames, as surveillance does; 0 takes them as they are. "
-            f"{DEFAULT.gop}, with --codec {codec_pruning.GOP}."
+            f"Default {DEFAULT.gop}, with --codec {codec_pruning.GOP}."
         ),
     ] = None,
     depth: Annotated[int | None, typer.Option(help="Number of decoder layers to run; all by default.")] = None,
@@ -95,13 +100,16 @@ def command(
         ),
     ] = False,
     window: Annotated[
-        int, typer.Option(min=0, help="With --codec: also run windows of this many frames through the models.")
+        int,
+        typer.Option(
+            min=0, rich_help_panel=WITH, help="Also run windows of this many frames through the models; 0: none."
+        ),
     ] = 0,
-    stride: Annotated[int, typer.Option(min=1, help="With --codec: number of frames between windows.")] = 16,
+    stride: Annotated[int, typer.Option(min=1, rich_help_panel=WITH, help="Number of frames between windows.")] = 16,
     vectors: Annotated[
         Path | None,
         typer.Option(
-            parser=console.file, metavar="FILE.npz", help="With --codec: write frame types and motion vectors."
+            parser=console.file, metavar="FILE.npz", rich_help_panel=WITH, help="Write frame types and motion vectors."
         ),
     ] = None,
     json: console.Json = False,

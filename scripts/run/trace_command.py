@@ -33,7 +33,7 @@ def command(
     tokens: Annotated[
         int | None,
         typer.Option(
-            help="Tokens of each frame: g*g, or g*g + 1 with the class token [default: 36, or the model's own]."
+            help="Tokens of each frame: g*g, or g*g + 1 with the class token (default: 36, or the model's own)."
         ),
     ] = None,
     layers: Annotated[str, typer.Option(help="Decoder layers from 0 (SmolLM2: to 29), e.g. 0,1,2.")] = "0,1,2",

@@ -175,7 +175,7 @@ def title(what: str, area: flow.Area, unit: str) -> str:
 
 def print_table(title: str, heads: list[str], body: list[list[str]]) -> None:
     """Print a table; columns of numbers are aligned to the right."""
-    table = Table(title=title)
+    table = Table(title=title, min_width=min(len(title), console.out.width))  # so that the title is one line
     for head, column in zip(heads, zip(*body, strict=True), strict=True):
         number = all(not x.strip("0123456789.,-") for x in column)
         table.add_column(head, justify="right" if number else "left", overflow="fold")
