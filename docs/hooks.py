@@ -1,5 +1,6 @@
 """What the manual takes from the sources when it is built (MkDocs calls the functions by their names)."""
 
+import hashlib
 import posixpath
 import re
 import sys
@@ -8,10 +9,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import mermaidx  # noqa: E402
 from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 from mkdocs.structure.pages import Page  # noqa: E402
-from pymdownx.superfences import fence_code_format  # noqa: E402
 
 from hdl.emit import ALL, BLOCKS, UNITS, params_of  # noqa: E402
 from hdl.params import override, preset  # noqa: E402
@@ -27,12 +28,18 @@ COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 
 def on_config(config: MkDocsConfig) -> None:
     """A page a unit, below the heading that names the folder; fences of Mermaid become diagrams."""
-    mermaid = {"name": "mermaid", "class": "mermaid", "format": fence_code_format}
+    mermaid = {"name": "mermaid", "class": "diagram", "format": diagram}
     config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [mermaid]}
     for entry in config.nav:
         for title, pages in entry.items():
             if pages == [f"{SHEETS}/index.md"]:
                 entry[title] = [*pages, *({u: f"{SHEETS}/{u}.md"} for u in ALL)]
+
+
+def diagram(source: str, language: str, css_class: str, options: dict, md: object, **_: object) -> str:
+    """A fence of Mermaid as SVG, so that a page needs no script from elsewhere. An invalid one ends the build."""
+    name = f"diagram-{hashlib.sha256(source.encode()).hexdigest()[:12]}"  # its styles are its own
+    return f'<div class="{css_class}">{mermaidx.render(source).svg().replace("my-svg", name)}</div>'
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

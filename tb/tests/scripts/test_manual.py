@@ -68,7 +68,9 @@ def test_site(tmp_path, caplog):
     assert all(
         "Block diagram" in (tmp_path / f"datasheets/{u}.html").read_text() for u in ("dre", "lxe", "core", "system")
     )
-    assert '<pre class="mermaid">' in (tmp_path / "datasheets/kvmu.html").read_text()
+    for page in ("datasheets/kvmu", "integration"):  # a state diagram, and one from a page
+        assert '<div class="diagram"><svg id="diagram-' in (tmp_path / f"{page}.html").read_text()
+    assert not any('class="mermaid"' in (tmp_path / f"{n}.html").read_text() for n in names)  # the theme would load it
 
 
 def test_a_broken_page_is_an_error(tmp_path, caplog):
