@@ -28,7 +28,7 @@ from golden.function_params import check
 from golden.inputs.codec import PruneParams, Pruner, patches_of
 from golden.inputs.video import Frame, Window
 from golden.inputs.vision import GRID, Past, Projector, VisionEncoder
-from golden.policies.policy import bf16, turn_keys
+from golden.policies.light_attention import bf16, turn_keys
 
 TEXT = -1  # stands for the frame of a text token
 

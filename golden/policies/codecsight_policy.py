@@ -10,7 +10,9 @@ import numpy as np
 
 from golden.function_params import check, check_parameters, parameter
 from golden.inputs.codec import Coded, PruneParams, Pruner
-from golden.policies.policy import Block, Plan, Policy, Selected, Shape, Step
+from golden.policies.blocks import Block, Shape
+from golden.policies.light_attention import Selected
+from golden.policies.policy import Plan, Policy, Step
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from golden.function_params import check_parameters, parameter
-from golden.policies.policy import Block, Growing, Policy, Selected, Shape, Step, bf16
+from golden.policies.blocks import Block, Shape
+from golden.policies.history import Growing
+from golden.policies.light_attention import Selected, bf16
+from golden.policies.policy import Policy, Step
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ import numpy as np
 
 from golden.function_params import check, check_parameters, parameter
 from golden.policies.block_allocator import HOLE, BlockPool, blocks_to_free, prefill, rewrite
-from golden.policies.policy import Block, Plan, Policy, Selected, Shape, Step, by_kv_head
+from golden.policies.blocks import Block, Shape
+from golden.policies.light_attention import Selected, by_kv_head
+from golden.policies.policy import Plan, Policy, Step
 from golden.policies.state_space import HistoryBranch, State, StateSpaceParams
 
 EVICTIONS = ("rewrite", "compression", "mask")

@@ -8,8 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from golden.function_params import check_parameters, parameter
+from golden.policies.blocks import Block, Shape
+from golden.policies.history import Growing
+from golden.policies.ledger import PolicyError
+from golden.policies.light_attention import Selected, bf16
 from golden.policies.mosaic_clusters import Clusters, Threshold, kmeans, unit
-from golden.policies.policy import Block, Growing, Plan, Policy, PolicyError, Selected, Shape, Step, bf16
+from golden.policies.policy import Plan, Policy, Step
 
 PREFETCH = ("none", "query", "input")
 

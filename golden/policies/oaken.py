@@ -5,7 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from golden.function_params import check, check_parameters, parameter
-from golden.policies.policy import History, Policy, Selected, Shape, Step, bf16
+from golden.policies.blocks import Shape
+from golden.policies.history import History
+from golden.policies.light_attention import Selected, bf16
+from golden.policies.policy import Policy, Step
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,11 @@ import numpy as np
 from golden.function_params import check
 from golden.inputs.decoder import Decoder
 from golden.inputs.trace import Trace
-from golden.policies.policy import (
-    STAGES,
-    Block,
-    History,
-    Policy,
-    PolicyError,
-    Selected,
-    Shape,
-    Step,
-    attention,
-    bf16,
-)
+from golden.policies.blocks import STAGES, Block, Shape
+from golden.policies.history import History
+from golden.policies.ledger import PolicyError
+from golden.policies.light_attention import Selected, attention, bf16
+from golden.policies.policy import Policy, Step
 
 
 @dataclass

@@ -5,7 +5,8 @@ from typing import Any
 
 from golden.function_params import READINGS, check
 from golden.policies import codecsight_policy, full_streaming_rekv, hybrid, infinigen, mosaic, oaken, resv_policy
-from golden.policies.policy import Policy, Shape
+from golden.policies.blocks import Shape
+from golden.policies.policy import Policy
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ import numpy as np
 
 from golden.arithmetic.numerics import BF16
 from golden.function_params import ReSVParams, check_parameters, parameter
-from golden.policies.policy import Policy, Selected, Shape, Step
+from golden.policies.blocks import Shape
+from golden.policies.light_attention import Selected
+from golden.policies.policy import Policy, Step
 from golden.retrieval.resv import ReSV, Retrieved
 
 PREFETCH = ("none", "complete", "only")

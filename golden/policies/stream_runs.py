@@ -34,7 +34,7 @@ from golden.inputs import decoder, vision
 from golden.inputs.codec import mean_motion
 from golden.inputs.trace import MAX_TOKENS, PROMPT, TURN, Trace, TraceError
 from golden.inputs.video import Frame, VideoError, digest, fallbacks, locate, read, reencode
-from golden.policies.policy import Block, Shape
+from golden.policies.blocks import Block, Shape
 from golden.policies.policy_run import DecoderRun, Record, Run, TraceRun, decoder_shape, shape_of
 from golden.policies.policy_run import blocks as trace_blocks
 from golden.policies.registry import Entry
@@ -49,7 +49,7 @@ TEXT = "text"  # name of the stream of real text
 class Segment:
     """A block of a decoder's stream."""
 
-    stage: str  # one of `golden.policies.policy.STAGES`
+    stage: str  # one of `golden.policies.blocks.STAGES`
     x: np.ndarray  # [T, width]: embeddings
     targets: np.ndarray | None = None  # [T]: token that follows each, -1 for the decoder's own choice
     visual: np.ndarray | None = None  # [T, vision width]: vision tokens

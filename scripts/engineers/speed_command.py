@@ -19,7 +19,10 @@ from golden.inputs.codec import BLOCK
 from golden.inputs.trace import Trace, TraceError
 from golden.inputs.trace_model import frequencies
 from golden.inputs.video import Frame as VideoFrame
-from golden.policies.policy import Block, History, Policy, Shape, Step, attention, bf16
+from golden.policies.blocks import Block, Shape
+from golden.policies.history import History
+from golden.policies.light_attention import attention, bf16
+from golden.policies.policy import Policy, Step
 from golden.policies.policy_run import shape_of
 from golden.policies.registry import ALL, Entry, entry
 from scripts import console

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from rich.table import Table
 
+from golden.policies.blocks import Shape
 from golden.policies.hybrid import HybridParams, memory
-from golden.policies.policy import Shape
 from golden.policies.stream_runs import TEXT
 
 QUALITY = (("kept", ".1%"), ("fetched", ".1%"), ("error", ".3f"), ("agreement", ".1%"), ("loss", ".3f"))

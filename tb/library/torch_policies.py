@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 
-from golden.policies.policy import Block, Shape
+from golden.policies.blocks import Block, Shape
 from golden.policies.state_space import HistoryBranch
 from golden.retrieval.hashing import hyperplanes
 

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from golden.inputs.trace import Trace
 from golden.inputs.trace_model import frequencies
-from golden.policies.policy import Selected, Shape, attention
+from golden.policies.blocks import Shape
+from golden.policies.light_attention import Selected, attention
 from golden.policies.registry import POLICIES, override
 from scripts.check.verify_command import FIXTURE
 from scripts.engineers.speed_command import NAMES, Pair, recorded_frames, synthetic

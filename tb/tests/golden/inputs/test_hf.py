@@ -17,7 +17,7 @@ from golden.function_params import ParamError
 from golden.inputs import decoder, hugging_face, trace, video, vision
 from golden.inputs.trace import Trace, TraceError
 from golden.inputs.trace_model import frequencies
-from golden.policies.policy import turn_keys
+from golden.policies.light_attention import turn_keys
 from golden.policies.policy_run import TraceRun, shape_of
 from golden.policies.policy_run import blocks as trace_blocks
 from golden.policies.registry import POLICIES

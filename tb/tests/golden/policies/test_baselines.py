@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from golden.arithmetic.numerics import BF16
 from golden.function_params import ParamError, ReSVParams
 from golden.inputs.trace_model import frequencies
+from golden.policies.blocks import Block, Shape
 from golden.policies.full_streaming_rekv import Full, FullParams, ReKV, ReKVParams, Streaming, StreamingParams
 from golden.policies.infinigen import InfiniGen, InfiniGenParams, skew
+from golden.policies.light_attention import bf16
 from golden.policies.oaken import Oaken, OakenParams, quantise
-from golden.policies.policy import Block, Shape, Step, bf16
+from golden.policies.policy import Step
 from golden.policies.policy_run import DecoderRun, Run, decoder_shape
 from golden.policies.resv_policy import ReSVPolicy, ReSVPolicyParams
 from golden.retrieval.resv import ReSV

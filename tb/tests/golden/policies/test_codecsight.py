@@ -34,6 +34,7 @@ from golden.inputs.codec import (
 from golden.inputs.trace import Trace
 from golden.inputs.trace_model import frequencies
 from golden.inputs.video import Frame
+from golden.policies.blocks import Block
 from golden.policies.codecsight import (
     SYSTEMS,
     Anchors,
@@ -51,7 +52,7 @@ from golden.policies.codecsight import (
     prefill,
 )
 from golden.policies.codecsight_policy import CodecSightParams, CodecSightPolicy
-from golden.policies.policy import Block, bf16, turn_keys
+from golden.policies.light_attention import bf16, turn_keys
 from golden.policies.policy_run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
 from scripts.main import app
 from tb.tests.golden.inputs.test_video import texture, write

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from golden.function_params import ParamError
 from golden.policies.block_allocator import HOLE, BlockPool, PoolError, blocks_to_free, prefill, rewrite
+from golden.policies.blocks import Block, Shape
 from golden.policies.hybrid import (
     Backend,
     Client,
@@ -22,7 +23,6 @@ from golden.policies.hybrid import (
     sliding_window,
     state_pages,
 )
-from golden.policies.policy import Block, Shape
 from golden.policies.policy_run import DecoderRun, decoder_shape
 from golden.policies.state_space import HistoryBranch, State, StateSpaceParams, causal_conv1d, selective_scan, silu
 from tb.tests.golden.policies.test_baselines import Stream

@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from golden.function_params import ParamError
 from golden.inputs import decoder as decoder_module
 from golden.inputs.trace import Trace
+from golden.policies.blocks import Block
+from golden.policies.ledger import PolicyError
+from golden.policies.light_attention import Selected, attention, bf16
 from golden.policies.mosaic import Mosaic, MosaicParams, batched_attention, best
 from golden.policies.mosaic_clusters import Clusters, Threshold, kmeans, unit
-from golden.policies.policy import HOST, Block, PolicyError, Selected, attention, bf16
 from golden.policies.policy_run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
+from golden.policies.store import HOST
 from scripts.check.verify_command import FIXTURE
 from tb.tests.golden.inputs.test_trace import small_weights
 

@@ -14,22 +14,13 @@ from golden.inputs import decoder as decoder_module
 from golden.inputs.decoder import Decoder, loss
 from golden.inputs.trace import Trace
 from golden.inputs.trace_model import Model, frequencies
-from golden.policies.policy import (
-    Block,
-    Ledger,
-    Plan,
-    Policy,
-    PolicyError,
-    Selected,
-    Shape,
-    attention,
-    bf16,
-    by_kv_head,
-    runs,
-    turn_keys,
-)
+from golden.policies.blocks import Block, Shape
+from golden.policies.ledger import Ledger, PolicyError
+from golden.policies.light_attention import Selected, attention, bf16, by_kv_head, turn_keys
+from golden.policies.policy import Plan, Policy
 from golden.policies.policy_run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
 from golden.policies.registry import POLICIES, Entry, entry, override
+from golden.policies.store import runs
 from scripts.check.verify_command import FIXTURE
 from tb.tests.golden.inputs.test_trace import small_weights
 
