@@ -10,7 +10,7 @@ from pathlib import Path
 from golden.atomic_files import write_atomically
 from tb.tests.conftest import SLOW
 
-LIMIT = 2.0  # seconds, with two workers on two cores
+LIMIT = 1.0  # seconds, with two workers on two cores
 
 
 def slow_tests(report: Path) -> list[str]:

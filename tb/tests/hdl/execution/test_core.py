@@ -105,7 +105,7 @@ def test_a_map_without_blocks_ends_in_a_status():
                 break
             script.expect()
     assert refused.status == Status.FULL
-    assert "more blocks" in str(refused)
+    assert "raise blocks" in str(refused)
     ran, _ = script.play(emitted(), ports(h))
     assert [r.status for r in ran] == [Status.DONE] * (len(ran) - 1) + [Status.FULL]
     assert ran[-1].perf["dre.kvmu.full"] == 1
