@@ -11,8 +11,9 @@ SLOW = Path(__file__).with_name("slow.txt")  # made by `python -m tb.tests.slow_
 
 
 def pytest_collection_modifyitems(items):
-    """Mark the tests of slow.txt, a line a test: its file below this folder, and its name."""
+    """Mark the tests of slow.txt. A line is a file below this folder, or a file and the name of a test in it."""
     slow = set(SLOW.read_text().splitlines())
     for item in items:
-        if f"{item.path.relative_to(SLOW.parent).as_posix()}::{item.name}" in slow:
+        file = item.path.relative_to(SLOW.parent).as_posix()
+        if {file, f"{file}::{item.name}"} & slow:
             item.add_marker("slow")

@@ -241,5 +241,7 @@ class Wide(wiring.Component):
 
 def test_more_inputs_than_a_top_module_has_are_refused():
     """As those of the arbiter of `server48` alone are."""
-    with pytest.raises(ParamError, match="input bits of wide=65538: must be at most 65534 .*generate a unit that contains it"):
+    with pytest.raises(
+        ParamError, match="input bits of wide=65538: must be at most 65534 .*generate a unit that contains it"
+    ):
         to_verilog(Wide(), "wide")

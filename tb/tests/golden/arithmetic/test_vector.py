@@ -322,7 +322,10 @@ def test_many_rows_at_once():
         (lambda: programs.softmax(np.zeros(5000, np.float32), 1, FMT), "row=5000: must be 1 to 4096 numbers"),
         (lambda: programs.rotary(np.zeros((1, 96), BF16), 96, "halves", FMT), "head=96: must be a multiple of n = 64"),
         (lambda: programs.rotary(np.zeros((1, 192), BF16), 192, "halves", FMT), "head=192: must be a power of two"),
-        (lambda: programs.rotary(np.zeros((40, 64), BF16), 64, "halves", FMT), "heads=40: must be fewer: a bank of 64 words must hold"),
+        (
+            lambda: programs.rotary(np.zeros((40, 64), BF16), 64, "halves", FMT),
+            "heads=40: must be fewer: a bank of 64 words must hold",
+        ),
         (lambda: programs.rotary(np.zeros((1, 128), BF16), 128, "halves", FMT, at=1), "at=1: must be a multiple of"),
         (lambda: programs.cluster_mean(64, 0, FMT, 0, 8), "count=0: must be 1 to 65,535"),
     ],
