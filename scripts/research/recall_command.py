@@ -1,0 +1,241 @@
+"""`vrex recall`: what retrieval policies recall of a text, beside the bytes that they fetch for it."""
+
+import hashlib
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from json import dumps
+from math import sqrt
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated
+
+import typer
+from matplotlib.figure import Figure
+from rich.progress import Progress
+from rich.table import Table
+
+from golden.atomic_files import replacing, write_atomically
+from golden.function_params import check
+from golden.inputs.recall_tasks import TASKS
+from golden.policies.recall_run import Case, Recalled, recall
+from golden.policies.registry import POLICIES, Entry, entry, override
+from scripts import console
+from synth.sweep.database import Database, Row
+from tb.library.runner import ROOT
+
+Z = 1.96  # of a 95 % interval
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A policy with some parameters set, as the user wrote them."""
+
+    policy: str
+    params: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """The policy, and what was set: "resv th_hd=3"."""
+        return " ".join([self.policy, *(f"{path.rpartition('.')[2]}={value}" for path, value in self.params)])
+
+    def entry(self) -> Entry:
+        """Raises: `ParamError` for a policy, a parameter or a value that there is not."""
+        found = entry(self.policy)
+        return replace(found, params=override(found.params, dict(self.params)))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A variant on a task of one length: means over seeds and depths. `low`, `high`: 95 % interval of the recall."""
+
+    variant: str
+    task: str
+    tokens: int
+    runs: int
+    recall: float
+    low: float
+    high: float
+    answer_loss: float
+    text_loss: float
+    frames: float
+    answers: float
+    in_mb: float
+    clusters: float | None
+    seconds: float
+
+
+def command(
+    task: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(TASKS)}.")] = None,
+    policy: Annotated[str, typer.Option(help=f"Names with commas between: {', '.join(POLICIES)}.")] = "full,resv",
+    param: Annotated[
+        list[str] | None,
+        typer.Option("-p", help="policy.name=value, or several values with commas between. May be repeated."),
+    ] = None,
+    tokens: Annotated[str, typer.Option(help="Tokens of the text; several with commas between.")] = "1500",
+    depth: Annotated[str, typer.Option(help="Where the fact stands, 0 to 1; several with commas between.")] = "0.25",
+    seeds: Annotated[int, typer.Option(min=1, help="Texts of each task, length and depth.")] = 20,
+    workers: console.Workers = None,
+    scheduler: console.Scheduler = None,
+    jobs: console.Jobs = None,
+    folder: console.Folder = Path("build/recall"),
+    json: console.Json = False,
+) -> None:
+    """Measure what policies recall of facts in a long text.
+
+    The real decoder reads a text that holds a fact, then a question, then the answer, token by token. Run the same
+    command again to resume.
+    """
+    variants = list(variants_of(policy, param or []))
+    cases = list(cases_of(task or ["passkey"], tokens, depth, seeds))
+    asked = {key(variant, case): (variant, case) for variant in variants for case in cases}
+    with ExitStack() as stack:
+        database = stack.enter_context(Database(folder / "recall.db"))
+        rows = {k: row for k, row in database.get(asked).items() if not row.error}
+        missing = {k: point for k, point in asked.items() if k not in rows}
+        bar = stack.enter_context(
+            Progress(console=console.err, disable=json or not console.err.is_terminal, transient=True)
+        )
+        progress = bar.add_task("runs", total=len(asked), completed=len(rows))
+        if missing:
+            from synth.sweep.dask_run import cluster, results
+
+            try:
+                client = stack.enter_context(cluster(scheduler, jobs, workers))
+                for k, row in results(client, measure, missing):
+                    variant, case = asked[k]
+                    database.put(k, {"variant": variant.name} | {n: str(v) for n, v in asdict(case).items()}, row)
+                    rows[k] = row
+                    bar.advance(progress)
+            except KeyboardInterrupt:
+                bar.stop()
+                console.err.print("interrupted; results so far are kept: run the same command again")
+                raise typer.Exit(130) from None
+    failed = [row.error for row in rows.values() if row.error]
+    found = summaries([(*asked[k], recalled(rows[k])) for k in asked if not rows[k].error])
+    write_atomically(folder / "recall.json", (dumps([asdict(s) for s in found], indent=1) + "\n").encode())
+    with replacing(folder / "recall.svg") as file:
+        plot(found).savefig(file, format="svg")
+    if json:
+        console.print_json([asdict(s) for s in found])
+    else:
+        console.out.print(table(found))
+        console.out.print(f"{folder}/recall.json, recall.svg and recall.db", highlight=False)
+    if failed:
+        console.fail(f"{len(failed)} of {len(rows)} runs failed, the first: {failed[0]}", 1)
+
+
+def variants_of(policies: str, assignments: list[str]) -> Iterator[Variant]:
+    """Every policy with every combination of its values. Raises: `ParamError`."""
+    names = [name.strip() for name in policies.split(",")]
+    values: dict[str, dict[str, list[str]]] = defaultdict(dict)
+    for text in assignments:
+        path, eq, word = text.partition("=")
+        name, _, rest = path.partition(".")
+        check(bool(eq and rest and word), "-p", text, "must look like policy.name=value, e.g. resv.resv.th_hd=3")
+        check(name in names, "-p", text, f"must start with a policy of --policy: {', '.join(names)}")
+        values[name][rest] = word.split(",")
+    for name in names:
+        own = values[name]
+        for chosen in itertools.product(*own.values()):
+            variant = Variant(name, tuple(zip(own, chosen, strict=True)))
+            variant.entry()  # refused before anything runs
+            yield variant
+
+
+def cases_of(tasks: list[str], tokens: str, depths: str, seeds: int) -> Iterator[Case]:
+    """Every task at every length and depth, a case a seed. Raises: `ParamError`."""
+    for name in tasks:
+        check(name in TASKS, "task", name, f"must be one of {', '.join(TASKS)}")
+    lengths, places = _numbers("tokens", tokens, int), _numbers("depth", depths, float)
+    for name, size, place, seed in itertools.product(tasks, lengths, places, range(1, seeds + 1)):
+        yield Case(name, size, place, seed).checked()
+
+
+def key(variant: Variant, case: Case) -> str:
+    """Of a run's result: what was asked, and the source of the golden models."""
+    return hashlib.sha256(f"{_source()} {variant} {case}".encode()).hexdigest()
+
+
+def _source() -> str:
+    files = sorted((ROOT / "golden").rglob("*.py"))
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
+
+
+def measure(point: tuple[Variant, Case]) -> dict[str, float]:
+    """On a worker: one run."""
+    variant, case = point
+    return asdict(recall(case, variant.entry()))
+
+
+def recalled(row: Row) -> Recalled:
+    """A kept row as a result; the database knows only numbers."""
+    counts = {name: int(row.result[name]) for name in ("in_bytes", "pieces")}
+    return Recalled(**{**row.result, **counts})  # type: ignore[arg-type]  # mypy does not follow the keys
+
+
+def summaries(runs: list[tuple[Variant, Case, Recalled]]) -> list[Summary]:
+    """One a variant, task and length, in the order in which they were asked for."""
+    groups: dict[tuple[str, str, int], list[Recalled]] = defaultdict(list)
+    for variant, case, done in runs:
+        groups[variant.name, case.name, case.tokens].append(done)
+    out = []
+    for (label, name, tokens), own in groups.items():
+        share = fmean(r.recall for r in own)
+        low, high = interval(share, len(own))
+        mean = {
+            f: fmean(getattr(r, f) for r in own) for f in ("answer_loss", "text_loss", "frames", "answers", "seconds")
+        }
+        clusters = None if own[0].clusters is None else fmean(r.clusters or 0.0 for r in own)
+        mb = fmean(r.in_bytes for r in own) / 1e6
+        out.append(Summary(label, name, tokens, len(own), share, low, high, in_mb=mb, clusters=clusters, **mean))
+    return out
+
+
+def interval(share: float, runs: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share over independent runs. Digits of one run are not counted as independent."""
+    middle = (share + Z * Z / (2 * runs)) / (1 + Z * Z / runs)
+    half = Z * sqrt(share * (1 - share) / runs + Z * Z / (4 * runs * runs)) / (1 + Z * Z / runs)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def table(found: list[Summary]) -> Table:
+    """A row a summary."""
+    out = Table("policy", "task", "tokens", "runs", "recall", "95 %", "answer nats", "text nats", "fetched: frames",
+                "answers", "MB", "clusters / 1K", "CPU s", title="Recall")  # fmt: skip
+    for s in found:
+        clusters = "" if s.clusters is None else f"{s.clusters:.0f}"
+        shares = (f"{s.recall:.0%}", f"{s.low:.0%} - {s.high:.0%}", f"{s.answer_loss:.2f}", f"{s.text_loss:.3f}")
+        cost = (f"{s.frames:.1%}", f"{s.answers:.1%}", f"{s.in_mb:,.0f}", clusters, f"{s.seconds:.1f}")
+        out.add_row(s.variant, s.task, f"{s.tokens}", f"{s.runs}", *shares, *cost)
+    return out
+
+
+def plot(found: list[Summary]) -> Figure:
+    """Recall, and loss of the text, against the share of the cache fetched: a curve a policy, a point a variant."""
+    figure = Figure((9, 4), layout="constrained")
+    axes = figure.subplots(1, 2)
+    curves: dict[str, list[Summary]] = defaultdict(list)
+    for s in found:
+        curves[f"{s.variant.split()[0]}, {s.task}"].append(s)
+    for name, own in curves.items():
+        own = sorted(own, key=lambda s: s.answers)
+        x = [100 * s.answers for s in own]
+        recalls = [100 * s.recall for s in own]
+        errors = [[r - 100 * s.low for r, s in zip(recalls, own, strict=True)],
+                  [100 * s.high - r for r, s in zip(recalls, own, strict=True)]]  # fmt: skip
+        axes[0].errorbar(x, recalls, errors, marker="o", capsize=3, label=name)
+        axes[1].plot([100 * s.frames for s in own], [s.text_loss for s in own], marker="o", label=name)
+    axes[0].set(xlabel="cache fetched by a token of the answer (%)", ylabel="answer recalled (%)", ylim=(-3, 103))
+    axes[1].set(xlabel="cache fetched by a block of the text (%)", ylabel="loss of the text (nats a token)")
+    axes[0].legend(fontsize="small")
+    return figure
+
+
+def _numbers(name: str, text: str, kind: type) -> list:
+    try:
+        return [kind(word) for word in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{name}={text!r}: must be numbers with commas between") from None

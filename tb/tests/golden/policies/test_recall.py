@@ -1,0 +1,135 @@
+"""Recall: tasks with facts, and what policies recall of them in the real decoder."""
+
+import json
+import random
+from dataclasses import asdict, replace
+
+import pytest
+from typer.testing import CliRunner
+
+from golden.function_params import ParamError
+from golden.inputs.decoder import Decoder
+from golden.inputs.recall_tasks import TASKS, task
+from golden.policies.full_streaming_rekv import StreamingParams
+from golden.policies.recall_run import Case, recall
+from golden.policies.registry import entry
+from scripts.main import app
+from scripts.research.recall_command import interval, variants_of
+from tb.library.runner import ROOT
+from tb.tests.golden.inputs.test_trace import models
+
+pytestmark = models
+SHORT = Case(tokens=512, seed=3)
+
+
+def vrex(*words: str):
+    return CliRunner().invoke(app, ["recall", *words])
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Decoder(1, 1).tokenizer
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("depth", [0.0, 0.25, 1.0])
+def test_a_task_holds_its_answer(tokenizer, name, depth):
+    """The text is as long as asked for, holds the answer, and depends on the seed alone."""
+    made = task(name, 7, 400, depth, tokenizer)
+    assert abs(len(made.text) - 400) <= 24  # a table ends with a whole row
+    assert tokenizer.decode(made.answer) in tokenizer.decode(made.text)
+    assert made == task(name, 7, 400, depth, tokenizer)
+    assert made.text != task(name, 8, 400, depth, tokenizer).text
+
+
+def test_the_key_stands_where_it_was_asked_for(tokenizer):
+    for depth in (0.1, 0.5, 0.9):
+        text = tokenizer.decode(task("passkey", 1, 1000, depth, tokenizer).text)
+        assert abs(text.index("The pass key is") / len(text) - depth) < 0.15
+
+
+def test_everything_fetched_is_full_attention():
+    """To the last digit, with all that it fetched counted."""
+    full, flexgen = (recall(SHORT, entry(name), layers=3) for name in ("full", "flexgen"))
+    own = {"frames", "answers", "in_bytes", "pieces", "seconds"}
+    assert {k: v for k, v in asdict(full).items() if k not in own} == {
+        k: v for k, v in asdict(flexgen).items() if k not in own
+    }
+    assert (full.frames, flexgen.frames) == (0.0, 1.0)
+    assert full.in_bytes == 0 < flexgen.in_bytes
+
+
+def test_nothing_fetched_recalls_nothing():
+    """All layers: full attention repeats the key, a window that has passed it does not."""
+    window = replace(entry("streamingllm"), params=StreamingParams(recent=64))
+    assert recall(SHORT, entry("full")).recall == 1.0
+    assert recall(SHORT, window).recall <= 0.4  # chance is 0.1 a digit
+
+
+def test_same_case_same_result():
+    a, b = (asdict(recall(SHORT, entry("resv"), layers=2)) for _ in range(2))
+    assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+
+
+def test_command_resumes(tmp_path, monkeypatch):
+    """What is known is not run again; a second call gives the same figures."""
+    line = ("repeat", "--policy", "full,resv", "-p", "resv.resv.th_hd=3,7", "--tokens", "256", "--seeds", "1")
+    first = vrex(*line, "-o", str(tmp_path), "--workers", "1", "--json")
+    assert first.exit_code == 0, first.output
+    assert [s["variant"] for s in json.loads(first.stdout)] == ["full", "resv th_hd=3", "resv th_hd=7"]
+    monkeypatch.setattr("synth.sweep.dask_run.cluster", lambda *_: pytest.fail("nothing is left to run"))
+    assert json.loads(vrex(*line, "-o", str(tmp_path), "--json").stdout) == json.loads(first.stdout)
+    assert json.loads((tmp_path / "recall.json").read_text()) == json.loads(first.stdout)
+    shown = vrex(*line, "-o", str(tmp_path))
+    assert "resv th_hd=3" in shown.stdout
+    assert (tmp_path / "recall.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("poem",), "task='poem': must be one of passkey, keys, lookup, repeat"),
+        (("--tokens", "8192"), "tokens=8192: must be at most"),
+        (("--tokens", "100"), "tokens=100: must be at least 256"),
+        (("--tokens", "long"), "tokens='long': must be numbers"),
+        (("--depth", "2"), "depth=2.0: must be 0 to 1"),
+        (("--seeds", "0"), "seeds=0: must be at least 1"),
+        (("--policy", "best"), "policy='best': must be one of"),
+        (("-p", "resv.resv.th_hd"), "must look like policy.name=value"),
+        (("-p", "mosaic.ratio=1"), "must start with a policy of --policy: full, resv"),
+        (("-p", "resv.resv.th_hd=3,99"), "th_hd=99: must be 0 to n_hp + 1"),
+    ],
+)
+def test_bad_input_is_named(tmp_path, words, message):
+    run = vrex(*words, "-o", str(tmp_path / "x"))
+    assert run.exit_code == 2
+    assert message in run.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_page_shows_what_was_recorded():
+    """`docs/recall.md` has the recorded command and a row for each of its figures."""
+    recorded, page = json.loads((ROOT / "docs/results/recall.json").read_text()), (ROOT / "docs/recall.md").read_text()
+    assert f"\n{recorded['command']}\n" in page
+    for s in recorded["summaries"]:
+        row = f"| `{s['variant']}` | {s['recall']:.0%} | {s['low']:.0%} to {s['high']:.0%} | {s['text_loss']:.3f} | "
+        assert f"\n{row}{s['frames']:.1%} | {s['answers']:.1%} | {s['in_mb']:.0f} | " in page
+
+
+def test_sweeps_are_grids():
+    names = [v.name for v in variants_of("resv", ["resv.resv.th_hd=3,5", "resv.resv.ratio_q16=0,65536"])]
+    assert names == [f"resv th_hd={h} ratio_q16={r}" for h in (3, 5) for r in (0, 65536)]
+
+
+def test_interval_covers_the_share():
+    """Of binomial samples at three shares, Wilson's interval holds the true share in 92 % or more."""
+    rng = random.Random(1)
+    for share in (0.1, 0.5, 0.95):
+        hits = 0
+        for _ in range(400):
+            low, high = interval(sum(rng.random() < share for _ in range(20)) / 20, 20)
+            hits += low <= share <= high
+        assert hits >= 368
+    assert interval(1.0, 20) == pytest.approx((0.839, 1.0), abs=1e-3)
+    with pytest.raises(ParamError):
+        Case(depth=-1).checked()
