@@ -66,7 +66,7 @@ class HcuParams:
     n_w: int = parameter(16, "N_HCU-w: hash bits of a cluster compared a cycle", low=1, high=1 << 12)
     n_hp: int = parameter(32, "hash bits of a key", low=1, high=WIDTH)
     clusters: int = parameter(1024, "depth of a table", low=1, high=SIZE)
-    n_ctx: int = parameter(1, "tables held: one for each (layer, KV head) in flight", low=1, high=WIDTH)
+    n_ctx: int = parameter(1, "tables held: one for each layer in flight, or for each KV head of it", low=1, high=WIDTH)
     frame: int = parameter(32, "words of the current hash-bit memory: hashes of a frame that wait", low=1, high=SIZE)
     count_bits: int = parameter(16, "bits of a cluster's token count, which saturates", low=1, high=64)
     token_bits: int = parameter(20, "bits of a token's number", low=1, high=64)
@@ -192,7 +192,7 @@ class WtuParams:
 class KvmuParams:
     """Parameters of the KVMU: home addresses contiguous by cluster, and a ring of recent entries in device memory."""
 
-    n_ctx: int = parameter(1, "(layer, KV head) maps held", low=1, high=WIDTH)
+    n_ctx: int = parameter(1, "maps held: one for each table of the HCU", low=1, high=WIDTH)
     clusters: int = parameter(1024, "clusters of a map", low=1, high=SIZE)
     blocks: int = parameter(4096, "blocks of offload memory, in the free list", low=1, high=1 << 20)
     block_slots: int = parameter(8, "entries a block", low=1, high=WIDTH)

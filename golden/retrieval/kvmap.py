@@ -1,6 +1,6 @@
 """The KV memory map: where every entry of the KV cache lies, and which bursts fetch a set of clusters.
 
-An entry is the K and V of one token in one context. A context is one map of a (layer, KV head). A new entry goes to the
+An entry is the K and V of one token in one context. A context is one cluster table's map. A new entry goes to the
 context's ring in device memory. When it leaves the ring, it moves to its home, where a cluster's entries lie together.
 
 - Home: a cluster owns blocks of `block_slots` slots. Its entry i (in order of arrival) has slot i mod block_slots of

@@ -54,6 +54,7 @@ class SortedList(wiring.Component):
         stays = Signal(n)  # entries that stay in front of the new one; as the list is sorted, they are a prefix
         keys = [Signal(self.key_bits, name=f"key{i}", reset_less=True) for i in range(n)]
         tags = [Signal(self.tag_bits, name=f"tag{i}", reset_less=True) for i in range(n)]
+        # On a tie (>=) the entry that came first stays in front: of equal scores the WTU takes the lowest index.
         m.d.comb += [stays[i].eq(used[i] & (keys[i] >= self.key)) for i in range(n)]
         for i in range(n):
             new = stays[i - 1] if i else 1

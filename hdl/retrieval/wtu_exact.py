@@ -59,7 +59,8 @@ class WtuExact(lanes.WtuPorts):
 
     Select: the unit reads again the words whose highest bin reaches the crossing bin, and skips the others `group` at a
     time. It selects codes above the bin. Codes in the bin are candidates: they go one a cycle into a list, which keeps
-    the best `list_depth` by code, then index. The unit pops the list until a candidate crosses the threshold.
+    the best `list_depth` by code; on a tie the lowest index wins, because candidates come with rising index and
+    `SortedList` keeps the first in front. The unit pops the list until a candidate crosses the threshold.
 
     Zoom: when the list runs empty first, or after `list_limit` candidates, the unit repeats the pass for the next digit
     of the code. The lanes add the candidates to a histogram of this digit, the unit walks it, and selects once more.

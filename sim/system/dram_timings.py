@@ -27,28 +27,28 @@ class DramTiming:
 
     name: str
     channels: int
-    tck: float  # clock of the command bus
+    tck: float  # tCK, clock of the command bus
     atom: int  # bytes of an access
     beat: float  # tCCD_S = time of an access on the data bus
-    ccd_l: float
+    ccd_l: float  # tCCD_L, accesses of one bank group
     groups: int
     banks: int  # banks in a group
     row: int  # bytes of a row in a channel
     rows: int
-    cl: int
-    cwl: int
-    rcd: float
-    rp: float
-    ras: float
-    rrd_s: float
-    rrd_l: float
-    faw: float
-    rtp: float
-    wr: float
-    wtr_s: float
-    wtr_l: float
-    refi: float
-    rfc: float  # refresh of all banks
+    cl: int  # CL, read latency
+    cwl: int  # CWL, write latency
+    rcd: float  # tRCD, activation to column command
+    rp: float  # tRP, precharge to activation
+    ras: float  # tRAS, activation to precharge
+    rrd_s: float  # tRRD_S, activations of different bank groups
+    rrd_l: float  # tRRD_L, activations of one bank group
+    faw: float  # tFAW, window of four activations
+    rtp: float  # tRTP, read to precharge
+    wr: float  # tWR, last write beat to precharge
+    wtr_s: float  # tWTR_S, last write beat to a read of another bank group
+    wtr_l: float  # tWTR_L, the same of one bank group
+    refi: float  # tREFI, mean distance of refreshes
+    rfc: float  # tRFC, refresh of all banks
     rfc_bank: float  # refresh of one bank; 0 if the standard has none
     split_bus: bool  # row commands and column commands have a bus each
     act_slots: int  # clocks of the command bus that an activation takes
