@@ -169,7 +169,7 @@ def spread(r: dict) -> str:
 def saved(p: dict[str, dict]) -> str:
     """The share of cluster splits that deferring saves in Mosaic."""
     now, later = (p[name]["policy"]["splits"] for name in ("mosaic-eager", "mosaic"))
-    return f"{1 - later / now:.1%} ({later} of {now})" if now else "no split"
+    return f"{1 - later / now:.1%} ({later:,} instead of {now:,})" if now else "no split"
 
 
 def slope(r: dict) -> str:
