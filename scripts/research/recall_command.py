@@ -19,7 +19,9 @@ from rich.table import Table
 
 from golden.atomic_files import replacing, write_atomically
 from golden.function_params import check
+from golden.inputs.decoder import MODEL
 from golden.inputs.recall_tasks import TASKS
+from golden.inputs.video import package_file
 from golden.policies.recall_run import Case, Recalled, recall
 from golden.policies.registry import POLICIES, Entry, entry, override
 from scripts import console
@@ -90,6 +92,7 @@ def command(
     """
     variants = list(variants_of(policy, param or []))
     cases = list(cases_of(task or ["passkey"], tokens, depth, seeds))
+    package_file(*MODEL)  # named once, before a cluster starts
     asked = {key(variant, case): (variant, case) for variant in variants for case in cases}
     with ExitStack() as stack:
         database = stack.enter_context(Database(folder / "recall.db"))
