@@ -1,11 +1,9 @@
 """`vrex recall`: what retrieval policies recall of a text, beside the bytes that they fetch for it."""
 
-import hashlib
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from json import dumps
 from math import sqrt
 from pathlib import Path
@@ -14,7 +12,6 @@ from typing import Annotated
 
 import typer
 from matplotlib.figure import Figure
-from rich.progress import Progress
 from rich.table import Table
 
 from golden.atomic_files import replacing, write_atomically
@@ -23,30 +20,12 @@ from golden.inputs.decoder import MODEL
 from golden.inputs.recall_tasks import TASKS
 from golden.inputs.video import package_file
 from golden.policies.recall_run import Case, Recalled, recall
-from golden.policies.registry import POLICIES, Entry, entry, override
+from golden.policies.registry import POLICIES
 from scripts import console
-from synth.sweep.database import Database, Row
-from tb.library.runner import ROOT
+from scripts.research.kept_runs import Variant, complete, fail_if_any, key, numbers, variants_of
+from synth.sweep.database import Row
 
 Z = 1.96  # of a 95 % interval
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A policy with some parameters set, as the user wrote them."""
-
-    policy: str
-    params: tuple[tuple[str, str], ...]
-
-    @property
-    def name(self) -> str:
-        """The policy, and what was set: "resv th_hd=3"."""
-        return " ".join([self.policy, *(f"{path.rpartition('.')[2]}={value}" for path, value in self.params)])
-
-    def entry(self) -> Entry:
-        """Raises: `ParamError` for a policy, a parameter or a value that there is not."""
-        found = entry(self.policy)
-        return replace(found, params=override(found.params, dict(self.params)))
 
 
 @dataclass(frozen=True)
@@ -94,29 +73,7 @@ def command(
     cases = list(cases_of(task or ["passkey"], tokens, depth, seeds))
     package_file(*MODEL)  # named once, before a cluster starts
     asked = {key(variant, case): (variant, case) for variant in variants for case in cases}
-    with ExitStack() as stack:
-        database = stack.enter_context(Database(folder / "recall.db"))
-        rows = {k: row for k, row in database.get(asked).items() if not row.error}
-        missing = {k: point for k, point in asked.items() if k not in rows}
-        bar = stack.enter_context(
-            Progress(console=console.err, disable=json or not console.err.is_terminal, transient=True)
-        )
-        progress = bar.add_task("runs", total=len(asked), completed=len(rows))
-        if missing:
-            from synth.sweep.dask_run import cluster, results
-
-            try:
-                client = stack.enter_context(cluster(scheduler, jobs, workers))
-                for k, row in results(client, measure, missing):
-                    variant, case = asked[k]
-                    database.put(k, {"variant": variant.name} | {n: str(v) for n, v in asdict(case).items()}, row)
-                    rows[k] = row
-                    bar.advance(progress)
-            except KeyboardInterrupt:
-                bar.stop()
-                console.err.print("interrupted; results so far are kept: run the same command again")
-                raise typer.Exit(130) from None
-    failed = [row.error for row in rows.values() if row.error]
+    rows = complete(folder / "recall.db", asked, measure, json, scheduler, jobs, workers)
     found = summaries([(*asked[k], recalled(rows[k])) for k in asked if not rows[k].error])
     write_atomically(folder / "recall.json", (dumps([asdict(s) for s in found], indent=1) + "\n").encode())
     with replacing(folder / "recall.svg") as file:
@@ -126,45 +83,16 @@ def command(
     else:
         console.out.print(table(found))
         console.out.print(f"{folder}/recall.json, recall.svg and recall.db", highlight=False)
-    if failed:
-        console.fail(f"{len(failed)} of {len(rows)} runs failed, the first: {failed[0]}", 1)
-
-
-def variants_of(policies: str, assignments: list[str]) -> Iterator[Variant]:
-    """Every policy with every combination of its values. Raises: `ParamError`."""
-    names = [name.strip() for name in policies.split(",")]
-    values: dict[str, dict[str, list[str]]] = defaultdict(dict)
-    for text in assignments:
-        path, eq, word = text.partition("=")
-        name, _, rest = path.partition(".")
-        check(bool(eq and rest and word), "-p", text, "must look like policy.name=value, e.g. resv.resv.th_hd=3")
-        check(name in names, "-p", text, f"must start with a policy of --policy: {', '.join(names)}")
-        values[name][rest] = word.split(",")
-    for name in names:
-        own = values[name]
-        for chosen in itertools.product(*own.values()):
-            variant = Variant(name, tuple(zip(own, chosen, strict=True)))
-            variant.entry()  # refused before anything runs
-            yield variant
+    fail_if_any(rows)
 
 
 def cases_of(tasks: list[str], tokens: str, depths: str, seeds: int) -> Iterator[Case]:
     """Every task at every length and depth, a case a seed. Raises: `ParamError`."""
     for name in tasks:
         check(name in TASKS, "task", name, f"must be one of {', '.join(TASKS)}")
-    lengths, places = _numbers("tokens", tokens, int), _numbers("depth", depths, float)
+    lengths, places = numbers("tokens", tokens, int), numbers("depth", depths, float)
     for name, size, place, seed in itertools.product(tasks, lengths, places, range(1, seeds + 1)):
         yield Case(name, size, place, seed).checked()
-
-
-def key(variant: Variant, case: Case) -> str:
-    """Of a run's result: what was asked, and the source of the golden models."""
-    return hashlib.sha256(f"{_source()} {variant} {case}".encode()).hexdigest()
-
-
-def _source() -> str:
-    files = sorted((ROOT / "golden").rglob("*.py"))
-    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
 
 
 def measure(point: tuple[Variant, Case]) -> dict[str, float]:
@@ -235,10 +163,3 @@ def plot(found: list[Summary]) -> Figure:
     axes[1].set(xlabel="cache fetched by a block of the text (%)", ylabel="loss of the text (nats a token)")
     axes[0].legend(fontsize="small")
     return figure
-
-
-def _numbers(name: str, text: str, kind: type) -> list:
-    try:
-        return [kind(word) for word in text.split(",")]
-    except ValueError:
-        raise ValueError(f"{name}={text!r}: must be numbers with commas between") from None

@@ -14,7 +14,8 @@ from golden.policies.full_streaming_rekv import StreamingParams
 from golden.policies.recall_run import Case, recall
 from golden.policies.registry import entry
 from scripts.main import app
-from scripts.research.recall_command import interval, variants_of
+from scripts.research.kept_runs import variants_of
+from scripts.research.recall_command import interval
 from tb.library.runner import ROOT
 from tb.tests.golden.inputs.test_trace import models
 
