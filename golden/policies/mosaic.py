@@ -39,6 +39,11 @@ class MosaicParams:
     cluster_tokens: int = parameter(8, "mean tokens of a semantic cluster when it is built", low=1)
     visual: Threshold = parameter(Threshold(0.06, 0.12), "variance that a visual cluster may have")
     semantic: Threshold = parameter(Threshold(0.08, 0.16), "variance that a semantic cluster may have")
+    visual_level: bool = parameter(True, "cluster frames; False: all frames are in one visual cluster")
+    semantic_level: bool = parameter(
+        True, "cluster entries; False: a visual cluster is retrieved whole, or entries one by one without that level"
+    )
+    adaptive: bool = parameter(True, "thresholds rise with a cluster's size; False: `large` for every size")
     defer: bool = parameter(
         True, "split a cluster with members on the host only when it is next retrieved, not at once"
     )
@@ -51,6 +56,14 @@ class MosaicParams:
 
     def __post_init__(self):
         check_parameters(self)
+
+    @property
+    def alone(self) -> bool:
+        """Whether entries are retrieved one by one, without clusters."""
+        return not (self.visual_level or self.semantic_level)
+
+
+NEVER = Threshold(2.0, 2.0)  # unit vectors vary by 1 at most, so no cluster breaks it
 
 
 class Layer:
@@ -100,6 +113,11 @@ class Layer:
             self.place(tokens[labels == label], self.clusters.add(x[labels == label], partition))
         return ran * x.size * k
 
+    def single(self, tokens: np.ndarray) -> None:
+        """Make each token a cluster of its own."""
+        for token, x in zip(tokens[:, None], self.directions(tokens), strict=True):
+            self.place(token, self.clusters.add(x[None]))
+
     def split(self, tokens: np.ndarray, c: int, seed: int) -> tuple[list[int], int]:
         """Split cluster c, which has these tokens, into two (Algorithm 1, lines 4 to 6): changed clusters, and MACs."""
         x = self.directions(tokens)
@@ -144,6 +162,10 @@ class Mosaic(Policy):
     "input" takes the next layer's projection of this layer's input, which residual connections do keep similar; it
     needs a decoder.
 
+    Levels (Table IV). Without `visual_level` all frames are in one visual cluster, and semantic clusters span the
+    stream. Without `semantic_level` each visual cluster is one cluster of entries, which is never split. Without both,
+    entries are retrieved one by one, and no means stand for the others (global token-level retrieval).
+
     splits, deferred : splits, and entries that went to the buffer
     needed, covered : tokens that layers after the first retrieved, and those of them that prefetch had brought
 
@@ -158,6 +180,10 @@ class Mosaic(Policy):
         self.width = shape.kv_heads * shape.head_size
         self.layers = [Layer(self.width) for _ in range(shape.layers)]
         self.visual: Clusters | None = None  # None until they are built
+        limits = (params.visual, params.semantic if params.semantic_level else NEVER)
+        if not params.adaptive:
+            limits = (Threshold(limits[0].large, limits[0].large), Threshold(limits[1].large, limits[1].large))
+        self.visual_limit, self.semantic_limit = limits
         self.embeddings: list[np.ndarray] = []  # embeddings of the frames until clusters are built
         self.by_keys: bool | None = None  # whether keys replace visual embeddings; None before the first frame
         self.embedding: np.ndarray | None = None  # embedding of the current frame
@@ -256,7 +282,7 @@ class Mosaic(Policy):
         """Mean keys and values [kv_heads, m, head_size] of the clusters `left` on the host, in temporal order."""
         state = self.layers[layer]
         host = np.flatnonzero(self.store.on_host(layer)[0] & left[state.cluster])
-        if not len(host):
+        if self.params.alone or not len(host):
             return None, None
         at, inverse = np.unique(state.cluster[host], return_inverse=True)
         time = np.bincount(inverse, weights=host) / np.bincount(inverse)
@@ -282,7 +308,7 @@ class Mosaic(Policy):
             if len(self.embeddings) < p.build:
                 return
             x = np.stack(self.embeddings)
-            groups = -(-len(x) // p.partition_frames)
+            groups = -(-len(x) // p.partition_frames) if p.visual_level else 1
             labels, ran = kmeans(x, groups, p.seed)
             visual = self.visual = Clusters(x.shape[1])
             for label in range(labels.max() + 1):
@@ -297,7 +323,7 @@ class Mosaic(Policy):
             visual = self.visual
             partition, opened = self._visit(visual, embedding)
             for layer, state in enumerate(self.layers):
-                if opened:
+                if opened or p.alone:
                     self._create(layer, state.pending[0], partition)
                 else:
                     self._assign(layer, state.pending[0], partition)
@@ -305,7 +331,8 @@ class Mosaic(Policy):
         for layer, state in enumerate(self.layers):
             state.pending = []
             # BF16 centroid, mean key and value, variance and size; the visual cluster's mean key; 4 bytes a token.
-            size = len(state.clusters) * (6 * self.width + 8) + len(visual) * 2 * self.width
+            own = 2 * self.width if p.alone else 6 * self.width + 8  # of a single entry its key alone
+            size = len(state.clusters) * own + len(visual) * 2 * self.width
             size += 4 * int((state.cluster >= 0).sum()) + (len(visual) * width if layer == 0 else 0)
             self.ledger.hold("device", size - state.index_bytes)
             state.index_bytes = size
@@ -318,14 +345,19 @@ class Mosaic(Policy):
             groups.append(visual.add(x[None]))
             return groups
 
+        if not self.params.visual_level:
+            return 0, False
         before = len(visual)
         self.ledger.work("index", before * len(x))
         self.ledger.work("compare", before + 1)
-        visual.assign(x[None], np.zeros(1, int), self.params.visual, lambda _, c: groups.append(c), opens)
+        visual.assign(x[None], np.zeros(1, int), self.visual_limit, lambda _, c: groups.append(c), opens)
         return groups[0], len(visual) > before
 
     def _create(self, layer: int, tokens: np.ndarray, partition: int) -> None:
-        k = -(-len(tokens) // self.params.cluster_tokens)
+        if self.params.alone:
+            self.layers[layer].single(tokens)
+            return
+        k = -(-len(tokens) // self.params.cluster_tokens) if self.params.semantic_level else 1
         self.ledger.work("index", self.layers[layer].create(tokens, partition, k, self.params.seed))
 
     def _assign(self, layer: int, tokens: np.ndarray, partition: int | np.ndarray) -> None:
@@ -357,7 +389,7 @@ class Mosaic(Policy):
         looked = sum(int((clusters.partition == own).sum()) for own in partition)
         self.ledger.work("index", (looked + 3 * len(tokens)) * self.width)
         self.ledger.work("compare", looked + len(tokens))
-        clusters.assign(state.directions(tokens), partition, self.params.semantic, absorbed, invalid)
+        clusters.assign(state.directions(tokens), partition, self.semantic_limit, absorbed, invalid)
 
     def _split(self, layer: int, tokens: np.ndarray, c: int) -> list[int]:
         """Split a cluster into two; its tokens must be on the device. Returns the clusters that changed."""

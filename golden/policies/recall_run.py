@@ -74,12 +74,9 @@ def recall(case: Case, entry: Entry, layers: int = N_LAYERS) -> Recalled:
 
     Raises: `ParamError` for a task that there is not, or a text longer than the decoder's context.
     """
-    case.checked()
-    decoder = _decoder(case.tokens + ROOM, layers)
-    asked = task(case.name, case.seed, case.tokens, case.depth, decoder.tokenizer)
-    run = DecoderRun(entry.build(decoder_shape(decoder)), decoder.width)
+    run, decoder, asked = prepared(case, entry, layers)
     begun = process_time()
-    answer = _play(run, decoder, asked)
+    answer = play(run, decoder, asked)
     totals = run.records[-1].totals
     return Recalled(
         recall=float(np.mean([r.choices[-1] == token for r, token in zip(answer, asked.answer, strict=True)])),
@@ -94,7 +91,15 @@ def recall(case: Case, entry: Entry, layers: int = N_LAYERS) -> Recalled:
     )
 
 
-def _play(run: DecoderRun, decoder: Decoder, asked: RecallTask) -> list[Record]:
+def prepared(case: Case, entry: Entry, layers: int = N_LAYERS) -> tuple[DecoderRun, Decoder, RecallTask]:
+    """What `play` takes: a policy's run that has seen nothing, the decoder, and the task. Errors as `recall`."""
+    case.checked()
+    decoder = _decoder(case.tokens + ROOM, layers)
+    asked = task(case.name, case.seed, case.tokens, case.depth, decoder.tokenizer)
+    return DecoderRun(entry.build(decoder_shape(decoder)), decoder.width), decoder, asked
+
+
+def play(run: DecoderRun, decoder: Decoder, asked: RecallTask) -> list[Record]:
     """The text, the question, then the answer token by token; the records that predict the answer's tokens."""
 
     def step(stage: str, ids: list[int], follow: list[int]) -> Record:

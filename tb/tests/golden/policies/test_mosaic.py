@@ -488,15 +488,84 @@ def test_prefetch_by_the_layers_input_in_a_decoder(small_decoder):
     assert projection < work[2] < work[1] + projection + 2 * 60 * 9 * 64 * 3
 
 
+# Levels (Table IV)
+
+LEVELS = [{"visual_level": v, "semantic_level": s} for v in (True, False) for s in (True, False)]
+
+
+def test_without_levels_the_best_entries_are_retrieved():
+    """Of the entries on the host, those with the largest product of key and mean query; nothing stands for others."""
+    trace, parts = stream(SCENES, noise=0.4)
+    params = replace(SMALL, visual_level=False, semantic_level=False, prefetch="none")
+    policy = Mosaic(params, shape_of(trace))
+    select, checked = policy.select, []
+
+    def watched(step):
+        host = np.flatnonzero(policy.store.place(step.layer)[0] == HOST)
+        chosen = select(step)
+        q = trace.q[step.layer, step.rows].astype(np.float64).reshape(len(step.rows), 2, 2, -1).mean(axis=(0, 2))
+        score = (trace.k[step.layer, host].astype(np.float64) * q).sum(axis=(1, 2))
+        wanted = host[np.argsort(-score)[: int(np.ceil(0.3 * len(host)))]]
+        assert chosen.extra_k is None
+        assert set(np.flatnonzero(chosen.keep[0]).tolist()) & set(host.tolist()) == set(wanted.tolist())
+        checked.append(len(wanted))
+        return chosen
+
+    policy.select = watched
+    out = TraceRun(policy, trace)
+    for block in parts:
+        out.step(trace, block)
+    assert max(checked) >= 10
+    assert (policy.splits, policy.deferred) == (0, 0)
+
+
+def test_the_visual_level_alone_retrieves_whole_visual_clusters():
+    trace, parts = stream(SCENES, noise=0.4)
+    policy = run(replace(SMALL, semantic_level=False), trace, parts).policy
+    assert len(policy.visual) > 2
+    for state in policy.layers:
+        assert sorted(state.clusters.partition.tolist()) == list(range(len(policy.visual)))
+        scene = state.cluster.reshape(-1, 4)
+        assert (scene == scene[:, :1]).all()  # tokens of a frame stay together
+    assert (policy.splits, policy.deferred) == (0, 0)
+
+
+def test_the_semantic_level_alone_clusters_entries_of_all_frames():
+    trace, parts = stream(SCENES, noise=0.4)
+    policy = run(replace(SMALL, visual_level=False), trace, parts).policy
+    assert len(policy.visual) == 1
+    assert policy.splits > 0
+    for state in policy.layers:
+        assert not state.clusters.partition.any()
+        assert len(state.clusters) > 4
+
+
+def test_a_threshold_that_does_not_adapt_is_the_large_one():
+    trace, parts = stream(SCENES, noise=0.4)
+    rising = replace(SMALL, semantic=Threshold(0.05, 0.3))
+    fixed, same, other = (
+        run(p, trace, parts).policy
+        for p in (replace(rising, adaptive=False), replace(SMALL, semantic=Threshold(0.3, 0.3)), rising)
+    )
+    assert [s.cluster.tolist() for s in fixed.layers] == [s.cluster.tolist() for s in same.layers]
+    assert fixed.splits == same.splits < other.splits
+
+
 # Properties
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=20), st.integers(0, 99), st.booleans(), st.floats(0, 1))
-def test_nothing_is_lost(scenes, seed, defer, ratio):
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=20),
+    st.integers(0, 99),
+    st.booleans(),
+    st.floats(0, 1),
+    st.sampled_from(LEVELS),
+)
+def test_nothing_is_lost(scenes, seed, defer, ratio, levels):
     """Every entry is resident or on the host; what is buffered is resident; bytes held are entries and index."""
     trace, parts = stream(scenes, seed, noise=0.4)
-    policy = run(replace(SMALL, defer=defer, ratio=ratio), trace, parts).policy
+    policy = run(replace(SMALL, defer=defer, ratio=ratio, **levels), trace, parts).policy
     census = policy.store.census()
     assert census["device"] + census["host"] == 4 * trace.tokens
     for layer, state in enumerate(policy.layers):
@@ -508,14 +577,15 @@ def test_nothing_is_lost(scenes, seed, defer, ratio):
 
 
 @settings(deadline=None, max_examples=15)
-@given(st.lists(st.integers(0, 3), min_size=2, max_size=20), st.integers(0, 99))
-def test_everything_retrieved_is_full_attention(scenes, seed):
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=20), st.integers(0, 99), st.sampled_from(LEVELS))
+def test_everything_retrieved_is_full_attention(scenes, seed, levels):
     trace, parts = stream(scenes, seed, noise=0.4)
-    assert all((r.error == 0).all() for r in run(replace(SMALL, ratio=1.0), trace, parts).records)
+    assert all((r.error == 0).all() for r in run(replace(SMALL, ratio=1.0, **levels), trace, parts).records)
 
 
+@pytest.mark.parametrize("levels", LEVELS, ids=["both", "visual", "semantic", "none"])
 @pytest.mark.parametrize("at", [3, 9])
-def test_causality(at):
+def test_causality(at, levels):
     """Other frames from `at` on change nothing before."""
     trace, parts = stream(SCENES, noise=0.4)
     other, _ = stream(SCENES, 7, noise=0.4)
@@ -523,8 +593,8 @@ def test_causality(at):
         trace, **{n: np.concatenate([getattr(trace, n)[:, : 4 * at], getattr(other, n)[:, 4 * at :]], 1) for n in "kqv"}
     )
     a, b = [], []
-    run(SMALL, trace, parts, lambda _, c: a.append(c))
-    run(SMALL, mixed, parts, lambda _, c: b.append(c))
+    run(replace(SMALL, **levels), trace, parts, lambda _, c: a.append(c))
+    run(replace(SMALL, **levels), mixed, parts, lambda _, c: b.append(c))
     for x, y in list(zip(a, b, strict=True))[: 2 * at]:
         for name in ("keep", "extra_k", "extra_v"):
             np.testing.assert_array_equal(getattr(x, name), getattr(y, name))
