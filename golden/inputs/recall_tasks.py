@@ -8,7 +8,7 @@ A task is a function of its name, the seed, the length and the depth alone.
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pydoc_data.topics import topics
 
@@ -81,12 +81,16 @@ TASKS = {f.__name__: f for f in (passkey, keys, lookup, repeat)}
 
 
 def task(name: str, seed: int, size: int, depth: float, tokenizer: Tokenizer) -> RecallTask:
-    """A task of `size` tokens of text. Raises: `ParamError` for an unknown name, or more text than there is."""
+    """A task of `size` tokens of text, those that a text begins with (`Tokenizer.start`) included.
+
+    Raises: `ParamError` for an unknown name, or more text than there is.
+    """
     check(name in TASKS, "task", name, f"must be one of {', '.join(TASKS)}")
     rng, ids = random.Random(f"{name} {seed}"), _documentation(tokenizer)
     check(size <= len(ids), "tokens", size, f"must be at most {len(ids)}: the documentation has no more")
     start = rng.randrange(len(ids) - size + 1)
-    return TASKS[name](rng, lambda n: ids[start : start + n], tokenizer, size, depth)
+    made = TASKS[name](rng, lambda n: ids[start : start + n], tokenizer, size - len(tokenizer.start), depth)
+    return replace(made, text=[*tokenizer.start, *made.text])
 
 
 def _digits(rng: random.Random) -> str:

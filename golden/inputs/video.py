@@ -62,15 +62,18 @@ class Window:
     frames: tuple[Frame, ...]
 
 
-def package_file(distribution: str, path: str) -> Path:
-    """Path of a file of an installed distribution. Raises `VideoError` if the distribution or the file is missing."""
+def package_file(distribution: str, path: str, target: str = "models") -> Path:
+    """Path of a file of an installed distribution, which `make target` installs.
+
+    Raises `VideoError` if the distribution or the file is missing.
+    """
     try:
         found = Path(str(metadata.distribution(distribution).locate_file(path)))
     except metadata.PackageNotFoundError:
-        raise VideoError(f"package {distribution} is not installed: run 'make models'") from None
+        raise VideoError(f"package {distribution} is not installed: run 'make {target}'") from None
     if not found.is_file():
         version = metadata.version(distribution)
-        raise VideoError(f"package {distribution} {version} has no {path}: run 'make models' for the pinned version")
+        raise VideoError(f"package {distribution} {version} has no {path}: run 'make {target}' for the pinned version")
     return found
 
 

@@ -159,11 +159,19 @@ class DecoderRun(Run):
     Q, K and V are rounded to BF16, like the cache and the queries of the paper. The rest of the decoder runs in FP32.
     Hidden states carry the policy's error into later layers and tokens. `embeddings` keeps the decoder's input for all
     tokens, from which a plan's `refresh` computes K and V anew.
+
+    A decoder may have local layers, which attend to a window of tokens (`Decoder.window`). A window is small and stays
+    on the device, so nothing is retrieved for it: the run computes local layers by itself. The policy serves the other
+    layers, and numbers them from 0. The ledger counts the operations and the device memory of all layers; bytes moved,
+    shares and the census are those of the policy's layers. A policy guesses the next layer's queries (`Step.ahead`)
+    only where its next layer follows directly. Local layers need every token in order, so a policy that prunes or
+    refreshes tokens raises `PolicyError` there.
     """
 
     def __init__(self, policy: Policy, width: int):
         super().__init__(policy)
         self.embeddings = np.zeros((0, width), np.float32)
+        self.windows: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # K and V [kv_heads, n, d] that local layers keep
 
     def step(self, decoder: Decoder, block: Block, x: np.ndarray, targets: np.ndarray | None = None) -> Record:
         """Run one block with the embeddings x [T, width].
@@ -176,14 +184,24 @@ class DecoderRun(Run):
         admit, rows, positions = self.begin(block)
         self.embeddings = np.concatenate([self.embeddings, x])
         x = self.embeddings[rows]
-        for layer in range(self.shape.layers if len(rows) else 0):
+        retrieving = 0  # of the policy's layers, the next one
+        for layer in range(len(decoder.layers) if len(rows) else 0):
             q, k, v = (bf16(a) for a in decoder.qkv(layer, x, positions))
-            self.take(layer, rows, k, v)
-            ahead = None
-            if self.policy.uses_ahead and layer + 1 < self.shape.layers:
-                ahead = bf16(decoder.qkv(layer + 1, x, positions)[0])
-            history = self.histories[layer]
-            y = self.attend(Step(layer, block, rows, q, history.k, history.v, x, ahead))
+            if decoder.window(layer) is not None:
+                if not np.array_equal([rows, positions], [block.tokens] * 2):
+                    name = type(self.policy).__name__
+                    raise PolicyError(
+                        f"{name} prunes, refreshes or moves tokens, which the decoder's local layers cannot"
+                    )
+                y = self._local(decoder, layer, q, k, v)
+            else:
+                self.take(retrieving, rows, k, v)
+                ahead, following = None, layer + 1
+                if self.policy.uses_ahead and following < len(decoder.layers) and decoder.window(following) is None:
+                    ahead = bf16(decoder.qkv(following, x, positions)[0])
+                history = self.histories[retrieving]
+                y = self.attend(Step(retrieving, block, rows, q, history.k, history.v, x, ahead))
+                retrieving += 1
             x = decoder.after_attention(layer, x, y)
             self.policy.ledger.work(
                 "linear", len(rows) * sum(w.size for w in decoder.layers[layer].values() if w.ndim == 2)
@@ -191,6 +209,23 @@ class DecoderRun(Run):
         if len(admit):
             self._predict(decoder, x[-len(admit) :], admit - block.start, targets)
         return self.finish(block)
+
+    def _local(self, decoder: Decoder, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """Attention output of a local layer for a block's q, k and v [T, heads, d]; keeps what the next block sees."""
+        window, k, v = decoder.window(layer), k.swapaxes(0, 1), v.swapaxes(0, 1)
+        assert window is not None  # it is a local layer
+        before = 0
+        if layer in self.windows:
+            old_k, old_v = self.windows[layer]
+            before = old_k.shape[1]
+            k, v = np.concatenate([old_k, k], axis=1), np.concatenate([old_v, v], axis=1)
+        y, macs = decoder.attend(layer, q, k, v)
+        self.policy.ledger.work("attention", macs)
+        first = max(0, k.shape[1] - window + 1)
+        self.windows[layer] = k[:, first:].copy(), v[:, first:].copy()
+        grown = k.shape[1] - first - before
+        self.policy.ledger.hold("device", grown * self.shape.kv_heads * self.shape.entry_bytes)
+        return y
 
     def _predict(self, decoder: Decoder, hidden: np.ndarray, at: np.ndarray, targets: np.ndarray | None) -> None:
         logits = decoder.logits(hidden if targets is not None else hidden[-1:]).astype(np.float64)
@@ -206,8 +241,8 @@ class DecoderRun(Run):
 
 
 def decoder_shape(decoder: Decoder) -> Shape:
-    """The shape of a decoder's loaded layers."""
-    layers = len(decoder.layers)
+    """The shape that a policy serves: a decoder's loaded layers, without local ones."""
+    layers = sum(decoder.window(layer) is None for layer in range(len(decoder.layers)))
     turns = (tuple(decoder.frequencies),) * layers
     return Shape(layers, decoder.heads, decoder.kv_heads, decoder.head_size, turns, float(decoder.epsilon))
 

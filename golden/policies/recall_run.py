@@ -7,9 +7,9 @@ from time import process_time
 import numpy as np
 
 from golden.function_params import check
-from golden.inputs.decoder import N_LAYERS, Decoder
+from golden.inputs.decoder import Decoder
+from golden.inputs.gemma3 import Gemma3
 from golden.inputs.recall_tasks import LEAST, RecallTask, task
-from golden.inputs.trace import MAX_TOKENS
 from golden.policies.policy import Block
 from golden.policies.policy_run import DecoderRun, Record, decoder_shape
 from golden.policies.registry import Entry
@@ -17,27 +17,31 @@ from golden.policies.resv_policy import ReSVPolicy
 
 BLOCK = 32  # tokens of the text that arrive together, as a frame's do
 ROOM = 128  # tokens of a question and its answer
+MODELS: dict[str, type[Decoder]] = {"smollm2": Decoder, "gemma3": Gemma3}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One task: its name, the tokens of its text, where in the text the fact stands (0 to 1), and the seed."""
+    """One task: its name, the tokens of its text, where in the text the fact stands (0 to 1), the seed, the decoder."""
 
     name: str = "passkey"
     tokens: int = 1500
     depth: float = 0.25
     seed: int = 1
+    model: str = "smollm2"
 
     def checked(self) -> "Case":
-        """This case. Raises: `ParamError` for a depth outside the text, or a text that the decoder cannot hold."""
+        """This case. Raises: `ParamError` for an unknown decoder, a depth outside the text, or a text too long."""
+        check(self.model in MODELS, "model", self.model, f"must be one of {', '.join(MODELS)}")
         check(0 <= self.depth <= 1, "depth", self.depth, "must be 0 to 1")
         check(self.tokens >= LEAST, "tokens", self.tokens, f"must be at least {LEAST}: a task needs room for its facts")
-        most = MAX_TOKENS - ROOM
+        known = MODELS[self.model].positions
+        most = known - ROOM
         check(
             self.tokens <= most,
             "tokens",
             self.tokens,
-            f"must be at most {most}: the decoder knows {MAX_TOKENS} positions",
+            f"must be at most {most}: {self.model} knows {known} positions",
         )
         return self
 
@@ -65,12 +69,12 @@ class Recalled:
 
 
 @lru_cache(maxsize=1)
-def _decoder(tokens: int, depth: int) -> Decoder:
-    return Decoder(depth, tokens)
+def _decoder(model: str, depth: int | None) -> Decoder:
+    return MODELS[model](depth, MODELS[model].positions)
 
 
-def recall(case: Case, entry: Entry, layers: int = N_LAYERS) -> Recalled:
-    """Run a policy on a task; the same case gives the same result.
+def recall(case: Case, entry: Entry, layers: int | None = None) -> Recalled:
+    """Run a policy on a task, with the first `layers` layers or all; the same case gives the same result.
 
     Raises: `ParamError` for a task that there is not, or a text longer than the decoder's context.
     """
@@ -91,10 +95,10 @@ def recall(case: Case, entry: Entry, layers: int = N_LAYERS) -> Recalled:
     )
 
 
-def prepared(case: Case, entry: Entry, layers: int = N_LAYERS) -> tuple[DecoderRun, Decoder, RecallTask]:
+def prepared(case: Case, entry: Entry, layers: int | None = None) -> tuple[DecoderRun, Decoder, RecallTask]:
     """What `play` takes: a policy's run that has seen nothing, the decoder, and the task. Errors as `recall`."""
     case.checked()
-    decoder = _decoder(case.tokens + ROOM, layers)
+    decoder = _decoder(case.model, layers)
     asked = task(case.name, case.seed, case.tokens, case.depth, decoder.tokenizer)
     return DecoderRun(entry.build(decoder_shape(decoder)), decoder.width), decoder, asked
 
@@ -104,7 +108,7 @@ def play(run: DecoderRun, decoder: Decoder, asked: RecallTask) -> list[Record]:
 
     def step(stage: str, ids: list[int], follow: list[int]) -> Record:
         block = Block(len(run.records), stage, run.length, run.length + len(ids))
-        return run.step(decoder, block, decoder.embeddings[ids], np.array(follow))
+        return run.step(decoder, block, decoder.inputs(ids), np.array(follow))
 
     text = [*asked.text, *asked.question, *asked.answer]
     for start in range(0, len(asked.text), BLOCK):

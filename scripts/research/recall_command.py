@@ -16,10 +16,9 @@ from rich.table import Table
 
 from golden.atomic_files import replacing, write_atomically
 from golden.function_params import check
-from golden.inputs.decoder import MODEL
 from golden.inputs.recall_tasks import TASKS
 from golden.inputs.video import package_file
-from golden.policies.recall_run import Case, Recalled, recall
+from golden.policies.recall_run import MODELS, Case, Recalled, recall
 from golden.policies.registry import POLICIES
 from scripts import console
 from scripts.research.kept_runs import Variant, complete, fail_if_any, key, numbers, variants_of
@@ -32,6 +31,7 @@ Z = 1.96  # of a 95 % interval
 class Summary:
     """A variant on a task of one length: means over seeds and depths. `low`, `high`: 95 % interval of the recall."""
 
+    model: str
     variant: str
     task: str
     tokens: int
@@ -58,6 +58,7 @@ def command(
     tokens: Annotated[str, typer.Option(help="Tokens of the text; several with commas between.")] = "1500",
     depth: Annotated[str, typer.Option(help="Where the fact stands, 0 to 1; several with commas between.")] = "0.25",
     seeds: Annotated[int, typer.Option(min=1, help="Texts of each task, length and depth.")] = 20,
+    model: Annotated[str, typer.Option(help=f"The decoder: {' or '.join(MODELS)}.")] = "smollm2",
     workers: console.Workers = None,
     scheduler: console.Scheduler = None,
     jobs: console.Jobs = None,
@@ -70,8 +71,8 @@ def command(
     command again to resume.
     """
     variants = list(variants_of(policy, param or []))
-    cases = list(cases_of(task or ["passkey"], tokens, depth, seeds))
-    package_file(*MODEL)  # named once, before a cluster starts
+    cases = list(cases_of(task or ["passkey"], tokens, depth, seeds, model))
+    package_file(*MODELS[model].file)  # named once, before a cluster starts
     asked = {key(variant, case): (variant, case) for variant in variants for case in cases}
     rows = complete(folder / "recall.db", asked, measure, json, scheduler, jobs, workers)
     found = summaries([(*asked[k], recalled(rows[k])) for k in asked if not rows[k].error])
@@ -86,13 +87,13 @@ def command(
     fail_if_any(rows)
 
 
-def cases_of(tasks: list[str], tokens: str, depths: str, seeds: int) -> Iterator[Case]:
+def cases_of(tasks: list[str], tokens: str, depths: str, seeds: int, model: str) -> Iterator[Case]:
     """Every task at every length and depth, a case a seed. Raises: `ParamError`."""
     for name in tasks:
         check(name in TASKS, "task", name, f"must be one of {', '.join(TASKS)}")
     lengths, places = numbers("tokens", tokens, int), numbers("depth", depths, float)
     for name, size, place, seed in itertools.product(tasks, lengths, places, range(1, seeds + 1)):
-        yield Case(name, size, place, seed).checked()
+        yield Case(name, size, place, seed, model).checked()
 
 
 def measure(point: tuple[Variant, Case]) -> dict[str, float]:
@@ -109,11 +110,11 @@ def recalled(row: Row) -> Recalled:
 
 def summaries(runs: list[tuple[Variant, Case, Recalled]]) -> list[Summary]:
     """One a variant, task and length, in the order in which they were asked for."""
-    groups: dict[tuple[str, str, int], list[Recalled]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, int], list[Recalled]] = defaultdict(list)
     for variant, case, done in runs:
-        groups[variant.name, case.name, case.tokens].append(done)
+        groups[case.model, variant.name, case.name, case.tokens].append(done)
     out = []
-    for (label, name, tokens), own in groups.items():
+    for (model, label, name, tokens), own in groups.items():
         share = fmean(r.recall for r in own)
         low, high = interval(share, len(own))
         mean = {
@@ -121,7 +122,7 @@ def summaries(runs: list[tuple[Variant, Case, Recalled]]) -> list[Summary]:
         }
         clusters = None if own[0].clusters is None else fmean(r.clusters or 0.0 for r in own)
         mb = fmean(r.in_bytes for r in own) / 1e6
-        out.append(Summary(label, name, tokens, len(own), share, low, high, in_mb=mb, clusters=clusters, **mean))
+        out.append(Summary(model, label, name, tokens, len(own), share, low, high, in_mb=mb, clusters=clusters, **mean))
     return out
 
 
@@ -135,7 +136,7 @@ def interval(share: float, runs: int) -> tuple[float, float]:
 def table(found: list[Summary]) -> Table:
     """A row a summary."""
     out = Table("policy", "task", "tokens", "runs", "recall", "95 %", "answer nats", "text nats", "fetched: frames",
-                "answers", "MB", "clusters / 1K", "CPU s", title="Recall")  # fmt: skip
+                "answers", "MB", "clusters / 1K", "CPU s", title=f"Recall, {found[0].model}")  # fmt: skip
     for s in found:
         clusters = "" if s.clusters is None else f"{s.clusters:.0f}"
         shares = (f"{s.recall:.0%}", f"{s.low:.0%} - {s.high:.0%}", f"{s.answer_loss:.2f}", f"{s.text_loss:.3f}")

@@ -89,6 +89,7 @@ TYPED = {
     "recall poem": "task='poem': must be one of passkey",
     "recall --seeds 0": "--seeds=0: must be at least 1",
     "recall --tokens 100": "tokens=100: must be at least 256",
+    "recall --model bert": "model='bert': must be one of smollm2, gemma3",
     "recall --depth 2": "depth=2.0: must be 0 to 1",
     "recall -p resv.resv.th_hd=99": "th_hd=99: must be 0 to n_hp + 1",
     "fleet --platform x": "x",

@@ -323,7 +323,7 @@ def test_tokenizer_merges_in_order_of_rank(small_decoder):
 @settings(max_examples=200, deadline=None)
 def test_tokenizer_loses_nothing(text):
     fields, _ = small_weights()
-    t = decoder.Tokenizer(fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.merges"])
+    t = decoder.ByteTokenizer(fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.merges"])
     assert t.decode(t.encode(text)) == text
 
 

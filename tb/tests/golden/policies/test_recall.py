@@ -11,7 +11,7 @@ from golden.function_params import ParamError
 from golden.inputs.decoder import Decoder
 from golden.inputs.recall_tasks import TASKS, task
 from golden.policies.full_streaming_rekv import StreamingParams
-from golden.policies.recall_run import Case, recall
+from golden.policies.recall_run import MODELS, Case, recall
 from golden.policies.registry import entry
 from scripts.main import app
 from scripts.research.kept_runs import variants_of
@@ -93,6 +93,8 @@ def test_command_resumes(tmp_path, monkeypatch):
         (("poem",), "task='poem': must be one of passkey, keys, lookup, repeat"),
         (("--tokens", "8192"), "tokens=8192: must be at most"),
         (("--tokens", "100"), "tokens=100: must be at least 256"),
+        (("--tokens", "32768", "--model", "gemma3"), "tokens=32768: must be at most 32640: gemma3 knows 32768"),
+        (("--model", "bert"), "model='bert': must be one of smollm2, gemma3"),
         (("--tokens", "long"), "tokens='long': must be numbers"),
         (("--depth", "2"), "depth=2.0: must be 0 to 1"),
         (("--seeds", "0"), "seeds=0: must be at least 1"),
@@ -118,11 +120,12 @@ def test_the_page_shows_what_was_recorded():
         assert f"\n{row}{s['frames']:.1%} | {s['answers']:.1%} | {s['in_mb']:.0f} | " in page
 
 
-def test_a_missing_model_is_named_before_anything_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr("scripts.research.recall_command.MODEL", ("llm-none", "x.gguf"))
-    run = vrex("-o", str(tmp_path / "x"))
+@pytest.mark.parametrize(("name", "target"), [("smollm2", "models"), ("gemma3", "models-gemma")])
+def test_a_missing_model_is_named_before_anything_runs(tmp_path, monkeypatch, name, target):
+    monkeypatch.setattr(MODELS[name], "file", ("llm-none", *MODELS[name].file[1:]))
+    run = vrex("-o", str(tmp_path / "x"), "--model", name)
     assert run.exit_code == 2
-    assert run.stderr == "error: package llm-none is not installed: run 'make models'\n"
+    assert run.stderr == f"error: package llm-none is not installed: run 'make {target}'\n"
     assert not (tmp_path / "x").exists()
 
 
