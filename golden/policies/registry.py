@@ -4,7 +4,16 @@ from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 from golden.function_params import READINGS, check
-from golden.policies import codecsight_policy, full_streaming_rekv, hybrid, infinigen, mosaic, oaken, resv_policy
+from golden.policies import (
+    codecsight_policy,
+    full_streaming_rekv,
+    hybrid,
+    infinigen,
+    mosaic,
+    oaken,
+    resv_policy,
+    signature_policy,
+)
 from golden.policies.blocks import Shape
 from golden.policies.policy import Policy
 
@@ -33,6 +42,7 @@ POLICIES = {
     "mosaic": Entry(mosaic.Mosaic, mosaic.MosaicParams()),
     "mosaic-eager": Entry(mosaic.Mosaic, mosaic.MosaicParams(defer=False)),
     "hybrid": Entry(hybrid.Hybrid, hybrid.HybridParams()),
+    "signatures": Entry(signature_policy.SignaturePolicy, signature_policy.SignatureParams()),
 }
 # ReSV in every reading of its paper: "resv", "resv-equations", ...
 POLICIES |= {

@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from golden.policies.blocks import Block, Shape
 from golden.policies.state_space import HistoryBranch
 from golden.retrieval.hashing import hyperplanes
+from golden.retrieval.signatures import LENGTH_BITS, LOWEST, planes, significands
 
 HIDDEN = float("-inf")
 
@@ -301,6 +302,48 @@ class ReSV(TorchPolicy):
         keep[: p.sinks] = True
         keep[max(0, n - max(p.recent, self.size)) :] = True
         return self.taken(keep.nonzero()[:, 0])
+
+
+class Signatures(TorchPolicy):
+    """Token signatures: signs and length of each key less its page's mean; a KV head takes the highest scores."""
+
+    def __init__(self, params, shape: Shape):
+        super().__init__(params, shape)
+        heads, size = shape.kv_heads, shape.head_size
+        self.planes = torch.from_numpy(planes(params.n_hp, size, params.hash_seed).astype(np.float32))
+        self.means, self.signs, self.lengths = Rows(heads, size), Rows(heads, params.n_hp), Rows(heads, 1)
+        steps, octave = significands(params.n_hp)
+        self.steps = torch.from_numpy(steps).float() / 2**octave
+
+    def append(self, k: torch.Tensor, v: torch.Tensor) -> None:
+        super().append(k, v)
+        self.size = len(k)
+        while self.k.n - self.signs.n >= self.params.page:
+            keys = self.k.data[:, self.signs.n : self.signs.n + self.params.page].transpose(0, 1)
+            mean = bf16(keys.mean(0))
+            rest = bf16(keys - mean)
+            quarters = ((rest * rest).sum(-1, keepdim=True).log2() * 4).floor()
+            code = (quarters - 8 * LOWEST).clamp(0, 2**LENGTH_BITS - 1).long()
+            self.means.append(mean[None])
+            self.signs.append(torch.where(rest @ self.planes.T > 0, 1.0, -1.0))
+            self.lengths.append(self.steps[code & 7] * 2 ** (code >> 3))
+
+    def select(self, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        p, n = self.params, self.k.n
+        first, last = min(p.sinks, n), max(p.sinks, n - p.recent)
+        rows = self.by_kv_head(q)
+        products = rows @ self.planes.T
+        unit = (torch.frexp(products.abs().amax(-1, keepdim=True)).exponent - (p.query_bits - 1)).float().exp2()
+        top = 2 ** (p.query_bits - 1) - 1
+        integers = (products / unit).round().clamp(-top, top) * unit
+        pages = (rows @ self.means.data.transpose(1, 2)).repeat_interleave(p.page, -1)
+        score = (integers @ self.signs.data.transpose(1, 2) * self.lengths.data[:, None, :, 0] + pages).amax(1)
+        count = (last - first) * p.budget_q16 >> 16
+        best = score[:, first:last].argsort(dim=-1, descending=True, stable=True)[:, :count] + first
+        always = torch.tensor([*range(first), *range(max(first, min(last, n - self.size)), n)])
+        at = torch.cat([best.sort(-1).values, always.expand(len(best), -1)], 1)
+        at = at[:, :, None].expand(-1, -1, self.shape.head_size)
+        return self.k.data.gather(1, at), self.v.data.gather(1, at)
 
 
 class Hybrid(TorchPolicy):
@@ -614,5 +657,6 @@ POLICIES = {  # golden policy -> its twin here
     "codecsight": CodecSight,
     "mosaic": Mosaic,
     "hybrid": Hybrid,
+    "signatures": Signatures,
     "resv": ReSV,
 }

@@ -28,6 +28,7 @@ SMALL = {  # parameters under which a policy must give something up on 270 token
     "codecsight": {"window": "14", "stride": "4"},
     "mosaic": {"recent": "32"},
     "hybrid": {"recent_blocks": "4"},
+    "signatures": {"recent": "32", "page": "16"},
     "resv": {"resv.recent": "32"},
 }
 # Outputs are means of values under weights that sum to 1, in FP32: relative errors add up over 270 tokens and 16

@@ -33,6 +33,7 @@ SMALL = {  # parameters under which a policy must give something up on the fixtu
     "mosaic": {"recent": "32"},
     "mosaic-eager": {"recent": "32"},
     "hybrid": {"recent_blocks": "2"},
+    "signatures": {"recent": "32", "page": "16"},
     "resv": {"resv.recent": "32"},
     **{f"resv-{name}": {"resv.recent": "32"} for name in READINGS if name != "resv"},
 }
@@ -44,6 +45,7 @@ ALL = {  # parameters under which a policy attends to everything
     "mosaic": {"recent": "32", "ratio": "1"},
     "mosaic-eager": {"recent": "32", "ratio": "1"},
     "hybrid": {"ssm": "disabled"},
+    "signatures": {"recent": "32", "page": "16", "budget_q16": "65536"},
     "resv": {"resv.recent": "32", "resv.ratio_q16": "65536"},
     **{f"resv-{name}": {"resv.recent": "32", "resv.ratio_q16": "65536"} for name in ("exact", "buckets", "first")},
 }
