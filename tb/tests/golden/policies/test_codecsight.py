@@ -549,6 +549,9 @@ class Small:
         ]
         self.embeddings = rng.standard_normal((50, width)).astype(np.float32)
 
+    def window(self, layer: int) -> None:
+        """Every layer attends to all."""
+
     def rotate(self, x, positions):
         z = x[..., :4] + 1j * x[..., 4:]
         z = z * np.exp(1j * np.asarray(positions)[:, None, None] * 100.0 ** (-np.arange(4) / 4))
