@@ -23,7 +23,8 @@ from golden.policies.registry import ALL, POLICIES, Entry, entry, override
 from golden.policies.run_figures import ratios, series, summary
 from golden.policies.stream_runs import TEXT, DecoderStream, Options, TraceStream, follow
 from scripts import console
-from scripts.run import codec_pruning, policy_comparison, policy_list
+from scripts.research import codec_pruning
+from scripts.run import policy_comparison, policy_list
 
 TEACHER = "full"
 PANELS = {  # the plots of stream.svg: title, scale
