@@ -33,7 +33,10 @@ PANELS = {  # a panel of `vrex --help`, the folder of its commands' modules, its
         ("area", "timing", "power", "fpga", "sweep", "table3", "libraries", "report"),
     ),
     "Run and simulate models": ("run", ("demo", "trace", "stream", "run")),
-    "Compare policies and papers": ("research", ("recall", "paper", "figures", "readings", "evaluate", "fleet")),
+    "Compare policies and papers": (
+        "research",
+        ("recall", "scenes", "paper", "figures", "readings", "evaluate", "fleet"),
+    ),
     "For engineers of OpenVRex itself": (
         "engineers",
         ("prove", "stress", "mutate", "coverage", "bench", "speed", "record"),

@@ -94,6 +94,7 @@ class Run:
         """Let the policy select, and run light attention: the output of a layer, FP32 [T, heads, head_size]."""
         policy, store, layer = self.policy, self.policy.store, step.layer
         chosen = policy.select(step)
+        self.look(step, chosen)
         missing = np.argwhere(chosen.keep & ~store.readable(layer, step.block))
         if len(missing):
             head, token = missing[0].tolist()
@@ -110,6 +111,9 @@ class Run:
         record.error[layer] = self._error(step, chosen, y)
         store.release(layer)
         return y
+
+    def look(self, step: Step, chosen: Selected) -> None:
+        """See what a layer chose, before its attention. For subclasses that measure more than a `Record` holds."""
 
     def _error(self, step: Step, chosen: Selected, y: np.ndarray) -> float:
         everything = Selected(np.broadcast_to(self.known, chosen.keep.shape))

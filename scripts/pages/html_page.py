@@ -53,7 +53,7 @@ def write(path: Path, title: str, lead: str, verdict: str, passed: bool, section
 
 
 def svg(figure: Figure) -> str:
-    """A figure as inline SVG: the same figure gives the same text, with ids that are unique within a page."""
+    """A plot as inline SVG, in the page's style."""
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
         for axis in (axes.xaxis, axes.yaxis):
@@ -61,6 +61,11 @@ def svg(figure: Figure) -> str:
                 axis.set_major_formatter(THOUSANDS)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False)
+    return inline(figure)
+
+
+def inline(figure: Figure) -> str:
+    """A figure as inline SVG: the same figure gives the same text, with ids that are unique within a page."""
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "openvrex"}):
         figure.savefig(text, format="svg", metadata={"Date": None})

@@ -172,6 +172,7 @@ def test_demo_reports_and_fails_loudly(wrong, tmp_path, monkeypatch):
     """The demo from the trace on (the fixture stands in for the models), with a sound DRE and with a wrong one."""
     import scripts.run.demo_command
     from golden.inputs.trace import Trace
+    from scripts.pages.html_page import Section
     from tb.library.runner import mutants
 
     sound = scripts.run.demo_command.emit
@@ -181,6 +182,8 @@ def test_demo_reports_and_fails_loudly(wrong, tmp_path, monkeypatch):
     trace = replace(trace, v=trace.k)  # the fixture has no values; with some, errors can be measured
     monkeypatch.setattr(scripts.run.demo_command, "record", lambda *args, **kwargs: trace)
     monkeypatch.setattr(scripts.run.demo_command, "emit", broken if wrong else sound)
+    picture = Section("What a question fetches", head=["policy"], rows=[["ReSV"]], plot="<svg></svg>")
+    monkeypatch.setattr(scripts.run.demo_command, "question_section", lambda: picture)  # it needs the models
     run = vrex("demo", "--preset", "tiny", "-o", tmp_path, "--layers", "1,10,20", "--json")
     assert run.exit_code == int(wrong), run.stderr
     assert json.loads(run.stdout)["passed"] is not wrong
