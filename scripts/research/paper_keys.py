@@ -86,8 +86,11 @@ def heat_maps(traces: dict[str, Trace]) -> Callable[[list[Row]], Figure]:
 
     def plot(_: list[Row]) -> Figure:
         figure = Figure((4 * len(traces), 4), layout="constrained")
-        for axes, (name, trace) in zip(figure.subplots(1, len(traces), squeeze=False)[0], traces.items(), strict=True):
-            shown = axes.imshow(matrices(next(kinds(trace, 0))[1]).mean(axis=0), vmin=-1, vmax=1, cmap="RdBu_r")
+        means = [matrices(next(kinds(trace, 0))[1]).mean(axis=0) for trace in traces.values()]
+        low = min(float(m.min()) for m in means)
+        places = figure.subplots(1, len(traces), squeeze=False)[0]
+        for axes, m, (name, trace) in zip(places, means, traces.items(), strict=True):
+            shown = axes.imshow(m, vmin=low, vmax=1)
             axes.set(title=f"{name}, layer {trace.layers[0]}", xlabel="token of the next frame", ylabel="token")
         figure.colorbar(shown, ax=figure.axes, label="cosine")
         return figure
