@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from golden.inputs import decoder
 from golden.inputs.gemma3 import Gemma3, ScoreTokenizer
+from golden.inputs.recall_tasks import TASKS, task
 from golden.policies.blocks import Block
 from golden.policies.ledger import PolicyError
 from golden.policies.policy import Plan
@@ -279,9 +280,27 @@ def test_policies_that_prune_are_refused(small, monkeypatch):
 # The trained model
 
 
+@pytest.fixture(scope="module")
+def trained() -> Gemma3:
+    return Gemma3(n_tokens=1024)
+
+
 @gemma
-def test_trained_tokenizer_is_that_of_hugging_face():
-    t = Gemma3(1, 1).tokenizer
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_begins_as_the_model_wants_it(trained, name):
+    """With its start token, as long as asked for, and with its answer."""
+    t = trained.tokenizer
+    made = task(name, 7, 400, 0.25, t)
+    assert [i for i, token in enumerate(made.text) if token == t.ids["<bos>"]] == [0]
+    assert abs(len(made.text) - 400) <= 24  # a table ends with a whole row, shorter than that
+    assert t.decode(made.answer) in t.decode(made.text)
+    if name != "repeat":
+        assert len(made.answer) == 5  # a token a digit
+
+
+@gemma
+def test_trained_tokenizer_is_that_of_hugging_face(trained):
+    t = trained.tokenizer
     assert isinstance(t, ScoreTokenizer)
     assert [token for token in t.scores if "▁" in token[1:]] == [">▁</"]  # what `PIECE` rests on
     assert t.start == (t.ids["<bos>"],)
@@ -292,9 +311,10 @@ def test_trained_tokenizer_is_that_of_hugging_face():
 
 
 @gemma
-def test_trained_decoder_predicts_real_text():
+def test_trained_decoder_predicts_real_text(trained):
     """512 tokens cost fewer bits than xz needs for them inside the whole documentation."""
-    d = Gemma3(n_tokens=1024)
+    d = trained
+    d.length = 0
     ids = d.tokenizer.encode(TEXT)[:512]
     size = len(d.tokenizer.decode(ids).encode())
     nats = decoder.loss(d, [*d.tokenizer.start, *ids])

@@ -120,6 +120,18 @@ def test_the_page_shows_what_was_recorded():
         assert f"\n{row}{s['frames']:.1%} | {s['answers']:.1%} | {s['in_mb']:.0f} | " in page
 
 
+def test_the_page_shows_what_was_recorded_of_the_second_decoder():
+    """The section has the recorded commands and a row for each of their figures."""
+    recorded = json.loads((ROOT / "docs/results/recall_gemma3.json").read_text())
+    section = (ROOT / "docs/recall.md").read_text().partition("## A second decoder")[2]
+    assert all(f"\n{command}\n" in section for command in recorded["commands"])
+    assert {s["model"] for s in recorded["summaries"]} == {"gemma3"}
+    for s in recorded["summaries"]:
+        row = f"| `{s['variant']}` | {s['tokens']:,} | {s['recall']:.0%} | {s['low']:.0%} to {s['high']:.0%} | "
+        row += f"{s['text_loss']:.3f} | {s['frames']:.1%} | {s['answers']:.1%} | {s['in_mb']:.0f} | "
+        assert f"\n{row}" in section
+
+
 @pytest.mark.parametrize(("name", "target"), [("smollm2", "models"), ("gemma3", "models-gemma")])
 def test_a_missing_model_is_named_before_anything_runs(tmp_path, monkeypatch, name, target):
     monkeypatch.setattr(MODELS[name], "file", ("llm-none", *MODELS[name].file[1:]))
