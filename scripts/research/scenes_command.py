@@ -197,9 +197,9 @@ def by_layer(found: list[Summary]) -> Figure:
         for axes, m in ((left, s.precision), (right, s.recall)):
             axes.plot([100 * x if x is not None else np.nan for x in m.by_layer], label=s.variant, linewidth=1.2)
     weight = [100 * (x or 0.0) for x in found[0].weight_precision.by_layer] if found else []
-    left.plot(weight, color="#1b1f24", linestyle=":", label="full attention's weight")
-    left.set(xlabel="layer", ylabel="of what is attended: scene asked for (%)", ylim=(0, 103))
-    right.set(xlabel="layer", ylabel="full attention's weight attended (%)", ylim=(-3, 103))
+    left.plot(weight, color="#1b1f24", linestyle=":", label="of full attention's weight")
+    left.set(xlabel="layer", ylabel="precision (%)", ylim=(-3, 103))
+    right.set(xlabel="layer", ylabel="recall (%)", ylim=(-3, 103))
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     return figure
 

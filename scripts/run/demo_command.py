@@ -144,6 +144,7 @@ def question_section() -> Section:
         sum(found.weight_found) / weight,
         sum(found.right) / sum(found.attended),
         sum(found.weight_right) / weight,
+        found.own / found.far,
     )
     return Section(
         "What a question fetches",
@@ -153,7 +154,7 @@ def question_section() -> Section:
         "between the models is not trained, so the question is a picture and not a sentence: docs/recall.md says what "
         "vrex scenes measures.",
         ["policy", "tokens fetched, %", "full attention's weight on them, %", "fetched of the scene asked for, %",
-         "weight on that scene, %"],
+         "weight on that scene, %", "tokens of that scene, %"],
         [["ReSV", *(f"{100 * share:.0f}" for share in shares)]],
         html_page.inline(draw(case, {"ReSV": found})),
     )  # fmt: skip
