@@ -20,6 +20,7 @@ from golden.policies.scene_run import SceneCase, _Asked, ask, far_frames
 from scripts.main import app
 from scripts.pages.scene_picture import THUMBNAILS, picture
 from scripts.research.scenes_command import interval, share
+from tb.library.runner import ROOT
 from tb.tests.golden.inputs.test_trace import models
 
 SHORT = SceneCase(Scenes(("bikes", "carphone", "bigbuckbunny"), frames=3, tokens=5, seed=3), window=20, layers=2)
@@ -225,3 +226,17 @@ def test_shares_and_their_intervals():
         values = [0.5 + 0.01 * (-1) ** i for i in range(n)]
         low, high = interval(values)
         assert high - low == pytest.approx(2 * t * np.std(values, ddof=1) / n**0.5, rel=0.01)
+
+
+def test_the_page_shows_what_was_recorded():
+    """`docs/recall.md` has the recorded command and a row for each of its figures."""
+    recorded, page = json.loads((ROOT / "docs/results/scenes.json").read_text()), (ROOT / "docs/recall.md").read_text()
+    assert f"\n{recorded['command']}\n" in page
+    assert len(recorded["summaries"]) == 7
+    for s in recorded["summaries"]:
+        means = [s[name]["mean"] for name in ("attended", "recall", "precision", "weight_precision")]
+        row = " | ".join("" if mean is None else f"{mean:.1%}" for mean in means)
+        assert f"\n| `{s['variant']}` | {row} | {s['in_mb']:.1f} | " in page
+    weight = recorded["summaries"][0]["weight_precision"]["by_layer"]
+    inner, outer = np.mean(weight[17:25]), np.mean(weight[:17] + weight[25:])
+    assert f"{inner:.0%} of its weight lies on the scene asked\n  for; in the others {outer:.0%}" in page
