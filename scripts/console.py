@@ -175,7 +175,7 @@ def chosen(
     return unit, chosen, made
 
 
-def function(p: DreParams, th_hd: int | None, ratio: float) -> ReSVParams:
+def function(p: DreParams, th_hd: int | None, ratio: float = 0.3) -> ReSVParams:
     """The function parameters of the hardware, with the thresholds of a run. Raises: `ParamError`."""
     own = p.function()
     return replace(own, th_hd=own.th_hd if th_hd is None else th_hd, ratio_q16=round(ratio * 65536))

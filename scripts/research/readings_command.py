@@ -55,7 +55,7 @@ def command(
             of = {"trace": path.name, "layer": trace.layers[i]}
             for name, params in READINGS.items():
                 readings.append({**of, "reading": name, **measure(trace, i, replace(params, recent=recent))})
-            formats += [{**of, **row} for row in code_widths(trace, i, replace(READINGS["resv"], recent=recent))]
+            formats += [{**of, **row} for row in code_widths(trace, i, replace(READINGS["paper"], recent=recent))]
     if json:
         console.print_json({"readings": readings, "codes": formats})
         return

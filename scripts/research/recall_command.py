@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Annotated
 
 import typer
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
@@ -29,12 +30,13 @@ Z = 1.96  # of a 95 % interval
 
 @dataclass(frozen=True)
 class Summary:
-    """A variant on a task of one length: means over seeds and depths. `low`, `high`: 95 % interval of the recall."""
+    """A variant on a task of one length and depth: means over seeds. `low`, `high`: 95 % interval of the recall."""
 
     model: str
     variant: str
     task: str
     tokens: int
+    depth: float
     runs: int
     recall: float
     low: float
@@ -109,12 +111,12 @@ def recalled(row: Row) -> Recalled:
 
 
 def summaries(runs: list[tuple[Variant, Case, Recalled]]) -> list[Summary]:
-    """One a variant, task and length, in the order in which they were asked for."""
-    groups: dict[tuple[str, str, str, int], list[Recalled]] = defaultdict(list)
+    """One a variant, task, length and depth, in the order in which they were asked for."""
+    groups: dict[tuple[str, str, str, int, float], list[Recalled]] = defaultdict(list)
     for variant, case, done in runs:
-        groups[case.model, variant.name, case.name, case.tokens].append(done)
+        groups[case.model, variant.name, case.name, case.tokens, case.depth].append(done)
     out = []
-    for (model, label, name, tokens), own in groups.items():
+    for (*of, depth), own in groups.items():
         share = fmean(r.recall for r in own)
         low, high = interval(share, len(own))
         mean = {
@@ -122,7 +124,7 @@ def summaries(runs: list[tuple[Variant, Case, Recalled]]) -> list[Summary]:
         }
         clusters = None if own[0].clusters is None else fmean(r.clusters or 0.0 for r in own)
         mb = fmean(r.in_bytes for r in own) / 1e6
-        out.append(Summary(model, label, name, tokens, len(own), share, low, high, in_mb=mb, clusters=clusters, **mean))
+        out.append(Summary(*of, depth, len(own), share, low, high, in_mb=mb, clusters=clusters, **mean))
     return out
 
 
@@ -135,32 +137,52 @@ def interval(share: float, runs: int) -> tuple[float, float]:
 
 def table(found: list[Summary]) -> Table:
     """A row a summary."""
-    out = Table("policy", "task", "tokens", "runs", "recall", "95 %", "answer nats", "text nats", "fetched: frames",
-                "answers", "MB", "clusters / 1K", "CPU s", title=f"Recall, {found[0].model}")  # fmt: skip
+    out = Table("policy", "task", "tokens", "depth", "runs", "recall", "95 %", "answer nats", "text nats",
+                "fetched: frames", "answers", "MB", "clusters / 1K", "CPU s",
+                title=f"Recall, {found[0].model}")  # fmt: skip
     for s in found:
         clusters = "" if s.clusters is None else f"{s.clusters:.0f}"
         shares = (f"{s.recall:.0%}", f"{s.low:.0%} - {s.high:.0%}", f"{s.answer_loss:.2f}", f"{s.text_loss:.3f}")
         cost = (f"{s.frames:.1%}", f"{s.answers:.1%}", f"{s.in_mb:,.0f}", clusters, f"{s.seconds:.1f}")
-        out.add_row(s.variant, s.task, f"{s.tokens}", f"{s.runs}", *shares, *cost)
+        out.add_row(s.variant, s.task, f"{s.tokens}", f"{s.depth:g}", f"{s.runs}", *shares, *cost)
     return out
 
 
 def plot(found: list[Summary]) -> Figure:
-    """Recall, and loss of the text, against the share of the cache fetched: a curve a policy, a point a variant."""
-    figure = Figure((9, 4), layout="constrained")
-    axes = figure.subplots(1, 2)
+    """Recall, and loss of the text, against the share of the cache fetched: a curve a policy, a point a summary.
+
+    Further panels show recall against depth and against length, where there are several.
+    """
+    further = [name for name in ("depth", "tokens") if len({getattr(s, name) for s in found}) > 1]
+    figure = Figure((4.5 * (2 + len(further)), 4), layout="constrained")
+    axes = figure.subplots(1, 2 + len(further))
     curves: dict[str, list[Summary]] = defaultdict(list)
     for s in found:
         curves[f"{s.variant.split()[0]}, {s.task}"].append(s)
     for name, own in curves.items():
         own = sorted(own, key=lambda s: s.answers)
-        x = [100 * s.answers for s in own]
-        recalls = [100 * s.recall for s in own]
-        errors = [[r - 100 * s.low for r, s in zip(recalls, own, strict=True)],
-                  [100 * s.high - r for r, s in zip(recalls, own, strict=True)]]  # fmt: skip
-        axes[0].errorbar(x, recalls, errors, marker="o", capsize=3, label=name)
+        _points(axes[0], [100 * s.answers for s in own], own, name)
         axes[1].plot([100 * s.frames for s in own], [s.text_loss for s in own], marker="o", label=name)
     axes[0].set(xlabel="cache fetched by a token of the answer (%)", ylabel="answer recalled (%)", ylim=(-3, 103))
     axes[1].set(xlabel="cache fetched by a block of the text (%)", ylabel="loss of the text (nats a token)")
     axes[0].legend(fontsize="small")
+    for panel, x, other in zip(axes[2:], further, reversed(further), strict=False):
+        lines: dict[str, list[Summary]] = defaultdict(list)
+        for s in found:
+            rest = f", {other} {getattr(s, other):g}" if other != x else ""
+            lines[f"{s.variant}, {s.task}{rest}"].append(s)
+        for name, own in lines.items():
+            own = sorted(own, key=lambda s: getattr(s, x))
+            _points(panel, [getattr(s, x) for s in own], own, name)
+        label = {"depth": "place of the fact in the text (0 to 1)", "tokens": "tokens of the text"}[x]
+        panel.set(xlabel=label, ylabel="answer recalled (%)", ylim=(-3, 103))
+        panel.legend(fontsize="small")
     return figure
+
+
+def _points(axes: Axes, x: list[float], own: list[Summary], name: str) -> None:
+    """A curve of recalls with their intervals."""
+    recalls = [100 * s.recall for s in own]
+    errors = [[r - 100 * s.low for r, s in zip(recalls, own, strict=True)],
+              [100 * s.high - r for r, s in zip(recalls, own, strict=True)]]  # fmt: skip
+    axes.errorbar(x, recalls, errors, marker="o", capsize=3, label=name)

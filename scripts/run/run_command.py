@@ -48,6 +48,7 @@ def command(
         bool,
         typer.Option("--ahead", help="Let each layer choose and fetch entries for the next one during its own work."),
     ] = False,
+    th_hd: console.ThHd = None,
     preset: console.Preset = "small",
     param: console.Param = None,
     folder: console.Folder = Path("build/run"),
@@ -70,7 +71,7 @@ def command(
 
         data = Trace.load(trace)
         try:
-            run = DecoderLayers(data, p, layers, frames, ahead)
+            run = DecoderLayers(data, p, layers, frames, ahead, console.function(p.dre, th_hd))
         except TraceError as e:
             raise TraceError(f"{trace.name}: {e}") from None
         with step("golden", layers * frames) as advance:

@@ -30,6 +30,7 @@ def command(
     param: console.Param = None,
     trace: console.Trace = FIXTURE,
     queries: console.Queries = 1,
+    th_hd: console.ThHd = None,
     liberty: mapped_units.Liberty = None,
     effort: mapped_units.Effort = "area",
     target: mapped_units.Target = None,
@@ -55,7 +56,9 @@ def command(
         for name, system, made in designs:
             with console.err.status(f"{name} on {trace.name}"):
                 options = {"liberty": liberty, "effort": effort, "target": target}
-                done[name] = power(name, system, data, options, queries, made=made, mhz=mhz, node=node, cycles=cycles)
+                done[name] = power(
+                    name, system, data, options, queries, th_hd, made=made, mhz=mhz, node=node, cycles=cycles
+                )
     except BenchError as e:
         console.err.print(f"[red]error:[/] {e}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
@@ -71,18 +74,19 @@ def power(
     trace: Trace,
     options: dict,
     queries: int = 1,
+    th_hd: int | None = None,
     made: Emitted | None = None,
     **measured,
 ) -> Power:
     """Power of `unit` while it does its part of ReSV on every recorded layer of a trace, at full rate.
 
     The units of the DRE are mapped apart; so the power of each one in the same runs is known.
-    made : Verilog to take instead of generating it
+    th_hd : instead of the default · made : Verilog to take instead of generating it
     options : of `synth.flow.netlists` · measured : of `synth.power.measure`
     Raises: `SynthError`, `TraceError`; `BenchError` if the RTL does not do what golden does.
     """
     own, p = params_of(unit, system), system.core.dre
-    f = p.function()
+    f = console.function(p, th_hd)
 
     def play(recorder: Emitted) -> None:
         if unit == "dpe":

@@ -123,7 +123,7 @@ def named(axes: tuple[Axis, ...], point: Point) -> dict[str, int | float | str]:
     return {a.given: value(point[a.name]) for a in axes}
 
 
-def design(base: str, fixed: list[str], point: Point, th_hd: int = 7, ratio: float = 0.3) -> Design:
+def design(base: str, fixed: list[str], point: Point, th_hd: int = ReSVParams.th_hd, ratio: float = 0.3) -> Design:
     """The design of a point.
 
     base : preset or design file that gives all other parameters

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from golden.arithmetic.numerics import BF16
-from golden.function_params import check
+from golden.function_params import ReSVParams, check
 from golden.inputs import decoder as model
 from golden.inputs.decoder import Decoder
 from golden.inputs.trace import Trace, TraceError, source
@@ -44,11 +44,14 @@ class DecoderLayers:
     Tokens before the first frame (the prompt) are sinks: every frame attends to them. The decoder computes their keys
     and values in FP32. Every frame is a pass of each layer. The core's memory carries hidden states from layer to
     layer; a frame's come from the trace. With `ahead`, every layer but the last selects and fetches for the next one.
+    `f` holds function parameters other than the hardware's defaults.
 
     Raises `TraceError` for a trace that does not fit, `ParamError` for parameters that do not.
     """
 
-    def __init__(self, trace: Trace, p: CoreParams, layers: int, frames: int, ahead: bool = False):
+    def __init__(
+        self, trace: Trace, p: CoreParams, layers: int, frames: int, ahead: bool = False, f: ReSVParams | None = None
+    ):
         check(1 <= layers <= model.N_LAYERS, "layers", layers, f"must be 1 to {model.N_LAYERS}, those of the decoder")
         if trace.hidden is None:
             raise TraceError("holds nothing that goes into the first layer: record it with 'vrex trace', without --hf")
@@ -82,7 +85,7 @@ class DecoderLayers:
             CorePlan(shape, fmt, RetrievalShape(ctx=i, ahead=next_[i], fetched=ahead and i > 0, **sizes))
             for i in range(layers)
         ]
-        f = p.dre.function()
+        f = f or p.dre.function()
         planes = hyperplanes(f.n_hp, trace.kv_heads * trace.head_size, f.hash_seed)
         self.host = CoreHost(
             self.plans,

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from golden.function_params import ParamError
+from golden.function_params import ParamError, ReSVParams
 from golden.inputs.trace import Trace
 from hdl.emit import emit
 from hdl.params import flat, override, preset
@@ -275,7 +275,7 @@ def test_points_share_what_their_units_share():
 
 def test_keys_tell_points_apart():
     base, s = points.design("tiny", [], {}), asked()
-    other = [points.design("tiny", [], p) for p in ({"hcu.n_h": "2"}, {"th_hd": "3"}, {"recent": "8"})]
+    other = [points.design("tiny", [], p) for p in ({"hcu.n_h": "2"}, {"th_hd": "5"}, {"recent": "8"})]
     assert len({point_costs.key_of(d, s) for d in (base, *other)}) == 4
     for change in ({"queries": 1}, {"node": 7}, {"effort": "speed"}, {"effort": "speed", "target": 900.0}):
         assert point_costs.key_of(base, asked(**change)) != point_costs.key_of(base, s)
@@ -406,7 +406,7 @@ def values(name: str) -> tuple[str, list[str]]:
             return False
         return True
 
-    now = (flat(points.design(*TINY, {}).system) | {"th_hd": "7", "ratio": "0.3"})[name]
+    now = (flat(points.design(*TINY, {}).system) | {"th_hd": str(ReSVParams.th_hd), "ratio": "0.3"})[name]
     n = int(now) if now.isdigit() else 0
     tried = [WORDS[now]] if now in WORDS else [str(v) for v in (2 * n, n // 2, n + 1, 0.5)]
     for axis, value in itertools.product((name, name.rpartition(".")[2]), tried):

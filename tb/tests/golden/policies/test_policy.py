@@ -47,7 +47,10 @@ ALL = {  # parameters under which a policy attends to everything
     "hybrid": {"ssm": "disabled"},
     "signatures": {"recent": "32", "page": "16", "budget_q16": "65536"},
     "resv": {"resv.recent": "32", "resv.ratio_q16": "65536"},
-    **{f"resv-{name}": {"resv.recent": "32", "resv.ratio_q16": "65536"} for name in ("exact", "buckets", "first")},
+    **{
+        f"resv-{name}": {"resv.recent": "32", "resv.ratio_q16": "65536"}
+        for name in ("paper", "exact", "buckets", "first")
+    },
 }
 # Oaken does not store K and V as they are; raw scores that are negative never give back what exceeds a ratio of 1.
 EXACT = [name for name in POLICIES if name not in ("oaken", "resv-equations")]
@@ -621,7 +624,7 @@ def test_override():
         ("resv", "3", "unknown"),
         ("resv.th", "3", "parameter='resv.th': unknown; valid: n_hp"),
         ("prefetch.x", "3", "unknown"),
-        ("resv.th_hd", "x", "must be of type int, such as 7"),
+        ("resv.th_hd", "x", "must be of type int, such as 3"),
         ("resv.centre", "1", "must be of type bool"),
         ("prefetch", "maybe", "must be one of none, complete, only"),
     ):

@@ -10,12 +10,14 @@ from typer.testing import CliRunner
 from golden.function_params import ParamError
 from golden.inputs.decoder import Decoder
 from golden.inputs.recall_tasks import TASKS, task
+from golden.policies.blocks import Shape
 from golden.policies.full_streaming_rekv import StreamingParams
 from golden.policies.recall_run import MODELS, Case, recall
 from golden.policies.registry import entry
+from golden.retrieval.signatures import SignatureParams
 from scripts.main import app
 from scripts.research.kept_runs import variants_of
-from scripts.research.recall_command import interval
+from scripts.research.recall_command import Summary, interval, plot
 from tb.library.runner import ROOT
 from tb.tests.golden.inputs.test_trace import models
 
@@ -112,12 +114,51 @@ def test_bad_input_is_named(tmp_path, words, message):
 
 
 def test_the_page_shows_what_was_recorded():
-    """`docs/recall.md` has the recorded command and a row for each of its figures."""
+    """`docs/recall.md` has the recorded commands and a row for each of their figures."""
     recorded, page = json.loads((ROOT / "docs/results/recall.json").read_text()), (ROOT / "docs/recall.md").read_text()
-    assert f"\n{recorded['command']}\n" in page
-    for s in recorded["summaries"]:
-        row = f"| `{s['variant']}` | {s['recall']:.0%} | {s['low']:.0%} to {s['high']:.0%} | {s['text_loss']:.3f} | "
-        assert f"\n{row}{s['frames']:.1%} | {s['answers']:.1%} | {s['in_mb']:.0f} | " in page
+    for run in recorded["runs"]:
+        assert f"\n{run['command']}\n" in page
+        for s in run["summaries"]:
+            row = (
+                f"| `{s['variant']}` | {s['recall']:.0%} | {s['low']:.0%} to {s['high']:.0%} | {s['text_loss']:.3f} | "
+            )
+            assert f"\n{row}{s['frames']:.1%} | {s['answers']:.1%} | {s['in_mb']:.0f} | " in page
+
+
+def test_the_page_shows_what_an_index_costs():
+    """Bytes on the device and products of a row, for 1,000 tokens of a layer of three KV heads of 64."""
+    page = (ROOT / "docs/recall.md").read_text()
+    clusters = {"resv": 632, "resv-paper": 100}
+    head = json.loads((ROOT / "docs/results/recall.json").read_text())["runs"][0]["summaries"]
+    assert clusters == {s["variant"]: round(s["clusters"]) for s in head if s["clusters"]}
+    for name, n in clusters.items():
+        policy = entry(name).build(Shape(1, 9, 3, 64))
+        size = n * policy._cluster_bytes(3 * 64) + 1000 * 4
+        assert f"| `{name}` | {size:,} | {size / 768_000:.1%} | {n * 64:,} | |".replace("%", " %") in page
+    p = SignatureParams()
+    size = 3 * 1000 * p.bytes + 3 * 1000 * 2 * 64 // p.page
+    products = round((1000 / p.page + p.n_hp) * 64)
+    row = f"| `signatures` | {size:,} | {size / 768_000:.1%} | {products:,} | {1000 * p.n_hp:,} |"
+    assert row.replace("%", " %") in page
+
+
+def test_plots_have_a_panel_for_each_question():
+    """Bytes and loss always; depth and length where there are several; a point for each summary."""
+
+    def summary(variant: str, tokens: int, depth: float) -> Summary:
+        shares = {"recall": depth, "low": 0.0, "high": 1.0, "frames": 0.1, "answers": 0.1}
+        rest = dict.fromkeys(("answer_loss", "text_loss", "in_mb", "seconds"), 1.0)
+        return Summary("smollm2", variant, "passkey", tokens, depth, 4, **shares, **rest, clusters=None)
+
+    for lengths, depths in (([512], [0.5]), ([512], [0.1, 0.9]), ([512, 1024], [0.5]), ([512, 1024], [0.1, 0.5, 0.9])):
+        found = [summary(v, n, d) for v in ("full", "resv") for n in lengths for d in depths]
+        panels = plot(found).axes
+        assert len(panels) == 2 + (len(depths) > 1) + (len(lengths) > 1)
+        for panel in panels[2:]:
+            by_depth = panel.get_xlabel().startswith("place")
+            lines = panel.get_legend_handles_labels()[1]
+            assert len(lines) == 2 * len(lengths if by_depth else depths)
+    assert len({*lines}) == len(lines)
 
 
 def test_the_page_shows_what_was_recorded_of_the_second_decoder():

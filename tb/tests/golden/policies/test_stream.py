@@ -566,7 +566,7 @@ def test_policies_lists_every_parameter_and_source():
         for param, (_, meaning) in p["params"].items():
             assert meaning or param.startswith("resv."), (name, param)
     value, meaning = listing["resv"]["params"]["resv.th_hd"]
-    assert value == 7
+    assert value == 3
     assert meaning.startswith("a token joins a cluster at a Hamming distance below this")
     shown = vrex("stream", "--list").stdout
     assert "resv.ratio_q16" in shown
