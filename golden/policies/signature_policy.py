@@ -31,16 +31,16 @@ class SignaturePolicy(Policy):
         before = own.signed
         own.append(k.astype(BF16))
         new = (own.signed - before) * s.kv_heads
-        self.ledger.work("index", new * (p.n_hp + 2) * s.head_size)
-        self.ledger.hold("device", new * p.bytes + new // p.page * 2 * s.head_size)
+        self.ledger.work("index", new * (own.n_hp + 2) * s.head_size)
+        self.ledger.hold("device", new * p.bytes(s.head_size) + new // p.page * 2 * s.head_size)
         self.offload_but(layer, p.sinks, p.recent)
 
     def select(self, step: Step) -> Selected:
         own, s = self.layers[step.layer], self.shape
         chosen = own.choose(step.q.astype(BF16))
         candidates = int(np.count_nonzero(~own.resident()))
-        products = (self.params.n_hp + own.means.shape[1]) * s.head_size
-        self.ledger.work("prediction", len(step.rows) * s.heads * (products + candidates * self.params.n_hp))
+        products = (own.n_hp + own.means.shape[1]) * s.head_size
+        self.ledger.work("prediction", len(step.rows) * s.heads * (products + candidates * own.n_hp))
         self.ledger.sort(candidates, s.kv_heads)
         self.store.fetch(step.layer, chosen)
         return Selected(chosen & self.store.on_device(step.layer) | self.store.readable(step.layer, step.block))

@@ -1,4 +1,4 @@
-"""Token signatures: one 64-bit word a key, by which queries rank tokens without reading their keys.
+"""Token signatures: a bit for each number of a key, by which queries rank tokens without reading their keys.
 
 ReSV ranks clusters, so a token can hide behind its cluster's mean. Here every token has a signature of its own.
 
@@ -15,7 +15,7 @@ key is then about its product with the page's mean, plus what signs and length s
 5. Query: a row is one query token of one query head. Its FP32 products with the planes are divided by a power of two,
    the row's unit, and rounded to integers, ties to even, so that the largest has `query_bits` bits with its sign.
 6. Rest of the product: the sum of integers times signs, times the `significands` and the octave of the length. It is an
-   integer of at most 38 bits, in a unit that is the row's times 2^-k.
+   integer of at most 39 bits, in a unit that is the row's times 2^-k.
 7. Score of a token for a row: that integer, plus the row's FP32 product with the page's mean, rounded to the same unit,
    ties to even, and held within 2^40 units. Score for a KV head: the largest over the head's rows, units included.
 8. The candidates are the tokens that are not resident. Those of the highest scores are chosen, floor(budget x
@@ -42,9 +42,18 @@ PAGE_LIMIT = 2.0**40  # units of a page's product
 
 @dataclass(frozen=True)
 class SignatureParams:
-    """Function parameters of retrieval by signatures. With 57 signs a signature is one word of 64 bits."""
+    """Function parameters of retrieval by signatures.
 
-    n_hp: int = parameter(57, "signs of a signature, one for each plane", low=1, high=249)
+    By default a signature has as many bits as a key has numbers: for a head of 64 numbers 57 signs and 7 bits of
+    length, one word of 64 bits.
+    """
+
+    n_hp: int = parameter(
+        0,
+        "signs of a signature, one for each plane; 0: so many that signs and length fill head_size bits",
+        low=0,
+        high=505,
+    )
     page: int = parameter(64, "tokens of a page, which share a mean key", low=1, power_of_two=True)
     query_bits: int = parameter(4, "bits of a query's product with a plane, with its sign", low=2, high=8)
     budget_q16: int = parameter(
@@ -60,10 +69,13 @@ class SignatureParams:
             self.page <= self.recent, "page", self.page, f"must be at most recent = {self.recent}: pages complete there"
         )
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of a signature."""
-        return -(-(self.n_hp + LENGTH_BITS) // 8)
+    def signs(self, head_dim: int) -> int:
+        """Signs of a signature for heads of this size."""
+        return self.n_hp or max(1, head_dim - LENGTH_BITS)
+
+    def bytes(self, head_dim: int) -> int:
+        """Bytes of a signature for heads of this size."""
+        return -(-(self.signs(head_dim) + LENGTH_BITS) // 8)
 
 
 class Signatures:
@@ -72,12 +84,13 @@ class Signatures:
     def __init__(self, params: SignatureParams, kv_heads: int, head_dim: int):
         self.params = params
         self.kv_heads = kv_heads
-        self.planes = planes(params.n_hp, head_dim, params.hash_seed)
-        self.steps, self.octave = significands(params.n_hp)
+        self.n_hp = params.signs(head_dim)
+        self.planes = planes(self.n_hp, head_dim, params.hash_seed)
+        self.steps, self.octave = significands(self.n_hp)
         self.length = 0
         self.means = np.zeros((kv_heads, 0, head_dim), self.planes.dtype)  # [kv_heads, pages, head_dim] BF16
         self._open = np.zeros((0, kv_heads, head_dim), self.planes.dtype)  # keys of the page that is not complete
-        self._signs = np.zeros((kv_heads, 1024, params.n_hp), np.float32)  # `_sign` doubles it when it is full
+        self._signs = np.zeros((kv_heads, 1024, self.n_hp), np.float32)  # `_sign` doubles it when it is full
         self._codes = np.zeros((kv_heads, 1024), np.uint8)
 
     @property
@@ -151,7 +164,7 @@ class Signatures:
             integers, unit = self.query(own)
             unit = unit[:, None] - self.octave
             page = np.rint(np.ldexp(scores(own[:, None], self.means[g], 1)[:, 0].astype(np.float64), -unit))
-            sums = integers.astype(np.float32) @ self.signs[g].T  # magnitudes up to 249 x 127: exact in FP32
+            sums = integers.astype(np.float32) @ self.signs[g].T  # magnitudes up to 505 x 127: exact in FP32
             rest = sums * np.ldexp(self.steps[self.codes[g] & 7], self.codes[g] >> 3)  # FP64
             rest += np.clip(page, -PAGE_LIMIT, PAGE_LIMIT).repeat(self.params.page, axis=1)
             out[g] = np.ldexp(rest, unit).max(axis=0, initial=-np.inf)

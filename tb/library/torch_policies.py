@@ -310,9 +310,10 @@ class Signatures(TorchPolicy):
     def __init__(self, params, shape: Shape):
         super().__init__(params, shape)
         heads, size = shape.kv_heads, shape.head_size
-        self.planes = torch.from_numpy(planes(params.n_hp, size, params.hash_seed).astype(np.float32))
-        self.means, self.signs, self.lengths = Rows(heads, size), Rows(heads, params.n_hp), Rows(heads, 1)
-        steps, octave = significands(params.n_hp)
+        n_hp = params.signs(size)
+        self.planes = torch.from_numpy(planes(n_hp, size, params.hash_seed).astype(np.float32))
+        self.means, self.signs, self.lengths = Rows(heads, size), Rows(heads, n_hp), Rows(heads, 1)
+        steps, octave = significands(n_hp)
         self.steps = torch.from_numpy(steps).float() / 2**octave
 
     def append(self, k: torch.Tensor, v: torch.Tensor) -> None:

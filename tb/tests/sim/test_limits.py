@@ -1,5 +1,6 @@
 """`docs/limits.md` says what is so: each limit that code can show is shown here, so that the page cannot go stale."""
 
+import json
 import re
 
 import pytest
@@ -45,6 +46,19 @@ def test_48_cores_do_not_take_llama():
     assert f"`{said}`" in PAGE
     assert [share(name).shape.kv_heads for name in ("core", "edge8")] == [8, 1]
     assert "one and eight cores take it" in PAGE
+
+
+def test_tables_and_recall_are_those_of_the_record():
+    head = json.loads((ROOT / "docs/results/recall.json").read_text())["runs"][0]["summaries"]
+    found = {s["variant"]: s for s in head}
+    clusters = round(found["resv"]["clusters"], -1)
+    assert {preset(name).core.dre.hcu.clusters for name in PAPERS} == {1024}
+    full_after = round(1024 / clusters * 1000, -2)
+    assert f"about {clusters:.0f} clusters for each 1,000 tokens" in PAGE
+    assert f"after some {full_after:,.0f} tokens" in PAGE
+    recalls = [f"{found[name]['recall']:.0%}".replace("%", " %") for name in ("resv", "full", "signatures")]
+    said = "it recalls {}, full attention {}. The policy `signatures` recalls {}".format(*recalls)
+    assert said in PAGE
 
 
 def test_only_resv_has_hardware():

@@ -136,9 +136,9 @@ def test_the_page_shows_what_an_index_costs():
         size = n * policy._cluster_bytes(3 * 64) + 1000 * 4
         assert f"| `{name}` | {size:,} | {size / 768_000:.1%} | {n * 64:,} | |".replace("%", " %") in page
     p = SignatureParams()
-    size = 3 * 1000 * p.bytes + 3 * 1000 * 2 * 64 // p.page
-    products = round((1000 / p.page + p.n_hp) * 64)
-    row = f"| `signatures` | {size:,} | {size / 768_000:.1%} | {products:,} | {1000 * p.n_hp:,} |"
+    size = 3 * 1000 * p.bytes(64) + 3 * 1000 * 2 * 64 // p.page
+    products = round((1000 / p.page + p.signs(64)) * 64)
+    row = f"| `signatures` | {size:,} | {size / 768_000:.1%} | {products:,} | {1000 * p.signs(64):,} |"
     assert row.replace("%", " %") in page
 
 

@@ -110,7 +110,7 @@ def test_length_codes_are_eighths_of_octaves():
     assert length_codes(corners).tolist() == [0, 0, 0, 0, 127, 127, 127, 127]
 
 
-@pytest.mark.parametrize("n_hp", [1, 57, 64, 249])
+@pytest.mark.parametrize("n_hp", [1, 57, 64, 505])
 def test_significands_by_definition(n_hp):
     """s x 2^-k is sqrt(pi / 2) / n_hp x 2^(i / 8 - 4) within half a unit; compared as eighth powers."""
     steps, k = significands(n_hp)
@@ -183,15 +183,18 @@ def test_scores_estimate_products():
 
 
 def test_a_signature_is_a_word():
-    assert SignatureParams().bytes == 8
-    assert SignatureParams(n_hp=58).bytes == 9
+    """Of as many bits as a key has numbers, unless told otherwise."""
+    p = SignatureParams()
+    assert [(p.signs(n), p.bytes(n)) for n in (1, 8, 64, 128, 256)] == [(1, 1), (1, 1), (57, 8), (121, 16), (249, 32)]
+    assert (replace(p, n_hp=58).signs(64), replace(p, n_hp=58).bytes(64)) == (58, 9)
+    assert Signatures(p, 2, 64).signs.shape == (2, 0, 57)
 
 
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"n_hp": 0}, "n_hp=0"),
-        ({"n_hp": 250}, "n_hp=250"),
+        ({"n_hp": -1}, "n_hp=-1"),
+        ({"n_hp": 506}, "n_hp=506"),
         ({"page": 48}, "page=48"),
         ({"page": 512}, "page=512: must be at most recent = 256"),
         ({"query_bits": 1}, "query_bits=1"),
