@@ -116,7 +116,7 @@ def summaries(runs: list[tuple[Variant, Case, Recalled]]) -> list[Summary]:
     for variant, case, done in runs:
         groups[case.model, variant.name, case.name, case.tokens, case.depth].append(done)
     out = []
-    for (*of, depth), own in groups.items():
+    for (model, label, name, size, depth), own in groups.items():
         share = fmean(r.recall for r in own)
         low, high = interval(share, len(own))
         mean = {
@@ -124,7 +124,8 @@ def summaries(runs: list[tuple[Variant, Case, Recalled]]) -> list[Summary]:
         }
         clusters = None if own[0].clusters is None else fmean(r.clusters or 0.0 for r in own)
         mb = fmean(r.in_bytes for r in own) / 1e6
-        out.append(Summary(*of, depth, len(own), share, low, high, in_mb=mb, clusters=clusters, **mean))
+        of = (model, label, name, size, depth, len(own))
+        out.append(Summary(*of, share, low, high, in_mb=mb, clusters=clusters, **mean))
     return out
 
 
