@@ -124,8 +124,9 @@ def summaries(runs: list[tuple[Variant, Case, Recalled]]) -> list[Summary]:
         }
         clusters = None if own[0].clusters is None else fmean(r.clusters or 0.0 for r in own)
         mb = fmean(r.in_bytes for r in own) / 1e6
-        of = (model, label, name, size, depth, len(own))
-        out.append(Summary(*of, share, low, high, in_mb=mb, clusters=clusters, **mean))
+        out.append(
+            Summary(model, label, name, size, depth, len(own), share, low, high, in_mb=mb, clusters=clusters, **mean)
+        )
     return out
 
 
