@@ -46,6 +46,7 @@ class Summary:
     frames: float
     answers: float
     in_mb: float
+    piece_bytes: float | None
     clusters: float | None
     seconds: float
 
@@ -123,10 +124,14 @@ def summaries(runs: list[tuple[Variant, Case, Recalled]]) -> list[Summary]:
             f: fmean(getattr(r, f) for r in own) for f in ("answer_loss", "text_loss", "frames", "answers", "seconds")
         }
         clusters = None if own[0].clusters is None else fmean(r.clusters or 0.0 for r in own)
-        mb = fmean(r.in_bytes for r in own) / 1e6
+        mb, pieces = fmean(r.in_bytes for r in own) / 1e6, fmean(r.pieces for r in own)
+        piece = 1e6 * mb / pieces if pieces else None
         out.append(
-            Summary(model, label, name, size, depth, len(own), share, low, high, in_mb=mb, clusters=clusters, **mean)
-        )
+            Summary(
+                model, label, name, size, depth, len(own), share, low, high,
+                in_mb=mb, piece_bytes=piece, clusters=clusters, **mean,
+            )
+        )  # fmt: skip
     return out
 
 
@@ -140,12 +145,13 @@ def interval(share: float, runs: int) -> tuple[float, float]:
 def table(found: list[Summary]) -> Table:
     """A row a summary."""
     out = Table("policy", "task", "tokens", "depth", "runs", "recall", "95 %", "answer nats", "text nats",
-                "fetched: frames", "answers", "MB", "clusters / 1K", "CPU s",
+                "fetched: frames", "answers", "MB", "bytes a piece", "clusters / 1K", "CPU s",
                 title=f"Recall, {found[0].model}")  # fmt: skip
     for s in found:
         clusters = "" if s.clusters is None else f"{s.clusters:.0f}"
+        piece = "" if s.piece_bytes is None else f"{s.piece_bytes:,.0f}"
         shares = (f"{s.recall:.0%}", f"{s.low:.0%} - {s.high:.0%}", f"{s.answer_loss:.2f}", f"{s.text_loss:.3f}")
-        cost = (f"{s.frames:.1%}", f"{s.answers:.1%}", f"{s.in_mb:,.0f}", clusters, f"{s.seconds:.1f}")
+        cost = (f"{s.frames:.1%}", f"{s.answers:.1%}", f"{s.in_mb:,.0f}", piece, clusters, f"{s.seconds:.1f}")
         out.add_row(s.variant, s.task, f"{s.tokens}", f"{s.depth:g}", f"{s.runs}", *shares, *cost)
     return out
 

@@ -119,10 +119,10 @@ def test_the_page_shows_what_was_recorded():
     for run in recorded["runs"]:
         assert f"\n{run['command']}\n" in page
         for s in run["summaries"]:
-            row = (
-                f"| `{s['variant']}` | {s['recall']:.0%} | {s['low']:.0%} to {s['high']:.0%} | {s['text_loss']:.3f} | "
-            )
-            assert f"\n{row}{s['frames']:.1%} | {s['answers']:.1%} | {s['in_mb']:.0f} | " in page
+            row = f"| `{s['variant']}` | {s['recall']:.0%} | {s['low']:.0%} to {s['high']:.0%} | "
+            cost = f"{s['text_loss']:.3f} | {s['frames']:.1%} | {s['answers']:.1%} | {s['in_mb']:.0f} | "
+            piece = "" if s["piece_bytes"] is None else f"{s['piece_bytes']:,.0f}"
+            assert f"\n{row}{cost}{piece} | " in page
 
 
 def test_the_page_shows_what_an_index_costs():
@@ -148,7 +148,9 @@ def test_plots_have_a_panel_for_each_question():
     def summary(variant: str, tokens: int, depth: float) -> Summary:
         shares = {"recall": depth, "low": 0.0, "high": 1.0, "frames": 0.1, "answers": 0.1}
         rest = dict.fromkeys(("answer_loss", "text_loss", "in_mb", "seconds"), 1.0)
-        return Summary("smollm2", variant, "passkey", tokens, depth, 4, **shares, **rest, clusters=None)
+        return Summary(
+            "smollm2", variant, "passkey", tokens, depth, 4, **shares, **rest, piece_bytes=None, clusters=None
+        )
 
     for lengths, depths in (([512], [0.5]), ([512], [0.1, 0.9]), ([512, 1024], [0.5]), ([512, 1024], [0.1, 0.5, 0.9])):
         found = [summary(v, n, d) for v in ("full", "resv") for n in lengths for d in depths]
