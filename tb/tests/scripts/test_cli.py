@@ -128,7 +128,7 @@ def test_verify_runs_the_fixture_on_the_rtl(unit, options):
     tables = found["tables"]
     assert [t["context"] for t in tables] == [0, 1, 2, 2]
     assert all(t["beats"] and not t["differences"] for t in tables)
-    assert [t["refused"] > 0 for t in tables] == [False, False, False, True]
+    assert all(t["refused"] for t in tables)  # 256 blocks are too few for the tight clusters of all four
     assert found["missing"] == []
 
 
