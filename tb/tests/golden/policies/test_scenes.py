@@ -232,7 +232,7 @@ def test_the_page_shows_what_was_recorded():
     """`docs/recall.md` has the recorded command and a row for each of its figures."""
     recorded, page = json.loads((ROOT / "docs/results/scenes.json").read_text()), (ROOT / "docs/recall.md").read_text()
     assert f"\n{recorded['command']}\n" in page
-    assert len(recorded["summaries"]) == 7
+    assert len(recorded["summaries"]) == 8
     for s in recorded["summaries"]:
         means = [s[name]["mean"] for name in ("attended", "recall", "precision", "weight_precision")]
         row = " | ".join("" if mean is None else f"{mean:.1%}" for mean in means)
