@@ -143,16 +143,28 @@ def interval(share: float, runs: int) -> tuple[float, float]:
 
 
 def table(found: list[Summary]) -> Table:
-    """A row a summary."""
-    out = Table("policy", "task", "tokens", "depth", "runs", "recall", "95 %", "answer nats", "text nats",
-                "fetched: frames", "answers", "MB", "bytes a piece", "clusters / 1K", "CPU s",
-                title=f"Recall, {found[0].model}")  # fmt: skip
-    for s in found:
+    """A row a summary; what is the same in all of them stands in the title."""
+    of = {
+        "task": [s.task for s in found],
+        "tokens": [f"{s.tokens:,}" for s in found],
+        "depth": [f"{s.depth:g}" for s in found],
+        "runs": [f"{s.runs}" for s in found],
+    }
+    several = [name for name, values in of.items() if len(set(values)) > 1]
+    same = [
+        values[0] if name == "task" else f"{name} {values[0]}" for name, values in of.items() if name not in several
+    ]
+    out = Table(title=", ".join([f"Recall: {found[0].model}", *same]))
+    out.add_column("policy", no_wrap=True)
+    for name in (*several, "recall", "95 %", "answer nats", "text nats", "fetched: frames", "answers", "MB",
+                 "bytes a piece", "clusters / 1K", "CPU s"):  # fmt: skip
+        out.add_column(name)
+    for i, s in enumerate(found):
         clusters = "" if s.clusters is None else f"{s.clusters:.0f}"
         piece = "" if s.piece_bytes is None else f"{s.piece_bytes:,.0f}"
         shares = (f"{s.recall:.0%}", f"{s.low:.0%} - {s.high:.0%}", f"{s.answer_loss:.2f}", f"{s.text_loss:.3f}")
         cost = (f"{s.frames:.1%}", f"{s.answers:.1%}", f"{s.in_mb:,.0f}", piece, clusters, f"{s.seconds:.1f}")
-        out.add_row(s.variant, s.task, f"{s.tokens}", f"{s.depth:g}", f"{s.runs}", *shares, *cost)
+        out.add_row(s.variant, *(of[name][i] for name in several), *shares, *cost)
     return out
 
 
