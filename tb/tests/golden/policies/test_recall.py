@@ -86,7 +86,7 @@ def test_command_resumes(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "recall.json").read_text()) == json.loads(first.stdout)
     shown = vrex(*line, "-o", str(tmp_path))
     assert "resv th_hd=3" in shown.stdout
-    title = "Recall: smollm2, task repeat, tokens 256, depth 0.25, runs 1"
+    title = "Recall: smollm2, repeat, tokens 256, depth 0.25, runs 1"
     assert title in " ".join(shown.stdout.split())  # in a narrow terminal it takes two lines
     assert (tmp_path / "recall.svg").read_text().startswith("<?xml")
 
