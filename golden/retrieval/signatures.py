@@ -10,7 +10,7 @@ key is then about its product with the page's mean, plus what signs and length s
    its tokens have arrived. Only tokens outside the window of `recent` tokens need it; a page is no longer than that.
 2. Difference: key less mean, rounded to BF16.
 3. Signs: sign i is 1 if the difference's product with `planes` i is above zero, else -1. Planes hold 1 and -1, and are
-   orthogonal, which makes the estimate about 1.5 times as exact as Gaussian planes do.
+   orthogonal, so that their signs say more about a key than those of independent planes.
 4. Length: `length_codes` of the difference, in steps of 2^(1/8).
 5. Query: a row is one query token of one query head. Its FP32 products with the planes are divided by a power of two,
    the row's unit, and rounded to integers, ties to even, so that the largest has `query_bits` bits with its sign.
