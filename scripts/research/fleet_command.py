@@ -15,6 +15,7 @@ from rich.table import Table
 
 from golden.atomic_files import write_atomically
 from scripts import console
+from scripts.research.kept_runs import numbers
 from sim.evaluation.fleet import PLATFORMS, Device, day
 from sim.evaluation.other_policies import PROFILES
 from synth.sweep.database import Database, Row
@@ -44,8 +45,8 @@ def command(
     Every combination of the options is a device of its own. Run the same command again to resume.
     """
     with ExitStack() as stack:
-        lists: list[list] = [platform.split(","), policy.split(","), _numbers("streams", streams, int)]
-        lists += [_numbers("fps", fps, float), _numbers("hours", hours, float)]
+        lists: list[list] = [platform.split(","), policy.split(","), numbers("streams", streams, int)]
+        lists += [numbers("fps", fps, float), numbers("hours", hours, float)]
         devices = [Device(*values) for values in itertools.product(*lists)]
         database = stack.enter_context(Database(folder / "fleet.db"))
         keys = [hashlib.sha256(f"{code()} {device}".encode()).hexdigest() for device in devices]
@@ -111,10 +112,3 @@ def table(devices: list[Device], rows: list[Row]) -> Table:
         share = (f"{r['hours']:.2f} h", str(r["limit"]), f"{r['busy']:.1%}", f"{r['joules'] / 1e3:,.1f}")
         out.add_row(d.platform, d.policy, *cells, *share, f"{r['fetched'] / 1e12:.3f}", f"{r['seconds'] * 1e3:.0f} ms")
     return out
-
-
-def _numbers(name: str, text: str, kind: type) -> list:
-    try:
-        return [kind(word) for word in text.split(",")]
-    except ValueError:
-        raise ValueError(f"{name}={text!r}: must be numbers separated by commas") from None

@@ -56,11 +56,11 @@ def variants_of(policies: str, assignments: list[str]) -> Iterator[Variant]:
 
 
 def numbers(name: str, text: str, kind: type) -> list:
-    """Numbers with commas between. Raises: `ValueError`."""
+    """The numbers of an option such as "1,2". Raises: `ValueError`."""
     try:
         return [kind(word) for word in text.split(",")]
     except ValueError:
-        raise ValueError(f"{name}={text!r}: must be numbers with commas between") from None
+        raise ValueError(f"{name}={text!r}: must be numbers separated by commas") from None
 
 
 def key(variant: Variant, case: object) -> str:

@@ -79,6 +79,8 @@ def command(
     asked = {key(variant, case): (variant, case) for variant in variants for case in cases}
     rows = complete(folder / "recall.db", asked, measure, json, scheduler, jobs, workers)
     found = summaries([(*asked[k], recalled(rows[k])) for k in asked if not rows[k].error])
+    if not found:  # then all have failed
+        fail_if_any(rows)
     write_atomically(folder / "recall.json", (dumps([asdict(s) for s in found], indent=1) + "\n").encode())
     with replacing(folder / "recall.svg") as file:
         plot(found).savefig(file, format="svg")

@@ -182,18 +182,22 @@ FIGURES = (
     retrieval("infinigen", "100 % / 6.8 %"),
     retrieval("infinigenp", "50.8 % / 6.8 %"),
     retrieval("rekv", "58.4 % / 31.2 %"),
-    retrieval("resv", "32.7 % / 2.5 %"),
+    retrieval("resv-paper", "32.7 % / 2.5 %"),
     retrieval("resv-buckets", "32.7 % / 2.5 %"),
     Figure(
-        "rekv over resv: tokens attended, frames",
+        "rekv over resv-paper: tokens attended, frames",
         "V-Rex VI-E",
         "3.0 x (Table II: 1.8 x)",
-        ("rekv", "resv"),
-        lambda p: (
-            f"{p['rekv']['frame']['kept'] / p['resv']['frame']['kept']:.1f} x" if p["resv"]["frame"]["kept"] else "-"
-        ),
+        ("rekv", "resv-paper"),
+        lambda p: f"{p['rekv']['frame']['kept'] / own:.1f} x" if (own := p["resv-paper"]["frame"]["kept"]) else "-",
     ),
-    Figure("resv: layers, frames", "V-Rex Fig. 20", "4.2 % to 44.0 %", ("resv",), lambda p: spread(p["resv"])),
+    Figure(
+        "resv-paper: layers, frames",
+        "V-Rex Fig. 20",
+        "4.2 % to 44.0 %",
+        ("resv-paper",),
+        lambda p: spread(p["resv-paper"]),
+    ),
     Figure(
         "resv-buckets: layers, frames",
         "V-Rex Fig. 20",

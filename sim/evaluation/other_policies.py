@@ -32,7 +32,7 @@ class Profile:
 
 
 # Made by `profile` from 56 frames of 36 tokens of `world` (`docs/comparison.md`). The window of "hybrid" is that of its
-# paper (4,096).
+# paper (4,096), and "resv" that of the paper's threshold (`resv-paper`).
 PROFILES = {
     "full": Profile("device"),
     "flexgen": Profile("host", 1.0, 1.0),

@@ -12,12 +12,13 @@ from golden.inputs.decoder import Decoder
 from golden.inputs.recall_tasks import TASKS, task
 from golden.policies.blocks import Shape
 from golden.policies.full_streaming_rekv import StreamingParams
-from golden.policies.recall_run import MODELS, Case, recall
+from golden.policies.recall_run import MODELS, Case, Recalled, recall
 from golden.policies.registry import entry
 from golden.retrieval.signatures import SignatureParams
 from scripts.main import app
 from scripts.research.kept_runs import variants_of
 from scripts.research.recall_command import Summary, interval, plot
+from synth.sweep.database import Row
 from tb.library.runner import ROOT
 from tb.tests.golden.inputs.test_trace import models
 
@@ -175,6 +176,19 @@ def test_the_page_shows_what_was_recorded_of_the_second_decoder():
         row = f"| `{s['variant']}` | {s['tokens']:,} | {s['recall']:.0%} | {s['low']:.0%} to {s['high']:.0%} | "
         row += f"{s['text_loss']:.3f} | {s['frames']:.1%} | {s['answers']:.1%} | {s['in_mb']:.0f} | "
         assert f"\n{row}" in section
+
+
+@pytest.mark.parametrize("bad", [1, 2])
+def test_failed_runs_are_said(tmp_path, monkeypatch, bad):
+    """One of two runs, or both: other results are written, and the command ends with 1 and the first error."""
+    done = Row(asdict(Recalled(1.0, 0.1, 2.0, 0.1, 0.1, 4, 2, None, 1.0)))
+    rows = lambda _, asked, *rest: {k: Row({}, "it broke") if i < bad else done for i, k in enumerate(asked)}  # noqa: E731
+    monkeypatch.setattr("scripts.research.recall_command.complete", rows)
+    run = vrex("--policy", "full", "--seeds", "2", "-o", str(tmp_path))
+    assert (run.exit_code, run.stderr) == (1, f"error: {bad} of 2 runs failed, the first: it broke\n")
+    written = {f.name for f in tmp_path.iterdir()}
+    assert written == ({"recall.json", "recall.svg"} if bad == 1 else set())
+    assert bad == 2 or [s["runs"] for s in json.loads((tmp_path / "recall.json").read_text())] == [1]
 
 
 @pytest.mark.parametrize(("name", "target"), [("smollm2", "models"), ("gemma3", "models-gemma")])

@@ -504,7 +504,10 @@ def fake_results(kept=0.5):
     more = {"growth": {"device": 2.0**20}, "pruned": 0.27, "ratio": [[0.1, 0.3], [0.6, 0.4]]}
     own = {"mosaic": {"splits": 6, "coverage": 0.9}, "mosaic-eager": {"splits": 8}, "codecsight": {"reduction": 0.8}}
     return {
-        name: stages | more | {"policy": own.get(name, {})} | ({"frame": {"kept": 0.25}} if name == "resv" else {})
+        name: stages
+        | more
+        | {"policy": own.get(name, {})}
+        | ({"frame": {"kept": 0.25}} if name == "resv-paper" else {})
         for name in POLICIES
     }
 
@@ -518,8 +521,8 @@ def test_the_papers_figures_are_read_off_the_results():
     ours = {what: row[3] for what, row in shown.items()}
     assert all(row[3] == row[4] for row in table.rows)
     assert ours["rekv: cache attended, frames / generation"] == "50.0% / 2.0%"
-    assert ours["rekv over resv: tokens attended, frames"] == "2.0 x"
-    assert ours["resv: layers, frames"] == "20.0% to 50.0%; heads 10.0% to 60.0%"
+    assert ours["rekv over resv-paper: tokens attended, frames"] == "2.0 x"
+    assert ours["resv-paper: layers, frames"] == "20.0% to 50.0%; heads 10.0% to 60.0%"
     assert ours["codecsight: visual tokens pruned"] == "27.0%"
     assert ours["codecsight: tokens not computed, of full recomputation's"] == "80.0%"
     assert ours["mosaic: splits saved by deferring"] == "25.0% (6 instead of 8)"
