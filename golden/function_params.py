@@ -180,7 +180,7 @@ class ReSVParams:
         choices=HASH_POLICIES,
     )
     scope: str = parameter("layer", "one table for all KV heads of a layer, or one for each head", choices=SCOPES)
-    centre: bool = parameter(False, "subtract the mean key of the first frame before hashing")
+    centre: bool = parameter(False, "hash bits say on which side of the first frame's mean key a key lies")
     max_clusters: int = parameter(1024, "clusters of a table; a full one lets every token join its nearest", low=1)
     count_bits: int = parameter(16, "bits of a token count, which saturates at 2^count_bits - 1", low=1, high=24)
     score_map: str = parameter(

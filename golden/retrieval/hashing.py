@@ -9,20 +9,26 @@ from copy import copy
 import numpy as np
 
 from golden.arithmetic.dot import dot
-from golden.arithmetic.numerics import flush, positive, to_bf16
+from golden.arithmetic.numerics import flush, matmul, positive, to_bf16
+from golden.arithmetic.vector import fma
 from golden.function_params import ReSVParams
 
 
 class Hasher:
-    """Computes the hash bits of keys. Bit i is 1 if the key's dot product with hyperplane i is above zero, else 0.
+    """Computes the hash bits of keys. Bit i is 1 if the key's dot product with hyperplane i is above a threshold.
 
-    The dot product is exact, or that of the DPE if the parameter `dot` gives its format.
+    The dot product is that of the DPE if the parameter `dot` gives its format. Otherwise it is exact.
 
     * Scope "layer" has one table. It hashes the keys of all KV heads of a token end to end (dim = kv_heads x
       head_dim).
     * Scope "head" has one table per KV head, all with the same hyperplanes (dim = head_dim).
-    * With `centre`, the hasher first subtracts the mean key of the first frame that it hashed. The mean is the FP32
-      sum in token order, divided and rounded to BF16; the difference is rounded to BF16.
+    * The threshold is zero. With `centre` it is the mean product of the first frame that the hasher hashed. So the
+      mean key of that frame lies on every hyperplane, and bits tell keys apart by what they do not share.
+
+    With `centre`, all arithmetic is that of the VPE, `golden.arithmetic.vector.fma`, on products in FP32 (exact ones
+    are rounded once). The first frame's T products P and s = 1 / T rounded to BF16 give the threshold
+    t = fma(P[T - 1], s, ... fma(P[1], s, fma(P[0], s, -0))). Bit i is 1 if fma(P, 1, -t) is above zero: a difference
+    below 2^-126 counts as zero, and NaN gives 0.
 
     `tables` is the number of tables, `planes` [n_hp, dim] BF16 the hyperplanes.
     """
@@ -32,7 +38,7 @@ class Hasher:
         self.tables = kv_heads if params.scope == "head" else 1
         self.dim = kv_heads * head_dim // self.tables
         self.planes = hyperplanes(params.n_hp, self.dim, params.hash_seed)
-        self.mean: np.ndarray | None = None  # [tables, dim] BF16: mean key of the first frame, for `centre`
+        self.thresholds: np.ndarray | None = None  # [tables, n_hp] FP32, for `centre`: from the first frame
 
     def split(self, k: np.ndarray) -> np.ndarray:
         """Rearrange keys [T, kv_heads, head_dim] BF16 for the tables, [tables, T, dim], with subnormals flushed."""
@@ -40,12 +46,8 @@ class Hasher:
 
     def frame(self, keys: np.ndarray) -> np.ndarray:
         """Hash a frame's keys, `split` before: hash words [tables, T, words] uint64 of keys [tables, T, dim]."""
-        if self.params.centre and self.mean is None and keys.shape[1]:
-            total = np.zeros((self.tables, self.dim), np.float32)
-            with np.errstate(invalid="ignore", over="ignore"):
-                for t in range(keys.shape[1]):
-                    total = total + keys[:, t].astype(np.float32)
-            self.mean = to_bf16(total / np.float32(keys.shape[1]))
+        if self.params.centre and self.thresholds is None and keys.shape[1]:
+            self.thresholds = np.stack([mean_product(self.products(own)) for own in keys])
         return np.stack([self.words(keys[i], i) for i in range(self.tables)])
 
     def sort_planes(self, keys: np.ndarray) -> None:
@@ -55,9 +57,9 @@ class Hasher:
         apart best. Keys share a large mean, and a hyperplane far from this mean gives nearly constant bits. Sorting
         permutes the bits of every hash, so no distance, cluster or selection changes.
 
-        Call it before any frame is hashed. Raises `ValueError` if `centre` already took its mean from a frame.
+        Call it before any frame is hashed. Raises `ValueError` if `centre` already took thresholds from a frame.
         """
-        if self.mean is not None:
+        if self.thresholds is not None:
             raise ValueError("sort_planes after a frame was hashed: old hashes have the old order; call it before")
         words = copy(self).frame(keys)
         bits = np.concatenate([unpack(w, self.params.n_hp) for w in words])
@@ -66,15 +68,30 @@ class Hasher:
 
     def words(self, keys: np.ndarray, table: int = 0) -> np.ndarray:
         """Hash words [N, words] uint64 of keys [N, dim] BF16 of one table."""
-        if self.mean is not None:
-            with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN
-                keys = to_bf16(keys.astype(np.float64) - self.mean[table].astype(np.float64))
+        if self.thresholds is not None:
+            products = self.products(keys)
+            one = np.ones(1, keys.dtype)
+            return pack(fma(products, one, -np.broadcast_to(self.thresholds[table], products.shape)) > 0)
         fmt = self.params.dot
         return pack(dot(keys, self.planes, fmt) > 0 if fmt else positive(keys, self.planes))
+
+    def products(self, keys: np.ndarray) -> np.ndarray:
+        """Dot products of keys [N, dim] BF16 with the hyperplanes, FP32 [N, n_hp]."""
+        fmt = self.params.dot
+        return dot(keys, self.planes, fmt) if fmt else matmul(keys, self.planes)
 
     def rehash(self, key: np.ndarray, table: int = 0) -> int:
         """The hash of one key [dim] BF16 as an integer, for `hash_policy` "mean"."""
         return to_int(self.words(key[None], table)[0])
+
+
+def mean_product(products: np.ndarray) -> np.ndarray:
+    """The mean of rows [T, n_hp] FP32 as the VPE computes it in token order, [n_hp] FP32. `Hasher` states it."""
+    share = to_bf16(np.array([1 / len(products)]))
+    mean = np.full(products.shape[1], -0.0, np.float32)
+    for row in products:
+        mean = fma(row, share, mean)
+    return mean
 
 
 def hyperplanes(n_hp: int, dim: int, seed: int) -> np.ndarray:

@@ -123,13 +123,13 @@ def pairs(trace: Trace, i: int, bits: int, centre: bool) -> tuple[np.ndarray, np
         raise TraceError("no frames in the trace: record a video with 'vrex trace'")
     params = ReSVParams(n_hp=bits, centre=centre)
     hasher = Hasher(params, trace.kv_heads, trace.head_size)
-    first = trace.k[i, slice(*spans[0])]
-    hasher.frame(hasher.split(first))  # takes the mean of the first frame
+    first = hasher.split(trace.k[i, slice(*spans[0])])
+    hasher.frame(first)  # takes the thresholds from the first frame
     at = np.concatenate([np.arange(start, stop) for start, stop in spans])
     at = at[np.linspace(0, len(at) - 1, min(SAMPLE, len(at))).astype(int)]
     keys = hasher.split(trace.k[i, at])[0]
     words = hasher.words(keys)
-    x = keys.astype(np.float64) - (0.0 if hasher.mean is None else hasher.mean[0].astype(np.float64))
+    x = keys.astype(np.float64) - (first[0].astype(np.float64).mean(axis=0) if centre else 0.0)
     x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-30)
     upper = np.triu_indices(len(x), 1)
     return np.clip((x @ x.T)[upper], -1, 1), hamming(words, words)[upper].astype(np.float64), bits

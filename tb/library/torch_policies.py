@@ -260,6 +260,7 @@ class ReSV(TorchPolicy):
         self.planes = torch.from_numpy(hyperplanes(p.n_hp, dim, p.hash_seed).astype(np.float32))
         self.hashes = torch.zeros(p.max_clusters, p.n_hp)  # bits as 1 and -1
         self.sums, self.counts = torch.zeros(p.max_clusters, dim), torch.zeros(p.max_clusters)
+        self.thresholds: torch.Tensor | None = None if p.centre else torch.zeros(p.n_hp)
         self.clusters = 0
         self.cluster_of = torch.zeros(4096, dtype=torch.long)
 
@@ -268,7 +269,10 @@ class ReSV(TorchPolicy):
         super().append(k, v)
         self.size = len(k)
         keys = k.flatten(1)[max(0, p.sinks - start) :]
-        bits = torch.where(keys @ self.planes.T > 0, 1.0, -1.0)
+        products = keys @ self.planes.T
+        if self.thresholds is None and len(keys):
+            self.thresholds = (products * bf16(torch.tensor(1 / len(keys)))).sum(0)
+        bits = torch.where(products > self.thresholds, 1.0, -1.0)
         away = (p.n_hp - bits @ self.hashes[: self.clusters].T) / 2
         far, at = away.min(1) if self.clusters else (torch.full((len(bits),), HIDDEN * -1), torch.zeros(len(bits)))
         at, i = at.long(), 0

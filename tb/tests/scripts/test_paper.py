@@ -88,18 +88,17 @@ def test_pairs_have_the_angles_and_distances_of_their_keys(centre):
     spans = WORLD.spans("frame")
     at = [t for start, stop in spans for t in range(start, stop)]
     keys = WORLD.k[2].reshape(WORLD.tokens, -1).astype(np.float64)
+    products = keys @ hyperplanes(bits, keys.shape[1], ReSVParams().hash_seed).astype(np.float64).T
+    share = float(to_bf16(np.array(1 / (spans[0][1] - spans[0][0]))))
     if centre:
-        keys = to_bf16(keys - to_bf16(keys[slice(*spans[0])].mean(axis=0)).astype(np.float64)).astype(np.float64)
-    planes = hyperplanes(bits, keys.shape[1], ReSVParams().hash_seed).astype(np.float64)
-    sides = keys @ planes.T > 0
+        keys = keys - keys[slice(*spans[0])].mean(axis=0)
+    sides = products > (products[slice(*spans[0])].sum(axis=0) * share if centre else 0)
     chosen = list(combinations(at, 2))
     assert len(chosen) == len(got) == 280 * 279 // 2
     for n in range(0, len(chosen), 97):
         a, b = chosen[n]
         assert distances[n] == (sides[a] != sides[b]).sum()
-        assert got[n] == pytest.approx(
-            cosine(keys[a], keys[b]), abs=0.01
-        )  # differences are rounded to BF16 to be hashed
+        assert got[n] == pytest.approx(cosine(keys[a], keys[b]), abs=1e-9)
 
 
 def test_expected_correlation_is_that_of_independent_hyperplanes():

@@ -69,9 +69,10 @@ def test_both_sides_choose_alike_when_most_frames_do_not_ask(name):
     assert np.linalg.norm(golden - twin) <= ROUNDING * np.linalg.norm(golden)
 
 
-def test_resv_rows_differ_only_where_a_score_code_is_rounded():
+@pytest.mark.parametrize("centre", ["true", "false"])
+def test_resv_rows_differ_only_where_a_score_code_is_rounded(centre):
     """A code has 8 significant bits and its exponent steps of 1/256: together under 2^-8 + 2^-9 of a weight."""
-    both = pair("resv", seed=3)
+    both = pair("resv", seed=3, **{"resv.centre": centre})
     loose = 2 * (2.0**-8 + 2.0**-9)
     ratio = both.golden.policy.params.resv.ratio_q16 / 65536
     rows = differ = 0

@@ -7,9 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from golden.arithmetic.dot import dot
 from golden.arithmetic.numerics import to_bf16
 from golden.arithmetic.score_codes import encode, value
-from golden.function_params import ParamError, ReSVParams, ScoreFormat
+from golden.function_params import DotFormat, ParamError, ReSVParams, ScoreFormat
 from golden.retrieval.hashing import Hasher, hyperplanes, pack, to_int, unpack
 from golden.retrieval.scores import codes, exp_codes, scores
 
@@ -140,30 +141,115 @@ def test_hyperplanes_are_the_same_everywhere():
     assert abs(planes.astype(float).std() - 1) < 0.02
 
 
+def single(x: Fraction) -> Fraction:
+    """`x` rounded to FP32: to nearest, ties to even, below 2^-126 to zero."""
+    return rounded(x, 24) if abs(x) >= Fraction(2) ** -126 else Fraction(0)
+
+
+def rounded(x: Fraction, digits: int) -> Fraction:
+    """`x` rounded to a significand of `digits` bits: to nearest, ties to even."""
+    if not x:
+        return x
+    unit = Fraction(2) ** (abs(x.numerator).bit_length() - x.denominator.bit_length() - digits)
+    while abs(x) >= unit * 2**digits:
+        unit *= 2
+    return round(x / unit) * unit  # `round` of a fraction takes ties to even
+
+
+def centred_bits(products: list[list[Fraction]], thresholds: list[Fraction]) -> list[int]:
+    return [
+        sum(1 << b for b, (p, t) in enumerate(zip(row, thresholds, strict=True)) if single(p - t) > 0)
+        for row in products
+    ]
+
+
 @pytest.mark.parametrize("scope", ["layer", "head"])
-@pytest.mark.parametrize("centre", [False, True])
-def test_hash_bits_by_fractions(scope, centre):
+def test_hash_bits_by_fractions(scope):
     """V-Rex IV-B, hash-bit generation: key times hyperplanes, zero or below gives 0."""
     rng = np.random.default_rng(4)
-    params = ReSVParams(n_hp=70, scope=scope, centre=centre)
+    params = ReSVParams(n_hp=70, scope=scope, centre=False)
     k = to_bf16(rng.standard_normal((2, 5, 2, 8)) + 2)
     k[1, 0] = 0
     hasher = Hasher(params, 2, 8)
     got = [hasher.frame(hasher.split(f)) for f in k]
     tables = [k.reshape(2, 5, 16)] if scope == "layer" else [k[:, :, 0], k[:, :, 1]]
     for i, keys in enumerate(tables):
-        planes = hyperplanes(70, keys.shape[2], params.hash_seed).astype(float)
-        mean = np.zeros(keys.shape[2], np.float32)
-        for row in keys[0]:
-            mean = mean + row.astype(np.float32)
-        mean = to_bf16(mean / np.float32(5)).astype(float)
+        planes = hyperplanes(70, keys.shape[2], params.hash_seed)
         for f in range(2):
-            for t in range(5):
-                x = keys[f, t].astype(float)
-                x = to_bf16(x - mean).astype(float) if centre else x
-                dots = [sum(Fraction(a) * Fraction(b) for a, b in zip(x, p, strict=True)) for p in planes]
-                assert to_int(got[f][i, t]) == sum(1 << b for b, d in enumerate(dots) if d > 0)
-    assert centre or to_int(got[1][0, 0]) == 0
+            for t, row in enumerate(exact_products(keys[f], planes)):
+                assert to_int(got[f][i, t]) == sum(1 << b for b, d in enumerate(row) if d > 0)
+    assert to_int(got[1][0, 0]) == 0
+
+
+def exact_products(keys: np.ndarray, planes: np.ndarray) -> list[list[Fraction]]:
+    k, p = ([[Fraction(x) for x in row] for row in rows.astype(float).tolist()] for rows in (keys, planes))
+    return [[sum((a * b for a, b in zip(x, y, strict=True)), Fraction(0)) for y in p] for x in k]
+
+
+@pytest.mark.parametrize("fmt", [None, DotFormat(8, 24)], ids=["exact", "dpe"])
+@pytest.mark.parametrize("scope", ["layer", "head"])
+@pytest.mark.parametrize("first", [1, 3, 5])
+def test_centred_hash_bits_by_fractions(scope, first, fmt):
+    """The thresholds are the FP32 sum of the first frame's products, each times 1 / T in BF16; a frame without tokens
+    gives none. All frames are compared with them, the first one, too."""
+    rng = np.random.default_rng(first)
+    params = ReSVParams(n_hp=40, scope=scope, centre=True, dot=fmt)
+    mean = 3 * rng.standard_normal((2, 8))
+    frames = [to_bf16(rng.standard_normal((n, 2, 8)) + mean) for n in (0, first, 4, 6)]
+    frames[2][1] = frames[1][0]
+    hasher = Hasher(params, 2, 8)
+    got = [hasher.frame(hasher.split(f)) for f in frames]
+    share = rounded(Fraction(1, first), 8)
+    ones, differ = 0, 0
+    for i in range(hasher.tables):
+        own = [f.reshape(len(f), 16) if scope == "layer" else f[:, i] for f in frames]
+        planes = hyperplanes(40, own[0].shape[1], params.hash_seed)
+        products = [
+            [[Fraction(x) for x in row] for row in dot(f, planes, fmt).astype(float).tolist()]
+            if fmt
+            else [[single(x) for x in row] for row in exact_products(f, planes)]
+            for f in own
+        ]
+        thresholds = [Fraction(0)] * 40
+        for row in products[1]:
+            thresholds = [single(p * share + t) for p, t in zip(row, thresholds, strict=True)]
+        for f in range(1, 4):
+            want = centred_bits(products[f], thresholds)
+            assert [to_int(w) for w in got[f][i]] == want
+            ones += sum(w.bit_count() for w in want)
+            differ += sum(
+                (a ^ b).bit_count() for a, b in zip(want, centred_bits(products[f], [Fraction(0)] * 40), strict=True)
+            )
+    assert ones > 40
+    assert differ > 40  # thresholds matter
+    if first == 1:
+        assert not got[1].any()  # a product is not above itself
+
+
+def test_centred_bits_at_the_limits():
+    """A difference that is zero or too small for FP32 gives 0, and so does one that is no number."""
+    h = Hasher(ReSVParams(n_hp=2, centre=True), 1, 1)
+    h.planes = to_bf16(np.array([[1.0], [-1.0]]))
+    low, inf = 2.0**-126, float("inf")
+
+    def bits(*keys: float) -> list[int]:
+        return [to_int(w) for w in h.frame(h.split(to_bf16(np.array(keys)).reshape(-1, 1, 1)))[0]]
+
+    assert bits(low) == [0]
+    assert bits(low * 1.5, low * 2, low / 2, inf, -inf, float("nan")) == [0, 1, 2, 1, 2, 0]
+    h.thresholds = None
+    assert bits(inf) == [0]
+    assert bits(1, inf, -inf) == [2, 0, 2]  # the second threshold is minus infinity
+
+
+def test_centred_hashing_starts_again_with_a_new_hasher():
+    """Thresholds stay those of the first frame, and every hasher has its own."""
+    rng = np.random.default_rng(9)
+    k = to_bf16(rng.standard_normal((2, 6, 2, 8)) + 2)
+    one, two = (Hasher(ReSVParams(centre=True), 2, 8) for _ in range(2))
+    first = [one.frame(one.split(f)) for f in k]
+    assert (one.frame(one.split(k[0])) == first[0]).all()
+    assert (two.frame(two.split(k[1])) != first[1]).any()
 
 
 def test_expected_distance_is_proportional_to_the_angle():
