@@ -622,6 +622,15 @@ def test_ctrl_c_does_not_reach_the_workers():
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, []), "but this process"
 
 
+def test_workers_keep_freed_memory(monkeypatch):
+    """As other processes do, and with one thread for each product; Dask would have them return it at once."""
+    names = ("MALLOC_TRIM_THRESHOLD_", "OMP_NUM_THREADS")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    with dask_run.cluster(workers=1) as client:
+        assert client.gather(client.map(os.environ.get, names)) == [None, "1"]
+
+
 def test_a_queue_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClusterError, match="there is no sbatch here"), dask_run.cluster(jobs="slurm", workers=1):
