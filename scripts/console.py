@@ -72,12 +72,17 @@ ThHd = Annotated[
     typer.Option(
         "--th-hd",
         min=0,
-        help="Th_hd: a key joins a cluster at a Hamming distance below it; at most n_hp + 1; default 7 of 32 bits.",
+        help="Th_hd: a key joins a cluster at a Hamming distance below it; at most n_hp + 1; "
+        f"default {ReSVParams.th_hd} of 32 bits.",
     ),
 ]
 Ratio = Annotated[
     float,
     typer.Option("--ratio", min=0, max=1, help="Th_r-wics: share of a row's weighted sum that the selection covers."),
+]
+RATIO = round(ReSVParams.ratio_q16 / 65536, 4)
+Centre = Annotated[
+    bool, typer.Option("--centre/--no-centre", help="Take hash bits from the first frame's mean key, or from zero.")
 ]
 # Where the tasks of a sweep or a fleet run.
 Workers = Annotated[
@@ -175,10 +180,11 @@ def chosen(
     return unit, chosen, made
 
 
-def function(p: DreParams, th_hd: int | None, ratio: float = 0.3) -> ReSVParams:
+def function(p: DreParams, th_hd: int | None, ratio: float, centre: bool) -> ReSVParams:
     """The function parameters of the hardware, with the thresholds of a run. Raises: `ParamError`."""
     own = p.function()
-    return replace(own, th_hd=own.th_hd if th_hd is None else th_hd, ratio_q16=round(ratio * 65536))
+    near = own.th_hd if th_hd is None else th_hd
+    return replace(own, th_hd=near, ratio_q16=round(ratio * 65536), centre=centre)
 
 
 def own_folder(folder: Path | None, default: Path, top: str) -> Path:

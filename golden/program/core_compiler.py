@@ -5,7 +5,8 @@ It replaces the stages `qkv`, `rotary`, `append` and `scores` of `golden.program
 ==========  ==========================================================================================================
 keys        the blocks of the GEMM `qkv` that hold keys or values
 entries     rotates keys; puts keys and values together as entries
-hash        multiplies keys by hyperplanes; the signs go to the HCU
+hash        multiplies keys by hyperplanes; the signs go to the HCU (with `RetrievalShape.centre` those of the products
+            less the thresholds, which the first pass of a context computes; `golden.retrieval.hashing`)
 cluster     for each token: asks for its cluster, copies its entry to the place that the KVMU gives, and updates the
             cluster's Key_cluster: FP32 sums and count, BF16 mean. Between tokens run the blocks of `qkv` that hold
             queries only
@@ -76,6 +77,7 @@ class RetrievalShape:
     sinks : entries that stand first behind the ring and are always attended
     ahead : context of the next layer if this layer chooses and fetches its entries, else -1
     fetched : whether the layer before has chosen and fetched the entries of this one
+    centre : whether hash bits are centred, as `ReSVParams.centre` says
     """
 
     n_hp: int = 32
@@ -84,6 +86,7 @@ class RetrievalShape:
     sinks: int = 0
     ahead: int = -1
     fetched: bool = False
+    centre: bool = False
 
     def __post_init__(self):
         check_ints(self)
@@ -101,6 +104,7 @@ class CoreCompiler(Compiler):
         s, p, n = self.shape, self.plan, self.fmt.lanes
         cut, weight, x = p.cuts["hash"], p["hash_weight"], p["fresh"]
         numbers, many = cut.words * n, s.tokens * cut.tiles
+        centre = p.retrieval.centre
         for k in range(cut.slices):
             w_at, x_at = self.turn()
             size, to = cut.tiles * n, {"step": cut.words}
@@ -109,9 +113,46 @@ class CoreCompiler(Compiler):
             self.mul(w_at, x_at, s.tokens, cut.tiles, cut.words, cut.words)
             last = k == cut.slices - 1
             result: dict[str, int] = {"write": Bank.B, "post": Post.ROUND} if last else {"write": Bank.C}
+            if last and centre:
+                result = {"write": Bank.A}
             self.vector(many, a=STREAM, wide=1, **({"c": BANK} if k else {}), **result)
+        if centre:
+            self.centre(cut.tiles, many)
         self.vector(many, op=VectorOp.STORE, format=Format.SIGN)
         self._emit(Opcode.STORE, target=StoreTo.HASH, rows=s.tokens - 1, words=cut.tiles - 1, to=p.retrieval.ctx)
+
+    def centre(self, tiles: int, many: int) -> None:
+        """B = the `many` words of products in bank A less the thresholds, `tiles` words.
+
+        The first pass of a context, which has no cluster yet, computes the thresholds and stores them; later passes
+        load them. Either leaves them at the end of the `many` words of bank C.
+        """
+        p, at = self.plan, many - tiles
+        first, later = POINTERS[:2]
+        self._emit(
+            Opcode.RETRIEVE, action=Retrieve.COUNT, ctx=p.retrieval.ctx, level=LEVEL, **semaphores((), (CLUSTER,))
+        )
+        self.sync(CLUSTER)
+        outer, self.items = self.items, []
+        mean: dict[str, int] = {"a": BANK, "imm_b": imm(1 / self.shape.tokens), "write": Bank.C}
+        self.vector(tiles, **mean)
+        if at:  # a token's words add to those of the token before
+            self.vector(at, **mean, addr_a=tiles, c=BANK, addr_d=tiles)
+        self.out(tiles, True, at)
+        self.store(p["thresholds"], 0, 1, tiles, 0)
+        compute, self.items = tuple(self.items), []
+        self.load(p["thresholds"], 0, 1, tiles, 0, LoadTo.VECTOR)
+        self.vector(tiles, Queue.LOAD, a=STREAM, wide=1, write=Bank.C, addr_d=at)
+        self.items = [
+            *outer,
+            op(Opcode.SET, to=first, imm=1),
+            op(Opcode.SET, to=later),
+            Loop((op(Opcode.SET, to=first), op(Opcode.SET, to=later, imm=1)), (), register=LEVEL, unit="unit"),
+            Loop(compute, (0,), register=first),
+            Loop(tuple(self.items), (0,), register=later),
+        ]
+        less = {"c": BANK, "addr_c": at, "span_c": tiles.bit_length() - 1, "negate_c": 1}
+        self.vector(many, a=BANK, **less, post=Post.ROUND, write=Bank.B)
 
     def retrieve(self, action: Retrieve, array: Array, at: int, wait=(), signal=(), **fields: int) -> None:
         """RETRIEVE with the address of byte `at` of an array."""
@@ -121,6 +162,11 @@ class CoreCompiler(Compiler):
     def sync(self, semaphore: int) -> None:
         """Make the sequencer wait for a semaphore."""
         self._emit(Opcode.SYNC, **semaphores((semaphore,), ()))
+
+    def level(self, ctx: int) -> None:
+        """LEVEL = clusters of context `ctx`."""
+        self._emit(Opcode.RETRIEVE, action=Retrieve.COUNT, ctx=ctx, level=LEVEL, **semaphores((), (CLUSTER,)))
+        self.sync(CLUSTER)
 
     def cluster(self) -> None:
         """Cluster and place every token; before each few tokens, run some blocks of the queries' GEMM."""
@@ -195,9 +241,7 @@ class CoreCompiler(Compiler):
     def rank_ahead(self) -> None:
         """Multiply the guessed queries by the next layer's Key_cluster."""
         p = self.plan
-        fields = {"action": Retrieve.COUNT, "ctx": p.retrieval.ahead, "level": LEVEL}
-        self._emit(Opcode.RETRIEVE, **fields, **semaphores((), (CLUSTER,)))
-        self.sync(CLUSTER)
+        self.level(p.retrieval.ahead)
         self.rank(p["guess"], p.ahead("means"))
 
     def select(self) -> None:
@@ -325,11 +369,19 @@ class CorePlan(LayerPlan):
             r.n_hp,
             f"its {tiles} tiles of hyperplanes do not fit: take fewer, or raise w_depth, x_depth or depth",
         )
+        check(
+            not r.centre or tiles & (tiles - 1) == 0,
+            "n_hp",
+            r.n_hp,
+            f"its {tiles} tiles of {n} hyperplanes must be a power of two for centred hash bits: choose other n_hp",
+        )
         cut = self.cuts.setdefault("hash", Tiling(1, tiles, self.key_words // max(fits), max(fits)))
         self.weights.add("hash_weight", (1, cut.slices, cut.tiles * n, cut.words * n), BF16)
         rows = -(-r.clusters // (2 * n)) * 2 * n
         table = self.weights.add("table", (rows, self.pitch // 4), np.float32)
         means = table.offset + self.mean_bytes
+        if r.centre:
+            self.weights.add("thresholds", (tiles * n,), np.float32)
         self._views["means"] = Array("means", means, (rows, self.pitch // 2), BF16, table.base)
         self.work.add("ranks", (s.kv_heads * s.rows, rows), np.float32)
         if r.ahead >= 0:

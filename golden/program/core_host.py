@@ -5,13 +5,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from golden.function_params import ReSVParams, check
-from golden.program.core_compiler import LEVEL, ROW, CorePlan
+from golden.program.core_compiler import LEVEL, ROW, CorePlan, RetrievalShape
 from golden.program.core_model import Core
 from golden.program.isa import Instruction
 from golden.program.layer_memory import Array, Register
 from golden.program.lxe_model import Memory, Region, Result
 from golden.retrieval.dre_model import DreModel
 from golden.retrieval.kvmap import KvMap
+
+
+def check_centre(r: RetrievalShape, params: ReSVParams) -> None:
+    """Raise `ParamError` unless a layer's program hashes keys as the parameters of the retrieval say."""
+    check(r.centre == params.centre, "centre", r.centre, f"must be {params.centre}, as in the retrieval's parameters")
 
 
 class CoreHost:
@@ -26,7 +31,8 @@ class CoreHost:
     n_ctx : contexts of the DRE
 
     `begin` writes the inputs of a pass. `run` executes a layer, or some of its stages, on what is in memory. Raises
-    `ParamError` where a layer prefetches for a layer that does not expect it, or the other way round.
+    `ParamError` where a layer prefetches for a layer that does not expect it, or the other way round, and where plans
+    and `params` differ in `centre`.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class CoreHost:
         ahead = -1  # context for which the layer before has fetched
         for i, plan in enumerate(plans):
             r = plan.retrieval
+            check_centre(r, params)
             check(r.ctx < n_ctx, "n_ctx", n_ctx, f"must be above the context {r.ctx} of layer {i}")
             if r.fetched or ahead >= 0:
                 ok = r.fetched and ahead == r.ctx

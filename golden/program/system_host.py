@@ -23,6 +23,7 @@ import numpy as np
 from golden.arithmetic.numerics import BF16
 from golden.function_params import ReSVParams, check
 from golden.program.core_compiler import LEVEL, ROW, CorePlan, RetrievalShape
+from golden.program.core_host import check_centre
 from golden.program.core_model import Core
 from golden.program.isa import Instruction, LxeFormat
 from golden.program.layer_memory import Array, LayerShape, Register, Space
@@ -152,7 +153,8 @@ class SystemHost:
     boundary : bytes; a burst does not cross a multiple of it
     n_ctx : contexts of each DRE
 
-    `begin` writes the inputs of a pass. `run` executes a phase of a layer on all cores.
+    `begin` writes the inputs of a pass. `run` executes a phase of a layer on all cores. Raises `ParamError` where
+    `retrievals` and `params` differ in `centre`.
     """
 
     def __init__(
@@ -170,6 +172,8 @@ class SystemHost:
         boundary: int = 4096,
         n_ctx: int,
     ):
+        for r in retrievals:
+            check_centre(r, params)
         shared, align = shared_space(shape, fmt, cores), 4096
         at, regions = 0, []
 

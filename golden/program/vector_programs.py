@@ -122,9 +122,17 @@ def _less_top(size: dict[str, int], at: int, top: int, **fields: int) -> Instruc
     return Instruction(a=BANK, addr_a=at, c=SCALAR, scalar_c=top, negate_c=1, **into, **size, **fields)
 
 
-def hash_bits(products: np.ndarray, fmt: VectorFormat, at: int = 0) -> list[Step]:
-    """Hash bits of a row of FP32 products: 1 where a product exceeds zero. Uses bank B."""
-    return [load(products, fmt, Bank.B, at, post=Post.ROUND), store(len(products), fmt, at, Format.SIGN)]
+def hash_bits(products: np.ndarray, fmt: VectorFormat, at: int = 0, thresholds: np.ndarray | None = None) -> list[Step]:
+    """Hash bits of a row of FP32 products: 1 where a product exceeds zero, or its FP32 threshold (`Hasher`).
+
+    Uses bank B, and bank C for thresholds.
+    """
+    less: dict[str, int] = {} if thresholds is None else {"c": BANK, "addr_c": at, "negate_c": 1}
+    return [
+        *([] if thresholds is None else [load(thresholds, fmt, Bank.C, at)]),
+        load(products, fmt, Bank.B, at, post=Post.ROUND, **less),
+        store(len(products), fmt, at, Format.SIGN),
+    ]
 
 
 def rms_norm(

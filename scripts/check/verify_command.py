@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from golden.function_params import check
+from golden.function_params import ReSVParams, check
 from golden.inputs.trace import Trace
 from hdl.emit import UNITS, emit, params_of
 from scripts import console
@@ -28,7 +28,8 @@ def command(
     trace: console.Trace = FIXTURE,
     queries: console.Queries = 2,
     th_hd: console.ThHd = None,
-    ratio: console.Ratio = 0.3,
+    ratio: console.Ratio = console.RATIO,
+    centre: console.Centre = ReSVParams.centre,
     idle: Annotated[float, typer.Option(help="Probability that an input idles in a cycle.")] = 0.0,
     stall: Annotated[float, typer.Option(help="Probability that an output is stalled in a cycle.")] = 0.0,
     seed: console.Seed = 1,
@@ -55,7 +56,7 @@ def command(
     check(0 <= idle < 1, "idle", idle, "must be at least 0 and below 1")
     check(0 <= stall < 1, "stall", stall, "must be at least 0 and below 1")
     p = system.core.dre
-    f = console.function(p, th_hd, ratio)
+    f = console.function(p, th_hd, ratio, centre)
     data = Trace.load(trace)
     emitted = generated or emit(unit, params_of(unit, system))
     try:

@@ -36,7 +36,7 @@ DEFAULT = ReSVParams()
 
 def command(
     traces: Annotated[list[Path], typer.Argument(help="Trace files of `vrex trace`.")],
-    ratio: Annotated[float, typer.Option(help="Th_r-wics, 0 to 1.")] = DEFAULT.ratio_q16 / 65536,
+    ratio: Annotated[float, typer.Option(help="Th_r-wics, 0 to 1.")] = console.RATIO,
     th_hd: Annotated[
         int, typer.Option(help="Th_hd: a token joins a cluster at a Hamming distance below it.")
     ] = DEFAULT.th_hd,
@@ -44,7 +44,7 @@ def command(
     score_map: Annotated[str, typer.Option(help="exp, shift or clip.")] = DEFAULT.score_map,
     recent: Annotated[int, typer.Option(help="Number of last tokens that stay in device memory.")] = DEFAULT.recent,
     max_clusters: Annotated[int, typer.Option(help="Most clusters of a table.")] = DEFAULT.max_clusters,
-    centre: Annotated[bool, typer.Option(help="Subtract the first frame's mean key before hashing.")] = DEFAULT.centre,
+    centre: console.Centre = DEFAULT.centre,
     every: Annotated[int, typer.Option(help="Measure every n-th frame.")] = 1,
     json: console.Json = False,
 ) -> None:

@@ -15,6 +15,7 @@ from matplotlib.patches import Patch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from golden.atomic_files import replacing, write_atomically
+from golden.function_params import ReSVParams
 from golden.inputs.trace import Trace, TraceError
 from hdl.emit import emit
 from scripts import console
@@ -49,6 +50,8 @@ def command(
         typer.Option("--ahead", help="Let each layer choose and fetch entries for the next one during its own work."),
     ] = False,
     th_hd: console.ThHd = None,
+    ratio: console.Ratio = console.RATIO,
+    centre: console.Centre = ReSVParams.centre,
     preset: console.Preset = "small",
     param: console.Param = None,
     folder: console.Folder = Path("build/run"),
@@ -71,7 +74,7 @@ def command(
 
         data = Trace.load(trace)
         try:
-            run = DecoderLayers(data, p, layers, frames, ahead, console.function(p.dre, th_hd))
+            run = DecoderLayers(data, p, layers, frames, ahead, console.function(p.dre, th_hd, ratio, centre))
         except TraceError as e:
             raise TraceError(f"{trace.name}: {e}") from None
         with step("golden", layers * frames) as advance:

@@ -80,7 +80,8 @@ def command(
     param: console.Param = None,
     queries: console.Queries = 2,
     th_hd: console.ThHd = None,
-    ratio: console.Ratio = 0.3,
+    ratio: console.Ratio = console.RATIO,
+    centre: console.Centre = ReSVParams.centre,
     json: console.Json = False,
 ) -> None:
     """Count the cycles of HCU and WTU on a trace.
@@ -91,7 +92,7 @@ def command(
     rows: list[dict] = []
     p = console.params(preset, param).core.dre
     console.check_used("simulate dre", param, USED)
-    f = console.function(p, th_hd, ratio)
+    f = console.function(p, th_hd, ratio, centre)
     for path in traces:
         found = list(tables(Trace.load(path), f, queries))
         for table in track(found, path.name, console=console.err, transient=True, disable=json):

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from golden.function_params import check
+from golden.function_params import ReSVParams, check
 from golden.inputs.trace import Trace
 from hdl.emit import UNITS, Emitted, params_of
 from hdl.params import SystemParams
@@ -31,6 +31,8 @@ def command(
     trace: console.Trace = FIXTURE,
     queries: console.Queries = 1,
     th_hd: console.ThHd = None,
+    ratio: console.Ratio = console.RATIO,
+    centre: console.Centre = ReSVParams.centre,
     liberty: mapped_units.Liberty = None,
     effort: mapped_units.Effort = "area",
     target: mapped_units.Target = None,
@@ -56,8 +58,9 @@ def command(
         for name, system, made in designs:
             with console.err.status(f"{name} on {trace.name}"):
                 options = {"liberty": liberty, "effort": effort, "target": target}
+                f = console.function(system.core.dre, th_hd, ratio, centre)
                 done[name] = power(
-                    name, system, data, options, queries, th_hd, made=made, mhz=mhz, node=node, cycles=cycles
+                    name, system, data, options, queries, f, made=made, mhz=mhz, node=node, cycles=cycles
                 )
     except BenchError as e:
         console.err.print(f"[red]error:[/] {e}", highlight=False, soft_wrap=True)
@@ -74,19 +77,19 @@ def power(
     trace: Trace,
     options: dict,
     queries: int = 1,
-    th_hd: int | None = None,
+    f: ReSVParams | None = None,
     made: Emitted | None = None,
     **measured,
 ) -> Power:
     """Power of `unit` while it does its part of ReSV on every recorded layer of a trace, at full rate.
 
     The units of the DRE are mapped apart; so the power of each one in the same runs is known.
-    th_hd : instead of the default · made : Verilog to take instead of generating it
+    f : function parameters, of the hardware if not given · made : Verilog to take instead of generating it
     options : of `synth.flow.netlists` · measured : of `synth.power.measure`
     Raises: `SynthError`, `TraceError`; `BenchError` if the RTL does not do what golden does.
     """
     own, p = params_of(unit, system), system.core.dre
-    f = console.function(p, th_hd)
+    f = f or p.function()
 
     def play(recorder: Emitted) -> None:
         if unit == "dpe":

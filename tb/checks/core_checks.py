@@ -24,7 +24,13 @@ SHAPE = LayerShape(width=16, heads=2, kv_heads=1, head_size=8, ffn=32, tokens=3,
 GROUPS = replace(SHAPE, heads=4, kv_heads=2, head_size=4)  # entries of the same size as in SHAPE, but several heads
 SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=36", "clusters=12", "n_ctx=3")
 RING = replace(SHAPE, tokens=8)  # a pass that fills the ring, so every earlier entry goes home
-TILES = {SHAPE: 1, GROUPS: 4, RING: 1}  # in a block of the queries' product: work is between tokens, or before them
+ONE = replace(SHAPE, tokens=1)
+TILES = {
+    SHAPE: 1,
+    GROUPS: 4,
+    RING: 1,
+    ONE: 1,
+}  # in a block of the queries' product: work is between tokens, or before them
 LAYERS = 2
 
 
@@ -53,15 +59,15 @@ AWAY = [{"ctx": 2, "ahead": 0}, {"ctx": 0, "fetched": True}]  # both layers use 
 def host(rng: np.random.Generator, shape: LayerShape = SHAPE, how: list[dict] = ALONE, **function) -> CoreHost:
     """A host of two layers. With AHEAD the first layer selects and fetches for the second."""
     p, k = params(), params().dre.kvmu
-    retrievals = [
-        RetrievalShape(**{"n_hp": 16, "clusters": p.dre.hcu.clusters, "ctx": i} | how[i]) for i in range(LAYERS)
-    ]
+    f = replace(p.dre.function(), **{"th_hd": 4} | function)
+    each = {"n_hp": 16, "clusters": p.dre.hcu.clusters, "centre": f.centre}
+    retrievals = [RetrievalShape(**each | {"ctx": i} | how[i]) for i in range(LAYERS)]
     tiles = TILES[shape]
     cuts = CorePlan(shape, p.lxe_format(), retrievals[1]).cuts | {"qkv": Tiling(8 // tiles, tiles, 1, 4)}
     plans = [CorePlan(shape, p.lxe_format(), r, cuts) for r in retrievals]
     layers, planes = model(rng, shape)
     sizes = {"blocks": k.blocks, "block_slots": k.block_slots, "n_ctx": k.n_ctx}
-    return CoreHost(plans, layers, planes, replace(p.dre.function(), **{"th_hd": 4} | function), **sizes)
+    return CoreHost(plans, layers, planes, f, **sizes)
 
 
 def begin(h: CoreHost, rng: np.random.Generator, start: int) -> None:
@@ -130,13 +136,15 @@ class RandomTraffic(StressTraffic):
         return got[0][-1].perf["lxe.sequencer.instructions"]
 
 
+def forget(ctx: int) -> list[Instruction]:
+    """A program that clears a context."""
+    return [Instruction(Opcode.RETRIEVE, {"action": Retrieve.CLEAR, "ctx": ctx}), Instruction(Opcode.HALT, {})]
+
+
 def check_a_context_is_forgotten():
     """After a CLEAR the context's clusters begin anew, and its blocks are used again."""
     h, script, _ = passes(5, 2, GROUPS, AHEAD)
-    clear = [
-        Instruction(Opcode.RETRIEVE, {"action": Retrieve.CLEAR, "ctx": 1}),
-        Instruction(Opcode.HALT, {}),
-    ]
+    clear = forget(1)
     script.add(clear, {})
     h.core.run(clear, {})
     script.expect()

@@ -79,13 +79,13 @@ class DecoderLayers:
             entries=self.sinks + max(1, frames * self.tokens - k.recent),  # the most entries that a frame may fetch
             epsilon=float(self.decoder.epsilon),
         )
-        sizes = {"n_hp": p.dre.hcu.n_hp, "clusters": k.clusters, "sinks": self.sinks}
+        f = f or p.dre.function()
+        sizes = {"n_hp": p.dre.hcu.n_hp, "clusters": k.clusters, "sinks": self.sinks, "centre": f.centre}
         next_ = [i + 1 if ahead and i < layers - 1 else -1 for i in range(layers)]
         self.plans = [
             CorePlan(shape, fmt, RetrievalShape(ctx=i, ahead=next_[i], fetched=ahead and i > 0, **sizes))
             for i in range(layers)
         ]
-        f = f or p.dre.function()
         planes = hyperplanes(f.n_hp, trace.kv_heads * trace.head_size, f.hash_seed)
         self.host = CoreHost(
             self.plans,

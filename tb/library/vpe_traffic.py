@@ -113,7 +113,9 @@ def shares(trace: Trace, layer: int, asked: list[tuple[int, int]], f: ReSVParams
         for t, own in enumerate(keys):
             bits = unpack(policy.hasher.words(own, t), f.n_hp)
             dots = matmul(own, policy.hasher.planes)
-            yield Share("hash bits", [s for row in dots for s in programs.hash_bits(row, fmt)], list(bits))
+            limits = None if policy.hasher.thresholds is None else policy.hasher.thresholds[t]
+            steps = [s for row in dots for s in programs.hash_bits(row, fmt, thresholds=limits)]
+            yield Share("hash bits", steps, list(bits))
         q = trace.queries(layer, start, stop)
         group, per = q.shape[1] // trace.kv_heads, trace.kv_heads // len(policy.tables)
         for h in range(trace.kv_heads):

@@ -273,6 +273,11 @@ def test_gate_residual_and_hash_bits():
     np.testing.assert_array_equal(programs.run(programs.residual(s, u, FMT), FMT)[0], s + u)
     s[:6] = [0.0, -0.0, np.nan, -np.nan, 1e-40, np.inf]
     np.testing.assert_array_equal(programs.run(programs.hash_bits(s, FMT), FMT)[0], flushed(s) > 0)
+    s[6:9] = u[6:9]  # no product is above itself
+    with np.errstate(invalid="ignore"):
+        above = flushed(flushed(s).astype(np.float64) - flushed(u)) > 0
+    np.testing.assert_array_equal(programs.run(programs.hash_bits(s, FMT, thresholds=u), FMT)[0], above)
+    assert 0 < above.sum() < len(s)
 
 
 def flushed(x: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from tb.library.vpe_traffic import Episode, run
 
 DPE = DpeParams(n_h=8, n_w=16, w_depth=16, x_depth=64)
 VPE = VpeParams(n_w=16, depth=16)
-PARAMS = ReSVParams(dot=DPE.dot, score_map="vpe")
+PARAMS = ReSVParams(dot=DPE.dot, score_map="vpe", centre=True)
 
 
 def products(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -49,7 +49,9 @@ def test_hash_bits_and_score_codes(layer):
         appended = policy.append(trace.k[layer, start:stop])
     keys = policy.hasher.split(trace.k[layer, start:stop])[0]
     fmt = VPE.format
-    bits = stored([programs.hash_bits(row, fmt) for row in products(policy.hasher.planes, keys)])
+    limits = policy.hasher.thresholds[0]
+    rows = products(policy.hasher.planes, keys)
+    bits = stored([programs.hash_bits(row, fmt, thresholds=limits) for row in rows])
     np.testing.assert_array_equal(np.stack(bits), unpack(appended.hashes[0], PARAMS.n_hp))
 
     queries = trace.queries(layer, *trace.spans("frame", queries=True)[-1])[:2]

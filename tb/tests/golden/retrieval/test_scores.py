@@ -11,8 +11,10 @@ from golden.arithmetic.dot import dot
 from golden.arithmetic.numerics import to_bf16
 from golden.arithmetic.score_codes import encode, value
 from golden.function_params import DotFormat, ParamError, ReSVParams, ScoreFormat
+from golden.inputs.trace import Trace
 from golden.retrieval.hashing import Hasher, hyperplanes, pack, to_int, unpack
 from golden.retrieval.scores import codes, exp_codes, scores
+from scripts.check.verify_command import FIXTURE
 
 FORMATS = [
     ScoreFormat(),
@@ -240,6 +242,19 @@ def test_centred_bits_at_the_limits():
     h.thresholds = None
     assert bits(inf) == [0]
     assert bits(1, inf, -inf) == [2, 0, 2]  # the second threshold is minus infinity
+
+
+def test_centred_bits_of_recorded_keys_are_those_of_an_exact_mean():
+    """But for 3 bits in 10,000 (docs/numerics.md), because 1 / T has 8 significant bits: at most 2^-9 of the mean."""
+    t = Trace.load(FIXTURE)
+    first, differ = slice(*t.spans("frame")[0]), []
+    for k in t.k:
+        h = Hasher(ReSVParams(centre=True), t.kv_heads, t.head_size)
+        keys = h.split(k)
+        h.frame(keys[:, first])
+        exact = keys[0].astype(float) @ h.planes.astype(float).T
+        differ.append(unpack(h.words(keys[0]), 32) != (exact > exact[first].mean(axis=0)))
+    assert round(1e4 * float(np.mean(differ))) == 3
 
 
 def test_centred_hashing_starts_again_with_a_new_hasher():

@@ -7,12 +7,15 @@ import pytest
 
 from golden.arithmetic.dot import dot
 from golden.arithmetic.numerics import BF16, to_bf16
-from golden.function_params import ParamError
+from golden.arithmetic.vector import FOREVER, MINUS_ZERO, Source
+from golden.function_params import ParamError, ReSVParams
 from golden.program import vector_programs as programs
 from golden.program.core_compiler import LEVEL, ROW
+from golden.program.core_host import CoreHost
 from golden.program.deadlock_hazard_check import play
-from golden.program.isa import Engine, Status
+from golden.program.isa import Engine, Instruction, Opcode, Status, decode, encode
 from golden.program.layer_memory import Register
+from golden.retrieval.hashing import Hasher
 from golden.retrieval.wicsum import select_rows
 from hdl.params import override, preset
 from tb.checks.core_checks import (
@@ -22,6 +25,7 @@ from tb.checks.core_checks import (
     ELSEWHERE,
     GROUPS,
     LAYERS,
+    ONE,
     RING,
     SHAPE,
     SIZES,
@@ -29,6 +33,7 @@ from tb.checks.core_checks import (
     check_a_context_is_forgotten,
     check_errors_and_resets_leave_a_core_that_works,
     emitted,
+    forget,
     host,
     interrupt,
     interruptions,
@@ -152,23 +157,26 @@ def test_mutants():
     assert alive == [False] * (len(MUTANTS) - 1) + [True]
 
 
-@pytest.mark.parametrize(("shape", "how"), [(SHAPE, ALONE), (GROUPS, AHEAD)])
-def test_programs_are_ordered_by_semaphores_alone(shape, how):
+@pytest.mark.parametrize(
+    ("shape", "how", "centre"), [(SHAPE, ALONE, False), (GROUPS, AHEAD, False), (GROUPS, AWAY, True)]
+)
+def test_programs_are_ordered_by_semaphores_alone(shape, how, centre):
     rng = np.random.default_rng(8)
-    h = host(rng, shape, how)
+    h = host(rng, shape, how, centre=centre)
     for k in range(5):
         begin(h, rng, k * shape.tokens)
         for layer in range(LAYERS):
             result = h.run(layer)
-            if k == 4:
+            if k in (0, 4):
                 order = play(result.issues, params().lxe_format())
                 assert (order.waiting, order.left, order.hazards) == ({}, {}, [])
     assert h.core.registers[Register.ENTRIES] > 0
 
 
-def test_stages_may_run_alone():
+@pytest.mark.parametrize("centre", [False, True])
+def test_stages_may_run_alone(centre):
     """Stage by stage, what is in memory and registers is as after the whole program."""
-    whole, parts = (host(np.random.default_rng(9), GROUPS, AHEAD) for _ in range(2))
+    whole, parts = (host(np.random.default_rng(9), GROUPS, AHEAD, centre=centre) for _ in range(2))
     rng = [np.random.default_rng(10) for _ in range(2)]
     for k in range(4):
         for h, r in zip((whole, parts), rng, strict=True):
@@ -189,6 +197,75 @@ def test_stages_may_run_alone():
     for a, b in zip(whole.memory.regions, parts.memory.regions, strict=True):
         assert a.data.tobytes() == b.data.tobytes()
     assert whole.core.registers[Register.ENTRIES] == parts.core.registers[Register.ENTRIES] > 0
+
+
+def twice(script: Script, h: CoreHost, count: int) -> None:
+    """Passes of all layers; then CLEARs of their contexts, and as many passes with other hidden states."""
+    rng = np.random.default_rng(13)
+    for k in range(2 * count):
+        if k == count:
+            for plan in h.plans:
+                clear = forget(plan.retrieval.ctx)
+                script.add(clear, {})
+                h.core.run(clear, {})
+                script.expect()
+        begin(h, rng, k % count * h.plans[0].shape.tokens)
+        for layer in range(LAYERS):
+            script.add(h.program(layer), h.registers(layer))
+            h.run(layer)
+            script.expect()
+
+
+@pytest.mark.parametrize(("shape", "how"), [(GROUPS, AWAY), (ONE, ALONE)])
+def test_centred_hash_bits_are_those_of_the_hasher(shape, how):
+    """Each context takes its thresholds from its first pass, and again after a CLEAR."""
+    h = host(np.random.default_rng(12), shape, how, centre=True)
+    planes, fmt, sent = model(np.random.default_rng(12), shape)[1], params().lxe_format().dot, []
+    key = h.core.dre.key
+
+    def hears(ctx: int, bits: int):
+        sent.append((ctx, bits))
+        return key(ctx, bits)
+
+    h.core.dre.key = hears
+    rng, seen = np.random.default_rng(13), set()
+    for start in range(2):
+        hashers = [Hasher(ReSVParams(n_hp=16, centre=True, dot=fmt), shape.kv_heads, shape.head_size) for _ in planes]
+        for hasher, p in zip(hashers, planes, strict=True):
+            hasher.planes = to_bf16(p)
+        for k in range(4):
+            begin(h, rng, k * shape.tokens)
+            for layer, hasher in enumerate(hashers):
+                h.run(layer)
+                keys = h.get("fresh")[:, : shape.entry // 2].reshape(shape.tokens, shape.kv_heads, -1)
+                want = hasher.frame(hasher.split(keys))[0, :, 0].tolist()
+                assert sent == [(h.plans[layer].retrieval.ctx, bits) for bits in want]
+                assert (h.get("thresholds", layer)[:16] == hasher.thresholds[0]).all()
+                seen.add((start, layer, hasher.thresholds.tobytes()))
+                sent.clear()
+        for r in h.plans:
+            h.core.run(forget(r.retrieval.ctx), {})
+    assert len(seen) == 2 * LAYERS
+
+
+def raw(i: Instruction) -> Instruction:
+    """The instruction that takes thresholds from products, with zero in their place."""
+    if i.op != Opcode.VECTOR or i["c"] != Source.BANK or i["span_c"] == FOREVER:
+        return i
+    return Instruction(i.op, i.values | {"c": Source.IMMEDIATE, "imm_c": MINUS_ZERO, "negate_c": 0})
+
+
+def test_centred_layers_equal_golden():
+    """On RTL, every byte: thresholds, clusters and placed entries. A program that ignores the thresholds differs."""
+    h = host(np.random.default_rng(12), GROUPS, AWAY, centre=True)
+    script = Script(h.memory, [r.name for r in h.memory.regions])
+    twice(script, h, 2)
+    ran, after = script.play(emitted(), ports(h), 0.2, seed=3)
+    assert not script.differences(ran, after)
+    assert ran[-1].perf["feeder.clears"] == 2
+    script.programs = [[f"{encode(raw(decode(int(word, 16)))):x}" for word in words] for words in script.programs]
+    ran, after = script.play(emitted(), ports(h), 0.2, seed=3)
+    assert script.differences(ran, after)
 
 
 def test_entries_are_those_that_guessed_queries_choose():
@@ -251,6 +328,7 @@ def test_lints(tmp_path):
         ([{"ahead": 2}, {"fetched": True}], "ahead=2: layer 0 must name the context of layer 1, which has ctx=1"),
         ([{}, {"ahead": 2}], "ahead=2: must be -1 in the last layer"),
         ([{}, {"ctx": 3}], "n_ctx=3: must be above the context 3 of layer 1"),
+        ([{"centre": not params().dre.function().centre}, {}], "centre=.*: must be .*as in the retrieval's parameters"),
     ],
 )
 def test_layers_that_do_not_fit_together_are_refused(how, message):

@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from golden.function_params import ParamError
+from golden.arithmetic.numerics import to_bf16
+from golden.function_params import ParamError, ReSVParams
 from golden.program.core_compiler import RetrievalShape
 from golden.program.isa import Status, encode
 from golden.program.layer_compiler import LayerPlan
 from golden.program.layer_host import LayerHost
 from golden.program.layer_memory import LayerShape, Register
 from golden.program.system_host import PHASES, SharePlan, SystemHost
+from golden.retrieval.hashing import Hasher
 from hdl.bus.arbiter import Arbiter
 from hdl.emit import Emitted, emit
 from hdl.params import SystemParams
@@ -68,12 +70,16 @@ def inputs(rng: np.random.Generator, k: int) -> tuple:
     return rng.normal(size=(SHAPE.tokens, SHAPE.width)).astype(np.float32), *turns(start), start
 
 
-def host(rng: np.random.Generator) -> SystemHost:
+def hyperplanes(rng: np.random.Generator) -> np.ndarray:
+    return rng.normal(size=(16, SHAPE.kv_heads * SHAPE.head_size))
+
+
+def host(rng: np.random.Generator, **more) -> SystemHost:
     core = system().core
-    function, k = replace(core.dre.function(), th_hd=4), core.dre.kvmu
-    planes = rng.normal(size=(16, SHAPE.kv_heads * SHAPE.head_size))
+    function, k = replace(core.dre.function(), th_hd=4, **more), core.dre.kvmu
+    planes = hyperplanes(rng)
     sizes = {"blocks": k.blocks, "block_slots": k.block_slots, "n_ctx": k.n_ctx}
-    own = [RetrievalShape(n_hp=16, clusters=8)], [weights(rng)], [planes]
+    own = [RetrievalShape(n_hp=16, clusters=8, centre=function.centre)], [weights(rng)], [planes]
     return SystemHost(SHAPE, core.lxe_format(), *own, function, cores=CORES, **sizes)
 
 
@@ -200,10 +206,10 @@ def test_layers_equal_golden(record_property):
 
 def test_a_pass_with_a_memory_of_cocotbext_axi():
     rng = np.random.default_rng(2)
-    script = Script(host(rng))
-    passes(script, rng, 1)
+    script = Script(host(rng, centre=True))
+    passes(script, rng, 2)
     got = script.play(memory="axi", pause=0.3)
-    assert [s["code"] for p in got["phases"] for s in p["status"]] == [Status.DONE] * len(PHASES) * CORES
+    assert [s["code"] for p in got["phases"] for s in p["status"]] == [Status.DONE] * len(PHASES) * CORES * 2
     assert not [text for k, memory in enumerate(got["images"]) for text in script.differences(k, memory)]
 
 
@@ -262,6 +268,20 @@ def test_shares_make_the_layer_of_one_core():
             h.run(phase, order=(1, 0))
         one.run()
         np.testing.assert_allclose(h.get(0, "hidden"), one.get("hidden"), rtol=0, atol=2e-6)
+
+
+def test_centred_shares_have_thresholds_of_their_own_heads():
+    rng = np.random.default_rng(7)
+    h = host(rng, centre=True)
+    h.begin(*inputs(rng, 0))
+    h.run("attention")
+    planes = hyperplanes(np.random.default_rng(7)).reshape(16, SHAPE.kv_heads, -1)
+    for core, plan in enumerate(h.plans):
+        keys = h.get(core, "fresh")[:, : plan[0].shape.entry // 2]
+        hasher = Hasher(ReSVParams(n_hp=16, centre=True, dot=plan[0].fmt.dot), 1, keys.shape[1])
+        hasher.planes = to_bf16(planes[:, plan[0].heads].reshape(16, -1))
+        hasher.frame(keys[None])
+        assert (h.get(core, "thresholds")[:16] == hasher.thresholds[0]).all()
 
 
 def test_the_order_of_the_cores_changes_no_bit():

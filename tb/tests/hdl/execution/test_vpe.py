@@ -132,6 +132,7 @@ def real_programs(p: VpeParams, length: int) -> dict[str, list[Step]]:
         "softmax": programs.softmax(s, 0.125, fmt),
         "score codes": programs.score_codes(s, 0.125, fmt),
         "hash bits": programs.hash_bits(s, fmt),
+        "centred hash bits": programs.hash_bits(s, fmt, thresholds=s[::-1].copy()),
         "norm": programs.rms_norm(np.resize(keys[0], length), np.resize(keys[1], length), 1e-5, fmt, 0, half),
         "rotary halves": programs.rotary_tables(np.cos(angle), np.sin(angle), "halves", fmt)
         + programs.rotary(np.stack(head), 4 * p.n_w // 2, "halves", fmt, to=8),
