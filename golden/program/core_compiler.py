@@ -124,15 +124,13 @@ class CoreCompiler(Compiler):
     def centre(self, tiles: int, many: int) -> None:
         """B = the `many` words of products in bank A less the thresholds, `tiles` words.
 
-        The first pass of a context, which has no cluster yet, computes the thresholds and stores them; later passes
-        load them. Either leaves them at the end of the `many` words of bank C.
+        Thresholds come from memory to the end of the `many` words of bank C. The first pass of a context, which has no
+        cluster yet, overwrites them there by its own, and stores these.
         """
-        p, at = self.plan, many - tiles
-        first, later = POINTERS[:2]
-        self._emit(
-            Opcode.RETRIEVE, action=Retrieve.COUNT, ctx=p.retrieval.ctx, level=LEVEL, **semaphores((), (CLUSTER,))
-        )
-        self.sync(CLUSTER)
+        p, at, some = self.plan, many - tiles, POINTERS[0]
+        self.load(p["thresholds"], 0, 1, tiles, 0, LoadTo.VECTOR)
+        self.vector(tiles, Queue.LOAD, a=STREAM, wide=1, write=Bank.C, addr_d=at)
+        self.level(p.retrieval.ctx)
         outer, self.items = self.items, []
         mean: dict[str, int] = {"a": BANK, "imm_b": imm(1 / self.shape.tokens), "write": Bank.C}
         self.vector(tiles, **mean)
@@ -140,16 +138,11 @@ class CoreCompiler(Compiler):
             self.vector(at, **mean, addr_a=tiles, c=BANK, addr_d=tiles)
         self.out(tiles, True, at)
         self.store(p["thresholds"], 0, 1, tiles, 0)
-        compute, self.items = tuple(self.items), []
-        self.load(p["thresholds"], 0, 1, tiles, 0, LoadTo.VECTOR)
-        self.vector(tiles, Queue.LOAD, a=STREAM, wide=1, write=Bank.C, addr_d=at)
         self.items = [
             *outer,
-            op(Opcode.SET, to=first, imm=1),
-            op(Opcode.SET, to=later),
-            Loop((op(Opcode.SET, to=first), op(Opcode.SET, to=later, imm=1)), (), register=LEVEL, unit="unit"),
-            Loop(compute, (0,), register=first),
-            Loop(tuple(self.items), (0,), register=later),
+            op(Opcode.SET, to=some, imm=1),
+            Loop((op(Opcode.SET, to=some),), (), register=LEVEL, unit="unit"),
+            Loop(tuple(self.items), (0,), register=some),
         ]
         less = {"c": BANK, "addr_c": at, "span_c": tiles.bit_length() - 1, "negate_c": 1}
         self.vector(many, a=BANK, **less, post=Post.ROUND, write=Bank.B)

@@ -248,6 +248,20 @@ def test_centred_hash_bits_are_those_of_the_hasher(shape, how):
     assert len(seen) == 2 * LAYERS
 
 
+@pytest.mark.parametrize("shape", [GROUPS, ONE])
+def test_what_centring_costs(shape):
+    """As docs/stages.md says, for `tiles` words of a token's products and `many` of a pass's."""
+    one, other = (host(np.random.default_rng(1), shape, centre=c).plans[0] for c in (True, False))
+    tiles, many = 4, 4 * shape.tokens
+    for clusters, issued, words in ((0, 7 + (many > tiles), 2 * many + 2 * tiles), (5, 4, many + tiles)):
+        mine, raws = (plan.costs(0, clusters) for plan in (one, other))
+        a, b = mine.pop("hash"), raws.pop("hash")
+        size = 4 * tiles * params().dpe.n_w
+        assert (a.issued - b.issued, a.words - b.words, a.chunks - b.chunks) == (issued, words, 0)
+        assert (a.loaded - b.loaded, a.stored - b.stored) == (size, 0 if clusters else size)
+        assert mine == raws
+
+
 def raw(i: Instruction) -> Instruction:
     """The instruction that takes thresholds from products, with zero in their place."""
     if i.op != Opcode.VECTOR or i["c"] != Source.BANK or i["span_c"] == FOREVER:
