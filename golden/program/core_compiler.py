@@ -86,7 +86,7 @@ class RetrievalShape:
     sinks: int = 0
     ahead: int = -1
     fetched: bool = False
-    centre: bool = False
+    centre: bool = True
 
     def __post_init__(self):
         check_ints(self)

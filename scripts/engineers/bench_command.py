@@ -123,10 +123,11 @@ def _speed(unit: str, core: CoreParams) -> dict[str, float]:
 def _retrieval(core: CoreParams) -> dict[str, float]:
     """Geometric means of `dre_command.measure` over the HC tables of the trace.
 
-    At the paper's threshold: its loose clusters fetch long bursts from this short trace.
+    At the paper's point: its loose clusters fetch long bursts from this short trace.
     """
     paper, n_hp = READINGS["paper"], core.dre.hcu.n_hp
-    f = replace(core.dre.function(), th_hd=max(1, paper.th_hd * n_hp // paper.n_hp))
+    near = max(1, paper.th_hd * n_hp // paper.n_hp)
+    f = replace(core.dre.function(), th_hd=near, ratio_q16=paper.ratio_q16, centre=paper.centre)
     found = [dre_command.measure(table, core.dre, f) for table in dre_command.tables(Trace.load(TRACE), f, 2)]
     return {k: math.prod(x[k] for x in found) ** (1 / len(found)) for k in found[0]}
 

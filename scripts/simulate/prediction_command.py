@@ -123,6 +123,8 @@ def ends(
     registers |= {int(ROW): entries} if fetched else {}
 
     def retrieved() -> Iterator[dict[int, int]]:
+        if plan.retrieval.centre:
+            yield {int(LEVEL): clusters}  # of the context before the pass
         for t in range(tokens):
             yield {int(ROW): table + 7 * t % clusters * plan.pitch, int(LEVEL): clusters}  # token t's cluster
             yield {}

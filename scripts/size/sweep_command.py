@@ -40,7 +40,8 @@ def command(
     ] = "cycles,area",
     queries: Annotated[int, typer.Option(help="Number of frames, the last ones, that are timed.")] = 2,
     th_hd: Annotated[int, typer.Option(min=0, max=257, help="Th_hd, unless it is an axis.")] = ReSVParams.th_hd,
-    ratio: Annotated[float, typer.Option(help="Th_r-wics, unless it is an axis.")] = 0.3,
+    ratio: Annotated[float, typer.Option(help="Th_r-wics, unless it is an axis.")] = console.RATIO,
+    centre: console.Centre = ReSVParams.centre,
     listed: Annotated[
         bool, typer.Option("--list", help="Combine the n-th values of all axes instead of every combination (a grid).")
     ] = False,
@@ -77,7 +78,7 @@ def command(
         points.check_names(space, param or [])
         settings = Settings.of(trace, queries, liberty or [], effort, target, node)
         asked = [] if search else list(points.points(space, listed))
-        design = partial(points.design, preset, param or [], th_hd=th_hd, ratio=ratio)
+        design = partial(points.design, preset, param or [], th_hd=th_hd, ratio=ratio, centre=centre)
         some = asked or [points.at(space, i) for i in range(min(SOME, points.size(space, False)))]
         _check_some(design, some)
         unread = effects.unread(space, some, lambda point: point_costs.task(design(point), objectives, settings).key)

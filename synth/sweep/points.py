@@ -19,6 +19,7 @@ PAPER = {
 }
 PAPER |= {"N_hp": "n_hp", "Th_hd": "th_hd", "Th_r-wics": "ratio"}
 FUNCTION = ("th_hd", "ratio")  # parameters of ReSV that the hardware does not fix
+RATIO = round(ReSVParams.ratio_q16 / 65536, 4)
 MOST = 1_000_000  # most points of a grid
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:([:*])(-?\d+))?")
@@ -123,12 +124,20 @@ def named(axes: tuple[Axis, ...], point: Point) -> dict[str, int | float | str]:
     return {a.given: value(point[a.name]) for a in axes}
 
 
-def design(base: str, fixed: list[str], point: Point, th_hd: int = ReSVParams.th_hd, ratio: float = 0.3) -> Design:
+def design(
+    base: str,
+    fixed: list[str],
+    point: Point,
+    th_hd: int = ReSVParams.th_hd,
+    ratio: float = RATIO,
+    centre: bool = ReSVParams.centre,
+) -> Design:
     """The design of a point.
 
     base : preset or design file that gives all other parameters
     fixed : NAME=VALUE settings of all points
     th_hd, ratio : function parameters, unless an axis or `fixed` sets them
+    centre : whether hash bits are centred
 
     Raises `ParamError` if the parameters cannot work.
     """
@@ -142,8 +151,8 @@ def design(base: str, fixed: list[str], point: Point, th_hd: int = ReSVParams.th
     except ValueError:
         raise ParamError(f"th_hd, ratio={function!r}: must be a whole number and a number") from None
     check(0 <= share <= 1, "ratio", share, "must be 0 to 1")
-    f = replace(hardware.function(), th_hd=min(limit, hardware.hcu.n_hp + 1), ratio_q16=round(share * 65536))
-    return Design(system, f)
+    near = min(limit, hardware.hcu.n_hp + 1)
+    return Design(system, replace(hardware.function(), th_hd=near, ratio_q16=round(share * 65536), centre=centre))
 
 
 def _expand(given: str, word: str) -> list[str]:

@@ -59,7 +59,7 @@ AWAY = [{"ctx": 2, "ahead": 0}, {"ctx": 0, "fetched": True}]  # both layers use 
 def host(rng: np.random.Generator, shape: LayerShape = SHAPE, how: list[dict] = ALONE, **function) -> CoreHost:
     """A host of two layers. With AHEAD the first layer selects and fetches for the second."""
     p, k = params(), params().dre.kvmu
-    f = replace(p.dre.function(), **{"th_hd": 4} | function)
+    f = replace(p.dre.function(), **{"th_hd": 4, "ratio_q16": 19661} | function)
     each = {"n_hp": 16, "clusters": p.dre.hcu.clusters, "centre": f.centre}
     retrievals = [RetrievalShape(**each | {"ctx": i} | how[i]) for i in range(LAYERS)]
     tiles = TILES[shape]

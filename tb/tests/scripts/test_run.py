@@ -51,7 +51,7 @@ def vrex(*words) -> object:
 @pytest.mark.parametrize("layers", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_layers_of_the_decoder_equal_golden(layers, recorded, tmp_path):
     """All heads, real weights and tokens, every store and array; clusters grow, entries go home and come back."""
-    words = [w for size in SIZES for w in ("-p", size)]
+    words = [*(w for size in SIZES for w in ("-p", size)), "--ratio", 0.9]
     got = vrex("--trace", recorded, "--frames", FRAMES, "--layers", layers, *words, "-o", tmp_path, "--json")
     assert got.exit_code == 0, got.output
     result = json.loads(got.stdout)

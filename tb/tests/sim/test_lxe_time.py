@@ -85,9 +85,10 @@ def test_a_program_that_waits_for_ever():
         timed(program, 1)
 
 
-def test_layers_on_a_core():
-    """What the DRE takes is not exact, but close."""
-    rng, p, latency = np.random.default_rng(1), params(), 6
+@pytest.mark.parametrize(("latency", "equal", "off"), [(6, 7, 3), (30, 8, 0), (1, 0, 11)])
+def test_layers_on_a_core(latency, equal, off):
+    """What the DRE takes is not exact, but close: the passes that are equal, and the most cycles of the others."""
+    rng, p = np.random.default_rng(1), params()
     h = host(rng)
     script, runs, views = Script(h.memory), [], []
     recorded = Recorded(h)
@@ -107,9 +108,8 @@ def test_layers_on_a_core():
         run["writes"] = given["writes"]
     got = simulate(emitted(), runs, latency, ports(h), script.before.tobytes())
     assert all(g["status"]["code"] == Status.DONE for g in got)
-    for view, g in zip(views, got, strict=True):
-        assert abs(view - g["done"]) <= 0.0025 * g["done"]
-    assert sum(view == g["done"] for view, g in zip(views, got, strict=True)) >= 6
+    found = [abs(view - g["done"]) for view, g in zip(views, got, strict=True)]
+    assert (found.count(0), max(found)) == (equal, off)  # docs/stages.md has them
 
 
 def test_stages_of_a_small_model(monkeypatch):

@@ -406,7 +406,7 @@ def values(name: str) -> tuple[str, list[str]]:
             return False
         return True
 
-    now = (flat(points.design(*TINY, {}).system) | {"th_hd": str(ReSVParams.th_hd), "ratio": "0.3"})[name]
+    now = (flat(points.design(*TINY, {}).system) | {"th_hd": str(ReSVParams.th_hd), "ratio": "0.2"})[name]
     n = int(now) if now.isdigit() else 0
     tried = [WORDS[now]] if now in WORDS else [str(v) for v in (2 * n, n // 2, n + 1, 0.5)]
     for axis, value in itertools.product((name, name.rpartition(".")[2]), tried):

@@ -50,9 +50,23 @@ class Brute:
         self.p, self.head_dim = params, head_dim
         self.planes = hyperplanes(params.n_hp, dim, params.hash_seed)
         self.clusters = []  # dicts of hash, tokens, sum, count
+        self.thresholds = None
+
+    def first(self, keys):
+        """Thresholds from the first frame's keys: zeros, or for centred hash bits the mean products."""
+        share = float(to_bf16(np.array([1 / len(keys)]))[0])
+        self.thresholds = [np.float32(0)] * self.p.n_hp
+        for key in keys if self.p.centre else []:
+            both = zip(self.products(key), self.thresholds, strict=True)
+            self.thresholds = [np.float32(float(p * Fraction(share) + Fraction(float(t)))) for p, t in both]
+
+    def products(self, key):
+        exact = [dot(key, plane) for plane in self.planes]
+        return [Fraction(float(np.float32(float(x)))) for x in exact] if self.p.centre else exact
 
     def append(self, token, key):
-        h = sum(1 << i for i, plane in enumerate(self.planes) if dot(key, plane) > 0)
+        above = [p > Fraction(float(t)) for p, t in zip(self.products(key), self.thresholds, strict=True)]
+        h = sum(1 << i for i, bit in enumerate(above) if bit)
         distances = [(bin(c["hash"] ^ h).count("1"), i) for i, c in enumerate(self.clusters)]
         distance, nearest = min(distances, default=(self.p.n_hp + 9, 0))
         if self.p.join == "first":
@@ -96,6 +110,7 @@ class Brute:
 CASES = {
     "layer": SMALL,
     "head": replace(SMALL, scope="head"),
+    "raw hash bits": replace(SMALL, centre=False),
     "equations": replace(READINGS["equations"], n_hp=16, th_hd=4, recent=12),
     "first": replace(READINGS["first"], n_hp=16, th_hd=5, recent=12, sinks=3),
     "buckets": replace(READINGS["buckets"], n_hp=16, th_hd=4, recent=12, sinks=3, n_buckets=4),
@@ -118,6 +133,8 @@ def test_equals_brute_force(name):
         assert done.tokens.tolist() == [t for t in range(n, n + 7) if t >= params.sinks]
         for i, b in enumerate(brute):
             keys = k.reshape(7, 16) if params.scope == "layer" else k[:, i]
+            if not n:
+                b.first(keys[params.sinks :])
             want = [b.append(n + t, keys[t]) for t in range(7) if n + t >= params.sinks]
             assert [to_int(h) for h in done.hashes[i]] == [h for h, _ in want]
             assert [j.cluster for j in done.joined[i]] == [c for _, c in want]

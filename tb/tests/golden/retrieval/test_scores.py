@@ -275,7 +275,7 @@ def test_expected_distance_is_proportional_to_the_angle():
         keys = to_bf16(np.stack([u, np.cos(angle) * u + np.sin(angle) * v])[:, None])
         bits = 0
         for seed in range(60):
-            h = Hasher(ReSVParams(n_hp=256, hash_seed=seed), 1, 64)
+            h = Hasher(ReSVParams(n_hp=256, hash_seed=seed, centre=False), 1, 64)
             a, b = h.frame(h.split(keys))[0]
             bits += bin(to_int(a) ^ to_int(b)).count("1")
         p = angle / np.pi

@@ -69,14 +69,19 @@ BINS = {"fetches", "fetches_nothing", "joins", "bursts_of_a_set", "ragged_tile",
 
 
 @pytest.mark.parametrize(
-    ("seed", "pause", "count", "how"), [(1, 0.0, 7, ()), (3, 0.4, 5, (GROUPS, AWAY)), (2, 0.2, 2, (RING,))]
+    ("seed", "pause", "count", "how", "function"),
+    [
+        (1, 0.0, 7, (), {"centre": False}),
+        (3, 0.4, 5, (GROUPS, AWAY), {"th_hd": 2}),
+        (2, 0.2, 2, (RING,), {"ratio_q16": 45875}),
+    ],
 )
-def test_layers_equal_golden(seed, pause, count, how, record_property):
+def test_layers_equal_golden(seed, pause, count, how, function, record_property):
     """Clusters grow, tables get full, entries go home and come back, and what is chosen changes from pass to pass.
 
     No event counter stands still.
     """
-    h, script, fetched = passes(seed, count, *how, **({"ratio_q16": 45875} if seed == 2 else {}))
+    h, script, fetched = passes(seed, count, *how, **function)
     ran, after = script.play(emitted(), ports(h), pause, seed=seed)
     assert not script.differences(ran, after)
     assert all(max(fetched[layer::LAYERS]) > 0 for layer in range(LAYERS))

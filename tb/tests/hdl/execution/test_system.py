@@ -76,7 +76,7 @@ def hyperplanes(rng: np.random.Generator) -> np.ndarray:
 
 def host(rng: np.random.Generator, **more) -> SystemHost:
     core = system().core
-    function, k = replace(core.dre.function(), th_hd=4, **more), core.dre.kvmu
+    function, k = replace(core.dre.function(), th_hd=2, **more), core.dre.kvmu
     planes = hyperplanes(rng)
     sizes = {"blocks": k.blocks, "block_slots": k.block_slots, "n_ctx": k.n_ctx}
     own = [RetrievalShape(n_hp=16, clusters=8, centre=function.centre)], [weights(rng)], [planes]
