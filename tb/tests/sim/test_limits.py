@@ -49,16 +49,26 @@ def test_48_cores_do_not_take_llama():
 
 
 def test_tables_and_recall_are_those_of_the_record():
-    head = json.loads((ROOT / "docs/results/recall.json").read_text())["runs"][0]["summaries"]
-    found = {s["variant"]: s for s in head}
-    clusters = round(found["resv"]["clusters"], -1)
+    record = json.loads((ROOT / "docs/results/recall.json").read_text())
+
+    def of(summaries: list[dict], *names: str) -> list[str]:
+        recalls = {s["variant"]: f"{s['recall']:.0%}".replace("%", " %") for s in summaries}
+        return [recalls[name] for name in names]
+
+    sizes = next(r["summaries"] for r in record["runs"] if "max_clusters" in r["command"] and "3000" in r["command"])
+    small, large = (f"resv prefetch=none max_clusters={n}" for n in (1024, 8192))
+    clusters = round(next(s["clusters"] for s in sizes if s["variant"] == large), -1)
     assert {preset(name).core.dre.hcu.clusters for name in PAPERS} == {1024}
-    full_after = round(1024 / clusters * 1000, -2)
     assert f"about {clusters:.0f} clusters for each 1,000 tokens" in PAGE
-    assert f"after some {full_after:,.0f} tokens" in PAGE
-    recalls = [f"{found[name]['recall']:.0%}".replace("%", " %") for name in ("resv", "full", "signatures")]
-    said = "it recalls {}, full attention {}. The policy `signatures` recalls {}".format(*recalls)
-    assert said in PAGE
+    assert f"after some {round(1024 / clusters * 1000, -2):,.0f} tokens" in PAGE
+    assert (
+        "At 3,000 tokens ReSV then recalls {} of a key, with 8,192 clusters {}".format(*of(sizes, small, large)) in PAGE
+    )
+    said = "it recalls {}, full attention {}. The policy `signatures` recalls {}"
+    assert said.format(*of(record["runs"][0]["summaries"], "resv", "full", "signatures")) in PAGE
+    lookup = [s for t in record["tables"] for s in t["summaries"] if s["task"] == "lookup"]
+    said = "in a table of numbers ReSV recalls {}, full attention {}"
+    assert said.format(*of(lookup, "resv prefetch=none", "full")) in PAGE
 
 
 def test_only_resv_has_hardware():

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, replace
 from math import comb
+from statistics import fmean
 
 import pytest
 from typer.testing import CliRunner
@@ -116,22 +117,44 @@ def test_bad_input_is_named(tmp_path, words, message):
     assert not (tmp_path / "x").exists()
 
 
+def recorded() -> tuple[dict, str]:
+    return json.loads((ROOT / "docs/results/recall.json").read_text()), (ROOT / "docs/recall.md").read_text()
+
+
 def test_the_page_shows_what_was_recorded():
     """`docs/recall.md` has the recorded commands and a row for each of their figures."""
-    recorded, page = json.loads((ROOT / "docs/results/recall.json").read_text()), (ROOT / "docs/recall.md").read_text()
-    for run in recorded["runs"]:
+    record, page = recorded()
+    for run in record["runs"]:
         assert f"\n{run['command']}\n" in page
         for s in run["summaries"]:
-            row = f"| `{s['variant']}` | {s['recall']:.0%} | {s['low']:.0%} to {s['high']:.0%} | "
+            lead = f"{s['model']} | {s['tokens']:,} | " if run.get("lengths") else ""
+            row = f"| {lead}`{s['variant']}` | {s['recall']:.0%} | {s['low']:.0%} to {s['high']:.0%} | "
             cost = f"{s['text_loss']:.3f} | {s['frames']:.1%} | {s['answers']:.1%} | {s['in_mb']:.0f} | "
             piece = "" if s["piece_bytes"] is None else f"{s['piece_bytes']:,.0f}"
-            assert f"\n{row}{cost}{piece} | " in page
+            clusters = "" if s["clusters"] is None else f"{s['clusters']:.0f}"
+            assert f"\n{row}{cost}{piece} | {clusters} | {s['seconds']:.0f} |\n" in page
+
+
+def test_the_page_shows_other_places_and_tasks():
+    """A row a policy: recall and interval at each place or task, and what it fetched on average over them."""
+    record, page = recorded()
+    for table in record["tables"]:
+        assert all(f"\n{command}\n" in page for command in table["commands"])
+        columns = list(dict.fromkeys(s[table["by"]] for s in table["summaries"]))
+        heads = " | ".join(f"{c}" if table["by"] == "depth" else f"`{c}`" for c in columns)
+        assert f"\n| policy | {heads} | fetched by a block | by a token of the answer |\n" in page
+        for name in {s["variant"] for s in table["summaries"]}:
+            own = [s for s in table["summaries"] if s["variant"] == name]
+            assert [s[table["by"]] for s in own] == columns
+            cells = " | ".join(f"{s['recall']:.0%} ({s['low']:.0%} to {s['high']:.0%})" for s in own)
+            shares = (fmean(s[what] for s in own) for what in ("frames", "answers"))
+            assert f"\n| `{name}` | {cells} | {' | '.join(f'{x:.1%}' for x in shares)} |\n" in page
 
 
 def test_the_page_shows_what_an_index_costs():
     """Bytes on the device and products of a row, for 1,000 tokens of a layer of three KV heads of 64."""
     page = (ROOT / "docs/recall.md").read_text()
-    clusters = {"resv": 632, "resv-paper": 100}
+    clusters = {"resv": 675, "resv-paper": 100}
     head = json.loads((ROOT / "docs/results/recall.json").read_text())["runs"][0]["summaries"]
     assert clusters == {s["variant"]: round(s["clusters"]) for s in head if s["clusters"]}
     for name, n in clusters.items():
