@@ -112,20 +112,22 @@ ELSEWHERE = {
 
 @dataclass
 class RandomTraffic(StressTraffic):
-    """Two to seven passes of a model with retrieval."""
+    """Two to seven passes of a model with retrieval, by centred or raw hash bits."""
 
     seed: int
     count: int
     how: tuple
     stall: float
+    centre: bool
 
     def __post_init__(self):
-        self.host, self.script, _ = passes(self.seed, self.count, *self.how)
+        self.host, self.script, _ = passes(self.seed, self.count, *self.how, centre=self.centre)
 
     @classmethod
     def random(cls, rng: Random) -> Self:
         seed, how = rng.getrandbits(31), rng.choice(((), (GROUPS, AHEAD), (GROUPS, AWAY), (RING,)))
-        return cls(seed, rng.randint(2, 7), how, rng.choice((0.0, 0.2, 0.5)))
+        most = 3 if how == (RING,) else 7  # so that what is fetched has room behind the ring
+        return cls(seed, rng.randint(2, most), how, rng.choice((0.0, 0.2, 0.5)), rng.choice((True, False)))
 
     def play(self) -> Any:
         return self.script.play(emitted(), ports(self.host), self.stall, seed=self.seed)
