@@ -10,7 +10,7 @@ from golden.arithmetic.numerics import BF16, to_bf16
 from golden.arithmetic.vector import FOREVER, MINUS_ZERO, Source
 from golden.function_params import ParamError, ReSVParams
 from golden.program import vector_programs as programs
-from golden.program.core_compiler import LEVEL, ROW
+from golden.program.core_compiler import LEVEL, ROW, CorePlan, RetrievalShape
 from golden.program.core_host import CoreHost
 from golden.program.deadlock_hazard_check import play
 from golden.program.isa import Engine, Instruction, Opcode, Status, decode, encode
@@ -265,6 +265,13 @@ def test_what_centring_costs(shape):
         assert (a.issued - b.issued, a.words - b.words, a.chunks - b.chunks) == (issued, words, 0)
         assert (a.loaded - b.loaded, a.stored - b.stored) == (size, 0 if clusters else size)
         assert mine == raws
+
+
+def test_tiles_of_hyperplanes_are_a_power_of_two():
+    with pytest.raises(ParamError, match="n_hp=12: its 3 tiles of 4 hyperplanes must be a power of two for centred"):
+        host(np.random.default_rng(1), how=[{"n_hp": 12}] * LAYERS)
+    plan = CorePlan(SHAPE, params().lxe_format(), RetrievalShape(n_hp=12, clusters=12, centre=False))
+    assert plan.cuts["hash"].tiles == 3
 
 
 def raw(i: Instruction) -> Instruction:
