@@ -71,6 +71,14 @@ def test_tables_and_recall_are_those_of_the_record():
     assert said.format(*of(lookup, "resv prefetch=none", "full")) in PAGE
 
 
+def test_longest_recall_is_that_of_the_record():
+    runs = json.loads((ROOT / "docs/results/recall.json").read_text())["runs"]
+    longest = max(s["tokens"] for run in runs for s in run["summaries"])
+    texts = max(s["runs"] for run in runs for s in run["summaries"] if s["tokens"] == longest)
+    number = {1: "one text", 2: "two texts"}[texts]
+    assert f"**Recall of contexts beyond {longest:,} tokens**, and of more than {number} of that length" in PAGE
+
+
 def test_only_resv_has_hardware():
     line = re.search(r"\*\*Only ReSV has hardware\.\*\* (.*)", PAGE)[1].lower()
     families = {name.partition("-")[0].removesuffix("p") for name in POLICIES} - {"full", "resv"}
