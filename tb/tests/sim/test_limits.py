@@ -73,8 +73,10 @@ def test_tables_and_recall_are_those_of_the_record():
 
 def test_longest_recall_is_that_of_the_record():
     runs = json.loads((ROOT / "docs/results/recall.json").read_text())["runs"]
-    longest = max(s["tokens"] for run in runs for s in run["summaries"])
-    texts = max(s["runs"] for run in runs for s in run["summaries"] if s["tokens"] == longest)
+    second = json.loads((ROOT / "docs/results/recall_gemma3.json").read_text())
+    summaries = [s for run in [*runs, second] for s in run["summaries"]]
+    longest = max(s["tokens"] for s in summaries)
+    texts = max(s["runs"] for s in summaries if s["tokens"] == longest)
     number = {1: "one text", 2: "two texts"}[texts]
     assert f"**Recall of contexts beyond {longest:,} tokens**, and of more than {number} of that length" in PAGE
 
