@@ -203,6 +203,8 @@ class ReSVParams:
         check(self.th_hd <= self.n_hp + 1, "th_hd", self.th_hd, f"must be 0 to n_hp + 1 = {self.n_hp + 1}")
 
 
+RATIO = round(ReSVParams.ratio_q16 / 65536, 4)  # the default of Th_r-wics as a number
+
 # Section IV of the paper leaves choices open; each entry is one reading of it. docs/policies.md compares their results.
 # All but the first two have one table per KV head. Hardware offers neither raw scores, which may be negative, nor the
 # join "first". The paper does not centre hash bits, and has Th_hd 7 of 32 bits and the ratio 0.3; docs/recall.md says

@@ -80,7 +80,6 @@ Ratio = Annotated[
     float,
     typer.Option("--ratio", min=0, max=1, help="Th_r-wics: share of a row's weighted sum that the selection covers."),
 ]
-RATIO = round(ReSVParams.ratio_q16 / 65536, 4)
 Centre = Annotated[
     bool, typer.Option("--centre/--no-centre", help="Take hash bits from the first frame's mean key, or from zero.")
 ]

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from golden.function_params import ReSVParams, check
+from golden.function_params import RATIO, ReSVParams, check
 from golden.inputs.trace import Trace
 from hdl.emit import UNITS, emit, params_of
 from scripts import console
@@ -28,7 +28,7 @@ def command(
     trace: console.Trace = FIXTURE,
     queries: console.Queries = 2,
     th_hd: console.ThHd = None,
-    ratio: console.Ratio = console.RATIO,
+    ratio: console.Ratio = RATIO,
     centre: console.Centre = ReSVParams.centre,
     idle: Annotated[float, typer.Option(help="Probability that an input idles in a cycle.")] = 0.0,
     stall: Annotated[float, typer.Option(help="Probability that an output is stalled in a cycle.")] = 0.0,

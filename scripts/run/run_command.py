@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from golden.atomic_files import replacing, write_atomically
-from golden.function_params import ReSVParams
+from golden.function_params import RATIO, ReSVParams
 from golden.inputs.trace import Trace, TraceError
 from hdl.emit import emit
 from scripts import console
@@ -50,7 +50,7 @@ def command(
         typer.Option("--ahead", help="Let each layer choose and fetch entries for the next one during its own work."),
     ] = False,
     th_hd: console.ThHd = None,
-    ratio: console.Ratio = console.RATIO,
+    ratio: console.Ratio = RATIO,
     centre: console.Centre = ReSVParams.centre,
     preset: console.Preset = "small",
     param: console.Param = None,

@@ -12,7 +12,7 @@ import typer
 from rich.progress import track
 from rich.table import Table
 
-from golden.function_params import ReSVParams
+from golden.function_params import RATIO, ReSVParams
 from golden.inputs.trace import Trace
 from hdl.params import DreParams
 from scripts import console
@@ -80,7 +80,7 @@ def command(
     param: console.Param = None,
     queries: console.Queries = 2,
     th_hd: console.ThHd = None,
-    ratio: console.Ratio = console.RATIO,
+    ratio: console.Ratio = RATIO,
     centre: console.Centre = ReSVParams.centre,
     json: console.Json = False,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from golden.function_params import ReSVParams, check
+from golden.function_params import RATIO, ReSVParams, check
 from golden.inputs.trace import Trace
 from hdl.emit import UNITS, Emitted, params_of
 from hdl.params import SystemParams
@@ -31,7 +31,7 @@ def command(
     trace: console.Trace = FIXTURE,
     queries: console.Queries = 1,
     th_hd: console.ThHd = None,
-    ratio: console.Ratio = console.RATIO,
+    ratio: console.Ratio = RATIO,
     centre: console.Centre = ReSVParams.centre,
     liberty: mapped_units.Liberty = None,
     effort: mapped_units.Effort = "area",

@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from golden.function_params import ParamError, ReSVParams, check
+from golden.function_params import RATIO, ParamError, ReSVParams, check
 from scripts import console
 from scripts.check.verify_command import FIXTURE
 from scripts.size import mapped_units
@@ -40,7 +40,7 @@ def command(
     ] = "cycles,area",
     queries: Annotated[int, typer.Option(help="Number of frames, the last ones, that are timed.")] = 2,
     th_hd: Annotated[int, typer.Option(min=0, max=257, help="Th_hd, unless it is an axis.")] = ReSVParams.th_hd,
-    ratio: Annotated[float, typer.Option(help="Th_r-wics, unless it is an axis.")] = console.RATIO,
+    ratio: Annotated[float, typer.Option(help="Th_r-wics, unless it is an axis.")] = RATIO,
     centre: console.Centre = ReSVParams.centre,
     listed: Annotated[
         bool, typer.Option("--list", help="Combine the n-th values of all axes instead of every combination (a grid).")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from golden.function_params import ParamError, ReSVParams, check
+from golden.function_params import RATIO, ParamError, ReSVParams, check
 from hdl.design import load
 from hdl.params import PRESETS, SystemParams, flat, override
 
@@ -19,7 +19,6 @@ PAPER = {
 }
 PAPER |= {"N_hp": "n_hp", "Th_hd": "th_hd", "Th_r-wics": "ratio"}
 FUNCTION = ("th_hd", "ratio")  # parameters of ReSV that the hardware does not fix
-RATIO = round(ReSVParams.ratio_q16 / 65536, 4)
 MOST = 1_000_000  # most points of a grid
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:([:*])(-?\d+))?")
