@@ -67,7 +67,7 @@ def blocks(unit: str) -> str:
     changes = "".join(f", `{change}`" for change in DRAWN[unit])
     return f"""Drawn from the Verilog of preset `core`{changes}. A blue box is a part with its
 largest memories (words x bits), a grey one a stream or an AXI bus. An arrow is data that passes no register on the way,
-with the bits of the widest port.
+with the bits of the widest stream or port.
 
 <div style="overflow-x:auto; background:#fff">{svg}</div>
 """

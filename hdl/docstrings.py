@@ -3,12 +3,8 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from importlib import import_module
-
-from amaranth.lib import wiring
 
 from golden.function_params import check
-from hdl.emit import ALL
 
 _FINAL = ("Latency", "Throughput", "Raises", "Source")
 _LISTS = ("Parameters", "Members")
@@ -55,12 +51,6 @@ def _entries(text: str) -> Iterator[tuple[str, str, str]]:
         for entry in re.split(r" · (?=[\w*, ]+ : )", joined(block)):
             parts = entry.split(" : ", 2)
             yield (parts[0], parts[1] if len(parts) == 3 else "", parts[-1] if len(parts) > 1 else "")
-
-
-def unit_class(unit: str) -> type[wiring.Component]:
-    """The class of a unit of `hdl.emit.ALL`."""
-    module, name, _ = ALL[unit]
-    return getattr(import_module(module), name)
 
 
 def prose(text: str, code: Callable[[str], str] = "`{}`".format) -> str:

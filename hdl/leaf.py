@@ -9,32 +9,39 @@ import gc
 import re
 
 from amaranth import ClockSignal, Instance, Module, ResetSignal
-from amaranth.back import rtlil
+from amaranth.hdl import Fragment
+from amaranth.hdl._ir import Design, PortDirection
 from amaranth.lib import wiring
 
+from hdl.writer.signature import members
+
 CLEAR = "clear"  # clock domain whose reset starts the counts that clear protected memories (`hdl.reset`)
-_PORT = re.compile(r"^  wire (?:width \d+ )?(?:input|output) \d+ +\\(\S+)$", re.M)
 
 
-def convert(component: wiring.Component, name: str, leaves: "Leaves | None") -> str:
-    """RTLIL of a component as module `name`.
+def elaborated(component: wiring.Component, name: str, leaves: "Leaves | None") -> Design:
+    """A component as design `name`, whose ports are those of its signature, and clock and reset.
 
     Python's search for garbage cycles is off meanwhile: it would visit millions of small objects that are all in use,
     which takes two fifths of the time.
     """
+    directions = {wiring.In: PortDirection.Input, wiring.Out: PortDirection.Output}
+    ports = {"__".join(map(str, path)): (value, directions[member.flow]) for path, member, value in members(component)}
     collects = gc.isenabled()
     gc.disable()
     try:
-        return rtlil.convert(component, name=name, platform=leaves, emit_src=False)
+        design = Fragment.get(component, leaves).prepare(ports=ports, hierarchy=(name,))
     finally:
         if collects:
             gc.enable()
+    # Memories use only the reset of this domain; Amaranth makes a port of its clock too.
+    design.ports = [port for port in design.ports if port[0] != f"{CLEAR}_clk"]
+    return design
 
 
 class Leaves:
     """The platform of a conversion that emits each leaf once.
 
-    modules : {name: RTLIL text} of every shared module placed so far, deepest first; names are free of double
+    designs : {name: design} of every shared module placed so far, deepest first; names are free of double
         underscores, which Verilator would mangle in a hierarchical build
     counts : {name: instances} of those that `place` made
     kinds : kinds of memories (`hdl.memory.KINDS`) in the leaves or outside
@@ -42,10 +49,10 @@ class Leaves:
 
     def __init__(self, top: str):
         self.top = top
-        self.modules: dict[str, str] = {}
+        self.designs: dict[str, Design] = {}
         self.counts: dict[str, int] = {}
         self.kinds: set[str] = set()
-        self._made: dict[str, tuple] = {}  # class, arguments, signature and ports of each module
+        self._made: dict[str, tuple] = {}  # class, arguments and signature of each module
 
     def memory(self, kind: str) -> str:
         """The module of a kind of memory."""
@@ -61,14 +68,13 @@ class Leaves:
         name = f"{self.top}_{kind}"
         if name not in self._made:
             component = cls(*args)
-            # Memories use only the reset of the domain; Amaranth makes a port of its clock too.
-            text = re.sub(rf"^  wire .* \\{CLEAR}_clk\n", "", convert(component, name, self), flags=re.M)
-            pins = set(_PORT.findall(text[text.rindex(f"module \\{name}\n") :]))
-            self.modules[name], self._made[name] = text, (cls, args, component.signature, pins)
-        made, of, signature, pins = self._made[name]
+            self.designs[name] = elaborated(component, name, self)
+            self._made[name] = cls, args, component.signature
+        made, of, signature = self._made[name]
         if (made, of) != (cls, args):
             raise ValueError(f"leaf {name}: made of {made.__name__}{of}, cannot stand for {cls.__name__}{args}")
         ports, wires = signature.create(path=(path,)), {"i_clk": ClockSignal(), "i_rst": ResetSignal()}
+        pins = {port for port, _, _ in self.designs[name].ports}
         if f"{CLEAR}_rst" in pins:
             wires[f"i_{CLEAR}_rst"] = ResetSignal(CLEAR)
         for names, member, value in signature.flatten(ports):

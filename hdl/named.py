@@ -6,10 +6,6 @@ callers share, get their names here.
 
 from amaranth import Module, Shape, Signal, ValueLike
 
-# Amaranth's own name for a signal that it cannot name. Keep it for the signals that have it: it keeps the emitted
-# Verilog the same to the byte.
-UNNAMED = "$signal"
-
 
 def comb(m: Module, name: str, value: ValueLike, shape: Shape | int | None = None) -> Signal:
     """`value` as a combinational signal, of the width of `value` unless a `shape` is given."""

@@ -15,9 +15,6 @@ filesets:
   constraints:
     files: [{top}.sdc]
     file_type: SDC
-  waivers:
-    files: [waivers.vlt]
-    file_type: vlt
   synth:
     files:
       - {name}.v: {{file_type: verilogSource, copyto: {name}.v}}
@@ -36,13 +33,13 @@ targets:
     description: Lint by Verilator, without warnings
     flow: lint
     flow_options: {{tool: verilator, verilator_options: [-Wall]}}
-    filesets: [waivers, rtl]
+    filesets: [rtl]
     toplevel: {top}
   synth:
     description: Lint, then synthesis by Yosys, which keeps memories as cells
     flow: lint
     flow_options: {{tool: verilator, verilator_options: [-Wall]}}
-    filesets: [waivers, synth]
+    filesets: [synth]
     toplevel: {top}
     hooks: {{post_build: [yosys]}}
 {example_target}"""
@@ -69,7 +66,7 @@ _EXAMPLE_TARGET = """  sim:
       mode: cc
       verilator_options: [-O3, --x-initial unique]
       make_options: [OPT_FAST=-O1, OPT_SLOW=-O0, OPT_GLOBAL=-O1, VM_PARALLEL_BUILDS=0]
-    filesets: [waivers, rtl, example]
+    filesets: [rtl, example]
     toplevel: openvrex_soc
     parameters: [BYTES={bytes}, ADDRESS_BITS={bits}, SIZE, LATENCY, script]
 

@@ -16,7 +16,6 @@ from ip.package_datasheet import sheet
 from ip.shell import TOPS, constraints, shell, stub, top_module
 
 HERE = Path(__file__).resolve().parent
-WAIVERS = HERE.parent / "tb" / "library" / "waivers.vlt"
 PERIOD = 1.25  # ns: the paper's 800 MHz
 
 
@@ -57,7 +56,6 @@ def write(unit: str, p: CoreParams, folder: Path, period: float = PERIOD, prefix
             f"{name}.core": core_file(emitted, p, bits_for(registers.size), release),
             f"{name}.md": sheet(emitted, p, release),
             "synth.ys": synth_script(emitted),
-            "waivers.vlt": WAIVERS.read_text(),
             RDL.name: description(unit, p),
         }
         if unit == "core_ip":

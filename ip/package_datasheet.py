@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 
 from golden.function_params import ScoreFormat, described
-from hdl.docstrings import parse, prose, unit_class
-from hdl.emit import Emitted
+from hdl.docstrings import parse, prose
+from hdl.emit import Emitted, unit_class
 from hdl.params import CoreParams, flat
 from hdl.shells.register_block import RDL
 from ip.shell import interfaces, top_module, top_ports

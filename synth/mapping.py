@@ -151,7 +151,8 @@ def _run(
         words = {
             "top": top,
             "blackbox": "blackbox " + " ".join(leaves) if leaves else "",
-            "unread": f"delete -output {' '.join(f'{top}/w:{n}' for n in unread)}" if unread else "",
+            # A struct is one port, or one for each field.
+            "unread": f"delete -output {' '.join(f'{top}/w:{n} {top}/w:{n}_*' for n in unread)}" if unread else "",
             "constr": "-constr constr" if effort == "speed" else "",
             "lib": " ".join(f"-liberty {i}.lib" for i in range(len(library.files))),
             "bar": " ".join(f"-dont_use {n}" for n in library.barred),

@@ -33,7 +33,7 @@ class Slice(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         front, back = (Signal.like(self.i.payload, name=n, reset_less=True) for n in ("front", "back"))
-        held, full = Signal(), Signal()
+        held, full = Signal(name="held"), Signal(name="full")
         m.d.comb += [self.i.ready.eq(~full), self.o.valid.eq(held), self.o.payload.eq(front)]
         with m.If(self.o.ready | ~held):
             m.d.sync += [

@@ -19,7 +19,6 @@ from hdl.execution.storer import Storer
 from hdl.execution.vpe import Vpe, output_layout, word_layout
 from hdl.instruction_layouts import done_layout, dre_layout, host_layout, retrieve_layout, set_layout, status_layout
 from hdl.memory import collect_errors, error_members
-from hdl.named import UNNAMED
 from hdl.params import CoreParams
 from hdl.queues import ROUTES
 from hdl.retrieval.retriever import fault_layout
@@ -167,7 +166,7 @@ class Lxe(Composite):
         picks = (i.op == Op.MAX) | (i.op == Op.MIN)
         streams = Signal()
         routes = m.submodules.routes = SyncFIFOBuffered(width=_route_layout(self.p).size, depth=ROUTES)
-        route_in = Signal(_route_layout(self.p), name=UNNAMED)
+        route_in = Signal(_route_layout(self.p))
         goes = Signal()
         m.d.comb += [
             streams.eq((i.op != Op.STORE) & ((i.a == Source.STREAM) | ((i.b == Source.STREAM) & ~picks))),

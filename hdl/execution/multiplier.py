@@ -57,8 +57,8 @@ class Multiplier(wiring.Component):
         command = command_layout(d)
         entry_layout = data.StructLayout({"skip": 1, "signal": SEMAPHORES})
         pending = m.submodules.pending = SyncFIFO(width=entry_layout.size, depth=MULS)
-        entry, head = Signal(entry_layout), data.View(entry_layout, pending.r_data)
-        waits, failed, bad, take = Signal(), Signal(), Signal(), Signal()
+        entry, head = Signal(entry_layout, name="entry"), data.View(entry_layout, pending.r_data)
+        waits, failed, bad, take = (Signal(name=name) for name in ("waits", "failed", "bad", "take"))
         owed = Signal(range(MULS + 1))  # pulses of `read` that came while a skipped instruction was in front
         names = ("w", "x", "x_step", "chunks", "tiles", "rows", "keep")
         # The DPE's fields have fewer bits; a single row has no step.

@@ -23,7 +23,7 @@ from hdl.instruction_layouts import (
     vector_layout,
 )
 from hdl.memory import Ram, collect_errors, error_members
-from hdl.named import UNNAMED, comb
+from hdl.named import comb
 from hdl.params import CoreParams, bits_for
 from hdl.unit import Unit
 
@@ -475,7 +475,7 @@ class _Decode:
     """An instruction in its first stage."""
 
     def __init__(self):
-        self.valid1 = Signal(name=UNNAMED)
+        self.valid1 = Signal()
         self.go1 = Signal()
         self.pc1 = Signal(17, reset_less=True)
         self.registers = [Signal(ADDR_BITS, name=f"r{i}") for i in range(REGISTERS)]
@@ -489,7 +489,7 @@ class _Add:
     """An instruction in its second stage."""
 
     def __init__(self):
-        self.valid2 = Signal(name=UNNAMED)
+        self.valid2 = Signal()
         self.pc2 = Signal(17, reset_less=True)
         self.word2 = Signal(_BITS, reset_less=True)
         self.past2 = Signal(reset_less=True)  # the address is behind the program memory
@@ -506,7 +506,7 @@ class _Execute:
     """An instruction in its third stage, which executes it or hands it over."""
 
     def __init__(self):
-        self.valid3 = Signal(name=UNNAMED)
+        self.valid3 = Signal()
         self.pc3 = Signal(16)
         self.word3 = Signal(_BITS, reset_less=True)
         self.total3 = Signal(ADDR_BITS, reset_less=True)
@@ -529,7 +529,7 @@ class _Go:
     def __init__(self, engines: int):
         self.go2 = Signal()
         self.go3 = Signal()
-        self.free2 = Signal(name=UNNAMED)
+        self.free2 = Signal()
         self.free3 = Signal()
         # HALT has seen all queues empty and all engines idle for a cycle, so their last signals are counted.
         self.drained = Signal()

@@ -10,7 +10,7 @@ from hdl.execution.vpe_unit import VectorUnit, read_layout, write_layout
 from hdl.instruction_layouts import instruction_layout
 from hdl.leaf import place
 from hdl.memory import collect_errors
-from hdl.named import UNNAMED, comb
+from hdl.named import comb
 from hdl.params import VpeParams, bits_for
 from hdl.unit import Unit
 
@@ -319,9 +319,9 @@ class _Instruction:
 
     def __init__(self, p: VpeParams):
         self.now = Signal(instruction_layout(p))
-        self.active = Signal(name=UNNAMED)
-        self.issue = Signal(name=UNNAMED)  # the word issues
-        self.hand_on = Signal(name=UNNAMED)  # a STORE goes to its engine
+        self.active = Signal()
+        self.issue = Signal()  # the word issues
+        self.hand_on = Signal()  # a STORE goes to its engine
         self.word = Signal(p.addr_bits)
         self.at: list[Signal] = []  # address to read of each bank
         self.to: Signal  # address to write
@@ -339,12 +339,12 @@ class _Way:
         entry = data.StructLayout(
             {"write": write_layout(p), "keep": bits_for(p.n_w), "fn": 2, "result": Result, "scores": 1}
         )
-        self.held = Signal(entry, name=UNNAMED)
-        self.held_valid = Signal(name=UNNAMED)
-        self.held_streams = Signal(name=UNNAMED)  # the word takes one of `i`
+        self.held = Signal(entry)
+        self.held_valid = Signal()
+        self.held_streams = Signal()  # the word takes one of `i`
         self.held_reads = Signal(3)  # banks whose words it holds
-        self.operands = Signal(OPERANDS, name=UNNAMED)
-        self.fire = Signal(name=UNNAMED)  # the word goes into the lanes
+        self.operands = Signal(OPERANDS)
+        self.fire = Signal()  # the word goes into the lanes
         self.slow: Signal  # the word goes through a function
         self.coming = [Signal(entry, name=f"coming{k}", reset_less=True) for k in range(Lane.FUNCTION_LATENCY)]
         self.comes = Signal(Lane.FUNCTION_LATENCY)  # which of them are there
@@ -363,10 +363,10 @@ class _Store:
     def __init__(self, p: VpeParams):
         keep = bits_for(p.n_w)
         self.s = Signal(data.StructLayout({"at": p.addr_bits, "left": p.addr_bits, "keep": keep, "format": 2}))
-        self.active = Signal(name=UNNAMED)
+        self.active = Signal(name="s_active")
         self.fetch = Signal(name="s_fetch")  # it reads its next word
         self.bank: Signal
-        self.out = Signal(data.StructLayout({"keep": keep, "format": 2, "last": 1}), name=UNNAMED)
+        self.out = Signal(data.StructLayout({"keep": keep, "format": 2, "last": 1}))
         self.out_valid = Signal()
         self.out_bank: Signal
         self.out_free: Signal
@@ -376,7 +376,7 @@ class _Scalars:
     """Scalars on their way, and those being written."""
 
     def __init__(self):
-        self.pending = Signal(SCALARS, name=UNNAMED)
+        self.pending = Signal(SCALARS)
         self.done = Signal(SCALARS)
 
 

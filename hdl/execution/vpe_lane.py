@@ -88,7 +88,7 @@ class Lane(wiring.Component):
         op_c = Cat(op_c[:31], op_c[31] ^ now.negate_c)
 
         # The larger or smaller of two numbers; never NaN if one is a number.
-        nan_a, nan_c, second = Signal(), Signal(), Signal()
+        nan_a, nan_c, second = (Signal(name=name) for name in ("nan_a", "nan_c", "second"))
         m.d.comb += [nan.eq(x[23:31].all() & x[:23].any()) for nan, x in ((nan_a, op_a), (nan_c, op_c))]
         m.d.comb += second.eq(now.pick & (nan_a | (~nan_c & (exceeds(m, op_c, op_a, "larger") ^ now.least))))
         a, b, c = (Signal(n, name=f"taken_{name}", reset_less=True) for name, n in (("a", 32), ("b", 16), ("c", 32)))
@@ -101,7 +101,7 @@ class Lane(wiring.Component):
 
         rounded = Signal(16)
         m.d.comb += rounded.eq(fma.y[16:] + (fma.y[15] & (fma.y[:15].any() | fma.y[16])))
-        fn, result = Signal(Op, reset_less=True), Signal(Result, reset_less=True)
+        fn, result = Signal(Op, reset_less=True, name="fn"), Signal(Result, reset_less=True, name="result")
         m.d.sync += [fn.eq(self.fn), result.eq(self.result)]
         m.d.comb += [
             elementwise.op.eq(fn),

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.arith.carry_save import carry_save
 from hdl.arith.fp32 import Normaliser
 from hdl.arith.order import exceeds
-from hdl.named import UNNAMED, comb, reg
+from hdl.named import comb, reg
 from hdl.params import VpeParams
 
 GROUP = 8  # lanes whose numbers are compressed to two rows in the cycle that aligns them
@@ -203,7 +203,7 @@ class RowSum(wiring.Component):
     ) -> tuple[Signal, Signal]:
         """Cycle 3: adds the word to the row's sum, which is shifted down as the largest block rises."""
         width = self.p.format.sum_bits
-        row, flags = Signal(width, reset_less=True, name=UNNAMED), Signal(3, reset_less=True)
+        row, flags = Signal(width, reset_less=True, name="row"), Signal(3, reset_less=True, name="flags")
         shifted = row
         for k in range(BLOCK_BITS):
             lower = shifted.as_signed() >> min(8 << k, width)

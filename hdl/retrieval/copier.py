@@ -8,7 +8,6 @@ from amaranth.lib.wiring import In, Out
 from golden.program.isa import ADDR_BITS, PAYLOAD, Opcode
 from hdl.bus.axi import Bursts, address_layout, read_layout, response_layout, write_layout
 from hdl.memory import Ram, collect_errors
-from hdl.named import UNNAMED
 from hdl.params import CoreParams, bits_for
 from hdl.queues import copied_beats
 from hdl.unit import Unit
@@ -113,7 +112,7 @@ class Copier(Unit):
         writes.
         """
         i = self.i.payload
-        to_in, to = Signal(_to_layout(), name=UNNAMED), data.View(_to_layout(), queue.r_data)
+        to_in, to = Signal(_to_layout(), name="to_in"), data.View(_to_layout(), queue.r_data)
         m.d.comb += [
             self.i.ready.eq(reads.c.ready & queue.w_rdy),
             reads.c.valid.eq(self.i.valid & queue.w_rdy),

@@ -6,7 +6,6 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from hdl.memory import collect_errors
-from hdl.named import UNNAMED
 from hdl.params import DreParams, WtuParams, bits_for
 from hdl.retrieval.cluster_set import ClusterSet
 from hdl.retrieval.hcu import CLEAR, Hcu, joined_layout, token_layout
@@ -143,7 +142,7 @@ class Dre(Composite):
 
     def _give_rows(self, m: Module, wtus: list[Wtu], tags: SyncFIFOBuffered) -> None:
         """Sends a row to the core whose turn it is, and its tag into `tags` with its first word."""
-        tag_in = Signal(_tag_layout(self.p.wtu), name=UNNAMED)
+        tag_in = Signal(_tag_layout(self.p.wtu))
         give = Signal(range(max(2, len(wtus))))  # the core whose turn it is
         first = Signal(init=1)  # the next word is the first of its row
         open_ = Signal()  # the word may go: its row's tag has a place

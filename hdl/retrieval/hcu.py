@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.arith.popcount import popcount
 from hdl.memory import SinglePortRam, collect_errors
-from hdl.named import UNNAMED, comb
+from hdl.named import comb
 from hdl.params import HcuParams, bits_for
 from hdl.unit import Unit
 
@@ -109,7 +109,7 @@ class Hcu(Unit):
             self.i.ready.eq(fifo.w_rdy),
         ]
         # A word holds the hash bits of n_h clusters, and the population count of the bits behind each chunk.
-        table = m.submodules.table = SinglePortRam(
+        table = m.submodules.hashes = SinglePortRam(
             p.n_h * self._lane_width, p.clusters // p.n_h * p.n_ctx, p.n_h, p.protect
         )
         counts = m.submodules.counts = SinglePortRam(p.count_bits, p.clusters * p.n_ctx, protect=p.protect)
@@ -408,7 +408,7 @@ class _Best:
         self.leave = Signal()  # no cluster of this group can improve any more
         self.done = Signal()  # the scan of the key ends
         # Some cluster is near enough. `best` starts at the limit, so a cluster that improves on it is below the limit.
-        self.found = Signal(name=UNNAMED)
+        self.found = Signal()
         self.far = Signal()  # the nearest cluster is not below th_hd (matters in a full table)
 
 

@@ -530,7 +530,7 @@ class _Memories:
     """The memories of clusters (`table`), blocks (`chain`), ring slots (`ring`) and contexts (`state`)."""
 
     def __init__(self, m: Module, p: KvmuParams):
-        m.submodules.table = self.table = SinglePortRam(_row_layout(p).size, p.n_ctx * p.clusters, protect=p.protect)
+        m.submodules.rows = self.table = SinglePortRam(_row_layout(p).size, p.n_ctx * p.clusters, protect=p.protect)
         m.submodules.chain = self.chain = SinglePortRam(p.block_bits, p.blocks, protect=p.protect)
         m.submodules.ring = self.ring = SinglePortRam(p.cluster_bits, p.n_ctx * p.recent, protect=p.protect)
         m.submodules.state = self.state = SinglePortRam(_state_layout(p).size, p.n_ctx, protect=p.protect)

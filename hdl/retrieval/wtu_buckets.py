@@ -7,7 +7,7 @@ from amaranth import Module, Mux, Signal, Value
 
 from hdl.arith.popcount import popcount
 from hdl.memory import SinglePortRam, collect_errors
-from hdl.named import UNNAMED, comb
+from hdl.named import comb
 from hdl.params import WtuParams, bits_for
 from hdl.retrieval import wtu_lanes as lanes
 
@@ -262,9 +262,9 @@ class _Row:
     def __init__(self, m: Module, p: WtuParams):
         self.state = Signal(2, init=State.LOAD)
         self.load, self.th_state, self.passing = (comb(m, f"state_{e.name.lower()}", self.state == e) for e in State)
-        self.busy = Signal(name=UNNAMED)
-        self.ctx = Signal(bits_for(p.n_ctx), name=UNNAMED)
-        self.last = Signal(bits_for(p.words), name=UNNAMED)  # last word of the row
+        self.busy = Signal()
+        self.ctx = Signal(bits_for(p.n_ctx))
+        self.last = Signal(bits_for(p.words))  # last word of the row
         self.keep = Signal(bits_for(p.n_w))  # highest lane in use of that word
         self.closed = Signal()  # the row's last word is being added
         self.th_count = Signal(2)  # cycles in TH
@@ -274,9 +274,9 @@ class _Pass:
     """The word that the unit takes, or reads again for a bucket."""
 
     def __init__(self, p: WtuParams):
-        self.word = Signal(bits_for(p.words), name=UNNAMED)
-        self.bucket = Signal(bits_for(p.n_buckets), name=UNNAMED)
-        self.go = Signal(name=UNNAMED)  # the stages move on
+        self.word = Signal(bits_for(p.words))
+        self.bucket = Signal(bits_for(p.n_buckets))
+        self.go = Signal()  # the stages move on
         self.finish = Signal()  # the row's last beat is taken
         self.accept: Signal  # a word comes in
         self.again: Signal  # a word is read again
@@ -293,7 +293,7 @@ class _Stage:
         self.first = Signal(name=f"first{n}", reset_less=plain)
         self.last = Signal(name=f"last{n}", reset_less=plain)
         self.end = Signal(name=f"end{n}", reset_less=plain)  # the word belongs to the last bucket
-        self.word = Signal(bits_for(p.words), name=f"word{n}" if plain else UNNAMED, reset_less=True)
+        self.word = Signal(bits_for(p.words), name=f"word{n}", reset_less=True)
         self.used = Signal(p.n_w, name=f"used{n}" if plain else "used", reset_less=plain)  # lanes in use
         self.tokens = Signal(token_bits, name=f"tokens{n}", reset_less=plain)
 
@@ -306,9 +306,9 @@ class _Bucket:
     """The bounds of the bucket and of the row."""
 
     def __init__(self, p: WtuParams):
-        self.high = Signal(p.score.bits, name=UNNAMED)
+        self.high = Signal(p.score.bits)
         self.least = Signal(p.score.bits)
-        self.above = Signal(p.score.bits + 1, name=UNNAMED)  # bucket: low <= code < above
+        self.above = Signal(p.score.bits + 1)  # bucket: low <= code < above
         self.low = Signal(p.score.bits)
         self.reach = Signal(p.score.bits + p.n_buckets.bit_length() - 1)  # (bucket + 1) * span - 1
 
@@ -318,10 +318,10 @@ class _End:
 
     def __init__(self, p: WtuParams):
         beat = lanes.beat_layout(p)
-        self.total = Signal(p.sum_bits, name=UNNAMED)
-        self.left = Signal(p.sum_bits, name=UNNAMED)
+        self.total = Signal(p.sum_bits)
+        self.left = Signal(p.sum_bits)
         self.crossed = Signal()
-        self.clusters = Signal(beat["clusters"].width, name=UNNAMED)
+        self.clusters = Signal(beat["clusters"].width)
         self.tokens = Signal(beat["tokens"].width)
 
 

@@ -7,7 +7,7 @@ from amaranth.lib import data
 
 from hdl.arith.popcount import popcount
 from hdl.memory import Ram, SinglePortRam, collect_errors
-from hdl.named import UNNAMED, comb, reg
+from hdl.named import comb, reg
 from hdl.params import WtuParams, bits_for
 from hdl.retrieval import wtu_lanes as lanes
 from hdl.retrieval.sorted_list import SortedList
@@ -690,8 +690,8 @@ class _State:
     """The states of the waiting row and of the selecting pass, decoded."""
 
     def __init__(self, m: Module):
-        self.front = Signal(3, init=Front.CLEAR, name=UNNAMED)
-        self.back = Signal(3, init=Back.IDLE, name=UNNAMED)
+        self.front = Signal(3, init=Front.CLEAR)
+        self.back = Signal(3, init=Back.IDLE)
         self.fronts = [comb(m, f"front_{e.name.lower()}", self.front == e) for e in Front]
         self.backs = [comb(m, f"back_{e.name.lower()}", self.back == e) for e in Back]
         self.feeding = comb(m, "feeding", self.backs[Back.Z_SCAN] | self.backs[Back.Z_TAIL])  # a zoom uses the lanes
@@ -737,7 +737,7 @@ class _Steps:
         self.exhaust = Signal()  # the list is empty, and no candidate crossed
         self.equal_cross = Signal()  # equal candidates have crossed the threshold
         self.equal_done = Signal()  # equal candidates have crossed in this row
-        self.scan_read = Signal(name=UNNAMED)  # the scan reads
+        self.scan_read = Signal()  # the scan reads
         self.scan_word = Signal(bits_for(p.words))  # the word that it reads
         self.crossed = Signal()  # the checked bin is the crossing one
         self.every = Signal()  # all codes are selected
@@ -749,9 +749,9 @@ class _Take:
     """The word that comes in."""
 
     def __init__(self, p: WtuParams):
-        self.taken = Signal(bits_for(p.words), name=UNNAMED)  # number of the word in its row
+        self.taken = Signal(bits_for(p.words))  # number of the word in its row
         self.load_bank = Signal(bits_for(p.banks))  # bank of the row
-        self.th_step = Signal(bits_for(p.th_steps)) if p.th_steps > 1 else Const(0, 1)
+        self.th_step = Signal(bits_for(p.th_steps), name="th_step") if p.th_steps > 1 else Const(0, 1)
         self.th_last: Signal
         self.start: Signal  # the word is the row's first
         self.accept: Signal
@@ -776,8 +776,8 @@ class _Word:
         self.word = Signal(bits_for(p.words), name="s_word", reset_less=True)
         self.code: list[Signal]
         self.end: Signal  # the word is the row's last
-        self.above = Signal(p.n_w, name=UNNAMED)  # lanes above the crossing code
-        self.equal = Signal(p.n_w, name=UNNAMED)  # candidates
+        self.above = Signal(p.n_w)  # lanes above the crossing code
+        self.equal = Signal(p.n_w)  # candidates
         self.exists = Signal(p.n_w)
         self.read: Signal  # the next one is read
         self.read_word: Signal
@@ -794,7 +794,7 @@ class _Walk:
         self.first2 = Signal()
         self.first3 = Signal()  # `top3` belongs to a row's first word
         self.top3 = Signal(bin_bits, reset_less=True)
-        self.f_all = Signal(name=UNNAMED)  # the waiting row is selected as a whole
+        self.f_all = Signal()  # the waiting row is selected as a whole
         self.f_bin = Signal(bin_bits, reset_less=True)  # crossing bin of the waiting row
         self.walk: Signal  # a bin is read
         self.stop: Signal
@@ -823,7 +823,7 @@ class _Scan:
 
     def __init__(self, p: WtuParams):
         self.at_bits = (p.group - 1).bit_length()  # bits of a word's place in its group
-        self.group = Signal(bits_for(p.row_groups), name=UNNAMED)
+        self.group = Signal(bits_for(p.row_groups))
         self.seen = Signal(p.group)  # words of the group that were read
         self.hits = Signal(p.group)  # words still to be read
         self.hit: Signal  # the next of them
@@ -845,21 +845,21 @@ class _Found:
         self.candidate_lane = Signal(bits_for(p.n_w))
         self.rest: Signal  # the other candidates
         self.insert: Signal  # the candidate goes into the list
-        self.pop = Signal(name=UNNAMED)  # the best one leaves the list
+        self.pop = Signal()  # the best one leaves the list
         self.tag = Signal(bits_for(p.words) + bits_for(p.n_w))  # word and lane of the best one
         self.low = Const(0, 1)  # low bits of the candidate's code
         self.serial_word = Signal(bits_for(p.words), reset_less=True)  # word to be taken lane by lane
         self.serial_due = Signal()  # this word must be read
         self.serial_read: Signal
-        self.end_read = Signal(name=UNNAMED)  # reads the last beat of a row of equal candidates
+        self.end_read = Signal()  # reads the last beat of a row of equal candidates
 
 
 class _Chosen:
     """Stage 1: lanes that go on together."""
 
     def __init__(self, p: WtuParams):
-        self.lanes = Signal(p.n_w, name=UNNAMED)
-        self.send = Signal(name=UNNAMED)
+        self.lanes = Signal(p.n_w)
+        self.send = Signal()
         self.kind = Signal(2)
         self.code: Signal
         self.kill: Signal  # drop what is in the pipeline

@@ -7,7 +7,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.memory import Ram, collect_errors, error_members
-from hdl.named import UNNAMED, comb, reg
+from hdl.named import comb, reg
 from hdl.params import WtuParams, bits_for
 from hdl.retrieval import wtu_lanes as lanes
 
@@ -231,7 +231,7 @@ class WeightedHistogram(wiring.Component):
         """Adds the word to the sum of the row; returns the sum of the word."""
         p, total = self.p, self.total
         tree = self._registered_tree(m, values, "sum")
-        sum_valid, sum_first = Signal(name=UNNAMED), Signal(name=UNNAMED)
+        sum_valid, sum_first = Signal(name="sum_valid"), Signal(name="sum_first")
         sum_digit = Signal.like(word.digit)
         m.d.sync += [
             sum_valid.eq(word.add & ~word.zoom),
@@ -300,7 +300,7 @@ class _Word:
 
     def __init__(self, p: WtuParams):
         digit_bits = max(1, (p.count_digits - 1).bit_length())
-        self.digit = Signal(digit_bits, name=UNNAMED)
+        self.digit = Signal(digit_bits)
         self.digit2 = Signal(digit_bits, reset_less=True)
         self.add = Signal()  # a digit is being added
         self.zoom = Signal(name="zoom_")  # the digit belongs to a zoom

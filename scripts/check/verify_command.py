@@ -1,10 +1,12 @@
 """`vrex verify`: run a trace on the RTL in Verilator and compare it with golden, bit by bit."""
 
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from golden.function_params import RATIO, ReSVParams, check
@@ -14,8 +16,10 @@ from scripts import console
 from scripts.check.plan_table import show
 from tb.library.runner import ROOT, BenchError
 from tb.library.trace_check import Outcome, exercised, missing, verify_unit
+from tb.library.waveforms import Traced
 
 TESTS = Path("build/tests.xml")
+WAVES = Path("build/waves")
 FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
 
 
@@ -40,6 +44,9 @@ def command(
         ),
     ] = False,
     tests: console.Tests = TESTS,
+    waves: Annotated[
+        bool, typer.Option("--waves", help=f"Leave the waveform in {WAVES}/UNIT, with a save file for GTKWave.")
+    ] = False,
     json: console.Json = False,
 ) -> None:
     """Run a trace on the RTL of a unit and compare it with golden.
@@ -59,13 +66,20 @@ def command(
     f = console.function(p, th_hd, ratio, centre)
     data = Trace.load(trace)
     emitted = generated or emit(unit, params_of(unit, system))
+    folder = (WAVES / unit).absolute()
+    if waves:
+        shutil.rmtree(folder, ignore_errors=True)
+        emitted = Traced(**vars(emitted), folder=folder)
     try:
         with console.err.status(f"{unit} on {trace.name}") as status:
             how = {"queries": queries, "idle": idle, "stall": stall, "seed": seed}
             outcomes = verify_unit(unit, data, system, emitted, f, **how, progress=lambda o: status.update(_line(o)))
     except BenchError as e:
-        console.err.print(f"[red]{unit} failed[/] {e}", highlight=False, soft_wrap=True)
+        console.err.print(f"[red]{unit} failed[/] {escape(str(e))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
+    finally:
+        for save in sorted(folder.glob("*.gtkw")) if waves else ():
+            console.err.print(f"waveform: cd {folder} && gtkwave {save.name}", highlight=False, soft_wrap=True)
     never = missing(unit, p, outcomes)
     if json:
         tables = [asdict(o) for o in outcomes]

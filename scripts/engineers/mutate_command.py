@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -50,7 +51,7 @@ def command(
                     found[name].append(v)
                     bar.advance(task)
     except (BenchError, MutateError) as e:
-        console.err.print(f"[red]error:[/] {e}", highlight=False, soft_wrap=True)
+        console.err.print(f"[red]error:[/] {escape(str(e))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
     if json:
         console.print_json(

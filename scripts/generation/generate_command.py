@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from hdl.emit import ALL, emit, params_of, top_of
+from hdl.writer.circt import Language
 from scripts import console
 
 
@@ -27,6 +28,13 @@ def command(
             help="With --no-memory-bodies memories are black boxes in a file of their own: instantiate macros there."
         ),
     ] = True,
+    language: Annotated[Language, typer.Option(help="Dialect of the text.")] = Language.VERILOG2005,
+    assertions: Annotated[
+        bool, typer.Option("--assertions", help="Also write SystemVerilog assertions to bind, for your simulator.")
+    ] = False,
+    source_lines: Annotated[
+        bool, typer.Option("--source-lines", help="Name the line of the Python source behind each statement.")
+    ] = False,
     json: console.Json = False,
 ) -> None:
     """Write the Verilog of a unit.
@@ -36,7 +44,7 @@ def command(
     start = time.perf_counter()
     own = params_of(unit, console.unit_system(unit, preset, param))
     folder = console.own_folder(folder, Path("build/rtl"), top_of(unit, prefix))
-    emitted = emit(unit, own, prefix, memory_bodies)
+    emitted = emit(unit, own, prefix, memory_bodies, language, assertions, source_lines)
     files = emitted.write(folder)
     facts = {
         "unit": unit,

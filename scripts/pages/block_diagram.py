@@ -1,84 +1,101 @@
-"""Block diagrams drawn from emitted Verilog: modules, their contents and the data between them."""
+"""Block diagrams drawn from Verilog: modules, their contents and the data between them."""
 
-import re
+import json
+import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-_NAME = r"(\\\S+ |[A-Za-z_][\w$]*)"
-_WORD = re.compile(r"\\\S+ |(?<![\w$'])[A-Za-z_][\w$]*")
-_PORT = re.compile(rf"^  (input|output) (?:\[(\d+):0\] )?{_NAME};", re.M)
-_ASSIGN = re.compile(r"^  assign (.+?) = (.+);$", re.M)
-_CELL = re.compile(rf"^  {_NAME}\s*{_NAME}\s*\(\n(.*?)^  \);", re.M | re.S)
-_PIN = re.compile(rf"^    \.{_NAME}\((.*)\),?$", re.M)
-_MEMORY = re.compile(r"^  reg \[(\d+):0\] \S+ \[(\d+):0\];", re.M)
-# A memory is an instance whose sizes are parameters.
-_RAM = re.compile(r"^  \S+ #\(\n    \.DEPTH\(32'd(\d+)\),\n.*?\.WIDTH\(32'd(\d+)\)\n", re.M | re.S)
+from tb.library.yosys import run_yosys
+
 _MOST = 5  # most kinds of memories in a box
 _WIDE = 2  # signals with fewer bits are control, not data
+_KEEPS = ("$dff", "$sdff", "$adff", "$mem", "$dlatch")  # beginnings of Yosys's registers and memories
 
 
 @dataclass
 class Module:
-    """The parts of a module that the diagram shows.
+    """The parts of a module that the diagram shows. A bit of a signal is a number.
 
-    ports : name -> (input or output, bits) · assigns : signal -> signals of the expression that drives it
-    cells : instance -> (module, {port: signals}) · memories : (words, bits) of each memory in it
+    ports : name -> (input or output, its bits) · drives : bit -> bits from which logic computes it
+    cells : instance -> (module, {port: bits}) · memories : (words, bits) of each memory in it
     """
 
-    ports: dict[str, tuple[str, int]]
-    assigns: dict[str, set[str]] = field(default_factory=dict)
-    cells: dict[str, tuple[str, dict[str, set[str]]]] = field(default_factory=dict)
+    ports: dict[str, tuple[str, list[int]]]
+    drives: dict[int, list[int]] = field(default_factory=dict)
+    cells: dict[str, tuple[str, dict[str, list[int]]]] = field(default_factory=dict)
     memories: list[tuple[int, int]] = field(default_factory=list)
 
 
 def modules(verilog: str) -> dict[str, Module]:
-    """The modules of Verilog that `hdl.emit` wrote."""
-    out = {}
-    for text in re.findall(r"^module .*?^endmodule", verilog, re.M | re.S):
-        (name,) = (m[1].strip() for m in re.finditer(rf"^module {_NAME}", text))
-        ports = {p.strip(): (way, int(high or 0) + 1) for way, high, p in _PORT.findall(text)}
-        out[name] = m = Module(ports)
-        for left, right in _ASSIGN.findall(text):
-            for signal in _words(left):
-                m.assigns.setdefault(signal, set()).update(_words(right))
-        for kind, instance, pins in _CELL.findall(text):
-            if kind.strip() in ("always", "initial"):
-                continue
-            m.cells[instance.strip()] = kind.strip(), {p.strip(): _words(x) for p, x in _PIN.findall(pins)}
-        m.memories = [(int(words) + 1, int(bits) + 1) for bits, words in _MEMORY.findall(text)]
-        m.memories += [(int(words), int(bits)) for words, bits in _RAM.findall(text)]
+    """The modules of Verilog, as Yosys reads them."""
+    with tempfile.TemporaryDirectory() as tmp:
+        Path(tmp, "read.v").write_text(verilog)
+        run_yosys([f"read_verilog {tmp}/read.v", "proc -noopt", f"write_json {tmp}/read.json"])
+        found = json.loads(Path(tmp, "read.json").read_text())["modules"]
+    return {name: _module(of, found) for name, of in found.items()}
+
+
+def _module(of: dict, others: dict) -> Module:
+    """A module of Yosys's JSON. One with parameters is a memory's, and its instances are memories."""
+    out = Module({n: (port["direction"], port["bits"]) for n, port in of["ports"].items()})
+    out.memories = [(m["size"], m["width"]) for m in of.get("memories", {}).values()]
+    for name, cell in of["cells"].items():
+        pins, kind = cell["connections"], cell["type"]
+        if "DEPTH" in cell["parameters"] and kind in others:
+            words, width = (int(cell["parameters"][n], 2) for n in ("DEPTH", "WIDTH"))
+            out.memories.append((words, width))
+        elif kind in others:
+            out.cells[name] = kind, pins
+        elif not kind.startswith(_KEEPS):
+            into = [bit for pin, bits in pins.items() if cell["port_directions"][pin] == "input" for bit in bits]
+            for pin, bits in pins.items():
+                if cell["port_directions"][pin] == "output":
+                    out.drives |= dict.fromkeys(bits, into)
+    return out
+
+
+def _bundles(ports: dict[str, tuple[str, list[int]]]) -> dict[tuple[str, str], list[str]]:
+    """(name, direction) -> ports that carry its data: those of a stream or an AXI bus, or one port by itself."""
+    out: dict[tuple[str, str], list[str]] = {}
+    streams = sorted((n.removesuffix("_valid") for n in ports if n.endswith("_valid")), key=len, reverse=True)
+    for name, (way, bits) in ports.items():
+        of = next((s for s in streams if name.startswith(f"{s}_")), "")
+        if not of and name[1:].startswith("_axi_"):
+            of = name[:5]
+        if name not in (f"{of}_valid", f"{of}_ready") and (of or len(bits) >= _WIDE):
+            out.setdefault((of or name, way), []).append(name)
     return out
 
 
 def edges(design: dict[str, Module], top: str) -> dict[tuple[str, str], int]:
-    """(from, to) -> bits of the widest port on the way, without a register between.
+    """(from, to) -> bits of the widest stream or port on the way, without a register between.
 
-    A stream or an AXI bus of the module itself is a node too: `k` for `k__payload`, `m_axi` for `m_axi_araddr`.
+    A stream or an AXI bus of the module itself is a node too: `k` for `k_hash`, `m_axi` for `m_axi_araddr`.
     """
     m = design[top]
-    drives: dict[str, str] = {}
-    for port, (way, bits) in m.ports.items():
-        if way == "input" and bits >= _WIDE and _stream(port):
-            drives[port] = _stream(port)
+    drives: dict[int, str] = {}
+    ends: list[tuple[str, list[int]]] = []
+    for (of, way), names in _bundles(m.ports).items():
+        bits = [bit for name in names for bit in m.ports[name][1]]
+        if way == "input" and [of] != names:
+            drives |= dict.fromkeys(bits, of)
+        elif way == "output" and [of] != names:
+            ends.append((of, bits))
     for instance, (kind, pins) in m.cells.items():
-        for port, signals in pins.items():
-            if design[kind].ports[port][0] == "output" and design[kind].ports[port][1] >= _WIDE:
-                drives |= dict.fromkeys(signals, instance)
-    ends = [
-        (instance, signals, design[kind].ports[port][1])
-        for instance, (kind, pins) in m.cells.items()
-        for port, signals in pins.items()
-        if design[kind].ports[port][0] == "input" and design[kind].ports[port][1] >= _WIDE
-    ]
-    ends += [(_stream(p), {p}, bits) for p, (way, bits) in m.ports.items() if way == "output" and _stream(p)]
+        for (_, way), names in _bundles(design[kind].ports).items():
+            bits = [bit for name in names for bit in pins.get(name, ())]
+            if way == "output":
+                drives |= dict.fromkeys(bits, instance)
+            else:
+                ends.append((instance, bits))
     found: dict[tuple[str, str], int] = {}
-    for node, signals, bits in ends:
-        if bits < _WIDE:
-            continue
-        for source in sorted({drives[s] for s in _before(m, signals, set(drives)) if s in drives} - {node}):
-            found[source, node] = max(bits, found.get((source, node), 0))
+    for node, bits in ends:
+        for source in sorted({drives[b] for b in _before(m, bits, drives) if b in drives} - {node}):
+            found[source, node] = max(len(bits), found.get((source, node), 0))
     return found
 
 
@@ -189,23 +206,13 @@ def _columns(nodes: list[str], links: dict[tuple[str, str], int]) -> list[list[s
     return [[n for n in nodes if depth[n] == d] for d in range(last + 1) if d in depth.values()]
 
 
-def _before(m: Module, signals: set[str], stop: set[str]) -> set[str]:
-    """`signals` and all signals that drive them combinationally, without going past those of `stop`."""
-    seen, todo = set(), list(signals)
+def _before(m: Module, bits: Iterable[int], stop: dict[int, str]) -> set[int]:
+    """`bits` and all bits from which logic computes them, without going past those of `stop`."""
+    seen: set[int] = set()
+    todo = list(bits)
     while todo:
-        s = todo.pop()
-        if s not in seen:
-            seen.add(s)
-            todo += () if s in stop else m.assigns.get(s, ())
+        bit = todo.pop()
+        if bit not in seen:
+            seen.add(bit)
+            todo += () if bit in stop else m.drives.get(bit, ())
     return seen
-
-
-def _stream(port: str) -> str:
-    """The stream or AXI bus of a port; empty for a port by itself."""
-    found = re.match(r"\w+?(?=__)|[mhs]_axi(?=_)", port)
-    return found[0] if found else ""
-
-
-def _words(text: str) -> set[str]:
-    """The signals in an expression."""
-    return {w.strip() for w in _WORD.findall(text)}

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from importlib import import_module
 
-from amaranth.lib import data, stream
+from amaranth.lib import data
 
 import hdl
 from golden.function_params import ParamError, ScoreFormat, described
-from hdl.docstrings import Sheet, joined, parse, prose, unit_class
-from hdl.emit import ALL, component_of, params_of, ports
+from hdl.docstrings import Sheet, joined, parse, prose
+from hdl.emit import ALL, component_of, params_of, unit_class
 from hdl.params import flat, preset
+from hdl.ports import ports
 from scripts.pages.state_diagram import machines, mermaid
 from tb.campaigns import plan
 from tb.library.runner import ROOT
@@ -158,13 +159,10 @@ def _layout(name: str, module: str) -> Callable:
 
 
 def _signals(unit: str) -> Iterator[str]:
-    """Every port of the Verilog at the first shown preset; payloads with the bits of their fields."""
-    made, fields = component_of(unit, params_of(unit, preset(SHOWN[0]))), {}
-    for name, member in made.signature.members.items():
-        if member.is_port and isinstance(member.shape, data.StructLayout):
-            fields[name] = member.shape
-        elif not member.is_port and isinstance(member.signature, stream.Signature):
-            fields[f"{name}__payload"] = member.signature.members["payload"].shape
+    """Every port of the Verilog at the first shown preset; structs with the bits of their fields."""
+    made = component_of(unit, params_of(unit, preset(SHOWN[0])))
+    members = made.signature.members.items()
+    fields = {n: m.shape for n, m in members if m.is_port and isinstance(m.shape, data.StructLayout)}
     yield f'\n??? note "Ports of the Verilog, preset `{SHOWN[0]}`"\n'
     yield "    | port | direction | bits | fields, lowest first |\n    | --- | --- | --- | --- |"
     for port in ports(made):
@@ -230,9 +228,10 @@ All units have one clock `clk` and one synchronous reset `rst`, active high. A r
 then sets itself up, or clears protected memories (`reset_cycles` of the manifest), is not ready meanwhile. After it no
 output is unknown, but for what stands beside a `valid` that is low.
 
-A stream `s` is three ports: `s__valid` and `s__payload` from its source, `s__ready` from its sink. A beat is handed
-over in a cycle in which `valid` and `ready` are high; once `valid` is high, it and the payload hold until then. `valid`
-never waits for `ready`. Payloads are structs, the first field in the lowest bits. `perf` is a struct of 32-bit counters
+A stream `s` is `s_valid` and a port for each field of its payload, such as `s_hash`, from its source, and `s_ready`
+from its sink. A beat is handed over in a cycle in which `valid` and `ready` are high; once `valid` is high, it and the
+payload hold until then. `valid` never waits for `ready`. A payload that is a number is `s_payload`. The manifest names
+each port's stream, and its lowest bit in the payload. `perf` is a struct of 32-bit counters
 that wrap.
 
 Shapes: `In` and `Out` as the unit sees them; `n_ctx`, `clusters` and the like are parameters.

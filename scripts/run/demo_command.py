@@ -9,6 +9,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from golden.inputs import vision
@@ -86,7 +87,7 @@ def command(
             try:
                 verify("dre", trace, p, dre, f, queries=2, seed=seed, progress=seen)
             except BenchError as e:
-                console.err.print(f"[red]the RTL failed[/] {e}", highlight=False, soft_wrap=True)
+                console.err.print(f"[red]the RTL failed[/] {escape(str(e))}", highlight=False, soft_wrap=True)
                 raise typer.Exit(1) from None
         with step("cycles", len(chosen)) as advance:
             cycles = []

@@ -12,6 +12,7 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from golden.atomic_files import replacing, write_atomically
@@ -89,7 +90,7 @@ def command(
             with step("RTL", layers * frames) as advance:
                 ran = run.play(made, advance)
         except BenchError as e:
-            console.err.print(f"[red]the RTL failed[/] {e}", highlight=False, soft_wrap=True)
+            console.err.print(f"[red]the RTL failed[/] {escape(str(e))}", highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None
     result = {
         "trace": trace.name,

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from golden.function_params import RATIO, ReSVParams, check
@@ -63,7 +64,7 @@ def command(
                     name, system, data, options, queries, f, made=made, mhz=mhz, node=node, cycles=cycles
                 )
     except BenchError as e:
-        console.err.print(f"[red]error:[/] {e}", highlight=False, soft_wrap=True)
+        console.err.print(f"[red]error:[/] {escape(str(e))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
     if json:
         console.print_json({"preset": preset, "trace": trace.name, "units": {n: p.report() for n, p in done.items()}})

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from rich.markup import escape
 from rich.progress import Progress
 
 from golden.inputs.trace import Trace
@@ -73,7 +74,7 @@ def command(
             try:
                 outcomes[unit], pictures[unit] = _simulate(unit, made, system, data, seed)
             except BenchError as e:
-                console.err.print(f"[red]{unit} failed[/] {e}", highlight=False, soft_wrap=True)
+                console.err.print(f"[red]{unit} failed[/] {escape(str(e))}", highlight=False, soft_wrap=True)
                 raise typer.Exit(1) from None
             progress.advance(bar)
     differs = [f"{u}, {o.table}: {d}" for u, found in outcomes.items() for o in found for d in o.differences]

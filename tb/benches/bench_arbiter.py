@@ -41,7 +41,7 @@ def channel(bench: Bench, kind: type, name: str, layout: data.StructLayout) -> S
     """A channel of the memory port as a stream of the bench."""
     dut = bench.dut
     ends = {s: getattr(dut, f"m_axi_{name}{s}") for s in ("valid", "ready")}
-    ports = {f"{name}__{s}": pin for s, pin in ends.items()} | {f"{name}__payload": Pins(dut, name, layout)}
+    ports = {f"{name}_{s}": pin for s, pin in ends.items()} | {f"{name}_payload": Pins(dut, name, layout)}
     bench.streams.append(kind(SimpleNamespace(**ports), name, layout))
     return bench.streams[-1]
 
@@ -182,7 +182,7 @@ class Manager:
         layouts |= {"r": read_layout(p.core), "b": response_layout()}
         self.bench = bench
         self.streams = {
-            n: (bench.source if kind is Source else bench.sink)(f"{n}__{i}", layouts[n]) for n, kind in CHANNELS.items()
+            n: (bench.source if kind is Source else bench.sink)(f"{n}_{i}", layouts[n]) for n, kind in CHANNELS.items()
         }
         self.i = i
 
@@ -192,7 +192,7 @@ class Manager:
         for name, s in self.streams.items():
             (s.sent if isinstance(s, Source) else s.got).clear()
             setattr(
-                s, "idle" if isinstance(s, Source) else "stall", stalls.get(f"{name}__{self.i}", stalls.get("", 0.0))
+                s, "idle" if isinstance(s, Source) else "stall", stalls.get(f"{name}_{self.i}", stalls.get("", 0.0))
             )
 
     def offer(self) -> None:

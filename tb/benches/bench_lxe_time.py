@@ -45,8 +45,8 @@ class Memory:
 
         def channel(kind: type, name: str, layout: data.StructLayout) -> Source | Sink:
             ends = {s: getattr(bench.dut, f"{prefix}{name}{s}") for s in ("valid", "ready")}
-            ports = {f"{name}__{s}": pin for s, pin in ends.items()}
-            ports[f"{name}__payload"] = Pins(bench.dut, prefix + name, layout)
+            ports = {f"{name}_{s}": pin for s, pin in ends.items()}
+            ports[f"{name}_payload"] = Pins(bench.dut, prefix + name, layout)
             bench.streams.append(kind(SimpleNamespace(**ports), name, layout))
             return bench.streams[-1]
 

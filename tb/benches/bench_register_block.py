@@ -94,7 +94,7 @@ async def accesses(dut):
     pulsed = {path_of(f, top): outs[path_of(f, top)] for f in taken if f.get_property("singlepulse")}
     regs = Registers(dut, top)
     for window in model.windows:
-        getattr(dut, f"{window.inst_name}__ready").value = 0
+        getattr(dut, f"{window.inst_name}_ready").value = 0
     dut.i.value = 0
     passed, pulses = [], []
 
@@ -104,13 +104,13 @@ async def accesses(dut):
             for w in model.windows:
                 name = w.inst_name
                 ready = int(rng.random() < 0.5)
-                getattr(dut, f"{name}__ready").value = ready
+                getattr(dut, f"{name}_ready").value = ready
             await RisingEdge(dut.clk)
             for w in model.windows:
                 name = w.inst_name
-                if int(getattr(dut, f"{name}__valid").value) and int(getattr(dut, f"{name}__ready").value):
+                if int(getattr(dut, f"{name}_valid").value) and int(getattr(dut, f"{name}_ready").value):
                     layout = access_layout(w.get_property("mementries"))
-                    beat = unpack(layout, int(getattr(dut, f"{name}__payload").value))
+                    beat = unpack(layout, int(getattr(dut, f"{name}_payload").value))
                     passed.append((name, beat["addr"], beat["data"]))
             out = int(dut.o.value)
             pulses.extend((name, 1) for name, f in pulsed.items() if out >> f.offset & 1)

@@ -22,9 +22,9 @@ class Memory:
 
     def __init__(self, bench: Bench, p):
         self.bench, self.p = bench, p
-        self.ar, self.aw = bench.sink("bus__ar", address_layout()), bench.sink("bus__aw", address_layout())
-        self.w = bench.sink("bus__w", write_layout(p))
-        self.r, self.b = bench.source("bus__r", read_layout(p)), bench.source("bus__b", response_layout())
+        self.ar, self.aw = bench.sink("bus_ar", address_layout()), bench.sink("bus_aw", address_layout())
+        self.w = bench.sink("bus_w", write_layout(p))
+        self.r, self.b = bench.source("bus_r", read_layout(p)), bench.source("bus_b", response_layout())
         self.forget([1, 1], [])
 
     def forget(self, latency: list[int], errors: list[int]) -> None:
@@ -117,9 +117,10 @@ class Places:
 async def retrieves(dut):
     """Run each of config["episodes"], with a reset before it.
 
-    An episode is {"c", "t", "places", "b", "stalls", "latency", "errors", "dones", "fault", "cut_at", "hold"}. It ends
-    after "dones" instructions, or at a fault. After a fault nothing may begin for `hold` cycles, and the bus drains
-    under `stop`. With "cut_at" the next episode's reset, which covers the memory too, cuts it short.
+    An episode is {"c", "t", "places", "b", "stalls", "latency", "errors", "dones", "fault", "cut_at", "stop", "hold"}.
+    It ends after "dones" instructions, or at a fault. After a fault nothing may begin for `hold` cycles, and the bus
+    drains under `stop`. With "cut_at" the next episode's reset, which covers the memory too, cuts it short; with "stop"
+    the fault of another engine does, and the bus drains before.
     """
     c = config()
     p = params(c["params"])
@@ -130,7 +131,21 @@ async def retrieves(dut):
     bursts = bench.source("b", burst_layout(p.dre.kvmu))
     clear = bench.sink("clear", clear_layout(p))
     ends = {"c": commands, "t": news, "b": bursts, "clear": clear, **places.sources}
-    ends |= {f"bus__{n}": getattr(memory, n) for n in ("ar", "r", "aw", "w", "b")}
+    ends |= {f"bus_{n}": getattr(memory, n) for n in ("ar", "r", "aw", "w", "b")}
+
+    async def drain(step):
+        """Raise `stop` until the bus is quiet, and for some cycles more."""
+        dut.stop.value = 1
+        await step()
+        started, stopped = begun(dut), bench.cycle
+        while int(dut.busy.value):
+            assert bench.cycle < stopped + 60_000, "never drained"
+            await step()
+        for _ in range(10):
+            await step()
+        assert begun(dut) == started, "a burst was begun under stop"
+        assert memory.reading == memory.writing == 0, "busy fell too early"
+
     dut.stop.value = 0
     await bench.start()
     results = []
@@ -165,6 +180,8 @@ async def retrieves(dut):
         if e["cut_at"]:
             while bench.cycle < e["cut_at"]:
                 await step()
+            if e["stop"]:
+                await drain(step)
             continue
         while not (faults if e["fault"] else len(done) == e["dones"]):
             assert bench.cycle < e["limit"], f"no end: {len(done)} of {e['dones']} done"

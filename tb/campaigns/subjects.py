@@ -6,7 +6,9 @@ from types import ModuleType
 from unittest.mock import patch
 
 from golden.program.isa import Engine, Retrieve, Status
-from hdl.emit import Emitted
+from hdl.emit import Emitted, component_of, params_of
+from hdl.params import preset
+from hdl.ports import ports
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,17 @@ _TRANSFERS = (
     ("long_instructions",),
 )
 _DONE = {"done": "done[0] ? ~0 : 17'h1"}  # its signal is defined while it is valid
+
+
+def _heads() -> dict[str, str]:
+    """A beat of the sequencer that is skipped has only its head."""
+    sequencer = component_of("sequencer", params_of("sequencer", preset("tiny")))
+    names = [e.name.lower() for e in Engine]
+    fields = [p for p in ports(sequencer) if p.get("role") == "payload" and p["stream"] in names]
+    rest = [p for p in fields if not p["name"].endswith(("_skip", "_wait", "_signal"))]
+    return {p["name"]: f"{p['stream']}_skip ? 0 : ~0" for p in rest}
+
+
 _SUBJECTS = (
     Subject("cluster_set", (("equals_sets_and_time_view", "tiny"),), named=False),
     Subject(
@@ -79,10 +92,10 @@ _SUBJECTS = (
         (("equals_the_reference", "joined"), ("takes_the_cycles_of_the_time_view", "joined"), ("reset_in_flight",)),
         "joined",
         care={
-            "k__payload": "k__payload[0] ? 33'h7 : ~33'h0",  # a CLEAR has only a context
+            **dict.fromkeys(("k_token", "k_hash", "k_last"), "k_op ? 0 : ~0"),  # a CLEAR has only a context
             # Of a row's last word, lanes up to `keep`; other words have no `keep`.
-            "s__payload": "{2'h3, {3{s__payload[93]}}, {88{~s__payload[93]}}"
-            " | ~({88{1'b1}} << 11 << 11 * s__payload[92:90]), 2'h3}",
+            "s_row_keep": "{3{s_row_last}}",
+            "s_row_scores": "{88{~s_row_last}} | ~({88{1'b1}} << 11 << 11 * s_row_keep)",
         },
     ),
     Subject(
@@ -128,6 +141,7 @@ _SUBJECTS = (
             ("reset_in_flight",),
             ("equals_the_reference", "tiny"),
             ("faults",),
+            ("stops_at_any_cycle",),
             ("sets_of_many_entries",),
             ("news_that_are_dropped_or_late",),
         ),
@@ -146,8 +160,7 @@ _SUBJECTS = (
             ("every_register",),
             ("watchdog",),
         ),
-        # A beat that is skipped has only its head.
-        care={f"{e.name.lower()}__payload": f"{e.name.lower()}__payload[0] ? 33'h1ffffffff : ~0" for e in Engine},
+        care=_heads(),
     ),
     Subject(
         "dpe",

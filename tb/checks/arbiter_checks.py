@@ -150,14 +150,14 @@ LATE = {"aw": 0.9, "r": 0.8, "b": 0.8}
 RUNS = {
     "stalls everywhere": Traffic(stalls=STALLED, latency=(0, 30), errors=0.1, seed=1),
     "slow memory": Traffic(stalls=dict.fromkeys(("r", "w", "ar", "aw", "b"), 0.8), latency=(0, 90), seed=2),
-    "slow managers": Traffic(stalls={f"{n}__{i}": 0.8 for n in "rwb" for i in range(4)}, latency=(0, 9), seed=3),
+    "slow managers": Traffic(stalls={f"{n}_{i}": 0.8 for n in "rwb" for i in range(4)}, latency=(0, 9), seed=3),
     "late addresses": Traffic(stalls=LATE, latency=(0, 20), errors=0.2, seed=4),
     "full rate": Traffic(errors=0.2, seed=5),
 }
 CUT = [replace(RUNS["stalls everywhere"], cut_at=cycle) for cycle in (5, 40, 150)]  # cut by a reset
 AFTER = replace(RUNS["stalls everywhere"], bursts=6)
 # Manager 0 takes no answers, manager 1 announces writes and sends no data. Managers 2 and 3 must finish.
-STUCK = Traffic(stalls={"r__0": 1.0, "b__0": 1.0, "w__1": 1.0}, end=(2, 3), seed=10)
+STUCK = Traffic(stalls={"r_0": 1.0, "b_0": 1.0, "w_1": 1.0}, end=(2, 3), seed=10)
 
 
 def bins(t: Traffic, got: dict) -> set[str]:

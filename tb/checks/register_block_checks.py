@@ -2,7 +2,8 @@
 
 from functools import cache
 
-from hdl.emit import Emitted, ports, to_verilog
+from hdl.emit import Emitted, to_verilog
+from hdl.ports import ports
 from hdl.shells.register_block import RegisterBlock, address_map
 from tb.library.runner import Run
 from tb.library.transfer_traffic import params

@@ -17,13 +17,13 @@ from tb.library.streams import LATE
 from tb.library.stress_traffic import StressTraffic
 from tb.library.transfer_traffic import PAGE, params
 
-PORTS = ("c", "t", "w", "x", "b", "clear", *(f"bus__{n}" for n in ("ar", "r", "aw", "w", "b")))
+PORTS = ("c", "t", "w", "x", "b", "clear", *(f"bus_{n}" for n in ("ar", "r", "aw", "w", "b")))
 STALLS = [
     {},
     dict.fromkeys(PORTS, 0.4),
-    {"bus__w": 0.8, "bus__aw": 0.5},
-    {"bus__r": 0.7, "bus__ar": 0.8},
-    dict.fromkeys(("clear", "bus__ar", "bus__aw", "bus__w"), LATE),
+    {"bus_w": 0.8, "bus_aw": 0.5},
+    {"bus_r": 0.7, "bus_ar": 0.8},
+    dict.fromkeys(("clear", "bus_ar", "bus_aw", "bus_w"), LATE),
 ]
 
 
@@ -220,6 +220,14 @@ def check_faults():
     """A fault pulses once, after all earlier work is done. Then nothing begins, and the bus drains."""
     got = run("tiny", [*bad(), *errors(random.Random(4))])
     assert any(g["filler"] for g in got), "no burst was cut short by stop"
+
+
+def check_stops_at_any_cycle():
+    """The fault of another engine ends it in every state: nothing begins, and the bus drains."""
+    whole = random_episode(params(SIZES["tiny"]), random.Random(6), 12)
+    how = {"stalls": STALLS[1]}
+    stops = [(whole, how | {"cut_at": cut_at, "stop": True}) for cut_at in range(1, 600, 3)]
+    run("tiny", [*stops, (whole, how)])
 
 
 def check_reset_in_flight():

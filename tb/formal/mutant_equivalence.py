@@ -134,14 +134,14 @@ def _side(emitted: Emitted, bits: int, care: dict[str, str]) -> str:
     """
     ports = emitted.manifest["ports"]
     widths = {p["name"]: p["width"] for p in ports}
+    valid = {p["name"]: f"{p['stream']}_valid" for p in ports if p.get("role") == "payload"}
     head, pins, body = ["output past"], [".mutant(mutant)"], []
     for name, width in widths.items():
         given = next(p["dir"] for p in ports if p["name"] == name) == "in"
         head.append(f"{'in' if given else 'out'}put [{width - 1}:0] {name if given else f'seen_{name}'}")
         pins.append(f".{name}({'held' if name == 'rst' else name})")
         if not given:
-            valid = name.removesuffix("payload") + "valid"
-            when = valid if name.endswith("__payload") and valid in widths else "1'b1"
+            when = valid.get(name, "1'b1")
             body += [f"wire [{width - 1}:0] {name};"]
             means = care.get(name, "~0")
             body += [f"assign seen_{name} = {{{width}{{started & ~past & {when}}}}} & {name} & ({means});"]

@@ -18,7 +18,7 @@ from hdl.execution.loader import Loader
 from hdl.execution.sequencer import Sequencer
 from hdl.execution.storer import Storer
 from hdl.params import SystemParams, WtuParams, override, preset
-from tb.formal import kvmu_allocator_proof, kvmu_map_proof, wtu_set_proof
+from tb.formal import kvmu_allocator_proof, kvmu_map_proof, verilog_equivalence, wtu_set_proof
 from tb.formal.arbiter_proof import PortMonitor, TurnMonitor
 from tb.formal.bursts_proof import BusMonitor
 from tb.formal.order_proof import OrderMonitor
@@ -150,6 +150,25 @@ class Independence:
         return Verdict(self.unit, self.claim, self.size, kind, "netlist", time.monotonic() - start, note=note)
 
 
+@dataclass(frozen=True)
+class Equality:
+    """The claim that the written Verilog of a unit is Amaranth's own RTLIL of it, register by register."""
+
+    unit: str
+    size: str
+    claim: str = "its Verilog equals RTLIL"
+
+    def judge(self, limit: int = LIMIT) -> Verdict:
+        """Decide it by ABC, each leaf on its own; `limit` does not count."""
+        start = time.monotonic()
+        try:
+            modules = list(verilog_equivalence.prove(self.unit, params_of(self.unit, preset(self.size))))
+        except verilog_equivalence.UnequalError as e:
+            return Verdict(self.unit, self.claim, self.size, "broken", "cec", time.monotonic() - start, note=str(e))
+        note = ", ".join(f"{m.module}: {m.registers} registers" for m in modules)
+        return Verdict(self.unit, self.claim, self.size, "unbounded", "cec", time.monotonic() - start, note=note)
+
+
 def unread(port: str, module: str = "unit") -> tuple[str, str]:
     """An edit: where `module` first reads its one-bit input `port`, it sees 1."""
     return rf"(?s)(\nmodule \\top\.{module}\n.*?(?:connect \\[ABS]|switch(?: {{)?) )\\{port} \[0\]", r"\g<1>1'1"
@@ -176,9 +195,9 @@ def stream_goal(
     return Goal(unit, "an offer stays until taken", size, make, edit, deep, cut=MEMORIES, merge=False, **how)
 
 
-def goals() -> Iterator[Goal | Independence]:
+def goals() -> Iterator[Goal | Independence | Equality]:
     """All goals, unit by unit."""
-    found = [*_streams(), *_kvmu(), *_wtu(), *_rest(), *_independence()]
+    found = [*_streams(), *_kvmu(), *_wtu(), *_rest(), *_independence(), *_equality()]
     for unit in ALL:
         yield from (g for g in found if g.unit == unit)
 
@@ -288,6 +307,11 @@ def _independence() -> Iterator[Independence]:
             yield from (Independence(unit, size, partial(unit_of, unit, p)) for size, p in _wtus())
         else:
             yield Independence(unit, "", partial(unit_of, unit))
+
+
+def _equality() -> Iterator[Equality]:
+    for unit in ALL:
+        yield from (Equality(unit, size) for size in ("tiny", "core"))
 
 
 def _streams() -> Iterator[Goal]:

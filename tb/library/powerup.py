@@ -16,7 +16,7 @@ from hdl.emit import Emitted
 from tb.library.yosys import run_yosys
 
 IDLE = 40  # cycles after the reset that are checked: some units initialise themselves in them
-_CHANNEL = re.compile(r"(.*__|\w+_axi_(?:aw|ar|w|b|r)|\w+_axis_\w_t)\w+")
+_CHANNEL = re.compile(r"(\w+_axi_(?:aw|ar|w|b|r)|\w+_axis_\w_t)\w+")
 _CLOCKED = """
 module clocked;
   reg clk = 0, rst = 1;
@@ -37,11 +37,13 @@ endmodule
 """
 
 
-def _valid(name: str, names: set[str]) -> str:
-    """The port that says whether port `name` is defined; "" for a port that always is."""
-    channel = _CHANNEL.fullmatch(name)
+def _valid(port: dict, names: set[str]) -> str:
+    """The port that says whether another is defined; "" for a port that always is."""
+    if "role" in port:
+        return f"{port['stream']}_valid" if port["role"] == "payload" else ""
+    channel = _CHANNEL.fullmatch(port["name"])
     valid = f"{channel[1]}valid" if channel else ""
-    return valid if valid in names and not name.endswith(("valid", "ready")) else ""
+    return valid if valid in names and not port["name"].endswith(("valid", "ready")) else ""
 
 
 def _shown(e: Emitted) -> Iterator[tuple[str, str]]:
@@ -51,7 +53,7 @@ def _shown(e: Emitted) -> Iterator[tuple[str, str]]:
         if port["dir"] == "out":
             name = port["name"]
             flag = [f"{name}[{f['offset']}]" for f in port.get("fields", ()) if f["name"] == "valid"]
-            valid = [v] if (v := _valid(name, names)) else flag
+            valid = [v] if (v := _valid(port, names)) else flag
             yield from ((name, text) for text in flag)
             yield name, " & ".join([*valid, f"^{name}"])
 
@@ -65,7 +67,7 @@ def bench(e: Emitted, top: str, clock: str) -> str:
             body.append(f"  wire [{width - 1}:0] {name};")
             pins.append(f".{name}({name})")
         elif name not in ("clk", "rst"):
-            value = f"{width}'bx" if _valid(name, names) else f"{width}'d{int(name.endswith('ready'))}"
+            value = f"{width}'bx" if _valid(port, names) else f"{width}'d{int(name.endswith('ready'))}"
             pins.append(f".{name}({value})")
     shown = [text for _, text in _shown(e)]
     body += [f"  assign shown[{k}] = {text};" for k, text in enumerate(shown)]
@@ -117,6 +119,7 @@ def _by_icarus(source: Path, cycles: int, bits: int) -> set[int]:
     binary = source.with_suffix(".vvp")
     compiled = ["iverilog", "-g2005", "-DOPENVREX_CHECK", "-s", "clocked", "-o", binary, source, bench]
     subprocess.run(compiled, check=True, capture_output=True)
-    said = subprocess.run(["vvp", "-n", binary], check=True, capture_output=True, text=True).stdout
+    # A loop of blocks would run for ever.
+    said = subprocess.run(["vvp", "-n", binary], check=True, capture_output=True, text=True, timeout=900).stdout
     assert " word " not in said, said
     return {int(k) for k in re.findall(r"^unknown (\d+)$", said, re.M)}

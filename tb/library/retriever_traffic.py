@@ -200,7 +200,7 @@ class Episode:
         longest = self.p.lxe.burst_bytes
         self.bins.add("aligned" if (src - dst) % longest == 0 else "askew")
 
-    def config(self, stalls=None, latency=(1, 9), cut_at: int = 0) -> dict:
+    def config(self, stalls=None, latency=(1, 9), cut_at: int = 0, stop: bool = False) -> dict:
         """The configuration of `tb.benches.bench_retriever`."""
         return {
             **{name: getattr(self, name) for name in ("c", "t", "b", "places")},
@@ -210,6 +210,7 @@ class Episode:
             "dones": len(self.signals),
             "fault": self.fault,
             "cut_at": cut_at,
+            "stop": stop,
             "hold": 20,
             "limit": 10_000 if self.p == params(SIZES["tiny"]) else 100_000,  # the longest runs take 3100 and 21_000
         }

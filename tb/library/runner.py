@@ -24,6 +24,8 @@ import cocotb_tools.config
 import find_libpython
 
 from hdl.emit import Emitted
+from hdl.ports import streams
+from tb.library.waveforms import Traced, keep, suffix
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = {"perl": "perl", "make": "make", "c++": "g++"}  # programs that the system must have -> package that has each
@@ -65,20 +67,30 @@ def _run(command: list[str], log: Path, **kwargs) -> None:
 
 
 def lint(emitted: Emitted, folder: Path) -> str:
-    """Warnings of `verilator --lint-only -Wall` for a unit, with the waivers of `waivers.vlt`; empty if clean."""
+    """Warnings of `verilator --lint-only -Wall` for a unit; empty if clean."""
     emitted.write(folder)
-    command = [
-        "verilator",
-        "--lint-only",
-        "-Wall",
-        "--top-module",
-        emitted.top,
-        str(ROOT / "tb" / "library" / "waivers.vlt"),
-    ]
+    command = ["verilator", "--lint-only", "-Wall", "--top-module", emitted.top]
     run = subprocess.run(
-        [*command, f"{emitted.top}.v"], cwd=folder, env=verilator_env(), capture_output=True, text=True, check=False
+        [*command, emitted.file], cwd=folder, env=verilator_env(), capture_output=True, text=True, check=False
     )
     return run.stdout + run.stderr if run.returncode else ""
+
+
+def _bench_ports(emitted: Emitted) -> list[dict]:
+    """The ports that a bench drives: a unit's, but for each payload one port, which is read and written at once."""
+    found = streams(emitted.manifest["ports"])
+    out = [p for p in emitted.manifest["ports"] if p.get("role") != "payload"]
+    for name, s in found.items():
+        if s.payload:
+            out.append({"name": f"{name}_payload", "dir": s.payload[0]["dir"], "width": s.width})
+    return out
+
+
+def _bench_pin(port: dict) -> str:
+    """What the bench connects to a unit's port."""
+    if port.get("role") != "payload":
+        return port["name"]
+    return f"{port['stream']}_payload[{port['offset']} +: {port['width']}]"
 
 
 def _bench_top(emitted: Emitted, cover: bool = False) -> str:
@@ -88,20 +100,19 @@ def _bench_top(emitted: Emitted, cover: bool = False) -> str:
     With `cover` it has three cover properties for each stream: a beat waits, no beat is offered, a beat follows another
     at once.
     """
-    ports = emitted.manifest["ports"]
-    streams = [p["name"].removesuffix("valid") for p in ports if p["name"].endswith("__valid")]
-    head = ", ".join(f"{p['dir']}put [{p['width'] - 1}:0] {p['name']}" for p in ports)
-    pins = ", ".join(f".{p['name']}({p['name']})" for p in ports)
-    moves = " | ".join(f"({s}valid & {s}ready)" for s in streams) or "1'b1"
+    names = streams(emitted.manifest["ports"])
+    head = ", ".join(f"{p['dir']}put [{p['width'] - 1}:0] {p['name']}" for p in _bench_ports(emitted))
+    pins = ", ".join(f".{p['name']}({_bench_pin(p)})" for p in emitted.manifest["ports"])
+    moves = " | ".join(f"({s}_valid & {s}_ready)" for s in names) or "1'b1"
     covers = ""
-    for s in streams if cover else []:
-        covers += f"  reg {s}moved = 0;\n  always @(posedge clk) {s}moved <= {s}valid & {s}ready & ~rst;\n"
+    for s in names if cover else []:
+        covers += f"  reg {s}_moved = 0;\n  always @(posedge clk) {s}_moved <= {s}_valid & {s}_ready & ~rst;\n"
         for name, what in (
-            ("waits", f"~rst & {s}valid & ~{s}ready"),
-            ("starves", f"~rst & ~{s}valid & {s}ready"),
-            ("at_once", f"{s}moved & {s}valid & {s}ready"),
+            ("waits", f"~rst & {s}_valid & ~{s}_ready"),
+            ("starves", f"~rst & ~{s}_valid & {s}_ready"),
+            ("at_once", f"{s}_moved & {s}_valid & {s}_ready"),
         ):
-            covers += f"  {s.replace('__', '_')}{name}: cover property (@(posedge clk) {what});\n"
+            covers += f"  {s}_{name}: cover property (@(posedge clk) {what});\n"
     return (
         f"module bench_{emitted.top}({head}, output [0:0] moves);\n"
         f"  {emitted.top} unit({pins});\n  assign moves = {moves};\n{covers}endmodule\n"
@@ -112,14 +123,16 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
     """Path of the simulator of `emitted`; built if its content is new."""
     flags = ["--cc", "--exe", "--vpi", "--prefix", "Vtop", "-Wno-fatal", "-Wno-WIDTH", "-O3", "--x-initial", "unique"]
     flags += ["-DOPENVREX_CHECK"]  # asserts that no address leaves its memory (`hdl/memories.v`)
-    flags += ["--trace"] if waves else []
+    flags += [f"--trace-{suffix()}"] if waves else []
     cover = bool(os.environ.get("OPENVREX_COVERAGE"))
     flags += ["--coverage-line", "--coverage-toggle", "--coverage-user"] if cover else []
     # A leaf with many instances is compiled once, as a library; a few are faster to build flat.
     blocks = [name for name, count in emitted.manifest.get("leaves", {}).items() if count >= 8]
     flags += ["--hierarchical"] if blocks else []
     top = _bench_top(emitted, cover)
-    key = hashlib.sha256("\0".join([emitted.verilog, top, *flags, *_MAKE]).encode()).hexdigest()[:16]
+    flags += ["--assert"] if emitted.assertions else []
+    texts = [emitted.verilog, top, *flags, *_MAKE, *([emitted.assertions] if emitted.assertions else [])]
+    key = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
     folder = BUILD / f"{emitted.top}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
     binary = folder / "obj" / emitted.top
@@ -131,7 +144,7 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
         _check_tools(env)
         emitted.write(folder)
         (folder / "bench.v").write_text(top)
-        names = [p["name"] for p in emitted.manifest["ports"]] + ["moves"]
+        names = [p["name"] for p in _bench_ports(emitted)] + ["moves"]
         ports = "".join(f'public_flat_rw -module "bench_{emitted.top}" -var "{name}"\n' for name in names)
         hierarchy = "".join(f'hier_block -module "{name}"\n' for name in blocks)
         (folder / "ports.vlt").write_text("`verilator_config\n" + ports + hierarchy)
@@ -139,7 +152,8 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
         main = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
         flags += ["-Mdir", "obj", "--top-module", f"bench_{emitted.top}", "-o", emitted.top]
         flags += ["-LDFLAGS", f"-Wl,-rpath,{libs} -L{libs} -lcocotbvpi_verilator"]
-        command = ["verilator", *flags, "ports.vlt", str(main), "bench.v", f"{emitted.top}.v"]
+        command = ["verilator", *flags, "ports.vlt", str(main), "bench.v", emitted.file]
+        command += [f"{emitted.top}_assertions.sv"] if emitted.assertions else []
         _run(command, folder / "verilate.log", cwd=folder, env=env)
         # Verilator's runtime is the same for every design, so its objects are compiled once.
         runtime = BUILD / ("runtime-waves" if waves else "runtime")
@@ -173,8 +187,14 @@ class Run:
     def __call__(self) -> dict:
         """Run the bench; the dictionary that it gave to `result()`. Raises `BenchError`."""
         tag = hashlib.sha256(repr((self.bench, self.test, sorted(self.config.items()), self.seed)).encode())
-        binary = simulator(self.emitted)
+        binary = simulator(self.emitted, waves=isinstance(self.emitted, Traced))
         folder = binary.parent.parent / "runs" / f"{self.test}-{tag.hexdigest()[:12]}-{os.getpid()}"
+        if isinstance(self.emitted, Traced):
+            try:
+                return self._simulate(binary, folder, ["--trace"])
+            finally:
+                if (dump := folder / f"dump.{suffix()}").exists():
+                    keep(dump, self.emitted, self.test)
         try:
             return self._simulate(binary, folder)
         except BenchError as first:
@@ -186,7 +206,8 @@ class Run:
                 self._simulate(waves, folder, ["--trace"])
             except BenchError as again:
                 how = f"cd {folder} && {shlex.join(['env', *(folder / 'env').read_text().split(chr(0)), str(waves)])}"
-                raise BenchError(f"seed {self.seed}; waveform {folder / 'dump.vcd'}; again: {how}\n{again}") from None
+                wave = folder / f"dump.{suffix()}"
+                raise BenchError(f"seed {self.seed}; waveform {wave}; again: {how}\n{again}") from None
             raise BenchError(f"seed {self.seed}: failed once, then passed with the waveform on\n{first}") from None
 
     def _simulate(self, binary: Path, folder: Path, args: list[str] | None = None) -> dict:
@@ -307,7 +328,7 @@ def _serve(orders: int, replies: int) -> None:
     os._exit(0)
 
 
-_STATEMENT = re.compile(r"( *(?:assign )?\S+(?: +\[[^]]*\])? +(?:<=|=) )(.*);")
+_STATEMENT = re.compile(r"( *(?:assign |wire +(?:\[[^]]*\] +)?)?\S+(?: +\[[^]]*\])? +(?:<=|=)\s)([^;]*);")
 
 
 def mutants(emitted: Emitted, edits: list[tuple[str, str]]) -> list[Emitted]:
@@ -319,10 +340,11 @@ def mutants(emitted: Emitted, edits: list[tuple[str, str]]) -> list[Emitted]:
     for number, (old, new) in enumerate(edits, 1):
         at = text.find(old)
         assert at >= 0, f"mutant does not apply: {old!r}"
-        start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+        start, end = text.rfind("\n", 0, at) + 1, text.find(";", at + len(old) - 1) + 1
         line, edited = text[start:end], text[start:at] + new + text[at + len(old) : end]
         sides = _STATEMENT.fullmatch(line), _STATEMENT.fullmatch(edited)
-        if len(edits) > 1 and all(sides) and sides[0][1] == sides[1][1] and "$signed" not in line:
+        goes_on = text[:start].rstrip().endswith(tuple("=?&|^+-*<>~,{("))  # an expression, in which <= compares
+        if len(edits) > 1 and all(sides) and sides[0][1] == sides[1][1] and "$signed" not in line and not goes_on:
             chosen.setdefault((start, end), []).append((number, sides[0], sides[1][2]))
         else:
             alone[number] = replace(emitted, verilog=text.replace(old, new, 1))

@@ -45,7 +45,7 @@ class Source:
 
     def __init__(self, dut, name: str, layout, idle: float = 0.0):
         self.name, self.layout, self.idle = name, layout, idle
-        self.payload, self.valid_, self.ready_ = (getattr(dut, f"{name}__{s}") for s in ("payload", "valid", "ready"))
+        self.payload, self.valid_, self.ready_ = (getattr(dut, f"{name}_{s}") for s in ("payload", "valid", "ready"))
         self.queue: deque = deque()
         self.sent: list[int] = []
         self.valid = self.pending = False
@@ -84,7 +84,7 @@ class Sink:
 
     def __init__(self, dut, name: str, layout, stall: float = 0.0):
         self.name, self.layout, self.stall = name, layout, stall
-        self.payload, self.valid_, self.ready_ = (getattr(dut, f"{name}__{s}") for s in ("payload", "valid", "ready"))
+        self.payload, self.valid_, self.ready_ = (getattr(dut, f"{name}_{s}") for s in ("payload", "valid", "ready"))
         self.got: list[tuple[int, dict]] = []
         self.held: int | None = None
         self.ready = True

@@ -10,10 +10,11 @@ from amaranth.lib.wiring import connect, flipped
 
 from golden.program.isa import ADDR_BITS, LoadTo, StoreTo
 from hdl.bus.axi import connect_ports, port_members
-from hdl.emit import Emitted, ports, to_verilog
+from hdl.emit import Emitted, to_verilog
 from hdl.execution.loader import Loader
 from hdl.execution.storer import Storer
 from hdl.params import CoreParams, override, preset
+from hdl.ports import ports
 from tb.library.runner import Run
 
 # Words of 1 to 8 beats, bursts of 1 to 256: changes of preset `tiny`.

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -9,17 +10,18 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+import pyslang
 import pytest
-from amaranth import Module
-from amaranth.lib import wiring
 from amaranth.lib.data import Layout
-from amaranth.lib.wiring import In, Out
 
 from golden.arithmetic.secded import check_bits
-from hdl.emit import ALL, UNITS, Emitted, component_of, emit, params_of, ports, to_verilog
+from hdl.emit import ALL, UNITS, Emitted, component_of, emit, params_of
+from hdl.header import ONE_FILE
 from hdl.memory import KINDS, bodies
 from hdl.params import PRESETS, ParamError, override, preset
-from tb.library.runner import lint
+from hdl.ports import ports
+from hdl.writer.circt import Language
+from tb.library.runner import ROOT, lint
 from tb.library.yosys import run_yosys
 
 CASES = [*((unit, "tiny") for unit in ALL), ("arbiter", "edge8")]
@@ -29,13 +31,38 @@ def tiny(unit: str) -> Emitted:
     return emit(unit, params_of(unit, preset("tiny")))
 
 
+def slang(file: Path) -> list[str]:
+    """Errors and warnings of slang."""
+    files = pyslang.SourceManager()
+    design = pyslang.ast.Compilation()
+    design.addSyntaxTree(pyslang.syntax.SyntaxTree.fromFile(str(file), files))
+    engine = pyslang.DiagnosticEngine(files)
+    found = [(engine.getSeverity(d.code, d.location), engine.formatMessage(d)) for d in design.getAllDiagnostics()]
+    return [text for severity, text in found if severity != pyslang.DiagnosticSeverity.Ignored]
+
+
+def icarus(unit: Emitted, file: Path) -> str:
+    """Warnings of Icarus Verilog in its two dialects; none where it is not installed."""
+    if not shutil.which("iverilog"):
+        return ""
+    command = ["iverilog", "-Wall", "-t", "null", "-s", unit.top, file]
+    dialects = ["-g2012"] if unit.file.endswith(".sv") else ["-g2005", "-g2012"]
+    runs = [subprocess.run([*command, g], capture_output=True, text=True, check=False) for g in dialects]
+    said = "".join(run.stdout + run.stderr for run in runs).splitlines()
+    # Its `always_comb` waits for every bit of a variable of which it reads one: no fault of the text.
+    return "\n".join(line for line in said if "sorry: constant selects in always_* processes" not in line)
+
+
 def clean(unit: Emitted, folder: Path) -> bool:
-    """Whether it lints clean and reads in Yosys."""
+    """Whether Verilator, slang, Icarus and Yosys read it without a warning."""
     assert lint(unit, folder) == ""
+    assert slang(folder / unit.file) == []
+    assert icarus(unit, folder / unit.file) == ""
     code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
-    passes = [f"read_verilog {folder / unit.top}.v", f"hierarchy -check -top {unit.top}", "proc", "check -assert"]
+    passes = [f"read_verilog -sv {folder / unit.file}", f"hierarchy -check -top {unit.top}", "proc", "check -assert"]
     run = subprocess.run([sys.executable, "-c", code, *passes], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-2000:]
+    assert "Warning" not in run.stdout, re.findall("Warning.*", run.stdout)[:5]
     return True
 
 
@@ -44,6 +71,34 @@ def test_lints_clean_and_reads_in_yosys(unit, name, tmp_path):
     emitted = emit(unit, params_of(unit, preset(name)))
     assert clean(emitted, tmp_path)
     assert all(emitted.manifest[k] for k in ("sha256", "timing", "counters"))
+
+
+def test_lines_of_the_source_stand_behind_statements():
+    """Each is a line of a file of `hdl` that has an assignment; the rest of the text is the same."""
+    plain = tiny("kvmu").verilog.partition(ONE_FILE)[2]
+    text = emit("kvmu", params_of("kvmu", preset("tiny")), lines=True).verilog.partition(ONE_FILE)[2]
+    places = re.findall(r"// (hdl/\S+\.py):(\d+)", text)
+    assert len(places) > 150
+    for file, line in set(places):
+        assert re.search(r"eq\(|next = |:\?=|with m|\+= ", Path(ROOT, file).read_text().splitlines()[int(line) - 1]), (
+            file,
+            line,
+        )
+    bare = re.sub(r" *// .*", "", plain)
+    assert re.sub(r" *// .*", "", text).split() == bare.split()
+
+
+@pytest.mark.parametrize("unit", ALL)
+def test_systemverilog_lints_clean(unit, tmp_path):
+    """The text of the other dialect differs in its words alone."""
+    plain, e = tiny(unit), emit(unit, params_of(unit, preset("tiny")), language=Language.SYSTEMVERILOG)
+    assert clean(e, tmp_path)
+    assert e.file == f"{unit}.sv"
+    text = e.verilog.partition(ONE_FILE)[2]
+    assert "always_ff @(posedge clk)" in text
+    for new, old in {"always_ff": "always", "logic": "reg", "always_comb": "always @*"}.items():
+        text = re.sub(rf"\b{new}\b", old, text)
+    assert text.split() == plain.verilog.partition(ONE_FILE)[2].split()
 
 
 def part(unit: Emitted, top: str, empty: Collection[str] = ()) -> Emitted:
@@ -59,16 +114,19 @@ def part(unit: Emitted, top: str, empty: Collection[str] = ()) -> Emitted:
             for n in re.findall(r"^  \\?(\S+) +(?:#|\S+ +)\($", kept[name], flags=re.M)
             if n in modules and n not in kept
         ]
-    return replace(unit, top=top, verilog="".join(kept.values()))
+    return replace(unit, top=top, verilog=ONE_FILE + "".join(kept.values()))
 
 
 def emptied(module: str) -> str:
     """Its ports; outputs are 0."""
-    ports = re.findall(r"^  (?:input|output) .*?;\n", module, flags=re.M)
-    ends = [f"  assign {o} = 0;\n" for o in re.findall(r"^  output (?:\[.*?\] )?(\S+) ?;", module, flags=re.M)]
     head = module[: module.index(");\n") + 3]
+    outputs, way = [], ""
+    for found in re.finditer(r"^ +(input|output|) +(?:\[.*?\])? *(\w+),?$", head, flags=re.M):
+        way = found[1] or way  # ports of one kind follow each other
+        outputs += [found[2]] * (way == "output")
+    ends = [f"  assign {o} = 0;\n" for o in outputs]
     waived = "/* verilator lint_{} UNUSED */\n"
-    return "".join([waived.format("off"), head, *ports, *ends, "endmodule\n", waived.format("on")])
+    return "".join([waived.format("off"), head, *ends, "endmodule\n", waived.format("on")])
 
 
 def test_core_lints_clean_and_reads_in_yosys(tmp_path):
@@ -164,27 +222,46 @@ def test_memories_can_be_left_to_macros(tmp_path):
     log = read(left, "proc", "flatten", "memory_collect", "select -list t:$mem_v2 t:dre_ram_* %u")
     assert not re.search(r"^dre/\S+\.mem$", log, re.M)
     assert all(f"dre/{m['name']}\n" in log for m in left.manifest["memories"] if m["module"])
-    assert left.verilog + "\n" + bodies("dre", KINDS) == whole.verilog
+    text = left.verilog + "\n" + bodies("dre", KINDS)
+    assert text.partition(ONE_FILE)[2] == whole.verilog.partition(ONE_FILE)[2]
 
 
-@pytest.mark.parametrize("unit", ["dre", "vpe", "dre_ip"])
-def test_manifest_has_the_fields_of_every_payload(unit):
-    """Offset and width are where a value that is packed stands."""
+@pytest.mark.parametrize("unit", ALL)
+def test_manifest_has_the_ports_of_the_verilog(unit):
+    """Names, directions and widths in the order of the text, as Yosys reads them."""
+    e = tiny(unit)
+    with tempfile.TemporaryDirectory() as folder:
+        e.write(Path(folder))
+        commands = [f"read_verilog -lib {folder}/{e.top}.v", f"write_json {folder}/read.json"]
+        run_yosys(commands)
+        found = json.loads(Path(folder, "read.json").read_text())["modules"][e.top]["ports"]
+    assert list(found) == [p["name"] for p in e.manifest["ports"]]
+    for p in e.manifest["ports"]:
+        assert (found[p["name"]]["direction"], len(found[p["name"]]["bits"])) == (f"{p['dir']}put", p["width"])
+
+
+@pytest.mark.parametrize("unit", ["dre", "vpe", "retriever", "dre_ip"])
+def test_manifest_says_where_each_field_stands(unit):
+    """The ports of a payload tile it, and a value that is packed has every field where the manifest says."""
     component = component_of(unit, params_of(unit, preset("tiny")))
-    fields = {p["name"]: p.get("fields", []) for p in ports(component)}
+    of: dict[str, list[dict]] = {}
+    for port in ports(component):
+        of.setdefault(port["stream"] + "_" + port["role"] if "role" in port else port["name"], []).append(port)
     seen = 0
     for path, member, _ in component.signature.flatten(component):
         if isinstance(member.shape, Layout) and path[-1] != "perf":  # counters' names have dots
-            given, end = fields["__".join(map(str, path))], 0
-            seen += len(given)
-            for field in given:
-                value, at = None, re.findall(r"[^.\[\]]+", field["name"])
-                for key in reversed(at):
-                    value = {int(key) if key.isdigit() else key: (1 << field["width"]) - 1 if value is None else value}
-                assert member.shape.const(value).as_value().value == (1 << field["width"]) - 1 << field["offset"]
-                # None is left out; a lane of an AXI stream is whole bytes.
-                assert field["offset"] == (-(-end // 8) * 8 if path[-1].endswith("tdata") else end)
-                end = field["offset"] + field["width"]
+            end = 0
+            for port in of["_".join(map(str, path))]:
+                for field in port["fields"]:
+                    value = None
+                    for key in reversed(re.findall(r"[^.\[\]]+", field["name"])):
+                        key = int(key) if key.isdigit() else key
+                        value = {key: (1 << field["width"]) - 1 if value is None else value}
+                    place = port.get("offset", 0) + field["offset"]
+                    assert member.shape.const(value).as_value().value == (1 << field["width"]) - 1 << place
+                    # None is left out; a lane of an AXI stream is whole bytes.
+                    assert place == (-(-end // 8) * 8 if path[-1].endswith("tdata") else end)
+                    end, seen = place + field["width"], seen + 1
             assert 0 <= member.shape.size - end < 8
     assert seen
 
@@ -225,23 +302,3 @@ def test_unknown_names_list_the_valid_ones():
         override(preset("tiny"), ["n_hp=many"])
     with pytest.raises(ParamError, match="same in every unit"):
         override(preset("tiny"), ["hcu.clusters=64"])
-
-
-class Wide(wiring.Component):
-    """More inputs than Amaranth can number."""
-
-    i: In(1 << 16)
-    o: Out(1)
-
-    def elaborate(self, platform):
-        m = Module()
-        m.d.comb += self.o.eq(self.i.any())
-        return m
-
-
-def test_more_inputs_than_a_top_module_has_are_refused():
-    """As those of the arbiter of `server48` alone are."""
-    with pytest.raises(
-        ParamError, match="input bits of wide=65538: must be at most 65534 .*generate a unit that contains it"
-    ):
-        to_verilog(Wide(), "wide")

@@ -181,7 +181,7 @@ def test_software_is_told():
     broken.steps.append({"command": {"action": int(Retrieve.COUNT)}, "reset": 50})
     broken.steps.append({"writes": [[0, whole.before.hex()]]})
     broken.steps += whole.steps
-    table = next(i for i, name in enumerate(names) if name.endswith("hcu__table"))
+    table = next(i for i, name in enumerate(names) if name.endswith("hcu__hashes"))
     got = broken.play(double(e, table, 5), waves=False, changes=p)
     codes = [code for code, *_ in got["commands"]]
     first = codes.index(Status.MEMORY)

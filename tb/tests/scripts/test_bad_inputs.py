@@ -29,6 +29,7 @@ TYPED = {
     "presets --save my.txt": "must end in .toml",
     "readings nowhere": "nowhere: cannot be read",
     # Units, presets, parameters.
+    "generate hcu --language vhdl": "--language=vhdl: must be one of 'verilog2005', 'systemverilog'",
     "generate hcux": "unit='hcux': must be one of",
     "generate hcu --preset big": "preset='big': must be one of",
     "generate hcu --preset ''": "preset='': must be one of",

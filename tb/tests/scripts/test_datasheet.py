@@ -16,8 +16,8 @@ from amaranth.lib.wiring import In
 from golden.arithmetic.score_codes import value
 from golden.function_params import ScoreFormat
 from golden.program.isa import Status
-from hdl.docstrings import parse, unit_class
-from hdl.emit import ALL, UNITS
+from hdl.docstrings import parse
+from hdl.emit import ALL, UNITS, unit_class
 from hdl.params import preset
 from hdl.retrieval.wtu_buckets import State
 from hdl.retrieval.wtu_exact import Back, Front

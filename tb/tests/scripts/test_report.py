@@ -170,27 +170,22 @@ def test_bad_input(option, content, message, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-VERILOG = """module top(clk, a__payload, b__payload);
-  input clk;
-  input [7:0] a__payload;
-  output [7:0] b__payload;
+VERILOG = """module top(input clk, input a_valid, output a_ready, input [7:0] a_data,
+  output b_valid, input b_ready, output [7:0] b_data);
   wire [7:0] mid;
   reg [7:0] late;
-  assign b__payload = { mid[3:0], late[3:0] };
-  assign mid = \\odd$1 ;
+  assign b_data = {mid[3:0],
+    late[3:0]};
   always @(posedge clk)
-    late <= a__payload;
+    late <= a_data;
   top__one one (
     .clk(clk),
-    .x(a__payload),
-    .y(\\odd$1 )
+    .x(a_data),
+    .y(mid)
   );
 endmodule
-module top__one(clk, x, y);
-  input clk;
-  input [7:0] x;
-  output [7:0] y;
-  reg [7:0] mem [15:0];
+module top__one(input clk, input [7:0] x, output [7:0] y);
+  reg [7:0] mem [0:15];
 endmodule
 """
 
@@ -204,27 +199,25 @@ def test_edges_of_a_diagram():
     assert "one\n5 GE\n16 x 8 bit" in texts
 
 
-BUS = """module top(clk, m_axi_rdata, m_axi_araddr);
-  input clk;
-  input [7:0] m_axi_rdata;
-  output [7:0] m_axi_araddr;
+BUS = """module top(input clk, input [7:0] m_axi_rdata, output [7:0] m_axi_araddr);
   top__one one (
     .x(m_axi_rdata),
     .y(m_axi_araddr)
   );
 endmodule
-module top__one(clk, x, y);
-  input clk;
-  input [7:0] x;
-  output [7:0] y;
+module top__one(input clk, input [7:0] x, output [7:0] y);
   top_ram_1rw #(
-    .DEPTH(32'd96),
-    .LANES(32'd1),
-    .WIDTH(32'd20)
-  ) table_ (
+    .WIDTH(20),
+    .DEPTH(96),
+    .LANES(1)
+  ) rows (
     .addr(x),
     .r_data(y)
   );
+endmodule
+module top_ram_1rw #(parameter WIDTH = 8, parameter DEPTH = 2, parameter LANES = 1)
+  (input [7:0] addr, output [7:0] r_data);
+  reg [WIDTH-1:0] mem [0:DEPTH-1];
 endmodule
 """
 

@@ -13,6 +13,7 @@ from tb.library.runner import ROOT
 ROOMS = (
     "golden",  # parameters of functions, files
     *("golden.arithmetic", "golden.retrieval", "golden.program", "golden.inputs", "golden.policies"),
+    "hdl.writer",  # Verilog of a design
     "hdl",  # parameters of hardware, emission, what every unit uses
     *("hdl.arith", "hdl.bus", "hdl.retrieval", "hdl.execution", "hdl.shells"),
     *("sim", "sim.units", "sim.system", "sim.evaluation"),

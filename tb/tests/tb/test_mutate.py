@@ -84,13 +84,13 @@ def test_a_bench_that_fails_without_a_fault_is_told(tmp_path):
         list(campaign("cluster_set", emitted(TINY), lambda unit: False, 1, SEED, tmp_path))
 
 
-TOY = """module toy(input clk, rst, a, b, output o__valid, output [1:0] o__payload, output reg [31:0] perf);
+TOY = """module toy(input clk, rst, a, b, output o_valid, output [1:0] o_payload, output reg [31:0] perf);
   reg mem [1:0];
   reg q;
   always @(posedge clk) if (b) mem[a] <= a;
   always @(posedge clk) q <= mem[b];
-  assign o__valid = a & (a | b);
-  assign o__payload = {q, a ^ b};
+  assign o_valid = a & (a | b);
+  assign o_payload = {q, a ^ b};
   wire [31:0] more = perf + {31'h0, b};
   always @(posedge clk) if (rst) perf <= 0; else perf <= more;
 endmodule
@@ -107,16 +107,18 @@ DECIDED = {
 
 def test_equivalence_is_decided(tmp_path):
     """By proofs and counterexamples; a memory starts with anything, the same in both."""
-    directions = {"o__valid": 1, "o__payload": 2, "perf": 32}
+    directions = {"o_valid": 1, "o_payload": 2, "perf": 32}
     ports = [{"name": n, "dir": "in", "width": 1} for n in ("clk", "rst", "a", "b")]
     ports += [{"name": n, "dir": "out", "width": w} for n, w in directions.items()]
+    roles = {f"o_{role}": {"stream": "o", "role": role} for role in ("valid", "payload")}
+    ports = [p | roles.get(p["name"], {}) for p in ports]
     toy = Emitted(TOY, "toy", {"ports": ports})
     mutations = [m for m in sample(toy, 2000, 1) if m.key in DECIDED]
     netlist(toy, mutations, tmp_path)
     miter = Miter(toy, tmp_path, len(mutations), {})
     found = {m.key: miter.decide(k)[0] for k, m in enumerate(mutations, 1)}
     assert found == DECIDED
-    cared = Miter(toy, tmp_path, len(mutations), {"o__payload": "2'h2"})
+    cared = Miter(toy, tmp_path, len(mutations), {"o_payload": "2'h2"})
     assert cared.decide(1 + [m.key for m in mutations].index("toy: a ^ b: B[0] const1"))[0] == "equivalent"
 
 

@@ -10,11 +10,13 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from typer.testing import CliRunner
 
-from hdl.emit import ALL
+from hdl.emit import ALL, params_of
+from hdl.params import preset
 from scripts.main import app
 from tb.formal.proofs import Independence, goals, unit_of
 from tb.formal.prover import holds
 from tb.formal.stream_proof import StreamMonitor, waiting
+from tb.formal.verilog_equivalence import UnequalError, prove
 
 QUICK = ("hcu", "cluster_set", "feeder")  # units whose streams take seconds; `vrex prove` has all
 LARGE = ("lxe", "core", "core_ip", "system")  # whose netlists take half a minute
@@ -35,6 +37,31 @@ def test_no_offer_depends_on_ready(unit):
     assert found
     for verdict in found:
         assert verdict.kind == "unbounded", verdict.note
+
+
+@pytest.mark.parametrize("unit", ["hcu", "cluster_set", "kvmu", "feeder", "loader", "storer", "retriever"])
+def test_verilog_equals_rtlil(unit):
+    """Those that take seconds; `vrex prove` has all units, at two sizes."""
+    modules = list(prove(unit, params_of(unit, preset("tiny"))))
+    assert modules[-1].module == unit
+    assert all(m.registers and m.outputs >= m.registers for m in modules)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (("group + 5'h1", "group + 5'h3"), "hashes addr"),  # another number
+        (("else if (finish)", "else if (~finish)"), "register .*cur_valid"),  # another condition
+        (("reg  [4:0]  best;", "reg  [4:0]  best, bests;"), ""),  # what stays equal is equal
+    ],
+)
+def test_a_change_of_the_text_is_found(change, named):
+    modules = prove("hcu", params_of("hcu", preset("tiny")), change)
+    if not named:
+        assert list(modules)
+        return
+    with pytest.raises(UnequalError, match=named):
+        list(modules)
 
 
 def test_every_unit_has_its_channels():

@@ -7,7 +7,8 @@ import numpy as np
 from golden.arithmetic.numerics import BF16
 from golden.arithmetic.vector import fma
 from hdl.arith.fma import Fma
-from hdl.emit import Emitted, ports, to_verilog
+from hdl.emit import Emitted, to_verilog
+from hdl.ports import ports
 from tb.library.operands import SPECIAL
 from tb.library.runner import Run, lint, mutants
 from tb.tests.golden.arithmetic.test_vector import operands, words
@@ -17,10 +18,10 @@ MUTANTS = [
     ("assign around = ", "assign around = 0 & "),
     ("assign negative = ", "assign negative = 0 & "),
     ("assign addend = ", "assign addend = 0 & "),  # the product always has the larger exponent
-    ("assign undefined = ", "assign undefined = 0 & "),
+    ("assign undefined = (a_inf & ~b_some) | (b_inf & ~a_some) | ", "assign undefined = "),
     ("assign up = ", "assign up = 0 & "),
-    ("assign tiny = ", "assign tiny = 0 & "),
-    ("assign minus = ", "assign minus = r2[46] | 0 & "),  # operands that cancel keep a sign
+    ("assign tiny = ~some | exponent[10] | ", "assign tiny = "),
+    ("assign minus = r2_sign & ", "assign minus = r2_sign | 0 & "),  # operands that cancel keep a sign
 ]
 CYCLES = 1 << 16
 

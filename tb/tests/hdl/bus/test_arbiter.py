@@ -135,13 +135,13 @@ def test_proofs_see_what_is_broken(monitor, edit):
 
 # One simulator has them all; the bench chooses.
 MUTANTS = [
-    ("= | whole;", "= {on} | (| whole);"),  # a write goes before its beats are here
-    ("room > o__payload[47:40]", "{on} | room > o__payload[47:40]"),  # a read that finds no room
-    ("owed < 2'h2", "{on} | owed < 2'h2"),  # a write whose response finds no room
-    ("r_number == 2'h2", "r_number == 2'h2 + {on}"),  # answers go to another
-    (" & w_rdy;", " & ({on} | w_rdy);"),  # beats whose order is forgotten
-    (" & beat[72]", " & (beat[72] | {on})"),  # beats of bursts mixed
-    ("after <= ", "after <= {{6{{{off}}}}} & "),  # turns that are not
+    ("& (|whole) &", "& ({on} | (|whole)) &"),  # a write goes before its beats are here
+    ("{3'h0, room} > read_o_len", "({on} | {{3'h0, room}} > read_o_len)"),  # a read that finds no room
+    ("owed < 2'h2", "({on} | owed < 2'h2)"),  # a write whose response finds no room
+    ("r_number == 3'h2", "r_number == 3'h2 + {on}"),  # answers go to another
+    (" & order_w_rdy;", " & ({on} | order_w_rdy);"),  # beats whose order is forgotten
+    (" & beat_last);", " & (beat_last | {on}));"),  # beats of bursts mixed
+    ("after <= above", "after <= {{6{{{off}}}}} & above"),  # turns that are not
 ]
 
 
@@ -151,16 +151,14 @@ def with_mutants(e: Emitted) -> Emitted:
     for k, (old, new) in enumerate(MUTANTS, 1):
         assert old in text, f"mutant does not apply: {old!r}"
         text = text.replace(old, new.format(on=f"(bench_arbiter.mutant == {k})", off=f"(bench_arbiter.mutant != {k})"))
-    text = text.replace("module arbiter(", "module arbiter(mutant, ", 1).replace(
-        ");\n", ");\n  input [3:0] mutant;\n", 1
-    )
+    text = text.replace("module arbiter(", "module arbiter(input [3:0] mutant,", 1)
     port = {"name": "mutant", "dir": "in", "width": 4}
     return replace(e, verilog=text, manifest=e.manifest | {"ports": [*e.manifest["ports"], port]})
 
 
 def test_mutants_are_killed():
-    full = {f"{n}__{i}": stall for n, stall in (("r", 0.9), ("b", 0.98)) for i in range(6)}
-    stalls = (full, {f"w__{i}": 0.9 for i in range(6)})
+    full = {f"{n}_{i}": stall for n, stall in (("r", 0.9), ("b", 0.98)) for i in range(6)}
+    stalls = (full, {f"w_{i}": 0.9 for i in range(6)})
     runs = [replace(t, bursts=10) for t in (*THREE, *(Traffic(cores=3, stalls=s, seed=12) for s in stalls))]
     ids = range(len(MUTANTS) + 1)
     got = iter(simulate(runs, [t.episode() | {"mutant": k} for k in ids for t in runs], with_mutants(emitted(3))))

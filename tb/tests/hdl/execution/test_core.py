@@ -133,14 +133,14 @@ def test_errors_and_resets_leave_a_core_that_works():
 # Edits of what joins the units, and the interruption that tells. One simulator has them all: the home address, of which
 # four bits are free, chooses.
 MUTANTS = [
-    ("(fault),\n    .host", "(fault & {{3{{{off}}}}}),\n    .host", 3),
-    (".b__payload(m_axi_bresp)", ".b__payload(m_axi_bresp & {{2{{{off}}}}})", 1),
-    (".bus__b__payload(h_axi_bresp)", ".bus__b__payload(h_axi_bresp & {{2{{{off}}}}})", 4),
-    ("({ h_axi_rlast, h_axi_rresp", "({{ h_axi_rlast, h_axi_rresp & {{2{{{off}}}}}", 3),
-    (".r__valid(m_axi_rvalid)", ".r__valid(m_axi_rvalid & (~m_axi_rresp[1] | {off}))", 0),
-    (".th_hd(th_hd)", ".th_hd(th_hd | {{5{{{on}}}}})", 5),
-    (".device_base(device_base)", ".device_base(device_base | {{26'h0, {on}, 5'h0}})", 5),
-    (".home_base(home_base)", ".home_base(home_base & 32'h0fffffff)", 5),  # no mutant
+    ("fault_bus = retriever_", "fault_bus = {off} & retriever_", 3),
+    ("= m_axi_bresp;", "= m_axi_bresp & {{2{{{off}}}}};", 1),
+    ("= h_axi_bresp;", "= h_axi_bresp & {{2{{{off}}}}};", 4),
+    ("= h_axi_rresp;", "= h_axi_rresp & {{2{{{off}}}}};", 3),
+    ("= m_axi_rvalid;", "= m_axi_rvalid & (~m_axi_rresp[1] | {off});", 0),
+    ("= th_hd;", "= th_hd | {{5{{{on}}}}};", 5),
+    ("= device_base;", "= device_base | {{26'h0, {on}, 5'h0}};", 5),
+    ("= home_base;", "= home_base & 32'h0fffffff;", 5),  # no mutant
 ]
 
 

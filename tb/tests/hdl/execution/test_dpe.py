@@ -141,12 +141,12 @@ def test_coverage(record_property):
 
 
 MUTANTS = [
-    ("assign low_less5 = ", "assign low_less5 = 0 & "),  # of "one below", what is left is what the high bits know
-    ("assign high_less0 = ", "assign high_less0 = 0 & "),
+    ("assign low_less5 =", "assign low_less5 = 0 &"),  # of "one below", what is left is what the high bits know
+    ("assign high_less0 =", "assign high_less0 = 0 &"),
     ("assign low[4] = low[5] ? ", "assign low[4] = 0 ? "),  # the second bit of a pair, as if the first were 0
     ("assign lost0 = ", "assign lost0 = 0 & "),  # of "lost unless near", what is left is "one below and not near"
     ("assign high_left0 = high_left1 & ", "assign high_left0 = high_left1 | 0 & "),
-    ("assign nan = ", "assign nan = 0 & "),
+    ("assign nan = bad1 | significands_nan | ", "assign nan = "),
     ("assign special = w_special1 | ", "assign special = w_special1 & "),
     ("assign w_special = ", "assign w_special = 0 & "),
     ("larger - block", "larger - larger"),

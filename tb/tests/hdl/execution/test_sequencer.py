@@ -141,9 +141,9 @@ def _reads(i: Instruction) -> int | None:
 # One simulator has them all: a beat that the host gives otherwise without effect chooses one.
 MUTANTS = [
     ("holds2 <= ", "holds2 <= {off} & "),  # a register is read before it is written
-    ("drained <= ", "drained <= {on} | "),  # HALT waits for nobody
+    ("drained <= valid3", "drained <= {on} | valid3"),  # HALT waits for nobody
     ("assign empty = counts3 ? none", "assign empty = counts3 ? {off} & none"),
-    ("assign outside = ", "assign outside = {off} & "),
+    ("assign outside =", "assign outside = {off} &"),
     ("assign redirect = go3", "assign redirect = go3 & {off}"),
     ("quiet == 13'h1000", "quiet == 13'h0fff + {off}"),
     ("assign rounded = less3 | ", "assign rounded = less3 | {{40{{{off}}}}} & "),
@@ -159,8 +159,8 @@ def test_mutants_are_killed():
         text = text.replace(old, new.format(on=f"(mutant == {k})", off=f"(mutant != {k})"))
     head = text.index("module sequencer(")
     body = text.index(";\n", head) + 2
-    chooser = "  reg [3:0] mutant;\n  always @(posedge clk) if (host__valid & host__payload[1:0] == 2'd3) "
-    text = text[:body] + chooser + "mutant <= host__payload[5:2];\n" + text[body:]
+    chooser = "  reg [3:0] mutant;\n  always @(posedge clk) if (host_valid & host_op == 2'd3) "
+    text = text[:body] + chooser + "mutant <= host_addr[3:0];\n" + text[body:]
     many = replace(e, verilog=text)
     p = core("tiny")
     programs = [(random_program(p, 103), {}, Status.DONE)]

@@ -65,9 +65,10 @@ def test_functional_coverage(record_property):
 
 
 MUTANTS = [  # of "tiny"
-    ("assign word = part[8:5] | ", "assign word = part[8:5] ^ "),
-    ("assign old = part[1] ? ", "assign old = ~part[1] ? "),
-    ("assign look = _015_ & ", "assign look = _015_ | 0 & "),  # looks on before the word ahead is used
+    ("assign word = part_mask | ", "assign word = part_mask ^ "),
+    ("assign old = part_bank ? ", "assign old = ~part_bank ? "),
+    # It looks on before the word ahead is used.
+    ("assign look = listing & word2_0_some & ", "assign look = listing & word2_0_some | 0 & "),
     ("assign load = ahead & ", "assign load = ahead | 0 & "),
 ]
 

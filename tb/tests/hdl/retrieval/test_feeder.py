@@ -76,17 +76,17 @@ def test_coverage(record_property):
 
 # Edits of the Verilog: the size, what is there, what takes its place.
 MUTANTS = [
-    ("joined", "k_takes = k_free & ", "k_takes = k__ready & "),
-    ("joined", "clear__valid & ", "clear__ready & "),
+    ("joined", "k_takes = k_free & ", "k_takes = k_ready & "),
+    ("joined", "clear_valid & ", "clear_ready & "),
     ("joined", "index == 4'h8", "index == 4'h7"),
-    ("joined", "d__payload[50] ? 5'h00", "1'h0 ? 5'h00"),
-    ("joined", "whole = d__payload[50] | ", "whole = 1'h0 | "),
-    ("joined", "at * 2'h2", "at * 1'h1"),
-    ("cut", "is_hash = d__payload[1:0] == 2'h2", "is_hash = d__payload[1:0] == 2'h3"),
-    ("cut", "s_takes = s_free & \\final ", "s_takes = s_free"),
-    ("cut", "\\final  & d__payload[50]", "d__payload[50]"),
-    ("cut", "at == 2'h3;", "at == 2'h2;"),
-    ("cut", "d__payload[50] ? d__payload[55:54]", "1'h0 ? d__payload[55:54]"),
+    ("joined", "d_row_last ? 4'h0", "1'h0 ? 4'h0"),
+    ("joined", "whole = d_row_last | ", "whole = 1'h0 | "),
+    ("joined", "{at, 1'h0} + ", "{1'h0, at} + "),
+    ("cut", "is_hash = d_target == 2'h2", "is_hash = d_target == 2'h3"),
+    ("cut", "s_takes = s_free & final_", "s_takes = s_free"),
+    ("cut", "final_ & d_row_last", "d_row_last"),
+    ("cut", "<= d_data[138:128]", "<= d_data[202:192]"),
+    ("cut", "d_row_last ? d_keep", "1'h0 ? d_keep"),
 ]
 
 

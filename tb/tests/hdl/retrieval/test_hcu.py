@@ -62,14 +62,14 @@ def test_functional_coverage(record_property):
 
 
 MUTANTS = [
-    ("tiny", "reach0 < bound", "reach0 <= bound"),  # the last instead of the first of a tie
-    ("tiny", "reach0 = distance0 + more0", "reach0 = distance0 + more0 + 1"),  # gives up too soon
+    ("tiny", "exists0 & (reach0 < ", "exists0 & (reach0 <= "),  # the last instead of the first of a tie
+    ("tiny", "assign reach0 = ", "assign reach0 = 1 + "),  # gives up too soon
     ("all-lanes", "distance1 < distance0", "distance1 <= distance0"),
-    ("tiny", "found_before <= ", "found_before <= 0 & "),  # a cluster of an earlier group forgotten
+    ("tiny", "found_before <= found", "found_before <= 0 & found"),  # a cluster of an earlier group forgotten
     ("tiny", "assign far = ", "assign far = 0 & "),  # a full table not told
     ("tiny", "n_used == 6'h20", "n_used == 6'h1f"),
     ("all-lanes", "assign may_join = ", "assign may_join = 1 | "),  # a count that is read while another is written
-    ("all-lanes", "assign load = ", "assign load = (r_rdy & finish) | "),  # a table that is read while it is written
+    ("all-lanes", "assign load = ", "assign load = (fifo_r_rdy & finish) | "),  # a table read while it is written
     ("tiny", "assign leave = ", "assign leave = 1 | "),
     ("tiny", "assign last_group = ", "assign last_group = ~"),
     ("tiny", "assign out_free = ", "assign out_free = 1 | "),

@@ -80,10 +80,10 @@ def test_requesters_of_the_table_exclude_each_other(monkeypatch):
 
 MUTANTS = [
     ("ragged", "assign full = ", "assign full = 0 & "),
-    ("ragged", "assign level = known ? word[2:0] : 3'h0", "assign level = word[2:0]"),  # a cleared context stays
-    ("ragged", "assign w__valid = reply_valid & ", "assign w__valid = reply_valid | 0 & "),  # before its move
-    ("ragged", "assign crosses = length > to_boundary", "assign crosses = length >= to_boundary"),
-    ("runs", "assign \\item.join  = ", "assign \\item.join  = \\here.none  & "),  # adjacent blocks not merged
+    ("ragged", "assign level = known ? word_level : 3'h0", "assign level = word_level"),  # a cleared context stays
+    ("ragged", "assign w_valid = reply_valid & ", "assign w_valid = reply_valid | 0 & "),  # before its move
+    ("ragged", "assign crosses = length > ", "assign crosses = length >= "),
+    ("runs", "assign item_join = ", "assign item_join = here_none & "),  # adjacent blocks not merged
 ]
 
 

@@ -14,6 +14,7 @@ from tb.checks.retriever_checks import (
     check_news_that_are_dropped_or_late,
     check_reset_in_flight,
     check_sets_of_many_entries,
+    check_stops_at_any_cycle,
     check_takes_the_cycles_of_the_time_view,
     emitted,
     errors,
@@ -69,6 +70,10 @@ def test_faults():
     check_faults()
 
 
+def test_stops_at_any_cycle():
+    check_stops_at_any_cycle()
+
+
 def test_reset_in_flight():
     check_reset_in_flight()
 
@@ -90,10 +95,10 @@ def test_coverage(record_property):
 
 # Edits of the Verilog: the size, what is there, what takes its place.
 MUTANTS = [
-    ("one", "since != 1'h1", "1'h1"),  # a move that does not wait for its slot
-    ("tiny", "level > \\o__payload", "level >= \\o__payload"),  # a burst that begins with a beat too few
-    ("tiny", "room > o__payload", "room >= o__payload"),  # one that finds no room
-    ("tiny", "stop ? 8'h00", "1'h0 ? 8'h00"),
+    ("one", "since <= since", "since <= 0 & since"),  # a move that does not wait for its slot
+    ("tiny", "level} > writes_o_len", "level} >= writes_o_len"),  # a burst that begins with a beat too few
+    ("tiny", "room} > reads_o_len", "room} >= reads_o_len"),  # one that finds no room
+    ("tiny", "stop ? 8'h0 ", "1'h0 ? 8'h0 "),
 ]
 
 

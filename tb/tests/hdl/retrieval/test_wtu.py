@@ -164,10 +164,10 @@ MUTANTS = [
     ("tiny", "assign current0_0 = ", "assign current0_0 = 1 | "),  # a bin of an earlier row
     ("tiny", "assign exhaust = ", "assign exhaust = 0 & "),  # a list that runs empty
     ("tiny", "assign crossed = check & ", "assign crossed = check & (walk_rest == 0) | check & "),
-    ("tiny", "weight0, weight0[14:0], 9'h000", "weight0, 15'h0, 9'h000"),  # the higher digit of a count
+    ("tiny", "whole0 = {weight0[14:0], ", "whole0 = {15'h0, "),  # the higher digit of a count
     ("tiny", "assign may_start = ", "assign may_start = 1 | "),  # a histogram that is still walked
     ("ahead", "assign set_next = load_set ^ ", "assign set_next = load_set | 0 & "),  # a zoom into the bins of a load
-    ("digits", "load_bank <= ", "load_bank <= 0 & "),  # rows over one another
+    ("digits", "load_bank <= bank_after", "load_bank <= 0 & bank_after"),  # rows over one another
     ("buckets", "assign crosses = ", "assign crosses = (after == 0) | "),
     ("buckets", "code0 >= low", "code0 > low"),
 ]

@@ -27,11 +27,11 @@ def test_faults_and_resets_leave_a_core_that_works():
 MUTANTS = [
     ("assign unit_rst = rst | reset", "assign unit_rst = rst"),
     ("assign may_reset = ", "assign may_reset = 1 | "),
-    ("assign \\i.irq.done  = ", "assign \\i.irq.done  = 0 & "),
-    ("assign \\i.irq.fault  = ", "assign \\i.irq.fault  = 0 & "),
-    ("assign \\i.status.resets  = ", "assign \\i.status.resets  = 0 & "),
-    ("assign \\host__payload.op  = ", "assign \\host__payload.op  = 2'h2 | "),
-    ("program__payload[43:12], part6, part5,", "program__payload[43:12], part5, part5,"),
+    ("assign registers_i_irq_done = ", "assign registers_i_irq_done = 0 & "),
+    ("assign registers_i_irq_fault = ", "assign registers_i_irq_fault = 0 & "),
+    ("assign registers_i_status_resets = ", "assign registers_i_status_resets = 0 & "),
+    ("(core_host_op)", "(2'h0)"),
+    ("{registers_program_data, part6, part5,", "{registers_program_data, part5, part5,"),
 ]
 
 

@@ -45,8 +45,8 @@ def test_a_reset_while_a_command_runs(after):
 MUTANTS = [
     ("assign begins = ", "assign begins = start | "),
     ("assign unit_rst = rst | reset", "assign unit_rst = rst"),
-    ("assign s_axis_k_tready = ", "assign s_axis_k_tready = 1 | "),
-    ("assign \\i.irq.fault  = ", "assign \\i.irq.fault  = 0 & "),
+    ("s_axis_k_tready = keys_i_ready", "s_axis_k_tready = 1 | keys_i_ready"),
+    ("assign registers_i_irq_fault = ", "assign registers_i_irq_fault = 0 & "),
 ]
 
 

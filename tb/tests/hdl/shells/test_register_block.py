@@ -65,14 +65,14 @@ def test_fields_that_it_cannot_make_are_refused(tmp_path, field, message):
 
 MUTANTS = [
     ("assign goes = ", "assign goes = 1 | "),
-    ("assign waits = ", "assign waits = 0 & "),
-    ("assign fails = ", "assign fails = 0 & "),
-    ("assign none = ", "assign none = 0 & "),
-    ("? s_axi_wstrb : strobe", "? 4'hf : strobe"),
-    ("assign irq = ", "assign irq = 0 & "),
+    ("waits = program_valid & ", "waits = 0 & "),
+    ("fails = ~(&strobe);\n      waits = program_valid", "fails = 1'h1;\n      waits = program_valid"),
+    ("none = 1'h1;", "none = 1'h0;"),
+    ("strobe <= s_axi_wstrb", "strobe <= 4'hF"),
+    ("assign irq =", "assign irq = 0 &"),
     ("assign s_axi_awready = ", "assign s_axi_awready = 1 | "),
     ("assign in_program = ", "assign in_program = 0 & "),
-    ("assign value = ", "assign value = 32'd1 ^ "),
+    ("rdata_q <= value", "rdata_q <= 32'd1 ^ value"),
 ]
 
 

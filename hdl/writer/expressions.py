@@ -1,0 +1,512 @@
+"""Values of Amaranth as CIRCT's combinational operations, at exactly the width that is needed.
+
+Amaranth's arithmetic never overflows: an operator's result is wide enough for every operand. Sums, differences,
+products and bitwise operators modulo 2^w need only the operands modulo 2^w, so the text has no bits that are dropped.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import reduce
+from itertools import takewhile
+
+from amaranth.hdl import Const, Signal, Value
+from amaranth.hdl._ast import Concat, Operator, Part, Shape, Slice, SwitchValue
+
+from hdl.writer.names import Names, variable
+from hdl.writer.variables import Var, Variables, WriterError
+
+BITWISE = {"&": "and", "|": "or", "^": "xor"}
+RING = {"+": "add", "-": "sub", "*": "mul"}
+COMPARE = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+_NAME = re.compile(r"%\w+")
+# What a line defines or assigns, which it does not read.
+_WRITTEN = re.compile(
+    r"^(?:%\w+, )*%\w+ = |sv\.(?:(?:b?p)?assign|\w+_inout) %\w+|sv\.verbatim\.expr \"\{\{0\}\}\[\S+\(%\w+"
+)
+_READ = re.compile(r"(%\w+) = sv\.read_inout (%\w+) :")
+_PURE = re.compile(r"(%\w+) = (?:comb|hw\.constant|hw\.wire|sv\.read|sv\.indexed|sv\.array|sv\.verbatim\.expr)")
+_EXTRACT = re.compile(r"%\w+ = comb\.extract (%\w+) from (\d+) : \(i\d+\) -> i(\d+)")
+CHOICES = 4  # values beyond which a choice is a `case`
+SHARED = 3  # operators of a value that is read more than once and then has a name of its own
+
+
+class Expressions:
+    """The operations of one module.
+
+    vars : variables of signals · names : those taken in the module · read : operation that reads a variable
+    inlined : {id of a signal without a name: its value} · lines : operations so far, as MLIR text
+    """
+
+    def __init__(
+        self,
+        variables: Variables,
+        names: Names,
+        read: Callable[[Var], str],
+        state: Callable[[Signal, int], str],
+        choose: Callable[[SwitchValue, str, list, int], str],
+        inlined: dict[int, Value],
+    ):
+        self.state, self.choose = state, choose
+        self.vars, self.names, self.read, self.inlined = variables, names, read, inlined
+        self.lines: list[str] = []
+        self.target = "value"  # name of what is assigned, after which temporaries are named
+        self._numbers = 0
+        self._constants: dict[str, int] = {}
+        self._binary: dict[str, str] = {}  # the operation of two operands that made a result
+        self.temporaries: dict[str, int] = {}  # width of each wire that has no signal
+        self._uses: dict[int, int] = {}
+        self._costs: dict[int, int] = {}
+        self._shared: dict[tuple[int, int], str] = {}
+        self._kept: list[Value] = []  # so that no id is given twice
+
+    def op(self, text: str) -> str:
+        """Adds an operation and returns the name of its result."""
+        self._numbers += 1
+        self.lines.append(f"%{self._numbers} = {text}")
+        return f"%{self._numbers}"
+
+    def constant(self, value: int, width: int) -> str:
+        """A constant, modulo 2^width."""
+        value &= (1 << width) - 1
+        out = self.op(f"hw.constant {value - (1 << width) if value >> (width - 1) else value} : i{width}")
+        self._constants[out] = value
+        return out
+
+    def logic(self, name: str, a: str, b: str, width: int) -> str:
+        """The operation and, or or xor of two results, without what a constant makes needless."""
+        ones = (1 << width) - 1
+        for x, y in ((a, b), (b, a)):
+            if (known := self._constants.get(x)) is None:
+                continue
+            if known == (ones if name == "and" else 0):
+                return y
+            if name != "xor" and known == (0 if name == "and" else ones):
+                return x
+        a, b = (self._within(name, x, width) for x in (a, b))
+        out = self.op(f"comb.{name} {a}, {b} : i{width}")
+        self._binary[out] = name
+        return out
+
+    def compare(self, how: str, a: str, b: str, width: int) -> str:
+        """Whether a comparison holds."""
+        out = self.op(f"comb.icmp {how} {a}, {b} : i{width}")
+        # The printer writes |a and &a for the others.
+        if (how, self._constants.get(b)) not in (("ne", 0), ("eq", (1 << width) - 1)):
+            self._binary[out] = how
+        return out
+
+    def _within(self, name: str, x: str, width: int) -> str:
+        """An operand of and, or, xor: in parentheses if it is another operation, whose precedence few readers know."""
+        if self._binary.get(x, name) == name:
+            return x
+        return self.op(f'sv.verbatim.expr "({{{{0}}}})"({x}) : (i{width}) -> i{width}')
+
+    def mux(self, test: str, a: str, b: str, width: int) -> str:
+        """`a` if `test` is 1, else `b`."""
+        known = self._constants.get(test)
+        return self.op(f"comb.mux {test}, {a}, {b} : i{width}") if known is None else a if known else b
+
+    def concat(self, parts: Iterable[tuple[str, int]]) -> str:
+        """Parts (result, width), the lowest first, as one value."""
+        parts = list(parts)[::-1]
+        if len(parts) == 1:
+            return parts[0][0]
+        known = [self._constants.get(part) for part, _ in parts]
+        if None not in known:
+            number = reduce(lambda a, b: a << b[1][1] | b[0], zip(known, parts, strict=True), 0)
+            return self.constant(number, sum(width for _, width in parts))
+        return self.op(f"comb.concat {', '.join(p for p, _ in parts)} : {', '.join(f'i{w}' for _, w in parts)}")
+
+    def extract(self, value: str, width: int, start: int, stop: int) -> str:
+        """Bits of a result that has a name in the text."""
+        if (start, stop) == (0, width):
+            return value
+        return self.op(f"comb.extract {value} from {start} : (i{width}) -> i{stop - start}")
+
+    def named(self, value: str, width: int, name: str) -> str:
+        """The same result as a wire with a name."""
+        out = self.op(f'hw.wire {value} name "{self.names.new(name)}" : i{width}')
+        self.temporaries[out] = width
+        return out
+
+    def count(self, value: Value, times: int = 1) -> int:
+        """Notes more uses of a value, for different bits of it; its number of operators."""
+        if times > 1 and isinstance(value, SwitchValue):  # each use chooses its own bits
+            self.count(value.test, times)
+            for _, element in value.cases:
+                self.count(element, times)
+            times = 1
+        self._uses[id(value)] = self._uses.get(id(value), 0) + times
+        if id(value) not in self._costs:
+            self._kept.append(value)
+            self._costs[id(value)] = sum(map(self.count, operands(value))) + isinstance(
+                value, Operator | SwitchValue | Part
+            )
+        return self._costs[id(value)]
+
+    def value(self, v: Value, width: int) -> str:
+        """The lowest `width` bits of a value, extended by its sign or by zeros where it has fewer."""
+        n = len(v)
+        if isinstance(v, Const):
+            return self.constant(v.value, width)
+        if width <= n:
+            return self.low(v, width)
+        if not n:
+            return self.constant(0, width)
+        if isinstance(v, Concat):
+            return self.concat([(self.low(v, n), n), (self.constant(0, width - n), width - n)])
+        if not v.shape().signed:
+            return self.concat([(self.low(v, n), n), (self.constant(0, width - n), width - n)])
+        inner = self.low(v, n)
+        if not isinstance(v, Signal):
+            inner = self.named(inner, n, self.name_of(v))
+        sign = self.extract(inner, n, n - 1, n)
+        if width - n > 1:
+            sign = self.op(f"comb.replicate {sign} : (i1) -> i{width - n}")
+        return self.concat([(inner, n), (sign, width - n)])
+
+    def low(self, v: Value, width: int) -> str:
+        """The lowest `width` bits of a value that has at least as many."""
+        key = id(v), width
+        if key not in self._shared:
+            out = self._low(v, width)
+            if not self._shares(v):
+                return out
+            self._shared[key] = self.named(out, width, self.name_of(v))
+        return self.extract(self._shared[key], width, 0, width)
+
+    def _low(self, v: Value, width: int) -> str:
+        if isinstance(v, Const):
+            return self.constant(v.value, width)
+        if isinstance(v, Signal):
+            return self.signal(v, 0, width)
+        if isinstance(v, Slice):
+            return self.bits(v.value, v.start, v.start + width)
+        if isinstance(v, Concat):
+            return self.concat(self._parts(v, 0, width))
+        if isinstance(v, SwitchValue):
+            return self._switch(v, lambda element: self.value(element, width), width)
+        if isinstance(v, Part):
+            return self._part(v, width)
+        if isinstance(v, Operator):
+            return self._operator(v, width)
+        raise WriterError(f"{type(v).__name__}: no such value can be written")
+
+    def bits(self, v: Value, start: int, stop: int) -> str:
+        """Bits `start` to `stop - 1` of a value, which may lie above its own: extended as in `value`."""
+        n = len(v)
+        if start == 0:
+            return self.value(v, stop)
+        if stop > n and not isinstance(v, Const):
+            if start < n:
+                return self._extended(v, start, stop)
+            return self._sign(v, stop - start)
+        if isinstance(v, Const):
+            return self.constant(v.value >> start, stop - start)
+        if isinstance(v, Signal):
+            return self.signal(v, start, stop)
+        if isinstance(v, Slice):
+            return self.bits(v.value, v.start + start, v.start + stop)
+        if isinstance(v, Concat):
+            return self.concat(self._parts(v, start, stop))
+        if isinstance(v, Operator) and v.operator in ("s", "u"):
+            return self.bits(v.operands[0], start, stop)
+        if not self._shares(v):
+            if isinstance(v, Operator) and v.operator in BITWISE:
+                a, b = (self.bits(x, start, stop) for x in v.operands)
+                return self.logic(BITWISE[v.operator], a, b, stop - start)
+            if isinstance(v, Operator) and v.operator == "~":
+                return self._not(self.bits(v.operands[0], start, stop), stop - start)
+            if isinstance(v, SwitchValue):
+                return self._switch(v, lambda element: self.bits(element, start, stop), stop - start)
+        size = n if self._shares(v) else stop
+        key = id(v), size
+        if key not in self._shared:
+            self._kept.append(v)
+            self._shared[key] = self.named(self._low(v, size), size, self.name_of(v))
+        return self.extract(self._shared[key], size, start, stop)
+
+    def signal(self, s: Signal, start: int, stop: int) -> str:
+        """Bits of a signal."""
+        if id(s) in self.inlined:
+            return self.bits(self.inlined[id(s)], start, stop)
+        parts = []
+        for var, low, high in self.vars.over(s, start, stop):
+            parts.append((self.extract(self.read(var), var.width, low, high), high - low))
+        return self.concat(parts)
+
+    def all_of(self, value: str, width: int) -> str:
+        """Whether all bits of a result are 1."""
+        return value if width == 1 else self.op(f"comb.icmp eq {value}, {self.constant(-1, width)} : i{width}")
+
+    def true(self, v: Value) -> str:
+        """Whether a value is not zero."""
+        if len(v) < 2:
+            return self.value(v, 1)
+        return self.op(f"comb.icmp ne {self.low(v, len(v))}, {self.constant(0, len(v))} : i{len(v)}")
+
+    def matches(self, test: str, width: int, patterns: Iterable[str]) -> str:
+        """Whether a result fits one of the patterns of 0, 1 and -, the highest bit first."""
+        found = []
+        for pattern in patterns:
+            if "-" not in pattern:
+                if width == 1:
+                    found.append(test if pattern == "1" else self._not(test, 1))
+                else:
+                    found.append(self.compare("eq", test, self.constant(int(pattern, 2), width), width))
+                continue
+            if not set(pattern) - {"-"}:
+                return self.constant(1, 1)
+            at = [(i, bit) for i, bit in enumerate(pattern[::-1]) if bit != "-"]
+            runs: list[list] = []
+            for i, bit in at:
+                if runs and runs[-1][1] == i:
+                    runs[-1][1:] = [i + 1, bit + runs[-1][2]]
+                else:
+                    runs.append([i, i + 1, bit])
+            parts = [self.matches(self.extract(test, width, a, b), b - a, [text]) for a, b, text in runs]
+            found.append(reduce(lambda a, b: self.logic("and", a, b, 1), parts))
+        return reduce(lambda a, b: self.logic("or", a, b, 1), found)
+
+    def _shares(self, v: Value) -> bool:
+        if isinstance(v, Signal | Const | Slice):
+            return False
+        return self._uses.get(id(v), 0) > 1 and self._costs.get(id(v), 0) >= SHARED
+
+    def name_of(self, v: Value) -> str:
+        """A name for a value: the Python variable that holds it, or what it feeds."""
+        own = variable(getattr(v, "src_loc", None))
+        return own if own and own not in ("out", "value", "m") else f"{self.target}_{_kind(v)}"
+
+    def _not(self, value: str, width: int) -> str:
+        if value in self._constants:
+            return self.constant(~self._constants[value], width)
+        return self.op(f"comb.xor {value}, {self.constant(-1, width)} : i{width}")
+
+    def _parts(self, v: Concat, start: int, stop: int) -> list[tuple[str, int]]:
+        parts: list[tuple[str, int]] = []
+        at, i = 0, 0
+        while i < len(v.parts):
+            part, n = v.parts[i], len(v.parts[i])
+            same = sum(1 for _ in takewhile(lambda other, part=part: alike(other, part), v.parts[i:]))
+            inside = [at + k * n for k in range(same) if start <= at + k * n and at + (k + 1) * n <= stop]
+            if n and len(inside) == same > 1:  # the value once, and how often
+                parts.append((self.op(f"comb.replicate {self.low(part, n)} : (i{n}) -> i{same * n}"), same * n))
+                at, i = at + same * n, i + same
+                continue
+            low, high = max(start, at), min(stop, at + n)
+            if low < high:
+                parts.append((self.bits(part, low - at, high - at), high - low))
+            at, i = at + n, i + 1
+        return parts
+
+    def _extended(self, v: Value, start: int, stop: int) -> str:
+        n = len(v)
+        return self.concat([(self.bits(v, start, n), n - start), (self._sign(v, stop - n), stop - n)])
+
+    def _sign(self, v: Value, width: int) -> str:
+        n = len(v)
+        if not n or not v.shape().signed:
+            return self.constant(0, width)
+        sign = self.bits(v, n - 1, n)
+        return sign if width == 1 else self.op(f"comb.replicate {sign} : (i1) -> i{width}")
+
+    def _switch(self, v: SwitchValue, arm: Callable[[Value], str], width: int) -> str:
+        n = len(v.test)
+        if not n:
+            return arm(v.cases[0][1])
+        test = self.low(v.test, n)
+        patterns = [p for ps, _ in v.cases for p in ps or ()]
+        if len(v.cases) > CHOICES and not any("-" in p for p in patterns):
+            arms = [(ps, arm(element)) for ps, element in v.cases]
+            if arms[-1][0] is not None and len(set(patterns)) < 1 << n:
+                arms.append((None, self.constant(0, width)))
+            return self.choose(v, test, arms, width)
+        if n > 1 and len(v.cases) > 2 and not isinstance(v.test, Signal):
+            test = self.named(test, n, self.name_of(v.test))
+        whens = [(patterns, arm(element)) for patterns, element in v.cases]
+        covered = set().union(*(set(p) for p, _ in whens if p is not None))
+        full = whens[-1][0] is None or not any("-" in p for p in covered) and len(covered) == 1 << n
+        out = whens.pop()[1] if full else self.constant(0, width)
+        for patterns, value in reversed(whens):
+            if n == 1 and tuple(patterns) == ("0",):
+                out = self.mux(test, out, value, width)
+            elif len(v.cases) == 2 and tuple(patterns) == ("0" * n,):  # Mux(test, a, b) with a test of several bits
+                some = self.op(f"comb.icmp ne {test}, {self.constant(0, n)} : i{n}")
+                out = self.mux(some, out, value, width)
+            else:
+                out = self.mux(self.matches(test, n, patterns), value, out, width)
+        return out
+
+    def _part(self, v: Part, width: int) -> str:
+        """`v.width` bits from bit `v.offset * v.stride` on; bits above the value's are zeros, or its sign."""
+        n, m = len(v.value), len(v.offset)
+        last = ((1 << m) - 1) * v.stride + v.width  # bits that the offset can reach
+        if v.value.shape().signed and last > n:
+            raise WriterError(f"bit_select of a signed value of {n} bits up to bit {last - 1}: extend it first")
+        if not m:
+            return self.bits(v.value, 0, width)
+        inner, size = v.value, max(n, last)
+        over = list(self.vars.over(inner, 0, n)) if isinstance(inner, Signal) and id(inner) not in self.inlined else []
+        if len(over) == 1 and last <= n:
+            base = self.read(over[0][0])
+        else:
+            name = f"{inner.name}_padded" if isinstance(inner, Signal) else self.name_of(inner)
+            base = self.named(self.value(inner, size), size, name)
+        offset, bits = self.offset(v.offset, v.stride)
+        if v.stride == width == 1:
+            return self.bit(base, f"i{size}", offset, bits)
+        return self.op(f"sv.indexed_part_select {base}[{offset} : {width}] : i{size}, i{bits}")
+
+    def bit(self, of: str, kind: str, at: str, bits: int) -> str:
+        """One bit of a result, or of a variable, at a place of `bits` bits."""
+        if kind.startswith("!"):
+            return self.op(f'sv.verbatim.expr "{{{{0}}}}[{{{{1}}}}]"({of}, {at}) : ({kind}, i{bits}) -> !hw.inout<i1>')
+        return self.op(f'sv.verbatim.expr "{{{{1}}}}[{{{{0}}}}]"({at}, {of}) : (i{bits}, {kind}) -> i1')
+
+    def offset(self, offset: Value, stride: int) -> tuple[str, int]:
+        """The lowest bit of a part, and the width of that number."""
+        m = len(offset)
+        zeros = stride.bit_length() - 1
+        if stride == 1:
+            return self.low(offset, m), m
+        if stride == 1 << zeros:
+            return self.concat([(self.constant(0, zeros), zeros), (self.low(offset, m), m)]), m + zeros
+        bits = m + stride.bit_length()
+        return self.op(f"comb.mul {self.value(offset, bits)}, {self.constant(stride, bits)} : i{bits}"), bits
+
+    def _operator(self, v: Operator, width: int) -> str:
+        op, operands = v.operator, v.operands
+        x = operands[0]
+        if len(operands) == 1:
+            if op in ("s", "u"):
+                return self.low(x, width)
+            if op == "~":
+                if isinstance(x, Operator) and x.operator in INVERSE and not self._shares(x):
+                    return self._compare(INVERSE[x.operator], *x.operands)
+                return self._not(self.low(x, width), width)
+            if op == "-":
+                return self.op(f"comb.sub {self.constant(0, width)}, {self.value(x, width)} : i{width}")
+            if op in ("b", "r|"):
+                return self.true(x)
+            if not len(x):
+                return self.constant(op == "r&", 1)
+            inner = self.low(x, len(x))
+            if op == "r&":
+                return (
+                    inner if len(x) == 1 else self.op(f"comb.icmp eq {inner}, {self.constant(-1, len(x))} : i{len(x)}")
+                )
+            if op == "r^":
+                return inner if len(x) == 1 else self.op(f"comb.parity {inner} : i{len(x)}")
+        y = operands[1]
+        if op == "*" and isinstance(y, Const) and y.value > 0 and y.value & (y.value - 1) == 0:
+            return self._shift("<<", x, Const(y.value.bit_length() - 1), width)
+        if op in BITWISE or op in RING:
+            a, b = self.value(x, width), self.value(y, width)
+            if op in BITWISE or op == "+" and (0 in (self._constants.get(a), self._constants.get(b))):
+                return self.logic(BITWISE.get(op, "or"), a, b, width)
+            out = self.op(f"comb.{RING[op]} {a}, {b} : i{width}")
+            self._binary[out] = op
+            return out
+        if op in COMPARE:
+            return self._compare(op, x, y)
+        if op in ("<<", ">>"):
+            return self._shift(op, x, y, width)
+        if isinstance(y, Const) and y.value > 0 and not x.shape().signed:
+            n = max(width, len(x), y.value.bit_length())
+            kind = {"//": "divu", "%": "modu"}[op]
+            out = self.op(f"comb.{kind} {self.value(x, n)}, {self.constant(y.value, n)} : i{n}")
+            return out if n == width else self.extract(self.named(out, n, f"{self.target}_{kind[:3]}"), n, 0, width)
+        raise WriterError(f"operator {op}: divides by a value; use shifts or a table")
+
+    def _compare(self, op: str, x: Value, y: Value) -> str:
+        shape = Shape._unify((x.shape(), y.shape()))
+        n = max(1, shape.width)
+        how = COMPARE[op]
+        if n == 1 and how in ("eq", "ne") and isinstance(y, Const):
+            return self.value(x, 1) if (y.value != 0) == (how == "eq") else self._not(self.value(x, 1), 1)
+        if how not in ("eq", "ne"):
+            zero = isinstance(y, Const) and not y.value, isinstance(x, Const) and not x.value
+            if not shape.signed and (how in ("lt", "ge") and zero[0] or how in ("gt", "le") and zero[1]):
+                return self.constant(how in ("ge", "le"), 1)  # numbers without a sign are at least 0
+            how = f"{'s' if shape.signed else 'u'}{how}"
+        if isinstance(x, Signal) and isinstance(y, Const) and (state := self.state(x, y.value)):
+            return self.compare(how, self.value(x, n), state, n)
+        return self.compare(how, self.value(x, n), self.value(y, n), n)
+
+    def _shift(self, op: str, x: Value, y: Value, width: int) -> str:
+        if isinstance(y, Const):
+            if op == ">>":
+                return self.bits(x, y.value, y.value + width)
+            parts = [(self.constant(0, min(width, y.value)), min(width, y.value))] if y.value else []
+            return self.concat(parts + ([(self.value(x, width - y.value), width - y.value)] if width > y.value else []))
+        if op == "<<":
+            n = max(width, len(y))
+            out = self.op(f"comb.shl {self.value(x, n)}, {self.value(y, n)} : i{n}")
+        else:
+            n = max(len(x), len(y), width)
+            how = "shrs" if x.shape().signed else "shru"
+            out = self.op(f"comb.{how} {self.value(x, n)}, {self.value(y, n)} : i{n}")
+        return out if n == width else self.extract(self.named(out, n, f"{self.target}_shifted"), n, 0, width)
+
+
+def needed(lines: list[str]) -> tuple[list[str], dict[str, int]]:
+    """Lines without operations whose results nothing needs, and the bits that something reads of what they name.
+
+    Bits of a variable are those of the results that read it.
+    """
+    uses = Counter(name for line in lines for name in _NAME.findall(line))
+    kept = []
+    for line in reversed(lines):
+        found = _PURE.match(line)
+        if found and uses[found[1]] == 1:
+            uses.subtract(_NAME.findall(line))
+        else:
+            kept.append(line)
+    bits: dict[str, int] = {}
+    for line in kept:  # what reads a result stands before what makes it
+        if part := _EXTRACT.match(line):
+            bits[part[1]] = bits.get(part[1], 0) | (1 << int(part[3])) - 1 << int(part[2])
+        elif read := _READ.match(line):
+            bits[read[2]] = bits.get(read[2], 0) | bits.get(read[1], 0)
+        else:
+            bits |= dict.fromkeys((name for name in _NAME.findall(_WRITTEN.sub("", line))), -1)
+    return kept[::-1], bits
+
+
+def alike(a: Value, b: Value) -> bool:
+    """Whether two values are written alike. Amaranth copies a value that is repeated."""
+    if a is b:
+        return True
+    if type(a) is not type(b) or len(a) != len(b):
+        return False
+    if isinstance(a, Const):
+        return a.value == b.value
+    if isinstance(a, Slice) and (a.start, a.stop) != (b.start, b.stop):
+        return False
+    if isinstance(a, Operator) and a.operator != b.operator or isinstance(a, Signal | SwitchValue | Part):
+        return False
+    return len(operands(a)) == len(operands(b)) and all(map(alike, operands(a), operands(b)))
+
+
+def operands(v: Value) -> list[Value]:
+    """The values that a value is computed from."""
+    if isinstance(v, Operator):
+        return list(v.operands)
+    if isinstance(v, Slice):
+        return [v.value]
+    if isinstance(v, Part):
+        return [v.value, v.offset]
+    if isinstance(v, SwitchValue):
+        return [v.test, *(element for _, element in v.cases)]
+    return list(v.parts) if isinstance(v, Concat) else []
+
+
+def _kind(v: Value) -> str:
+    """What a value without a name is."""
+    if isinstance(v, Operator):
+        kinds = {"+": "sum", "-": "difference", "*": "product", "<<": "shifted", ">>": "shifted", "~": "inverse"}
+        return kinds.get(v.operator, "term")
+    return {"SwitchValue": "choice", "Concat": "word", "Part": "part"}.get(type(v).__name__, "term")

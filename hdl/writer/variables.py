@@ -1,0 +1,136 @@
+"""Signals of a design as variables of Verilog: a signal with a layout is one variable for each field."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from amaranth.hdl import Format, Signal, Value
+from amaranth.hdl._ast import Concat, Operator, Part, Slice, SwitchValue
+
+
+class WriterError(ValueError):
+    """A construct that cannot be written as Verilog; the message names it and what to write in its place."""
+
+
+@dataclass(frozen=True)
+class Var:
+    """Bits `start` to `start + width - 1` of a signal, which are a field of it or all of it.
+
+    field : path of the field, "" of a whole signal
+    """
+
+    signal: Signal
+    start: int
+    width: int
+    field: str
+
+    # Signals have no equality of their own: two variables are the same if they are the same bits of one signal.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Var) and self.signal is other.signal and self.start == other.start
+
+    def __hash__(self) -> int:
+        return hash((id(self.signal), self.start))
+
+    @property
+    def stop(self) -> int:
+        """The bit behind the highest."""
+        return self.start + self.width
+
+    @property
+    def init(self) -> int:
+        """Its value at reset."""
+        return self.signal.init >> self.start & (1 << self.width) - 1
+
+    @property
+    def name(self) -> str:
+        """The name that it has if no other has it. The payload of a stream has the names of its fields only."""
+        name = self.signal.name
+        if self.field:
+            name = f"{name.removesuffix('payload').rstrip('_')}_{self.field}"
+        return name.replace("__", "_")
+
+
+class Variables:
+    """The variables of every signal of a design."""
+
+    def __init__(self):
+        self._of: dict[int, tuple[Signal, list[Var]]] = {}
+
+    def of(self, signal: Signal) -> list[Var]:
+        """The variables of a signal, lowest bits first; none of a signal without bits."""
+        if id(signal) not in self._of:
+            found = sorted(_fields(signal, signal._format, ""), key=lambda f: f[0])
+            whole = sum(width for _, width, _ in found) == len(signal)
+            at = 0
+            for start, width, _ in found:
+                whole, at = whole and start == at, start + width
+            if not whole:  # a union, or a layout with gaps
+                found = [(0, len(signal), "")]
+            self._of[id(signal)] = signal, [Var(signal, *f) for f in found if f[1]]
+        return self._of[id(signal)][1]
+
+    def over(self, signal: Signal, start: int, stop: int) -> Iterator[tuple[Var, int, int]]:
+        """The variables that hold bits `start` to `stop - 1` of a signal, and which of their own bits these are."""
+        for var in self.of(signal):
+            low, high = max(start, var.start), min(stop, var.stop)
+            if low < high:
+                yield var, low - var.start, high - var.start
+
+
+def pin_name(port: str, var: Var | None) -> str:
+    """The name in the text of a design's port, or of the field of a stream's payload that it carries."""
+    stream = port.removesuffix("__payload")
+    return port if var is None or stream == port else f"{stream}_{var.field or 'payload'}"
+
+
+def _fields(signal: Signal, form: object, path: str) -> Iterator[tuple[int, int, str]]:
+    """Lowest bit, width and path of every field of a signal that is a plain number."""
+    if isinstance(form, Format.Struct):
+        for name, inner in form._fields.items():
+            yield from _fields(signal, inner, f"{path}_{name}".lstrip("_").replace(".", "_"))
+        return
+    value = _value(form, signal)
+    start = 0
+    while isinstance(value, Slice | Operator):
+        if isinstance(value, Operator):
+            value = value.operands[0]
+        else:
+            start, value = start + value.start, value.value
+    width = len(_value(form, signal))
+    yield (start, width, path) if value is signal else (0, len(signal), "")
+
+
+def _value(form: object, signal: Signal) -> Value:
+    """The value that a format shows."""
+    if isinstance(form, Format.Enum | Format.Array | Format.Struct):
+        return form._value
+    values = [chunk[0] for chunk in form._chunks if not isinstance(chunk, str)]
+    return values[0] if len(values) == 1 else signal
+
+
+def signals_of(value: Value) -> Iterator[tuple[Signal, int, int]]:
+    """Every signal that a value reads, with the range of bits. A signal may come more than once."""
+    if isinstance(value, Signal):
+        yield value, 0, len(value)
+    elif isinstance(value, Slice) and isinstance(value.value, Signal):
+        yield value.value, value.start, value.stop
+    elif isinstance(value, Slice):
+        inner, start, stop = value.value, value.start, value.stop
+        while isinstance(inner, Slice):
+            start, stop, inner = start + inner.start, stop + inner.start, inner.value
+        if isinstance(inner, Signal):
+            yield inner, start, stop
+        else:
+            yield from signals_of(inner)
+    elif isinstance(value, Operator):
+        for operand in value.operands:
+            yield from signals_of(operand)
+    elif isinstance(value, Part):
+        yield from signals_of(value.value)
+        yield from signals_of(value.offset)
+    elif isinstance(value, SwitchValue):
+        yield from signals_of(value.test)
+        for _, element in value.cases:
+            yield from signals_of(element)
+    elif isinstance(value, Concat):
+        for part in value.parts:
+            yield from signals_of(part)

@@ -1,0 +1,341 @@
+"""What the writer makes of each construct, the names and comments that it keeps, and what it refuses."""
+
+import re
+from pathlib import Path
+
+import pytest
+from amaranth import Array, Cat, Const, Module, Mux, Signal, signed
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.wiring import In, Out
+
+from hdl.emit import emit, params_of, to_verilog
+from hdl.leaf import Leaves
+from hdl.memory import Ram
+from hdl.params import preset
+from hdl.writer.names import KEYWORDS, Names, legal
+from hdl.writer.variables import WriterError
+from tb.library.runner import ROOT
+
+
+class Made(wiring.Component):
+    """A component of this test.
+
+    What follows stays out of the Verilog.
+    """
+
+    def __init__(self, members: dict, build):
+        super().__init__(members)
+        self.build = build
+
+    def elaborate(self, platform):
+        m = Module()
+        self.build(m, self, platform)
+        return m
+
+
+def text(build, leaves: bool = False, **members) -> str:
+    """The module `top`, without its ports and its head."""
+    found = to_verilog(Made(members, build), "top", Leaves("top") if leaves else None)
+    return re.search(r"(?s)^module top\(.*?\n\);\n(.*?)endmodule", found, re.M)[1]
+
+
+def lines(*expected: str) -> str:
+    return "\n".join(expected)
+
+
+def test_a_register_with_enable():
+    def build(m, c, _):
+        held = Signal(4, init=5)  # keeps the last one
+        with m.If(c.en):
+            m.d.sync += held.eq(c.i)
+        m.d.comb += c.o.eq(held)
+
+    assert lines(
+        "  always @(posedge clk) begin",
+        "    if (rst)",
+        "      held <= 4'h5;",
+        "    else if (en)",
+        "      held <= i;",
+        "  end // always @(posedge)",
+    ) in (found := text(build, i=In(4), en=In(1), o=Out(4)))
+    assert "  reg  [3:0] held;  // keeps the last one\n" in found
+
+
+def test_a_register_without_reset():
+    def build(m, c, _):
+        held = Signal(4, reset_less=True)
+        m.d.sync += held.eq(c.i)
+        m.d.comb += c.o.eq(held)
+
+    found = text(build, i=In(4), o=Out(4))
+    assert "  always @(posedge clk)\n    held <= i;\n" in found
+    assert "  wire       unused = rst;\n" in found
+
+
+def test_a_state_machine():
+    def build(m, c, _):
+        with m.FSM() as fsm:
+            with m.State("IDLE"):
+                with m.If(c.go):
+                    m.next = "RUN"
+            with m.State("RUN"):
+                m.next = "IDLE"
+        m.d.comb += c.busy.eq(fsm.ongoing("RUN"))
+
+    found = text(build, go=In(1), busy=Out(1))
+    assert "  localparam [0:0] IDLE = 0;\n  localparam [0:0] RUN = 1;\n" in found
+    assert "fsm_state <= IDLE;" in found
+    assert re.search(r"if \(~fsm_state\) begin\n +if \(go\)\n +fsm_state <= RUN;", found)
+    assert "assign busy = fsm_state;" in found
+
+
+def test_states_are_cases():
+    def build(m, c, _):
+        with m.FSM():
+            for i in range(3):
+                with m.State(f"S{i}"):
+                    m.d.comb += c.o.eq(i)
+                    m.next = f"S{(i + 1) % 3}"
+
+    found = text(build, o=Out(2))
+    assert (
+        lines("    case (fsm_state)", "      S0:", "        o_c = 2'h0;", "      S1:", "        o_c = 2'h1;") in found
+    )
+    assert "fsm_state <= S1;" in found
+
+
+def test_a_struct_is_its_fields():
+    layout = data.StructLayout({"hash": 4, "token": 3, "place": data.StructLayout({"row": 2, "wire": 1})})
+
+    def build(m, c, _):
+        held = Signal(layout)
+        m.d.sync += held.eq(c.i.payload)
+        m.d.comb += [c.i.ready.eq(1), c.o.eq(held.token), c.row.eq(held.place.row)]
+
+    found = text(build, i=In(stream.Signature(layout)), o=Out(3), row=Out(2))
+    assert "held_token <= i_token;" in found
+    assert "held_place_row <= i_place_row;" in found
+    assert "held_hash" not in found  # nothing reads it
+
+
+def test_a_memory_is_its_module():
+    def build(m, c, _):
+        m.submodules.words = words = Ram(8, 16)
+        m.d.comb += [words.w_en.eq(c.en), words.w_addr.eq(c.a), words.w_data.eq(c.i)]
+        m.d.comb += [words.r_en.eq(1), words.r_addr.eq(c.a), c.o.eq(words.r_data)]
+
+    found = text(build, leaves=True, en=In(1), a=In(4), i=In(8), o=Out(8))
+    assert "  top_ram_1r1w #(\n    .WIDTH(8),\n    .DEPTH(16),\n    .LANES(1)\n  ) words (" in found
+    assert ".r_data (words_r_data)" in found
+
+
+def test_a_queue_has_an_array():
+    def build(m, c, _):
+        m.submodules.queue = queue = SyncFIFOBuffered(width=8, depth=5)
+        m.d.comb += [queue.w_data.eq(c.i), queue.w_en.eq(c.en), queue.r_en.eq(1), c.o.eq(queue.r_data)]
+
+    found = to_verilog(Made({"i": In(8), "en": In(1), "o": Out(8)}, build), "top")
+    assert re.search(r"reg +\[7:0\] +storage\[0:3\];", found)
+    assert "storage[w_port_addr] <= w_port_data;" in found
+    assert "  top__queue queue (" in found
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (lambda a, b: a + b, "a + b"),  # modulo the target: no bit is dropped
+        (lambda a, b: a - b, "a - b"),
+        (lambda a, b: Mux(a < b, a, b), "a < b ? a : b"),
+        (lambda a, b: ~(a == b), "{7'h0, a != b}"),
+        (lambda a, b: a & Const(0xFF, 8), "a"),
+        (lambda a, b: Cat(a[4:], b[:4]), "{b[3:0], a[7:4]}"),
+        (lambda a, b: a >> b[:2], "a >> b[1:0]"),
+        (lambda a, b: a.word_select(b[0], 4), "{4'h0, a[{b[0], 2'h0} +: 4]}"),
+        (lambda a, b: a.as_signed() >> 2, "{{2{a[7]}}, a[7:2]}"),
+        (lambda a, b: a.any(), "{7'h0, |a}"),
+        (lambda a, b: a >= 0, "8'h1"),  # always true
+    ],
+)
+def test_expressions(value, expected):
+    found = text(lambda m, c, _: m.d.comb.__iadd__(c.o.eq(value(c.a, c.b))), a=In(8), b=In(8), o=Out(8))
+    assert re.search(rf"assign o = {re.escape(expected)};\n", found)
+
+
+def test_signs_are_extended():
+    def build(m, c, _):
+        m.d.comb += [c.o.eq(c.a * c.b), c.less.eq(c.a < c.b)]
+
+    found = text(build, a=In(signed(4)), b=In(signed(4)), o=Out(signed(10)), less=Out(1))
+    assert "$signed(a) < $signed(b)" in found
+    assert "{{4{a[3]}}, a} * {{4{b[3]}}, b}" in found
+    assert re.search(r"assign o = \{\{2\{\w+\[7\]\}\}, \w+\};", found)
+
+
+def test_dynamic_assignments():
+    def build(m, c, _):
+        words = Signal(16)
+        m.d.sync += words.word_select(c.at, 4).eq(c.i)
+        m.d.comb += c.o.eq(words)
+
+    found = text(build, at=In(2), i=In(4), o=Out(16))
+    assert re.search(r" 2'b00:\n +words\[3:0\] <= i;\n +2'b01:\n +words\[7:4\] <= i;\n", found)
+
+
+def test_dynamic_bits():
+    def build(m, c, _):
+        bits = Signal(16)
+        m.d.sync += bits.bit_select(c.at, 1).eq(c.i)
+        m.d.comb += c.o.eq(bits.bit_select(c.at, 1))
+
+    found = text(build, at=In(4), i=In(1), o=Out(1))
+    assert "  (* nowrshmsk *) reg  [15:0] bits;\n" in found
+    assert "bits[at] <= i;" in found
+    assert "assign o = bits[at];" in found
+
+
+def test_a_long_choice_is_a_case():
+    """Of numbers; a short one stands in the expression."""
+
+    def build(m, c, _):
+        m.d.comb += [c.o.eq(Array([c.i, 3, 5, 7, 1, 0])[c.at]), c.few.eq(Array([c.i, 3])[c.at[0]])]
+
+    found = text(build, at=In(3), i=In(4), o=Out(4), few=Out(4))
+    assert "    case (at)\n      3'b000:\n        o_choice = i;\n      3'b001:\n        o_choice = 4'h3;\n" in found
+    assert "assign few = at[0] ? 4'h3 : i;" in found
+
+
+def test_an_arm_for_several_numbers():
+    def build(m, c, _):
+        held = Signal(2)
+        with m.Switch(c.at):
+            with m.Case(1, 3):
+                m.d.sync += held.eq(1)
+            with m.Case(2):
+                m.d.sync += held.eq(2)
+        m.d.comb += c.o.eq(held)
+
+    assert "        2'h1, 2'h3:\n          held <= 2'h1;\n" in text(build, at=In(2), o=Out(2))
+
+
+def test_parentheses_stand_around_another_operator():
+    def build(m, c, _):
+        m.d.comb += c.o.eq(c.a & c.b | c.a ^ c.b)
+
+    assert "assign o = (a & b) | (a ^ b);" in text(build, a=In(1), b=In(1), o=Out(1))
+
+
+def test_a_repeated_value_stands_once():
+    def build(m, c, _):
+        m.d.comb += c.o.eq(c.a & (c.b[0] & ~c.b[1]).replicate(6))
+
+    assert "assign o = a & {6{b[0] & ~(b[1])}};" in text(build, a=In(6), b=In(2), o=Out(6))
+
+
+def test_blocks_close_no_loop():
+    """`a` needs `c` and `d` needs `b`: with `a` beside `b` and `c` beside `d` blocks would wake each other for ever."""
+
+    def build(m, c, _):
+        a, b, x, y = (Signal(name=n) for n in "abxy")
+        with m.If(c.s):
+            m.d.comb += [a.eq(x), b.eq(c.i)]
+        with m.If(c.t):
+            m.d.comb += [x.eq(c.i), y.eq(b)]
+        m.d.comb += c.o.eq(Cat(a, b, x, y))
+
+    found = text(build, s=In(1), t=In(1), i=In(1), o=Out(4))
+    own = [re.findall(r"^ +([abxy]) = ", block, re.M) for block in re.findall(r"(?s)begin\n(.*?)end // always", found)]
+    assert sum(map(len, own)) > 4  # defaults and values
+    assert all({"a", "b"} - set(names) and {"x", "y"} - set(names) for names in own)
+
+
+def test_an_element_of_an_array_is_a_case():
+    def build(m, c, _):
+        held = [Signal(4, name=f"held{i}") for i in range(3)]
+        m.d.sync += Array(held)[c.at].eq(c.i)
+        m.d.comb += c.o.eq(Cat(held))
+
+    found = text(build, at=In(2), i=In(4), o=Out(12))
+    assert re.search(r"case \(at\)\n +2'b00:\n +held0 <= i;\n +2'b01:\n +held1 <= i;\n +2'b10:\n +held2 <= i;", found)
+
+
+def test_statements_that_read_each_other_stand_apart():
+    """Verilog would read the old value in a block that assigns it later."""
+
+    def build(m, c, _):
+        first, second = Signal(name="first"), Signal(name="second")
+        with m.If(c.a):
+            m.d.comb += [second.eq(first), first.eq(c.b)]
+        m.d.comb += c.o.eq(second)
+
+    found = text(build, a=In(1), b=In(1), o=Out(1))
+    blocks = re.findall(r"(?s)always @\* begin(.*?)end // always", found)
+    assert len(blocks) == 2
+    assert all(("first = " in block) + ("second = " in block) == 1 for block in blocks)
+
+
+def test_bits_that_nothing_reads_are_said():
+    found = text(lambda m, c, _: m.d.comb.__iadd__(c.o.eq(c.i[2:5])), i=In(8), o=Out(3))
+    assert re.search(r"wire +unused = &\{i\[7:5\], i\[1:0\]\};", found)
+
+
+def test_summary_and_comments_are_ascii():
+    def build(m, c, _):
+        held = Signal()  # "π" ends in a stroke \
+        m.d.sync += held.eq(c.i)
+        m.d.comb += c.o.eq(held)
+
+    found = to_verilog(Made({"i": In(1), "o": Out(1)}, build), "top")
+    assert "// A component of this test." in found
+    assert "What follows" not in found
+    assert '// "?" ends in a stroke\n' in found
+
+
+def test_the_manual_shows_text_that_is_written():
+    shown = re.findall(r"(?s)```verilog\n(.*?)```", Path(ROOT, "docs/verilog.md").read_text())
+    own = emit("cluster_set", params_of("cluster_set", preset("tiny")), lines=True).verilog
+    bare = re.sub(r"  // hdl/\S+", "", own)
+    assert len(shown) == 3
+    assert all(text in own or text in bare for text in shown)
+
+
+def test_names_are_legal():
+    assert legal("case") == "case_"
+    assert legal("i__payload") == "i_payload"
+    assert legal("$signal$12") == "signal_12"
+    assert legal("dre.hcu keys") == "dre_hcu_keys"
+    assert not any(legal(word) in KEYWORDS for word in KEYWORDS)
+    names = Names()
+    assert [names.new(n) for n in ("reg", "a", "a", "a_2")] == ["reg_", "a", "a_2", "a_2_2"]
+
+
+def unsupported_division(m, c):
+    m.d.comb += c.o.eq(c.i // c.i[:2])
+
+
+def unsupported_self(m, c):
+    """A bit of a signal that is read where another is assigned, behind a condition."""
+    chain = Signal(2)
+    with m.If(c.i[0]):
+        m.d.comb += [chain[0].eq(c.i[1]), chain[1].eq(chain[0])]
+    m.d.comb += c.o.eq(chain)
+
+
+def unsupported_domains(m, c):
+    half = Signal(8)
+    m.d.sync += half[:4].eq(c.i)
+    m.d.comb += half[4:].eq(c.i)
+    m.d.comb += c.o.eq(half)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (unsupported_division, "operator //: divides by a value"),
+        (unsupported_self, "signal chain: read by what assigns its bits; make it two signals"),
+        (unsupported_domains, "signal half: driven from sync and comb; make a signal for each"),
+    ],
+)
+def test_what_cannot_be_written_is_named(build, message):
+    with pytest.raises(WriterError, match=re.escape(message)):
+        text(lambda m, c, _: build(m, c), i=In(8), o=Out(8))
