@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from amaranth import Shape
-from amaranth.back.rtlil import convert_fragment
 from amaranth.hdl import Fragment, Instance, MemoryInstance
 from amaranth.hdl._ir import Design
 from amaranth.lib import wiring
@@ -81,7 +80,8 @@ class Emitted:
         return self.top + Language(self.manifest.get("language", Language.VERILOG2005)).suffix
 
     def write(self, folder: Path) -> list[Path]:
-        """Writes `file`, `manifest.json` and, if there are, `memories` (`<top>_memories.v`): all of them, or none.
+        """Writes `file`, `manifest.json` and, if there are, `memories` (`<top>_memories.v`) and `assertions`
+        (`<top>_assertions.sv`): all of them, or none. An earlier text in the other dialect, and earlier assertions, go.
 
         `OSError` names the file that fails.
         """
@@ -91,6 +91,8 @@ class Emitted:
         with ExitStack() as stack:
             for name, text in texts.items():
                 stack.enter_context(replacing(folder / name)).write(text.encode())
+        for name in {f"{self.top}.v", f"{self.top}.sv", f"{self.top}_assertions.sv"} - texts.keys():
+            (folder / name).unlink(missing_ok=True)
         return [folder / name for name in texts]
 
 
@@ -145,6 +147,7 @@ def emit(
         "unit": unit,
         "top": top,
         "language": language.value,
+        "source_lines": lines,
         "params": asdict(params),
         "ports": ports(component),
         "timing": component.timing(component.p),
@@ -203,15 +206,6 @@ def in_text(
         writer.add(leaf, name)
     writer.add(design, top)
     return writer
-
-
-def to_rtlil(component: wiring.Component, top: str, leaves: Leaves | None) -> str:
-    """Amaranth's own RTLIL of a component and its leaves, but for the modules of memories, to compare with."""
-    designs = {top: elaborated(component, top, leaves)}
-    designs = (leaves.designs if leaves else {}) | designs
-    il = "".join(convert_fragment(design, name=name, emit_src=False)[0] for name, design in designs.items())
-    # Amaranth joins module names by dots, which Verilog would have to escape.
-    return re.sub(r"^(module|  cell) \\(\S+)", lambda x: f"{x[1]} \\{x[2].replace('.', '__')}", il, flags=re.M)
 
 
 def placed(

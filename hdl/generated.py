@@ -7,6 +7,7 @@ from pathlib import Path
 
 from golden.function_params import ParamError, check
 from hdl.emit import ALL, Emitted
+from hdl.writer.circt import Language
 
 MANIFEST = "manifest.json"
 SHARED = ("n_ctx", "clusters", "count_bits", "token_bits")  # the same in all units of a DRE
@@ -18,9 +19,10 @@ def read(folder: Path) -> Emitted:
         manifest = json.loads((folder / MANIFEST).read_text())
         top, unit = manifest["top"], manifest["unit"]
         check(isinstance(manifest["params"], dict) and unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
+        file = folder / f"{top}{Language(manifest['language']).suffix}"
         apart = folder / f"{top}_memories.v"  # of `--no-memory-bodies`: black boxes, or the macros in their place
         memories = apart.read_text() if apart.exists() else ""
-        return Emitted((folder / f"{top}.v").read_text() + memories, top, manifest, memories)
+        return Emitted(file.read_text() + memories, top, manifest, memories)
     except OSError as e:
         raise ParamError(f"{e.filename}: cannot be read ({e.strerror}); `vrex generate` writes it") from None
     except (ValueError, KeyError, TypeError) as e:
@@ -35,7 +37,11 @@ def edited(made: Emitted) -> bool:
 def options(made: Emitted) -> dict[str, object]:
     """The arguments of `hdl.emit.emit` besides the parameters."""
     prefix = made.top.removesuffix(made.manifest["unit"]).removesuffix("_")
-    return ({"prefix": prefix} if prefix else {}) | ({"memory_bodies": False} if made.memories else {})
+    return (
+        ({"prefix": prefix} if prefix else {})
+        | ({"memory_bodies": False} if made.memories else {})
+        | {"language": Language(made.manifest["language"]), "lines": made.manifest["source_lines"]}
+    )
 
 
 def assignments(made: Emitted) -> list[str]:

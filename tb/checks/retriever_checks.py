@@ -222,12 +222,16 @@ def check_faults():
     assert any(g["filler"] for g in got), "no burst was cut short by stop"
 
 
-def check_stops_at_any_cycle():
-    """The fault of another engine ends it in every state: nothing begins, and the bus drains."""
+def stops() -> list[tuple[Episode, dict]]:
+    """The fault of another engine at every third cycle of an episode."""
     whole = random_episode(params(SIZES["tiny"]), random.Random(6), 12)
-    how = {"stalls": STALLS[1]}
-    stops = [(whole, how | {"cut_at": cut_at, "stop": True}) for cut_at in range(1, 600, 3)]
-    run("tiny", [*stops, (whole, how)])
+    return [(whole, {"stalls": STALLS[1], "cut_at": cut_at, "stop": True}) for cut_at in range(1, 600, 3)]
+
+
+def check_stops_at_any_cycle():
+    """A stop ends it in every state: nothing begins, and the bus drains. After a reset it works again."""
+    whole, how = stops()[0]
+    run("tiny", [*stops(), (whole, {"stalls": how["stalls"]})])
 
 
 def check_reset_in_flight():

@@ -1,7 +1,7 @@
 """Assertions to bind: units keep them in their benches, and each fails on traffic that breaks its rule."""
 
 import subprocess
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -10,7 +10,7 @@ import pytest
 from hdl.emit import ALL, Emitted, emit, params_of
 from hdl.params import preset
 from tb.campaigns.subjects import SUBJECTS
-from tb.library.runner import BUILD, verilator_env
+from tb.library.runner import verilator_env
 
 FLAGS = ("--assert", "-Wno-fatal", "-CFLAGS", "-std=gnu++20 -fcoroutines -O0")  # delays are coroutines
 
@@ -29,7 +29,7 @@ def test_lints_clean(unit, tmp_path):
     assert f"bind {unit} " in e.assertions
 
 
-@pytest.mark.parametrize("unit", ["dpe", "sequencer", "core"])
+@pytest.mark.parametrize("unit", ["dpe", "retriever", "sequencer", "core"])
 def test_units_keep_their_rules(unit):
     """In the tests that judge mutants, with stalls on both sides: for an AXI manager also beside slow memories."""
     subject = SUBJECTS[unit]
@@ -114,11 +114,10 @@ endmodule
 """
 
 
-@cache
-def simulator() -> Path:
+@pytest.fixture(scope="module")
+def simulator(tmp_path_factory) -> Path:
     """A simulator of all `CASES`."""
-    e, folder = checked("hcu"), BUILD / "assertions"
-    folder.mkdir(parents=True, exist_ok=True)
+    e, folder = checked("hcu"), tmp_path_factory.mktemp("assertions")
     e.write(folder)
     named = {"clk": "clk", "rst": "rst", "i_valid": "i_valid", "i_ready": "i_ready", "o_ready": "o_ready"}
     named |= {"i_hash": "i_hash", "th_hd": "4'd3"}
@@ -136,9 +135,9 @@ def simulator() -> Path:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_rule_can_be_broken(case):
+def test_each_rule_can_be_broken(case, simulator):
     number, message = list(CASES).index(case), CASES[case][1]
-    run = subprocess.run([simulator(), f"+case={number}"], capture_output=True, text=True, check=False)
+    run = subprocess.run([simulator, f"+case={number}"], capture_output=True, text=True, check=False)
     said = run.stdout + run.stderr
     assert "never filled up" not in said
     assert message in said

@@ -128,6 +128,18 @@ def test_verify_and_area_take_a_generated_folder(folder):
     assert areas[0] == areas[1] > 0
 
 
+def test_a_folder_of_the_other_dialect_is_taken(tmp_path):
+    """Also with lines of the source; the text and the assertions of an earlier call do not stay beside it."""
+    words = ("generate", "hcu", "--preset", "tiny", "-o", tmp_path)
+    assert vrex(*words, "--assertions").exit_code == 0
+    assert {f.name for f in tmp_path.iterdir()} == {"hcu.v", "hcu_assertions.sv", "manifest.json"}
+    assert vrex(*words, "--language", "systemverilog", "--source-lines").exit_code == 0
+    assert {f.name for f in tmp_path.iterdir()} == {"hcu.sv", "manifest.json"}
+    for command in (("verify", tmp_path, "--queries", "1"), ("area", tmp_path)):
+        run = vrex(*command, "--json")
+        assert (run.exit_code, run.stderr) == (0, "")
+
+
 def test_verilog_that_was_edited_or_of_another_version_is_told_of_and_verified(folder, capsys):
     verilog, manifest = folder / "hcu.v", folder / "manifest.json"
     sound, fault = "assign bound = first ? limit : ", "assign bound = first ? limit + 1'h1 : "
@@ -143,6 +155,13 @@ def test_verilog_that_was_edited_or_of_another_version_is_told_of_and_verified(f
     assert "hcu.v: this version generates other Verilog" in capsys.readouterr().err
 
 
+def older(folder):
+    """Makes a manifest of a version without dialects, whose ports were not by field."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["language"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
 @pytest.mark.parametrize(
     ("spoil", "words", "why"),
     [
@@ -150,6 +169,7 @@ def test_verilog_that_was_edited_or_of_another_version_is_told_of_and_verified(f
         (lambda f: (f / "hcu.v").unlink(), (), "hcu.v: cannot be read"),
         (lambda f: (f / "manifest.json").write_text("{}"), (), "manifest.json: not of a unit"),
         (lambda f: (f / "manifest.json").write_text("x"), (), "manifest.json: not of a unit"),
+        (older, (), "manifest.json: not of a unit ('language'); generate it again"),
         (lambda f: None, ("-p", "hcu.n_w=4"), "-p='hcu.n_w=4': must not change the generated hcu of"),
     ],
 )

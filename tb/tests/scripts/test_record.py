@@ -67,7 +67,7 @@ def test_a_result_is_kept_with_what_it_is_of(monkeypatch):
     assert kept["commands"] == ["vrex area hcu --preset tiny"]
     assert kept["figures"]["hcu"]["total_ge"] > 1000
     assert re.fullmatch("[0-9a-f]{64}", kept["verilog"]["hcu"])
-    assert set(kept["versions"]) == {"amaranth", "pyosys"}
+    assert set(kept["versions"]) == {"amaranth", "pycde", "pyosys"}
     with pytest.raises(ParamError, match="failed: .*preset"):
         record_command.measure(record_command.Result((("embedded", "area hcu --preset none"),), (), dict))
     monkeypatch.setitem(record_command.LIBRARIES, "ASAP7", "nowhere/*.lib")

@@ -19,6 +19,7 @@ from tb.checks.retriever_checks import (
     emitted,
     errors,
     run,
+    stops,
     traffic,
 )
 from tb.library.retriever_traffic import FETCHED, HOMES, SIZES, WIDE, Episode, random_episode
@@ -107,7 +108,7 @@ def test_mutants():
     for size, *edit in MUTANTS:
         p, rng = params(SIZES[size]), random.Random(3)
         episodes = [(random_episode(p, rng, 12), {"stalls": stalls}) for stalls in STALLS[1:3]]
-        episodes += errors(rng)[:6] if size == "tiny" else []
+        episodes += [*errors(rng)[:6], *stops()] if size == "tiny" else []
         try:
             run(size, episodes, unit=mutants(emitted(size), [tuple(edit)])[0], waves=False)
             survivors.append(edit)
