@@ -23,6 +23,11 @@ def check(ok: bool, name: str, value: object, reason: str) -> None:
         raise ParamError(f"{name}={value!r}: {reason}")
 
 
+def bits_for(n: int) -> int:
+    """Bits that hold the values 0 to n - 1, at least 1."""
+    return max(1, (n - 1).bit_length())
+
+
 @dataclass(frozen=True)
 class Parameter:
     """The meaning and the allowed values of one field of a parameter class.
@@ -153,7 +158,7 @@ class DotFormat:
 
 SCORE_MAPS = ("exp", "vpe", "shift", "clip", "raw")
 HASH_POLICIES = ("first", "majority", "mean")
-SCOPES = ("layer", "head")
+SCOPES = ("head", "layer")
 SELECTIONS = ("exact", "buckets")
 JOINS = ("nearest", "first")
 RAW_BITS = 30  # bits of the magnitude of a raw score code (`golden.retrieval.scores`)
@@ -179,7 +184,7 @@ class ReSVParams:
         "hash of a growing cluster: its first member's, the majority of bits, or the mean key's",
         choices=HASH_POLICIES,
     )
-    scope: str = parameter("layer", "one table for all KV heads of a layer, or one for each head", choices=SCOPES)
+    scope: str = parameter("head", "one table for each KV head of a layer, or one for all of them", choices=SCOPES)
     centre: bool = parameter(True, "hash bits say on which side of the first frame's mean key a key lies")
     max_clusters: int = parameter(1024, "clusters of a table; a full one lets every token join its nearest", low=1)
     count_bits: int = parameter(16, "bits of a token count, which saturates at 2^count_bits - 1", low=1, high=24)
@@ -206,13 +211,13 @@ class ReSVParams:
 RATIO = round(ReSVParams.ratio_q16 / 65536, 4)  # the default of Th_r-wics as a number
 
 # Section IV of the paper leaves choices open; each entry is one reading of it. docs/policies.md compares their results.
-# All but the first two have one table per KV head. Hardware offers neither raw scores, which may be negative, nor the
+# All but "paper" have one table per KV head. Hardware offers neither raw scores, which may be negative, nor the
 # join "first". The paper does not centre hash bits, and has Th_hd 7 of 32 bits and the ratio 0.3; docs/recall.md says
 # why the defaults are others.
-_PAPER = ReSVParams(th_hd=7, centre=False, ratio_q16=19661)
+_PAPER = ReSVParams(th_hd=7, scope="layer", centre=False, ratio_q16=19661)
 READINGS = {
-    "resv": ReSVParams(),  # the defaults: exp scores, the exact set, one table per layer, centred keys, tight clusters
-    "paper": _PAPER,  # the same at the paper's point
+    "resv": ReSVParams(),  # the defaults: exp scores, the exact set, a table per KV head, centred keys, tight clusters
+    "paper": _PAPER,  # the paper's point, one table for all KV heads of a layer
     "equations": replace(_PAPER, scope="head", score_map="raw", sinks=0),  # Equations 1 to 3 as they stand, on raw Q.K
     "exact": replace(_PAPER, scope="head"),  # exp scores, the exact set of Equation 3
     "buckets": replace(_PAPER, scope="head", selection="buckets"),  # exp scores, the equal buckets of section V-B

@@ -40,12 +40,13 @@ UNITS = {
     "vpe": ("hdl.execution.vpe", "Vpe", "core.vpe"),
     "dpe": ("hdl.execution.dpe", "Dpe", "core.dpe"),
 }
-# The blocks of an LXE and a core, the LXE and the core themselves, IP blocks and systems.
+# The blocks of a DRE, an LXE and a core, the LXE and the core themselves, IP blocks and systems.
 BLOCKS = {
     "sequencer": ("hdl.execution.sequencer", "Sequencer", "core"),
     "loader": ("hdl.execution.loader", "Loader", "core"),
     "storer": ("hdl.execution.storer", "Storer", "core"),
     "feeder": ("hdl.retrieval.feeder", "Feeder", "core"),
+    "table_port": ("hdl.retrieval.table_port", "TablePort", "core.dre"),
     "retriever": ("hdl.retrieval.retriever", "Retriever", "core"),
     "lxe": ("hdl.execution.lxe", "Lxe", "core"),
     "core": ("hdl.execution.core", "Core", "core"),

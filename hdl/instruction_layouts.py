@@ -5,8 +5,8 @@ from dataclasses import fields
 from amaranth.lib import data
 
 from golden.arithmetic.vector import SCALARS, Instruction, Swap
-from golden.program.isa import ADDR_BITS, PAYLOAD, SEMAPHORES, WORD_BITS, Engine, Opcode
-from hdl.params import CONTEXT_BITS, CoreParams, VpeParams, bits_for
+from golden.program.isa import ADDR_BITS, CONTEXT_BITS, PAYLOAD, SEMAPHORES, WORD_BITS, Engine, Opcode
+from hdl.params import CoreParams, VpeParams, bits_for
 
 PROGRAM, REGISTER, START = range(3)  # requests of the host
 
@@ -65,16 +65,14 @@ def retrieve_layout() -> data.StructLayout:
 def dre_layout(p: CoreParams) -> data.StructLayout:
     """A word for the DRE: hash bits (one a lane, lane 0 lowest) or score codes (16 bits a lane).
 
-    target : StoreTo.HASH or SCORE · ctx : context · number : number of the row, counted from the instruction's `addr`
-    row_last : last word of its row · last : word of the last row of an instruction, for SCORE of a query block ·
-    keep : highest lane in use
+    target : StoreTo.HASH or SCORE · ctx : context of a HASH · row_last : last word of its row
+    last : word of the last row of an instruction, for SCORE of a query block · keep : highest lane in use
     """
     lanes = p.dpe.n_w
     return data.StructLayout(
         {
             "target": 2,
             "ctx": CONTEXT_BITS,
-            "number": ADDR_BITS,
             "row_last": 1,
             "last": 1,
             "keep": bits_for(lanes),

@@ -13,23 +13,22 @@ from golden.function_params import (
     ParamError,
     ReSVParams,
     ScoreFormat,
+    bits_for,
     check,
     check_parameters,
     parameter,
 )
-from golden.program.isa import ADDR_BITS, PAYLOAD, LxeFormat, Opcode
+from golden.program.isa import ADDR_BITS, CONTEXT_BITS, PAYLOAD, LxeFormat, Opcode
+from golden.retrieval.table_layout import Item, TableLayout
 
-CONTEXT_BITS = PAYLOAD[Opcode.RETRIEVE]["ctx"]
-_GROUPS = ("core", "dre", "hcu", "wtu", "kvmu", "dpe", "vpe", "lxe")  # fields that hold parameters of their own
-
-
-def bits_for(n: int) -> int:
-    """Bits that hold the values 0 to n - 1, at least 1 (Amaranth's `range(1)` is zero bits wide)."""
-    return max(1, (n - 1).bit_length())
+# Fields that hold parameters of their own.
+_GROUPS = ("core", "dre", "hcu", "wtu", "kvmu", "table", "dpe", "vpe", "lxe")
 
 
 # Largest sizes for which elaboration takes minutes at most.
 SIZE, WIDTH = 1 << 16, 1 << 10
+CONTEXTS = 1 << CONTEXT_BITS
+CLOCK = 800e6  # Hz: the clock of every preset (V-Rex VI-A), for all that counts seconds or watts
 PROTECT = {"choices": PROTECTIONS}
 
 
@@ -39,11 +38,11 @@ def depths(p: object) -> list[int]:
     if getattr(p, "protect", "none") != "none":
         match p:
             case HcuParams():
-                own = [p.clusters * p.n_ctx]
+                own = [2 * p.tile // p.n_h, p.frame]
             case WtuParams():
-                own = [p.words * p.n_ctx, p.banks * p.row_groups, 1 << p.bin_bits]
+                own = [p.count_words, p.words]
             case KvmuParams():
-                own = [p.clusters * p.n_ctx, p.blocks, p.n_ctx * p.recent]
+                own = [p.rows]
             case DpeParams():
                 own = [p.w_depth, p.x_depth]
             case VpeParams():
@@ -65,10 +64,10 @@ class HcuParams:
     n_h: int = parameter(1, "N_HCU-h: clusters compared at a time", low=1, high=WIDTH)
     n_w: int = parameter(16, "N_HCU-w: hash bits of a cluster compared a cycle", low=1, high=1 << 12)
     n_hp: int = parameter(32, "hash bits of a key", low=1, high=WIDTH)
-    clusters: int = parameter(1024, "depth of a table", low=1, high=SIZE)
-    n_ctx: int = parameter(1, "tables held: one for each layer in flight, or for each KV head of it", low=1, high=WIDTH)
-    frame: int = parameter(32, "words of the current hash-bit memory: hashes of a frame that wait", low=1, high=SIZE)
-    count_bits: int = parameter(16, "bits of a cluster's token count, which saturates", low=1, high=64)
+    clusters: int = parameter(1 << 14, "most clusters of a context", low=1, high=SIZE)
+    n_ctx: int = parameter(CONTEXTS, "contexts, whose tables are in memory", low=1, high=CONTEXTS)
+    tile: int = parameter(64, "clusters of a tile; the unit holds two of the table", high=WIDTH, power_of_two=True)
+    frame: int = parameter(32, "keys compared with a tile: most of a batch", low=1, high=WIDTH)
     token_bits: int = parameter(20, "bits of a token's number", low=1, high=64)
     early_abandon: bool = parameter(True, "leave a comparison that can no longer win")
     protect: str = parameter("none", "check bits of the memories (`golden.arithmetic.secded`)", **PROTECT)
@@ -76,7 +75,9 @@ class HcuParams:
     def __post_init__(self):
         check_parameters(self)
         check(self.n_hp % self.n_w == 0, "n_w", self.n_w, f"must divide n_hp = {self.n_hp}")
-        check(self.clusters % self.n_h == 0, "n_h", self.n_h, f"must divide clusters = {self.clusters}")
+        check(self.tile % self.n_h == 0, "n_h", self.n_h, f"must divide tile = {self.tile}")
+        few = f"must be at most tile = {self.tile}: clusters that a batch opens lie behind its last tile"
+        check(self.frame <= self.tile, "frame", self.frame, few)
         check(
             self.n_h & (self.n_h - 1) == 0,
             "n_h",
@@ -107,35 +108,37 @@ class HcuParams:
 
 @dataclass(frozen=True)
 class WtuParams:
-    """Parameters of a WTU core: n_w lanes over a row of up to `clusters` scores. N_WTU-h cores are n_h of these."""
+    """Parameters of a WTU core: n_w lanes over rows of any length. N_WTU-h cores are n_h of these."""
 
-    n_h: int = parameter(1, "N_WTU-h: rows in parallel", low=1, high=WIDTH)
+    n_h: int = parameter(1, "N_WTU-h: WTU cores, which take rows in turn", low=1, high=WIDTH)
     n_w: int = parameter(16, "N_WTU-w: scores a cycle", low=1, high=1 << 12)
-    clusters: int = parameter(1024, "longest row, in scores", low=1, high=SIZE)
-    n_ctx: int = parameter(1, "count tables held", low=1, high=WIDTH)
+    clusters: int = parameter(1 << 14, "longest row, in scores: sets the bits of addresses and sums", low=1, high=SIZE)
+    counts: int = parameter(1024, "token counts on chip; a longer row streams its counts", low=1, high=SIZE)
     score: ScoreFormat = parameter(ScoreFormat(), "exponent and mantissa bits of a score code")
     count_bits: int = parameter(16, "bits of a cluster's token count", low=1, high=64)
     selection: str = parameter("exact", "the minimal set of Equation 3, or the paper's buckets", choices=SELECTIONS)
     n_buckets: int = parameter(16, "equal buckets of a row; of selection buckets", high=WIDTH, power_of_two=True)
-    double_buffer: bool = parameter(True, "load a row while the previous one is selected; of selection exact")
-    walk_ahead: bool = parameter(False, "also walk one, with bins and an adder tree of its own; needs double_buffer")
-    bin_bits: int = parameter(5, "radix digit of the weighted histogram; of selection exact", low=1, high=10)
-    list_depth: int = parameter(8, "candidates of the crossing bin kept sorted; of selection exact", low=1, high=64)
-    count_digit: int = parameter(9, "bits of a count multiplied a cycle; of selection exact", low=1, high=64)
+    bin_bits: int = parameter(3, "bits of a code that a reading finds; of selection exact", low=1, high=6)
+    count_digit: int = parameter(8, "bits of a count multiplied a cycle; of selection exact", low=1, high=64)
     protect: str = parameter("none", "check bits of the memories", **PROTECT)
 
     def __post_init__(self):
         check_parameters(self)
-        check(self.clusters % self.n_w == 0, "n_w", self.n_w, f"must divide clusters = {self.clusters}")
-        low = f"must be at least score.exp_bits = {self.score.exp_bits}: the codes of a bin share their exponent"
-        check(self.bin_bits >= self.score.exp_bits, "bin_bits", self.bin_bits, low)
-        needs = "needs double_buffer=true, to walk one row while another is selected"
-        check(self.double_buffer or not self.walk_ahead, "walk_ahead", self.walk_ahead, needs)
+        for name in ("clusters", "counts"):
+            size = getattr(self, name)
+            check(size % self.n_w == 0, "n_w", self.n_w, f"must divide {name} = {size}")
+        few = f"must be at least clusters = {self.clusters}: selection buckets keeps a row and its counts on chip"
+        check(self.selection == "exact" or self.clusters <= self.counts, "counts", self.counts, few)
 
     @property
     def words(self) -> int:
         """Words of n_w scores in the longest row."""
         return self.clusters // self.n_w
+
+    @property
+    def count_words(self) -> int:
+        """Words of n_w token counts on chip."""
+        return self.counts // self.n_w
 
     @property
     def cluster_bits(self) -> int:
@@ -148,67 +151,77 @@ class WtuParams:
         return self.score.value_bits + self.count_bits + bits_for(self.clusters + 1)
 
     @property
-    def group(self) -> int:
-        """Words whose highest bins the exact variant compares at once: 8, or a row's if it has fewer."""
-        return min(8, 1 << (self.words - 1).bit_length())
+    def digits(self) -> list[tuple[int, int]]:
+        """Width and lowest bit of each digit of a code, highest digit first; of selection exact."""
+        bits = self.score.bits
+        ends = range(bits, 0, -self.bin_bits)
+        return [(min(self.bin_bits, end), max(0, end - self.bin_bits)) for end in ends]
 
     @property
-    def row_groups(self) -> int:
-        """Groups of the longest row."""
-        return -(-self.words // self.group)
+    def readings(self) -> int:
+        """Times that a row is offered: once for each digit of a code, and once to select."""
+        return len(self.digits) + 1 if self.selection == "exact" else 1
 
     @property
-    def banks(self) -> int:
-        """Rows that the exact variant's score memory holds, each in a bank of its own."""
-        return 1 + self.double_buffer + self.walk_ahead
+    def bin_units(self) -> list[int]:
+        """Power of two that each bin of the first digit counts in: that of its least code.
+
+        A code with exponent e stands for its significand x 2^max(0, e - 1).
+        """
+        return [low for low, _ in self._bin_exponents()]
+
+    @property
+    def bin_shift(self) -> int:
+        """Most powers of two between the exponent of a code and the unit of its bin."""
+        return max(high - low for low, high in self._bin_exponents())
+
+    def _bin_exponents(self) -> list[tuple[int, int]]:
+        """Powers of two of the least and of the highest code of each bin of the first digit."""
+        f, (width, low) = self.score, self.digits[0]
+        least = [bin_ << low for bin_ in range(1 << width)]
+        return [tuple(max(1, code >> f.man_bits) - 1 for code in (c, c + (1 << low) - 1)) for c in least]
+
+    @property
+    def test_steps(self) -> int:
+        """Tests in which halving finds the lane of a word that crosses; of selection exact."""
+        return (self.n_w - 1).bit_length()
 
     @property
     def count_digits(self) -> int:
         """Digits of a count."""
         return -(-self.count_bits // self.count_digit)
 
-    @property
-    def lane_bins(self) -> int:
-        """Bins of a lane's histogram, 2^bin_bits or a bin a code: cycles after a reset in which no row is taken."""
-        return 1 << min(self.bin_bits, self.score.bits)
-
-    @property
-    def ratio_parts(self) -> int:
-        """Parts of ratio_q16 that fit the significand input of a lane's multiplier."""
-        return -(-16 // self.score.significand_bits)
-
-    @property
-    def th_steps(self) -> int:
-        """Cycles in which the exact variant multiplies for Th: digits of Sum times parts of the ratio, n_w a cycle."""
-        return -(-(-(-self.sum_bits // self.count_digit) * self.ratio_parts) // self.n_w)
-
-    @property
-    def list_limit(self) -> int:
-        """Candidates in a pass, 4 * list_depth, beyond which the exact variant goes on to the next digit at once."""
-        return 4 * self.list_depth
-
 
 @dataclass(frozen=True)
 class KvmuParams:
     """Parameters of the KVMU: home addresses contiguous by cluster, and a ring of recent entries in device memory."""
 
-    n_ctx: int = parameter(1, "maps held: one for each table of the HCU", low=1, high=WIDTH)
-    clusters: int = parameter(1024, "clusters of a map", low=1, high=SIZE)
-    blocks: int = parameter(4096, "blocks of offload memory, in the free list", low=1, high=1 << 20)
+    n_ctx: int = parameter(CONTEXTS, "contexts, whose maps are in memory", low=1, high=CONTEXTS)
+    clusters: int = parameter(1 << 14, "most clusters of a context", low=1, high=SIZE)
+    count_bits: int = parameter(16, "bits of a cluster's token count, which saturates", low=1, high=64)
+    blocks: int = parameter(1 << 23, "most blocks of offload memory", low=1, high=1 << 28)
     block_slots: int = parameter(8, "entries a block", low=1, high=WIDTH)
-    recent: int = parameter(256, "entries of a map kept in device memory", low=1, high=SIZE)
+    recent: int = parameter(256, "entries of a context kept in device memory", low=1, high=SIZE)
     entry_bytes: int = parameter(
-        4096, "bytes of K and V of one token (Llama-3 8B: 8 KV heads x 128 x 2 x BF16)", low=1, high=SIZE
+        512, "bytes of K and V of a token (a KV head of Llama-3 8B: 128 x 2 x BF16)", low=1, high=SIZE
     )
     boundary: int = parameter(
         4096, "bytes; a burst never crosses a multiple of this (AXI)", low=1, high=SIZE, power_of_two=True
     )
     addr_bits: int = parameter(40, "bits of a byte address", low=1, high=64)
     token_bits: int = parameter(20, "bits of a token's number", low=1, high=64)
+    rows: int = parameter(16, "rows of clusters that a fetch reads ahead", high=WIDTH, power_of_two=True)
+    counts: int = parameter(1024, "token counts that the WTU holds", low=1, high=SIZE)
+    count_lanes: int = parameter(16, "token counts of a word: wtu.n_w", high=1 << 12, power_of_two=True)
+    read_counts: int = parameter(128, "token counts of a read", high=1 << 12, power_of_two=True)
     protect: str = parameter("none", "check bits of the memories", **PROTECT)
 
     def __post_init__(self):
         check_parameters(self)
+        few = f"must be at least count_lanes = {self.count_lanes}: a read is whole words"
+        check(self.read_counts >= self.count_lanes, "read_counts", self.read_counts, few)
+        whole = f"must be a multiple of read_counts = {self.read_counts}: the WTU has room for whole reads"
+        check(self.counts % self.read_counts == 0, "counts", self.counts, whole)
         top = self.blocks * self.block_slots * self.entry_bytes
         few = f"cannot address blocks of {top} bytes in all: raise it, or lower blocks, block_slots or entry_bytes"
         check(top <= 1 << self.addr_bits, "addr_bits", self.addr_bits, few)
@@ -231,6 +244,30 @@ class KvmuParams:
         """Bits of a block index."""
         return bits_for(self.blocks)
 
+    @property
+    def ring(self) -> int:
+        """Words of token counts that the WTU holds."""
+        return self.counts // self.count_lanes
+
+    @property
+    def read_words(self) -> int:
+        """Words of token counts of a read."""
+        return self.read_counts // self.count_lanes
+
+
+@dataclass(frozen=True)
+class TableParams:
+    """Parameters of the table port: how the tables of contexts lie in memory, and how the DRE reads them."""
+
+    bus_bytes: int = parameter(64, "bytes of a beat of the table port", low=1, high=128, power_of_two=True)
+    burst_bytes: int = parameter(512, "bytes of the longest read of a table", low=1, high=4096, power_of_two=True)
+    protect: str = parameter("none", "check bits of every item of the tables in memory", **PROTECT)
+
+    def __post_init__(self):
+        check_parameters(self)
+        beats = self.burst_bytes // self.bus_bytes
+        check(1 <= beats <= 256, "burst_bytes", self.burst_bytes, f"must be 1 to 256 beats of {self.bus_bytes} bytes")
+
 
 @dataclass(frozen=True)
 class DreParams:
@@ -239,13 +276,15 @@ class DreParams:
     hcu: HcuParams = field(default_factory=HcuParams)
     wtu: WtuParams = field(default_factory=WtuParams)
     kvmu: KvmuParams = field(default_factory=KvmuParams)
+    table: TableParams = field(default_factory=TableParams)
 
     def joined(self) -> "DreParams":
         """These parameters; `ParamError` if the units do not fit together."""
         for name, units in (
-            ("n_ctx", (self.hcu, self.wtu, self.kvmu)),
+            ("n_ctx", (self.hcu, self.kvmu)),
             ("clusters", (self.hcu, self.wtu, self.kvmu)),
-            ("count_bits", (self.hcu, self.wtu)),
+            ("counts", (self.wtu, self.kvmu)),
+            ("count_bits", (self.wtu, self.kvmu)),
             ("token_bits", (self.hcu, self.kvmu)),
         ):
             values = [getattr(u, name) for u in units]
@@ -255,7 +294,23 @@ class DreParams:
                 values,
                 f"must be the same in every unit of a DRE: set {name} without a unit",
             )
+        lanes, n_w = self.kvmu.count_lanes, self.wtu.n_w
+        check(lanes == n_w, "kvmu.count_lanes", lanes, f"must equal wtu.n_w = {n_w} in a DRE: set both")
+        reads = (("tile", self.hcu.tile, Item.HASH), ("read_counts", self.kvmu.read_counts, Item.COUNT))
+        for name, items, item in reads:
+            size = items * self.layout().bytes(item)
+            few = f"takes {size} bytes, more than a read of burst_bytes = {self.table.burst_bytes}: lower it"
+            check(size <= self.table.burst_bytes, name, items, few)
         return self
+
+    def layout(self) -> TableLayout:
+        """Where the tables lie in memory. Raises `ParamError` where an item does not fit in a beat."""
+        h, k, t = self.hcu, self.kvmu, self.table
+        return TableLayout(
+            *(h.n_hp, h.clusters, k.recent, k.count_bits, k.blocks, k.block_slots, t.protect),
+            beat=t.bus_bytes,
+            burst=t.burst_bytes,
+        )
 
     def function(self) -> ReSVParams:
         """The function parameters that this hardware fixes; the others keep their defaults."""
@@ -263,7 +318,7 @@ class DreParams:
         return ReSVParams(
             n_hp=self.hcu.n_hp,
             max_clusters=self.hcu.clusters,
-            count_bits=self.hcu.count_bits,
+            count_bits=self.kvmu.count_bits,
             score=self.wtu.score,
             selection=self.wtu.selection,
             n_buckets=self.wtu.n_buckets,
@@ -382,6 +437,13 @@ class CoreParams:
         d = self.dpe
         return LxeFormat(lanes, d.window, d.w_depth, d.x_depth, self.vpe.depth, self.lxe.i_depth, self.vpe.score)
 
+    def joined(self) -> "CoreParams":
+        """These parameters; `ParamError` if the units and the ports of a core do not fit together."""
+        self.core_format()
+        bus, table = self.lxe.bus_bytes, self.dre.table.bus_bytes
+        check(table == bus, "table.bus_bytes", table, f"must equal lxe.bus_bytes = {bus} in a core: set bus_bytes")
+        return self
+
     def core_format(self) -> LxeFormat:
         """The function of the LXE beside its DRE; `ParamError` if they do not fit together."""
         out = self.lxe_format()
@@ -399,7 +461,6 @@ class CoreParams:
         for name, bits, high in (
             ("addr_bits", d.kvmu.addr_bits, ADDR_BITS),
             ("token_bits", d.hcu.token_bits, ADDR_BITS),
-            ("n_ctx", bits_for(d.hcu.n_ctx), CONTEXT_BITS),
         ):
             check(bits <= high, name, getattr(d.kvmu, name), f"takes {bits} bits, a core has {high}: lower it")
         return out
@@ -422,10 +483,10 @@ PRESETS = {
     "tiny": SystemParams(
         CoreParams(
             DreParams(
-                hcu=HcuParams(n_w=8, n_hp=16, clusters=32, n_ctx=3, frame=4, token_bits=14),
-                wtu=WtuParams(n_w=4, clusters=32, n_ctx=3, list_depth=4),
+                hcu=HcuParams(n_w=8, n_hp=16, clusters=32, n_ctx=48, tile=8, frame=4, token_bits=14),
+                wtu=WtuParams(n_w=4, clusters=32, counts=16),
                 kvmu=KvmuParams(
-                    n_ctx=3,
+                    n_ctx=48,
                     clusters=32,
                     blocks=256,
                     block_slots=4,
@@ -433,20 +494,25 @@ PRESETS = {
                     entry_bytes=768,
                     addr_bits=32,
                     token_bits=14,
+                    rows=4,
+                    counts=16,
+                    count_lanes=4,
+                    read_counts=8,
                 ),
+                table=TableParams(bus_bytes=8, burst_bytes=32),
             ),
             DpeParams(n_h=4, n_w=4, w_depth=64, x_depth=64),
             VpeParams(n_w=4, depth=128),
             LxeParams(i_depth=64, queue=2, words=4, bus_bytes=8, bursts=2, copies=2, burst_bytes=64),
         )
     ),
-    # Layers of the small decoder that the tests use (`golden.inputs.decoder`): four contexts, each of a layer.
+    # Layers of the small decoder that the tests use (`golden.inputs.decoder`).
     "small": SystemParams(
         CoreParams(
             DreParams(
-                hcu=HcuParams(clusters=256, n_ctx=4, token_bits=14),
-                wtu=WtuParams(clusters=256, n_ctx=4),
-                kvmu=KvmuParams(n_ctx=4, clusters=256, blocks=512, recent=64, entry_bytes=768, token_bits=14),
+                hcu=HcuParams(clusters=256, token_bits=14),
+                wtu=WtuParams(clusters=256, counts=256),
+                kvmu=KvmuParams(clusters=256, counts=256, blocks=1 << 16, recent=64, entry_bytes=768, token_bits=14),
             ),
             DpeParams(n_h=32, n_w=32, w_depth=64),
             VpeParams(n_w=32, depth=64),
@@ -468,10 +534,15 @@ def preset(name: str) -> SystemParams:
 def override(params: SystemParams, assignments: list[str]) -> SystemParams:
     """A system with each "unit.name=value" or "name=value" applied.
 
-    A bare name sets every unit that has it. Values are integers, true/false or words. `ParamError` names the unit; for
-    an unknown name it lists the valid ones, the nearest first.
+    A bare name sets every unit that has it, and `wtu.n_w` also the `count_lanes` of a KVMU that has no value of its
+    own. Values are integers, true/false or words. `ParamError` names the unit; for an unknown name it lists the valid
+    ones, the nearest first.
     """
-    out = _replaced(params, "", _changes(params, "", assignments))
+    changes = _changes(params, "", assignments)
+    lanes = changes.get(("wtu", "n_w"))
+    if lanes is not None:
+        changes.setdefault(("kvmu", "count_lanes"), lanes)
+    out = _replaced(params, "", changes)
     out.core.dre.joined()
     return out
 
@@ -571,6 +642,7 @@ def _parse(name: str, word: str) -> object:
 
 
 __all__ = [
+    "CLOCK",
     "PRESETS",
     "CoreParams",
     "DpeParams",
@@ -579,6 +651,7 @@ __all__ = [
     "KvmuParams",
     "ParamError",
     "SystemParams",
+    "TableParams",
     "VpeParams",
     "WtuParams",
     "bits_for",

@@ -2,11 +2,11 @@
 
 from hdl.params import CoreParams, SystemParams
 
-RANGES = 4  # KVMU: ranges of blocks between the walk over a cluster and the bursts
 RESULTS = 16  # DPE: results waiting or on their way; enough for the full rate with results of one chunk
 ROUTES = 4  # LXE: VECTORs that wait for words
 MULS = 4  # LXE: MULs not done: one in the DPE, one read, one waiting, one coming in
 WRITES = 8  # arbiter: bursts whose addresses can go out before their data
+READS, PUTS = 8, 8  # table port: asks on the bus but the one whose items come, writes on the bus
 LEAST = 4  # arbiter: entries of a FIFO that takes and gives one in every cycle
 
 
@@ -24,3 +24,9 @@ def port_beats(p: SystemParams) -> tuple[int, int]:
     lxe = p.core.lxe
     longest = lxe.burst_bytes // lxe.bus_bytes
     return max(LEAST, longest * max(2, -(-lxe.bursts // p.cores))), max(LEAST, 2 * longest)
+
+
+def table_beats(p: SystemParams) -> tuple[int, int, int]:
+    """Arbiter: the same for the tables of a core, and the responses of its puts."""
+    t = p.core.dre.table
+    return max(LEAST, 2 * t.burst_bytes // t.bus_bytes), LEAST, PUTS

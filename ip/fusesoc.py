@@ -52,8 +52,11 @@ _EXAMPLE_FILES = """  example:
       - example/soc_memory.v
       - example/openvrex_soc.v
       - core_ip.h: {file_type: cSource, is_include_file: true}
+      - core_ip_tables.h: {file_type: cSource, is_include_file: true}
       - driver/openvrex.h: {file_type: cSource, is_include_file: true}
       - driver/openvrex.c: {file_type: cSource}
+      - driver/openvrex_checkpoint.h: {file_type: cSource, is_include_file: true}
+      - driver/openvrex_checkpoint.c: {file_type: cSource}
       - example/main.cpp: {file_type: cppSource}
     file_type: verilogSource
 """

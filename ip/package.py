@@ -7,16 +7,17 @@ from pathlib import Path
 
 from golden.function_params import check
 from hdl.emit import emit
-from hdl.params import PRESETS, CoreParams, bits_for
+from hdl.params import CLOCK, PRESETS, CoreParams, bits_for
 from hdl.shells.register_block import RDL, address_map, description
 from ip.address_map import header, html
 from ip.fusesoc import core_file, synth_script
 from ip.ipxact import ipxact
 from ip.package_datasheet import sheet
 from ip.shell import TOPS, constraints, shell, stub, top_module
+from ip.table_header import table_header
 
 HERE = Path(__file__).resolve().parent
-PERIOD = 1.25  # ns: the paper's 800 MHz
+PERIOD = 1e9 / CLOCK  # ns
 
 
 def configuration(p: CoreParams) -> str:
@@ -28,9 +29,9 @@ def configuration(p: CoreParams) -> str:
 def write(unit: str, p: CoreParams, folder: Path, period: float = PERIOD, prefix: str | None = None) -> list[Path]:
     """Writes the package of a unit into `folder` and returns the paths. No file gets there before all are made.
 
-    The package holds Verilog, manifest.json, data sheet, shell, stub, SDC, a FuseSoC core, and the registers as C
-    header, HTML, IP-XACT and SystemRDL. The package of a core also holds its driver and an example SoC. Other files in
-    the folder stay.
+    The package holds Verilog, manifest.json, data sheet, shell, stub, SDC, a FuseSoC core, the registers as C header,
+    HTML, IP-XACT and SystemRDL, and the tables in memory as C header. The package of a core also holds its driver and
+    an example SoC. Other files in the folder stay.
 
     unit : key of `ip.shell.TOPS`
     period : clock period of the SDC (ns)
@@ -67,6 +68,7 @@ def write(unit: str, p: CoreParams, folder: Path, period: float = PERIOD, prefix
             (new / path).parent.mkdir(exist_ok=True)
             (new / path).write_text(text)
         header(registers, new / f"{unit}.h")
+        table_header(p.dre.layout(), unit, new / f"{unit}_tables.h")
         ipxact(registers, emitted, p, new / f"{name}.xml", release)
         html(registers, new / "html")
         for file in sorted(f for f in new.rglob("*") if f.is_file()):

@@ -37,7 +37,7 @@ def sheet(emitted: Emitted, p: CoreParams, version: str) -> str:
         *_memories(manifest["memories"]),
         "## Registers\n",
         f"[Pages to read](html/index.html), [SystemRDL]({RDL.name}), [C header]({unit}.h), "
-        f"[IP-XACT]({emitted.top}.xml).\n",
+        f"[IP-XACT]({emitted.top}.xml). Tables in memory: [C header]({unit}_tables.h).\n",
         "## Timing\n",
         f"**Latency.** {prose(doc.final['Latency'])}\n",
         f"**Throughput.** {prose(doc.final['Throughput'])}\n",

@@ -9,7 +9,7 @@ from hdl.params import CoreParams
 # Top module of a package behind its prefix, by unit.
 TOPS = {"core_ip": "openvrex_core", "dre_ip": "openvrex_dre"}
 VENDOR, VERSION = "xilinx.com", "1.0"  # of the bus definitions; all block-design tools know their names
-_BUS = re.compile(r"(s_axis_[ks]|[smh]_axi)_(\w+)")
+_BUS = re.compile(r"(s_axis_[ks]|[smht]_axi)_(\w+)")
 _BLACK_BOX = '(* blackbox, black_box = "yes", syn_black_box *)\n'  # Yosys, Vivado, Synplify
 
 
@@ -116,7 +116,8 @@ def _parameters(bus: str, widths: dict[str, int], p: CoreParams) -> dict[str, ob
     if lite:
         return values
     values |= {"ID_WIDTH": widths[f"{bus}_arid"], "SUPPORTS_NARROW_BURST": 0}
-    return values | {"MAX_BURST_LENGTH": p.lxe.burst_bytes // p.lxe.bus_bytes}
+    longest = p.dre.table.burst_bytes if bus == "t_axi" else p.lxe.burst_bytes
+    return values | {"MAX_BURST_LENGTH": longest // p.lxe.bus_bytes}
 
 
 def constraints(emitted: Emitted, period: float) -> str:

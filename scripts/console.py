@@ -54,6 +54,15 @@ Preset = Annotated[
     str,
     typer.Option("--preset", "--design", metavar="NAME|FILE.toml", help="Preset (see `vrex presets`) or design file."),
 ]
+System = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        "--design",
+        metavar="NAME|FILE.toml",
+        help="Hardware of the platform: a preset or design file. By default edge8 on the edge, server48 on the server.",
+    ),
+]
 Param = Annotated[
     list[str] | None, typer.Option("-p", help="Change a parameter: name=value or unit.name=value. May be repeated.")
 ]

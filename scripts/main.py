@@ -42,7 +42,7 @@ PANELS = {  # a panel of `vrex --help`, the folder of its commands' modules, its
         ("prove", "stress", "mutate", "coverage", "bench", "speed", "record"),
     ),
 }
-SIMULATIONS = ("pass", "layer", "prediction", "dre", "memories", "limits", "engines", "policies", "selection")
+SIMULATIONS = ("pass", "frames", "layer", "prediction", "dre", "memories", "limits", "engines", "policies", "selection")
 
 
 def _add(group: typer.Typer, folder: str, names: tuple[str, ...], panel: str | None = None) -> None:

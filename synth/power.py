@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hdl import params
 from synth import cells, nldm, technology
 from synth.cells import Gate, Internal
 from synth.flow import Memory
@@ -208,7 +209,7 @@ def measure(
     memories: dict[str, dict],
     library: Library,
     recordings: dict[str, list[Recording]],
-    mhz: float = 800.0,
+    mhz: float = params.CLOCK / 1e6,
     node: int = 14,
     cycles: int = 4096,
 ) -> Power:

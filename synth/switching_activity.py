@@ -14,7 +14,7 @@ from synth.cells import Gate
 from synth.liberty import SynthError
 from tb.library.recording import Recording, pack
 
-STATES = 256  # most states of the registers that are not in the recording, such as those that Yosys encoded anew
+STATES = 256  # most states of registers that are followed together
 _ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
@@ -43,6 +43,7 @@ class Circuit:
     rows : row of the values, by net; rows 0 and 1 are the constants
     steps : combinational gates in order of evaluation, as (gate, {pin: rows}); a step holds a kind of a level
     registers : the same for registers, with their names in the source
+    codes : codes of the source in which a register that Yosys encoded anew is 1, by its name
     sources : signal that gives each row from outside, None if the source has no name for it
     leaves : (instance, pins) of each module in it, by module
     """
@@ -54,6 +55,7 @@ class Circuit:
     steps: list[tuple[Gate, dict[str, np.ndarray]]] = field(init=False)
     registers: list[tuple[Gate, list[str], dict[str, np.ndarray]]] = field(init=False)
     sources: dict[int, str | None] = field(init=False)
+    codes: dict[str, tuple[str, list[str]]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.rows = {"0": 0, "x": 0, "z": 0, "1": 1}
@@ -70,6 +72,12 @@ class Circuit:
                     self.sources[row] = f"{name}[{i}]" if len(bits) > 1 else name
         for _, pins in self.netlist["memories"].values():
             self.sources |= {self.row(b): names.get(b) for b in pins["RD_DATA"]}
+        self.codes = {}
+        for signal, states in self.netlist["encoded"].items():
+            width = len(next(iter(states.values())))
+            for i in range(width):
+                ones = [old for old, new in states.items() if new[-1 - i] == "1"]
+                self.codes[f"{signal}[{i}]" if width > 1 else signal] = signal, ones
         driven = self._place(kinds)
         for bits in (b for many in self.leaves.values() for _, pins in many for b in pins.values()):
             for bit in bits:
@@ -86,7 +94,6 @@ class Circuit:
         self.registers = []
         waiting: list[tuple[Gate, dict[str, list[int]], int]] = []  # gate, rows of its pins, which one of its kind
         level: dict[int, int] = {}  # by row
-        encoded = set(self.netlist["encoded"])
         for kind, many in kinds.items():
             if kind not in self.gates:
                 continue
@@ -96,8 +103,6 @@ class Circuit:
                 waiting += [(gate, pins, i) for i in range(len(many))]
                 continue
             names = [self.netlist["registers"].get(n) for n, _ in many]
-            # A state that Yosys encoded anew may have as many bits as its signal, but other values.
-            names = [n if n and n.partition("[")[0] not in encoded else None for n in names]
             self.registers.append((gate, names, {p: np.array(r) for p, r in pins.items()}))
             level |= dict.fromkeys((r for p in gate.outputs for r in pins[p]), 0)
         driver = {pins[p][i]: k for k, (gate, pins, i) in enumerate(waiting) for p in gate.outputs}
@@ -116,44 +121,66 @@ class Circuit:
     @property
     def needs(self) -> list[str]:
         """The signals of the source that a recording must hold."""
-        named = [n for _, names, _ in self.registers for n in names]
+        named = [n for _, names, _ in self.registers for own in names if own for n in self._recorded(own)]
         return list(dict.fromkeys(n for n in (*self.sources.values(), *named) if n))
+
+    def _recorded(self, name: str) -> list[str]:
+        """The signals that give a register's value: itself, or the state that Yosys encoded anew."""
+        if name not in self.codes:
+            return [name]
+        signal, codes = self.codes[name]
+        return [signal] if len(codes[0]) == 1 else [f"{signal}[{i}]" for i in range(len(codes[0]))]
 
     def evaluate(self, recording: Recording, cycles: np.ndarray) -> "Activity":
         """Values of all nets in the given `cycles`.
 
-        Registers that are not in the recording are followed from its first cycle on, which must be a reset.
+        Registers without a name, such as the copies that Yosys makes of an address, are followed from the recording's
+        first cycle on, which must be a reset.
         Raises: `SynthError` for a register whose next state is not the recorded one, for other signals that are not in
-        the recording, and for more than `STATES` states of the registers that are not.
+        the recording, and for more than `STATES` states of registers that depend on each other and have no name.
         """
-        missing = [n or "a net without name" for n in self.sources.values() if n not in recording.columns]
+        named = [n for _, names, _ in self.registers for own in names if own for n in self._recorded(own)]
+        missing = [n or "a net without name" for n in (*self.sources.values(), *named) if n not in recording.columns]
         if missing:
             raise SynthError(
                 f"{self.name}: {len(missing)} signals were not recorded, {missing[0]} among them; record all of `needs`"
             )
-        values = self._start(recording, cycles, self._hidden(recording))
+        values = self._start(recording, cycles, self._followed(recording))
         self._run(values, self.steps)
         follows = pack((np.diff(cycles, append=-1) == 1)[None])[0]
         activity = Activity(self, values, follows, len(cycles))
         self._check(activity)
         return activity
 
-    def _start(self, recording: Recording, cycles: np.ndarray, hidden: dict) -> np.ndarray:
-        """Values [rows, words] of sources and registers. `hidden` : bits of unrecorded registers, by place."""
+    def _start(self, recording: Recording, cycles: np.ndarray, followed: dict) -> np.ndarray:
+        """Values [rows, words] of sources and registers. `followed` : bits of registers without a name, by place."""
         values = np.zeros((max(self.rows.values()) + 1, -(-len(cycles) // 64)), np.uint64)
         values[1] = _ONES
         signals = [n for n in self.sources.values() if n is not None]  # all, as `evaluate` refuses sources without name
         values[list(self.sources)] = recording.words(signals, cycles)
         for k, (gate, names, pins) in enumerate(self.registers):
-            known = [i for i, n in enumerate(names) if n in recording.columns]
             data = np.zeros((len(names), values.shape[1]), np.uint64)
-            data[known] = recording.words([names[i] for i in known], cycles)
-            for i in range(len(names)):
-                if (k, i) in hidden:
-                    data[i] = pack(hidden[k, i][None, cycles])
+            plain = [i for i, n in enumerate(names) if n and n not in self.codes]
+            data[plain] = recording.words([names[i] for i in plain], cycles)
+            for i, name in enumerate(names):
+                if name in self.codes:
+                    data[i] = self._state(recording, cycles, name)
+                elif (k, i) in followed:
+                    data[i] = pack(followed[k, i][None, cycles])
             for pin, out in gate.outputs.items():
                 values[pins[pin]] = out(gate.states(data))
         return values
+
+    def _state(self, recording: Recording, cycles: np.ndarray, name: str) -> np.ndarray:
+        """The values [words] of a register of a state that Yosys encoded anew."""
+        words = recording.words(self._recorded(name), cycles)
+        out = np.zeros_like(words[0])
+        for code in self.codes[name][1]:
+            is_code = np.full_like(out, _ONES)
+            for bit, word in zip(reversed(code), words, strict=True):
+                is_code &= word if bit == "1" else ~word
+            out |= is_code
+        return out
 
     @staticmethod
     def _run(values: np.ndarray, steps: list) -> None:
@@ -163,40 +190,55 @@ class Circuit:
             for pin, out in gate.outputs.items():
                 values[pins[pin]] = out(env)
 
-    def _hidden(self, recording: Recording) -> dict[tuple[int, int], np.ndarray]:
-        """Bits of the registers that were not recorded, by place.
+    def _followed(self, recording: Recording) -> dict[tuple[int, int], np.ndarray]:
+        """Bits of the registers without a name, by place."""
+        groups: list[tuple[set, set[int]]] = []  # places of registers, rows on which their next states depend
+        for k, (gate, names, pins) in enumerate(self.registers):
+            for i, name in enumerate(names):
+                if name is None:
+                    places, needs = {(k, i)}, {int(pins[p][i]) for p in gate.inputs}
+                    for _, own in self._cone(needs):
+                        needs |= {int(r) for p in own for r in own[p]}
+                    groups.append((places, needs))
+        gives = {at: {int(self.registers[at[0]][2][p][at[1]]) for p in self.registers[at[0]][0].outputs}
+                 for places, _ in groups for at in places}  # fmt: skip
+        joined: list[tuple[set, set[int]]] = []
+        for places, needs in groups:
+            apart = []
+            for others, theirs in joined:
+                if any(gives[at] & needs for at in others) or any(gives[at] & theirs for at in places):
+                    places, needs = places | others, needs | theirs
+                else:
+                    apart.append((others, theirs))
+            joined = [*apart, (places, needs)]
+        return {at: bits for places, _ in joined for at, bits in self._follow(recording, sorted(places)).items()}
+
+    def _follow(self, recording: Recording, places: list[tuple[int, int]]) -> dict[tuple[int, int], np.ndarray]:
+        """Bits of registers that depend on no further ones without a name, by place.
 
         For each state we compute the next state in every cycle, and then follow the chain from reset.
         """
-        hidden = [
-            (k, i)
-            for k, (_, names, _) in enumerate(self.registers)
-            for i, n in enumerate(names)
-            if n not in recording.columns
-        ]
-        if not hidden:
-            return {}
         total = len(recording.samples)
-        steps = self._cone({int(self.registers[k][2][p][i]) for k, i in hidden for p in self.registers[k][0].inputs})
+        steps = self._cone({int(self.registers[k][2][p][i]) for k, i in places for p in self.registers[k][0].inputs})
         coming: dict[int, np.ndarray] = {}
         chain = [0]
         for t in range(total - 1):
             state = chain[-1]
             if state not in coming:
                 if len(coming) == STATES:
-                    what = f"{len(hidden)} registers that are not in the recording"
+                    what = f"{len(places)} registers without a name"
                     raise SynthError(f"{self.name}: more than {STATES} states of {what}; name their signals")
-                bits = {at: np.full(total, state >> j & 1, np.uint8) for j, at in enumerate(hidden)}
+                bits = {at: np.full(total, state >> j & 1, np.uint8) for j, at in enumerate(places)}
                 values = self._start(recording, np.arange(total), bits)
                 self._run(values, steps)
                 coming[state] = np.zeros(total, object)
-                for j, (k, i) in enumerate(hidden):
+                for j, (k, i) in enumerate(places):
                     gate, _, pins = self.registers[k]
                     env = {p: values[pins[p][[i]]] for p in gate.inputs} | gate.states(pack(bits[k, i][None]))
                     word = np.unpackbits(gate.coming(env)[0].view(np.uint8), bitorder="little")[:total]
                     coming[state] += word.astype(object) << j
             chain.append(coming[state][t])
-        return {at: np.array([s >> j & 1 for s in chain], np.uint8) for j, at in enumerate(hidden)}
+        return {at: np.array([s >> j & 1 for s in chain], np.uint8) for j, at in enumerate(places)}
 
     def _cone(self, wanted: set[int]) -> list:
         """The steps on which some rows depend."""

@@ -25,10 +25,11 @@ PAPER = {
     "wtu": ("WTU", 1.23, 1.49),
     "kvmu": ("KVMU", 0.53, 0.58),
 }
-DRE = ("hcu", "wtu", "kvmu", "glue")
-# Rows for the parts of our core that the paper does not list.
+DRE = ("hcu", "wtu", "kvmu", "table_port", "glue")
+# Rows for the parts of our core that the paper does not list, inside the DRE and beside it.
+OWN = {"table_port": "Table port", "glue": "DRE, its own"}
 CONTROL = {"lxe": "LXE's control and DMA", "copies": "Retriever and feeder"}
-BLOCKS = ("sequencer", "loader", "storer", "feeder", "retriever")
+BLOCKS = ("sequencer", "loader", "storer", "feeder", "retriever", "table_port")
 JOIN = "lxe_join"  # an LXE without its units: the logic that hands commands and words between them
 # Units whose areas the table needs.
 UNITS = ("hcu", "wtu", "cluster_set", "kvmu", "dre", "vpe", "dpe", *BLOCKS, JOIN)
@@ -71,11 +72,11 @@ def design(unit: str, system: SystemParams, build: Path) -> tuple[Emitted, dict]
 def table3(
     areas: dict[str, Area], powers: dict[str, Estimate] | None = None, node: int = 14, lxe_bits: int = LXE_BITS
 ) -> dict[str, Row]:
-    """The rows by unit: `PAPER`, "glue" (the DRE without its units), `CONTROL`, "dre" and "core".
+    """The rows by unit: `PAPER`, `OWN` ("glue" is the DRE without its units), `CONTROL`, "dre" and "core".
 
     areas : areas of at least `UNITS`, by one library
-    powers : power (mW) of units of `PAPER` and of "glue", with memories where the row counts them; units may be
-        missing. Rows of `CONTROL` have no power, so the core's power excludes them
+    powers : power (mW) of units of `PAPER` and `OWN`, with memories where the row counts them; units may be missing.
+        Rows of `CONTROL` have no power, so the core's power excludes them
     node : nm
     lxe_bits : on-chip memory of the LXE. It includes the memories of its units and queues; the rest becomes a macro
         with one port
@@ -88,7 +89,7 @@ def table3(
     own = [m for n in ("dpe", "vpe", *lxe) for m in areas[n].memories]
     rest = lxe_bits - sum(m.bits for m in own)
     scratchpad = [Sram(-(-rest // 512), 512, node=node, shared=True)] if rest > 0 else []
-    inside = [areas[n] for n in ("hcu", "wtu", "cluster_set", "kvmu")]
+    inside = [areas[n] for n in ("hcu", "wtu", "cluster_set", "kvmu", "table_port")]
     known = sum(m.bits for a in inside for m in a.memories)
     copies = [areas[n] for n in ("feeder", "retriever")]
     parts = {
@@ -98,12 +99,13 @@ def table3(
         "hcu": ([areas["hcu"]], macros(areas["hcu"].memories, node)),
         "wtu": (inside[1:3], macros([*inside[1].memories, *inside[2].memories], node)),
         "kvmu": ([areas["kvmu"]], macros(areas["kvmu"].memories, node)),
+        "table_port": ([areas["table_port"]], macros(areas["table_port"].memories, node)),
         "lxe": ([areas[n] for n in lxe], []),
         "copies": (copies, macros([m for a in copies for m in a.memories], node)),
     }
     rows: dict[str, Row] = {}
     for unit, (logic, memories) in parts.items():
-        name, area, power = PAPER[unit] if unit in PAPER else (CONTROL[unit], 0.0, 0.0)
+        name, area, power = PAPER[unit] if unit in PAPER else ((OWN | CONTROL)[unit], 0.0, 0.0)
         comb, reg = (_square(sum(getattr(a, k) for a in logic), node) for k in ("comb_ge", "reg_ge"))
         ram = total(memories) * 1e-6
         bits = sum(m.capacity for m in memories)
@@ -112,10 +114,10 @@ def table3(
     glue = {k: getattr(areas["dre"], k) - sum(getattr(a, k) for a in inside) for k in ("comb_ge", "reg_ge")}
     comb, reg = (_square(glue[k], node) for k in ("comb_ge", "reg_ge"))
     ram = total(macros(areas["dre"].memories, node)) * 1e-6
-    ram += -1 * sum((rows[u].memories for u in ("hcu", "wtu", "kvmu")), ZERO)
+    ram += -1 * sum((rows[u].memories for u in DRE if u != "glue"), ZERO)
     bits = areas["dre"].memory_bits - known
-    rows["glue"] = Row("DRE, its own", 0.0, 0.0, comb, reg, ram, bits, powers.get("glue"))
-    rows = {u: rows[u] for u in (*PAPER, "glue", *CONTROL)}
+    rows["glue"] = Row(OWN["glue"], 0.0, 0.0, comb, reg, ram, bits, powers.get("glue"))
+    rows = {u: rows[u] for u in (*PAPER, *OWN, *CONTROL)}
     for unit, name, units in (("dre", "DRE", DRE), ("core", "Core", tuple(rows))):
         rows[unit] = _sum(name, [rows[u] for u in units], [rows[u].power for u in units if u not in CONTROL])
     return rows

@@ -8,8 +8,9 @@ cpu, peak : seconds of processor time, largest memory in KiB
 cells : {type: count}, leaves and memories included
 memories : {name: [width, words, read ports, write ports, single port]}
 netlist : {ports: {name: [direction, nets]}, cells: [[name, type, {pin: nets}]], names: {net: signal of the source},
-    registers: {flip-flop: signal}, encoded: [signals that hold other codes than in the source],
-    memories: {name: [parameters, {pin: nets}]}}; a net is a number, or "0", "1", "x"
+    registers: {flip-flop: signal}, encoded: {signal that holds other codes than in the source: {its code there: the
+    bits that stand for it, "-" for any}}, memories: {name: [parameters, {pin: nets}]}}; a net is a number, or "0",
+    "1", "x"
 source : graph of the module before mapping, for `synth.source_names.through`
 """
 
@@ -24,8 +25,9 @@ from typing import Any
 from pyosys import libyosys
 
 MADE = re.compile(r"(^|\.)_\d+_(\[|$)|\$")  # names that a tool made
-# Yosys's line in the log for a state machine that it encodes anew.
-ENCODED = re.compile(r"^Recoding FSM `\$fsm\$\\?(.+)\$\d+' from module", re.M)
+# Yosys's lines in the log for a state machine that it encodes anew, and for a state in the old and the new code.
+ENCODED = re.compile(r"^Recoding FSM `\$fsm\$\\?(.+)\$\d+' from module .*\n.*\n((?:  [01]+ -> [01-]+\n)*)", re.M)
+STATE = re.compile(r"([01]+) -> ([01-]+)")
 MEMORY_PINS = {"address": "ADDR", "data": "DATA", "enable": "EN", "reset": "SRST"}
 
 
@@ -37,7 +39,7 @@ def main() -> None:
     for command in job["read"]:
         libyosys.run_pass(command, design)
     libyosys.log_flush()
-    encoded = ENCODED.findall(Path("log").read_text())
+    encoded = {name: dict(STATE.findall(codes)) for name, codes in ENCODED.findall(Path("log").read_text())}
     kept = {}
     for name, cell in _module(design, top, "-selected", f"select {top}/t:$mem_v2")["cells"].items():
         parameters = cell["parameters"]

@@ -34,6 +34,9 @@ class Record:
     census: dict[str, int] = field(default_factory=dict)  # where the stream's entries are (`Store.census`)
     choices: list[int] = field(default_factory=list)  # most likely next token of each row, if a decoder ran
     losses: list[float] = field(default_factory=list)  # nats of the next token of each row, if targets were given
+    # [layers, kv_heads]: number of earlier tokens that any of k heads attends to, k = 1 to kv_heads; mean over all k
+    # neighbouring heads
+    unions: np.ndarray = field(default_factory=lambda: np.full((0, 0), np.nan))
 
 
 class Run:
@@ -80,6 +83,7 @@ class Run:
                 nothing,
                 nothing.copy(),
                 nothing[:, 0].copy(),
+                unions=nothing.copy(),
             )
         )
         return admit, rows, rows if plan.positions is None else np.asarray(plan.positions)
@@ -107,6 +111,7 @@ class Run:
         policy.ledger.work("attention", macs)
         record, old = self.records[-1], np.arange(step.n) < step.block.start
         record.kept[layer] = (chosen.keep & old).sum(axis=1)
+        record.unions[layer] = united(chosen.keep & old)
         record.fetched[layer] = (chosen.keep & store.on_host(layer) & store.on_device(layer)).sum(axis=1)
         record.error[layer] = self._error(step, chosen, y)
         store.release(layer)
@@ -129,6 +134,18 @@ class Run:
         self.records[-1].totals = self.policy.ledger.totals()
         self.records[-1].census = self.policy.store.census()
         return self.records[-1]
+
+
+def united(keep: np.ndarray) -> np.ndarray:
+    """Number of tokens that any of k neighbouring heads keeps, k = 1 to kv_heads: [kv_heads], means over the heads.
+
+    keep : bool [kv_heads, n]; behind the last head comes the first
+    """
+    out, whole = np.zeros(len(keep)), keep
+    for k in range(len(keep)):
+        whole = whole | np.roll(keep, -k, axis=0)
+        out[k] = whole.sum() / len(keep)
+    return out
 
 
 class TraceRun(Run):

@@ -119,6 +119,15 @@ def ratios(run: Run) -> np.ndarray:
     return np.mean(past, axis=0) if past else np.full((run.shape.layers, run.shape.kv_heads), np.nan)
 
 
+def unions(run: Run, stage: str) -> np.ndarray:
+    """Retrieval ratio of tables of k KV heads in a stage, [layers, kv_heads] for k = 1 to kv_heads; nan without a past.
+
+    A table of several heads fetches what any of them chose.
+    """
+    past = [r.unions / r.start for r in run.records if r.stage == stage and r.start and not np.isnan(r.kept).all()]
+    return np.mean(past, axis=0) if past else np.full((run.shape.layers, run.shape.kv_heads), np.nan)
+
+
 def _total(record: Record, prefix: str) -> int:
     return sum(count for name, count in record.totals.items() if name.startswith(prefix))
 

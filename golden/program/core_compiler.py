@@ -9,20 +9,21 @@ hash        multiplies keys by hyperplanes; the signs go to the HCU (with `Retri
             less the thresholds, which the first pass of a context computes; `golden.retrieval.hashing`)
 cluster     for each token: asks for its cluster, copies its entry to the place that the KVMU gives, and updates the
             cluster's Key_cluster: FP32 sums and count, BF16 mean. Between tokens run the blocks of `qkv` that hold
-            queries only
+            queries only. At the end it switches the DRE to the layer's context, for `select`
 rotary      rotates queries
 rank        multiplies queries by Key_cluster, FP32
-select      sends rows of score codes to the WTU (`vector_programs.score_codes`); starts the FETCH of chosen entries
+select      sends rows of score codes to the WTU (`vector_programs.score_codes`), each as often as the WTU reads it;
+            starts the FETCH of chosen entries
 resident    multiplies queries by the keys of the ring
 scores      multiplies queries by the keys behind the ring, once they are there
 ==========  ==========================================================================================================
 
 Prefetch. A layer with `RetrievalShape.ahead` also chooses entries for the next layer, whose weights lie behind its own.
-Before `resident` it then runs guess_norm, guess, guess_rotary, guess_rank and guess_select: norm, query projection,
-rotary, rank and select with this layer's input and the next layer's weights and clusters. The FETCH runs beside all
-stages that follow. The next layer (`fetched`) has no rank and no select. It attends to the entries that were fetched
-for it, as `golden.policies.resv_policy` does with prefetch `only`; tokens that leave the ring in between are not among
-them. The register ROW passes the number of fetched entries from one program to the next.
+It then runs guess_norm after norm1, and guess, guess_rotary, guess_rank and guess_select before `resident`: norm, query
+projection, rotary, rank and select with this layer's input and the next layer's weights and clusters. The FETCH runs
+beside all stages that follow. The next layer (`fetched`) has no rank and no select. It attends to the entries that were
+fetched for it, as `golden.policies.resv_policy` does with prefetch `only`. Tokens that leave the ring in between are
+not among them. The register ROW passes the number of fetched entries from one program to the next.
 
 A row of the cluster table holds the FP32 sums of the keys of all KV heads, then a word whose first number is their
 count, then the BF16 means. Rows lie a power of two of bytes apart. Memory must be zero at first.
@@ -39,32 +40,30 @@ from golden.arithmetic.numerics import BF16, to_bf16
 from golden.arithmetic.vector import ONE, Bank, Format, Post, Reduce
 from golden.arithmetic.vector import Op as VectorOp
 from golden.function_params import check, check_ints
+from golden.program.attention_stages import AttentionCompiler
 from golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, Retrieve, StoreTo
 from golden.program.layer_compiler import LayerPlan, Work
-from golden.program.layer_memory import Array, LayerShape, Register, Tiling, divisors
+from golden.program.layer_memory import Array, LayerShape, Register, Team, Tiling, divisors
 from golden.program.layer_stages import (
     BANK,
     FREE,
     FULL,
     IMMEDIATE,
     NEVER,
-    POINTERS,
     SCALAR,
     STREAM,
-    Compiler,
     semaphores,
-    vector_item,
 )
-from golden.program.loop_rolling import Loop, addresses, op, roll
+from golden.program.loop_rolling import POINTERS, Loop, addresses, op, roll
+from golden.program.score_stages import LEVEL, ScoreCompiler
 from golden.program.sequencer_model import register_values
 from golden.program.vector_programs import imm
 
-# Registers that the program uses, free as there is no `append`: address of a cluster's row, number of clusters so far.
-ROW, LEVEL = Register.SLOT, Register.FIRST
+# Register that the program uses, free as there is no `append`: address of a cluster's row.
+ROW = Register.SLOT
 # Semaphores: the cluster or count is in its register, its row is in memory, the entries to be placed are in memory, all
-# are placed, the chosen entries are fetched.
-CLUSTER, SUMMED, ROTATED, PLACED, FETCHED = range(4, 9)
-ROWS_AT_ONCE = 2  # rows of scores that `select` has in work: one enters the lanes while the other leaves
+# are placed, the chosen entries are fetched, the DRE has the counts of the layer's clusters.
+CLUSTER, SUMMED, ROTATED, PLACED, FETCHED, SWITCHED = range(4, 10)
 
 
 @dataclass(frozen=True)
@@ -73,11 +72,13 @@ class RetrievalShape:
 
     n_hp : hyperplanes, which is the number of hash bits of a key
     clusters : most clusters of the context
-    ctx : the layer's context in the DRE
+    ctx : the layer's context in the DRE, less the register CONTEXT
     sinks : entries that stand first behind the ring and are always attended
-    ahead : context of the next layer if this layer chooses and fetches its entries, else -1
+    ahead : context of the next layer, less that register, if this layer chooses and fetches its entries, else -1
     fetched : whether the layer before has chosen and fetched the entries of this one
     centre : whether hash bits are centred, as `ReSVParams.centre` says
+    readings : times that the WTU reads a row
+    frame : keys that the HCU holds, at least the tokens of a pass: a pass hashes all its keys before it asks for one
     """
 
     n_hp: int = 32
@@ -87,14 +88,24 @@ class RetrievalShape:
     ahead: int = -1
     fetched: bool = False
     centre: bool = True
+    readings: int = 1
+    frame: int = 32
 
     def __post_init__(self):
         check_ints(self)
-        for name, low in (("n_hp", 1), ("clusters", 1), ("ctx", 0), ("sinks", 0), ("ahead", -1)):
+        for name, low in (
+            ("n_hp", 1),
+            ("clusters", 1),
+            ("readings", 1),
+            ("frame", 1),
+            ("ctx", 0),
+            ("sinks", 0),
+            ("ahead", -1),
+        ):
             check(getattr(self, name) >= low, name, getattr(self, name), f"must be at least {low}")
 
 
-class CoreCompiler(Compiler):
+class CoreCompiler(ScoreCompiler):
     """Writes the stages of a core, which add the retrieval to those of an LXE."""
 
     plan: "CorePlan"
@@ -119,7 +130,7 @@ class CoreCompiler(Compiler):
         if centre:
             self.centre(cut.tiles, many)
         self.vector(many, op=VectorOp.STORE, format=Format.SIGN)
-        self._emit(Opcode.STORE, target=StoreTo.HASH, rows=s.tokens - 1, words=cut.tiles - 1, to=p.retrieval.ctx)
+        self._emit(Opcode.STORE, target=StoreTo.HASH, rows=s.tokens - 1, words=cut.tiles - 1, **self.context())
 
     def centre(self, tiles: int, many: int) -> None:
         """B = the `many` words of products in bank A less the thresholds, `tiles` words.
@@ -130,7 +141,7 @@ class CoreCompiler(Compiler):
         p, at, some = self.plan, many - tiles, POINTERS[0]
         self.load(p["thresholds"], 0, 1, tiles, 0, LoadTo.VECTOR)
         self.vector(tiles, Queue.LOAD, a=STREAM, wide=1, write=Bank.C, addr_d=at)
-        self.level(p.retrieval.ctx)
+        self.level(self.context())
         outer, self.items = self.items, []
         mean: dict[str, int] = {"a": BANK, "imm_b": imm(1 / self.shape.tokens), "write": Bank.C}
         self.vector(tiles, **mean)
@@ -156,9 +167,14 @@ class CoreCompiler(Compiler):
         """Make the sequencer wait for a semaphore."""
         self._emit(Opcode.SYNC, **semaphores((semaphore,), ()))
 
-    def level(self, ctx: int) -> None:
-        """LEVEL = clusters of context `ctx`."""
-        self._emit(Opcode.RETRIEVE, action=Retrieve.COUNT, ctx=ctx, level=LEVEL, **semaphores((), (CLUSTER,)))
+    def context(self, ahead: bool = False) -> dict[str, int]:
+        """The fields that name the layer's context, or the next layer's."""
+        r = self.plan.retrieval
+        return {"base": int(Register.CONTEXT), "addr": r.ahead if ahead else r.ctx}
+
+    def level(self, context: dict[str, int]) -> None:
+        """Switch the DRE to a context; LEVEL = its clusters."""
+        self._emit(Opcode.RETRIEVE, action=Retrieve.SWITCH, level=LEVEL, **context, **semaphores((), (CLUSTER,)))
         self.sync(CLUSTER)
 
     def cluster(self) -> None:
@@ -170,16 +186,20 @@ class CoreCompiler(Compiler):
         self._emit(Opcode.RETRIEVE, len=Register.REST, add=NEVER, **semaphores((ROTATED,), ()))
         at_once = self.shape.tokens // p.turns
         for turn in range(p.turns):
-            self.product(p["qkv_weight"], range(turn * p.beside, (turn + 1) * p.beside))
+            self.product(p["norm1"], p["qkv_weight"], range(turn * p.beside, (turn + 1) * p.beside))
             for t in range(turn * at_once, (turn + 1) * at_once):
                 self.join(t)
         self._emit(Opcode.LOAD, len=Register.REST, add=NEVER, **semaphores((SUMMED,), ()))
-        self._emit(Opcode.RETRIEVE, len=Register.REST, add=NEVER, **semaphores((), (PLACED,)))
+        if p.retrieval.fetched:
+            self._emit(Opcode.RETRIEVE, len=Register.REST, add=NEVER, **semaphores((), (PLACED,)))
+        else:
+            switch = {"action": Retrieve.SWITCH, **self.context()}
+            self._emit(Opcode.RETRIEVE, **switch, **semaphores((), (PLACED, SWITCHED)))
 
-    def product(self, weight: Array, blocks: range) -> None:
-        """Some blocks of the GEMM of `norm1` with the weights of queries, keys and values."""
+    def product(self, x: Array, weight: Array, blocks: range) -> None:
+        """Some blocks of the GEMM of normalised hidden states with the weights of queries, keys and values."""
         p = self.plan
-        self.gemm(p["norm1"], weight, p.cuts["qkv"], p["qkv"], blocks=blocks)
+        self.gemm(x, weight, p.cuts["qkv"], p["qkv"], blocks=blocks)
 
     def entries_are(self, fetched: int) -> None:
         """ENTRIES = sinks + the register `fetched`."""
@@ -222,32 +242,35 @@ class CoreCompiler(Compiler):
         self.store(mean, 0, 1, words, 0, **semaphores((), (SUMMED,)))
 
     def rank(self, q: Array, means: Array) -> None:
-        """Multiply queries `q` by the means of all clusters; FP32 scores go to `ranks`."""
+        """Multiply queries `q` by the means of the core's clusters; FP32 scores go to `ranks`."""
         p = self.plan
         apart = p.pitch // 2
 
         def keys(g: int, i: int) -> tuple[Array, int, int]:
             return means, i * self.fmt.lanes * apart + g * self.shape.head_size, apart
 
-        self.products(q, p["ranks"], keys, lambda step: self.pairs(step, 0, LEVEL))
+        if p.team.members > 1:
+            self.deal(LEVEL, 0, p.retrieval.clusters)
+        own = 2 * p.team.member, LEVEL, 2 * p.team.members
+        self.products(q, p["ranks"], keys, lambda step: self.pairs(step, *own))
 
     def rank_ahead(self) -> None:
         """Multiply the guessed queries by the next layer's Key_cluster."""
         p = self.plan
-        self.level(p.retrieval.ahead)
+        self.level(self.context(ahead=True))
         self.rank(p["guess"], p.ahead("means"))
 
     def select(self) -> None:
         """Choose clusters by their scores and fetch their entries behind the ring."""
-        p = self.plan
-        self.choose(p.retrieval.ctx)
-        self.fetch(p["behind"], Register.ENTRIES, (FETCHED,))
+        self._emit(Opcode.STORE, len=Register.REST, add=NEVER, **semaphores((SWITCHED,), ()))
+        self.choose()
+        self.fetch(self.plan["behind"], Register.ENTRIES, (FETCHED,))
 
     def select_ahead(self) -> None:
         """Choose and fetch for the next layer, if it has a cluster. The next program waits for these entries."""
         p, some = self.plan, POINTERS[0]
         outer, self.items = self.items, []
-        self.choose(p.retrieval.ahead)
+        self.choose()
         self.fetch(p.ahead("behind"), ROW)
         body = tuple(roll(self.items))
         self.items = [
@@ -257,25 +280,6 @@ class CoreCompiler(Compiler):
             Loop((op(Opcode.SET, to=some, imm=1),), (), register=LEVEL, unit="unit"),
             Loop(body, (0,) * len(addresses(body)), register=some),
         ]
-
-    def choose(self, ctx: int) -> None:
-        """Send the score codes of every row to the WTU, `ROWS_AT_ONCE` rows at a time."""
-        p, n = self.plan, self.fmt.lanes
-        ranks, rows = p["ranks"], self.shape.kv_heads * self.shape.rows
-        words, size = ranks.shape[-1] // n, ranks.shape[-1]
-        at_once = max(d for d in divisors(rows) if d * words <= self.fmt.depth and d <= ROWS_AT_ONCE)
-        for first in range(0, rows, at_once):
-            some = range(at_once)
-            for k in some:
-                self.load(ranks, (first + k) * size, 1, 1, n, LoadTo.VECTOR, len=LEVEL, unit=1)
-                most: dict[str, int] = {"write": Bank.A, "reduce": Reduce.MAX, "addr_d": k * words, "scalar_d": k}
-                self.row_vector(a=STREAM, wide=1, imm_b=imm(p.scale), **most)
-            for k in some:
-                less = {"a": BANK, "addr_a": k * words, "c": SCALAR, "scalar_c": k, "negate_c": 1}
-                self.row_vector(**less, post=Post.EXP, code=1, write=Bank.B, addr_d=k * words)
-            for k in some:
-                self.row_vector(op=VectorOp.STORE, format=Format.HALF, addr_b=k * words)
-                self._emit(Opcode.STORE, target=StoreTo.SCORE, to=ctx, wide=int(first + k == rows - 1))
 
     def fetch(self, to: Array, register: int, signal=()) -> None:
         """FETCH the chosen entries behind the sinks of array `to`; their number goes to a register."""
@@ -292,16 +296,11 @@ class CoreCompiler(Compiler):
     def scores(self) -> None:
         """Multiply queries by the keys behind the ring, once they are there."""
         p = self.plan
-        if not p.retrieval.fetched:
+        if not p.retrieval.fetched and p.team.members == 1:
             self.sync(FETCHED)
             self.entries_are(Register.ENTRIES)
         self.count()
         self.products(p["q"], p["scores"], self.keys, self.tiles_behind)
-
-    def row_vector(self, **fields: int) -> None:
-        """VECTOR on a row with one number for each cluster; LEVEL counts them."""
-        header = (("source", int(Queue.LOAD)), ("len", int(LEVEL)))
-        self.items.append(vector_item(header, **{k: int(v) for k, v in fields.items()}))
 
 
 class CorePlan(LayerPlan):
@@ -315,25 +314,30 @@ class CorePlan(LayerPlan):
     """
 
     _compiler = CoreCompiler
-    _hands = {PLACED: ("cluster", "resident"), FETCHED: ("select", "scores")}
+    # `resident` needs only queries and the ring.
+    _beside = {"resident": ("select", "guess_select")}
+    _hands = {PLACED: ("cluster", "resident"), SWITCHED: ("cluster", "select"), FETCHED: ("select", "scores")}
 
     def __init__(
-        self, shape: LayerShape, fmt: LxeFormat, retrieval: RetrievalShape, cuts: dict[str, Tiling] | None = None
+        self,
+        shape: LayerShape,
+        fmt: LxeFormat,
+        retrieval: RetrievalShape,
+        cuts: dict[str, Tiling] | None = None,
+        team: Team | None = None,
     ):
         self.retrieval = retrieval
-        # `resident` needs only queries and the ring, so it does not wait for `select`.
-        self._beside = ("resident",) * (not retrieval.fetched or retrieval.ahead >= 0)
-        super().__init__(shape, fmt, cuts)
+        super().__init__(shape, fmt, cuts, team)
 
     def of(self, tokens: int) -> "CorePlan":
         """The plan of a pass of fewer tokens over the same weights and entries."""
-        return CorePlan(replace(self.shape, tokens=tokens), self.fmt, self.retrieval, self.cuts)
+        return CorePlan(replace(self.shape, tokens=tokens), self.fmt, self.retrieval, self.cuts, self.team)
 
     def _entry_arrays(self) -> None:
         """Place the ring where the KVMU has it, and the entries behind it with the layer's weights."""
         s = self.shape
         self.kv.add("ring", (s.recent, s.entry), BF16)
-        self.weights.add("behind", (self.row - s.recent, s.entry), BF16)
+        self.weights.add("behind", (self.behind, s.entry), BF16)
         self._views = {}
 
     def _more_arrays(self) -> None:
@@ -349,10 +353,10 @@ class CorePlan(LayerPlan):
             keys,
             f"needs {need} words of a bank, but depth = {f.depth}: raise depth",
         )
-        most = f.depth * n
-        check(
-            r.clusters <= most, "clusters", r.clusters, f"must be at most {most}, so that a bank holds a row of scores"
+        reason = (
+            f"must be at most frame = {r.frame}, the keys that the HCU holds: raise hcu.frame, or take fewer tokens"
         )
+        check(s.tokens <= r.frame, "tokens", s.tokens, reason)
         check(r.sinks < s.entries, "sinks", r.sinks, f"must be below entries = {s.entries}, which count the sinks, too")
         tiles = -(-r.n_hp // n)
         fits = [w for w in divisors(self.key_words) if tiles * w <= f.w_depth // 2 and s.tokens * w <= f.x_depth // 2]
@@ -378,20 +382,34 @@ class CorePlan(LayerPlan):
         self._views["means"] = Array("means", means, (rows, self.pitch // 2), BF16, table.base)
         self.work.add("ranks", (s.kv_heads * s.rows, rows), np.float32)
         if r.ahead >= 0:
+            self.work.add("guess_norm", self.work.arrays["norm1"].shape, BF16)
             self.work.add("guess", self.work.arrays["q"].shape, BF16)
-        # The blocks of the GEMM that hold queries only run within `cluster`, spread evenly over its tokens.
-        blocks = s.heads * s.head_size // (self.cuts["qkv"].tiles * n)
-        self.turns = max(d for d in divisors(s.tokens) if d <= max(1, blocks))
-        self.beside = blocks // self.turns
+        self.turns, self.beside = self._beside_queries()
 
-    def _steps(self, c: Compiler, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+    def _beside_queries(self) -> tuple[int, int]:
+        """The blocks of the GEMM that hold queries only run within `cluster`, spread evenly over its tokens."""
+        s = self.shape
+        blocks = s.heads * s.head_size // (self.cuts["qkv"].tiles * self.fmt.lanes)
+        turns = max(d for d in divisors(s.tokens) if d <= max(1, blocks))
+        return turns, blocks // turns
+
+    def _steps(
+        self, c: AttentionCompiler, gemm: Callable[..., None]
+    ) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
         assert isinstance(c, CoreCompiler)  # of `_compiler`
         a, r = self.arrays, self.retrieval
         cut, size = self.cuts["qkv"], self.shape.heads * self.shape.head_size
         keys = range(self.turns * self.beside, cut.blocks)
         queries = range(-(-size // (cut.tiles * self.fmt.lanes)))
+        guess_norm = [
+            (
+                "guess_norm",
+                ("guess_norm",),
+                lambda: c.norm(a["hidden"], self.ahead("norm1_weight"), a["guess_norm"]),
+            )
+        ]
         before = [
-            ("keys", ("qkv",), lambda: c.product(a["qkv_weight"], keys)),
+            ("keys", ("qkv",), lambda: c.product(a["norm1"], a["qkv_weight"], keys)),
             ("entries", ("fresh",), c.entries),
             ("hash", (), c.hash),
             ("cluster", ("table", "qkv"), c.cluster),
@@ -399,15 +417,16 @@ class CorePlan(LayerPlan):
         ]
         own = [("rank", ("ranks",), lambda: c.rank(a["q"], a["means"])), ("select", (), c.select)]
         ahead = [
-            ("guess_norm", ("norm1",), lambda: c.norm(a["hidden"], self.ahead("norm1_weight"), a["norm1"])),
-            ("guess", ("qkv",), lambda: c.product(self.ahead("qkv_weight"), queries)),
+            ("guess", ("qkv",), lambda: c.product(a["guess_norm"], self.ahead("qkv_weight"), queries)),
             ("guess_rotary", ("guess",), lambda: c.queries(a["guess"])),
             ("guess_rank", ("ranks",), c.rank_ahead),
             ("guess_select", (), c.select_ahead),
         ]
         steps = super()._steps(c, gemm)
         names = [name for name, _, _ in steps]
-        retrieval = before + own * (not r.fetched) + ahead * (r.ahead >= 0) + [("resident", ("scores",), c.resident)]
+        guesses = r.ahead >= 0
+        before = guess_norm * guesses + before
+        retrieval = before + own * (not r.fetched) + ahead * guesses + [("resident", ("scores",), c.resident)]
         return steps[: names.index("qkv")] + retrieval + steps[names.index("scores") :]
 
     def costs(self, entries: int, clusters: int | None = None) -> dict[str, Work]:
@@ -417,16 +436,27 @@ class CorePlan(LayerPlan):
         clusters : clusters of the context that the layer ranks; the most it may have if not given
         """
         level = self.retrieval.clusters if clusters is None else clusters
+        sinks = self.retrieval.sinks * (not self.retrieval.fetched and self.team.members == 1)  # `scores` adds them
         given: dict[int, int] = {
             LEVEL: level,
-            Register.ENTRIES: entries - self.retrieval.sinks * (not self.retrieval.fetched),
+            Register.ENTRIES: entries - sinks,
         }
-        return {stage.name: self._cost(stage.name, register_values(given)) for stage in self.stages}
+        out, names = {}, [stage.name for stage in self.stages]
+        for k, name in enumerate(names):
+            if k <= names.index("scores"):  # the stages behind it use registers that it sets
+                registers = register_values(given)
+            out[name] = self._cost(name, registers)
+        return out
 
     def ahead(self, name: str) -> Array:
         """The array `name` of the next layer."""
         array = self.arrays[name]
-        return replace(array, offset=array.offset + self.weights.size)
+        return replace(array, offset=array.offset + self.apart)
+
+    @property
+    def apart(self) -> int:
+        """Bytes from the weights of a layer to those of the next."""
+        return self.weights.size
 
     def planes(self, hyperplanes: np.ndarray) -> np.ndarray:
         """The array `hash_weight` for hyperplanes [n_hp, KV heads * head size]."""

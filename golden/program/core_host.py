@@ -1,4 +1,4 @@
-"""Runs the layers of a decoder on a golden core: loads weights, places rings and home memory, executes programs."""
+"""Runs the layers of a decoder on a golden core: loads weights, places tables, rings and home memory, runs programs."""
 
 from collections.abc import Sequence
 
@@ -12,6 +12,8 @@ from golden.program.layer_memory import Array, Register
 from golden.program.lxe_model import Memory, Region, Result
 from golden.retrieval.dre_model import DreModel
 from golden.retrieval.kvmap import KvMap
+from golden.retrieval.table_image import TableMemory
+from golden.retrieval.table_layout import Item, TableLayout
 
 
 def check_centre(r: RetrievalShape, params: ReSVParams) -> None:
@@ -20,15 +22,17 @@ def check_centre(r: RetrievalShape, params: ReSVParams) -> None:
 
 
 class CoreHost:
-    """Layers of one shape on one core, with their weights, rings and offloaded entries in its memory.
+    """Layers of one shape on one core, with their weights, tables, rings and offloaded entries in its memory.
 
     plans : one for each layer; they differ in their `RetrievalShape` only
     layers : weights of each layer as `golden.inputs.decoder` keeps them
     planes : hyperplanes [n_hp, KV heads * head size] of each layer
     params : parameters of the retrieval
-    blocks, block_slots : blocks of home memory, entries of a block
+    layout : of the tables in memory
+    blocks : blocks of home memory
+    counts : token counts that the WTU holds; None: any number
     boundary : bytes; a burst does not cross a multiple of it
-    n_ctx : contexts of the DRE
+    n_ctx : contexts that the DRE can name; memory holds the tables of those up to the highest that a plan names
 
     `begin` writes the inputs of a pass. `run` executes a layer, or some of its stages, on what is in memory. Raises
     `ParamError` where a layer prefetches for a layer that does not expect it, or the other way round, and where plans
@@ -42,12 +46,13 @@ class CoreHost:
         planes: Sequence[np.ndarray],
         params: ReSVParams,
         *,
+        layout: TableLayout,
         blocks: int,
-        block_slots: int,
+        counts: int | None = None,
         boundary: int = 4096,
         n_ctx: int,
     ):
-        self.plans = list(plans)
+        self.plans, self.blocks = list(plans), blocks
         p = plans[0]
         s = p.shape
         size = s.entry * 2
@@ -63,8 +68,10 @@ class CoreHost:
 
         region("work", p.work.size)
         self.weights = [region(f"weights {i}", p.weights.size) for i in range(len(layers))]
-        self.device_base = region("rings", n_ctx * s.recent * size)
-        self.home_base = region("home", blocks * block_slots * size)
+        contexts = 1 + max(plan.retrieval.ctx for plan in self.plans)
+        self.table_base = region("tables", layout.address(Item.LEVEL, contexts))
+        self.device_base = region("rings", contexts * s.recent * size)
+        self.home_base = region("home", blocks * layout.block_slots * size)
         ahead = -1  # context for which the layer before has fetched
         for i, plan in enumerate(plans):
             r = plan.retrieval
@@ -79,7 +86,7 @@ class CoreHost:
         kv = KvMap(
             clusters=params.max_clusters,
             blocks=blocks,
-            block_slots=block_slots,
+            block_slots=layout.block_slots,
             recent=s.recent,
             entry_bytes=size,
             boundary=boundary,
@@ -87,8 +94,10 @@ class CoreHost:
             device_base=self.device_base,
             home_base=self.home_base,
         )
-        self.core = Core(p.fmt, Memory(regions), DreModel(params, kv))
+        self.core = Core(p.fmt, Memory(regions), DreModel(params, kv, p.retrieval.readings, counts))
         self.memory = self.core.memory
+        region_of_tables = self.memory.region(self.table_base, 1)
+        self.tables = TableMemory(layout, self.core.dre, region_of_tables.data)
         for i, (plan, layer, hyperplanes) in enumerate(zip(plans, layers, planes, strict=True)):
             packed = plan.pack(layer) | {"hash_weight": plan.planes(hyperplanes)} | plan.constants()
             for name, x in packed.items():
@@ -136,6 +145,7 @@ class CoreHost:
             int(LEVEL): 0,
             int(Register.REST): 0,
             int(Register.ENTRIES): 0,
+            int(Register.CONTEXT): 0,
         }
         if plan.retrieval.fetched:
             del out[ROW]  # the program of the layer before leaves the number of fetched entries here
@@ -150,4 +160,10 @@ class CoreHost:
 
     def run(self, layer: int = 0, first: str | None = None, last: str | None = None) -> Result:
         """Execute the stages of a layer from `first` to `last`, all if not given."""
-        return self.core.run(self.program(layer, first, last), self.registers(layer))
+        return self.execute(self.program(layer, first, last), self.registers(layer))
+
+    def execute(self, program: Sequence[Instruction], registers: dict[int, int]) -> Result:
+        """Execute any program, and write the tables that it leaves to memory."""
+        out = self.core.run(program, registers)
+        self.tables.write()
+        return out

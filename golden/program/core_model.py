@@ -7,6 +7,7 @@ from collections import deque
 
 import numpy as np
 
+from golden.function_params import ParamError
 from golden.program.isa import ADDR_BITS, LxeFormat, Retrieve, Status
 from golden.program.lxe_model import Lxe, Memory
 from golden.program.sequencer_model import Issue
@@ -20,40 +21,60 @@ class Core(Lxe):
 
     `memory` holds device memory and offload memory; `dre.kv` says where rings and blocks lie.
 
-    clusters : number of clusters of each context
-    joined, placed, sets : results that no RETRIEVE has taken yet: of the HCU with its context, places of the KVMU,
-        bursts of each cluster set
+    joined, placed, sets : results that no RETRIEVE has taken yet: of the HCU with the number of clusters of its
+        context, places of the KVMU, bursts of each cluster set
     """
 
     def __init__(self, fmt: LxeFormat, memory: Memory, dre: DreModel):
         super().__init__(fmt, memory)
         self.dre = dre
-        self.clusters = [0] * dre.kv.n_ctx
         self.joined: deque[tuple[int, Joined]] = deque()
         self.placed: deque[Placed] = deque()
         self.sets: deque[list[Burst]] = deque()
         self._rows: list[np.ndarray] = []  # rows of the query block that is not complete yet
+        self._parts: list[np.ndarray] = []  # the row that is not complete yet
+        self._read: list[tuple[np.ndarray, bool]] = []  # the readings of a row that was not offered often enough
 
-    def hash(self, i: Issue, token: int, signs: np.ndarray) -> None:
+    def hash(self, i: Issue, signs: np.ndarray) -> None:
         """Send a token's hash bits to the HCU, and its cluster to the KVMU."""
-        ctx = self._context(i, i["to"])
+        ctx = self._context(i)
         n_hp = self.dre.params.n_hp
         if len(signs) < n_hp:
             raise i.error(f"sends {len(signs)} of {n_hp} hash bits: raise words", Status.RANGE)
         joined, placed = self.dre.key(ctx, sum(1 << b for b in np.flatnonzero(signs[:n_hp]).tolist()))
-        self.joined.append((ctx, joined))
+        self.joined.append((self.dre.level(ctx), joined))
         self.placed.append(placed)
 
-    def score(self, i: Issue, codes: np.ndarray, last: bool) -> None:
-        """Send a row of score codes to the WTU. After the last row of a query block the DRE knows its bursts."""
-        ctx = self._context(i, i["to"])
-        if len(codes) != self.clusters[ctx]:
-            raise i.error(
-                f"sends a row of {len(codes)} score codes, but context {ctx} has {self.clusters[ctx]} clusters"
+    def score(self, i: Issue, codes: np.ndarray, last: bool, more: bool) -> None:
+        """Send a row of score codes to the WTU, or with `more` a part of it.
+
+        The program sends each row `dre.readings` times. After the last row of a query block the DRE knows its bursts.
+        """
+        dre = self.dre
+        self._parts.append(codes.astype(np.int64))
+        if more:
+            return
+        codes, self._parts = np.concatenate(self._parts), []
+        if len(codes) != len(dre.counts):
+            reason = (
+                f"but context {dre.ctx} had {len(dre.counts)} clusters at the last SWITCH: let a SWITCH stand before"
             )
-        self._rows.append(codes.astype(np.int64))
+            raise i.error(f"sends a row of {len(codes)} score codes, {reason}")
+        if self._read and not (np.array_equal(self._read[0][0], codes) and self._read[0][1] == last):
+            raise i.error(
+                f"sends another row, but the WTU has read the one before {len(self._read)} times: send it again"
+            )
+        self._read.append((codes, last))
+        if len(self._read) < dre.readings:
+            return
+        self._rows.append(codes)
+        self._read = []
         if last:
-            self.sets.append(self.dre.query(ctx, np.stack(self._rows)).bursts)
+            try:
+                query = dre.query(np.stack(self._rows))
+            except ParamError as e:
+                raise i.error(str(e)) from None
+            self.sets.append(query.bursts)
             self._rows = []
 
     def retrieve(self, i: Issue) -> int:
@@ -65,12 +86,15 @@ class Core(Lxe):
                 return self._place(i)
             case Retrieve.FETCH:
                 return self._fetch(i)
-        ctx = self._context(i, i["ctx"])
-        if i["action"] == Retrieve.COUNT:
-            self._set(i["level"], self.clusters[ctx])
-            return 0
-        self.dre.clear(ctx)
-        self.clusters[ctx] = 0
+        ctx = self._context(i)
+        if self.joined or self.placed:
+            reason = "waits behind tokens whose cluster or place was not taken: let CLUSTER and PLACE stand before"
+            raise i.error(reason, Status.DEADLOCK)
+        if i["action"] == Retrieve.SWITCH:
+            self._set(i["level"], self.dre.switch(ctx))
+        else:
+            self._set(i["level"], self.dre.level(ctx))
+            self.dre.clear(ctx)
         return 0
 
     def _cluster(self, i: Issue) -> int:
@@ -79,10 +103,9 @@ class Core(Lxe):
                 "asks for the cluster of a token, but no token is hashed: let a STORE with target HASH stand before",
                 Status.DEADLOCK,
             )
-        ctx, joined = self.joined.popleft()
-        self.clusters[ctx] = max(self.clusters[ctx], joined.cluster + 1)
+        level, joined = self.joined.popleft()
         self._set(i["to"], i.addr + (joined.cluster << i["shift"]))
-        self._set(i["level"], self.clusters[ctx])
+        self._set(i["level"], level)
         return 0
 
     def _place(self, i: Issue) -> int:
@@ -127,7 +150,7 @@ class Core(Lxe):
         if register:
             self.registers[register] = value % (1 << ADDR_BITS)
 
-    def _context(self, i: Issue, ctx: int) -> int:
-        if ctx >= self.dre.kv.n_ctx:
-            raise i.error(f"names context {ctx}: must be below n_ctx = {self.dre.kv.n_ctx}", Status.RANGE)
-        return ctx
+    def _context(self, i: Issue) -> int:
+        if i.addr >= self.dre.kv.n_ctx:
+            raise i.error(f"names context {i.addr}: must be below n_ctx = {self.dre.kv.n_ctx}", Status.RANGE)
+        return i.addr

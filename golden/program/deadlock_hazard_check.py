@@ -295,7 +295,8 @@ class _Playback:
             results: dict[int, tuple[str, ...]] = {
                 Retrieve.CLUSTER: both,
                 Retrieve.FETCH: both,
-                Retrieve.COUNT: both[1:],
+                Retrieve.CLEAR: both[1:],
+                Retrieve.SWITCH: both[1:],
             }
             names = results.get(i["action"], ())
             self.sets |= {i[name]: (i.pc, self.retrieves) for name in names if i[name] and not i.skip}

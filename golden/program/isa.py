@@ -43,8 +43,8 @@ to a multiple of 2 * lanes, and counts follow unit 1 (those of MUL follow its ow
 n / (2 * lanes) times: its body holds two steps, one for each half of a scratchpad.
 
 Addresses are `R[base] + addr` bytes modulo 2^40. An address and a `stride` must be multiples of a word's 2 * lanes
-bytes. Registers have 40 bits; R0 is always 0. Encoded counts (rows, words, tiles, chunks, keep) are one less than the
-number they stand for.
+bytes. The same sum names a context where an instruction has one. Registers have 40 bits; R0 is always 0. Encoded counts
+(rows, words, tiles, chunks, keep) are one less than the number they stand for.
 
 Source: V-Rex section V-A names the parts of the LXE. The instruction set is this project's.
 """
@@ -61,6 +61,7 @@ SEMAPHORES = 16
 SEMAPHORE_BITS = 8  # width of a counter; counting above 255 is a fault
 REGISTERS = 16
 ADDR_BITS = 40
+CONTEXT_BITS = 16  # a context is a number below 2^16
 LOOPS = 4  # most loops inside each other
 OP_BITS = 4
 
@@ -123,9 +124,10 @@ class StoreTo(IntEnum):
 
     MEMORY = 0  # the memory behind the bus; with `wide` the words hold FP32 numbers
     X = 1  # activations: word to + r * step + j
-    HASH = 2  # the HCU: row r is the hash bits of token R[base] + addr + r of context `to`, `words` words of SIGN
-    # The WTU: row r is the score codes that one VECTOR of op STORE put out. With `wide` the last row ends the query
-    # block.
+    HASH = 2  # the HCU: each row is the hash bits of a token of context R[base] + addr, `words` words of SIGN
+    # The WTU: row r is the score codes that one VECTOR of op STORE put out, of the context of the last SWITCH. With
+    # `step` 1 these are whole words, and the row goes on in the next STORE. The WTU takes each row several times
+    # (`DreModel.readings`). With `wide` the last row, each time, ends the query block.
     SCORE = 3
 
 
@@ -139,8 +141,10 @@ class Retrieve(IntEnum):
     # Copies the bursts of the next cluster set, at most `rows` entries, to R[base] + addr and behind. R[to] = entries
     # copied, R[level] = entries << shift.
     FETCH = 2
-    CLEAR = 3  # forgets context `ctx`: its clusters and its entries
-    COUNT = 4  # R[level] = clusters of context `ctx`
+    CLEAR = 3  # forgets context R[base] + addr, its clusters and its entries; R[level] = clusters that it had
+    # R[level] = clusters of context R[base] + addr. Rows of scores that follow are of this context, with the token
+    # counts that it has now.
+    SWITCH = 4
 
 
 class Queue(IntEnum):
@@ -240,7 +244,6 @@ PAYLOAD: dict[Opcode, dict[str, int]] = {
         "base": 4,
         "addr": ADDR_BITS,
         "rows": 16,
-        "ctx": 8,
         "to": 4,
         "level": 4,
         "shift": 5,

@@ -36,6 +36,12 @@ tiles, so some products lie beyond the last entry; those are masked. The host's 
 token must not see. All masked numbers must be finite, so memory must be zero at first.
 
 Rows of attention are ordered by KV head, then token, then query head of the group.
+
+Teams. Cores may share the attention of the same heads (`golden.program.layer_memory.Team`). A member computes scores,
+softmax and values over its own tiles of entries (`golden.program.attention_stages`). The stage `join` behind `values`
+then makes some rows of attention from the parts of all members (`golden.program.join_stage`). The host places `stats`
+and `parts` of all members at the same addresses, and starts `join` once all members have ended `values`. A GEMM may be
+cut in K over cores, too: `Compiler.gemm` leaves the product of a slice of K, and `Compiler.total` adds the slices.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,11 +51,16 @@ import numpy as np
 
 from golden.arithmetic.numerics import BF16, to_bf16
 from golden.function_params import check
+from golden.program.attention_stages import AttentionCompiler
 from golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode
-from golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling, divisors
-from golden.program.layer_stages import FREE, POINTERS, Compiler, semaphores
-from golden.program.loop_rolling import Item, assemble, op, roll
+from golden.program.join_stage import WORDS as JOIN_WORDS
+from golden.program.join_stage import join
+from golden.program.layer_memory import Array, LayerShape, Register, Space, Team, Tiling, divisors
+from golden.program.layer_stages import FREE, semaphores
+from golden.program.loop_rolling import POINTERS, Item, assemble, op, roll
 from golden.program.sequencer_model import register_values, sequence
+
+GEMMS = ("output", "gate_up", "down", "qkv")  # in the order of their weights in memory
 
 __all__ = ["Array", "LayerPlan", "LayerShape", "Register", "Stage", "Work"]
 
@@ -105,16 +116,19 @@ class LayerPlan:
     and `kv` start at the addresses in the registers WEIGHTS and KV, so one program serves all layers of a decoder.
 
     cuts : how each GEMM is cut, which decides how its weights lie in memory; chosen for the pass if not given
+    team : the core's place among the cores that share its heads; alone if not given
 
     Raises `ParamError` for a shape that does not fit the format; it names the size and its limit.
     """
 
-    _compiler = Compiler
-    _beside: tuple[str, ...] = ()  # stages that do not wait for the stage before
+    _compiler = AttentionCompiler
+    _beside: dict[str, tuple[str, ...]] = {}  # stages that do not wait if the stage before is one of these
     _hands: dict[int, tuple[str, str]] = {}  # semaphores by which one stage releases a later one, not the next
 
-    def __init__(self, shape: LayerShape, fmt: LxeFormat, cuts: dict[str, Tiling] | None = None):
-        self.shape, self.fmt = shape, fmt
+    def __init__(
+        self, shape: LayerShape, fmt: LxeFormat, cuts: dict[str, Tiling] | None = None, team: Team | None = None
+    ):
+        self.shape, self.fmt, self.team = shape, fmt, team or Team()
         self._check()
         s, n = shape, fmt.lanes
         head, period = s.head_size, s.head_size // n
@@ -127,19 +141,7 @@ class LayerPlan:
         self.scale = float(to_bf16(np.array([scale]))[0])  # factor of the scores
         self.query_scale = scale / self.scale  # puts the rounding error of that factor right, in the queries' tables
         qkv = (s.heads + 2 * s.kv_heads) * head
-        behind = -(-s.entries // (2 * n)) * 2 * n
-        self.row = s.recent + behind  # the longest row of scores
-        # Words of a part of a row of scores behind the ring; 0 where a bank holds the row. Its mask takes one more.
-        room = fmt.depth - s.recent // n - 1
-        whole = self.row <= fmt.depth * n
-        most = (fmt.depth - 3) // 2 * 2 * n
-        check(
-            whole or room >= 2,
-            "recent",
-            s.recent,
-            f"must be at most {most}, so that a bank holds masks behind the ring",
-        )
-        self.part = 0 if whole else 1 << room.bit_length() - 1
+        self._size_rows()
 
         align = max(4096, 4 * n)
         self.work, self.weights, self.kv = Space(align), Space(align, Register.WEIGHTS), Space(align, Register.KV)
@@ -160,7 +162,10 @@ class LayerPlan:
             ("gated", (1, s.tokens, s.ffn), BF16),
         ):
             self.work.add(name, dims, dtype)
-        self._entry_arrays()
+        if (members := self.team.members) > 1:
+            rows = s.kv_heads * s.rows
+            self.work.add("stats", (members, rows, 2, n), np.float32)
+            self.work.add("parts", (members, rows, head), np.float32)
         self.cuts = cuts or {
             "qkv": self._cut(qkv, s.width, s.width),
             "output": self._cut(s.width, s.heads * head, s.group * head),
@@ -169,9 +174,11 @@ class LayerPlan:
         }
         self.weights.add("norm1_weight", (s.width,), BF16)
         self.weights.add("norm2_weight", (s.width,), BF16)
-        for name, cut in self.cuts.items():
+        for name in (name for name in GEMMS if name in self.cuts):
+            cut = self.cuts[name]
             dims = (cut.blocks, cut.slices, cut.tiles * n, cut.words * n)
             self.weights.add(f"{name}_weight", dims, BF16)
+        self._entry_arrays()
         self._more_arrays()
         self.arrays = self.work.arrays | self.weights.arrays | self.kv.arrays | self._views
         self.stages = list(self._stages())
@@ -182,7 +189,26 @@ class LayerPlan:
     def of(self, tokens: int) -> "LayerPlan":
         """The plan of a pass of fewer tokens that uses the same weights and entries in memory."""
         check(tokens <= self.shape.tokens, "tokens", tokens, f"must be at most the plan's {self.shape.tokens}")
-        return LayerPlan(replace(self.shape, tokens=tokens), self.fmt, self.cuts)
+        return LayerPlan(replace(self.shape, tokens=tokens), self.fmt, self.cuts, self.team)
+
+    def _size_rows(self) -> None:
+        """Choose the length of a row of scores, and the parts in which softmax reads it."""
+        s, f, n = self.shape, self.fmt, self.fmt.lanes
+        pair, team = 2 * n, self.team
+        ring = s.recent // pair
+        behind = -(-s.entries // pair)
+        self.behind = behind * pair  # entries that there is room for behind the ring
+        self.near = team.share(0, ring) * pair  # entries of the ring that this core attends to
+        self.row = max(pair, self.near + team.share(ring, behind) * pair)  # the longest row of scores
+        # The word of bank C where a row's mask begins: words 0 and 1 are free after a row, for its maximum and sum.
+        self.masks = 0 if self.near else 2
+        # Words of a part of a row of scores behind the ring; 0 where a bank holds the row. Its mask takes one more.
+        room = f.depth - self.masks - self.near // n - 1
+        whole = self.row <= (f.depth - self.masks) * n
+        most = (f.depth - 3) // 2 * pair * team.members
+        reason = f"must be at most {most}, so that a bank holds masks behind the ring"
+        check(whole or room >= 2, "recent", s.recent, reason)
+        self.part = 0 if whole else 1 << room.bit_length() - 1
 
     def _check(self) -> None:
         s, f = self.shape, self.fmt
@@ -195,19 +221,25 @@ class LayerPlan:
         check(period & (period - 1) == 0, "head_size", s.head_size, f"must be a power of two times lanes = {n}")
         check(period <= half, "head_size", s.head_size, f"must be at most {half * n}: a key is a word of half of W")
         check(2 * period <= f.depth, "head_size", s.head_size, f"must be at most {f.depth // 2 * n}, half a bank")
+        need = JOIN_WORDS + period
+        fits = self.team.members == 1 or f.depth >= need
+        check(fits, "depth", f.depth, f"must be at least {need} in a team: a bank holds what joins a row")
         check(period <= f.x_depth, "head_size", s.head_size, f"must be at most {f.x_depth * n}, as X")
         check(s.width <= f.depth * n, "width", s.width, f"must be at most {f.depth * n} numbers, as a bank holds")
         most = min(f.depth, f.x_depth // 2)
         check(s.tokens <= most, "tokens", s.tokens, f"must be at most {most}: words of a bank, and of half of X")
         check(s.recent < 1 << 15, "recent", s.recent, f"must be below {1 << 15}")
 
-    def _cut(self, outputs: int, length: int, segment: int, gates: int = 1) -> Tiling:
-        """The cut of a GEMM that loads the fewest words of activations, where a step costs as much as 32 of them."""
+    def _cut(self, outputs: int, length: int, segment: int, gates: int = 1, given: int = 0) -> Tiling:
+        """The cut of a GEMM that loads the fewest words of activations, where a step costs as much as 32 of them.
+
+        given : words of a slice; those of the best cut if not given
+        """
         f, tokens = self.fmt, self.shape.tokens
         n_tiles, k = outputs // f.lanes, length // f.lanes
         cuts: list[tuple[float, Tiling]] = []
         for tiles in (d for d in divisors(n_tiles) if tokens * d <= f.depth):
-            for words in divisors(segment // f.lanes):
+            for words in [given] if given else divisors(segment // f.lanes):
                 if tiles * words > f.w_depth // 2 or tokens * words > f.x_depth // 2:
                     continue
                 cut = Tiling(gates * n_tiles // tiles, tiles, k // words, words)
@@ -221,32 +253,40 @@ class LayerPlan:
         def gemm(name: str, x: str, y: str, gated: bool = False) -> None:
             c.gemm(a[x], a[f"{name}_weight"], self.cuts[name], a[y], gated)
 
+        before = ""
         for name, outputs, build in self._steps(c, gemm):
             c.items = []
             build()
-            yield Stage(name, tuple(roll(c.items)), tuple(a[o] for o in outputs), name not in self._beside)
+            waits = before not in self._beside.get(name, ())
+            yield Stage(name, tuple(roll(c.items)), tuple(a[o] for o in outputs), waits)
+            before = name
 
     def _entry_arrays(self) -> None:
         """Place the ring, with the entries behind it in the same array."""
         s = self.shape
-        ring = self.kv.add("ring", (self.row, s.entry), BF16)
+        ring = self.kv.add("ring", (s.recent + self.behind, s.entry), BF16)
         offset = ring.offset + s.recent * s.entry * 2
-        self._views = {"behind": Array("behind", offset, (self.row - s.recent, s.entry), BF16, ring.base)}
+        self._views = {"behind": Array("behind", offset, (self.behind, s.entry), BF16, ring.base)}
 
     def _more_arrays(self) -> None:
         """Place the arrays that a derived plan adds."""
 
-    def _steps(self, c: Compiler, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+    def _steps(
+        self, c: AttentionCompiler, gemm: Callable[..., None]
+    ) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
         """The stages: name, names of the arrays that the stage leaves in memory, the function that writes it."""
-        a = self.arrays
+        a, team = self.arrays, self.team.members > 1
+        rows = self.team.rows(self.shape.kv_heads * self.shape.rows)
+        joined = [("join", ("attention",), lambda: join(c, a["parts"], a["stats"], a["attention"], rows))]
         return [
             ("norm1", ("norm1",), lambda: c.norm(a["hidden"], a["norm1_weight"], a["norm1"])),
             ("qkv", ("qkv",), lambda: gemm("qkv", "norm1", "qkv")),
             ("rotary", ("q", "fresh"), c.rotary),
             ("append", ("ring",), c.append),
             ("scores", ("scores",), c.scores),
-            ("softmax", ("probabilities",), c.softmax),
-            ("values", ("attention",), c.values),
+            ("softmax", ("probabilities", *["stats"] * team), c.softmax),
+            ("values", ("parts" if team else "attention",), c.values),
+            *joined * team,
             ("output", ("hidden",), lambda: gemm("output", "attention", "hidden")),
             ("norm2", ("norm2",), lambda: c.norm(a["hidden"], a["norm2_weight"], a["norm2"])),
             ("gate_up", ("gated",), lambda: gemm("gate_up", "norm2", "gated", True)),
@@ -349,17 +389,17 @@ class LayerPlan:
 
     def pack(self, layer: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The arrays of weights by name, from a layer as `golden.inputs.decoder` keeps it ([inputs, outputs])."""
-
-        def gemm(name: str, *parts: np.ndarray) -> np.ndarray:
-            blocks, slices, rows, numbers = self[f"{name}_weight"].shape
-            cut = [to_bf16(w.T).reshape(-1, rows, slices, numbers).swapaxes(1, 2) for w in parts]
-            return np.stack(cut, axis=1).reshape(blocks, slices, rows, numbers)
-
         return {
             "norm1_weight": to_bf16(layer["attn_norm"]),
             "norm2_weight": to_bf16(layer["ffn_norm"]),
-            "qkv_weight": gemm("qkv", layer["qkv"]),
-            "output_weight": gemm("output", layer["attn_output"]),
-            "gate_up_weight": gemm("gate_up", *np.split(layer["gate_up"], 2, axis=1)),
-            "down_weight": gemm("down", layer["ffn_down"]),
+            "qkv_weight": self.matrix("qkv", layer["qkv"]),
+            "output_weight": self.matrix("output", layer["attn_output"]),
+            "gate_up_weight": self.matrix("gate_up", *np.split(layer["gate_up"], 2, axis=1)),
+            "down_weight": self.matrix("down", layer["ffn_down"]),
         }
+
+    def matrix(self, name: str, *parts: np.ndarray) -> np.ndarray:
+        """The weights of the GEMM `name` in the order in which they are loaded, from matrices [inputs, outputs]."""
+        blocks, slices, rows, numbers = self[f"{name}_weight"].shape
+        cut = [to_bf16(w.T).reshape(-1, rows, slices, numbers).swapaxes(1, 2) for w in parts]
+        return np.stack(cut, axis=1).reshape(blocks, slices, rows, numbers)

@@ -9,18 +9,20 @@ from golden.function_params import check, check_ints
 
 
 class Register(IntEnum):
-    """Registers with a fixed meaning. The host sets 1 to 6 before a pass; the program owns the others."""
+    """Registers with a fixed meaning. The host sets those down to OUT before a pass; the program owns the others."""
 
     WEIGHTS = 1  # address of the layer's weights
     KV = 2  # address of the layer's entries
     SLOT = 3  # address of the ring's slot of the first token of the pass
     FIRST = 4  # tokens of the pass that fit between that slot and the end of the ring
     REST = 5  # remaining tokens of the pass, which go to the start of the ring
-    ENTRIES = 6  # entries behind the ring; read from the stage `scores` on
+    ENTRIES = 6  # entries behind the ring; in a team `scores` replaces them by the member's own; read from `scores` on
+    CONTEXT = 7  # context of the layer's entries in the retrieval engine; a core's programs add to it
+    OUT = 8  # address of the attention outputs, where a core computes a layer's heads one after the other
     # Set by the program:
-    TAIL = 7  # byte offset in `tails` of the mask for the last tile that holds an entry
-    PARTS = 8  # number of whole parts behind the ring, where a bank does not hold a row of scores
-    LEFT = 9  # entries behind those whole parts
+    TAIL = 9  # byte offset in `tails` of the mask for the last tile that holds an entry
+    LEFT = 10  # entries behind the whole parts
+    PARTS = 7  # number of whole parts behind the ring, where a bank does not hold a row of scores; replaces CONTEXT
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,35 @@ class LayerShape:
     def entry(self) -> int:
         """Numbers of an entry: a token's keys and values of all KV heads."""
         return 2 * self.kv_heads * self.head_size
+
+
+@dataclass(frozen=True)
+class Team:
+    """A core's place in a team of cores that share the attention of the same heads.
+
+    Entries are dealt out in pairs of tiles: pair k, those of the ring first, belongs to member k mod members. Raises
+    `ParamError` for a member that the team does not have.
+    """
+
+    member: int = 0
+    members: int = 1
+
+    def __post_init__(self):
+        check_ints(self)
+        check(self.members >= 1, "members", self.members, "must be at least 1")
+        check(0 <= self.member < self.members, "member", self.member, f"must be 0 to {self.members - 1}")
+
+    def ahead(self, start: int) -> int:
+        """Pairs of others between pair `start` and this member's first one from there on."""
+        return (self.member - start) % self.members
+
+    def share(self, start: int, pairs: int) -> int:
+        """The number of this member's pairs among `pairs` pairs from number `start` on."""
+        return max(0, -(-(pairs - self.ahead(start)) // self.members))
+
+    def rows(self, rows: int) -> range:
+        """The rows of attention, of `rows` rows, that this member joins: as many as others join, or one more."""
+        return range(rows * self.member // self.members, rows * (self.member + 1) // self.members)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 The layer compiler writes a stage without loops: one instruction after the other, each with its final address. `roll`
 finds stretches of instructions that repeat and differ only in addresses, where each address moves by a constant step
 from one repetition to the next. It replaces such a stretch by a `Loop`. `assemble` turns loops into instructions and
-gives a pointer register to each distinct pair of base register and step.
+gives a pointer register to each distinct pair of base register and step. A stretch whose loops would need too many
+stays as it is.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,6 +17,7 @@ import numpy as np
 from golden.function_params import check
 from golden.program.isa import ADDR_BITS, LOOPS, PAYLOAD, Instruction, Opcode
 
+POINTERS = range(11, 16)  # registers for the pointers of loops
 LONGEST = 512  # longest body of a loop that `roll` looks for, in items
 _NAMES: dict[tuple, int] = {}
 
@@ -156,7 +158,8 @@ def _fold(items: list[Item], period: int) -> list[Item]:
         while count < len(parts) and _steps(parts[count - 1], parts[count]) == steps:
             count += 1
         loop = Loop(tuple(parts[0]), steps, count)
-        if loop.depth <= LOOPS and loop.size < count * sum(item.size for item in parts[0]):
+        fits = loop.depth <= LOOPS and _pointers([loop], loop.bases) <= len(POINTERS)
+        if fits and loop.size < count * sum(item.size for item in parts[0]):
             out += [*items[at:start], loop]
             at = start + count * period
     return out + items[at:]
@@ -164,6 +167,28 @@ def _fold(items: list[Item], period: int) -> list[Item]:
 
 def _steps(first: Sequence[Item], second: Sequence[Item]) -> tuple[int, ...]:
     return tuple(b - a for a, b in zip(addresses(first), addresses(second), strict=True))
+
+
+def _wanted(loop: Loop, bases: Sequence[Hashable]) -> tuple[list, list]:
+    """The pairs of base and step that the loop moves, and those of which it needs a copy in another register."""
+    pairs = list(zip(bases, loop.steps, strict=True))
+    used = Counter(b for b, _ in set(pairs))
+    wanted = dict.fromkeys((b, s) for b, s in pairs if s)
+    # A register that only moves by one step is moved itself, and back after the loop.
+    moved = [want for want in wanted if want[0] and used[want[0]] == 1 and loop.count]
+    return moved, [want for want in wanted if want not in moved]
+
+
+def _pointers(items: Sequence[Item], bases: Sequence[Hashable]) -> int:
+    """Registers that `_Assembler` takes at once for the items, whose addresses have these bases."""
+    most, bases = 0, list(bases)
+    for item in items:
+        own, bases = bases[: len(item.addresses)], bases[len(item.addresses) :]
+        if isinstance(item, Loop):
+            _, copied = _wanted(item, own)
+            inside = [want if want in copied else want[0] for want in zip(own, item.steps, strict=True)]
+            most = max(most, len(copied) + _pointers(item.body + item.after, inside))
+    return most
 
 
 @dataclass
@@ -185,11 +210,7 @@ class _Assembler:
                 self._loop(item, own)
 
     def _loop(self, loop: Loop, bases: Sequence[int]) -> None:
-        wanted = dict.fromkeys((b, s) for b, s in zip(bases, loop.steps, strict=True) if s)
-        used = Counter(b for b, _ in set(zip(bases, loop.steps, strict=True)))
-        # A register that only moves by one step is moved itself, and back after the loop.
-        moved = [want for want in wanted if want[0] and used[want[0]] == 1 and loop.count]
-        copied = [want for want in wanted if want not in moved]
+        moved, copied = _wanted(loop, bases)
         check(
             len(copied) <= len(self.free),
             "registers",

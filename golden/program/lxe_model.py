@@ -296,12 +296,15 @@ class Lxe:
             parts = [self._out.row(i, "BF16") for _ in range(rows)]
             for r, part in enumerate(parts):
                 length = (len(part.words) - 1) * self.fmt.lanes + part.keep
-                self.score(i, part.words.reshape(-1)[:length], bool(i["wide"]) and r == rows - 1)
+                codes, more = part.words.reshape(-1)[:length], bool(i["step"])
+                if more and length % self.fmt.lanes:
+                    raise i.error(f"sends {length} codes of a row that goes on: must be whole words")
+                self.score(i, codes, bool(i["wide"]) and r == rows - 1, more)
             return sum(len(part.words) for part in parts)
         if i["target"] == StoreTo.HASH:
             signs = self._out.take(i, rows * words, "signs")[0].astype(bool).reshape(rows, -1)
             for r in range(rows):
-                self.hash(i, i.addr + r, signs[r])
+                self.hash(i, signs[r])
             return rows * words
         data, known, kind = self._out.take(i, rows * words, *(["FP32"] if i["wide"] else ["BF16", "signs"]))
         if kind == "signs":
@@ -329,12 +332,12 @@ class Lxe:
 
         return numbers(signs).astype(np.uint32), numbers(~known) == 0
 
-    def hash(self, i: Issue, token: int, signs: np.ndarray) -> None:
-        """Take a token's hash bits, bool [words * lanes], from a STORE for context `i["to"]`; only a core can."""
+    def hash(self, i: Issue, signs: np.ndarray) -> None:
+        """Take a token's hash bits, bool [words * lanes], from a STORE for context `i.addr`; only a core can."""
         raise i.error("goes to the retrieval engine, which an LXE alone does not have: run it on a core")
 
-    def score(self, i: Issue, codes: np.ndarray, last: bool) -> None:
-        """Take a row of score codes from a STORE; `last` ends the query block. Only a core can."""
+    def score(self, i: Issue, codes: np.ndarray, last: bool, more: bool) -> None:
+        """Take a row of score codes, or with `more` a part of one; `last` ends the query block. Only a core can."""
         raise i.error("goes to the retrieval engine, which an LXE alone does not have: run it on a core")
 
     def retrieve(self, i: Issue) -> int:

@@ -148,6 +148,13 @@ class Clusterer:
             first += 1
         return self._put(words, at.tolist(), distance.tolist(), set(opened), token_of, keys)
 
+    def load(self, hashes: np.ndarray, counts: np.ndarray) -> None:
+        """Let this empty table have C clusters with `hashes` [C, words] and `counts` [C], and without members."""
+        n = len(hashes)
+        self._allocate(max(n, len(self._counts)))
+        self._hashes[:n], self._counts[:n] = hashes, counts
+        self.members = [[] for _ in range(n)]
+
     def _put(
         self,
         words: np.ndarray,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden.function_params import ReSVParams
+from golden.function_params import ReSVParams, check
 from golden.retrieval.clustering import Clusterer, Joined
 from golden.retrieval.kvmap import Burst, KvMap, Placed, Traffic
 from golden.retrieval.wicsum import Selection, select_rows
@@ -28,29 +28,52 @@ class Query:
 class DreModel:
     """Defines every output bit of `hdl.retrieval.dre.Dre`.
 
-    The model has one HC table per context (`tables`) and one KV memory map for all contexts (`kv`).
+    readings : times that the WTU must be offered a row (`hdl.params.WtuParams.readings`). `query` takes each row once
+    counts_held : token counts that the WTU holds; None: any number
+
+    The model has an HC table for each context that holds something (`tables`), and one KV memory map for all contexts
+    (`kv`). `ctx` and `counts` [C] are the context of the last `switch` and its token counts then.
     """
 
-    def __init__(self, params: ReSVParams, kv: KvMap):
-        self.params, self.kv = params, kv
-        self.tables = [Clusterer(params) for _ in range(kv.n_ctx)]
+    def __init__(self, params: ReSVParams, kv: KvMap, readings: int = 1, counts_held: int | None = None):
+        self.params, self.kv, self.readings, self.counts_held = params, kv, readings, counts_held
+        self.tables: dict[int, Clusterer] = {}
+        self.ctx, self.counts = 0, np.zeros(0, np.int64)
+        self.grown = False  # the context of the last `switch` got a key behind it
+
+    def level(self, ctx: int) -> int:
+        """Number of clusters of context `ctx`."""
+        return len(self.tables.get(ctx, ()))
 
     def clear(self, ctx: int) -> None:
         """Forget context `ctx` and free its blocks."""
-        self.tables[ctx] = Clusterer(self.params)
         self.kv.clear(ctx)
+        self.tables.pop(ctx, None)
 
     def key(self, ctx: int, key_hash: int) -> tuple[Joined, Placed]:
         """Cluster a key by its hash and place its KV entry; returns both results."""
-        joined = self.tables[ctx].add(key_hash)
+        self.grown |= ctx == self.ctx
+        joined = self.tables.setdefault(ctx, Clusterer(self.params)).add(key_hash)
         return joined, self.kv.append(ctx, joined.cluster)
 
-    def query(self, ctx: int, codes: np.ndarray) -> Query:
-        """Select clusters for a query block and list the bursts that fetch them.
+    def switch(self, ctx: int) -> int:
+        """Let the queries that follow be of context `ctx`, with its counts of now; returns its number of clusters."""
+        self.ctx, self.counts = ctx, self.tables[ctx].counts.copy() if ctx in self.tables else np.zeros(0, np.int64)
+        self.grown = False
+        return len(self.counts)
 
-        `codes` [R, C] are score codes of R >= 1 rows; C is the number of clusters in `ctx`, at least 1.
+    def query(self, codes: np.ndarray) -> Query:
+        """Select clusters for a query block of the context of the last `switch`, and list the bursts that fetch them.
+
+        `codes` [R, C] are score codes of R >= 1 rows; C is the number of clusters at that `switch`, at least 1. Bursts
+        cover entries as they lie now. Raises `ParamError` if the WTU cannot hold the counts and the context got a key
+        behind the `switch`: the WTU then reads counts of which some are newer than others.
         """
-        counts = self.tables[ctx].counts.copy()
-        rows = select_rows(codes, counts, self.params)
-        clusters = np.flatnonzero(rows.mask.any(0)).tolist()
-        return Query(counts, rows, clusters, self.kv.fetch(ctx, clusters), self.kv.traffic(ctx, clusters))
+        clusters = len(self.counts)
+        held = clusters if self.counts_held is None else self.counts_held
+        reason = f"of context {self.ctx} are more than counts = {held}, and keys came behind the SWITCH: switch again"
+        check(clusters <= held or not self.grown, "clusters", clusters, reason)
+        rows = select_rows(codes, self.counts, self.params)
+        union = np.flatnonzero(rows.mask.any(0)).tolist()
+        kv, ctx = self.kv, self.ctx
+        return Query(self.counts, rows, union, kv.fetch(ctx, union), kv.traffic(ctx, union))

@@ -14,8 +14,9 @@ context's ring in device memory. When it leaves the ring, it moves to its home, 
 Source: V-Rex section V-C.
 """
 
-from collections import deque
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -119,7 +120,7 @@ class KvMap:
         self.max_clusters, self.blocks, self.block_slots, self.recent = clusters, blocks, block_slots, recent
         self.entry_bytes, self.boundary, self.n_ctx = entry_bytes, boundary, n_ctx
         self.device_base, self.home_base = device_base, home_base
-        self.contexts = [_Context() for _ in range(n_ctx)]
+        self.contexts: defaultdict[int, _Context] = defaultdict(_Context)  # those that were used
         self.fresh = 0  # blocks handed out at least once
         self.freed: deque[int] = deque()  # blocks to reuse, oldest first
 
@@ -129,14 +130,10 @@ class KvMap:
         k = c.clusters.get(cluster)
         block, slot = divmod(len(k.entries), self.block_slots) if k else (0, 0)
         if k is None or block == len(k.blocks):
-            if self.fresh == self.blocks and not self.freed:
+            if not self.free:
                 return Placed(False)
             k = c.clusters.setdefault(cluster, _Cluster())
-            if self.fresh < self.blocks:
-                k.blocks.append(self.fresh)
-                self.fresh += 1
-            else:
-                k.blocks.append(self.freed.popleft())
+            k.blocks.append(self._take())
         k.entries.append(c.n)
         device = self.device_base + (ctx * self.recent + c.n % self.recent) * self.entry_bytes
         move = None
@@ -156,7 +153,39 @@ class KvMap:
         """
         for _, k in sorted(self._context(ctx).clusters.items()):
             self.freed.extend(k.blocks)
-        self.contexts[ctx] = _Context()
+        self.contexts.pop(ctx, None)
+
+    @property
+    def free(self) -> int:
+        """Blocks that nobody has."""
+        return self.blocks - self.fresh + len(self.freed)
+
+    def like(self) -> "KvMap":
+        """A map of the same sizes and addresses, of which nothing is used."""
+        out = copy(self)
+        out.contexts, out.fresh, out.freed = defaultdict(_Context), 0, deque()
+        return out
+
+    def adopt(self, ctx: int, clusters: dict[int, tuple[int, int]], ring: Sequence[int]) -> None:
+        """Give the empty context `ctx` entries that another map had.
+
+        `clusters` has the entries of each cluster, and how many of them are at home. `ring` has the clusters of the
+        resident ones, oldest first. The map takes blocks by ascending cluster, as `append` does. It does not know the
+        order in which entries at home had come.
+
+        Raises `ParamError` if the context holds entries, or if too few blocks are free. Then nothing changes.
+        """
+        needed = sum(-(-entries // self.block_slots) for entries, _ in clusters.values())
+        check(needed <= self.free, "blocks", self.blocks, f"must leave {needed} free, and {self.free} are")
+        check(self._context(ctx).n == 0, "ctx", ctx, "must be empty: clear it first")
+        c, old = self.contexts[ctx], 0
+        for cluster, (entries, offloaded) in sorted(clusters.items()):
+            blocks = [self._take() for _ in range(-(-entries // self.block_slots))]
+            c.clusters[cluster] = _Cluster(blocks, list(range(old, old + offloaded)), offloaded)
+            old += offloaded
+        for n, cluster in enumerate(ring, old):
+            c.clusters[cluster].entries.append(n)
+        c.ring, c.n = deque(ring), old + len(ring)
 
     def ranges(self, ctx: int, cluster: int) -> list[Range]:
         """The slots of `cluster` that hold entries at home, in order; entries in the ring are left out."""
@@ -194,6 +223,13 @@ class KvMap:
             fewest_bursts=len(self.bursts(sorted(ranges))),
             scattered_bursts=len(self._cut((self.home_base + n * size, size) for n in entries)),
         )
+
+    def _take(self) -> int:
+        """A free block, of which there is one."""
+        if self.fresh == self.blocks:
+            return self.freed.popleft()
+        self.fresh += 1
+        return self.fresh - 1
 
     def _home(self, block: int, slot: int) -> int:
         """Byte address of a slot."""

@@ -12,12 +12,14 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from hdl.bus.axi import PREFIX, address_layout, connect_ports, port_members, read_layout, response_layout, write_layout
-from hdl.bus.manager_port import ManagerPort, Slice
+from hdl.bus.manager_port import ManagerPort, Slice, TableManagerPort
 from hdl.leaf import place
 from hdl.named import comb
 from hdl.params import SystemParams, bits_for
 from hdl.queues import WRITES, port_beats
 from hdl.unit import Unit
+
+MANAGERS = 3  # of a core: its LXE, its retriever, its tables
 
 
 def _with_id(layout: data.StructLayout, p: SystemParams) -> data.StructLayout:
@@ -26,8 +28,8 @@ def _with_id(layout: data.StructLayout, p: SystemParams) -> data.StructLayout:
 
 
 def id_bits(p: SystemParams) -> int:
-    """Bits of an ID: the number of a manager, two a core."""
-    return bits_for(2 * p.cores)
+    """Bits of an ID: the number of a manager."""
+    return bits_for(MANAGERS * p.cores)
 
 
 def memory_members(p: SystemParams) -> dict[str, wiring.Member]:
@@ -89,7 +91,8 @@ class RoundRobin(wiring.Component):
 
 
 class Arbiter(Unit):
-    """Joins 2 * cores AXI4 managers (core i has numbers 2 i, of its LXE, and 2 i + 1, of its retriever) on one port.
+    """Joins the AXI4 managers of all cores on one port: 3 i is the LXE of core i, 3 i + 1 its retriever, 3 i + 2 its
+    tables.
 
     The arbiter grants AR and AW in turn, whole bursts at a time. The ID is the manager's number. The memory may answer
     different IDs in any order and interleave their beats on R. W follows in the order of the AWs, not interleaved. All
@@ -97,7 +100,7 @@ class Arbiter(Unit):
     has room before its burst is granted (`hdl.bus.manager_port`). So rready and bready are always high, a manager that
     takes nothing blocks no other, and no output depends on an input of the same cycle.
 
-    Fairness: a burst on offer is granted before any other manager is granted a second one: at most 2 * cores - 1 grants
+    Fairness: a burst on offer is granted before any other manager is granted a second one: at most 3 * cores - 1 grants
     come before it, and none if it alone asks.
 
     Corner cases: a burst is at most burst_bytes; one that is longer than its buffer is never granted. The arbiter drops
@@ -109,7 +112,7 @@ class Arbiter(Unit):
 
     Members
     -------
-    ar, aw, w, r, b : In, In, In, Out, Out(arrays of 2 * cores streams of the layouts in `hdl.bus.axi`) : the managers
+    ar, aw, w, r, b : In, In, In, Out, Out(arrays of 3 * cores streams of the layouts in `hdl.bus.axi`) : the managers
     m_axi_* : AXI4 manager, INCR bursts of whole beats, IDs of `id_bits`
     perf : Out(struct of 32-bit counters) : reads, writes (bursts granted), read_beats, write_beats, read_waits,
         write_waits (cycles in which a burst on offer was not granted)
@@ -125,7 +128,7 @@ class Arbiter(Unit):
     COUNTERS = ("reads", "writes", "read_beats", "write_beats", "read_waits", "write_waits")
 
     def __init__(self, p: SystemParams):
-        self.managers = 2 * p.cores
+        self.managers = MANAGERS * p.cores
         p.core.lxe_format()  # checks that lanes and bus fit together
         layouts = {"ar": address_layout(), "aw": address_layout(), "w": write_layout(p.core)}
         answers = {"r": read_layout(p.core), "b": response_layout()}
@@ -145,13 +148,14 @@ class Arbiter(Unit):
         return {
             "read": "3 cycles from ar to m_axi_ar, 3 from m_axi_r to r",
             "write": "3 cycles from a burst's last beat to m_axi_aw, 6 to its first on m_axi_w; 3 from m_axi_b to b",
-            "fairness": f"at most {2 * p.cores - 1} grants of others before one's own",
-            "room": f"of each manager {reads} beats of reads, {writes} of writes, {p.core.lxe.bursts} responses",
+            "fairness": f"at most {MANAGERS * p.cores - 1} grants of others before one's own",
+            "room": f"of an LXE or retriever {reads} beats of reads, {writes} of writes, {p.core.lxe.bursts} responses",
         }
 
     def elaborate(self, platform):
         p, m, count = self.p, Module(), self.managers
-        ports = [place(m, platform, f"port{i}", ManagerPort, p) for i in range(count)]
+        kinds = (ManagerPort, ManagerPort, TableManagerPort)
+        ports = [place(m, platform, f"port{i}", kinds[i % MANAGERS], p) for i in range(count)]
         self._connect_managers(m, ports)
         # Addresses, and the order in which their beats go out.
         order = m.submodules.order = SyncFIFOBuffered(width=id_bits(p), depth=WRITES)

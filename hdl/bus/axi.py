@@ -10,6 +10,7 @@ from hdl.params import CoreParams
 LEN_BITS = 8
 PREFIX = "m_axi_"  # the LXE's port
 HOST_PREFIX = "h_axi_"  # a core's second port: the retriever's
+TABLE_PREFIX = "t_axi_"  # a core's third port: the tables' of the DRE
 _INCR = 1
 _BUFFERABLE = 0b0011  # normal memory, not cacheable: usual for DMA engines
 
@@ -19,14 +20,24 @@ def address_layout() -> data.StructLayout:
     return data.StructLayout({"addr": ADDR_BITS, "len": LEN_BITS})
 
 
-def read_layout(p: CoreParams) -> data.StructLayout:
+def read_beat(bus_bytes: int) -> data.StructLayout:
     """A beat of R, its first byte lowest; resp[1] marks an error, `last` ends the burst."""
-    return data.StructLayout({"data": 8 * p.lxe.bus_bytes, "resp": 2, "last": 1})
+    return data.StructLayout({"data": 8 * bus_bytes, "resp": 2, "last": 1})
+
+
+def write_beat(bus_bytes: int) -> data.StructLayout:
+    """A beat of W, its first byte lowest; `strb` has a bit for each byte to write, `last` ends the burst."""
+    return data.StructLayout({"data": 8 * bus_bytes, "strb": bus_bytes, "last": 1})
+
+
+def read_layout(p: CoreParams) -> data.StructLayout:
+    """A beat of R on the bus of an LXE."""
+    return read_beat(p.lxe.bus_bytes)
 
 
 def write_layout(p: CoreParams) -> data.StructLayout:
-    """A beat of W, its first byte lowest; `strb` has a bit for each byte to write, `last` ends the burst."""
-    return data.StructLayout({"data": 8 * p.lxe.bus_bytes, "strb": p.lxe.bus_bytes, "last": 1})
+    """A beat of W on the bus of an LXE."""
+    return write_beat(p.lxe.bus_bytes)
 
 
 def error_layout() -> data.StructLayout:
@@ -37,6 +48,19 @@ def error_layout() -> data.StructLayout:
 def response_layout() -> data.StructLayout:
     """B: the response to a whole burst; resp[1] marks an error."""
     return data.StructLayout({"resp": 2})
+
+
+def manager_signature(bus_bytes: int) -> wiring.Signature:
+    """Channels of an AXI4 manager as streams of the layouts above: ar, r, aw, w, b."""
+    return wiring.Signature(
+        {
+            "ar": Out(stream.Signature(address_layout())),
+            "r": In(stream.Signature(read_beat(bus_bytes))),
+            "aw": Out(stream.Signature(address_layout())),
+            "w": Out(stream.Signature(write_beat(bus_bytes))),
+            "b": In(stream.Signature(response_layout())),
+        }
+    )
 
 
 def rows_layout() -> data.StructLayout:

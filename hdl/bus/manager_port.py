@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
 from hdl.params import SystemParams
-from hdl.queues import LEAST, port_beats
+from hdl.queues import LEAST, port_beats, table_beats
 
 
 class Slice(wiring.Component):
@@ -74,10 +74,7 @@ class ManagerPort(wiring.Component):
 
     def __init__(self, p: SystemParams):
         self.p = p
-        lxe = p.core.lxe
-        longest = lxe.burst_bytes // lxe.bus_bytes
-        self.read_depth, self.write_depth = port_beats(p)
-        self.longest, self.bursts = longest, lxe.bursts
+        self.read_depth, self.write_depth, self.bursts = self._room()
         address = stream.Signature(address_layout())
         read, response = stream.Signature(read_layout(p.core)), stream.Signature(response_layout())
         write = stream.Signature(write_layout(p.core))
@@ -88,6 +85,10 @@ class ManagerPort(wiring.Component):
                 **{"answers": In(read), "responses": In(response)},
             }
         )
+
+    def _room(self) -> tuple[int, int, int]:
+        """Beats of reads and of writes, and responses that the buffers hold."""
+        return *port_beats(self.p), self.p.core.lxe.bursts
 
     def elaborate(self, platform):
         m = Module()
@@ -133,3 +134,25 @@ class ManagerPort(wiring.Component):
         ends = self.w.valid & self.w.ready & self.w.payload.last
         m.d.sync += [whole.eq(whole - goes + ends), owed.eq(owed + goes - (self.b.valid & self.b.ready))]
         return m
+
+
+class TableManagerPort(ManagerPort):
+    """The same for the tables of a core, whose bursts are shorter and fewer.
+
+    Parameters
+    ----------
+    p : SystemParams
+
+    Members
+    -------
+    ar, aw, w, r, b, reads, writes, beats, answers, responses : as in `ManagerPort`
+
+    Latency: as in `ManagerPort`.
+    Throughput: as in `ManagerPort`.
+    Raises: `ParamError` where lanes and bus do not fit together.
+    Source: AXI4 (ARM IHI 0022) A3.3: dependencies between channels.
+    """
+
+    def _room(self) -> tuple[int, int, int]:
+        """As in `ManagerPort`: two of the longest reads, and writes of a beat."""
+        return table_beats(self.p)

@@ -4,12 +4,13 @@ from amaranth import Cat, Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.bus.axi import HOST_PREFIX, connect_ports, pass_ports, port_members
+from golden.program.isa import ADDR_BITS
+from hdl.bus.axi import HOST_PREFIX, TABLE_PREFIX, connect_ports, pass_ports, port_members
 from hdl.execution.lxe import Lxe
 from hdl.instruction_layouts import host_layout, status_layout
 from hdl.memory import collect_errors, error_members
-from hdl.params import CoreParams
-from hdl.retrieval.dre import Dre
+from hdl.params import CoreParams, bits_for
+from hdl.retrieval.dre import SETTINGS, Dre
 from hdl.retrieval.feeder import Feeder
 from hdl.retrieval.retriever import Retriever
 from hdl.unit import Composite
@@ -17,7 +18,7 @@ from hdl.unit import Composite
 
 def protects(p: CoreParams) -> list[str]:
     """The protection of every unit's memories."""
-    return [unit.protect for unit in (p.dre.hcu, p.dre.wtu, p.dre.kvmu, p.dpe, p.vpe, p.lxe)]
+    return [unit.protect for unit in (p.dre.hcu, p.dre.wtu, p.dre.kvmu, p.dre.table, p.dpe, p.vpe, p.lxe)]
 
 
 class Core(Composite):
@@ -25,11 +26,11 @@ class Core(Composite):
 
     Hash bits that the LXE stores go to the HCU, score codes to the WTU. RETRIEVE hands a token's cluster back to the
     program, copies its entry to where the KVMU puts it, and fetches the entries of a chosen cluster set. The retriever
-    has an AXI4 port of its own, so that its copies run beside the loads of the LXE.
+    has an AXI4 port of its own, so that its copies run beside the loads of the LXE; so has the DRE for its tables, so
+    that they wait for neither.
 
-    Corner cases: a fault of the retriever, or a word that the check bits of a memory cannot correct, ends the program
-    as a fault of the LXE does.
-
+    Corner cases: a fault of the retriever or of the table port, or a word that the check bits of a memory cannot
+    correct, ends the program as a fault of the LXE does.
 
     Parameters
     ----------
@@ -39,29 +40,33 @@ class Core(Composite):
     -------
     host, status : as in `hdl.execution.lxe.Lxe`
     m_axi_* : AXI4 manager of the LXE · h_axi_* : of the retriever, which reads and writes device and offload memory
-    th_hd, ratio, device_base, home_base : In : as in `hdl.retrieval.dre.Dre`; keep them stable while a program runs
+    t_axi_* : of the DRE's tables
+    th_hd, ratio, device_base, home_base, table_base, blocks : In : as in `hdl.retrieval.dre.Dre`; keep them stable
+        while a program runs
     perf : Out(struct of 32-bit counters) : those of the units, named unit.counter
 
     Latency: that of the program and of the engines that it waits for.
     Throughput: that of the LXE, and beside it that of the DRE and of the retriever.
-    Raises: `ParamError` from `CoreParams.core_format`.
+    Raises: `ParamError` from `CoreParams.joined`.
     Source: V-Rex section V, Fig. 10; function: `golden.program.core_model`.
     """
 
     def __init__(self, p: CoreParams):
-        p.core_format()  # checks that all fits together
         k = p.dre.kvmu
         super().__init__(
-            p,
+            p.joined(),
             {
                 "host": In(stream.Signature(host_layout())),
                 "status": Out(status_layout()),
                 **port_members(p),
                 **port_members(p, HOST_PREFIX),
+                **port_members(p, TABLE_PREFIX),
                 "th_hd": In(p.dre.hcu.distance_bits),
                 "ratio": In(17),
                 "device_base": In(k.addr_bits),
                 "home_base": In(k.addr_bits),
+                "table_base": In(ADDR_BITS),
+                "blocks": In(bits_for(k.blocks + 1)),
                 **error_members(*protects(p)),
             },
         )
@@ -80,7 +85,7 @@ class Core(Composite):
         wiring.connect(m, wiring.flipped(self.host), lxe.host)
         wiring.connect(m, lxe.retrieve, retriever.c)
         wiring.connect(m, lxe.d, feeder.d)
-        wiring.connect(m, retriever.clear, feeder.clear)
+        wiring.connect(m, retriever.order, feeder.order)
         wiring.connect(m, feeder.k, dre.k)
         wiring.connect(m, feeder.s, dre.s)
         for name in ("t", "w", "x", "b"):
@@ -88,16 +93,20 @@ class Core(Composite):
         m.d.comb += [
             self.status.eq(lxe.status),
             lxe.done.eq(retriever.done),
-            lxe.busy.eq(retriever.busy),
+            lxe.busy.eq(retriever.busy | dre.busy),
             lxe.set.eq(retriever.set),
-            lxe.fault.eq(retriever.fault),
+            lxe.fault.bus.eq(retriever.fault.bus | dre.bus_error),
+            lxe.fault.range.eq(retriever.fault.range),
+            lxe.fault.full.eq(retriever.fault.full),
             retriever.stop.eq(lxe.stop),
+            dre.stop.eq(lxe.stop),
             lxe.memory.eq(Cat(unit.error[1] for unit in (dre, retriever) if hasattr(unit, "error")).any()),
-            *(getattr(dre, name).eq(getattr(self, name)) for name in ("th_hd", "ratio", "device_base", "home_base")),
+            *(getattr(dre, name).eq(getattr(self, name)) for name in SETTINGS),
         ]
         collect_errors(m, self, [lxe, dre, retriever])
-        # The LXE's port passes through; the retriever's channels are joined to one port.
+        # The LXE's port passes through; the channels of retriever and tables are joined to a port each.
         pass_ports(m, self, lxe, port_members(p))
         connect_ports(m, p, self, retriever.bus, retriever.bus, HOST_PREFIX)
+        connect_ports(m, p, self, dre.bus, dre.bus, TABLE_PREFIX)
         self._pass_counters(m, parts)
         return m

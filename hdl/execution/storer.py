@@ -28,12 +28,12 @@ class Storer(Unit):
 
     Faults: an error response. Then, in the order of the instructions and after the responses to all earlier ones: an
     address or a stride that is no multiple of 2 * lanes bytes (of MEMORY and X), a word outside the activations, a
-    context that the DRE does not have, rows of HASH too short for its hash bits, `wide` but for MEMORY and SCORE. After
-    a fault the storer begins nothing more. While `stop` is high it begins no burst, sends the rest of a burst with strb
-    0, and takes the responses; once `busy` is low, a reset is safe for the bus.
+    context that the DRE does not have (HASH), rows of HASH too short for its hash bits, `wide` but for MEMORY and
+    SCORE. After a fault the storer begins nothing more. While `stop` is high it begins no burst, sends the rest of a
+    burst with strb 0, and takes the responses; once `busy` is low, a reset is safe for the bus.
 
     Corner cases: an instruction with `skip` writes nothing, but ends in order like all others. A row of SCORE ends with
-    the VPE's `last`, whatever the instruction's number of words.
+    the VPE's `last`, whatever the instruction's number of words. With `step` odd it is a part of a row for the DRE.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class Storer(Unit):
             at.bad.eq(
                 (~at.to_dre & (c.addr[:grid].any() | c.stride[:grid].any()))
                 | (c.wide & ~at.to_memory & ~at.to_score)
-                | (at.to_dre & (c.to >= hcu.n_ctx))
+                | (at.to_hash & (c.addr >= hcu.n_ctx))
                 | (at.to_hash & (c.words < -(-hcu.n_hp // lanes) - 1))
             ),
             self.c.ready.eq((~at.active | at.finish) & ~at.failed & ~self.stop),
@@ -235,9 +235,8 @@ class Storer(Unit):
             last.eq(words.row_last & (at.rows == 0)),
             self.d.valid.eq(at.active & at.is_dre & self.i.valid & pending.w_rdy),
             self.d.payload.target.eq(work.target),
-            self.d.payload.ctx.eq(work.to),
-            self.d.payload.number.eq(work.addr),
-            self.d.payload.row_last.eq(words.row_last),
+            self.d.payload.ctx.eq(work.addr),
+            self.d.payload.row_last.eq(words.row_last & ~((work.target == StoreTo.SCORE) & work.step[0])),
             self.d.payload.last.eq((at.rows == 0) & (work.wide | (work.target == StoreTo.HASH))),
             self.d.payload.keep.eq(i.keep),
             self.d.payload.data.eq(i.data.as_value()),
@@ -264,7 +263,6 @@ class Storer(Unit):
                     at.word.eq(0),
                     at.rows.eq(at.rows - 1),
                     at.base.eq(at.base + at.work.step),
-                    at.work.addr.eq(at.work.addr + 1),  # number of the row, for the DRE
                 ]
 
 

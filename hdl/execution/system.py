@@ -4,13 +4,15 @@ from amaranth import Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.bus.arbiter import Arbiter, memory_members
-from hdl.bus.axi import HOST_PREFIX, PREFIX, pass_ports
+from golden.program.isa import ADDR_BITS
+from hdl.bus.arbiter import MANAGERS, Arbiter, memory_members
+from hdl.bus.axi import HOST_PREFIX, PREFIX, TABLE_PREFIX, pass_ports
 from hdl.bus.manager_port import Slice
 from hdl.execution.core import Core
 from hdl.instruction_layouts import host_layout, status_layout
 from hdl.leaf import place
 from hdl.params import SystemParams, bits_for
+from hdl.retrieval.dre import SETTINGS
 from hdl.unit import Composite
 
 
@@ -22,9 +24,10 @@ def system_host_layout(p: SystemParams) -> data.StructLayout:
 class System(Composite):
     """Joins `cores` equal cores, which share one memory port and nothing else.
 
-    The host shares out work through the program and registers of each core (`golden.program.system_host`). Of n cores,
-    core i has the KV heads h with h mod n = i, with the query heads of their groups and with contexts, rings and
-    offloaded entries of its own (device_base, home_base), and the i-th part of the columns of hidden states and FFN.
+    The host shares out work through the program and registers of each core (`golden.program.shares`). Of n cores, core
+    i has the KV heads h with h mod n = i, with the query heads of their groups and with tables, rings and offloaded
+    entries of its own (table_base, device_base, home_base), and its part of the columns of hidden states and FFN. With
+    more cores than KV heads, teams of cores share a head, whose tables only the first of them uses.
     Cores pass data to each other through memory: the host starts the reader when the writer's status is DONE. By then
     its last write has been answered.
 
@@ -41,8 +44,9 @@ class System(Composite):
         a START for a core that runs holds up all requests behind it: read `status` first. A request for a core that
         does not exist is dropped
     status : Out(array of cores of `hdl.instruction_layouts.status_layout`) : status of each core
-    th_hd, ratio, device_base, home_base : In(arrays of cores) : as in `hdl.execution.core.Core`
-    m_axi_* : AXI4 manager, IDs of `hdl.bus.arbiter.id_bits`: 2 i for the LXE of core i, 2 i + 1 for its retriever
+    th_hd, ratio, device_base, home_base, table_base, blocks : In(arrays of cores) : as in `hdl.execution.core.Core`
+    m_axi_* : AXI4 manager, IDs of `hdl.bus.arbiter.id_bits`: 3 i for the LXE of core i, 3 i + 1 for its retriever,
+        3 i + 2 for its tables
     perf_core, perf_index : In : chooses a counter of a core, by its place in `core_counters`
     perf_value : Out(32) : that counter, 2 cycles later
     perf : Out(struct of 32-bit counters) : of the arbiter
@@ -69,6 +73,8 @@ class System(Composite):
                 "ratio": In(each(17)),
                 "device_base": In(each(k.addr_bits)),
                 "home_base": In(each(k.addr_bits)),
+                "table_base": In(each(ADDR_BITS)),
+                "blocks": In(each(bits_for(k.blocks + 1))),
                 "perf_core": In(bits_for(p.cores)),
                 "perf_index": In(bits_for(len(Core.counters_of(p.core)))),
                 "perf_value": Out(32),
@@ -106,12 +112,12 @@ class System(Composite):
                 core.host.valid.eq(host.o.valid & mine),
                 *(core.host.payload[name].eq(to[name]) for name in host_layout().members),
                 self.status[i].eq(core.status),
-                *(getattr(core, n).eq(getattr(self, n)[i]) for n in ("th_hd", "ratio", "device_base", "home_base")),
+                *(getattr(core, n).eq(getattr(self, n)[i]) for n in SETTINGS),
             ]
             with m.If(mine):
                 m.d.comb += host.o.ready.eq(core.host.ready)
-            for k, prefix in enumerate((PREFIX, HOST_PREFIX)):
-                _connect(m, core, prefix, arbiter, 2 * i + k)
+            for k, prefix in enumerate((PREFIX, HOST_PREFIX, TABLE_PREFIX)):
+                _connect(m, core, prefix, arbiter, MANAGERS * i + k)
             m.d.sync += values[i].eq(core.perf.as_value().word_select(self.perf_index, 32))
         chosen = Signal.like(self.perf_core)
         m.d.sync += [chosen.eq(self.perf_core), self.perf_value.eq(values[chosen])]

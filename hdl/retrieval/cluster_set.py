@@ -15,27 +15,26 @@ def mask_layout(p: WtuParams) -> data.StructLayout:
     `row_last`, `set_last`: the final beat of the row, the final row of the set. `set_last` counts only in a beat with
     `row_last`, so it may be high throughout the last row.
     """
-    return data.StructLayout(
-        {"ctx": bits_for(p.n_ctx), "addr": bits_for(p.words), "mask": p.n_w, "row_last": 1, "set_last": 1}
-    )
+    return data.StructLayout({"addr": bits_for(p.words), "mask": p.n_w, "row_last": 1, "set_last": 1})
 
 
 def cluster_layout(p: WtuParams | KvmuParams) -> data.StructLayout:
     """A cluster of a set. `last`: the final one of its set. `empty`: the set has no cluster, and `cluster` is 0."""
-    return data.StructLayout({"ctx": bits_for(p.n_ctx), "cluster": p.cluster_bits, "last": 1, "empty": 1})
+    return data.StructLayout({"cluster": p.cluster_bits, "last": 1, "empty": 1})
 
 
 class ClusterSet(Unit):
     """ORs the selections of all rows of a query block, and lists the clusters of the union in ascending order.
 
-    Masks of n_w clusters come in on `i`, the words of a row in any order. After the beat that ends the set, `o` lists
-    each cluster of the union once. There are two sets: one takes rows while the unit lists the other, so that the next
-    layer's rows are selected while this layer's clusters are fetched. A flip-flop a word tells whether the current set
-    has written the word. Memories therefore need no clearing, and words that no row touched cost no time. The unit
-    forwards a word that it reads while it writes it.
+    Masks of n_w clusters come in on `i`, the words of a row in any order. The unit ORs them into one memory, and keeps
+    the lowest and the highest word touched. After the beat that ends the set it reads the words between these two,
+    and offers each cluster once on `o`. It writes a zero behind each word that it has read, so the memory is empty
+    again for the next set. While the clusters of a word wait, the unit reads on to the next word that is not zero.
+    The unit forwards a word that it reads while it writes it.
 
-    Corner cases: a set without clusters gives one beat with `empty`. A second set that is complete waits until the
-    first is listed; meanwhile `i` is not ready.
+    Corner cases: a set without clusters gives one beat with `empty`. Rows of the next set wait until the set is
+    listed. After a reset the unit clears the memory before it takes a row; a protected memory clears itself in the
+    reset.
 
     Parameters
     ----------
@@ -43,14 +42,17 @@ class ClusterSet(Unit):
 
     Members
     -------
-    i : In(stream of `mask_layout`) : rows in any order of their words; the set has the `ctx` of the beat that ends it
+    i : In(stream of `mask_layout`) : rows in any order of their words
     o : Out(stream of `cluster_layout`) : every cluster of a set once, ascending, one beat with `empty` if it has none
+    idle : Out(1) : every complete set is listed
     perf : Out(struct of 32-bit counters modulo 2^32) : sets, clusters (listed)
 
-    Latency: 4 cycles from the beat that ends a set to its first cluster, 2 to the beat of an empty set; both counted
-    from the last beat of the set before on `o`, if that is later.
-    Throughput: a beat of `i` every cycle, 1 idle cycle after a set, more while the set before is listed;
-    a cluster a cycle. A set of 64 beats whose union has 200 clusters takes 65 cycles to collect and 200 to list.
+    Latency: 4 cycles from the beat that ends a set to its first cluster, 2 to the beat of an empty set. `i` is ready
+    `clusters / n_w` + 1 cycles after a reset, at once if the memory is protected.
+    Throughput: a beat of `i` every cycle, and the next set's first beat 1 cycle after the set's last on `o`. A cluster
+    a cycle, but the first clusters of two words are at least the distance of the words apart. So a list takes
+    max(clusters, words) cycles at least, and clusters + words at most, with the words from the lowest to the highest
+    touched. A set of 64 beats whose union has 200 clusters, some in each of 64 words, takes 64 + 3 + 200 cycles.
     Raises: `ParamError` from `WtuParams`.
     Source: V-Rex section IV-C ("aggregated across all rows").
     """
@@ -63,6 +65,7 @@ class ClusterSet(Unit):
             {
                 "i": In(stream.Signature(mask_layout(p))),
                 "o": Out(stream.Signature(cluster_layout(p))),
+                "idle": Out(1),
             },
             p.protect,
         )
@@ -70,169 +73,180 @@ class ClusterSet(Unit):
     @staticmethod
     def timing(p: WtuParams) -> dict[str, str]:
         """Formulas for the manifest."""
-        return {"latency": "2 if the set is empty else 4", "interval": "beats + 1", "listing": "max(1, clusters)"}
+        listing = "1 if the set is empty else between max(clusters, words) and clusters + words"
+        return {
+            "latency": "2 if the set is empty else 4",
+            "interval": "beats + latency + listing - 1",
+            "listing": listing,
+            "clearing": str(p.words + 1 if p.protect == "none" else 0),
+        }
 
     def elaborate(self, platform):
         p, m = self.p, Module()
-        banks = [Ram(p.n_w, p.words, protect=p.protect) for _ in range(2)]
-        collect_errors(m, self, banks)
-        for k, bank in enumerate(banks):
-            m.submodules[f"bank{k}"] = bank
-        sets, row, listing = _Sets(p), _Row(p), _Listing(p)
-        self._add(m, banks, sets, row)
-        self._list(m, sets, listing)
-        self._next_word(m, banks, listing, sets)
-        self._swap(m, sets, listing)
-        self._ports(m, banks, sets, row, listing)
+        m.submodules.bank = bank = Ram(p.n_w, p.words, protect=p.protect)
+        collect_errors(m, self, [bank])
+        turn, row, scan, out = _Turn(p), _Row(p), _Scan(p), _Out(p)
+        self._add(m, bank, turn, row)
+        self._scan(m, bank, turn, row, scan, out)
+        self._offer(m, bank, scan, out)
+        self._take_turns(m, turn, row, scan, out)
+        self._ports(m, bank, turn, row, scan)
+        done = Signal()  # the set is listed
+        m.d.comb += done.eq(out.step & self.o.payload.last)
+        self._count_when(m, sets=done, clusters=out.step & ~out.empty)
         return m
 
-    def _add(self, m: Module, banks: list[Ram], sets: "_Sets", row: "_Row") -> None:
+    def _add(self, m: Module, bank: Ram, turn: "_Turn", row: "_Row") -> None:
         """Reads the word of a beat, ORs the beat's mask into it, and writes it a cycle later."""
-        beat, part, touched = self.i.payload, row.part, sets.touched
-        old = Signal(self.p.n_w)
+        beat, part = self.i.payload, row.part
         m.d.comb += [
-            self.i.ready.eq(~sets.full),
-            row.hit.eq(self.i.valid & self.i.ready & (beat.mask != 0)),
-            old.eq(Mux(part.bank, banks[1].r_data, banks[0].r_data)),
-            row.word.eq(part.mask | Mux(part.again, row.wrote, Mux(part.old, old, 0))),
+            self.i.ready.eq(turn.takes),
+            row.moves.eq(self.i.valid & self.i.ready),
+            row.word.eq(part.mask | Mux(part.again, row.wrote, bank.r_data)),
+            row.touches.eq(part.valid & (part.mask != 0)),
         ]
         m.d.sync += [
-            part.valid.eq(row.hit),
-            part.bank.eq(sets.fill),
+            part.valid.eq(row.moves),
             part.addr.eq(beat.addr),
             part.mask.eq(beat.mask),
-            part.old.eq(Mux(sets.fill, touched[1], touched[0]).bit_select(beat.addr, 1)),
             # The word is being written while it is read.
-            part.again.eq(part.valid & (part.bank == sets.fill) & (part.addr == beat.addr)),
+            part.again.eq(part.valid & (part.addr == beat.addr)),
             row.wrote.eq(row.word),
         ]
-        with m.If(self.i.valid & self.i.ready & beat.row_last & beat.set_last):
-            m.d.sync += [sets.full.eq(1), sets.ctx.eq(beat.ctx)]
 
-    def _list(self, m: Module, sets: "_Sets", listing: "_Listing") -> None:
-        """Offers the lowest cluster left of the current word, and decides when to read the next word."""
-        p, left, ahead = self.p, listing.left, listing.ahead
-        other = Signal(p.words)  # touched words of the set that is listed
-        lane = Signal(bits_for(p.n_w))
-        found, listing.where = self._lowest(m, other, "word")
-        _, low = self._lowest(m, left, "lane")
+    def _scan(self, m: Module, bank: Ram, turn: "_Turn", row: "_Row", scan: "_Scan", out: "_Out") -> None:
+        """Keeps the words touched, and reads them in turn once the set is listed."""
+        addr = row.part.addr
+        zero = Signal()  # the word that waits has no cluster
         m.d.comb += [
-            other.eq(Mux(sets.fill, sets.touched[0], sets.touched[1])),
-            lane.eq(low),
-            listing.rest.eq(left & (left - 1)),
-            self.o.valid.eq((left != 0) | listing.empty),
-            self.o.payload.ctx.eq(listing.out_ctx),
-            self.o.payload.cluster.eq(Mux(listing.empty, 0, listing.at * p.n_w + lane)),
-            self.o.payload.last.eq(listing.empty | ((listing.rest == 0) & ~ahead & ~found)),
-            self.o.payload.empty.eq(listing.empty),
-            listing.step.eq(self.o.valid & self.o.ready),
-            listing.load.eq(ahead & ((left == 0) | (listing.step & (listing.rest == 0)))),
-            listing.look.eq(listing.listing & found & (~ahead | listing.load)),
-            listing.done.eq(listing.step & self.o.payload.last),
+            zero.eq(turn.clears | (bank.r_data == 0)),
+            scan.used.eq(scan.ahead & (zero | (out.left == 0) | (out.step & (out.rest == 0)))),
+            scan.load.eq(scan.used & ~zero),
+            scan.look.eq(turn.lists & scan.more & (~scan.ahead | scan.used)),
+        ]
+        with m.If(row.touches):
+            m.d.sync += scan.more.eq(1)
+            with m.If(~scan.more | (addr < scan.low)):
+                m.d.sync += scan.low.eq(addr)
+            with m.If(~scan.more | (addr > scan.high)):
+                m.d.sync += scan.high.eq(addr)
+        with m.If(scan.used):
+            m.d.sync += scan.ahead.eq(0)
+        with m.If(scan.look):
+            m.d.sync += [
+                scan.ahead.eq(1),
+                scan.ahead_at.eq(scan.low),
+                scan.low.eq(scan.low + 1),
+                scan.more.eq(scan.low != scan.high),
+            ]
+
+    def _offer(self, m: Module, bank: Ram, scan: "_Scan", out: "_Out") -> None:
+        """Offers the lowest cluster left of the current word."""
+        left = out.left
+        lane = Signal(bits_for(self.p.n_w))
+        m.d.comb += [
+            lane.eq(self._lowest(m, left)),
+            out.rest.eq(left & (left - 1)),
+            self.o.valid.eq((left != 0) | out.empty),
+            self.o.payload.cluster.eq(Mux(out.empty, 0, out.at * self.p.n_w + lane)),
+            self.o.payload.last.eq(out.empty | ((out.rest == 0) & (out.at == scan.high))),
+            self.o.payload.empty.eq(out.empty),
+            out.step.eq(self.o.valid & self.o.ready),
+        ]
+        with m.If(out.step):
+            m.d.sync += left.eq(out.rest)
+        with m.If(scan.load):
+            m.d.sync += [left.eq(bank.r_data), out.at.eq(scan.ahead_at)]
+
+    def _take_turns(self, m: Module, turn: "_Turn", row: "_Row", scan: "_Scan", out: "_Out") -> None:
+        """Takes the rows of a set, waits a cycle until the last word is written, lists the set, and starts again."""
+        beat = self.i.payload
+        m.d.comb += [
+            self.idle.eq(turn.takes | turn.clears),
+            turn.over.eq((out.step & self.o.payload.last) | (turn.clears & scan.ahead & ~scan.more)),
+        ]
+        with m.If(row.moves & beat.row_last & beat.set_last):
+            m.d.sync += turn.takes.eq(0)
+        with m.Elif(~turn.takes & ~turn.lists):
+            m.d.sync += [turn.lists.eq(1), out.empty.eq(~scan.more & ~row.touches)]
+        with m.Elif(turn.over):
+            m.d.sync += [turn.takes.eq(1), turn.lists.eq(0), turn.clears.eq(0), out.empty.eq(0)]
+
+    def _ports(self, m: Module, bank: Ram, turn: "_Turn", row: "_Row", scan: "_Scan") -> None:
+        """Gives the memory to the rows, or to the list, which writes a zero behind itself."""
+        m.d.comb += [
+            bank.r_en.eq(row.moves | scan.look),
+            bank.r_addr.eq(Mux(turn.lists, scan.low, self.i.payload.addr)),
+            bank.w_en.eq(row.touches | scan.used),
+            bank.w_addr.eq(Mux(turn.lists, scan.ahead_at, row.part.addr)),
+            bank.w_data.eq(Mux(turn.lists, 0, row.word)),
         ]
 
-    def _next_word(self, m: Module, banks: list[Ram], listing: "_Listing", sets: "_Sets") -> None:
-        with m.If(listing.step):
-            m.d.sync += listing.left.eq(listing.rest)
-        with m.If(listing.load):
-            m.d.sync += [
-                listing.left.eq(Mux(sets.fill, banks[0].r_data, banks[1].r_data)),
-                listing.at.eq(listing.next_at),
-                listing.ahead.eq(0),
-            ]
-        with m.If(listing.look):
-            m.d.sync += [listing.next_at.eq(listing.where), listing.ahead.eq(1)]
-        with m.If(listing.done):
-            m.d.sync += [listing.listing.eq(0), listing.empty.eq(0)]
-            m.d.sync += self.perf.sets.eq(self.perf.sets + 1)
-        with m.If(listing.step & ~listing.empty):
-            m.d.sync += self.perf.clusters.eq(self.perf.clusters + 1)
-
-    def _swap(self, m: Module, sets: "_Sets", listing: "_Listing") -> None:
-        """Exchanges the two sets once one is complete and the other is listed."""
-        with m.If(sets.full & ~listing.listing):
-            m.d.sync += [
-                sets.full.eq(0),
-                sets.fill.eq(~sets.fill),
-                listing.listing.eq(1),
-                listing.out_ctx.eq(sets.ctx),
-                listing.empty.eq(Mux(sets.fill, sets.touched[1], sets.touched[0]) == 0),
-            ]
-
-    def _ports(self, m: Module, banks: list[Ram], sets: "_Sets", row: "_Row", listing: "_Listing") -> None:
-        """Gives one bank to the rows and the other to the list, and keeps `touched`.
-
-        A row that writes a word sets its bit; the listing clears the bit when it reads the word.
-        """
-        fill, part, addr = sets.fill, row.part, self.i.payload.addr
-        for k, bank in enumerate(banks):
-            m.d.comb += [
-                bank.r_en.eq(Mux(fill == k, row.hit, listing.look)),
-                bank.r_addr.eq(Mux(fill == k, addr, listing.where)),
-                bank.w_en.eq(part.valid & (part.bank == k)),
-                bank.w_addr.eq(part.addr),
-                bank.w_data.eq(row.word),
-            ]
-            with m.If((fill == k) & row.hit):
-                m.d.sync += sets.touched[k].bit_select(addr, 1).eq(1)
-            with m.Elif((fill != k) & listing.look):
-                m.d.sync += sets.touched[k].bit_select(listing.where, 1).eq(0)
-
     @staticmethod
-    def _lowest(m: Module, bits: Signal, name: str) -> tuple[Value, Value]:
-        """Whether a bit is set, and the index of the lowest set bit: a binary tree."""
-        nodes = [(bits[i], i) for i in range(len(bits))]
+    def _lowest(m: Module, bits: Signal) -> Value:
+        """The index of the lowest set bit: a binary tree."""
+        nodes: list[tuple[Value, Value | int]] = [(bits[i], i) for i in range(len(bits))]
         level = 0
         while len(nodes) > 1:
             pairs, rest = [], nodes[len(nodes) & ~1 :]
             for j in range(0, len(nodes) - 1, 2):
                 (a, ia), (b, ib) = nodes[j], nodes[j + 1]
-                some = Signal(name=f"{name}{level}_{j}_some")
-                index = Signal(bits_for(len(bits)), name=f"{name}{level}_{j}_index")
+                some = Signal(name=f"lane{level}_{j}_some")
+                index = Signal(bits_for(len(bits)), name=f"lane{level}_{j}_index")
                 m.d.comb += [some.eq(a | b), index.eq(Mux(a, ia, ib))]
                 pairs.append((some, index))
             nodes, level = pairs + rest, level + 1
-        return nodes[0]
+        return nodes[0][1]
 
 
-class _Sets:
-    """The two sets: one takes rows, the other is listed."""
+class _Turn:
+    """What the unit does: it takes rows or lists a set; in the cycle between, it writes the last word of the rows.
+
+    After a reset it lists all words as if they were zero, which clears them.
+    """
 
     def __init__(self, p: WtuParams):
-        self.touched = [Signal(p.words, name=f"touched{k}") for k in range(2)]  # words written in each
-        self.fill = Signal()  # the bank that takes rows; the other one is listed
-        self.full = Signal()  # the set in `fill` is complete
-        self.ctx = Signal(bits_for(p.n_ctx))  # context of that set
+        clears = p.protect == "none"
+        self.takes = Signal(init=not clears)  # the unit takes rows
+        self.lists = Signal(init=clears)  # the unit reads the words touched, and offers their clusters
+        self.clears = Signal(init=clears)  # the words count as zero, after a reset
+        self.over = Signal()  # the list ends
 
 
 class _Row:
     """The word of a row to which the unit adds a mask."""
 
     def __init__(self, p: WtuParams):
-        self.hit = Signal()  # a beat that has clusters
-        self.part = Signal(  # that beat. old: the set has written its word. again: the beat before had the same word
-            data.StructLayout({"valid": 1, "bank": 1, "addr": bits_for(p.words), "mask": p.n_w, "old": 1, "again": 1})
+        self.moves = Signal()  # a beat of a row is taken
+        self.part = Signal(  # that beat, a cycle later. again: the beat before had the same word
+            data.StructLayout({"valid": 1, "addr": bits_for(p.words), "mask": p.n_w, "again": 1})
         )
+        self.touches = Signal()  # the beat in `part` has a cluster
         self.word = Signal(p.n_w)  # word to write
-        self.wrote = Signal(p.n_w)  # word written in the cycle before
+        self.wrote = Signal(p.n_w)  # `word` in the cycle before
 
 
-class _Listing:
-    """The set being listed: `left` holds the clusters of word `at` still to come, `ahead` says that the next word is
-    read.
-    """
+class _Scan:
+    """The words touched, and the reading of them."""
 
     def __init__(self, p: WtuParams):
-        self.listing = Signal()
+        clears = p.protect == "none"
+        self.more = Signal(init=clears)  # words from `low` to `high` are to be read
+        self.low = Signal(bits_for(p.words))  # lowest word touched; in a list, the next word to read
+        self.high = Signal(bits_for(p.words), init=p.words - 1 if clears else 0)  # highest word touched
+        self.look = Signal()  # the unit reads word `low`
+        self.ahead = Signal()  # a word has been read, and waits until the clusters before it are taken
+        self.ahead_at = Signal(bits_for(p.words))  # address of the word that waits
+        self.used = Signal()  # the word that waits is loaded, or dropped as zero
+        self.load = Signal()  # the clusters of the word that waits are offered from the next cycle on
+
+
+class _Out:
+    """The clusters that the unit offers, of one word at a time."""
+
+    def __init__(self, p: WtuParams):
         self.empty = Signal()  # the set has no cluster
-        self.ahead = Signal()  # the next word has been read
-        self.out_ctx = Signal(bits_for(p.n_ctx))
-        self.left = Signal(p.n_w)
+        self.left = Signal(p.n_w)  # clusters of the word that are not taken yet
+        self.at = Signal(bits_for(p.words))  # address of the word
         self.rest = Signal(p.n_w)  # `left` without its lowest cluster
-        self.at = Signal(bits_for(p.words))
-        self.next_at = Signal(bits_for(p.words))
-        self.where: Value  # the lowest touched word
-        self.step = Signal()  # a cluster is taken
-        self.load = Signal()  # the next word becomes `left`
-        self.look = Signal()  # the unit reads another word
-        self.done = Signal()  # the set is listed
+        self.step = Signal()  # a cluster is taken, or the beat of an empty set

@@ -6,7 +6,7 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from golden.program.isa import ADDR_BITS, PAYLOAD, Opcode
-from hdl.bus.axi import Bursts, address_layout, read_layout, response_layout, write_layout
+from hdl.bus.axi import Bursts, address_layout, manager_signature
 from hdl.memory import Ram, collect_errors
 from hdl.params import CoreParams, bits_for
 from hdl.queues import copied_beats
@@ -20,15 +20,7 @@ def copy_layout() -> data.StructLayout:
 
 def bus_signature(p: CoreParams) -> wiring.Signature:
     """Channels of an AXI4 manager as streams of the layouts in `hdl.bus.axi`: ar, r, aw, w, b."""
-    return wiring.Signature(
-        {
-            "ar": Out(stream.Signature(address_layout())),
-            "r": In(stream.Signature(read_layout(p))),
-            "aw": Out(stream.Signature(address_layout())),
-            "w": Out(stream.Signature(write_layout(p))),
-            "b": In(stream.Signature(response_layout())),
-        }
-    )
+    return manager_signature(p.lxe.bus_bytes)
 
 
 class Copier(Unit):

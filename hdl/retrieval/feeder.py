@@ -8,21 +8,21 @@ from golden.program.isa import StoreTo
 from hdl.instruction_layouts import dre_layout
 from hdl.params import CoreParams, bits_for
 from hdl.retrieval.dre import score_layout
-from hdl.retrieval.hcu import CLEAR, JOIN, token_layout
+from hdl.retrieval.hcu_state import JOIN, token_layout
 from hdl.unit import Unit
 
 
-def clear_layout(p: CoreParams) -> data.StructLayout:
-    """A context whose clusters the DRE shall forget."""
-    return data.StructLayout({"ctx": bits_for(p.dre.hcu.n_ctx)})
+def order_layout(p: CoreParams) -> data.StructLayout:
+    """An order to the DRE between keys. `op`: CLEAR or SWITCH to the context `ctx`."""
+    return data.StructLayout({"op": 2, "ctx": bits_for(p.dre.hcu.n_ctx)})
 
 
 class Feeder(Unit):
     """Collects HASH words of the VPE to a token's hash bits, and cuts or joins SCORE words to the WTU's word width.
 
     Words come in on `d` and leave in order: keys on `k`, scores on `s`. Bit i of word j of a HASH row is hash bit j *
-    lanes + i. Code i of SCORE word j is the score of cluster j * lanes + i. A request on `clear` becomes a CLEAR on `k`
-    between two rows of HASH; it goes before the next row.
+    lanes + i. Code i of SCORE word j is the score of cluster j * lanes + i. An order on `order` goes out on `k` between
+    two rows of HASH, before the next row.
 
     Corner cases: the feeder drops bits of a HASH row beyond n_hp, and whole words beyond ceil(n_hp / lanes).
 
@@ -33,22 +33,21 @@ class Feeder(Unit):
     Members
     -------
     d : In(stream of `hdl.instruction_layouts.dre_layout`) : words; a row of HASH has ceil(n_hp / lanes) words or more
-    clear : In(stream of `clear_layout`) : contexts to forget
-    k : Out(stream of `hdl.retrieval.hcu.token_layout`) : a JOIN a row of HASH, whose token is `number`; a CLEAR has no
-        token and no hash
+    order : In(stream of `order_layout`) : CLEARs and SWITCHes
+    k : Out(stream of `hdl.retrieval.hcu.token_layout`) : a JOIN a row of HASH, whose token is always 0; an order
     s : Out(stream of `hdl.retrieval.dre.score_layout`) : scores; set_last is high in every word of a block's last row
-    perf : Out(struct of 32-bit counters) : tokens, clears, rows (of scores), words (of scores)
+    perf : Out(struct of 32-bit counters) : tokens, orders, rows (of scores), words (of scores)
 
-    Latency: 1 cycle from a row's last word of HASH, or a CLEAR, to its beat on `k`; from a word of SCORE to its first
+    Latency: 1 cycle from a row's last word of HASH, or an order, to its beat on `k`; from a word of SCORE to its first
         on `s`.
-    Throughput: a word of HASH a cycle, a CLEAR too; a word of SCORE every max(1, lanes / wtu.n_w) cycles, a row's last
+    Throughput: a word of HASH a cycle, an order too; a word of SCORE every max(1, lanes / wtu.n_w) cycles, a row's last
         one every ceil((keep + 1) / wtu.n_w). At the `core` preset a word of 64 scores becomes 4 words of 16 in 4
         cycles.
     Raises: `ParamError` where the DRE and the LXE do not fit together.
     Source: `golden.program.isa.StoreTo`; V-Rex Fig. 10, steps 2 and 4.
     """
 
-    COUNTERS = ("tokens", "clears", "rows", "words")
+    COUNTERS = ("tokens", "orders", "rows", "words")
 
     def __init__(self, p: CoreParams):
         p.core_format()  # checks
@@ -56,7 +55,7 @@ class Feeder(Unit):
             p,
             {
                 "d": In(stream.Signature(dre_layout(p))),
-                "clear": In(stream.Signature(clear_layout(p))),
+                "order": In(stream.Signature(order_layout(p))),
                 "k": Out(stream.Signature(token_layout(p.dre.hcu))),
                 "s": Out(stream.Signature(score_layout(p.dre.wtu))),
             },
@@ -77,7 +76,7 @@ class Feeder(Unit):
         d = self.d.payload
         k_free = Signal()
         k_takes = Signal()
-        k_clears = Signal()
+        k_orders = Signal()
         s_free = Signal()
         s_takes = Signal()
         s_loads = Signal()
@@ -88,45 +87,47 @@ class Feeder(Unit):
             s_free.eq(~self.s.valid | self.s.ready),
             self.d.ready.eq(Mux(is_hash, k_takes, s_takes)),
         ]
-        self._tokens(m, self.d.valid & is_hash, k_free, k_takes, k_clears)
+        self._tokens(m, self.d.valid & is_hash, k_free, k_takes, k_orders)
         self._scores(m, self.d.valid & ~is_hash, s_free, s_takes, s_loads)
         self._count(
             m,
             tokens=self.d.valid & is_hash & k_takes & d.row_last,
-            clears=k_clears,
+            orders=k_orders,
             rows=s_loads & s_takes & d.row_last,
             words=self.s.valid & self.s.ready,
         )
         return m
 
-    def _tokens(self, m: Module, there, free, takes, clears) -> None:
+    def _tokens(self, m: Module, there, free, takes, orders) -> None:
         p, d, k = self.p, self.d.payload, self.k.payload
         lanes, n_hp = p.dpe.n_w, p.dre.hcu.n_hp
         words = -(-n_hp // lanes)
         index = Signal(range(words + 1))  # word of the row; `words`: behind the last hash bit
         valid = Signal()
+        names, shape = ("op", "ctx", "hash", "last"), token_layout(p.dre.hcu)
+        key = Signal(data.StructLayout({name: shape[name].shape for name in names}))  # the beat on `k`
+        m.d.comb += [*(k[name].eq(key[name]) for name in names), k.token.eq(0)]
         m.d.comb += [
-            clears.eq(self.clear.valid & (index == 0) & free),
-            self.clear.ready.eq((index == 0) & free),
-            takes.eq(free & ~clears),
+            orders.eq(self.order.valid & (index == 0) & free),
+            self.order.ready.eq((index == 0) & free),
+            takes.eq(free & ~orders),
             self.k.valid.eq(valid),
         ]
         with m.If(free):
-            m.d.sync += valid.eq(clears | (there & d.row_last))
-        with m.If(clears):
-            m.d.sync += [k.op.eq(CLEAR), k.ctx.eq(self.clear.payload.ctx), k.last.eq(1)]
+            m.d.sync += valid.eq(orders | (there & d.row_last))
+        with m.If(orders):
+            m.d.sync += [key.op.eq(self.order.payload.op), key.ctx.eq(self.order.payload.ctx), key.last.eq(1)]
         with m.Elif(there & free):
             m.d.sync += [
-                k.op.eq(JOIN),
-                k.ctx.eq(d.ctx),
-                k.token.eq(d.number),
-                k.last.eq(d.last),
+                key.op.eq(JOIN),
+                key.ctx.eq(d.ctx),
+                key.last.eq(d.last),
                 index.eq(Mux(d.row_last, 0, Mux(index == words, index, index + 1))),
             ]
             with m.Switch(index):
                 for j in range(words):
                     with m.Case(j):
-                        m.d.sync += k.hash[j * lanes : (j + 1) * lanes].eq(d.data)
+                        m.d.sync += key.hash[j * lanes : (j + 1) * lanes].eq(d.data)
 
     def _scores(self, m: Module, there, free, takes, loads) -> None:
         p, d, s = self.p, self.d.payload, self.s.payload
@@ -137,7 +138,7 @@ class Feeder(Unit):
         valid = Signal()
         m.d.comb += [self.s.valid.eq(valid), loads.eq(there & free)]
         with m.If(loads):
-            m.d.sync += [s.row.ctx.eq(d.ctx), s.set_last.eq(d.last)]
+            m.d.sync += s.set_last.eq(d.last)
         if parts > 1:
             final = Signal()
             end = d.keep[n_w.bit_length() - 1 :]  # part that holds the last number in use

@@ -1,6 +1,6 @@
 """Retriever: executes RETRIEVEs, which set registers from the DRE's results and copy entries in memory."""
 
-from amaranth import Array, Module, Mux, Signal, Value
+from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -9,9 +9,9 @@ from hdl.instruction_layouts import done_layout, retrieve_layout, set_layout
 from hdl.memory import collect_errors
 from hdl.params import CoreParams, bits_for
 from hdl.retrieval.copier import Copier, bus_signature
-from hdl.retrieval.feeder import clear_layout
-from hdl.retrieval.hcu import CLEAR, JOIN, joined_layout
-from hdl.retrieval.kvmu import burst_layout, move_layout, placed_layout
+from hdl.retrieval.feeder import order_layout
+from hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH, joined_layout
+from hdl.retrieval.kvmu_layouts import APPEND, burst_layout, move_layout, placed_layout
 from hdl.unit import Unit
 
 
@@ -29,19 +29,21 @@ class Retriever(Unit):
 
     CLUSTER takes the next token's cluster, and tells how many clusters its context has. PLACE copies entries to where
     the KVMU's replies say; before each entry it makes the move that the KVMU asks for. FETCH copies the bursts of a
-    cluster set, one behind the other. CLEAR asks the HCU to forget the context, and waits until it has. COUNT tells how
-    many clusters a context has.
+    cluster set, one behind the other. CLEAR and SWITCH send an order to the DRE, wait until the HCU and then the KVMU
+    have answered it, and tell how many clusters the context has (before a CLEAR).
 
     Copies overlap (`hdl.retrieval.copier.Copier`). A move must read its slot of the ring after the slot's last entry
     was written and before the next one is. Before the first move behind `recent` entries the retriever therefore waits
     for all responses.
 
     Faults: an error response; an address that is no multiple of 2 * lanes bytes (PLACE, FETCH); a context that the DRE
-    does not have (CLEAR, COUNT); an unknown action; a reply that is `full`; a set of more entries than FETCH has rows.
+    does not have (CLEAR, SWITCH); an unknown action; a reply that is `full`; a set of more entries than FETCH has rows.
     After a fault the retriever begins nothing more. While `stop` is high it begins no burst, sends the rest of a burst
     with strb 0, and drops the beats and responses that come. Once `busy` is low, a reset is safe for the bus.
 
     Corner cases: an instruction with `skip` is done at once. An empty set ends FETCH without a copy. R0 is never set.
+    An answer waits for an instruction of its kind: a SWITCH with a key's result before its own waits for ever. An order
+    that is on offer when `stop` rises stays on offer.
 
     Parameters
     ----------
@@ -50,11 +52,11 @@ class Retriever(Unit):
     Members
     -------
     c : In(stream of `hdl.instruction_layouts.retrieve_layout`) : instructions; `skip`: done at once
-    t : In(stream of `hdl.retrieval.hcu.joined_layout`) : results of the HCU; a CLEAR ends an instruction CLEAR,
-        otherwise it is dropped
+    t : In(stream of `hdl.retrieval.hcu.joined_layout`) : results of the HCU, in the order of the CLUSTERs, CLEARs and
+        SWITCHes that take them
     w, x, b : In(streams of `hdl.retrieval.kvmu.placed_layout`, `move_layout`, `burst_layout`) : the KVMU's replies,
         each behind its move; bases and lengths are multiples of 2 * lanes bytes
-    clear : Out(stream of `hdl.retrieval.feeder.clear_layout`) : contexts to forget
+    order : Out(stream of `hdl.retrieval.feeder.order_layout`) : CLEARs and SWITCHes
     set : Out(`hdl.instruction_layouts.set_layout`) : pulses: registers, never R0; the last comes with `done`
     bus : Out(`hdl.retrieval.copier.bus_signature`) : AXI4
     done : Out(`hdl.instruction_layouts.done_layout`) : in the cycle after the instruction if it has `skip`
@@ -65,10 +67,12 @@ class Retriever(Unit):
         writes (bursts on the bus), beats (written), waits (cycles in which a read waits for room)
 
     Latency: a result, a move, a reply or a burst can be taken in the cycle after the instruction; CLUSTER is done 2
-        cycles after its result, COUNT 1 after the instruction. Copies as in `Copier`, then 2 cycles from the last
-        response to `done`, 3 for FETCH. Exact in `sim.units.retriever_time.RetrieverTime`.
-    Throughput: CLUSTER 4 cycles, COUNT 2; a copied beat a cycle, across copies. At the `core` preset an entry of 4,096
-        bytes is 64 beats.
+        cycles after its result. An order is offered in the cycle after the instruction, the HCU's answer can be taken
+        1 cycle after the order, the KVMU's 1 later, and the instruction is done 1 cycle after that. Copies as in
+        `Copier`, then 2 cycles from the last response to `done`, 3 for FETCH. Exact in
+        `sim.units.retriever_time.RetrieverTime`.
+    Throughput: CLUSTER 4 cycles, CLEAR and SWITCH 5; a copied beat a cycle, across copies. At the `core` preset an
+        entry of 512 bytes is 8 beats.
     Raises: `ParamError` where the DRE and the LXE do not fit together.
     Source: `golden.program.isa.Retrieve`; V-Rex section V-C, Fig. 12.
     """
@@ -86,7 +90,7 @@ class Retriever(Unit):
                 "w": In(stream.Signature(placed_layout(k))),
                 "x": In(stream.Signature(move_layout(k))),
                 "b": In(stream.Signature(burst_layout(k))),
-                "clear": Out(stream.Signature(clear_layout(p))),
+                "order": Out(stream.Signature(order_layout(p))),
                 "set": Out(set_layout()),
                 "bus": Out(bus_signature(p)),
                 "done": Out(done_layout()),
@@ -102,6 +106,8 @@ class Retriever(Unit):
         """Formulas for the manifest."""
         return {
             "cluster_interval": "4",
+            "order_interval": "5",
+            "order_latency": "1 from a CLEAR or SWITCH to its order, 1 from the reply to done",
             "read_latency": "2 from a move, reply or burst to its first burst on the bus",
             "write_latency": "2 from a burst's last beat read to its first written",
             "interval": f"{p.dre.kvmu.entry_bytes // p.lxe.bus_bytes} cycles an entry",
@@ -112,13 +118,12 @@ class Retriever(Unit):
         m.submodules.copier = copier = Copier(p)
         wiring.connect(m, copier.bus, wiring.flipped(self.bus))
         collect_errors(m, self, [copier])
-        work, to = _Work(p), _Registers(p)
+        work, to = _Work(p), _Registers()
         m.d.sync += work.failed.eq(work.failed | self.fault.as_value().any())
         self._copies(m, copier, work)
-        self._levels(m, to)
         with m.FSM():
             with m.State("IDLE"):
-                self._begin(m, work, to)
+                self._begin(m, work)
             with m.State("CLUSTER"):
                 self._take_cluster(m, work, to)
             with m.State("SET"):
@@ -140,17 +145,19 @@ class Retriever(Unit):
                     m.next = "SET"
                     with m.If(work.work.action == Retrieve.PLACE):
                         m.next = "DONE"
-            with m.State("CLEAR"):
-                m.d.comb += [self.clear.valid.eq(1), self.clear.payload.ctx.eq(work.work.ctx)]
-                with m.If(self.clear.ready):
-                    m.next = "CLEARED"
-            with m.State("CLEARED"):
-                m.d.comb += [
-                    self.t.ready.eq(work.works & (self.t.payload.op == CLEAR)),
-                    self.done.valid.eq(self.t.ready & self.t.valid),
-                ]
-                with m.If(self.done.valid):
-                    m.next = "IDLE"
+            with m.State("ORDER"):
+                self._order(m, work)
+                with m.If(self.order.ready):
+                    m.next = "RESULT"
+            with m.State("RESULT"):
+                m.d.comb += self.t.ready.eq(work.works & (self.t.payload.op != JOIN))
+                with m.If(self.t.ready & self.t.valid):
+                    m.d.sync += to.count.eq(self.t.payload.clusters)
+                    m.next = "REPLY"
+            with m.State("REPLY"):
+                m.d.comb += self.w.ready.eq(work.works & (self.w.payload.op != APPEND))
+                with m.If(self.w.ready & self.w.valid):
+                    m.next = "LEVEL"
             with m.State("DONE"):
                 m.d.comb += self.done.valid.eq(work.works)
                 with m.If(work.works):
@@ -183,14 +190,7 @@ class Retriever(Unit):
         """Bits by which bytes are shifted to words."""
         return (2 * self.p.dpe.n_w).bit_length() - 1
 
-    def _levels(self, m: Module, to: "_Registers") -> None:
-        """Keeps the number of clusters of each context, from the HCU's results."""
-        t = self.t.payload
-        m.d.comb += to.level.eq(Mux(t.op == CLEAR, 0, Mux(t.is_new, t.cluster + 1, to.levels[t.ctx])))
-        with m.If(self.t.valid & self.t.ready):
-            m.d.sync += to.levels[t.ctx].eq(to.level)
-
-    def _begin(self, m: Module, work: "_Work", to: "_Registers") -> None:
+    def _begin(self, m: Module, work: "_Work") -> None:
         """Takes an instruction; one that is out of range leads to BAD."""
         c, k = self.c.payload, self.p.dre.kvmu
         takes = Signal()
@@ -208,25 +208,32 @@ class Retriever(Unit):
             with m.Switch(c.action):
                 for action in Retrieve:
                     with m.Case(action):
-                        m.next = "LEVEL" if action == Retrieve.COUNT else action.name
+                        m.next = "ORDER" if action in (Retrieve.CLEAR, Retrieve.SWITCH) else action.name
                 with m.Default():
                     m.next = "BAD"
-            m.d.sync += to.count.eq(to.levels[c.ctx])  # for COUNT
             addresses = (c.action == Retrieve.PLACE) | (c.action == Retrieve.FETCH)
             with m.If(addresses & c.addr[: self._shift].any()):
                 m.next = "BAD"
-            contexts = (c.action == Retrieve.CLEAR) | (c.action == Retrieve.COUNT)
-            with m.If(contexts & (c.ctx >= k.n_ctx)):
+            contexts = (c.action == Retrieve.CLEAR) | (c.action == Retrieve.SWITCH)
+            with m.If(contexts & (c.addr >= k.n_ctx)):
                 m.next = "BAD"
             with m.If(c.skip):
                 m.next = "DONE"
 
     def _take_cluster(self, m: Module, work: "_Work", to: "_Registers") -> None:
         t = self.t.payload
-        m.d.comb += self.t.ready.eq(work.works)
-        with m.If(self.t.valid & self.t.ready & (t.op == JOIN)):
-            m.d.sync += [to.value.eq(work.work.addr + (t.cluster << work.work.shift)), to.count.eq(to.level)]
+        m.d.comb += self.t.ready.eq(work.works & (t.op == JOIN))
+        with m.If(self.t.valid & self.t.ready):
+            m.d.sync += [to.value.eq(work.work.addr + (t.cluster << work.work.shift)), to.count.eq(t.clusters)]
             m.next = "SET"
+
+    def _order(self, m: Module, work: "_Work") -> None:
+        """Offers the order of a CLEAR or SWITCH."""
+        m.d.comb += [
+            self.order.valid.eq(1),
+            self.order.payload.op.eq(Mux(work.work.action == Retrieve.CLEAR, CLEAR, SWITCH)),
+            self.order.payload.ctx.eq(work.work.addr),
+        ]
 
     def _set(self, m: Module, work: "_Work", register: Value, value: Signal) -> None:
         """Sets a register, unless it is R0."""
@@ -245,7 +252,7 @@ class Retriever(Unit):
             ]
         with m.Elif(works & self.x.valid & copier.ended):
             m.d.sync += work.since.eq(0)
-        with m.Elif(works & ~self.x.valid & self.w.valid):
+        with m.Elif(works & ~self.x.valid & self.w.valid & (self.w.payload.op == APPEND)):
             m.d.comb += [
                 self.fault.full.eq(self.w.payload.full),
                 copies.valid.eq(~self.w.payload.full),
@@ -315,9 +322,6 @@ class _Work:
 class _Registers:
     """Values for registers: an address or a count, and a number of clusters."""
 
-    def __init__(self, p: CoreParams):
-        k = p.dre.kvmu
+    def __init__(self):
         self.value = Signal(ADDR_BITS)
         self.count = Signal(ADDR_BITS)
-        self.levels = Array(Signal(bits_for(k.clusters + 1), name=f"level{i}") for i in range(k.n_ctx))  # of contexts
-        self.level = Signal(bits_for(k.clusters + 1))  # clusters of the context of `t`, with this result

@@ -17,11 +17,17 @@ class Wtu(WtuPorts):
     weighs more than Th, by code descending; ties go to the lower index. With "buckets" (`hdl.retrieval.wtu_buckets`) it
     is whole buckets of equal width in the code.
 
+    The exact variant keeps no row, so a row has any length. A row is offered `readings` times: once for each digit of
+    `bin_bits` bits of a code, and once to select. The unit counts the readings itself, and the selection leaves during
+    the last one. Buckets keep the row, and are offered it once.
+
+    Token counts are on chip in a ring of `counts` counts. The ring holds a context of at most as many clusters, and
+    starts again with each reading. A larger context streams its counts, once for each reading.
+
     A code of `score` = eEmM is an exponent e of E bits above a mantissa m of M bits. Its value is an integer: m for
     e = 0, else (2^M + m) x 2^(e - 1); with E = 0 the code itself. A larger code has a larger value.
 
-    Corner cases: a row of Sum 0, and ratio 65536, select everything. After a reset the exact variant clears its bins:
-    `i` is not ready for `lane_bins` cycles. Nobody has to wait or count for that.
+    Corner cases: a row of Sum 0, and ratio 65536, select everything. A word of scores waits for its counts.
 
     Parameters
     ----------
@@ -29,30 +35,28 @@ class Wtu(WtuPorts):
 
     Members
     -------
-    c : In(stream of `count_layout`) : token counts, one a cycle. Taken while no row is in flight; a count that waits
-        keeps the next row from starting, so a row sees exactly the counts offered before its first word was taken.
-        Count memory has no initial content: write the count of every cluster of a row before the row. Else the row may
-        never end, as the exact variant keeps two copies. With `protect` a count is 0 until it is written
-    i : In(stream of `row_layout`) : rows, one word a cycle, at least one score in each. The exact variant takes a word
-        with the last digit of its counts. It reads these counts a cycle ahead, so a row's first word waits for them.
-        Scores go straight to its multipliers, and `ready` depends on `keep` and `last`: drive them from registers
+    c : In(stream of `count_layout`) : words of token counts, clusters ascending. A word with `first` begins a context:
+        it empties the ring, waits until `idle`, and keeps the next row from starting. Other words wait while the ring
+        is full. Between rows such a word may be withdrawn, or give way to one with `first`. A row of a context that
+        streams has a score for each of its clusters
+    idle : Out(1) : no row is in flight
+    used : Out(1) : pulse: a place of the ring is free again, in a context that streams
+    i : In(stream of `row_layout`) : rows, one word a cycle, at least one score in each; the same words in each reading.
+        Scores go straight to the multipliers, and `ready` depends on the payload: drive it from registers
     ratio : In(17) : Th_r-wics in units of 2^-16, 0 to 65536; keep it stable while rows are in flight
-    o : Out(stream of `beat_layout`) : selections, in row order; only a row's last beat may have an empty mask
-    perf : Out(struct of 32-bit counters) : rows (selected), words (taken), walked (bins, or passes over the row),
-        scanned (words read back), zooms (further digits of the exact variant)
+    o : Out(stream of `beat_layout`) : selections, in row order. The last beat belongs to the row's last word; only it
+        may have an empty mask
+    perf : Out(struct of 32-bit counters) : rows (selected), words (taken, in all readings), walked (bins, or passes
+        over the row), tests (of equal codes; exact), waits (cycles in which a word of scores waits for its counts)
 
-    Latency: from the acceptance of a row's first word to its last beat. It depends on the data;
-        `sim.units.wtu_time.WtuTime` gives it exactly, and its worst case. For L words: exact: load + th_steps + bins
-        walked + scan + candidates popped + 8 at most. load is a cycle for each digit of `count_digit` bits of each
-        word's largest count (of the first word, the last alone): L where counts have one digit. scan is 1 for each word
-        that holds a code at or above the crossing bin, 1 more for every further candidate in it, and 1 for `group`
-        words without one. A zoom adds another load, walk and scan. buckets: L * (1 + buckets visited) + 4. A row of
-        1,024 clusters of the `core` preset has L = 64 words: two buckets take 196 cycles.
-    Throughput: exact: with double_buffer alone a row every load + th_steps + walked + 3 cycles, or as long as its
-        selection takes, if that is longer. With walk_ahead the largest of load + 2 (load + th_steps + 2 if th_steps is
-        more than 1), th_steps + walked + 3, and the selection; without either every latency + 2. At the `core` preset a
-        row of 1,024 clusters with counts below 512 takes 64 + 1 + walked + 3 = 68 + walked cycles. buckets: a row every
-        latency + 1 cycles.
+    Latency: from the acceptance of a row's first word to its last beat. `sim.units.wtu_time.WtuTime` gives it exactly,
+        and its worst case. For L words: exact: readings * (load + 3) + walked + 2^bin_bits + 16 + tests * (digits + 4)
+        at most. load is a cycle for each digit of `count_digit` bits of each word's largest count: L where counts have
+        one digit. A word that holds the crossing code takes a test, and the word in which equal codes cross takes
+        `test_steps` more. buckets: L * (1 + buckets visited) + 4. At the `core` preset, a row of 1,024 clusters with
+        counts below 256 that walks 12 bins and tests one word takes 5 * (64 + 3) + 12 + 8 + 16 + 5 = 376 cycles.
+    Throughput: a row every latency + 1 cycles, with one more for each further digit of its first word. A context that
+        streams takes 2 cycles a word, because the ring's memory has one port.
     Raises: `ParamError` from `WtuParams`.
     Source: V-Rex sections IV-C and V-B, Equations 1 to 3, Figures 9 and 11.
     """
@@ -63,15 +67,10 @@ class Wtu(WtuPorts):
         words = f"ceil(clusters / {p.n_w})"
         if p.selection == "buckets":
             return {"latency": f"{words} * (1 + buckets) + 4", "interval": "latency + 1"}
-        interval = f"load + walked + {p.th_steps + 3}" if p.double_buffer else "latency + 2"
-        if p.walk_ahead:
-            interval = f"max(load + {2 if p.th_steps == 1 else p.th_steps + 2}, walked + {p.th_steps + 3})"
         return {
             "load": f"sum over {words} words of the digits ({p.count_digit} bits) of the largest count",
-            "latency": f"load + walked + scan + pops + {p.th_steps + 8}",
-            "interval": interval,
-            "scan": f"sum over groups of {p.group} words of max(1, words that reach the crossing bin) + candidates",
-            "start": f"{p.lane_bins} cycles after a reset in which i is not ready",
+            "latency": f"{p.readings} * (load + 3) + walked + tests * (digits + 4) + {len(p.bin_units) + 16}",
+            "interval": "latency + 1",
         }
 
     def elaborate(self, platform):
@@ -85,6 +84,7 @@ class Wtu(WtuPorts):
             else:
                 m.d.comb += [theirs.payload.eq(ours.payload), theirs.valid.eq(ours.valid), ours.ready.eq(theirs.ready)]
         m.d.comb += [core.ratio.eq(self.ratio), self.perf.eq(core.perf)]
+        m.d.comb += [self.idle.eq(core.idle), self.used.eq(core.used)]
         if hasattr(self, "error"):
             m.d.comb += self.error.eq(core.error)
         return m

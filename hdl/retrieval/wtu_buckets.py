@@ -23,6 +23,8 @@ class State(IntEnum):
 class WtuBuckets(lanes.WtuPorts):
     """Selects whole buckets of equal width in the code, from the row's highest, until their weight exceeds Th.
 
+    The unit keeps the row, so the row is offered once, and is no longer than `counts`.
+
     Preprocess: while a row comes in, the unit writes it to score memory and finds Sum, the smallest and the largest
     code. Selection: it reads the row once a bucket. The bucket's bounds give the mask of the lanes; the unit sums the
     weights under the mask and compares the sum of whole buckets with Th. The next pass starts right behind the one
@@ -37,12 +39,11 @@ class WtuBuckets(lanes.WtuPorts):
 
     Members
     -------
-    c, i, ratio, o, perf : as in `hdl.retrieval.wtu.Wtu`
+    c, idle, used, i, ratio, o, perf : as in `hdl.retrieval.wtu.Wtu`
 
     Latency: L * (1 + buckets) + 4 cycles for L words, from the first word to the last beat: 196 for 64 words and 2
     buckets.
-    Throughput: a row every latency + 1 cycles: loading and passes need the same lanes, so `double_buffer` has no
-    effect.
+    Throughput: a row every latency + 1 cycles: loading and passes need the same lanes.
     Raises: `ParamError` from `WtuParams`.
     Source: V-Rex section V-B, Figure 11.
     """
@@ -50,7 +51,7 @@ class WtuBuckets(lanes.WtuPorts):
     def elaborate(self, platform):
         p, m = self.p, Module()
         score = m.submodules.score = SinglePortRam(p.score.bits * p.n_w, p.words, protect=p.protect)
-        count = m.submodules.count = SinglePortRam(p.count_bits * p.n_w, p.n_ctx * p.words, p.n_w, p.protect)
+        count = m.submodules.count = SinglePortRam(p.count_bits * p.n_w, p.count_words, p.n_w, p.protect)
         collect_errors(m, self, [score, count])
         row, now, bucket, end = _Row(m, p), _Pass(p), _Bucket(p), _End(p)
 
@@ -71,26 +72,36 @@ class WtuBuckets(lanes.WtuPorts):
     def _read_words(self, m: Module, score: SinglePortRam, count: SinglePortRam, row: "_Row", now: "_Pass") -> None:
         """Writes the words that come in, and reads them again for each bucket."""
         p = self.p
-        m.d.comb += self.c.ready.eq(~row.busy)
+        counted, first = row.counted, self.c.payload.first
+        comes = comb(m, "comes", self.c.valid & self.c.ready)
+        at = comb(m, "count_at", Mux(first, 0, counted), len(counted))
+        with m.If(comes):
+            m.d.sync += counted.eq(at + 1)
         now.accept = comb(m, "accept", self.i.valid & self.i.ready)
         now.again = comb(m, "again", (row.th_state & (row.th_count != 0)) | row.passing)
         now.again_last = comb(m, "again_last", now.word == row.last)
-        reads_again = now.again & now.go
+        reads_again = comb(m, "reads_again", now.again & now.go)
+        # Counts come in while nothing is read; those of a new context between rows only.
+        room = row.load & ~now.accept & (counted != p.count_words)
         m.d.comb += [
-            self.i.ready.eq(row.load & ~row.closed & (row.busy | ~self.c.valid)),
+            row.may_load.eq(row.load & ~row.closed & (row.busy | ~(self.c.valid & first))),
+            self.c.ready.eq(Mux(first, ~row.busy, room)),
+            self.idle.eq(~row.busy),
+            self.i.ready.eq(row.may_load & (now.word < counted)),
             score.en.eq(now.accept | reads_again),
             score.write.eq(now.accept),
             score.addr.eq(now.word),
             score.w_data.eq(self.i.payload.scores),
+            count.en.eq(comes | now.accept | reads_again),
+            count.write.eq(comes.replicate(p.n_w)),
+            count.addr.eq(Mux(comes, at, now.word)),
+            count.w_data.eq(self.c.payload.counts),
         ]
-        # No count comes in while a row is inside, nor in the cycle of its first word.
-        at = Mux(now.accept, self.i.payload.ctx, row.ctx) * p.words + now.word
-        lanes.count_port(m, p, self.c, count, now.accept | (now.again & now.go), at)
 
     def _next_word(self, m: Module, row: "_Row", now: "_Pass") -> None:
         beat = self.i.payload
         with m.If(now.accept):
-            m.d.sync += [row.busy.eq(1), row.ctx.eq(beat.ctx), row.last.eq(now.word), row.keep.eq(beat.keep)]
+            m.d.sync += [row.busy.eq(1), row.last.eq(now.word), row.keep.eq(beat.keep)]
             m.d.sync += [now.word.eq(Mux(beat.last, 0, now.word + 1)), row.closed.eq(beat.last)]
         with m.Elif(now.finish):
             m.d.sync += [row.busy.eq(0), now.word.eq(0), now.bucket.eq(0)]
@@ -252,7 +263,7 @@ class WtuBuckets(lanes.WtuPorts):
             rows=now.finish,
             words=now.accept,
             walked=word.valid & word.is_pass & word.last & now.go,
-            scanned=now.again & now.go,
+            waits=self.i.valid & row.may_load & ~self.i.ready,
         )
 
 
@@ -263,7 +274,8 @@ class _Row:
         self.state = Signal(2, init=State.LOAD)
         self.load, self.th_state, self.passing = (comb(m, f"state_{e.name.lower()}", self.state == e) for e in State)
         self.busy = Signal()
-        self.ctx = Signal(bits_for(p.n_ctx))
+        self.counted = Signal(range(p.count_words + 1))  # words of counts of the context that are there
+        self.may_load = Signal()  # a word may come in, if it is counted
         self.last = Signal(bits_for(p.words))  # last word of the row
         self.keep = Signal(bits_for(p.n_w))  # highest lane in use of that word
         self.closed = Signal()  # the row's last word is being added

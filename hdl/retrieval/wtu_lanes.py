@@ -11,17 +11,22 @@ TH_DIGIT = 8  # bits of ratio_q16 multiplied a cycle
 
 
 def count_layout(p: WtuParams) -> data.StructLayout:
-    """A write to the count memory: `count` tokens of `cluster` in table `ctx`."""
-    return data.StructLayout({"ctx": bits_for(p.n_ctx), "cluster": p.cluster_bits, "count": p.count_bits})
+    """A word of token counts, of n_w clusters in order; lanes behind the last cluster hold anything.
+
+    `first`: word 0 of a context, whose counts replace those before. `keep`: the context has at most `counts` clusters,
+    so its counts come once and stay. Otherwise they come again for each reading. Valid with `first`.
+    """
+    counts = data.ArrayLayout(p.count_bits, p.n_w)
+    return data.StructLayout({"counts": counts, "first": 1, "keep": 1})
 
 
 def row_layout(p: WtuParams) -> data.StructLayout:
     """A word of a row: n_w score codes (`hdl.retrieval.wtu.Wtu` has their value) from cluster 0 on, lane 0 first.
 
-    `ctx`: table of counts, the same in every word of a row. `keep`: highest lane in use, valid in the last word only.
+    `keep`: highest lane in use, valid in the last word only.
     """
     scores = data.ArrayLayout(p.score.bits, p.n_w)
-    return data.StructLayout({"ctx": bits_for(p.n_ctx), "scores": scores, "keep": bits_for(p.n_w), "last": 1})
+    return data.StructLayout({"scores": scores, "keep": bits_for(p.n_w), "last": 1})
 
 
 def beat_layout(p: WtuParams) -> data.StructLayout:
@@ -44,7 +49,7 @@ class WtuPorts(Unit):
 
     Members
     -------
-    c, i, ratio, o, perf : as in `hdl.retrieval.wtu.Wtu`
+    c, idle, used, i, ratio, o, perf : as in `hdl.retrieval.wtu.Wtu`
 
     Latency: as in `hdl.retrieval.wtu.Wtu`.
     Throughput: as in `hdl.retrieval.wtu.Wtu`.
@@ -52,11 +57,13 @@ class WtuPorts(Unit):
     Source: this project's own.
     """
 
-    COUNTERS = ("rows", "words", "walked", "scanned", "zooms")
+    COUNTERS = ("rows", "words", "walked", "tests", "waits")
 
     def __init__(self, p: WtuParams):
         members = {
             "c": In(stream.Signature(count_layout(p))),
+            "idle": Out(1),
+            "used": Out(1),
             "i": In(stream.Signature(row_layout(p))),
             "ratio": In(17),
             "o": Out(stream.Signature(beat_layout(p))),
@@ -128,13 +135,6 @@ def scaled(m: Module, p: WtuParams, significand, exponent, name: str) -> Signal:
     return out
 
 
-def unscaled(m: Module, p: WtuParams, value, exponent, bits: int, name: str) -> Signal:
-    """floor(`value` / 2^(exponent - 1)), known to fit in `bits`, as a named signal."""
-    out = Signal(bits, name=name)
-    m.d.comb += out.eq(Cat(Const(0, 1), value) >> scale_of(p, exponent) if p.score.exp_bits else value)
-    return out
-
-
 def exponent_of(p: WtuParams, code):
     """Exponent field of a code or of any prefix of it, lowest bit first (a constant 0 where the format has none)."""
     return code[len(code) - p.score.exp_bits :] if p.score.exp_bits else Const(0, 1)
@@ -176,23 +176,6 @@ def max_tree(m: Module, values: list, name: str) -> Signal:
     return top
 
 
-def lowest(m: Module, bits: Signal, name: str) -> Signal:
-    """`bits` with only its lowest set bit kept, as a named signal."""
-    one = Signal(len(bits), name=name)
-    m.d.comb += one.eq(bits & (~bits + 1)[: len(bits)])
-    return one
-
-
-def pick(m: Module, onehot: Signal, values: list, name: str) -> Signal:
-    """The one of `values` (equal widths) whose bit is set in `onehot`, 0 if none is: an AND-OR multiplexer."""
-    parts = [Mux(onehot[j], v, 0) for j, v in enumerate(values)]
-    out = Signal(len(values[0]), name=name)
-    while len(parts) > 1:
-        parts = [parts[j] | parts[j + 1] for j in range(0, len(parts) - 1, 2)] + parts[len(parts) & ~1 :]
-    m.d.comb += out.eq(parts[0])
-    return out
-
-
 def threshold_step(m: Module, p: WtuParams, total: Signal, ratio, step, partial: Signal) -> Signal:
     """Th = floor(total x ratio / 2^16) in two steps, `ratio` below 2^16.
 
@@ -209,22 +192,3 @@ def threshold_step(m: Module, p: WtuParams, total: Signal, ratio, step, partial:
         out.eq(th_sum >> TH_DIGIT),
     ]
     return out
-
-
-def count_port(m: Module, p: WtuParams, c, ram, read, word) -> None:
-    """Connects a count memory `ram` (words of n_w counts, n_ctx tables): a write from stream `c` wins, else it reads
-    `word`.
-    """
-    cluster = c.payload.cluster
-    shift = p.n_w.bit_length() - 1
-    if p.n_w == 1 << shift:
-        written, lane = cluster >> shift, cluster[:shift]
-    else:
-        written, lane = cluster // p.n_w, cluster % p.n_w
-    writes = c.valid & c.ready
-    m.d.comb += [
-        ram.en.eq(writes | read),
-        ram.write.eq(Mux(writes, 1 << lane, 0)),
-        ram.addr.eq(Mux(writes, c.payload.ctx * p.words + written, word)),
-        ram.w_data.eq(Cat(*[c.payload.count] * p.n_w)),
-    ]

@@ -1,17 +1,18 @@
 # amaranth: UnusedElaboratable=no
 # (a unit may be made only to look at its ports)
-"""Core as an IP block: registers, an interrupt, two AXI4 managers."""
+"""Core as an IP block: registers, an interrupt, three AXI4 managers."""
 
 from amaranth import Array, Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
 from golden.program.isa import WORD_BITS, Status
-from hdl.bus.axi import HOST_PREFIX, pass_ports, port_members
+from hdl.bus.axi import HOST_PREFIX, PREFIX, TABLE_PREFIX, pass_ports, port_members
 from hdl.execution.core import Core
 from hdl.instruction_layouts import PROGRAM, REGISTER, START
 from hdl.params import CoreParams, reset_cycles
 from hdl.reset import with_reset
+from hdl.retrieval.dre import SETTINGS
 from hdl.shells.register_block import RegisterBlock, address_map, count_errors, lite_members
 
 
@@ -20,7 +21,7 @@ class CoreIp(wiring.Component):
 
     Software writes a program and registers through windows, starts it, waits for the interrupt or polls, and reads
     counters. `control.reset` resets the core, but not these registers, once nothing runs and the bus owes no response.
-    Use it after a fault. Memories keep their words over this reset; write programs, maps and clusters anew.
+    Use it after a fault. Tables of contexts are in memory and outlive it; write programs anew.
 
     Corner cases: a START while a program runs is lost.
 
@@ -32,7 +33,7 @@ class CoreIp(wiring.Component):
     Members
     -------
     s_axi_* : AXI4-Lite subordinate, as in `hdl.shells.register_block.RegisterBlock`
-    m_axi_*, h_axi_* : AXI4 managers, as in `hdl.execution.core.Core`
+    m_axi_*, h_axi_*, t_axi_* : AXI4 managers, as in `hdl.execution.core.Core`
     irq : Out(1) : level, high while an enabled interrupt is pending
 
     Latency: 1 cycle from START's response to the core's; an access as in `RegisterBlock`.
@@ -49,6 +50,7 @@ class CoreIp(wiring.Component):
             **lite_members(self.registers.address_bits),
             **port_members(p),
             **port_members(p, HOST_PREFIX),
+            **port_members(p, TABLE_PREFIX),
             "irq": Out(1),
         }
         super().__init__(members)
@@ -85,7 +87,7 @@ class CoreIp(wiring.Component):
             i["irq.done"].eq(was_running & (status.code == Status.DONE)),
             i["irq.fault"].eq(was_running & (status.code >= Status.OPCODE)),
             self.irq.eq(registers.irq),
-            *(getattr(core, n).eq(o[f"{n}.value"]) for n in ("th_hd", "ratio", "device_base", "home_base")),
+            *(getattr(core, n).eq(o[f"{n}.value"]) for n in SETTINGS),
             *(i[f"perf.{name}.value"].eq(core.perf[name]) for name in self.counters()),
         ]
 
@@ -122,5 +124,6 @@ class CoreIp(wiring.Component):
             m.d.comb += host.payload.op.eq(START)
 
         pass_ports(m, self, registers, lite_members(registers.address_bits))
-        pass_ports(m, self, core, port_members(p) | port_members(p, HOST_PREFIX))
+        for prefix in (PREFIX, HOST_PREFIX, TABLE_PREFIX):
+            pass_ports(m, self, core, port_members(p, prefix))
         return m

@@ -1,20 +1,20 @@
 # amaranth: UnusedElaboratable=no
 # (a unit may be made only to look at its ports)
-"""DRE as an IP block beside any GPU or NPU: registers, an interrupt, two AXI4 streams, an AXI4 manager."""
+"""DRE as an IP block beside any GPU or NPU: registers, an interrupt, two AXI4 streams, two AXI4 managers."""
 
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from golden.program.isa import ADDR_BITS, Status
-from hdl.bus.axi import connect_ports, pass_ports, port_members
+from hdl.bus.axi import TABLE_PREFIX, connect_ports, pass_ports, port_members
 from hdl.bus.manager_port import Slice
 from hdl.instruction_layouts import retrieve_layout
 from hdl.memory import collect_errors
 from hdl.params import CoreParams, HcuParams, WtuParams, bits_for, reset_cycles
 from hdl.reset import with_reset
-from hdl.retrieval.dre import Dre
-from hdl.retrieval.hcu import CLEAR, JOIN, token_layout
+from hdl.retrieval.dre import SETTINGS, Dre
+from hdl.retrieval.hcu_state import JOIN, token_layout
 from hdl.retrieval.retriever import Retriever
 from hdl.shells.register_block import RegisterBlock, address_map, count_errors, lite_members
 from hdl.unit import Composite
@@ -29,11 +29,8 @@ def key_layout(p: HcuParams) -> data.StructLayout:
 
 
 def scores_layout(p: WtuParams) -> data.StructLayout:
-    """tuser of scores.
-
-    keep : highest lane in use, of a row's last word · ctx : context · set_last : last row of its query block
-    """
-    return data.StructLayout({"keep": bits_for(p.n_w), "ctx": bits_for(p.n_ctx), "set_last": 1})
+    """tuser of scores. `keep`: highest lane in use, of a row's last word. `set_last`: last row of its query block."""
+    return data.StructLayout({"keep": bits_for(p.n_w), "set_last": 1})
 
 
 def stream_members(p: CoreParams) -> dict[str, wiring.Member]:
@@ -64,21 +61,20 @@ class CommandEngine(Composite):
     code : Out(4) : `golden.program.isa.Status`: IDLE, RUNNING, DONE, and RANGE, BUS, FULL or MEMORY until a reset
     result, count : Out(40) : results of the last command
     stop : In(1) : begin nothing, finish what has begun · busy : Out(1) : a burst is in flight
-    th_hd, ratio, device_base, home_base : In : as in `hdl.retrieval.dre.Dre`
-    s_axis_k_*, s_axis_s_*, m_axi_* : as in `DreIp`
+    th_hd, ratio, device_base, home_base, table_base, blocks : In : as in `hdl.retrieval.dre.Dre`
+    s_axis_k_*, s_axis_s_*, m_axi_*, t_axi_* : as in `DreIp`
     perf : Out(struct of 32-bit counters) : those of the units, named unit.counter
 
     Latency: 1 cycle from `start` to the retriever, 1 from its end to `code`; 1 from the streams to the DRE.
     Throughput: that of DRE and retriever.
-    Raises: `ParamError` from `CoreParams.core_format`.
+    Raises: `ParamError` from `CoreParams.joined`.
     Source: V-Rex sections V-B and V-C; Fig. 10, steps 2, 4 and 5.
     """
 
     def __init__(self, p: CoreParams):
-        p.core_format()  # checks
         k = p.dre.kvmu
         super().__init__(
-            p,
+            p.joined(),
             {
                 "start": In(1),
                 "command": In(retrieve_layout()),
@@ -91,10 +87,13 @@ class CommandEngine(Composite):
                 "ratio": In(17),
                 "device_base": In(k.addr_bits),
                 "home_base": In(k.addr_bits),
+                "table_base": In(ADDR_BITS),
+                "blocks": In(bits_for(k.blocks + 1)),
                 **stream_members(p),
                 **port_members(p),
+                **port_members(p, TABLE_PREFIX),
             },
-            *(part.protect for part in (p.dre.hcu, p.dre.wtu, p.dre.kvmu, p.lxe)),
+            *(part.protect for part in (p.dre.hcu, p.dre.wtu, p.dre.kvmu, p.dre.table, p.lxe)),
         )
 
     @staticmethod
@@ -108,22 +107,23 @@ class CommandEngine(Composite):
         m.submodules.retriever = retriever = Retriever(p)
         for name in ("t", "w", "x", "b"):
             wiring.connect(m, getattr(dre, name), getattr(retriever, name))
-        m.d.comb += [getattr(dre, n).eq(getattr(self, n)) for n in ("th_hd", "ratio", "device_base", "home_base")]
+        m.d.comb += [getattr(dre, n).eq(getattr(self, n)) for n in SETTINGS]
         connect_ports(m, p, self, retriever.bus, retriever.bus)
+        connect_ports(m, p, self, dre.bus, dre.bus, TABLE_PREFIX)
 
-        # Keys; a context to forget goes before the next key.
+        # Keys; an order goes before the next key.
         m.submodules.keys = keys = Slice(token_layout(p.dre.hcu))
         wiring.connect(m, keys.o, dre.k)
-        clear, key, user = retriever.clear, keys.i.payload, self.s_axis_k_tuser
+        order, key, user = retriever.order, keys.i.payload, self.s_axis_k_tuser
         m.d.comb += [
-            keys.i.valid.eq(clear.valid | self.s_axis_k_tvalid),
-            clear.ready.eq(keys.i.ready),
-            self.s_axis_k_tready.eq(keys.i.ready & ~clear.valid),
-            key.op.eq(Mux(clear.valid, CLEAR, JOIN)),
-            key.ctx.eq(Mux(clear.valid, clear.payload.ctx, user.ctx)),
+            keys.i.valid.eq(order.valid | self.s_axis_k_tvalid),
+            order.ready.eq(keys.i.ready),
+            self.s_axis_k_tready.eq(keys.i.ready & ~order.valid),
+            key.op.eq(Mux(order.valid, order.payload.op, JOIN)),
+            key.ctx.eq(Mux(order.valid, order.payload.ctx, user.ctx)),
             key.token.eq(user.token),
             key.hash.eq(self.s_axis_k_tdata.hash),
-            key.last.eq(clear.valid | self.s_axis_k_tlast),
+            key.last.eq(order.valid | self.s_axis_k_tlast),
         ]
         m.submodules.rows = rows = Slice(dre.s.payload.shape())
         wiring.connect(m, rows.o, dre.s)
@@ -132,7 +132,6 @@ class CommandEngine(Composite):
             rows.i.valid.eq(self.s_axis_s_tvalid),
             self.s_axis_s_tready.eq(rows.i.ready),
             rows.i.payload.set_last.eq(user.set_last),
-            row.ctx.eq(user.ctx),
             row.keep.eq(user.keep),
             row.last.eq(self.s_axis_s_tlast),
             *(row.scores[i].eq(self.s_axis_s_tdata[i].score) for i in range(p.dre.wtu.n_w)),
@@ -148,7 +147,8 @@ class CommandEngine(Composite):
             retriever.c.valid.eq(offered),
             retriever.c.payload.eq(self.command),
             retriever.stop.eq(self.stop | (code >= Status.OPCODE)),
-            self.busy.eq(retriever.busy),
+            dre.stop.eq(retriever.stop),
+            self.busy.eq(retriever.busy | dre.busy),
             self.code.eq(code),
         ]
         with m.If(retriever.c.ready):
@@ -160,7 +160,7 @@ class CommandEngine(Composite):
         with m.If(Cat(unit.error[1] for unit in (dre, retriever) if hasattr(unit, "error")).any()):
             m.d.sync += code.eq(Status.MEMORY)
         for name, status in (("full", Status.FULL), ("range", Status.RANGE), ("bus", Status.BUS)):
-            with m.If(retriever.fault[name]):
+            with m.If(retriever.fault[name] | (dre.bus_error if name == "bus" else 0)):
                 m.d.sync += code.eq(status)
         with m.If(retriever.set.valid & (retriever.set.to == RESULT)):
             m.d.sync += self.result.eq(retriever.set.data)
@@ -175,8 +175,9 @@ class DreIp(wiring.Component):
 
     Keys' hash bits and rows of scores come in as streams. Software gives commands one at a time, as
     `golden.program.isa.Retrieve`: CLUSTER takes the result of the next key, PLACE copies its entry to its place (and
-    offloads an older one), FETCH copies a cluster set's entries to a buffer. Keys wait until those before them are
-    placed, so let PLACE follow each CLUSTER. After a fault nothing more begins. `control.reset` resets all but the
+    offloads an older one), SWITCH chooses the context of the rows that follow, FETCH copies a cluster set's entries to
+    a buffer. Keys wait until those before them are placed, so let PLACE follow each CLUSTER. The last key of a frame
+    must say so: keys before it wait for it. After a fault nothing more begins. `control.reset` resets all but the
     registers once the bus owes no response, also while a command runs.
 
     Corner cases: a command that starts while another one runs, or after a fault, is ignored.
@@ -191,12 +192,12 @@ class DreIp(wiring.Component):
     s_axi_* : AXI4-Lite subordinate, as in `hdl.shells.register_block.RegisterBlock`
     s_axis_k_* : AXI4-Stream, a key a beat: tdata hash bits, tuser `key_layout`, tlast the last of its frame
     s_axis_s_* : AXI4-Stream, n_w scores a beat, 16 bits each: tuser `scores_layout`, tlast the last of its row
-    m_axi_* : AXI4 manager, as in `hdl.execution.core.Core`
+    m_axi_* : AXI4 manager of the retriever · t_axi_* : of the tables, as in `hdl.execution.core.Core`
     irq : Out(1) : level, high while an enabled interrupt is pending
 
     Latency: 1 cycle from START's response to the retriever; streams 1 cycle to the DRE.
     Throughput: that of DRE and retriever.
-    Raises: `ParamError` from `CoreParams.core_format`.
+    Raises: `ParamError` from `CoreParams.joined`.
     Source: V-Rex sections V-B and V-C; Fig. 10, steps 2, 4 and 5.
     """
 
@@ -204,7 +205,13 @@ class DreIp(wiring.Component):
         self.p = p
         self.registers = RegisterBlock(address_map("dre_ip", p))
         super().__init__(
-            {**lite_members(self.registers.address_bits), **stream_members(p), **port_members(p), "irq": Out(1)}
+            {
+                **lite_members(self.registers.address_bits),
+                **stream_members(p),
+                **port_members(p),
+                **port_members(p, TABLE_PREFIX),
+                "irq": Out(1),
+            }
         )
 
     def counters(self) -> list[str]:
@@ -234,12 +241,11 @@ class DreIp(wiring.Component):
             engine.start.eq(o["control.start"]),
             engine.command.action.eq(o["command.action"]),
             engine.command.shift.eq(o["command.shift"]),
-            engine.command.ctx.eq(o["command.ctx"]),
             engine.command.rows.eq(o["rows.value"]),
             engine.command.addr.eq(o["base.value"]),
             engine.command.to.eq(RESULT),
             engine.command.level.eq(COUNT),
-            *(getattr(engine, n).eq(o[f"{n}.value"]) for n in ("th_hd", "ratio", "device_base", "home_base")),
+            *(getattr(engine, n).eq(o[f"{n}.value"]) for n in SETTINGS),
             i["status.code"].eq(engine.code),
             i["status.bus"].eq(engine.busy),
             i["status.resets"].eq(resets),
@@ -251,5 +257,5 @@ class DreIp(wiring.Component):
             *(i[f"perf.{name}.value"].eq(engine.perf[name]) for name in self.counters()),
         ]
         pass_ports(m, self, registers, lite_members(registers.address_bits))
-        pass_ports(m, self, engine, stream_members(p) | port_members(p))
+        pass_ports(m, self, engine, stream_members(p) | port_members(p) | port_members(p, TABLE_PREFIX))
         return m

@@ -39,6 +39,7 @@ def description(name: str, p: CoreParams) -> str:
         **{"MAJOR": major, "MINOR": minor, "PATCH": patch, "WORD_BYTES": p.core_format().word_bytes},
         **{"CONTEXTS": d.hcu.n_ctx, "CLUSTERS": d.hcu.clusters, "ENTRY_BYTES": d.kvmu.entry_bytes},
         **{"N_WTU": d.wtu.n_h, "HD_BITS": d.hcu.distance_bits, "ADDR_BITS": d.kvmu.addr_bits},
+        **{"BLOCK_BITS": bits_for(d.kvmu.blocks + 1), "BLOCKS": d.kvmu.blocks, "TABLES": d.layout().checksum},
         **{"I_DEPTH": p.lxe.i_depth},
     }
     types, *maps = re.split(r"^(?=addrmap )", RDL.read_text(), flags=re.M)

@@ -37,7 +37,8 @@ enum openvrex_result openvrex_init(struct openvrex *device, uint32_t (*read)(voi
     if (openvrex_read(device, AT(identity.contexts)) != CORE_IP__IDENTITY__CONTEXTS__VALUE_reset
         || openvrex_read(device, AT(identity.clusters)) != CORE_IP__IDENTITY__CLUSTERS__VALUE_reset
         || openvrex_read(device, AT(identity.entry_bytes)) != CORE_IP__IDENTITY__ENTRY_BYTES__VALUE_reset
-        || openvrex_read(device, AT(identity.word_bytes)) != CORE_IP__IDENTITY__WORD_BYTES__VALUE_reset)
+        || openvrex_read(device, AT(identity.word_bytes)) != CORE_IP__IDENTITY__WORD_BYTES__VALUE_reset
+        || openvrex_read(device, AT(identity.tables)) != CORE_IP__IDENTITY__TABLES__VALUE_reset)
         return OPENVREX_PARAMETERS;
     openvrex_enable(device, 0);
     (void)openvrex_interrupt(device);
@@ -54,7 +55,9 @@ static enum openvrex_result quiet(const struct openvrex *device)
 enum openvrex_result openvrex_configure(const struct openvrex *device, const struct openvrex_config *config)
 {
     if (config->th_hd > CORE_IP__TH_HD__VALUE_bm || config->ratio > 65536u
-        || config->device_base > CORE_IP__DEVICE_BASE__VALUE_bm || config->home_base > CORE_IP__HOME_BASE__VALUE_bm)
+        || config->device_base > CORE_IP__DEVICE_BASE__VALUE_bm || config->home_base > CORE_IP__HOME_BASE__VALUE_bm
+        || config->table_base > CORE_IP__TABLE_BASE__VALUE_bm || config->table_base % 4096u
+        || config->blocks < 1 || config->blocks > CORE_IP__BLOCKS__VALUE_reset)
         return OPENVREX_RANGE;
     if (quiet(device) != OPENVREX_OK)
         return OPENVREX_BUSY;
@@ -62,6 +65,8 @@ enum openvrex_result openvrex_configure(const struct openvrex *device, const str
     put(device, AT(ratio), config->ratio);
     put_wide(device, AT(device_base), config->device_base);
     put_wide(device, AT(home_base), config->home_base);
+    put_wide(device, AT(table_base), config->table_base);
+    put(device, AT(blocks), config->blocks);
     return OPENVREX_OK;
 }
 

@@ -26,7 +26,13 @@ enum openvrex_result {
     OPENVREX_RANGE = -4,     /* an argument does not fit its register */
     OPENVREX_BUSY = -5,      /* a program runs, or a reset is pending */
     OPENVREX_FAULT = -6,     /* a program ended with a fault: call openvrex_reset */
-    OPENVREX_TIMEOUT = -7    /* the polls did not suffice */
+    OPENVREX_TIMEOUT = -7,   /* the polls did not suffice */
+    /* of openvrex_checkpoint.h: */
+    OPENVREX_FULL = -8,       /* the pool has too few free blocks */
+    OPENVREX_USED = -9,       /* the context holds something: clear it first */
+    OPENVREX_CHECKPOINT = -10, /* this is no checkpoint for this device */
+    OPENVREX_MEMORY = -11,    /* the tables in memory have errors */
+    OPENVREX_FILE = -12       /* the caller's function failed */
 };
 
 /* State of a program, or how it ended: status.code. */
@@ -62,6 +68,8 @@ struct openvrex_config {
     uint32_t ratio;       /* Th_r-wics in units of 2^-16, at most 65536 */
     uint64_t device_base; /* first byte of the rings of recent entries */
     uint64_t home_base;   /* first byte of the blocks of offloaded entries */
+    uint64_t table_base;  /* first byte of the pool and the tables of contexts, a multiple of 4,096; zero at first */
+    uint32_t blocks;      /* blocks of offload memory */
 };
 
 /* A program and its initial registers. */
@@ -115,7 +123,8 @@ enum openvrex_result openvrex_wait(const struct openvrex *device, uint32_t polls
 uint32_t openvrex_interrupt(const struct openvrex *device);
 
 /* Request a reset, and poll until it is done. The core first waits for the end of the program and for outstanding
- * answers on the bus. Configuration and interrupts stay; program, R registers, clusters, maps and counters are lost. */
+ * answers on the bus. Configuration, interrupts and all tables in memory stay; program, R registers and counters are
+ * lost. */
 enum openvrex_result openvrex_reset(const struct openvrex *device, uint32_t polls);
 
 /* Read a register by its offset. */

@@ -3,7 +3,7 @@
 // Without an argument it runs a smoke test. With +script=FILE it executes the file's lines. Numbers are decimal, or
 // hexadecimal after 0x; bytes are hexadecimal:
 //   limit CYCLES               largest number of cycles of a program, 10,000 by default
-//   configure TH_HD RATIO DEVICE_BASE HOME_BASE
+//   configure TH_HD RATIO DEVICE_BASE HOME_BASE TABLE_BASE BLOCKS
 //   write ADDRESS BYTES        writes memory
 //   read FILE                  reads a file into memory, from address 0 on
 //   dump FILE BYTES            writes BYTES bytes of memory to a file, from address 0 on
@@ -14,6 +14,8 @@
 //   poll                       submits and polls; prints code and pc
 //   reset                      resets the core, as after a fault
 //   counter OFFSET             prints a register
+//   save FILE CTX              writes the checkpoint of a context to a file
+//   restore FILE CTX           lets an empty context be as a checkpoint, and resets the core
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -25,7 +27,7 @@
 
 #include "Vopenvrex_soc.h"
 #include "Vopenvrex_soc___024root.h"
-#include "openvrex.h"
+#include "openvrex_checkpoint.h"
 #include "verilated.h"
 
 static const uint32_t ANSWER = 1000;  // most cycles until the bus answers
@@ -120,6 +122,24 @@ struct Cpu {
 static uint32_t bus_read(void *bus, uint32_t offset) { return static_cast<Cpu *>(bus)->read(offset); }
 static void bus_write(void *bus, uint32_t offset, uint32_t value) { static_cast<Cpu *>(bus)->write(offset, value); }
 
+static void memory_read(void *memory, uint64_t address, void *bytes, size_t count) {
+    uint8_t *to = static_cast<uint8_t *>(bytes);
+    for (size_t i = 0; i < count; i++) to[i] = *static_cast<Cpu *>(memory)->byte(address + i);
+}
+
+static void memory_write(void *memory, uint64_t address, const void *bytes, size_t count) {
+    const uint8_t *from = static_cast<const uint8_t *>(bytes);
+    for (size_t i = 0; i < count; i++) *static_cast<Cpu *>(memory)->byte(address + i) = from[i];
+}
+
+static int file_put(void *file, const void *bytes, size_t count) {
+    return !static_cast<std::ostream *>(file)->write(static_cast<const char *>(bytes), (std::streamsize)count);
+}
+
+static int file_get(void *file, void *bytes, size_t count) {
+    return !static_cast<std::istream *>(file)->read(static_cast<char *>(bytes), (std::streamsize)count);
+}
+
 static void check(bool good, const std::string &what) {
     if (!good) throw std::runtime_error(what);
 }
@@ -146,7 +166,7 @@ static uint64_t run(Cpu &cpu, const openvrex &device, const openvrex_frame &fram
 static void smoke(Cpu &cpu, const openvrex &device) {
     const uint32_t halt[OPENVREX_WORDS] = {0}, unknown[OPENVREX_WORDS] = {15};
     openvrex_frame frame = {halt, 1, {0}, 0};
-    openvrex_config config = {7, 19661, 0, 0};
+    openvrex_config config = {7, 19661, 0, 0, 0, 1};
     done(openvrex_configure(&device, &config), "configure");
     std::printf("halt: interrupt after %u cycles\n", (unsigned)run(cpu, device, frame));
     check(openvrex_poll(&device).code == OPENVREX_CODE_DONE, "halt does not end well");
@@ -166,18 +186,19 @@ static void smoke(Cpu &cpu, const openvrex &device) {
 static void play(Cpu &cpu, const openvrex &device, std::istream &script) {
     std::vector<uint32_t> program;
     openvrex_frame frame = {};
+    const openvrex_memory memory = {memory_read, memory_write, &cpu};
     std::string line, word;
     for (int number = 1; std::getline(script, line); number++) {
         std::istringstream in(line);
         in.unsetf(std::ios::basefield);
         if (!(in >> word)) continue;
-        uint64_t a = 0, b = 0, c = 0, d = 0;
+        uint64_t a = 0, b = 0, c = 0, d = 0, e = 0, f = 0;
         std::string text;
         bool good = true;
         if (word == "limit" && (good = bool(in >> a))) {
             cpu.limit = (uint32_t)a;
-        } else if (word == "configure" && (good = bool(in >> a >> b >> c >> d))) {
-            openvrex_config config = {(uint32_t)a, (uint32_t)b, c, d};
+        } else if (word == "configure" && (good = bool(in >> a >> b >> c >> d >> e >> f))) {
+            openvrex_config config = {(uint32_t)a, (uint32_t)b, c, d, e, (uint32_t)f};
             done(openvrex_configure(&device, &config), "configure");
         } else if (word == "write" && (good = bool(in >> a >> text))) {
             for (size_t i = 0; i + 1 < text.size(); i += 2)
@@ -190,6 +211,14 @@ static void play(Cpu &cpu, const openvrex &device, std::istream &script) {
             std::ofstream file(text, std::ios::binary);
             for (a = 0; a < b; a++) file.put((char)*cpu.byte(a));
             check(bool(file.flush()), text + ": cannot be written");
+        } else if (word == "save" && (good = bool(in >> text >> a))) {
+            std::ofstream file(text, std::ios::binary);
+            done(openvrex_save(&device, &memory, (uint32_t)a, file_put, &file), "save");
+            check(bool(file.flush()), text + ": cannot be written");
+        } else if (word == "restore" && (good = bool(in >> text >> a))) {
+            std::ifstream file(text, std::ios::binary);
+            check(bool(file), text + ": cannot be read");
+            done(openvrex_restore(&device, &memory, (uint32_t)a, file_get, &file, cpu.limit), "restore");
         } else if (word == "program") {
             program.clear();
         } else if (word == "instruction" && (good = bool(in >> text))) {

@@ -8,14 +8,14 @@ module openvrex_soc #(parameter BYTES = 8, SIZE = 1 << 24, LATENCY = 20, ADDRESS
   input wire [ADDRESS_BITS-1:0] s_axi_araddr, input wire s_axi_arvalid, output wire s_axi_arready,
   output wire [31:0] s_axi_rdata, output wire [1:0] s_axi_rresp, output wire s_axi_rvalid, input wire s_axi_rready
 );
-  // The core's two managers side by side: {h_axi, m_axi}.
-  wire [1:0] arvalid, arready, arid, rvalid, rready, rlast, rid, awvalid, awready, awid, wvalid, wready, wlast, bvalid,
+  // The core's managers side by side: {t_axi, h_axi, m_axi}.
+  wire [2:0] arvalid, arready, arid, rvalid, rready, rlast, rid, awvalid, awready, awid, wvalid, wready, wlast, bvalid,
     bready, bid;
-  wire [79:0] araddr, awaddr;
-  wire [15:0] arlen, awlen;
-  wire [16*BYTES-1:0] rdata, wdata;
-  wire [2*BYTES-1:0] wstrb;
-  wire [3:0] rresp, bresp;
+  wire [119:0] araddr, awaddr;
+  wire [23:0] arlen, awlen;
+  wire [24*BYTES-1:0] rdata, wdata;
+  wire [3*BYTES-1:0] wstrb;
+  wire [5:0] rresp, bresp;
 
   openvrex_core core (
     .aclk(aclk), .aresetn(aresetn), .irq(irq),
@@ -43,17 +43,28 @@ module openvrex_soc #(parameter BYTES = 8, SIZE = 1 << 24, LATENCY = 20, ADDRESS
     .h_axi_awlock(), .h_axi_awcache(), .h_axi_awprot(), .h_axi_awvalid(awvalid[1]), .h_axi_awready(awready[1]),
     .h_axi_wdata(wdata[16*BYTES-1:8*BYTES]), .h_axi_wstrb(wstrb[2*BYTES-1:BYTES]), .h_axi_wlast(wlast[1]),
     .h_axi_wvalid(wvalid[1]), .h_axi_wready(wready[1]),
-    .h_axi_bid(bid[1]), .h_axi_bresp(bresp[3:2]), .h_axi_bvalid(bvalid[1]), .h_axi_bready(bready[1]));
+    .h_axi_bid(bid[1]), .h_axi_bresp(bresp[3:2]), .h_axi_bvalid(bvalid[1]), .h_axi_bready(bready[1]),
+
+    .t_axi_arid(arid[2]), .t_axi_araddr(araddr[119:80]), .t_axi_arlen(arlen[23:16]), .t_axi_arsize(), .t_axi_arburst(),
+    .t_axi_arlock(), .t_axi_arcache(), .t_axi_arprot(), .t_axi_arvalid(arvalid[2]), .t_axi_arready(arready[2]),
+    .t_axi_rid(rid[2]), .t_axi_rdata(rdata[24*BYTES-1:16*BYTES]), .t_axi_rresp(rresp[5:4]), .t_axi_rlast(rlast[2]),
+    .t_axi_rvalid(rvalid[2]), .t_axi_rready(rready[2]),
+    .t_axi_awid(awid[2]), .t_axi_awaddr(awaddr[119:80]), .t_axi_awlen(awlen[23:16]), .t_axi_awsize(), .t_axi_awburst(),
+    .t_axi_awlock(), .t_axi_awcache(), .t_axi_awprot(), .t_axi_awvalid(awvalid[2]), .t_axi_awready(awready[2]),
+    .t_axi_wdata(wdata[24*BYTES-1:16*BYTES]), .t_axi_wstrb(wstrb[3*BYTES-1:2*BYTES]), .t_axi_wlast(wlast[2]),
+    .t_axi_wvalid(wvalid[2]), .t_axi_wready(wready[2]),
+    .t_axi_bid(bid[2]), .t_axi_bresp(bresp[5:4]), .t_axi_bvalid(bvalid[2]), .t_axi_bready(bready[2]));
 
   wire m_arvalid, m_arready, m_rvalid, m_rready, m_rlast, m_awvalid, m_awready, m_wvalid, m_wready, m_wlast, m_bvalid,
     m_bready;
   wire [39:0] m_araddr, m_awaddr;
   wire [7:0] m_arlen, m_awlen;
-  wire [1:0] m_arid, m_rid, m_rresp, m_awid, m_bid, m_bresp;
+  wire [2:0] m_arid, m_rid, m_awid, m_bid;
+  wire [1:0] m_rresp, m_bresp;
   wire [8*BYTES-1:0] m_rdata, m_wdata;
   wire [BYTES-1:0] m_wstrb;
 
-  soc_interconnect #(.BYTES(BYTES)) network (
+  soc_interconnect #(.BYTES(BYTES), .MANAGERS(3)) network (
     .clk(aclk), .rst(~aresetn),
     .s_arvalid(arvalid), .s_arready(arready), .s_araddr(araddr), .s_arlen(arlen), .s_arid(arid),
     .s_rvalid(rvalid), .s_rready(rready), .s_rdata(rdata), .s_rresp(rresp), .s_rlast(rlast), .s_rid(rid),

@@ -129,7 +129,8 @@ def _retrieval(core: CoreParams) -> dict[str, float]:
     """
     paper, n_hp = READINGS["paper"], core.dre.hcu.n_hp
     near = max(1, paper.th_hd * n_hp // paper.n_hp)
-    f = replace(core.dre.function(), th_hd=near, ratio_q16=paper.ratio_q16, centre=paper.centre)
+    own = core.dre.function()
+    f = replace(own, th_hd=near, ratio_q16=paper.ratio_q16, centre=paper.centre, scope=paper.scope)
     found = [dre_command.measure(table, core.dre, f) for table in dre_command.tables(Trace.load(TRACE), f, 2)]
     return {k: math.prod(x[k] for x in found) ** (1 / len(found)) for k in found[0]}
 

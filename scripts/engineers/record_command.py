@@ -201,7 +201,7 @@ def _power(reports: list[tuple[str, dict]]) -> dict:
     }
 
 
-DRE = ("hcu", "wtu", "cluster_set", "kvmu", "dre")
+DRE = ("hcu", "wtu", "cluster_set", "kvmu", "table_port", "dre")
 TIMED = "--effort speed --target 900"
 PAPER = "--th-hd 7 --ratio 0.3 --no-centre"
 MEASURED = {

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from synth import technology
-from synth.table3 import CONTROL, CORE, DRE, PAPER, POWER, SYSTEMS
+from synth.table3 import CONTROL, CORE, DRE, OWN, PAPER, POWER, SYSTEMS
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"(<!-- vrex record: ([\w-]+) -->\n)(?:(?!<!--).)*(<!-- end -->)", re.S)
@@ -103,7 +103,7 @@ def power_table3(known: dict) -> str:
     ours = known["power"]["embedded"]["dre"]["table3"]
     whole = sum(ours.values())
     lines = [(name, PRINTED[key], ours[key]) for key, (name, *_) in PAPER.items()]
-    lines.append(("DRE, its own", 0.0, ours["glue"]))
+    lines += [(name, 0.0, ours[key]) for key, name in OWN.items()]
     lines.append(("**DRE**", PRINTED_DRE, sum(ours[k] for k in DRE)))
     lines.append(("Core", POWER, whole))
     rows = []

@@ -23,6 +23,8 @@ from tb.library.runner import ROOT
 SHOWN = ("core", "tiny")  # presets whose values stand in the table of parameters
 # Classes whose docstrings belong to the data sheet of a unit: its variants.
 _VARIANTS = {"wtu": ("hdl.retrieval.wtu_exact.WtuExact", "hdl.retrieval.wtu_buckets.WtuBuckets")}
+# Classes inside of a unit whose states belong to its data sheet.
+_PARTS = _VARIANTS | {"kvmu": ("hdl.retrieval.placer.Placer",)}
 
 
 def page(unit: str, picture: str = "", blocks: str = "") -> str:
@@ -85,9 +87,9 @@ def _files(cls: type, unit: str) -> str:
 
 
 def _machines(unit: str) -> Iterator[str]:
-    """State diagrams of the unit, or of its variants."""
+    """State diagrams of the unit and of the parts that belong to its sheet."""
     p, title = params_of(unit, preset(SHOWN[0])), "## States\n"
-    for made in [variant(p) for variant in map(_named, _VARIANTS.get(unit, ()))] or [component_of(unit, p)]:
+    for made in (component_of(unit, p), *(part(p) for part in map(_named, _PARTS.get(unit, ())))):
         for machine in machines(made):
             yield f"{title}\n{_STATES}\n" if title else ""
             yield f"`{type(made).__name__}`, register `{machine.name}`:\n\n{mermaid(machine)}"

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from html import escape
 from itertools import groupby
+from typing import Any
 
 from hdl.emit import emit, params_of
 from hdl.params import preset
@@ -17,7 +18,10 @@ _STEP, _ROW, _LEFT = 25, 17, 84  # a cycle's width, a signal's height, room for 
 class Scenario:
     """The input of a unit, and the signals that the picture shows.
 
-    says : the caption · shown : stream -> fields of its payload, `field[lane]` of an array, with a format such as ":x"
+    says : the caption · shown : stream -> fields of its payload, `field[lane]` of an array or nothing of a
+        payload without fields, with a format such as ":x"
+    starts : stream -> cycle before which none of its beats is offered
+    latency : cycles of the table memory, from a request to its first item; all its items are 0 at first
     """
 
     says: str
@@ -27,67 +31,81 @@ class Scenario:
     stall: dict[str, float] = field(default_factory=dict)
     first: int = 0
     cycles: int = 34
+    starts: dict[str, int] = field(default_factory=dict)
+    latency: int = 3
 
 
-def _key(token: int, bits: int) -> dict:
-    return {"op": 0, "ctx": 0, "token": token, "hash": bits, "last": 0}
+def _frame(*hashes: int) -> list[dict]:
+    last = len(hashes) - 1
+    return [{"op": 0, "ctx": 0, "token": i, "hash": h, "last": int(i == last)} for i, h in enumerate(hashes)]
 
 
 def _append(token: int, cluster: int) -> dict:
-    return {"op": 0, "ctx": 0, "cluster": cluster, "token": token}
+    return {"op": 0, "ctx": 0, "cluster": cluster, "is_new": int(token == cluster), "clusters": 2, "token": token}
 
 
 def _row(scores: list[int], width: int) -> list[dict]:
     words = [scores[i : i + width] for i in range(0, len(scores), width)]
-    return [{"ctx": 0, "scores": w, "keep": width - 1, "last": int(w is words[-1])} for w in words]
+    return [{"scores": w, "keep": width - 1, "last": int(w is words[-1])} for w in words]
 
 
-def _selection(ctx: int, addr: int, mask: int, row_last: int, set_last: int) -> dict:
-    return {"ctx": ctx, "addr": addr, "mask": mask, "row_last": row_last, "set_last": set_last}
+def _selection(addr: int, mask: int, row_last: int, set_last: int) -> dict:
+    return {"addr": addr, "mask": mask, "row_last": row_last, "set_last": set_last}
 
 
 SCENARIOS = {
     "hcu": Scenario(
-        "Six keys, Th_hd 4. Keys 0, 2 and 4 open clusters 0, 1 and 2; keys 1, 3 and 5 join them at distances of 1, 2 "
-        "and 0. `o` stalls now and then: its beat holds until it is taken.",
-        {"i": [_key(i, h) for i, h in enumerate((0x00FF, 0x00FE, 0xFF00, 0xFF03, 0x0FF0, 0x0FF0))]},
-        {"i": ["token", "hash:04x"], "o": ["token", "cluster", "is_new", "count"]},
+        "Two frames, Th_hd 4. Of the first frame, keys 0 and 2 open clusters 0 and 1, which keys 1 and 3 join at "
+        "distances of 1 and 2. For the second frame the HCU reads the number of clusters (item 0) and the hash bits of "
+        "both clusters (item 3) from memory; key 0 joins cluster 1 at a distance of 1, and key 1 opens cluster 2. "
+        "`o` stalls now and then: its beat holds until it is taken.",
+        {"i": _frame(0x00FF, 0x00FE, 0xFF00, 0xFF03) + _frame(0xFF01, 0x0FF0)},
+        {
+            "i": ["token", "hash:04x", "last"],
+            "o": ["token", "cluster", "is_new", "clusters"],
+            "m_ask": ["item", "index", "more"],
+            "m_data": [":04x"],
+            "m_put": ["item", "index", "data:04x"],
+        },
         ports={"th_hd": 4},
         stall={"o": 0.3},
-        cycles=24,
+        cycles=36,
     ),
     "wtu": Scenario(
-        "Two rows of eight scores, each cluster of one token, at a ratio of a half; the counts were written before. "
-        "The first row selects clusters 1, 2 and 5, in two beats of four clusters each, the second cluster 5 alone. "
-        "It is loaded while the first is selected.",
+        "The last four of five readings of a row of eight scores, each cluster of one token, at a ratio of a half. "
+        "Three readings find a digit of the crossing code each, and the unit walks bins between them. The last "
+        "reading weighs the equal code in the first word before it takes the word, and selects clusters 1, 2 and 5.",
         {
-            "c": [{"ctx": 0, "cluster": i, "count": 1} for i in range(8)],
-            "i": _row([900, 1000, 990, 800, 700, 1010, 850, 600], 4)
-            + _row([256, 300, 900, 128, 64, 1000, 500, 256], 4),
+            "c": [{"counts": [1] * 4, "first": int(i == 0), "keep": 1} for i in range(2)],
+            "i": 5 * _row([900, 1000, 990, 800, 700, 1010, 850, 600], 4),
         },
         {"i": [*(f"scores[{i}]" for i in range(4)), "last"], "o": ["addr", "mask:04b", "last", "clusters", "tokens"]},
         ports={"ratio": 1 << 15},
-        first=30,
-        cycles=32,
+        first=34,
+        cycles=36,
     ),
     "cluster_set": Scenario(
         "Two rows of a query block, {1, 6} and {1, 8, 9}; the second ends the set, whose union leaves in ascending "
-        "order. Then a set of one row without a cluster.",
+        "order. Then a set of one row without a cluster, which waits until the first is listed. The "
+        "unit cleared its memory before.",
         {
             "i": [
-                _selection(0, 0, 0b0010, 0, 0),
-                _selection(0, 1, 0b0100, 1, 0),
-                _selection(0, 2, 0b0011, 0, 1),
-                _selection(0, 0, 0b0010, 1, 1),
-                _selection(0, 0, 0, 1, 1),
+                _selection(0, 0b0010, 0, 0),
+                _selection(1, 0b0100, 1, 0),
+                _selection(2, 0b0011, 0, 1),
+                _selection(0, 0b0010, 1, 1),
+                _selection(0, 0, 1, 1),
             ]
         },
         {"i": ["addr", "mask:04b", "row_last", "set_last"], "o": ["cluster", "last", "empty"]},
+        first=6,
         cycles=20,
     ),
     "kvmu": Scenario(
-        "The last of 19 entries of two clusters, a ring of 16: each new one moves an old one home (`x`) before its "
-        "reply on `w`. Then the set {0, 1} is fetched: what is at home, and nothing that is still in the ring.",
+        "The last of 19 entries of two clusters, a ring of 16. The KVMU reads the place in the ring (item 1), the row "
+        "and the count of the cluster (items 5 and 4) and the cluster of the oldest entry (item 2). It moves that "
+        "entry home (`x`) and writes the items back before it replies on `w`. Then the set {0, 1} is fetched: both "
+        "rows are read, and `b` has what is at home, nothing that is still in the ring.",
         {
             "a": [_append(i, i % 2) for i in range(19)],
             "f": [{"ctx": 0, "cluster": i, "last": i, "empty": 0} for i in range(2)],
@@ -98,10 +116,13 @@ SCENARIOS = {
             "x": ["src:x", "dst:x"],
             "f": ["cluster", "last"],
             "b": ["addr:x", "bytes", "last"],
+            "m_ask": ["item", "index", "more"],
+            "m_put": ["item", "index"],
         },
-        ports={"device_base": 0, "home_base": 0x10000},
-        first=26,
-        cycles=30,
+        ports={"device_base": 0, "home_base": 0x10000, "blocks": 256},
+        starts={"f": 300},
+        first=279,
+        cycles=34,
     ),
 }
 
@@ -185,7 +206,8 @@ def _cells(cycles: list, key: str, base: str, y: int) -> list[str]:
     return out
 
 
-def _value(payload: dict, key: str, base: str) -> str:
+def _value(payload: Any, key: str, base: str) -> str:
     name, _, lane = key.partition("[")
-    value = payload[name][int(lane[:-1])] if lane else payload[name]
+    value = payload[name] if name else payload
+    value = value[int(lane[:-1])] if lane else value
     return f"{value:{base}}"

@@ -34,6 +34,8 @@ def command(
         str, typer.Option(help="Frames per second of each video; several numbers with commas between.")
     ] = "2",
     hours: Annotated[str, typer.Option(help="Hours of each video; several numbers with commas between.")] = "24",
+    preset: console.System = None,
+    param: console.Param = None,
     workers: console.Workers = None,
     scheduler: console.Scheduler = None,
     jobs: console.Jobs = None,
@@ -47,7 +49,7 @@ def command(
     with ExitStack() as stack:
         lists: list[list] = [platform.split(","), policy.split(","), numbers("streams", streams, int)]
         lists += [numbers("fps", fps, float), numbers("hours", hours, float)]
-        devices = [Device(*values) for values in itertools.product(*lists)]
+        devices = [Device(a, b, c, d, e, preset, tuple(param or ())) for a, b, c, d, e in itertools.product(*lists)]
         database = stack.enter_context(Database(folder / "fleet.db"))
         keys = [hashlib.sha256(f"{code()} {device}".encode()).hexdigest() for device in devices]
         rows = {key: row for key, row in database.get(keys).items() if not row.error}
@@ -85,6 +87,7 @@ def command(
 def entries(devices: list[Device], rows: list[Row]) -> list[dict]:
     """The result of each device: it keeps up for `hours` of the `asked` hours of video."""
     own = ({"asked" if n == "hours" else n: v for n, v in asdict(d).items()} for d in devices)
+    own = (d | {"preset": d["preset"] or "", "params": " ".join(d["params"])} for d in own)
     return [d | {"error": r.error} | r.result for d, r in zip(own, rows, strict=True)]
 
 
@@ -110,5 +113,7 @@ def table(devices: list[Device], rows: list[Row]) -> Table:
             out.add_row(d.platform, d.policy, *cells, row.error)
             continue
         share = (f"{r['hours']:.2f} h", str(r["limit"]), f"{r['busy']:.1%}", f"{r['joules'] / 1e3:,.1f}")
-        out.add_row(d.platform, d.policy, *cells, *share, f"{r['fetched'] / 1e12:.3f}", f"{r['seconds'] * 1e3:.0f} ms")
+        out.add_row(
+            d.hardware.name, d.policy, *cells, *share, f"{r['fetched'] / 1e12:.3f}", f"{r['seconds'] * 1e3:.0f} ms"
+        )
     return out

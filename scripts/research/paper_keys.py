@@ -121,7 +121,7 @@ def pairs(trace: Trace, i: int, bits: int, centre: bool) -> tuple[np.ndarray, np
     spans = trace.spans("frame")
     if not spans:
         raise TraceError("no frames in the trace: record a video with 'vrex trace'")
-    params = ReSVParams(n_hp=bits, centre=centre)
+    params = ReSVParams(n_hp=bits, centre=centre, scope="layer")  # the paper hashes the keys of all heads together
     hasher = Hasher(params, trace.kv_heads, trace.head_size)
     first = hasher.split(trace.k[i, slice(*spans[0])])
     hasher.frame(first)  # takes the thresholds from the first frame

@@ -177,7 +177,10 @@ def wtu_cycles(got: Retrieved, p: DreParams, ratio_q16: int) -> float:
     width = p.wtu.n_w
     clusters = max(p.wtu.clusters, -(-len(counts) // width) * width)
     at = np.linspace(0, len(codes) - 1, min(ROWS, len(codes))).astype(int)
-    _, done = WtuTime(replace(p.wtu, clusters=clusters)).run([(codes[r], counts) for r in at], ratio_q16)
+    counted = max(p.wtu.counts, clusters)  # of rows that need no stream
+    _, done = WtuTime(replace(p.wtu, clusters=clusters, counts=counted)).run(
+        [(codes[r], counts) for r in at], ratio_q16
+    )
     return float(done[-1] - done[0]) / max(1, len(at) - 1)
 
 
@@ -186,7 +189,8 @@ def hcu_cycles(trace: Trace, i: int, params: ReSVParams, p: DreParams) -> float:
     resv = ReSV(params, trace.kv_heads, trace.head_size)
     hashes = [to_int(w) for start, stop in trace.spans() for w in resv.append(trace.k[i, start:stop]).hashes[0]]
     start, stop = trace.spans("frame")[-1]
-    return float(HcuTime(p.hcu, params.th_hd).run(hashes).compares[start - params.sinks : stop - params.sinks].mean())
+    compares = HcuTime(p.hcu, params.th_hd).run(hashes).compares
+    return float(np.mean(compares[start - params.sinks : stop - params.sinks]))
 
 
 def error(q: np.ndarray, k: np.ndarray, v: np.ndarray, got: Retrieved) -> float:

@@ -40,9 +40,9 @@ SHOWN = ("clusters", "tokens_per_cluster", "fetched_of_cached", "visited", "erro
 def command(
     folder: console.Folder = Path("build/demo"),
     video: Annotated[str, typer.Option(help="Video file or clip, as for `vrex trace`.")] = "world",
-    frames: Annotated[int, typer.Option(min=1, help="Number of frames.")] = 48,
+    frames: Annotated[int, typer.Option(min=1, help="Number of frames.")] = 40,
     tokens: Annotated[int, typer.Option(help="Tokens of each frame.")] = 36,
-    layers: Annotated[str, typer.Option(help="Decoder layers to record, with commas between.")] = "0,1,2",
+    layers: Annotated[str, typer.Option(help="Decoder layers to record, with commas between.")] = "0",
     preset: console.Preset = "core",
     seed: console.Seed = 1,
     json: console.Json = False,

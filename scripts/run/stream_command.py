@@ -20,7 +20,7 @@ from golden.function_params import ParamError, check
 from golden.inputs import video as video_in
 from golden.inputs.codec import motion_class
 from golden.policies.registry import ALL, POLICIES, Entry, entry, override
-from golden.policies.run_figures import ratios, series, summary
+from golden.policies.run_figures import ratios, series, summary, unions
 from golden.policies.stream_runs import TEXT, DecoderStream, Options, TraceStream, follow
 from scripts import console
 from scripts.research import codec_pruning
@@ -208,6 +208,7 @@ def run_stream(video: str, entries: dict[str, Entry], options: Options, output: 
                 "params": str(run.policy.params),
                 **summary(run, teacher),
                 "ratio": ratios(run).tolist(),
+                "unions": {stage: unions(run, stage).tolist() for stage in ("frame", "generation")},
                 "series": series(run, teacher),
             }
     results = finite(

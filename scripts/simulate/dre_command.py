@@ -67,10 +67,10 @@ GROUPS = {  # title of a table: its note, its columns
 
 # Parameters that change the figures of one table and one WTU core. Both selections are measured, and both HCU modes.
 USED = (
-    *(f"hcu.{n}" for n in ("n_h", "n_w", "n_hp", "clusters", "frame", "count_bits")),
-    *(f"wtu.{n}" for n in ("n_w", "clusters", "score", "count_bits", "n_buckets", "double_buffer", "walk_ahead")),
-    *(f"wtu.{n}" for n in ("bin_bits", "list_depth", "count_digit")),
-    *(f"kvmu.{n}" for n in ("clusters", "blocks", "block_slots", "recent", "entry_bytes", "boundary")),
+    *(f"hcu.{n}" for n in ("n_h", "n_w", "n_hp", "clusters", "tile", "frame")),
+    *(f"wtu.{n}" for n in ("n_w", "clusters", "score", "count_bits", "n_buckets")),
+    *(f"wtu.{n}" for n in ("counts", "bin_bits", "count_digit")),
+    *(f"kvmu.{n}" for n in ("clusters", "count_bits", "blocks", "block_slots", "recent", "entry_bytes", "boundary")),
 )
 
 
@@ -116,7 +116,8 @@ def measure(table: HcTable, p: DreParams, f: ReSVParams) -> dict[str, float]:
         run = HcuTime(replace(p.hcu, early_abandon=abandon), f.th_hd).run(hashes)
         out[name] = float(run.out[-1] / run.bound)
     for selection in ("exact", "buckets"):
-        own = replace(p, wtu=replace(p.wtu, selection=selection))
+        held = max(p.wtu.counts, p.wtu.clusters) if selection == "buckets" else p.wtu.counts  # buckets keep a row
+        own = replace(p, wtu=replace(p.wtu, selection=selection, counts=held))
         s, _ = scenario(table, own, replace(f, selection=selection))
         latency, interval, size, bound = [], [], [], []
         blocks = [c for c in table.codes if c is not None]

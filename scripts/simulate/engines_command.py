@@ -11,6 +11,8 @@ from sim.evaluation.paper_limits import BATCHES, engines
 
 def command(
     on: system_options.System = None,
+    preset: console.System = None,
+    param: console.Param = None,
     policy: system_options.Policy = "resv",
     cache: system_options.Cache = 40960,
     batch: Annotated[int | None, typer.Option(min=1, help="Streams served at once; several by default.")] = None,
@@ -19,9 +21,8 @@ def command(
     json: console.Json = False,
 ) -> None:
     """Time a pass with DREs of different sizes."""
-    known = system_options.SYSTEMS
-    system_options.check_names(on, known, policy, stage)
+    system_options.check_names(on, system_options.SYSTEMS, policy, stage)
     point = system_options.point(policy, stage, cache)
     chosen = system_options.selection(select, policy, point.model)
-    platforms = (known[on],) if on else tuple(known.values())
+    platforms = tuple(system_options.systems(on, preset, param))
     curve_table.show([engines(point, chosen, (batch,) if batch else BATCHES, platforms)], json)

@@ -104,7 +104,11 @@ def measure(p: CoreParams, tokens: int, cached: int, share: float, recent: int, 
     ]
     total = {unit: sum(getattr(row, unit) for row in rows) for unit in ("cycles", *UNITS)}
     clusters = min(p.dre.hcu.clusters, max(1, cached // CLUSTER_TOKENS))
-    retrieval = CorePlan(shape, p.lxe_format(), RetrievalShape(p.dre.hcu.n_hp, p.dre.hcu.clusters))
+    hcu = p.dre.hcu
+    hashes = max(tokens, hcu.frame)  # only `rank` is played, which sends no key to the HCU
+    retrieval = CorePlan(
+        shape, p.lxe_format(), RetrievalShape(hcu.n_hp, hcu.clusters, frame=hashes, readings=p.dre.wtu.readings)
+    )
     program = retrieval.program("rank", "rank")
     rank = staged(p, program, {int(LEVEL): clusters}, {"rank": len(program) - 1}, latency)["rank"]
     return [*rows, StageCycles(cached, entries, "layer", **total), StageCycles(cached, entries, "rank", **rank)]

@@ -9,13 +9,15 @@ from rich.table import Table
 from golden.function_params import check
 from scripts import console
 from scripts.simulate import system_options
-from sim.evaluation.paper_points import PLATFORMS
 from sim.system.passes import lacks, simulate
+from sim.system.platforms import PLATFORMS, platform
 from sim.system.timeline import Pass
 
 
 def command(
     on: system_options.Platform = "edge",
+    preset: console.System = None,
+    param: console.Param = None,
     policy: system_options.Policy = "resv",
     cache: system_options.Cache = 40960,
     batch: system_options.Batch = 1,
@@ -33,19 +35,21 @@ def command(
     system_options.check_names(on, PLATFORMS, policy, stage)
     point = system_options.point(policy, stage, cache, batch)
     chosen = system_options.selection(select, policy, point.model)
-    platform = PLATFORMS[on]
-    missing = lacks(platform, point, chosen)
+    target = platform(on, preset, param or ())
+    missing = lacks(target, point, chosen)
     check(not missing, "cache", point.cache, f"needs {missing} on {on}: lower --cache or --batch")
-    done = simulate(platform, point, chosen)
+    done = simulate(target, point, chosen)
     if output:
         from sim.evaluation.paper_plots import timeline
 
-        for path in timeline(platform, done, output, f"{on}-{policy}-{point.cache}-{stage}"):
+        for path in timeline(target, done, output, f"{on}-{policy}-{point.cache}-{stage}"):
             console.err.print(f"wrote {path}", highlight=False)
     if json:
         console.print_json(report(done) | {"selection": chosen.name})
         return
-    console.out.print(stages(done, f"{stage} of {point.batch} x {point.cache} tokens, {policy} on {on}, {chosen.name}"))
+    console.out.print(
+        stages(done, f"{stage} of {point.batch} x {point.cache} tokens, {policy} on {target.name}, {chosen.name}")
+    )
 
 
 def report(p: Pass) -> dict:

@@ -16,6 +16,8 @@ def command(
         Path | None, typer.Argument(help="results.json of `vrex stream`; figures of a recorded stream by default.")
     ] = None,
     on: Annotated[str, typer.Option("--platform", help="edge or server.")] = "edge",
+    preset: console.System = None,
+    param: console.Param = None,
     cache: Annotated[
         int | None, typer.Option(min=1, help="Tokens of each stream in the cache; several lengths by default.")
     ] = None,
@@ -25,7 +27,8 @@ def command(
     """Time a frame with each retrieval policy."""
     check(on in system_options.SYSTEMS, "platform", on, f"must be one of {', '.join(system_options.SYSTEMS)}")
     profiles = system_options.read_results(results, _profiles) if results else PROFILES
-    curve_table.show([policies(system_options.SYSTEMS[on], profiles, (cache,) if cache else CACHES, batch)], json)
+    (v,) = system_options.systems(on, preset, param)
+    curve_table.show([policies(v, profiles, (cache,) if cache else CACHES, batch)], json)
 
 
 def _profiles(results: dict) -> dict[str, Profile]:

@@ -1,34 +1,36 @@
 """`vrex simulate prediction`: the cycles of KV prediction and fetch that no other work hides, by a core's time view."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from rich.progress import track
 from rich.table import Table
 
-from golden.function_params import check
+from golden.function_params import ReSVParams, check
 from golden.program.core_compiler import LEVEL, ROW, CorePlan, RetrievalShape
 from golden.program.isa import Opcode, Retrieve, Status, encode
 from golden.program.layer_compiler import LayerShape
 from golden.program.layer_memory import Register
-from hdl.params import CoreParams
+from hdl.params import CoreParams, DreParams
 from scripts import console
 from scripts.simulate.layer_command import CLUSTER_TOKENS, LLAMA, LONGEST, measure
 from scripts.simulate.layer_command import USED as STAGES
 from sim.units.core_time import CoreTime, Retrieval
+from sim.units.dre_time import DreTime
+from sim.units.kvmu_time import APPEND
 from sim.units.sequencer_time import Step, trace
+from sim.units.wtu_time import Plan, WtuTime
 
 LAST = "values"  # later stages are the same with and without retrieval
-SELECT = 30  # cycles from a WTU's second pass over a row to the first burst of its set
 # Addresses of the arrays, far apart so that no burst is cut because of another array.
 WEIGHTS, KV, DEVICE, HOME = (1 << n for n in (34, 36, 37, 38))
 
 # Parameters that change the figures.
 USED = (
     *STAGES,
-    *("lxe.copies", "hcu.n_h", "hcu.n_w", "hcu.n_hp", "wtu.n_w"),
-    *("kvmu.recent", "kvmu.entry_bytes", "kvmu.boundary"),
+    *("lxe.copies", "hcu.n_h", "hcu.n_w", "hcu.n_hp", "hcu.tile", "hcu.frame", "wtu.n_w", "table.bus_bytes"),
+    *(f"kvmu.{n}" for n in ("recent", "entry_bytes", "block_slots", "boundary", "counts")),
 )
 
 
@@ -107,17 +109,25 @@ def predict(p: CoreParams, tokens: int, cached: int, share: float, recent: int, 
     )
 
 
+def plan_of_row(p: DreParams, clusters: int) -> Plan:
+    """What a row takes in the WTU whose codes are of all sizes."""
+    codes = 37 * np.arange(clusters) % (1 << p.wtu.score.bits)
+    return WtuTime(p.wtu).plan(codes, np.full(clusters, CLUSTER_TOKENS), ReSVParams().ratio_q16)
+
+
 def ends(
     p: CoreParams, tokens: int, entries: int, clusters: int, recent: int, latency: int, fetched: bool = False
 ) -> dict[str, int]:
     """The cycle in which each stage of a core's program up to `values` ends, without the copies of the fetch.
 
-    Every token compares all clusters.
+    Every token compares all clusters. The ring is full, so every token moves an entry out.
 
     fetched : the layer before has fetched the entries
     """
     shape = LayerShape(**LLAMA, tokens=tokens, recent=recent, entries=max(1, entries))
-    plan = CorePlan(shape, p.lxe_format(), RetrievalShape(p.dre.hcu.n_hp, p.dre.hcu.clusters, fetched=fetched))
+    d = p.dre
+    retrieves = RetrievalShape(d.hcu.n_hp, d.hcu.clusters, fetched=fetched, readings=d.wtu.readings, frame=d.hcu.frame)
+    plan = CorePlan(shape, p.lxe_format(), retrieves)
     entry, table = 2 * shape.entry, WEIGHTS + plan["table"].offset
     registers = {int(Register.WEIGHTS): WEIGHTS, int(Register.KV): KV, int(LEVEL): clusters}
     registers |= {int(ROW): entries} if fetched else {}
@@ -129,6 +139,7 @@ def ends(
             yield {int(ROW): table + 7 * t % clusters * plan.pitch, int(LEVEL): clusters}  # token t's cluster
             yield {}
         if not fetched:
+            yield {}  # the SWITCH
             yield {int(Register.ENTRIES): entries}
 
     names = [stage.name for stage in plan.stages]
@@ -136,7 +147,6 @@ def ends(
     program = [encode(i) for i in plan.program(None, LAST)]
     played = trace(p, program, registers, LONGEST, retrieved())
     check(played.code == Status.DONE, "status", played.code.name, f"must be DONE: the program ended at {played.pc}")
-    d = p.dre
     sizes = [entry * min(CLUSTER_TOKENS, entries - k) for k in range(0, entries, CLUSTER_TOKENS)]
     starts = [HOME + k * 3 * CLUSTER_TOKENS * entry for k in range(len(sizes))]  # homes do not follow each other
     bursts = [
@@ -146,19 +156,28 @@ def ends(
     ]
     moves = [{"src": DEVICE + t * entry, "dst": HOME + t * entry} for t in range(tokens)]
     retrieval = Retrieval(
-        scans=[-(-clusters // d.hcu.n_h) * d.hcu.chunks] * tokens,
+        keys=[(0, 7 * t % clusters) for t in range(tokens)],
         places=[[("x", move), ("w", {"device": move["src"]})] for move in moves],
         clusters=[clusters],
-        selects=[2 * -(-clusters // d.wtu.n_w) + SELECT],
+        plans=[[plan_of_row(d, clusters)] * (shape.kv_heads * shape.rows)],
         sets=[bursts],
     )
-    cycles = CoreTime(p, latency, retrieval).run(played.steps)
+    cycles = CoreTime(p, held(d, clusters, latency), retrieval).run(played.steps)
     out, first, last = {}, 0, 0
     for name in names:
         upto = len(plan.program(None, name)) - 1
         mine = [k for k, step in enumerate(played.steps) if first <= step.pc < upto and not _copies(step)]
         first, last = upto, max(last, int(cycles.finished[mine].max(initial=0)))
         out[name] = last
+    return out
+
+
+def held(p: DreParams, clusters: int, latency: int) -> DreTime:
+    """A DRE whose context 0 has `clusters` clusters and a full ring, and whose keys compare all of these to the end."""
+    own = replace(p, hcu=replace(p.hcu, early_abandon=False))
+    out = DreTime(own, p.hcu.n_hp + 1, latency)
+    out.hcu.tables[0] = np.zeros((clusters, own.hcu.chunks), np.uint64)
+    out.kvmu.run([(APPEND, 0, k % clusters) for k in range(max(clusters, p.kvmu.recent))])
     return out
 
 

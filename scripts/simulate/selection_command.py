@@ -18,5 +18,8 @@ def command(
 
 
 def _described(path: Path) -> dict:
-    frame, text = read_results(path, shares)
-    return {"frame": [[round(float(x), 3) for x in row] for row in frame], "text": round(text, 4), "mean": frame.mean()}
+    frame, text, unions = read_results(path, shares)
+    kept = {
+        name: [[round(float(x), 3) for x in row] for row in a] for name, a in (("frame", frame), ("unions", unions))
+    }
+    return kept | {"text": [round(float(x), 4) for x in text], "mean": frame.mean(), "union": unions.mean(0).tolist()}

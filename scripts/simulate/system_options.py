@@ -1,16 +1,15 @@
 """Options of the simulations of a whole system, and the selection that `--select` names."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 
 from golden.function_params import check
-from sim.evaluation.paper_points import PLATFORMS
 from sim.system.passes import NOT_SELECTING, selected
-from sim.system.platforms import EDGE, SERVER
+from sim.system.platforms import PLATFORMS, Vrex, platform
 from sim.system.selection import RATIOS, shares
 from sim.system.timeline import Point
 from sim.system.workload import TABLE_II, Decoder, Selection, Session, measured, table_ii, traced
@@ -18,7 +17,7 @@ from sim.system.workload import TABLE_II, Decoder, Selection, Session, measured,
 T = TypeVar("T")
 STAGES = ("frame", "question", "token")
 POLICIES = (*TABLE_II, *NOT_SELECTING)
-SYSTEMS = {"edge": EDGE, "server": SERVER}  # V-Rex with 8 and with 48 cores
+SYSTEMS = ("edge", "server")  # platforms of V-Rex with 8 and with 48 cores
 
 Platform = Annotated[str, typer.Option("--platform", help=f"One of {', '.join(PLATFORMS)}.")]
 System = Annotated[str | None, typer.Option("--platform", help="edge or server; both by default.")]
@@ -35,14 +34,20 @@ Select = Annotated[
 ]
 
 
-def check_names(platform: str | None, known: dict, policy: str = "resv", stage: str = "frame") -> None:
+def check_names(on: str | None, known: Collection[str], policy: str = "resv", stage: str = "frame") -> None:
     """Raise `ParamError` for a name that no table of the simulator has."""
     for name, value, allowed in (
-        ("platform", platform, known),
+        ("platform", on, known),
         ("policy", policy, POLICIES),
         ("stage", stage, STAGES),
     ):
         check(value is None or value in allowed, name, value, f"must be one of {', '.join(allowed)}")
+
+
+def systems(on: str | None, preset: str | None, assignments: list[str] | None) -> list[Vrex]:
+    """The V-Rex platforms that --platform, --preset and -p name; both without a platform."""
+    found = (platform(name, preset, assignments or ()) for name in ((on,) if on else SYSTEMS))
+    return [v for v in found if isinstance(v, Vrex)]
 
 
 def point(policy: str, stage: str, cache: int = 40960, batch: int = 1) -> Point:

@@ -107,13 +107,15 @@ def with_library(one: Mapped, liberty: list[Path]) -> Mapped:
 def units_of(unit: str) -> list[str]:
     """The units of a report, each one after those inside of it.
 
-    A unit is inside of another one if its parameters are part of the parameters of that one.
+    A unit is inside of another one if its parameters are part of the parameters of that one. The table port is inside
+    of the DRE, with which it shares all parameters.
     """
     if unit == CORE:
         return list(table3.UNITS)
     if unit not in emit.UNITS:
         return [unit] if unit in table3.BLOCKS else []
-    return [*(u for u in emit.UNITS if emit.UNITS[u][2].startswith(emit.UNITS[unit][2] + ".")), unit]
+    inside = [u for u in emit.UNITS if emit.UNITS[u][2].startswith(emit.UNITS[unit][2] + ".")]
+    return [*inside, *(["table_port"] if unit == "dre" else []), unit]
 
 
 def _map(m: Mapped) -> None:

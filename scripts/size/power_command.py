@@ -9,7 +9,7 @@ from rich.table import Table
 from golden.function_params import RATIO, ReSVParams, check
 from golden.inputs.trace import Trace
 from hdl.emit import UNITS, Emitted, params_of
-from hdl.params import SystemParams
+from hdl.params import CLOCK, SystemParams
 from hdl.retrieval.dre import Dre
 from scripts import console
 from scripts.size import mapped_units
@@ -37,7 +37,7 @@ def command(
     liberty: mapped_units.Liberty = None,
     effort: mapped_units.Effort = "area",
     target: mapped_units.Target = None,
-    mhz: Annotated[float, typer.Option(help="Clock in MHz.")] = 800.0,
+    mhz: Annotated[float, typer.Option(help="Clock in MHz.")] = CLOCK / 1e6,
     node: Annotated[int, typer.Option(help="Process node in nm to which the figures are scaled.")] = 14,
     cycles: Annotated[int, typer.Option(help="Evaluate this many cycles of each run, spread over all of it.")] = 4096,
     json: console.Json = False,

@@ -8,17 +8,19 @@ import numpy as np
 
 from sim.evaluation.other_policies import PROFILES, point, run, shares
 from sim.system.passes import lacks
-from sim.system.platforms import EDGE, SERVER
+from sim.system.platforms import Vrex, platform
 from sim.system.timeline import Pass
 from sim.system.workload import Session
 
-PLATFORMS = {"edge": EDGE, "server": SERVER}
+PLATFORMS = ("edge", "server")
 SAMPLES = 12  # simulated passes in each decade of the cache's length; between them we interpolate linearly
 
 
 @dataclass(frozen=True)
 class Device:
     """One platform with one policy that serves `streams` videos of `fps` frames a second for `hours` hours.
+
+    preset, params : hardware other than the platform's own, as `sim.system.platforms.platform` takes it
 
     The frames of all streams arrive together and make one pass. Raises `ValueError` for unknown names and for values
     that are not positive and finite.
@@ -29,6 +31,8 @@ class Device:
     streams: int = 1
     fps: float = 2.0
     hours: float = 24.0
+    preset: str | None = None
+    params: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, known in (("platform", PLATFORMS), ("policy", PROFILES)):
@@ -37,6 +41,12 @@ class Device:
         for name in ("streams", "fps", "hours"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}={getattr(self, name)}: must be more than 0, and finite")
+        assert isinstance(self.hardware, Vrex)
+
+    @property
+    def hardware(self) -> Vrex:
+        """The platform."""
+        return platform(self.platform, self.preset, self.params)  # type: ignore[return-value]
 
 
 def day(device: Device) -> dict[str, float | str]:
@@ -51,7 +61,7 @@ def day(device: Device) -> dict[str, float | str]:
 
     A device that never keeps up gets zeros.
     """
-    v, p = PLATFORMS[device.platform], PROFILES[device.policy]
+    v, p = device.hardware, PROFILES[device.policy]
     a_second = device.fps * Session.frame_tokens  # tokens a second of each stream
     last = max(2, round(device.hours * 3600 * a_second))
     count = 2 + max(0, int(SAMPLES * np.log10(last / Session.frame_tokens)))
@@ -95,7 +105,7 @@ def day(device: Device) -> dict[str, float | str]:
 
 def _fits(device: Device, cache: int) -> int:
     """The largest number of tokens of each stream that the memory holds. It is less than `cache`."""
-    v, p = PLATFORMS[device.platform], PROFILES[device.policy]
+    v, p = device.hardware, PROFILES[device.policy]
 
     def full(tokens: int) -> bool:
         at = point(p, tokens, batch=device.streams)

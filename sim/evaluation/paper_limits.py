@@ -17,20 +17,13 @@ CACHES = (10240, 40960, 131072, 1 << 20)
 def platforms() -> dict[str, Vrex]:
     """The configurations to compare, by name."""
     wide = replace(Ssd(), channels=16, command=0.25e-6)
-    dre = EDGE.core.dre
-    slots, recent = (
-        replace(EDGE, core=replace(EDGE.core, dre=replace(dre, kvmu=kvmu)))
-        for kvmu in (replace(dre.kvmu, block_slots=1), replace(dre.kvmu, recent=16384))
-    )
     return {
         "edge": EDGE,
-        "edge, fetch 4 layers ahead": replace(EDGE, ahead=4),
-        "edge, blocks of 1 entry": slots,
-        "edge, 16,384 recent tokens on the device": recent,
+        "edge, blocks of 1 entry": EDGE.changed("kvmu.block_slots=1"),
+        "edge, 2,048 recent tokens on the device": EDGE.changed("kvmu.recent=2048"),
         "edge, PCIe 4.0 x4": replace(EDGE, link=LINKS["pcie4x4"]),
         "edge, four such drives, PCIe 4.0 x16": replace(EDGE, link=LINKS["pcie4x16"], ssd=wide),
         "server": SERVER,
-        "server, fetch 4 layers ahead": replace(SERVER, ahead=4),
         "server, PCIe 5.0 x16": replace(SERVER, link=LINKS["pcie5x16"]),
         "server, PCIe 6.0 x16": replace(SERVER, link=LINKS["pcie6x16"]),
     }
@@ -67,9 +60,8 @@ def engines(
     rows = []
     for v in on:
         for hcu_h, hcu_w, wtu_h, wtu_w in ENGINES:
-            dre = v.core.dre
-            hcu, wtu = replace(dre.hcu, n_h=hcu_h, n_w=hcu_w), replace(dre.wtu, n_h=wtu_h, n_w=wtu_w)
-            changed = replace(v, core=replace(v.core, dre=replace(dre, hcu=hcu, wtu=wtu)))
+            sizes = {"hcu.n_h": hcu_h, "hcu.n_w": hcu_w, "wtu.n_h": wtu_h, "wtu.n_w": wtu_w}
+            changed = v.changed(*(f"{name}={n}" for name, n in sizes.items()))
             cells = (_cell(changed, replace(at, batch=n), shares, _engine) for n in batches)
             rows.append((v.name, f"{hcu_h} x {hcu_w}", f"{wtu_h} x {wtu_w}", *cells))
     title = f"{_pass(at)} at {_size(at.cache)}: ms, and in brackets those of the DRE; {shares.name}"

@@ -22,7 +22,8 @@ from sim.system.workload import Decoder, Session, Vision, traced  # noqa: E402
 X = [c / 1024 for c in CACHES]  # K tokens
 
 COLOURS = {
-    "vision": "#8172b2", "qkv": "#4c72b0", "predict": "#dd8452", "select": "#c44e52", "fetch": "#937860",
+    "vision": "#8172b2", "qkv": "#4c72b0", "predict": "#dd8452", "select": "#c44e52",
+    "cluster": "#e08a8c", "switch": "#701c1e", "walk": "#a33b3e", "fetch": "#937860",
     "attention": "#55a868", "out": "#64b5cd", "gate_up": "#8c8c8c", "down": "#b5b5b5", "layer": "#4c72b0",
     "vocabulary": "#ccb974", "gap": "#eeeeee",
 }  # fmt: skip

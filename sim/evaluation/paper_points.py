@@ -9,14 +9,15 @@ from pathlib import Path
 from golden.atomic_files import write_atomically
 from sim.system import platforms
 from sim.system.passes import simulate
-from sim.system.timeline import Pass, Point
+from sim.system.timeline import DRE, Pass, Point
 from sim.system.workload import Decoder, Session, constant, table_ii, traced
 
 CACHES = (1024, 5120, 10240, 20480, 40960)
+# The paper's machines: presets with `sim.system.platforms.PAPER` overridden, and its GPUs.
 PLATFORMS: dict[str, platforms.Vrex | platforms.Gpu] = {
-    "edge": platforms.EDGE,
-    "kvpu": replace(platforms.EDGE, name="V-Rex8 KVPU", kvmu=False),
-    "server": platforms.SERVER,
+    "edge": platforms.PAPER_EDGE,
+    "kvpu": replace(platforms.PAPER_EDGE, name="V-Rex8 KVPU", kvmu=False),
+    "server": platforms.PAPER_SERVER,
     "agx": platforms.AGX,
     "a100": platforms.A100,
 }
@@ -100,8 +101,8 @@ class Points:
                 "fetched": p.fetched,
                 "ops": p.ops,
                 "vision": p.named("vision"),
-                "predict": p.named("predict", "select"),
-                "select": p.named("select"),
+                "predict": p.named("predict", *DRE),
+                "select": p.named(*DRE),
                 "attention": p.named("attention"),
                 "fetch": p.busy("link"),
                 "compute": p.busy("LXE") + p.busy("GPU"),

@@ -1,138 +1,95 @@
-"""Predicts latency, timeline and power of one pass through a model on V-Rex with N cores (V-Rex Fig. 10).
+"""Predicts latency, timeline and power of one pass through a model on a V-Rex platform (V-Rex Fig. 10).
 
-In each layer, the LXE computes Q, K and V, then hash bits and cluster scores that predict the next layer. HCU, WTU and
-KVMU on the DRE select tokens for the next layer, and link and drive fetch them. Meanwhile the LXE attends to the
-tokens fetched for this layer and runs the rest of it. LXE, DRE and link each run one stage at a time, in order. A
-stage starts when its resource is free and its inputs are there. The fetch for the first layer starts when the encoder
-ends.
+The platform is a preset with memories around it. The pass runs the programs of the layer compiler, shared out among the
+cores as `sim.system.layer_share` says. LXE, DRE and link each run one stage at a time, in order. A stage starts when
+its resource is free and its inputs are there.
 
-- LXE: the longest of four times: products on the DPEs, words on the VPEs, bytes on the cores' ports, and all cores'
-  bytes at the device memory. The latency of the bursts in flight limits the ports. Products take a chunk a cycle, row
-  by row and tile by tile (`sim.units.dpe_time`). Weights stay in a tree's memory while rows pass. Rows that do not fit
-  the activation memory are read again for each load of half the weight memory, which limits the vision encoder.
-- DRE: cycles of the units' time views (`sim.system.dre_demand`).
+In a layer, the LXE computes queries, keys and values. The DRE clusters and places the keys, and switches to the next
+context. The LXE scores that context's clusters, the DRE selects, and link and drive fetch. Cores that have tables of
+their own choose for the next layer, and attend to what was fetched for this one; the first layer, and cores that share
+a table, wait for their own choice.
+
+- LXE: for each stage of the program the longest of four times on the core with the most work: chunks on the DPE,
+  words on the VPE, the core's port, and all cores' bytes at the device memory. Between stages the core waits for its
+  writes and for its first read, and between phases all cores wait for each other.
+- DRE: cycles of the units' time views with the tables in the device memory (`sim.system.dre_demand`). The tables'
+  bytes share the device memory with those of the LXE and of the link.
 - Link and drive: their models, on a sample of the KVMU's bursts. The latency counts once, then the sample's rate.
+- The vision encoder has no program. Its rows do not fit the activation memory, so each core reads them again for each
+  load of half its weight memory. The vocabulary counts as a product of a layer.
 
 The model leaves out the write of new entries to home memory: 1.3 MB a frame, against the direction of fetches.
 """
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Container, Iterable
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
-from sim.system import dre_demand
+from hdl.params import CLOCK
+from sim.system import dre_demand, layer_load
+from sim.system.dre_demand import Demand
+from sim.system.layer_load import ATTENTION, Load, most_rows
+from sim.system.layer_share import COMMON, GUESS, NEXT_CHOICE, OWN_CHOICE, Layer, Step, at_home
 from sim.system.pcie import Link
-from sim.system.platforms import CLOCK, HOST, POWER, Vrex
+from sim.system.platforms import HOST, POWER, Vrex
 from sim.system.ssd import Ssd
 from sim.system.timeline import RESIDENT, Pass, Point, Timeline
 from sim.system.workload import Selection
-from sim.units.dpe_time import TO_RESULT, DpeTime
+from sim.units.dpe_time import DpeTime
 
-SOFTMAX_WORDS = 4  # passes of the VPE over each score: largest; exp and sum; product; conversion
-ELEMENT_WORDS = 4  # passes of the VPE over each element of the encoder's hidden layers and normalisations
-# Measured on the LXE's programs (`vrex simulate layer`): beats of the bursts that read keys and values, whose rows lie
-# apart; and cycles of a core's port for a score of the decoder, which goes through memory. A score costs 0.14 (1K) to
-# 0.20 (40K) cycles in the softmax, and 0.1 in the product with the values.
-BEATS = {"keys": 4, "values": 2}
-SCORE_PORT = 0.28
+# The encoder's attention and elementwise work, which no program computes yet: passes of the VPE over each score
+# (largest; exp and sum; product; conversion), and over each element of hidden layers and normalisations.
+SOFTMAX_WORDS, ELEMENT_WORDS = 4, 4
+OAKEN = 0.25  # bytes of a cached number in 4 bits, over those in BF16
 ENOUGH = 1 << 24  # bytes of a sample of reads
 
 
-@dataclass(frozen=True)
-class Work:
-    """The load that a stage puts on the LXE.
+def seconds(v: Vrex, steps: Iterable[Step], crowd: float = 1.0) -> float:
+    """Seconds of program stages, one after the other.
 
-    dpe, port : cycles of each core's DPE and memory port
-    vpe : words through each core's VPE
-    bytes : bytes of the device memory, all cores
-    macs : useful multiplications, all cores
+    crowd : all bytes of the device memory over those of the LXE
     """
-
-    dpe: float = 0.0
-    port: float = 0.0
-    vpe: float = 0.0
-    bytes: float = 0.0
-    macs: float = 0.0
-
-    def __add__(self, other: "Work") -> "Work":
-        return Work(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Work)))
-
-    def seconds(self, v: Vrex, crowd: float = 1.0) -> float:
-        """Seconds on `v`. Other traffic raises the bytes of the device memory by the factor `crowd`."""
-        lanes = v.core.vpe.n_h * v.core.vpe.n_w
-        return max(max(self.dpe, self.port, self.vpe / lanes) / CLOCK, crowd * self.bytes / v.bandwidth)
+    between = 2 * v.latency  # the last write, then the first read
+    return sum(max((s.load.cycles + s.runs * between) / CLOCK, crowd * s.bytes / v.bandwidth) for s in steps if s.runs)
 
 
-def port(v: Vrex, moved: float, beats: int | None = None) -> float:
-    """Cycles of each core's port: a beat a cycle, or the limit that the latency sets for the bursts in flight.
-
-    moved : bytes of all cores
-    beats : length of the bursts, the longest possible if None
-    """
-    p = v.core.lxe
-    beats = beats or p.burst_bytes // p.bus_bytes
-    return moved / v.cores / p.bus_bytes * max(1.0, (1 + (v.latency + 1) / beats) / p.bursts)
+def vocabulary(v: Vrex, rows: int, inputs: int, columns: int) -> Step:
+    """A product whose columns are shared out among the cores in tiles, as the layer compiler writes one."""
+    lanes = v.core.lxe_format().lanes
+    own = -(-columns // (lanes * v.cores)) * lanes
+    load = layer_load.product(v.core, v.latency, rows, inputs, own)
+    return Step(load, load.bytes * columns / own, -(-rows // most_rows(v.core)))
 
 
-def product(v: Vrex, rows: int, k: int, n: int) -> Work:
-    """Load of the product [rows, k] x [k, n]. Every core has all rows and computes a part of the outputs."""
-    d = v.core.dpe
-    cycles = -(-n // (d.n_h * v.cores)) * rows * DpeTime(d).chunks(k) + TO_RESULT
-    again = 1.0
-    if rows * min(k, d.w_depth * d.n_w) > d.x_depth * d.n_w:
-        # One half of the weight memory is filled while the other half is in use: n_h outputs of up to w_depth / 2
-        # chunks. All rows pass once for each fill.
-        again = max(1.0, n / d.n_h / max(1.0, (d.w_depth // 2) / DpeTime(d).chunks(k)))
-    moved = 2 * k * n + 2 * rows * k * again + 2 * rows * n
-    return Work(cycles, port(v, moved), rows * n / v.cores, moved, float(rows) * k * n)
+def streamed(v: Vrex, rows: int, inputs: int, columns: int) -> Step:
+    """A product of the encoder: weights of `n_h` columns stay in half of a DPE's memory while all rows pass."""
+    d, bus = v.core.dpe, v.core.lxe.bus_bytes
+    own = -(-columns // (d.n_h * v.cores))  # tiles of n_h columns
+    chunks = DpeTime(d).chunks(inputs)
+    loads = own / max(1, d.w_depth // 2 // chunks)  # of half the memory with columns; all rows pass for each
+    moved = 2 * (own * d.n_h * inputs + rows * inputs * loads + rows * own * d.n_h)
+    bursts = moved / v.core.lxe.burst_bytes
+    waits = (bursts * (v.latency + 1) + moved / bus) / v.core.lxe.bursts
+    load = Load(own * rows * chunks, rows * own * d.n_h / v.core.vpe.n_w, max(moved / bus, waits), moved)
+    return Step(load, moved * v.cores)
 
 
-def attention(
-    v: Vrex,
-    streams: int,
-    rows: int,
-    heads: int,
-    head: int,
-    tokens: float,
-    kv_bytes: float,
-    score_port: float = SCORE_PORT,
-) -> Work:
-    """Load of scores, softmax and values for `rows` query rows of each stream.
-
-    tokens : cached tokens that each stream attends to
-    kv_bytes : bytes of K and V of one token in one layer
-    score_port : cycles of a core's port for each score
-    """
-    macs = 2.0 * streams * rows * heads * head * tokens
-    scores = streams * rows * heads * tokens / v.cores
-    moved = streams * tokens * kv_bytes
-    ports = port(v, moved / 2, BEATS["keys"]) + port(v, moved / 2, BEATS["values"]) + score_port * scores
-    return Work(macs * CLOCK / v.macs + 2 * TO_RESULT, ports, SOFTMAX_WORDS * scores, moved, macs)
-
-
-def encoder(v: Vrex, p: Point) -> tuple[Work, float]:
-    """Load and seconds of the vision encoder for one image of each stream, product by product."""
-    e = p.vision
-    rows = p.batch * e.tokens
-    works = [product(v, rows, k, n) for k, n in e.matrices.values()]
+def encoder(v: Vrex, p: Point) -> list[Step]:
+    """The vision encoder of one image of each stream, without the gaps of its layers."""
+    e, core = p.vision, v.core
+    rows, lanes = p.batch * e.tokens, core.vpe.n_h * core.vpe.n_w
+    steps = [streamed(v, rows, k, n) for k, n in e.matrices.values()]
     # Rows come in blocks whose scores fit the activation memory, so no score leaves the core.
-    works.append(attention(v, p.batch, e.tokens, e.heads, e.width // e.heads, e.tokens, 4 * e.width, score_port=0.0))
-    works.append(Work(vpe=ELEMENT_WORDS * rows * (e.hidden + 4 * e.width) / v.cores))
-    seconds = v.gap + sum(w.seconds(v) for w in works)
-    whole = sum(works, Work())
-    return Work(*(e.layers * getattr(whole, f.name) for f in fields(Work))), e.layers * seconds
-
-
-def prediction(v: Vrex, p: Point, clusters: int) -> Work:
-    """Load of a prediction: hash bits of the new keys, and scores of all queries with the cluster representatives."""
-    m = p.model
-    rows = p.batch * p.rows
-    hashes = product(v, rows * m.kv_heads, m.head, v.core.dre.hcu.n_hp)
-    macs = float(rows * m.heads * m.head * clusters)
-    means = p.batch * clusters * m.kv_heads * m.head * 2
-    words = SOFTMAX_WORDS * rows * m.heads * clusters / v.cores
-    return hashes + Work(macs * CLOCK / v.macs, port(v, means, BEATS["keys"]), words, means, macs)
+    scores, macs = rows * e.heads * e.tokens, 2 * rows * e.tokens * e.width
+    chunks = macs / (v.cores * core.dpe.n_h * core.dpe.n_w)
+    entries = 2 * 2 * rows * e.width
+    port = entries / v.cores / core.lxe.bus_bytes
+    steps.append(Step(Load(chunks, SOFTMAX_WORDS * scores / v.cores / lanes, port, entries / v.cores), entries))
+    words = ELEMENT_WORDS * rows * (e.hidden + 4 * e.width) / v.cores / lanes
+    steps.append(Step(Load(vpe=words), 0))
+    return [Step(s.load * e.layers, s.bytes * e.layers, s.runs * e.layers) for s in steps]
 
 
 @lru_cache(maxsize=512)
@@ -158,71 +115,158 @@ def transfer(link: Link, ssd: Ssd | None, addr: bytes, size: bytes) -> tuple[flo
     return first, float(n.sum() / (drive.read(a, n).seconds - first))
 
 
-def fetch(v: Vrex, tokens: float, share: float, per_cluster: int) -> tuple[float, float]:
-    """Seconds of link and drive for a layer's fetch, and cycles in which the KVMU walks over the clusters.
+def fetch(v: Vrex, tokens: float, share: float, per_cluster: int) -> tuple[float, Demand]:
+    """Seconds of link and drive for a layer's fetch, and the KVMU's walk over the clusters of all these tokens.
 
-    tokens : tokens to fetch
+    tokens : entries to fetch
     share : share of the clusters that hold them
     per_cluster : tokens of a cluster
     """
     if tokens <= 0:
-        return 0.0, 0.0
-    f = dre_demand.fetch(
-        v.core.dre, per_cluster, max(1, min(dre_demand.CLUSTERS, round(share * dre_demand.CLUSTERS))), v.kvmu
-    )
+        return 0.0, Demand()
+    f = dre_demand.fetch(v.core.dre, per_cluster, share, v.latency, v.kvmu)
     first, rate = transfer(v.link, v.ssd, f.addr.tobytes(), f.bytes.tobytes())
-    return first + tokens * v.core.dre.kvmu.entry_bytes / rate, f.cycles * tokens / per_cluster
+    return first + tokens * v.core.dre.kvmu.entry_bytes / rate, f.walk * (tokens / per_cluster)
 
 
-def run(v: Vrex, p: Point, selection: Selection) -> Pass:
-    """Simulates one pass of `p` on `v`; `selection` says which share of the offloaded tokens each layer fetches."""
-    m, dre = p.model, v.core.dre
-    rows = p.batch * p.rows
-    shares = selection.layers(p.stage)
-    recent = min(p.cache, dre.kvmu.recent)
-    home = p.cache - recent
-    clusters = max(1, min(dre.hcu.clusters, -(-home // selection.cluster)))
-    per_cluster = max(1, min(512, round(home / clusters)))
-    predicts = home > 0 and 0 < shares.mean() < 1
-    works = {name: product(v, rows, k, n) for name, (k, n) in m.matrices.items()}
-    selects = (0.0, 0.0)
-    if predicts:
-        keys = (
-            rows * dre_demand.cluster_cycles(dre, clusters) / min(v.cores, p.batch)
-        )  # a stream's table is in one core
-        scores = rows * m.heads * dre_demand.select_cycles(dre, clusters) / dre.wtu.n_h / v.cores
-        selects = (keys, scores)
-    line = Timeline()
-    crowd = 1.0  # all bytes of the device memory, link included, over those of the LXE
+class _Run:
+    """One pass: its layers' work, and the timeline that it enters them into."""
 
-    def lxe(layer: int, name: str, w: Work, after: float = 0.0) -> float:
-        return line.put(layer, name, "LXE", w.seconds(v, crowd), after, w.bytes, 2 * w.macs)
+    def __init__(self, v: Vrex, p: Point, selection: Selection, free: Container[str]):
+        self.v, self.p, self.free = v, p, free
+        self.layer = Layer(v.system, p.model, p.batch, p.rows, v.latency)
+        self.s, dre = self.layer.shares, v.core.dre
+        self.shares = selection.tables(p.stage, self.s.heads)
+        self.recent = min(p.cache, dre.kvmu.recent)
+        self.home, self.clusters = at_home(v, p, selection)
+        self.per_cluster = max(1, round(self.home / self.clusters))
+        if self.home:
+            self.layer.check_tables(self.home, self.clusters)
+        self.predicts = self.home > 0 and 0 < self.shares.mean() < 1
+        self.line = Timeline()
+        self.asked: dict[int, float] = {}  # when each layer's clusters are chosen
+        self.walked: dict[int, float] = {}  # when the KVMU has named the last of their bursts
+        self.fetched = 0.0
+        self.crowd = 1.0
 
-    if p.frame:
-        w, seconds = encoder(v, p)
-        line.put(-1, "vision", "LXE", seconds, 0.0, w.bytes, 2 * w.macs)
-    asked = [line.free.get("LXE", 0.0)] * v.ahead  # when each layer's selection is known
-    fetched = 0.0
-    for layer, share in enumerate(shares.tolist()):
-        tokens = share * home
-        seconds, walk = fetch(v, p.batch * tokens, share, per_cluster)
+    def lxe(self, layer: int, name: str, steps: list[Step], after: float = 0.0, ops: float = 0.0) -> float:
+        """A stage of the LXE; returns its end."""
+        moved = sum(s.bytes for s in steps)
+        return self.line.put(layer, name, "LXE", seconds(self.v, steps, self.crowd), after, moved, ops)
+
+    def dre(self, layer: int, name: str, demand: Demand, after: float) -> float:
+        """A stage of the DREs that work side by side, one in each team; returns its end."""
+        moved, took = demand.bytes * self.s.teams, 0.0 if name in self.free else demand.cycles / CLOCK
+        return self.line.put(layer, name, "DRE", took, after, moved)
+
+    def choose(self, layer: int, of: int, steps: list[Step], after: float) -> None:
+        """The choice for layer `of`: scores on the LXE, rows on the WTUs, the walk on the KVMU."""
+        s, core = self.s, self.v.core
+        scored = self.lxe(layer, "predict", steps, after)
+        rows = self.layer.tables * s.heads * s.whole.rows / core.dre.wtu.n_h
+        row = dre_demand.selecting(core.dre, self.clusters, self.v.latency)
+        chosen = self.dre(layer, "select", row * rows, scored)
+        most = float(self.shares[of].max()) * self.home  # of the table that fetches most
+        walk = fetch(self.v, most, float(self.shares[of].mean()), self.per_cluster)[1]
+        # The table that fetches most sets the cycles, all tables together the bytes.
+        mean = self.shares[of].mean() / max(self.shares[of].max(), 1e-9)
+        walk = Demand(walk.cycles, walk.bytes * mean) * self.layer.tables
+        self.asked[of] = chosen  # bursts leave while the KVMU walks
+        self.walked[of] = self.dre(layer, "walk", walk, chosen)
+
+    def decode(self, layer: int) -> None:
+        """One layer of the decoder."""
+        v, p, s, m = self.v, self.p, self.s, self.p.model
+        share = float(self.shares[layer].mean())
+        tokens = 0.0 if p.policy in RESIDENT else share * self.home  # of each table, on average
+        first = not (self.layer.prefetches and layer)
+        own, ahead = self.predicts and first, self.predicts and self.layer.prefetches and layer + 1 < m.layers
+        parts = self.layer.prediction(self.clusters if self.predicts else 0, first)
+        behind = p.cache - self.recent if p.policy in RESIDENT else tokens
+        attend = list(self.layer.attention(behind, first).values())
+        if p.policy == "oaken":
+            attend = [_packed(x, p.batch * p.cache * m.entry_bytes / len(ATTENTION)) for x in attend]
+        rest = self.layer.rest()
+        rows = p.batch * p.rows
+        ops = {name: 2.0 * rows * k * n for name, (k, n) in m.matrices.items()}
         moved = p.batch * tokens * m.entry_bytes
-        came = line.put(layer, "fetch", "link", seconds, asked[layer], moved) if moved else 0.0
-        fetched += moved
-        crowd = 1 + moved / sum(w.bytes for w in works.values())
-        line.put(layer, "gap", "LXE", v.gap)
-        asked.append(lxe(layer, "qkv", works["qkv"]))
-        if predicts:
-            scored = lxe(layer, "predict", prediction(v, p, clusters), asked[-1])
-            asked[-1] = line.put(layer, "select", "DRE", (sum(selects) + walk) / CLOCK, scored)
-        attended = float(p.cache) if p.policy in RESIDENT else tokens + recent
-        w = attention(v, p.batch, p.rows, m.heads, m.head, attended, m.entry_bytes / (4 if p.policy == "oaken" else 1))
-        lxe(layer, "attention", w, came)
-        for name in ("out", "gate_up", "down"):
-            lxe(layer, name, works[name])
-    crowd = 1.0
-    lxe(-1, "vocabulary", product(v, p.batch if p.frame else rows, m.width, m.vocab))
-    return Pass(line.stages, fetched, _watts(v, line, fetched))
+        names = [*COMMON, *(OWN_CHOICE if own else ()), *((*GUESS, *NEXT_CHOICE) if ahead else ())]
+        lxe_bytes = sum(parts[n].bytes for n in names) + sum(x.bytes for x in attend)
+        lxe_bytes += sum(x.bytes for steps in rest.values() for x in steps)
+        frame = self.tables_of_a_frame() * self.predicts
+        self.crowd = 1 + (moved + frame.bytes * s.teams) / lxe_bytes
+
+        def put_fetch(asked: float) -> float:
+            if not moved:
+                return 0.0
+            self.fetched += moved
+            took = fetch(v, p.batch * m.kv_heads / s.heads * tokens, share, self.per_cluster)[0]
+            return max(self.line.put(layer, "fetch", "link", took, asked, moved), self.walked.get(layer, 0.0))
+
+        came = 0.0 if own else put_fetch(self.asked.get(layer, 0.0))
+        self.line.put(layer, "gap", "LXE", v.gap)
+        asked = self.lxe(layer, "qkv", [parts[n] for n in COMMON], 0.0, ops["qkv"])
+        if self.predicts:
+            keys, switch = self.keys(), self.switches()
+            placed = self.dre(layer, "cluster", keys, asked)
+            if own:
+                switched = self.dre(layer, "switch", switch, placed)
+                self.choose(layer, layer, [parts[n] for n in OWN_CHOICE], switched)
+                came = put_fetch(self.asked[layer])
+            if ahead:
+                switched = self.dre(layer, "switch", switch, placed)
+                self.lxe(layer, "predict", [parts[n] for n in GUESS])
+                self.choose(layer, layer + 1, [parts[n] for n in NEXT_CHOICE], switched)
+            came = max(came, placed)
+        attended = self.recent + behind
+        self.lxe(layer, "attention", attend, came, 2.0 * p.batch * m.attention_macs(p.rows, attended))
+        for name, steps in zip(("out", "gate_up", "down"), rest.values(), strict=True):
+            self.lxe(layer, name, steps, 0.0, ops[name])
+
+    def keys(self) -> Demand:
+        """The DRE's work for the keys of a layer."""
+        return dre_demand.clustering(self.v.core.dre, self.clusters, self.p.rows, self.v.latency) * self.layer.tables
+
+    def switches(self) -> Demand:
+        """The SWITCHes of a layer: one for each context."""
+        return dre_demand.switching(self.v.core.dre, self.clusters, self.v.latency) * self.layer.tables
+
+    def tables_of_a_frame(self) -> Demand:
+        """All traffic of a layer's tables on a leader, as far as it shares the memory with the layer."""
+        walk = fetch(self.v, self.home * float(self.shares.mean()), float(self.shares.mean()), self.per_cluster)[1]
+        return self.keys() + self.switches() + walk * self.layer.tables if self.predicts else Demand()
+
+    def play(self) -> Pass:
+        """The whole pass."""
+        v, p, m = self.v, self.p, self.p.model
+        if p.frame:
+            steps = encoder(v, p)
+            took, moved = v.gap * p.vision.layers + seconds(v, steps), sum(x.bytes for x in steps)
+            self.line.put(-1, "vision", "LXE", took, 0.0, moved, 2.0 * p.batch * p.vision.macs)
+        start = self.line.free.get("LXE", 0.0)
+        self.asked = dict.fromkeys(range(m.layers), start)  # where nothing is chosen, the fetch starts at once
+        for layer in range(m.layers):
+            self.decode(layer)
+        self.crowd = 1.0
+        rows = p.batch if p.frame else p.batch * p.rows
+        self.lxe(-1, "vocabulary", [vocabulary(v, rows, m.width, m.vocab)], 0.0, 2.0 * rows * m.width * m.vocab)
+        return Pass(self.line.stages, self.fetched, _watts(v, self.line, self.fetched))
+
+
+def run(v: Vrex, p: Point, selection: Selection, free: Container[str] = ()) -> Pass:
+    """Simulates one pass of `p` on `v`; `selection` says which share of the offloaded tokens each layer fetches.
+
+    free : names of stages of the DRE that take no time, to find out what of them is visible
+
+    Raises `ParamError` where the hardware cannot run the model or hold the caches.
+    """
+    return _Run(v, p, selection, free).play()
+
+
+def _packed(step: Step, entries: float) -> Step:
+    """A stage of the attention whose `entries` bytes of K and V are packed as Oaken does."""
+    less = max(0.0, 1 - (1 - OAKEN) * entries / max(1.0, step.bytes))
+    return Step(replace(step.load, port=step.load.port * less), step.bytes * less, step.runs)
 
 
 def _watts(v: Vrex, line: Timeline, fetched: float) -> dict[str, float]:

@@ -1,100 +1,202 @@
-"""Predicts the cycles and the bursts that a layer needs on the DRE, by running the units' time views on samples.
+"""Predicts what a layer asks of a DRE and of its tables in memory, by running the units' time views on samples.
 
-A layer of a 40K cache has 1,024 clusters and hundreds of rows. The time views run on a few keys, rows and clusters,
-and the result for one key, row or cluster stands for all.
+A large table is sampled: the time views run on a few rows and clusters, and the result for one row or cluster stands
+for all. All reads and writes of the tables in memory are in these cycles, and their beats in these bytes.
+
+latency : cycles from a read of a table to its first beat, and from a write to its response
 """
 
+import math
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from golden.retrieval.kvmap import Burst
+from golden.retrieval.table_layout import Item
 from hdl.params import DreParams
-from sim.units.hcu_time import HcuTime
-from sim.units.kvmu_time import APPEND, KvmuTime
+from sim.units.cluster_set_time import Listing
+from sim.units.dre_time import CountRing, DreTime
+from sim.units.hcu_time import JOIN, SWITCH
+from sim.units.kvmu_time import APPEND, KvmuCycles
+from sim.units.table_port_time import TablePortTime
+from sim.units.table_time import Ask, Put, Requests, Taken
 from sim.units.wtu_time import WtuTime
 
-KEYS, ROWS, CLUSTERS = 8, 12, 64  # size of the samples
-TH_HD = 7  # distance from which on a key opens a cluster
+# Sizes of samples, of which no result is a multiple: rows of scores, clusters of a fetch, clusters of a table.
+ROWS, SELECTED, TABLE = 12, 64, 2048
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a part of the DRE's work takes.
+
+    cycles : from the first input to the last result
+    bytes : of the tables in memory, read and written in whole beats
+    """
+
+    cycles: float = 0.0
+    bytes: float = 0.0
+
+    def __add__(self, other: "Demand") -> "Demand":
+        return Demand(self.cycles + other.cycles, self.bytes + other.bytes)
+
+    def __mul__(self, times: float) -> "Demand":
+        return Demand(self.cycles * times, self.bytes * times)
 
 
 @dataclass(frozen=True)
 class Fetch:
     """The KVMU's reads for a sampled cluster set, with adjacent bursts merged into one command.
 
-    cycles : cycles of the walk, per selected cluster
+    walk : the walk over a selected cluster
     clusters : selected clusters
     tokens : fetched tokens
     addr, bytes : first byte and size of each command, [commands]
     """
 
-    cycles: float
+    walk: Demand
     clusters: int
     tokens: int
     addr: np.ndarray
     bytes: np.ndarray
 
 
-@lru_cache(maxsize=64)
-def cluster_cycles(p: DreParams, clusters: int) -> float:
-    """Mean cycles in which the HCU compares a key that joins one of `clusters` clusters."""
-    rng = np.random.default_rng(clusters)
-    time = HcuTime(p.hcu, TH_HD)
-    table = []
-    # Some random keys join a cluster, so more keys than clusters are drawn.
-    for code in rng.integers(0, 1 << min(63, p.hcu.n_hp), 16 * clusters).tolist():
-        if time.used[0] < clusters and time.key(0, code)[1]:
-            table.append(code)
-    # These keys differ from a cluster in two bits, so they join it.
-    near = rng.choice(table, KEYS) ^ (1 << rng.integers(0, p.hcu.n_hp, KEYS)) ^ (1 << rng.integers(0, p.hcu.n_hp, KEYS))
-    return float(np.mean([time.key(0, int(code))[0] for code in near]))
+class _Traffic(TablePortTime):
+    """A table port that counts the bytes of its beats. The HCU asks for several hashes at once, the KVMU for counts."""
+
+    def __init__(self, p: DreParams, latency: int):
+        super().__init__(p, latency)
+        self.bytes, self._bus = 0, p.table.bus_bytes
+        layout = p.layout()
+        self._items = layout.bytes(Item.HASH), layout.bytes(Item.COUNT)
+
+    def take(self, client: int, cycle: int, request: Ask | Put) -> Taken:
+        items = request.items if isinstance(request, Ask) else 1
+        self.bytes += -(-items * self._items[client] // self._bus) * self._bus
+        return super().take(client, cycle, request)
 
 
 @lru_cache(maxsize=64)
-def select_cycles(p: DreParams, clusters: int, ratio_q16: int = 19661) -> float:
-    """Mean cycles of a WTU core for a row of `clusters` Gaussian scores, with rows back to back."""
+def _held(p: DreParams, clusters: int, latency: int) -> DreTime:
+    """A DRE whose context 0 has `clusters` clusters of random hash bits and a full ring."""
+    time, rng = DreTime(p, p.function().th_hd, latency), np.random.default_rng(clusters)
+    time.hcu.tables[0] = rng.integers(0, 1 << p.hcu.n_w, (clusters, p.hcu.chunks), np.uint64)
+    time.kvmu.run([(APPEND, 0, k % clusters) for k in range(max(clusters, p.kvmu.recent))])
+    return time
+
+
+def _linear(clusters: int, of: int, small: Demand, large: Demand) -> Demand:
+    """The demand of `clusters` clusters, from those of `of / 2` and of `of`: it grows by as much for each cluster."""
+    return large + (large + small * -1) * ((clusters - of) / (of / 2))
+
+
+@lru_cache(maxsize=64)
+def clustering(p: DreParams, clusters: int, keys: int, latency: int) -> Demand:
+    """From the first of a frame's keys of a context to the KVMU's reply to the last.
+
+    The context has `clusters` clusters and a full ring. Each key joins a cluster, and its entry moves another one out.
+    """
+    if clusters > TABLE:
+        return _linear(clusters, TABLE, *(clustering(p, n, keys, latency) for n in (TABLE // 2, TABLE)))
+    time, rng = deepcopy(_held(p, clusters, latency)), np.random.default_rng(keys)
+    joined = rng.integers(0, clusters, keys).tolist()
+    table = [sum(int(w) << i * p.hcu.n_w for i, w in enumerate(time.hcu.tables[0][c])) for c in joined]
+    # These keys differ from their cluster in as many bits as a member may.
+    bits = [rng.choice(p.hcu.n_hp, max(0, time.hcu.th_hd - 1), replace=False).tolist() for _ in joined]
+    near = [code ^ sum(1 << int(b) for b in some) for code, some in zip(table, bits, strict=True)]
+    beats = [(JOIN, 0, code, int(k == keys - 1)) for k, code in enumerate(near)]
+    return _answered(time, p, beats, joined)
+
+
+@lru_cache(maxsize=64)
+def switching(p: DreParams, clusters: int, latency: int) -> Demand:
+    """A SWITCH to a context of `clusters` clusters, from the order to the KVMU's reply behind the last count."""
+    if clusters > TABLE:
+        return _linear(clusters, TABLE, *(switching(p, n, latency) for n in (TABLE // 2, TABLE)))
+    return _answered(deepcopy(_held(p, clusters, latency)), p, [(SWITCH, 0, 0, 1)], [0])
+
+
+def _answered(time: DreTime, p: DreParams, beats: list, clusters: list[int]) -> Demand:
+    port, out, news = _Traffic(p, time.latency), KvmuCycles(), list[int]()
+    time.kvmu.begin()
+    for _ in time.answer(beats, clusters, port, out, news, news):
+        raise AssertionError("the KVMU takes all answers at once")
+    return Demand(out.w[-1], port.bytes)
+
+
+@lru_cache(maxsize=64)
+def selecting(p: DreParams, clusters: int, latency: int) -> Demand:
+    """A row of `clusters` Gaussian scores on a WTU core, the mean of rows back to back.
+
+    Counts that the core cannot hold are read again for each reading of the row.
+    """
+    most = max(TABLE, 4 * p.wtu.counts)
+    if clusters > most:
+        return _linear(clusters, most, *(selecting(p, n, latency) for n in (most // 2, most)))
     rng = np.random.default_rng(clusters)
     # A code is about the logarithm of exp(s - max), so it falls linearly with the score s.
     s = rng.normal(0.0, 1.6, (ROWS, clusters))
     top = p.wtu.score
-    codes = (1 << top.bits) - 1 - ((s.max(1, keepdims=True) - s) * 1.4427 * (1 << top.man_bits)).astype(np.int64)
+    below = (s.max(1, keepdims=True) - s) * math.log2(math.e) * (1 << top.man_bits)
+    codes = (1 << top.bits) - 1 - below.astype(np.int64)
     counts = 1 + rng.geometric(1 / 32, clusters)
-    _, done = WtuTime(p.wtu).run([(row, counts) for row in np.maximum(codes, 0)], ratio_q16)
-    return float(done[-1] - done[0]) / (ROWS - 1)
+    port, ring = _Traffic(p, latency), None
+    if clusters > p.wtu.counts:
+        time = deepcopy(_held(p, clusters, latency))
+        time.keys([(SWITCH, 0, 0, 1)], [0])
+        time.kvmu.begin()
+        ring = CountRing(time.kvmu, port)
+    _, done = WtuTime(p.wtu).run([(row, counts) for row in np.maximum(codes, 0)], p.function().ratio_q16, ring)
+    return Demand(float(done[-1] - done[0]) / (ROWS - 1), port.bytes / ROWS)
 
 
 @lru_cache(maxsize=32)
-def _map(p: DreParams, tokens: int) -> tuple[KvmuTime, list[int]]:
-    """A KVMU that holds `tokens` tokens of each sampled cluster, and the cluster of each token in order of arrival."""
-    blocks = CLUSTERS * (-(-(tokens + 1) // p.kvmu.block_slots) + 1)
-    time = KvmuTime(replace(p.kvmu, n_ctx=1, clusters=CLUSTERS, recent=1, blocks=blocks))
-    members = np.random.default_rng(tokens).permutation(np.repeat(np.arange(CLUSTERS), tokens)).tolist()
-    time.run([(APPEND, 0, c) for c in [*members, 0]])
+def _map(p: DreParams, tokens: int, latency: int) -> tuple[DreTime, list[int]]:
+    """A DRE that has `tokens` tokens of each sampled cluster at home, and the cluster of each in order of arrival."""
+    sample = replace(p, kvmu=replace(p.kvmu, recent=1))  # all tokens but the last are at home
+    time = DreTime(sample, p.function().th_hd, latency)
+    members = np.random.default_rng(tokens).permutation(np.repeat(np.arange(_sampled(p)), tokens)).tolist()
+    time.kvmu.run([(APPEND, 0, c) for c in [*members, 0]])
     return time, members
 
 
+def _sampled(p: DreParams) -> int:
+    return min(SELECTED, p.kvmu.clusters)
+
+
 @lru_cache(maxsize=256)
-def fetch(p: DreParams, tokens: int, share: int, by_cluster: bool = True) -> Fetch:
-    """Reads for a fetch of clusters from a sample of `CLUSTERS` clusters.
+def fetch(p: DreParams, tokens: int, share: float, latency: int, by_cluster: bool = True) -> Fetch:
+    """Reads for a fetch of clusters of a context, from a sample of its clusters.
 
     tokens : tokens of each cluster
-    share : number of clusters to fetch
+    share : share of the clusters to fetch; one of the sample at least
     by_cluster : a cluster's tokens lie together, as the KVMU places them; else tokens lie in order of arrival
 
     Adjacent bursts become one command, as an NVMe driver or a DMA engine joins them.
     """
-    time, members = _map(p, tokens)
-    chosen = sorted(np.random.default_rng(share).choice(CLUSTERS, share, replace=False).tolist())
-    ran = time.run([], [(0, chosen)])
-    cycles = (ran.b[-1] - ran.f[0] + 1) / len(chosen)
+    time, members = _map(p, tokens, latency)
+    sample = _sampled(p)
+    number = max(1, min(sample, round(share * sample)))
+    chosen = sorted(np.random.default_rng(number).choice(sample, number, replace=False).tolist())
+    port, ran = _Traffic(p, latency), KvmuCycles()
+    time.kvmu.begin()
+    listing = Listing(p.wtu.n_w, chosen, 0)
+    port.run([_nothing(), time.kvmu.fetch([(0, chosen)], ran, listing.first, listing.offered)])
+    walk = Demand(ran.b[-1] - ran.f[0] + 1, port.bytes) * (1 / number)
     entry = p.kvmu.entry_bytes
     if by_cluster:
-        bursts = time.kv.fetch(0, chosen)
+        bursts = time.kvmu.kv.fetch(0, chosen)
     else:
         bursts = [Burst(int(i) * entry, entry) for i in np.flatnonzero(np.isin(members, chosen))]
     addr, size = joined(bursts)
-    return Fetch(cycles, len(chosen), int(size.sum()) // entry, addr, size)
+    return Fetch(walk, number, int(size.sum()) // entry, addr, size)
+
+
+def _nothing() -> Requests:
+    """The requests of an HCU that has no key."""
+    yield from ()
 
 
 def joined(bursts: list[Burst], most: int = 1 << 17) -> tuple[np.ndarray, np.ndarray]:

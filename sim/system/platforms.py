@@ -1,14 +1,15 @@
-"""The platforms to simulate: V-Rex with N cores, and GPUs as calibrated rooflines."""
+"""The platforms to simulate: V-Rex systems, which are presets with memories around them, and GPUs as rooflines."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from hdl.params import CoreParams, preset
+from golden.function_params import check
+from hdl.design import load
+from hdl.params import CLOCK, CoreParams, SystemParams, override, preset
 from sim.system.dram import Dram
 from sim.system.dram_timings import DDR4, HBM2E, LPDDR5
 from sim.system.pcie import GEN3_X4, GEN4_X16, Link
 from sim.system.ssd import Ssd
-
-CLOCK = 800e6  # V-Rex VI-A
 
 # Milliwatts of a core's units. "ours": measured with `vrex power`, 14 nm, embedded library, before layout
 # (docs/power.md: clock, and nets, cells and memories at full use). "paper": V-Rex Table III, one figure each.
@@ -20,28 +21,40 @@ POWER = {
 
 @dataclass(frozen=True)
 class Vrex:
-    """`cores` V-Rex cores on one device memory, with a link to a drive, or to a host's memory if `ssd` is None.
+    """A system of V-Rex cores on one device memory, with a link to a drive, or to a host's memory if `ssd` is None.
 
+    system   : the hardware, a preset or one with parameters overridden; no other size of cores, tables or ports counts
     gap      : seconds of a layer that the model does not explain, fitted to V-Rex's time per token at 1K, 89 and 14 ms
-    latency  : cycles from a burst's address to its first beat, as in `vrex simulate layer`
-    ahead    : layers from a prediction to the layer that it serves (V-Rex IV-A: the next one)
+    latency  : cycles from a burst's address to its first beat, as in `vrex simulate layer`; also of the DRE's tables
     kvmu     : a cluster's tokens lie together; else tokens lie in order of arrival and are fetched one by one
     power    : which figures of `POWER` count
     capacity : bytes of device memory
     """
 
     name: str
-    cores: int
+    system: SystemParams
     dram: Dram
     link: Link
     ssd: Ssd | None
     capacity: int
-    core: CoreParams = field(default_factory=lambda: preset("core").core)
     gap: float = 0.15e-3
     latency: int = 100
-    ahead: int = 1
     kvmu: bool = True
     power: str = "ours"
+
+    @property
+    def core(self) -> CoreParams:
+        """Parameters of each core."""
+        return self.system.core
+
+    @property
+    def cores(self) -> int:
+        """Number of cores."""
+        return self.system.cores
+
+    def changed(self, *assignments: str) -> "Vrex":
+        """The same platform with "unit.name=value" or "name=value" of its hardware overridden, as by `-p`."""
+        return replace(self, system=override(self.system, list(assignments)))
 
     @property
     def macs(self) -> float:
@@ -97,8 +110,16 @@ class Gpu:
     weights: float = 0.87
 
 
-EDGE = Vrex("V-Rex8", 8, Dram(LPDDR5), GEN3_X4, Ssd(), 32 << 30)
-SERVER = Vrex("V-Rex48", 48, Dram(HBM2E), GEN4_X16, None, 80 << 30)
+EDGE = Vrex("edge8", preset("edge8"), Dram(LPDDR5), GEN3_X4, Ssd(), 32 << 30)
+SERVER = Vrex("server48", preset("server48"), Dram(HBM2E), GEN4_X16, None, 80 << 30)
+
+# The paper's machine as far as ours has it: 8 or 48 cores, and the 1,024 clusters of a table that 20.125 KB of DRE
+# memory hold. The paper's one table for all KV heads (its HC table has 1.67 % of the cache, VI-B) is not among them: on
+# these cores each table has one head.
+PAPER = ("clusters=1024", "kvmu.entry_bytes=512")
+PAPER_EDGE = replace(EDGE.changed(*PAPER), name="V-Rex8")
+PAPER_SERVER = replace(SERVER.changed(*PAPER), name="V-Rex48")
+KVPU = replace(EDGE, name="edge8 KVPU", kvmu=False)
 HOST = Dram(DDR4)
 
 # Sources of `predict`, figures of the V-Rex paper:
@@ -116,3 +137,22 @@ A100 = Gpu(
     "A100", 312e12, 1935e9, launch=0.775e-3, link=24.6e9, attention=2.3e12, dense=156e12, vision=36e12,
     predict={"infinigen": 15e-9, "infinigenp": 43e-9, "rekv": 1.5e-9, "resv": 17e-9}, watts=300, capacity=80 << 30,
 )  # fmt: skip
+
+PLATFORMS: dict[str, Vrex | Gpu] = {"edge": EDGE, "kvpu": KVPU, "server": SERVER, "agx": AGX, "a100": A100}
+
+
+def platform(name: str, preset_name: str | None = None, assignments: Sequence[str] = ()) -> Vrex | Gpu:
+    """The platform `name` of `PLATFORMS`, with the hardware of a preset or design file, or with parameters overridden.
+
+    Raises `ParamError` for unknown names, and for parameters of a GPU.
+    """
+    check(name in PLATFORMS, "platform", name, f"must be one of {', '.join(PLATFORMS)}")
+    found = PLATFORMS[name]
+    if not isinstance(found, Vrex):
+        check(not preset_name and not assignments, "platform", name, "has no preset and no parameters: leave them out")
+        return found
+    if preset_name:
+        found = replace(found, name=preset_name, system=load(preset_name))
+    if assignments:
+        found = replace(found.changed(*assignments), name=f"{found.name} -p {' -p '.join(assignments)}")
+    return found

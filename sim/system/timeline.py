@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from sim.system.workload import Decoder, Vision
 
+DRE = ("cluster", "switch", "select", "walk")  # names of the stages of the DRE
 RESIDENT = ("resident", "oaken")  # policies that keep the whole cache on the device
 
 

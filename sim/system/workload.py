@@ -1,10 +1,11 @@
 """The workloads: models by shape, sessions, and the share of the cache that retrieval selects."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from sim.system.selection import RATIOS, TEXT
+from sim.system.selection import RATIOS, TEXT, UNIONS
 
 
 @dataclass(frozen=True)
@@ -105,23 +106,39 @@ class Session:
 class Selection:
     """Share of the offloaded tokens that a query block selects, by layer and KV head.
 
+    A table of several heads fetches every cluster that one of its heads selects, so its share is that of the union.
+
     frame   : shares for the tokens of a frame or a question, [layers, kv_heads]
     text    : shares for a generated token, [layers, kv_heads]
+    unions  : for both, shares of the union of 1, 2, ... heads, [2, layers, heads]; None if all heads select the same
     cluster : mean number of tokens in a cluster
     """
 
     name: str
     frame: np.ndarray
     text: np.ndarray
+    unions: np.ndarray | None = None
     cluster: int = 32
 
-    def layers(self, stage: str) -> np.ndarray:
-        """Mean shares over the heads, [layers]. `stage` : "frame" or "text"."""
-        return (self.frame if stage == "frame" else self.text).mean(1)
+    def tables(self, stage: str, heads: int) -> np.ndarray:
+        """Shares that the tables of a layer fetch, [layers, kv_heads / heads].
+
+        stage : "frame" or "text"
+        heads : KV heads of a table; of more heads than the union was measured for, it is a lower bound
+        """
+        own = self.frame if stage == "frame" else self.text
+        if heads == 1 or self.unions is None:
+            return own[:, ::heads]
+        known = self.unions[int(stage != "frame")]
+        return np.repeat(known[:, min(heads, known.shape[1]) - 1, None], own.shape[1] // heads, axis=1)
+
+    def layers(self, stage: str, heads: int = 1) -> np.ndarray:
+        """Mean shares over the tables, [layers], with the arguments of `tables`."""
+        return self.tables(stage, heads).mean(1)
 
 
 def constant(name: str, frame: float, text: float, model: Decoder) -> Selection:
-    """A selection with the same share in all layers and heads."""
+    """A selection with the same share in all layers and tables, whatever heads the tables have."""
     shape = (model.layers, model.kv_heads)
     return Selection(name, np.full(shape, frame), np.full(shape, text))
 
@@ -135,21 +152,32 @@ def table_ii(policy: str, model: Decoder) -> Selection:
     return constant("shares of Table II", *TABLE_II.get(policy, (1.0, 1.0)), model)
 
 
-def measured(model: Decoder, name: str, ratios: np.ndarray, text: float) -> Selection:
+def measured(
+    model: Decoder, name: str, ratios: np.ndarray, text: Sequence[float] | np.ndarray, unions: np.ndarray
+) -> Selection:
     """Stretches shares that were measured on a decoder of another shape to `model`.
 
     ratios : shares in frames, [layers, kv_heads] of the other decoder
-    text : mean share in generation
+    text : mean shares in generation of the union of 1, 2, ... heads
+    unions : shares in frames of the same unions, [layers, kv_heads] of the other decoder
 
-    A layer takes the share at the same relative depth. Head h takes that of head h mod the other decoder's heads.
+    A layer takes the share at the same relative depth. Head h takes that of head h mod the other decoder's heads. In
+    generation, layers and heads differ as they do in frames.
     """
-    known = np.asarray(ratios, float)
-    depth = np.linspace(0, len(known) - 1, model.layers)
-    columns = [np.interp(depth, np.arange(len(known)), known[:, h % known.shape[1]]) for h in range(model.kv_heads)]
-    frame = np.stack(columns, 1)
-    return Selection(f"shares of {name}", frame, np.minimum(1.0, frame * (text / max(frame.mean(), 1e-9))))
+    depth = np.linspace(0, len(ratios) - 1, model.layers)
+
+    def stretched(known: np.ndarray) -> np.ndarray:
+        columns = [np.interp(depth, np.arange(len(known)), column) for column in np.asarray(known, float).T]
+        return np.stack(columns, 1)
+
+    heads = np.asarray(ratios).shape[1]
+    frame = stretched(ratios)[:, np.arange(model.kv_heads) % heads]
+    wide = stretched(unions)
+    means = np.maximum(wide.mean(0), 1e-9)
+    own = np.minimum(1.0, frame * (text[0] / max(frame.mean(), 1e-9)))
+    return Selection(f"shares of {name}", frame, own, np.stack([wide, np.minimum(1.0, wide * (text / means))]))
 
 
 def traced(model: Decoder, stream: str = "world") -> Selection:
     """Shares of the real stream `stream` in `sim.system.selection`, stretched to `model`."""
-    return measured(model, f"trace {stream}", np.array(RATIOS[stream]), TEXT[stream])
+    return measured(model, f"trace {stream}", np.array(RATIOS[stream]), TEXT[stream], np.array(UNIONS[stream]))

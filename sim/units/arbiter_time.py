@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from hdl.bus.arbiter import MANAGERS
 from hdl.params import SystemParams
-from hdl.queues import WRITES, port_beats
+from hdl.queues import WRITES, port_beats, table_beats
 
 Burst = tuple[int, int]  # first cycle in which the manager offers the burst, number of beats
 
@@ -92,9 +93,11 @@ class _Offers:
 class _Port:
     """State of one `hdl.bus.manager_port.ManagerPort`, whose manager takes every answer at once."""
 
-    def __init__(self, p: SystemParams, reads: Sequence[Burst], writes: Sequence[Burst], seen: ManagerCycles):
-        self.room, writes_room = port_beats(p)
-        self.most, self.seen = p.core.lxe.bursts, seen
+    def __init__(
+        self, room: tuple[int, int, int], reads: Sequence[Burst], writes: Sequence[Burst], seen: ManagerCycles
+    ):
+        self.room, writes_room, self.most = room
+        self.seen = seen
         self.whole = self.owed = 0  # write bursts whose beats are all here; writes without a response
         self.reads, self.writes = _Offers(reads, seen.ar), _Offers(writes, seen.aw)
         self.beats = deque((at, k == n - 1) for at, n in writes for k in range(n))
@@ -137,13 +140,15 @@ class ArbiterTime:
         self.p, self.latency = p, latency
 
     def run(self, reads: Sequence[Sequence[Burst]], writes: Sequence[Sequence[Burst]]) -> ArbiterCycles:
-        """Cycles of all transfers for the `reads` and `writes` of each manager, two managers a core.
+        """Cycles of all transfers for the `reads` and `writes` of each manager, three managers a core.
 
         A manager offers its bursts in order. It offers the beats of a write together with the burst, also in order.
         """
-        p, count = self.p, 2 * self.p.cores
+        p, count = self.p, MANAGERS * self.p.cores
         out = ArbiterCycles([ManagerCycles() for _ in range(count)])
-        ports = [_Port(p, *bursts) for bursts in zip([*reads], [*writes], out.managers, strict=True)]
+        own = *port_beats(p), p.core.lxe.bursts
+        rooms = (own, own, table_beats(p)) * p.cores
+        ports = [_Port(*bursts) for bursts in zip(rooms, [*reads], [*writes], out.managers, strict=True)]
         order = _Fifo(WRITES)
         turns = {"reads": count - 1, "writes": count - 1}  # manager granted last, for round robin
         owner: int | None = None  # manager whose write beats pass

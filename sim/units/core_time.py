@@ -1,12 +1,13 @@
 """Predicts the cycles of programs on a core, that is the LXE together with the DRE.
 
-The LXE and the retriever are exact. The DRE is simplified:
+The LXE and the retriever are exact, and so are HCU, KVMU and table port while they answer keys and orders. The rest is
+simplified:
 
-- A result leaves the HCU when its scan has ended and the result before it was taken.
-- The set of a query block arrives after the time that `Retrieval` states.
-- The feeder never waits for the WTU.
+- The KVMU serves the next key as if the retriever had taken each move at once.
+- The bursts of a set wait for nothing but the row of its first cluster.
+- Reads of counts that come round and round have the table port alone.
 
-Passes of the tiny core equal the RTL or differ by at most 8 of 4,600 cycles (`tb/tests/sim/test_lxe_time.py`).
+Passes of the tiny core equal the RTL or differ by at most 22 of 9,668 cycles (`tb/tests/sim/test_lxe_time.py`).
 """
 
 from collections.abc import Generator, Iterator
@@ -15,90 +16,172 @@ from typing import Any
 
 from golden.program.isa import Retrieve, StoreTo
 from hdl.params import CoreParams
-from sim.units.hcu_time import HcuTime
+from sim.units.dre_time import CountRing, DreTime
+from sim.units.hcu_time import CLEAR, JOIN, SWITCH, Beat
+from sim.units.kvmu_time import KvmuCycles
 from sim.units.lxe_time import LxeCycles, LxeTime, Run
 from sim.units.queue_cycles import Wait, Waits
 from sim.units.retriever_time import RetrieverTime
 from sim.units.sequencer_time import Step
 from sim.units.storer_time import Give
+from sim.units.table_port_time import TablePortTime
+from sim.units.wtu_time import SETTLES, TO_CHECK, Plan
 
-TO_HCU = 1  # cycles of the feeder, from a token's last word to its key
-TO_PLACE = 4  # cycles from a result of the HCU to the reply of the KVMU
+TO_HCU = 1  # cycles of the feeder, from a token's last word to its key, or from an order to the HCU's input
+TO_BURST = 12  # cycles from a row's last beat to the first burst of its set, but the latency of memory
+ORDERS = {Retrieve.CLEAR: CLEAR, Retrieve.SWITCH: SWITCH}
 
 
 @dataclass
 class Retrieval:
-    """The timing facts that depend on data, which `CoreTime` does not compute. All lists follow the program's order.
+    """The facts that depend on data, which `CoreTime` does not compute. All lists follow the program's order.
 
-    scans : cycles in which the HCU compares, per hashed token
+    keys : hash of each token, and the cluster that the golden model gives to it
     places : replies and moves of the KVMU, per token, as beats of `RetrieverTime.begin`
     clusters : clusters in a row, per query block
-    selects : cycles from a block's last score to the first burst of its set, per query block
+    plans : what each row takes in the WTU, per query block
     sets : bursts of each set as {"addr", "bytes"}
     """
 
-    scans: list[int] = field(default_factory=list)
+    keys: list[tuple[int, int]] = field(default_factory=list)
     places: list[list[tuple[str, dict]]] = field(default_factory=list)
     clusters: list[int] = field(default_factory=list)
-    selects: list[int] = field(default_factory=list)
+    plans: list[list[Plan]] = field(default_factory=list)
     sets: list[list[dict]] = field(default_factory=list)
 
 
+class RowTime:
+    """Time view of feeder and WTU for the words of rows. The WTU takes each row in several readings."""
+
+    def __init__(self, dre: DreTime):
+        self.dre, self.n_w = dre, dre.p.wtu.n_w
+        self.ring: CountRing | None = None  # if counts come round and round
+        self.loaded = self.accepted = -1  # cycles in which the last word went to the feeder and to the WTU
+        self.free = 0  # first cycle in which the WTU can work on the next word
+        self.reading, self.word = 0, 0
+
+    def begin(self, cycle: int) -> None:
+        """A query block of the context of the last SWITCH begins in `cycle`."""
+        self.ring = None
+        if self.dre.kvmu.roll:
+            self.ring = CountRing(self.dre.kvmu, TablePortTime(self.dre.p, self.dre.latency))
+            self.ring.now = max(cycle, self.free)
+
+    def give(self, plan: Plan, codes: int, cycle: int) -> int:
+        """The feeder takes `codes` codes of a row, a word of the VPE at most, from `cycle` on; returns the cycle."""
+        self.loaded = max(cycle - 1, self.loaded)
+        selects = self.reading == len(plan.walks)
+        for _ in range(-(-codes // self.n_w)):
+            self.loaded = max(self.loaded + 1, self.accepted)
+            digits, tests = plan.digits[self.word], plan.tests[self.word] if selects and plan.tests else 0
+            starts = max(self.loaded + 1, self.free)
+            self.accepted = self._accept(starts, digits, tests)
+            self.free, self.word = self.accepted + 1, self.word + 1
+        return self.loaded
+
+    def _accept(self, starts: int, digits: int, tests: int) -> int:
+        """The cycle in which the WTU takes a word on which it works from `starts` on."""
+        if not self.ring:
+            return starts + tests * (digits + SETTLES + 1) + digits - 1
+        self.ring.rest(starts - self.ring.now)
+        for _ in range(tests):
+            self.ring.feed(digits)
+            self.ring.rest(SETTLES + 1)
+        return self.ring.feed(digits, takes=True)
+
+    def end(self, plan: Plan) -> bool:
+        """The reading ends; whether it was the row's last."""
+        self.word, last = 0, self.reading == len(plan.walks)
+        passes = len(plan.digits) * plan.walked + TO_CHECK  # of the variant "buckets"
+        self.free += plan.walks[self.reading] if not last else SETTLES + 1 if plan.walks else passes
+        self.reading = 0 if last else self.reading + 1
+        return last
+
+
 class CoreTime(LxeTime):
-    """Time view of `hdl.execution.core.Core`. Both memory ports behave as the memory of `LxeTime`.
+    """Time view of `hdl.execution.core.Core`. All memory ports behave as the memory of `LxeTime`.
 
     It plays every step, without the sampling of loops that `LxeTime` does.
+
+    dre : what the DRE holds when the program starts, and the latency of the memories; `run` goes on with it
     """
 
-    def __init__(self, p: CoreParams, latency: int, retrieval: Retrieval):
-        super().__init__(p, latency)
-        self.retrieval = retrieval
+    def __init__(self, p: CoreParams, dre: DreTime, retrieval: Retrieval):
+        super().__init__(p, dre.latency)
+        self.dre, self.retrieval = dre, retrieval
 
     def run(self, steps: list[Step]) -> LxeCycles:
         """Cycles of a trace's steps, with the errors of `LxeTime.run`."""
-        return CoreRun(self.p, self.latency, steps, self.retrieval).play()
+        return CoreRun(self.p, self.dre, steps, self.retrieval).play()
 
 
 class CoreRun(Run):
     """One run of a program on the units of a core.
 
-    news : first cycle in which each token's HCU result can be taken
+    batches : beats for the HCU that belong together, the cluster of each, the first cycle in which each is offered
+    news : first cycle in which each answer of the HCU can be taken
+    answers : cycles of the KVMU
     set : first cycle in which the bursts of each set can be taken
     """
 
-    def __init__(self, p: CoreParams, latency: int, steps: list[Step], retrieval: Retrieval):
-        self.retrieval, self.retriever = retrieval, RetrieverTime(p, latency)
+    def __init__(self, p: CoreParams, dre: DreTime, steps: list[Step], retrieval: Retrieval):
+        self.time, self.retrieval = dre, retrieval
+        self.retriever = RetrieverTime(p, dre.latency)
+        self.batches: list[tuple[list[Beat], list[int], list[int]]] = []
         self.news: list[int] = []
+        self.answers = KvmuCycles()
         self.set: list[int] = []
-        super().__init__(p, latency, steps)
+        self.hashed = 0  # tokens sent to the HCU
+        super().__init__(p, dre.latency, steps)
 
     def all_units(self) -> dict[str, Waits]:
-        """The units of the LXE and the retriever."""
-        return super().all_units() | {"retriever": self.retrieve()}
+        """The units of the LXE, the DRE's side of keys and orders, and the retriever."""
+        return super().all_units() | {"retriever": self.retrieve(), "dre": self.answer()}
+
+    def answer(self) -> Waits:
+        """HCU, KVMU and table port: answer the batches, one after the other."""
+        port = TablePortTime(self.p.dre, self.time.latency)
+        self.time.kvmu.begin()
+        for n in self.count():
+            yield self.batches, n
+            beats, clusters, offered = self.batches[n]
+            taken = self.retriever.out.news
+            yield from self.time.answer(beats, clusters, port, self.answers, self.news, taken, offered)
 
     def retrieve(self) -> Waits:
         """The retriever: executes the RETRIEVEs in order."""
-        data, last = self.retrieval, -1
-        tokens = placed = sets = 0
+        data, replies, last = self.retrieval, self.answers.w, -1
+        placed = moved = answered = sets = 0
         places: list[tuple[str, dict]] = []
         bursts: list[dict] = []
-        self.retriever.begin(_drained(places), _drained(bursts))
+        self.retriever.begin(self.placed(places), _drained(bursts))
+        taken_news = self.retriever.out.news
         while True:
             k, go = yield from self.offered("retrieve")
             c, news = self.steps[k].beat, 0
             taken = max(go, last + 1)
             self.take("retrieve", k, taken)
-            if not c["skip"] and c["action"] == Retrieve.CLUSTER:
-                yield self.news, tokens
-                news = max(self.news[tokens], self.retriever.out.news[-1] + 1 if self.retriever.out.news else 0)
-                tokens += 1
-            elif not c["skip"] and c["action"] == Retrieve.PLACE:
+            if c["skip"]:
+                pass
+            elif c["action"] in ORDERS:
+                order = (ORDERS[Retrieve(c["action"])], c["addr"], 0, 1)
+                self.batches.append(([order], [0], [taken + 1 + TO_HCU]))
+                yield replies, answered
+                news = self.news[len(taken_news)]
+                places.append(("w", {"at": replies[answered]}))
+                answered += 1
+            elif c["action"] == Retrieve.CLUSTER:
+                yield self.news, len(taken_news)
+                news = self.news[len(taken_news)]
+            elif c["action"] == Retrieve.PLACE:
                 for _ in range(c["rows"] + 1):
-                    yield self.news, placed
-                    at = {"at": self.news[placed] + TO_PLACE}
-                    places += [(name, beat | at) for name, beat in data.places[placed]]
-                    placed += 1
-            elif not c["skip"] and c["action"] == Retrieve.FETCH:
+                    yield replies, answered
+                    for name, beat in data.places[placed]:
+                        at = self.answers.x[moved] if name == "x" else replies[answered]
+                        places.append((name, beat | {"at": at}))
+                        moved += name == "x"
+                    placed, answered = placed + 1, answered + 1
+            elif c["action"] == Retrieve.FETCH:
                 yield self.set, sets
                 mine = data.sets[sets] or [{"addr": 0, "bytes": 0}]
                 more = {"empty": int(not data.sets[sets]), "at": self.set[sets], "last": 0}
@@ -107,49 +190,62 @@ class CoreRun(Run):
             last = self.retriever.execute(c, taken, news)
             self.finish("retrieve", k, last)
 
+    def placed(self, places: list[tuple[str, dict]]) -> Iterator[tuple[str, dict]]:
+        """Replies and moves as the retriever takes them. A reply follows its move at the same distance."""
+        late = 0  # cycles by which the last move was taken late
+        for name, beat in _drained(places):
+            yield name, beat | {"at": beat["at"] + late}
+            late = self.retriever.out.places[-1] - beat["at"] if name == "x" else 0
+
     def store(self) -> Waits:
         """The storer: executes the STOREs in order. A row of SCORE has one score per cluster."""
-        blocks = 0
+        blocks = row = sent = 0
+        time, data = RowTime(self.time), self.retrieval
         while True:
             k, go = yield from self.offered("store")
             c = self.steps[k].beat
             self.take("store", k, self.storer.take(go))
             give, score = None, not c["skip"] and c["target"] == StoreTo.SCORE
             if score:
-                clusters = self.retrieval.clusters[blocks]
-                c = c | {"words": -(-clusters // self.p.dpe.n_w) - 1}
-                give = self.feed(clusters)
+                if row == time.reading == sent == 0:
+                    time.begin(go)
+                plan, left = data.plans[blocks][row], data.clusters[blocks] - sent
+                codes = self.p.vpe.depth * self.p.dpe.n_w if c["step"] else left
+                c = c | {"words": -(-codes // self.p.dpe.n_w) - 1}
+                give, sent = self.feed(time, plan, codes), sent + codes if c["step"] else 0
             elif not c["skip"] and c["target"] == StoreTo.X:
                 give = self.to_x
             done = yield from self.storer.store(c, self.put, give)
-            if score and c["wide"]:
-                self.set.append(self.put.taken[-1] + self.retrieval.selects[blocks])
-                blocks += 1
+            if score and not c["step"] and time.end(plan):
+                row += 1
+                if c["wide"]:
+                    self.set.append(time.free - 1 + TO_BURST + self.time.latency)
+                    blocks, row = blocks + 1, 0
             if not c["skip"] and c["target"] == StoreTo.HASH:
-                self.hashed(c)
+                self.hash(c)
             self.finish("store", k, done)
 
-    def feed(self, clusters: int) -> Give:
-        """The taker of a row's words: the feeder needs a cycle for each word of scores that it sends to the WTU."""
-        lanes, n_w = self.p.dpe.n_w, self.p.dre.wtu.n_w
-        left = [clusters]
+    def feed(self, time: RowTime, plan: Plan, codes: int) -> Give:
+        """The taker of the words of a row, or of a part of it."""
+        lanes = self.p.dpe.n_w
+        left = [codes]
 
         def give(cycle: int) -> Generator[Wait, None, int]:
             yield from ()
             used = min(left[0], lanes)
             left[0] -= used
-            return cycle + -(-used // n_w) - 1
+            return time.give(plan, used, cycle)
 
         return give
 
-    def hashed(self, c: dict) -> None:
-        """Appends to `news` the results of the tokens that a STORE to HASH sends to the HCU."""
+    def hash(self, c: dict) -> None:
+        """Gives the HCU the keys of a STORE to HASH."""
         rows, words = c["rows"] + 1, c["words"] + 1
+        keys = self.retrieval.keys[self.hashed : self.hashed + rows]
+        beats = [(JOIN, c["addr"], key_hash, int(row == rows - 1)) for row, (key_hash, _) in enumerate(keys)]
         ends = self.put.taken[-rows * words :][words - 1 :: words]
-        for at in ends:
-            scan = max(1, self.retrieval.scans[len(self.news)])
-            before = self.news[-1] + 1 if self.news else 0  # opening a cluster takes a cycle
-            self.news.append(max(at + TO_HCU + HcuTime.LATENCY, before) + scan)
+        self.batches.append((beats, [cluster for _, cluster in keys], [at + TO_HCU for at in ends]))
+        self.hashed += rows
 
 
 def _drained(beats: list[Any]) -> Iterator[Any]:

@@ -8,10 +8,10 @@ from hdl.params import CoreParams
 
 @dataclass
 class FeederCycles:
-    """Cycle of each transfer without stalls. Words and CLEARs are offered from cycle 0 on.
+    """Cycle of each transfer without stalls. Words and orders are offered from cycle 0 on.
 
     d : words from the storer
-    k : keys and CLEARs for the HCU
+    k : keys and orders for the HCU
     s : scores for the WTU
     """
 
@@ -26,16 +26,16 @@ class FeederTime:
     def __init__(self, p: CoreParams):
         self.n_w, self.lanes = p.dre.wtu.n_w, p.dpe.n_w
 
-    def run(self, words: list[dict], clears: int = 0) -> FeederCycles:
+    def run(self, words: list[dict], orders: int = 0) -> FeederCycles:
         """Cycles of `words`, beats of `hdl.instruction_layouts.dre_layout`.
 
-        clears : CLEARs that the feeder passes on before every row of HASH
+        orders : CLEARs and SWITCHes that the feeder passes on before every row of HASH
         """
-        out = FeederCycles(k=list(range(1, clears + 1)))
+        out = FeederCycles(k=list(range(1, orders + 1)))
         cycle, joined = 0, 0  # joined: words in the score word that the feeder assembles
         for word in words:
             if word["target"] == StoreTo.HASH:
-                cycle = max(cycle, clears)
+                cycle = max(cycle, orders)
                 out.k += [cycle + 1] * word["row_last"]
                 out.d.append(cycle)
             else:

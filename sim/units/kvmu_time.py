@@ -1,44 +1,68 @@
 """Predicts when the KVMU places each entry, and when it emits each burst of a set."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 
 from golden.retrieval.kvmap import KvMap, Range
 from hdl.params import KvmuParams
-from hdl.queues import RANGES
+from sim.units.table_time import Ask, Put, Requests, Taken, alone
 
-APPEND, CLEAR = 0, 1
+APPEND, CLEAR, SWITCH = 0, 1, 2
+FIFO = 2  # cycles from an item to the output of the memory in which it waits (`hdl.ram_fifo`)
+# First cycle in which a beat of a set is offered: of its number, and the cycle in which the one before was taken.
+Offered = Callable[[int, int], int]
+
+
+def _at_once(number: int, taken: int) -> int:
+    """Beats are offered without a gap."""
+    return taken + 1
 
 
 @dataclass
 class KvmuCycles:
-    """Cycle of each transfer on each stream, without stalls. The first beat is offered in cycle 0.
+    """Cycle of each transfer on each stream, without stalls of these streams.
 
-    a : APPENDs and CLEARs
-    w, x : replies and offloads
+    a : APPENDs, CLEARs and SWITCHes
+    w, x, c : replies, offloads and words of counts
     f, b : clusters of sets, and their bursts
-    free : first cycle in which the KVMU could take a further beat of `a`, fetches not counted
     """
 
     a: list[int] = field(default_factory=list)
     w: list[int] = field(default_factory=list)
     x: list[int] = field(default_factory=list)
+    c: list[int] = field(default_factory=list)
     f: list[int] = field(default_factory=list)
     b: list[int] = field(default_factory=list)
-    free: int = 0
+
+
+@dataclass
+class Roll:
+    """The counts that come round and round, of the context of the last SWITCH.
+
+    clusters : of the context
+    room : words for which the WTU's ring has room, and no read
+    at : first cluster of the next read
+    """
+
+    clusters: int
+    room: int
+    at: int = 0
 
 
 class KvmuTime:
     """Time view of `hdl.retrieval.kvmu.Kvmu`. It keeps a golden map `kv` of the same parameters.
 
-    Both inputs are offered without a gap, and no output stalls. The KVMU serves `a` before `f`.
+    Requests and fetches are each exact while the other side does nothing, because both share the port to the tables.
+
+    blocks : size of the pool; by default the largest
     """
 
-    def __init__(self, p: KvmuParams, device_base: int = 0, home_base: int = 0):
+    def __init__(self, p: KvmuParams, device_base: int = 0, home_base: int = 0, blocks: int = 0):
         self.p = p
         self.kv = KvMap(
             clusters=p.clusters,
-            blocks=p.blocks,
+            blocks=blocks or p.blocks,
             block_slots=p.block_slots,
             recent=p.recent,
             entry_bytes=p.entry_bytes,
@@ -47,82 +71,222 @@ class KvmuTime:
             device_base=device_base,
             home_base=home_base,
         )
-        self._level = [0] * p.n_ctx  # rows in use: the highest cluster of each context, plus 1
-        self._ring: list[list[int]] = [[] for _ in range(p.n_ctx)]  # cluster of each appended entry, by context
+        self._level: defaultdict[int, int] = defaultdict(int)  # clusters of each context
+        self._pooled = False  # the pool's record was read
+        self.roll: Roll | None = None
+        self.free = 0  # first cycle in which the KVMU can take a further beat of `a`
+        self._port = 0  # first cycle in which the unit can keep another read
 
-    def run(self, ops: Iterable[tuple[int, int, int]], sets: Iterable[tuple[int, list[int]]] = ()) -> KvmuCycles:
-        """Cycles of `ops` on `a`, then of `sets` on `f`.
+    def run(
+        self, ops: Iterable[tuple[int, int, int]], sets: Iterable[tuple[int, list[int]]] = (), latency: int = 8
+    ) -> KvmuCycles:
+        """Cycles of `ops` on `a`, and then of `sets` on `f`, with tables of constant latency; the WTU uses no word.
 
-        ops : (APPEND or CLEAR, ctx, cluster)
+        The first beat of each is offered in cycle 0, and the others follow without a gap.
+
+        ops : (APPEND, CLEAR or SWITCH, ctx, cluster)
         sets : (ctx, ascending clusters); an empty set is one beat
         """
         out = KvmuCycles()
-        cycle, moving = 0, False
-        for op, ctx, cluster in ops:
-            out.a.append(cycle)
-            moving = False
-            if op == CLEAR:
-                self.kv.clear(ctx)
-                cycle += 2 + self._level[ctx]
-                self._level[ctx], self._ring[ctx] = 0, []
-                continue
-            next_block = self._starts_block(ctx)
-            placed = self.kv.append(ctx, cluster)
-            if not placed.ok:
-                out.w.append(cycle + 2)
-                cycle += 2
-                continue
-            skipped = max(0, cluster - self._level[ctx])
-            self._level[ctx] = max(self._level[ctx], cluster + 1)
-            self._ring[ctx].append(cluster)
-            cycle += 2 + skipped
-            moving = placed.move is not None
-            if moving:
-                cycle += 2 + next_block
-                out.x.append(cycle)
-            out.w.append(cycle + moving)
-        out.free = cycle
-        self._fetch(sets, cycle + moving, out)
+        self.begin()
+        alone(self.serve(ops, out), latency, self.p.count_lanes)
+        self.begin()
+        alone(self.fetch(sets, out), latency)
         return out
 
-    def _starts_block(self, ctx: int) -> bool:
-        """Whether the next offload of `ctx` starts a further block of its cluster."""
-        ring, recent = self._ring[ctx], self.p.recent
-        if len(ring) < recent:
-            return False
-        offloaded = self.kv.contexts[ctx].clusters[ring[-recent]].offloaded
-        return offloaded > 0 and offloaded % self.p.block_slots == 0
+    def begin(self) -> None:
+        """Starts to count cycles at 0 again, in a unit with nothing in work."""
+        self.free = self._port = 0
 
-    def _fetch(self, sets: Iterable[tuple[int, list[int]]], cycle: int, out: KvmuCycles) -> None:
-        """Appends the cycles of the fetches to `out`.
+    def serve(self, ops: Iterable[tuple[int, int, int]], out: KvmuCycles) -> Requests:
+        """The requests to the tables of beats that are offered without a gap; appends their cycles to `out`."""
+        for op, ctx, cluster in ops:
+            yield from self.beat(op, ctx, cluster, 0, out)
 
-        The walk puts a range a cycle into the queue, from which the address stage and the merger take them.
-        """
-        popped: list[int] = []  # cycle in which each range left the queue
-        taken = -1  # cycle in which the merger took the last range
-        merger = _Merger(self.p.boundary, out.b)
-        for ctx, clusters in sets:
-            starts = True
-            previous = None
-            for i, cluster in enumerate(clusters or [None]):
-                out.f.append(cycle)
-                ranges = [] if cluster is None else self.kv.ranges(ctx, cluster)
-                final = i == max(0, len(clusters) - 1)
+    def beat(self, op: int, ctx: int, cluster: int, cycle: int, out: KvmuCycles) -> Requests:
+        """The requests of one beat of `a`, which is offered from `cycle` on."""
+        now = max(cycle, self.free)
+        if op != SWITCH and not self._pooled:
+            pool = yield from self._ask(now + 1)
+            now, self._pooled = pool.first + 1, True
+        out.a.append(now)
+        match op:
+            case 0:  # APPEND
+                end = yield from self._append(ctx, cluster, now + 1, out)
+            case 1:  # CLEAR
+                end = yield from self._clear(ctx, now + 1)
+            case _:
+                end = yield from self._switch(self._level[ctx], now + 1, out)
+        out.w.append(end)
+        self.free = end + 1
+
+    def _ask(self, cycle: int, items: int = 1, counts: bool = False) -> Generator[Ask | Put, Taken, Taken]:
+        """A read that a part of the unit makes in `cycle`; the port offers it a cycle later."""
+        taken = yield Ask(max(cycle, self._port) + 1, items, counts)
+        self._port = taken.cycle
+        return taken
+
+    def _put(self, cycle: int, items: int) -> Generator[Ask | Put, Taken, int]:
+        """Writes from `cycle` on; the cycle behind the last."""
+        for _ in range(items):
+            taken = yield Put(cycle)
+            cycle = taken.cycle + 1
+        return cycle
+
+    def _append(self, ctx: int, cluster: int, cycle: int, out: KvmuCycles) -> Generator[Ask | Put, Taken, int]:
+        """An APPEND whose first read is made in `cycle`; the cycle of its reply."""
+        kv = self.kv
+        c = kv.contexts[ctx]
+        k = c.clusters.get(cluster)
+        read = yield from self._ask(cycle)
+        for _ in range(0 if cluster == self._level[ctx] else 2):
+            read = yield from self._ask(read.cycle)
+        self._level[ctx] = max(self._level[ctx], cluster + 1)
+        oldest = c.ring[0] if len(c.ring) == kv.recent else None
+        at_home = 0 if oldest is None else c.clusters[oldest].offloaded
+        starts_block = at_home > 0 and at_home % kv.block_slots == 0
+        known, freed = len(k.blocks) if k else 0, len(kv.freed)
+        placed = kv.append(ctx, cluster)
+        cycle = read.first + 2
+        if not placed.ok:
+            return (yield from self._put(cycle, 1))
+        if freed > len(kv.freed) > 0:
+            read = yield from self._ask(cycle)
+            cycle = cycle + 1 if placed.move else read.first + 1
+        if oldest is not None:
+            read = yield from self._ask(cycle)
+            cycle = read.first + 1
+            if oldest == cluster:
                 cycle += 1
-                if not ranges and not final:
-                    continue
-                for j, r in enumerate(ranges or [None]):
-                    cycle += bool(j)
-                    if len(popped) >= RANGES:
-                        cycle = max(cycle, popped[-RANGES] + 1)
-                    popped.append(max(cycle + 1, taken))
-                    last = final and j == max(0, len(ranges) - 1)
-                    join = not starts and (r is None or (previous is not None and r.block == previous + 1))
-                    taken = merger.take(popped[-1] + 1, self._span(r), join, last)
-                    starts = False
-                    if r is not None:
-                        previous = r.block if r.slots == self.p.block_slots else None
-        merger.drain()
+            else:
+                read = yield from self._ask(cycle)
+                cycle = read.first + 1
+            if starts_block:
+                read = yield from self._ask(cycle)
+                cycle = read.first + 1
+            else:
+                cycle += 1
+            out.x.append(cycle)
+            cycle += 1
+        grows = len(kv.contexts[ctx].clusters[cluster].blocks) > known
+        puts = 4 + (oldest not in (None, cluster)) + grows + (grows and known > 0)
+        return (yield from self._put(cycle, puts))
+
+    def _clear(self, ctx: int, cycle: int) -> Generator[Ask | Put, Taken, int]:
+        """A CLEAR that begins in `cycle`; the cycle of its reply."""
+        kv, clusters = self.kv, self._level.pop(ctx, 0)
+        chains, freed = kv.contexts[ctx].clusters, bool(kv.freed)
+        for start in range(0, clusters, self.p.rows):
+            group = range(start, min(start + self.p.rows, clusters))
+            comes = []
+            cycle += 1
+            for _ in group:
+                read = yield from self._ask(cycle)
+                comes.append(read.first)
+                cycle = read.cycle
+            offered = 0
+            for cluster, came in zip(group, comes, strict=True):
+                cycle = max(cycle, came + FIFO, offered)
+                if cluster in chains:
+                    cycle = yield from self._put(max(cycle + 1, comes[-1] + 1), 1 + freed)
+                    freed = True
+                else:
+                    cycle += 1
+                offered = cycle
+        kv.clear(ctx)
+        return (yield from self._put(cycle + 1, 2))
+
+    def _switch(self, clusters: int, cycle: int, out: KvmuCycles) -> Generator[Ask | Put, Taken, int]:
+        """A SWITCH whose first read is made behind `cycle`; the cycle of its reply."""
+        p, end = self.p, cycle + 2
+        roll = Roll(clusters, p.ring)
+        while clusters and roll.room >= p.read_words and (clusters > p.counts or roll.at or roll.room == p.ring):
+            read = yield from self._ask(cycle + 1, self._read_counts(roll), counts=True)
+            out.c += read.comes
+            cycle, end = read.cycle - 1, read.comes[-1] + 1
+        self.roll = roll if clusters > p.counts else None
+        return end
+
+    def _read_counts(self, roll: Roll) -> int:
+        """Goes on to the next read of counts; the number of counts of this one."""
+        p = self.p
+        counts = min(p.read_counts, roll.clusters - roll.at)
+        roll.room -= -(-counts // p.count_lanes)
+        roll.at = (roll.at + counts) % roll.clusters
+        return counts
+
+    def use(self, cycle: int, out: KvmuCycles) -> Requests:
+        """The reads that follow when the WTU uses a word of counts in `cycle`, which is not before the last use."""
+        assert self.roll is not None, "the counts of this context come once"
+        self.roll.room += 1
+        while self.roll.room >= self.p.read_words:
+            read = yield from self._ask(cycle + 1, self._read_counts(self.roll), counts=True)
+            out.c += read.comes
+            cycle = read.cycle - 1
+
+    def fetch(
+        self, sets: Iterable[tuple[int, list[int]]], out: KvmuCycles, cycle: int = 0, offered: Offered = _at_once
+    ) -> Requests:
+        """The requests of sets that follow each other without a gap from `cycle` on; appends their cycles to `out`."""
+        walk = _Walk(_Merger(self.p.boundary, out.b))
+        for ctx, clusters in sets:
+            cycle = max(cycle, walk.popped[-1] + 1 if walk.popped else 0)
+            ranges = [self.kv.ranges(ctx, cluster) for cluster in clusters]
+            cycle = yield from self._fetch_set(ranges, cycle, walk, out.f, offered)
+        walk.merger.drain()
+
+    def _fetch_set(
+        self, clusters: list[list[Range]], cycle: int, walk: "_Walk", beats: list[int], offered: Offered
+    ) -> Generator[Ask | Put, Taken, int]:
+        """Fetches the ranges of a set whose first beat is offered from `cycle` on; the cycle behind the last beat.
+
+        The walk goes on until it must ask for a block. That goes before the rows of beats that come later.
+        """
+        waiting: list[tuple[int, list[Range]]] = []  # cycle from which each beat's row can be used, its ranges
+        walk.done, walk.previous, walk.starts = 0, None, True
+        todo = [*clusters] or [[]]
+        before = len(walk.popped)
+        while True:
+            self._go_on(waiting, walk, len(todo))
+            taken = len(waiting)
+            room = before + taken - self.p.rows  # the beat that must be done before the next is taken
+            row: int | None = None
+            if taken < len(todo) and room < len(walk.popped):
+                row = max(cycle, walk.popped[room] + 1 if room >= 0 else 0, self._port if clusters else 0)
+            if walk.want is not None and (row is None or walk.want <= row):
+                cycle = max(cycle, walk.want + 1, self._port + 1)
+                read = yield from self._ask(walk.want)
+                walk.at, walk.want = read.first + 1, None
+            elif row is not None:
+                beats.append(row)
+                cycle = offered(taken + 1, row) if taken + 1 < len(todo) else row + 1
+                come = row + 1
+                if clusters:
+                    read = yield from self._ask(row)
+                    come = read.first + FIFO
+                waiting.append((come, todo[taken]))
+            else:
+                return cycle
+
+    def _go_on(self, waiting: list[tuple[int, list[Range]]], walk: "_Walk", beats: int) -> None:
+        """Gives the ranges of beats whose rows have been asked for, until a block must be asked for."""
+        while walk.want is None and walk.done < len(waiting):
+            come, ranges = waiting[walk.done]
+            last = walk.done == beats - 1
+            if walk.at is None:
+                walk.at, walk.block = max(come, walk.popped[-1] + 1 if walk.popped else 0), 0
+            if ranges or last:
+                block = ranges[walk.block] if ranges else None
+                final = not ranges or walk.block == len(ranges) - 1
+                walk.at = max(walk.at, walk.taken)
+                walk.give(self._span(block), block, last and final, self.p.block_slots)
+                if not final:
+                    walk.block += 1
+                    walk.want = walk.at + 1
+                    return
+            walk.popped.append(walk.at)
+            walk.at = None
+            walk.done += 1
 
     def _span(self, r: Range | None) -> tuple[int, int]:
         """First byte and end of a range of blocks in home memory; (0, 0) for an empty set."""
@@ -130,6 +294,39 @@ class KvmuTime:
             return 0, 0
         start = self.kv.home_base + r.block * self.p.block_bytes
         return start, start + r.slots * self.p.entry_bytes
+
+
+@dataclass
+class _Walk:
+    """The walk over the blocks of a set's clusters.
+
+    popped : cycle in which each beat of all sets was done
+    done : beats of this set that are done
+    at, block : cycle from which the block reached is known, and its number in the cluster; None: a new cluster
+    want : cycle in which the block behind must be asked for; None: it need not
+    taken : cycle in which the merger took the last range
+    previous : the range before, if it was a whole block
+    starts : the next range is the first of its set
+    """
+
+    merger: "_Merger"
+    popped: list[int] = field(default_factory=list)
+    done: int = 0
+    at: int | None = None
+    block: int = 0
+    want: int | None = None
+    taken: int = -1
+    previous: int | None = None
+    starts: bool = True
+
+    def give(self, span: tuple[int, int], block: Range | None, last: bool, slots: int) -> None:
+        """Gives a range in cycle `at`, or the end of a set."""
+        assert self.at is not None
+        join = not self.starts and (block is None or self.previous == block.block - 1)
+        self.taken = self.merger.take(self.at + 1, span, join, last)
+        self.starts = False
+        if block is not None:
+            self.previous = block.block if block.slots == slots else None
 
 
 class _Merger:

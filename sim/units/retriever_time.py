@@ -14,10 +14,10 @@ class RetrieverCycles:
     """Cycle of each transfer in a run of RETRIEVEs without stalls, all offered from cycle 0 on.
 
     taken : instructions taken
-    news : results of the DRE on `t`
-    places : replies and moves on `w` and `x`
+    news : results of the HCU on `t`
+    places : replies and moves of the KVMU on `w` and `x`
     fetched : bursts of sets on `b`
-    clears : on `clear`
+    orders : CLEARs and SWITCHes on `order`
     reads, read : bursts on `ar`, their beats on `r`
     writes, written : bursts on `aw`, their beats on `w`
     sets, done : pulses
@@ -28,7 +28,7 @@ class RetrieverCycles:
     news: list[int] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     fetched: list[int] = field(default_factory=list)
-    clears: list[int] = field(default_factory=list)
+    orders: list[int] = field(default_factory=list)
     reads: list[int] = field(default_factory=list)
     read: list[int] = field(default_factory=list)
     writes: list[int] = field(default_factory=list)
@@ -108,16 +108,21 @@ class RetrieverTime:
     def __init__(self, p: CoreParams, latency: int):
         self.p, self.latency = p, latency
 
-    def run(self, commands: list[dict], places: list[tuple[str, dict]], bursts: list[dict]) -> RetrieverCycles:
-        """Cycles of `commands`; all arguments are valid beats of the layouts in `hdl`.
+    def run(
+        self, commands: list[dict], news: list[dict], places: list[tuple[str, dict]], bursts: list[dict]
+    ) -> RetrieverCycles:
+        """Cycles of `commands`; all arguments are valid beats of the layouts in `hdl`. One with `at` comes in that
+        cycle or later.
 
+        news : results of the HCU, in order
         places : ("w", reply) and ("x", move) of the KVMU, in order
         bursts : bursts of the sets, in order
         """
         self.begin(places, bursts)
-        free = 0
+        free, results = 0, iter(news)
         for c in commands:
-            free = self.execute(c, free) + 1
+            takes = not c["skip"] and c["action"] in (Retrieve.CLUSTER, Retrieve.CLEAR, Retrieve.SWITCH)
+            free = self.execute(c, free, next(results).get("at", 0) if takes else 0) + 1
         return self.out
 
     def begin(self, places: Iterable[tuple[str, dict]], bursts: Iterable[dict]) -> None:
@@ -129,18 +134,18 @@ class RetrieverTime:
     def execute(self, c: dict, taken: int, news: int = 0) -> int:
         """Executes the instruction that was taken in cycle `taken`; returns the cycle in which it is done.
 
-        news : first cycle in which CLUSTER can take the HCU's result
+        news : first cycle in which CLUSTER, CLEAR or SWITCH can take the HCU's result
         """
         out = self.out
         out.taken.append(taken)
         if c["skip"]:
             last = taken + 1
-        elif c["action"] == Retrieve.COUNT:
-            last = taken + 1
+        elif c["action"] in (Retrieve.CLEAR, Retrieve.SWITCH):
+            out.orders.append(taken + 1)
+            out.news.append(max(taken + 2, news))
+            out.places.append(max(out.news[-1] + 1, next(self._places)[1].get("at", 0)))
+            last = out.places[-1] + 1
             out.sets += [last] * (c["level"] > 0)
-        elif c["action"] == Retrieve.CLEAR:
-            out.clears.append(taken + 1)
-            out.news.append(last := taken + 2)
         elif c["action"] == Retrieve.CLUSTER:
             out.news.append(max(taken + 1, news))
             last = self._set(c, out.news[-1] + 1)

@@ -179,7 +179,7 @@ def _beat(i: Instruction, r: list[int], n: int | None, lanes: int) -> dict:
         if n is not None:
             own |= {"chunks": words, "keep": rest} if i["unit"] else {"tiles": words}
     elif i.op == Opcode.RETRIEVE:
-        own = {k: i[k] for k in ("action", "rows", "ctx", "to", "level", "shift")}
+        own = {k: i[k] for k in ("action", "rows", "to", "level", "shift")}
     else:
         instruction = {k.removeprefix("v_"): i[k] for k in VECTOR}
         if n is not None:

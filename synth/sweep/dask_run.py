@@ -23,9 +23,9 @@ from synth.sweep.points import Design, Point
 CLUSTERS = {"slurm": ("sbatch", "SLURMCluster"), "lsf": ("bsub", "LSFCluster")}  # command, class of dask-jobqueue
 CONNECT = 10  # seconds to wait for a scheduler
 # Seconds of a task of `core` on the shipped traces, on one processor: the estimate until a task of its kind has ended.
-EXPECTED = {"stream": 0.3, "hcu cycles": 0.5, "wtu cycles": 0.5, "kvmu cycles": 0.1, "point": 0.1}
-EXPECTED |= {"hcu synthesis": 2.0, "wtu synthesis": 45.0, "cluster_set synthesis": 2.0, "kvmu synthesis": 4.0}
-EXPECTED |= {f"{unit} energy": 10.0 for unit in point_costs.UNITS}
+EXPECTED = {"stream": 0.3, "table cycles": 1.0, "wtu cycles": 0.5, "point": 0.1}
+EXPECTED |= {"hcu synthesis": 4.0, "wtu synthesis": 45.0, "cluster_set synthesis": 2.0, "kvmu synthesis": 4.0}
+EXPECTED |= {"table_port synthesis": 4.0} | {f"{unit} energy": 10.0 for unit in point_costs.RECORDED}
 NO_WORKERS = 60  # seconds after which a scheduler without workers is an error
 
 

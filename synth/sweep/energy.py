@@ -3,10 +3,11 @@
 A gate-level run of the whole design would be too slow for every point. It is not needed: clock and leakage are
 proportional to cycles, and the rest to the unit's events, which its time view counts. So each unit is recorded once,
 alone and always busy, on the first HC table of the trace. Its activity there, divided by its events, is the energy of
-an event.
+an event. The table port is not recorded.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,30 +16,30 @@ import numpy as np
 
 from golden.function_params import ReSVParams
 from hdl import emit
-from hdl.params import DreParams, HcuParams, KvmuParams, WtuParams
-from sim.units.hcu_time import HcuTime
+from hdl.params import CLOCK, DreParams, HcuParams, KvmuParams, WtuParams
+from sim.units.hcu_time import JOIN, HcuTime
 from synth import recorded
 from synth.sweep.trace_tables import Stream
 from tb.library.dre_scenario import Scenario
 from tb.library.runner import BenchError
 from tb.library.trace_check import play
 
-MHZ = 800.0  # the paper's clock, whose cycles leakage counts over
+MHZ = CLOCK / 1e6  # whose cycles leakage counts over
 
 
 @dataclass(frozen=True)
 class Energy:
     """Energies of a unit (pJ).
 
-    event : energy of a comparison (a cycle of `HcuTime.key`) in the HCU, of a word of a row in WTU and cluster set, of
-        a cycle of work in the KVMU
+    event : energy of one of `hcu_events` in the HCU, of a word of a row in WTU and cluster set, of a cycle of work in
+        the KVMU, which includes its waits for the tables
     idle : energy of a cycle without activity: clock and leakage
-    key : further energy of a key: every WTU core writes the new count
+    count : further energy of each count that a SWITCH reads: every WTU core writes it
     """
 
     event: float
     idle: float
-    key: float = 0.0
+    count: float = 0.0
 
 
 def energy(
@@ -62,20 +63,19 @@ def energy(
     library = {"liberty": files, "effort": effort, "target": target, "build": Path(build)}
     power = recorded.power(emitted, run, library, mhz=MHZ, node=node)
     events = {
-        "hcu": lambda: sum(hcu_events(c) for c in _comparisons(s, params)),
+        "hcu": lambda: hcu_events(_compares(s, params)),
         "wtu": lambda: words(streams[0], params),
         "cluster_set": lambda: words(streams[0], params),
         "kvmu": lambda: power.run_cycles,
     }
-    counts = [m.macro(node) for top in power.modules for m in top.accesses if re.match(r"core\.count", m.name)]
-    key = sum(ram.write_energy.value for ram in counts) if unit == "wtu" else 0.0
-    return Energy(float(power.work_pj * power.run_cycles / events[unit]()), float(power.idle_pj), float(key))
+    counts = [m.macro(node) for top in power.modules for m in top.accesses if re.match(r"core\.(ring\.)?count", m.name)]
+    count = sum(ram.write_energy.value for ram in counts) / params.n_w if unit == "wtu" else 0.0
+    return Energy(float(power.work_pj * power.run_cycles / events[unit]()), float(power.idle_pj), float(count))
 
 
-def hcu_events(key: tuple[int, bool]) -> int:
-    """Cycles that the HCU compares for a key, from the result of `HcuTime.key`."""
-    compares, late = key
-    return max(1, compares) + late
+def hcu_events(compares: Sequence[int]) -> int:
+    """Events of the HCU: a cycle of comparing, and a result. `compares` : the former, by key."""
+    return sum(compares) + len(compares)
 
 
 def words(s: Stream, p: WtuParams) -> int:
@@ -96,22 +96,24 @@ def _scenario(p: DreParams, f: ReSVParams, s: Stream) -> Scenario:
         if hashes:
             out.keys(0, hashes)
         if segment in blocks:
-            out.query(0, blocks[segment])
+            out.switch(0)
+            out.query(blocks[segment])
     return out
 
 
-def _comparisons(s: Scenario, p: HcuParams) -> list[tuple[int, bool]]:
-    """Results of `HcuTime.key` for all keys of a scenario."""
-    time = HcuTime(p, s.f.th_hd)
-    return [time.key(0, beat["hash"]) for phase in s.phases for beat in phase.get("keys", [])]
+def _compares(s: Scenario, p: HcuParams) -> list[int]:
+    """Cycles in which the HCU compares, by key of a scenario."""
+    beats = [(b["op"], b["ctx"], b["hash"], b["last"]) for phase in s.phases for b in phase.get("keys", [])]
+    compares = HcuTime(p, s.f.th_hd).beats(beats).compares
+    return [n for (op, *_), n in zip(beats, compares, strict=True) if op == JOIN]
 
 
 def _around(unit: str, own: Any, f: ReSVParams) -> DreParams:
     """A DRE with this unit. The other units only have to be legal."""
-    shared: dict[str, Any] = {n: getattr(own, n) for n in ("n_ctx", "clusters")}
+    clusters, n_ctx = own.clusters, getattr(own, "n_ctx", 1)
     count, token = getattr(own, "count_bits", f.count_bits), getattr(own, "token_bits", 20)
-    hcu = HcuParams(n_h=1, n_w=f.n_hp, n_hp=f.n_hp, count_bits=count, token_bits=token, **shared)
-    wtu = WtuParams(n_w=1, score=f.score, count_bits=count, **shared)
-    kvmu = KvmuParams(token_bits=token, blocks=1 << 14, **shared)
+    hcu = HcuParams(n_h=1, n_w=f.n_hp, n_hp=f.n_hp, token_bits=token, clusters=clusters, n_ctx=n_ctx)
+    wtu = WtuParams(n_w=1, score=f.score, count_bits=count, clusters=clusters)
+    kvmu = KvmuParams(count_bits=count, token_bits=token, clusters=clusters, n_ctx=n_ctx)
     p = DreParams(hcu, wtu, kvmu)
     return replace(p, **{"wtu" if unit == "cluster_set" else unit: own})

@@ -1,12 +1,13 @@
 """Computes the objectives of a sweep's points (cycles, bytes, area, clock, energy) from tasks that points share.
 
 A unit is timed and synthesised once for all points in which its parameters are the same. A grid of HCUs and WTUs thus
-costs as many syntheses as the sum of its axes, not their product.
+costs as many syntheses as the sum of its axes, not their product. HCU and KVMU are timed together, because they share
+the port to the tables. The memory behind that port answers `LATENCY` cycles after a request.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -17,10 +18,9 @@ import numpy as np
 from golden.function_params import check
 from golden.inputs.trace import Trace
 from hdl import emit
-from hdl.params import DreParams, HcuParams, KvmuParams, WtuParams
+from hdl.params import DreParams, HcuParams, WtuParams
 from sim.units.dre_time import DreTime
-from sim.units.hcu_time import HcuTime
-from sim.units.kvmu_time import APPEND, KvmuCycles, KvmuTime
+from sim.units.hcu_time import JOIN, SWITCH
 from sim.units.wtu_cores_time import WtuCores
 from synth import flow, technology
 from synth.liberty import EMBEDDED, digest, load
@@ -30,7 +30,9 @@ from synth.sweep.trace_tables import Stream, file_digest, stream
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("golden", "hdl", "sim", "synth")
-UNITS = ("hcu", "wtu", "cluster_set", "kvmu")
+RECORDED = ("hcu", "wtu", "cluster_set", "kvmu")  # units whose energies are measured
+UNITS = (*RECORDED, "table_port")
+LATENCY = 100  # cycles of the memory behind the table port, as `vrex simulate layer` takes by default
 BASE = 1 << 20  # base address of the KVMU's device and home memory, which decides where bursts are cut
 
 
@@ -57,7 +59,9 @@ OBJECTIVES = {
     "bytes": Objective("fetched per frame and table", "bytes", timed=True),
     "area": Objective("DRE area", "µm²", built=True),
     "fmax": Objective("highest clock", "MHz", most=True, built=True),
-    "energy": Objective("DRE energy per frame and table", "nJ", timed=True, built=True, recorded=True),
+    "energy": Objective(
+        "DRE energy per frame and table, without table port", "nJ", timed=True, built=True, recorded=True
+    ),
 }
 
 
@@ -155,9 +159,8 @@ def task(design: Design, objectives: tuple[str, ...], settings: Settings) -> Tas
         shared = replace(f, recent=1)  # the selection does not depend on where the KVMU keeps entries
         seen = make("stream", stream, (shared, settings.trace, settings.trace_digest, settings.queries))
         inputs += [
-            make("hcu cycles", hcu_cycles, (dre.hcu, f.th_hd), (seen,)),
+            make("table cycles", table_cycles, (without_wtu(dre), f.th_hd), (seen,)),
             make("wtu cycles", wtu_cycles, (dre.wtu, f.ratio_q16), (seen,)),
-            make("kvmu cycles", kvmu_cycles, (dre.kvmu,), (seen,)),
         ]
     if any(OBJECTIVES[o].built for o in objectives):
         options = (settings.liberty, settings.library_digest, settings.effort, settings.target, settings.build)
@@ -165,22 +168,26 @@ def task(design: Design, objectives: tuple[str, ...], settings: Settings) -> Tas
             own = emit.params_of(unit, design.system)
             if isinstance(own, WtuParams):
                 own = replace(own, n_h=1)  # all cores are the same
+            if isinstance(own, DreParams):
+                own = port_view(own)
             known = make(f"{unit} synthesis", built, (unit, own, *options))  # its netlist serves the energies, too
             inputs.append(known)
-            if any(OBJECTIVES[o].recorded for o in objectives):
+            if unit in RECORDED and any(OBJECTIVES[o].recorded for o in objectives):
                 arguments = (unit, own, shared, options, settings.node)
                 inputs.append(make(f"{unit} energy", energy, arguments, (seen, known)))
     return make("point", combine, (dre, objectives, settings.node, tuple(t.kind for t in inputs)), tuple(inputs))
 
 
-def hcu_cycles(p: HcuParams, th_hd: int, streams: list[Stream]) -> list[list[list[tuple[int, bool]]]]:
-    """(cycles of comparing, whether it opens a cluster) of every key, by table and timed frame."""
-    out = []
-    for s in streams:
-        time = HcuTime(p, th_hd)
-        keys = [[time.key(0, h) for h in hashes] for hashes in s.hashes]
-        out.append([keys[b.segment] for b in s.blocks])
-    return out
+def without_wtu(p: DreParams) -> DreParams:
+    """These parameters with the smallest WTU: HCU, KVMU and table port depend only on how it takes counts."""
+    return replace(p, wtu=replace(p.wtu, n_h=1, selection="exact", bin_bits=1, count_digit=1))
+
+
+def port_view(p: DreParams) -> DreParams:
+    """These parameters with what the table port does not depend on at its smallest."""
+    h = p.hcu
+    sizes = {n: getattr(h, n) for n in ("n_hp", "clusters", "n_ctx", "tile", "token_bits")}
+    return replace(without_wtu(p), hcu=HcuParams(n_h=1, n_w=h.n_hp, frame=1, **sizes))
 
 
 def wtu_cycles(p: WtuParams, ratio_q16: int, streams: list[Stream]) -> list[list[tuple[int, int]]]:
@@ -193,42 +200,52 @@ def wtu_cycles(p: WtuParams, ratio_q16: int, streams: list[Stream]) -> list[list
     ]
 
 
-@dataclass
-class KvmuFrame:
-    """The KVMU's part of a timed frame.
+@dataclass(frozen=True)
+class TableFrame:
+    """A timed frame as HCU, KVMU and table port see it.
 
-    free : cycles from each key to the next one that the KVMU can take
+    clustering : cycles from the first key to the KVMU's reply to the last
+    switch : cycles of the SWITCH before the rows, which brings the counts
     fetch : cycles from the set's last beat to its last burst
+    work : cycles in which the KVMU has something in work
+    compares : cycles in which the HCU compares, by key
     bytes : bytes fetched
     keys, clusters : keys and clusters of the table by then
     """
 
-    free: list[int] = field(default_factory=list)
-    fetch: int = 0
-    bytes: int = 0
-    keys: int = 0
-    clusters: int = 0
+    clustering: int
+    switch: int
+    fetch: int
+    work: int
+    compares: tuple[int, ...]
+    bytes: int
+    keys: int
+    clusters: int
 
 
-def kvmu_cycles(p: KvmuParams, streams: list[Stream]) -> list[list[KvmuFrame]]:
-    """A `KvmuFrame` by table and timed frame. Raises `ParamError` if the trace does not fit the KVMU."""
+def table_cycles(p: DreParams, th_hd: int, streams: list[Stream]) -> list[list[TableFrame]]:
+    """A `TableFrame` by table and timed frame. Raises `ParamError` if the trace does not fit the KVMU."""
     out = []
     for s in streams:
-        time = KvmuTime(p, BASE, BASE)
+        time = DreTime(p, th_hd, LATENCY, BASE, BASE)
         blocks = {b.segment: b for b in s.blocks}
-        frames: list[KvmuFrame] = []
+        frames: list[TableFrame] = []
         keys = 0
-        for segment, clusters in enumerate(s.clusters):
-            keys += len(clusters)
-            free = [time.run([(APPEND, 0, c)]).free for c in clusters]
+        for segment, (hashes, clusters) in enumerate(zip(s.hashes, s.clusters, strict=True)):
+            keys, before = keys + len(clusters), len(time.searched.compares)
+            beats = [(JOIN, 0, h, int(k == len(hashes) - 1)) for k, h in enumerate(hashes)]
+            took = time.keys(beats, clusters)
             if segment in blocks:
                 union, used = blocks[segment].clusters, len(blocks[segment].counts)
-                slots = sum(r.slots for c in union for r in time.kv.ranges(0, c))
-                joined = DreTime.SET_TO_FETCH if union else DreTime.EMPTY_TO_FETCH
-                fetch = joined + time.run([], [(0, union)]).b[-1]
-                frames.append(KvmuFrame(free, fetch, slots * p.entry_bytes, keys, used))
-        stored = time.kv.contexts[0].n
-        check(stored == keys, "blocks", p.blocks, f"{keys - stored} of {keys} keys of the trace are refused; give more")
+                compares = tuple(time.searched.compares[before:])
+                switch = time.keys([(SWITCH, 0, 0, 1)], [0]).w[-1]
+                fetch = time.fetch(0, union).b[-1]
+                work = sum(took.w) - sum(took.a) + len(took.a) + switch + fetch
+                size = sum(r.slots for c in union for r in time.kvmu.kv.ranges(0, c)) * p.kvmu.entry_bytes
+                clustering = max(took.w, default=0)
+                frames.append(TableFrame(clustering, switch, fetch, work, compares, size, keys, used))
+        refused = keys - time.kvmu.kv.contexts[0].n
+        check(not refused, "blocks", p.kvmu.blocks, f"{refused} of {keys} keys of the trace are refused; give more")
         out.append(frames)
     return out
 
@@ -263,56 +280,35 @@ def _fo4(files: tuple[Path, ...], build: str) -> float:
     return technology.fo4(load(list(files), Path(build)))
 
 
-class _KnownHcu(HcuTime):
-    """An HCU's time view that replays known results of `key`. It has no tables."""
-
-    def __init__(self, keys: list[tuple[int, bool]]) -> None:
-        self._keys = iter(keys)
-
-    def key(self, ctx: int, key_hash: int) -> tuple[int, bool]:
-        return next(self._keys)
-
-
-class _KnownKvmu(KvmuTime):
-    """A KVMU's time view that replays known values of `KvmuCycles.free`. It has no map."""
-
-    def __init__(self, free: list[int]) -> None:
-        self._free = iter(free)
-
-    def run(self, ops: Iterable[tuple], sets: Iterable[tuple] = ()) -> KvmuCycles:
-        return KvmuCycles(free=next(self._free))
-
-
 def combine(
     p: DreParams, objectives: tuple[str, ...], node: int, kinds: tuple[str, ...], *results: Any
 ) -> dict[str, float]:
     """The objectives of a point and their parts, from the `results` of its tasks, whose kinds are `kinds`."""
     part = dict(zip(kinds, results, strict=True))
     out: dict[str, float] = {}
-    if "hcu cycles" in part:
-        out |= _timed(p, part["hcu cycles"], part["wtu cycles"], part["kvmu cycles"])
+    if "table cycles" in part:
+        out |= _timed(part["table cycles"], part["wtu cycles"])
     if "hcu synthesis" in part:
         out |= _sized(p, node, {u: part[f"{u} synthesis"] for u in UNITS}, "fmax" in objectives)
     if "hcu energy" in part:
-        energies = {u: part[f"{u} energy"] for u in UNITS}
-        out |= _spent(p, out["cycles"], energies, part["hcu cycles"], part["wtu cycles"], part["kvmu cycles"])
+        energies = {u: part[f"{u} energy"] for u in RECORDED}
+        out |= _spent(p, out["cycles"], energies, part["table cycles"], part["wtu cycles"])
     return {n: v for n, v in out.items() if n.partition(".")[0] in (*objectives, "trace")}
 
 
-def _timed(p: DreParams, hcu: list, wtu: list, kvmu: list) -> dict[str, float]:
+def _timed(tables: list[list[TableFrame]], wtu: list[list[tuple[int, int]]]) -> dict[str, float]:
     """Means over the timed frames of all tables, and the sizes of the largest table."""
-    keys, query, fetched = [], [], []
-    for compares, ends, frames in zip(hcu, wtu, kvmu, strict=True):
-        for own, (end, _), frame in zip(compares, ends, frames, strict=True):
-            time = DreTime(p, 0)
-            time.hcu, time.kvmu = _KnownHcu(own), _KnownKvmu(frame.free)
-            keys.append(time.keys([(APPEND, 0, 0, 0)] * len(own))[-1] if own else 0)
-            query.append(end + frame.fetch)
-            fetched.append(frame.bytes)
-    out = {n: float(np.mean(v)) for n, v in (("cycles.keys", keys), ("cycles.query", query), ("bytes", fetched))}
-    frames = [frame for table in kvmu for frame in table]
-    out |= {f"trace.{n}": float(max(getattr(frame, n) for frame in frames)) for n in ("keys", "clusters")}
-    return out | {"cycles": out["cycles.keys"] + out["cycles.query"]}
+    frames = [frame for own in tables for frame in own]
+    ends = [end for own in wtu for end, _ in own]
+    parts = {
+        "cycles.keys": [f.clustering for f in frames],
+        "cycles.switch": [f.switch for f in frames],
+        "cycles.query": [end + f.fetch for end, f in zip(ends, frames, strict=True)],
+        "bytes": [f.bytes for f in frames],
+    }
+    out = {n: float(np.mean(v)) for n, v in parts.items()}
+    out |= {f"trace.{n}": float(max(getattr(f, n) for f in frames)) for n in ("keys", "clusters")}
+    return out | {"cycles": sum(v for n, v in out.items() if n.startswith("cycles."))}
 
 
 def _sized(p: DreParams, node: int, units: dict[str, Built], clock: bool) -> dict[str, float]:
@@ -330,20 +326,26 @@ def _sized(p: DreParams, node: int, units: dict[str, Built], clock: bool) -> dic
     return out
 
 
-def _spent(p: DreParams, cycles: float, units: dict[str, Energy], hcu: list, wtu: list, kvmu: list) -> dict[str, float]:
+def _spent(
+    p: DreParams,
+    cycles: float,
+    units: dict[str, Energy],
+    tables: list[list[TableFrame]],
+    wtu: list[list[tuple[int, int]]],
+) -> dict[str, float]:
     """Energy (nJ) of each unit for a mean frame: its events, and clock and leakage over all the frame's cycles."""
-    frames = [frame for table in zip(hcu, wtu, kvmu, strict=True) for frame in zip(*table, strict=True)]
-    words = np.mean([n for _, (_, n), _ in frames])
+    frames = [frame for own in tables for frame in own]
+    words = float(np.mean([n for own in wtu for _, n in own]))
     events = {
-        "hcu": np.mean([sum(map(hcu_events, keys)) for keys, _, _ in frames]),
+        "hcu": float(np.mean([hcu_events(f.compares) for f in frames])),
         "wtu": words,
         "cluster_set": words,
-        "kvmu": np.mean([sum(k.free) + k.fetch for _, _, k in frames]),
+        "kvmu": float(np.mean([f.work for f in frames])),
     }
     count = {u: p.wtu.n_h if u == "wtu" else 1 for u in units}
-    keys = np.mean([len(own) for own, _, _ in frames])
+    counts = float(np.mean([f.clusters for f in frames]))
     out = {
-        f"energy.{u}": (e.event * events[u] + count[u] * (e.key * keys + e.idle * cycles)) / 1000
+        f"energy.{u}": (e.event * events[u] + count[u] * (e.count * counts + e.idle * cycles)) / 1000
         for u, e in units.items()
     }
     idle = sum(e.idle * count[u] for u, e in units.items()) * cycles / 1000

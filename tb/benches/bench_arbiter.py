@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import cocotb
 from amaranth.lib import data
 
-from hdl.bus.arbiter import Arbiter, id_bits
+from hdl.bus.arbiter import MANAGERS, Arbiter, id_bits
 from hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
 from hdl.params import SystemParams
 from tb.benches.bench_lxe import memory
@@ -267,7 +267,7 @@ async def traffic(dut):
     c = config()
     p = SystemParams(params(c["params"]), c["cores"])
     bench = Bench(dut, c["seed"])
-    managers = [Manager(bench, p, i) for i in range(2 * p.cores)]
+    managers = [Manager(bench, p, i) for i in range(MANAGERS * p.cores)]
     memory_ = Memory(bench, p) if c["memory"] == "own" else Failing(bench, SIZE, c["pause"])
     await bench.start()
     out = []

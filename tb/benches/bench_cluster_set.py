@@ -9,6 +9,26 @@ from tb.library.runner import config, result
 from tb.library.streams import Bench
 
 
+class Idle:
+    """Records the output `idle` in every cycle; it steps like a stream of the bench."""
+
+    def __init__(self, bench: Bench):
+        self.dut = bench.dut
+        bench.streams.append(self)
+        self.reset()
+
+    def reset(self) -> None:
+        """Start again with a reset."""
+        self.got: list[tuple[int, int]] = []  # (cycle, value)
+
+    def drive(self, rng) -> None:
+        """Drives nothing."""
+
+    def sample(self, cycle: int) -> None:
+        """Record the output, at the falling edge."""
+        self.got.append((cycle, int(self.dut.idle.value)))
+
+
 @cocotb.test()
 async def rows(dut):
     """Drive the "beats" of each of config["episodes"], with a reset before each, and return its outputs.
@@ -21,6 +41,7 @@ async def rows(dut):
     bench = Bench(dut, c["seed"])
     source = bench.source("i", mask_layout(p))
     sink = bench.sink("o", cluster_layout(p))
+    idle = Idle(bench)
     await bench.start()
     results = []
     for e in c["episodes"]:
@@ -48,5 +69,5 @@ async def rows(dut):
             await bench.step()
         perf = int(dut.perf.value)
         counts = {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(ClusterSet.counters())}
-        results.append({"i": source.sent[:], "o": sink.got[:], "perf": counts})
+        results.append({"i": source.sent[:], "o": sink.got[:], "idle": idle.got[:], "perf": counts})
     result({"episodes": results})

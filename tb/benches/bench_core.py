@@ -12,7 +12,7 @@ from hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, statu
 from tb.library.runner import config, result
 from tb.library.streams import Bench, unpack
 
-PORTS = ("m_axi", "h_axi")
+PORTS = ("m_axi", "h_axi", "t_axi")
 CHANNELS = ("ar", "aw", "w", "r", "b")
 DRAIN, QUIET = 100, 100  # cycles after the end of a run: first for pending transfers, then without any
 

@@ -69,7 +69,8 @@ async def program(dut):
     data = np.fromfile(c["memory"], np.uint8)
     ram = memory(bench, "m_axi", c["pause"], size=len(data))
     ram.write(0, data.tobytes())
-    memory(bench, "h_axi", c["pause"], size=len(data), mem=ram.mem)
+    for port in ("h_axi", "t_axi"):
+        memory(bench, port, c["pause"], size=len(data), mem=ram.mem)
     regs = Registers(dut, top)
     await bench.start()
     await prepare(regs, c["ports"])

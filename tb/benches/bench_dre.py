@@ -3,19 +3,25 @@
 import cocotb
 
 from hdl.retrieval.dre import Dre, score_layout
-from hdl.retrieval.hcu import joined_layout, token_layout
-from hdl.retrieval.kvmu import burst_layout, move_layout, placed_layout
+from hdl.retrieval.hcu_state import SWITCH, joined_layout, token_layout
+from hdl.retrieval.kvmu_layouts import burst_layout, move_layout, placed_layout
 from tb.library.dre_scenario import params_from
 from tb.library.runner import config, result
 from tb.library.streams import Bench
+from tb.library.table_bus import TableBus
 
 
 @cocotb.test()
 async def phases(dut):
     """Play config["phases"], each with {"keys": beats of k}, {"rows": beats of s} or both side by side.
 
-    A phase waits for its keys' beats on t, and for the last bursts of its "blocks" of rows. With "reset_at", it plays
-    up to that cycle, resets, and plays everything again.
+    A phase waits for its keys' replies on w, and for the last bursts of its "blocks" of rows. With "reset_at", it plays
+    up to that cycle, resets, clears memory, and plays everything again.
+
+    latency, flips : of the memory behind the table port, as in `TableBus`; flips may be absent
+    memory : the bytes at first, by address; may be absent
+    interrupts : by the number of a phase, a SWITCH that ends in a reset before the phase; may be absent. Each has the
+        context "ctx", and "errors" (addresses of beats that fail) or "after" (cycles until `stop`)
     """
     c = config()
     p = params_from(c["params"])
@@ -28,26 +34,57 @@ async def phases(dut):
     b = bench.sink("b", burst_layout(p.kvmu), c["stall"])
     dut.th_hd.value = c["th_hd"]
     dut.ratio.value = c["ratio"]
-    dut.device_base.value = c["device_base"]
-    dut.home_base.value = c["home_base"]
+    for name, value in c["ports"].items():
+        getattr(dut, name).value = value
+    dut.stop.value = 0
+    memory = TableBus(bench, p)
+    memory.begin(c.get("memory", {}), c["latency"], [])
+    memory.flips = c.get("flips", 0.0)
     await bench.start()
+
+    async def step() -> None:
+        memory.before()
+        await bench.step()
+        memory.after()
 
     async def played(phase: dict, stop: int = 0):
         keys, rows = phase.get("keys", []), phase.get("rows", [])
-        seen_t, seen_b, sent = len(t.got), len(b.got), len(s.sent)
+        seen_w, seen_b, sent, start = len(w.got), len(b.got), len(s.sent), bench.cycle
 
         def done() -> bool:
             fetched = sum(burst["last"] for _, burst in b.got[seen_b:]) == phase.get("blocks", 0)
-            return (len(t.got) - seen_t == len(keys) and fetched) or (stop and bench.cycle >= stop)
+            return (len(w.got) - seen_w == len(keys) and fetched) or (stop and bench.cycle >= stop)
 
         k.put(keys)
         s.put(rows)
-        try:
-            await bench.run(done, limit=c["limit"])
-        except AssertionError as e:
-            whole = sum(beat["row"]["last"] for beat in rows[: len(s.sent) - sent])
-            at = f"key {len(t.got) - seen_t} of {len(keys)}, row {whole} of {sum(beat['row']['last'] for beat in rows)}"
-            raise AssertionError(f"{phase['label']} stands at {at}: {e}") from None
+        while not done():
+            if bench.cycle - start >= c["limit"]:
+                lasts = [beat["row"]["last"] for beat in rows]
+                whole, all_ = (sum(some) // p.wtu.readings for some in (lasts[: len(s.sent) - sent], lasts))
+                at = f"key {len(w.got) - seen_w} of {len(keys)}, row {whole} of {all_}"
+                stands = f"no end after {c['limit']} cycles: deadlock? {bench.state()}"
+                raise AssertionError(f"{phase['label']} stands at {at}: {stands}")
+            await step()
+
+    async def interrupted(how: dict) -> dict:
+        before, answers = dict(memory.bytes), (len(t.got), len(w.got))
+        memory.errors = set(how.get("errors", ()))
+        k.put([{"op": SWITCH, "ctx": how["ctx"], "token": 0, "hash": 0, "last": 1}])
+        asked, start = memory.beats, bench.cycle
+        while not (int(dut.bus_error.value) if memory.errors else bench.cycle - start >= how["after"]):
+            assert bench.cycle - start < c["limit"], f"no bus error: {bench.state()}"
+            await step()
+        out = {"asked": memory.beats - asked, "waiting": memory.reading, "replied": len(w.got) > answers[1]}
+        dut.stop.value = 1
+        while int(dut.busy.value):
+            assert bench.cycle - start < c["limit"], f"busy: {bench.state()}"
+            await step()
+        assert memory.bytes == before, "a SWITCH changed the tables"
+        await bench.reset()
+        del t.got[answers[0] :], w.got[answers[1] :]
+        memory.begin(before, c["latency"], [])
+        dut.stop.value = 0
+        return out
 
     if c["reset_at"]:
         for phase in c["phases"]:
@@ -57,29 +94,37 @@ async def phases(dut):
             stream.sent.clear()
         for stream in (t, w, x, b):
             stream.got.clear()
-    first, ends = [], []
-    for phase in c["phases"]:
-        source, sink = (s, b) if "rows" in phase else (k, t)
+        memory.begin({}, c["latency"], [])
+    first, ends, interrupts = [], [], []
+    for number, phase in enumerate(c["phases"]):
+        if str(number) in c.get("interrupts", {}):
+            interrupts.append(await interrupted(c["interrupts"][str(number)]))
+        source, sink = (s, b) if "rows" in phase else (k, w)
         sent = len(source.sent)
         await played(phase)
         first.append(source.sent[sent])
         ends.append(sink.got[-1][0])
-        for _ in range(c["gap"]):  # for the KVMU's pending work on the keys
-            await bench.step()
+        for _ in range(c["gap"]):
+            await step()
     for _ in range(50):  # nothing more may come
-        await bench.step()
+        await step()
+    assert not int(dut.busy.value), "busy at the end"
     perf = int(dut.perf.value)
     names = [f"{name}.{counter}" for name, unit, _ in Dre.units(p) for counter in unit.counters()]
     result(
         {
             "first": first,
             "ends": ends,
+            "interrupts": interrupts,
             "t": t.values,
             "t_cycles": [cycle for cycle, _ in t.got],
+            "w_cycles": [cycle for cycle, _ in w.got],
             "w": w.values,
             "x": x.values,
             "b": b.values,
             "perf": {name: perf >> 32 * i & 0xFFFFFFFF for i, name in enumerate(names)},
             "cycles": bench.cycle,
+            "latency": c["latency"][0],
+            "memory": {str(a): byte for a, byte in sorted(memory.bytes.items())},
         }
     )

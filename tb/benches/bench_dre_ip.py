@@ -1,5 +1,6 @@
 """cocotb side of the DRE IP's bench: streams of keys and scores, commands through registers."""
 
+import itertools
 from pathlib import Path
 
 import cocotb
@@ -15,6 +16,9 @@ from tb.library.register_bus import Registers
 from tb.library.runner import config, result
 from tb.library.streams import Bench, pack
 from tb.library.transfer_traffic import params
+from tb.library.upsets import flipped
+
+PORTS = ("m_axi", "t_axi")
 
 
 async def send(bench: Bench, name: str, beats: list[dict], layout, idle: float) -> None:
@@ -40,9 +44,9 @@ async def send(bench: Bench, name: str, beats: list[dict], layout, idle: float) 
 async def commands(dut):
     """Play config["steps"]: keys, rows, writes, commands and resets.
 
-    {"keys"} and {"rows"} go out beside the commands. {"writes": [[address, hex]]} change memory. {"command": fields,
-    "polls", "errors": [["read" or "write", address]], "broken": its answer may fail}. {"reset": cycles} asks
-    for a reset so many cycles after the step before.
+    {"keys"} and {"rows"} go out beside the commands. {"writes": [[address, hex]]} change memory, and {"flips":
+    [[address, hex]]} flip bits of it. {"command": fields, "polls", "errors": [["read" or "write", address]], "broken":
+    its answer may fail}. {"reset": cycles} asks for a reset so many cycles after the step before.
 
     memory : a file of bytes from address 0, which also takes the memory at the end
     ports : registers that stay constant
@@ -55,8 +59,9 @@ async def commands(dut):
     bench, regs = Bench(dut, c["seed"]), Registers(dut, address_map("dre_ip", p))
     data = Path(c["memory"]).read_bytes()
     behind = Faulty(bytearray(data))
-    slave = AxiSlave(AxiBus.from_prefix(dut, "m_axi"), dut.clk, dut.rst, target=behind)
-    pauses(bench, slave, c["pause"])
+    for port in PORTS:
+        slave = AxiSlave(AxiBus.from_prefix(dut, port), dut.clk, dut.rst, target=behind)
+        pauses(bench, slave, c["pause"])
     dut.s_axis_k_tvalid.value = dut.s_axis_s_tvalid.value = 0
     await bench.start()
     while await regs.read("status.resets"):
@@ -73,12 +78,15 @@ async def commands(dut):
                 sending[name] = cocotb.start_soon(send(bench, name, step[kind], layout, c["idle"]))
         for address, text in step.get("writes", []):
             behind.data[address : address + len(text) // 2] = bytes.fromhex(text)
+        for address, mask in step.get("flips", []):
+            item = slice(address, address + len(mask) // 2)
+            behind.data[item] = flipped(behind.data[item], bytes.fromhex(mask))
         behind.errors = {tuple(error) for error in step.get("errors", [])}
         if "command" in step:
             fields = step["command"]
             await regs.write("base", value=fields.get("base", 0))
             await regs.write("rows", value=fields.get("rows", 1) - 1)
-            names = ("action", "shift", "ctx")
+            names = ("action", "shift")
             await regs.write("command", **{n: fields.get(n, 0) for n in names})
             await regs.write("control", start=1)
             if "reset" in step:
@@ -102,8 +110,8 @@ async def commands(dut):
                 pass
             assert await regs.read("status.code") == Status.IDLE
             assert await regs.read("perf.retriever.reads") == 0
-            for channel in ("ar", "aw", "w", "r", "b"):
-                assert not int(getattr(dut, f"m_axi_{channel}valid").value), channel
+            for port, channel in itertools.product(PORTS, ("ar", "aw", "w", "r", "b")):
+                assert not int(getattr(dut, f"{port}_{channel}valid").value), (port, channel)
         await regs.write("irq", done=1, fault=1, corrected=1)
     Path(c["memory"]).write_bytes(behind.data)
     result({"commands": out, "perf": {path: await regs.read(path) for path in c["counters"]}})

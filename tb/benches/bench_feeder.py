@@ -1,11 +1,11 @@
-"""cocotb side of the feeder's bench: drives rows of hash bits and scores, and contexts to forget."""
+"""cocotb side of the feeder's bench: drives rows of hash bits and scores, and orders."""
 
 import cocotb
 
 from hdl.instruction_layouts import dre_layout
 from hdl.retrieval.dre import score_layout
-from hdl.retrieval.feeder import Feeder, clear_layout
-from hdl.retrieval.hcu import token_layout
+from hdl.retrieval.feeder import Feeder, order_layout
+from hdl.retrieval.hcu_state import token_layout
 from tb.library.runner import config, result
 from tb.library.streams import Bench
 from tb.library.transfer_traffic import params
@@ -13,32 +13,33 @@ from tb.library.transfer_traffic import params
 
 @cocotb.test()
 async def words(dut):
-    """Run each of config["episodes"], {"d", "clears", "stalls", "k", "s", "cut_at"}, with a reset before it.
+    """Run each of config["episodes"], {"d", "orders", "stalls", "k", "s", "cut_at"}, with a reset before it.
 
-    "clears" has, for each CLEAR, the number of words of `d` before it. An episode ends after as many beats on `k` and
-    `s` as these say. With "cut_at" the reset of the next episode cuts it short.
+    "orders" has, for each order, the number of words of `d` before it, its op and its context. An episode ends
+    after as many beats on `k` and `s` as these say. With "cut_at" the reset of the next episode cuts it short.
     """
     c = config()
     p = params(c["params"])
     bench = Bench(dut, c["seed"])
-    d, clear = bench.source("d", dre_layout(p)), bench.source("clear", clear_layout(p))
+    d, order = bench.source("d", dre_layout(p)), bench.source("order", order_layout(p))
     k, s = bench.sink("k", token_layout(p.dre.hcu)), bench.sink("s", score_layout(p.dre.wtu))
     await bench.start()
     results = []
     for e in c["episodes"]:
         await bench.reset()
-        for beats in (d.sent, clear.sent, k.got, s.got):
+        for beats in (d.sent, order.sent, k.got, s.got):
             beats.clear()
-        for name, one in (("d", d), ("clear", clear)):
+        for name, one in (("d", d), ("order", order)):
             one.idle = e["stalls"].get(name, 0.0)
         for name, one in (("k", k), ("s", s)):
             one.stall = e["stalls"].get(name, 0.0)
         d.put(e["d"])
-        left = list(e["clears"])
+        left = list(e["orders"])
         while bench.cycle < e["cut_at"] if e["cut_at"] else (len(k.got), len(s.got)) != (e["k"], e["s"]):
             assert bench.cycle < 20_000, f"no end: {len(k.got)} of {e['k']} tokens, {len(s.got)} of {e['s']} words"
             while left and left[0][0] <= len(d.sent):
-                clear.put([{"ctx": left.pop(0)[1]}])
+                _, op, ctx = left.pop(0)
+                order.put([{"op": op, "ctx": ctx}])
             await bench.step()
         if e["cut_at"]:
             continue
@@ -48,7 +49,7 @@ async def words(dut):
         results.append(
             {
                 "taken": d.sent[:],
-                "cleared": clear.sent[:],
+                "ordered": order.sent[:],
                 "k": k.got[:],
                 "s": s.got[:],
                 "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Feeder.counters())},

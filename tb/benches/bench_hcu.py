@@ -1,43 +1,57 @@
-"""cocotb side of the HCU's bench: drives keys, returns beats and cycles."""
+"""cocotb side of the HCU's bench: drives keys in front of a memory of tables, returns beats, cycles and items."""
 
 import cocotb
 
+from golden.retrieval.table_layout import Item
 from hdl.params import HcuParams
-from hdl.retrieval.hcu import joined_layout, token_layout
+from hdl.retrieval.hcu import Hcu
+from hdl.retrieval.hcu_state import CLEAR, client_sizes, joined_layout, token_layout
 from tb.library.runner import config, result
 from tb.library.streams import Bench
+from tb.library.table_memory import TableMemory
 
 
 @cocotb.test()
 async def keys(dut):
-    """Drive config["beats"] under the configured stalls. With "reset_at", reset then and drive them all again."""
+    """Drive config["beats"] under the configured stalls. With "reset_at", reset then and drive them all again, behind a
+    CLEAR of each of their contexts.
+    """
     c = config()
     p = HcuParams(**c["params"])
     bench = Bench(dut, c["seed"])
     source = bench.source("i", token_layout(p), c["idle"])
     sink = bench.sink("o", joined_layout(p), c["stall"])
+    memory = TableMemory(bench, "m", client_sizes(p), latency=c["latency"], late=c["late"])
+    memory.items.update({(Item(item), ctx, index): bits for item, ctx, index, bits in c["items"]})
+    memory.ask.stall = memory.put.stall = c["port_stall"]
     dut.th_hd.value = c["th_hd"]
     await bench.start()
     source.put(c["beats"])
+    contexts = {b["ctx"] for b in c["beats"]} if c["reset_at"] else set()
     if c["reset_at"]:
         for _ in range(c["reset_at"]):
             await bench.step()
         await bench.reset()
-        sink.got.clear()
-        source.sent.clear()
-        source.put([{"op": 1, "ctx": i, "token": 0, "hash": 0, "last": 0} for i in range(p.n_ctx)])
+        for log in (sink.got, source.sent, memory.puts):
+            log.clear()
+        source.put([{"op": CLEAR, "ctx": ctx, "token": 0, "hash": 0, "last": 0} for ctx in sorted(contexts)])
         source.put(c["beats"])
-    expected = len(c["beats"]) + (p.n_ctx if c["reset_at"] else 0)
+    expected = len(c["beats"]) + len(contexts)
     await bench.run(lambda: len(sink.got) == expected, limit=c["limit"])
     for _ in range(20):  # nothing more may come
         await bench.step()
     perf = int(dut.perf.value)
-    names = ["tokens", "opened", "full_joins", "compares"]
     result(
         {
             "first": source.sent[0],
             "cycles": [cycle for cycle, _ in sink.got],
-            "beats": sink.values[-len(c["beats"]) :],
-            "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(names)},
+            "beats": sink.values[len(contexts) :],
+            "asks": [cycle for cycle, _ in memory.ask.got],
+            "puts": [[cycle, *put] for (cycle, _), put in zip(memory.put.got, memory.puts, strict=True)][
+                len(contexts) :
+            ],
+            "items": [[*key, bits] for key, bits in memory.items.items()],
+            "read": memory.asked[Item.HASH],
+            "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Hcu.COUNTERS)},
         }
     )

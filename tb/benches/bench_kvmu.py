@@ -1,57 +1,131 @@
-"""cocotb side of the KVMU's bench: drives both inputs, returns the beats of every stream and their cycles."""
+"""cocotb side of the KVMU's bench: drives both inputs and the tables, returns the beats of every stream with cycles."""
+
+from collections import deque
 
 import cocotb
 
+from golden.retrieval.table_layout import Item
 from hdl.params import KvmuParams
-from hdl.retrieval.cluster_set import cluster_layout
-from hdl.retrieval.kvmu import Kvmu, append_layout, burst_layout, move_layout, placed_layout
+from hdl.retrieval.kvmu import Kvmu
+from hdl.retrieval.kvmu_layouts import (
+    SWITCH,
+    append_layout,
+    burst_layout,
+    counts_layout,
+    fetch_layout,
+    map_port,
+    move_layout,
+    placed_layout,
+)
 from tb.library.runner import config, result
-from tb.library.streams import Bench
+from tb.library.streams import Bench, unpack
+from tb.library.table_memory import TableMemory
+
+STREAMS = "afwxcb"  # and the requests to the tables: ask, put
+
+
+class CountRing:
+    """The WTU as the KVMU sees it: takes words of counts into a ring, and uses them one after the other.
+
+    switches : a SWITCH is served, so no row is in flight
+    freed : the ring was free since it is served
+    stall : share of cycles in which the ring cannot be emptied
+    uses : share of cycles in which a word is used, if the words come round and round
+    got, used : cycle and content of each word; cycle of each use
+    """
+
+    def __init__(self, bench: Bench, p: KvmuParams) -> None:
+        self.bench, self.p, self.dut = bench, p, bench.dut
+        self.stall = self.uses = 0.0
+        self.idle = 1.0  # every cycle counts
+        self.got: list[tuple[int, dict]] = []
+        self.used: list[int] = []
+        bench.streams.append(self)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the words."""
+        self.held, self.keep, self.switches, self.freed = 0, True, False, False
+        self.dut.c_free.value = self.dut.c_used.value = 0
+
+    def drive(self, rng) -> None:
+        """Use a word, and say whether the ring may be emptied, just after the rising edge."""
+        uses = self.held > 0 and not self.keep and not self.switches and rng.random() < self.uses
+        self.held -= uses
+        self.used += [self.bench.cycle] * uses
+        self.dut.c_used.value = int(uses)
+        free = rng.random() >= self.stall
+        self.freed = self.switches and (free or self.freed)
+        self.dut.c_free.value = int(free)
+
+    def sample(self, cycle: int) -> None:
+        """Take the word that comes, at the falling edge."""
+        word = unpack(counts_layout(self.p), int(self.dut.c.value))
+        if word["valid"]:
+            self.keep = bool(word["keep"]) if word["first"] else self.keep
+            assert self.freed or not word["first"], "the ring was not free for another context"
+            self.held = 1 if word["first"] else self.held + 1
+            assert self.held <= self.p.ring, "the ring has no place for a word"
+            self.got.append((cycle, {k: word[k] for k in ("counts", "first", "keep")}))
 
 
 @cocotb.test()
 async def traffic(dut):
     """Drive the beats "a" and "f" of each of config["episodes"], with a reset before each, and return its outputs.
 
-    bases : the device base and the home base
-    stalls : patterns (stream -> probability) that alternate every 50 cycles; the first one must stall unless none does
-    fetch_last : offer nothing on `f` until every beat of `a` was taken
+    bases, blocks : the device base and the home base; blocks of the pool
+    latency, late : of the tables (`tb.library.table_memory`)
+    stalls : patterns (stream, ask or put -> probability) that alternate every 50 cycles; the first one must stall
+        unless none does
+    after : replies that must have come before each beat of "f" is offered
     block_b : take nothing on `b` until every reply came
     cut_at : the reset of the next episode cuts this one short after so many cycles, and it returns nothing
+    keep : the tables of the episode before stay; otherwise they are zero
+    uses : share of cycles in which the WTU uses a word of counts
     """
     c = config()
     p = KvmuParams(**c["params"])
     bench = Bench(dut, c["seed"])
     a = bench.source("a", append_layout(p))
-    f = bench.source("f", cluster_layout(p))
+    f = bench.source("f", fetch_layout(p))
     w = bench.sink("w", placed_layout(p))
     x = bench.sink("x", move_layout(p))
+    ring = CountRing(bench, p)
     b = bench.sink("b", burst_layout(p))
+    tables = TableMemory(bench, "m", map_port(p))
     await bench.start()
     results = []
     for e in c["episodes"]:
         dut.device_base.value, dut.home_base.value = e["bases"]
+        dut.blocks.value = e["blocks"]
+        tables.latency, tables.late = e["latency"], e["late"]
         await bench.reset()
-        for beats in (w.got, x.got, b.got, a.sent, f.sent):
+        for beats in (w.got, x.got, ring.got, ring.used, b.got, a.sent, f.sent, tables.puts):
             beats.clear()
+        tables.asked, tables.written = dict.fromkeys(Item, 0), dict.fromkeys(Item, 0)
+        if not e["keep"]:
+            tables.items.clear()
         a.put(e["a"])
-        late = [e["f"]] if e.get("fetch_last") else []
-        f.put([] if late else e["f"])
-        replies = sum(beat["op"] == 0 for beat in e["a"])
+        waiting = deque(zip(e["after"], e["f"], strict=True))
+        replies = len(e["a"])
         sets = sum(beat["last"] for beat in e["f"])
 
-        def stall(e=e, replies=replies, late=late) -> None:
-            if late and not a.queue:
-                f.put(late.pop())
+        def stall(e=e, replies=replies, waiting=waiting) -> None:
+            while waiting and waiting[0][0] <= len(w.got):
+                f.put([waiting.popleft()[1]])
             now = e["stalls"][bench.cycle // 50 % len(e["stalls"])]
             a.idle, f.idle = now.get("a", 0.0), now.get("f", 0.0)
-            w.stall, x.stall, b.stall = now.get("w", 0.0), now.get("x", 0.0), now.get("b", 0.0)
+            ring.switches = len(a.sent) > len(w.got) and e["a"][len(w.got)]["op"] == SWITCH
+            ring.stall, ring.uses = now.get("c", 0.0), e["uses"]
+            sinks = {"w": w, "x": x, "b": b, "ask": tables.ask, "put": tables.put}
+            for name, sink in sinks.items():
+                sink.stall = now.get(name, 0.0)
             if e["block_b"]:
                 b.stall = float(len(w.got) < replies)
 
         def done(stall=stall, replies=replies, sets=sets) -> bool:
             stall()
-            return not a.queue and not f.queue and len(w.got) == replies and sum(v["last"] for v in b.values) == sets
+            return len(w.got) == replies and sum(v["last"] for v in b.values) == sets
 
         stall()
         if e["cut_at"]:
@@ -59,11 +133,22 @@ async def traffic(dut):
                 stall()
                 await bench.step()
             continue
-        await bench.run(done, limit=16 * len(e["a"]) + 500)
-        for _ in range(20 + p.clusters):  # nothing more may come
+        clusters = sum(beat["clusters"] for beat in e["a"])
+        slow = 4 + e["latency"] + e["late"]
+        await bench.run(done, limit=slow * (20 * len(e["a"]) + 10 * len(e["f"]) + 4 * clusters) + 1000)
+        ring.uses = 0.0
+        for _ in range(20 + slow + p.clusters):  # nothing more may come
             await bench.step()
         perf = int(dut.perf.value)
-        counts = {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Kvmu.counters())}
-        beats = {"a": a.sent[:], "f": f.sent[:], "w": w.got[:], "x": x.got[:], "b": b.got[:]}
-        results.append({**beats, "perf": counts})
+        beats = {"a": a.sent[:], "f": f.sent[:], "w": w.got[:], "x": x.got[:], "c": ring.got[:], "b": b.got[:]}
+        results.append(
+            {
+                **beats,
+                "used": ring.used[:],
+                "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Kvmu.counters())},
+                "items": [[*key, value] for key, value in tables.items.items()],
+                "puts": [[cycle, v["item"], v["ctx"], v["index"], v["data"]] for cycle, v in tables.put.got],
+                "asks": [[cycle, v["item"], v["ctx"], v["index"], v["more"]] for cycle, v in tables.ask.got],
+            }
+        )
     result({"episodes": results})

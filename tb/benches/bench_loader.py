@@ -90,7 +90,6 @@ async def transfers(dut):
     await bench.start()
     results = []
     for e in c["episodes"]:
-        control.forget()
         await bench.reset()
         memory.forget()
         memory.latency, memory.errors = e["latency"], set(e["errors"])

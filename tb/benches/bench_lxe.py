@@ -50,8 +50,9 @@ async def program(dut):
     data = np.fromfile(c["memory"], np.uint8)
     ram = memory(bench, "m_axi", c["pause"], size=len(data))
     ram.write(0, data.tobytes())
-    if hasattr(dut, "h_axi_araddr"):
-        memory(bench, "h_axi", c["pause"], size=len(data), mem=ram.mem)
+    for port in ("h_axi", "t_axi"):
+        if hasattr(dut, f"{port}_araddr"):
+            memory(bench, port, c["pause"], size=len(data), mem=ram.mem)
     await bench.start()
     runs, loaded = [], None
     for run in c["runs"]:

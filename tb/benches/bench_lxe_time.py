@@ -125,7 +125,7 @@ async def timed(dut):
     for name, value in c["ports"].items():
         getattr(dut, name).value = value
     bytes_ = bytearray(bytes.fromhex(c["memory"]))
-    prefixes = [x for x in ("m_axi_", "h_axi_") if hasattr(dut, f"{x}araddr")]
+    prefixes = [x for x in ("m_axi_", "h_axi_", "t_axi_") if hasattr(dut, f"{x}araddr")]
     memories = [Memory(bench, x, p, bytes_, c["latency"]) for x in prefixes]
     await bench.start()
 
@@ -182,7 +182,8 @@ async def stopped(dut):
         getattr(dut, name).value = value
     first = bytes.fromhex(c["memory"])
     bytes_ = bytearray(first)
-    memories = [Memory(bench, x, p, bytes_, c["latency"]) for x in ("m_axi_", "h_axi_") if hasattr(dut, f"{x}araddr")]
+    prefixes = [x for x in ("m_axi_", "h_axi_", "t_axi_") if hasattr(dut, f"{x}araddr")]
+    memories = [Memory(bench, x, p, bytes_, c["latency"]) for x in prefixes]
     await bench.start()
 
     async def step() -> dict:

@@ -5,9 +5,9 @@ from cocotb.triggers import RisingEdge
 
 from hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
 from hdl.instruction_layouts import retrieve_layout
-from hdl.retrieval.feeder import clear_layout
-from hdl.retrieval.hcu import joined_layout
-from hdl.retrieval.kvmu import burst_layout, move_layout, placed_layout
+from hdl.retrieval.feeder import order_layout
+from hdl.retrieval.hcu_state import joined_layout
+from hdl.retrieval.kvmu_layouts import burst_layout, move_layout, placed_layout
 from hdl.retrieval.retriever import Retriever
 from tb.library.runner import config, result
 from tb.library.streams import Bench
@@ -92,10 +92,29 @@ class Memory:
         self.most = max(self.most, self.reading, self.writing)
 
 
+class Feed:
+    """Offers beats of a stream in order, one with `at` not before that cycle from the first instruction on."""
+
+    def __init__(self, bench: Bench, name: str, layout):
+        self.bench, self.source = bench, bench.source(name, layout)
+        self.left: list[dict] = []
+
+    def offer(self) -> None:
+        """Queue the beats that are due, before each cycle."""
+        while self.left and self.left[0].get("at", 0) <= self.bench.cycle:
+            self.source.put([without_at(self.left.pop(0))])
+
+
+def without_at(beat: dict) -> dict:
+    """The fields of a beat."""
+    return {name: value for name, value in beat.items() if name != "at"}
+
+
 class Places:
-    """Offers replies and moves as a KVMU does: each after the one before was taken."""
+    """Offers replies and moves as a KVMU does: each after the one before was taken, and at `at` as `Feed` does."""
 
     def __init__(self, bench: Bench, p):
+        self.bench = bench
         self.sources = {
             "w": bench.source("w", placed_layout(p.dre.kvmu)),
             "x": bench.source("x", move_layout(p.dre.kvmu)),
@@ -104,9 +123,12 @@ class Places:
 
     def offer(self) -> None:
         """Offer the next one, before each cycle."""
-        if self.left and not any(s.queue for s in self.sources.values()):
-            name, beat = self.left.pop(0)
-            self.sources[name].put([beat])
+        if not self.left or any(s.queue for s in self.sources.values()):
+            return
+        name, beat = self.left[0]
+        if beat.get("at", 0) <= self.bench.cycle:
+            self.sources[name].put([without_at(beat)])
+            self.left.pop(0)
 
     @property
     def taken(self) -> list[int]:
@@ -118,21 +140,26 @@ class Places:
 async def retrieves(dut):
     """Run each of config["episodes"], with a reset before it.
 
-    An episode is {"c", "t", "places", "b", "stalls", "latency", "errors", "dones", "fault", "cut_at", "stop", "hold"}.
-    It ends after "dones" instructions, or at a fault. After a fault nothing may begin for `hold` cycles, and the bus
-    drains under `stop`. With "cut_at" the next episode's reset, which covers the memory too, cuts it short; with "stop"
-    the fault of another engine does, and the bus drains before.
+    An episode is {"c", "t", "places", "b", "stalls", "latency", "errors", "dones", "fault", "cut_at", "stop", "hold",
+    "untaken"}. It ends after "dones" instructions, or at a fault. Then nothing may begin for `hold` cycles, and
+    "untaken" beats of `t` and `places` stay. After a fault the bus drains under `stop`. With "cut_at" the
+    next episode's reset, which covers the memory too, cuts it short; with "stop" the fault of another engine does, and
+    the bus drains before.
     """
     c = config()
     p = params(c["params"])
     bench = Bench(dut, c["seed"])
     memory, places = Memory(bench, p), Places(bench, p)
     commands = bench.source("c", retrieve_layout())
-    news = bench.source("t", joined_layout(p.dre.hcu))
-    bursts = bench.source("b", burst_layout(p.dre.kvmu))
-    clear = bench.sink("clear", clear_layout(p))
-    ends = {"c": commands, "t": news, "b": bursts, "clear": clear, **places.sources}
+    feeds = [Feed(bench, "t", joined_layout(p.dre.hcu)), Feed(bench, "b", burst_layout(p.dre.kvmu))]
+    news, bursts = (feed.source for feed in feeds)
+    order = bench.sink("order", order_layout(p))
+    ends = {"c": commands, "t": news, "b": bursts, "order": order, **places.sources}
     ends |= {f"bus_{n}": getattr(memory, n) for n in ("ar", "r", "aw", "w", "b")}
+
+    def taken() -> list[int]:
+        """Numbers of instructions and answers taken."""
+        return [len(commands.sent), len(news.sent), len(bursts.sent), len(places.taken)]
 
     async def stop():
         """Raise `stop` behind an edge, as the register that drives it does."""
@@ -142,7 +169,7 @@ async def retrieves(dut):
     async def drain(step):
         """Stop it until the bus is quiet, and for some cycles more."""
         cocotb.start_soon(stop())
-        before = len(memory.w.got)
+        before, got = len(memory.w.got), taken()
         await step()
         started, stopped = begun(dut), bench.cycle
         while int(dut.busy.value):
@@ -151,6 +178,7 @@ async def retrieves(dut):
         for _ in range(10):
             await step()
         assert begun(dut) == started, "a burst was begun under stop"
+        assert taken() == got, f"taken under stop: {got}, {taken()}"
         assert memory.reading == memory.writing == 0, "busy fell too early"
         # The beat that is offered when `stop` rises transfers unchanged.
         assert not any(b["strb"] for _, b in memory.w.got[before + 1 :]), "written under stop"
@@ -167,13 +195,14 @@ async def retrieves(dut):
         for name, one in ends.items():
             setattr(one, "stall" if hasattr(one, "got") else "idle", e["stalls"].get(name, 0.0))
         commands.put(e["c"])
-        news.put(e["t"])
-        bursts.put(e["b"])
+        for feed, name in zip(feeds, ("t", "b"), strict=True):
+            feed.left = list(e[name])
         places.left = [tuple(x) for x in e["places"]]
         done, sets, faults = [], [], []
 
         async def step(done=done, sets=sets, faults=faults):
-            places.offer()
+            for feed in (*feeds, places):
+                feed.offer()
             await memory.step()
             pulse, register, fault = (int(x.value) for x in (dut.done, dut.set, dut.fault))
             if pulse & 1:
@@ -190,26 +219,27 @@ async def retrieves(dut):
             while bench.cycle < e["cut_at"]:
                 await step()
             if e["stop"]:
+                pulses = len(done), len(sets)
                 await drain(step)
+                assert (len(done), len(sets)) == pulses, "done or set under stop"
             continue
         while not (faults if e["fault"] else len(done) == e["dones"]):
             assert bench.cycle < e["limit"], f"no end: {len(done)} of {e['dones']} done"
             await step()
-        counts = [len(commands.sent), len(news.sent), len(bursts.sent), len(places.taken), int(dut.perf.value) >> 96]
         if e["fault"]:
+            counts = taken()
             await step()
             started = begun(dut)  # in the cycle of the fault, too
             for _ in range(e["hold"]):
                 await step()
-            after = [len(commands.sent), len(news.sent), len(bursts.sent), len(places.taken)]
-            assert counts[:4] == after, f"taken after a fault: {counts[:4]}, {after}"
+            assert counts == taken(), f"taken after a fault: {counts}, {taken()}"
             await drain(step)
             assert begun(dut) == started, "a burst was begun after the fault"
         else:
             assert not int(dut.busy.value), "busy after the end"
-            for _ in range(10):  # nothing more may come
+            for _ in range(e["hold"]):  # nothing more may come
                 await step()
-            assert counts[3] == len(e["places"])
+            assert [len(e["t"]) - len(news.sent), len(e["places"]) - len(places.taken)] == e["untaken"]
         perf = int(dut.perf.value)
         results.append(
             {
@@ -217,7 +247,7 @@ async def retrieves(dut):
                 "news": news.sent[:],
                 "places": places.taken,
                 "fetched": bursts.sent[:],
-                "clear": clear.got[:],
+                "order": order.got[:],
                 "reads": memory.ar.got[:],
                 "read": memory.r.sent[:],
                 "writes": memory.aw.got[:],

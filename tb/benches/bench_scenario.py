@@ -6,17 +6,22 @@ from amaranth.lib.wiring import In
 
 from hdl.emit import component_of, params_of
 from hdl.params import preset
+from hdl.retrieval.hcu_state import client_sizes
+from hdl.retrieval.kvmu_layouts import map_port
 from tb.library.runner import config, result
 from tb.library.streams import Bench, unpack
+from tb.library.table_memory import TableMemory
+
+CLIENTS = {"hcu": client_sizes, "kvmu": map_port}  # units with tables in memory: the sizes of their port
 
 
 @cocotb.test()
 async def scenario(dut):
     """Drive config["beats"] (In stream -> beats), hold config["ports"], and log config["cycles"] cycles from "first"
-    on.
+    on. The beats of a stream come from the cycle of config["starts"] on.
 
     The log has valid and ready of each stream and cycle, and the payload if it is valid. Out streams stall as "stall"
-    says.
+    says. A unit with tables has a memory of zeros and of config["latency"] cycles behind its port `m`.
     """
     c = config()
     unit, bench, streams = component_of(c["unit"], params_of(c["unit"], preset(c["preset"]))), Bench(dut, c["seed"]), {}
@@ -25,13 +30,17 @@ async def scenario(dut):
             layout = member.signature.members["payload"].shape
             ours = bench.source if member.flow == In else bench.sink
             streams[name] = ours(name, layout, c["stall"].get(name, 0.0))
+    if sizes := CLIENTS.get(c["unit"]):
+        memory = TableMemory(bench, "m", sizes(unit.p), latency=c["latency"])
+        streams |= {f"m_{name}": getattr(memory, name) for name in ("ask", "data", "put")}
     for name, value in c["ports"].items():
         getattr(dut, name).value = value
     await bench.start()
-    for name, beats in c["beats"].items():
-        streams[name].put(beats)
     log = {name: [] for name in streams}
     for cycle in range(c["first"] + c["cycles"]):
+        for name, beats in c["beats"].items():
+            if c["starts"].get(name, 0) == cycle:
+                streams[name].put(beats)
         await bench.step()
         for name, s in streams.items() if cycle >= c["first"] else ():
             valid, ready = int(s.valid_.value), int(s.ready_.value)

@@ -37,6 +37,10 @@ class Engines:
         self.bench, self.host, self.sinks, self.delays = bench, host, sinks, delays
         self.begin({})
 
+    def reset(self) -> None:
+        """Forget the run with a reset."""
+        self.begin({})
+
     def begin(self, run: dict) -> None:
         """Forget pending instructions and all beats, and queue a run's host beats."""
         self.run, self.start = run, None

@@ -87,7 +87,6 @@ async def transfers(dut):
     await bench.start()
     results = []
     for e in c["episodes"]:
-        control.forget()
         await bench.reset()
         memory.forget(e["latency"], e["errors"])
         for beats in (commands.sent, words.sent, x.got, d.got):

@@ -6,17 +6,17 @@ from hdl.params import ScoreFormat, WtuParams
 from hdl.retrieval.wtu import Wtu
 from hdl.retrieval.wtu_lanes import beat_layout, count_layout, row_layout
 from tb.library.runner import config, result
-from tb.library.streams import Bench
+from tb.library.streams import Bench, Sink, Source
 
 
 @cocotb.test()
 async def rows(dut):
-    """Write config["counts"], then drive config["words"] and meanwhile config["late"] counts; one result an episode.
+    """Play the contexts of each episode one after the other; one result an episode.
 
     Every episode starts with a reset. With "reset_at" it is first cut short after so many cycles, and then repeated.
 
-    clear : rows wait until the bins are clear, so that cycles can be compared
     period : stalls are on in every other stretch of so many cycles (0: always)
+    late : rows are offered as soon as the first word of counts is taken; otherwise once the unit has all it can hold
     """
     c = config()
     p = WtuParams(**c["params"] | {"score": ScoreFormat(**c["params"]["score"])})
@@ -32,37 +32,60 @@ async def rows(dut):
             for log in (counts.sent, source.sent, sink.got):
                 log.clear()
             dut.ratio.value = e["ratio"]
-            stalls = (e["idle"], e["stall"])
-            counts.idle, source.idle, sink.stall = 0.0, stalls[0], stalls[1]
-            counts.put(e["counts"])
-            await bench.run(lambda: not counts.queue, limit=4 * len(e["counts"]) + 1000)
-            for _ in range(p.lane_bins if e["clear"] else 0):  # until the histogram is clear
-                await bench.step()
-            counts.idle = 0.5
-            counts.put(e["late"])
-            source.put(e["words"])
-            expected = sum(w["last"] for w in e["words"])
-            start = bench.cycle
-
-            def done(expected=expected, start=start, cut=cut, e=e, stalls=stalls) -> bool:
-                on = not e["period"] or (bench.cycle - start) // e["period"] % 2 == 0
-                source.idle, sink.stall = stalls if on else (0.0, 0.0)
-                if cut and bench.cycle - start >= cut:
-                    return True
-                return sum(v["last"] for v in sink.values) == expected and not counts.queue
-
-            await bench.run(done, limit=e["limit"])
+            await _play(bench, p, e, cut, counts, source, sink)
         for _ in range(20):  # nothing more may come
             await bench.step()
         perf = int(dut.perf.value)
         results.append(
             {
-                "counted": counts.sent,
-                "taken": source.sent,
+                "counted": list(counts.sent),
+                "taken": list(source.sent),
                 "cycles": [cycle for cycle, _ in sink.got],
                 "beats": sink.values,
                 "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Wtu.counters())},
             }
         )
-        results[-1] = {k: list(v) if isinstance(v, list) else v for k, v in results[-1].items()}
     result({"episodes": results})
+
+
+async def _play(bench: Bench, p: WtuParams, e: dict, cut: int, counts: Source, source: Source, sink: Sink) -> None:
+    """Offers the counts of each context, then its rows. Counts that do not fit come again until all rows are done."""
+    start, expected = bench.cycle, 0
+    for context in e["contexts"]:
+        table, rounds = context["counts"], [w | {"first": 0} for w in context["counts"]]
+        sent = len(counts.sent)
+        counts.put(table)
+        enough = 1 if e["late"] else min(len(table), p.count_words)
+
+        def drive(limit: int = 0, table=table, rounds=rounds) -> bool:
+            on = not e["period"] or (bench.cycle - start) // e["period"] % 2 == 0
+            source.idle, sink.stall = (e["idle"], e["stall"]) if on else (0.0, 0.0)
+            counts.idle = e["gaps"] if on else 0.0
+            if not table[0]["keep"] and len(counts.queue) < 2:
+                counts.put(rounds)
+            return bool(cut) and bench.cycle - start >= cut
+
+        source.idle, sink.stall = e["idle"], e["stall"]  # `run` looks at its start whether anything stalls
+        await bench.run(lambda drive=drive, n=sent + enough: drive() or len(counts.sent) >= n, limit=e["limit"])
+        if not e["late"]:
+            for _ in range(2):  # the first word is read
+                drive()
+                await bench.step()
+        for row in context["rows"]:
+            for _ in range(p.readings):
+                source.put(row)
+        expected += len(context["rows"])
+        lasts = [0, 0]  # beats seen, last ones among them
+
+        def done(drive=drive, expected=expected, lasts=lasts) -> bool:
+            lasts[1] += sum(v["last"] for _, v in sink.got[lasts[0] :])
+            lasts[0] = len(sink.got)
+            return drive() or lasts[1] == expected
+
+        source.idle, sink.stall = e["idle"], e["stall"]
+        await bench.run(done, limit=e["limit"])
+        await bench.step()
+        counts.queue.clear()  # a word that waits may be withdrawn between rows
+        counts.pending = False
+        if cut and bench.cycle - start >= cut:
+            return

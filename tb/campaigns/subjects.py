@@ -92,7 +92,7 @@ _SUBJECTS = (
         (("equals_the_reference", "joined"), ("takes_the_cycles_of_the_time_view", "joined"), ("reset_in_flight",)),
         "joined",
         care={
-            **dict.fromkeys(("k_token", "k_hash", "k_last"), "k_op ? 0 : ~0"),  # a CLEAR has only a context
+            "k_hash": "k_op ? 0 : ~0",  # an order has none
             # Of a row's last word, lanes up to `keep`; other words have no `keep`.
             "s_row_keep": "{3{s_row_last}}",
             "s_row_scores": "{88{~s_row_last}} | ~({88{1'b1}} << 11 << 11 * s_row_keep)",
@@ -125,14 +125,24 @@ _SUBJECTS = (
             ("reset_in_flight", "tiny"),
             ("equals_golden_and_time_view", "tiny"),
             ("every_bit_of_a_weight_decides", "tiny"),
-            ("counts_written_while_rows_run", "tiny"),
-            ("numbers_of_histograms_come_round", "tiny"),
-            ("words_of_every_bin",),
+            ("counts_that_come_while_rows_run", "tiny"),
+            ("equal_codes_cross_in_every_lane", "tiny"),
         ),
         named=False,
     ),
     Subject("loader", _TRANSFERS, care=_DONE),
-    Subject("storer", _TRANSFERS, care=_DONE),
+    Subject("storer", _TRANSFERS, care=_DONE | {"d_ctx": "d_target == 2 ? ~0 : 0"}),  # of HASH alone
+    Subject(
+        "table_port",
+        (
+            ("reset_in_flight",),
+            ("takes_the_cycles_of_the_time_view", "tiny"),
+            ("full_rate",),
+            ("equals_the_reference", "tiny"),
+            ("faults", "none"),
+            ("stops_at_any_cycle",),
+        ),
+    ),
     Subject(
         "retriever",
         (
@@ -143,7 +153,8 @@ _SUBJECTS = (
             ("faults",),
             ("stops_at_any_cycle",),
             ("sets_of_many_entries",),
-            ("news_that_are_dropped_or_late",),
+            ("orders",),
+            ("answers_of_another_kind",),
         ),
     ),
     Subject(
@@ -217,7 +228,7 @@ _SUBJECTS = (
         "dre_ip",
         (
             ("a_reset_while_a_command_runs", 3),
-            ("a_fault_ends_in_a_status_and_a_reset_mends_it", {"action": Retrieve.CLEAR, "ctx": 3}, Status.RANGE),
+            ("a_fault_ends_in_a_status_and_a_reset_mends_it", {"action": Retrieve.CLEAR, "base": 3}, Status.RANGE),
             ("frames_equal_golden", 1, 0.0, 0.0, _unrecorded),
         ),
         module="dre_ip",

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from golden.program.isa import ADDR_BITS
+from hdl.bus.arbiter import MANAGERS
 from hdl.emit import Emitted, emit
 from hdl.params import SystemParams
 from sim.units.arbiter_time import ArbiterTime
@@ -17,6 +18,7 @@ from tb.library.runner import Run
 from tb.library.stress_traffic import StressTraffic, stall_rate
 from tb.library.transfer_traffic import content, params
 
+TABLES = 2  # number of the tables' manager in a core
 READS = 0x4000  # read-only bytes; behind them each manager writes bytes of its own
 
 
@@ -51,17 +53,21 @@ class Traffic:
     def __post_init__(self):
         rng = np.random.default_rng(self.seed)
         self.p = system(self.cores, self.changes)
-        lxe = self.p.core.lxe
-        bus, most = lxe.bus_bytes, lxe.burst_bytes // lxe.bus_bytes
+        lxe, table = self.p.core.lxe, self.p.core.dre.table
+        bus, longest = lxe.bus_bytes, lxe.burst_bytes // lxe.bus_bytes
+        many = MANAGERS * self.cores
         self.managers, self.failing, self.words = [], set(), {}
         self.beats: list[list[tuple[int | None, int]]] = []  # (data, error) of each manager's reads
         self.responses: list[list[int]] = []
         bad_reads = {a for a in range(0, READS, lxe.burst_bytes) if rng.random() < self.errors}
         self.failing |= bad_reads
-        for i in range(2 * self.cores):
-            own = READS + i * ((SIZE - READS) // (2 * self.cores) // 4096 * 4096)
+        for i in range(many):
+            own = READS + i * ((SIZE - READS) // many // 4096 * 4096)
+            most = {"ar": longest, "aw": longest}
+            if i % MANAGERS == TABLES:  # it writes single beats
+                most = {"ar": table.burst_bytes // table.bus_bytes, "aw": 1}
             count = {kind: self.bursts if kind in self.kinds else 0 for kind in ("ar", "aw")}
-            lens = {kind: rng.integers(self.longest or most, size=n).tolist() for kind, n in count.items()}
+            lens = {k: rng.integers(min(self.longest or most[k], most[k]), size=n).tolist() for k, n in count.items()}
             at = {kind: (1 + rng.integers(self.apart + 1, size=n).cumsum()).tolist() for kind, n in count.items()}
             addrs = {
                 "ar": (rng.integers(READS // lxe.burst_bytes, size=count["ar"]) * lxe.burst_bytes).tolist(),
@@ -96,13 +102,13 @@ class Traffic:
 
     def episode(self) -> dict:
         """The episode for the bench."""
-        end = range(2 * self.cores) if self.end is None else self.end
+        end = range(MANAGERS * self.cores) if self.end is None else self.end
         own = {"managers": self.managers, "stalls": self.stalls, "latency": list(self.latency), "oldest": self.oldest}
         return own | {"errors": sorted(self.failing), "end": list(end), "cut_at": self.cut_at}
 
     def check(self, got: dict) -> None:
         """Every manager has its own answers, and memory holds every write."""
-        end = range(2 * self.cores) if self.end is None else self.end
+        end = range(MANAGERS * self.cores) if self.end is None else self.end
         for i in end:
             ours = [(None if b["resp"] >> 1 else b["data"], b["resp"] >> 1) for _, b in got["managers"][i]["r"]]
             assert ours == self.beats[i], f"R of manager {i}"
@@ -150,14 +156,14 @@ LATE = {"aw": 0.9, "r": 0.8, "b": 0.8}
 RUNS = {
     "stalls everywhere": Traffic(stalls=STALLED, latency=(0, 30), errors=0.1, seed=1),
     "slow memory": Traffic(stalls=dict.fromkeys(("r", "w", "ar", "aw", "b"), 0.8), latency=(0, 90), seed=2),
-    "slow managers": Traffic(stalls={f"{n}_{i}": 0.8 for n in "rwb" for i in range(4)}, latency=(0, 9), seed=3),
+    "slow managers": Traffic(stalls={f"{n}_{i}": 0.8 for n in "rwb" for i in range(6)}, latency=(0, 9), seed=3),
     "late addresses": Traffic(stalls=LATE, latency=(0, 20), errors=0.2, seed=4),
     "full rate": Traffic(errors=0.2, seed=5),
 }
 CUT = [replace(RUNS["stalls everywhere"], cut_at=cycle) for cycle in (5, 40, 150)]  # cut by a reset
 AFTER = replace(RUNS["stalls everywhere"], bursts=6)
-# Manager 0 takes no answers, manager 1 announces writes and sends no data. Managers 2 and 3 must finish.
-STUCK = Traffic(stalls={"r_0": 1.0, "b_0": 1.0, "w_1": 1.0}, end=(2, 3), seed=10)
+# Manager 0 takes no answers, manager 1 announces writes and sends no data, manager 5 neither. The others must finish.
+STUCK = Traffic(stalls={"r_0": 1.0, "b_0": 1.0, "w_1": 1.0, "r_5": 1.0, "w_5": 1.0}, end=(2, 3, 4), seed=10)
 
 
 def bins(t: Traffic, got: dict) -> set[str]:

@@ -6,8 +6,9 @@ from functools import cache
 from random import Random
 from typing import Any, Self
 
-from golden.program.isa import StoreTo
+from golden.program.isa import CONTEXT_BITS, StoreTo
 from hdl.emit import Emitted, emit
+from hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
 from sim.units.feeder_time import FeederTime
 from tb.library.runner import Run
 from tb.library.streams import LATE
@@ -17,13 +18,13 @@ from tb.library.transfer_traffic import params
 # Words of the VPE against words of a WTU: equally many numbers, four times as many, a quarter. Hashes of 1 to 16 words.
 SIZES = {
     "tiny": [],
-    "one": ["dpe.n_h=1", "n_w=1", "bus_bytes=1", "w_depth=1", "x_depth=1", "hcu.n_hp=1", "clusters=1", "n_ctx=1"],
+    "one": ["dpe.n_h=1", "n_w=1", "lxe.bus_bytes=1", "w_depth=1", "x_depth=1", "hcu.n_hp=1", "clusters=1", "n_ctx=1"],
     "cut": ["dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16"],
     "joined": ["dpe.n_h=2", "dpe.n_w=2", "vpe.n_w=2", "bus_bytes=4", "wtu.n_w=8", "hcu.n_w=5", "hcu.n_hp=15"],
 }
 STALLS = [
     {},
-    dict.fromkeys(("d", "clear", "k", "s"), 0.4),
+    dict.fromkeys(("d", "order", "k", "s"), 0.4),
     {"k": 0.9, "s": 0.1},
     {"d": 0.7, "s": 0.6},
     {"k": LATE, "s": LATE},
@@ -37,13 +38,12 @@ def emitted(size: str) -> Emitted:
 
 def hashes(p, ctx: int, rows: int, rng: random.Random, more: int = 0) -> list[dict]:
     """Words of rows of HASH, followed by `more` words that do not count."""
-    lanes, first = p.dpe.n_w, rng.getrandbits(40)
+    lanes = p.dpe.n_w
     words = -(-p.dre.hcu.n_hp // lanes) + more
     return [
         {
             "target": int(StoreTo.HASH),
             "ctx": ctx,
-            "number": (first + r) % (1 << 40),
             "row_last": int(j == words - 1),
             "last": int(r == rows - 1),
             "keep": rng.randrange(lanes),
@@ -54,15 +54,14 @@ def hashes(p, ctx: int, rows: int, rng: random.Random, more: int = 0) -> list[di
     ]
 
 
-def scores(p, ctx: int, rows: int, n: int, rng: random.Random, last: bool = True) -> list[dict]:
+def scores(p, rows: int, n: int, rng: random.Random, last: bool = True) -> list[dict]:
     """Words of rows of `n` codes."""
     lanes = p.dpe.n_w
     words = -(-n // lanes)
     return [
         {
             "target": int(StoreTo.SCORE),
-            "ctx": ctx,
-            "number": rng.getrandbits(40),
+            "ctx": rng.getrandbits(CONTEXT_BITS),  # counts for nothing
             "row_last": int(j == words - 1),
             "last": int(last and r == rows - 1),
             "keep": (n - 1) % lanes if j == words - 1 else lanes - 1,
@@ -74,7 +73,7 @@ def scores(p, ctx: int, rows: int, n: int, rng: random.Random, last: bool = True
 
 
 def expected(p, words: list[dict]) -> tuple[list[dict], list[dict]]:
-    """Expected beats on `k` (without CLEARs) and `s`, code by code and bit by bit."""
+    """Expected beats on `k` (without orders) and `s`, code by code and bit by bit."""
     lanes, n_hp, n_w = p.dpe.n_w, p.dre.hcu.n_hp, p.dre.wtu.n_w
     k, s, row = [], [], []
     for word in words:
@@ -84,14 +83,13 @@ def expected(p, words: list[dict]) -> tuple[list[dict], list[dict]]:
         if word["target"] == StoreTo.HASH:
             bits = [w["data"] >> i & 1 for w in row for i in range(lanes)][:n_hp]
             number = sum(b << i for i, b in enumerate(bits))
-            token = word["number"] % (1 << p.dre.hcu.token_bits)
-            k.append({"op": 0, "ctx": word["ctx"], "token": token, "hash": number, "last": word["last"]})
+            k.append({"op": JOIN, "ctx": word["ctx"], "token": 0, "hash": number, "last": word["last"]})
         else:
             codes = [w["data"] >> 16 * i & (1 << p.dre.wtu.score.bits) - 1 for w in row for i in range(lanes)]
             codes = codes[: (len(row) - 1) * lanes + word["keep"] + 1]
             for at in range(0, len(codes), n_w):
                 part, last = codes[at : at + n_w], at + n_w >= len(codes)
-                beat = {"ctx": word["ctx"], "scores": part, "keep": len(part) - 1, "last": int(last)}
+                beat = {"scores": part, "keep": len(part) - 1, "last": int(last)}
                 s.append({"row": beat, "set_last": word["last"]})
         row = []
     return k, s
@@ -99,26 +97,37 @@ def expected(p, words: list[dict]) -> tuple[list[dict], list[dict]]:
 
 def compare(p, e: dict, got: dict) -> None:
     tokens, words = expected(p, e["d"])
-    joins = [b for _, b in got["k"] if not b["op"]]
-    assert joins == tokens
-    assert [b["ctx"] for _, b in got["k"] if b["op"]] == [ctx for _, ctx in e["clears"]]
+    rows = [cycle for cycle, w in zip(got["taken"], e["d"], strict=True) if is_hash(w) and w["row_last"]]
+    orders = [{"op": op, "ctx": ctx, "token": 0, "last": 1} for _, op, ctx in e["orders"]]
+    beats = [*zip(rows, tokens, strict=True), *zip(got["ordered"], orders, strict=True)]
+    for (_, beat), (_, want) in zip(got["k"], sorted(beats, key=lambda b: b[0]), strict=True):
+        assert {name: beat[name] for name in want} == want  # an order has no hash
+    for first, last in zip(starts(got["taken"], e["d"]), rows, strict=True):
+        assert not any(first <= cycle <= last for cycle in got["ordered"]), "an order within a row"
     for (_, beat), want in zip(got["s"], words, strict=True):
         row = beat["row"]
-        assert (row["ctx"], row["last"], beat["set_last"]) == (
-            want["row"]["ctx"],
-            want["row"]["last"],
-            want["set_last"],
-        )
+        assert (row["last"], beat["set_last"]) == (want["row"]["last"], want["set_last"])
         assert row["scores"][: len(want["row"]["scores"])] == want["row"]["scores"]
         assert row["keep"] == want["row"]["keep"] or not row["last"]
-    rows = sum(b["row"]["last"] for _, b in got["s"])
-    assert got["perf"] == {"tokens": len(joins), "clears": len(e["clears"]), "rows": rows, "words": len(words)}
+    ends = sum(b["row"]["last"] for _, b in got["s"])
+    assert got["perf"] == {"tokens": len(tokens), "orders": len(orders), "rows": ends, "words": len(words)}
 
 
-def episode(size: str, words: list[dict], stalls=None, clears=(), cut_at: int = 0) -> dict:
+def is_hash(word: dict) -> bool:
+    """Whether a word belongs to a row of HASH."""
+    return word["target"] == StoreTo.HASH
+
+
+def starts(taken: list[int], words: list[dict]) -> list[int]:
+    """Cycles in which the first words of the rows of HASH are taken."""
+    before = [{"row_last": 1}, *words]
+    return [cycle for cycle, w, b in zip(taken, words, before, strict=False) if is_hash(w) and b["row_last"]]
+
+
+def episode(size: str, words: list[dict], stalls=None, orders=(), cut_at: int = 0) -> dict:
     k, s = expected(params(SIZES[size]), words)
-    counts = {"k": len(k) + len(clears), "s": len(s)}
-    return {"d": words, "clears": list(clears), "stalls": stalls or {}, **counts, "cut_at": cut_at}
+    counts = {"k": len(k) + len(orders), "s": len(s)}
+    return {"d": words, "orders": list(orders), "stalls": stalls or {}, **counts, "cut_at": cut_at}
 
 
 def run(size: str, episodes: list[dict], seed: int = 1, unit: Emitted | None = None, waves: bool = True) -> list[dict]:
@@ -131,26 +140,31 @@ def run(size: str, episodes: list[dict], seed: int = 1, unit: Emitted | None = N
 
 
 def random_words(size: str, rng: random.Random, n: int = 12) -> tuple[list[dict], list]:
-    """Words of `n` instructions, with CLEARs between them."""
+    """Words of `n` instructions, with CLEARs and SWITCHes between them."""
     p = params(SIZES[size])
-    words, clears = [], []
+    n_ctx = p.dre.hcu.n_ctx
+    words, orders = [], []
+
+    def context() -> int:
+        return rng.choice([0, n_ctx - 1, rng.randrange(n_ctx)])
+
     for _ in range(n):
-        ctx = rng.randrange(p.dre.hcu.n_ctx)
         if rng.random() < 0.5:
-            words += hashes(p, ctx, rng.randint(1, 4), rng, rng.choice([0, 0, 0, 3]))
+            words += hashes(p, context(), rng.randint(1, 4), rng, rng.choice([0, 0, 0, 3]))
         else:
             length = rng.choice([1, p.dre.wtu.clusters, rng.randint(1, p.dre.wtu.clusters)])
-            words += scores(p, ctx, rng.randint(1, 3), length, rng, rng.random() < 0.5)
+            words += scores(p, rng.randint(1, 3), length, rng, rng.random() < 0.5)
         if rng.random() < 0.4:
-            clears.append((rng.randint(max(0, len(words) - 5), len(words)), rng.randrange(p.dre.hcu.n_ctx)))
-    return words, sorted(clears)
+            at = rng.randint(max(0, len(words) - 5), len(words))
+            orders += [(at, rng.choice((CLEAR, SWITCH)), context()) for _ in range(rng.choice((1, 1, 2)))]
+    return words, sorted(orders, key=lambda o: o[0])
 
 
 def traffic(size: str) -> list[dict]:
     """Seeded random episodes, each with stalls of its own."""
     rng = random.Random(1)
     programs = [random_words(size, rng) for _ in STALLS]
-    return [episode(size, words, stalls, clears) for (words, clears), stalls in zip(programs, STALLS, strict=True)]
+    return [episode(size, words, stalls, orders) for (words, orders), stalls in zip(programs, STALLS, strict=True)]
 
 
 @dataclass
@@ -165,7 +179,7 @@ class RandomTraffic(StressTraffic):
     def random(cls, rng: Random) -> Self:
         size = rng.choice(list(SIZES))
         programs = [random_words(size, rng, 40) for _ in range(6)]
-        some = [episode(size, words, rng.choice(STALLS), clears) for words, clears in programs]
+        some = [episode(size, words, rng.choice(STALLS), orders) for words, orders in programs]
         return cls(size, some, sum(len(words) for words, _ in programs))
 
     def play(self) -> Any:
@@ -182,8 +196,8 @@ def check_equals_the_reference(size):
 def check_takes_the_cycles_of_the_time_view(size):
     rng = random.Random(2)
     words, _ = random_words(size, rng, 200)
-    clears = [(0, 0)] * 300
-    runs = [episode(size, words), episode(size, words, clears=clears)]
+    orders = [(0, rng.choice((CLEAR, SWITCH)), 0) for _ in range(300)]
+    runs = [episode(size, words), episode(size, words, orders=orders)]
     for got, n in zip(run(size, runs), (0, 300), strict=True):
         want = FeederTime(params(SIZES[size])).run(words, n)
         first = got["taken"][0] - want.d[0]
@@ -194,6 +208,6 @@ def check_takes_the_cycles_of_the_time_view(size):
 
 def check_reset_in_flight():
     """Resets in flight, also between words of a row and between words that make up a score word."""
-    words, clears = random_words("joined", random.Random(5))
-    whole = episode("joined", words, STALLS[1], clears)
+    words, orders = random_words("joined", random.Random(5))
+    whole = episode("joined", words, STALLS[1], orders)
     run("joined", [e for cut_at in (2, 9, 16, 40) for e in (whole | {"cut_at": cut_at}, whole)])

@@ -1,14 +1,19 @@
-"""Checks of the KVMU, shared by tests, mutants, coverage and stress: every address, move and burst against golden."""
+"""Checks of the KVMU, shared by tests, mutants, coverage and stress: every beat and every write against golden."""
 
 import random
-from dataclasses import asdict, dataclass, replace
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from itertools import accumulate
 from random import Random
 from typing import Any, Self
 
-from golden.retrieval.kvmap import KvMap
+from golden.retrieval.kvmap import KvMap, Range
+from golden.retrieval.map_items import context_items, pool_items
+from golden.retrieval.table_layout import SHARED, Item, TableLayout
 from hdl.emit import emit
 from hdl.params import KvmuParams, preset
+from hdl.retrieval.kvmu_layouts import APPEND, CLEAR, SWITCH
 from sim.units.kvmu_time import KvmuTime
 from tb.library.runner import Run
 from tb.library.streams import LATE
@@ -16,28 +21,51 @@ from tb.library.stress_traffic import StressTraffic, stall_rate
 
 TINY = preset("tiny").core.dre.kvmu
 RAGGED = KvmuParams(
-    n_ctx=3, clusters=5, blocks=19, block_slots=3, recent=5, entry_bytes=24, boundary=64, addr_bits=14, token_bits=9
+    **{"n_ctx": 3, "clusters": 7, "count_bits": 3, "blocks": 19, "block_slots": 3, "recent": 5, "entry_bytes": 24},
+    **{"boundary": 64, "addr_bits": 14, "token_bits": 9, "rows": 2},
+    **{"counts": 4, "count_lanes": 1, "read_counts": 2},
 )
 SIZES = {
     "tiny": TINY,
     "ragged": RAGGED,
-    "runs": replace(RAGGED, n_ctx=1, clusters=3, blocks=40, block_slots=2, recent=2, boundary=1 << 16),
-    "one": KvmuParams(
-        n_ctx=1, clusters=1, blocks=1, block_slots=1, recent=1, entry_bytes=1, boundary=1, addr_bits=3, token_bits=1
+    "runs": replace(RAGGED, n_ctx=1, clusters=3, blocks=40, block_slots=2, recent=2, boundary=1 << 16, rows=4),
+    "one": KvmuParams(*(1,) * 7, boundary=1, addr_bits=3, token_bits=1, rows=1, counts=1, count_lanes=1, read_counts=1),
+    "protected": replace(RAGGED, protect="secded"),
+    "one-slot": replace(
+        RAGGED, n_ctx=1, block_slots=1, recent=1, entry_bytes=40, boundary=32, count_lanes=2, read_counts=4
     ),
-    "one-slot": replace(RAGGED, n_ctx=1, block_slots=1, recent=1, entry_bytes=40, boundary=32),
 }
-STALLS = [dict.fromkeys("afwxb", 0.4), {"b": 0.85}, {"x": 0.8, "w": 0.3}, {}, {"a": 0.7, "b": 0.5}]
+ALL = (*"afwxcb", "ask", "put")  # streams that a pattern may stall
+STALLS = [
+    *(dict.fromkeys(ALL, 0.4), {"b": 0.85, "c": 0.9}, {"x": 0.8, "w": 0.3, "c": 0.6}, {}),
+    *({"a": 0.7, "b": 0.5}, {"ask": 0.8, "f": 0.3}, {"put": 0.8}),
+]
 BINS = {
-    *("full", "clear_empty", "clear_used", "skipped", "opens", "fresh_block", "freed_block", "last_free_block"),
-    *("next_block", "offload_of_same_cluster", "join_block", "join_cluster", "split", "empty_set", "resident_set"),
-    *("closing_empty_beat", "part_block", "unknown_cluster", "append_within_cluster", "append_within_set"),
+    *("full", "full_opens", "clear_empty", "clear_used", "clear_groups", "opens", "fresh_block", "freed_block"),
+    *("next_freed_block", "next_block", "offload_of_same_cluster", "count_saturates"),
+    *(
+        "switch_empty",
+        "switch_keeps",
+        "switch_rolls",
+        "switch_waits_for_words",
+        "rounds",
+        "part_word",
+        "roll_beside_append",
+    ),
+    *("join_block", "join_cluster", "split", "empty_set", "resident_set", "closing_empty_beat", "part_block"),
+    *("unknown_cluster", "append_within_cluster", "append_meanwhile", "row_changes_before_it_is_read"),
+    *("fetch_behind_clear", "opened_while_read", "other_context", "context_again"),
 }
 
 
 @cache
 def emitted(p: KvmuParams):
     return emit("kvmu", p)
+
+
+def layout(p: KvmuParams) -> TableLayout:
+    """The KVMU's part of the tables."""
+    return TableLayout(1, p.clusters, p.recent, p.count_bits, p.blocks, p.block_slots, beat=4096)
 
 
 def bases(p: KvmuParams, seed: int = 0) -> tuple[int, int]:
@@ -47,22 +75,32 @@ def bases(p: KvmuParams, seed: int = 0) -> tuple[int, int]:
     return (rng.randint(0, device), min(home, rng.randint(0, home) | 7)) if seed else (1, home)
 
 
-def traffic(p: KvmuParams, seed: int, n: int, clear: float = 0.02) -> tuple[list[dict], list[dict]]:
-    """Beats of `a` (clusters opened in order or not, growing in streaks) and of `f` (random sets)."""
+def traffic(
+    p: KvmuParams, seed: int, n: int, clear: float = 0.02, switch: float = 0.04, sets: int = 0
+) -> tuple[list[dict], list[dict]]:
+    """Beats of `a` (clusters that open in order and grow in streaks) and of `f` (random sets, n / 8 by default)."""
     rng = random.Random(seed)
     a, f = [], []
-    cluster, opened = 0, [0] * p.n_ctx
+    ctx, level = 0, defaultdict(int)
+    contexts = [rng.randrange(p.n_ctx) for _ in range(4)]
+    streak = dict.fromkeys(range(p.n_ctx), 0)
     for i in range(n):
-        ctx = rng.randrange(p.n_ctx)
-        if rng.random() < 0.5:
-            known = rng.randrange(opened[ctx] + 1) if rng.random() < 0.95 else p.clusters - 1
-            cluster = min(known, p.clusters - 1)
-            opened[ctx] = max(opened[ctx], cluster + 1)
-        op = int(rng.random() < clear)
-        opened[ctx] *= not op
-        a.append({"op": op, "ctx": ctx, "cluster": cluster, "token": i % (1 << p.token_bits)})
-    for _ in range(n // 8):
-        ctx = rng.randrange(p.n_ctx)
+        if rng.random() < 0.6:
+            ctx = rng.choice(contexts)
+        kind = rng.random()
+        op = CLEAR if kind < clear else SWITCH if kind < clear + switch else APPEND
+        beat = {"op": op, "ctx": ctx, "token": i % (1 << p.token_bits), "cluster": 0, "is_new": 0}
+        if op == APPEND:
+            if rng.random() < 0.5:
+                streak[ctx] = rng.randrange(min(level[ctx] + 1, p.clusters))
+            beat["cluster"] = min(streak[ctx], level[ctx])
+            beat["is_new"] = int(beat["cluster"] == level[ctx])
+            level[ctx] += beat["is_new"]
+        a.append({**beat, "clusters": level[ctx]})
+        if op == CLEAR:
+            level[ctx] = 0
+    for _ in range(sets or n // 8):
+        ctx = rng.choice(contexts)
         share = rng.choice([0.0, 0.3, 0.7, 1.0])
         chosen = [k for k in range(p.clusters) if rng.random() < share]
         beats = [{"ctx": ctx, "cluster": k, "last": 0, "empty": 0} for k in chosen]
@@ -73,83 +111,311 @@ def traffic(p: KvmuParams, seed: int, n: int, clear: float = 0.02) -> tuple[list
     return a, f
 
 
-def golden_map(p: KvmuParams, device: int, home: int) -> KvMap:
-    sizes = {k: v for k, v in asdict(p).items() if k not in ("addr_bits", "token_bits", "protect")}
-    return KvMap(**sizes, device_base=device, home_base=home)
+def switches(p: KvmuParams) -> dict:
+    """SWITCHes to a context of all clusters while the ring is seldom free."""
+    beat = {"ctx": 0, "cluster": 0, "is_new": 0, "clusters": p.clusters, "token": 0}
+    a = [{**beat, "op": APPEND, "cluster": k, "is_new": 1, "clusters": k + 1} for k in range(p.clusters)]
+    a += [{**beat, "op": APPEND, "cluster": k} for k in range(p.clusters) for _ in range(k % 3)]  # the counts differ
+    return episode(p, a + [{**beat, "op": SWITCH}] * 3, [], [{"c": 0.95}], latency=1, uses=0.9)
 
 
-def check(p: KvmuParams, e: dict, got: dict) -> set[str]:
-    """Replay the beats on the golden map in the order of their acceptance, and compare all outputs; the bins hit."""
-    a, f, kv, bins = e["a"], e["f"], golden_map(p, *e["bases"]), set()
-    assert len(got["a"]) == len(a)
-    assert len(got["f"]) == len(f)
-    order = sorted([(c, 0, i) for i, c in enumerate(got["a"])] + [(c, 1, i) for i, c in enumerate(got["f"])])
-    assert len({c for c, _, _ in order}) == len(order), "one beat a cycle takes effect"
-    w, x, b, chosen = [], [], [], []
-    offloads, bursts = 0, 0
-    for cycle, is_fetch, i in order:
-        beat = f[i] if is_fetch else a[i]
-        ctx = beat["ctx"]
-        clusters = kv.contexts[ctx].clusters
-        if is_fetch:
-            assert all(c < cycle for c, _ in got["x"][: len(x)]), "a fetch was taken before the move of an append"
-            ranges = [] if beat["empty"] else kv.ranges(ctx, beat["cluster"])
-            bins |= {"unknown_cluster"} if not beat["empty"] and beat["cluster"] not in clusters else set()
-            bins |= {"closing_empty_beat"} if beat["empty"] and chosen else set()
-            within = any(not a[j]["op"] and cycle < c <= cycle + len(ranges) for j, c in enumerate(got["a"]))
-            bins |= {"append_within_cluster"} if within and len(ranges) > 1 else set()
-            bins |= {"part_block"} if ranges and ranges[-1].slots < p.block_slots else set()
-            chosen.append((i, ranges))
-            if not beat["last"]:
-                continue
-            want = kv.bursts(r for _, rs in chosen for r in rs)
-            b += [{"addr": s.addr, "bytes": s.bytes, "ctx": ctx, "last": int(s is want[-1]), "empty": 0} for s in want]
-            bursts += len(want)
-            if not want:
-                b.append({"ctx": ctx, "bytes": 0, "last": 1, "empty": 1})
-                bins.add("empty_set" if f[chosen[0][0]]["empty"] else "resident_set")
-            start = got["f"][chosen[0][0]]
-            bins |= {"append_within_set"} if any(start < c < cycle for c in got["a"]) else set()
-            bins |= _layout_bins(p, [rs for _, rs in chosen if rs], want)
-            chosen = []
-        elif beat["op"]:
-            bins.add("clear_used" if clusters else "clear_empty")
+def golden_map(p: KvmuParams, device: int, home: int, blocks: int) -> KvMap:
+    """A golden map whose pool has `blocks` blocks."""
+    names = ("clusters", "block_slots", "recent", "entry_bytes", "boundary", "n_ctx")
+    return KvMap(**{n: getattr(p, n) for n in names}, blocks=blocks, device_base=device, home_base=home)
+
+
+@dataclass
+class Replay:
+    """Golden map and counts, beside the beats that the unit should give, in the order of its requests to the tables.
+
+    counts : token counts of each context's clusters
+    ctx, seen : the context of the last beat of `a`, all contexts so far
+    memory : every COUNT in the tables
+    """
+
+    p: KvmuParams
+    kv: KvMap
+    counts: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    bins: set[str] = field(default_factory=set)
+    ctx: int = -1
+    seen: set[int] = field(default_factory=set)
+    memory: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def items(self, ctx: int) -> dict:
+        """The items of a context and of the pool, by kind, context and index."""
+        own = context_items(layout(self.p), self.kv, ctx, self.counts[ctx])
+        own |= pool_items(layout(self.p), self.kv)
+        return {(item, 0 if item in SHARED else ctx, index): v for (item, index), v in own.items()}
+
+    def serve(self, beat: dict) -> tuple[dict, dict, list[dict]]:
+        """The reply to a beat of `a`, the writes that it makes, its moves."""
+        ctx, cluster, op, kv = beat["ctx"], beat["cluster"], beat["op"], self.kv
+        before = self.items(ctx)
+        reply = {"op": op, "token": beat["token"], "full": 0, "device": 0, "home": 0}
+        if op == SWITCH:
+            return reply, {}, []
+        if op == CLEAR:
+            clusters = kv.contexts[ctx].clusters
+            self.bins.add("clear_used" if clusters else "clear_empty")
+            self.bins |= {"clear_groups"} if beat["clusters"] > self.p.rows else set()
+            gone = {(Item.ROW, ctx, k): 0 for k in clusters}
             kv.clear(ctx)
-        else:
-            bins |= _append_bins(kv, beat)
-            placed = kv.append(ctx, beat["cluster"])
-            w.append({"token": beat["token"], "full": int(not placed.ok), "device": placed.device, "home": placed.home})
-            if placed.move:
-                x.append({"src": placed.move.src, "dst": placed.move.dst, "bytes": placed.move.bytes})
-                offloads += 1
-                assert got["x"][len(x) - 1][0] < got["w"][len(w) - 1][0], "the move comes before the reply"
-    assert [v for _, v in got["w"]] == w
-    assert [v for _, v in got["x"]] == x
-    assert [{k: v[k] for k in want} for (_, v), want in zip(got["b"], b, strict=False)] == b
-    assert len(got["b"]) == len(b)
-    full = sum(r["full"] for r in w)
-    slots = sum(v["bytes"] for v in b) // p.entry_bytes
-    perf = {"appends": len(w) - full, "full": full, "offloads": offloads, "fetched": slots, "bursts": bursts}
+            self.counts[ctx] = []
+            after = self.items(ctx)
+            changed = {k: v for k, v in after.items() if before.get(k) != v}
+            pool = {k: after[k] for k in ((Item.PLACE, ctx, 0), (Item.POOL, 0, 0))}
+            return reply, gone | changed | pool, []
+        c = kv.contexts[ctx]
+        slot = c.n % self.p.recent
+        self._append_bins(beat)
+        placed = kv.append(ctx, cluster)
+        counts, top = self.counts[ctx], (1 << self.p.count_bits) - 1
+        assert beat["is_new"] == (cluster == len(counts))
+        counts += [0] * beat["is_new"]
+        self.bins |= {"count_saturates"} if counts[cluster] == top else set()
+        counts[cluster] = min(counts[cluster] + 1, top)
+        after = self.items(ctx)
+        writes = {k: v for k, v in after.items() if before.get(k) != v}
+        keys = [(Item.COUNT, ctx, cluster)]
+        keys += [(Item.RING, ctx, slot), (Item.PLACE, ctx, 0)] if placed.ok else []
+        writes |= {k: after[k] for k in keys}
+        if not placed.ok:
+            writes.pop((Item.ROW, ctx, cluster), None)  # of a new cluster: the row is zero
+        reply |= {"full": int(not placed.ok), "device": placed.device, "home": placed.home}
+        return reply, writes, [placed.move._asdict()] if placed.move else []
+
+    def see(self, beat: dict) -> None:
+        """Note the bins of a change of contexts."""
+        ctx = beat["ctx"]
+        if ctx != self.ctx:
+            self.bins.add("context_again" if ctx in self.seen else "other_context")
+        self.seen.add(ctx)
+        self.ctx = ctx
+
+    def _append_bins(self, beat: dict) -> None:
+        """Bins that an append is about to reach."""
+        kv, bins = self.kv, self.bins
+        c = kv.contexts[beat["ctx"]]
+        k = c.clusters.get(beat["cluster"])
+        refused = False
+        if k is None or len(k.entries) % kv.block_slots == 0:
+            bins.add("fresh_block" if kv.fresh < kv.blocks else "freed_block" if kv.freed else "full")
+            refused = kv.fresh == kv.blocks and not kv.freed
+            bins |= {"full_opens"} if refused and beat["is_new"] else set()
+            bins |= {"next_freed_block"} if kv.fresh == kv.blocks and len(kv.freed) > 1 else set()
+        bins |= {"opens"} if k is None else set()
+        if c.n >= kv.recent and not refused:
+            bins |= {"offload_of_same_cluster"} if c.ring[0] == beat["cluster"] else set()
+            n = c.clusters[c.ring[0]].offloaded
+            bins |= {"next_block"} if n and n % kv.block_slots == 0 else set()
+
+
+def check(p: KvmuParams, e: dict, got: dict, replay: Replay | None = None) -> Replay:
+    """Compare all outputs, every write and the tables at the end with golden; the replay with the bins hit.
+
+    The events of golden are in the order in which the tables see them. `replay` holds what earlier episodes left.
+    """
+    a = e["a"]
+    r = replay or Replay(p, golden_map(p, *e["bases"], e["blocks"]))
+    assert len(got["a"]) == len(got["w"]) == len(a)
+    assert len(got["f"]) == len(e["f"])
+    events = [*_changes(e, got), *_reads(e, got)]
+    fetch, moves = _Fetches(r, e, got), []
+    check_words(r, e, got)
+    for cycle, kind, i in sorted(events):
+        if kind == READ:
+            fetch.read(i, cycle)
+            continue
+        beat = a[i]
+        r.see(beat)
+        reply, writes, moved = r.serve(beat)
+        assert got["w"][i][1] == reply
+        start, end = got["a"][i], got["w"][i][0]
+        if beat["op"] == CLEAR:
+            assert not any(start < c <= end for c in got["f"]), "a fetch begins beside a CLEAR"
+            r.bins |= {"fetch_behind_clear"} if end + 1 in got["f"] else set()
+        puts = [((Item(k), ctx, index), v) for c, k, ctx, index, v in got["puts"] if start < c <= end]
+        assert len(puts) == len(writes), "each change is written once"
+        assert dict(puts) == writes
+        for move in moved:
+            at, x = got["x"][len(moves)]
+            assert x == move
+            assert start < at < end, "the move comes before the reply"
+            first = min(c for c, *_ in got["puts"] if start < c <= end)
+            assert at < first, "the move comes before a fetch can see it"
+            moves.append(move)
+    assert len(got["x"]) == len(moves)
+    fetch.end()
+    _check_tables(r, got["items"])
+    full = sum(v["full"] for _, v in got["w"])
+    slots = sum(v["bytes"] for _, v in got["b"]) // p.entry_bytes
+    placed = sum(beat["op"] == APPEND for beat in a) - full
+    bursts = sum(not v["empty"] for _, v in got["b"])
+    perf = {"appends": placed, "full": full, "offloads": len(moves), "fetched": slots, "bursts": bursts}
     assert got["perf"] == perf
-    return bins
+    return r
 
 
-def _append_bins(kv: KvMap, beat: dict) -> set[str]:
-    """Bins that an append is about to reach."""
-    c = kv.contexts[beat["ctx"]]
-    bins = set()
-    k = c.clusters.get(beat["cluster"])
-    if k is None or len(k.entries) % kv.block_slots == 0:
-        left = kv.blocks - kv.fresh + len(kv.freed)
-        bins.add("fresh_block" if kv.fresh < kv.blocks else "freed_block" if kv.freed else "full")
-        bins |= {"last_free_block"} if left == 1 and kv.freed else set()
-    bins |= {"opens"} if k is None else set()
-    bins |= {"skipped"} if beat["cluster"] > max(c.clusters, default=-1) + 1 else set()
-    if c.n >= kv.recent and "full" not in bins:
-        bins |= {"offload_of_same_cluster"} if c.ring[0] == beat["cluster"] else set()
-        n = c.clusters[c.ring[0]].offloaded
-        bins |= {"next_block"} if n and n % kv.block_slots == 0 else set()
-    return bins
+def check_words(r: Replay, e: dict, got: dict) -> None:
+    """The words of counts are those that each SWITCH wants, as memory held them when they were asked for."""
+    p, bins, words = r.p, r.bins, []
+    puts = [put for put in got["puts"] if put[1] == Item.COUNT]
+    asks = bulk_asks(e, got)
+    switches = [(beat, got["w"][i][0], got["a"][i]) for i, beat in enumerate(e["a"]) if beat["op"] == SWITCH]
+    appends = [(got["a"][i], got["w"][i][0]) for i, beat in enumerate(e["a"]) if beat["op"] == APPEND]
+    fills = [_fill(p, beat["clusters"]) for beat, *_ in switches]
+    starts = [
+        sum(ask[0] < reply for ask in asks) - len(fill) for fill, (_, reply, _) in zip(fills, switches, strict=True)
+    ]
+    assert not asks[: starts[0]] if starts else not asks
+    for n, (fill, (beat, reply, taken)) in enumerate(zip(fills, switches, strict=True)):
+        mine = asks[starts[n] : starts[n + 1] if n + 1 < len(starts) else None]
+        size, ctx = beat["clusters"], beat["ctx"]
+        keep, at = size <= p.counts, 0
+        bins.add("switch_empty" if not size else "switch_keeps" if keep else "switch_rolls")
+        bins |= {"switch_waits_for_words"} if n and any(taken < c < mine[0][0] for c, _ in got["c"] if mine) else set()
+        assert [c for c, *_ in mine][: len(fill)] == [c for c, *_ in mine if c < reply], "the ring is full at the reply"
+        assert not keep or len(mine) == len(fill), "counts that are kept come once"
+        for k, ask in enumerate(mine):
+            assert ask[1:] == (ctx, at, min(p.read_counts, size - at) - 1)
+            while puts and puts[0][0] < ask[0]:
+                _, _, *where, value = puts.pop(0)
+                r.memory[tuple(where)] = value
+            some = [r.memory[ctx, cluster] for cluster in range(at, at + ask[3] + 1)]
+            lines = [some[j : j + p.count_lanes] for j in range(0, len(some), p.count_lanes)]
+            bins |= {"part_word"} if len(lines[-1]) < p.count_lanes else set()
+            bins |= {"rounds"} if k and at == 0 else set()
+            bins |= {"roll_beside_append"} if any(start < ask[0] < end for start, end in appends) else set()
+            lines[-1] += [0] * (p.count_lanes - len(lines[-1]))
+            words += [{"counts": x, "first": int(k == j == 0), "keep": int(keep)} for j, x in enumerate(lines)]
+            at = 0 if at + p.read_counts >= size else at + p.read_counts
+    assert [word for _, word in got["c"]] == words
+    r.memory |= {tuple(where): value for _, _, *where, value in puts}
+
+
+def _fill(p: KvmuParams, size: int) -> list[int]:
+    """Words of each read with which a SWITCH to `size` clusters fills the ring."""
+    reads, at = [], 0
+    while size and sum(reads) + p.read_words <= p.ring and not (reads and at == 0 and size <= p.counts):
+        reads.append(-(-min(p.read_counts, size - at) // p.count_lanes))
+        at = 0 if at + p.read_counts >= size else at + p.read_counts
+    return reads
+
+
+def bulk_asks(e: dict, got: dict) -> list[tuple[int, int, int, int]]:
+    """Cycle, context, index and `more` of the reads for SWITCHes: no APPEND made them, behind its PLACE and its ROW."""
+    places = [k for k, ask in enumerate(got["asks"]) if ask[1] == Item.PLACE]
+    appends = [beat for beat in e["a"] if beat["op"] == APPEND]
+    own = {k + 2 for k, beat in zip(places, appends, strict=True) if not beat["is_new"]}
+    return [(c, *ask) for k, (c, item, *ask) in enumerate(got["asks"]) if item == Item.COUNT and k not in own]
+
+
+READ, CHANGE = 0, 1  # of events in one cycle the read goes first
+
+
+def _changes(e: dict, got: dict) -> list[tuple[int, int, int]]:
+    """Cycle of each beat of `a` from which a fetch sees it: the last write of a row by an APPEND."""
+    out, k = [], 0
+    for i, beat in enumerate(e["a"]):
+        start, end = got["a"][i], got["w"][i][0]
+        cycle = start
+        while k < len(got["puts"]) and got["puts"][k][0] <= end:
+            if beat["op"] == APPEND and got["puts"][k][1] == Item.ROW:
+                cycle = got["puts"][k][0]
+            k += 1
+        out.append((cycle, CHANGE, i))
+    return out
+
+
+def _reads(e: dict, got: dict) -> list[tuple[int, int, int]]:
+    """Cycle in which the row of each beat of `f` was asked for: with the next request behind the beat.
+
+    Beats without a row come at once, but behind those before.
+    """
+    out, k = [], 0
+    for i, beat in enumerate(e["f"]):
+        cycle = got["f"][i]
+        while not beat["empty"] and got["asks"][k][0] <= got["f"][i]:
+            k += 1
+        if not beat["empty"]:
+            cycle, *ask = got["asks"][k]
+            assert ask == [Item.ROW, beat["ctx"], beat["cluster"], 0]
+        out.append((max(cycle, out[-1][0] if out else 0), READ, i))
+    return out
+
+
+@dataclass
+class _Fetches:
+    """The sets of an episode, and the bursts that they should give.
+
+    ranges : of the beats of the current set, which begins with beat `first`
+    """
+
+    r: Replay
+    e: dict
+    got: dict
+    ranges: list[list[Range]] = field(default_factory=list)
+    bursts: list[dict] = field(default_factory=list)
+    first: int = 0
+
+    def read(self, i: int, cycle: int) -> None:
+        """The tables are asked for the row of beat i of `f`."""
+        r, beat = self.r, self.e["f"][i]
+        self.ranges.append([] if beat["empty"] else r.kv.ranges(beat["ctx"], beat["cluster"]))
+        r.bins |= self._read_bins(i, cycle)
+        if beat["last"]:
+            want = r.kv.bursts(x for rs in self.ranges for x in rs)
+            ctx = beat["ctx"]
+            self.bursts += [
+                {"addr": s.addr, "bytes": s.bytes, "ctx": ctx, "last": int(s is want[-1]), "empty": 0} for s in want
+            ]
+            if not want:
+                self.bursts.append({"ctx": ctx, "bytes": 0, "last": 1, "empty": 1})
+                r.bins.add("empty_set" if self.e["f"][self.first]["empty"] else "resident_set")
+            r.bins |= _layout_bins(r.p, [rs for rs in self.ranges if rs], want)
+            self.ranges, self.first = [], i + 1
+
+    def end(self) -> None:
+        """All bursts have come, and no others."""
+        got = self.got["b"]
+        assert [{k: v[k] for k in want} for (_, v), want in zip(got, self.bursts, strict=False)] == self.bursts
+        assert len(got) == len(self.bursts)
+        assert not self.ranges
+
+    def _read_bins(self, i: int, cycle: int) -> set[str]:
+        """Bins of one beat, whose row is asked for in `cycle`."""
+        r, got, beat, ranges = self.r, self.got, self.e["f"][i], self.ranges[-1]
+        bins = {"part_block"} if ranges and ranges[-1].slots < r.p.block_slots else set()
+        if beat["empty"]:
+            return bins | ({"closing_empty_beat"} if self.first < i else set())
+        key = Item.ROW, beat["ctx"], beat["cluster"]
+        if beat["cluster"] not in r.kv.contexts[beat["ctx"]].clusters:
+            bins.add("unknown_cluster")
+        changed = [c for c, *at, _ in got["puts"] if tuple(at) == key and got["f"][i] <= c < cycle]
+        bins |= {"row_changes_before_it_is_read"} if changed else set()
+        for start, (end, _), b in zip(got["a"], got["w"], self.e["a"], strict=True):
+            if start < cycle < end and b["op"] == APPEND:
+                bins.add("append_meanwhile")
+                same = (b["ctx"], b["cluster"]) == (beat["ctx"], beat["cluster"])
+                bins |= {"opened_while_read"} if same and b["is_new"] else set()
+        if len(ranges) > 1:
+            blocks = [x.block for x in ranges[:-1]]
+            walked = [c for c, item, _, block, _ in got["asks"] if item == Item.NEXT and c > cycle and block in blocks]
+            within = walked and any(cycle < c < walked[len(blocks) - 1] for c in got["a"])
+            bins |= {"append_within_cluster"} if within else set()
+        return bins
+
+
+def _check_tables(r: Replay, items: list) -> None:
+    """The tables hold what golden says: every item that means something, and zero rows above the clusters."""
+    memory = {(Item(k), ctx, index): v for k, ctx, index, v in items}
+    for ctx in {*r.counts, *r.kv.contexts}:
+        want = r.items(ctx)
+        assert {k: memory.get(k, 0) for k in want} == want
+        above = [v for (k, of, i), v in memory.items() if k == Item.ROW and of == ctx and i >= len(r.counts[ctx])]
+        assert not any(above)
+    assert {ctx for k, ctx, _ in memory if k not in SHARED} <= {*r.counts, *r.kv.contexts}
 
 
 def _layout_bins(p: KvmuParams, ranges: list, bursts: list) -> set[str]:
@@ -165,8 +431,12 @@ def _layout_bins(p: KvmuParams, ranges: list, bursts: list) -> set[str]:
     return bins | ({"split"} if split else set())
 
 
-def episode(p: KvmuParams, a, f, stalls=({},), block_b=False, cut_at=0, seed=0) -> dict:
-    return {"a": a, "f": f, "bases": bases(p, seed), "stalls": list(stalls), "block_b": block_b, "cut_at": cut_at}
+def episode(p: KvmuParams, a, f, stalls=({},), seed=0, latency=8, **more) -> dict:
+    """Beats with what the bench needs to know, by default with sets all the time, zero tables and the largest pool."""
+    before = [0, *accumulate(beat["last"] for beat in f)]
+    after = [len(a) * done // max(1, before[-1]) for done in before[:-1]]
+    e = {"a": a, "f": f, "after": after, "bases": bases(p, seed), "stalls": list(stalls), "latency": latency, "late": 0}
+    return {**e, "blocks": p.blocks, "block_b": False, "cut_at": 0, "keep": False, "uses": 0.0, **more}
 
 
 def run(e, p: KvmuParams, episodes: list[dict], waves=True) -> list[dict]:
@@ -182,27 +452,60 @@ def cycles(p: KvmuParams, e: dict) -> dict:
         if beat["last"]:
             sets.append((beat["ctx"], chosen))
             chosen = []
-    return asdict(KvmuTime(p, *e["bases"]).run([(v["op"], v["ctx"], v["cluster"]) for v in e["a"]], sets))
+    time = KvmuTime(p, *e["bases"], e["blocks"])
+    return asdict(time.run([(v["op"], v["ctx"], v["cluster"]) for v in e["a"]], sets, e["latency"]))
 
 
 @cache
 def results(size: str) -> list[tuple[dict, dict]]:
-    """Episodes of one size with their results: every stall pattern, full rate after a cut, `b` blocked."""
+    """Episodes of one size with their results: every stall pattern, full rate after a cut, `b` blocked, two parts."""
     p = SIZES[size]
+    some = max(1, p.blocks - 3)
     blocked = episode(p, *traffic(p, 7, 150, clear=0), [{"a": 0.5}], block_b=True, seed=1)
+    busy = episode(
+        p, *traffic(p, 5, 250, clear=0.04, sets=120), [{"ask": 0.9}, {"ask": 0.9, "x": 0.9}], seed=4, uses=0.1
+    )
     cut = [episode(p, *traffic(p, n, 120), STALLS[:1], cut_at=n) for n in (1, 9, 60, 201)]
-    full_rate = [episode(p, *unstalled(p, n, 200), seed=n) for n in (21, 22)]
-    late = episode(p, *traffic(p, 8, 150), [dict.fromkeys("wxb", LATE)], seed=2)
-    churn = episode(p, *traffic(p, 9, 500, clear=0.06), [{"b": 0.5}, {}], seed=3)
-    long = episode(p, *traffic(p, 1, 900), STALLS)
-    episodes = [late, churn, cut[0], full_rate[0], *cut[1:3], blocked, cut[3], full_rate[1], long]
+    full_rate = []
+    for seed, latency in ((21, 1), (22, 7), (23, 30)):
+        a, f = unstalled(p, seed, 200)
+        full_rate.append(episode(p, a, f, seed=seed, latency=latency, after=[len(a)] * len(f), blocks=some))
+    late = episode(p, *traffic(p, 8, 150), [dict.fromkeys((*"wxb", "ask", "put"), LATE)], seed=2, late=9, uses=0.5)
+    churn = episode(p, *traffic(p, 9, 300, clear=0.08), [{"b": 0.5}, {}], seed=3, latency=2, blocks=some, uses=1.0)
+    a, f = traffic(p, 1, 700)
+    begun = episode(p, a[:350], f[: _ends(f)], STALLS, latency=3, late=5, uses=0.3)
+    long = episode(p, a[350:], f[_ends(f) :], STALLS, latency=3, late=5, keep=True, uses=0.3)
+    episodes = [
+        switches(p),
+        late,
+        churn,
+        busy,
+        cut[0],
+        full_rate[0],
+        *cut[1:3],
+        blocked,
+        cut[3],
+        *full_rate[1:],
+        begun,
+        long,
+    ]
     return list(zip([e for e in episodes if not e["cut_at"]], run(emitted(p), p, episodes), strict=True))
+
+
+def _ends(f: list[dict]) -> int:
+    """Beats of about half of the sets."""
+    ends = [i + 1 for i, beat in enumerate(f) if beat["last"]]
+    return ends[len(ends) // 2]
 
 
 @cache
 def covered(size: str) -> frozenset[str]:
     """Compare every episode of one size; the bins hit."""
-    return frozenset().union(*(check(SIZES[size], e, got) for e, got in results(size)))
+    bins, last = set(), None
+    for e, got in results(size):
+        last = check(SIZES[size], e, got, last if e["keep"] else None)
+        bins |= last.bins
+    return frozenset(bins)
 
 
 def check_equals_golden(size):
@@ -223,26 +526,25 @@ def unstalled(p: KvmuParams, seed: int, n: int) -> tuple[list[dict], list[dict]]
 
 
 def check_cycles_equal_time_view(size):
-    full_rate = [(e, got) for e, got in results(size) if e["stalls"] == [{}]]
-    assert len(full_rate) == 2
-    for e, got in full_rate:
-        want, first = cycles(SIZES[size], e), got["a"][0]
-        for name in ("a", "f"):
-            assert [c - first for c in got[name]] == want[name], name
-        for name in ("w", "x", "b"):
-            assert [c - first for c, _ in got[name]] == want[name], name
+    late = [(e, got) for e, got in results(size) if e["after"] and e["after"][0] == len(e["a"])]
+    assert len(late) == 3
+    for e, got in late:
+        want = cycles(SIZES[size], e)
+        start = {"a": got["a"][0] - want["a"][0], "f": got["f"][0]}
+        for name in "awxcfb":
+            sent = got[name] if name in "af" else [c for c, _ in got[name]]
+            first = start["f" if name in "fb" else "a"]
+            assert [c - first for c in sent] == want[name], (name, e["latency"])
 
 
 def check_append_never_waits_for_bursts(size):
-    blocked = [got for e, got in results(size) if e["block_b"]]
-    assert blocked
-    for got in blocked:
-        assert got["w"][-1][0] < got["b"][0][0]
+    (got,) = (got for e, got in results(size) if e["block_b"])
+    assert got["w"][-1][0] < got["b"][0][0]
 
 
 @dataclass
 class RandomTraffic(StressTraffic):
-    """APPENDs, CLEARs and fetches until blocks run out."""
+    """APPENDs, CLEARs, SWITCHes and fetches until blocks run out."""
 
     p: KvmuParams
     episode: dict
@@ -250,8 +552,10 @@ class RandomTraffic(StressTraffic):
     @classmethod
     def random(cls, rng: Random) -> Self:
         p, seed = SIZES[rng.choice(list(SIZES))], rng.getrandbits(31)
-        stalls = [{name: stall_rate(rng) for name in "afwxb"} for _ in range(3)]
-        return cls(p, episode(p, *traffic(p, seed, 6000, rng.choice((0.0, 0.02, 0.06))), stalls))
+        stalls = [{name: stall_rate(rng) for name in ALL} for _ in range(3)]
+        tables = {"latency": rng.randint(1, 20), "late": rng.choice((0, 0, 5, 30)), "blocks": rng.randint(1, p.blocks)}
+        tables["uses"] = rng.choice((0.0, 0.1, 1.0))
+        return cls(p, episode(p, *traffic(p, seed, 3000, rng.choice((0.0, 0.02, 0.06))), stalls, **tables))
 
     def play(self) -> Any:
         return run(emitted(self.p), self.p, [self.episode])

@@ -16,9 +16,9 @@ from golden.program.isa import Instruction, LoadTo, Opcode, Queue, StoreTo, enco
 from golden.program.isa import vector as vector_of
 from hdl.emit import Emitted
 from sim.units.core_time import Retrieval
-from sim.units.hcu_time import HcuTime
 from sim.units.lxe_time import Run
 from sim.units.sequencer_time import trace
+from sim.units.wtu_time import WtuTime
 from tb.checks.core_checks import SIZES, emitted, params
 from tb.library.runner import Run as Bench
 from tb.library.stress_traffic import StressTraffic
@@ -213,8 +213,7 @@ class Recorded:
     """Records what the data decide in a run of a golden core: the time view needs it."""
 
     def __init__(self, h: CoreHost):
-        self.core, self.h = h.core, h
-        self.hcu = HcuTime(params().dre.hcu, h.core.dre.params.th_hd)
+        self.core = h.core
         self.begin()
         for unit, name in ((h.core.dre, "key"), (h.core.dre, "query"), (h.core, "retrieve")):
             setattr(unit, name, partial(getattr(self, name), getattr(unit, name)))
@@ -224,15 +223,16 @@ class Recorded:
 
     def key(self, plain, ctx: int, key_hash: int):
         joined, placed = plain(ctx, key_hash)
-        self.data.scans.append(self.hcu.key(ctx, key_hash)[0])
+        self.data.keys.append((key_hash, joined.cluster))
         move = [("x", {"src": placed.move.src, "dst": placed.move.dst})] if placed.move else []
         self.data.places.append([*move, ("w", {"device": placed.device})])
         return joined, placed
 
-    def query(self, plain, ctx: int, rows: np.ndarray):
-        out = plain(ctx, rows)
+    def query(self, plain, rows: np.ndarray):
+        out = plain(rows)
         self.data.clusters.append(rows.shape[1])
-        self.data.selects.append(2 * -(-rows.shape[1] // params().dre.wtu.n_w) + 30)
+        time, ratio = WtuTime(params().dre.wtu), self.core.dre.params.ratio_q16
+        self.data.plans.append([time.plan(row, out.counts, ratio) for row in rows])
         self.data.sets.append([{"addr": b.addr, "bytes": b.bytes} for b in out.bursts])
         return out
 

@@ -8,22 +8,35 @@ from typing import Any, Self
 
 import numpy as np
 
-from golden.program.isa import Retrieve
+from golden.program.isa import ADDR_BITS, Retrieve
 from hdl.emit import Emitted, emit
+from hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
+from hdl.retrieval.kvmu_layouts import APPEND
 from sim.units.retriever_time import RetrieverTime
-from tb.library.retriever_traffic import FETCHED, HOMES, SIZES, SOURCES, Episode, cut, random_episode
+from tb.library.retriever_traffic import (
+    FETCHED,
+    HOMES,
+    SIZES,
+    SOURCES,
+    Episode,
+    cut,
+    news,
+    random_episode,
+    reply,
+    retrieve,
+)
 from tb.library.runner import Run
 from tb.library.streams import LATE
 from tb.library.stress_traffic import StressTraffic
 from tb.library.transfer_traffic import PAGE, params
 
-PORTS = ("c", "t", "w", "x", "b", "clear", *(f"bus_{n}" for n in ("ar", "r", "aw", "w", "b")))
+PORTS = ("c", "t", "w", "x", "b", "order", *(f"bus_{n}" for n in ("ar", "r", "aw", "w", "b")))
 STALLS = [
     {},
     dict.fromkeys(PORTS, 0.4),
     {"bus_w": 0.8, "bus_aw": 0.5},
     {"bus_r": 0.7, "bus_ar": 0.8},
-    dict.fromkeys(("clear", "bus_ar", "bus_aw", "bus_w"), LATE),
+    dict.fromkeys(("order", "bus_ar", "bus_aw", "bus_w"), LATE),
 ]
 
 
@@ -48,6 +61,10 @@ def compare(e: Episode, got: dict) -> None:
     assert [(to, value) for _, to, value in got["sets"]] == e.sets
     reads, writes = ([(b["addr"], b["len"]) for _, b in got[name]] for name in ("reads", "writes"))
     assert [f for _, f in got["faults"]] == [e.fault] * bool(e.fault)
+    assert [(b["op"], b["ctx"]) for _, b in got["order"]] == e.orders
+    for (cycle, _), (t, w) in zip(got["order"], e.answers, strict=True):
+        times = [cycle, *got["news"][t : t + 1], *got["places"][w : w + 1]]
+        assert times == sorted(set(times)), "an answer is taken before the order or the answer before it"
     memory = {addr: value for addr, value in got["memory"]}
     if e.fault:
         assert reads == e.reads[: len(reads)]
@@ -56,8 +73,8 @@ def compare(e: Episode, got: dict) -> None:
     else:
         assert (reads, writes) == (e.reads, e.writes)
         assert memory == {addr: values[-1] for addr, values in e.written.items()}
-        assert [b["ctx"] for _, b in got["clear"]] == e.cleared
-        perf, placed = got["perf"], [name for name, _ in e.places]
+        taken, perf = e.places[: len(got["places"])], got["perf"]
+        placed = [name for name, beat in taken if name == "x" or beat["op"] == APPEND]
         beats = sum(size for *_, size in e.copies) // p.lxe.bus_bytes
         assert perf == {
             "waits": perf["waits"],  # the time view knows the number
@@ -82,7 +99,7 @@ def traffic(size: str) -> list[tuple[Episode, dict]]:
 
 @dataclass
 class RandomTraffic(StressTraffic):
-    """Eight episodes of 24 commands each, with random stalls of the memories."""
+    """Eight episodes of 24 commands each, with random stalls of the memories. Answers come late in some."""
 
     size: str
     episodes: list[tuple[Episode, dict]]
@@ -91,6 +108,7 @@ class RandomTraffic(StressTraffic):
     def random(cls, rng: Random) -> Self:
         size = rng.choice(list(SIZES))
         some = [random_episode(params(SIZES[size]), rng, 24) for _ in range(8)]
+        some = [late(e, rng) if rng.random() < 0.3 else e for e in some]
         return cls(size, [(e, {"stalls": rng.choice(STALLS)}) for e in some])
 
     def play(self) -> Any:
@@ -108,29 +126,96 @@ def check_takes_the_cycles_of_the_time_view(size):
     rng = random.Random(2)
     p = params(SIZES[size])
     cases = [(random_episode(p, rng, 12), latency) for latency in (1, 4, 60)]
+    cases += [(late(random_episode(p, rng, 24), rng), latency) for latency in (1, 4)]
     results = run(size, [(e, {"latency": (latency, latency)}) for e, latency in cases])
     for (e, latency), got in zip(cases, results, strict=True):
-        want = RetrieverTime(p, latency).run(e.c, e.places, e.b)
+        want = RetrieverTime(p, latency).run(e.c, e.t, e.places, e.b)
         first = got["taken"][0]
         cycles = {
             **{name: got[name] for name in ("taken", "news", "places", "fetched", "read", "written")},
             **{name: [cycle for cycle, *_ in got[name]] for name in ("reads", "writes", "sets", "done")},
-            "clears": [cycle for cycle, _ in got["clear"]],
+            "orders": [cycle for cycle, _ in got["order"]],
         }
         waits = {"waits": got["perf"]["waits"]}
         assert {name: [t - first for t in cycles[name]] for name in cycles} | waits == vars(want)
 
 
-def check_news_that_are_dropped_or_late():
-    """The retriever drops a CLEAR that nobody asked for, and takes the beat behind it a cycle later."""
-    e = Episode(params(SIZES["tiny"]))
-    for ctx in (1, 0, 1):
+def late(e: Episode, rng: random.Random) -> Episode:
+    """An episode whose answers come late, each at a cycle of its own."""
+    now = {"t": 0, "w": 0, "x": 0}
+    for name, beat in [*(("t", beat) for beat in e.t), *e.places]:
+        now[name] += rng.choice([0, 0, 3, 40])
+        beat["at"] = now[name]
+    return e
+
+
+def orders(full: bool = False) -> Episode:
+    """CLEARs and SWITCHes of contexts with and without clusters, between other instructions; `full`: of as many
+    clusters as fit.
+    """
+    p = params(SIZES["tiny"])
+    e, contexts = Episode(p), (0, p.dre.kvmu.n_ctx - 1, 21)
+    for ctx in contexts:
+        e.switch(ctx, to=3, level=4)
         e.cluster(ctx, to=1, level=2)
-        e.dropped(ctx)
-        e.cluster(ctx, to=3, level=4)
-    direct, late = run("tiny", [(e, {}), (e, {"stalls": {"t": 0.8}})])
-    assert 1 in np.diff(direct["news"])
-    assert late["done"][-1][0] > direct["done"][-1][0]
+        e.levels[ctx] = p.dre.kvmu.clusters if full else e.levels[ctx]
+        e.switch(ctx, level=5)
+        e.place(ctx, SOURCES, 5)  # moves behind the ring's three
+        e.clear(ctx, to=7)
+        e.clear(ctx, level=8)
+        e.place(ctx, SOURCES, 2)
+        e.skip(Retrieve.SWITCH, addr=1 << 39, level=9)
+        e.switch(ctx, level=15)
+    return e
+
+
+def check_orders():
+    """Orders, and answers to them, that come at once or late."""
+    rng = random.Random(7)
+    cases = [(orders(full), {"stalls": stalls}) for full in (False, True) for stalls in ({}, *STALLS)]
+    cases += [(orders(), {"stalls": {"order": 0.9}}), (late(orders(), rng), {"stalls": {"order": 0.9}})]
+    cases += [(late(orders(), rng), {}), (orders(), {"stalls": {"t": 0.9}}), (orders(), {"stalls": {"w": 0.9}})]
+    waited, took = set(), []
+    for (e, _), got in zip(cases, run("tiny", cases), strict=True):
+        orders_at = [i for i, c in enumerate(e.c) if not c["skip"] and c["action"] in (Retrieve.CLEAR, Retrieve.SWITCH)]
+        for i, (cycle, _), (t, w) in zip(orders_at, got["order"], e.answers, strict=True):
+            times = [got["taken"][i], cycle, got["news"][t], got["places"][w], got["done"][i][0]]
+            gaps = dict(zip(("order", "result", "reply", "done"), np.diff(times), strict=True))
+            waited |= {name for name, gap in gaps.items() if gap > 1}
+            took.append(times[-1] - times[0] + 1)
+    assert waited == {"order", "result", "reply"}
+    assert min(took) == 5  # the data sheet's interval
+
+
+def strangers() -> list[tuple[Episode, dict]]:
+    """Episodes that end with an answer for which no instruction waits."""
+    p, cases = params(SIZES["tiny"]), []
+    for first in (Retrieve.CLEAR, Retrieve.SWITCH):
+        for kind in ("key", "entry"):
+            e = Episode(p)
+            e.switch(1, level=1)
+            e.c.append(retrieve(first, 1, level=2))
+            e.orders.append((CLEAR if first == Retrieve.CLEAR else SWITCH, 1))
+            e.answers.append((len(e.t), len(e.places)))
+            e.t.append(news(JOIN if kind == "key" else SWITCH, 1, 3))
+            e.places.append(("w", reply(APPEND)))
+            e.untaken = (int(kind == "key"), 1)
+            cases.append((e, {}))
+    for op in (CLEAR, SWITCH):
+        for action in (Retrieve.CLUSTER, Retrieve.PLACE):
+            e = Episode(p)
+            e.clear(0, level=1)
+            e.c.append(retrieve(action, 0, to=1, level=2))
+            e.t.append(news(op, 1, 3))
+            e.places.append(("w", reply(op)))
+            e.untaken = (1, 1)
+            cases.append((e, {}))
+    return cases
+
+
+def check_answers_of_another_kind():
+    """Such an answer is never taken, and the instruction never ends."""
+    run("tiny", strangers())
 
 
 def check_sets_of_many_entries():
@@ -166,6 +251,7 @@ def check_full_rate():
 def good(errors=()) -> Episode:
     """An episode that starts with good instructions."""
     e = Episode(params(SIZES["tiny"]), frozenset(errors))
+    e.switch(1, level=4)
     e.place(0, SOURCES, 4)
     e.cluster(0, to=1, level=2)
     e.fetch(FETCHED + 8, [(HOMES, 96), (HOMES + 960, 192)], to=3)
@@ -174,13 +260,13 @@ def good(errors=()) -> Episode:
 
 def bad() -> list[tuple[Episode, dict]]:
     """Episodes with instructions that are refused, or with replies for which there is no room."""
-    n_ctx, out = params(SIZES["tiny"]).dre.kvmu.n_ctx, []
+    out, n_ctx = [], params(SIZES["tiny"]).dre.kvmu.n_ctx
+    outside = (n_ctx, *(1 << bit for bit in range(n_ctx.bit_length(), ADDR_BITS)))
     for k, (action, fields) in enumerate(
         (
             (Retrieve.PLACE, {"addr": SOURCES + 4}),
             (Retrieve.FETCH, {"addr": 7}),
-            (Retrieve.CLEAR, {"ctx": n_ctx}),
-            (Retrieve.COUNT, {"ctx": n_ctx}),
+            *((action, {"addr": ctx}) for action in (Retrieve.CLEAR, Retrieve.SWITCH) for ctx in outside),
             (len(Retrieve), {}),
             (7, {}),
         )
@@ -200,7 +286,7 @@ def bad() -> list[tuple[Episode, dict]]:
         e.fetch(FETCHED, [(HOMES, e.p.dre.kvmu.entry_bytes)] * 3, short=1)
         out.append((e, {"stalls": stalls}))
     kinds = [e.fault for e, _ in out]
-    assert (kinds.count("range"), kinds.count("full")) == (6, 8)
+    assert (kinds.count("range"), kinds.count("full")) == (4 + 2 * len(outside), 8)
     return out
 
 
@@ -211,6 +297,7 @@ def errors(rng: random.Random) -> list[tuple[Episode, dict]]:
         e = good()
         reads = [a + k * e.p.lxe.bus_bytes for a, n in e.reads for k in range(n + 1)]
         e = good([rng.choice([rng.choice(reads), rng.choice(e.writes)[0]])])
+        e.clear(0, level=5)
         e.place(0, SOURCES, 3)
         out.append((e, {"stalls": stalls, "latency": (1, rng.choice([2, 30]))}))
     return out
@@ -223,9 +310,16 @@ def check_faults():
 
 
 def stops() -> list[tuple[Episode, dict]]:
-    """The fault of another engine at every third cycle of an episode."""
+    """The fault of another engine at every third cycle of an episode, and at each cycle of orders."""
     whole = random_episode(params(SIZES["tiny"]), random.Random(6), 12)
-    return [(whole, {"stalls": STALLS[1], "cut_at": cut_at, "stop": True}) for cut_at in range(1, 600, 3)]
+    cuts = [(whole, {"stalls": STALLS[1], "cut_at": cut_at, "stop": True}) for cut_at in range(1, 600, 3)]
+    return cuts + stopped_orders()
+
+
+def stopped_orders() -> list[tuple[Episode, dict]]:
+    """Such a fault at each cycle of orders that stall, and whose answers come late."""
+    slow = {"order": 0.7, "t": 0.7, "w": 0.7}
+    return [(orders(), {"stalls": slow, "cut_at": cut_at, "stop": True}) for cut_at in range(1, 60)]
 
 
 def check_stops_at_any_cycle():

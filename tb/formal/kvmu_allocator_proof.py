@@ -1,96 +1,76 @@
-"""Proof about the KVMU's allocator: no block is given out twice, none is lost, FULL is never wrong.
+"""Proof about the KVMU's allocator: no block is given to two clusters, none is lost, FULL is never wrong.
 
-The proof is unbounded (`tb.formal.prover`). Operations, clusters, fetches and stalls are free in every cycle, and so is
-the initial content of the memories. A block holds one slot, so every APPEND needs a block and every reply names one.
+The proof starts from any consistent tables (`tb.formal.kvmu_tables`) and is bounded: it covers every course of the
+first `DEPTH` cycles behind a reset, in which the longest beat fits: it reads POOL, gives a freed block with another
+behind it, and moves an entry that begins a block. Nothing stalls, and memory answers at once; simulation covers the
+rest. Each beat leaves consistent tables, from which the next may start. Zero tables are consistent.
 """
 
 from amaranth import Module, Mux, Signal
 from amaranth.hdl import Assert
-from amaranth.lib import wiring
-from amaranth.lib.wiring import In
 
+from golden.retrieval.table_layout import Item
 from hdl.params import KvmuParams
-from hdl.retrieval.kvmu import APPEND, CLEAR, Kvmu
+from hdl.retrieval.kvmu_layouts import APPEND, CLEAR
+from tb.formal.kvmu_tables import SMALL, TablesMonitor
 from tb.formal.prover import holds
 
-SMALL = KvmuParams(
-    n_ctx=1, clusters=2, blocks=2, block_slots=1, recent=1, entry_bytes=1, boundary=2, addr_bits=3, token_bits=1
-)
+DEPTH = 36  # cycles
 
 
-class AllocatorMonitor(wiring.Component):
-    """The KVMU between free inputs, beside a set of the blocks in use, which the monitor keeps from the unit's ports.
+class AllocatorMonitor(TablesMonitor):
+    """Claims about blocks and slots behind every beat of `a`.
 
-    With `reach` it claims instead that no block of a cleared context is given out again before all are in use. That
-    claim must fail, or the proof is vacuous.
+    With `reach` it claims instead that no beat places an entry in a freed block and moves another. That claim must
+    fail, or the proof is vacuous.
     """
 
-    def __init__(self, p: KvmuParams, reach: bool):
-        self.p, self.reach = p, reach
-        self.unit = Kvmu(p)
-        names = ("a", "f", "w", "x", "b")
-        free = {}
-        for name in names:
-            port = getattr(self.unit, name)
-            if self.unit.signature.members[name].flow == In:
-                free |= {f"{name}_valid": In(1), f"{name}_payload": In(port.payload.shape())}
-            else:
-                free[f"{name}_ready"] = In(1)
-        super().__init__(free)
+    def __init__(self, p: KvmuParams, reach: bool = False):
+        super().__init__(p)
+        self.reach = reach
 
-    def elaborate(self, platform):
-        m = Module()
-        m.submodules.unit = unit = self.unit
-        for name in self.signature.members:
-            stream, _, field = name.partition("_")
-            m.d.comb += getattr(getattr(unit, stream), field).eq(getattr(self, name))
-        m.d.comb += [unit.a.payload.ctx.eq(0), unit.f.payload.ctx.eq(0)]  # there is only one context
-
-        asked = Signal()
-        cleared = Signal()
-        answered = Signal()
+    def claims(self, m: Module) -> None:
+        """Compares the slots behind a beat with those before."""
+        p, w, pool = self.p, self.unit.w.payload, self.words[Item.POOL, 0]
+        slots = p.blocks * p.block_slots
+        now, before = Signal(slots), Signal(slots)  # slots of all clusters
+        mine, mine_before = Signal(slots), Signal(slots)  # of the beat's cluster
+        given = Signal(slots)  # the slot that the reply names
+        room, room_before = Signal(), Signal()  # the cluster's last block has room
+        unused, free = Signal(), Signal()  # some block was never used; some block was free
+        placed = Signal()
         m.d.comb += [
-            asked.eq(unit.a.valid & unit.a.ready & (unit.a.payload.op == APPEND)),
-            cleared.eq(unit.a.valid & unit.a.ready & (unit.a.payload.op == CLEAR)),
-            answered.eq(unit.w.valid & unit.w.ready),
+            now.eq(sum(self.taken[1:], self.taken[0])),
+            unused.eq(pool.fresh != p.blocks),
+            placed.eq(self.answered & (w.op == APPEND) & ~w.full),
+            given.eq(Mux(placed, 1 << w.home, 0)),
         ]
-        # Replies in flight, the oldest lowest; `void`: a CLEAR was accepted after its APPEND.
-        waiting = Signal(3)
-        void = Signal(3)
-        left = Signal(3)
-        left_void = Signal(3)
-        m.d.comb += [left.eq(waiting >> answered), left_void.eq((void >> answered) | Mux(cleared, left, 0))]
-        m.d.sync += [waiting.eq(Mux(asked, (left << 1) | 1, left)), void.eq(left_void)]
-
-        used = Signal(self.p.blocks)
-        block = Signal(range(self.p.blocks))
-        counts = Signal()
-        given = Signal(self.p.blocks)
+        for k, taken in enumerate(self.taken):
+            row = self.words[Item.ROW, k]
+            with m.If(Mux(self.begins, self.unit.a.payload.cluster, self.job.cluster) == k):
+                m.d.comb += [mine.eq(taken), room.eq((row.tail_slots != 0) & (row.tail_slots != p.block_slots))]
+        with m.If(self.begins):
+            m.d.sync += [before.eq(now), mine_before.eq(mine), room_before.eq(room), free.eq(unused | pool.freed)]
+        if self.reach:
+            moved, full = Signal(), Signal()
+            with m.If(self.begins):
+                m.d.sync += [moved.eq(0), full.eq(~unused)]
+            with m.Elif(self.unit.x.valid & self.unit.x.ready):
+                m.d.sync += moved.eq(1)
+            m.d.comb += Assert(~(placed & full & ~room_before & moved), "no entry goes into a freed block")
+            return
         m.d.comb += [
-            block.eq(unit.w.payload.home),
-            counts.eq(answered & ~void[0]),
-            given.eq(Mux(counts & ~unit.w.payload.full, 1 << block, 0)),
+            Assert(~self.answered | self.consistent, "the tables are not consistent behind a beat"),
+            Assert(~placed | (w.home < slots), "a home that is none"),
+            Assert((before & given) == 0, "two entries have one home"),
+            Assert(~placed | (mine == (mine_before | given)), "the entry is not in its cluster"),
+            Assert(~placed | (now == (before | given)), "another entry is lost, or appears"),
+            Assert(~self.answered | (w.op != APPEND) | (w.full == ~(room_before | free)), "FULL is wrong"),
+            Assert(~(self.answered & w.full) | (now == before), "a refused entry changes the map"),
+            Assert(~(self.answered & (w.op == CLEAR)) | (now == 0), "a cleared context has entries"),
         ]
-        m.d.sync += used.eq(Mux(cleared, 0, used | given))
-        if not self.reach:
-            m.d.comb += [
-                Assert(~asked | (left[2] == 0), "more replies under way than the monitor follows"),
-                Assert(~answered | waiting[0], "a reply without an APPEND"),
-                Assert(~counts | unit.w.payload.full | (unit.w.payload.home < self.p.blocks), "a block that is none"),
-                Assert((used & given) == 0, "a block is given out twice"),
-                Assert(~counts | (unit.w.payload.full == used.all()), "FULL though a block is free, or not FULL"),
-            ]
-            return m
-        once = Signal()
-        again = Signal()
-        with m.If(cleared & used.all()):
-            m.d.sync += once.eq(1)
-        with m.If(once & (given != 0)):
-            m.d.sync += again.eq(1)
-        m.d.comb += Assert(~(again & counts & unit.w.payload.full))
-        return m
 
 
-def prove(p: KvmuParams, edit: tuple[str, str] | None = None, reach: bool = False) -> bool:
-    """Whether the monitor's claims hold in every reachable state (`tb.formal.prover.holds`)."""
-    return holds(AllocatorMonitor(p, reach), edit)
+def prove(p: KvmuParams = SMALL, edit: tuple[str, str] | None = None, reach: bool = False, depth: int = DEPTH) -> bool:
+    """Whether the monitor's claims hold in the first `depth` cycles (`tb.formal.prover.holds`)."""
+    return holds(AllocatorMonitor(p, reach), edit, merge=False, depth=depth)

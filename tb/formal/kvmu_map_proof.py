@@ -1,154 +1,143 @@
-"""Proof about the KVMU's map: it is a bijection on live entries.
+"""Proofs about the KVMU's map: where entries are, when they move, and what a set fetches.
 
-A model beside the unit keeps the map as the data sheet defines it, from the unit's ports. It has the cluster of every
-home and whether its entry is there, and the home of the entry in every ring slot. No two live entries share a home. No
-entry is placed in a ring slot that still holds another. Each entry moves once, from its slot to its own home. A fetch
-of a cluster set reads every entry at home in these clusters once, and nothing else: the proof claims it of any one set,
-which `pick` chooses.
-
-Operations, clusters, stalls and the initial content of the memories are free. The clusters of a set ascend.
+Both start from any consistent tables (`tb.formal.kvmu_tables`) and are bounded, as the allocator's proof. An entry is
+placed in a ring slot only behind the move of the one before, which goes once, to the first slot of its cluster that is
+not at home. A beat writes every item once at most, and nothing is written outside a beat. A fetch of a cluster set
+reads every entry that was at home in these clusters when their rows were asked for, once, and nothing else: no row is
+used that was not read for its beat.
 """
 
-from amaranth import Array, Cat, Module, Mux, Signal
+from amaranth import Cat, Module, Mux, Signal
 from amaranth.hdl import Assert
-from amaranth.lib import wiring
-from amaranth.lib.wiring import In
 
+from golden.retrieval.table_layout import Item
 from hdl.params import KvmuParams
-from hdl.retrieval.kvmu import APPEND, CLEAR, Kvmu
+from hdl.retrieval.kvmu_layouts import APPEND, CLEAR
+from tb.formal.kvmu_tables import SMALL, TablesMonitor
 
-SMALL = KvmuParams(
-    n_ctx=1, clusters=2, blocks=2, block_slots=2, recent=1, entry_bytes=1, boundary=2, addr_bits=3, token_bits=1
-)
+__all__ = ["SMALL", "FetchMonitor", "MoveMonitor"]
 
 
-class MapMonitor(wiring.Component):
-    """The KVMU between free inputs, with one context and entries of one byte.
+class MoveMonitor(TablesMonitor):
+    """Claims about the moves and the writes of each beat, without fetches.
 
-    fetches : claim what sets fetch; otherwise where entries are
-    reach : claim instead that after a CLEAR nothing is moved, or fetched by a later set; that claim must fail
+    reach : claims instead that no entry moves that begins a further block of its cluster; that claim must fail
     """
 
-    def __init__(self, p: KvmuParams, fetches: bool = False, reach: bool = False):
-        self.p, self.fetches, self.reach, self.unit = p, fetches, reach, Kvmu(p)
-        ones = ("a_valid", "f_valid", "w_ready", "x_ready", "b_ready")
-        payloads = {f"{n}_payload": In(getattr(self.unit, n).payload.shape()) for n in ("a", "f")}
-        super().__init__({**dict.fromkeys(ones, In(1)), **payloads})
+    def __init__(self, p: KvmuParams, reach: bool = False):
+        super().__init__(p)
+        self.reach = reach
 
-    def elaborate(self, platform):
-        m, p = Module(), self.p
-        m.submodules.unit = unit = self.unit
-        a, f, w, x, b = unit.a, unit.f, unit.w, unit.x, unit.b
+    def claims(self, m: Module) -> None:
+        """Compares the slots at home behind a beat with those before."""
+        p, x, w = self.p, self.unit.x.payload, self.unit.w.payload
         slots = p.blocks * p.block_slots
+        place, ring = self.words[Item.PLACE, 0], [self.words[Item.RING, i].cluster for i in range(p.recent)]
+        m.d.comb += self.unit.f.valid.eq(0)
+        now, before = Signal(slots, name="home_now"), Signal(slots, name="home_before")
+        due = Signal(slots)  # slots of the oldest entry's cluster that are not at home
+        oldest = Signal(p.cluster_bits)
+        owed = Signal(slots)
+        pos, filled = Signal.like(place.pos), Signal()
+        moves = Signal()
+        serving, moved, target = Signal(), Signal(), Signal(slots)
+        m.d.comb += [now.eq(sum(self.home[1:], self.home[0])), moves.eq(self.unit.x.valid & self.unit.x.ready)]
+        for i, cluster in enumerate(ring):
+            with m.If(place.pos == i):
+                m.d.comb += oldest.eq(cluster)
+        for k in range(p.clusters):
+            with m.If(oldest == k):
+                m.d.comb += due.eq(self.taken[k] & ~self.home[k])
+        with m.If(self.begins):
+            m.d.sync += [before.eq(now), pos.eq(place.pos), filled.eq(place.filled), owed.eq(due & (~due + 1))]
+            m.d.sync += [serving.eq(1), moved.eq(0), target.eq(0)]
+        with m.Elif(self.answered):
+            m.d.sync += serving.eq(0)
+        with m.If(moves):
+            m.d.sync += [moved.eq(1), target.eq(1 << x.dst)]
+        if self.reach:
+            further = (owed & (now << 1)) == 0
+            m.d.comb += Assert(~(moves & further & (before != 0)), "no entry begins a further block")
+            return
+        placed = Signal()
+        m.d.comb += placed.eq(self.answered & (self.job.op == APPEND) & ~w.full)
+        m.d.comb += [
+            Assert(~moves | (serving & ~moved & (self.job.op == APPEND)), "a move without its beat, or a second one"),
+            Assert(~moves | ((x.src == pos) & filled), "a move of another slot"),
+            Assert(~moves | (1 << x.dst == owed), "an entry is moved to another's home"),
+            Assert(~moves | (now == before), "a fetch can see an entry at home before its move"),
+            Assert(~placed | (w.device == pos), "a slot of the ring that is not the next"),
+            Assert(~placed | (moved == filled), "a slot of the ring is used again before its entry moved"),
+            Assert(~self.answered | (self.job.op == CLEAR) | (now == (before | target)), "the tables miss a move"),
+        ]
+        self._writes(m, serving)
 
-        def comb(name, value, shape=1):
-            s = Signal(shape, name=name)
-            m.d.comb += s.eq(value)
-            return s
+    def _writes(self, m: Module, serving: Signal) -> None:
+        """Each word is written once a beat at most, and only in a beat."""
+        hits, written = Signal(len(self.put_of)), Signal(len(self.put_of))
+        m.d.comb += hits.eq(Cat(self.put_of.values()))
+        m.d.sync += written.eq(Mux(self.begins, 0, written | hits))
+        m.d.comb += [
+            Assert((hits & written) == 0, "an item is written twice"),
+            Assert(~self.writes | (serving & (hits != 0)), "a write without a beat, or of an item that is none"),
+        ]
 
+
+class FetchMonitor(TablesMonitor):
+    """Claims about the fetch of any one set, beside any beats of `a`.
+
+    reach : claims instead that no set of two clusters fetches entries of both; that claim must fail
+    """
+
+    def __init__(self, p: KvmuParams, reach: bool = False):
+        super().__init__(p)
+        self.reach = reach
+
+    def claims(self, m: Module) -> None:
+        """Compares the bursts of a set with the slots that were at home."""
+        p, f, b = self.p, self.unit.f, self.unit.b
+        slots = p.blocks * p.block_slots
         # Beats of a set ascend, and an empty beat is alone. The next set comes when the one before is fetched.
-        going = Signal()
-        opens, above = Signal(init=1), Signal(p.cluster_bits)  # the next beat opens a set; the cluster before it
-        legal = Mux(self.f_payload.empty, opens & self.f_payload.last, opens | (self.f_payload.cluster > above))
+        going, opens, above = Signal(), Signal(init=1), Signal(p.cluster_bits)
+        free, legal = self.f_payload, Signal(name="legal_beat")
+        rises = opens | (free.cluster > above)
         m.d.comb += [
-            a.valid.eq(self.a_valid),
-            a.payload.eq(self.a_payload),
-            a.payload.ctx.eq(0),
-            f.valid.eq(self.f_valid & legal & ~(going & opens)),
-            f.payload.eq(self.f_payload),
+            legal.eq(Mux(free.empty, opens & free.last, rises & (free.cluster < p.clusters))),
+            f.valid.eq(self.legal & self.f_valid & legal & ~(going & opens)),
+            f.payload.eq(free),
             f.payload.ctx.eq(0),
-            *(getattr(unit, n).ready.eq(getattr(self, f"{n}_ready")) for n in ("w", "x", "b")),
         ]
-        taken, named, answered, leaves, fetched = (
-            comb(name, s.valid & s.ready)
-            for s, name in ((a, "taken"), (f, "named"), (w, "answered"), (x, "leaves"), (b, "fetched"))
-        )
-        asked = comb("asked", taken & (a.payload.op == APPEND))
-        cleared = comb("cleared", taken & (a.payload.op == CLEAR))
-        stale = Signal()  # the offered move was caused before a CLEAR
-        moved = comb("moved", leaves & ~stale)
-        m.d.sync += stale.eq(x.valid & ~x.ready & (stale | cleared))
+        named, fetched, ends = Signal(), Signal(), Signal()
+        m.d.comb += [named.eq(f.valid & f.ready), fetched.eq(b.valid & b.ready), ends.eq(fetched & b.payload.last)]
         with m.If(named):
-            m.d.sync += [opens.eq(f.payload.last), above.eq(f.payload.cluster)]
-
-        # Clusters of the replies in flight, the oldest lowest; those before a CLEAR are void.
-        waiting, void, clusters = (
-            Signal(2),
-            Signal(2),
-            Array(Signal(p.cluster_bits, name=f"asked{i}") for i in range(2)),
-        )
-        left = comb("left", waiting - answered, 2)
-        after = [Signal.like(c, name=f"after{i}") for i, c in enumerate(clusters)]
-        m.d.comb += [
-            after[0].eq(Mux(answered, clusters[1], clusters[0])),
-            after[1].eq(clusters[1]),
-        ]
-        m.d.sync += [
-            waiting.eq(left + asked),
-            void.eq((void >> answered) | Mux(cleared, 3, 0)),
-            clusters[0].eq(Mux(asked & (left == 0), a.payload.cluster, after[0])),
-            clusters[1].eq(Mux(asked & (left == 1), a.payload.cluster, after[1])),
-        ]
-        with m.If(asked):
-            m.d.sync += void.bit_select(left[:1], 1).eq(0)
-
-        # The map of the homes and of the ring's slots.
-        placed = comb("placed", answered & ~void[0] & ~w.payload.full)
-        used, there = Signal(slots), Signal(slots)
-        of = [Signal(p.cluster_bits, name=f"of{h}") for h in range(slots)]
-        held = Signal(p.recent)
-        homes = Array(Signal(range(max(2, slots)), name=f"home{d}") for d in range(p.recent))
-        to, at = comb("to", 1 << w.payload.home, slots), comb("at", 1 << w.payload.device, p.recent)
-        source, target = comb("source", 1 << x.payload.src, p.recent), comb("target", 1 << x.payload.dst, slots)
-        m.d.sync += [
-            used.eq(Mux(cleared, 0, used | Mux(placed, to, 0))),
-            there.eq(Mux(cleared, 0, there | Mux(moved, target, 0))),
-            held.eq(Mux(cleared, 0, (held & ~Mux(moved, source, 0)) | Mux(placed, at, 0))),
-        ]
-        with m.If(placed):
-            m.d.sync += [of_h.eq(clusters[0]) for of_h in of]
-            for h in range(slots):
-                with m.If(~to[h]):
-                    m.d.sync += of[h].eq(of[h])
-            m.d.sync += homes[w.payload.device].eq(w.payload.home)
-
-        if self.reach and not self.fetches:
-            again = Signal()
-            m.d.sync += again.eq(again | (cleared & there.any()))
-            m.d.comb += Assert(~(again & moved), "nothing is moved after a CLEAR")
-            return m
-        if not self.fetches:
-            m.d.comb += [
-                Assert(~asked | ~left[1], "more replies under way than are followed"),
-                Assert(~answered | waiting.any(), "a reply without an APPEND"),
-                Assert(~placed | ((w.payload.home < slots) & (w.payload.device < p.recent)), "a place that is none"),
-                Assert(~placed | ~(used & to).any(), "two entries have one home"),
-                Assert(~placed | ~(held & at).any(), "two entries have one slot of the ring"),
-                Assert(~moved | (held & source).any(), "what is moved is not in the ring"),
-                Assert(~moved | (x.payload.dst == homes[x.payload.src]), "an entry is moved to another's home"),
-                Assert(~moved | ~(there & target).any(), "an entry is moved twice"),
-            ]
-            return m
-
-        # A set: the homes that it must fetch, and those that it has fetched.
-        names = [there[h] & (of[h] == f.payload.cluster) & named & ~f.payload.empty for h in range(slots)]
+            m.d.sync += [opens.eq(free.last), above.eq(free.cluster)]
+        # The row of a beat is asked for with the next request.
+        asks, cluster = Signal(), Signal(p.cluster_bits, name="asked_cluster")
+        here, span = Signal(slots, name="home_here"), Signal(slots, name="burst")
+        with m.If(named & ~free.empty):
+            m.d.sync += [asks.eq(1), cluster.eq(free.cluster)]
+        with m.Elif(self.reads):
+            m.d.sync += asks.eq(0)
+        for k in range(p.clusters):
+            with m.If(asks & self.reads & (cluster == k)):
+                m.d.comb += here.eq(self.home[k])
         last = b.payload.addr + b.payload.bytes
-        spans = [(b.payload.addr <= h) & (last > h) & ~b.payload.empty & fetched for h in range(slots)]
-        named_now, span = comb("named_now", Cat(names), slots), comb("span", Cat(spans), slots)
+        m.d.comb += span.eq(Cat((b.payload.addr <= h) & (last > h) & ~b.payload.empty & fetched for h in range(slots)))
         wanted, got, spoilt = Signal(slots), Signal(slots), Signal()  # spoilt: a CLEAR came in between
-        ends = comb("ends", fetched & b.payload.last)
+        cleared = Signal()
+        m.d.comb += cleared.eq(self.begins & (self.unit.a.payload.op == CLEAR))
         m.d.sync += [
-            wanted.eq(Mux(ends, 0, wanted | named_now)),
+            wanted.eq(Mux(ends, 0, wanted | here)),
             got.eq(Mux(ends, 0, got | span)),
             going.eq(~ends & (going | named)),
             spoilt.eq(~ends & (spoilt | (cleared & (going | named)))),
         ]
         if self.reach:
-            m.d.comb += Assert(~(ends & (wanted & span).any() & ~spoilt), "no set fetches an entry")
-            return m
+            both = Cat((wanted & home).any() for home in self.home).all()
+            m.d.comb += Assert(~(ends & ~spoilt & both), "no set fetches two clusters")
+            return
         m.d.comb += [
-            Assert(spoilt | ~(got & span).any(), "a set fetches an entry twice"),
-            Assert(spoilt | ~(span & ~wanted).any(), "a set fetches what it does not name, or what is in the ring"),
+            Assert(spoilt | ((got & span) == 0), "a set fetches an entry twice"),
+            Assert(spoilt | ((span & ~(wanted | here)) == 0), "a set fetches what it does not name"),
             Assert(spoilt | ~ends | (opens & (wanted == (got | span))), "a set does not fetch what it names"),
         ]
-        return m

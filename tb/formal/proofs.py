@@ -17,23 +17,33 @@ from hdl.emit import ALL, params_of
 from hdl.execution.loader import Loader
 from hdl.execution.sequencer import Sequencer
 from hdl.execution.storer import Storer
-from hdl.params import SystemParams, WtuParams, override, preset
-from tb.formal import kvmu_allocator_proof, kvmu_map_proof, verilog_equivalence, wtu_set_proof
+from hdl.params import DreParams, SystemParams, WtuParams, override, preset
+from tb.formal import (
+    hcu_tiles_proof,
+    kvmu_allocator_proof,
+    kvmu_map_proof,
+    kvmu_tables,
+    table_port_proof,
+    verilog_equivalence,
+    wtu_set_proof,
+)
 from tb.formal.arbiter_proof import PortMonitor, TurnMonitor
 from tb.formal.bursts_proof import BusMonitor
 from tb.formal.order_proof import OrderMonitor
 from tb.formal.prover import MEMORIES, Proof, holds
 from tb.formal.sequencer_proof import BITS, LoopMonitor, ReadyMonitor, SemaphoreMonitor, SteadySemaphores, StuckMonitor
 from tb.formal.stream_proof import StreamMonitor, waiting
-from tb.formal.wtu_bins_proof import BinMonitor
+from tb.formal.wtu_ring_proof import RingMonitor
 
 LIMIT = 600  # seconds
 
 # Every count is at or near its least value, so that all of them wrap and overflow within a few cycles.
 _SMALL = (
-    *("clusters=4", "n_ctx=2", "n_hp=4", "hcu.n_w=2", "frame=2", "token_bits=3", "count_bits=3", "wtu.n_w=2"),
-    *("score=e2m2", "bin_bits=3", "list_depth=2", "count_digit=2", "n_buckets=16"),
-    *("blocks=4", "block_slots=2", "recent=2", "entry_bytes=8", "boundary=16", "addr_bits=8"),
+    *("clusters=4", "n_ctx=2", "n_hp=4", "hcu.n_w=2", "tile=2", "frame=2", "token_bits=3"),
+    *("count_bits=3", "wtu.n_w=2"),
+    *("score=e2m2", "bin_bits=3", "count_digit=2", "n_buckets=16"),
+    *("blocks=4", "block_slots=2", "recent=2", "entry_bytes=8", "boundary=16", "addr_bits=8", "rows=2"),
+    *("counts=2", "count_lanes=2", "read_counts=2"),
     *("dpe.n_h=2", "dpe.n_w=2", "vpe.n_w=2", "w_depth=4", "x_depth=4", "vpe.depth=4", "lxe.words=2"),
     *("bus_bytes=4", "burst_bytes=8", "i_depth=4", "queue=1", "bursts=1", "copies=1"),
 )
@@ -174,7 +184,13 @@ def unread(port: str, module: str = "unit") -> tuple[str, str]:
     return rf"(?s)(\nmodule \\top\.{module}\n.*?(?:connect \\[ABS]|switch(?: {{)?) )\\{port} \[0\]", r"\g<1>1'1"
 
 
-_STABLE = ("th_hd", "ratio", "device_base", "home_base")  # inputs that must be stable according to the data sheets
+_STABLE = (
+    "th_hd",
+    "ratio",
+    "device_base",
+    "home_base",
+    "blocks",
+)  # inputs that must be stable according to the data sheets
 
 
 def unit_of(name: str, p: object = None) -> wiring.Component:
@@ -197,44 +213,47 @@ def stream_goal(
 
 def goals() -> Iterator[Goal | Independence | Equality]:
     """All goals, unit by unit."""
-    found = [*_streams(), *_kvmu(), *_wtu(), *_rest(), *_independence(), *_equality()]
+    found = [*_streams(), *_hcu(), *_kvmu(), *_wtu(), *_table_port(), *_rest(), *_independence(), *_equality()]
     for unit in ALL:
         yield from (g for g in found if g.unit == unit)
 
 
 def _kvmu() -> Iterator[Goal]:
-    lost = (r"connect \\A \\free_head \[0\]", r"connect \\A 1'0")  # only the first freed block is found
-    one = replace(kvmu_map_proof.SMALL, block_slots=1)
-
-    def allocator(reach: bool):
-        return kvmu_allocator_proof.AllocatorMonitor(kvmu_allocator_proof.SMALL, reach)
-
-    def places(p, reach: bool):
-        return kvmu_map_proof.MapMonitor(p, reach=reach)
-
-    def sets(reach: bool):
-        return kvmu_map_proof.MapMonitor(one, fetches=True, reach=reach)
-
-    yield Goal("kvmu", "no block given twice or lost", "two blocks of a slot", allocator, lost, 30)
-    for p in (one, kvmu_map_proof.SMALL):
-        size = f"two blocks of {p.block_slots}"
-        yield Goal("kvmu", "an entry has a place of its own", size, partial(places, p), lost, 30, merge=False)
+    """Goals of the KVMU, from any consistent tables; the longest beat fits in the first two."""
+    p = kvmu_tables.SMALL
+    size = f"{p.blocks} blocks of {p.block_slots}, {p.clusters} clusters"
+    last = (r"connect \\A \{ 1'0 \\pool \[2\] \}", r"connect \\A { 1'0 \\pool [3] }")  # the last freed block is given
+    other = (r"(?s)(\nmodule \\top\.unit\.placer\n.*?connect \\A )\\oldest \[0\]", r"\g<1>1'0")  # of another cluster
     joined = (r"connect \\A \\starts \[0\]", r"connect \\A 1'0")  # a set's first burst continues the one before
-    yield Goal("kvmu", "a set fetches what it names", "two blocks of 1", sets, joined, 30)
+    for claim, monitor, edit, depth in (
+        ("no block given twice or lost", kvmu_allocator_proof.AllocatorMonitor, last, kvmu_allocator_proof.DEPTH),
+        ("an entry has a place of its own", kvmu_map_proof.MoveMonitor, other, kvmu_allocator_proof.DEPTH),
+        ("a set fetches what it names", kvmu_map_proof.FetchMonitor, joined, 24),
+    ):
+        yield Goal("kvmu", claim, size, partial(monitor, p), edit, depth, merge=False, depth=depth)
+
+
+def _hcu() -> Iterator[Goal]:
+    over = (r"connect \\B \S+ \[0\](\n\s+connect \\Y \\asks_tile\n)", r"connect \\B 1'1\1")  # asks over a tile in use
+    size = f"tiles of {hcu_tiles_proof.SMALL.tile}, {hcu_tiles_proof.SMALL.clusters} clusters"
+    make = hcu_tiles_proof.TileMonitor
+    yield Goal("hcu", "a cluster is compared while it is there", size, make, over, 20, cut=MEMORIES, merge=False)
 
 
 def _wtu() -> Iterator[Goal]:
     """Goals of the WTU. `merge` with a depth: nothing is left after the first row, so later cycles are trivial."""
-    for claim, depth, change, edit in (
-        ("the exact minimal set", 70, {"clusters": 2, "n_w": 1}, _EXACT),
-        ("the exact minimal set", 24, {}, _EXACT),
-        ("whole buckets, minimal", 200, {"selection": "buckets"}, _BUCKETS),
+    short = wtu_set_proof.short_ratio
+    for claim, depth, change, edit, within in (
+        ("the exact minimal set", 70, {"clusters": 2, "counts": 2, "n_w": 1}, _EXACT, short),
+        ("the exact minimal set, of counts that stream", 70, {"clusters": 2, "counts": 1, "n_w": 1}, _EXACT, short),
+        ("the exact minimal set", 45, {"clusters": 2, "counts": 2}, _EXACT, short),
+        ("whole buckets, minimal", 200, {"selection": "buckets"}, _BUCKETS, nullcontext),
     ):
         p = replace(wtu_set_proof.SMALL, **change)
         size = f"rows of {p.clusters}, {p.n_w} a word"
-        yield Goal("wtu", claim, size, partial(_row, p), edit, 40, depth=depth)
-    old = (r"connect \\A \\gone0 \[0\]", r"connect \\A \\again0 [0]")  # words that are cleared meanwhile count
-    yield Goal("wtu", "a bin is its histogram's alone", "4 bins of a lane", BinMonitor, old, 40, merge=False)
+        yield Goal("wtu", claim, size, partial(_row, p), edit, 60, depth=depth, within=within)
+    over = (r"connect \\B 2'10(\s+connect \\Y \\full\n)", r"connect \\B 2'11\1")  # a full ring takes counts
+    yield Goal("wtu", "a word sees its own counts", "a ring of 2 words", RingMonitor, over, 40, merge=False)
 
 
 def _row(p: WtuParams, reach: bool) -> wtu_set_proof.RowMonitor:
@@ -242,7 +261,7 @@ def _row(p: WtuParams, reach: bool) -> wtu_set_proof.RowMonitor:
 
 
 # Weights lose their lowest bit on the way to the rest of Th.
-_EXACT = (r"connect \\B \\bin_sum \[(\d+):0\]", r"connect \\B { \\bin_sum [\1:1] 1'0 }")
+_EXACT = (r"connect \\B \\value \[(\d+):0\]", r"connect \\B { \\value [\1:1] 1'0 }")
 _BUCKETS = (
     r"connect \\B \\weight \[(\d+):0\](\n    connect \\Y \\after)",
     r"connect \\B { \\weight [\1:1] 1'0 }\2",
@@ -264,7 +283,7 @@ def _short() -> Iterator[None]:
 
 
 def _rest() -> Iterator[Goal]:
-    longest = override(preset("tiny"), ["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096"]).core
+    longest = override(preset("tiny"), ["dpe.n_h=8", "n_w=8", "count_lanes=8", "bus_bytes=16", "burst_bytes=4096"]).core
     fits = (r"cell \$le ", "cell $ge ")  # reverses: the rest of a row fits before the boundary
     for name, cls in (("loader", Loader), ("storer", Storer)):
 
@@ -296,9 +315,36 @@ def _rest() -> Iterator[Goal]:
     yield Goal("arbiter", "a slice keeps order, and all", "items of 2 bits", order, forgets, 30, merge=False)
 
 
+@contextmanager
+def _flights(reads: int) -> Iterator[None]:
+    """A table port of so many asks in flight but one, and of two puts."""
+    with patch("hdl.retrieval.table_port.READS", reads), patch("hdl.retrieval.table_port.PUTS", 2):
+        yield
+
+
+def _table_port() -> Iterator[Goal]:
+    beside = (r"connect \\A \\reading \[0\]", r"connect \\A 1'0")  # a write does not wait for reads
+    other = (r"connect \\A \\r_client \[0\]", r"connect \\A 1'0")  # all items go to the HCU
+    lost = (r"connect \\A \\waits \[0\]", r"connect \\A 1'0")  # the next request takes the place of one that waits
+    for claim, kind, edit, size, reads, bus in (
+        ("reads and writes are never in flight together", "bus", beside, "beats of two items", 2, 2),
+        ("items go to who asked, in order", "asks", other, "asks of one item", 2, 1),
+        ("items go to who asked, in order", "asks", other, "asks of two items", 1, 2),
+        ("a put is written once", "puts", lost, "beats of two items", 2, 2),
+    ):
+        p = table_port_proof.small(bus)
+
+        def make(reach: bool, p: DreParams = p, kind: str = kind):
+            return table_port_proof.PortMonitor(p, kind, reach)
+
+        yield Goal("table_port", claim, size, make, edit, 30, within=partial(_flights, reads))
+
+
 def _wtus() -> Iterator[tuple[str, WtuParams]]:
     for selection in ("exact", "buckets"):
-        yield f"selection={selection}", replace(small().core.dre.wtu, selection=selection)
+        p = small().core.dre.wtu
+        counts = p.clusters if selection == "buckets" else p.counts
+        yield f"selection={selection}", replace(p, selection=selection, counts=counts)
 
 
 def _independence() -> Iterator[Independence]:
@@ -315,11 +361,13 @@ def _equality() -> Iterator[Equality]:
 
 
 def _streams() -> Iterator[Goal]:
-    yield stream_goal("hcu", unread("o__ready"), 30)
+    yield stream_goal("hcu", unread("o__ready"), 30, asked=True)
     for size, p in _wtus():
         yield stream_goal("wtu", unread("o__ready", "unit.core"), 40, p, size)
     yield stream_goal("cluster_set", unread("o__ready"), 30)
-    yield stream_goal("kvmu", unread("w__ready"), 40, kvmu_allocator_proof.SMALL, "two blocks of a slot")
+    yield stream_goal(
+        "kvmu", unread("w__ready", "unit.placer"), 40, kvmu_tables.SMALL, "two blocks of 2", asked=True, depth=20
+    )
     yield stream_goal("dpe", unread("r_en", "unit.fifo"), 40)
     yield stream_goal("vpe", unread("o__ready"), 40)
     steady = partial(patch, "hdl.execution.sequencer.Semaphores", SteadySemaphores)

@@ -113,7 +113,13 @@ class UnitMonitor(wiring.Component):
         return m
 
     def _may_answer(self, m: Module, c: Channel, found: dict[str, Channel], valid: Value, gives: dict) -> Value:
-        """Whether a burst waits for a beat of `c`, if `c` answers bursts."""
+        """Whether a burst or an ask waits for a beat of `c`, if `c` answers bursts or asks (`table_client`)."""
+        bundle, _, part = c.name.rpartition("__")
+        if part == "data" and f"{bundle}__ask" in found:
+            ask, owed = found[f"{bundle}__ask"], Signal(6, name=f"{bundle}_owed")
+            more = getattr(self.unit, bundle).ask.payload.more
+            m.d.sync += owed.eq(owed + Mux(ask.valid & ask.ready, more + 1, 0) - (valid & c.ready))
+            return owed.any()
         stem, kind = c.name[:-1], c.name[-1]
         if not stem.endswith("axi_") or kind not in "rb":
             return 1

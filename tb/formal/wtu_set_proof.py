@@ -1,14 +1,17 @@
 """Proof about the WTU: it selects the set of Equation 3, or of whole buckets (`golden.retrieval.wicsum`).
 
 It follows the first row after power-up, with any length, scores, counts and ratio (in quarters); later rows are free.
+The counts of the row fit in the ring, or stream.
 The selection weighs more than Th, or is the whole row. No cluster outside it comes before one inside. Without its last
 cluster or bucket it does not weigh more than Th. The beat that ends it counts its clusters and tokens. There are no
 stalls; `tb.formal.stream_proof` covers what they may change. After the cycles that the row can take, nothing is left to
 claim.
 """
 
+from contextlib import AbstractContextManager
 from functools import reduce
 from operator import add, and_, or_
+from unittest.mock import patch
 
 from amaranth import Array, Cat, ClockDomain, ClockSignal, Module, Mux, Signal, Value
 from amaranth.hdl import Assert
@@ -21,12 +24,18 @@ from hdl.params import WtuParams
 from hdl.retrieval.wtu import Wtu
 
 SMALL = WtuParams(
-    n_w=2, clusters=4, score=ScoreFormat(2, 1), count_bits=2, bin_bits=2, list_depth=1, count_digit=9, n_buckets=2
+    n_w=2, clusters=4, counts=4, score=ScoreFormat(2, 1), count_bits=2, bin_bits=2, count_digit=2, n_buckets=2
 )
+TH_STEPS = 2  # bits of the ratio that the proof of the exact variant keeps, so that the row takes fewer cycles
+
+
+def short_ratio() -> AbstractContextManager:
+    """Lets the exact variant multiply for Th in units of 2^-2 instead of 2^-16, while it is elaborated."""
+    return patch("hdl.retrieval.wtu_exact.TH_STEPS", TH_STEPS)
 
 
 class RowMonitor(wiring.Component):
-    """The WTU from power-up on, with one table of counts, which is given before the first row.
+    """The WTU from power-up on, with one table of counts. If it does not fit, it comes round and round.
 
     With `reach` it claims instead that the whole row is always selected. That claim must fail.
     """
@@ -64,19 +73,25 @@ class RowMonitor(wiring.Component):
         code = [codes.word_select(k, p.score.bits) for k in range(p.clusters)]
         count = [counts.word_select(k, p.count_bits) for k in range(p.clusters)]
         ratio = Signal(3)
-        m.d.comb += [ratio.eq(Mux(quarters[2], 4, quarters)), unit.ratio.eq(ratio << 14)]
+        steps = TH_STEPS if p.selection == "exact" else 16
+        m.d.comb += [ratio.eq(Mux(quarters[2], 4, quarters)), unit.ratio.eq(ratio << steps - 2)]
 
-        # First the counts, then rows.
-        given, loaded, mine = Signal(range(p.clusters + 1)), Signal(), Signal(init=1)  # mine: a word of the row
+        # Counts and rows, the first row as often as the unit reads it.
+        keep = p.clusters <= p.counts
+        given, begins, loaded = Signal(range(p.words + 1)), Signal(init=1), Signal()
+        reading, mine = Signal(range(p.readings + 1)), Signal()  # mine: a word of the first row
         word, own_last, takes = Signal(range(max(2, p.words))), Signal(), Signal()
         held, row, before = Signal(), unit.i.payload, Signal.like(unit.i.payload.as_value())
+        counted = Signal()  # the last word of counts goes
         m.d.comb += [
-            loaded.eq(given == p.clusters),
+            mine.eq(reading < p.readings),
             unit.c.valid.eq(~loaded),
-            unit.c.payload.cluster.eq(given),
-            unit.c.payload.count.eq(counts.word_select(given[: p.cluster_bits], p.count_bits)),
+            unit.c.payload.counts.eq(counts.word_select(given, p.n_w * p.count_bits)),
+            unit.c.payload.first.eq(begins),
+            unit.c.payload.keep.eq(keep),
+            counted.eq(given == top // p.n_w),
             own_last.eq(word == top // p.n_w),
-            unit.i.valid.eq(loaded),
+            unit.i.valid.eq(~begins),
             row.as_value().eq(before),
             takes.eq(unit.i.valid & unit.i.ready),
         ]
@@ -85,15 +100,12 @@ class RowMonitor(wiring.Component):
                 row.scores.eq(Mux(mine, codes.word_select(word, p.n_w * p.score.bits), self.scores)),
                 row.last.eq(Mux(mine, own_last, self.last | (word == p.words - 1))),
                 row.keep.eq(Mux(mine, Mux(own_last, top % p.n_w, 0), self.keep)),
-                row.ctx.eq(0),
             ]
-        m.d.sync += [
-            given.eq(given + (unit.c.valid & unit.c.ready)),
-            held.eq(unit.i.valid & ~unit.i.ready),
-            before.eq(row),
-        ]
+        with m.If(unit.c.valid & unit.c.ready):
+            m.d.sync += [given.eq(Mux(counted, 0, given + 1)), loaded.eq(counted & keep), begins.eq(0)]
+        m.d.sync += [held.eq(unit.i.valid & ~unit.i.ready), before.eq(row)]
         with m.If(takes):
-            m.d.sync += [word.eq(Mux(row.last, 0, word + 1)), mine.eq(mine & ~row.last)]
+            m.d.sync += [word.eq(Mux(row.last, 0, word + 1)), reading.eq(reading + (mine & row.last))]
 
         # The row's output beats.
         beat, got, done = unit.o.payload, Signal(p.clusters), Signal()

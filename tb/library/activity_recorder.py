@@ -13,6 +13,7 @@ from tb.library.recording import Recording
 from tb.library.runner import simulator
 
 _BIT = re.compile(r"(.*)\[(\d+)\]")
+MEMORIES = (".storage", ".mem")  # ends of the names of memories and FIFOs
 
 
 @dataclass(frozen=True)
@@ -97,15 +98,15 @@ def _word(bit: str) -> tuple[str, int | None]:
 
 
 def _ranges(bits: list[str]) -> Iterable[str]:
-    """Verilog of the bits; consecutive bits of a word become a range."""
+    """Verilog of the bits; consecutive bits of a vector become a range. Words of a memory cannot, if they are bits."""
     word, low, high = "", None, None
     for bit in [*bits, ""]:
         name, at = _word(bit)
-        if word and name == word and at == high + 1:
+        if word and name == word and at == high + 1 and not word.endswith(MEMORIES):
             high = at
             continue
         if word:
-            yield _path(word) + ("" if low is None else f"[{high}:{low}]")
+            yield _path(word) + ("" if low is None else f"[{low}]" if low == high else f"[{high}:{low}]")
         word, low, high = name, at, at
 
 

@@ -81,6 +81,7 @@ class DecoderLayers:
         )
         f = f or p.dre.function()
         sizes = {"n_hp": p.dre.hcu.n_hp, "clusters": k.clusters, "sinks": self.sinks, "centre": f.centre}
+        sizes |= {"frame": p.dre.hcu.frame, "readings": p.dre.wtu.readings}
         next_ = [i + 1 if ahead and i < layers - 1 else -1 for i in range(layers)]
         self.plans = [
             CorePlan(shape, fmt, RetrievalShape(ctx=i, ahead=next_[i], fetched=ahead and i > 0, **sizes))
@@ -93,7 +94,8 @@ class DecoderLayers:
             [planes] * layers,
             f,
             blocks=layers * frames * self.tokens,  # an upper bound; `run` says how many it takes
-            block_slots=k.block_slots,
+            layout=p.dre.layout(),
+            counts=k.counts,
             boundary=k.boundary,
             n_ctx=k.n_ctx,
         )
@@ -127,7 +129,7 @@ class DecoderLayers:
                 self.session.expect(got.writes, self._places(i, frame == len(self.spans) - 1))
                 at_home = sum(c.offloaded for c in h.core.dre.kv.contexts[i].clusters.values())
                 entries = h.core.registers[Register.ENTRIES]
-                self.passes.append(Pass(frame, i, ends, h.core.clusters[i], entries, at_home))
+                self.passes.append(Pass(frame, i, ends, h.core.dre.level(i), entries, at_home))
                 progress(len(self.passes))
             self.outputs.append(h.get("hidden"))
         k = self.p.dre.kvmu
@@ -162,5 +164,6 @@ class DecoderLayers:
     def play(self, emitted: Emitted, progress: Callable[[int], None] = lambda done: None) -> list[Ran]:
         """Run the same passes on the RTL. `emitted` is a core of these parameters with a memory (`layer_runs`)."""
         h, f = self.host, self.host.core.dre.params
-        ports = {"th_hd": f.th_hd, "ratio": f.ratio_q16, "device_base": h.device_base, "home_base": h.home_base}
+        bases = {"device_base": h.device_base, "home_base": h.home_base, "table_base": h.table_base}
+        ports = {"th_hd": f.th_hd, "ratio": f.ratio_q16, **bases, "blocks": h.blocks}
         return self.session.play(emitted, ports, progress=progress)

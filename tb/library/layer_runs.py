@@ -13,7 +13,7 @@ import numpy as np
 
 from golden.program.isa import Instruction, Status, encode
 from golden.program.lxe_model import Memory, Write
-from hdl.bus.axi import HOST_PREFIX, PREFIX, port_members
+from hdl.bus.axi import HOST_PREFIX, PREFIX, TABLE_PREFIX, port_members
 from hdl.emit import Emitted
 from hdl.instruction_layouts import status_layout
 from hdl.params import CoreParams
@@ -67,7 +67,7 @@ class _Expected:
 
 @dataclass(frozen=True)
 class _Written:
-    """Written beats: port (0: LXE, 1: retriever), word of the memory, mask of the written bytes, bytes."""
+    """Written beats: port (0: LXE, 1: retriever, 2: tables), word of the memory, mask of the written bytes, bytes."""
 
     port: np.ndarray
     word: np.ndarray
@@ -76,9 +76,10 @@ class _Written:
 
 
 def with_memory(emitted: Emitted, p: CoreParams, size: int) -> Emitted:
-    """The core of `emitted` with a memory of at least `size` bytes at both ports, as module `layers`."""
+    """The core of `emitted` with a memory of at least `size` bytes at all ports, as module `layers`."""
     bus, words = p.lxe.bus_bytes, (1 << max(LEAST, (size - 1).bit_length())) // p.lxe.bus_bytes
-    inner = [*port_members(p), *port_members(p, HOST_PREFIX)]
+    prefixes = (PREFIX, HOST_PREFIX, TABLE_PREFIX)
+    inner = [name for prefix in prefixes for name in port_members(p, prefix)]
     ports = [x for x in emitted.manifest["ports"] if x["name"] not in inner]
     ports += [{"name": "run", "dir": "in", "width": 16}, {"name": "running", "dir": "out", "width": 1}]
     code = status_layout()["code"]
@@ -92,12 +93,12 @@ def with_memory(emitted: Emitted, p: CoreParams, size: int) -> Emitted:
         "bvalid",
         "bready",
     ]
-    memory = ", ".join(f".{n}({{{HOST_PREFIX}{n}, {PREFIX}{n}}})" for n in names)
-    zeros = "".join(f"  assign {a}{n} = 0;\n" for a in (PREFIX, HOST_PREFIX) for n in ("rid", "rresp", "bid", "bresp"))
+    memory = ", ".join(f".{n}({{{', '.join(x + n for x in reversed(prefixes))}}})" for n in names)
+    zeros = "".join(f"  assign {a}{n} = 0;\n" for a in prefixes for n in ("rid", "rresp", "bid", "bresp"))
     text = (
         f"module layers({head});\n{wires}{zeros}  {emitted.top} core({core});\n"
         f"  assign running = status[{code.offset} +: {code.width}] == {Status.RUNNING};\n"
-        f"  axi_memory #(.BYTES({bus}), .WORDS({words}), .LATENCY({LATENCY})) memory(\n"
+        f"  axi_memory #(.BYTES({bus}), .WORDS({words}), .LATENCY({LATENCY}), .PORTS({len(prefixes)})) memory(\n"
         f"    .clk(clk), .rst(rst), .run(run), {memory});\nendmodule\n"
     )
     verilog = "\n".join([emitted.verilog, (ROOT / "tb" / "library" / "axi_memory.v").read_text(), text])

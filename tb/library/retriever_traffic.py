@@ -6,13 +6,24 @@ from dataclasses import dataclass, field
 from golden.program.isa import ADDR_BITS, REGISTERS, Retrieve
 from hdl.instruction_layouts import retrieve_layout
 from hdl.params import CoreParams
+from hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
+from hdl.retrieval.kvmu_layouts import APPEND
 from tb.library.transfer_traffic import bursts_of, content, params
 
 # Words of 1 to 8 beats, bursts of 1 to 256, entries of 1 to 130 beats, rings of 1 to 16: changes of preset `tiny`.
 SIZES = {
     "tiny": ["entry_bytes=96", "recent=3"],
     "one": [
-        *("dpe.n_h=1", "n_w=1", "w_depth=1", "x_depth=1", "bus_bytes=2", "burst_bytes=2", "bursts=1", "copies=1"),
+        *(
+            "dpe.n_h=1",
+            "n_w=1",
+            "w_depth=1",
+            "x_depth=1",
+            "lxe.bus_bytes=2",
+            "lxe.burst_bytes=2",
+            "bursts=1",
+            "copies=1",
+        ),
         *("words=2", "entry_bytes=2", "recent=1", "clusters=1", "n_ctx=1", "blocks=4", "block_slots=2", "boundary=2"),
     ],
     "long": ["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096", "copies=5", "entry_bytes=2080", "n_ctx=2"],
@@ -24,9 +35,28 @@ RINGS, HOMES, SOURCES, FETCHED = 0x1_0000, 0x20_0000, 0x55_AAB0_0000, 0xAA_5560_
 
 
 def retrieve(action: int, addr: int = 0, rows: int = 1, **fields: int) -> dict:
-    """A beat of `hdl.instruction_layouts.retrieve_layout`; `fields`: ctx, to, level, shift, skip, signal."""
+    """A beat of `hdl.instruction_layouts.retrieve_layout`; `fields`: to, level, shift, skip, signal."""
     names = (name for name, _ in retrieve_layout())
     return {**dict.fromkeys(names, 0), "action": int(action), "addr": addr, "rows": rows - 1, **fields}
+
+
+def news(op: int, ctx: int, clusters: int) -> dict:
+    """A beat of `hdl.retrieval.hcu.joined_layout`; of an order, other fields than these mean nothing."""
+    return {
+        "op": op,
+        "ctx": ctx,
+        "clusters": clusters,
+        "cluster": 0,
+        "is_new": 1,
+        "token": 0,
+        "full_join": 1,
+        "last": 1,
+    }
+
+
+def reply(op: int) -> dict:
+    """A beat of `hdl.retrieval.kvmu.placed_layout`; of an order, other fields than `op` mean nothing."""
+    return {"op": op, "token": 3, "full": 1, "device": 8, "home": 16}
 
 
 @dataclass
@@ -38,7 +68,9 @@ class Episode:
     copies : (source, destination, bytes)
     signals : signals of the instructions that complete
     sets : (register, value)
-    cleared : contexts
+    orders : (op, context) of the orders to the DRE
+    answers : for each of them, the indices of its answers in `t` and in `places`
+    untaken : answers in `t` and in `places` that no instruction takes
     written : address of each written beat -> its values in order
     bins : coverage bins that the program reaches
     rings, home : addresses of the KVMU's entries
@@ -53,7 +85,9 @@ class Episode:
     copies: list[tuple[int, int, int]] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)
     sets: list[tuple[int, int]] = field(default_factory=list)
-    cleared: list[int] = field(default_factory=list)
+    orders: list[tuple[int, int]] = field(default_factory=list)
+    answers: list[tuple[int, int]] = field(default_factory=list)
+    untaken: tuple[int, int] = (0, 0)
     written: dict[int, list[int]] = field(default_factory=dict)
     fault: str = ""
     bins: set[str] = field(default_factory=set)
@@ -71,8 +105,7 @@ class Episode:
         opened = cluster is None
         cluster = self.levels[ctx] if opened else cluster
         self.levels[ctx] += opened
-        kept = {"token": 5, "full_join": 0, "count": 1, "last": 0}
-        self.t.append({"op": 0, "ctx": ctx, "cluster": cluster, "is_new": int(opened), **kept})
+        self.t.append(news(JOIN, ctx, self.levels[ctx]) | {"cluster": cluster, "is_new": int(opened)})
         i = self._next(Retrieve.CLUSTER, **fields)
         self._set(i["to"], i["addr"] + (cluster << i["shift"]))
         self._set(i["level"], self.levels[ctx])
@@ -94,7 +127,7 @@ class Episode:
                 self._copy(slot, home, k.entry_bytes)
                 moved += 1
                 self.bins |= {"moves_its_own"} if r >= k.recent else set()
-            self.places.append(("w", {"token": 3, "full": int(full), "device": 0 if full else slot, "home": home}))
+            self.places.append(("w", reply(APPEND) | {"full": int(full), "device": 0 if full else slot, "home": home}))
             if full:
                 self.fault = self.fault or "full"
                 return
@@ -128,31 +161,30 @@ class Episode:
 
     def clear(self, ctx: int, **fields: int) -> None:
         """Forget a context."""
-        i = self._next(Retrieve.CLEAR, ctx=ctx, **fields)
-        self.dropped(ctx)
-        self.cleared.append(ctx)
-        self.placed[ctx] = 0
-        self.bins.add("clear")
+        self._order(Retrieve.CLEAR, CLEAR, ctx, **fields)
+        self.levels[ctx] = self.placed[ctx] = 0
+
+    def switch(self, ctx: int, **fields: int) -> None:
+        """Let the rows of scores that follow be of a context."""
+        self._order(Retrieve.SWITCH, SWITCH, ctx, **fields)
+
+    def _order(self, action: Retrieve, op: int, ctx: int, **fields: int) -> None:
+        """Add an instruction that sends an order, and both answers to it."""
+        i, level = self._next(action, ctx, **fields), self.levels[ctx]
+        if not self.fault:
+            self.orders.append((op, ctx))
+            self.answers.append((len(self.t), len(self.places)))
+        self.t.append(news(op, ctx, level))
+        self.places.append(("w", reply(op)))
+        self._set(i["level"], level)
+        size = "empty" if not level else "full" if level == self.p.dre.kvmu.clusters else "some"
+        self.bins.add(f"{action.name.lower()}_{size}")
         self._done(i)
 
-    def dropped(self, ctx: int) -> None:
-        """Add the news of a CLEAR that no instruction asked for."""
-        self.t.append(
-            {"op": 1, "ctx": ctx, "cluster": 0, "is_new": 1, "token": 0, "full_join": 0, "count": 0, "last": 1}
-        )
-        self.levels[ctx] = 0
-
-    def count(self, ctx: int, **fields: int) -> None:
-        """Ask how many clusters a context has."""
-        i = self._next(Retrieve.COUNT, ctx=ctx, **fields)
-        self._set(i["level"], self.levels[ctx])
-        self.bins.add("counts" if self.levels[ctx] else "counts_none")
-        self._done(i)
-
-    def skip(self, action: int, **fields: int) -> None:
+    def skip(self, action: int, addr: int = 1, **fields: int) -> None:
         """An instruction that only signals."""
         self.bins.add("skip")
-        self._done(self._next(action, 1, skip=1, **fields))
+        self._done(self._next(action, addr, skip=1, **fields))
 
     def bad(self, action: int, **fields: int) -> None:
         """Add an instruction that the retriever refuses."""
@@ -203,7 +235,7 @@ class Episode:
     def config(self, stalls=None, latency=(1, 9), cut_at: int = 0, stop: bool = False) -> dict:
         """The configuration of `tb.benches.bench_retriever`."""
         return {
-            **{name: getattr(self, name) for name in ("c", "t", "b", "places")},
+            **{name: getattr(self, name) for name in ("c", "t", "b", "places", "untaken")},
             "errors": sorted(self.errors),
             "stalls": stalls or {},
             "latency": list(latency),
@@ -212,7 +244,7 @@ class Episode:
             "cut_at": cut_at,
             "stop": stop,
             "hold": 20,
-            "limit": 10_000 if self.p == params(SIZES["tiny"]) else 100_000,  # the longest runs take 3100 and 21_000
+            "limit": 10_000 if self.p == params(SIZES["tiny"]) else 200_000,  # the longest runs take 3100 and 115_000
         }
 
 
@@ -227,10 +259,11 @@ def random_episode(p: CoreParams, rng: random.Random, n: int, errors: frozenset[
         at = half << ADDR_BITS - 1 | rng.randrange(1 << k.addr_bits, 1 << ADDR_BITS - 1)
         return at // word * word
 
-    actions = [Retrieve.CLUSTER] * 3 + [Retrieve.PLACE] * 3 + [Retrieve.FETCH] * 3 + [Retrieve.CLEAR, Retrieve.COUNT]
+    contexts = [0, k.n_ctx // 2, k.n_ctx - 1]
+    actions = [Retrieve.CLUSTER] * 3 + [Retrieve.PLACE] * 3 + [Retrieve.FETCH] * 3 + [Retrieve.CLEAR, Retrieve.SWITCH]
     for _ in range(n):
         registers = {name: rng.randrange(REGISTERS) for name in ("to", "level")} | {"shift": rng.randrange(32)}
-        ctx = rng.randrange(k.n_ctx)
+        ctx = rng.choice(contexts)
         action = rng.choice(actions)
         if rng.random() < 0.1:
             out.skip(action, **registers)
@@ -242,8 +275,8 @@ def random_episode(p: CoreParams, rng: random.Random, n: int, errors: frozenset[
             out.place(ctx, elsewhere(0), rng.choice([1, 2, k.recent + 1, rng.randint(1, 6)]), **registers)
         elif action == Retrieve.FETCH:
             out.fetch(elsewhere(1), random_bursts(out, rng), **registers)
-        elif action == Retrieve.COUNT:
-            out.count(ctx, **registers)
+        elif action == Retrieve.SWITCH:
+            out.switch(ctx, **registers)
         else:
             out.clear(ctx, **registers)
     return out

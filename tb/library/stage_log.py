@@ -22,12 +22,16 @@ __all__ = ["Span", "Unit", "spans", "stage_of", "units", "work"]
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit of a core: the counters that follow its work and its busy cycles, and the work of an instruction."""
+    """A unit of a core: the counters that follow its work and its busy cycles, and the work of an instruction.
+
+    `times`: how often the program sends a piece of work that is counted once.
+    """
 
     name: str
     counters: tuple[str, ...]
     busy: tuple[str, ...]
     count: Callable[[Issue], int]
+    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def units(p: CoreParams) -> list[Unit]:
         one("storer", "lxe.storer", "words", lanes(True), "beats"),
         one("retriever", "retriever", "instructions", lambda i: int(i.op == Opcode.RETRIEVE), "beats"),
         one("HCU", "dre.hcu", "tokens", joins, "compares"),
-        Unit("WTU", tuple(f"{w}.rows" for w in wtus), tuple(f"{w}.words" for w in wtus), rows),
+        Unit("WTU", tuple(f"{w}.rows" for w in wtus), tuple(f"{w}.words" for w in wtus), rows, p.dre.wtu.readings),
     ]
 
 
@@ -100,7 +104,7 @@ def work(stages: Sequence[int], issues: Sequence[Issue], of: Sequence[Unit]) -> 
     for i in issues:
         for u, unit in enumerate(of):
             out[u, stages[i.pc]] += unit.count(i)
-    return out.cumsum(axis=1)
+    return out.cumsum(axis=1) // np.array([[unit.times] for unit in of])
 
 
 def spans(ends: np.ndarray, samples: np.ndarray) -> list[list[Span | None]]:

@@ -149,8 +149,10 @@ class Bench:
                 s.queue.clear()
                 s.valid = s.pending = False
                 s.valid_.value = 0
-            else:
+            elif isinstance(s, Sink):
                 s.held = None
+            else:
+                s.reset()
         await self._release()
 
     async def _release(self) -> None:
@@ -182,27 +184,30 @@ class Bench:
         start = self.cycle
         steady = not any(getattr(s, "idle", 0) or getattr(s, "stall", 0) for s in self.streams)
         while not done():
-            assert self.cycle - start < limit, f"no end after {limit} cycles: deadlock? {self._state()}"
+            assert self.cycle - start < limit, f"no end after {limit} cycles: deadlock? {self.state()}"
             if steady and not self._changes() and not int(self.dut.moves.value):
                 await self._skip(limit)
             else:
                 await self.step()
 
-    def _state(self) -> str:
+    def state(self) -> str:
         """How many beats each stream has moved, and which beat waits."""
         out = []
         for s in self.streams:
             if isinstance(s, Source):
                 waits = f", {len(s.queue)} to go, the next {unpack(s.layout, s.queue[0])}" if s.queue else ""
                 out.append(f"{s.name}: {len(s.sent)} beats went{waits}")
-            else:
+            elif isinstance(s, Sink):
                 waits = "" if s.held is None else f", then {unpack(s.layout, s.held)} waits"
                 out.append(f"{s.name}: {len(s.got)} beats came{waits}")
         return "; ".join(out)
 
     def _changes(self) -> bool:
         """Whether a source will offer a beat that it does not offer yet, or withdraw one."""
-        return any(isinstance(s, Source) and (s.valid != s.pending or (s.queue and not s.valid)) for s in self.streams)
+        for s in self.streams:
+            if s.valid != s.pending or (s.queue and not s.valid) if isinstance(s, Source) else getattr(s, "due", 0):
+                return True
+        return False
 
     async def _skip(self, limit: int) -> None:
         """Go to the next cycle in which a stream transfers. Nothing is driven or sampled before it."""

@@ -251,24 +251,21 @@ class Oaken(TorchPolicy):
         return bf16(out).view_as(x)
 
 
-class ReSV(TorchPolicy):
-    """V-Rex: hash-bit clusters of keys shared by the KV heads, WiCSum for each query row, union over the rows."""
+class HashTable:
+    """One table of ReSV: hash-bit clusters of the keys of the KV heads that share it, end to end."""
 
-    def __init__(self, params, shape: Shape):
-        super().__init__(params.resv, shape)
-        p, dim = self.params, shape.kv_heads * shape.head_size
-        self.planes = torch.from_numpy(hyperplanes(p.n_hp, dim, p.hash_seed).astype(np.float32))
+    def __init__(self, params, heads: int, size: int):
+        p, self.params, self.heads = params, params, heads
+        self.planes = torch.from_numpy(hyperplanes(p.n_hp, heads * size, p.hash_seed).astype(np.float32))
         self.hashes = torch.zeros(p.max_clusters, p.n_hp)  # bits as 1 and -1
-        self.sums, self.counts = torch.zeros(p.max_clusters, dim), torch.zeros(p.max_clusters)
+        self.sums, self.counts = torch.zeros(p.max_clusters, heads * size), torch.zeros(p.max_clusters)
         self.thresholds: torch.Tensor | None = None if p.centre else torch.zeros(p.n_hp)
         self.clusters = 0
         self.cluster_of = torch.zeros(4096, dtype=torch.long)
 
-    def append(self, k: torch.Tensor, v: torch.Tensor) -> None:
-        p, start = self.params, self.k.n
-        super().append(k, v)
-        self.size = len(k)
-        keys = k.flatten(1)[max(0, p.sinks - start) :]
+    def append(self, keys: torch.Tensor, n: int) -> None:
+        """Cluster keys [T, heads x d], the last T of n tokens."""
+        p = self.params
         products = keys @ self.planes.T
         if self.thresholds is None and len(keys):
             self.thresholds = (products * bf16(torch.tensor(1 / len(keys)))).sum(0)
@@ -285,27 +282,60 @@ class ReSV(TorchPolicy):
             self.clusters += 1
         self.sums.index_add_(0, at, keys)
         self.counts.index_add_(0, at, torch.ones(len(at)))
-        while self.k.n > len(self.cluster_of):
+        while n > len(self.cluster_of):
             self.cluster_of = self.cluster_of.repeat(2)
-        self.cluster_of[self.k.n - len(at) : self.k.n] = at
+        self.cluster_of[n - len(at) : n] = at
 
     def rows(self, q: torch.Tensor) -> torch.Tensor:
-        """Clusters that each row selects, bool [kv_heads, T x group, clusters]."""
-        kv_heads, counts = self.shape.kv_heads, self.counts[: self.clusters]
-        key = bf16(self.sums[: self.clusters] / counts[:, None]).view(self.clusters, kv_heads, -1)
-        s = self.by_kv_head(q) @ key.permute(1, 2, 0) * self.shape.head_size**-0.5
+        """Clusters that each row of queries [heads, rows, d] selects, bool [heads, rows, clusters]."""
+        counts = self.counts[: self.clusters]
+        key = bf16(self.sums[: self.clusters] / counts[:, None]).view(self.clusters, self.heads, -1)
+        s = q @ key.permute(1, 2, 0) * q.shape[-1] ** -0.5
         ranked, order = s.sort(-1, descending=True)
         weight = (ranked - ranked[:, :, :1]).exp() * counts[order]
         acc = weight.cumsum(-1)
         last = (acc <= acc[:, :, -1:] * (self.params.ratio_q16 / 65536)).sum(-1, keepdim=True)
         return s >= ranked.gather(-1, last.clamp_max(self.clusters - 1))
 
-    def select(self, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        p, n = self.params, self.k.n
-        keep = self.rows(q).flatten(0, 1).any(0)[self.cluster_of[:n]]
-        keep[: p.sinks] = True
-        keep[max(0, n - max(p.recent, self.size)) :] = True
-        return self.taken(keep.nonzero()[:, 0])
+
+class ReSV(TorchPolicy):
+    """V-Rex: hash-bit clusters of keys, WiCSum for each query row, union over the rows of a table."""
+
+    def __init__(self, params, shape: Shape):
+        super().__init__(params.resv, shape)
+        self.heads = shape.kv_heads if self.params.scope == "layer" else 1  # KV heads of a table
+        self.tables = [HashTable(self.params, self.heads, shape.head_size) for _ in range(shape.kv_heads // self.heads)]
+
+    def append(self, k: torch.Tensor, v: torch.Tensor) -> None:
+        first = max(0, self.params.sinks - self.k.n)
+        super().append(k, v)
+        self.size = len(k)
+        for table, own in zip(self.tables, k[first:].split(self.heads, 1), strict=True):
+            table.append(own.flatten(1), self.k.n)
+
+    def rows(self, q: torch.Tensor) -> list[torch.Tensor]:
+        """Clusters that each row selects, bool [heads, T x group, clusters] of each table."""
+        queries = self.by_kv_head(q).split(self.heads)
+        return [table.rows(own) for table, own in zip(self.tables, queries, strict=True)]
+
+    def select(self, q: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Tokens to attend to, [n] of each table."""
+        p, n, out = self.params, self.k.n, []
+        for table, chosen in zip(self.tables, self.rows(q), strict=True):
+            keep = chosen.flatten(0, 1).any(0)[table.cluster_of[:n]]
+            keep[: p.sinks] = True
+            keep[max(0, n - max(p.recent, self.size)) :] = True
+            out.append(keep.nonzero()[:, 0])
+        return tuple(out)
+
+    def attend(self, q: torch.Tensor, *kept: torch.Tensor) -> torch.Tensor:
+        """Attention, table by table, as each keeps tokens of its own."""
+        out = []
+        for i, (own, at) in enumerate(zip(q.chunk(len(kept), 1), kept, strict=True)):
+            mine = slice(i * self.heads, (i + 1) * self.heads)
+            k, v = (x.data[mine].index_select(1, at) for x in (self.k, self.v))
+            out.append(super().attend(own, k, v))
+        return torch.cat(out, 1)
 
 
 class Signatures(TorchPolicy):

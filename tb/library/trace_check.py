@@ -17,11 +17,13 @@ from hdl.params import DpeParams, DreParams, SystemParams, VpeParams
 from sim.units.dpe_time import DpeTime
 from sim.units.hcu_time import HcuTime
 from sim.units.kvmu_time import KvmuTime
-from sim.units.wtu_time import WtuTime
+from sim.units.wtu_time import Ring, WtuTime
 from tb.library.dpe_traffic import Traffic
-from tb.library.dre_scenario import Scenario, row_beats
+from tb.library.dre_scenario import HCU_BEAT, Scenario
 from tb.library.runner import Run
 from tb.library.vpe_traffic import Episode, shares
+
+LATENCY = 20  # cycles of the tables in memory
 
 
 @dataclass
@@ -58,7 +60,7 @@ class Play:
         kv, seen = s.model.kv, {name: len(getattr(s, name)) for name in "twx"}
         freed = len(kv.freed)
         s.keys(self.ctx, hashes, along)
-        t, w, x = (getattr(s, name)[n:] for name, n in seen.items())
+        t, w, x = ([b for b in getattr(s, name)[n:] if not b.get("op")] for name, n in seen.items())
         full_joins, opened = (sum(beat[name] for beat in t) for name in ("full_join", "is_new"))
         self.events += Counter(
             {
@@ -72,22 +74,24 @@ class Play:
             }
         )
         self._homes |= {beat["home"]: s.f.sinks + beat["token"] for beat in w if not beat["full"]}
-        self.clusters = len(s.model.tables[self.ctx])
+        self.clusters = s.model.level(self.ctx)
 
     def rows(self, s: Scenario, codes: np.ndarray, block: int) -> None:
         """Add the rows of the table's query block number `block`. Its bursts must fetch exactly the tokens of golden
         ReSV.
         """
-        s.query(self.ctx, codes)
+        s.switch(self.ctx)
+        s.query(codes)
         q, p = s.queries[-1], s.p
         times = [WtuTime(p.wtu).row(row, q.counts, s.f.ratio_q16) for row in codes]
         pairs = itertools.pairwise(q.bursts)
         self.events += Counter(
             {
+                "SWITCHes": 1,
                 "rows": len(codes),
                 "rows of several words": sum(time.words > 1 for time in times),
                 "early exits": int(np.count_nonzero(q.rows.clusters < codes.shape[1])),
-                "zooms": sum(time.zooms for time in times),
+                "tests of equal codes": sum(time.tests for time in times),
                 "bursts": len(q.bursts),
                 "bursts of several blocks": sum(burst.bytes > p.kvmu.block_bytes for burst in q.bursts),
                 "bursts cut at the boundary": sum(a.addr + a.bytes == b.addr for a, b in pairs),
@@ -136,12 +140,13 @@ EVENTS: dict[str, tuple[tuple[str, ...], str]] = {
     "joins": (("hcu", "dre"), "raise --th-hd"),
     "joins of a full table": (("hcu", "dre"), "-p clusters={few_clusters}"),
     "CLEARs": (("hcu", "kvmu", "dre"), ""),
+    "SWITCHes": (("hcu", "kvmu", "dre"), ""),
     "keys refused": (("kvmu", "dre"), "-p blocks={few_blocks}"),
     "freed blocks used": (("kvmu", "dre"), "-p blocks={old_blocks}"),
     "offloads": (("kvmu", "dre"), "-p recent=8"),
     "rows of several words": (("wtu", "cluster_set", "dre"), "-p wtu.n_w=1"),
     "early exits": (("wtu", "dre"), "lower --ratio"),
-    "zooms": (("wtu", "dre"), "-p list_depth=1 -p bin_bits=4"),
+    "tests of equal codes": (("wtu", "dre"), "lower --ratio"),
     "bursts": (("dre",), "-p recent=8"),
     "bursts of several blocks": (("dre",), "-p block_slots=1"),
     "bursts cut at the boundary": (("dre",), "-p boundary=256"),
@@ -155,7 +160,7 @@ EVENTS: dict[str, tuple[tuple[str, ...], str]] = {
 
 def exercised(unit: str, p: DreParams) -> list[str]:
     """Those of `EVENTS` that can happen in a unit."""
-    never = {"zooms"} if p.wtu.selection == "buckets" else set()
+    never = {"tests of equal codes"} if p.wtu.selection == "buckets" else set()
     return [name for name, (units, _) in EVENTS.items() if unit in units and name not in never]
 
 
@@ -206,13 +211,18 @@ def _asked(trace: Trace, queries: int) -> list[tuple[int, int]]:
     return asked
 
 
+def contexts(n_ctx: int) -> list[int]:
+    """The contexts that tables are dealt to: the first two, one in the middle, the last."""
+    return sorted({0, 1 % n_ctx, n_ctx // 2, n_ctx - 1})
+
+
 def deal(tables: Sequence[Table], n_ctx: int) -> list[Play]:
-    """Deal tables to contexts 0, 1, ... and back, so that every context gets one and at least one is cleared."""
-    plays = []
-    for i in range(max(len(tables), n_ctx + 1)):
-        table, turn, ctx = tables[i % len(tables)], i // n_ctx, i % n_ctx
+    """Deal tables to `contexts` forth and back, so that each of these gets one and at least one is cleared."""
+    plays, used = [], contexts(n_ctx)
+    for i in range(max(len(tables), len(used) + 1)):
+        table, turn, at = tables[i % len(tables)], i // len(used), i % len(used)
         name = table.name + (" again" if i >= len(tables) else "")
-        plays.append(Play(name, table, n_ctx - 1 - ctx if turn % 2 else ctx))
+        plays.append(Play(name, table, used[-1 - at if turn % 2 else at]))
     return plays
 
 
@@ -224,8 +234,9 @@ def mix(plays: Sequence[Play], p: DreParams, f: ReSVParams) -> Scenario:
     """
     s = Scenario(p, f, device_base=1 << 16, home_base=1 << 20)
     blocks: Counter[int] = Counter()  # query blocks of each play so far
-    for start in range(0, len(plays), p.hcu.n_ctx):
-        turn = plays[start : start + p.hcu.n_ctx]
+    at_once = len(contexts(p.hcu.n_ctx))
+    for start in range(0, len(plays), at_once):
+        turn = plays[start : start + at_once]
         for segment in range(max(len(play.table.hashes) for play in turn)):
             own = [play for play in turn if segment < len(play.table.hashes)]
             along = False
@@ -273,26 +284,30 @@ def _dre(emitted, s, idle, stall, seed) -> Played:
 def _hcu(emitted, s, idle, stall, seed) -> Played:
     keys = [beat for phase in s.phases for beat in phase.get("keys", [])]
     c = {"params": asdict(s.p.hcu), "beats": keys, "th_hd": s.f.th_hd, "idle": idle, "stall": stall, "reset_at": 0}
-    got = Run(emitted, "tb.benches.bench_hcu", "keys", c | {"limit": 10_000_000}, seed)()
+    c |= {"port_stall": stall, "latency": LATENCY, "late": 0, "items": [], "limit": 10_000_000}
+    got = Run(emitted, "tb.benches.bench_hcu", "keys", c, seed)()
     labels = s.labels["t"]
     wrong = _compare("o", s.t, got["beats"], labels)
     if not (idle or stall):
-        times = HcuTime(s.p.hcu, s.f.th_hd).beats((k["op"], k["ctx"], k["hash"]) for k in keys).out.tolist()
+        times = HcuTime(s.p.hcu, s.f.th_hd).beats([tuple(map(k.get, HCU_BEAT)) for k in keys], LATENCY).out
         wrong += _compare("cycle of o", times, [c - got["first"] for c in got["cycles"]], labels)
     return Played(labels, wrong, got["cycles"][-1])
 
 
 def _wtu(emitted, s, idle, stall, seed) -> Played:
-    """One run of rows for each query block, with the counts that every context has by then."""
+    """One run of rows for each query block, with the counts that its context has by then."""
     p = s.p.wtu
     episodes, wants, labels = [], [], []
-    for q, (ctx, codes), tables, label in zip(s.queries, s.blocks, s.counts, s.asked, strict=True):
-        counts = [
-            {"ctx": c, "cluster": k, "count": n} for c, own in enumerate(tables) for k, n in enumerate(own.tolist())
-        ]
-        words = [beat["row"] for beat in row_beats(p, ctx, codes)]
-        stalls = {"idle": idle, "stall": stall, "period": 0, "clear": True, "reset_at": 0, "limit": 1_000_000}
-        episodes.append({"counts": counts, "late": [], "words": words, "ratio": s.f.ratio_q16, **stalls})
+    for q, (_, codes), label in zip(s.queries, s.blocks, s.asked, strict=True):
+        keep, end = int(len(q.counts) <= p.counts), (len(q.counts) - 1) % p.n_w
+        counts = [{"counts": own, "first": int(i == 0), "keep": keep} for i, own in enumerate(_words(q.counts, p.n_w))]
+        rows = [[{"scores": own, "keep": end, "last": 0} for own in _words(row, p.n_w)] for row in codes]
+        for row in rows:
+            row[-1]["last"] = 1
+        context = {"counts": counts, "rows": rows}
+        stalls = {"idle": idle, "stall": stall, "gaps": idle, "period": 0, "late": False}
+        limits = {"reset_at": 0, "limit": 10_000_000}
+        episodes.append({"contexts": [context], "ratio": s.f.ratio_q16, **stalls, **limits})
         rows = zip(q.rows.mask, q.rows.clusters.tolist(), q.rows.tokens.tolist(), strict=True)
         wants.append([{"set": np.flatnonzero(m).tolist(), "clusters": c, "tokens": t} for m, c, t in rows])
         labels.append([label] * len(codes))
@@ -309,15 +324,21 @@ def _wtu(emitted, s, idle, stall, seed) -> Played:
                 chosen = set()
         wrong += _compare("row", want, rows, own)
         if not (idle or stall):
-            _, model = WtuTime(p).run([(row, q.counts) for row in codes], s.f.ratio_q16)
+            ring = Ring(p.count_words, p.count_words) if len(q.counts) > p.counts else None
+            _, model = WtuTime(p).run([(row, q.counts) for row in codes], s.f.ratio_q16, ring)
             wrong += _compare("cycle of a row's last beat", model.tolist(), ends, own)
         cycles += got["cycles"][-1] - got["taken"][0]
     return Played(sum(labels, []), wrong, cycles)
 
 
+def _words(values: np.ndarray, n_w: int) -> list[list[int]]:
+    """Words of n_w values; 0 behind the last one."""
+    return np.pad(values, (0, -len(values) % n_w)).reshape(-1, n_w).tolist()
+
+
 def _kvmu(emitted, s, idle, stall, seed) -> Played:
-    """All appends and CLEARs, then the last set of each context, fetched with the map's state at that time."""
-    a = [{name: t.get(name, 0) for name in ("op", "ctx", "cluster", "token")} for t in s.t]
+    """All appends and orders, then the last set of each context, fetched with the map's state at that time."""
+    a = [{name: t.get(name, 0) for name in ("op", "ctx", "cluster", "is_new", "clusters", "token")} for t in s.t]
     sets = {ctx: (q.clusters, label) for (ctx, _), q, label in zip(s.blocks, s.queries, s.asked, strict=True)}
     f, bursts, labels = [], [], []
     for ctx, (clusters, label) in sets.items():
@@ -327,9 +348,10 @@ def _kvmu(emitted, s, idle, stall, seed) -> Played:
         own = [{**b._asdict(), "ctx": ctx, "last": 0, "empty": 0} for b in fetched] or [{"ctx": ctx, "empty": 1}]
         bursts += [*own[:-1], own[-1] | {"last": 1}]
         labels += [label] * len(own)
-    stalls = {"a": idle, "f": idle, "w": stall, "x": stall, "b": stall}
+    stalls = {"a": idle, "f": idle, **dict.fromkeys(("w", "x", "c", "b", "ask", "put"), stall)}
     bases = s.device_base, s.home_base
-    episode = {"a": a, "f": f, "bases": bases, "stalls": [stalls], "fetch_last": 1, "block_b": 0, "cut_at": 0}
+    episode = {"a": a, "f": f, "after": [len(a)] * len(f), "bases": bases, "blocks": s.p.kvmu.blocks}
+    episode |= {"stalls": [stalls], "latency": LATENCY, "late": 0, "block_b": 0, "cut_at": 0, "keep": 0, "uses": 0.0}
     c = {"params": asdict(s.p.kvmu), "episodes": [episode]}
     got = Run(emitted, "tb.benches.bench_kvmu", "traffic", c, seed)()["episodes"][0]
     wrong = []
@@ -338,22 +360,26 @@ def _kvmu(emitted, s, idle, stall, seed) -> Played:
     if not (idle or stall):
         time = KvmuTime(s.p.kvmu, s.device_base, s.home_base)
         chosen = [(ctx, clusters) for ctx, (clusters, _) in sets.items()]
-        cycles = time.run([(v["op"], v["ctx"], v["cluster"]) for v in a], chosen)
-        wrong += _compare("cycle of b", cycles.b, [cycle - got["a"][0] for cycle, _ in got["b"]], labels)
+        cycles = time.run([(v["op"], v["ctx"], v["cluster"]) for v in a], chosen, LATENCY)
+        # The time view counts requests and fetches from their first beats.
+        for name, start, own in (("w", "a", s.labels["w"]), ("b", "f", labels)):
+            times, first = getattr(cycles, name), getattr(cycles, start)[0]
+            seen = [cycle - got[start][0] for cycle, _ in got[name]]
+            wrong += _compare(f"cycle of {name}", [cycle - first for cycle in times], seen, own)
     return Played([*s.labels["w"], *s.labels["x"], *labels], wrong, got["b"][-1][0])
 
 
 def _cluster_set(emitted, s, idle, stall, seed) -> Played:
     p = s.p.wtu
     beats, want, labels = [], [], []
-    for q, (ctx, _), label in zip(s.queries, s.blocks, s.asked, strict=True):
+    for q, label in zip(s.queries, s.asked, strict=True):
         for r, mask in enumerate(q.rows.mask):
             words = np.pad(mask, (0, -len(mask) % p.n_w)).reshape(-1, p.n_w) @ (1 << np.arange(p.n_w))
-            ends = {"set_last": int(r == len(q.rows.mask) - 1), "ctx": ctx}
+            ends = {"set_last": int(r == len(q.rows.mask) - 1)}
             last = len(words) - 1
             beats += [{"addr": i, "mask": int(w), "row_last": int(i == last), **ends} for i, w in enumerate(words)]
         own = [{"cluster": c, "last": int(c == q.clusters[-1]), "empty": 0} for c in q.clusters]
-        want += [beat | {"ctx": ctx} for beat in own or [{"last": 1, "empty": 1}]]
+        want += own or [{"last": 1, "empty": 1}]
         labels += [label] * max(1, len(own))
     episode = {"beats": beats, "stalls": [(idle, stall)], "cut_at": 0}
     c = {"params": asdict(p), "episodes": [episode]}

@@ -20,8 +20,8 @@ from tb.library.runner import Run
 # Words of 1 to 8 beats, bursts of 1 to 256: changes of preset `tiny`.
 SIZES = {
     "tiny": [],
-    "one": ["dpe.n_h=1", "n_w=1", "w_depth=1", "x_depth=1", "bus_bytes=1", "burst_bytes=256", "bursts=1"],
-    "narrow": ["dpe.n_h=8", "n_w=8", "bus_bytes=2", "burst_bytes=2", "bursts=3"],
+    "one": ["dpe.n_h=1", "n_w=1", "w_depth=1", "x_depth=1", "lxe.bus_bytes=1", "lxe.burst_bytes=256", "bursts=1"],
+    "narrow": ["dpe.n_h=8", "n_w=8", "lxe.bus_bytes=2", "lxe.burst_bytes=2", "bursts=3"],
     "core": [
         *("dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512"),
         *("bus_bytes=64", "burst_bytes=1024", "queue=8", "bursts=32"),
@@ -180,6 +180,9 @@ def stores(p: CoreParams, commands: list[dict], words: list[dict], errors: froze
             out.fault = "range"
             return out
         _note(p, c, out.bins, target.name.lower())
+        if target == StoreTo.HASH:
+            which = {0: "first", p.dre.hcu.n_ctx - 1: "last"}.get(c["addr"], "another")
+            out.bins.add(f"context_{which}")
         if target == StoreTo.MEMORY:
             new = bursts_of(p, c)
             count = (c["rows"] + 1) * (c["words"] + 1)
@@ -194,6 +197,9 @@ def stores(p: CoreParams, commands: list[dict], words: list[dict], errors: froze
                 return out
             out.signals.append(c["signal"])
             continue
+        goes_on = target == StoreTo.SCORE and c["step"] % 2  # the rows are parts of rows for the WTU
+        if goes_on:
+            out.bins.add("part_of_a_row")
         for r in range(c["rows"] + 1):
             j, ends = 0, False
             while not ends:
@@ -206,23 +212,26 @@ def stores(p: CoreParams, commands: list[dict], words: list[dict], errors: froze
                     out.words.append(("x", {"addr": at, "data": numbers(raw(word, c), 2)}))
                 else:
                     closes = r == c["rows"] and (target == StoreTo.HASH or c["wide"])
-                    fields = {"number": (c["addr"] + r) % TOP, "row_last": int(ends), "last": int(closes)}
-                    data = word["data"] % (1 << 16 * lanes)
-                    out.words.append(
-                        ("d", {"target": c["target"], "ctx": c["to"], **fields, "keep": word["keep"], "data": data})
-                    )
+                    fields = {"target": c["target"], "ctx": c["addr"] if target == StoreTo.HASH else 0}
+                    fields |= {"row_last": int(ends and not goes_on), "last": int(closes), "keep": word["keep"]}
+                    out.words.append(("d", fields | {"data": word["data"] % (1 << 16 * lanes)}))
                 out.taken += 1
                 j += 1
         out.signals.append(c["signal"])
     return out
 
 
+def known(beat: dict) -> dict:
+    """A beat of the storer as `stores` has it: a word of SCORE has no context."""
+    return beat | {"ctx": 0} if beat.get("target") == StoreTo.SCORE else beat
+
+
 def refuses(p: CoreParams, c: dict) -> bool:
     """Whether the storer refuses a STORE as a whole."""
     if c["target"] in (StoreTo.MEMORY, StoreTo.X):
         return off_the_grid(p, c, StoreTo.MEMORY)
-    short = c["target"] == StoreTo.HASH and (c["words"] + 1) * p.dpe.n_w < p.dre.hcu.n_hp
-    return short or c["to"] >= p.dre.hcu.n_ctx or (c["target"] == StoreTo.HASH and c["wide"] == 1)
+    short = (c["words"] + 1) * p.dpe.n_w < p.dre.hcu.n_hp
+    return c["target"] == StoreTo.HASH and (short or c["addr"] >= p.dre.hcu.n_ctx or c["wide"] == 1)
 
 
 def vpe_words(p: CoreParams, rng: random.Random, commands: list[dict]) -> list[dict]:
@@ -271,21 +280,25 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
         most = rng.choice([1, 2, 6]) if target == memory or to_dre else groups * (lanes if by_group else 1)
         rows = rng.choice([1, rng.randint(1, min(most, 3 * lanes, 40))])
         if to_dre:
-            to = rng.randrange(p.dre.hcu.n_ctx)
             words += -(-p.dre.hcu.n_hp // lanes) - 1 if target == StoreTo.HASH else 0
         length = words * size << wide
         stride = rng.choice([0, size, length, length, length + size, PAGE, 3 * PAGE - size, (1 << 32) - size])
         near = rng.choice([0, PAGE, 2 * PAGE, TOP, rng.randrange(1 << 30) * PAGE])
         addr = near + rng.randint(-6, 6) * size
-        addr += rng.randrange(9) * to_dre  # on a number's boundary
+        if not loading and target == StoreTo.HASH:
+            addr = rng.choice([0, p.dre.hcu.n_ctx - 1, rng.randrange(p.dre.hcu.n_ctx)])
+        elif to_dre:
+            addr = rng.getrandbits(ADDR_BITS)
         fields = {"stride": stride % (1 << 32), "to": to, "step": step, "wide": wide, "signal": 1 << k % 16}
         out.append(transfer(target, addr, rows, words, **fields))
         # Fields that do not count hold anything.
         out[-1]["wait"] = k % 2 * 0xFFFF
         if target == memory or to_dre or column:
             out[-1]["step"] = rng.getrandbits(12)
-        if target == memory:
+        if target == memory or to_dre:
             out[-1]["to"] = rng.getrandbits(16)
+        if to_dre:
+            out[-1]["stride"] = rng.getrandbits(32)
         if rng.random() < 0.08:
             widths = {"to": 16, "step": 12, "rows": 16, "words": 12, "wide": 1, "stride": 32, "addr": ADDR_BITS}
             out[-1] |= {"skip": 1} | {name: rng.getrandbits(bits) for name, bits in widths.items()}
@@ -377,13 +390,13 @@ class Control:
 
     def __init__(self, bench):
         self.dut = bench.dut
-        self.forget()
+        self.reset()
         self.dut.stop.value = 0
         bench.streams.append(self)
 
-    def forget(self) -> None:
-        """Forget everything before a reset."""
-        self.stop, self.held = 0, None
+    def reset(self) -> None:
+        """Lower `stop` and forget everything with a reset."""
+        self.stop = 0
         self.done: list[tuple[int, int]] = []  # (cycle, signal)
         self.faults: list[tuple[int, str]] = []
 

@@ -1,13 +1,19 @@
-"""Injects errors into memories: flips bits of a code word as a unit's Verilog reads it.
+"""Injects errors into memories: flips bits of a code word as a unit's Verilog reads it, or of tables outside the unit.
 
 It covers every module of `hdl.memory`; queues have no check bits. A log has the flipped reads and the unit's port
 `error`, cycle by cycle.
 """
 
+import random
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from golden.arithmetic.secded import check_bits
+from golden.retrieval.dre_model import DreModel
+from golden.retrieval.table_image import items
+from golden.retrieval.table_layout import Item, TableLayout
 from hdl.emit import Emitted
 from hdl.memory import KINDS
 from tb.library.runner import Mutant, simulator
@@ -104,6 +110,25 @@ def singles(e: Emitted) -> Mutant:
 def double(e: Emitted, memory: int, read: int) -> Mutant:
     """The unit with two flipped bits in one code word, at one read of one memory."""
     return Mutant(e.verilog, e.top, e.manifest, number=_FIRST + memory + _PLACES * read)
+
+
+def wrong_items(
+    layout: TableLayout, model: DreModel, rng: random.Random, bits: int, kinds: Collection[Item] = tuple(Item)
+) -> dict[int, bytes]:
+    """So many wrong bits for each item of these kinds: a mask, by the item's address behind the base of the tables."""
+    out = {}
+    for item, ctx, index, _ in items(layout, model):
+        if item in kinds:
+            own = layout.bits(item)
+            flips = rng.sample(range(own + check_bits(own, layout.protect)), bits)
+            mask = sum(1 << flip for flip in flips)
+            out[layout.address(item, ctx, index)] = mask.to_bytes(layout.bytes(item), "little")
+    return out
+
+
+def flipped(data: bytes, mask: bytes) -> bytes:
+    """The data with the bits of the mask turned over."""
+    return bytes(a ^ b for a, b in zip(data, mask, strict=True))
 
 
 def logs(e: Emitted) -> list[Path]:

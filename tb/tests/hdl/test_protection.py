@@ -2,30 +2,34 @@
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from functools import cache
 
+import numpy as np
 import pytest
 from amaranth import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 
-from golden.arithmetic.secded import Verdict, check_bits, columns, decode, encode
+from golden.arithmetic.secded import PROTECTIONS, Verdict, check_bits, columns, decode, encode
 from golden.function_params import ParamError
 from golden.program.isa import Retrieve, Status
+from golden.program.isa import encode as encoded
+from golden.retrieval.table_layout import Item
 from hdl.check_bits import checks_of, decoded
-from hdl.emit import Emitted, emit
-from hdl.params import HcuParams, override, preset, reset_cycles
+from hdl.emit import Emitted, emit, params_of
+from hdl.params import PRESETS, HcuParams, SystemParams, depths, override, preset, reset_cycles
 from tb.checks import core_checks as core
 from tb.checks.dpe_checks import traffic
 from tb.checks.dre_checks import play
 from tb.checks.dre_ip_checks import CHANGES, Software, frames
 from tb.checks.vpe_checks import random_rows
+from tb.library.lxe_programs import image
 from tb.library.runner import BenchError, Run
 from tb.library.transfer_traffic import params
-from tb.library.upsets import Log, double, logs, read_log, singles, with_upsets
+from tb.library.upsets import Log, double, logs, read_log, singles, with_upsets, wrong_items
 from tb.library.vpe_traffic import Episode
 
 WIDTHS = (1, 3, 8, 11, 26, 32)
@@ -98,11 +102,11 @@ def test_codes_equal_golden(width, protection):
     simulator.run()
 
 
-def dre(unit: Emitted, p) -> bool:
+def dre(unit: Emitted, p, flips: float = 0.0) -> bool:
+    """Of the beats that the DRE reads from its tables, a share `flips` has a wrong bit."""
     s = play(p.dre, 2, 16)
-    return not s.differences(
-        Run(unit, "tb.benches.bench_dre", "phases", s.config() | {"limit": 20_000}, 2, waves=False)()
-    )
+    config = s.config() | {"limit": 20_000, "flips": flips}
+    return not s.differences(Run(unit, "tb.benches.bench_dre", "phases", config, 2, waves=False)())
 
 
 def dpe(unit: Emitted, p) -> bool:
@@ -165,36 +169,99 @@ def test_double_errors_are_told(unit, record_property):
     assert upsets >= len(names) - 2
 
 
+def test_single_errors_in_memory_are_corrected(record_property):
+    """Of the tables of a DRE whose own memories have no check bits: a share of the beats read has a wrong bit."""
+    p = override(preset("tiny"), ["table.protect=secded"]).core
+    e, _ = with_upsets(emit("dre", p.dre))
+    for path in logs(e):
+        path.unlink()
+    assert dre(e, p, flips=0.3)
+    (path,) = logs(e)
+    log = read_log(path)
+    record_property("corrected", len(log.corrected))
+    assert len(log.corrected) > 100
+    assert not log.detected
+    assert not log.upset
+
+
+@cache
+def software() -> tuple[Emitted, list[str]]:
+    return with_upsets(emit("dre_ip", params([*CHANGES, "protect=secded"])))
+
+
 def test_software_is_told():
     """Frames through the DRE IP: single errors are counted, a double one ends in MEMORY, and a reset mends it."""
-    p = [*CHANGES, "protect=secded"]
-    e, names = with_upsets(emit("dre_ip", params(p)))
-    s = frames(1, 6)
-    got = s.play(singles(e), waves=False, changes=p)
+    e, names = software()
+    s = frames(1, 6, "secded")
+    got = s.play(singles(e), waves=False)
     s.check(got)
     assert got["perf"]["protection.corrected"] > 0
     assert got["perf"]["protection.detected"] == 0
-    broken, whole = Software(2), frames(4, 2)
+    table = next(i for i, name in enumerate(names) if name.endswith("hcu__tiles"))
+    broken = Software(2, "secded")
     broken.frame(0, 11, 0)
+    check_broken(broken, double(e, table, 5))
+
+
+def wrong_tables(bits: int, kinds: Collection[Item]) -> tuple[Software, int]:
+    """Frames, wrong bits in the tables, a reset (after which the pool is read again), and a frame that reads every kind
+    of item. Also the number of the command that the reset cuts short.
+    """
+    s = Software(7, "secded")
+    for _ in range(5):
+        s.frame(0, 11, 1)
+    s.upset(bits, kinds)
+    s.steps.append({"command": {"action": int(Retrieve.SWITCH), "base": 2}, "reset": 50})  # to an empty context
+    cut = len(s.wants)
+    s.frame(0, 11, 1)
+    return s, cut
+
+
+def test_single_errors_in_the_tables_of_software_are_counted(record_property):
+    s, cut = wrong_tables(1, Item)
+    s.clear(0)
+    s.frame(0, 11, 1)
+    got = s.play(software()[0], waves=False)
+    del got["commands"][cut]
+    s.check(got)
+    record_property("corrected", got["perf"]["protection.corrected"])
+    assert got["perf"]["protection.corrected"] > 50  # since the reset
+    assert got["perf"]["protection.detected"] == 0
+
+
+@pytest.mark.parametrize("kind", Item)
+def test_software_is_told_of_a_wrong_item_in_memory(kind):
+    """Of two wrong bits in each item of a kind: the command that reads the first one ends in MEMORY."""
+    check_broken(wrong_tables(2, [kind])[0], software()[0])
+
+
+def check_broken(broken: Software, unit: Emitted) -> None:
+    """A command of `broken` ends in MEMORY, so do all after it, and a reset mends the unit."""
+    whole = frames(4, 2, "secded")
     for step in broken.steps:
         step["polls"] = step["broken"] = 1  # no interrupt after the first fault
-    broken.steps.append({"command": {"action": int(Retrieve.COUNT)}, "reset": 50})
+    broken.steps.append({"command": {"action": int(Retrieve.SWITCH)}, "reset": 50})
+    ends = sum("command" in step for step in broken.steps)
     broken.steps.append({"writes": [[0, whole.before.hex()]]})
     broken.steps += whole.steps
-    table = next(i for i, name in enumerate(names) if name.endswith("hcu__hashes"))
-    got = broken.play(double(e, table, 5), waves=False, changes=p)
+    got = broken.play(unit, waves=False)
     codes = [code for code, *_ in got["commands"]]
     first = codes.index(Status.MEMORY)
-    assert set(codes[first : len(broken.wants) + 1]) == {Status.MEMORY}
-    assert codes[len(broken.wants) + 1 :] == [Status.DONE] * len(whole.wants)
+    assert set(codes[first:ends]) == {Status.MEMORY}
+    assert codes[ends:] == [Status.DONE] * len(whole.wants)
     assert got["memory"] == bytes(whole.memory)
+
+
+@cache
+def core_unit() -> tuple[Emitted, list[str]]:
+    return with_upsets(emit("core", core.params("secded")))
 
 
 @pytest.mark.nightly
 def test_programs_of_a_core_are_told(record_property):
     """Layers with retrieval: single errors leave every byte as golden's, a double one in any memory ends in MEMORY."""
-    e, names = with_upsets(emit("core", override(preset("tiny"), [*core.SIZES, "protect=secded"]).core))
-    h, script, _ = core.passes(1, 3)
+    e, names = core_unit()
+    h, script, _ = core.passes(1, 3, protect="secded")
     ran, after = script.play(singles(e), core.ports(h), waves=False)
     assert not script.differences(ran, after)
     told, upsets = 0, 0
@@ -211,6 +278,43 @@ def test_programs_of_a_core_are_told(record_property):
     assert told >= len(names) - 1
 
 
+@pytest.mark.nightly
+def test_a_core_is_told_of_a_wrong_item_in_memory(tmp_path, record_property):
+    """A layer with wrong bits in the tables: one an item leaves its results as golden's, two end in MEMORY."""
+    rng, file = np.random.default_rng(3), tmp_path / "memory.bin"
+    h = core.host(rng, core.RING, protect="secded")
+    for k in range(3):  # entries at home
+        core.begin(h, rng, k * core.RING.tokens)
+        if k < 2:
+            h.run(0)
+    before, layout = image(h.memory), core.params("secded").dre.layout()
+    words = [f"{encoded(i):x}" for i in h.program(0)]
+    case = {"program": words, "registers": h.registers(0), "ports": core.ports(h), "errors": [], "cut_at": 0}
+
+    def played(bits: int, kinds: Collection[Item]) -> list:
+        data = before.copy()
+        for at, mask in wrong_items(layout, h.core.dre, random.Random(1), bits, kinds).items():
+            data[h.table_base + at :][: len(mask)] ^= np.frombuffer(mask, np.uint8)
+        data.tofile(file)
+        config = {"cases": [case], "memory": str(file), "limit": 20_000}
+        return Run(core_unit()[0], "tb.benches.bench_core", "interrupted", config, waves=False)()["cases"][0]
+
+    told = set()
+    for kind in Item:
+        first, *_ = played(2, [kind])
+        assert first["status"] in (Status.MEMORY, Status.DONE)
+        assert not first["moves"]
+        told |= {kind} if first["status"] == Status.MEMORY else set()
+    record_property("told", ", ".join(sorted(kind.name for kind in told)))
+    assert told >= set(Item) - {Item.NEXT}, "every kind that a pass reads"
+    first, second, after = played(1, Item)
+    h.run(0)
+    assert (first["status"], second["status"]) == (Status.DONE, Status.DONE)
+    for region in h.memory.regions:
+        if region.name in ("rings", "home", "work"):
+            assert bytes.fromhex(after)[region.base : region.end] == region.data.tobytes(), region.name
+
+
 def test_the_bench_sees_errors_in_memories_without_check_bits():
     p = preset("tiny").core
     e, _ = with_upsets(emit("dpe", p.dpe))
@@ -219,8 +323,29 @@ def test_the_bench_sees_errors_in_memories_without_check_bits():
 
 def test_resets_last_until_memories_are_zero():
     assert reset_cycles(preset("core").core) == 0
-    assert reset_cycles(override(preset("core"), ["hcu.protect=parity"]).core) == 1024
-    assert reset_cycles(override(preset("core"), ["protect=secded"]).core) == 4096  # blocks of the KVMU
+    assert reset_cycles(override(preset("core"), ["table.protect=secded"]).core) == 0  # no memory of the core
+    assert reset_cycles(override(preset("core"), ["hcu.protect=parity"]).core) == 128  # two tiles of the HCU
+    assert reset_cycles(override(preset("core"), ["protect=secded"]).core) == 1024  # the cluster set
+
+
+@pytest.mark.parametrize("changes", [[], ["hcu.n_h=4", "tile=64", "frame=16", "rows=64", "counts=8"]])
+def test_every_protected_memory_counts_for_the_reset(changes):
+    """The words that parameters state are those of the memories in the Verilog, of each unit and of a core."""
+    p = override(preset("tiny"), ["burst_bytes=256", "protect=secded", *changes]).core
+    for units in (("hcu",), ("wtu", "cluster_set"), ("kvmu",), ("dpe",), ("vpe",), ("core",)):  # of the same parameters
+        own = [emit(unit, params_of(unit, SystemParams(p))).manifest for unit in units]
+        memories = [m for manifest in own for m in manifest["memories"]]
+        words = {m["words"] for m in memories if m["protect"] != "none"}
+        assert {max(2, depth) for depth in depths(params_of(units[0], SystemParams(p)))} == words
+        assert all(m["protect"] == "secded" for m in memories if m["ports"] != "fifo")
+        assert all(manifest["reset_cycles"] == max(words) for manifest in own)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("protect", PROTECTIONS)
+def test_every_preset_holds_with_check_bits(name, protect):
+    p = override(preset(name), [f"protect={protect}"])
+    assert p.core.joined().dre.layout().protect == protect
 
 
 def test_protections_that_there_are_not():

@@ -32,11 +32,6 @@ def test_outputs_are_known(name, protect, tmp_path):
     assert unknown(unit(name, f"protect={protect}"), tmp_path) == set()
 
 
-def test_outputs_are_known_with_three_banks(tmp_path):
-    """The exact WTU's third bank is past what two bits of an address count to."""
-    assert unknown(unit("wtu", "walk_ahead=true", "protect=secded"), tmp_path) == set()
-
-
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.nightly) for name in TOPS])
 def test_outputs_of_a_package_are_known(name, tmp_path):
     p = override(preset("tiny"), ["protect=secded"]).core
@@ -56,9 +51,9 @@ def test_unknown_outputs_are_noticed(tmp_path):
 def test_addresses_that_leave_a_memory_are_noticed():
     """By every bench: a memory that is a word too small."""
     e, p = unit("hcu"), preset("tiny").core.dre.hcu
-    assert e.verilog.count(".DEPTH(96)") == 2
-    small = replace(e, verilog=e.verilog.replace(".DEPTH(96)", ".DEPTH(95)"))
+    assert e.verilog.count(".DEPTH(16)") == 1  # the tiles
+    small = replace(e, verilog=e.verilog.replace(".DEPTH(16)", ".DEPTH(15)"))
     beats = stream(p, 1, 300, 3, 0.02)
     run(e, p, beats, 3, 0.0, 0.0, waves=False)
-    with pytest.raises(BenchError, match="to word 95 of 95"):
+    with pytest.raises(BenchError, match="to word 15 of 15"):
         run(small, p, beats, 3, 0.0, 0.0, waves=False)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from systemrdl.node import AddrmapNode, FieldNode, MemNode, RegNode
 from typer.testing import CliRunner
 
 import ip.package
+from golden.program.core_host import CoreHost
 from golden.program.isa import Instruction, LoadTo, Opcode, Status, encode
+from golden.retrieval.checkpoint import restore, save
 from hdl.emit import Emitted, component_of, emit, params_of, top_of
 from hdl.params import CoreParams, flat, override, preset
 from hdl.ports import ports as ports_of
@@ -29,14 +32,12 @@ from ip.address_map import header, html
 from ip.ipxact import ipxact
 from ip.package import HERE, configuration, write
 from ip.shell import TOPS
+from ip.table_header import table_header
 from scripts.main import app
-from sim.units.core_time import CoreTime
-from sim.units.sequencer_time import trace
-from tb.checks.core_checks import LAYERS, SHAPE, begin, host, ports
+from tb.checks.core_checks import ALONE, LAYERS, SHAPE, begin, forget, host, ports
 from tb.checks.core_checks import params as core_params
 from tb.checks.dre_ip_checks import CHANGES as DRE_IP
-from tb.checks.lxe_time_checks import Recorded
-from tb.library.lxe_programs import Ran, Script
+from tb.library.lxe_programs import Ran, Script, image
 from tb.library.runner import BUILD, Run, verilator_env
 from tb.library.transfer_traffic import params as dre_ip_params
 
@@ -198,7 +199,7 @@ def check_ipxact(folder: Path, unit: str, ports_: dict[str, tuple]) -> None:
         assert set(refers) <= set(known)
         roles[name] = (kind, role)
     assert sorted(mapped) == sorted(ports_)
-    own = {"m_axi": ("aximm", "master"), "irq": ("interrupt", "master")}
+    own = {"m_axi": ("aximm", "master"), "t_axi": ("aximm", "master"), "irq": ("interrupt", "master")}
     own |= {"s_axi": ("aximm", "slave"), "aclk": ("clock", "slave"), "aresetn": ("reset", "slave")}
     streams = dict.fromkeys(("s_axis_k", "s_axis_s"), ("axis", "slave"))
     assert roles == own | ({"h_axi": ("aximm", "master")} if unit == "core_ip" else streams)
@@ -556,6 +557,7 @@ class Bus:
 
 
 CODES = {"OK": 0, "NO_DEVICE": -1, "VERSION": -2, "PARAMETERS": -3, "RANGE": -4, "BUSY": -5, "FAULT": -6, "TIMEOUT": -7}
+CODES |= {"FULL": -8, "USED": -9, "CHECKPOINT": -10, "MEMORY": -11, "FILE": -12}
 
 
 class Config(ctypes.Structure):
@@ -564,6 +566,8 @@ class Config(ctypes.Structure):
         ("ratio", ctypes.c_uint32),
         ("device_base", ctypes.c_uint64),
         ("home_base", ctypes.c_uint64),
+        ("table_base", ctypes.c_uint64),
+        ("blocks", ctypes.c_uint32),
     ]
 
 
@@ -599,6 +603,7 @@ def test_the_driver_knows_its_device(library):
         ("clusters", 9, "PARAMETERS"),
         ("entry_bytes", 9, "PARAMETERS"),
         ("word_bytes", 9, "PARAMETERS"),
+        ("tables", 9, "PARAMETERS"),
     ):
         bus = Bus(*library)
         bus.words[bus.at(f"identity.{path}")] = value
@@ -609,10 +614,11 @@ def test_the_driver_refuses_what_cannot_be(library):
     bus = Bus(*library)
     bus.init()
     limit = {"th_hd": 1 << params("core_ip").dre.hcu.distance_bits, "ratio": 65537}
-    limit |= dict.fromkeys(("device_base", "home_base"), 1 << params("core_ip").dre.kvmu.addr_bits)
+    limit |= dict.fromkeys(("device_base", "home_base", "table_base"), 1 << params("core_ip").dre.kvmu.addr_bits)
+    wrong = [*limit.items(), ("table_base", 2048), ("blocks", 0), ("blocks", params("core_ip").dre.kvmu.blocks + 1)]
     bus.log.clear()
-    for name, value in limit.items():
-        assert bus.call("configure", ctypes.byref(Config(**{name: value}))) == CODES["RANGE"], name
+    for name, value in wrong:
+        assert bus.call("configure", ctypes.byref(Config(**{"blocks": 1} | {name: value}))) == CODES["RANGE"], name
     depth = params("core_ip").lxe.i_depth
     program = (ctypes.c_uint32 * (8 * depth + 8))()
     assert bus.call("load", program, ctypes.c_size_t(depth + 1)) == CODES["RANGE"]
@@ -622,7 +628,7 @@ def test_the_driver_refuses_what_cannot_be(library):
         bus.words[bus.at("status")] = int(status)
         assert bus.call("submit", frame) == CODES[result]
         if result == "BUSY":
-            assert bus.call("configure", ctypes.byref(Config())) == CODES["BUSY"]
+            assert bus.call("configure", ctypes.byref(Config(blocks=1))) == CODES["BUSY"]
             assert bus.call("load", program, ctypes.c_size_t(1)) == CODES["BUSY"]
             assert bus.call("set", 1, ctypes.c_uint64(1)) == CODES["BUSY"]
     assert not bus.log  # nothing is written by what is refused
@@ -652,17 +658,19 @@ def test_names_of_the_driver_are_those_of_the_hardware():
     text = (HERE / "driver" / "openvrex.h").read_text()
     codes = {n: int(v) for n, v in re.findall(r"OPENVREX_CODE_(\w+) = (\d+)", text)}
     assert codes == {s.name: int(s) for s in Status}
-    results = {n: int(v) for n, v in re.findall(r"OPENVREX_((?!CODE)\w+) = (0|-\d)", text)}
+    results = {n: int(v) for n, v in re.findall(r"OPENVREX_((?!CODE)\w+) = (0|-\d+)", text)}
     assert results == CODES
 
 
 def test_the_examples_of_the_manual_compile(library, tmp_path):
-    """Of a core with its driver, of a DRE with its header."""
+    """Of a core with its driver and its checkpoints, of a DRE with its header."""
     page = HERE.parent / "docs" / "integration.md"
     header(address_map("dre_ip", params("dre_ip")), tmp_path / "dre_ip.h")
-    core, dre = re.findall(r"^```c\n(.*?)^```", page.read_text(), re.M | re.S)
+    table_header(params("core_ip").dre.layout(), "core_ip", tmp_path / "core_ip_tables.h")
+    core, checkpoints, dre = re.findall(r"^```c\n(.*?)^```", page.read_text(), re.M | re.S)
+    assert '"openvrex_checkpoint.h"' in checkpoints
     assert '"dre_ip.h"' in dre
-    for text in (core, dre):
+    for text in (core, checkpoints, dre):
         (tmp_path / "example.c").write_text(text)
         include = ["-I", HERE / "driver", "-I", library[0].parent, "-I", tmp_path]
         built = run(["gcc", *STRICT, *include, "-c", "example.c"], tmp_path)
@@ -708,56 +716,70 @@ def with_driver(folder: Path, old: str, new: str) -> Path:
     assert old in text, old
     (folder / "driver.c").write_text(text.replace(old, new, 1))
     include = ["-I", HERE / "driver", "-I", soc().parents[2]]
-    parts = [soc() / "main.o", *soc().glob("verilated*.o"), soc() / "Vopenvrex_soc__ALL.a"]
+    parts = [
+        soc() / "main.o",
+        soc() / "openvrex_checkpoint.o",
+        *soc().glob("verilated*.o"),
+        soc() / "Vopenvrex_soc__ALL.a",
+    ]
     built = run(["g++", *include, "-x", "c++", "driver.c", "-x", "none", *parts, "-o", "soc"], folder)
     assert built.returncode == 0, built.stderr
     return folder / "soc"
 
 
-class Frames:
-    """Passes through two layers by golden, and what software has to do for them."""
+def loads(words: Sequence[str], registers: dict[int, int]) -> list[str]:
+    """Lines that load a program."""
+    values = (f"register {r} {value}" for r, value in registers.items())
+    return ["program", *(f"instruction {word}" for word in words), *values]
 
-    def __init__(self, count: int):
+
+class Frames:
+    """Passes through two layers by golden, and what software has to do for them.
+
+    count : of passes · seed : of their inputs, if they differ · how : contexts of the layers, as for `host`
+    """
+
+    def __init__(self, count: int, seed: int | None = None, how: list[dict] = ALONE):
         rng = np.random.default_rng(1)
-        self.h = h = host(rng)
-        self.script, self.views = Script(h.memory, [r.name for r in h.memory.regions]), []
-        recorded = Recorded(h)
+        self.h = h = host(rng, how=how)
+        rng = np.random.default_rng(seed) if seed else rng
+        self.script = Script(h.memory, [r.name for r in h.memory.regions])
         for k in range(count):
             begin(h, rng, k * SHAPE.tokens)
             for layer in range(LAYERS):
-                program, registers = h.program(layer), h.registers(layer)
-                self.script.add(program, registers)
-                recorded.begin()
+                self.script.add(h.program(layer), h.registers(layer))
                 h.run(layer)
                 self.script.expect()
-                words = [encode(i) for i in program]
-                steps = trace(core_params(), words, registers, retrieved=recorded.registers).steps
-                self.views.append(CoreTime(core_params(), LATENCY, recorded.data).run(steps).done)
         top, names = address_map("core_ip", core_params()), emit("core", core_params()).manifest["counters"]
         paths = ("perf." + n.replace("wtu0", "wtu[0]") for n in names)
         self.counters = {n: top.find_by_path(p).absolute_address for n, p in zip(names, paths, strict=True)}
 
     def play(
-        self, soc: Path, folder: Path, before: list[str] = (), count: int | None = None
+        self,
+        soc: Path,
+        folder: Path,
+        before: Sequence[str] = (),
+        count: int | None = None,
+        after: Sequence[str] = (),
     ) -> tuple[list[Ran], np.ndarray]:
-        """On the example SoC; every other run is polled for. before: lines that come first · count: of runs"""
+        """On the example SoC; every other run is polled for. count: of runs · before, after: lines around them"""
         runs = self.script.runs[:count]
         self.script.before.tofile(folder / "before.bin")
         p = ports(self.h)
         lines = [*before, "read before.bin"]
-        lines += [f"configure {p['th_hd']} {p['ratio']} {p['device_base']:#x} {p['home_base']:#x}"]
+        bases = " ".join(f"{p[name]:#x}" for name in ("device_base", "home_base", "table_base"))
+        lines += [f"configure {p['th_hd']} {p['ratio']} {bases} {p['blocks']}"]
         for k, one in enumerate(runs):
             lines += [f"write {address:#x} {text}" for address, text in one["writes"]]
-            lines += ["program", *(f"instruction {word}" for word in self.script.programs[one["program"]])]
-            lines += [f"register {r} {value}" for r, value in one["registers"].items()]
+            lines += loads(self.script.programs[one["program"]], one["registers"])
             lines += ["poll" if k % 2 else "run", *(f"counter {at:#x}" for at in self.counters.values())]
             lines += [f"dump {k}.bin {len(self.script.before)}"]
-        (folder / "script").write_text("\n".join(lines))
+        (folder / "script").write_text("\n".join([*lines, *after]))
         ran = run([soc, "+script=script"], folder)
         assert ran.returncode == 0, ran.stderr
         found = re.findall(r"^(?:run|poll) code (\d+) pc (\d+) cycles (\d+)$", ran.stdout, re.M)[
-            -len(self.script.runs) :
-        ]
+            -len(self.script.runs) - after.count("run") :
+        ][: len(runs)]
         values = list(map(int, re.findall(r"^counter \S+ (\d+)$", ran.stdout, re.M)))
         out = []
         for k, (code, pc, cycles) in enumerate(found):
@@ -799,7 +821,55 @@ def test_the_driver_plays_frames_as_golden(tmp_path, record_property):
     assert ran[-1].perf["retriever.entries"] == 3 * LAYERS * SHAPE.tokens
     assert ran[-1].perf["retriever.fetches"] > 0
     record_property("cycles", [r.cycles for r in ran[::2]])
-    record_property("time view", f.views[::2])
+
+
+def continued(b: CoreHost, a: CoreHost, checkpoint: bytes, to: int) -> tuple[list[str], np.ndarray]:
+    """Layer 0 of `a` continues in context `to` of `b`, which is cleared first.
+
+    The lines for the example SoC, and the memory that `b` has after them by golden.
+    """
+    layout = core_params().dre.layout()
+    words = [f"{encode(i):x}" for i in forget(to)]
+    b.execute(forget(to), {})
+    lines = [*loads(words, {}), "run", f"restore checkpoint.bin {to}"]
+    memory = image(b.memory)
+    restore(layout, b.core.dre, memory, to, checkpoint)
+    for region in b.memory.regions:
+        region.data[:] = memory[region.base : region.end]
+    b.tables.write()
+    before = image(b.memory)
+    for h in (a, b):  # the pass goes on with the same inputs
+        begin(h, np.random.default_rng(9), 2 * SHAPE.tokens)
+    [theirs], [own] = ([r for r in h.memory.regions if r.name == "weights 0"] for h in (a, b))
+    own.data[:] = theirs.data  # the program's arrays, sums of keys among them
+    now = image(b.memory)
+    at = np.flatnonzero(now != before)
+    for part in np.split(at, np.flatnonzero(np.diff(at) > 1) + 1):
+        lines.append(f"write {part[0]:#x} {now[part[0] : part[-1] + 1].tobytes().hex()}")
+    lines += [*loads([f"{encode(i):x}" for i in b.program(0)], b.registers(0)), "run"]
+    for h in (a, b):
+        h.run(0)
+    return [*lines, f"dump end.bin {len(now)}"], image(b.memory)
+
+
+def test_a_layer_continues_in_another_core(tmp_path):
+    """The driver saves it and restores it into a context of a core with other streams; every byte is as in golden."""
+    one, two = Frames(2), Frames(2, seed=3, how=[{"ctx": 2}, {"ctx": 1}])
+    a, b, layout = one.h, two.h, core_params().dre.layout()
+    wants = save(layout, a.core.dre, image(a.memory), 0)
+    one.play(soc() / "Vopenvrex_soc", tmp_path, after=["save checkpoint.bin 0"])
+    assert (tmp_path / "checkpoint.bin").read_bytes() == wants
+    lines, memory = continued(b, a, wants, 2)
+    two.play(soc() / "Vopenvrex_soc", tmp_path, after=lines)
+    after = np.fromfile(tmp_path / "end.bin", np.uint8)
+    known = [r for r in b.memory.regions if r.unknown is None]
+    assert {r.name for r in known} >= {"tables", "rings", "home", "weights 0"}
+    for r in known:
+        assert (after[r.base : r.end] == memory[r.base : r.end]).all(), r.name
+    assert (a.get("hidden") == b.get("hidden")).all()
+    [mine], [other] = ([x.data for x in h.memory.regions if x.name == "weights 0"] for h in (a, b))
+    assert (mine == other).all()
+    assert save(layout, b.core.dre, memory, 2) == save(layout, a.core.dre, image(a.memory), 0)
 
 
 # An edit of the driver, and whether the smoke test tells.
@@ -812,6 +882,7 @@ WRONG = [
     ("i < instructions * OPENVREX_WORDS;", "i < (instructions - 1) * OPENVREX_WORDS;", True),
     ("AT(device_base), config->device_base", "AT(device_base), config->home_base", False),
     ("AT(th_hd), config->th_hd", "AT(th_hd), config->ratio", False),
+    ("AT(table_base), config->table_base", "AT(table_base), config->home_base", False),
     ("+ 8 * number", "+ 8 * (number ^ 1)", False),
     ("CORE_IP__CONTROL__RESET_bm", "0", True),
 ]
@@ -844,8 +915,8 @@ def test_a_swapped_reset_is_noticed(tmp_path):
         ("run fast", "line 1: 'run fast' is no command"),
         ("register 16 1", "line 1: 'register 16 1' is no command"),
         ("write 0x100000 00", "address beyond the memory"),
-        ("configure 4 65537 0 0", "configure gives -4"),
-        ("counter 0x18", "read of register 0x18: error response 2"),
+        ("configure 4 65537 0 0 0 1", "configure gives -4"),
+        ("counter 0x1c", "read of register 0x1c: error response 2"),
         ("read nowhere.bin", "nowhere.bin: cannot be read"),
     ],
 )

@@ -80,6 +80,7 @@ TYPED = {
     "simulate nothing": "No such command 'nothing'",
     "simulate limits --platform agx": "platform='agx'",
     "simulate engines --platform agx": "platform='agx'",
+    "simulate frames --platform agx": "platform='agx'",
     "simulate memories --cache 1": "No such option: --cache",
     "simulate pass --platform x": "platform='x'",
     "simulate pass --policy x": "policy='x'",

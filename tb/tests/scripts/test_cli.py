@@ -46,9 +46,10 @@ def test_a_unit_alone_is_checked_by_its_own_rules(unit, changes, tmp_path):
     assert all(str(params[c.partition("=")[0]]) == c.partition("=")[2] for c in changes)
     run = vrex("generate", "dre", *words, "-o", tmp_path / "dre")
     assert run.exit_code == (2 if unit == "kvmu" else 0), run.stderr
-    run = vrex("generate", "dre", "--preset", "tiny", "-p", f"{'wtu' if unit == 'cluster_set' else unit}.n_ctx=7")
+    own, shared = ("wtu", "count_bits") if unit == "cluster_set" else (unit, "n_ctx")
+    run = vrex("generate", "dre", "--preset", "tiny", "-p", f"{own}.{shared}=7")
     assert run.exit_code == 2
-    assert "n_ctx=[" in run.stderr
+    assert f"{shared}=[" in run.stderr
     assert "must be the same in every unit of a DRE" in run.stderr
 
 
@@ -78,7 +79,7 @@ def test_generate_writes_verilog_and_manifest(tmp_path):
         (("generate", "hcu", "-p", "n_w=3"), "hcu.n_w=3: must divide n_hp = 32"),
         (("generate", "hcu", "-p", "clusters=100000"), "hcu.clusters=100000: must be 1 to 65536"),
         (("generate", "hcu", "-p", "wtu.n_w=8"), "parameter='wtu.n_w': hcu has none of this name; it has hcu.n_h, "),
-        (("area", "dre", "-p", "bus_bytes=8"), "parameter='bus_bytes': dre has none of this name; it has hcu.n_h, "),
+        (("area", "dre", "-p", "i_depth=8"), "parameter='i_depth': dre has none of this name; it has hcu.n_h, "),
         (("verify", "dre", "--trace", "nowhere.safetensors"), "nowhere.safetensors: cannot be read"),
         (("verify", "dre", "--ratio", "1.5"), "ratio=1.5: must be 0 to 1"),
         (("verify", "dre", "--stall", "1"), "stall=1.0: must be at least 0 and below 1"),
@@ -113,7 +114,7 @@ def test_a_folder_holds_one_unit(tmp_path):
     [
         ("hcu", ()),
         ("wtu", ()),
-        ("wtu", ("-p", "selection=buckets")),
+        ("wtu", ("-p", "selection=buckets", "-p", "counts=32")),
         ("cluster_set", ("--stall", "0.4")),
         ("kvmu", ()),
         ("kvmu", ("--idle", "0.2", "--stall", "0.2")),
@@ -126,16 +127,16 @@ def test_verify_runs_the_fixture_on_the_rtl(unit, options):
     assert run.exit_code == 0, run.stderr
     found = json.loads(run.stdout)
     tables = found["tables"]
-    assert [t["context"] for t in tables] == [0, 1, 2, 2]
+    assert [t["context"] for t in tables] == [0, 1, 24, 47, 47, 24, 1, 0, 0]  # forth and back
     assert all(t["beats"] and not t["differences"] for t in tables)
-    assert all(t["refused"] for t in tables)  # 256 blocks are too few for the tight clusters of all four
+    assert all(t["refused"] for t in tables)  # 256 blocks are too few for the tight clusters of four tables
     assert found["missing"] == []
 
 
 def test_verify_names_what_never_happened_and_how_to_get_it():
     """What it proposes brings the event about."""
     kvmu = ("verify", "kvmu", "--preset", "tiny", "--queries", "1")
-    run = vrex(*kvmu, "-p", "blocks=512")
+    run = vrex(*kvmu, "-p", "blocks=1024")
     assert run.exit_code == 0
     advice = dict(re.findall(r"not exercised: no (.*): -p (blocks=\d+)", run.stderr))
     assert advice.keys() == {"keys refused", "freed blocks used"}
@@ -151,7 +152,7 @@ def test_verify_says_what_differs(monkeypatch):
     from tb.library.runner import mutants
 
     sound = scripts.check.verify_command.emit
-    wrong = ("assign bound = first ? limit : ", "assign bound = first ? limit - 1'h1 : ")
+    wrong = ("(reach0 < {1'h0, bound})", "(reach0 <= {1'h0, bound})")
     monkeypatch.setattr(scripts.check.verify_command, "emit", lambda u, p: mutants(sound(u, p), [wrong])[0])
     run = vrex("verify", "dre", "--preset", "tiny")
     assert run.exit_code == 1
@@ -160,7 +161,7 @@ def test_verify_says_what_differs(monkeypatch):
 
 def test_cycles_of_the_fixture():
     rows = json.loads(vrex("simulate", "dre", FIXTURE, "-p", "recent=64", "--queries", "1", "--json").stdout)
-    assert len(rows) == 3
+    assert len(rows) == 9
     for row in rows:
         assert row["hcu"] < row["hcu_full"] < 1.02
         assert row["useful"] == 1.0
@@ -176,7 +177,7 @@ def test_demo_reports_and_fails_loudly(wrong, tmp_path, monkeypatch):
     from tb.library.runner import mutants
 
     sound = scripts.run.demo_command.emit
-    edit = ("assign bound = first ? limit : ", "assign bound = first ? limit - 1'h1 : ")
+    edit = ("(reach0 < {1'h0, bound})", "(reach0 <= {1'h0, bound})")
     broken = lambda unit, p: mutants(sound(unit, p), [edit])[0] if unit == "dre" else sound(unit, p)  # noqa: E731
     trace = Trace.load(FIXTURE)
     trace = replace(trace, v=trace.k)  # the fixture has no values; with some, errors can be measured

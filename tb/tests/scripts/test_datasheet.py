@@ -20,7 +20,7 @@ from hdl.docstrings import parse
 from hdl.emit import ALL, UNITS, unit_class
 from hdl.params import preset
 from hdl.retrieval.wtu_buckets import State
-from hdl.retrieval.wtu_exact import Back, Front
+from hdl.retrieval.wtu_exact import State as ExactState
 from scripts.pages.state_diagram import machines, mermaid
 from scripts.pages.unit_datasheet import page
 from tb.library.runner import ROOT
@@ -50,15 +50,15 @@ def test_public_things_are_documented(name):
 
 def test_what_an_integrator_of_the_wtu_asks_is_said():
     text, p = page("wtu"), preset("core").core.dre.wtu
-    for name in ("th_steps", "list_limit", "lane_bins", "group"):
+    for name in ("readings", "test_steps"):
         assert re.search(rf"^\| `{name}` \| {getattr(p, name)} \| \d+ \| \w", text, re.M), name
     f = ScoreFormat(3, 5)
     for e, m in itertools.product(range(8), range(32)):
         assert value(np.array([e << 5 | m]), f)[0] == (m if e == 0 else (2**5 + m) * 2 ** (e - 1))  # as the sheet says
     for said in (
         "m for e = 0, else (2^M + m) x 2^(e - 1)",
-        "Count memory has no initial content",
-        "Nobody has to wait",
+        "A row is offered `readings` times",
+        "A word of scores waits for its counts",
     ):
         assert said in text
 
@@ -112,10 +112,15 @@ def test_a_state_diagram_is_what_the_design_does():
 @pytest.mark.parametrize(
     ("unit", "states"),
     [
-        ("kvmu", "IDLE PLACE OLDEST OFFLOAD NEXT WALK LEVEL FREE"),
-        ("retriever", "IDLE CLUSTER SET LEVEL PLACE FETCH END CLEAR CLEARED DONE BAD"),
+        ("hcu", "ASK LEVEL WORK"),
+        (
+            "kvmu",
+            "IDLE POOL POOLED PLACE ROW COUNT FOUND FREED RING OLDEST OFFLOAD MOVE ROWS FREE SWITCH SWITCHED "
+            "WRITE REPLY",
+        ),
+        ("retriever", "IDLE CLUSTER SET LEVEL PLACE FETCH END ORDER RESULT REPLY DONE BAD"),
         ("sequencer", " ".join(Status.__members__)),
-        ("wtu", f"{' '.join(Front.__members__)} {' '.join(Back.__members__)} {' '.join(State.__members__)}"),
+        ("wtu", f"{' '.join(ExactState.__members__)} {' '.join(State.__members__)}"),
     ],
 )
 def test_a_sheet_shows_every_state(unit, states):

@@ -130,7 +130,7 @@ def test_bad_input_is_one_line(words, why, tmp_path):
     ("change", "layers_", "frames", "sizes", "why"),
     [
         ({}, 1, 3, (), "frames=3: must be 1 to 2"),
-        ({}, 5, 1, (), "n_ctx=4: must be at least 5, a context of each layer"),
+        ({}, 5, 1, ("n_ctx=4",), "n_ctx=4: must be at least 5, a context of each layer"),
         ({}, 1, 1, ("entry_bytes=512",), "entry_bytes=512: must be 768"),
         (
             {"provenance": {"decoder": {"model": "another"}}},

@@ -69,37 +69,41 @@ def test_both_sides_choose_alike_when_most_frames_do_not_ask(name):
     assert np.linalg.norm(golden - twin) <= ROUNDING * np.linalg.norm(golden)
 
 
-@pytest.mark.parametrize("centre", ["true", "false"])
-def test_resv_rows_differ_only_where_a_score_code_is_rounded(centre):
+@pytest.mark.parametrize(("scope", "centre"), [("head", "true"), ("layer", "true"), ("layer", "false")])
+def test_resv_rows_differ_only_where_a_score_code_is_rounded(scope, centre):
     """A code has 8 significant bits and its exponent steps of 1/256: together under 2^-8 + 2^-9 of a weight."""
-    both = pair("resv", seed=3, **{"resv.centre": centre})
+    both = pair("resv", seed=3, **{"resv.centre": centre, "resv.scope": scope})
     loose = 2 * (2.0**-8 + 2.0**-9)
     ratio = both.golden.policy.params.resv.ratio_q16 / 65536
+    heads = {"head": 1, "layer": 2}[scope]  # KV heads of a table
     rows = differ = 0
     for _ in range(FRAMES):
         golden, twin = both.step(True)
-        got = both.golden.policy.layers[0].retrieve(both.q.astype("bfloat16"))
-        mine = got.rows[0].mask.reshape(TOKENS, 2, 2, -1).swapaxes(0, 1).reshape(2, 2 * TOKENS, -1)
-        table = both.golden.policy.layers[0].tables[0]
-        key = table.key_cluster().astype(float).reshape(len(table), 2, -1)
+        resv = both.golden.policy.layers[0]
+        got = resv.retrieve(both.q.astype("bfloat16"))
         with torch.inference_mode():
-            its = both.twin.rows(torch.from_numpy(both.q)).numpy()
-        if (mine == its).all():
+            its = [mask.numpy() for mask in both.twin.rows(torch.from_numpy(both.q))]
+        assert len(its) == len(resv.tables) == 2 // heads
+        mine = [r.mask.reshape(TOKENS, heads, 2, -1).swapaxes(0, 1).reshape(heads, 2 * TOKENS, -1) for r in got.rows]
+        if all((a == b).all() for a, b in zip(mine, its, strict=True)):
             assert np.linalg.norm(golden - twin) <= ROUNDING * np.linalg.norm(golden)
-        for h, r in np.ndindex(mine.shape[:2]):
-            rows += 1
-            if (mine[h, r] == its[h, r]).all():
-                continue
-            differ += 1
-            query = both.q.reshape(TOKENS, 2, 2, -1).swapaxes(0, 1).reshape(2, 2 * TOKENS, -1)[h, r].astype(float)
-            s = key[:, h] @ query / 4
-            score = np.exp(s - s.max())
-            order = np.argsort(-score, kind="stable")
-            acc = np.cumsum((score * table.counts)[order])
-            at = int((acc <= ratio * acc[-1]).sum())
-            open_cut = np.abs(acc / acc[-1] - ratio).min() <= loose
-            tied = np.abs(score[mine[h, r] != its[h, r]] / score[order[at]] - 1).max() <= loose
-            assert open_cut or tied
+        queries = both.q.reshape(TOKENS, 2, 2, -1).swapaxes(0, 1).reshape(2, 2 * TOKENS, -1).astype(float)
+        for t, table in enumerate(resv.tables):
+            key = table.key_cluster().astype(float).reshape(len(table), heads, -1)
+            for h, r in np.ndindex(mine[t].shape[:2]):
+                rows += 1
+                if (mine[t][h, r] == its[t][h, r]).all():
+                    continue
+                differ += 1
+                s = key[:, h] @ queries[t * heads + h, r] / 4
+                score = np.exp(s - s.max())
+                order = np.argsort(-score, kind="stable")
+                acc = np.cumsum((score * table.counts)[order])
+                at = int((acc <= ratio * acc[-1]).sum())
+                open_cut = np.abs(acc / acc[-1] - ratio).min() <= loose
+                tied = np.abs(score[mine[t][h, r] != its[t][h, r]] / score[order[at]] - 1).max() <= loose
+                assert open_cut or tied
+    assert rows == FRAMES * TOKENS * 4
     assert differ < 0.05 * rows
 
 

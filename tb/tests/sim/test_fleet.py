@@ -8,8 +8,9 @@ from typer.testing import CliRunner
 
 from scripts.main import app
 from scripts.research.fleet_command import as_csv
-from sim.evaluation.fleet import PLATFORMS, Device, day
+from sim.evaluation.fleet import Device, day
 from sim.evaluation.other_policies import PROFILES, point
+from sim.system.platforms import EDGE
 from sim.system.workload import Decoder, Session
 from synth.sweep.database import Row
 
@@ -24,7 +25,7 @@ def test_memory_ends_at_its_last_token():
     tokens = round(done["hours"] * 3600 * device.fps * Session.frame_tokens)
     needs = [point(PROFILES["full"], n).device_bytes for n in (tokens, tokens + 1)]
     assert done["limit"] == "memory"
-    assert needs[0] <= PLATFORMS["edge"].capacity < needs[1]
+    assert needs[0] <= EDGE.capacity < needs[1]
     assert done["fetched"] == 0
 
 
@@ -47,7 +48,7 @@ def test_falls_behind_when_a_pass_takes_a_frame_s_time():
     assert many["hours"] < fast["hours"]
     # All but the recent tokens at every frame; what is sampled is linear but where the first token is fetched.
     tokens = slow["hours"] * 3600 * 2 * Session.frame_tokens
-    recent = PLATFORMS["edge"].core.dre.kvmu.recent
+    recent = EDGE.core.dre.kvmu.recent
     want = (tokens - recent) ** 2 / 2 / Session.frame_tokens * Decoder().token_bytes
     assert slow["fetched"] == pytest.approx(want, rel=recent / tokens)
     never = day(Device("edge", "full", fps=20.0))
@@ -71,11 +72,12 @@ def test_results_are_kept(tmp_path, monkeypatch):
 
 def test_a_device_that_failed_has_a_line(tmp_path):
     """With its error, and nothing where the others have results."""
-    text = as_csv([Device("edge", "full"), Device("edge", "resv")], [Row({"hours": 2.0}), Row({}, "broken, badly")])
+    devices = [Device("edge", "full"), Device("edge", "resv", preset="core", params=("recent=512",))]
+    text = as_csv(devices, [Row({"hours": 2.0}), Row({}, "broken, badly")])
     assert text.splitlines() == [
-        "platform,policy,streams,fps,asked,hours,error",
-        "edge,full,1,2.0,24.0,2.0,",
-        'edge,resv,1,2.0,24.0,,"broken, badly"',
+        "platform,policy,streams,fps,asked,preset,params,hours,error",
+        "edge,full,1,2.0,24.0,,,2.0,",
+        'edge,resv,1,2.0,24.0,core,recent=512,,"broken, badly"',
     ]
 
 
@@ -88,6 +90,8 @@ def test_a_device_that_failed_has_a_line(tmp_path):
         (("--streams", "x"), "streams='x': must be numbers separated by commas"),
         (("--policy", "y"), "policy='y': must be one of full, flexgen"),
         (("--platform", "agx"), "platform='agx': must be one of edge, server"),
+        (("--preset", "huge"), "preset='huge': must be one of"),
+        (("-p", "kvmu.entry_bytes=0"), "entry_bytes=0"),
     ],
 )
 def test_bad_input(tmp_path, words, message):

@@ -7,11 +7,12 @@ import pytest
 
 from golden.function_params import ParamError
 from golden.policies.registry import POLICIES
-from golden.program.core_compiler import RetrievalShape
+from golden.program.core_compiler import CorePlan, RetrievalShape
 from golden.program.layer_compiler import LayerShape
-from golden.program.system_host import SharePlan
+from golden.program.share_plan import SharePlan
+from golden.program.shares import Shares
 from hdl.emit import ALL
-from hdl.params import preset
+from hdl.params import override, preset
 from scripts.simulate.layer_command import LLAMA
 from tb.library.runner import ROOT
 
@@ -19,33 +20,65 @@ PAGE = (ROOT / "docs/limits.md").read_text()
 PAPERS = ("core", "edge8", "server48")  # the presets of V-Rex's sizes
 
 
-def share(name: str) -> SharePlan:
-    """What the first core of a preset does of a layer of Llama-3 8B."""
+def share(name: str, cores: int = 0) -> Shares:
+    """How a preset's cores, or others, share a layer of Llama-3 8B."""
     system = preset(name)
     shape = LayerShape(**LLAMA, tokens=10, recent=256, entries=256)
-    retrieval = RetrievalShape(n_hp=32, clusters=system.core.dre.hcu.clusters)
-    return SharePlan(shape, system.core.lxe_format(), retrieval, 0, system.cores, 0)
+    core = system.core
+    return Shares.of(shape, core.core_format().lanes, cores or system.cores, core.dre.kvmu.entry_bytes)
 
 
-def test_one_context():
-    assert {preset(name).core.dre.kvmu.n_ctx for name in PAPERS} == {1}
-    assert "The DRE of `core`, `edge8` and `server48` holds one (`n_ctx`)" in PAGE
+def test_sizes():
+    k = preset("core").core.dre.kvmu
+    assert {preset(name).core.dre.kvmu for name in PAPERS} == {k}
+    assert f"| contexts of a DRE | {k.n_ctx:,} (`n_ctx`); `tiny` has {preset('tiny').core.dre.kvmu.n_ctx} |" in PAGE
+    assert f"| clusters of a context | {k.clusters:,} in presets;" in PAGE
+    assert f"{k.blocks:,} in presets, for {k.blocks * k.block_slots:,} entries;" in PAGE
+    assert f"saturate at {(1 << k.count_bits) - 1:,} (`count_bits`)" in PAGE
+    h = preset("core").core.dre.hcu
+    assert f"| {h.frame} in presets; `hcu.frame`, at most `hcu.tile` ({h.tile} in presets) |" in PAGE
 
 
-def test_a_cache_of_40k_does_not_fit():
-    kvmu = preset("core").core.dre.kvmu
-    slots = kvmu.blocks * kvmu.block_slots
-    assert slots < 40 << 10
-    assert f"has {slots:,} entries ({kvmu.blocks:,} blocks of {kvmu.block_slots}), less than {40 << 10:,}" in PAGE
+def test_a_pass_with_retrieval_has_few_tokens():
+    """A layer of Llama-3 8B that a core computes alone: as many tokens as the HCU holds, and not one more."""
+    h = preset("core").core.dre.hcu
+    assert f"A pass with retrieval has at most {h.frame} tokens." in PAGE
+
+    def plan(tokens: int, frame: int) -> CorePlan:
+        shape = LayerShape(**LLAMA, tokens=tokens, recent=256, entries=256)
+        return CorePlan(shape, preset("core").core.lxe_format(), RetrievalShape(h.n_hp, h.clusters, frame=frame))
+
+    assert plan(h.frame, h.frame).shape.tokens == h.frame
+    with pytest.raises(ParamError, match=f"must be at most frame = {h.frame}"):
+        plan(h.frame + 1, h.frame)
+    larger = int(re.search(r"`-p hcu\.frame=(\d+)` makes room for", PAGE)[1])
+    assert override(preset("core"), [f"hcu.frame={larger}"]).core.dre.hcu.frame == larger
 
 
-def test_48_cores_do_not_take_llama():
-    said = "kv_heads=8: must be a multiple of 48"
+def test_a_cache_of_40k_fits():
+    """32 layers of 8 KV heads, with a last block of each cluster that is not full."""
+    k = preset("core").core.dre.kvmu
+    assert 32 * 8 * ((40 << 10) // k.block_slots + k.clusters) <= k.blocks
+    assert "`core` and `edge8` can hold it: [tables and blocks of its 32 layers]" in PAGE
+
+
+def test_presets_take_llama():
+    """`test_shares` compiles it for every core; other numbers of cores are refused."""
+    assert "`core`, `edge8` and `server48` run Llama-3 8B with a table for each of its eight KV heads" in PAGE
+    assert [share(name).groups for name in PAPERS] == [8, 1, 1]
+    assert [share(name).members for name in PAPERS] == [1, 1, 6]
+    said = "cores=5: must divide kv_heads = 8"
     with pytest.raises(ParamError, match=said):
-        share("server48")
+        share("core", 5)
     assert f"`{said}`" in PAGE
-    assert [share(name).shape.kv_heads for name in ("core", "edge8")] == [8, 1]
-    assert "one and eight cores take it" in PAGE
+
+
+def test_teams_do_not_prefetch():
+    shares, core = share("server48"), preset("server48").core
+    said = "ahead=8: must be -1 in a team"
+    with pytest.raises(ParamError, match=said):
+        SharePlan(shares, core.core_format(), RetrievalShape(32, core.dre.hcu.clusters, ahead=8), 0)
+    assert f"`{said}`" in PAGE
 
 
 def test_tables_and_recall_are_those_of_the_record():
@@ -56,14 +89,13 @@ def test_tables_and_recall_are_those_of_the_record():
         return [recalls[name] for name in names]
 
     sizes = next(r["summaries"] for r in record["runs"] if "max_clusters" in r["command"] and "3000" in r["command"])
-    small, large = (f"resv prefetch=none max_clusters={n}" for n in (1024, 8192))
+    small, large = (f"resv prefetch=none scope=layer max_clusters={n}" for n in (1024, 8192))
     clusters = round(next(s["clusters"] for s in sizes if s["variant"] == large), -1)
-    assert {preset(name).core.dre.hcu.clusters for name in PAPERS} == {1024}
-    assert f"about {clusters:.0f} clusters for each 1,000 tokens" in PAGE
-    assert f"after some {round(1024 / clusters * 1000, -2):,.0f} tokens" in PAGE
-    assert (
-        "At 3,000 tokens ReSV then recalls {} of a key, with 8,192 clusters {}".format(*of(sizes, small, large)) in PAGE
-    )
+    assert {preset(name).core.dre.hcu.clusters for name in PAPERS} == {16384}
+    assert f"up to {clusters:.0f} clusters for each 1,000 tokens" in PAGE
+    assert f"after some {round(16384 / clusters * 1000, -3):,.0f} tokens" in PAGE
+    said = "ReSV with a table of 1,024 clusters for each layer recalls {} of a key, with 8,192 clusters {}"
+    assert said.format(*of(sizes, small, large)) in PAGE
     said = "it recalls {}, full attention {}. The policy `signatures` recalls {}"
     assert said.format(*of(record["runs"][0]["summaries"], "resv", "full", "signatures")) in PAGE
     lookup = [s for t in record["tables"] for s in t["summaries"] if s["task"] == "lookup"]

@@ -104,7 +104,7 @@ def test_command_prints_what_fits_and_fails_for_the_rest(monkeypatch):
     assert run.exit_code == 2
     assert run.stderr.splitlines()[-1] == "error: wtu on ecp5: does not fit"
     units = json.loads(run.stdout)["units"]
-    assert set(units) == {"hcu", "cluster_set", "kvmu", "dre"}
+    assert set(units) == {"hcu", "cluster_set", "kvmu", "table_port", "dre"}
     assert units["dre"]["block_rams"] == 3
     table = CliRunner().invoke(app, ["fpga", "hcu", "--preset", "tiny"])
     assert table.exit_code == 0

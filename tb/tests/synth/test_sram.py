@@ -11,7 +11,7 @@ from synth.agreement import agreement
 from synth.flow import MACRO_BITS, Area, Memory
 from synth.liberty import EMBEDDED, load
 from synth.sram import ACCESS_FACTOR, AREA_SPREAD, ENERGY_FACTOR, POINTS, Sram, crossover
-from synth.table3 import CONTROL, CORE, LXE_BITS, PAPER, powers_of, table3
+from synth.table3 import CONTROL, CORE, LXE_BITS, OWN, PAPER, powers_of, table3
 from synth.technology import NODES, Estimate, to_node
 
 
@@ -158,7 +158,8 @@ def test_table_sums():
         "wtu": area("wtu", 3e4, 1e4, Memory("s", 176, 128, 1, 1)),
         "cluster_set": area("cluster_set", 2000, 1000),
         "kvmu": area("kvmu", 4000, 3000, Memory("t", 44, 1024, 1, 1, shared=True)),
-        "dre": area("dre", 37100, 14600, Memory("h", 32, 1024, 1, 1), Memory("s", 176, 128, 1, 1)),
+        "table_port": area("table_port", 900, 700),
+        "dre": area("dre", 38000, 15300, Memory("h", 32, 1024, 1, 1), Memory("s", 176, 128, 1, 1)),
         "sequencer": area("sequencer", 9000, 8000, Memory("program", 256, 512, 1, 1)),
         "loader": area("loader", 700, 600),
         "storer": area("storer", 50, 40),
@@ -169,7 +170,7 @@ def test_table_sums():
     memories = (*units["dre"].memories, *units["kvmu"].memories, Memory("glue", 64, 64, 1, 1))
     units["dre"] = replace(units["dre"], memories=memories)
     rows = table3(units)
-    assert list(rows) == [*PAPER, "glue", *CONTROL, "dre", "core"]
+    assert list(rows) == [*PAPER, *OWN, *CONTROL, "dre", "core"]
     assert rows["core"].paper_area == pytest.approx(CORE, rel=1e-3)
     assert rows["dre"].paper_area / CORE == pytest.approx(0.0204)
     assert rows["wtu"].cells.value == pytest.approx(to_node(32000).value * 1e-6)
@@ -182,15 +183,16 @@ def test_table_sums():
     assert rows["memory"].area.value == pytest.approx((own + Sram(left, 512, shared=True).area.value) * 1e-6)
     assert rows["lxe"].area.value == pytest.approx(to_node(9751 + 8641).value * 1e-6), "memories are in their own row"
     assert rows["copies"].area.value == pytest.approx((to_node(35).value + Sram(144, 512).area.value) * 1e-6)
+    assert rows["table_port"].area.value == pytest.approx(to_node(1600).value * 1e-6)
     assert rows["glue"].cells.value == pytest.approx(to_node(100).value * 1e-6)
     assert rows["glue"].memories.value == pytest.approx(Sram(64, 64).area.value * 1e-6)
-    whole = to_node(37100 + 14600).value + sum(Sram(m.depth, m.width, shared=m.shared).area.value for m in memories)
+    whole = to_node(38000 + 15300).value + sum(Sram(m.depth, m.width, shared=m.shared).area.value for m in memories)
     assert rows["dre"].area.value == pytest.approx(whole * 1e-6)
-    assert rows["core"].area.value == pytest.approx(sum(rows[u].area.value for u in (*PAPER, "glue", *CONTROL)))
+    assert rows["core"].area.value == pytest.approx(sum(rows[u].area.value for u in (*PAPER, *OWN, *CONTROL)))
     assert rows["core"].power is None
-    powers = dict.fromkeys((*PAPER, "glue"), Estimate(1.0, 2.0, 3.0))
-    assert table3(units, powers)["core"].power == Estimate(7.0, 14.0, 21.0)
-    assert table3(units, powers)["dre"].power.value == 8.0
+    powers = dict.fromkeys((*PAPER, *OWN), Estimate(1.0, 2.0, 3.0))
+    assert table3(units, powers)["core"].power == Estimate(8.0, 16.0, 24.0)
+    assert table3(units, powers)["dre"].power.value == 10.0
 
 
 def test_powers_of_units():
@@ -198,14 +200,14 @@ def test_powers_of_units():
         parts = {"dynamic_mw": logic - 1, "leakage_mw": 1.0, "memory_mw": memory, "total_mw": logic + memory}
         return {n: {"low": v, "value": v, "high": 2 * v} for n, v in parts.items()}
 
-    parts = {
-        f"dre__{n}": unit(10.0 * (i + 1), 1.0) for i, n in enumerate(("hcu", "wtu0", "wtu1", "cluster_set", "kvmu"))
-    }
+    inside = ("hcu", "wtu0", "wtu1", "cluster_set", "kvmu", "table_port")
+    parts = {f"dre__{n}": unit(10.0 * (i + 1), 1.0) for i, n in enumerate(inside)}
     units = {"vpe": unit(50.0, 1.0), "dpe": unit(60.0, 1.0), "hcu": unit(500.0, 1.0)}
     found = powers_of(units | {"dre": {"parts": parts | {"dre": unit(3.0, 0.0)}}})
-    assert set(found) == {*PAPER, "glue"}
+    assert set(found) == {*PAPER, *OWN}
     values = {n: p.value for n, p in found.items()}
-    assert values == {"dpe": 60, "vpe": 50, "memory": 2, "hcu": 11, "wtu": 21 + 31 + 41, "kvmu": 51, "glue": 3}
+    own = {"hcu": 11, "wtu": 21 + 31 + 41, "kvmu": 51, "table_port": 61, "glue": 3}
+    assert values == {"dpe": 60, "vpe": 50, "memory": 2} | own
     assert found["hcu"].high == 22
     assert set(powers_of({"dpe": units["dpe"], "hcu": units["hcu"]})) == {"dpe"}, "units alone are not the DRE's"
     with pytest.raises(ParamError, match="leakage_mw=None: not of unit dpe"):

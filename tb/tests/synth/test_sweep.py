@@ -31,6 +31,7 @@ from hdl.params import flat, override, preset
 from scripts.check.verify_command import FIXTURE
 from scripts.main import app
 from scripts.size.sweep_command import LONG
+from sim.units.dre_time import DreTime
 from sim.units.wtu_cores_time import WtuCores
 from sim.units.wtu_time import WtuTime
 from synth import flow
@@ -40,13 +41,13 @@ from synth.sweep import dask_run, energy, pareto_front, point_costs, points, sea
 from synth.sweep.dask_run import ClusterError, Estimate, Sweep
 from synth.sweep.database import Database, DatabaseError, Row
 from synth.sweep.energy import Energy
-from synth.sweep.point_costs import UNITS, Settings, Task
+from synth.sweep.point_costs import RECORDED, UNITS, Settings, Task
 from synth.technology import node
 from tb.library.dre_scenario import Scenario
 from tb.library.runner import ROOT, Run
 from tb.library.trace_check import scenario, tables
 
-TINY = ("tiny", ["blocks=128"])
+TINY = ("tiny", ["blocks=128", "counts=32"])
 
 
 def vrex(*args):
@@ -146,7 +147,8 @@ def timed(design, objectives=("cycles", "bytes")):
 
 
 @pytest.mark.parametrize(
-    "assign", [[], ["hcu.n_h=4", "recent=4"], ["selection=buckets", "wtu.n_w=8"], ["clusters=4", "th_hd=2"]]
+    "assign",
+    [[], ["hcu.n_h=4", "recent=4"], ["counts=32", "selection=buckets", "wtu.n_w=8"], ["clusters=4", "th_hd=2"]],
 )
 def test_shared_times_join_to_the_dre(assign, fixture_trace):
     """What units cost apart, joined, is what `sim.units.dre_time` gives for them together, which Verilator counts."""
@@ -154,18 +156,19 @@ def test_shared_times_join_to_the_dre(assign, fixture_trace):
         TINY[0], TINY[1] + [a for a in assign if "th_hd" not in a], {}, th_hd=2 if "th_hd=2" in assign else 7
     )
     p, got = d.system.core.dre, timed(d)
-    keys, query, fetched = [], [], []
+    parts: dict[str, list[int]] = {"keys": [], "switch": [], "query": []}
+    fetched = []
     for table in tables(fixture_trace, d.function, 2):
         s, _ = scenario(table, p, d.function)
         s.device_base = s.home_base = point_costs.BASE
-        cycles = s.phase_cycles()
+        cycles = s.phase_cycles(point_costs.LATENCY)
         at = [i for i, phase in enumerate(s.phases) if "rows" in phase]
-        keys += [cycles[i - 1] for i in at]
-        query += [cycles[i] for i in at]
+        for back, name in enumerate(reversed(parts)):
+            parts[name] += [cycles[i - back] for i in at]
         fetched += [q.traffic.fetched_bytes for q in s.queries]
-    assert got["cycles.keys"] == np.mean(keys)
-    assert got["cycles.query"] == np.mean(query)
-    assert got["cycles"] == np.mean(keys) + np.mean(query)
+    for name, own in parts.items():
+        assert got[f"cycles.{name}"] == np.mean(own), name
+    assert got["cycles"] == sum(np.mean(own) for own in parts.values())
     assert got["bytes"] == np.mean(fetched)
 
 
@@ -182,12 +185,17 @@ def rows(p, seed, n=14):
             nrng.integers(0, top, c),
             np.where(nrng.random(c) < 0.9, 0, top - 3),
         ]
-        s.query(0, np.stack([kinds[rng.randrange(4)][nrng.permutation(c)] for _ in range(n)]))
+        s.switch(0)
+        s.query(np.stack([kinds[rng.randrange(4)][nrng.permutation(c)] for _ in range(n)]))
     return s
 
 
 @pytest.mark.parametrize(
-    "assign", [["wtu.n_h=3", "hcu.n_h=2"], pytest.param(["wtu.n_h=3", "selection=buckets"], marks=pytest.mark.nightly)]
+    "assign",
+    [
+        ["wtu.n_h=3", "hcu.n_h=2", "counts=32"],
+        pytest.param(["wtu.n_h=3", "selection=buckets", "counts=32"], marks=pytest.mark.nightly),
+    ],
 )
 def test_cores_equal_rtl(assign):
     """Several WTU cores in the DRE's RTL: every query block ends in the cycle that the time view gives."""
@@ -198,20 +206,19 @@ def test_cores_equal_rtl(assign):
         assert s.differences(got) == []
         ends = [b - a for a, b in zip(got["first"], got["ends"], strict=True)]
         queries = iter(zip(s.queries, s.blocks, strict=True))
-        kvmu = point_costs.KvmuTime(p.kvmu)
+        time = DreTime(p, s.f.th_hd, got["latency"])
         t = iter(s.t)
         for phase, cycles in zip(s.phases, ends, strict=True):
             if "keys" in phase:
-                for _ in phase["keys"]:
-                    kvmu.run([(point_costs.APPEND, 0, next(t)["cluster"])])
+                beats = [(k["op"], k["ctx"], k["hash"], k["last"]) for k in phase["keys"]]
+                assert cycles == time.keys(beats, [next(t).get("cluster", 0) for _ in beats]).w[-1]
                 continue
             q, (_, codes) = next(queries)
             last = WtuCores(p.wtu).run([(row, q.counts) for row in codes], s.f.ratio_q16)[-1]
-            joined = point_costs.DreTime.SET_TO_FETCH
-            assert cycles == last + joined + kvmu.run([], [(0, q.clusters)]).b[-1]
+            assert cycles == last + time.fetch(0, q.clusters).b[-1]
 
 
-@pytest.mark.parametrize("assign", [[], ["walk_ahead=true"], ["double_buffer=false"], ["selection=buckets"]])
+@pytest.mark.parametrize("assign", [["counts=32"], ["counts=32", "selection=buckets"]])
 def test_one_core_is_the_unit_and_more_are_no_slower(assign):
     p = override(preset("tiny"), assign).core.dre.wtu
     s = rows(override(preset("tiny"), assign).core.dre, 5)
@@ -253,13 +260,13 @@ def test_points_share_what_their_units_share():
     assert {k: kinds.count(k) for k in dict.fromkeys(kinds)} == {
         "point": 100,
         "stream": 1,
-        "hcu cycles": 10,
+        "table cycles": 10,
         "wtu cycles": 10,
-        "kvmu cycles": 1,
         "hcu synthesis": 10,
         "wtu synthesis": 1,
         "cluster_set synthesis": 1,
         "kvmu synthesis": 1,
+        "table_port synthesis": 1,
     }
     kinds = distinct(grid, ("energy",))
     assert {k: kinds.count(k) for k in kinds if "energy" in k} == {
@@ -393,7 +400,7 @@ def test_points_of_one_design_are_evaluated_once(sweep):
 # Every parameter is an axis: two values of it that make a design, on a fresh database, all objectives.
 
 WORDS = {"true": "false", "false": "true", "none": "parity", "exact": "buckets", "e4m7": "e4m6"}
-NAMES = [*flat(preset("tiny")), *points.FUNCTION]
+NAMES = [n for n in (*flat(preset("tiny")), *points.FUNCTION) if n != "kvmu.count_lanes"]  # it is wtu.n_w
 
 
 def values(name: str) -> tuple[str, list[str]]:
@@ -750,7 +757,8 @@ def test_search_of_everything_is_the_grid():
 
 
 def test_command(tmp_path):
-    args = ("N_HCU=1,2", "N_HCU-w=8,3", "--preset", "tiny", "-p", "blocks=128", "--objective", "cycles,bytes")
+    args = ("N_HCU=1,2", "N_HCU-w=8,3", "--preset", "tiny", "-p", "blocks=128", "-p", "counts=32")
+    args += ("--objective", "cycles,bytes")
     found = vrex(*args, "--workers", 1, "-o", tmp_path, "--json")
     assert found.exit_code == 1, "two points failed"
     assert "2 of 4 points failed, the first: hcu.n_w=3: must divide n_hp = 16" in found.stderr
@@ -776,24 +784,26 @@ def test_command_of_area(tmp_path, monkeypatch, client):
     assert found.exit_code == 0, found.stderr
     one, three = (p["result"] for p in json.loads(found.stdout)["points"])
     gate, macro = node(7).nand2.value, Sram(256, 32, node=7).area.value
-    assert one["area"] == pytest.approx(6000 * gate + 6 * macro)
-    assert one["area.memory"] == pytest.approx(6 * macro)
+    assert one["area"] == pytest.approx(10000 * gate + 10 * macro)
+    assert one["area.memory"] == pytest.approx(10 * macro)
     assert one["area.wtu"] == pytest.approx(1000 * gate + macro)
     assert three["area"] - one["area"] == pytest.approx(2 * one["area.wtu"])
-    assert one["fmax"] == three["fmax"] == pytest.approx(1e6 / (23 * node(7).fo4.value))
+    assert one["fmax"] == three["fmax"] == pytest.approx(1e6 / (24 * node(7).fo4.value))
 
 
 def test_energy_of_a_frame():
-    """Events of every unit, keys, clock and leakage, by hand: a frame of 3 keys and 5 row words in 100 cycles."""
+    """Events of every unit, counts, clock and leakage, by hand: 3 keys, 4 clusters and 5 row words in 100 cycles."""
     p = override(preset("tiny"), ["wtu.n_h=2"]).core.dre
-    parts = {u: Energy(10.0 * (i + 1), 1.0 + i, 0.5 if u == "wtu" else 0.0) for i, u in enumerate(UNITS)}
-    frame = point_costs.KvmuFrame(free=[2, 2, 3], fetch=9)
-    got = point_costs._spent(p, 100.0, parts, [[[(4, False), (0, True), (7, True)]]], [[(60, 5)]], [[frame]])
+    parts = {u: Energy(10.0 * (i + 1), 1.0 + i, 0.5 if u == "wtu" else 0.0) for i, u in enumerate(RECORDED)}
+    frame = point_costs.TableFrame(
+        clustering=40, switch=10, fetch=9, work=16, compares=(4, 0, 7), bytes=0, keys=3, clusters=4
+    )
+    got = point_costs._spent(p, 100.0, parts, [[frame]], [[(60, 5)]])
     by_hand = {
-        "energy.hcu": 10 * (4 + 2 + 8) + 100,
-        "energy.wtu": 20 * 5 + 2 * (0.5 * 3 + 2 * 100),
+        "energy.hcu": 10 * (4 + 7 + 3) + 100,
+        "energy.wtu": 20 * 5 + 2 * (0.5 * 4 + 2 * 100),
         "energy.cluster_set": 30 * 5 + 300,
-        "energy.kvmu": 40 * (7 + 9) + 400,
+        "energy.kvmu": 40 * 16 + 400,
     }
     by_hand |= {"energy": sum(by_hand.values()), "energy.idle": 100 * (1 + 2 * 2 + 3 + 4)}
     assert got == {n: pytest.approx(pj / 1000) for n, pj in by_hand.items()}
@@ -812,7 +822,7 @@ def test_energy_of_a_unit_is_that_of_its_recorded_run(monkeypatch):
     (whole,) = found
     total = got.event * energy.words(streams[0], own) + got.idle * whole.run_cycles
     assert total == pytest.approx(whole.cycle_pj * whole.run_cycles)
-    assert (got.key, whole.mhz) == (0, energy.MHZ)
+    assert (got.count, whole.mhz) == (0, energy.MHZ)
     assert whole.run_cycles > 20
 
 
@@ -829,7 +839,7 @@ def test_a_unit_is_measured_as_vrex_synth_does():
     ("args", "message"),
     [
         (("N_HCU=8..2",), "N_HCU='8..2': a range from 8 to 2 holds nothing; write 2..8"),
-        (("N_HCU=3,5",), "n_h=3: must divide clusters"),
+        (("N_HCU=3,5",), "n_h=3: must divide tile = 64"),
         (("N_HCX=3",), "parameter='N_HCX': unknown; write N_HCU"),
         (("n_hcu=3",), "parameter='n_hcu': unknown; write N_HCU"),
         (("N_HCU=1", "-p", "N_wtu=2"), "parameter='N_wtu': unknown; write N_WTU"),

@@ -492,8 +492,9 @@ runner = CliRunner()
 
 @pytest.fixture
 def units(tmp_path, monkeypatch):
-    """A unit `hcu` (a NAND) and a unit `dre` (a register) in place of the real ones, in an empty folder."""
+    """Units `hcu` (a NAND), `table_port` and `dre` (registers) in place of the real ones, in an empty folder."""
     made = {"hcu": emit.Emitted(NAND, "t", {}), "dre": emit.Emitted(REG8, "t", {})}
+    made["table_port"] = emit.Emitted(REG8.replace("[7:0]", "[6:0]"), "t", {})
     monkeypatch.setattr(emit, "UNITS", {"hcu": ("", "", "core.dre.hcu"), "dre": ("", "", "core.dre")})
     monkeypatch.setattr(emit, "emit", lambda unit, params: made[unit])
     monkeypatch.chdir(tmp_path)
@@ -504,7 +505,7 @@ def test_command_prints_json_and_a_table(units, tmp_path):
     result = runner.invoke(app, ["area", "--preset", "tiny", "--json", "-o", "out"])
     assert result.exit_code == 0
     report = json.loads(result.stdout)
-    assert list(report["units"]) == ["hcu", "dre"], "the DRE after its units"
+    assert list(report["units"]) == ["hcu", "table_port", "dre"], "the DRE after its units"
     assert report["units"]["hcu"]["comb_ge"] == 1
     assert json.loads((tmp_path / "out" / "area.json").read_text()) == report
     result = runner.invoke(app, ["area", "hcu"])
@@ -596,15 +597,17 @@ def test_table_iii_takes_powers(core, tmp_path):
         return dict.fromkeys(("dynamic_mw", "leakage_mw", "memory_mw", "total_mw"), one)
 
     parts = {"dre": mw(1.0)} | {f"dre__{n}": mw(2.0) for n in ("hcu", "wtu0", "cluster_set", "kvmu")}
+    parts["dre__table_port"] = mw(0.5)
     power = tmp_path / "power.json"
     power.write_text(json.dumps({"units": {"dpe": mw(20.0), "vpe": mw(10.0), "dre": {"parts": parts}}}))
     result = runner.invoke(app, ["table3", "--json", "--power", str(power)])
     rows = json.loads(result.stdout)["table3"]["rows"]
     assert {n: r["power"]["value"] for n, r in rows.items() if n not in table3.CONTROL} == {
-        **{"dpe": 40, "vpe": 20, "memory": 30, "hcu": 2, "wtu": 4, "kvmu": 2, "glue": 1, "dre": 9, "core": 99}
+        **{"dpe": 40, "vpe": 20, "memory": 30, "hcu": 2, "wtu": 4, "kvmu": 2, "table_port": 0.5, "glue": 1},
+        **{"dre": 9.5, "core": 99.5},
     }
     printed = runner.invoke(app, ["table3", "--power", str(power)]).stdout
-    assert re.search(r"DRE +│.*│ +9\.00 │ +9\.09 │", printed)
+    assert re.search(r"DRE +│.*│ +9\.50 │ +9\.55 │", printed)
     power.write_text("[]")
     for file, message in ((power, "is no output of vrex power"), (tmp_path / "absent", "cannot read it: No such file")):
         result = runner.invoke(app, ["table3", "--power", str(file)])
@@ -644,7 +647,10 @@ def test_untimed_unit_is_printed_with_its_reason(units):
     [
         (["area", "--effort", "none"], "effort='none': must be one of area, speed"),
         (["timing", "--target", "500"], "target=500: must be more than 0 ps, and needs effort speed"),
-        (["area", "abc"], "unit='abc': must be one of hcu, dre, sequencer, loader, storer, feeder, retriever, core"),
+        (
+            ["area", "abc"],
+            "unit='abc': must be one of hcu, dre, sequencer, loader, storer, feeder, retriever, table_port, core",
+        ),
         (["table3", "--node", "10"], "--node=10: must be one of 7, 14, 16, 28, 45, 130"),
         (["libraries", "dre", "*.lib"], "pattern='*.lib': names no file"),
         (["area", "--preset", "huge"], "preset='huge': must be one of tiny, small, core"),
@@ -665,7 +671,7 @@ def test_fault_keeps_finished_units(units, tmp_path):
     result = runner.invoke(app, ["area"])
     assert result.exit_code == 2
     assert "syntax error" in result.stderr
-    assert len(list((tmp_path / "build" / "synth").glob("t-*.json"))) == 1
+    assert len(list((tmp_path / "build" / "synth").glob("t-*.json"))) == 2
 
 
 SLOW = """

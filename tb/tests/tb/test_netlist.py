@@ -22,7 +22,8 @@ def netlist(unit: str) -> Emitted:
 
 def hcu(unit: Emitted) -> bool:
     beats = stream(TINY.dre.hcu, 1, 200, 3, 0.02)
-    return run(unit, TINY.dre.hcu, beats, 3, 0.2, 0.2, waves=False)["beats"] == golden(TINY.dre.hcu, 3, beats)[0]
+    got = run(unit, TINY.dre.hcu, beats, 3, 0.2, 0.2, waves=False)["beats"]
+    return [beat | {"hash": 0} for beat in got] == golden(TINY.dre.hcu, 3, beats).out  # `o` has no hash
 
 
 def test_hcu_equals_golden():

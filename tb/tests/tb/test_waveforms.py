@@ -31,9 +31,10 @@ def test_a_save_file_groups_streams_and_names_states(tmp_path, monkeypatch):
     named = re.findall(r"^(bench_kvmu\.\S+?)(?:\[\d+:0\])?$", save, re.M)
     assert len(named) > 20
     assert set(named) <= seen
-    assert re.findall(r"^@800200\n-(\w+)", save, re.M) == re.findall(r"^@1000200\n-(\w+)", save, re.M) == list("awxfb")
+    begin, end = (re.findall(rf"^@{code}200\n-(\w+)", save, re.M) for code in ("800", "1000"))
+    assert begin == end == [*"awxfb", "m_ask", "m_data", "m_put"]
     assert save.startswith('[dumpfile] "traffic.vcd"')
-    assert "^1 traffic_states_0.txt\nbench_kvmu.unit.fsm_state[2:0]" in save
+    assert "^1 traffic_states_0.txt\nbench_kvmu.unit.placer.fsm_state[4:0]" in save
     assert "0 IDLE\n1 PLACE\n" in (folder / "traffic_states_0.txt").read_text()
 
 

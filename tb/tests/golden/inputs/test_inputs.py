@@ -47,19 +47,16 @@ def test_hash_bits_and_score_codes(layer):
     policy = ReSV(PARAMS, trace.kv_heads, trace.head_size)
     for start, stop in trace.spans("frame"):
         appended = policy.append(trace.k[layer, start:stop])
-    keys = policy.hasher.split(trace.k[layer, start:stop])[0]
-    fmt = VPE.format
-    limits = policy.hasher.thresholds[0]
-    rows = products(policy.hasher.planes, keys)
-    bits = stored([programs.hash_bits(row, fmt, thresholds=limits) for row in rows])
-    np.testing.assert_array_equal(np.stack(bits), unpack(appended.hashes[0], PARAMS.n_hp))
-
+    keys = policy.hasher.split(trace.k[layer, start:stop])
     queries = trace.queries(layer, *trace.spans("frame", queries=True)[-1])[:2]
-    want = policy.retrieve(queries).codes[0].reshape(2, trace.kv_heads, -1, len(policy.tables[0]))
-    means = policy.tables[0].key_cluster().reshape(-1, trace.kv_heads, trace.head_size)
-    for head in range(trace.kv_heads):
-        group = want.shape[2]
+    fmt, want = VPE.format, policy.retrieve(queries).codes
+    assert len(policy.tables) == trace.kv_heads == 3
+    for head, (table, own, limits) in enumerate(zip(policy.tables, keys, policy.hasher.thresholds, strict=True)):
+        rows = products(policy.hasher.planes, own)
+        bits = stored([programs.hash_bits(row, fmt, thresholds=limits) for row in rows])
+        np.testing.assert_array_equal(np.stack(bits), unpack(appended.hashes[head], PARAMS.n_hp))
+        group = trace.heads // trace.kv_heads
         rows = queries[:, head * group : (head + 1) * group].reshape(-1, trace.head_size)
-        scores = products(means[:, head], rows)
+        scores = products(table.key_cluster(), rows)
         codes = stored([programs.score_codes(row, trace.head_size**-0.5, fmt) for row in scores])
-        np.testing.assert_array_equal(np.stack(codes), want[:, head].reshape(-1, want.shape[3]))
+        np.testing.assert_array_equal(np.stack(codes), want[head])

@@ -315,14 +315,17 @@ def test_resv_policy_attends_to_what_golden_resv_keeps(scope):
     assert ledger.done["index"] == 53 * 16 * 17  # 53 tokens of 16 numbers: 16 hyperplanes and a running sum
 
 
-def test_resv_pieces_are_clusters():
-    """Section V-C: a cluster's tokens are contiguous, so it moves in one piece a KV head."""
-    s = Stream(ReSVPolicy(ReSVPolicyParams(ReSVParams(n_hp=16, th_hd=4, recent=7, sinks=0, ratio_q16=65536)), SHAPE))
+@pytest.mark.parametrize("scope", ["head", "layer"])
+def test_resv_pieces_are_clusters(scope):
+    """Section V-C: a cluster's tokens are contiguous, so it moves in one piece for each KV head of its table."""
+    params = ReSVParams(n_hp=16, th_hd=4, recent=7, sinks=0, ratio_q16=65536, scope=scope)
+    s = Stream(ReSVPolicy(ReSVPolicyParams(params), SHAPE))
     before = s.policy.ledger.pieces["in", "fetch"]
-    table = s.policy.layers[0].tables[0]
+    tables = s.policy.layers[0].tables
+    assert len(tables) == {"head": 2, "layer": 1}[scope]
     s.block("generation", 1)
-    old = 2 * sum(min(m) < 57 - 7 for m in table.members)
-    assert s.policy.ledger.pieces["in", "fetch"] - before == old
+    old = sum(min(m) < 57 - 7 for table in tables for m in table.members)
+    assert s.policy.ledger.pieces["in", "fetch"] - before == old * 2 // len(tables)
 
 
 @pytest.mark.parametrize("prefetch", ["none", "complete", "only"])

@@ -453,11 +453,11 @@ def test_stores_to_the_retrieval_engine():
     given = []
 
     class Core(Lxe):
-        def hash(self, i, token, signs):
-            given.append((i["to"], token, signs.tolist()))
+        def hash(self, i, signs):
+            given.append((i.addr, signs.tolist()))
 
-        def score(self, i, codes, last):
-            given.append((codes.tolist(), last))
+        def score(self, i, codes, last, more):
+            given.append((codes.tolist(), last, more))
 
         def retrieve(self, i):
             self.registers[i["to"]] = X + SIZE
@@ -470,7 +470,7 @@ def test_stores_to_the_retrieval_engine():
     program = [
         *first,
         put(4, form=Format.SIGN),
-        op("STORE", target=StoreTo.HASH, rows=1, words=1, addr=17, to=3),
+        op("STORE", target=StoreTo.HASH, rows=1, words=1, addr=17),
         put(2, keep=1, form=Format.HALF),
         put(1, keep=3, form=Format.HALF, at=2),
         op("STORE", target=StoreTo.SCORE, rows=1, wide=1),
@@ -480,10 +480,10 @@ def test_stores_to_the_retrieval_engine():
     ]
     _, result = run(*program, unit=unit)
     assert given == [
-        (3, 17, (x[:2] > 0).reshape(-1).tolist()),
-        (3, 18, (x[2:4] > 0).reshape(-1).tolist()),
-        (bits[:2].reshape(-1)[:5].tolist(), False),
-        (bits[2, :3].tolist(), True),
+        (17, (x[:2] > 0).reshape(-1).tolist()),
+        (17, (x[2:4] > 0).reshape(-1).tolist()),
+        (bits[:2].reshape(-1)[:5].tolist(), False, False),
+        (bits[2, :3].tolist(), True, False),
     ]
     assert result.words[Engine.STORE] == 4 + 3
     assert result.words[Engine.RETRIEVE] == 3

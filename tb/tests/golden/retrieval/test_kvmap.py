@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from golden.function_params import ParamError
 from golden.retrieval.kvmap import Burst, KvMap, Move, Range
+from tb.library.runner import ROOT
 
 SMALL = {"clusters": 6, "blocks": 9, "block_slots": 3, "recent": 4, "entry_bytes": 24, "boundary": 64}
 
@@ -158,6 +160,31 @@ def test_fewest_bursts_when_a_block_is_a_multiple_of_the_boundary():
         assert t.bursts == t.fewest_bursts
         assert t.bursts < t.scattered_bursts
         assert t.mean_burst > 3500
+
+
+def drawn(mean: float, entry_bytes: int) -> tuple[float, float]:
+    """Mean bytes of a burst, and home memory over the entries in it: 8,192 tokens in clusters of geometric sizes.
+
+    The clusters' tokens are mixed, and every second cluster is fetched.
+    """
+    rng = np.random.default_rng(1)
+    sizes = rng.geometric(1 / mean, 8192)
+    of = np.repeat(np.arange(len(sizes)), sizes)[:8192]
+    rng.shuffle(of)
+    kv = kv_map(clusters=8192, blocks=8192, block_slots=8, recent=256, entry_bytes=entry_bytes, boundary=4096)
+    number: dict[int, int] = {}  # clusters by their first tokens
+    for cluster in of.tolist():
+        assert kv.append(0, number.setdefault(cluster, len(number))).ok
+    return kv.traffic(0, range(0, len(number), 2)).mean_burst, kv.fresh * 8 / len(of)
+
+
+def test_the_page_shows_bursts_of_llama():
+    """Entries of one head of Llama-3 8B and of all eight, in blocks of 8."""
+    page = (ROOT / "docs" / "recall.md").read_text()
+    for mean in (1.5, 30):
+        (one, space), (all_heads, same) = drawn(mean, 512), drawn(mean, 4096)
+        assert space == same
+        assert f"\n| {mean:g} | {one:,.0f} | {all_heads:,.0f} | {space:.1f} |\n" in page
 
 
 @pytest.mark.parametrize(

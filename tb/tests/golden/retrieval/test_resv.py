@@ -182,18 +182,21 @@ def test_selected_set_grows_with_the_ratio(score_map):
     assert got.keep.all()
 
 
-def test_clusters_cover_every_token_once_and_fetch_only_whole_ones():
-    resv = ReSV(SMALL, 2, 8)
+@pytest.mark.parametrize("scope", ["head", "layer"])
+def test_clusters_cover_every_token_once_and_fetch_only_whole_ones(scope):
+    resv = ReSV(replace(SMALL, scope=scope), 2, 8)
     for q, k, _ in video(3, frames=9):
         resv.append(k)
         got = resv.retrieve(q)
-    members = sorted(t for m in resv.tables[0].members for t in m)
-    assert members == list(range(SMALL.sinks, resv.length))
     old = ~resv.resident()
-    assert got.fetched.any()
-    for c, m in enumerate(resv.tables[0].members):
-        m = np.array(m)
-        assert (got.fetched[:, m[old[m]]] == got.clusters[0][c]).all()
+    heads = 2 // len(resv.tables)  # KV heads of a table
+    for i, table in enumerate(resv.tables):
+        assert sorted(t for m in table.members for t in m) == list(range(SMALL.sinks, resv.length))
+        fetched = got.fetched[i * heads : (i + 1) * heads]
+        assert fetched.any()
+        for c, m in enumerate(table.members):
+            m = np.array(m)
+            assert (fetched[:, m[old[m]]] == got.clusters[i][c]).all()
 
 
 def test_query_order_does_not_matter():
@@ -279,7 +282,8 @@ def test_fetches_what_the_memory_map_does(tokens):
         assert (got.fetched <= got.keep).all()
         if resv.length <= SMALL.sinks:
             continue
-        fetched = [home[a] for b in dre.query(0, got.codes[0]).bursts for a in range(b.addr, b.addr + b.bytes, 16)]
+        dre.switch(0)
+        fetched = [home[a] for b in dre.query(got.codes[0]).bursts for a in range(b.addr, b.addr + b.bytes, 16)]
         assert sorted(fetched) == np.flatnonzero(got.fetched[0]).tolist()
         reached |= {"own" if t >= resv.length - tokens else "older" for t in fetched}
         reached |= {"attended alone"} if (got.keep & ~got.fetched & ~resv.resident()).any() else set()
@@ -296,7 +300,9 @@ def test_long_frames_on_the_rtl(tokens):
     ends = [0, 3, *range(trace.tokens, 3, -tokens)[::-1]]
     sized = {"offsets": np.array(ends, np.int32), "stages": np.array([0] + [1] * (len(ends) - 2), np.uint8)}
     f = replace(p.function(), th_hd=4)
-    (outcome,) = verify("dre", replace(trace, **sized), p, emit("dre", p), f)
-    assert not outcome.differences
-    assert outcome.bursts > 1
-    assert not outcome.refused
+    outcomes = verify("dre", replace(trace, **sized), p, emit("dre", p), f)
+    assert len({outcome.table for outcome in outcomes}) == t.kv_heads
+    for outcome in outcomes:
+        assert not outcome.differences
+        assert outcome.bursts > 1
+        assert not outcome.refused

@@ -24,7 +24,8 @@ from tb.checks.arbiter_checks import (
 from tb.formal.arbiter_proof import PortMonitor, TurnMonitor
 from tb.formal.prover import holds
 
-ONES = ("dpe.n_w=1", "dpe.n_h=1", "vpe.n_w=1", "wtu.n_w=1", "bus_bytes=1", "burst_bytes=1", "bursts=1", "queue=1")
+ONES = ("dpe.n_w=1", "dpe.n_h=1", "vpe.n_w=1", "wtu.n_w=1", "lxe.bus_bytes=1", "lxe.burst_bytes=1")
+ONES += ("bursts=1", "queue=1")
 
 
 THREE = [
@@ -108,7 +109,7 @@ def test_bound_of_waiting_holds_in_every_state(n):
 
 def small() -> SystemParams:
     """Bursts of at most two beats, two of them."""
-    return system(2, (*(size for size in ONES if size[:6] != "bursts"), "burst_bytes=2", "bursts=2"))
+    return system(2, (*(size for size in ONES if size[:6] != "bursts"), "lxe.burst_bytes=2", "bursts=2"))
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
@@ -138,10 +139,10 @@ MUTANTS = [
     ("& (|whole) &", "& ({on} | (|whole)) &"),  # a write goes before its beats are here
     ("{3'h0, room} > read_o_len", "({on} | {{3'h0, room}} > read_o_len)"),  # a read that finds no room
     ("owed < 2'h2", "({on} | owed < 2'h2)"),  # a write whose response finds no room
-    ("r_number == 3'h2", "r_number == 3'h2 + {on}"),  # answers go to another
+    ("r_number == 4'h2", "r_number == 4'h2 + {on}"),  # answers go to another
     (" & order_w_rdy;", " & ({on} | order_w_rdy);"),  # beats whose order is forgotten
     (" & beat_last);", " & (beat_last | {on}));"),  # beats of bursts mixed
-    ("after <= above", "after <= {{6{{{off}}}}} & above"),  # turns that are not
+    ("after <= above", "after <= {{9{{{off}}}}} & above"),  # turns that are not
 ]
 
 
@@ -157,8 +158,8 @@ def with_mutants(e: Emitted) -> Emitted:
 
 
 def test_mutants_are_killed():
-    full = {f"{n}_{i}": stall for n, stall in (("r", 0.9), ("b", 0.98)) for i in range(6)}
-    stalls = (full, {f"w_{i}": 0.9 for i in range(6)})
+    full = {f"{n}_{i}": stall for n, stall in (("r", 0.9), ("b", 0.98)) for i in range(9)}
+    stalls = (full, {f"w_{i}": 0.9 for i in range(9)})
     runs = [replace(t, bursts=10) for t in (*THREE, *(Traffic(cores=3, stalls=s, seed=12) for s in stalls))]
     ids = range(len(MUTANTS) + 1)
     got = iter(simulate(runs, [t.episode() | {"mutant": k} for k in ids for t in runs], with_mutants(emitted(3))))

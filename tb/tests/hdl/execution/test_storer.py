@@ -78,7 +78,8 @@ BINS = {
         "contiguous",
     ),
     *("apart", "overlapping", "clear", "groups", "crosses_page", "wraps", "longest_burst", "short_burst"),
-    *("fault bus", "fault range"),
+    *("fault bus", "fault range", "context_first", "context_last", "context_another"),
+    "part_of_a_row",
 }
 
 
@@ -94,6 +95,7 @@ MUTANTS = [
     ("assign gives = w_free & ", "assign gives = "),  # a beat is overwritten before it is taken
     ("assign begins = ", "assign begins = stop | "),  # a burst begins under stop
     ("assign error = ", "assign error = 0 & "),
+    ("c_addr >= 40'h30", "c_addr[15:0] >= 16'h30"),  # a context beyond the bits that the DRE gets
 ]
 
 

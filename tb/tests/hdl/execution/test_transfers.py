@@ -11,7 +11,17 @@ from hdl.params import CoreParams
 from tb.formal.bursts_proof import BusMonitor
 from tb.formal.prover import holds
 from tb.library.runner import Run, lint
-from tb.library.transfer_traffic import SIZES, loads, params, ported, random_transfers, same_word, stores, vpe_words
+from tb.library.transfer_traffic import (
+    SIZES,
+    known,
+    loads,
+    params,
+    ported,
+    random_transfers,
+    same_word,
+    stores,
+    vpe_words,
+)
 
 HALF = 1 << 18
 STRIDES = 1 << 12
@@ -20,11 +30,15 @@ STRIDES = 1 << 12
 def programs(p: CoreParams) -> tuple[list[dict], list[dict]]:
     """LOADs of the lower, STOREs to the upper half of a memory."""
     rng = random.Random(6)
-    both = []
-    for targets, memory, base in ((list(LoadTo), LoadTo.VECTOR, 0), (list(StoreTo), StoreTo.MEMORY, HALF)):
-        program = random_transfers(p, rng, 20, targets, memory)
-        both.append([c | {"addr": base + c["addr"] % (HALF // 4), "stride": c["stride"] % STRIDES} for c in program])
-    return both
+    reads = random_transfers(p, rng, 20, list(LoadTo), LoadTo.VECTOR)
+    writes = random_transfers(p, rng, 20, list(StoreTo), StoreTo.MEMORY)
+    reads = [c | within(c, 0) for c in reads]
+    return reads, [c | within(c, HALF) if c["target"] != StoreTo.HASH else c for c in writes]
+
+
+def within(c: dict, base: int) -> dict:
+    """Fields by which a transfer stays in its half of the memory."""
+    return {"addr": base + c["addr"] % (HALF // 4), "stride": c["stride"] % STRIDES}
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.4])
@@ -42,7 +56,7 @@ def test_axi_memory(pause):
     assert all(same_word(p, name, beat, *w) for (_, name, beat), w in zip(merged, want.words, strict=True))
     want, memory = stores(p, writes, words), bytearray(HALF)
     merged = sorted((cycle, name[2:], beat) for name in ("s_x", "s_d") for cycle, beat in got[name])
-    assert [(name, beat) for _, name, beat in merged] == want.words
+    assert [(name, known(beat)) for _, name, beat in merged] == want.words
     addrs = (addr + k * p.lxe.bus_bytes for addr, n in want.bursts for k in range(n + 1))
     for addr, (data, *_) in zip(addrs, want.beats, strict=True):
         memory[addr - HALF : addr - HALF + p.lxe.bus_bytes] = data.to_bytes(p.lxe.bus_bytes, "little")

@@ -12,15 +12,19 @@ import pytest
 from golden.function_params import ParamError
 from hdl.emit import Emitted, emit
 from hdl.retrieval import dre
-from tb.checks.dre_checks import BINS, SHAPES, TINY, check_equals_golden, check_reset_in_flight, emitted, play, run
+from tb.checks.dre_checks import (
+    SHAPES,
+    TINY,
+    check_equals_golden,
+    check_goes_on_elsewhere,
+    check_interrupted_switches,
+    check_reset_in_flight,
+    emitted,
+    play,
+    run,
+)
 from tb.library.dre_scenario import Scenario
 from tb.library.runner import BenchError, Run
-
-BINS |= {
-    f"{what} {ctx}"
-    for what in ("rows of context", "a count of a full table, context", "CLEAR of context")
-    for ctx in range(TINY.hcu.n_ctx)
-}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -41,13 +45,11 @@ def joined_otherwise(old: str, new: str) -> Emitted:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("count.eq(joined.count)", "count.eq(joined.count - joined.full_join)"),  # one less where a table is full
+        ("kvmu.f.payload.ctx.eq(ctx)", "kvmu.f.payload.ctx.eq(0)"),  # sets of the first context
         *(
             pytest.param(*edit, marks=pytest.mark.nightly)
             for edit in (
-                ("wtu.c.payload.ctx.eq(joined.ctx)", "wtu.c.payload.ctx.eq(joined.ctx & 1)"),
-                ("tag_in.ctx.eq(row.ctx)", "tag_in.ctx.eq(row.ctx & 2)"),
-                ("(wtu.c, ~(joined.op == CLEAR))", "(wtu.c, 1)"),  # counts of a CLEAR
+                ("may_switch.eq((joined.op != SWITCH) | listed | held)", "may_switch.eq(1)"),  # into the sets before
                 ("open_.eq(~first | tags.w_rdy)", "open_.eq(1)"),  # a row without a place for its tag
             )
         ),
@@ -97,7 +99,8 @@ def test_a_deadlock_says_where_it_stopped():
     s = Scenario(TINY, replace(TINY.function(), th_hd=1))
     s.keys(0, [1, 2, 3])
     s.label = "layer 4"
-    s.query(0, np.array([[1, 2, 3]] * 2))
+    s.switch(0)
+    s.query(np.array([[1, 2, 3]] * 2))
     unit = joined_otherwise("self.s.ready.eq(wtu.i.ready & open_)", "self.s.ready.eq(0)")
     c = s.config() | {"limit": 400}
     with pytest.raises(
@@ -109,3 +112,11 @@ def test_a_deadlock_says_where_it_stopped():
 def test_units_must_agree():
     with pytest.raises(ParamError, match="token_bits.*same in every unit"):
         replace(TINY, kvmu=replace(TINY.kvmu, token_bits=9)).joined()
+
+
+def test_interrupted_switches_lose_no_table():
+    check_interrupted_switches("tiny")
+
+
+def test_a_second_engine_goes_on():
+    check_goes_on_elsewhere("tiny")

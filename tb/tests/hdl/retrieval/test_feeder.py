@@ -4,12 +4,14 @@ import pytest
 
 from golden.program.isa import StoreTo
 from hdl.params import ParamError, override, preset
+from hdl.retrieval.hcu_state import CLEAR, SWITCH
 from tb.checks.feeder_checks import (
     SIZES,
     check_equals_the_reference,
     check_reset_in_flight,
     check_takes_the_cycles_of_the_time_view,
     emitted,
+    is_hash,
     run,
     traffic,
 )
@@ -52,18 +54,28 @@ def bins(size: str) -> set[str]:
                 out |= {"longest_row"} if n == p.dre.wtu.clusters else set()
                 out |= {"whole_words"} if n % n_w == 0 else {"part_of_a_word"}
                 out |= {"block_ends"} if word["last"] else {"block_goes_on"}
-            out |= {f"context_{word['ctx']}"}
             at = 0
-            follows = any(k == i + 1 for k, _ in e["clears"])
-            out |= {f"clear_behind_{kind}"} if follows else set()
-        out |= {"clear_in_a_row" for k, _ in e["clears"] if 0 < k < len(e["d"]) and not e["d"][k - 1]["row_last"]}
+            out |= {f"{NAMES[op]}_behind_{kind}" for k, op, _ in e["orders"] if k == i + 1}
+        for k, op, _ in e["orders"]:
+            out |= {f"{NAMES[op]}_in_a_row"} if 0 < k < len(e["d"]) and not e["d"][k - 1]["row_last"] else set()
+        pairs = zip(e["orders"], e["orders"][1:], strict=False)
+        out |= {f"{NAMES[a]}_{NAMES[b]}" for (k, a, _), (at, b, _) in pairs if k == at}
+        contexts = [w["ctx"] for w in e["d"] if is_hash(w)], [ctx for *_, ctx in e["orders"]]
+        for kind, found in zip(("key", "order"), contexts, strict=True):
+            out |= {f"{kind}_of_{where(ctx, p.dre.hcu.n_ctx)}_context" for ctx in found}
     return out
 
 
+def where(ctx: int, n_ctx: int) -> str:
+    return "the_first" if ctx == 0 else "the_last" if ctx == n_ctx - 1 else "another"
+
+
+NAMES = {CLEAR: "clear", SWITCH: "switch"}
 BINS = {
     *("hash_hash", "hash_score", "score_hash", "score_score", "just_enough", "more_words", "one_score", "longest_row"),
-    *("whole_words", "part_of_a_word", "block_ends", "block_goes_on", "clear_behind_hash", "clear_behind_score"),
-    *("clear_in_a_row", "context_0", "context_1", "context_2"),
+    *("whole_words", "part_of_a_word", "block_ends", "block_goes_on"),
+    *(f"{op}_{rest}" for op in NAMES.values() for rest in ("behind_hash", "behind_score", "in_a_row", *NAMES.values())),
+    *(f"{kind}_of_{which}_context" for kind in ("key", "order") for which in ("the_first", "the_last", "another")),
 }
 
 
@@ -77,7 +89,9 @@ def test_coverage(record_property):
 # Edits of the Verilog: the size, what is there, what takes its place.
 MUTANTS = [
     ("joined", "k_takes = k_free & ", "k_takes = k_ready & "),
-    ("joined", "clear_valid & ", "clear_ready & "),
+    ("joined", "order_valid & ", "order_ready & "),
+    ("joined", "order_valid & (index == 4'h0)", "order_valid & (index != 4'h1)"),  # an order within a row
+    ("joined", "<= order_op", "<= 2'h1"),  # a SWITCH becomes a CLEAR
     ("joined", "index == 4'h8", "index == 4'h7"),
     ("joined", "d_row_last ? 4'h0", "1'h0 ? 4'h0"),
     ("joined", "whole = d_row_last | ", "whole = 1'h0 | "),
@@ -110,11 +124,11 @@ def test_mutants(size):
         (["entry_bytes=32776"], "entry_bytes=32776: must be at most 32768"),
         (["boundary=4"], "boundary=4: must be 8 to 32768"),
         (["boundary=65536"], "boundary=65536: must be 8 to 32768"),
-        (["wtu.n_w=3", "clusters=33", "hcu.n_h=1"], "wtu.n_w=3: must be a power of two in a core"),
+        (["wtu.n_w=3", "clusters=33", "hcu.n_h=1"], "wtu.n_w=3: must divide counts = 16"),
         (["wtu.score=e4m8"], "wtu.score=.*: must equal vpe.score"),
         (["addr_bits=41"], "addr_bits=41: takes 41 bits, a core has 40"),
+        (["n_ctx=65537"], "n_ctx=65537: must be 1 to 65536"),
         (["token_bits=41"], "token_bits=41: takes 41 bits, a core has 40"),
-        (["n_ctx=257"], "n_ctx=257: takes 9 bits, a core has 8"),
         (["dpe.n_w=3", "dpe.n_h=3"], "dpe.n_w=3: must be a power of two in an LXE"),
     ],
 )

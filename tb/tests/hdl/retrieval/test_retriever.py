@@ -4,22 +4,27 @@ import random
 
 import pytest
 
+from golden.program.isa import Retrieve
 from hdl.emit import emit
 from tb.checks.retriever_checks import (
     STALLS,
     bad,
+    check_answers_of_another_kind,
     check_equals_the_reference,
     check_faults,
     check_full_rate,
-    check_news_that_are_dropped_or_late,
+    check_orders,
     check_reset_in_flight,
     check_sets_of_many_entries,
     check_stops_at_any_cycle,
     check_takes_the_cycles_of_the_time_view,
     emitted,
     errors,
+    orders,
     run,
+    stopped_orders,
     stops,
+    strangers,
     traffic,
 )
 from tb.library.retriever_traffic import FETCHED, HOMES, SIZES, WIDE, Episode, random_episode
@@ -37,8 +42,12 @@ def test_takes_the_cycles_of_the_time_view(size):
     check_takes_the_cycles_of_the_time_view(size)
 
 
-def test_news_that_are_dropped_or_late():
-    check_news_that_are_dropped_or_late()
+def test_orders():
+    check_orders()
+
+
+def test_answers_of_another_kind():
+    check_answers_of_another_kind()
 
 
 def test_sets_of_many_entries():
@@ -81,7 +90,7 @@ def test_reset_in_flight():
 
 BINS = {
     *("opens", "joins", "moves", "no_moves", "moves_its_own", "one_row", "rows", "empty", "one_burst", "bursts"),
-    *("fetches_moved", "clear", "counts", "counts_none", "skip", "aligned", "askew"),
+    *("fetches_moved", "skip", "aligned", "askew", "clear_empty", "clear_some", "switch_empty", "switch_some"),
     *("fault bus", "fault range", "fault full"),
 }
 
@@ -101,6 +110,32 @@ MUTANTS = [
     ("tiny", "room} > reads_o_len", "room} >= reads_o_len"),  # one that finds no room
     ("tiny", "stop ? 8'h0 ", "1'h0 ? 8'h0 "),
 ]
+
+
+# The same, of "tiny": edits around orders and the answers to them.
+ORDER_MUTANTS = [
+    ("t_ready_c = works & (|t_op)", "t_ready_c = |t_op"),  # an answer taken under stop
+    ("c_addr >= 40'h30", "c_addr[15:0] >= 16'h30"),  # a context beyond the bits that the DRE gets
+    ("3'h3 ? 2'h1 : 2'h2", "3'h3 ? 2'h2 : 2'h1"),
+    ("if (order_ready)", "if (1'h1)"),  # an order that nobody took
+    ("t_ready_c = works & (|t_op)", "t_ready_c = works"),  # a key's result ends an order
+    ("t_ready_c = works & (t_op == 2'h0)", "t_ready_c = works"),  # an order's result for a key
+    ("w_ready_c = works & (|w_op)", "w_ready_c = works"),
+    ("w_ready_c = works & (|w_op)", "w_ready_c = |w_op"),
+    ("w_valid & (w_op == 2'h0)", "w_valid"),  # a reply to an order places an entry
+]
+
+
+@pytest.mark.parametrize(
+    "edit", [ORDER_MUTANTS[0], *(pytest.param(edit, marks=pytest.mark.nightly) for edit in ORDER_MUTANTS[1:])]
+)
+def test_mutants_of_orders(edit):
+    """The good unit passes with the same episodes in the tests above."""
+    [unit] = mutants(emitted("tiny"), [edit])
+    refused = [(e, how) for e, how in bad() if any(c["action"] == Retrieve.CLEAR for c in e.c)]
+    episodes = [(orders(), {"stalls": STALLS[1]}), *strangers(), *refused, *stopped_orders()]
+    with pytest.raises((AssertionError, KeyError)):
+        run("tiny", episodes, unit=unit, waves=False)
 
 
 def test_mutants():

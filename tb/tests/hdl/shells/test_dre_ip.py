@@ -27,7 +27,7 @@ def test_frames_equal_golden(seed, idle, pause, record_property):
     ("command", "status"),
     [
         ({"action": Retrieve.PLACE, "base": FRESH + 1}, Status.RANGE),
-        ({"action": Retrieve.CLEAR, "ctx": 3}, Status.RANGE),
+        ({"action": Retrieve.CLEAR, "base": 3}, Status.RANGE),
         ({"action": 7}, Status.RANGE),
         ({"action": Retrieve.FETCH, "base": BUFFER, "rows": 1}, Status.FULL),
         ({"action": Retrieve.PLACE, "base": FRESH, "errors": [["read", FRESH + 8]]}, Status.BUS),
@@ -55,7 +55,7 @@ def test_mutants_are_killed():
     def passes(unit: Emitted):
         s = frames(1, 8)
         s.check(s.play(unit, waves=False))
-        check_fault({"action": Retrieve.CLEAR, "ctx": 3}, Status.RANGE, unit, waves=False)
+        check_fault({"action": Retrieve.CLEAR, "base": 3}, Status.RANGE, unit, waves=False)
         check_reset(3, unit, waves=False)
 
     assert not survivors(emitted(), MUTANTS, passes)

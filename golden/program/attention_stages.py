@@ -1,0 +1,383 @@
+"""Writes the attention of a layer's program: scores, softmax and values of one core, or of a member of a team.
+
+A team (`golden.program.layer_memory.Team`) shares the attention of the same heads. Each member computes softmax and
+values over its own pairs of tiles, with its own maximum m_i and sum of exponentials l_i of each row. It leaves them in
+`stats`, and its values o_i in FP32 in `parts`. A member without an entry that a row may see leaves l_i = 0, o_i = 0 and
+the lowest BF16 number as m_i, so its weight is 0. `golden.program.join_stage` makes the attention of them.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post, Reduce
+from golden.arithmetic.vector import Op as VectorOp
+from golden.program.isa import ADDR_BITS, LoadTo, Opcode, Queue
+from golden.program.layer_memory import Array, Register
+from golden.program.layer_stages import (
+    BANK,
+    FREE,
+    FULL,
+    IMMEDIATE,
+    NEVER,
+    QUERIES,
+    SCALAR,
+    STREAM,
+    Compiler,
+    semaphores,
+)
+from golden.program.loop_rolling import POINTERS, Item, Loop, Op, op, repeat
+from golden.program.vector_programs import imm
+
+if TYPE_CHECKING:
+    from golden.program.layer_compiler import LayerPlan
+
+# Scalar registers of a row of scores: its maximum, its sum of exponentials, 1 / sum, results of a part, unused results,
+# the sum that is inverted for a member of a team.
+TOP, TOTAL, INVERSE, PART, OTHER, INVERTED = range(6)
+LOWEST, MINUS_INFINITY = 0xFF7F, 0xFF80  # BF16
+
+
+class AttentionCompiler(Compiler):
+    """Writes the stages of the attention, which follow those of `Compiler`.
+
+    The entries of a team's member are counted as if there were no others: tile 0 is its first one.
+    """
+
+    def __init__(self, plan: "LayerPlan"):
+        super().__init__(plan)
+        # Fields that count the words of a row of scores: those of the ring, and pairs of words behind it.
+        self.row = {"len": int(Register.ENTRIES), "add": plan.near, "pair": 1}
+
+    def scores(self) -> None:
+        """Multiply queries by the keys of the ring and of the entries behind it."""
+        self.count()
+        self.products(self.plan["q"], self.plan["scores"], self.keys, self.tiles)
+
+    def products(
+        self,
+        q: Array,
+        out: Array,
+        keys: Callable[[int, int], tuple[Array, int, int]],
+        tiles: Callable[[Callable[[int], None]], None],
+    ) -> None:
+        """Multiply queries of a KV head, `batch` rows at a time, by one tile of keys a step; store FP32 in `out`.
+
+        keys : takes a KV head and a tile; gives the array, the number of the first key in it, and the distance between
+            keys in numbers
+        tiles : calls the function it is given for every tile
+        """
+        s, n, batch = self.shape, self.fmt.lanes, self.plan.batch
+        period, row = s.head_size // n, out.shape[-1]
+        for g in range(s.kv_heads):
+            for first in range(g * s.rows, (g + 1) * s.rows, batch):
+                self.signal_queries()
+                at = first * s.head_size
+                self.load(q, at, batch, period, s.head_size, LoadTo.X, (QUERIES,), to=0, step=period)
+
+                def tile(i: int, g=g, first=first) -> None:
+                    w_at, _ = self.turn()
+                    array, at, apart = keys(g, i)
+                    self.load(array, at, n, period, apart, LoadTo.W, (FREE,), (FULL,), to=w_at, step=period)
+                    self.mul(w_at, 0, batch, 1, period, period)
+                    self.vector(batch, a=STREAM, wide=1, write=Bank.C)
+                    self.out(batch, True)
+                    self.store(out, first * row + i * n, batch, 1, row)
+
+                tiles(tile)
+
+    def keys(self, g: int, i: int) -> tuple[Array, int, int]:
+        """The keys of KV head `g` in tile `i`: array, first number, distance between keys in numbers."""
+        array, first = self.entry_tile(i)
+        return array, first + g * self.shape.head_size, self.shape.entry
+
+    def entry_tile(self, i: int) -> tuple[Array, int]:
+        """Where own tile `i` of the entries lies: the array, and the first number of its first entry."""
+        p, n = self.plan, self.fmt.lanes
+        near, ring = p.near // n, self.shape.recent // (2 * n)
+        array, start, i = (p["ring"], 0, i) if i < near else (p["behind"], ring, i - near)
+        pair, odd = divmod(i, 2)
+        tile = 2 * (p.team.ahead(start) + pair * p.team.members) + odd
+        return array, tile * n * self.shape.entry
+
+    def deal(self, register: int, start: int, most: int) -> None:
+        """Replace the number of entries in a register by the number of those in this member's pairs of tiles.
+
+        start : number of the first pair, which tells whose turn it is
+        most : the largest number that the register may hold
+        """
+        team, pair = self.plan.team, 2 * self.fmt.lanes
+        rest, some = POINTERS[:2]  # entries from the next own pair on; whether there is something to do
+        every = team.members * pair
+        turn = (
+            op(Opcode.SET, to=some),
+            Loop((op(Opcode.SET, to=some, imm=1),), (), register=rest, unit="pair"),
+            Loop((add(register, register, pair), add(rest, rest, -every)), (), register=some),
+        )
+        rounds = max(1, team.share(start, -(-most // pair)))
+        self.items += [
+            add(rest, register, -team.ahead(start) * pair),
+            op(Opcode.SET, to=register),
+            Loop(turn, (), count=rounds),
+            # Of the last own pair take away what it lacks: rest is above zero if it lacks nothing.
+            add(rest, rest, every - pair),
+            op(Opcode.SET, to=some, imm=1),
+            Loop((op(Opcode.SET, to=some),), (), register=rest, unit="pair"),
+            add(rest, rest, pair),
+            Loop(
+                (add(register, register, -pair), Loop((add(register, register, 1),), (), register=rest)),
+                (),
+                register=some,
+            ),
+        ]
+
+    def count(self) -> None:
+        """Compute TAIL, PARTS and LEFT from ENTRIES. The sequencer only adds; a LOOP divides by the size of a word.
+
+        In a team ENTRIES becomes the number of the member's entries first.
+        """
+        n, tail, last = self.fmt.lanes, Register.TAIL, POINTERS[0]
+        if self.plan.team.members > 1:
+            self.deal(Register.ENTRIES, self.shape.recent // (2 * n), self.shape.entries)
+        self.items += [
+            # Entries of the last tile: ENTRIES minus the size of all its tiles, plus one tile.
+            add(last, Register.ENTRIES, n),
+            Loop((add(last, last, -n),), (), register=Register.ENTRIES, unit="unit"),
+            add(tail, 0, 0),
+            Loop((add(tail, tail, 2 * self.fmt.word_bytes),), (), register=last),
+        ]
+        if self.plan.part:
+            self.count_parts(Register.ENTRIES, self.shape.entries, self.plan.part * n, 0)
+
+    def count_parts(self, numbers: int, most: int, size: int, least: int) -> None:
+        """PARTS = parts of `size` among the numbers in a register, at most `most`; LEFT = the rest, `least` or more."""
+        last, more, parts, left = POINTERS[0], POINTERS[1], Register.PARTS, Register.LEFT
+        # One round for each part that there may be: if LEFT holds a whole part, take it away and count it.
+        turn = (
+            add(last, left, 1 - least - size),
+            add(more, 0, 0),
+            Loop((add(more, 0, 1),), (), register=last, unit="unit"),
+            Loop((add(left, left, -size), add(parts, parts, 1)), (), register=more),
+        )
+        rounds = (most - least) // size
+        self.items += [add(left, numbers, 0), add(parts, 0, 0), Loop(turn, (), count=rounds)]
+
+    def signal_queries(self) -> None:
+        """Signal that the DPE has read all queries in X, so that the next ones may overwrite them."""
+        self._emit(Opcode.MUL, len=Register.REST, add=NEVER, **semaphores((), (QUERIES,)))
+
+    def tiles(self, step: Callable[[int], None]) -> None:
+        """Call `step` for every tile of entries: those of the ring, then those behind it."""
+        self.ring_tiles(step)
+        self.tiles_behind(step)
+
+    def ring_tiles(self, step: Callable[[int], None]) -> None:
+        """Call `step` for every tile of the ring."""
+        for i in range(self.plan.near // self.fmt.lanes):
+            step(i)
+
+    def tiles_behind(self, step: Callable[[int], None]) -> None:
+        """Loop over the tiles behind the ring, as many as ENTRIES says."""
+        self.pairs(step, self.plan.near // self.fmt.lanes, Register.ENTRIES)
+
+    def pairs(self, step: Callable[[int], None], first: int, register: int, apart: int = 2) -> None:
+        """Loop over pairs of tiles from number `first`, `apart` tiles from one to the next.
+
+        The register holds the number of their entries.
+        """
+        before = self.items
+        bodies: list[list[Item]] = []
+        for k in range(2):
+            self.items = []
+            for i in range(2):
+                step(first + apart * k + i)
+            bodies.append(self.items)
+        self.items = [*before, repeat(register, "pair", bodies[0], bodies[1])]
+
+    def softmax(self) -> None:
+        """Softmax of every row of scores, as `vector_programs.softmax`, with an additive mask in bank C."""
+        s, p, n = self.shape, self.plan, self.fmt.lanes
+        team = p.team
+        near = p.near // n
+        pairs = (near // 2, 2, 2 * n * team.members) if team.members > 1 else (1, near, 0)  # rows, words, stride
+        self.mask_behind()
+        for g in range(s.kv_heads):
+            for r in range(s.rows):
+                if near:
+                    self.load(p["mask"], r * s.recent + 2 * n * team.ahead(0), *pairs, LoadTo.VECTOR)
+                    self.vector(near, Queue.LOAD, a=STREAM, write=Bank.C)
+                row = g * s.rows + r
+                at = row * p["scores"].shape[-1]
+                if p.part:
+                    self.long_row(at)
+                else:
+                    if team.members > 1:
+                        self.constant(TOTAL, 0)  # the results of a row without words
+                        self.constant(TOP, LOWEST)
+                    self.highest(at, self.row, p.masks, TOP)
+                    self.bound()
+                    self.exponentials(self.row, TOTAL)
+                    self.reciprocal()
+                    self.shares(at, self.row)
+                if team.members > 1:
+                    self.keep_stats(row)
+
+    def constant(self, to: int, bits: int) -> None:
+        """Put a BF16 number, given by its bits, into a scalar register."""
+        self.vector(a=IMMEDIATE, imm_a=bits, reduce=Reduce.LAST, scalar_d=to, keep=0)
+
+    def bound(self) -> None:
+        """In a team, keep the maximum of a row finite, whose entries may all be masked."""
+        if self.plan.team.members > 1:
+            self.scalar(TOP, op=VectorOp.MAX, scalar_a=TOP, imm_c=LOWEST)
+
+    def keep_stats(self, row: int) -> None:
+        """Store maximum and sum of a row, each in all lanes of a word. The words of bank C held masks of this row."""
+        for at, scalar in enumerate((TOP, TOTAL)):
+            self.vector(a=SCALAR, scalar_a=scalar, write=Bank.C, addr_d=at)
+        self.out(2, True)
+        out = self.plan["stats"]
+        self.store(out, (self.plan.team.member * out.shape[1] + row) * 2 * self.fmt.lanes, 1, 2, 0)
+
+    def long_row(self, at: int) -> None:
+        """Softmax of a row that a bank does not hold, read in parts three times: for maximum, sum, probabilities."""
+        for result, none, op_code in ((TOP, MINUS_INFINITY, VectorOp.MAX), (TOTAL, 0, VectorOp.FMA), (None, 0, None)):
+
+            def part(at: int, size: int | dict, mask: int | None, result=result, none=none, op_code=op_code) -> None:
+                if result is not None:
+                    self.constant(PART, none)  # the result of a part without words
+                self.highest(at, size, mask, PART if result == TOP else OTHER)
+                if result != TOP:
+                    self.exponentials(size, PART if result == TOTAL else OTHER)
+                if result is None:
+                    self.shares(at, size)
+                else:
+                    self.scalar(result, op=op_code, scalar_a=PART, c=SCALAR, scalar_c=result)
+
+            if result is not None:
+                self.constant(result, none)
+            self.parts(at, part)
+            if result == TOP:
+                self.bound()
+            if result == TOTAL:
+                self.reciprocal()
+
+    def parts(self, at: int, part: Callable[[int, int | dict, int | None], None]) -> None:
+        """Call `part` for the parts of a row that starts at number `at`: the ring, whole parts behind it, and the rest.
+
+        `part` takes the first number, the words or the fields that count them, and the word of bank C where the mask
+        of the part begins (None: it needs no mask).
+        """
+        n, near, words = self.fmt.lanes, self.plan.near // self.fmt.lanes, self.plan.part
+        if near:
+            part(at, near, 0)
+        before = self.items
+        bodies: list[list[Item]] = []
+        ends: list[list[Item]] = []
+        left: dict[str, int] = {"len": int(Register.LEFT), "pair": 1}
+        for k in range(2):
+            first = at + (near + k * words) * n
+            self.items = []
+            part(first, words, None)
+            bodies.append(self.items)
+            self.items = []
+            part(first, left, self.plan.masks + near)
+            ends.append(self.items)
+        self.items = [*before, repeat(Register.PARTS, "", bodies[0], bodies[1], ends)]
+
+    def highest(self, at: int, size: int | dict, mask: int | None, to: int) -> None:
+        """A = scores from number `at`, scaled, plus the mask from word `mask` of bank C; the maximum goes to `to`."""
+        n = self.fmt.lanes
+        fields: dict[str, int] = {} if mask is None else {"c": BANK, "addr_c": mask}
+        scores = self.plan["scores"]
+        if isinstance(size, int):
+            self.load(scores, at, 1, size, 0, LoadTo.VECTOR)
+        else:
+            self.load(scores, at, 1, 1, n, LoadTo.VECTOR, **size)
+        scale = {"imm_b": imm(self.plan.scale), "wide": 1}
+        self.vector(size, Queue.LOAD, a=STREAM, **scale, **fields, write=Bank.A, reduce=Reduce.MAX, scalar_d=to)
+
+    def exponentials(self, size: int | dict, to: int) -> None:
+        """B = exp(A - maximum of the row); the sum goes to scalar `to`."""
+        less = {"a": BANK, "c": SCALAR, "scalar_c": TOP, "negate_c": 1}
+        self.vector(size, **less, post=Post.EXP, write=Bank.B, reduce=Reduce.SUM, scalar_d=to)
+
+    def reciprocal(self) -> None:
+        """INVERSE = 1 / TOTAL, with the steps of `vector_programs.reciprocal`.
+
+        In a team TOTAL may be 0, which becomes 1 here. A row with an entry has a sum of 1 at least.
+        """
+        of = TOTAL
+        if self.plan.team.members > 1:
+            of = INVERTED
+            self.scalar(INVERTED, op=VectorOp.MAX, scalar_a=TOTAL, imm_c=ONE)
+        self.scalar(INVERSE, scalar_a=of, post=Post.RECIPROCAL)
+        self.scalar(PART, scalar_a=of, negate_a=1, b=SCALAR, scalar_b=INVERSE, imm_c=ONE)
+        self.scalar(INVERSE, scalar_a=PART, b=SCALAR, scalar_b=INVERSE, c=SCALAR, scalar_c=INVERSE)
+
+    def shares(self, at: int, size: int | dict) -> None:
+        """Store B times INVERSE as probabilities, from number `at` of a row."""
+        out = self.plan["probabilities"]
+        self.vector(size, a=SCALAR, scalar_a=INVERSE, b=BANK, post=Post.ROUND, write=Bank.B)
+        self.out(size)
+        if isinstance(size, int):
+            self.store(out, at, 1, size, 0)
+        else:
+            self.store(out, at, 1, 1, self.fmt.lanes, **size)
+
+    def mask_behind(self) -> None:
+        """Load the mask of the entries behind the ring, or of the rest behind whole parts, into bank C.
+
+        It is zeros for the full tiles, then the word of the last tile, then the word of an empty tile, which completes
+        a pair.
+        """
+        p, n, some = self.plan, self.fmt.lanes, POINTERS[0]
+        entries = int(Register.LEFT if p.part else Register.ENTRIES)
+        outer, self.items = self.items, []
+        self.load(p["zeros"], 0, 1, 1, 0, LoadTo.VECTOR, len=entries, unit=1, add=-n)
+        self.load(p["tails"], 0, 1, 2, 0, LoadTo.VECTOR, base=Register.TAIL)
+        at = (p.masks + p.near // n) % self.fmt.depth
+        self.vector({"len": entries, "add": n}, Queue.LOAD, a=STREAM, write=Bank.C, addr_d=at)
+        self.items = [
+            *outer,
+            op(Opcode.SET, to=some),
+            Loop((op(Opcode.SET, to=some, imm=1),), (), register=entries, unit="unit"),
+            Loop(tuple(self.items), (0, 0), register=some),
+        ]
+
+    def values(self) -> None:
+        """Multiply probabilities, `batch` rows at a time, by one tile of values a step; LOAD transposes the values."""
+        s, p, n, batch = self.shape, self.plan, self.fmt.lanes, self.plan.batch
+        rows, tiles, head = p["probabilities"], p.value_tiles, s.head_size
+        many, shared = batch * tiles, p.team.members > 1
+        for g in range(s.kv_heads):
+            for first in range(g * s.rows, (g + 1) * s.rows, batch):
+                for part in range(0, head // n, tiles):
+                    if shared:  # a member may have no tile
+                        self.vector(many, a=IMMEDIATE, imm_a=MINUS_ZERO, write=Bank.C)
+
+                    def tile(i: int, g=g, first=first, part=part) -> None:
+                        w_at, x_at = self.turn()
+                        array, at = self.entry_tile(i)
+                        at += (s.kv_heads + g) * head
+                        for k in range(tiles):
+                            wait = () if k else (FREE,)
+                            self.load(array, at + (part + k) * n, n, 1, s.entry, LoadTo.COLUMN, wait, to=w_at + k)
+                        at = first * rows.shape[-1] + i * n
+                        self.load(rows, at, batch, 1, rows.shape[-1], LoadTo.X, (), (FULL,), to=x_at, step=1)
+                        self.mul(w_at, x_at, batch, tiles, 1, 1)
+                        self.vector(many, a=STREAM, wide=1, **({"c": BANK} if i or shared else {}), write=Bank.C)
+
+                    self.tiles(tile)
+                    if shared:
+                        self.out(many, True)
+                        row = p.team.member * s.kv_heads * s.rows + first
+                        self.store(p["parts"], row * head + part * n, batch, tiles, head)
+                    else:
+                        self.vector(many, a=IMMEDIATE, imm_a=MINUS_ZERO, c=BANK, post=Post.ROUND, write=Bank.B)
+                        self.out(many)
+                        self.store(p["attention"], first * head + part * n, batch, tiles, head)
+
+
+def add(to: int, a: int, imm: int) -> Op:
+    """ADD as an item: register `to` = register `a` + `imm`, which may be negative."""
+    return op(Opcode.ADD, to=to, a=a, imm=imm % (1 << ADDR_BITS))

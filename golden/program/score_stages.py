@@ -1,0 +1,106 @@
+"""Writes the part of a core's program that sends rows of score codes to the WTU.
+
+The WTU keeps no row, so it is sent each row several times. A row that a bank of the VPE holds is converted once, a
+longer one in parts each time.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from golden.arithmetic.vector import Bank, Format, Post, Reduce
+from golden.arithmetic.vector import Op as VectorOp
+from golden.program.attention_stages import PART, TOP, AttentionCompiler
+from golden.program.isa import LoadTo, Opcode, Queue, StoreTo
+from golden.program.layer_memory import Register, divisors
+from golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, vector_item
+from golden.program.loop_rolling import Item, repeat
+from golden.program.vector_programs import imm
+
+if TYPE_CHECKING:
+    from golden.program.core_compiler import CorePlan
+
+LEVEL = Register.FIRST  # number of clusters of the context; free where there is no `append`
+ROWS_AT_ONCE = 2  # rows of scores that `select` has in work: one enters the lanes while the other leaves
+
+
+class ScoreCompiler(AttentionCompiler):
+    """Writes instructions that convert rows of `ranks`, one FP32 score for each of LEVEL clusters, to score codes."""
+
+    plan: "CorePlan"
+
+    def choose(self) -> None:
+        """Send the score codes of every row to the WTU, `readings` times each."""
+        p, rows = self.plan, self.shape.kv_heads * self.shape.rows
+        if p.retrieval.clusters > self.fmt.depth * self.fmt.lanes:
+            self.count_parts(LEVEL, p.retrieval.clusters, self.fmt.depth * self.fmt.lanes, 1)
+            for r in range(rows):
+                self.long_codes(r * p["ranks"].shape[-1], r == rows - 1)
+        else:
+            self.codes(rows)
+
+    def codes(self, rows: int) -> None:
+        """Send rows that a bank holds, `ROWS_AT_ONCE` rows at a time."""
+        p, n = self.plan, self.fmt.lanes
+        ranks, size = p["ranks"], p["ranks"].shape[-1]
+        words = size // n
+        at_once = max(d for d in divisors(rows) if d * words <= self.fmt.depth and d <= ROWS_AT_ONCE)
+        for first in range(0, rows, at_once):
+            some = range(at_once)
+            for k in some:
+                self.load(ranks, (first + k) * size, 1, 1, n, LoadTo.VECTOR, len=LEVEL, unit=1)
+                most: dict[str, int] = {"write": Bank.A, "reduce": Reduce.MAX, "addr_d": k * words, "scalar_d": k}
+                self.row_vector(a=STREAM, wide=1, imm_b=imm(p.scale), **most)
+            for k in some:
+                less = {"a": BANK, "addr_a": k * words, "c": SCALAR, "scalar_c": k, "negate_c": 1}
+                self.row_vector(**less, post=Post.EXP, code=1, write=Bank.B, addr_d=k * words)
+            for k in some:
+                for _ in range(p.retrieval.readings):
+                    self.row_vector(op=VectorOp.STORE, format=Format.HALF, addr_b=k * words)
+                    self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(first + k == rows - 1))
+
+    def long_codes(self, at: int, last: bool) -> None:
+        """Send a row that a bank does not hold, from number `at` of `ranks`, in parts: first find its maximum."""
+        self.vector(a=IMMEDIATE, imm_a=0xFF80, reduce=Reduce.LAST, scalar_d=TOP, keep=0)
+
+        def highest(at: int, size: int | dict[str, int]) -> None:
+            self.part_of_row(at, size, reduce=Reduce.MAX, scalar_d=PART)
+            self.scalar(TOP, op=VectorOp.MAX, scalar_a=PART, c=SCALAR, scalar_c=TOP)
+
+        def send(at: int, size: int | dict[str, int]) -> None:
+            self.part_of_row(at, size)
+            less = {"a": BANK, "c": SCALAR, "scalar_c": TOP, "negate_c": 1}
+            self.vector(size, **less, post=Post.EXP, code=1, write=Bank.B)
+            self.out(size)
+            self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(last), step=int(isinstance(size, int)))
+
+        for part in (highest, *[send] * self.plan.retrieval.readings):
+            self.row_parts(at, part)
+
+    def part_of_row(self, at: int, size: int | dict[str, int], **fields: int) -> None:
+        """A = ranks from number `at`, scaled."""
+        ranks, n = self.plan["ranks"], self.fmt.lanes
+        if isinstance(size, int):
+            self.load(ranks, at, 1, size, 0, LoadTo.VECTOR)
+        else:
+            self.load(ranks, at, 1, 1, n, LoadTo.VECTOR, **size, unit=1)
+        self.vector(size, Queue.LOAD, a=STREAM, wide=1, imm_b=imm(self.plan.scale), write=Bank.A, **fields)
+
+    def row_parts(self, at: int, part: Callable[[int, int | dict[str, int]], None]) -> None:
+        """Call `part` for the whole parts of a row of `ranks` from number `at`, and for the rest, which has a number.
+
+        `part` takes the first number, and the words or the field that counts them.
+        """
+        before, words = self.items, self.fmt.depth
+        bodies: list[list[Item]] = []
+        ends: list[list[Item]] = []
+        for k in range(2):
+            for items, size in ((bodies, words), (ends, {"len": int(Register.LEFT)})):
+                self.items = []
+                part(at + k * words * self.fmt.lanes, size)
+                items.append(self.items)
+        self.items = [*before, repeat(Register.PARTS, "", bodies[0], bodies[1], ends)]
+
+    def row_vector(self, **fields: int) -> None:
+        """VECTOR on a row with one number for each cluster; LEVEL counts them."""
+        header = (("source", int(Queue.LOAD)), ("len", int(LEVEL)))
+        self.items.append(vector_item(header, **{k: int(v) for k, v in fields.items()}))

@@ -1,0 +1,298 @@
+"""Compiles a core's share of a decoder layer (`golden.program.shares`), in phases with barriers between them.
+
+Before each phase but those marked *, every core waits for all others, because it reads what they have written. Where a
+core has several tables, it runs the phases marked * once for each: the same program with other values in the registers
+WEIGHTS, KV, CONTEXT and OUT.
+
+==========  ==========================================================================================================
+at most as many cores as KV heads
+norm        the norm of all hidden states
+attention*  stages keys to values of the KV heads of one table
+guess*      with prefetch, chooses and fetches for the next layer; both do not fit the program memory of `core`
+output      the core's columns of the output projection, from the heads of all cores
+ffn         the norm of all hidden states, and the core's columns of gate and up
+down        the core's columns, from the FFN's columns of all cores
+==========  ==========================================================================================================
+
+==========  ==========================================================================================================
+teams
+project     the norm of all hidden states, and the core's columns of the head's queries, keys and values
+place       the leader hashes, clusters and places the head's tokens; the last member rotates the queries
+rank        multiplies queries by Key_cluster: each member takes pairs of tiles of clusters
+select      the leader chooses clusters and fetches their entries; all members compute scores of their part of the ring
+attend      scores behind the ring, softmax and values, of the member's own entries
+join        joins the members' parts: each member takes rows
+output      as above, or its part of the sums
+add_output  only where sums are cut: adds the parts to the core's columns of the hidden states
+ffn         as above
+down        as output
+add_down    as add_output
+==========  ==========================================================================================================
+
+Hidden states, attention outputs, the FFN's inner states and parts of sums are in memory that all cores share. A team
+shares what its phases pass on. The weights of a team's layer are one stretch of memory: first those of each member,
+then what belongs to the tables, one after the other.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from golden.arithmetic.numerics import BF16, to_bf16
+from golden.function_params import check
+from golden.program.attention_stages import AttentionCompiler
+from golden.program.core_compiler import CorePlan, RetrievalShape
+from golden.program.isa import Instruction, LxeFormat
+from golden.program.layer_compiler import GEMMS
+from golden.program.layer_memory import Array, Register, Space, Team, Tiling, divisors
+from golden.program.shares import Shares
+
+GUESSES = ("guess", "guess_rotary", "guess_rank", "guess_select")
+RETRIEVAL = ("keys", "entries", "hash", "cluster", "rotary", "rank", "select")
+ATTENTION = ("scores", "softmax", "values")
+ALONE = {  # the stages of each phase
+    "norm": ("norm1", "guess_norm"),
+    "attention": (*RETRIEVAL, "resident", *ATTENTION),
+    "guess": GUESSES,
+    "output": ("output",),
+    "ffn": ("norm2", "gate_up"),
+    "down": ("down",),
+}
+TEAMS = {
+    "project": ("norm1", "qkv"),
+    "place": ("entries", "hash", "cluster", "rotary"),
+    "rank": ("rank",),
+    "select": ("select", "resident"),
+    "attend": ATTENTION,
+    "join": ("join",),
+    "output": ("output",),
+    "add_output": ("add_output",),
+    "ffn": ("norm2", "gate_up"),
+    "down": ("down",),
+    "add_down": ("add_down",),
+}
+OF_TABLES = ("attention", "guess")  # phases that a core runs for each of its tables
+LEADERS = ("entries", "hash", "cluster", "select")  # stages of the leader only
+OF_TEAM = ("qkv", "q", "ranks", "stats", "parts")  # arrays that a team shares
+
+
+def shared_space(shares: Shares) -> Space:
+    """The arrays that all cores share, from address 0."""
+    w = shares.whole
+    space = Space(max(4096, 4 * shares.lanes))
+    space.add("hidden", (w.tokens, w.width), np.float32)
+    space.add("attention", (w.kv_heads, w.tokens, w.group * w.head_size), BF16)
+    space.add("gated", (1, w.tokens, w.ffn), BF16)
+    if shares.parts > 1:
+        space.add("sums", (shares.parts, w.tokens, w.width), np.float32)
+    return space
+
+
+class SharePlan(CorePlan):
+    """The program of one core's share of a layer, in phases.
+
+    shares : how the cores share the layer
+    core : the core's number
+    base, team_base : addresses of the work arrays of the core, and of its team
+
+    `apart` is the distance between the weights of two layers, `group_bytes` that of two tables in a layer. Raises
+    `ParamError` as `CorePlan` does, and for a core without a tile of columns.
+    """
+
+    def __init__(
+        self,
+        shares: Shares,
+        fmt: LxeFormat,
+        retrieval: RetrievalShape,
+        core: int,
+        base: int = 0,
+        team_base: int = 0,
+    ):
+        check(0 <= core < shares.cores, "core", core, f"must be 0 to {shares.cores - 1}")
+        many = shares.members > 1
+        alone = retrieval.ahead < 0 and not retrieval.fetched
+        check(alone or not many, "ahead", retrieval.ahead, "must be -1 in a team: its cores do not prefetch")
+        w = self.whole = shares.whole
+        self.shares, self.core, self.base, self.team_base = shares, core, base, team_base
+        shape = replace(w, heads=w.group * shares.heads, kv_heads=shares.heads)
+        self.shape, self.fmt = shape, fmt  # `_cut` reads them
+        self.products = {name: shares.product(name, core) for name in GEMMS}
+        for name, p in self.products.items():
+            reason = f"leaves core {core} without a column of {name}: take fewer cores"
+            check(len(p.tiles) > 0 and len(p.words) > 0, "cores", shares.cores, reason)
+        cuts = {name: self._cut_share(name) for name in GEMMS}
+        super().__init__(shape, fmt, retrieval, cuts, Team(shares.member(core), shares.members))
+
+    def _cut_share(self, name: str) -> Tiling:
+        """How the core's part of a product is cut.
+
+        Slices of K decide how sums are rounded. Those of `qkv`, on which the retrieval rests, are the same for any
+        number of cores: they leave room for four tiles. Without teams the others are those of a core alone.
+        """
+        w, n, p = self.whole, self.fmt.lanes, self.products[name]
+        length = len(p.words) * n
+        segment, gates = w.group * w.head_size if name == "output" else length, 2 if name == "gate_up" else 1
+        words = 0
+        if name == "qkv":
+            few = min(self.fmt.w_depth // 8, self.fmt.x_depth // 2 // w.tokens)
+            words = max(d for d in divisors(len(p.words)) if d <= max(1, few))
+        elif self.shares.members == 1:
+            words = self._cut(w.ffn if gates > 1 else w.width, length, segment, gates).words
+        return self._cut(len(p.tiles) * n, length, segment, gates, words)
+
+    def of(self, tokens: int) -> "SharePlan":
+        """The plan of a pass of fewer tokens that uses the same weights and entries in memory."""
+        shares = replace(self.shares, whole=replace(self.whole, tokens=tokens))
+        return SharePlan(shares, self.fmt, self.retrieval, self.core, self.base, self.team_base)
+
+    @property
+    def phases(self) -> dict[str, tuple[str, ...]]:
+        """The stages of each phase; a member of a team has only some of them."""
+        return TEAMS if self.team.members > 1 else ALONE
+
+    @property
+    def apart(self) -> int:
+        """Bytes from the weights of a layer to those of the next."""
+        return self.weights.size + (self.shares.groups - 1) * self.group_bytes
+
+    def _entry_arrays(self) -> None:
+        """Leave room for the weights of all members of the team; what belongs to the tables follows them."""
+        arrays = self.weights.arrays
+        own = self._own_bytes(self.shares.team(self.core))
+        for name, a in arrays.items():
+            arrays[name] = replace(a, offset=a.offset + self.team.member * own)
+        many = self.team.members > 1
+        self._tables_at = self.team.members * own if many else arrays["qkv_weight"].offset
+        self.weights.size = max(self.weights.size, self.team.members * own)
+        super()._entry_arrays()
+
+    def _own_bytes(self, core: int) -> int:
+        """Bytes of the weights of a core's products and norms. The leader has the most."""
+        n, align = self.fmt.lanes, self.weights.align
+        sizes = [2 * self.whole.width] * 2
+        for name in GEMMS:
+            p = self.shares.product(name, core)
+            sizes.append(len(p.tiles) * len(p.words) * n * n * 2 * (2 if name == "gate_up" else 1))
+        return sum(-(-size // align) * align for size in sizes)
+
+    def _more_arrays(self) -> None:
+        super()._more_arrays()
+        self.group_bytes = self.weights.size - self._tables_at
+        many, n = self.team.members > 1, self.fmt.lanes
+        shared = shared_space(self.shares).arrays
+        own, team = Space(self.work.align), Space(self.work.align)
+        for name, a in self.work.arrays.items():
+            if name not in shared:
+                (team if many and name in OF_TEAM else own).add(name, a.shape, a.dtype)
+        self.team_bytes = team.size
+        for space, base in ((own, self.base), (team, self.team_base)):
+            space.arrays = {name: replace(a, offset=a.offset + base) for name, a in space.arrays.items()}
+        self.work = own
+
+        def columns(name: str, of: Array, product: str) -> Array:
+            at = self.products[product].tiles.start * n * np.dtype(of.dtype).itemsize
+            return Array(name, of.offset + at, of.shape, of.dtype)
+
+        arrays = own.arrays
+        arrays |= team.arrays | {"hidden": shared["hidden"], "all_attention": shared["attention"]}
+        if many:
+            of = shared["attention"]
+            size = of.size // self.whole.kv_heads
+            at = of.offset + self.shares.team(self.core) * size
+            arrays["attention"] = Array("attention", at, (1, *of.shape[1:]), of.dtype)
+            arrays["own_qkv"] = columns("own_qkv", arrays["qkv"], "qkv")
+        else:
+            dims = (self.shape.kv_heads, *shared["attention"].shape[1:])
+            arrays["attention"] = Array("attention", 0, dims, BF16, Register.OUT)
+        arrays["gated"] = shared["gated"]
+        arrays["own_gated"] = columns("own_gated", shared["gated"], "gate_up")
+        sums = hidden = shared["hidden"]
+        if self.shares.parts > 1:
+            whole = shared["sums"]
+            at = whole.offset + self.shares.team(self.core) * hidden.size
+            sums, arrays["sums"] = Array("part", at, hidden.shape, hidden.dtype), whole
+        arrays["own_output"] = columns("own_output", sums, "output")
+        arrays["own_down"] = columns("own_down", sums, "down")
+
+    def _beside_queries(self) -> tuple[int, int]:
+        return (1, 0) if self.team.members > 1 else super()._beside_queries()
+
+    def _steps(
+        self, c: AttentionCompiler, gemm: Callable[..., None]
+    ) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+        a, n, parts = self.arrays, self.fmt.lanes, self.shares.parts > 1
+        member, members = self.team.member, self.team.members
+
+        def adds(name: str, x: str) -> Callable[[], None]:
+            first, y = self.products[name].words.start * n, a[f"own_{name}"]
+            return lambda: c.gemm(a[x], a[f"{name}_weight"], self.cuts[name], y, first=first, part=parts)
+
+        mine = self.shares.summed(self.core)
+        columns = range(mine.start * n, mine.stop * n)
+        steps = {name: (outputs, build) for name, outputs, build in super()._steps(c, gemm)}
+        steps |= {
+            "output": (("hidden",), adds("output", "all_attention")),
+            "gate_up": (("gated",), lambda: gemm("gate_up", "norm2", "own_gated", True)),
+            "down": (("hidden",), adds("down", "gated")),
+        }
+        if members > 1:
+            steps["qkv"] = ("qkv",), lambda: gemm("qkv", "norm1", "own_qkv")
+        if parts:
+            total = ("hidden",), lambda: c.total(a["sums"], a["hidden"], columns)
+            steps |= {"add_output": total, "add_down": total}
+        names = [name for stages in self.phases.values() for name in stages if name in steps]
+        if members > 1:
+            names = [name for name in names if (name not in LEADERS or member == 0)]
+            names = [name for name in names if (name != "rotary" or member == members - 1)]
+        return [(name, *steps[name]) for name in names]
+
+    def phase(self, name: str) -> list[Instruction] | None:
+        """The core's program of a phase, or None if it has nothing to do."""
+        own = [stage.name for stage in self.stages if stage.name in self.phases[name]]
+        return self.program(own[0], own[-1]) if own else None
+
+    def pack(self, layer: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The core's arrays of weights of a layer by name, without those of its tables (`pack_table`).
+
+        layer : the whole layer, as `golden.inputs.decoder` keeps it
+        """
+        w = self.whole
+        rows = _columns(self.shares.order, w.group * w.head_size)
+        ffn = self._numbers("gate_up")[1]
+        matrices = {
+            "output": [layer["attn_output"][rows]],
+            "gate_up": [layer["gate_up"][:, ffn], layer["gate_up"][:, w.ffn + ffn]],
+            "down": [layer["ffn_down"]],
+        }
+        for name in ("output", "down"):
+            inputs, columns = self._numbers(name)
+            matrices[name] = [matrices[name][0][np.ix_(inputs, columns)]]
+        out = {name: self.matrix(name.removesuffix("_weight"), *x) for name, x in matrices.items()}
+        norms = {"norm1_weight": layer["attn_norm"], "norm2_weight": layer["ffn_norm"]}
+        return {name: to_bf16(x) for name, x in norms.items()} | {f"{name}_weight": x for name, x in out.items()}
+
+    def pack_table(
+        self, layer: dict[str, np.ndarray], hyperplanes: np.ndarray, group: int = 0
+    ) -> dict[str, np.ndarray]:
+        """The arrays of weights that belong to one of the core's tables, by name.
+
+        layer, hyperplanes : of the whole layer; hyperplanes [n_hp, KV heads * head size]
+        """
+        w, heads = self.whole, self.shares.heads_of(self.core, group)
+        keys = w.heads * w.head_size + _columns(heads, w.head_size)
+        values = w.kv_heads * w.head_size + keys
+        columns = np.concatenate([_columns(heads, w.group * w.head_size), keys, values])
+        own = columns[self._numbers("qkv")[1]]
+        planes = self.planes(hyperplanes[:, _columns(heads, w.head_size)])
+        return {"qkv_weight": self.matrix("qkv", layer["qkv"][:, own]), "hash_weight": planes}
+
+    def _numbers(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of the inputs and of the columns of the core's part of a product."""
+        p, n = self.products[name], self.fmt.lanes
+        return tuple(_columns(some, n) for some in (p.words, p.tiles))  # type: ignore[return-value]
+
+
+def _columns(parts: list[int] | range, size: int) -> np.ndarray:
+    """Numbers of the columns of some parts of `size` columns each."""
+    return (np.asarray(parts)[:, None] * size + np.arange(size)).reshape(-1)

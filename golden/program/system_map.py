@@ -1,0 +1,139 @@
+"""Places decoder layers that cores share in one memory, and says which program runs with which register values.
+
+Regions lie one after the other: what all cores share, the work arrays of each core and team, the weights of each layer
+of a team, and a team's tables, rings and blocks. A team's other members have the addresses of its leader's tables,
+rings and blocks, which their retrieval engines do not touch.
+"""
+
+from dataclasses import replace
+
+from golden.function_params import check
+from golden.program.core_compiler import LEVEL, ROW, RetrievalShape
+from golden.program.isa import Instruction, LxeFormat
+from golden.program.layer_memory import Array, Register
+from golden.program.lxe_model import Region
+from golden.program.share_plan import OF_TABLES, SharePlan, shared_space
+from golden.program.shares import Shares
+from golden.retrieval.table_layout import Item, TableLayout
+
+ALIGN = 4096
+
+
+class SystemMap:
+    """Plans of all cores for layers of one shape, their programs, and their places in memory.
+
+    shares : how the cores share a layer
+    retrieval : sizes of a layer's retrieval; `ctx`, `ahead` and `fetched` are set here
+    layers : number of layers
+    layout : of the tables of each core in memory
+    blocks : blocks of each core's home memory
+    ahead : whether each layer fetches for the next one
+    n_ctx : contexts that each DRE can name; memory has tables for those that the layers use
+
+    plans : [core][layer] · weights : addresses, [team][layer] · regions : all of memory
+    table_bases, device_bases, home_bases : one for each core
+
+    Table g of layer k on a core is its context k * `shares.groups` + g.
+    """
+
+    def __init__(
+        self,
+        shares: Shares,
+        fmt: LxeFormat,
+        retrieval: RetrievalShape,
+        layers: int,
+        *,
+        layout: TableLayout,
+        blocks: int,
+        ahead: bool,
+        n_ctx: int,
+    ):
+        self.shares, self.ahead, self.blocks = shares, ahead, blocks
+        contexts = layers * shares.groups
+        check(contexts <= n_ctx, "n_ctx", n_ctx, f"must be at least {contexts}, the tables of a core")
+        self.regions: list[Region] = []
+        self._region("shared", shared_space(shares).size)
+        self._place_plans(fmt, retrieval, layers)
+        self.entry_bytes = self.plans[0][0].shape.entry * 2
+        ring = contexts * shares.whole.recent * self.entry_bytes
+        home = blocks * layout.block_slots * self.entry_bytes
+        sizes = {"tables": layout.address(Item.LEVEL, contexts), "rings": ring, "home": home}
+        bases = [[self._region(f"{name} {t}", sizes[name]) for t in range(shares.teams)] for name in sizes]
+        self.table_bases, self.device_bases, self.home_bases = (b * shares.members for b in bases)
+        self._programs: dict[tuple[int, int, str], list[Instruction] | None] = {}
+
+    def _region(self, name: str, size: int) -> int:
+        at = self.regions[-1] if self.regions else None
+        base = -(-at.end // ALIGN) * ALIGN if at else 0
+        self.regions.append(Region(name, base, size))
+        return base
+
+    def _place_plans(self, fmt: LxeFormat, retrieval: RetrievalShape, layers: int) -> None:
+        """Make the plans of all cores and layers, and place their work arrays and weights."""
+        s, groups = self.shares, self.shares.groups
+        last = layers - 1
+        kinds = [  # what differs between layers: whether it fetches for the next one, and has its entries fetched
+            replace(retrieval, ctx=0, ahead=groups if self.ahead and k < last else -1, fetched=self.ahead and k > 0)
+            for k in range(layers)
+        ]
+        bases: dict[int, int] = {}
+        team_bases: dict[int, int] = {}
+        for i in range(s.cores):
+            trial = {r: SharePlan(s, fmt, r, i) for r in kinds}
+            bases[i] = self._region(f"work {i}", max(p.work.size for p in trial.values()))
+            if s.members > 1 and s.member(i) == 0:
+                team_bases[i] = self._region(f"team {i}", trial[kinds[0]].team_bytes)
+        self.plans: list[list[SharePlan]] = []  # [core][layer]
+        for i in range(s.cores):
+            made = {r: SharePlan(s, fmt, r, i, bases[i], team_bases.get(s.team(i), 0)) for r in kinds}
+            self.plans.append([made[r] for r in kinds])
+        self.weights: list[list[int]] = []  # addresses, [team][layer]
+        for t in range(s.teams):
+            size = self.plans[t][0].apart
+            self.weights.append([self._region(f"weights {t} of layer {k}", size) for k in range(layers)])
+
+    def address(self, core: int, array: Array, layer: int = 0, group: int = 0) -> int:
+        """Address of the first byte of an array of a core's plan, for one of its tables."""
+        return array.offset + (self.start(core, layer, group)[array.base] if array.base else 0)
+
+    def context(self, layer: int, group: int = 0) -> int:
+        """The context of a table, the same number on every core."""
+        return layer * self.shares.groups + group
+
+    def start(self, core: int, layer: int = 0, group: int = 0, clusters: int = 0, fetched: int = 0) -> dict[int, int]:
+        """Values of the registers that a core's program starts with, for one of its tables of a layer.
+
+        clusters : of the table, before a phase of a team · fetched : its entries that lie behind the sinks
+        """
+        plan, s, team = self.plans[core][layer], self.shares, self.shares.team(core)
+        ctx = self.context(layer, group)
+        out = shared_space(s).arrays["attention"]
+        place = team * s.groups + group
+        return {
+            int(Register.WEIGHTS): self.weights[team][layer] + group * plan.group_bytes,
+            int(Register.KV): self.device_bases[core] + ctx * s.whole.recent * self.entry_bytes,
+            int(ROW): fetched if plan.retrieval.fetched else 0,
+            int(LEVEL): clusters,
+            int(Register.REST): 0,
+            int(Register.ENTRIES): plan.retrieval.sinks + fetched if s.members > 1 else 0,
+            int(Register.CONTEXT): ctx,
+            int(Register.OUT): out.offset + place * s.heads * out.size // s.whole.kv_heads,
+        }
+
+    def phases(self, layer: int = 0) -> list[str]:
+        """The phases of a layer, in order. All cores wait for each other before each but `OF_TABLES`."""
+        plan = self.plans[0][layer]
+        names = {stage.name for plan in (plan, self.plans[-1][layer]) for stage in plan.stages}
+        return [name for name, stages in plan.phases.items() if names & set(stages)]
+
+    def steps(self, phase: str) -> range:
+        """The tables for which a core runs a phase, one after the other."""
+        return range(self.shares.groups if phase in OF_TABLES else 1)
+
+    def program(self, core: int, phase: str, layer: int = 0) -> list[Instruction] | None:
+        """A core's program of a phase of a layer, or None if the core has nothing to do."""
+        first = self.plans[core].index(self.plans[core][layer])  # layers of one kind have the same program
+        key = core, first, phase
+        if key not in self._programs:
+            self._programs[key] = self.plans[core][layer].phase(phase)
+        return self._programs[key]

@@ -1,0 +1,158 @@
+"""Walks over the blocks of the clusters that a set names."""
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import In, Out
+
+from golden.retrieval.table_layout import Item
+from hdl.params import KvmuParams, bits_for
+from hdl.retrieval.kvmu_layouts import fetch_layout, map_port, range_layout, span_layout
+from hdl.retrieval.table_client import item_layout
+
+
+class FetchWalk(wiring.Component):
+    """Asks for the rows of a set's clusters ahead of time, and lists the slots of each cluster that are at home.
+
+    The unit asks for a row with every beat of `f`, until `rows` rows are on their way or wait. The rows come back in
+    order. Of each it gives the range of the first block at once. It then asks for the block behind, if that holds
+    entries at home too. The next set begins when the rows of the set before are done.
+
+    Parameters
+    ----------
+    p : KvmuParams
+
+    Members
+    -------
+    f : In(stream of `fetch_layout`) : cluster sets, as the KVMU's
+    hold : In(1) : take nothing more from `f`
+    idle : Out(1) : all ranges of the beats taken from `f` were given
+    ask : Out(stream of `item_layout`) : the row or the block to read; may change while it waits
+    row : In(stream of `span_layout`) : the slots at home of the clusters asked for, in order
+    next : In(struct of `valid` and `block`) : the block asked for
+    o : Out(stream of `range_layout`) : ranges of each set in order; a cluster without one gives none, but for the last
+        of its set
+
+    Latency: the range is offered in the cycle in which the row is.
+    Throughput: a beat of `f`, a row and a range every cycle.
+    Raises: nothing of its own.
+    Source: V-Rex section V-C.
+    """
+
+    def __init__(self, p: KvmuParams):
+        self.p = p
+        n_ctx, n_index, *_ = map_port(p)
+        super().__init__(
+            {
+                "f": In(stream.Signature(fetch_layout(p))),
+                "hold": In(1),
+                "idle": Out(1),
+                "ask": Out(stream.Signature(item_layout(n_ctx, n_index))),
+                "row": In(stream.Signature(span_layout(p))),
+                "next": In(data.StructLayout({"valid": 1, "block": p.block_bits})),
+                "o": Out(stream.Signature(range_layout(p))),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.beats = beats = SyncFIFO(width=_beat_layout().size, depth=self.p.rows)  # whose ranges are to come
+        ahead, block = _Ahead(self.p), _Block(self.p, beats)
+        self._take(m, beats, ahead, block)
+        self._find(m, beats, block)
+        self._give(m, ahead, block)
+        self._step(m, beats, block)
+        return m
+
+    def _take(self, m: Module, beats: SyncFIFO, ahead: "_Ahead", block: "_Block") -> None:
+        """Takes beats of `f` and asks for their rows. The block behind the current one goes before."""
+        beat, ask = self.f.payload, self.ask.payload
+        m.d.comb += [
+            self.idle.eq(~beats.r_rdy),
+            ahead.may.eq(beats.w_rdy & ~self.hold & ~block.asks & (~ahead.opens | self.idle)),
+            self.f.ready.eq(self.f.valid & ahead.may & (beat.empty | self.ask.ready)),
+            self.ask.valid.eq(block.asks | (self.f.valid & ahead.may & ~beat.empty)),
+            ask.item.eq(Mux(block.asks, Item.NEXT, Item.ROW)),
+            ask.ctx.eq(Mux(block.asks, 0, beat.ctx)),
+            ask.index.eq(Mux(block.asks, block.at, beat.cluster)),
+            beats.w_en.eq(self.f.ready),
+            beats.w_data.eq(Cat(beat.last, beat.empty)),
+        ]
+        with m.If(beats.w_en):
+            m.d.sync += ahead.opens.eq(beat.last)
+            with m.If(ahead.opens):
+                m.d.sync += ahead.ctx.eq(beat.ctx)
+
+    def _find(self, m: Module, beats: SyncFIFO, block: "_Block") -> None:
+        """Finds the block of the oldest beat that the walk has reached."""
+        row, beat = self.row.payload, block.beat
+        m.d.comb += [
+            block.known.eq(beats.r_rdy & (beat.empty | self.row.valid) & ~block.waits),
+            block.here.eq(Mux(block.further, block.at, row.head)),
+            block.none.eq(beat.empty | ((row.head == row.end) & (row.slots == 0))),
+            block.ends.eq(block.none | (block.here == row.end)),
+        ]
+
+    def _give(self, m: Module, ahead: "_Ahead", block: "_Block") -> None:
+        """Gives the range of the block that is at home."""
+        item = self.o.payload
+        m.d.comb += [
+            self.o.valid.eq(block.known & (~block.none | block.beat.last)),
+            item.block.eq(block.here),
+            item.slots.eq(Mux(block.none, 0, Mux(block.ends, self.row.payload.slots, self.p.block_slots))),
+            item.join.eq(~block.starts & (block.none | (block.whole & (block.here == block.previous + 1)))),
+            item.last.eq(block.ends & block.beat.last),
+            item.ctx.eq(ahead.ctx),
+        ]
+        with m.If(self.o.valid & self.o.ready):
+            m.d.sync += block.starts.eq(item.last)
+            with m.If(~block.none):
+                m.d.sync += [block.previous.eq(block.here), block.whole.eq(item.slots == self.p.block_slots)]
+
+    def _step(self, m: Module, beats: SyncFIFO, block: "_Block") -> None:
+        """Ends the beat, or waits for the block behind this one."""
+        m.d.comb += [
+            block.done.eq(block.known & (~self.o.valid | self.o.ready)),
+            beats.r_en.eq(block.done & block.ends),
+            self.row.ready.eq(beats.r_en & ~block.beat.empty),
+        ]
+        with m.If(block.done):
+            m.d.sync += [block.further.eq(~block.ends), block.asks.eq(~block.ends), block.waits.eq(~block.ends)]
+            m.d.sync += block.at.eq(block.here)
+        with m.Elif(block.asks & self.ask.ready):
+            m.d.sync += block.asks.eq(0)
+        with m.If(self.next.valid):
+            m.d.sync += [block.at.eq(self.next.block), block.waits.eq(0)]
+
+
+class _Ahead:
+    """The beats of `f` that the unit takes ahead of their rows."""
+
+    def __init__(self, p: KvmuParams):
+        self.may = Signal()  # a beat of `f` may be taken
+        self.opens = Signal(init=1)  # the next beat opens a set
+        self.ctx = Signal(bits_for(p.n_ctx))  # context of the set
+
+
+class _Block:
+    """The block that the walk has reached, in the cluster of the oldest beat."""
+
+    def __init__(self, p: KvmuParams, beats: SyncFIFO):
+        self.beat = data.View(_beat_layout(), beats.r_data)
+        self.known = Signal()  # the block is known
+        self.further = Signal()  # it is not the first of its cluster
+        self.at = Signal(p.block_bits)  # it, if so; while `waits`, the block before
+        self.here = Signal(p.block_bits)  # it
+        self.none = Signal()  # nothing of the cluster is at home
+        self.ends = Signal()  # no block behind it has a slot at home
+        self.done = Signal()  # its range is given, if there is one
+        self.asks = Signal()  # the block behind `at` must be asked for
+        self.waits = Signal()  # that block has not come
+        self.starts = Signal(init=1)  # the next range is the first of its set
+        self.whole = Signal()  # the range before was a whole block
+        self.previous = Signal(p.block_bits)  # that block
+
+
+def _beat_layout() -> data.StructLayout:
+    """What the walk needs of a beat of `f` when its row has come."""
+    return data.StructLayout({"last": 1, "empty": 1})

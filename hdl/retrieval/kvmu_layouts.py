@@ -1,0 +1,96 @@
+"""What the KVMU and the units around it exchange: beats of its streams, and items of its tables."""
+
+from amaranth.lib import data
+
+from golden.retrieval.table_layout import Item, TableLayout
+from hdl.params import KvmuParams, bits_for
+from hdl.retrieval.table_client import Sizes
+
+APPEND, CLEAR, SWITCH = 0, 1, 2  # the HCU's ops JOIN, CLEAR and SWITCH, which the DRE hands on as they are
+
+
+def append_layout(p: KvmuParams) -> data.StructLayout:
+    """A request for `ctx`. APPEND: place the entry of `token` in `cluster`, which it opens if `is_new`.
+
+    CLEAR: forget the context. SWITCH: give its token counts. Of both, `clusters` is the context's number of clusters.
+    """
+    return data.StructLayout(
+        {
+            "op": 2,
+            "ctx": bits_for(p.n_ctx),
+            "cluster": p.cluster_bits,
+            "is_new": 1,
+            "clusters": bits_for(p.clusters + 1),
+            "token": p.token_bits,
+        }
+    )
+
+
+def fetch_layout(p: KvmuParams) -> data.StructLayout:
+    """A cluster of a set of `ctx`. `last`: the final one of its set. `empty`: no cluster, and `cluster` is 0."""
+    return data.StructLayout({"ctx": bits_for(p.n_ctx), "cluster": bits_for(p.clusters), "last": 1, "empty": 1})
+
+
+def placed_layout(p: KvmuParams) -> data.StructLayout:
+    """Reply to a request, with its `op` and `token`. To an APPEND: where to write the entry now (`device`), its home.
+
+    `full`: the unit refuses the entry, as no block is free. Without a place both addresses are 0.
+    """
+    return data.StructLayout({"op": 2, "token": p.token_bits, "full": 1, "device": p.addr_bits, "home": p.addr_bits})
+
+
+def counts_layout(p: KvmuParams) -> data.StructLayout:
+    """A word of token counts, of `count_lanes` clusters that follow each other; 0 above the last cluster.
+
+    `first`: the first word after a SWITCH. `keep`: the WTU can hold all words of the context, which come once.
+    Otherwise they come round and round.
+    """
+    counts = data.ArrayLayout(p.count_bits, p.count_lanes)
+    return data.StructLayout({"valid": 1, "counts": counts, "first": 1, "keep": 1})
+
+
+def move_layout(p: KvmuParams) -> data.StructLayout:
+    """An offload: copy `bytes` (always entry_bytes) from device address `src` to home address `dst`."""
+    return data.StructLayout({"src": p.addr_bits, "dst": p.addr_bits, "bytes": bits_for(p.entry_bytes + 1)})
+
+
+def span_layout(p: KvmuParams) -> data.StructLayout:
+    """Blocks of a cluster from `head` to `end`, which has `slots` slots. A single block without a slot means none."""
+    return data.StructLayout({"head": p.block_bits, "end": p.block_bits, "slots": bits_for(p.block_slots + 1)})
+
+
+def range_layout(p: KvmuParams) -> data.StructLayout:
+    """The first `slots` slots of a block (0: none). `join`: the range continues the previous one of its set."""
+    return data.StructLayout(
+        {
+            "block": p.block_bits,
+            "slots": bits_for(p.block_slots + 1),
+            "join": 1,
+            "last": 1,
+            "ctx": bits_for(p.n_ctx),
+        }
+    )
+
+
+def burst_layout(p: KvmuParams) -> data.StructLayout:
+    """A fetch of `bytes` from home address `addr` for `ctx`.
+
+    `last`: the final burst of its set. `empty`: the set needs nothing, and `bytes` is 0.
+    """
+    longest = min(p.boundary, p.blocks * p.block_bytes)
+    return data.StructLayout(
+        {"addr": p.addr_bits, "bytes": bits_for(longest + 1), "ctx": bits_for(p.n_ctx), "last": 1, "empty": 1}
+    )
+
+
+def map_layouts(p: KvmuParams) -> dict[Item, data.StructLayout]:
+    """The fields of each item that the KVMU reads and writes."""
+    layout = TableLayout(1, p.clusters, p.recent, p.count_bits, p.blocks, p.block_slots, beat=4096)
+    own = (Item.PLACE, Item.RING, Item.COUNT, Item.ROW, Item.NEXT, Item.POOL)
+    return {item: data.StructLayout(layout.fields(item)) for item in own}
+
+
+def map_port(p: KvmuParams) -> Sizes:
+    """The argument of `hdl.retrieval.table_client.table_client` for the KVMU."""
+    widest = max(layout.size for layout in map_layouts(p).values())
+    return Sizes(p.n_ctx, max(p.clusters, p.recent, p.blocks), widest, p.read_counts, p.count_lanes, p.count_bits)

@@ -1,0 +1,64 @@
+"""Tables of frame times of presets as generated, and of what the tables of contexts in memory take of a frame."""
+
+from dataclasses import replace
+
+from golden.function_params import ParamError
+from sim.system.accelerator import run
+from sim.system.layer_share import Layer
+from sim.system.memory_curves import Curve
+from sim.system.passes import lacks, selected
+from sim.system.platforms import Vrex
+from sim.system.timeline import DRE, Pass, Point
+from sim.system.workload import Selection
+
+CACHES = (1024, 10240, 40960, 1 << 20)
+
+
+def frames(platforms: list[Vrex], at: Point, shares: Selection, caches: tuple[int, ...] = CACHES) -> list[Curve]:
+    """Milliseconds of `at` by platform and cache, and the part of the tables in memory.
+
+    A platform whose hardware cannot run the model, or hold the cache, has the reason instead.
+    """
+    times, parts = [], []
+    for v in platforms:
+        cells = []
+        for cache in caches:
+            point = replace(at, cache=cache)
+            try:
+                missing = lacks(v, point, shares)
+                done = None if missing else run(v, point, selected(point, shares))
+            except ParamError as e:
+                missing, done = str(e), None
+            cells.append(f"{done.seconds * 1e3:.1f}" if done else missing)
+            if done:
+                parts.append((v.name, _size(cache), *_tables(v, point, shares, done)))
+        times.append((v.name, *cells))
+    what = f"a frame of {at.batch} x {at.rows} tokens, {shares.name}"
+    head = ("platform", *(_size(c) for c in caches))
+    columns = ("platform", "cache", "SWITCHes", "MB of tables", "of the memory's bytes", "DRE busy", "visible: SWITCH")
+    return [
+        Curve(f"Milliseconds of {what}", head, times),
+        Curve(f"Tables in memory in {what}", (*columns, "visible: DRE"), parts),
+    ]
+
+
+def _tables(v: Vrex, point: Point, shares: Selection, done: Pass) -> tuple[str, ...]:
+    """SWITCHes of all cores; bytes of tables, their share; of the time: DRE busy, visible SWITCHes, visible DRE."""
+    layer = Layer(v.system, point.model, point.batch, point.rows, v.latency)
+    moved = sum(s.bytes for s in done.stages)
+    tables = sum(s.bytes for s in done.stages if s.resource == "DRE")
+    switches = sum(s.name == "switch" for s in done.stages) * layer.tables * layer.shares.teams
+    own = selected(point, shares)
+    visible = (1 - run(v, point, own, free).seconds / done.seconds for free in (("switch",), DRE))
+    busy = done.busy("DRE") / done.seconds
+    return (
+        f"{switches:,}",
+        f"{tables / 1e6:.2f}",
+        f"{tables / moved:.3%}",
+        f"{busy:.2%}",
+        *(f"{x:.3%}" for x in visible),
+    )
+
+
+def _size(tokens: int) -> str:
+    return "1M" if tokens == 1 << 20 else f"{tokens >> 10}K" if tokens % 1024 == 0 else f"{tokens:,}"

@@ -1,0 +1,280 @@
+"""Shares of Llama-3 8B on the presets as generated: programs fit, and compute every column, head and tile once."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from golden.function_params import ParamError
+from golden.program.core_compiler import LEVEL, RetrievalShape
+from golden.program.isa import LoadTo, Opcode, StoreTo
+from golden.program.layer_compiler import GEMMS, LayerPlan
+from golden.program.layer_memory import Array, LayerShape, Register
+from golden.program.sequencer_model import Issue, register_values, sequence
+from golden.program.share_plan import SharePlan, shared_space
+from golden.program.shares import Shares, divide
+from golden.program.system_map import SystemMap
+from hdl.params import SystemParams, preset
+from scripts.simulate.layer_command import LLAMA
+
+PRESETS = {"core": 1, "edge8": 8, "server48": 48}
+RECENT, FETCHED, CLUSTERS = 256, 1000, 1000  # the last tile of each is not full
+PAIRS = -(-FETCHED // 128) * 128
+
+
+def system_map(p: SystemParams, ahead: bool = False, layers: int = 1) -> SystemMap:
+    """Layers of Llama-3 8B with a table per KV head, on the hardware of a preset."""
+    core = p.core
+    shape = LayerShape(**LLAMA, tokens=10, recent=core.dre.kvmu.recent, entries=16384)
+    fmt, h = core.core_format(), core.dre.hcu
+    shares = Shares.of(shape, fmt.lanes, p.cores, core.dre.kvmu.entry_bytes)
+    sizes = {"layout": core.dre.layout(), "blocks": 1 << 20, "n_ctx": core.dre.kvmu.n_ctx}
+    retrieval = RetrievalShape(h.n_hp, h.clusters, readings=core.dre.wtu.readings, frame=h.frame)
+    return SystemMap(shares, fmt, retrieval, layers, ahead=ahead, **sizes)
+
+
+@dataclass
+class Counted:
+    """How often each word of an array is read or written, by words of the LXE."""
+
+    array: Array
+    base: int
+    width: int
+    counts: np.ndarray = field(init=False)
+
+    def __post_init__(self):
+        self.counts = np.zeros(self.array.size // self.width, int)
+
+    def add(self, i: Issue) -> None:
+        """Count the words of a transfer that lie in the array."""
+        step = self.width
+        at = i.addr + np.arange(i["rows"])[:, None] * i["stride"] + np.arange(i["words"]) * step - self.base
+        inside = (at >= 0) & (at < self.array.size)
+        assert (at[inside] % step == 0).all()
+        np.add.at(self.counts, at[inside] // step, 1)
+
+
+def issues(m: SystemMap, core: int, stage: str, group: int) -> list[Issue]:
+    """The instructions of a core's stage, after those before it in its phase, without those that are skipped."""
+    plan = m.plans[core][0]
+    given = m.start(core, 0, group, CLUSTERS, FETCHED) | {int(LEVEL): CLUSTERS, int(Register.ENTRIES): FETCHED}
+    registers = register_values(given)
+    names = [s.name for s in plan.stages]
+    out: list[Issue] = []
+    for name in ("scores", "softmax", "values"):
+        if stage in ("softmax", "values") and name in names and out == [] and name != stage:
+            list(sequence(plan.program(name, name), registers, plan.fmt))
+    return [i for i in sequence(plan.program(stage, stage), registers, plan.fmt) if not i.skip]
+
+
+def transfers(m: SystemMap, stage: str, target: LoadTo | StoreTo, counted: list[Counted]) -> None:
+    """Count the transfers of a stage, on all cores and for all their tables."""
+    op = Opcode.LOAD if isinstance(target, LoadTo) else Opcode.STORE
+    tables = m.shares.groups if "attention" in m.phases() else 1
+    phases = m.plans[0][0].phases
+    once = () if tables == 1 else (*phases["attention"], *phases["guess"])
+    for core, plans in enumerate(m.plans):
+        if stage not in [s.name for s in plans[0].stages]:
+            continue
+        for group in range(tables if stage in once else 1):
+            for i in issues(m, core, stage, group):
+                if i.op == op and i["target"] == target:
+                    for c in counted:
+                        c.add(i)
+
+
+def shared(m: SystemMap, name: str) -> Counted:
+    """An array of all cores."""
+    a = shared_space(m.shares).arrays[name]
+    return Counted(a, a.offset, m.plans[0][0].fmt.lanes * np.dtype(a.dtype).itemsize)
+
+
+def of_teams(m: SystemMap, name: str) -> list[Counted]:
+    """An array of every table of every team."""
+    out = []
+    for team in range(m.shares.teams):
+        a = m.plans[team][0][name]
+        for group in range(m.shares.groups):
+            width = m.plans[0][0].fmt.lanes * np.dtype(a.dtype).itemsize
+            out.append(Counted(a, m.address(team, a, 0, group), width))
+    return out
+
+
+@pytest.fixture(scope="module", params=PRESETS)
+def llama(request) -> SystemMap:
+    p = preset(request.param)
+    assert p.cores == PRESETS[request.param]
+    return system_map(p)
+
+
+def test_programs_fit_the_hardware(llama):
+    """`program` raises where a program is longer than `i_depth`."""
+    depth = llama.plans[0][0].fmt.i_depth
+    assert llama.entry_bytes == preset("core").core.dre.kvmu.entry_bytes == 512
+    made = [llama.program(core, phase) for core in range(llama.shares.cores) for phase in llama.phases()]
+    lengths = [len(p) for p in made if p]
+    assert lengths
+    assert max(lengths) <= depth
+    idle = len(made) - len(lengths)  # members that are neither leader nor last, in the phase "place"
+    assert idle == max(0, llama.shares.members - 2) * llama.shares.teams
+
+
+def test_layers_with_prefetch_fit_the_hardware():
+    for name in ("core", "edge8"):
+        m = system_map(preset(name), ahead=True, layers=3)
+        assert [bool(m.program(0, phase, k)) for k in range(3) for phase in m.phases(k)] == [True] * 17
+    with pytest.raises(ParamError, match="ahead=1: must be -1 in a team"):
+        system_map(preset("server48"), ahead=True, layers=2)
+
+
+def test_keys_have_the_same_bits_on_any_number_of_cores():
+    """Their slices of K are the same, so that all presets open the same clusters."""
+    maps = [system_map(preset(name)) for name in ("edge8", "server48")]
+    assert {plan.cuts["qkv"].words for m in maps for plans in m.plans for plan in plans} == {4}
+    assert {plan.cuts["hash"] for m in maps for plans in m.plans for plan in plans} == {
+        maps[0].plans[0][0].cuts["hash"]
+    }
+
+
+def test_every_weight_is_multiplied_once(llama):
+    """Each product's weights, in the places where the cores keep them, are as many as the layer's, and loaded once."""
+    stages = {"qkv": ("keys", "cluster", "qkv"), "output": ("output",), "gate_up": ("gate_up",), "down": ("down",)}
+    s, total = llama.shares.whole, 0
+    for name in GEMMS:
+        counted = []
+        for core, plans in enumerate(llama.plans):
+            a = plans[0][f"{name}_weight"]
+            for group in range(llama.shares.groups if name == "qkv" else 1):
+                counted.append(Counted(a, llama.address(core, a, 0, group), 2 * plans[0].fmt.lanes))
+        places = sorted((c.base, c.base + c.array.size) for c in counted)
+        assert all(a[1] <= b[0] for a, b in zip(places, places[1:], strict=False))
+        for core, plans in enumerate(llama.plans):
+            mine = [c for c, at in zip(counted, _cores(llama, name), strict=True) if at == core]
+            for stage in set(stages[name]) & {x.name for x in plans[0].stages}:
+                for group in range(llama.shares.groups if name == "qkv" else 1):
+                    for i in issues(llama, core, stage, group):
+                        if i.op == Opcode.LOAD and i["target"] == LoadTo.W:
+                            for c in mine:
+                                c.add(i)
+        assert all((c.counts == 1).all() for c in counted), name
+        total += sum(c.array.size for c in counted)
+    columns = (s.heads + 2 * s.kv_heads) * s.head_size + s.heads * s.head_size
+    assert total == 2 * s.width * (columns + 3 * s.ffn)
+
+
+def _cores(m: SystemMap, name: str) -> list[int]:
+    return [core for core in range(m.shares.cores) for _ in range(m.shares.groups if name == "qkv" else 1)]
+
+
+def test_every_output_is_written_once(llama):
+    names = {x.name for plans in llama.plans for x in plans[0].stages}
+    cut = llama.shares.parts > 1
+    assert cut == ("add_output" in names) == (llama.shares.cores == 48)
+    where = {"gate_up": ["gated"], "output": ["sums" if cut else "hidden"], "down": ["sums" if cut else "hidden"]}
+    where |= {"add_output": ["hidden"], "add_down": ["hidden"]} if cut else {}
+    where["join" if cut else "values"] = ["attention"]
+    for stage, arrays in where.items():
+        for name in arrays:
+            c = shared(llama, name)
+            transfers(llama, stage, StoreTo.MEMORY, [c])
+            assert (c.counts == 1).all(), (stage, name)
+
+
+def test_every_tile_of_a_team_is_computed_once(llama):
+    """Columns of queries, keys and values, clusters, entries of the ring and behind it, rows that are joined."""
+    s, teams = llama.shares.whole, llama.shares.members > 1
+    rows, n = s.rows, 64
+    for stage, name in (
+        ("rotary", "q"),
+        *((("qkv", "qkv"), ("softmax", "stats"), ("values", "parts")) if teams else ()),
+    ):
+        counted = of_teams(llama, name)
+        transfers(llama, stage, StoreTo.MEMORY, counted)
+        if teams or stage != "rotary":
+            assert all((c.counts == 1).all() for c in counted), stage
+        else:  # a core's tables follow each other in the same work array
+            assert all((c.counts == llama.shares.groups).all() for c in counted), stage
+    counted = of_teams(llama, "ranks")
+    transfers(llama, "rank", StoreTo.MEMORY, counted)
+    tiles = counted[0].array.shape[-1] // n
+    ranked = np.arange(tiles) < -(-CLUSTERS // 128) * 2
+    times = 1 if teams else llama.shares.groups
+    assert all((c.counts.reshape(rows, tiles) == times * ranked).all() for c in counted)
+
+    batches = rows // llama.plans[0][0].batch
+    for target, stages in ((LoadTo.W, ("resident", "scores")), (LoadTo.COLUMN, ("values",))):
+        ring, behind = of_teams(llama, "ring"), of_teams(llama, "behind")
+        for stage in stages:
+            transfers(llama, stage, target, ring + behind)
+        halves = slice(0, 2) if target == LoadTo.W else slice(2, 4)  # keys, values: two words each
+        for c, many in [*((c, RECENT) for c in ring), *((c, PAIRS) for c in behind)]:
+            counts = c.counts.reshape(-1, 4)
+            want = np.zeros_like(counts)
+            want[:many, halves] = batches
+            assert (counts == want).all(), target
+
+
+def test_members_are_busy_alike():
+    """Utilisation of 48 cores: least cycles of the average core over those of the slowest, stage by stage."""
+    m = system_map(preset("server48"))
+    busy = utilisation(m, preset("server48").core.lxe.bus_bytes)
+    for stage in ("qkv", "output", "gate_up", "down"):
+        assert busy[stage][1] > 0.9, (stage, busy[stage])
+    assert busy["values"][1] > 0.8
+
+
+def utilisation(m: SystemMap, bus_bytes: int, entries: int = 13312, clusters: int = 1024) -> dict[str, tuple]:
+    """Of each stage: least cycles on the slowest core, and the average core's share of them."""
+    cycles: dict[str, list[int]] = {}
+    for plans in m.plans:
+        for name, work in plans[0].costs(entries, clusters).items():
+            cycles.setdefault(name, []).append(max(work.cycles(bus_bytes).values()))
+    return {name: (max(x), sum(x) / m.shares.cores / max(x)) for name, x in cycles.items()}
+
+
+def test_divide():
+    assert divide(7, 3) == [range(3), range(3, 5), range(5, 7)]
+    assert divide(2, 4) == [range(1), range(1, 2), range(2, 2), range(2, 2)]
+    for count in range(40):
+        for parts in range(1, 9):
+            ranges = divide(count, parts)
+            assert [i for r in ranges for i in r] == list(range(count))
+            assert len(ranges) == parts
+            assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
+
+
+WHOLE = LayerShape(width=24, heads=4, kv_heads=2, head_size=8, ffn=48, tokens=3, recent=16, entries=24)
+
+
+@pytest.mark.parametrize(
+    ("cores", "heads", "said"),
+    [
+        (0, 1, "cores=0: must be at least 1"),
+        (3, 1, "cores=3: must divide kv_heads = 2, or be a multiple of it"),
+        (1, 0, "heads=0: must be at least 1"),
+        (1, 3, "heads=3: must divide a core's 2 KV heads"),
+        (4, 2, "heads=2: must divide a core's 1 KV heads"),
+    ],
+)
+def test_shares_that_do_not_divide_are_refused(cores, heads, said):
+    with pytest.raises(ParamError, match=said):
+        Shares(WHOLE, 4, cores, heads)
+
+
+def test_entries_say_how_many_heads_a_table_has():
+    assert Shares.of(WHOLE, 4, 1, 32).heads == 1
+    assert Shares.of(WHOLE, 4, 1, 64).heads == 2
+    with pytest.raises(ParamError, match="entry_bytes=48: must be a multiple of 32"):
+        Shares.of(WHOLE, 4, 1, 48)
+
+
+def test_a_core_without_a_column_is_refused():
+    fmt = preset("tiny").core.lxe_format()
+    with pytest.raises(ParamError, match="cores=8: leaves core 6 without a column of output"):
+        SharePlan(Shares(WHOLE, 4, 8), fmt, RetrievalShape(n_hp=16, clusters=8), 6)
+
+
+def test_weights_of_a_layer_alone_lie_in_the_order_of_the_gemms():
+    plan = LayerPlan(WHOLE, preset("tiny").core.lxe_format())
+    places = [plan[f"{name}_weight"].offset for name in GEMMS]
+    assert places == sorted(places)

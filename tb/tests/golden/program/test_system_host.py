@@ -1,0 +1,312 @@
+"""Layers on several golden cores: against NumPy in FP64, and against one core."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from golden.arithmetic.numerics import to_bf16
+from golden.function_params import ParamError, ReSVParams
+from golden.program.core_compiler import RetrievalShape
+from golden.program.layer_memory import LayerShape, Register
+from golden.program.system_host import SystemHost
+from golden.retrieval.hashing import Hasher
+from hdl.params import CoreParams, override, preset
+from tb.library.random_layers import turns, weights
+
+SHAPE = LayerShape(width=32, heads=4, kv_heads=2, head_size=8, ffn=48, tokens=3, recent=16, entries=40)
+SIZES = ("lxe.i_depth=512", "entry_bytes=32", "recent=16", "blocks=64", "clusters=12", "n_ctx=8")
+LAYERS, PASSES, SINKS = 2, 9, 3
+HALF = 2.0**-8  # relative error of a rounding to BF16
+
+
+@cache
+def core() -> CoreParams:
+    return override(preset("tiny"), [*SIZES]).core
+
+
+def host(cores: int, heads: int = 1, ahead: bool = False, layers: int = LAYERS, sinks: int = 0, **more) -> SystemHost:
+    rng = np.random.default_rng(1)
+    own = [weights(SHAPE, rng) for _ in range(layers)], [rng.normal(size=(16, 16)) for _ in range(layers)]
+    p = core()
+    function = replace(p.dre.function(), **{"th_hd": 3} | more)
+    h = p.dre.hcu
+    own_sizes = {"n_hp": h.n_hp, "clusters": h.clusters, "sinks": sinks, "frame": h.frame}
+    retrieval = RetrievalShape(**own_sizes, centre=function.centre)
+    sizes = {"layout": p.dre.layout(), "blocks": p.dre.kvmu.blocks, "n_ctx": p.dre.kvmu.n_ctx}
+    return SystemHost(SHAPE, p.core_format(), retrieval, *own, function, cores=cores, heads=heads, ahead=ahead, **sizes)
+
+
+def begin(h: SystemHost, k: int, seed: int = 2) -> np.ndarray:
+    """Write the inputs of pass k; its hidden states."""
+    s = h.shares.whole
+    hidden = np.random.default_rng([seed, k]).normal(size=(s.tokens, s.width)).astype(np.float32)
+    h.begin(hidden, *turns(s, k * s.tokens), k * s.tokens)
+    return hidden
+
+
+def play(h: SystemHost, passes: int = PASSES, order=None) -> list[np.ndarray]:
+    """The outputs of some passes through all layers."""
+    out = []
+    for k in range(passes):
+        begin(h, k)
+        for layer in range(len(h.plans[0])):
+            for phase in h.phases(layer):
+                h.run(phase, layer, order)
+        out.append(h.get(0, "hidden"))
+    return out
+
+
+def tables(h: SystemHost, head: int, layer: int = 0) -> dict:
+    """What a KV head's retrieval has: clusters, chains of blocks, ring, fetched entries, mean keys."""
+    s = h.shares
+    team, group = head % s.teams, head // s.teams
+    ctx = h.context(layer, group)
+    dre = h.cores[team].dre
+    table = h.get(team, "table", layer, group)
+    return {
+        "clusters": dre.level(ctx),
+        "offloaded": {i: c.offloaded for i, c in dre.kv.contexts[ctx].clusters.items()},
+        "table": table[: dre.level(ctx)].tobytes(),
+        "ring": h.get(team, "ring", layer, group).tobytes(),
+        "behind": h.get(team, "behind", layer, group).tobytes(),
+    }
+
+
+def near(have: np.ndarray, want: np.ndarray, bound: np.ndarray) -> None:
+    """Each number within its bound of the exact one."""
+    error = np.abs(have.astype(np.float64) - want)
+    assert (error <= bound).all(), (error.max(), (error - bound).max())
+
+
+class Reference:
+    """A plain decoder layer in FP64, stage by stage on each stage's own inputs, with bounds of the errors.
+
+    A sum of n products loses n 2^(2 - window) of their sizes by alignment, and 2^-23 for each FP32 addition.
+    """
+
+    def __init__(self, h: SystemHost, layer: dict[str, np.ndarray]):
+        self.h, self.s = h, h.shares.whole
+        self.w = {k: to_bf16(np.asarray(v)).astype(np.float64) for k, v in layer.items()}
+        self.checked = 0
+        self.outputs: dict[int, np.ndarray] = {}  # attention of each KV head
+
+    def near(self, have: np.ndarray, want: np.ndarray, bound: np.ndarray) -> None:
+        near(have, want, bound)
+        self.checked += have.size
+
+    def product(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        size = np.abs(x) @ np.abs(y)
+        return x @ y, size * x.shape[-1] * (2.0 ** (2 - self.h.plans[0][0].fmt.window) + 2.0**-23)
+
+    def get(self, core: int, name: str, group: int = 0) -> np.ndarray:
+        return self.h.get(core, name, 0, group).astype(np.float64)
+
+    def norm(self, x: np.ndarray, weight: str, have: np.ndarray) -> None:
+        y = x / np.sqrt((x * x).mean(-1, keepdims=True) + self.s.epsilon) * self.w[weight]
+        self.near(have, y, np.abs(y) * 3.1 * HALF)
+
+    def heads(self, core: int, group: int, start: int) -> None:
+        """Queries and entries of one table after they were computed."""
+        s, h = self.s, self.h
+        own = h.shares.heads_of(core, group)
+        q, k = s.heads * s.head_size, s.kv_heads * s.head_size
+
+        def some(first: int, size: int) -> np.ndarray:
+            return np.concatenate([first + head * size + np.arange(size) for head in own])
+
+        columns = np.concatenate([some(0, s.group * s.head_size), some(q, s.head_size), some(q + k, s.head_size)])
+        y, lost = self.product(self.get(core, "norm1")[0], self.w["qkv"][:, columns])
+        self.near(self.get(core, "qkv"), y, np.abs(y) * HALF + lost)
+        many, each = len(own), len(own) * s.group
+        x = self.get(core, "qkv").reshape(s.tokens, -1, s.head_size)
+        have = self.get(core, "q", group).reshape(many, s.tokens, s.group, s.head_size).swapaxes(0, 1)
+        fresh = self.get(core, "fresh").reshape(s.tokens, 2, many, s.head_size)
+        cos, sin = (t[:, None].astype(np.float64) for t in turns(s, start))
+        scale = h.plans[core][0].query_scale
+        for got, part, factor in (
+            (have.reshape(s.tokens, each, -1), x[:, :each], scale),
+            (fresh[:, 0], x[:, each : each + many], 1),
+        ):
+            a, b = np.split(part, 2, axis=-1)
+            y = np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1) * factor
+            self.near(got, y, np.abs(y) * HALF + np.tile(np.abs(a) + np.abs(b), 2) * 2.0**-22)
+        ring = self.get(core, "ring", group).reshape(s.recent, 2, many, s.head_size)
+        assert (ring[(start + np.arange(s.tokens)) % s.recent] == fresh).all()
+
+    def attention(self, core: int, group: int, fetched: int, start: int) -> None:
+        """Attention of one table's heads, by one core or joined.
+
+        A probability is exp of a BF16 number, a second one in a team, whose arguments add up to the row's depth below
+        its maximum. Each exp is within 0.69 units in the last place. Sums are off as their terms are. A probability,
+        its share of the joined row and the result are rounded.
+        """
+        s, h = self.s, self.h
+        plan = h.plans[core][0]
+        own = h.shares.heads_of(core, group)
+        ring = self.get(core, "ring", group).reshape(s.recent, 2, len(own), s.head_size)
+        behind = self.get(core, "behind", group)[:fetched].reshape(fetched, 2, len(own), s.head_size)
+        entries = np.concatenate([ring, behind])
+        seen = np.concatenate([plan.seen(start), np.ones((s.tokens, fetched), bool)], axis=1).repeat(s.group, axis=0)
+        rows = self.get(core, "q", group).reshape(len(own), s.rows, s.head_size)
+        outs = self.get(core, "attention", group).reshape(len(own), s.rows, s.head_size)
+        for g, head in enumerate(own):
+            self.outputs[head] = outs[g]
+            scores, lost = self.product(rows[g], entries[:, 0, g].T)
+            z = np.where(seen, scores * plan.scale, -np.inf)
+            depth = np.where(seen, z.max(axis=1, keepdims=True) - z, 0)
+            e = np.exp(-depth) * seen
+            p = e / e.sum(axis=1, keepdims=True)
+            relative = (depth + 2 * lost) * HALF * 1.02 + 2 * lost * plan.scale + 2 * 0.69 * 2 * HALF + 2.0**-12
+            bound = 1.1 * p * (relative + (p * relative).sum(axis=1, keepdims=True) + 1.1 * HALF) + 2.0**-120
+            y, lost = self.product(p, entries[:, 1, g])
+            self.near(outs[g], y, 1.01 * (np.abs(y) * HALF + bound @ np.abs(entries[:, 1, g]) + lost))
+
+    def adds(self, x: np.ndarray, weight: str, before: np.ndarray) -> None:
+        """A product that is added to the hidden states, perhaps in parts."""
+        y, lost = self.product(x, self.w[weight])
+        many = x.shape[-1] + self.h.shares.parts
+        self.near(self.get(0, "hidden"), before + y, lost + (np.abs(before) + np.abs(y)) * many * 2.0**-23)
+
+    def gated(self) -> None:
+        norm2 = self.get(0, "norm2")[0]
+        (gate, lost_gate), (up, lost_up) = (self.product(norm2, m) for m in np.split(self.w["gate_up"], 2, axis=1))
+        y = gate / (1 + np.exp(-gate))
+        silu = 1.1 * (np.abs(gate) * HALF + lost_gate) + 0.93 * 2 * HALF * np.abs(y) + 2.0**-120
+        bound = np.abs(y * up) * HALF * 1.1 + (np.abs(up) + lost_up) * silu + np.abs(y) * lost_up
+        self.near(self.get(0, "gated")[0], y * up, bound)
+
+    def check(self, hidden: np.ndarray, start: int) -> None:
+        """Run a pass through the layer, and compare each stage."""
+        h, s = self.h, self.s
+        for phase in h.phases():
+            before = self.get(0, "hidden")
+            for core in range(h.shares.cores):
+                for group in h.steps(phase) if h.program(core, phase) else ():
+                    h.step(core, phase, 0, group)
+                    if phase == "attention":
+                        self.heads(core, group, start)
+                        entries = h.cores[core].registers[Register.ENTRIES]
+                        self.attention(core, group, entries, start)
+            x = [self.get(core, "norm1")[0] for core in range(h.shares.cores)]
+            if phase in ("norm", "project"):
+                for have in x:
+                    self.norm(hidden.astype(np.float64), "attn_norm", have)
+            if phase == "place":
+                for team in range(h.shares.teams):
+                    self.heads(team, 0, start)
+            if phase == "join":
+                for team in range(h.shares.teams):
+                    self.attention(team, 0, SINKS + int(h.fetched[team, 0, 0]), start)
+            parts = h.shares.parts > 1
+            order = h.shares.order
+            if phase == ("add_output" if parts else "output"):
+                each = self.get(0, "all_attention")[np.argsort(order)]
+                want = np.stack([self.outputs.pop(head) for head in range(s.kv_heads)])
+                assert np.array_equal(each.reshape(want.shape), want)
+                self.adds(each.swapaxes(0, 1).reshape(s.tokens, -1), "attn_output", before)
+            if phase == "ffn":
+                for core in range(h.shares.cores):
+                    self.norm(before, "ffn_norm", self.get(core, "norm2")[0])
+                self.gated()
+            if phase == ("add_down" if parts else "down"):
+                self.adds(self.get(0, "gated")[0], "ffn_down", before)
+
+
+SYSTEMS = [(1, 1), (1, 2), (2, 1), (4, 1), (6, 1)]  # cores, KV heads of a table
+
+
+@pytest.mark.parametrize(("cores", "heads"), SYSTEMS)
+def test_a_layer_equals_numpy(cores, heads):
+    h = host(cores, heads, layers=1, sinks=SINKS)
+    assert h.shares.parts == (2 if cores == 6 else 1)
+    for team in range(h.shares.teams):
+        for group in range(h.shares.groups):
+            behind = h.get(team, "behind", 0, group)
+            behind[:SINKS] = np.random.default_rng(team).normal(size=behind[:SINKS].shape)
+            h.put(team, "behind", behind, 0, group)
+    layer = weights(SHAPE, np.random.default_rng(1))
+    r = Reference(h, layer)
+    for k in range(PASSES):
+        r.check(begin(h, k), k * SHAPE.tokens)
+    assert r.checked > 9 * 3 * (32 * 3 + 48)
+    assert h.fetched.sum() > 8 or h.shares.members == 1
+    assert sum(c.dre.kv.fresh for c in h.cores) > 8  # entries have left the ring
+
+
+def test_two_cores_compute_the_bits_of_one():
+    """Each sum is computed by one core, with the same slices: layers, tables and prefetched entries are the same."""
+    for ahead in (False, True):
+        one, two = host(1, ahead=ahead), host(2, ahead=ahead)
+        for a, b in zip(play(one), play(two), strict=True):
+            assert np.array_equal(a, b)
+        for head in range(SHAPE.kv_heads):
+            for layer in range(LAYERS):
+                assert tables(one, head, layer) == tables(two, head, layer)
+        counts = one.fetched[0, 1], two.fetched[:, 1, 0]
+        assert np.array_equal(*counts)
+        assert (counts[0] > 0).all() == ahead
+
+
+def test_prefetched_entries_are_those_of_each_head():
+    """With prefetch a core passes on as many numbers of entries as it has heads."""
+    h = host(1, ahead=True)
+    play(h)
+    assert h.fetched.shape == (1, LAYERS, 2)
+    assert (h.fetched[0, 0] == 0).all()
+    assert len(set(h.fetched[0, 1])) == 2
+    assert [p.retrieval.fetched for p in h.plans[0]] == [False, True]
+
+
+def test_tables_and_fetches_do_not_depend_on_the_number_of_cores():
+    """A layer on 1, 2, 4 and 6 cores: clusters, rings, blocks, mean keys and fetched entries of each head."""
+    seen = []
+    for cores in (1, 2, 4, 6):
+        h = host(cores, layers=1)
+        seen.append([])
+        for k in range(PASSES):
+            begin(h, k)
+            for phase in h.phases():
+                h.run(phase)
+            seen[-1].append([tables(h, head) for head in range(SHAPE.kv_heads)])
+    assert all(x == seen[0] for x in seen)
+    assert seen[0][-1][0] != seen[0][-1][1]
+    assert len({x[0]["behind"] for x in seen[0]}) > 3  # fetches that differ
+
+
+@pytest.mark.parametrize("cores", [2, 4, 6])
+def test_the_order_of_the_cores_changes_no_bit(cores):
+    results = []
+    for order in (range(cores), range(cores - 1, -1, -1)):
+        h = host(cores, layers=1)
+        play(h, 8, order)
+        results.append([r.data.copy() for r in h.memory.regions])
+    assert all(np.array_equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize(("cores", "heads"), [(1, 2), (2, 1), (4, 1)])
+def test_centred_tables_have_thresholds_of_their_own_heads(cores, heads):
+    h = host(cores, heads, centre=True)
+    begin(h, 0)
+    for phase in h.phases():
+        h.run(phase)
+        if phase == "place" or (phase == "attention" and h.shares.groups == 1):
+            planes = np.random.default_rng(1)
+            for _ in range(LAYERS):
+                weights(SHAPE, planes)
+            own = planes.normal(size=(16, 16)).reshape(16, SHAPE.kv_heads, -1)
+            for team in range(h.shares.teams):
+                keys = h.get(team, "fresh")[:, : h.plans[team][0].shape.entry // 2]
+                hasher = Hasher(ReSVParams(n_hp=16, centre=True, dot=h.plans[0][0].fmt.dot), 1, keys.shape[1])
+                hasher.planes = to_bf16(own[:, h.shares.heads_of(team)].reshape(16, -1))
+                hasher.frame(keys[None])
+                assert (h.get(team, "thresholds")[:16] == hasher.thresholds[0]).all()
+            return
+    raise AssertionError("no phase has hashed keys")
+
+
+def test_more_tables_than_contexts_are_refused():
+    with pytest.raises(ParamError, match="n_ctx=8: must be at least 10, the tables of a core"):
+        host(1, layers=5)
+    assert host(2, layers=5).context(4) == 4

@@ -1,0 +1,209 @@
+"""Table port: items and memory equal to a replay of the requests, cycles to the time view; stalls, faults, mutants."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from golden.function_params import ParamError
+from golden.program.isa import ADDR_BITS
+from golden.retrieval.table_layout import Item
+from hdl.emit import emit
+from hdl.queues import PUTS, READS
+from hdl.retrieval.table_port import client_sizes
+from tb.checks.table_port_checks import (
+    BULK,
+    ITEMS,
+    SIZES,
+    STALLS,
+    Episode,
+    check_equals_the_reference,
+    check_faults,
+    check_full_rate,
+    check_reset_in_flight,
+    check_stops_at_any_cycle,
+    check_takes_the_cycles_of_the_time_view,
+    compare,
+    compare_cycles,
+    dre,
+    emitted,
+    faulty,
+    run,
+    timed,
+    traffic,
+    words,
+)
+from tb.library.runner import lint, survivors
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_equals_the_reference(size):
+    check_equals_the_reference(size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_takes_the_cycles_of_the_time_view(size):
+    check_takes_the_cycles_of_the_time_view(size)
+
+
+@pytest.mark.parametrize("protect", ["none", "parity", "secded"])
+def test_faults(protect):
+    check_faults(protect)
+
+
+def test_full_rate():
+    check_full_rate()
+
+
+def test_stops_at_any_cycle():
+    check_stops_at_any_cycle()
+
+
+def test_reset_in_flight():
+    check_reset_in_flight()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_lints_clean(size, tmp_path):
+    assert not lint(emitted(size), tmp_path)
+
+
+def test_bad_parameters():
+    """An item must fit in a beat; the longest tables fit in the address space."""
+    p = dre("core")
+    with pytest.raises(ParamError, match=r"^ROW=.*: takes 16 bytes, more than a beat of 8"):
+        emit("table_port", replace(p, table=replace(p.table, bus_bytes=8)))
+    hcu, kvmu = p.hcu, replace(p.kvmu, clusters=65536, recent=65536, blocks=1 << 28, block_slots=1024, count_bits=64)
+    table = replace(p.table, bus_bytes=128, burst_bytes=4096, protect="secded")
+    most = replace(p, hcu=replace(hcu, n_hp=1012, n_w=1, clusters=65536), kvmu=kvmu, table=table)
+    assert most.layout().bytes(Item.HASH) == 128
+    assert most.layout().address(Item.LEVEL, 65536) < 1 << ADDR_BITS
+
+
+def bins(e: Episode, got: dict) -> set[str]:
+    """What an episode exercised."""
+    hit, order, size = set(), e.order(got), e.layout.bytes
+    taken = sorted(cycle for sent in got["sent"].values() for cycle in sent)
+    for cycles, ((a, _), (b, _)) in zip(pairwise(taken), pairwise(order), strict=True):
+        both = a.partition("_")[0] != b.partition("_")[0]
+        hit |= {"clients in turn" if both else "a client again"} if cycles[1] == cycles[0] + 1 else set()
+        hit.add(f"{b[-3:]} behind {a[-3:]}")
+    for k, (name, beat) in enumerate(order):
+        client, kind = name.split("_")
+        item = Item(beat["item"])
+        hit.add(f"{kind} {item.name}")
+        more, most = beat.get("more", 0), client_sizes(e.p)[client].most
+        if more:
+            hit.add("part of a group" if more + 1 < most else "a whole group")
+        if more and size(item) < e.p.table.bus_bytes:
+            hit.add("several items of a beat")
+        if more and item == Item.COUNT:
+            lengths = [len(word) for word in words(e.p, beat)]
+            hit.add("several words of counts" if len(lengths) > 1 else "a word of counts")
+            hit |= {"part of a word"} if lengths[-1] < e.p.kvmu.count_lanes else set()
+        where = (item, beat["ctx"], beat["index"])
+        for other, before in order[max(0, k - 3) : k]:
+            if (
+                kind == "ask"
+                and other.endswith("put")
+                and where == (Item(before["item"]), before["ctx"], before["index"])
+            ):
+                hit.add("reads what was just written")
+    hit |= {"several beats"} if any(b["len"] for _, b in got["reads"]) else set()
+    ends = [cycle for cycle, _ in sorted(beat for beats in got["data"].values() for beat in map(tuple, beats))]
+    flights = Counter()
+    asks = [len(words(e.p, beat)) for name, beat in order if name.endswith("ask")]
+    lasts = [ends[n - 1] for n in (sum(asks[: k + 1]) for k in range(len(asks))) if n <= len(ends)]
+    for cycle, _ in got["reads"]:
+        flights["asks"] = max(
+            flights["asks"], sum(c <= cycle for c, _ in got["reads"]) - sum(c <= cycle for c in lasts)
+        )
+    for cycle, _ in got["writes"]:
+        left = sum(c <= cycle for c, _ in got["writes"]) - sum(c < cycle for c in got["answers"])
+        flights["puts"] = max(flights["puts"], left)
+    hit |= {f"{n} {name} in flight" for name, n in flights.items() if n >= min(READS, PUTS)}
+    return hit
+
+
+BINS = {
+    *(f"{kind} {item.name}" for kind in ("ask", "put") for item in Item),
+    *(f"{b} behind {a}" for a in ("ask", "put") for b in ("ask", "put")),
+    *("clients in turn", "a client again", "part of a group", "a whole group", "several items of a beat"),
+    *("several words of counts", "a word of counts", "part of a word"),
+    *("several beats", "reads what was just written"),
+    *(f"{READS + 1} asks in flight", f"{PUTS} puts in flight"),
+}
+
+
+def test_coverage(record_property):
+    """The traffic of `test_equals_the_reference` and the episodes of the time view reach every bin."""
+    assert {item for items in ITEMS.values() for item in items} == set(Item)
+    assert {*BULK} == {*ITEMS}
+    episodes = [*traffic("tiny"), *(e for e, _ in timed("tiny"))]
+    hit = set().union(*(bins(e, got) for e, got in run("tiny", episodes)))
+    record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
+    assert hit >= BINS, BINS - hit
+
+
+MUTANTS = {  # by size: what is there, what takes its place
+    "tiny": [
+        ("kept_write ? ~reading & ", "kept_write ? "),  # a write beside reads
+        (": ~(|writing) & order_w_rdy", ": order_w_rdy"),  # a read beside writes
+        ("(writing != 4'h8) : ~(|writing) & order_w_rdy", "(writing != 4'h8) : ~(|writing)"),  # a read without room
+        ("(writing != 4'h8)", "(writing != 4'hF)"),
+        ("assign reading = asked | order_r_rdy", "assign reading = asked"),
+        ("(~ar_valid | bus_ar_ready) & (~aw_valid", "(~aw_valid"),
+        ("hcu_writes = hcu_older | ", "hcu_writes = "),  # an ask always goes before a put
+        ("kvmu_writes = kvmu_older | ~kvmu_ask_valid", "kvmu_writes = kvmu_older | kvmu_put_valid"),  # and the reverse
+        ("(~kvmu_offers | turn)", "(~kvmu_offers | ~turn)"),
+        ("turn <= kvmu_picked", "turn <= 1'h1"),  # the HCU always goes first
+        ("assign next_place = first + behind", "assign next_place = first | behind"),
+        ("addr[1] | w_bytes[2]", "addr[1]"),  # half of a long item is not written
+        ("{4{~(addr[2])}}", "{4{1'h1}}"),  # and a neighbour is
+        ("asked & (final_ | lane[3])", "asked & final_"),
+        ("assign final_ = ask_more < items", "assign final_ = ask_more == 3'h0"),
+        ("asked_count2 = r_more >= 3'h2", "asked_count2 = r_more >= 3'h1"),  # more counts than were asked for
+        ("~halted & ~wrong & ~r_client", "~halted & ~wrong"),
+        ("assign works = ~stop & ~halted", "assign works = ~halted"),
+        ("assign works = ~stop & ~halted", "assign works = ~stop"),
+        ("(failed | (bus_b_valid & bus_b_resp[1]))", "failed"),
+        ("bus_error = ~halted & ", "bus_error = "),
+    ],
+    "secded": [
+        ("hcu_data_valid = r_valid & ~halted & ~wrong", "hcu_data_valid = r_valid & ~halted"),
+        ("if (bus_error | fails)", "if (bus_error)"),
+        ("{fails, r_valid & ~halted & corrected}", "{fails, 1'h0}"),
+    ],
+}
+
+
+@pytest.mark.parametrize("size", MUTANTS)
+def test_mutants(size):
+    p = dre(size)
+    cases = list(timed(size))[6:18]
+    plain = [Episode(p, 3, stalls=stalls, latency=(1, 9)) for stalls in STALLS[1:4]]
+    stopped = [replace(plain[0], stop_at=at) for at in range(20, 140, 3)]
+    broken = faulty(size if size in ("parity", "secded") else "none")
+    broken += [Episode(p, seed, stalls=STALLS[1], latency=(9, 9), apart=0, puts=0.2, errors=0.4) for seed in (4, 5)]
+
+    def passes(unit):
+        run(size, [*plain, *stopped, *broken], unit=unit, waves=False)
+        compare_cycles(cases, run(size, [e for e, _ in cases], unit=unit, waves=False))
+
+    passes(emitted(size))
+    assert not survivors(emitted(size), MUTANTS[size], passes)
+
+
+def test_a_wrong_item_is_noticed():
+    """The comparison fails if an item, a byte of memory or an order is not as it should be."""
+    ((e, got),) = run("tiny", [Episode(dre("tiny"), 1)])
+    compare(e, got)
+    first = got["data"]["kvmu"][0]
+    with pytest.raises(AssertionError, match="kvmu: other items"):
+        compare(e, got | {"data": got["data"] | {"kvmu": [[first[0], first[1] ^ 1], *got["data"]["kvmu"][1:]]}})
+    address, byte = next(iter(got["memory"].items()))
+    with pytest.raises(AssertionError, match="memory differs"):
+        compare(e, got | {"memory": got["memory"] | {address: byte ^ 1}})
+    with pytest.raises(AssertionError):
+        compare(e, got | {"writes": got["writes"][:-1]})
