@@ -596,5 +596,5 @@ def test_the_trace_goes_where_every_trace_goes(tmp_path, small, eyes):  # noqa: 
     assert results["policies"]["resv"]["frame"]["error"] is not None
     options = ("--preset", "tiny", "--queries", 1, "--json")
     tables = json.loads(vrex("verify", "hcu", "--trace", out, *options))["tables"]
-    assert {table["table"] for table in tables} >= {"layer 0", "layer 1"}
+    assert {table["table"] for table in tables} >= {f"layer {i} head {h}" for i in (0, 1) for h in (0, 1)}
     assert all(table["beats"] and not table["differences"] for table in tables)
