@@ -23,7 +23,7 @@ from hdl.assertions import assertions
 from hdl.header import ONE_FILE, header
 from hdl.leaf import Leaves, elaborated
 from hdl.memory import bodies
-from hdl.params import SystemParams, part_of, reset_cycles
+from hdl.params import APART, SystemParams, part_of, reset_cycles
 from hdl.ports import ports
 from hdl.reset import Prolonged
 from hdl.writer.circt import Language
@@ -55,7 +55,9 @@ BLOCKS = {
     "arbiter": ("hdl.bus.arbiter", "Arbiter", ""),
     "system": ("hdl.execution.system", "System", ""),
 }
-ALL = UNITS | BLOCKS
+# Units beside a core.
+BESIDE = {"motion_mask": ("hdl.video.motion_mask", "MotionMask", "mask")}
+ALL = UNITS | BLOCKS | BESIDE
 PROLONGING = ("dre_ip", "core_ip")  # units that prolong their reset themselves
 ENDING = (*PROLONGING, "system")  # units that report memory errors in a status, and have no port for them
 
@@ -149,7 +151,7 @@ def emit(
         "top": top,
         "language": language.value,
         "source_lines": lines,
-        "params": asdict(params),
+        "params": {name: value for name, value in asdict(params).items() if name not in APART},
         "ports": ports(component),
         "timing": component.timing(component.p),
         "counters": component.counters(),

@@ -22,8 +22,10 @@ from golden.program.isa import ADDR_BITS, CONTEXT_BITS, PAYLOAD, LxeFormat, Opco
 from golden.retrieval.table_layout import Item, TableLayout
 
 # Fields that hold parameters of their own.
-_GROUPS = ("core", "dre", "hcu", "wtu", "kvmu", "table", "dpe", "vpe", "lxe")
+_GROUPS = ("core", "dre", "hcu", "wtu", "kvmu", "table", "dpe", "vpe", "lxe", "mask")
 
+
+APART = ("mask",)  # those of units beside a system
 
 # Largest sizes for which elaboration takes minutes at most.
 SIZE, WIDTH = 1 << 16, 1 << 10
@@ -467,11 +469,32 @@ class CoreParams:
 
 
 @dataclass(frozen=True)
+class MaskParams:
+    """Parameters of the motion mask, a unit in front of the vision encoder."""
+
+    grid: int = parameter(16, "patches on a side of a frame", low=1, high=64)
+    group: int = parameter(2, "patches on a side of a visual token", low=1, high=64)
+    size_bits: int = parameter(13, "bits of a picture's width and height in pixels", low=3, high=15)
+    block_bits: int = parameter(20, "bits of a frame's number of blocks", low=1, high=32)
+    tau_bits: int = parameter(8, "bits of the threshold tau in quarter pixels", low=1, high=15)
+
+    def __post_init__(self):
+        check_parameters(self)
+        check(self.grid % self.group == 0, "group", self.group, f"must divide grid = {self.grid}")
+
+    @property
+    def tokens(self) -> int:
+        """Visual tokens on a side of a frame."""
+        return self.grid // self.group
+
+
+@dataclass(frozen=True)
 class SystemParams:
-    """Parameters of a system of `cores` equal cores."""
+    """Parameters of a system of `cores` equal cores, and of the units beside it."""
 
     core: CoreParams = field(default_factory=CoreParams)
     cores: int = parameter(1, "cores on one memory port", low=1, high=64)
+    mask: MaskParams = field(default_factory=MaskParams)
 
     def __post_init__(self):
         check_parameters(self)
@@ -504,7 +527,8 @@ PRESETS = {
             DpeParams(n_h=4, n_w=4, w_depth=64, x_depth=64),
             VpeParams(n_w=4, depth=128),
             LxeParams(i_depth=64, queue=2, words=4, bus_bytes=8, bursts=2, copies=2, burst_bytes=64),
-        )
+        ),
+        mask=MaskParams(grid=4, size_bits=8, block_bits=8, tau_bits=4),
     ),
     # Layers of the small decoder that the tests use (`golden.inputs.decoder`).
     "small": SystemParams(
@@ -642,6 +666,7 @@ def _parse(name: str, word: str) -> object:
 
 
 __all__ = [
+    "APART",
     "CLOCK",
     "PRESETS",
     "CoreParams",
@@ -649,6 +674,7 @@ __all__ = [
     "DreParams",
     "HcuParams",
     "KvmuParams",
+    "MaskParams",
     "ParamError",
     "SystemParams",
     "TableParams",

@@ -14,7 +14,7 @@ from rich.table import Table
 from golden.atomic_files import write_atomically
 from golden.function_params import READINGS, check
 from golden.inputs.trace import Trace
-from hdl.emit import UNITS, emit, params_of
+from hdl.emit import BESIDE, UNITS, emit, params_of
 from hdl.params import PRESETS, CoreParams, SystemParams, preset
 from scripts import console
 from scripts.run import engines
@@ -28,7 +28,7 @@ TRACE = ROOT / "tb/fixtures/world.safetensors"  # 8 frames of a real stream, thr
 # Noise of mapping: renamed signals change area by up to 1 %. They change the longest path by up to 8 %, because the
 # mapping is for area; look at such a figure before you accept it.
 SLACK = 0.01
-MEASURED = (*UNITS, *BLOCKS)
+MEASURED = (*UNITS, *BLOCKS, *BESIDE)
 # figure -> (meaning, +1 if more is better, -1 if less is)
 FIGURES = {
     "logic_ge": ("gate equivalents of cells and registers, embedded library", -1),

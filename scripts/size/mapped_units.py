@@ -18,6 +18,7 @@ from synth import flow, table3
 from synth.liberty import SynthError
 
 CORE = "core"  # its units side by side
+VALID = (*emit.UNITS, *table3.BLOCKS, *emit.BESIDE, CORE)
 
 Liberty = Annotated[
     list[Path] | None,
@@ -35,8 +36,8 @@ MacroBits = Annotated[int, typer.Option("--macro-bits", min=0, help="Build memor
 Unit = Annotated[
     str,
     typer.Argument(
-        help=f"One of {', '.join((*emit.UNITS, *table3.BLOCKS))}, core (all units side by side), or a folder "
-        "of `vrex generate`. The units inside of it are listed too."
+        help=f"One of {', '.join(VALID)} (all units side by side), or a folder of `vrex generate`. The units inside "
+        "of it are listed too."
     ),
 ]
 
@@ -87,8 +88,7 @@ def mapped(
 ) -> Mapped:
     """Map a unit and those inside of it. Raises `ParamError` or `SynthError` before anything is mapped."""
     unit, system, generated = console.chosen(unit, preset, assign, alone=True)
-    valid = (*emit.UNITS, *table3.BLOCKS, CORE)
-    check(unit in valid, "unit", unit, f"must be one of {', '.join(valid)}")
+    check(unit in VALID, "unit", unit, f"must be one of {', '.join(VALID)}")
     check(not (generated and unit == CORE), "unit", unit, "is measured unit by unit: name it, not its folder")
     flow.check_mapping(liberty, effort, target)
     options = {"liberty": liberty, "macro_bits": macro_bits, "dont_use": tuple(dont_use or ())}
@@ -113,7 +113,7 @@ def units_of(unit: str) -> list[str]:
     if unit == CORE:
         return list(table3.UNITS)
     if unit not in emit.UNITS:
-        return [unit] if unit in table3.BLOCKS else []
+        return [unit] if unit in (*table3.BLOCKS, *emit.BESIDE) else []
     inside = [u for u in emit.UNITS if emit.UNITS[u][2].startswith(emit.UNITS[unit][2] + ".")]
     return [*inside, *(["table_port"] if unit == "dre" else []), unit]
 

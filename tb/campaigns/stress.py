@@ -11,7 +11,7 @@ from pathlib import Path
 
 MODULES = {"lxe": "lxe_time"}  # programs in the cycles of the time view
 UNITS = ("hcu", "wtu", "cluster_set", "kvmu", "dpe", "vpe", "loader", "storer", "retriever", "feeder", "sequencer")
-UNITS += ("table_port", "arbiter", "dre", "lxe", "core", "dre_ip", "core_ip")
+UNITS += ("table_port", "motion_mask", "arbiter", "dre", "lxe", "core", "dre_ip", "core_ip")
 SLOW = {"dre": 4, "lxe": 50, "core": 100, "core_ip": 200, "dre_ip": 100}  # transactions of a join are larger
 
 

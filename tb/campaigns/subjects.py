@@ -87,6 +87,7 @@ def _heads() -> dict[str, str]:
 
 _SUBJECTS = (
     Subject("cluster_set", (("equals_sets_and_time_view", "tiny"),), named=False),
+    Subject("motion_mask", (("equals_golden_and_time_view", "tiny"),), named=False),
     Subject(
         "feeder",
         (("equals_the_reference", "joined"), ("takes_the_cycles_of_the_time_view", "joined"), ("reset_in_flight",)),

@@ -15,7 +15,7 @@ ROOMS = (
     *("golden.arithmetic", "golden.retrieval", "golden.program", "golden.inputs", "golden.policies"),
     "hdl.writer",  # Verilog of a design
     "hdl",  # parameters of hardware, emission, what every unit uses
-    *("hdl.arith", "hdl.bus", "hdl.retrieval", "hdl.execution", "hdl.shells"),
+    *("hdl.arith", "hdl.bus", "hdl.retrieval", "hdl.execution", "hdl.video", "hdl.shells"),
     *("sim", "sim.units", "sim.system", "sim.evaluation"),
     *("tb", "tb.library", "tb.fixtures", "tb.benches", "tb.checks", "tb.formal", "tb.campaigns"),
     *("synth", "synth.sweep", "ip"),

@@ -18,7 +18,7 @@ from tb.formal.prover import holds
 from tb.formal.stream_proof import StreamMonitor, waiting
 from tb.formal.verilog_equivalence import UnequalError, prove
 
-QUICK = ("hcu", "cluster_set", "feeder")  # units whose streams take seconds; `vrex prove` has all
+QUICK = ("hcu", "cluster_set", "motion_mask", "feeder")  # units whose streams take seconds; `vrex prove` has all
 LARGE = ("lxe", "core", "core_ip", "system")  # whose netlists take half a minute
 
 
@@ -46,7 +46,7 @@ def test_no_offer_depends_on_ready(unit):
 
 
 @pytest.mark.parametrize(
-    "unit", ["hcu", "cluster_set", "kvmu", "feeder", "loader", "storer", "retriever", "table_port"]
+    "unit", ["hcu", "cluster_set", "kvmu", "motion_mask", "feeder", "loader", "storer", "retriever", "table_port"]
 )
 def test_verilog_equals_rtlil(unit):
     """Those that take seconds; `vrex prove` has all units, at two sizes."""
@@ -86,6 +86,7 @@ def test_every_unit_has_its_channels():
     ("unit", "claim", "size"),
     [
         ("wtu", "a word sees its own counts", "a ring of 2 words"),
+        ("motion_mask", "no token leaves a GOP's mask", "2 x 2 patches"),
         ("sequencer", "who may go may until it goes", "of 3 bits"),
         ("arbiter", "a slice keeps order, and all", "items of 2 bits"),
         ("table_port", "reads and writes are never in flight together", "beats of two items"),

@@ -1,0 +1,196 @@
+"""Checks of the motion mask, shared by tests, mutants, coverage and stress: masks of frames, and their cycles."""
+
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from random import Random
+from typing import Any, Self
+
+import numpy as np
+
+from golden.inputs.codec import BLOCK, CELL
+from golden.inputs.codec_mask import Command, MotionMask, centres
+from hdl.emit import emit
+from hdl.params import MaskParams, preset
+from hdl.video.motion_mask import block_layout
+from sim.units.motion_mask_time import MotionMaskTime
+from tb.library.runner import Run
+from tb.library.streams import LATE
+from tb.library.stress_traffic import StressTraffic, stall_rate
+
+TINY = preset("tiny").mask
+SIZES = {
+    "tiny": TINY,
+    "core": preset("core").mask,
+    "one": MaskParams(grid=1, group=1, size_bits=6, block_bits=4, tau_bits=2),
+    "ragged": MaskParams(grid=6, group=3, size_bits=9, block_bits=9, tau_bits=5),
+    "group-of-one": replace(TINY, grid=5, group=1),
+    "one-token": replace(TINY, grid=3, group=3),
+}
+STALLS = [(0.4, 0.4, 0.4), (0.0, 0.8, 0.0), (0.0, 0.0, 0.0), (0.8, 0.0, 0.8), (0.0, 0.0, LATE)]
+LENGTHS = [1, 2, 3, 4, 7, 8, 16, 16, 16, 60, 255]  # of a block's side
+TILE = 252  # pixels: the longest whole cells of a block
+Frames = list[tuple[Command, np.ndarray]]
+
+
+@cache
+def emitted(p: MaskParams):
+    return emit("motion_mask", p)
+
+
+def place(p: MaskParams, rng: Random, size: int) -> int:
+    """The edge of a block along an axis: anywhere, or within two cells of a patch's centre."""
+    if rng.random() < 0.5:
+        return rng.randrange(-40, size + 20)
+    return CELL * (int(rng.choice(centres(size, p.grid))) + rng.randint(-2, 2)) + rng.randrange(CELL)
+
+
+def some_blocks(p: MaskParams, rng: Random, width: int, height: int, limit: int) -> np.ndarray:
+    """Blocks of a frame: some standing still, some at the limit, one of them far; over the edges, upon each other."""
+    top = (1 << p.block_bits) - 1
+    share = rng.choice([0.0, 0.3, 1.0, 3.0])
+    n = min(top, 40, int(share * (1 + width * height // 256)) + rng.choice([0, 0, 1, 2]))
+    out, near = np.zeros(n, BLOCK), round(limit**0.5)
+    for b in out:
+        b["w"], b["h"] = rng.choice(LENGTHS), rng.choice(LENGTHS)
+        b["x"], b["y"] = (place(p, rng, size) for size in (width, height))
+        kind = rng.random()
+        if kind < 0.5:
+            b["dx"], b["dy"] = rng.choice([0, 1, -1]), 0
+        elif kind < 0.9:
+            b["dx"] = rng.choice([-1, 1]) * max(0, near + rng.choice([-1, 0, 1]))
+            b["dy"] = rng.choice([0, 0, 1, -1, near])
+            if rng.random() < 0.5:
+                b["dx"], b["dy"] = b["dy"], b["dx"]
+        else:
+            b["dx"], b["dy"] = rng.randrange(-(1 << 15), 1 << 15), rng.choice([0, -(1 << 15), rng.randrange(-99, 99)])
+    tiles = [(x, y) for y in range(0, height, TILE) for x in range(0, width, TILE)]
+    if len(tiles) + n <= min(top, 60) and rng.random() < 0.8:  # blocks that stand still cover the picture
+        ground = np.zeros(len(tiles), BLOCK)
+        ground["w"] = ground["h"] = TILE
+        ground["x"], ground["y"] = np.transpose(tiles)
+        out = rng.choice([np.concatenate(pair) for pair in ((ground, out), (out, ground))])
+    return out
+
+
+def stream(p: MaskParams, seed: int, n: int) -> Frames:
+    """Frames of a few GOPs, some not taken, now and then of another size."""
+    rng, out = Random(seed), []
+    most = (1 << p.size_bits) - 1
+    width, height = (rng.randint(1, most) for _ in range(2))
+    accumulate = rng.random() < 0.7
+    for k in range(n):
+        if rng.random() < 0.1:
+            even = most // CELL // 2 // p.grid * CELL * 2 * p.grid or most  # centres at edges of cells
+            width, height = rng.choice([(even, most), (most, even), (1, 1), (rng.randint(1, most), height)])
+        if rng.random() < 0.1:
+            accumulate = not accumulate
+        limit = rng.choice([0, 1, 5, rng.randrange(1 << 2 * p.tau_bits), (1 << 2 * p.tau_bits) - 1])
+        leads, take = k > 0 and rng.random() < 0.15, k == n - 1 or rng.random() < 0.7
+        out.append((Command(width, height, limit, leads, take, accumulate), some_blocks(p, rng, width, height, limit)))
+    return out
+
+
+def covering(p: MaskParams, seed: int, n: int) -> Frames:
+    """Frames whose blocks cover the picture in macroblocks, of which few move: masks grow over a GOP."""
+    rng, out = Random(seed), []
+    size = min(64, (1 << p.size_bits) - 1)
+    tiles = [(x, y) for y in range(0, size, 16) for x in range(0, size, 16)]
+    for k in range(n):
+        blocks = np.zeros(min(len(tiles), (1 << p.block_bits) - 1), BLOCK)
+        for b, (x, y) in zip(blocks, rng.sample(tiles, len(tiles)), strict=False):
+            b["x"], b["y"], b["w"], b["h"] = x, y, 16, 16
+            b["dx"] = 3 * (rng.random() < 0.05)
+        out.append((Command(size, size, 1, k % 9 == 0, k == n - 1 or rng.random() < 0.8), blocks))
+    return out
+
+
+def beats(frames: Frames) -> list[dict]:
+    """The beats of `f`."""
+    return [{k: int(v) for k, v in vars(c).items()} | {"blocks": len(b)} for c, b in frames]
+
+
+def bits(frames: Frames) -> list[int]:
+    """The beats of `i`: the first bytes of each block."""
+    size = block_layout().size // 8
+    return [int.from_bytes(b.tobytes()[:size], "little") for _, blocks in frames for b in blocks]
+
+
+def masks(p: MaskParams, frames: Frames) -> list[tuple[bool, np.ndarray]]:
+    """For every frame taken: whether it is kept whole, and its tokens."""
+    golden, out = MotionMask(p.grid, p.group), []
+    for command, blocks in frames:
+        size = command.width, command.height
+        whole = golden.whole or command.leads or size != golden.size
+        tokens = golden(command, blocks)
+        if tokens is not None:
+            out.append((whole, tokens))
+    return out
+
+
+def listing(p: MaskParams, frames: Frames) -> list[dict]:
+    """The beats that `o` must give."""
+    return [
+        {"tokens": sum(int(t) << k for k, t in enumerate(row)), "whole": int(whole), "last": int(r == p.tokens - 1)}
+        for whole, tokens in masks(p, frames)
+        for r, row in enumerate(tokens)
+    ]
+
+
+def episode(frames: Frames, stalls=((0.0, 0.0, 0.0),), cut_at=0) -> dict:
+    return {"frames": beats(frames), "blocks": bits(frames), "stalls": list(stalls), "cut_at": cut_at}
+
+
+def run(e, p: MaskParams, episodes: list[dict], waves=True) -> list[dict]:
+    c = {"params": asdict(p), "episodes": episodes}
+    return Run(e, "tb.benches.bench_motion_mask", "masks", c, waves=waves)()["episodes"]
+
+
+@dataclass
+class RandomTraffic(StressTraffic):
+    """Hundreds of frames."""
+
+    p: MaskParams
+    frames: Frames
+    stalls: list[tuple[float, float, float]]
+
+    @classmethod
+    def random(cls, rng: Random) -> Self:
+        p = SIZES[rng.choice(list(SIZES))]
+        stalls = [(stall_rate(rng), stall_rate(rng), stall_rate(rng)) for _ in range(3)]
+        return cls(p, stream(p, rng.getrandbits(31), 200) + covering(p, rng.getrandbits(31), 100), stalls)
+
+    def play(self) -> Any:
+        return run(emitted(self.p), self.p, [episode(self.frames, self.stalls)])
+
+    def check(self, got: Any) -> int:
+        check_beats(self.p, self.frames, got[0])
+        return len(self.frames)
+
+
+def check_equals_golden_and_time_view(size):
+    """Masks equal golden, and cycles the time view, under every stall pattern and at full rate.
+
+    Between these, resets in flight cut episodes: while the unit measures a picture, takes blocks and offers rows.
+    """
+    p = SIZES[size]
+    stalled, steady = stream(p, 1, 60) + covering(p, 2, 30), covering(p, 3, 30) + stream(p, 4, 60)
+    cut = [episode(stream(p, n, 20), STALLS[:1], n) for n in (2, p.grid + 3, 97)]
+    results = run(emitted(p), p, [cut[0], episode(stalled, STALLS), *cut[1:], episode(steady)])
+    check_beats(p, stalled, results[0])
+    check_beats(p, steady, results[1])
+    check_cycles(p, steady, results[1])
+
+
+def check_beats(p: MaskParams, frames: Frames, got: dict):
+    """An episode gave the masks and the counters."""
+    assert [v for _, v in got["o"]] == listing(p, frames)
+    taken = sum(c.take for c, _ in frames)
+    assert got["perf"] == {"frames": len(frames), "blocks": sum(len(b) for _, b in frames), "masks": taken}
+
+
+def check_cycles(p: MaskParams, frames: Frames, got: dict):
+    """An episode at full rate took the cycles of the time view."""
+    want, first = MotionMaskTime(p).run((c, len(b)) for c, b in frames), got["f"][0]
+    assert [c - first for c in got["f"]] == want.f
+    assert [c - first for c in got["i"]] == want.i
+    assert [c - first for c, _ in got["o"]] == want.o
