@@ -205,10 +205,10 @@ class CoreShare:
 
     def held(self, kind: type[DreTime]) -> DreTime:
         """A DRE with the table in context 0, whose keys compare all clusters to the end."""
-        dre = self.core.dre
-        own = replace(dre, hcu=replace(dre.hcu, early_abandon=False))
-        out = kind(own, dre.hcu.n_hp + 1, self.latency, DEVICE, HOME)
-        out.hcu.tables[0] = np.zeros((self.clusters, own.hcu.chunks), np.uint64)
+        hcu = self.core.dre.hcu
+        out = kind(self.core.dre, hcu.n_hp + 1, self.latency, DEVICE, HOME)
+        out.hcu.p = replace(hcu, early_abandon=False)
+        out.hcu.tables[0] = np.zeros((self.clusters, hcu.chunks), np.uint64)
         kv, timed = out.kvmu.kv, min(self.cached, 1)  # one APPEND in the time view, which then has read the pool
         for t in range(self.cached - timed):
             ok = kv.append(0, t % self.clusters).ok
