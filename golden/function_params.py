@@ -207,6 +207,10 @@ class ReSVParams:
         check_parameters(self)
         check(self.th_hd <= self.n_hp + 1, "th_hd", self.th_hd, f"must be 0 to n_hp + 1 = {self.n_hp + 1}")
 
+    def th_hd_of(self, n_hp: int) -> int:
+        """Th_hd for hashes of `n_hp` bits: the same share of a hash, rounded up."""
+        return -(-self.th_hd * n_hp // self.n_hp)
+
 
 RATIO = round(ReSVParams.ratio_q16 / 65536, 4)  # the default of Th_r-wics as a number
 

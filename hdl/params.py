@@ -325,7 +325,7 @@ class DreParams:
             selection=self.wtu.selection,
             n_buckets=self.wtu.n_buckets,
             recent=self.kvmu.recent,
-            th_hd=-(-ReSVParams.th_hd * self.hcu.n_hp // ReSVParams.n_hp),  # the same share of a hash, or the next
+            th_hd=ReSVParams().th_hd_of(self.hcu.n_hp),
         )
 
 

@@ -112,7 +112,6 @@ Cached = Annotated[list[int], typer.Option("--cached", min=1, help="Tokens in th
 Share = Annotated[
     float, typer.Option("--share", min=0, max=1, help="Share of the cached, not recent entries that is fetched.")
 ]
-Recent = Annotated[int, typer.Option("--recent", min=1, help="Entries in the ring of recent tokens.")]
 Latency = Annotated[int, typer.Option("--latency", min=1, help="Cycles from a burst's address to its first beat.")]
 
 

@@ -127,9 +127,8 @@ def _retrieval(core: CoreParams) -> dict[str, float]:
 
     At the paper's point: its loose clusters fetch long bursts from this short trace.
     """
-    paper, n_hp = READINGS["paper"], core.dre.hcu.n_hp
-    near = max(1, paper.th_hd * n_hp // paper.n_hp)
-    own = core.dre.function()
+    paper, own = READINGS["paper"], core.dre.function()
+    near = paper.th_hd_of(own.n_hp)
     f = replace(own, th_hd=near, ratio_q16=paper.ratio_q16, centre=paper.centre, scope=paper.scope)
     found = [dre_command.measure(table, core.dre, f) for table in dre_command.tables(Trace.load(TRACE), f, 2)]
     return {k: math.prod(x[k] for x in found) ** (1 / len(found)) for k in found[0]}

@@ -4,7 +4,7 @@ The LXE and the retriever are exact, and so are HCU, KVMU and table port while t
 simplified:
 
 - The KVMU serves the next key as if the retriever had taken each move at once.
-- The bursts of a set wait for nothing but the row of its first cluster.
+- The bursts of a set come as `Retrieval.sets` says, whatever keys and the retriever do in between.
 - Reads of counts that come round and round have the table port alone.
 
 Passes of the tiny core equal the RTL or differ by at most 22 of 9,668 cycles (`tb/tests/sim/test_lxe_time.py`).
@@ -40,7 +40,7 @@ class Retrieval:
     places : replies and moves of the KVMU, per token, as beats of `RetrieverTime.begin`
     clusters : clusters in a row, per query block
     plans : what each row takes in the WTU, per query block
-    sets : bursts of each set as {"addr", "bytes"}
+    sets : bursts of each set as {"addr", "bytes"}, and "after": cycles from the first burst to this one, 0 if not given
     """
 
     keys: list[tuple[int, int]] = field(default_factory=list)
@@ -184,8 +184,9 @@ class CoreRun(Run):
             elif c["action"] == Retrieve.FETCH:
                 yield self.set, sets
                 mine = data.sets[sets] or [{"addr": 0, "bytes": 0}]
-                more = {"empty": int(not data.sets[sets]), "at": self.set[sets], "last": 0}
-                bursts += [beat | more for beat in mine[:-1]] + [mine[-1] | more | {"last": 1}]
+                empty, first, end = int(not data.sets[sets]), self.set[sets], len(mine) - 1
+                for n, beat in enumerate(mine):
+                    bursts.append(beat | {"empty": empty, "at": first + beat.get("after", 0), "last": int(n == end)})
                 sets += 1
             last = self.retriever.execute(c, taken, news)
             self.finish("retrieve", k, last)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hdl.params import DreParams
-from sim.units.cluster_set_time import Listing
+from sim.units.cluster_set_time import ClusterSetTime, Listing
 from sim.units.hcu_time import Beat, HcuCycles, HcuTime
 from sim.units.kvmu_time import KvmuCycles, KvmuTime
 from sim.units.queue_cycles import Waits
@@ -18,7 +18,8 @@ class DreTime:
     """Time view of `hdl.retrieval.dre.Dre` with one WTU core, one phase (keys or a query block) at a time.
 
     A phase starts when the one before has ended. Nothing stalls: the beats of a phase are offered without a gap, and
-    the DRE takes the first in cycle 0.
+    the DRE takes the first in cycle 0. After a reset the cluster set clears its memory; the first rows wait for it if
+    they come early (`query`).
 
     latency : of the memory behind the table port, as in `TablePortTime`
     searched : cycles of the HCU, beat by beat
@@ -82,18 +83,31 @@ class DreTime:
                 k, answer = port.serve(offers)
                 (hcu, kvmu)[k].answer(answer)
 
-    def query(self, ctx: int, codes: np.ndarray, counts: np.ndarray, ratio_q16: int, clusters: list[int]) -> int:
+    def query(
+        self,
+        ctx: int,
+        codes: np.ndarray,
+        counts: np.ndarray,
+        ratio_q16: int,
+        clusters: list[int],
+        begins: int | None = None,
+    ) -> int:
         """Cycle of the last burst of a query block of the context of the last SWITCH, from its first word on.
 
         codes : score codes of the rows, [R, C]
         counts : tokens of each cluster, [C]
         ratio_q16 : the WTU's share of the weighted sum, as an integer out of 2^16
         clusters : union of the rows' selections, ascending
+        begins : cycle of the first word, counted from a reset as in `ClusterSetTime`; None: the cluster set is clear.
+            It counts for the exact selection with counts that are kept
         """
         rows = [(row, counts) for row in codes]
         if self.kvmu.roll is None:
             _, ends = self.wtu.run(rows, ratio_q16)
-            return int(ends[-1]) + self.fetch(ctx, clusters).b[-1]
+            late = 0
+            if begins is not None and self.p.wtu.selection == "exact":
+                late = self.wtu.delayed(codes[0], counts, ratio_q16, ClusterSetTime(self.p.wtu).ready - begins)
+            return int(ends[-1]) + late + self.fetch(ctx, clusters).b[-1]
         self.kvmu.begin()
         port = TablePortTime(self.p, self.latency)
         ring = CountRing(self.kvmu, port)

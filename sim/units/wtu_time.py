@@ -9,7 +9,7 @@ import numpy as np
 
 from golden.arithmetic.score_codes import value
 from golden.function_params import ReSVParams
-from golden.retrieval.wicsum import bucket, threshold
+from golden.retrieval.wicsum import bucket, select, threshold
 from hdl.params import WtuParams
 
 # In cycles:
@@ -88,6 +88,21 @@ class WtuTime:
         """
         plans = [self.plan(codes, counts, ratio_q16) for codes, counts in rows]
         return self._times(plans, ring)
+
+    def delayed(self, codes: np.ndarray, counts: np.ndarray, ratio_q16: int, taken: int) -> int:
+        """Cycles by which a row ends later if no beat of it is taken before cycle `taken`; of the exact variant.
+
+        Cycle 0 is that of the first word's acceptance. Words go on until one has to wait for the beat of another.
+        """
+        plan = self.plan(codes, counts, ratio_q16)
+        chosen = select(codes, counts, params_of(self.p, ratio_q16)).mask
+        starts = 1 - plan.digits[0] + sum(plan.digits) * len(plan.walks) + sum(plan.walks)
+        for k, (digits, tests) in enumerate(zip(plan.digits, plan.tests, strict=True)):
+            starts += tests * (digits + SETTLES + 1) + digits
+            if chosen[k * self.p.n_w : (k + 1) * self.p.n_w].any():
+                break
+        last = k == len(plan.digits) - 1
+        return max(0, taken - starts - last * SETTLES)
 
     def plan(self, codes: np.ndarray, counts: np.ndarray, ratio_q16: int) -> Plan:
         """What a row takes."""

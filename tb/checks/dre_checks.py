@@ -311,3 +311,24 @@ def check_goes_on_elsewhere(shape):
         assert s.differences(got) == [], f"seed {seed}"
         cuts += 1
     assert cuts == 2
+
+
+def check_first_rows_wait_for_the_cluster_set():
+    """Behind a reset, rows of a context in memory come before the cluster set is clear; they take the view's cycles."""
+    p = override(preset("tiny"), ["clusters=2048", "counts=8", "blocks=48"]).core.dre
+    unit, rng, waited = emit("dre", p), np.random.default_rng(2), set()
+    for clusters in (1, 2, 5, 8):
+        s = Scenario(p, replace(p.function(), th_hd=1))
+        s.keys(0, [3 * k for k in range(clusters)])
+        s.switch(0)
+        s.query(rng.integers(0, 1 << p.wtu.score.bits, (2, clusters)))
+        config = s.config()
+        before = Run(unit, "tb.benches.bench_dre", "phases", config | {"phases": s.phases[:1]})()
+        got = Run(
+            unit, "tb.benches.bench_dre", "phases", config | {"phases": s.phases[1:], "memory": before["memory"]}
+        )()
+        spans = [b - a for a, b in zip(got["first"], got["ends"], strict=True)]
+        early = s.phase_cycles(got["latency"], [0, *got["first"]])[1:]
+        assert spans == early, clusters
+        waited |= {clusters} if early != s.phase_cycles(got["latency"])[1:] else set()
+    assert waited == {1, 2, 5, 8}

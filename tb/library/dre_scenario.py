@@ -1,6 +1,7 @@
 """Scenarios of the DRE: phases of keys and rows that a bench drives, and the beats that golden expects."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -145,19 +146,20 @@ class Scenario:
             "limit": 400_000,
         }
 
-    def phase_cycles(self, latency: int) -> list[int | None]:
+    def phase_cycles(self, latency: int, first: Sequence[int] = ()) -> list[int | None]:
         """Cycles of each phase by the time view: from its first beat to its last reply, or to its last burst.
 
         None for a phase of keys beside rows, and for one of several query blocks.
+        first : cycle of each phase's first beat from a reset on; the reset is long past if not given
         """
         time = DreTime(self.p, self.f.th_hd, latency, self.device_base, self.home_base)
         out, t, queries = [], iter(self.t), iter(self.queries)
         blocks = iter(self.blocks)
-        for phase in self.phases:
-            ends = []
+        for number, phase in enumerate(self.phases):
+            ends, begins = [], first[number] if first else None
             for _ in range(phase.get("blocks", 0)):
                 q, (ctx, codes) = next(queries), next(blocks)
-                ends.append(time.query(ctx, codes, q.counts, self.f.ratio_q16, q.clusters))
+                ends.append(time.query(ctx, codes, q.counts, self.f.ratio_q16, q.clusters, begins))
             if "keys" in phase:
                 news = [next(t) for _ in phase["keys"]]
                 beats = [(k["op"], k["ctx"], k["hash"], k["last"]) for k in phase["keys"]]
@@ -167,7 +169,9 @@ class Scenario:
 
     def cycles_differ(self, got: dict) -> list[str]:
         """Phases whose cycles differ from the time view, a line each. For a run without stalls on one WTU core."""
-        spans = zip(self.phases, self.phase_cycles(got["latency"]), got["first"], got["ends"], strict=True)
+        spans = zip(
+            self.phases, self.phase_cycles(got["latency"], got["first"]), got["first"], got["ends"], strict=True
+        )
         wrong = [(p, b - a, n) for p, n, a, b in spans if n is not None and b - a != n]
         return [f"{p['label']}: {b} cycles of a phase, {n} by the time view" for p, b, n in wrong]
 

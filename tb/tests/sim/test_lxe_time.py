@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from golden.program.isa import Instruction, Opcode, Status, encode
-from golden.program.layer_compiler import LayerPlan, LayerShape
-from hdl.params import override, preset
-from scripts.simulate import layer_command, prediction_command
+from golden.program.layer_compiler import LayerPlan
 from sim.units.core_time import CoreTime
 from sim.units.dre_time import DreTime
 from sim.units.lxe_time import LxeTime, Run
@@ -113,38 +111,3 @@ def test_layers_on_a_core(latency, equal, off):
     assert all(g["status"]["code"] == Status.DONE for g in got)
     found = [abs(view - g["done"]) for view, g in zip(views, got, strict=True)]
     assert (found.count(0), max(found)) == (equal, off)  # docs/stages.md has them
-
-
-def test_stages_of_a_small_model(monkeypatch):
-    """What the units do is what the layer compiler counts, and takes no less than their time."""
-    monkeypatch.setattr(layer_command, "LLAMA", {"width": 256, "heads": 4, "kv_heads": 2, "head_size": 64, "ffn": 512})
-    p, cached, recent = preset("core").core, 400, 128
-    rows = layer_command.measure(p, 4, cached, 0.5, recent, 20)
-    assert {row.entries for row in rows} == {136}
-    plan = LayerPlan(LayerShape(**layer_command.LLAMA, tokens=4, recent=recent, entries=136), p.lxe_format())
-    for name, work in plan.costs(136).items():
-        [row] = (row for row in rows if row.stage == name)
-        least = work.cycles(p.lxe.bus_bytes)
-        assert (row.dpe, row.load, row.store) == (least["dpe"], least["load"], least["store"]), name
-        assert row.cycles >= max(row.dpe, row.load, row.store), name
-    whole, rank = rows[-2:]
-    assert whole.cycles == sum(row.cycles for row in rows[:-2])
-    assert rank.stage == "rank"
-    assert rank.dpe > 0
-
-
-def test_prediction_of_a_small_model(monkeypatch):
-    """What shows is what the LXE has to do for it; a longer fetch is waited for longer."""
-    small = {"width": 256, "heads": 4, "kv_heads": 2, "head_size": 64, "ffn": 512}
-    monkeypatch.setattr(layer_command, "LLAMA", small)
-    monkeypatch.setattr(prediction_command, "LLAMA", small)
-    p = override(preset("core"), ["entry_bytes=512"]).core
-    few, more = (prediction_command.predict(p, 4, cached, 0.5, 128, 20) for cached in (400, 1200))
-    assert (few.entries, few.clusters, more.entries, more.clusters) == (136, 12, 536, 37)
-    for row in (few, more):
-        [rank] = (s for s in layer_command.measure(p, 4, row.cached, 0.5, 128, 20) if s.stage == "rank")
-        assert max(rank.load, rank.dpe) <= row.rank <= rank.cycles  # which counts the program's start, too
-        assert row.codes >= 16 * -(-row.clusters // p.dre.wtu.n_w)  # words of the 16 rows
-        assert row.clustering >= 0
-        assert row.fetch <= row.entries * 512 // p.lxe.bus_bytes
-    assert 0 < few.fetch < more.fetch

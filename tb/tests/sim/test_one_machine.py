@@ -17,7 +17,7 @@ from golden.program.core_compiler import CorePlan, RetrievalShape
 from golden.program.shares import Shares
 from hdl.params import CLOCK, SystemParams, flat, override, preset
 from scripts.main import app
-from sim.system import accelerator, dre_demand, layer_load, layer_share, passes, platforms
+from sim.system import accelerator, dre_demand, layer_load, layer_share, passes, platforms, share_cycles
 from sim.system.accelerator import run
 from sim.system.layer_share import Layer
 from sim.system.passes import device_bytes, lacks
@@ -29,8 +29,8 @@ from tb.library.runner import ROOT
 MODEL = Decoder()
 AT = Point(4096)
 SHARES = traced(MODEL)
-# All that computes a pass on V-Rex. GPUs, memories, workloads and the paper's numbers describe other things.
-MACHINE = (accelerator, dre_demand, layer_load, layer_share, passes)
+# All that computes a pass or a layer on V-Rex. GPUs, memories, workloads and the paper's numbers describe other things.
+MACHINE = (accelerator, dre_demand, layer_load, layer_share, passes, share_cycles)
 
 
 def seen(v: Vrex, at: Point = AT, shares: Selection = SHARES) -> tuple:
@@ -62,6 +62,7 @@ STATED = {
     "layer_load": {8, 16, 34, 36, 10_000_000},
     "layer_share": {9},
     "passes": {30},
+    "share_cycles": {30, 32, 34, 37, 38, 7, 10_000_000},
 }
 
 

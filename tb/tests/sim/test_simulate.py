@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from golden.program.core_compiler import CorePlan, RetrievalShape
 from golden.program.layer_memory import LayerShape
 from golden.retrieval.table_layout import Item
-from hdl.params import flat, override, preset
+from hdl.params import flat, preset
 from scripts.main import app
 from scripts.research import evaluate_command
 from scripts.simulate import dre_command, layer_command, prediction_command
@@ -32,8 +32,10 @@ from sim.system.passes import device_bytes, lacks, simulate
 from sim.system.pcie import LINKS
 from sim.system.platforms import A100, AGX, EDGE, KVPU, SERVER
 from sim.system.selection import RATIOS, TEXT, UNIONS, shares
+from sim.system.share_cycles import CoreShare
 from sim.system.timeline import Pass, Point, Timeline
 from sim.system.workload import Decoder, Vision, constant, measured, table_ii, traced
+from sim.units.dre_time import DreTime
 from tb.library.page_rules import faults
 from tb.library.runner import ROOT
 
@@ -179,19 +181,19 @@ def test_loads_are_those_of_the_compiler_s_programs():
 
 @pytest.mark.slow
 def test_loads_take_as_long_as_the_core_s_time_view():
-    """A layer without retrieval on one core, whose cycles `vrex simulate layer` counts step by step."""
-    core, recent = override(preset("core"), ["kvmu.entry_bytes=4096"]).core, 256
-    rows = {r.stage: r.cycles for r in layer_command.measure(core, 10, 10240, 0.1, recent, 100)}
-    entries = round((10240 - recent) * 0.1)
-    shape = LayerShape(4096, 32, 8, 128, core.dpe.n_w, 10, recent, 1)
-    loads = layer_load.attention(core, 100, shape, RetrievalShape(32, 1024), entries)
-    scores = loads["resident"].cycles + loads["scores"].cycles
-    assert scores == pytest.approx(rows["scores"], rel=0.06)
-    assert loads["softmax"].cycles == pytest.approx(rows["softmax"], rel=0.5)  # long rows wait for scalars
-    assert loads["values"].cycles == pytest.approx(rows["values"], rel=0.06)
-    for name, args in {
-        "output": (4096, 4096), "down": (14336, 4096), "gate_up": (4096, 14336, True), "qkv": (4096, 6144)
-    }.items():  # fmt: skip
+    """A layer on one core, whose cycles `vrex simulate layer` counts step by step, table by table."""
+    share = CoreShare(preset("core"), layer_command.LLAMA, 10, 4096, 0.3, 100)
+    core, tables = share.core, share.shares.groups
+    assert (tables, share.clusters, share.entries) == (8, 128, 1140)
+    rows = {r.stage: r.cycles for r in layer_command.measure(share)}
+    shape = LayerShape(4096, 4, 1, 128, core.dpe.n_w, 10, core.dre.kvmu.recent, 1)
+    loads = layer_load.attention(core, 100, shape, RetrievalShape(32, 1024), share.entries)
+    fetched = share.played(share.held(DreTime), share.phases["attention"], fetches=False)["scores"]["cycles"]
+    assert loads["scores"].cycles == pytest.approx(fetched, rel=0.1)
+    assert fetched * tables < rows["scores"]  # which waits for the fetch
+    assert loads["softmax"].cycles * tables == pytest.approx(rows["softmax"], rel=0.5)  # long rows wait for scalars
+    assert loads["values"].cycles * tables == pytest.approx(rows["values"], rel=0.06)
+    for name, args in {"output": (4096, 4096), "down": (14336, 4096), "gate_up": (4096, 14336, True)}.items():
         assert layer_load.product(core, 100, 10, *args).cycles == pytest.approx(rows[name], rel=0.02), name
 
 

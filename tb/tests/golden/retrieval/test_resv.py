@@ -306,3 +306,12 @@ def test_long_frames_on_the_rtl(tokens):
         assert not outcome.differences
         assert outcome.bursts > 1
         assert not outcome.refused
+
+
+@pytest.mark.parametrize(
+    ("own", "n_hp", "near"), [(7, 32, 7), (7, 16, 4), (7, 64, 14), (3, 16, 2), (3, 1, 1), (0, 16, 0)]
+)
+def test_th_hd_is_the_same_share_of_any_hash_rounded_up(own, n_hp, near):
+    assert ReSVParams(th_hd=own).th_hd_of(n_hp) == near
+    tiny = preset("tiny").core.dre
+    assert tiny.function().th_hd == ReSVParams().th_hd_of(tiny.hcu.n_hp)

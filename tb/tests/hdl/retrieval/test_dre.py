@@ -16,6 +16,7 @@ from tb.checks.dre_checks import (
     SHAPES,
     TINY,
     check_equals_golden,
+    check_first_rows_wait_for_the_cluster_set,
     check_goes_on_elsewhere,
     check_interrupted_switches,
     check_reset_in_flight,
@@ -120,3 +121,7 @@ def test_interrupted_switches_lose_no_table():
 
 def test_a_second_engine_goes_on():
     check_goes_on_elsewhere("tiny")
+
+
+def test_first_rows_wait_for_the_cluster_set():
+    check_first_rows_wait_for_the_cluster_set()

@@ -1,0 +1,288 @@
+"""Plays a core's share of a decoder layer instruction by instruction, with the retrieval of its tables.
+
+The programs are those of `golden.program.share_plan` for core 0, which has the most work and leads its team. Time views
+that RTL has confirmed play them: `CoreTime` where a program uses the DRE, `LxeTime` elsewhere. Where a core has several
+tables, each table's program takes the same cycles, so one stands for all.
+
+What depends on data is laid down: every token compares all clusters and joins one of them, the ring is full if so many
+tokens are cached, and tokens reached the clusters in turn, so no block of a cluster follows another one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from golden.function_params import ReSVParams, check
+from golden.program.core_compiler import LEVEL, ROW, RetrievalShape
+from golden.program.isa import Opcode, Retrieve, Status, StoreTo, encode
+from golden.program.layer_compiler import LayerPlan
+from golden.program.layer_memory import LayerShape, Register
+from golden.program.share_plan import OF_TABLES, SharePlan, shared_space
+from golden.program.shares import Shares
+from hdl.params import CoreParams, SystemParams
+from sim.units.core_time import CoreTime, Retrieval
+from sim.units.dre_time import DreTime
+from sim.units.hcu_time import SWITCH, Beat
+from sim.units.kvmu_time import APPEND, KvmuCycles
+from sim.units.loader_time import cut
+from sim.units.lxe_time import LxeCycles, LxeTime, busy
+from sim.units.queue_cycles import Waits
+from sim.units.sequencer_time import Step, Trace, trace
+from sim.units.table_port_time import TablePortTime
+from sim.units.wtu_time import Plan, WtuTime
+
+UNITS = ("dpe", "vpe", "load", "store", "reads", "writes")
+BURSTS = {"load": "reads", "store": "writes"}
+LONGEST = 10_000_000  # steps of a program
+CLUSTER_TOKENS = 32  # V-Rex, section VI-D
+# Addresses far apart, so that no burst is cut because of another array: the core's and its team's work, weights, rings
+# and blocks.
+WORK, TEAM, WEIGHTS, DEVICE, HOME = (1 << n for n in (30, 32, 34, 37, 38))
+USES_DRE = (StoreTo.HASH, StoreTo.SCORE)
+DRE_STAGES = {"hash", "cluster", "select"}
+
+
+class FreeSwitch(DreTime):
+    """A DRE whose SWITCHes take no time. Against it, a layer shows how many cycles of its SWITCHes stay visible."""
+
+    def answer(
+        self,
+        beats: Sequence[Beat],
+        clusters: Sequence[int],
+        port: TablePortTime,
+        out: KvmuCycles,
+        news: list[int],
+        taken: Sequence[int],
+        offered: Sequence[int] | None = None,
+    ) -> Waits:
+        """As `DreTime.answer`; a SWITCH is answered in the cycle in which it is offered."""
+        if beats[0][0] != SWITCH or offered is None:
+            yield from super().answer(beats, clusters, port, out, news, taken, offered)
+            return
+        aside: list[int] = []
+        port_aside, out_aside = TablePortTime(self.p, self.latency), KvmuCycles()
+        yield from super().answer(beats, clusters, port_aside, out_aside, aside, aside, offered)
+        self.kvmu.begin()
+        for answers in (news, out.a, out.w):
+            answers.append(offered[0])
+
+
+@dataclass(frozen=True)
+class CoreShare:
+    """Core 0's share of a layer with retrieval, in a pass of `tokens` tokens over `cached` cached ones.
+
+    system : the hardware, which says how cores share the layer, what a table holds and how long its ring is
+    model : shape of a layer: width, heads, kv_heads, head_size, ffn
+    share : of the clusters, which the pass fetches
+    latency : cycles from a burst's address to its first beat
+
+    Raises `ParamError` where the hardware has no program for the layer.
+    """
+
+    system: SystemParams
+    model: Mapping[str, int]
+    tokens: int
+    cached: int
+    share: float
+    latency: int
+
+    @property
+    def core(self) -> CoreParams:
+        """Parameters of a core."""
+        return self.system.core
+
+    @cached_property
+    def clusters(self) -> int:
+        """Clusters of each table."""
+        return min(self.core.dre.hcu.clusters, max(1, self.cached // CLUSTER_TOKENS))
+
+    @cached_property
+    def entries(self) -> int:
+        """Entries of the chosen clusters behind the ring, in each table."""
+        home = max(0, self.cached - self.core.dre.kvmu.recent)
+        return sum(len(range(c, home, self.clusters)) for c in self.chosen)
+
+    @property
+    def chosen(self) -> range:
+        """The clusters that a pass chooses."""
+        return range(round(self.share * self.clusters))
+
+    @cached_property
+    def shares(self) -> Shares:
+        """How the cores share the layer."""
+        recent = self.core.dre.kvmu.recent
+        whole = LayerShape(**self.model, tokens=self.tokens, recent=recent, entries=max(1, self.entries))
+        lanes = self.core.lxe_format().lanes
+        return Shares.of(whole, lanes, self.system.cores, self.core.dre.kvmu.entry_bytes)
+
+    @cached_property
+    def plan(self) -> SharePlan:
+        """The programs of core 0."""
+        dre = self.core.dre
+        retrieval = RetrievalShape(dre.hcu.n_hp, dre.hcu.clusters, frame=dre.hcu.frame)
+        retrieval = replace(retrieval, readings=dre.wtu.readings)
+        return SharePlan(self.shares, self.core.lxe_format(), retrieval, 0, WORK, TEAM)
+
+    @cached_property
+    def phases(self) -> dict[str, list[str]]:
+        """The stages of core 0 in each phase."""
+        own = [stage.name for stage in self.plan.stages]
+        named = {phase: [n for n in own if n in stages] for phase, stages in self.plan.phases.items()}
+        return {phase: stages for phase, stages in named.items() if stages}
+
+    def turns(self, phase: str) -> int:
+        """Times that the core runs a phase's program in a layer."""
+        return self.shares.groups if phase in OF_TABLES else 1
+
+    def layer(self) -> dict[str, dict[str, int]]:
+        """Cycles of each stage, and those in which each of `UNITS` works, of all tables of the core."""
+        out, dre = {}, self.held(DreTime)
+        for phase, stages in self.phases.items():
+            for name, counts in self.played(dre, stages).items():
+                out[name] = {unit: n * self.turns(phase) for unit, n in counts.items()}
+        return out
+
+    def until(self, fetches: bool = True, switches: bool = True) -> int:
+        """Cycles of the programs that use the DRE, for all tables, up to the first scores of chosen entries.
+
+        fetches, switches : False: copying the chosen entries, and the SWITCHes, take no time
+        """
+        dre, out = self.held(DreTime if switches else FreeSwitch), 0
+        for phase, stages in self.phases.items():
+            if set(stages) & DRE_STAGES:
+                upto = stages[: stages.index("scores") + 1] if "scores" in stages else stages
+                counts = self.played(dre, upto, fetches).values()
+                out += sum(c["cycles"] for c in counts) * self.turns(phase)
+        return out
+
+    def without(self) -> int:
+        """Cycles of the core's stages qkv, rotary and append, which a layer without retrieval has before the scores."""
+        plan = LayerPlan(self.plan.shape, self.plan.fmt)
+        plan = LayerPlan(self.plan.shape, self.plan.fmt, plan.cuts | {"qkv": self.plan.cuts["qkv"]})
+        registers = plan.registers(self.cached, self.entries, WEIGHTS, DEVICE)
+        steps = self.traced(plan, ["qkv", "rotary", "append"], {int(r): v for r, v in registers.items()}).steps
+        return int(LxeTime(self.core, self.latency).run(steps).finished.max()) * self.shares.groups
+
+    def registers(self) -> dict[int, int]:
+        """Values of the registers that a program starts with; any that it does not read, too."""
+        team = self.shares.members > 1
+        return {
+            int(Register.WEIGHTS): WEIGHTS,
+            int(Register.KV): DEVICE,
+            int(ROW): 0,
+            int(LEVEL): self.clusters,
+            int(Register.REST): 0,
+            int(Register.ENTRIES): self.entries if team else 0,
+            int(Register.CONTEXT): 0,
+            int(Register.OUT): shared_space(self.shares).arrays["attention"].offset,
+        }
+
+    def traced(self, plan: LayerPlan, stages: list[str], registers: dict[int, int]) -> Trace:
+        """The steps of some stages of a plan."""
+        program = [encode(i) for i in plan.program(stages[0], stages[-1])]
+        out = trace(self.core, program, registers, LONGEST, self.retrieved(stages))
+        check(out.code == Status.DONE, "status", out.code.name, f"must be DONE: the program ended at {out.pc}")
+        return out
+
+    def retrieved(self, stages: list[str]) -> Iterator[dict[int, int]]:
+        """The registers that each RETRIEVE of some stages sets."""
+        if "hash" in stages and self.plan.retrieval.centre:
+            yield {int(LEVEL): self.clusters}  # of the context before the pass
+        if "cluster" in stages:
+            table = WEIGHTS + self.plan["table"].offset
+            for t in range(self.tokens):
+                yield {int(ROW): table + self.joined(t) * self.plan.pitch, int(LEVEL): self.clusters}
+                yield {}
+            yield {}  # the SWITCH
+        if "select" in stages:
+            yield {int(Register.ENTRIES): self.entries}
+
+    def joined(self, token: int) -> int:
+        """The cluster that a token of the pass joins."""
+        return 7 * token % self.clusters
+
+    def held(self, kind: type[DreTime]) -> DreTime:
+        """A DRE with the table in context 0, whose keys compare all clusters to the end."""
+        hcu = self.core.dre.hcu
+        out = kind(self.core.dre, hcu.n_hp + 1, self.latency, DEVICE, HOME)
+        out.hcu.p = replace(hcu, early_abandon=False)
+        out.hcu.tables[0] = np.zeros((self.clusters, hcu.chunks), np.uint64)
+        kv, timed = out.kvmu.kv, min(self.cached, 1)  # one APPEND in the time view, which then has read the pool
+        for t in range(self.cached - timed):
+            ok = kv.append(0, t % self.clusters).ok
+            check(ok, "blocks", kv.blocks, f"must be more for {self.cached} tokens of one table: raise kvmu.blocks")
+        out.kvmu.run([(APPEND, 0, self.clusters - 1)] * timed)
+        return out
+
+    def played(self, dre: DreTime, stages: list[str], fetches: bool = True) -> dict[str, dict[str, int]]:
+        """Cycles and work of stages that follow each other in one program.
+
+        A stage lasts from the end of the stage before to the end of its last instruction, and the last one to the
+        program's end. The copies of a FETCH go on beside the next stage.
+        """
+        steps = self.traced(self.plan, stages, self.registers()).steps
+        cycles = self.timed(dre, steps, fetches)
+        out, before, first = {}, 0, 0
+        for name in stages:
+            upto = len(self.plan.program(stages[0], name)) - 1
+            mine = [k for k, step in enumerate(steps) if first <= step.pc < upto]
+            ends = [cycles.finished[k] for k in mine if not _copies(steps[k])]
+            if name == stages[-1]:
+                ends.append(cycles.finished[-1])
+            first, end = upto, max(before, int(max(ends, default=0)))
+            out[name] = {"cycles": end - before} | self.work([steps[k] for k in mine])
+            before = end
+        return out
+
+    def timed(self, dre: DreTime, steps: list[Step], fetches: bool) -> LxeCycles:
+        """The cycles of a program's steps."""
+        retrieves = (s.op == Opcode.RETRIEVE or s.op == Opcode.STORE and s.beat["target"] in USES_DRE for s in steps)
+        if not any(retrieves):
+            return LxeTime(self.core, self.latency).run(steps)
+        return CoreTime(self.core, dre, self.retrieval(dre, fetches)).run(steps)
+
+    def work(self, steps: list[Step]) -> dict[str, int]:
+        """Cycles in which steps keep each of `UNITS` busy."""
+        out = dict.fromkeys(UNITS, 0)
+        for step in steps:
+            for unit, n in busy(self.core, step).items():
+                out[unit] += n
+                if unit in BURSTS:
+                    bursts = cut(self.core, step.beat, joined=unit == "load")
+                    out[BURSTS[unit]] += len(bursts) * (self.latency + 1) + sum(beats for beats, _ in bursts)
+        return out | {name: out[name] // self.core.lxe.bursts for name in BURSTS.values()}
+
+    def retrieval(self, dre: DreTime, fetches: bool) -> Retrieval:
+        """What of the retrieval depends on data."""
+        shape, size = self.plan.shape, 2 * self.plan.shape.entry
+        places = []
+        for t in range(self.tokens):
+            move = {"src": DEVICE + t * size, "dst": HOME + t * size}
+            full = self.cached + t >= shape.recent
+            places.append([("x", move)] * full + [("w", {"device": move["src"]})])
+        return Retrieval(
+            keys=[(0, self.joined(t)) for t in range(self.tokens)],
+            places=places,
+            clusters=[self.clusters],
+            plans=[[self.row()] * (shape.kv_heads * shape.rows)],
+            sets=[self.bursts(dre) if fetches else []],
+        )
+
+    def row(self) -> Plan:
+        """What a row takes in the WTU whose codes are of all sizes."""
+        wtu = self.core.dre.wtu
+        codes = 37 * np.arange(self.clusters) % (1 << wtu.score.bits)
+        return WtuTime(wtu).plan(codes, np.full(self.clusters, CLUSTER_TOKENS), ReSVParams().ratio_q16)
+
+    def bursts(self, dre: DreTime) -> list[dict]:
+        """The bursts of the chosen clusters, each with the cycles by which it follows the first one."""
+        chosen = list(self.chosen)
+        bursts = dre.kvmu.kv.fetch(0, chosen)
+        at = dre.fetch(0, chosen).b if chosen else []
+        return [{"addr": b.addr, "bytes": b.bytes, "after": c - at[0]} for b, c in zip(bursts, at, strict=True)]
+
+
+def _copies(step: Step) -> bool:
+    return step.op == Opcode.RETRIEVE and step.beat["action"] == Retrieve.FETCH
