@@ -220,7 +220,7 @@ def plan(system: SystemParams) -> Shares:
     ("name", "changes", "message"),
     [
         ("edge8", ["kvmu.entry_bytes=640"], "entry_bytes=640: must be a multiple of 512"),
-        ("edge8", ["cores=5"], "cores=5: must divide kv_heads = 8"),
+        ("edge8", ["cores=5"], "cores=5: must divide 8, the tables of a layer"),
         ("edge8", ["hcu.frame=8"], "tokens=10: must be at most frame = 8"),
         ("edge8", ["kvmu.blocks=1024"], r"blocks=1024: must be at least \d+: 32 contexts of 3840 entries"),
         ("edge8", ["n_ctx=16"], "n_ctx=16: must be at least 32"),
@@ -234,7 +234,7 @@ def test_hardware_that_cannot_serve_is_refused(name, changes, message):
 
 
 def test_refusals_are_the_plan_s():
-    for changes in (["kvmu.entry_bytes=4096"], ["cores=5"]):
+    for changes in (["kvmu.entry_bytes=1536"], ["cores=5"]):
         system = override(preset("edge8"), changes)
         with pytest.raises(ParamError) as own:
             plan(system)
@@ -254,6 +254,6 @@ def test_frames_of_presets_as_generated():
     assert shown.exit_code == 0, shown.output
     assert f"{run(EDGE, AT, SHARES).seconds * 1e3:.1f}" in shown.stdout
     refused = CliRunner().invoke(app, ["simulate", "frames", "--cache", "4096", "-p", "cores=5", "--json"])
-    assert "cores=5: must divide kv_heads" in refused.stdout
+    assert "cores=5: must divide 8, the tables" in refused.stdout
     assert lacks(EDGE, AT, SHARES) == ""
     assert np.isfinite(run(EDGE, AT, SHARES).joules)
