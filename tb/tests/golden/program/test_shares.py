@@ -29,7 +29,7 @@ def system_map(p: SystemParams, ahead: bool = False, layers: int = 1) -> SystemM
     shape = LayerShape(**LLAMA, tokens=10, recent=core.dre.kvmu.recent, entries=16384)
     fmt, h = core.core_format(), core.dre.hcu
     shares = Shares.of(shape, fmt.lanes, p.cores, core.dre.kvmu.entry_bytes)
-    sizes = {"layout": core.dre.layout(), "blocks": 1 << 20, "n_ctx": core.dre.kvmu.n_ctx}
+    sizes = {"layout": core.dre.layout(), "blocks": 1 << 16, "n_ctx": core.dre.kvmu.n_ctx}
     retrieval = RetrievalShape(h.n_hp, h.clusters, readings=core.dre.wtu.readings, frame=h.frame)
     return SystemMap(shares, fmt, retrieval, layers, ahead=ahead, **sizes)
 
