@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from golden.program.core_compiler import CorePlan, RetrievalShape
 from golden.program.layer_memory import LayerShape
+from golden.program.shares import Shares
 from golden.retrieval.table_layout import Item
 from hdl.params import flat, override, preset
 from scripts.main import app
@@ -161,15 +162,13 @@ def test_loads_are_those_of_the_compiler_s_programs():
         load = layer_load.product(core, 100, rows, k, n)
         assert load.dpe == rows * k // lanes * n // lanes
         assert 2 * k * n + 4 * rows * n <= load.bytes <= 1.3 * 2 * k * n
-    gated = layer_load.product(core, 100, 10, 4096, 512, gated=True)
-    assert gated.dpe == 2 * layer_load.product(core, 100, 10, 4096, 512).dpe
     most = layer_load.most_rows(core)
     one, two = (layer_load.product(core, 100, n, 4096, 512) for n in (most, 2 * most))
     assert two == one * 2  # a pass more reads the weights again
     shape = LayerShape(4096, 4, 1, 128, lanes, 10, core.dre.kvmu.recent, 1)
     retrieval = RetrievalShape(32, 1024)
     for entries in (0, 1000, 5000):
-        loads = layer_load.attention(core, 100, shape, retrieval, entries)
+        loads = layer_load.attention(core, 100, Shares(shape, lanes, 1), retrieval, -(-entries // (2 * lanes)))
         plan = CorePlan(replace(shape, entries=max(1, entries)), core.lxe_format(), retrieval)
         for name, work in plan.costs(entries).items():
             if name in loads and name != "softmax":
@@ -183,16 +182,17 @@ def test_loads_take_as_long_as_the_core_s_time_view():
     core, recent = override(preset("core"), ["kvmu.entry_bytes=4096"]).core, 256
     rows = {r.stage: r.cycles for r in layer_command.measure(core, 10, 10240, 0.1, recent, 100)}
     entries = round((10240 - recent) * 0.1)
-    shape = LayerShape(4096, 32, 8, 128, core.dpe.n_w, 10, recent, 1)
-    loads = layer_load.attention(core, 100, shape, RetrievalShape(32, 1024), entries)
+    shares = Shares(LayerShape(4096, 32, 8, 128, 14336, 10, recent, 1), core.dpe.n_w, 1, 8)
+    loads = layer_load.attention(core, 100, shares, RetrievalShape(32, 1024), -(-entries // (2 * core.dpe.n_w)))
     scores = loads["resident"].cycles + loads["scores"].cycles
     assert scores == pytest.approx(rows["scores"], rel=0.06)
     assert loads["softmax"].cycles == pytest.approx(rows["softmax"], rel=0.5)  # long rows wait for scalars
     assert loads["values"].cycles == pytest.approx(rows["values"], rel=0.06)
-    for name, args in {
-        "output": (4096, 4096), "down": (14336, 4096), "gate_up": (4096, 14336, True), "qkv": (4096, 6144)
-    }.items():  # fmt: skip
-        assert layer_load.product(core, 100, 10, *args).cycles == pytest.approx(rows[name], rel=0.02), name
+    own = {
+        n: layer_load.stage(core, 100, shares, RetrievalShape(32, 1024), 0, n) for n in ("output", "gate_up", "down")
+    }
+    for name, load in {**own, "qkv": layer_load.product(core, 100, 10, 4096, 6144)}.items():
+        assert load.cycles == pytest.approx(rows[name], rel=0.02), name
 
 
 # Anchors

@@ -129,6 +129,20 @@ def test_programs_fit_the_hardware(llama):
     assert len(made) - len(lengths) == max(0, s.members - 1 - rotating) * s.teams
 
 
+@pytest.mark.parametrize(
+    ("name", "heads"), [("edge8", 1), ("edge8", 2), ("edge8", 8), ("server48", 1), ("server48", 8)]
+)
+def test_attention_to_very_many_entries_fits_the_hardware(name, heads):
+    """262,144 entries, whose rows of scores a member reads in parts; a FETCH brings 65,536 of them."""
+    p = override(preset(name), [SCOPES[heads]])
+    whole = LayerShape(**LLAMA, tokens=10, recent=RECENT, entries=1 << 18)
+    retrieval = RetrievalShape(32, 16384, sinks=(1 << 18) - (1 << 16))
+    plan = SharePlan(Shares(whole, 64, p.cores, heads), p.core.core_format(), retrieval, 0)
+    assert plan.part
+    longest = max(len(plan.phase(phase) or []) for phase in plan.phases if phase in ("attention", "attend"))
+    assert 0 < longest <= plan.fmt.i_depth
+
+
 def test_layers_with_prefetch_fit_the_hardware():
     for name in ("core", "edge8"):
         m = system_map(preset(name), ahead=True, layers=3)
