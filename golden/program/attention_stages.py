@@ -208,7 +208,7 @@ class AttentionCompiler(Compiler):
                 row = g * s.rows + r
                 at = row * p["scores"].shape[-1]
                 if p.part:
-                    self.long_row(at)
+                    self.long_row(row, at)
                 else:
                     if team.members > 1:
                         self.constant(TOTAL, 0)  # the results of a row without words
@@ -217,7 +217,7 @@ class AttentionCompiler(Compiler):
                     self.bound()
                     self.exponentials(self.row, TOTAL)
                     self.reciprocal()
-                    self.shares(at, self.row)
+                    self.shares(row, at, self.row)
                 if team.members > 1:
                     self.keep_stats(row)
 
@@ -238,7 +238,7 @@ class AttentionCompiler(Compiler):
         out = self.plan["stats"]
         self.store(out, (self.plan.team.member * out.shape[1] + row) * 2 * self.fmt.lanes, 1, 2, 0)
 
-    def long_row(self, at: int) -> None:
+    def long_row(self, row: int, at: int) -> None:
         """Softmax of a row that a bank does not hold, read in parts three times: for maximum, sum, probabilities."""
         for result, none, op_code in ((TOP, MINUS_INFINITY, VectorOp.MAX), (TOTAL, 0, VectorOp.FMA), (None, 0, None)):
 
@@ -249,7 +249,7 @@ class AttentionCompiler(Compiler):
                 if result != TOP:
                     self.exponentials(size, PART if result == TOTAL else OTHER)
                 if result is None:
-                    self.shares(at, size)
+                    self.shares(row, at, size)
                 else:
                     self.scalar(result, op=op_code, scalar_a=PART, c=SCALAR, scalar_c=result)
 
@@ -314,9 +314,10 @@ class AttentionCompiler(Compiler):
         self.scalar(PART, scalar_a=of, negate_a=1, b=SCALAR, scalar_b=INVERSE, imm_c=ONE)
         self.scalar(INVERSE, scalar_a=PART, b=SCALAR, scalar_b=INVERSE, c=SCALAR, scalar_c=INVERSE)
 
-    def shares(self, at: int, size: int | dict) -> None:
-        """Store B times INVERSE as probabilities, from number `at` of a row."""
+    def shares(self, row: int, at: int, size: int | dict) -> None:
+        """Store B times INVERSE as probabilities of a row, at the place that number `at` of `scores` has there."""
         out = self.plan["probabilities"]
+        at += row * (out.shape[-1] - self.plan["scores"].shape[-1])
         self.vector(size, a=SCALAR, scalar_a=INVERSE, b=BANK, post=Post.ROUND, write=Bank.B)
         self.out(size)
         if isinstance(size, int):

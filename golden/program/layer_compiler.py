@@ -156,7 +156,7 @@ class LayerPlan:
             ("q", (s.kv_heads, s.tokens, s.group * head), BF16),
             ("fresh", (s.tokens, s.entry), BF16),
             ("scores", (s.kv_heads * s.rows, self.row), np.float32),
-            ("probabilities", (s.kv_heads * s.rows, self.row), BF16),
+            ("probabilities", (s.kv_heads * s.rows, self.spread), BF16),
             ("attention", (s.kv_heads, s.tokens, s.group * head), BF16),
             ("norm2", (1, s.tokens, s.width), BF16),
             ("gated", (1, s.tokens, s.ffn), BF16),
@@ -209,6 +209,9 @@ class LayerPlan:
         reason = f"must be at most {most}, so that a bank holds masks behind the ring"
         check(whole or room >= 2, "recent", s.recent, reason)
         self.part = 0 if whole else 1 << room.bit_length() - 1
+        # Numbers from a row of probabilities to the next. In a team with several heads, long rows lie as far apart as
+        # those of scores: then loops move one pointer for both, and have enough of them.
+        self.spread = self.row * (2 if self.part and team.members > 1 and s.kv_heads > 1 else 1)
 
     def _check(self) -> None:
         s, f = self.shape, self.fmt

@@ -5,19 +5,20 @@ core has several tables, it runs the phases marked * once for each: the same pro
 WEIGHTS, KV, CONTEXT and OUT.
 
 ==========  ==========================================================================================================
-at most as many cores as KV heads
+at most as many cores as tables
 norm        the norm of all hidden states
 attention*  stages keys to values of the KV heads of one table
 guess*      with prefetch, chooses and fetches for the next layer; both do not fit the program memory of `core`
 output      the core's columns of the output projection, from the heads of all cores
 ffn         the norm of all hidden states, and the core's columns of gate and up
 down        the core's columns, from the FFN's columns of all cores
+add_*       as below
 ==========  ==========================================================================================================
 
 ==========  ==========================================================================================================
 teams
-project     the norm of all hidden states, and the core's columns of the head's queries, keys and values
-place       the leader hashes, clusters and places the head's tokens; the last member rotates the queries
+project     the norm of all hidden states, and the core's columns of the queries, keys and values of the table's heads
+place       the leader hashes, clusters and places the table's tokens; others rotate queries, each those of some heads
 rank        multiplies queries by Key_cluster: each member takes pairs of tiles of clusters
 select      the leader chooses clusters and fetches their entries; all members compute scores of their part of the ring
 attend      scores behind the ring, softmax and values, of the member's own entries
@@ -56,8 +57,10 @@ ALONE = {  # the stages of each phase
     "attention": (*RETRIEVAL, "resident", *ATTENTION),
     "guess": GUESSES,
     "output": ("output",),
+    "add_output": ("add_output",),
     "ffn": ("norm2", "gate_up"),
     "down": ("down",),
+    "add_down": ("add_down",),
 }
 TEAMS = {
     "project": ("norm1", "qkv"),
@@ -159,7 +162,8 @@ class SharePlan(CorePlan):
     def _entry_arrays(self) -> None:
         """Leave room for the weights of all members of the team; what belongs to the tables follows them."""
         arrays = self.weights.arrays
-        own = self._own_bytes(self.shares.team(self.core))
+        s = self.shares
+        own = max(self._own_bytes(core) for core in range(s.team(self.core), s.cores, s.teams))
         for name, a in arrays.items():
             arrays[name] = replace(a, offset=a.offset + self.team.member * own)
         many = self.team.members > 1
@@ -168,7 +172,7 @@ class SharePlan(CorePlan):
         super()._entry_arrays()
 
     def _own_bytes(self, core: int) -> int:
-        """Bytes of the weights of a core's products and norms. The leader has the most."""
+        """Bytes of the weights of a core's products and norms."""
         n, align = self.fmt.lanes, self.weights.align
         sizes = [2 * self.whole.width] * 2
         for name in GEMMS:
@@ -198,9 +202,9 @@ class SharePlan(CorePlan):
         arrays |= team.arrays | {"hidden": shared["hidden"], "all_attention": shared["attention"]}
         if many:
             of = shared["attention"]
-            size = of.size // self.whole.kv_heads
-            at = of.offset + self.shares.team(self.core) * size
-            arrays["attention"] = Array("attention", at, (1, *of.shape[1:]), of.dtype)
+            dims = (self.shape.kv_heads, *of.shape[1:])
+            at = of.offset + self.shares.team(self.core) * of.size // self.shares.teams
+            arrays["attention"] = Array("attention", at, dims, of.dtype)
             arrays["own_qkv"] = columns("own_qkv", arrays["qkv"], "qkv")
         else:
             dims = (self.shape.kv_heads, *shared["attention"].shape[1:])
@@ -210,7 +214,7 @@ class SharePlan(CorePlan):
         sums = hidden = shared["hidden"]
         if self.shares.parts > 1:
             whole = shared["sums"]
-            at = whole.offset + self.shares.team(self.core) * hidden.size
+            at = whole.offset + self.shares.part(self.core) * hidden.size
             sums, arrays["sums"] = Array("part", at, hidden.shape, hidden.dtype), whole
         arrays["own_output"] = columns("own_output", sums, "output")
         arrays["own_down"] = columns("own_down", sums, "down")
@@ -222,7 +226,7 @@ class SharePlan(CorePlan):
         self, c: AttentionCompiler, gemm: Callable[..., None]
     ) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
         a, n, parts = self.arrays, self.fmt.lanes, self.shares.parts > 1
-        member, members = self.team.member, self.team.members
+        member, members, turned = self.team.member, self.team.members, self.shares.rotates(self.core)
 
         def adds(name: str, x: str) -> Callable[[], None]:
             first, y = self.products[name].words.start * n, a[f"own_{name}"]
@@ -238,13 +242,14 @@ class SharePlan(CorePlan):
         }
         if members > 1:
             steps["qkv"] = ("qkv",), lambda: gemm("qkv", "norm1", "own_qkv")
+            steps["rotary"] = ("q",), lambda: c.queries(a["q"], turned)
         if parts:
             total = ("hidden",), lambda: c.total(a["sums"], a["hidden"], columns)
             steps |= {"add_output": total, "add_down": total}
         names = [name for stages in self.phases.values() for name in stages if name in steps]
         if members > 1:
             names = [name for name in names if (name not in LEADERS or member == 0)]
-            names = [name for name in names if (name != "rotary" or member == members - 1)]
+            names = [name for name in names if (name != "rotary" or turned)]
         return [(name, *steps[name]) for name in names]
 
     def phase(self, name: str) -> list[Instruction] | None:

@@ -1,18 +1,19 @@
 """Says which core computes what of a decoder layer: its KV heads, columns of its products, parts of their sums.
 
-At most as many cores as KV heads: of n cores, core i has the KV heads h with h mod n = i, with a table for each
-`heads` of them. The columns of every product are shared out as evenly as tiles of `lanes` columns allow.
+A table has `heads` KV heads. At most as many cores as tables: of n cores, core i has the KV heads h with h mod n = i,
+in one table or several. The columns of every product are shared out as evenly as tiles of `lanes` columns allow.
 
-More cores: core i is member i // k of the team of KV head i mod k, where k is the number of KV heads. Member 0, the
-leader, has the head's table. The members share the columns of the head's queries, keys and values.
+More cores: core i is member i // k of the team of table i mod k, where k is the number of tables. Member 0, the leader,
+has the table. The members share the columns of its heads' queries, keys and values, and the rotation of queries.
 
 A product that adds to the hidden states may have so few tiles that many cores would have no work. It is then cut in
-its sums, too: team t takes the t-th part of the inputs, and its members share the columns. Each team leaves FP32 sums,
-which are added to the hidden states in the order of the teams (`Shares.parts`).
+its sums, too: core i takes part i mod p of the inputs, and the cores of a part share the columns. Each part leaves FP32
+sums, which are added to the hidden states in the order of the parts (`Shares.parts`).
 """
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import gcd
 
 from golden.function_params import check
 from golden.program.layer_memory import LayerShape
@@ -57,11 +58,11 @@ class Shares:
     def __post_init__(self):
         heads, n = self.whole.kv_heads, self.cores
         check(n >= 1, "cores", n, "must be at least 1")
-        fits = heads % n == 0 or n % heads == 0
-        check(fits, "cores", n, f"must divide kv_heads = {heads}, or be a multiple of it: cores have whole heads")
-        of_core = heads // self.teams
         check(self.heads >= 1, "heads", self.heads, "must be at least 1")
-        check(of_core % self.heads == 0, "heads", self.heads, f"must divide a core's {of_core} KV heads")
+        check(heads % self.heads == 0, "heads", self.heads, f"must divide kv_heads = {heads}: a table has whole heads")
+        fits = self.tables % n == 0 or n % self.tables == 0
+        reason = f"the tables of a layer ({heads} KV heads, {self.heads} a table), or be a multiple of it"
+        check(fits, "cores", n, f"must divide {self.tables}, {reason}")
 
     @classmethod
     def of(cls, whole: LayerShape, lanes: int, cores: int, entry_bytes: int) -> "Shares":
@@ -71,9 +72,14 @@ class Shares:
         return cls(whole, lanes, cores, entry_bytes // one)
 
     @property
+    def tables(self) -> int:
+        """Tables of a layer."""
+        return self.whole.kv_heads // self.heads
+
+    @property
     def teams(self) -> int:
-        """Teams, of one core each where there are no more cores than KV heads."""
-        return min(self.cores, self.whole.kv_heads)
+        """Teams, of one core each where there are no more cores than tables."""
+        return min(self.cores, self.tables)
 
     @property
     def members(self) -> int:
@@ -83,7 +89,7 @@ class Shares:
     @property
     def groups(self) -> int:
         """Tables of a layer on a core."""
-        return self.whole.kv_heads // self.teams // self.heads
+        return self.tables // self.teams
 
     def team(self, core: int) -> int:
         """The core's team. Its leader is the core of the same number."""
@@ -106,23 +112,37 @@ class Shares:
     def product(self, name: str, core: int) -> Product:
         """What a core computes of the product `name`, one of `golden.program.layer_compiler.GEMMS`."""
         w, n = self.whole, self.lanes
-        member, team = self.member(core), self.team(core)
         if name == "qkv":  # of one table
             columns = self.heads * (w.group + 2) * w.head_size // n
-            return Product(divide(columns, self.members)[member], range(w.width // n))
+            return Product(divide(columns, self.members)[self.member(core)], range(w.width // n))
         if name == "gate_up":
             return Product(divide(w.ffn // n, self.cores)[core], range(w.width // n))
         inputs = (w.heads * w.head_size if name == "output" else w.ffn) // n
-        if self.parts == 1:
-            return Product(divide(w.width // n, self.cores)[core], range(inputs))
-        return Product(divide(w.width // n, self.members)[member], divide(inputs, self.teams)[team])
+        beside = self.cores // self.parts  # cores of a part
+        return Product(divide(w.width // n, beside)[core // self.parts], divide(inputs, self.parts)[self.part(core)])
 
     @cached_property
     def parts(self) -> int:
-        """Parts of the sums of `output` and `down`: 1, or the number of teams where this takes less time."""
-        tiles = self.whole.width // self.lanes
-        whole, cut = (-(-tiles // n) for n in (self.cores, self.members))
-        return self.teams if cut < whole * self.teams else 1
+        """Parts of the sums of `output` and `down`, of whole KV heads: 1, or as many as take less time."""
+        tiles, most = self.whole.width // self.lanes, gcd(self.cores, self.whole.kv_heads)
+        whole, cut = (-(-tiles // n) for n in (self.cores, self.cores // most))
+        return most if cut < whole * most else 1
+
+    def part(self, core: int) -> int:
+        """The part of the sums that a core computes."""
+        return core % self.parts
+
+    def rotates(self, core: int) -> range:
+        """The query heads of a table that a core rotates, those of whole KV heads.
+
+        In a team its leader is busy with the keys; the others share, the last one first.
+        """
+        if self.members == 1:
+            return range(self.heads * self.whole.group)
+        if not self.member(core):
+            return range(0)
+        own = divide(self.heads, self.members - 1)[self.members - 1 - self.member(core)]
+        return range(own.start * self.whole.group, own.stop * self.whole.group)
 
     def summed(self, core: int) -> range:
         """Tiles of hidden states in which a core adds the sums of all parts."""

@@ -31,7 +31,7 @@ from hdl.params import CLOCK
 from sim.system import dre_demand, layer_load
 from sim.system.dre_demand import Demand
 from sim.system.layer_load import ATTENTION, Load, most_rows
-from sim.system.layer_share import COMMON, GUESS, NEXT_CHOICE, OWN_CHOICE, Layer, Step, at_home
+from sim.system.layer_share import COMMON, GUESS, NEXT_CHOICE, OWN_CHOICE, REST, Layer, Step, at_home
 from sim.system.pcie import Link
 from sim.system.platforms import HOST, POWER, Vrex
 from sim.system.ssd import Ssd
@@ -190,9 +190,10 @@ class _Run:
         rows = p.batch * p.rows
         ops = {name: 2.0 * rows * k * n for name, (k, n) in m.matrices.items()}
         moved = p.batch * tokens * m.entry_bytes
-        names = [*COMMON, *(OWN_CHOICE if own else ()), *((*GUESS, *NEXT_CHOICE) if ahead else ())]
+        common = [n for n in COMMON if n in parts]
+        names = [*common, *(OWN_CHOICE if own else ()), *((*GUESS, *NEXT_CHOICE) if ahead else ())]
         lxe_bytes = sum(parts[n].bytes for n in names) + sum(x.bytes for x in attend)
-        lxe_bytes += sum(x.bytes for steps in rest.values() for x in steps)
+        lxe_bytes += sum(x.bytes for x in rest.values())
         frame = self.tables_of_a_frame() * self.predicts
         self.crowd = 1 + (moved + frame.bytes * s.teams) / lxe_bytes
 
@@ -205,7 +206,7 @@ class _Run:
 
         came = 0.0 if own else put_fetch(self.asked.get(layer, 0.0))
         self.line.put(layer, "gap", "LXE", v.gap)
-        asked = self.lxe(layer, "qkv", [parts[n] for n in COMMON], 0.0, ops["qkv"])
+        asked = self.lxe(layer, "qkv", [parts[n] for n in common], 0.0, ops["qkv"])
         if self.predicts:
             keys, switch = self.keys(), self.switches()
             placed = self.dre(layer, "cluster", keys, asked)
@@ -220,7 +221,9 @@ class _Run:
             came = max(came, placed)
         attended = self.recent + behind
         self.lxe(layer, "attention", attend, came, 2.0 * p.batch * m.attention_macs(p.rows, attended))
-        for name, steps in zip(("out", "gate_up", "down"), rest.values(), strict=True):
+        waits = Step(Load(), 0, self.layer.barriers)
+        for name, stages in REST.items():
+            steps = [rest[n] for n in stages if n in rest] + [waits] * (name == "out")
             self.lxe(layer, name, steps, 0.0, ops[name])
 
     def keys(self) -> Demand:

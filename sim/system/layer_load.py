@@ -5,22 +5,25 @@ keeps busy, as in `vrex simulate layer`. So a pass of the simulator runs what th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import numpy as np
 
 from golden.function_params import check
-from golden.program.core_compiler import LEVEL, CorePlan, RetrievalShape
+from golden.program.core_compiler import LEVEL, RetrievalShape
 from golden.program.isa import Opcode, encode
 from golden.program.layer_compiler import LayerPlan
-from golden.program.layer_memory import LayerShape, Register
+from golden.program.layer_memory import LayerShape, Register, Team
+from golden.program.share_plan import SharePlan
+from golden.program.shares import Shares
 from hdl.params import CoreParams
 from sim.units.loader_time import cut
 from sim.units.lxe_time import busy
 from sim.units.sequencer_time import trace
 
 LONGEST = 10_000_000  # steps of a program
+FETCHED = 1 << 16  # most entries of a FETCH
 ATTENTION = ("resident", "scores", "softmax", "values")  # stages whose work grows with the attended entries
 WEIGHTS, KV = 1 << 34, 1 << 36  # addresses far apart, so that no burst is cut because of another array
 
@@ -54,8 +57,16 @@ class Load:
 
 def counted(core: CoreParams, latency: int, plan: LayerPlan, stage: str, registers: Mapping[int, int]) -> Load:
     """The load of a stage of a plan. `latency` : cycles from a burst's address to its first beat."""
+    return _executed(core, latency, plan, stage, registers)[0]
+
+
+def _executed(
+    core: CoreParams, latency: int, plan: LayerPlan, stage: str, registers: Mapping[int, int]
+) -> tuple[Load, dict[int, int]]:
+    """The load of a stage of a plan, and the registers that it leaves."""
     program = [encode(i) for i in plan.program(stage, stage)]
-    steps = trace(core, program, {**registers, Register.WEIGHTS: WEIGHTS, Register.KV: KV}, LONGEST).steps
+    ran = trace(core, program, {**registers, Register.WEIGHTS: WEIGHTS, Register.KV: KV}, LONGEST)
+    steps = ran.steps
     check(steps[-1].op == Opcode.HALT, "steps", len(steps), f"must be fewer: {stage} does not end")
     work = {"dpe": 0, "vpe": 0, "load": 0, "store": 0}
     waits = {"load": 0, "store": 0}  # latency of all bursts
@@ -66,7 +77,8 @@ def counted(core: CoreParams, latency: int, plan: LayerPlan, stage: str, registe
                 bursts = cut(core, step.beat, joined=unit == "load")
                 waits[unit] += len(bursts) * (latency + 1) + sum(beats for beats, _ in bursts)
     port = max(max(work[way], waits[way] / core.lxe.bursts) for way in waits)
-    return Load(work["dpe"], work["vpe"], port, (work["load"] + work["store"]) * core.lxe.bus_bytes)
+    load = Load(work["dpe"], work["vpe"], port, (work["load"] + work["store"]) * core.lxe.bus_bytes)
+    return load, dict(enumerate(ran.registers))
 
 
 def most_rows(core: CoreParams) -> int:
@@ -75,29 +87,20 @@ def most_rows(core: CoreParams) -> int:
 
 
 @lru_cache(maxsize=4096)
-def product(core: CoreParams, latency: int, rows: int, inputs: int, columns: int, gated: bool = False) -> Load:
-    """The load of a product [rows, inputs] x [inputs, columns] on one core.
+def product(core: CoreParams, latency: int, rows: int, inputs: int, columns: int) -> Load:
+    """The load of a product [rows, inputs] x [inputs, columns] on one core, as `down` computes one.
 
-    The result is added to FP32 numbers, as those of `output` and `down`. With `gated` there are two such products, and
-    the result is SiLU of one times the other, as in `gate_up`. More rows than `most_rows` take several passes, each of
-    which reads the weights again.
+    The result is added to FP32 numbers. More rows than `most_rows` take several passes, each of which reads the weights
+    again.
     """
     passes = -(-rows // most_rows(core))
     rows = -(-rows // passes)
     bank = core.vpe.depth * core.vpe.n_w  # numbers of a row that a program normalises
-    if gated:
-        return counted(core, latency, _plan(core, rows, inputs, columns), "gate_up", {}) * passes
     out = Load()
     for part in {bank: columns // bank, columns % bank: 1}.items():
         if all(part):
             out += counted(core, latency, _plan(core, rows, part[0], inputs), "down", {}) * part[1]
     return out * passes
-
-
-@lru_cache(maxsize=64)
-def norm(core: CoreParams, latency: int, rows: int, width: int) -> Load:
-    """The load of the norm of `rows` hidden states, as in `norm2`."""
-    return counted(core, latency, _plan(core, rows, width, core.lxe_format().lanes), "norm2", {})
 
 
 @lru_cache(maxsize=256)
@@ -109,61 +112,71 @@ def _plan(core: CoreParams, rows: int, width: int, ffn: int) -> LayerPlan:
     return LayerPlan(LayerShape(width=width, ffn=ffn, tokens=rows, **small), fmt)
 
 
-@lru_cache(maxsize=1024)
-def stages(core: CoreParams, latency: int, shape: LayerShape, retrieval: RetrievalShape, clusters: int) -> dict:
-    """The load of each stage before the attention for the heads of a table, by name.
+@lru_cache(maxsize=256)
+def share(core: CoreParams, shares: Shares, retrieval: RetrievalShape, number: int) -> SharePlan:
+    """The program of core `number`'s share of a layer."""
+    return SharePlan(shares, core.lxe_format(), retrieval, number)
 
-    The GEMM of queries that runs within `cluster` counts among `keys`. `clusters` : those that are ranked.
-    """
-    plan = CorePlan(shape, core.lxe_format(), retrieval)
+
+@lru_cache(maxsize=4096)
+def stage(
+    core: CoreParams,
+    latency: int,
+    shares: Shares,
+    retrieval: RetrievalShape,
+    number: int,
+    name: str,
+    clusters: int = 0,
+) -> Load:
+    """The load of a stage of core `number`'s share, but one of `ATTENTION`. `clusters` : those of the table."""
     known: dict[int, int] = {Register.ENTRIES: 0, LEVEL: clusters}
-    names = [s.name for s in plan.stages]
-    names = names[: names.index("resident")]
-    out = {name: counted(core, latency, plan, name, known) for name in names}
-    whole, own = plan.cuts["qkv"].blocks, plan.turns * plan.beside
-    queries = out["keys"] * (own / (whole - own))  # each block takes the same work
-    out["keys"] += queries
-    out["cluster"] += queries * -1
-    return out
+    return counted(core, latency, share(core, shares, retrieval, number), name, known)
 
 
 def attention(
-    core: CoreParams, latency: int, shape: LayerShape, retrieval: RetrievalShape, entries: int
+    core: CoreParams, latency: int, shares: Shares, retrieval: RetrievalShape, pairs: int, number: int = 0
 ) -> dict[str, Load]:
-    """The load of the stages `ATTENTION` for the heads of a table with `entries` entries behind the ring.
+    """The load of the stages `ATTENTION` of core `number` for the heads of a table.
 
-    The work grows evenly with the entries between the programs that are counted.
+    pairs : the core's own pairs of tiles of entries behind the ring, whole ones
+
+    The work grows evenly with the pairs between the programs that are counted.
     """
-    at = _knots(core.vpe.depth * core.vpe.n_w - shape.recent, 2 * core.vpe.n_w)
-    k = min(int(np.searchsorted(at, entries)), len(at) - 1)
-    if at[k] == entries:
-        return _attention(core, latency, shape, retrieval, at[k])
-    low, high = (_attention(core, latency, shape, retrieval, n) for n in (at[k - 1], at[k]))
-    part = (entries - at[k - 1]) / (at[k] - at[k - 1])
+    ring = Team(shares.member(number), shares.members).share(0, shares.whole.recent // (2 * core.vpe.n_w))
+    at = _knots(core.vpe.depth // 2 - ring)
+    k = min(int(np.searchsorted(at, pairs)), len(at) - 1)
+    if at[k] == pairs:
+        return _attention(core, latency, shares, retrieval, pairs, number)
+    low, high = (_attention(core, latency, shares, retrieval, n, number) for n in (at[k - 1], at[k]))
+    part = (pairs - at[k - 1]) / (at[k] - at[k - 1])
     return {name: low[name] * (1 - part) + high[name] * part for name in ATTENTION}
 
 
-def _knots(bank: int, pair: int) -> list[int]:
-    """Numbers of entries whose programs are counted: up to four times the entries of a bank.
+def _knots(bank: int) -> list[int]:
+    """Numbers of a core's pairs behind the ring whose programs are counted: up to four times those of a bank.
 
-    bank : entries behind the ring whose scores still fit a bank with the ring's; longer rows are read in parts
-    pair : entries of a pair of tiles
+    bank : pairs whose scores still fit a bank with the ring's; longer rows are read in parts
     """
-    known = {0, 1, bank, bank + 1, 2 * bank, 4 * bank} if bank > pair else {0, 1, 2 * pair, 8 * pair}
-    return sorted(known | {n for n in (pair, 4 * pair, 16 * pair) if n < bank})
+    known = {0, 1, bank, bank + 1, 2 * bank, 4 * bank} if bank > 1 else {0, 1, 2, 8}
+    return sorted(known | {n for n in (4, 16) if n < bank})
 
 
 @lru_cache(maxsize=512)
 def _attention(
-    core: CoreParams, latency: int, shape: LayerShape, retrieval: RetrievalShape, entries: int
+    core: CoreParams, latency: int, shares: Shares, retrieval: RetrievalShape, pairs: int, number: int
 ) -> dict[str, Load]:
-    plan = CorePlan(_with_entries(shape, entries), core.lxe_format(), retrieval)
-    size = plan.part * plan.fmt.lanes
-    known: dict[int, int] = {Register.ENTRIES: entries, LEVEL: 0}
-    known |= {Register.PARTS: entries // size, Register.LEFT: entries % size} if size else {}
-    return {name: counted(core, latency, plan, name, known) for name in ATTENTION}
-
-
-def _with_entries(shape: LayerShape, entries: int) -> LayerShape:
-    names = (f.name for f in fields(shape))
-    return LayerShape(**{n: max(1, entries) if n == "entries" else getattr(shape, n) for n in names})
+    """With entries that fill the core's last pair. Those that one FETCH does not bring count as sinks: the attention
+    to them is the same.
+    """
+    pair, members = 2 * core.vpe.n_w, shares.members
+    before = Team(shares.member(number), members).ahead(shares.whole.recent // pair)  # pairs of others behind the ring
+    entries = (before + (pairs - 1) * members + 1) * pair if pairs else 0
+    sinks = max(0, entries - FETCHED)
+    retrieval = replace(retrieval, sinks=sinks)
+    plan = share(core, replace(shares, whole=replace(shares.whole, entries=max(1, entries))), retrieval, number)
+    added = sinks * (members == 1 and not retrieval.fetched)  # by `scores`
+    registers: dict[int, int] = {Register.ENTRIES: entries - added, LEVEL: 0}
+    out = {}
+    for name in ATTENTION:
+        out[name], registers = _executed(core, latency, plan, name, registers)
+    return out

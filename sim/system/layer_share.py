@@ -1,32 +1,38 @@
 """Says what the cores of a platform do of a decoder layer, stage by stage: each stage's work on the core with the most.
 
-Cores share a layer as `golden.program.shares` says. Heads whose K and V an entry holds (`kvmu.entry_bytes`) have a
-table of their own; a context is (stream, layer, table). At most as many cores as tables: a core runs the programs of
-one table after the other, and chooses entries for the next layer (`RetrievalShape.ahead`). More cores: a team shares a
-table, joins the parts of its attention, and each layer fetches for itself.
+Cores share a layer as `golden.program.shares` says, and each stage is that of the core's own program
+(`golden.program.share_plan`). Heads whose K and V an entry holds (`kvmu.entry_bytes`) have a table of their own; a
+context is (stream, layer, table). At most as many cores as tables: a core runs the programs of one table after the
+other, and chooses entries for the next layer (`RetrievalShape.ahead`). More cores: a team shares a table, joins the
+parts of its attention, and each layer fetches for itself.
 
 The products of all streams run in common passes of as many rows as a core takes; attention runs stream by stream.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from golden.function_params import check
 from golden.program.core_compiler import RetrievalShape
-from golden.program.layer_memory import LayerShape
-from golden.program.shares import Shares
+from golden.program.layer_memory import LayerShape, Team
+from golden.program.share_plan import LEADERS, OF_TABLES, SharePlan
+from golden.program.shares import Product, Shares
 from hdl.params import SystemParams
 from sim.system import layer_load
-from sim.system.layer_load import Load, most_rows
+from sim.system.layer_load import ATTENTION, Load, most_rows
 from sim.system.platforms import Vrex
 from sim.system.timeline import RESIDENT, Point
 from sim.system.workload import Decoder, Selection
 
-COMMON = ("norm1", "keys", "entries", "hash", "cluster", "rotary")  # stages of all streams' rows
+COMMON = ("norm1", "qkv", "keys", "entries", "hash", "cluster", "rotary")  # stages of all streams' rows
 GUESS = ("guess_norm", "guess", "guess_rotary")
 OWN_CHOICE, NEXT_CHOICE = ("rank", "select"), ("guess_rank", "guess_select")
-NORMS = ("norm1", "guess_norm")  # stages that every core computes as a whole
-PHASES, TEAM_PHASES = 4, 9  # barriers of a layer between phases: of cores alone, and of teams
-SUM_PHASES = 2  # barriers more where sums of products are cut
+REST = {  # stages behind the attention: the projection, the two halves of the FFN
+    "out": ("output", "add_output"),
+    "gate_up": ("norm2", "gate_up"),
+    "down": ("down", "add_down"),
+}
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Step:
 
     load : on the core with the most work
     bytes : of the device memory, all cores
-    runs : times that the stage begins and ends, each of which waits for the memory
+    runs : times that the stage begins and ends, each of which waits for the memory; 0 beside longer stages of others
     """
 
     load: Load
@@ -81,102 +87,131 @@ class Layer:
         """Whether a layer chooses entries for the next one."""
         return self.shares.members == 1
 
-    def shape(self, rows: int) -> LayerShape:
-        """The shape of a table's part of the layer; its FFN is not used."""
-        s, lanes = self.shares, self.system.core.lxe_format().lanes
-        return replace(s.whole, heads=s.heads * s.whole.group, kv_heads=s.heads, ffn=lanes, tokens=rows)
+    def of(self, rows: int) -> Shares:
+        """The shares of a pass of so many rows in all."""
+        return replace(self.shares, whole=replace(self.shares.whole, tokens=rows))
 
     def retrieval(self, frame: int, first: bool) -> RetrievalShape:
-        """The retrieval of a layer whose HCU holds `frame` keys."""
-        dre, ahead = self.system.core.dre, 1 if self.prefetches else -1
+        """The retrieval of a layer whose HCU holds `frame` keys.
+
+        first : no layer before has chosen entries for this one
+        """
+        dre, ahead = self.system.core.dre, self.shares.groups if self.prefetches else -1
         own = first or not self.prefetches
         retrieval = RetrievalShape(dre.hcu.n_hp, dre.hcu.clusters, ahead=ahead, fetched=not own, frame=frame)
         return replace(retrieval, readings=dre.wtu.readings)
+
+    @property
+    def passes(self) -> tuple[int, int]:
+        """Common passes of the rows of all streams, and rows of each."""
+        rows = self.streams * self.rows
+        passes = -(-rows // most_rows(self.system.core))
+        return passes, -(-rows // passes)
+
+    def phases(self, first: bool = True) -> dict[str, tuple[str, ...]]:
+        """The phases of the programs, and the stages of each that a core has.
+
+        first : no layer before has chosen entries for this one
+        """
+        plans = [self._plan(number, first) for number in {0, self.shares.cores - 1}]
+        names = {stage.name for plan in plans for stage in plan.stages}
+        phases = {p: tuple(s for s in stages if s in names) for p, stages in plans[0].phases.items()}
+        return {p: stages for p, stages in phases.items() if stages}
+
+    def _plan(self, number: int, first: bool) -> SharePlan:
+        """The program of a core's share of a common pass."""
+        rows, core = self.passes[1], self.system.core
+        return layer_load.share(core, self.of(rows), self.retrieval(max(core.dre.hcu.frame, rows), first), number)
+
+    def _load(self, number: int, name: str, first: bool, clusters: int = 0) -> Load:
+        """The load of a stage of a core's share: of a common pass, or of the rows of a stream."""
+        core, frame = self.system.core, self.system.core.dre.hcu.frame
+        common = self.passes[1]
+        own = name in (*OWN_CHOICE, *NEXT_CHOICE, "join")
+        rows, frame = (self.rows, frame) if own else (common, max(frame, common))
+        retrieval = self.retrieval(frame, first)
+        return layer_load.stage(core, self.latency, self.of(rows), retrieval, number, name, clusters)
 
     def prediction(self, clusters: int, first: bool) -> dict[str, Step]:
         """The stages before the attention, with those that rank `clusters` clusters and choose.
 
         first : no layer before has chosen entries for this one
         """
-        s, core, frame = self.shares, self.system.core, self.system.core.dre.hcu.frame
-        rows = self.streams * self.rows
-        passes = -(-rows // most_rows(core))
-        common = -(-rows // passes)
-        of_all = layer_load.stages(
-            core, self.latency, self.shape(common), self.retrieval(max(frame, common), first), clusters
-        )
-        of_one = layer_load.stages(core, self.latency, self.shape(self.rows), self.retrieval(frame, first), clusters)
-        lanes = core.lxe_format().lanes
-        columns = s.heads * (s.whole.group + 2) * s.whole.head_size // lanes
-        pairs = -(-clusters // (2 * lanes))
-        busiest = {  # part of a table's work that the core with the most has
-            "keys": len(s.product("qkv", 0).tiles) / columns,
-            "rank": -(-pairs // s.members) / max(1, pairs),
-        }
-        out = {}
-        for name, load in of_all.items():
-            times = passes
-            if name in (*OWN_CHOICE, *NEXT_CHOICE):
-                load, times = of_one[name], self.streams
-            turns = times * (1 if name in NORMS else s.groups)
-            total = load.bytes * turns * (s.cores if name in NORMS else s.teams)
-            out[name] = Step(load * (turns * busiest.get(name, 1.0)), total, turns)
+        s, out = self.shares, dict[str, Step]()
+        pair = 2 * s.lanes
+        pairs = -(-clusters // pair)
+        for phase, stages in self.phases(first).items():
+            for name in (n for n in stages if n in (*COMMON, *GUESS, *OWN_CHOICE, *NEXT_CHOICE)):
+                turns = self.streams if name in (*OWN_CHOICE, *NEXT_CHOICE) else self.passes[0]
+                turns *= s.groups if phase in OF_TABLES else 1
+                number = s.cores - 1 if name == "rotary" else 0  # the core that has most of the stage
+                load = self._load(number, name, first, clusters)
+                if name == "qkv":
+                    moved = self._of_all(name, partial(s.product, "qkv"), first)
+                elif name == "rotary":
+                    moved = self._of_all(name, s.rotates, first)
+                elif name == "rank":
+                    moved = self._of_all(name, lambda core: range(self._team(core).share(0, pairs)), first, clusters)
+                else:
+                    moved = load.bytes * (s.teams if phase in OF_TABLES or name in LEADERS else s.cores)
+                out[name] = Step(load * turns, moved * turns, turns)
+        if s.members > 1:  # the leader's stages, or the rotation beside them
+            lead = ("entries", "hash", "cluster")
+            less = ("rotary",) if out["rotary"].load.cycles <= sum(out[n].load.cycles for n in lead) else lead
+            out |= {name: replace(out[name], load=Load(), runs=0) for name in less}
         return out
 
     def attention(self, entries: float, first: bool) -> dict[str, Step]:
         """The stages of the attention to the ring and `entries` entries behind it in each table."""
         s, core = self.shares, self.system.core
         own = self.retrieval(core.dre.hcu.frame, first)
-        number, pair, turns = round(entries), 2 * core.lxe_format().lanes, self.streams * s.groups
-        # Pairs of tiles are dealt out to the members. One with so many as the ring has runs the program of a core that
-        # has its ring and some entries behind it; one with fewer runs a part of that of the ring.
-        pairs, ring = -(-self.recent // pair) + -(-number // pair), -(-self.recent // pair)
-        mine = -(-pairs // s.members)
+        pair, turns = 2 * s.lanes, self.streams * s.groups
+        ring, behind = self.recent // pair, -(-round(entries) // pair)
+        shares, most, moved = self.of(self.rows), dict[str, Load](), dict.fromkeys(ATTENTION, 0.0)
+        for member in range(s.members):  # the first has most
+            team = Team(member, s.members)
+            alike = 0 if team.share(0, ring) == Team(0, s.members).share(0, ring) else s.members - 1
+            mine = team.share(ring, behind)
+            loads = layer_load.attention(core, self.latency, shares, own, mine, alike * s.teams)
+            most = most or loads
+            moved = {n: moved[n] + load.bytes for n, load in loads.items()}
+        out = {n: Step(load * turns, moved[n] * turns * s.teams, turns) for n, load in most.items()}
         if s.members > 1:
-            number = max(0, mine - ring) * pair
-        loads = layer_load.attention(core, self.latency, self.shape(self.rows), own, number)
-        part = min(1.0, mine / ring) * turns
-        every = s.teams * pairs / mine  # cores' worth of work like this one's
-        out = {n: Step(load * part, load.bytes * part * every, turns) for n, load in loads.items()}
-        if s.members > 1:
-            load = self._join() * self.streams
-            out["join"] = Step(load, load.bytes * s.cores, self.streams)
+            join = self._load(s.cores - 1, "join", first)
+            rows = s.heads * s.whole.rows
+            every = self._of_all("join", lambda core: self._team(core).rows(rows), first)
+            out["join"] = Step(join * self.streams, every * self.streams, self.streams)
         return out
 
-    def _join(self) -> Load:
-        """Parts of the members' attention: each stores its own, and joins some of the rows (`Shares`)."""
-        s, core = self.shares, self.system.core
-        f, bus = core.lxe_format(), core.lxe.bus_bytes
-        rows = s.heads * s.whole.rows
-        words = s.whole.head_size // f.lanes + 2  # of a row's values, maximum and sum
-        mine = -(-rows // s.members)
-        stored, loaded = rows * words, mine * words * s.members
-        size = 4 * f.lanes  # FP32
-        return Load(0, 2 * loaded, max(stored, loaded) * size / bus, (stored + loaded) * size)
-
-    def rest(self) -> dict[str, list[Step]]:
-        """The products behind the attention, with norm and sums, and all barriers of the layer."""
-        s, core = self.shares, self.system.core
-        w, f = s.whole, core.lxe_format()
-        rows = self.streams * self.rows
-        out = {}
-        for name, inputs in (("output", w.heads * w.head_size), ("gate_up", w.width), ("down", w.ffn)):
-            own, columns = s.product(name, 0), w.ffn if name == "gate_up" else w.width
-            load = layer_load.product(
-                *(core, self.latency, rows, len(own.words) * f.lanes, len(own.tiles) * f.lanes),
-                gated=name == "gate_up",
-            )
-            whole = inputs * columns / (len(own.words) * len(own.tiles) * f.lanes**2)
-            passes = -(-rows // most_rows(core))
-            out[name] = [Step(load, load.bytes * whole, passes)]
-            if s.parts > 1 and name != "gate_up":
-                size = 4 * rows * len(s.summed(0)) * f.lanes
-                add = Load(0, s.parts * size / 4 / f.lanes, s.parts * size / core.lxe.bus_bytes, (s.parts + 2) * size)
-                out[name].append(Step(add, add.bytes * s.cores, passes))
-        norm = layer_load.norm(core, self.latency, -(-rows // passes), w.width) * passes
-        out["gate_up"].insert(0, Step(norm, norm.bytes * s.cores, passes))
-        out["output"].append(Step(Load(), 0, self.barriers))
+    def rest(self) -> dict[str, Step]:
+        """The stages behind the attention."""
+        s, passes, out = self.shares, self.passes[0], {}
+        behind = [name for stages in REST.values() for name in stages]
+        for name in (name for stages in self.phases().values() for name in stages if name in behind):
+            if name == "norm2":
+                moved = self._load(0, name, True).bytes * s.cores
+            elif name in ("add_output", "add_down"):
+                moved = self._of_all(name, s.summed)
+            else:
+                moved = self._of_all(name, partial(s.product, name))
+            out[name] = Step(self._load(0, name, True) * passes, moved * passes, passes)
         return out
+
+    def _of_all(
+        self, name: str, part: Callable[[int], Product | range], first: bool = True, clusters: int = 0
+    ) -> float:
+        """Bytes of a stage on all cores, of which those with parts of one size move as many."""
+        sizes: dict[tuple[int, ...], list[int]] = {}
+        for core in range(self.shares.cores):
+            own = part(core)
+            size = (len(own),) if isinstance(own, range) else (len(own.tiles), len(own.words))
+            if size != (0,) or name != "rotary":  # a core that rotates nothing has no such stage
+                sizes.setdefault(size, []).append(core)
+        return sum(self._load(cores[0], name, first, clusters).bytes * len(cores) for cores in sizes.values())
+
+    def _team(self, core: int) -> Team:
+        """A core's place in its team."""
+        return Team(self.shares.member(core), self.shares.members)
 
     @property
     def contexts(self) -> int:
@@ -202,10 +237,7 @@ class Layer:
     @property
     def barriers(self) -> int:
         """Times that all cores wait for all others in a layer."""
-        s = self.shares
-        if s.cores == 1:
-            return 0
-        return (TEAM_PHASES if s.members > 1 else PHASES) + SUM_PHASES * (s.parts > 1)
+        return sum(phase not in OF_TABLES for phase in self.phases()) * (self.shares.cores > 1)
 
 
 def at_home(v: Vrex, p: Point, selection: Selection) -> tuple[int, int]:

@@ -67,7 +67,7 @@ def test_presets_take_llama():
     assert "`core`, `edge8` and `server48` run Llama-3 8B with a table for each of its eight KV heads" in PAGE
     assert [share(name).groups for name in PAPERS] == [8, 1, 1]
     assert [share(name).members for name in PAPERS] == [1, 1, 6]
-    said = "cores=5: must divide kv_heads = 8"
+    said = "cores=5: must divide 8, the tables of a layer"
     with pytest.raises(ParamError, match=said):
         share("core", 5)
     assert f"`{said}`" in PAGE

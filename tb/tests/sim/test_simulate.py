@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from golden.program.core_compiler import CorePlan, RetrievalShape
 from golden.program.layer_memory import LayerShape
+from golden.program.shares import Shares
 from golden.retrieval.table_layout import Item
 from hdl.params import flat, preset
 from scripts.main import app
@@ -163,15 +164,13 @@ def test_loads_are_those_of_the_compiler_s_programs():
         load = layer_load.product(core, 100, rows, k, n)
         assert load.dpe == rows * k // lanes * n // lanes
         assert 2 * k * n + 4 * rows * n <= load.bytes <= 1.3 * 2 * k * n
-    gated = layer_load.product(core, 100, 10, 4096, 512, gated=True)
-    assert gated.dpe == 2 * layer_load.product(core, 100, 10, 4096, 512).dpe
     most = layer_load.most_rows(core)
     one, two = (layer_load.product(core, 100, n, 4096, 512) for n in (most, 2 * most))
     assert two == one * 2  # a pass more reads the weights again
     shape = LayerShape(4096, 4, 1, 128, lanes, 10, core.dre.kvmu.recent, 1)
     retrieval = RetrievalShape(32, 1024)
     for entries in (0, 1000, 5000):
-        loads = layer_load.attention(core, 100, shape, retrieval, entries)
+        loads = layer_load.attention(core, 100, Shares(shape, lanes, 1), retrieval, -(-entries // (2 * lanes)))
         plan = CorePlan(replace(shape, entries=max(1, entries)), core.lxe_format(), retrieval)
         for name, work in plan.costs(entries).items():
             if name in loads and name != "softmax":
@@ -186,15 +185,16 @@ def test_loads_take_as_long_as_the_core_s_time_view():
     core, tables = share.core, share.shares.groups
     assert (tables, share.clusters, share.entries) == (8, 128, 1140)
     rows = {r.stage: r.cycles for r in layer_command.measure(share)}
-    shape = LayerShape(4096, 4, 1, 128, core.dpe.n_w, 10, core.dre.kvmu.recent, 1)
-    loads = layer_load.attention(core, 100, shape, RetrievalShape(32, 1024), share.entries)
+    retrieval = RetrievalShape(32, 1024)
+    loads = layer_load.attention(core, 100, share.shares, retrieval, -(-share.entries // (2 * core.dpe.n_w)))
     fetched = share.played(share.held(DreTime), share.phases["attention"], fetches=False)["scores"]["cycles"]
     assert loads["scores"].cycles == pytest.approx(fetched, rel=0.1)
     assert fetched * tables < rows["scores"]  # which waits for the fetch
     assert loads["softmax"].cycles * tables == pytest.approx(rows["softmax"], rel=0.5)  # long rows wait for scalars
     assert loads["values"].cycles * tables == pytest.approx(rows["values"], rel=0.06)
-    for name, args in {"output": (4096, 4096), "down": (14336, 4096), "gate_up": (4096, 14336, True)}.items():
-        assert layer_load.product(core, 100, 10, *args).cycles == pytest.approx(rows[name], rel=0.02), name
+    for name in ("output", "gate_up", "down"):
+        load = layer_load.stage(core, 100, share.shares, retrieval, 0, name)
+        assert load.cycles == pytest.approx(rows[name], rel=0.02), name
 
 
 # Anchors

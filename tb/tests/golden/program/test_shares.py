@@ -14,21 +14,22 @@ from golden.program.sequencer_model import Issue, register_values, sequence
 from golden.program.share_plan import SharePlan, shared_space
 from golden.program.shares import Shares, divide
 from golden.program.system_map import SystemMap
-from hdl.params import SystemParams, preset
+from hdl.params import SystemParams, override, preset
 from scripts.simulate.layer_command import LLAMA
 
 PRESETS = {"core": 1, "edge8": 8, "server48": 48}
+SCOPES = {1: "kvmu.entry_bytes=512", 2: "kvmu.entry_bytes=1024", 8: "kvmu.entry_bytes=4096"}  # by KV heads of a table
 RECENT, FETCHED, CLUSTERS = 256, 1000, 1000  # the last tile of each is not full
 PAIRS = -(-FETCHED // 128) * 128
 
 
 def system_map(p: SystemParams, ahead: bool = False, layers: int = 1) -> SystemMap:
-    """Layers of Llama-3 8B with a table per KV head, on the hardware of a preset."""
+    """Layers of Llama-3 8B on the hardware of a preset."""
     core = p.core
     shape = LayerShape(**LLAMA, tokens=10, recent=core.dre.kvmu.recent, entries=16384)
     fmt, h = core.core_format(), core.dre.hcu
     shares = Shares.of(shape, fmt.lanes, p.cores, core.dre.kvmu.entry_bytes)
-    sizes = {"layout": core.dre.layout(), "blocks": 1 << 20, "n_ctx": core.dre.kvmu.n_ctx}
+    sizes = {"layout": core.dre.layout(), "blocks": 1 << 16, "n_ctx": core.dre.kvmu.n_ctx}
     retrieval = RetrievalShape(h.n_hp, h.clusters, readings=core.dre.wtu.readings, frame=h.frame)
     return SystemMap(shares, fmt, retrieval, layers, ahead=ahead, **sizes)
 
@@ -100,23 +101,46 @@ def of_teams(m: SystemMap, name: str) -> list[Counted]:
     return out
 
 
-@pytest.fixture(scope="module", params=PRESETS)
+@pytest.fixture(
+    scope="module",
+    params=[*((name, 1) for name in PRESETS), ("edge8", 2), ("edge8", 8), ("server48", 8)],
+    ids=lambda x: f"{x[0]}-{x[1]}",
+)
 def llama(request) -> SystemMap:
-    p = preset(request.param)
-    assert p.cores == PRESETS[request.param]
-    return system_map(p)
+    name, heads = request.param
+    p = override(preset(name), [SCOPES[heads]])
+    assert p.cores == PRESETS[name]
+    made = system_map(p)
+    assert made.shares.heads == heads
+    return made
 
 
 def test_programs_fit_the_hardware(llama):
     """`program` raises where a program is longer than `i_depth`."""
     depth = llama.plans[0][0].fmt.i_depth
-    assert llama.entry_bytes == preset("core").core.dre.kvmu.entry_bytes == 512
+    assert llama.entry_bytes == 512 * llama.shares.heads
+    assert preset("core").core.dre.kvmu.entry_bytes == 512
     made = [llama.program(core, phase) for core in range(llama.shares.cores) for phase in llama.phases()]
     lengths = [len(p) for p in made if p]
     assert lengths
     assert max(lengths) <= depth
-    idle = len(made) - len(lengths)  # members that are neither leader nor last, in the phase "place"
-    assert idle == max(0, llama.shares.members - 2) * llama.shares.teams
+    s = llama.shares
+    rotating = min(s.heads, s.members - 1)  # members of a team that rotate queries in the phase "place"
+    assert len(made) - len(lengths) == max(0, s.members - 1 - rotating) * s.teams
+
+
+@pytest.mark.parametrize(
+    ("name", "heads"), [("edge8", 1), ("edge8", 2), ("edge8", 8), ("server48", 1), ("server48", 8)]
+)
+def test_attention_to_very_many_entries_fits_the_hardware(name, heads):
+    """262,144 entries, whose rows of scores a member reads in parts; a FETCH brings 65,536 of them."""
+    p = override(preset(name), [SCOPES[heads]])
+    whole = LayerShape(**LLAMA, tokens=10, recent=RECENT, entries=1 << 18)
+    retrieval = RetrievalShape(32, 16384, sinks=(1 << 18) - (1 << 16))
+    plan = SharePlan(Shares(whole, 64, p.cores, heads), p.core.core_format(), retrieval, 0)
+    assert plan.part
+    longest = max(len(plan.phase(phase) or []) for phase in plan.phases if phase in ("attention", "attend"))
+    assert 0 < longest <= plan.fmt.i_depth
 
 
 def test_layers_with_prefetch_fit_the_hardware():
@@ -172,7 +196,7 @@ def test_every_output_is_written_once(llama):
     assert cut == ("add_output" in names) == (llama.shares.cores == 48)
     where = {"gate_up": ["gated"], "output": ["sums" if cut else "hidden"], "down": ["sums" if cut else "hidden"]}
     where |= {"add_output": ["hidden"], "add_down": ["hidden"]} if cut else {}
-    where["join" if cut else "values"] = ["attention"]
+    where["join" if llama.shares.members > 1 else "values"] = ["attention"]
     for stage, arrays in where.items():
         for name in arrays:
             c = shared(llama, name)
@@ -183,7 +207,7 @@ def test_every_output_is_written_once(llama):
 def test_every_tile_of_a_team_is_computed_once(llama):
     """Columns of queries, keys and values, clusters, entries of the ring and behind it, rows that are joined."""
     s, teams = llama.shares.whole, llama.shares.members > 1
-    rows, n = s.rows, 64
+    rows, n = s.rows * llama.shares.heads, 64
     for stage, name in (
         ("rotary", "q"),
         *((("qkv", "qkv"), ("softmax", "stats"), ("values", "parts")) if teams else ()),
@@ -201,14 +225,14 @@ def test_every_tile_of_a_team_is_computed_once(llama):
     times = 1 if teams else llama.shares.groups
     assert all((c.counts.reshape(rows, tiles) == times * ranked).all() for c in counted)
 
-    batches = rows // llama.plans[0][0].batch
+    batches, entry = s.rows // llama.plans[0][0].batch, 4 * llama.shares.heads  # words of two for keys, two for values
     for target, stages in ((LoadTo.W, ("resident", "scores")), (LoadTo.COLUMN, ("values",))):
         ring, behind = of_teams(llama, "ring"), of_teams(llama, "behind")
         for stage in stages:
             transfers(llama, stage, target, ring + behind)
-        halves = slice(0, 2) if target == LoadTo.W else slice(2, 4)  # keys, values: two words each
+        halves = slice(0, entry // 2) if target == LoadTo.W else slice(entry // 2, entry)  # keys, values
         for c, many in [*((c, RECENT) for c in ring), *((c, PAIRS) for c in behind)]:
-            counts = c.counts.reshape(-1, 4)
+            counts = c.counts.reshape(-1, entry)
             want = np.zeros_like(counts)
             want[:many, halves] = batches
             assert (counts == want).all(), target
@@ -250,10 +274,10 @@ WHOLE = LayerShape(width=24, heads=4, kv_heads=2, head_size=8, ffn=48, tokens=3,
     ("cores", "heads", "said"),
     [
         (0, 1, "cores=0: must be at least 1"),
-        (3, 1, "cores=3: must divide kv_heads = 2, or be a multiple of it"),
+        (3, 1, r"cores=3: must divide 2, the tables of a layer \(2 KV heads, 1 a table\), or be a multiple of it"),
         (1, 0, "heads=0: must be at least 1"),
-        (1, 3, "heads=3: must divide a core's 2 KV heads"),
-        (4, 2, "heads=2: must divide a core's 1 KV heads"),
+        (1, 3, "heads=3: must divide kv_heads = 2"),
+        (4, 4, "heads=4: must divide kv_heads = 2"),
     ],
 )
 def test_shares_that_do_not_divide_are_refused(cores, heads, said):

@@ -29,6 +29,7 @@ LOWEST = np.float32(-(2.0**128) * (1 - 2.0**-8))
 ONE, NONE = np.ones(1, BF16), np.float32(-0.0)
 SHAPES = {
     "long": (LayerShape(16, 2, 1, 8, 16, tokens=2, recent=16, entries=301), LxeFormat(4, 16, 32, 32, 16)),
+    "long of two heads": (LayerShape(16, 4, 2, 8, 16, tokens=2, recent=16, entries=301), LxeFormat(4, 16, 32, 32, 16)),
     "grouped": (LayerShape(32, 4, 2, 8, 48, tokens=3, recent=32, entries=61), TINY),
     "one": (LayerShape(16, 2, 2, 4, 16, tokens=1, recent=8, entries=30), TINY),
     "ragged": (LayerShape(40, 4, 2, 16, 56, tokens=5, recent=32, entries=75), LxeFormat(8, 24, 16, 16, 16)),

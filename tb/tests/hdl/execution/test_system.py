@@ -27,6 +27,7 @@ SHAPE = LayerShape(width=16, heads=4, kv_heads=2, head_size=8, ffn=32, tokens=3,
 MORE = replace(SHAPE, heads=4, kv_heads=4)  # two tables a core
 TEAM = replace(SHAPE, heads=2, kv_heads=1, entries=32)  # a team of two cores
 TEAMS = replace(SHAPE, width=24)  # two teams of two cores, which cut sums
+WIDE = replace(SHAPE, head_size=4, entries=32)  # a team of two cores whose table has both KV heads
 SIZES = ["lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=64", "clusters=8", "n_ctx=4"]
 CORES = 2
 
@@ -55,6 +56,7 @@ def host(
     cores: int = CORES,
     layers: int = 1,
     ahead: bool = False,
+    heads: int = 1,
     **more,
 ) -> SystemHost:
     core = system(cores).core
@@ -63,7 +65,7 @@ def host(
     sizes = {"layout": core.dre.layout(), "blocks": k.blocks, "n_ctx": k.n_ctx, "counts": k.counts}
     retrieval = RetrievalShape(n_hp=16, clusters=8, centre=function.centre, readings=core.dre.wtu.readings)
     own = retrieval, [weights(shape, rng) for _ in range(layers)], planes
-    return SystemHost(shape, core.lxe_format(), *own, function, cores=cores, ahead=ahead, **sizes)
+    return SystemHost(shape, core.lxe_format(), *own, function, cores=cores, heads=heads, ahead=ahead, **sizes)
 
 
 @dataclass
@@ -281,6 +283,20 @@ def test_a_team_equals_golden():
     counted(script, got, fetched)
     assert max(x[0] for x in fetched) > 8  # entries behind the ring for both members: a pair of tiles has 8
     assert {len(p["starts"]) for p in script.phases} == {2}  # the last member rotates while the leader places
+
+
+def test_a_team_with_a_table_of_two_heads_equals_golden():
+    """The second member rotates the queries of both heads; each multiplies both heads' queries by its own entries."""
+    rng = np.random.default_rng(11)
+    script = Script(host(rng, WIDE, heads=2))
+    h = script.host
+    assert (h.shares.teams, h.shares.members, h.entry_bytes) == (1, 2, 32)
+    fetched = passes(script, rng, 7)
+    got = script.play(pause=0.2)
+    equal(script, got)
+    counted(script, got, fetched)
+    assert max(x[0] for x in fetched) > 8  # entries behind the ring for both members
+    assert {len(p["starts"]) for p in script.phases} == {2}
 
 
 def test_teams_that_cut_sums_equal_golden():
