@@ -138,10 +138,21 @@ class ModelHost:
         head = weights.embeddings if weights.head is None else weights.head
         self.weights, self.end, self.layout, self.retrieval = weights, end, layout, retrieval
         self.head = HeadPlan(shape, fmt, len(head))
-        sizes = {"layout": layout, "blocks": blocks, "n_ctx": n_ctx, "counts": counts, "boundary": boundary}
-        more = {"head weights": self.head.weights.size, "head work": self.head.work.size}
-        own = weights.layers, weights.planes, params
-        self.system = SystemHost(shape, fmt, retrieval, *own, cores=1, more=more, **sizes)
+        self.system = SystemHost(
+            shape,
+            fmt,
+            retrieval,
+            weights.layers,
+            weights.planes,
+            params,
+            cores=1,
+            layout=layout,
+            blocks=blocks,
+            counts=counts,
+            boundary=boundary,
+            n_ctx=n_ctx,
+            more={"head weights": self.head.weights.size, "head work": self.head.work.size},
+        )
         for name, x in self.head.pack(weights.norm, head).items():
             self.memory.put(self.head_address(name), x)
         self._sizes = {shape.tokens: self.system}

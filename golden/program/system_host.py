@@ -70,8 +70,9 @@ class SystemHost(SystemMap):
     ):
         check_centre(retrieval, params)
         shares = Shares(shape, fmt.lanes, cores, heads)
-        places = {"layout": layout, "blocks": blocks, "n_ctx": n_ctx}
-        super().__init__(shares, fmt, retrieval, len(layers), **places, ahead=ahead, more=more)
+        super().__init__(
+            shares, fmt, retrieval, len(layers), layout=layout, blocks=blocks, ahead=ahead, n_ctx=n_ctx, more=more
+        )
         self.memory = Memory(self.regions)
         self.cores, self.tables = [], []
         for i in range(cores):

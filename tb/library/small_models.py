@@ -114,3 +114,10 @@ class PolicyRun:
         block = Block(len(run.records), "frame", run.length, run.length + len(x))
         record = run.step(self.decoder, block, x)
         return self.decoder.hidden[-1], self.decoder.last[-1], record.fetched
+
+
+def ports(h: ModelHost) -> dict[str, int]:
+    """Constant inputs of the core for a host's memory and retrieval."""
+    s, f = h.system, h.system.cores[0].dre.params
+    bases = {"device_base": s.device_bases[0], "home_base": s.home_bases[0], "table_base": s.table_bases[0]}
+    return {"th_hd": f.th_hd, "ratio": f.ratio_q16, **bases, "blocks": s.blocks}

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from golden.function_params import ParamError
+from golden.program.isa import Status
 from golden.program.layer_memory import Register
-from golden.program.model_host import HEAD, ModelHost, Step
+from golden.program.lxe_model import LxeError
+from golden.program.model_host import HEAD, ModelHost, Step, blocks_needed
 from tb.library.small_models import LAYERS, SHAPE, PolicyRun, function, host, model, params, parts
 
 
@@ -58,3 +61,86 @@ def test_a_stream_equals_the_policy_in_fp32(seed, tied):
     assert (chosen[-4:] > 0).all()
     offloaded = h.length - SHAPE.recent
     assert (chosen[-1] < offloaded).any()  # the retrieval leaves some out
+
+
+def test_corners_of_streams():
+    """A prompt of one token, no frame, no question; then a stream that goes on where the first ended."""
+    own = model(1)
+    h = host(own)
+    first = play(h, parts(own, [1]), 2)
+    assert passes(first) == [(0, 1), (1, 1)]
+    assert [s.start for s in first if s.phase == HEAD] == [0, 1]
+    second = play(h, parts(own, [0, 2]))
+    assert passes(second) == [(1, 2)]
+    assert second[0].start == 2
+    assert not any(s.phase == HEAD for s in second)
+    assert (h.length, h.passes, len(h.tokens)) == (4, 3, 2)
+    assert play(h, parts(own, [0])) == []
+    with pytest.raises(ParamError, match="parts=1: must hold a token, after which others are generated"):
+        next(h.stream(parts(own, [0]), 1))
+    with pytest.raises(ParamError, match=r"part=\(2, 8\): must have width = 16 numbers a token"):
+        next(h.stream([np.zeros((2, 8), np.float32)]))
+
+
+def test_the_end_of_text_ends_the_answer():
+    own = model(1, tied=False)
+    given = parts(own, [3])
+    whole = host(own)
+    play(whole, given, 4)
+    assert len(whole.tokens) == 4
+    stop = whole.tokens.index(whole.tokens[1])
+    ended = host(own, end=whole.tokens[stop])
+    steps = play(ended, given, 4)
+    assert ended.tokens == whole.tokens[: stop + 1]
+    assert len(passes(steps)) == stop + 1
+
+
+def test_programs_and_weights_serve_all_layers_and_heads():
+    """One program for each phase and size of pass; a stream changes no weight."""
+    own = model(1)
+    h = host(own)
+    before = {r.name: r.data.copy() for r in h.memory.regions}
+    steps = play(h, parts(own, [3, 3, 2]), 1)
+    kinds = {(s.phase, s.tokens) for s in steps if s.phase != HEAD}
+    programs = {id(s.program) for s in steps}
+    assert len(kinds) == 5 * 2
+    assert len(programs) == len(kinds) + 1
+    for layer, plan in enumerate(h.system.plans[0]):
+        for name, array in plan.weights.arrays.items():
+            if name.endswith("_weight"):
+                for group in range(h.system.shares.groups if name in ("qkv_weight", "hash_weight") else 1):
+                    at = h.system.address(0, array, layer, group)
+                    r = h.memory.region(at, array.size)
+                    own_bytes = slice(at - r.base, at - r.base + array.size)
+                    assert before[r.name][own_bytes].any()
+                    assert np.array_equal(r.data[own_bytes], before[r.name][own_bytes])
+    region = next(r for r in h.memory.regions if r.name == "head weights")
+    assert np.array_equal(region.data, before["head weights"])
+
+
+def test_a_stream_longer_than_memory_says_how_much_it_needs():
+    own = model(1)
+    given = parts(own, [3] * 6)
+    h = host(own, blocks=8)
+    with pytest.raises(LxeError, match="the map has no free block among 8: raise blocks") as e:
+        play(h, given)
+    assert e.value.status == Status.FULL
+    need = int(str(e.value).split("blocks = ")[1].split(" ")[0])
+    assert f"A stream of 18 tokens needs at most blocks = {need} (" in str(e.value)
+    steps = play(host(own, blocks=need), given)
+    assert len(passes(steps)) == 6
+    reason = r"make more room behind the ring\. A stream of 36 tokens .* entries = 28 behind the ring"
+    with pytest.raises(LxeError, match=reason):
+        play(host(own, ratio_q16=65536), parts(own, [3] * 12))
+
+
+def test_room_for_any_stream():
+    """Chains of blocks by hand: each cluster may leave a block with one entry."""
+    assert blocks_needed(8, 8, 4, 2, 3) == 0
+    assert blocks_needed(9, 8, 4, 2, 3) == 3
+    assert blocks_needed(108, 8, 4, 2, 1) == 52
+    for entries in range(12):
+        worst = max(
+            sum(-(-n // 4) for n in (a, b, entries - a - b)) for a in range(entries + 1) for b in range(entries + 1 - a)
+        )
+        assert blocks_needed(entries, 0, 3, 4, 1) == worst
