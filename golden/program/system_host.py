@@ -148,7 +148,7 @@ class SystemHost(SystemMap):
         assert program is not None, f"core {core} has nothing to do in the phase {phase}"
         out = self.cores[core].run(program, self.registers(core, layer, group))
         if core < self.shares.teams and out.instructions[Engine.RETRIEVE]:  # others change no table
-            self.tables[core].write()
+            self.tables[core].write([self.context(layer, group)])
             registers = self.cores[core].registers
             if phase == "select":
                 self.fetched[core, layer, group] = registers[Register.ENTRIES]

@@ -1,6 +1,6 @@
-"""A small random decoder, whole, on a golden core: weights, a stream, and the same decoder in FP32 under a policy."""
+"""A small random decoder, whole, on a golden core: weights, a stream, the same decoder in FP32."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -8,14 +8,11 @@ import numpy as np
 from golden.arithmetic.numerics import to_bf16
 from golden.function_params import ReSVParams
 from golden.inputs.decoder import Decoder, rotary_table
-from golden.policies.blocks import Block
-from golden.policies.policy_run import DecoderRun, decoder_shape
-from golden.policies.resv_policy import ReSVPolicy, ReSVPolicyParams
-from golden.program.core_compiler import RetrievalShape
 from golden.program.layer_memory import LayerShape
 from golden.program.model_host import ModelHost, Weights
 from golden.retrieval.hashing import hyperplanes
 from hdl.params import CoreParams, override, preset
+from tb.library.decoder_model import retrieval_shape
 from tb.library.random_layers import weights
 
 SHAPE = LayerShape(width=16, heads=4, kv_heads=2, head_size=8, ffn=32, tokens=3, recent=8, entries=24)
@@ -53,14 +50,11 @@ def _rounded(x: np.ndarray) -> np.ndarray:
 def host(own: Weights, p: CoreParams | None = None, end: int | None = None, blocks: int = 0, **more) -> ModelHost:
     """A golden core with the decoder. `more` are parameters of the retrieval."""
     p = p or params()
-    h, k, f = p.dre.hcu, p.dre.kvmu, function(p, **more)
-    retrieval = RetrievalShape(
-        n_hp=h.n_hp, clusters=h.clusters, frame=h.frame, readings=p.dre.wtu.readings, centre=f.centre
-    )
+    k, f = p.dre.kvmu, function(p, **more)
     return ModelHost(
         SHAPE,
         p.lxe_format(),
-        retrieval,
+        retrieval_shape(p, f),
         own,
         f,
         layout=p.dre.layout(),
@@ -85,35 +79,12 @@ class PlainDecoder(Decoder):
     def __init__(self, own: Weights, n_tokens: int):
         self.layers, self.norm, self.embeddings = list(own.layers), own.norm, own.embeddings
         self.head = own.embeddings if own.head is None else own.head
-        self.epsilon, self.end = np.float32(SHAPE.epsilon), 0  # `DecoderRun` wants an end; its choices are not used
+        self.epsilon = np.float32(SHAPE.epsilon)
         self.frequencies = tuple(own.turns)
         self.cos, self.sin = rotary_table(self.frequencies, n_tokens)
 
     def logits(self, hidden: np.ndarray) -> np.ndarray:
-        self.last = self._rms(hidden, self.norm) @ self.head.T
-        self.hidden = hidden
-        return self.last
-
-
-@dataclass
-class PolicyRun:
-    """The decoder under the policy ReSV, pass by pass, with the dot products and score codes of the core."""
-
-    own: Weights
-    resv: ReSVParams
-
-    def __post_init__(self):
-        self.decoder = PlainDecoder(self.own, 1024)
-        resv = replace(self.resv, dot=params().lxe_format().dot, score_map="vpe")
-        policy = ReSVPolicy(ReSVPolicyParams(resv, "none"), decoder_shape(self.decoder))
-        self.run = DecoderRun(policy, SHAPE.width)
-
-    def step(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Run a pass: hidden state and logits of its last token, and entries fetched by [layer, KV head]."""
-        run = self.run
-        block = Block(len(run.records), "frame", run.length, run.length + len(x))
-        record = run.step(self.decoder, block, x)
-        return self.decoder.hidden[-1], self.decoder.last[-1], record.fetched
+        return self._rms(hidden, self.norm) @ self.head.T
 
 
 def ports(h: ModelHost) -> dict[str, int]:

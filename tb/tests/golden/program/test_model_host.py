@@ -8,7 +8,9 @@ from golden.program.isa import Status
 from golden.program.layer_memory import Register
 from golden.program.lxe_model import LxeError
 from golden.program.model_host import HEAD, ModelHost, Step, blocks_needed
-from tb.library.small_models import LAYERS, SHAPE, PolicyRun, function, host, model, params, parts
+from golden.retrieval.table_image import image
+from tb.library.policy_passes import PolicyPasses
+from tb.library.small_models import LAYERS, SHAPE, PlainDecoder, function, host, model, params, parts
 
 
 def relative(have: np.ndarray, want: np.ndarray) -> float:
@@ -36,24 +38,23 @@ def test_a_stream_equals_the_policy_in_fp32(seed, tied):
     Both retrieve the same number of entries for each layer and head. The core rounds activations to BF16.
     """
     own = model(seed, tied)
-    h, wanted = host(own), PolicyRun(own, function(params()))
+    h, wanted = host(own), PolicyPasses(PlainDecoder(own, 64), function(params()), params().lxe_format().dot)
     given = parts(own, [5, 3, 3, 0, 3, 4])
-    x, want = np.concatenate(given), (np.zeros(0),) * 3
+    x = np.concatenate(given)
     fetched, counts, steps = np.zeros((LAYERS, SHAPE.kv_heads)), [], []
     for step in h.stream(given, 3):
         h.run(step)
         steps.append(step)
         if step.phase == HEAD:
-            token = int(np.argmax(want[1]))
-            assert relative(h.logits(), want[1]) < 0.02
+            token = int(np.argmax(wanted.logits))
+            assert relative(h.logits(), wanted.logits) < 0.02
             x = np.concatenate([x, own.embeddings[[token]]])
             assert token == int(np.argmax(h.logits()))
         elif step.phase == "attention":
             fetched[step.layer, step.group] = h.system.cores[0].registers[Register.ENTRIES]
         elif step.phase == "down" and step.layer == LAYERS - 1:
-            want = wanted.step(x[step.start : step.start + step.tokens])
-            assert relative(h.hidden(step.tokens)[-1], want[0]) < 0.01
-            assert np.array_equal(fetched, want[2])
+            assert np.array_equal(fetched, wanted.take_pass(x[step.start : step.start + step.tokens]))
+            assert relative(h.hidden(step.tokens)[-1], wanted.hidden) < 0.01
             counts.append(fetched.copy())
     assert passes(steps) == [(0, 3), (0, 2), (1, 3), (2, 3), (4, 3), (5, 3), (5, 1), (6, 1), (7, 1)]
     assert sum(step.phase == HEAD for step in steps) == len(h.tokens) == 3
@@ -80,6 +81,18 @@ def test_corners_of_streams():
         next(h.stream(parts(own, [0]), 1))
     with pytest.raises(ParamError, match=r"part=\(2, 8\): must have width = 16 numbers a token"):
         next(h.stream([np.zeros((2, 8), np.float32)]))
+
+
+def test_tables_in_memory_are_those_of_the_engine():
+    """After a stream, memory holds what all contexts come to, though each step writes those of one."""
+    own = model(1)
+    h = host(own)
+    play(h, parts(own, [3, 3, 3, 3]))
+    region = next(r for r in h.memory.regions if r.name == "tables 0")
+    whole = image(h.layout, h.system.cores[0].dre)
+    assert len(whole) > 4 * 10
+    for at, word in whole.items():
+        assert region.data[at : at + len(word)].tobytes() == word
 
 
 def test_the_end_of_text_ends_the_answer():
