@@ -91,14 +91,13 @@ class Step:
     registers: dict[int, int]
 
 
-def blocks_needed(tokens: int, recent: int, clusters: int, block_slots: int, contexts: int) -> int:
-    """Blocks of home memory that hold the entries of any stream of so many tokens.
+def blocks_needed(tokens: int, clusters: int, block_slots: int, contexts: int) -> int:
+    """Blocks of home memory that hold any stream of so many tokens.
 
-    In each context `tokens - recent` entries leave the ring. Of up to `clusters` chains of blocks each may end in a
-    block with one entry: (entries + clusters (block_slots - 1)) / block_slots, and never more than the entries.
+    Every entry has a place at home from the start. A context has up to `clusters` chains of blocks, and each of them
+    may end in a block with one entry: (tokens + clusters (block_slots - 1)) / block_slots, never above the tokens.
     """
-    entries = max(0, tokens - recent)
-    return contexts * min(entries, (entries + clusters * (block_slots - 1)) // block_slots)
+    return contexts * min(tokens, (tokens + clusters * (block_slots - 1)) // block_slots)
 
 
 class ModelHost:
@@ -256,7 +255,7 @@ class ModelHost:
         """How much memory the stream takes at most, in words."""
         s, layout, r = self.shape, self.layout, self.retrieval
         contexts = len(self.weights.layers) * self.system.shares.groups
-        blocks = blocks_needed(self.total, s.recent, r.clusters, layout.block_slots, contexts)
+        blocks = blocks_needed(self.total, r.clusters, layout.block_slots, contexts)
         size = blocks * layout.block_slots * self.system.entry_bytes
         entries = max(0, self.total - s.recent)
         return (

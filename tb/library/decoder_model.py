@@ -60,7 +60,7 @@ def decoder_host(
     f, k, h = replace(f or p.dre.function(), sinks=0), p.dre.kvmu, decoder.head_size
     check(k.entry_bytes == 4 * h, "entry_bytes", k.entry_bytes, f"must be {4 * h}, keys and values of a KV head")
     contexts = len(decoder.layers) * decoder.kv_heads
-    blocks = max(1, blocks_needed(total, k.recent, k.clusters, p.dre.layout().block_slots, contexts))
+    blocks = max(1, blocks_needed(total, k.clusters, p.dre.layout().block_slots, contexts))
     reason = f"must be at least {blocks} for {total} tokens"
     check(blocks <= k.blocks, "blocks", k.blocks, reason)
     planes = np.tile(hyperplanes(f.n_hp, h, f.hash_seed), (1, decoder.kv_heads))

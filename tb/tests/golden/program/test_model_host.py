@@ -133,15 +133,15 @@ def test_programs_and_weights_serve_all_layers_and_heads():
 
 def test_a_stream_longer_than_memory_says_how_much_it_needs():
     own = model(1)
-    given = parts(own, [3] * 6)
-    h = host(own, blocks=8)
-    with pytest.raises(LxeError, match="the map has no free block among 8: raise blocks") as e:
+    given = parts(own, [3] * 3)
+    h = host(own, blocks=35, th_hd=0)  # every token opens a cluster
+    with pytest.raises(LxeError, match="the map has no free block among 35: raise blocks") as e:
         play(h, given)
     assert e.value.status == Status.FULL
-    need = int(str(e.value).split("blocks = ")[1].split(" ")[0])
-    assert f"A stream of 18 tokens needs at most blocks = {need} (" in str(e.value)
-    steps = play(host(own, blocks=need), given)
-    assert len(passes(steps)) == 6
+    assert "A stream of 9 tokens needs at most blocks = 36 (4,608 bytes of home memory)" in str(e.value)
+    enough = host(own, blocks=36, th_hd=0)
+    assert len(passes(play(enough, given))) == 3
+    assert enough.system.cores[0].dre.kv.fresh == 36
     reason = r"make more room behind the ring\. A stream of 36 tokens .* entries = 28 behind the ring"
     with pytest.raises(LxeError, match=reason):
         play(host(own, ratio_q16=65536), parts(own, [3] * 12))
@@ -149,11 +149,10 @@ def test_a_stream_longer_than_memory_says_how_much_it_needs():
 
 def test_room_for_any_stream():
     """Chains of blocks by hand: each cluster may leave a block with one entry."""
-    assert blocks_needed(8, 8, 4, 2, 3) == 0
-    assert blocks_needed(9, 8, 4, 2, 3) == 3
-    assert blocks_needed(108, 8, 4, 2, 1) == 52
+    assert blocks_needed(1, 4, 2, 3) == 3
+    assert blocks_needed(100, 4, 2, 1) == 52
     for entries in range(12):
         worst = max(
             sum(-(-n // 4) for n in (a, b, entries - a - b)) for a in range(entries + 1) for b in range(entries + 1 - a)
         )
-        assert blocks_needed(entries, 0, 3, 4, 1) == worst
+        assert blocks_needed(entries, 3, 4, 1) == worst

@@ -23,7 +23,7 @@ def test_programs_and_memory():
     p, total = core(), 100
     s, f = layer_shape(p, total), p.dre.function()
     fmt, contexts = p.core_format(), N_LAYERS * Decoder.kv_heads
-    blocks = blocks_needed(total, s.recent, p.dre.kvmu.clusters, p.dre.layout().block_slots, contexts)
+    blocks = blocks_needed(total, p.dre.kvmu.clusters, p.dre.layout().block_slots, contexts)
     head = HeadPlan(s, fmt, VOCABULARY)
     whole = SystemMap(
         Shares.of(s, fmt.lanes, 1, p.dre.kvmu.entry_bytes),
@@ -36,7 +36,7 @@ def test_programs_and_memory():
         n_ctx=p.dre.kvmu.n_ctx,
         more={"head weights": head.weights.size, "head work": head.work.size},
     )
-    assert (whole.shares.groups, blocks) == (Decoder.kv_heads, contexts * 36)
+    assert (whole.shares.groups, blocks) == (Decoder.kv_heads, contexts * total)
     longest = 0
     for tokens in (TOKENS, 1):
         own = whole.of(tokens)
