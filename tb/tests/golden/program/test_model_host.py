@@ -7,6 +7,7 @@ from golden.function_params import ParamError
 from golden.program.isa import Status
 from golden.program.layer_memory import Register
 from golden.program.lxe_model import LxeError
+from golden.program.lxe_model import play as simulated
 from golden.program.model_host import HEAD, ModelHost, Step, blocks_needed
 from golden.retrieval.table_image import image
 from tb.library.policy_passes import PolicyPasses
@@ -106,6 +107,20 @@ def test_the_end_of_text_ends_the_answer():
     steps = play(ended, given, 4)
     assert ended.tokens == whole.tokens[: stop + 1]
     assert len(passes(steps)) == stop + 1
+
+
+def test_steps_are_ordered_by_semaphores_alone():
+    """Of every phase and size of pass, with entries behind the ring; nothing waits for ever or is read too early."""
+    own = model(1)
+    h = host(own)
+    checked = set()
+    for step in h.stream(parts(own, [3, 3, 3, 3, 2]), 2):
+        result = h.run(step)
+        if step.start >= SHAPE.recent:
+            order = simulated(result.issues, params().lxe_format())
+            assert (order.waiting, order.left, order.hazards) == ({}, {}, [])
+            checked.add((step.phase, step.tokens))
+    assert len(checked) == 3 * 5 + 2
 
 
 def test_programs_and_weights_serve_all_layers_and_heads():
