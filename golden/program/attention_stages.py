@@ -43,6 +43,8 @@ class AttentionCompiler(Compiler):
     The entries of a team's member are counted as if there were no others: tile 0 is its first one.
     """
 
+    plan: "LayerPlan"
+
     def __init__(self, plan: "LayerPlan"):
         super().__init__(plan)
         # Fields that count the words of a row of scores: those of the ring, and pairs of words behind it.

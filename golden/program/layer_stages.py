@@ -20,7 +20,7 @@ from golden.program.loop_rolling import Item, Op, op
 from golden.program.vector_programs import imm
 
 if TYPE_CHECKING:
-    from golden.program.layer_compiler import LayerPlan
+    from golden.program.stage_plan import Plan
 
 BANK, STREAM, SCALAR, IMMEDIATE = Source
 # Semaphores: a half of W and X is free, a half is filled, a stage is in memory, X holds no query that is still needed.
@@ -42,7 +42,7 @@ class Compiler:
     takes.
     """
 
-    def __init__(self, plan: "LayerPlan"):
+    def __init__(self, plan: "Plan"):
         self.plan, self.shape, self.fmt = plan, plan.shape, plan.fmt
         self.items: list[Item] = []
         self.half = 0
@@ -290,7 +290,8 @@ class Compiler:
         """
         s, p, n = self.shape, self.plan, self.fmt.lanes
         head, period = s.head_size, s.head_size // n
-        at_once, words = p.turned, p.turned * period
+        at_once = max(d for d in divisors(s.tokens) if 2 * d * period <= self.fmt.depth)
+        words = at_once * period
         row = p["qkv"].shape[-1]
         for first in range(0, s.tokens, at_once):
             for k in range(2):

@@ -98,6 +98,7 @@ class SharePlan(CorePlan):
     shares : how the cores share the layer
     core : the core's number
     base, team_base : addresses of the work arrays of the core, and of its team
+    cuts : how each product is cut, which decides how its weights lie in memory; chosen for the pass if not given
 
     `apart` is the distance between the weights of two layers, `group_bytes` that of two tables in a layer. Raises
     `ParamError` as `CorePlan` does, and for a core without a tile of columns.
@@ -111,6 +112,7 @@ class SharePlan(CorePlan):
         core: int,
         base: int = 0,
         team_base: int = 0,
+        cuts: dict[str, Tiling] | None = None,
     ):
         check(0 <= core < shares.cores, "core", core, f"must be 0 to {shares.cores - 1}")
         many = shares.members > 1
@@ -124,7 +126,7 @@ class SharePlan(CorePlan):
         for name, p in self.products.items():
             reason = f"leaves core {core} without a column of {name}: take fewer cores"
             check(len(p.tiles) > 0 and len(p.words) > 0, "cores", shares.cores, reason)
-        cuts = {name: self._cut_share(name) for name in GEMMS}
+        cuts = cuts or {name: self._cut_share(name) for name in GEMMS}
         super().__init__(shape, fmt, retrieval, cuts, Team(shares.member(core), shares.members))
 
     def _cut_share(self, name: str) -> Tiling:
@@ -146,8 +148,9 @@ class SharePlan(CorePlan):
 
     def of(self, tokens: int) -> "SharePlan":
         """The plan of a pass of fewer tokens that uses the same weights and entries in memory."""
+        check(tokens <= self.whole.tokens, "tokens", tokens, f"must be at most the plan's {self.whole.tokens}")
         shares = replace(self.shares, whole=replace(self.whole, tokens=tokens))
-        return SharePlan(shares, self.fmt, self.retrieval, self.core, self.base, self.team_base)
+        return SharePlan(shares, self.fmt, self.retrieval, self.core, self.base, self.team_base, self.cuts)
 
     @property
     def phases(self) -> dict[str, tuple[str, ...]]:

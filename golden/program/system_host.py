@@ -16,7 +16,7 @@ from golden.function_params import ReSVParams, check
 from golden.program.core_compiler import ROW, RetrievalShape
 from golden.program.core_host import check_centre
 from golden.program.core_model import Core
-from golden.program.isa import LxeFormat
+from golden.program.isa import Engine, LxeFormat
 from golden.program.layer_memory import LayerShape, Register
 from golden.program.lxe_model import Memory, Result
 from golden.program.shares import Shares
@@ -43,6 +43,7 @@ class SystemHost(SystemMap):
     counts : token counts that a WTU holds; None: any number
     boundary : bytes; a burst does not cross a multiple of it
     n_ctx : contexts that each DRE can name; memory holds the tables of those that the layers use
+    more : names and bytes of further regions behind the layers' weights
 
     `begin` writes the inputs of a pass. `run` executes a phase of a layer on all cores. Raises `ParamError` where
     `retrieval` and `params` differ in `centre`.
@@ -65,10 +66,13 @@ class SystemHost(SystemMap):
         counts: int | None = None,
         boundary: int = 4096,
         n_ctx: int,
+        more: dict[str, int] | None = None,
     ):
         check_centre(retrieval, params)
         shares = Shares(shape, fmt.lanes, cores, heads)
-        super().__init__(shares, fmt, retrieval, len(layers), layout=layout, blocks=blocks, ahead=ahead, n_ctx=n_ctx)
+        super().__init__(
+            shares, fmt, retrieval, len(layers), layout=layout, blocks=blocks, ahead=ahead, n_ctx=n_ctx, more=more
+        )
         self.memory = Memory(self.regions)
         self.cores, self.tables = [], []
         for i in range(cores):
@@ -88,12 +92,10 @@ class SystemHost(SystemMap):
                 image = self.memory.region(self.table_bases[i], 1).data
                 self.tables.append(TableMemory(layout, self.cores[i].dre, image))
         self.fetched = np.zeros((shares.teams, len(layers), shares.groups), int)  # entries, of each table
-        self._write_constants(layers, planes)
+        self._write_weights(layers, planes)
 
-    def _write_constants(self, layers: Sequence[dict[str, np.ndarray]], planes: Sequence[np.ndarray]) -> None:
+    def _write_weights(self, layers: Sequence[dict[str, np.ndarray]], planes: Sequence[np.ndarray]) -> None:
         for i, plans in enumerate(self.plans):
-            for name, x in plans[0].constants().items():
-                self.put(i, name, x)
             for k, (plan, layer, hyperplanes) in enumerate(zip(plans, layers, planes, strict=True)):
                 for name, x in plan.pack(layer).items():
                     self.put(i, name, x, k)
@@ -118,9 +120,12 @@ class SystemHost(SystemMap):
         return self.memory.get(self.address(core, array, layer, group), array.shape, array.dtype)
 
     def begin(self, hidden: np.ndarray, cos: np.ndarray, sin: np.ndarray, start: int) -> None:
-        """Write the inputs of a pass from token `start`: hidden [tokens, width], cos and sin [tokens, head / 2]."""
+        """Write the inputs of a pass from token `start`: hidden [tokens, width], cos and sin [tokens, head / 2].
+
+        Constants are written with them, because a pass of another size may have overwritten them.
+        """
         for i, plans in enumerate(self.plans):
-            for name, x in plans[0].inputs(hidden, cos, sin, start).items():
+            for name, x in (plans[0].constants() | plans[0].inputs(hidden, cos, sin, start)).items():
                 self.put(i, name, x)
 
     def registers(self, core: int, layer: int = 0, group: int = 0) -> dict[int, int]:
@@ -142,8 +147,8 @@ class SystemHost(SystemMap):
         program = self.program(core, phase, layer)
         assert program is not None, f"core {core} has nothing to do in the phase {phase}"
         out = self.cores[core].run(program, self.registers(core, layer, group))
-        if core < self.shares.teams:
-            self.tables[core].write()
+        if core < self.shares.teams and out.instructions[Engine.RETRIEVE]:  # others change no table
+            self.tables[core].write([self.context(layer, group)])
             registers = self.cores[core].registers
             if phase == "select":
                 self.fetched[core, layer, group] = registers[Register.ENTRIES]

@@ -5,7 +5,9 @@ of a team, and a team's tables, rings and blocks. A team's other members have th
 rings and blocks, which their retrieval engines do not touch.
 """
 
+from copy import copy
 from dataclasses import replace
+from typing import Self
 
 from golden.function_params import check
 from golden.program.core_compiler import LEVEL, ROW, RetrievalShape
@@ -29,9 +31,10 @@ class SystemMap:
     blocks : blocks of each core's home memory
     ahead : whether each layer fetches for the next one
     n_ctx : contexts that each DRE can name; memory has tables for those that the layers use
+    more : names and bytes of further regions behind the layers' weights
 
     plans : [core][layer] · weights : addresses, [team][layer] · regions : all of memory
-    table_bases, device_bases, home_bases : one for each core
+    table_bases, device_bases, home_bases : one for each core · more_bases : addresses of further regions by name
 
     Table g of layer k on a core is its context k * `shares.groups` + g.
     """
@@ -47,6 +50,7 @@ class SystemMap:
         blocks: int,
         ahead: bool,
         n_ctx: int,
+        more: dict[str, int] | None = None,
     ):
         self.shares, self.ahead, self.blocks = shares, ahead, blocks
         contexts = layers * shares.groups
@@ -54,6 +58,7 @@ class SystemMap:
         self.regions: list[Region] = []
         self._region("shared", shared_space(shares).size)
         self._place_plans(fmt, retrieval, layers)
+        self.more_bases = {name: self._region(name, size) for name, size in (more or {}).items()}
         self.entry_bytes = self.plans[0][0].shape.entry * 2
         ring = contexts * shares.whole.recent * self.entry_bytes
         home = blocks * layout.block_slots * self.entry_bytes
@@ -61,6 +66,17 @@ class SystemMap:
         bases = [[self._region(f"{name} {t}", sizes[name]) for t in range(shares.teams)] for name in sizes]
         self.table_bases, self.device_bases, self.home_bases = (b * shares.members for b in bases)
         self._programs: dict[tuple[int, int, str], list[Instruction] | None] = {}
+
+    def of(self, tokens: int) -> Self:
+        """The same layers, in the same places, for passes of fewer tokens; what a pass leaves in memory they share.
+
+        Arrays of a pass lie elsewhere than those of a pass of another size, and overwrite them.
+        """
+        out = copy(self)
+        made = {id(plan): plan.of(tokens) for plans in self.plans for plan in plans}
+        out.plans = [[made[id(plan)] for plan in plans] for plans in self.plans]
+        out.shares, out._programs = out.plans[0][0].shares, {}
+        return out
 
     def _region(self, name: str, size: int) -> int:
         at = self.regions[-1] if self.regions else None

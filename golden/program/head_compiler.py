@@ -1,0 +1,147 @@
+"""Compiles what follows the last layer of a decoder: final norm, language head, and the choice of the next token.
+
+`HeadPlan` takes the hidden state of one token, the last of a pass, through three stages:
+
+=======  =============================================================================================================
+norm     RMSNorm, as before the layers' products
+head     GEMM: one FP32 logit for each token of the vocabulary
+argmax   the number of the largest logit; of equal ones the lowest number
+=======  =============================================================================================================
+
+Arg-max. The VPE has no comparison that yields a number, so the program takes two turns over the logits x_i. The first
+finds their maximum m. The second turns each logit into a number that is -i where x_i = m, and minus infinity elsewhere:
+
+    d_i = x_i - m        c_i = (d_i * 2^127) * 2^127 - i        result = -max c_i
+
+d_i is zero or at most -2^-126, because the VPE flushes subnormals to zero. Times 2^254 it is zero or minus infinity.
+Numbers below 2^24 are exact in FP32. So the result is exact. Logits closer to each other than 2^-126 count as equal.
+An infinite or undefined maximum gives infinity in place of a number.
+
+Where tiles of `lanes` logits are not all full, the head repeats its last row. A copy never wins over the original,
+whose number is lower.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from golden.arithmetic.numerics import BF16, to_bf16
+from golden.arithmetic.vector import MINUS_ZERO, Bank, Reduce
+from golden.arithmetic.vector import Op as VectorOp
+from golden.function_params import check
+from golden.program.isa import LoadTo, LxeFormat, Queue
+from golden.program.join_stage import MINUS_INFINITY
+from golden.program.layer_memory import Array, LayerShape, Register, Space
+from golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, Compiler
+from golden.program.stage_plan import Plan
+from golden.program.vector_programs import imm
+
+HUGE = imm(2.0**127)  # twice this factor makes the smallest difference infinite
+TOP, FOUND = range(2)  # scalar registers: the maximum, and less the number of the token that has it
+
+
+class HeadCompiler(Compiler):
+    """Writes the stages of the head."""
+
+    plan: "HeadPlan"
+
+    def __init__(self, plan: "HeadPlan"):
+        super().__init__(plan)
+        self.words = plan["numbers"].shape[0] // self.fmt.lanes  # of a part of the logits, which half a bank holds
+
+    def argmax(self) -> None:
+        """Store the number of the largest logit, and that logit, each in all lanes of a word."""
+        n, many = self.fmt.lanes, self.words
+        best: dict[str, int] = {"c": BANK, "write": Bank.C}
+        numbers: dict[str, int] = {"c": BANK, "addr_c": many}
+        lowest: dict[str, int] = {"a": IMMEDIATE, "imm_a": MINUS_INFINITY, "write": Bank.C}
+        self.vector(many, **lowest)
+        for words, part in self._parts():
+            self.vector(words, Queue.LOAD, op=VectorOp.MAX, **part, **best)
+        self._largest(TOP)
+        self.load(self.plan["numbers"], 0, 1, many, 0, LoadTo.VECTOR)
+        self.vector(many, Queue.LOAD, a=STREAM, wide=1, write=Bank.C, addr_d=many)
+        self.vector(many, **lowest)
+        for words, part in self._parts():
+            self.vector(words, Queue.LOAD, **part, c=SCALAR, scalar_c=TOP, negate_c=1, write=Bank.A)
+            self.vector(words, a=BANK, imm_b=HUGE, write=Bank.A)
+            self.vector(words, a=BANK, imm_b=HUGE, **numbers, negate_c=1, write=Bank.A)
+            self.vector(words, op=VectorOp.MAX, a=BANK, **best)
+            self.vector(many, a=IMMEDIATE, imm_a=imm(many * n), **numbers, write=Bank.C, addr_d=many)
+        self._largest(FOUND)
+        self.vector(a=SCALAR, scalar_a=FOUND, negate_a=1, write=Bank.C)
+        self.vector(a=SCALAR, scalar_a=TOP, write=Bank.C, addr_d=1)
+        self.out(2, True)
+        self.store(self.plan["next"], 0, 1, 2, 0)
+
+    def _parts(self) -> Iterator[tuple[int, dict[str, int]]]:
+        """LOAD the logits, a part after the other: words of each, and the fields of the VECTOR that takes them."""
+        n, logits = self.fmt.lanes, self.plan["logits"]
+        words = logits.shape[1] // n
+        for first in range(0, words, self.words):
+            some = min(self.words, words - first)
+            self.load(logits, first * n, 1, some, 0, LoadTo.VECTOR)
+            yield some, {"a": STREAM, "wide": 1}
+
+    def _largest(self, to: int) -> None:
+        """Scalar register `to` = the largest number of the part in bank C."""
+        self.vector(self.words, a=IMMEDIATE, imm_a=MINUS_ZERO, c=BANK, reduce=Reduce.MAX, scalar_d=to)
+
+
+class HeadPlan(Plan):
+    """The program from a hidden state to the next token, and its arrays in memory.
+
+    shape : of the decoder's layers; its `tokens` do not matter
+    vocabulary : number of tokens
+
+    Arrays of `weights` start at the address in the register WEIGHTS, those of `work` at the one in KV, and `hidden` is
+    the hidden state at the address in OUT. Raises `ParamError` for a vocabulary whose numbers FP32 does not hold.
+    """
+
+    _compiler = HeadCompiler
+
+    def __init__(self, shape: LayerShape, fmt: LxeFormat, vocabulary: int):
+        self.shape, self.fmt, self.vocabulary = replace(shape, tokens=1), fmt, vocabulary
+        n, width = fmt.lanes, shape.width
+        tiles = -(-vocabulary // n)
+        check(vocabulary >= 1, "vocabulary", vocabulary, "must be at least 1 token")
+        check(tiles * n < 1 << 24, "vocabulary", vocabulary, "must be below 2^24: FP32 numbers name the tokens")
+        check(width % n == 0, "width", width, f"must be a multiple of lanes = {n}")
+        check(fmt.depth >= 2, "depth", fmt.depth, "must be at least 2: a bank holds a maximum and a number")
+        cut = self._cut(tiles * n, width, width)
+        self.cuts = {"head": cut}
+        align = max(4096, 4 * n)
+        self.weights, self.work = Space(align, Register.WEIGHTS), Space(align, Register.KV)
+        self.weights.add("norm_weight", (width,), BF16)
+        self.weights.add("head_weight", (cut.blocks, cut.slices, cut.tiles * n, cut.words * n), BF16)
+        self.weights.add("numbers", (min(fmt.depth // 2, tiles) * n,), np.float32)
+        self.work.add("norm", (1, 1, width), BF16)
+        self.work.add("logits", (1, tiles * n), np.float32)
+        self.work.add("next", (2, n), np.float32)
+        hidden = Array("hidden", 0, (1, width), np.float32, Register.OUT)
+        self.arrays = self.weights.arrays | self.work.arrays | {"hidden": hidden}
+        self.stages = list(self._stages())
+
+    def _steps(self, c: Any, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+        a = self.arrays
+        return [
+            ("norm", ("norm",), lambda: c.norm(a["hidden"], a["norm_weight"], a["norm"])),
+            (
+                "head",
+                ("logits",),
+                lambda: c.gemm(a["norm"], a["head_weight"], self.cuts["head"], a["logits"], part=True),
+            ),
+            ("argmax", ("next",), c.argmax),
+        ]
+
+    def pack(self, norm: np.ndarray, head: np.ndarray) -> dict[str, np.ndarray]:
+        """The arrays of weights by name. norm : [width] · head : [vocabulary, width], a row for each token"""
+        tiles = self["logits"].shape[1]
+        rows = np.minimum(np.arange(tiles), self.vocabulary - 1)
+        return {
+            "norm_weight": to_bf16(norm),
+            "head_weight": self.matrix("head", head[rows].T),
+            "numbers": np.arange(self["numbers"].shape[0], dtype=np.float32),
+        }

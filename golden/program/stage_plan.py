@@ -1,0 +1,163 @@
+"""What all compiled programs share: a plan of stages over arrays in memory, and the work of each stage."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from golden.arithmetic.numerics import to_bf16
+from golden.function_params import check
+from golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode
+from golden.program.layer_memory import Array, LayerShape, Tiling, divisors
+from golden.program.layer_stages import FREE, Compiler, semaphores
+from golden.program.loop_rolling import POINTERS, Item, assemble, op, roll
+from golden.program.sequencer_model import sequence
+
+
+@dataclass
+class Work:
+    """The work of a stage in a pass, from which lower bounds of its cycles follow.
+
+    issued : instructions handed to the engines
+    loaded, stored : bytes over the bus
+    words : words that go through the VPE's lanes or out of the VPE
+    chunks : steps of the DPE, all trees at once
+    """
+
+    issued: int = 0
+    loaded: int = 0
+    stored: int = 0
+    words: int = 0
+    chunks: int = 0
+
+    def cycles(self, bus_bytes: int) -> dict[str, int]:
+        """Lower bounds of the cycles, by resource.
+
+        The DPE takes a chunk a cycle, the VPE a word, and the bus `bus_bytes` bytes in either direction.
+        """
+        load, store = (-(-n // bus_bytes) for n in (self.loaded, self.stored))
+        return {"dpe": self.chunks, "vpe": self.words, "load": load, "store": store}
+
+    def utilisation(self, bus_bytes: int) -> tuple[float, str]:
+        """Upper bound of the share of cycles in which the DPE works, and the resource that sets the bound."""
+        cycles = self.cycles(bus_bytes)
+        most = max(cycles, key=lambda name: cycles[name])
+        return self.chunks / max(1, cycles[most]), most
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the program, and the arrays that it leaves in memory.
+
+    waits : whether the stage before must be in memory first; if not, the one before that must be
+    """
+
+    name: str
+    items: tuple[Item, ...]
+    outputs: tuple[Array, ...]
+    waits: bool = True
+
+
+class Plan:
+    """Stages of a program, one after the other, and the arrays that they use in memory.
+
+    A subclass sets `shape`, `fmt`, `cuts` and `arrays`, gives the stages in `_steps`, and keeps `list(self._stages())`
+    in `stages`. `plan["q"]` is an array by its name.
+    """
+
+    _compiler: type[Any] = Compiler  # `Compiler`, or a class derived from it
+    _beside: dict[str, tuple[str, ...]] = {}  # stages that do not wait if the stage before is one of these
+    _hands: dict[int, tuple[str, str]] = {}  # semaphores by which one stage releases a later one, not the next
+    shape: LayerShape
+    fmt: LxeFormat
+    cuts: dict[str, Tiling]  # how each GEMM is cut
+    arrays: dict[str, Array]
+    stages: list[Stage]
+
+    def _steps(self, c: Any, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+        """The stages: name, names of the arrays that the stage leaves in memory, the function that writes it.
+
+        c : the compiler, a `_compiler`
+        gemm : writes a GEMM of `cuts` from its name, the names of x and y, and whether it is gated
+        """
+        raise NotImplementedError
+
+    def __getitem__(self, name: str) -> Array:
+        return self.arrays[name]
+
+    def _cut(self, outputs: int, length: int, segment: int, gates: int = 1, given: int = 0) -> Tiling:
+        """The cut of a GEMM that loads the fewest words of activations, where a step costs as much as 32 of them.
+
+        given : words of a slice; those of the best cut if not given
+        """
+        f, tokens = self.fmt, self.shape.tokens
+        n_tiles, k = outputs // f.lanes, length // f.lanes
+        cuts: list[tuple[float, Tiling]] = []
+        for tiles in (d for d in divisors(n_tiles) if tokens * d <= f.depth):
+            for words in [given] if given else divisors(segment // f.lanes):
+                if tiles * words > f.w_depth // 2 or tokens * words > f.x_depth // 2:
+                    continue
+                cut = Tiling(gates * n_tiles // tiles, tiles, k // words, words)
+                odd = 1.2 if cut.slices % 2 and cut.slices > 1 else 1  # the halves' turns make its loop twice as long
+                cuts.append((cut.blocks * (tokens * k + 32 * cut.slices) * odd, cut))
+        return min(cuts, key=lambda x: x[0])[1]
+
+    def _stages(self) -> Iterator[Stage]:
+        c, a = self._compiler(self), self.arrays
+
+        def gemm(name: str, x: str, y: str, gated: bool = False) -> None:
+            c.gemm(a[x], a[f"{name}_weight"], self.cuts[name], a[y], gated)
+
+        before = ""
+        for name, outputs, build in self._steps(c, gemm):
+            c.items = []
+            build()
+            waits = before not in self._beside.get(name, ())
+            yield Stage(name, tuple(roll(c.items)), tuple(a[o] for o in outputs), waits)
+            before = name
+
+    def program(self, first: str | None = None, last: str | None = None) -> list[Instruction]:
+        """The instructions of the stages from `first` to `last`; the first and the last stage if not given.
+
+        Raises `ParamError` if they do not fit in the program memory, or if their loops need too many registers.
+        """
+        names = [stage.name for stage in self.stages]
+        for name in (first, last):
+            check(name is None or name in names, "stage", name, f"must be one of {', '.join(names)}")
+        chosen = self.stages[names.index(first or names[0]) : names.index(last or names[-1]) + 1]
+        c = self._compiler(self)
+        chosen_names = [stage.name for stage in chosen]
+        given = [s for s, (a, b) in self._hands.items() if b in chosen_names and a not in chosen_names]
+        c.items = [op(Opcode.SYNC, **semaphores((), (s,))) for s in (FREE, FREE, *given)]
+        for k, stage in enumerate(chosen):
+            if k and stage.waits:
+                c.end()
+                c.begin()
+            c.items += stage.items
+        out = [*assemble(c.items, POINTERS), Instruction(Opcode.HALT, {})]
+        name = f"instructions of {first or names[0]} to {last or names[-1]}"
+        check(len(out) <= self.fmt.i_depth, name, len(out), f"must be at most i_depth = {self.fmt.i_depth}: run fewer")
+        return out
+
+    def _cost(self, name: str, registers: list[int]) -> Work:
+        out = Work()
+        for i in sequence(self.program(name, name), registers, self.fmt):
+            out.issued += i.op in ENGINE
+            if i.skip:
+                continue
+            if i.op in (Opcode.LOAD, Opcode.STORE):
+                moved = i["rows"] * i["words"] * self.fmt.word_bytes * (1 + i["wide"])
+                out.loaded += moved * (i.op == Opcode.LOAD)
+                out.stored += moved * (i.op == Opcode.STORE)
+            elif i.op == Opcode.MUL:
+                out.chunks += i["rows"] * i["tiles"] * i["chunks"]
+            elif i.op == Opcode.VECTOR:
+                out.words += i["words"]
+        return out
+
+    def matrix(self, name: str, *parts: np.ndarray) -> np.ndarray:
+        """The weights of the GEMM `name` in the order in which they are loaded, from matrices [inputs, outputs]."""
+        blocks, slices, rows, numbers = self[f"{name}_weight"].shape
+        cut = [to_bf16(w.T).reshape(-1, rows, slices, numbers).swapaxes(1, 2) for w in parts]
+        return np.stack(cut, axis=1).reshape(blocks, slices, rows, numbers)

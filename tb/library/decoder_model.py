@@ -1,0 +1,84 @@
+"""The whole real decoder on a golden core: SmolLM2-135M, all layers and heads, with its embeddings as language head."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from golden.function_params import ReSVParams, check
+from golden.inputs.decoder import Decoder
+from golden.program.core_compiler import RetrievalShape
+from golden.program.layer_memory import LayerShape
+from golden.program.model_host import ModelHost, Weights, blocks_needed
+from golden.retrieval.hashing import hyperplanes
+from hdl.params import CoreParams, override, preset
+
+# 16 lanes and a bus of 32 bytes; a table for each KV head, whose entries are K and V of 64 numbers.
+SIZES = ("dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16", "vpe.depth=128", "bus_bytes=32", "entry_bytes=256", "n_ctx=90")
+TOKENS = 10  # of the largest pass
+
+
+def core(more: Sequence[str] = ()) -> CoreParams:
+    """The core on which the decoder runs at 16 lanes."""
+    return override(preset("small"), [*SIZES, *more]).core
+
+
+def layer_shape(p: CoreParams, total: int, tokens: int = TOKENS, like: type[Decoder] | Decoder = Decoder) -> LayerShape:
+    """The shape of a layer for streams of up to `total` tokens, in passes of up to `tokens`."""
+    recent = p.dre.kvmu.recent
+    return LayerShape(
+        width=like.width,
+        heads=like.heads,
+        kv_heads=like.kv_heads,
+        head_size=like.head_size,
+        tokens=tokens,
+        recent=recent,
+        entries=max(1, total - recent),  # the most that a pass may fetch
+    )
+
+
+def retrieval_shape(p: CoreParams, f: ReSVParams) -> RetrievalShape:
+    """The sizes of the retrieval, as the hardware has them."""
+    return RetrievalShape(
+        n_hp=p.dre.hcu.n_hp,
+        clusters=p.dre.kvmu.clusters,
+        frame=p.dre.hcu.frame,
+        readings=p.dre.wtu.readings,
+        centre=f.centre,
+    )
+
+
+def decoder_host(
+    decoder: Decoder, p: CoreParams, total: int, tokens: int = TOKENS, f: ReSVParams | None = None
+) -> ModelHost:
+    """A golden core with all loaded layers of a decoder, for streams of up to `total` tokens.
+
+    f : parameters of the retrieval, those of the hardware if not given; sinks are none, as the prompt is clustered
+
+    Home memory is as large as the stream needs. Raises `ParamError` for a core that does not hold the decoder.
+    """
+    f, k, h = replace(f or p.dre.function(), sinks=0), p.dre.kvmu, decoder.head_size
+    check(k.entry_bytes == 4 * h, "entry_bytes", k.entry_bytes, f"must be {4 * h}, keys and values of a KV head")
+    contexts = len(decoder.layers) * decoder.kv_heads
+    blocks = max(1, blocks_needed(total, k.clusters, p.dre.layout().block_slots, contexts))
+    reason = f"must be at least {blocks} for {total} tokens"
+    check(blocks <= k.blocks, "blocks", k.blocks, reason)
+    planes = np.tile(hyperplanes(f.n_hp, h, f.hash_seed), (1, decoder.kv_heads))
+    layers = decoder.layers
+    turns = np.array(decoder.frequencies)
+    weights = Weights(layers, [planes] * len(layers), decoder.norm, decoder.embeddings, turns)
+    shape = layer_shape(p, total, tokens, decoder)
+    shape = replace(shape, ffn=layers[0]["ffn_down"].shape[0], epsilon=float(decoder.epsilon))
+    return ModelHost(
+        shape,
+        p.core_format(),
+        retrieval_shape(p, f),
+        weights,
+        f,
+        layout=p.dre.layout(),
+        blocks=blocks,
+        n_ctx=k.n_ctx,
+        end=decoder.end,
+        counts=k.counts,
+        boundary=k.boundary,
+    )

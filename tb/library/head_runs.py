@@ -1,0 +1,67 @@
+"""The head of a decoder on a golden LXE, alone: from a hidden state, or from given logits, to the next token."""
+
+import numpy as np
+
+from golden.program.head_compiler import HeadPlan
+from golden.program.isa import Instruction, LxeFormat
+from golden.program.layer_memory import LayerShape, Register
+from golden.program.lxe_model import Lxe, Memory, Region
+
+# Logits whose maximum is easy to miss, by name: a function of their number gives them.
+CORNERS = {
+    "first": lambda n: np.arange(n, 0, -1),
+    "last": lambda n: np.arange(n),
+    "all equal": lambda n: np.zeros(n),
+    "all negative": lambda n: -5 - np.arange(n) % 7,
+    "negative and equal": lambda n: np.full(n, -3),
+    "zeros of both signs": lambda n: np.where(np.arange(n) % 2, 0.0, -0.0),
+    "equal in other lanes": lambda n: np.where(np.isin(np.arange(n), (n - 1, n // 2, n // 2 + 1)), 9, 1),
+    "one step apart": lambda n: np.where(np.arange(n) == n // 2, np.nextafter(np.float32(1e-30), np.float32(1)), 1e-30),
+    "the largest numbers": lambda n: np.where(np.arange(n) == n - 1, 3.4e38, -3.4e38),
+}
+
+
+class HeadRun:
+    """A head with its memory: hidden state, weights, work arrays."""
+
+    def __init__(self, fmt: LxeFormat, width: int, vocabulary: int):
+        shape = LayerShape(width=width, heads=1, kv_heads=1, head_size=fmt.lanes, ffn=fmt.lanes, tokens=2, recent=2)
+        self.plan = HeadPlan(shape, fmt, vocabulary)
+        sizes = {"hidden": 4 * width, "weights": self.plan.weights.size, "work": self.plan.work.size}
+        regions, at = [], 0
+        for name, size in sizes.items():
+            regions.append(Region(name, at, size))
+            at += -(-size // 4096) * 4096
+        bases = dict(zip((Register.OUT, Register.WEIGHTS, Register.KV), (r.base for r in regions), strict=True))
+        self.registers = {int(register): base for register, base in bases.items()} | {int(Register.REST): 0}
+        self.memory = Memory(regions)
+        self.lxe = Lxe(fmt, self.memory)
+
+    def put(self, name: str, x: np.ndarray) -> None:
+        """Write an array of the plan."""
+        array = self.plan[name]
+        self.memory.put(self.registers[array.base] + array.offset, x.astype(array.dtype).reshape(array.shape))
+
+    def get(self, name: str) -> np.ndarray:
+        """Read an array of the plan."""
+        array = self.plan[name]
+        return self.memory.get(self.registers[array.base] + array.offset, array.shape, array.dtype)
+
+    def put_logits(self, logits: np.ndarray) -> None:
+        """Write logits as the head leaves them: behind the last one its copies."""
+        copies = self.plan["logits"].shape[1] - len(logits)
+        self.put("logits", np.pad(logits, (0, copies), mode="edge"))
+        self.put("numbers", np.arange(self.plan["numbers"].shape[0]))
+
+    def program(self, first: str | None = None) -> list[Instruction]:
+        """The program from a stage on, from the norm if not given."""
+        return self.plan.program(first)
+
+    def run(self, first: str | None = None) -> None:
+        """Execute the program on golden."""
+        self.lxe.run(self.program(first), self.registers)
+
+    @property
+    def token(self) -> float:
+        """The token that was chosen."""
+        return float(self.get("next")[0, 0])

@@ -1,0 +1,94 @@
+"""A small random decoder, whole, on a golden core: weights, a stream, the same decoder in FP32."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from golden.arithmetic.numerics import to_bf16
+from golden.function_params import ReSVParams
+from golden.inputs.decoder import Decoder, rotary_table
+from golden.program.layer_memory import LayerShape
+from golden.program.model_host import ModelHost, Weights
+from golden.retrieval.hashing import hyperplanes
+from hdl.params import CoreParams, override, preset
+from tb.library.decoder_model import retrieval_shape
+from tb.library.random_layers import weights
+
+SHAPE = LayerShape(width=16, heads=4, kv_heads=2, head_size=8, ffn=32, tokens=3, recent=8, entries=24)
+LAYERS, VOCABULARY = 2, 94  # the last of 24 tiles is not full
+SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=128", "clusters=12", "n_ctx=4")
+
+
+@cache
+def params() -> CoreParams:
+    """The core on which the decoder runs."""
+    return override(preset("tiny"), [*SIZES]).core
+
+
+def function(p: CoreParams, **more) -> ReSVParams:
+    """The retrieval: clusters of several tokens, of which most rows choose some."""
+    return replace(p.dre.function(), **{"sinks": 0, "th_hd": 4, "ratio_q16": 32768} | more)
+
+
+def model(seed: int, tied: bool = True) -> Weights:
+    """Random weights, rounded to BF16 so that FP32 and the core compute with the same ones."""
+    rng, s = np.random.default_rng(seed), SHAPE
+    layers = [{k: _rounded(x) for k, x in weights(s, rng).items()} for _ in range(LAYERS)]
+    embeddings, head = (_rounded(rng.normal(size=(VOCABULARY, s.width))) for _ in range(2))
+    f = params().dre.function()
+    planes = np.tile(hyperplanes(f.n_hp, s.head_size, f.hash_seed), (1, s.kv_heads))
+    norm = _rounded(1 + rng.normal(size=s.width) / 8)
+    turns = 1e4 ** -(np.arange(0, s.head_size, 2) / s.head_size)
+    return Weights(layers, [planes] * LAYERS, norm, embeddings, turns, None if tied else head)
+
+
+def _rounded(x: np.ndarray) -> np.ndarray:
+    return to_bf16(x).astype(np.float32)
+
+
+def host(own: Weights, p: CoreParams | None = None, end: int | None = None, blocks: int = 0, **more) -> ModelHost:
+    """A golden core with the decoder. `more` are parameters of the retrieval."""
+    p = p or params()
+    k, f = p.dre.kvmu, function(p, **more)
+    return ModelHost(
+        SHAPE,
+        p.lxe_format(),
+        retrieval_shape(p, f),
+        own,
+        f,
+        layout=p.dre.layout(),
+        blocks=blocks or k.blocks,
+        n_ctx=k.n_ctx,
+        end=end,
+        counts=k.counts,
+    )
+
+
+def parts(own: Weights, sizes: list[int], seed: int = 0) -> list[np.ndarray]:
+    """Random parts of a stream, of so many tokens."""
+    rng = np.random.default_rng(seed)
+    return [own.embeddings[rng.integers(len(own.embeddings), size=n)] for n in sizes]
+
+
+class PlainDecoder(Decoder):
+    """The same decoder in FP32, as `golden.inputs.decoder` computes it."""
+
+    heads, kv_heads, head_size, width = SHAPE.heads, SHAPE.kv_heads, SHAPE.head_size, SHAPE.width
+
+    def __init__(self, own: Weights, n_tokens: int):
+        self.layers, self.norm, self.embeddings = list(own.layers), own.norm, own.embeddings
+        self.head = own.embeddings if own.head is None else own.head
+        self.epsilon = np.float32(SHAPE.epsilon)
+        self.frequencies = tuple(own.turns)
+        self.cos, self.sin = rotary_table(self.frequencies, n_tokens)
+
+    def logits(self, hidden: np.ndarray) -> np.ndarray:
+        return self._rms(hidden, self.norm) @ self.head.T
+
+
+def ports(h: ModelHost) -> dict[str, int]:
+    """Constant inputs of the core for a host's memory and retrieval."""
+    s, f = h.system, h.system.cores[0].dre.params
+    bases = {"device_base": s.device_bases[0], "home_base": s.home_bases[0], "table_base": s.table_bases[0]}
+    return {"th_hd": f.th_hd, "ratio": f.ratio_q16, **bases, "blocks": s.blocks}

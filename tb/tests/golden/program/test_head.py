@@ -1,0 +1,96 @@
+"""Norm, language head and arg-max on a golden LXE: against NumPy, with ties and corners of logits."""
+
+import numpy as np
+import pytest
+
+from golden.arithmetic.numerics import BF16, to_bf16
+from golden.function_params import ParamError
+from golden.program.head_compiler import HeadPlan
+from golden.program.isa import LxeFormat
+from golden.program.layer_memory import LayerShape
+from golden.program.lxe_model import simulate
+from hdl.params import preset
+from tb.library.head_runs import CORNERS, HeadRun
+
+FMT = LxeFormat(lanes=4, w_depth=16, x_depth=16, depth=8, i_depth=128)
+SIZES = [1, 3, 4, 5, 16, 17, 94, 96]  # of the vocabulary; a part of the logits holds 16
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_argmax_of_corners(size):
+    """The lowest number of the largest logit, as NumPy finds it; both words hold their result in all lanes."""
+    run = HeadRun(FMT, 8, size)
+    rng = np.random.default_rng(size)
+    cases = [logits(size).astype(np.float32) for logits in CORNERS.values()]
+    cases += [rng.integers(-3, 4, size=size).astype(np.float32) for _ in range(4)]
+    for logits in cases:
+        run.put_logits(logits)
+        run.run("argmax")
+        assert run.token == np.argmax(logits)
+        token, top = run.get("next")
+        assert (token == run.token).all()
+        assert (top == logits.max()).all()
+
+
+def test_a_maximum_that_is_not_finite_gives_no_token():
+    run = HeadRun(FMT, 8, 20)
+    for bad in (np.inf, np.nan):
+        run.put_logits(np.where(np.arange(20) == 7, bad, 1.0) if bad == np.inf else np.full(20, bad))
+        run.run("argmax")
+        assert run.token == np.inf
+
+
+def test_differences_below_the_smallest_number_are_ties():
+    """FP32 numbers of the VPE have no subnormals: 2^-120 and the next number are equal to it."""
+    run, low = HeadRun(FMT, 8, 20), np.float32(2.0**-120)
+    run.put_logits(np.where(np.arange(20) == 9, np.nextafter(low, np.float32(1)), low))
+    run.run("argmax")
+    assert run.token == 0
+
+
+@pytest.mark.parametrize(("width", "size"), [(8, 94), (24, 33), (4, 3)])
+def test_the_head_equals_numpy(width, size):
+    """Logits within the bounds of BF16 norms and of sums; the token is that of the stored logits."""
+    run, rng = HeadRun(FMT, width, size), np.random.default_rng(width)
+    norm, head = to_bf16(1 + rng.normal(size=width) / 8), to_bf16(rng.normal(size=(size, width)))
+    for name, x in run.plan.pack(norm, head).items():
+        run.put(name, x)
+    seen = set()
+    for _ in range(4):
+        hidden = rng.normal(size=width).astype(np.float32)
+        run.put("hidden", hidden)
+        run.run()
+        x = hidden.astype(np.float64)
+        x = x / np.sqrt((x * x).mean() + run.plan.shape.epsilon) * norm.astype(np.float64)
+        got = run.get("norm").astype(np.float64).reshape(-1)
+        assert (np.abs(got - x) <= np.abs(x) * 3.1 * 2.0**-8).all()
+        size_of = np.abs(head.astype(np.float64)) @ np.abs(got)
+        lost = size_of * width * (2.0 ** (2 - FMT.window) + 2.0**-23)
+        logits = run.get("logits")[0]
+        assert (np.abs(logits[:size] - head.astype(np.float64) @ got) <= lost).all()
+        assert (logits[size:] == logits[size - 1]).all()
+        assert run.token == np.argmax(logits[:size])
+        seen.add(run.token)
+    assert len(seen) > 1 or size < 4
+
+
+def test_the_program_is_ordered_by_semaphores_alone():
+    run = HeadRun(FMT, 8, 94)
+    for name, x in run.plan.pack(np.ones(8), np.ones((94, 8))).items():
+        run.put(name, x)
+    run.put("hidden", np.ones(8))
+    assert not simulate(run.program(), run.registers, FMT).problems()
+
+
+def test_the_head_of_smollm2_fits():
+    """49,152 tokens of 576 numbers, on 16 lanes: the weights, and a program of a few loops."""
+    p = preset("small").core.lxe_format()
+    plan = HeadPlan(LayerShape(), LxeFormat(16, p.window, p.w_depth, p.x_depth, 128, p.i_depth), 49152)
+    assert len(plan.program()) < 128
+    assert plan["head_weight"].size == 49152 * 576 * np.dtype(BF16).itemsize
+
+
+def test_vocabularies_that_do_not_fit_are_refused():
+    for size, reason in ((0, "must be at least 1 token"), (1 << 24, "must be below 2\\^24")):
+        with pytest.raises(ParamError, match=f"vocabulary={size}: {reason}"):
+            HeadPlan(LayerShape(width=8), FMT, size)

@@ -1,0 +1,92 @@
+"""A whole decoder on the RTL of a core: every byte of memory equals golden after each step of a stream."""
+
+from functools import cache
+
+import numpy as np
+
+from golden.program.isa import Status
+from golden.program.layer_memory import Register
+from golden.program.lxe_model import LxeError
+from hdl.emit import Emitted, emit
+from tb.library import small_models
+from tb.library.head_runs import CORNERS, HeadRun
+from tb.library.lxe_programs import Script
+from tb.library.small_models import LAYERS, SHAPE, VOCABULARY, host, model, params, parts
+
+GENERATED = 2
+
+
+@cache
+def emitted() -> Emitted:
+    return emit("core", params())
+
+
+def test_a_stream_equals_golden():
+    """A prompt in two passes, two frames, an empty one, a question, two tokens; entries leave the ring and return."""
+    own = model(1, tied=False)
+    h = host(own)
+    script = Script(h.memory, [r.name for r in h.memory.regions])
+    fetched, kinds = [], set()
+    for step in h.stream(parts(own, [4, 3, 0, 3, 2]), GENERATED):
+        script.add(step.program, step.registers)
+        h.run(step)
+        script.expect()
+        kinds.add((step.phase, step.tokens))
+        if step.phase == "attention":
+            fetched.append(h.system.cores[0].registers[Register.ENTRIES])
+    assert len(script.runs) == 6 * LAYERS * (4 + SHAPE.kv_heads) + GENERATED
+    assert len(kinds) == 3 * 5 + 2  # the first token follows a pass of two
+    assert len(script.programs) == 3 * 5 + 1  # passes of three tokens, two and one; one head
+    ran, after = script.play(emitted(), small_models.ports(h), 0.1)
+    assert not script.differences(ran, after)
+    perf = ran[-1].perf
+    assert sum(fetched) > 20
+    assert perf["retriever.moves"] == LAYERS * SHAPE.kv_heads * (h.length - SHAPE.recent)
+    assert perf["dre.hcu.tokens"] == LAYERS * SHAPE.kv_heads * h.length
+    region = next(r for r in h.memory.regions if r.name == "head work")
+    at = h.head_address("next") - region.base
+    assert np.frombuffer(ran[-1].seen["head work"][at : at + 4], np.float32)[0] == h.tokens[-1]
+
+
+def test_argmax_equals_golden():
+    """Ties, negative logits, the first and the last column, a vocabulary that leaves a tile ragged."""
+    run = HeadRun(params().lxe_format(), SHAPE.width, VOCABULARY)
+    script = Script(run.memory, [r.name for r in run.memory.regions])
+    tokens = []
+    for logits in CORNERS.values():
+        run.put_logits(logits(VOCABULARY))
+        script.add(run.program("argmax"), run.registers)
+        run.run("argmax")
+        script.expect()
+        tokens.append(run.token)
+    assert {0, VOCABULARY - 1, VOCABULARY // 2} <= set(tokens)
+    ports = dict.fromkeys(("th_hd", "ratio", "device_base", "home_base", "table_base", "blocks"), 0)
+    ran, after = script.play(emitted(), ports)
+    assert len(ran) == len(CORNERS)
+    assert not script.differences(ran, after)
+
+
+def test_a_stream_longer_than_memory_ends_in_a_status():
+    """Golden and the RTL refuse the same step, with all before it equal; golden says how much memory it takes."""
+    own = model(1)
+    h = host(own, blocks=3)
+    script, refused = Script(h.memory, [r.name for r in h.memory.regions]), None
+    for step in h.stream(parts(own, [3] * 6)):
+        script.add(step.program, step.registers)
+        try:
+            h.run(step)
+        except LxeError as e:
+            refused = e
+            break
+        script.expect()
+    assert refused is not None
+    assert refused.status == Status.FULL
+    assert "A stream of 18 tokens needs at most blocks = " in str(refused)
+    ran, _ = script.play(emitted(), small_models.ports(h))
+    assert [r.status for r in ran[:-1]] == [Status.DONE] * (len(script.runs) - 1)
+    assert ran[-1].status == Status.FULL
+    for had, want in zip(ran[:-1], script.wants, strict=True):
+        for name, (data, known) in want.items():
+            same = np.frombuffer(had.seen[name], np.uint8) == np.frombuffer(data, np.uint8)
+            assert (same if known is None else same | ~known).all()
+    assert step.phase == "attention"
