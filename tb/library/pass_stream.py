@@ -34,7 +34,12 @@ class Place:
     @property
     def size(self) -> int:
         """Its bytes."""
-        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+        return int(np.prod(self.shape)) * self.item
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(self.dtype).itemsize
 
 
 class Pass(Protocol):
@@ -44,13 +49,16 @@ class Pass(Protocol):
     program : its instructions, up to HALT. Passes of one shape share one list
     registers : values at the start, by number of the register; those that are not named are 0
 
-    The engine calls, in this order, `run`, `facts` and `places`. It calls only `places` for a pass that an earlier run
-    of the command has executed on golden: it restores core and memory as that pass left them.
+    The engine calls, in this order, `run`, `facts` and `places`. It calls none of them for a pass that an earlier run
+    of the command has executed on golden.
     """
 
-    name: str
-    program: Sequence[Instruction]
-    registers: dict[int, int]
+    @property
+    def name(self) -> str: ...
+    @property
+    def program(self) -> Sequence[Instruction]: ...
+    @property
+    def registers(self) -> dict[int, int]: ...
 
     def run(self) -> Result:
         """Execute the program on the stream's core, and write the tables to its memory. Raises `LxeError`."""
@@ -76,13 +84,15 @@ class PassStream(Protocol):
         `table_base`, `blocks`
 
     Iteration yields each pass after the host has written its inputs to `core.memory`. When the iterator goes on, golden
-    has executed that pass, or has been restored: registers, memory and DRE are as the pass left them, and nothing tells
-    the two apart. The host keeps no other state that `run` changes. It reads a generated token from memory, for
-    example, not from a variable that `run` sets. The stream ends where the iterator ends: after the last pass, or
-    behind an end-of-text token.
+    has executed that pass, or an earlier run of the command has: then the engine has restored memory, and before golden
+    executes again, registers and DRE. So the host keeps no other state that `run` changes, and takes decisions from
+    memory alone. For example, it reads a generated token there. The stream ends where the iterator ends: after the last
+    pass, or behind an end-of-text token.
     """
 
-    core: Core
-    ports: dict[str, int]
+    @property
+    def core(self) -> Core: ...
+    @property
+    def ports(self) -> dict[str, int]: ...
 
     def __iter__(self) -> Iterator[Pass]: ...
