@@ -2,10 +2,12 @@
 
 import json as json_format
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import matplotlib
 import numpy as np
@@ -16,24 +18,25 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from golden.atomic_files import replacing, write_atomically
-from golden.function_params import RATIO, ReSVParams
+from golden.function_params import RATIO, ReSVParams, check
 from golden.inputs.trace import Trace, TraceError
 from hdl.emit import emit
 from scripts import console
 from scripts.pages import html_page
 from scripts.pages.html_page import Section
+from tb.library.core_simulator import LATENCY, CoreSimulator
 from tb.library.decoder_layers import DecoderLayers
-from tb.library.layer_runs import LATENCY, Ran, with_memory
-from tb.library.runner import BenchError, simulator
+from tb.library.runner import BenchError
 from tb.library.stage_log import Span, Unit, spans
 
-RESULT, PICTURE = "run.json", "timeline"  # in the folder
+RESULT, PICTURE, FOLDER = "run.json", "timeline", "passes"  # in the folder
 BINS = 400  # of the picture
-PASSES = ("frame", "layer", "cycles", "clusters", "chosen", "fetched", "offloaded", "stored")
+WORKERS = 2
+PASSES = ("number", "frame", "layer", "cycles", "clusters", "chosen", "fetched", "offloaded", "stored", "compared")
 PASS_NOTE = (
     "clusters, offloaded: clusters and offloaded entries of the layer after the pass; chosen: clusters that the pass "
-    "chose; fetched: entries fetched for them; stored: bytes that the LXE stored. After every pass the command "
-    "compared the stores in their order and every array in memory with golden."
+    "chose; fetched: entries fetched for them; stored: bytes that the LXE stored; compared: bytes that the command "
+    "compared with golden's, of all stores in their order and of memory at the end of the pass."
 )
 STAGE_NOTE = (
     "Cycles: from the end of all earlier stages to the end of this one, so that they add up. Units: share of the "
@@ -53,6 +56,20 @@ def command(
     th_hd: console.ThHd = None,
     ratio: console.Ratio = RATIO,
     centre: console.Centre = ReSVParams.centre,
+    first: Annotated[
+        int | None, typer.Option("--from", min=0, help="Repeat passes from this number on, and compare them again.")
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--to", min=0, help="Last pass to repeat; by default that of --from.")
+    ] = None,
+    waves: Annotated[
+        bool, typer.Option("--waves", help="With --from: leave each pass's waveform in FOLDER/passes/waves.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Worker processes, or jobs; 2 by default.")
+    ] = None,
+    scheduler: console.Scheduler = None,
+    jobs: console.Jobs = None,
     preset: console.Preset = "small",
     param: console.Param = None,
     folder: console.Folder = Path("build/run"),
@@ -60,97 +77,112 @@ def command(
 ) -> None:
     """Run decoder layers on the RTL of a core.
 
-    Golden runs the same layers; the command compares every store and every array.
+    Golden runs the same layers; the command compares every store and every array. Run the same command again to resume.
     """
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    # Dask takes half a second to import; no other command should wait for it.
+    from scripts.run.pass_engine import PassEngine
+    from synth.sweep.dask_run import cluster
+
+    check(first is not None or (last is None and not waves), "--from", first, "must name a pass for --to and --waves")
     p = console.params(preset, param).core
     started = time.perf_counter()
-    with Progress(*columns, console=console.err, disable=json or not console.err.is_terminal) as bar:
+    data = Trace.load(trace)
+    try:
+        run = DecoderLayers(data, p, layers, frames, ahead, console.function(p.dre, th_hd, ratio, centre))
+    except TraceError as e:
+        raise TraceError(f"{trace.name}: {e}") from None
+    asked = {"trace": sha256(trace.read_bytes()).hexdigest(), "layers": layers, "frames": frames, "ahead": ahead}
+    asked["function"] = asdict(run.core.dre.params)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with ExitStack() as stack:
+        hidden = json or not console.err.is_terminal
+        bar = stack.enter_context(Progress(*columns, console=console.err, disable=hidden))
+        engine = PassEngine(folder / FOLDER, run, CoreSimulator(emit("core", p), p, run.counters), asked)
+        golden, rtl = (bar.add_task(name, total=layers * frames) for name in ("golden", "RTL"))
 
-        @contextmanager
-        def step(name: str, total: int = 1) -> Iterator:
-            task = bar.add_task(name, total=total)
-            yield lambda done: bar.update(task, completed=done)
-            bar.update(task, completed=total)
+        def progress(executed: int, played: int) -> None:
+            bar.update(golden, completed=executed)
+            bar.update(rtl, completed=played)
 
-        data = Trace.load(trace)
         try:
-            run = DecoderLayers(data, p, layers, frames, ahead, console.function(p.dre, th_hd, ratio, centre))
-        except TraceError as e:
-            raise TraceError(f"{trace.name}: {e}") from None
-        with step("golden", layers * frames) as advance:
-            run.run(advance)
-        with step("full attention, FP64"):
-            errors = run.errors()
-        with step("Verilog"):
-            made = with_memory(emit("core", p), p, run.session.size)
-        try:
-            with step("Verilator"):
-                simulator(made)
-            with step("RTL", layers * frames) as advance:
-                ran = run.play(made, advance)
+            if first is not None:
+                repeated = engine.repeat(first, first if last is None else last, waves)
+            else:
+                many = workers or (None if scheduler else WORKERS)
+                records = engine.run(cache(lambda: stack.enter_context(cluster(scheduler, jobs, many))), progress)
         except BenchError as e:
             console.err.print(f"[red]the RTL failed[/] {escape(str(e))}", highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None
-    result = {
-        "trace": trace.name,
-        "model": data.provenance["decoder"]["model"],
-        "preset": preset,
-        "param": param or [],
-        "layers": layers,
-        "frames": frames,
-        "ahead": ahead,
-        "tokens_per_frame": run.tokens,
-        "sinks": run.sinks,
-        "errors": errors,
-        "seconds": round(time.perf_counter() - started, 1),
-        "passes": [measured(run, ran, k) for k in range(len(ran))],
-        "differences": [line for had in ran for line in had.differences],
-    }
-    if len(ran) < len(run.passes):
-        result["differences"].append(f"{len(ran)} passes of {len(run.passes)} were run")
-    write_atomically(folder / RESULT, json_format.dumps(result, indent=1).encode())
-    figure = draw(run, ran[-1])
-    write_atomically(folder / f"{PICTURE}.svg", html_page.svg(figure).encode())
-    with replacing(folder / f"{PICTURE}.png") as file:
-        figure.savefig(file, format="png", dpi=150)
-    lead = f"{result['model']}: {layers} layers, {frames} frames of {trace.name}, preset {preset}."
-    verdict = "The RTL differs from golden." if result["differences"] else "Every store and every array equal golden."
-    passed = not result["differences"]
-    html_page.write(folder / "report.html", "OpenVRex: layers on the RTL", lead, verdict, passed, load(folder))
-    if json:
-        console.print_json(result)
+        except KeyboardInterrupt:
+            bar.stop()
+            console.err.print("interrupted; results so far are kept: run the same command again")
+            raise typer.Exit(130) from None
+    if first is not None:
+        differences = told(repeated)
+        if json:
+            console.print_json(repeated)
+        for one in () if json else repeated:
+            console.out.print(f"pass {one['number']}, {one['name']}: {'DIFFERS' if one['differences'] else 'equal'}")
     else:
-        for s in sections(result):
-            console.out.print(s.table())
-        console.out.print(f"Report: {folder / 'report.html'} · picture: {folder / PICTURE}.svg, .png")
-    for line in result["differences"]:
+        differences = told(records)
+        result = {
+            "trace": trace.name,
+            "model": data.provenance["decoder"]["model"],
+            "preset": preset,
+            "param": param or [],
+            "layers": layers,
+            "frames": frames,
+            "ahead": ahead,
+            "tokens_per_frame": run.tokens,
+            "sinks": run.sinks,
+            "errors": run.errors(),
+            "seconds": round(time.perf_counter() - started, 1),
+            "passes": [measured(run, one, engine.samples(one["number"])) for one in records],
+            "differences": differences,
+        }
+        write(folder, result, draw(run, records[-1], engine.samples(len(records) - 1)))
+        if json:
+            console.print_json(result)
+        else:
+            for s in sections(result):
+                console.out.print(s.table())
+            console.out.print(f"Report: {folder / 'report.html'} · picture: {folder / PICTURE}.svg, .png")
+    for line in differences:
         console.err.print(f"[red]differs:[/] {line}", highlight=False, soft_wrap=True)
-    if result["differences"]:
+    if differences:
         raise typer.Exit(1)
 
 
-def measured(run: DecoderLayers, ran: list[Ran], k: int) -> dict:
-    """The figures of pass `k` on the RTL and of its stages."""
-    one, had = run.passes[k], ran[k]
-    before = ran[k - 1].perf if k else dict.fromkeys(had.perf, 0)
-    perf = {name: n - before[name] for name, n in had.perf.items()}
-    names = [s.name for s in run.plans[one.layer].stages]
-    reached = had.samples[-1, 1 : 1 + len(run.units)]
-    found = spans(np.minimum(one.ends, reached[:, None]), had.samples)
-    return {
-        "frame": one.frame,
-        "layer": one.layer,
-        "cycles": had.cycles,
-        "clusters": one.clusters,
-        "chosen": perf["dre.cluster_set.clusters"],
-        "fetched": one.entries - run.sinks,
-        "offloaded": one.offloaded,
-        "stored": perf["lxe.storer.beats"] * run.p.lxe.bus_bytes,
-        "differs": bool(had.differences),
-        "utilisation": {
-            u.name: int(n) / had.cycles for u, n in zip(run.units, had.samples[-1, -len(found) :], strict=True)
-        },
+def told(records: list[dict[str, Any]]) -> list[str]:
+    """Every difference, with the name of its pass."""
+    return [f"{one['name']}: {line}" for one in records for line in one["differences"]]
+
+
+def write(folder: Path, result: dict, figure: Figure) -> None:
+    """Write the files of a run that is over."""
+    write_atomically(folder / RESULT, json_format.dumps(result, indent=1).encode())
+    write_atomically(folder / f"{PICTURE}.svg", html_page.svg(figure).encode())
+    with replacing(folder / f"{PICTURE}.png") as file:
+        figure.savefig(file, format="png", dpi=150)
+    lead = f"{result['model']}: {result['layers']} layers, {result['frames']} frames of {result['trace']}, "
+    lead += f"preset {result['preset']}."
+    passed = not result["differences"]
+    verdict = "Every store and every array equal golden." if passed else "The RTL differs from golden."
+    html_page.write(folder / "report.html", "OpenVRex: layers on the RTL", lead, verdict, passed, load(folder))
+
+
+def measured(run: DecoderLayers, one: dict[str, Any], samples: np.ndarray) -> dict:
+    """The figures of a pass on the RTL and of its stages, from its record and its samples."""
+    n = len(run.units)
+    names = [s.name for s in run.plans[one["layer"]].stages]
+    found = spans(np.minimum(one["ends"], samples[-1, 1 : 1 + n, None]), samples)
+    shown = ("number", "frame", "layer", "cycles", "clusters", "offloaded", "compared")
+    return {key: one[key] for key in shown} | {
+        "chosen": one["counters"]["dre.cluster_set.clusters"],
+        "fetched": one["entries"] - run.sinks,
+        "stored": one["beats"] * run.p.lxe.bus_bytes,
+        "differs": bool(one["differences"]),
+        "utilisation": {u.name: int(c) / one["cycles"] for u, c in zip(run.units, samples[-1, 1 + n :], strict=True)},
         "stages": stage_rows(names, run.units, found),
     }
 
@@ -169,21 +201,21 @@ def stage_rows(names: list[str], units: list[Unit], found: list[list[Span | None
     return out
 
 
-def draw(run: DecoderLayers, had: Ran) -> Figure:
-    """A picture of the last pass: one row for each unit.
+def draw(run: DecoderLayers, one: dict[str, Any], samples: np.ndarray) -> Figure:
+    """A picture of a pass, from its record and its samples: one row for each unit.
 
     The colour names the stage; the height of the filling is the share of cycles in which the unit was busy.
     """
-    one, n = run.passes[-1], len(run.units)
-    found = spans(one.ends, had.samples)
-    names = [s.name for s in run.plans[one.layer].stages]
+    n = len(run.units)
+    found = spans(np.array(one["ends"]), samples)
+    names = [s.name for s in run.plans[one["layer"]].stages]
     colours = [matplotlib.colormaps["tab20"](k)[:3] for k in range(20)]
     figure = Figure(figsize=(12, 0.75 * n + 1.2), layout="constrained")
-    axes = figure.add_subplot(xlabel="cycle", title=f"frame {one.frame}, layer {one.layer}")
-    edges = np.linspace(0, had.cycles, BINS + 1)
+    axes = figure.add_subplot(xlabel="cycle", title=one["name"])
+    edges = np.linspace(0, one["cycles"], BINS + 1)
     middle = (edges[:-1] + edges[1:]) / 2
     for u, row in enumerate(found):
-        busy = np.diff(np.interp(edges, had.samples[:, 0], had.samples[:, 1 + n + u])) / np.diff(edges)
+        busy = np.diff(np.interp(edges, samples[:, 0], samples[:, 1 + n + u])) / np.diff(edges)
         for k, span in enumerate(row):
             if span:
                 base = n - 1 - u
@@ -194,7 +226,7 @@ def draw(run: DecoderLayers, had: Ran) -> Figure:
                 heights = base + 0.85 * busy[own]
                 axes.fill_between(middle[own], base, heights, step="mid", color=colours[k % 20], linewidth=0)
     axes.set_yticks(np.arange(n) + 0.4, [u.name for u in reversed(run.units)])
-    axes.set_xlim(0, had.cycles)
+    axes.set_xlim(0, one["cycles"])
     axes.set_ylim(-0.05, n)
     used = [k for k in range(len(names)) if any(row[k] for row in found)]
     handles = [Patch(color=colours[k % 20], label=names[k]) for k in used]

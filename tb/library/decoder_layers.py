@@ -1,7 +1,8 @@
-"""Runs layers of the real decoder on a core, frame by frame of a recorded stream: on golden, then on the RTL."""
+"""Layers of the real decoder on a core, frame by frame of a recorded stream: a stream of passes (`pass_stream`)."""
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,30 +13,59 @@ from golden.inputs.decoder import Decoder
 from golden.inputs.trace import Trace, TraceError, source
 from golden.program.core_compiler import CorePlan, RetrievalShape
 from golden.program.core_host import CoreHost
+from golden.program.isa import Instruction
 from golden.program.layer_memory import LayerShape, Register
+from golden.program.lxe_model import Result
 from golden.retrieval.hashing import hyperplanes
-from hdl.emit import Emitted
 from hdl.params import CoreParams
 from tb.library import stage_log
-from tb.library.layer_runs import Place, Ran, Session
+from tb.library.pass_stream import Place
 
 
 @dataclass(frozen=True)
-class Pass:
-    """One frame through one layer.
+class FramePass:
+    """One frame through one layer: a `tb.library.pass_stream.Pass`.
 
-    ends : work of the units at the end of each stage (`tb.library.stage_log.work`)
-    clusters : clusters of the layer after the frame
-    entries : entries behind the ring, sinks included
-    offloaded : the layer's entries at home after the frame
+    Its facts: frame, layer · `ends`, work of the units at the end of each stage (`tb.library.stage_log.work`) ·
+    `clusters` of the layer after the frame · `entries` behind the ring, sinks included · `offloaded` entries of the
+    layer, at home after the frame
     """
 
+    of: "DecoderLayers"
     frame: int
     layer: int
-    ends: np.ndarray
-    clusters: int
-    entries: int
-    offloaded: int
+    program: Sequence[Instruction]
+    registers: dict[int, int]
+
+    @property
+    def name(self) -> str:
+        """Frame and layer."""
+        return f"frame {self.frame}, layer {self.layer}"
+
+    def run(self) -> Result:
+        """Execute the layer on golden."""
+        return self.of.host.run(self.layer)
+
+    def facts(self, result: Result) -> dict[str, Any]:
+        """Figures of the pass after `run`."""
+        h, stages = self.of.host, self.of.stages[self.layer]
+        return {
+            "frame": self.frame,
+            "layer": self.layer,
+            "ends": stage_log.work(stages, result.issues, self.of.units).tolist(),
+            "clusters": h.core.dre.level(self.layer),
+            "entries": h.core.registers[Register.ENTRIES],
+            "offloaded": sum(c.offloaded for c in h.core.dre.kv.contexts[self.layer].clusters.values()),
+        }
+
+    def places(self) -> list[Place]:
+        """The layer's arrays, then the regions of memory."""
+        h, plan = self.of.host, self.of.plans[self.layer]
+        own = [a for space in (plan.work, plan.weights, plan.kv) for a in space.arrays.values()]
+        return [
+            *(Place(a.name, h.address(a, self.layer), a.shape, a.dtype) for a in own),
+            *(Place(r.name, r.base, (r.size,), np.uint8) for r in h.memory.regions),
+        ]
 
 
 class DecoderLayers:
@@ -46,7 +76,11 @@ class DecoderLayers:
     layer; a frame's come from the trace. With `ahead`, every layer but the last selects and fetches for the next one.
     `f` holds function parameters other than the hardware's defaults.
 
-    Raises `TraceError` for a trace that does not fit, `ParamError` for parameters that do not.
+    Iteration gives the passes (`tb.library.pass_stream.PassStream`). `outputs` then has the last layer's output of each
+    frame, and `errors` measures them.
+
+    Raises `TraceError` for a trace that does not fit, `ParamError` for parameters that do not. Iteration raises
+    `ParamError` if offload memory does not hold the entries; the message says how many blocks would.
     """
 
     def __init__(
@@ -102,16 +136,13 @@ class DecoderLayers:
         self.hidden = trace.hidden.astype(np.float32)
         self.units = stage_log.units(p)
         self.stages = [stage_log.stage_of(plan) for plan in self.plans]
-        counters = [unit.counters for unit in self.units] + [unit.busy for unit in self.units]
-        self.session = Session(self.host.memory, p, counters)
-        self.passes: list[Pass] = []
+        self.counters = [unit.counters for unit in self.units] + [unit.busy for unit in self.units]
+        self.core, h = self.host.core, self.host
+        bases = {"device_base": h.device_base, "home_base": h.home_base, "table_base": h.table_base}
+        self.ports = {"th_hd": f.th_hd, "ratio": f.ratio_q16, **bases, "blocks": h.blocks}
         self.outputs: list[np.ndarray] = []  # of the last layer, one array a frame
 
-    def run(self, progress: Callable[[int], None] = lambda done: None) -> None:
-        """Run all passes on golden.
-
-        Raises `ParamError` if offload memory does not hold the entries; the message says how many blocks would.
-        """
+    def __iter__(self) -> Iterator[FramePass]:
         h = self.host
         if self.sinks:
             self.decoder(self.hidden[: self.sinks])
@@ -122,31 +153,12 @@ class DecoderLayers:
             turns = (table[start:stop] for table in (self.decoder.cos, self.decoder.sin))
             h.begin(self.hidden[start:stop], *turns, start - self.sinks)
             for i in range(len(self.plans)):
-                label = f"frame {frame}, layer {i}"
-                self.session.add(label, h.program(i), h.registers(i))
-                got = h.run(i)
-                ends = stage_log.work(self.stages[i], got.issues, self.units)
-                self.session.expect(got.writes, self._places(i, frame == len(self.spans) - 1))
-                at_home = sum(c.offloaded for c in h.core.dre.kv.contexts[i].clusters.values())
-                entries = h.core.registers[Register.ENTRIES]
-                self.passes.append(Pass(frame, i, ends, h.core.dre.level(i), entries, at_home))
-                progress(len(self.passes))
+                registers = dict(enumerate(h.core.registers)) | h.registers(i)
+                yield FramePass(self, frame, i, h.program(i), registers)
             self.outputs.append(h.get("hidden"))
-        k = self.p.dre.kvmu
-        need = h.core.dre.kv.fresh
+        k, need = self.p.dre.kvmu, h.core.dre.kv.fresh
         reason = f"the KV cache needs {need} blocks, {need * k.block_bytes:,} bytes of offload memory: -p blocks={need}"
         check(need <= k.blocks, "blocks", k.blocks, reason)
-
-    def _places(self, layer: int, everything: bool) -> list[Place]:
-        """Places to compare after a pass: those that it may change, or the whole memory."""
-        h, plan = self.host, self.plans[layer]
-        spaces = plan.work, plan.weights, plan.kv
-        own = [a for space in spaces for a in space.arrays.values() if not a.name.endswith("_weight")]
-        regions = [r for r in h.memory.regions if everything or r.name == "home"]
-        return [
-            *(Place(a.name, h.address(a, layer), a.shape, a.dtype) for a in own),
-            *(Place(r.name, r.base, (r.size,), np.uint8) for r in regions),
-        ]
 
     def errors(self) -> list[float]:
         """Error of each frame: the last layer's output against full attention in FP64, relative to that output's
@@ -160,10 +172,3 @@ class DecoderLayers:
             float(np.linalg.norm(got - want) / np.linalg.norm(want))
             for got, want in zip(self.outputs, wanted, strict=True)
         ]
-
-    def play(self, emitted: Emitted, progress: Callable[[int], None] = lambda done: None) -> list[Ran]:
-        """Run the same passes on the RTL. `emitted` is a core of these parameters with a memory (`layer_runs`)."""
-        h, f = self.host, self.host.core.dre.params
-        bases = {"device_base": h.device_base, "home_base": h.home_base, "table_base": h.table_base}
-        ports = {"th_hd": f.th_hd, "ratio": f.ratio_q16, **bases, "blocks": h.blocks}
-        return self.session.play(emitted, ports, progress=progress)

@@ -121,17 +121,32 @@ def _bench_top(emitted: Emitted, cover: bool = False) -> str:
 
 def simulator(emitted: Emitted, waves: bool = False) -> Path:
     """Path of the simulator of `emitted`; built if its content is new."""
-    flags = ["--cc", "--exe", "--vpi", "--prefix", "Vtop", "-Wno-fatal", "-Wno-WIDTH", "-O3", "--x-initial", "unique"]
+    flags = ["--vpi", "-Wno-fatal", "-Wno-WIDTH", "-O3", "--x-initial", "unique"]
     flags += ["-DOPENVREX_CHECK"]  # asserts that no address leaves its memory (`hdl/memories.v`)
     flags += [f"--trace-{suffix()}"] if waves else []
     cover = bool(os.environ.get("OPENVREX_COVERAGE"))
     flags += ["--coverage-line", "--coverage-toggle", "--coverage-user"] if cover else []
+    flags += ["--assert"] if emitted.assertions else []
+    names = [p["name"] for p in _bench_ports(emitted)] + ["moves"]
+    ports = "".join(f'public_flat_rw -module "bench_{emitted.top}" -var "{name}"\n' for name in names)
+    files = {"ports.vlt": "`verilator_config\n" + ports, "bench.v": _bench_top(emitted, cover)}
+    libs = cocotb_tools.config.libs_dir
+    main = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
+    linked = ["-LDFLAGS", f"-Wl,-rpath,{libs} -L{libs} -lcocotbvpi_verilator", str(main)]
+    return build(emitted, files, flags, linked, "runtime-waves" if waves else "runtime")
+
+
+def build(emitted: Emitted, files: dict[str, str], flags: list[str], linked: list[str], runtime: str) -> Path:
+    """Path of a simulator of module bench_TOP around `emitted`; built if its content is new.
+
+    files : files of Verilator by name, the text of each
+    flags, linked : of Verilator; those in `linked` do not change what is simulated
+    runtime : the folder of Verilator's own objects, which all simulators share that are compiled with the same flags
+    """
     # A leaf with many instances is compiled once, as a library; a few are faster to build flat.
     blocks = [name for name, count in emitted.manifest.get("leaves", {}).items() if count >= 8]
-    flags += ["--hierarchical"] if blocks else []
-    top = _bench_top(emitted, cover)
-    flags += ["--assert"] if emitted.assertions else []
-    texts = [emitted.verilog, top, *flags, *_MAKE, *([emitted.assertions] if emitted.assertions else [])]
+    flags = ["--cc", "--exe", "--prefix", "Vtop", *flags, *(["--hierarchical"] if blocks else [])]
+    texts = [emitted.verilog, *files.values(), *flags, *_MAKE, *([emitted.assertions] if emitted.assertions else [])]
     key = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
     folder = BUILD / f"{emitted.top}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -143,30 +158,25 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
         env = verilator_env()
         _check_tools(env)
         emitted.write(folder)
-        (folder / "bench.v").write_text(top)
-        names = [p["name"] for p in _bench_ports(emitted)] + ["moves"]
-        ports = "".join(f'public_flat_rw -module "bench_{emitted.top}" -var "{name}"\n' for name in names)
         hierarchy = "".join(f'hier_block -module "{name}"\n' for name in blocks)
-        (folder / "ports.vlt").write_text("`verilator_config\n" + ports + hierarchy)
-        libs = cocotb_tools.config.libs_dir
-        main = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
-        flags += ["-Mdir", "obj", "--top-module", f"bench_{emitted.top}", "-o", emitted.top]
-        flags += ["-LDFLAGS", f"-Wl,-rpath,{libs} -L{libs} -lcocotbvpi_verilator"]
-        command = ["verilator", *flags, "ports.vlt", str(main), "bench.v", emitted.file]
+        for name, text in (files | {"blocks.vlt": "`verilator_config\n" + hierarchy}).items():
+            (folder / name).write_text(text)
+        flags += ["-Mdir", "obj", "--top-module", f"bench_{emitted.top}", "-o", emitted.top, *linked]
+        command = ["verilator", *flags, "blocks.vlt", *files, emitted.file]
         command += [f"{emitted.top}_assertions.sv"] if emitted.assertions else []
         _run(command, folder / "verilate.log", cwd=folder, env=env)
         # Verilator's runtime is the same for every design, so its objects are compiled once.
-        runtime = BUILD / ("runtime-waves" if waves else "runtime")
-        for o in runtime.glob("*.o"):
+        kept = BUILD / runtime
+        for o in kept.glob("*.o"):
             shutil.copyfile(o, folder / "obj" / o.name)
         make = ["make", "-C", "obj", "-f", "Vtop_hier.mk" if blocks else "Vtop.mk", *_MAKE]
         # The makefile of a hierarchical block lacks the flag that includes its precompiled header.
         make += ["CFG_CXXFLAGS_PCH_I=-include"] if blocks else []
         _run(make, folder / "make.log", cwd=folder, env=env)
-        runtime.mkdir(exist_ok=True)
+        kept.mkdir(exist_ok=True)
         for o in (folder / "obj").glob("verilated*.o"):
-            shutil.copyfile(o, part := runtime / f"{o.name}.{os.getpid()}")
-            part.replace(runtime / o.name)
+            shutil.copyfile(o, part := kept / f"{o.name}.{os.getpid()}")
+            part.replace(kept / o.name)
         (folder / "done").touch()
     return binary
 

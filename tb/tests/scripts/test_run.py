@@ -1,7 +1,8 @@
-"""`vrex run`: whole layers of the real decoder on the RTL; what each unit did when; how a difference is told."""
+"""`vrex run`: whole layers of the real decoder on the RTL; what each unit did when; how passes are told."""
 
 import json
 import re
+from collections import deque
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,22 +11,20 @@ import pytest
 from typer.testing import CliRunner
 
 from golden.arithmetic.numerics import BF16
-from golden.function_params import ParamError
+from golden.function_params import ParamError, ReSVParams
 from golden.inputs import decoder as model
 from golden.inputs import trace as trace_file
 from golden.inputs.decoder import Decoder
 from golden.inputs.trace import Trace, TraceError, record
 from golden.program.core_compiler import CorePlan, RetrievalShape
 from golden.program.isa import Status
-from golden.program.lxe_model import Memory, Region, Write
 from hdl.params import override, preset
 from scripts.check.verify_command import FIXTURE
 from scripts.main import app
+from scripts.run import pass_engine
 from scripts.run import run_command as run
 from tb.checks.core_checks import SHAPE, params
-from tb.library import layer_runs as layers
-from tb.library.decoder_layers import DecoderLayers, Pass
-from tb.library.layer_runs import Place, Ran, Session
+from tb.library.decoder_layers import DecoderLayers
 from tb.library.page_rules import faults
 from tb.library.stage_log import Span, spans, stage_of
 from tb.tests.golden.inputs.test_trace import models
@@ -112,6 +111,7 @@ def inputs(**changes) -> Trace:
     [
         (["--trace", "none.safetensors"], "none.safetensors: cannot be read .*record one with 'vrex trace'"),
         (["--trace", FIXTURE], "world.safetensors: holds nothing that goes into the first layer: record it with"),
+        (["--trace", FIXTURE, "--to", "1"], "--from=None: must name a pass for --to and --waves"),
         (["--trace", FIXTURE, "--layers", "0"], "--layers=0: must be at least 1"),
         (["--trace", FIXTURE, "--layers", "31"], "layers=31: must be 1 to 30"),
         (["--trace", FIXTURE, "--preset", "large"], "preset='large': must be one of"),
@@ -151,7 +151,7 @@ def test_what_does_not_fit_is_named(change, layers_, frames, sizes, why):
 def test_memory_too_small_says_how_much_is_needed():
     one = DecoderLayers(inputs(), override(preset("small"), ["blocks=1"]).core, 2, 1)
     with pytest.raises(ParamError, match=r"blocks=1: the KV cache needs 2 blocks, 12,288 bytes .*-p blocks=2"):
-        one.run()
+        deque(frame.run() for frame in one)
 
 
 def test_hidden_states_are_saved_and_checked(tmp_path):
@@ -167,65 +167,7 @@ def test_hidden_states_are_saved_and_checked(tmp_path):
         replace(t, hidden=hidden[:4])
 
 
-# Golden beside the RTL
-
-
-@pytest.fixture
-def session():
-    """A store of two words into one array, and an array that nothing writes."""
-    memory = Memory([Region("work", 0, 256)])
-    s = Session(memory, SimpleNamespace(lxe=SimpleNamespace(bus_bytes=8)), [["a"], ["b"]])
-    s.add("frame 0, layer 1", [], {})
-    data = np.arange(16, dtype=np.uint8).reshape(2, 8)
-    known = np.ones((2, 4), bool)
-    known[1, 3] = False
-    for k in range(2):
-        memory.write(64 + 8 * k, data[k], np.repeat(known[k], 2))
-    places = [Place("q", 64, (2, 4), BF16), Place("ring", 128, (4, 4), BF16)]
-    s.expect([Write(64 + 8 * k, data[k], known[k]) for k in range(2)], places)
-    return s
-
-
-def beats(*changes: tuple[int, int, int, int]) -> str:
-    """The log of a run that is right but for (line, port, word, byte 0)."""
-    lines = [[0, 8, "0706050403020100"], [0, 9, "0f0e0d0c0b0a0908"], [1, 20, "00" * 8]]
-    for line, port, word, low in changes:
-        lines[line] = [port, word, lines[line][2][:-2] + f"{low:02x}"]
-    return "run 1\n" + "".join(f"{port:x} {word:x} ff {data}\n" for port, word, data in lines)
-
-
-@pytest.mark.parametrize(
-    ("log", "want"),
-    [
-        (beats(), []),
-        (beats().replace("0f0e0d", "ffff0d"), []),  # a lane that means nothing
-        (
-            beats((1, 0, 9, 1)),
-            [r"beat 1 of 2 .* to 0x48, golden's to 0x48 \(q\)", r"q: 1 numbers differ, the first at \[1, 0\]: RTL .*"],
-        ),
-        (beats((1, 0, 10, 8)), [r"beat 1 of 2 .* to 0x50, golden's to 0x48 \(q\)", "q: 3 numbers differ"]),
-        ("\n".join(beats().splitlines()[:2]), ["1 beats are stored, golden stores 2", "q: 3 numbers differ"]),
-        (beats((2, 1, 16, 3)), [r"ring: 1 numbers differ, the first at \[0, 0\]: RTL .*, golden 0"]),
-    ],
-)
-def test_a_difference_names_array_and_element(session, tmp_path, log, want):
-    (tmp_path / "log").write_text(log)
-    (written,) = layers._log(tmp_path / "log")
-    memory = np.zeros((32, 8), np.uint8)
-    got = session._differences(session.runs[0], memory, written)
-    assert len(got) == len(want)
-    for line, pattern in zip(got, want, strict=True):
-        assert line.startswith("frame 0, layer 1: ")
-        assert re.search(pattern, line), line
-
-
-def test_the_host_writes_what_has_changed(session):
-    session.memory.put(130, np.array([1, 2], np.uint8))
-    session.add("frame 1, layer 0", [], {})
-    at, words = session.runs[1].patch
-    assert (at.tolist(), words.tolist()) == ([16], [[0, 0, 1, 2, 0, 0, 0, 0]])
-    text = layers._hex(np.array([16, 17, 40]), np.arange(24, dtype=np.uint8).reshape(3, 8))
-    assert text.split() == ["@10", "0706050403020100", "0f0e0d0c0b0a0908", "@28", "1716151413121110"]
+# What `vrex run` makes of passes
 
 
 def test_units_are_followed_through_stages_that_overlap():
@@ -250,51 +192,85 @@ def test_units_are_followed_through_stages_that_overlap():
     assert rows[2]["units"] == {"DPE": 6 / 21, "VPE": 3 / 21}
 
 
-class Played:
-    """Two passes of a run that is over, the second with or without a difference: what `vrex run` makes of it."""
+class Layers:
+    """The layers of a run: what `vrex run` asks of `DecoderLayers`."""
 
-    tokens, sinks, p = 2, 1, preset("tiny").core
-    session = SimpleNamespace(size=4096)
+    tokens, sinks, p, counters = 2, 1, preset("tiny").core, []
+    core = SimpleNamespace(dre=SimpleNamespace(params=ReSVParams()))
     units = [SimpleNamespace(name="DPE"), SimpleNamespace(name="VPE")]
     plans = [SimpleNamespace(stages=[SimpleNamespace(name=n) for n in ("norm1", "qkv")])]
-    differences: list[str] = []
 
-    def __init__(self, *given):
-        ends = np.array([[0, 8], [4, 6]])
-        self.passes = [Pass(frame, 0, ends, 3 + frame, 1 + frame, frame) for frame in range(2)]
-
-    def run(self, progress):
-        progress(2)
+    def __init__(self, *given): ...
 
     def errors(self):
         return [0.01, 0.02]
 
-    def play(self, made, progress):
-        samples = np.array([[0, 0, 0, 0, 0], [10, 0, 4, 0, 4], [20, 8, 6, 8, 6]])
-        perf = [{"dre.cluster_set.clusters": 3 * (k + 1), "lxe.storer.beats": 5 * (k + 1)} for k in range(2)]
-        return [Ran(Status.DONE, 20, samples, perf[k], self.differences * k) for k in range(2)]
+
+class Engine:
+    """A run of two passes that is over, the second with or without a difference."""
+
+    differences: list[str] = []
+
+    def __init__(self, *given): ...
+
+    def run(self, connect, progress):
+        progress(2, 2)
+        return [
+            {
+                **{"number": k, "name": f"frame {k}, layer 0", "frame": k, "layer": 0, "status": Status.DONE.name},
+                **{"cycles": 20, "beats": 5, "compared": 64, "differences": self.differences * k},
+                **{"clusters": 3 + k, "entries": 1 + k, "offloaded": k, "ends": [[0, 8], [4, 6]]},
+                "counters": {"dre.cluster_set.clusters": 3, "lxe.storer.beats": 5},
+            }
+            for k in range(2)
+        ]
+
+    def repeat(self, first, last, waves):
+        return [
+            {"number": k, "name": f"frame {k}, layer 0", "differences": self.differences * k}
+            for k in range(first, last + 1)
+        ]
+
+    def samples(self, number):
+        return np.array([[0, 0, 0, 0, 0], [10, 0, 4, 0, 4], [20, 8, 6, 8, 6]])
 
 
-@pytest.mark.parametrize("differences", [[], ["frame 1, layer 0: q: 1 numbers differ"]])
-def test_a_difference_ends_the_command(monkeypatch, tmp_path, differences):
-    monkeypatch.setattr(run, "DecoderLayers", Played)
-    monkeypatch.setattr(Played, "differences", differences)
-    for name in ("emit", "with_memory", "simulator"):
-        monkeypatch.setattr(run, name, lambda *given: None)
+@pytest.fixture(params=[[], ["q [1, 0]: RTL 1, golden 2"]])
+def differences(request, monkeypatch):
+    """The differences of the second pass of a run in which nothing is simulated."""
+    monkeypatch.setattr(run, "DecoderLayers", Layers)
+    monkeypatch.setattr(run, "emit", lambda *given: None)
+    monkeypatch.setattr(pass_engine, "PassEngine", Engine)
+    monkeypatch.setattr(Engine, "differences", request.param)
+    return request.param
+
+
+def test_a_difference_ends_the_command(differences, tmp_path):
     words = "--trace", FIXTURE, "--layers", 1, "--frames", 2, "-o", tmp_path
     got = vrex(*words, "--json")
     result = json.loads(got.stdout)
+    passes = result["passes"]
     assert got.exit_code == len(differences)
-    assert result["differences"] == differences
-    assert [one["differs"] for one in result["passes"]] == [False, bool(differences)]
-    assert (result["passes"][1]["chosen"], result["passes"][1]["stored"]) == (3, 40)
-    assert [s["cycles"] for s in result["passes"][0]["stages"]] == [10, 10]
+    assert result["differences"] == [f"frame 1, layer 0: {line}" for line in differences]
+    assert [one["differs"] for one in passes] == [False, bool(differences)]
+    assert (passes[1]["chosen"], passes[1]["stored"]) == (3, 5 * Layers.p.lxe.bus_bytes)
+    assert [s["cycles"] for s in passes[0]["stages"]] == [10, 10]
     page = (tmp_path / "report.html").read_text()
     assert not faults(page)
     assert ("Every store and every array equal golden." in page) != bool(differences)
     got = vrex(*words)
-    assert ("DIFFERS" in got.stdout, "numbers differ" in got.stderr) == (bool(differences),) * 2
+    assert ("DIFFERS" in got.stdout, "RTL 1, golden 2" in got.stderr) == (bool(differences),) * 2
     assert re.search(r"norm1 .* 10 .* 0 .* 10 .* 40.0%", got.stdout)
+
+
+def test_a_range_is_repeated(differences, tmp_path):
+    got = vrex("--trace", FIXTURE, "--from", 0, "--to", 1, "--waves", "-o", tmp_path)
+    assert got.exit_code == len(differences)
+    assert got.stdout.splitlines()[-2:] == [
+        "pass 0, frame 0, layer 0: equal",
+        f"pass 1, frame 1, layer 0: {'DIFFERS' if differences else 'equal'}",
+    ]
+    assert not (tmp_path / "run.json").exists()
 
 
 @pytest.mark.parametrize("how", [{}, {"ahead": 1}, {"fetched": True}])

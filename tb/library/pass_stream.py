@@ -1,0 +1,98 @@
+"""What `vrex run` plays: passes, one program run on a core after the other, which golden executes on one memory.
+
+A host of golden's implements `PassStream`, and `tb.library.pass_engine` plays it: golden gives the memory before and
+after each pass, and the RTL starts each pass from golden's memory, after a reset. So passes run on the RTL in any order
+and in several processes, and a run goes on where it was stopped.
+
+Nothing on the chip outlives a pass. `registers` therefore holds every register that the program reads before it sets
+it, also one that the pass before has left, and a pass that needs a context begins with a SWITCH.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from golden.program.core_model import Core
+from golden.program.isa import Instruction
+from golden.program.lxe_model import Result
+
+
+@dataclass(frozen=True)
+class Place:
+    """An array in memory, by which messages name an address: its first byte, shape, type.
+
+    A place of raw bytes (a table, offload memory) is an array of uint8.
+    """
+
+    name: str
+    address: int
+    shape: tuple[int, ...]
+    dtype: type
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return int(np.prod(self.shape)) * self.item
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(self.dtype).itemsize
+
+
+class Pass(Protocol):
+    """One run of a program.
+
+    name : of the pass in messages and records: "frame 0, layer 1". No two passes of a stream have the same
+    program : its instructions, up to HALT. Passes of one shape share one list
+    registers : values at the start, by number of the register; those that are not named are 0
+
+    The engine calls, in this order, `run`, `facts` and `places`. It calls none of them for a pass that an earlier run
+    of the command has executed on golden.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def program(self) -> Sequence[Instruction]: ...
+    @property
+    def registers(self) -> dict[int, int]: ...
+
+    def run(self) -> Result:
+        """Execute the program on the stream's core, and write the tables to its memory. Raises `LxeError`."""
+        ...
+
+    def facts(self, result: Result) -> dict[str, Any]:
+        """Figures of the pass for its record, in JSON's types: what golden knows after `run`, such as the number of
+        clusters.
+        """
+        ...
+
+    def places(self) -> Iterable[Place]:
+        """The arrays that a message may name. Where several hold an address, it names the first."""
+        ...
+
+
+class PassStream(Protocol):
+    """Passes in program order, all on one golden core.
+
+    core : golden's core. Its memory's regions do not change in number, place or size. When iteration begins, memory
+        holds what is written once: weights, constants. Those bytes become the run's image
+    ports : values of the inputs of the RTL core that stay constant: `th_hd`, `ratio`, `device_base`, `home_base`,
+        `table_base`, `blocks`
+
+    Iteration yields each pass after the host has written its inputs to `core.memory`. When the iterator goes on, golden
+    has executed that pass, or an earlier run of the command has: then the engine has restored memory, and before golden
+    executes again, registers and DRE. So the host keeps no other state that `run` changes, and takes decisions from
+    memory alone. For example, it reads a generated token there. The stream ends where the iterator ends: after the last
+    pass, or behind an end-of-text token.
+    """
+
+    @property
+    def core(self) -> Core: ...
+    @property
+    def ports(self) -> dict[str, int]: ...
+
+    def __iter__(self) -> Iterator[Pass]: ...

@@ -1,0 +1,286 @@
+"""Passes on golden and on the RTL: every byte compared, resumed, dealt out, repeated with waveforms."""
+
+import json
+import pickle
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from golden.arithmetic.numerics import BF16
+from golden.function_params import ParamError
+from golden.program.core_host import CoreHost
+from golden.program.isa import Status
+from scripts.run.pass_engine import RECORDS, PassEngine
+from synth.sweep.dask_run import cluster
+from tb.checks.core_checks import AHEAD, ALONE, LAYERS, SHAPE, begin, emitted, host, params, ports
+from tb.library.core_simulator import CoreSimulator
+from tb.library.pass_files import Change, Image, Played
+from tb.library.pass_player import Comparison
+from tb.library.pass_stream import Place
+from tb.library.waveforms import suffix
+
+FRAMES = 4
+SIMULATOR = CoreSimulator(emitted(), params(), [["lxe.dpe.chunks"], ["lxe.vpe.loads", "lxe.vpe.stores"]])
+
+
+@dataclass
+class LayerPass:
+    """A layer of a host on what is in memory."""
+
+    of: "Layers"
+    name: str
+    layer: int
+
+    def __post_init__(self):
+        h = self.of.host
+        self.program = h.program(self.layer)
+        self.registers = dict(enumerate(h.core.registers)) | h.registers(self.layer)
+
+    def run(self):
+        self.of.executed.append(self.name)
+        return self.of.host.run(self.layer)
+
+    def facts(self, result):
+        return {"clusters": self.of.core.dre.level(self.layer), "stored": sum(w.data.size for w in result.writes)}
+
+    def places(self):
+        h, plan = self.of.host, self.of.host.plans[self.layer]
+        own = [a for space in (plan.work, plan.weights, plan.kv) for a in space.arrays.values()]
+        arrays = [Place(a.name, h.address(a, self.layer), a.shape, a.dtype) for a in own]
+        return [*arrays, *(Place(r.name, r.base, (r.size,), np.uint8) for r in h.memory.regions)]
+
+
+class Layers:
+    """Random frames through two random layers; `executed` has the passes that golden has run."""
+
+    def __init__(self, how: list[dict] = ALONE):
+        self.rng = np.random.default_rng(1)
+        self.host: CoreHost = host(self.rng, SHAPE, how)
+        self.core, self.ports = self.host.core, ports(self.host)
+        self.executed: list[str] = []
+
+    def __iter__(self) -> Iterator[LayerPass]:
+        for frame in range(FRAMES):
+            begin(self.host, self.rng, frame * SHAPE.tokens)
+            for layer in range(LAYERS):
+                yield LayerPass(self, f"frame {frame}, layer {layer}", layer)
+
+
+@pytest.fixture(scope="module")
+def client():
+    """A worker in this process."""
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as own:
+        yield own
+
+
+def run(folder: Path, connect, stream: Layers | None = None, progress=lambda golden, rtl: None) -> list[dict]:
+    return PassEngine(folder, stream or Layers(), SIMULATOR, {}).run(connect, progress)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, client):
+    """The folder and the records of a run that nothing has stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "passes"
+    return folder, run(folder, lambda: client)
+
+
+def files(folder: Path) -> dict[str, object]:
+    """What golden has left in a folder, and the samples of the RTL."""
+    out: dict[str, object] = {"image": (folder / "image").read_bytes()}
+    for path in folder.glob("*.npz"):
+        with np.load(path) as file:
+            out[path.name] = {name: file[name].tobytes() for name in file.files}
+    last, registers, dre = pickle.loads((folder / "state").read_bytes())
+    return out | {"state": (last, registers, dre.kv.fresh, [t.counts.tolist() for t in dre.tables.values()])}
+
+
+def test_every_byte_equals_golden(whole):
+    folder, records = whole
+    assert [one["name"] for one in records] == [f"frame {f}, layer {i}" for f in range(FRAMES) for i in range(LAYERS)]
+    for one in records:
+        assert (one["status"], one["differences"]) == (Status.DONE.name, [])
+        assert one["beats"] * params().lxe.bus_bytes == one["stored"]
+        assert one["compared"] > one["beats"] * params().lxe.bus_bytes
+        assert one["counters"]["lxe.storer.beats"] == one["beats"]
+    samples = PassEngine(folder, Layers(), SIMULATOR, {}).samples(3)
+    assert samples[0].tolist() == [0, 0, 0]
+    assert samples[-1].tolist() == [records[3]["cycles"], *(count(records[3], *names) for names in SIMULATOR.counters)]
+    assert records[-1]["clusters"] > records[0]["clusters"]
+
+
+def count(record: dict, *names: str) -> int:
+    return sum(record["counters"][name] for name in names)
+
+
+def test_a_layer_may_fetch_for_the_next(tmp_path, client):
+    """The number of fetched entries goes from pass to pass in a register, and the RTL is reset in between."""
+    records = run(tmp_path / "passes", lambda: client, Layers(AHEAD))
+    assert not any(one["differences"] for one in records)
+
+
+def test_workers_change_nothing(whole, tmp_path):
+    with cluster(workers=2) as two:
+        records = run(tmp_path / "passes", lambda: two)
+    assert records == whole[1]
+    assert files(tmp_path / "passes") == files(whole[0])
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("golden", "rtl"), [(3, 0), (FRAMES * LAYERS, 3)])
+def test_a_stopped_run_goes_on(golden, rtl, whole, tmp_path, client):
+    """The second run has the same bytes, executes on golden what the first has not, and plays the same."""
+    folder = tmp_path / "passes"
+
+    def stop(executed, played):
+        if executed >= golden and played >= rtl:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        run(folder, lambda: client, progress=stop)
+    with (folder / RECORDS).open("a") as out:
+        out.write('{"number": 5, "na')  # as of a process that was killed while it wrote
+    first = [json.loads(line)["number"] for line in (folder / RECORDS).read_text().splitlines()[:-1]]
+    again, played = Layers(), []
+    before = {path.name for path in folder.glob("0*.npz")}
+    records = run(folder, lambda: client, again, lambda executed, ended: played.append(ended))
+    assert len(again.executed) == FRAMES * LAYERS - len(before)
+    assert records == whole[1]
+    assert files(folder) == files(whole[0])
+    lines = [json.loads(line)["number"] for line in (folder / RECORDS).read_text().splitlines()]
+    assert lines[: len(first)] == first
+    assert sorted(lines) == list(range(FRAMES * LAYERS))
+
+
+def test_a_run_that_is_over_does_nothing(whole):
+    again = Layers()
+    assert run(whole[0], None, again) == whole[1]
+    assert not again.executed
+
+
+def test_another_run_begins_anew(whole, tmp_path):
+    folder = shutil.copytree(whole[0], tmp_path / "passes")
+    assert PassEngine(folder, Layers(), SIMULATOR, {}).records
+    assert not PassEngine(folder, Layers(), SIMULATOR, {"layers": 3}).records
+    assert sorted(path.name for path in folder.iterdir()) == ["key"]
+
+
+def test_a_flipped_weight_bit_is_told(tmp_path, client):
+    stream = Layers()
+    engine = PassEngine(tmp_path / "passes", stream, SIMULATOR, {})
+    assert len(list(engine.golden())) == FRAMES * LAYERS
+    h = stream.host
+    data = np.memmap(engine.files.image, np.uint8, "r+")
+    data[h.address(h.plans[1]["down_weight"], 1) + 1] ^= 0x40  # the highest bit of an exponent
+    data.flush()
+    records = run(tmp_path / "passes", lambda: client)
+    for one in records:
+        assert bool(one["differences"]) == one["name"].endswith("layer 1")
+    stored, end = records[1]["differences"]
+    assert records[1]["name"] == "frame 0, layer 1"
+    element = r"hidden \[0, 0\]: RTL \S+, golden \S+"
+    assert_matches(stored, rf"beat \d+ of {records[1]['beats']}: {element}")
+    assert_matches(end, f"at the end: {element}")
+
+
+def assert_matches(text: str, pattern: str) -> None:
+    assert re.fullmatch(pattern, text), text
+
+
+def test_passes_are_repeated_with_waveforms(whole, tmp_path):
+    folder = shutil.copytree(whole[0], tmp_path / "passes")
+    engine = PassEngine(folder, stream := Layers(), SIMULATOR, {})
+    text = (folder / RECORDS).read_text()
+    got = engine.repeat(2, 3, waves=True)
+    assert [(one["name"], one["differences"]) for one in got] == [("frame 1, layer 0", []), ("frame 1, layer 1", [])]
+    assert (folder / RECORDS).read_text() == text
+    assert not stream.executed
+    for number in (2, 3):
+        assert (folder / "waves" / f"pass_{number}.{suffix()}").stat().st_size
+        assert "bench_core.unit.host_valid" in (folder / "waves" / f"pass_{number}.gtkw").read_text()
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "why"), [(3, 2, "--from=3: must be at most"), (2, 8, "--to=8: must be below 8, the number")]
+)
+def test_a_range_that_there_is_not(first, last, why, whole):
+    with pytest.raises(ParamError, match=why):
+        PassEngine(whole[0], Layers(), SIMULATOR, {}).repeat(first, last, waves=False)
+
+
+# A pass that stores two words in one array, and an array that nothing writes.
+
+CHANGED = np.arange(64, dtype=np.uint8)
+
+
+@pytest.fixture
+def comparison(tmp_path):
+    (tmp_path / "image").write_bytes(bytes(256))
+    nothing = Change(np.zeros(0, np.int64), np.zeros((0, 64), np.uint8), np.zeros((0, 64), bool))
+    data, known = CHANGED[:16].reshape(2, 8), np.ones((2, 8), bool)
+    known[1, 6:] = False
+    after = np.zeros((1, 64), np.uint8)
+    after[0, :16] = CHANGED[:16]
+    unknown = np.zeros((1, 64), bool)
+    unknown[0, 14:16] = True
+    places = [Place("q", 64, (2, 4), BF16), Place("ring", 128, (4, 4), BF16)]
+    golden = Played(
+        "frame 0, layer 1", {}, "", {}, nothing, Change(np.array([1]), after, unknown),
+        np.array([64, 72]), data, known, places,
+    )  # fmt: skip
+    image = Image(tmp_path / "image")
+    return Comparison(golden, image, np.zeros(256, np.uint8), 8)
+
+
+def beats(compare: Comparison, *changes: tuple[int, int, int, int]) -> np.ndarray:
+    """The beats of a run that is right but for (beat, port, word, byte 0)."""
+    out = np.zeros(3, compare.record)
+    out["port"], out["word"], out["strobes"] = [0, 0, 1], [8, 9, 20], 255
+    out["data"][:2] = CHANGED[:16].reshape(2, 8)
+    for beat, port, word, low in changes:
+        out["port"][beat], out["word"][beat], out["data"][beat, 0] = port, word, low
+    return out
+
+
+def undefined(out: np.ndarray) -> np.ndarray:
+    out["data"][1, 6:] = 255
+    return out
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+@pytest.mark.parametrize(
+    ("make", "want"),
+    [
+        (beats, []),
+        (lambda c: undefined(beats(c)), []),
+        (
+            lambda c: beats(c, (1, 0, 9, 1)),
+            [r"beat 1 of 2: q \[1, 0\]: RTL \S+, golden \S+", r"at the end: q \[1, 0\]: RTL .*"],
+        ),
+        (
+            lambda c: beats(c, (1, 0, 10, 8)),
+            [r"beat 1 of 2 is stored to 0x50, golden's to 0x48 \(q\)", r"at the end: q \[1, 0\]: .*"],
+        ),
+        (lambda c: beats(c)[:1], ["1 beats are stored, golden stores 2", r"at the end: q \[1, 0\]: .*"]),
+        (lambda c: beats(c)[[0, 1, 1, 2]], ["more than the 2 beats that golden stores"]),
+        (lambda c: beats(c, (2, 1, 16, 3)), [r"at the end: ring \[0, 0\]: RTL \S+, golden 0.0"]),
+    ],
+)
+def test_a_difference_names_array_and_element(make, want, at_once, comparison):
+    made = make(comparison)
+    for k in range(0, len(made), at_once):
+        comparison.take(made[k : k + at_once])
+    got = comparison.end()
+    assert len(got) == len(want), got
+    for line, pattern in zip(got, want, strict=True):
+        assert_matches(line, pattern)
+    if not want:
+        assert comparison.compared == 14 + 62 + 64  # stored bytes; in memory, two grains that something has written
