@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from golden.function_params import ParamError
-from golden.program.core_compiler import CorePlan, RetrievalShape
+from golden.program.core_compiler import RetrievalShape
+from golden.program.share_plan import SharePlan
 from golden.program.shares import Shares
 from hdl.params import CLOCK, SystemParams, flat, override, preset
 from scripts.main import app
@@ -237,9 +238,9 @@ def test_refusals_are_the_plan_s():
         with pytest.raises(ParamError) as ours:
             run(replace(EDGE, system=system), AT, SHARES)
         assert str(own.value) == str(ours.value)
-    shape = replace(Layer(EDGE.system, MODEL, 1, 10, 100).shape(10), tokens=33)
+    shares = Layer(EDGE.system, MODEL, 1, 10, 100).of(33)
     with pytest.raises(ParamError) as refused:
-        CorePlan(shape, EDGE.core.lxe_format(), RetrievalShape())
+        SharePlan(shares, EDGE.core.lxe_format(), RetrievalShape(frame=EDGE.core.dre.hcu.frame), 0)
     with pytest.raises(ParamError) as same:
         run(EDGE, replace(AT, rows=33), SHARES)
     assert str(refused.value) == str(same.value)

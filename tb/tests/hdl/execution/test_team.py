@@ -53,9 +53,12 @@ def test_a_team_with_groups_equals_golden():
     assert [len(plan.team.rows(8)) for plan in host.plans] == [2, 3, 3]
 
 
-def test_long_rows_of_a_team_equal_golden():
-    host = play(LONG, 2, [1099], ("before", "attention", "join"))
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_long_rows_of_a_team_equal_golden(kv_heads):
+    host = play(replace(LONG, kv_heads=kv_heads), 2, [1099], ("before", "attention", "join"))
     assert all(plan.part for plan in host.plans)
+    pitch = [plan["probabilities"].shape[-1] // plan["scores"].shape[-1] for plan in host.plans]
+    assert pitch == [kv_heads] * 2  # rows of several heads lie as far apart in bytes as those of scores
 
 
 @pytest.mark.parametrize("latency", [1, 7])
