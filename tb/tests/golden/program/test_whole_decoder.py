@@ -56,7 +56,7 @@ def test_programs_and_memory():
 
 @pytest.mark.nightly
 def test_a_stream_chooses_the_tokens_of_the_policy(record_property):
-    """A prompt in two passes, a frame, a question, two tokens; an entry leaves a ring of 32 and most contexts fetch it."""
+    """A prompt in two passes, a frame, a question, two tokens; an entry leaves the ring, most contexts fetch it."""
     p, decoder = core(["recent=32"]), Decoder(n_tokens=128)
     first, question = decoder.embed(PROMPT), decoder.embed(QUESTION)
     frame = np.random.default_rng(1).normal(size=(TOKENS, Decoder.width)).astype(np.float32) * decoder.embeddings.std()
