@@ -77,7 +77,7 @@ class Step:
     number : of the pass · part : of the stream; generated tokens count on behind the last given part
     start, tokens : first token of the pass, and how many it has
     layer : None for the head · phase : of the layer, or `HEAD` · group : the KV head, for `attention`
-    registers : their values at the start
+    registers : their values at the start: the same in every stream, as addresses do not change
     """
 
     number: int

@@ -1,7 +1,7 @@
 """Runs the layers of a decoder on golden cores that share one memory (`golden.program.share_plan`).
 
 A host starts a phase on all cores, waits for all of them, and starts the next one. Between programs it passes two
-numbers, which a program takes from a register: how many clusters a table has (LEVEL), and how many entries were
+numbers, which a program takes from a register: how many clusters a team's table has (LEVEL), and how many entries were
 fetched (ENTRIES in a team, ROW from one layer to the next with prefetch). On hardware it reads performance counters of
 the core that has the table, before and after the program. `dre.hcu.opened` counts clusters. Fetched entries are those
 copied, `retriever.beats` over the beats of an entry, less those placed and moved, `retriever.entries` and
@@ -131,7 +131,9 @@ class SystemHost(SystemMap):
     def registers(self, core: int, layer: int = 0, group: int = 0) -> dict[int, int]:
         """Values of the registers that a core's program starts with, for one of its tables of a layer."""
         team = self.shares.team(core)
-        clusters = self.cores[team].dre.level(self.context(layer, group))
+        clusters = 0  # which the programs of a core alone find out
+        if self.shares.members > 1:
+            clusters = self.cores[team].dre.level(self.context(layer, group))
         return self.start(core, layer, group, clusters, int(self.fetched[team, layer, group]))
 
     def run(self, phase: str, layer: int = 0, order: Sequence[int] | None = None) -> dict[int, list[Result]]:

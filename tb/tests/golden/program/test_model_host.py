@@ -132,6 +132,8 @@ def test_programs_and_weights_serve_all_layers_and_heads():
     kinds = {(s.phase, s.tokens) for s in steps if s.phase != HEAD}
     programs = {id(s.program) for s in steps}
     assert len(kinds) == 5 * 2
+    registers = {(s.phase, s.tokens, s.layer, s.group): s.registers for s in steps}
+    assert all(registers[s.phase, s.tokens, s.layer, s.group] == s.registers for s in steps)
     assert len(programs) == len(kinds) + 1
     for layer, plan in enumerate(h.system.plans[0]):
         for name, array in plan.weights.arrays.items():
