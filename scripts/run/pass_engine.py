@@ -21,10 +21,11 @@ from golden.atomic_files import replacing, write_atomically
 from golden.function_params import check
 from synth.sweep import point_costs
 from synth.sweep.dask_run import ClusterError
-from tb.library.core_simulator import CoreSimulator
+from tb.library.core_simulator import LATENCY, CoreSimulator
 from tb.library.pass_files import PassFiles, Played
 from tb.library.pass_player import Core, Player
 from tb.library.pass_stream import PassStream
+from tb.library.pass_time import PassTime
 from tb.library.runner import BenchError
 from tb.library.waveforms import Traced, keep, suffix
 
@@ -36,7 +37,8 @@ player = cache(Player)  # of this process, for each folder
 def play(folder: Path, number: int) -> dict[str, Any]:
     """Play a pass on a worker, and write the samples of its counters; its record, in JSON's types.
 
-    The record has name and facts of the pass, and the fields of `tb.library.pass_player.Measured` but the samples.
+    The record has name and facts of the pass, `predicted` (its cycles by the time view), and the fields of
+    `tb.library.pass_player.Measured` but the samples.
     """
     one = player(folder)
     measured = one.play(number)
@@ -85,11 +87,12 @@ class PassEngine:
         """Run the stream on golden, or restore what it has run before; the number of each pass when it has ended."""
         core = self.stream.core
         image, executed = self.files.begin(core.memory), self.files.executed
+        time = PassTime(self.simulator.p, core, self.stream.ports, LATENCY)
         for number, one in enumerate(self.stream):
             if number < executed:
-                self.files.restore(number, core, image)
+                self.files.restore(number, core, image, time)
             else:
-                self.files.execute(number, one, core, image, self.simulator.p.lxe.bus_bytes)
+                self.files.execute(number, one, core, image, time)
             yield number
 
     def run(

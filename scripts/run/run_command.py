@@ -32,11 +32,15 @@ from tb.library.stage_log import Span, Unit, spans
 RESULT, PICTURE, FOLDER = "run.json", "timeline", "passes"  # in the folder
 BINS = 400  # of the picture
 WORKERS = 2
-PASSES = ("number", "frame", "layer", "cycles", "clusters", "chosen", "fetched", "offloaded", "stored", "compared")
+PASSES = [
+    *("number", "frame", "layer", "cycles", "predicted"),
+    *("clusters", "chosen", "fetched", "offloaded", "stored", "compared"),
+]
 PASS_NOTE = (
-    "clusters, offloaded: clusters and offloaded entries of the layer after the pass; chosen: clusters that the pass "
-    "chose; fetched: entries fetched for them; stored: bytes that the LXE stored; compared: bytes that the command "
-    "compared with golden's, of all stores in their order and of memory at the end of the pass."
+    "predicted: cycles by the time view; clusters, offloaded: clusters and offloaded entries of the layer after the "
+    "pass; chosen: clusters that the pass chose; fetched: entries fetched for them; stored: bytes that the LXE stored; "
+    "compared: bytes that the command compared with golden's, of all stores in their order and of memory at the end "
+    "of the pass."
 )
 STAGE_NOTE = (
     "Cycles: from the end of all earlier stages to the end of this one, so that they add up. Units: share of the "
@@ -176,7 +180,7 @@ def measured(run: DecoderLayers, one: dict[str, Any], samples: np.ndarray) -> di
     n = len(run.units)
     names = [s.name for s in run.plans[one["layer"]].stages]
     found = spans(np.minimum(one["ends"], samples[-1, 1 : 1 + n, None]), samples)
-    shown = ("number", "frame", "layer", "cycles", "clusters", "offloaded", "compared")
+    shown = ("number", "frame", "layer", "cycles", "predicted", "clusters", "offloaded", "compared")
     return {key: one[key] for key in shown} | {
         "chosen": one["counters"]["dre.cluster_set.clusters"],
         "fetched": one["entries"] - run.sinks,

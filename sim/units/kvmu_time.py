@@ -94,6 +94,10 @@ class KvmuTime:
         alone(self.fetch(sets, out), latency)
         return out
 
+    def reset(self) -> None:
+        """After a reset the unit reads the pool's record again. Tables are in memory, and stay."""
+        self._pooled = False
+
     def begin(self) -> None:
         """Starts to count cycles at 0 again, in a unit with nothing in work."""
         self.free = self._port = 0

@@ -2,23 +2,17 @@
 
 import random
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import zip_longest
 from random import Random
 from typing import Any, Self
 
-import numpy as np
-
 from golden.arithmetic.vector import Bank, Format, Op, Post, Reduce, Source
 from golden.arithmetic.vector import Instruction as Vector
-from golden.program.core_host import CoreHost
 from golden.program.isa import Instruction, LoadTo, Opcode, Queue, StoreTo, encode
 from golden.program.isa import vector as vector_of
 from hdl.emit import Emitted
-from sim.units.core_time import Retrieval
 from sim.units.lxe_time import Run
 from sim.units.sequencer_time import trace
-from sim.units.wtu_time import WtuTime
 from tb.checks.core_checks import SIZES, emitted, params
 from tb.library.runner import Run as Bench
 from tb.library.stress_traffic import StressTraffic
@@ -207,39 +201,6 @@ def timed(program: list[Instruction], latency: int, registers=None) -> Run:
     run = Run(p, latency, steps, detail=True)
     run.play()
     return run
-
-
-class Recorded:
-    """Records what the data decide in a run of a golden core: the time view needs it."""
-
-    def __init__(self, h: CoreHost):
-        self.core = h.core
-        self.begin()
-        for unit, name in ((h.core.dre, "key"), (h.core.dre, "query"), (h.core, "retrieve")):
-            setattr(unit, name, partial(getattr(self, name), getattr(unit, name)))
-
-    def begin(self) -> None:
-        self.data, self.registers = Retrieval(), []
-
-    def key(self, plain, ctx: int, key_hash: int):
-        joined, placed = plain(ctx, key_hash)
-        self.data.keys.append((key_hash, joined.cluster))
-        move = [("x", {"src": placed.move.src, "dst": placed.move.dst})] if placed.move else []
-        self.data.places.append([*move, ("w", {"device": placed.device})])
-        return joined, placed
-
-    def query(self, plain, rows: np.ndarray):
-        out = plain(rows)
-        self.data.clusters.append(rows.shape[1])
-        time, ratio = WtuTime(params().dre.wtu), self.core.dre.params.ratio_q16
-        self.data.plans.append([time.plan(row, out.counts, ratio) for row in rows])
-        self.data.sets.append([{"addr": b.addr, "bytes": b.bytes} for b in out.bursts])
-        return out
-
-    def retrieve(self, plain, i):
-        out = plain(i)
-        self.registers.append({i[n]: self.core.registers[i[n]] for n in ("to", "level") if i[n]})
-        return out
 
 
 @dataclass

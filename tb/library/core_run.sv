@@ -2,9 +2,9 @@
 // Nothing here is synthesized.
 
 // Answers the bursts of each port in order. The first beat of a read comes LATENCY cycles after its address, then a beat
-// each cycle; a write is answered in the cycle after its last beat. All ports see the same bytes, which are in
-// core_run.cpp.
-module axi_memory #(parameter BYTES = 64, LATENCY = 32, PORTS = 2, DEPTH = 16) (
+// each cycle; the response of a write comes LATENCY cycles after its last beat. All ports see the same bytes, which are
+// in core_run.cpp.
+module axi_memory #(parameter BYTES = 64, LATENCY = 32, PORTS = 2, DEPTH = 64) (
   input clk, input rst,
   input [PORTS-1:0] arvalid, output [PORTS-1:0] arready, input [PORTS*40-1:0] araddr, input [PORTS*8-1:0] arlen,
   output reg [PORTS-1:0] rvalid, input [PORTS-1:0] rready, output reg [PORTS*8*BYTES-1:0] rdata,
@@ -27,19 +27,22 @@ module axi_memory #(parameter BYTES = 64, LATENCY = 32, PORTS = 2, DEPTH = 16) (
   generate for (p = 0; p < PORTS; p = p + 1) begin : port
     reg [39:0] read_at [0:DEPTH-1], write_at [0:DEPTH-1];
     reg [7:0] read_len [0:DEPTH-1];
-    reg [31:0] due [0:DEPTH-1];
+    reg [31:0] due [0:DEPTH-1], write_due [0:DEPTH-1];
     reg [$clog2(DEPTH):0] asked, read, announced, written, answered;
     reg [7:0] beat, write_beat;
     bit [8*BYTES-1:0] word;
     wire [$clog2(DEPTH)-1:0] r = read[$clog2(DEPTH)-1:0], w = written[$clog2(DEPTH)-1:0];
-    wire [39:0] from = (read_at[r] >> SHIFT) + beat, to = (write_at[w] >> SHIFT) + write_beat;
+    // A burst's first beat may come with its address.
+    wire comes = announced == written;
+    wire [39:0] first = comes ? awaddr[p*40 +: 40] : write_at[w];
+    wire [39:0] from = (read_at[r] >> SHIFT) + beat, to = (first >> SHIFT) + write_beat;
     wire moves = rready[p] | ~rvalid[p];
     wire gives = moves && asked != read && $signed(now - due[r]) >= 0;
     wire [$clog2(DEPTH):0] reads = asked - read, writes = announced - answered;
     assign arready[p] = reads < DEPTH;
     assign awready[p] = writes < DEPTH;
-    assign wready[p] = announced != written;
-    assign bvalid[p] = written != answered;
+    assign wready[p] = !comes || awvalid[p] && awready[p];
+    assign bvalid[p] = written != answered && $signed(now - write_due[answered[$clog2(DEPTH)-1:0]]) >= 0;
     always @(posedge clk) begin
       if (moves) begin
         rvalid[p] <= gives;
@@ -54,7 +57,7 @@ module axi_memory #(parameter BYTES = 64, LATENCY = 32, PORTS = 2, DEPTH = 16) (
       if (arvalid[p] & arready[p]) begin
         read_at[asked[$clog2(DEPTH)-1:0]] <= araddr[p*40 +: 40];
         read_len[asked[$clog2(DEPTH)-1:0]] <= arlen[p*8 +: 8];
-        due[asked[$clog2(DEPTH)-1:0]] <= now + LATENCY;
+        due[asked[$clog2(DEPTH)-1:0]] <= now + LATENCY - 1;  // `rvalid` is a register
         asked <= asked + 1;
       end
       if (awvalid[p] & awready[p]) begin
@@ -64,7 +67,10 @@ module axi_memory #(parameter BYTES = 64, LATENCY = 32, PORTS = 2, DEPTH = 16) (
       if (wvalid[p] & wready[p]) begin
         if (!rst) memory_write(p, 64'(to), wstrb[p*BYTES +: BYTES], wdata[p*8*BYTES +: 8*BYTES]);
         write_beat <= wlast[p] ? 0 : write_beat + 1;
-        if (wlast[p]) written <= written + 1;
+        if (wlast[p]) begin
+          write_due[w] <= now + LATENCY;
+          written <= written + 1;
+        end
       end
       if (bvalid[p] & bready[p]) answered <= answered + 1;
       if (rst) begin

@@ -19,6 +19,7 @@ from golden.program.core_model import Core
 from golden.program.isa import Instruction, encode
 from golden.program.lxe_model import Memory, Result
 from tb.library.pass_stream import Pass, Place
+from tb.library.pass_time import PassTime
 
 GRAIN = 64  # bytes that a change is kept by
 STRETCH = 1 << 18  # bytes that are compared at once, in the processor's cache
@@ -163,27 +164,33 @@ class PassFiles:
                 out.truncate(-(-memory.regions[-1].end // 4096) * 4096)
         return Image(self.image)
 
-    def execute(self, number: int, one: Pass, core: Core, image: Image, bus: int) -> Played:
-        """Run a pass on golden and write its file; `bus` is the number of bytes of a beat."""
+    def execute(self, number: int, one: Pass, core: Core, image: Image, time: PassTime) -> Played:
+        """Run a pass on golden and write its file. Its facts get `predicted`: the cycles of the time view."""
         before = image.follow(core.memory)
         registers = dict(one.registers)
         core.w_known[:] = core.x_known[:] = False  # no pass may use what the one before left in the scratchpads
-        result = one.run()
+        with time.recorded() as what:
+            result = one.run()
+        time.reset()
+        predicted = time.cycles(one.program, registers, what) - 1  # the program runs from the cycle after START
+        facts = one.facts(result) | {"predicted": predicted}
         after = image.follow(core.memory)
-        named = one.name, one.facts(result), self._program(one.program), registers
-        out = Played(*named, before, after, *stores(result, bus), list(one.places()))
+        named = one.name, facts, self._program(one.program), registers
+        out = Played(*named, before, after, *stores(result, time.p.lxe.bus_bytes), list(one.places()))
         out.save(self.path(number))
-        write_atomically(self.state, pickle.dumps((number, list(core.registers), core.dre)))
+        write_atomically(self.state, pickle.dumps((number, list(core.registers), core.dre, time.dre)))
         return out
 
-    def restore(self, number: int, core: Core, image: Image) -> Played:
-        """Bring golden's memory to where it was after a pass that was executed, and golden if that was the last one."""
+    def restore(self, number: int, core: Core, image: Image, time: PassTime) -> Played:
+        """Bring golden's memory to where it was after a pass that was executed; after the last one, golden and the time
+        view too.
+        """
         out = Played.load(self.path(number))
         image.give(out.before, core.memory)
         image.give(out.after, core.memory)
-        last, registers, dre = self._last()
+        last, registers, dre, time_dre = self._last()
         if number == last:
-            core.registers[:] = registers
+            core.registers[:], time.dre = registers, time_dre
             vars(core.dre).update(vars(dre))  # the host holds this object
         return out
 
@@ -192,9 +199,9 @@ class PassFiles:
         """The number of passes that golden has executed."""
         return self._last()[0] + 1
 
-    def _last(self) -> tuple[int, list[int], Any]:
-        """The pass that golden has executed last, with registers and DRE after it; -1 for none."""
-        return pickle.loads(self.state.read_bytes()) if self.state.exists() else (-1, [], None)
+    def _last(self) -> tuple[int, list[int], Any, Any]:
+        """The pass that golden has executed last, with registers, DRE and the DRE's time view after it; -1 for none."""
+        return pickle.loads(self.state.read_bytes()) if self.state.exists() else (-1, [], None, None)
 
     def _program(self, program: Sequence[Instruction]) -> str:
         """The name of the file of a program, a line for each word in hexadecimal. Passes of one shape share it."""

@@ -96,8 +96,10 @@ def files(folder: Path) -> dict[str, object]:
     for path in folder.glob("*.npz"):
         with np.load(path) as file:
             out[path.name] = {name: file[name].tobytes() for name in file.files}
-    last, registers, dre = pickle.loads((folder / "state").read_bytes())
-    return out | {"state": (last, registers, dre.kv.fresh, [t.counts.tolist() for t in dre.tables.values()])}
+    last, registers, dre, time = pickle.loads((folder / "state").read_bytes())
+    return out | {
+        "state": (last, registers, dre.kv.fresh, [t.counts.tolist() for t in dre.tables.values()], pickle.dumps(time))
+    }
 
 
 def test_every_byte_equals_golden(whole):
@@ -108,6 +110,8 @@ def test_every_byte_equals_golden(whole):
         assert one["beats"] * params().lxe.bus_bytes == one["stored"]
         assert one["compared"] > one["beats"] * params().lxe.bus_bytes
         assert one["counters"]["lxe.storer.beats"] == one["beats"]
+    # The bursts of a set of several clusters may wait for its later rows, which the view leaves out.
+    assert [one["cycles"] - one["predicted"] for one in records] == [0, 0, 0, 0, 0, 0, 20, 0]
     samples = PassEngine(folder, Layers(), SIMULATOR, {}).samples(3)
     assert samples[0].tolist() == [0, 0, 0]
     assert samples[-1].tolist() == [records[3]["cycles"], *(count(records[3], *names) for names in SIMULATOR.counters)]

@@ -218,7 +218,7 @@ class Engine:
         return [
             {
                 **{"number": k, "name": f"frame {k}, layer 0", "frame": k, "layer": 0, "status": Status.DONE.name},
-                **{"cycles": 20, "beats": 5, "compared": 64, "differences": self.differences * k},
+                **{"cycles": 20, "predicted": 19, "beats": 5, "compared": 64, "differences": self.differences * k},
                 **{"clusters": 3 + k, "entries": 1 + k, "offloaded": k, "ends": [[0, 8], [4, 6]]},
                 "counters": {"dre.cluster_set.clusters": 3, "lxe.storer.beats": 5},
             }

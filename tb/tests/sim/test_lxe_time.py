@@ -7,13 +7,12 @@ import pytest
 
 from golden.program.isa import Instruction, Opcode, Status, encode
 from golden.program.layer_compiler import LayerPlan
-from sim.units.core_time import CoreTime
-from sim.units.dre_time import DreTime
 from sim.units.lxe_time import LxeTime, Run
 from sim.units.sequencer_time import trace
 from tb.checks.core_checks import SHAPE, begin, emitted, host, params, ports
-from tb.checks.lxe_time_checks import Program, Recorded, differences, play, simulate, timed
+from tb.checks.lxe_time_checks import Program, differences, play, simulate, timed
 from tb.library.lxe_programs import Script
+from tb.library.pass_time import PassTime
 
 
 @pytest.mark.parametrize("latency", [1, 9])
@@ -90,21 +89,17 @@ def test_layers_on_a_core(latency, equal, off):
     rng, p = np.random.default_rng(1), params()
     h = host(rng)
     script, runs, views = Script(h.memory), [], []
-    recorded = Recorded(h)
-    bases = {"device_base": h.device_base, "home_base": h.home_base}
-    dre = DreTime(p.dre, h.core.dre.params.th_hd, latency, **bases)
+    time = PassTime(p, h.core, ports(h), latency)
     for k in range(4):
         begin(h, rng, k * SHAPE.tokens)
         for i in range(2):
             script.add(h.program(i), h.registers(i))
-            recorded.begin()
             registers = h.registers(i)
-            h.run(i)
+            with time.recorded() as what:
+                h.run(i)
             script.expect()
-            program = [encode(x) for x in h.program(i)]
-            steps = trace(p, program, registers, retrieved=recorded.registers).steps
-            views.append(CoreTime(p, dre, recorded.data).run(steps).done)
-            runs.append({"program": [f"{w:x}" for w in program], "registers": registers})
+            views.append(time.cycles(h.program(i), registers, what))
+            runs.append({"program": [f"{encode(w):x}" for w in h.program(i)], "registers": registers})
     for run, given in zip(runs, script.runs, strict=True):
         run["writes"] = given["writes"]
     got = simulate(emitted(), runs, latency, ports(h), script.before.tobytes())

@@ -1,0 +1,95 @@
+"""Predicts the cycles of passes by the time view of a core, from what golden decides."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from golden.program.core_model import Core
+from golden.program.isa import Instruction, encode
+from hdl.params import CoreParams, WtuParams
+from sim.units.core_time import CoreTime, Retrieval
+from sim.units.dre_time import DreTime
+from sim.units.sequencer_time import trace
+from sim.units.wtu_time import WtuTime
+
+
+@dataclass
+class Recorded:
+    """What the data decide in a run of a golden core.
+
+    data : for `sim.units.core_time.CoreTime`
+    registers : those that each RETRIEVE sets, for `sim.units.sequencer_time.trace`
+    """
+
+    data: Retrieval = field(default_factory=Retrieval)
+    registers: list[dict[int, int]] = field(default_factory=list)
+
+
+@contextmanager
+def recorded(core: Core, p: WtuParams) -> Iterator[Recorded]:
+    """Record what the core does in the block."""
+    out, wtu = Recorded(), WtuTime(p)
+
+    def key(plain: Any, ctx: int, key_hash: int) -> Any:
+        joined, placed = plain(ctx, key_hash)
+        out.data.keys.append((key_hash, joined.cluster))
+        move = [("x", {"src": placed.move.src, "dst": placed.move.dst})] if placed.move else []
+        out.data.places.append([*move, ("w", {"device": placed.device})])
+        return joined, placed
+
+    def query(plain: Any, rows: np.ndarray) -> Any:
+        got = plain(rows)
+        out.data.clusters.append(rows.shape[1])
+        out.data.plans.append([wtu.plan(row, got.counts, core.dre.params.ratio_q16) for row in rows])
+        out.data.sets.append([{"addr": b.addr, "bytes": b.bytes} for b in got.bursts])
+        return got
+
+    def retrieve(plain: Any, i: Any) -> Any:
+        got = plain(i)
+        out.registers.append({i[n]: core.registers[i[n]] for n in ("to", "level") if i[n]})
+        return got
+
+    spied = [(core.dre, "key", key), (core.dre, "query", query), (core, "retrieve", retrieve)]
+    for unit, name, spy in spied:
+        setattr(unit, name, partial(spy, getattr(unit, name)))
+    try:
+        yield out
+    finally:
+        for unit, name, _ in spied:
+            delattr(unit, name)
+
+
+class PassTime:
+    """Cycles of passes that follow one another on one core.
+
+    p : of the core
+    core : golden's
+    ports : values of the core's constant inputs
+    latency : cycles from a read's address to its first beat, and from a write's last beat to its response
+
+    `dre` holds what the DRE holds after the last pass; a checkpoint of it is one of the time view.
+    """
+
+    def __init__(self, p: CoreParams, core: Core, ports: dict[str, int], latency: int):
+        self.p, self.core = p, core
+        bases = {name: ports[name] for name in ("device_base", "home_base")}
+        self.dre = DreTime(p.dre, ports["th_hd"], latency, **bases)
+
+    def reset(self) -> None:
+        """The core is reset before the next pass."""
+        self.dre.kvmu.reset()
+
+    def recorded(self) -> Any:
+        """A block in which golden executes a pass."""
+        return recorded(self.core, self.p.dre.wtu)
+
+    def cycles(self, program: Sequence[Instruction], registers: dict[int, int], what: Recorded) -> int:
+        """Cycles of a pass from START to its end, with what golden has recorded of it. Raises `ValueError` for a
+        program that waits for ever.
+        """
+        steps = trace(self.p, [encode(i) for i in program], registers, retrieved=what.registers).steps
+        return int(CoreTime(self.p, self.dre, what.data).run(steps).done)
