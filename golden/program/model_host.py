@@ -227,7 +227,7 @@ class ModelHost:
         self.length, self.passes = start + len(x), number + 1
         if head:
             yield from self._step(Step(*where, None, HEAD, 0, self._head_program, self._head_registers(len(x))))
-            self.tokens.append(self._chosen())
+            self.tokens.append(self.chosen())
 
     def _step(self, step: Step) -> Iterator[Step]:
         self._left = step
@@ -240,7 +240,7 @@ class ModelHost:
         Raises `LxeError` as `Core.run` does. For a stream that outgrows its memory (`Status.FULL`) the message says how
         much memory it needs.
         """
-        self._left = None
+        self.ran(step)
         if step.layer is None:
             return self.system.cores[0].run(step.program, step.registers)
         try:
@@ -250,6 +250,11 @@ class ModelHost:
                 raise
             where = f"pass {step.number}, layer {step.layer}, KV head {step.group}"
             raise LxeError(e.pc, Opcode.RETRIEVE, f"{where}: {e.reason}. {self.needs()}", e.status) from None
+
+    def ran(self, step: Step) -> None:
+        """Memory is as after a step: of a run that goes on, which has executed the step before."""
+        assert self._left in (None, step), f"{step.phase} of pass {step.number} is not the step that was asked for"
+        self._left = None
 
     def needs(self) -> str:
         """How much memory the stream takes at most, in words."""
@@ -272,7 +277,7 @@ class ModelHost:
             int(Register.OUT): hidden.offset + (tokens - 1) * self.shape.width * 4,
         }
 
-    def _chosen(self) -> int:
+    def chosen(self) -> int:
         """The token that the last `HEAD` has chosen."""
         array = self.head["next"]
         number = float(self.memory.get(self.head_address("next"), array.shape, np.float32)[0, 0])

@@ -16,10 +16,13 @@ from golden.arithmetic.numerics import BF16
 from golden.function_params import ParamError
 from golden.program.core_host import CoreHost
 from golden.program.isa import Status
+from hdl.emit import emit
 from scripts.run.pass_engine import RECORDS, PassEngine
 from synth.sweep.dask_run import cluster
 from tb.checks.core_checks import AHEAD, ALONE, LAYERS, SHAPE, begin, emitted, host, params, ports
+from tb.library import small_models
 from tb.library.core_simulator import CoreSimulator
+from tb.library.model_stream import ModelStream
 from tb.library.pass_files import Change, Image, Played
 from tb.library.pass_player import Comparison
 from tb.library.pass_stream import Place
@@ -137,6 +140,42 @@ def test_workers_change_nothing(whole, tmp_path):
 
 class KilledError(Exception):
     pass
+
+
+def model_stream() -> ModelStream:
+    """A prompt in two passes, two frames, a question and two tokens, on a small decoder."""
+    own = small_models.model(1, tied=False)
+    h = small_models.host(own)
+    return ModelStream(h, small_models.parts(own, [4, 3, 3, 2]), 2, small_models.ports(h))
+
+
+def test_a_whole_decoder_equals_golden_and_goes_on(tmp_path, client):
+    """Every step of a stream; stopped in the middle, it generates the tokens that golden does."""
+    core = emit("core", small_models.params())
+    simulator = CoreSimulator(core, small_models.params(), [["lxe.dpe.chunks"]])
+    want = model_stream()
+    for one in want:
+        one.run()
+    stop = 30
+
+    def kill(executed, played):
+        if executed == stop:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        PassEngine(tmp_path, model_stream(), simulator, {}).run(lambda: client, kill)
+    stream = model_stream()
+    records = PassEngine(tmp_path, stream, simulator, {}).run(lambda: client)
+    steps = small_models.LAYERS * (4 + small_models.SHAPE.kv_heads)
+    assert len(records) == 6 * steps + 2
+    assert not [line for one in records for line in one["differences"]]
+    assert {one["status"] for one in records} == {Status.DONE.name}
+    assert [one["token"] for one in records if one["phase"] == "head"] == stream.host.tokens == want.host.tokens
+    assert sum(one.get("entries", 0) for one in records) > 10
+    # As above: the bursts of a set of several clusters.
+    late = {one["name"]: one["cycles"] - one["predicted"] for one in records if one["cycles"] != one["predicted"]}
+    assert late == {"pass 5, layer 1, attention, KV head 1": 2}
+    assert len({one["name"] for one in records}) == len(records)
 
 
 @pytest.mark.parametrize(("golden", "rtl"), [(3, 0), (FRAMES * LAYERS, 3)])

@@ -1,0 +1,86 @@
+"""A whole decoder on a core, step by step of its stream: a stream of passes (`tb.library.pass_stream`)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from golden.program.isa import Instruction
+from golden.program.layer_memory import Register
+from golden.program.lxe_model import Result
+from golden.program.model_host import ModelHost, Step
+from tb.library.pass_stream import Place
+
+
+@dataclass(frozen=True)
+class StepPass:
+    """One step of a stream: a `tb.library.pass_stream.Pass`.
+
+    Its facts: `of`, the number of the pass of the stream · part, tokens, layer, phase, group of the step
+    (`golden.program.model_host.Step`) · `entries` that the step has fetched · `token` that a head has chosen
+    """
+
+    stream: "ModelStream"
+    step: Step
+
+    @property
+    def name(self) -> str:
+        """Pass of the stream, layer, phase and KV head."""
+        s = self.step
+        parts = [f"pass {s.number}"] + [f"layer {s.layer}"] * (s.layer is not None) + [s.phase]
+        return ", ".join(parts + [f"KV head {s.group}"] * (s.phase == "attention"))
+
+    @property
+    def program(self) -> Sequence[Instruction]:
+        """Shared by all steps of a phase and a number of tokens."""
+        return self.step.program
+
+    @property
+    def registers(self) -> dict[int, int]:
+        """Addresses."""
+        return self.step.registers
+
+    def run(self) -> Result:
+        """Execute the step on golden."""
+        return self.stream.host.run(self.step)
+
+    def facts(self, result: Result) -> dict[str, Any]:
+        """Figures of the step after `run`."""
+        h, s = self.stream.host, self.step
+        out = {"of": s.number, "part": s.part, "tokens": s.tokens, "layer": s.layer, "phase": s.phase, "group": s.group}
+        if s.phase == "attention":
+            return out | {"entries": h.system.cores[0].registers[Register.ENTRIES]}
+        return out | ({"token": h.chosen()} if s.layer is None else {})
+
+    def places(self) -> list[Place]:
+        """The arrays of the layer and of the step's KV head, or of the head, then the regions of memory."""
+        h, s = self.stream.host, self.step
+        if s.layer is None:
+            own = [
+                (a, h.head_address(a.name)) for space in (h.head.weights, h.head.work) for a in space.arrays.values()
+            ]
+        else:
+            system, plan = h.of(s.tokens), h.of(s.tokens).plans[0][s.layer]
+            own = [(a, system.address(0, a, s.layer, s.group)) for a in plan.arrays.values()]
+        places = [Place(a.name, at, a.shape, a.dtype) for a, at in own]
+        return [*places, *(Place(r.name, r.base, (r.size,), np.uint8) for r in h.memory.regions)]
+
+
+class ModelStream:
+    """Parts of a stream, and generated tokens behind them, on a host of a whole decoder.
+
+    parts, generate : as for `ModelHost.stream`
+    ports : values of the constant inputs of the RTL core
+
+    Iteration gives the steps (`tb.library.pass_stream.PassStream`). `host.tokens` then has the generated tokens.
+    """
+
+    def __init__(self, host: ModelHost, parts: Sequence[np.ndarray], generate: int, ports: dict[str, int]):
+        self.host, self.parts, self.generate, self.ports = host, parts, generate, ports
+        self.core = host.system.cores[0]
+
+    def __iter__(self) -> Iterator[StepPass]:
+        for step in self.host.stream(self.parts, self.generate):
+            yield StepPass(self, step)
+            self.host.ran(step)
