@@ -18,7 +18,12 @@ from synth import flow, table3
 from synth.liberty import SynthError
 
 CORE = "core"  # its units side by side
-VALID = (*emit.UNITS, *table3.BLOCKS, *emit.BESIDE, CORE)
+
+
+def valid() -> list[str]:
+    """What can be mapped."""
+    return [*emit.UNITS, *table3.BLOCKS, *emit.BESIDE, CORE]
+
 
 Liberty = Annotated[
     list[Path] | None,
@@ -36,7 +41,7 @@ MacroBits = Annotated[int, typer.Option("--macro-bits", min=0, help="Build memor
 Unit = Annotated[
     str,
     typer.Argument(
-        help=f"One of {', '.join(VALID)} (all units side by side), or a folder of `vrex generate`. The units inside "
+        help=f"One of {', '.join(valid())} (all units side by side), or a folder of `vrex generate`. The units inside "
         "of it are listed too."
     ),
 ]
@@ -88,7 +93,7 @@ def mapped(
 ) -> Mapped:
     """Map a unit and those inside of it. Raises `ParamError` or `SynthError` before anything is mapped."""
     unit, system, generated = console.chosen(unit, preset, assign, alone=True)
-    check(unit in VALID, "unit", unit, f"must be one of {', '.join(VALID)}")
+    check(unit in valid(), "unit", unit, f"must be one of {', '.join(valid())}")
     check(not (generated and unit == CORE), "unit", unit, "is measured unit by unit: name it, not its folder")
     flow.check_mapping(liberty, effort, target)
     options = {"liberty": liberty, "macro_bits": macro_bits, "dont_use": tuple(dont_use or ())}

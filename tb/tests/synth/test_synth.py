@@ -649,7 +649,8 @@ def test_untimed_unit_is_printed_with_its_reason(units):
         (["timing", "--target", "500"], "target=500: must be more than 0 ps, and needs effort speed"),
         (
             ["area", "abc"],
-            "unit='abc': must be one of hcu, dre, sequencer, loader, storer, feeder, retriever, table_port, core",
+            "unit='abc': must be one of hcu, dre, sequencer, loader, storer, feeder, retriever, table_port, "
+            "motion_mask, core",
         ),
         (["table3", "--node", "10"], "--node=10: must be one of 7, 14, 16, 28, 45, 130"),
         (["libraries", "dre", "*.lib"], "pattern='*.lib': names no file"),
