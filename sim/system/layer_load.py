@@ -12,7 +12,7 @@ import numpy as np
 
 from golden.function_params import check
 from golden.program.core_compiler import LEVEL, RetrievalShape
-from golden.program.isa import Opcode, encode
+from golden.program.isa import LxeFormat, Opcode, encode
 from golden.program.layer_compiler import LayerPlan
 from golden.program.layer_memory import LayerShape, Register, Team
 from golden.program.share_plan import SharePlan
@@ -113,9 +113,9 @@ def _plan(core: CoreParams, rows: int, width: int, ffn: int) -> LayerPlan:
 
 
 @lru_cache(maxsize=256)
-def share(core: CoreParams, shares: Shares, retrieval: RetrievalShape, number: int) -> SharePlan:
-    """The program of core `number`'s share of a layer."""
-    return SharePlan(shares, core.lxe_format(), retrieval, number)
+def share(fmt: LxeFormat, shares: Shares, retrieval: RetrievalShape, number: int) -> SharePlan:
+    """The program of core `number`'s share of a layer; the DRE's sizes do not change it."""
+    return SharePlan(shares, fmt, retrieval, number)
 
 
 @lru_cache(maxsize=4096)
@@ -130,7 +130,7 @@ def stage(
 ) -> Load:
     """The load of a stage of core `number`'s share, but one of `ATTENTION`. `clusters` : those of the table."""
     known: dict[int, int] = {Register.ENTRIES: 0, LEVEL: clusters}
-    return counted(core, latency, share(core, shares, retrieval, number), name, known)
+    return counted(core, latency, share(core.lxe_format(), shares, retrieval, number), name, known)
 
 
 def attention(
@@ -173,7 +173,8 @@ def _attention(
     entries = (before + (pairs - 1) * members + 1) * pair if pairs else 0
     sinks = max(0, entries - FETCHED)
     retrieval = replace(retrieval, sinks=sinks)
-    plan = share(core, replace(shares, whole=replace(shares.whole, entries=max(1, entries))), retrieval, number)
+    longer = replace(shares, whole=replace(shares.whole, entries=max(1, entries)))
+    plan = share(core.lxe_format(), longer, retrieval, number)
     added = sinks * (members == 1 and not retrieval.fetched)  # by `scores`
     registers: dict[int, int] = {Register.ENTRIES: entries - added, LEVEL: 0}
     out = {}

@@ -121,7 +121,8 @@ class Layer:
     def _plan(self, number: int, first: bool) -> SharePlan:
         """The program of a core's share of a common pass."""
         rows, core = self.passes[1], self.system.core
-        return layer_load.share(core, self.of(rows), self.retrieval(max(core.dre.hcu.frame, rows), first), number)
+        retrieval = self.retrieval(max(core.dre.hcu.frame, rows), first)
+        return layer_load.share(core.lxe_format(), self.of(rows), retrieval, number)
 
     def _load(self, number: int, name: str, first: bool, clusters: int = 0) -> Load:
         """The load of a stage of a core's share: of a common pass, or of the rows of a stream."""

@@ -237,6 +237,9 @@ class Run:
             "COCOTB_RESULTS_FILE": str(results),
             "COCOTB_RANDOM_SEED": str(self.seed),
             "COCOTB_TRUST_INERTIAL_WRITES": "1",
+            # Asserts of benches explain themselves. By default those of every imported module do, which takes longer
+            # to prepare than most runs take.
+            "COCOTB_REWRITE_ASSERTION_FILES": "bench_*.py",
             "COCOTB_LOG_LEVEL": "WARNING",
             "TOPLEVEL_LANG": "verilog",
             "OPENVREX_RUN": str(folder),
