@@ -32,7 +32,7 @@ PANELS = {  # a panel of `vrex --help`, the folder of its commands' modules, its
         "size",
         ("area", "timing", "power", "fpga", "sweep", "table3", "libraries", "report"),
     ),
-    "Run and simulate models": ("run", ("demo", "trace", "stream", "run")),
+    "Run and simulate models": ("run", ("demo", "trace", "stream", "run", "answer")),
     "Compare policies and papers": (
         "research",
         ("recall", "scenes", "paper", "figures", "readings", "evaluate", "fleet"),

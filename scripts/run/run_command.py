@@ -14,19 +14,18 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from golden.atomic_files import replacing, write_atomically
-from golden.function_params import RATIO, ReSVParams, check
+from golden.function_params import RATIO, ReSVParams
 from golden.inputs.trace import Trace, TraceError
 from hdl.emit import emit
 from scripts import console
 from scripts.pages import html_page
 from scripts.pages.html_page import Section
+from scripts.run.play_passes import again, differences, end, play, tell_repeated
 from tb.library.core_simulator import LATENCY, CoreSimulator
 from tb.library.decoder_layers import DecoderLayers
-from tb.library.runner import BenchError
 from tb.library.stage_log import Span, Unit, spans
 
 RESULT, PICTURE, FOLDER = "run.json", "timeline", "passes"  # in the folder
@@ -87,7 +86,7 @@ def command(
     from scripts.run.pass_engine import PassEngine
     from synth.sweep.dask_run import cluster
 
-    check(first is not None or (last is None and not waves), "--from", first, "must name a pass for --to and --waves")
+    repeat = again(first, last, waves)
     p = console.params(preset, param).core
     started = time.perf_counter()
     data = Trace.load(trace)
@@ -102,33 +101,13 @@ def command(
         hidden = json or not console.err.is_terminal
         bar = stack.enter_context(Progress(*columns, console=console.err, disable=hidden))
         engine = PassEngine(folder / FOLDER, run, CoreSimulator(emit("core", p), p, run.counters), asked)
-        golden, rtl = (bar.add_task(name, total=layers * frames) for name in ("golden", "RTL"))
-
-        def progress(executed: int, played: int) -> None:
-            bar.update(golden, completed=executed)
-            bar.update(rtl, completed=played)
-
-        try:
-            if first is not None:
-                repeated = engine.repeat(first, first if last is None else last, waves)
-            else:
-                many = workers or (None if scheduler else WORKERS)
-                records = engine.run(cache(lambda: stack.enter_context(cluster(scheduler, jobs, many))), progress)
-        except BenchError as e:
-            console.err.print(f"[red]the RTL failed[/] {escape(str(e))}", highlight=False, soft_wrap=True)
-            raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            bar.stop()
-            console.err.print("interrupted; results so far are kept: run the same command again")
-            raise typer.Exit(130) from None
-    if first is not None:
-        differences = told(repeated)
-        if json:
-            console.print_json(repeated)
-        for one in () if json else repeated:
-            console.out.print(f"pass {one['number']}, {one['name']}: {'DIFFERS' if one['differences'] else 'equal'}")
+        many = workers or (None if scheduler else WORKERS)
+        connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, many)))
+        records = play(engine, bar, layers * frames, repeat, connect)
+    found = differences(records)
+    if repeat:
+        tell_repeated(records, json)
     else:
-        differences = told(records)
         result = {
             "trace": trace.name,
             "model": data.provenance["decoder"]["model"],
@@ -142,7 +121,7 @@ def command(
             "errors": run.errors(),
             "seconds": round(time.perf_counter() - started, 1),
             "passes": [measured(run, one, engine.samples(one["number"])) for one in records],
-            "differences": differences,
+            "differences": found,
         }
         write(folder, result, draw(run, records[-1], engine.samples(len(records) - 1)))
         if json:
@@ -151,15 +130,7 @@ def command(
             for s in sections(result):
                 console.out.print(s.table())
             console.out.print(f"Report: {folder / 'report.html'} · picture: {folder / PICTURE}.svg, .png")
-    for line in differences:
-        console.err.print(f"[red]differs:[/] {line}", highlight=False, soft_wrap=True)
-    if differences:
-        raise typer.Exit(1)
-
-
-def told(records: list[dict[str, Any]]) -> list[str]:
-    """Every difference, with the name of its pass."""
-    return [f"{one['name']}: {line}" for one in records for line in one["differences"]]
+    end(found)
 
 
 def write(folder: Path, result: dict, figure: Figure) -> None:

@@ -11,6 +11,7 @@ from golden.program.layer_memory import Register
 from golden.program.lxe_model import Result
 from golden.program.model_host import ModelHost, Step
 from tb.library.pass_stream import Place
+from tb.library.video_question import likeliest
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class StepPass:
     """One step of a stream: a `tb.library.pass_stream.Pass`.
 
     Its facts: `of`, the number of the pass of the stream · part, tokens, layer, phase, group of the step
-    (`golden.program.model_host.Step`) · `entries` that the step has fetched · `token` that a head has chosen
+    (`golden.program.model_host.Step`) · `entries` that an attention has fetched, `clusters` of its table then ·
+    `token` that a head has chosen, with its `probability`
     """
 
     stream: "ModelStream"
@@ -50,8 +52,12 @@ class StepPass:
         h, s = self.stream.host, self.step
         out = {"of": s.number, "part": s.part, "tokens": s.tokens, "layer": s.layer, "phase": s.phase, "group": s.group}
         if s.phase == "attention":
-            return out | {"entries": h.system.cores[0].registers[Register.ENTRIES]}
-        return out | ({"token": h.chosen()} if s.layer is None else {})
+            core = h.system.cores[0]
+            level = core.dre.level(s.registers[Register.CONTEXT])
+            return out | {"entries": core.registers[Register.ENTRIES], "clusters": level}
+        if s.layer is not None:
+            return out
+        return out | {"token": h.chosen(), "probability": likeliest(h.logits())[1]}
 
     def places(self) -> list[Place]:
         """The arrays of the layer and of the step's KV head, or of the head, then the regions of memory."""
@@ -71,14 +77,20 @@ class ModelStream:
     """Parts of a stream, and generated tokens behind them, on a host of a whole decoder.
 
     parts, generate : as for `ModelHost.stream`
-    ports : values of the constant inputs of the RTL core
 
     Iteration gives the steps (`tb.library.pass_stream.PassStream`). `host.tokens` then has the generated tokens.
     """
 
-    def __init__(self, host: ModelHost, parts: Sequence[np.ndarray], generate: int, ports: dict[str, int]):
-        self.host, self.parts, self.generate, self.ports = host, parts, generate, ports
+    def __init__(self, host: ModelHost, parts: Sequence[np.ndarray], generate: int):
+        self.host, self.parts, self.generate = host, parts, generate
         self.core = host.system.cores[0]
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Constant inputs of the core, for the host's memory and retrieval."""
+        s, f = self.host.system, self.core.dre.params
+        bases = {"device_base": s.device_bases[0], "home_base": s.home_bases[0], "table_base": s.table_bases[0]}
+        return {"th_hd": f.th_hd, "ratio": f.ratio_q16, **bases, "blocks": s.blocks}
 
     def __iter__(self) -> Iterator[StepPass]:
         for step in self.host.stream(self.parts, self.generate):

@@ -85,10 +85,3 @@ class PlainDecoder(Decoder):
 
     def logits(self, hidden: np.ndarray) -> np.ndarray:
         return self._rms(hidden, self.norm) @ self.head.T
-
-
-def ports(h: ModelHost) -> dict[str, int]:
-    """Constant inputs of the core for a host's memory and retrieval."""
-    s, f = h.system, h.system.cores[0].dre.params
-    bases = {"device_base": s.device_bases[0], "home_base": s.home_bases[0], "table_base": s.table_bases[0]}
-    return {"th_hd": f.th_hd, "ratio": f.ratio_q16, **bases, "blocks": s.blocks}

@@ -146,7 +146,7 @@ def model_stream() -> ModelStream:
     """A prompt in two passes, two frames, a question and two tokens, on a small decoder."""
     own = small_models.model(1, tied=False)
     h = small_models.host(own)
-    return ModelStream(h, small_models.parts(own, [4, 3, 3, 2]), 2, small_models.ports(h))
+    return ModelStream(h, small_models.parts(own, [4, 3, 3, 2]), 2)
 
 
 def test_a_whole_decoder_equals_golden_and_goes_on(tmp_path, client):

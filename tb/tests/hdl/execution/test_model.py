@@ -8,9 +8,9 @@ from golden.program.isa import Status
 from golden.program.layer_memory import Register
 from golden.program.lxe_model import LxeError
 from hdl.emit import Emitted, emit
-from tb.library import small_models
 from tb.library.head_runs import CORNERS, HeadRun
 from tb.library.lxe_programs import Script
+from tb.library.model_stream import ModelStream
 from tb.library.small_models import LAYERS, SHAPE, VOCABULARY, host, model, params, parts
 
 GENERATED = 2
@@ -37,7 +37,7 @@ def test_a_stream_equals_golden():
     assert len(script.runs) == 6 * LAYERS * (4 + SHAPE.kv_heads) + GENERATED
     assert len(kinds) == 3 * 5 + 2  # the first token follows a pass of two
     assert len(script.programs) == 3 * 5 + 1  # passes of three tokens, two and one; one head
-    ran, after = script.play(emitted(), small_models.ports(h), 0.1)
+    ran, after = script.play(emitted(), ModelStream(h, [], 0).ports, 0.1)
     assert not script.differences(ran, after)
     perf = ran[-1].perf
     assert sum(fetched) > 20
@@ -82,7 +82,7 @@ def test_a_stream_longer_than_memory_ends_in_a_status():
     assert refused is not None
     assert refused.status == Status.FULL
     assert "A stream of 18 tokens needs at most blocks = " in str(refused)
-    ran, _ = script.play(emitted(), small_models.ports(h))
+    ran, _ = script.play(emitted(), ModelStream(h, [], 0).ports)
     assert [r.status for r in ran[:-1]] == [Status.DONE] * (len(script.runs) - 1)
     assert ran[-1].status == Status.FULL
     for had, want in zip(ran[:-1], script.wants, strict=True):

@@ -1,0 +1,245 @@
+"""`vrex answer`: a whole decoder watches a video and answers a question, on golden and on the RTL of a core."""
+
+import json as json_format
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from matplotlib.figure import Figure
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from golden.atomic_files import write_atomically
+from golden.inputs import video as video_in
+from golden.inputs.decoder import N_LAYERS, Decoder
+from golden.program.model_host import ModelHost
+from hdl.emit import emit
+from scripts import console
+from scripts.pages import html_page
+from scripts.pages.html_page import Section
+from scripts.run.play_passes import again, differences, end, play, tell_repeated
+from tb.library import stage_log
+from tb.library.core_simulator import LATENCY, CoreSimulator
+from tb.library.decoder_model import TOKENS, core, decoder_host
+from tb.library.model_stream import ModelStream
+from tb.library.video_question import VideoQuestion, answer
+
+RESULT, FOLDER = "answer.json", "passes"  # in the folder
+WORKERS = 2
+PASS_NOTE = (
+    "A pass takes some tokens through all layers. Clusters: those of all tables after the pass, of every layer and KV "
+    "head. Fetched: entries of K and V fetched for the clusters chosen. Compared: bytes of all stores in their order, "
+    "and of memory after each program, with golden's."
+)
+
+
+def command(
+    video: Annotated[str, typer.Argument(help=f"Video file, or a clip: {', '.join(video_in.CLIPS)}.")] = "world",
+    question: Annotated[str, typer.Option(help="Text behind the frames.")] = "What is in the video?",
+    prompt: Annotated[str, typer.Option(help="Text before the frames.")] = "You see a short film.",
+    frames: Annotated[int, typer.Option(min=0, help="Number of frames, from the first one.")] = 4,
+    tokens: Annotated[int, typer.Option(help="Tokens of each frame: g*g, or g*g + 1.")] = TOKENS,
+    fps: Annotated[float | None, typer.Option(help="Sample this many frames per second; all by default.")] = None,
+    generate: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 8,
+    layers: Annotated[int, typer.Option(min=1, max=N_LAYERS, help="Decoder layers; fewer make no sense of text.")] = (
+        N_LAYERS
+    ),
+    first: Annotated[int | None, typer.Option("--from", min=0, help="Repeat steps from this number on.")] = None,
+    last: Annotated[int | None, typer.Option("--to", min=0, help="Last step to repeat; that of --from.")] = None,
+    waves: Annotated[
+        bool, typer.Option("--waves", help="With --from: leave waveforms in FOLDER/passes/waves.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Worker processes, or jobs; 2 by default.")
+    ] = (None),
+    scheduler: console.Scheduler = None,
+    jobs: console.Jobs = None,
+    param: console.Param = None,
+    folder: console.Folder = Path("build/answer"),
+    json: console.Json = False,
+) -> None:
+    """Answer a question about a video, on a core's RTL.
+
+    SmolLM2 computes the whole stream on the core: prompt, frames, question and answer, from embeddings to token
+    numbers. Golden runs the same programs; the command compares every store and all memory. Run it again to resume.
+    """
+    # Dask takes half a second to import; no other command should wait for it.
+    from scripts.run.pass_engine import PassEngine
+    from synth.sweep.dask_run import cluster
+
+    repeat = again(first, last, waves)
+    asked = VideoQuestion(video, frames, tokens, fps, prompt, question)
+    p = core(param or ())
+    started = time.perf_counter()
+    pictures = asked.pictures()  # a bad input fails here, before the models are loaded
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with ExitStack() as stack:
+        hidden = json or not console.err.is_terminal
+        bar = stack.enter_context(Progress(*columns, console=console.err, disable=hidden))
+        decoder = Decoder(layers, 1)
+        seen = bar.add_task("vision encoder", total=len(pictures))
+        parts = asked.parts(pictures, decoder, lambda done: bar.update(seen, completed=done))
+        total = sum(map(len, parts)) + generate
+        host = decoder_host(decoder, p, total, TOKENS)
+        stream = ModelStream(host, parts, generate)
+        units = stage_log.units(p)
+        simulator = CoreSimulator(emit("core", p), p, [u.busy for u in units])
+        key = asdict(asked) | {"generate": generate, "layers": layers}
+        engine = PassEngine(folder / FOLDER, stream, simulator, key)
+        many = workers or (None if scheduler else WORKERS)
+        connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, many)))
+        records = play(engine, bar, steps(host, parts, generate), repeat, connect)
+        if not repeat:
+            plain = list(answer(Decoder(layers, total), parts, generate))
+    found = differences(records)
+    if repeat:
+        tell_repeated(records, json)
+    else:
+        busy = {one["number"]: engine.samples(one["number"])[-1, 1:].tolist() for one in records}
+        result = key | {
+            "param": param or [],
+            "decoder": "SmolLM2-135M-Instruct",
+            "text": said(decoder, host.tokens),
+            "full": said(decoder, [token for token, _ in plain]),
+            "probabilities": [one["probability"] for one in records if "token" in one],
+            "full_probabilities": [x for _, x in plain],
+            "passes": passes(records, busy, [u.name for u in units]),
+            "phases": phases(records),
+            "steps": len(records),
+            "compared": sum(one["compared"] for one in records),
+            "differences": found,
+            "seconds": round(time.perf_counter() - started, 1),
+        }
+        shown = sections(result)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / RESULT, json_format.dumps(result, indent=1).encode())
+        pages = [Section("Frames", "", [], [], html_page.inline(thumbnails(pictures)))] if pictures else []
+        passed = not found
+        verdict = "Every store and all memory equal golden." if passed else "The RTL differs from golden."
+        lead = f"{result['decoder']}, {layers} of {N_LAYERS} layers, {frames} frames of {video}: {question}"
+        drawn = [*shown[:1], *pages, *shown[1:]]
+        html_page.write(folder / "report.html", "OpenVRex: an answer on the RTL", lead, verdict, passed, drawn)
+        if json:
+            console.print_json(result)
+        else:
+            for s in shown:
+                console.out.print(s.table())
+            console.out.print(f"Report: {folder / 'report.html'}")
+    end(found)
+
+
+def steps(host: ModelHost, parts: Sequence[np.ndarray], generate: int) -> int:
+    """Most steps of a stream; an end-of-text token makes it shorter."""
+    system = host.system
+    each = sum(len(list(system.steps(phase))) for phase in system.phases(0))
+    given = sum(-(-len(x) // host.shape.tokens) for x in parts)
+    return (given + generate - 1) * len(host.weights.layers) * each + generate
+
+
+def said(decoder: Decoder, tokens: Sequence[int]) -> list[str]:
+    """The text of each token."""
+    return [decoder.tokenizer.decode([token]) for token in tokens]
+
+
+def passes(records: list[dict[str, Any]], busy: dict[int, list[int]], units: list[str]) -> list[dict[str, Any]]:
+    """Figures of each pass, of the records of its steps."""
+    out = []
+    for number in dict.fromkeys(one["of"] for one in records):
+        own = [one for one in records if one["of"] == number]
+        cycles = sum(one["cycles"] for one in own)
+        work = np.sum([busy[one["number"]] for one in own], axis=0)
+        out.append(
+            {
+                "pass": number,
+                "part": own[0]["part"],
+                "tokens": own[0]["tokens"],
+                "cycles": cycles,
+                "predicted": sum(one["predicted"] for one in own),
+                "clusters": sum(one.get("clusters", 0) for one in own),
+                "fetched": sum(one.get("entries", 0) for one in own),
+                "compared": sum(one["compared"] for one in own),
+                "differs": any(one["differences"] for one in own),
+                "utilisation": {name: float(n) / cycles for name, n in zip(units, work, strict=True)},
+            }
+        )
+    return out
+
+
+def phases(records: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """Cycles of each phase in each pass."""
+    numbers = list(dict.fromkeys(one["of"] for one in records))
+    names = list(dict.fromkeys(one["phase"] for one in records))
+    return {
+        name: [sum(one["cycles"] for one in records if (one["of"], one["phase"]) == (n, name)) for n in numbers]
+        for name in names
+    }
+
+
+def sections(result: dict[str, Any]) -> list[Section]:
+    """The sections of a report about an answer."""
+    own = zip(result["text"], result["probabilities"], strict=True)
+    full = list(zip(result["full"], result["full_probabilities"], strict=True))
+    rows = []
+    for k, (text, x) in enumerate(own):
+        other = full[k] if k < len(full) else ("", None)
+        rows.append([str(k), repr(text), f"{x:.1%}", repr(other[0]), "" if other[1] is None else f"{other[1]:.1%}"])
+    units = list(result["passes"][0]["utilisation"])
+    shown = ("pass", "part", "tokens", "cycles", "predicted", "clusters", "fetched", "compared")
+    return [
+        Section(
+            "Generated text",
+            f"Question: {result['question']} Answer of the core, token by token, which is golden's: "
+            f"{''.join(result['text'])!r}; of full attention in FP32 to the same stream: {''.join(result['full'])!r}. "
+            "The projector between vision encoder and decoder is not trained, so the answer shows that the machine "
+            "computes what the model says, not that the model sees.",
+            ["token", "core", "probability", "full attention in FP32", "probability"],
+            rows,
+        ),
+        Section(
+            "Passes",
+            f"{PASS_NOTE} Predicted: cycles by the time view. Memory: {LATENCY} cycles to the first beat, then one a "
+            "cycle. Units: share of the cycles in which the unit works.",
+            [*shown, *units, "result"],
+            [
+                [
+                    *(f"{one[key]:,}" for key in shown),
+                    *(f"{one['utilisation'][u]:.1%}" for u in units),
+                    "DIFFERS" if one["differs"] else "equal",
+                ]
+                for one in result["passes"]
+            ],
+            html_page.inline(timeline(result)),
+        ),
+    ]
+
+
+def timeline(result: dict[str, Any]) -> Figure:
+    """Cycles of each pass by phase, with those of the time view; clusters and fetched entries below."""
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    at, base = np.arange(len(result["passes"])), np.zeros(len(result["passes"]))
+    for name, cycles in result["phases"].items():
+        above.bar(at, np.array(cycles) / 1e6, bottom=base, label=name)
+        base += np.array(cycles) / 1e6
+    above.plot(at, [one["predicted"] / 1e6 for one in result["passes"]], "k_", markersize=14, label="time view")
+    above.set(ylabel="million cycles")
+    above.legend(ncols=4, frameon=False, fontsize="small")
+    for key in ("clusters", "fetched"):
+        below.plot(at, [one[key] for one in result["passes"]], marker="o", label=key)
+    below.set(xlabel="pass", ylabel="clusters, entries fetched")
+    below.legend(frameon=False)
+    return figure
+
+
+def thumbnails(pictures: list[np.ndarray]) -> Figure:
+    """The frames side by side."""
+    figure = Figure(figsize=(min(12, 1.5 * len(pictures)), 1.6), layout="constrained")
+    for axes, picture in zip(np.atleast_1d(figure.subplots(1, len(pictures))), pictures, strict=True):
+        axes.imshow(picture)
+        axes.axis("off")
+    return figure

@@ -1,0 +1,87 @@
+"""A video, a prompt and a question as parts of a stream for a decoder; the answer of FP32 full attention to them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from golden.function_params import check
+from golden.inputs import video, vision
+from golden.inputs.decoder import Decoder
+from golden.inputs.trace import PROMPT, TURN
+
+FIT = 32  # frames on which the projector is fitted
+
+
+@dataclass(frozen=True)
+class VideoQuestion:
+    """What a user asks about a video.
+
+    clip : video file or the name of a clip · frames, tokens : how many frames to take, and tokens of each
+    fps : frames per second to sample; None: every frame
+    prompt, question : texts before and after the frames
+
+    Raises `ParamError` for numbers that cannot work.
+    """
+
+    clip: str
+    frames: int
+    tokens: int
+    fps: float | None
+    prompt: str
+    question: str
+
+    def __post_init__(self) -> None:
+        check(self.frames >= 0, "frames", self.frames, "must not be negative")
+        check(self.fps is None or 0 < self.fps < float("inf"), "fps", self.fps, "must be above 0")
+        vision.check_tokens(self.tokens)
+
+    def pictures(self) -> list[np.ndarray]:
+        """The frames, uint8 RGB [size, size, 3]. Raises `VideoError` for a bad input."""
+        if not self.frames:
+            return []
+        return list(video.frames(video.locate(self.clip), self.frames, self.fps, vision.IMAGE))
+
+    def parts(
+        self, pictures: list[np.ndarray], decoder: Decoder, progress: Callable[[int], None] = lambda done: None
+    ) -> list[np.ndarray]:
+        """Embeddings [tokens, width] of the prompt, each frame and the question.
+
+        The projector between the vision encoder and the decoder is fitted, not trained (`golden.inputs.vision`).
+        """
+        encoder = vision.VisionEncoder()
+        seen = []
+        for picture in pictures:
+            seen.append(vision.pool(encoder(picture), self.tokens))
+            progress(len(seen))
+        shown: list[np.ndarray] = []
+        if seen:
+            projector = vision.Projector.fit(np.concatenate(list(islice(seen, FIT))), decoder.embeddings)
+            shown = [projector(x).astype(np.float32) for x in seen]
+        end = "\n" + self.question + TURN
+        return [decoder.embed(PROMPT + self.prompt), *shown, decoder.embed(end)]
+
+
+def answer(decoder: Decoder, parts: list[np.ndarray], generate: int) -> Iterator[tuple[int, float]]:
+    """Tokens that FP32 full attention generates, with the probability of each; the end-of-text token is the last.
+
+    The decoder's cache must be empty, and hold the parts and the answer.
+    """
+    hidden = None
+    for x in parts:
+        if len(x):
+            hidden = decoder(x)
+    for k in range(generate):
+        assert hidden is not None
+        token, probability = likeliest(decoder.logits(hidden[-1:])[0])
+        yield token, probability
+        if token == decoder.end or k == generate - 1:
+            return
+        hidden = decoder(decoder.inputs([token]))
+
+
+def likeliest(logits: np.ndarray) -> tuple[int, float]:
+    """The token of the largest logit, and its probability."""
+    wide = logits.astype(np.float64)
+    return int(wide.argmax()), float(1 / np.exp(wide - wide.max()).sum())

@@ -1,0 +1,124 @@
+"""`vrex answer`: a whole decoder on the RTL behind a video and a question; text, figures, page, resumption."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from golden.inputs.decoder import Decoder
+from scripts.main import app
+from scripts.run import answer_command
+from tb.library import small_models
+from tb.library.page_rules import faults
+from tb.library.video_question import VideoQuestion, answer, likeliest
+from tb.tests.golden.inputs.test_trace import models
+
+SIZES = [4, 3, 2]  # tokens of prompt, frame and question
+
+
+class Small(small_models.PlainDecoder):
+    """The small decoder with a cache, and numbers as text."""
+
+    tokenizer = SimpleNamespace(decode=lambda ids: f"<{ids[0]}>")
+    end = -1
+
+    def __init__(self, layers: int, n_tokens: int):
+        super().__init__(small_models.model(1), n_tokens)
+        self.k = np.zeros((len(self.layers), self.kv_heads, n_tokens, self.head_size), np.float32)
+        self.v, self.q, self.length = np.zeros_like(self.k), [None] * len(self.layers), 0
+
+
+def vrex(*words) -> object:
+    return CliRunner().invoke(app, ["answer", *map(str, words)])
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The command with the small decoder in place of SmolLM2, and random pictures and texts."""
+    own = small_models.model(1)
+    monkeypatch.setattr(answer_command, "Decoder", Small)
+    monkeypatch.setattr(answer_command, "core", lambda more: small_models.params())
+    monkeypatch.setattr(answer_command, "decoder_host", lambda decoder, p, total, tokens: small_models.host(own))
+    monkeypatch.setattr(answer_command, "WORKERS", 1)
+    monkeypatch.setattr(VideoQuestion, "pictures", lambda self: [np.zeros((4, 4, 3), np.uint8)] * self.frames)
+    monkeypatch.setattr(VideoQuestion, "parts", lambda self, pictures, decoder, told: small_models.parts(own, SIZES))
+    return own
+
+
+def test_a_question_is_answered_on_the_rtl(small, tmp_path):
+    words = ("--frames", 1, "--generate", 2, "-o", tmp_path)
+    got = vrex(*words, "--json")
+    assert got.exit_code == 0, got.output
+    result = json.loads(got.stdout)
+    assert not result["differences"]
+    tokens = [token for token, _ in answer(Small(2, 16), small_models.parts(small, SIZES), 2)]
+    assert result["full"] == [f"<{token}>" for token in tokens]
+    assert len(result["text"]) == len(result["probabilities"]) == 2
+    assert all(0 < x <= 1 for x in result["probabilities"])
+    made = [-(-n // small_models.SHAPE.tokens) for n in SIZES]
+    assert [one["part"] for one in result["passes"]] == [part for part, n in enumerate([*made, 1]) for _ in range(n)]
+    assert sum(one["tokens"] for one in result["passes"]) == sum(SIZES) + 1
+    each = small_models.LAYERS * (4 + small_models.SHAPE.kv_heads)
+    assert result["steps"] == len(result["passes"]) * each + 2
+    for k, one in enumerate(result["passes"]):
+        assert one["cycles"] == sum(cycles[k] for cycles in result["phases"].values())
+        assert abs(one["cycles"] - one["predicted"]) < 0.001 * one["cycles"]
+        assert 0 < one["utilisation"]["DPE"] < 1
+    assert result["passes"][-1]["clusters"] > 0
+    assert result["passes"][-1]["fetched"] > 0
+    assert result["compared"] > 10_000
+    page = (tmp_path / "report.html").read_text()
+    assert not faults(page)
+    assert "Every store and all memory equal golden." in page
+
+    # The same once more: nothing runs again. Then two steps are repeated.
+    before = (tmp_path / "passes" / "passes.jsonl").read_bytes()
+    assert "Generated text" in vrex(*words).stdout
+    assert (tmp_path / "passes" / "passes.jsonl").read_bytes() == before
+    some = vrex(*words, "--from", 3, "--to", 4)
+    assert some.stdout.splitlines() == [
+        "pass 3, pass 0, layer 0, output: equal",
+        "pass 4, pass 0, layer 0, ffn: equal",
+    ], some.output
+
+
+def test_the_likeliest_token_has_its_probability():
+    logits = np.log(np.array([0.2, 0.5, 0.3], np.float32))
+    token, probability = likeliest(logits)
+    assert (token, round(probability, 6)) == (1, 0.5)
+
+
+def test_an_answer_ends_with_the_text():
+    """The end-of-text token is the last one."""
+    decoder = Small(2, 32)
+    given = small_models.parts(small_models.model(1), SIZES)
+    first = next(iter(answer(decoder, given, 3)))[0]
+    ended = Small(2, 32)
+    ended.end = first
+    assert [token for token, _ in answer(ended, given, 3)] == [first]
+
+
+@models
+def test_parts_are_prompt_frames_and_question():
+    asked = VideoQuestion("world", 2, 10, None, "A film.", "What?")
+    decoder = Decoder(1, 1)
+    pictures = asked.pictures()
+    parts = asked.parts(pictures, decoder)
+    assert [x.shape[1] for x in parts] == [Decoder.width] * 4
+    assert [len(x) for x in parts[1:3]] == [10, 10]
+    assert (parts[0] == decoder.embed("<|im_start|>user\nA film.")).all()
+    assert (parts[3] == decoder.embed("\nWhat?<|im_end|>\n<|im_start|>assistant\n")).all()
+    assert not VideoQuestion("world", 0, 10, None, "", "What?").pictures()
+
+
+@models
+@pytest.mark.nightly
+def test_a_layer_of_the_real_decoder(tmp_path):
+    got = vrex("--layers", 2, "--frames", 1, "--generate", 2, "-o", tmp_path, "--json")
+    assert got.exit_code == 0, got.output
+    result = json.loads(got.stdout)
+    assert not result["differences"]
+    assert result["text"] == result["full"]
+    assert all(one["cycles"] == one["predicted"] for one in result["passes"])
