@@ -20,7 +20,7 @@ from golden.retrieval.table_layout import Item
 from hdl.params import flat, preset
 from scripts.main import app
 from scripts.research import evaluate_command
-from scripts.simulate import dre_command, layer_command, prediction_command
+from scripts.simulate import dre_command, layer_command, policies_command, prediction_command
 from sim.evaluation import paper_limits
 from sim.evaluation.other_policies import PROFILES, Profile, profile
 from sim.evaluation.other_policies import point as point_of
@@ -522,6 +522,8 @@ GIVEN = {
 def test_every_option_has_an_effect(what, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(paper_limits, "platforms", lambda: {"edge": EDGE, "server": SERVER})
+    monkeypatch.setattr(paper_limits, "ENGINES", paper_limits.ENGINES[:2])
+    monkeypatch.setattr(policies_command, "CACHES", (40960,))
     own = {"ratio": [[0.5]], "tokens": {"device": 500.0, "host": 1500.0}}
     own |= {"unions": {stage: [[0.5]] for stage in ("frame", "generation")}}
     own |= {stage: {"kept": 0.6, "fetched": 0.2} for stage in ("frame", "generation")}
