@@ -19,6 +19,7 @@ from golden.inputs import video as video_in
 from golden.inputs.decoder import N_LAYERS, Decoder
 from golden.program.model_host import ModelHost
 from hdl.emit import emit
+from hdl.params import CLOCK
 from scripts import console
 from scripts.pages import html_page
 from scripts.pages.html_page import Section
@@ -36,6 +37,7 @@ PASS_NOTE = (
     "head. Fetched: entries of K and V fetched for the clusters chosen. Compared: bytes of all stores in their order, "
     "and of memory after each program, with golden's."
 )
+MS = CLOCK / 1e3  # cycles of a millisecond at the clock of the presets
 
 
 def command(
@@ -110,6 +112,7 @@ def command(
             "full_probabilities": [x for _, x in plain],
             "passes": passes(records, busy, [u.name for u in units]),
             "phases": phases(records),
+            "per_second": rates(records, len(parts)),
             "steps": len(records),
             "compared": sum(one["compared"] for one in records),
             "differences": found,
@@ -136,7 +139,7 @@ def command(
 def steps(host: ModelHost, parts: Sequence[np.ndarray], generate: int) -> int:
     """Most steps of a stream; an end-of-text token makes it shorter."""
     system = host.system
-    each = sum(len(list(system.steps(phase))) for phase in system.phases(0))
+    each = len(list(system.steps()))
     given = sum(-(-len(x) // host.shape.tokens) for x in parts)
     return (given + generate - 1) * len(host.weights.layers) * each + generate
 
@@ -170,6 +173,21 @@ def passes(records: list[dict[str, Any]], busy: dict[int, list[int]], units: lis
     return out
 
 
+def rates(records: list[dict[str, Any]], given: int) -> dict[str, float]:
+    """Frames and generated tokens per second at the clock of the presets, without the vision encoder.
+
+    given : parts of the stream before the answer: the prompt, frames, the question
+    """
+    cycles, counts = dict.fromkeys(("frames", "tokens"), 0), {"frames": given - 2, "tokens": 0}
+    for one in records:
+        if 0 < one["part"] < given - 1:
+            cycles["frames"] += one["cycles"]
+        elif one["part"] >= given:
+            cycles["tokens"] += one["cycles"]
+            counts["tokens"] += "token" in one
+    return {name: counts[name] * CLOCK / n for name, n in cycles.items() if n}
+
+
 def phases(records: list[dict[str, Any]]) -> dict[str, list[int]]:
     """Cycles of each phase in each pass."""
     numbers = list(dict.fromkeys(one["of"] for one in records))
@@ -189,6 +207,9 @@ def sections(result: dict[str, Any]) -> list[Section]:
         other = full[k] if k < len(full) else ("", None)
         rows.append([str(k), repr(text), f"{x:.1%}", repr(other[0]), "" if other[1] is None else f"{other[1]:.1%}"])
     units = list(result["passes"][0]["utilisation"])
+    clock, per_second = f"{CLOCK / 1e6:.0f} MHz", result["per_second"]
+    rate = " and ".join(f"{n:,.1f} {name} a second" for name, n in per_second.items())
+    at_once = f" At {clock} the core takes {rate}, without the vision encoder." if rate else ""
     shown = ("pass", "part", "tokens", "cycles", "predicted", "clusters", "fetched", "compared")
     return [
         Section(
@@ -203,11 +224,12 @@ def sections(result: dict[str, Any]) -> list[Section]:
         Section(
             "Passes",
             f"{PASS_NOTE} Predicted: cycles by the time view. Memory: {LATENCY} cycles to the first beat, then one a "
-            "cycle. Units: share of the cycles in which the unit works.",
-            [*shown, *units, "result"],
+            f"cycle. Units: share of the cycles in which the unit works.{at_once}",
+            [*shown, f"time at {clock}", *units, "result"],
             [
                 [
                     *(f"{one[key]:,}" for key in shown),
+                    f"{one['cycles'] / MS:.2f} ms",
                     *(f"{one['utilisation'][u]:.1%}" for u in units),
                     "DIFFERS" if one["differs"] else "equal",
                 ]
@@ -219,15 +241,15 @@ def sections(result: dict[str, Any]) -> list[Section]:
 
 
 def timeline(result: dict[str, Any]) -> Figure:
-    """Cycles of each pass by phase, with those of the time view; clusters and fetched entries below."""
+    """Milliseconds of each pass by phase, with those of the time view; clusters and fetched entries below."""
     figure = Figure(figsize=(9, 5), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     at, base = np.arange(len(result["passes"])), np.zeros(len(result["passes"]))
     for name, cycles in result["phases"].items():
-        above.bar(at, np.array(cycles) / 1e6, bottom=base, label=name)
-        base += np.array(cycles) / 1e6
-    above.plot(at, [one["predicted"] / 1e6 for one in result["passes"]], "k_", markersize=14, label="time view")
-    above.set(ylabel="million cycles")
+        above.bar(at, np.array(cycles) / MS, bottom=base, label=name)
+        base += np.array(cycles) / MS
+    above.plot(at, [one["predicted"] / MS for one in result["passes"]], "k_", markersize=14, label="time view")
+    above.set(ylabel=f"ms at {CLOCK / 1e6:.0f} MHz")
     above.legend(ncols=4, frameon=False, fontsize="small")
     for key in ("clusters", "fetched"):
         below.plot(at, [one[key] for one in result["passes"]], marker="o", label=key)

@@ -21,7 +21,7 @@ Again = tuple[int, int, bool]  # first and last pass to repeat, and whether to l
 
 def again(first: int | None, last: int | None, waves: bool) -> Again | None:
     """What to repeat, by the options --from, --to and --waves; None: nothing. Raises `ParamError` without --from."""
-    check(first is not None or (last is None and not waves), "--from", first, "must name a pass for --to and --waves")
+    check(first is not None or (last is None and not waves), "--from", first, "must be given with --to and --waves")
     return None if first is None else (first, first if last is None else last, waves)
 
 
@@ -59,7 +59,7 @@ def tell_repeated(records: list[dict[str, Any]], json: bool) -> None:
     if json:
         console.print_json(records)
     for one in () if json else records:
-        console.out.print(f"pass {one['number']}, {one['name']}: {'DIFFERS' if one['differences'] else 'equal'}")
+        console.out.print(f"{one['number']}: {one['name']}: {'DIFFERS' if one['differences'] else 'equal'}")
 
 
 def end(lines: list[str]) -> None:

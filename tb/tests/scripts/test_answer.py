@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from golden.inputs.decoder import Decoder
+from hdl.params import CLOCK
 from scripts.main import app
 from scripts.run import answer_command
 from tb.library import small_models
@@ -64,8 +65,13 @@ def test_a_question_is_answered_on_the_rtl(small, tmp_path):
     assert result["steps"] == len(result["passes"]) * each + 2
     for k, one in enumerate(result["passes"]):
         assert one["cycles"] == sum(cycles[k] for cycles in result["phases"].values())
-        assert abs(one["cycles"] - one["predicted"]) < 0.001 * one["cycles"]
         assert 0 < one["utilisation"]["DPE"] < 1
+    # In one pass a key waits for the retriever, which `CoreTime` leaves out.
+    late = sorted(one["cycles"] - one["predicted"] for one in result["passes"])
+    assert late == [0] * (len(late) - 1) + [8]
+    for name, part in (("frames", 1), ("tokens", 3)):
+        own = sum(one["cycles"] for one in result["passes"] if one["part"] == part)
+        assert result["per_second"][name] == CLOCK / own
     assert result["passes"][-1]["clusters"] > 0
     assert result["passes"][-1]["fetched"] > 0
     assert result["compared"] > 10_000
@@ -79,8 +85,8 @@ def test_a_question_is_answered_on_the_rtl(small, tmp_path):
     assert (tmp_path / "passes" / "passes.jsonl").read_bytes() == before
     some = vrex(*words, "--from", 3, "--to", 4)
     assert some.stdout.splitlines() == [
-        "pass 3, pass 0, layer 0, output: equal",
-        "pass 4, pass 0, layer 0, ffn: equal",
+        "3: pass 0, layer 0, output: equal",
+        "4: pass 0, layer 0, ffn: equal",
     ], some.output
 
 
@@ -115,7 +121,7 @@ def test_parts_are_prompt_frames_and_question():
 
 @models
 @pytest.mark.nightly
-def test_a_layer_of_the_real_decoder(tmp_path):
+def test_two_layers_of_the_real_decoder(tmp_path):
     got = vrex("--layers", 2, "--frames", 1, "--generate", 2, "-o", tmp_path, "--json")
     assert got.exit_code == 0, got.output
     result = json.loads(got.stdout)

@@ -111,7 +111,7 @@ def inputs(**changes) -> Trace:
     [
         (["--trace", "none.safetensors"], "none.safetensors: cannot be read .*record one with 'vrex trace'"),
         (["--trace", FIXTURE], "world.safetensors: holds nothing that goes into the first layer: record it with"),
-        (["--trace", FIXTURE, "--to", "1"], "--from=None: must name a pass for --to and --waves"),
+        (["--trace", FIXTURE, "--to", "1"], "--from=None: must be given with --to and --waves"),
         (["--trace", FIXTURE, "--layers", "0"], "--layers=0: must be at least 1"),
         (["--trace", FIXTURE, "--layers", "31"], "layers=31: must be 1 to 30"),
         (["--trace", FIXTURE, "--preset", "large"], "preset='large': must be one of"),
@@ -267,8 +267,8 @@ def test_a_range_is_repeated(differences, tmp_path):
     got = vrex("--trace", FIXTURE, "--from", 0, "--to", 1, "--waves", "-o", tmp_path)
     assert got.exit_code == len(differences)
     assert got.stdout.splitlines()[-2:] == [
-        "pass 0, frame 0, layer 0: equal",
-        f"pass 1, frame 1, layer 0: {'DIFFERS' if differences else 'equal'}",
+        "0: frame 0, layer 0: equal",
+        f"1: frame 1, layer 0: {'DIFFERS' if differences else 'equal'}",
     ]
     assert not (tmp_path / "run.json").exists()
 
