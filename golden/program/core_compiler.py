@@ -19,7 +19,7 @@ scores      multiplies queries by the keys behind the ring, once they are there
 ==========  ==========================================================================================================
 
 Prefetch. A layer with `RetrievalShape.ahead` also chooses entries for the next layer, whose weights lie behind its own.
-It then runs guess_norm after norm1, and guess, guess_rotary, guess_rank and guess_select before `resident`: norm, query
+It then runs guess_norm, guess and guess_rotary after norm1, guess_rank and guess_select before `resident`: norm, query
 projection, rotary, rank and select with this layer's input and the next layer's weights and clusters. The FETCH runs
 beside all stages that follow. The next layer (`fetched`) has no rank and no select. It attends to the entries that were
 fetched for it, as `golden.policies.resv_policy` does with prefetch `only`. Tokens that leave the ring in between are
@@ -180,7 +180,7 @@ class CoreCompiler(ScoreCompiler):
     def cluster(self) -> None:
         """Cluster and place every token; before each few tokens, run some blocks of the queries' GEMM."""
         p = self.plan
-        if p.retrieval.fetched:
+        if p.retrieval.fetched and not p.given:
             self.entries_are(ROW)
         self._emit(Opcode.STORE, len=Register.REST, add=NEVER, **semaphores((), (ROTATED, SUMMED)))
         self._emit(Opcode.RETRIEVE, len=Register.REST, add=NEVER, **semaphores((ROTATED,), ()))
@@ -296,7 +296,7 @@ class CoreCompiler(ScoreCompiler):
     def scores(self) -> None:
         """Multiply queries by the keys behind the ring, once they are there."""
         p = self.plan
-        if not p.retrieval.fetched and p.team.members == 1:
+        if not p.retrieval.fetched and not p.given:
             self.sync(FETCHED)
             self.entries_are(Register.ENTRIES)
         self.count()
@@ -328,6 +328,11 @@ class CorePlan(LayerPlan):
     ):
         self.retrieval = retrieval
         super().__init__(shape, fmt, cuts, team)
+
+    @property
+    def given(self) -> bool:
+        """Whether the host gives ENTRIES to a program with `scores`, because others have fetched the entries."""
+        return self.team.members > 1
 
     def of(self, tokens: int) -> "CorePlan":
         """The plan of a pass of fewer tokens over the same weights and entries."""
@@ -401,12 +406,11 @@ class CorePlan(LayerPlan):
         cut, size = self.cuts["qkv"], self.shape.heads * self.shape.head_size
         keys = range(self.turns * self.beside, cut.blocks)
         queries = range(-(-size // (cut.tiles * self.fmt.lanes)))
-        guess_norm = [
-            (
-                "guess_norm",
-                ("guess_norm",),
-                lambda: c.norm(a["hidden"], self.ahead("norm1_weight"), a["guess_norm"]),
-            )
+        guesses = r.ahead >= 0
+        guess = [
+            ("guess_norm", ("guess_norm",), lambda: c.norm(a["hidden"], self.ahead("norm1_weight"), a["guess_norm"])),
+            ("guess", ("qkv",), lambda: c.product(a["guess_norm"], self.ahead("qkv_weight"), queries)),
+            ("guess_rotary", ("guess",), lambda: c.queries(a["guess"])),
         ]
         before = [
             ("keys", ("qkv",), lambda: c.product(a["norm1"], a["qkv_weight"], keys)),
@@ -416,17 +420,12 @@ class CorePlan(LayerPlan):
             ("rotary", ("q",), lambda: c.queries(a["q"])),
         ]
         own = [("rank", ("ranks",), lambda: c.rank(a["q"], a["means"])), ("select", (), c.select)]
-        ahead = [
-            ("guess", ("qkv",), lambda: c.product(a["guess_norm"], self.ahead("qkv_weight"), queries)),
-            ("guess_rotary", ("guess",), lambda: c.queries(a["guess"])),
-            ("guess_rank", ("ranks",), c.rank_ahead),
-            ("guess_select", (), c.select_ahead),
-        ]
+        ahead = [("guess_rank", ("ranks",), c.rank_ahead), ("guess_select", (), c.select_ahead)]
         steps = super()._steps(c, gemm)
         names = [name for name, _, _ in steps]
-        guesses = r.ahead >= 0
-        before = guess_norm * guesses + before
-        retrieval = before + own * (not r.fetched) + ahead * guesses + [("resident", ("scores",), c.resident)]
+        retrieval = (
+            guess * guesses + before + own * (not r.fetched) + ahead * guesses + [("resident", ("scores",), c.resident)]
+        )
         return steps[: names.index("qkv")] + retrieval + steps[names.index("scores") :]
 
     def costs(self, entries: int, clusters: int | None = None) -> dict[str, Work]:
@@ -436,7 +435,7 @@ class CorePlan(LayerPlan):
         clusters : clusters of the context that the layer ranks; the most it may have if not given
         """
         level = self.retrieval.clusters if clusters is None else clusters
-        sinks = self.retrieval.sinks * (not self.retrieval.fetched and self.team.members == 1)  # `scores` adds them
+        sinks = self.retrieval.sinks * (not self.retrieval.fetched and not self.given)  # `scores` adds them
         given: dict[int, int] = {
             LEVEL: level,
             Register.ENTRIES: entries - sinks,

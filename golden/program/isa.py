@@ -97,7 +97,9 @@ class LxeFormat:
 class Opcode(IntEnum):
     """The kinds of instructions. R is the register file."""
 
-    HALT = 0  # waits until every engine has finished; ends the program
+    # Waits until every engine has finished, and ends the program. With `leave`, it does not wait for the FETCH that the
+    # retrieval engine executes, which goes on beside programs that follow.
+    HALT = 0
     SET = 1  # R[to] = imm
     ADD = 2  # R[to] = R[a] + imm
     LOOP = 3  # repeats the instructions up to its END, `count` times
@@ -219,7 +221,7 @@ _VECTOR_BITS = {
 # Fields of the VPE's instruction in its own order; its `op` is called v_op here, as every instruction has an `op`.
 VECTOR = {"v_op" if f.name == "op" else f.name: _VECTOR_BITS[f.name] for f in fields(VectorInstruction)}
 PAYLOAD: dict[Opcode, dict[str, int]] = {
-    Opcode.HALT: {},
+    Opcode.HALT: {"leave": 1},
     Opcode.SET: {"to": 4, "imm": ADDR_BITS},
     Opcode.ADD: {"to": 4, "a": 4, "imm": ADDR_BITS},
     Opcode.LOOP: {"count": 16, "end": 16},  # count is not encoded less one; end is the index of the END
@@ -243,7 +245,7 @@ PAYLOAD: dict[Opcode, dict[str, int]] = {
         "action": 3,  # as many bits as a LOAD's target and wide, so base, addr and rows stand at the same bits
         "base": 4,
         "addr": ADDR_BITS,
-        "rows": 16,
+        "rows": 24,
         "to": 4,
         "level": 4,
         "shift": 5,

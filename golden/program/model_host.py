@@ -219,11 +219,10 @@ class ModelHost:
         system.begin(x.astype(np.float32), np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32), start)
         where = number, part, start, len(x)
         for layer in range(len(self.weights.layers)):
-            for phase in system.phases(layer):
+            for phase, group in system.steps(layer):
                 program = system.program(0, phase, layer)
                 assert program is not None  # a core alone takes part in every phase
-                for group in system.steps(phase):
-                    yield from self._step(Step(*where, layer, phase, group, program, system.registers(0, layer, group)))
+                yield from self._step(Step(*where, layer, phase, group, program, system.registers(0, layer, group)))
         self.length, self.passes = start + len(x), number + 1
         if head:
             yield from self._step(Step(*where, None, HEAD, 0, self._head_program, self._head_registers(len(x))))

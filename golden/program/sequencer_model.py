@@ -22,6 +22,7 @@ from golden.program.isa import (
     LoadTo,
     LxeFormat,
     Opcode,
+    Retrieve,
     Status,
     StoreTo,
 )
@@ -142,7 +143,10 @@ def register_values(given: dict[int, int]) -> list[int]:
 
 
 def check_program(program: Sequence[Instruction], fmt: LxeFormat) -> None:
-    """Raise `LxeError` for a program that is empty or too long, a HALT that signals, a semaphore with two waiters."""
+    """Raise `LxeError` for a program that no registers make right.
+
+    It is empty or too long, has a HALT that signals, a semaphore with two waiters, or leaves a RETRIEVE that signals.
+    """
     if not program:
         raise LxeError(0, Opcode.HALT, "is missing: the program is empty: add a HALT", Status.OPCODE)
     if len(program) > fmt.i_depth:
@@ -152,6 +156,10 @@ def check_program(program: Sequence[Instruction], fmt: LxeFormat) -> None:
     for pc, i in enumerate(program):
         if i.op == Opcode.HALT and i["signal"]:
             raise LxeError(pc, i.op, "must not signal: no instruction of this program can wait for it")
+        if i.op == Opcode.HALT and i["leave"]:
+            last = next((x for x in reversed(program[:pc]) if x.op == Opcode.RETRIEVE), None)
+            if not last or last["action"] != Retrieve.FETCH or last["signal"]:
+                raise LxeError(pc, i.op, "leave: the last RETRIEVE must be a FETCH that signals no semaphore")
         who = i.op if i.op in COUNTS else Opcode.SYNC  # the sequencer
         for s in bits(i["wait"]):
             first, other = waits.setdefault(s, (pc, who))

@@ -1,18 +1,24 @@
 """Compiles a core's share of a decoder layer (`golden.program.shares`), in phases with barriers between them.
 
 Before each phase but those marked *, every core waits for all others, because it reads what they have written. Where a
-core has several tables, it runs the phases marked * once for each: the same program with other values in the registers
-WEIGHTS, KV, CONTEXT and OUT.
+core has several tables, it runs the phases marked * for one after the other: the same programs with other values in the
+registers WEIGHTS, KV, CONTEXT, OUT and ENTRIES.
 
 ==========  ==========================================================================================================
 at most as many cores as tables
 norm        the norm of all hidden states
 attention*  stages keys to values of the KV heads of one table
-guess*      with prefetch, chooses and fetches for the next layer; both do not fit the program memory of `core`
 output      the core's columns of the output projection, from the heads of all cores
 ffn         the norm of all hidden states, and the core's columns of gate and up
 down        the core's columns, from the FFN's columns of all cores
 add_*       as below
+==========  ==========================================================================================================
+
+==========  ==========================================================================================================
+the same with prefetch: three phases instead of `attention`, which the program memory of `core` does not hold
+cluster*    stages guess to rotary of the KV heads of one table; in the first layer rank and select, too
+guess*      chooses and fetches for the next layer. The FETCH goes on beside the phases behind it
+attention*  stages resident to values
 ==========  ==========================================================================================================
 
 ==========  ==========================================================================================================
@@ -30,6 +36,9 @@ down        as output
 add_down    as add_output
 ==========  ==========================================================================================================
 
+The retrieval engine works in order, so the next RETRIEVE waits for that FETCH: in `cluster` of the next table or layer,
+after its guessed queries and its keys are computed.
+
 Hidden states, attention outputs, the FFN's inner states and parts of sums are in memory that all cores share. A team
 shares what its phases pass on. The weights of a team's layer are one stretch of memory: first those of each member,
 then what belongs to the tables, one after the other.
@@ -44,23 +53,28 @@ from golden.arithmetic.numerics import BF16, to_bf16
 from golden.function_params import check
 from golden.program.attention_stages import AttentionCompiler
 from golden.program.core_compiler import CorePlan, RetrievalShape
-from golden.program.isa import Instruction, LxeFormat
+from golden.program.isa import Instruction, LxeFormat, Opcode
 from golden.program.layer_compiler import GEMMS
 from golden.program.layer_memory import Array, Register, Space, Team, Tiling, divisors
 from golden.program.shares import Shares
 
-GUESSES = ("guess", "guess_rotary", "guess_rank", "guess_select")
-RETRIEVAL = ("keys", "entries", "hash", "cluster", "rotary", "rank", "select")
+RETRIEVAL = ("guess", "guess_rotary", "keys", "entries", "hash", "cluster", "rotary", "rank", "select")
 ATTENTION = ("scores", "softmax", "values")
 ALONE = {  # the stages of each phase
     "norm": ("norm1", "guess_norm"),
     "attention": (*RETRIEVAL, "resident", *ATTENTION),
-    "guess": GUESSES,
     "output": ("output",),
     "add_output": ("add_output",),
     "ffn": ("norm2", "gate_up"),
     "down": ("down",),
     "add_down": ("add_down",),
+}
+PREFETCH = {
+    "norm": ALONE["norm"],
+    "cluster": RETRIEVAL,
+    "guess": ("guess_rank", "guess_select"),
+    "attention": ("resident", *ATTENTION),
+    **{name: stages for name, stages in ALONE.items() if name not in ("norm", "attention")},
 }
 TEAMS = {
     "project": ("norm1", "qkv"),
@@ -75,7 +89,7 @@ TEAMS = {
     "down": ("down",),
     "add_down": ("add_down",),
 }
-OF_TABLES = ("attention", "guess")  # phases that a core runs for each of its tables
+OF_TABLES = ("cluster", "guess", "attention")  # phases that a core runs for each of its tables
 LEADERS = ("entries", "hash", "cluster", "select")  # stages of the leader only
 OF_TEAM = ("qkv", "q", "ranks", "stats", "parts")  # arrays that a team shares
 
@@ -155,7 +169,18 @@ class SharePlan(CorePlan):
     @property
     def phases(self) -> dict[str, tuple[str, ...]]:
         """The stages of each phase; a member of a team has only some of them."""
-        return TEAMS if self.team.members > 1 else ALONE
+        if self.team.members > 1:
+            return TEAMS
+        return PREFETCH if self.prefetches else ALONE
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether the layer fetches for the next one, or the one before has fetched for it."""
+        return self.retrieval.ahead >= 0 or self.retrieval.fetched
+
+    @property
+    def given(self) -> bool:
+        return super().given or self.prefetches
 
     @property
     def apart(self) -> int:
@@ -256,9 +281,12 @@ class SharePlan(CorePlan):
         return [(name, *steps[name]) for name in names]
 
     def phase(self, name: str) -> list[Instruction] | None:
-        """The core's program of a phase, or None if it has nothing to do."""
+        """The core's program of a phase, or None if it has nothing to do. That of `guess` leaves its FETCH."""
         own = [stage.name for stage in self.stages if stage.name in self.phases[name]]
-        return self.program(own[0], own[-1]) if own else None
+        if not own:
+            return None
+        out = self.program(own[0], own[-1])
+        return [*out[:-1], Instruction(Opcode.HALT, {"leave": 1})] if name == "guess" else out
 
     def pack(self, layer: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The core's arrays of weights of a layer by name, without those of its tables (`pack_table`).

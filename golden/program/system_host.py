@@ -2,10 +2,12 @@
 
 A host starts a phase on all cores, waits for all of them, and starts the next one. Between programs it passes two
 numbers, which a program takes from a register: how many clusters a team's table has (LEVEL), and how many entries were
-fetched (ENTRIES in a team, ROW from one layer to the next with prefetch). On hardware it reads performance counters of
-the core that has the table, before and after the program. `dre.hcu.opened` counts clusters. Fetched entries are those
-copied, `retriever.beats` over the beats of an entry, less those placed and moved, `retriever.entries` and
-`retriever.moves`.
+fetched (ENTRIES, in a team and with prefetch). On hardware it reads performance counters of the core that has the
+table, before and after the program. `dre.hcu.opened` counts clusters. Fetched entries are those copied,
+`retriever.beats` over the beats of an entry, less those placed and moved, `retriever.entries` and `retriever.moves`.
+
+With prefetch, the program of `guess` ends while its FETCH goes on. The host reads these counters when the next program
+has ended that retrieves, `cluster` of the next table or layer: its HALT waits for that FETCH, too.
 """
 
 from collections.abc import Sequence
@@ -136,10 +138,10 @@ class SystemHost(SystemMap):
             clusters = self.cores[team].dre.level(self.context(layer, group))
         return self.start(core, layer, group, clusters, int(self.fetched[team, layer, group]))
 
-    def run(self, phase: str, layer: int = 0, order: Sequence[int] | None = None) -> dict[int, list[Result]]:
-        """Execute a phase of a layer on the cores, in the given order; returns the results of each core's programs."""
+    def run(self, phase: str, layer: int = 0, group: int = 0, order: Sequence[int] | None = None) -> dict[int, Result]:
+        """Execute a phase of a layer, for one of each core's tables, on the cores in the given order."""
         return {
-            core: [self.step(core, phase, layer, group) for group in self.steps(phase)]
+            core: self.step(core, phase, layer, group)
             for core in (order if order is not None else range(len(self.cores)))
             if self.program(core, phase, layer)
         }
@@ -151,9 +153,9 @@ class SystemHost(SystemMap):
         out = self.cores[core].run(program, self.registers(core, layer, group))
         if core < self.shares.teams and out.instructions[Engine.RETRIEVE]:  # others change no table
             self.tables[core].write([self.context(layer, group)])
-            registers = self.cores[core].registers
-            if phase == "select":
-                self.fetched[core, layer, group] = registers[Register.ENTRIES]
-            elif phase == "guess":
+            registers, retrieval = self.cores[core].registers, self.plans[core][layer].retrieval
+            if phase == "guess":
                 self.fetched[core, layer + 1, group] = registers[ROW]
+            elif phase in ("select", "cluster") and not retrieval.fetched:
+                self.fetched[core, layer, group] = registers[Register.ENTRIES]
         return out

@@ -5,8 +5,10 @@ of a team, and a team's tables, rings and blocks. A team's other members have th
 rings and blocks, which their retrieval engines do not touch.
 """
 
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
+from itertools import groupby
 from typing import Self
 
 from golden.function_params import check
@@ -128,10 +130,10 @@ class SystemMap:
         return {
             int(Register.WEIGHTS): self.weights[team][layer] + group * plan.group_bytes,
             int(Register.KV): self.device_bases[core] + ctx * s.whole.recent * self.entry_bytes,
-            int(ROW): fetched if plan.retrieval.fetched else 0,
+            int(ROW): 0,
             int(LEVEL): clusters,
             int(Register.REST): 0,
-            int(Register.ENTRIES): plan.retrieval.sinks + fetched if s.members > 1 else 0,
+            int(Register.ENTRIES): plan.retrieval.sinks + fetched if plan.given else 0,
             int(Register.CONTEXT): ctx,
             int(Register.OUT): out.offset + place * s.heads * out.size // s.whole.kv_heads,
         }
@@ -142,9 +144,11 @@ class SystemMap:
         names = {stage.name for plan in (plan, self.plans[-1][layer]) for stage in plan.stages}
         return [name for name, stages in plan.phases.items() if names & set(stages)]
 
-    def steps(self, phase: str) -> range:
-        """The tables for which a core runs a phase, one after the other."""
-        return range(self.shares.groups if phase in OF_TABLES else 1)
+    def steps(self, layer: int = 0) -> Iterator[tuple[str, int]]:
+        """The phases of a layer in the order in which they run, each with the table for which it does."""
+        for of_tables, phases in groupby(self.phases(layer), OF_TABLES.__contains__):
+            names = list(phases)
+            yield from ((name, group) for group in range(self.shares.groups if of_tables else 1) for name in names)
 
     def program(self, core: int, phase: str, layer: int = 0) -> list[Instruction] | None:
         """A core's program of a phase of a layer, or None if the core has nothing to do."""

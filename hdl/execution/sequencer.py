@@ -308,7 +308,8 @@ class Sequencer(Unit):
         """Waits for and signals the semaphores of the instructions that the sequencer executes itself."""
         wait, signal = (_field(now.word3, Opcode.LOAD, name) for name in ("wait", "signal"))
         halt = now.is_[Opcode.HALT]
-        m.d.sync += go.drained.eq(now.valid3 & halt & ~(go.waiting | self.busy).any())
+        retrieves = self.busy[-1] & ~_field(now.word3, Opcode.HALT, "leave")
+        m.d.sync += go.drained.eq(now.valid3 & halt & ~Cat(go.waiting, self.busy[:-1], retrieves).any())
         m.d.comb += [
             semaphores.clear.eq(program.starts),
             semaphores.wait[_SYNC].eq(wait),
@@ -443,12 +444,13 @@ class Sequencer(Unit):
                     field = beat.instruction[k.removeprefix("v_")]
                     m.d.comb += field.eq(given[k])
                     beyond.append(given[k][limits.get(k, len(field)) :])
-        fits16, fits12 = ~count[16:].any(), ~count[12:].any()
-        counted = Cat(is_[x] for x in (Opcode.LOAD, Opcode.STORE, Opcode.RETRIEVE, Opcode.LOOP)).any()
+        fits24, fits16, fits12 = (~count[bits:].any() for bits in (24, 16, 12))
+        counted = Cat(is_[x] for x in (Opcode.LOAD, Opcode.STORE, Opcode.LOOP)).any()
         m.d.comb += now.outside.eq(
             ~none
             & (
                 (counts & counted & ~fits16)
+                | (counts & is_[Opcode.RETRIEVE] & ~fits24)
                 | (counts & is_[Opcode.LOOP] & count[:16].all())
                 | (is_[Opcode.MUL] & ((counts & ~fits12) | values[Opcode.MUL]["keep"][lane_bits:].any()))
                 | (is_[Opcode.VECTOR] & Cat(beyond).any())
@@ -531,7 +533,8 @@ class _Go:
         self.go3 = Signal()
         self.free2 = Signal()
         self.free3 = Signal()
-        # HALT has seen all queues empty and all engines idle for a cycle, so their last signals are counted.
+        # HALT has seen all queues empty and all engines that it waits for idle for a cycle, so their last signals are
+        # counted.
         self.drained = Signal()
         self.room, self.waiting, self.goes = (Signal(engines, name=n) for n in ("room", "waiting", "goes"))  # of queues
         self.waits = Signal(len(WAITERS))

@@ -259,6 +259,8 @@ static void begin(struct job *job, const struct openvrex *device, const struct o
         fail(job, OPENVREX_BUSY);
     if (status.code > OPENVREX_CODE_DONE)
         fail(job, OPENVREX_FAULT);
+    if (status.engines) /* a program has left its FETCH */
+        fail(job, OPENVREX_BUSY);
     job->pool = read_wide(device, AT(table_base));
     job->table = job->pool + CORE_IP_TABLES__POOL_BYTES + (uint64_t)ctx * CORE_IP_TABLES__TABLE_BYTES;
     job->ring = read_wide(device, AT(device_base)) + ENTRY_BYTES * CORE_IP_TABLES__RECENT * ctx;

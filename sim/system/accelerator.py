@@ -7,7 +7,9 @@ its resource is free and its inputs are there.
 In a layer, the LXE computes queries, keys and values. The DRE clusters and places the keys, and switches to the next
 context. The LXE scores that context's clusters, the DRE selects, and link and drive fetch. Cores that have tables of
 their own choose for the next layer, and attend to what was fetched for this one; the first layer, and cores that share
-a table, wait for their own choice.
+a table, wait for their own choice. A core with several tables works on one after the other, as its programs do
+(`golden.program.share_plan`): it chooses for the next table when the DRE has fetched for the one before, and attends
+while the DRE fetches. The fetch of the last table has until the next layer's keys are placed.
 
 - LXE: for each stage of the program the longest of four times on the core with the most work: chunks on the DPE,
   words on the VPE, the core's port, and all cores' bytes at the device memory. Between stages the core waits for its
@@ -142,10 +144,10 @@ class _Run:
         self.per_cluster = max(1, round(self.home / self.clusters))
         if self.home:
             self.layer.check_tables(self.home, self.clusters)
-        self.predicts = self.home > 0 and 0 < self.shares.mean() < 1
+        self.predicts = self.home > 0 and bool(0 < self.shares.mean() < 1)
         self.line = Timeline()
-        self.asked: dict[int, float] = {}  # when each layer's clusters are chosen
-        self.walked: dict[int, float] = {}  # when the KVMU has named the last of their bursts
+        self.came: dict[int, float] = {}  # when the entries that a layer has chosen for the next one are there
+        self.start = 0.0  # of the first layer; where nothing is chosen, all fetches are asked for then
         self.fetched = 0.0
         self.crowd = 1.0
 
@@ -159,28 +161,44 @@ class _Run:
         moved, took = demand.bytes * self.s.teams, 0.0 if name in self.free else demand.cycles / CLOCK
         return self.line.put(layer, name, "DRE", took, after, moved)
 
-    def choose(self, layer: int, of: int, steps: list[Step], after: float) -> None:
-        """The choice for layer `of`: scores on the LXE, rows on the WTUs, the walk on the KVMU."""
-        s, core = self.s, self.v.core
-        scored = self.lxe(layer, "predict", steps, after)
-        rows = self.layer.tables * s.heads * s.whole.rows / core.dre.wtu.n_h
+    def choose(self, layer: int, of: int, steps: list[Step], after: float, tables: int) -> float:
+        """The choice for one of `tables` tables of layer `of`, and its fetch; returns when the entries are there.
+
+        These are scores on the LXE, rows on the WTUs, the walk on the KVMU, reads over the link.
+        """
+        s, core, each = self.s, self.v.core, self.layer.tables / tables
+        scored = self.lxe(layer, "predict", [x.split(tables) for x in steps], after)
+        rows = each * s.heads * s.whole.rows / core.dre.wtu.n_h
         row = dre_demand.selecting(core.dre, self.clusters, self.v.latency)
         chosen = self.dre(layer, "select", row * rows, scored)
         most = float(self.shares[of].max()) * self.home  # of the table that fetches most
         walk = fetch(self.v, most, float(self.shares[of].mean()), self.per_cluster)[1]
         # The table that fetches most sets the cycles, all tables together the bytes.
         mean = self.shares[of].mean() / max(self.shares[of].max(), 1e-9)
-        walk = Demand(walk.cycles, walk.bytes * mean) * self.layer.tables
-        self.asked[of] = chosen  # bursts leave while the KVMU walks
-        self.walked[of] = self.dre(layer, "walk", walk, chosen)
+        walked = self.dre(layer, "walk", Demand(walk.cycles, walk.bytes * mean) * each, chosen)
+        return max(self.fetch(of, chosen, tables), walked)  # bursts leave while the KVMU walks
+
+    def entries(self, layer: int) -> float:
+        """Entries that each table of a layer fetches, on average."""
+        return 0.0 if self.p.policy in RESIDENT else float(self.shares[layer].mean()) * self.home
+
+    def fetch(self, layer: int, asked: float, tables: int = 1) -> float:
+        """The fetch for one of `tables` tables of a layer; returns its end."""
+        m, tokens = self.p.model, self.p.batch * self.entries(layer) / tables
+        if not tokens:
+            return 0.0
+        moved = tokens * m.entry_bytes
+        self.fetched += moved
+        share = float(self.shares[layer].mean())
+        took = fetch(self.v, tokens * m.kv_heads / self.s.heads, share, self.per_cluster)[0]
+        return self.line.put(layer, "fetch", "link", took, asked, moved)
 
     def decode(self, layer: int) -> None:
         """One layer of the decoder."""
         v, p, s, m = self.v, self.p, self.s, self.p.model
-        share = float(self.shares[layer].mean())
-        tokens = 0.0 if p.policy in RESIDENT else share * self.home  # of each table, on average
-        first = not (self.layer.prefetches and layer)
-        own, ahead = self.predicts and first, self.predicts and self.layer.prefetches and layer + 1 < m.layers
+        tokens, prefetches = self.entries(layer), self.layer.prefetches
+        first = not (prefetches and layer)
+        own, ahead = self.predicts and first, self.predicts and prefetches and layer + 1 < m.layers
         parts = self.layer.prediction(self.clusters if self.predicts else 0, first)
         behind = p.cache - self.recent if p.policy in RESIDENT else tokens
         attend = list(self.layer.attention(behind, first).values())
@@ -189,38 +207,37 @@ class _Run:
         rest = self.layer.rest()
         rows = p.batch * p.rows
         ops = {name: 2.0 * rows * k * n for name, (k, n) in m.matrices.items()}
-        moved = p.batch * tokens * m.entry_bytes
-        common = [n for n in COMMON if n in parts]
-        names = [*common, *(OWN_CHOICE if own else ()), *((*GUESS, *NEXT_CHOICE) if ahead else ())]
+        names = [n for n in (*COMMON, *OWN_CHOICE * own, *(*GUESS, *NEXT_CHOICE) * ahead) if n in parts]
         lxe_bytes = sum(parts[n].bytes for n in names) + sum(x.bytes for x in attend)
         lxe_bytes += sum(x.bytes for x in rest.values())
         frame = self.tables_of_a_frame() * self.predicts
-        self.crowd = 1 + (moved + frame.bytes * s.teams) / lxe_bytes
+        self.crowd = 1 + (p.batch * tokens * m.entry_bytes + frame.bytes * s.teams) / lxe_bytes
 
-        def put_fetch(asked: float) -> float:
-            if not moved:
-                return 0.0
-            self.fetched += moved
-            took = fetch(v, p.batch * m.kv_heads / s.heads * tokens, share, self.per_cluster)[0]
-            return max(self.line.put(layer, "fetch", "link", took, asked, moved), self.walked.get(layer, 0.0))
-
-        came = 0.0 if own else put_fetch(self.asked.get(layer, 0.0))
+        came = self.came.get(layer, 0.0) if self.predicts else self.fetch(layer, self.start)
         self.line.put(layer, "gap", "LXE", v.gap)
-        asked = self.lxe(layer, "qkv", [parts[n] for n in common], 0.0, ops["qkv"])
-        if self.predicts:
-            keys, switch = self.keys(), self.switches()
-            placed = self.dre(layer, "cluster", keys, asked)
+        guess = [parts[n] for n in GUESS] if ahead else []
+        if guess:
+            self.lxe(layer, "predict", guess)
+        upto = COMMON.index("cluster")
+        keys, queries = ([parts[n] for n in some if n in parts] for some in (COMMON[:upto], COMMON[upto:]))
+        share = 1 - m.heads / (m.heads + 2 * m.kv_heads)  # of the product's operations for keys and values
+        hashed = self.lxe(layer, "qkv", keys, 0.0, ops["qkv"] * share)
+        self.lxe(layer, "qkv", queries, 0.0, ops["qkv"] * (1 - share))
+        tables = self.layer.tables if self.predicts and prefetches else 1
+        placed = 0.0
+        if self.predicts:  # the retriever works in order: places are given when the entries have come
+            placed = self.dre(layer, "cluster", self.keys(), max(hashed, came))
+        for _ in range(tables):
+            idle = max(placed, self.came.get(layer + 1, 0.0))
             if own:
-                switched = self.dre(layer, "switch", switch, placed)
-                self.choose(layer, layer, [parts[n] for n in OWN_CHOICE], switched)
-                came = put_fetch(self.asked[layer])
+                switched = self.dre(layer, "switch", self.switches() * (1 / tables), idle)
+                came = idle = self.choose(layer, layer, [parts[n] for n in OWN_CHOICE], switched, tables)
             if ahead:
-                switched = self.dre(layer, "switch", switch, placed)
-                self.lxe(layer, "predict", [parts[n] for n in GUESS])
-                self.choose(layer, layer + 1, [parts[n] for n in NEXT_CHOICE], switched)
-            came = max(came, placed)
-        attended = self.recent + behind
-        self.lxe(layer, "attention", attend, came, 2.0 * p.batch * m.attention_macs(p.rows, attended))
+                switched = self.dre(layer, "switch", self.switches() * (1 / tables), idle)
+                choice = [parts[n] for n in NEXT_CHOICE]
+                self.came[layer + 1] = self.choose(layer, layer + 1, choice, switched, tables)
+            macs = p.batch * m.attention_macs(p.rows, self.recent + behind) / tables
+            self.lxe(layer, "attention", [x.split(tables) for x in attend], max(came, placed), 2.0 * macs)
         waits = Step(Load(), 0, self.layer.barriers)
         for name, stages in REST.items():
             steps = [rest[n] for n in stages if n in rest] + [waits] * (name == "out")
@@ -246,8 +263,7 @@ class _Run:
             steps = encoder(v, p)
             took, moved = v.gap * p.vision.layers + seconds(v, steps), sum(x.bytes for x in steps)
             self.line.put(-1, "vision", "LXE", took, 0.0, moved, 2.0 * p.batch * p.vision.macs)
-        start = self.line.free.get("LXE", 0.0)
-        self.asked = dict.fromkeys(range(m.layers), start)  # where nothing is chosen, the fetch starts at once
+        self.start = self.line.free.get("LXE", 0.0)
         for layer in range(m.layers):
             self.decode(layer)
         self.crowd = 1.0

@@ -46,7 +46,11 @@ class Step:
 
     load: Load
     bytes: float
-    runs: int = 1
+    runs: float = 1
+
+    def split(self, tables: int) -> "Step":
+        """The part of the stage for one of so many tables."""
+        return Step(self.load * (1 / tables), self.bytes / tables, self.runs / tables)
 
 
 @dataclass(frozen=True)

@@ -254,16 +254,20 @@ class Run:
                 yield from self.semaphores.waits(step.wait)
                 reached, at = at, self.semaphores.ready(step.wait, at)
                 if step.op == Opcode.HALT:
-                    at = yield from self.halt(max(at, reached + 1))
+                    at = yield from self.halt(max(at, reached + 1), bool(step.beat))
                 self.semaphores.signal(step.signal, at)
                 self.out.started[k] = self.out.finished[k] = at
             pipeline.at = executed[k] = at
 
-    def halt(self, at: int) -> Generator[Wait, None, int]:
-        """Executes HALT in cycle `at` or later: one cycle after all queues are empty and all engines idle."""
+    def halt(self, at: int, leave: bool) -> Generator[Wait, None, int]:
+        """Executes HALT in cycle `at` or later: one cycle after all queues are empty and all engines idle.
+
+        With `leave` the retrieval engine need only have taken its last instruction.
+        """
         for name, done in self.done.items():
-            yield done, len(self.given[name]) - 1
-            at = max([at, *(c + 2 for c in done[-1:])])
+            ends = self.queues[name].taken if leave and name == "retrieve" else done
+            yield ends, len(self.given[name]) - 1
+            at = max([at, *(c + 2 for c in ends[-1:])])
         yield self.routes.taken, len(self.routes.put) - 1
         at = max([at, *(c + 2 for c in self.routes.taken[-1:])])
         self.out.done = at + 1

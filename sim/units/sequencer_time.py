@@ -14,6 +14,7 @@ from golden.program.isa import (
     ADDR_BITS,
     ENGINE,
     LOOPS,
+    PAYLOAD,
     REGISTERS,
     SEMAPHORES,
     VECTOR,
@@ -52,7 +53,7 @@ class Step:
     op : what it does
     wait, signal : masks of semaphores
     jumps : the next instruction is not at pc + 1
-    beat : what its engine receives, empty for control instructions
+    beat : what its engine receives; of control instructions only a HALT's `leave`, where it is set
     """
 
     pc: int
@@ -161,6 +162,8 @@ def trace(
                 after, jumps = loops[-1][1], True
             else:
                 loops.pop()
+        elif i.op == Opcode.HALT and i["leave"]:
+            beat = {"leave": 1}
         steps.append(Step(pc, i.op, i["wait"], i["signal"], jumps, beat))
         if i.op == Opcode.HALT:
             return Trace(steps, Status.DONE, pc, r)
@@ -194,7 +197,7 @@ def _beat(i: Instruction, r: list[int], n: int | None, lanes: int) -> dict:
 def _fits(p: CoreParams, op: Opcode, beat: dict, lanes: int) -> bool:
     """Whether every field is within the range of its engine."""
     if op in (Opcode.LOAD, Opcode.STORE, Opcode.RETRIEVE):
-        return beat["rows"] < 1 << 16
+        return beat["rows"] < 1 << PAYLOAD[op]["rows"]
     if op == Opcode.MUL:
         return max(beat["tiles"], beat["chunks"]) < 1 << 12 and beat["keep"] < lanes
     v = beat["instruction"]
@@ -303,6 +306,8 @@ class SequencerTime:
                 go = ready(step, at)
                 waits["sync"] += go - at
                 if step.op == Opcode.HALT:
+                    if step.beat:  # it leaves the RETRIEVE that the engine has taken
+                        idle["retrieve"] = max(queues["retrieve"].taken, default=0)
                     go = max([go, at + 1, *(c + 2 for c in idle.values())])
                     finish = go + 1
                 done = at = go

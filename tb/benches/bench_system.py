@@ -53,7 +53,8 @@ class Host:
 async def phases(dut):
     """Run each of config["phases"], {"starts": [[core, program, registers]], "writes": [[address, hex]], "errors"}.
 
-    The host writes, then starts the cores. The next phase begins when no core runs any more.
+    The host writes, then starts the cores. The next phase begins when no core runs any more. The result says which
+    cores then had an engine with work ("beside").
 
     programs : words in hex
     data : a file of the memory from address 0, to which the memory after every phase is appended
@@ -97,6 +98,7 @@ async def phases(dut):
     out = []
     with Path(c["data"]).open("ab") as images:
         for phase in c["phases"]:
+            beside = [i for i, s in enumerate(host.status()) if s["engines"]]
             for address, text in phase["writes"]:
                 memory.write(address, bytes.fromhex(text))
             memory.errors = [tuple(span) for span in phase["errors"]]
@@ -109,7 +111,7 @@ async def phases(dut):
                     ends[i] = bench.cycle if status["code"] == Status.RUNNING else ends[i]
                 await memory.step()
             images.write(bytes(memory.data))
-            out.append({"status": host.status(), "first": first, "ends": ends})
+            out.append({"status": host.status(), "first": first, "ends": ends, "beside": beside})
     perf = []
     for i in range(p.cores):
         dut.perf_core.value = i

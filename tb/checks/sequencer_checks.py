@@ -373,7 +373,7 @@ BAD = {  # words, registers, status, pc
     "jump-far-past-the-end": ([op("LOOP", end=65535)], {}, Status.OPCODE, 0),
     "rows": ([op("LOAD"), op("LOAD", len=1, add=1)], {1: 1 << 16}, Status.RANGE, 1),
     "rows-store": ([op("STORE", len=1, unit=1, add=1)], {1: 4 << 16}, Status.RANGE, 0),
-    "rows-retrieve": ([op("RETRIEVE", len=1, pair=1)], {1: (4 << 16) + 1}, Status.RANGE, 0),
+    "rows-retrieve": ([op("RETRIEVE", len=1, pair=1)], {1: (4 << 24) + 1}, Status.RANGE, 0),
     "tiles": ([op("MUL", len=2, add=1)], {2: 4 << 12}, Status.RANGE, 0),
     "chunks": ([op("MUL", len=2, unit=1, add=1)], {2: 4 << 12}, Status.RANGE, 0),
     "keep": ([op("MUL", keep=4)], {}, Status.RANGE, 0),
@@ -390,13 +390,14 @@ BAD = {  # words, registers, status, pc
             op("STORE", len=2, unit=1),
             op("MUL", len=3),
             op("VECTOR", len=4, keep=2),
-            op("LOOP", len=1, add=-1, end=6),
+            op("LOOP", len=1, add=-1, end=7),
             op("RETRIEVE"),
+            op("RETRIEVE", len=5),
             15,
         ],
-        {1: 1 << 16, 2: 4 << 16, 3: 4 << 12, 4: 4 << 7},
+        {1: 1 << 16, 2: 4 << 16, 3: 4 << 12, 4: 4 << 7, 5: 1 << 24},
         Status.OPCODE,
-        6,
+        7,
     ),
     "pairs": (
         [
@@ -506,6 +507,28 @@ def check_every_register():
     for words, run in zip((own, given_by_engine), got, strict=True):
         assert given(run) == beats(trace(p, words, values).steps)
         assert ended(run) == (Status.DONE, len(words) - 1)
+
+
+def check_halt_leaves_a_retrieve():
+    """With `leave`, a program ends beside a RETRIEVE, but waits for its queue and for all other engines."""
+    p, words = core("tiny"), [op("LOAD"), op("RETRIEVE", action=Retrieve.FETCH), op("MUL")]
+    delays = [{"load": load, "retrieve": retrieve} for load, retrieve in ((3, 90), (40, 90), (40, 5), (3, 5))]
+    kinds = [[*words, op("HALT", leave=leave)] for leave in (0, 1)]
+    ends = []
+    for own in delays:
+        slow = dict.fromkeys(NAMES.values(), 2) | own
+        got = play(emitted("tiny"), "tiny", [fault(kind) for kind in kinds], {n: (d, d) for n, d in slow.items()})
+        for kind, run in zip(kinds, got, strict=True):
+            want = trace(p, kind)
+            assert given(run) == beats(want.steps)
+            assert (run["end"], ended(run)) == (SequencerTime(p, slow).run(want.steps).done, (Status.DONE, 3))
+        assert [run["status"]["engines"] for run in got] == [0, Engine.RETRIEVE if own["retrieve"] == 90 else 0]
+        ends.append([run["end"] for run in got])
+    waits, leaves = zip(*ends, strict=True)
+    assert waits == (waits[0], waits[0], waits[2], waits[3])
+    assert waits[0] > waits[2] > waits[3]
+    assert leaves == (leaves[0], waits[2], waits[2], leaves[0])
+    assert leaves[0] < waits[2]
 
 
 def check_watchdog():

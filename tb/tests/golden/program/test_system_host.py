@@ -61,8 +61,8 @@ def play(h: SystemHost, passes: int = PASSES, order=None) -> list[np.ndarray]:
     for k in range(passes):
         begin(h, k)
         for layer in range(len(h.plans[0])):
-            for phase in h.phases(layer):
-                h.run(phase, layer, order)
+            for phase, group in h.steps(layer):
+                h.run(phase, layer, group, order)
         out.append(h.get(0, "hidden"))
     return out
 
@@ -189,10 +189,10 @@ class Reference:
     def check(self, hidden: np.ndarray, start: int) -> None:
         """Run a pass through the layer, and compare each stage."""
         h, s = self.h, self.s
-        for phase in h.phases():
+        for phase, group in h.steps():
             before = self.get(0, "hidden")
             for core in range(h.shares.cores):
-                for group in h.steps(phase) if h.program(core, phase) else ():
+                if h.program(core, phase):
                     h.step(core, phase, 0, group)
                     if phase == "attention":
                         self.heads(core, group, start)
@@ -274,7 +274,7 @@ def test_prefetched_entries_are_those_of_each_head():
     h = host(1, ahead=True)
     play(h)
     assert h.fetched.shape == (1, LAYERS, 2)
-    assert (h.fetched[0, 0] == 0).all()
+    assert (h.fetched[0, 0] > 0).all()  # the first layer's own
     assert len(set(h.fetched[0, 1])) == 2
     assert [p.retrieval.fetched for p in h.plans[0]] == [False, True]
 
@@ -288,8 +288,8 @@ def test_tables_and_fetches_do_not_depend_on_the_number_of_cores(heads, systems)
         seen.append([])
         for k in range(PASSES):
             begin(h, k)
-            for phase in h.phases():
-                h.run(phase)
+            for phase, group in h.steps():
+                h.run(phase, 0, group)
             seen[-1].append([tables(h, head) for head in range(SHAPE.kv_heads)])
     assert all(x == seen[0] for x in seen)
     assert (seen[0][-1][0] != seen[0][-1][1]) == (heads == 1)  # two heads of one table
@@ -310,8 +310,8 @@ def test_the_order_of_the_cores_changes_no_bit(cores, heads):
 def test_centred_tables_have_thresholds_of_their_own_heads(cores, heads):
     h = host(cores, heads, centre=True)
     begin(h, 0)
-    for phase in h.phases():
-        h.run(phase)
+    for phase, group in h.steps():
+        h.run(phase, 0, group)
         if phase == "place" or (phase == "attention" and h.shares.groups == 1):
             planes = np.random.default_rng(1)
             for _ in range(LAYERS):

@@ -10,12 +10,13 @@ from golden.program.isa import (
     Engine,
     Instruction,
     Opcode,
+    Retrieve,
     Status,
     decode,
 )
 from golden.program.sequencer_model import sequence
 from hdl.execution.sequencer import Sequencer
-from sim.units.sequencer_time import SequencerTime, trace
+from sim.units.sequencer_time import NAMES, SequencerTime, trace
 from tb.checks.sequencer_checks import (
     BAD,
     FAULTS,
@@ -27,6 +28,7 @@ from tb.checks.sequencer_checks import (
     check_every_bit_of_a_register,
     check_every_register,
     check_every_semaphore_for_everyone,
+    check_halt_leaves_a_retrieve,
     check_instructions_hold_while_they_wait,
     check_loops_in_loops,
     check_statuses,
@@ -98,6 +100,10 @@ def test_every_register():
     check_every_register()
 
 
+def test_halt_leaves_a_retrieve():
+    check_halt_leaves_a_retrieve()
+
+
 def test_watchdog():
     check_watchdog()
 
@@ -142,6 +148,7 @@ def _reads(i: Instruction) -> int | None:
 MUTANTS = [
     ("holds2 <= ", "holds2 <= {off} & "),  # a register is read before it is written
     ("drained <= valid3", "drained <= {on} | valid3"),  # HALT waits for nobody
+    ("busy[4] & ~(word3[58])", "busy[4] & ~(word3[58] & {off})"),  # HALT never leaves a RETRIEVE
     ("assign empty = counts3 ? none", "assign empty = counts3 ? {off} & none"),
     ("assign outside =", "assign outside = {off} &"),
     ("assign redirect = go3", "assign redirect = go3 & {off}"),
@@ -167,16 +174,21 @@ def test_mutants_are_killed():
     programs += [BAD[name] for name in ("past-the-end", "keep", "pairs", "skipped")]
     want = [beats(trace(p, [*w, *[0] * p.lxe.i_depth], x).steps) for w, x, *_ in programs]
     lost = fault([op("MUL", wait=4), op("HALT")], sleep={"8": 4090}, limit=9000)
+    leaves = [op("RETRIEVE", action=Retrieve.FETCH), op("HALT", leave=1)]
+    ends = [
+        SequencerTime(p, dict.fromkeys(NAMES.values(), 9)).run(trace(p, leaves).steps).done,
+        4 + Sequencer.WATCHDOG + 3,
+    ]
     runs = []
     for k in range(len(MUTANTS) + 1):
-        for run in [*(fault(w, x, limit=1000) for w, x, *_ in programs), lost]:
+        for run in [*(fault(w, x, limit=1000) for w, x, *_ in programs), fault(leaves), lost]:
             runs.append(run | {"host": [{"op": 3, "addr": k, "data": 0}, *run["host"]]})
     got = play(many, "tiny", runs, (9, 9), waves=False)
     alike = []
     for k in range(len(MUTANTS) + 1):
-        *own, last = got[k * (len(programs) + 1) :][: len(programs) + 1]
+        *own, left, last = got[k * (len(programs) + 2) :][: len(programs) + 2]
         same = [given(r) == w and r["status"]["code"] == x[2] for r, w, x in zip(own, want, programs, strict=True)]
-        if all(same) and last["end"] == 4 + Sequencer.WATCHDOG + 3:
+        if all(same) and [left["end"], last["end"]] == ends:
             alike.append(k)
     assert alike == [0], [MUTANTS[k - 1] for k in alike if k]
 

@@ -2,17 +2,20 @@
 
 import itertools
 import tempfile
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+from golden.program.bus_memory import Region
 from golden.program.core_compiler import RetrievalShape
 from golden.program.isa import Status, encode
 from golden.program.layer_compiler import LayerPlan
 from golden.program.layer_host import LayerHost
 from golden.program.layer_memory import LayerShape, Register
+from golden.program.share_plan import OF_TABLES
 from golden.program.system_host import SystemHost
 from hdl.bus.arbiter import MANAGERS, Arbiter
 from hdl.emit import Emitted, emit
@@ -74,8 +77,10 @@ class Script:
 
     host: SystemHost
     programs: list[list[str]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)  # of the phases
     phases: list[dict] = field(default_factory=list)
     wants: list[list[tuple[np.ndarray, np.ndarray | None]]] = field(default_factory=list)  # of each region
+    coming: list[tuple[int, int]] = field(default_factory=list)  # addresses to which a FETCH may still copy
 
     def __post_init__(self):
         self.first = self.before = image(self.host.memory)
@@ -97,13 +102,28 @@ class Script:
             if words not in self.programs:
                 self.programs.append(words)
             starts.append([core, self.programs.index(words), h.registers(core, layer, group)])
+        self.names.append(phase)
         self.phases.append({"starts": starts, "writes": writes, "errors": list(errors)})
         for core in cores:
             if core not in failing:
                 h.step(core, phase, layer, group)
-        regions = h.memory.regions
-        self.wants.append([(r.data.copy(), None if r.unknown is None else r.unknown.copy()) for r in regions])
+            if phase == "cluster":  # its HALT waits for the FETCH
+                self.coming = []
+            elif phase == "guess":
+                behind = h.plans[core][layer + 1]["behind"]
+                at = h.address(core, behind, layer + 1, group)
+                self.coming.append((at, at + behind.size))
+        self.wants.append([(r.data.copy(), self.unknown(r)) for r in h.memory.regions])
         self.before = image(h.memory)
+
+    def unknown(self, r: Region) -> np.ndarray | None:
+        """Bytes of a region that mean nothing: golden does not know them, or a FETCH goes on."""
+        out = None if r.unknown is None else r.unknown.copy()
+        for low, high in self.coming:
+            if r.base <= low < r.end:
+                out = np.zeros(r.size, bool) if out is None else out
+                out[low - r.base : high - r.base] = True
+        return out
 
     def play(self, seed: int = 1, memory: str = "own", pause: float = 0.0, latency=(1, 30), cut_at: int = 0) -> dict:
         """On the RTL: what the bench gives back, and "images", the memory after each phase."""
@@ -146,11 +166,10 @@ def passes(script: Script, rng: np.random.Generator, count: int) -> list[list[in
     for k in range(count):
         h.begin(*inputs(rng, k, h.shares.whole))
         for layer in range(len(h.plans[0])):
-            for phase in h.phases(layer):
-                for group in h.steps(phase):
-                    script.add(phase, layer, group)
-                    if phase in ("attention", "select"):
-                        out.append([core.registers[Register.ENTRIES] for core in h.cores[: h.shares.teams]])
+            for phase, group in h.steps(layer):
+                script.add(phase, layer, group)
+                if phase in ("attention", "select"):
+                    out.append([core.registers[Register.ENTRIES] for core in h.cores[: h.shares.teams]])
     return out
 
 
@@ -262,7 +281,7 @@ def counted(script: Script, got: dict, fetched: list[list[int]]) -> None:
     """What a host reads from the leaders' counters is what golden's host passes from one program to the next."""
     h = script.host
     s, placed = h.shares, len(h.plans[0]) * h.shares.groups * h.shares.whole.tokens
-    count = len(script.phases) // sum(len(h.steps(p)) for k in range(len(h.plans[0])) for p in h.phases(k))
+    count = len(script.phases) // sum(len(list(h.steps(k))) for k in range(len(h.plans[0])))
     for i, perf in enumerate(got["perf"]):
         leads = i < s.teams
         levels = [h.cores[i].dre.level(ctx) for ctx in range(len(h.plans[0]) * s.groups)]
@@ -310,6 +329,11 @@ def test_teams_that_cut_sums_equal_golden():
     assert {tuple(x > 0 for x in some) for some in fetched} >= {(True, True)}
 
 
+def beside(script: Script, got: dict) -> Counter:
+    """Phases that have started beside a FETCH, by name."""
+    return Counter(name for name, p in zip(script.names, got["phases"], strict=True) if p["beside"])
+
+
 def test_cores_with_two_tables_each_prefetch_for_each():
     """Programs of the second table are those of the first, with other registers."""
     rng = np.random.default_rng(10)
@@ -321,9 +345,52 @@ def test_cores_with_two_tables_each_prefetch_for_each():
     kinds = sum(len(h.phases(layer)) for layer in range(2))
     assert len(script.programs) == CORES * kinds  # one for each core and phase, not for each table
     assert (h.fetched[:, 1] > 0).all()
-    starts = [[x[1] for x in p["starts"]] for p in script.phases]
-    same = [a == b for a, b in itertools.pairwise(starts)]
-    assert sum(same) == 6 * 3  # in each pass "attention" twice in each layer, "guess" twice in the first
+    assert [name for name in script.names[:15] if name in OF_TABLES] == ["cluster", "guess", "attention"] * 2 + [
+        "cluster",
+        "attention",
+    ] * 2
+    assert beside(script, got) == {"attention": 10}  # the next table's `cluster` waits
+
+
+def test_a_prefetch_goes_on_beside_the_phases_behind_it():
+    """One table a core and a slow memory: the FETCH ends in a later phase."""
+    rng = np.random.default_rng(12)
+    script = Script(host(rng, SHAPE, layers=2, ahead=True))
+    passes(script, rng, 6)
+    got = script.play(latency=(20, 80))
+    equal(script, got)
+    assert beside(script, got) == {"attention": 5}
+
+
+def test_keys_enter_beside_a_prefetch():
+    """Without attention between them, the keys of one table are hashed and clustered beside the FETCH of another."""
+    rng = np.random.default_rng(13)
+    script = Script(host(rng, MORE, layers=2, ahead=True))
+    for k in range(7):
+        script.host.begin(*inputs(rng, k, MORE))
+        for phase, group in (("norm", 0), ("cluster", 0), ("guess", 0), ("cluster", 1), ("guess", 1)):
+            script.add(phase, 0, group)
+        for group in range(2):
+            script.add("cluster", 1, group)
+    got = script.play(latency=(10, 60), pause=0.1)
+    equal(script, got)
+    assert beside(script, got)["cluster"] >= 6
+
+
+def test_an_error_of_a_prefetch_ends_in_a_status_of_a_later_program():
+    rng = np.random.default_rng(12)
+    script = Script(host(rng, SHAPE, layers=2, ahead=True))
+    h = script.host
+    passes(script, rng, 5)
+    h.begin(*inputs(rng, 5))
+    script.add("norm")
+    script.add("cluster")
+    home = next((r.base, r.end) for r in h.memory.regions if r.name == "home 0")
+    script.add("guess", errors=[home])
+    script.add("attention", errors=[home], failing=[0])
+    codes = [[s["code"] for s in p["status"]] for p in script.play(latency=(20, 80))["phases"]]
+    assert codes[:-1] == [[Status.DONE] * 2] * (len(codes) - 1)
+    assert codes[-1] == [Status.BUS, Status.DONE]
 
 
 def test_shares_make_the_layer_of_one_core():
