@@ -7,7 +7,7 @@ import pytest
 from golden.function_params import ParamError
 from golden.retrieval.checkpoint import HEADER, restore, save
 from golden.retrieval.table_layout import Item, TableLayout
-from tb.checks.checkpoint_checks import N_CTX, SIZES, Engine, engines, hashes
+from tb.checks.checkpoint_checks import ENTRY, N_CTX, SIZES, Engine, engines, hashes
 
 LAYOUTS = {protect: TableLayout(**SIZES, protect=protect) for protect in ("none", "secded")}
 
@@ -100,3 +100,23 @@ def test_wrong_bits_are_corrected_or_refused():
     checkpoint[HEADER.size] ^= 2
     with pytest.raises(ParamError, match="PLACE.*wrong bit"):
         restore(two.layout, two.model, two.memory, 0, bytes(checkpoint))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_interleaved_streams_each_equal_the_stream_alone(seed):
+    """Two streams take turns on one engine; each clusters, selects and fetches as on an engine of its own.
+
+    The RTL equals golden for contexts in any order (`tb.tests.hdl.retrieval.test_dre`).
+    """
+    both, *alone = (Engine(LAYOUTS["none"], blocks=160, entry_bytes=ENTRY) for _ in range(3))
+    rng, fetched = Random(seed), [0, 0]
+    for _ in range(14):
+        stream = rng.randrange(2)
+        keys = hashes(rng, rng.randrange(1, 9), 16)
+        own = alone[stream]
+        assert both.keys(stream, keys) == own.keys(0, keys)
+        query = rng.randrange(1 << 30)
+        clusters, entries = both.fetch(stream, Random(query))
+        assert (clusters, entries) == own.fetch(0, Random(query))
+        fetched[stream] += len(entries)
+    assert min(fetched) > 0
