@@ -32,6 +32,8 @@ from tb.library.video_question import VideoQuestion, answer
 
 RESULT, FOLDER = "answer.json", "passes"  # in the folder
 WORKERS = 2
+# A simulator in one piece ends earlier from about this many steps on, and is built for at most so many multipliers.
+LONG, LARGE = 300, 256
 PASS_NOTE = (
     "A pass takes some tokens through all layers. Clusters: those of all tables after the pass, of every layer and KV "
     "head. Fetched: entries of K and V fetched for the clusters chosen. Compared: bytes of all stores in their order, "
@@ -90,12 +92,14 @@ def command(
         host = decoder_host(decoder, p, total, TOKENS)
         stream = ModelStream(host, parts, generate)
         units = stage_log.units(p)
-        simulator = CoreSimulator(emit("core", p), p, [u.busy for u in units])
+        most = steps(host, parts, generate)
+        flat = not repeat and most >= LONG and p.dpe.n_h * p.dpe.n_w <= LARGE
+        simulator = CoreSimulator(emit("core", p), p, [u.busy for u in units], flat)
         key = asdict(asked) | {"generate": generate, "layers": layers}
         engine = PassEngine(folder / FOLDER, stream, simulator, key)
         many = workers or (None if scheduler else WORKERS)
         connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, many)))
-        records = play(engine, bar, steps(host, parts, generate), repeat, connect)
+        records = play(engine, bar, most, repeat, connect)
         if not repeat:
             plain = list(answer(Decoder(layers, total), parts, generate))
     found = differences(records)
