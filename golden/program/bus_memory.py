@@ -8,6 +8,8 @@ import numpy as np
 from golden.function_params import check
 from golden.program.isa import ADDR_BITS
 
+STRETCH = 1 << 18  # bytes of a stretch, whose writes are noted together
+
 
 class BusError(ValueError):
     """An access outside all regions. The message names the address and the regions."""
@@ -20,6 +22,8 @@ class Region:
     data : uint8 [size]
     unknown : bool [size], True where a byte is undefined: it was written from a lane that no program has computed, such
         as a lane behind the end of a row. None while there is no such byte.
+    written : bool [stretches of STRETCH bytes], True where `Memory` has written; whoever looks for changes clears it.
+        None: others write to `data`, too
     """
 
     name: str
@@ -27,17 +31,26 @@ class Region:
     size: int
     data: np.ndarray = field(init=False, repr=False)
     unknown: np.ndarray | None = field(init=False, repr=False, default=None)
+    written: np.ndarray | None = field(init=False, repr=False)
 
     def __post_init__(self):
         check(self.size >= 1, f"size of region {self.name}", self.size, "must be at least 1 byte")
         fits = 0 <= self.base <= (1 << ADDR_BITS) - self.size
         check(fits, f"base of region {self.name}", self.base, f"the region must lie below 2^{ADDR_BITS}")
         self.data = np.zeros(self.size, np.uint8)
+        self.written = np.zeros(-(-self.size // STRETCH), bool)
 
     @property
     def end(self) -> int:
         """The first address behind the region."""
         return self.base + self.size
+
+    def place(self, addr: int, size: int) -> slice:
+        """Where `size` bytes from an address, which are about to be written, lie in `data`."""
+        at = slice(addr - self.base, addr - self.base + size)
+        if self.written is not None:
+            self.written[at.start // STRETCH : (at.stop - 1) // STRETCH + 1] = True
+        return at
 
 
 class Memory:
@@ -69,7 +82,7 @@ class Memory:
         """Write an array from address `addr`."""
         data = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
         r = self.region(addr, data.size)
-        at = slice(addr - r.base, addr - r.base + data.size)
+        at = r.place(addr, data.size)
         r.data[at] = data
         if r.unknown is not None:
             r.unknown[at] = False
@@ -104,7 +117,7 @@ class Memory:
     def write(self, addr: int, data: np.ndarray, known: np.ndarray) -> None:
         """Write the bytes of one row, uint8 [n]; `known`, bool [n], marks those that are defined."""
         r = self.region(addr, data.size)
-        at = slice(addr - r.base, addr - r.base + data.size)
+        at = r.place(addr, data.size)
         r.data[at] = data
         if r.unknown is None and not known.all():
             r.unknown = np.zeros(r.size, bool)

@@ -97,6 +97,7 @@ class CoreHost:
         self.core = Core(p.fmt, Memory(regions), DreModel(params, kv, p.retrieval.readings, counts))
         self.memory = self.core.memory
         region_of_tables = self.memory.region(self.table_base, 1)
+        region_of_tables.written = None
         self.tables = TableMemory(layout, self.core.dre, region_of_tables.data)
         for i, (plan, layer, hyperplanes) in enumerate(zip(plans, layers, planes, strict=True)):
             packed = plan.pack(layer) | {"hash_weight": plan.planes(hyperplanes)} | plan.constants()

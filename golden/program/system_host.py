@@ -91,8 +91,9 @@ class SystemHost(SystemMap):
             )
             self.cores.append(Core(fmt, self.memory, DreModel(params, kv, retrieval.readings, counts)))
             if shares.member(i) == 0:
-                image = self.memory.region(self.table_bases[i], 1).data
-                self.tables.append(TableMemory(layout, self.cores[i].dre, image))
+                own = self.memory.region(self.table_bases[i], 1)
+                own.written = None
+                self.tables.append(TableMemory(layout, self.cores[i].dre, own.data))
         self.fetched = np.zeros((shares.teams, len(layers), shares.groups), int)  # entries, of each table
         self._write_weights(layers, planes)
 

@@ -7,11 +7,10 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
-from matplotlib.figure import Figure
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from golden.atomic_files import write_atomically
@@ -19,13 +18,13 @@ from golden.inputs import video as video_in
 from golden.inputs.decoder import N_LAYERS, Decoder
 from golden.program.model_host import ModelHost
 from hdl.emit import emit
-from hdl.params import CLOCK
 from scripts import console
 from scripts.pages import html_page
 from scripts.pages.html_page import Section
+from scripts.run.answer_report import MORE, events, passes, phases, rates, sections, stages, thumbnails
 from scripts.run.play_passes import again, differences, end, play, tell_repeated
 from tb.library import stage_log
-from tb.library.core_simulator import LATENCY, CoreSimulator
+from tb.library.core_simulator import CoreSimulator
 from tb.library.decoder_model import TOKENS, core, decoder_host
 from tb.library.model_stream import ModelStream
 from tb.library.video_question import VideoQuestion, answer
@@ -34,12 +33,6 @@ RESULT, FOLDER = "answer.json", "passes"  # in the folder
 WORKERS = 2
 # A simulator in one piece ends earlier from about this many steps on, and is built for at most so many multipliers.
 LONG, LARGE = 300, 256
-PASS_NOTE = (
-    "A pass takes some tokens through all layers. Clusters: those of all tables after the pass, of every layer and KV "
-    "head. Fetched: entries of K and V fetched for the clusters chosen. Compared: bytes of all stores in their order, "
-    "and of memory after each program, with golden's."
-)
-MS = CLOCK / 1e3  # cycles of a millisecond at the clock of the presets
 
 
 def command(
@@ -116,6 +109,8 @@ def command(
             "full_probabilities": [x for _, x in plain],
             "passes": passes(records, busy, [u.name for u in units]),
             "phases": phases(records),
+            "stages": stages(records),
+            "events": (happened := events(records)),
             "per_second": rates(records, len(parts)),
             "steps": len(records),
             "compared": sum(one["compared"] for one in records),
@@ -137,6 +132,8 @@ def command(
             for s in shown:
                 console.out.print(s.table())
             console.out.print(f"Report: {folder / 'report.html'}")
+        for name in (name for name, times in happened.items() if not times):
+            console.err.print(f"[yellow]not exercised:[/] no {name}: {MORE}", highlight=False, soft_wrap=True)
     end(found)
 
 
@@ -151,121 +148,3 @@ def steps(host: ModelHost, parts: Sequence[np.ndarray], generate: int) -> int:
 def said(decoder: Decoder, tokens: Sequence[int]) -> list[str]:
     """The text of each token."""
     return [decoder.tokenizer.decode([token]) for token in tokens]
-
-
-def passes(records: list[dict[str, Any]], busy: dict[int, list[int]], units: list[str]) -> list[dict[str, Any]]:
-    """Figures of each pass, of the records of its steps."""
-    out = []
-    for number in dict.fromkeys(one["of"] for one in records):
-        own = [one for one in records if one["of"] == number]
-        cycles = sum(one["cycles"] for one in own)
-        work = np.sum([busy[one["number"]] for one in own], axis=0)
-        out.append(
-            {
-                "pass": number,
-                "part": own[0]["part"],
-                "tokens": own[0]["tokens"],
-                "cycles": cycles,
-                "predicted": sum(one["predicted"] for one in own),
-                "clusters": sum(one.get("clusters", 0) for one in own),
-                "fetched": sum(one.get("entries", 0) for one in own),
-                "compared": sum(one["compared"] for one in own),
-                "differs": any(one["differences"] for one in own),
-                "utilisation": {name: float(n) / cycles for name, n in zip(units, work, strict=True)},
-            }
-        )
-    return out
-
-
-def rates(records: list[dict[str, Any]], given: int) -> dict[str, float]:
-    """Frames and generated tokens per second at the clock of the presets, without the vision encoder.
-
-    given : parts of the stream before the answer: the prompt, frames, the question
-    """
-    cycles, counts = dict.fromkeys(("frames", "tokens"), 0), {"frames": given - 2, "tokens": 0}
-    for one in records:
-        if 0 < one["part"] < given - 1:
-            cycles["frames"] += one["cycles"]
-        elif one["part"] >= given:
-            cycles["tokens"] += one["cycles"]
-            counts["tokens"] += "token" in one
-    return {name: counts[name] * CLOCK / n for name, n in cycles.items() if n}
-
-
-def phases(records: list[dict[str, Any]]) -> dict[str, list[int]]:
-    """Cycles of each phase in each pass."""
-    numbers = list(dict.fromkeys(one["of"] for one in records))
-    names = list(dict.fromkeys(one["phase"] for one in records))
-    return {
-        name: [sum(one["cycles"] for one in records if (one["of"], one["phase"]) == (n, name)) for n in numbers]
-        for name in names
-    }
-
-
-def sections(result: dict[str, Any]) -> list[Section]:
-    """The sections of a report about an answer."""
-    own = zip(result["text"], result["probabilities"], strict=True)
-    full = list(zip(result["full"], result["full_probabilities"], strict=True))
-    rows = []
-    for k, (text, x) in enumerate(own):
-        other = full[k] if k < len(full) else ("", None)
-        rows.append([str(k), repr(text), f"{x:.1%}", repr(other[0]), "" if other[1] is None else f"{other[1]:.1%}"])
-    units = list(result["passes"][0]["utilisation"])
-    clock, per_second = f"{CLOCK / 1e6:.0f} MHz", result["per_second"]
-    rate = " and ".join(f"{n:,.1f} {name} a second" for name, n in per_second.items())
-    at_once = f" At {clock} the core takes {rate}, without the vision encoder." if rate else ""
-    shown = ("pass", "part", "tokens", "cycles", "predicted", "clusters", "fetched", "compared")
-    return [
-        Section(
-            "Generated text",
-            f"Question: {result['question']} Answer of the core, token by token, which is golden's: "
-            f"{''.join(result['text'])!r}; of full attention in FP32 to the same stream: {''.join(result['full'])!r}. "
-            "The projector between vision encoder and decoder is not trained, so the answer shows that the machine "
-            "computes what the model says, not that the model sees.",
-            ["token", "core", "probability", "full attention in FP32", "probability"],
-            rows,
-        ),
-        Section(
-            "Passes",
-            f"{PASS_NOTE} Predicted: cycles by the time view. Memory: {LATENCY} cycles to the first beat, then one a "
-            f"cycle. Units: share of the cycles in which the unit works.{at_once}",
-            [*shown, f"time at {clock}", *units, "result"],
-            [
-                [
-                    *(f"{one[key]:,}" for key in shown),
-                    f"{one['cycles'] / MS:.2f} ms",
-                    *(f"{one['utilisation'][u]:.1%}" for u in units),
-                    "DIFFERS" if one["differs"] else "equal",
-                ]
-                for one in result["passes"]
-            ],
-            html_page.inline(timeline(result)),
-        ),
-    ]
-
-
-def timeline(result: dict[str, Any]) -> Figure:
-    """Milliseconds of each pass by phase, with those of the time view; clusters and fetched entries below."""
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True)
-    at, base = np.arange(len(result["passes"])), np.zeros(len(result["passes"]))
-    for name, cycles in result["phases"].items():
-        above.bar(at, np.array(cycles) / MS, bottom=base, label=name)
-        base += np.array(cycles) / MS
-    above.plot(at, [one["predicted"] / MS for one in result["passes"]], "k_", markersize=14, label="time view")
-    above.set(ylabel=f"ms at {CLOCK / 1e6:.0f} MHz")
-    above.legend(ncols=4, frameon=False, fontsize="small")
-    for key in ("clusters", "fetched"):
-        below.plot(at, [one[key] for one in result["passes"]], marker="o", label=key)
-    below.set(xlabel="pass", ylabel="clusters, entries fetched")
-    below.legend(frameon=False)
-    return figure
-
-
-def thumbnails(pictures: list[np.ndarray]) -> Figure:
-    """The frames side by side."""
-    figure = Figure(figsize=(min(12, 1.5 * len(pictures)), 1.6), layout="constrained")
-    for axes, picture in zip(np.atleast_1d(figure.subplots(1, len(pictures))), pictures, strict=True):
-        axes.imshow(picture)
-        axes.axis("off")
-    return figure

@@ -42,6 +42,11 @@ class FramePass:
         """Frame and layer."""
         return f"frame {self.frame}, layer {self.layer}"
 
+    @property
+    def stages(self) -> Sequence[str]:
+        """None: the RTL's counters tell the cycles of the stages."""
+        return ()
+
     def run(self) -> Result:
         """Execute the layer on golden."""
         return self.of.host.run(self.layer)

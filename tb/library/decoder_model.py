@@ -13,8 +13,10 @@ from golden.program.model_host import ModelHost, Weights, blocks_needed
 from golden.retrieval.hashing import hyperplanes
 from hdl.params import CoreParams, override, preset
 
-# 16 lanes and a bus of 32 bytes; a table for each KV head, whose entries are K and V of 64 numbers.
+# 16 lanes and a bus of 32 bytes; a table for each KV head, whose entries are K and V of 64 numbers. The ring is short:
+# short streams then fetch.
 SIZES = ("dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16", "vpe.depth=128", "bus_bytes=32", "entry_bytes=256", "n_ctx=90")
+SIZES += ("recent=32",)
 TOKENS = 10  # of the largest pass
 
 

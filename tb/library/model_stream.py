@@ -10,6 +10,8 @@ from golden.program.isa import Instruction
 from golden.program.layer_memory import Register
 from golden.program.lxe_model import Result
 from golden.program.model_host import ModelHost, Step
+from golden.program.stage_plan import Plan
+from tb.library import stage_log
 from tb.library.pass_stream import Place
 from tb.library.video_question import likeliest
 
@@ -42,6 +44,11 @@ class StepPass:
     def registers(self) -> dict[int, int]:
         """Addresses."""
         return self.step.registers
+
+    @property
+    def stages(self) -> Sequence[str]:
+        """The stage of each instruction."""
+        return self.stream.stages(self.step)
 
     def run(self) -> Result:
         """Execute the step on golden."""
@@ -84,6 +91,7 @@ class ModelStream:
     def __init__(self, host: ModelHost, parts: Sequence[np.ndarray], generate: int):
         self.host, self.parts, self.generate = host, parts, generate
         self.core = host.system.cores[0]
+        self._stages: dict[tuple[int, str], list[str]] = {}  # by number of tokens and phase
 
     @property
     def ports(self) -> dict[str, int]:
@@ -96,3 +104,16 @@ class ModelStream:
         for step in self.host.stream(self.parts, self.generate):
             yield StepPass(self, step)
             self.host.ran(step)
+
+    def stages(self, step: Step) -> list[str]:
+        """The stage of each instruction of a step, which all layers and KV heads share."""
+        key = step.tokens, step.phase
+        if key not in self._stages:
+            plan: Plan = self.host.head
+            own = [stage.name for stage in plan.stages]
+            if step.layer is not None:
+                plan = share = self.host.of(step.tokens).plans[0][step.layer]
+                own = [stage.name for stage in share.stages if stage.name in share.phases[step.phase]]
+            names = [stage.name for stage in plan.stages]
+            self._stages[key] = [names[k] for k in stage_log.stage_of(plan, own[0], own[-1])]
+        return self._stages[key]

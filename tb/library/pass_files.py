@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from golden.atomic_files import replacing, write_atomically
+from golden.program.bus_memory import STRETCH
 from golden.program.core_model import Core
 from golden.program.isa import Instruction, encode
 from golden.program.lxe_model import Memory, Result
@@ -22,7 +23,6 @@ from tb.library.pass_stream import Pass, Place
 from tb.library.pass_time import PassTime
 
 GRAIN = 64  # bytes that a change is kept by
-STRETCH = 1 << 18  # bytes that are compared at once, in the processor's cache
 
 
 class Change(NamedTuple):
@@ -57,7 +57,8 @@ class Image:
         """Become equal to golden's memory; returns what has changed."""
         grains = [np.zeros(0, np.int64)]
         for r in memory.regions:
-            for start in range(0, r.size, STRETCH):
+            some = range(-(-r.size // STRETCH)) if r.written is None else np.flatnonzero(r.written).tolist()
+            for start in (STRETCH * k for k in some):
                 here, there = (slice(at + start, at + min(start + STRETCH, r.size)) for at in (r.base, 0))
                 changed = r.data[there] != self.data[here]
                 if r.unknown is not None:
@@ -66,6 +67,8 @@ class Image:
                     grains.append(np.unique((np.flatnonzero(changed) + here.start) // GRAIN))
                     self.data[here][changed] = r.data[there][changed]
                     self.unknown[here][changed] = False if r.unknown is None else r.unknown[there][changed]
+            if r.written is not None:
+                r.written[:] = False
         at = np.unique(np.concatenate(grains))
         return Change(at, self.data.reshape(-1, GRAIN)[at], self.unknown.reshape(-1, GRAIN)[at])
 
@@ -165,15 +168,19 @@ class PassFiles:
         return Image(self.image)
 
     def execute(self, number: int, one: Pass, core: Core, image: Image, time: PassTime) -> Played:
-        """Run a pass on golden and write its file. Its facts get `predicted`: the cycles of the time view."""
+        """Run a pass on golden and write its file.
+
+        Its facts get `predicted`, the cycles of the time view, and `stages`, those of its stages.
+        """
         before = image.follow(core.memory)
         registers = dict(one.registers)
         core.w_known[:] = core.x_known[:] = False  # no pass may use what the one before left in the scratchpads
         with time.recorded() as what:
             result = one.run()
         time.reset()
-        predicted = time.cycles(one.program, registers, what) - 1  # the program runs from the cycle after START
-        facts = one.facts(result) | {"predicted": predicted}
+        cycles, stages = time.cycles(one.program, registers, what, one.stages)
+        predicted = cycles - 1  # the program runs from the cycle after START
+        facts = one.facts(result) | {"predicted": predicted, "stages": stages}
         after = image.follow(core.memory)
         named = one.name, facts, self._program(one.program), registers
         out = Played(*named, before, after, *stores(result, time.p.lxe.bus_bytes), list(one.places()))

@@ -48,6 +48,7 @@ class Pass(Protocol):
     name : of the pass in messages and records: "frame 0, layer 1". No two passes of a stream have the same
     program : its instructions, up to HALT. Passes of one shape share one list
     registers : values at the start, by number of the register; those that are not named are 0
+    stages : the stage of each instruction, whose cycles the pass's record then has; empty: none
 
     The engine calls, in this order, `run`, `facts` and `places`. It calls none of them for a pass that an earlier run
     of the command has executed on golden.
@@ -59,6 +60,8 @@ class Pass(Protocol):
     def program(self) -> Sequence[Instruction]: ...
     @property
     def registers(self) -> dict[int, int]: ...
+    @property
+    def stages(self) -> Sequence[str]: ...
 
     def run(self) -> Result:
         """Execute the program on the stream's core, and write the tables to its memory. Raises `LxeError`."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from golden.program.core_model import Core
-from golden.program.isa import Instruction, encode
+from golden.program.isa import Instruction, Opcode, Retrieve, encode
 from hdl.params import CoreParams, WtuParams
 from sim.units.core_time import CoreTime, Retrieval
 from sim.units.dre_time import DreTime
@@ -87,9 +87,23 @@ class PassTime:
         """A block in which golden executes a pass."""
         return recorded(self.core, self.p.dre.wtu)
 
-    def cycles(self, program: Sequence[Instruction], registers: dict[int, int], what: Recorded) -> int:
-        """Cycles of a pass from START to its end, with what golden has recorded of it. Raises `ValueError` for a
-        program that waits for ever.
+    def cycles(
+        self, program: Sequence[Instruction], registers: dict[int, int], what: Recorded, stages: Sequence[str] = ()
+    ) -> tuple[int, dict[str, int]]:
+        """Cycles of a pass from START to its end, with what golden has recorded of it, and those of its stages.
+
+        stages : of each instruction. A stage lasts from the end of all before it to the end of its last instruction;
+            the copies of a FETCH go on beside the next one
+
+        Raises `ValueError` for a program that waits for ever.
         """
         steps = trace(self.p, [encode(i) for i in program], registers, retrieved=what.registers).steps
-        return int(CoreTime(self.p, self.dre, what.data).run(steps).done)
+        run = CoreTime(self.p, self.dre, what.data).run(steps)
+        ends = dict.fromkeys(stages, 0)
+        for step, end in zip(steps, run.finished.tolist(), strict=True):
+            if stages and not (step.op == Opcode.RETRIEVE and step.beat["action"] == Retrieve.FETCH):
+                ends[stages[step.pc]] = max(ends[stages[step.pc]], end)
+        out, before = {}, 0
+        for name, end in ends.items():
+            out[name], before = max(0, end - before), max(before, end)
+        return int(run.done), out

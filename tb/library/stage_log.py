@@ -11,9 +11,9 @@ from itertools import dropwhile
 import numpy as np
 
 from golden.arithmetic.vector import Op as VectorOp
-from golden.program.core_compiler import CorePlan
 from golden.program.isa import Opcode, Retrieve, StoreTo
 from golden.program.sequencer_model import Issue
+from golden.program.stage_plan import Plan
 from hdl.params import CoreParams
 from hdl.retrieval.dre import Dre
 
@@ -78,21 +78,27 @@ def units(p: CoreParams) -> list[Unit]:
     ]
 
 
-def stage_of(plan: CorePlan) -> list[int]:
-    """The stage of every instruction of the plan's program, as an index into `plan.stages`."""
+def stage_of(plan: Plan, first: str | None = None, last: str | None = None) -> list[int]:
+    """The stage of every instruction of the plan's program, as an index into `plan.stages`.
+
+    first, last : stages of a part of the program, as for `Plan.program`
+    """
+    names = [stage.name for stage in plan.stages]
+    start = names.index(first or names[0])
 
     def opcodes(last: str | None) -> list[Opcode]:
         """Opcodes of the program up to a stage, without the SYNCs at its start: a part of a program may need fewer of
         them.
         """
-        return list(dropwhile(lambda op: op == Opcode.SYNC, (i.op for i in plan.program(None, last))))
+        return list(dropwhile(lambda op: op == Opcode.SYNC, (i.op for i in plan.program(first, last))))
 
-    whole, out = opcodes(None), []
-    for k, stage in enumerate(plan.stages):
-        part = opcodes(stage.name)[:-1]
-        assert part == whole[: len(part)], f"stage {stage.name}: its instructions are not in one piece"
+    whole, out = opcodes(last), []
+    stop = names.index(last or names[-1])
+    for k in range(start, stop + 1):
+        part = opcodes(names[k])[:-1]
+        assert part == whole[: len(part)], f"stage {names[k]}: its instructions are not in one piece"
         out += [k] * (len(part) - len(out))
-    return [0] * (len(plan.program()) - len(whole)) + out + [len(plan.stages) - 1]
+    return [start] * (len(plan.program(first, last)) - len(whole)) + out + [stop]
 
 
 def work(stages: Sequence[int], issues: Sequence[Issue], of: Sequence[Unit]) -> np.ndarray:

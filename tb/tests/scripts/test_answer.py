@@ -75,6 +75,12 @@ def test_a_question_is_answered_on_the_rtl(small, tmp_path):
     assert result["passes"][-1]["clusters"] > 0
     assert result["passes"][-1]["fetched"] > 0
     assert result["compared"] > 10_000
+    assert sum(result["stages"].values()) == sum(one["predicted"] for one in result["passes"])
+    assert {"hash", "cluster", "rank", "select", "scores", "head", "argmax"} <= set(result["stages"])
+    events = result["events"]
+    assert events["entries fetched"] == sum(one["fetched"] for one in result["passes"])
+    assert events["clusters opened"] == result["passes"][-1]["clusters"]
+    assert all(n for name, n in events.items() if name != "keys that join a cluster")
     page = (tmp_path / "report.html").read_text()
     assert not faults(page)
     assert "Every store and all memory equal golden." in page

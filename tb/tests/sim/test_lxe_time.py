@@ -98,7 +98,7 @@ def test_layers_on_a_core(latency, equal, off):
             with time.recorded() as what:
                 h.run(i)
             script.expect()
-            views.append(time.cycles(h.program(i), registers, what))
+            views.append(time.cycles(h.program(i), registers, what)[0])
             runs.append({"program": [f"{encode(w):x}" for w in h.program(i)], "registers": registers})
     for run, given in zip(runs, script.runs, strict=True):
         run["writes"] = given["writes"]

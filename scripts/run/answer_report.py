@@ -1,0 +1,182 @@
+"""The figures of `vrex answer`, from the records of its steps, and the sections of its page."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hdl.params import CLOCK
+from scripts.pages import html_page
+from scripts.pages.html_page import Section
+from tb.library.core_simulator import LATENCY
+
+PASS_NOTE = (
+    "A pass takes some tokens through all layers. Clusters: those of all tables after the pass, of every layer and KV "
+    "head. Fetched: entries of K and V fetched for the clusters chosen. Compared: bytes of all stores in their order, "
+    "and of memory after each program, with golden's."
+)
+MS = CLOCK / 1e3  # cycles of a millisecond at the clock of the presets
+# Counters of the RTL by event; "-" takes the second from the first.
+EVENTS = {
+    "contexts switched": "feeder.orders",
+    "clusters opened": "dre.hcu.opened",
+    "keys that join a cluster": "dre.hcu.tokens - dre.hcu.opened",
+    "clusters chosen": "dre.cluster_set.clusters",
+    "entries moved out of the ring": "retriever.moves",
+    "entries fetched": "dre.kvmu.fetched",
+    "bursts fetched": "dre.kvmu.bursts",
+}
+MORE = "raise --frames, or lower -p recent"
+PREDICTION = ("hash", "cluster", "rank", "select")  # stages that only retrieval needs
+
+
+def passes(records: list[dict[str, Any]], busy: dict[int, list[int]], units: list[str]) -> list[dict[str, Any]]:
+    """Figures of each pass, of the records of its steps."""
+    out = []
+    for number in dict.fromkeys(one["of"] for one in records):
+        own = [one for one in records if one["of"] == number]
+        cycles = sum(one["cycles"] for one in own)
+        work = np.sum([busy[one["number"]] for one in own], axis=0)
+        out.append(
+            {
+                "pass": number,
+                "part": own[0]["part"],
+                "tokens": own[0]["tokens"],
+                "cycles": cycles,
+                "predicted": sum(one["predicted"] for one in own),
+                "clusters": sum(one.get("clusters", 0) for one in own),
+                "fetched": sum(one.get("entries", 0) for one in own),
+                "compared": sum(one["compared"] for one in own),
+                "differs": any(one["differences"] for one in own),
+                "utilisation": {name: float(n) / cycles for name, n in zip(units, work, strict=True)},
+            }
+        )
+    return out
+
+
+def rates(records: list[dict[str, Any]], given: int) -> dict[str, float]:
+    """Frames and generated tokens per second at the clock of the presets, without the vision encoder.
+
+    given : parts of the stream before the answer: the prompt, frames, the question
+    """
+    cycles, counts = dict.fromkeys(("frames", "tokens"), 0), {"frames": given - 2, "tokens": 0}
+    for one in records:
+        if 0 < one["part"] < given - 1:
+            cycles["frames"] += one["cycles"]
+        elif one["part"] >= given:
+            cycles["tokens"] += one["cycles"]
+            counts["tokens"] += "token" in one
+    return {name: counts[name] * CLOCK / n for name, n in cycles.items() if n}
+
+
+def phases(records: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """Cycles of each phase in each pass."""
+    numbers = list(dict.fromkeys(one["of"] for one in records))
+    names = list(dict.fromkeys(one["phase"] for one in records))
+    return {
+        name: [sum(one["cycles"] for one in records if (one["of"], one["phase"]) == (n, name)) for n in numbers]
+        for name in names
+    }
+
+
+def stages(records: list[dict[str, Any]]) -> dict[str, int]:
+    """Cycles of each stage in all steps by the time view, in the order in which stages first appear."""
+    out: dict[str, int] = {}
+    for one in records:
+        for name, cycles in one["stages"].items():
+            out[name] = out.get(name, 0) + cycles
+    return out
+
+
+def events(records: list[dict[str, Any]]) -> dict[str, int]:
+    """How often each of `EVENTS` happened on the RTL."""
+
+    def count(counters: str) -> int:
+        first, *others = (sum(one["counters"][name] for one in records) for name in counters.split(" - "))
+        return int(first - sum(others))
+
+    return {name: count(counters) for name, counters in EVENTS.items()}
+
+
+def sections(result: dict[str, Any]) -> list[Section]:
+    """The sections of a report about an answer."""
+    own = zip(result["text"], result["probabilities"], strict=True)
+    full = list(zip(result["full"], result["full_probabilities"], strict=True))
+    rows = []
+    for k, (text, x) in enumerate(own):
+        other = full[k] if k < len(full) else ("", None)
+        rows.append([str(k), repr(text), f"{x:.1%}", repr(other[0]), "" if other[1] is None else f"{other[1]:.1%}"])
+    units = list(result["passes"][0]["utilisation"])
+    clock, per_second = f"{CLOCK / 1e6:.0f} MHz", result["per_second"]
+    rate = " and ".join(f"{n:,.1f} {name} a second" for name, n in per_second.items())
+    at_once = f" At {clock} the core takes {rate}, without the vision encoder." if rate else ""
+    every = sum(result["stages"].values())
+    prediction = sum(result["stages"].get(name, 0) for name in PREDICTION) / every
+    shown = ("pass", "part", "tokens", "cycles", "predicted", "clusters", "fetched", "compared")
+    return [
+        Section(
+            "Generated text",
+            f"Question: {result['question']} Answer of the core, token by token, which is golden's: "
+            f"{''.join(result['text'])!r}; of full attention in FP32 to the same stream: {''.join(result['full'])!r}. "
+            "The projector between vision encoder and decoder is not trained, so the answer shows that the machine "
+            "computes what the model says, not that the model sees.",
+            ["token", "core", "probability", "full attention in FP32", "probability"],
+            rows,
+        ),
+        Section(
+            "Passes",
+            f"{PASS_NOTE} Predicted: cycles by the time view. Memory: {LATENCY} cycles to the first beat, then one a "
+            f"cycle. Units: share of the cycles in which the unit works.{at_once}",
+            [*shown, f"time at {clock}", *units, "result"],
+            [
+                [
+                    *(f"{one[key]:,}" for key in shown),
+                    f"{one['cycles'] / MS:.2f} ms",
+                    *(f"{one['utilisation'][u]:.1%}" for u in units),
+                    "DIFFERS" if one["differs"] else "equal",
+                ]
+                for one in result["passes"]
+            ],
+            html_page.inline(timeline(result)),
+        ),
+        Section(
+            "Where time goes",
+            "Cycles of each stage in all steps by the time view: from the end of all stages before to its own end. "
+            f"Retrieval is visible in {', '.join(PREDICTION)}: {prediction:.2%} of all cycles.",
+            ["stage", "cycles", f"time at {clock}", "share"],
+            [[name, f"{n:,}", f"{n / MS:.2f} ms", f"{n / every:.2%}"] for name, n in result["stages"].items()],
+        ),
+        Section(
+            "What the run exercised",
+            "Events on the RTL, by its counters.",
+            ["event", "times"],
+            [[name, f"{n:,}" if n else "never"] for name, n in result["events"].items()],
+        ),
+    ]
+
+
+def timeline(result: dict[str, Any]) -> Figure:
+    """Milliseconds of each pass by phase, with those of the time view; clusters and fetched entries below."""
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    at, base = np.arange(len(result["passes"])), np.zeros(len(result["passes"]))
+    for name, cycles in result["phases"].items():
+        above.bar(at, np.array(cycles) / MS, bottom=base, label=name)
+        base += np.array(cycles) / MS
+    above.plot(at, [one["predicted"] / MS for one in result["passes"]], "k_", markersize=14, label="time view")
+    above.set(ylabel=f"ms at {CLOCK / 1e6:.0f} MHz")
+    above.legend(ncols=4, frameon=False, fontsize="small")
+    for key in ("clusters", "fetched"):
+        below.plot(at, [one[key] for one in result["passes"]], marker="o", label=key)
+    below.set(xlabel="pass", ylabel="clusters, entries fetched")
+    below.legend(frameon=False)
+    return figure
+
+
+def thumbnails(pictures: list[np.ndarray]) -> Figure:
+    """The frames side by side."""
+    figure = Figure(figsize=(min(12, 1.5 * len(pictures)), 1.6), layout="constrained")
+    for axes, picture in zip(np.atleast_1d(figure.subplots(1, len(pictures))), pictures, strict=True):
+        axes.imshow(picture)
+        axes.axis("off")
+    return figure
