@@ -34,11 +34,12 @@ SIMULATOR = CoreSimulator(emitted(), params(), [["lxe.dpe.chunks"], ["lxe.vpe.lo
 
 @dataclass
 class LayerPass:
-    """A layer of a host on what is in memory."""
+    """A layer of a host on what is in memory, without cycles of its stages."""
 
     of: "Layers"
     name: str
     layer: int
+    stages = ()
 
     def __post_init__(self):
         h = self.of.host
@@ -78,7 +79,7 @@ class Layers:
 @pytest.fixture(scope="module")
 def client():
     """A worker in this process."""
-    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as own:
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as own:
         yield own
 
 
