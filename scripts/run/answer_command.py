@@ -116,6 +116,7 @@ def command(
             "compared": sum(one["compared"] for one in records),
             "differences": found,
             "seconds": round(time.perf_counter() - started, 1),
+            "simulator_seconds": max(1e-3, round(sum(engine.seconds(one["number"]) for one in records), 3)),
         }
         shown = sections(result)
         folder.mkdir(parents=True, exist_ok=True)

@@ -111,6 +111,7 @@ def sections(result: dict[str, Any]) -> list[Section]:
     rate = " and ".join(f"{n:,.1f} {name} a second" for name, n in per_second.items())
     at_once = f" At {clock} the core takes {rate}, without the vision encoder." if rate else ""
     every = sum(result["stages"].values())
+    speed = sum(one["cycles"] for one in result["passes"]) / result["simulator_seconds"]
     prediction = sum(result["stages"].get(name, 0) for name in PREDICTION) / every
     shown = ("pass", "part", "tokens", "cycles", "predicted", "clusters", "fetched", "compared")
     return [
@@ -126,7 +127,8 @@ def sections(result: dict[str, Any]) -> list[Section]:
         Section(
             "Passes",
             f"{PASS_NOTE} Predicted: cycles by the time view. Memory: {LATENCY} cycles to the first beat, then one a "
-            f"cycle. Units: share of the cycles in which the unit works.{at_once}",
+            f"cycle. Units: share of the cycles in which the unit works.{at_once} The simulator played "
+            f"{speed:,.0f} cycles in a second of one CPU.",
             [*shown, f"time at {clock}", *units, "result"],
             [
                 [

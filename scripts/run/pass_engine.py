@@ -38,14 +38,16 @@ def play(folder: Path, number: int) -> dict[str, Any]:
     """Play a pass on a worker, and write the samples of its counters; its record, in JSON's types.
 
     The record has name and facts of the pass, `predicted` (its cycles by the time view), and the fields of
-    `tb.library.pass_player.Measured` but the samples.
+    `tb.library.pass_player.Measured` but the samples and the seconds, which are in the file of the samples.
     """
     one = player(folder)
     measured = one.play(number)
     with replacing(samples_of(folder, number)) as out:
-        np.savez_compressed(out, samples=measured.samples.astype(np.uint32))
+        np.savez_compressed(out, samples=measured.samples.astype(np.uint32), seconds=measured.seconds)
     golden = Played.load(one.files.path(number))
-    values = {k: v for k, v in vars(measured).items() if k != "samples"} | {"status": measured.status.name}
+    values = {k: v for k, v in vars(measured).items() if k not in ("samples", "seconds")} | {
+        "status": measured.status.name
+    }
     return {"number": number, "name": golden.name, **golden.facts, **values}
 
 
@@ -158,6 +160,11 @@ class PassEngine:
         """Samples of the counters of a pass that has ended, int64 [n, 1 + counts]."""
         with np.load(samples_of(self.folder, number)) as file:
             return file["samples"].astype(np.int64)
+
+    def seconds(self, number: int) -> float:
+        """CPU seconds that the simulator took for a pass that has ended."""
+        with np.load(samples_of(self.folder, number)) as file:
+            return float(file["seconds"])
 
     def _tell(self, waves: bool = False) -> None:
         """Build the simulator, and write what a process needs to know of it."""

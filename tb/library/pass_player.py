@@ -32,6 +32,7 @@ class Measured:
     differences : where the pass differs from golden; none if it is equal
     counters : by name, since the reset before the pass
     samples : int64 [n, 1 + sampled counts]: cycle, counts
+    seconds : of CPU that the simulator took
     """
 
     status: Status
@@ -42,6 +43,7 @@ class Measured:
     differences: list[str]
     counters: dict[str, int]
     samples: np.ndarray = field(repr=False)
+    seconds: float = 0.0
 
 
 class Comparison:
@@ -177,7 +179,7 @@ class Player:
             work = Path(name)
             words = [int(line, 16) for line in (self.files.folder / golden.program).read_text().split()]
             (work / "requests").write_text(requests(words, golden.registers))
-            self._simulate(compare, work, ["--trace"] if waves else [])
+            seconds = self._simulate(compare, work, ["--trace"] if waves else [])
             if waves:
                 waves.mkdir(parents=True, exist_ok=True)
                 dump = next(work.glob("dump.*"))
@@ -192,10 +194,11 @@ class Player:
         samples = np.concatenate([raw[:, 1:2], raw[:, :1:-1]], 1)  # a cycle has two words; the last count comes first
         samples[:, 1:] -= samples[0, 1:]
         counters = {name: perf >> 32 * k & 0xFFFFFFFF for k, name in enumerate(self.core.counters)}
-        return Measured(status, pc, cycles, compare.beats, compare.compared, differences, counters, samples)
+        told = differences, counters, samples, seconds
+        return Measured(status, pc, cycles, compare.beats, compare.compared, *told)
 
-    def _simulate(self, compare: Comparison, work: Path, more: list[str]) -> None:
-        """Run the simulator in a folder and compare its stores as they come."""
+    def _simulate(self, compare: Comparison, work: Path, more: list[str]) -> float:
+        """Run the simulator in a folder and compare its stores as they come; returns the CPU seconds that it took."""
         stores, end = os.pipe()
         image = self._file.fileno()
         arguments = [f"+image=/dev/fd/{image}", f"+stores={end}", *(f"+{k}={v}" for k, v in self.core.ports.items())]
@@ -207,10 +210,12 @@ class Player:
             os.close(end)
             while chunk := pipe.read(CHUNK * compare.record.itemsize):
                 compare.take(np.frombuffer(chunk, compare.record))
-            code = process.wait()
+            _, status, used = os.wait4(process.pid, 0)
+            code = process.returncode = os.waitstatus_to_exitcode(status)
         if code or not (work / "end").exists():
             log = (work / "log").read_text()[-2000:]
             raise BenchError(f"{compare.golden.name}: the simulator ends with {code}: {compare.first}\n{log}")
+        return used.ru_utime + used.ru_stime
 
     def _before(self, number: int) -> Image:
         """The memory before a pass, which is also in the process's file."""

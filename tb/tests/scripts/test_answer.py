@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from golden.inputs.decoder import Decoder
+from golden.inputs.decoder import N_LAYERS, Decoder
 from hdl.params import CLOCK
 from scripts.main import app
 from scripts.run import answer_command
@@ -127,10 +127,15 @@ def test_parts_are_prompt_frames_and_question():
 
 @models
 @pytest.mark.nightly
-def test_two_layers_of_the_real_decoder(tmp_path):
-    got = vrex("--layers", 2, "--frames", 1, "--generate", 2, "-o", tmp_path, "--json")
+@pytest.mark.parametrize(("layers", "frames", "generate"), [(2, 1, 2), (N_LAYERS, 4, 8)])
+def test_the_real_decoder(layers, frames, generate, tmp_path):
+    """The second run is the whole model: some three thousand steps, half an hour of two cores."""
+    words = ("--layers", layers, "--frames", frames, "--generate", generate)
+    got = vrex(*words, "-o", tmp_path, "--json")
     assert got.exit_code == 0, got.output
     result = json.loads(got.stdout)
     assert not result["differences"]
-    assert result["text"] == result["full"]
+    assert len(result["text"]) == generate
     assert all(one["cycles"] == one["predicted"] for one in result["passes"])
+    if layers == N_LAYERS:
+        assert all(result["events"].values()), result["events"]
