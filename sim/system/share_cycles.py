@@ -262,12 +262,14 @@ class CoreShare:
             move = {"src": DEVICE + t * size, "dst": HOME + t * size}
             full = self.cached + t >= shape.recent
             places.append([("x", move)] * full + [("w", {"device": move["src"]})])
+        bursts, first = self.bursts(dre)
         return Retrieval(
             keys=[(0, self.joined(t)) for t in range(self.tokens)],
             places=places,
             clusters=[self.clusters],
             plans=[[self.row()] * (shape.kv_heads * shape.rows)],
-            sets=[self.bursts(dre) if fetches else []],
+            sets=[bursts if fetches else []],
+            firsts=[first],
         )
 
     def row(self) -> Plan:
@@ -276,12 +278,15 @@ class CoreShare:
         codes = 37 * np.arange(self.clusters) % (1 << wtu.score.bits)
         return WtuTime(wtu).plan(codes, np.full(self.clusters, CLUSTER_TOKENS), ReSVParams().ratio_q16)
 
-    def bursts(self, dre: DreTime) -> list[dict]:
-        """The bursts of the chosen clusters, each with the cycles by which it follows the first one."""
+    def bursts(self, dre: DreTime) -> tuple[list[dict], int]:
+        """The bursts of the chosen clusters, each with the cycles by which it follows the first one; the cycles from
+        the end of the set to the first.
+        """
         chosen = list(self.chosen)
         bursts = dre.kvmu.kv.fetch(0, chosen)
-        at = dre.fetch(0, chosen).b if chosen else []
-        return [{"addr": b.addr, "bytes": b.bytes, "after": c - at[0]} for b, c in zip(bursts, at, strict=True)]
+        at = dre.fetch(0, chosen).b
+        pairs = zip(bursts, at, strict=False)  # an empty set has a beat, but no burst
+        return [{"addr": b.addr, "bytes": b.bytes, "after": c - at[0]} for b, c in pairs], at[0]
 
 
 def _copies(step: Step) -> bool:

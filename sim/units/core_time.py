@@ -7,7 +7,7 @@ simplified:
 - The bursts of a set come as `Retrieval.sets` says, whatever keys and the retriever do in between.
 - Reads of counts that come round and round have the table port alone.
 
-Passes of the tiny core equal the RTL or differ by at most 22 of 9,668 cycles (`tb/tests/sim/test_lxe_time.py`).
+All passes of the tiny core equal the RTL (`tb/tests/sim/test_lxe_time.py`).
 """
 
 from collections.abc import Generator, Iterator
@@ -28,7 +28,6 @@ from sim.units.table_port_time import TablePortTime
 from sim.units.wtu_time import SETTLES, TO_CHECK, Plan
 
 TO_HCU = 1  # cycles of the feeder, from a token's last word to its key, or from an order to the HCU's input
-TO_BURST = 12  # cycles from a row's last beat to the first burst of its set, but the latency of memory
 ORDERS = {Retrieve.CLEAR: CLEAR, Retrieve.SWITCH: SWITCH}
 
 
@@ -41,6 +40,7 @@ class Retrieval:
     clusters : clusters in a row, per query block
     plans : what each row takes in the WTU, per query block
     sets : bursts of each set as {"addr", "bytes"}, and "after": cycles from the first burst to this one, 0 if not given
+    firsts : cycles from the beat that ends each set to its first burst (`DreTime.fetch`)
     """
 
     keys: list[tuple[int, int]] = field(default_factory=list)
@@ -48,6 +48,7 @@ class Retrieval:
     clusters: list[int] = field(default_factory=list)
     plans: list[list[Plan]] = field(default_factory=list)
     sets: list[list[dict]] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)
 
 
 class RowTime:
@@ -220,7 +221,7 @@ class CoreRun(Run):
             if score and not c["step"] and time.end(plan):
                 row += 1
                 if c["wide"]:
-                    self.set.append(time.free - 1 + TO_BURST + self.time.latency)
+                    self.set.append(time.free - 1 + data.firsts[blocks])
                     blocks, row = blocks + 1, 0
             if not c["skip"] and c["target"] == StoreTo.HASH:
                 self.hash(c)

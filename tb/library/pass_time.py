@@ -10,11 +10,10 @@ import numpy as np
 
 from golden.program.core_model import Core
 from golden.program.isa import Instruction, Opcode, Retrieve, encode
-from hdl.params import CoreParams, WtuParams
+from hdl.params import CoreParams
 from sim.units.core_time import CoreTime, Retrieval
 from sim.units.dre_time import DreTime
 from sim.units.sequencer_time import trace
-from sim.units.wtu_time import WtuTime
 
 
 @dataclass
@@ -30,9 +29,9 @@ class Recorded:
 
 
 @contextmanager
-def recorded(core: Core, p: WtuParams) -> Iterator[Recorded]:
-    """Record what the core does in the block."""
-    out, wtu = Recorded(), WtuTime(p)
+def recorded(core: Core, dre: DreTime) -> Iterator[Recorded]:
+    """Record what the core does in the block. `dre` : a time view that is used for nothing else"""
+    out = Recorded()
 
     def key(plain: Any, ctx: int, key_hash: int) -> Any:
         joined, placed = plain(ctx, key_hash)
@@ -44,8 +43,12 @@ def recorded(core: Core, p: WtuParams) -> Iterator[Recorded]:
     def query(plain: Any, rows: np.ndarray) -> Any:
         got = plain(rows)
         out.data.clusters.append(rows.shape[1])
-        out.data.plans.append([wtu.plan(row, got.counts, core.dre.params.ratio_q16) for row in rows])
-        out.data.sets.append([{"addr": b.addr, "bytes": b.bytes} for b in got.bursts])
+        out.data.plans.append([dre.wtu.plan(row, got.counts, core.dre.params.ratio_q16) for row in rows])
+        dre.kvmu.kv = core.dre.kv
+        at = dre.fetch(core.dre.ctx, got.clusters).b
+        bursts = zip(got.bursts, at, strict=False)  # an empty set has a beat, but no burst
+        out.data.sets.append([{"addr": b.addr, "bytes": b.bytes, "after": c - at[0]} for b, c in bursts])
+        out.data.firsts.append(at[0])
         return got
 
     def retrieve(plain: Any, i: Any) -> Any:
@@ -77,7 +80,8 @@ class PassTime:
     def __init__(self, p: CoreParams, core: Core, ports: dict[str, int], latency: int):
         self.p, self.core = p, core
         bases = {name: ports[name] for name in ("device_base", "home_base")}
-        self.dre = DreTime(p.dre, ports["th_hd"], latency, **bases)
+        # `dre` goes on from pass to pass; the other one follows golden's map.
+        self.dre, self._fetches = (DreTime(p.dre, ports["th_hd"], latency, **bases) for _ in range(2))
 
     def reset(self) -> None:
         """The core is reset before the next pass."""
@@ -85,7 +89,7 @@ class PassTime:
 
     def recorded(self) -> Any:
         """A block in which golden executes a pass."""
-        return recorded(self.core, self.p.dre.wtu)
+        return recorded(self.core, self._fetches)
 
     def cycles(
         self, program: Sequence[Instruction], registers: dict[int, int], what: Recorded, stages: Sequence[str] = ()

@@ -99,7 +99,7 @@ def files(folder: Path) -> dict[str, object]:
     out: dict[str, object] = {"image": (folder / "image").read_bytes()}
     for path in folder.glob("*.npz"):
         with np.load(path) as file:
-            out[path.name] = {name: file[name].tobytes() for name in file.files}
+            out[path.name] = {name: file[name].tobytes() for name in file.files if name != "seconds"}
     last, registers, dre, time = pickle.loads((folder / "state").read_bytes())
     return out | {
         "state": (last, registers, dre.kv.fresh, [t.counts.tolist() for t in dre.tables.values()], pickle.dumps(time))
@@ -114,8 +114,7 @@ def test_every_byte_equals_golden(whole):
         assert one["beats"] * params().lxe.bus_bytes == one["stored"]
         assert one["compared"] > one["beats"] * params().lxe.bus_bytes
         assert one["counters"]["lxe.storer.beats"] == one["beats"]
-    # The bursts of a set of several clusters may wait for its later rows, which the view leaves out.
-    assert [one["cycles"] - one["predicted"] for one in records] == [0, 0, 0, 0, 0, 0, 20, 0]
+    assert [one["cycles"] for one in records] == [one["predicted"] for one in records]
     samples = PassEngine(folder, Layers(), SIMULATOR, {}).samples(3)
     assert samples[0].tolist() == [0, 0, 0]
     assert samples[-1].tolist() == [records[3]["cycles"], *(count(records[3], *names) for names in SIMULATOR.counters)]
@@ -173,9 +172,7 @@ def test_a_whole_decoder_equals_golden_and_goes_on(tmp_path, client):
     assert {one["status"] for one in records} == {Status.DONE.name}
     assert [one["token"] for one in records if one["phase"] == "head"] == stream.host.tokens == want.host.tokens
     assert sum(one.get("entries", 0) for one in records) > 10
-    # As above: the bursts of a set of several clusters.
-    late = {one["name"]: one["cycles"] - one["predicted"] for one in records if one["cycles"] != one["predicted"]}
-    assert late == {"pass 5, layer 1, attention, KV head 1": 2}
+    assert [one["cycles"] for one in records] == [one["predicted"] for one in records]
     assert len({one["name"] for one in records}) == len(records)
 
 

@@ -83,12 +83,12 @@ def test_a_program_that_waits_for_ever():
         timed(program, 1)
 
 
-@pytest.mark.parametrize(("latency", "equal", "off"), [(6, 5, 14), (30, 7, 22), (1, 1, 9)])
-def test_layers_on_a_core(latency, equal, off):
-    """What the DRE takes is not exact, but close: the passes that are equal, and the most cycles of the others."""
+@pytest.mark.parametrize("latency", [6, 30, 1])
+def test_layers_on_a_core(latency):
+    """Layers with retrieval, from the first key to the last store."""
     rng, p = np.random.default_rng(1), params()
     h = host(rng)
-    script, runs, views = Script(h.memory), [], []
+    script, runs, views, fetched = Script(h.memory), [], [], []
     time = PassTime(p, h.core, ports(h), latency)
     for k in range(4):
         begin(h, rng, k * SHAPE.tokens)
@@ -99,10 +99,11 @@ def test_layers_on_a_core(latency, equal, off):
                 h.run(i)
             script.expect()
             views.append(time.cycles(h.program(i), registers, what)[0])
+            fetched.append(sum(map(len, what.data.sets)))
             runs.append({"program": [f"{encode(w):x}" for w in h.program(i)], "registers": registers})
     for run, given in zip(runs, script.runs, strict=True):
         run["writes"] = given["writes"]
     got = simulate(emitted(), runs, latency, ports(h), script.before.tobytes())
     assert all(g["status"]["code"] == Status.DONE for g in got)
-    found = [abs(view - g["done"]) for view, g in zip(views, got, strict=True)]
-    assert (found.count(0), max(found)) == (equal, off)  # docs/stages.md has them
+    assert views == [g["done"] for g in got]
+    assert sum(fetched) > 0
