@@ -21,7 +21,7 @@ from golden.program.layer_memory import LayerShape
 from golden.program.lxe_model import Memory, Result
 from golden.program.window_host import Step, WindowHost
 from golden.program.window_plan import WindowPlan
-from golden.program.window_slots import Events, Piece, sizes
+from golden.program.window_slots import Events, Piece, Slots, sizes
 from golden.retrieval.dre_model import DreModel
 from golden.retrieval.kvmap import KvMap
 from hdl.params import CoreParams
@@ -166,7 +166,6 @@ class WindowStream:
         )
         self.plan = WindowPlan(shape, p.lxe_format(), places)
         self.host = WindowHost(self.plan, decoder.layers, np.array(decoder.frequencies), self._core)
-        self.core = self.host.unit
         self.ports = {"th_hd": p.dre.function().th_hd, "ratio": p.dre.function().ratio_q16, "blocks": 1}
         self.ports |= dict.fromkeys(("device_base", "home_base", "table_base"), 0)
         self.outputs: list[np.ndarray] = []
@@ -183,7 +182,17 @@ class WindowStream:
             boundary=k.boundary,
             n_ctx=k.n_ctx,
         )
-        return Core(fmt, memory, DreModel(self.p.dre.function(), kv, self.p.dre.wtu.readings, k.counts))
+        self.core = Core(fmt, memory, DreModel(self.p.dre.function(), kv, self.p.dre.wtu.readings, k.counts))
+        return self.core
+
+    @property
+    def total(self) -> int:
+        """The number of passes of the stream."""
+        s = self.plan.shape
+        slots, count = Slots(s.recent, s.tokens, self.plan.places), 0
+        for d in self.decisions:
+            count += len(slots.turns(d)) + len(list(slots.pieces(d)))
+        return count * len(self.host.bases)
 
     @property
     def events(self) -> Events:

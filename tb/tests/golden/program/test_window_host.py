@@ -196,6 +196,8 @@ def test_other_policies_have_no_hardware():
 def test_a_pool_that_is_too_small():
     with pytest.raises(ParamError, match="slots=8: must be at least 16, or 0: as many"):
         stream("streamingllm", segments(), slots=8)
+    with pytest.raises(ParamError, match="tokens=0: of a pass must be at least 1"):
+        stream("streamingllm", segments(), 0)
     found = decide(policy("full"), decoder_shape(DECODER), blocks(segments(1)))
     pool = Slots(5, 3, 0)
     pool.turns(found[0])
