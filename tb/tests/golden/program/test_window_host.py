@@ -11,6 +11,7 @@ from golden.policies.light_attention import turn_keys
 from golden.policies.policy_run import decoder_shape
 from golden.policies.stream_runs import Segment
 from golden.policies.window_decisions import WINDOWED, decide, windowed
+from golden.program.deadlock_hazard_check import play
 from golden.program.layer_memory import LayerShape
 from golden.program.window_host import WindowHost
 from golden.program.window_plan import WindowPlan
@@ -183,7 +184,26 @@ def test_a_dropped_token_is_never_seen_and_its_slot_is_used_again():
     assert places == 2
 
 
+@pytest.mark.slow
+def test_programs_have_no_hazard():
+    """Engines run side by side; passes in one run of slots and in two, keys that are kept and turned."""
+    given, seen = segments(frames=4, question=1, after=0), set()
+    out = WindowStream(policy("streamingllm", recent=4), given, DECODER, small_models.params(), 4)
+    for one in out:
+        of, result = one.step.of, one.run()
+        kind = int((np.diff(of.slots) != 1).sum()) if isinstance(of, Piece) else f"turn {of.fresh}"
+        if kind not in seen:
+            assert not play(result.issues, out.plan.fmt).problems()
+        seen.add(kind)
+    assert seen == {0, 1, "turn True", "turn False"}
+
+
 # Messages
+
+
+def test_a_policy_that_adds_to_attention_is_refused():
+    with pytest.raises(ParamError, match="policy='Hybrid': must keep whole tokens, and attend to nothing else"):
+        decide(policy("hybrid", ssm="random"), decoder_shape(DECODER), blocks(segments(1)))
 
 
 def test_other_policies_have_no_hardware():
