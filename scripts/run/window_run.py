@@ -109,6 +109,7 @@ def run(
         tell_repeated(records, json)
         end(found)
         return
+    found += stream.disagreements(reference)
     result = (
         what
         | named

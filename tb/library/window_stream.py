@@ -210,6 +210,16 @@ class WindowStream:
                     parts.append(h.hidden(len(step.of.tokens))[step.of.refreshed :])
             self.outputs.append(np.concatenate(parts))
 
+    def disagreements(self, reference: Reference) -> list[str]:
+        """Blocks for which the host has decided otherwise than the policy in FP32: a line for each, none if equal."""
+        out = []
+        for d, record in zip(self.decisions, reference.records, strict=True):
+            keep, turn = reference.chosen.get(d.index, (d.keep, d.turn))
+            same = {"rows": record.rows == len(d.rows), "kept": np.array_equal(d.keep, keep)}
+            same["turned"] = np.array_equal(d.turn, turn)
+            out += [f"{d.stage} {d.index}: {what} tokens are not the policy's" for what, ok in same.items() if not ok]
+        return out
+
     def errors(self, reference: Reference) -> list[float | None]:
         """Distance of each block's hidden states from those in FP32, relative to their length; None without any."""
         return [

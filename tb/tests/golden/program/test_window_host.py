@@ -44,12 +44,8 @@ def reference(name: str, given: list[Segment], **params) -> Reference:
 
 def equal(out: WindowStream, want: Reference) -> None:
     """Decisions are the policy's, block by block; hidden states are near those of FP32."""
-    for d in out.decisions:
-        if len(d.rows):
-            keep, turn = want.chosen[d.index]
-            assert np.array_equal(d.keep, keep)
-            assert np.array_equal(d.turn, turn)
-        assert want.records[d.index].rows == len(d.rows)
+    assert not out.disagreements(want)
+    assert len(want.chosen) == sum(len(d.rows) > 0 for d in out.decisions)
     errors = [x for x in out.errors(want) if x is not None]
     assert 0 < max(errors) < ERROR
 
@@ -167,6 +163,21 @@ def test_keys_turn_from_their_first_form():
         # FP32 sums in another order: a BF16 rounding may fall on the other side.
         np.testing.assert_allclose(keys(layer), want, rtol=2**-7, atol=1e-6)
         assert (keys(layer) == want).mean() > 0.9
+
+
+def test_another_decision_is_told():
+    given = segments(frames=4)
+    out, want = (WindowStream(policy("codecsight"), given, DECODER, small_models.params(), 4), reference("full", given))
+    other = [f"frame {k}: {what} tokens are not the policy's" for k in (2, 4) for what in ("rows", "kept")]
+    told = out.disagreements(want)
+    assert told[:2] == other[:2]
+    assert len(told) > 4
+    turned = WindowStream(policy("streamingllm"), given, DECODER, small_models.params(), 4)
+    assert not turned.disagreements(reference("streamingllm", given))
+    turned.decisions[-1].turn[0] += 1
+    assert turned.disagreements(reference("streamingllm", given)) == [
+        "generation 6: turned tokens are not the policy's"
+    ]
 
 
 def test_a_dropped_token_is_never_seen_and_its_slot_is_used_again():
