@@ -282,24 +282,35 @@ class Compiler:
             self.out(s.tokens * words)
             self.store(fresh, half + at, s.tokens, words, s.entry)
 
-    def turn_heads(self, heads: range, which: int, place: Callable[[int, int], tuple[Array, int, int]]) -> None:
+    def turn_heads(
+        self,
+        heads: range,
+        which: int,
+        place: Callable[[int, int], tuple[Array, int, int]],
+        of: Array | None = None,
+        load: dict[str, int] | None = None,
+        store: dict[str, int] | None = None,
+    ) -> None:
         """Rotate heads of `qkv`, some tokens at a time, by the tables `which` (0: queries, 1: keys) in bank A.
 
-        `place` takes a head and a first token. It gives the array, the number in it where the first row is stored, and
-        the distance between rows in numbers.
+        place : takes a head and a first token. It gives the array, the number in it where the first row is stored, and
+            the distance between rows in numbers
+        of : an array [tokens, heads * head size] in place of `qkv`
+        load, store : more fields of the instructions that load and store heads
         """
         s, p, n = self.shape, self.plan, self.fmt.lanes
         head, period = s.head_size, s.head_size // n
         at_once = max(d for d in divisors(s.tokens) if 2 * d * period <= self.fmt.depth)
         words = at_once * period
-        row = p["qkv"].shape[-1]
+        of = of or p["qkv"]
+        row = of.shape[-1]
         for first in range(0, s.tokens, at_once):
             for k in range(2):
                 at = ((which * 2 + k) * s.tokens + first) * head
                 self.load(p["tables"], at, 1, words, 0, LoadTo.VECTOR)
                 self.vector(words, Queue.LOAD, a=STREAM, wide=1, write=Bank.A, addr_d=k * words)
             for h in heads:
-                self.load(p["qkv"], first * row + h * head, at_once, period, row, LoadTo.VECTOR)
+                self.load(of, first * row + h * head, at_once, period, row, LoadTo.VECTOR, **load or {})
                 self.vector(words, Queue.LOAD, a=STREAM, post=Post.ROUND, write=Bank.B)
                 self.vector(words, a=BANK, b=BANK, write=Bank.C)
                 self.vector(
@@ -315,7 +326,7 @@ class Compiler:
                 )
                 self.out(words, at=words)
                 array, at, apart = place(h, first)
-                self.store(array, at, at_once, period, apart)
+                self.store(array, at, at_once, period, apart, **store or {})
 
     def columns(self, numbers: int) -> list[tuple[int, int]]:
         """Cut rows of `numbers` numbers into columns that a bank holds for all tokens: first number, words."""

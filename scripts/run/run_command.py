@@ -17,19 +17,29 @@ from matplotlib.patches import Patch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from golden.atomic_files import replacing, write_atomically
-from golden.function_params import RATIO, ReSVParams
+from golden.function_params import RATIO, ParamError, ReSVParams, check
+from golden.inputs import video as video_in
 from golden.inputs.trace import Trace, TraceError
+from golden.policies.stream_runs import Options
+from golden.policies.window_decisions import WINDOWED, windowed
 from hdl.emit import emit
 from scripts import console
 from scripts.pages import html_page
 from scripts.pages.html_page import Section
+from scripts.run import window_run
 from scripts.run.play_passes import again, differences, end, play, tell_repeated
 from tb.library.core_simulator import LATENCY, CoreSimulator
 from tb.library.decoder_layers import DecoderLayers
 from tb.library.stage_log import Span, Unit, spans
+from tb.library.window_stream import TOKENS
 
 RESULT, PICTURE, FOLDER = "run.json", "timeline", "passes"  # in the folder
 BINS = 400  # of the picture
+RESV = "resv"
+WITH = "Options of --policy, for all policies but resv"
+# Options that have an effect with ReSV alone, and with the other policies alone.
+OWN = {"trace", "ahead", "th_hd", "ratio", "centre"}
+WINDOW = {"video", "tokens", "fps", "gop", "question", "generate", "at_once", "slots"}
 WORKERS = 2
 PASSES = [
     *("number", "frame", "layer", "cycles", "predicted"),
@@ -49,7 +59,13 @@ STAGE_NOTE = (
 
 
 def command(
-    trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`; its frames enter the first layer.")],
+    ctx: typer.Context,
+    trace: Annotated[
+        Path | None, typer.Option(help="Trace of `vrex trace`; its frames enter the first layer. Needed for resv.")
+    ] = None,
+    policy: Annotated[
+        str, typer.Option(help=f"{RESV}, or one that chooses without keys and queries: {', '.join(WINDOWED)}.")
+    ] = RESV,
     layers: Annotated[int, typer.Option(min=1, help="Number of decoder layers, from the first one.")] = 2,
     frames: Annotated[int, typer.Option(min=1, help="Number of frames, from the first one.")] = 3,
     ahead: Annotated[
@@ -59,6 +75,24 @@ def command(
     th_hd: console.ThHd = None,
     ratio: console.Ratio = RATIO,
     centre: console.Centre = ReSVParams.centre,
+    video: Annotated[
+        str, typer.Option(help=f"Video file, or a clip: {', '.join(video_in.CLIPS)}.", rich_help_panel=WITH)
+    ] = "world",
+    tokens: Annotated[int, typer.Option(help="Tokens of each frame: g*g, or g*g + 1.", rich_help_panel=WITH)] = 16,
+    fps: Annotated[
+        float | None, typer.Option(help="Sample this many frames per second; all by default.", rich_help_panel=WITH)
+    ] = None,
+    gop: Annotated[
+        int, typer.Option(help="Encode the video again with this GOP; 0 takes it as it is.", rich_help_panel=WITH)
+    ] = 0,
+    question: Annotated[str, typer.Option(help="Text behind the frames.", rich_help_panel=WITH)] = Options.question,
+    generate: Annotated[
+        int, typer.Option(help="Tokens behind the question, which FP32 chooses.", rich_help_panel=WITH)
+    ] = 2,
+    at_once: Annotated[int, typer.Option(help="Most tokens of a pass.", rich_help_panel=WITH)] = TOKENS,
+    slots: Annotated[
+        int, typer.Option(help="Entries that device memory holds; 0: as many as needed.", rich_help_panel=WITH)
+    ] = 0,
     first: Annotated[
         int | None, typer.Option("--from", min=0, help="Repeat passes from this number on, and compare them again.")
     ] = None,
@@ -86,7 +120,24 @@ def command(
     from scripts.run.pass_engine import PassEngine
     from synth.sweep.dask_run import cluster
 
+    _check_used(ctx, policy)
     repeat = again(first, last, waves)
+    many = workers or (None if scheduler else WORKERS)
+    if policy != RESV:
+        own, rest = window_run.split(policy, param or [])
+        options = Options(frames, tokens, fps, question, generate, gop, layers)
+        asked_for = window_run.Asked(policy, own, video, options, at_once, slots)
+        asked_for.entry()  # a bad name or parameter fails before the models are loaded
+        named = {"preset": preset, "param": rest}
+        core = console.params(preset, rest).core
+
+        def start(stack: ExitStack) -> Any:
+            return stack.enter_context(cluster(scheduler, jobs, many))
+
+        window_run.run(asked_for, core, named, folder, repeat, start, json)
+        return
+    check(trace is not None, "--trace", "", "must be given: record a trace with 'vrex trace'")
+    assert trace is not None
     p = console.params(preset, param).core
     started = time.perf_counter()
     data = Trace.load(trace)
@@ -101,7 +152,6 @@ def command(
         hidden = json or not console.err.is_terminal
         bar = stack.enter_context(Progress(*columns, console=console.err, disable=hidden))
         engine = PassEngine(folder / FOLDER, run, CoreSimulator(emit("core", p), p, run.counters), asked)
-        many = workers or (None if scheduler else WORKERS)
         connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, many)))
         records = play(engine, bar, layers * frames, repeat, connect)
     found = differences(records)
@@ -131,6 +181,16 @@ def command(
                 console.out.print(s.table())
             console.out.print(f"Report: {folder / 'report.html'} · picture: {folder / PICTURE}.svg, .png")
     end(found)
+
+
+def _check_used(ctx: typer.Context, policy: str) -> None:
+    """Raise `ParamError` for an option that has no effect with a policy."""
+    if policy != RESV:
+        windowed(policy)  # an unknown name comes first
+    for option in ctx.command.params:
+        name, source = option.name or "", ctx.get_parameter_source(option.name or "")
+        if name in (WINDOW if policy == RESV else OWN) and source is not None and source.name == "COMMANDLINE":
+            raise ParamError(f"{option.opts[0]}: has no effect with --policy {policy}: leave it out")
 
 
 def write(folder: Path, result: dict, figure: Figure) -> None:
@@ -263,6 +323,9 @@ def _error(result: dict, one: dict) -> str:
 def load(folder: Path) -> list[Section]:
     """The sections of the run in a folder of `vrex run`. Raises `ValueError` for any other folder."""
     try:
-        return sections(json_format.loads((folder / RESULT).read_text()), (folder / f"{PICTURE}.svg").read_text())
+        result = json_format.loads((folder / RESULT).read_text())
+        if "policy" in result:
+            return window_run.sections(result)
+        return sections(result, (folder / f"{PICTURE}.svg").read_text())
     except (OSError, ValueError, KeyError, TypeError, IndexError) as e:
         raise ValueError(f"run={folder}: not a folder that `vrex run` wrote ({e})") from None

@@ -20,6 +20,7 @@ from mkdocs.exceptions import Abort
 from typer.main import get_command
 
 from golden.function_params import ParamError, ReSVParams
+from golden.policies.stream_runs import Options
 from golden.retrieval.clustering import Clusterer
 from golden.retrieval.kvmap import KvMap
 from golden.retrieval.wicsum import select
@@ -30,6 +31,7 @@ from hdl.ports import ports
 from scripts.main import app
 from scripts.pages import unit_datasheet
 from scripts.pages.waveform_scenarios import PRESET, SCENARIOS, log
+from scripts.run.window_run import Asked, split
 from tb.library.runner import BUILD, ROOT
 
 PAGES = sorted(Path(ROOT, "docs").glob("*.md"))
@@ -179,7 +181,10 @@ def wrong(line: str) -> str:
     try:
         if "preset" in given and "param" in given:
             base = "core" if (given["preset"] or SUFFIX).endswith(SUFFIX) else given["preset"]
-            override(preset(base), given["param"] or [])
+            own, rest = split(given.get("policy", ""), given["param"] or [])  # `vrex run --policy` takes both
+            override(preset(base), rest)
+            if own:
+                Asked(given["policy"], own, "", Options(), 1, 0).entry()
     except ParamError as e:
         return str(e)
     return ""

@@ -1,0 +1,160 @@
+"""A layer's program over a pool of slots: for policies that choose tokens by their positions, on a core or an LXE.
+
+`WindowPlan` is a `golden.program.layer_compiler.LayerPlan` whose ring is a pool. The host says in which slots a pass
+leaves its entries, and which slots each token may see (the mask). Nothing lies behind the ring. So the host can drop a
+token (its slot is masked, then used again), keep one for good, and compute one anew in its old slots.
+
+Two stages more turn the keys of kept tokens, when other tokens between them and the window are dropped:
+
+====  ==================================================================================================================
+keep  copies keys from slots of the pool to `kept`, where they stay as they were computed
+turn  rotates keys of `kept` by the tables of the pass, rounds them to BF16, and stores them in their slots
+====  ==================================================================================================================
+
+A key is always turned from its first form by the whole distance, so roundings do not add up. Values stay in their
+slots. A plan of n tokens turns n keys. They lie in adjacent slots and in adjacent places of `kept`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from golden.arithmetic.numerics import BF16
+from golden.arithmetic.vector import Bank, Source
+from golden.function_params import check
+from golden.program.attention_stages import AttentionCompiler
+from golden.program.isa import LoadTo, LxeFormat, Queue
+from golden.program.layer_compiler import LayerPlan
+from golden.program.layer_memory import Array, LayerShape, Register, Tiling
+
+# Registers that a pool uses otherwise than a ring does. Their values are addresses.
+SECOND = Register.OUT  # of the second run of slots of a pass; `Register.SLOT` holds the first run's
+KEPT = Register.OUT  # of the first key in `kept`, for `keep` and `turn`
+
+LAYER = "norm1", "down"  # first and last stage of a pass through a layer
+
+
+class WindowCompiler(AttentionCompiler):
+    """Writes the stages of a `WindowPlan`."""
+
+    plan: "WindowPlan"
+
+    def append(self) -> None:
+        """Copy the entries of the pass to two runs of slots: FIRST of them to SLOT, then REST to SECOND."""
+        s, p = self.shape, self.plan
+        for at, words in self.columns(s.entry):
+            self.load(p["fresh"], at, s.tokens, words, s.entry, LoadTo.VECTOR)
+            self.vector(s.tokens * words, Queue.LOAD, a=Source.STREAM, write=Bank.B)
+            self.out(s.tokens * words)
+            self.store(p["ring"], at, 1, words, s.entry, base=Register.SLOT, len=Register.FIRST)
+            self.store(p["ring"], at, 1, words, s.entry, base=SECOND, len=Register.REST)
+
+    def keep_keys(self) -> None:
+        """Copy keys of adjacent slots to `kept`."""
+        s, p = self.shape, self.plan
+        width = p["kept"].shape[1]
+        for at, words in self.columns(width):
+            self.load(p["ring"], at, s.tokens, words, s.entry, LoadTo.VECTOR, base=Register.SLOT)
+            self.vector(s.tokens * words, Queue.LOAD, a=Source.STREAM, write=Bank.B)
+            self.out(s.tokens * words)
+            self.store(self.kept, at, s.tokens, words, width, base=KEPT)
+
+    def turn_keys(self) -> None:
+        """Rotate keys of `kept` by the keys' tables, and store them in adjacent slots."""
+        s, p = self.shape, self.plan
+
+        def place(h: int, first: int) -> tuple[Array, int, int]:
+            return p["ring"], first * s.entry + h * s.head_size, s.entry
+
+        self.turn_heads(range(s.kv_heads), 1, place, self.kept, {"base": KEPT}, {"base": Register.SLOT})
+
+    @property
+    def kept(self) -> Array:
+        """`kept` from the place that the register KEPT names."""
+        return replace(self.plan["kept"], offset=0)
+
+
+class WindowPlan(LayerPlan):
+    """The program of one pass through a layer over a pool of slots, and the arrays that it uses in memory.
+
+    shape : `recent` is the number of slots; `entries` must be 0
+    places : keys that `kept` has room for; 0: none is ever turned
+    cuts : as in `LayerPlan`
+
+    Raises `ParamError` for a shape that does not fit the format, and for entries behind the ring.
+    """
+
+    _compiler = WindowCompiler
+
+    def __init__(self, shape: LayerShape, fmt: LxeFormat, places: int, cuts: dict[str, Tiling] | None = None):
+        check(shape.entries == 0, "entries", shape.entries, "must be 0: a pool of slots has nothing behind it")
+        check(places >= 0, "places", places, "must not be negative")
+        self.places = places
+        super().__init__(shape, fmt, cuts)
+
+    def of(self, tokens: int) -> "WindowPlan":
+        """The plan of a pass of fewer tokens that uses the same weights and entries in memory."""
+        check(tokens <= self.shape.tokens, "tokens", tokens, f"must be at most the plan's {self.shape.tokens}")
+        return WindowPlan(replace(self.shape, tokens=tokens), self.fmt, self.places, self.cuts)
+
+    def _more_arrays(self) -> None:
+        """Place the first forms of the kept keys."""
+        if self.places:
+            self.kv.add("kept", (self.places, self.shape.entry // 2), BF16)
+
+    def _steps(self, c: Any, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+        turning = [("keep", ("kept",), c.keep_keys), ("turn", ("ring",), c.turn_keys)]
+        return turning * bool(self.places) + super()._steps(c, gemm)
+
+    # The host's part
+
+    def addresses(self, slots: np.ndarray, weights: int, kv: int) -> dict[int, int]:
+        """Values of the host's registers for a pass whose tokens go to the slots [tokens], at most two runs of them.
+
+        weights, kv : addresses of the layer's weights and entries
+        """
+        s = self.shape
+        check(len(slots) == s.tokens, "slots", len(slots), f"must be {s.tokens}, one for each token")
+        cuts = (np.flatnonzero(np.diff(slots) != 1) + 1).tolist()
+        check(len(cuts) <= 1, "slots", slots.tolist(), "must be two runs at most: cut the pass")
+        first = (cuts or [s.tokens])[0]
+        at = [kv + int(slot) * s.entry * 2 for slot in (slots[0], slots[first % s.tokens])]
+        return {
+            Register.WEIGHTS: weights,
+            Register.KV: kv,
+            Register.SLOT: at[0],
+            SECOND: at[1],
+            Register.FIRST: first,
+            Register.REST: s.tokens - first,
+            Register.ENTRIES: 0,
+        }
+
+    def turning(self, slot: int, place: int, kv: int) -> dict[int, int]:
+        """Values of the host's registers for `keep` and `turn`, of keys from slot `slot` and place `place` on."""
+        s = self.shape
+        kept = self["kept"]
+        return {
+            Register.SLOT: kv + slot * s.entry * 2,
+            KEPT: kv + kept.offset + place * kept.shape[1] * 2,
+            Register.REST: 0,
+        }
+
+    def key_tables(self, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+        """The array `tables` for `turn`, from FP32 [tokens, head / 2] of the distances."""
+        both = np.stack([np.concatenate([cos, cos], axis=1), np.concatenate([-sin, sin], axis=1)])
+        return np.stack([both, both]).astype(np.float32)
+
+    def inputs_of(
+        self, hidden: np.ndarray, cos: np.ndarray, sin: np.ndarray, seen: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """The arrays by name that the host writes before a pass.
+
+        hidden : hidden states [tokens, width] · cos, sin : FP32 [tokens, head / 2] of the tokens' positions
+        seen : slots that each token may attend to, bool [tokens, recent]
+        """
+        s = self.shape
+        check(seen.shape == (s.tokens, s.recent), "seen", seen.shape, f"must be {(s.tokens, s.recent)}")
+        mask = np.where(np.repeat(seen, s.group, axis=0), 0.0, -np.inf).astype(BF16)
+        return super().inputs(hidden, cos, sin, 0) | {"mask": mask}

@@ -1,0 +1,226 @@
+"""`vrex run --policy`: decoder layers on the RTL of a core, under a policy that chooses before each pass."""
+
+import json as json_format
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from golden.atomic_files import write_atomically
+from golden.function_params import check
+from golden.policies.registry import Entry, override
+from golden.policies.stream_runs import DecoderStream, Options
+from golden.policies.window_decisions import WINDOWED, windowed
+from hdl.emit import emit
+from hdl.params import CoreParams
+from scripts import console
+from scripts.pages import html_page
+from scripts.pages.html_page import Section
+from scripts.run.play_passes import Again, differences, end, play, tell_repeated
+from tb.library.core_simulator import LATENCY, CoreSimulator
+from tb.library.window_stream import Reference, WindowStream
+
+if TYPE_CHECKING:  # Dask takes half a second to import; no other command should wait for it.
+    from distributed import Client
+
+RESULT, PASSES = "run.json", "passes"  # in the folder
+NOTE = (
+    "Rows: tokens computed, refreshed ones included. Turned: keys of all layers that were turned. Loaded, stored: "
+    "bytes between core and memory. Predicted: cycles by the time view. Compared: bytes compared with golden's, of all "
+    "stores in their order and of memory after each program. Error: distance of the hidden states behind the last "
+    "layer from the policy in FP32, relative to their length."
+)
+SHOWN = [
+    *("block", "stage", "tokens", "rows", "refreshed", "turned", "passes"),
+    *("cycles", "predicted", "loaded", "stored", "compared"),
+]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user asks for: a policy on the first layers of the decoder, over a video.
+
+    policy, changes : name, and `name=value` of its parameters
+    video, options : file or clip, and how it becomes a stream
+    at_once : most tokens of a pass · slots : of the pool of entries; 0: as many as the stream needs
+    """
+
+    policy: str
+    changes: Sequence[str]
+    video: str
+    options: Options
+    at_once: int
+    slots: int
+
+    def entry(self) -> Entry:
+        """The policy. Raises `ParamError` for an unknown one, and for unknown or bad parameters."""
+        found = windowed(self.policy)
+        pairs = dict(one.partition("=")[::2] for one in self.changes)
+        if self.policy == "hybrid":
+            ssm = pairs.get("ssm", "disabled")
+            check(ssm == "disabled", "ssm", ssm, "must be disabled: the state-space branch has no hardware")
+        return replace(found, params=override(found.params, pairs))
+
+
+def split(policy: str, assignments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Parameters of the policy without its name, and those of the core, of each -p."""
+    own = [one for one in assignments if one.startswith(f"{policy}.")]
+    return [one.removeprefix(f"{policy}.") for one in own], [one for one in assignments if one not in own]
+
+
+def run(
+    asked: Asked,
+    p: CoreParams,
+    named: dict[str, Any],
+    folder: Path,
+    repeat: Again | None,
+    connect: Callable[[ExitStack], "Client"],
+    json: bool,
+) -> None:
+    """Play the stream and tell the results. `named` : preset and parameters of the core, for the record."""
+    from scripts.run.pass_engine import PassEngine
+
+    started, entry, o = time.perf_counter(), asked.entry(), asked.options
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with ExitStack() as stack:
+        hidden = json or not console.err.is_terminal
+        bar = stack.enter_context(Progress(*columns, console=console.err, disable=hidden))
+        seen = bar.add_task("vision encoder", total=o.frames)
+        # A folder for each way of making a stream: other options do not touch what is there.
+        key = sha256(repr((asked.video, asked.options)).encode()).hexdigest()[:12]
+        shown = DecoderStream(
+            asked.video, o, folder / f"video-{key}", lambda done, total: bar.update(seen, completed=done)
+        )
+        reference = Reference(entry, shown.decoder)
+        segments = reference.take_in(shown.segments, o.generate)
+        stream = WindowStream(entry, segments, shown.decoder, p, asked.at_once, asked.slots)
+        what: dict[str, Any] = {"source": shown.source, "policy": asked.policy, "params": asdict(entry.params)}
+        what |= {"at_once": asked.at_once, "slots": stream.plan.shape.recent}
+        engine = PassEngine(folder / PASSES, stream, CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]]), what)
+        records = play(engine, bar, stream.total, repeat, cache(lambda: connect(stack)))
+    found = differences(records)
+    if repeat:
+        tell_repeated(records, json)
+        end(found)
+        return
+    found += stream.disagreements(reference)
+    result = (
+        what
+        | named
+        | {
+            "layers": o.depth,
+            "need": stream.need,
+            "events": asdict(stream.events),
+            "blocks": blocks(records, stream, stream.errors(reference)),
+            "steps": len(records),
+            "compared": sum(one["compared"] for one in records),
+            "seconds": round(time.perf_counter() - started, 1),
+            "differences": found,
+        }
+    )
+    write(folder, result)
+    if json:
+        console.print_json(result)
+    else:
+        for s in sections(result):
+            console.out.print(s.table())
+            console.out.print(s.note, highlight=False)
+        console.out.print(f"Report: {folder / 'report.html'}")
+    for warning in [*shown.fallbacks, *missing(result)]:
+        console.note(warning)
+    end(found)
+
+
+def missing(result: dict[str, Any]) -> list[str]:
+    """A warning if a kind of event that the policy is there for has never happened."""
+    never = [name for name in WINDOWED[result["policy"]] if not result["events"][name]]
+    if not never:
+        return []
+    text = f"{result['policy']}: no token was {' or '.join(never)} in this stream: more --frames or a smaller window"
+    return [f"{text} (-p {result['policy']}.NAME=VALUE) shows it"]
+
+
+def blocks(records: list[dict[str, Any]], stream: WindowStream, errors: list[float | None]) -> list[dict[str, Any]]:
+    """Figures of each block, of the records of its steps."""
+    out, bus, layers = [], stream.p.lxe.bus_bytes, len(stream.host.bases)
+    for d, error in zip(stream.decisions, errors, strict=True):
+        own = [one for one in records if one["block"] == d.index]
+        passes = [one for one in own if one["kind"] == "layer"]
+        turns = [one for one in own if one["kind"] == "turn"]
+        out.append(
+            {
+                "block": d.index,
+                "stage": d.stage,
+                "tokens": d.stop - d.start,
+                "rows": len(d.rows),
+                "refreshed": len(d.refreshed),
+                "turned": sum(one["tokens"] for one in turns),
+                "passes": len(passes) // layers,
+                "cycles": sum(one["cycles"] for one in own),
+                "turning": sum(one["cycles"] for one in turns),
+                "predicted": sum(one["predicted"] for one in own),
+                "loaded": sum(one["counters"]["lxe.loader.beats"] for one in own) * bus,
+                "stored": sum(one["beats"] for one in own) * bus,
+                "compared": sum(one["compared"] for one in own),
+                "error": error,
+                "differs": any(one["differences"] for one in own),
+            }
+        )
+    return out
+
+
+def write(folder: Path, result: dict[str, Any]) -> None:
+    """Write the files of a run that is over."""
+    write_atomically(folder / RESULT, json_format.dumps(result, indent=1).encode())
+    passed = not result["differences"]
+    verdict = "Every store and all memory equal golden." if passed else "The RTL differs from golden."
+    lead = f"{result['policy']} on {result['layers']} layers, {result['source']['stream']}, preset {result['preset']}."
+    html_page.write(folder / "report.html", "OpenVRex: a policy on the RTL", lead, verdict, passed, sections(result))
+
+
+def sections(result: dict[str, Any]) -> list[Section]:
+    """The sections of a report about a run."""
+    e, own, params = result["events"], result["blocks"], result["params"]
+    frames = [one for one in own if one["stage"] == "frame"]
+    told = ", ".join(f"{name} {value}" for name, value in params.items() if not isinstance(value, dict))
+    mean = {name: sum(one[name] for one in frames) / max(1, len(frames)) for name in ("cycles", "loaded")}
+    rows = [
+        [
+            *(f"{one[key]:,}" if isinstance(one[key], int) else str(one[key]) for key in SHOWN),
+            "" if one["error"] is None else f"{one['error']:.2%}",
+            "DIFFERS" if one["differs"] else "equal",
+        ]
+        for one in own
+    ]
+    plot = html_page.bars(
+        [str(one["block"]) for one in own],
+        {"layers": [one["cycles"] - one["turning"] for one in own], "turning": [one["turning"] for one in own]},
+        "block",
+        "cycles",
+    )
+    core = " ".join([result["preset"], *result["param"]])
+    return [
+        Section(
+            f"{result['policy']} on the RTL",
+            f"{told or 'no parameters'}. {result['layers']} layers, {result['slots']} slots of which {result['need']} "
+            f"are needed, {result['at_once']} tokens a pass at most, preset {core}; memory: {LATENCY} cycles to the "
+            f"first beat, then a beat a cycle. A frame takes {mean['cycles']:,.0f} cycles and loads "
+            f"{mean['loaded']:,.0f} bytes on average. {NOTE}",
+            [*SHOWN, "error", "result"],
+            rows,
+            plot,
+        ),
+        Section(
+            "Events",
+            "Pruned tokens never entered the decoder; dropped ones left the window; refreshed ones were computed anew; "
+            "turned are keys of a layer. A pass wraps if its slots are two runs.",
+            list(e),
+            [[f"{value:,}" for value in e.values()]],
+        ),
+    ]

@@ -1,0 +1,228 @@
+"""Layers of a decoder on a core, over a window that a policy moves: a stream of passes (`tb.library.pass_stream`)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from golden.function_params import check
+from golden.inputs.decoder import Decoder
+from golden.policies.blocks import Block
+from golden.policies.light_attention import Selected
+from golden.policies.policy import Step as PolicyStep
+from golden.policies.policy_run import DecoderRun, decoder_shape
+from golden.policies.registry import Entry
+from golden.policies.stream_runs import Segment
+from golden.policies.window_decisions import decide
+from golden.program.core_model import Core
+from golden.program.isa import Instruction
+from golden.program.layer_memory import LayerShape
+from golden.program.lxe_model import Memory, Result
+from golden.program.window_host import Step, WindowHost
+from golden.program.window_plan import WindowPlan
+from golden.program.window_slots import Events, Piece, Slots, sizes
+from golden.retrieval.dre_model import DreModel
+from golden.retrieval.kvmap import KvMap
+from hdl.params import CoreParams
+from tb.library.pass_stream import Place
+from tb.library.video_question import likeliest
+
+TOKENS = 16  # of the largest pass
+
+
+def blocks(segments: Sequence[Segment]) -> list[Block]:
+    """The blocks of a stream of segments."""
+    out, at = [], 0
+    for i, s in enumerate(segments):
+        out.append(Block(i, s.stage, at, at + len(s.x), s.visual, s.frame))
+        at += len(s.x)
+    return out
+
+
+class Reference(DecoderRun):
+    """A policy in a decoder in FP32, as `vrex stream` runs it. It keeps what the hardware's run is compared with.
+
+    outputs : hidden states of each block's admitted tokens behind the last layer, FP32 [n, width]
+    chosen : of each block with rows: tokens attended to, bool [n]; positions by which keys are turned, int64 [n]
+    """
+
+    def __init__(self, entry: Entry, decoder: Decoder):
+        super().__init__(entry.build(decoder_shape(decoder)), decoder.embeddings.shape[1])
+        self.decoder = decoder
+        self.outputs: list[np.ndarray] = []
+        self.chosen: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def look(self, step: PolicyStep, chosen: Selected) -> None:
+        turn = np.zeros(step.n, np.int64)
+        if chosen.turn is not None:
+            turn[: len(chosen.turn)] = chosen.turn
+        self.chosen[step.block.index] = chosen.keep[0], np.where(chosen.keep[0], turn, 0)
+
+    def _predict(self, decoder: Decoder, hidden: np.ndarray, at: np.ndarray, targets: np.ndarray | None) -> None:
+        self.outputs[-1] = hidden
+
+    def take_in(self, segments: Sequence[Segment], generate: int = 0) -> list[Segment]:
+        """Run segments, then generate tokens by the loaded layers; all segments, those of generated tokens too."""
+        out = []
+        for k in range(len(segments) + generate):
+            if k < len(segments):
+                own = segments[k]
+            else:
+                token = likeliest(self.decoder.logits(self.outputs[-1][-1:])[0])[0]
+                own = Segment("generation", self.decoder.embeddings[[token]])
+            self.outputs.append(np.zeros((0, own.x.shape[1]), np.float32))
+            block = Block(k, own.stage, self.length, self.length + len(own.x), own.visual, own.frame)
+            self.step(self.decoder, block, own.x)
+            out.append(own)
+        return out
+
+
+@dataclass(frozen=True)
+class WindowPass:
+    """One step of a stream: a `tb.library.pass_stream.Pass`.
+
+    Its facts: `of`, the number of the step's pass or turn · block, stage, layer · `kind`: layer or turn · `tokens` of
+    the pass, or keys that are turned, `refreshed` of these
+    """
+
+    stream: "WindowStream"
+    step: Step
+
+    @property
+    def name(self) -> str:
+        """Block, pass and layer."""
+        s = self.step
+        return f"{s.stage} {s.block}, {'pass' if isinstance(s.of, Piece) else 'turn'} {s.number}, layer {s.layer}"
+
+    @property
+    def program(self) -> Sequence[Instruction]:
+        """Shared by all steps of a kind and a number of tokens."""
+        return self.step.program
+
+    @property
+    def registers(self) -> dict[int, int]:
+        """Addresses and counts."""
+        return self.step.registers
+
+    def run(self) -> Result:
+        """Execute the step on golden."""
+        return self.stream.host.run(self.step)
+
+    def facts(self, result: Result) -> dict[str, Any]:
+        """Figures of the step after `run`."""
+        s = self.step
+        out = {"of": s.number, "block": s.block, "stage": s.stage, "layer": s.layer}
+        out |= {"kind": "layer" if isinstance(s.of, Piece) else "turn", "tokens": len(s.of.tokens)}
+        return out | {"refreshed": s.of.refreshed if isinstance(s.of, Piece) else 0}
+
+    def places(self) -> list[Place]:
+        """The layer's arrays, then the regions of memory."""
+        h, s = self.stream.host, self.step
+        plan = h.of(len(s.of.tokens))
+        own = [a for space in (plan.work, plan.weights, plan.kv) for a in space.arrays.values()]
+        return [
+            *(Place(a.name, h.address(a, s.layer), a.shape, a.dtype) for a in own),
+            *(Place(r.name, r.base, (r.size,), np.uint8) for r in h.memory.regions),
+        ]
+
+
+class WindowStream:
+    """The loaded layers of a decoder on a core, over segments of a stream, under a policy of `WINDOWED`.
+
+    entry : the policy · segments : prompt, frames, question, later tokens · tokens : of a pass at most
+
+    The pool has as many slots as the stream needs; `slots` asks for more. Iteration gives the passes. Then `outputs`
+    has the hidden states of each block's admitted tokens, `events` what has happened. Raises `ParamError` for a core
+    that does not hold the layers.
+    """
+
+    def __init__(
+        self,
+        entry: Entry,
+        segments: Sequence[Segment],
+        decoder: Decoder,
+        p: CoreParams,
+        tokens: int = TOKENS,
+        slots: int = 0,
+    ):
+        self.p, self.segments = p, segments
+        self.decisions = decide(entry, decoder_shape(decoder), blocks(segments))
+        self.need, places = sizes(self.decisions)
+        pair = 2 * p.dpe.n_w
+        check(tokens >= 1, "tokens", tokens, "of a pass must be at least 1")
+        check(slots in (0, max(slots, self.need)), "slots", slots, f"must be at least {self.need}, or 0: as many")
+        slots = -(-max(slots, self.need, tokens) // pair) * pair
+        shape = LayerShape(
+            width=decoder.embeddings.shape[1],
+            heads=decoder.heads,
+            kv_heads=decoder.kv_heads,
+            head_size=decoder.head_size,
+            ffn=decoder.layers[0]["ffn_down"].shape[0],
+            tokens=min(tokens, max(len(d.rows) for d in self.decisions)),
+            recent=slots,
+            entries=0,
+            epsilon=float(decoder.epsilon),
+        )
+        self.plan = WindowPlan(shape, p.lxe_format(), places)
+        self.host = WindowHost(self.plan, decoder.layers, np.array(decoder.frequencies), self._core)
+        self.ports = {"th_hd": p.dre.function().th_hd, "ratio": p.dre.function().ratio_q16, "blocks": 1}
+        self.ports |= dict.fromkeys(("device_base", "home_base", "table_base"), 0)
+        self.outputs: list[np.ndarray] = []
+
+    def _core(self, fmt: Any, memory: Memory) -> Core:
+        """A core whose DRE holds nothing: no program here asks it for anything."""
+        k = self.p.dre.kvmu
+        kv = KvMap(
+            clusters=k.clusters,
+            blocks=1,
+            block_slots=k.block_slots,
+            recent=k.recent,
+            entry_bytes=k.entry_bytes,
+            boundary=k.boundary,
+            n_ctx=k.n_ctx,
+        )
+        self.core = Core(fmt, memory, DreModel(self.p.dre.function(), kv, self.p.dre.wtu.readings, k.counts))
+        return self.core
+
+    @property
+    def total(self) -> int:
+        """The number of passes of the stream."""
+        s = self.plan.shape
+        slots, count = Slots(s.recent, s.tokens, self.plan.places), 0
+        for d in self.decisions:
+            count += len(slots.turns(d)) + len(list(slots.pieces(d)))
+        return count * len(self.host.bases)
+
+    @property
+    def events(self) -> Events:
+        """What has happened; turned keys in all layers."""
+        own, layers = self.host.slots.events, len(self.host.bases)
+        return replace(own, turned=own.turned * layers)
+
+    def __iter__(self) -> Iterator[WindowPass]:
+        h, last = self.host, len(self.host.bases) - 1
+        for d, segment in zip(self.decisions, self.segments, strict=True):
+            parts = [np.zeros((0, segment.x.shape[1]), np.float32)]
+            for step in h.block(d, segment.x):
+                yield WindowPass(self, step)
+                if isinstance(step.of, Piece) and step.layer == last:
+                    parts.append(h.hidden(len(step.of.tokens))[step.of.refreshed :])
+            self.outputs.append(np.concatenate(parts))
+
+    def disagreements(self, reference: Reference) -> list[str]:
+        """Blocks for which the host has decided otherwise than the policy in FP32: a line for each, none if equal."""
+        out = []
+        for d, record in zip(self.decisions, reference.records, strict=True):
+            keep, turn = reference.chosen.get(d.index, (d.keep, d.turn))
+            same = {"rows": record.rows == len(d.rows), "kept": np.array_equal(d.keep, keep)}
+            same["turned"] = np.array_equal(d.turn, turn)
+            out += [f"{d.stage} {d.index}: {what} tokens are not the policy's" for what, ok in same.items() if not ok]
+        return out
+
+    def errors(self, reference: Reference) -> list[float | None]:
+        """Distance of each block's hidden states from those in FP32, relative to their length; None without any."""
+        return [
+            float(np.linalg.norm(got - want) / np.linalg.norm(want)) if len(want) else None
+            for got, want in zip(self.outputs, reference.outputs, strict=True)
+        ]

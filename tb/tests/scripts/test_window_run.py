@@ -1,0 +1,200 @@
+"""`vrex run --policy`: windows on the RTL of a core; every byte and cycle, events, resumption, messages."""
+
+import json
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+from distributed import Client
+from typer.testing import CliRunner
+
+import synth.sweep.dask_run
+from golden.policies.window_decisions import WINDOWED
+from hdl.emit import emit
+from scripts.main import app
+from scripts.run import run_command, window_run
+from scripts.run.pass_engine import PassEngine
+from tb.library import small_models
+from tb.library.core_simulator import CoreSimulator
+from tb.library.page_rules import faults
+from tb.library.small_windows import SmallDecoder, policy, segments
+from tb.library.window_stream import WindowStream
+from tb.tests.golden.inputs.test_trace import models
+
+# Streams so short that little is simulated, and windows so small that they move all the same.
+SHORT = {
+    "streamingllm": (segments(frames=3, question=1), {"sinks": 2, "recent": 4}),
+    "codecsight": (segments(frames=4, prompt=2, question=1), {"window": 3, "stride": 2}),
+    "hybrid": (segments(frames=2, question=1), {"block_tokens": 2, "sink_blocks": 1, "recent_blocks": 2}),
+}
+
+
+def vrex(*words) -> object:
+    return CliRunner().invoke(app, ["run", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def client():
+    """A worker in this process."""
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as own:
+        yield own
+
+
+@pytest.fixture
+def small(monkeypatch, client):
+    """The command with the small decoder and its streams in place of a video in SmolLM2."""
+
+    def stream(video, options, folder, progress):
+        given = SHORT[video][0]
+        decoder = SmallDecoder()
+        decoder.layers = decoder.layers[: options.depth]
+        source = {"stream": video, "depth": options.depth}
+        return SimpleNamespace(segments=given[:-1], decoder=decoder, source=source, fallbacks=["is small"])
+
+    monkeypatch.setattr(window_run, "DecoderStream", stream)
+    monkeypatch.setattr(synth.sweep.dask_run, "cluster", lambda *where: nullcontext(client))
+
+
+def words(name: str, layers: int, **more) -> list:
+    own = [x for key, value in (SHORT[name][1] | more).items() for x in ("-p", f"{name}.{key}={value}")]
+    core = [x for size in small_models.SIZES for x in ("-p", size)]
+    asked = ["--policy", name, "--video", name, "--layers", layers, "--generate", 1, "--at-once", 5]
+    return [*asked, "--preset", "tiny", *core, *own]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "layers"), [("streamingllm", 1), ("codecsight", 2), ("hybrid", 1)])
+def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
+    """Every store, all memory and every cycle of a stream, in which every kind of event happens."""
+    got = vrex(*words(name, layers), "-o", tmp_path, "--json")
+    assert got.exit_code == 0, got.output
+    assert got.stderr == "note: is small\n"
+    result = json.loads(got.stdout)
+    assert not result["differences"]
+    for event in WINDOWED[name]:
+        assert result["events"][event] > 0, event
+    rows = result["blocks"]
+    assert result["steps"] == sum(one["passes"] for one in rows) * layers + turns(result, layers)
+    assert [one["tokens"] for one in rows] == [len(s.x) for s in SHORT[name][0]]
+    assert sum(one["refreshed"] for one in rows) == result["events"]["refreshed"]
+    assert sum(one["turned"] for one in rows) == result["events"]["turned"]
+    for one in rows:
+        assert one["cycles"] == one["predicted"]
+        assert one["compared"] > one["stored"]
+        assert (one["turning"] > 0) == (one["turned"] > 0)
+        assert one["error"] is None or 0 < one["error"] < layers * 8 * 2**-8
+    page = (tmp_path / "report.html").read_text()
+    assert not faults(page)
+    assert "Every store and all memory equal golden." in page
+    assert [s.title for s in run_command.load(tmp_path)] == [f"{name} on the RTL", "Events"]
+    if name == "hybrid":
+        return
+
+    # The same once more: nothing runs again. Then two passes are repeated.
+    before = (tmp_path / "passes" / "passes.jsonl").read_bytes()
+    again = vrex(*words(name, layers), "-o", tmp_path)
+    assert "Pruned tokens never entered" in again.stdout
+    assert (tmp_path / "passes" / "passes.jsonl").read_bytes() == before
+    some = vrex(*words(name, layers), "-o", tmp_path, "--from", 1, "--to", 2)
+    assert (
+        some.stdout.splitlines()[0]
+        == ("1: frame 1, pass 1, layer 0: equal", "1: prompt 0, pass 0, layer 1: equal")[layers - 1]
+    ), some.output
+
+
+def turns(result: dict, layers: int) -> int:
+    """Programs that turn keys: those of a block lie side by side here."""
+    return layers * sum(one["turned"] > 0 for one in result["blocks"])
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on(tmp_path, client):
+    """Slots, places and turned keys are as if nothing had stopped the run between a turn and its pass."""
+    simulator = CoreSimulator(emit("core", small_models.params()), small_models.params(), [["lxe.dpe.chunks"]])
+    given, params = SHORT["streamingllm"]
+    decoder = SmallDecoder()
+    decoder.layers = decoder.layers[:1]
+
+    def stream() -> WindowStream:
+        return WindowStream(policy("streamingllm", **params), given, decoder, small_models.params(), 5)
+
+    want = stream()
+    for one in want:
+        one.run()
+
+    def kill(executed, played):
+        if executed == 6:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        PassEngine(tmp_path, stream(), simulator, {}).run(lambda: client, kill)
+    out = stream()
+    records = PassEngine(tmp_path, out, simulator, {}).run(lambda: client)
+    assert len(records) == out.total
+    assert [one["kind"] for one in records[4:7]] == ["turn", "layer", "turn"]
+    assert not [line for one in records for line in one["differences"]]
+    assert all((a == b).all() for a, b in zip(out.outputs, want.outputs, strict=True))
+
+
+def test_events_that_never_happened_are_told():
+    result = {"policy": "codecsight", "events": {"pruned": 3, "dropped": 0, "refreshed": 0, "turned": 4}}
+    assert window_run.missing(result) == [
+        "codecsight: no token was dropped or refreshed in this stream: more --frames or a smaller window "
+        "(-p codecsight.NAME=VALUE) shows it"
+    ]
+    assert not window_run.missing({"policy": "full", "events": {}})
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ([], "--trace='': must be given: record a trace with 'vrex trace'"),
+        (["--policy", "mosaic"], "policy='mosaic': must be resv or one of full, streamingllm, codecsight, hybrid"),
+        (["--policy", "full", "--ahead"], "--ahead: has no effect with --policy full: leave it out"),
+        (["--policy", "full", "--trace", "x"], "--trace: has no effect with --policy full: leave it out"),
+        (["--gop", 4], "--gop: has no effect with --policy resv: leave it out"),
+        (["--policy", "hybrid", "-p", "hybrid.ssm=random"], "ssm='random': must be disabled: the state-space branch"),
+        (["--policy", "codecsight", "-p", "codecsight.tau=1"], "parameter='tau': unknown; valid: window, stride, refr"),
+        (["--policy", "codecsight", "-p", "codecsight.window=0"], "window=0: must be at least 1"),
+        (["--policy", "full", "--tokens", 3], "tokens=3: must be"),
+        (["--policy", "full", "--layers", 31], "depth=31: must be 1 to 30"),
+        (["--policy", "full", "--video", "nowhere.mp4"], "nowhere.mp4"),
+        (["--policy", "full", "--to", 4], "--from=None: must be given with --to and --waves"),
+    ],
+)
+def test_bad_input_is_one_line(given, why, tmp_path):
+    got = vrex(*given, "-o", tmp_path / "out")
+    assert got.exit_code == 2, got.output
+    assert why in got.stderr
+    assert got.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@models
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("streamingllm", {"recent": 20}),
+        ("codecsight", {"window": 3, "stride": 2}),
+        ("hybrid", {"block_tokens": 8, "recent_blocks": 2}),
+    ],
+)
+def test_two_layers_of_the_real_decoder(name, params, tmp_path):
+    """Real weights, frames and motion vectors: every store, all memory, every cycle, and the policy in FP32."""
+    sizes = ("dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16", "vpe.depth=128", "bus_bytes=32")
+    core = [x for size in sizes for x in ("-p", size)]
+    own = [x for key, value in params.items() for x in ("-p", f"{name}.{key}={value}")]
+    asked = ["--frames", 6, "--tokens", 10, "--gop", 2, "--generate", 1, "--question", "What?"]
+    got = vrex("--policy", name, *asked, *core, *own, "-o", tmp_path, "--json")
+    assert got.exit_code == 0, got.output
+    result = json.loads(got.stdout)
+    assert not result["differences"]
+    assert not window_run.missing(result)
+    for one in result["blocks"]:
+        assert one["cycles"] == one["predicted"]
+        assert one["error"] is None or 0 < one["error"] < 2 * 8 * 2**-8
