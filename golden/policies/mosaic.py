@@ -12,12 +12,12 @@ from golden.policies.blocks import Block, Shape
 from golden.policies.ledger import PolicyError
 from golden.policies.light_attention import Selected
 from golden.policies.mosaic_clusters import Clusters, Threshold
-from golden.policies.mosaic_hardware import HardwareLayer
+from golden.policies.mosaic_hardware import HardwareLayer, SummedLayer
 from golden.policies.mosaic_layer import Layer
 from golden.policies.policy import Plan, Policy, Step
 
 PREFETCH = ("none", "query", "input")
-ARITHMETIC = ("float", "hardware")
+ARITHMETIC = ("float", "hardware", "sums")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class MosaicParams:
     seed: int = parameter(0, "seed of the K-means in float", low=0)
     arithmetic: str = parameter(
         "float",
-        "how decisions are computed: float, NumPy's FP32; hardware, BF16 and FP32 as DPE, VPE and WTU",
+        "how decisions are computed: float, NumPy's FP32; hardware, BF16 and FP32 as DPE, VPE and WTU; sums, that with "
+        "means of FP32 sums",
         choices=ARITHMETIC,
     )
 
@@ -120,10 +121,9 @@ class Mosaic(Policy):
         super().__init__(params, shape)
         self.uses_ahead = params.prefetch == "input"
         self.width = shape.kv_heads * shape.head_size
-        exact = params.arithmetic == "hardware"
-        self.layers = [
-            HardwareLayer(self.width, shape.kv_heads) if exact else Layer(self.width) for _ in range(shape.layers)
-        ]
+        kinds = {"float": Layer, "hardware": HardwareLayer, "sums": SummedLayer}
+        kind: type[Layer] = kinds[params.arithmetic]
+        self.layers = [kind(self.width, shape.kv_heads) for _ in range(shape.layers)]
         self.visual: Clusters | None = None  # None until they are built
         limits = (params.visual, params.semantic if params.semantic_level else NEVER)
         if not params.adaptive:

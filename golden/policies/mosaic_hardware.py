@@ -70,8 +70,33 @@ class HardwareClusters(Clusters):
         return out
 
 
+class SummedClusters(HardwareClusters):
+    """`HardwareClusters` whose means are those of FP32 sums, of all members in their order.
+
+    sums : FP32 [C, D]
+    """
+
+    def __init__(self, width: int):
+        super().__init__(width)
+        self.sums = np.zeros((0, width), np.float32)
+
+    def add(self, members: np.ndarray, partition: int = 0) -> int:
+        self.sums = np.pad(self.sums, ((0, 1), (0, 0)))
+        return super().add(members, partition)
+
+    def put(self, c: int, members: np.ndarray) -> None:
+        super().put(c, members)
+        self.sums[c] = centroids.total(members)
+
+    def absorb(self, c: int, x: np.ndarray, close: np.float32 | None = None) -> None:
+        super().absorb(c, x, close)
+        self.sums[c] = centroids.total(x[None], self.sums[c])
+        self.mean[c] = to_bf16(centroids.divided(self.sums[c], int(self.size[c])))
+        self.norm[c] = centroids.norms(self.mean[[c]], FMT)[0]
+
+
 class HardwareLayer(Layer):
-    """`Layer` in the hardware's arithmetic.
+    """`Layer` in the hardware's arithmetic. A mean moves with each member (Equation 3) and is kept in BF16 alone.
 
     pairs : BF16 [C, 2, D], mean keys and values of the clusters
     visual_sums, visual_sizes : FP32 [groups, D] and int64 [groups], sums of keys of the visual clusters, and their
@@ -81,9 +106,8 @@ class HardwareLayer(Layer):
     each.
     """
 
-    def __init__(self, width: int, kv_heads: int = 1):
-        super().__init__(width)
-        self.kv_heads = kv_heads
+    def __init__(self, width: int, kv_heads: int):
+        super().__init__(width, kv_heads)
         self.clusters = HardwareClusters(width)
         self.pairs = np.zeros((0, 2, width), BF16)
         self.visual_sums, self.visual_sizes = np.zeros((0, width), np.float32), np.zeros(0, np.int64)
@@ -149,3 +173,28 @@ class HardwareLayer(Layer):
         head_dim = len(query) * self.kv_heads  # scale: 1 / sqrt(head_size), and the mean over KV heads
         code = codes(score.astype(np.float32), WTU, head_dim)[0]
         return select(code, weight.astype(np.int64), WTU, budget).mask & (weight > 0)
+
+
+class SummedLayer(HardwareLayer):
+    """`HardwareLayer` whose table also holds FP32 sums of the members, which every mean is computed from.
+
+    entry_sums : FP32 [C, 2 D], sums of keys and of values
+    """
+
+    def __init__(self, width: int, kv_heads: int):
+        super().__init__(width, kv_heads)
+        self.clusters = SummedClusters(width)
+        self.entry_sums = np.zeros((0, 2 * width), np.float32)
+        self.row_bytes = 18 * width + 12
+
+    def place(self, tokens: np.ndarray, c: int) -> None:
+        super().place(tokens, c)
+        self.entry_sums = np.pad(self.entry_sums, ((0, len(self.pairs) - len(self.entry_sums)), (0, 0)))
+        self.entry_sums[c] = centroids.total(to_bf16(self.entries(tokens)).reshape(len(tokens), -1))
+
+    def absorbed(self, token: int, c: int) -> None:
+        self.cluster[token] = c
+        entry = to_bf16(self.entries(np.array([token]))).reshape(1, -1)
+        self.entry_sums[c] = centroids.total(entry, self.entry_sums[c])
+        mean = centroids.divided(self.entry_sums[c], int(self.clusters.size[c]))
+        self.pairs[c] = to_bf16(mean).reshape(2, -1)

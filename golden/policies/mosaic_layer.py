@@ -20,7 +20,8 @@ class Layer:
     keys, values : copies of what the store holds; they are read only while the entries are on the device
     """
 
-    def __init__(self, width: int):
+    def __init__(self, width: int, kv_heads: int):
+        self.kv_heads = kv_heads
         self.clusters = Clusters(width)
         self.cluster = np.zeros(0, np.int64)
         self.buffered = np.zeros(0, bool)
