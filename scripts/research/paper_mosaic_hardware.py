@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from golden.inputs.trace import Trace
 from golden.policies.blocks import Shape
-from golden.policies.mosaic import ARITHMETIC, Mosaic, MosaicParams
+from golden.policies.mosaic import Mosaic, MosaicParams
 from golden.policies.mosaic_clusters import Threshold
 from golden.policies.mosaic_layer import Layer, best
 from golden.policies.policy_run import TraceRun, blocks, shape_of
@@ -17,6 +17,7 @@ from scripts.quantity import Column
 from scripts.research.paper_figure import Drawn, Row
 from scripts.research.paper_mosaic import BASE
 
+DRAWN = ("float", "hardware")
 COLUMNS = {
     "trace": Column("trace"),
     "arithmetic": Column("arithmetic"),
@@ -127,7 +128,7 @@ def draw(traces: dict[str, Trace]) -> Drawn:
     rows = [
         {"trace": name, "arithmetic": how, **measure(trace, replace(BASE, arithmetic=how))}
         for name, trace in traces.items()
-        for how in ARITHMETIC
+        for how in DRAWN
     ]
     note = (
         "Over blocks with queries and all recorded layers. The exact decision is in FP64, from the members of the "
