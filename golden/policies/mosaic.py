@@ -9,13 +9,15 @@ import numpy as np
 
 from golden.function_params import check_parameters, parameter
 from golden.policies.blocks import Block, Shape
-from golden.policies.history import Growing
 from golden.policies.ledger import PolicyError
-from golden.policies.light_attention import Selected, bf16
-from golden.policies.mosaic_clusters import Clusters, Threshold, kmeans, unit
+from golden.policies.light_attention import Selected
+from golden.policies.mosaic_clusters import Clusters, Threshold
+from golden.policies.mosaic_hardware import HardwareLayer, SummedLayer
+from golden.policies.mosaic_layer import Layer
 from golden.policies.policy import Plan, Policy, Step
 
 PREFETCH = ("none", "query", "input")
+ARITHMETIC = ("float", "hardware", "sums")
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,13 @@ class MosaicParams:
         "none; query: by this layer's query; input: by the next layer's, guessed from this layer's input",
         choices=PREFETCH,
     )
-    seed: int = parameter(0, "seed of the K-means", low=0)
+    seed: int = parameter(0, "seed of the K-means in float", low=0)
+    arithmetic: str = parameter(
+        "float",
+        "how decisions are computed: float, NumPy's FP32; hardware, BF16 and FP32 as DPE, VPE and WTU; sums, that with "
+        "means of FP32 sums",
+        choices=ARITHMETIC,
+    )
 
     def __post_init__(self):
         check_parameters(self)
@@ -64,71 +72,6 @@ class MosaicParams:
 
 
 NEVER = Threshold(2.0, 2.0)  # unit vectors vary by 1 at most, so no cluster breaks it
-
-
-class Layer:
-    """A layer's semantic clusters, their members, and the sums from which representatives follow.
-
-    An entry is a token's keys of all KV heads end to end, D wide. Entries are clustered by direction.
-
-    cluster : int64 [n], cluster of every token, -1 for none
-    buffered : bool [n], whether a token waits beside an invalid cluster for its split
-    keys, values : copies of what the store holds; they are read only while the entries are on the device
-    """
-
-    def __init__(self, width: int):
-        self.clusters = Clusters(width)
-        self.cluster = np.zeros(0, np.int64)
-        self.buffered = np.zeros(0, bool)
-        self.keys, self.values = Growing(1, width), Growing(1, width)
-        self.sums = np.zeros((0, 2, width), np.float32)  # sums of keys and of values, by cluster
-        self.pending: list[np.ndarray] = []  # tokens of each frame that waits for its clusters
-        self.index_bytes = 0
-
-    def members(self, c: int) -> np.ndarray:
-        """Tokens of cluster c, the buffered ones included."""
-        return np.flatnonzero(self.cluster == c)
-
-    def entries(self, tokens: np.ndarray) -> np.ndarray:
-        """Keys and values of tokens, [n, 2, D]."""
-        return np.stack([self.keys.data[0, tokens], self.values.data[0, tokens]], axis=1)
-
-    def directions(self, tokens: np.ndarray) -> np.ndarray:
-        """Unit keys of tokens, [n, D]."""
-        return unit(self.keys.data[0, tokens])
-
-    def place(self, tokens: np.ndarray, c: int) -> None:
-        """Make tokens the members of cluster c, which has no others."""
-        self.cluster[tokens] = c
-        self.buffered[tokens] = False
-        total = self.entries(tokens).sum(axis=0)[None]
-        self.sums = np.concatenate([self.sums, total]) if c == len(self.sums) else self.sums
-        self.sums[c] = total
-
-    def create(self, tokens: np.ndarray, partition: int, k: int, seed: int) -> int:
-        """Cluster tokens by K-means into up to k new clusters of a partition; returns the MACs."""
-        x = self.directions(tokens)
-        labels, ran = kmeans(x, k, seed)
-        for label in range(labels.max() + 1):
-            self.place(tokens[labels == label], self.clusters.add(x[labels == label], partition))
-        return ran * x.size * k
-
-    def single(self, tokens: np.ndarray) -> None:
-        """Make each token a cluster of its own."""
-        for token, x in zip(tokens[:, None], self.directions(tokens), strict=True):
-            self.place(token, self.clusters.add(x[None]))
-
-    def split(self, tokens: np.ndarray, c: int, seed: int) -> tuple[list[int], int]:
-        """Split cluster c, which has these tokens, into two (Algorithm 1, lines 4 to 6): changed clusters, and MACs."""
-        x = self.directions(tokens)
-        labels, ran = kmeans(x, 2, seed)
-        self.clusters.put(c, x[labels == 0])
-        self.place(tokens[labels == 0], c)
-        changed = [c]
-        if labels.any():
-            changed.append(self.clusters.add(x[labels == 1], int(self.clusters.partition[c])))
-            self.place(tokens[labels == 1], changed[1])
-        return changed, 2 * ran * x.size
 
 
 class Mosaic(Policy):
@@ -178,7 +121,9 @@ class Mosaic(Policy):
         super().__init__(params, shape)
         self.uses_ahead = params.prefetch == "input"
         self.width = shape.kv_heads * shape.head_size
-        self.layers = [Layer(self.width) for _ in range(shape.layers)]
+        kinds = {"float": Layer, "hardware": HardwareLayer, "sums": SummedLayer}
+        kind: type[Layer] = kinds[params.arithmetic]
+        self.layers = [kind(self.width, shape.kv_heads) for _ in range(shape.layers)]
         self.visual: Clusters | None = None  # None until they are built
         limits = (params.visual, params.semantic if params.semantic_level else NEVER)
         if not params.adaptive:
@@ -200,7 +145,7 @@ class Mosaic(Policy):
                     raise PolicyError(
                         f"block {block.index}: the frame has no visual embedding, but the first one has: give all one"
                     )
-                self.embedding = unit(block.visual.mean(axis=0))
+                self.embedding = self.layers[0].direction(block.visual)
         return super().plan(block)
 
     def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
@@ -212,7 +157,7 @@ class Mosaic(Policy):
         if self.framed:
             state.pending.append(tokens)
             if layer == 0 and self.by_keys:
-                self.embedding = unit(state.directions(tokens).mean(axis=0))
+                self.embedding = state.direction(state.directions(tokens))
 
     def select(self, step: Step) -> Selected:
         layer, state = step.layer, self.layers[step.layer]
@@ -243,7 +188,7 @@ class Mosaic(Policy):
     def _query(self, q: np.ndarray) -> np.ndarray:
         """The query [D] of a block: the mean over rows and over the query heads of a KV head."""
         self.ledger.work("prediction", q.size)
-        return q.reshape(len(q), self.shape.kv_heads, self.shape.group, -1).mean(axis=(0, 2)).ravel()
+        return self.layers[0].query(q.reshape(len(q), self.shape.kv_heads, self.shape.group, -1))
 
     def _fetch(self, layer: int, mask: np.ndarray, reason: str) -> None:
         """Fetch tokens, each cluster in one piece. `mask` covers the tokens that have arrived in the layer."""
@@ -266,13 +211,9 @@ class Mosaic(Policy):
             return chosen
         groups = int(clusters.partition.max()) + 1
         held = np.bincount(clusters.partition, weights=weight, minlength=groups)
-        sums = np.zeros((groups, self.width), np.float32)
-        np.add.at(sums, clusters.partition, state.sums[:, 0])
-        total = np.bincount(clusters.partition, weights=clusters.size, minlength=groups)
-        keep = best(sums @ query / np.maximum(total, 1), held, p.breadth * budget)
+        keep = state.visual_choice(query, held, p.breadth * budget)
         at = np.flatnonzero(keep[clusters.partition])
-        score = state.sums[at, 0] @ query / clusters.size[at]
-        chosen[at[best(score, weight[at], budget)]] = True
+        chosen[at[state.choice(query, at, weight[at], budget)]] = True
         self.ledger.work("prediction", (groups + len(at)) * self.width)
         self.ledger.sort(groups)
         self.ledger.sort(len(at))
@@ -284,11 +225,8 @@ class Mosaic(Policy):
         host = np.flatnonzero(self.store.on_host(layer)[0] & left[state.cluster])
         if self.params.alone or not len(host):
             return None, None
-        at, inverse = np.unique(state.cluster[host], return_inverse=True)
-        time = np.bincount(inverse, weights=host) / np.bincount(inverse)
-        at = at[np.argsort(time, kind="stable")]
-        mean = bf16(state.sums[at] / state.clusters.size[at, None, None])
-        mean = mean.reshape(len(at), 2, self.shape.kv_heads, -1).transpose(1, 2, 0, 3)
+        at = state.order(host)
+        mean = state.means(at).reshape(len(at), 2, self.shape.kv_heads, -1).transpose(1, 2, 0, 3)
         return mean[0], mean[1]
 
     def end(self, block: Block) -> None:
@@ -309,8 +247,8 @@ class Mosaic(Policy):
                 return
             x = np.stack(self.embeddings)
             groups = -(-len(x) // p.partition_frames) if p.visual_level else 1
-            labels, ran = kmeans(x, groups, p.seed)
-            visual = self.visual = Clusters(x.shape[1])
+            labels, ran = self.layers[0].kmeans(x, groups, p.seed)
+            visual = self.visual = type(self.layers[0].clusters)(x.shape[1])
             for label in range(labels.max() + 1):
                 visual.add(x[labels == label])
             self.ledger.work("index", ran * x.size * groups)
@@ -330,9 +268,8 @@ class Mosaic(Policy):
         width = 2 * len(embedding) + 8  # BF16 centroid, FP32 variance, size
         for layer, state in enumerate(self.layers):
             state.pending = []
-            # BF16 centroid, mean key and value, variance and size; the visual cluster's mean key; 4 bytes a token.
-            own = 2 * self.width if p.alone else 6 * self.width + 8  # of a single entry its key alone
-            size = len(state.clusters) * own + len(visual) * 2 * self.width
+            own = 2 * self.width if p.alone else state.row_bytes  # of a single entry its key alone
+            size = len(state.clusters) * own + len(visual) * state.key_bytes  # and 4 bytes a token
             size += 4 * int((state.cluster >= 0).sum()) + (len(visual) * width if layer == 0 else 0)
             self.ledger.hold("device", size - state.index_bytes)
             state.index_bytes = size
@@ -355,8 +292,10 @@ class Mosaic(Policy):
 
     def _create(self, layer: int, tokens: np.ndarray, partition: int) -> None:
         if self.params.alone:
+            self.layers[layer].visit(tokens, np.zeros(len(tokens), np.int64))
             self.layers[layer].single(tokens)
             return
+        self.layers[layer].visit(tokens, np.full(len(tokens), partition))
         k = -(-len(tokens) // self.params.cluster_tokens) if self.params.semantic_level else 1
         self.ledger.work("index", self.layers[layer].create(tokens, partition, k, self.params.seed))
 
@@ -365,10 +304,10 @@ class Mosaic(Policy):
         state = self.layers[layer]
         clusters = state.clusters
         partition = np.broadcast_to(partition, len(tokens))
+        state.visit(tokens, partition)
 
         def absorbed(i: int, c: int) -> None:
-            state.cluster[tokens[i]] = c
-            state.sums[c] += state.entries(tokens[i : i + 1])[0]
+            state.absorbed(int(tokens[i]), c)
 
         def invalid(i: int, c: int) -> list[int]:
             members = np.append(state.members(c), tokens[i])
@@ -399,16 +338,6 @@ class Mosaic(Policy):
         self.splits += 1
         self.ledger.work("index", macs)
         return changed
-
-
-def best(score: np.ndarray, weight: np.ndarray, enough: float) -> np.ndarray:
-    """The highest scores with a weight above 0 whose weights together first reach `enough`, bool."""
-    order = np.argsort(-score, kind="stable")
-    order = order[weight[order] > 0]
-    before = np.cumsum(weight[order]) - weight[order]
-    out = np.zeros(len(score), bool)
-    out[order[before < enough]] = True
-    return out
 
 
 def batched_attention(steps: list[Step], chosen: list[Selected]) -> np.ndarray:

@@ -117,13 +117,13 @@ class Clusters:
         self.size[c] = len(members)
         self.lazy[c] = False
 
-    def grown(self, c: int, x: np.ndarray) -> float:
-        """Variance that cluster c would have with x [D] in it (Equation 4)."""
+    def grown(self, c: int, x: np.ndarray, close: np.float32 | None = None) -> float:
+        """Variance that cluster c would have with x [D] in it (Equation 4). `close`, their similarity, may help."""
         n, d = int(self.size[c]), x - self.mean[c]
         return n / (n + 1) * (float(self.variance[c]) + float(d @ d) / (n + 1))
 
-    def absorb(self, c: int, x: np.ndarray) -> None:
-        """Take x [D] into cluster c (Equations 3 and 4)."""
+    def absorb(self, c: int, x: np.ndarray, close: np.float32 | None = None) -> None:
+        """Take x [D] into cluster c (Equations 3 and 4). `close` is their similarity."""
         self.variance[c] = self.grown(c, x)
         self.mean[c] += (x - self.mean[c]) / np.float32(self.size[c] + 1)
         self.size[c] += 1
@@ -131,6 +131,14 @@ class Clusters:
     def similarity(self, x: np.ndarray, which: slice | np.ndarray = slice(None)) -> np.ndarray:
         """Cosine of unit vectors x [T, D] and centroids, [T, C]."""
         return x @ unit(self.mean[which]).T
+
+    def limit(self, threshold: Threshold, size: int) -> float:
+        """The threshold of a cluster of `size` members."""
+        return threshold(size)
+
+    def candidates(self, x: np.ndarray, partition: np.ndarray) -> np.ndarray:
+        """Similarities [T, C] of vectors x [T, D] and centroids; those of other partitions [T] are not looked at."""
+        return self.similarity(x)
 
     def assign(
         self,
@@ -150,11 +158,11 @@ class Clusters:
         are one matrix product; then only the columns of changed centroids are computed anew. So many frames can be
         given at once, with the same result as one by one.
         """
-        close = self.similarity(x)
+        close = self.candidates(x, partition)
         for i, own in enumerate(partition.tolist()):
             c = int(np.where(self.partition == own, close[i], -np.inf).argmax())
-            if self.grown(c, x[i]) <= threshold(int(self.size[c]) + 1):
-                self.absorb(c, x[i])
+            if self.grown(c, x[i], close[i, c]) <= self.limit(threshold, int(self.size[c]) + 1):
+                self.absorb(c, x[i], close[i, c])
                 absorbed(i, c)
                 changed = [c]
             else:

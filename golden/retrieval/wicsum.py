@@ -17,6 +17,10 @@ this map.
 
 All sums are exact in every format.
 
+With a budget of tokens, the weight of a cluster is its count alone and Th is budget - 1: the codes only rank, and the
+prefix is the shortest that holds the budget. Mosaic retrieves this way (`golden.policies.mosaic`). Hardware does not
+offer budgets yet.
+
 Source: V-Rex section IV-C, Equations 1 to 3; section V-B for the buckets.
 """
 
@@ -66,18 +70,18 @@ def bucket(codes: np.ndarray, n_buckets: int) -> np.ndarray:
     return (top - codes) * n_buckets // (top - low + 1)
 
 
-def select(codes: np.ndarray, counts: np.ndarray, params: ReSVParams) -> RowSelection:
+def select(codes: np.ndarray, counts: np.ndarray, params: ReSVParams, budget: int | None = None) -> RowSelection:
     """Select clusters of one row: `codes` [C] and `counts` [C] are integers, and C may be 0.
 
     Raises `ParamError` for a wrong shape, and for a code or a count outside the range that `params` gives.
     """
     codes = np.asarray(codes)
     check(codes.ndim == 1, "codes.shape", codes.shape, "must be [C]; select_rows takes [R, C]")
-    s = select_rows(codes[None], counts, params)
+    s = select_rows(codes[None], counts, params, budget)
     return RowSelection(s.mask[0], int(s.clusters[0]), int(s.tokens[0]), int(s.total[0]), int(s.threshold[0]))
 
 
-def select_rows(codes: np.ndarray, counts: np.ndarray, params: ReSVParams) -> Selection:
+def select_rows(codes: np.ndarray, counts: np.ndarray, params: ReSVParams, budget: int | None = None) -> Selection:
     """Select clusters of R rows that share a count table: `codes` [R, C] and `counts` [C] are integers.
 
     Raises `ParamError` for a wrong shape, and for a code or a count outside the range that `params` gives.
@@ -109,11 +113,14 @@ def select_rows(codes: np.ndarray, counts: np.ndarray, params: ReSVParams) -> Se
     order = np.sort(key, axis=1)
     at = (order & unsigned((1 << low) - 1)).astype(np.int64)
     ordered = np.take_along_axis(codes, at, 1)
-    acc = ordered.astype(exact) if raw else values(params.score).astype(exact).take(ordered)
-    acc *= counts.astype(exact).take(at)
+    if budget is not None:
+        acc = counts.astype(exact).take(at)
+    else:
+        acc = ordered.astype(exact) if raw else values(params.score).astype(exact).take(ordered)
+        acc *= counts.astype(exact).take(at)
     np.cumsum(acc, axis=1, out=acc)
     total = acc[:, -1].copy()
-    th = threshold(total, params.ratio_q16)
+    th = threshold(total, params.ratio_q16) if budget is None else np.full_like(total, budget - 1)
     enough = acc > th[:, None]
     enough[:, -1] = True
     last = enough.argmax(axis=1)

@@ -24,7 +24,14 @@ from hdl.design import load
 from scripts.check.verify_command import FIXTURE
 from scripts.main import app
 from scripts.quantity import Column
-from scripts.research import paper_codecsight, paper_keys, paper_mosaic, paper_ratio, paper_selection
+from scripts.research import (
+    paper_codecsight,
+    paper_keys,
+    paper_mosaic,
+    paper_mosaic_hardware,
+    paper_ratio,
+    paper_selection,
+)
 from scripts.research.paper_figure import Drawn
 from tb.library.runner import ROOT
 from tb.tests.golden.inputs.test_trace import models
@@ -253,6 +260,20 @@ def test_mass_of_mosaic_by_definition():
     assert found["retrieved"] >= 0.3
 
 
+def test_decisions_of_mosaic_beside_exact_ones():
+    """Float is exact up to its rounding; hardware differs in few decisions, and the run has all kinds of them."""
+    params = replace(paper_mosaic.BASE, recent=32, ratio=0.3)
+    exact, hardware = (
+        paper_mosaic_hardware.measure(WORLD, replace(params, arithmetic=how)) for how in ("float", "hardware")
+    )
+    assert exact["tokens"] > 300 < hardware["tokens"]
+    assert (exact["angle"], exact["verdict"], exact["jaccard"]) == (0, 0, 1)
+    assert 0 <= hardware["distance"] < 0.02
+    assert 0 <= hardware["verdict"] < 0.05
+    assert 0.8 < hardware["jaccard"] <= 1
+    assert hardware["splits"] > 20
+
+
 def test_mosaic_that_retrieves_all_or_has_nothing_to():
     whole = paper_mosaic.measure(WORLD, replace(paper_mosaic.BASE, recent=32, ratio=1.0))
     assert [whole[x] for x in ("retrieved", "mass", "best")] == pytest.approx([1, 1, 1])
@@ -350,7 +371,7 @@ def test_command_writes_tables_and_plots(tmp_path):
     ("words", "message"),
     [
         ((), "Missing argument"),
-        (("7c",), "figure='7c': must be one of 7a, 7b, visited, 19, mosaic, 20, codecsight"),
+        (("7c",), "figure='7c': must be one of 7a, 7b, visited, 19, mosaic, mosaic-hardware, 20, codecsight"),
         (("7a", "--seeds", "3"), "--seeds: has no effect on 7a: leave it out"),
         (("20", "--trace", str(FIXTURE)), "--trace: has no effect on 20: leave it out"),
         (("7a", "mosaic", "--clips", "world"), "--clips: has no effect on 7a, mosaic: leave it out"),
@@ -438,6 +459,7 @@ TABLES = {
     "19": lambda rows: shown(paper_selection.CLUSTERING, rows),
     "20": lambda rows: shown(paper_ratio.COLUMNS, rows),
     "mosaic": lambda rows: shown(paper_mosaic.COLUMNS, rows),
+    "mosaic-hardware": lambda rows: shown(paper_mosaic_hardware.COLUMNS, rows),
     "codecsight": sweeps,
     "recall": recalled,
 }

@@ -15,8 +15,9 @@ from golden.inputs.trace import Trace
 from golden.policies.blocks import Block
 from golden.policies.ledger import PolicyError
 from golden.policies.light_attention import Selected, attention, bf16
-from golden.policies.mosaic import Mosaic, MosaicParams, batched_attention, best
+from golden.policies.mosaic import Mosaic, MosaicParams, batched_attention
 from golden.policies.mosaic_clusters import Clusters, Threshold, kmeans, unit
+from golden.policies.mosaic_layer import best
 from golden.policies.policy_run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
 from golden.policies.store import HOST
 from scripts.check.verify_command import FIXTURE
