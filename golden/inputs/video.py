@@ -263,8 +263,7 @@ def _luma(frame: av.VideoFrame) -> np.ndarray:
     """The Y plane as decoded, uint8 [height, width]; a format other than 8-bit YUV is converted to it."""
     if frame.format.name not in ("yuv420p", "yuvj420p", "yuv422p", "yuv444p"):
         frame = frame.reformat(format="yuv420p")
-    plane = frame.planes[0]
-    return np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size)[:, : plane.width].copy()
+    return _plane(frame.planes[0])
 
 
 def windows(stream: Iterable[Frame], w: int, s: int, whole_gops: bool = False) -> Iterator[Window]:
@@ -360,3 +359,22 @@ def reencode(
     finally:
         part.unlink(missing_ok=True)
     return reader.taken
+
+
+def planes(
+    video: str | Path, limit: int | None = None, fps: float | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Y, U and V of the frames that `read` yields, as decoded: uint8 [height, width], and half of it twice.
+
+    A format other than 8-bit YUV 4:2:0 is converted to it. Errors as `read`.
+    """
+    for decoded, _ in _Reader(locate(video), limit, fps):
+        if decoded.format.name not in ("yuv420p", "yuvj420p"):
+            decoded = decoded.reformat(format="yuv420p")
+        y, u, v = (_plane(plane) for plane in decoded.planes)
+        yield y, u, v
+
+
+def _plane(plane: av.video.plane.VideoPlane) -> np.ndarray:
+    """A plane without its padding, uint8 [height, width]."""
+    return np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size)[:, : plane.width].copy()

@@ -14,7 +14,7 @@ import numpy as np
 from golden.function_params import check, check_parameters, parameter
 from golden.policies.block_allocator import HOLE, BlockPool, blocks_to_free, prefill, rewrite
 from golden.policies.blocks import Block, Shape
-from golden.policies.light_attention import Selected, by_kv_head
+from golden.policies.light_attention import Selected
 from golden.policies.policy import Plan, Policy, Step
 from golden.policies.state_space import HistoryBranch, State, StateSpaceParams
 
@@ -241,8 +241,8 @@ class Backend:
     """One layer of `HybridAttentionBackend` (section IV-C), for batches that hold chunks of several sequences.
 
     Every row attends to the last `window` tokens of its sequence, itself included. The branch reads the whole sequence.
-    The outputs are added. Between chunks a sequence keeps window - 1 keys and values and the state, so its memory does
-    not grow.
+    The outputs are added. Attention and branch each run once for the whole batch. Between chunks a sequence keeps
+    window - 1 keys and values and the state, so its memory does not grow.
     """
 
     def __init__(self, branch: HistoryBranch, window: int):
@@ -266,23 +266,69 @@ class Backend:
         out, after = self.branch(x, cu_seqlens, joined)
         out = out.reshape(q.shape)
         for i, name in enumerate(names):
-            rows = slice(cu_seqlens[i], cu_seqlens[i + 1])
             self.states[name] = State(after.conv[i : i + 1], after.h[i : i + 1])
-            out[rows] += self._attend(name, q[rows], k[rows], v[rows])
-        return out
+        return out + self._attend(names, np.asarray(cu_seqlens, np.int64), q, k, v)
 
     def end(self, name: str) -> None:
         """Forget a sequence and free its memory."""
         del self.states[name], self.kv[name]
 
-    def _attend(self, name: str, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-        k, v = k.swapaxes(0, 1), v.swapaxes(0, 1)
-        if name in self.kv:
-            k, v = (np.concatenate([old, new], axis=1) for old, new in zip(self.kv[name], (k, v), strict=True))
-        n = k.shape[1]
-        first = max(0, n - self.window + 1)
-        self.kv[name] = k[:, first:].copy(), v[:, first:].copy()
-        return sliding_window(q, k, v, self.window)
+    def _attend(
+        self, names: Sequence[str], cu_seqlens: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray
+    ) -> np.ndarray:
+        """Attention of the whole batch at once, over what each sequence has kept and its new keys and values."""
+        nothing = k.swapaxes(0, 1)[:, :0]
+        joined: list[list[np.ndarray]] = [[], []]
+        for i, name in enumerate(names):
+            old = self.kv.get(name, (nothing, nothing))
+            new = (x[cu_seqlens[i] : cu_seqlens[i + 1]].swapaxes(0, 1) for x in (k, v))
+            both = [np.concatenate(pair, axis=1) for pair in zip(old, new, strict=True)]
+            first = max(0, both[0].shape[1] - self.window + 1)
+            self.kv[name] = both[0][:, first:].copy(), both[1][:, first:].copy()
+            for x, own in zip(joined, both, strict=True):
+                x.append(own)
+        cu_keys = np.cumsum([0, *(x.shape[1] for x in joined[0])])
+        whole_k, whole_v = (np.concatenate([nothing, *x], axis=1) for x in joined)
+        return batched_window(q, whole_k, whole_v, cu_seqlens, cu_keys, self.window)
+
+
+def batched_window(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, cu_rows: np.ndarray, cu_keys: np.ndarray, window: int
+) -> np.ndarray:
+    """Sliding-window attention of several sequences in one batch, FP32 [T, heads, head_size].
+
+    q : [T, heads, head_size], sequences end to end · k, v : [kv_heads, n, head_size], the same
+    cu_rows, cu_keys : [B + 1], bounds of each sequence's rows and keys, from 0 up
+
+    The rows of a sequence are its last tokens, possibly none. A row attends to the last `window` tokens of its own
+    sequence, itself included; scores are scaled by head_size^-0.5. Sequences are padded to the longest, so that the
+    batch takes two products. Raises `ParamError` for bounds that do not fit.
+    """
+    rows, keys = np.diff(cu_rows), np.diff(cu_keys)
+    ok = len(rows) == len(keys) and cu_rows[0] == cu_keys[0] == 0 and (rows >= 0).all() and (rows <= keys).all()
+    check(bool(ok), "cu_keys", cu_keys.tolist(), "must give each sequence at least its rows, from 0 up")
+    for name, cu, n in (("cu_rows", cu_rows, len(q)), ("cu_keys", cu_keys, k.shape[1])):
+        check(cu[-1] == n, name, cu.tolist(), f"must end at {n}")
+    (t, heads, size), kv_heads = q.shape, len(k)
+    if not t:
+        return np.zeros(q.shape, np.float32)
+    b, most, longest = len(rows), int(rows.max()), int(keys.max())
+    of_row, of_key = np.arange(b).repeat(rows), np.arange(b).repeat(keys)
+    row, key = np.arange(t) - cu_rows[of_row], np.arange(k.shape[1]) - cu_keys[of_key]  # places in their sequences
+    padded_q = np.zeros((b, most, heads, size), np.float32)
+    padded_q[of_row, row] = q
+    padded_k, padded_v = np.zeros((2, b, longest, kv_heads, size), np.float32)
+    padded_k[of_key, key], padded_v[of_key, key] = k.swapaxes(0, 1), v.swapaxes(0, 1)
+    group = heads // kv_heads
+    padded_q = padded_q.reshape(b, most, kv_heads, group, size).swapaxes(1, 2).reshape(b, kv_heads, -1, size)
+    scores = padded_q @ padded_k.transpose(0, 2, 3, 1) * np.float32(size**-0.5)
+    at = np.arange(longest)
+    own = np.minimum((keys - rows)[:, None] + np.arange(most), longest - 1).repeat(group, axis=1)[:, None, :, None]
+    np.copyto(scores, np.float32(-np.inf), where=(at > own) | (at <= own - window))
+    scores -= scores.max(axis=3, keepdims=True)
+    np.exp(scores, out=scores)
+    y = scores / scores.sum(axis=3, keepdims=True) @ padded_v.swapaxes(1, 2)
+    return y.reshape(b, kv_heads, most, group, size).swapaxes(1, 2).reshape(b, most, heads, size)[of_row, row]
 
 
 def sliding_window(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int) -> np.ndarray:
@@ -292,15 +338,7 @@ def sliding_window(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int) -> 
 
     The window ends with the token itself. Scores are scaled by head_size^-0.5.
     """
-    t, heads, size = q.shape
-    kv_heads, n, _ = k.shape
-    rows = (n - t + np.arange(t)).repeat(heads // kv_heads)[:, None]
-    at = np.arange(n)
-    s = by_kv_head(q, kv_heads) @ k.swapaxes(1, 2) * np.float32(size**-0.5)
-    s[:, (at > rows) | (at <= rows - window)] = -np.inf
-    p = np.exp(s - s.max(axis=2, keepdims=True, initial=np.finfo(np.float32).min))
-    y = p / p.sum(axis=2, keepdims=True) @ v
-    return y.reshape(kv_heads, t, heads // kv_heads, size).swapaxes(0, 1).reshape(q.shape)
+    return batched_window(q, k, v, np.array([0, len(q)]), np.array([0, k.shape[1]]), window)
 
 
 class Client:

@@ -6,6 +6,7 @@ from typing import Any
 from golden.function_params import READINGS, check
 from golden.policies import (
     codecsight_policy,
+    compressed_cache,
     full_streaming_rekv,
     hybrid,
     infinigen,
@@ -41,6 +42,8 @@ POLICIES = {
     "codecsight": Entry(codecsight_policy.CodecSightPolicy, codecsight_policy.CodecSightParams()),
     "mosaic": Entry(mosaic.Mosaic, mosaic.MosaicParams()),
     "mosaic-eager": Entry(mosaic.Mosaic, mosaic.MosaicParams(defer=False)),
+    "livevlm": Entry(compressed_cache.LiveVlm, compressed_cache.LiveVlmParams()),
+    "streammem": Entry(compressed_cache.StreamMem, compressed_cache.StreamMemParams()),
     "hybrid": Entry(hybrid.Hybrid, hybrid.HybridParams()),
     "signatures": Entry(signature_policy.SignaturePolicy, signature_policy.SignatureParams()),
 }

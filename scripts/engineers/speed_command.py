@@ -28,7 +28,8 @@ from golden.policies.registry import ALL, Entry, entry
 from scripts import console
 from scripts.quantity import number
 
-NAMES = [name for name in ALL if name not in ("resv-paper", "resv-buckets", "mosaic-eager")]
+WITHOUT_TWIN = ("resv-paper", "resv-buckets", "mosaic-eager", "livevlm", "streammem")
+NAMES = [name for name in ALL if name not in WITHOUT_TWIN]
 BASE = 1e5  # rotary base of a synthetic stream
 ASKED = 8  # while the cache fills, one frame in this many has queries; their answer is not computed
 NOTE = (

@@ -1,4 +1,4 @@
-"""`vrex evaluate`: set every number of V-Rex's evaluation beside ours."""
+"""`vrex evaluate`: set every number of V-Rex's evaluation, and the other papers' latencies, beside ours."""
 
 import json as json_format
 from collections import Counter
@@ -15,10 +15,12 @@ from scripts import console
 from scripts.pages import html_page
 from scripts.pages.html_page import Section
 from scripts.quantity import number
+from sim.evaluation import other_papers
 from sim.evaluation.paper_numbers import numbers
-from sim.evaluation.paper_points import Number, Points
+from sim.evaluation.paper_points import Claims, Number, Points
 from sim.system.selection import RATIOS
 
+OTHERS = "Latencies of CodecSight, Mosaic and hybrid memory"
 HEAD = ("where", "what", "paper", "ours", "ratio, x", "trace", "verdict", "why")
 
 
@@ -31,28 +33,31 @@ def command(
         typer.Option(
             "-o",
             parser=console.folder,
-            help="Folder for report.html, report.md, numbers.json, points.json (a later run resumes it) and plots.",
+            help="Folder for report.html, report.md, numbers.json, others.json, plots, and points.json, which a later "
+            "run resumes.",
         ),
     ] = None,
     json: console.Json = False,
 ) -> None:
     """Set every number of V-Rex's evaluation beside ours.
 
-    The command simulates every point of the paper's section VI. Each number of its text gets a ratio and a verdict.
+    The command simulates every point of the paper's section VI. Each number of its text gets a ratio and a verdict. A
+    second table does so for the latencies in the text of CodecSight, Mosaic and hybrid memory.
     """
     check(trace in RATIOS, "trace", trace, f"must be one of {', '.join(RATIOS)}")
     if output:
         output.mkdir(parents=True, exist_ok=True)
     points = Points(output / "points.json" if output else None)
     with console.err.status("simulating"):
-        found = numbers(points, trace)
+        found, others = numbers(points, trace), other_papers.numbers(Claims(trace))
     if output:
-        _write(points, found, output, trace)
+        _write(points, found, others, output, trace)
     if json:
-        console.print_json([asdict(n) | {"ratio": n.ratio} for n in found])
-    else:
-        console.out.print(table(found))
-        console.out.print(summary(found))
+        console.print_json([asdict(n) | {"ratio": n.ratio} for n in (*found, *others)])
+        return
+    for title, some in (("V-Rex's evaluation", found), (OTHERS, others)):
+        console.out.print(table(some, title))
+        console.out.print(summary(some))
 
 
 def summary(found: list[Number]) -> str:
@@ -60,9 +65,9 @@ def summary(found: list[Number]) -> str:
     return ", ".join(f"{n} {verdict}" for verdict, n in Counter(n.verdict for n in found).most_common())
 
 
-def table(found: list[Number]) -> Table:
+def table(found: list[Number], title: str) -> Table:
     """The table for the terminal, with one row for each number; the reasons are too wide for it."""
-    out = Table(*HEAD[:-1], title="V-Rex's evaluation")
+    out = Table(*HEAD[:-1], title=title)
     for n in found:
         out.add_row(*row(n)[:-1])
     return out
@@ -82,15 +87,17 @@ def markdown(found: list[Number]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def _write(points: Points, found: list[Number], folder: Path, trace: str) -> None:
+def _write(points: Points, found: list[Number], others: list[Number], folder: Path, trace: str) -> None:
     from sim.evaluation.paper_plots import figures
 
     plots = [path for path in figures(points, folder, trace) if path.suffix == ".png"]
     lines = [f"# V-Rex's evaluation\n\n`vrex evaluate --trace {trace}`: {summary(found)}.\n", markdown(found)]
     pictures = (f"![{p.stem}]({p.name})" for p in plots)
-    write_atomically(folder / "report.md", "\n".join([*lines, *pictures, ""]))
-    values = [asdict(n) | {"ratio": n.ratio} for n in found]
-    write_atomically(folder / "numbers.json", json_format.dumps(values, indent=1))
+    end = [f"## {OTHERS}\n\n{summary(others)}.\n", markdown(others)]
+    write_atomically(folder / "report.md", "\n".join([*lines, *pictures, "", *end]))
+    for name, some in (("numbers", found), ("others", others)):
+        values = [asdict(n) | {"ratio": n.ratio} for n in some]
+        write_atomically(folder / f"{name}.json", json_format.dumps(values, indent=1))
     lead = f"Section VI of the paper beside ours, shares of the cache of Table II and of trace {trace}."
     html_page.write(folder / "report.html", "V-Rex's evaluation", lead, "", True, load(folder))
 
@@ -98,15 +105,22 @@ def _write(points: Points, found: list[Number], folder: Path, trace: str) -> Non
 def load(folder: Path) -> list[Section]:
     """The sections of the evaluation in a folder of `vrex evaluate`. Raises `ValueError` for any other folder."""
     try:
-        found = [
-            Number(**{k: v for k, v in n.items() if k != "ratio"})
-            for n in json_format.loads((folder / "numbers.json").read_text())
-        ]
+        found, others = (
+            [
+                Number(**{k: v for k, v in n.items() if k != "ratio"})
+                for n in json_format.loads((folder / f"{name}.json").read_text())
+            ]
+            for name in ("numbers", "others")
+        )
         plots = [(path.stem, path.read_text()) for path in sorted(folder.glob("fig*.svg"))]
         drawn = [
             Section(name.replace("_", ", ").replace("fig", "Fig. "), plot=x[x.index("<svg") :]) for name, x in plots
         ]
     except (OSError, ValueError, TypeError, AttributeError) as e:
         raise ValueError(f"evaluation={folder}: not a folder that `vrex evaluate` wrote ({e})") from None
-    note = f"{summary(found)}. Ratio: ours over the paper's."
-    return [Section("V-Rex's evaluation", note, list(HEAD), [row(n) for n in found]), *drawn]
+    note = "{}. Ratio: ours over the paper's."
+    first, last = (
+        Section(title, note.format(summary(some)), list(HEAD), [row(n) for n in some])
+        for title, some in (("V-Rex's evaluation", found), (OTHERS, others))
+    )
+    return [first, *drawn, last]

@@ -12,7 +12,7 @@ from golden.atomic_files import replacing, write_atomically
 from golden.function_params import ParamError, check
 from golden.inputs.decoder import MODEL
 from golden.inputs.trace import Trace
-from golden.inputs.video import package_file
+from golden.inputs.video import locate, package_file
 from scripts import console
 from scripts.check.verify_command import FIXTURE
 from scripts.research import (
@@ -22,6 +22,7 @@ from scripts.research import (
     paper_mosaic_hardware,
     paper_ratio,
     paper_selection,
+    paper_transmission,
 )
 from scripts.research.paper_figure import Drawn
 
@@ -33,7 +34,9 @@ ON_TRACES: dict[str, Callable[[dict[str, Trace]], Drawn]] = {
     "mosaic": paper_mosaic.draw,
     "mosaic-hardware": paper_mosaic_hardware.draw,
 }
-NAMES = (*ON_TRACES, "20", "codecsight")
+ON_CLIPS = ("codecsight", "transmission")
+SENT = " and ".join(ON_CLIPS)
+NAMES = (*ON_TRACES, "20", *ON_CLIPS)
 CLIPS = "world,bigbuckbunny,bikes"
 
 
@@ -50,8 +53,8 @@ def command(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Texts for 20.")] = 4,
     workers: console.Workers = None,
-    clips: Annotated[str, typer.Option(help="Clips or video files for codecsight, with commas between.")] = CLIPS,
-    frames: Annotated[int, typer.Option(help="Most frames of a clip for codecsight.")] = paper_codecsight.FRAMES,
+    clips: Annotated[str, typer.Option(help=f"Clips or video files for {SENT}, with commas between.")] = CLIPS,
+    frames: Annotated[int, typer.Option(help=f"Most frames of a clip for {SENT}.")] = paper_codecsight.FRAMES,
     errors: Annotated[bool, typer.Option(help="For codecsight, also run the first clip in the decoder.")] = False,
     folder: console.Folder = Path("build/paper"),
     json: console.Json = False,
@@ -59,13 +62,15 @@ def command(
     """Measure figures of V-Rex, Mosaic and CodecSight on our streams.
 
     Each figure is a table with the paper's values beside ours, a JSON file and a plot. 7a, 7b, visited, 19 and 20 are
-    V-Rex's, mosaic is its Table IV, codecsight its Figs. 16 to 18; mosaic-hardware is our own.
+    V-Rex's, mosaic is its Table IV, codecsight its Figs. 16 to 18, transmission CodecSight's 6.1.1; mosaic-hardware is
+    our own.
     """
     for name in figures:
         check(name in NAMES, "figure", name, f"must be one of {', '.join(NAMES)}")
     _check_used(ctx, figures)
     loaded = traces_of(traces or [FIXTURE], figures)
     files = paper_codecsight.located(clips, frames, errors) if "codecsight" in figures else {}
+    sent = {clip: locate(clip) for clip in clips.split(",")} if "transmission" in figures else {}
     if "20" in figures:
         package_file(*MODEL)
     drawn: dict[str, Drawn] = {}
@@ -77,6 +82,8 @@ def command(
         with Progress(console=console.err, disable=hidden, transient=True) as bar:
             if name == "codecsight":
                 drawn[name] = paper_codecsight.draw(files, frames, errors, bar)
+            elif name == "transmission":
+                drawn[name] = paper_transmission.draw(sent, frames, bar)
             else:
                 bar.add_task(name, total=None)
                 drawn[name] = ON_TRACES[name](loaded)
@@ -93,7 +100,7 @@ def command(
 def _check_used(ctx: typer.Context, figures: list[str]) -> None:
     """Raise `ParamError` for an option that has no effect on these figures."""
     uses: dict[str, Container[str]] = {"--trace": ON_TRACES, "--seeds": ("20",), "--workers": ("20",)}
-    uses |= {f"--{name}": ("codecsight",) for name in ("clips", "frames", "errors")}
+    uses |= {"--clips": ON_CLIPS, "--frames": ON_CLIPS, "--errors": ("codecsight",)}
     for option in ctx.command.params:
         source = ctx.get_parameter_source(option.name or "")
         own = uses.get(option.opts[0])

@@ -44,7 +44,7 @@ def frames(platforms: list[Vrex], at: Point, shares: Selection, caches: tuple[in
 
 def _tables(v: Vrex, point: Point, shares: Selection, done: Pass) -> tuple[str, ...]:
     """SWITCHes of all cores; bytes of tables, their share; of the time: DRE busy, visible SWITCHes, visible DRE."""
-    layer = Layer(v.system, point.model, point.batch, point.rows, v.latency)
+    layer = Layer(v.system, point.model, point.batch, point.rows, v.latency, v.prefetch)
     moved = sum(s.bytes for s in done.stages)
     tables = sum(s.bytes for s in done.stages if s.resource == "DRE")
     switches = sum(s.name == "switch" for s in done.stages) * layer.tables * layer.shares.teams

@@ -136,7 +136,7 @@ class _Run:
 
     def __init__(self, v: Vrex, p: Point, selection: Selection, free: Container[str]):
         self.v, self.p, self.free = v, p, free
-        self.layer = Layer(v.system, p.model, p.batch, p.rows, v.latency)
+        self.layer = Layer(v.system, p.model, p.batch, p.rows, v.latency, v.prefetch)
         self.s, dre = self.layer.shares, v.core.dre
         self.shares = selection.tables(p.stage, self.s.heads)
         self.recent = min(p.cache, dre.kvmu.recent)

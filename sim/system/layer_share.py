@@ -68,6 +68,7 @@ class Layer:
     streams: int
     rows: int
     latency: int
+    ahead: bool = True  # cores that have tables of their own choose for the next layer
 
     @property
     def shares(self) -> Shares:
@@ -89,7 +90,7 @@ class Layer:
     @property
     def prefetches(self) -> bool:
         """Whether a layer chooses entries for the next one."""
-        return self.shares.members == 1
+        return self.ahead and self.shares.members == 1
 
     def of(self, rows: int) -> Shares:
         """The shares of a pass of so many rows in all."""

@@ -66,4 +66,4 @@ def lacks(platform: Vrex | Gpu, point: Point, selection: Selection) -> str:
 
 
 def _layer(v: Vrex, point: Point) -> Layer:
-    return Layer(v.system, point.model, point.batch, point.rows, v.latency)
+    return Layer(v.system, point.model, point.batch, point.rows, v.latency, v.prefetch)

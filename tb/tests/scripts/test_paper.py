@@ -31,9 +31,11 @@ from scripts.research import (
     paper_mosaic_hardware,
     paper_ratio,
     paper_selection,
+    paper_transmission,
 )
 from scripts.research.paper_figure import Drawn
 from tb.library.runner import ROOT
+from tb.tests.golden.inputs import test_video
 from tb.tests.golden.inputs.test_trace import models
 from tb.tests.golden.policies import test_codecsight
 from tb.tests.sim.test_figures import trace as two_kinds
@@ -414,6 +416,33 @@ def _of(row: dict) -> tuple[float, int, float]:
     return paper_codecsight.setting(row["varied"], float(row["value"]))
 
 
+# Transmission
+
+
+def test_bytes_of_pictures_and_of_a_stream(tmp_path):
+    """A moving texture: sizes of the files themselves, and the coarsest picture that is as good as the stream."""
+    path = test_video.write(tmp_path / "a.mkv", test_video.texture(6))
+    row = paper_transmission.measured(path, 5, 25.0)
+    again = tmp_path / "again.h264"
+    assert video.reencode(path, again, 16, 5, 25.0) == row["frames"] == 5
+    sent, came = (list(video.planes(p, 5)) for p in (path, again))
+    assert row["stream"] == pytest.approx(again.stat().st_size / 5e3)
+    assert row["raw"] == pytest.approx(sum(x.size for f in sent for x in f) / again.stat().st_size)
+    error = np.mean([(a[0].astype(float) - b[0]) ** 2 for a, b in zip(sent, came, strict=True)])
+    assert row["psnr"] == pytest.approx(10 * np.log10(255**2 / error))
+    found = {q: paper_transmission.jpeg(sent, q) for q in paper_transmission.QUANTISERS}
+    good = [q for q, (_, quality) in found.items() if quality >= row["psnr"]] or [2]
+    assert row["quantiser"] == str(max(good))
+    assert row["jpeg"] == pytest.approx(found[max(good)][0] / 5e3)
+    assert row["ratio"] == pytest.approx(row["jpeg"] / row["stream"])
+    assert row["seconds"] == pytest.approx(80 * row["stream"] * 8e3 / 5e6)
+    sizes, qualities = zip(*found.values(), strict=True)
+    assert list(sizes) == sorted(sizes, reverse=True)
+    assert list(qualities) == sorted(qualities, reverse=True)
+    axes = paper_transmission.plot([{"clip": "a"} | row]).axes[0]
+    assert axes.patches[0].get_height() == row["ratio"]
+
+
 # The page
 
 
@@ -461,6 +490,7 @@ TABLES = {
     "mosaic": lambda rows: shown(paper_mosaic.COLUMNS, rows),
     "mosaic-hardware": lambda rows: shown(paper_mosaic_hardware.COLUMNS, rows),
     "codecsight": sweeps,
+    "transmission": lambda rows: shown(paper_transmission.COLUMNS, rows),
     "recall": recalled,
 }
 

@@ -433,13 +433,14 @@ def test_policies_on_the_hardware():
 
 def test_a_folder_holds_numbers_and_plots_for_a_page(points, tmp_path):
     found = numbers(points)
-    evaluate_command._write(points, found, tmp_path, "world")
+    others = [replace(found[0], where="CodecSight 6.4"), replace(found[1], where="Mosaic VIII-C")]
+    evaluate_command._write(points, found, others, tmp_path, "world")
     page = (tmp_path / "report.html").read_text()
     figures = ("4a", "4b, 14", "4c", "13", "15", "16", "17", "18")
     assert all(f"<h2>Fig. {n.replace('b, 14', 'b, Fig. 14')}</h2>" in page for n in figures)
     assert page.count("<svg") == len(figures)
     assert not faults(page)
-    assert sum(len(s.rows) for s in evaluate_command.load(tmp_path)) == len(found)
+    assert sum(len(s.rows) for s in evaluate_command.load(tmp_path)) == len(found) + len(others)
     for text in ("{", '{"a": 1}', "[{}]"):
         (tmp_path / "numbers.json").write_text(text)
         with pytest.raises(ValueError, match=r"evaluation=.*: not a folder that `vrex evaluate` wrote"):

@@ -18,6 +18,7 @@ from golden.policies.hybrid import (
     Hybrid,
     HybridParams,
     Manager,
+    batched_window,
     block_bytes,
     memory,
     sliding_window,
@@ -360,6 +361,36 @@ def test_sliding_window_by_definition():
             near = slice(4 + i - 2, 4 + i + 1)
             e = np.exp(k[h // 2, near].astype(float) @ q[i, h] / 8**0.5)
             np.testing.assert_allclose(got[i, h], e / e.sum() @ v[h // 2, near], atol=1e-6)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), min_size=1, max_size=4), st.integers(1, 6))
+def test_batched_window_by_definition(sizes, window):
+    """Rows and older keys of each sequence, possibly none; a row sees its own sequence alone, in float64."""
+    rng = np.random.default_rng(len(sizes))
+    cu_rows, cu_keys = (np.cumsum([0, *x]) for x in ([t for t, _ in sizes], [t + old for t, old in sizes]))
+    q, k, v = (rng.standard_normal(s).astype(np.float32) for s in ((cu_rows[-1], 4, 8), *[(2, cu_keys[-1], 8)] * 2))
+    got = batched_window(q, k, v, cu_rows, cu_keys, window)
+    assert got.shape == q.shape
+    for i, (t, old) in enumerate(sizes):
+        for row in range(t):
+            last = cu_keys[i] + old + row
+            near = slice(max(cu_keys[i], last - window + 1), last + 1)
+            for h in range(4):
+                e = np.exp(k[h // 2, near].astype(float) @ q[cu_rows[i] + row, h] / 8**0.5)
+                np.testing.assert_allclose(got[cu_rows[i] + row, h], e / e.sum() @ v[h // 2, near], atol=2e-6)
+
+
+def test_bad_bounds_are_refused():
+    q, k = np.zeros((3, 4, 8), np.float32), np.zeros((2, 5, 8), np.float32)
+    for rows, keys, message in (
+        ([0, 3], [0, 2, 5], "cu_keys=.*must give each sequence at least its rows"),
+        ([0, 2, 3], [0, 1, 5], "at least its rows"),
+        ([0, 2], [0, 5], "cu_rows=.*must end at 3"),
+        ([0, 3], [0, 4], "cu_keys=.*must end at 5"),
+    ):
+        with pytest.raises(ParamError, match=message):
+            batched_window(q, k, k, np.array(rows), np.array(keys), 2)
 
 
 @settings(max_examples=25, deadline=None)
