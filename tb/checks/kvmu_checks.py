@@ -121,7 +121,7 @@ def switches(p: KvmuParams) -> dict:
 
 def golden_map(p: KvmuParams, device: int, home: int, blocks: int) -> KvMap:
     """A golden map whose pool has `blocks` blocks."""
-    names = ("clusters", "block_slots", "recent", "entry_bytes", "boundary", "n_ctx")
+    names = ("clusters", "block_slots", "recent", "entry_bytes", "boundary", "n_ctx", "kv4_group")
     return KvMap(**{n: getattr(p, n) for n in names}, blocks=blocks, device_base=device, home_base=home)
 
 
@@ -249,7 +249,7 @@ def check(p: KvmuParams, e: dict, got: dict, replay: Replay | None = None) -> Re
     fetch.end()
     _check_tables(r, got["items"])
     full = sum(v["full"] for _, v in got["w"])
-    slots = sum(v["bytes"] for _, v in got["b"]) // p.entry_bytes
+    slots = sum(v["bytes"] for _, v in got["b"]) // p.home_bytes
     placed = sum(beat["op"] == APPEND for beat in a) - full
     bursts = sum(not v["empty"] for _, v in got["b"])
     perf = {"appends": placed, "full": full, "offloads": len(moves), "fetched": slots, "bursts": bursts}
