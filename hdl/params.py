@@ -40,6 +40,8 @@ PROTECT = {"choices": PROTECTIONS}
 def depths(p: object) -> list[int]:
     """Words of each protected memory under these parameters, parts included."""
     own = []
+    if isinstance(p, CoreParams) and p.dre.kvmu.kv4_group and p.lxe.protect != "none":
+        own = [(kv4.RATIO + 1) * (p.lxe.burst_bytes // p.lxe.bus_bytes)]  # `hdl.queues.copied_beats`, at least
     if getattr(p, "protect", "none") != "none":
         match p:
             case HcuParams():
