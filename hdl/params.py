@@ -10,8 +10,8 @@ from golden.arithmetic.vector import VectorFormat
 from golden.function_params import (
     SELECTIONS,
     DotFormat,
-    Parameter,
     ParamError,
+    Parameter,
     ReSVParams,
     ScoreFormat,
     bits_for,
@@ -651,7 +651,7 @@ def flat(params: object, unit: str = "") -> dict[str, str]:
 
 
 def stated(params: object) -> dict[str, object]:
-    """Every value below `params`, for manifests; without optional hardware that is off and the units beside a system."""
+    """Every value below `params`, for manifests, but of optional hardware that is off and of units beside a system."""
     about, out = described(params), {}
     for name, value in vars(params).items():
         if name in _GROUPS and name not in APART:

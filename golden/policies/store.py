@@ -20,9 +20,7 @@ class Store:
     host_bytes : bytes of an entry on the host and on the way to and from it; as on the device if not given
     """
 
-    def __init__(
-        self, shape: Shape, ledger: Ledger, entry_bytes: int | None = None, host_bytes: int | None = None
-    ):
+    def __init__(self, shape: Shape, ledger: Ledger, entry_bytes: int | None = None, host_bytes: int | None = None):
         self.shape = shape
         self.ledger = ledger
         self.entry_bytes = shape.entry_bytes if entry_bytes is None else entry_bytes

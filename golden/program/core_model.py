@@ -144,12 +144,13 @@ class Core(Lxe):
     def _move(self, move: Move) -> None:
         """Send an entry home, packed if homes are."""
         group = self.dre.kv.kv4_group
-        if not group:
-            return self._copy(move.src, move.dst, move.bytes)
-        data, known = self.memory.words(move.src, 1, move.bytes, 0)
-        packed = kv4.pack(data[0].view(np.uint16), group)
-        whole = known[0].reshape(-1, 2 * group).all(axis=1)  # a group with an unknown byte is unknown
-        self.memory.write(move.dst, packed, whole.repeat(group // 2))
+        if group:
+            data, known = self.memory.words(move.src, 1, move.bytes, 0)
+            packed = kv4.pack(data[0].view(np.uint16), group)
+            whole = known[0].reshape(-1, 2 * group).all(axis=1)  # a group with an unknown byte is unknown
+            self.memory.write(move.dst, packed, whole.repeat(group // 2))
+        else:
+            self._copy(move.src, move.dst, move.bytes)
 
     def _bring(self, burst: Burst, at: int) -> int:
         """Copy a burst of entries to the device, expanded if homes are packed; returns the bytes written there."""
