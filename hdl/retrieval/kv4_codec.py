@@ -363,8 +363,8 @@ class _At:
 def steps_of(m: Module, size: Value, e: Value, j: Value, name: str) -> Signal:
     """Whole steps in a magnitude below 16 steps, 4 bits; undefined for a group of zeros or NaNs."""
     shift = comb(m, f"{name}_shift", e + 3 - size[7:SIZE], 10)
-    fixed = comb(m, f"{name}_fixed", Cat(size[:7], size[7:SIZE].any()) >> shift[:3], 7)
-    fixed = comb(m, f"{name}_units", Mux(shift[3:].any(), 0, fixed), 7)
+    fixed = comb(m, f"{name}_fixed", Cat(size[:7], Const(1, 1)) >> shift[:3], 7)
+    fixed = comb(m, f"{name}_units", Mux(shift[3:].any() | ~size[7:SIZE].any(), 0, fixed), 7)  # subnormals are zeros
     divisor = Cat(j, Const(1, 1))
     rest, out = fixed[3:], []
     for k in (3, 2, 1, 0):

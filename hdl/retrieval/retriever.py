@@ -273,7 +273,8 @@ class Retriever(Unit):
     def _fetch(self, m: Module, copier: Copier, work: "_Work") -> None:
         """Copies a burst of the set to the address at which the burst before it ended."""
         b, copies, works, at, room = self.b.payload, copier.i, work.works, work.at, work.room
-        fits, size = Signal(), b.bytes  # bytes on the device
+        fits = Signal()
+        size = b.bytes  # on the device
         if self.p.dre.kvmu.kv4_group:
             size = b.bytes << 2
             m.d.comb += copies.payload.expands.eq(1)
@@ -312,14 +313,15 @@ class _Work:
         self.work = Signal(c)
         self.works = Signal()  # no fault and no `stop`: the instruction goes on
         self.failed = Signal()
+        # Of entries that are packed at home, `length` counts BF16 numbers, and `room` what is at home.
         longest = max(k.entry_bytes, k.boundary * k.entry_bytes // k.home_bytes)
-        self.length = Signal(bits_for(longest + 1), init=k.entry_bytes)  # bytes of a copy, as BF16 numbers
+        self.length = Signal(bits_for(longest + 1), init=k.entry_bytes)  # bytes of a copy
         self.at = Signal(ADDR_BITS)  # address to copy the next entry from (PLACE) or to (FETCH)
         self.rows = Signal(c["rows"].width)  # rows after this one
         self.since = Signal(bits_for(k.recent + 1))  # entries copied since all responses had come
         self.beat = Signal(range(max(2, k.entry_bytes // p.lxe.bus_bytes)))
         self.entries = Signal(bits_for(k.blocks * k.block_slots + 1))  # entries fetched
-        self.room = Signal(bits_for(k.home_bytes << c["rows"].width) + 1)  # bytes at home of entries with room
+        self.room = Signal(bits_for(k.home_bytes << c["rows"].width) + 1)  # bytes left for entries to fetch
         self.moves = Signal()
         self.placed = Signal()
         self.fetched = Signal()

@@ -243,6 +243,9 @@ class Episode:
         if group and how:
             moved = (packed if how == "packs" else expanded)(moved, group)
             self.bins.add(how)
+            reach = 4 * bus  # of a packed beat
+            within = any((a - dst) % reach for a, _ in self.bursts(dst, len(moved)))
+            self.bins |= {f"{how}_within_a_beat"} if within and how == "expands" else set()
         self.copies.append((src, dst, size, len(moved)))
         for k in range(0, len(moved), bus):
             self.written.setdefault(dst + k, []).append(int.from_bytes(moved[k : k + bus], "little"))

@@ -12,11 +12,15 @@ from tb.checks.retriever_checks import (
     check_answers_of_another_kind,
     check_equals_the_reference,
     check_faults,
+    check_faults_packed,
     check_full_rate,
+    check_full_rate_packed,
     check_orders,
     check_reset_in_flight,
+    check_reset_in_flight_packed,
     check_sets_of_many_entries,
     check_stops_at_any_cycle,
+    check_stops_packed,
     check_takes_the_cycles_of_the_time_view,
     emitted,
     errors,
@@ -27,7 +31,7 @@ from tb.checks.retriever_checks import (
     strangers,
     traffic,
 )
-from tb.library.retriever_traffic import FETCHED, HOMES, SIZES, WIDE, Episode, random_episode
+from tb.library.retriever_traffic import FETCHED, HOMES, PLAIN, SIZES, WIDE, Episode, random_episode
 from tb.library.runner import Run, mutants
 from tb.library.transfer_traffic import params
 
@@ -88,6 +92,22 @@ def test_reset_in_flight():
     check_reset_in_flight()
 
 
+def test_full_rate_packed():
+    check_full_rate_packed()
+
+
+def test_faults_packed():
+    check_faults_packed()
+
+
+def test_stops_packed():
+    check_stops_packed()
+
+
+def test_reset_in_flight_packed():
+    check_reset_in_flight_packed()
+
+
 BINS = {
     *("opens", "joins", "moves", "no_moves", "moves_its_own", "one_row", "rows", "empty", "one_burst", "bursts"),
     *("fetches_moved", "skip", "aligned", "askew", "clear_empty", "clear_some", "switch_empty", "switch_some"),
@@ -101,6 +121,13 @@ def test_coverage(record_property):
     hit = set().union(*(e.bins for e, _ in traffic("tiny")), (f"fault {e.fault}" for e, _ in faulty))
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= BINS, BINS - hit
+
+
+@pytest.mark.parametrize("size", [size for size in SIZES if size not in PLAIN])
+def test_coverage_packed(size):
+    """The traffic of `test_equals_the_reference` packs entries, and expands them in bursts that begin anywhere."""
+    hit = set().union(*(e.bins for e, _ in traffic(size)))
+    assert hit >= {"packs", "expands", "expands_within_a_beat", "fetches_moved", "moves_its_own"}
 
 
 # Edits of the Verilog: the size, what is there, what takes its place.
