@@ -25,6 +25,7 @@ from tb.checks.retriever_checks import (
     emitted,
     errors,
     orders,
+    packed_entries,
     run,
     stopped_orders,
     stops,
@@ -151,6 +152,31 @@ ORDER_MUTANTS = [
     ("w_ready_c = works & (|w_op)", "w_ready_c = |w_op"),
     ("w_valid & (w_op == 2'h0)", "w_valid"),  # a reply to an order places an entry
 ]
+
+
+# The same, of "packed": edits of the copier and of its codec.
+PACKED_MUTANTS = [
+    ("kind_quads} > writes_o_len", "kind_quads} >= writes_o_len"),  # a burst whose last header is not known
+    ("kind_part} > {1'h0, writes_o_len}", "kind_part} >= {1'h0, writes_o_len}"),
+    ("open ? kind_begun[0]", "open & 1'h0 ? kind_begun[0]"),  # the next burst's kind
+    ("kind_expands & (|kind_part)", "kind_expands & kind_part[0]"),  # a packed beat read twice
+    ("kind_packs & (kind_part != 2'h3)", "kind_packs & (kind_part == 2'h0)"),  # beats of too few parts
+]
+
+
+@pytest.mark.nightly
+def test_mutants_packed():
+    survivors = []
+    for edit in PACKED_MUTANTS:
+        [unit] = mutants(emitted("packed"), [edit])
+        p, rng = params(SIZES["packed"]), random.Random(3)
+        episodes = [(random_episode(p, rng, 12), {"stalls": stalls}) for stalls in STALLS[1:3]]
+        try:
+            run("packed", [*episodes, (packed_entries(), {})], unit=unit, waves=False)
+            survivors.append(edit)
+        except (AssertionError, KeyError):
+            pass
+    assert not survivors
 
 
 @pytest.mark.parametrize(
