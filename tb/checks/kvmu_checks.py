@@ -31,6 +31,7 @@ SIZES = {
     "runs": replace(RAGGED, n_ctx=1, clusters=3, blocks=40, block_slots=2, recent=2, boundary=1 << 16, rows=4),
     "one": KvmuParams(*(1,) * 7, boundary=1, addr_bits=3, token_bits=1, rows=1, counts=1, count_lanes=1, read_counts=1),
     "protected": replace(RAGGED, protect="secded"),
+    "packed": replace(RAGGED, entry_bytes=96, kv4_group=16),  # homes of 24 bytes
     "one-slot": replace(
         RAGGED, n_ctx=1, block_slots=1, recent=1, entry_bytes=40, boundary=32, count_lanes=2, read_counts=4
     ),
