@@ -36,6 +36,7 @@ class Parameter:
     low, high : smallest and largest value; None sets no limit
     choices : the allowed words
     power_of_two : allows only powers of two; a string gives the reason, which the error message repeats
+    optional : hardware that costs nothing when off; left out of headers and manifests while it has its default
     """
 
     meaning: str
@@ -43,6 +44,7 @@ class Parameter:
     high: float | None = None
     choices: tuple[str, ...] = ()
     power_of_two: bool | str = False
+    optional: bool = False
 
     @property
     def values(self) -> str:

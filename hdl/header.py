@@ -10,7 +10,7 @@ from amaranth.lib import wiring
 
 from golden.function_params import described
 from hdl.docstrings import Sheet, parse
-from hdl.params import APART, PRESETS, flat, part_of
+from hdl.params import APART, PRESETS, flat, is_off, part_of
 
 # Verilator expects a module in a file of its name.
 ONE_FILE = "/* verilator lint_off DECLFILENAME */  // one file holds a unit and the modules in it\n"
@@ -63,7 +63,7 @@ def _parameters(params: object, scope: str) -> Iterator[tuple[str, str, str]]:
     """Name, value and meaning of every parameter."""
     about = described(params)
     for name, value in vars(params).items():
-        if name in APART:
+        if name in APART or is_off(params, name, about):
             continue
         if is_dataclass(value) and not hasattr(value, "exp_bits"):
             yield from _parameters(value, name)

@@ -1,7 +1,7 @@
 """Implementation parameters (cycles and area), validated at construction, and the presets."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from operator import attrgetter
 
@@ -11,14 +11,17 @@ from golden.function_params import (
     SELECTIONS,
     DotFormat,
     ParamError,
+    Parameter,
     ReSVParams,
     ScoreFormat,
     bits_for,
     check,
     check_parameters,
+    described,
     parameter,
 )
 from golden.program.isa import ADDR_BITS, CONTEXT_BITS, PAYLOAD, LxeFormat, Opcode
+from golden.retrieval import kv4
 from golden.retrieval.table_layout import Item, TableLayout
 
 # Fields that hold parameters of their own.
@@ -37,6 +40,8 @@ PROTECT = {"choices": PROTECTIONS}
 def depths(p: object) -> list[int]:
     """Words of each protected memory under these parameters, parts included."""
     own = []
+    if isinstance(p, CoreParams) and p.dre.kvmu.kv4_group and p.lxe.protect != "none":
+        own = [(kv4.RATIO + 1) * (p.lxe.burst_bytes // p.lxe.bus_bytes)]  # `hdl.queues.copied_beats`, at least
     if getattr(p, "protect", "none") != "none":
         match p:
             case HcuParams():
@@ -217,14 +222,19 @@ class KvmuParams:
     count_lanes: int = parameter(16, "token counts of a word: wtu.n_w", high=1 << 12, power_of_two=True)
     read_counts: int = parameter(128, "token counts of a read", high=1 << 12, power_of_two=True)
     protect: str = parameter("none", "check bits of the memories", **PROTECT)
+    kv4_group: int = parameter(
+        0, "numbers of a group of 4-bit entries at home (`golden.retrieval.kv4`); 0: BF16", high=128, optional=True
+    )
 
     def __post_init__(self):
         check_parameters(self)
+        if self.kv4_group:
+            kv4.check_group(self.kv4_group, self.entry_bytes // 2, "an entry")
         few = f"must be at least count_lanes = {self.count_lanes}: a read is whole words"
         check(self.read_counts >= self.count_lanes, "read_counts", self.read_counts, few)
         whole = f"must be a multiple of read_counts = {self.read_counts}: the WTU has room for whole reads"
         check(self.counts % self.read_counts == 0, "counts", self.counts, whole)
-        top = self.blocks * self.block_slots * self.entry_bytes
+        top = self.blocks * self.block_bytes
         few = f"cannot address blocks of {top} bytes in all: raise it, or lower blocks, block_slots or entry_bytes"
         check(top <= 1 << self.addr_bits, "addr_bits", self.addr_bits, few)
         top = self.n_ctx * self.recent * self.entry_bytes
@@ -232,9 +242,14 @@ class KvmuParams:
         check(top <= 1 << self.addr_bits, "addr_bits", self.addr_bits, few)
 
     @property
+    def home_bytes(self) -> int:
+        """Bytes of an entry at home."""
+        return self.entry_bytes // (kv4.RATIO if self.kv4_group else 1)
+
+    @property
     def block_bytes(self) -> int:
         """Bytes of a block."""
-        return self.block_slots * self.entry_bytes
+        return self.block_slots * self.home_bytes
 
     @property
     def cluster_bits(self) -> int:
@@ -454,6 +469,13 @@ class CoreParams:
         check(entry % word == 0, "entry_bytes", entry, f"must be a multiple of a word of {word} bytes in a core")
         top = word << PAYLOAD[Opcode.LOAD]["words"]
         check(entry <= top, "entry_bytes", entry, f"must be at most {top} in a core: bytes of the longest transfer")
+        if d.kvmu.kv4_group:
+            top //= kv4.RATIO
+            whole = f"must be a multiple of {kv4.RATIO} words of {word} bytes: a packed entry is whole words"
+            check(entry % (kv4.RATIO * word) == 0, "entry_bytes", entry, whole)
+            most = 2 * self.lxe.bus_bytes
+            few = f"must be at most {most}: a beat of lxe.bus_bytes = {self.lxe.bus_bytes} holds whole groups"
+            check(d.kvmu.kv4_group <= most, "kv4_group", d.kvmu.kv4_group, few)
         ok = word <= d.kvmu.boundary <= top
         check(ok, "boundary", d.kvmu.boundary, f"must be {word} to {top} in a core: a burst is part of a transfer")
         check(
@@ -628,6 +650,23 @@ def flat(params: object, unit: str = "") -> dict[str, str]:
     return out
 
 
+def stated(params: object) -> dict[str, object]:
+    """Every value below `params`, for manifests, but of optional hardware that is off and of units beside a system."""
+    about, out = described(params), {}
+    for name, value in vars(params).items():
+        if name in _GROUPS and name not in APART:
+            out[name] = stated(value)
+        elif name not in APART and not is_off(params, name, about):
+            out[name] = asdict(value) if is_dataclass(value) else value
+    return out
+
+
+def is_off(params: object, name: str, about: dict[str, Parameter]) -> bool:
+    """Whether a parameter is optional and has its default; `about`: `described` of `params`."""
+    default = next(f.default for f in fields(params) if f.name == name)
+    return name in about and about[name].optional and getattr(params, name) == default
+
+
 def _leaves(params: object, unit: str = "") -> Iterator[tuple[str, str]]:
     for name, value in vars(params).items():
         if name in _GROUPS:
@@ -686,4 +725,5 @@ __all__ = [
     "override_part",
     "part_of",
     "preset",
+    "stated",
 ]

@@ -1,5 +1,6 @@
 """Depths of the queues that no parameter sets. The hardware and its time view in `sim` both take them from here."""
 
+from golden.retrieval.kv4 import RATIO
 from hdl.params import CoreParams, SystemParams
 
 RESULTS = 16  # DPE: results waiting or on their way; enough for the full rate with results of one chunk
@@ -11,8 +12,22 @@ LEAST = 4  # arbiter: entries of a FIFO that takes and gives one in every cycle
 
 
 def copied_beats(p: CoreParams) -> int:
-    """Copier: beats of the bursts being read, and of one burst being written."""
-    return (p.lxe.copies + 1) * (p.lxe.burst_bytes // p.lxe.bus_bytes)
+    """Copier: beats of the bursts being read, and of one burst being written.
+
+    A packed burst takes the beats of `RATIO` bursts that were read, and one more must have room.
+    """
+    bursts = max(p.lxe.copies, RATIO) if p.dre.kvmu.kv4_group else p.lxe.copies
+    return (bursts + 1) * (p.lxe.burst_bytes // p.lxe.bus_bytes)
+
+
+def kv4_beats(p: CoreParams) -> int:
+    """Codec of the copier: beats of a group of BF16 numbers, or 1 if a beat holds several groups."""
+    return max(1, 2 * p.dre.kvmu.kv4_group // p.lxe.bus_bytes)
+
+
+def kv4_cycles(p: CoreParams) -> int:
+    """Cycles by which a beat to pack can be written later than a beat that goes through as it is."""
+    return 3 if kv4_beats(p) > 1 else 2
 
 
 def port_beats(p: SystemParams) -> tuple[int, int]:

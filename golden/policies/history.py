@@ -3,6 +3,7 @@
 import numpy as np
 
 from golden.policies.blocks import Shape
+from golden.retrieval import kv4
 
 
 class Growing:
@@ -52,6 +53,11 @@ class History:
         for store, x in ((self._k, k), (self._v, v)):
             store.resize(n)
             store.data[:, tokens] = x.swapaxes(0, 1)
+
+    def pack(self, going: np.ndarray, group: int) -> None:
+        """Replace the entries of `going` [kv_heads, n] by what their 4-bit form stands for (`golden.retrieval.kv4`)."""
+        for store in (self._k, self._v):
+            store.data[going] = kv4.copied(store.data[going], group)
 
     @property
     def k(self) -> np.ndarray:

@@ -73,7 +73,7 @@ class Policy:
     uses_ahead: bool = False  # whether `select` needs `Step.ahead`
     turns: ClassVar[bool] = False  # whether `Selected.turn` moves keys, by the shape's rotary frequencies
 
-    def __init__(self, params: Any, shape: Shape, entry_bytes: int | None = None):
+    def __init__(self, params: Any, shape: Shape, entry_bytes: int | None = None, host_bytes: int | None = None):
         known = not self.turns or shape.frequencies is not None
         check(
             known,
@@ -84,7 +84,7 @@ class Policy:
         self.params = params
         self.shape = shape
         self.ledger = Ledger()
-        self.store = Store(shape, self.ledger, entry_bytes)
+        self.store = Store(shape, self.ledger, entry_bytes, host_bytes)
 
     def plan(self, block: Block) -> Plan:
         """Say which tokens of a block enter the decoder. Called once, before its first layer. Default: all."""

@@ -16,12 +16,15 @@ class Store:
     it back for as long as a layer needs it, and `release` forgets the copy; the host keeps its own. `drop` removes a
     token for good: it is `PRUNED` by a rule, or `REPRESENTED` by data that the policy keeps. Masks are bool,
     [kv_heads, n], or [n] for all heads alike.
+
+    host_bytes : bytes of an entry on the host and on the way to and from it; as on the device if not given
     """
 
-    def __init__(self, shape: Shape, ledger: Ledger, entry_bytes: int | None = None):
+    def __init__(self, shape: Shape, ledger: Ledger, entry_bytes: int | None = None, host_bytes: int | None = None):
         self.shape = shape
         self.ledger = ledger
         self.entry_bytes = shape.entry_bytes if entry_bytes is None else entry_bytes
+        self.host_bytes = self.entry_bytes if host_bytes is None else host_bytes
         self._place = np.zeros((shape.layers, shape.kv_heads, 1024), np.uint8)
         self._here = np.zeros(self._place.shape, bool)  # tokens with a fetched copy
         self._guests = [False] * shape.layers  # whether a layer holds fetched copies
@@ -74,9 +77,10 @@ class Store:
         """
         going = (self.place(layer) == DEVICE) & mask
         np.copyto(self.place(layer), HOST, where=going)
-        size = int(np.count_nonzero(going)) * self.entry_bytes
+        n = int(np.count_nonzero(going))
+        size = n * self.host_bytes
         self.ledger.move("out", "offload", size, runs(going) if pieces is None else pieces)
-        self.ledger.hold("device", -size)
+        self.ledger.hold("device", -n * self.entry_bytes)
         self.ledger.hold("host", size)
         return going
 
@@ -86,12 +90,12 @@ class Store:
         pieces : transfers to count; runs of adjacent tokens of a head if not given
         """
         coming = self.missing(layer) & mask
-        size = int(np.count_nonzero(coming)) * self.entry_bytes
-        if size:
+        n = int(np.count_nonzero(coming))
+        if n:
             self._here[layer, :, : self.length] |= coming
             self._guests[layer] = True
-            self.ledger.move("in", reason, size, runs(coming) if pieces is None else pieces)
-            self.ledger.hold("device", size)
+            self.ledger.move("in", reason, n * self.host_bytes, runs(coming) if pieces is None else pieces)
+            self.ledger.hold("device", n * self.entry_bytes)
         return coming
 
     def release(self, layer: int) -> None:
@@ -113,8 +117,8 @@ class Store:
             going = place <= HOST
         else:
             going = (place <= HOST) & mask
-        for where, name in ((DEVICE, "device"), (HOST, "host")):
-            self.ledger.hold(name, -int(np.count_nonzero(going & (place == where))) * self.entry_bytes)
+        for where, name, size in ((DEVICE, "device", self.entry_bytes), (HOST, "host", self.host_bytes)):
+            self.ledger.hold(name, -int(np.count_nonzero(going & (place == where))) * size)
         np.copyto(place, REPRESENTED if represented else PRUNED, where=going)
         return going
 

@@ -10,6 +10,7 @@ from golden.program.core_model import Core
 from golden.program.isa import Instruction
 from golden.program.layer_memory import Array, Register
 from golden.program.lxe_model import Memory, Region, Result
+from golden.retrieval import kv4
 from golden.retrieval.dre_model import DreModel
 from golden.retrieval.kvmap import KvMap
 from golden.retrieval.table_image import TableMemory
@@ -32,6 +33,7 @@ class CoreHost:
     blocks : blocks of home memory
     counts : token counts that the WTU holds; None: any number
     boundary : bytes; a burst does not cross a multiple of it
+    kv4_group : numbers of a group of packed entries at home (`golden.retrieval.kv4`); 0: they stay BF16
     n_ctx : contexts that the DRE can name; memory holds the tables of those up to the highest that a plan names
 
     `begin` writes the inputs of a pass. `run` executes a layer, or some of its stages, on what is in memory. Raises
@@ -50,6 +52,7 @@ class CoreHost:
         blocks: int,
         counts: int | None = None,
         boundary: int = 4096,
+        kv4_group: int = 0,
         n_ctx: int,
     ):
         self.plans, self.blocks = list(plans), blocks
@@ -71,7 +74,7 @@ class CoreHost:
         contexts = 1 + max(plan.retrieval.ctx for plan in self.plans)
         self.table_base = region("tables", layout.address(Item.LEVEL, contexts))
         self.device_base = region("rings", contexts * s.recent * size)
-        self.home_base = region("home", blocks * layout.block_slots * size)
+        self.home_base = region("home", blocks * layout.block_slots * (size // (kv4.RATIO if kv4_group else 1)))
         ahead = -1  # context for which the layer before has fetched
         for i, plan in enumerate(plans):
             r = plan.retrieval
@@ -90,6 +93,7 @@ class CoreHost:
             recent=s.recent,
             entry_bytes=size,
             boundary=boundary,
+            kv4_group=kv4_group,
             n_ctx=n_ctx,
             device_base=self.device_base,
             home_base=self.home_base,

@@ -11,9 +11,10 @@ from golden.function_params import ParamError
 from golden.program.isa import ADDR_BITS, LxeFormat, Retrieve, Status
 from golden.program.lxe_model import Lxe, Memory
 from golden.program.sequencer_model import Issue
+from golden.retrieval import kv4
 from golden.retrieval.clustering import Joined
 from golden.retrieval.dre_model import DreModel
-from golden.retrieval.kvmap import Burst, Placed
+from golden.retrieval.kvmap import Burst, Move, Placed
 
 
 class Core(Lxe):
@@ -120,7 +121,7 @@ class Core(Lxe):
                 reason = f"the map has no free block among {self.dre.kv.blocks}: raise blocks"
                 raise i.error(reason, Status.FULL)
             if placed.move:
-                self._copy(placed.move.src, placed.move.dst, placed.move.bytes)
+                self._move(placed.move)
             self._copy(i.addr + k * size, placed.device, size)
         return i["rows"]
 
@@ -130,17 +131,38 @@ class Core(Lxe):
                 "fetches a cluster set, but none is chosen: let a STORE with target SCORE stand before", Status.DEADLOCK
             )
         at, bursts = i.addr, self.sets.popleft()
-        size = self.dre.kv.entry_bytes
-        entries = sum(burst.bytes for burst in bursts) // size
+        entries = sum(burst.bytes for burst in bursts) // self.dre.kv.home_bytes
         if entries > i["rows"]:
             reason = f"fetches {entries} entries, but there is room for {i['rows']}: make more room behind the ring"
             raise i.error(reason, Status.FULL)
         for burst in bursts:
-            self._copy(burst.addr, at, burst.bytes)
-            at += burst.bytes
+            at += self._bring(burst, at)
         self._set(i["to"], entries)
         self._set(i["level"], entries << i["shift"])
         return entries
+
+    def _move(self, move: Move) -> None:
+        """Send an entry home, packed if homes are."""
+        group = self.dre.kv.kv4_group
+        if group:
+            data, known = self.memory.words(move.src, 1, move.bytes, 0)
+            packed = kv4.pack(data[0].view(np.uint16), group)
+            whole = known[0].reshape(-1, 2 * group).all(axis=1)  # a group with an unknown byte is unknown
+            self.memory.write(move.dst, packed, whole.repeat(group // 2))
+        else:
+            self._copy(move.src, move.dst, move.bytes)
+
+    def _bring(self, burst: Burst, at: int) -> int:
+        """Copy a burst of entries to the device, expanded if homes are packed; returns the bytes written there."""
+        group = self.dre.kv.kv4_group
+        if not group:
+            self._copy(burst.addr, at, burst.bytes)
+            return burst.bytes
+        data, known = self.memory.words(burst.addr, 1, burst.bytes, 0)
+        numbers = kv4.expand(data[0], group).view(np.uint8)
+        whole = known[0].reshape(-1, group // 2).all(axis=1)
+        self.memory.write(at, numbers, whole.repeat(2 * group))
+        return len(numbers)
 
     def _copy(self, src: int, dst: int, size: int) -> None:
         data, known = self.memory.words(src, 1, size, 0)

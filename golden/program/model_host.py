@@ -113,6 +113,7 @@ class ModelHost:
     end : the token that ends the answer; None: none does
     counts : token counts that the WTU holds; None: any number
     boundary : bytes; a burst does not cross a multiple of it
+    kv4_group : numbers of a group of packed entries at home (`golden.retrieval.kv4`); 0: they stay BF16
 
     `stream` yields the steps of a stream; `run` executes a step on golden. `tokens` are the generated tokens so far,
     `length` the tokens that have passed through all layers. Raises `ParamError` for sizes that do not fit.
@@ -132,6 +133,7 @@ class ModelHost:
         end: int | None = None,
         counts: int | None = None,
         boundary: int = 4096,
+        kv4_group: int = 0,
     ):
         check(retrieval.sinks == 0, "sinks", retrieval.sinks, "must be 0: the prompt runs on the core as all else")
         head = weights.embeddings if weights.head is None else weights.head
@@ -149,6 +151,7 @@ class ModelHost:
             blocks=blocks,
             counts=counts,
             boundary=boundary,
+            kv4_group=kv4_group,
             n_ctx=n_ctx,
             more={"head weights": self.head.weights.size, "head work": self.head.work.size},
         )
@@ -260,7 +263,7 @@ class ModelHost:
         s, layout, r = self.shape, self.layout, self.retrieval
         contexts = len(self.weights.layers) * self.system.shares.groups
         blocks = blocks_needed(self.total, r.clusters, layout.block_slots, contexts)
-        size = blocks * layout.block_slots * self.system.entry_bytes
+        size = blocks * layout.block_slots * self.system.home_bytes
         entries = max(0, self.total - s.recent)
         return (
             f"A stream of {self.total} tokens needs at most blocks = {blocks} ({size:,} bytes of home memory) and "

@@ -44,6 +44,7 @@ class SystemHost(SystemMap):
     ahead : whether each layer fetches for the next one
     counts : token counts that a WTU holds; None: any number
     boundary : bytes; a burst does not cross a multiple of it
+    kv4_group : numbers of a group of packed entries at home (`golden.retrieval.kv4`); 0: they stay BF16
     n_ctx : contexts that each DRE can name; memory holds the tables of those that the layers use
     more : names and bytes of further regions behind the layers' weights
 
@@ -67,13 +68,23 @@ class SystemHost(SystemMap):
         ahead: bool = False,
         counts: int | None = None,
         boundary: int = 4096,
+        kv4_group: int = 0,
         n_ctx: int,
         more: dict[str, int] | None = None,
     ):
         check_centre(retrieval, params)
         shares = Shares(shape, fmt.lanes, cores, heads)
         super().__init__(
-            shares, fmt, retrieval, len(layers), layout=layout, blocks=blocks, ahead=ahead, n_ctx=n_ctx, more=more
+            shares,
+            fmt,
+            retrieval,
+            len(layers),
+            layout=layout,
+            blocks=blocks,
+            ahead=ahead,
+            n_ctx=n_ctx,
+            more=more,
+            kv4_group=kv4_group,
         )
         self.memory = Memory(self.regions)
         self.cores, self.tables = [], []
@@ -85,6 +96,7 @@ class SystemHost(SystemMap):
                 recent=shape.recent,
                 entry_bytes=self.entry_bytes,
                 boundary=boundary,
+                kv4_group=kv4_group,
                 n_ctx=n_ctx,
                 device_base=self.device_bases[i],
                 home_base=self.home_bases[i],

@@ -18,6 +18,7 @@ from golden.program.layer_memory import Array, Register
 from golden.program.lxe_model import Region
 from golden.program.share_plan import OF_TABLES, SharePlan, shared_space
 from golden.program.shares import Shares
+from golden.retrieval import kv4
 from golden.retrieval.table_layout import Item, TableLayout
 
 ALIGN = 4096
@@ -53,6 +54,7 @@ class SystemMap:
         ahead: bool,
         n_ctx: int,
         more: dict[str, int] | None = None,
+        kv4_group: int = 0,
     ):
         self.shares, self.ahead, self.blocks = shares, ahead, blocks
         contexts = layers * shares.groups
@@ -63,7 +65,8 @@ class SystemMap:
         self.more_bases = {name: self._region(name, size) for name, size in (more or {}).items()}
         self.entry_bytes = self.plans[0][0].shape.entry * 2
         ring = contexts * shares.whole.recent * self.entry_bytes
-        home = blocks * layout.block_slots * self.entry_bytes
+        self.home_bytes = self.entry_bytes // (kv4.RATIO if kv4_group else 1)
+        home = blocks * layout.block_slots * self.home_bytes
         sizes = {"tables": layout.address(Item.LEVEL, contexts), "rings": ring, "home": home}
         bases = [[self._region(f"{name} {t}", sizes[name]) for t in range(shares.teams)] for name in sizes]
         self.table_bases, self.device_bases, self.home_bases = (b * shares.members for b in bases)

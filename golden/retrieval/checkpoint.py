@@ -38,6 +38,7 @@ HEADER = struct.Struct("<4I")
 def save(layout: TableLayout, model: DreModel, memory: np.ndarray, ctx: int) -> bytes:
     """The checkpoint of context `ctx` of `model`, whose entries are in `memory` (uint8, by address)."""
     kv, table = model.kv, model.tables.get(ctx) or Clusterer(model.params)
+    _check_plain(kv)
     c = kv.contexts.get(ctx)
     clusters = {k: (len(own.entries), own.offloaded) for k, own in c.clusters.items()} if c else {}
     alone = kv.like()
@@ -58,6 +59,7 @@ def restore(layout: TableLayout, model: DreModel, memory: np.ndarray, ctx: int, 
     blocks. Then nothing changes.
     """
     kv = model.kv
+    _check_plain(kv)
     checksum, size, level, _ = HEADER.unpack_from(checkpoint)
     check(checksum == layout.checksum, "checkpoint", hex(checksum), f"must have the layout {layout.checksum:#x}")
     check(size == kv.entry_bytes, "checkpoint", size, f"must have entries of {kv.entry_bytes} bytes")
@@ -90,6 +92,11 @@ def restore(layout: TableLayout, model: DreModel, memory: np.ndarray, ctx: int, 
         size = place.stop - place.start
         memory[place] = np.frombuffer(checkpoint, np.uint8, size, at)
         at += size
+
+
+def _check_plain(kv: KvMap) -> None:
+    """Raise `ParamError` for packed homes: a checkpoint has one size of entries."""
+    check(kv.kv4_group == 0, "kv4_group", kv.kv4_group, "must be 0 for a checkpoint, whose entries have one size")
 
 
 def _places(kv: KvMap, ctx: int) -> list[slice]:

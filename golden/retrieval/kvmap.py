@@ -3,9 +3,9 @@
 An entry is the K and V of one token in one context. A context is one cluster table's map. A new entry goes to the
 context's ring in device memory. When it leaves the ring, it moves to its home, where a cluster's entries lie together.
 
-- Home: a cluster owns blocks of `block_slots` slots. Its entry i (in order of arrival) has slot i mod block_slots of
-  the cluster's block number i div block_slots. The address is
-  `home_base + (block * block_slots + slot) * entry_bytes`. The map hands out unused blocks first, in order. Then it
+- Home: a cluster owns blocks of `block_slots` slots of `home_bytes` bytes. Its entry i (in order of arrival) has slot
+  i mod block_slots of the cluster's block number i div block_slots. The address is
+  `home_base + (block * block_slots + slot) * home_bytes`. The map hands out unused blocks first, in order. Then it
   reuses freed blocks in the order in which they were freed.
 - Ring: entry n of a context is written at `device_base + (ctx * recent + n mod recent) * entry_bytes`. It stays
   resident until `recent` newer entries came: before entry n is written, entry n - recent moves home.
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from golden.function_params import check
+from golden.retrieval import kv4
 
 
 class Burst(NamedTuple):
@@ -31,7 +32,7 @@ class Burst(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Offload of one entry: a copy of `bytes` bytes from ring address `src` to home address `dst`."""
+    """Offload of one entry: its `bytes` bytes at ring address `src` go to home address `dst`, packed if homes are."""
 
     src: int
     dst: int
@@ -91,7 +92,8 @@ class KvMap:
     clusters : most clusters of a context
     block_slots : entries of a block
     recent : entries of a context's ring
-    entry_bytes : bytes of an entry
+    entry_bytes : bytes of an entry in the ring
+    kv4_group : numbers of a group of the packed entries at home (`golden.retrieval.kv4`); 0: they stay BF16
     boundary : bursts do not cross a multiple of so many bytes
     device_base, home_base : byte addresses of the first ring and of block 0
 
@@ -111,14 +113,18 @@ class KvMap:
         n_ctx: int = 1,
         device_base: int = 0,
         home_base: int = 0,
+        kv4_group: int = 0,
     ):
         sizes = {"clusters": clusters, "blocks": blocks, "block_slots": block_slots, "recent": recent}
         sizes |= {"entry_bytes": entry_bytes, "boundary": boundary, "n_ctx": n_ctx}
         for name, value in sizes.items():
             check(value >= 1, name, value, "must be at least 1")
+        if kv4_group:
+            kv4.check_group(kv4_group, entry_bytes // 2, "an entry")
         check(boundary & (boundary - 1) == 0, "boundary", boundary, "must be a power of two")
         self.max_clusters, self.blocks, self.block_slots, self.recent = clusters, blocks, block_slots, recent
-        self.entry_bytes, self.boundary, self.n_ctx = entry_bytes, boundary, n_ctx
+        self.entry_bytes, self.boundary, self.n_ctx, self.kv4_group = entry_bytes, boundary, n_ctx, kv4_group
+        self.home_bytes = entry_bytes // (kv4.RATIO if kv4_group else 1)  # of an entry at home
         self.device_base, self.home_base = device_base, home_base
         self.contexts: defaultdict[int, _Context] = defaultdict(_Context)  # those that were used
         self.fresh = 0  # blocks handed out at least once
@@ -198,7 +204,7 @@ class KvMap:
 
     def bursts(self, ranges: Iterable[Range]) -> list[Burst]:
         """Bursts that read `ranges` in this order; it merges neighbours in memory and splits at the boundary."""
-        return self._cut((self._home(r.block, 0), r.slots * self.entry_bytes) for r in ranges)
+        return self._cut((self._home(r.block, 0), r.slots * self.home_bytes) for r in ranges)
 
     def fetch(self, ctx: int, clusters: Iterable[int]) -> list[Burst]:
         """Bursts that read every entry of `clusters` that is not resident, once, and nothing else.
@@ -215,7 +221,7 @@ class KvMap:
         bursts = self.bursts(ranges)
         known = [self.contexts[ctx].clusters[k] for k in clusters if k in self.contexts[ctx].clusters]
         entries = sorted(n for k in known for n in k.entries[: k.offloaded])
-        size = self.entry_bytes
+        size = self.home_bytes
         return Traffic(
             useful_bytes=len(entries) * size,
             fetched_bytes=sum(b.bytes for b in bursts),
@@ -233,7 +239,7 @@ class KvMap:
 
     def _home(self, block: int, slot: int) -> int:
         """Byte address of a slot."""
-        return self.home_base + (block * self.block_slots + slot) * self.entry_bytes
+        return self.home_base + (block * self.block_slots + slot) * self.home_bytes
 
     def _cut(self, pieces: Iterable[tuple[int, int]]) -> list[Burst]:
         """Bursts of (address, bytes) pieces: adjacent pieces are merged, then cut at the boundary."""

@@ -55,7 +55,7 @@ class BurstMerger(wiring.Component):
             m.d.sync += [
                 span.valid.eq(self.i.valid),
                 span.at.addr.eq(self.home_base + head.block * p.block_bytes),
-                span.at.others.eq(head.slots * p.entry_bytes - 1),
+                span.at.others.eq(head.slots * p.home_bytes - 1),
                 span.at.none.eq(head.slots == 0),
                 span.at.join.eq(head.join),
                 span.at.last.eq(head.last),

@@ -1,21 +1,28 @@
 """Copier: copies words from one place in memory to another, in bursts."""
 
-from amaranth import Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from golden.program.isa import ADDR_BITS, PAYLOAD, Opcode
+from golden.retrieval.kv4 import RATIO
 from hdl.bus.axi import Bursts, address_layout, manager_signature
 from hdl.memory import Ram, collect_errors
 from hdl.params import CoreParams, bits_for
 from hdl.queues import copied_beats
+from hdl.retrieval.kv4_codec import Kv4Codec
 from hdl.unit import Unit
 
 
-def copy_layout() -> data.StructLayout:
-    """A copy of `words` + 1 words of 2 * lanes bytes from byte `src` to byte `dst`."""
-    return data.StructLayout({"src": ADDR_BITS, "dst": ADDR_BITS, "words": PAYLOAD[Opcode.LOAD]["words"]})
+def copy_layout(p: CoreParams) -> data.StructLayout:
+    """A copy of `words` + 1 words of 2 * lanes bytes from byte `src` to byte `dst`.
+
+    If entries at home are packed, a copy can pack them (`packs`) or expand them (`expands`). `words` are then those of
+    BF16 numbers, four times as many as the packed ones.
+    """
+    kinds = {"packs": 1, "expands": 1} if p.dre.kvmu.kv4_group else {}
+    return data.StructLayout({"src": ADDR_BITS, "dst": ADDR_BITS, "words": PAYLOAD[Opcode.LOAD]["words"], **kinds})
 
 
 def bus_signature(p: CoreParams) -> wiring.Signature:
@@ -37,7 +44,8 @@ class Copier(Unit):
 
     Members
     -------
-    i : In(stream of `copy_layout`) : copies; bits of an address below a beat count as zero
+    i : In(stream of `copy_layout`) : copies; bits of an address below a beat count as zero; one that packs or expands
+        has whole packed beats
     bus : Out(`bus_signature`) : AXI4; a burst's address on `aw` goes out with its first beat on `w`; up to `lxe.copies`
         bursts are in flight in each direction; beats on `r` and responses on `b` are always taken
     read : Out(1) : the copier takes a beat of a copy
@@ -64,7 +72,7 @@ class Copier(Unit):
         super().__init__(
             p,
             {
-                "i": In(stream.Signature(copy_layout())),
+                "i": In(stream.Signature(copy_layout(p))),
                 "bus": Out(bus_signature(p)),
                 "read": Out(1),
                 "ended": Out(1),
@@ -81,20 +89,25 @@ class Copier(Unit):
         m.submodules.reads = reads = Bursts(p)
         m.submodules.writes = writes = Bursts(p)
         m.submodules.buffer = buffer = Ram(8 * p.lxe.bus_bytes, self.depth, protect=p.lxe.protect)
-        collect_errors(m, self, [buffer])
-        queue = m.submodules.queue = SyncFIFO(width=_to_layout().size, depth=p.lxe.copies)
+        codecs = [Kv4Codec(p)] if p.dre.kvmu.kv4_group else []
+        collect_errors(m, self, [buffer, *codecs])
+        queue = m.submodules.queue = SyncFIFO(width=_to_layout(p).size, depth=p.lxe.copies)
         read, write = _Reading(p, self.depth), _Writing(p)
 
         self._accept(m, reads, writes, queue)
         self._read(m, reads, read, write)
         level = self._store(m, buffer, read, write)
+        for codec in codecs:
+            m.submodules.codec = codec
+            self._convert(m, codec, reads, writes, queue, read, write)
+            m.d.comb += [codec.stored.eq(buffer.r_data), self.bus.w.payload.data.eq(codec.o)]
         self._write(m, writes, queue, level, read, write)
         self._write_beat(m, writes, write)
         self._count(
             m,
             reads=read.asks,
             writes=write.begins,
-            beats=write.gives,
+            beats=write.gives if write.kind is None else write.makes,
             waits=reads.o.valid & (read.room <= reads.o.payload.len),
         )
         return m
@@ -103,14 +116,14 @@ class Copier(Unit):
         """Gives a copy to the reader, and queues its destination for the writer, so that reads need not wait for
         writes.
         """
-        i = self.i.payload
-        to_in, to = Signal(_to_layout(), name="to_in"), data.View(_to_layout(), queue.r_data)
+        i, layout = self.i.payload, _to_layout(self.p)
+        to_in, to = Signal(layout, name="to_in"), data.View(layout, queue.r_data)
         m.d.comb += [
             self.i.ready.eq(reads.c.ready & queue.w_rdy),
             reads.c.valid.eq(self.i.valid & queue.w_rdy),
             reads.c.payload.addr.eq(i.src),
             reads.c.payload.words.eq(i.words),
-            *(to_in[name].eq(i[name]) for name, _ in _to_layout()),
+            *(to_in[name].eq(i[name]) for name, _ in layout),
             queue.w_data.eq(to_in),
             queue.w_en.eq(self.i.valid & reads.c.ready),
             writes.c.valid.eq(queue.r_rdy),
@@ -118,6 +131,11 @@ class Copier(Unit):
             writes.c.payload.words.eq(to.words),
             queue.r_en.eq(writes.c.ready),
         ]
+        if "packs" in layout.members:  # the packed side has fewer words
+            m.d.comb += [
+                reads.c.payload.words.eq(Mux(i.expands, i.words // RATIO, i.words)),
+                writes.c.payload.words.eq(Mux(to.packs, to.words // RATIO, to.words)),
+            ]
 
     def _read(self, m: Module, reads: Bursts, read: "_Reading", write: "_Writing") -> None:
         """Asks for a burst once its beats have room in the buffer."""
@@ -154,8 +172,9 @@ class Copier(Unit):
             buffer.w_data.eq(bus.r.payload.data),
             buffer.r_en.eq(gives),
             buffer.r_addr.eq(first),
-            bus.w.payload.data.eq(buffer.r_data),
         ]
+        if write.kind is None:
+            m.d.comb += bus.w.payload.data.eq(buffer.r_data)
         m.d.sync += level.eq(level + puts - gives)
         with m.If(puts):
             m.d.sync += last.eq(Mux(last == depth - 1, 0, last + 1))
@@ -163,11 +182,53 @@ class Copier(Unit):
             m.d.sync += first.eq(Mux(first == depth - 1, 0, first + 1))
         return level
 
+    def _convert(
+        self,
+        m: Module,
+        codec: Kv4Codec,
+        reads: Bursts,
+        writes: Bursts,
+        queue: SyncFIFO,
+        read: "_Reading",
+        write: "_Writing",
+    ) -> None:
+        """Packs and expands beside the buffer: tells the codec what comes in, and what is written."""
+        p, kind, to = self.p, write.kind, data.View(_to_layout(self.p), queue.r_data)
+        # Whether each burst in flight is to be packed, in the order of reads.
+        packing = m.submodules.packing = SyncFIFO(width=1, depth=p.lxe.copies)
+        asked = Signal()  # the copy whose bursts are asked for is to be packed
+        with m.If(reads.c.valid & reads.c.ready):
+            m.d.sync += asked.eq(self.i.payload.packs)
+        with m.If(writes.c.valid & writes.c.ready):
+            m.d.sync += kind.coming.eq(Cat(to.packs, to.expands))
+        with m.If(write.begins):
+            m.d.sync += kind.begun.eq(kind.coming)
+        with m.If(write.steps):
+            m.d.sync += kind.part.eq(Mux(kind.packs | kind.expands, kind.part + 1, 0))
+        m.d.comb += [
+            packing.w_data.eq(asked),
+            packing.w_en.eq(read.asks),
+            packing.r_en.eq(self.bus.r.valid & self.bus.r.payload.last),
+            Cat(kind.packs, kind.expands).eq(Mux(write.open, kind.begun, kind.coming)),
+            codec.puts.eq(read.puts & packing.r_data),
+            codec.beat.eq(self.bus.r.payload.data),
+            codec.steps.eq(write.steps),
+            codec.part.eq(kind.part),
+            codec.packs.eq(kind.packs),
+            codec.expands.eq(kind.expands),
+            kind.quads.eq(codec.quads),
+        ]
+
     def _write(
         self, m: Module, writes: Bursts, queue: SyncFIFO, level: Signal, read: "_Reading", write: "_Writing"
     ) -> None:
         """Begins a burst once all its beats are in the buffer."""
-        bus, burst, w_free = self.bus, writes.o.payload, write.w_free
+        bus, burst, w_free, kind = self.bus, writes.o.payload, write.w_free, write.kind
+        enough = level > burst.len
+        if kind is not None:
+            # Parts of the packed beat that was read last are left while a copy expands.
+            parts = Cat(Const(0, 2), level) + (-kind.part)[:2]
+            enough = Mux(kind.packs, kind.quads > burst.len, Mux(kind.expands, parts > burst.len, level > burst.len))
         m.d.comb += [
             w_free.eq(~write.w_valid | bus.w.ready),
             writes.o.ready.eq(
@@ -175,11 +236,11 @@ class Copier(Unit):
                 & w_free
                 & ~write.open
                 & (write.writing != self.p.lxe.copies)
-                & (level > burst.len)
+                & enough
                 & (~write.announced | bus.aw.ready)
             ),
             write.begins.eq(writes.o.valid & writes.o.ready),
-            write.gives.eq(write.begins | (write.open & w_free)),
+            write.steps.eq(write.begins | (write.open & w_free)),
             write.remaining.eq(Mux(write.open, write.left, burst.len)),
             bus.aw.valid.eq(write.announced),
             bus.w.valid.eq(write.w_valid),
@@ -188,6 +249,11 @@ class Copier(Unit):
             self.busy.eq(read.reading.any() | write.writing.any()),
             self.ended.eq(~queue.r_rdy & ~writes.o.valid & ~write.writing.any()),
         ]
+        if kind is not None:
+            m.d.comb += [
+                write.gives.eq(write.steps & ~(kind.expands & (kind.part != 0))),
+                write.makes.eq(write.steps & ~(kind.packs & (kind.part != 3))),
+            ]
         m.d.sync += write.writing.eq(write.writing + write.begins - bus.b.valid)
 
     def _write_beat(self, m: Module, writes: Bursts, write: "_Writing") -> None:
@@ -198,18 +264,21 @@ class Copier(Unit):
         with m.If(write.begins):
             m.d.sync += [bus.aw.payload.addr.eq(burst.addr), bus.aw.payload.len.eq(burst.len)]
         with m.If(write.w_free):
-            m.d.sync += write.w_valid.eq(write.gives)
-        with m.If(write.gives):
+            m.d.sync += write.w_valid.eq(write.makes)
+        with m.If(write.makes):
             m.d.sync += [
                 bus.w.payload.strb.eq(Mux(self.stop, 0, (1 << self.p.lxe.bus_bytes) - 1)),
                 bus.w.payload.last.eq(remaining == 0),
                 write.open.eq(remaining != 0),
                 write.left.eq(remaining - 1),
             ]
+        if write.kind is not None:
+            with m.Elif(write.steps):
+                m.d.sync += [write.open.eq(1), write.left.eq(remaining)]
 
 
-def _to_layout() -> data.StructLayout:
-    return data.StructLayout({name: copy_layout()[name].shape for name in ("dst", "words")})
+def _to_layout(p: CoreParams) -> data.StructLayout:
+    return data.StructLayout({name: field.shape for name, field in copy_layout(p) if name != "src"})
 
 
 class _Reading:
@@ -237,3 +306,19 @@ class _Writing:
         self.remaining = Signal(address_layout()["len"].width)  # beats after the next one
         self.begins = Signal()  # a burst begins
         self.gives = Signal()  # a beat leaves the buffer
+        self.kind = _Kind(p) if p.dre.kvmu.kv4_group else None  # of the copy being written
+        # The writer goes on by a beat of the buffer or of the bus, whichever are more.
+        self.steps = self.gives if self.kind is None else Signal(name="steps")
+        self.makes = self.gives if self.kind is None else Signal(name="makes")  # a beat for the bus is complete
+
+
+class _Kind:
+    """What the copy being written does with its beats."""
+
+    def __init__(self, p: CoreParams):
+        self.coming = Signal(2, name="kind_coming")  # packs, expands: of the burst that begins next
+        self.begun = Signal(2, name="kind_begun")  # of the one that began last
+        self.packs = Signal(name="kind_packs")  # of the one that goes on or begins
+        self.expands = Signal(name="kind_expands")
+        self.part = Signal(2, name="kind_part")  # part of the quad that comes next
+        self.quads = Signal(bits_for(copied_beats(p) // RATIO + 1), name="kind_quads")

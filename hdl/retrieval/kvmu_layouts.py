@@ -50,7 +50,10 @@ def counts_layout(p: KvmuParams) -> data.StructLayout:
 
 
 def move_layout(p: KvmuParams) -> data.StructLayout:
-    """An offload: copy `bytes` (always entry_bytes) from device address `src` to home address `dst`."""
+    """An offload: copy `bytes` (always entry_bytes) from device address `src` to home address `dst`.
+
+    With `kv4_group` they are home_bytes there.
+    """
     return data.StructLayout({"src": p.addr_bits, "dst": p.addr_bits, "bytes": bits_for(p.entry_bytes + 1)})
 
 

@@ -354,7 +354,7 @@ class Placer(wiring.Component):
             place.sent.eq(old),
             place.sent.off_slots.eq(old.off_slots + 1),
             self.x.payload.src.eq(place.device),
-            self.x.payload.dst.eq(self.home_base + (old.off * p.block_slots + old.off_slots) * p.entry_bytes),
+            self.x.payload.dst.eq(self.home_base + (old.off * p.block_slots + old.off_slots) * p.home_bytes),
             self.x.payload.bytes.eq(p.entry_bytes),
             out.op.eq(job.op),
             out.token.eq(job.token),
@@ -363,7 +363,7 @@ class Placer(wiring.Component):
             self.switch.payload.clusters.eq(job.clusters),
         ]
         with m.If((job.op == APPEND) & ~place.refused):
-            m.d.comb += [out.device.eq(place.device), out.home.eq(self.home_base + place.home * p.entry_bytes)]
+            m.d.comb += [out.device.eq(place.device), out.home.eq(self.home_base + place.home * p.home_bytes)]
 
 
 class _Read:

@@ -170,7 +170,7 @@ class Retriever(Unit):
     def _copies(self, m: Module, copier: Copier, work: "_Work") -> None:
         """Runs the copier until a fault or `stop`, and counts entries as their beats come."""
         p = self.p
-        entry_beats = p.dre.kvmu.entry_bytes // p.lxe.bus_bytes
+        entry_beats = p.dre.kvmu.home_bytes // p.lxe.bus_bytes  # of FETCH, which reads at home
         with m.If(copier.read):
             m.d.sync += work.beat.eq(work.beat + 1)
             with m.If(work.beat == entry_beats - 1):
@@ -204,7 +204,7 @@ class Retriever(Unit):
                 work.beat.eq(0),
                 work.entries.eq(0),
             ]
-            m.d.sync += work.room.eq((c.rows + 1) * k.entry_bytes)
+            m.d.sync += work.room.eq((c.rows + 1) * k.home_bytes)
             with m.Switch(c.action):
                 for action in Retrieve:
                     with m.Case(action):
@@ -250,6 +250,8 @@ class Retriever(Unit):
                 self.x.ready.eq(copies.ready),
                 work.moves.eq(copies.ready),
             ]
+            if k.kv4_group:
+                m.d.comb += copy.packs.eq(1)
         with m.Elif(works & self.x.valid & copier.ended):
             m.d.sync += work.since.eq(0)
         with m.Elif(works & ~self.x.valid & self.w.valid & (self.w.payload.op == APPEND)):
@@ -272,18 +274,22 @@ class Retriever(Unit):
         """Copies a burst of the set to the address at which the burst before it ended."""
         b, copies, works, at, room = self.b.payload, copier.i, work.works, work.at, work.room
         fits = Signal()
+        size = b.bytes  # on the device
+        if self.p.dre.kvmu.kv4_group:
+            size = b.bytes << 2
+            m.d.comb += copies.payload.expands.eq(1)
         m.d.comb += [
             fits.eq(b.bytes <= room),
             self.fault.full.eq(works & self.b.valid & ~b.empty & ~fits),
             copies.valid.eq(works & self.b.valid & ~b.empty & fits),
             copies.payload.src.eq(b.addr),
             copies.payload.dst.eq(at),
-            work.length.eq(b.bytes),
+            work.length.eq(size),
             self.b.ready.eq(works & ((copies.ready & fits) | b.empty)),
             work.fetched.eq(copies.valid & copies.ready),
         ]
         with m.If(work.fetched):
-            m.d.sync += [at.eq(at + b.bytes), room.eq(room - b.bytes)]
+            m.d.sync += [at.eq(at + size), room.eq(room - b.bytes)]
         with m.If(self.b.valid & self.b.ready & b.last):
             m.next = "END"
 
@@ -307,13 +313,15 @@ class _Work:
         self.work = Signal(c)
         self.works = Signal()  # no fault and no `stop`: the instruction goes on
         self.failed = Signal()
-        self.length = Signal(bits_for(max(k.entry_bytes, k.boundary) + 1), init=k.entry_bytes)  # bytes of a copy
+        # Of entries that are packed at home, `length` counts BF16 numbers, and `room` what is at home.
+        longest = max(k.entry_bytes, k.boundary * k.entry_bytes // k.home_bytes)
+        self.length = Signal(bits_for(longest + 1), init=k.entry_bytes)  # bytes of a copy
         self.at = Signal(ADDR_BITS)  # address to copy the next entry from (PLACE) or to (FETCH)
         self.rows = Signal(c["rows"].width)  # rows after this one
         self.since = Signal(bits_for(k.recent + 1))  # entries copied since all responses had come
         self.beat = Signal(range(max(2, k.entry_bytes // p.lxe.bus_bytes)))
         self.entries = Signal(bits_for(k.blocks * k.block_slots + 1))  # entries fetched
-        self.room = Signal(bits_for(k.entry_bytes << c["rows"].width) + 1)  # bytes left for entries to fetch
+        self.room = Signal(bits_for(k.home_bytes << c["rows"].width) + 1)  # bytes left for entries to fetch
         self.moves = Signal()
         self.placed = Signal()
         self.fetched = Signal()

@@ -128,7 +128,7 @@ def fetch(v: Vrex, tokens: float, share: float, per_cluster: int) -> tuple[float
         return 0.0, Demand()
     f = dre_demand.fetch(v.core.dre, per_cluster, share, v.latency, v.kvmu)
     first, rate = transfer(v.link, v.ssd, f.addr.tobytes(), f.bytes.tobytes())
-    return first + tokens * v.core.dre.kvmu.entry_bytes / rate, f.walk * (tokens / per_cluster)
+    return first + tokens * v.core.dre.kvmu.home_bytes / rate, f.walk * (tokens / per_cluster)
 
 
 class _Run:
@@ -187,7 +187,8 @@ class _Run:
         m, tokens = self.p.model, self.p.batch * self.entries(layer) / tables
         if not tokens:
             return 0.0
-        moved = tokens * m.entry_bytes
+        k = self.v.core.dre.kvmu
+        moved = tokens * m.entry_bytes * k.home_bytes / k.entry_bytes
         self.fetched += moved
         share = float(self.shares[layer].mean())
         took = fetch(self.v, tokens * m.kv_heads / self.s.heads, share, self.per_cluster)[0]

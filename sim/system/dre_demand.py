@@ -185,7 +185,7 @@ def fetch(p: DreParams, tokens: int, share: float, latency: int, by_cluster: boo
     listing = Listing(p.wtu.n_w, chosen, 0)
     port.run([_nothing(), time.kvmu.fetch([(0, chosen)], ran, listing.first, listing.offered)])
     walk = Demand(ran.b[-1] - ran.f[0] + 1, port.bytes) * (1 / number)
-    entry = p.kvmu.entry_bytes
+    entry = p.kvmu.home_bytes
     if by_cluster:
         bursts = time.kvmu.kv.fetch(0, chosen)
     else:

@@ -70,6 +70,7 @@ class KvmuTime:
             n_ctx=p.n_ctx,
             device_base=device_base,
             home_base=home_base,
+            kv4_group=p.kv4_group,
         )
         self._level: defaultdict[int, int] = defaultdict(int)  # clusters of each context
         self._pooled = False  # the pool's record was read
@@ -297,7 +298,7 @@ class KvmuTime:
         if r is None:
             return 0, 0
         start = self.kv.home_base + r.block * self.p.block_bytes
-        return start, start + r.slots * self.p.entry_bytes
+        return start, start + r.slots * self.p.home_bytes
 
 
 @dataclass

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from golden.program.isa import Retrieve
+from golden.retrieval.kv4 import RATIO
 from hdl.params import CoreParams
-from hdl.queues import copied_beats
+from hdl.queues import copied_beats, kv4_cycles
 from sim.units.loader_time import cut
 
 
@@ -48,6 +49,7 @@ class CopierTime:
     def __init__(self, p: CoreParams, latency: int, out: RetrieverCycles):
         self.p, self.latency, self.out = p, latency, out
         self.depth = copied_beats(p)
+        self._gone: list[int] = []  # cycle behind each beat's leaving of the buffer
         self._asked = self._begun = -1  # cycles in which the last read was asked for, and the last write begun
         self._popped: list[int] = []  # cycle in which each copy left the queue
         self._ends: list[int] = []  # cycle of each burst's last beat on `r`
@@ -58,45 +60,65 @@ class CopierTime:
         """The first cycle in which all copies so far have ended."""
         return self._responses[-1] + 1 if self._responses else 0
 
-    def copy(self, cycle: int, src: int, dst: int, size: int) -> int:
-        """Copies `size` bytes; returns the first cycle from `cycle` on in which the copier takes the job."""
+    def copy(self, cycle: int, src: int, dst: int, size: int, how: str = "") -> int:
+        """Copies `size` bytes; returns the first cycle from `cycle` on in which the copier takes the job.
+
+        how : "packs" or "expands": an entry goes home or comes back. That counts only if homes are packed
+        """
         n, out = self.p.lxe.copies, self.out
         taken = max(cycle, self._asked)
         if len(self._popped) >= n:
             taken = max(taken, self._popped[-n] + 1)
         self._popped.append(max(taken + 1, self._begun))
-        asked, free, writes = taken, self._popped[-1], self._cut(dst, size)
+        how = how if self.p.dre.kvmu.kv4_group else ""
+        made = {"": size, "packs": size // RATIO, "expands": size * RATIO}[how]
+        asked, free, writes = taken, self._popped[-1], self._cut(dst, made)
+        part = 0  # beats written of the packed beat that left the buffer last
         for beats in self._cut(src, size):
             asked += 1
             most = len(out.read) + beats - self.depth  # beats that must have left the buffer
-            room = out.written[most - 1] if most > 0 else 0
+            room = self._gone[most - 1] if most > 0 else 0
             out.waits += max(0, room - asked)
             asked = max(asked, room, self._ends[-n] + 1 if len(self._ends) >= n else 0)
             out.reads.append(asked + 1)
             first = max(asked + 1 + self.latency, out.read[-1] + 1 if out.read else 0)
             out.read += range(first, first + beats)
             self._ends.append(out.read[-1])
-            while writes and len(out.written) + writes[0] <= len(out.read):
-                free = self._write(free, writes.pop(0))
+            while writes and len(self._gone) + (takes := _taken(how, writes[0], part)) <= len(out.read):
+                more = writes.pop(0)
+                free = self._write(free, more, how, takes, part)
+                part = (part + more) % RATIO if how == "expands" else 0
         self._asked = asked
         return taken
 
-    def _write(self, after: int, beats: int) -> int:
-        """Writes a burst whose beats are in the buffer; returns the cycle in which the last one leaves it."""
+    def _write(self, after: int, beats: int, how: str, takes: int, part: int) -> int:
+        """Writes a burst for which `takes` beats are in the buffer; returns the cycle of its last step."""
         out, n = self.out, self.p.lxe.copies
-        begun = max(after, out.read[len(out.written) + beats - 1], out.written[-1] - 1 if out.written else 0) + 1
+        there = out.read[len(self._gone) + takes - 1] if takes else 0
+        if how == "packs":
+            there += kv4_cycles(self.p)
+        begun = max(after, there, out.written[-1] - 1 if out.written else 0) + 1
         if len(self._responses) >= n:
             begun = max(begun, self._responses[-n] + 1)
         self._begun = begun
         out.writes.append(begun + 1)
-        out.written += range(begun + 1, begun + 1 + beats)
+        steps = range(begun, begun + (takes if how == "packs" else beats))
+        out.written += [t + 1 for t in steps[RATIO - 1 :: RATIO]] if how == "packs" else [t + 1 for t in steps]
+        self._gone += [t + 1 for k, t in enumerate(steps, part) if how != "expands" or k % RATIO == 0]
         self._responses.append(out.written[-1] + self.latency)
-        return begun + beats - 1
+        return steps[-1]
 
     def _cut(self, addr: int, size: int) -> list[int]:
         words = size // (2 * self.p.dpe.n_w)
         cuts = cut(self.p, {"addr": addr, "stride": 0, "rows": 0, "words": words - 1, "wide": 0})
         return [beats for beats, _ in cuts]
+
+
+def _taken(how: str, beats: int, part: int) -> int:
+    """Beats of the buffer that a burst of `beats` takes; `part`: beats written of the packed beat before."""
+    if how == "expands":
+        return -(-(beats - (-part) % RATIO) // RATIO)
+    return beats * RATIO if how == "packs" else beats
 
 
 class RetrieverTime:
@@ -165,7 +187,7 @@ class RetrieverTime:
             if name == "x":
                 if since == self.p.dre.kvmu.recent:
                     cycle, since = self._ended(cycle) + 1, 0
-                cycle = self._copier.copy(cycle, beat["src"], beat["dst"], size)
+                cycle = self._copier.copy(cycle, beat["src"], beat["dst"], size, "packs")
             else:
                 cycle = self._copier.copy(cycle, at, beat["device"], size)
                 left, at, since = left - 1, at + size, min(since + 1, self.p.dre.kvmu.recent)
@@ -175,14 +197,15 @@ class RetrieverTime:
 
     def _fetch(self, c: dict, cycle: int) -> int:
         """Copies the bursts of a set from `cycle` on; returns the next free cycle."""
-        at, last = c["addr"], False
+        at, last, k = c["addr"], False, self.p.dre.kvmu
+        ratio = k.entry_bytes // k.home_bytes
         while not last:
             beat = next(self._bursts)
             cycle = max(cycle, beat.get("at", 0))
             if not beat["empty"]:
-                cycle = self._copier.copy(cycle, beat["addr"], at, beat["bytes"])
+                cycle = self._copier.copy(cycle, beat["addr"], at, beat["bytes"], "expands")
             self._copier.out.fetched.append(cycle)
-            at, last, cycle = at + beat["bytes"], beat["last"], cycle + 1
+            at, last, cycle = at + beat["bytes"] * ratio, beat["last"], cycle + 1
         return cycle
 
     def _ended(self, cycle: int) -> int:

@@ -82,7 +82,10 @@ def host(
     cuts = CorePlan(shape, p.lxe_format(), retrievals[1]).cuts | {"qkv": Tiling(8 // tiles, tiles, 1, 4)}
     plans = [CorePlan(shape, p.lxe_format(), r, cuts) for r in retrievals]
     layers, planes = model(rng, shape)
-    sizes = {"layout": p.dre.layout(), "blocks": k.blocks, "n_ctx": k.n_ctx, "counts": k.counts}
+    sizes = {
+        "layout": p.dre.layout(),
+        **{name: getattr(k, name) for name in ("blocks", "n_ctx", "counts", "kv4_group")},
+    }
     return CoreHost(plans, layers, planes, f, **sizes)
 
 

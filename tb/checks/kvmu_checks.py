@@ -31,6 +31,7 @@ SIZES = {
     "runs": replace(RAGGED, n_ctx=1, clusters=3, blocks=40, block_slots=2, recent=2, boundary=1 << 16, rows=4),
     "one": KvmuParams(*(1,) * 7, boundary=1, addr_bits=3, token_bits=1, rows=1, counts=1, count_lanes=1, read_counts=1),
     "protected": replace(RAGGED, protect="secded"),
+    "packed": replace(RAGGED, entry_bytes=96, kv4_group=16),  # homes of 24 bytes
     "one-slot": replace(
         RAGGED, n_ctx=1, block_slots=1, recent=1, entry_bytes=40, boundary=32, count_lanes=2, read_counts=4
     ),
@@ -121,7 +122,7 @@ def switches(p: KvmuParams) -> dict:
 
 def golden_map(p: KvmuParams, device: int, home: int, blocks: int) -> KvMap:
     """A golden map whose pool has `blocks` blocks."""
-    names = ("clusters", "block_slots", "recent", "entry_bytes", "boundary", "n_ctx")
+    names = ("clusters", "block_slots", "recent", "entry_bytes", "boundary", "n_ctx", "kv4_group")
     return KvMap(**{n: getattr(p, n) for n in names}, blocks=blocks, device_base=device, home_base=home)
 
 
@@ -249,7 +250,7 @@ def check(p: KvmuParams, e: dict, got: dict, replay: Replay | None = None) -> Re
     fetch.end()
     _check_tables(r, got["items"])
     full = sum(v["full"] for _, v in got["w"])
-    slots = sum(v["bytes"] for _, v in got["b"]) // p.entry_bytes
+    slots = sum(v["bytes"] for _, v in got["b"]) // p.home_bytes
     placed = sum(beat["op"] == APPEND for beat in a) - full
     bursts = sum(not v["empty"] for _, v in got["b"])
     perf = {"appends": placed, "full": full, "offloads": len(moves), "fetched": slots, "bursts": bursts}

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from golden.program.isa import ADDR_BITS, Retrieve
+from golden.retrieval.kv4 import RATIO
 from hdl.emit import Emitted, emit
 from hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
 from hdl.retrieval.kvmu_layouts import APPEND
@@ -248,13 +249,14 @@ def check_full_rate():
     assert [g["most"] for g in got] == [p.lxe.copies] * 3
 
 
-def good(errors=()) -> Episode:
+def good(errors=(), size: str = "tiny") -> Episode:
     """An episode that starts with good instructions."""
-    e = Episode(params(SIZES["tiny"]), frozenset(errors))
+    e = Episode(params(SIZES[size]), frozenset(errors))
+    entry, word = e.p.dre.kvmu.home_bytes, 2 * e.p.dpe.n_w
     e.switch(1, level=4)
     e.place(0, SOURCES, 4)
     e.cluster(0, to=1, level=2)
-    e.fetch(FETCHED + 8, [(HOMES, 96), (HOMES + 960, 192)], to=3)
+    e.fetch(FETCHED + word, [(HOMES, entry), (HOMES + 10 * entry, 2 * entry)], to=3)
     return e
 
 
@@ -290,13 +292,13 @@ def bad() -> list[tuple[Episode, dict]]:
     return out
 
 
-def errors(rng: random.Random) -> list[tuple[Episode, dict]]:
+def errors(rng: random.Random, size: str = "tiny") -> list[tuple[Episode, dict]]:
     """An error response to any beat that is read, or to any burst that is written."""
     out = []
     for stalls in STALLS * 4:
-        e = good()
+        e = good(size=size)
         reads = [a + k * e.p.lxe.bus_bytes for a, n in e.reads for k in range(n + 1)]
-        e = good([rng.choice([rng.choice(reads), rng.choice(e.writes)[0]])])
+        e = good([rng.choice([rng.choice(reads), rng.choice(e.writes)[0]])], size)
         e.clear(0, level=5)
         e.place(0, SOURCES, 3)
         out.append((e, {"stalls": stalls, "latency": (1, rng.choice([2, 30]))}))
@@ -307,6 +309,46 @@ def check_faults():
     """A fault pulses once, after all earlier work is done. Then nothing begins, and the bus drains."""
     got = run("tiny", [*bad(), *errors(random.Random(4))])
     assert any(g["filler"] for g in got), "no burst was cut short by stop"
+
+
+def packed_entries() -> Episode:
+    """Entries that go home and come back one after the other, also to addresses within a packed beat's reach."""
+    e = Episode(params(SIZES["packed"]))
+    entry, word = e.p.dre.kvmu.home_bytes, 2 * e.p.dpe.n_w
+    for k in range(4):
+        e.place(0, SOURCES, 5)  # moves behind the ring's three
+        e.fetch(FETCHED + k * word, [(at, entry) for at in e.homes] + [(HOMES + 4096, 3 * entry)], to=1, level=2)
+    return e
+
+
+def check_full_rate_packed():
+    """A beat of BF16 numbers every cycle: written while entries come back, and read while they go home."""
+    p, longest = params(SIZES["packed"]), 64
+    e = Episode(p)
+    e.fetch(FETCHED, [(HOMES + 4096 * i, longest * p.dre.kvmu.home_bytes) for i in range(3)])
+    [got] = run("packed", [(e, {"latency": (1, 1)})])
+    beats = 3 * longest * p.dre.kvmu.entry_bytes // p.lxe.bus_bytes
+    assert got["written"][-1] - got["written"][0] + 1 == len(got["written"]) == beats
+    assert len(got["read"]) * RATIO == beats
+
+
+def check_faults_packed():
+    """Error responses while entries are packed and expanded."""
+    got = run("packed", errors(random.Random(4), "packed"))
+    assert any(g["filler"] for g in got), "no burst was cut short by stop"
+
+
+def check_stops_packed():
+    """A stop at every seventh cycle, in the middle of packed beats too. After a reset it works again."""
+    how = {"stalls": STALLS[1]}
+    cuts = [(packed_entries(), how | {"cut_at": cut_at, "stop": True}) for cut_at in range(1, 500, 7)]
+    run("packed", [*cuts, (packed_entries(), how)])
+
+
+def check_reset_in_flight_packed():
+    how = {"stalls": STALLS[1]}
+    cuts = [(packed_entries(), how | {"cut_at": cut_at}) for cut_at in (7, 60, 71, 164, 290)]
+    run("packed", [x for cut in cuts for x in (cut, (packed_entries(), how))])
 
 
 def stops() -> list[tuple[Episode, dict]]:

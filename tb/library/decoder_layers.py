@@ -136,6 +136,7 @@ class DecoderLayers:
             layout=p.dre.layout(),
             counts=k.counts,
             boundary=k.boundary,
+            kv4_group=k.kv4_group,
             n_ctx=k.n_ctx,
         )
         self.hidden = trace.hidden.astype(np.float32)

@@ -83,4 +83,5 @@ def decoder_host(
         end=decoder.end,
         counts=k.counts,
         boundary=k.boundary,
+        kv4_group=k.kv4_group,
     )

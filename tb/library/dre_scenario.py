@@ -47,7 +47,7 @@ class Scenario:
 
     def __post_init__(self):
         k = self.p.kvmu
-        names = ("n_ctx", "clusters", "blocks", "block_slots", "recent", "entry_bytes", "boundary")
+        names = ("n_ctx", "clusters", "blocks", "block_slots", "recent", "entry_bytes", "boundary", "kv4_group")
         bases = {"device_base": self.device_base, "home_base": self.home_base}
         kv = KvMap(**{n: getattr(k, n) for n in names}, **bases)
         self.model = DreModel(self.f, kv, self.p.wtu.readings, k.counts)

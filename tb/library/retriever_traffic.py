@@ -3,7 +3,10 @@
 import random
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from golden.program.isa import ADDR_BITS, REGISTERS, Retrieve
+from golden.retrieval import kv4
 from hdl.instruction_layouts import retrieve_layout
 from hdl.params import CoreParams
 from hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
@@ -27,7 +30,18 @@ SIZES = {
         *("words=2", "entry_bytes=2", "recent=1", "clusters=1", "n_ctx=1", "blocks=4", "block_slots=2", "boundary=2"),
     ],
     "long": ["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096", "copies=5", "entry_bytes=2080", "n_ctx=2"],
+    # Packed at home: groups of four beats, of two and of half a beat; bursts of four beats and of one.
+    "packed": ["entry_bytes=96", "recent=3", "kv4_group=16"],
+    "packed_wide": [
+        *("dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16", "bus_bytes=32", "burst_bytes=128", "copies=5"),
+        *("entry_bytes=384", "recent=3", "kv4_group=32", "boundary=1024"),
+    ],
+    "packed_beats": [
+        *("dpe.n_h=32", "dpe.n_w=32", "vpe.n_w=32", "bus_bytes=64", "burst_bytes=64", "copies=1"),
+        *("entry_bytes=256", "recent=2", "kv4_group=16", "boundary=256"),
+    ],
 }
+PLAIN = ("tiny", "one", "long")  # entries are BF16 at home
 # Entries and bus as in `core`.
 WIDE = ["dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512", "bus_bytes=64", "burst_bytes=1024"]
 WIDE += ["entry_bytes=4096", "addr_bits=40"]
@@ -65,7 +79,7 @@ class Episode:
 
     c, t, b : beats that the bench drives
     places : replies and moves in order, ("w" or "x", beat)
-    copies : (source, destination, bytes)
+    copies : (source, destination, bytes read, bytes written)
     signals : signals of the instructions that complete
     sets : (register, value)
     orders : (op, context) of the orders to the DRE
@@ -82,7 +96,7 @@ class Episode:
     t: list[dict] = field(default_factory=list)
     b: list[dict] = field(default_factory=list)
     places: list[tuple[str, dict]] = field(default_factory=list)
-    copies: list[tuple[int, int, int]] = field(default_factory=list)
+    copies: list[tuple[int, int, int, int]] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)
     sets: list[tuple[int, int]] = field(default_factory=list)
     orders: list[tuple[int, int]] = field(default_factory=list)
@@ -119,12 +133,12 @@ class Episode:
         moved = 0
         for r in range(rows):
             slot = self.rings + (ctx * k.recent + self.placed[ctx] % k.recent) * k.entry_bytes
-            home = self.home + len(self.homes) * 3 * k.entry_bytes
+            home = self.home + len(self.homes) * 3 * k.home_bytes
             full = r == full_at
             if self.placed[ctx] >= k.recent and not full:
                 self.homes.append(home)
                 self.places.append(("x", {"src": slot, "dst": home, "bytes": k.entry_bytes}))
-                self._copy(slot, home, k.entry_bytes)
+                self._copy(slot, home, k.entry_bytes, "packs")
                 moved += 1
                 self.bins |= {"moves_its_own"} if r >= k.recent else set()
             self.places.append(("w", reply(APPEND) | {"full": int(full), "device": 0 if full else slot, "home": home}))
@@ -139,16 +153,17 @@ class Episode:
 
     def fetch(self, addr: int, bursts: list[tuple[int, int]], short: int = 0, **fields: int) -> None:
         """Add a FETCH of bursts (address, bytes) that are whole entries; the room is `short` of that many."""
-        entry = self.p.dre.kvmu.entry_bytes
+        k = self.p.dre.kvmu
+        entry, ratio = k.home_bytes, k.entry_bytes // k.home_bytes
         rows = max(1, -(-sum(size for _, size in bursts) // entry) - short)
         i = self._next(Retrieve.FETCH, addr, rows, **fields)
         at = addr
         for src, size in bursts:
             self.b.append({"addr": src, "bytes": size, "ctx": 0, "last": 0, "empty": 0})
-            if at + size > addr + rows * entry:
+            if at + size * ratio > addr + rows * k.entry_bytes:
                 self.fault = self.fault or "full"
-            self._copy(src, at, size)
-            at += size
+            self._copy(src, at, size, "expands")
+            at += size * ratio
         if not bursts:
             self.b.append({"addr": 0, "bytes": 0, "ctx": 0, "last": 0, "empty": 1})
         self.b[-1]["last"] = 1
@@ -194,12 +209,12 @@ class Episode:
     @property
     def reads(self) -> list[tuple[int, int]]:
         """All bursts on `ar`."""
-        return [b for src, _, size in self.copies for b in self.bursts(src, size)]
+        return [b for src, _, size, _ in self.copies for b in self.bursts(src, size)]
 
     @property
     def writes(self) -> list[tuple[int, int]]:
         """All bursts on `aw`."""
-        return [b for _, dst, size in self.copies for b in self.bursts(dst, size)]
+        return [b for _, dst, _, size in self.copies for b in self.bursts(dst, size)]
 
     def bursts(self, addr: int, size: int) -> list[tuple[int, int]]:
         """Bursts of one copy."""
@@ -218,15 +233,24 @@ class Episode:
         if register and not self.fault:
             self.sets.append((register, value % (1 << ADDR_BITS)))
 
-    def _copy(self, src: int, dst: int, size: int) -> None:
-        bus = self.p.lxe.bus_bytes
-        self.copies.append((src, dst, size))
-        for k in range(0, size, bus):
-            old = self.written.get(src + k)
-            value = old[-1] if old else int.from_bytes(content(src + k, bus), "little")
-            self.written.setdefault(dst + k, []).append(value)
+    def _copy(self, src: int, dst: int, size: int, how: str = "") -> None:
+        """Copy `size` bytes; with a `how`, "packs" or "expands", as entries at home are packed."""
+        bus, group = self.p.lxe.bus_bytes, self.p.dre.kvmu.kv4_group
+        moved = b"".join(
+            (self.written[a][-1].to_bytes(bus, "little") if a in self.written else content(a, bus))
+            for a in range(src, src + size, bus)
+        )
+        if group and how:
+            moved = (packed if how == "packs" else expanded)(moved, group)
+            self.bins.add(how)
+            reach = 4 * bus  # of a packed beat
+            within = any((a - dst) % reach for a, _ in self.bursts(dst, len(moved)))
+            self.bins |= {f"{how}_within_a_beat"} if within and how == "expands" else set()
+        self.copies.append((src, dst, size, len(moved)))
+        for k in range(0, len(moved), bus):
+            self.written.setdefault(dst + k, []).append(int.from_bytes(moved[k : k + bus], "little"))
         fails = self.errors & {src + k for k in range(0, size, bus)} or self.errors & {
-            a for a, _ in self.bursts(dst, size)
+            a for a, _ in self.bursts(dst, len(moved))
         }
         self.fault = self.fault or ("bus" if fails else "")
         longest = self.p.lxe.burst_bytes
@@ -246,6 +270,16 @@ class Episode:
             "hold": 20,
             "limit": 10_000 if self.p == params(SIZES["tiny"]) else 200_000,  # the longest runs take 3100 and 115_000
         }
+
+
+def packed(entry: bytes, group: int) -> bytes:
+    """An entry as it lies at home."""
+    return kv4.pack(np.frombuffer(entry, np.uint16), group).tobytes()
+
+
+def expanded(entry: bytes, group: int) -> bytes:
+    """What comes back of it."""
+    return kv4.expand(np.frombuffer(entry, np.uint8), group).tobytes()
 
 
 def random_episode(p: CoreParams, rng: random.Random, n: int, errors: frozenset[int] = frozenset()) -> Episode:
@@ -290,7 +324,7 @@ def random_bursts(episode: Episode, rng: random.Random) -> list[tuple[int, int]]
         home = (
             rng.choice(episode.homes)
             if episode.homes and rng.random() < 0.5
-            else (episode.home ^ 1 << 20) + rng.randint(0, 99) * k.entry_bytes
+            else (episode.home ^ 1 << 20) + rng.randint(0, 99) * k.home_bytes
         )
         out += cut(episode.p, home, rng.randint(1, 2))
     return out
@@ -299,7 +333,7 @@ def random_bursts(episode: Episode, rng: random.Random) -> list[tuple[int, int]]
 def cut(p: CoreParams, at: int, entries: int) -> list[tuple[int, int]]:
     """Consecutive entries as bursts of the KVMU."""
     k, out = p.dre.kvmu, []
-    end = at + entries * k.entry_bytes
+    end = at + entries * k.home_bytes
     while at < end:
         size = min(end, (at // k.boundary + 1) * k.boundary) - at
         out.append((at, size))

@@ -62,6 +62,7 @@ def host(own: Weights, p: CoreParams | None = None, end: int | None = None, bloc
         n_ctx=k.n_ctx,
         end=end,
         counts=k.counts,
+        kv4_group=k.kv4_group,
     )
 
 

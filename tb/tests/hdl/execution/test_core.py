@@ -102,6 +102,21 @@ def test_layers_equal_golden(seed, pause, count, how, function, record_property)
         assert perf["dre.hcu.full_joins"] > 0
 
 
+def test_packed_homes_equal_golden(record_property):
+    """Entries go home in 4 bits a number and come back, and attention runs on what comes back."""
+    more = ("kv4_group=16",)
+    h, script, fetched = passes(1, 5, SHAPE, AHEAD, "none", more)
+    ran, after = script.play(emitted(more), ports(h), 0.2, seed=1)
+    assert not script.differences(ran, after)
+    perf = ran[-1].perf
+    assert perf["retriever.moves"] > 0
+    assert perf["retriever.fetches"] > 0
+    k, size = h.core.dre.kv, params().dpe.n_w * 2
+    assert k.home_bytes * 4 == k.entry_bytes == 4 * size
+    record_property("entries packed, bursts expanded", f"{perf['retriever.moves']}, {perf['retriever.fetches']}")
+    assert sum(fetched) > 0
+
+
 def growing(more: tuple[str, ...], count: int) -> tuple[CoreHost, Script, list[np.ndarray]]:
     """`count` passes in which every token opens a cluster; the rows of each query block."""
     rng = np.random.default_rng(7)

@@ -12,22 +12,27 @@ from tb.checks.retriever_checks import (
     check_answers_of_another_kind,
     check_equals_the_reference,
     check_faults,
+    check_faults_packed,
     check_full_rate,
+    check_full_rate_packed,
     check_orders,
     check_reset_in_flight,
+    check_reset_in_flight_packed,
     check_sets_of_many_entries,
     check_stops_at_any_cycle,
+    check_stops_packed,
     check_takes_the_cycles_of_the_time_view,
     emitted,
     errors,
     orders,
+    packed_entries,
     run,
     stopped_orders,
     stops,
     strangers,
     traffic,
 )
-from tb.library.retriever_traffic import FETCHED, HOMES, SIZES, WIDE, Episode, random_episode
+from tb.library.retriever_traffic import FETCHED, HOMES, PLAIN, SIZES, WIDE, Episode, random_episode
 from tb.library.runner import Run, mutants
 from tb.library.transfer_traffic import params
 
@@ -88,6 +93,22 @@ def test_reset_in_flight():
     check_reset_in_flight()
 
 
+def test_full_rate_packed():
+    check_full_rate_packed()
+
+
+def test_faults_packed():
+    check_faults_packed()
+
+
+def test_stops_packed():
+    check_stops_packed()
+
+
+def test_reset_in_flight_packed():
+    check_reset_in_flight_packed()
+
+
 BINS = {
     *("opens", "joins", "moves", "no_moves", "moves_its_own", "one_row", "rows", "empty", "one_burst", "bursts"),
     *("fetches_moved", "skip", "aligned", "askew", "clear_empty", "clear_some", "switch_empty", "switch_some"),
@@ -101,6 +122,13 @@ def test_coverage(record_property):
     hit = set().union(*(e.bins for e, _ in traffic("tiny")), (f"fault {e.fault}" for e, _ in faulty))
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= BINS, BINS - hit
+
+
+@pytest.mark.parametrize("size", [size for size in SIZES if size not in PLAIN])
+def test_coverage_packed(size):
+    """The traffic of `test_equals_the_reference` packs entries, and expands them in bursts that begin anywhere."""
+    hit = set().union(*(e.bins for e, _ in traffic(size)))
+    assert hit >= {"packs", "expands", "expands_within_a_beat", "fetches_moved", "moves_its_own"}
 
 
 # Edits of the Verilog: the size, what is there, what takes its place.
@@ -124,6 +152,31 @@ ORDER_MUTANTS = [
     ("w_ready_c = works & (|w_op)", "w_ready_c = |w_op"),
     ("w_valid & (w_op == 2'h0)", "w_valid"),  # a reply to an order places an entry
 ]
+
+
+# The same, of "packed": edits of the copier and of its codec.
+PACKED_MUTANTS = [
+    ("kind_quads} > writes_o_len", "kind_quads} >= writes_o_len"),  # a burst whose last header is not known
+    ("kind_part} > {1'h0, writes_o_len}", "kind_part} >= {1'h0, writes_o_len}"),
+    ("open ? kind_begun[0]", "open & 1'h0 ? kind_begun[0]"),  # the next burst's kind
+    ("kind_expands & (|kind_part)", "kind_expands & kind_part[0]"),  # a packed beat read twice
+    ("kind_packs & (kind_part != 2'h3)", "kind_packs & (kind_part == 2'h0)"),  # beats of too few parts
+]
+
+
+@pytest.mark.nightly
+def test_mutants_packed():
+    survivors = []
+    for edit in PACKED_MUTANTS:
+        [unit] = mutants(emitted("packed"), [edit])
+        p, rng = params(SIZES["packed"]), random.Random(3)
+        episodes = [(random_episode(p, rng, 12), {"stalls": stalls}) for stalls in STALLS[1:3]]
+        try:
+            run("packed", [*episodes, (packed_entries(), {})], unit=unit, waves=False)
+            survivors.append(edit)
+        except (AssertionError, KeyError):
+            pass
+    assert not survivors
 
 
 @pytest.mark.parametrize(
