@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from hdl.assertions import assertions
 from hdl.header import ONE_FILE, header
 from hdl.leaf import Leaves, elaborated
 from hdl.memory import bodies
-from hdl.params import APART, SystemParams, part_of, reset_cycles
+from hdl.params import APART, SystemParams, part_of, reset_cycles, stated
 from hdl.ports import ports
 from hdl.reset import Prolonged
 from hdl.writer.circt import Language
@@ -151,7 +151,7 @@ def emit(
         "top": top,
         "language": language.value,
         "source_lines": lines,
-        "params": {name: value for name, value in asdict(params).items() if name not in APART},
+        "params": {name: value for name, value in stated(params).items() if name not in APART},
         "ports": ports(component),
         "timing": component.timing(component.p),
         "counters": component.counters(),

@@ -63,7 +63,7 @@ def _parameters(params: object, scope: str) -> Iterator[tuple[str, str, str]]:
     """Name, value and meaning of every parameter."""
     about = described(params)
     for name, value in vars(params).items():
-        if name in APART:
+        if name in APART or (name == "features" and not value):
             continue
         if is_dataclass(value) and not hasattr(value, "exp_bits"):
             yield from _parameters(value, name)

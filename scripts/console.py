@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import warnings
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -17,7 +17,7 @@ from golden.function_params import ReSVParams, check
 from hdl import generated
 from hdl.design import load
 from hdl.emit import ALL, UNITS, Emitted, params_of
-from hdl.params import DreParams, SystemParams, override, override_part
+from hdl.params import DreParams, SystemParams, override, override_part, stated
 from synth import flow
 from synth.emission import emitted
 
@@ -173,7 +173,7 @@ def chosen(
     unit = made.manifest["unit"]
     chosen = system(unit, [*generated.assignments(made), *(assignments or [])])
     own = params_of(unit, chosen)
-    same = json.loads(json.dumps(asdict(own))) == made.manifest["params"]
+    same = json.loads(json.dumps(stated(own))) == made.manifest["params"]
     check(
         same,
         "-p",
