@@ -1,7 +1,6 @@
 """Why the VPE has expm1: what its functions of BF16 operands do to a scan of 2,048 tokens, against FP32."""
 
 import numpy as np
-import pytest
 
 from golden.arithmetic import elementwise
 from golden.arithmetic.numerics import to_bf16
@@ -35,7 +34,6 @@ def error(got: np.ndarray, want: np.ndarray) -> float:
     return float(np.sqrt(((got - want) ** 2).mean() / (want**2).mean()))
 
 
-@pytest.mark.slow
 def test_a_state_needs_expm1(record_property):
     """e^(dt A) is near 1, where BF16 numbers are 2^-8 and 2^-7 apart: its error is a third of the state. That of expm1
     and softplus is below 2^-7, their own.

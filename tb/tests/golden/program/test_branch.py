@@ -39,7 +39,6 @@ def _error(got: np.ndarray, want: np.ndarray) -> float:
     return float(np.sqrt(((got - want) ** 2).mean() / (want**2).mean()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "passes", "state"), [(1, 5, 4), (2, 3, 2), (5, 2, 8), (8, 2, 4)])
 def test_passes_equal_the_branch(tokens, passes, state):
     """State and last inputs go from pass to pass; passes of fewer tokens than taps, too."""
@@ -47,7 +46,6 @@ def test_passes_equal_the_branch(tokens, passes, state):
     assert _error(*stream(run, tokens, passes)) < BOUND
 
 
-@pytest.mark.slow
 def test_cutting_a_stream_into_passes_changes_no_bit_of_the_state():
     states = []
     x = np.random.default_rng(3).standard_normal((6, 8)).astype(np.float32)

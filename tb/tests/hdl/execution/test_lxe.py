@@ -63,7 +63,6 @@ def test_a_layer_equals_golden():
     check_a_layer_equals_golden()
 
 
-@pytest.mark.slow
 def test_a_history_branch_equals_golden_and_time_view(record_property):
     """Two passes of a selective scan on an LXE with the feature hybrid: every byte, and every event's cycle."""
     record_property("cycles", check_the_branch_equals_golden_and_time_view()["done"])

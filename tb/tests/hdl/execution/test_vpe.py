@@ -136,7 +136,6 @@ def test_every_result_is_stored(size):
     check_every_result_is_stored(size)
 
 
-@pytest.mark.slow
 def test_functions_over_every_operand():
     check_functions_over_every_operand()
 
