@@ -37,6 +37,7 @@ class Parameter:
     choices : the allowed words
     power_of_two : allows only powers of two; a string gives the reason, which the error message repeats
     optional : hardware that costs nothing when off; left out of headers and manifests while it has its default
+    features : names that a word may join by "+", each once and in this order; "" is none of them
     """
 
     meaning: str
@@ -45,10 +46,13 @@ class Parameter:
     choices: tuple[str, ...] = ()
     power_of_two: bool | str = False
     optional: bool = False
+    features: tuple[str, ...] = ()
 
     @property
     def values(self) -> str:
         """The allowed values as a phrase such as "1 to 1024" or "one of exact, buckets"; empty without a limit."""
+        if self.features:
+            return f"none, or names of {', '.join(self.features)} joined by + in this order"
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         low = 1 if self.power_of_two and self.low is None else self.low
@@ -58,6 +62,9 @@ class Parameter:
 
     def check(self, name: str, value: Any) -> None:
         """Raise `ParamError` unless the parameter `name` may have this value."""
+        if self.features:
+            named = value.split("+") if value else []
+            check([f for f in self.features if f in named] == named, name, value, f"must be {self.values}")
         if self.choices:
             check(value in self.choices, name, value, f"must be {self.values}")
         ok = self.low is None or value >= self.low
@@ -158,6 +165,8 @@ class DotFormat:
         return self.sum_bits + 17
 
 
+# Optional hardware: "hybrid" adds the functions of a selective scan to the VPE.
+FEATURES = ("hybrid",)
 SCORE_MAPS = ("exp", "vpe", "shift", "clip", "raw")
 HASH_POLICIES = ("first", "majority", "mean")
 SCOPES = ("head", "layer")

@@ -8,6 +8,7 @@ from operator import attrgetter
 from golden.arithmetic.secded import PROTECTIONS
 from golden.arithmetic.vector import VectorFormat
 from golden.function_params import (
+    FEATURES,
     SELECTIONS,
     DotFormat,
     ParamError,
@@ -389,6 +390,9 @@ class VpeParams:
     depth: int = parameter(64, "words of n_w numbers in each of a unit's three banks", high=1 << 12, power_of_two=True)
     score: ScoreFormat = parameter(ScoreFormat(), "exponent and mantissa bits of the score codes that it makes")
     protect: str = parameter("none", "check bits of the banks", **PROTECT)
+    features: str = parameter(
+        "", "optional hardware: hybrid adds the functions EXPM1 and SOFTPLUS", features=FEATURES, optional=True
+    )
 
     def __post_init__(self):
         check_parameters(self)
@@ -397,7 +401,7 @@ class VpeParams:
     @property
     def format(self) -> VectorFormat:
         """The function that a unit computes."""
-        return VectorFormat(self.n_w, self.depth, self.score)
+        return VectorFormat(self.n_w, self.depth, self.score, self.features)
 
     @property
     def addr_bits(self) -> int:
@@ -451,8 +455,9 @@ class CoreParams:
             self.lxe.bus_bytes,
             f"must be at most a word of {2 * lanes} bytes: raise dpe.n_w, dpe.n_h and vpe.n_w",
         )
-        d = self.dpe
-        return LxeFormat(lanes, d.window, d.w_depth, d.x_depth, self.vpe.depth, self.lxe.i_depth, self.vpe.score)
+        d, v = self.dpe, self.vpe
+        sizes = lanes, d.window, d.w_depth, d.x_depth, v.depth, self.lxe.i_depth
+        return LxeFormat(*sizes, v.score, v.features)
 
     def joined(self) -> "CoreParams":
         """These parameters; `ParamError` if the units and the ports of a core do not fit together."""
@@ -568,6 +573,10 @@ PRESETS = {
     "core": SystemParams(),  # section VI-A: N_DPE 64x64, N_VPE 1x64, N_HCU 1x16, N_WTU 1x16
     "edge8": SystemParams(cores=8),
     "server48": SystemParams(cores=48),
+    # core with all optional hardware
+    "omni": SystemParams(
+        CoreParams(DreParams(kvmu=KvmuParams(kv4_group=32)), vpe=VpeParams(features="+".join(FEATURES)))
+    ),
 }
 
 
@@ -581,8 +590,8 @@ def override(params: SystemParams, assignments: list[str]) -> SystemParams:
     """A system with each "unit.name=value" or "name=value" applied.
 
     A bare name sets every unit that has it, and `wtu.n_w` also the `count_lanes` of a KVMU that has no value of its
-    own. Values are integers, true/false or words. `ParamError` names the unit; for an unknown name it lists the valid
-    ones, the nearest first.
+    own. Values are integers, true/false or words; the word for no features is none. `ParamError` names the unit; for an
+    unknown name it lists the valid ones, the nearest first.
     """
     changes = _changes(params, "", assignments)
     lanes = changes.get(("wtu", "n_w"))
@@ -645,7 +654,7 @@ def flat(params: object, unit: str = "") -> dict[str, str]:
             out |= flat(value, name)
         else:
             score = isinstance(value, ScoreFormat)
-            word = f"e{value.exp_bits}m{value.man_bits}" if score else str(value)
+            word = f"e{value.exp_bits}m{value.man_bits}" if score else str(value) or "none"
             out[f"{unit}.{name}" if unit else name] = word.lower() if isinstance(value, bool) else word
     return out
 
@@ -694,6 +703,8 @@ def _replaced(params: object, unit: str, changes: dict[tuple[str, str], object])
 def _parse(name: str, word: str) -> object:
     if word.lower() in ("true", "false"):
         return word.lower() == "true"
+    if name.rpartition(".")[2] == "features":
+        return "" if word == "none" else word
     if name.rpartition(".")[2] == "score":
         e, _, m = word.partition("e")[2].partition("m")
         check(e.isdigit() and m.isdigit(), name, word, "must look like e4m7")

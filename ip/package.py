@@ -23,7 +23,8 @@ PERIOD = 1e9 / CLOCK  # ns
 def configuration(p: CoreParams) -> str:
     """A unique name for the parameters: the preset with this core, else a hash."""
     names = (name for name, system in PRESETS.items() if system.core == p)
-    return next(names, f"c{hashlib.sha256(repr(p).encode()).hexdigest()[:8]}")
+    values = repr(p).replace(", features=''", "")  # optional hardware that is absent does not rename a package
+    return next(names, f"c{hashlib.sha256(values.encode()).hexdigest()[:8]}")
 
 
 def write(unit: str, p: CoreParams, folder: Path, period: float = PERIOD, prefix: str | None = None) -> list[Path]:

@@ -1,5 +1,7 @@
 """The VPE's functions of one BF16 operand, bit for bit: exp, 1/x, 1/sqrt(x) and SiLU, and the score codes of results.
 
+A VPE with the feature "hybrid" also has expm1(x) = e^x - 1 and softplus(x) = log(1 + e^x), for selective scans.
+
 | operand       | exp      | 1/x             | 1/sqrt(x) | SiLU                      |
 | ------------- | -------- | --------------- | --------- | ------------------------- |
 | NaN           | NaN      | NaN             | NaN       | NaN                       |
@@ -13,7 +15,18 @@
 
 Overflow gives +inf. Underflow gives a zero with the sign of the exact value. A NaN result is 0x7fc0, and a subnormal
 operand counts as a zero of its sign. `golden.arithmetic.numerics` states all other rules; 1/sqrt(-0) = -inf is IEEE
-754's rSqrt.
+754's rSqrt. The same rules hold for the two functions of "hybrid":
+
+| operand       | expm1    | softplus             |
+| ------------- | -------- | -------------------- |
+| NaN           | NaN      | NaN                  |
+| +inf          | +inf     | +inf                 |
+| -inf          | -1       | +0                   |
+| +0, subnormal | +0       | log 2                |
+| -0, subnormal | -0       | log 2                |
+| other x < 0   | < 0      | > 0, or +0           |
+| overflow      | x > 88.5 | none                 |
+| underflow     | none     | x < -87              |
 
 Method: every function adds logarithms and then takes one power of two, so that all four share their tables. With
 l = log2|x|, t = |x| log2(e) and h = log2(1 + 2^-t),
@@ -24,6 +37,13 @@ l = log2|x|, t = |x| log2(e) and h = log2(1 + 2^-t),
 Logarithms are integers in units of 2^-10, rounded down. The ones' complement negates them, which rounds the negative
 down too. `ANTILOG` takes the power at the middle of the unit.
 
+The functions of "hybrid" add one more term, a function of t that straight lines approximate as they do h:
+
+    expm1(x) = +-2^(l + g), times 2^t for x > 0, where g = log2((1 - 2^-t) / |x|); from t = 2 on, 2^g' with
+    g' = log2(1 - 2^-t) in place of 2^(l + g)
+    softplus(x) = 2^(s - t) for x < 0, where s = log2(log(1 + 2^-t) 2^t); 2^c with c = log2(softplus(x)) for 0 < x and
+    t < 1.5; 2^(l + q) with q = log2(softplus(x) / x) above
+
 Accuracy over all 65,536 operands (`tb/tests/golden/arithmetic/test_elementwise.py`):
 
 | function | error in units in the last place | operands without the nearest result | monotonic |
@@ -31,9 +51,13 @@ Accuracy over all 65,536 operands (`tb/tests/golden/arithmetic/test_elementwise.
 | 1/x, 1/sqrt(x) | correctly rounded | 0 | yes |
 | exp | below 0.69 | 131 | yes |
 | SiLU | below 0.93 | 439 | on either side of its minimum at -1.278 |
+| expm1 | below 0.990 | 583 | but for three pairs of neighbours, below -3 |
+| softplus | below 0.90 | 509 | but for three pairs of neighbours, between -0.2 and 0 |
 
 Source: the VPE is V-Rex's (section V-A); these algorithms are this project's own.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -102,6 +126,70 @@ SLOPE = np.array([8, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2] + [1] * 10 + [0] * 42)
 SIGMOID = _sigmoid_table()
 
 
+@dataclass(frozen=True)
+class Lines:
+    """Straight lines, one for each eighth of t < 16, that approximate a function of t in units of 1 / ONE.
+
+    start : the value at the lower end of each line, the upper end of one that falls
+    slope : gain in half units per sixteenth of an eighth, below zero for a line that falls
+    """
+
+    start: np.ndarray
+    slope: np.ndarray
+
+    @classmethod
+    def of(cls, start: str, slope: str, end: int) -> "Lines":
+        """Lines from lists of numbers; those behind the lists are level at `end`."""
+        starts, slopes = (np.array(text.split(), np.int64) for text in (start, slope))
+        pad = [(0, 128 - len(numbers)) for numbers in (starts, slopes)]
+        return cls(np.pad(starts, pad[0], constant_values=end), np.pad(slopes, pad[1]))
+
+    def at(self, t: np.ndarray) -> np.ndarray:
+        """The approximation; from t = 16 on that of the last sixteenth below."""
+        i = np.minimum(t, 16 * ONE - 1)
+        slope, step = self.slope[i >> 7], i >> 3 & 15
+        return self.start[i >> 7] + (np.abs(slope) * np.where(slope < 0, 15 - step, step) >> 1)
+
+
+# Lines of the functions of "hybrid". Starts and slopes are chosen so that every result is within a unit in the last
+# place, and few are not the nearest. The starts of EXPM1 and SOFTPLUS_BELOW are 3 modulo 4, which saves a bit of
+# logic in hardware. All values lie between 0 and 1023. A function that ends at 1024 ends at 1023, for which ANTILOG
+# gives the same result.
+# 1024 (1 + g) for t < 2 and 1024 (1 + g') above.
+EXPM1 = Lines.of(
+    start=(
+        "963 899 835 775 715 655 603 543 487 431 379 323 271 219 167 115 599 639 675 707 739 763 787 807 827 843 "
+        "859 871 891 899 911 919 927 935 943 951 955 963 967 971 979 983 987 987 991 995 995 999 1003 1003 1007 "
+        "1007 1007 1007 1011 1011 1011 1011 1011 1015 1019 1015 1019 1019 1019 1019 1019 1019 1019 1019 1019 1019"
+    ),
+    slope=("-8 -8 -8 -8 -8 -8 -7 -7 -7 -7 -7 -7 -6 -6 -7 -7 5 5 4 4 3 3 3 3 2 2 2 2 1 1 1 1 1 1 1 1 1 1 1 1"),
+    end=ONE - 1,
+)
+# 1024 (1 + s).
+SOFTPLUS_BELOW = Lines.of(
+    start=(
+        "483 519 551 583 615 643 667 691 715 735 759 779 795 811 827 843 859 871 883 895 903 911 919 923 935 943 "
+        "947 955 959 963 971 979 975 979 987 991 991 995 999 1003 999 999 1003 1003 1007 1011 1011 1011 1011 1015 "
+        "1015 1015 1015 1015 1019 1019 1019 1019 1019 1019 1019 1019 1019 1023 1019"
+    ),
+    slope=("4 4 4 4 3 3 3 3 3 3 2 2 2 2 2 2 1 1 1 1 1 1 2 2 1 1 1 1 1 1 0 0 1 1 0 0 0 0 0 0 1 1 1 1"),
+    end=ONE - 1,
+)
+# 1024 c + SOFTPLUS_BASE for t < 1.5 and 1024 q above.
+SOFTPLUS_ABOVE = Lines.of(
+    start=(
+        "7 97 187 277 358 445 527 610 684 760 838 910 330 285 253 220 196 172 153 134 117 103 94 83 73 65 57 51 "
+        "44 40 33 30 30 26 24 22 19 17 15 14 12 11 10 8 8 7 7 6 5 4 4 4 3 3 3 2 2 2 2 2 1 1 1 1 1 1 1 1 1 1 1"
+    ),
+    slope=("11 11 11 10 11 10 10 9 10 10 9 9 -6 -6 -4 -4 -3 -3 -2 -2 -2 -2 -1 -1 -1 -1 -1 -1 -1 -1 -1 -1"),
+    end=0,
+)
+SOFTPLUS_BASE = 544
+# BF16 bits of the least |x| with t >= 2 and with t >= 1.5, from where on the other formula holds.
+EXPM1_TURN, SOFTPLUS_TURN = 0x3FB2, 0x3F86
+SOFTPLUS_LOW = 0x3A00  # of 2^-11: softplus of a smaller |x| is that of a number below zero, log 2
+
+
 def exp(x: np.ndarray) -> np.ndarray:
     """e^x of BF16 numbers of any shape, BF16. Special cases: see the module's table."""
     sign, exponent, fraction = _parts(x)
@@ -130,6 +218,27 @@ def silu(x: np.ndarray) -> np.ndarray:
     t = _natural(exponent, fraction)
     y = _power(_logarithm(exponent, fraction) - ONE + _sigmoid(t) + np.where(sign, ~t, 0))
     return _bf16(y | sign << 15, _is_nan(x))
+
+
+def expm1(x: np.ndarray) -> np.ndarray:
+    """e^x - 1 of BF16 numbers of any shape, BF16. For a VPE with the feature "hybrid"."""
+    sign, exponent, fraction = _parts(x)
+    t = _natural(exponent, fraction)
+    near = (exponent << 7 | fraction) < EXPM1_TURN
+    base = np.where(near, _logarithm(exponent, fraction) - ONE, 126 * ONE)
+    y = _power(base + np.where(t < 16 * ONE, EXPM1.at(t), ONE - 1) + np.where(sign, 0, t))
+    return _bf16(y | sign << 15, _is_nan(x))
+
+
+def softplus(x: np.ndarray) -> np.ndarray:
+    """log(1 + e^x) of BF16 numbers of any shape, BF16. For a VPE with the feature "hybrid"."""
+    sign, exponent, fraction = _parts(x)
+    t = _natural(exponent, fraction)
+    below = 126 * ONE + np.where(t < 16 * ONE, SOFTPLUS_BELOW.at(t), ONE - 1) + ~t
+    magnitude = exponent << 7 | fraction
+    base = np.where(magnitude < SOFTPLUS_TURN, 127 * ONE - SOFTPLUS_BASE, _logarithm(exponent, fraction))
+    above = base + np.where(t < 16 * ONE, SOFTPLUS_ABOVE.at(t), 0)
+    return _bf16(_power(np.where(sign | (magnitude < SOFTPLUS_LOW), below, above)), _is_nan(x))
 
 
 def score_code(y: np.ndarray, fmt: ScoreFormat) -> np.ndarray:

@@ -30,7 +30,7 @@ import numpy as np
 
 from golden.arithmetic import elementwise
 from golden.arithmetic.numerics import BF16, flush, to_bf16, to_fp32
-from golden.function_params import ScoreFormat, check, check_ints
+from golden.function_params import FEATURES, ScoreFormat, check, check_parameters, parameter
 
 ONE, MINUS_ZERO = 0x3F80, 0x8000  # BF16
 SCALARS = 16  # scalar registers
@@ -39,14 +39,15 @@ FOREVER = 15  # a span of 2^15 words: larger than any bank, so an operand's addr
 
 @dataclass(frozen=True)
 class VectorFormat:
-    """Function parameters of the VPE: `n` lanes of a word, `depth` words of a bank, and the format of score codes."""
+    """Function parameters of the VPE: lanes, words of a bank, the format of score codes, and optional functions."""
 
-    n: int = 64
-    depth: int = 64
-    score: ScoreFormat = ScoreFormat()
+    n: int = parameter(64, "lanes of a word")
+    depth: int = parameter(64, "words of a bank")
+    score: ScoreFormat = parameter(ScoreFormat(), "exponent and mantissa bits of a score code")
+    features: str = parameter("", "optional functions: hybrid has EXPM1 and SOFTPLUS", features=FEATURES)
 
     def __post_init__(self) -> None:
-        check_ints(self)
+        check_parameters(self)
         for name, value in (("n_w", self.n), ("depth", self.depth)):
             check(1 <= value <= 4096 and value & (value - 1) == 0, name, value, "must be a power of two, at most 4,096")
         check(self.n * self.depth <= 1 << 22, "n_w * depth", self.n * self.depth, "must be at most 2^22")
@@ -55,6 +56,15 @@ class VectorFormat:
     def sum_bits(self) -> int:
         """Bits of the signed sum of the longest row, `depth` words of `n` numbers."""
         return 31 + (self.n * self.depth).bit_length()
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether `Post` has EXPM1 and SOFTPLUS."""
+        return "hybrid" in self.features.split("+")
+
+    def is_function(self, post: int) -> bool:
+        """Whether a value of `Post` is a function of the rounded result."""
+        return post >= (Post.EXPM1 if self.hybrid else Post.EXP)
 
 
 class Op(IntEnum):
@@ -85,14 +95,29 @@ class Bank(IntFlag):
 
 
 class Post(IntEnum):
-    """Last step on a result. Values 2 and 3 mean ROUND. The four functions take the result rounded to BF16."""
+    """Last step on a result. The functions take the result rounded to BF16.
+
+    Without the feature "hybrid", EXPM1 and SOFTPLUS mean ROUND.
+    """
 
     NONE = 0  # the result stays FP32
     ROUND = 1  # rounds to BF16
+    EXPM1 = 2  # e^x - 1
+    SOFTPLUS = 3  # log(1 + e^x)
     EXP = 4
     RECIPROCAL = 5
     RSQRT = 6
     SILU = 7
+
+
+FUNCTIONS = {
+    Post.EXPM1: elementwise.expm1,
+    Post.SOFTPLUS: elementwise.softplus,
+    Post.EXP: elementwise.exp,
+    Post.RECIPROCAL: elementwise.reciprocal,
+    Post.RSQRT: elementwise.rsqrt,
+    Post.SILU: elementwise.silu,
+}
 
 
 class Reduce(IntEnum):
@@ -357,15 +382,18 @@ class Machine:
         if i.post == Post.NONE:
             return y.view(np.uint32)
         half = to_bf16(y)
-        if i.post >= Post.EXP:
-            functions = (elementwise.exp, elementwise.reciprocal, elementwise.rsqrt, elementwise.silu)
-            half = functions[i.post - Post.EXP](half)
+        if self.fmt.is_function(i.post):
+            half = FUNCTIONS[Post(i.post)](half)
             if i.code:
                 return elementwise.score_code(half, self.fmt.score).astype(np.uint32) << 16
         return half.view(np.uint16).astype(np.uint32) << 16
 
     def _reduce(self, i: Instruction, result: np.ndarray) -> None:
-        rows = [*result[:-1], result[-1, : i.keep + 1]] if not (i.code and i.post >= Post.EXP) else [result[0, :0]]
+        rows = (
+            [*result[:-1], result[-1, : i.keep + 1]]
+            if not (i.code and self.fmt.is_function(i.post))
+            else [result[0, :0]]
+        )
         if i.reduce == Reduce.MAX:
             top = max(order(row.view(np.float32)).max(initial=0) for row in rows)
             bits = 0x7FC00000 if top == 0 else top & 0x7FFFFFFF if top >> 31 else ~top

@@ -82,6 +82,7 @@ ENUMS: dict[tuple[Opcode, str], type[IntEnum] | type[IntFlag]] = {
     (Opcode.VECTOR, "format"): Format,
 }
 MASKS = ("wait", "signal")
+HYBRID = (Post.EXPM1.name, Post.SOFTPLUS.name)  # which a VPE without this feature does not have
 IMMEDIATES = ("imm_a", "imm_b", "imm_c")  # fields of VECTOR
 PLAYED = 1 << 16  # longest program that is played to find deadlocks, in instructions with every round of its loops
 _OPERATORS = {
@@ -160,7 +161,7 @@ def statement(i: Instruction, fmt: LxeFormat) -> str:
     values = {name: i[name] for name in _fields(i.op)}
     usual = _defaults(i.op, values, fmt)
     shown = [name for name in values if values[name] != usual[name] or (name == "count" and not values["len"])]
-    return " ".join([i.op.name.lower(), *(f"{name}={_text(i.op, name, values[name])}" for name in shown)])
+    return " ".join([i.op.name.lower(), *(f"{name}={_text(i.op, name, values[name], fmt)}" for name in shown)])
 
 
 def _fields(op: Opcode) -> dict[str, int]:
@@ -189,7 +190,7 @@ def _takes_register(op: Opcode, name: str) -> bool:
     return name in ("len", "base", "level") or (op in (Opcode.SET, Opcode.ADD, Opcode.RETRIEVE) and name in ("to", "a"))
 
 
-def _text(op: Opcode, name: str, value: int) -> str:
+def _text(op: Opcode, name: str, value: int, fmt: LxeFormat) -> str:
     if name in MASKS:
         return ",".join(map(str, bits(value)))
     if _takes_register(op, name):
@@ -201,7 +202,7 @@ def _text(op: Opcode, name: str, value: int) -> str:
     kind = ENUMS.get((op, name))
     if kind is Bank:
         return "|".join(str(b.name) for b in Bank if b and b & value) or "NONE"
-    if kind and value in list(kind):
+    if kind and value in list(kind) and (fmt.vector.hybrid or kind(value).name not in HYBRID):
         return str(kind(value).name)
     return hex(value) if name in ("addr", "imm", "stride") else str(value)
 
@@ -324,6 +325,8 @@ class _Assembler:
         if name in IMMEDIATES and not text.lower().startswith("0x"):
             return _bf16_bits(self._number(name, text, self.constants))
         kind = ENUMS.get((op, name))
+        if kind is Post and text in HYBRID and not self.fmt.vector.hybrid:
+            raise self._error(f"{name}={text}: this hardware has no such function: add the feature hybrid")
         members = {k: int(v) for k, v in kind.__members__.items()} if kind else {}
         value = self._number(name, text, self.constants | members, members)
         if not isinstance(value, int):

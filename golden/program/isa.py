@@ -77,6 +77,7 @@ class LxeFormat:
     depth: int = 64  # words of a VPE bank
     i_depth: int = 512  # instructions of the program memory
     score: ScoreFormat = ScoreFormat()
+    features: str = ""  # optional hardware (`golden.function_params.FEATURES`)
 
     @property
     def dot(self) -> DotFormat:
@@ -86,7 +87,7 @@ class LxeFormat:
     @property
     def vector(self) -> VectorFormat:
         """The format of the VPE's instructions and scores."""
-        return VectorFormat(self.lanes, self.depth, self.score)
+        return VectorFormat(self.lanes, self.depth, self.score, self.features)
 
     @property
     def word_bytes(self) -> int:

@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from golden.arithmetic.vector import FOREVER, SCALARS, Format, Instruction, Op, Post, Reduce, Source, Swap, VectorFormat
+from golden.arithmetic.vector import FOREVER, SCALARS, Format, Instruction, Op, Reduce, Source, Swap, VectorFormat
 from golden.program.sequencer_model import Issue
 
 
@@ -89,7 +89,7 @@ class Known:
             last = k == len(to) - 1
             if v.reduce == Reduce.LAST:
                 kept = bool(known[0])
-            elif v.reduce and not (v.code and v.post >= Post.EXP):
+            elif v.reduce and not (v.code and self.fmt.is_function(v.post)):
                 bad = np.flatnonzero(~known[: v.keep + 1 if last else n])
                 if len(bad):
                     raise i.error(f"reduces lane {bad[0]} of its word {k}, which depends on a number never written")

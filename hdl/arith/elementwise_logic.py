@@ -7,6 +7,8 @@ from amaranth.lib.wiring import In, Out
 
 from golden.arithmetic.elementwise import (
     ANTILOG,
+    EXPM1,
+    EXPM1_TURN,
     FRAC,
     HIGH,
     INF,
@@ -17,6 +19,11 @@ from golden.arithmetic.elementwise import (
     PRODUCT_FRAC,
     SIGMOID,
     SLOPE,
+    SOFTPLUS_ABOVE,
+    SOFTPLUS_BASE,
+    SOFTPLUS_BELOW,
+    SOFTPLUS_LOW,
+    SOFTPLUS_TURN,
     T_BITS,
 )
 from golden.function_params import ScoreFormat
@@ -33,6 +40,26 @@ class Op(enum.Enum, shape=2):
     SILU = 3
 
 
+class HybridOp(enum.Enum, shape=3):
+    """Function of an operand, with those of the feature "hybrid": the codes of `Post` with bit 2 inverted."""
+
+    EXP = 0
+    RECIP = 1
+    RSQRT = 2
+    SILU = 3
+    EXPM1 = 6
+    SOFTPLUS = 7
+
+
+class Lines(enum.Enum, shape=2):
+    """Straight lines that stage 2 adds."""
+
+    SILU = 0
+    EXPM1 = 1
+    BELOW = 2  # softplus below zero
+    ABOVE = 3  # softplus above zero
+
+
 class Special(enum.Enum, shape=2):
     """A result that the logarithm does not give."""
 
@@ -45,16 +72,17 @@ class Special(enum.Enum, shape=2):
 class Elementwise(wiring.Component):
     """Computes exp, 1/x, 1/sqrt(x) or SiLU of a BF16 operand: one logarithm, one sum, one power of two for all four.
 
+    With `hybrid` also e^x - 1 and softplus, which share them and add straight lines of their own.
     Stage 1 takes the logarithm of the operand, and t = |x| log2(e). Stage 2 computes the logarithm of the result, stage
     3 its power of two. The tables are those of `golden.arithmetic.elementwise`.
 
     Parameters
     ----------
-    none
+    hybrid : bool, default False : whether there are EXPM1 and SOFTPLUS
 
     Members
     -------
-    op : In(Op) : function
+    op : In(Op), with `hybrid` In(HybridOp) : function
     x : In(16) : operand, BF16
     y : Out(16) : result of `op` and `x` of `LATENCY` cycles ago, BF16
 
@@ -66,22 +94,25 @@ class Elementwise(wiring.Component):
 
     LATENCY = 3
 
-    def __init__(self):
-        super().__init__({"op": In(Op), "x": In(16), "y": Out(16)})
+    def __init__(self, hybrid: bool = False):
+        self.hybrid, self.ops = hybrid, HybridOp if hybrid else Op
+        super().__init__({"op": In(self.ops), "x": In(16), "y": Out(16)})
 
     def elaborate(self, platform):
         m = Module()
+        lines = {"plus": 1, "silu": 1}
+        if self.hybrid:
+            # still: the term is not added; on: lines are added, of which kind, and whether these fall
+            lines = {"plus": 1, "still": 1, "on": 1, "lines": Lines, "fall": 1}
         r1 = Signal(
-            data.StructLayout(
-                {"base": FRAC + 8, "term": FRAC + 8, "plus": 1, "silu": 1, "sign": 1, "special": Special}
-            ),
+            data.StructLayout({"base": FRAC + 8, "term": FRAC + 8, **lines, "sign": 1, "special": Special}),
             reset_less=True,
         )
         r2 = Signal(
             data.StructLayout({"low": FRAC, "carry": 1, "high": 10, "sign": 1, "special": Special}), reset_less=True
         )
         self._operand(m, r1)
-        self._logarithm(m, r1, r2)
+        (self._hybrid_logarithm if self.hybrid else self._logarithm)(m, r1, r2)
         y = Signal(16, reset_less=True)
         m.d.sync += y.eq(self._power(m, r2))
         m.d.comb += self.y.eq(y)
@@ -113,7 +144,12 @@ class Elementwise(wiring.Component):
                     m.d.comb += t.eq(shifted >> 8 * i)
 
         exp, recip, rsqrt, silu = (Signal(name=op.name.lower()) for op in Op)
-        m.d.comb += [s.eq(self.op == op) for s, op in zip((exp, recip, rsqrt, silu), Op, strict=True)]
+        m.d.comb += [s.eq(self.op == self.ops[op.name]) for s, op in zip((exp, recip, rsqrt, silu), Op, strict=True)]
+        unsigned = exp  # results are positive
+        if self.hybrid:
+            expm1, softplus = (Signal(name=name) for name in ("expm1", "softplus"))
+            m.d.comb += [expm1.eq(self.op == HybridOp.EXPM1), softplus.eq(self.op == HybridOp.SOFTPLUS)]
+            unsigned = exp | softplus
         tiny = Signal()
         big = Signal()  # t is out of range, and so are results that depend on it
         huge = Signal()
@@ -129,21 +165,44 @@ class Elementwise(wiring.Component):
         # Biased by 128, one more than an exponent field. Subtraction adds the ones' complement.
         base = Signal(FRAC + 8)
         term = Signal(FRAC + 8)
+        limited = t | big << T_BITS - 1
         with m.Switch(self.op):
-            with m.Case(Op.EXP):
+            with m.Case(self.ops.EXP):
                 m.d.comb += [base.eq(128 * ONE), term.eq(t)]
-            with m.Case(Op.RECIP):
+            with m.Case(self.ops.RECIP):
                 m.d.comb += [base.eq(255 * ONE), term.eq(log)]
-            with m.Case(Op.RSQRT):
+            with m.Case(self.ops.RSQRT):
                 m.d.comb += [base.eq(383 * ONE // 2), term.eq(log >> 1)]
-            with m.Case(Op.SILU):
-                m.d.comb += [base.eq(log), term.eq(t | big << T_BITS - 1)]
+            with m.Case(self.ops.SILU):
+                m.d.comb += [base.eq(log), term.eq(limited)]
+            if self.hybrid:
+                near, below, first = (Signal(name=name) for name in ("near", "below", "first"))
+                m.d.comb += [
+                    near.eq(self.x[:15] < EXPM1_TURN),
+                    below.eq(sign | (self.x[:15] < SOFTPLUS_LOW)),
+                    first.eq(self.x[:15] < SOFTPLUS_TURN),
+                ]
+                with m.Case(HybridOp.EXPM1):
+                    m.d.comb += [base.eq(Mux(near, log, 127 * ONE)), term.eq(limited)]
+                with m.Case(HybridOp.SOFTPLUS):
+                    level = Mux(below, 127 * ONE, 128 * ONE - SOFTPLUS_BASE)
+                    m.d.comb += [base.eq(Mux(below | first, level, log)), term.eq(limited)]
+        if self.hybrid:
+            kind = Mux(softplus, Mux(below, Lines.BELOW, Lines.ABOVE), Mux(expm1, Lines.EXPM1, Lines.SILU))
+            lines = [
+                r1.plus.eq(Mux(softplus, ~below, expm1 | ((exp | silu) & ~sign))),
+                r1.still.eq(silu | softplus | (expm1 & sign)),
+                r1.on.eq(silu | expm1 | softplus),
+                r1.lines.eq(kind),
+                r1.fall.eq(Mux(softplus, ~below & ~first, expm1 & near)),
+            ]
+        else:
+            lines = [r1.plus.eq((exp | silu) & ~sign), r1.silu.eq(silu)]
         m.d.sync += [
             r1.base.eq(base),
             r1.term.eq(term),
-            r1.plus.eq((exp | silu) & ~sign),
-            r1.silu.eq(silu),
-            r1.sign.eq(sign & ~exp & (special != Special.NAN)),
+            *lines,
+            r1.sign.eq(sign & ~unsigned & (special != Special.NAN)),
             r1.special.eq(special),
         ]
 
@@ -171,6 +230,41 @@ class Elementwise(wiring.Component):
         m.d.comb += total.eq(r1.base + Mux(~r1.plus, ~term, Mux(r1.silu, 0, term)))
         m.d.sync += [
             Cat(r2.low, r2.carry).eq(total[:FRAC] + sigmoid),
+            r2.high.eq(total[FRAC:]),
+            r2.sign.eq(r1.sign),
+            r2.special.eq(r1.special),
+        ]
+
+    def _hybrid_logarithm(self, m: Module, r1: data.View, r2: data.View) -> None:
+        """Stage 2 with EXPM1 and SOFTPLUS: four sets of lines share the multiplier. Lines that fall count down."""
+        term = Signal(FRAC + 10)
+        step = Signal(4)
+        segment = Signal(7)
+        far = Signal()  # past the last line
+        above = Signal()
+        m.d.comb += [
+            term.eq(r1.term),
+            segment.eq(r1.term[FRAC - 3 :]),
+            step.eq(r1.term[FRAC - 7 : FRAC - 3] ^ r1.fall.replicate(4)),
+            far.eq(r1.term[FRAC + 4 :].any()),
+            above.eq(r1.lines == Lines.ABOVE),
+        ]
+        index = Cat(segment, r1.lines)
+        own = (EXPM1, SOFTPLUS_BELOW, SOFTPLUS_ABOVE)
+        slope = table(m, np.concatenate([np.repeat(SLOPE, 2), *(np.abs(f.slope) for f in own)]), index, "slope")
+        start = table(m, np.concatenate([SIGMOID, *(f.start for f in own)]), index, "start")
+        near = Signal(FRAC, name="line")
+        added = Signal(FRAC)
+        addend = Signal(FRAC + 10)
+        m.d.comb += [
+            near.eq(start + ((slope * step) >> 1)),
+            added.eq(Mux(r1.on & ~(above & far), near | far.replicate(FRAC), 0)),
+            addend.eq(Mux(~r1.plus, ~term, Mux(r1.still, (above & r1.fall) << FRAC, term))),
+        ]
+        total = Signal(FRAC + 10)
+        m.d.comb += total.eq(r1.base + addend)
+        m.d.sync += [
+            Cat(r2.low, r2.carry).eq(total[:FRAC] + added),
             r2.high.eq(total[FRAC:]),
             r2.sign.eq(r1.sign),
             r2.special.eq(r1.special),

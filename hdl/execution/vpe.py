@@ -249,8 +249,8 @@ class Vpe(Unit):
 
     def _hold(self, m: Module, now: "_Instruction", way: "_Way") -> None:
         """Keeps the fields that travel with the issued word until its result is written."""
-        i, held = now.now, way.held
-        functional = i.post[2]
+        i, held, hybrid = now.now, way.held, self.p.format.hybrid
+        functional = i.post[1:].any() if hybrid else i.post[2]
         with m.If(now.issue):
             m.d.sync += [
                 way.held_streams.eq(now.streams),
@@ -262,7 +262,7 @@ class Vpe(Unit):
                 held.write.first.eq(now.word == 0),
                 held.write.last.eq(now.last_word),
                 held.keep.eq(Mux(now.last_word, i.keep, self.p.n_w - 1)),
-                held.fn.eq(i.post[:2]),
+                held.fn.eq(Cat(i.post[:2], ~i.post[2]) if hybrid else i.post[:2]),
                 held.result.eq(
                     Mux(functional, Mux(i.code, Result.CODE, Result.FUNCTION), Mux(i.post == Post.NONE, 0, 1))
                 ),
@@ -337,7 +337,13 @@ class _Way:
 
     def __init__(self, p: VpeParams):
         entry = data.StructLayout(
-            {"write": write_layout(p), "keep": bits_for(p.n_w), "fn": 2, "result": Result, "scores": 1}
+            {
+                "write": write_layout(p),
+                "keep": bits_for(p.n_w),
+                "fn": 3 if p.format.hybrid else 2,
+                "result": Result,
+                "scores": 1,
+            }
         )
         self.held = Signal(entry)
         self.held_valid = Signal()

@@ -5,7 +5,7 @@ from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out
 
 from golden.arithmetic.vector import MINUS_ZERO, ONE, Source
-from hdl.arith.elementwise_logic import Elementwise, Op, ScoreCode
+from hdl.arith.elementwise_logic import Elementwise, HybridOp, Op, ScoreCode
 from hdl.arith.fma import Fma
 from hdl.arith.order import exceeds
 from hdl.params import VpeParams
@@ -27,6 +27,11 @@ OPERANDS = data.StructLayout(
 )
 
 
+def function_type(p: VpeParams) -> type[enum.Enum]:
+    """The codes of the functions that these parameters have."""
+    return HybridOp if p.format.hybrid else Op
+
+
 class Lane(wiring.Component):
     """Computes a * b + c, or the larger or smaller of a and c, and then a rounding, a function and a score code.
 
@@ -43,7 +48,7 @@ class Lane(wiring.Component):
     bank_a, bank_c : In(32), bank_b, near_b, far_b : In(16) : the banks' words; of b also the other lanes' for a swap
     stream : In(32), narrow : In(16) : the number of the stream's word, if it is FP32 and if it is BF16
     scalar_a, scalar_c : In(32), scalar_b : In(16) : scalars or immediates
-    fn : In(Op) : function for the operands of three cycles ago
+    fn : In(`function_type`) : function for the operands of three cycles ago
     result : In(Result) : the result that `y` takes at the clock edge after the next
     y : Out(32) : result
 
@@ -60,12 +65,14 @@ class Lane(wiring.Component):
         self.p = p
         wide, half = ("bank_a", "bank_c", "stream", "scalar_a", "scalar_c"), ("bank_b", "near_b", "far_b", "narrow")
         numbers = dict.fromkeys(wide, In(32)) | dict.fromkeys((*half, "scalar_b"), In(16))
-        super().__init__({"operands": In(OPERANDS), **numbers, "fn": In(Op), "result": In(Result), "y": Out(32)})
+        super().__init__(
+            {"operands": In(OPERANDS), **numbers, "fn": In(function_type(p)), "result": In(Result), "y": Out(32)}
+        )
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.fma = fma = Fma()
-        m.submodules.elementwise = elementwise = Elementwise()
+        m.submodules.elementwise = elementwise = Elementwise(self.p.format.hybrid)
         m.submodules.code = code = ScoreCode(self.p.score)
 
         # Operands.
@@ -101,7 +108,8 @@ class Lane(wiring.Component):
 
         rounded = Signal(16)
         m.d.comb += rounded.eq(fma.y[16:] + (fma.y[15] & (fma.y[:15].any() | fma.y[16])))
-        fn, result = Signal(Op, reset_less=True, name="fn"), Signal(Result, reset_less=True, name="result")
+        fn = Signal(function_type(self.p), reset_less=True, name="fn")
+        result = Signal(Result, reset_less=True, name="result")
         m.d.sync += [fn.eq(self.fn), result.eq(self.result)]
         m.d.comb += [
             elementwise.op.eq(fn),

@@ -5,8 +5,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from golden.arithmetic.vector import SCALARS, Format, Reduce
-from hdl.arith.elementwise_logic import Op
-from hdl.execution.vpe_lane import OPERANDS, Lane, Result
+from hdl.execution.vpe_lane import OPERANDS, Lane, Result, function_type
 from hdl.execution.vpe_reduce import RowMax, RowSum
 from hdl.leaf import place
 from hdl.memory import Ram, collect_errors, error_members
@@ -61,7 +60,7 @@ class VectorUnit(wiring.Component):
                 "read": In(read_layout(p)),
                 "operands": In(OPERANDS),
                 "i": In(32 * p.n_w),
-                "fn": In(Op),
+                "fn": In(function_type(p)),
                 "result": In(Result),
                 "write": In(write_layout(p)),
                 "live": In(p.n_w),

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from golden.arithmetic.vector import FOREVER, Format, Instruction, Op, Post, Reduce, Source, Swap
+from golden.arithmetic.vector import FOREVER, Format, Instruction, Op, Reduce, Source, Swap
 from hdl.params import VpeParams
 
 LATENCY = 5  # cycles from a word's operands to its result
@@ -56,7 +56,7 @@ class Work:
         self.top = p.depth - 1
         self.instruction, self.words, self.store = i, i.words, i.op == Op.STORE
         self.streams = i.streams
-        self.slow = i.post >= Post.EXP
+        self.slow = p.format.is_function(i.post)
         self.bank = C if i.format == Format.WIDE else B  # bank that a STORE reads
         self.addr = (i.addr_c if self.bank == C else i.addr_b) & self.top
         self.reads = []  # bank, first address, mask of the word number, bits to flip

@@ -21,6 +21,7 @@ SIZES = {
     "tiny": TINY,
     "rows": VpeParams(n_h=2, n_w=2, depth=4, score=ScoreFormat(0, 16)),
     "one": VpeParams(n_w=1, depth=1),
+    "hybrid": replace(TINY, n_w=2, features="hybrid"),
 }
 STALLS = [(0.4, 0.4, 0.4), (0.0, 0.8, 0.0), (0.0, 0.0, 0.85), (0.0, 0.0, 0.0), (0.8, 0.1, 0.5), (0.0, 0.0, LATE)]
 FULL_RATE = [(0.0, 0.0, 0.0)]
@@ -144,9 +145,9 @@ def check_rounding_up_to_a_power_of_two():
     episode.check(got)
 
 
-def check_every_result_is_stored():
+def check_every_result_is_stored(size="tiny"):
     """Every result of lanes, sums, maxima and functions is stored before a later one can hide it."""
-    p, rng, steps = TINY, np.random.default_rng(41), []
+    p, rng, steps = SIZES[size], np.random.default_rng(41), []
     words = p.depth
 
     def put(words: int = words, **fields: int) -> None:
@@ -186,3 +187,17 @@ def check_every_result_is_stored():
     episode = Episode(p, [steps] * p.n_h, FULL_RATE)
     [got] = run(emitted(p), p, [episode])
     episode.check(got)
+
+
+def check_functions_over_every_operand():
+    """Each function of "hybrid" takes all 65,536 BF16 operands, through a VPE's stream, lanes and output."""
+    p, steps = SIZES["hybrid"], []
+    rows = np.arange(1 << 16, dtype=np.uint32).reshape(-1, p.depth, p.n_w)
+    for words in rows:
+        for post in (Post.EXPM1, Post.SOFTPLUS):
+            take = Instruction(a=Source.STREAM, words=p.depth - 1, keep=p.n_w - 1, post=post, write=Bank.B)
+            steps += [Step(take, words), Step(Instruction(op=Op.STORE, words=p.depth - 1, format=Format.HALF))]
+    episode = Episode(p, [steps], FULL_RATE)
+    [got] = run(emitted(p), p, [episode], waves=False)
+    episode.check(got)
+    episode.check_cycles(got)

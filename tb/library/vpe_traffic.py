@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from golden.arithmetic.numerics import matmul
-from golden.arithmetic.vector import Bank, Format, Instruction, Machine, Op, Post, Step, VectorFormat
+from golden.arithmetic.vector import Bank, Format, Instruction, Machine, Op, Step, VectorFormat
 from golden.function_params import ReSVParams
 from golden.inputs.trace import Trace
 from golden.program import vector_programs as programs
@@ -58,7 +58,7 @@ class Episode:
         counts = {"instructions": len(self.rows[0]), "loads": len(self.beats()["i"]), "stores": len(self.want)}
         lanes = [i for i in self.instructions if i.op != Op.STORE]
         counts["words"] = sum(i.words + 1 for i in lanes)
-        counts["functions"] = sum(i.words + 1 for i in lanes if i.post >= Post.EXP)
+        counts["functions"] = sum(i.words + 1 for i in lanes if self.p.format.is_function(i.post))
         assert {k: got["perf"][k] for k in counts} == counts
 
     def check_cycles(self, got: dict) -> Counter:

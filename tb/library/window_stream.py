@@ -105,6 +105,11 @@ class WindowPass:
         """Addresses and counts."""
         return self.step.registers
 
+    @property
+    def stages(self) -> Sequence[str]:
+        """None: records have the cycles of whole steps."""
+        return ()
+
     def run(self) -> Result:
         """Execute the step on golden."""
         return self.stream.host.run(self.step)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -381,3 +382,17 @@ def test_command_with_hazards_and_errors(tmp_path):
     assert "to=63: words 63 to 64 are outside W of 64 words" in vrex("asm", source, "--preset", "tiny").stderr
     assert vrex("asm", source, "--preset", "tiny", "-p", "w_depth=128").exit_code == 0
     assert "No such file" in vrex("asm", tmp_path / "none.s").stderr
+
+
+def test_functions_of_hybrid_need_the_feature():
+    """Their names are known to hardware that has them alone; elsewhere their codes are numbers."""
+    hybrid = replace(FMT, features="hybrid")
+    for name, code in (("EXPM1", 2), ("SOFTPLUS", 3)):
+        line = f"vector a=SCALAR post={name} write=C\nhalt"
+        program = assemble(line, hybrid)
+        assert program.instructions[0]["post"] == code
+        assert f"post={name}" in disassemble(program.instructions, hybrid)[0]
+        assert f"post={code}" in disassemble(program.instructions, FMT)[0]
+        with pytest.raises(AssemblyError, match=f"post={name}: this hardware has no such function: add the feature"):
+            assemble(line, FMT)
+        assert assemble(line.replace(name, str(code)), FMT).words == program.words

@@ -9,6 +9,7 @@ from golden.arithmetic.vector import Instruction as Vector
 from golden.program.isa import Instruction, LoadTo, Opcode, Queue, Status
 from golden.program.isa import vector as vector_of
 from hdl.emit import Emitted
+from tb.checks.branch_checks import check_the_branch_equals_golden_and_time_view
 from tb.checks.core_checks import emitted
 from tb.checks.lxe_checks import (
     HALT,
@@ -60,6 +61,11 @@ def test_engines_wait_for_semaphores():
 
 def test_a_layer_equals_golden():
     check_a_layer_equals_golden()
+
+
+def test_a_history_branch_equals_golden_and_time_view(record_property):
+    """Two passes of a selective scan on an LXE with the feature hybrid: every byte, and every event's cycle."""
+    record_property("cycles", check_the_branch_equals_golden_and_time_view()["done"])
 
 
 # Edits of what joins the units: how they begin in the Verilog, and what stands there instead.

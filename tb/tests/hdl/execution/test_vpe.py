@@ -9,7 +9,7 @@ import pytest
 from amaranth.sim import Simulator
 
 from golden.arithmetic.numerics import matmul
-from golden.arithmetic.vector import Bank, Format, Instruction, Op, Post, Reduce, Source, Step
+from golden.arithmetic.vector import Bank, Format, Instruction, Op, Reduce, Source, Step
 from golden.function_params import ParamError, ReSVParams
 from golden.inputs.trace import Trace
 from golden.program import vector_programs as programs
@@ -17,6 +17,7 @@ from hdl.emit import Emitted, to_verilog
 from hdl.execution.vpe import Vpe
 from hdl.leaf import Leaves
 from hdl.params import VpeParams, preset
+from sim.units.vpe_time import VpeTime
 from tb.checks.vpe_checks import (
     FULL_RATE,
     SIZES,
@@ -24,6 +25,7 @@ from tb.checks.vpe_checks import (
     TINY,
     check_cycles_equal_time_view,
     check_every_result_is_stored,
+    check_functions_over_every_operand,
     check_random_programs_equal_golden,
     check_rounding_up_to_a_power_of_two,
     emitted,
@@ -58,10 +60,11 @@ def bins(episode: Episode, got: dict) -> set[str]:
         hit |= {f"{n} {Source(getattr(i, n)).name}" for n in ("abc" if i.op == Op.FMA else "ac")}
         hit |= {f"post {i.post}", f"reduce {Reduce(i.reduce).name} {length}", f"write {i.write}"}
         hit |= {f"swap {min(i.swap, 3)}"} if i.op == Op.FMA and i.b != Source.SCALAR else set()
-        hit |= {"code"} if i.code and i.post >= Post.EXP else set()
+        function = episode.p.format.is_function
+        hit |= {"code"} if i.code and function(i.post) else set()
         hit |= {"reduce part"} if i.reduce and i.keep < episode.p.n_w - 1 else set()
         hit |= {"span"} if i.a == Source.BANK and i.words >> i.span_a else set()
-        if before is not None and before.post >= Post.EXP > i.post:
+        if before is not None and function(before.post) and not function(i.post):
             hit.add("after a function")
         before = i
     for word in episode.want:
@@ -99,12 +102,42 @@ def test_functional_coverage(record_property):
     assert hit == BINS, (BINS - hit, hit - BINS)
 
 
+def test_functional_coverage_of_hybrid():
+    """The same with EXPM1 and SOFTPLUS: plain, as score codes, in every reduction, before and after others."""
+    results = random_results("hybrid")
+    assert frozenset().union(*(bins(e, got) for e, got in results)) == BINS
+    new = [i for e, _ in results for i in e.instructions if i.op != Op.STORE and i.post in (2, 3)]
+    seen = {(i.post, bool(i.code), Reduce(i.reduce)) for i in new}
+    assert seen == {(post, code, reduce) for post in (2, 3) for code in (False, True) for reduce in Reduce}
+
+
+def test_the_functions_of_hybrid_are_roundings_without_it():
+    """Bits and cycles of values 2 and 3 of `post` are those of ROUND."""
+    results = {}
+    for p in (TINY, replace(TINY, features="hybrid")):
+        for post in (1, 2, 3):
+            rows = random_rows(TINY, 9, 40)
+            steps = [Step(replace(s.instruction, post=min(s.instruction.post, 1) * post), s.words) for s in rows[0]]
+            episode = Episode(p, [steps], FULL_RATE)
+            results[p.features, post] = (
+                [o.data.tobytes() for (o,) in episode.want],
+                VpeTime(p).run(episode.instructions),
+            )
+    assert results["", 1] == results["", 2] == results["", 3] == results["hybrid", 1]
+    assert len({repr(results["hybrid", post]) for post in (1, 2, 3)}) == 3
+
+
 def test_rounding_up_to_a_power_of_two():
     check_rounding_up_to_a_power_of_two()
 
 
-def test_every_result_is_stored():
-    check_every_result_is_stored()
+@pytest.mark.parametrize("size", ["tiny", "hybrid"])
+def test_every_result_is_stored(size):
+    check_every_result_is_stored(size)
+
+
+def test_functions_over_every_operand():
+    check_functions_over_every_operand()
 
 
 @cache
@@ -297,6 +330,8 @@ def test_units_are_the_same_leaf_once_and_alone():
         ({"depth": 8192}, "depth=8192: must be a power of two, 1 to 4096"),
         ({"n_w": 4096, "depth": 2048}, r"n_w \* depth=8388608: must be at most 2\^22"),
         ({"depth": 1.5}, "depth=1.5: must be an integer"),
+        ({"features": "retriever"}, "features='retriever': must be none, or names of hybrid"),
+        ({"features": "hybrid+hybrid"}, "joined by [+] in this order"),
     ],
 )
 def test_parameters_that_cannot_work_are_refused(change, message):

@@ -1,0 +1,110 @@
+"""The history branch as a program: golden LXE against the FP32 branch, passes of any length, refused sizes."""
+
+import numpy as np
+import pytest
+
+from golden.function_params import ParamError
+from golden.policies.state_space import StateSpaceParams
+from golden.program.isa import Engine, LxeFormat
+from golden.program.layer_memory import LayerShape
+from golden.program.lxe_model import simulate
+from golden.program.scan_compiler import BranchPlan
+from hdl.params import preset
+from tb.library.branch_runs import BranchRun
+
+FMT = LxeFormat(lanes=4, w_depth=64, x_depth=64, depth=32, i_depth=1024, features="hybrid")
+# Bound of the error's root mean square. Operands of products are rounded to BF16, by at most 2^-9 of each. Four
+# products lie behind each other, with two operands each. The step dt also has the error of its rounded argument v, at
+# most 7 in magnitude here, so 7 * 2^-9 of dt. The bound takes the sum, as if all errors had one sign.
+BOUND = (2 * 4 + 7) * 2.0**-9
+
+
+def stream(run: BranchRun, tokens: int, passes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Outputs of the program and of the FP32 branch, [passes * tokens, width], after the sum that they are added to."""
+    rng, state = np.random.default_rng(tokens), run.branch.begin()
+    got, want = [], []
+    for _ in range(passes):
+        x, total = (rng.standard_normal((tokens, run.plan.shape.width)).astype(np.float32) for _ in "xt")
+        got.append(run.run(x, total)[0] - total)
+        y, state = run.branch(x, np.array([0, tokens]), state)
+        want.append(y)
+    h = run.get("state").swapaxes(1, 2).reshape(state.h[0].shape)
+    assert _error(h, state.h[0]) < BOUND
+    assert _error(run.get("kept").astype(np.float32), state.conv[0]) < BOUND
+    return np.concatenate(got), np.concatenate(want)
+
+
+def _error(got: np.ndarray, want: np.ndarray) -> float:
+    """Root mean square of the error, relative to that of the exact values."""
+    return float(np.sqrt(((got - want) ** 2).mean() / (want**2).mean()))
+
+
+@pytest.mark.parametrize(("tokens", "passes", "state"), [(1, 5, 4), (2, 3, 2), (5, 2, 8), (8, 2, 4)])
+def test_passes_equal_the_branch(tokens, passes, state):
+    """State and last inputs go from pass to pass; passes of fewer tokens than taps, too."""
+    run = BranchRun(FMT, 8, tokens, StateSpaceParams(state=state))
+    assert _error(*stream(run, tokens, passes)) < BOUND
+
+
+def test_cutting_a_stream_into_passes_changes_no_bit_of_the_state():
+    states = []
+    x = np.random.default_rng(3).standard_normal((6, 8)).astype(np.float32)
+    for tokens in (1, 2, 3, 6):
+        run = BranchRun(FMT, 8, tokens, StateSpaceParams(state=4))
+        sums = [run.run(part, np.zeros((tokens, 8)))[0] for part in x.reshape(-1, tokens, 8)]
+        states.append((np.concatenate(sums).tobytes(), run.get("state").tobytes(), run.get("kept").tobytes()))
+    assert len(set(states)) == 1
+
+
+def test_other_sizes():
+    """A bank that is just large enough, another number of taps, and a step of one word of X and W."""
+    params = StateSpaceParams(expand=1, state=4, conv=2)
+    run = BranchRun(LxeFormat(4, 24, 64, 64, 8, 1024, features="hybrid"), 12, 3, params)
+    assert _error(*stream(run, 3, 3)) < BOUND
+
+
+def test_the_program_is_ordered_by_semaphores_alone():
+    run = BranchRun(FMT, 8, 3, StateSpaceParams(state=4))
+    run.give(np.ones((3, 8)), np.ones((3, 8)))
+    order = simulate(run.plan.program(), run.registers, FMT)
+    assert not order.waiting
+    assert not order.hazards
+    assert not order.left
+
+
+@pytest.mark.parametrize(("name", "most"), [("small", 300), ("omni", 300)])
+def test_smollm2_fits_in_the_program_memory(name, most):
+    """Width 576, 10 tokens, sizes of Mamba 1.0. The scan takes 74 words of the VPE for a column and token."""
+    fmt = preset(name).core.lxe_format()
+    shape = LayerShape(tokens=10)
+    plan = BranchPlan(shape, LxeFormat(*(getattr(fmt, f) for f in SIZES), features="hybrid"), StateSpaceParams())
+    assert len(plan.program()) < most
+    columns = plan.inner // fmt.lanes
+    work = plan._cost("scan", [0] * 16)
+    assert work.words == columns * (10 * 74 + 64)
+
+
+SIZES = ("lanes", "window", "w_depth", "x_depth", "depth", "i_depth", "score")
+
+
+@pytest.mark.parametrize(
+    ("fmt", "params", "message"),
+    [
+        ({"features": ""}, {}, "features='': must have hybrid"),
+        ({"depth": 16}, {}, "depth=16: must be at least 32"),
+        ({"w_depth": 4}, {}, "w_depth=4: must be at least"),
+        ({}, {"state": 6}, "state=6: must be a power of two"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(fmt, params, message):
+    sizes = {"lanes": 4, "w_depth": 128, "x_depth": 64, "depth": 32, "i_depth": 1024, "features": "hybrid"}
+    with pytest.raises(ParamError, match=message):
+        BranchPlan(LayerShape(width=8, tokens=2), LxeFormat(**sizes | fmt), StateSpaceParams(**params))
+
+
+def test_the_vpe_takes_every_function_of_the_branch():
+    run = BranchRun(FMT, 8, 2, StateSpaceParams(state=4))
+    _, results = run.run(np.ones((2, 8)), np.zeros((2, 8)))
+    posts = {i.vector.post for r in results for i in r.issues if i.op.name == "VECTOR"}
+    assert {2, 3, 7} <= posts  # EXPM1, SOFTPLUS, SILU
+    assert sum(r.words[Engine.VECTOR] for r in results) > 0
