@@ -36,7 +36,6 @@ from tb.library.retriever_traffic import FETCHED, HOMES, PLAIN, SIZES, WIDE, Epi
 from tb.library.runner import Run, mutants
 from tb.library.transfer_traffic import params
 
-
 EACH = [
     pytest.param(size, marks=pytest.mark.nightly) if size in ("packed_wide", "packed_beats") else size for size in SIZES
 ]
