@@ -36,6 +36,9 @@ class Retriever(Unit):
     was written and before the next one is. Before the first move behind `recent` entries the retriever therefore waits
     for all responses.
 
+    Packed homes: with `kvmu.kv4_group` a move packs its entry into a quarter of the bytes, and FETCH expands what it
+    copies (`hdl.retrieval.kv4_codec`). Bursts on `b` have the packed bytes.
+
     Faults: an error response; an address that is no multiple of 2 * lanes bytes (PLACE, FETCH); a context that the DRE
     does not have (CLEAR, SWITCH); an unknown action; a reply that is `full`; a set of more entries than FETCH has rows.
     After a fault the retriever begins nothing more. While `stop` is high it begins no burst, sends the rest of a burst

@@ -36,13 +36,17 @@ from tb.library.retriever_traffic import FETCHED, HOMES, PLAIN, SIZES, WIDE, Epi
 from tb.library.runner import Run, mutants
 from tb.library.transfer_traffic import params
 
+EACH = [
+    pytest.param(size, marks=pytest.mark.nightly) if size in ("packed_wide", "packed_beats") else size for size in SIZES
+]
 
-@pytest.mark.parametrize("size", SIZES)
+
+@pytest.mark.parametrize("size", EACH)
 def test_equals_the_reference(size):
     check_equals_the_reference(size)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", EACH)
 def test_takes_the_cycles_of_the_time_view(size):
     check_takes_the_cycles_of_the_time_view(size)
 
