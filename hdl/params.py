@@ -575,7 +575,7 @@ PRESETS = {
     "server48": SystemParams(cores=48),
     # core with all optional hardware
     "omni": SystemParams(
-        CoreParams(DreParams(kvmu=KvmuParams(kv4_group=32)), vpe=VpeParams(features="+".join(FEATURES)))
+        CoreParams(DreParams(kvmu=KvmuParams(kv4_group=32, block_slots=32)), vpe=VpeParams(features="+".join(FEATURES)))
     ),
 }
 
