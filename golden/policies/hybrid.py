@@ -169,6 +169,7 @@ class Hybrid(Policy):
     blocks and the padded state as device memory.
     """
 
+    speaks = True
     source = "hybrid memory III-C, IV, Eq. 1, Listings 1 and 2; random branch: no output quality"
 
     def __init__(self, params: HybridParams, shape: Shape):

@@ -71,6 +71,7 @@ class Policy:
 
     source: ClassVar[str]
     uses_ahead: bool = False  # whether `select` needs `Step.ahead`
+    speaks: ClassVar[bool] = False  # whether a stream also notes the policy's answer in its own words
     turns: ClassVar[bool] = False  # whether `Selected.turn` moves keys, by the shape's rotary frequencies
 
     def __init__(self, params: Any, shape: Shape, entry_bytes: int | None = None, host_bytes: int | None = None):

@@ -192,6 +192,7 @@ class DecoderRun(Run):
     def __init__(self, policy: Policy, width: int):
         super().__init__(policy)
         self.embeddings = np.zeros((0, width), np.float32)
+        self.spoken: list[int] = []  # tokens of an answer in its own words (`golden.policies.stream_runs`)
         self.windows: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # K and V [kv_heads, n, d] that local layers keep
 
     def step(self, decoder: Decoder, block: Block, x: np.ndarray, targets: np.ndarray | None = None) -> Record:

@@ -19,6 +19,7 @@ with the same bits as an uninterrupted one.
 import json
 import pickle
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from importlib import metadata
 from itertools import islice
@@ -138,7 +139,8 @@ class DecoderStream:
 
     The segments of a video are those of `golden.inputs.trace.record`: a prompt, the frames, a question, generated
     tokens. Text has blocks of text in place of frames, and a loss at every token. The first run, full attention,
-    generates the answer. The other runs are fed its tokens, so that all choices are compared after the same input.
+    generates the answer. The other runs are fed its tokens, so that all choices are compared after the same input. A
+    policy that `speaks` also answers in its own words: a copy of its run at the question's end is fed its own choices.
 
     motion : the video's mean motion (`golden.inputs.codec.mean_motion`)
     fallbacks : warnings about the video (`golden.inputs.video.fallbacks`)
@@ -228,6 +230,8 @@ class DecoderStream:
         total = self.answer_from + self.options.generate
         while len(run.records) < total:
             i = len(run.records)
+            if i == self.answer_from and teacher and run.policy.speaks:
+                run.spoken = self._speak(deepcopy(run))
             segment = self._segment(i, teacher or run.records)
             targets = segment.targets
             if targets is not None and teacher:
@@ -235,6 +239,24 @@ class DecoderStream:
             block = Block(i, segment.stage, run.length, run.length + len(segment.x), segment.visual, segment.frame)
             run.step(self.decoder, block, segment.x, targets)
             yield total - i - 1
+
+    def _speak(self, run: DecoderRun) -> list[int]:
+        """The answer's tokens if a run at the question's end is fed its own choices."""
+        for i in range(self.answer_from, self.answer_from + self.options.generate):
+            x = self._segment(i, run.records).x
+            run.step(self.decoder, Block(i, "generation", run.length, run.length + 1), x)
+        return [r.choices[-1] for r in run.records[self.answer_from - 1 : -1]]
+
+    def text(self, run: Run, first: bool) -> str | None:
+        """What a finished run says, in its own words; None for a policy that does not speak.
+
+        first : it is full attention's run, which the others are fed
+        """
+        assert isinstance(run, DecoderRun)  # from `start`
+        if not first and not run.policy.speaks:
+            return None
+        own = [r.choices[-1] for r in run.records[self.answer_from - 1 : -1]]
+        return self.decoder.tokenizer.decode(own if first else run.spoken)
 
     def _segment(self, i: int, teacher: list[Record]) -> Segment:
         if i < self.answer_from:

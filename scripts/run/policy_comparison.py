@@ -293,10 +293,21 @@ def notes(streams: list[dict]) -> list[str]:
     return out
 
 
+def answers(streams: list[dict]) -> list[str]:
+    """What full attention and hybrid memory say to the question, each in its own words; a line a policy and stream."""
+    return [
+        f"{results['source']['stream']}, {name}: {text!r}"
+        for results in streams
+        for name, text in results.get("texts", {}).items()
+    ]
+
+
 def report(streams: list[dict], line: str) -> str:
     """The whole report in Markdown, with the command that made it."""
     tables = [one_table(streams), beside_papers(streams), *(by_length(s) for s in streams)]
     if "hybrid" in streams[0]["policies"]:
         tables.append(hybrid_tables())
+    said = [f"- {text}" for text in answers(streams)]
+    said = ["## Answers, each in its own words", "", *said, ""] if said else []
     head = ["# Policies on streams", "", "```", line, "```", "", *(f"- {describe(s)}" for s in streams), ""]
-    return "\n".join([*head, *(t.markdown() for t in tables), *(f"{note}\n" for note in notes(streams))])
+    return "\n".join([*head, *(t.markdown() for t in tables), *said, *(f"{note}\n" for note in notes(streams))])

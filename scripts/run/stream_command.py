@@ -165,6 +165,8 @@ def command(
     console.out.print(policy_comparison.beside_papers(streams).rich())
     if "hybrid" in entries:
         console.out.print(policy_comparison.hybrid_tables().rich())
+    for said in policy_comparison.answers(streams):
+        console.out.print(said, highlight=False, markup=False)
     for note in (*policy_comparison.notes(streams), f"Figures, plots and report: {output}"):
         console.out.print(note, highlight=False)
 
@@ -199,11 +201,13 @@ def run_stream(video: str, entries: dict[str, Entry], options: Options, output: 
         else:
             stream = DecoderStream(video, options, output, track("vision"))
         teacher = follow(stream, TEACHER, entries[TEACHER], output, None, track(TEACHER))
-        policies = {}
+        policies, texts = {}, dict[str, str]()
         for name, found in entries.items():
             run = teacher
             if name != TEACHER:
                 run = follow(stream, name, found, output, teacher.records, track(name))
+            text = stream.text(run, name == TEACHER) if isinstance(stream, DecoderStream) else None
+            texts |= {name: text} if text else {}
             policies[name] = {
                 "params": str(run.policy.params),
                 **summary(run, teacher),
@@ -220,6 +224,7 @@ def run_stream(video: str, entries: dict[str, Entry], options: Options, output: 
             "layers": list(stream.layers),
             "policies": policies,
         }
+        | ({"texts": texts} if len(texts) > 1 else {})
     )
     with replacing(output / "results.json") as file:
         file.write((json_format.dumps(results, indent=1, default=int) + "\n").encode())

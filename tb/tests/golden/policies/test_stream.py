@@ -228,6 +228,28 @@ def test_policies_are_fed_the_answer_of_full_attention(small, small_models, tmp_
     assert all(len(r.losses) == (r.stop - r.start) * (r.stage in ("question", "generation")) for r in run.records)
 
 
+def test_hybrid_memory_answers_in_its_own_words(small, small_models, tmp_path):  # noqa: F811
+    """Fed its own choices: as full attention if it evicts nothing and has no branch, else as a run made by hand."""
+    runs = golden.policies.stream_runs
+    stream = runs.DecoderStream(str(small), runs.Options(4, 4, None, "why", 4), tmp_path, lambda done, total: None)
+    teacher = runs.follow(stream, "full", POLICIES["full"], tmp_path)
+    said = {}
+    for name, changes in (("plain", {"ssm": "disabled"}), ("branch", {"block_tokens": "2", "recent_blocks": "2"})):
+        found = replace(POLICIES["hybrid"], params=override(POLICIES["hybrid"].params, changes))
+        run = runs.follow(stream, name, found, tmp_path, teacher.records)
+        assert len(run.records) == len(teacher.records)
+        assert run.length == teacher.length  # the run itself was fed the other's words
+        alone = stream.start(found)
+        list(stream.run(alone, None))  # its own words from the start, as it comes first
+        assert run.spoken == [r.choices[-1] for r in alone.records[stream.answer_from - 1 : -1]]
+        said[name] = stream.text(run, False)
+    assert len(run.spoken) == 4
+    assert said["plain"] == stream.text(teacher, True)
+    assert stream.text(runs.follow(stream, "oaken", POLICIES["oaken"], tmp_path, teacher.records), False) is None
+    shown = policy_comparison.answers([{"source": {"stream": "a.mp4"}, "texts": said}, {"source": {}}])
+    assert shown == [f"a.mp4, {name}: {text!r}" for name, text in said.items()]
+
+
 def test_text_has_a_loss_at_every_token(small_models, no_plots, tmp_path):
     args = ("stream", "text", "--frames", 4, "--tokens", 9, "--generate", 0, "-o", tmp_path / "x", "--json")
     done = vrex(*args, "--policy", "streamingllm", "-p", "streamingllm.recent=3")
