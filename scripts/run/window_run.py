@@ -64,7 +64,7 @@ class Asked:
         pairs = dict(one.partition("=")[::2] for one in self.changes)
         if self.policy == "hybrid":
             ssm = pairs.get("ssm", "disabled")
-            check(ssm == "disabled", "ssm", ssm, "must be disabled: the state-space branch has no hardware")
+            check(ssm == "disabled", "ssm", ssm, "must be disabled: this command does not join the state-space branch")
         return replace(found, params=override(found.params, pairs))
 
 

@@ -157,7 +157,7 @@ def test_events_that_never_happened_are_told():
         (["--policy", "full", "--ahead"], "--ahead: has no effect with --policy full: leave it out"),
         (["--policy", "full", "--trace", "x"], "--trace: has no effect with --policy full: leave it out"),
         (["--gop", 4], "--gop: has no effect with --policy resv: leave it out"),
-        (["--policy", "hybrid", "-p", "hybrid.ssm=random"], "ssm='random': must be disabled: the state-space branch"),
+        (["--policy", "hybrid", "-p", "hybrid.ssm=random"], "ssm='random': must be disabled: this command"),
         (["--policy", "codecsight", "-p", "codecsight.tau=1"], "parameter='tau': unknown; valid: window, stride, refr"),
         (["--policy", "codecsight", "-p", "codecsight.window=0"], "window=0: must be at least 1"),
         (["--policy", "full", "--tokens", 3], "tokens=3: must be"),
