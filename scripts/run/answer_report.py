@@ -159,7 +159,7 @@ def sections(result: dict[str, Any]) -> list[Section]:
 
 def timeline(result: dict[str, Any]) -> Figure:
     """Milliseconds of each pass by phase, with those of the time view; clusters and fetched entries below."""
-    figure = Figure(figsize=(9, 5), layout="constrained")
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     at, base = np.arange(len(result["passes"])), np.zeros(len(result["passes"]))
     for name, cycles in result["phases"].items():
@@ -167,12 +167,22 @@ def timeline(result: dict[str, Any]) -> Figure:
         base += np.array(cycles) / MS
     above.plot(at, [one["predicted"] / MS for one in result["passes"]], "k_", markersize=14, label="time view")
     above.set(ylabel=f"ms at {CLOCK / 1e6:.0f} MHz")
-    above.legend(ncols=4, frameon=False, fontsize="small")
-    for key in ("clusters", "fetched"):
-        below.plot(at, [one[key] for one in result["passes"]], marker="o", label=key)
-    below.set(xlabel="pass", ylabel="clusters, entries fetched")
-    below.legend(frameon=False)
+    beside = below.twinx()
+    for axes, key, colour in ((below, "clusters", "tab:blue"), (beside, "fetched", "tab:orange")):
+        axes.plot(at, [one[key] for one in result["passes"]], marker="o", color=colour)
+        axes.set_ylim(bottom=0)
+        axes.tick_params(axis="y", colors=colour)
+    below.set_ylabel("clusters in all tables", color="tab:blue")
+    beside.set_ylabel("entries fetched", color="tab:orange")
+    below.set_xticks(at, [_part(result, one["part"]) for one in result["passes"]], rotation=45, ha="right")
+    figure.legend(loc="outside upper center", ncols=8, frameon=False, fontsize="small")
     return figure
+
+
+def _part(result: dict[str, Any], part: int) -> str:
+    """The name of a part of the stream."""
+    behind = part - result["frames"] - 1
+    return "prompt" if not part else f"frame {part}" if behind < 0 else f"token {behind}" if behind else "question"
 
 
 def thumbnails(pictures: list[np.ndarray]) -> Figure:
