@@ -2,40 +2,27 @@
 
 import numpy as np
 
-from golden.arithmetic.numerics import BF16
 from golden.program.centroid_stages import CentroidPlan
 from golden.program.isa import Instruction, LxeFormat, encode
-from golden.program.layer_memory import LayerShape, Register
-from golden.program.lxe_model import Lxe, Memory, Region
+from golden.program.layer_memory import LayerShape
 from golden.retrieval import centroids
 from hdl.params import CoreParams
 from sim.units.lxe_time import LxeTime
 from sim.units.sequencer_time import trace
+from tb.library.plan_runs import PlanRun
 
 
-class CentroidRun:
+class CentroidRun(PlanRun):
     """A plan with its memory: directions, centroids, work arrays."""
 
     def __init__(self, fmt: LxeFormat, width: int, tokens: int, clusters: int):
         shape = LayerShape(
             width=width, heads=1, kv_heads=1, head_size=fmt.lanes, ffn=fmt.lanes, tokens=tokens, recent=tokens
         )
-        self.plan = CentroidPlan(shape, fmt, clusters)
-        sizes = {"x": 2 * tokens * width, "table": self.plan.table.size, "work": self.plan.work.size}
-        regions, at = [], 0
-        for name, size in sizes.items():
-            regions.append(Region(name, at, size))
-            at += -(-size // 4096) * 4096
-        bases = dict(zip((Register.OUT, Register.WEIGHTS, Register.KV), (r.base for r in regions), strict=True))
-        self.registers = {int(register): base for register, base in bases.items()} | {int(Register.REST): 0}
-        self.memory = Memory(regions)
-        self.lxe = Lxe(fmt, self.memory)
+        plan = CentroidPlan(shape, fmt, clusters)
+        super().__init__(plan, {"x": 2 * tokens * width, "table": plan.table.size, "work": plan.work.size})
 
-    def _at(self, name: str) -> int:
-        array = self.plan[name]
-        return self.registers[array.base] + array.offset
-
-    def put(self, x: np.ndarray, m: np.ndarray, open_: np.ndarray | None = None) -> np.ndarray:
+    def give(self, x: np.ndarray, m: np.ndarray, open_: np.ndarray | None = None) -> np.ndarray:
         """Write directions [tokens, width] and centroids [clusters, width], both BF16; the scores to expect.
 
         open_ : clusters that may be chosen, bool [clusters]; all if not given
@@ -43,8 +30,8 @@ class CentroidRun:
         q = centroids.norms(m, self.plan.fmt.dot)
         q = q if open_ is None else np.where(open_, q, np.float32(np.inf))
         for name, array in self.plan.pack(m, q).items():
-            self.memory.put(self._at(name), array)
-        self.memory.put(self._at("x"), x.reshape(self.plan["x"].shape).astype(BF16))
+            self.put(name, array)
+        self.put("x", x)
         return centroids.scores(x, m, q, self.plan.fmt.dot)
 
     def program(self, first: str | None = None) -> list[Instruction]:
@@ -54,7 +41,7 @@ class CentroidRun:
     def run(self, first: str | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Execute the program on golden: number of each token's nearest centroid, and its score."""
         self.lxe.run(self.program(first), self.registers)
-        out = self.memory.get(self._at("nearest"), self.plan["nearest"].shape, np.float32)
+        out = self.get("nearest")
         assert (out == out[..., :1]).all()
         return out[:, 0, 0], out[:, 1, 0]
 

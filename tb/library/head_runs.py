@@ -4,8 +4,8 @@ import numpy as np
 
 from golden.program.head_compiler import HeadPlan
 from golden.program.isa import Instruction, LxeFormat
-from golden.program.layer_memory import LayerShape, Register
-from golden.program.lxe_model import Lxe, Memory, Region
+from golden.program.layer_memory import LayerShape
+from tb.library.plan_runs import PlanRun
 
 # Logits whose maximum is easy to miss, by name: a function of their number gives them.
 CORNERS = {
@@ -21,31 +21,13 @@ CORNERS = {
 }
 
 
-class HeadRun:
+class HeadRun(PlanRun):
     """A head with its memory: hidden state, weights, work arrays."""
 
     def __init__(self, fmt: LxeFormat, width: int, vocabulary: int):
         shape = LayerShape(width=width, heads=1, kv_heads=1, head_size=fmt.lanes, ffn=fmt.lanes, tokens=2, recent=2)
-        self.plan = HeadPlan(shape, fmt, vocabulary)
-        sizes = {"hidden": 4 * width, "weights": self.plan.weights.size, "work": self.plan.work.size}
-        regions, at = [], 0
-        for name, size in sizes.items():
-            regions.append(Region(name, at, size))
-            at += -(-size // 4096) * 4096
-        bases = dict(zip((Register.OUT, Register.WEIGHTS, Register.KV), (r.base for r in regions), strict=True))
-        self.registers = {int(register): base for register, base in bases.items()} | {int(Register.REST): 0}
-        self.memory = Memory(regions)
-        self.lxe = Lxe(fmt, self.memory)
-
-    def put(self, name: str, x: np.ndarray) -> None:
-        """Write an array of the plan."""
-        array = self.plan[name]
-        self.memory.put(self.registers[array.base] + array.offset, x.astype(array.dtype).reshape(array.shape))
-
-    def get(self, name: str) -> np.ndarray:
-        """Read an array of the plan."""
-        array = self.plan[name]
-        return self.memory.get(self.registers[array.base] + array.offset, array.shape, array.dtype)
+        plan = HeadPlan(shape, fmt, vocabulary)
+        super().__init__(plan, {"hidden": 4 * width, "weights": plan.weights.size, "work": plan.work.size})
 
     def put_logits(self, logits: np.ndarray) -> None:
         """Write logits as the head leaves them: behind the last one its copies."""

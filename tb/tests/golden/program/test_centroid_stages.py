@@ -21,7 +21,7 @@ def test_directions_find_the_nearest(width, tokens, clusters):
     run, rng = CentroidRun(FMT, width, tokens, clusters), np.random.default_rng(width + clusters)
     for _ in range(3):
         x, m = (centroids.directions(rng.normal(size=(n, width)).astype(BF16), FMT.dot) for n in (tokens, clusters))
-        score = run.put(x, m)
+        score = run.give(x, m)
         number, best = run.run()
         np.testing.assert_array_equal(number, score.argmax(axis=1))
         np.testing.assert_array_equal(best, score.max(axis=1))
@@ -34,7 +34,7 @@ def test_small_integers_with_ties_agree_with_exact_distances(width, tokens, clus
     for _ in range(6):
         x, m = rng.integers(-1, 2, (tokens, width)), rng.integers(-1, 2, (clusters, width))
         m[rng.integers(clusters)] = m[0]
-        run.put(x.astype(BF16), m.astype(BF16))
+        run.give(x.astype(BF16), m.astype(BF16))
         d = ((x[:, None] - m[None]) ** 2).sum(axis=2)
         number, _ = run.run()
         np.testing.assert_array_equal(number, d.argmin(axis=1))
@@ -46,9 +46,9 @@ def test_closed_clusters_are_never_chosen():
     run, rng = CentroidRun(FMT, 8, 6, 11), np.random.default_rng(3)
     m = centroids.directions(rng.normal(size=(11, 8)).astype(BF16), FMT.dot)
     x = m[[0, 1, 2, 3, 9, 10]]
-    assert run.put(x, m).argmax(axis=1).tolist() == [0, 1, 2, 3, 9, 10]
+    assert run.give(x, m).argmax(axis=1).tolist() == [0, 1, 2, 3, 9, 10]
     open_ = np.arange(11) % 2 == 1
-    score = run.put(x, m, open_)
+    score = run.give(x, m, open_)
     number, _ = run.run()
     assert set(number.astype(int).tolist()) <= set(np.flatnonzero(open_).tolist())
     np.testing.assert_array_equal(number, score.argmax(axis=1))
@@ -56,17 +56,17 @@ def test_closed_clusters_are_never_chosen():
 
 def test_a_centroid_of_zeros_and_equal_centroids_choose_the_lowest():
     run = CentroidRun(FMT, 4, 3, 9)
-    run.put(np.ones((3, 4), BF16), np.zeros((9, 4), BF16))
+    run.give(np.ones((3, 4), BF16), np.zeros((9, 4), BF16))
     assert run.run()[0].tolist() == [0, 0, 0]
     m = np.full((9, 4), 0.5, BF16)
     m[0] = -m[0]
-    run.put(np.ones((3, 4), BF16), m)
+    run.give(np.ones((3, 4), BF16), m)
     assert run.run()[0].tolist() == [1, 1, 1]
 
 
 def test_the_program_is_ordered_by_semaphores_alone():
     run = CentroidRun(FMT, 16, 5, 28)
-    run.put(np.ones((5, 16), BF16), np.ones((28, 16), BF16))
+    run.give(np.ones((5, 16), BF16), np.ones((28, 16), BF16))
     assert not simulate(run.program(), run.registers, FMT).problems()
 
 

@@ -41,7 +41,7 @@ def test_nearest_centroids_equal_golden():
                     for n in (tokens, clusters)
                 )
             open_ = np.arange(clusters) % 3 == 0 if kind == "closed" else None
-            score = run.put(x, m, open_)
+            score = run.give(x, m, open_)
             script.add(run.program(), run.registers)
             number, _ = run.run()
             script.expect()

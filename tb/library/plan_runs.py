@@ -1,0 +1,37 @@
+"""A plan of few stages on a golden LXE, alone, with three regions of memory."""
+
+from typing import Any
+
+import numpy as np
+
+from golden.program.layer_memory import Register
+from golden.program.lxe_model import Lxe, Memory, Region
+
+
+class PlanRun:
+    """A plan with its memory.
+
+    plan : its arrays start at the addresses in the registers OUT, WEIGHTS and KV
+    sizes : names and bytes of the regions behind these registers, in this order; each at a multiple of 4,096 bytes
+    """
+
+    def __init__(self, plan: Any, sizes: dict[str, int]):
+        self.plan = plan
+        regions, at = [], 0
+        for name, size in sizes.items():
+            regions.append(Region(name, at, size))
+            at += -(-size // 4096) * 4096
+        bases = dict(zip((Register.OUT, Register.WEIGHTS, Register.KV), (r.base for r in regions), strict=True))
+        self.registers = {int(register): base for register, base in bases.items()} | {int(Register.REST): 0}
+        self.memory = Memory(regions)
+        self.lxe = Lxe(plan.fmt, self.memory)
+
+    def put(self, name: str, x: np.ndarray) -> None:
+        """Write an array of the plan."""
+        array = self.plan[name]
+        self.memory.put(self.registers[array.base] + array.offset, x.astype(array.dtype).reshape(array.shape))
+
+    def get(self, name: str) -> np.ndarray:
+        """Read an array of the plan."""
+        array = self.plan[name]
+        return self.memory.get(self.registers[array.base] + array.offset, array.shape, array.dtype)
