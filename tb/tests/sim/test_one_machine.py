@@ -46,7 +46,8 @@ def seen(v: Vrex, at: Point = AT, shares: Selection = SHARES) -> tuple:
 def test_a_platform_has_no_size_of_its_own():
     names = {f.name: f.type for f in fields(Vrex)}
     hardware = {"system"}
-    assert set(names) - hardware == {"name", "dram", "link", "ssd", "capacity", "gap", "latency", "kvmu", "power"}
+    around = {"name", "dram", "link", "ssd", "capacity", "gap", "latency", "kvmu", "power", "prefetch"}
+    assert set(names) - hardware == around
     for name in ("cores", "core", "clusters", "clock", "entry_bytes"):
         with pytest.raises(TypeError, match=name):
             replace(EDGE, **{name: 1})
@@ -96,6 +97,7 @@ MATTERS = {
     "cores": 4,
     **{"hcu.n_h": 2, "hcu.n_w": 8, "hcu.n_hp": 64, "clusters": 64, "hcu.tile": 32},
     **{"wtu.n_h": 2, "wtu.n_w": 8, "kvmu.block_slots": 16, "kvmu.recent": 512, "kvmu.entry_bytes": 1024},
+    "kvmu.kv4_group": 32,
     **{"bus_bytes": 32, "dpe.w_depth": 64, "dpe.x_depth": 64, "vpe.depth": 128},
     **{"lxe.bursts": 16, "lxe.burst_bytes": 128},
 }

@@ -400,6 +400,7 @@ def test_points_of_one_design_are_evaluated_once(sweep):
 # Every parameter is an axis: two values of it that make a design, on a fresh database, all objectives.
 
 WORDS = {"true": "false", "false": "true", "none": "parity", "exact": "buckets", "e4m7": "e4m6"}
+OTHERS = {"kvmu.kv4_group": "16", "vpe.features": "hybrid"}  # of parameters that few values suit
 NAMES = [n for n in (*flat(preset("tiny")), *points.FUNCTION) if n != "kvmu.count_lanes"]  # it is wtu.n_w
 
 
@@ -414,8 +415,10 @@ def values(name: str) -> tuple[str, list[str]]:
         return True
 
     now = (flat(points.design(*TINY, {}).system) | {"th_hd": str(ReSVParams.th_hd), "ratio": "0.2"})[name]
-    n = int(now) if now.isdigit() else 0
-    tried = [WORDS[now]] if now in WORDS else [str(v) for v in (2 * n, n // 2, n + 1, 0.5)]
+    n, now = int(now) if now.isdigit() else 0, now or "none"
+    tried = [str(v) for v in (2 * n, n // 2, n + 1, 0.5)]
+    if name in OTHERS or now in WORDS:
+        tried = [OTHERS[name] if name in OTHERS else WORDS[now]]
     for axis, value in itertools.product((name, name.rpartition(".")[2]), tried):
         if value != now and legal(axis, value):
             return axis, [now, value]
