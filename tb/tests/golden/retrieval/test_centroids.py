@@ -5,7 +5,7 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from golden.arithmetic import elementwise
@@ -84,20 +84,25 @@ def test_add_is_an_fma_with_a_factor_of_one(seed):
 
 
 @settings(deadline=None, max_examples=40)
+@example(0, 1, -24, FMTS[0])  # |k|^2 is near 2^-60
 @given(SEEDS, st.integers(1, 9), st.integers(-30, 30), st.sampled_from(FMTS))
 def test_directions_and_norms(seed, width, scale, fmt):
-    """A number of a direction is off by the root's error and one rounding; its norm by the row sum's rounding."""
+    """A number of a direction is off by the root's error and one rounding; its norm by the row sum's rounding.
+
+    Both are those of k / sqrt(|k|^2 + 2^-60): a vector of about that length is scaled to less than 1.
+    """
     k = np.ldexp(np.random.default_rng(seed).standard_normal((5, width)), scale).astype(BF16)
     exact = k.astype(np.float64)
-    want = exact / np.sqrt((exact**2).sum(axis=1, keepdims=True))
+    square = (exact**2).sum(axis=1, keepdims=True)
+    want = exact / np.sqrt(square + 2.0**-60)
     x = centroids.directions(k, fmt)
     assert (np.abs(x.astype(np.float64) - want) <= np.abs(want) * (2.0**-8 + 2.0**-13) + 1e-30).all()
     words = -(-width // fmt.n)
-    for row, q in zip(x, centroids.norms(x, fmt), strict=True):
+    for row, q, s in zip(x, centroids.norms(x, fmt), square[:, 0], strict=True):
         true = sum(v * v for v in fractions(row))
         lost = (width + words) * Fraction(2) ** -23 * max(v * v for v in fractions(row))
         assert abs(Fraction(float(q)) - true) <= lost + true * Fraction(2) ** -24
-        assert abs(true - 1) < Fraction(1, 64)
+        assert abs(true - Fraction(s / (s + 2.0**-60))) < Fraction(1, 64)
 
 
 def test_a_zero_vector_has_no_direction():
