@@ -64,9 +64,9 @@ def test_sizes_of_llama(name, tokens):
 
 def switch_cycles(p: DreParams, clusters: int, latency: int) -> int:
     """Cycles from a SWITCH on `k` to its reply on `w`, to a context of so many clusters on an idle DRE."""
-    time = DreTime(p, th_hd=0, latency=latency)  # every key opens a cluster
-    for cluster in range(clusters):
-        time.hcu.key(0, cluster)
+    time = DreTime(p, th_hd=0, latency=latency)
+    if clusters:
+        time.hcu.tables[0] = np.stack([time.hcu.words(cluster) for cluster in range(clusters)])
     time.kvmu.run([(APPEND, 0, cluster) for cluster in range(clusters)])
     run = time.keys([(SWITCH, 0, 0, 1)], [0])
     assert len(run.c) == min(p.kvmu.ring, -(-clusters // p.kvmu.count_lanes))
