@@ -297,6 +297,7 @@ class _Playback:
                 Retrieve.FETCH: both,
                 Retrieve.CLEAR: both[1:],
                 Retrieve.SWITCH: both[1:],
+                Retrieve.BUDGET: both[1:],
             }
             names = results.get(i["action"], ())
             self.sets |= {i[name]: (i.pc, self.retrieves) for name in names if i[name] and not i.skip}

@@ -54,7 +54,7 @@ from enum import IntEnum, IntFlag
 
 from golden.arithmetic.vector import Instruction as VectorInstruction
 from golden.arithmetic.vector import VectorFormat
-from golden.function_params import DotFormat, ScoreFormat, check
+from golden.function_params import BUDGET_BITS, DotFormat, ScoreFormat, check
 
 WORD_BITS = 256
 SEMAPHORES = 16
@@ -148,6 +148,9 @@ class Retrieve(IntEnum):
     # R[level] = clusters of context R[base] + addr. Rows of scores that follow are of this context, with the token
     # counts that it has now.
     SWITCH = 4
+    # As SWITCH, but the rows of scores that follow choose the fewest clusters of the highest codes that hold `rows`
+    # tokens (`golden.retrieval.wicsum`). Only a core with `wtu.budget` has this action.
+    BUDGET = 5
 
 
 class Queue(IntEnum):
@@ -246,7 +249,7 @@ PAYLOAD: dict[Opcode, dict[str, int]] = {
         "action": 3,  # as many bits as a LOAD's target and wide, so base, addr and rows stand at the same bits
         "base": 4,
         "addr": ADDR_BITS,
-        "rows": 24,
+        "rows": BUDGET_BITS,
         "to": 4,
         "level": 4,
         "shift": 5,

@@ -28,7 +28,7 @@ from sim.units.table_port_time import TablePortTime
 from sim.units.wtu_time import SETTLES, TO_CHECK, Plan
 
 TO_HCU = 1  # cycles of the feeder, from a token's last word to its key, or from an order to the HCU's input
-ORDERS = {Retrieve.CLEAR: CLEAR, Retrieve.SWITCH: SWITCH}
+ORDERS = {Retrieve.CLEAR: CLEAR, Retrieve.SWITCH: SWITCH, Retrieve.BUDGET: SWITCH}
 
 
 @dataclass

@@ -43,7 +43,8 @@ def recorded(core: Core, dre: DreTime) -> Iterator[Recorded]:
     def query(plain: Any, rows: np.ndarray) -> Any:
         got = plain(rows)
         out.data.clusters.append(rows.shape[1])
-        out.data.plans.append([dre.wtu.plan(row, got.counts, core.dre.params.ratio_q16) for row in rows])
+        ratio = core.dre.params.ratio_q16
+        out.data.plans.append([dre.wtu.plan(row, got.counts, ratio, got.budget) for row in rows])
         dre.kvmu.kv = core.dre.kv
         at = dre.fetch(core.dre.ctx, got.clusters).b
         bursts = zip(got.bursts, at, strict=False)  # an empty set has a beat, but no burst

@@ -16,6 +16,7 @@ from tb.checks.wtu_checks import (
     EPISODES,
     SIZES,
     TINY,
+    check_budgets_at_every_count,
     check_counts_that_come_while_rows_run,
     check_equal_codes_cross_in_every_lane,
     check_equals_golden_and_time_view,
@@ -52,7 +53,12 @@ def test_equal_codes_cross_in_every_lane(size):
     check_equal_codes_cross_in_every_lane(size)
 
 
-@pytest.mark.parametrize("size", ["tiny", "long", "buckets"])
+@pytest.mark.parametrize("size", ["budget", "budget-fixed"])
+def test_budgets_at_every_count(size):
+    check_budgets_at_every_count(size)
+
+
+@pytest.mark.parametrize("size", ["tiny", "long", "budget-long", "buckets"])
 def test_reset_in_flight(size):
     check_reset_in_flight(size)
 
@@ -162,6 +168,12 @@ MUTANTS = [
     ("tiny", "restart1 <= ", "restart1 <= 0 & "),  # a test adds to the one before
     ("tiny", "assign all_now = ", "assign all_now = 0 & "),
     ("tiny", "assign full = ", "assign full = 0 & "),  # counts over those not used
+    ("budget", "assign hist_tokens = tokens | budgeted;", "assign hist_tokens = tokens;"),  # weights, not counts
+    ("budget", "| (state_walk & (bin == 3'h0) & ~crosses)", "| 0"),  # a budget beyond the row
+    ("budget", "(reading == 3'h0) & ~budgeted ? left_next", "(reading == 3'h0) ? left_next"),  # units of bins
+    ("budget", "(reading == 3'h0) & ~budgeted ? 3'h2", "(reading == 3'h0) ? 3'h2"),  # Sum and Th of the row
+    ("budget", "budget}, 13'h0}", "budget}, 12'h0}"),
+    ("budget", "{{2'h0, budget}", "{{2'h0, budget | 24'h1}"),
     ("buckets", "assign crosses = ", "assign crosses = (after == 0) | "),
     ("buckets", "code0 >= low", "code0 > low"),
 ]
