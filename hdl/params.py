@@ -431,6 +431,7 @@ class LxeParams:
         8, "bursts of the retriever in flight in each direction; its buffer has room for one more", low=1, high=WIDTH
     )
     burst_bytes: int = parameter(1024, "bytes of the longest burst", low=1, high=4096, power_of_two=True)
+    to_register: bool = parameter(False, "STORE can set a register from a number of the VPE", optional=True)
     protect: str = parameter("none", "check bits of program memory and of the retriever's buffer", **PROTECT)
 
     def __post_init__(self):
@@ -466,7 +467,7 @@ class CoreParams:
         )
         d, v = self.dpe, self.vpe
         sizes = lanes, d.window, d.w_depth, d.x_depth, v.depth, self.lxe.i_depth
-        return LxeFormat(*sizes, v.score, v.features)
+        return LxeFormat(*sizes, v.score, v.features, self.lxe.to_register)
 
     def joined(self) -> "CoreParams":
         """These parameters; `ParamError` if the units and the ports of a core do not fit together."""
@@ -587,6 +588,7 @@ PRESETS = {
         CoreParams(
             DreParams(wtu=WtuParams(budget=True), kvmu=KvmuParams(kv4_group=32, block_slots=32)),
             vpe=VpeParams(features="+".join(FEATURES)),
+            lxe=LxeParams(to_register=True),
         )
     ),
 }

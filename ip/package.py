@@ -24,7 +24,8 @@ def configuration(p: CoreParams) -> str:
     """A unique name for the parameters: the preset with this core, else a hash."""
     names = (name for name, system in PRESETS.items() if system.core == p)
     values = repr(p)
-    for off in (", features=''", ", budget=False"):  # optional hardware that is absent does not rename a package
+    # Optional hardware that is absent does not rename a package.
+    for off in (", features=''", ", budget=False", ", to_register=False"):
         values = values.replace(off, "")
     return next(names, f"c{hashlib.sha256(values.encode()).hexdigest()[:8]}")
 

@@ -215,7 +215,7 @@ class CoreRun(Run):
                 codes = self.p.vpe.depth * self.p.dpe.n_w if c["step"] else left
                 c = c | {"words": -(-codes // self.p.dpe.n_w) - 1}
                 give, sent = self.feed(time, plan, codes), sent + codes if c["step"] else 0
-            elif not c["skip"] and c["target"] == StoreTo.X:
+            elif not c["skip"] and c["target"] == StoreTo.X and not c["wide"]:
                 give = self.to_x
             done = yield from self.storer.store(c, self.put, give)
             if score and not c["step"] and time.end(plan):
