@@ -172,6 +172,7 @@ HASH_POLICIES = ("first", "majority", "mean")
 SCOPES = ("head", "layer")
 SELECTIONS = ("exact", "buckets")
 JOINS = ("nearest", "first")
+BUDGET_BITS = 24  # of a budget of tokens, less one (`golden.retrieval.wicsum`)
 RAW_BITS = 30  # bits of the magnitude of a raw score code (`golden.retrieval.scores`)
 
 

@@ -8,6 +8,7 @@ from operator import attrgetter
 from golden.arithmetic.secded import PROTECTIONS
 from golden.arithmetic.vector import VectorFormat
 from golden.function_params import (
+    BUDGET_BITS,
     FEATURES,
     SELECTIONS,
     DotFormat,
@@ -128,6 +129,7 @@ class WtuParams:
     n_buckets: int = parameter(16, "equal buckets of a row; of selection buckets", high=WIDTH, power_of_two=True)
     bin_bits: int = parameter(3, "bits of a code that a reading finds; of selection exact", low=1, high=6)
     count_digit: int = parameter(8, "bits of a count multiplied a cycle; of selection exact", low=1, high=64)
+    budget: bool = parameter(False, "a row may take a budget of tokens instead of a share", optional=True)
     protect: str = parameter("none", "check bits of the memories", **PROTECT)
 
     def __post_init__(self):
@@ -137,6 +139,8 @@ class WtuParams:
             check(size % self.n_w == 0, "n_w", self.n_w, f"must divide {name} = {size}")
         few = f"must be at least clusters = {self.clusters}: selection buckets keeps a row and its counts on chip"
         check(self.selection == "exact" or self.clusters <= self.counts, "counts", self.counts, few)
+        whole = "must be false with selection buckets, which takes whole buckets: set selection=exact"
+        check(self.selection == "exact" or not self.budget, "budget", self.budget, whole)
 
     @property
     def words(self) -> int:
@@ -157,6 +161,11 @@ class WtuParams:
     def sum_bits(self) -> int:
         """Bits of the weighted sum of a whole row (Equation 1)."""
         return self.score.value_bits + self.count_bits + bits_for(self.clusters + 1)
+
+    @property
+    def left_bits(self) -> int:
+        """Bits of what is left of Th, or of a budget of tokens, in units of the highest bin with a fraction."""
+        return max(self.sum_bits, self.bin_units[-1] + BUDGET_BITS) if self.budget else self.sum_bits
 
     @property
     def digits(self) -> list[tuple[int, int]]:
@@ -422,6 +431,7 @@ class LxeParams:
         8, "bursts of the retriever in flight in each direction; its buffer has room for one more", low=1, high=WIDTH
     )
     burst_bytes: int = parameter(1024, "bytes of the longest burst", low=1, high=4096, power_of_two=True)
+    to_register: bool = parameter(False, "STORE can set a register from a number of the VPE", optional=True)
     protect: str = parameter("none", "check bits of program memory and of the retriever's buffer", **PROTECT)
 
     def __post_init__(self):
@@ -457,7 +467,7 @@ class CoreParams:
         )
         d, v = self.dpe, self.vpe
         sizes = lanes, d.window, d.w_depth, d.x_depth, v.depth, self.lxe.i_depth
-        return LxeFormat(*sizes, v.score, v.features)
+        return LxeFormat(*sizes, v.score, v.features, self.lxe.to_register)
 
     def joined(self) -> "CoreParams":
         """These parameters; `ParamError` if the units and the ports of a core do not fit together."""
@@ -575,7 +585,11 @@ PRESETS = {
     "server48": SystemParams(cores=48),
     # core with all optional hardware
     "omni": SystemParams(
-        CoreParams(DreParams(kvmu=KvmuParams(kv4_group=32, block_slots=32)), vpe=VpeParams(features="+".join(FEATURES)))
+        CoreParams(
+            DreParams(wtu=WtuParams(budget=True), kvmu=KvmuParams(kv4_group=32, block_slots=32)),
+            vpe=VpeParams(features="+".join(FEATURES)),
+            lxe=LxeParams(to_register=True),
+        )
     ),
 }
 

@@ -23,7 +23,10 @@ PERIOD = 1e9 / CLOCK  # ns
 def configuration(p: CoreParams) -> str:
     """A unique name for the parameters: the preset with this core, else a hash."""
     names = (name for name, system in PRESETS.items() if system.core == p)
-    values = repr(p).replace(", features=''", "")  # optional hardware that is absent does not rename a package
+    values = repr(p)
+    # Optional hardware that is absent does not rename a package.
+    for off in (", features=''", ", budget=False", ", to_register=False"):
+        values = values.replace(off, "")
     return next(names, f"c{hashlib.sha256(values.encode()).hexdigest()[:8]}")
 
 

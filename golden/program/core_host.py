@@ -34,6 +34,7 @@ class CoreHost:
     counts : token counts that the WTU holds; None: any number
     boundary : bytes; a burst does not cross a multiple of it
     kv4_group : numbers of a group of packed entries at home (`golden.retrieval.kv4`); 0: they stay BF16
+    budgets : the WTU has budgets of tokens
     n_ctx : contexts that the DRE can name; memory holds the tables of those up to the highest that a plan names
 
     `begin` writes the inputs of a pass. `run` executes a layer, or some of its stages, on what is in memory. Raises
@@ -53,6 +54,7 @@ class CoreHost:
         counts: int | None = None,
         boundary: int = 4096,
         kv4_group: int = 0,
+        budgets: bool = False,
         n_ctx: int,
     ):
         self.plans, self.blocks = list(plans), blocks
@@ -98,7 +100,7 @@ class CoreHost:
             device_base=self.device_base,
             home_base=self.home_base,
         )
-        self.core = Core(p.fmt, Memory(regions), DreModel(params, kv, p.retrieval.readings, counts))
+        self.core = Core(p.fmt, Memory(regions), DreModel(params, kv, p.retrieval.readings, counts, budgets))
         self.memory = self.core.memory
         region_of_tables = self.memory.region(self.table_base, 1)
         region_of_tables.written = None

@@ -87,12 +87,14 @@ class Core(Lxe):
                 return self._place(i)
             case Retrieve.FETCH:
                 return self._fetch(i)
+        if i["action"] == Retrieve.BUDGET and not self.dre.budgets:
+            raise i.error("is BUDGET, but this core's WTU has no budgets: set wtu.budget=true", Status.RANGE)
         ctx = self._context(i)
         if self.joined or self.placed:
             reason = "waits behind tokens whose cluster or place was not taken: let CLUSTER and PLACE stand before"
             raise i.error(reason, Status.DEADLOCK)
-        if i["action"] == Retrieve.SWITCH:
-            self._set(i["level"], self.dre.switch(ctx))
+        if i["action"] != Retrieve.CLEAR:
+            self._set(i["level"], self.dre.switch(ctx, i["rows"] if i["action"] == Retrieve.BUDGET else 0))
         else:
             self._set(i["level"], self.dre.level(ctx))
             self.dre.clear(ctx)

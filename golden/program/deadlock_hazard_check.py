@@ -12,9 +12,9 @@ past. An engine learns from the semaphores that it waits for and from the words 
 their source. Where several engines signal one semaphore, a waiter knows of an engine's signals only what the signals of
 all others cannot account for; give the engines of a loop semaphores of their own.
 
-The check watches W and X by words, memory by words of BF16 numbers, and registers that a RETRIEVE sets and the
-sequencer uses. Only the VPE uses its banks, so they need no check. Two things are outside: the copies of a RETRIEVE,
-whose lengths depend on data, and its waiting for the DRE.
+The check watches W and X by words, memory by words of BF16 numbers, and registers that a RETRIEVE or STORE sets and the
+sequencer uses, or the other engine sets. Only the VPE uses its banks, so they need no check. Two things are outside:
+the copies of a RETRIEVE, whose lengths depend on data, and its waiting for the DRE.
 """
 
 from bisect import bisect_left
@@ -39,6 +39,7 @@ from golden.program.isa import (
     Retrieve,
     Status,
     StoreTo,
+    sets_register,
 )
 from golden.program.sequencer_model import Issue, bits, register_values, sequence
 
@@ -235,8 +236,11 @@ class _Playback:
         self.hazards: dict[tuple[int, int, str], Hazard] = {}
         # LOADs whose words may still wait in the queue: words to be taken, the instruction, its clock.
         self.loads: deque[tuple[int, Issue, np.ndarray]] = deque()
-        self.sets: dict[int, tuple[int, int]] = {}  # by register: the last RETRIEVE that sets it, its position
-        self.retrieves = 0  # RETRIEVEs issued so far
+        # By register: index and engine of the last instruction that sets it, and its number among the RETRIEVEs, or
+        # among the STOREs to a register.
+        self.sets: dict[int, tuple[int, Engine, int]] = {}
+        self.numbers: list[int] = []  # positions of the STOREs to a register that have been executed
+        self.retrieves = self.stores = 0  # RETRIEVEs, and STOREs to a register, issued so far
         self.scores = _scores(issues)  # words of each STORE to SCORE to come
         self.tags = np.zeros((3, fmt.depth, len(_WATCHED)), np.int64)  # clocks of the words in the banks
         self.fired = np.zeros(len(_WATCHED), np.int64)  # clock of the last word that entered the VPE
@@ -280,15 +284,15 @@ class _Playback:
         self.issued = True
 
     def _uses(self, i: Issue) -> None:
-        """Find hazards of registers that the sequencer uses now; record those that a RETRIEVE will set."""
+        """Find hazards of registers that the sequencer uses now; record those that an engine will set."""
         used = {i["len"], i["base"] if i.op in (Opcode.LOAD, Opcode.STORE, Opcode.RETRIEVE) else 0}
         if i.op in (Opcode.SET, Opcode.ADD):
             used |= {i["to"], i["a"]}
         for r in used & self.sets.keys():
-            pc, position = self.sets[r]
-            if position > self.knows[SEQUENCER][_WATCHED.index(Engine.RETRIEVE)]:
-                who = _name(Engine.RETRIEVE), SEQUENCER
-                self.hazards.setdefault((pc, i.pc, "R"), Hazard(pc, i.pc, who, f"register {r}"))
+            self._unordered(i, r, SEQUENCER)
+        if i.op == Opcode.STORE and sets_register(i) and not i.skip:
+            self.stores += 1
+            self._sets(i, Engine.STORE, self.stores, [i["to"]])
         if i.op == Opcode.RETRIEVE:
             self.retrieves += 1
             both = ("to", "level")
@@ -297,9 +301,26 @@ class _Playback:
                 Retrieve.FETCH: both,
                 Retrieve.CLEAR: both[1:],
                 Retrieve.SWITCH: both[1:],
+                Retrieve.BUDGET: both[1:],
             }
             names = results.get(i["action"], ())
-            self.sets |= {i[name]: (i.pc, self.retrieves) for name in names if i[name] and not i.skip}
+            self._sets(i, Engine.RETRIEVE, self.retrieves, [i[name] for name in names if not i.skip])
+
+    def _sets(self, i: Issue, e: Engine, number: int, registers: list[int]) -> None:
+        """Record the registers that an instruction will set. One that the other engine sets must be ordered before."""
+        for r in registers:
+            if r in self.sets and self.sets[r][1] != e:
+                self._unordered(i, r, _name(e))
+            if r:
+                self.sets[r] = (i.pc, e, number)
+
+    def _unordered(self, i: Issue, r: int, who: str) -> None:
+        """Report a hazard if the sequencer does not know that a register is set."""
+        pc, e, number = self.sets[r]
+        done = e == Engine.RETRIEVE or number <= len(self.numbers)  # a STORE's position is known once it is executed
+        position = number if e == Engine.RETRIEVE or not done else self.numbers[number - 1]
+        if not done or position > self.knows[SEQUENCER][_WATCHED.index(e)]:
+            self.hazards.setdefault((pc, i.pc, "R"), Hazard(pc, i.pc, (_name(e), who), f"register {r}"))
 
     def _engine(self, e: Engine) -> Iterator[None]:
         work: dict[Engine, Callable[[Issue], Iterable[None]]] = {
@@ -485,6 +506,8 @@ class _Playback:
         e, target = Engine.STORE, i["target"]
         count = self.scores.popleft() if target == StoreTo.SCORE else i["rows"] * i["words"]
         positions, done = self._positions(e, i, count), 0
+        if sets_register(i):
+            self.numbers.append(int(positions[-1]))
         at = (i["to"] + np.arange(i["rows"])[:, None] * i["step"] + np.arange(i["words"])).reshape(-1)
         units = self._units(i)
         for part in self._take(e, i, self.out, count):
@@ -493,7 +516,7 @@ class _Playback:
                 continue
             clocks = np.maximum.accumulate(np.maximum(part, self.knows[e]))
             now = slice(done, done + len(part))
-            if target == StoreTo.X:
+            if target == StoreTo.X and not i["wide"]:
                 self._touch(e, "X", at[now], positions[now], clocks, write=True)
             elif target == StoreTo.MEMORY:
                 self._memory(e, units[now], positions[now], clocks, write=True)

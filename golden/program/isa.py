@@ -51,15 +51,17 @@ Source: V-Rex section V-A names the parts of the LXE. The instruction set is thi
 
 from dataclasses import dataclass, fields
 from enum import IntEnum, IntFlag
+from typing import Any
 
 from golden.arithmetic.vector import Instruction as VectorInstruction
 from golden.arithmetic.vector import VectorFormat
-from golden.function_params import DotFormat, ScoreFormat, check
+from golden.function_params import BUDGET_BITS, DotFormat, ScoreFormat, check
 
 WORD_BITS = 256
 SEMAPHORES = 16
 SEMAPHORE_BITS = 8  # width of a counter; counting above 255 is a fault
 REGISTERS = 16
+NUMBER_BITS = 23  # of the number that a STORE puts into a register: the mantissa of an FP32 number
 ADDR_BITS = 40
 CONTEXT_BITS = 16  # a context is a number below 2^16
 LOOPS = 4  # most loops inside each other
@@ -78,6 +80,7 @@ class LxeFormat:
     i_depth: int = 512  # instructions of the program memory
     score: ScoreFormat = ScoreFormat()
     features: str = ""  # optional hardware (`golden.function_params.FEATURES`)
+    to_register: bool = False  # STORE can set a register
 
     @property
     def dot(self) -> DotFormat:
@@ -126,7 +129,9 @@ class StoreTo(IntEnum):
     """The places where STORE can put word j of row r."""
 
     MEMORY = 0  # the memory behind the bus; with `wide` the words hold FP32 numbers
-    X = 1  # activations: word to + r * step + j
+    # Activations: word to + r * step + j. With `wide`, on an LXE with `lxe.to_register`, a register instead (function
+    # `to_register`): R[to] = R[base] + addr + (n << step). n is bits 0 to 22 of lane 0 of the STORE's only word.
+    X = 1
     HASH = 2  # the HCU: each row is the hash bits of a token of context R[base] + addr, `words` words of SIGN
     # The WTU: row r is the score codes that one VECTOR of op STORE put out, of the context of the last SWITCH. With
     # `step` 1 these are whole words, and the row goes on in the next STORE. The WTU takes each row several times
@@ -148,6 +153,9 @@ class Retrieve(IntEnum):
     # R[level] = clusters of context R[base] + addr. Rows of scores that follow are of this context, with the token
     # counts that it has now.
     SWITCH = 4
+    # As SWITCH, but the rows of scores that follow choose the fewest clusters of the highest codes that hold `rows`
+    # tokens (`golden.retrieval.wicsum`). Only a core with `wtu.budget` has this action.
+    BUDGET = 5
 
 
 class Queue(IntEnum):
@@ -246,7 +254,7 @@ PAYLOAD: dict[Opcode, dict[str, int]] = {
         "action": 3,  # as many bits as a LOAD's target and wide, so base, addr and rows stand at the same bits
         "base": 4,
         "addr": ADDR_BITS,
-        "rows": 24,
+        "rows": BUDGET_BITS,
         "to": 4,
         "level": 4,
         "shift": 5,
@@ -291,6 +299,21 @@ def vector(i: VectorInstruction, **header: int) -> Instruction:
     """The VECTOR that hands `i` to the VPE; `header` gives its other fields, `source` and those of `HEADER`."""
     values = {name: int(getattr(i, name.removeprefix("v_"))) for name in VECTOR}
     return Instruction(Opcode.VECTOR, values | header)
+
+
+def to_register(register: int, base: int = 0, addr: int = 0, shift: int = 0, **header: int) -> Instruction:
+    """The STORE that sets R[register] = R[base] + addr + (n << shift); n is below 2^23.
+
+    It takes one FP32 word of the VPE. n is the mantissa of lane 0: let the program add 2^23 to an exact integer n. Let
+    the STORE signal a semaphore, and a SYNC wait for it before anything reads the register.
+    """
+    where = {"target": StoreTo.X, "wide": 1, "to": register, "base": base, "addr": addr, "step": shift}
+    return Instruction(Opcode.STORE, where | header)
+
+
+def sets_register(i: Any) -> bool:
+    """Whether a STORE sets a register, where there is `to_register`. `i`: a STORE, or what has its fields by name."""
+    return i["target"] == StoreTo.X and bool(i["wide"])
 
 
 def layout(op: Opcode) -> dict[str, tuple[int, int]]:

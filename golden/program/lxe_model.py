@@ -26,6 +26,7 @@ from golden.program.deadlock_hazard_check import Hazard, Order, play, simulate
 from golden.program.isa import (
     ADDR_BITS,
     ENGINE,
+    NUMBER_BITS,
     SEMAPHORE_BITS,
     SEMAPHORES,
     Engine,
@@ -36,6 +37,7 @@ from golden.program.isa import (
     Queue,
     Status,
     StoreTo,
+    sets_register,
 )
 from golden.program.sequencer_model import Issue, LxeError, bits, register_values, sequence
 from golden.program.vpe_known_lanes import Known
@@ -309,6 +311,9 @@ class Lxe:
         data, known, kind = self._out.take(i, rows * words, *(["FP32"] if i["wide"] else ["BF16", "signs"]))
         if kind == "signs":
             data, known = self._packed(data, known)
+        if sets_register(i):
+            self.number(i, data[0], known[0])
+            return 1
         if i["target"] == StoreTo.X:
             at = (i["to"] + np.arange(rows)[:, None] * i["step"] + np.arange(words)).reshape(-1)
             self.x[at], self.x_known[at] = data, known
@@ -322,6 +327,14 @@ class Lxe:
             for k, (word, marks) in enumerate(zip(raw[own], known[own], strict=True)):
                 self._result.writes.append(Write(addr + k * step, word, marks))
         return rows * words
+
+    def number(self, i: Issue, word: np.ndarray, known: np.ndarray) -> None:
+        """Set a register by the number in lane 0 of a word of FP32 numbers."""
+        if not known[0]:
+            raise i.error("puts lane 0 of a word into a register, which is undefined")
+        number = int(word[0]) & (1 << NUMBER_BITS) - 1
+        if i["to"]:
+            self.registers[i["to"]] = (i.addr + (number << i["step"])) % (1 << ADDR_BITS)
 
     def _packed(self, signs: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Pack signs: bit i of a word is lane i. A number of 16 bits is defined if all its 16 lanes are."""

@@ -25,6 +25,7 @@ from golden.program.isa import (
     Retrieve,
     Status,
     StoreTo,
+    sets_register,
 )
 
 COUNTS = {  # fields that are encoded as one less than the number they stand for
@@ -241,6 +242,11 @@ def _check_extents(i: Issue, fmt: LxeFormat) -> None:
         if i.op == Opcode.STORE and target == StoreTo.SCORE:
             return
         through = target == (LoadTo.VECTOR if i.op == Opcode.LOAD else StoreTo.MEMORY)
+        if i.op == Opcode.STORE and fmt.to_register and sets_register(i):
+            need(rows == words == 1, f"takes {rows} rows of {words} words: a register takes one word")
+            need(to < REGISTERS, f"to={to}: must be below {REGISTERS} for a register")
+            need(step < 32, f"step={step}: must be below 32, a shift of a register's number")
+            return
         need(through or not i["wide"], "wide: FP32 words go between memory and VPE only: set wide=0")
         if i.op == Opcode.STORE and target == StoreTo.HASH:
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from golden.function_params import ReSVParams, check
+from golden.function_params import BUDGET_BITS, ReSVParams, check
 from golden.retrieval.clustering import Clusterer, Joined
 from golden.retrieval.kvmap import Burst, KvMap, Placed, Traffic
 from golden.retrieval.wicsum import Selection, select_rows
@@ -19,6 +19,7 @@ class Query:
     """Result of a query block of R rows over C clusters."""
 
     counts: np.ndarray  # [C] int64: tokens per cluster at the time of the query
+    budget: int  # tokens to select instead of a share; 0: a share
     rows: Selection  # selection of each row
     clusters: list[int]  # union of the rows' selections, ascending
     bursts: list[Burst]  # bursts that fetch this union
@@ -30,13 +31,23 @@ class DreModel:
 
     readings : times that the WTU must be offered a row (`hdl.params.WtuParams.readings`). `query` takes each row once
     counts_held : token counts that the WTU holds; None: any number
+    budgets : the WTU has budgets of tokens (`hdl.params.WtuParams.budget`)
 
     The model has an HC table for each context that holds something (`tables`), and one KV memory map for all contexts
-    (`kv`). `ctx` and `counts` [C] are the context of the last `switch` and its token counts then.
+    (`kv`). `ctx`, `counts` [C] and `budget` are the context of the last `switch`, its token counts then, and the tokens
+    that its rows select instead of a share (0: a share).
     """
 
-    def __init__(self, params: ReSVParams, kv: KvMap, readings: int = 1, counts_held: int | None = None):
+    def __init__(
+        self,
+        params: ReSVParams,
+        kv: KvMap,
+        readings: int = 1,
+        counts_held: int | None = None,
+        budgets: bool = False,
+    ):
         self.params, self.kv, self.readings, self.counts_held = params, kv, readings, counts_held
+        self.budgets, self.budget = budgets, 0
         self.tables: dict[int, Clusterer] = {}
         self.ctx, self.counts = 0, np.zeros(0, np.int64)
         self.grown = False  # the context of the last `switch` got a key behind it
@@ -56,8 +67,15 @@ class DreModel:
         joined = self.tables.setdefault(ctx, Clusterer(self.params)).add(key_hash)
         return joined, self.kv.append(ctx, joined.cluster)
 
-    def switch(self, ctx: int) -> int:
-        """Let the queries that follow be of context `ctx`, with its counts of now; returns its number of clusters."""
+    def switch(self, ctx: int, budget: int = 0) -> int:
+        """Let the queries that follow be of context `ctx`, with its counts of now; returns its number of clusters.
+
+        budget : tokens that each row selects instead of a share, at most 2^24; 0: a share. Raises `ParamError` where
+        the WTU has no budgets
+        """
+        check(0 <= budget <= 1 << BUDGET_BITS, "budget", budget, f"must be 0 to {1 << BUDGET_BITS} tokens")
+        check(self.budgets or not budget, "budget", budget, "must be 0: this WTU has no budgets: set wtu.budget=true")
+        self.budget = budget
         self.ctx, self.counts = ctx, self.tables[ctx].counts.copy() if ctx in self.tables else np.zeros(0, np.int64)
         self.grown = False
         return len(self.counts)
@@ -73,7 +91,7 @@ class DreModel:
         held = clusters if self.counts_held is None else self.counts_held
         reason = f"of context {self.ctx} are more than counts = {held}, and keys came behind the SWITCH: switch again"
         check(clusters <= held or not self.grown, "clusters", clusters, reason)
-        rows = select_rows(codes, self.counts, self.params)
+        rows = select_rows(codes, self.counts, self.params, self.budget or None)
         union = np.flatnonzero(rows.mask.any(0)).tolist()
         kv, ctx = self.kv, self.ctx
-        return Query(self.counts, rows, union, kv.fetch(ctx, union), kv.traffic(ctx, union))
+        return Query(self.counts, self.budget, rows, union, kv.fetch(ctx, union), kv.traffic(ctx, union))

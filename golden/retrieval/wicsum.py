@@ -18,8 +18,8 @@ this map.
 All sums are exact in every format.
 
 With a budget of tokens, the weight of a cluster is its count alone and Th is budget - 1: the codes only rank, and the
-prefix is the shortest that holds the budget. Mosaic retrieves this way (`golden.policies.mosaic`). Hardware does not
-offer budgets yet.
+prefix is the shortest that holds the budget. Mosaic retrieves this way (`golden.policies.mosaic`). The exact selection
+of hardware offers budgets with `hdl.params.WtuParams.budget`.
 
 Source: V-Rex section IV-C, Equations 1 to 3; section V-B for the buckets.
 """

@@ -103,6 +103,8 @@ class Core(Composite):
             lxe.memory.eq(Cat(unit.error[1] for unit in (dre, retriever) if hasattr(unit, "error")).any()),
             *(getattr(dre, name).eq(getattr(self, name)) for name in SETTINGS),
         ]
+        if p.dre.wtu.budget:
+            m.d.comb += [dre.budgeted.eq(retriever.budgeted), dre.budget.eq(retriever.budget)]
         collect_errors(m, self, [lxe, dre, retriever])
         # The LXE's port passes through; the channels of retriever and tables are joined to a port each.
         pass_ports(m, self, lxe, port_members(p))

@@ -140,6 +140,7 @@ class Lxe(Composite):
             sequencer.done.store.eq(storer.done),
             loader.stop.eq(sequencer.stop),
             storer.stop.eq(sequencer.stop),
+            *([sequencer.store_set.eq(storer.set)] if self.p.lxe.to_register else []),
             sequencer.outstanding.eq(loader.busy | storer.busy | self.busy),
             sequencer.fault.bus.eq(loader.fault.bus | storer.fault.bus | self.fault.bus),
             sequencer.fault.range.eq(

@@ -74,6 +74,7 @@ class Sequencer(Unit):
         is done as it goes
     set : In(`set_layout`) : an engine sets a register, readable from the next cycle on. If several write one register
         in one cycle, the host wins over the engine, and the engine over the program
+    store_set : In(`set_layout`), if `lxe.to_register` : the same from the storer; `set` wins over it
     busy : In(a bit an `Engine`) : engines that have not finished: high from the cycle after an instruction goes there
         until that of its `done`
     fault : In(`hdl.instruction_layouts.fault_layout`) : pulses
@@ -108,6 +109,7 @@ class Sequencer(Unit):
                 **{name: Out(stream.Signature(shape)) for name, shape in engines.items()},
                 "done": In(done),
                 "set": In(set_layout()),
+                **({"store_set": In(set_layout())} if p.lxe.to_register else {}),
                 "busy": In(len(Engine)),
                 "fault": In(fault_layout()),
                 "moved": In(1),
@@ -223,6 +225,9 @@ class Sequencer(Unit):
                 m.d.sync += register.eq(host.data)
             with m.Elif(self.set.valid & (self.set.to == i)):
                 m.d.sync += register.eq(self.set.data)
+            if self.p.lxe.to_register:
+                with m.Elif(self.store_set.valid & (self.store_set.to == i)):
+                    m.d.sync += register.eq(self.store_set.data)
             with m.Elif(writes & (_field(add.word2, Opcode.SET, "to") == i)):
                 m.d.sync += register.eq(add.total)
 

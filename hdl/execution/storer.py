@@ -3,19 +3,21 @@
 from functools import reduce
 from operator import or_
 
-from amaranth import Module, Mux, Signal
+from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
-from golden.program.isa import SEMAPHORES, StoreTo
+from golden.program.isa import ADDR_BITS, NUMBER_BITS, REGISTERS, SEMAPHORES, StoreTo
 from hdl.bus.axi import Bursts, address_layout, error_layout, response_layout, rows_layout, word_beats, write_layout
 from hdl.execution.dpe import activation_layout
 from hdl.execution.vpe import output_layout
-from hdl.instruction_layouts import done_layout, dre_layout, transfer_layout
+from hdl.instruction_layouts import done_layout, dre_layout, set_layout, transfer_layout
 from hdl.named import comb
-from hdl.params import CoreParams
+from hdl.params import CoreParams, bits_for
 from hdl.unit import Unit
+
+_SHIFT_BITS = 5  # of the shift of a register's number
 
 
 class Storer(Unit):
@@ -28,9 +30,13 @@ class Storer(Unit):
 
     Faults: an error response. Then, in the order of the instructions and after the responses to all earlier ones: an
     address or a stride that is no multiple of 2 * lanes bytes (of MEMORY and X), a word outside the activations, a
-    context that the DRE does not have (HASH), rows of HASH too short for its hash bits, `wide` but for MEMORY and
-    SCORE. After a fault the storer begins nothing more. While `stop` is high it begins no burst, sends the rest of a
-    burst with strb 0, and takes the responses; once `busy` is low, a reset is safe for the bus.
+    context that the DRE does not have (HASH), rows of HASH too short for its hash bits, `wide` but for MEMORY and SCORE
+    (and, with `lxe.to_register`, X). After a fault the storer begins nothing more. While `stop` is high it begins no
+    burst, sends the rest of a burst with strb 0, and takes the responses; once `busy` is low, a reset is safe for the
+    bus.
+
+    Registers: with `lxe.to_register`, an instruction to X with `wide` sets a register: addr + (n << step), where n is
+    bits 0 to 22 of lane 0 of its only word. It faults for more words, registers or bits of a shift than there are.
 
     Corner cases: an instruction with `skip` writes nothing, but ends in order like all others. A row of SCORE ends with
     the VPE's `last`, whatever the instruction's number of words. With `step` odd it is a part of a row for the DRE.
@@ -50,6 +56,7 @@ class Storer(Unit):
     aw : Out(stream of `hdl.bus.axi.address_layout`) : bursts, of beats of `lxe.bus_bytes`
     w : Out(stream of `hdl.bus.axi.write_layout`) : their beats, in order
     b : In(stream of `hdl.bus.axi.response_layout`) : a response to each burst, in order
+    set : Out(`hdl.instruction_layouts.set_layout`), if `lxe.to_register` : pulse, in the cycle after the word
     done : Out(`hdl.instruction_layouts.done_layout`) : in the cycle of the response to an instruction's last
         burst, or the one after its last word went to X or the DRE; later where responses to earlier ones are due
     fault : Out(`hdl.bus.axi.error_layout`) : one pulse until a reset
@@ -71,6 +78,7 @@ class Storer(Unit):
 
     def __init__(self, p: CoreParams):
         self.beats = word_beats(p)
+        registers = {"set": Out(set_layout())} if p.lxe.to_register else {}
         super().__init__(
             p,
             {
@@ -81,6 +89,7 @@ class Storer(Unit):
                 "aw": Out(stream.Signature(address_layout())),
                 "w": Out(stream.Signature(write_layout(p))),
                 "b": In(stream.Signature(response_layout())),
+                **registers,
                 "done": Out(done_layout()),
                 "fault": Out(error_layout()),
                 "stop": In(1),
@@ -109,6 +118,8 @@ class Storer(Unit):
         self._write_beat(m, bursts, at, beats, self._part(m, at))
         self._hand_on(m, bursts, pending, at, beats, words)
         self._next_word(m, at, words)
+        if p.lxe.to_register:
+            self._set_register(m, at)
         self._count(
             m,
             instructions=self.done.valid,
@@ -124,14 +135,21 @@ class Storer(Unit):
         p, c = self.p, self.c.payload
         lanes, hcu = p.dpe.n_w, p.dre.hcu
         grid = (2 * lanes).bit_length() - 1
+        off_grid: Value = ~at.to_dre & (c.addr[:grid].any() | c.stride[:grid].any())
+        wide: Value = c.wide & ~at.to_memory & ~at.to_score
+        if p.lxe.to_register:
+            many = c.rows.any() | c.words.any() | c.to[bits_for(REGISTERS) :].any() | c.step[_SHIFT_BITS:].any()
+            m.d.comb += at.to_register.eq((c.target == StoreTo.X) & c.wide)
+            off_grid = Mux(at.to_register, many, off_grid)
+            wide &= ~at.to_register
         m.d.comb += [
             at.to_memory.eq(c.target == StoreTo.MEMORY),
             at.to_hash.eq(c.target == StoreTo.HASH),
             at.to_score.eq(c.target == StoreTo.SCORE),
             at.to_dre.eq(at.to_hash | at.to_score),
             at.bad.eq(
-                (~at.to_dre & (c.addr[:grid].any() | c.stride[:grid].any()))
-                | (c.wide & ~at.to_memory & ~at.to_score)
+                off_grid
+                | wide
                 | (at.to_hash & (c.addr >= hcu.n_ctx))
                 | (at.to_hash & (c.words < -(-hcu.n_hp // lanes) - 1))
             ),
@@ -143,13 +161,18 @@ class Storer(Unit):
 
     def _next_instruction(self, m: Module, at: "_Work") -> None:
         c = self.c.payload
+        to_x: Value = c.target == StoreTo.X
+        if self.p.lxe.to_register:
+            to_x &= ~c.wide
+            with m.If(~at.active | at.finish):
+                m.d.sync += at.is_register.eq(at.to_register & ~c.skip & ~at.bad)
         with m.If(~at.active | at.finish):
             m.d.sync += [
                 at.active.eq(self.c.valid & self.c.ready),
                 at.work.eq(c),
                 at.is_bad.eq(at.bad & ~c.skip),
                 at.is_memory.eq(at.to_memory & ~c.skip & ~at.bad),
-                at.is_x.eq((c.target == StoreTo.X) & ~c.skip & ~at.bad),
+                at.is_x.eq(to_x & ~c.skip & ~at.bad),
                 at.is_dre.eq(at.to_dre & ~c.skip & ~at.bad),
                 at.word.eq(0),
                 at.rows.eq(c.rows),
@@ -229,6 +252,10 @@ class Storer(Unit):
         work, i, begins, word_goes = at.work, self.i.payload, beats.begins, words.word_goes
         last = Signal()  # the word is the instruction's last
         passes = Signal()  # the instruction is skipped
+        goes = (beats.gives & ~self.stop & at.whole) | (self.x.valid & self.x.ready) | (self.d.valid & self.d.ready)
+        if self.p.lxe.to_register:
+            m.d.comb += at.sets.eq(at.active & at.is_register & self.i.valid & pending.w_rdy)
+            goes |= at.sets
         m.d.comb += [
             at.addr.eq(at.base + at.word),
             words.row_last.eq(Mux(at.is_dre & (work.target == StoreTo.SCORE), i.last, at.word == work.words)),
@@ -243,9 +270,7 @@ class Storer(Unit):
             self.x.valid.eq(at.active & at.is_x & ~at.outside & self.i.valid & pending.w_rdy),
             self.x.payload.addr.eq(at.addr),
             self.x.payload.data.as_value().eq(i.data.as_value()),
-            word_goes.eq(
-                (beats.gives & ~self.stop & at.whole) | (self.x.valid & self.x.ready) | (self.d.valid & self.d.ready)
-            ),
+            word_goes.eq(goes),
             self.i.ready.eq(word_goes),
             passes.eq(at.active & work.skip & pending.w_rdy),
             at.finish.eq((word_goes & last) | passes),
@@ -254,6 +279,14 @@ class Storer(Unit):
             words.entry.last.eq(~begins | bursts.o.payload.last),
             words.entry.signal.eq(work.signal),
         ]
+
+    def _set_register(self, m: Module, at: "_Work") -> None:
+        """Sets a register in the cycle after its word goes."""
+        work, number = at.work, self.i.payload.data.as_value()[:NUMBER_BITS]
+        shifted = comb(m, "shifted", number << work.step[:_SHIFT_BITS], ADDR_BITS)
+        m.d.sync += self.set.valid.eq(at.sets)
+        with m.If(at.sets):
+            m.d.sync += [self.set.to.eq(work.to), self.set.data.eq(work.addr + shifted)]
 
     def _next_word(self, m: Module, at: "_Work", words: "_Words") -> None:
         with m.If(words.word_goes & ~at.finish):
@@ -289,6 +322,10 @@ class _Work:
         self.is_x = Signal()
         self.is_dre = Signal()
         self.is_bad = Signal()
+        if p.lxe.to_register:
+            self.to_register = Signal()
+            self.is_register = Signal()
+            self.sets = Signal()  # the word goes to a register
         self.outside = Signal()  # the word is outside the activations
         self.failed = Signal()  # after a fault: begin nothing more
         self.beat = Signal(range(2 * beats))

@@ -5,6 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
+from golden.function_params import BUDGET_BITS
 from golden.program.isa import ADDR_BITS
 from hdl.bus.axi import manager_signature
 from hdl.memory import collect_errors
@@ -62,6 +63,8 @@ class Dre(Composite):
     s : In(stream of `score_layout`) : rows of scores, one code per cluster of the context; each row `wtu.readings`
         times, the same each time
     ratio : In(17) : Th_r-wics in units of 2^-16
+    budgeted : In(1), if `WtuParams.budget` : as in `hdl.retrieval.wtu.Wtu`
+    budget : In(24), if `WtuParams.budget` : as in `hdl.retrieval.wtu.Wtu`
     w, x, b : Out : replies (one a beat of `k`), offloads and bursts, as in `Kvmu`
     device_base, home_base, blocks : In : as in `Kvmu`
     table_base : In(40) : first byte of the tables, a multiple of 4,096
@@ -86,6 +89,7 @@ class Dre(Composite):
                 "t": Out(stream.Signature(joined_layout(p.hcu))),
                 "s": In(stream.Signature(score_layout(p.wtu))),
                 "ratio": In(17),
+                **({"budgeted": In(1), "budget": In(BUDGET_BITS)} if p.wtu.budget else {}),
                 "w": Out(stream.Signature(placed_layout(p.kvmu))),
                 "x": Out(stream.Signature(move_layout(p.kvmu))),
                 "b": Out(stream.Signature(burst_layout(p.kvmu))),
@@ -123,6 +127,8 @@ class Dre(Composite):
         for i, wtu in enumerate(wtus):
             m.submodules[f"wtu{i}"] = wtu
             m.d.comb += wtu.ratio.eq(self.ratio)
+            if p.wtu.budget:
+                m.d.comb += [wtu.budgeted.eq(self.budgeted), wtu.budget.eq(self.budget)]
         wiring.connect(m, wiring.flipped(self.k), hcu.i)
         for name in ("w", "x", "b"):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(kvmu, name))

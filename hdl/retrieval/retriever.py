@@ -4,6 +4,7 @@ from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from golden.function_params import BUDGET_BITS
 from golden.program.isa import ADDR_BITS, Retrieve
 from hdl.instruction_layouts import done_layout, retrieve_layout, set_layout
 from hdl.memory import collect_errors
@@ -30,7 +31,8 @@ class Retriever(Unit):
     CLUSTER takes the next token's cluster, and tells how many clusters its context has. PLACE copies entries to where
     the KVMU's replies say; before each entry it makes the move that the KVMU asks for. FETCH copies the bursts of a
     cluster set, one behind the other. CLEAR and SWITCH send an order to the DRE, wait until the HCU and then the KVMU
-    have answered it, and tell how many clusters the context has (before a CLEAR).
+    have answered it, and tell how many clusters the context has (before a CLEAR). BUDGET, only with `wtu.budget`, is a
+    SWITCH that also gives the WTU a budget of tokens; a SWITCH takes it away.
 
     Copies overlap (`hdl.retrieval.copier.Copier`). A move must read its slot of the ring after the slot's last entry
     was written and before the next one is. Before the first move behind `recent` entries the retriever therefore waits
@@ -60,6 +62,8 @@ class Retriever(Unit):
     w, x, b : In(streams of `hdl.retrieval.kvmu.placed_layout`, `move_layout`, `burst_layout`) : the KVMU's replies,
         each behind its move; bases and lengths are multiples of 2 * lanes bytes
     order : Out(stream of `hdl.retrieval.feeder.order_layout`) : CLEARs and SWITCHes
+    budgeted : Out(1), if `wtu.budget` : rows take a budget, from the KVMU's answer to a BUDGET or SWITCH on
+    budget : Out(24), if `wtu.budget` : its tokens less one
     set : Out(`hdl.instruction_layouts.set_layout`) : pulses: registers, never R0; the last comes with `done`
     bus : Out(`hdl.retrieval.copier.bus_signature`) : AXI4
     done : Out(`hdl.instruction_layouts.done_layout`) : in the cycle after the instruction if it has `skip`
@@ -85,6 +89,7 @@ class Retriever(Unit):
     def __init__(self, p: CoreParams):
         p.core_format()  # checks
         k = p.dre.kvmu
+        mode = {"budgeted": Out(1), "budget": Out(BUDGET_BITS)} if p.dre.wtu.budget else {}
         super().__init__(
             p,
             {
@@ -94,6 +99,7 @@ class Retriever(Unit):
                 "x": In(stream.Signature(move_layout(k))),
                 "b": In(stream.Signature(burst_layout(k))),
                 "order": Out(stream.Signature(order_layout(p))),
+                **mode,
                 "set": Out(set_layout()),
                 "bus": Out(bus_signature(p)),
                 "done": Out(done_layout()),
@@ -161,6 +167,10 @@ class Retriever(Unit):
                 m.d.comb += self.w.ready.eq(work.works & (self.w.payload.op != APPEND))
                 with m.If(self.w.ready & self.w.valid):
                     m.next = "LEVEL"
+                    if p.dre.wtu.budget:
+                        with m.If(work.work.action != Retrieve.CLEAR):
+                            m.d.sync += self.budgeted.eq(work.work.action == Retrieve.BUDGET)
+                            m.d.sync += self.budget.eq(work.rows)
             with m.State("DONE"):
                 m.d.comb += self.done.valid.eq(work.works)
                 with m.If(work.works):
@@ -210,14 +220,18 @@ class Retriever(Unit):
             m.d.sync += work.room.eq((c.rows + 1) * k.home_bytes)
             with m.Switch(c.action):
                 for action in Retrieve:
+                    if action == Retrieve.BUDGET and not self.p.dre.wtu.budget:
+                        continue
                     with m.Case(action):
-                        m.next = "ORDER" if action in (Retrieve.CLEAR, Retrieve.SWITCH) else action.name
+                        m.next = action.name if action < Retrieve.CLEAR else "ORDER"
                 with m.Default():
                     m.next = "BAD"
             addresses = (c.action == Retrieve.PLACE) | (c.action == Retrieve.FETCH)
             with m.If(addresses & c.addr[: self._shift].any()):
                 m.next = "BAD"
             contexts = (c.action == Retrieve.CLEAR) | (c.action == Retrieve.SWITCH)
+            if self.p.dre.wtu.budget:
+                contexts |= c.action == Retrieve.BUDGET
             with m.If(contexts & (c.addr >= k.n_ctx)):
                 m.next = "BAD"
             with m.If(c.skip):

@@ -27,6 +27,11 @@ class Wtu(WtuPorts):
     A code of `score` = eEmM is an exponent e of E bits above a mantissa m of M bits. Its value is an integer: m for
     e = 0, else (2^M + m) x 2^(e - 1); with E = 0 the code itself. A larger code has a larger value.
 
+    Budget: with parameter `budget`, a row may take a budget of tokens instead of a share. Then codes only rank: the
+    selection is the shortest prefix that holds more than `budget` tokens, or the whole row. The unit adds counts
+    instead of weights, and begins to walk with `budget` in place of Th. It needs no Sum, which saves 2^bin_bits + 16
+    cycles.
+
     Corner cases: a row of Sum 0, and ratio 65536, select everything. A word of scores waits for its counts.
 
     Parameters
@@ -44,6 +49,8 @@ class Wtu(WtuPorts):
     i : In(stream of `row_layout`) : rows, one word a cycle, at least one score in each; the same words in each reading.
         Scores go straight to the multipliers, and `ready` depends on the payload: drive it from registers
     ratio : In(17) : Th_r-wics in units of 2^-16, 0 to 65536; keep it stable while rows are in flight
+    budgeted : In(1), if `WtuParams.budget` : rows take a budget, not a share; stable as `ratio`
+    budget : In(24), if `WtuParams.budget` : tokens of the budget less one; stable as `ratio`
     o : Out(stream of `beat_layout`) : selections, in row order. The last beat belongs to the row's last word; only it
         may have an empty mask
     perf : Out(struct of 32-bit counters) : rows (selected), words (taken, in all readings), walked (bins, or passes
@@ -84,6 +91,8 @@ class Wtu(WtuPorts):
             else:
                 m.d.comb += [theirs.payload.eq(ours.payload), theirs.valid.eq(ours.valid), ours.ready.eq(theirs.ready)]
         m.d.comb += [core.ratio.eq(self.ratio), self.perf.eq(core.perf)]
+        if self.p.budget:
+            m.d.comb += [core.budgeted.eq(self.budgeted), core.budget.eq(self.budget)]
         m.d.comb += [self.idle.eq(core.idle), self.used.eq(core.used)]
         if hasattr(self, "error"):
             m.d.comb += self.error.eq(core.error)

@@ -42,6 +42,9 @@ class WtuExact(lanes.WtuPorts):
     Walk: from the highest bin down, the unit subtracts bins from Th until one exceeds what is left. That bin is the
     next digit of the crossing code.
 
+    With a budget the lanes add token counts, so all bins have one unit. The first reading then leads to the walk at
+    once, with `budget` in place of Th. Where no bin crosses, the unit selects the whole row.
+
     Last reading: the unit selects codes above the crossing code. Equal codes go in order of their index until they
     cross. The unit tests the equal codes of a word together: it adds their weights to a bin, and compares the bin with
     what is left. Where they cross, it halves the lanes until one is left, with a test each. It tests no later word.
@@ -52,7 +55,7 @@ class WtuExact(lanes.WtuPorts):
 
     Members
     -------
-    c, idle, used, i, ratio, o, perf : as in `hdl.retrieval.wtu.Wtu`
+    c, idle, used, i, ratio, budgeted, budget, o, perf : as in `hdl.retrieval.wtu.Wtu`
 
     Latency: see `hdl.retrieval.wtu.Wtu`.
     Throughput: see `hdl.retrieval.wtu.Wtu`.
@@ -154,7 +157,7 @@ class WtuExact(lanes.WtuPorts):
         m.d.comb += [
             word.selected.eq(word.above | test.chosen),
             hist.take.eq(word.feed),
-            hist.tokens.eq(tokens),
+            hist.tokens.eq(tokens | self.budgeted if self.p.budget else tokens),
             hist.there.eq(word.exists),
             hist.used.eq(Mux(tokens, word.selected, Mux(row.selects, test.lanes, word.equal))),
         ]
@@ -210,21 +213,29 @@ class WtuExact(lanes.WtuPorts):
         fraction, th = p.bin_units[-1], states[State.TH]
         part = comb(m, "th_part", walk.total & walk.th_bit.replicate(p.sum_bits))
         th_next = comb(m, "th_next", left + part, p.sum_bits + 1)
-        after = comb(m, "after", left[fraction:] - walk.value, p.sum_bits - fraction + 1)
+        after = comb(m, "after", left[fraction:] - walk.value, p.left_bits - fraction + 1)
         left_after = Cat(left[:fraction], after[:-1])
         m.d.comb += [
             walk.sum_last.eq(states[State.SUM] & (walk.bin == 0)),
             walk.crosses.eq(after[-1]),
             walk.crossed.eq(states[State.WALK] & walk.crosses),
             walk.th_last.eq(th & (walk.th_step == 0)),
-            row.all_now.eq(th & (walk.th_step == 1) & ((walk.total == 0) | self.ratio[TH_STEPS])),
         ]
+        every = th & (walk.th_step == 1) & ((walk.total == 0) | self.ratio[TH_STEPS])
+        sums: Value = row.reading == 0  # the walk adds bins of different units
+        if p.budget:
+            every |= states[State.WALK] & (walk.bin == 0) & ~walk.crosses
+            sums &= ~self.budgeted
+        m.d.comb += row.all_now.eq(every)
         with m.If(states[State.SUM]):
             m.d.sync += [walk.total.eq(self._stepped(m, walk, walk.total + walk.value, "total_next")), left.eq(0)]
         with m.Elif(th):
             m.d.sync += left.eq(th_next[1:])
         with m.Elif((states[State.WALK] | states[State.TEST]) & ~walk.crosses):
-            m.d.sync += left.eq(Mux(row.reading == 0, self._stepped(m, walk, left_after, "left_next"), left_after))
+            m.d.sync += left.eq(Mux(sums, self._stepped(m, walk, left_after, "left_next"), left_after))
+        if p.budget:
+            with m.Elif(row.settled & (row.reading == 0)):
+                m.d.sync += left.eq(self.budget << fraction)
         with m.If(row.finish):
             m.d.sync += walk.total.eq(0)
         # A step ahead of the addition.
@@ -315,7 +326,10 @@ class WtuExact(lanes.WtuPorts):
             with m.Case(State.SETTLE):
                 next_ = Mux(test.due, State.TEST, Mux(row.selects, State.END, State.WALK))
                 with m.If(row.settled):
-                    m.d.sync += state.eq(Mux(row.reading == 0, State.SUM, next_))
+                    sums: Value = row.reading == 0
+                    if self.p.budget:
+                        sums &= ~self.budgeted
+                    m.d.sync += state.eq(Mux(sums, State.SUM, next_))
             with m.Case(State.SUM):
                 with m.If(walk.sum_last):
                     m.d.sync += state.eq(State.TH)
@@ -389,7 +403,7 @@ class _Walk:
         self.bin = Signal(bits_for(hist.n_bins))  # of the bin that was read
         self.value = Signal(hist.sum_bits, reset_less=True)  # its weight
         self.total = Signal(p.sum_bits)  # Sum, in units of the bin while it is made
-        self.left = Signal(p.sum_bits, reset_less=True)
+        self.left = Signal(p.left_bits, reset_less=True)
         self.sum_last = Signal()
         self.th_step = Signal(range(TH_STEPS))  # number of the next bit of the ratio
         self.th_bit = Signal()  # the bit that is multiplied

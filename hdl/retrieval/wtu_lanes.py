@@ -4,6 +4,7 @@ from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
+from golden.function_params import BUDGET_BITS
 from hdl.params import WtuParams, bits_for
 from hdl.unit import Unit
 
@@ -49,7 +50,7 @@ class WtuPorts(Unit):
 
     Members
     -------
-    c, idle, used, i, ratio, o, perf : as in `hdl.retrieval.wtu.Wtu`
+    c, idle, used, i, ratio, budgeted, budget, o, perf : as in `hdl.retrieval.wtu.Wtu`
 
     Latency: as in `hdl.retrieval.wtu.Wtu`.
     Throughput: as in `hdl.retrieval.wtu.Wtu`.
@@ -68,6 +69,8 @@ class WtuPorts(Unit):
             "ratio": In(17),
             "o": Out(stream.Signature(beat_layout(p))),
         }
+        if p.budget:
+            members |= {"budgeted": In(1), "budget": In(BUDGET_BITS)}
         super().__init__(p, members, p.protect)
 
 

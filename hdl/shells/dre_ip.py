@@ -108,6 +108,8 @@ class CommandEngine(Composite):
         for name in ("t", "w", "x", "b"):
             wiring.connect(m, getattr(dre, name), getattr(retriever, name))
         m.d.comb += [getattr(dre, n).eq(getattr(self, n)) for n in SETTINGS]
+        if p.dre.wtu.budget:
+            m.d.comb += [dre.budgeted.eq(retriever.budgeted), dre.budget.eq(retriever.budget)]
         connect_ports(m, p, self, retriever.bus, retriever.bus)
         connect_ports(m, p, self, dre.bus, dre.bus, TABLE_PREFIX)
 

@@ -28,7 +28,7 @@ from sim.units.table_port_time import TablePortTime
 from sim.units.wtu_time import SETTLES, TO_CHECK, Plan
 
 TO_HCU = 1  # cycles of the feeder, from a token's last word to its key, or from an order to the HCU's input
-ORDERS = {Retrieve.CLEAR: CLEAR, Retrieve.SWITCH: SWITCH}
+ORDERS = {Retrieve.CLEAR: CLEAR, Retrieve.SWITCH: SWITCH, Retrieve.BUDGET: SWITCH}
 
 
 @dataclass
@@ -215,7 +215,7 @@ class CoreRun(Run):
                 codes = self.p.vpe.depth * self.p.dpe.n_w if c["step"] else left
                 c = c | {"words": -(-codes // self.p.dpe.n_w) - 1}
                 give, sent = self.feed(time, plan, codes), sent + codes if c["step"] else 0
-            elif not c["skip"] and c["target"] == StoreTo.X:
+            elif not c["skip"] and c["target"] == StoreTo.X and not c["wide"]:
                 give = self.to_x
             done = yield from self.storer.store(c, self.put, give)
             if score and not c["step"] and time.end(plan):

@@ -91,6 +91,7 @@ class DreTime:
         ratio_q16: int,
         clusters: list[int],
         begins: int | None = None,
+        budget: int = 0,
     ) -> int:
         """Cycle of the last burst of a query block of the context of the last SWITCH, from its first word on.
 
@@ -100,18 +101,21 @@ class DreTime:
         clusters : union of the rows' selections, ascending
         begins : cycle of the first word, counted from a reset as in `ClusterSetTime`; None: the cluster set is clear.
             It counts for the exact selection with counts that are kept
+        budget : tokens that each row selects instead of that share; 0: the share
         """
+        budgets = [budget] * len(codes)
         rows = [(row, counts) for row in codes]
         if self.kvmu.roll is None:
-            _, ends = self.wtu.run(rows, ratio_q16)
+            _, ends = self.wtu.run(rows, ratio_q16, None, budgets)
             late = 0
             if begins is not None and self.p.wtu.selection == "exact":
-                late = self.wtu.delayed(codes[0], counts, ratio_q16, ClusterSetTime(self.p.wtu).ready - begins)
+                taken = ClusterSetTime(self.p.wtu).ready - begins
+                late = self.wtu.delayed(codes[0], counts, ratio_q16, taken, budget)
             return int(ends[-1]) + late + self.fetch(ctx, clusters).b[-1]
         self.kvmu.begin()
         port = TablePortTime(self.p, self.latency)
         ring = CountRing(self.kvmu, port)
-        _, ends = self.wtu.run(rows, ratio_q16, ring)
+        _, ends = self.wtu.run(rows, ratio_q16, ring, budgets)
         return self._fetch(ctx, clusters, port, ring.first + int(ends[-1])).b[-1] - ring.first
 
     def fetch(self, ctx: int, clusters: list[int]) -> KvmuCycles:

@@ -454,7 +454,7 @@ class Run:
 
     def give(self, c: dict) -> Give | None:
         """The receiver of words that do not go to memory and that may stall."""
-        return self.to_x if c["target"] == StoreTo.X else None
+        return self.to_x if c["target"] == StoreTo.X and not c["wide"] else None
 
     def to_x(self, cycle: int) -> Generator[Wait, None, int]:
         """Takes a word for X from `cycle` on; the loader's words have priority. Returns the cycle."""

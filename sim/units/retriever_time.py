@@ -9,6 +9,8 @@ from hdl.params import CoreParams
 from hdl.queues import copied_beats, kv4_cycles
 from sim.units.loader_time import cut
 
+ORDERS = (Retrieve.CLEAR, Retrieve.SWITCH, Retrieve.BUDGET)  # actions that send an order to the DRE
+
 
 @dataclass
 class RetrieverCycles:
@@ -143,7 +145,7 @@ class RetrieverTime:
         self.begin(places, bursts)
         free, results = 0, iter(news)
         for c in commands:
-            takes = not c["skip"] and c["action"] in (Retrieve.CLUSTER, Retrieve.CLEAR, Retrieve.SWITCH)
+            takes = not c["skip"] and c["action"] in (Retrieve.CLUSTER, *ORDERS)
             free = self.execute(c, free, next(results).get("at", 0) if takes else 0) + 1
         return self.out
 
@@ -156,13 +158,13 @@ class RetrieverTime:
     def execute(self, c: dict, taken: int, news: int = 0) -> int:
         """Executes the instruction that was taken in cycle `taken`; returns the cycle in which it is done.
 
-        news : first cycle in which CLUSTER, CLEAR or SWITCH can take the HCU's result
+        news : first cycle in which CLUSTER or an order can take the HCU's result
         """
         out = self.out
         out.taken.append(taken)
         if c["skip"]:
             last = taken + 1
-        elif c["action"] in (Retrieve.CLEAR, Retrieve.SWITCH):
+        elif c["action"] in ORDERS:
             out.orders.append(taken + 1)
             out.news.append(max(taken + 2, news))
             out.places.append(max(out.news[-1] + 1, next(self._places)[1].get("at", 0)))

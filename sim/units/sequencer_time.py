@@ -23,6 +23,7 @@ from golden.program.isa import (
     Opcode,
     Status,
     decode,
+    sets_register,
 )
 from hdl.params import CoreParams, bits_for
 from sim.units.queue_cycles import Queue, Wait
@@ -102,6 +103,7 @@ def trace(
     registers: dict[int, int] | None = None,
     limit: int = 100_000,
     retrieved: Iterable[dict[int, int]] = (),
+    stored: Iterable[dict[int, int]] = (),
 ) -> Trace:
     """Executes a program and returns its steps.
 
@@ -109,6 +111,7 @@ def trace(
     registers : initial values by number, zero where not named
     limit : largest number of instructions to execute
     retrieved : registers that each RETRIEVE sets, skipped ones not counted; registers not named keep their values
+    stored : the same of each STORE that sets a register
 
     A bad instruction ends the trace with OPCODE, a value out of range with RANGE. Nothing is raised.
     """
@@ -118,7 +121,7 @@ def trace(
     steps: list[Step] = []
     loops: list[list[int]] = []  # of each open loop: rounds left, address of its first instruction, address of END
     known: dict[int, Instruction] = {}
-    sets = iter(retrieved)
+    sets, numbers = iter(retrieved), iter(stored)
     pc = 0
     while len(steps) < limit:
         if pc >= p.lxe.i_depth:
@@ -140,6 +143,9 @@ def trace(
                 return Trace(steps, Status.RANGE, pc, r)
             if i.op == Opcode.RETRIEVE and not skip:
                 for to, value in next(sets, {}).items():
+                    r[to] = value
+            if p.lxe.to_register and i.op == Opcode.STORE and sets_register(i) and not skip:
+                for to, value in next(numbers, {}).items():
                     r[to] = value
         elif i.op in (Opcode.SET, Opcode.ADD):
             if i["to"]:

@@ -1,5 +1,7 @@
 """Predicts the cycles of N_WTU-h WTU cores that share one stream of rows, as in the DRE."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from hdl.params import WtuParams
@@ -18,17 +20,18 @@ class WtuCores:
     def __init__(self, p: WtuParams):
         self.p = p
 
-    def run(self, rows: list[tuple[np.ndarray, np.ndarray]], ratio_q16: int) -> np.ndarray:
+    def run(self, rows: list[tuple[np.ndarray, np.ndarray]], ratio_q16: int, budgets: Sequence[int] = ()) -> np.ndarray:
         """Cycle of each row's last beat, [R], counted from the acceptance of the first row's first word.
 
         rows : score codes [C] and token counts [C] of each row
-        ratio_q16 : share of the weighted sum, as an integer out of 2^16
+        ratio_q16, budgets : as in `WtuTime.run`
         """
         view = WtuTime(self.p)
         if len(rows[0][1]) > self.p.counts:
-            first, last = view.run(rows, ratio_q16, Ring(self.p.count_words, self.p.count_words))
+            first, last = view.run(rows, ratio_q16, Ring(self.p.count_words, self.p.count_words), budgets)
             return last - first[0]
-        plans = [view.plan(codes, counts, ratio_q16) for codes, counts in rows]
+        each = zip(rows, budgets or [0] * len(rows), strict=True)
+        plans = [view.plan(codes, counts, ratio_q16, budget) for (codes, counts), budget in each]
         if self.p.selection == "buckets":
             return self._buckets(plans, [int(np.argmax(codes)) // self.p.n_w + 1 for codes, _ in rows])
         return self._exact(plans)

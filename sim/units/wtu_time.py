@@ -3,6 +3,7 @@
 A row's codes and counts fix how long each of its readings and walks takes. Only counts that stream make words wait.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,15 +55,16 @@ class Plan:
 class WtuTime:
     """Time view of `hdl.retrieval.wtu.Wtu`, both variants. Input words are always offered, output is always taken.
 
-    In all methods `ratio_q16` is the share of the weighted sum to reach, as an integer out of 2^16.
+    In all methods `ratio_q16` is the share of the weighted sum to reach, as an integer out of 2^16, and `budget` the
+    tokens to select instead; 0: the share.
     """
 
     def __init__(self, p: WtuParams):
         self.p = p
 
-    def row(self, codes: np.ndarray, counts: np.ndarray, ratio_q16: int) -> RowTiming:
+    def row(self, codes: np.ndarray, counts: np.ndarray, ratio_q16: int, budget: int = 0) -> RowTiming:
         """Timing of one row of score codes `codes` [C] with token counts `counts` [C]. C is at least 1."""
-        plan = self.plan(codes, counts, ratio_q16)
+        plan = self.plan(codes, counts, ratio_q16, budget)
         _, last = self._times([plan], None)
         return RowTiming(len(plan.digits), plan.walked, sum(plan.tests), int(last[0]))
 
@@ -79,23 +81,29 @@ class WtuTime:
         return p.readings * words * digits + walks + tests + SETTLES + 1
 
     def run(
-        self, rows: list[tuple[np.ndarray, np.ndarray]], ratio_q16: int, ring: "Ring | None" = None
+        self,
+        rows: list[tuple[np.ndarray, np.ndarray]],
+        ratio_q16: int,
+        ring: "Ring | None" = None,
+        budgets: Sequence[int] = (),
     ) -> tuple[np.ndarray, np.ndarray]:
         """Cycles in which each row's first word is accepted (0 for the first row) and its last beat leaves, [R] each.
 
         rows : codes [C] and counts [C] of each row
         ring : the counts do not fit, so they stream through this ring
+        budgets : `budget` of each row; none given: 0
         """
-        plans = [self.plan(codes, counts, ratio_q16) for codes, counts in rows]
+        each = zip(rows, budgets or [0] * len(rows), strict=True)
+        plans = [self.plan(codes, counts, ratio_q16, budget) for (codes, counts), budget in each]
         return self._times(plans, ring)
 
-    def delayed(self, codes: np.ndarray, counts: np.ndarray, ratio_q16: int, taken: int) -> int:
+    def delayed(self, codes: np.ndarray, counts: np.ndarray, ratio_q16: int, taken: int, budget: int = 0) -> int:
         """Cycles by which a row ends later if no beat of it is taken before cycle `taken`; of the exact variant.
 
         Cycle 0 is that of the first word's acceptance. Words go on until one has to wait for the beat of another.
         """
-        plan = self.plan(codes, counts, ratio_q16)
-        chosen = select(codes, counts, params_of(self.p, ratio_q16)).mask
+        plan = self.plan(codes, counts, ratio_q16, budget)
+        chosen = select(codes, counts, params_of(self.p, ratio_q16), budget or None).mask
         starts = 1 - plan.digits[0] + sum(plan.digits) * len(plan.walks) + sum(plan.walks)
         for k, (digits, tests) in enumerate(zip(plan.digits, plan.tests, strict=True)):
             starts += tests * (digits + SETTLES + 1) + digits
@@ -104,18 +112,18 @@ class WtuTime:
         last = k == len(plan.digits) - 1
         return max(0, taken - starts - last * SETTLES)
 
-    def plan(self, codes: np.ndarray, counts: np.ndarray, ratio_q16: int) -> Plan:
+    def plan(self, codes: np.ndarray, counts: np.ndarray, ratio_q16: int, budget: int = 0) -> Plan:
         """What a row takes."""
         p = self.p
         codes, counts = np.asarray(codes, np.int64), np.asarray(counts, np.int64)
         n = len(codes)
         words = -(-n // p.n_w)
-        weight = value(codes, p.score)
+        weight = value(codes, p.score) if not budget else np.ones(n, np.int64)
         if p.score.value_bits + p.count_bits + n.bit_length() > 62:
             weight = weight.astype(object)
         weight = weight * counts
         total = weight.sum()
-        left = int(threshold(np.asarray(total), ratio_q16))
+        left = budget - 1 if budget else int(threshold(np.asarray(total), ratio_q16))
         if p.selection == "buckets":
             b = bucket(codes, p.n_buckets)
             acc = np.array([weight[b == j].sum() for j in range(b.max() + 1)]).cumsum()
@@ -123,7 +131,10 @@ class WtuTime:
             return Plan((1,) * words, (), (), int(over[0]) + 1 if len(over) else p.n_buckets)
         digits = tuple(self._count_digits(counts, words).tolist())
         first = SETTLES + (1 << p.digits[0][0])  # until Sum is known
-        if total == 0 or ratio_q16 >= 1 << 16:
+        if budget and total <= left:  # the whole first walk finds that the row holds too few
+            walk = 1 << p.digits[0][0]
+            return Plan(digits, (SETTLES + walk, *(0,) * (p.readings - 2)), (0,) * words, walk)
+        if not budget and (total == 0 or ratio_q16 >= 1 << 16):
             return Plan(digits, (first + EVERY, *(0,) * (p.readings - 2)), (0,) * words, 0)
         inside, bins = np.arange(n), []  # indices of the codes that begin with the known digits; bins of each walk
         for width, low in p.digits:
@@ -134,7 +145,7 @@ class WtuTime:
             left -= int(weight[inside[digit > crossing]].sum())
             inside = inside[digit == crossing]
         walks = [SETTLES + b for b in bins]
-        walks[0] += first - SETTLES + TH
+        walks[0] += 0 if budget else first - SETTLES + TH
         return Plan(digits, tuple(walks), self._tests(inside, weight, left, words), sum(bins))
 
     def _tests(self, inside: np.ndarray, weight: np.ndarray, left: int, words: int) -> tuple[int, ...]:

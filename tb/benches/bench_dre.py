@@ -55,6 +55,8 @@ async def phases(dut):
             fetched = sum(burst["last"] for _, burst in b.got[seen_b:]) == phase.get("blocks", 0)
             return (len(w.got) - seen_w == len(keys) and fetched) or (stop and bench.cycle >= stop)
 
+        if rows and p.wtu.budget:
+            dut.budgeted.value, dut.budget.value = int(phase["budget"] > 0), max(0, phase["budget"] - 1)
         k.put(keys)
         s.put(rows)
         while not done():

@@ -198,15 +198,18 @@ async def retrieves(dut):
         for feed, name in zip(feeds, ("t", "b"), strict=True):
             feed.left = list(e[name])
         places.left = [tuple(x) for x in e["places"]]
-        done, sets, faults = [], [], []
+        done, modes, sets, faults = [], [], [], []
 
-        async def step(done=done, sets=sets, faults=faults):
+        async def step(done=done, modes=modes, sets=sets, faults=faults):
             for feed in (*feeds, places):
                 feed.offer()
             await memory.step()
             pulse, register, fault = (int(x.value) for x in (dut.done, dut.set, dut.fault))
             if pulse & 1:
                 done.append((bench.cycle, pulse >> 1))
+                if p.dre.wtu.budget:
+                    on = int(dut.budgeted.value)
+                    modes.append((on, int(dut.budget.value) if on else 0))
             if register & 1:
                 sets.append((bench.cycle, register >> 1 & 15, register >> 5))
             if fault:
@@ -254,6 +257,7 @@ async def retrieves(dut):
                 "filler": sum(not b["strb"] for _, b in memory.w.got),
                 "written": [cycle for cycle, _ in memory.w.got],
                 "done": done,
+                "modes": modes,
                 "sets": sets,
                 "faults": faults,
                 "memory": sorted(memory.words.items()),

@@ -29,12 +29,14 @@ class Engines:
     """Drives `done` and `busy`. An instruction takes delays[name] = (low, high) cycles; each engine finishes one a
     cycle, in order.
 
-    It also drives the events that `run` names by cycles from START: "fault", "set" {cycle: fields}, "moved",
-    "outstanding" [cycles].
+    It also drives the events that `run` names by cycles from START: "fault", "set", "store_set" {cycle: fields},
+    "moved", "outstanding" [cycles].
+
+    sets : the inputs that set registers
     """
 
-    def __init__(self, bench: Bench, host, sinks: dict, delays: dict[str, list[int]]):
-        self.bench, self.host, self.sinks, self.delays = bench, host, sinks, delays
+    def __init__(self, bench: Bench, host, sinks: dict, delays: dict[str, list[int]], sets: list[str]):
+        self.bench, self.host, self.sinks, self.delays, self.sets = bench, host, sinks, delays, sets
         self.begin({})
 
     def reset(self) -> None:
@@ -66,7 +68,8 @@ class Engines:
         dut, now = self.bench.dut, -1 if self.start is None else self.bench.cycle - self.start
         dut.busy.value, dut.done.value = busy, done
         dut.fault.value = pack(fault_layout(), self.run.get("fault", {}).get(str(now), {}))
-        dut.set.value = pack(set_layout(), self.run.get("set", {}).get(str(now), {}))
+        for name in self.sets:
+            getattr(dut, name).value = pack(set_layout(), self.run.get(name, {}).get(str(now), {}))
         dut.moved.value = int(now in self.run.get("moved", []))
         dut.outstanding.value = int(now in self.run.get("outstanding", []))
 
@@ -96,7 +99,7 @@ async def programs(dut):
     host = bench.source("host", host_layout(), c["idle"])
     shapes = (transfer_layout(), mul_layout(), vector_layout(p), transfer_layout(), retrieve_layout())
     sinks = {n: bench.sink(n, s, c["stall"]) for n, s in zip(NAMES, shapes, strict=True)}
-    engines = Engines(bench, host, sinks, c["delays"])
+    engines = Engines(bench, host, sinks, c["delays"], ["set", *["store_set"] * p.lxe.to_register])
     bench.streams.append(engines)
     await bench.start()
     result({"runs": [await _play(dut, bench, engines, run) for run in c["runs"]]})

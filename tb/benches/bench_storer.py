@@ -67,6 +67,25 @@ class Memory:
             self.answered += 1
 
 
+class Sets:
+    """Records the registers that the storer sets: cycle, register, value."""
+
+    def __init__(self, dut):
+        self.set, self.got = dut.set, []
+
+    def drive(self, rng) -> None:
+        """Nothing to drive."""
+
+    def sample(self, cycle: int) -> None:
+        """Record a pulse."""
+        pulse = int(self.set.value)
+        if pulse & 1:
+            self.got.append((cycle, pulse >> 1 & 15, pulse >> 5))
+
+    def reset(self) -> None:
+        """The bench clears what was recorded."""
+
+
 @cocotb.test()
 async def transfers(dut):
     """Run each of config["episodes"]: {"c", "i", "stalls", "latency", "errors", "dones", "fault", "cut_at", "hold"}.
@@ -84,6 +103,8 @@ async def transfers(dut):
     x = bench.sink("x", activation_layout(p.dpe))
     d = bench.sink("d", dre_layout(p))
     control = Control(bench)
+    sets = Sets(dut) if p.lxe.to_register else None
+    bench.streams += [sets] if sets else []
     await bench.start()
     results = []
     for e in c["episodes"]:
@@ -91,6 +112,8 @@ async def transfers(dut):
         memory.forget(e["latency"], e["errors"])
         for beats in (commands.sent, words.sent, x.got, d.got):
             beats.clear()
+        if sets:
+            sets.got.clear()
         for name, sink in (("aw", memory.aw), ("w", memory.w), ("x", x), ("d", d)):
             sink.stall = e["stalls"].get(name, 0.0)
         for name, source in (("c", commands), ("i", words), ("b", memory.b)):
@@ -131,6 +154,7 @@ async def transfers(dut):
                 "words": words.sent[:],
                 "x": x.got[:],
                 "d": d.got[:],
+                "sets": sets.got[:] if sets else [],
                 "done": control.done[:],
                 "faults": control.faults[:],
                 "most": memory.most,

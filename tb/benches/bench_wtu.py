@@ -21,9 +21,13 @@ async def rows(dut):
     c = config()
     p = WtuParams(**c["params"] | {"score": ScoreFormat(**c["params"]["score"])})
     bench = Bench(dut, c["seed"])
+    budgets = _Budgets(dut) if p.budget else None
     counts = bench.source("c", count_layout(p))
     source = bench.source("i", row_layout(p))
     sink = bench.sink("o", beat_layout(p))
+    if budgets:
+        budgets.sink = sink
+        bench.streams.append(budgets)
     await bench.start()
     results = []
     for e in c["episodes"]:
@@ -32,6 +36,8 @@ async def rows(dut):
             for log in (counts.sent, source.sent, sink.got):
                 log.clear()
             dut.ratio.value = e["ratio"]
+            if budgets:
+                budgets.begin(e.get("budgets") or [0])
             await _play(bench, p, e, cut, counts, source, sink)
         for _ in range(20):  # nothing more may come
             await bench.step()
@@ -46,6 +52,39 @@ async def rows(dut):
             }
         )
     result({"episodes": results})
+
+
+class _Budgets:
+    """Gives each row its budget in the cycle in which its first word can be taken, just behind the row before."""
+
+    sink: Sink
+
+    def __init__(self, dut):
+        self.on, self.value = dut.budgeted, dut.budget
+        self.rows: list[int] = [0]
+        self.seen = self.ended = 0
+
+    def begin(self, rows: list[int]) -> None:
+        """Begin an episode. `rows`: the budget of each row; 0: it takes a share."""
+        self.rows, self.seen, self.ended = rows, 0, 0
+        self._set()
+
+    def drive(self, rng) -> None:
+        """Follow the beats so far, just after the rising edge."""
+        ends = sum(v["last"] for _, v in self.sink.got[self.seen :])
+        self.seen, self.ended = len(self.sink.got), self.ended + ends
+        if ends:
+            self._set()
+
+    def sample(self, cycle: int) -> None:
+        """Nothing to record."""
+
+    def reset(self) -> None:
+        """A reset changes no input."""
+
+    def _set(self) -> None:
+        budget = self.rows[min(self.ended, len(self.rows) - 1)]
+        self.on.value, self.value.value = int(budget > 0), max(0, budget - 1)
 
 
 async def _play(bench: Bench, p: WtuParams, e: dict, cut: int, counts: Source, source: Source, sink: Sink) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from golden.function_params import BUDGET_BITS
 from golden.program.core_compiler import CorePlan, RetrievalShape
 from golden.program.core_host import CoreHost
 from golden.program.isa import Instruction, Opcode, Retrieve, Status, decode, encode
@@ -86,7 +87,7 @@ def host(
         "layout": p.dre.layout(),
         **{name: getattr(k, name) for name in ("blocks", "n_ctx", "counts", "kv4_group")},
     }
-    return CoreHost(plans, layers, planes, f, **sizes)
+    return CoreHost(plans, layers, planes, f, **sizes, budgets=p.dre.wtu.budget)
 
 
 def begin(h: CoreHost, rng: np.random.Generator, start: int) -> None:
@@ -115,6 +116,69 @@ def passes(seed: int, count: int, *how, **function) -> tuple[CoreHost, Script, l
             script.expect()
             fetched.append(h.core.registers[Register.ENTRIES])
     return h, script, fetched
+
+
+def budgeted(program: list[Instruction], tokens: int, register: int = 0) -> list[Instruction]:
+    """A program whose rows of scores take a budget of tokens; 0: a share.
+
+    register : holds the tokens; 0: the instructions do
+    """
+    if not tokens:
+        return program
+    count = {"len": register} if register else {"rows": tokens - 1}
+    return [
+        Instruction(i.op, i.values | {"action": Retrieve.BUDGET} | count)
+        if i.op == Opcode.RETRIEVE and i["action"] == Retrieve.SWITCH
+        else i
+        for i in program
+    ]
+
+
+BUDGET = ("budget=true",)
+TOKENS = 12  # a register that programs of these layers do not use
+BUDGETS = (1, 0, 4, 1 << BUDGET_BITS, 2, 0, 7)  # of each pass
+
+
+def budget_passes(seed: int, *how) -> tuple[CoreHost, list[tuple[list[Instruction], dict[int, int], int]], Any]:
+    """A host of a core with budgets; for each pass and layer, program, registers and budget; what begins a pass."""
+    rng = np.random.default_rng(seed)
+    h = host(rng, *how, more=BUDGET)
+    runs = []
+    for k, tokens in enumerate(BUDGETS):
+        for layer in range(LAYERS):
+            own = budgeted(h.program(layer), tokens, TOKENS if k % 2 else 0)
+            runs.append((own, h.registers(layer) | {TOKENS: tokens}, tokens))
+    return h, runs, lambda n: begin(h, rng, n // LAYERS * h.plans[0].shape.tokens) if n % LAYERS == 0 else None
+
+
+def check_budgets_equal_golden(record_property):
+    """Layers whose rows take a budget in some passes and a share in others, from instructions or registers.
+
+    Every byte equals golden. Some set holds exactly its budget, some more, some all there is.
+    """
+    kinds = set()
+    for seed, how, pause in ((1, (), 0.0), (4, (GROUPS, AHEAD), 0.3)):
+        h, runs, start = budget_passes(seed, *how)
+        script, plain = Script(h.memory, [r.name for r in h.memory.regions]), h.core.dre.query
+
+        def query(codes, plain=plain):
+            got = plain(codes)
+            for tokens in got.rows.tokens.tolist():
+                kind = "exact" if tokens == got.budget else "more" if tokens > got.budget else "all"
+                kinds.add(kind if got.budget else "share")
+            return got
+
+        h.core.dre.query = query
+        for n, (program, registers, _) in enumerate(runs):
+            start(n)
+            script.add(program, registers)
+            h.execute(program, registers)
+            script.expect()
+        ran, after = script.play(emitted(BUDGET), ports(h), pause, seed=seed)
+        assert not script.differences(ran, after)
+        assert ran[-1].perf["retriever.fetches"] > 0
+    record_property("selections", ", ".join(sorted(kinds)))
+    assert kinds == {"share", "more", "exact", "all"}
 
 
 # Counters that stand still in layers with tokens in few clusters, and what would move them.

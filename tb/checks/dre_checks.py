@@ -23,6 +23,7 @@ SHAPES = {
     "one-lane": [*SMALL, "wtu.n_w=1", "count_lanes=1"],  # words of the cluster set are often zero
     "buckets": [*SMALL, "counts=16", "selection=buckets"],
     "cores": [*SMALL, "wtu.n_h=3", "hcu.n_h=2"],
+    "budgets": [*SMALL, "wtu.n_h=2", "budget=true"],
     "recent-one": [*SMALL, "recent=1"],
     "one": [
         "hcu.n_w=1",
@@ -42,6 +43,7 @@ SHAPES = {
 NEVER = {  # counters that stand still
     "buckets": {"wtu0.tests", "wtu0.waits"},  # they have no tests, and keep a row with its counts
     "cores": {"wtu1.waits", "wtu2.waits"},  # counts roll for the first core only
+    "budgets": {"wtu1.waits"},
     "one": {"wtu0.waits"},
 }
 
@@ -60,6 +62,7 @@ def play(p: DreParams, seed: int, frames: int = 6) -> Scenario:
     """Random frames in all contexts: keys around a few centres or anywhere, rows that peak at a few clusters.
 
     Keys of another context follow right behind, or come beside rows. Rows of any context follow right behind rows.
+    Where the WTU has budgets, two in three SWITCHes give one.
     """
     rng = random.Random(seed)
     nrng = np.random.default_rng(seed)
@@ -82,7 +85,9 @@ def play(p: DreParams, seed: int, frames: int = 6) -> Scenario:
 
     def rows(ctx: int, along: bool = False) -> None:
         if not along:
-            s.switch(ctx, along=rng.random() < 0.3)
+            tokens = s.tokens_of(ctx)
+            budgets = (0, 0, 1, tokens, tokens + 1, rng.randint(1, max(1, tokens)), rng.randint(1, max(1, tokens)))
+            s.switch(ctx, along=rng.random() < 0.3, budget=rng.choice(budgets) if p.wtu.budget else 0)
         n, best = len(s.model.counts), (1 << p.wtu.score.bits) - 1
         codes = best - nrng.exponential(nrng.choice([1, 100, 400, best]), (rng.randrange(1, 5), n))
         codes = np.where(nrng.random(codes.shape) < 0.1, 0, np.maximum(0, codes)).astype(int)
@@ -122,6 +127,9 @@ def bins(s: Scenario) -> set[str]:
             hit |= {f"a count of a full table, context {ctx}"} if full[ctx] & set(q.clusters) else set()
             hit |= {"keys beside rows"} if "keys" in phase else set()
             hit |= {"rows behind rows"} if n else set()
+            if s.p.wtu.budget:
+                kind = "a share" if not q.budget else "a budget" if q.budget <= q.counts.sum() else "too large a budget"
+                hit |= {kind} | ({"a budget that is exceeded"} if 0 < q.budget < q.rows.tokens.max() else set())
             hit |= {"part of a row"} if (q.rows.clusters < codes.shape[1]).any() else set()
             hit |= {"a whole row"} if (q.rows.clusters == codes.shape[1]).any() else set()
             hit |= {"nothing to fetch"} if not q.bursts else set()
@@ -155,6 +163,7 @@ BINS = {
         for ctx in contexts(TINY)
     ),
 }
+BUDGETS = {"a share", "a budget", "too large a budget", "a budget that is exceeded"}
 
 
 @cache
@@ -225,6 +234,7 @@ def check_equals_golden(shape, record_property):
     if shape != "one":
         record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
         want = BINS if p.kvmu.clusters > p.kvmu.counts else BINS - {ROLLS}
+        want = want | BUDGETS if p.wtu.budget else want
         assert hit == want, want - hit
 
 

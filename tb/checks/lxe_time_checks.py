@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from golden.arithmetic.vector import Bank, Format, Op, Post, Reduce, Source
 from golden.arithmetic.vector import Instruction as Vector
-from golden.program.isa import Instruction, LoadTo, Opcode, Queue, StoreTo, encode
+from golden.program.isa import Instruction, LoadTo, Opcode, Queue, StoreTo, encode, to_register
 from golden.program.isa import vector as vector_of
 from hdl.emit import Emitted
 from sim.units.lxe_time import Run
@@ -50,9 +50,13 @@ def events(run: Run) -> dict[str, list[int]]:
 
 @dataclass
 class Program:
-    """A random program that a tiny LXE can run. Only its timing counts; its numbers mean nothing."""
+    """A random program that a tiny LXE can run. Only its timing counts; its numbers mean nothing.
+
+    numbers : it also sets registers by STORE, which it does not use
+    """
 
     seed: int
+    numbers: bool = False
     out: list[Instruction] = field(default_factory=list)
 
     def __post_init__(self):
@@ -72,6 +76,7 @@ class Program:
 
     def pieces(self, count: int, depth: int) -> None:
         kinds = ["product", "words", "vectors", "set", "nothing", "several"] + ["loop"] * (depth < 2)
+        kinds += ["number"] * (2 * self.numbers)
         for _ in range(count):
             getattr(self, self.rng.choice(kinds))(depth)
 
@@ -107,6 +112,15 @@ class Program:
             self.transfer(Opcode.STORE, StoreTo.X, rows, words // rows)
         else:
             self.transfer(Opcode.STORE, StoreTo.MEMORY, rows, words // rows, wide=wide)
+
+    def number(self, _: int) -> None:
+        """A number into a register, for which the sequencer waits or not."""
+        waits, shift = self.rng.random() < 0.5, self.rng.randrange(32)
+        self.out.append(vector_of(Vector(op=Op.STORE, format=Format.WIDE, addr_c=self.rng.randrange(4))))
+        signal = {"signal": 1 << 15} if waits else {}
+        self.out.append(to_register(self.rng.randrange(10, 16), self.rng.choice([0, 7]), shift=shift, **signal))
+        if waits:
+            self.add(Opcode.SYNC, wait=1 << 15)
 
     def vector(self, words: int, **values: int) -> None:
         rng = self.rng

@@ -59,6 +59,7 @@ def run(size: str, episodes: list[tuple[Episode, dict]], seed=1, unit: Emitted |
 def compare(e: Episode, got: dict) -> None:
     p = e.p
     assert [s for _, s in got["done"]] == e.signals
+    assert [tuple(mode) for mode in got["modes"]] == e.modes
     assert [(to, value) for _, to, value in got["sets"]] == e.sets
     reads, writes = ([(b["addr"], b["len"]) for _, b in got[name]] for name in ("reads", "writes"))
     assert [f for _, f in got["faults"]] == [e.fault] * bool(e.fault)
@@ -260,35 +261,39 @@ def good(errors=(), size: str = "tiny") -> Episode:
     return e
 
 
-def bad() -> list[tuple[Episode, dict]]:
+def bad(size: str = "tiny") -> list[tuple[Episode, dict]]:
     """Episodes with instructions that are refused, or with replies for which there is no room."""
-    out, n_ctx = [], params(SIZES["tiny"]).dre.kvmu.n_ctx
+    p = params(SIZES[size])
+    out, n_ctx = [], p.dre.kvmu.n_ctx
+    orders = [Retrieve.CLEAR, Retrieve.SWITCH, *[Retrieve.BUDGET] * p.dre.wtu.budget]
     outside = (n_ctx, *(1 << bit for bit in range(n_ctx.bit_length(), ADDR_BITS)))
     for k, (action, fields) in enumerate(
         (
             (Retrieve.PLACE, {"addr": SOURCES + 4}),
             (Retrieve.FETCH, {"addr": 7}),
-            *((action, {"addr": ctx}) for action in (Retrieve.CLEAR, Retrieve.SWITCH) for ctx in outside),
+            *((action, {"addr": ctx}) for action in orders for ctx in outside),
+            *[(Retrieve.BUDGET, {})] * (not p.dre.wtu.budget),
             (len(Retrieve), {}),
             (7, {}),
         )
     ):
-        e = good()
+        e = good(size=size)
         e.bad(action, **fields)
         e.place(0, SOURCES, 2)
         out.append((e, {"stalls": STALLS[k % 2]}))
     for full_at in (0, 2):
         for stalls in STALLS[:3]:
-            e = good()
+            e = good(size=size)
             e.place(0, SOURCES, 3, full_at=full_at)
             e.cluster(0)
             out.append((e, {"stalls": stalls}))
     for stalls in STALLS[:2]:
-        e = good()
+        e = good(size=size)
         e.fetch(FETCHED, [(HOMES, e.p.dre.kvmu.entry_bytes)] * 3, short=1)
         out.append((e, {"stalls": stalls}))
     kinds = [e.fault for e, _ in out]
-    assert (kinds.count("range"), kinds.count("full")) == (4 + 2 * len(outside), 8)
+    refused = 4 + len(orders) * len(outside) + (not p.dre.wtu.budget)
+    assert (kinds.count("range"), kinds.count("full")) == (refused, 8)
     return out
 
 
@@ -309,6 +314,7 @@ def check_faults():
     """A fault pulses once, after all earlier work is done. Then nothing begins, and the bus drains."""
     got = run("tiny", [*bad(), *errors(random.Random(4))])
     assert any(g["filler"] for g in got), "no burst was cut short by stop"
+    run("budget", bad("budget"))
 
 
 def packed_entries() -> Episode:

@@ -30,6 +30,7 @@ from tb.library.stress_traffic import StressTraffic, stall_rate
 
 SIZES = {
     "tiny": [],
+    "registers": ["to_register=true"],
     "queue-5": ["lxe.queue=5", "lxe.i_depth=128"],
     "one": ["lxe.queue=1", "dpe.n_h=1", "dpe.n_w=1", "vpe.n_w=1", "vpe.depth=1", "lxe.bus_bytes=2", "lxe.i_depth=128"],
 }
@@ -550,3 +551,36 @@ def check_watchdog():
     assert (ended(moved), moved["end"]) == ((Status.DEADLOCK, 1), 1000 + Sequencer.WATCHDOG + 3)
     assert (ended(owed), owed["end"]) == ((Status.DEADLOCK, 1), 4001 + Sequencer.WATCHDOG + 3)
     assert ended(last) == (Status.DONE, 2)
+
+
+def check_a_store_sets_registers():
+    """A STORE sets each register, beside an engine that sets another. In one register the host and the engine win over
+    it, and it wins over the program, as an engine does.
+    """
+    size, rest = "registers", range(1, 16)
+    p = core(size)
+    values, others = {r: r << 20 | 0xF << 36 for r in rest}, {r: r << 21 for r in rest}
+    loads = [op("LOAD", base=r) for r in rest]
+    waits = [op("STORE", signal=1), op("SYNC", wait=1)]
+    words = [*waits, *loads, op("HALT")]
+    store = {str(8 + r): {"valid": 1, "to": r, "data": values[r]} for r in rest}
+    beside = {str(8 + r): {"valid": 1, "to": 16 - r, "data": others[16 - r]} for r in range(9, 16)}
+    same = {str(8 + r): {"valid": 1, "to": r, "data": others[r]} for r in range(1, 8)}
+    hosted = fault(words, store_set={"1": {"valid": 1, "to": 15, "data": 1 << 13}})
+    hosted["host"].append({"op": REGISTER, "addr": 15, "data": 5 << 12})
+    runs = [fault(words, store_set=store), fault(words, store_set=store, set=beside)]
+    runs += [fault(words, store_set=store, set=same), hosted]
+    wants = [values, values | {r: others[r] for r in range(1, 8)}, values | {r: others[r] for r in range(1, 8)}]
+    wants.append({15: 5 << 12})
+    # A SET writes its register in one of the first cycles: a pulse in each of them, of the engine or of the STORE.
+    own = [op("SET", to=5, imm=7 << 12), *waits, op("LOAD", base=5), op("HALT")]
+    pulses = [{str(k): {"valid": 1, "to": 5, "data": 99 << 12}} for k in range(1, 8)]
+    runs += [fault(own, **{name: pulse}) for pulse in pulses for name in ("set", "store_set")]
+    delays = {n: (40, 40) if n == "store" else (3, 3) for n in NAMES.values()}
+    got = play(emitted(size), size, runs, delays)
+    for registers, run in zip(wants, got, strict=False):
+        assert given(run) == beats(trace(p, words, registers).steps)
+        assert ended(run) == (Status.DONE, len(words) - 1)
+    read = [run["load"][0][1]["addr"] for run in got[len(wants) :]]
+    assert read[::2] == read[1::2]
+    assert set(read) == {7 << 12, 99 << 12}

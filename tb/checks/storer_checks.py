@@ -61,6 +61,10 @@ def compare(size: str, e: dict, got: dict) -> None:
     p, want = params(SIZES[size]), e["want"]
     assert [s for _, s in got["done"]] == want.signals
     assert [f for _, f in got["faults"]] == [want.fault] * bool(want.fault)
+    assert want.fault == "bus" or [(to, value) for _, to, value in got["sets"]] == want.sets
+    assert {cycle - 1 for cycle, *_ in got["sets"]} <= set(got["words"]), (
+        "a register is set in the cycle after its word"
+    )
     bursts = [(b["addr"], b["len"]) for _, b in got["bursts"]]
     beats = [(b["data"], b["strb"], b["last"]) for _, b in got["beats"]]
     for addr, n in bursts:
@@ -82,7 +86,7 @@ def compare(size: str, e: dict, got: dict) -> None:
     assert len(got["words"]) == want.taken
     if not want.fault:
         counts = {"instructions": len(want.signals), "bursts": len(bursts), "beats": len(beats), "words": want.taken}
-        assert got["perf"] == counts | {"waits": got["offered"] - len(beats) - len(words)}
+        assert got["perf"] == counts | {"waits": got["offered"] - len(beats) - len(words) - len(want.sets)}
 
 
 def traffic(size: str) -> list[dict]:
@@ -177,15 +181,20 @@ def check_full_rate(size):
         assert [t - g["taken"][0] for t, _ in g["beats"]] == StorerTime(p, n).run(program).beats
 
 
-def faulty() -> list[dict]:
+BAD_SETS = [{"rows": 2}, {"rows": 1 << 15}, {"words": 2}, {"words": 1 << 11}]
+BAD_SETS += [{"to": 16}, {"to": 1 << 15}, {"step": 32}, {"step": 1 << 11}]
+
+
+def faulty(size: str = "tiny") -> list[dict]:
     """Episodes of every fault behind good instructions, with more of them behind it."""
-    p, rng = params(SIZES["tiny"]), random.Random(4)
+    p, rng = params(SIZES[size]), random.Random(4)
     word, x = 2 * p.dpe.n_w, p.dpe.x_depth
     good = [transfer(StoreTo.X, 0, 1, 9, signal=1), transfer(StoreTo.MEMORY, 0, 2, 30, wide=1, signal=2)]
     bad = [
         transfer(StoreTo.MEMORY, word // 2, signal=4),
         transfer(StoreTo.MEMORY, 0, stride=word // 2, signal=4),
-        transfer(StoreTo.X, 0, wide=1, signal=4),
+        *([transfer(StoreTo.X, 0, wide=1, signal=4)] if not p.lxe.to_register else []),
+        *(transfer(StoreTo.X, 3, **bad, wide=1, signal=4) for bad in BAD_SETS if p.lxe.to_register),
         transfer(StoreTo.HASH, 0, 1, -(-p.dre.hcu.n_hp // p.dpe.n_w) - 1, signal=4),
         transfer(StoreTo.HASH, 0, 1, 32, wide=1, signal=4),
         *(transfer(StoreTo.HASH, ctx, 1, 32, signal=4) for ctx in (p.dre.hcu.n_ctx, *(1 << k for k in range(6, 40)))),
@@ -193,18 +202,19 @@ def faulty() -> list[dict]:
         transfer(StoreTo.X, 0, 3, to=x - 1, step=1, signal=4),
         transfer(StoreTo.X, 0, 20, step=4095, signal=4),
     ]
-    episodes = [case("tiny", [*good, c, *good], s) for c in bad for s in STALLS[:2]]
+    episodes = [case(size, [*good, c, *good], s) for c in bad for s in STALLS[:2]]
     assert {e["want"].fault for e in episodes} == {"range"}
     for stalls in STALLS * 5:  # the failing burst is any one of its instruction
         program = [good[1], *random_transfers(p, rng, 8, TARGETS, StoreTo.MEMORY)]
         bursts = [a for c in program if c["target"] == StoreTo.MEMORY and not c["skip"] for a, _ in bursts_of(p, c)]
-        episodes.append(case("tiny", program, stalls, errors=[rng.choice(bursts)]))
-    return episodes + [case("tiny", [c]) for c in beyond(p, StoreTo.X)]
+        episodes.append(case(size, program, stalls, errors=[rng.choice(bursts)]))
+    return episodes + [case(size, [c]) for c in beyond(p, StoreTo.X)]
 
 
 def check_faults():
     """A fault pulses once, after all earlier work is done. Then nothing begins, and the bus drains."""
     got = run("tiny", faulty())
+    run("registers", faulty("registers"))
     assert any(not b["strb"] for g in got for _, b in g["beats"]), "no burst was cut short by stop"
 
 

@@ -7,8 +7,8 @@ from typing import Any, Self
 import numpy as np
 
 from golden.arithmetic.score_codes import value
-from golden.function_params import ScoreFormat
-from golden.retrieval.wicsum import select
+from golden.function_params import BUDGET_BITS, ScoreFormat
+from golden.retrieval.wicsum import RowSelection, select
 from hdl.emit import emit
 from hdl.params import WtuParams, preset
 from sim.units.wtu_time import Ring, WtuTime, params_of
@@ -30,6 +30,10 @@ SIZES = {
     "digits": replace(TINY, n_w=2, counts=8, bin_bits=2, count_digit=4),
     "lanes": replace(TINY, n_w=16, clusters=64, counts=32, count_digit=7, bin_bits=2),
     "long": replace(TINY, clusters=512, counts=8, bin_bits=4),
+    "budget": replace(TINY, budget=True),
+    "budget-long": replace(TINY, clusters=512, counts=8, bin_bits=4, budget=True),
+    "budget-fixed": replace(TINY, n_w=3, clusters=33, counts=12, score=ScoreFormat(0, 16), bin_bits=5, budget=True),
+    "budget-one": WtuParams(n_w=1, clusters=1, counts=1, count_bits=1, budget=True),
     "buckets": replace(TINY, counts=32, selection="buckets"),
     "buckets-fixed": replace(
         TINY, selection="buckets", n_w=3, clusters=33, counts=33, score=ScoreFormat(0, 16), n_buckets=1
@@ -117,7 +121,8 @@ def episodes_of(p: WtuParams) -> list[dict]:
 def episode(p: WtuParams, seed: int, ratio=19661, idle=0.0, stall=0.0, period=0, n=21, late=False, reset_at=0) -> dict:
     """An episode: contexts that fit the ring of counts and others that do not, in turn, with `n` rows in all.
 
-    Rows of a context that fits may be shorter than its counts. With `late`, counts come while rows run.
+    Rows of a context that fits may be shorter than its counts. With `late`, counts come while rows run. Where the unit
+    has budgets, rows take budgets and shares in turn.
     """
     rng = np.random.default_rng(seed)
     sizes = sizes_of(rng, p)
@@ -128,8 +133,10 @@ def episode(p: WtuParams, seed: int, ratio=19661, idle=0.0, stall=0.0, period=0,
             short = size <= p.counts and rng.random() < 0.4
             rows.append(row(rng, p, r % 7, int(rng.integers(1, size + 1)) if short else size))
         contexts.append(context(rng, p, table(rng, p, size), rows))
+    all_rows = rows_of({"contexts": contexts})
     return {
         "contexts": contexts,
+        "budgets": [budget(rng, p, *row) for row in all_rows] if p.budget else [],
         "late": late,
         "gaps": rng.choice([0.5, 0.9]) if late else idle,
         "ratio": ratio,
@@ -141,9 +148,17 @@ def episode(p: WtuParams, seed: int, ratio=19661, idle=0.0, stall=0.0, period=0,
     }
 
 
-def own_episode(p: WtuParams, ratio: int, contexts: list[dict]) -> dict:
-    """An episode without stalls of these contexts."""
-    return episode(p, 1, ratio, n=0) | {"contexts": contexts}
+def budget(rng, p: WtuParams, codes: np.ndarray, counts: np.ndarray) -> int:
+    """A budget of tokens for a row, near what some of its best clusters hold; 0, a share, in a third of the rows."""
+    held = counts[np.argsort(-codes, kind="stable")].cumsum()
+    near = int(rng.choice(held)) + int(rng.integers(0, 2))
+    corners = [1, int(held[-1]), int(held[-1]) + 1, 1 << BUDGET_BITS, near, near, near]
+    return int(rng.choice([0] * 3 + [min(max(1, b), 1 << BUDGET_BITS) for b in corners]))
+
+
+def own_episode(p: WtuParams, ratio: int, contexts: list[dict], budgets: list[int] | None = None) -> dict:
+    """An episode without stalls of these contexts. `budgets`: that of each row; none given: shares."""
+    return episode(p, 1, ratio, n=0) | {"contexts": contexts, "budgets": budgets or []}
 
 
 def unit_counts(p: WtuParams) -> dict:
@@ -220,11 +235,21 @@ def rows_of(e: dict) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(codes, c["table"][: len(codes)]) for c in e["contexts"] for codes in c["codes"]]
 
 
+def budgets_of(e: dict) -> list[int]:
+    """The budget of each row of an episode; 0: it takes a share."""
+    return e.get("budgets") or [0] * len(rows_of(e))
+
+
+def chosen(p: WtuParams, e: dict) -> list[RowSelection]:
+    """What golden selects of each row of an episode."""
+    rows = zip(rows_of(e), budgets_of(e), strict=True)
+    return [select(*row, params_of(p, e["ratio"]), own or None) for row, own in rows]
+
+
 def differs(p: WtuParams, e: dict, got: dict) -> str:
     """What is wrong with the beats; empty if nothing is."""
     beats = iter(got["beats"])
-    for r, (codes, counts) in enumerate(rows_of(e)):
-        want = select(codes, counts, params_of(p, e["ratio"]))
+    for r, ((codes, _), want) in enumerate(zip(rows_of(e), chosen(p, e), strict=True)):
         mask = np.zeros(p.clusters, bool)
         for b in beats:
             if not b["mask"] and not b["last"]:
@@ -288,7 +313,8 @@ def check_equals_golden_and_time_view(size):
     for seed, (e, got) in enumerate(zip(episodes, run(emitted(p), p, episodes), strict=True), 1):
         assert not (wrong := differs(p, e, got)), f"episode {seed}: {wrong}"
         rows, view, perf = rows_of(e), WtuTime(p), got["perf"]
-        plans = [view.row(codes, counts, e["ratio"]) for codes, counts in rows]
+        budgets = budgets_of(e)
+        plans = [view.row(*row, e["ratio"], own) for row, own in zip(rows, budgets, strict=True)]
         assert perf["rows"] == len(rows)
         assert perf["words"] == len(got["taken"]) == p.readings * sum(t.words for t in plans)
         assert (perf["walked"], perf["tests"]) == (sum(t.walked for t in plans), sum(t.tests for t in plans))
@@ -298,7 +324,10 @@ def check_equals_golden_and_time_view(size):
         for c in e["contexts"]:
             own = [(codes, c["table"][: len(codes)]) for codes in c["codes"]]
             first, last = view.run(
-                own, e["ratio"], Ring(p.count_words, p.count_words) if len(c["table"]) > p.counts else None
+                own,
+                e["ratio"],
+                Ring(p.count_words, p.count_words) if len(c["table"]) > p.counts else None,
+                budgets[len(want) : len(want) + len(own)],
             )
             want += zip(first.tolist(), last.tolist(), strict=True)
         assert times(p, e, got) == want, f"episode {seed}"
@@ -347,6 +376,39 @@ def check_equal_codes_cross_in_every_lane(size):
         codes, counts = rows_of(e)[0]
         lasts.add(int(select(codes, counts, params_of(p, e["ratio"])).clusters))
     assert lasts == set(range(1, n + 1)), "some cluster was never the last one"
+
+
+def check_budgets_at_every_count(size):
+    """Budgets from 1 to beyond all tokens of a row: selections equal golden, and cycles the time view.
+
+    Codes fall, rise, repeat or are equal. Some clusters have no token, one of them with the highest code.
+    """
+    p, rng = SIZES[size], np.random.default_rng(6)
+    n, top = min(p.clusters, 2 * p.n_w + 1), (1 << p.score.bits) - 1
+    counts = rng.integers(0, 4, n)
+    counts[[0, n - 1]] = 0
+    tokens = int(counts.sum())
+    few = rng.choice([top, top - 1, 1, 0], n)
+    kinds = [top - np.arange(n), top - np.arange(n)[::-1], few, np.full(n, top), np.zeros(n, int)]
+    budgets = list(range(1, tokens + 3))
+    episodes = []
+    for codes in kinds:
+        own = context(rng, p, counts, [codes] * len(budgets))
+        episodes.append(own_episode(p, 0, [own], budgets))
+    none = context(rng, p, np.zeros(n, int), [few, few])
+    episodes.append(own_episode(p, 0, [none], [1, 1 << BUDGET_BITS]))
+    sizes, lasts = set(), set()
+    for e, got in zip(episodes, run(emitted(p), p, episodes), strict=True):
+        assert not (wrong := differs(p, e, got)), wrong
+        own = [(codes, counts) for codes, counts in rows_of(e)]
+        first, last = WtuTime(p).run(own, 0, None, budgets_of(e))
+        assert times(p, e, got) == list(zip(first.tolist(), last.tolist(), strict=True))
+        want = chosen(p, e)
+        sizes |= {int(s.tokens) - b for s, b in zip(want, budgets_of(e), strict=True)}
+        lasts |= {int(s.clusters) for s in want}
+    assert {0, 1, 2} <= sizes, "no budget was met exactly, or within a cluster"
+    assert min(sizes) < 0, "no budget was beyond the row"
+    assert lasts >= set(range(2, n + 1)), "some number of clusters was never selected"
 
 
 def check_reset_in_flight(size):

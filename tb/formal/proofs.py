@@ -248,6 +248,7 @@ def _wtu() -> Iterator[Goal]:
         ("the exact minimal set", 70, {"clusters": 2, "counts": 2, "n_w": 1}, _EXACT, short),
         ("the exact minimal set, of counts that stream", 70, {"clusters": 2, "counts": 1, "n_w": 1}, _EXACT, short),
         ("the exact minimal set", 45, {"clusters": 2, "counts": 2}, _EXACT, short),
+        ("the minimal set of a budget", 70, {"clusters": 2, "counts": 2, "n_w": 1, "budget": True}, _BUDGET, short),
         ("whole buckets, minimal", 200, {"selection": "buckets"}, _BUCKETS, nullcontext),
     ):
         p = replace(wtu_set_proof.SMALL, **change)
@@ -263,6 +264,7 @@ def _row(p: WtuParams, reach: bool) -> wtu_set_proof.RowMonitor:
 
 # Weights lose their lowest bit on the way to the rest of Th.
 _EXACT = (r"connect \\B \\value \[(\d+):0\]", r"connect \\B { \\value [\1:1] 1'0 }")
+_BUDGET = (r"connect \\budgeted \\budgeted \[0\]", r"connect \\budgeted 1'0")  # takes it as a share
 _BUCKETS = (
     r"connect \\B \\weight \[(\d+):0\](\n    connect \\Y \\after)",
     r"connect \\B { \\weight [\1:1] 1'0 }\2",

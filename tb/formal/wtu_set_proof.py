@@ -1,6 +1,7 @@
 """Proof about the WTU: it selects the set of Equation 3, or of whole buckets (`golden.retrieval.wicsum`).
 
 It follows the first row after power-up, with any length, scores, counts and ratio (in quarters); later rows are free.
+Where the WTU has budgets, the row takes any budget or a share.
 The counts of the row fit in the ring, or stream.
 The selection weighs more than Th, or is the whole row. No cluster outside it comes before one inside. Without its last
 cluster or bucket it does not weigh more than Th. The beat that ends it counts its clusters and tokens. There are no
@@ -20,7 +21,7 @@ from amaranth.lib.wiring import In
 
 from golden.arithmetic.score_codes import value
 from golden.function_params import ScoreFormat
-from hdl.params import WtuParams
+from hdl.params import WtuParams, bits_for
 from hdl.retrieval.wtu import Wtu
 
 SMALL = WtuParams(
@@ -49,7 +50,8 @@ class RowMonitor(wiring.Component):
             "last": In(1),
         }  # inputs of later rows
         own = {"codes": In(p.clusters * p.score.bits), "counts": In(p.clusters * p.count_bits), "length": In(clusters)}
-        super().__init__({"clk": In(1), "quarters": In(3), **free, **own})
+        mode = {"budgeted": In(1), "budget": In(bits_for(p.clusters + 1) + p.count_bits)} if p.budget else {}
+        super().__init__({"clk": In(1), "quarters": In(3), **free, **own, **mode})
 
     def elaborate(self, platform):
         m, p = Module(), self.p
@@ -75,6 +77,10 @@ class RowMonitor(wiring.Component):
         ratio = Signal(3)
         steps = TH_STEPS if p.selection == "exact" else 16
         m.d.comb += [ratio.eq(Mux(quarters[2], 4, quarters)), unit.ratio.eq(ratio << steps - 2)]
+
+        if p.budget:
+            budgeted, budget = kept("budgeted"), kept("budget")
+            m.d.comb += [unit.budgeted.eq(budgeted), unit.budget.eq(budget)]
 
         # Counts and rows, the first row as often as the unit reads it.
         keep = p.clusters <= p.counts
@@ -125,10 +131,12 @@ class RowMonitor(wiring.Component):
         weight = []
         for k in range(p.clusters):
             w = Signal(p.score.value_bits + p.count_bits, name=f"weight{k}")
-            m.d.comb += w.eq(Mux(there[k], values[code[k]] * count[k], 0))
+            own = Mux(budgeted, 1, values[code[k]]) if p.budget else values[code[k]]
+            m.d.comb += w.eq(Mux(there[k], own * count[k], 0))
             weight.append(w)
         th = Signal(p.sum_bits)
-        m.d.comb += th.eq((reduce(add, weight) * ratio) >> 2)
+        share = (reduce(add, weight) * ratio) >> 2
+        m.d.comb += th.eq(Mux(budgeted, budget, share) if p.budget else share)
 
         def weighs(some):
             """Weight of the clusters whose bit is set."""

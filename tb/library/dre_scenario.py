@@ -50,7 +50,7 @@ class Scenario:
         names = ("n_ctx", "clusters", "blocks", "block_slots", "recent", "entry_bytes", "boundary", "kv4_group")
         bases = {"device_base": self.device_base, "home_base": self.home_base}
         kv = KvMap(**{n: getattr(k, n) for n in names}, **bases)
-        self.model = DreModel(self.f, kv, self.p.wtu.readings, k.counts)
+        self.model = DreModel(self.f, kv, self.p.wtu.readings, k.counts, self.p.wtu.budget)
         self.tokens: dict[int, int] = {}  # keys of each context so far
         self.blocks: list[tuple[int, np.ndarray]] = []  # context and codes of each query
         self.asked: list[str] = []  # label of each query
@@ -74,9 +74,16 @@ class Scenario:
         self.model.clear(ctx)
         self.tokens[ctx] = 0
 
-    def switch(self, ctx: int, along: bool = False) -> None:
-        """Let the rows that follow be of a context. `along` has the meaning that it has in `keys`."""
-        self._order(SWITCH, ctx, self.model.switch(ctx), along)
+    def switch(self, ctx: int, along: bool = False, budget: int = 0) -> None:
+        """Let the rows that follow be of a context, and select a budget of tokens or (0) a share.
+
+        `along` has the meaning that it has in `keys`.
+        """
+        self._order(SWITCH, ctx, self.model.switch(ctx, budget), along)
+
+    def tokens_of(self, ctx: int) -> int:
+        """Tokens of a context's clusters, as the WTU counts them."""
+        return int(self.model.tables[ctx].counts.sum()) if ctx in self.model.tables else 0
 
     def _order(self, op: int, ctx: int, clusters: int, along: bool) -> None:
         self._phase(along, "keys", [{"op": op, "ctx": ctx, "token": 0, "hash": 0, "last": 1}])
@@ -117,6 +124,7 @@ class Scenario:
         self.blocks.append((ctx, codes))
         self.asked.append(self.label)
         self._phase(along, "rows", row_beats(self.p.wtu, codes))
+        self.phases[-1]["budget"] = q.budget
         self.phases[-1]["blocks"] = self.phases[-1].get("blocks", 0) + 1
         for i, burst in enumerate(q.bursts):
             self._expect("b", {**burst._asdict(), "ctx": ctx, "last": int(i == len(q.bursts) - 1), "empty": 0})
@@ -159,7 +167,7 @@ class Scenario:
             ends, begins = [], first[number] if first else None
             for _ in range(phase.get("blocks", 0)):
                 q, (ctx, codes) = next(queries), next(blocks)
-                ends.append(time.query(ctx, codes, q.counts, self.f.ratio_q16, q.clusters, begins))
+                ends.append(time.query(ctx, codes, q.counts, self.f.ratio_q16, q.clusters, begins, q.budget))
             if "keys" in phase:
                 news = [next(t) for _ in phase["keys"]]
                 beats = [(k["op"], k["ctx"], k["hash"], k["last"]) for k in phase["keys"]]
@@ -203,10 +211,10 @@ class Scenario:
         for q, (_, codes) in zip(self.queries, self.blocks, strict=True):
             rolls = len(q.counts) > p.kvmu.counts
             for row in codes:
-                own[0 if rolls else turn % p.wtu.n_h].append((row, q.counts))
+                own[0 if rolls else turn % p.wtu.n_h].append((row, q.counts, self.f.ratio_q16, q.budget))
                 turn += not rolls
         for i, rows in enumerate(own):
-            times = [wtu.row(row, counts, self.f.ratio_q16) for row, counts in rows]
+            times = [wtu.row(*row) for row in rows]
             out |= {f"wtu{i}.{name}": sum(getattr(t, name) for t in times) for name in ("walked", "tests")}
             words = p.wtu.readings * sum(t.words for t in times)
             out |= {f"wtu{i}.rows": len(times), f"wtu{i}.words": words}

@@ -21,11 +21,12 @@ class Recorded:
     """What the data decide in a run of a golden core.
 
     data : for `sim.units.core_time.CoreTime`
-    registers : those that each RETRIEVE sets, for `sim.units.sequencer_time.trace`
+    registers, numbers : registers that each RETRIEVE sets, and each STORE, for `sim.units.sequencer_time.trace`
     """
 
     data: Retrieval = field(default_factory=Retrieval)
     registers: list[dict[int, int]] = field(default_factory=list)
+    numbers: list[dict[int, int]] = field(default_factory=list)
 
 
 @contextmanager
@@ -43,7 +44,8 @@ def recorded(core: Core, dre: DreTime) -> Iterator[Recorded]:
     def query(plain: Any, rows: np.ndarray) -> Any:
         got = plain(rows)
         out.data.clusters.append(rows.shape[1])
-        out.data.plans.append([dre.wtu.plan(row, got.counts, core.dre.params.ratio_q16) for row in rows])
+        ratio = core.dre.params.ratio_q16
+        out.data.plans.append([dre.wtu.plan(row, got.counts, ratio, got.budget) for row in rows])
         dre.kvmu.kv = core.dre.kv
         at = dre.fetch(core.dre.ctx, got.clusters).b
         bursts = zip(got.bursts, at, strict=False)  # an empty set has a beat, but no burst
@@ -56,7 +58,11 @@ def recorded(core: Core, dre: DreTime) -> Iterator[Recorded]:
         out.registers.append({i[n]: core.registers[i[n]] for n in ("to", "level") if i[n]})
         return got
 
-    spied = [(core.dre, "key", key), (core.dre, "query", query), (core, "retrieve", retrieve)]
+    def number(plain: Any, i: Any, *word: Any) -> None:
+        plain(i, *word)
+        out.numbers.append({i["to"]: core.registers[i["to"]]} if i["to"] else {})
+
+    spied = [(core, "number", number), (core.dre, "key", key), (core.dre, "query", query), (core, "retrieve", retrieve)]
     for unit, name, spy in spied:
         setattr(unit, name, partial(spy, getattr(unit, name)))
     try:
@@ -101,7 +107,8 @@ class PassTime:
 
         Raises `ValueError` for a program that waits for ever.
         """
-        steps = trace(self.p, [encode(i) for i in program], registers, retrieved=what.registers).steps
+        words = [encode(i) for i in program]
+        steps = trace(self.p, words, registers, retrieved=what.registers, stored=what.numbers).steps
         run = CoreTime(self.p, self.dre, what.data).run(steps)
         ends = dict.fromkeys(stages, 0)
         for step, end in zip(steps, run.finished.tolist(), strict=True):

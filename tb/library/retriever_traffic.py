@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from golden.function_params import BUDGET_BITS
 from golden.program.isa import ADDR_BITS, REGISTERS, Retrieve
 from golden.retrieval import kv4
 from hdl.instruction_layouts import retrieve_layout
@@ -16,6 +17,7 @@ from tb.library.transfer_traffic import bursts_of, content, params
 # Words of 1 to 8 beats, bursts of 1 to 256, entries of 1 to 130 beats, rings of 1 to 16: changes of preset `tiny`.
 SIZES = {
     "tiny": ["entry_bytes=96", "recent=3"],
+    "budget": ["entry_bytes=96", "recent=3", "budget=true"],
     "one": [
         *(
             "dpe.n_h=1",
@@ -41,7 +43,7 @@ SIZES = {
         *("entry_bytes=256", "recent=2", "kv4_group=16", "boundary=256"),
     ],
 }
-PLAIN = ("tiny", "one", "long")  # entries are BF16 at home
+PLAIN = ("tiny", "budget", "one", "long")  # entries are BF16 at home
 # Entries and bus as in `core`.
 WIDE = ["dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512", "bus_bytes=64", "burst_bytes=1024"]
 WIDE += ["entry_bytes=4096", "addr_bits=40"]
@@ -81,6 +83,7 @@ class Episode:
     places : replies and moves in order, ("w" or "x", beat)
     copies : (source, destination, bytes read, bytes written)
     signals : signals of the instructions that complete
+    modes : (budgeted, budget) at the end of each of them, where the WTU has budgets; `budget` is 0 without one
     sets : (register, value)
     orders : (op, context) of the orders to the DRE
     answers : for each of them, the indices of its answers in `t` and in `places`
@@ -98,6 +101,7 @@ class Episode:
     places: list[tuple[str, dict]] = field(default_factory=list)
     copies: list[tuple[int, int, int, int]] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)
+    modes: list[tuple[int, int]] = field(default_factory=list)
     sets: list[tuple[int, int]] = field(default_factory=list)
     orders: list[tuple[int, int]] = field(default_factory=list)
     answers: list[tuple[int, int]] = field(default_factory=list)
@@ -112,6 +116,7 @@ class Episode:
         n = self.p.dre.kvmu.n_ctx
         self.levels = [0] * n
         self.placed = [0] * n  # entries of each context
+        self.mode = (0, 0)
         self.homes: list[int] = []  # addresses of entries at home
 
     def cluster(self, ctx: int, cluster: int | None = None, **fields: int) -> None:
@@ -181,11 +186,17 @@ class Episode:
 
     def switch(self, ctx: int, **fields: int) -> None:
         """Let the rows of scores that follow be of a context."""
+        self.mode = (0, 0)
         self._order(Retrieve.SWITCH, SWITCH, ctx, **fields)
 
-    def _order(self, action: Retrieve, op: int, ctx: int, **fields: int) -> None:
+    def budget(self, ctx: int, rows: int, **fields: int) -> None:
+        """Let them select a budget of `rows` tokens, too."""
+        self.mode = (1, rows - 1)
+        self._order(Retrieve.BUDGET, SWITCH, ctx, rows, **fields)
+
+    def _order(self, action: Retrieve, op: int, ctx: int, rows: int = 1, **fields: int) -> None:
         """Add an instruction that sends an order, and both answers to it."""
-        i, level = self._next(action, ctx, **fields), self.levels[ctx]
+        i, level = self._next(action, ctx, rows, **fields), self.levels[ctx]
         if not self.fault:
             self.orders.append((op, ctx))
             self.answers.append((len(self.t), len(self.places)))
@@ -228,6 +239,7 @@ class Episode:
     def _done(self, i: dict) -> None:
         if not self.fault:
             self.signals.append(i["signal"])
+            self.modes += [self.mode] * self.p.dre.wtu.budget
 
     def _set(self, register: int, value: int) -> None:
         if register and not self.fault:
@@ -295,6 +307,7 @@ def random_episode(p: CoreParams, rng: random.Random, n: int, errors: frozenset[
 
     contexts = [0, k.n_ctx // 2, k.n_ctx - 1]
     actions = [Retrieve.CLUSTER] * 3 + [Retrieve.PLACE] * 3 + [Retrieve.FETCH] * 3 + [Retrieve.CLEAR, Retrieve.SWITCH]
+    actions += [Retrieve.SWITCH, Retrieve.BUDGET, Retrieve.BUDGET] * p.dre.wtu.budget
     for _ in range(n):
         registers = {name: rng.randrange(REGISTERS) for name in ("to", "level")} | {"shift": rng.randrange(32)}
         ctx = rng.choice(contexts)
@@ -311,6 +324,8 @@ def random_episode(p: CoreParams, rng: random.Random, n: int, errors: frozenset[
             out.fetch(elsewhere(1), random_bursts(out, rng), **registers)
         elif action == Retrieve.SWITCH:
             out.switch(ctx, **registers)
+        elif action == Retrieve.BUDGET:
+            out.budget(ctx, rng.choice([1, 2, 1 << BUDGET_BITS, rng.randint(1, 1 << BUDGET_BITS)]), **registers)
         else:
             out.clear(ctx, **registers)
     return out

@@ -8,7 +8,7 @@ from amaranth import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import connect, flipped
 
-from golden.program.isa import ADDR_BITS, LoadTo, StoreTo
+from golden.program.isa import ADDR_BITS, NUMBER_BITS, REGISTERS, LoadTo, StoreTo, sets_register
 from hdl.bus.axi import connect_ports, port_members
 from hdl.emit import Emitted, to_verilog
 from hdl.execution.loader import Loader
@@ -22,6 +22,7 @@ SIZES = {
     "tiny": [],
     "one": ["dpe.n_h=1", "n_w=1", "w_depth=1", "x_depth=1", "lxe.bus_bytes=1", "lxe.burst_bytes=256", "bursts=1"],
     "narrow": ["dpe.n_h=8", "n_w=8", "lxe.bus_bytes=2", "lxe.burst_bytes=2", "bursts=3"],
+    "registers": ["to_register=true"],
     "core": [
         *("dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512"),
         *("bus_bytes=64", "burst_bytes=1024", "queue=8", "bursts=32"),
@@ -56,6 +57,7 @@ class Expected:
     bursts : (address, length), including those that LOADs may read ahead
     words : (port, payload) in order
     beats : (data, strobe, last) on `w`
+    sets : (register, value) of a storer
     signals : signals of the instructions that complete
     fault : "", "bus" or "range"
     taken : words taken from the VPE
@@ -65,6 +67,7 @@ class Expected:
     bursts: list[tuple[int, int]] = field(default_factory=list)
     words: list[tuple[str, dict]] = field(default_factory=list)
     beats: list[tuple[int, int, int]] = field(default_factory=list)
+    sets: list[tuple[int, int]] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)
     fault: str = ""
     taken: int = 0
@@ -179,6 +182,13 @@ def stores(p: CoreParams, commands: list[dict], words: list[dict], errors: froze
         if refuses(p, c):
             out.fault = "range"
             return out
+        if p.lxe.to_register and sets_register(c):
+            n = words[out.taken]["data"] & (1 << NUMBER_BITS) - 1
+            out.sets.append((c["to"], (c["addr"] + (n << c["step"])) % (1 << ADDR_BITS)))
+            out.taken += 1
+            out.signals.append(c["signal"])
+            out.bins.add("sets")
+            continue
         _note(p, c, out.bins, target.name.lower())
         if target == StoreTo.HASH:
             which = {0: "first", p.dre.hcu.n_ctx - 1: "last"}.get(c["addr"], "another")
@@ -228,6 +238,8 @@ def known(beat: dict) -> dict:
 
 def refuses(p: CoreParams, c: dict) -> bool:
     """Whether the storer refuses a STORE as a whole."""
+    if p.lxe.to_register and sets_register(c):
+        return bool(c["rows"] or c["words"] or c["to"] >= REGISTERS or c["step"] >= 32)
     if c["target"] in (StoreTo.MEMORY, StoreTo.X):
         return off_the_grid(p, c, StoreTo.MEMORY)
     short = (c["words"] + 1) * p.dpe.n_w < p.dre.hcu.n_hp
@@ -291,6 +303,9 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
             addr = rng.getrandbits(ADDR_BITS)
         fields = {"stride": stride % (1 << 32), "to": to, "step": step, "wide": wide, "signal": 1 << k % 16}
         out.append(transfer(target, addr, rows, words, **fields))
+        if p.lxe.to_register and not loading and target == StoreTo.X and rng.random() < 0.6:
+            fields = {"stride": rng.getrandbits(32), "to": rng.randrange(REGISTERS), "step": rng.randrange(32)}
+            out[-1] = transfer(target, rng.getrandbits(ADDR_BITS), **fields, wide=1, signal=1 << k % 16)
         # Fields that do not count hold anything.
         out[-1]["wait"] = k % 2 * 0xFFFF
         if target == memory or to_dre or column:

@@ -9,7 +9,7 @@ from golden.program.isa import Instruction, Opcode, Status, encode
 from golden.program.layer_compiler import LayerPlan
 from sim.units.lxe_time import LxeTime, Run
 from sim.units.sequencer_time import trace
-from tb.checks.core_checks import SHAPE, begin, emitted, host, params, ports
+from tb.checks.core_checks import BUDGET, SHAPE, begin, budget_passes, emitted, host, params, ports
 from tb.checks.lxe_time_checks import Program, differences, play, simulate, timed
 from tb.library.lxe_programs import Script
 from tb.library.pass_time import PassTime
@@ -107,3 +107,23 @@ def test_layers_on_a_core(latency):
     assert all(g["status"]["code"] == Status.DONE for g in got)
     assert views == [g["done"] for g in got]
     assert sum(fetched) > 0
+
+
+def test_layers_on_a_core_with_budgets():
+    """The same where rows take budgets of tokens and shares in turn."""
+    h, passes, start = budget_passes(2)
+    script, runs, views = Script(h.memory), [], []
+    time = PassTime(params(more=BUDGET), h.core, ports(h), 6)
+    for n, (program, registers, _) in enumerate(passes):
+        start(n)
+        script.add(program, registers)
+        with time.recorded() as what:
+            h.execute(program, registers)
+        script.expect()
+        views.append(time.cycles(program, registers, what)[0])
+        runs.append({"program": [f"{encode(w):x}" for w in program], "registers": registers})
+    for run, given in zip(runs, script.runs, strict=True):
+        run["writes"] = given["writes"]
+    got = simulate(emitted(BUDGET), runs, 6, ports(h), script.before.tobytes())
+    assert all(g["status"]["code"] == Status.DONE for g in got)
+    assert views == [g["done"] for g in got]

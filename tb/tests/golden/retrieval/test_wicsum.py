@@ -191,3 +191,30 @@ def test_sums_beyond_63_bits():
     assert total >= 1 << 63
     assert set(np.flatnonzero(s.mask)) == want
     assert (s.total, s.threshold) == (total, total * 50000 >> 16)
+
+
+def test_budgets_by_brute_force():
+    """The fewest clusters in order of their codes that hold the budget, found one cluster at a time; or all of them.
+
+    Clusters without a score and without tokens are last: they are chosen only where the others hold too few.
+    """
+    rng, params = np.random.default_rng(5), ReSVParams()
+    cut = whole = 0
+    for _ in range(300):
+        n = int(rng.integers(1, 12))
+        codes, counts = rng.integers(0, 4, n), rng.integers(0, 5, n)
+        outside = rng.random(n) < 0.3
+        codes[outside] = counts[outside] = 0
+        budget = int(rng.integers(1, counts.sum() + 3))
+        want, held = np.zeros(n, bool), 0
+        for _, k in sorted((-codes[k], k) for k in range(n)):
+            want[k] = True
+            held += counts[k]
+            if held >= budget:
+                break
+        got = select(codes, counts, params, budget)
+        assert got.mask.tolist() == want.tolist()
+        assert (got.tokens, got.threshold) == (held, budget - 1)
+        assert not (got.mask & outside).any() or (codes[outside ^ True] == 0).any() or held <= budget
+        cut, whole = cut + (held > budget), whole + (held < budget)
+    assert min(cut, whole) > 10

@@ -13,8 +13,9 @@ from golden.program import vector_programs as programs
 from golden.program.core_compiler import LEVEL, ROW, CorePlan, RetrievalShape
 from golden.program.core_host import CoreHost
 from golden.program.deadlock_hazard_check import play
-from golden.program.isa import Engine, Instruction, Opcode, Status, decode, encode
+from golden.program.isa import Engine, Instruction, Opcode, Retrieve, Status, decode, encode
 from golden.program.layer_memory import Register
+from golden.program.lxe_model import LxeError
 from golden.retrieval.hashing import Hasher
 from golden.retrieval.wicsum import select_rows
 from hdl.params import override, preset
@@ -32,7 +33,9 @@ from tb.checks.core_checks import (
     SHAPE,
     SIZES,
     begin,
+    budgeted,
     check_a_context_is_forgotten,
+    check_budgets_equal_golden,
     check_errors_and_resets_leave_a_core_that_works,
     emitted,
     forget,
@@ -115,6 +118,22 @@ def test_packed_homes_equal_golden(record_property):
     assert k.home_bytes * 4 == k.entry_bytes == 4 * size
     record_property("entries packed, bursts expanded", f"{perf['retriever.moves']}, {perf['retriever.fetches']}")
     assert sum(fetched) > 0
+
+
+def test_budgets_equal_golden(record_property):
+    check_budgets_equal_golden(record_property)
+
+
+def test_a_plain_core_refuses_a_budget():
+    """A core whose WTU has no budgets ends a program with BUDGET in a status, as golden does."""
+    h = host(np.random.default_rng(3))
+    script = Script(h.memory)
+    program = budgeted([Instruction(Opcode.RETRIEVE, {"action": Retrieve.SWITCH}), Instruction(Opcode.HALT, {})], 3)
+    script.add(program, {})
+    with pytest.raises(LxeError, match="this core's WTU has no budgets") as error:
+        h.execute(program, {})
+    [ran], _ = script.play(emitted(), ports(h))
+    assert ran.status == error.value.status == Status.RANGE
 
 
 def growing(more: tuple[str, ...], count: int) -> tuple[CoreHost, Script, list[np.ndarray]]:

@@ -22,6 +22,7 @@ from tb.checks.sequencer_checks import (
     FAULTS,
     SIZES,
     beats,
+    check_a_store_sets_registers,
     check_equals_interpreter_and_time_view,
     check_equals_interpreter_under_stalls,
     check_events,
@@ -98,6 +99,10 @@ def test_events():
 
 def test_every_register():
     check_every_register()
+
+
+def test_a_store_sets_registers():
+    check_a_store_sets_registers()
 
 
 def test_halt_leaves_a_retrieve():

@@ -104,3 +104,23 @@ def test_mutants_are_killed(every):
     """Every fourth one, and at night all."""
     episodes = [*traffic("tiny"), *faulty()]
     assert not survivors(emitted("tiny"), MUTANTS[::every], lambda unit: run("tiny", episodes, unit=unit, waves=False))
+
+
+REGISTERS = [
+    ("set_valid <= sets", "set_valid <= 0 & sets"),
+    ("work_addr + shifted", "shifted"),
+    ("{17'h0, i_data[22:0]}", "{17'h0, 1'h0, i_data[21:0]}"),
+    ("<< work_step[4:0]", "<< work_step[3:0]"),
+    ("is_register & i_valid & pending_w_rdy", "is_register & i_valid"),  # an end is lost where there is no room
+    ("is_register <= to_register & ~c_skip & ~bad", "is_register <= to_register & ~c_skip"),
+    ("assign to_register = ", "assign to_register = 0 & "),
+    ("set_to <= work_to[3:0]", "set_to <= {1'h0, work_to[2:0]}"),
+]
+
+
+@pytest.mark.nightly
+def test_mutants_of_registers_are_killed():
+    episodes = [*traffic("registers"), *faulty("registers")]
+    assert not survivors(
+        emitted("registers"), REGISTERS, lambda unit: run("registers", episodes, unit=unit, waves=False)
+    )

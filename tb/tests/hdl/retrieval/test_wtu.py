@@ -8,19 +8,22 @@ import pytest
 
 from golden.arithmetic.score_codes import value
 from golden.function_params import ParamError
-from golden.retrieval.wicsum import bucket, select
+from golden.retrieval.wicsum import bucket
 from hdl.params import WtuParams
-from sim.units.wtu_time import WtuTime, params_of
+from sim.units.wtu_time import WtuTime
 from tb.checks.wtu_checks import (
     CORE,
     EPISODES,
     SIZES,
     TINY,
+    budgets_of,
+    check_budgets_at_every_count,
     check_counts_that_come_while_rows_run,
     check_equal_codes_cross_in_every_lane,
     check_equals_golden_and_time_view,
     check_every_bit_of_a_weight_decides,
     check_reset_in_flight,
+    chosen,
     differs,
     emitted,
     episode,
@@ -52,7 +55,12 @@ def test_equal_codes_cross_in_every_lane(size):
     check_equal_codes_cross_in_every_lane(size)
 
 
-@pytest.mark.parametrize("size", ["tiny", "long", "buckets"])
+@pytest.mark.parametrize("size", ["budget", "budget-fixed"])
+def test_budgets_at_every_count(size):
+    check_budgets_at_every_count(size)
+
+
+@pytest.mark.parametrize("size", ["tiny", "long", "budget-long", "buckets"])
 def test_reset_in_flight(size):
     check_reset_in_flight(size)
 
@@ -98,9 +106,17 @@ def bins_hit(p: WtuParams, e: dict) -> set[str]:
     for c in e["contexts"]:
         hit |= {"far_over_the_ring"} if len(c["table"]) > 10 * p.counts else set()
         hit |= {"full_ring"} if len(c["table"]) == p.counts else set()
-    for codes, counts in rows_of(e):
-        s = select(codes, counts, params_of(p, e["ratio"]))
-        t = WtuTime(p).row(codes, counts, e["ratio"])
+    budgets = budgets_of(e)
+    hit |= {f"{'budget' if a else 'share'}_then_{'budget' if b else 'share'}" for a, b in itertools.pairwise(budgets)}
+    for (codes, counts), s, budget in zip(rows_of(e), chosen(p, e), budgets, strict=True):
+        t = WtuTime(p).row(codes, counts, e["ratio"], budget)
+        if budget:
+            kind = "met" if s.tokens == budget else "passed" if s.tokens > budget else "beyond_the_row"
+            cut = codes == codes[s.mask].min()
+            hit |= {f"budget_{kind}"} | ({"budget_of_one"} if budget == 1 else set())
+            hit |= {"budget_cuts_a_tie"} if (cut & ~s.mask).any() else set()
+            hit |= {"budget_takes_no_tokens"} if (counts[s.mask] == 0).any() else set()
+            continue
         hit |= {"one_cluster"} if len(codes) == 1 else set()
         hit |= {"full_row"} if len(codes) == p.clusters else {"ragged"} if len(codes) % p.n_w else set()
         hit |= {"zero_sum"} if s.total == 0 else set()
@@ -137,6 +153,10 @@ def test_functional_coverage(record_property):
     exact = both | {"tie_cut", "tie_cut_within_word", "tie_across_words", "tested_in_last_word", "nothing_in_last_word"}
     exact |= {"further_digit", "walked_far", "far_over_the_ring"}
     exact |= {f"{a}_then_{b}" for a in ("kept", "streamed") for b in ("kept", "streamed")}
+    exact |= {f"{a}_then_{b}" for a in ("budget", "share") for b in ("budget", "share")}
+    exact |= {
+        f"budget_{kind}" for kind in ("met", "passed", "beyond_the_row", "of_one", "cuts_a_tie", "takes_no_tokens")
+    }
     buckets = both | {"buckets_one", "buckets_some", "buckets_all", "empty_bucket", "one_code"}
     for selection, want in (("exact", exact), ("buckets", buckets)):
         hit = set()
@@ -162,6 +182,12 @@ MUTANTS = [
     ("tiny", "restart1 <= ", "restart1 <= 0 & "),  # a test adds to the one before
     ("tiny", "assign all_now = ", "assign all_now = 0 & "),
     ("tiny", "assign full = ", "assign full = 0 & "),  # counts over those not used
+    ("budget", "assign hist_tokens = tokens | budgeted;", "assign hist_tokens = tokens;"),  # weights, not counts
+    ("budget", "| (state_walk & (bin == 3'h0) & ~crosses)", "| 0"),  # a budget beyond the row
+    ("budget", "(reading == 3'h0) & ~budgeted ? left_next", "(reading == 3'h0) ? left_next"),  # units of bins
+    ("budget", "(reading == 3'h0) & ~budgeted ? 3'h2", "(reading == 3'h0) ? 3'h2"),  # Sum and Th of the row
+    ("budget", "budget}, 13'h0}", "budget}, 12'h0}"),
+    ("budget", "{{2'h0, budget}", "{{2'h0, budget | 24'h1}"),
     ("buckets", "assign crosses = ", "assign crosses = (after == 0) | "),
     ("buckets", "code0 >= low", "code0 > low"),
 ]
@@ -190,6 +216,7 @@ def test_mutants_are_killed(size):
         ({"n_w": 32}, "n_w=32: must divide counts = 16"),
         ({"counts": 0}, "counts=0: must be 1 to"),
         ({"count_digit": 0}, "count_digit=0: must be 1 to 64"),
+        ({"selection": "buckets", "counts": 32, "budget": True}, "budget=True: must be false with selection buckets"),
         ({"selection": "best"}, "selection='best': must be one of exact, buckets"),
         ({"selection": "buckets"}, "counts=16: must be at least clusters = 32"),
         ({"bin_bits": 7}, "bin_bits=7: must be 1 to 6"),
