@@ -44,8 +44,8 @@ class ScanCompiler(Compiler):
         self.columns_ = plan.inner // self.fmt.lanes
 
     def product(self, x: Array, name: str, y: Array, add: bool = False) -> None:
-        """y = x W^T by the cut of the GEMM `name`; with `add` it is added to y, which is FP32."""
-        self.gemm(x, self.plan[f"{name}_weight"], self.plan.cuts[name], y, part=not add)
+        """y = x W^T by the cut of the GEMM `name`; with `add` it is added to y, which is BF16."""
+        self.gemm(x, self.plan[f"{name}_weight"], self.plan.cuts[name], y, part=True, add=add)
 
     def row(self, array: Array, rows: int, column: int, first: int = 0) -> None:
         """LOAD one column of `rows` rows into the queue to the VPE, from row `first` on."""

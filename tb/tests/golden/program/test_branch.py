@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from golden.arithmetic.numerics import to_bf16
 from golden.function_params import ParamError
 from golden.policies.state_space import StateSpaceParams
 from golden.program.isa import Engine, LxeFormat
@@ -13,19 +14,20 @@ from hdl.params import preset
 from tb.library.branch_runs import BranchRun
 
 FMT = LxeFormat(lanes=4, w_depth=64, x_depth=64, depth=32, i_depth=1024, features="hybrid")
-# Bound of the error's root mean square. Operands of products are rounded to BF16, by at most 2^-9 of each. Four
-# products lie behind each other, with two operands each. The step dt also has the error of its rounded argument v, at
-# most 7 in magnitude here, so 7 * 2^-9 of dt. The bound takes the sum, as if all errors had one sign.
-BOUND = (2 * 4 + 7) * 2.0**-9
+# Bound of the error's root mean square. Operands of products are rounded to BF16, with a root mean square of less than
+# 2^-9 of each. Four products lie behind each other, with two operands each. The step dt also has the error of its
+# rounded argument v, at most 7 in magnitude here, so 7 * 2^-9 of dt. The result is rounded once more. The bound takes
+# the sum, as if all errors had one sign.
+BOUND = (2 * 4 + 7 + 1) * 2.0**-9
 
 
 def stream(run: BranchRun, tokens: int, passes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Outputs of the program and of the FP32 branch, [passes * tokens, width], after the sum that they are added to."""
+    """Outputs of the program and of the FP32 branch, [passes * tokens, width]."""
     rng, state = np.random.default_rng(tokens), run.branch.begin()
     got, want = [], []
     for _ in range(passes):
-        x, total = (rng.standard_normal((tokens, run.plan.shape.width)).astype(np.float32) for _ in "xt")
-        got.append(run.run(x, total)[0] - total)
+        x = rng.standard_normal((tokens, run.plan.shape.width)).astype(np.float32)
+        got.append(run.run(x, np.zeros(x.shape))[0])
         y, state = run.branch(x, np.array([0, tokens]), state)
         want.append(y)
     h = run.get("state").swapaxes(1, 2).reshape(state.h[0].shape)
@@ -44,6 +46,21 @@ def test_passes_equal_the_branch(tokens, passes, state):
     """State and last inputs go from pass to pass; passes of fewer tokens than taps, too."""
     run = BranchRun(FMT, 8, tokens, StateSpaceParams(state=state))
     assert _error(*stream(run, tokens, passes)) < BOUND
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_the_sum_is_rounded_once(segments):
+    """The branch is added to BF16 numbers, here of segments as those of attention, in FP32."""
+    rng = np.random.default_rng(6)
+    x, total = (rng.standard_normal((3, 8)).astype(np.float32) for _ in "xt")
+    y, got = (BranchRun(FMT, 8, 3, StateSpaceParams(state=4), segments).run(x, t)[0] for t in (0 * total, total))
+    total = to_bf16(total).astype(np.float32)
+    # y is rounded to BF16, so the product lies within half a step of it; FP32 sums of two orders differ by less.
+    near = 2**-8 * (1 + 2**-7) * np.abs(y) + 2**-20 * (np.abs(y) + np.abs(total))
+    low, high = (to_bf16(total + y + sign * near).astype(np.float32) for sign in (-1, 1))
+    assert ((low <= got) & (got <= high)).all()
+    assert (got != total).any()
+    assert (low == high).mean() > 0.5
 
 
 def test_cutting_a_stream_into_passes_changes_no_bit_of_the_state():
