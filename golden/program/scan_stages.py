@@ -79,10 +79,11 @@ class ScanCompiler(Compiler):
                 self.vector(tokens, a=BANK, addr_a=j, b=BANK, addr_b=j, span_b=0, c=BANK, **start, **result)
             self.out(tokens, at=taps)
             self.store(p["x"], g * n, tokens, 1, p["x"].shape[-1])
-            self.row(inputs, taps - 1, g, tokens)
-            self.take(taps - 1, False, Bank.B)
-            self.out(taps - 1)
-            self.store(p["kept"], g * n, taps - 1, 1, length)
+            if taps > 1:  # one tap needs no earlier inputs
+                self.row(inputs, taps - 1, g, tokens)
+                self.take(taps - 1, False, Bank.B)
+                self.out(taps - 1)
+                self.store(p["kept"], g * n, taps - 1, 1, length)
 
     def steps(self) -> None:
         """dt = softplus(v + bias) and u = dt x, in FP32."""
