@@ -80,7 +80,8 @@ class Events:
 
     pruned : never entered the decoder · dropped : left the window · shifts : blocks at which tokens were dropped
     refreshed : computed anew · turned : keys of a layer that were turned · passes : of tokens through all layers
-    wrapped : passes whose slots lie in two runs · evicted : KV blocks of hybrid memory
+    wrapped : passes whose slots lie in two runs · evicted : KV blocks of hybrid memory of
+        which no token is kept
     scanned : tokens of all layers that a history branch read · carried : of its passes through a layer, those that
         began with the state of an earlier one
     """

@@ -1,11 +1,13 @@
 """The history branch as a program: golden LXE against the FP32 branch, passes of any length, refused sizes."""
 
+import pickle
+
 import numpy as np
 import pytest
 
 from golden.arithmetic.numerics import to_bf16
 from golden.function_params import ParamError
-from golden.policies.state_space import StateSpaceParams
+from golden.policies.state_space import HistoryBranch, StateSpaceParams
 from golden.program.isa import Engine, LxeFormat
 from golden.program.layer_memory import LayerShape
 from golden.program.lxe_model import simulate
@@ -101,6 +103,18 @@ def test_smollm2_fits_in_the_program_memory(name, most):
     columns = plan.inner // fmt.lanes
     work = plan._cost("scan", [0] * 16)
     assert work.words == columns * (10 * 74 + 64)
+
+
+def test_weights_in_bf16_lose_nothing_in_a_core():
+    """The FP32 branch then computes with the same numbers, also after pickling."""
+    plain, own = (HistoryBranch(StateSpaceParams(state=4, weights=w), 8, 8) for w in ("fp32", "bf16"))
+    rounded = [name for name, x in vars(own).items() if isinstance(x, np.ndarray) and (x != getattr(plain, name)).any()]
+    assert rounded == ["in_proj", "conv_weight", "x_proj", "dt_proj", "out_proj"]
+    for name in rounded:
+        assert np.array_equal(getattr(own, name), to_bf16(getattr(plain, name)).astype(np.float32))
+    assert np.array_equal(pickle.loads(pickle.dumps(own)).in_proj, own.in_proj)
+    plan = BranchRun(FMT, 8, 2, own.params).plan
+    assert all(np.array_equal(x, plan.pack(plain)[name]) for name, x in plan.pack(own).items())
 
 
 SIZES = ("lanes", "window", "w_depth", "x_depth", "depth", "i_depth", "score")
