@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from golden.function_params import check, check_parameters, parameter
+from golden.policies.light_attention import bf16
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,9 @@ class StateSpaceParams:
     state: int = parameter(16, "numbers of state for each inner channel", low=1)
     conv: int = parameter(4, "taps of the causal convolution", low=1)
     seed: int = parameter(2025, "seed of the random parameters", low=0)
+    weights: str = parameter(
+        "fp32", "projections and taps: as drawn, or rounded to bf16, as a core keeps them", choices=("fp32", "bf16")
+    )
 
     def __post_init__(self):
         check_parameters(self)
@@ -64,6 +68,9 @@ class HistoryBranch:
         self.a = -np.tile(np.arange(1, n + 1, dtype=np.float32), (inner, 1))
         self.d = np.ones(inner, np.float32)
         self.out_proj = _uniform(rng, (inner, out), inner)
+        if params.weights == "bf16":
+            for name in ("in_proj", "conv_weight", "x_proj", "dt_proj", "out_proj"):
+                setattr(self, name, bf16(getattr(self, name)))
 
     def __reduce__(self):
         return type(self), (self.params, self.width, self.out, self.layer)

@@ -5,6 +5,7 @@ keys and values.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from golden.policies.hybrid import HybridParams
 from golden.policies.policy import Policy, Step
 from golden.policies.policy_run import Run
 from golden.policies.registry import Entry, entry
+from golden.policies.state_space import StateSpaceParams
 from golden.program.window_slots import Decision
 
 # Policies whose choice depends on positions and codec data alone, and the events that each is there for.
@@ -23,6 +25,7 @@ WINDOWED = {
     "codecsight": ("pruned", "dropped", "refreshed", "turned"),
     "hybrid": ("dropped",),
 }
+BRANCH = ("scanned", "carried", "evicted")  # events that hybrid memory's branch is there for
 
 
 class Decider(Run):
@@ -67,16 +70,25 @@ class Decider(Run):
 
 
 def windowed(name: str) -> Entry:
-    """The entry of a policy that a core runs without retrieval; of hybrid memory its attention alone.
+    """The entry of a policy that a core runs without retrieval. Raises `ParamError` for another policy.
 
-    Raises `ParamError` for another policy.
+    Of hybrid memory it is the attention alone. With `ssm=random` its branch has weights in BF16, as a core has.
     """
     check(name in WINDOWED, "policy", name, f"must be resv or one of {', '.join(WINDOWED)}: others have no hardware")
     found = entry(name)
-    return Entry(found.policy, HybridParams(ssm="disabled")) if name == "hybrid" else found
+    own = HybridParams(ssm="disabled", state=StateSpaceParams(weights="bf16"))
+    return Entry(found.policy, own) if name == "hybrid" else found
+
+
+def branch_of(entry: Entry) -> StateSpaceParams | None:
+    """Sizes of the branch that a layer has beside its attention under a policy; None if it has none."""
+    p = entry.params
+    return p.state if isinstance(p, HybridParams) and p.ssm != "disabled" else None
 
 
 def decide(entry: Entry, shape: Shape, blocks: Iterable[Block]) -> list[Decision]:
-    """The decisions of a fresh policy for a stream."""
+    """The decisions of a fresh policy for a stream. A history branch plays no part in them."""
+    if branch_of(entry):
+        entry = replace(entry, params=replace(entry.params, ssm="disabled"))
     decider = Decider(entry.build(shape))
     return [decider.step(block) for block in blocks]

@@ -78,6 +78,7 @@ class LayerPlan(Plan):
     """
 
     _compiler = AttentionCompiler
+    _bound = ("softmax", "values")
 
     def __init__(
         self, shape: LayerShape, fmt: LxeFormat, cuts: dict[str, Tiling] | None = None, team: Team | None = None

@@ -176,14 +176,17 @@ class Compiler:
         blocks: range | None = None,
         first: int = 0,
         part: bool = False,
+        add: bool = False,
     ) -> None:
         """y = x W^T. The product is added to y if y is FP32.
 
         x : [segments, tokens, numbers]; K runs through the segments
+        y : [tokens, numbers], or [segments, tokens, numbers] if no block crosses a segment
         gated : SiLU of each even block times the odd block behind it
         blocks : the blocks of W to compute, all if not given
         first : the number of K where the rows of W begin, where W holds a slice of K; no step may cross a segment
         part : whether the product of that slice replaces y, which is FP32, for `total` to add
+        add : whether the product is added to y, which is BF16: the sum is FP32, rounded once at its end
         """
         n, tokens = self.fmt.lanes, self.shape.tokens
         segment = x.shape[-1]
@@ -191,10 +194,11 @@ class Compiler:
         size = cut.tiles * n * numbers  # weights of a step
         row = y.shape[-1]
         wide = y.dtype == np.float32
-        residual = wide and not part
+        residual = add or (wide and not part)
         for block in range(cut.blocks) if blocks is None else blocks:
             gate, up = gated and block % 2 == 0, gated and block % 2 == 1
-            to = (block // 2 if gated else block) * cut.tiles * n
+            segment_y, to = divmod((block // 2 if gated else block) * cut.tiles * n, row)
+            to += segment_y * tokens * row
             for k in range(cut.slices):
                 w_at, x_at = self.turn()
                 step = block * cut.slices + k
@@ -216,7 +220,7 @@ class Compiler:
                 )
                 if residual and k == 0:
                     self.load(y, to, tokens, cut.tiles, row, LoadTo.VECTOR)
-                    self.vector(many, Queue.LOAD, a=STREAM, wide=1, write=Bank.C)
+                    self.vector(many, Queue.LOAD, a=STREAM, wide=int(wide), write=Bank.C)
                 self.mul(w_at, x_at, tokens, cut.tiles, cut.words, cut.words)
                 more: dict[str, int] = {"c": BANK} if k or residual else {}
                 result: dict[str, int]

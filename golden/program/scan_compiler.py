@@ -10,11 +10,12 @@ v          GEMM: step sizes of all channels
 steps      dt = softplus(v + bias), u = dt x
 scan       the selective scan of `golden.program.scan_stages`; its state stays in memory for the next pass
 gate       (y + D x) SiLU(z)
-join       GEMM, added to `sum`: FP32, for example the attention's output
+join       GEMM, added to `sum`: for example the attention's output
 =========  ===========================================================================================================
 
 Operands of GEMMs are BF16, and so are x, z, B, C, A, D and the weights of the convolution. The state, dt, u, y and all
-sums are FP32. `golden.policies.state_space.HistoryBranch` is the same branch in FP32 throughout.
+sums of products are FP32. `join` adds its products in FP32 to the BF16 numbers of `sum`, slice by slice, and rounds the
+result once to BF16. `golden.policies.state_space.HistoryBranch` is the same branch in FP32 throughout.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ import numpy as np
 from golden.arithmetic.numerics import BF16, to_bf16
 from golden.function_params import check
 from golden.program.isa import LxeFormat
-from golden.program.layer_memory import Array, LayerShape, Register, Space
+from golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling
 from golden.program.scan_stages import ScanCompiler
 from golden.program.stage_plan import Plan
 
@@ -39,21 +40,34 @@ class BranchPlan(Plan):
 
     shape : of the decoder's layers; only `width` and `tokens` matter
     params : sizes of the branch
-    width : numbers of the result, those of a hidden state if not given
+    total : the array to which the branch adds, BF16 [segments, tokens, numbers]; if not given it is `sum`, a hidden
+        state for each token, at the address in the register OUT
+    spaces : where weights lie, arrays of a pass, and arrays that outlive it; if not given, weights lie behind the
+        register WEIGHTS, all else behind KV
+    cuts : of GEMMs, by name; those not named are cut for the pass
 
-    Arrays of `weights` start at the address in the register WEIGHTS, those of `work` at the one in KV, `sum` is at the
-    address in OUT. The host writes `normed` before a pass, and zeros to `kept` and `state` before a stream. Raises
-    `ParamError` for sizes that do not fit.
+    The host writes `normed` before a pass, and zeros to `kept` and `state` before a stream. `kept` and `state` have the
+    same place for any number of tokens. Raises `ParamError` for sizes that do not fit.
     """
 
     _compiler = ScanCompiler
 
-    def __init__(self, shape: LayerShape, fmt: LxeFormat, params: "StateSpaceParams", width: int | None = None):
+    def __init__(
+        self,
+        shape: LayerShape,
+        fmt: LxeFormat,
+        params: "StateSpaceParams",
+        total: Array | None = None,
+        spaces: tuple[Space, Space, Space] | None = None,
+        cuts: dict[str, Tiling] | None = None,
+    ):
         self.shape, self.fmt, self.params = shape, fmt, params
         n, tokens, state = fmt.lanes, shape.tokens, params.state
         self.inner, self.rank = params.expand * shape.width, -(-shape.width // 16)
-        out = shape.width if width is None else width
-        check(fmt.vector.hybrid, "features", fmt.features, "must have hybrid: the scan needs EXPM1 and SOFTPLUS")
+        total = total or Array("sum", 0, (1, tokens, shape.width), BF16, Register.OUT)
+        segments, _, out = total.shape
+        reason = "must have hybrid, for the scan needs EXPM1 and SOFTPLUS: add -p features=hybrid"
+        check(fmt.vector.hybrid, "features", fmt.features, reason)
         for name, value in (("width", shape.width), ("out", out), ("expand * width", self.inner)):
             check(value % n == 0, name, value, f"must be a multiple of lanes = {n}")
         check(state >= 2 and state & (state - 1) == 0, "state", state, "must be a power of two, at least 2")
@@ -68,22 +82,24 @@ class BranchPlan(Plan):
             "low": (low, self.inner),
             "bc": (bc, self.inner),
             "dt": (self.inner, low),
-            "out": (out, self.inner),
+            "out": (out, self.inner),  # of a segment, which no block crosses
         }
-        self.cuts = {name: self._cut(outputs, inputs, inputs) for name, (outputs, inputs) in sizes.items()}
-        self._place(sizes)
+        given = cuts or {}
+        self.cuts = {name: given.get(name) or self._cut(rows, k, k) for name, (rows, k) in sizes.items()}
+        if "out" not in given:
+            self.cuts["out"] = replace(self.cuts["out"], blocks=segments * self.cuts["out"].blocks)
+        own = Space(max(4096, 4 * n), Register.KV)
+        self.weights, self.work, kept = spaces or (Space(own.align, Register.WEIGHTS), own, own)
+        self.arrays = self._place(sizes, kept) | {"sum": total}
         self.stages = list(self._stages())
 
-    def _place(self, sizes: dict[str, tuple[int, int]]) -> None:
-        """Lay out all arrays."""
+    def _place(self, sizes: dict[str, tuple[int, int]], kept: Space) -> dict[str, Array]:
+        """Lay out all arrays but the sum, those that outlive a pass in `kept`. The arrays by name."""
         n, tokens, state, inner = self.fmt.lanes, self.shape.tokens, self.params.state, self.inner
-        taps, columns = self.params.conv, self.inner // self.fmt.lanes
-        align = max(4096, 4 * n)
-        self.weights, self.work = Space(align, Register.WEIGHTS), Space(align, Register.KV)
-        for name, cut in self.cuts.items():
-            self.weights.add(f"{name}_weight", (cut.blocks, cut.slices, cut.tiles * n, cut.words * n), BF16)
-        bc = sizes["bc"][0]
+        taps, columns, bc = self.params.conv, self.inner // self.fmt.lanes, sizes["bc"][0]
+        cuts = {name: (cut.blocks, cut.slices, cut.tiles * n, cut.words * n) for name, cut in self.cuts.items()}
         weights: tuple[tuple[str, tuple[int, ...], type], ...] = (
+            *((f"{name}_weight", dims, BF16) for name, dims in cuts.items()),
             ("conv_weight", (columns, taps, n), BF16),
             ("conv_bias", (inner,), np.float32),
             ("dt_bias", (inner,), np.float32),
@@ -93,7 +109,6 @@ class BranchPlan(Plan):
         )
         work: tuple[tuple[str, tuple[int, ...], type], ...] = (
             ("normed", (1, tokens, self.shape.width), BF16),
-            ("inputs", (taps - 1 + tokens, inner), BF16),
             ("z", (tokens, inner), BF16),
             ("x", (1, tokens, inner), BF16),
             ("low", (1, tokens, sizes["low"][0]), BF16),
@@ -103,17 +118,17 @@ class BranchPlan(Plan):
             ("u", (tokens, inner), np.float32),
             ("y", (tokens + 1, inner), np.float32),
             ("gated", (1, tokens, inner), BF16),
-            ("state", (columns, state, n), np.float32),
         )
-        for space, arrays in ((self.weights, weights), (self.work, work)):
-            for name, dims, dtype in arrays:
-                space.add(name, dims, dtype)
-        own = self.work.arrays
-        own["kept"] = replace(own["inputs"], name="kept", shape=(taps - 1, inner))
+        # `inputs` comes last, as its size depends on the tokens of the pass.
+        stay = ("state", (columns, state, n), np.float32), ("inputs", (taps - 1 + tokens, inner), BF16)
+        own = {
+            name: space.add(f"history_{name}", dims, dtype)
+            for space, arrays in ((self.weights, weights), (self.work, work), (kept, stay))
+            for name, dims, dtype in arrays
+        }
+        own["kept"] = replace(own["inputs"], name="history_kept", shape=(taps - 1, inner))
         new = own["inputs"].offset + (taps - 1) * inner * 2
-        own["new"] = replace(own["inputs"], name="new", shape=(tokens, inner), offset=new)
-        total = Array("sum", 0, (tokens, sizes["out"][0]), np.float32, Register.OUT)
-        self.arrays = self.weights.arrays | own | {"sum": total}
+        return own | {"new": replace(own["inputs"], name="history_new", shape=(tokens, inner), offset=new)}
 
     def _steps(self, c: Any, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
         a = self.arrays

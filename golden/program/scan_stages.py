@@ -44,8 +44,8 @@ class ScanCompiler(Compiler):
         self.columns_ = plan.inner // self.fmt.lanes
 
     def product(self, x: Array, name: str, y: Array, add: bool = False) -> None:
-        """y = x W^T by the cut of the GEMM `name`; with `add` it is added to y, which is FP32."""
-        self.gemm(x, self.plan[f"{name}_weight"], self.plan.cuts[name], y, part=not add)
+        """y = x W^T by the cut of the GEMM `name`; with `add` it is added to y, which is BF16."""
+        self.gemm(x, self.plan[f"{name}_weight"], self.plan.cuts[name], y, part=True, add=add)
 
     def row(self, array: Array, rows: int, column: int, first: int = 0) -> None:
         """LOAD one column of `rows` rows into the queue to the VPE, from row `first` on."""
@@ -79,10 +79,11 @@ class ScanCompiler(Compiler):
                 self.vector(tokens, a=BANK, addr_a=j, b=BANK, addr_b=j, span_b=0, c=BANK, **start, **result)
             self.out(tokens, at=taps)
             self.store(p["x"], g * n, tokens, 1, p["x"].shape[-1])
-            self.row(inputs, taps - 1, g, tokens)
-            self.take(taps - 1, False, Bank.B)
-            self.out(taps - 1)
-            self.store(p["kept"], g * n, taps - 1, 1, length)
+            if taps > 1:  # one tap needs no earlier inputs
+                self.row(inputs, taps - 1, g, tokens)
+                self.take(taps - 1, False, Bank.B)
+                self.out(taps - 1)
+                self.store(p["kept"], g * n, taps - 1, 1, length)
 
     def steps(self) -> None:
         """dt = softplus(v + bias) and u = dt x, in FP32."""

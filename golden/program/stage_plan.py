@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from golden.arithmetic.numerics import to_bf16
-from golden.function_params import check
+from golden.function_params import ParamError, check
 from golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode
 from golden.program.layer_memory import Array, LayerShape, Tiling, divisors
 from golden.program.layer_stages import FREE, Compiler, semaphores
@@ -69,6 +69,7 @@ class Plan:
     _compiler: type[Any] = Compiler  # `Compiler`, or a class derived from it
     _beside: dict[str, tuple[str, ...]] = {}  # stages that do not wait if the stage before is one of these
     _hands: dict[int, tuple[str, str]] = {}  # semaphores by which one stage releases a later one, not the next
+    _bound: tuple[str, ...] = ()  # stages that read registers of the stage before, so both are in one program
     shape: LayerShape
     fmt: LxeFormat
     cuts: dict[str, Tiling]  # how each GEMM is cut
@@ -138,6 +139,27 @@ class Plan:
         out = [*assemble(c.items, POINTERS), Instruction(Opcode.HALT, {})]
         name = f"instructions of {first or names[0]} to {last or names[-1]}"
         check(len(out) <= self.fmt.i_depth, name, len(out), f"must be at most i_depth = {self.fmt.i_depth}: run fewer")
+        return out
+
+    def programs(self, first: str, last: str) -> list[list[Instruction]]:
+        """The stages from `first` to `last`, cut into as few programs as the program memory allows.
+
+        Each program holds as many stages as fit. Raises `ParamError` if one stage does not fit.
+        """
+        names = [stage.name for stage in self.stages]
+        names = names[names.index(first) : names.index(last) + 1]
+        out = []
+        while names:
+            ends = [k for k in range(len(names), 0, -1) if k == len(names) or names[k] not in self._bound]
+            for end in ends:
+                try:
+                    out.append(self.program(names[0], names[end - 1]))
+                except ParamError:
+                    if end == ends[-1]:
+                        raise
+                else:
+                    names = names[end:]
+                    break
         return out
 
     def _cost(self, name: str, registers: list[int]) -> Work:

@@ -6,6 +6,7 @@ it before the block is computed, and writes it into masks, addresses and rotary 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from golden.program.lxe_model import Lxe, Memory, Region, Result
 from golden.program.window_plan import LAYER, WindowPlan
 from golden.program.window_slots import Decision, Piece, Slots, Turned
 
+if TYPE_CHECKING:
+    from golden.policies.state_space import HistoryBranch
+
 
 @dataclass(frozen=True)
 class Step:
@@ -23,6 +27,7 @@ class Step:
 
     number : of the step's pass, or of its turn · block, stage : the block of the stream that it belongs to
     of : the tokens of the pass, or the keys that are turned · layer : of the decoder
+    part, ends : the number of the program in the layer, and whether it is the last: a long layer is cut
     program, registers : shared by all layers; values of the registers at the start
     """
 
@@ -31,6 +36,8 @@ class Step:
     stage: str
     of: Piece | Turned
     layer: int
+    part: int
+    ends: bool
     program: list[Instruction]
     registers: dict[int, int]
 
@@ -42,6 +49,7 @@ class WindowHost:
     layers : weights of each layer as `golden.inputs.decoder` keeps them
     turns : radians that a position adds to the angle of each rotary pair, [head size / 2]
     unit : makes the LXE or the core from format and memory
+    branches : of hybrid memory, one for each layer, if the plan has them
 
     `block` yields the steps of a block; `run` executes a step on golden. Memory has a region for the arrays of a pass,
     then for each layer one of its weights and one of its entries. `hidden` are the hidden states after a pass.
@@ -53,10 +61,11 @@ class WindowHost:
         layers: Sequence[dict[str, np.ndarray]],
         turns: np.ndarray,
         unit: Callable[[LxeFormat, Memory], Lxe] = Lxe,
+        branches: Sequence["HistoryBranch"] = (),
     ):
         self.plan, self.turns = plan, np.asarray(turns)
         self._plans = {plan.shape.tokens: plan}
-        self._programs: dict[tuple[int, str, str], list[Instruction]] = {}
+        self._programs: dict[tuple[int, str, str], list[list[Instruction]]] = {}
         layout = [("work", plan.work.size)]
         for i in range(len(layers)):
             layout += [(f"weights {i}", plan.weights.size), (f"entries {i}", plan.kv.size)]
@@ -70,6 +79,9 @@ class WindowHost:
         for i, layer in enumerate(layers):
             for name, x in plan.pack(layer).items():
                 self.memory.put(self.address(plan[name], i), x)
+        for i, branch in enumerate(branches):
+            for array, x in plan.begin(branch):
+                self.memory.put(self.address(array, i), x.astype(array.dtype).reshape(array.shape))
         self.slots = Slots(plan.shape.recent, plan.shape.tokens, plan.places)
         self.embeddings = np.zeros((0, plan.shape.width), np.float32)  # of all tokens, from which some are refreshed
         self.steps = 0
@@ -89,11 +101,11 @@ class WindowHost:
         """Address of the first byte of an array of a layer."""
         return array.offset + self.bases[layer][array.base]
 
-    def program(self, plan: WindowPlan, first: str, last: str) -> list[Instruction]:
-        """The program of some stages of a plan; all layers share it."""
+    def programs(self, plan: WindowPlan, first: str, last: str) -> list[list[Instruction]]:
+        """The programs of some stages of a plan, one if it fits; all layers share them."""
         key = plan.shape.tokens, first, last
         if key not in self._programs:
-            self._programs[key] = plan.program(first, last)
+            self._programs[key] = plan.programs(first, last)
         return self._programs[key]
 
     def block(self, d: Decision, x: np.ndarray) -> Iterator[Step]:
@@ -108,14 +120,14 @@ class WindowHost:
         for turned in self.slots.turns(d):
             plan = self.of(len(turned.tokens))
             self._write(plan, {"tables": plan.key_tables(*self._angles(turned.distances))})
-            yield from self._steps(d, turned, self.program(plan, "keep" if turned.fresh else "turn", "turn"))
+            yield from self._steps(d, turned, self.programs(plan, "keep" if turned.fresh else "turn", "turn"))
         for piece in self.slots.pieces(d):
             plan = self.of(len(piece.tokens))
             hidden = self.embeddings[piece.tokens]
             self._write(plan, plan.constants() | plan.inputs_of(hidden, *self._angles(piece.positions), piece.seen))
-            yield from self._steps(d, piece, self.program(plan, *LAYER))
+            yield from self._steps(d, piece, self.programs(plan, *LAYER))
 
-    def _steps(self, d: Decision, of: Piece | Turned, program: list[Instruction]) -> Iterator[Step]:
+    def _steps(self, d: Decision, of: Piece | Turned, programs: list[list[Instruction]]) -> Iterator[Step]:
         plan, number = self.of(len(of.tokens)), self.steps
         self.steps += 1
         for layer, bases in enumerate(self.bases):
@@ -124,7 +136,9 @@ class WindowHost:
                 registers = plan.addresses(of.slots, weights, kv)
             else:
                 registers = plan.turning(of.slot, of.place, kv)
-            yield Step(number, d.index, d.stage, of, layer, program, {int(k): v for k, v in registers.items()})
+            own = {int(k): v for k, v in registers.items()}
+            for part, program in enumerate(programs):
+                yield Step(number, d.index, d.stage, of, layer, part, part == len(programs) - 1, program, own)
 
     def _angles(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         angle = positions[:, None] * self.turns

@@ -13,11 +13,16 @@ turn  rotates keys of `kept` by the tables of the pass, rounds them to BF16, and
 
 A key is always turned from its first form by the whole distance, so roundings do not add up. Values stay in their
 slots. A plan of n tokens turns n keys. They lie in adjacent slots and in adjacent places of `kept`.
+
+With hybrid memory's history branch, more stages stand between `values` and `output`: `scale` divides the hidden states
+by their root mean square, which the branch reads (`golden.policies.hybrid`), then come the stages of
+`golden.program.scan_compiler`. The last of them adds the branch's FP32 products to `attention` and rounds once to BF16.
+State and last inputs of each layer stay in memory with its entries, from pass to pass.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +33,11 @@ from golden.program.attention_stages import AttentionCompiler
 from golden.program.isa import LoadTo, LxeFormat, Queue
 from golden.program.layer_compiler import LayerPlan
 from golden.program.layer_memory import Array, LayerShape, Register, Tiling
+from golden.program.scan_compiler import BranchPlan
+from golden.program.stage_plan import Stage
+
+if TYPE_CHECKING:
+    from golden.policies.state_space import HistoryBranch, StateSpaceParams
 
 # Registers that a pool uses otherwise than a ring does. Their values are addresses.
 SECOND = Register.OUT  # of the second run of slots of a pass; `Register.SLOT` holds the first run's
@@ -82,33 +92,69 @@ class WindowPlan(LayerPlan):
     shape : `recent` is the number of slots; `entries` must be 0
     places : keys that `kept` has room for; 0: none is ever turned
     cuts : as in `LayerPlan`
+    history : sizes of the history branch; None: the layer has attention alone
 
-    Raises `ParamError` for a shape that does not fit the format, and for entries behind the ring.
+    `branch` is the plan of the history branch, or None. Raises `ParamError` for a shape that does not fit the format,
+    for entries behind the ring, and as `BranchPlan` does.
     """
 
     _compiler = WindowCompiler
 
-    def __init__(self, shape: LayerShape, fmt: LxeFormat, places: int, cuts: dict[str, Tiling] | None = None):
+    def __init__(
+        self,
+        shape: LayerShape,
+        fmt: LxeFormat,
+        places: int,
+        cuts: dict[str, Tiling] | None = None,
+        history: "StateSpaceParams | None" = None,
+    ):
         check(shape.entries == 0, "entries", shape.entries, "must be 0: a pool of slots has nothing behind it")
         check(places >= 0, "places", places, "must not be negative")
-        self.places = places
+        self.places, self.history = places, history
+        self.branch: BranchPlan | None = None
         super().__init__(shape, fmt, cuts)
 
     def of(self, tokens: int) -> "WindowPlan":
         """The plan of a pass of fewer tokens that uses the same weights and entries in memory."""
         check(tokens <= self.shape.tokens, "tokens", tokens, f"must be at most the plan's {self.shape.tokens}")
-        return WindowPlan(replace(self.shape, tokens=tokens), self.fmt, self.places, self.cuts)
+        return WindowPlan(replace(self.shape, tokens=tokens), self.fmt, self.places, self.cuts, self.history)
 
     def _more_arrays(self) -> None:
-        """Place the first forms of the kept keys."""
+        """Place the first forms of the kept keys, and the arrays of the branch."""
         if self.places:
             self.kv.add("kept", (self.places, self.shape.entry // 2), BF16)
+        if self.history:
+            self.work.add("units", (self.shape.width,), BF16)  # weights of a norm that only scales
+            spaces, total = (self.weights, self.work, self.kv), self.work.arrays["attention"]
+            self.branch = BranchPlan(self.shape, self.fmt, self.history, total, spaces, self.cuts)
+            self.cuts = self.cuts | self.branch.cuts
 
     def _steps(self, c: Any, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
         turning = [("keep", ("kept",), c.keep_keys), ("turn", ("ring",), c.turn_keys)]
-        return turning * bool(self.places) + super()._steps(c, gemm)
+        steps = turning * bool(self.places) + super()._steps(c, gemm)
+        if self.branch:
+            a = self.arrays
+            scale = "scale", ("history_normed",), lambda: c.norm(a["hidden"], a["units"], a["history_normed"])
+            steps.insert([name for name, *_ in steps].index("output"), scale)
+        return steps
+
+    def _stages(self) -> Iterator[Stage]:
+        for stage in super()._stages():
+            yield stage
+            if self.branch and stage.name == "scale":
+                yield from self.branch.stages
 
     # The host's part
+
+    def constants(self) -> dict[str, np.ndarray]:
+        """The arrays by name that are the same for every pass."""
+        return super().constants() | ({"units": np.ones(self.shape.width, BF16)} if self.branch else {})
+
+    def begin(self, branch: "HistoryBranch") -> list[tuple[Array, np.ndarray]]:
+        """What the host writes for a layer's history branch before a stream: weights, and a state of zero."""
+        assert self.branch is not None  # the plan was made with `history`
+        zero = {name: np.zeros(self.branch[name].shape) for name in ("kept", "state")}
+        return [(self.branch[name], x) for name, x in (self.branch.pack(branch) | zero).items()]
 
     def addresses(self, slots: np.ndarray, weights: int, kv: int) -> dict[int, int]:
         """Values of the host's registers for a pass whose tokens go to the slots [tokens], at most two runs of them.

@@ -80,7 +80,10 @@ class Events:
 
     pruned : never entered the decoder · dropped : left the window · shifts : blocks at which tokens were dropped
     refreshed : computed anew · turned : keys of a layer that were turned · passes : of tokens through all layers
-    wrapped : passes whose slots lie in two runs
+    wrapped : passes whose slots lie in two runs · evicted : KV blocks of hybrid memory of
+        which no token is kept
+    scanned : tokens of all layers that a history branch read · carried : of its passes through a layer, those that
+        began with the state of an earlier one
     """
 
     pruned: int = 0
@@ -90,6 +93,9 @@ class Events:
     turned: int = 0
     passes: int = 0
     wrapped: int = 0
+    evicted: int = 0
+    scanned: int = 0
+    carried: int = 0
 
 
 class Slots:

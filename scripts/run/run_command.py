@@ -127,9 +127,9 @@ def command(
         own, rest = window_run.split(policy, param or [])
         options = Options(frames, tokens, fps, question, generate, gop, layers)
         asked_for = window_run.Asked(policy, own, video, options, at_once, slots)
-        asked_for.entry()  # a bad name or parameter fails before the models are loaded
         named = {"preset": preset, "param": rest}
         core = console.params(preset, rest).core
+        asked_for.entry(core)  # a bad name or parameter fails before the models are loaded
 
         def start(stack: ExitStack) -> Any:
             return stack.enter_context(cluster(scheduler, jobs, many))

@@ -16,7 +16,7 @@ from golden.atomic_files import write_atomically
 from golden.function_params import check
 from golden.policies.registry import Entry, override
 from golden.policies.stream_runs import DecoderStream, Options
-from golden.policies.window_decisions import WINDOWED, windowed
+from golden.policies.window_decisions import BRANCH, WINDOWED, branch_of, windowed
 from hdl.emit import emit
 from hdl.params import CoreParams
 from scripts import console
@@ -58,14 +58,17 @@ class Asked:
     at_once: int
     slots: int
 
-    def entry(self) -> Entry:
-        """The policy. Raises `ParamError` for an unknown one, and for unknown or bad parameters."""
+    def entry(self, p: CoreParams) -> Entry:
+        """The policy on a core.
+
+        Raises `ParamError` for an unknown one, for unknown or bad parameters, and for a history branch on a core
+        without its functions.
+        """
         found = windowed(self.policy)
-        pairs = dict(one.partition("=")[::2] for one in self.changes)
-        if self.policy == "hybrid":
-            ssm = pairs.get("ssm", "disabled")
-            check(ssm == "disabled", "ssm", ssm, "must be disabled: this command does not join the state-space branch")
-        return replace(found, params=override(found.params, pairs))
+        found = replace(found, params=override(found.params, dict(one.partition("=")[::2] for one in self.changes)))
+        reason = "must be disabled on a core without the functions of a scan: add -p features=hybrid or --preset omni"
+        check(branch_of(found) is None or p.lxe_format().vector.hybrid, "ssm", "random", reason)
+        return found
 
 
 def split(policy: str, assignments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -86,7 +89,7 @@ def run(
     """Play the stream and tell the results. `named` : preset and parameters of the core, for the record."""
     from scripts.run.pass_engine import PassEngine
 
-    started, entry, o = time.perf_counter(), asked.entry(), asked.options
+    started, entry, o = time.perf_counter(), asked.entry(p), asked.options
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with ExitStack() as stack:
         hidden = json or not console.err.is_terminal
@@ -139,16 +142,17 @@ def run(
 
 def missing(result: dict[str, Any]) -> list[str]:
     """A warning if a kind of event that the policy is there for has never happened."""
-    never = [name for name in WINDOWED[result["policy"]] if not result["events"][name]]
+    wanted = WINDOWED[result["policy"]] + BRANCH * (result["params"].get("ssm") == "random")
+    never = [name for name in wanted if not result["events"][name]]
     if not never:
         return []
-    text = f"{result['policy']}: no token was {' or '.join(never)} in this stream: more --frames or a smaller window"
+    text = f"{result['policy']}: nothing was {' or '.join(never)} in this stream: more --frames or a smaller window"
     return [f"{text} (-p {result['policy']}.NAME=VALUE) shows it"]
 
 
 def blocks(records: list[dict[str, Any]], stream: WindowStream, errors: list[float | None]) -> list[dict[str, Any]]:
     """Figures of each block, of the records of its steps."""
-    out, bus, layers = [], stream.p.lxe.bus_bytes, len(stream.host.bases)
+    out, bus = [], stream.p.lxe.bus_bytes
     for d, error in zip(stream.decisions, errors, strict=True):
         own = [one for one in records if one["block"] == d.index]
         passes = [one for one in own if one["kind"] == "layer"]
@@ -161,7 +165,7 @@ def blocks(records: list[dict[str, Any]], stream: WindowStream, errors: list[flo
                 "rows": len(d.rows),
                 "refreshed": len(d.refreshed),
                 "turned": sum(one["tokens"] for one in turns),
-                "passes": len(passes) // layers,
+                "passes": len({one["of"] for one in passes}),
                 "cycles": sum(one["cycles"] for one in own),
                 "turning": sum(one["cycles"] for one in turns),
                 "predicted": sum(one["predicted"] for one in own),
@@ -219,7 +223,8 @@ def sections(result: dict[str, Any]) -> list[Section]:
         Section(
             "Events",
             "Pruned tokens never entered the decoder; dropped ones left the window; refreshed ones were computed anew; "
-            "turned are keys of a layer. A pass wraps if its slots are two runs.",
+            "turned are keys of a layer. A pass wraps if its slots are two runs. Of hybrid memory: KV blocks evicted, "
+            "tokens of all layers that the history branch scanned, passes of a layer that carried on a state.",
             list(e),
             [[f"{value:,}" for value in e.values()]],
         ),

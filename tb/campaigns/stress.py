@@ -10,9 +10,11 @@ from importlib import import_module
 from pathlib import Path
 
 MODULES = {"lxe": "lxe_time"}  # programs in the cycles of the time view
+# "branch" is hybrid memory's history branch on an LXE.
 UNITS = ("hcu", "wtu", "cluster_set", "kvmu", "dpe", "vpe", "loader", "storer", "retriever", "feeder", "sequencer")
-UNITS += ("table_port", "motion_mask", "arbiter", "dre", "lxe", "core", "dre_ip", "core_ip")
-SLOW = {"dre": 4, "lxe": 50, "core": 100, "core_ip": 200, "dre_ip": 100}  # transactions of a join are larger
+UNITS += ("table_port", "motion_mask", "arbiter", "dre", "lxe", "branch", "core", "dre_ip", "core_ip")
+# Transactions of a join are larger.
+SLOW = {"dre": 4, "lxe": 50, "branch": 4, "core": 100, "core_ip": 200, "dre_ip": 100}
 
 
 def play(unit: str, seed: int) -> int:

@@ -22,6 +22,7 @@ class Subject:
     care : defined bits of payloads, as in `tb.formal.mutant_equivalence.Miter`
     module : the only module to mutate: the logic that joins units, which are subjects themselves
     sized : whether `emitted` takes arguments
+    name : of the subject, where a unit has several; that of the unit if not given
     """
 
     unit: str
@@ -33,6 +34,7 @@ class Subject:
     care: dict[str, str] = field(default_factory=dict)
     module: str = ""
     sized: bool = True
+    name: str = ""
 
     def _module(self) -> ModuleType:
         return import_module(f"tb.checks.{self.unit}_checks")
@@ -197,6 +199,20 @@ _SUBJECTS = (
         forget=("random_results",),
         named=False,
     ),
+    Subject(  # the functions of a scan, which share a lane's elementwise logic
+        "vpe",
+        (
+            ("random_programs_equal_golden", "hybrid"),
+            ("cycles_equal_time_view", "hybrid"),
+            ("every_result_is_stored", "hybrid"),
+            ("functions_over_every_operand",),
+        ),
+        "hybrid",
+        forget=("random_results",),
+        named=False,
+        module="vpe_lane__elementwise",
+        name="vpe_hybrid",
+    ),
     Subject(
         "arbiter",
         (
@@ -242,4 +258,4 @@ _SUBJECTS = (
         sized=False,
     ),
 )
-SUBJECTS = {s.unit: s for s in _SUBJECTS}
+SUBJECTS = {s.name or s.unit: s for s in _SUBJECTS}

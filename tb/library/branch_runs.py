@@ -2,21 +2,25 @@
 
 import numpy as np
 
-from golden.arithmetic.numerics import to_bf16
+from golden.arithmetic.numerics import BF16, to_bf16
 from golden.policies.state_space import HistoryBranch, StateSpaceParams
 from golden.program.isa import Instruction, LxeFormat
-from golden.program.layer_memory import LayerShape
+from golden.program.layer_memory import Array, LayerShape, Register
 from golden.program.lxe_model import Result
 from golden.program.scan_compiler import BranchPlan
 from tb.library.plan_runs import PlanRun
 
 
 class BranchRun(PlanRun):
-    """A branch with its memory: weights, work arrays with the state, and the sum that it adds to."""
+    """A branch with its memory: weights, work arrays with the state, and the sum that it adds to.
 
-    def __init__(self, fmt: LxeFormat, width: int, tokens: int, params: StateSpaceParams):
+    segments : parts of the sum's rows that lie one behind the other, as heads do in attention's output
+    """
+
+    def __init__(self, fmt: LxeFormat, width: int, tokens: int, params: StateSpaceParams, segments: int = 1):
         shape = LayerShape(width=width, heads=1, kv_heads=1, head_size=fmt.lanes, tokens=tokens, recent=tokens)
-        plan, self.branch = BranchPlan(shape, fmt, params), HistoryBranch(params, width, width)
+        total = Array("sum", 0, (segments, tokens, width // segments), BF16, Register.OUT)
+        plan, self.branch = BranchPlan(shape, fmt, params, total), HistoryBranch(params, width, width)
         super().__init__(plan, {"sum": plan["sum"].size, "weights": plan.weights.size, "work": plan.work.size})
         for name, x in self.plan.pack(self.branch).items():
             self.put(name, x)
@@ -30,10 +34,11 @@ class BranchRun(PlanRun):
     def give(self, x: np.ndarray, total: np.ndarray) -> None:
         """Write the inputs of a pass: normed hidden states [T, width], and the sum to add to [T, width]."""
         self.put("normed", to_bf16(x))
-        self.put("sum", total)
+        segments, tokens, numbers = self.plan["sum"].shape
+        self.put("sum", to_bf16(total).reshape(tokens, segments, numbers).swapaxes(0, 1))
 
     def run(self, x: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, list[Result]]:
         """A pass on golden: the sum after it, and the record of each program."""
         self.give(x, total)
         results = [self.lxe.run(program, self.registers) for program in self.programs()]
-        return self.get("sum"), results
+        return self.get("sum").swapaxes(0, 1).reshape(x.shape).astype(np.float32), results

@@ -21,9 +21,9 @@ SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks
 
 
 @cache
-def params() -> CoreParams:
-    """The core on which the decoder runs."""
-    return override(preset("tiny"), [*SIZES]).core
+def params(*more: str) -> CoreParams:
+    """The core on which the decoder runs, with more assignments."""
+    return override(preset("tiny"), [*SIZES, *more]).core
 
 
 def function(p: CoreParams, **more) -> ReSVParams:

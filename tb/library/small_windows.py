@@ -20,6 +20,8 @@ SMALL = {
     "codecsight": {"window": 4, "stride": 2},
     "hybrid": {"block_tokens": 2, "sink_blocks": 1, "recent_blocks": 3},
 }
+# Hybrid memory's branch at a size for a core of few lanes.
+HISTORY = {"ssm": "random", "state.state": 4}
 
 
 class SmallDecoder(small_models.PlainDecoder):

@@ -13,14 +13,15 @@ from golden.policies.light_attention import Selected
 from golden.policies.policy import Step as PolicyStep
 from golden.policies.policy_run import DecoderRun, decoder_shape
 from golden.policies.registry import Entry
+from golden.policies.state_space import HistoryBranch
 from golden.policies.stream_runs import Segment
-from golden.policies.window_decisions import decide
+from golden.policies.window_decisions import branch_of, decide
 from golden.program.core_model import Core
 from golden.program.isa import Instruction
 from golden.program.layer_memory import LayerShape
 from golden.program.lxe_model import Memory, Result
 from golden.program.window_host import Step, WindowHost
-from golden.program.window_plan import WindowPlan
+from golden.program.window_plan import LAYER, WindowPlan
 from golden.program.window_slots import Events, Piece, Slots, sizes
 from golden.retrieval.dre_model import DreModel
 from golden.retrieval.kvmap import KvMap
@@ -82,8 +83,8 @@ class Reference(DecoderRun):
 class WindowPass:
     """One step of a stream: a `tb.library.pass_stream.Pass`.
 
-    Its facts: `of`, the number of the step's pass or turn · block, stage, layer · `kind`: layer or turn · `tokens` of
-    the pass, or keys that are turned, `refreshed` of these
+    Its facts: `of`, the number of the step's pass or turn · block, stage, layer, part · `kind`: layer or turn
+    `tokens` of the pass, or keys that are turned, `refreshed` of these
     """
 
     stream: "WindowStream"
@@ -91,9 +92,10 @@ class WindowPass:
 
     @property
     def name(self) -> str:
-        """Block, pass and layer."""
+        """Block, pass and layer, and the part of a layer that is cut into programs."""
         s = self.step
-        return f"{s.stage} {s.block}, {'pass' if isinstance(s.of, Piece) else 'turn'} {s.number}, layer {s.layer}"
+        part = "" if s.ends and not s.part else f", part {s.part}"
+        return f"{s.stage} {s.block}, {'pass' if isinstance(s.of, Piece) else 'turn'} {s.number}, layer {s.layer}{part}"
 
     @property
     def program(self) -> Sequence[Instruction]:
@@ -117,7 +119,7 @@ class WindowPass:
     def facts(self, result: Result) -> dict[str, Any]:
         """Figures of the step after `run`."""
         s = self.step
-        out = {"of": s.number, "block": s.block, "stage": s.stage, "layer": s.layer}
+        out = {"of": s.number, "block": s.block, "stage": s.stage, "layer": s.layer, "part": s.part}
         out |= {"kind": "layer" if isinstance(s.of, Piece) else "turn", "tokens": len(s.of.tokens)}
         return out | {"refreshed": s.of.refreshed if isinstance(s.of, Piece) else 0}
 
@@ -137,9 +139,9 @@ class WindowStream:
 
     entry : the policy · segments : prompt, frames, question, later tokens · tokens : of a pass at most
 
-    The pool has as many slots as the stream needs; `slots` asks for more. Iteration gives the passes. Then `outputs`
-    has the hidden states of each block's admitted tokens, `events` what has happened. Raises `ParamError` for a core
-    that does not hold the layers.
+    The pool has as many slots as the stream needs; `slots` asks for more. Layers have the history branch if the policy
+    has it. Iteration gives the passes. Then `outputs` has the hidden states of each block's admitted tokens, `events`
+    what has happened. Raises `ParamError` for a core that does not hold the layers, or lacks what the branch needs.
     """
 
     def __init__(
@@ -169,8 +171,13 @@ class WindowStream:
             entries=0,
             epsilon=float(decoder.epsilon),
         )
-        self.plan = WindowPlan(shape, p.lxe_format(), places)
-        self.host = WindowHost(self.plan, decoder.layers, np.array(decoder.frequencies), self._core)
+        history = branch_of(entry)
+        self.plan = WindowPlan(shape, p.lxe_format(), places, history=history)
+        out, layers = shape.heads * shape.head_size, range(len(decoder.layers))
+        branches = [HistoryBranch(history, shape.width, out, i) for i in layers] if history else []
+        self.host = WindowHost(self.plan, decoder.layers, np.array(decoder.frequencies), self._core, branches)
+        self.block_tokens = getattr(entry.params, "block_tokens", 0)  # of a KV block that is evicted as a whole
+        self.carried = 0  # passes of a layer that began with a state
         self.ports = {"th_hd": p.dre.function().th_hd, "ratio": p.dre.function().ratio_q16, "blocks": 1}
         self.ports |= dict.fromkeys(("device_base", "home_base", "table_base"), 0)
         self.outputs: list[np.ndarray] = []
@@ -192,26 +199,39 @@ class WindowStream:
 
     @property
     def total(self) -> int:
-        """The number of passes of the stream."""
-        s = self.plan.shape
+        """The number of programs of the stream."""
+        s, h = self.plan.shape, self.host
         slots, count = Slots(s.recent, s.tokens, self.plan.places), 0
         for d in self.decisions:
-            count += len(slots.turns(d)) + len(list(slots.pieces(d)))
-        return count * len(self.host.bases)
+            count += len(slots.turns(d))
+            count += sum(len(h.programs(h.of(len(piece.tokens)), *LAYER)) for piece in slots.pieces(d))
+        return count * len(h.bases)
 
     @property
     def events(self) -> Events:
-        """What has happened; turned keys in all layers."""
+        """What has happened; turned keys and scanned tokens in all layers."""
         own, layers = self.host.slots.events, len(self.host.bases)
-        return replace(own, turned=own.turned * layers)
+        scanned = sum(len(d.rows) for d in self.decisions) * layers * bool(self.plan.branch)
+        size, keep = self.block_tokens, self.decisions[-1].keep
+        whole = keep[: len(keep) // size * size].reshape(-1, size) if size else keep[:0, None]
+        evicted = int((~whole.any(axis=1)).sum())
+        return replace(own, turned=own.turned * layers, scanned=scanned, carried=self.carried, evicted=evicted)
+
+    def _begins_with_state(self, layer: int) -> bool:
+        """Whether a layer's branch goes on from a state that is not zero."""
+        if self.plan.branch is None:
+            return False
+        state = self.plan.branch["state"]
+        return bool(self.host.memory.get(self.host.address(state, layer), state.shape, np.float32).any())
 
     def __iter__(self) -> Iterator[WindowPass]:
         h, last = self.host, len(self.host.bases) - 1
         for d, segment in zip(self.decisions, self.segments, strict=True):
             parts = [np.zeros((0, segment.x.shape[1]), np.float32)]
             for step in h.block(d, segment.x):
+                self.carried += isinstance(step.of, Piece) and not step.part and self._begins_with_state(step.layer)
                 yield WindowPass(self, step)
-                if isinstance(step.of, Piece) and step.layer == last:
+                if isinstance(step.of, Piece) and step.layer == last and step.ends:
                     parts.append(h.hidden(len(step.of.tokens))[step.of.refreshed :])
             self.outputs.append(np.concatenate(parts))
 

@@ -182,9 +182,9 @@ def wrong(line: str) -> str:
         if "preset" in given and "param" in given:
             base = "core" if (given["preset"] or SUFFIX).endswith(SUFFIX) else given["preset"]
             own, rest = split(given.get("policy", ""), given["param"] or [])  # `vrex run --policy` takes both
-            override(preset(base), rest)
+            core = override(preset(base), rest).core
             if own:
-                Asked(given["policy"], own, "", Options(), 1, 0).entry()
+                Asked(given["policy"], own, "", Options(), 1, 0).entry(core)
     except ParamError as e:
         return str(e)
     return ""

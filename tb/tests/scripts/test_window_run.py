@@ -9,7 +9,6 @@ from distributed import Client
 from typer.testing import CliRunner
 
 import synth.sweep.dask_run
-from golden.policies.window_decisions import WINDOWED
 from hdl.emit import emit
 from scripts.main import app
 from scripts.run import run_command, window_run
@@ -17,7 +16,7 @@ from scripts.run.pass_engine import PassEngine
 from tb.library import small_models
 from tb.library.core_simulator import CoreSimulator
 from tb.library.page_rules import faults
-from tb.library.small_windows import SmallDecoder, policy, segments
+from tb.library.small_windows import HISTORY, SmallDecoder, policy, segments
 from tb.library.window_stream import WindowStream
 from tb.tests.golden.inputs.test_trace import models
 
@@ -26,7 +25,10 @@ SHORT = {
     "streamingllm": (segments(frames=3, question=1), {"sinks": 2, "recent": 4}),
     "codecsight": (segments(frames=4, prompt=2, question=1), {"window": 3, "stride": 2}),
     "hybrid": (segments(frames=2, question=1), {"block_tokens": 2, "sink_blocks": 1, "recent_blocks": 2}),
+    # With the history branch: a prompt of one token, and a question longer than a pass.
+    "history": (segments(frames=2, prompt=1), {"recent_blocks": 2, "block_tokens": 2} | HISTORY),
 }
+POLICY = {"history": "hybrid"}  # of a stream, where it is not named after its policy
 
 
 def vrex(*words) -> object:
@@ -56,14 +58,15 @@ def small(monkeypatch, client):
 
 
 def words(name: str, layers: int, **more) -> list:
-    own = [x for key, value in (SHORT[name][1] | more).items() for x in ("-p", f"{name}.{key}={value}")]
-    core = [x for size in small_models.SIZES for x in ("-p", size)]
-    asked = ["--policy", name, "--video", name, "--layers", layers, "--generate", 1, "--at-once", 5]
+    policy, sizes = POLICY.get(name, name), small_models.SIZES + ("features=hybrid",) * (name == "history")
+    own = [x for key, value in (SHORT[name][1] | more).items() for x in ("-p", f"{policy}.{key}={value}")]
+    core = [x for size in sizes for x in ("-p", size)]
+    asked = ["--policy", policy, "--video", name, "--layers", layers, "--generate", 1, "--at-once", 5]
     return [*asked, "--preset", "tiny", *core, *own]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "layers"), [("streamingllm", 1), ("codecsight", 2), ("hybrid", 1)])
+@pytest.mark.parametrize(("name", "layers"), [("streamingllm", 1), ("codecsight", 2), ("hybrid", 1), ("history", 2)])
 def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
     """Every store, all memory and every cycle of a stream, in which every kind of event happens."""
     got = vrex(*words(name, layers), "-o", tmp_path, "--json")
@@ -71,10 +74,11 @@ def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
     assert got.stderr == "note: is small\n"
     result = json.loads(got.stdout)
     assert not result["differences"]
-    for event in WINDOWED[name]:
-        assert result["events"][event] > 0, event
-    rows = result["blocks"]
-    assert result["steps"] == sum(one["passes"] for one in rows) * layers + turns(result, layers)
+    assert not window_run.missing(result)
+    rows, policy = result["blocks"], POLICY.get(name, name)
+    whole = sum(one["passes"] for one in rows) * layers + turns(result, layers)
+    assert (result["steps"] > whole) == (name == "history")  # a long layer is cut into two programs
+    assert result["steps"] >= whole
     assert [one["tokens"] for one in rows] == [len(s.x) for s in SHORT[name][0]]
     assert sum(one["refreshed"] for one in rows) == result["events"]["refreshed"]
     assert sum(one["turned"] for one in rows) == result["events"]["turned"]
@@ -82,12 +86,13 @@ def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
         assert one["cycles"] == one["predicted"]
         assert one["compared"] > one["stored"]
         assert (one["turning"] > 0) == (one["turned"] > 0)
-        assert one["error"] is None or 0 < one["error"] < layers * 8 * 2**-8
+        # The branch adds the rounding of the sum, and its own error by its share (test_window_host.py).
+        assert one["error"] is None or 0 < one["error"] < layers * (8 + 2 * (name == "history")) * 2**-8
     page = (tmp_path / "report.html").read_text()
     assert not faults(page)
     assert "Every store and all memory equal golden." in page
-    assert [s.title for s in run_command.load(tmp_path)] == [f"{name} on the RTL", "Events"]
-    if name == "hybrid":
+    assert [s.title for s in run_command.load(tmp_path)] == [f"{policy} on the RTL", "Events"]
+    if policy == "hybrid":
         return
 
     # The same once more: nothing runs again. Then two passes are repeated.
@@ -112,15 +117,20 @@ class KilledError(Exception):
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on(tmp_path, client):
-    """Slots, places and turned keys are as if nothing had stopped the run between a turn and its pass."""
-    simulator = CoreSimulator(emit("core", small_models.params()), small_models.params(), [["lxe.dpe.chunks"]])
-    given, params = SHORT["streamingllm"]
+@pytest.mark.parametrize("name", ["streamingllm", "history"])
+def test_a_killed_run_goes_on(name, tmp_path, client):
+    """Slots, places and turned keys are as if nothing had stopped the run between a turn and its pass.
+
+    The history branch's state is, too, where the run stops between two programs of a layer.
+    """
+    own = small_models.params(*["features=hybrid"] * (name == "history"))
+    simulator = CoreSimulator(emit("core", own), own, [["lxe.dpe.chunks"]])
+    given, params = SHORT[name]
     decoder = SmallDecoder()
     decoder.layers = decoder.layers[:1]
 
     def stream() -> WindowStream:
-        return WindowStream(policy("streamingllm", **params), given, decoder, small_models.params(), 5)
+        return WindowStream(policy(POLICY.get(name, name), **params), given, decoder, own, 5)
 
     want = stream()
     for one in want:
@@ -135,18 +145,27 @@ def test_a_killed_run_goes_on(tmp_path, client):
     out = stream()
     records = PassEngine(tmp_path, out, simulator, {}).run(lambda: client)
     assert len(records) == out.total
-    assert [one["kind"] for one in records[4:7]] == ["turn", "layer", "turn"]
+    if name == "streamingllm":
+        assert [one["kind"] for one in records[4:7]] == ["turn", "layer", "turn"]
+    else:
+        assert [one["part"] for one in records[5:7]] == [0, 1]
+    assert out.events == want.events
     assert not [line for one in records for line in one["differences"]]
     assert all((a == b).all() for a, b in zip(out.outputs, want.outputs, strict=True))
 
 
 def test_events_that_never_happened_are_told():
-    result = {"policy": "codecsight", "events": {"pruned": 3, "dropped": 0, "refreshed": 0, "turned": 4}}
+    events = {"pruned": 3, "dropped": 0, "refreshed": 0, "turned": 4}
+    result = {"policy": "codecsight", "params": {}, "events": events}
     assert window_run.missing(result) == [
-        "codecsight: no token was dropped or refreshed in this stream: more --frames or a smaller window "
+        "codecsight: nothing was dropped or refreshed in this stream: more --frames or a smaller window "
         "(-p codecsight.NAME=VALUE) shows it"
     ]
-    assert not window_run.missing({"policy": "full", "events": {}})
+    assert not window_run.missing({"policy": "full", "params": {}, "events": {}})
+    events = {"dropped": 5, "scanned": 3, "carried": 0, "evicted": 1}
+    hybrid = {"policy": "hybrid", "params": {"ssm": "disabled"}, "events": events}
+    assert not window_run.missing(hybrid)
+    assert "hybrid: nothing was carried in" in window_run.missing(hybrid | {"params": {"ssm": "random"}})[0]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +176,10 @@ def test_events_that_never_happened_are_told():
         (["--policy", "full", "--ahead"], "--ahead: has no effect with --policy full: leave it out"),
         (["--policy", "full", "--trace", "x"], "--trace: has no effect with --policy full: leave it out"),
         (["--gop", 4], "--gop: has no effect with --policy resv: leave it out"),
-        (["--policy", "hybrid", "-p", "hybrid.ssm=random"], "ssm='random': must be disabled: this command"),
+        (
+            ["--policy", "hybrid", "-p", "hybrid.ssm=random"],
+            "ssm='random': must be disabled on a core without the functions of a scan: add -p features=hybrid or --pr",
+        ),
         (["--policy", "codecsight", "-p", "codecsight.tau=1"], "parameter='tau': unknown; valid: window, stride, refr"),
         (["--policy", "codecsight", "-p", "codecsight.window=0"], "window=0: must be at least 1"),
         (["--policy", "full", "--tokens", 3], "tokens=3: must be"),
@@ -182,11 +204,13 @@ def test_bad_input_is_one_line(given, why, tmp_path):
         ("streamingllm", {"recent": 20}),
         ("codecsight", {"window": 3, "stride": 2}),
         ("hybrid", {"block_tokens": 8, "recent_blocks": 2}),
+        ("hybrid", {"block_tokens": 8, "recent_blocks": 2, "ssm": "random"}),
     ],
 )
 def test_two_layers_of_the_real_decoder(name, params, tmp_path):
     """Real weights, frames and motion vectors: every store, all memory, every cycle, and the policy in FP32."""
-    sizes = ("dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16", "vpe.depth=128", "bus_bytes=32")
+    sizes = "dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16", "vpe.depth=128", "bus_bytes=32"
+    sizes += ("features=hybrid",) * ("ssm" in params)
     core = [x for size in sizes for x in ("-p", size)]
     own = [x for key, value in params.items() for x in ("-p", f"{name}.{key}={value}")]
     asked = ["--frames", 6, "--tokens", 10, "--gop", 2, "--generate", 1, "--question", "What?"]
@@ -197,4 +221,6 @@ def test_two_layers_of_the_real_decoder(name, params, tmp_path):
     assert not window_run.missing(result)
     for one in result["blocks"]:
         assert one["cycles"] == one["predicted"]
-        assert one["error"] is None or 0 < one["error"] < 2 * 8 * 2**-8
+        # The branch moves hidden states by at most their own size here (77 % in FP32). Its output is off by at most
+        # 2^-5, and one more rounding is that of the sum.
+        assert one["error"] is None or 0 < one["error"] < 2 * (8 + 9 * ("ssm" in params)) * 2**-8

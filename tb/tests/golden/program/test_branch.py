@@ -1,10 +1,13 @@
 """The history branch as a program: golden LXE against the FP32 branch, passes of any length, refused sizes."""
 
+import pickle
+
 import numpy as np
 import pytest
 
+from golden.arithmetic.numerics import to_bf16
 from golden.function_params import ParamError
-from golden.policies.state_space import StateSpaceParams
+from golden.policies.state_space import HistoryBranch, StateSpaceParams
 from golden.program.isa import Engine, LxeFormat
 from golden.program.layer_memory import LayerShape
 from golden.program.lxe_model import simulate
@@ -13,24 +16,26 @@ from hdl.params import preset
 from tb.library.branch_runs import BranchRun
 
 FMT = LxeFormat(lanes=4, w_depth=64, x_depth=64, depth=32, i_depth=1024, features="hybrid")
-# Bound of the error's root mean square. Operands of products are rounded to BF16, by at most 2^-9 of each. Four
-# products lie behind each other, with two operands each. The step dt also has the error of its rounded argument v, at
-# most 7 in magnitude here, so 7 * 2^-9 of dt. The bound takes the sum, as if all errors had one sign.
-BOUND = (2 * 4 + 7) * 2.0**-9
+# Bound of the error's root mean square. Operands of products are rounded to BF16, with a root mean square of less than
+# 2^-9 of each. Four products lie behind each other, with two operands each. The step dt also has the error of its
+# rounded argument v, at most 7 in magnitude here, so 7 * 2^-9 of dt. The result is rounded once more. The bound takes
+# the sum, as if all errors had one sign.
+BOUND = (2 * 4 + 7 + 1) * 2.0**-9
 
 
 def stream(run: BranchRun, tokens: int, passes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Outputs of the program and of the FP32 branch, [passes * tokens, width], after the sum that they are added to."""
+    """Outputs of the program and of the FP32 branch, [passes * tokens, width]."""
     rng, state = np.random.default_rng(tokens), run.branch.begin()
     got, want = [], []
     for _ in range(passes):
-        x, total = (rng.standard_normal((tokens, run.plan.shape.width)).astype(np.float32) for _ in "xt")
-        got.append(run.run(x, total)[0] - total)
+        x = rng.standard_normal((tokens, run.plan.shape.width)).astype(np.float32)
+        got.append(run.run(x, np.zeros(x.shape))[0])
         y, state = run.branch(x, np.array([0, tokens]), state)
         want.append(y)
     h = run.get("state").swapaxes(1, 2).reshape(state.h[0].shape)
     assert _error(h, state.h[0]) < BOUND
-    assert _error(run.get("kept").astype(np.float32), state.conv[0]) < BOUND
+    kept = run.get("kept").astype(np.float32)
+    assert not kept.size or _error(kept, state.conv[0]) < BOUND
     return np.concatenate(got), np.concatenate(want)
 
 
@@ -46,6 +51,21 @@ def test_passes_equal_the_branch(tokens, passes, state):
     assert _error(*stream(run, tokens, passes)) < BOUND
 
 
+@pytest.mark.parametrize("segments", [1, 2])
+def test_the_sum_is_rounded_once(segments):
+    """The branch is added to BF16 numbers, here of segments as those of attention, in FP32."""
+    rng = np.random.default_rng(6)
+    x, total = (rng.standard_normal((3, 8)).astype(np.float32) for _ in "xt")
+    y, got = (BranchRun(FMT, 8, 3, StateSpaceParams(state=4), segments).run(x, t)[0] for t in (0 * total, total))
+    total = to_bf16(total).astype(np.float32)
+    # y is rounded to BF16, so the product lies within half a step of it; FP32 sums of two orders differ by less.
+    near = 2**-8 * (1 + 2**-7) * np.abs(y) + 2**-20 * (np.abs(y) + np.abs(total))
+    low, high = (to_bf16(total + y + sign * near).astype(np.float32) for sign in (-1, 1))
+    assert ((low <= got) & (got <= high)).all()
+    assert (got != total).any()
+    assert (low == high).mean() > 0.5
+
+
 def test_cutting_a_stream_into_passes_changes_no_bit_of_the_state():
     states = []
     x = np.random.default_rng(3).standard_normal((6, 8)).astype(np.float32)
@@ -57,7 +77,8 @@ def test_cutting_a_stream_into_passes_changes_no_bit_of_the_state():
 
 
 def test_other_sizes():
-    """A bank that is just large enough, another number of taps, and a step of one word of X and W."""
+    """A bank that is just large enough, other numbers of taps, and a step of one word of X and W."""
+    assert _error(*stream(BranchRun(FMT, 8, 3, StateSpaceParams(state=4, conv=1)), 3, 2)) < BOUND
     params = StateSpaceParams(expand=1, state=4, conv=2)
     run = BranchRun(LxeFormat(4, 24, 64, 64, 8, 1024, features="hybrid"), 12, 3, params)
     assert _error(*stream(run, 3, 3)) < BOUND
@@ -82,6 +103,18 @@ def test_smollm2_fits_in_the_program_memory(name, most):
     columns = plan.inner // fmt.lanes
     work = plan._cost("scan", [0] * 16)
     assert work.words == columns * (10 * 74 + 64)
+
+
+def test_weights_in_bf16_lose_nothing_in_a_core():
+    """The FP32 branch then computes with the same numbers, also after pickling."""
+    plain, own = (HistoryBranch(StateSpaceParams(state=4, weights=w), 8, 8) for w in ("fp32", "bf16"))
+    rounded = [name for name, x in vars(own).items() if isinstance(x, np.ndarray) and (x != getattr(plain, name)).any()]
+    assert rounded == ["in_proj", "conv_weight", "x_proj", "dt_proj", "out_proj"]
+    for name in rounded:
+        assert np.array_equal(getattr(own, name), to_bf16(getattr(plain, name)).astype(np.float32))
+    assert np.array_equal(pickle.loads(pickle.dumps(own)).in_proj, own.in_proj)
+    plan = BranchRun(FMT, 8, 2, own.params).plan
+    assert all(np.array_equal(x, plan.pack(plain)[name]) for name, x in plan.pack(own).items())
 
 
 SIZES = ("lanes", "window", "w_depth", "x_depth", "depth", "i_depth", "score")
