@@ -504,6 +504,7 @@ class MaskParams:
     size_bits: int = parameter(13, "bits of a picture's width and height in pixels", low=3, high=15)
     block_bits: int = parameter(20, "bits of a frame's number of blocks", low=1, high=32)
     tau_bits: int = parameter(8, "bits of the threshold tau in quarter pixels", low=1, high=15)
+    residuals: bool = parameter(False, "blocks have residuals, which count as motion (Equation 3)", optional=True)
 
     def __post_init__(self):
         check_parameters(self)
@@ -575,7 +576,10 @@ PRESETS = {
     "server48": SystemParams(cores=48),
     # core with all optional hardware
     "omni": SystemParams(
-        CoreParams(DreParams(kvmu=KvmuParams(kv4_group=32, block_slots=32)), vpe=VpeParams(features="+".join(FEATURES)))
+        CoreParams(
+            DreParams(kvmu=KvmuParams(kv4_group=32, block_slots=32)), vpe=VpeParams(features="+".join(FEATURES))
+        ),
+        mask=MaskParams(residuals=True),
     ),
 }
 
