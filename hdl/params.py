@@ -514,6 +514,7 @@ class MaskParams:
     size_bits: int = parameter(13, "bits of a picture's width and height in pixels", low=3, high=15)
     block_bits: int = parameter(20, "bits of a frame's number of blocks", low=1, high=32)
     tau_bits: int = parameter(8, "bits of the threshold tau in quarter pixels", low=1, high=15)
+    residuals: bool = parameter(False, "blocks have residuals, which count as motion (Equation 3)", optional=True)
 
     def __post_init__(self):
         check_parameters(self)
@@ -589,7 +590,8 @@ PRESETS = {
             DreParams(wtu=WtuParams(budget=True), kvmu=KvmuParams(kv4_group=32, block_slots=32)),
             vpe=VpeParams(features="+".join(FEATURES)),
             lxe=LxeParams(to_register=True),
-        )
+        ),
+        mask=MaskParams(residuals=True),
     ),
 }
 

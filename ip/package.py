@@ -72,7 +72,7 @@ def write(unit: str, p: CoreParams, folder: Path, period: float = PERIOD, prefix
             (new / path).parent.mkdir(exist_ok=True)
             (new / path).write_text(text)
         header(registers, new / f"{unit}.h")
-        table_header(p.dre.layout(), unit, new / f"{unit}_tables.h")
+        table_header(p.dre.layout(), unit, new / f"{unit}_tables.h", p.dre.kvmu.kv4_group)
         ipxact(registers, emitted, p, new / f"{name}.xml", release)
         html(registers, new / "html")
         for file in sorted(f for f in new.rglob("*") if f.is_file()):

@@ -8,11 +8,12 @@ from golden.retrieval.table_layout import Item, TableLayout
 READ = (Item.LEVEL, Item.PLACE, Item.ROW, Item.NEXT, Item.POOL)  # items of which the driver reads the fields
 
 
-def table_header(layout: TableLayout, unit: str, path: Path) -> None:
+def table_header(layout: TableLayout, unit: str, path: Path, kv4_group: int = 0) -> None:
     """Writes the header of a unit: bytes of a table and of the pool; of each item its place, bytes and bits.
 
     Names are the same for all parameters. Items that the driver reads also have their fields, and the checks in which
-    each bit takes part (`golden.arithmetic.secded`); parity is one check of all bits.
+    each bit takes part (`golden.arithmetic.secded`); parity is one check of all bits. A packed
+    home has its group (`kvmu.kv4_group`).
     """
     start = f"{unit}_tables".upper()
     lines = [
@@ -33,6 +34,8 @@ def table_header(layout: TableLayout, unit: str, path: Path) -> None:
         f"#define {start}__BLOCK_SLOTS {layout.block_slots}u /* entries of a block */",
         f"#define {start}__CORRECTS {int(layout.protect == 'secded')} /* check bits can correct a wrong bit */",
     ]
+    if kv4_group:
+        lines += [f"#define {start}__KV4_GROUP {kv4_group}u /* numbers of a group; entries at home have 4 bits each */"]
     for item in Item:
         name, bits = f"{start}__{item.name}", layout.bits(item)
         lines += [

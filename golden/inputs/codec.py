@@ -31,6 +31,7 @@ BLOCK = np.dtype(
 )
 CELL = 4  # pixels: side of the smallest block of H.264
 RULES = ("centre", "mean", "max")
+RESIDUALS = ("patch", "block")
 MOTION = {"low": 0.5, "medium": 2.0, "high": np.inf}  # class of a stream -> upper bound of its mean motion, pixels
 
 
@@ -105,6 +106,9 @@ class PruneParams:
     rule: str = parameter(
         "centre", "motion of a patch: at its centre, mean by area, or largest of its blocks", choices=RULES
     )
+    residual: str = parameter(
+        "patch", "R of Equation 3: summed over a patch, or of a block and resampled with its motion", choices=RESIDUALS
+    )
     accumulate: bool = parameter(True, "a dynamic patch stays dynamic until the next I-frame")
 
     def __post_init__(self) -> None:
@@ -141,8 +145,13 @@ def motion_class(pixels: float | None) -> str | None:
     return None if pixels is None else next(name for name, bound in MOTION.items() if pixels < bound)
 
 
-def motion_map(blocks: np.ndarray, size: tuple[int, int], grid: int, rule: str = "centre") -> np.ndarray:
+def motion_map(
+    blocks: np.ndarray, size: tuple[int, int], grid: int, rule: str = "centre", alpha: float = 0.0
+) -> np.ndarray:
     """Motion of each patch in pixels of the coded picture, float64 [grid, grid]: V of Equations 1 and 3.
+
+    With `alpha` a block's motion is M of Equation 3: its residual, scaled to the area of a patch, counts for `alpha`
+    pixels a grey level (`residual` = block of `PruneParams`).
 
     The motion of a block is the Euclidean length of its vector (dx, dy), V_m = |v_m| (Equation 1). The picture is
     stretched to grid x grid patches, and the function resamples the motion from blocks to patches. The paper leaves
@@ -156,7 +165,11 @@ def motion_map(blocks: np.ndarray, size: tuple[int, int], grid: int, rule: str =
     its centre) has infinite motion, because no vector says that it stands still. Square roots of squares are exact. So
     for tau a multiple of 1/4, V > tau decides as dx^2 + dy^2 > (4 tau)^2 does in integers.
     """
-    cells = _paint(blocks, size, np.hypot(blocks["dx"].astype(float), blocks["dy"].astype(float)) / 4, np.inf)
+    motion = np.hypot(blocks["dx"].astype(float), blocks["dy"].astype(float)) / 4
+    if alpha:
+        pixels = blocks["w"].astype(np.int64) * blocks["h"]
+        motion += alpha * (size[0] * size[1] / grid**2) * (blocks["sad"] / pixels)
+    cells = _paint(blocks, size, motion, np.inf)
     edges = [np.arange(grid + 1) * n / grid for n in size]
     if rule == "centre":
         rows, cols = (((e[:-1] + e[1:]) / 2 // CELL).astype(int) for e in edges)
@@ -272,19 +285,23 @@ class Pruner:
     def _dynamic(self, blocks: np.ndarray, size: tuple[int, int]) -> np.ndarray:
         """Dynamic patches of one frame, bool [grid, grid]: Equations 3 and 4."""
         p = self.params
-        m = motion_map(blocks, size, p.grid, p.rule)
-        if p.alpha:
+        by_block = p.residual == "block"
+        m = motion_map(blocks, size, p.grid, p.rule, p.alpha if by_block else 0.0)
+        if p.alpha and not by_block:
             m = m + p.alpha * residual_map(blocks, size, p.grid)
         return m > p.tau
 
 
-def block_sads(blocks: np.ndarray, luma: np.ndarray, reference: np.ndarray) -> np.ndarray:
+def block_sads(blocks: np.ndarray, luma: np.ndarray, reference: np.ndarray, bilinear: bool = False) -> np.ndarray:
     """Residual of each block, uint32 [blocks]: the sum over the block of |B(p) - prediction(p)| in luma (Equation 2).
 
     `luma` and `reference` are the decoded luma planes of the frame and of the frame before, uint8 [height, width]. The
     prediction is H.264's (8.4.2.2.1): six-tap filters give half-pixel samples, and their averages give quarter-pixel
     samples. It equals the codec's own prediction if each frame refers only to the one before, without weights;
     `golden.inputs.video.reencode` makes such streams. For other streams the residual is an estimate.
+
+    `bilinear` predicts as MPEG-1, MPEG-2 and MPEG-4 do at half pixels: means of two or four samples, halves rounded up
+    (ISO/IEC 13818-2, 7.6.4). An MPEG-4 frame may round halves down; then each pixel is off by at most a grey level.
     """
     if not len(blocks):
         return np.zeros(0, np.uint32)
@@ -292,7 +309,8 @@ def block_sads(blocks: np.ndarray, luma: np.ndarray, reference: np.ndarray) -> n
     x0, y0 = blocks["x"] + (blocks["dx"] >> 2), blocks["y"] + (blocks["dy"] >> 2)
     # Samples outside the picture repeat its edge. A six-tap filter reaches two samples back and three ahead.
     pad = 4 + int(max(-x0.min(), -y0.min(), (x0 + blocks["w"]).max() - width, (y0 + blocks["h"]).max() - height, 0))
-    planes = _half_samples(np.pad(reference, pad, mode="edge").astype(np.int32))
+    half_samples = _bilinear_samples if bilinear else _half_samples
+    planes = half_samples(np.pad(reference, pad, mode="edge").astype(np.int32))
     out = np.zeros(len(blocks), np.uint32)
     for i, (block, bx, by) in enumerate(zip(blocks, x0.tolist(), y0.tolist(), strict=True)):
         x, y, w, h = (int(block[name]) for name in "xywh")
@@ -329,3 +347,10 @@ def _half_samples(g: np.ndarray) -> dict[str, np.ndarray]:
     across, down = taps(g, 1), taps(g, 0)
     half = {name: np.clip((a + 16) >> 5, 0, 255) for name, a in (("b", across), ("h", down))}
     return half | {"G": g, "J": np.clip((taps(across, 0) + 512) >> 10, 0, 255)}
+
+
+def _bilinear_samples(g: np.ndarray) -> dict[str, np.ndarray]:
+    """The planes of `QUARTERS` by name, of a codec that takes means at half pixels."""
+    right, below = np.roll(g, -1, 1), np.roll(g, -1, 0)
+    across, down = (g + right + 1) >> 1, (g + below + 1) >> 1
+    return {"G": g, "b": across, "h": down, "J": (g + right + below + np.roll(below, -1, 1) + 2) >> 2}

@@ -118,7 +118,8 @@ def read(
     * `fps` samples the stream by its time stamps (default: every frame). It takes the first frame at or after k / fps
       seconds from the first one. The motion of a skipped frame comes with the next frame taken.
     * `size` stretches the whole picture to size x size, bilinear.
-    * `residuals` fills `sad` of every block (`golden.inputs.codec.block_sads`), which is slow.
+    * `residuals` fills `sad` of every block (`golden.inputs.codec.block_sads`), which is slow. They are the codec's own
+      for H.264 as `reencode` writes it, and for MPEG-1 and MPEG-2 without B-frames and fields.
 
     MPEG-1, MPEG-2, MPEG-4 and H.264 export their vectors; frames of other codecs have no blocks. If a stream starts
     within a GOP, the first frame is its first I-frame, and `lost` counts the packets before it. The resolution may
@@ -241,9 +242,11 @@ class _Reader:
     def _blocks(self, decoded: av.VideoFrame, kind: str, index: int) -> np.ndarray:
         """The motion vectors of a frame as an array of `BLOCK`."""
         side = decoded.side_data.get("MOTION_VECTORS")
+        halves = False  # vectors of half pixels: of MPEG-1, MPEG-2, and MPEG-4 without its quarter pixels
         blocks = np.zeros(0 if side is None else len(side), BLOCK)
         if side is not None:
             raw = side.to_ndarray()
+            halves = bool((raw["motion_scale"] == 2).all())
             for axis, extent in (("x", "w"), ("y", "h")):
                 blocks[extent] = raw[extent]
                 blocks[axis] = raw[f"dst_{axis}"] - raw[extent] // 2  # dst is the block's centre
@@ -254,7 +257,7 @@ class _Reader:
                 raise VideoError(f"{self.path.name}: frame {index} is a B-frame; re-encode without them for residuals")
             luma = _luma(decoded)
             if self.reference is not None and self.reference.shape == luma.shape:
-                blocks["sad"] = block_sads(blocks, luma, self.reference)
+                blocks["sad"] = block_sads(blocks, luma, self.reference, halves)
             self.reference = luma
         return blocks
 

@@ -7,12 +7,12 @@ that behave alike have the same checkpoint, whatever their blocks are. In this o
 part               bytes
 =================  ====================================================================================================
 header             four words of 32 bits: checksum of the layout, bytes of an entry, number of clusters, number of
-                   blocks
+                   blocks. With a 4-bit home (`kvmu.kv4_group`) the upper 8 bits of the second word are the group
 PLACE              the item, as in memory (`golden.retrieval.table_layout`), with its check bits
 RING               an item for each slot of the ring that holds an entry
 HASH, COUNT, ROW   an item for each cluster. The blocks of ROW are numbered from 0 on in the order of the clusters, as
                    if the context were alone in an empty pool; so blocks of a cluster follow one another
-entries            those in the ring, by slot; then those at home, by cluster and slot
+entries            those in the ring, by slot; then those at home as they lie there, by cluster and slot
 =================  ====================================================================================================
 
 `ip/driver/openvrex_checkpoint.c` does the same on the memory of a device.
@@ -33,18 +33,18 @@ from golden.retrieval.map_items import context_items
 from golden.retrieval.table_layout import Item, TableLayout
 
 HEADER = struct.Struct("<4I")
+GROUP = 24  # bit of the second word at which the group of a 4-bit home begins
 
 
 def save(layout: TableLayout, model: DreModel, memory: np.ndarray, ctx: int) -> bytes:
     """The checkpoint of context `ctx` of `model`, whose entries are in `memory` (uint8, by address)."""
     kv, table = model.kv, model.tables.get(ctx) or Clusterer(model.params)
-    _check_plain(kv)
     c = kv.contexts.get(ctx)
     clusters = {k: (len(own.entries), own.offloaded) for k, own in c.clusters.items()} if c else {}
     alone = kv.like()
     alone.adopt(ctx, clusters, list(c.ring) if c else [])
     items = cluster_items(table) | context_items(layout, alone, ctx, table.counts.tolist())
-    out = [HEADER.pack(layout.checksum, kv.entry_bytes, len(table), alone.fresh)]
+    out = [HEADER.pack(layout.checksum, kv.entry_bytes | kv.kv4_group << GROUP, len(table), alone.fresh)]
     for item in (Item.PLACE, Item.RING, Item.HASH, Item.COUNT, Item.ROW):
         for index in sorted(i for kind, i in items if kind == item):
             word = encode(items[item, index], layout.bits(item), layout.protect)
@@ -59,10 +59,11 @@ def restore(layout: TableLayout, model: DreModel, memory: np.ndarray, ctx: int, 
     blocks. Then nothing changes.
     """
     kv = model.kv
-    _check_plain(kv)
     checksum, size, level, _ = HEADER.unpack_from(checkpoint)
     check(checksum == layout.checksum, "checkpoint", hex(checksum), f"must have the layout {layout.checksum:#x}")
+    size, group = size & (1 << GROUP) - 1, size >> GROUP
     check(size == kv.entry_bytes, "checkpoint", size, f"must have entries of {kv.entry_bytes} bytes")
+    check(group == kv.kv4_group, "checkpoint", group, f"must have a home of kv4_group = {kv.kv4_group}")
     check(model.level(ctx) == 0, "ctx", ctx, "must be empty: clear it first")
     at = HEADER.size
 
@@ -94,11 +95,6 @@ def restore(layout: TableLayout, model: DreModel, memory: np.ndarray, ctx: int, 
         at += size
 
 
-def _check_plain(kv: KvMap) -> None:
-    """Raise `ParamError` for packed homes: a checkpoint has one size of entries."""
-    check(kv.kv4_group == 0, "kv4_group", kv.kv4_group, "must be 0 for a checkpoint, whose entries have one size")
-
-
 def _places(kv: KvMap, ctx: int) -> list[slice]:
     """Where the entries of a context lie, in the order of a checkpoint."""
     c, size = kv.contexts.get(ctx), kv.entry_bytes
@@ -108,6 +104,6 @@ def _places(kv: KvMap, ctx: int) -> list[slice]:
     out = [slice(first, first + len(c.ring) * size)]
     for cluster in sorted(c.clusters):
         for r in kv.ranges(ctx, cluster):
-            at = kv.home_base + r.block * kv.block_slots * size
-            out.append(slice(at, at + r.slots * size))
+            at = kv.home_base + r.block * kv.block_slots * kv.home_bytes
+            out.append(slice(at, at + r.slots * kv.home_bytes))
     return out

@@ -1,9 +1,12 @@
 """Motion mask: chooses the visual tokens of a frame by the motion vectors of its blocks."""
 
+from typing import NamedTuple
+
 from amaranth import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
+from golden.inputs.codec_mask import PARTS, RESIDUAL_BITS, WEIGHT_BITS, WEIGHT_SHIFT
 from hdl.named import comb
 from hdl.params import MaskParams, bits_for
 from hdl.unit import Unit
@@ -17,13 +20,16 @@ def frame_layout(p: MaskParams) -> data.StructLayout:
     `width`, `height`: pixels. `blocks`: how many follow on `i`. `limit`: floor((4 tau)^2), the squared length in
     quarter pixels above which a block moves. `leads`: the frame begins a GOP. `take`: its mask is asked for.
     `accumulate`: a dynamic patch stays dynamic until the GOP ends.
+
+    With residuals, in place of `limit`: `threshold`, 64 tau, and `weight` (`golden.inputs.codec_mask.weight_of`).
     """
+    fine = {"threshold": p.tau_bits + PARTS.bit_length() - 1, "weight": WEIGHT_BITS}
     return data.StructLayout(
         {
             "width": p.size_bits,
             "height": p.size_bits,
             "blocks": p.block_bits,
-            "limit": 2 * p.tau_bits,
+            **(fine if p.residuals else {"limit": 2 * p.tau_bits}),
             "leads": 1,
             "take": 1,
             "accumulate": 1,
@@ -31,13 +37,14 @@ def frame_layout(p: MaskParams) -> data.StructLayout:
     )
 
 
-def block_layout() -> data.StructLayout:
+def block_layout(p: MaskParams) -> data.StructLayout:
     """A block with a motion vector: the first ten bytes of `golden.inputs.codec.BLOCK`.
 
-    `x`, `y`: left and top edge in pixels. `w`, `h`: size in pixels. `dx`, `dy`: vector in quarter pixels.
+    `x`, `y`: left and top edge in pixels. `w`, `h`: size in pixels. `dx`, `dy`: vector in quarter pixels. `residual`,
+    if the unit takes them: sum of absolute differences, scaled to 256 pixels (`golden.inputs.codec_mask.residuals`).
     """
     sizes = {"x": signed(16), "y": signed(16), "w": 8, "h": 8, "dx": signed(16), "dy": signed(16)}
-    return data.StructLayout(sizes)
+    return data.StructLayout(sizes | ({"residual": RESIDUAL_BITS} if p.residuals else {}))
 
 
 def row_layout(p: MaskParams) -> data.StructLayout:
@@ -56,6 +63,9 @@ class MotionMask(Unit):
     The first frame taken of a GOP is kept whole and starts anew, and so is the first one of another size. The blocks of
     such a frame decide nothing. At a frame of another size the unit first finds the cell of 4 x 4 pixels at the centre
     of each patch: it walks along both axes at a time, a cell a cycle.
+
+    With `mask.residuals` a block also moves by its residual: its vector's length and the weighted residual together
+    exceed tau (Equation 3). The decoder or the host sums up residuals, and the unit takes them with the vectors.
 
     Corner cases: a frame without blocks is intra-coded, so all its patches are dynamic. Blocks may overlap, and reach
     over the edge of the picture; those outside decide nothing.
@@ -77,7 +87,7 @@ class MotionMask(Unit):
     Throughput: a block a cycle, a row a cycle. A frame of n blocks takes n + 3 cycles, or 2 without blocks, and
     grid / group more if it is taken.
     Raises: `ParamError` from `MaskParams`.
-    Source: CodecSight section 3.3, Equations 1 and 4, without residuals (alpha = 0 in Equation 3).
+    Source: CodecSight section 3.3, Equations 1, 3 and 4. Without `mask.residuals` alpha = 0 in Equation 3.
     """
 
     COUNTERS = ("frames", "blocks", "masks")
@@ -87,7 +97,7 @@ class MotionMask(Unit):
             p,
             {
                 "f": In(stream.Signature(frame_layout(p))),
-                "i": In(stream.Signature(block_layout())),
+                "i": In(stream.Signature(block_layout(p))),
                 "o": Out(stream.Signature(row_layout(p))),
             },
         )
@@ -170,27 +180,44 @@ class MotionMask(Unit):
         self._count_when(m, frames=closes, blocks=self.i.valid & self.i.ready, masks=gives)
         return m
 
-    def _part(self, m: Module, frame: data.View, axes: list["_Axis"]) -> data.View:
+    def _part(self, m: Module, frame: data.View, axes: list["_Axis"]) -> "_Part":
         """The block taken in the cycle before: the patches whose centres it covers, and whether it moves."""
         p, block = self.p, self.i.payload
-        part = Signal(data.StructLayout({"valid": 1, "moved": 1, "cols": p.grid, "rows": p.grid}))
         lengths = [comb(m, f"length_{n}", abs(block[f"d{n}"])) for n in ("x", "y")]
         far = comb(m, "far", Cat(length >> p.tau_bits for length in lengths).any())
         near = [length[: p.tau_bits] for length in lengths]
         squared = comb(m, "squared", near[0] * near[0] + near[1] * near[1])
+        cover = {"valid": 1, "moved": 1, "cols": p.grid, "rows": p.grid}
+        # With residuals `moved` is known in the next cycle: the length, and what the residual leaves of tau, are kept.
+        kept = {"squared": len(squared), "allowed": len(frame.threshold)} if p.residuals else {}
+        part = Signal(data.StructLayout(cover | kept))
+        moved: Value = part.moved
+        if p.residuals:
+            share = comb(m, "share", frame.weight * block.residual >> WEIGHT_SHIFT, RESIDUAL_BITS)
+            m.d.sync += [part.squared.eq(squared), part.allowed.eq(frame.threshold - share)]
+            moved = comb(m, "moved", part.moved | (part.squared * PARTS**2 > part.allowed * part.allowed))
         m.d.sync += [
             part.valid.eq(self.i.valid & self.i.ready),
-            part.moved.eq(far | (squared > frame.limit)),
+            part.moved.eq(far | ((share > frame.threshold) if p.residuals else (squared > frame.limit))),
             part.cols.eq(axes[0].covered(m, block.x, block.w)),
             part.rows.eq(axes[1].covered(m, block.y, block.h)),
         ]
-        return part
+        return _Part(part.valid, moved, part.cols, part.rows)
 
     def _kept(self, active: Signal, row: int) -> Value:
         """The tokens of a row that have a dynamic patch."""
         p, g = self.p, self.p.group
         lines = [active[(row * g + k) * p.grid :][: p.grid] for k in range(g)]
         return Cat(Cat(line[t * g : (t + 1) * g] for line in lines).any() for t in range(p.tokens))
+
+
+class _Part(NamedTuple):
+    """A block that is judged now."""
+
+    valid: Value
+    moved: Value
+    cols: Value
+    rows: Value
 
 
 class _Axis:

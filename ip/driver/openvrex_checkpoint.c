@@ -4,7 +4,14 @@
 #define CLUSTERS CORE_IP__IDENTITY__CLUSTERS__VALUE_reset
 #define ENTRY_BYTES ((uint64_t)CORE_IP__IDENTITY__ENTRY_BYTES__VALUE_reset)
 #define BLOCK_SLOTS CORE_IP_TABLES__BLOCK_SLOTS
-#define BLOCK_BYTES (ENTRY_BYTES * BLOCK_SLOTS)
+#ifdef CORE_IP_TABLES__KV4_GROUP /* 4 bits a number at home instead of 16 */
+#define HOME_BYTES (ENTRY_BYTES / 4)
+#define ENTRY_WORD ((uint32_t)ENTRY_BYTES | (uint32_t)CORE_IP_TABLES__KV4_GROUP << 24)
+#else
+#define HOME_BYTES ENTRY_BYTES
+#define ENTRY_WORD ((uint32_t)ENTRY_BYTES)
+#endif
+#define BLOCK_BYTES (HOME_BYTES * BLOCK_SLOTS)
 #define HEADER 16u /* bytes */
 #define MOST 128u  /* bytes of the longest item */
 #define PART 512u  /* bytes of a copy at most */
@@ -195,7 +202,7 @@ static void copy_entries(struct job *job)
             copy(job, job->home + block * BLOCK_BYTES, BLOCK_BYTES);
             block = next(job, block, &left);
         }
-        copy(job, job->home + block * BLOCK_BYTES, GET(row, ROW__OFF_SLOTS) * ENTRY_BYTES);
+        copy(job, job->home + block * BLOCK_BYTES, GET(row, ROW__OFF_SLOTS) * HOME_BYTES);
     }
 }
 
@@ -285,7 +292,7 @@ enum openvrex_result openvrex_save(const struct openvrex *device, const struct o
         blocks = number_blocks(&job, word, blocks);
     }
     put_word(word, CORE_IP_TABLES__CHECKSUM);
-    put_word(word + 4, (uint32_t)ENTRY_BYTES);
+    put_word(word + 4, ENTRY_WORD);
     put_word(word + 8, job.levels);
     put_word(word + 12, blocks);
     transfer(&job, word, HEADER);
@@ -387,7 +394,7 @@ static uint32_t read_header(struct job *job, const struct pool *pool)
     transfer(job, word, HEADER);
     job->levels = word_of(word + 8);
     blocks = word_of(word + 12);
-    if (word_of(word) != CORE_IP_TABLES__CHECKSUM || word_of(word + 4) != ENTRY_BYTES || job->levels > CLUSTERS)
+    if (word_of(word) != CORE_IP_TABLES__CHECKSUM || word_of(word + 4) != ENTRY_WORD || job->levels > CLUSTERS)
         fail(job, OPENVREX_CHECKPOINT);
     for (; found < blocks && pool->freed && block != pool->tail && job->result == OPENVREX_OK; found++)
         block = next(job, block, &left);

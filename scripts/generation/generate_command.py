@@ -1,14 +1,18 @@
 """`vrex generate`: write the Verilog and the manifest of a unit."""
 
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from golden.atomic_files import replacing
+from golden.function_params import check
 from hdl.emit import ALL, emit, params_of, top_of
 from hdl.writer.circt import Language
+from ip.fusesoc import unit_core_file
 from scripts import console
 
 
@@ -35,6 +39,7 @@ def command(
     source_lines: Annotated[
         bool, typer.Option("--source-lines", help="Name the line of the Python source behind each statement.")
     ] = False,
+    fusesoc: Annotated[bool, typer.Option("--fusesoc", help="Also write a FuseSoC core, with target lint.")] = False,
     json: console.Json = False,
 ) -> None:
     """Write the Verilog of a unit.
@@ -42,10 +47,16 @@ def command(
     A manifest.json beside it holds parameters, ports, memories, latencies and the hash.
     """
     start = time.perf_counter()
+    whole = "must stay out beside --no-memory-bodies (the core would lack your macros): write your own core"
+    check(memory_bodies or not fusesoc, "--fusesoc", fusesoc, whole)
     own = params_of(unit, console.unit_system(unit, preset, param))
     folder = console.own_folder(folder, Path("build/rtl"), top_of(unit, prefix))
     emitted = emit(unit, own, prefix, memory_bodies, language, assertions, source_lines)
     files = emitted.write(folder)
+    if fusesoc:
+        files.append(folder / f"{emitted.top}.core")
+        with replacing(files[-1]) as file:
+            file.write(unit_core_file(emitted, version("openvrex")).encode())
     facts = {
         "unit": unit,
         "files": [str(f) for f in files],

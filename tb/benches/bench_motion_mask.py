@@ -19,7 +19,7 @@ async def masks(dut):
     c = config()
     p = MaskParams(**c["params"])
     bench = Bench(dut, c["seed"])
-    frames, blocks = bench.source("f", frame_layout(p)), bench.source("i", block_layout())
+    frames, blocks = bench.source("f", frame_layout(p)), bench.source("i", block_layout(p))
     sink = bench.sink("o", row_layout(p))
     await bench.start()
     results = []

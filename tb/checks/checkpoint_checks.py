@@ -5,6 +5,7 @@ from random import Random
 import numpy as np
 
 from golden.function_params import ReSVParams
+from golden.retrieval import kv4
 from golden.retrieval.clustering import Joined
 from golden.retrieval.dre_model import DreModel
 from golden.retrieval.kvmap import KvMap
@@ -15,6 +16,7 @@ N_CTX = 5
 SIZES = {"n_hp": 16, "clusters": 12, "recent": 5, "count_bits": 3, "blocks": 160, "block_slots": 2, "beat": 16}
 BLOCKS = 150  # of the second engine's pool
 ENTRY = 24  # bytes
+PACKED = {"entry_bytes": 32, "kv4_group": 16}  # of an engine with a 4-bit home
 
 
 class Engine:
@@ -23,7 +25,7 @@ class Engine:
     `keys` runs keys through a context and writes their entries. `fetch` gives the entries of a query.
     """
 
-    def __init__(self, layout: TableLayout, *, blocks: int, entry_bytes: int, th_hd: int = 3):
+    def __init__(self, layout: TableLayout, *, blocks: int, entry_bytes: int, th_hd: int = 3, kv4_group: int = 0):
         self.layout, self.size = layout, entry_bytes
         params = ReSVParams(n_hp=layout.n_hp, max_clusters=layout.clusters, count_bits=layout.count_bits, th_hd=th_hd)
         self.table_base = 0x1000
@@ -32,6 +34,7 @@ class Engine:
         self.memory = np.zeros(self.home_base + blocks * layout.block_slots * entry_bytes, np.uint8)
         sizes = {"clusters": layout.clusters, "block_slots": layout.block_slots, "recent": layout.recent}
         sizes |= {"entry_bytes": entry_bytes, "boundary": 4096, "n_ctx": N_CTX, "blocks": blocks}
+        sizes["kv4_group"] = kv4_group
         self.kv = KvMap(**sizes, device_base=self.device_base, home_base=self.home_base)
         self.model = DreModel(params, self.kv)
         self.tables = TableMemory(layout, self.model, self.memory[self.table_base : self.device_base])
@@ -45,8 +48,11 @@ class Engine:
             if not placed.ok:
                 continue
             if placed.move:
-                src, dst, size = placed.move
-                self.memory[dst : dst + size] = self.memory[src : src + size]
+                src, dst, _ = placed.move
+                entry = self.memory[src : src + self.size]
+                if self.kv.kv4_group:
+                    entry = kv4.pack(entry.view(np.uint16), self.kv.kv4_group)
+                self.memory[dst : dst + len(entry)] = entry
             entry = Random(key_hash * 1000 + joined.count).randbytes(self.size)
             self.memory[placed.device : placed.device + self.size] = np.frombuffer(entry, np.uint8)
         self.tables.write()
@@ -72,10 +78,12 @@ def hashes(rng: Random, n: int, bits: int) -> list[int]:
     return [rng.choice(centres) ^ 1 << rng.randrange(bits) for _ in range(n)]
 
 
-def engines(seed: int, layout: TableLayout) -> tuple[Engine, Engine]:
+def engines(seed: int, layout: TableLayout, **more: int) -> tuple[Engine, Engine]:
     """Two engines in mid-stream, the second with freed blocks in its pool and nothing in context 0."""
     rng = Random(seed)
-    first, second = (Engine(layout, blocks=blocks, entry_bytes=ENTRY) for blocks in (layout.blocks, BLOCKS))
+    first, second = (
+        Engine(layout, blocks=blocks, **{"entry_bytes": ENTRY} | more) for blocks in (layout.blocks, BLOCKS)
+    )
     for engine in (first, second):
         for _ in range(6):
             ctx = rng.randrange(N_CTX)

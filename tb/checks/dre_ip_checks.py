@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from golden.program.isa import Retrieve, Status
+from golden.retrieval import kv4
 from golden.retrieval.clustering import Joined
 from golden.retrieval.kvmap import Placed
 from golden.retrieval.table_image import TableMemory
@@ -31,8 +32,8 @@ PROTECTION = ["protection.corrected", "protection.detected"]
 
 
 @cache
-def emitted() -> Emitted:
-    return emit("dre_ip", params(CHANGES))
+def emitted(more: tuple[str, ...] = ()) -> Emitted:
+    return emit("dre_ip", params([*CHANGES, *more]))
 
 
 def counters(unit: Emitted) -> dict[str, str]:
@@ -43,8 +44,8 @@ def counters(unit: Emitted) -> dict[str, str]:
 class Software:
     """The steps of a driver, and the answers that golden expects. `protect` is that of all memories and tables."""
 
-    def __init__(self, seed: int, protect: str = "none", **changes):
-        self.changes = [*CHANGES, f"protect={protect}"]
+    def __init__(self, seed: int, protect: str = "none", more: tuple[str, ...] = (), **changes):
+        self.changes = [*CHANGES, f"protect={protect}", *more]
         self.rng, p = random.Random(seed), params(self.changes).dre
         self.p = p
         self.function = replace(p.function(), **{"th_hd": 4, "ratio_q16": 3 << 14} | changes)
@@ -96,8 +97,7 @@ class Software:
             self.steps.append({"rows": [axis(beat) for beat in row_beats(self.p.wtu, codes)]})
             at = BUFFER
             for burst in query.bursts:
-                self.copy(burst.addr, at, burst.bytes)
-                at += burst.bytes
+                at += self.fetch(burst.addr, at, burst.bytes)
             entries = (at - BUFFER) // size
             self.bins |= {"fetches" if entries else "fetches_nothing", f"rows of context {ctx}"}
             self.command(Retrieve.FETCH, entries, entries << 2, base=BUFFER, rows=max(entries, 1), shift=2)
@@ -107,7 +107,7 @@ class Software:
         self.bins |= {f"full table of context {ctx}"} if joined.full_join else set()
         self.command(Retrieve.CLUSTER, 0x100 + (joined.cluster << 3), level, base=0x100, shift=3)
         if placed.move:
-            self.copy(*placed.move)
+            self.move(*placed.move)
         self.command(Retrieve.PLACE, base=fresh)
         if placed.ok:
             self.copy(fresh, placed.device, self.p.kvmu.entry_bytes)
@@ -127,6 +127,28 @@ class Software:
     def copy(self, src: int, dst: int, size: int) -> None:
         """Copy bytes of the expected memory."""
         self.memory[dst : dst + size] = self.memory[src : src + size]
+
+    def move(self, src: int, dst: int, size: int) -> None:
+        """An entry goes home."""
+        group = self.p.kvmu.kv4_group
+        if not group:
+            self.copy(src, dst, size)
+            return
+        numbers = np.frombuffer(self.memory[src : src + self.p.kvmu.entry_bytes], np.uint16)
+        self.bins |= {"packs"}
+        packed = kv4.pack(numbers, group).tobytes()
+        self.memory[dst : dst + len(packed)] = packed
+
+    def fetch(self, src: int, dst: int, size: int) -> int:
+        """A burst comes from home, of `size` bytes there; the bytes that it has at `dst`."""
+        group = self.p.kvmu.kv4_group
+        if not group:
+            self.copy(src, dst, size)
+            return size
+        out = kv4.expand(np.frombuffer(self.memory[src : src + size], np.uint8), group).tobytes()
+        self.bins |= {"expands"}
+        self.memory[dst : dst + len(out)] = out
+        return len(out)
 
     def clear(self, ctx: int) -> None:
         """Forget a context."""
@@ -205,9 +227,9 @@ BINS = {
 }
 
 
-def frames(seed: int, count: int, protect: str = "none") -> Software:
+def frames(seed: int, count: int, protect: str = "none", more: tuple[str, ...] = ()) -> Software:
     """Frames in several contexts, some of which are forgotten in between."""
-    s = Software(seed, protect)
+    s = Software(seed, protect, more)
     for n in range(count):
         ctx = s.rng.randrange(s.p.kvmu.n_ctx)
         s.frame(ctx, s.rng.choice((1, 2, 3, 11)), s.rng.choice((0, 1, 3)))
@@ -264,6 +286,14 @@ def check_frames_equal_golden(seed, idle, pause, record_property):
     record_property("bins", ", ".join(sorted(s.bins)))  # for `vrex report`
     if seed == 1:
         assert s.bins >= BINS, BINS - s.bins
+
+
+def check_packed_homes_equal_golden(seed):
+    """Software sees the same answers; entries have 4 bits a number at home."""
+    more = ("kv4_group=16",)
+    s = frames(seed, 20, more=more)
+    s.check(s.play(emitted(more), 0.0, 0.2, seed))
+    assert s.bins >= {"packs", "expands"}
 
 
 def check_a_fault_ends_in_a_status_and_a_reset_mends_it(command, status):

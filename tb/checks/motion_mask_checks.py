@@ -8,10 +8,10 @@ from typing import Any, Self
 import numpy as np
 
 from golden.inputs.codec import BLOCK, CELL
-from golden.inputs.codec_mask import Command, MotionMask, centres
+from golden.inputs.codec_mask import PARTS, WEIGHT_BITS, WEIGHT_SHIFT, Command, MotionMask, centres, residuals
 from hdl.emit import emit
 from hdl.params import MaskParams, preset
-from hdl.video.motion_mask import block_layout
+from hdl.video.motion_mask import block_layout, frame_layout
 from sim.units.motion_mask_time import MotionMaskTime
 from tb.library.runner import Run
 from tb.library.streams import LATE
@@ -25,6 +25,9 @@ SIZES = {
     "ragged": MaskParams(grid=6, group=3, size_bits=9, block_bits=9, tau_bits=5),
     "group-of-one": replace(TINY, grid=5, group=1),
     "one-token": replace(TINY, grid=3, group=3),
+    "residuals": replace(TINY, residuals=True),
+    "residuals-core": preset("omni").mask,
+    "residuals-one": MaskParams(grid=1, group=1, size_bits=6, block_bits=4, tau_bits=1, residuals=True),
 }
 STALLS = [(0.4, 0.4, 0.4), (0.0, 0.8, 0.0), (0.0, 0.0, 0.0), (0.8, 0.0, 0.8), (0.0, 0.0, LATE)]
 LENGTHS = [1, 2, 3, 4, 7, 8, 16, 16, 16, 60, 255]  # of a block's side
@@ -72,6 +75,29 @@ def some_blocks(p: MaskParams, rng: Random, width: int, height: int, limit: int)
     return out
 
 
+def some_residuals(p: MaskParams, rng: Random, command: Command, blocks: np.ndarray) -> tuple[Command, np.ndarray]:
+    """A frame with residuals: none, some at the threshold, alone or beside a vector, just above, and the largest."""
+    if not p.residuals:
+        return command, blocks
+    top = (PARTS << p.tau_bits) - 1
+    threshold = rng.choice([0, PARTS, min(4 * PARTS, top), rng.randint(0, top), top])
+    weight = rng.choice(
+        [0, 1, rng.randint(2, 40), 1 << WEIGHT_BITS // 2, rng.randrange(1 << WEIGHT_BITS), (1 << WEIGHT_BITS) - 1]
+    )
+    for b in blocks:
+        if rng.random() < 0.1:  # the longest vectors that can be near
+            b["dx"], b["dy"] = (rng.choice([-1, 1]) * max(0, (1 << p.tau_bits) - rng.randint(1, 4)) for _ in range(2))
+        length = int(PARTS * np.hypot(float(b["dx"]), float(b["dy"])))  # of the vector
+        part = max(0, threshold - length * (rng.random() < 0.7))  # what the residual may have
+        edge = -(-part * (1 << WEIGHT_SHIFT) // weight) if weight else 0  # the least residual that has it
+        kind = rng.random()
+        value = edge + rng.choice([-1, 0, 1, -(-(1 << WEIGHT_SHIFT) // (weight or 1))]) if kind < 0.6 else 0
+        value = max(0, min(value, 65535)) if kind < 0.9 else 65535
+        pixels = int(b["w"]) * int(b["h"])
+        b["sad"] = min(-(-value * pixels // 256), (1 << 32) - 1)
+    return replace(command, threshold=threshold, weight=weight), blocks
+
+
 def stream(p: MaskParams, seed: int, n: int) -> Frames:
     """Frames of a few GOPs, some not taken, now and then of another size."""
     rng, out = Random(seed), []
@@ -86,7 +112,8 @@ def stream(p: MaskParams, seed: int, n: int) -> Frames:
             accumulate = not accumulate
         limit = rng.choice([0, 1, 5, rng.randrange(1 << 2 * p.tau_bits), (1 << 2 * p.tau_bits) - 1])
         leads, take = k > 0 and rng.random() < 0.15, k == n - 1 or rng.random() < 0.7
-        out.append((Command(width, height, limit, leads, take, accumulate), some_blocks(p, rng, width, height, limit)))
+        command = Command(width, height, limit, leads, take, accumulate)
+        out.append(some_residuals(p, rng, command, some_blocks(p, rng, width, height, limit)))
     return out
 
 
@@ -100,24 +127,32 @@ def covering(p: MaskParams, seed: int, n: int) -> Frames:
         for b, (x, y) in zip(blocks, rng.sample(tiles, len(tiles)), strict=False):
             b["x"], b["y"], b["w"], b["h"] = x, y, 16, 16
             b["dx"] = 3 * (rng.random() < 0.05)
-        out.append((Command(size, size, 1, k % 9 == 0, k == n - 1 or rng.random() < 0.8), blocks))
+            b["sad"] = 2048 * p.residuals * (rng.random() < 0.05)
+        command = Command(size, size, 1, k % 9 == 0, k == n - 1 or rng.random() < 0.8, True, PARTS, 64)
+        out.append((command, blocks))
     return out
 
 
-def beats(frames: Frames) -> list[dict]:
+def beats(p: MaskParams, frames: Frames) -> list[dict]:
     """The beats of `f`."""
-    return [{k: int(v) for k, v in vars(c).items()} | {"blocks": len(b)} for c, b in frames]
+    fields = set(frame_layout(p).members) - {"blocks"}
+    return [{k: int(v) for k, v in vars(c).items() if k in fields} | {"blocks": len(b)} for c, b in frames]
 
 
-def bits(frames: Frames) -> list[int]:
-    """The beats of `i`: the first bytes of each block."""
-    size = block_layout().size // 8
-    return [int.from_bytes(b.tobytes()[:size], "little") for _, blocks in frames for b in blocks]
+def bits(p: MaskParams, frames: Frames) -> list[int]:
+    """The beats of `i`: the first bytes of each block, and its residual if the unit takes one."""
+    size = block_layout(replace(p, residuals=False)).size
+    out = []
+    for _, blocks in frames:
+        own = residuals(blocks).tolist() if p.residuals else [0] * len(blocks)
+        beats = [int.from_bytes(b.tobytes()[: size // 8], "little") for b in blocks]
+        out += [beat | r << size for beat, r in zip(beats, own, strict=True)]
+    return out
 
 
 def masks(p: MaskParams, frames: Frames) -> list[tuple[bool, np.ndarray]]:
     """For every frame taken: whether it is kept whole, and its tokens."""
-    golden, out = MotionMask(p.grid, p.group), []
+    golden, out = MotionMask(p.grid, p.group, p.residuals), []
     for command, blocks in frames:
         size = command.width, command.height
         whole = golden.whole or command.leads or size != golden.size
@@ -136,8 +171,8 @@ def listing(p: MaskParams, frames: Frames) -> list[dict]:
     ]
 
 
-def episode(frames: Frames, stalls=((0.0, 0.0, 0.0),), cut_at=0) -> dict:
-    return {"frames": beats(frames), "blocks": bits(frames), "stalls": list(stalls), "cut_at": cut_at}
+def episode(p: MaskParams, frames: Frames, stalls=((0.0, 0.0, 0.0),), cut_at=0) -> dict:
+    return {"frames": beats(p, frames), "blocks": bits(p, frames), "stalls": list(stalls), "cut_at": cut_at}
 
 
 def run(e, p: MaskParams, episodes: list[dict], waves=True) -> list[dict]:
@@ -160,7 +195,7 @@ class RandomTraffic(StressTraffic):
         return cls(p, stream(p, rng.getrandbits(31), 200) + covering(p, rng.getrandbits(31), 100), stalls)
 
     def play(self) -> Any:
-        return run(emitted(self.p), self.p, [episode(self.frames, self.stalls)])
+        return run(emitted(self.p), self.p, [episode(self.p, self.frames, self.stalls)])
 
     def check(self, got: Any) -> int:
         check_beats(self.p, self.frames, got[0])
@@ -174,8 +209,8 @@ def check_equals_golden_and_time_view(size):
     """
     p = SIZES[size]
     stalled, steady = stream(p, 1, 60) + covering(p, 2, 30), covering(p, 3, 30) + stream(p, 4, 60)
-    cut = [episode(stream(p, n, 20), STALLS[:1], n) for n in (2, p.grid + 3, 97)]
-    results = run(emitted(p), p, [cut[0], episode(stalled, STALLS), *cut[1:], episode(steady)])
+    cut = [episode(p, stream(p, n, 20), STALLS[:1], n) for n in (2, p.grid + 3, 97)]
+    results = run(emitted(p), p, [cut[0], episode(p, stalled, STALLS), *cut[1:], episode(p, steady)])
     check_beats(p, stalled, results[0])
     check_beats(p, steady, results[1])
     check_cycles(p, steady, results[1])

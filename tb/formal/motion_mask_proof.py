@@ -1,5 +1,7 @@
 """Proof about the motion mask: within a GOP no token leaves the mask."""
 
+from dataclasses import replace
+
 from amaranth import Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import data, wiring
@@ -9,6 +11,7 @@ from hdl.params import MaskParams
 from hdl.video.motion_mask import MotionMask, block_layout, frame_layout
 
 SMALL = MaskParams(grid=2, group=1, size_bits=4, block_bits=1, tau_bits=1)
+RESIDUALS = replace(SMALL, residuals=True)
 
 
 class GrowthMonitor(wiring.Component):
@@ -19,14 +22,13 @@ class GrowthMonitor(wiring.Component):
     That claim must fail.
     """
 
-    def __init__(self, reach: bool = False):
-        self.reach = reach
-        p = SMALL
-        free = {"f": frame_layout(p), "f_valid": 1, "i": block_layout(), "i_valid": 1, "o_ready": 1}
+    def __init__(self, p: MaskParams, reach: bool = False):
+        self.p, self.reach = p, reach
+        free = {"f": frame_layout(p), "f_valid": 1, "i": block_layout(p), "i_valid": 1, "o_ready": 1}
         super().__init__({name: In(shape) for name, shape in free.items()})
 
     def elaborate(self, platform):
-        p, m = SMALL, Module()
+        p, m = self.p, Module()
         m.submodules.unit = unit = MotionMask(p)
         for name in ("f", "i"):
             port = getattr(unit, name)

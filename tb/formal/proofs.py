@@ -29,7 +29,7 @@ from tb.formal import (
 )
 from tb.formal.arbiter_proof import PortMonitor, TurnMonitor
 from tb.formal.bursts_proof import BusMonitor
-from tb.formal.motion_mask_proof import GrowthMonitor
+from tb.formal.motion_mask_proof import RESIDUALS, SMALL, GrowthMonitor
 from tb.formal.order_proof import OrderMonitor
 from tb.formal.prover import MEMORIES, Proof, holds
 from tb.formal.sequencer_proof import BITS, LoopMonitor, ReadyMonitor, SemaphoreMonitor, SteadySemaphores, StuckMonitor
@@ -304,7 +304,9 @@ def _rest() -> Iterator[Goal]:
     size = f"a watchdog of {_WATCHDOG} cycles"
     yield Goal("sequencer", "never stands still", size, _stuck, endless, 30, MEMORIES, False, 60, within=_short)
     lost = (r"cell \$or (\$\d+\n(?:.*\n){5}    connect \\A \\active)", r"cell $xor \1")  # a patch twice is none
-    yield Goal("motion_mask", "no token leaves a GOP's mask", "2 x 2 patches", GrowthMonitor, lost, 30, merge=False)
+    for size, p in (("2 x 2 patches", SMALL), ("the same with residuals", RESIDUALS)):
+        mask = partial(GrowthMonitor, p)
+        yield Goal("motion_mask", "no token leaves a GOP's mask", size, mask, lost, 30, merge=False)
     depth = (r"connect \\B 3'100(\s+connect \\Y \\full)", r"connect \\B 3'101\1")  # one loop too many
     yield Goal("sequencer", "loops turn and end", "indices of 2 bits", LoopMonitor, depth, 30)
     lowest = (r"connect \\B \\after \[3:0\]", r"connect \\B 4'1111")  # the lowest number always comes first

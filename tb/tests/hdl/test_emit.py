@@ -24,7 +24,7 @@ from hdl.writer.circt import Language
 from tb.library.runner import ROOT, lint
 from tb.library.yosys import run_yosys
 
-CASES = [*((unit, "tiny") for unit in ALL), ("arbiter", "edge8")]
+CASES = [*((unit, "tiny") for unit in ALL), ("arbiter", "edge8"), ("motion_mask", "omni")]
 
 
 def tiny(unit: str) -> Emitted:

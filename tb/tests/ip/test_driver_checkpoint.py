@@ -19,7 +19,7 @@ from hdl.shells.register_block import address_map
 from ip.address_map import header
 from ip.package import HERE
 from ip.table_header import table_header
-from tb.checks.checkpoint_checks import ENTRY, N_CTX, SIZES, Engine, engines, hashes
+from tb.checks.checkpoint_checks import ENTRY, N_CTX, PACKED, SIZES, Engine, engines, hashes
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffreestanding", "-shared", "-fPIC")
 NAMES = ("OK", "NO_DEVICE", "VERSION", "PARAMETERS", "RANGE", "BUSY", "FAULT", "TIMEOUT")
@@ -33,10 +33,11 @@ _FILE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.
 
 
 @cache
-def params(protect: str) -> CoreParams:
+def params(protect: str, packed: bool = False) -> CoreParams:
     """A core with the sizes of `tb.checks.checkpoint_checks`."""
     own = [f"{n}={SIZES[n]}" for n in ("n_hp", "clusters", "recent", "count_bits", "blocks", "block_slots")]
     own += [f"n_ctx={N_CTX}", f"entry_bytes={ENTRY}", f"table.protect={protect}", "table.burst_bytes=32"]
+    own += [f"{name}={value}" for name, value in PACKED.items()] * packed
     return override(preset("tiny"), own).core
 
 
@@ -44,11 +45,14 @@ def layout(protect: str = "none") -> TableLayout:
     return params(protect).dre.layout()
 
 
-def build(folder: Path, protect: str, old: str = "", new: str = "") -> tuple[ctypes.CDLL, AddrmapNode]:
+def build(
+    folder: Path, protect: str, old: str = "", new: str = "", packed: bool = False
+) -> tuple[ctypes.CDLL, AddrmapNode]:
     """The driver for a core, with `new` in place of `old`, and the core's registers."""
-    top = address_map("core_ip", params(protect))
+    p = params(protect, packed)
+    top = address_map("core_ip", p)
     header(top, folder / "core_ip.h")
-    table_header(layout(protect), "core_ip", folder / "core_ip_tables.h")
+    table_header(p.dre.layout(), "core_ip", folder / "core_ip_tables.h", p.dre.kvmu.kv4_group)
     text = (HERE / "driver" / "openvrex_checkpoint.c").read_text()
     assert old in text, old
     (folder / "checkpoint.c").write_text(text.replace(old, new, 1))
@@ -163,6 +167,18 @@ def test_contexts_move_as_in_golden(drivers, seed, protect):
     move_random(drivers[protect], protect, seed)
 
 
+def test_contexts_with_packed_homes_move_as_in_golden(tmp_path, drivers):
+    """A device without packed homes refuses their checkpoints."""
+    driver = build(tmp_path, "none", packed=True)
+    for seed in range(1, 6):
+        one, two = engines(seed, params("none", packed=True).dre.layout(), **PACKED)
+        one.keys(1, hashes(Random(seed), 30, 16))
+        assert any(c.offloaded for c in one.kv.contexts[1].clusters.values())
+        move(driver, one, 1, two)
+    checkpoint = save(one.layout, one.model, one.memory, 1)
+    assert Device(drivers["none"], engines(1, layout())[1]).restore(0, checkpoint) == "CHECKPOINT"
+
+
 @pytest.mark.parametrize("protect", PROTECT)
 def test_the_last_free_block_is_taken(drivers, protect):
     move_to_the_last_block(drivers[protect], protect)
@@ -271,7 +287,7 @@ WRONG = [
     ("SET(row, ROW__OFF, block);", "SET(row, ROW__OFF, off);"),
     ("SET(word, NEXT__BLOCK, block);", ""),
     ("while (block != off", "while (0 && block != off"),
-    ("GET(row, ROW__OFF_SLOTS) * ENTRY_BYTES", "BLOCK_BYTES"),
+    ("GET(row, ROW__OFF_SLOTS) * HOME_BYTES", "BLOCK_BYTES"),
     ("GET(word, PLACE__FILLED) ? CORE_IP_TABLES__RECENT : ", ""),
     ("return openvrex_reset(device, polls);", "return OPENVREX_OK;"),
 ]

@@ -121,6 +121,22 @@ def test_a_package_lints_and_reads_in_yosys(unit, tmp_path):
     check_constraints((tmp_path / f"{top}.sdc").read_text(), found[0])
 
 
+@pytest.mark.parametrize(("unit", "how"), [("motion_mask", []), ("hcu", ["--language", "systemverilog"]), ("kvmu", [])])
+def test_a_unit_has_a_fusesoc_core(unit, how, tmp_path):
+    """FuseSoC finds a generated unit by its name and lints it; a fault in the text is an error."""
+    args = ["generate", unit, "--preset", "tiny", "--fusesoc", "-o", str(tmp_path), *how]
+    assert CliRunner().invoke(app, args).exit_code == 0
+    command = [Path(sys.executable).with_name("fusesoc"), "--cores-root", ".", "run", "--target", "lint"]
+    linted = run([*command, f"openvrex:unit:{unit}"], tmp_path)
+    assert linted.returncode == 0, linted.stderr
+    assert "%Warning" not in linted.stdout + linted.stderr
+    refused = CliRunner().invoke(app, [*args, "--no-memory-bodies"])
+    assert (refused.exit_code, "--fusesoc=True: must stay out beside" in refused.stderr) == (2, True)
+    (file,) = [f for f in tmp_path.glob(f"{unit}.*v")]
+    file.write_text(file.read_text().replace("endmodule", "", 1))
+    assert run([*command, f"openvrex:unit:{unit}"], tmp_path).returncode
+
+
 AXI = {"AR": "ADDR LEN SIZE BURST VALID READY ID LOCK CACHE PROT", "R": "DATA RESP LAST VALID READY ID"}
 AXI |= {"AW": AXI["AR"], "W": "DATA STRB LAST VALID READY", "B": "RESP VALID READY ID"}
 LITE = {"AR": "ADDR VALID READY PROT", "R": "DATA RESP VALID READY", "W": "DATA STRB VALID READY"}

@@ -87,6 +87,7 @@ def test_every_unit_has_its_channels():
     [
         ("wtu", "a word sees its own counts", "a ring of 2 words"),
         ("motion_mask", "no token leaves a GOP's mask", "2 x 2 patches"),
+        ("motion_mask", "no token leaves a GOP's mask", "the same with residuals"),
         ("sequencer", "who may go may until it goes", "of 3 bits"),
         ("arbiter", "a slice keeps order, and all", "items of 2 bits"),
         ("table_port", "reads and writes are never in flight together", "beats of two items"),

@@ -25,9 +25,11 @@ def texture(n: int, step: int = 3, size: int = SIZE, seed: int = 3) -> list[np.n
     return [np.ascontiguousarray(wide[:, i * step : i * step + size]) for i in range(n)]
 
 
-def write(path: Path, pictures: list[np.ndarray], gop: int = 8, codec: str = "libx264", x264: str = X264) -> Path:
+def write(
+    path: Path, pictures: list[np.ndarray], gop: int = 8, codec: str = "libx264", x264: str = X264, rate: int = 10
+) -> Path:
     with av.open(str(path), "w") as out:
-        stream = out.add_stream(codec, rate=10)
+        stream = out.add_stream(codec, rate=rate)
         stream.height, stream.width = pictures[0].shape[:2] if pictures else (SIZE, SIZE)
         stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         stream.options = {"x264-params": x264.format(gop=gop)} if codec == "libx264" else {}
@@ -136,6 +138,33 @@ def test_residuals_are_those_of_the_codec(folder):
         np.add.at(exact, (b["dy"] & 3, b["dx"] & 3), b["sad"] == 0)
     assert (exact > 0).all()
     assert exact.sum() > 0.7 * total.sum()
+
+
+@pytest.mark.parametrize("codec", ["mpeg1video", "mpeg2video", "mpeg4"])
+def test_residuals_are_those_of_codecs_with_half_pixels(folder, codec):
+    """A block without a coded residual equals its prediction: its sum is 0, at all four phases.
+
+    An MPEG-4 frame may round halves down; then a sum is at most the block's pixels.
+    """
+    h, w = 96, 128
+    wide = np.random.default_rng(1).integers(60, 200, (h // 8 + 8, w // 8 + 8)).repeat(8, 0).repeat(8, 1).astype(float)
+    for axis in (0, 1):
+        wide = sum(np.roll(wide, k, axis) for k in range(9)) / 9
+    at = np.cumsum([(0, 0)] + [(j, i) for j in range(2) for i in range(2)] * 4, axis=0)
+    twice = [(wide + np.roll(wide, -1, 1)) / 2, (wide + np.roll(wide, -1, 0)) / 2]
+    both = (twice[0] + np.roll(twice[0], -1, 0)) / 2
+    phases = ((wide, twice[0]), (twice[1], both))
+    planes = [phases[y & 1][x & 1][y // 2 :, x // 2 :][:h, :w] for y, x in at.tolist()]
+    pictures = [np.round(p).astype(np.uint8)[:, :, None].repeat(3, 2) for p in planes]
+    path = write(folder / f"{codec}.mkv", pictures, gop=100, codec=codec, rate=25)
+    exact, below = (np.zeros((2, 2), int) for _ in range(2))
+    for frame in video.read(path, residuals=True):
+        b = frame.motions[0]
+        assert not (b["dx"] & 1).any()
+        phase = b["dy"] >> 1 & 1, b["dx"] >> 1 & 1
+        np.add.at(exact, phase, b["sad"] == 0)
+        np.add.at(below, phase, b["sad"] <= b["w"].astype(int) * b["h"])
+    assert (exact if codec != "mpeg4" else below).min() > 0
 
 
 def test_residuals_grow_where_prediction_fails(folder):

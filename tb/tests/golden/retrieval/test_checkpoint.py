@@ -7,7 +7,7 @@ import pytest
 from golden.function_params import ParamError
 from golden.retrieval.checkpoint import HEADER, restore, save
 from golden.retrieval.table_layout import Item, TableLayout
-from tb.checks.checkpoint_checks import ENTRY, N_CTX, SIZES, Engine, engines, hashes
+from tb.checks.checkpoint_checks import ENTRY, N_CTX, PACKED, SIZES, Engine, engines, hashes
 
 LAYOUTS = {protect: TableLayout(**SIZES, protect=protect) for protect in ("none", "secded")}
 
@@ -22,11 +22,11 @@ def moved(source: Engine, ctx: int, target: Engine, to: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("protect", ["none", "secded"])
-def test_a_stream_continues_in_another_engine(seed, protect):
+@pytest.mark.parametrize(("protect", "home"), [("none", {}), ("secded", {}), ("none", PACKED)])
+def test_a_stream_continues_in_another_engine(seed, protect, home):
     """Clusters, counts, selections and entries are equal, and other streams of that engine go on as they would."""
-    one, two = engines(seed, LAYOUTS[protect])
-    _, alone = engines(seed, LAYOUTS[protect])  # as `two`, and nothing comes to it
+    one, two = engines(seed, LAYOUTS[protect], **home)
+    _, alone = engines(seed, LAYOUTS[protect], **home)  # as `two`, and nothing comes to it
     source = 1 + seed % (N_CTX - 1)
     one.keys(source, hashes(Random(seed), 9 + seed, 16))
     moved(one, source, two, 0)
@@ -74,7 +74,11 @@ def test_what_cannot_be_restored_changes_nothing():
     other, _ = engines(3, TableLayout(**SIZES | {"recent": 6}))
     few = Engine(one.layout, blocks=3, entry_bytes=24)
     long = Engine(one.layout, blocks=64, entry_bytes=32)
+    packed = Engine(one.layout, blocks=64, **PACKED)
+    unpacked = saved(long, 1)
     two.keys(0, [1])
+    with pytest.raises(ParamError, match="checkpoint=0: must have a home of kv4_group = 16"):
+        restore(packed.layout, packed.model, packed.memory, 0, unpacked)
     for target, message in (
         (two, "ctx=0: must be empty"),
         (other, "checkpoint='0x.*must have the layout"),

@@ -36,14 +36,14 @@ CORES = 2
 
 
 @cache
-def system(cores: int = CORES) -> SystemParams:
-    return SystemParams(params(SIZES), cores)
+def system(cores: int = CORES, sizes: tuple[str, ...] = ()) -> SystemParams:
+    return SystemParams(params([*SIZES, *sizes]), cores)
 
 
 @cache
-def emitted(cores: int = CORES) -> Emitted:
+def emitted(cores: int = CORES, sizes: tuple[str, ...] = ()) -> Emitted:
     """The system; its core is built once, as a library, in half the time of all in one piece."""
-    e = emit("system", system(cores))
+    e = emit("system", system(cores, sizes))
     return replace(e, manifest=e.manifest | {"leaves": {"system_core": 8}})  # so often that the runner makes it one
 
 
@@ -60,15 +60,17 @@ def host(
     layers: int = 1,
     ahead: bool = False,
     heads: int = 1,
+    sizes: tuple[str, ...] = (),
     **more,
 ) -> SystemHost:
-    core = system(cores).core
+    core = system(cores, sizes).core
     function, k = replace(core.dre.function(), th_hd=2, **more), core.dre.kvmu
     planes = [rng.normal(size=(16, shape.kv_heads * shape.head_size)) for _ in range(layers)]
-    sizes = {"layout": core.dre.layout(), "blocks": k.blocks, "n_ctx": k.n_ctx, "counts": k.counts}
+    of_tables = {"layout": core.dre.layout(), "blocks": k.blocks, "n_ctx": k.n_ctx, "counts": k.counts}
+    of_tables["kv4_group"] = k.kv4_group
     retrieval = RetrievalShape(n_hp=16, clusters=8, centre=function.centre, readings=core.dre.wtu.readings)
     own = retrieval, [weights(shape, rng) for _ in range(layers)], planes
-    return SystemHost(shape, core.lxe_format(), *own, function, cores=cores, heads=heads, ahead=ahead, **sizes)
+    return SystemHost(shape, core.lxe_format(), *own, function, cores=cores, heads=heads, ahead=ahead, **of_tables)
 
 
 @dataclass
@@ -76,6 +78,7 @@ class Script:
     """Phases on all cores, and the memory that golden leaves after each."""
 
     host: SystemHost
+    sizes: tuple[str, ...] = ()  # beside SIZES
     programs: list[list[str]] = field(default_factory=list)
     names: list[str] = field(default_factory=list)  # of the phases
     phases: list[dict] = field(default_factory=list)
@@ -129,11 +132,17 @@ class Script:
         """On the RTL: what the bench gives back, and "images", the memory after each phase."""
         h, f, cores = self.host, self.host.cores[0].dre.params, len(self.host.cores)
         each = {"th_hd": [f.th_hd] * cores, "ratio": [f.ratio_q16] * cores}
-        config = {"params": SIZES, "cores": cores, "programs": self.programs, "phases": self.phases, "memory": memory}
+        config = {
+            "params": [*SIZES, *self.sizes],
+            "cores": cores,
+            "programs": self.programs,
+            "phases": self.phases,
+            "memory": memory,
+        }
         config |= {"latency": latency, "pause": pause, "cut_at": cut_at, "limit": 200_000}
         bases = {"device_base": h.device_bases, "home_base": h.home_bases, "table_base": h.table_bases}
         config |= {"ports": each | bases | {"blocks": [h.blocks] * cores}}
-        unit = emitted(cores)
+        unit = emitted(cores, self.sizes)
         config |= {"counters": len(unit.manifest["core_counters"])}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "memory.bin")
@@ -226,6 +235,21 @@ def test_layers_equal_golden(record_property):
     assert all(got["arbiter"].values())
     still = set(got["perf"][0]) - {name for perf in got["perf"] for name, n in perf.items() if n}
     assert still == ELSEWHERE.keys() | {"dre.wtu0.waits"}  # counts that stream: test_core
+
+
+def test_packed_homes_equal_golden(record_property):
+    """Both cores pack entries on their way home, and expand what they fetch."""
+    rng, sizes = np.random.default_rng(3), ("kv4_group=16",)
+    script = Script(host(rng, sizes=sizes), sizes)
+    h = script.host
+    assert [4 * core.dre.kv.home_bytes for core in h.cores] == [h.entry_bytes] * CORES
+    fetched = passes(script, rng, 4)
+    got = script.play(pause=0.2)
+    equal(script, got)
+    moves = [perf["retriever.moves"] for perf in got["perf"]]
+    record_property("entries packed, fetched by core", f"{moves}, {np.sum(fetched, axis=0).tolist()}")
+    assert min(moves) > 0
+    assert min(np.sum(fetched, axis=0)) > 0
 
 
 def test_a_pass_with_a_memory_of_cocotbext_axi():

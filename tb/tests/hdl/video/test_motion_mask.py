@@ -1,6 +1,8 @@
 """Motion mask: masks equal golden on random and on real streams, cycles equal the time view; stalls, sizes, mutants."""
 
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from golden.function_params import ParamError
 from golden.inputs import video
 from golden.inputs.codec import PruneParams
-from golden.inputs.codec_mask import CELL, MotionMask, centres, commands
+from golden.inputs.codec_mask import CELL, PARTS, WEIGHT_SHIFT, MotionMask, centres, commands, moves, residuals
 from hdl.params import MaskParams, override, preset
 from tb.checks.motion_mask_checks import (
     SIZES,
@@ -21,7 +23,6 @@ from tb.checks.motion_mask_checks import (
     covering,
     emitted,
     episode,
-    masks,
     run,
     stream,
 )
@@ -34,12 +35,19 @@ BINS = {
     *("no_block", "whole_by_gop", "whole_by_size", "first_by_skipped_frame", "skipped_motion_counts", "forgets"),
     *("empty_mask", "full_mask", "partial_mask", "grows", "intra_patch", "at_the_limit", "just_above", "far_vector"),
     *("overlap_moves", "outside", "over_the_edge", "small_block", "two_centres", "square_of_a_component_alone"),
+    *(
+        "residual_alone",
+        "residual_is_the_threshold",
+        "residual_helps",
+        "residual_is_too_small",
+        "both_at_the_threshold",
+    ),
 }
 
 
 def bins(p: MaskParams, frames: Frames) -> set[str]:
     """What a stream exercises."""
-    hit, golden, previous = set(), MotionMask(p.grid, p.group), None
+    hit, golden, previous = set(), MotionMask(p.grid, p.group, p.residuals), None
     for command, blocks in frames:
         size = command.width, command.height
         hit |= {"whole_by_size"} if golden.size not in ((0, 0), size) else set()
@@ -66,18 +74,21 @@ def judged(p: MaskParams, command, blocks: np.ndarray) -> set[str]:
     """What the blocks of a frame exercise."""
     hit, seen = set(), np.zeros((p.grid, p.grid), int)
     x, y = (centres(n, p.grid) for n in (command.width, command.height))
-    for b in blocks:
+    shares = command.weight * residuals(blocks) >> WEIGHT_SHIFT
+    for b, moved, share in zip(blocks, moves(command, blocks, p.residuals), shares, strict=True):
         first = int(b["x"]) // CELL, int(b["y"]) // CELL
         span = max(1, int(b["w"]) // CELL), max(1, int(b["h"]) // CELL)
         cols, rows = ((c >= f) & (c < f + s) for c, f, s in zip((x, y), first, span, strict=True))
         cover = np.outer(rows, cols)
         squares = int(b["dx"]) ** 2, int(b["dy"]) ** 2
-        moved = sum(squares) > command.limit
-        if cover.any():
-            hit |= {"overlap_moves"} if moved and seen[cover].any() else set()
+        if cover.any() and p.residuals:
+            hit |= residual_bins(command, sum(squares), int(share))
+        elif cover.any():
             hit |= {"at_the_limit"} if sum(squares) == command.limit else set()
             hit |= {"just_above"} if sum(squares) == command.limit + 1 else set()
             hit |= {"square_of_a_component_alone"} if moved and max(squares) <= command.limit else set()
+        if cover.any():
+            hit |= {"overlap_moves"} if moved and seen[cover].any() else set()
             hit |= {"far_vector"} if max(squares) >> 2 * p.tau_bits else set()
             hit |= {"small_block"} if min(b["w"], b["h"]) < CELL else set()
             hit |= {"two_centres"} if rows.sum() > 1 and cols.sum() > 1 else set()
@@ -86,6 +97,18 @@ def judged(p: MaskParams, command, blocks: np.ndarray) -> set[str]:
         hit |= {"over_the_edge"} if cover.any() and min(first) < 0 else set()
         seen += cover
     return hit | ({"intra_patch"} if (seen == 0).any() else set())
+
+
+def residual_bins(command, squared: int, share: int) -> set[str]:
+    """What a block with a residual exercises."""
+    left, alone = command.threshold - share, PARTS**2 * squared > command.threshold**2
+    if left <= 0:
+        hit = {"residual_alone"} if left < 0 and not squared else set()
+        return hit | ({"residual_is_the_threshold"} if left == 0 and not squared and share else set())
+    reached = PARTS**2 * squared - left**2
+    if reached == 0 and squared and share:
+        return {"both_at_the_threshold"}
+    return set() if alone or not share else {"residual_helps" if reached > 0 else "residual_is_too_small"}
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -102,32 +125,85 @@ def test_functional_coverage(record_property):
     assert hit == BINS, (BINS - hit, hit - BINS)
 
 
-def check_stream(stream: Iterable) -> int:
-    """The RTL keeps the tokens that golden does, in the cycles of the time view; the masks that are not whole."""
-    p = MaskParams()
-    frames = list(commands(stream, PruneParams(tau=0.25)))
-    got = run(emitted(p), p, [episode(frames)])[0]
+RESIDUALS = PruneParams(
+    tau=0.5, alpha=1 / 1024, residual="block"
+)  # 2 grey levels of a pixel: 0.5 pixels at 256 patches
+
+
+def check_stream(stream: Iterable, prune: PruneParams = PruneParams(tau=0.25)) -> Counter:  # noqa: B008 - frozen
+    """The RTL keeps the tokens that golden does, in the cycles of the time view; what the stream exercised.
+
+    Each of these must happen: a mask that is neither empty nor whole, a GOP that begins after the first, a block that
+    moves and one that does not, a token that an earlier frame of the GOP made dynamic, a token kept for some of its
+    patches; with residuals, blocks that they decide.
+    """
+    p = MaskParams(residuals=prune.alpha > 0)
+    frames = list(commands(stream, prune, p.residuals))
+    got = run(emitted(p), p, [episode(p, frames)])[0]
     check_beats(p, frames, got)
     check_cycles(p, frames, got)
-    return sum(0 < tokens.mean() < 1 for _, tokens in masks(p, frames))
+    seen = events(p, frames)
+    assert all(seen.values()), seen
+    return seen
 
 
+def events(p: MaskParams, frames: Frames) -> Counter:
+    """How often a stream exercised what `check_stream` asks for."""
+    golden = MotionMask(p.grid, p.group, p.residuals)
+    names = (
+        "partial masks",
+        "whole masks after the first",
+        "moving blocks",
+        "still blocks",
+        "tokens of earlier frames",
+    )
+    seen = Counter(dict.fromkeys([*names, "completed groups", *["blocks that residuals decide"] * p.residuals], 0))
+    for k, (command, blocks) in enumerate(frames):
+        whole, before = golden.whole or command.leads, golden.active.copy()
+        tokens = golden(command, blocks)
+        if whole:
+            seen["whole masks after the first"] += k > 0
+            continue
+        moved = moves(command, blocks, p.residuals)
+        seen["moving blocks"] += int(moved.sum())
+        seen["still blocks"] += int((~moved).sum())
+        if p.residuals:
+            seen["blocks that residuals decide"] += int((moved & ~moves(command, blocks)).sum())
+        if tokens is None:
+            continue
+        alone = MotionMask(p.grid, p.group, p.residuals)
+        alone(replace(command, leads=True), blocks)
+        now = alone(replace(command, leads=False), blocks)
+        patches = golden.active.reshape(p.tokens, p.group, p.tokens, p.group).sum((1, 3))
+        seen["partial masks"] += 0 < tokens.mean() < 1
+        seen["tokens of earlier frames"] += int((tokens & ~now).sum()) if before.any() else 0
+        seen["completed groups"] += int(((patches > 0) & (patches < p.group**2)).sum())
+    return seen
+
+
+@pytest.mark.parametrize("prune", [PruneParams(tau=0.25), RESIDUALS], ids=["vectors", "residuals"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_streams_of_three_codecs(tmp_path, codec):
+def test_streams_of_three_codecs(tmp_path, codec, prune):
     """Frames as a decoder gives them: every one, and every second one."""
-    clip = write(tmp_path / "clip.mkv", square(12), codec=codec)
-    assert check_stream(video.read(clip))
-    assert check_stream(video.read(clip, fps=5))
+    clip = write(tmp_path / "clip.mkv", square(24), codec=codec)
+    for fps in (None, 5):
+        check_stream(video.read(clip, fps=fps, residuals=prune.alpha > 0), prune)
 
 
 @models
+@pytest.mark.slow
+@pytest.mark.parametrize("prune", [PruneParams(tau=0.25), RESIDUALS], ids=["vectors", "residuals"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_real_streams(tmp_path, codec):
-    """A street with bicycles; H.264 as it is, the others encoded anew."""
-    clip = video.locate("bikes")
+def test_real_streams(tmp_path, codec, prune, record_property):
+    """A street with bicycles; H.264 with vectors as it is, the others encoded anew."""
+    clip, limit = video.locate("bikes"), 34  # its second GOP begins at frame 30
     if codec != "libx264":
-        clip = write(tmp_path / "clip.mkv", list(video.frames(clip, 12)), codec=codec)
-    assert check_stream(video.read(clip, limit=12))
+        clip, limit = write(tmp_path / "clip.mkv", list(video.frames(clip, 14)), codec=codec), 14
+    elif prune.alpha:
+        video.reencode(clip, tmp_path / "clip.mkv", gop=12, limit=14)
+        clip, limit = tmp_path / "clip.mkv", 14
+    seen = check_stream(video.read(clip, limit=limit, residuals=prune.alpha > 0), prune)
+    record_property("events", ", ".join(f"{n} {what}" for what, n in seen.items()))
 
 
 def test_bad_parameters():
@@ -164,16 +240,38 @@ MUTANTS = [  # of "tiny"
 ]
 
 
+RESIDUAL_MUTANTS = [  # of "residuals"
+    ("share = share_2[27:12];", "share = {1'h0, share_2[27:13]};"),
+    ("{12'h0, i_residual}", "{13'h0, i_residual[14:0]}"),
+    ("far | (share > {8'h0, frame_threshold})", "far | (share >= {8'h0, frame_threshold})"),
+    ("far | (share > {8'h0, frame_threshold})", "far"),
+    ("part_allowed <= frame_threshold - share[7:0];", "part_allowed <= frame_threshold;"),
+    ("part_squared}, 8'h0} > {2'h0", "part_squared}, 8'h0} >= {2'h0"),
+    ("{{1'h0, part_squared}, 8'h0}", "{{1'h0, part_squared}, 8'hff}"),
+    ("part_moved | ({{", "part_moved & ({{"),
+    ("part_squared <= squared;", "part_squared <= {1'h0, squared[7:0]};"),
+]
+
+
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
 def test_mutants_are_killed(every):
     """Every fourth one, and at night all. Stalled and steady episodes; resets cut those between."""
-    mixed, steady = stream(TINY, 5, 60) + covering(TINY, 6, 30), covering(TINY, 7, 30) + stream(TINY, 8, 60)
-    cut = episode(stream(TINY, 9, 20), STALLS[:1], 97)
+    check_mutants(TINY, MUTANTS[::every])
+
+
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_mutants_with_residuals_are_killed(every):
+    check_mutants(SIZES["residuals"], RESIDUAL_MUTANTS[::every])
+
+
+def check_mutants(p: MaskParams, mutants: list[tuple[str, str]]):
+    mixed, steady = stream(p, 5, 60) + covering(p, 6, 30), covering(p, 7, 30) + stream(p, 8, 60)
+    cut = episode(p, stream(p, 9, 20), STALLS[:1], 97)
 
     def passes(unit):
-        stalled, free = run(unit, TINY, [cut, episode(mixed, STALLS), cut, episode(steady)], waves=False)
-        check_beats(TINY, mixed, stalled)
-        check_beats(TINY, steady, free)
-        check_cycles(TINY, steady, free)
+        stalled, free = run(unit, p, [cut, episode(p, mixed, STALLS), cut, episode(p, steady)], waves=False)
+        check_beats(p, mixed, stalled)
+        check_beats(p, steady, free)
+        check_cycles(p, steady, free)
 
-    assert not survivors(emitted(TINY), MUTANTS[::every], passes)
+    assert not survivors(emitted(p), mutants, passes)
