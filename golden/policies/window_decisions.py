@@ -71,7 +71,12 @@ def windowed(name: str) -> Entry:
 
     Raises `ParamError` for another policy.
     """
-    check(name in WINDOWED, "policy", name, f"must be resv or one of {', '.join(WINDOWED)}: others have no hardware")
+    check(
+        name in WINDOWED,
+        "policy",
+        name,
+        f"must be resv, mosaic or one of {', '.join(WINDOWED)}: others have no hardware",
+    )
     found = entry(name)
     return Entry(found.policy, HybridParams(ssm="disabled")) if name == "hybrid" else found
 
