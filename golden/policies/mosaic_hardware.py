@@ -28,10 +28,12 @@ class HardwareClusters(Clusters):
     """`Clusters` of BF16 directions. Similarity is the score that the nearest centroid has the largest of.
 
     mean : BF16 [C, D] · norm : FP32 [C], squared lengths of the means
+    fmt : of the products
     """
 
-    def __init__(self, width: int):
+    def __init__(self, width: int, fmt: DotFormat = FMT):
         super().__init__(width)
+        self.fmt = fmt
         self.mean = np.zeros((0, width), BF16)
         self.norm = np.zeros(0, np.float32)
 
@@ -41,27 +43,27 @@ class HardwareClusters(Clusters):
 
     def put(self, c: int, members: np.ndarray) -> None:
         self.mean[c] = centroids.mean(members)
-        self.norm[c] = centroids.norms(self.mean[[c]], FMT)[0]
-        self.variance[c] = centroids.variance(members, self.mean[c], FMT)
+        self.norm[c] = centroids.norms(self.mean[[c]], self.fmt)[0]
+        self.variance[c] = centroids.variance(members, self.mean[c], self.fmt)
         self.size[c] = len(members)
         self.lazy[c] = False
 
     def grown(self, c: int, x: np.ndarray, close: np.float32 | None = None) -> float:
         assert close is not None  # `assign` has it from the choice of the cluster
-        d = centroids.distances(centroids.norms(x[None], FMT), np.array([close], np.float32))
+        d = centroids.distances(centroids.norms(x[None], self.fmt), np.array([close], np.float32))
         return float(centroids.grown(self.variance[[c]], d, self.size[[c]])[0])
 
     def absorb(self, c: int, x: np.ndarray, close: np.float32 | None = None) -> None:
         self.variance[c] = self.grown(c, x, close)
         self.mean[c] = centroids.moved(self.mean[c], x, int(self.size[c]))
-        self.norm[c] = centroids.norms(self.mean[[c]], FMT)[0]
+        self.norm[c] = centroids.norms(self.mean[[c]], self.fmt)[0]
         self.size[c] += 1
 
     def limit(self, threshold: Threshold, size: int) -> float:
         return float(centroids.threshold(np.array([size]), threshold.small, threshold.large, threshold.rate)[0])
 
     def similarity(self, x: np.ndarray, which: slice | np.ndarray = slice(None)) -> np.ndarray:
-        return centroids.scores(x, self.mean[which], self.norm[which], FMT)
+        return centroids.scores(x, self.mean[which], self.norm[which], self.fmt)
 
     def candidates(self, x: np.ndarray, partition: np.ndarray) -> np.ndarray:
         out = np.full((len(x), len(self)), -np.inf, np.float32)
@@ -101,31 +103,33 @@ class HardwareLayer(Layer):
     pairs : BF16 [C, 2, D], mean keys and values of the clusters
     visual_sums, visual_sizes : FP32 [groups, D] and int64 [groups], sums of keys of the visual clusters, and their
         tokens; buffered tokens count
+    fmt : of the products
 
     A row of the table has the BF16 centroid, mean key and mean value, then variance, squared length and size, 4 bytes
     each.
     """
 
-    def __init__(self, width: int, kv_heads: int):
+    def __init__(self, width: int, kv_heads: int, fmt: DotFormat = FMT):
         super().__init__(width, kv_heads)
-        self.clusters = HardwareClusters(width)
+        self.fmt = fmt
+        self.clusters = HardwareClusters(width, fmt)
         self.pairs = np.zeros((0, 2, width), BF16)
         self.visual_sums, self.visual_sizes = np.zeros((0, width), np.float32), np.zeros(0, np.int64)
         self.row_bytes = 6 * width + 12
         self.key_bytes = 4 * width + 4
 
     def directions(self, tokens: np.ndarray) -> np.ndarray:
-        return centroids.directions(to_bf16(self.keys.data[0, tokens]), FMT)
+        return centroids.directions(to_bf16(self.keys.data[0, tokens]), self.fmt)
 
     def direction(self, x: np.ndarray) -> np.ndarray:
-        return centroids.directions(to_bf16(centroids.total(to_bf16(x)))[None], FMT)[0]
+        return centroids.directions(to_bf16(centroids.total(to_bf16(x)))[None], self.fmt)[0]
 
     def query(self, q: np.ndarray) -> np.ndarray:
         rows = q.swapaxes(1, 2).reshape(q.shape[0] * q.shape[2], -1)
         return centroids.mean(to_bf16(rows))
 
     def kmeans(self, x: np.ndarray, k: int, seed: int) -> tuple[np.ndarray, int]:
-        return centroids.k_means(x, k, FMT)
+        return centroids.k_means(x, k, self.fmt)
 
     def place(self, tokens: np.ndarray, c: int) -> None:
         self.cluster[tokens] = c
@@ -169,7 +173,7 @@ class HardwareLayer(Layer):
 
         Clusters without tokens on the host are not asked for: their score counts as minus infinity.
         """
-        score = np.where(weight > 0, dot(query[None], means, FMT), -np.float32(np.inf))
+        score = np.where(weight > 0, dot(query[None], means, self.fmt), -np.float32(np.inf))
         head_dim = len(query) * self.kv_heads  # scale: 1 / sqrt(head_size), and the mean over KV heads
         code = codes(score.astype(np.float32), WTU, head_dim)[0]
         return select(code, weight.astype(np.int64), WTU, budget).mask & (weight > 0)

@@ -74,7 +74,12 @@ def windowed(name: str) -> Entry:
 
     Of hybrid memory it is the attention alone. With `ssm=random` its branch has weights in BF16, as a core has.
     """
-    check(name in WINDOWED, "policy", name, f"must be resv or one of {', '.join(WINDOWED)}: others have no hardware")
+    check(
+        name in WINDOWED,
+        "policy",
+        name,
+        f"must be resv, mosaic or one of {', '.join(WINDOWED)}: others have no hardware",
+    )
     found = entry(name)
     own = HybridParams(ssm="disabled", state=StateSpaceParams(weights="bf16"))
     return Entry(found.policy, own) if name == "hybrid" else found

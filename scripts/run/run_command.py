@@ -26,7 +26,7 @@ from hdl.emit import emit
 from scripts import console
 from scripts.pages import html_page
 from scripts.pages.html_page import Section
-from scripts.run import window_run
+from scripts.run import mosaic_run, window_run
 from scripts.run.play_passes import again, differences, end, play, tell_repeated
 from tb.library.core_simulator import LATENCY, CoreSimulator
 from tb.library.decoder_layers import DecoderLayers
@@ -35,7 +35,7 @@ from tb.library.window_stream import TOKENS
 
 RESULT, PICTURE, FOLDER = "run.json", "timeline", "passes"  # in the folder
 BINS = 400  # of the picture
-RESV = "resv"
+RESV, MOSAIC = "resv", "mosaic"
 WITH = "Options of --policy, for all policies but resv"
 # Options that have an effect with ReSV alone, and with the other policies alone.
 OWN = {"trace", "ahead", "th_hd", "ratio", "centre"}
@@ -64,7 +64,7 @@ def command(
         Path | None, typer.Option(help="Trace of `vrex trace`; its frames enter the first layer. Needed for resv.")
     ] = None,
     policy: Annotated[
-        str, typer.Option(help=f"{RESV}, or one that chooses without keys and queries: {', '.join(WINDOWED)}.")
+        str, typer.Option(help=f"{RESV}, {MOSAIC}, or one without keys and queries: {', '.join(WINDOWED)}.")
     ] = RESV,
     layers: Annotated[int, typer.Option(min=1, help="Number of decoder layers, from the first one.")] = 2,
     frames: Annotated[int, typer.Option(min=1, help="Number of frames, from the first one.")] = 3,
@@ -126,7 +126,11 @@ def command(
     if policy != RESV:
         own, rest = window_run.split(policy, param or [])
         options = Options(frames, tokens, fps, question, generate, gop, layers)
-        asked_for = window_run.Asked(policy, own, video, options, at_once, slots)
+        asked_for: mosaic_run.Asked | window_run.Asked
+        if policy == MOSAIC:
+            asked_for = mosaic_run.Asked(own, video, options, at_once, slots)
+        else:
+            asked_for = window_run.Asked(policy, own, video, options, at_once, slots)
         named = {"preset": preset, "param": rest}
         core = console.params(preset, rest).core
         asked_for.entry(core)  # a bad name or parameter fails before the models are loaded
@@ -134,7 +138,10 @@ def command(
         def start(stack: ExitStack) -> Any:
             return stack.enter_context(cluster(scheduler, jobs, many))
 
-        window_run.run(asked_for, core, named, folder, repeat, start, json)
+        if isinstance(asked_for, mosaic_run.Asked):
+            mosaic_run.run(asked_for, core, named, folder, repeat, start, json)
+        else:
+            window_run.run(asked_for, core, named, folder, repeat, start, json)
         return
     check(trace is not None, "--trace", "", "must be given: record a trace with 'vrex trace'")
     assert trace is not None
@@ -185,7 +192,7 @@ def command(
 
 def _check_used(ctx: typer.Context, policy: str) -> None:
     """Raise `ParamError` for an option that has no effect with a policy."""
-    if policy != RESV:
+    if policy not in (RESV, MOSAIC):
         windowed(policy)  # an unknown name comes first
     for option in ctx.command.params:
         name, source = option.name or "", ctx.get_parameter_source(option.name or "")
@@ -325,7 +332,7 @@ def load(folder: Path) -> list[Section]:
     try:
         result = json_format.loads((folder / RESULT).read_text())
         if "policy" in result:
-            return window_run.sections(result)
+            return (mosaic_run if result["policy"] == MOSAIC else window_run).sections(result)
         return sections(result, (folder / f"{PICTURE}.svg").read_text())
     except (OSError, ValueError, KeyError, TypeError, IndexError) as e:
         raise ValueError(f"run={folder}: not a folder that `vrex run` wrote ({e})") from None

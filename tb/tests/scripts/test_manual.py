@@ -31,6 +31,7 @@ from hdl.ports import ports
 from scripts.main import app
 from scripts.pages import unit_datasheet
 from scripts.pages.waveform_scenarios import PRESET, SCENARIOS, log
+from scripts.run import mosaic_run, run_command
 from scripts.run.window_run import Asked, split
 from tb.library.runner import BUILD, ROOT
 
@@ -183,7 +184,9 @@ def wrong(line: str) -> str:
             base = "core" if (given["preset"] or SUFFIX).endswith(SUFFIX) else given["preset"]
             own, rest = split(given.get("policy", ""), given["param"] or [])  # `vrex run --policy` takes both
             core = override(preset(base), rest).core
-            if own:
+            if own and given["policy"] == run_command.MOSAIC:
+                mosaic_run.Asked(own, "", Options(), 1, 0).entry(core)
+            elif own:
                 Asked(given["policy"], own, "", Options(), 1, 0).entry(core)
     except ParamError as e:
         return str(e)

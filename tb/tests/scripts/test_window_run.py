@@ -172,7 +172,7 @@ def test_events_that_never_happened_are_told():
     ("given", "why"),
     [
         ([], "--trace='': must be given: record a trace with 'vrex trace'"),
-        (["--policy", "mosaic"], "policy='mosaic': must be resv or one of full, streamingllm, codecsight, hybrid"),
+        (["--policy", "rekv"], "policy='rekv': must be resv, mosaic or one of full, streamingllm, codecsight, hybrid"),
         (["--policy", "full", "--ahead"], "--ahead: has no effect with --policy full: leave it out"),
         (["--policy", "full", "--trace", "x"], "--trace: has no effect with --policy full: leave it out"),
         (["--gop", 4], "--gop: has no effect with --policy resv: leave it out"),

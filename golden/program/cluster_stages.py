@@ -1,0 +1,488 @@
+"""Writes what Mosaic decides about clusters as programs: directions, nearest centroid, variance, means, K-means, codes.
+
+Each method of `ClusterCompiler` writes one step of `golden.retrieval.centroids`, with its roundings. A step takes its
+operands from memory and leaves its results there, so that a host may act between two steps. It never computes a number
+itself: it reads which cluster, which member or whether, and puts addresses into registers.
+
+====================  ===============================================================================================
+step                  what it leaves
+====================  ===============================================================================================
+`copy`                entries at another place
+`directions`          directions of keys, and their squared lengths
+`visit`               sum, number and mean of the keys of a visual cluster, with more keys
+`probe`               of a direction: nearest open centroid; threshold less grown variance; what `absorb` needs
+`absorb`              a cluster's centroid, pair and statistics, with one more member
+`average`             mean of some members
+`seed`                a seed of K-means, and the member farthest from all seeds
+`label`               nearest centre of each member, and the members of each centre
+`put`                 a cluster's centroid, pair and statistics, from its members
+`query`               mean of the queries of a pass
+`codes`               score codes of mean keys
+====================  ===============================================================================================
+
+A number that a member or a cluster has once fills a word, in all lanes: so members are words of a bank, and the VPE
+needs no lane of another. A cluster's statistics are one lane of three words (`stats`): less half the squared length of
+its centroid, variance, size. A word of `identity` selects that lane.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from golden.arithmetic.numerics import BF16
+from golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post, Reduce
+from golden.arithmetic.vector import Op as VectorOp
+from golden.program.isa import LoadTo, Queue
+from golden.program.layer_memory import Array, Register, divisors
+from golden.program.layer_stages import BANK, FREE, FULL, IMMEDIATE, SCALAR, STREAM
+from golden.program.loop_rolling import Item, repeat
+from golden.program.vector_programs import imm
+from golden.program.window_plan import WindowCompiler
+from golden.retrieval.centroids import EPSILON
+
+if TYPE_CHECKING:
+    from golden.program.mosaic_plan import MosaicPlan
+
+# Registers of these programs: addresses, and a number of rows. KV holds the address of the layer's entries and tables.
+ROWS = Register.FIRST  # rows of a loop
+SRC, DST = Register.SLOT, Register.OUT  # what a step reads, and the row that it writes
+PAIR = Register.ENTRIES  # of a cluster's representative
+LANE = Register.CONTEXT  # of the word of `identity` that selects the lane of a cluster
+STATS = Register.TAIL  # of the words of `stats` that hold a cluster
+ENTRY = Register.LEFT  # of a token's entry
+WEIGHED = Register.WEIGHTS  # of the words of `weights` that tell the members of a cluster
+
+# Words of `answer`.
+NUMBER, MARGIN, VARIANCE, SIZE, SHARE = range(5)  # of `probe`; the number is `above` less the cluster
+FARTHEST, TOP = range(2)  # of `seed`: `above` less the member, and its distance
+ANSWERS = 5
+HUGE = float(2.0**127)  # makes a difference of two scores, at least 2^-126, larger than 1
+COUNT = 8  # scalar register of the number of summed rows
+
+
+def at_register(register: int, size: int, dtype: type = BF16) -> Array:
+    """An array of one row whose address is in a register."""
+    return Array("row", 0, (1, size), dtype, int(register))
+
+
+class ClusterCompiler(WindowCompiler):
+    """Writes the steps of a `MosaicPlan`."""
+
+    plan: "MosaicPlan"
+    side = 0  # the half of W that `against` takes next
+    many = 0  # members that the steps of K-means work on; behind the last one there may be others, whose `valid` is 0
+
+    @property
+    def words(self) -> int:
+        """Words of a token's keys of all KV heads."""
+        return self.plan.width // self.fmt.lanes
+
+    # Parts of steps
+
+    def rows(self, body: Callable[[int], None]) -> None:
+        """Call `body` for each row of a loop; the register ROWS counts them."""
+        before = self.items
+        rounds: list[list[Item]] = []
+        for k in range(2):
+            self.items = []
+            body(k)
+            rounds.append(self.items)
+        self.items = [*before, repeat(ROWS, "", rounds[0], rounds[1])]
+
+    def take(self, array: Array, at: int, words: int, write: int, to: int = 0, **fields: int) -> None:
+        """Load `words` adjacent words and write them to banks from word `to`."""
+        self.load(array, at, 1, words, 0, LoadTo.VECTOR)
+        self.vector(words, Queue.LOAD, a=STREAM, wide=int(array.dtype == np.float32), write=write, addr_d=to, **fields)
+
+    def give(self, array: Array, at: int, words: int, of: int = 0) -> None:
+        """Store `words` adjacent words from word `of` of bank B, or of bank C if they are FP32."""
+        self.out(words, array.dtype == np.float32, of)
+        self.store(array, at, 1, words, 0)
+
+    def spread(self, scalar: int, to: int) -> None:
+        """Put a scalar into all lanes of a word of bank C."""
+        self.vector(a=SCALAR, scalar_a=scalar, write=Bank.C, addr_d=to)
+
+    def fetch(self, array: Array, at: int, to: int) -> None:
+        """Load a word and put its number, the same in all lanes, into a scalar register."""
+        self.load(array, at, 1, 1, 0, LoadTo.VECTOR)
+        self.vector(1, Queue.LOAD, a=STREAM, wide=1, reduce=Reduce.LAST, scalar_d=to, keep=0)
+
+    def length(self, words: int, to: int) -> None:
+        """Scalar `to` = the squared length of the row in banks A and B."""
+        self.vector(words, a=BANK, b=BANK, reduce=Reduce.SUM, scalar_d=to)
+
+    def divide(self, words: int, count: int, post: int, write: int) -> None:
+        """The row of FP32 sums in bank A by scalar `count`, as `centroids.divided`. Uses scalars 9 to 12 and bank C."""
+        g, f, h, low = range(9, 13)
+        self.scalar(g, scalar_a=count, post=Post.RECIPROCAL)
+        self.scalar(f, scalar_a=count, negate_a=1, b=SCALAR, scalar_b=g, imm_c=ONE)
+        self.scalar(f, scalar_a=f, b=SCALAR, scalar_b=g, c=SCALAR, scalar_c=g)
+        self.scalar(h, scalar_a=f, post=Post.ROUND)
+        self.scalar(low, scalar_a=f, c=SCALAR, scalar_c=h, negate_c=1, post=Post.ROUND)
+        self.vector(words, a=BANK, b=SCALAR, scalar_b=low, write=Bank.C)
+        self.vector(words, a=BANK, b=SCALAR, scalar_b=h, c=BANK, post=post, write=write)
+
+    def against(self, rows: Array, centre: Array, put: Callable[[int, int], None]) -> None:
+        """Multiply the members' directions `rows` by a centre; each product fills a word.
+
+        put : takes the first member and the number of members whose products come next from the DPE
+        """
+        n, words, size = self.fmt.lanes, self.words, self.plan.width
+        w_at, self.side = self.side * (self.fmt.w_depth // 2), 1 - self.side
+        self.load(centre, 0, n, words, 0, LoadTo.W, (FREE,), to=w_at, step=words)
+        most = max(d for d in divisors(self.many) if d * words <= self.fmt.x_depth // 2)
+        for first in range(0, self.many, most):
+            _, x_at = self.turn()
+            wait = (FREE,) if first else ()
+            self.load(rows, first * size, most, words, size, LoadTo.X, wait, (FULL,), to=x_at, step=words)
+            self.mul(w_at, x_at, most, 1, words, words)
+            put(first, most)
+
+    def distances(self, centre: Array, minus_half: int) -> None:
+        """A = squared distances of the members from a centre, whose -q / 2 is in a scalar. Bank C gets their norms."""
+        p, many = self.plan, self.many
+        self.take(p["norms"], 0, many, Bank.C)
+
+        def put(first: int, some: int) -> None:
+            less = {"c": SCALAR, "scalar_c": minus_half}
+            self.vector(some, a=STREAM, wide=1, **less, write=Bank.A, addr_d=first)
+
+        self.against(p["y"], centre, put)
+        self.vector(many, a=BANK, imm_b=imm(-2.0), c=BANK, write=Bank.A)
+        self.vector(many, op=VectorOp.MAX, a=BANK, imm_c=0, write=Bank.A)
+
+    def farthest(self, words: int, numbers: int, top: int, number: int) -> None:
+        """Scalars: the maximum of the numbers in bank A, and N less the place of the first of them.
+
+        numbers : the word of bank C from which N less each place stands
+        """
+        self.vector(words, a=BANK, reduce=Reduce.MAX, scalar_d=top)
+        less = {"c": SCALAR, "scalar_c": top, "negate_c": 1}
+        self.vector(words, a=BANK, **less, post=Post.RECIPROCAL, write=Bank.A)
+        place = {"a": BANK, "c": BANK, "addr_c": numbers}
+        self.vector(words, op=VectorOp.MIN, **place, reduce=Reduce.MAX, scalar_d=number)
+
+    def zeros(self, words: int) -> None:
+        """A and B = 1 where an integer in bank A is 0, else 0."""
+        self.vector(words, a=BANK, post=Post.ROUND, write=Bank.A | Bank.B)
+        self.vector(words, a=BANK, b=BANK, write=Bank.A)
+        self.vector(words, op=VectorOp.MIN, a=BANK, imm_c=ONE, write=Bank.A)
+        self.vector(words, a=BANK, negate_a=1, imm_c=ONE, post=Post.ROUND, write=Bank.A | Bank.B)
+
+    def change(self, values: tuple[int, int, int]) -> None:
+        """Replace a cluster's statistics by scalars: the lane that LANE selects, of the three words at STATS."""
+        n = self.fmt.lanes
+        stats = at_register(STATS, 3 * n, np.float32)
+        self.take(stats, 0, 3, Bank.A)
+        self.take(at_register(LANE, n), 0, 1, Bank.B)
+        self.vector(3, a=BANK, b=BANK, span_b=0, write=Bank.C)
+        self.vector(3, a=BANK, c=BANK, negate_c=1, write=Bank.C)
+        for k, value in enumerate(values):
+            lane = {"b": BANK, "c": BANK, "addr_c": k}
+            self.vector(a=SCALAR, scalar_a=value, **lane, write=Bank.C, addr_d=k)
+        self.give(stats, 0, 3)
+
+    def halved(self, of: int, to: int) -> None:
+        """Scalar `to` = less half of scalar `of`."""
+        self.scalar(to, scalar_a=of, imm_b=imm(-0.5))
+
+    # Steps
+
+    def copy(self) -> None:
+        """Copy ROWS adjacent entries from SRC to DST."""
+        size = self.shape.entry
+        words = size // self.fmt.lanes
+
+        def row(k: int) -> None:
+            self.take(at_register(SRC, size), k * size, words, Bank.B)
+            self.give(at_register(DST, size), k * size, words)
+
+        self.rows(row)
+
+    def directions(self, array: Array, norms: Array | None) -> None:
+        """Directions of the keys of ROWS adjacent entries from SRC on, to an array from DST on; and their norms."""
+        s, width, words = self.shape, self.plan.width, self.words
+        square, root, half, r, q = range(5)
+
+        def row(k: int) -> None:
+            self.take(at_register(SRC, s.entry), k * s.entry, words, Bank.A | Bank.B)
+            self.length(words, square)
+            self.scalar(square, scalar_a=square, imm_c=imm(float(EPSILON)))
+            self.scalar(root, scalar_a=square, post=Post.RSQRT)
+            self.scalar(half, scalar_a=root, imm_b=imm(0.5))
+            self.scalar(r, scalar_a=square, b=SCALAR, scalar_b=root)
+            self.scalar(r, scalar_a=r, negate_a=1, b=SCALAR, scalar_b=root, imm_c=ONE)
+            self.scalar(r, scalar_a=r, b=SCALAR, scalar_b=half, c=SCALAR, scalar_c=root)
+            self.vector(words, a=SCALAR, scalar_a=r, b=BANK, post=Post.ROUND, write=Bank.A | Bank.B)
+            self.give(array, k * width, words)
+            if norms is not None:
+                self.length(words, q)
+                self.spread(q, 0)
+                self.give(norms, k * self.fmt.lanes, 1)
+
+        self.rows(row)
+
+    def visit(self) -> None:
+        """Add the keys of ROWS adjacent entries from SRC on to the visual cluster whose sum is at DST.
+
+        Its number of keys is at STATS, the mean goes to PAIR.
+        """
+        s, width, words = self.shape, self.plan.width, self.words
+        total, count = at_register(DST, width, np.float32), at_register(STATS, self.fmt.lanes, np.float32)
+        self.take(total, 0, words, Bank.A | Bank.C)
+        self.take(count, 0, 1, Bank.C, words)
+
+        def row(k: int) -> None:
+            self.load(at_register(SRC, s.entry), k * s.entry, 1, words, 0, LoadTo.VECTOR)
+            self.vector(words, Queue.LOAD, a=STREAM, c=BANK, write=Bank.A | Bank.C)
+            self.vector(a=IMMEDIATE, imm_a=ONE, c=BANK, addr_c=words, write=Bank.C, addr_d=words)
+
+        self.rows(row)
+        self.give(total, 0, words)
+        self.give(count, 0, 1, words)
+        self.vector(a=IMMEDIATE, imm_a=MINUS_ZERO, c=BANK, addr_c=words, reduce=Reduce.LAST, scalar_d=0, keep=0)
+        self.divide(words, 0, Post.ROUND, Bank.B)
+        self.give(at_register(PAIR, width), 0, words)
+
+    def probe(self, ahead: int) -> None:
+        """Answer of the direction `ahead` rows behind SRC. Open clusters have 0 in `closed`, others minus infinity.
+
+        Word NUMBER is N less the nearest cluster; MARGIN is the threshold for one more member less VARIANCE, the
+        variance with it; SIZE its members then; SHARE 1 / SIZE as BF16.
+        """
+        p, n, words, tiles = self.plan, self.fmt.lanes, self.words, self.plan.tiles
+        square, best, number, d, v, size, u, fade = range(8)
+        x = ahead * p.width
+        self.take(at_register(SRC, p.width), x, words, Bank.A | Bank.B)
+        self.length(words, square)
+        self.stats_row(0, 0)
+        self.load(p["closed"], 0, 1, tiles, 0, LoadTo.VECTOR)
+        self.vector(tiles, Queue.LOAD, a=STREAM, c=BANK, write=Bank.C)
+        self.take(p["numbers"], 0, tiles, Bank.C, tiles)
+        for tile in range(tiles):
+            w_at, x_at = self.turn()
+            self.load(p["centroids"], tile * n * p.width, n, words, p.width, LoadTo.W, (FREE,), to=w_at, step=words)
+            row = at_register(SRC, p.width)
+            self.load(row, x, 1, words, 0, LoadTo.X, (), (FULL,), to=x_at, step=words)
+            self.mul(w_at, x_at, 1, 1, words, words)
+            self.vector(a=STREAM, wide=1, c=BANK, addr_c=tile, write=Bank.A, addr_d=tile)
+        self.farthest(tiles, tiles, best, number)
+        # Which lane holds that number: the difference is zero there.
+        self.vector(tiles, a=SCALAR, scalar_a=number, c=BANK, addr_c=tiles, negate_c=1, write=Bank.A)
+        self.zeros(tiles)
+        for k, to in ((1, v), (2, size)):
+            self.load(p["stats"], k * n, tiles, 1, 3 * n, LoadTo.VECTOR)
+            self.vector(tiles, Queue.LOAD, a=STREAM, wide=1, b=BANK, reduce=Reduce.SUM, scalar_d=to)
+        self.scalar(d, scalar_a=best, imm_b=imm(-2.0), c=SCALAR, scalar_c=square)
+        self.scalar(d, op=VectorOp.MAX, scalar_a=d, imm_c=0)
+        self.scalar(size, scalar_a=size, imm_c=ONE)
+        self.scalar(u, scalar_a=size, post=Post.RECIPROCAL)
+        self.scalar(d, scalar_a=d, b=SCALAR, scalar_b=u, c=SCALAR, scalar_c=v)
+        self.scalar(v, scalar_a=d, negate_a=1, b=SCALAR, scalar_b=u, c=SCALAR, scalar_c=d)
+        limit = p.limit
+        self.scalar(fade, scalar_a=size, imm_b=imm(-1 / limit.rate), post=Post.EXP)
+        top = {"imm_b": imm(limit.large - limit.small), "imm_c": imm(limit.large)}
+        self.scalar(fade, scalar_a=fade, negate_a=1, **top)
+        self.scalar(fade, scalar_a=fade, c=SCALAR, scalar_c=v, negate_c=1)
+        for word, scalar in ((NUMBER, number), (MARGIN, fade), (VARIANCE, v), (SIZE, size), (SHARE, u)):
+            self.spread(scalar, word)
+        self.give(p["answer"], 0, ANSWERS)
+
+    def stats_row(self, which: int, to: int) -> None:
+        """One of the three statistics of all clusters, to bank C."""
+        n, tiles = self.fmt.lanes, self.plan.tiles
+        self.load(self.plan["stats"], which * n, tiles, 1, 3 * n, LoadTo.VECTOR)
+        self.vector(tiles, Queue.LOAD, a=STREAM, wide=1, write=Bank.C, addr_d=to)
+
+    def absorb(self) -> None:
+        """Move a cluster by the direction at SRC and the entry at ENTRY, with what `probe` has left in `answer`.
+
+        The centroid is at DST, the pair at PAIR; STATS and LANE as in `change`.
+        """
+        p = self.plan
+        share, v, size, q, half = range(5)
+        for word, to in ((SHARE, share), (VARIANCE, v), (SIZE, size)):
+            self.fetch(p["answer"], word * self.fmt.lanes, to)
+        pairs = ((PAIR, ENTRY, self.shape.entry), (DST, SRC, p.width))
+        for mean, x, numbers in pairs:
+            words = numbers // self.fmt.lanes
+            self.take(at_register(mean, numbers), 0, words, Bank.C)
+            self.load(at_register(x, numbers), 0, 1, words, 0, LoadTo.VECTOR)
+            self.vector(words, Queue.LOAD, a=STREAM, c=BANK, negate_c=1, write=Bank.A)
+            moved = {"b": SCALAR, "scalar_b": share, "c": BANK}
+            self.vector(words, a=BANK, **moved, post=Post.ROUND, write=Bank.A | Bank.B)
+            self.give(at_register(mean, numbers), 0, words)
+        self.length(self.words, q)
+        self.halved(q, half)
+        self.change((half, v, size))
+
+    def sums(self, rows: Array, numbers: int, weighed: Array | None) -> None:
+        """A and C = the sum of rows of `numbers`, in order; the word behind it in C = how many there are.
+
+        rows : the first row, others follow; ROWS counts them
+        weighed : 1 or 0 for each, in all lanes of a word; all if not given
+        """
+        n, words = self.fmt.lanes, numbers // self.fmt.lanes
+        self.vector(words + 1, a=IMMEDIATE, imm_a=0, write=Bank.A | Bank.C)
+
+        def row(k: int) -> None:
+            one: dict[str, int] = {}
+            if weighed is not None:
+                self.take(weighed, k * n, 1, Bank.B, words)
+                one = {"b": BANK, "addr_b": words}
+            self.load(rows, k * numbers, 1, words, 0, LoadTo.VECTOR)
+            first = {**one, "span_b": 0} if one else {}
+            self.vector(words, Queue.LOAD, a=STREAM, **first, c=BANK, write=Bank.A | Bank.C)
+            self.vector(a=IMMEDIATE, imm_a=ONE, **one, c=BANK, addr_c=words, write=Bank.C, addr_d=words)
+
+        self.rows(row)
+        number = {"a": IMMEDIATE, "imm_a": MINUS_ZERO, "c": BANK, "addr_c": words}
+        self.vector(**number, reduce=Reduce.LAST, scalar_d=COUNT, keep=0)
+
+    def average(self, to: Array, at: int, minus_half: Array | None, weighed: Array | None) -> None:
+        """The mean of members' directions, as `centroids.mean`, and less half its squared length."""
+        p = self.plan
+        self.sums(p["y"], p.width, weighed)
+        self.divide(self.words, COUNT, Post.ROUND, Bank.A | Bank.B)
+        self.give(to, at, self.words)
+        if minus_half is not None:
+            self.length(self.words, 0)
+            self.halved(0, 0)
+            self.spread(0, 0)
+            self.give(minus_half, 0, 1)
+
+    def centre(self) -> None:
+        """Make the member at SRC the centre at DST; less half its squared length goes to STATS."""
+        self.take(at_register(SRC, self.plan.width), 0, self.words, Bank.A | Bank.B)
+        self.give(at_register(DST, self.plan.width), 0, self.words)
+        self.length(self.words, 0)
+        self.halved(0, 0)
+        self.spread(0, 0)
+        self.give(at_register(STATS, self.fmt.lanes, np.float32), 0, 1)
+
+    def seed(self, first: int) -> None:
+        """Find the member farthest from a centre: that at SRC, or from all seeds so far.
+
+        first : 0: from the centre alone; 1: from the centre, the first seed; 2: from it and the seeds before
+        """
+        p, n, many = self.plan, self.fmt.lanes, self.many
+        square, half, top, number = range(4)
+        self.take(at_register(SRC, p.width), 0, self.words, Bank.A | Bank.B)
+        self.length(self.words, square)
+        self.halved(square, half)
+        if first:
+            self.give(at_register(DST, p.width), 0, self.words)
+            self.spread(half, 0)
+            self.give(at_register(STATS, n, np.float32), 0, 1)
+        self.distances(at_register(SRC, p.width), half)
+        if first == 2:
+            self.take(p["left"], 0, many, Bank.C)
+            self.vector(many, op=VectorOp.MIN, a=BANK, c=BANK, write=Bank.A)
+        self.load(p["valid"], 0, 1, many, 0, LoadTo.VECTOR)
+        self.vector(many, Queue.LOAD, a=BANK, b=STREAM, write=Bank.A | Bank.C)
+        if first:
+            self.give(p["left"], 0, many)
+        self.take(p["places"], 0, many, Bank.C)
+        self.farthest(many, 0, top, number)
+        for word, scalar in ((FARTHEST, number), (TOP, top)):
+            self.spread(scalar, word)
+        self.give(p["answer"], 0, 2)
+
+    def label(self, centres: int) -> None:
+        """The nearest of so many centres for each member, to `labels`; the lowest of equal ones. `weights` says whose.
+
+        Bank C holds the best score, behind it the labels.
+        """
+        p, n, many = self.plan, self.fmt.lanes, self.many
+        for c in range(centres):
+            self.fetch(p["halves"], c * n, 0)
+            to = Bank.A if c else Bank.A | Bank.C
+            centre = replace(p["centres"], offset=p["centres"].offset + 2 * c * p.width, shape=(1, p.width))
+
+            def put(first: int, some: int, to: int = to) -> None:
+                less = {"c": SCALAR, "scalar_c": 0}
+                self.vector(some, a=STREAM, wide=1, **less, write=to, addr_d=first)
+
+            self.against(p["y"], centre, put)
+            rest = {"a": BANK, "addr_a": many}
+            if not c:
+                self.vector(many, a=IMMEDIATE, imm_a=0, write=Bank.C, addr_d=many)
+                continue
+            self.vector(many, a=BANK, c=BANK, negate_c=1, write=Bank.A, addr_d=many)
+            self.vector(many, **rest, imm_b=imm(HUGE), write=Bank.A, addr_d=many)
+            self.vector(many, op=VectorOp.MAX, **rest, imm_c=0, write=Bank.A, addr_d=many)
+            self.vector(many, op=VectorOp.MIN, **rest, imm_c=ONE, write=Bank.B)
+            label = {"c": BANK, "addr_c": many}
+            self.vector(many, a=IMMEDIATE, imm_a=imm(c), **label, negate_c=1, write=Bank.A, addr_d=many)
+            self.vector(many, **rest, b=BANK, **label, write=Bank.C, addr_d=many)
+            self.vector(many, op=VectorOp.MAX, a=BANK, c=BANK, write=Bank.C)
+        self.give(p["labels"], 0, many, many)
+        for c in range(centres):
+            self.vector(many, a=IMMEDIATE, imm_a=imm(-c), c=BANK, addr_c=many, write=Bank.A)
+            self.zeros(many)
+            self.load(p["valid"], 0, 1, many, 0, LoadTo.VECTOR)
+            self.vector(many, Queue.LOAD, a=BANK, b=STREAM, post=Post.ROUND, write=Bank.B)
+            self.give(p["weights"], c * p.members * n, many)
+
+    def put_pair(self) -> None:
+        """The mean of the members' entries, whose weights are at WEIGHED, to the pair at PAIR."""
+        p, numbers = self.plan, self.shape.entry
+        words = numbers // self.fmt.lanes
+        self.sums(p["gathered"], numbers, at_register(WEIGHED, self.fmt.lanes))
+        self.divide(words, COUNT, Post.ROUND, Bank.B)
+        self.give(at_register(PAIR, numbers), 0, words)
+
+    def put_stats(self) -> None:
+        """Statistics of the members, whose weights are at WEIGHED and whose mean is at DST, as in `change`."""
+        p, many = self.plan, self.many
+        square, half, number, v = range(4)
+        self.take(at_register(DST, p.width), 0, self.words, Bank.A | Bank.B)
+        self.length(self.words, square)
+        self.halved(square, half)
+        self.distances(at_register(DST, p.width), half)
+        self.take(at_register(WEIGHED, self.fmt.lanes), 0, many, Bank.B)
+        # The sum runs through words 0 to `many` of bank C.
+        self.vector(2, a=IMMEDIATE, imm_a=0, write=Bank.C)
+        self.vector(many, a=BANK, b=BANK, c=BANK, write=Bank.C, addr_d=1)
+        self.vector(a=IMMEDIATE, imm_a=MINUS_ZERO, c=BANK, addr_c=many, reduce=Reduce.LAST, scalar_d=v, keep=0)
+        self.vector(many, a=IMMEDIATE, imm_a=ONE, b=BANK, reduce=Reduce.SUM, scalar_d=number)
+        self.scalar(number, scalar_a=number, imm_b=imm(1 / self.fmt.lanes))
+        self.vector(a=SCALAR, scalar_a=v, write=Bank.A)
+        self.divide(1, number, Post.NONE, Bank.A)
+        self.vector(a=BANK, reduce=Reduce.LAST, scalar_d=v, keep=0)
+        self.change((half, v, number))
+
+    def query(self) -> None:
+        """The mean of the queries of a pass over rows and query heads, to `query`."""
+        s, p, n = self.shape, self.plan, self.fmt.lanes
+        head, words = s.head_size, s.head_size // n
+        many = s.rows
+        for g in range(s.kv_heads):
+            self.vector(words, a=IMMEDIATE, imm_a=0, write=Bank.A | Bank.C)
+            for r in range(many):
+                self.load(p["q"], (g * many + r) * head, 1, words, 0, LoadTo.VECTOR)
+                self.vector(words, Queue.LOAD, a=STREAM, c=BANK, write=Bank.A | Bank.C)
+            low = {"imm_a": imm(many & ~0xFF), "imm_c": imm(many & 0xFF)}
+            self.vector(a=IMMEDIATE, **low, reduce=Reduce.LAST, scalar_d=0, keep=0)
+            self.divide(words, 0, Post.ROUND, Bank.B)
+            self.give(p["query"], g * head, words)
+
+    def codes(self, rows: Array, apart: int, tiles: int, mask: Array, out: Array) -> None:
+        """Score codes of rows, `apart` numbers from one to the next, for the query at SRC, under a mask."""
+        p, n, words = self.plan, self.fmt.lanes, self.words
+        self.take(mask, 0, tiles, Bank.C)
+        for tile in range(tiles):
+            w_at, x_at = self.turn()
+            self.load(rows, tile * n * apart, n, words, apart, LoadTo.W, (FREE,), to=w_at, step=words)
+            query = at_register(SRC, p.width)
+            self.load(query, 0, 1, words, 0, LoadTo.X, (), (FULL,), to=x_at, step=words)
+            self.mul(w_at, x_at, 1, 1, words, words)
+            scaled = {"imm_b": imm(p.rank_scale), "c": BANK, "addr_c": tile}
+            self.vector(a=STREAM, wide=1, **scaled, write=Bank.A, addr_d=tile)
+        self.vector(tiles, a=BANK, reduce=Reduce.MAX, scalar_d=0)
+        less = {"a": BANK, "c": SCALAR, "scalar_c": 0, "negate_c": 1}
+        self.vector(tiles, **less, post=Post.EXP, code=1, write=Bank.B)
+        self.give(out, 0, tiles)

@@ -1,0 +1,200 @@
+"""The programs of Mosaic on a core: passes over a pool of slots, and the steps that decide about clusters.
+
+`MosaicPlan` is a `WindowPlan` whose pool also holds a slot for the representative of each cluster, its mean key and
+value. A pass is cut where the queries are known: `ask` ends with their mean, `attend` goes on with the scores. In
+between the host chooses clusters and has entries fetched.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from golden.arithmetic.numerics import BF16
+from golden.function_params import check
+from golden.program.cluster_stages import ANSWERS, ClusterCompiler
+from golden.program.isa import Instruction, LxeFormat, Opcode
+from golden.program.layer_memory import LayerShape, Tiling
+from golden.program.layer_stages import FREE, semaphores
+from golden.program.loop_rolling import POINTERS, Item, assemble, op, roll
+from golden.program.window_plan import WindowPlan
+
+CENTRES = 16  # of K-means at most
+LEAST = 8  # members of the smallest program of K-means
+
+
+class Limit(Protocol):
+    """Equation 5's parameters (`golden.policies.mosaic_clusters.Threshold`)."""
+
+    @property
+    def small(self) -> float: ...
+    @property
+    def large(self) -> float: ...
+    @property
+    def rate(self) -> float: ...
+
+
+class MosaicPlan(WindowPlan):
+    """The programs of one pass and of Mosaic's steps, and the arrays that they use in memory.
+
+    shape : `recent` are all slots, those of tokens first, then one for each cluster
+    clusters, visual : most clusters of a layer, most visual clusters; multiples of `lanes`
+    tokens : of the stream, each with a place at home
+    members : most tokens of a cluster that is split or made; its steps are as long
+    limit : variance that a cluster may have
+
+    Besides what a `WindowPlan` has, the layer's memory holds `home` for offloaded entries, the table of clusters, and
+    room for the steps' work. Raises `ParamError` for sizes that do not fit the format.
+    """
+
+    _compiler = ClusterCompiler
+
+    def __init__(
+        self,
+        shape: LayerShape,
+        fmt: LxeFormat,
+        clusters: int,
+        visual: int,
+        tokens: int,
+        members: int,
+        limit: Limit,
+        cuts: dict[str, Tiling] | None = None,
+    ):
+        n = fmt.lanes
+        self.clusters, self.visual, self.stream, self.members, self.limit = clusters, visual, tokens, members, limit
+        self.width = shape.kv_heads * shape.head_size
+        self.tiles, self.visual_tiles = clusters // n, visual // n
+        for name, value in (("clusters", clusters), ("visual", visual)):
+            check(value % n == 0 and value > 0, name, value, f"must be a multiple of lanes = {n}")
+        most = (fmt.depth - 1) // 2
+        check(2 * self.tiles <= fmt.depth, "clusters", clusters, f"must be at most {fmt.depth // 2 * n}: half a bank")
+        check(members <= most, "members", members, f"must be at most {most}: half of a bank less one word")
+        words = self.width // n
+        half = min(fmt.w_depth, fmt.x_depth) // 2
+        check(words <= half, "width", self.width, f"must be at most {half * n}: half of W and of X hold a direction")
+        check(2 * words < fmt.depth, "width", self.width, f"must be below {fmt.depth // 2 * n}: a bank holds an entry")
+        scale = (self.width * shape.kv_heads) ** -0.5  # 1 / sqrt(head size), and the mean over KV heads
+        self.rank_scale = scale
+        self.above = 1 << max(clusters, members).bit_length()
+        super().__init__(shape, fmt, 0, cuts)
+        self._made: dict[str, list[Instruction]] = {}
+
+    def of(self, tokens: int) -> "MosaicPlan":
+        """The plan of a pass of fewer tokens that uses the same weights, entries and tables in memory."""
+        check(tokens <= self.shape.tokens, "tokens", tokens, f"must be at most the plan's {self.shape.tokens}")
+        shape = replace(self.shape, tokens=tokens)
+        sizes = self.clusters, self.visual, self.stream, self.members
+        return MosaicPlan(shape, self.fmt, *sizes, self.limit, self.cuts)
+
+    def _more_arrays(self) -> None:
+        """Place home, tables and work of the steps. They do not depend on the tokens of the pass."""
+        n, width, many, entry = self.fmt.lanes, self.width, self.members, self.shape.entry
+        for name, dims, dtype in (
+            ("home", (self.stream, entry), BF16),
+            ("centroids", (self.clusters, width), BF16),
+            ("stats", (self.tiles, 3, n), np.float32),
+            ("closed", (self.clusters,), BF16),
+            ("unasked", (self.clusters,), BF16),
+            ("codes", (self.clusters,), BF16),
+            ("visual_sums", (self.visual, width), np.float32),
+            ("visual_counts", (self.visual, n), np.float32),
+            ("visual_means", (self.visual, width), BF16),
+            ("visual_unasked", (self.visual,), BF16),
+            ("visual_codes", (self.visual,), BF16),
+            ("query", (width,), BF16),
+            ("answer", (ANSWERS, n), np.float32),
+            ("numbers", (self.clusters,), np.float32),
+            ("identity", (n, n), BF16),
+            ("places", (many, n), np.float32),
+            ("valid", (many, n), BF16),
+            ("x", (self.stream, width), BF16),
+            ("gathered", (many, entry), BF16),
+            ("y", (many, width), BF16),
+            ("norms", (many, n), np.float32),
+            ("left", (many, n), np.float32),
+            ("labels", (many, n), np.float32),
+            ("middle", (width,), BF16),
+            ("centres", (CENTRES, width), BF16),
+            ("halves", (CENTRES, n), np.float32),
+            ("weights", (CENTRES, many, n), BF16),
+        ):
+            self.kv.add(name, dims, dtype)
+
+    def tables(self) -> dict[str, np.ndarray]:
+        """The arrays by name that the host writes once, for each layer."""
+        n, many = self.fmt.lanes, self.members
+        return {
+            "numbers": self.above - np.arange(self.clusters, dtype=np.float32),
+            "places": np.repeat(self.above - np.arange(many, dtype=np.float32)[:, None], n, 1),
+            "identity": np.eye(n).astype(BF16),
+        }
+
+    # Programs
+
+    def size(self, many: int) -> int:
+        """Members for which there is a program, at least so many."""
+        check(many <= self.members, "members", self.members, f"must be at least {many}, the tokens of a cluster")
+        return min(self.members, max(LEAST, 1 << (many - 1).bit_length()))
+
+    def made(self, name: str, *parts: Callable[[ClusterCompiler], None], many: int = 0) -> list[Instruction]:
+        """The program of some parts, one after the other; each begins when the one before is in memory.
+
+        name : the program is written once for it and for a size · many : members that K-means works on
+        """
+        if many:
+            name = f"{name} of {self.size(many)}"
+        if name not in self._made:
+            c = ClusterCompiler(self)
+            c.many = self.size(many) if many else 0
+            groups = []
+            for part in parts:
+                c.items = []
+                part(c)
+                groups.append(roll(c.items))
+            self._made[name] = self._joined(name, c, groups)
+        return self._made[name]
+
+    def _joined(self, name: str, c: ClusterCompiler, groups: Sequence[Sequence[Item]]) -> list[Instruction]:
+        c.items = [op(Opcode.SYNC, **semaphores((), (s,))) for s in (FREE, FREE)]
+        for k, items in enumerate(groups):
+            if k:
+                c.end()
+                c.begin()
+            c.items += items
+        out = [*assemble(c.items, POINTERS), Instruction(Opcode.HALT, {})]
+        most = self.fmt.i_depth
+        check(len(out) <= most, f"instructions of {name}", len(out), f"must be at most i_depth = {most}")
+        return out
+
+    def ask(self) -> list[Instruction]:
+        """From the hidden states to entries and queries, and the mean of the queries."""
+        if "ask" not in self._made:
+            c = ClusterCompiler(self)
+            c.query()
+            own = {stage.name: stage.items for stage in self.stages}
+            groups = [*(own[name] for name in ("norm1", "qkv", "rotary")), roll(c.items)]
+            self._made["ask"] = self._joined("ask", c, groups)
+        return self._made["ask"]
+
+    def attend(self) -> list[Instruction]:
+        """From queries and entries in slots to the hidden states behind the layer."""
+        if "attend" not in self._made:
+            self._made["attend"] = self.program("scores", "down")
+        return self._made["attend"]
+
+    def visual_ranks(self, c: ClusterCompiler) -> None:
+        """Score codes of the visual clusters."""
+        c.codes(self["visual_means"], self.width, self.visual_tiles, self["visual_unasked"], self["visual_codes"])
+
+    def ranks(self, c: ClusterCompiler) -> None:
+        """Score codes of the clusters, from their representatives in the pool."""
+        ring = self["ring"]
+        first = ring.offset + 2 * self.tokens_slots * self.shape.entry
+        pairs = replace(ring, offset=first, shape=(self.clusters, self.shape.entry))
+        c.codes(pairs, self.shape.entry, self.tiles, self["unasked"], self["codes"])
+
+    @property
+    def tokens_slots(self) -> int:
+        """Slots for tokens; those of representatives follow."""
+        return self.shape.recent - self.clusters

@@ -1,0 +1,317 @@
+"""Layers of a decoder on a core under Mosaic: a stream of programs (`tb.library.pass_stream`), beside the policy."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from golden.function_params import check
+from golden.inputs.decoder import Decoder
+from golden.policies.blocks import Block
+from golden.policies.light_attention import Selected
+from golden.policies.mosaic import Mosaic
+from golden.policies.mosaic_core import Core as Driver
+from golden.policies.mosaic_core import CoreLayer, Counts, Job
+from golden.policies.mosaic_hardware import HardwareLayer
+from golden.policies.mosaic_host import MosaicHost
+from golden.policies.policy import Step
+from golden.policies.policy_run import Run, decoder_shape
+from golden.policies.registry import Entry
+from golden.policies.stream_runs import Segment
+from golden.program.core_model import Core
+from golden.program.isa import Instruction
+from golden.program.layer_memory import LayerShape
+from golden.program.lxe_model import Memory, Result
+from golden.program.mosaic_plan import MosaicPlan
+from golden.retrieval.dre_model import DreModel
+from golden.retrieval.kvmap import KvMap
+from hdl.params import CoreParams
+from tb.library.handed_over import handed_over
+from tb.library.pass_stream import Place
+from tb.library.window_stream import Reference, blocks
+
+EVENTS = (  # that a stream must have, to show what the policy is there for
+    *("clustered", "assigned", "split", "deferred", "merged", "offloaded", "fetched", "prefetched", "covered"),
+    "represented",
+)
+
+
+class Twin:
+    """The policy in NumPy, on the keys, values and queries that the core has made: it must decide the same.
+
+    `differences` has a line for each decision, and each number of a table, that is another one.
+    """
+
+    def __init__(self, host: MosaicHost):
+        self.host, own = host, host.policy
+        self.policy = Mosaic(own.params, own.shape)
+        width, fmt = own.width, host.plan.fmt.dot
+        self.policy.layers = [HardwareLayer(width, own.shape.kv_heads, fmt) for _ in own.layers]
+        self.run = Run(self.policy)
+        self.differences: list[str] = []
+        self.compared = 0  # numbers of tables
+        self.kept: dict[int, np.ndarray] = {}  # tokens that the last layer attends to, by block
+        host.watch = self.choose
+
+    def _get(self, plan: MosaicPlan, name: str) -> np.ndarray:
+        a = plan[name]
+        return self.host.unit.memory.get(a.offset, a.shape, a.dtype).astype(np.float32)
+
+    def choose(self, block: Block, plan: MosaicPlan, layer: int, rows: np.ndarray, chosen: Selected) -> None:
+        """Let the policy choose in a layer, and compare with what the core chose."""
+        s, many = self.policy.shape, len(rows)
+        if layer == 0:
+            self.run.begin(block)
+        q = self._get(plan, "q").reshape(s.kv_heads, many, s.group, s.head_size).swapaxes(0, 1)
+        entries = self._get(plan, "fresh").reshape(many, 2, s.kv_heads, s.head_size)
+        self.run.take(layer, rows, entries[:, 0], entries[:, 1])
+        history, state = self.run.histories[layer], self.policy.layers[layer]
+        attended: list[np.ndarray] = []
+        plain = state.means
+
+        def means(at: np.ndarray) -> np.ndarray:
+            attended.append(at)
+            return plain(at)
+
+        state.means = means  # type: ignore[method-assign]
+        want = self.policy.select(Step(layer, block, rows, q.reshape(many, s.heads, -1), history.k, history.v))
+        del state.means
+        own = self.host.policy.layers[layer]
+        assert isinstance(own, CoreLayer)
+        same = {
+            "kept tokens": np.array_equal(want.keep, chosen.keep),
+            "representatives": np.array_equal(np.concatenate([*attended, np.zeros(0, int)]), own.represented),
+            "tokens on the device": np.array_equal(self.policy.store.on_device(layer), self._on_device(layer)),
+        }
+        self._tell(f"block {block.index}, layer {layer}", same)
+        self.kept[block.index] = chosen.keep[0]
+        self.policy.store.release(layer)
+
+    def _on_device(self, layer: int) -> np.ndarray:
+        return self.host.policy.store.on_device(layer)
+
+    def finish(self, block: Block) -> None:
+        """End a block, and compare all clusters: members, flags, and each number in the core's tables."""
+        self.run.finish(block)
+        core = self.host.core
+        for layer, (want, own) in enumerate(zip(self.policy.layers, self.host.policy.layers, strict=True)):
+            n, names = len(want.clusters), ("size", "partition", "lazy")
+            same = {x: np.array_equal(getattr(want, x), getattr(own, x)) for x in ("cluster", "buffered")}
+            same |= {x: np.array_equal(getattr(want.clusters, x), getattr(own.clusters, x)) for x in names}
+            same["places"] = np.array_equal(self.policy.store.place(layer), self.host.policy.store.place(layer))
+            assert isinstance(want, HardwareLayer)
+            stats = core.read(layer, "stats").swapaxes(0, 1).reshape(3, -1)[:, :n]
+            pairs = core.read(layer, "ring")[self.host.plan.tokens_slots :][:n]
+            groups = len(want.visual_sizes)
+            numbers = {
+                "centroids": (core.read(layer, "centroids")[:n], want.clusters.mean),
+                "lengths": (stats[0] * -2, want.clusters.norm),  # type: ignore[attr-defined]
+                "variances": (stats[1], want.clusters.variance),
+                "sizes": (stats[2], want.clusters.size),
+                "pairs": (pairs.reshape(want.pairs.shape), want.pairs),
+                "visual sums": (core.read(layer, "visual_sums")[:groups], want.visual_sums),
+            }
+            for name, (have, right) in numbers.items():
+                same[name] = np.array_equal(have.astype(np.float32), right.astype(np.float32))
+                self.compared += have.size
+            self._tell(f"block {block.index}, layer {layer}, at the end", same)
+
+    def _tell(self, where: str, same: dict[str, bool]) -> None:
+        self.differences += [f"{where}: {what} are not the policy's" for what, ok in same.items() if not ok]
+
+
+@dataclass(frozen=True)
+class MosaicPass:
+    """One program of a stream: a `tb.library.pass_stream.Pass`.
+
+    Its facts: `block`, `stage`, `layer` · `kind` of the program, and the `size` of its work
+    """
+
+    stream: "MosaicStream"
+    job: Job
+    block: Block
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Block, number of the program in it, what it does, layer."""
+        return f"{self.block.stage} {self.block.index}, {self.number}: {self.job.kind}, layer {self.job.layer}"
+
+    @property
+    def program(self) -> Sequence[Instruction]:
+        """Shared by all programs of a kind and size."""
+        return self.job.program
+
+    @property
+    def registers(self) -> dict[int, int]:
+        """Addresses and counts."""
+        return self.job.registers
+
+    @property
+    def stages(self) -> Sequence[str]:
+        """None: records have the cycles of whole programs."""
+        return ()
+
+    def run(self) -> Result:
+        """Execute the program on golden."""
+        return self.stream.host.run(self.job)
+
+    def facts(self, result: Result) -> dict[str, Any]:
+        """Figures of the program."""
+        j, b = self.job, self.block
+        return {"block": b.index, "stage": b.stage, "layer": j.layer, "kind": j.kind, "size": j.size}
+
+    def places(self) -> list[Place]:
+        """The layer's arrays, then the regions of memory."""
+        h, j = self.stream.host, self.job
+        plan = j.plan
+        own = [a for space in (plan.work, plan.weights, plan.kv) for a in space.arrays.values()]
+        return [
+            *(Place(a.name, h.bases[j.layer][a.base] + a.offset, a.shape, a.dtype) for a in own),
+            *(Place(r.name, r.base, (r.size,), np.uint8) for r in h.unit.memory.regions),
+        ]
+
+
+@dataclass
+class Needs:
+    """What a stream needs, by a run of the policy in FP32: clusters and visual clusters of a layer, members of one."""
+
+    clusters: int = 1
+    visual: int = 1
+    members: int = 1
+
+    def see(self, policy: Mosaic) -> None:
+        """Look at a policy after a block."""
+        for state in policy.layers:
+            self.clusters = max(self.clusters, len(state.clusters))
+            self.members = max(self.members, int(np.bincount(state.cluster + 1, minlength=2)[1:].max()))
+        if policy.visual is not None:
+            self.visual = max(self.visual, len(policy.visual))
+
+
+class MosaicReference(Reference):
+    """A `Reference` that notes what the stream needs."""
+
+    def __init__(self, entry: Entry, decoder: Decoder):
+        super().__init__(entry, decoder)
+        self.needs = Needs()
+
+    def finish(self, block: Block) -> Any:
+        out = super().finish(block)
+        assert isinstance(self.policy, Mosaic)
+        self.needs.see(self.policy)
+        return out
+
+
+@dataclass(frozen=True)
+class Room:
+    """Room of a core's memory for a stream: slots for tokens, clusters, visual clusters, members of a cluster."""
+
+    slots: int
+    clusters: int
+    visual: int
+    members: int
+
+
+@dataclass
+class Outputs:
+    """What a stream leaves: hidden states of each block behind the last layer, answers that the driver read in it."""
+
+    hidden: list[np.ndarray] = field(default_factory=list)
+    readings: list[int] = field(default_factory=list)
+
+
+class MosaicStream:
+    """The loaded layers of a decoder on a core under Mosaic, over segments of a stream.
+
+    entry : the policy, whose arithmetic is that of the hardware · segments : prompt, frames, question, later tokens
+    room : in memory (`room`)
+
+    Iteration gives the programs. Then `outputs` has the hidden states, `events` what has happened, and `twin` where
+    the policy in NumPy decides otherwise. Raises `ParamError` for a core that does not hold the layers, and for frames
+    without a visual embedding.
+    """
+
+    def __init__(self, entry: Entry, segments: Sequence[Segment], decoder: Decoder, p: CoreParams, room: Room):
+        self.p, self.segments, self.decoder, self.entry = p, segments, decoder, entry
+        for i, s in enumerate(segments):
+            what = "must have a visual embedding: the host puts frames into visual clusters by it"
+            check(s.stage != "frame" or s.visual is not None, "frame", i, what)
+        n = p.dpe.n_w
+        clusters, visual = (-(-x // n) * n for x in (room.clusters, room.visual))
+        total = sum(len(s.x) for s in segments)
+        shape = LayerShape(
+            width=decoder.embeddings.shape[1],
+            heads=decoder.heads,
+            kv_heads=decoder.kv_heads,
+            head_size=decoder.head_size,
+            ffn=decoder.layers[0]["ffn_down"].shape[0],
+            tokens=max(len(s.x) for s in segments),
+            recent=-(-(room.slots + clusters) // (2 * n)) * 2 * n,
+            entries=0,
+            epsilon=float(decoder.epsilon),
+        )
+        limit = Mosaic(entry.params, decoder_shape(decoder)).semantic_limit
+        self.plan = MosaicPlan(shape, p.lxe_format(), clusters, visual, total, room.members, limit)
+        self.ports = {"th_hd": p.dre.function().th_hd, "ratio": p.dre.function().ratio_q16, "blocks": 1}
+        self.ports |= dict.fromkeys(("device_base", "home_base", "table_base"), 0)
+        turns = np.array(decoder.frequencies)
+        shape_of = decoder_shape(decoder)
+        self.host = MosaicHost(self.plan, entry.params, shape_of, decoder.layers, turns, self._core, self._launch)
+        self.twin = Twin(self.host)
+        self.outputs = Outputs()
+        self._give: Callable[[Job], None] | None = None
+
+    def _core(self, fmt: Any, memory: Memory) -> Core:
+        """A core whose DRE holds nothing: no program here asks it for anything."""
+        k = self.p.dre.kvmu
+        kv = KvMap(
+            clusters=k.clusters,
+            blocks=1,
+            block_slots=k.block_slots,
+            recent=k.recent,
+            entry_bytes=k.entry_bytes,
+            boundary=k.boundary,
+            n_ctx=k.n_ctx,
+        )
+        self.core = Core(fmt, memory, DreModel(self.p.dre.function(), kv, self.p.dre.wtu.readings, k.counts))
+        return self.core
+
+    def _launch(self, job: Job) -> None:
+        assert self._give is not None  # programs run while the stream is iterated
+        self._give(job)
+
+    @property
+    def events(self) -> Counts:
+        """What has happened."""
+        return replace(self.host.core.counts)
+
+    @property
+    def driver(self) -> Driver:
+        """The driver, which knows where entries lie."""
+        return self.host.core
+
+    def __iter__(self) -> Iterator[MosaicPass]:
+        for block, segment in zip(blocks(self.segments), self.segments, strict=True):
+            before = self.host.core.counts.readings
+
+            def work(give: Callable[[Job], None], block: Block = block, segment: Segment = segment) -> None:
+                self._give = give
+                self.outputs.hidden.append(self.host.block(block, segment.x.astype(np.float32)))
+
+            for number, job in enumerate(handed_over(work)):
+                yield MosaicPass(self, job, block, number)
+            self.twin.finish(block)
+            self.outputs.readings.append(self.host.core.counts.readings - before)
+
+    def errors(self, reference: Reference) -> list[float]:
+        """Distance of each block's hidden states from those of the policy in FP32, relative to their length."""
+        return [
+            float(np.linalg.norm(got - want) / np.linalg.norm(want))
+            for got, want in zip(self.outputs.hidden, reference.outputs, strict=True)
+        ]
+
+    def chosen_otherwise(self, reference: Reference) -> int:
+        """Blocks whose last layer attends to other tokens than the policy in FP32, whose keys and queries differ."""
+        return sum(not np.array_equal(keep, reference.chosen[block][0]) for block, keep in self.twin.kept.items())

@@ -1,0 +1,130 @@
+"""`vrex run --policy mosaic`: Mosaic on the RTL of a core; every byte, cycle and decision, resumption, messages."""
+
+import json
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+from distributed import Client
+from typer.testing import CliRunner
+
+import synth.sweep.dask_run
+from scripts.main import app
+from scripts.run import mosaic_run, run_command
+from tb.library import small_models
+from tb.library.mosaic_stream import EVENTS
+from tb.library.page_rules import faults
+from tb.library.small_mosaic import shown
+from tb.library.small_windows import SmallDecoder
+from tb.tests.golden.inputs.test_trace import models
+
+OWN = ("ratio=0.3", "breadth=2", "recent=12", "build=2", "cluster_tokens=3", "visual.small=0.5", "visual.large=0.9")
+OWN += ("semantic.small=0.3", "semantic.large=0.5", "semantic.rate=4")
+
+
+def vrex(*words) -> object:
+    return CliRunner().invoke(app, ["run", "--policy", "mosaic", *map(str, words)])
+
+
+def given(assignments, prefix: str = "") -> list[str]:
+    return [x for one in assignments for x in ("-p", prefix + one)]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The command with the small decoder and its stream in place of a video in SmolLM2."""
+
+    def stream(video, options, folder, progress):
+        segments = shown(frames=5)
+        decoder = SmallDecoder()
+        decoder.layers = decoder.layers[: options.depth]
+        source = {"stream": video, "depth": options.depth}
+        return SimpleNamespace(segments=segments[:-1], decoder=decoder, source=source, fallbacks=["is small"])
+
+    monkeypatch.setattr(mosaic_run, "DecoderStream", stream)
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as own:
+        monkeypatch.setattr(synth.sweep.dask_run, "cluster", lambda *where: nullcontext(own))
+        yield
+
+
+@pytest.mark.slow
+def test_mosaic_on_the_rtl(small, tmp_path):
+    """Every store, all memory and every cycle of a stream, and every decision of the policy."""
+    words = ["--preset", "tiny", *given(small_models.SIZES), *given(OWN, "mosaic."), "--generate", 1, "-o", tmp_path]
+    got = vrex(*words, "--json")
+    assert got.exit_code == 0, got.output
+    result = json.loads(got.stdout)
+    assert not result["differences"]
+    assert result["numbers"] > 0
+    events = result["events"]
+    for event in EVENTS:
+        assert events[event] > 0 or event == "split", event  # no split on the device in a stream so short
+    rows = result["blocks"]
+    assert result["steps"] == sum(one["programs"] for one in rows) == sum(one["programs"] for one in result["kinds"])
+    assert sum(one["readings"] for one in rows) == events["readings"]
+    for one in rows:
+        assert one["cycles"] == one["predicted"] == sum(one[x] for x in ("layers", "choice", "moves", "clusters"))
+        assert one["compared"] > one["stored"]
+    page = (tmp_path / "report.html").read_text()
+    assert not faults(page)
+    assert "Every store and all memory equal golden, and every decision that of the policy." in page
+    assert [s.title for s in run_command.load(tmp_path)] == ["mosaic on the RTL", "Programs", "Events"]
+
+    # The same once more: nothing runs again, and the policy decides the same on what golden left. Then one is repeated.
+    before = (tmp_path / "passes" / "passes.jsonl").read_bytes()
+    again = vrex(*words)
+    assert again.exit_code == 0, again.output
+    assert "Clustered: frames." in again.stdout
+    assert (tmp_path / "passes" / "passes.jsonl").read_bytes() == before
+    some = vrex(*words, "--from", 1)
+    assert some.stdout.splitlines()[0] == "1: prompt 0, 1: append, layer 0: equal", some.output
+
+
+def test_events_that_never_happened_are_told():
+    result = {"events": dict.fromkeys(EVENTS, 1) | {"split": 0, "covered": 0}}
+    assert mosaic_run.missing(result) == [
+        "mosaic: nothing was split or covered in this stream: more --frames, a smaller window or thresholds "
+        "(-p mosaic.NAME=VALUE) show it"
+    ]
+    assert not mosaic_run.missing({"events": dict.fromkeys(EVENTS, 1)})
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["-p", "mosaic.arithmetic=float"], "arithmetic='float': must be hardware: the core decides"),
+        (["-p", "mosaic.prefetch=input"], "prefetch='input': must be one of none, query"),
+        (["-p", "mosaic.tau=1"], "parameter='tau': unknown; valid: ratio, breadth"),
+        (["--ahead"], "--ahead: has no effect with --policy mosaic: leave it out"),
+    ],
+)
+def test_bad_input_is_one_line(words, why, tmp_path):
+    got = vrex(*words, "-o", tmp_path / "out")
+    assert got.exit_code == 2, got.output
+    assert why in got.stderr
+    assert got.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_block_longer_than_a_pass_is_told(small, tmp_path):
+    got = vrex("--preset", "tiny", *given(small_models.SIZES), "--at-once", 3, "-o", tmp_path)
+    assert got.exit_code == 2
+    assert "--at-once=3: must be at least 4: a block is one pass" in got.stderr
+
+
+@models
+@pytest.mark.nightly
+def test_two_layers_of_the_real_decoder(tmp_path):
+    """Real weights and frames: every store, all memory, every cycle, every decision; every kind of event happens."""
+    core = given(("dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16", "vpe.depth=128", "bus_bytes=32"))
+    own = given(("recent=20", "build=2", "cluster_tokens=4", "ratio=0.3"), "mosaic.")
+    asked = ["--frames", 6, "--tokens", 10, "--generate", 1, "--question", "What?"]
+    got = vrex(*asked, *core, *own, "-o", tmp_path, "--json")
+    assert got.exit_code == 0, got.output
+    result = json.loads(got.stdout)
+    assert not result["differences"]
+    assert not mosaic_run.missing(result)
+    for one in result["blocks"]:
+        assert one["cycles"] == one["predicted"]
+        assert one["error"] < 0.2
