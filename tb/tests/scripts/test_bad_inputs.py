@@ -167,6 +167,7 @@ TYPED = {
     "mutate hcu --seed -1": "--seed=-1: must be at least 0",
     "stress hcu -n 0": "n=0: must be at least 1",
     "simulate layer --tokens 0": "--tokens=0: must be at least 1",
+    "simulate layer --tokens 196": "tokens=196: must be at most 64, the words of a bank and of half of X: cut the pass",
     "simulate layer --cached 0": "--cached=0: must be at least 1",
     "simulate layer --share 2": "--share=2: must be 0 to 1",
     "simulate layer --share nan": "--share=nan: must be 0 to 1",
