@@ -27,7 +27,7 @@ from golden.function_params import check
 from golden.program.attention_stages import AttentionCompiler
 from golden.program.isa import LoadTo, LxeFormat, Queue
 from golden.program.layer_compiler import LayerPlan
-from golden.program.layer_memory import Array, LayerShape, Register, Tiling
+from golden.program.layer_memory import Array, LayerShape, Register, Team, Tiling
 
 # Registers that a pool uses otherwise than a ring does. Their values are addresses.
 SECOND = Register.OUT  # of the second run of slots of a pass; `Register.SLOT` holds the first run's
@@ -81,23 +81,30 @@ class WindowPlan(LayerPlan):
 
     shape : `recent` is the number of slots; `entries` must be 0
     places : keys that `kept` has room for; 0: none is ever turned
-    cuts : as in `LayerPlan`
+    cuts, team : as in `LayerPlan`
 
     Raises `ParamError` for a shape that does not fit the format, and for entries behind the ring.
     """
 
     _compiler = WindowCompiler
 
-    def __init__(self, shape: LayerShape, fmt: LxeFormat, places: int, cuts: dict[str, Tiling] | None = None):
+    def __init__(
+        self,
+        shape: LayerShape,
+        fmt: LxeFormat,
+        places: int,
+        cuts: dict[str, Tiling] | None = None,
+        team: Team | None = None,
+    ):
         check(shape.entries == 0, "entries", shape.entries, "must be 0: a pool of slots has nothing behind it")
         check(places >= 0, "places", places, "must not be negative")
         self.places = places
-        super().__init__(shape, fmt, cuts)
+        super().__init__(shape, fmt, cuts, team)
 
     def of(self, tokens: int) -> "WindowPlan":
         """The plan of a pass of fewer tokens that uses the same weights and entries in memory."""
         check(tokens <= self.shape.tokens, "tokens", tokens, f"must be at most the plan's {self.shape.tokens}")
-        return WindowPlan(replace(self.shape, tokens=tokens), self.fmt, self.places, self.cuts)
+        return WindowPlan(replace(self.shape, tokens=tokens), self.fmt, self.places, self.cuts, self.team)
 
     def _more_arrays(self) -> None:
         """Place the first forms of the kept keys."""
