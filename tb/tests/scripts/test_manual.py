@@ -21,6 +21,7 @@ from typer.main import get_command
 
 from golden.function_params import ParamError, ReSVParams
 from golden.policies.stream_runs import Options
+from golden.policies.window_decisions import WINDOWED
 from golden.retrieval.clustering import Clusterer
 from golden.retrieval.kvmap import KvMap
 from golden.retrieval.wicsum import select
@@ -181,10 +182,12 @@ def wrong(line: str) -> str:
     try:
         if "preset" in given and "param" in given:
             base = "core" if (given["preset"] or SUFFIX).endswith(SUFFIX) else given["preset"]
-            own, rest = split(given.get("policy", ""), given["param"] or [])  # `vrex run --policy` takes both
+            policy, rest = given.get("policy") or "", given["param"] or []
+            for one in WINDOWED if policy == "all" else policy.split(","):  # --policy takes parameters of both
+                own, rest = split(one, rest)
+                if own:
+                    Asked(one, own, "", Options(), 1, 0).entry()
             override(preset(base), rest)
-            if own:
-                Asked(given["policy"], own, "", Options(), 1, 0).entry()
     except ParamError as e:
         return str(e)
     return ""
