@@ -67,6 +67,7 @@ class StageCycles:
 
 
 def command(
+    ctx: typer.Context,
     preset: console.Preset = "core",
     param: console.Param = None,
     policy: Annotated[str, typer.Option(help=f"One of {', '.join(ON_CORE)}.")] = RESV,
@@ -84,6 +85,7 @@ def command(
 
     The layer is one of Llama-3 8B. Of several cores, core 0's share is played, which has the most work.
     """
+    window_options.check_used(ctx, [policy])
     found, rest = window_options.policies([policy], param or [])
     p = console.params(preset, rest)
     console.check_used("simulate layer", rest, USED)

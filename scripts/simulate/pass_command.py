@@ -22,6 +22,7 @@ POLICIES = (*system_options.POLICIES, *WINDOWED)
 
 
 def command(
+    ctx: typer.Context,
     on: system_options.Platform = "edge",
     preset: console.System = None,
     param: console.Param = None,
@@ -46,6 +47,7 @@ def command(
     """
     check(policy in POLICIES, "policy", policy, f"must be one of {', '.join(POLICIES)}")
     system_options.check_names(on, PLATFORMS, None, stage)
+    window_options.check_used(ctx, [policy])
     entries, rest = window_options.policies([policy] if policy in WINDOWED else [], param or [])
     point = system_options.point(policy, stage, cache, batch, window_options.model(model))
     target = platform(on, preset, rest)

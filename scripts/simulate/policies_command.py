@@ -19,6 +19,7 @@ MODEL = next(iter(MODELS))
 
 
 def command(
+    ctx: typer.Context,
     results: Annotated[
         Path | None, typer.Argument(help="results.json of `vrex stream`; figures of a recorded stream by default.")
     ] = None,
@@ -35,8 +36,9 @@ def command(
     batch: system_options.Batch = 1,
     model: window_options.Model = MODEL,
     select: Annotated[
-        str, typer.Option(help="With --policy: shares that resv fetches, as in `vrex simulate pass`.")
-    ] = ("world"),
+        str | None,
+        typer.Option(help="With --policy: shares that resv fetches, as of `vrex simulate pass`; world by default."),
+    ] = None,
     video: window_options.Video = "world",
     fps: window_options.Fps = 2.0,
     gop: window_options.Gop = 16,
@@ -49,13 +51,15 @@ def command(
     the programs that a core runs.
     """
     check(on in system_options.SYSTEMS, "platform", on, f"must be one of {', '.join(system_options.SYSTEMS)}")
+    names = ON_CORE if policy == "all" else (policy or "").split(",")
+    window_options.check_used(ctx, names)
+    check(select is None or "resv" in names, "select", select, "needs --policy resv: leave it out")
     if policy is not None:
-        names = ON_CORE if policy == "all" else policy.split(",")
         check(results is None, "results", str(results), "has no effect with --policy: leave it out")
         check(batch == 1, "batch", batch, "must be 1 with --policy: each stream has a window, and passes of its own")
         entries, rest = window_options.policies(names, param or [])
         decoder = window_options.model(model)
-        shares = system_options.selection(select, "resv", decoder)
+        shares = system_options.selection(select or "world", "resv", decoder)
         (v,) = system_options.systems(on, preset, rest)
         coded = window_options.coded(names, video, fps, gop)
         rows = compare(v, entries, decoder, (cache,) if cache else core_policies.CACHES, shares, coded, at_once)

@@ -16,6 +16,7 @@ from sim.evaluation.core_policies import RESV
 from sim.system.workload import MODELS, Decoder
 
 ON_CORE = (RESV, *WINDOWED)  # policies that a core can run
+MOTION = ("codecsight",)  # policies that look at the video's motion
 PANEL = "Options of policies with a window"
 
 Model = Annotated[str, typer.Option("--model", help=f"Decoder: {', '.join(MODELS)}.")]
@@ -33,6 +34,17 @@ Gop = Annotated[
     int, typer.Option(min=0, help="Encode it again with this GOP; 0 takes it as it is.", rich_help_panel=PANEL)
 ]
 AtOnce = Annotated[int, typer.Option(min=1, help="Most tokens of a pass.", rich_help_panel=PANEL)]
+
+
+def check_used(ctx: typer.Context, names: Sequence[str]) -> None:
+    """Raise `ParamError` for an option on the command line that has no effect on these policies."""
+    for option, of in (("video", MOTION), ("fps", MOTION), ("gop", MOTION), ("at_once", WINDOWED)):
+        source = ctx.get_parameter_source(option)
+        typed = source is not None and source.name == "COMMANDLINE"
+        name, some = f"--{option.replace('_', '-')}", " or ".join(of)
+        check(
+            not typed or any(n in of for n in names), name, ctx.params[option], f"needs --policy {some}: leave it out"
+        )
 
 
 def model(name: str) -> Decoder:
@@ -60,7 +72,7 @@ def policies(names: Sequence[str], assignments: Sequence[str]) -> tuple[dict[str
 
 def coded(names: Sequence[str], video: str, fps: float, gop: int) -> list[video_in.Frame | None]:
     """Types and motion of a video's frames without pictures, if a policy needs them."""
-    if "codecsight" not in names:
+    if not any(n in MOTION for n in names):
         return [None]
     with TemporaryDirectory() as folder:
         source: str | Path = video
