@@ -179,8 +179,7 @@ class LayerPlan(Plan):
         check(fits, "depth", f.depth, f"must be at least {need} in a team: a bank holds what joins a row")
         check(period <= f.x_depth, "head_size", s.head_size, f"must be at most {f.x_depth * n}, as X")
         check(s.width <= f.depth * n, "width", s.width, f"must be at most {f.depth * n} numbers, as a bank holds")
-        most = min(f.depth, f.x_depth // 2)
-        check(s.tokens <= most, "tokens", s.tokens, f"must be at most {most}: words of a bank, and of half of X")
+        self._check_tokens()
         check(s.recent < 1 << 15, "recent", s.recent, f"must be below {1 << 15}")
 
     def _entry_arrays(self) -> None:

@@ -93,6 +93,7 @@ class Plan:
         given : words of a slice; those of the best cut if not given
         """
         f, tokens = self.fmt, self.shape.tokens
+        self._check_tokens()
         n_tiles, k = outputs // f.lanes, length // f.lanes
         cuts: list[tuple[float, Tiling]] = []
         for tiles in (d for d in divisors(n_tiles) if tokens * d <= f.depth):
@@ -103,6 +104,13 @@ class Plan:
                 odd = 1.2 if cut.slices % 2 and cut.slices > 1 else 1  # the halves' turns make its loop twice as long
                 cuts.append((cut.blocks * (tokens * k + 32 * cut.slices) * odd, cut))
         return min(cuts, key=lambda x: x[0])[1]
+
+    def _check_tokens(self) -> None:
+        """Raise `ParamError` for a pass of more tokens than a core takes at once."""
+        most = min(self.fmt.depth, self.fmt.x_depth // 2)
+        fix = "cut the pass, or raise vpe.depth and dpe.x_depth"
+        reason = f"must be at most {most}, the words of a bank and of half of X: {fix}"
+        check(self.shape.tokens <= most, "tokens", self.shape.tokens, reason)
 
     def _stages(self) -> Iterator[Stage]:
         c, a = self._compiler(self), self.arrays

@@ -32,7 +32,7 @@ from golden.function_params import check
 from golden.program.attention_stages import AttentionCompiler
 from golden.program.isa import LoadTo, LxeFormat, Queue
 from golden.program.layer_compiler import LayerPlan
-from golden.program.layer_memory import Array, LayerShape, Register, Tiling
+from golden.program.layer_memory import Array, LayerShape, Register, Team, Tiling
 from golden.program.scan_compiler import BranchPlan
 from golden.program.stage_plan import Stage
 
@@ -91,7 +91,7 @@ class WindowPlan(LayerPlan):
 
     shape : `recent` is the number of slots; `entries` must be 0
     places : keys that `kept` has room for; 0: none is ever turned
-    cuts : as in `LayerPlan`
+    cuts, team : as in `LayerPlan`
     history : sizes of the history branch; None: the layer has attention alone
 
     `branch` is the plan of the history branch, or None. Raises `ParamError` for a shape that does not fit the format,
@@ -106,18 +106,20 @@ class WindowPlan(LayerPlan):
         fmt: LxeFormat,
         places: int,
         cuts: dict[str, Tiling] | None = None,
+        team: Team | None = None,
         history: "StateSpaceParams | None" = None,
     ):
         check(shape.entries == 0, "entries", shape.entries, "must be 0: a pool of slots has nothing behind it")
         check(places >= 0, "places", places, "must not be negative")
         self.places, self.history = places, history
         self.branch: BranchPlan | None = None
-        super().__init__(shape, fmt, cuts)
+        super().__init__(shape, fmt, cuts, team)
 
     def of(self, tokens: int) -> "WindowPlan":
         """The plan of a pass of fewer tokens that uses the same weights and entries in memory."""
         check(tokens <= self.shape.tokens, "tokens", tokens, f"must be at most the plan's {self.shape.tokens}")
-        return WindowPlan(replace(self.shape, tokens=tokens), self.fmt, self.places, self.cuts, self.history)
+        shape = replace(self.shape, tokens=tokens)
+        return WindowPlan(shape, self.fmt, self.places, self.cuts, self.team, self.history)
 
     def _more_arrays(self) -> None:
         """Place the first forms of the kept keys, and the arrays of the branch."""

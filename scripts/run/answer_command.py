@@ -42,6 +42,7 @@ def command(
     frames: Annotated[int, typer.Option(min=0, help="Number of frames, from the first one.")] = 4,
     tokens: Annotated[int, typer.Option(help="Tokens of each frame: g*g, or g*g + 1.")] = TOKENS,
     fps: Annotated[float | None, typer.Option(help="Sample this many frames per second; all by default.")] = None,
+    gop: Annotated[int, typer.Option(min=0, help="Encode the video again with this GOP; 0 takes it as it is.")] = 0,
     generate: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 8,
     layers: Annotated[int, typer.Option(min=1, max=N_LAYERS, help="Decoder layers; fewer make no sense of text.")] = (
         N_LAYERS
@@ -70,7 +71,7 @@ def command(
     from synth.sweep.dask_run import cluster
 
     repeat = again(first, last, waves)
-    asked = VideoQuestion(video, frames, tokens, fps, prompt, question)
+    asked = VideoQuestion(video, frames, tokens, fps, prompt, question, gop)
     p = core(param or ())
     started = time.perf_counter()
     pictures = asked.pictures()  # a bad input fails here, before the models are loaded
@@ -94,7 +95,8 @@ def command(
         connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, many)))
         records = play(engine, bar, most, repeat, connect)
         if not repeat:
-            plain = list(answer(Decoder(layers, total), parts, generate))
+            full: list[np.ndarray] = []
+            plain = list(answer(Decoder(layers, total), parts, generate, full))
     found = differences(records)
     if repeat:
         tell_repeated(records, json)
@@ -107,7 +109,7 @@ def command(
             "full": said(decoder, [token for token, _ in plain]),
             "probabilities": [one["probability"] for one in records if "token" in one],
             "full_probabilities": [x for _, x in plain],
-            "passes": passes(records, busy, [u.name for u in units]),
+            "passes": passes(records, busy, [u.name for u in units], stream.errors(full), p.lxe.bus_bytes),
             "phases": phases(records),
             "stages": stages(records),
             "events": (happened := events(records)),

@@ -12,8 +12,10 @@ from tb.library.core_simulator import LATENCY
 
 PASS_NOTE = (
     "A pass takes some tokens through all layers. Clusters: those of all tables after the pass, of every layer and KV "
-    "head. Fetched: entries of K and V fetched for the clusters chosen. Compared: bytes of all stores in their order, "
-    "and of memory after each program, with golden's."
+    "head. Fetched: entries of K and V fetched for the clusters chosen. Loaded: bytes from memory into the core. "
+    "Copied: bytes of entries from and to home memory and the ring. Compared: bytes of all stores in their order, and "
+    "of memory after each program, with golden's. Error: distance of the hidden states behind the last layer from full "
+    "attention in FP32, relative to their length."
 )
 MS = CLOCK / 1e3  # cycles of a millisecond at the clock of the presets
 # Counters of the RTL by event; "-" takes the second from the first.
@@ -30,8 +32,13 @@ MORE = "raise --frames, or lower -p recent"
 PREDICTION = ("hash", "cluster", "rank", "select")  # stages that only retrieval needs
 
 
-def passes(records: list[dict[str, Any]], busy: dict[int, list[int]], units: list[str]) -> list[dict[str, Any]]:
-    """Figures of each pass, of the records of its steps."""
+def passes(
+    records: list[dict[str, Any]], busy: dict[int, list[int]], units: list[str], errors: list[float], bus: int
+) -> list[dict[str, Any]]:
+    """Figures of each pass, of the records of its steps.
+
+    errors : of each given pass, from full attention in FP32 · bus : bytes of a beat
+    """
     out = []
     for number in dict.fromkeys(one["of"] for one in records):
         own = [one for one in records if one["of"] == number]
@@ -46,7 +53,10 @@ def passes(records: list[dict[str, Any]], busy: dict[int, list[int]], units: lis
                 "predicted": sum(one["predicted"] for one in own),
                 "clusters": sum(one.get("clusters", 0) for one in own),
                 "fetched": sum(one.get("entries", 0) for one in own),
+                "loaded": sum(one["counters"]["lxe.loader.beats"] for one in own) * bus,
+                "copied": sum(one["counters"]["retriever.beats"] for one in own) * bus,
                 "compared": sum(one["compared"] for one in own),
+                "error": errors[number] if number < len(errors) else None,
                 "differs": any(one["differences"] for one in own),
                 "utilisation": {name: float(n) / cycles for name, n in zip(units, work, strict=True)},
             }
@@ -113,7 +123,7 @@ def sections(result: dict[str, Any]) -> list[Section]:
     every = sum(result["stages"].values())
     speed = sum(one["cycles"] for one in result["passes"]) / result["simulator_seconds"]
     prediction = sum(result["stages"].get(name, 0) for name in PREDICTION) / every
-    shown = ("pass", "part", "tokens", "cycles", "predicted", "clusters", "fetched", "compared")
+    shown = ("pass", "part", "tokens", "cycles", "predicted", "clusters", "fetched", "loaded", "copied", "compared")
     return [
         Section(
             "Generated text",
@@ -129,10 +139,11 @@ def sections(result: dict[str, Any]) -> list[Section]:
             f"{PASS_NOTE} Predicted: cycles by the time view. Memory: {LATENCY} cycles to the first beat, then one a "
             f"cycle. Units: share of the cycles in which the unit works.{at_once} The simulator played "
             f"{speed:,.0f} cycles in a second of one CPU.",
-            [*shown, f"time at {clock}", *units, "result"],
+            [*shown, "error", f"time at {clock}", *units, "result"],
             [
                 [
                     *(f"{one[key]:,}" for key in shown),
+                    "" if one["error"] is None else f"{one['error']:.2%}",
                     f"{one['cycles'] / MS:.2f} ms",
                     *(f"{one['utilisation'][u]:.1%}" for u in units),
                     "DIFFERS" if one["differs"] else "equal",

@@ -59,7 +59,7 @@ class Asked:
     slots: int
 
     def entry(self, _: CoreParams) -> Entry:
-        """The policy, on any core. Raises `ParamError` for unknown or bad parameters, and for those that the core does not run."""
+        """The policy. Raises `ParamError` for unknown or bad parameters, and for those that no core runs."""
         found = entry("mosaic")
         pairs = dict(one.partition("=")[::2] for one in self.changes)
         p = override(replace(found.params, arithmetic="hardware"), pairs)

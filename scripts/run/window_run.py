@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from golden.atomic_files import write_atomically
 from golden.function_params import check
 from golden.policies.registry import Entry, override
+from golden.policies.registry import entry as entry_of
 from golden.policies.stream_runs import DecoderStream, Options
 from golden.policies.window_decisions import BRANCH, WINDOWED, branch_of, windowed
 from hdl.emit import emit
@@ -34,7 +35,7 @@ NOTE = (
     "Rows: tokens computed, refreshed ones included. Turned: keys of all layers that were turned. Loaded, stored: "
     "bytes between core and memory. Predicted: cycles by the time view. Compared: bytes compared with golden's, of all "
     "stores in their order and of memory after each program. Error: distance of the hidden states behind the last "
-    "layer from the policy in FP32, relative to their length."
+    "layer from the policy in FP32, relative to their length. From full: the same from full attention in FP32."
 )
 SHOWN = [
     *("block", "stage", "tokens", "rows", "refreshed", "turned", "passes"),
@@ -102,6 +103,8 @@ def run(
         )
         reference = Reference(entry, shown.decoder)
         segments = reference.take_in(shown.segments, o.generate)
+        full = Reference(entry_of("full"), shown.decoder)
+        full.take_in(segments)
         stream = WindowStream(entry, segments, shown.decoder, p, asked.at_once, asked.slots)
         what: dict[str, Any] = {"source": shown.source, "policy": asked.policy, "params": asdict(entry.params)}
         what |= {"at_once": asked.at_once, "slots": stream.plan.shape.recent}
@@ -120,7 +123,7 @@ def run(
             "layers": o.depth,
             "need": stream.need,
             "events": asdict(stream.events),
-            "blocks": blocks(records, stream, stream.errors(reference)),
+            "blocks": blocks(records, stream, stream.errors(reference), stream.errors(full)),
             "steps": len(records),
             "compared": sum(one["compared"] for one in records),
             "seconds": round(time.perf_counter() - started, 1),
@@ -150,10 +153,12 @@ def missing(result: dict[str, Any]) -> list[str]:
     return [f"{text} (-p {result['policy']}.NAME=VALUE) shows it"]
 
 
-def blocks(records: list[dict[str, Any]], stream: WindowStream, errors: list[float | None]) -> list[dict[str, Any]]:
-    """Figures of each block, of the records of its steps."""
+def blocks(
+    records: list[dict[str, Any]], stream: WindowStream, errors: list[float | None], full: list[float | None]
+) -> list[dict[str, Any]]:
+    """Figures of each block, of the records of its steps. `full` : errors against full attention."""
     out, bus = [], stream.p.lxe.bus_bytes
-    for d, error in zip(stream.decisions, errors, strict=True):
+    for d, error, from_full in zip(stream.decisions, errors, full, strict=True):
         own = [one for one in records if one["block"] == d.index]
         passes = [one for one in own if one["kind"] == "layer"]
         turns = [one for one in own if one["kind"] == "turn"]
@@ -173,6 +178,7 @@ def blocks(records: list[dict[str, Any]], stream: WindowStream, errors: list[flo
                 "stored": sum(one["beats"] for one in own) * bus,
                 "compared": sum(one["compared"] for one in own),
                 "error": error,
+                "from_full": from_full,
                 "differs": any(one["differences"] for one in own),
             }
         )
@@ -197,7 +203,7 @@ def sections(result: dict[str, Any]) -> list[Section]:
     rows = [
         [
             *(f"{one[key]:,}" if isinstance(one[key], int) else str(one[key]) for key in SHOWN),
-            "" if one["error"] is None else f"{one['error']:.2%}",
+            *("" if one[key] is None else f"{one[key]:.2%}" for key in ("error", "from_full")),
             "DIFFERS" if one["differs"] else "equal",
         ]
         for one in own
@@ -216,7 +222,7 @@ def sections(result: dict[str, Any]) -> list[Section]:
             f"are needed, {result['at_once']} tokens a pass at most, preset {core}; memory: {LATENCY} cycles to the "
             f"first beat, then a beat a cycle. A frame takes {mean['cycles']:,.0f} cycles and loads "
             f"{mean['loaded']:,.0f} bytes on average. {NOTE}",
-            [*SHOWN, "error", "result"],
+            [*SHOWN, "error", "from full", "result"],
             rows,
             plot,
         ),

@@ -3,13 +3,24 @@
 Time views that the benches hold equal to the RTL give them (`sim.system.share_cycles`).
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated
 
+import typer
 from rich.table import Table
 
+from golden.function_params import check
 from hdl.params import SystemParams
 from scripts import console
+from scripts.simulate import window_options
+from scripts.simulate.window_options import ON_CORE
+from sim.evaluation.core_policies import RESV
 from sim.system.share_cycles import UNITS, CoreShare
+from sim.system.window_demand import WindowDemand, demand
+from sim.system.window_share import WindowShare
+from sim.system.workload import Decoder
+
+SHARE = 0.327  # of V-Rex Table II, in frames
 
 LLAMA = {"width": 4096, "heads": 32, "kv_heads": 8, "head_size": 128, "ffn": 14336}
 NOTE = (
@@ -34,7 +45,7 @@ USED = (
 class StageCycles:
     """The cycles of a stage on core 0, all its tables together, and those in which each unit works.
 
-    entries : chosen ones of each table
+    entries : chosen ones of each table; slots of the pool and entries behind it, if the policy keeps a window
     reads, writes : least cycles for the latency of all bursts, with `lxe.bursts` in flight
     """
 
@@ -56,25 +67,50 @@ class StageCycles:
 
 
 def command(
+    ctx: typer.Context,
     preset: console.Preset = "core",
     param: console.Param = None,
+    policy: Annotated[str, typer.Option(help=f"One of {', '.join(ON_CORE)}.")] = RESV,
     tokens: console.Tokens = 10,
     cached: console.Cached = [1024, 10240, 40960],  # noqa: B006
-    share: console.Share = 0.327,
+    share: console.Share = SHARE,
     latency: console.Latency = 100,
+    video: window_options.Video = "world",
+    fps: window_options.Fps = 2.0,
+    gop: window_options.Gop = 16,
+    at_once: window_options.AtOnce = 16,
     json: console.Json = False,
 ) -> None:
     """Count the cycles of a decoder layer, stage by stage.
 
-    The layer is one of Llama-3 8B with retrieval. Of several cores, core 0's share is played, which has the most work.
+    The layer is one of Llama-3 8B. Of several cores, core 0's share is played, which has the most work.
     """
-    p = console.params(preset, param)
-    console.check_used("simulate layer", param, USED)
-    rows = [row for n in cached for row in measure(CoreShare(p, LLAMA, tokens, n, share, latency))]
+    window_options.check_used(ctx, [policy])
+    found, rest = window_options.policies([policy], param or [])
+    p = console.params(preset, rest)
+    console.check_used("simulate layer", rest, USED)
+    if policy == RESV:
+        rows = [row for n in cached for row in measure(CoreShare(p, LLAMA, tokens, n, share, latency))]
+    else:
+        check(share == SHARE, "--share", share, f"has no effect on {policy}, which fetches nothing: leave it out")
+        coded = window_options.coded([policy], video, fps, gop)
+        rows = []
+        for n in cached:
+            d = demand(found[policy], Decoder(), n, coded, at_once)
+            d = replace(d, most=max(d.most, tokens))
+            rows += windowed(p, d, tokens, latency)
     if json:
         console.print_json([asdict(row) | {"limit": row.limit} for row in rows])
         return
-    out = Table("cached", "entries", "stage", "cycles", *UNITS, "limit", title=title("Llama-3 8B, a layer", preset, p))
+    out = Table(
+        "cached",
+        "entries",
+        "stage",
+        "cycles",
+        *UNITS,
+        "limit",
+        title=title(f"Llama-3 8B, a layer, {policy}", preset, p),
+    )
     for row in rows:
         shares = (f"{getattr(row, unit) / max(1, row.cycles):.1%}" for unit in UNITS)
         out.add_row(f"{row.cached:,}", f"{row.entries:,}", row.stage, f"{row.cycles:,}", *shares, row.limit)
@@ -89,7 +125,21 @@ def title(what: str, preset: str, p: SystemParams) -> str:
 
 def measure(share: CoreShare) -> list[StageCycles]:
     """Every stage of a pass, then the whole layer."""
+    return _rows(share.cached, share.entries, share.layer())
+
+
+def windowed(p: SystemParams, d: WindowDemand, tokens: int, latency: int) -> list[StageCycles]:
+    """Every stage of a pass over the window of a policy, those that turn a frame's keys first; then the whole layer."""
+    share = WindowShare.of(p, Decoder(), d, tokens, latency)
     stages = share.layer()
+    for keys, fresh in d.frames[-1].turned:
+        stages = share.turning(keys, fresh) | stages
+    return _rows(d.cached, share.slots + share.behind, stages)
+
+
+def _rows(cached: int, entries: int, stages: dict[str, dict[str, int]]) -> list[StageCycles]:
     total = {unit: sum(counts[unit] for counts in stages.values()) for unit in ("cycles", *UNITS)}
     rows = (stages | {"layer": total}).items()
-    return [StageCycles(share.cached, share.entries, name, **counts) for name, counts in rows]
+    return [
+        StageCycles(cached, entries, name, **{key: counts[key] for key in ("cycles", *UNITS)}) for name, counts in rows
+    ]

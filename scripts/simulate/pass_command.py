@@ -7,22 +7,35 @@ import typer
 from rich.table import Table
 
 from golden.function_params import check
+from golden.policies.window_decisions import WINDOWED
 from scripts import console
-from scripts.simulate import system_options
+from scripts.simulate import system_options, window_options
 from sim.system.passes import lacks, simulate
-from sim.system.platforms import PLATFORMS, platform
+from sim.system.platforms import PLATFORMS, Vrex, platform
 from sim.system.timeline import Pass
+from sim.system.window_demand import demand
+from sim.system.window_pass import WindowPass
+from sim.system.workload import MODELS
+
+MODEL = next(iter(MODELS))
+POLICIES = (*system_options.POLICIES, *WINDOWED)
 
 
 def command(
+    ctx: typer.Context,
     on: system_options.Platform = "edge",
     preset: console.System = None,
     param: console.Param = None,
-    policy: system_options.Policy = "resv",
+    policy: Annotated[str, typer.Option("--policy", help=f"One of {', '.join(POLICIES)}.")] = "resv",
     cache: system_options.Cache = 40960,
     batch: system_options.Batch = 1,
     stage: system_options.Stage = "frame",
     select: system_options.Select = None,
+    model: window_options.Model = MODEL,
+    video: window_options.Video = "world",
+    fps: window_options.Fps = 2.0,
+    gop: window_options.Gop = 16,
+    at_once: window_options.AtOnce = 16,
     output: Annotated[
         Path | None, typer.Option("-o", parser=console.folder, help="Folder for the plot of timeline and bandwidth.")
     ] = None,
@@ -32,24 +45,37 @@ def command(
 
     The table shows the time, the bytes and the energy of each stage.
     """
-    system_options.check_names(on, PLATFORMS, policy, stage)
-    point = system_options.point(policy, stage, cache, batch)
-    chosen = system_options.selection(select, policy, point.model)
-    target = platform(on, preset, param or ())
-    missing = lacks(target, point, chosen)
-    check(not missing, "cache", point.cache, f"needs {missing} on {on}: lower --cache or --batch")
-    done = simulate(target, point, chosen)
+    check(policy in POLICIES, "policy", policy, f"must be one of {', '.join(POLICIES)}")
+    system_options.check_names(on, PLATFORMS, None, stage)
+    window_options.check_used(ctx, [policy])
+    entries, rest = window_options.policies([policy] if policy in WINDOWED else [], param or [])
+    point = system_options.point(policy, stage, cache, batch, window_options.model(model))
+    target = platform(on, preset, rest)
+    if entries:
+        check(isinstance(target, Vrex), "platform", on, f"must be a V-Rex for {policy}, which runs as its programs")
+        assert isinstance(target, Vrex)
+        check(select is None, "select", select, f"has no effect on {policy}, which fetches nothing: leave it out")
+        check(stage != "question", "stage", stage, f"must be frame or token for {policy}")
+        coded = window_options.coded([policy], video, fps, gop)
+        w = WindowPass(target, demand(entries[policy], point.model, cache, coded, at_once), point)
+        short = w.device_bytes > target.capacity
+        sizes = f"{w.device_bytes / 2**30:,.0f} of {target.capacity / 2**30:,.0f} GiB of device memory"
+        check(not short, "cache", cache, f"needs {sizes} on {on}: lower --cache or the window")
+        done, what = (w.frame() if point.frame else w.token()), f"{w.d.held} tokens held"
+    else:
+        chosen = system_options.selection(select, policy, point.model)
+        missing = lacks(target, point, chosen)
+        check(not missing, "cache", point.cache, f"needs {missing} on {on}: lower --cache or --batch")
+        done, what = simulate(target, point, chosen), chosen.name
     if output:
         from sim.evaluation.paper_plots import timeline
 
         for path in timeline(target, done, output, f"{on}-{policy}-{point.cache}-{stage}"):
             console.err.print(f"wrote {path}", highlight=False)
     if json:
-        console.print_json(report(done) | {"selection": chosen.name})
+        console.print_json(report(done) | {"selection": what})
         return
-    console.out.print(
-        stages(done, f"{stage} of {point.batch} x {point.cache} tokens, {policy} on {target.name}, {chosen.name}")
-    )
+    console.out.print(stages(done, f"{stage} of {point.batch} x {cache} tokens, {policy} on {target.name}, {what}"))
 
 
 def report(p: Pass) -> dict:

@@ -17,6 +17,7 @@ from sim.system.workload import TABLE_II, Decoder, Selection, Session, measured,
 T = TypeVar("T")
 STAGES = ("frame", "question", "token")
 POLICIES = (*TABLE_II, *NOT_SELECTING)
+LLAMA = Decoder()
 SYSTEMS = ("edge", "server")  # platforms of V-Rex with 8 and with 48 cores
 
 Platform = Annotated[str, typer.Option("--platform", help=f"One of {', '.join(PLATFORMS)}.")]
@@ -34,7 +35,7 @@ Select = Annotated[
 ]
 
 
-def check_names(on: str | None, known: Collection[str], policy: str = "resv", stage: str = "frame") -> None:
+def check_names(on: str | None, known: Collection[str], policy: str | None = "resv", stage: str = "frame") -> None:
     """Raise `ParamError` for a name that no table of the simulator has."""
     for name, value, allowed in (
         ("platform", on, known),
@@ -50,10 +51,10 @@ def systems(on: str | None, preset: str | None, assignments: list[str] | None) -
     return [v for v in found if isinstance(v, Vrex)]
 
 
-def point(policy: str, stage: str, cache: int = 40960, batch: int = 1) -> Point:
+def point(policy: str, stage: str, cache: int = 40960, batch: int = 1, model: Decoder = LLAMA) -> Point:
     """The pass that the options describe."""
     rows = {"frame": Session.frame_tokens, "question": Session.question, "token": 1}[stage]
-    return Point(cache, batch, rows, stage == "frame", policy)
+    return Point(cache, batch, rows, stage == "frame", policy, model)
 
 
 def selection(name: str | None, policy: str, model: Decoder) -> Selection:

@@ -270,7 +270,7 @@ class _Run:
         self.crowd = 1.0
         rows = p.batch if p.frame else p.batch * p.rows
         self.lxe(-1, "vocabulary", [vocabulary(v, rows, m.width, m.vocab)], 0.0, 2.0 * rows * m.width * m.vocab)
-        return Pass(self.line.stages, self.fetched, _watts(v, self.line, self.fetched))
+        return Pass(self.line.stages, self.fetched, watts(v, self.line, self.fetched))
 
 
 def run(v: Vrex, p: Point, selection: Selection, free: Container[str] = ()) -> Pass:
@@ -289,7 +289,7 @@ def _packed(step: Step, entries: float) -> Step:
     return Step(replace(step.load, port=step.load.port * less), step.bytes * less, step.runs)
 
 
-def _watts(v: Vrex, line: Timeline, fetched: float) -> dict[str, float]:
+def watts(v: Vrex, line: Timeline, fetched: float) -> dict[str, float]:
     """Mean power in watts, by part.
 
     Cores count by use ("ours") or as the paper gives them ("paper"), memory by bytes, link and drive by busy time.

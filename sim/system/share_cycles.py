@@ -217,24 +217,10 @@ class CoreShare:
         return out
 
     def played(self, dre: DreTime, stages: list[str], fetches: bool = True) -> dict[str, dict[str, int]]:
-        """Cycles and work of stages that follow each other in one program.
-
-        A stage lasts from the end of the stage before to the end of its last instruction, and the last one to the
-        program's end. The copies of a FETCH go on beside the next stage.
-        """
+        """Cycles and work of stages that follow each other in one program (`by_stage`)."""
         steps = self.traced(self.plan, stages, self.registers()).steps
         cycles = self.timed(dre, steps, fetches)
-        out, before, first = {}, 0, 0
-        for name in stages:
-            upto = len(self.plan.program(stages[0], name)) - 1
-            mine = [k for k, step in enumerate(steps) if first <= step.pc < upto]
-            ends = [cycles.finished[k] for k in mine if not _copies(steps[k])]
-            if name == stages[-1]:
-                ends.append(cycles.finished[-1])
-            first, end = upto, max(before, int(max(ends, default=0)))
-            out[name] = {"cycles": end - before} | self.work([steps[k] for k in mine])
-            before = end
-        return out
+        return by_stage(self.core, self.latency, self.plan, stages, steps, cycles)
 
     def timed(self, dre: DreTime, steps: list[Step], fetches: bool) -> LxeCycles:
         """The cycles of a program's steps."""
@@ -242,17 +228,6 @@ class CoreShare:
         if not any(retrieves):
             return LxeTime(self.core, self.latency).run(steps)
         return CoreTime(self.core, dre, self.retrieval(dre, fetches)).run(steps)
-
-    def work(self, steps: list[Step]) -> dict[str, int]:
-        """Cycles in which steps keep each of `UNITS` busy."""
-        out = dict.fromkeys(UNITS, 0)
-        for step in steps:
-            for unit, n in busy(self.core, step).items():
-                out[unit] += n
-                if unit in BURSTS:
-                    bursts = cut(self.core, step.beat, joined=unit == "load")
-                    out[BURSTS[unit]] += len(bursts) * (self.latency + 1) + sum(beats for beats, _ in bursts)
-        return out | {name: out[name] // self.core.lxe.bursts for name in BURSTS.values()}
 
     def retrieval(self, dre: DreTime, fetches: bool) -> Retrieval:
         """What of the retrieval depends on data."""
@@ -287,6 +262,39 @@ class CoreShare:
         at = dre.fetch(0, chosen).b
         pairs = zip(bursts, at, strict=False)  # an empty set has a beat, but no burst
         return [{"addr": b.addr, "bytes": b.bytes, "after": c - at[0]} for b, c in pairs], at[0]
+
+
+def by_stage(
+    core: CoreParams, latency: int, plan: LayerPlan, stages: Sequence[str], steps: list[Step], cycles: LxeCycles
+) -> dict[str, dict[str, int]]:
+    """Cycles of each of some stages that follow each other in one program, and those in which each of `UNITS` works.
+
+    A stage lasts from the end of the stage before to the end of its last instruction, and the last one to the
+    program's end. The copies of a FETCH go on beside the next stage.
+    """
+    out, before, first = {}, 0, 0
+    for name in stages:
+        upto = len(plan.program(stages[0], name)) - 1
+        mine = [k for k, step in enumerate(steps) if first <= step.pc < upto]
+        ends = [cycles.finished[k] for k in mine if not _copies(steps[k])]
+        if name == stages[-1]:
+            ends.append(cycles.finished[-1])
+        first, end = upto, max(before, int(max(ends, default=0)))
+        out[name] = {"cycles": end - before} | work(core, latency, [steps[k] for k in mine])
+        before = end
+    return out
+
+
+def work(core: CoreParams, latency: int, steps: list[Step]) -> dict[str, int]:
+    """Cycles in which steps keep each of `UNITS` busy."""
+    out = dict.fromkeys(UNITS, 0)
+    for step in steps:
+        for unit, n in busy(core, step).items():
+            out[unit] += n
+            if unit in BURSTS:
+                bursts = cut(core, step.beat, joined=unit == "load")
+                out[BURSTS[unit]] += len(bursts) * (latency + 1) + sum(beats for beats, _ in bursts)
+    return out | {name: out[name] // core.lxe.bursts for name in BURSTS.values()}
 
 
 def _copies(step: Step) -> bool:

@@ -59,6 +59,10 @@ class Decoder:
         return 2 * rows * self.heads * self.head * tokens
 
 
+# Decoders by the names of `--model`; SmolLM2-135M is the one that runs on the RTL (`golden.inputs.decoder`).
+MODELS = {"llama3-8b": Decoder(), "smollm2-135m": Decoder(30, 576, 9, 3, 64, 1536, 49152)}
+
+
 @dataclass(frozen=True)
 class Vision:
     """Shape of an image encoder.

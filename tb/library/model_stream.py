@@ -85,12 +85,14 @@ class ModelStream:
 
     parts, generate : as for `ModelHost.stream`
 
-    Iteration gives the steps (`tb.library.pass_stream.PassStream`). `host.tokens` then has the generated tokens.
+    Iteration gives the steps (`tb.library.pass_stream.PassStream`). `host.tokens` then has the generated tokens,
+    `outputs` the hidden states of each pass behind the last layer, FP32 [tokens, width].
     """
 
     def __init__(self, host: ModelHost, parts: Sequence[np.ndarray], generate: int):
         self.host, self.parts, self.generate = host, parts, generate
         self.core = host.system.cores[0]
+        self.outputs: list[np.ndarray] = []
         self._stages: dict[tuple[int, str], list[str]] = {}  # by number of tokens and phase
 
     @property
@@ -101,9 +103,23 @@ class ModelStream:
         return {"th_hd": f.th_hd, "ratio": f.ratio_q16, **bases, "blocks": s.blocks}
 
     def __iter__(self) -> Iterator[StepPass]:
-        for step in self.host.stream(self.parts, self.generate):
+        h = self.host
+        last = len(h.weights.layers) - 1, list(h.system.steps())[-1][0]
+        for step in h.stream(self.parts, self.generate):
             yield StepPass(self, step)
-            self.host.ran(step)
+            h.ran(step)
+            if (step.layer, step.phase) == last:
+                self.outputs.append(h.hidden(step.tokens).copy())
+
+    def errors(self, full: Sequence[np.ndarray]) -> list[float]:
+        """Distance of each given pass's hidden states from those of full attention, relative to their length.
+
+        full : hidden states of each part in FP32, [tokens, width]
+        """
+        most = self.host.shape.tokens
+        wanted = [x[i : i + most] for x in full for i in range(0, len(x), most)]
+        pairs = zip(self.outputs, wanted, strict=False)  # generated tokens follow
+        return [float(np.linalg.norm(got - want) / np.linalg.norm(want)) for got, want in pairs]
 
     def stages(self, step: Step) -> list[str]:
         """The stage of each instruction of a step, which all layers and KV heads share."""

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -21,6 +23,7 @@ class VideoQuestion:
     clip : video file or the name of a clip · frames, tokens : how many frames to take, and tokens of each
     fps : frames per second to sample; None: every frame
     prompt, question : texts before and after the frames
+    gop : encode the sampled frames anew in groups of so many first; 0: take them as they are
 
     Raises `ParamError` for numbers that cannot work.
     """
@@ -31,17 +34,24 @@ class VideoQuestion:
     fps: float | None
     prompt: str
     question: str
+    gop: int = 0
 
     def __post_init__(self) -> None:
         check(self.frames >= 0, "frames", self.frames, "must not be negative")
         check(self.fps is None or 0 < self.fps < float("inf"), "fps", self.fps, "must be above 0")
+        check(self.gop >= 0, "gop", self.gop, "must not be negative")
         vision.check_tokens(self.tokens)
 
     def pictures(self) -> list[np.ndarray]:
         """The frames, uint8 RGB [size, size, 3]. Raises `VideoError` for a bad input."""
         if not self.frames:
             return []
-        return list(video.frames(video.locate(self.clip), self.frames, self.fps, vision.IMAGE))
+        if not self.gop:
+            return list(video.frames(video.locate(self.clip), self.frames, self.fps, vision.IMAGE))
+        with TemporaryDirectory() as folder:
+            encoded = Path(folder) / "stream.mkv"
+            video.reencode(self.clip, encoded, self.gop, self.frames, self.fps)
+            return list(video.frames(encoded, self.frames, None, vision.IMAGE))
 
     def parts(
         self, pictures: list[np.ndarray], decoder: Decoder, progress: Callable[[int], None] = lambda done: None
@@ -63,8 +73,12 @@ class VideoQuestion:
         return [decoder.embed(PROMPT + self.prompt), *shown, decoder.embed(end)]
 
 
-def answer(decoder: Decoder, parts: list[np.ndarray], generate: int) -> Iterator[tuple[int, float]]:
+def answer(
+    decoder: Decoder, parts: list[np.ndarray], generate: int, outputs: list[np.ndarray] | None = None
+) -> Iterator[tuple[int, float]]:
     """Tokens that FP32 full attention generates, with the probability of each; the end-of-text token is the last.
+
+    outputs : gets the hidden states behind the last layer of each part, [tokens, width]
 
     The decoder's cache must be empty, and hold the parts and the answer.
     """
@@ -72,6 +86,8 @@ def answer(decoder: Decoder, parts: list[np.ndarray], generate: int) -> Iterator
     for x in parts:
         if len(x):
             hidden = decoder(x)
+        if outputs is not None:
+            outputs.append(hidden[len(hidden) - len(x) :] if hidden is not None else x)
     for k in range(generate):
         assert hidden is not None
         token, probability = likeliest(decoder.logits(hidden[-1:])[0])

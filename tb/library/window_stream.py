@@ -246,8 +246,12 @@ class WindowStream:
         return out
 
     def errors(self, reference: Reference) -> list[float | None]:
-        """Distance of each block's hidden states from those in FP32, relative to their length; None without any."""
-        return [
-            float(np.linalg.norm(got - want) / np.linalg.norm(want)) if len(want) else None
-            for got, want in zip(self.outputs, reference.outputs, strict=True)
-        ]
+        """Distance of each block's hidden states from those in FP32, relative to their length; None without any.
+
+        reference : a run of this policy, or of one that prunes no token
+        """
+        out: list[float | None] = []
+        for d, got, known in zip(self.decisions, self.outputs, reference.outputs, strict=True):
+            want = known if len(known) < d.stop - d.start else known[d.admitted - d.start]
+            out.append(float(np.linalg.norm(got - want) / np.linalg.norm(want)) if len(want) else None)
+        return out

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from golden.inputs.decoder import N_LAYERS, Decoder
+from golden.policies.stream_runs import DecoderStream, Options
 from hdl.params import CLOCK
 from scripts.main import app
 from scripts.run import answer_command
@@ -67,6 +68,12 @@ def test_a_question_is_answered_on_the_rtl(small, tmp_path):
         assert one["cycles"] == sum(cycles[k] for cycles in result["phases"].values())
         assert 0 < one["utilisation"]["DPE"] < 1
     assert all(one["cycles"] == one["predicted"] for one in result["passes"])
+    given = [one for one in result["passes"] if one["part"] < len(SIZES)]
+    assert all(0 < one["error"] < 0.2 for one in given)
+    assert result["passes"][-1]["error"] is None
+    entry = 4 * small_models.SHAPE.head_size  # read and written once for each entry that is fetched
+    assert all(one["copied"] >= 2 * entry * one["fetched"] for one in result["passes"])
+    assert all(one["loaded"] > one["copied"] for one in result["passes"])
     for name, part in (("frames", 1), ("tokens", 3)):
         own = sum(one["cycles"] for one in result["passes"] if one["part"] == part)
         assert result["per_second"][name] == CLOCK / own
@@ -121,6 +128,18 @@ def test_parts_are_prompt_frames_and_question():
     assert (parts[0] == decoder.embed("<|im_start|>user\nA film.")).all()
     assert (parts[3] == decoder.embed("\nWhat?<|im_end|>\n<|im_start|>assistant\n")).all()
     assert not VideoQuestion("world", 0, 10, None, "", "What?").pictures()
+
+
+@models
+def test_the_stream_of_the_other_policies(tmp_path):
+    """With --gop and no prompt the parts are the segments of `vrex run --policy`, bit for bit."""
+    shown = DecoderStream("world", Options(2, 10, None, "What?", 0, 2, 1), tmp_path, lambda done, total: None)
+    asked = VideoQuestion("world", 2, 10, None, "", "What?", gop=2)
+    parts = asked.parts(asked.pictures(), shown.decoder)
+    for part, segment in zip(parts, shown.segments, strict=True):
+        assert np.array_equal(part, segment.x)
+    plain = VideoQuestion("world", 2, 10, None, "", "What?").pictures()
+    assert not all(np.array_equal(a, b) for a, b in zip(asked.pictures(), plain, strict=True))
 
 
 @models

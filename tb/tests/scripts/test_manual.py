@@ -21,6 +21,7 @@ from typer.main import get_command
 
 from golden.function_params import ParamError, ReSVParams
 from golden.policies.stream_runs import Options
+from golden.policies.window_decisions import WINDOWED
 from golden.retrieval.clustering import Clusterer
 from golden.retrieval.kvmap import KvMap
 from golden.retrieval.wicsum import select
@@ -182,12 +183,15 @@ def wrong(line: str) -> str:
     try:
         if "preset" in given and "param" in given:
             base = "core" if (given["preset"] or SUFFIX).endswith(SUFFIX) else given["preset"]
-            own, rest = split(given.get("policy", ""), given["param"] or [])  # `vrex run --policy` takes both
+            policy, rest, owned = given.get("policy") or "", given["param"] or [], {}
+            for one in WINDOWED if policy == "all" else policy.split(","):  # --policy takes parameters of both
+                owned[one], rest = split(one, rest)
             core = override(preset(base), rest).core
-            if own and given["policy"] == run_command.MOSAIC:
-                mosaic_run.Asked(own, "", Options(), 1, 0).entry(core)
-            elif own:
-                Asked(given["policy"], own, "", Options(), 1, 0).entry(core)
+            for one, own in owned.items():
+                if own and one == run_command.MOSAIC:
+                    mosaic_run.Asked(own, "", Options(), 1, 0).entry(core)
+                elif own:
+                    Asked(one, own, "", Options(), 1, 0).entry(core)
     except ParamError as e:
         return str(e)
     return ""

@@ -88,6 +88,10 @@ def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
         assert (one["turning"] > 0) == (one["turned"] > 0)
         # The branch adds the rounding of the sum, and its own error by its share (test_window_host.py).
         assert one["error"] is None or 0 < one["error"] < layers * (8 + 2 * (name == "history")) * 2**-8
+        assert (one["from_full"] is None) == (one["error"] is None)
+    first = rows[0]  # nothing is dropped yet, so the policy is full attention
+    assert (first["from_full"] == first["error"]) == (name != "history")
+    assert any(one["from_full"] and one["from_full"] > 2 * one["error"] for one in rows), "no token was missed"
     page = (tmp_path / "report.html").read_text()
     assert not faults(page)
     assert "Every store and all memory equal golden." in page

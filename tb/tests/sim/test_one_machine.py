@@ -18,7 +18,18 @@ from golden.program.share_plan import SharePlan
 from golden.program.shares import Shares
 from hdl.params import CLOCK, SystemParams, flat, override, preset
 from scripts.main import app
-from sim.system import accelerator, dre_demand, layer_load, layer_share, passes, platforms, share_cycles
+from sim.system import (
+    accelerator,
+    dre_demand,
+    layer_load,
+    layer_share,
+    passes,
+    platforms,
+    share_cycles,
+    window_demand,
+    window_pass,
+    window_share,
+)
 from sim.system.accelerator import run
 from sim.system.layer_share import Layer
 from sim.system.passes import device_bytes, lacks
@@ -32,6 +43,7 @@ AT = Point(4096)
 SHARES = traced(MODEL)
 # All that computes a pass or a layer on V-Rex. GPUs, memories, workloads and the paper's numbers describe other things.
 MACHINE = (accelerator, dre_demand, layer_load, layer_share, passes, share_cycles)
+MACHINE += (window_demand, window_pass, window_share)
 
 
 def seen(v: Vrex, at: Point = AT, shares: Selection = SHARES) -> tuple:
@@ -65,6 +77,9 @@ STATED = {
     "layer_share": set(),
     "passes": {30},
     "share_cycles": {30, 32, 34, 37, 38, 7, 10_000_000},
+    "window_demand": {16, 32},
+    "window_pass": set(),
+    "window_share": set(),
 }
 
 

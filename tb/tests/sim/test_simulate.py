@@ -521,6 +521,16 @@ GIVEN = {
     "output": ("-o", "plots"),
     "preset": ("--platform", "edge", "--preset", "core"),
     "param": ("-p", "kvmu.recent=512"),
+    "model": ("--preset", "core", "-p", "kvmu.entry_bytes=256", "--cache", "1024", "--model", "smollm2-135m"),
+    "video": ("--policy", "codecsight", "--cache", "100", "--video", "carphone"),
+    "fps": ("--policy", "codecsight", "--cache", "100", "--fps", "1"),
+    "gop": ("--policy", "codecsight", "--cache", "100", "--gop", "2"),
+    "at_once": ("--policy", "streamingllm", "--cache", "100", "--at-once", "4"),
+}
+OF_POLICIES = {
+    "policy": ("--policy", "streamingllm", "--cache", "1024"),
+    "model": ("--policy", "streamingllm", *GIVEN["model"]),
+    "select": ("--policy", "resv", "--select", "table2", "--cache", "1024"),
 }
 
 
@@ -538,8 +548,9 @@ def test_every_option_has_an_effect(what, tmp_path, monkeypatch):
     command = typer.main.get_command(app).commands["simulate"].commands[what]
     options = {p.name for p in command.params} - {"json", "help"}
     assert options <= set(GIVEN), "an option that this test does not know"
+    given = GIVEN | (OF_POLICIES if what == "policies" else {})
     for name in options:
-        run = vrex("simulate", what, *GIVEN[name])
+        run = vrex("simulate", what, *given[name])
         assert run.exit_code == 0, run.stderr
         if name == "output":
             assert list((tmp_path / "plots").iterdir())

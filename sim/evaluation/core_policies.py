@@ -1,0 +1,130 @@
+"""Times and memory of the policies that a core can run, on one platform and model: who suits it, and when.
+
+Windows are timed by their programs (`sim.system.window_pass`), ReSV by its own (`sim.system.accelerator`), with the
+same encoder, vocabulary, gap, barriers and memories.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from golden.function_params import ParamError
+from golden.inputs.codec import Coded
+from golden.policies.registry import Entry
+from sim.system.memory_curves import Curve
+from sim.system.passes import device_bytes, lacks, simulate
+from sim.system.platforms import Vrex
+from sim.system.timeline import Pass, Point
+from sim.system.window_demand import demand
+from sim.system.window_pass import WindowPass
+from sim.system.workload import Decoder, Selection
+
+RESV = "resv"
+CACHES = (1024, 4096, 10240, 40960)
+FULL_MEMORY = 0.9  # of a stage's seconds, from which on the device memory limits it
+
+
+@dataclass(frozen=True)
+class Row:
+    """A policy at a length of the stream.
+
+    cache : tokens of the stream so far · rows : tokens that a frame computes, mean
+    attended : tokens that a row of a frame attends to, at most
+    frame, slowest, token : milliseconds of a mean frame, of the slowest one, and of a generated token
+    device : megabytes in device memory beside the weights: keys, values, and the tables of a retrieval
+    home : megabytes of keys and values behind the link · fetched : megabytes that a frame fetches from there
+    limit : what limits the frame: the link, the DRE, the device memory or the cores
+    lacks : why the hardware cannot run it; the figures are then 0
+    """
+
+    policy: str
+    cache: int
+    rows: float = 0.0
+    attended: int = 0
+    frame: float = 0.0
+    slowest: float = 0.0
+    token: float = 0.0
+    device: float = 0.0
+    home: float = 0.0
+    fetched: float = 0.0
+    limit: str = ""
+    lacks: str = ""
+
+
+def limit(v: Vrex, p: Pass) -> str:
+    """The resource that is busy longest; of the LXE, whether it waits for the device memory most of the time."""
+    most = max(("LXE", "DRE", "link"), key=p.busy)
+    if most != "LXE":
+        return most
+    own = [s for s in p.stages if s.resource == "LXE"]
+    bound = sum(s.end - s.start for s in own if s.bytes / v.bandwidth >= FULL_MEMORY * (s.end - s.start))
+    return "device memory" if bound > p.busy("LXE") / 2 else "cores"
+
+
+def window_row(
+    v: Vrex, name: str, entry: Entry, model: Decoder, cache: int, coded: Sequence[Coded | None], at_once: int
+) -> Row:
+    """A policy that chooses by positions."""
+    try:
+        w = WindowPass(v, demand(entry, model, cache, coded, at_once), Point(cache, model=model))
+        if w.device_bytes > v.capacity:
+            need = f"{w.device_bytes / 2**30:,.0f} of {v.capacity / 2**30:,.0f} GiB of device memory"
+            return Row(name, cache, lacks=need)
+        frame, token = w.frame(), w.token()
+    except ParamError as e:
+        return Row(name, cache, lacks=str(e))
+    ms = 1e3 * frame.seconds, 1e3 * max(w.frames()), 1e3 * token.seconds
+    return Row(name, cache, w.d.rows, w.d.held, *ms, w.held_bytes / 1e6, limit=limit(v, frame))
+
+
+def resv_row(v: Vrex, model: Decoder, cache: int, shares: Selection) -> Row:
+    """ReSV, which recalls all of the stream."""
+    at = Point(cache, model=model)
+    try:
+        if missing := lacks(v, at, shares):
+            return Row(RESV, cache, lacks=missing)
+        frame, token = (simulate(v, p, shares) for p in (at, replace(at, rows=1, frame=False)))
+    except ParamError as e:
+        return Row(RESV, cache, lacks=str(e))
+    recent = min(cache, v.core.dre.kvmu.recent)
+    attended = recent + round(
+        frame.fetched / model.token_bytes * v.core.dre.kvmu.entry_bytes / v.core.dre.kvmu.home_bytes
+    )
+    beside = device_bytes(v, at, shares) - at.device_bytes
+    home = cache * model.token_bytes * v.core.dre.kvmu.home_bytes / v.core.dre.kvmu.entry_bytes
+    ms = 1e3 * frame.seconds, 1e3 * frame.seconds, 1e3 * token.seconds
+    sizes = beside / 1e6, home / 1e6, frame.fetched / 1e6
+    return Row(RESV, cache, at.rows, attended, *ms, *sizes, limit(v, frame))
+
+
+def compare(
+    v: Vrex,
+    policies: Mapping[str, Entry],
+    model: Decoder,
+    caches: Sequence[int],
+    shares: Selection,
+    coded: Sequence[Coded | None] = (None,),
+    at_once: int = 16,
+) -> list[Row]:
+    """A row for each policy and length of the stream; the entry of ReSV has no effect."""
+    return [
+        resv_row(v, model, n, shares) if name == RESV else window_row(v, name, entry, model, n, coded, at_once)
+        for name, entry in policies.items()
+        for n in caches
+    ]
+
+
+def curve(v: Vrex, rows: Sequence[Row], shares: Selection) -> Curve:
+    """The rows as a table."""
+    head = (
+        *("policy", "cache", "rows a frame", "attended", "ms a frame", "slowest", "ms a token"),
+        *("device MB", "home MB", "MB fetched", "limit"),
+    )
+    shown = []
+    for r in rows:
+        size = f"{r.cache >> 10}K" if r.cache % 1024 == 0 else f"{r.cache:,}"
+        figures = (f"{r.rows:.1f}", f"{r.attended:,}", f"{r.frame:.1f}", f"{r.slowest:.1f}", f"{r.token:.1f}")
+        sizes = f"{r.device:,.0f}", f"{r.home:,.0f}", f"{r.fetched:,.0f}"
+        blank = ("-",) * (len(figures) + len(sizes))
+        shown.append((r.policy, size, *(blank if r.lacks else figures + sizes), r.lacks or r.limit))
+    title = f"Policies of a core on {v.name}; resv: {shares.name}; device MB: keys, values and tables, without weights"
+    return Curve(title, head, shown)

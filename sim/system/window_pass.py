@@ -1,0 +1,113 @@
+"""Predicts latency, timeline and power of a frame or a token under a policy that chooses tokens by positions.
+
+The layers are those of `sim.system.window_share`, cycle by cycle; a stage lasts as long as core 0, or as the bytes of
+all cores take at the device memory. Encoder, vocabulary, barriers between phases and the gap of a layer are those of
+a pass with retrieval (`sim.system.accelerator`), so the two compare. Nothing crosses the link.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+
+from golden.function_params import check
+from hdl.params import CLOCK
+from sim.system.accelerator import encoder, seconds, vocabulary, watts
+from sim.system.layer_load import Load
+from sim.system.layer_share import Step
+from sim.system.platforms import Vrex
+from sim.system.timeline import Pass, Point, Timeline
+from sim.system.window_demand import BlockDemand, WindowDemand
+from sim.system.window_share import TURNING, WindowShare
+
+# Stages of the programs by the names that a pass with retrieval gives them.
+NAMES = {
+    "turn": TURNING,
+    "qkv": ("norm1", "qkv", "rotary", "entries", "append"),
+    "attention": ("scores", "softmax", "values", "join"),
+    "out": ("output", "add_output"),
+    "gate_up": ("norm2", "gate_up"),
+    "down": ("down", "add_down"),
+}
+
+
+class WindowPass:
+    """Frames and tokens of one stream on a platform.
+
+    d : what the policy asks for
+
+    Raises `ParamError` where the hardware has no program for it.
+    """
+
+    def __init__(self, v: Vrex, d: WindowDemand, point: Point):
+        check(point.batch == 1, "batch", point.batch, "must be 1: each stream has a window, and passes of its own")
+        self.v, self.d, self.point = v, d, point
+
+    @cached_property
+    def largest(self) -> WindowShare:
+        """A layer's pass of the most tokens."""
+        return WindowShare.of(self.v.system, self.point.model, self.d, self.d.most, self.v.latency)
+
+    def share(self, tokens: int) -> WindowShare:
+        """A layer's pass of so many tokens."""
+        return replace(self.largest, tokens=tokens)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of keys and values in device memory, in all layers."""
+        return (self.largest.slots + self.largest.behind) * self.point.model.token_bytes
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of device memory: both models' weights, keys and values."""
+        m, vision = self.point.model, self.point.vision
+        return 2 * (m.pass_weights + vision.weights) + self.held_bytes
+
+    def stages(self, block: BlockDemand) -> Iterator[tuple[str, float, float]]:
+        """Name, seconds and bytes of each stage of a layer, of all passes and turned keys of a block."""
+        for keys, fresh in block.turned:
+            for name, counts in self.largest.turning(keys, fresh).items():
+                yield name, *self._timed(counts)
+        for tokens in block.passes:
+            for name, counts in self.share(tokens).layer().items():
+                yield name, *self._timed(counts)
+
+    def _timed(self, counts: dict[str, int]) -> tuple[float, float]:
+        return max(counts["cycles"] / CLOCK, counts["bytes"] / self.v.bandwidth), counts["bytes"]
+
+    def frame(self) -> Pass:
+        """The mean frame of the demand."""
+        return self._mean(self.d.frames, True)
+
+    def token(self) -> Pass:
+        """A generated token."""
+        return self._mean((self.d.token,), False)
+
+    def frames(self) -> list[float]:
+        """Seconds of each frame of the demand."""
+        return [self._mean((one,), True).seconds for one in dict.fromkeys(self.d.frames)]
+
+    def _mean(self, blocks: tuple[BlockDemand, ...], frame: bool) -> Pass:
+        v, p, m, line = self.v, self.point, self.point.model, Timeline()
+        known = {block: list(self.stages(block)) for block in set(blocks)}
+        found = [one for block in blocks for one in known[block]]
+        runs = sum(len(b.passes) for b in blocks) / len(blocks)
+        rows = sum(sum(b.passes) for b in blocks) / len(blocks)
+        if frame:
+            steps = encoder(v, p)
+            took, moved = v.gap * p.vision.layers + seconds(v, steps), sum(x.bytes for x in steps)
+            line.put(-1, "vision", "LXE", took, 0.0, moved, 2.0 * p.vision.macs)
+        waits = seconds(v, [Step(Load(), 0, self.largest.barriers)]) * runs
+        for layer in range(m.layers):
+            line.put(layer, "gap", "LXE", v.gap)
+            for name, own in NAMES.items():
+                mine = [one for one in found if one[0] in own]
+                took, moved = (sum(float(one[k]) for one in mine) / len(blocks) for k in (1, 2))
+                ops = 2.0 * rows * (m.matrices[name][0] * m.matrices[name][1] if name in m.matrices else 0)
+                if name == "attention":
+                    ops = 2.0 * m.attention_macs(1, self.d.held) * rows
+                if took or ops:
+                    line.put(layer, name, "LXE", took + waits * (name == "out"), 0.0, moved, ops)
+        step = vocabulary(v, 1, m.width, m.vocab)
+        ops = 2.0 * m.width * m.vocab
+        line.put(-1, "vocabulary", "LXE", seconds(v, [step]), 0.0, step.bytes, ops)
+        return Pass(line.stages, 0.0, watts(v, line, 0.0))

@@ -1,0 +1,225 @@
+"""Policies with a window in the simulator: cycles of the host's programs, demand of the policy, whole passes."""
+
+from dataclasses import replace
+
+import pytest
+
+from golden.function_params import ParamError
+from golden.policies.registry import override
+from golden.policies.window_decisions import windowed
+from golden.program.isa import encode
+from golden.program.layer_memory import Register
+from golden.program.window_slots import Piece
+from hdl.params import override as changed
+from hdl.params import preset
+from scripts.simulate.layer_command import LLAMA
+from sim.evaluation import core_policies
+from sim.evaluation.core_policies import Row, compare, curve
+from sim.system.passes import simulate
+from sim.system.platforms import EDGE, SERVER, Vrex
+from sim.system.share_cycles import CoreShare
+from sim.system.timeline import Point
+from sim.system.window_demand import BlockDemand, WindowDemand, demand
+from sim.system.window_pass import WindowPass
+from sim.system.window_share import WindowShare, total
+from sim.system.workload import MODELS, Decoder, traced
+from sim.units.lxe_time import LxeTime
+from sim.units.sequencer_time import trace
+from tb.library import small_models
+from tb.library.small_windows import SmallDecoder, frame, policy, segments
+from tb.library.window_stream import WindowStream
+
+LATENCY = 100
+
+
+# Cycles
+
+
+@pytest.mark.parametrize("name", ["streamingllm", "codecsight"])
+def test_one_core_s_cycles_are_those_of_the_host_s_programs(name):
+    """`test_window_run.py` holds the latter equal to the RTL. Bursts are those of tokens in the first slots."""
+    system = changed(preset("tiny"), [*small_models.SIZES])
+    stream = WindowStream(policy(name), segments(), SmallDecoder(), system.core, 5)
+    s, seen = stream.plan.shape, set()
+    model = Decoder(2, s.width, s.heads, s.kv_heads, s.head_size, s.ffn, small_models.VOCABULARY)
+    for one in stream:
+        one.run()
+        step, n = one.step, len(one.step.of.tokens)
+        many = len(step.registers) > 4 and step.registers[Register.REST]  # a pass in two runs of slots
+        if step.registers[Register.SLOT] % 4096 or many:
+            continue
+        share = WindowShare(system, model, n, s.tokens, s.recent, 0, LATENCY)
+        is_pass = isinstance(step.of, Piece)
+        stages = share.layer() if is_pass else share.turning(n, step.of.fresh)
+        steps = trace(system.core, [encode(i) for i in step.program], step.registers, 100_000).steps
+        want = int(LxeTime(system.core, LATENCY).run(steps).finished.max())
+        assert total(list(stages.values()))["cycles"] == want
+        seen.add(n if is_pass else "fresh" if step.of.fresh else "turned")
+    assert {"fresh", 3} <= seen
+
+
+@pytest.mark.parametrize(("name", "cores"), [("edge8", 8), ("server48", 48)])
+def test_several_cores_compute_products_as_with_retrieval(name, cores):
+    """Programs of the same plan, so the same cycles; the window's own stages are there, retrieval's are not."""
+    system = preset(name)
+    window = WindowShare(system, Decoder(), 10, 10, 384, 0, LATENCY)
+    stages, other = window.layer(), CoreShare(system, LLAMA, 10, 1024, 0.3, LATENCY).layer()
+    assert window.shares.cores == cores
+    own = {"norm1", "output", "norm2", "gate_up", "down"} | (
+        {"add_output", "add_down"} if window.shares.parts > 1 else set()
+    )
+    own |= {"qkv", "join"} if window.shares.members > 1 else set()
+    for stage in own - {"join"}:
+        assert stages[stage]["cycles"] == other[stage]["cycles"], stage
+    assert set(stages) - own == {"rotary", "append", "scores", "softmax", "values"} | (
+        {"entries"} if window.shares.members > 1 else {"qkv"}
+    )
+    assert stages["rotary"]["cycles"] == 0 or window.shares.members == 1  # it runs beside the leader's stages
+    weights = 2 * Decoder().layer_weights
+    assert weights < total(list(stages.values()))["bytes"] < 1.4 * weights
+    assert window.barriers == {8: 4, 48: 9}[cores]
+
+
+def test_older_entries_of_full_attention_take_what_slots_take():
+    """An entry behind the pool needs no mask; beside that, both programs attend alike."""
+    pool, behind = (
+        total(list(WindowShare(preset("edge8"), Decoder(), 10, 10, slots, more, LATENCY).layer().values()))["cycles"]
+        for slots, more in ((3840, 0), (256, 3584))
+    )
+    assert behind < pool < 1.02 * behind
+
+
+# Demand
+
+
+def frames(count: int = 8, gop: int = 4) -> list:
+    return [frame(i, [0, 1], gop) for i in range(count)]
+
+
+def test_what_a_policy_asks_for_is_what_its_class_decides():
+    d = demand(windowed("streamingllm"), Decoder(), 2000)
+    assert d.frames == (BlockDemand((10,), ((4, False),)),) * len(d.frames)
+    assert d.token == BlockDemand((1,), ((4, False),))
+    assert (d.held, d.most, d.rows, d.drops) == (4 + 256 + 10, 16, 10.0, True)  # the prompt has 16
+    early = demand(windowed("streamingllm"), Decoder(), 100, frames=1)
+    assert early.frames == (BlockDemand((10,), ()),)  # nothing is dropped yet
+    full = demand(windowed("full"), Decoder(), 500)
+    assert (len(full.frames), full.frames[0].turned, full.drops) == (1, (), False)
+    assert full.held == pytest.approx(500 + 10, abs=10)
+
+
+def test_a_window_s_figures_repeat():
+    """A stream of 1M tokens is not played to its end, and asks what a shorter one asks."""
+    for name in ("streamingllm", "codecsight"):
+        p = windowed(name)
+        p = replace(p, params=override(p.params, {"window": "8", "stride": "4"} if name == "codecsight" else {}))
+        few, many = (demand(p, Decoder(), n, frames(), frame_tokens=4) for n in (4000, 1 << 20))
+        assert replace(few, cached=1 << 20) == many, name
+
+
+def test_codecsight_prunes_refreshes_and_turns():
+    p = windowed("codecsight")
+    p = replace(p, params=override(p.params, {"window": "8", "stride": "4"}))
+    d = demand(p, Decoder(), 400, frames(), at_once=6, frame_tokens=4)
+    sizes = [sum(f.passes) for f in d.frames]
+    assert min(sizes) < 4, "no token was pruned"
+    assert max(sizes) > 4, "no token was refreshed"
+    assert any(f.turned for f in d.frames)
+    assert max(max(f.passes) for f in d.frames) <= d.most <= 6
+    bare = demand(p, Decoder(), 400, frame_tokens=4)  # without codec data
+    assert [sum(f.passes) for f in bare.frames] == [4] * len(bare.frames)
+
+
+def test_a_pool_has_whole_pairs_of_tiles_and_masks_for_all():
+    d = WindowDemand(9000, (BlockDemand((10,), ()),), BlockDemand((1,), ()), 270, 10, True)
+    assert d.slots(128, 4096, 256) == (384, 0)
+    assert replace(d, held=4096).slots(128, 4096, 256) == (4096, 0)
+    with pytest.raises(ParamError, match="slots=4224: must be at most 4096, whose masks a core holds: shrink"):
+        replace(d, held=4097).slots(128, 4096, 256)
+    assert replace(d, held=4097, drops=False).slots(128, 4096, 256) == (256, 3841)
+
+
+# Passes
+
+
+def full(v: Vrex, cache: int, **point) -> WindowPass:
+    return WindowPass(v, demand(windowed("full"), Decoder(), cache), Point(cache, **point))
+
+
+@pytest.mark.parametrize(("v", "near"), [(EDGE, 0.02), (SERVER, 0.05)])
+def test_full_attention_takes_what_work_alone_predicts(v, near):
+    """The accelerator's model counts the busiest unit of each stage; here programs are played."""
+    w, at = full(v, 4096), Point(4096, policy="resident")
+    assert w.frame().seconds == pytest.approx(simulate(v, at).seconds, rel=near)
+    token = replace(at, rows=1, frame=False)
+    assert w.token().seconds == pytest.approx(simulate(v, token).seconds, rel=near)
+    assert w.frame().fetched == 0
+    assert w.held_bytes == pytest.approx(4096 * Decoder().token_bytes, rel=0.04)
+
+
+def test_a_mean_frame_is_the_mean_of_its_frames():
+    few, many = BlockDemand((2,), ()), BlockDemand((10, 6), ((4, True),))
+    d = WindowDemand(900, (few, many, few, few), BlockDemand((1,), ()), 300, 10, True)
+    w = WindowPass(EDGE, d, Point(900))
+    own = w.frames()
+    assert own[0] < own[1]
+    assert w.frame().seconds == pytest.approx((3 * own[0] + own[1]) / 4)
+    assert w.frame().named("turn") == pytest.approx(replaced(w, (many,)).frame().named("turn") / 4)
+    assert replaced(w, (few,)).frame().named("turn") == 0
+
+
+def replaced(w: WindowPass, blocks: tuple) -> WindowPass:
+    return WindowPass(w.v, replace(w.d, frames=blocks), w.point)
+
+
+def test_batches_are_refused():
+    with pytest.raises(ParamError, match="batch=2: must be 1"):
+        full(EDGE, 1024, batch=2)
+
+
+# Tables
+
+
+def test_the_table_says_what_each_policy_takes():
+    found = {name: windowed(name) for name in ("full", "hybrid", "streamingllm")}
+    rows = compare(EDGE, {"resv": found["full"], **found}, Decoder(), (5120,), traced(Decoder()))
+    by = {row.policy: row for row in rows}
+    assert by["resv"].home == 5120 * Decoder().token_bytes / 1e6
+    assert by["resv"].fetched > 0 < by["resv"].device
+    assert by["full"].attended > 5120 > by["resv"].attended > by["streamingllm"].attended
+    assert by["full"].frame > by["streamingllm"].frame
+    assert by["hybrid"].lacks.startswith("slots=4224: must be at most 4096")
+    assert by["streamingllm"].limit == "device memory"
+    shown = curve(EDGE, rows, traced(Decoder()))
+    assert [row[0] for row in shown.rows] == list(by)
+    assert shown.rows[2][2:10] == ("-",) * 8
+    small = replace(EDGE, capacity=15 << 30)
+    assert (
+        "GiB of device memory"
+        in compare(small, {"full": found["full"]}, Decoder(), (5120,), traced(Decoder()))[0].lacks
+    )
+
+
+def test_what_limits_a_pass():
+    """The link with a slow drive, the memory with many cores, the cores with one."""
+    shares, at = traced(Decoder()), Point(40960)
+    assert core_policies.limit(EDGE, simulate(EDGE, at, shares)) == "link"
+    one = replace(EDGE, system=preset("core"))
+    w = full(one, 1024)
+    assert core_policies.limit(one, w.frame()) == "cores"
+    assert core_policies.limit(EDGE, full(EDGE, 1024).frame()) == "device memory"
+
+
+def test_smollm2_has_the_shape_that_runs_on_the_rtl():
+    from golden.inputs.decoder import N_LAYERS
+    from golden.inputs.decoder import Decoder as Real
+
+    m = MODELS["smollm2-135m"]
+    assert (m.layers, m.width, m.heads, m.kv_heads, m.head) == (
+        N_LAYERS, Real.width, Real.heads, Real.kv_heads, Real.head_size
+    )  # fmt: skip
+    row = core_policies.window_row(
+        replace(EDGE, system=preset("core")), "streamingllm", windowed("streamingllm"), m, 1024, (None,), 16
+    )
+    assert isinstance(row, Row)
+    assert not row.lacks
