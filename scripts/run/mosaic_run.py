@@ -25,6 +25,7 @@ from scripts.pages.html_page import Section
 from scripts.run.play_passes import Again, differences, end, play, tell_repeated
 from tb.library.core_simulator import LATENCY, CoreSimulator
 from tb.library.mosaic_stream import EVENTS, MosaicReference, MosaicStream, Needs, Room
+from tb.library.window_stream import Reference
 
 if TYPE_CHECKING:  # Dask takes half a second to import; no other command should wait for it.
     from distributed import Client
@@ -41,7 +42,7 @@ NOTE = (
     "moves, clusters: cycles of the decoder's layers, of score codes, of copied entries, of clustering and splits. "
     "Predicted: cycles by the time view. Loaded, stored: bytes between core and memory. Compared: bytes compared with "
     "golden's. Error: distance of the hidden states behind the last layer from the policy in FP32, relative to their "
-    "length."
+    "length. From full: the same from full attention in FP32."
 )
 
 
@@ -103,6 +104,8 @@ def run(
         )
         reference = MosaicReference(found, shown.decoder)
         segments = reference.take_in(shown.segments, o.generate)
+        full = Reference(entry("full"), shown.decoder)
+        full.take_in(segments)
         sizes = [len(s.x) for s in segments]
         room = asked.room(reference.needs, sizes, found.params.build, p.dpe.n_w, p.vpe.depth)
         stream = MosaicStream(found, segments, shown.decoder, p, room)
@@ -123,7 +126,7 @@ def run(
         | {
             "layers": o.depth,
             "events": asdict(stream.events),
-            "blocks": blocks(records, stream, stream.errors(reference)),
+            "blocks": blocks(records, stream, stream.errors(reference), stream.errors(full)),
             "kinds": kinds(records),
             "otherwise": stream.chosen_otherwise(reference),
             "numbers": stream.twin.compared,
@@ -155,14 +158,16 @@ def missing(result: dict[str, Any]) -> list[str]:
     return [f"{text} (-p mosaic.NAME=VALUE) show it"]
 
 
-def blocks(records: list[dict[str, Any]], stream: MosaicStream, errors: list[float]) -> list[dict[str, Any]]:
-    """Figures of each block, of the records of its programs."""
+def blocks(
+    records: list[dict[str, Any]], stream: MosaicStream, errors: list[float], full: list[float]
+) -> list[dict[str, Any]]:
+    """Figures of each block, of the records of its programs. `full` : errors against full attention."""
     out, bus = [], stream.p.lxe.bus_bytes
 
     def cycles(own: list[dict[str, Any]], kinds: Sequence[str]) -> int:
         return sum(one["cycles"] for one in own if one["kind"] in kinds)
 
-    for i, (segment, error) in enumerate(zip(stream.segments, errors, strict=True)):
+    for i, (segment, error, from_full) in enumerate(zip(stream.segments, errors, full, strict=True)):
         own = [one for one in records if one["block"] == i]
         total, parts = sum(one["cycles"] for one in own), [cycles(own, kinds) for kinds in (PASS, CHOICE, MOVES)]
         out.append(
@@ -182,6 +187,7 @@ def blocks(records: list[dict[str, Any]], stream: MosaicStream, errors: list[flo
                 "stored": sum(one["beats"] for one in own) * bus,
                 "compared": sum(one["compared"] for one in own),
                 "error": error,
+                "from_full": from_full,
                 "differs": any(one["differences"] for one in own),
             }
         )
@@ -227,7 +233,7 @@ def sections(result: dict[str, Any]) -> list[Section]:
     rows = [
         [
             *(f"{one[key]:,}" if isinstance(one[key], int) else str(one[key]) for key in SHOWN),
-            f"{one['error']:.2%}",
+            *(f"{one[key]:.2%}" for key in ("error", "from_full")),
             "DIFFERS" if one["differs"] else "equal",
         ]
         for one in own
@@ -246,7 +252,7 @@ def sections(result: dict[str, Any]) -> list[Section]:
             f"times on average. The policy in NumPy decides the same on the core's keys and queries, and "
             f"{result['numbers']:,} numbers of its tables are equal; in FP32 it attends to other tokens in "
             f"{result['otherwise']} blocks. {NOTE}",
-            [*SHOWN, "error", "result"],
+            [*SHOWN, "error", "from full", "result"],
             rows,
             plot,
         ),
