@@ -1,4 +1,4 @@
-"""Proofs by induction over all states of small pools: reference counts, slots of a window, prefetch with completion.
+"""Proofs by induction over all states of small pools: references, slots of a window, prefetch and completion, splits.
 
 Each proof enumerates every state that satisfies its invariant, reachable or not, and every call. If each call keeps the
 invariant and the first state has it, then no number of calls breaks it: the proof is unbounded in calls, at the stated
@@ -6,6 +6,7 @@ size. Faulty classes show that each invariant can fail.
 """
 
 from collections.abc import Iterator
+from copy import deepcopy
 from itertools import combinations, permutations, product
 
 import numpy as np
@@ -15,6 +16,8 @@ from golden.function_params import ParamError
 from golden.policies.block_allocator import BlockPool, PoolError
 from golden.policies.blocks import Block, Shape
 from golden.policies.ledger import Ledger
+from golden.policies.mosaic_hardware import HardwareLayer
+from golden.policies.mosaic_layer import Layer
 from golden.policies.resv_policy import ReSVPolicy, ReSVPolicyParams
 from golden.policies.store import DEVICE, HOST, PRUNED, Store
 from golden.program.window_slots import Decision, Slots
@@ -271,3 +274,95 @@ def test_the_policy_attends_to_its_choice_whatever_it_guessed(monkeypatch):
         assert not (keep & ~policy.store.readable(1, block)).any()
         moved = policy.ledger.moved
         assert moved["in", "fetch"] == SHAPE.entry_bytes * int((chosen & ~guess).sum())
+
+
+# A split of one of Mosaic's clusters: four tokens, two clusters, any buffered ones, any halves that 2-means may make.
+
+TOKENS, CLUSTERS = 4, 2
+
+
+class Halves(Layer):
+    """A layer whose 2-means gives the labels that it is told."""
+
+    labels: np.ndarray
+
+    def kmeans(self, x: np.ndarray, k: int, seed: int) -> tuple[np.ndarray, int]:
+        return self.labels, 1
+
+
+class HardwareHalves(HardwareLayer):
+    """The same in the arithmetic of the hardware."""
+
+    labels: np.ndarray
+
+    def kmeans(self, x: np.ndarray, k: int, seed: int) -> tuple[np.ndarray, int]:
+        return self.labels, 1
+
+
+class Forgets(Halves):
+    """Leaves what waits in the buffer where it is."""
+
+    def place(self, tokens: np.ndarray, c: int) -> None:
+        super().place(tokens[~self.buffered[tokens]], c)
+
+
+def layers(kind: type[Halves | HardwareHalves]) -> Iterator[Halves | HardwareHalves]:
+    """Every state of a layer that satisfies the invariant: tokens by cluster, or by none, some of them buffered."""
+    for cluster in product(range(-1, CLUSTERS), repeat=TOKENS):
+        for wait in product((False, True), repeat=TOKENS):
+            own, waits = np.array(cluster), np.array(wait)
+            if (waits & (own < 0)).any() or any(not (own[~waits] == c).any() for c in range(CLUSTERS)):
+                continue  # only members wait, and a cluster has counted members
+            layer = kind(1, 1)
+            for growing in (layer.keys, layer.values):
+                growing.append(np.arange(1.0, 1 + TOKENS, dtype=np.float32).reshape(1, TOKENS, 1))
+            layer.cluster, layer.buffered = np.full(TOKENS, -1), np.zeros(TOKENS, bool)
+            for c in range(CLUSTERS):
+                tokens = np.flatnonzero((own == c) & ~waits)
+                layer.place(tokens, layer.clusters.add(layer.directions(tokens)))
+            layer.cluster[waits], layer.buffered[waits] = own[waits], True
+            layer.clusters.lazy[own[waits]] = True
+            yield layer
+
+
+def whole(layer: Layer) -> bool:
+    """Every cluster has counted members, and counts those that do not wait; a cluster is flagged if others wait."""
+    clusters, own = layer.clusters, layer.cluster
+    counted = np.bincount(own[(own >= 0) & ~layer.buffered], minlength=len(clusters))
+    flagged = np.bincount(own[layer.buffered], minlength=len(clusters)) > 0
+    known = own.max() < len(clusters) and not (layer.buffered & (own < 0)).any()
+    return bool(known and counted.all() and (clusters.size == counted).all() and (clusters.lazy == flagged).all())
+
+
+def splits(kind: type[Halves | HardwareHalves]) -> Iterator[bool]:
+    """Whether each split, of each state, keeps the invariant and each token: in one half, or where it was."""
+    for state in layers(kind):
+        news = np.flatnonzero(state.cluster < 0)[:1]  # a split at once takes the new token in; a deferred one does not
+        for c, joins in product(range(CLUSTERS), (news[:0], news)[: 1 + len(news)]):
+            tokens = np.append(state.members(c), joins)
+            for labels in product((0, 1), repeat=len(tokens)):
+                if 0 not in labels:
+                    continue  # labels have no gaps
+                layer = deepcopy(state)
+                layer.labels = np.array(labels)
+                changed, _ = layer.split(tokens, c, 0)
+                halves = [tokens[layer.labels == i].tolist() for i in range(len(changed))]
+                rest = ~np.isin(np.arange(TOKENS), tokens)
+                yield (
+                    whole(layer)
+                    and [layer.members(x).tolist() for x in changed] == [sorted(half) for half in halves]
+                    and np.array_equal(layer.cluster[rest], state.cluster[rest])
+                    and np.array_equal(layer.buffered[rest], state.buffered[rest])
+                )
+
+
+@pytest.mark.parametrize("kind", [Halves, HardwareHalves])
+def test_a_split_neither_loses_nor_doubles_an_entry(kind):
+    assert all(whole(layer) for layer in layers(kind))
+    found = list(splits(kind))
+    assert all(found)
+    assert len(found) > 500
+
+
+def test_a_split_that_forgets_the_buffer_breaks_the_invariant():
+    assert not all(splits(Forgets))
