@@ -164,10 +164,13 @@ class Software:
         self.wrong |= new
 
     def switch(self, ctx: int) -> int:
-        """Let the rows that follow be of a context; its number of clusters."""
-        self.scenario.switch(ctx)
+        """Let the rows that follow be of a context; its number of clusters. Some rows get a budget of tokens."""
+        tokens = self.scenario.tokens_of(ctx)
+        budget = self.rng.choice((0, 1, 1 + tokens // 4)) if self.p.wtu.budget else 0
+        self.scenario.switch(ctx, budget=budget)
         level = self.model.level(ctx)
-        self.command(Retrieve.SWITCH, count=level, base=ctx)
+        action, rows = (Retrieve.BUDGET, {"rows": budget}) if budget else (Retrieve.SWITCH, {})
+        self.command(action, count=level, base=ctx, **rows)
         return level
 
     def play(
@@ -221,7 +224,7 @@ def axis(beat: dict) -> dict:
 
 
 BINS = {
-    *(a.name for a in Retrieve),
+    *(a.name for a in Retrieve if a != Retrieve.BUDGET),  # an IP without `wtu.budget` refuses it
     *("polls", "interrupt", "fetches", "fetches_nothing"),
     *(f"{what} of context {ctx}" for what in ("rows", "full table") for ctx in range(params(CHANGES).dre.hcu.n_ctx)),
 }
@@ -294,6 +297,14 @@ def check_packed_homes_equal_golden(seed):
     s = frames(seed, 20, more=more)
     s.check(s.play(emitted(more), 0.0, 0.2, seed))
     assert s.bins >= {"packs", "expands"}
+
+
+def check_budgets_equal_golden(seed):
+    """Software may give the rows of a context a budget of tokens."""
+    more = ("wtu.budget=true",)
+    s = frames(seed, 20, more=more)
+    s.check(s.play(emitted(more), 0.0, 0.2, seed))
+    assert {"BUDGET", "SWITCH", "fetches"} <= s.bins
 
 
 def check_a_fault_ends_in_a_status_and_a_reset_mends_it(command, status):

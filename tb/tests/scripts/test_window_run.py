@@ -38,7 +38,7 @@ def vrex(*words) -> object:
 @pytest.fixture(scope="module")
 def client():
     """A worker in this process."""
-    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as own:
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as own:
         yield own
 
 

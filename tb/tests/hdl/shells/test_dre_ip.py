@@ -9,6 +9,7 @@ from tb.checks.dre_ip_checks import (
     FRESH,
     check_a_fault_ends_in_a_status_and_a_reset_mends_it,
     check_a_reset_while_a_command_runs,
+    check_budgets_equal_golden,
     check_fault,
     check_frames_equal_golden,
     check_packed_homes_equal_golden,
@@ -22,6 +23,10 @@ from tb.library.runner import lint, survivors
 @pytest.mark.parametrize(("seed", "idle", "pause"), [(1, 0.0, 0.0), (2, 0.5, 0.3)])
 def test_frames_equal_golden(seed, idle, pause, record_property):
     check_frames_equal_golden(seed, idle, pause, record_property)
+
+
+def test_budgets_equal_golden():
+    check_budgets_equal_golden(1)
 
 
 def test_packed_homes_equal_golden():
