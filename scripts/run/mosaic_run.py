@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +15,14 @@ from golden.atomic_files import write_atomically
 from golden.function_params import check
 from golden.policies.mosaic_host import ALLOWED
 from golden.policies.registry import Entry, entry, override
-from golden.policies.stream_runs import DecoderStream, Options
+from golden.policies.stream_runs import Options
 from hdl.emit import emit
 from hdl.params import CoreParams
 from scripts import console
 from scripts.pages import html_page
 from scripts.pages.html_page import Section
 from scripts.run.play_passes import Again, differences, end, play, tell_repeated
+from scripts.run.window_run import made
 from tb.library.core_simulator import LATENCY, CoreSimulator
 from tb.library.mosaic_stream import EVENTS, MosaicReference, MosaicStream, Needs, Room
 from tb.library.window_stream import Reference
@@ -96,12 +96,7 @@ def run(
     with ExitStack() as stack:
         hidden = json or not console.err.is_terminal
         bar = stack.enter_context(Progress(*columns, console=console.err, disable=hidden))
-        seen = bar.add_task("vision encoder", total=o.frames)
-        # A folder for each way of making a stream: other options do not touch what is there.
-        key = sha256(repr((asked.video, asked.options)).encode()).hexdigest()[:12]
-        shown = DecoderStream(
-            asked.video, o, folder / f"video-{key}", lambda done, total: bar.update(seen, completed=done)
-        )
+        shown = made(asked.video, o, folder, bar)
         reference = MosaicReference(found, shown.decoder)
         segments = reference.take_in(shown.segments, o.generate)
         full = Reference(entry("full"), shown.decoder)

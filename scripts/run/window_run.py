@@ -78,6 +78,14 @@ def split(policy: str, assignments: Sequence[str]) -> tuple[list[str], list[str]
     return [one.removeprefix(f"{policy}.") for one in own], [one for one in assignments if one not in own]
 
 
+def made(video: str, o: Options, folder: Path, bar: Progress) -> DecoderStream:
+    """The stream, while `bar` shows the vision encoder's progress."""
+    seen = bar.add_task("vision encoder", total=o.frames)
+    # A folder for each way of making a stream: other options do not touch what is there.
+    key = sha256(repr((video, o)).encode()).hexdigest()[:12]
+    return DecoderStream(video, o, folder / f"video-{key}", lambda done, total: bar.update(seen, completed=done))
+
+
 def run(
     asked: Asked,
     p: CoreParams,
@@ -95,12 +103,7 @@ def run(
     with ExitStack() as stack:
         hidden = json or not console.err.is_terminal
         bar = stack.enter_context(Progress(*columns, console=console.err, disable=hidden))
-        seen = bar.add_task("vision encoder", total=o.frames)
-        # A folder for each way of making a stream: other options do not touch what is there.
-        key = sha256(repr((asked.video, asked.options)).encode()).hexdigest()[:12]
-        shown = DecoderStream(
-            asked.video, o, folder / f"video-{key}", lambda done, total: bar.update(seen, completed=done)
-        )
+        shown = made(asked.video, o, folder, bar)
         reference = Reference(entry, shown.decoder)
         segments = reference.take_in(shown.segments, o.generate)
         full = Reference(entry_of("full"), shown.decoder)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import synth.sweep.dask_run
 from scripts.main import app
-from scripts.run import mosaic_run, run_command
+from scripts.run import mosaic_run, run_command, window_run
 from tb.library import small_models
 from tb.library.mosaic_stream import EVENTS
 from tb.library.page_rules import faults
@@ -41,7 +41,7 @@ def small(monkeypatch):
         source = {"stream": video, "depth": options.depth}
         return SimpleNamespace(segments=segments[:-1], decoder=decoder, source=source, fallbacks=["is small"])
 
-    monkeypatch.setattr(mosaic_run, "DecoderStream", stream)
+    monkeypatch.setattr(window_run, "DecoderStream", stream)
     with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as own:
         monkeypatch.setattr(synth.sweep.dask_run, "cluster", lambda *where: nullcontext(own))
         yield
