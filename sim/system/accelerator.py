@@ -25,7 +25,7 @@ The model leaves out the write of new entries to home memory: 1.3 MB a frame, ag
 
 from collections.abc import Container, Iterable
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -137,6 +137,7 @@ class _Run:
     def __init__(self, v: Vrex, p: Point, selection: Selection, free: Container[str]):
         self.v, self.p, self.free = v, p, free
         self.layer = Layer(v.system, p.model, p.batch, p.rows, v.latency, v.prefetch)
+        self.prediction, self.rest = cache(self.layer.prediction), cache(self.layer.rest)  # of layers that do the same
         self.s, dre = self.layer.shares, v.core.dre
         self.shares = selection.tables(p.stage, self.s.heads)
         self.recent = min(p.cache, dre.kvmu.recent)
@@ -200,12 +201,12 @@ class _Run:
         tokens, prefetches = self.entries(layer), self.layer.prefetches
         first = not (prefetches and layer)
         own, ahead = self.predicts and first, self.predicts and prefetches and layer + 1 < m.layers
-        parts = self.layer.prediction(self.clusters if self.predicts else 0, first)
+        parts = self.prediction(self.clusters if self.predicts else 0, first)
         behind = p.cache - self.recent if p.policy in RESIDENT else tokens
         attend = list(self.layer.attention(behind, first).values())
         if p.policy == "oaken":
             attend = [_packed(x, p.batch * p.cache * m.entry_bytes / len(ATTENTION)) for x in attend]
-        rest = self.layer.rest()
+        rest = self.rest()
         rows = p.batch * p.rows
         ops = {name: 2.0 * rows * k * n for name, (k, n) in m.matrices.items()}
         names = [n for n in (*COMMON, *OWN_CHOICE * own, *(*GUESS, *NEXT_CHOICE) * ahead) if n in parts]

@@ -11,7 +11,7 @@ The products of all streams run in common passes of as many rows as a core takes
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from golden.function_params import check
 from golden.program.core_compiler import RetrievalShape
@@ -70,7 +70,7 @@ class Layer:
     latency: int
     ahead: bool = True  # cores that have tables of their own choose for the next layer
 
-    @property
+    @cached_property
     def shares(self) -> Shares:
         """The heads of a table, the tables of a core, the members of a team."""
         m, lanes = self.model, self.system.core.lxe_format().lanes
@@ -240,7 +240,7 @@ class Layer:
         reason = f"must be at least {need}: {contexts} contexts of {home} entries in {clusters} clusters"
         check(need <= k.blocks, "blocks", k.blocks, f"{reason}; raise kvmu.blocks, or take a shorter cache")
 
-    @property
+    @cached_property
     def barriers(self) -> int:
         """Times that all cores wait for all others in a layer."""
         return sum(phase not in OF_TABLES for phase in self.phases()) * (self.shares.cores > 1)
