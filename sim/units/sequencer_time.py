@@ -120,14 +120,14 @@ def trace(
         r[number] = value if number else 0
     steps: list[Step] = []
     loops: list[list[int]] = []  # of each open loop: rounds left, address of its first instruction, address of END
-    known: dict[int, Instruction] = {}
+    known: dict[int, tuple[Instruction, dict]] = {}
     sets, numbers = iter(retrieved), iter(stored)
     pc = 0
     while len(steps) < limit:
         if pc >= p.lxe.i_depth:
             return Trace(steps, Status.OPCODE, steps[-1].pc, r)
         try:
-            i = known[pc] = known.get(pc) or decode(program[pc])
+            i, fixed = known[pc] = known.get(pc) or _decoded(program[pc])
         except ParamError:
             return Trace(steps, Status.OPCODE, pc, r)
         half = 1 << ADDR_BITS - 1
@@ -138,7 +138,7 @@ def trace(
         beat: dict = {}
         after, jumps = pc + 1, False
         if i.op in ENGINE:
-            beat = _beat(i, r, n, lanes)
+            beat = _beat(i, fixed, r, n, lanes)
             if not skip and not _fits(p, i.op, beat, lanes):
                 return Trace(steps, Status.RANGE, pc, r)
             if i.op == Opcode.RETRIEVE and not skip:
@@ -177,27 +177,34 @@ def trace(
     return Trace(steps, Status.RUNNING, pc, r)
 
 
-def _beat(i: Instruction, r: list[int], n: int | None, lanes: int) -> dict:
-    """What the engine receives. `n` is the length from a register, if any. Counts are unchecked."""
-    head = {"skip": int(n is not None and n <= 0), "wait": i["wait"], "signal": i["signal"]}
-    words, rest = (-(-n // lanes) - 1, (n - 1) % lanes) if n is not None else (0, 0)
+def _decoded(word: int) -> tuple[Instruction, dict]:
+    """An instruction, and what its engine receives but for what depends on registers."""
+    i = decode(word)
     if i.op in (Opcode.LOAD, Opcode.STORE):
         own: dict = {k: i[k] for k in ("target", "wide", "rows", "words", "stride", "to", "step")}
     elif i.op == Opcode.MUL:
         own = {k: i[k] for k in ("w", "x", "rows", "tiles", "chunks", "keep", "x_step", "start", "end")}
-        if n is not None:
-            own |= {"chunks": words, "keep": rest} if i["unit"] else {"tiles": words}
     elif i.op == Opcode.RETRIEVE:
         own = {k: i[k] for k in ("action", "rows", "to", "level", "shift")}
     else:
-        instruction = {k.removeprefix("v_"): i[k] for k in VECTOR}
+        own = {"source": i["source"], "instruction": {k.removeprefix("v_"): i[k] for k in VECTOR}}
+    return i, own
+
+
+def _beat(i: Instruction, fixed: dict, r: list[int], n: int | None, lanes: int) -> dict:
+    """What the engine receives. `n` is the length from a register, if any. Counts are unchecked."""
+    out = {"skip": int(n is not None and n <= 0), "wait": i["wait"], "signal": i["signal"], **fixed}
+    words, rest = (-(-n // lanes) - 1, (n - 1) % lanes) if n is not None else (0, 0)
+    if i.op == Opcode.MUL:
         if n is not None:
-            instruction |= {"words": words, "keep": rest}
-        own = {"source": i["source"], "instruction": instruction}
-    if "rows" in own and i.op != Opcode.MUL:
-        own["addr"] = (r[i["base"]] + i["addr"]) % (1 << ADDR_BITS)
-        own["rows"] = own["rows"] if n is None else words if i["unit"] or i["pair"] else n - 1
-    return head | own
+            out |= {"chunks": words, "keep": rest} if i["unit"] else {"tiles": words}
+    elif i.op == Opcode.VECTOR:
+        if n is not None:
+            out["instruction"] = fixed["instruction"] | {"words": words, "keep": rest}
+    else:
+        out["addr"] = (r[i["base"]] + i["addr"]) % (1 << ADDR_BITS)
+        out["rows"] = fixed["rows"] if n is None else words if i["unit"] or i["pair"] else n - 1
+    return out
 
 
 def _fits(p: CoreParams, op: Opcode, beat: dict, lanes: int) -> bool:
