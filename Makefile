@@ -14,7 +14,7 @@ demo: models
 test: setup lint
 	$(BIN)/pytest -n auto --dist worksteal --junitxml build/tests.xml
 
-# For use while editing: every test that takes less than a second.
+# For use while editing: every test that takes less than half a second.
 check: setup lint
 	$(BIN)/pytest -n auto --dist worksteal -m 'not slow and not nightly'
 
