@@ -25,6 +25,7 @@ _READ = ("read_verilog {top}.v", "hierarchy -top {top}", "proc -norom", "opt_exp
 _OFF = re.compile(rf" -port (?:CLK|\\?clk) |\$memrd\S* -port (?:EN|ARST|SRST) | -module \S*_(?:{'|'.join(KINDS)}) ")
 _OPTIONS = re.compile(r"-(\S+) (\S+)")
 _SPAN = re.compile(r"(\d+)\.(\d+)-(\d+)\.(\d+)$")
+_LONG = 200  # characters of an expression in a key
 _MANY = 20_000  # mutations listed to find those of some lines
 
 
@@ -100,6 +101,8 @@ def _described(line: str, verilog: str) -> tuple[str, str]:
     lines = verilog.splitlines()[first - 1 : last]
     lines[-1] = lines[-1][: right - 1]
     text = " ".join(" ".join([lines[0][left - 1 :], *lines[1:]]).split()).partition(" ( .")[0] or o["cell"]
+    if len(text) > _LONG:  # a block of many registers: the signal tells which
+        text = f"{text[: _LONG // 2]} ... {dict(_OPTIONS.findall(line)).get('wire', '')}".rstrip()
     other = f" by {o['ctrlbit']}" if "ctrlbit" in o else ""
     key = f"{o['module']}: {text}: {o['port']}[{o['portbit']}] {o['mode']}{other}"
     return " ".join(f"-{k} {v}" for k, v in pairs), key
