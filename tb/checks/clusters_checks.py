@@ -27,6 +27,15 @@ from tb.library.stress_traffic import StressTraffic
 
 PORTS = dict.fromkeys(("th_hd", "ratio", "device_base", "home_base", "table_base", "blocks"), 0)
 LARGE, SMALL = 2.0**40, 2.0**-40  # their squares are far from infinity, and above and below EPSILON
+
+
+def _ends(two: np.ndarray, n: int, first: tuple[int, int], last: tuple[int, int]) -> np.ndarray:
+    """The first of two rows n times, but for sums of both as first and last row."""
+    out = np.repeat(two[:1], n, 0)
+    out[-1], out[0] = last @ two, first @ two
+    return out
+
+
 KINDS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
     "normal": lambda rng, n: rng.normal(size=(n, 32)),
     "equal": lambda rng, n: np.repeat(rng.normal(size=(1, 32)), n, 0),
@@ -35,6 +44,9 @@ KINDS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
     "one number": lambda rng, n: np.eye(32)[rng.integers(0, 3, n)],
     "groups": lambda rng, n: rng.normal(size=(3, 32))[rng.integers(0, 3, n)] + 0.1 * rng.normal(size=(n, 32)),
     "the last apart": lambda rng, n: rng.normal(size=(2, 32))[np.arange(n) // (n - 1 or 1)],
+    # K-means takes the last member as its second seed, or as its third.
+    "the ends opposite": lambda rng, n: _ends(rng.normal(size=(2, 32)), n, (0, 1), (0, -1)),
+    "the first opposite": lambda rng, n: _ends(rng.normal(size=(2, 32)), n, (-1, 0), (0, 1)),
     "mixed": lambda rng, n: rng.normal(size=(n, 32)) * rng.choice((0, SMALL, 1, LARGE), (n, 1)),
     "zeros": lambda rng, n: np.zeros((n, 32)),
     "large": lambda rng, n: LARGE * rng.normal(size=(n, 32)),
@@ -49,6 +61,8 @@ CASES = (
     ("groups", 22, 20, 8),
     ("ties", 8, 8, 2),
     ("mixed", 8, 8, 3),
+    ("the ends opposite", 8, 8, 3),
+    ("the first opposite", 8, 8, 3),
     *[("normal", 8, 8, 4)] * 6,
     *[("groups", 24, 18, 8)] * 6,
 )
