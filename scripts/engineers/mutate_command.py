@@ -45,7 +45,8 @@ def command(
         ) as bar:
             for name in unit:
                 task, subject = bar.add_task(name, total=n), SUBJECTS[name]
-                verdicts = campaign(name, subject.emitted(), subject.judge, n, seed, out, subject.care, subject.module)
+                how = subject.care, subject.module, subject.plain()
+                verdicts = campaign(name, subject.emitted(), subject.judge, n, seed, out, *how)
                 found[name] = []
                 for v in verdicts:
                     found[name].append(v)

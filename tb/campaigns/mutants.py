@@ -5,6 +5,7 @@ constant, or inverted where another bit of the port is 0 or 1. It is in all inst
 mutated, nor are the modules of memories, which macros replace.
 """
 
+import difflib
 import hashlib
 import json
 import re
@@ -23,6 +24,9 @@ from tb.library.runner import Mutant
 _READ = ("read_verilog {top}.v", "hierarchy -top {top}", "proc -norom", "opt_expr", "wreduce", "opt_clean -purge")
 _OFF = re.compile(rf" -port (?:CLK|\\?clk) |\$memrd\S* -port (?:EN|ARST|SRST) | -module \S*_(?:{'|'.join(KINDS)}) ")
 _OPTIONS = re.compile(r"-(\S+) (\S+)")
+_SPAN = re.compile(r"(\d+)\.(\d+)-(\d+)\.(\d+)$")
+_LONG = 200  # characters of an expression in a key
+_MANY = 20_000  # mutations listed to find those of some lines
 
 
 class MutateError(RuntimeError):
@@ -50,18 +54,39 @@ def yosys(folder: Path, *commands: str) -> None:
         raise MutateError(f"Yosys: {(run.stdout + run.stderr)[-500:]}")
 
 
-def sample(emitted: Emitted, n: int, seed: int, module: str = "") -> list[Mutation]:
+def sample(emitted: Emitted, n: int, seed: int, module: str = "", beside: Emitted | None = None) -> list[Mutation]:
     """At most `n` different mutations, spread over modules, signals and modes as `mutate -list` spreads them.
 
     module : the only module to mutate, with the ports of its instances; otherwise all modules
+    beside : the unit without a feature; only cells whose lines it lacks are mutated
     """
     only = f"-module {module} " if module else ""
+    new = lines_beyond(beside.verilog, emitted.verilog) if beside else set()
     with tempfile.TemporaryDirectory() as tmp:
         emitted.write(Path(tmp))
         # Drop duplicates, clocks, and the enable of a read port that has none.
-        yosys(Path(tmp), *_read(emitted), f"mutate -list {2 * n + 20} {only}-seed {seed} -o list")
-        found = [Mutation(*_described(line, emitted.verilog)) for line in Path(tmp, "list").read_text().splitlines()]
+        yosys(Path(tmp), *_read(emitted), f"mutate -list {_MANY if beside else 2 * n + 20} {only}-seed {seed} -o list")
+        lines = Path(tmp, "list").read_text().splitlines()
+    found = [
+        Mutation(*_described(line, emitted.verilog))
+        for line in lines
+        if not beside or not new.isdisjoint(range(_span(line)[0], _span(line)[2] + 1))
+    ]
     return [m for m in dict.fromkeys(found) if not _OFF.search(m.options)][:n]
+
+
+def lines_beyond(plain: str, verilog: str) -> set[int]:
+    """Lines of a text, counted from 1, that another text lacks. Numbers of temporary names do not matter."""
+    one, other = ([re.sub(r"_\d+_", "_", line) for line in text.splitlines()] for text in (plain, verilog))
+    changes = difflib.SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
+    return {k for kind, _, _, first, end in changes if kind != "equal" for k in range(first + 1, end + 1)}
+
+
+def _span(line: str) -> tuple[int, ...]:
+    """First line and column of a cell in the source, and last line and the column behind it."""
+    # Places in the source list declarations of wires first; the cell's own place is the largest one.
+    spans = [tuple(map(int, _SPAN.findall(s)[0])) for s in re.findall(r"-src (\S+)", line)]
+    return max(spans, key=lambda s: (s[0], s[2], s[3] - s[1]))
 
 
 def _read(emitted: Emitted) -> list[str]:
@@ -72,12 +97,12 @@ def _read(emitted: Emitted) -> list[str]:
 def _described(line: str, verilog: str) -> tuple[str, str]:
     pairs = [pair for pair in _OPTIONS.findall(line) if pair[0] not in ("wire", "wirebit", "src")]
     o = dict(pairs)
-    # Places in the source list declarations of wires first; the cell's own place is the largest one.
-    spans = [tuple(map(int, re.findall(r"(\d+)\.(\d+)-(\d+)\.(\d+)$", s)[0])) for s in re.findall(r"-src (\S+)", line)]
-    first, left, last, right = max(spans, key=lambda s: (s[0], s[2], s[3] - s[1]))
+    first, left, last, right = _span(line)
     lines = verilog.splitlines()[first - 1 : last]
     lines[-1] = lines[-1][: right - 1]
     text = " ".join(" ".join([lines[0][left - 1 :], *lines[1:]]).split()).partition(" ( .")[0] or o["cell"]
+    if len(text) > _LONG:  # a block of many registers: the signal tells which
+        text = f"{text[: _LONG // 2]} ... {dict(_OPTIONS.findall(line)).get('wire', '')}".rstrip()
     other = f" by {o['ctrlbit']}" if "ctrlbit" in o else ""
     key = f"{o['module']}: {text}: {o['port']}[{o['portbit']}] {o['mode']}{other}"
     return " ".join(f"-{k} {v}" for k, v in pairs), key
@@ -138,15 +163,16 @@ def campaign(
     folder: Path,
     care: dict[str, str] | None = None,
     module: str = "",
+    beside: Emitted | None = None,
 ) -> Iterator[Verdict]:
     """Verdicts of `n` mutants, as they come. `folder` keeps them, and a later call continues from there.
 
     care : as in `Miter`
-    module : as in `sample`
+    module, beside : as in `sample`
 
     Survivors run again, because the bench may have improved. Raises `MutateError` if it fails without a fault.
     """
-    mutations = sample(emitted, n, seed, module)
+    mutations = sample(emitted, n, seed, module, beside)
     name = hashlib.sha256("\0".join([emitted.verilog, *(m.options for m in mutations)]).encode()).hexdigest()[:12]
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{unit}-{name}.jsonl"

@@ -8,19 +8,38 @@ import random
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-MODULES = {"lxe": "lxe_time"}  # programs in the cycles of the time view
-# "branch" is hybrid memory's history branch on an LXE.
+MODULES = {"lxe": "lxe_time", "registers": "register"}  # programs in the cycles of the time view
+# "branch" is hybrid memory's history branch on an LXE, "registers" are programs that set registers by STORE, and
+# "clusters" are Mosaic's programs that make, split and extend clusters.
 UNITS = ("hcu", "wtu", "cluster_set", "kvmu", "dpe", "vpe", "loader", "storer", "retriever", "feeder", "sequencer")
-UNITS += ("table_port", "motion_mask", "arbiter", "dre", "lxe", "branch", "core", "dre_ip", "core_ip")
+UNITS += (
+    "table_port",
+    "motion_mask",
+    "arbiter",
+    "dre",
+    "lxe",
+    "registers",
+    "branch",
+    "clusters",
+    "core",
+    "dre_ip",
+    "core_ip",
+)
 # Transactions of a join are larger.
-SLOW = {"dre": 4, "lxe": 50, "branch": 4, "core": 100, "core_ip": 200, "dre_ip": 100}
+SLOW = {"dre": 4, "lxe": 50, "registers": 50, "branch": 4, "clusters": 50, "core": 100, "core_ip": 200, "dre_ip": 100}
+
+
+def drawn(unit: str, seed: int) -> Any:
+    """One seed's traffic."""
+    module = import_module(f"tb.checks.{MODULES.get(unit, unit)}_checks")
+    return module.RandomTraffic.random(random.Random(f"{unit} {seed}"))
 
 
 def play(unit: str, seed: int) -> int:
     """Play one seed's traffic; the number of transactions compared. Raises `AssertionError` if one differs."""
-    module = import_module(f"tb.checks.{MODULES.get(unit, unit)}_checks")
-    traffic = module.RandomTraffic.random(random.Random(f"{unit} {seed}"))
+    traffic = drawn(unit, seed)
     return traffic.check(traffic.play())
 
 

@@ -21,6 +21,7 @@ class Subject:
     more : further arguments of `emitted`
     care : defined bits of payloads, as in `tb.formal.mutant_equivalence.Miter`
     module : the only module to mutate: the logic that joins units, which are subjects themselves
+    beside : the size without a feature; only what the feature adds to the Verilog is mutated
     sized : whether `emitted` takes arguments
     name : of the subject, where a unit has several; that of the unit if not given
     """
@@ -33,24 +34,29 @@ class Subject:
     more: tuple = ()
     care: dict[str, str] = field(default_factory=dict)
     module: str = ""
+    beside: str | int = ""
     sized: bool = True
     name: str = ""
 
     def _module(self) -> ModuleType:
         return import_module(f"tb.checks.{self.unit}_checks")
 
-    def _arguments(self) -> tuple:
+    def _arguments(self, size: str | int) -> tuple:
         if not self.sized:
             return ()
-        return (self.size if self.named else self._module().SIZES[self.size], *self.more)
+        return (size if self.named else self._module().SIZES[size], *self.more)
 
     def emitted(self) -> Emitted:
         """The unit."""
-        return self._module().emitted(*self._arguments())
+        return self._module().emitted(*self._arguments(self.size))
+
+    def plain(self) -> Emitted | None:
+        """The unit without the feature, where only the feature is mutated."""
+        return self._module().emitted(*self._arguments(self.beside)) if self.beside else None
 
     def judge(self, mutant: Emitted) -> None:
         """Run the checks on a mutant. Raises what they raise."""
-        module, own = self._module(), self._arguments()
+        module, own = self._module(), self._arguments(self.size)
         plain = module.emitted
         for name in self.forget:
             getattr(module, name).cache_clear()
@@ -76,6 +82,7 @@ _TRANSFERS = (
     ("long_instructions",),
 )
 _DONE = {"done": "done[0] ? ~0 : 17'h1"}  # its signal is defined while it is valid
+_STORED = _DONE | {"d_ctx": "d_target == 2 ? ~0 : 0"}  # of HASH alone
 
 
 def _heads() -> dict[str, str]:
@@ -134,7 +141,20 @@ _SUBJECTS = (
         named=False,
     ),
     Subject("loader", _TRANSFERS, care=_DONE),
-    Subject("storer", _TRANSFERS, care=_DONE | {"d_ctx": "d_target == 2 ? ~0 : 0"}),  # of HASH alone
+    Subject("storer", _TRANSFERS, care=_STORED),
+    Subject(  # what sets registers
+        "storer",
+        (
+            ("equals_the_reference", "registers"),
+            ("cycles_equal_the_time_view", "registers"),
+            ("faults", "registers"),
+            ("reset_in_flight", "registers"),
+        ),
+        "registers",
+        care=_STORED | {"set": "set[0] ? ~0 : 45'h1"},
+        beside="tiny",
+        name="storer_registers",
+    ),
     Subject(
         "table_port",
         (
@@ -175,6 +195,18 @@ _SUBJECTS = (
             ("watchdog",),
         ),
         care=_heads(),
+    ),
+    Subject(  # the second write port of the registers
+        "sequencer",
+        (
+            ("a_store_sets_registers",),
+            ("stores_between_instructions",),
+            ("equals_interpreter_and_time_view", "registers"),
+        ),
+        "registers",
+        care=_heads(),
+        beside="tiny",
+        name="sequencer_registers",
     ),
     Subject(
         "dpe",

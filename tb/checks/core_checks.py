@@ -1,7 +1,7 @@
 """Checks of a core, shared by tests, mutants, coverage and stress: layers with retrieval, errors and resets."""
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -9,16 +9,32 @@ from typing import Any, Self
 
 import numpy as np
 
+from golden.arithmetic.vector import Bank, Format, Source
+from golden.arithmetic.vector import Instruction as Vector
+from golden.arithmetic.vector import Op as VectorOp
 from golden.function_params import BUDGET_BITS
 from golden.program.core_compiler import CorePlan, RetrievalShape
 from golden.program.core_host import CoreHost
-from golden.program.isa import Instruction, Opcode, Retrieve, Status, decode, encode
+from golden.program.isa import (
+    ENGINE,
+    SEMAPHORES,
+    Instruction,
+    Opcode,
+    Retrieve,
+    Status,
+    decode,
+    encode,
+    to_register,
+    vector,
+)
 from golden.program.layer_memory import LayerShape, Register, Tiling
+from golden.program.vector_programs import imm
 from golden.retrieval.table_layout import Item
 from hdl.emit import Emitted, emit
 from hdl.params import override, preset
 from tb.library.lxe_programs import Script, image
 from tb.library.random_layers import turns, weights
+from tb.library.register_programs import OFFSET
 from tb.library.runner import Run
 from tb.library.stress_traffic import StressTraffic
 
@@ -192,27 +208,86 @@ ELSEWHERE = {
 }
 
 
+REGISTERS = (*BUDGET, "to_register=true")
+
+
+def stored(program: list[Instruction], register: int, value: int) -> list[Instruction]:
+    """A program in front of which a STORE sets a register to a small integer that the VPE makes, and a SYNC waits."""
+    taken = {s for i in program if i.op in ENGINE for s in range(SEMAPHORES) if i["wait"] >> s & 1}
+    free = 1 << next(s for s in range(SEMAPHORES) if s not in taken)  # of the engines
+    number = Vector(a=Source.IMMEDIATE, imm_a=imm(value), c=Source.IMMEDIATE, imm_c=OFFSET, write=Bank.C)
+    first = [
+        vector(number),
+        vector(Vector(op=VectorOp.STORE, format=Format.WIDE)),
+        to_register(register, signal=free),
+        Instruction(Opcode.SYNC, {"wait": free}),
+    ]
+    later = [
+        Instruction(i.op, i.values | {"end": i["end"] + len(first)} if i.op == Opcode.LOOP else i.values)
+        for i in program
+    ]
+    return first + later
+
+
 @dataclass
 class RandomTraffic(StressTraffic):
-    """Two to seven passes of a model with retrieval, by centred or raw hash bits."""
+    """Two to seven passes of a model with retrieval, by centred or raw hash bits.
+
+    budgets : tokens that rows of scores take in each pass, 0 for a share, and where the number is: "instruction",
+        "register", or "store": a STORE of the VPE's number has set the register; empty: a core without budgets
+    bins : how many tokens the sets of rows hold, and where their budget was
+    """
 
     seed: int
     count: int
     how: tuple
     stall: float
     centre: bool
+    budgets: tuple[tuple[int, str], ...] = ()
+    bins: set[str] = field(default_factory=set)
 
     def __post_init__(self):
-        self.host, self.script, _ = passes(self.seed, self.count, *self.how, centre=self.centre)
+        if not self.budgets:
+            self.host, self.script, _ = passes(self.seed, self.count, *self.how, centre=self.centre)
+            return
+        rng = np.random.default_rng(self.seed)
+        self.host = h = host(rng, *self.how, more=REGISTERS, centre=self.centre)
+        self.script, plain = Script(h.memory, [r.name for r in h.memory.regions]), h.core.dre.query
+        where = ""
+
+        def query(codes):
+            got = plain(codes)
+            for tokens in got.rows.tokens.tolist():
+                kind = "exact" if tokens == got.budget else "more" if tokens > got.budget else "all"
+                self.bins.add(f"{kind} by {where}" if got.budget else "share")
+            return got
+
+        h.core.dre.query = query
+        for k, (tokens, where) in enumerate(self.budgets):
+            begin(h, rng, k * h.plans[0].shape.tokens)
+            for layer in range(LAYERS):
+                program = budgeted(h.program(layer), tokens, 0 if where == "instruction" else TOKENS)
+                if where == "store":
+                    program = stored(program, TOKENS, tokens)
+                registers = h.registers(layer) | {TOKENS: 99 if where == "store" else tokens}
+                self.script.add(program, registers)
+                h.execute(program, registers)
+                self.script.expect()
 
     @classmethod
     def random(cls, rng: Random) -> Self:
         seed, how = rng.getrandbits(31), rng.choice(((), (GROUPS, AHEAD), (GROUPS, AWAY), (RING,)))
         most = 3 if how == (RING,) else 7  # so that what is fetched has room behind the ring
-        return cls(seed, rng.randint(2, most), how, rng.choice((0.0, 0.2, 0.5)), rng.choice((True, False)))
+        count, stall, centre = rng.randint(2, most), rng.choice((0.0, 0.2, 0.5)), rng.choice((True, False))
+        budgets: tuple[tuple[int, str], ...] = ()
+        if rng.random() < 0.6:
+            where = ("instruction", "register", "store")
+            budgets = tuple((rng.choice((0, 1, 2, 3, 4, 7, 12, 200)), rng.choice(where)) for _ in range(count))
+        return cls(seed, count, how, stall, centre, budgets)
 
     def play(self) -> Any:
-        return self.script.play(emitted(), ports(self.host), self.stall, seed=self.seed)
+        unit = emitted(REGISTERS) if self.budgets else emitted()
+        return self.script.play(unit, ports(self.host), self.stall, seed=self.seed)
 
     def check(self, got: Any) -> int:
         wrong = self.script.differences(*got)

@@ -584,3 +584,41 @@ def check_a_store_sets_registers():
     read = [run["load"][0][1]["addr"] for run in got[len(wants) :]]
     assert read[::2] == read[1::2]
     assert set(read) == {7 << 12, 99 << 12}
+
+
+def check_stores_between_instructions():
+    """STOREs, an engine and the host write registers in every cycle of programs that write others: none is lost.
+
+    Each of them writes every bit of the registers; where several write one register in a cycle, the first of host,
+    engine and STORE wins.
+    """
+    size, rng, last, seen = "registers", Random(5), 60, Counter()
+    p, reads = core(size), [*(op("LOAD", base=r) for r in range(16)), op("HALT")]
+    runs, wants = [], []
+    for k in range(40):  # so many that any two bits of a register differ in some value
+        words = random_program(p, 300 + k) if k < 8 else [op("LOOP", count=last // 3, end=1), op("END"), op("HALT")]
+        low = 11 if k < 8 else 1  # registers that the program does not write
+        pulses = [
+            {str(c): {"valid": 1, "to": rng.randint(low, 15), "data": rng.getrandbits(40)} for c in range(1, last)}
+            for _ in range(2)
+        ]
+        own = [{"op": REGISTER, "addr": rng.randint(low, 15), "data": rng.getrandbits(40)} for _ in range(1, last)]
+        store, engine = pulses[0], {c: v for c, v in pulses[1].items() if rng.random() < 0.4}
+        run = fault(words, store_set=store, set=engine)
+        run["host"] += own  # one a cycle behind START
+        want = dict(enumerate(trace(p, words).registers))
+        for c in range(1, last):
+            writes = [store[str(c)], *([engine[str(c)]] if str(c) in engine else [])]
+            writes.append({"to": own[c - 1]["addr"], "data": own[c - 1]["data"]})
+            for w in writes:
+                want[w["to"]] = w["data"]
+            seen["same"] += len({w["to"] for w in writes}) < len(writes)
+            seen["apart"] += len({w["to"] for w in writes}) == 3
+        runs += [run, {"host": host(reads)}]
+        wants.append(want)
+    got = play(emitted(size), size, runs, (3, 3))
+    for k, want in enumerate(wants):
+        assert ended(got[2 * k])[0] == Status.DONE
+        assert got[2 * k]["end"] + 30 > last, "the bench has left out pulses"
+        assert given(got[2 * k + 1]) == beats(trace(p, reads, want).steps), f"program {k}"
+    assert min(seen["same"], seen["apart"]) > 50

@@ -32,6 +32,7 @@ from tb.formal.bursts_proof import BusMonitor
 from tb.formal.motion_mask_proof import RESIDUALS, SMALL, GrowthMonitor
 from tb.formal.order_proof import OrderMonitor
 from tb.formal.prover import MEMORIES, Proof, holds
+from tb.formal.register_proof import RegisterMonitor, SetMonitor
 from tb.formal.sequencer_proof import BITS, LoopMonitor, ReadyMonitor, SemaphoreMonitor, SteadySemaphores, StuckMonitor
 from tb.formal.stream_proof import StreamMonitor, waiting
 from tb.formal.wtu_ring_proof import RingMonitor
@@ -214,7 +215,8 @@ def stream_goal(
 
 def goals() -> Iterator[Goal | Independence | Equality]:
     """All goals, unit by unit."""
-    found = [*_streams(), *_hcu(), *_kvmu(), *_wtu(), *_table_port(), *_rest(), *_independence(), *_equality()]
+    found = [*_streams(), *_hcu(), *_kvmu(), *_wtu(), *_table_port(), *_rest(), *_registers()]
+    found += [*_independence(), *_equality()]
     for unit in ALL:
         yield from (g for g in found if g.unit == unit)
 
@@ -320,6 +322,31 @@ def _rest() -> Iterator[Goal]:
 
     forgets = (r"connect \\A \\full \[0\]", r"connect \\A 1'0")  # the unit forgets that it is full
     yield Goal("arbiter", "a slice keeps order, and all", "items of 2 bits", order, forgets, 30, merge=False)
+
+
+def _registers() -> Iterator[Goal]:
+    """Goals of registers that a STORE sets."""
+    p = override(small(), ["to_register=true"]).core
+    steady = partial(patch, "hdl.execution.sequencer.Semaphores", SteadySemaphores)
+    other = (r"(connect \\A \\store_set \[4:1\]\n\s+connect \\B \d)'101\n", r"\1'110\n")  # R5's number goes to R6
+    early = (r"connect \\B \\holds2 \[0\]", r"connect \\B 1'0")  # nobody waits for a SET or SYNC in the second stage
+    for claim, kind, edit in (
+        ("a register keeps what a STORE writes", "kept", other),
+        ("registers are read after what sets them", "order", early),
+    ):
+        make = partial(RegisterMonitor, p, kind)
+        yield Goal("sequencer", claim, "with to_register", make, edit, 30, MEMORIES, False, within=steady)
+    again = (r"connect \\B \\sets \[0\](\n\s+connect \\Y \\word_goes)", r"connect \\B 1'0\1")  # the word stays
+    short = (r"(cell \$shl .*\n(?:.*\n){5}\s+connect \\A )\\i__payload \[22:0\]", r"\1{ 1'0 \\i__payload [21:0] }")
+    for claim, kind, edit in (
+        ("a STORE sets its register once", "once", again),
+        ("a register gets its STORE's number", "what", short),
+    ):
+
+        def sets(reach: bool, kind: str = kind) -> SetMonitor:
+            return SetMonitor(Storer(p), kind, reach)
+
+        yield Goal("storer", claim, "with to_register", sets, edit, 30, depth=12, merge=False)
 
 
 @contextmanager

@@ -306,6 +306,7 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
         if p.lxe.to_register and not loading and target == StoreTo.X and rng.random() < 0.6:
             fields = {"stride": rng.getrandbits(32), "to": rng.randrange(REGISTERS), "step": rng.randrange(32)}
             out[-1] = transfer(target, rng.getrandbits(ADDR_BITS), **fields, wide=1, signal=1 << k % 16)
+            out[-1]["skip"] = int(rng.random() < 0.2)
         # Fields that do not count hold anything.
         out[-1]["wait"] = k % 2 * 0xFFFF
         if target == memory or to_dre or column:

@@ -79,6 +79,14 @@ def test_a_campaign_goes_on_and_runs_survivors_again(folder, tmp_path):
     assert {(v.key, v.verdict) for v in again} == {(v.key, v.verdict) for v in found}
 
 
+def test_mutants_of_a_feature_are_in_what_it_adds():
+    """Every mutated expression of the sequencer names the port that the feature adds."""
+    subject = SUBJECTS["sequencer_registers"]
+    found = sample(subject.emitted(), N, SEED, beside=subject.plain())
+    assert len(found) == N
+    assert all("store_set" in m.key for m in found)
+
+
 def test_a_bench_that_fails_without_a_fault_is_told(tmp_path):
     with pytest.raises(MutateError, match="the bench fails without a fault"):
         list(campaign("cluster_set", emitted(TINY), lambda unit: False, 1, SEED, tmp_path))

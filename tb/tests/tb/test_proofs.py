@@ -89,6 +89,10 @@ def test_every_unit_has_its_channels():
         ("motion_mask", "no token leaves a GOP's mask", "2 x 2 patches"),
         ("motion_mask", "no token leaves a GOP's mask", "the same with residuals"),
         ("sequencer", "who may go may until it goes", "of 3 bits"),
+        pytest.param(
+            *("sequencer", "a register keeps what a STORE writes", "with to_register"), marks=pytest.mark.nightly
+        ),
+        ("sequencer", "registers are read after what sets them", "with to_register"),
         ("arbiter", "a slice keeps order, and all", "items of 2 bits"),
         ("table_port", "reads and writes are never in flight together", "beats of two items"),
         ("table_port", "items go to who asked, in order", "asks of one item"),

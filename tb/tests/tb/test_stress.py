@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 import tb.campaigns.stress
 from scripts.main import app
-from tb.campaigns.stress import UNITS, play
+from tb.campaigns.stress import UNITS, drawn, play
+from tb.checks.clusters_checks import BINS as CLUSTERS
 
 
 @pytest.mark.parametrize(
@@ -15,6 +16,37 @@ from tb.campaigns.stress import UNITS, play
 )
 def test_a_slice_equals_golden(unit):
     assert play(unit, 1) > 10
+
+
+BUDGETS = {f"{kind} by {where}" for kind in ("exact", "more", "all") for where in ("instruction", "register", "store")}
+TABLES = {
+    "copied",
+    "left out",
+    "none copied",
+    "every row",
+    "by a threshold",
+    "one row",
+    "another word",
+    "the first word",
+}
+
+
+@pytest.mark.parametrize(
+    ("unit", "seeds", "bins"),
+    [
+        ("core", 12, BUDGETS | {"share"}),
+        ("registers", 20, TABLES | {f"rows of {n} words" for n in (1, 2, 4)}),
+        pytest.param("clusters", 60, CLUSTERS, marks=pytest.mark.nightly),
+    ],
+)
+def test_random_traffic_reaches_its_bins(unit, seeds, bins, record_property):
+    """The first seeds, on golden alone; `test_a_slice_equals_golden` and `vrex stress` compare the RTL."""
+    traffic = [drawn(unit, seed) for seed in range(1, seeds + 1)]
+    for one in traffic if unit == "clusters" else ():
+        one.golden()
+    hit = set().union(*(one.bins for one in traffic))
+    record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
+    assert hit >= bins, bins - hit
 
 
 def test_a_campaign_goes_on_where_it_was(tmp_path, monkeypatch):

@@ -33,6 +33,7 @@ from tb.checks.sequencer_checks import (
     check_instructions_hold_while_they_wait,
     check_loops_in_loops,
     check_statuses,
+    check_stores_between_instructions,
     check_watchdog,
     core,
     emitted,
@@ -103,6 +104,10 @@ def test_every_register():
 
 def test_a_store_sets_registers():
     check_a_store_sets_registers()
+
+
+def test_stores_between_instructions():
+    check_stores_between_instructions()
 
 
 def test_halt_leaves_a_retrieve():

@@ -33,7 +33,7 @@ def test_long_instructions():
     check_long_instructions()
 
 
-@pytest.mark.parametrize("size", ["tiny"])
+@pytest.mark.parametrize("size", ["tiny", "registers"])
 def test_cycles_equal_the_time_view(size):
     check_cycles_equal_the_time_view(size)
 
@@ -53,12 +53,14 @@ def test_a_response_waits_for_what_was_stored_before_its_burst():
     assert got["waited"] > 0
 
 
-def test_faults():
-    check_faults()
+@pytest.mark.parametrize("size", ["tiny", "registers"])
+def test_faults(size):
+    check_faults(size)
 
 
-def test_reset_in_flight():
-    check_reset_in_flight()
+@pytest.mark.parametrize("size", ["tiny", "registers"])
+def test_reset_in_flight(size):
+    check_reset_in_flight(size)
 
 
 BINS = {
