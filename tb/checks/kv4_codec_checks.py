@@ -26,6 +26,11 @@ SIZES = {
     "wide": ["dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "bus_bytes=128", "burst_bytes=256", "kv4_group=32"],
 }
 PACKS, EXPANDS = 1, 0
+BINS = {
+    *("packs", "expands", "packs behind expands", "expands behind packs", "begins within a packed beat"),
+    *("zeros packed", "NaNs packed", "zeros expanded", "NaNs expanded", "one sign", "both signs"),
+}
+EXPONENTS = [0, *(1 << k for k in range(8)), 3, 5, 252, 253, 254, 255]
 
 
 def core(size: str) -> CoreParams:
@@ -50,23 +55,37 @@ class Traffic:
         self.bus, self.group = self.p.lxe.bus_bytes, self.p.dre.kvmu.kv4_group
         self.beats: list[bytes] = []
         self.bursts: list[tuple[int, int, int, int]] = []
+        self.bins: set[str] = set()
         self.want: list[tuple[list[str], list[int], list[int], int]] = []  # beats, gives, makes, beats that have left
 
     def pack(self, numbers: np.ndarray, lengths: list[int], cut: int = 0) -> None:
         """Pack groups of numbers (uint16), as bursts of so many packed beats."""
+        e = numbers.reshape(-1, self.group) >> 7 & 255
+        sign = (numbers.reshape(-1, self.group) >> 15)[e.any(-1) & (e < 255).all(-1)]
+        self.bins |= {"zeros packed"} if (~e.any(-1)).any() else set()
+        self.bins |= {"NaNs packed"} if (e == 255).any() else set()
+        self.bins |= {"one sign" if len(set(row)) == 1 else "both signs" for row in sign.tolist()}
         self._add(PACKS, numbers.view(np.uint8), kv4.pack(numbers, self.group), lengths, cut)
 
     def expand(self, packed: np.ndarray, lengths: list[int], cut: int = 0) -> None:
         """Expand packed groups (uint8), as bursts of so many beats of numbers."""
+        out = kv4.expand(packed, self.group).reshape(-1, self.group)
+        self.bins |= {"zeros expanded"} if (out == 0).all(-1).any() else set()
+        self.bins |= {"NaNs expanded"} if (out == kv4.NAN).all(-1).any() else set()
         self._add(EXPANDS, packed, kv4.expand(packed, self.group).view(np.uint8), lengths, cut)
 
     def _add(self, packs: int, into: np.ndarray, out: np.ndarray, lengths: list[int], cut: int) -> None:
         first, made = len(self.beats), words(out, self.bus)
         self.beats += [row.tobytes() for row in np.ascontiguousarray(into).reshape(-1, self.bus)]
         assert sum(lengths) == len(made)
+        kinds = {PACKS: "packs", EXPANDS: "expands"}
+        self.bins |= {kinds[packs]}
+        if self.bursts and self.bursts[-1][0] != packs:
+            self.bins.add(f"{kinds[packs]} behind {kinds[not packs]}")
         done = 0
         for n in lengths:
             part = 0 if packs else done % kv4.RATIO
+            self.bins |= {"begins within a packed beat"} if part else set()
             gives, makes = converted(self.p, "packs" if packs else "expands", n, part)
             left = first + (done + n) * kv4.RATIO if packs else first - (-(done + n) // kv4.RATIO)
             self.want.append((made[done : done + n], gives, makes, left))
@@ -107,14 +126,29 @@ def whole(x: np.ndarray, rows: int) -> np.ndarray:
 
 
 def random_groups(rng: np.random.Generator, group: int, n: int) -> np.ndarray:
-    """Groups of every spread of exponents and of both signs or one, some with zeros, infinities and NaNs."""
+    """Groups of every spread of exponents and of both signs or one, some with zeros, infinities and NaNs.
+
+    Some have one exponent, of a single bit or at the ends of the range.
+    """
     spread = rng.choice([1, 2, 4, 12, 40, 256], (n, 1))
     low = (rng.random((n, 1)) * (257 - spread)).astype(int)
+    ends = (spread == 1) & (rng.random((n, 1)) < 0.5)
+    low = np.where(ends, rng.choice(EXPONENTS, (n, 1)), low)
     x = low + (rng.random((n, group)) * spread).astype(int) << 7 | rng.integers(0, 128, (n, group))
     signs = rng.integers(0, 2, (n, group)) << 15
     x |= np.where(rng.random((n, 1)) < 0.6, signs, rng.integers(0, 2, (n, 1)) << 15)
     x[rng.random((n, group)) < 0.1] &= 0x8000
+    x[rng.random(n) < 0.06] &= 0x8000
     return x.astype(np.uint16)
+
+
+def random_packed(rng: np.random.Generator, group: int, n: int) -> np.ndarray:
+    """Any bytes as packed groups; some have an e of a single bit, or at the ends of the range."""
+    codes = rng.integers(0, 16, (n, group))
+    at = np.arange(8) * (group // 16)
+    chosen = rng.choice(EXPONENTS, (n, 1)) >> np.arange(8) & 1
+    codes[:, at] = np.where(rng.random((n, 1)) < 0.4, codes[:, at] & 14 | chosen, codes[:, at])
+    return (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8)
 
 
 def split(rng: random.Random, n: int, most: int) -> list[int]:
@@ -134,16 +168,19 @@ def random_traffic(size: str, n: int, seed: int) -> Traffic:
         if rng.random() < 0.5:
             t.pack(random_groups(numbers, t.group, quads * quad), split(rng, quads, 3))
         else:
-            packed = numbers.integers(0, 256, (quads * quad, t.group // 2)).astype(np.uint8)
-            t.expand(packed, split(rng, kv4.RATIO * quads, 7))
+            t.expand(random_packed(numbers, t.group, quads * quad), split(rng, kv4.RATIO * quads, 7))
     return t
 
 
 def check_equals_golden_and_time_view(size):
     """Random copies at the full rate, and with a bus that stalls."""
     n = 60 if core(size).lxe.bus_bytes < 32 else 24
+    hit: set[str] = set()
     for stall in (0.0, 0.5):
-        random_traffic(size, n, 1 + int(2 * stall)).play(stall)
+        t = random_traffic(size, n, 1 + int(2 * stall))
+        t.play(stall)
+        hit |= t.bins
+    assert hit >= BINS, BINS - hit
 
 
 def check_real_entries(size):
@@ -162,7 +199,7 @@ def check_reset_in_flight(size, cut):
     t, rng = Traffic(size), np.random.default_rng(cut)
     quad = kv4.RATIO * t.bus // 2 // t.group
     numbers = random_groups(rng, t.group, 2 * quad)
-    packed = kv4.pack(random_groups(rng, t.group, 2 * quad), t.group)
+    packed = random_packed(rng, t.group, 2 * quad)
     for at in (cut, 0):
         t.pack(numbers, [2], at)
         t.expand(packed, [2 * kv4.RATIO], at)
