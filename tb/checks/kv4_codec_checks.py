@@ -12,9 +12,8 @@ from hdl.leaf import Leaves
 from hdl.params import CoreParams
 from hdl.ports import ports
 from hdl.retrieval.kv4_codec import Kv4Codec
-from scripts.check.verify_command import FIXTURE
 from sim.units.retriever_time import converted
-from tb.library.runner import Run
+from tb.library.runner import ROOT, Run
 from tb.library.transfer_traffic import params
 
 # Groups of half a beat, of one beat, of two and of four; beats of 4 to 64 numbers, 1 to 4 codes a cycle.
@@ -185,7 +184,7 @@ def check_equals_golden_and_time_view(size):
 
 def check_real_entries(size):
     """Keys and values of the real decoder go home and come back."""
-    t, trace = Traffic(size), Trace.load(FIXTURE)
+    t, trace = Traffic(size), Trace.load(ROOT / "tb/fixtures/world.safetensors")
     numbers = np.concatenate([x.view(np.uint16)[1, :12].reshape(-1, t.group) for x in (trace.k, trace.v)])
     numbers = whole(numbers, kv4.RATIO * t.bus // 2 // t.group)
     quads = numbers.size * 2 // t.bus // kv4.RATIO
