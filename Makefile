@@ -25,7 +25,7 @@ nightly: setup
 	$(BIN)/vrex coverage
 	$(BIN)/vrex prove
 	$(BIN)/vrex mutate hcu wtu cluster_set kvmu table_port motion_mask dpe vpe feeder loader storer retriever sequencer arbiter register_block
-	$(BIN)/vrex mutate -n 60 dre lxe core dre_ip core_ip vpe_hybrid
+	$(BIN)/vrex mutate -n 60 dre lxe core dre_ip core_ip vpe_hybrid kv4_codec
 
 lint: setup
 	$(BIN)/ruff check .

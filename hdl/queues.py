@@ -1,6 +1,6 @@
 """Depths of the queues that no parameter sets. The hardware and its time view in `sim` both take them from here."""
 
-from golden.retrieval.kv4 import RATIO
+from golden.retrieval.kv4 import GROUPS, RATIO
 from hdl.params import CoreParams, SystemParams
 
 RESULTS = 16  # DPE: results waiting or on their way; enough for the full rate with results of one chunk
@@ -25,9 +25,14 @@ def kv4_beats(p: CoreParams) -> int:
     return max(1, 2 * p.dre.kvmu.kv4_group // p.lxe.bus_bytes)
 
 
-def kv4_cycles(p: CoreParams) -> int:
-    """Cycles by which a beat to pack can be written later than a beat that goes through as it is."""
-    return 3 if kv4_beats(p) > 1 else 2
+def kv4_codes(p: CoreParams) -> int:
+    """Codec of the copier: numbers that it packs in a cycle."""
+    return max(1, p.lxe.bus_bytes // 32)
+
+
+def kv4_numbers(p: CoreParams) -> int:
+    """Codec of the copier: numbers that it expands in a cycle, half a beat, or the least group."""
+    return min(GROUPS[0], p.lxe.bus_bytes // 4)
 
 
 def port_beats(p: SystemParams) -> tuple[int, int]:

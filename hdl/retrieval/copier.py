@@ -9,8 +9,9 @@ from golden.program.isa import ADDR_BITS, PAYLOAD, Opcode
 from golden.retrieval.kv4 import RATIO
 from hdl.bus.axi import Bursts, address_layout, manager_signature
 from hdl.memory import Ram, collect_errors
+from hdl.named import comb
 from hdl.params import CoreParams, bits_for
-from hdl.queues import copied_beats
+from hdl.queues import copied_beats, kv4_beats
 from hdl.retrieval.kv4_codec import Kv4Codec
 from hdl.unit import Unit
 
@@ -38,10 +39,10 @@ class Copier(Unit):
     in the buffer. So no burst, read or written, ever waits for another one. A copy may write what a copy before it
     reads. It must not read what a copy before it writes, unless `ended` was high between them.
 
-    If entries at home are packed, a codec beside the buffer packs and expands (`hdl.retrieval.kv4_codec`). The buffer
-    then holds at least five bursts, as a packed burst waits for four that are read. Latency to pack: a burst is offered
-    on `aw` 2 + `hdl.queues.kv4_cycles` cycles after its last beat came, and on `w` 3 cycles later. Throughput: a beat
-    of BF16 numbers every cycle.
+    If entries at home are packed, a codec behind the buffer packs and expands (`hdl.retrieval.kv4_codec`). The buffer
+    then holds at least five bursts, as a packed burst waits for four that are read. The codec takes several cycles a
+    beat: of the `core` preset, in groups of 32, it expands one in 2 cycles and packs one in 50. Its bursts go out with
+    as many cycles between their beats on `w`, and a cycle more between bursts.
 
     Parameters
     ----------
@@ -94,25 +95,22 @@ class Copier(Unit):
         m.submodules.reads = reads = Bursts(p)
         m.submodules.writes = writes = Bursts(p)
         m.submodules.buffer = buffer = Ram(8 * p.lxe.bus_bytes, self.depth, protect=p.lxe.protect)
-        codecs = [Kv4Codec(p)] if p.dre.kvmu.kv4_group else []
-        collect_errors(m, self, [buffer, *codecs])
+        collect_errors(m, self, [buffer])
         queue = m.submodules.queue = SyncFIFO(width=_to_layout(p).size, depth=p.lxe.copies)
         read, write = _Reading(p, self.depth), _Writing(p)
 
         self._accept(m, reads, writes, queue)
         self._read(m, reads, read, write)
         level = self._store(m, buffer, read, write)
-        for codec in codecs:
-            m.submodules.codec = codec
-            self._convert(m, codec, reads, writes, queue, read, write)
-            m.d.comb += [codec.stored.eq(buffer.r_data), self.bus.w.payload.data.eq(codec.o)]
+        if write.kind is not None:
+            self._convert(m, buffer, writes, queue, write)
         self._write(m, writes, queue, level, read, write)
         self._write_beat(m, writes, write)
         self._count(
             m,
             reads=read.asks,
             writes=write.begins,
-            beats=write.gives if write.kind is None else write.makes,
+            beats=write.makes,
             waits=reads.o.valid & (read.room <= reads.o.payload.len),
         )
         return m
@@ -175,7 +173,7 @@ class Copier(Unit):
             buffer.w_en.eq(puts),
             buffer.w_addr.eq(last),
             buffer.w_data.eq(bus.r.payload.data),
-            buffer.r_en.eq(gives),
+            buffer.r_en.eq(write.reads),
             buffer.r_addr.eq(first),
         ]
         if write.kind is None:
@@ -183,45 +181,32 @@ class Copier(Unit):
         m.d.sync += level.eq(level + puts - gives)
         with m.If(puts):
             m.d.sync += last.eq(Mux(last == depth - 1, 0, last + 1))
-        with m.If(gives):
+        with m.If(write.reads):
             m.d.sync += first.eq(Mux(first == depth - 1, 0, first + 1))
+        if write.kind is not None and kv4_beats(self.p) > 1:  # the codec reads the beats of a group twice
+            left = Signal.like(first)  # the first beat that has not left the buffer
+            with m.If(gives):
+                m.d.sync += left.eq(Mux(left == depth - 1, 0, left + 1))
+            with m.If(write.kind.codec.again):
+                m.d.sync += first.eq(left)
         return level
 
-    def _convert(
-        self,
-        m: Module,
-        codec: Kv4Codec,
-        reads: Bursts,
-        writes: Bursts,
-        queue: SyncFIFO,
-        read: "_Reading",
-        write: "_Writing",
-    ) -> None:
-        """Packs and expands beside the buffer: tells the codec what comes in, and what is written."""
-        p, kind, to = self.p, write.kind, data.View(_to_layout(self.p), queue.r_data)
-        # Whether each burst in flight is to be packed, in the order of reads.
-        packing = m.submodules.packing = SyncFIFO(width=1, depth=p.lxe.copies)
-        asked = Signal()  # the copy whose bursts are asked for is to be packed
-        with m.If(reads.c.valid & reads.c.ready):
-            m.d.sync += asked.eq(self.i.payload.packs)
+    def _convert(self, m: Module, buffer: Ram, writes: Bursts, queue: SyncFIFO, write: "_Writing") -> None:
+        """Packs and expands behind the buffer: tells the codec which bursts, and when it may go on."""
+        kind, to = write.kind, data.View(_to_layout(self.p), queue.r_data)
+        m.submodules.codec = codec = kind.codec
         with m.If(writes.c.valid & writes.c.ready):
             m.d.sync += kind.coming.eq(Cat(to.packs, to.expands))
         with m.If(write.begins):
             m.d.sync += kind.begun.eq(kind.coming)
-        with m.If(write.steps):
-            m.d.sync += kind.part.eq(Mux(kind.packs | kind.expands, kind.part + 1, 0))
         m.d.comb += [
-            packing.w_data.eq(asked),
-            packing.w_en.eq(read.asks),
-            packing.r_en.eq(self.bus.r.valid & self.bus.r.payload.last),
             Cat(kind.packs, kind.expands).eq(Mux(write.open, kind.begun, kind.coming)),
-            codec.puts.eq(read.puts & packing.r_data),
-            codec.beat.eq(self.bus.r.payload.data),
-            codec.steps.eq(write.steps),
-            codec.part.eq(kind.part),
-            codec.packs.eq(kind.packs),
-            codec.expands.eq(kind.expands),
-            kind.quads.eq(codec.quads),
+            codec.packs.eq(kind.coming[0]),
+            codec.starts.eq(write.begins & (kind.packs | kind.expands)),
+            codec.runs.eq(write.open & write.w_free & kind.begun.any()),
+            codec.ends.eq(write.left == 0),
+            codec.stored.eq(buffer.r_data),
+            self.bus.w.payload.data.eq(Mux(kind.begun.any(), codec.o, buffer.r_data)),
         ]
 
     def _write(
@@ -232,8 +217,9 @@ class Copier(Unit):
         enough = level > burst.len
         if kind is not None:
             # Parts of the packed beat that was read last are left while a copy expands.
-            parts = Cat(Const(0, 2), level) + (-kind.part)[:2]
-            enough = Mux(kind.packs, kind.quads > burst.len, Mux(kind.expands, parts > burst.len, level > burst.len))
+            parts = Cat(Const(0, 2), level) + (-kind.codec.part)[:2]
+            quads = Cat(Const(3, 2), burst.len)  # the beats of a packed burst but one
+            enough = Mux(kind.packs, level > quads, Mux(kind.expands, parts > burst.len, level > burst.len))
         m.d.comb += [
             w_free.eq(~write.w_valid | bus.w.ready),
             writes.o.ready.eq(
@@ -255,9 +241,11 @@ class Copier(Unit):
             self.ended.eq(~queue.r_rdy & ~writes.o.valid & ~write.writing.any()),
         ]
         if kind is not None:
+            passes = comb(m, "passes", write.steps & ~kind.packs & ~kind.expands)  # a beat goes through as it is
             m.d.comb += [
-                write.gives.eq(write.steps & ~(kind.expands & (kind.part != 0))),
-                write.makes.eq(write.steps & ~(kind.packs & (kind.part != 3))),
+                write.reads.eq(passes | kind.codec.reads),
+                write.gives.eq(passes | kind.codec.gives),
+                write.makes.eq(passes | kind.codec.makes),
             ]
         m.d.sync += write.writing.eq(write.writing + write.begins - bus.b.valid)
 
@@ -278,7 +266,7 @@ class Copier(Unit):
                 write.left.eq(remaining - 1),
             ]
         if write.kind is not None:
-            with m.Elif(write.steps):
+            with m.Elif(write.begins):
                 m.d.sync += [write.open.eq(1), write.left.eq(remaining)]
 
 
@@ -312,18 +300,20 @@ class _Writing:
         self.begins = Signal()  # a burst begins
         self.gives = Signal()  # a beat leaves the buffer
         self.kind = _Kind(p) if p.dre.kvmu.kv4_group else None  # of the copy being written
-        # The writer goes on by a beat of the buffer or of the bus, whichever are more.
-        self.steps = self.gives if self.kind is None else Signal(name="steps")
-        self.makes = self.gives if self.kind is None else Signal(name="makes")  # a beat for the bus is complete
+        if self.kind is None:
+            self.steps = self.reads = self.makes = self.gives
+        else:
+            self.steps = Signal(name="steps")  # the writer goes on
+            self.reads = Signal(name="reads")  # a beat of the buffer is read
+            self.makes = Signal(name="makes")  # a beat for the bus is complete
 
 
 class _Kind:
     """What the copy being written does with its beats."""
 
     def __init__(self, p: CoreParams):
+        self.codec = Kv4Codec(p)
         self.coming = Signal(2, name="kind_coming")  # packs, expands: of the burst that begins next
         self.begun = Signal(2, name="kind_begun")  # of the one that began last
         self.packs = Signal(name="kind_packs")  # of the one that goes on or begins
         self.expands = Signal(name="kind_expands")
-        self.part = Signal(2, name="kind_part")  # part of the quad that comes next
-        self.quads = Signal(bits_for(copied_beats(p) // RATIO + 1), name="kind_quads")

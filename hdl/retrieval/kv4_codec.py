@@ -1,19 +1,23 @@
 """Packs entries into 4 bits a number on their way home, and expands them on their way back."""
 
+from functools import reduce
+from operator import or_
+
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from golden.retrieval.kv4 import HEADER, LARGEST, NAN, NANS, RATIO, STEPS
-from hdl.arith.largest import largest
 from hdl.leaf import place
-from hdl.memory import Ram, error_members
 from hdl.named import comb
-from hdl.params import CoreParams, bits_for
-from hdl.queues import copied_beats, kv4_beats
+from hdl.params import CoreParams
+from hdl.queues import kv4_beats, kv4_codes, kv4_numbers
 
 HEADER_LAYOUT = data.StructLayout({"e": 8, "j": 2, "z": 4})
+STEP_LAYOUT = data.StructLayout({"top": 9, "j": 2, "z": 4, "live": 1})
+SCALE_LAYOUT = data.StructLayout({"z": 4, "j": 2, "base": 10, "nan": 1})
 SIZE = 15  # bits of a magnitude: exponent and fraction
+SCAN, STEP, ZERO, CODE = range(4)  # what the codec does with a group that it packs
 
 
 class Kv4Code(wiring.Component):
@@ -26,7 +30,7 @@ class Kv4Code(wiring.Component):
     Members
     -------
     number : In(16) : BF16
-    header : In(`HEADER_LAYOUT`) : of its group
+    step : In(`STEP_LAYOUT`) : of its group: `top` = e + 3, j and z of the header; unless it is `live`, the code is 0
     code : Out(4)
 
     Latency: none, it is combinational.
@@ -36,17 +40,16 @@ class Kv4Code(wiring.Component):
     """
 
     def __init__(self):
-        super().__init__({"number": In(16), "header": In(HEADER_LAYOUT), "code": Out(4)})
+        super().__init__({"number": In(16), "step": In(STEP_LAYOUT), "code": Out(4)})
 
     def elaborate(self, platform):
-        m, h, number = Module(), self.header, self.number
-        steps = steps_of(m, number[:SIZE], h.e, h.j, "steps")
-        negative, level, live = Signal(), Signal(6), Signal()
+        m, s, number = Module(), self.step, self.number
+        steps = steps_of(m, number[:SIZE], s.top, s.j, "steps")
+        negative, level = Signal(), Signal(6)  # signed
         m.d.comb += [
             negative.eq(number[15] & number[7:15].any()),
-            level.eq(Mux(negative, h.z - 1 - steps, h.z + steps)),  # modulo 64; bit 5: below zero
-            live.eq(h.e.any() & (h.e != NANS)),
-            self.code.eq(Mux(level[5], 0, Mux(level[4], 15, level[:4])) & live.replicate(4)),
+            level.eq(s.z + Cat(steps ^ negative.replicate(4), negative, negative)),  # z + steps, or z - 1 - steps
+            self.code.eq(Mux(level[5], 0, Mux(level[4], 15, level[:4])) & s.live.replicate(4)),
         ]
         return m
 
@@ -60,9 +63,10 @@ class Kv4Number(wiring.Component):
 
     Members
     -------
-    code : In(4) : its lowest bit is 0 if that was a bit of the header
-    wide : In(1) : it was
-    header : In(`HEADER_LAYOUT`) : of its group
+    code : In(4)
+    wide : In(1) : its lowest bit is one of the header
+    scale : In(`SCALE_LAYOUT`) : of its group: z and j of the header, `base` = e - 5 (signed), whether it is of NaNs. A
+        `base` of -16 makes every number zero
     number : Out(16) : BF16
 
     Latency: none, it is combinational.
@@ -72,43 +76,42 @@ class Kv4Number(wiring.Component):
     """
 
     def __init__(self):
-        members = {"code": In(4), "wide": In(1), "header": In(HEADER_LAYOUT), "number": Out(16)}
-        super().__init__(members)
+        super().__init__({"code": In(4), "wide": In(1), "scale": In(SCALE_LAYOUT), "number": Out(16)})
 
     def elaborate(self, platform):
-        m, h = Module(), self.header
-        halves = Signal(7)  # half steps from zero to the middle, modulo 128
-        size = Signal(5)
+        m, s = Module(), self.scale
+        whole = Signal(5)  # whole steps from zero to the middle, rounded down, modulo 32
+        size = Signal(5)  # the distance in half steps
         a = Signal(8)  # the magnitude in half units of the step
         lead = Signal(3)  # its highest bit
         fraction = Signal(8)
-        exponent = Signal(10)  # with 5 too much
+        exponent = Signal(10)  # signed
+        negative = whole[4]
         m.d.comb += [
-            halves.eq(Cat(~self.wide, self.code) + self.wide * 2 - (h.z << 1)),
-            size.eq(Mux(halves[6], -halves, halves)),
-            a.eq((size << 2) + Mux(h.j[0], size, 0) + Mux(h.j[1], size << 1, 0)),
+            whole.eq(Cat(self.code[0] | self.wide, self.code[1:]) - s.z),
+            size.eq(Cat(~self.wide, (whole[:4] ^ negative.replicate(4)) + (negative & self.wide))),
+            a.eq((size << 2) + Mux(s.j[0], size, 0) + Mux(s.j[1], size << 1, 0)),
             fraction.eq(a << ~lead),
-            exponent.eq(h.e + lead),
+            exponent.eq(s.base + lead),
         ]
         for k in range(8):
             with m.If(a[k]):
                 m.d.comb += lead.eq(k)
-        with m.If(h.e == NANS):
+        with m.If(s.nan):
             m.d.comb += self.number.eq(NAN)
-        with m.Elif((h.e != 0) & (a != 0) & (exponent > 5)):
-            value = Mux(exponent > 254 + 5, LARGEST, Cat(fraction[:7], (exponent - 5)[:8]))
-            m.d.comb += self.number.eq(Cat(Value.cast(value)[:SIZE], halves[6]))
+        with m.Elif(a.any() & ~exponent[9] & exponent[:9].any()):
+            value = Mux(exponent[8] | exponent[:8].all(), LARGEST, Cat(fraction[:7], exponent[:8]))
+            m.d.comb += self.number.eq(Cat(Value.cast(value)[:SIZE], negative))
         return m
 
 
 class Kv4Codec(wiring.Component):
-    """Makes packed beats of beats of BF16 numbers, and the reverse, beside the copier's buffer.
+    """Makes packed beats of beats of BF16 numbers, and the reverse, of what the copier's buffer holds.
 
-    A packed beat stands for a quad, four beats of the buffer. To pack, the codec watches the beats that go into the
-    buffer, and finds the headers of their groups (`golden.retrieval.kv4`); `quads` counts the quads whose headers are
-    known. When the copier reads the quad's beats from the buffer one after the other, the codec codes each beat at
-    once, keeps the codes of the first three, and gives the packed beat with the fourth. To expand, the copier reads a
-    packed beat once and names its parts in order.
+    A packed beat stands for a quad, four beats of the buffer. The codec cuts a slice out of the beat that was read
+    last, and puts what it makes of it in its place in `o`. To expand, it makes `hdl.queues.kv4_numbers` numbers a
+    cycle. To pack, it passes over each group twice: first it finds the header (`golden.retrieval.kv4`), then it makes
+    `hdl.queues.kv4_codes` codes of each slice. Few lanes do, as the link to a home is far slower than a beat a cycle.
 
     Parameters
     ----------
@@ -116,255 +119,262 @@ class Kv4Codec(wiring.Component):
 
     Members
     -------
-    puts : In(1) : a beat to pack, `beat`, goes into the buffer; beats of quads come in order
-    beat : In(8 * bus_bytes)
-    quads : Out : quads of the buffer whose headers are known and of which the copier has not read all beats
-    steps : In(1) : `part` is made next: of a beat to pack, or of any other kind, the copier reads the buffer; of a
-        packed beat it reads part 0 alone
-    part : In(2) : of the quad
-    packs, expands : In(1) : neither: the beat goes through as it is
-    stored : In(8 * bus_bytes) : the beat read from the buffer, from the cycle after `steps` to the next read
-    o : Out(8 * bus_bytes) : the beat to write, from the cycle after `steps` on; of a quad to pack with part 3
-    error : Out(2), if protected : as in `hdl.memory.error_members`
+    starts : In(1) : a burst begins, all of whose beats are in the buffer
+    packs : In(1) : with `starts`: it packs, or it expands
+    runs : In(1) : from the cycle after `starts` on: `o` may change, go on
+    ends : In(1) : the beat being made is the burst's last
+    reads : Out(1) : read the next beat of the buffer
+    gives : Out(1) : the beat read now leaves the buffer
+    again : Out(1), if a group takes several beats : those that were read and have not left are read again
+    stored : In(8 * bus_bytes) : the beat read last, from the cycle after `reads` on
+    makes : Out(1) : `o` is complete from the next cycle on, until the next `runs`
+    o : Out(8 * bus_bytes) : the beat to write
+    part : Out(2) : beats that were made of the packed beat read last, modulo 4
 
-    Latency: `quads` counts a quad `hdl.queues.kv4_cycles` + 1 cycles after its last beat went into the buffer.
-    Throughput: a beat of the buffer, or a beat of `o`, in every cycle.
+    Latency: `o` is complete in the cycle after the last slice was made.
+    Throughput: exact in `sim.units.retriever_time.converted`. A beat of the `core` preset, in groups of 32, takes 2
+        cycles to expand. It takes 50 to pack: 16 for the header's range, 2 for the header, 32 for the codes.
     Raises: nothing of its own.
     Source: `golden.retrieval.kv4`; Oaken, V-Rex [13], for the place of the two in the data path.
     """
 
     def __init__(self, p: CoreParams):
-        self.p, self.group, self.bits = p, p.dre.kvmu.kv4_group, 8 * p.lxe.bus_bytes
-        self.numbers = p.lxe.bus_bytes // 2  # of a beat
-        self.beats = kv4_beats(p)  # that a group takes
-        self.groups = max(1, self.numbers // self.group)  # in a beat
-        self.depth = copied_beats(p) // RATIO
-        super().__init__(
-            {
-                "puts": In(1),
-                "beat": In(self.bits),
-                "quads": Out(bits_for(self.depth + 1)),
-                "steps": In(1),
-                "part": In(2),
-                "packs": In(1),
-                "expands": In(1),
-                "stored": In(self.bits),
-                "o": Out(self.bits),
-                **error_members(p.lxe.protect),
-            }
-        )
+        self.group, self.bits = p.dre.kvmu.kv4_group, 8 * p.lxe.bus_bytes
+        self.codes, self.numbers = kv4_codes(p), kv4_numbers(p)  # of a slice
+        self.several = kv4_beats(p) > 1  # beats in a group
+        controls = ("starts", "packs", "runs", "ends")
+        outs = ("reads", "gives", "makes", *["again"] * self.several)
+        beats = {"stored": In(self.bits), "o": Out(self.bits), "part": Out(2)}
+        super().__init__({name: In(1) for name in controls} | {name: Out(1) for name in outs} | beats)
 
     def elaborate(self, platform):
-        m = Module()
-        width = HEADER * RATIO * self.groups // self.beats  # headers of a quad
-        m.submodules.headers = headers = Ram(width, self.depth, protect=self.p.lxe.protect)
-        if self.p.lxe.protect != "none":
-            m.d.comb += self.error.eq(headers.error)
-        found = self._find(m)
-        self._keep(m, headers, self._step(m, self._join(m, found)))
-        at = self._follow(m)
-        packed = self._pack(m, platform, headers, at)
-        expanded = self._expand(m, platform, at)
-        m.d.comb += self.o.eq(Mux(at.packs, packed, Mux(at.expands, expanded, self.stored)))
+        m, of = Module(), _At(self)
+        self._walk(m, of)
+        into, back = self._cut(m, of)
+        header = self._measure(m, of, into)
+        codes = self._pack(m, platform, of, into, header)
+        numbers = self._expand(m, platform, of, back)
+        self._write(m, of, codes, numbers)
         return m
 
-    def _find(self, m: Module) -> "_Found":
-        """The largest and the least number of each group in a beat, or of its part of one."""
-        found = _Found("found", self.groups)
-        each = self.numbers // self.groups
-        m.d.sync += found.valid.eq(self.puts)
-        for g in range(self.groups):
-            numbers = [self.beat.word_select(g * each + i, 16) for i in range(each)]
-            some = [x[7:15].any() for x in numbers]
-            for sign, name in enumerate(("p", "n")):
-                race = comb(m, f"{name}{g}_race", Cat(s & (x[15] == sign) for s, x in zip(some, numbers, strict=True)))
-                top, _, _ = largest(m, [x[:SIZE] for x in numbers], race, Const(0, each), f"{name}{g}_top", at=SIZE - 1)
-                with m.If(self.puts):
-                    m.d.sync += found.of[g][name].eq(top)
-        return found
-
-    def _join(self, m: Module, found: "_Found") -> "_Found":
-        """The same of a group that takes several beats."""
-        if self.beats == 1:
-            return found
-        joined = _Found("joined", 1)
-        place_ = Signal(range(self.beats), name="place")  # of the beat in its group
-        best = Signal.like(found.of[0], name="best")
-        for name in ("p", "n"):
-            more = (place_ == 0) | (found.of[0][name] > joined.of[0][name])
-            m.d.comb += best[name].eq(Mux(more, found.of[0][name], joined.of[0][name]))
-        m.d.sync += joined.valid.eq(found.valid & (place_ == self.beats - 1))
-        with m.If(found.valid):
-            m.d.sync += [place_.eq(place_ + 1), joined.of[0].eq(best)]
-        return joined
-
-    def _step(self, m: Module, found: "_Found") -> "_Stepped":
-        """Finds the step of each group."""
-        out = _Stepped(self.groups)
-        m.d.sync += out.valid.eq(found.valid)
-        for g in range(self.groups):
-            p, n = found.of[g].p, found.of[g].n
-            less = comb(m, f"less{g}", p[7:] < n[7:])
-            high, low = (comb(m, f"{k}{g}", x) for k, x in (("high", Mux(less, n, p)), ("low", Mux(less, p, n))))
-            apart = comb(m, f"apart{g}", high[7:] - low[7:], 8)
-            far = comb(m, f"far{g}", apart[3:].any())
-            fixed = comb(m, f"fixed{g}", Cat(Const(0, 7), low[:7], low[7:].any()) >> apart[:3], 15)
-            lower = Mux(far, low[7:].any(), fixed[7:] + fixed[:7].any())
-            t = comb(m, f"t{g}", Cat(high[:7], high[7:].any()) + lower, 9)
-            e, j = Signal(10, name=f"e{g}"), Signal(2, name=f"j{g}")  # e: with 2 too much
-            for d, own, most in reversed(STEPS):
-                with m.If(t <= most):
-                    m.d.comb += [e.eq(high[7:] + (d - 1)), j.eq(own)]
-            tiny = comb(m, f"tiny{g}", e < 3)
-            dead = comb(m, f"dead{g}", high[7:].all() | ~high[7:].any())
-            with m.If(found.valid):
-                m.d.sync += [
-                    out.of[g].e.eq(Mux(dead, high[7:], Mux(tiny, 1, e - 2))),
-                    out.of[g].j.eq(Mux(dead | tiny, 0, j)),
-                    out.least[g].eq(n),
-                    out.live[g].eq(~dead),
-                ]
-        return out
-
-    def _keep(self, m: Module, headers: Ram, found: "_Stepped") -> None:
-        """Completes the headers, and keeps those of a quad together."""
-        now = Signal(HEADER * self.groups)  # headers that become known
-        for g in range(self.groups):
-            h, n = found.of[g], found.least[g]
-            below = steps_of(m, n, h.e, h.j, f"below{g}")
-            some = found.live[g] & n[7:].any()
-            z = comb(m, f"z{g}", Mux(some, Mux(below.all(), 15, below + 1), 0), 4)
-            m.d.comb += now.word_select(g, HEADER).eq(Cat(h.e, h.j, z))
-        several = RATIO // self.beats  # times that headers become known in a quad
-        first, last = (Signal(range(max(2, self.depth)), name=name) for name in ("first", "last"))
-        done, taken = Signal(), Signal()
+    def _walk(self, m: Module, of: "_At") -> None:
+        """The slice to work on, and what to read."""
+        at, expands = of.at, ~of.packs
+        turn = of.turn(self.group)
+        group_ends = turn.all()
+        # Of the beat that was read last, and of the beat that is made.
+        beat_ends = Mux(of.packs, of.into.all(), of.back.all())
+        half = of.back[: bits_of(self.bits // 16 // self.numbers)]
+        scan, code = of.phase == SCAN, of.phase == CODE
+        more = Signal()  # the burst goes on behind this slice
         m.d.comb += [
-            done.eq(found.valid),
-            taken.eq(self.steps & self.packs & (self.part == 3)),
-            headers.w_en.eq(done),
-            headers.w_addr.eq(last),
-            headers.w_data.eq(now),
-            headers.r_en.eq(self.steps & self.packs & (self.part == 0)),
-            headers.r_addr.eq(first),
+            of.codes.eq(self.runs & of.packs & code & of.there),
+            of.numbers.eq(self.runs & expands),
+            self.makes.eq(of.codes & at.all() | of.numbers & half.all()),
+            more.eq(~(self.makes & self.ends)),
+            self.part.eq(of.back[-2:]),
         ]
-        if several > 1:
-            earlier = Signal((several - 1) * len(now))
-            turn = Signal(range(several))
-            m.d.comb += [done.eq(found.valid & (turn == several - 1)), headers.w_data.eq(Cat(earlier, now))]
-            with m.If(found.valid):
-                m.d.sync += [turn.eq(turn + 1), earlier.eq(Cat(earlier, now)[len(now) :])]
-        m.d.sync += self.quads.eq(self.quads + done - taken)
-        with m.If(done):
-            m.d.sync += last.eq(Mux(last == self.depth - 1, 0, last + 1))
-        with m.If(taken):
-            m.d.sync += first.eq(Mux(first == self.depth - 1, 0, first + 1))
+        starts = comb(m, "starts_beat", self.starts & ~of.back.any())
+        coded = code & of.there
+        goes = comb(m, "goes_on", self.runs & beat_ends & more)  # to the next beat
+        if self.several:
+            inside = comb(m, "inside", of.packs & ~group_ends)  # the next beat is of the group
+            first = comb(m, "first", self.runs & of.packs & (of.phase == ZERO))  # beat of a group that is coded
+            steps = self.runs & of.packs & (of.phase == STEP)
+            codes = comb(m, "codes_next", goes & inside & coded)
+            m.d.comb += [
+                self.reads.eq(starts | first | goes & (expands | coded | scan & inside)),
+                self.gives.eq(first | codes | starts & ~self.packs | goes & expands),
+                self.again.eq(steps),
+            ]
+        else:
+            m.d.comb += [self.reads.eq(starts | goes & (expands | coded)), self.gives.eq(self.reads)]
+        with m.If(self.starts):
+            m.d.sync += of.packs.eq(self.packs)
+        with m.If(self.runs & of.packs):
+            with m.If(scan):
+                m.d.sync += turn.eq(turn + 1)
+            with m.If(coded):
+                m.d.sync += at.eq(at + 1)
+            m.d.sync += of.there.eq(code & ~of.there)
+            with m.If(~(scan | code) | group_ends & (scan | of.there)):
+                m.d.sync += of.phase.eq(of.phase + 1)
+        with m.If(of.numbers):
+            m.d.sync += of.back.eq(of.back + 1)
 
-    def _follow(self, m: Module) -> "_At":
-        """What the beat is that was read from the buffer."""
-        at = _At()
-        m.d.sync += at.kept.eq(self.steps & self.packs & (self.part != 3))
-        with m.If(self.steps):
-            m.d.sync += [at.part.eq(self.part), at.packs.eq(self.packs), at.expands.eq(self.expands)]
-        return at
+    def _cut(self, m: Module, of: "_At") -> tuple[Value, Value]:
+        """The slice of a beat to pack, and that of a packed beat; the smaller one is cut out of the larger."""
+        sizes = 16 * self.codes, 4 * self.numbers
+        both = max(sizes)
+        rest = [bits_of(both // size) for size in sizes]  # bits of an index that choose in the larger slice
+        index = Mux(of.packs, of.into[rest[0] :], of.back[rest[1] :])
+        chosen = comb(m, "chosen", Const(1, 1) << index, self.bits // both)
+        slices = (self.stored.word_select(k, both) & chosen[k].replicate(both) for k in range(self.bits // both))
+        cut = comb(m, "cut", reduce(or_, slices))  # smaller than a tree of multiplexers
+        into, back = (
+            cut.word_select(at[:bits], size) if bits else cut
+            for at, bits, size in zip((of.into, of.back), rest, sizes, strict=True)
+        )
+        return into, back
 
-    def _pack(self, m: Module, platform: object, headers: Ram, at: "_At") -> Value:
-        """Codes the beat read; the packed beat with part 3."""
-        n, codes = self.numbers, Signal(4 * self.numbers)
-        for i in range(n):
+    def _measure(self, m: Module, of: "_At", cut: Value) -> data.View:
+        """The header of the group, from its largest number and its least one."""
+        header, best = Signal(HEADER_LAYOUT), {}
+        top = comb(m, "top", header.e + 3)
+        begins = ~of.turn(self.group).any()  # the group
+        numbers = [cut.word_select(i, 16) for i in range(self.codes)]
+        for sign, name in enumerate(("p", "n")):
+            best[name] = so_far = Signal(SIZE, name=name)
+            own = [(x[:SIZE], x[7:15].any() & (x[15] == sign)) for x in numbers]
+            sizes = [comb(m, f"{name}{i}", x & some.replicate(SIZE)) for i, (x, some) in enumerate(own)]
+            most = comb(m, f"{name}_begin", so_far & ~begins.replicate(SIZE))
+            most = largest_of(m, [most, *sizes], f"{name}_most")
+            with m.If(self.runs & (of.phase == SCAN)):
+                m.d.sync += so_far.eq(most)
+        e, j = step_of(m, best["p"], best["n"])
+        with m.If(of.phase == STEP):
+            m.d.sync += [header.e.eq(e), header.j.eq(j)]
+        some, n = Signal(), best["n"]
+        below = steps_of(m, n, top, header.j, "below")
+        m.d.comb += some.eq(lives(header.e) & n[7:].any())
+        with m.If(of.phase == ZERO):
+            m.d.sync += header.z.eq(Mux(some, Mux(below.all(), 15, below + 1), 0))
+        return header
+
+    def _pack(self, m: Module, platform: object, of: "_At", cut: Value, header: data.View) -> Value:
+        """The codes of a slice, headers in place; 0 if it is not one of numbers to pack."""
+        own = []
+        step = Signal(STEP_LAYOUT)
+        m.d.comb += [
+            step.top.eq(header.e + 3),
+            step.j.eq(header.j),
+            step.z.eq(header.z),
+            step.live.eq(lives(header.e) & of.packs),
+        ]
+        bits = comb(m, "bits", header.as_value() & of.packs.replicate(HEADER))
+        turn = of.turn(self.group)
+        piece = Signal.like(cut, name="piece")
+        m.d.sync += piece.eq(cut)
+        for i in range(self.codes):
             lane = place(m, platform, f"code{i}", Kv4Code)
-            g = i * self.groups // n
-            of = at.part if self.beats == 1 else at.part[self.beats.bit_length() - 1 :]
-            mine = headers.r_data if self.beats == RATIO else headers.r_data.word_select(of, HEADER * self.groups)
-            m.d.comb += [
-                lane.number.eq(self.stored.word_select(i, 16)),
-                lane.header.eq(mine[g * HEADER : (g + 1) * HEADER]),
-                codes.word_select(i, 4).eq(lane.code),
-            ]
-        parts = Signal(3 * 4 * n)  # codes of the parts before, headers in place
-        out = []
-        for q in range(RATIO):
-            own = []
-            for i in range(n):
-                code, bit = codes[4 * i : 4 * i + 4], self._bit(q * n + i)
-                own.append(code if bit is None else Cat(headers.r_data[bit], code[1:]))
-            out.append(Cat(own))
-            if q < RATIO - 1:
-                with m.If(at.kept & (at.part == q)):
-                    m.d.sync += parts.word_select(q, 4 * n).eq(out[q])
-        return Cat(parts, out[-1])
+            m.d.comb += [lane.number.eq(piece.word_select(i, 16)), lane.step.eq(step)]
+            low = Signal(name=f"low{i}")
+            m.d.comb += low.eq(lane.code[0])
+            with m.Switch(turn):
+                for k in range(self.group // self.codes):
+                    bit = self._bit(k * self.codes + i)
+                    if bit is not None:
+                        with m.Case(k):
+                            m.d.comb += low.eq(bits[bit])
+            own.append(Cat(low, lane.code[1:]))
+        return Cat(own)
 
-    def _expand(self, m: Module, platform: object, at: "_At") -> Value:
-        """The numbers of a part of the packed beat read."""
-        n, numbers = self.numbers, Signal(self.bits)
-        held = [Signal(HEADER, name=f"held{g}") for g in range(RATIO * n // self.group)]  # headers in the beat
-        for g, header in enumerate(held):
+    def _expand(self, m: Module, platform: object, of: "_At", cut: Value) -> Value:
+        """The numbers of a slice of a packed beat; 0 if it is not of one."""
+        n, own = self.numbers, []
+        held = []  # headers in the beat
+        for g in range(self.bits // 4 // self.group):
             places = [g * self.group + b * (self.group // 16) for b in range(HEADER)]
-            m.d.comb += header.eq(Cat(self.stored[4 * at_] for at_ in places))
-        mine = Signal(HEADER * self.groups)  # headers of the part
-        codes, wide = Signal(4 * n), Signal(n)
-        with m.Switch(at.part):
-            for q in range(RATIO):
-                with m.Case(q):
-                    own = range(q * n // self.group, q * n // self.group + self.groups)
-                    bits = [self._bit(q * n + i) is not None for i in range(n)]
-                    cut = [self.stored[4 * (q * n + i) : 4 * (q * n + i) + 4] for i in range(n)]
-                    m.d.comb += [
-                        mine.eq(Cat(held[g] for g in own)),
-                        wide.eq(Cat(Const(bit, 1) for bit in bits)),
-                        codes.eq(Cat(Cat(Const(0, 1), c[1:]) if bit else c for c, bit in zip(cut, bits, strict=True))),
-                    ]
+            held.append(comb(m, f"held{g}", Cat(self.stored[4 * x] for x in places)))
+        header = Signal(HEADER_LAYOUT, name="read")
+        turn, which = of.back[: bits_of(self.group // n)], of.back[bits_of(self.group // n) :]
+        m.d.comb += header.eq(Cat(held).word_select(which, HEADER) if len(held) > 1 else held[0])
+        scale = Signal(SCALE_LAYOUT)
+        m.d.comb += [
+            scale.z.eq(header.z),
+            scale.j.eq(header.j),
+            scale.base.eq(Mux(of.packs | ~header.e.any(), -16, header.e - 5)),
+            scale.nan.eq(~of.packs & (header.e == NANS)),
+        ]
         for i in range(n):
+            wide = Signal(name=f"wide{i}")
+            with m.Switch(turn):
+                for k in range(self.group // n):
+                    with m.Case(k):
+                        m.d.comb += wide.eq(self._bit(k * n + i) is not None)
             lane = place(m, platform, f"number{i}", Kv4Number)
-            g = i * self.groups // n
-            m.d.comb += [
-                lane.code.eq(codes.word_select(i, 4)),
-                lane.wide.eq(wide[i]),
-                lane.header.eq(mine[g * HEADER : (g + 1) * HEADER]),
-                numbers.word_select(i, 16).eq(lane.number),
-            ]
-        return numbers
+            m.d.comb += [lane.code.eq(cut.word_select(i, 4)), lane.wide.eq(wide), lane.scale.eq(scale)]
+            own.append(lane.number)
+        return Cat(own)
 
-    def _bit(self, number: int) -> int | None:
-        """Which bit of a quad's headers lies in the code of this number, if one does."""
-        group, i = divmod(number, self.group)
+    def _write(self, m: Module, of: "_At", codes: Value, numbers: Value) -> None:
+        """Puts the codes or the numbers in their place in the beat."""
+        size = len(codes)
+        per = len(numbers) // size
+        half = of.back[: bits_of(self.bits // 16 // self.numbers)]
+        for k in range(self.bits // size):
+            new = numbers[k % per * size : (k % per + 1) * size] | codes
+            here = of.numbers & (half == k // per) if len(half) else of.numbers
+            with m.If(here | of.codes & (of.at == k)):
+                m.d.sync += self.o[k * size : (k + 1) * size].eq(new)
+
+    def _bit(self, i: int) -> int | None:
+        """Which bit of the header lies in the code of number i of a group, if one does."""
         bit, rest = divmod(i, self.group // 16)
-        return group * HEADER + bit if rest == 0 and bit < HEADER else None
-
-
-class _Found:
-    """The largest number of groups, and the least one without its sign."""
-
-    def __init__(self, name: str, groups: int):
-        self.valid = Signal(name=f"{name}_valid")
-        layout = data.StructLayout({"p": SIZE, "n": SIZE})
-        self.of = [Signal(layout, name=f"{name}{g}") for g in range(groups)]
-
-
-class _Stepped:
-    """The steps of groups, and what z needs."""
-
-    def __init__(self, groups: int):
-        self.valid = Signal(name="stepped_valid")
-        self.of = [Signal(data.StructLayout({"e": 8, "j": 2}), name=f"stepped{g}") for g in range(groups)]
-        self.least = [Signal(SIZE, name=f"least{g}") for g in range(groups)]
-        self.live = [Signal(name=f"live{g}") for g in range(groups)]
+        return bit if rest == 0 and bit < HEADER else None
 
 
 class _At:
-    """The beat that was read from the buffer."""
+    """Where the codec is in its work."""
 
-    def __init__(self):
-        self.part = Signal(2, name="at_part")
-        self.packs = Signal(name="at_packs")
-        self.expands = Signal(name="at_expands")
-        self.kept = Signal(name="at_kept")  # its codes are kept
+    def __init__(self, codec: Kv4Codec):
+        n = codec.bits // 16  # numbers of a beat
+        self.codec = codec
+        into, back = bits_of(n // codec.codes), bits_of(RATIO * n // codec.numbers)
+        self.at = Signal(into + 2, name="at")  # slice of a quad to pack
+        self.into = self.at[:into]  # of the beat to pack
+        self.back = self.at[:back]  # slice of a beat to expand
+        self.packs = Signal(name="packing")  # the burst packs, or it expands
+        self.phase = Signal(2, name="phase")  # of a group to pack
+        self.there = Signal(name="there")  # the slice to code is in its register
+        self.codes = Signal(name="codes")  # a slice of codes is made
+        self.numbers = Signal(name="numbers")  # a slice of numbers is made
+
+    def turn(self, group: int) -> Value:
+        """Slice of the group to pack."""
+        return self.at[: bits_of(group // self.codec.codes)]
 
 
-def steps_of(m: Module, size: Value, e: Value, j: Value, name: str) -> Signal:
-    """Whole steps in a magnitude below 16 steps, 4 bits; undefined for a group of zeros or NaNs."""
-    shift = comb(m, f"{name}_shift", e + 3 - size[7:SIZE], 10)
+def bits_of(n: int) -> int:
+    """Bits of a count of `n`, a power of two."""
+    return n.bit_length() - 1
+
+
+def largest_of(m: Module, values: list[Value], name: str) -> Value:
+    """The largest of a few values, by a tree of comparisons."""
+    while len(values) > 1:
+        pairs = zip(values[::2], values[1::2], strict=False)
+        values = [Mux(a > b, a, b) for a, b in pairs] + values[len(values) // 2 * 2 :]
+    return comb(m, name, values[0])
+
+
+def lives(e: Value) -> Value:
+    """Whether a group with this e has numbers that are neither all zeros nor NaNs."""
+    return e.any() & ~e.all()
+
+
+def step_of(m: Module, p: Value, n: Value) -> tuple[Value, Value]:
+    """e and j of a group, from the magnitudes of its largest number and of its least one."""
+    less = comb(m, "less", p[7:] < n[7:])
+    high, low = comb(m, "high", Mux(less, n, p)), comb(m, "low", Mux(less, p, n))
+    apart = comb(m, "apart", high[7:] - low[7:], 8)
+    fixed = comb(m, "fixed", Cat(Const(0, 7), low[:7], low[7:].any()) >> apart[:3], 15)
+    lower = Mux(apart[3:].any(), low[7:].any(), fixed[7:] + fixed[:7].any())
+    t = comb(m, "t", Cat(high[:7], high[7:].any()) + lower, 9)
+    e, j = Signal(10, name="e"), Signal(2, name="j")  # e: with 2 too much
+    for d, own, most in reversed(STEPS):
+        with m.If(t <= most):
+            m.d.comb += [e.eq(high[7:] + (d - 1)), j.eq(own)]
+    tiny = comb(m, "tiny", e < 3)
+    dead = comb(m, "dead", high[7:].all() | ~high[7:].any())
+    return Mux(dead, high[7:], Mux(tiny, 1, e - 2)[:8]), Mux(dead | tiny, 0, j)
+
+
+def steps_of(m: Module, size: Value, top: Value, j: Value, name: str) -> Signal:
+    """Whole steps in a magnitude below 16 steps, 4 bits, with `top` = e + 3; undefined for a group of zeros or NaNs."""
+    shift = comb(m, f"{name}_shift", top - size[7:SIZE], 9)
     fixed = comb(m, f"{name}_fixed", Cat(size[:7], Const(1, 1)) >> shift[:3], 7)
-    fixed = comb(m, f"{name}_units", Mux(shift[3:].any() | ~size[7:SIZE].any(), 0, fixed), 7)  # subnormals are zeros
+    some = comb(m, f"{name}_some", ~shift[3:].any() & size[7:SIZE].any())  # subnormals are zeros
     divisor = Cat(j, Const(1, 1))
     rest, out = fixed[3:], []
     for k in (3, 2, 1, 0):
@@ -372,4 +382,4 @@ def steps_of(m: Module, size: Value, e: Value, j: Value, name: str) -> Signal:
         fits = comb(m, f"{name}{k}", own >= divisor)
         rest = comb(m, f"{name}_rest{k}", Mux(fits, own - divisor, own), 4)
         out.append(fits)
-    return comb(m, name, Cat(reversed(out)), 4)
+    return comb(m, name, Cat(reversed(out)) & some.replicate(4), 4)

@@ -39,7 +39,8 @@ class Retriever(Unit):
     for all responses.
 
     Packed homes: with `kvmu.kv4_group` a move packs its entry into a quarter of the bytes, and FETCH expands what it
-    copies (`hdl.retrieval.kv4_codec`). Bursts on `b` have the packed bytes.
+    copies (`hdl.retrieval.kv4_codec`). Bursts on `b` have the packed bytes. A beat of BF16 numbers then takes several
+    cycles: at the `core` preset, in groups of 32, 2 when it comes back and 50 when it goes home.
 
     Faults: an error response; an address that is no multiple of 2 * lanes bytes (PLACE, FETCH); a context that the DRE
     does not have (CLEAR, SWITCH); an unknown action; a reply that is `full`; a set of more entries than FETCH has rows.

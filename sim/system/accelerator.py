@@ -16,7 +16,8 @@ while the DRE fetches. The fetch of the last table has until the next layer's ke
   writes and for its first read, and between phases all cores wait for each other.
 - DRE: cycles of the units' time views with the tables in the device memory (`sim.system.dre_demand`). The tables'
   bytes share the device memory with those of the LXE and of the link.
-- Link and drive: their models, on a sample of the KVMU's bursts. The latency counts once, then the sample's rate.
+- Link and drive: their models, on a sample of the KVMU's bursts. The latency counts once, then the sample's rate. The
+  copier, which expands entries of 4 bits, works while they come, and counts where it is slower.
 - The vision encoder has no program. Its rows do not fit the activation memory, so each core reads them again for each
   load of half its weight memory. The vocabulary counts as a product of a layer.
 
@@ -40,6 +41,7 @@ from sim.system.ssd import Ssd
 from sim.system.timeline import RESIDENT, Pass, Point, Timeline
 from sim.system.workload import Selection
 from sim.units.dpe_time import DpeTime
+from sim.units.retriever_time import copied_entry
 
 # The encoder's attention and elementwise work, which no program computes yet: passes of the VPE over each score
 # (largest; exp and sum; product; conversion), and over each element of hidden layers and normalisations.
@@ -193,7 +195,10 @@ class _Run:
         self.fetched += moved
         share = float(self.shares[layer].mean())
         took = fetch(self.v, tokens * m.kv_heads / self.s.heads, share, self.per_cluster)[0]
-        return self.line.put(layer, "fetch", "link", took, asked, moved)
+        # The copiers of all leaders work side by side; the table that fetches most sets their cycles.
+        most = tokens * float(self.shares[layer].max()) / max(share, 1e-9)
+        copied = most * self.layer.tables * copied_entry(self.v.core) / CLOCK
+        return self.line.put(layer, "fetch", "link", max(took, copied), asked, moved)
 
     def decode(self, layer: int) -> None:
         """One layer of the decoder."""

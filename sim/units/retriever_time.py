@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from golden.program.isa import Retrieve
 from golden.retrieval.kv4 import RATIO
 from hdl.params import CoreParams
-from hdl.queues import copied_beats, kv4_cycles
+from hdl.queues import copied_beats, kv4_codes, kv4_numbers
 from sim.units.loader_time import cut
 
 ORDERS = (Retrieve.CLEAR, Retrieve.SWITCH, Retrieve.BUDGET)  # actions that send an order to the DRE
@@ -97,18 +97,16 @@ class CopierTime:
         """Writes a burst for which `takes` beats are in the buffer; returns the cycle of its last step."""
         out, n = self.out, self.p.lxe.copies
         there = out.read[len(self._gone) + takes - 1] if takes else 0
-        if how == "packs":
-            there += kv4_cycles(self.p)
         begun = max(after, there, out.written[-1] - 1 if out.written else 0) + 1
         if len(self._responses) >= n:
             begun = max(begun, self._responses[-n] + 1)
         self._begun = begun
         out.writes.append(begun + 1)
-        steps = range(begun, begun + (takes if how == "packs" else beats))
-        out.written += [t + 1 for t in steps[RATIO - 1 :: RATIO]] if how == "packs" else [t + 1 for t in steps]
-        self._gone += [t + 1 for k, t in enumerate(steps, part) if how != "expands" or k % RATIO == 0]
+        gives, makes = converted(self.p, how, beats, part)
+        out.written += [begun + t + 1 for t in makes]
+        self._gone += [begun + t + 1 for t in gives]
         self._responses.append(out.written[-1] + self.latency)
-        return steps[-1]
+        return begun + makes[-1]
 
     def _cut(self, addr: int, size: int) -> list[int]:
         words = size // (2 * self.p.dpe.n_w)
@@ -121,6 +119,39 @@ def _taken(how: str, beats: int, part: int) -> int:
     if how == "expands":
         return -(-(beats - (-part) % RATIO) // RATIO)
     return beats * RATIO if how == "packs" else beats
+
+
+def converted(p: CoreParams, how: str, beats: int, part: int) -> tuple[list[int], list[int]]:
+    """Cycles from a burst's begin to each beat's leaving of the buffer, and to the last step for each of `beats`.
+
+    how, part : as for `CopierTime.copy` and for `_taken`
+
+    A beat that goes through is one step. The codec expands a slice of a beat in a cycle. It passes over each group to
+    pack twice: it takes a cycle for each slice, 2 in between, and 2 for each slice.
+    """
+    if not how:
+        return list(range(beats)), list(range(beats))
+    n, group = p.lxe.bus_bytes // 2, p.dre.kvmu.kv4_group
+    if how == "expands":
+        makes = [(j + 1) * n // kv4_numbers(p) for j in range(beats)]
+        ends = [t for j, t in enumerate(makes[:-1], part + 1) if j % RATIO == 0]
+        return [0] * (part == 0) + ends, makes
+    once = group // kv4_codes(p)
+    both, of_group = 3 * once + 2, max(1, group // n)
+    groups = range(0, beats * RATIO * n // group * both, both)
+    if of_group > 1:  # the second pass reads again
+        gives = [t + once + 2 + 2 * k * (n // kv4_codes(p)) for t in groups for k in range(of_group)]
+    else:
+        gives = list(groups[:: n // group])
+    return gives, [(j + 1) * RATIO * n // group * both for j in range(beats)]
+
+
+def copied_entry(p: CoreParams) -> int:
+    """Cycles in which the copier writes an entry that a FETCH brings, if the entry is there: exact for whole bursts."""
+    beats, longest = p.dre.kvmu.entry_bytes // p.lxe.bus_bytes, p.lxe.burst_bytes // p.lxe.bus_bytes
+    if not p.dre.kvmu.kv4_group:
+        return beats
+    return sum(converted(p, "expands", min(longest, beats - k), 0)[1][-1] + 1 for k in range(0, beats, longest))
 
 
 class RetrieverTime:

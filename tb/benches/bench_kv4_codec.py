@@ -1,4 +1,6 @@
-"""cocotb side of the codec's bench: packs and expands at the full rate."""
+"""cocotb side of the codec's bench: bursts that pack or expand, a buffer to read from, and a bus that stalls."""
+
+import random
 
 import cocotb
 from cocotb.clock import Clock
@@ -6,51 +8,82 @@ from cocotb.triggers import FallingEdge, ReadOnly
 
 from tb.library.runner import config, result
 
-PARTS = 4
+EVENTS = ("reads", "gives", "again", "makes")
+
+
+class Player:
+    """Plays bursts, one after the other, over the beats of a buffer.
+
+    next, left : the beat of the buffer that is read next, and the first that has not left
+    """
+
+    def __init__(self, dut, beats: list[int], seed: int):
+        self.dut, self.beats, self.rng = dut, beats, random.Random(seed)
+        self.next = self.left = self.stored = 0
+        self.events = [name for name in EVENTS if hasattr(dut, name)]
+
+    async def reset(self, then: int = 0) -> None:
+        """Resets the codec; the next burst begins with the beat `then` of the buffer."""
+        dut = self.dut
+        await FallingEdge(dut.clk)
+        for name in ("starts", "packs", "runs", "ends"):
+            getattr(dut, name).value = 0
+        dut.rst.value = 1
+        for _ in range(2):
+            await FallingEdge(dut.clk)
+        dut.rst.value = 0
+        self.next = self.left = then
+
+    async def burst(self, packs: int, beats: int, stall: float, cut: int, limit: int) -> dict:
+        """Play a burst of `beats`, or its first `cut` cycles; the beats made, and the cycles of what the codec asked.
+
+        Only cycles in which the codec may go on count. Each must end in a beat within `limit` cycles.
+        """
+        dut, out, t, waits = self.dut, {name: [] for name in self.events}, 0, 0
+        made: list[int] = []
+        while len(out["makes"]) < beats or len(made) < beats:
+            await FallingEdge(dut.clk)
+            more = len(out["makes"]) < beats
+            moves = t == 0 or self.rng.random() >= stall
+            dut.starts.value = int(t == 0)
+            dut.packs.value = packs if t == 0 else self.rng.getrandbits(1)  # it counts at the start alone
+            dut.runs.value = int(t > 0 and more and moves)
+            dut.ends.value = int(t > 0 and len(out["makes"]) == beats - 1)
+            dut.stored.value = self.stored
+            await ReadOnly()
+            if len(made) < len(out["makes"]) and moves:  # the bus takes a beat late, if it stalls
+                made.append(int(dut.o.value))
+            asked = [name for name in self.events if getattr(dut, name).value]
+            assert moves or not asked, f"{asked} while it must wait"
+            for name in asked:
+                out[name].append(t)
+            self._answer(asked)
+            waits = 0 if "makes" in asked else waits + moves
+            t += moves
+            if waits > limit or t == cut:
+                break
+        return {"made": [f"{x:x}" for x in made], "left": self.left, **out}
+
+    def _answer(self, asked: list[str]) -> None:
+        """What the buffer does at the end of a cycle."""
+        if "again" in asked:
+            self.next = self.left
+        if "reads" in asked:
+            self.stored = self.beats[self.next] if self.next < len(self.beats) else 0
+            self.next += 1
+        self.left += "gives" in asked
 
 
 @cocotb.test()
 async def converts(dut):
-    """Pack config["beats"], a beat of BF16 numbers a cycle, then expand config["packed"]; returns both results.
-
-    A quad's beats are read from the buffer `config["behind"]` quads behind those that go in.
-    """
+    """Play config["bursts"]: (packs, beats, cut, then). A burst with a `cut` ends with a `reset(then)`."""
     c = config()
     cocotb.start_soon(Clock(dut.clk, 2, unit="ns").start())
-    for name in ("puts", "steps", "packs", "expands", "part", "beat", "stored"):
-        getattr(dut, name).value = 0
-    dut.rst.value = 1
-    for _ in range(2):
-        await FallingEdge(dut.clk)
-    dut.rst.value = 0
-    beats, behind, got = [int(x, 16) for x in c["beats"]], PARTS * c["behind"], []
-    quads = []
-    for t in range(len(beats) + behind + 1):
-        await FallingEdge(dut.clk)
-        stepped = t - behind - 1  # the beat that was read in the cycle before
-        dut.puts.value = int(t < len(beats))
-        dut.beat.value = beats[t] if t < len(beats) else 0
-        if 0 <= stepped < len(beats):
-            dut.stored.value = beats[stepped]
-        at = t - behind
-        dut.steps.value = dut.packs.value = int(0 <= at < len(beats))
-        dut.part.value = at % PARTS
-        await ReadOnly()
-        if 0 <= stepped < len(beats) and stepped % PARTS == PARTS - 1:
-            got.append(f"{int(dut.o.value):x}")
-        if 0 <= at < len(beats) and at % PARTS == 0:
-            quads.append(int(dut.quads.value))
-    await FallingEdge(dut.clk)
-    left = int(dut.quads.value)
-    dut.packs.value, dut.expands.value, expanded = 0, 1, []
-    for word in c["packed"]:
-        for part in range(PARTS):
-            dut.steps.value, dut.part.value = 1, part
-            await FallingEdge(dut.clk)
-            if part == 0:
-                dut.stored.value = int(word, 16)
-            await ReadOnly()
-            expanded.append(f"{int(dut.o.value):x}")
-            await FallingEdge(dut.clk)
-            dut.steps.value = 0
-    result({"packed": got, "expanded": expanded, "quads": quads, "left": left})
+    player, out = Player(dut, [int(x, 16) for x in c["beats"]], c["seed"]), []
+    dut.stored.value = 0
+    await player.reset()
+    for packs, beats, cut, then in c["bursts"]:
+        out.append(await player.burst(packs, beats, c["stall"], cut, c["limit"]))
+        if cut:
+            await player.reset(then)
+    result({"bursts": out})

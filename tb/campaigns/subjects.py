@@ -181,6 +181,21 @@ _SUBJECTS = (
         ),
     ),
     Subject(
+        "kv4_codec",
+        (
+            ("equals_golden_and_time_view", "four"),
+            ("real_entries", "four"),
+            *(("reset_in_flight", "four", cut) for cut in (5, 18, 40)),
+        ),
+        "four",
+    ),
+    Subject(
+        "kv4_codec",
+        (("equals_golden_and_time_view", "half"), ("real_entries", "half")),
+        "half",
+        name="kv4_codec_half",
+    ),
+    Subject(
         "sequencer",
         (
             ("statuses",),

@@ -11,6 +11,7 @@ import numpy as np
 from golden.program.isa import ADDR_BITS, Retrieve
 from golden.retrieval.kv4 import RATIO
 from hdl.emit import Emitted, emit
+from hdl.queues import kv4_numbers
 from hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
 from hdl.retrieval.kvmu_layouts import APPEND
 from sim.units.retriever_time import RetrieverTime
@@ -328,14 +329,16 @@ def packed_entries() -> Episode:
 
 
 def check_full_rate_packed():
-    """A beat of BF16 numbers every cycle: written while entries come back, and read while they go home."""
+    """A beat of BF16 numbers every 2 cycles while entries come back, and a cycle more for each burst."""
     p, longest = params(SIZES["packed"]), 64
     e = Episode(p)
     e.fetch(FETCHED, [(HOMES + 4096 * i, longest * p.dre.kvmu.home_bytes) for i in range(3)])
     [got] = run("packed", [(e, {"latency": (1, 1)})])
-    beats = 3 * longest * p.dre.kvmu.entry_bytes // p.lxe.bus_bytes
-    assert got["written"][-1] - got["written"][0] + 1 == len(got["written"]) == beats
-    assert len(got["read"]) * RATIO == beats
+    beats, each = len(got["written"]), p.lxe.bus_bytes // 2 // kv4_numbers(p)
+    assert beats == len(got["read"]) * RATIO == 3 * longest * p.dre.kvmu.entry_bytes // p.lxe.bus_bytes
+    assert each == 2
+    # From the first burst's begin to the last beat; the first beat comes 1 + `each` cycles behind that begin.
+    assert got["written"][-1] - got["written"][0] == beats * each + len(got["writes"]) - 1 - each
 
 
 def check_faults_packed():

@@ -29,6 +29,7 @@ from tb.formal import (
 )
 from tb.formal.arbiter_proof import PortMonitor, TurnMonitor
 from tb.formal.bursts_proof import BusMonitor
+from tb.formal.kv4_proof import BeatMonitor, CodeMonitor
 from tb.formal.motion_mask_proof import RESIDUALS, SMALL, GrowthMonitor
 from tb.formal.order_proof import OrderMonitor
 from tb.formal.prover import MEMORIES, Proof, holds
@@ -215,8 +216,8 @@ def stream_goal(
 
 def goals() -> Iterator[Goal | Independence | Equality]:
     """All goals, unit by unit."""
-    found = [*_streams(), *_hcu(), *_kvmu(), *_wtu(), *_table_port(), *_rest(), *_registers()]
-    found += [*_independence(), *_equality()]
+    found = [*_streams(), *_hcu(), *_kvmu(), *_wtu(), *_table_port(), *_rest()]
+    found += [*_kv4(), *_registers(), *_independence(), *_equality()]
     for unit in ALL:
         yield from (g for g in found if g.unit == unit)
 
@@ -372,6 +373,29 @@ def _table_port() -> Iterator[Goal]:
             return table_port_proof.PortMonitor(p, kind, reach)
 
         yield Goal("table_port", claim, size, make, edit, 30, within=partial(_flights, reads))
+
+
+@contextmanager
+def _codes(n: int) -> Iterator[None]:
+    """A codec that packs so many numbers a cycle, and so takes fewer cycles."""
+    here = "hdl.retrieval.kv4_codec.kv4_codes", "sim.units.retriever_time.kv4_codes"
+    with patch(here[0], lambda p: n), patch(here[1], lambda p: n):
+        yield
+
+
+def _kv4() -> Iterator[Goal]:
+    """Goals of the codec of packed homes."""
+    for size, bus, codes, deep in (("four beats", 8, 1, 110), ("a beat", 32, 8, 70), ("half a beat", 64, 8, 150)):
+        small = [f"{name}={bus // 2}" for name in ("dpe.n_h", "dpe.n_w", "vpe.n_w")]
+        sizes = [*small, f"lxe.bus_bytes={bus}", f"lxe.burst_bytes={4 * bus}", "kv4_group=16"]
+        sizes += ["entry_bytes=512", "boundary=1024"]
+        p = override(preset("tiny"), sizes).core
+        make, within = partial(BeatMonitor, p), partial(_codes, codes)
+        ends = unread("ends")  # every beat looks like its burst's last
+        claim, size = "beats to pack leave once, bursts end", f"groups of {size}"
+        yield Goal("retriever", claim, size, make, ends, deep, merge=False, within=within)
+    steps = (r"cell \$ge ", "cell $gt ")  # a whole step fewer where nothing is left
+    yield Goal("retriever", "codes are golden", "any number, any step", CodeMonitor, steps, 4, merge=False)
 
 
 def _wtus() -> Iterator[tuple[str, WtuParams]]:

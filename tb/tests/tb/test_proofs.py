@@ -94,6 +94,8 @@ def test_every_unit_has_its_channels():
         ),
         ("sequencer", "registers are read after what sets them", "with to_register"),
         ("arbiter", "a slice keeps order, and all", "items of 2 bits"),
+        ("retriever", "beats to pack leave once, bursts end", "groups of a beat"),
+        ("retriever", "codes are golden", "any number, any step"),
         ("table_port", "reads and writes are never in flight together", "beats of two items"),
         ("table_port", "items go to who asked, in order", "asks of one item"),
         ("table_port", "a put is written once", "beats of two items"),

@@ -160,11 +160,12 @@ ORDER_MUTANTS = [
 
 # The same, of "packed": edits of the copier and of its codec.
 PACKED_MUTANTS = [
-    ("kind_quads} > writes_o_len", "kind_quads} >= writes_o_len"),  # a burst whose last header is not known
-    ("kind_part} > {1'h0, writes_o_len}", "kind_part} >= {1'h0, writes_o_len}"),
+    ("level} > {writes_o_len, 2'h3}", "level} >= {writes_o_len, 2'h3}"),  # a burst that lacks a beat
+    ("codec_part} > {1'h0, writes_o_len}", "codec_part} >= {1'h0, writes_o_len}"),
     ("open ? kind_begun[0]", "open & 1'h0 ? kind_begun[0]"),  # the next burst's kind
-    ("kind_expands & (|kind_part)", "kind_expands & kind_part[0]"),  # a packed beat read twice
-    ("kind_packs & (kind_part != 2'h3)", "kind_packs & (kind_part == 2'h0)"),  # beats of too few parts
+    ("if (codec_again)", "if (1'h0)"),  # beats that are not read again
+    ("|kind_begun) ? codec_o", "kind_begun[0]) ? codec_o"),  # packed beats that go through
+    ("codec_ends = left == 8'h0", "codec_ends = 1'h0"),  # a beat of the next burst is read before it is there
 ]
 
 
