@@ -86,7 +86,7 @@ def test_groups_of_tokens_and_slices_of_tiles_change_little():
     assert [run.plan.cuts["z_in"].slices for run in runs] == [1, 3]
     assert [run.plan.keeps_normed for run in runs] == [True, False]
     for run in runs:
-        assert _error(*stream(run, 5, 2)) < BOUND
+        assert _error(*stream(run, 5, 1)) < BOUND
 
 
 def test_groups_of_tokens_change_no_bit():
